@@ -1,0 +1,221 @@
+//! Time as an input: what a [`Machine`](crate::machine::Machine) is told, and the hybrid logical
+//! clock that stamps register writes.
+//!
+//! Only the driver and the simulator read clocks. Deadlines use [`Instant`], which never goes
+//! back; [`WallTime`] only ever decides between concurrent writes.
+
+use std::fmt;
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// A point of this host's monotonic clock, in nanoseconds since an arbitrary start.
+///
+/// Never compared between hosts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instant(u64);
+
+impl Instant {
+    /// The point `nanos` nanoseconds after the clock's start.
+    #[must_use]
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// Nanoseconds since the clock's start.
+    #[must_use]
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Time from `earlier` to this point; zero if `earlier` is later.
+    #[must_use]
+    pub const fn saturating_since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Instant {
+    type Output = Self;
+
+    fn add(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+impl Sub<Instant> for Instant {
+    type Output = Duration;
+
+    fn sub(self, earlier: Self) -> Duration {
+        self.saturating_since(earlier)
+    }
+}
+
+/// Milliseconds since the Unix epoch by this host's wall clock, which may be wrong and may jump.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WallTime(u64);
+
+impl WallTime {
+    /// `millis` milliseconds after the Unix epoch.
+    #[must_use]
+    pub const fn from_millis(millis: u64) -> Self {
+        Self(millis)
+    }
+
+    /// Milliseconds since the Unix epoch.
+    #[must_use]
+    pub const fn as_millis(self) -> u64 {
+        self.0
+    }
+}
+
+/// Both clocks, read once per input.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// For deadlines and intervals.
+    pub mono: Instant,
+    /// For stamps only.
+    pub wall: WallTime,
+}
+
+/// A hybrid logical clock's time: 48 bits of wall-clock milliseconds, 16 bits of counter.
+///
+/// Later in causal order is later in this order, whatever the clocks say. 65,536 stamps fit into
+/// a millisecond; beyond that the clock borrows from the next one.
+///
+/// Source: Kulkarni et al., *Logical Physical Clocks* (2014).
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct HybridTimestamp(u64);
+
+impl HybridTimestamp {
+    /// The highest stamp there is.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// The stamp with this raw value.
+    #[must_use]
+    pub const fn from_raw(raw: u64) -> Self {
+        Self(raw)
+    }
+
+    /// The first stamp of a millisecond of wall time.
+    #[must_use]
+    pub const fn at(wall: WallTime) -> Self {
+        let millis = wall.as_millis();
+        Self(if millis >= 1 << 48 { u64::MAX << 16 } else { millis << 16 })
+    }
+
+    /// The raw value: `wall ms << 16 | counter`.
+    #[must_use]
+    pub const fn raw(self) -> u64 {
+        self.0
+    }
+
+    /// Milliseconds of wall time in this stamp.
+    #[must_use]
+    pub const fn wall(self) -> WallTime {
+        WallTime::from_millis(self.0 >> 16)
+    }
+
+    /// The next stamp; the highest one is its own successor.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+}
+
+impl fmt::Display for HybridTimestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}ms+{}", self.0 >> 16, self.0 & 0xffff)
+    }
+}
+
+/// A node's hybrid logical clock.
+#[derive(Clone, Debug)]
+pub struct HybridClock {
+    last: HybridTimestamp,
+    max_skew: Duration,
+}
+
+/// A remote stamp so far ahead that the clock did not adopt it (spec/replicated-data.md, *Stamp*).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImpossibleClock {
+    /// How far the stamp is ahead of this node's wall clock.
+    pub ahead: Duration,
+}
+
+impl HybridClock {
+    /// A clock that adopts remote stamps at most `max_skew` ahead of the local wall clock.
+    #[must_use]
+    pub const fn new(max_skew: Duration) -> Self {
+        Self { last: HybridTimestamp(0), max_skew }
+    }
+
+    /// The next stamp of this node: `max(wall, last + 1)`.
+    pub fn tick(&mut self, wall: WallTime) -> HybridTimestamp {
+        self.last = HybridTimestamp::at(wall).max(self.last.next());
+        self.last
+    }
+
+    /// The stamp of a write over content whose highest stamp is `seen`:
+    /// `max(tick, seen + 1)`. The second is not fed back, so that one poisoned register poisons
+    /// nothing else.
+    pub fn stamp_over(&mut self, wall: WallTime, seen: HybridTimestamp) -> HybridTimestamp {
+        self.tick(wall).max(seen.next())
+    }
+
+    /// Learns of a remote stamp.
+    ///
+    /// # Errors
+    /// [`ImpossibleClock`] if the stamp is more than `max_skew` ahead of `wall`: nothing was
+    /// adopted. Merge the value all the same, count, and name the node whose clock is wrong.
+    pub fn observe(
+        &mut self,
+        wall: WallTime,
+        remote: HybridTimestamp,
+    ) -> Result<Duration, ImpossibleClock> {
+        let ahead =
+            Duration::from_millis(remote.wall().as_millis().saturating_sub(wall.as_millis()));
+        if ahead > self.max_skew {
+            return Err(ImpossibleClock { ahead });
+        }
+        self.last = self.last.max(remote);
+        Ok(ahead)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SKEW: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn stamps_rise_though_the_wall_clock_falls_back() {
+        let mut clock = HybridClock::new(SKEW);
+        let first = clock.tick(WallTime::from_millis(1_000));
+        let second = clock.tick(WallTime::from_millis(10));
+        assert!(second > first);
+        assert_eq!(second.wall(), WallTime::from_millis(1_000));
+    }
+
+    #[test]
+    fn an_impossible_clock_is_not_adopted() {
+        let mut clock = HybridClock::new(SKEW);
+        let far = HybridTimestamp::at(WallTime::from_millis(61_001));
+        let refused = clock.observe(WallTime::from_millis(1_000), far);
+        assert_eq!(refused, Err(ImpossibleClock { ahead: Duration::from_millis(60_001) }));
+        assert_eq!(clock.tick(WallTime::from_millis(1_000)).wall(), WallTime::from_millis(1_000));
+    }
+
+    #[test]
+    fn a_poisoned_register_poisons_nothing_else() {
+        let mut clock = HybridClock::new(SKEW);
+        let wall = WallTime::from_millis(5);
+        assert_eq!(clock.stamp_over(wall, HybridTimestamp::MAX), HybridTimestamp::MAX);
+        assert!(clock.tick(wall).wall() <= WallTime::from_millis(6));
+    }
+}

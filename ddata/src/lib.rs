@@ -1,0 +1,8 @@
+//! Replicated data for Ostraca: delta-state CRDTs and a Replicator, without I/O and without async.
+
+pub mod bug;
+pub mod clock;
+pub mod id;
+pub mod machine;
+#[cfg(feature = "sim")]
+pub mod sim;

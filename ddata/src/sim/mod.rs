@@ -1,0 +1,1 @@
+//! Seeded discrete-event simulator for any machine.

@@ -1,0 +1,2 @@
+//! Ostraca: sharded, stateful entities on a cluster that needs no external store.
+pub use ostraca_ddata as ddata;
