@@ -1,0 +1,442 @@
+//! House rules that can be checked by reading the files: one test per rule, a sentence each, and
+//! one that shows that the rule can fail.
+//!
+//! A rule is a pure function from a file's path and text to complaints; plain std, no parser.
+//! Rules that clippy can hold stand in the `clippy.toml` files. (spec/architecture.md §2, STYLE.md)
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use lexer::{lex, paths};
+
+#[path = "tidy/lexer.rs"]
+mod lexer;
+
+const LINES_MAX: usize = 800;
+
+/// Files over [`LINES_MAX`] and their length. A ratchet: entries go or shrink, they never grow.
+const LONG_FILES: &[(&str, usize)] = &[];
+
+const EMPTY_NAMES: &[&str] =
+    &["util", "utils", "common", "helper", "helpers", "manager", "managers"];
+
+/// A room of `ddata/src`, its files (or their folder, with a slash), and what it must never name.
+struct Room {
+    name: &'static str,
+    files: &'static [&'static str],
+    never: &'static [&'static str],
+}
+
+const ROOMS: &[Room] = &[
+    Room {
+        name: "foundation",
+        files: &["machine.rs", "clock.rs", "id.rs", "bug.rs"],
+        never: &["causal", "types", "data", "key", "replicator", "durable"],
+    },
+    Room {
+        name: "types",
+        files: &["causal.rs", "causal/", "types.rs", "types/"],
+        never: &["data", "key", "replicator", "durable"],
+    },
+    Room {
+        name: "values",
+        files: &["data.rs", "data/", "key.rs"],
+        never: &["replicator", "durable"],
+    },
+    Room {
+        name: "simulator",
+        files: &["sim.rs", "sim/"],
+        never: &["causal", "types", "data", "replicator"],
+    },
+];
+
+// ── The rules ──
+
+#[test]
+fn no_source_file_is_longer_than_800_lines() {
+    demand(|path, text| too_long(path, text, LONG_FILES));
+    for (path, _) in LONG_FILES {
+        assert!(root().join(path).exists(), "{path} is gone: take it out of LONG_FILES");
+    }
+}
+
+#[test]
+fn every_source_file_opens_with_what_it_is_for() {
+    demand(unopened);
+}
+
+#[test]
+fn no_file_is_named_after_nothing_in_particular() {
+    demand(|path, _| badly_named(path));
+}
+
+#[test]
+fn dependencies_inside_ddata_point_one_way() {
+    demand(wrong_arrows);
+}
+
+#[test]
+fn ddata_touches_no_network_no_disk_no_thread_and_no_runtime() {
+    demand(impure);
+}
+
+#[test]
+fn nothing_is_left_for_later() {
+    demand(unfinished);
+}
+
+#[test]
+fn no_test_is_switched_off() {
+    demand(ignored);
+}
+
+#[test]
+fn the_readme_names_one_test_command() {
+    assert_eq!(test_commands(&read("README.md")), ["cargo test --workspace"]);
+}
+
+#[test]
+fn what_readme_and_changelog_link_to_exists() {
+    for page in ["README.md", "CHANGELOG.md"] {
+        let dead = dead_links(page, &read(page), |target| root().join(target).exists());
+        assert!(dead.is_empty(), "\n{}", dead.join("\n"));
+    }
+}
+
+/// Asks `rule` about every source file and fails with all its complaints.
+fn demand(rule: impl Fn(&str, &str) -> Vec<String>) {
+    let complaints: Vec<String> =
+        sources().iter().flat_map(|path| rule(path, &read(path))).collect();
+    assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
+}
+
+fn too_long(path: &str, text: &str, exceptions: &[(&str, usize)]) -> Vec<String> {
+    let lines = text.lines().count();
+    let allowed = exceptions.iter().find(|(file, _)| *file == path).map(|(_, allowed)| *allowed);
+    match allowed {
+        None if lines > LINES_MAX => {
+            vec![format!("{path}: {lines} lines, at most {LINES_MAX}: cut it by reason to change")]
+        }
+        Some(allowed) if lines > allowed => {
+            vec![format!("{path}: grew from {allowed} to {lines} lines: cut it")]
+        }
+        Some(allowed) if lines < allowed => {
+            vec![format!(
+                "{path}: down to {lines} lines: write that in LONG_FILES (over 800) or drop it"
+            )]
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn unopened(path: &str, text: &str) -> Vec<String> {
+    let first = text.lines().next().unwrap_or_default();
+    if first.strip_prefix("//!").is_some_and(|words| !words.trim().is_empty()) {
+        return Vec::new();
+    }
+    vec![format!("{path}:1: open with `//! what this is for, what it must never know`")]
+}
+
+fn badly_named(path: &str) -> Vec<String> {
+    let stem = path.strip_suffix(".rs").unwrap_or(path);
+    let bad = stem.split('/').filter(|part| EMPTY_NAMES.contains(part));
+    bad.map(|part| format!("{path}: `{part}` says nothing: name it after what is inside")).collect()
+}
+
+fn wrong_arrows(path: &str, text: &str) -> Vec<String> {
+    let Some(room) = room_of(path) else { return Vec::new() };
+    let wrong = paths(&lex(text)).into_iter().filter_map(|(line, segments)| {
+        let named = inside_crate(&segments).filter(|first| room.never.contains(first))?;
+        Some(format!(
+            "{path}:{line}: names `{named}`, which {} must not know: hand it in, or move the code",
+            room.name
+        ))
+    });
+    wrong.collect()
+}
+
+fn room_of(path: &str) -> Option<&'static Room> {
+    let file = path.strip_prefix("ddata/src/")?;
+    let is_in =
+        |place: &&str| if place.ends_with('/') { file.starts_with(*place) } else { file == *place };
+    ROOMS.iter().find(|room| room.files.iter().any(is_in))
+}
+
+/// The room that a path inside the crate leads to; `None` for paths into other crates.
+fn inside_crate<'a>(segments: &[&'a str]) -> Option<&'a str> {
+    let from_root = match segments {
+        ["crate" | "ostraca_ddata", rest @ ..] => rest,
+        ["super", ..] => {
+            let up = segments.iter().take_while(|segment| **segment == "super").count();
+            &segments[up..]
+        }
+        _ => return None,
+    };
+    from_root.first().copied()
+}
+
+fn impure(path: &str, text: &str) -> Vec<String> {
+    let Some(file) = path.strip_prefix("ddata/src/") else { return Vec::new() };
+    let in_sim = file.starts_with("sim/");
+    let foreign = paths(&lex(text)).into_iter().filter_map(|(line, segments)| {
+        let named = match segments[..] {
+            [word @ ("tokio" | "async" | "await"), ..] => word.to_owned(),
+            [word, ..] if word.starts_with("libp2p") => word.to_owned(),
+            ["std" | "core", "net", ..] => "std::net".to_owned(),
+            ["std", part @ ("fs" | "thread"), ..] if !in_sim => format!("std::{part}"),
+            _ => return None,
+        };
+        Some(format!("{path}:{line}: `{named}`: ddata does no I/O; make it an input and an output"))
+    });
+    foreign.collect()
+}
+
+fn unfinished(path: &str, text: &str) -> Vec<String> {
+    let later = [concat!("FIX", "ME"), concat!("TO", "DO")];
+    let notes = text.lines().enumerate().flat_map(|(at, line)| {
+        let words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
+        let found = words.filter(move |word| later.contains(word));
+        found.map(move |word| (at + 1, word.to_owned()))
+    });
+    let tokens = lex(text);
+    let stubs = tokens
+        .windows(2)
+        .filter(|pair| matches!(pair[0].text, "todo" | "unimplemented") && pair[1].text == "!");
+    let stubs = stubs.map(|pair| (pair[0].line, format!("{}!", pair[0].text)));
+    let all = notes.chain(stubs);
+    all.map(|(line, what)| format!("{path}:{line}: `{what}`: do it now, or leave it out")).collect()
+}
+
+fn ignored(path: &str, text: &str) -> Vec<String> {
+    let tokens = lex(text);
+    let mut lines: Vec<usize> = Vec::new();
+    for (at, token) in tokens.iter().enumerate() {
+        let attribute =
+            token.text == "#" && tokens.get(at + 1).is_some_and(|next| next.text == "[");
+        if attribute {
+            let words = tokens[at..].iter().take_while(|token| token.text != "]");
+            lines.extend(words.filter(|word| word.text == "ignore").map(|word| word.line));
+        }
+    }
+    let fences = text.lines().enumerate().filter(|(_, line)| {
+        let doc = line.trim_start().trim_start_matches(['/', '!', ' ']);
+        doc.strip_prefix("```")
+            .is_some_and(|info| info.split(',').any(|word| word.trim() == "ignore"))
+    });
+    lines.extend(fences.map(|(at, _)| at + 1));
+    let complain =
+        |line| format!("{path}:{line}: `ignore`: a test that does not run proves nothing");
+    lines.into_iter().map(complain).collect()
+}
+
+/// What `.ci/run` takes from the README; both refuse any number of lines but one.
+fn test_commands(readme: &str) -> Vec<&str> {
+    readme.lines().filter(|line| line.starts_with("cargo test --workspace")).collect()
+}
+
+fn dead_links(page: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<String> {
+    let mut dead = Vec::new();
+    let mut fenced = false;
+    for (at, line) in text.lines().enumerate() {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        }
+        if fenced {
+            continue;
+        }
+        for target in links(line) {
+            let file = target.split('#').next().unwrap_or_default();
+            let elsewhere = target.contains("://") || target.starts_with("mailto:");
+            if !elsewhere && !file.is_empty() && !exists(file) {
+                dead.push(format!("{page}:{}: links to `{file}`, which is not there", at + 1));
+            }
+        }
+    }
+    dead
+}
+
+/// Targets of `[text](target)` and `[name]: target`; what stands in code is none.
+fn links(line: &str) -> Vec<String> {
+    let prose: String = line.split('`').step_by(2).collect();
+    let inline = prose.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next());
+    let defined = prose.strip_prefix('[').and_then(|rest| rest.split_once("]: "));
+    let defined = defined.and_then(|(_, rest)| rest.split_whitespace().next());
+    inline.chain(defined).map(str::to_owned).collect()
+}
+
+// ── Reading ──
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|cause| panic!("{path}: {cause}"))
+}
+
+/// Every `.rs` file of the workspace, from its root, with `/`; sorted.
+fn sources() -> Vec<String> {
+    let mut found = Vec::new();
+    walk(&root(), "", &mut found);
+    found.sort();
+    found
+}
+
+fn walk(folder: &Path, prefix: &str, found: &mut Vec<String>) {
+    for entry in fs::read_dir(folder).expect("a folder of the workspace is readable") {
+        let entry = entry.expect("a folder of the workspace is readable");
+        let name = entry.file_name().into_string().expect("file names are UTF-8");
+        let path = format!("{prefix}{name}");
+        if entry.path().is_dir() {
+            if !name.starts_with('.') && name != "target" {
+                walk(&entry.path(), &format!("{path}/"), found);
+            }
+        } else if name.ends_with(".rs") {
+            found.push(path);
+        }
+    }
+}
+
+// ── Each rule can fail ──
+
+#[test]
+fn the_walk_reaches_both_packages_and_this_file() {
+    let found = sources();
+    for path in ["src/lib.rs", "ddata/src/machine.rs", "tests/tidy.rs", "tests/tidy/lexer.rs"] {
+        assert!(found.iter().any(|file| file == path), "{path} is missing in {found:?}");
+    }
+    assert!(!found.iter().any(|file| file.starts_with("target/")));
+}
+
+#[test]
+fn a_file_of_801_lines_is_refused_and_an_exception_only_shrinks() {
+    let long = "\n".repeat(801);
+    assert_eq!(too_long("a.rs", &long[1..], &[]), NONE);
+    assert_eq!(too_long("a.rs", &long, &[]).len(), 1);
+    assert_eq!(too_long("a.rs", &long, &[("a.rs", 801)]), NONE);
+    assert_eq!(too_long("a.rs", &long, &[("a.rs", 800)]).len(), 1);
+    assert_eq!(too_long("a.rs", &long, &[("a.rs", 802)]).len(), 1);
+    assert_eq!(too_long("a.rs", &long, &[("b.rs", 801)]).len(), 1);
+}
+
+#[test]
+fn a_file_that_opens_with_anything_else_is_refused() {
+    assert_eq!(unopened("a.rs", "//! Adds.\n"), NONE);
+    for text in ["", "//!\n", "// Adds.\n", "\n//! Adds.\n", "use std::fmt;\n//! Adds.\n"] {
+        assert_eq!(unopened("a.rs", text).len(), 1, "{text:?}");
+    }
+}
+
+#[test]
+fn a_name_that_fits_anything_is_refused_for_files_and_folders() {
+    for path in ["src/utils.rs", "tests/common/mod.rs", "src/helpers.rs", "src/net/manager.rs"] {
+        assert_eq!(badly_named(path).len(), 1, "{path}");
+    }
+    assert_eq!(badly_named("src/net/commons_lane.rs"), NONE);
+}
+
+#[test]
+fn an_arrow_against_the_house_is_refused_however_it_is_written() {
+    let upward = [
+        ("causal.rs", "use crate::replicator::Epoch;"),
+        ("types/or_set.rs", "use crate::{causal::Dot, replicator};"),
+        ("types/or_set.rs", "use crate::{\n  causal::{Dot, Store},\n  data::Value as Erased,\n};"),
+        ("types/mod.rs", "fn f() { super::key::Key::default(); }"),
+        ("types/lww/mod.rs", "fn f(_: &super::super::replicator::Fence) {}"),
+        ("machine.rs", "pub use crate::types::Flag;"),
+        ("data.rs", "use ostraca_ddata::replicator::Input;"),
+        ("sim/network.rs", "use crate::types::GSet;"),
+        ("sim/mod.rs", "use crate::replicator::Replicator;"),
+    ];
+    for (file, text) in upward {
+        assert_eq!(wrong_arrows(&format!("ddata/src/{file}"), text).len(), 1, "{file}: {text}");
+    }
+}
+
+#[test]
+fn an_arrow_with_the_house_is_let_through() {
+    let downward = [
+        ("replicator/store.rs", "use crate::{data::Value, types::Flag};"),
+        ("types/or_set.rs", "use crate::causal::Dot; //! not crate::replicator"),
+        ("types/or_set.rs", "/* crate::replicator */ const A: &str = \"crate::replicator\";"),
+        ("types/or_set.rs", "use other::{replicator, data}; fn f(data: &[u8]) { data.len(); }"),
+        ("sim/mod.rs", "use crate::{clock::Now, machine::Machine};"),
+    ];
+    for (file, text) in downward {
+        assert_eq!(wrong_arrows(&format!("ddata/src/{file}"), text), NONE, "{file}: {text}");
+    }
+}
+
+#[test]
+fn a_door_to_the_world_is_refused_inside_ddata_only() {
+    let doors = [
+        "use tokio::sync::mpsc;",
+        "use libp2p_identity::PeerId;",
+        "use std::net::IpAddr;",
+        "use std::{fmt, fs::File};",
+        "fn f() { ::std::thread::yield_now(); }",
+        "async fn f() {}",
+    ];
+    for text in doors {
+        assert_eq!(impure("ddata/src/replicator/write.rs", text).len(), 1, "{text}");
+        assert_eq!(impure("src/node/driver.rs", text), NONE, "{text}");
+    }
+    assert_eq!(impure("ddata/src/a.rs", "use std::fmt; // as tokio does, on std::net"), NONE);
+}
+
+#[test]
+fn the_simulator_may_use_disk_and_threads_but_no_network() {
+    assert_eq!(impure("ddata/src/sim/seeds.rs", "use std::{fs, thread};"), NONE);
+    assert_eq!(impure("ddata/src/sim/seeds.rs", "use std::net::TcpStream;").len(), 1);
+}
+
+#[test]
+fn a_note_for_later_is_refused_in_prose_and_in_code() {
+    let later = [
+        concat!("// FIX", "ME: overflows"),
+        concat!("/// TO", "DO(name) explain"),
+        "fn f() { todo!(\"later\") }",
+        "fn f() { unimplemented![] }",
+        "fn f() { std::todo !() }",
+    ];
+    for text in later {
+        assert_eq!(unfinished("a.rs", text).len(), 1, "{text}");
+    }
+    assert_eq!(unfinished("a.rs", "// todo!() is refused\nlet todo = \"todo!()\";"), NONE);
+}
+
+#[test]
+fn an_ignored_test_is_refused_in_every_spelling() {
+    let off = [
+        "#[ignore]\nfn t() {}",
+        "#[ignore = \"slow\"] fn t() {}",
+        "#[cfg_attr(debug_assertions, ignore)] fn t() {}",
+        "/// ```ignore\n/// f();\n/// ```",
+        "//! ```rust,ignore",
+    ];
+    for text in off {
+        assert_eq!(ignored("a.rs", text).len(), 1, "{text}");
+    }
+    assert_eq!(ignored("a.rs", "// #[ignore]\n#[test] fn we_ignore() { let ignore = [1]; }"), NONE);
+}
+
+#[test]
+fn a_readme_without_the_test_command_or_with_two_is_refused() {
+    let command = "cargo test --workspace";
+    assert_eq!(test_commands("Run `cargo test --workspace`.\n    cargo test"), Vec::<&str>::new());
+    assert_eq!(test_commands(&format!("```sh\n{command}\n{command}\n```")), [command, command]);
+}
+
+#[test]
+fn a_link_to_a_missing_file_is_found() {
+    let exists = |target: &str| target == "there.md";
+    let dead = ["[a](gone.md)", "![a](gone.png \"title\")", "[a]: gone.md", "[`a`](gone.md#part)"];
+    for text in dead {
+        assert_eq!(dead_links("README.md", text, exists).len(), 1, "{text}");
+    }
+    let fine = "[a](there.md) [b](there.md#x) [c](https://x.org/y) [d](#here)\n\
+        `[code](gone.md)`\n```rust\nlet a = f[0](gone);\n```\n[a]: there.md";
+    assert_eq!(dead_links("README.md", fine, exists), NONE);
+}
+
+const NONE: Vec<String> = Vec::new();
