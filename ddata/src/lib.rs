@@ -1,8 +1,11 @@
 //! Replicated data for Ostraca: delta-state CRDTs and a Replicator, without I/O and without async.
 
 pub mod bug;
+pub mod causal;
 pub mod clock;
+pub mod encoded;
 pub mod id;
 pub mod machine;
 #[cfg(feature = "sim")]
 pub mod sim;
+pub mod types;

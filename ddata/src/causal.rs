@@ -1,0 +1,507 @@
+//! Dots, sets of dots and causal contexts: what a replica has seen of one key.
+//!
+//! Every mutation takes the next [`Dot`] of its replica, removals included. A [`CausalContext`]
+//! is a version vector plus a *cloud* of dots that came early; it is canonical, so equal
+//! knowledge is equal contexts, and under rule R (see [`crate::types::delta`]) equal contexts are
+//! equal states. Knows no key, no peer and no merge rule.
+//!
+//! Source: Almeida, Shoker, Baquero, *Delta State Replicated Data Types* (arXiv 1603.01529).
+
+use crdts::VClock;
+use smallvec::SmallVec;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::encoded::{DecodeError, Reader, Writer};
+use crate::id::ReplicaId;
+
+/// One mutation: the `counter`-th that `actor` made to a key, counted from 1.
+pub type Dot = crdts::Dot<ReplicaId>;
+
+/// The dot's place in the order used everywhere here: by replica, then by counter.
+pub(crate) const fn dot_key(dot: Dot) -> (ReplicaId, u64) {
+    (dot.actor, dot.counter)
+}
+
+/// Whether a dot's effect is known.
+pub trait Seen {
+    /// Whether the effect of `dot` is known.
+    fn seen(&self, dot: Dot) -> bool;
+}
+
+/// Consecutive dots of one replica, both ends included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Run {
+    /// Whose dots.
+    pub replica: ReplicaId,
+    /// The first counter, at least 1.
+    pub first: u64,
+    /// The last counter, at least `first`.
+    pub last: u64,
+}
+
+/// A set of dots as sorted, disjoint, non-adjacent runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DotSet {
+    runs: SmallVec<[Run; 1]>,
+}
+
+impl DotSet {
+    /// The empty set.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether there is no dot.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// The runs, by replica and counter.
+    #[must_use]
+    pub fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    /// How many dots there are; saturates.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.runs.iter().fold(0, |sum: u64, run| sum.saturating_add(run.last - run.first + 1))
+    }
+
+    /// Adds one dot.
+    pub fn insert(&mut self, dot: Dot) {
+        self.insert_run(Run { replica: dot.actor, first: dot.counter, last: dot.counter });
+    }
+
+    /// Adds a run, joining it with those that it meets. `first ≤ last`.
+    pub fn insert_run(&mut self, run: Run) {
+        assert!(run.first >= 1 && run.first <= run.last, "a run has a first and a last dot");
+        let touches = |other: &Run| {
+            other.replica == run.replica
+                && other.first <= run.last.saturating_add(1)
+                && run.first <= other.last.saturating_add(1)
+        };
+        let start = self.runs.partition_point(|other| {
+            (other.replica, other.last.saturating_add(1)) < (run.replica, run.first)
+        });
+        let met = self.runs[start..].iter().take_while(|other| touches(other)).count();
+        if met == 0 {
+            self.runs.insert(start, run);
+            return;
+        }
+        let first = self.runs[start].first.min(run.first);
+        let last = self.runs[start + met - 1].last.max(run.last);
+        self.runs[start] = Run { replica: run.replica, first, last };
+        self.runs.drain(start + 1..start + met);
+    }
+
+    /// Adds every dot of `other`.
+    pub fn extend(&mut self, other: &Self) {
+        for &run in &other.runs {
+            self.insert_run(run);
+        }
+    }
+
+    /// Whether any dot is in both sets.
+    #[must_use]
+    pub fn intersects(&self, other: &Self) -> bool {
+        let (mut a, mut b) = (self.runs.iter().peekable(), other.runs.iter().peekable());
+        while let (Some(x), Some(y)) = (a.peek(), b.peek()) {
+            if (x.replica, x.last) < (y.replica, y.first) {
+                a.next();
+            } else if (y.replica, y.last) < (x.replica, x.first) {
+                b.next();
+            } else {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether every dot of `other` is in this set.
+    #[must_use]
+    pub fn includes(&self, other: &Self) -> bool {
+        other.runs.iter().all(|run| {
+            let at =
+                self.runs.partition_point(|r| (r.replica, r.first) <= (run.replica, run.first));
+            at.checked_sub(1).and_then(|at| self.runs.get(at)).is_some_and(|covering| {
+                covering.replica == run.replica && covering.last >= run.last
+            })
+        })
+    }
+
+    /// Every dot, one by one. Bounded by [`len`](Self::len), which may be large.
+    pub fn iter(&self) -> impl Iterator<Item = Dot> + '_ {
+        self.runs
+            .iter()
+            .flat_map(|run| (run.first..=run.last).map(|counter| Dot::new(run.replica, counter)))
+    }
+
+    pub(crate) fn encode(&self, writer: &mut Writer) {
+        writer.length(self.runs.len());
+        for run in &self.runs {
+            writer.replica(run.replica);
+            writer.varint(run.first);
+            writer.varint(run.last - run.first);
+        }
+    }
+
+    pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let count = reader.length(3)?;
+        let mut set = Self::new();
+        for _ in 0..count {
+            let replica = reader.replica()?;
+            let first = reader.varint()?;
+            let last = first.checked_add(reader.varint()?).ok_or(DecodeError::ImpossibleDot)?;
+            if first == 0 || last > COUNTER_MAX {
+                return Err(DecodeError::ImpossibleDot);
+            }
+            let before = set.runs.last().copied();
+            if before.is_some_and(|b| (b.replica, b.last) >= (replica, first)) {
+                return Err(DecodeError::NotCanonical);
+            }
+            set.insert_run(Run { replica, first, last });
+        }
+        Ok(set)
+    }
+}
+
+impl Seen for DotSet {
+    fn seen(&self, dot: Dot) -> bool {
+        let after = self.runs.partition_point(|run| (run.replica, run.first) <= dot_key(dot));
+        after
+            .checked_sub(1)
+            .and_then(|at| self.runs.get(at))
+            .is_some_and(|run| run.replica == dot.actor && dot.counter <= run.last)
+    }
+}
+
+impl FromIterator<Dot> for DotSet {
+    fn from_iter<I: IntoIterator<Item = Dot>>(dots: I) -> Self {
+        let mut set = Self::new();
+        for dot in dots {
+            set.insert(dot);
+        }
+        set
+    }
+}
+
+/// What a replica has seen of one key: a version vector and the dots beyond its gaps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CausalContext {
+    vector: VClock<ReplicaId>,
+    cloud: DotSet, // ≤ CLOUD_RUNS_MAX runs, or the delta is refused with `Lack`
+}
+
+/// The highest counter a dot can have; a peer that names a higher one sends nonsense.
+pub const COUNTER_MAX: u64 = 1 << 62;
+
+/// Runs of stray dots that one context holds before deltas that would add more are refused.
+pub const CLOUD_RUNS_MAX: usize = 1_024;
+
+impl CausalContext {
+    /// Nothing seen.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The gapless part: per replica the highest counter up to which every dot was seen.
+    #[must_use]
+    pub const fn vector(&self) -> &VClock<ReplicaId> {
+        &self.vector
+    }
+
+    /// The dots seen beyond a gap.
+    #[must_use]
+    pub const fn cloud(&self) -> &DotSet {
+        &self.cloud
+    }
+
+    /// Whether nothing was seen.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.vector.dots.is_empty() && self.cloud.is_empty()
+    }
+
+    /// How many replicas have a dot here.
+    #[must_use]
+    pub fn replicas(&self) -> usize {
+        self.vector.dots.len() + self.cloud.runs.len()
+    }
+
+    /// The dot that `replica`'s next mutation takes.
+    #[must_use]
+    pub fn next_dot(&self, replica: ReplicaId) -> Dot {
+        let beyond = self.cloud.runs.iter().filter(|run| run.replica == replica);
+        let highest = beyond.map(|run| run.last).max().unwrap_or(0).max(self.vector.get(&replica));
+        Dot::new(replica, highest + 1)
+    }
+
+    /// Learns of one dot.
+    pub fn insert(&mut self, dot: Dot) {
+        self.insert_run(Run { replica: dot.actor, first: dot.counter, last: dot.counter });
+    }
+
+    /// Learns of every dot of a set.
+    pub fn extend(&mut self, dots: &DotSet) {
+        for &run in &dots.runs {
+            self.insert_run(run);
+        }
+    }
+
+    /// Learns everything that `other` knows.
+    pub fn merge(&mut self, other: &Self) {
+        for (&replica, &last) in &other.vector.dots {
+            self.insert_run(Run { replica, first: 1, last });
+        }
+        self.extend(&other.cloud);
+    }
+
+    /// Whether every dot of `other` was seen here.
+    #[must_use]
+    pub fn includes(&self, other: &Self) -> bool {
+        other.vector.dots.iter().all(|(&replica, &last)| {
+            self.vector.get(&replica) >= last || self.includes_run(Run { replica, first: 1, last })
+        }) && self.includes_all(&other.cloud)
+    }
+
+    /// Whether every dot of a set was seen here.
+    #[must_use]
+    pub fn includes_all(&self, dots: &DotSet) -> bool {
+        dots.runs.iter().all(|&run| self.includes_run(run))
+    }
+
+    /// The dots seen here and not there.
+    #[must_use]
+    pub fn minus(&self, other: &Self) -> DotSet {
+        let mut left = DotSet::new();
+        for (&replica, &last) in &self.vector.dots {
+            other.unseen_of(Run { replica, first: 1, last }, &mut left);
+        }
+        for &run in &self.cloud.runs {
+            other.unseen_of(run, &mut left);
+        }
+        left
+    }
+
+    /// The dots of `dots` that were not seen here.
+    #[must_use]
+    pub fn unseen(&self, dots: &DotSet) -> DotSet {
+        let mut left = DotSet::new();
+        for &run in &dots.runs {
+            self.unseen_of(run, &mut left);
+        }
+        left
+    }
+
+    /// A 64-bit digest of what was seen, keyed by `seed`: equal contexts, equal digests, and
+    /// whoever does not know the seed cannot choose contexts that collide.
+    #[must_use]
+    pub fn digest(&self, seed: u64) -> u64 {
+        let mut sum = 0_u64;
+        let mut mix = |tag: u8, replica: ReplicaId, first: u64, last: u64| {
+            let mut bytes = [0_u8; 25];
+            bytes[0] = tag;
+            bytes[1..9].copy_from_slice(&replica.get().to_le_bytes());
+            bytes[9..17].copy_from_slice(&first.to_le_bytes());
+            bytes[17..25].copy_from_slice(&last.to_le_bytes());
+            sum = sum.wrapping_add(xxh3_64_with_seed(&bytes, seed));
+        };
+        for (&replica, &last) in &self.vector.dots {
+            mix(0, replica, 1, last);
+        }
+        for run in &self.cloud.runs {
+            mix(1, run.replica, run.first, run.last);
+        }
+        sum
+    }
+
+    fn insert_run(&mut self, run: Run) {
+        let known = self.vector.get(&run.replica);
+        if run.last <= known {
+            return;
+        }
+        if run.first > known + 1 {
+            self.cloud.insert_run(run);
+            return;
+        }
+        let mut last = run.last;
+        if !self.cloud.is_empty() {
+            last = self.take_contiguous(run.replica, last);
+        }
+        self.vector.dots.insert(run.replica, last);
+    }
+
+    /// Takes out of the cloud what a vector entry that reaches `last` now covers or meets.
+    fn take_contiguous(&mut self, replica: ReplicaId, mut last: u64) -> u64 {
+        self.cloud.runs.retain(|run| {
+            let met = run.replica == replica && run.first <= last.saturating_add(1);
+            if met {
+                last = last.max(run.last);
+            }
+            !met
+        });
+        last
+    }
+
+    fn includes_run(&self, run: Run) -> bool {
+        let known = self.vector.get(&run.replica);
+        run.last <= known || {
+            let first = run.first.max(known + 1);
+            let at =
+                self.cloud.runs.partition_point(|r| (r.replica, r.first) <= (run.replica, first));
+            at > 0 && {
+                let covering = self.cloud.runs[at - 1];
+                covering.replica == run.replica && covering.last >= run.last
+            }
+        }
+    }
+
+    fn unseen_of(&self, run: Run, left: &mut DotSet) {
+        let mut first = run.first.max(self.vector.get(&run.replica).saturating_add(1));
+        let from = self.cloud.runs.partition_point(|r| (r.replica, r.last) < (run.replica, first));
+        for seen in self.cloud.runs[from..].iter().take_while(|r| r.replica == run.replica) {
+            if seen.first > run.last {
+                break;
+            }
+            if first < seen.first {
+                left.insert_run(Run { replica: run.replica, first, last: seen.first - 1 });
+            }
+            first = first.max(seen.last.saturating_add(1));
+        }
+        if first <= run.last {
+            left.insert_run(Run { replica: run.replica, first, last: run.last });
+        }
+    }
+
+    pub(crate) fn encode(&self, writer: &mut Writer) {
+        writer.length(self.vector.dots.len());
+        for (&replica, &last) in &self.vector.dots {
+            writer.replica(replica);
+            writer.varint(last);
+        }
+        self.cloud.encode(writer);
+    }
+
+    pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let mut context = Self::new();
+        let mut before = None;
+        for _ in 0..reader.length(2)? {
+            let (replica, last) = (reader.replica()?, reader.varint()?);
+            if last == 0 || last > COUNTER_MAX {
+                return Err(DecodeError::ImpossibleDot);
+            }
+            if before.is_some_and(|earlier| earlier >= replica) {
+                return Err(DecodeError::NotCanonical);
+            }
+            before = Some(replica);
+            context.vector.dots.insert(replica, last);
+        }
+        let cloud = DotSet::decode(reader)?;
+        if cloud.runs.len() > CLOUD_RUNS_MAX {
+            return Err(DecodeError::TooLong { what: "runs of stray dots", limit: CLOUD_RUNS_MAX });
+        }
+        for run in &cloud.runs {
+            if run.first <= context.vector.get(&run.replica) + 1 {
+                return Err(DecodeError::NotCanonical);
+            }
+        }
+        context.cloud = cloud;
+        Ok(context)
+    }
+}
+
+impl Seen for CausalContext {
+    fn seen(&self, dot: Dot) -> bool {
+        self.vector.get(&dot.actor) >= dot.counter || self.cloud.seen(dot)
+    }
+}
+
+impl From<VClock<ReplicaId>> for CausalContext {
+    fn from(vector: VClock<ReplicaId>) -> Self {
+        Self { vector, cloud: DotSet::new() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn dots() -> impl Strategy<Value = Vec<Dot>> {
+        proptest::collection::vec((0_u64..3, 1_u64..12), 0..30).prop_map(|pairs| {
+            pairs.into_iter().map(|(r, c)| Dot::new(ReplicaId::new(r), c)).collect()
+        })
+    }
+
+    fn context(dots: &[Dot]) -> CausalContext {
+        let mut context = CausalContext::new();
+        for &dot in dots {
+            context.insert(dot);
+        }
+        context
+    }
+
+    fn plain(dots: &[Dot]) -> BTreeSet<(ReplicaId, u64)> {
+        dots.iter().map(|&d| dot_key(d)).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn a_context_is_the_plain_set_of_its_dots(a in dots(), b in dots()) {
+            let (ca, cb) = (context(&a), context(&b));
+            let (pa, pb) = (plain(&a), plain(&b));
+            for replica in 0..3 {
+                for counter in 1..14 {
+                    let dot = Dot::new(ReplicaId::new(replica), counter);
+                    prop_assert_eq!(ca.seen(dot), pa.contains(&dot_key(dot)));
+                }
+            }
+            let minus: BTreeSet<_> = ca.minus(&cb).iter().map(dot_key).collect();
+            prop_assert_eq!(minus, pa.difference(&pb).copied().collect::<BTreeSet<_>>());
+            prop_assert_eq!(ca.includes(&cb), pa.is_superset(&pb));
+            let set: DotSet = b.iter().copied().collect();
+            prop_assert_eq!(ca.includes_all(&set), pa.is_superset(&pb));
+            prop_assert_eq!(set.len(), pb.len() as u64);
+            let own: DotSet = a.iter().copied().collect();
+            prop_assert_eq!(own.intersects(&set), !pa.is_disjoint(&pb));
+            prop_assert_eq!(own.includes(&set), pa.is_superset(&pb));
+        }
+
+        #[test]
+        fn the_order_of_learning_leaves_no_trace(mut a in dots(), b in dots()) {
+            let mut merged = context(&a);
+            merged.merge(&context(&b));
+            a.extend(b);
+            a.reverse();
+            let reversed = context(&a);
+            prop_assert_eq!(merged.digest(7), reversed.digest(7));
+            prop_assert_eq!(merged, reversed);
+        }
+
+        #[test]
+        fn a_context_survives_its_encoding(a in dots()) {
+            let before = context(&a);
+            let mut writer = Writer::new();
+            before.encode(&mut writer);
+            let bytes = writer.finish();
+            let mut reader = Reader::new(&bytes).unwrap();
+            prop_assert_eq!(CausalContext::decode(&mut reader).unwrap(), before);
+            prop_assert!(reader.end().is_ok());
+        }
+    }
+
+    #[test]
+    fn the_next_dot_lies_beyond_stray_ones() {
+        let me = ReplicaId::new(1);
+        let mut seen = CausalContext::new();
+        seen.insert(Dot::new(me, 5));
+        assert_eq!(seen.next_dot(me), Dot::new(me, 6));
+    }
+}

@@ -1,0 +1,380 @@
+//! Bytes: a user's value in its encoded form, and the hand-laid layout of deltas, contexts and
+//! states.
+//!
+//! Every layout starts with a version byte and a table of the replicas it speaks of, so that a
+//! dot costs two or three bytes. A [`Reader`] never allocates by a length that it was told and
+//! never panics: what a peer sends is foreign. Values inside are MessagePack with named fields
+//! ([`Encoded`]), since the positional form does not survive an added field (known failure 28).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::id::ReplicaId;
+
+/// The layout's version, its first byte.
+pub const VERSION: u8 = 1;
+
+/// Nesting of one MessagePack value that is still decoded. rmp-serde's own default of 1,024 lets
+/// 2 KB of input overflow a 2 MiB stack.
+pub const NESTING_MAX: usize = 64;
+
+const INLINE: usize = 22;
+
+/// A value of a user's type, encoded once: what sets, maps and registers hold and compare.
+///
+/// Equal values must encode equally; a `HashMap` inside an element does not. Up to 22 bytes stand
+/// inline, longer ones are shared, so a clone never copies much.
+#[derive(Clone)]
+pub struct Encoded(Repr);
+
+#[derive(Clone)]
+enum Repr {
+    Inline { len: u8, bytes: [u8; INLINE] },
+    Shared(Arc<[u8]>),
+}
+
+/// A value that does not encode.
+#[derive(Debug, thiserror::Error)]
+#[error("the value does not encode as MessagePack; nothing was changed")]
+pub struct EncodeError(#[from] rmp_serde::encode::Error);
+
+/// A value that does not decode as the type asked for: mixed versions, or the wrong type.
+#[derive(Debug, thiserror::Error)]
+#[error("{len} bytes do not decode as `{expected}`: another version, or another type, wrote them")]
+pub struct ValueError {
+    /// Length of the encoded value, in bytes.
+    pub len: usize,
+    /// The type asked for.
+    pub expected: &'static str,
+    /// What MessagePack said.
+    pub source: rmp_serde::decode::Error,
+}
+
+impl Encoded {
+    /// Encodes a value as MessagePack with named fields.
+    ///
+    /// # Errors
+    /// [`EncodeError`] if its `Serialize` fails.
+    pub fn new<T: Serialize + ?Sized>(value: &T) -> Result<Self, EncodeError> {
+        let mut bytes = Vec::with_capacity(32);
+        value.serialize(&mut rmp_serde::Serializer::new(&mut bytes).with_struct_map())?;
+        Ok(Self::from_bytes(&bytes))
+    }
+
+    /// Takes bytes as they are.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        match u8::try_from(bytes.len()) {
+            Ok(len) if bytes.len() <= INLINE => {
+                let mut inline = [0; INLINE];
+                inline[..bytes.len()].copy_from_slice(bytes);
+                Self(Repr::Inline { len, bytes: inline })
+            }
+            _ => Self(Repr::Shared(bytes.into())),
+        }
+    }
+
+    /// The encoded bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        match &self.0 {
+            Repr::Inline { len, bytes } => &bytes[..usize::from(*len)],
+            Repr::Shared(bytes) => bytes,
+        }
+    }
+
+    /// Decodes the value.
+    ///
+    /// # Errors
+    /// [`ValueError`] if the bytes are not a `T`, or nest deeper than [`NESTING_MAX`].
+    pub fn decode<T: DeserializeOwned>(&self) -> Result<T, ValueError> {
+        from_msgpack(self.as_bytes())
+    }
+}
+
+/// Decodes one MessagePack value that fills `bytes`, nesting at most [`NESTING_MAX`] levels.
+pub(crate) fn from_msgpack<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ValueError> {
+    let mut decoder = rmp_serde::Deserializer::from_read_ref(bytes);
+    decoder.set_max_depth(NESTING_MAX);
+    T::deserialize(&mut decoder).map_err(|source| ValueError {
+        len: bytes.len(),
+        expected: std::any::type_name::<T>(),
+        source,
+    })
+}
+
+impl fmt::Debug for Encoded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for byte in self.as_bytes().iter().take(24) {
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+impl PartialEq for Encoded {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl Eq for Encoded {}
+
+impl PartialOrd for Encoded {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Encoded {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.as_bytes().cmp(other.as_bytes())
+    }
+}
+
+impl Hash for Encoded {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_bytes().hash(state);
+    }
+}
+
+/// The hash by which encoded keys are ordered and bucketed: the same on every node.
+#[must_use]
+pub(crate) fn hash_of(bytes: &[u8]) -> u64 {
+    xxh3_64(bytes)
+}
+
+/// Why bytes from a peer or a disk are not what they should be. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// The bytes end in the middle, or a length in them points beyond their end.
+    #[error("the bytes end too early, or a length in them is false")]
+    Truncated,
+    /// Bytes are left over.
+    #[error("{left} bytes are left over at the end")]
+    Trailing {
+        /// How many.
+        left: usize,
+    },
+    /// A later release wrote this.
+    #[error("layout version {found} is not known here (this release writes {VERSION}): upgrade")]
+    Version {
+        /// The version byte found.
+        found: u8,
+    },
+    /// A dot with counter 0, or beyond the last one there can be.
+    #[error("a dot with an impossible counter")]
+    ImpossibleDot,
+    /// Replicas, runs or keys out of order or twice: no release writes that.
+    #[error("not in canonical order")]
+    NotCanonical,
+    /// Entries whose dots the context does not cover.
+    #[error("an entry's dot lies outside its context")]
+    DotOutsideContext,
+    /// A tag that no release has written.
+    #[error("unknown tag {found} for {what}")]
+    Tag {
+        /// What was to be read.
+        what: &'static str,
+        /// The tag found.
+        found: u8,
+    },
+    /// More than the limit.
+    #[error("more than {limit} {what}")]
+    TooLong {
+        /// What there is too much of.
+        what: &'static str,
+        /// How many are allowed.
+        limit: usize,
+    },
+    /// A type name that is not known here.
+    #[error("type `{0}` is not known here: register it, or upgrade")]
+    UnknownType(String),
+    /// Not a MessagePack message of the expected kind.
+    #[error("not a message of this protocol: {0}")]
+    Message(String),
+}
+
+/// Writes the hand-laid layout: integers as LEB128, replicas as indices into a table.
+#[derive(Debug, Default)]
+pub(crate) struct Writer {
+    table: Vec<ReplicaId>,
+    index: BTreeMap<ReplicaId, usize>, // used once the table has outgrown a linear look
+    body: Vec<u8>,
+}
+
+const LINEAR: usize = 8;
+
+impl Writer {
+    pub(crate) fn new() -> Self {
+        Self { body: Vec::with_capacity(64), ..Self::default() }
+    }
+
+    pub(crate) fn byte(&mut self, byte: u8) {
+        self.body.push(byte);
+    }
+
+    pub(crate) fn varint(&mut self, value: u64) {
+        put_varint(&mut self.body, value);
+    }
+
+    pub(crate) fn length(&mut self, value: usize) {
+        self.varint(value as u64);
+    }
+
+    pub(crate) fn fixed(&mut self, value: u64) {
+        self.body.extend_from_slice(&value.to_le_bytes());
+    }
+
+    pub(crate) fn wide(&mut self, mut value: u128) {
+        while value >= 0x80 {
+            self.body.push((value & 0x7f) as u8 | 0x80);
+            value >>= 7;
+        }
+        self.body.push(value as u8);
+    }
+
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+        self.length(bytes.len());
+        self.body.extend_from_slice(bytes);
+    }
+
+    pub(crate) fn replica(&mut self, replica: ReplicaId) {
+        let index = self.intern(replica);
+        self.length(index);
+    }
+
+    fn intern(&mut self, replica: ReplicaId) -> usize {
+        if self.table.len() <= LINEAR
+            && let Some(at) = self.table.iter().position(|&known| known == replica)
+        {
+            return at;
+        }
+        if self.table.len() > LINEAR
+            && let Some(&at) = self.index.get(&replica)
+        {
+            return at;
+        }
+        let at = self.table.len();
+        self.table.push(replica);
+        if self.table.len() > LINEAR {
+            if self.index.is_empty() {
+                self.index.extend(self.table.iter().enumerate().map(|(i, &r)| (r, i)));
+            } else {
+                self.index.insert(replica, at);
+            }
+        }
+        at
+    }
+
+    /// Version, table and body in one piece.
+    pub(crate) fn finish(self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.body.len() + self.table.len() * 8 + 4);
+        bytes.push(VERSION);
+        put_varint(&mut bytes, self.table.len() as u64);
+        for replica in &self.table {
+            bytes.extend_from_slice(&replica.get().to_le_bytes());
+        }
+        bytes.extend_from_slice(&self.body);
+        bytes
+    }
+}
+
+fn put_varint(bytes: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        bytes.push((value & 0x7f) as u8 | 0x80);
+        value >>= 7;
+    }
+    bytes.push(value as u8);
+}
+
+/// Reads what a [`Writer`] wrote, or whatever a peer says it wrote.
+#[derive(Debug)]
+pub(crate) struct Reader<'a> {
+    table: Vec<ReplicaId>,
+    left: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// Reads version and replica table.
+    pub(crate) fn new(bytes: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut reader = Self { table: Vec::new(), left: bytes };
+        let found = reader.byte()?;
+        if found != VERSION {
+            return Err(DecodeError::Version { found });
+        }
+        for _ in 0..reader.length(8)? {
+            let replica = ReplicaId::new(reader.fixed()?);
+            reader.table.push(replica);
+        }
+        Ok(reader)
+    }
+
+    pub(crate) fn byte(&mut self) -> Result<u8, DecodeError> {
+        let (&first, rest) = self.left.split_first().ok_or(DecodeError::Truncated)?;
+        self.left = rest;
+        Ok(first)
+    }
+
+    pub(crate) fn varint(&mut self) -> Result<u64, DecodeError> {
+        u64::try_from(self.wide()?).map_err(|_| DecodeError::Truncated)
+    }
+
+    pub(crate) fn wide(&mut self) -> Result<u128, DecodeError> {
+        let mut value = 0_u128;
+        for shift in (0..128).step_by(7) {
+            let byte = self.byte()?;
+            let part = u128::from(byte & 0x7f);
+            if (part << shift) >> shift != part {
+                return Err(DecodeError::Truncated);
+            }
+            value |= part << shift;
+            if byte < 0x80 {
+                return Ok(value);
+            }
+        }
+        Err(DecodeError::Truncated)
+    }
+
+    /// A count of things that take at least `each` bytes: never more than what is left can hold.
+    pub(crate) fn length(&mut self, each: usize) -> Result<usize, DecodeError> {
+        let count = usize::try_from(self.varint()?).map_err(|_| DecodeError::Truncated)?;
+        if count.checked_mul(each).is_none_or(|bytes| bytes > self.left.len()) {
+            return Err(DecodeError::Truncated);
+        }
+        Ok(count)
+    }
+
+    pub(crate) fn fixed(&mut self) -> Result<u64, DecodeError> {
+        let (first, rest) = self.left.split_first_chunk().ok_or(DecodeError::Truncated)?;
+        self.left = rest;
+        Ok(u64::from_le_bytes(*first))
+    }
+
+    pub(crate) fn bytes(&mut self) -> Result<&'a [u8], DecodeError> {
+        let len = self.length(1)?;
+        let (first, rest) = self.left.split_at_checked(len).ok_or(DecodeError::Truncated)?;
+        self.left = rest;
+        Ok(first)
+    }
+
+    pub(crate) fn replica(&mut self) -> Result<ReplicaId, DecodeError> {
+        let at = usize::try_from(self.varint()?).map_err(|_| DecodeError::Truncated)?;
+        self.table.get(at).copied().ok_or(DecodeError::Truncated)
+    }
+
+    /// Says so if bytes are left over.
+    pub(crate) fn end(&self) -> Result<(), DecodeError> {
+        match self.left.len() {
+            0 => Ok(()),
+            left => Err(DecodeError::Trailing { left }),
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! [`State`] and [`Delta`]: one key's content with its causal context, and one change of it.
+//!
+//! **Rule R**: a delta is merged only if every dot it overwrites is in the receiver's context (or
+//! among its own); otherwise nothing changes and the answer is [`Lack`]. So a dot in a context
+//! means that the whole effect of its mutation has been applied, and equal contexts mean equal
+//! states. Without the rule an acknowledged removal can be invisible to a later majority read
+//! (spec/reference/crdts.md §6).
+//!
+//! A *repair* is computed from the peer's context alone: the live entries it lacks and the
+//! removal records it lacks. It is a delta like any other, so it may be lost, doubled, or reach
+//! somebody else. Only the last [`RECORDS_MAX`] removal records are kept; a peer behind their
+//! floor gets the full state.
+
+use std::sync::Arc;
+
+use crate::causal::{CLOUD_RUNS_MAX, CausalContext, Dot, DotSet, Seen};
+use crate::encoded::{DecodeError, Reader, Writer};
+use crate::types::dot_store::{DotStore, Empty};
+use crate::types::shape::Shape;
+use crate::types::store::Store;
+
+/// Removal records that one state keeps. The Replicator bounds their sum over all keys as well.
+pub const RECORDS_MAX: usize = 4_096;
+
+/// The number up to which departed replicas' dots are folded away; 0 until forgetting exists
+/// (spec/safety.md §7). It stands in every encoded state from the first version on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FoldLevel(pub u64);
+
+/// One change, or several joined: the dots it made, the dots it overwrote, the places it touched.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Delta {
+    pub(crate) dots: DotSet,
+    pub(crate) gone: DotSet,
+    pub(crate) store: Store,
+}
+
+/// The receiver's context, for a delta or a read that needs more than it knows: the sender
+/// answers with a repair.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the delta builds on changes not seen here; nothing was changed, a repair is needed")]
+pub struct Lack {
+    /// What the receiver knows.
+    pub context: CausalContext,
+}
+
+/// What a merge did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Merged {
+    /// Everything was known already.
+    Unchanged,
+    /// Something new came in.
+    Changed,
+}
+
+/// What one or more mutations overwrote, and where: kept so that peers can be repaired.
+#[derive(Debug, PartialEq)]
+struct Record {
+    dots: DotSet,
+    gone: DotSet,
+    places: Store,
+}
+
+/// One key's content, with the context of all mutations that made it.
+#[derive(Clone, Debug)]
+pub struct State {
+    shape: Shape,
+    pub(crate) store: Store,
+    context: CausalContext,
+    fold: FoldLevel,
+    records: Vec<Arc<Record>>, // ≤ RECORDS_MAX, oldest first
+    floor: CausalContext,      // dots whose removal records are gone: ≤ the context
+}
+
+/// Equal content and equal knowledge; what a state remembers for repairs does not count.
+impl PartialEq for State {
+    fn eq(&self, other: &Self) -> bool {
+        self.shape == other.shape && self.context == other.context && self.store == other.store
+    }
+}
+
+/// What brings a peer up to date.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Repair {
+    /// The peer knows everything.
+    Nothing,
+    /// What it lacks.
+    Delta(Delta),
+    /// Everything: the removal records it lacks are gone.
+    Full,
+}
+
+/// What a delta has made known or overwritten.
+struct Known<'a> {
+    dots: &'a DotSet,
+    gone: &'a DotSet,
+}
+
+impl Seen for Known<'_> {
+    fn seen(&self, dot: Dot) -> bool {
+        self.dots.seen(dot) || self.gone.seen(dot)
+    }
+}
+
+impl Delta {
+    /// The dots this delta makes known.
+    #[must_use]
+    pub const fn dots(&self) -> &DotSet {
+        &self.dots
+    }
+
+    /// The dots it overwrites.
+    #[must_use]
+    pub const fn overwritten(&self) -> &DotSet {
+        &self.gone
+    }
+
+    /// Whether it says nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.dots.is_empty()
+    }
+
+    /// Joins another delta of the same key into this one, earlier or later.
+    pub fn join(&mut self, other: &Self) {
+        let mine = Known { dots: &self.dots, gone: &self.gone };
+        self.store.join_delta(&mine, &other.store, &other.gone, Empty::Keep);
+        self.dots.extend(&other.dots);
+        self.gone.extend(&other.gone);
+    }
+
+    /// The hand-laid layout: version, replicas, dots, overwritten dots, touched places.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::new();
+        self.dots.encode(&mut writer);
+        self.gone.encode(&mut writer);
+        self.store.encode(&mut writer);
+        writer.finish()
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if the bytes are no delta of this shape. Never panics, and allocates no
+    /// more than a small multiple of the input.
+    pub fn decode(bytes: &[u8], shape: &Shape) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(bytes)?;
+        let (dots, gone) = (DotSet::decode(&mut reader)?, DotSet::decode(&mut reader)?);
+        let store = Store::decode(&mut reader, shape)?;
+        reader.end()?;
+        let delta = Self { dots, gone, store };
+        if delta.dots.is_empty() {
+            return Err(DecodeError::Truncated);
+        }
+        let mut inside = true;
+        delta.store.each_dot(&mut |dot| inside &= delta.dots.seen(dot) && !delta.gone.seen(dot));
+        if inside { Ok(delta) } else { Err(DecodeError::DotOutsideContext) }
+    }
+}
+
+impl State {
+    /// An empty value nobody has written.
+    #[must_use]
+    pub fn new(shape: Shape) -> Self {
+        Self {
+            store: Store::empty(&shape),
+            shape,
+            context: CausalContext::new(),
+            fold: FoldLevel::default(),
+            records: Vec::new(),
+            floor: CausalContext::new(),
+        }
+    }
+
+    /// What kind of data this is.
+    #[must_use]
+    pub const fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// What has been seen of this key: digest, version and acknowledgement in one.
+    #[must_use]
+    pub const fn context(&self) -> &CausalContext {
+        &self.context
+    }
+
+    /// Whether nothing is live: never written, deleted, or emptied.
+    #[must_use]
+    pub fn is_bottom(&self) -> bool {
+        self.store.is_bottom()
+    }
+
+    /// Merges a delta, or says what is lacking.
+    ///
+    /// # Errors
+    /// [`Lack`] if the delta overwrites dots never seen here (rule R), or its dots would make the
+    /// cloud of stray dots too large. Nothing was changed.
+    pub fn apply(&mut self, delta: &Delta) -> Result<Merged, Lack> {
+        let unseen = self.context.unseen(&delta.gone);
+        if !delta.dots.includes(&unseen) || self.cloud_overflows(delta) {
+            return Err(Lack { context: self.context.clone() });
+        }
+        Ok(self.apply_unchecked(delta))
+    }
+
+    /// Merges a delta without asking rule R. Only a canary may.
+    pub(crate) fn apply_unchecked(&mut self, delta: &Delta) -> Merged {
+        if self.context.includes_all(&delta.dots) {
+            return Merged::Unchanged;
+        }
+        self.remember(delta);
+        self.store.join_delta(&self.context, &delta.store, &delta.gone, Empty::Drop);
+        self.context.extend(&delta.dots);
+        Merged::Changed
+    }
+
+    /// Takes over what a local mutation did: its content is in the store already.
+    pub(crate) fn commit(&mut self, store: Store, delta: &Delta) {
+        self.remember(delta);
+        self.store = store;
+        self.context.extend(&delta.dots);
+    }
+
+    /// Merges another replica's full state. Both must be of one shape.
+    pub fn merge(&mut self, other: &Self) -> Merged {
+        assert_eq!(self.shape, other.shape, "shapes are compared before states are merged");
+        if self.context.includes(&other.context) {
+            return Merged::Unchanged;
+        }
+        let learned = other.context.minus(&self.context);
+        self.store.join(&self.context, &other.store, &other.context);
+        self.context.merge(&other.context);
+        self.fold = self.fold.max(other.fold);
+        self.floor.extend(&learned); // what those mutations overwrote is not known one by one
+        Merged::Changed
+    }
+
+    /// What brings a replica that has seen `peer` up to date. Costs a scan of the live entries.
+    #[must_use]
+    pub fn repair(&self, peer: &CausalContext) -> Repair {
+        let dots = self.context.minus(peer);
+        if dots.is_empty() {
+            return Repair::Nothing;
+        }
+        if !peer.includes(&self.floor) {
+            return Repair::Full;
+        }
+        let mut store = self.store.only(&dots);
+        let mut gone = DotSet::new();
+        for record in self.records.iter().filter(|record| record.dots.intersects(&dots)) {
+            store.join_delta(&dots, &record.places, &DotSet::new(), Empty::Keep);
+            gone.extend(&record.gone);
+        }
+        Repair::Delta(Delta { dots, gone, store })
+    }
+
+    /// Removal records kept.
+    #[must_use]
+    pub fn records(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Forgets the oldest removal record: a peer that lacks it will get the full state.
+    pub fn forget_record(&mut self) {
+        if !self.records.is_empty() {
+            let oldest = self.records.remove(0);
+            self.floor.extend(&oldest.dots);
+        }
+    }
+
+    /// Keeps what a delta is about to overwrite here. What it overwrites and is not live here was
+    /// overwritten by another mutation, which has its own record or lies below the floor.
+    fn remember(&mut self, delta: &Delta) {
+        if delta.gone.is_empty() {
+            return;
+        }
+        let Some(places) = self.store.places(&delta.store, &delta.gone) else { return };
+        let (dots, gone) = (delta.dots.clone(), delta.gone.clone());
+        self.records.push(Arc::new(Record { dots, gone, places }));
+        if self.records.len() > RECORDS_MAX {
+            self.forget_record();
+        }
+    }
+
+    fn cloud_overflows(&self, delta: &Delta) -> bool {
+        let cloud = self.context.cloud().runs().len() + delta.dots.runs().len();
+        if cloud <= CLOUD_RUNS_MAX {
+            return false;
+        }
+        let mut after = self.context.clone();
+        after.extend(&delta.dots);
+        after.cloud().runs().len() > CLOUD_RUNS_MAX
+    }
+
+    /// The hand-laid layout: version, replicas, context, fold level, content.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::new();
+        self.context.encode(&mut writer);
+        writer.varint(self.fold.0);
+        self.store.encode(&mut writer);
+        writer.finish()
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if the bytes are no state of this shape. Never panics, and allocates no
+    /// more than a small multiple of the input.
+    pub fn decode(bytes: &[u8], shape: &Shape) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(bytes)?;
+        let context = CausalContext::decode(&mut reader)?;
+        let fold = FoldLevel(reader.varint()?);
+        let store = Store::decode(&mut reader, shape)?;
+        reader.end()?;
+        let mut inside = true;
+        store.each_dot(&mut |dot| inside &= context.seen(dot));
+        if !inside || has_empty_places(&store) {
+            return Err(DecodeError::DotOutsideContext);
+        }
+        let floor = context.clone();
+        Ok(Self { shape: shape.clone(), store, context, fold, records: Vec::new(), floor })
+    }
+
+    /// Drops every live entry that the crate's version vector covers, as `ResetRemove` asks.
+    pub(crate) fn reset(&mut self, clock: &crdts::VClock<crate::id::ReplicaId>) {
+        self.store.forget(&CausalContext::from(clock.clone()));
+    }
+
+    /// The dot that `replica`'s next mutation of this key takes.
+    pub(crate) fn next_dot(&self, replica: crate::id::ReplicaId) -> Dot {
+        self.context.next_dot(replica)
+    }
+}
+
+/// Whether a decoded state names places without content, which only deltas may.
+fn has_empty_places(store: &Store) -> bool {
+    match store {
+        Store::Set(map) => map.sweeps() || map.iter().any(|(_, inner)| inner.is_bottom()),
+        Store::Registers(map) => map.sweeps() || map.iter().any(|(_, inner)| inner.is_bottom()),
+        Store::Map(map) => {
+            map.sweeps()
+                || map.iter().any(|(_, inner)| inner.is_bottom() || has_empty_places(inner))
+        }
+        _ => false,
+    }
+}

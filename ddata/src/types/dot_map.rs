@@ -1,0 +1,262 @@
+//! [`DotMap`]: encoded keys → inner stores. A key is there as long as its inner store is live.
+//!
+//! In a delta a map names the keys it touched, also those that became empty, and `sweep` says
+//! "look everywhere below": a `clear` names no key at all.
+
+use crate::causal::{Dot, DotSet, Seen};
+use crate::encoded::{DecodeError, Encoded, Reader, Writer};
+use crate::types::dot_store::{DotFun, DotStore, Empty, Stamped};
+use crate::types::hash_ordered::{HashOrdered, Hashed};
+use crate::types::shape::Shape;
+use crate::types::store::Store;
+
+/// See the module's page.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct DotMap<S: Clone> {
+    entries: HashOrdered<S>,
+    inner: Shape,
+    sweep: bool, // only ever set in a delta
+}
+
+impl<S: DotStore> DotMap<S> {
+    pub(crate) fn with_inner(inner: Shape) -> Self {
+        Self { entries: HashOrdered::default(), inner, sweep: false }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(crate) fn get(&self, key: &Hashed) -> Option<&S> {
+        self.entries.get(key)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Hashed, &S)> {
+        self.entries.iter()
+    }
+
+    pub(crate) fn insert(&mut self, key: Hashed, inner: S) {
+        self.entries.insert(key, inner);
+    }
+
+    pub(crate) fn remove(&mut self, key: &Hashed) -> Option<S> {
+        self.entries.remove(key)
+    }
+
+    pub(crate) fn fresh(&self) -> S {
+        S::empty(&self.inner)
+    }
+
+    /// Makes this part of a delta name everything below it, too.
+    pub(crate) const fn sweep(&mut self) {
+        self.sweep = true;
+    }
+
+    /// Whether a delta asks to look everywhere below.
+    pub(crate) const fn sweeps(&self) -> bool {
+        self.sweep
+    }
+
+    /// Whether both are snapshots of one map without a change between them.
+    pub(crate) fn same(&self, other: &Self) -> bool {
+        self.entries.same(&other.entries)
+    }
+
+    fn put(&mut self, key: &Hashed, inner: S, empty: Empty) {
+        if inner.is_bottom() && empty == Empty::Drop {
+            self.entries.remove(key);
+        } else {
+            self.entries.insert(key.clone(), inner);
+        }
+    }
+
+    /// Changes the inner stores under `keys`, leaves all others shared.
+    fn change_each(&mut self, keys: Vec<Hashed>, change: impl Fn(&mut S)) {
+        for key in keys {
+            let Some(inner) = self.entries.get_mut(&key) else { continue };
+            change(inner);
+            if inner.is_bottom() {
+                self.entries.remove(&key);
+            }
+        }
+    }
+
+    fn keys_with(&self, seen: &impl Seen) -> Vec<Hashed> {
+        let hit = self.entries.iter().filter(|(_, inner)| any_seen(*inner, seen));
+        hit.map(|(key, _)| key.clone()).collect()
+    }
+}
+
+/// What a walk over two maps side by side finds.
+struct Walk<'a, S> {
+    /// Keys that only the first map holds and the second has overwritten something under.
+    overwritten: Vec<Hashed>,
+    /// What the second map holds and the first does not, or not so.
+    differing: Vec<(&'a Hashed, &'a S)>,
+}
+
+fn walk<'a, S: DotStore>(
+    mine: &HashOrdered<S>,
+    other: &'a HashOrdered<S>,
+    theirs: &impl Seen,
+) -> Walk<'a, S> {
+    let mut found = Walk { overwritten: Vec::new(), differing: Vec::new() };
+    let mut others = other.iter().peekable();
+    for (key, inner) in mine.iter() {
+        while let Some(ahead) = others.next_if(|(theirs_key, _)| *theirs_key < key) {
+            found.differing.push(ahead);
+        }
+        match others.next_if(|(theirs_key, _)| *theirs_key == key) {
+            Some((_, same)) if same == inner => {}
+            Some(differing) => found.differing.push(differing),
+            None if any_seen(inner, theirs) => found.overwritten.push(key.clone()),
+            None => {}
+        }
+    }
+    found.differing.extend(others);
+    found
+}
+
+fn any_seen<S: DotStore>(store: &S, seen: &impl Seen) -> bool {
+    let mut any = false;
+    store.each_dot(&mut |dot| any |= seen.seen(dot));
+    any
+}
+
+impl<S: DotStore> DotStore for DotMap<S>
+where
+    Store: From<DotMap<S>>,
+    Self: FromStore,
+{
+    fn empty(shape: &Shape) -> Self {
+        Self::with_inner(shape.inner().cloned().unwrap_or(Shape::Flag))
+    }
+
+    fn empty_like(&self) -> Self {
+        Self::with_inner(self.inner.clone())
+    }
+
+    fn from_store(store: Store) -> Self {
+        Self::open(store).expect("a store is only ever opened as the kind its shape names")
+    }
+
+    fn is_bottom(&self) -> bool {
+        self.entries.is_empty() && !self.sweep
+    }
+
+    fn join(&mut self, mine: &impl Seen, other: &Self, theirs: &impl Seen) {
+        if self.same(other) {
+            return;
+        }
+        let found = walk(&self.entries, &other.entries, theirs);
+        self.change_each(found.overwritten, |inner| inner.forget(theirs));
+        for (key, theirs_inner) in found.differing {
+            let held = self.entries.get(key).cloned();
+            let mut inner = held.unwrap_or_else(|| theirs_inner.empty_like());
+            inner.join(mine, theirs_inner, theirs);
+            self.put(key, inner, Empty::Drop);
+        }
+    }
+
+    fn join_delta(&mut self, mine: &impl Seen, delta: &Self, gone: &DotSet, empty: Empty) {
+        if delta.sweep {
+            self.forget(gone);
+            if empty == Empty::Keep {
+                self.sweep = true;
+            }
+        }
+        for (key, touched) in delta.entries.iter() {
+            if let Some(inner) = self.entries.get_mut(key) {
+                inner.join_delta(mine, touched, gone, empty);
+                if inner.is_bottom() && empty == Empty::Drop {
+                    self.entries.remove(key);
+                }
+            } else {
+                let mut inner = touched.empty_like();
+                inner.join_delta(mine, touched, gone, empty);
+                self.put(key, inner, empty);
+            }
+        }
+    }
+
+    fn forget(&mut self, gone: &impl Seen) {
+        self.change_each(self.keys_with(gone), |inner| inner.forget(gone));
+    }
+
+    fn each_dot(&self, f: &mut dyn FnMut(Dot)) {
+        for (_, inner) in self.entries.iter() {
+            inner.each_dot(f);
+        }
+    }
+
+    fn only(&self, dots: &DotSet) -> Self {
+        let mut part = self.empty_like();
+        for (key, inner) in self.entries.iter().filter(|(_, inner)| any_seen(*inner, dots)) {
+            part.entries.insert(key.clone(), inner.only(dots));
+        }
+        part
+    }
+
+    fn places(&self, delta: &Self, gone: &DotSet) -> Option<Self> {
+        let mut part = self.empty_like();
+        part.sweep = delta.sweep && !self.keys_with(gone).is_empty();
+        for (key, touched) in delta.entries.iter() {
+            if let Some(inner) = self.entries.get(key).and_then(|i| i.places(touched, gone)) {
+                part.entries.insert(key.clone(), inner);
+            }
+        }
+        (!part.is_bottom()).then_some(part)
+    }
+
+    fn encode(&self, writer: &mut Writer) {
+        writer.byte(u8::from(self.sweep));
+        writer.length(self.entries.len());
+        for (key, inner) in self.entries.iter() {
+            writer.bytes(key.key().as_bytes());
+            inner.encode(writer);
+        }
+    }
+
+    fn decode(reader: &mut Reader<'_>, shape: &Shape) -> Result<Self, DecodeError> {
+        let mut map = Self::empty(shape);
+        map.sweep = match reader.byte()? {
+            0 => false,
+            1 => true,
+            found => return Err(DecodeError::Tag { what: "a map", found }),
+        };
+        let mut before: Option<Hashed> = None;
+        for _ in 0..reader.length(2)? {
+            let key = Hashed::new(Encoded::from_bytes(reader.bytes()?));
+            if before.as_ref().is_some_and(|earlier| *earlier >= key) {
+                return Err(DecodeError::NotCanonical);
+            }
+            let inner = S::decode(reader, &map.inner)?;
+            map.entries.insert(key.clone(), inner);
+            before = Some(key);
+        }
+        Ok(map)
+    }
+}
+
+/// Takes one kind of map out of the erased form.
+pub(crate) trait FromStore: Sized {
+    fn open(store: Store) -> Option<Self>;
+}
+
+impl FromStore for DotMap<DotFun<()>> {
+    fn open(store: Store) -> Option<Self> {
+        if let Store::Set(map) = store { Some(map) } else { None }
+    }
+}
+
+impl FromStore for DotMap<DotFun<Stamped>> {
+    fn open(store: Store) -> Option<Self> {
+        if let Store::Registers(map) = store { Some(map) } else { None }
+    }
+}
+
+impl FromStore for DotMap<Store> {
+    fn open(store: Store) -> Option<Self> {
+        if let Store::Map(map) = store { Some(*map) } else { None }
+    }
+}

@@ -1,0 +1,361 @@
+//! Dot stores: the trait that every replicated type's state obeys, and its leaf, [`DotFun`].
+//!
+//! A dot store holds live entries, each under the dot of the mutation that wrote it. An entry
+//! disappears when a known mutation has overwritten its dot. Two stores join by comparing dots
+//! with contexts; no clock is read, and no order of arrival matters.
+//!
+//! Source: Almeida, Shoker, Baquero, *Delta State Replicated Data Types* (arXiv 1603.01529), §7.
+
+use std::fmt::Debug;
+
+use smallvec::SmallVec;
+
+use crate::causal::{COUNTER_MAX, Dot, DotSet, Seen, dot_key};
+use crate::clock::HybridTimestamp;
+use crate::encoded::{DecodeError, Encoded, Reader, Writer};
+use crate::id::ReplicaId;
+use crate::types::shape::Shape;
+use crate::types::store::Store;
+
+/// What a join does with places that became empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Empty {
+    /// Drops them: a state holds only what is live.
+    Drop,
+    /// Keeps them: a delta names them as the places where something was overwritten.
+    Keep,
+}
+
+/// Live entries under dots. See the module's page.
+pub(crate) trait DotStore: Clone + PartialEq + Debug + Into<Store> + Sized {
+    /// An empty store of this shape.
+    fn empty(shape: &Shape) -> Self;
+    /// An empty store of the same shape.
+    fn empty_like(&self) -> Self;
+    /// Takes the same kind out of the erased form; another kind is our bug.
+    fn from_store(store: Store) -> Self;
+    /// Whether nothing is live (and, in a delta, nothing is named).
+    fn is_bottom(&self) -> bool;
+    /// Joins a full state: an entry stays if both hold it or the other side has not seen it.
+    fn join(&mut self, mine: &impl Seen, other: &Self, theirs: &impl Seen);
+    /// Joins a delta: at the places it names, drops what is `gone` and adds what `mine` has not
+    /// seen. Costs as much as the delta is large.
+    fn join_delta(&mut self, mine: &impl Seen, delta: &Self, gone: &DotSet, empty: Empty);
+    /// Drops every entry whose dot is in `gone`.
+    fn forget(&mut self, gone: &impl Seen);
+    /// Every live dot.
+    fn each_dot(&self, f: &mut dyn FnMut(Dot));
+    /// The live entries whose dots are in `dots`.
+    fn only(&self, dots: &DotSet) -> Self;
+    /// The places that `delta` names and where something live here is in `gone`, without their
+    /// content; `None` if there is no such place.
+    fn places(&self, delta: &Self, gone: &DotSet) -> Option<Self>;
+    fn encode(&self, writer: &mut Writer);
+    fn decode(reader: &mut Reader<'_>, shape: &Shape) -> Result<Self, DecodeError>;
+}
+
+/// What a leaf holds under each dot.
+pub(crate) trait Payload: Clone + PartialEq + Debug {
+    fn encode(&self, writer: &mut Writer);
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError>;
+    fn wrap(fun: DotFun<Self>) -> Store;
+    fn unwrap(store: Store) -> Option<DotFun<Self>>;
+    fn peek(store: &Store) -> Option<&DotFun<Self>>;
+}
+
+/// Dots → payloads: siblings that no known mutation has overwritten. Sorted by dot.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct DotFun<P> {
+    entries: SmallVec<[(Dot, P); 1]>, // ≤ concurrent writers since the last write that saw them
+}
+
+impl<P> Default for DotFun<P> {
+    fn default() -> Self {
+        Self { entries: SmallVec::new() }
+    }
+}
+
+impl<P: Payload> DotFun<P> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Dot, &P)> {
+        self.entries.iter().map(|(dot, payload)| (*dot, payload))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The payload that `replica` holds under its highest dot.
+    pub(crate) fn of(&self, replica: ReplicaId) -> Option<(Dot, &P)> {
+        self.iter().filter(|(dot, _)| dot.actor == replica).last()
+    }
+
+    pub(crate) fn insert(&mut self, dot: Dot, payload: P) {
+        match self.entries.binary_search_by_key(&dot_key(dot), |(d, _)| dot_key(*d)) {
+            Ok(at) => self.entries[at].1 = payload,
+            Err(at) => self.entries.insert(at, (dot, payload)),
+        }
+    }
+
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(Dot) -> bool) {
+        self.entries.retain(|(dot, _)| keep(*dot));
+    }
+
+    fn has(&self, dot: Dot) -> bool {
+        self.entries.binary_search_by_key(&dot_key(dot), |(d, _)| dot_key(*d)).is_ok()
+    }
+
+    fn add_unseen(&mut self, mine: &impl Seen, other: &Self) {
+        for (dot, payload) in &other.entries {
+            if !mine.seen(*dot) {
+                self.insert(*dot, payload.clone());
+            }
+        }
+    }
+}
+
+impl<P: Payload> From<DotFun<P>> for Store {
+    fn from(fun: DotFun<P>) -> Self {
+        P::wrap(fun)
+    }
+}
+
+impl<P: Payload> DotStore for DotFun<P> {
+    fn empty(_shape: &Shape) -> Self {
+        Self::default()
+    }
+
+    fn empty_like(&self) -> Self {
+        Self::default()
+    }
+
+    fn from_store(store: Store) -> Self {
+        P::unwrap(store).expect("a store is only ever opened as the kind its shape names")
+    }
+
+    fn is_bottom(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    fn join(&mut self, mine: &impl Seen, other: &Self, theirs: &impl Seen) {
+        self.entries.retain(|(dot, _)| !theirs.seen(*dot) || other.has(*dot));
+        self.add_unseen(mine, other);
+    }
+
+    fn join_delta(&mut self, mine: &impl Seen, delta: &Self, gone: &DotSet, _empty: Empty) {
+        self.forget(gone);
+        self.add_unseen(mine, delta);
+    }
+
+    fn forget(&mut self, gone: &impl Seen) {
+        self.entries.retain(|(dot, _)| !gone.seen(*dot));
+    }
+
+    fn each_dot(&self, f: &mut dyn FnMut(Dot)) {
+        for (dot, _) in &self.entries {
+            f(*dot);
+        }
+    }
+
+    fn only(&self, dots: &DotSet) -> Self {
+        Self { entries: self.entries.iter().filter(|(dot, _)| dots.seen(*dot)).cloned().collect() }
+    }
+
+    fn places(&self, _delta: &Self, gone: &DotSet) -> Option<Self> {
+        self.entries.iter().any(|(dot, _)| gone.seen(*dot)).then(Self::default)
+    }
+
+    fn encode(&self, writer: &mut Writer) {
+        writer.length(self.entries.len());
+        for (dot, payload) in &self.entries {
+            writer.replica(dot.actor);
+            writer.varint(dot.counter);
+            payload.encode(writer);
+        }
+    }
+
+    fn decode(reader: &mut Reader<'_>, _shape: &Shape) -> Result<Self, DecodeError> {
+        let mut fun = Self::default();
+        for _ in 0..reader.length(2)? {
+            let dot = Dot::new(reader.replica()?, reader.varint()?);
+            if dot.counter == 0 || dot.counter > COUNTER_MAX {
+                return Err(DecodeError::ImpossibleDot);
+            }
+            if fun.entries.last().is_some_and(|(before, _)| dot_key(*before) >= dot_key(dot)) {
+                return Err(DecodeError::NotCanonical);
+            }
+            fun.entries.push((dot, P::decode(reader)?));
+        }
+        Ok(fun)
+    }
+}
+
+impl Payload for () {
+    fn encode(&self, _writer: &mut Writer) {}
+
+    fn decode(_reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(())
+    }
+
+    fn wrap(fun: DotFun<Self>) -> Store {
+        Store::Unit(fun)
+    }
+
+    fn unwrap(store: Store) -> Option<DotFun<Self>> {
+        if let Store::Unit(fun) = store { Some(fun) } else { None }
+    }
+
+    fn peek(store: &Store) -> Option<&DotFun<Self>> {
+        if let Store::Unit(fun) = store { Some(fun) } else { None }
+    }
+}
+
+impl Payload for u128 {
+    fn encode(&self, writer: &mut Writer) {
+        writer.wide(*self);
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        reader.wide()
+    }
+
+    fn wrap(fun: DotFun<Self>) -> Store {
+        Store::Total(fun)
+    }
+
+    fn unwrap(store: Store) -> Option<DotFun<Self>> {
+        if let Store::Total(fun) = store { Some(fun) } else { None }
+    }
+
+    fn peek(store: &Store) -> Option<&DotFun<Self>> {
+        if let Store::Total(fun) = store { Some(fun) } else { None }
+    }
+}
+
+impl Payload for i128 {
+    fn encode(&self, writer: &mut Writer) {
+        // ZigZag, so that small negative totals stay short.
+        writer.wide(((*self << 1) ^ (*self >> 127)).cast_unsigned());
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let wide = reader.wide()?;
+        Ok((wide >> 1).cast_signed() ^ -((wide & 1).cast_signed()))
+    }
+
+    fn wrap(fun: DotFun<Self>) -> Store {
+        Store::Net(fun)
+    }
+
+    fn unwrap(store: Store) -> Option<DotFun<Self>> {
+        if let Store::Net(fun) = store { Some(fun) } else { None }
+    }
+
+    fn peek(store: &Store) -> Option<&DotFun<Self>> {
+        if let Store::Net(fun) = store { Some(fun) } else { None }
+    }
+}
+
+impl Payload for Encoded {
+    fn encode(&self, writer: &mut Writer) {
+        writer.bytes(self.as_bytes());
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        reader.bytes().map(Self::from_bytes)
+    }
+
+    fn wrap(fun: DotFun<Self>) -> Store {
+        Store::Plain(fun)
+    }
+
+    fn unwrap(store: Store) -> Option<DotFun<Self>> {
+        if let Store::Plain(fun) = store { Some(fun) } else { None }
+    }
+
+    fn peek(store: &Store) -> Option<&DotFun<Self>> {
+        if let Store::Plain(fun) = store { Some(fun) } else { None }
+    }
+}
+
+/// The right to speak for a guarded key group: ordered by number, then by the holder's
+/// incarnation, so that no two owners hold the same term (spec/safety.md §2).
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    serde::Serialize,
+    serde::Deserialize,
+)]
+pub struct Term {
+    /// Counts takeovers; 0 is "unguarded".
+    #[serde(rename = "n")]
+    pub number: u64,
+    /// Who holds the term.
+    #[serde(rename = "o")]
+    pub owner: ReplicaId,
+}
+
+/// What orders concurrent register writes: the term, then time (guarded: the sequence number).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Stamp {
+    /// The term of a guarded write; the zero term of an ordinary one.
+    pub term: Term,
+    /// Hybrid time of an ordinary write, sequence number of a guarded one.
+    pub time: HybridTimestamp,
+}
+
+/// A register's content under one dot.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Stamped {
+    pub(crate) stamp: Stamp,
+    pub(crate) value: Encoded,
+}
+
+impl Payload for Stamped {
+    fn encode(&self, writer: &mut Writer) {
+        if self.stamp.term == Term::default() {
+            writer.byte(0);
+            writer.fixed(self.stamp.time.raw());
+        } else {
+            writer.byte(1);
+            writer.varint(self.stamp.term.number);
+            writer.replica(self.stamp.term.owner);
+            writer.varint(self.stamp.time.raw());
+        }
+        writer.bytes(self.value.as_bytes());
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let (term, time) = match reader.byte()? {
+            0 => (Term::default(), reader.fixed()?),
+            1 => {
+                let term = Term { number: reader.varint()?, owner: reader.replica()? };
+                if term == Term::default() {
+                    return Err(DecodeError::NotCanonical);
+                }
+                (term, reader.varint()?)
+            }
+            found => return Err(DecodeError::Tag { what: "a stamp", found }),
+        };
+        let stamp = Stamp { term, time: HybridTimestamp::from_raw(time) };
+        Ok(Self { stamp, value: Encoded::from_bytes(reader.bytes()?) })
+    }
+
+    fn wrap(fun: DotFun<Self>) -> Store {
+        Store::Register(fun)
+    }
+
+    fn unwrap(store: Store) -> Option<DotFun<Self>> {
+        if let Store::Register(fun) = store { Some(fun) } else { None }
+    }
+
+    fn peek(store: &Store) -> Option<&DotFun<Self>> {
+        if let Store::Register(fun) = store { Some(fun) } else { None }
+    }
+}

@@ -1,0 +1,98 @@
+//! [`MVRegister`]: concurrent writes are all kept.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::encoded::{Encoded, ValueError};
+use crate::types::dot_store::{DotFun, DotStore};
+use crate::types::edit::{Edit, EditError};
+use crate::types::shape::Shape;
+use crate::types::store::Store;
+use crate::types::{DataType, Open};
+
+/// A register that keeps concurrent writes for its reader to choose from. A write replaces all
+/// that its writer has seen.
+///
+/// Costs: O(siblings); 20–30 B on the wire plus the value.
+pub struct MVRegister<T> {
+    siblings: DotFun<Encoded>,
+    kind: PhantomData<fn() -> T>,
+}
+
+/// A snapshot: nanoseconds, whatever the size.
+impl<T> Clone for MVRegister<T> {
+    fn clone(&self) -> Self {
+        Self { siblings: self.siblings.clone(), kind: PhantomData }
+    }
+}
+
+impl<T> PartialEq for MVRegister<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.siblings == other.siblings
+    }
+}
+
+impl<T> fmt::Debug for MVRegister<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.siblings.iter().map(|(_, value)| value)).finish()
+    }
+}
+
+impl<T: Serialize + DeserializeOwned> MVRegister<T> {
+    /// The concurrent values, by writer; empty if nobody has written.
+    pub fn iter(&self) -> impl Iterator<Item = Result<T, ValueError>> + '_ {
+        self.siblings.iter().map(|(_, value)| value.decode())
+    }
+
+    /// The concurrent values, collected.
+    ///
+    /// # Errors
+    /// [`ValueError`] if one of them is no `T`.
+    pub fn values<C: FromIterator<T>>(&self) -> Result<C, ValueError> {
+        self.iter().collect()
+    }
+
+    /// How many concurrent values there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.siblings.len()
+    }
+
+    /// Whether nobody has written.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<T: 'static> DataType for MVRegister<T> {
+    fn shape() -> Shape {
+        Shape::MVRegister
+    }
+}
+
+#[expect(private_interfaces, reason = "sealed")]
+impl<T> Open for MVRegister<T> {
+    fn open(store: Store) -> Self {
+        Self { siblings: DotFun::from_store(store), kind: PhantomData }
+    }
+}
+
+impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, MVRegister<T>> {
+    /// Writes a value in place of all values seen here.
+    ///
+    /// # Errors
+    /// [`EditError::Encode`] if the value does not encode.
+    pub fn set<Q>(&mut self, value: &Q) -> Result<(), EditError>
+    where
+        T: std::borrow::Borrow<Q>,
+        Q: Serialize + ?Sized,
+    {
+        let value = Encoded::new(value)?;
+        self.write(value, |_| true);
+        Ok(())
+    }
+}

@@ -1,0 +1,145 @@
+//! [`Shape`]: what kind of data a key holds, by name, so that any node can store it.
+//!
+//! Elements and values are kept encoded, so a node needs no user type to replicate, merge and
+//! repair; it needs only the shape, which travels as text: `or-set`, `or-map/or-set`,
+//! `user/score-board`.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use crate::encoded::DecodeError;
+
+/// Maps inside maps that are still accepted.
+pub const DEPTH_MAX: usize = 16;
+
+/// Longest shape name, in bytes.
+pub const NAME_MAX: usize = 512;
+
+/// The kind of data under a key.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Shape {
+    /// `flag`
+    Flag,
+    /// `g-counter`
+    GCounter,
+    /// `pn-counter`
+    PNCounter,
+    /// `g-set`
+    GSet,
+    /// `or-set`
+    ORSet,
+    /// `lww-register`
+    LWWRegister,
+    /// `mv-register`
+    MVRegister,
+    /// `user/<name>`
+    User(Arc<str>),
+    /// `lww-map`
+    LWWMap,
+    /// `pn-counter-map`
+    PNCounterMap,
+    /// `or-multi-map`
+    ORMultiMap,
+    /// `or-map/<shape of the values>`
+    ORMap(Arc<Shape>),
+}
+
+impl Shape {
+    /// The shape of a map's values; `None` for what is no map.
+    #[must_use]
+    pub fn inner(&self) -> Option<&Self> {
+        match self {
+            Self::GSet | Self::ORSet => Some(&Self::Flag),
+            Self::LWWMap => Some(&Self::LWWRegister),
+            Self::PNCounterMap => Some(&Self::PNCounter),
+            Self::ORMultiMap => Some(&Self::ORSet),
+            Self::ORMap(inner) => Some(inner),
+            _ => None,
+        }
+    }
+
+    /// Whether its registers can stand under a guarded key: a register, or a map of them.
+    #[must_use]
+    pub fn is_guardable(&self) -> bool {
+        match self {
+            Self::LWWRegister | Self::LWWMap => true,
+            Self::ORMap(inner) => **inner == Self::LWWRegister,
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Flag => "flag",
+            Self::GCounter => "g-counter",
+            Self::PNCounter => "pn-counter",
+            Self::GSet => "g-set",
+            Self::ORSet => "or-set",
+            Self::LWWRegister => "lww-register",
+            Self::MVRegister => "mv-register",
+            Self::LWWMap => "lww-map",
+            Self::PNCounterMap => "pn-counter-map",
+            Self::ORMultiMap => "or-multi-map",
+            Self::User(name) => return write!(f, "user/{name}"),
+            Self::ORMap(inner) => return write!(f, "or-map/{inner}"),
+        })
+    }
+}
+
+impl FromStr for Shape {
+    type Err = DecodeError;
+
+    fn from_str(name: &str) -> Result<Self, DecodeError> {
+        if name.len() > NAME_MAX {
+            return Err(DecodeError::TooLong { what: "bytes of a type name", limit: NAME_MAX });
+        }
+        parse(name, DEPTH_MAX)
+    }
+}
+
+fn parse(name: &str, depth: usize) -> Result<Shape, DecodeError> {
+    if depth == 0 {
+        return Err(DecodeError::TooLong { what: "maps inside maps", limit: DEPTH_MAX });
+    }
+    Ok(match name {
+        "flag" => Shape::Flag,
+        "g-counter" => Shape::GCounter,
+        "pn-counter" => Shape::PNCounter,
+        "g-set" => Shape::GSet,
+        "or-set" => Shape::ORSet,
+        "lww-register" => Shape::LWWRegister,
+        "mv-register" => Shape::MVRegister,
+        "lww-map" => Shape::LWWMap,
+        "pn-counter-map" => Shape::PNCounterMap,
+        "or-multi-map" => Shape::ORMultiMap,
+        _ => match name.split_once('/') {
+            Some(("user", user)) if !user.is_empty() => Shape::User(user.into()),
+            Some(("or-map", inner)) => Shape::ORMap(Arc::new(parse(inner, depth - 1)?)),
+            _ => return Err(DecodeError::UnknownType(name.to_owned())),
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shape_is_its_name() {
+        for name in ["flag", "lww-map", "user/score", "or-map/or-map/or-set", "or-map/user/a/b"] {
+            assert_eq!(name.parse::<Shape>().unwrap().to_string(), name);
+        }
+    }
+
+    #[test]
+    fn unknown_names_and_towers_are_refused() {
+        assert_eq!("or-bag".parse::<Shape>(), Err(DecodeError::UnknownType("or-bag".into())));
+        assert!("user/".parse::<Shape>().is_err());
+        assert!("or-map/".repeat(40).parse::<Shape>().is_err());
+        assert!("x".repeat(10_000).parse::<Shape>().is_err());
+    }
+}

@@ -1,0 +1,165 @@
+//! [`Store`]: the erased form of every dot store. Which variant a shape has is decided here and
+//! nowhere else.
+
+use crate::causal::{Dot, DotSet, Seen};
+use crate::encoded::{DecodeError, Encoded, Reader, Writer};
+use crate::types::dot_map::DotMap;
+use crate::types::dot_store::{DotFun, DotStore, Empty, Stamped};
+use crate::types::shape::Shape;
+
+/// Any dot store. Two stores of one shape have one variant.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Store {
+    /// `Flag`: a dot for each replica that switched it on.
+    Unit(DotFun<()>),
+    /// `GCounter`: one dot per replica, with its running total.
+    Total(DotFun<u128>),
+    /// `PNCounter`: the same, up and down.
+    Net(DotFun<i128>),
+    /// `LWWRegister`.
+    Register(DotFun<Stamped>),
+    /// `MVRegister` and user types.
+    Plain(DotFun<Encoded>),
+    /// `GSet`, `ORSet`.
+    Set(DotMap<DotFun<()>>),
+    /// `LWWMap` and `ORMap` of registers.
+    Registers(DotMap<DotFun<Stamped>>),
+    /// Every other map.
+    Map(Box<DotMap<Store>>),
+}
+
+impl From<DotMap<DotFun<()>>> for Store {
+    fn from(map: DotMap<DotFun<()>>) -> Self {
+        Self::Set(map)
+    }
+}
+
+impl From<DotMap<DotFun<Stamped>>> for Store {
+    fn from(map: DotMap<DotFun<Stamped>>) -> Self {
+        Self::Registers(map)
+    }
+}
+
+impl From<DotMap<Self>> for Store {
+    fn from(map: DotMap<Self>) -> Self {
+        Self::Map(Box::new(map))
+    }
+}
+
+/// Calls the same method on whatever is inside.
+macro_rules! each {
+    ($store:expr, $inner:ident => $call:expr) => {
+        match $store {
+            Store::Unit($inner) => $call,
+            Store::Total($inner) => $call,
+            Store::Net($inner) => $call,
+            Store::Register($inner) => $call,
+            Store::Plain($inner) => $call,
+            Store::Set($inner) => $call,
+            Store::Registers($inner) => $call,
+            Store::Map($inner) => $call,
+        }
+    };
+}
+
+/// Calls a method on two stores of one kind; two kinds under one shape are our bug.
+macro_rules! both {
+    ($a:expr, $b:expr, $x:ident, $y:ident => $call:expr) => {
+        match ($a, $b) {
+            (Store::Unit($x), Store::Unit($y)) => $call,
+            (Store::Total($x), Store::Total($y)) => $call,
+            (Store::Net($x), Store::Net($y)) => $call,
+            (Store::Register($x), Store::Register($y)) => $call,
+            (Store::Plain($x), Store::Plain($y)) => $call,
+            (Store::Set($x), Store::Set($y)) => $call,
+            (Store::Registers($x), Store::Registers($y)) => $call,
+            (Store::Map($x), Store::Map($y)) => $call,
+            _ => unreachable!("stores are joined only after their shapes were compared"),
+        }
+    };
+}
+
+impl Store {
+    /// Makes a map in a delta name everything below it; a leaf does so anyway.
+    pub(crate) fn sweep(&mut self) {
+        match self {
+            Self::Set(map) => map.sweep(),
+            Self::Registers(map) => map.sweep(),
+            Self::Map(map) => map.sweep(),
+            _ => {}
+        }
+    }
+}
+
+impl DotStore for Store {
+    fn empty(shape: &Shape) -> Self {
+        match shape {
+            Shape::Flag => Self::Unit(DotFun::default()),
+            Shape::GCounter => Self::Total(DotFun::default()),
+            Shape::PNCounter => Self::Net(DotFun::default()),
+            Shape::LWWRegister => Self::Register(DotFun::default()),
+            Shape::MVRegister | Shape::User(_) => Self::Plain(DotFun::default()),
+            Shape::GSet | Shape::ORSet => Self::Set(DotMap::empty(shape)),
+            Shape::LWWMap => Self::Registers(DotMap::empty(shape)),
+            Shape::ORMap(inner) if **inner == Shape::LWWRegister => {
+                Self::Registers(DotMap::empty(shape))
+            }
+            Shape::PNCounterMap | Shape::ORMultiMap | Shape::ORMap(_) => {
+                Self::Map(Box::new(DotMap::empty(shape)))
+            }
+        }
+    }
+
+    fn empty_like(&self) -> Self {
+        each!(self, inner => inner.empty_like().into())
+    }
+
+    fn from_store(store: Self) -> Self {
+        store
+    }
+
+    fn is_bottom(&self) -> bool {
+        each!(self, inner => inner.is_bottom())
+    }
+
+    fn join(&mut self, mine: &impl Seen, other: &Self, theirs: &impl Seen) {
+        both!(self, other, a, b => a.join(mine, b, theirs));
+    }
+
+    fn join_delta(&mut self, mine: &impl Seen, delta: &Self, gone: &DotSet, empty: Empty) {
+        both!(self, delta, a, b => a.join_delta(mine, b, gone, empty));
+    }
+
+    fn forget(&mut self, gone: &impl Seen) {
+        each!(self, inner => inner.forget(gone));
+    }
+
+    fn each_dot(&self, f: &mut dyn FnMut(Dot)) {
+        each!(self, inner => inner.each_dot(f));
+    }
+
+    fn only(&self, dots: &DotSet) -> Self {
+        each!(self, inner => inner.only(dots).into())
+    }
+
+    fn places(&self, delta: &Self, gone: &DotSet) -> Option<Self> {
+        both!(self, delta, a, b => a.places(b, gone).map(Into::into))
+    }
+
+    fn encode(&self, writer: &mut Writer) {
+        each!(self, inner => inner.encode(writer));
+    }
+
+    fn decode(reader: &mut Reader<'_>, shape: &Shape) -> Result<Self, DecodeError> {
+        Ok(match Self::empty(shape) {
+            Self::Unit(_) => Self::Unit(DotStore::decode(reader, shape)?),
+            Self::Total(_) => Self::Total(DotStore::decode(reader, shape)?),
+            Self::Net(_) => Self::Net(DotStore::decode(reader, shape)?),
+            Self::Register(_) => Self::Register(DotStore::decode(reader, shape)?),
+            Self::Plain(_) => Self::Plain(DotStore::decode(reader, shape)?),
+            Self::Set(_) => Self::Set(DotStore::decode(reader, shape)?),
+            Self::Registers(_) => Self::Registers(DotStore::decode(reader, shape)?),
+            Self::Map(_) => Self::Map(Box::new(DotStore::decode(reader, shape)?)),
+        })
+    }
+}
