@@ -70,6 +70,26 @@ impl<S: DotStore> DotMap<S> {
         }
     }
 
+    /// The keys whose inner stores read differently than in `before`.
+    pub(crate) fn keys_changed(&self, before: &Self) -> Vec<Encoded>
+    where
+        Store: From<S>,
+    {
+        let mut keys = Vec::new();
+        self.entries.diff(&before.entries, |key, now, then| {
+            let alike = match (now, then) {
+                (Some(now), Some(then)) => {
+                    Store::from(now.clone()).reads_like(&Store::from(then.clone()))
+                }
+                _ => false,
+            };
+            if !alike {
+                keys.push(key.key().clone());
+            }
+        });
+        keys
+    }
+
     /// Changes the inner stores under `keys`, leaves all others shared.
     fn change_each(&mut self, keys: Vec<Hashed>, change: impl Fn(&mut S)) {
         for key in keys {

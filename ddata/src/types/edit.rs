@@ -326,6 +326,21 @@ fn swept<S: DotStore>(empty: S) -> S {
     S::from_store(store)
 }
 
+/// A change that is ready and not yet made.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    store: Store,
+    delta: Delta,
+}
+
+impl Prepared {
+    /// What the change says; empty if it changes nothing.
+    #[must_use]
+    pub const fn delta(&self) -> &Delta {
+        &self.delta
+    }
+}
+
 impl State {
     /// Runs `f` on the value as `author`: all of it happens or, on an error, nothing.
     ///
@@ -339,6 +354,19 @@ impl State {
         author: Author,
         f: impl FnOnce(&mut Edit<'_, T>) -> Result<R, EditError>,
     ) -> Result<(R, Delta), EditError> {
+        let (result, prepared) = self.prepare(author, f)?;
+        Ok((result, self.make(prepared)))
+    }
+
+    /// Runs `f` on a copy of the value: what [`make`](Self::make) would change.
+    ///
+    /// # Errors
+    /// As [`edit`](Self::edit).
+    pub fn prepare<T: DataType, R>(
+        &self,
+        author: Author,
+        f: impl FnOnce(&mut Edit<'_, T>) -> Result<R, EditError>,
+    ) -> Result<(R, Prepared), EditError> {
         assert_eq!(*self.shape(), T::shape(), "shapes are compared before values are edited");
         if author.term.is_some() && !self.shape().is_guardable() {
             return Err(EditError::NotGuardable);
@@ -360,10 +388,15 @@ impl State {
         if author.canary.has(Bug::DeltaWithWholeContext) && !delta.is_empty() {
             delta = self.with_whole_context(delta);
         }
-        if !delta.is_empty() {
-            self.commit(store, &delta);
+        Ok((result, Prepared { store, delta }))
+    }
+
+    /// Makes a change that was prepared on this very state.
+    pub fn make(&mut self, prepared: Prepared) -> Delta {
+        if !prepared.delta.is_empty() {
+            self.commit(prepared.store, &prepared.delta);
         }
-        Ok((result, delta))
+        prepared.delta
     }
 
     /// Deletes everything that this state has seen. The delta is empty if nothing was live.

@@ -8,6 +8,7 @@
 use std::fmt;
 
 use imbl::OrdMap;
+use imbl::ordmap::DiffItem;
 
 use crate::encoded::{Encoded, hash_of};
 
@@ -129,6 +130,35 @@ impl<V: Clone> HashOrdered<V> {
                 }
                 removed
             }
+        }
+    }
+
+    /// Calls `f(key, here, there)` for every key whose values differ. What both maps share is
+    /// skipped when they are snapshots of one map.
+    pub(crate) fn diff(&self, other: &Self, mut f: impl FnMut(&Hashed, Option<&V>, Option<&V>))
+    where
+        V: PartialEq,
+    {
+        if let (Repr::Many(here), Repr::Many(there)) = (&self.0, &other.0) {
+            for item in there.diff(here) {
+                match item {
+                    DiffItem::Add(key, value) => f(key, Some(value), None),
+                    DiffItem::Remove(key, value) => f(key, None, Some(value)),
+                    DiffItem::Update { old: (key, old), new: (_, new) } => {
+                        f(key, Some(new), Some(old))
+                    }
+                }
+            }
+            return;
+        }
+        for (key, value) in self.iter() {
+            let there = other.get(key);
+            if there != Some(value) {
+                f(key, Some(value), there);
+            }
+        }
+        for (key, value) in other.iter().filter(|(key, _)| self.get(key).is_none()) {
+            f(key, None, Some(value));
         }
     }
 

@@ -2,9 +2,11 @@
 //! nowhere else.
 
 use crate::causal::{Dot, DotSet, Seen};
+use crate::clock::HybridTimestamp;
 use crate::encoded::{DecodeError, Encoded, Reader, Writer};
 use crate::types::dot_map::DotMap;
-use crate::types::dot_store::{DotFun, DotStore, Empty, Stamped};
+use crate::types::dot_store::{DotFun, DotStore, Empty, Stamped, Term};
+use crate::types::lww_register::winner;
 use crate::types::shape::Shape;
 
 /// Any dot store. Two stores of one shape have one variant.
@@ -87,6 +89,51 @@ impl Store {
             Self::Registers(map) => map.sweep(),
             Self::Map(map) => map.sweep(),
             _ => {}
+        }
+    }
+}
+
+/// What differs between two snapshots, as a reader sees it.
+impl Store {
+    /// Whether a reader sees the same: who wrote it, and how often, does not count.
+    pub(crate) fn reads_like(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Unit(a), Self::Unit(b)) => a.is_bottom() == b.is_bottom(),
+            (Self::Register(a), Self::Register(b)) => {
+                let read = |fun| winner(fun).map(|(_, stamped)| stamped.value.clone());
+                read(a) == read(b)
+            }
+            (Self::Set(_) | Self::Registers(_) | Self::Map(_), _) => {
+                self.keys_changed(Some(other)).is_empty()
+            }
+            (a, b) => a == b,
+        }
+    }
+
+    /// The keys or elements whose content reads differently than in `before`.
+    pub(crate) fn keys_changed(&self, before: Option<&Self>) -> Vec<Encoded> {
+        match (self, before) {
+            (Self::Set(a), Some(Self::Set(b))) => a.keys_changed(b),
+            (Self::Registers(a), Some(Self::Registers(b))) => a.keys_changed(b),
+            (Self::Map(a), Some(Self::Map(b))) => a.keys_changed(b),
+            (Self::Set(a), _) => a.keys_changed(&a.empty_like()),
+            (Self::Registers(a), _) => a.keys_changed(&a.empty_like()),
+            (Self::Map(a), _) => a.keys_changed(&a.empty_like()),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The highest time in any unguarded register here: what a clock has to hear of.
+    pub(crate) fn latest_time(&self) -> Option<HybridTimestamp> {
+        let of = |fun: &DotFun<Stamped>| {
+            let times = fun.iter().map(|(_, s)| s.stamp);
+            times.filter(|stamp| stamp.term == Term::default()).map(|stamp| stamp.time).max()
+        };
+        match self {
+            Self::Register(fun) => of(fun),
+            Self::Registers(map) => map.iter().filter_map(|(_, fun)| of(fun)).max(),
+            Self::Map(map) => map.iter().filter_map(|(_, inner)| inner.latest_time()).max(),
+            _ => None,
         }
     }
 }

@@ -1,0 +1,142 @@
+//! Keys of replicated data: a name, with or without the type of what it holds.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// Longest key, in bytes.
+pub const KEY_BYTES_MAX: usize = 1_024;
+
+/// The name of a key: any text up to [`KEY_BYTES_MAX`] bytes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct KeyName(Arc<str>);
+
+impl KeyName {
+    /// The key called `name`. Whether it is short enough is checked when it is used.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self(name.into())
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for KeyName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<&str> for KeyName {
+    fn from(name: &str) -> Self {
+        Self::new(name)
+    }
+}
+
+/// A key and the type of data it holds: `Key::<ORSet<String>>::new("online")`.
+pub struct Key<T> {
+    name: KeyName,
+    kind: PhantomData<fn() -> T>,
+}
+
+impl<T> Key<T> {
+    /// The key called `name`.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self { name: KeyName::new(name), kind: PhantomData }
+    }
+
+    /// The name.
+    #[must_use]
+    pub const fn name(&self) -> &KeyName {
+        &self.name
+    }
+}
+
+impl<T> Clone for Key<T> {
+    fn clone(&self) -> Self {
+        Self { name: self.name.clone(), kind: PhantomData }
+    }
+}
+
+impl<T> fmt::Debug for Key<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({})", self.name)
+    }
+}
+
+/// One key, or all keys that begin with a prefix: `"online"`, `"shard-*"`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Pattern {
+    /// Exactly this key.
+    Exact(KeyName),
+    /// Every key that begins so.
+    Prefix(Arc<str>),
+}
+
+impl Pattern {
+    /// Reads `"shard-*"` as a prefix and anything without a final `*` as one key.
+    #[must_use]
+    pub fn new(text: &str) -> Self {
+        match text.strip_suffix('*') {
+            Some(prefix) => Self::Prefix(prefix.into()),
+            None => Self::Exact(text.into()),
+        }
+    }
+
+    /// Whether it means this key.
+    #[must_use]
+    pub fn matches(&self, key: &KeyName) -> bool {
+        match self {
+            Self::Exact(name) => name == key,
+            Self::Prefix(prefix) => key.as_str().starts_with(&**prefix),
+        }
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact(name) => write!(f, "{name}"),
+            Self::Prefix(prefix) => write!(f, "{prefix}*"),
+        }
+    }
+}
+
+/// A guarded key group: every key that begins with this prefix (spec/safety.md §2).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Group(Arc<str>);
+
+impl Group {
+    /// The group of all keys that begin with `prefix`.
+    #[must_use]
+    pub fn new(prefix: &str) -> Self {
+        Self(prefix.into())
+    }
+
+    /// The prefix.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether the key belongs to it.
+    #[must_use]
+    pub fn contains(&self, key: &KeyName) -> bool {
+        key.as_str().starts_with(&*self.0)
+    }
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
