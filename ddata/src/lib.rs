@@ -4,5 +4,6 @@ pub mod bug;
 pub mod clock;
 pub mod id;
 pub mod machine;
+pub mod replicator;
 #[cfg(feature = "sim")]
 pub mod sim;
