@@ -6,6 +6,7 @@ pub mod clock;
 pub mod encoded;
 pub mod id;
 pub mod machine;
+pub mod replicator;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod types;

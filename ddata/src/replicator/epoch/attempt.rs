@@ -1,0 +1,337 @@
+//! One ballot of this node's: what was asked, who has answered, what follows.
+//!
+//! Pure counting: answers go in, a [`Step`] comes out; [`propose`](super::propose) turns steps
+//! into messages. Source: Lamport, *Paxos Made Simple* (2001), phases 1a and 2a; sealing and
+//! syncing between them as in spec/reference/epochs.md §1.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::configuration::{Ballot, Change, Shared};
+use super::message::{AcceptedProposal, EpochMessage, Remaining};
+use crate::bug::{Bug, Canary};
+use crate::id::ReplicaId;
+
+/// How far the ballot is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Phase {
+    /// Asking how long the leases of those to be removed still run.
+    Withholding,
+    /// Nothing to do until those leases are over.
+    Waiting,
+    /// Collecting promises.
+    Sealing,
+    /// A quorum is sealed; the voters of what is to come sync.
+    Syncing,
+    /// A quorum of them has synced; collecting acceptances.
+    Accepting,
+}
+
+/// Who wants it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// The parent, who gets an outcome.
+    Asked,
+    /// Nobody: a seal seemed abandoned.
+    Abandoned,
+}
+
+/// What a new answer leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// More answers are needed.
+    Wait,
+    /// No lease of anybody to be removed runs any more.
+    Seal,
+    /// These leases still run, for so long at most.
+    Leased(BTreeSet<ReplicaId>, Duration),
+    /// A quorum is sealed, the proposal is chosen.
+    Sync,
+    /// A quorum of the chosen configuration has synced.
+    Accept,
+    /// Decided.
+    Decided(Shared),
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Attempt {
+    pub(super) ballot: Ballot,
+    pub(super) origin: Origin,
+    pub(super) base: Shared,
+    pub(super) change: Change,
+    /// Removals that the parent wanted and that this batch leaves out; ≤ members.
+    pub(super) deferred: BTreeSet<ReplicaId>,
+    /// What `change` makes of `base`.
+    pub(super) wish: Shared,
+    pub(super) phase: Phase,
+    /// What this ballot proposes: fixed once a quorum is sealed, never changed after.
+    pub(super) chosen: Option<Shared>,
+    /// Somebody has promised a higher ballot; the answers still count.
+    pub(super) overtaken: bool,
+    /// Somebody confirmed since the voters were last told that this attempt lives.
+    pub(super) progressed: bool,
+    /// Believed dead and not heard of; ≤ members.
+    pub(super) probing: BTreeSet<ReplicaId>,
+    pub(super) probe_over: bool,
+    pub(super) resend: Duration,
+    withheld: BTreeMap<ReplicaId, Vec<Remaining>>, // ≤ voters of base
+    leased: BTreeMap<ReplicaId, Vec<Remaining>>,   // ≤ voters of base
+    sealed: BTreeMap<ReplicaId, Option<AcceptedProposal>>, // ≤ voters of base
+    confirmed: BTreeSet<ReplicaId>,                // ≤ voters of base, wish and chosen
+    accepted: BTreeSet<ReplicaId>,                 // ≤ voters of base
+    canary: Canary,
+}
+
+impl Attempt {
+    pub(super) fn new(
+        ballot: Ballot,
+        base: Shared,
+        wish: Shared,
+        goal: Goal,
+        resend: Duration,
+        canary: Canary,
+    ) -> Self {
+        let Goal { origin, change, deferred, confirmed } = goal;
+        let removes = !base.removed_by(&wish).is_empty();
+        Self {
+            ballot,
+            origin,
+            base,
+            change,
+            deferred,
+            wish,
+            phase: if removes { Phase::Withholding } else { Phase::Sealing },
+            chosen: None,
+            overtaken: false,
+            progressed: false,
+            probing: BTreeSet::new(),
+            probe_over: true,
+            resend,
+            withheld: BTreeMap::new(),
+            leased: BTreeMap::new(),
+            sealed: BTreeMap::new(),
+            confirmed,
+            accepted: BTreeSet::new(),
+            canary,
+        }
+    }
+
+    /// What the next ballot goes on with.
+    pub(super) fn into_goal(self) -> Goal {
+        let Self { origin, change, deferred, confirmed, .. } = self;
+        Goal { origin, change, deferred, confirmed }
+    }
+
+    /// Whether the chosen proposal is this node's own, which no voter can have accepted yet.
+    pub(super) fn chose_own(&self) -> bool {
+        self.phase == Phase::Syncing && self.chosen.as_ref() == Some(&self.wish)
+    }
+
+    pub(super) fn withheld(&mut self, from: ReplicaId, remaining: Vec<Remaining>) -> Step {
+        if self.phase != Phase::Withholding || !self.base.is_voter(from) {
+            return Step::Wait;
+        }
+        self.withheld.insert(from, remaining);
+        if !self.base.is_quorum(&self.withheld.keys().copied().collect(), self.canary) {
+            return Step::Wait;
+        }
+        match self.running(&self.withheld) {
+            Some((members, longest)) => Step::Leased(members, longest),
+            None => Step::Seal,
+        }
+    }
+
+    /// Goes on without those whose leases still run, or asks them all again later.
+    pub(super) fn withhold_again(&mut self) {
+        self.withheld.clear();
+        self.phase = Phase::Withholding;
+    }
+
+    pub(super) fn leased(&mut self, from: ReplicaId, remaining: Vec<Remaining>) -> Step {
+        if self.phase != Phase::Sealing || !self.base.is_voter(from) {
+            return Step::Wait;
+        }
+        self.leased.insert(from, remaining);
+        let others = self.base.voters().iter().copied().filter(|id| !self.leased.contains_key(id));
+        if self.base.is_quorum(&others.collect(), self.canary) {
+            return Step::Wait;
+        }
+        self.still_leased().map_or(Step::Wait, |(members, longest)| Step::Leased(members, longest))
+    }
+
+    /// Members to be removed whose leases made a voter refuse the Seal.
+    pub(super) fn still_leased(&self) -> Option<(BTreeSet<ReplicaId>, Duration)> {
+        self.running(&self.leased)
+    }
+
+    pub(super) fn sealed(&mut self, from: ReplicaId, accepted: Option<AcceptedProposal>) -> Step {
+        if self.phase < Phase::Sealing || !self.base.is_voter(from) {
+            return Step::Wait;
+        }
+        self.leased.remove(&from);
+        self.sealed.entry(from).or_insert(accepted);
+        if self.phase != Phase::Sealing || !self.base.is_quorum(&self.sealed_set(), self.canary) {
+            return Step::Wait;
+        }
+        let chosen = self.choose();
+        self.confirmed.retain(|id| chosen.is_voter(*id));
+        self.chosen = Some(chosen);
+        self.phase = Phase::Syncing;
+        Step::Sync
+    }
+
+    /// The accepted proposal of the highest ballot among the answers, else the own one. Called
+    /// once per ballot: a second choice would be a second proposal of one ballot.
+    fn choose(&self) -> Shared {
+        let accepted = self.sealed.values().flatten();
+        let best = if self.canary.has(Bug::AdoptLowestBallot) {
+            accepted.min_by_key(|(ballot, _)| *ballot)
+        } else {
+            accepted.max_by_key(|(ballot, _)| *ballot)
+        };
+        best.filter(|_| !self.canary.has(Bug::IgnoreAccepted))
+            .map_or_else(|| self.wish.clone(), |(_, proposal)| proposal.clone())
+    }
+
+    /// A voter confirms that it is synced for the epoch to come. `None`: no news.
+    pub(super) fn confirmed(&mut self, from: ReplicaId) -> Option<Step> {
+        let chosen = self.chosen.as_ref().unwrap_or(&self.wish);
+        if !(chosen.is_voter(from) || self.chosen.is_none() && self.base.is_voter(from))
+            || !self.confirmed.insert(from)
+        {
+            return None;
+        }
+        self.progressed = true;
+        Some(self.may_accept())
+    }
+
+    /// Whether it is time for Accept; moves on if it is.
+    pub(super) fn may_accept(&mut self) -> Step {
+        let Some(chosen) = self.chosen.as_ref().filter(|_| self.phase == Phase::Syncing) else {
+            return Step::Wait;
+        };
+        let synced = chosen.is_quorum(&self.confirmed, self.canary)
+            || self.canary.has(Bug::AcceptBeforeSync);
+        if !synced || !self.probe_over {
+            return Step::Wait;
+        }
+        self.phase = Phase::Accepting;
+        Step::Accept
+    }
+
+    pub(super) fn accepted(&mut self, from: ReplicaId) -> Step {
+        if self.phase != Phase::Accepting || !self.base.is_voter(from) {
+            return Step::Wait;
+        }
+        self.accepted.insert(from);
+        match &self.chosen {
+            Some(chosen) if self.base.is_quorum(&self.accepted, self.canary) => {
+                Step::Decided(chosen.clone())
+            }
+            _ => Step::Wait,
+        }
+    }
+
+    /// Voters of `base` known to be sealed.
+    pub(super) fn sealed_set(&self) -> BTreeSet<ReplicaId> {
+        self.sealed.keys().copied().collect()
+    }
+
+    /// Who has not answered the phase's own question yet.
+    pub(super) fn silent(&self) -> Vec<ReplicaId> {
+        let voters = self.base.voters().iter().copied();
+        match self.phase {
+            Phase::Withholding => voters.filter(|id| !self.withheld.contains_key(id)).collect(),
+            Phase::Waiting => Vec::new(),
+            Phase::Sealing => voters.filter(|id| !self.sealed.contains_key(id)).collect(),
+            Phase::Syncing => self.unsynced(),
+            Phase::Accepting => voters.filter(|id| !self.accepted.contains(id)).collect(),
+        }
+    }
+
+    /// What the phase asks; nothing while leases run out.
+    pub(super) fn question(&self) -> Option<EpochMessage> {
+        let (epoch, ballot) = (self.base.id(), self.ballot);
+        match (self.phase, &self.chosen) {
+            (Phase::Withholding, _) => {
+                let removed = self.base.removed_by(&self.wish);
+                Some(EpochMessage::Withhold { epoch, ballot, removed })
+            }
+            (Phase::Sealing, _) => Some(self.seal()),
+            (Phase::Syncing, Some(chosen)) => Some(EpochMessage::Sync {
+                base: self.base.clone(),
+                ballot,
+                proposal: chosen.clone(),
+                sealed: self.sealed.keys().copied().collect(),
+            }),
+            (Phase::Accepting, Some(chosen)) => {
+                Some(EpochMessage::Accept { epoch, ballot, proposal: chosen.clone() })
+            }
+            (Phase::Waiting | Phase::Syncing | Phase::Accepting, _) => None,
+        }
+    }
+
+    pub(super) fn seal(&self) -> EpochMessage {
+        let (epoch, ballot) = (self.base.id(), self.ballot);
+        EpochMessage::Seal { epoch, ballot, proposal: self.wish.clone() }
+    }
+
+    /// Voters that should be told of the Seal (again): all that have not answered, and everybody
+    /// if the sync has progressed, so that nobody takes the seal for abandoned.
+    pub(super) fn seal_again(&mut self) -> Vec<ReplicaId> {
+        let everybody = std::mem::take(&mut self.progressed);
+        let voters = self.base.voters().iter().copied();
+        voters.filter(|id| everybody || !self.sealed.contains_key(id)).collect()
+    }
+
+    fn unsynced(&self) -> Vec<ReplicaId> {
+        let voters = self.chosen.iter().flat_map(|chosen| chosen.voters()).copied();
+        voters.filter(|id| !self.confirmed.contains(id)).collect()
+    }
+
+    /// Of the members to be removed, those with a running lease in these answers, and the longest.
+    fn running(
+        &self,
+        answers: &BTreeMap<ReplicaId, Vec<Remaining>>,
+    ) -> Option<(BTreeSet<ReplicaId>, Duration)> {
+        let removed = self.base.removed_by(&self.wish);
+        let running: Vec<_> = (answers.values().flatten())
+            .filter(|(id, left)| !left.is_zero() && removed.contains(id))
+            .collect();
+        let longest = running.iter().map(|(_, left)| *left).max()?;
+        Some((running.iter().map(|(id, _)| *id).collect(), longest))
+    }
+}
+
+/// What an attempt is for; outlives a ballot.
+#[derive(Clone, Debug)]
+pub(super) struct Goal {
+    pub(super) origin: Origin,
+    pub(super) change: Change,
+    pub(super) deferred: BTreeSet<ReplicaId>, // ≤ members
+    /// Who has confirmed its sync in earlier ballots: stays good; ≤ voters of base and wish.
+    pub(super) confirmed: BTreeSet<ReplicaId>,
+}
+
+impl Goal {
+    pub(super) fn asked(change: Change) -> Self {
+        Self {
+            origin: Origin::Asked,
+            change,
+            deferred: BTreeSet::new(),
+            confirmed: BTreeSet::new(),
+        }
+    }
+
+    /// The same members: ends an abandoned seal.
+    pub(super) fn abandoned() -> Self {
+        Self { origin: Origin::Abandoned, ..Self::asked(Change::default()) }
+    }
+
+    /// The same without the removal of `kept`, which a later batch may bring again.
+    pub(super) fn keeping(self, kept: &BTreeSet<ReplicaId>) -> Self {
+        let mut deferred = self.deferred;
+        deferred.extend(self.change.removed().filter(|id| kept.contains(id)));
+        Self { change: self.change.keeping(kept), deferred, ..self }
+    }
+}

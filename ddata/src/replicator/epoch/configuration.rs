@@ -1,0 +1,545 @@
+//! The configuration itself: [`Epoch`], what it follows from ([`Change`]) and what a peer's one
+//! must satisfy.
+//!
+//! Pure values. An [`Epoch`] cannot be built or decoded unless it is well formed, and
+//! [`Epoch::admits`] says whether one may follow another; nothing here knows who decided what.
+//! Spec: spec/safety.md §1.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::bug::Canary;
+use crate::id::ReplicaId;
+use crate::replicator::quorum;
+
+/// Members of one configuration, at most. A larger one is refused, also from a peer.
+pub const MEMBERS_MAX: usize = 10_000;
+
+/// Departed incarnations that a configuration remembers, at most: 9 bytes each on the wire, so
+/// that even the fullest configuration fits a frame. Beyond it the one that left first is
+/// forgotten.
+pub const LEFT_MAX: usize = 16_384;
+
+/// Voters of a configuration with more members than its voter limit.
+pub const FEW_VOTERS: usize = 9;
+
+/// Which configuration: the cluster's generation, then the number in it.
+///
+/// A forced or trusted installation raises the generation, so two configurations never carry the
+/// same id and differ.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct EpochId {
+    /// Wall-clock milliseconds at founding or recovery.
+    #[serde(rename = "g")]
+    pub generation: u64,
+    /// One more with each decision.
+    #[serde(rename = "n")]
+    pub number: u64,
+}
+
+impl EpochId {
+    /// The id of whatever is decided next.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self { generation: self.generation, number: self.number.saturating_add(1) }
+    }
+}
+
+impl fmt::Display for EpochId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.generation, self.number)
+    }
+}
+
+/// A try to decide the next configuration; unique, since it carries its proposer.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Ballot {
+    /// Higher than every number that its proposer had heard of.
+    #[serde(rename = "n")]
+    pub number: u64,
+    /// The proposer.
+    #[serde(rename = "p")]
+    pub node: ReplicaId,
+}
+
+impl fmt::Display for Ballot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.number, self.node)
+    }
+}
+
+/// What all nodes must agree on about hosting leases (spec/safety.md §4). Changes by decision only.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct LeaseSettings {
+    /// Off: removals wait for a margin instead, with Akka's guarantee.
+    #[serde(rename = "e")]
+    pub enabled: bool,
+    /// T_q: how long a grantor's promise holds on its own clock.
+    #[serde(rename = "d")]
+    pub duration: Duration,
+    /// ρ, the assumed bound on the drift of clock rates, in parts per million.
+    #[serde(rename = "r")]
+    pub drift_ppm: u32,
+    /// Whether a restart on the same lock file proves that the old process is dead.
+    #[serde(rename = "p")]
+    pub restart_is_proof: bool,
+    /// Whether a survivor's word may install a configuration without a quorum.
+    #[serde(rename = "t")]
+    pub trust_downing: bool,
+}
+
+impl Default for LeaseSettings {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            duration: Duration::from_secs(5),
+            drift_ppm: 10_000,
+            restart_is_proof: true,
+            trust_downing: false,
+        }
+    }
+}
+
+/// What a founder chooses and every later configuration inherits.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct EpochSettings {
+    /// See [`LeaseSettings`].
+    pub lease: LeaseSettings,
+    /// Up to that many members all of them vote, above it the [`FEW_VOTERS`] oldest. At least 9.
+    pub voter_limit: u32,
+    /// Random; keys the sums of anti-entropy.
+    pub digest_seed: u64,
+}
+
+impl Default for EpochSettings {
+    fn default() -> Self {
+        Self { lease: LeaseSettings::default(), voter_limit: 100, digest_seed: 0 }
+    }
+}
+
+/// A configuration: who is a member, who votes, and what all must agree on.
+///
+/// Well formed by construction: members are distinct and at least one, oldest first; voters are
+/// members, in the same order; the tiebreaker is the oldest voter; nobody who left is a member.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "Raw")]
+pub struct Epoch {
+    #[serde(rename = "i")]
+    id: EpochId,
+    #[serde(rename = "m")]
+    members: Vec<ReplicaId>, // oldest first; ≤ MEMBERS_MAX
+    #[serde(rename = "v")]
+    voters: Vec<ReplicaId>, // ⊆ members, same order
+    #[serde(rename = "t")]
+    tiebreaker: ReplicaId, // = voters[0]
+    #[serde(rename = "l")]
+    lease: LeaseSettings,
+    #[serde(rename = "x")]
+    voter_limit: u32,
+    #[serde(rename = "d")]
+    digest_seed: u64,
+    #[serde(rename = "r")]
+    retired: Vec<ReplicaId>, // retirement table, in order of retirement; empty for now
+    #[serde(rename = "f")]
+    forget_below: Option<EpochId>,
+    #[serde(rename = "g")]
+    left: Vec<ReplicaId>, // whoever was a member once, in order of leaving; ≤ LEFT_MAX, then the first goes
+}
+
+/// [`Epoch`] as a peer sends it: anything.
+#[derive(Deserialize)]
+struct Raw {
+    #[serde(rename = "i")]
+    id: EpochId,
+    #[serde(rename = "m")]
+    members: Vec<ReplicaId>,
+    #[serde(rename = "v")]
+    voters: Vec<ReplicaId>,
+    #[serde(rename = "t")]
+    tiebreaker: ReplicaId,
+    #[serde(rename = "l")]
+    lease: LeaseSettings,
+    #[serde(rename = "x")]
+    voter_limit: u32,
+    #[serde(rename = "d")]
+    digest_seed: u64,
+    #[serde(rename = "r", default)]
+    retired: Vec<ReplicaId>,
+    #[serde(rename = "f", default)]
+    forget_below: Option<EpochId>,
+    #[serde(rename = "g", default)]
+    left: Vec<ReplicaId>,
+}
+
+/// Why these fields are no configuration. Nothing was taken over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidEpoch {
+    /// A configuration has at least one member.
+    #[error("a configuration without members")]
+    Empty,
+    /// More than [`MEMBERS_MAX`], or a table above its bound.
+    #[error("{len} ids where at most {limit} are allowed")]
+    TooLarge {
+        /// Ids given.
+        len: usize,
+        /// Ids allowed.
+        limit: usize,
+    },
+    /// An id stands twice where it may stand once.
+    #[error("replica {0} is listed twice")]
+    Twice(ReplicaId),
+    /// Voters must be members, in the order of their age, and at least one.
+    #[error("the voters are not members in the order of their age")]
+    Voters,
+    /// The tiebreaker must be the oldest voter.
+    #[error("the tiebreaker {0} is not the oldest voter")]
+    Tiebreaker(ReplicaId),
+    /// An incarnation that left never returns.
+    #[error(
+        "replica {0} left this cluster and is listed as a member: a removed incarnation never returns"
+    )]
+    Returned(ReplicaId),
+}
+
+/// Who joins and who goes, in one batch.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Change {
+    /// New members, oldest first; they become the youngest.
+    #[serde(rename = "j")]
+    pub join: Vec<ReplicaId>,
+    /// Members that go by their own wish: not probed.
+    #[serde(rename = "l")]
+    pub leave: Vec<ReplicaId>,
+    /// Members believed dead: probed once more before the first Accept.
+    #[serde(rename = "d")]
+    pub lost: Vec<ReplicaId>,
+}
+
+impl Change {
+    /// Whether nobody joins or goes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.join.is_empty() && self.leave.is_empty() && self.lost.is_empty()
+    }
+
+    /// Everybody who goes.
+    pub fn removed(&self) -> impl Iterator<Item = ReplicaId> + '_ {
+        self.leave.iter().chain(&self.lost).copied()
+    }
+
+    /// This change and another in one batch, without repetitions.
+    #[must_use]
+    pub fn and(mut self, other: &Self) -> Self {
+        for (mine, theirs) in [
+            (&mut self.join, &other.join),
+            (&mut self.leave, &other.leave),
+            (&mut self.lost, &other.lost),
+        ] {
+            let known: BTreeSet<_> = mine.iter().copied().collect();
+            mine.extend(theirs.iter().filter(|id| !known.contains(id)));
+        }
+        self
+    }
+
+    /// This change without the removal of `kept`.
+    #[must_use]
+    pub fn keeping(mut self, kept: &BTreeSet<ReplicaId>) -> Self {
+        self.leave.retain(|id| !kept.contains(id));
+        self.lost.retain(|id| !kept.contains(id));
+        self
+    }
+}
+
+/// Why a change leads nowhere. Nothing was proposed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChangeError {
+    /// Let the node start again: a restart is a new incarnation.
+    #[error("replica {0} left this cluster; a removed incarnation never returns, restart the node")]
+    Returned(ReplicaId),
+    /// Nobody would be left to decide anything.
+    #[error("the change leaves no member")]
+    NobodyLeft,
+    /// More than [`MEMBERS_MAX`] members.
+    #[error("the change leads to {len} members, at most {MEMBERS_MAX} are supported")]
+    TooMany {
+        /// Members that there would be.
+        len: usize,
+    },
+}
+
+/// Why a peer's proposal cannot follow a configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unfit {
+    /// Only `id.next()` follows.
+    #[error("{0} does not follow")]
+    Id(EpochId),
+    /// A removed incarnation would return.
+    #[error("replica {0} left and would return")]
+    Returned(ReplicaId),
+    /// Who stays keeps the order of age, before all joiners.
+    #[error("the order of age changes")]
+    Order,
+    /// The list of those who left is not the old one and who goes now.
+    #[error("the list of those who left does not follow")]
+    Left,
+    /// What is retired or forgotten stays so.
+    #[error("something retired or forgotten would come back")]
+    Retired,
+}
+
+impl Epoch {
+    /// The first configuration of a cluster (or of a generation): `members`, oldest first.
+    ///
+    /// # Errors
+    /// [`InvalidEpoch`] if there is no member, one twice, or more than [`MEMBERS_MAX`].
+    pub fn founding(
+        id: EpochId,
+        members: Vec<ReplicaId>,
+        settings: EpochSettings,
+    ) -> Result<Self, InvalidEpoch> {
+        let EpochSettings { lease, voter_limit, digest_seed } = settings;
+        let voters = voters_of(&members, voter_limit);
+        Raw {
+            id,
+            tiebreaker: *voters.first().ok_or(InvalidEpoch::Empty)?,
+            members,
+            voters,
+            lease,
+            voter_limit,
+            digest_seed,
+            retired: Vec::new(),
+            forget_below: None,
+            left: Vec::new(),
+        }
+        .try_into()
+    }
+
+    /// The configuration after this one with `change`. Joins of members and removals of others
+    /// are already done and change nothing; who joins and goes in one batch goes.
+    ///
+    /// # Errors
+    /// [`ChangeError`]: somebody would return, nobody would be left, or too many.
+    pub fn next(&self, change: &Change) -> Result<Self, ChangeError> {
+        if let Some(&back) = change.join.iter().find(|id| self.left.contains(id)) {
+            return Err(ChangeError::Returned(back));
+        }
+        let gone: BTreeSet<_> = change.removed().collect();
+        let mut known: BTreeSet<_> = self.members.iter().copied().collect();
+        let joining = change.join.iter().copied().filter(|&id| known.insert(id));
+        let members: Vec<_> =
+            self.members.iter().copied().chain(joining).filter(|id| !gone.contains(id)).collect();
+        if members.is_empty() {
+            return Err(ChangeError::NobodyLeft);
+        }
+        if members.len() > MEMBERS_MAX {
+            return Err(ChangeError::TooMany { len: members.len() });
+        }
+        let voters = voters_of(&members, self.voter_limit);
+        Ok(Self {
+            id: self.id.next(),
+            tiebreaker: voters[0],
+            left: self.left_after(&members),
+            members,
+            voters,
+            ..self.clone()
+        })
+    }
+
+    /// Who has left once `members` are installed: the old list, then who goes now, oldest first.
+    fn left_after(&self, members: &[ReplicaId]) -> Vec<ReplicaId> {
+        let staying: BTreeSet<_> = members.iter().collect();
+        let going = self.members.iter().filter(|id| !staying.contains(id));
+        let mut left: Vec<_> = self.left.iter().chain(going).copied().collect();
+        left.drain(..left.len().saturating_sub(LEFT_MAX));
+        left
+    }
+
+    /// Whether a peer may propose `next` after this configuration.
+    ///
+    /// # Errors
+    /// [`Unfit`]: drop the proposal, count it.
+    pub fn admits(&self, next: &Self) -> Result<(), Unfit> {
+        if next.id != self.id.next() || next.id == self.id {
+            return Err(Unfit::Id(next.id));
+        }
+        if let Some(&back) = next.members.iter().find(|id| self.left.contains(id)) {
+            return Err(Unfit::Returned(back));
+        }
+        let (old, new): (BTreeSet<_>, BTreeSet<_>) =
+            (self.members.iter().collect(), next.members.iter().collect());
+        let staying = self.members.iter().filter(|id| new.contains(id));
+        let joining = next.members.iter().filter(|id| !old.contains(id));
+        if !staying.chain(joining).eq(&next.members) {
+            return Err(Unfit::Order);
+        }
+        if next.left != self.left_after(&next.members) {
+            return Err(Unfit::Left);
+        }
+        if !next.retired.starts_with(&self.retired) || next.forget_below < self.forget_below {
+            return Err(Unfit::Retired);
+        }
+        Ok(())
+    }
+
+    /// Which configuration this is.
+    #[must_use]
+    pub const fn id(&self) -> EpochId {
+        self.id
+    }
+
+    /// Members, oldest first.
+    #[must_use]
+    pub fn members(&self) -> &[ReplicaId] {
+        &self.members
+    }
+
+    /// Voters, oldest first.
+    #[must_use]
+    pub fn voters(&self) -> &[ReplicaId] {
+        &self.voters
+    }
+
+    /// The oldest voter.
+    #[must_use]
+    pub const fn tiebreaker(&self) -> ReplicaId {
+        self.tiebreaker
+    }
+
+    /// What all agree on about leases.
+    #[must_use]
+    pub const fn lease(&self) -> &LeaseSettings {
+        &self.lease
+    }
+
+    /// Up to that many members all of them vote.
+    #[must_use]
+    pub const fn voter_limit(&self) -> u32 {
+        self.voter_limit
+    }
+
+    /// Keys the sums of anti-entropy.
+    #[must_use]
+    pub const fn digest_seed(&self) -> u64 {
+        self.digest_seed
+    }
+
+    /// The retirement table, in order of retirement (spec/safety.md §7). Empty for now.
+    #[must_use]
+    pub fn retired(&self) -> &[ReplicaId] {
+        &self.retired
+    }
+
+    /// Deleted keys older than this are forgotten (spec/safety.md §7). `None` for now.
+    #[must_use]
+    pub const fn forget_below(&self) -> Option<EpochId> {
+        self.forget_below
+    }
+
+    /// The last [`LEFT_MAX`] incarnations that left, in order of leaving. They never return.
+    #[must_use]
+    pub fn left(&self) -> &[ReplicaId] {
+        &self.left
+    }
+
+    /// Whether `id` is a member.
+    #[must_use]
+    pub fn is_member(&self, id: ReplicaId) -> bool {
+        self.members.contains(&id)
+    }
+
+    /// Whether `id` is a voter.
+    #[must_use]
+    pub fn is_voter(&self, id: ReplicaId) -> bool {
+        self.voters.contains(&id)
+    }
+
+    /// Members that `next` leaves out.
+    #[must_use]
+    pub fn removed_by(&self, next: &Self) -> Vec<ReplicaId> {
+        let staying: BTreeSet<_> = next.members.iter().collect();
+        self.members.iter().copied().filter(|id| !staying.contains(id)).collect()
+    }
+
+    /// Whether `answered` holds a quorum of this configuration, by the tie rule.
+    #[must_use]
+    pub fn is_quorum(&self, answered: &BTreeSet<ReplicaId>, canary: Canary) -> bool {
+        quorum::is_quorum(&self.voters, self.tiebreaker, answered, canary)
+    }
+
+    /// Members and voters in numbers, for client operations.
+    #[must_use]
+    pub fn electorate(&self) -> quorum::Electorate {
+        quorum::Electorate { members: self.members.len(), voters: self.voters.len() }
+    }
+}
+
+impl TryFrom<Raw> for Epoch {
+    type Error = InvalidEpoch;
+
+    fn try_from(raw: Raw) -> Result<Self, InvalidEpoch> {
+        let Raw { id, members, voters, tiebreaker, lease, .. } = raw;
+        let Raw { voter_limit, digest_seed, retired, forget_below, left, .. } = raw;
+        for (ids, limit) in [(&members, MEMBERS_MAX), (&left, LEFT_MAX)] {
+            if ids.len() > limit {
+                return Err(InvalidEpoch::TooLarge { len: ids.len(), limit });
+            }
+        }
+        let mut seen = distinct(&members)?;
+        if let Some(&back) = left.iter().find(|id| seen.contains(id)) {
+            return Err(InvalidEpoch::Returned(back));
+        }
+        distinct(&left)?;
+        distinct(&retired)?;
+        seen = distinct(&voters)?;
+        if voters.is_empty() || !members.iter().filter(|id| seen.contains(id)).eq(&voters) {
+            return Err(if members.is_empty() {
+                InvalidEpoch::Empty
+            } else {
+                InvalidEpoch::Voters
+            });
+        }
+        if voters[0] != tiebreaker {
+            return Err(InvalidEpoch::Tiebreaker(tiebreaker));
+        }
+        Ok(Self {
+            id,
+            members,
+            voters,
+            tiebreaker,
+            lease,
+            voter_limit,
+            digest_seed,
+            retired,
+            forget_below,
+            left,
+        })
+    }
+}
+
+/// A decoded or newly proposed configuration, shared by all messages that carry it.
+pub(super) type Shared = Arc<Epoch>;
+
+fn distinct(ids: &[ReplicaId]) -> Result<BTreeSet<ReplicaId>, InvalidEpoch> {
+    let mut seen = BTreeSet::new();
+    match ids.iter().find(|&&id| !seen.insert(id)) {
+        Some(&twice) => Err(InvalidEpoch::Twice(twice)),
+        None => Ok(seen),
+    }
+}
+
+fn voters_of(members: &[ReplicaId], limit: u32) -> Vec<ReplicaId> {
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX).max(FEW_VOTERS);
+    let voters = if members.len() > limit { FEW_VOTERS } else { members.len() };
+    members[..voters].to_vec()
+}

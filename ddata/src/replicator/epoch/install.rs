@@ -1,0 +1,185 @@
+//! Learning and installing decided configurations (rule E5), and the state pull that follows.
+
+use super::attempt::Origin;
+use super::configuration::Shared;
+use super::{AcceptorState, Consents};
+use super::{Deadline, EpochId, EpochMessage, EpochOutput, Epochs, Out, Outcome, Standing};
+use crate::clock::Now;
+use crate::id::ReplicaId;
+
+impl Epochs {
+    pub(super) fn found(&mut self, now: Now, epoch: Shared, out: &mut Out) {
+        assert!(self.state.installed.is_none(), "a cluster is founded once, by who knows of none");
+        self.state.install(epoch);
+        self.state.synced = true;
+        self.installed_anew(now, None, out);
+    }
+
+    /// Takes over what an earlier run made durable. Of a predecessor's promises nothing follows
+    /// but knowledge: this incarnation is a joiner unless it stands in the configuration itself.
+    pub(super) fn restore(&mut self, now: Now, state: AcceptorState, out: &mut Out) {
+        assert!(self.state == AcceptorState::default(), "restoring comes first");
+        let Some(epoch) = state.installed.clone() else { return };
+        self.state = state;
+        self.standing = self.standing_in(&epoch);
+        out.push(EpochOutput::Installed(epoch));
+        if !self.is_member() {
+            return;
+        }
+        if self.state.is_sealed() {
+            // The live state holds all that the snapshot did: what was acked is durable.
+            out.push(EpochOutput::Freeze(self.current().id()));
+            self.restart_patience(now);
+        }
+        if self.state.synced {
+            out.push(EpochOutput::Synced(self.current().id()));
+        } else {
+            self.next_source(now, out);
+        }
+    }
+
+    /// A decided configuration, from wherever.
+    pub(super) fn learn(
+        &mut self,
+        now: Now,
+        from: Option<ReplicaId>,
+        epoch: Shared,
+        out: &mut Out,
+    ) {
+        match self.state.installed.as_ref().map(|mine| (mine.id().cmp(&epoch.id()), mine)) {
+            Some((std::cmp::Ordering::Equal, mine)) => {
+                self.stats.nonsense += u64::from(*mine != epoch);
+            }
+            Some((std::cmp::Ordering::Greater, _)) => {
+                if let Some(from) = from {
+                    self.peer_epoch(now, from, Some(epoch.id()), out);
+                }
+            }
+            Some((std::cmp::Ordering::Less, _)) | None => {
+                self.state.install(epoch);
+                self.installed_anew(now, from, out);
+            }
+        }
+    }
+
+    /// `from` is in this epoch: whoever is behind gets the newer one.
+    pub(super) fn peer_epoch(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        id: Option<EpochId>,
+        out: &mut Out,
+    ) {
+        let mine = self.id();
+        if from == self.me || id == mine {
+            return;
+        }
+        if id > mine {
+            if self.asks.may(now.mono, from) {
+                self.send(from, EpochMessage::Ask { installed: mine }, out);
+            }
+        } else if self.installs.may(now.mono, from) {
+            self.send(from, EpochMessage::Install { epoch: self.current() }, out);
+        }
+    }
+
+    /// Ends everything that belonged to the epoch before.
+    fn installed_anew(&mut self, now: Now, from: Option<ReplicaId>, out: &mut Out) {
+        let epoch = self.current();
+        let was = self.standing;
+        self.standing = self.standing_in(&epoch);
+        self.stopped = false;
+        self.attempts = 0;
+        self.consents = Consents::default();
+        self.installs.reset();
+        self.asks.reset();
+        for kind in [Deadline::Patience, Deadline::Resend, Deadline::Leases, Deadline::Probe] {
+            self.deadlines.clear(kind);
+        }
+        self.stats.installed += 1;
+        self.persist(out);
+        out.push(EpochOutput::Installed(epoch.clone()));
+        self.report(&epoch, out);
+        self.keep_syncing_only_for(epoch.id(), out);
+        if self.is_excluded() && was != Standing::Excluded {
+            out.push(EpochOutput::Excluded(epoch.id()));
+        } else if self.is_member() && self.state.synced {
+            out.push(EpochOutput::Synced(epoch.id()));
+        } else if self.is_member() {
+            self.source = from.filter(|from| epoch.is_voter(*from) && *from != self.me);
+            self.pull_state(now, out);
+        }
+    }
+
+    /// Tells the parent what became of its proposal.
+    fn report(&mut self, epoch: &Shared, out: &mut Out) {
+        let Some(attempt) = self.attempt.take().filter(|a| a.origin == Origin::Asked) else {
+            return;
+        };
+        out.push(EpochOutput::Outcome(if attempt.wish == *epoch {
+            let deferred = attempt.deferred.into_iter().collect();
+            Outcome::Decided { epoch: epoch.id(), deferred }
+        } else {
+            Outcome::Superseded { by: epoch.id() }
+        }));
+    }
+
+    /// A member that is in no newer configuration, or was in one that this node slept through, is
+    /// out for good: a removed incarnation never returns, whatever a later configuration says.
+    fn standing_in(&self, epoch: &Shared) -> Standing {
+        let has_me = epoch.is_member(self.me);
+        match self.standing {
+            Standing::Excluded => Standing::Excluded,
+            _ if has_me => Standing::Member,
+            Standing::Joining if !epoch.left().contains(&self.me) => Standing::Joining,
+            Standing::Joining | Standing::Member => Standing::Excluded,
+        }
+    }
+
+    pub(super) fn state_merged(&mut self, epoch: EpochId, from: ReplicaId, out: &mut Out) {
+        let awaited = self.id() == Some(epoch) && self.is_member() && !self.state.synced;
+        if awaited && self.current().is_member(from) {
+            self.now_synced(out);
+        }
+    }
+
+    pub(super) fn source_failed(&mut self, now: Now, epoch: EpochId, from: ReplicaId) {
+        if self.id() == Some(epoch) && self.source == Some(from) && !self.state.synced {
+            // Not at once: who fails without a round trip would be asked without end.
+            self.deadlines.set(Deadline::Source, now.mono + self.config.resend_first);
+        }
+    }
+
+    /// This member may ack in the installed epoch.
+    pub(super) fn now_synced(&mut self, out: &mut Out) {
+        self.state.synced = true;
+        self.source = None;
+        self.deadlines.clear(Deadline::Source);
+        self.keep_syncing_after_sync();
+        self.persist(out);
+        self.stop_pulls(out);
+        out.push(EpochOutput::Synced(self.current().id()));
+    }
+
+    /// Tries the voter after the one tried last; the first one at random.
+    pub(super) fn next_source(&mut self, now: Now, out: &mut Out) {
+        if !self.is_member() || self.state.synced {
+            return;
+        }
+        let epoch = self.current();
+        let others: Vec<_> = epoch.voters().iter().copied().filter(|id| *id != self.me).collect();
+        if others.is_empty() {
+            return; // the only voter: its own snapshot of the epoch before is all there is
+        }
+        let last = self.source.and_then(|source| others.iter().position(|id| *id == source));
+        let next = last.map_or_else(|| self.pick(others.len()), |last| (last + 1) % others.len());
+        self.source = Some(others[next]);
+        self.pull_state(now, out);
+    }
+
+    fn pull_state(&mut self, now: Now, out: &mut Out) {
+        let Some(from) = self.source else { return self.next_source(now, out) };
+        out.push(EpochOutput::PullState { epoch: self.current().id(), from });
+        self.deadlines.set(Deadline::Source, now.mono + self.config.source_patience);
+    }
+}

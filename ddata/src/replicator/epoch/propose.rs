@@ -1,0 +1,269 @@
+//! The proposer's side: one attempt at a time, from the wish to the decision (rules E2 and E4).
+
+use std::collections::BTreeSet;
+
+use super::attempt::{Attempt, Goal, Origin, Phase, Step};
+use super::configuration::{Ballot, Change, Shared};
+use super::message::{AcceptedProposal, EpochMessage, Refusal, Remaining};
+use super::{Deadline, EpochOutput, Epochs, Out, Outcome, WhyRefused};
+use crate::bug::Bug;
+use crate::clock::Now;
+use crate::id::ReplicaId;
+
+impl Epochs {
+    /// A wish of the parent. Before its own first Seal a second one joins the first's batch.
+    pub(super) fn propose(&mut self, now: Now, change: Change, out: &mut Out) {
+        if !self.is_member() {
+            return refuse(WhyRefused::NotAMember, out);
+        }
+        let before_seal = |a: &Attempt| a.phase < Phase::Sealing && a.origin == Origin::Asked;
+        match &self.attempt {
+            None => self.begin(now, Goal::asked(change), out),
+            Some(attempt) if before_seal(attempt) => {
+                let both = attempt.change.clone().and(&change);
+                match self.current().next(&both) {
+                    Ok(_) => self.begin(now, Goal::asked(both), out),
+                    Err(why) => refuse(WhyRefused::Change(why), out),
+                }
+            }
+            Some(_) => refuse(WhyRefused::Busy, out),
+        }
+    }
+
+    /// Begins a ballot above all that this node has heard of.
+    fn begin(&mut self, now: Now, goal: Goal, out: &mut Out) {
+        let base = self.current();
+        let wish = match base.next(&goal.change) {
+            Ok(wish) => Shared::new(wish),
+            Err(why) => {
+                assert!(self.attempt.is_none(), "an attempt's change has led somewhere before");
+                return refuse(WhyRefused::Change(why), out);
+            }
+        };
+        let anonymous = self.canary.has(Bug::BallotWithoutNode);
+        let node = if anonymous { ReplicaId::default() } else { self.me };
+        let ballot = Ballot { number: self.state.number + 1, node };
+        self.state.hear(ballot);
+        self.persist(out); // a number used twice after a restart would be two proposals of one ballot
+        self.stats.attempts += 1;
+        self.stats.abandoned += u64::from(goal.origin == Origin::Abandoned);
+        let first = self.config.resend_first;
+        self.attempt = Some(Attempt::new(ballot, base, wish, goal, first, self.canary));
+        self.deadlines.clear(Deadline::Leases);
+        self.deadlines.clear(Deadline::Probe);
+        self.restart_patience(now);
+        self.attempts = self.attempts.saturating_add(1);
+        self.enter(now, out);
+    }
+
+    /// Asks the question of the phase that was just entered, and again until it is answered.
+    fn enter(&mut self, now: Now, out: &mut Out) {
+        if let Some(attempt) = &mut self.attempt {
+            attempt.resend = self.config.resend_first;
+            self.deadlines.set(Deadline::Resend, now.mono + attempt.resend);
+            self.ask_the_silent(out);
+        }
+    }
+
+    fn ask_the_silent(&mut self, out: &mut Out) {
+        let Some(attempt) = &self.attempt else { return };
+        let (silent, probing) = (attempt.silent(), attempt.probing.clone());
+        let Some(question) = attempt.question() else { return };
+        let (epoch, ballot) = (attempt.base.id(), attempt.ballot);
+        self.send_all(silent, &question, out);
+        self.send_all(probing, &EpochMessage::Ping { epoch, ballot }, out);
+    }
+
+    pub(super) fn resend(&mut self, now: Now, out: &mut Out) {
+        let most = self.config.resend_most;
+        let Some(attempt) = &mut self.attempt else { return };
+        attempt.resend = (attempt.resend * 2).min(most);
+        self.deadlines.set(Deadline::Resend, now.mono + attempt.resend);
+        if attempt.phase == Phase::Syncing {
+            let (seal, to) = (attempt.seal(), attempt.seal_again());
+            self.send_all(to, &seal, out);
+        }
+        self.ask_the_silent(out);
+    }
+
+    pub(super) fn on_withheld(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        remaining: Vec<Remaining>,
+        out: &mut Out,
+    ) {
+        let step = self.attempt.as_mut().map(|attempt| attempt.withheld(from, remaining));
+        self.follow(now, step, out);
+    }
+
+    pub(super) fn on_sealed(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        accepted: Option<AcceptedProposal>,
+        out: &mut Out,
+    ) {
+        let step = self.attempt.as_mut().map(|attempt| attempt.sealed(from, accepted));
+        self.follow(now, step, out);
+    }
+
+    pub(super) fn on_synced(&mut self, now: Now, from: ReplicaId, out: &mut Out) {
+        if let Some(step) = self.attempt.as_mut().and_then(|attempt| attempt.confirmed(from)) {
+            self.restart_patience(now);
+            self.follow(now, Some(step), out);
+        }
+    }
+
+    pub(super) fn on_accepted(&mut self, now: Now, from: ReplicaId, out: &mut Out) {
+        let step = self.attempt.as_mut().map(|attempt| attempt.accepted(from));
+        self.follow(now, step, out);
+    }
+
+    pub(super) fn on_refused(&mut self, now: Now, from: ReplicaId, why: Refusal, out: &mut Out) {
+        let Some(attempt) = &mut self.attempt else { return };
+        match why {
+            Refusal::Promised(promise) => {
+                attempt.overtaken |= promise > attempt.ballot;
+                if self.is_ballot_of(promise, promise.node) {
+                    self.state.hear(promise);
+                }
+            }
+            Refusal::Leased(remaining) => {
+                let step = attempt.leased(from, remaining);
+                self.follow(now, Some(step), out);
+            }
+        }
+    }
+
+    /// Somebody believed dead is not: its removal is withdrawn, in a new ballot.
+    pub(super) fn on_pong(&mut self, now: Now, from: ReplicaId, out: &mut Out) {
+        if self.attempt.as_ref().is_some_and(|a| a.chose_own() && a.probing.contains(&from)) {
+            self.again_keeping(now, &BTreeSet::from([from]), out);
+        }
+    }
+
+    fn follow(&mut self, now: Now, step: Option<Step>, out: &mut Out) {
+        match step {
+            None | Some(Step::Wait) => {}
+            Some(Step::Seal) => self.go_on_to(now, Phase::Sealing, out),
+            Some(Step::Leased(members, longest)) => self.leases_run(now, &members, longest, out),
+            Some(Step::Sync) => {
+                self.probe(now);
+                self.enter(now, out);
+                let step = self.attempt.as_mut().map(Attempt::may_accept);
+                self.follow(now, step, out);
+            }
+            Some(Step::Accept) => self.enter(now, out),
+            Some(Step::Decided(chosen)) => self.decided(now, &chosen, out),
+        }
+    }
+
+    fn go_on_to(&mut self, now: Now, phase: Phase, out: &mut Out) {
+        if let Some(attempt) = &mut self.attempt {
+            attempt.phase = phase;
+            self.enter(now, out);
+        }
+    }
+
+    /// Removals whose leases still run hold up nobody else: the batch goes on without them. If
+    /// there is nothing else to do, it waits.
+    fn leases_run(
+        &mut self,
+        now: Now,
+        members: &BTreeSet<ReplicaId>,
+        longest: std::time::Duration,
+        out: &mut Out,
+    ) {
+        let Some(attempt) = &mut self.attempt else { return };
+        let others = attempt.change.clone().keeping(members);
+        if attempt.phase == Phase::Withholding && others.is_empty() && !self.state.is_sealed() {
+            attempt.phase = Phase::Waiting;
+            self.deadlines.clear(Deadline::Resend);
+            self.deadlines.set(Deadline::Leases, now.mono + longest);
+        } else {
+            self.again_keeping(now, members, out);
+        }
+    }
+
+    pub(super) fn leases_are_over(&mut self, now: Now, out: &mut Out) {
+        if let Some(attempt) = self.attempt.as_mut().filter(|a| a.phase == Phase::Waiting) {
+            attempt.withhold_again();
+            self.enter(now, out);
+        }
+    }
+
+    /// Asks who is believed dead once more, before a proposal that nobody can withdraw. What was
+    /// adopted may be decided already: nobody is asked.
+    fn probe(&mut self, now: Now) {
+        let Some(attempt) = self.attempt.as_mut().filter(|a| a.chose_own()) else { return };
+        let lost = attempt.change.lost.iter().copied();
+        attempt.probing = lost.filter(|id| attempt.base.is_member(*id)).collect();
+        if !attempt.probing.is_empty() {
+            attempt.probe_over = false;
+            self.deadlines.set(Deadline::Probe, now.mono + self.config.probe_wait);
+        }
+    }
+
+    pub(super) fn probe_is_over(&mut self, now: Now, out: &mut Out) {
+        let Some(attempt) = &mut self.attempt else { return };
+        attempt.probe_over = true;
+        let step = attempt.may_accept();
+        self.follow(now, Some(step), out);
+    }
+
+    fn decided(&mut self, now: Now, chosen: &Shared, out: &mut Out) {
+        self.stats.decided += 1;
+        let base = self.current();
+        let everybody: BTreeSet<_> = base.members().iter().chain(chosen.members()).collect();
+        self.learn(now, None, chosen.clone(), out);
+        let install = EpochMessage::Install { epoch: chosen.clone() };
+        let others = everybody.into_iter().copied().filter(|id| *id != self.me);
+        self.send_all(others.collect::<Vec<_>>(), &install, out);
+    }
+
+    /// A new ballot for the same, but for the removal of `kept`.
+    fn again_keeping(&mut self, now: Now, kept: &BTreeSet<ReplicaId>, out: &mut Out) {
+        if let Some(attempt) = self.attempt.take() {
+            self.begin(now, attempt.into_goal().keeping(kept), out);
+        }
+    }
+
+    /// Nothing has come of a seal, or of one's own attempt, for long enough.
+    pub(super) fn lose_patience(&mut self, now: Now, out: &mut Out) {
+        if !self.is_member() {
+            return;
+        }
+        let Some(attempt) = self.attempt.take() else {
+            return self.begin(now, Goal::abandoned(), out);
+        };
+        let unsynced = attempt.chose_own() && self.attempts >= self.config.sync_attempts;
+        match (attempt.phase, attempt.still_leased()) {
+            // Sealed by somebody else's attempt: the others' joins must not wait for leases.
+            (Phase::Withholding | Phase::Waiting, _) if self.state.is_sealed() => {
+                let kept = attempt.change.removed().collect();
+                self.begin(now, attempt.into_goal().keeping(&kept), out);
+            }
+            (Phase::Sealing, Some((leased, _))) => {
+                self.begin(now, attempt.into_goal().keeping(&leased), out);
+            }
+            (Phase::Syncing, _) if unsynced => {
+                if attempt.origin == Origin::Asked {
+                    refuse(WhyRefused::NotSynced, out);
+                }
+                self.begin(now, Goal::abandoned(), out);
+            }
+            (Phase::Syncing, _) => self.begin(now, attempt.into_goal(), out),
+            _ if attempt.overtaken => self.begin(now, attempt.into_goal(), out),
+            // Resending is all that can help.
+            _ => {
+                self.attempt = Some(attempt);
+                self.restart_patience(now);
+            }
+        }
+    }
+}
+
+fn refuse(why: WhyRefused, out: &mut Out) {
+    out.push(EpochOutput::Outcome(Outcome::Refused { why }));
+}

@@ -1,0 +1,170 @@
+//! Syncing for the next configuration (rule E3): merge the snapshots of a whole sealed quorum.
+//!
+//! "Synced" belongs to the epoch, not to a ballot: any sealed quorum will do, and a confirmation
+//! stays good for every later ballot.
+
+use std::collections::BTreeSet;
+
+use super::configuration::{Ballot, EpochId, Shared};
+use super::{Deadline, EpochMessage, EpochOutput, Epochs, Out, Standing};
+use crate::bug::Bug;
+use crate::clock::Now;
+use crate::id::ReplicaId;
+
+/// A [`EpochMessage::Sync`].
+pub(super) struct Order {
+    pub(super) base: Shared,
+    pub(super) ballot: Ballot,
+    pub(super) proposal: Shared,
+    pub(super) sealed: Vec<ReplicaId>,
+}
+
+/// The snapshots of one sealed configuration that this node merges.
+#[derive(Clone, Debug)]
+pub(super) struct Syncing {
+    base: Shared,
+    merged: BTreeSet<ReplicaId>,  // ≤ voters of base
+    ordered: BTreeSet<ReplicaId>, // ≤ voters of base
+    tell: BTreeSet<ReplicaId>,    // proposers to confirm to; ≤ members of base
+    peers: BTreeSet<ReplicaId>,   // who may know the decision; ≤ voters of base and last proposal
+}
+
+impl Syncing {
+    fn new(base: Shared) -> Self {
+        Self {
+            base,
+            merged: BTreeSet::new(),
+            ordered: BTreeSet::new(),
+            tell: BTreeSet::new(),
+            peers: BTreeSet::new(),
+        }
+    }
+}
+
+impl Epochs {
+    pub(super) fn on_sync(&mut self, now: Now, from: ReplicaId, order: Order, out: &mut Out) {
+        let Order { base, ballot, proposal, sealed } = order;
+        let fits = base.is_member(from) && self.is_ballot_of(ballot, from);
+        let voters: BTreeSet<_> = sealed.iter().copied().filter(|id| base.is_voter(*id)).collect();
+        if !fits || !base.is_quorum(&voters, self.canary) || !proposal.is_voter(self.me) {
+            self.stats.nonsense += 1;
+            return;
+        }
+        if base.admits(&proposal).is_err() {
+            self.stats.unfit += 1;
+            return;
+        }
+        self.learn(now, Some(from), base.clone(), out);
+        if self.state.installed.as_ref() != Some(&base) || self.standing == Standing::Excluded {
+            return;
+        }
+        self.restart_patience(now);
+        if self.state.ready {
+            return self.send(from, EpochMessage::Synced { epoch: base.id() }, out);
+        }
+        let me = self.me;
+        let syncing = self.syncing_for(&base);
+        syncing.tell.insert(from);
+        syncing.peers = base.voters().iter().chain(proposal.voters()).copied().collect();
+        let missing = voters.difference(&syncing.merged).filter(|of| **of != me);
+        let missing: BTreeSet<_> = missing.copied().collect();
+        syncing.ordered.extend(&missing);
+        out.extend(
+            missing.into_iter().map(|of| EpochOutput::PullSnapshot { epoch: base.id(), of }),
+        );
+        self.deadlines.set(Deadline::Ask, now.mono + self.config.resend_most);
+        self.own_snapshot_counts();
+        self.may_be_ready(out);
+    }
+
+    /// The parent has merged one snapshot.
+    pub(super) fn snapshot_merged(
+        &mut self,
+        now: Now,
+        epoch: EpochId,
+        of: ReplicaId,
+        out: &mut Out,
+    ) {
+        let Some(syncing) = self.syncing.as_mut().filter(|s| s.base.id() == epoch) else { return };
+        if syncing.base.is_voter(of) && syncing.merged.insert(of) {
+            self.restart_patience(now);
+            self.may_be_ready(out);
+        }
+    }
+
+    /// A sealed voter's own state contains its own snapshot.
+    pub(super) fn own_snapshot_counts(&mut self) {
+        let (me, sealed) = (self.me, self.state.is_sealed());
+        let Some(syncing) = self.syncing.as_mut() else { return };
+        if sealed && self.state.id() == Some(syncing.base.id()) && syncing.base.is_voter(me) {
+            syncing.merged.insert(me);
+        }
+    }
+
+    pub(super) fn may_be_ready(&mut self, out: &mut Out) {
+        let Some(syncing) = &self.syncing else { return };
+        let few = self.canary.has(Bug::SyncFromFewer) && !syncing.merged.is_empty();
+        if self.state.ready || !(syncing.base.is_quorum(&syncing.merged, self.canary) || few) {
+            return;
+        }
+        if self.id() != Some(syncing.base.id()) {
+            return self.now_synced(out); // installed meanwhile: it was for this epoch
+        }
+        let epoch = syncing.base.id();
+        let (tell, pulled) = (syncing.tell.clone(), !syncing.ordered.is_empty());
+        self.state.ready = true;
+        if pulled {
+            self.stop_pulls(out);
+        }
+        self.persist(out);
+        self.send_all(tell, &EpochMessage::Synced { epoch }, out);
+    }
+
+    /// At an install: a sync for this very epoch goes on, any other ends.
+    pub(super) fn keep_syncing_only_for(&mut self, id: EpochId, out: &mut Out) {
+        let pulling = self.source.take().is_some()
+            || self.syncing.as_ref().is_some_and(|syncing| !syncing.ordered.is_empty());
+        let still = self.is_member() && !self.state.synced;
+        self.syncing = self.syncing.take().filter(|s| still && s.base.id().next() == id);
+        self.deadlines.clear(Deadline::Source);
+        self.deadlines.clear(Deadline::Ask);
+        if pulling && self.syncing.is_none() {
+            out.push(EpochOutput::StopPulls);
+        }
+    }
+
+    /// A voter of the next configuration that hears nothing of its decision asks around: nobody
+    /// else need know that it waits.
+    pub(super) fn ask_somebody(&mut self, now: Now, out: &mut Out) {
+        let Some(syncing) = &self.syncing else { return };
+        let peers: Vec<_> = syncing.peers.iter().copied().filter(|id| *id != self.me).collect();
+        if !peers.is_empty() {
+            let (to, installed) = (peers[self.pick(peers.len())], self.id());
+            self.send(to, EpochMessage::Ask { installed }, out);
+        }
+        self.deadlines.set(Deadline::Ask, now.mono + self.config.resend_most);
+    }
+
+    /// What was merged for the installed epoch is done; a sync for the next goes on.
+    pub(super) fn keep_syncing_after_sync(&mut self) {
+        let id = self.id();
+        self.syncing = self.syncing.take().filter(|syncing| Some(syncing.base.id()) == id);
+    }
+
+    /// Ends all pulls but those that are still needed, which are ordered again.
+    pub(super) fn stop_pulls(&self, out: &mut Out) {
+        out.push(EpochOutput::StopPulls);
+        if let Some(syncing) = self.syncing.as_ref().filter(|_| !self.state.ready) {
+            let (epoch, missing) = (syncing.base.id(), syncing.ordered.difference(&syncing.merged));
+            out.extend(missing.map(|of| EpochOutput::PullSnapshot { epoch, of: *of }));
+        }
+        if let (Some(from), Some(epoch)) = (self.source, self.id()) {
+            out.push(EpochOutput::PullState { epoch, from });
+        }
+    }
+
+    fn syncing_for(&mut self, base: &Shared) -> &mut Syncing {
+        self.syncing.take_if(|syncing| syncing.base.id() != base.id());
+        self.syncing.get_or_insert_with(|| Syncing::new(base.clone()))
+    }
+}

@@ -1,0 +1,206 @@
+//! The voter's side: Withhold, Seal (rules E1, L2, L3) and Accept (rule E4).
+
+use std::collections::BTreeMap;
+
+use super::acceptor::Promised;
+use super::configuration::{Ballot, EpochId, Shared};
+use super::message::{EpochMessage, Refusal, Remaining};
+use super::{Consenting, EpochOutput, Epochs, Out};
+use crate::bug::Bug;
+use crate::clock::Now;
+use crate::id::ReplicaId;
+
+/// Questions to the lease machine under way, at most; beyond it the oldest is given up, and its
+/// proposer asks again.
+const CONSENTS_MAX: usize = 64;
+
+/// Ballots above this are nonsense: nobody begins so many.
+const NUMBER_MAX: u64 = u64::MAX / 2;
+
+/// A Seal or an Accept.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    pub(super) from: ReplicaId,
+    pub(super) ballot: Ballot,
+    pub(super) proposal: Shared,
+}
+
+/// What the lease machine was asked, and for whom.
+#[derive(Clone, Debug)]
+enum Waiting {
+    Withhold { from: ReplicaId, ballot: Ballot },
+    Seal(Asked),
+}
+
+impl Waiting {
+    const fn key(&self) -> (ReplicaId, Consenting) {
+        match self {
+            Self::Withhold { from, .. } => (*from, Consenting::Withhold),
+            Self::Seal(asked) => (asked.from, Consenting::Seal),
+        }
+    }
+}
+
+/// Questions under way, of the installed epoch. One per peer and kind: a newer one replaces it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Consents {
+    waiting: BTreeMap<u64, Waiting>, // ≤ CONSENTS_MAX
+}
+
+impl Epochs {
+    /// The configuration in which this node may vote on a message of `from`; else the message is
+    /// counted, or whoever is behind is helped.
+    pub(super) fn voting(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        epoch: EpochId,
+        ballot: Ballot,
+        out: &mut Out,
+    ) -> Option<Shared> {
+        if !self.same_epoch(now, from, epoch, out) {
+            return None;
+        }
+        let current = self.current();
+        if self.is_voter() && current.is_member(from) && self.is_ballot_of(ballot, from) {
+            return Some(current);
+        }
+        self.stats.nonsense += 1;
+        None
+    }
+
+    pub(super) fn is_ballot_of(&self, ballot: Ballot, from: ReplicaId) -> bool {
+        let known = ballot.node == from || self.canary.has(Bug::BallotWithoutNode);
+        known && ballot.number <= NUMBER_MAX
+    }
+
+    pub(super) fn on_withhold(
+        &mut self,
+        current: &Shared,
+        from: ReplicaId,
+        ballot: Ballot,
+        mut removed: Vec<ReplicaId>,
+        out: &mut Out,
+    ) {
+        removed.retain(|id| current.is_member(*id));
+        if removed.is_empty() {
+            self.stats.nonsense += 1;
+        } else {
+            self.ask_consent(Waiting::Withhold { from, ballot }, removed, out);
+        }
+    }
+
+    pub(super) fn on_seal(&mut self, now: Now, current: &Shared, asked: Asked, out: &mut Out) {
+        if !self.fits(current, &asked) || self.refuses(&asked, out) {
+            return;
+        }
+        self.restart_patience(now);
+        let removed = current.removed_by(&asked.proposal);
+        if removed.is_empty() || self.state.weigh(asked.ballot) == Promised::Again {
+            self.seal(now, &asked, out);
+        } else {
+            self.ask_consent(Waiting::Seal(asked), removed, out);
+        }
+    }
+
+    fn fits(&mut self, current: &Shared, asked: &Asked) -> bool {
+        let fits = current.admits(&asked.proposal).is_ok();
+        self.stats.unfit += u64::from(!fits);
+        fits
+    }
+
+    /// Whether a higher promise stands; then the proposer is told.
+    fn refuses(&mut self, asked: &Asked, out: &mut Out) -> bool {
+        let Promised::Not(promise) = self.state.weigh(asked.ballot) else { return false };
+        self.refuse(asked, Refusal::Promised(promise), out);
+        true
+    }
+
+    fn refuse(&mut self, asked: &Asked, why: Refusal, out: &mut Out) {
+        self.stats.refused += 1;
+        let (epoch, ballot) = (self.current().id(), asked.ballot);
+        self.send(asked.from, EpochMessage::Refused { epoch, ballot, why }, out);
+    }
+
+    /// E1: promise, freeze at the first time with the last ack in the snapshot, name what was
+    /// accepted.
+    fn seal(&mut self, now: Now, asked: &Asked, out: &mut Out) {
+        let epoch = self.current().id();
+        let promised = self.state.weigh(asked.ballot);
+        self.state.promise(asked.ballot);
+        self.after_promise(now, promised, &asked.proposal, out);
+        let accepted = self.state.accepted.clone();
+        let answer = EpochMessage::Sealed { epoch, ballot: asked.ballot, accepted };
+        self.send(asked.from, answer, out);
+    }
+
+    pub(super) fn on_accept(&mut self, now: Now, current: &Shared, asked: &Asked, out: &mut Out) {
+        if !self.fits(current, asked) {
+            return;
+        }
+        let Asked { from, ballot, proposal } = asked.clone();
+        match self.state.accept(ballot, proposal.clone(), self.canary) {
+            Promised::Not(promise) => self.refuse(asked, Refusal::Promised(promise), out),
+            promised => {
+                self.restart_patience(now);
+                self.after_promise(now, promised, &proposal, out);
+                let epoch = current.id();
+                self.send(from, EpochMessage::Accepted { epoch, ballot }, out);
+            }
+        }
+    }
+
+    /// What a promise means beside the number: the seal, the own lease (L3), durability.
+    fn after_promise(&mut self, now: Now, promised: Promised, proposal: &Shared, out: &mut Out) {
+        if promised == Promised::First {
+            out.push(EpochOutput::Freeze(self.current().id()));
+            self.restart_patience(now);
+            self.own_snapshot_counts();
+        }
+        if !proposal.is_member(self.me) && !self.stopped {
+            self.stopped = true;
+            out.push(EpochOutput::StopServing);
+        }
+        self.persist(out);
+        if promised == Promised::First {
+            self.may_be_ready(out);
+        }
+    }
+
+    fn ask_consent(&mut self, waiting: Waiting, removed: Vec<ReplicaId>, out: &mut Out) {
+        let (key, why) = (waiting.key(), waiting.key().1);
+        let before = self.consents.waiting.len();
+        self.consents.waiting.retain(|_, other| other.key() != key);
+        if self.consents.waiting.len() >= CONSENTS_MAX {
+            self.consents.waiting.pop_first();
+        }
+        self.stats.consents_dropped += (before - self.consents.waiting.len()) as u64;
+        self.queries += 1;
+        let query = self.queries;
+        self.consents.waiting.insert(query, waiting);
+        out.push(EpochOutput::AskConsent { query, removed, why });
+    }
+
+    pub(super) fn on_consent(
+        &mut self,
+        now: Now,
+        query: u64,
+        mut remaining: Vec<Remaining>,
+        out: &mut Out,
+    ) {
+        remaining.retain(|(_, left)| !left.is_zero());
+        match self.consents.waiting.remove(&query) {
+            None => {} // given up, or of an epoch that is over
+            Some(Waiting::Withhold { from, ballot }) => {
+                let epoch = self.current().id();
+                self.send(from, EpochMessage::Withheld { epoch, ballot, remaining }, out);
+            }
+            Some(Waiting::Seal(asked)) if !remaining.is_empty() => {
+                self.refuse(&asked, Refusal::Leased(remaining), out);
+            }
+            // Others may have asked meanwhile.
+            Some(Waiting::Seal(asked)) if self.refuses(&asked, out) => {}
+            Some(Waiting::Seal(asked)) => self.seal(now, &asked, out),
+        }
+    }
+}
