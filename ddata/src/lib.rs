@@ -3,8 +3,11 @@
 pub mod bug;
 pub mod causal;
 pub mod clock;
+pub mod data;
+pub mod durable;
 pub mod encoded;
 pub mod id;
+pub mod key;
 pub mod machine;
 pub mod replicator;
 #[cfg(feature = "sim")]

@@ -1,4 +1,341 @@
-//! The Replicator and its parts (spec/replicated-data.md).
+//! The Replicator: every member runs one, over all keys (spec/replicated-data.md).
+//!
+//! [`Replicator`] is a [`Machine`]. This file holds its fields, its one `match` and its deadlines;
+//! what users ask is in `requests`, what peers say in `peers`, configurations and the syncs they
+//! need in `configuration`, what comes with time in `rounds`. Each part (store, pushes, reads …)
+//! knows only itself and answers with values. Knows no socket, no clock, no membership protocol.
 
+mod anti_entropy;
+pub mod config;
+mod configuration;
+mod durability;
 pub mod epoch;
+mod expiry;
+mod fence;
+mod fencing;
+mod pace;
+mod parts;
+mod peers;
+pub mod port;
+mod push;
 pub mod quorum;
+mod read;
+mod reading;
+pub mod request;
+mod requests;
+mod rounds;
+pub mod stats;
+mod store;
+mod subscription;
+mod sums;
+pub mod wire;
+mod write;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+
+use self::anti_entropy::AntiEntropy;
+use self::config::Config;
+use self::durability::Durability;
+use self::epoch::{EpochId, EpochInput, Epochs};
+use self::fence::{Fencings, Promises};
+use self::pace::RoundTrips;
+use self::parts::Parts;
+use self::port::{Alarm, Class, Input, Output, Peer};
+use self::push::Pushes;
+use self::read::Reads;
+use self::request::{Reply, Request, RequestError, RequestId};
+use self::stats::Stats;
+use self::store::{Change, Snapshot, Store};
+use self::subscription::Subscriptions;
+use self::wire::{Body, Message};
+use self::write::{Electors, Writes};
+use crate::bug::Canary;
+use crate::clock::{HybridClock, Instant, Now};
+use crate::data::{Registry, Value};
+use crate::id::ReplicaId;
+use crate::key::KeyName;
+use crate::machine::{Machine, Outbox};
+
+type Out = Outbox<Output>;
+
+/// One replica of all keys. See the module's page.
+#[derive(Debug)]
+pub struct Replicator {
+    me: ReplicaId,
+    config: Config,
+    canary: Canary,
+    registry: Registry,
+    rng: SmallRng,
+    clock: HybridClock,
+    store: Store,
+    promises: Promises,
+    epochs: Epochs,
+    frozen: Option<(EpochId, Snapshot, Vec<(crate::key::Group, crate::types::Term)>)>,
+    /// For the canary that freezes too little: what was held before the last ack.
+    before_last_ack: Option<Snapshot>,
+    pushes: Pushes,
+    writes: Writes,
+    reads: Reads,
+    fencings: Fencings,
+    flushes: BTreeMap<RequestId, (BTreeSet<u64>, Instant)>, // ≤ max_pending_requests
+    subscriptions: Subscriptions,
+    anti_entropy: AntiEntropy,
+    durability: Durability,
+    parts: Parts,
+    trips: RoundTrips,
+    membership: BTreeMap<ReplicaId, Peer>, // ≤ members that membership knows
+    /// Members of the configuration before the installed one: their data is still merged.
+    former: Vec<ReplicaId>,
+    /// Everybody who gets changes: members of the configuration and of membership, but this one.
+    peers: BTreeSet<ReplicaId>,
+    /// Members of the configuration that have not announced their stop.
+    electorate: BTreeSet<ReplicaId>,
+    contacted: BTreeMap<ReplicaId, Instant>, // ≤ peers
+    /// Requests that wait for durable data to load; `None` once it has.
+    loading: Option<VecDeque<(RequestId, Request)>>, // ≤ max_pending_requests
+    gossip_at: Option<Instant>,
+    changed_at: Option<Instant>,
+    settle_at: Option<Instant>,
+    expire_at: Option<Instant>,
+    alarms: BTreeMap<u8, Instant>, // one per kind
+    stats: Stats,
+}
+
+/// What a Replicator is made with.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// This incarnation: random, never used before.
+    pub me: ReplicaId,
+    /// Settings.
+    pub config: Config,
+    /// The user types this node knows.
+    pub registry: Registry,
+    /// Seeds the generator that spreads timers and picks peers.
+    pub seed: u64,
+    /// The deliberate bug to run with; none but in suites.
+    pub canary: Canary,
+}
+
+impl Replicator {
+    /// A replica without a configuration: it serves `Local` and waits to be founded or installed.
+    /// With durable keys in the settings it first waits for [`Input::Loaded`].
+    #[must_use]
+    pub fn new(setup: Setup) -> Self {
+        let Setup { me, config, registry, seed, canary } = setup;
+        let loading = (!config.durable_keys.is_empty()).then(VecDeque::new);
+        Self {
+            me,
+            canary,
+            registry,
+            rng: SmallRng::seed_from_u64(seed),
+            clock: HybridClock::new(config.max_clock_skew),
+            store: Store::default(),
+            promises: Promises::default(),
+            epochs: Epochs::new(me, config.epoch.clone(), seed ^ 1, canary),
+            frozen: None,
+            before_last_ack: None,
+            pushes: Pushes::default(),
+            writes: Writes::default(),
+            reads: Reads::default(),
+            fencings: Fencings::default(),
+            flushes: BTreeMap::new(),
+            subscriptions: Subscriptions::default(),
+            anti_entropy: AntiEntropy::default(),
+            durability: Durability::default(),
+            parts: Parts::default(),
+            trips: RoundTrips::default(),
+            membership: BTreeMap::new(),
+            former: Vec::new(),
+            peers: BTreeSet::new(),
+            electorate: BTreeSet::new(),
+            contacted: BTreeMap::new(),
+            loading,
+            gossip_at: None,
+            changed_at: None,
+            settle_at: None,
+            expire_at: None,
+            alarms: BTreeMap::new(),
+            stats: Stats::default(),
+            config,
+        }
+    }
+
+    /// This incarnation.
+    #[must_use]
+    pub const fn id(&self) -> ReplicaId {
+        self.me
+    }
+
+    /// The configuration machine: what is installed, who counts.
+    #[must_use]
+    pub const fn epochs(&self) -> &Epochs {
+        &self.epochs
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        Stats {
+            keys: self.store.len() as u64,
+            keys_deleted: self.store.deleted() as u64,
+            requests_pending: self.pending() as u64,
+            pushes_open: self.pushes.len() as u64,
+            removal_records: self.store.records() as u64,
+            assemblies_dropped: self.parts.dropped(),
+            epoch: *self.epochs.stats(),
+            ..self.stats.clone()
+        }
+    }
+
+    /// What this replica holds of a key, without a request: for the program that runs it.
+    #[must_use]
+    pub fn peek(&self, key: &KeyName) -> Option<Value> {
+        self.store.get(key).map(|held| Value::new(held.state.snapshot()))
+    }
+
+    /// Every key that this replica has ever held, with its state: for tests and dumps.
+    pub fn dump(&self) -> impl Iterator<Item = (&KeyName, Value)> {
+        self.store.iter().map(|held| (&held.key, Value::new(held.state.snapshot())))
+    }
+
+    /// The terms that this replica has promised.
+    #[must_use]
+    pub fn promises(&self) -> Vec<(crate::key::Group, crate::types::Term)> {
+        self.promises.all()
+    }
+
+    fn pending(&self) -> usize {
+        let loading = self.loading.as_ref().map_or(0, VecDeque::len);
+        self.writes.len() + self.reads.len() + self.fencings.len() + self.flushes.len() + loading
+    }
+
+    fn electors(&self) -> Electors<'_> {
+        Electors {
+            me: self.me,
+            eligible: self.epochs.eligible(),
+            members: &self.electorate,
+            voters: self.epochs.installed().map_or(&[], |epoch| epoch.voters()),
+        }
+    }
+
+    fn change(&self, now: Now) -> Change {
+        let settles = now.mono + self.trips.patience(0);
+        Change { now: now.mono, settles, bytes: 0, used: true }
+    }
+
+    /// Notes that keys changed: gossip speeds up, sums follow.
+    fn noted_change(&mut self, now: Now) {
+        self.changed_at = Some(now.mono);
+        let settle = now.mono + self.trips.patience(0);
+        self.settle_at.get_or_insert(settle);
+        if let Some(at) = self.gossip_at {
+            self.gossip_at = Some(at.min(now.mono + self.config.busy_gossip_interval));
+        }
+    }
+
+    fn send(&mut self, to: ReplicaId, body: Body, out: &mut Out) {
+        let class = match &body {
+            Body::Epoch(_) => Class::Control,
+            Body::Part { .. } => Class::Bulk,
+            _ => Class::Data,
+        };
+        self.send_as(to, class, body, out);
+    }
+
+    fn send_as(&mut self, to: ReplicaId, class: Class, body: Body, out: &mut Out) {
+        let frame = self.config.frame_bytes_max;
+        let long = body.len() + 64 > frame;
+        let message = Message { epoch: self.epochs.id(), body };
+        if !long {
+            return self.emit(Output::Send { to, class, message }, out);
+        }
+        let encoded = message.encode();
+        if encoded.len() <= frame {
+            return self.emit(Output::Send { to, class, message }, out);
+        }
+        for body in self.parts.cut(&encoded, frame.saturating_sub(128).max(1)) {
+            let message = Message { epoch: self.epochs.id(), body };
+            self.emit(Output::Send { to, class: Class::Bulk, message }, out);
+        }
+    }
+
+    /// Sends, behind whatever promise of a voter is not durable yet.
+    fn emit(&mut self, output: Output, out: &mut Out) {
+        if let Some(output) = self.durability.gate(output) {
+            out.push(output);
+        }
+    }
+
+    fn reply(id: RequestId, reply: Result<Reply, RequestError>, out: &mut Out) {
+        out.push(Output::Reply { id, reply });
+    }
+
+    fn alarm(&mut self, now: Now, alarm: Alarm, out: &mut Out) {
+        const EVERY: Duration = Duration::from_secs(60);
+        let kind = match &alarm {
+            Alarm::ImpossibleClock { .. } => 0,
+            Alarm::LargeValue { .. } => 1,
+            Alarm::Undecodable { .. } => 2,
+            Alarm::WrongType { .. } => 3,
+            Alarm::Store(_) => 4,
+        };
+        if self.alarms.get(&kind).is_none_or(|last| now.mono - *last >= EVERY) {
+            self.alarms.insert(kind, now.mono);
+            out.push(Output::Alarm(alarm));
+        }
+    }
+
+    fn load(&mut self, now: Now, records: Vec<crate::durable::Record>, out: &mut Out) {
+        self.restore(now, records, out);
+        for (id, request) in self.loading.take().unwrap_or_default() {
+            self.request(now, id, request, out);
+        }
+    }
+}
+
+impl Machine for Replicator {
+    type Input = Input;
+    type Output = Output;
+
+    fn handle(&mut self, now: Now, input: Input, out: &mut Out) {
+        match input {
+            Input::Tick => self.tick(now, out),
+            Input::Request { id, request } => self.request(now, id, request, out),
+            Input::Message { from, message } => self.message(now, from, message, out),
+            Input::LinkUp(peer) => self.link_up(now, peer, out),
+            Input::Members(peers) => self.members(now, peers, out),
+            Input::Propose(change) => self.drive(now, EpochInput::Propose(change), out),
+            Input::Consent { query, remaining } => {
+                self.drive(now, EpochInput::Consent { query, remaining }, out);
+            }
+            Input::Found(epoch) => self.drive(now, EpochInput::Found(epoch), out),
+            Input::Loaded(records) => self.load(now, records, out),
+            Input::Persisted { id, result } => self.persisted(now, id, result, out),
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        [
+            self.pushes.fresh_since(),
+            self.subscriptions.due(),
+            self.pushes.due(),
+            self.writes.due(),
+            self.reads.due(),
+            self.fencings.due(),
+            self.flushes.values().map(|(_, deadline)| *deadline).min(),
+            self.anti_entropy.due(),
+            self.durability.due(),
+            self.epochs.next_deadline(),
+            self.gossip_at,
+            self.settle_at,
+            self.expire_at,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+}

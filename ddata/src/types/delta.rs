@@ -14,6 +14,7 @@
 use std::sync::Arc;
 
 use crate::causal::{CLOUD_RUNS_MAX, CausalContext, Dot, DotSet, Seen};
+use crate::clock::HybridTimestamp;
 use crate::encoded::{DecodeError, Reader, Writer};
 use crate::types::dot_store::{DotStore, Empty};
 use crate::types::shape::Shape;
@@ -68,7 +69,7 @@ pub struct State {
     pub(crate) store: Store,
     context: CausalContext,
     fold: FoldLevel,
-    records: Vec<Arc<Record>>, // ≤ RECORDS_MAX, oldest first
+    records: imbl::Vector<Arc<Record>>, // ≤ RECORDS_MAX, oldest first; shared with snapshots
     floor: CausalContext,      // dots whose removal records are gone: ≤ the context
 }
 
@@ -113,6 +114,23 @@ impl Delta {
     #[must_use]
     pub const fn overwritten(&self) -> &DotSet {
         &self.gone
+    }
+
+    /// About its encoded size, in bytes.
+    pub(crate) fn size(&self) -> usize {
+        if self.is_empty() { 0 } else { 16 + self.store.size() }
+    }
+
+    /// Whether it brings anything, besides overwriting.
+    pub(crate) fn adds(&self) -> bool {
+        let mut any = false;
+        self.store.each_dot(&mut |_| any = true);
+        any
+    }
+
+    /// The highest time in the registers it writes, for the clock.
+    pub(crate) fn latest_time(&self) -> Option<HybridTimestamp> {
+        self.store.latest_time()
     }
 
     /// Whether it says nothing.
@@ -168,7 +186,7 @@ impl State {
             shape,
             context: CausalContext::new(),
             fold: FoldLevel::default(),
-            records: Vec::new(),
+            records: imbl::Vector::new(),
             floor: CausalContext::new(),
         }
     }
@@ -255,6 +273,29 @@ impl State {
         Repair::Delta(Delta { dots, gone, store })
     }
 
+    /// The highest time in its registers, for the clock.
+    pub(crate) fn latest_time(&self) -> Option<HybridTimestamp> {
+        self.store.latest_time()
+    }
+
+    /// The same content and context without what only repairs need: for readers.
+    #[must_use]
+    pub(crate) fn snapshot(&self) -> Self {
+        Self {
+            shape: self.shape.clone(),
+            store: self.store.clone(),
+            context: self.context.clone(),
+            fold: self.fold,
+            records: imbl::Vector::new(),
+            floor: self.context.clone(),
+        }
+    }
+
+    /// A canary's merge: registers keep what arrived last.
+    pub(crate) fn keep_arrived(&mut self, arrived: &DotSet) {
+        self.store.keep_arrived(arrived);
+    }
+
     /// Removal records kept.
     #[must_use]
     pub fn records(&self) -> usize {
@@ -263,8 +304,7 @@ impl State {
 
     /// Forgets the oldest removal record: a peer that lacks it will get the full state.
     pub fn forget_record(&mut self) {
-        if !self.records.is_empty() {
-            let oldest = self.records.remove(0);
+        if let Some(oldest) = self.records.pop_front() {
             self.floor.extend(&oldest.dots);
         }
     }
@@ -277,7 +317,7 @@ impl State {
         }
         let Some(places) = self.store.places(&delta.store, &delta.gone) else { return };
         let (dots, gone) = (delta.dots.clone(), delta.gone.clone());
-        self.records.push(Arc::new(Record { dots, gone, places }));
+        self.records.push_back(Arc::new(Record { dots, gone, places }));
         if self.records.len() > RECORDS_MAX {
             self.forget_record();
         }
@@ -320,7 +360,7 @@ impl State {
             return Err(DecodeError::DotOutsideContext);
         }
         let floor = context.clone();
-        Ok(Self { shape: shape.clone(), store, context, fold, records: Vec::new(), floor })
+        Ok(Self { shape: shape.clone(), store, context, fold, records: imbl::Vector::new(), floor })
     }
 
     /// Drops every live entry that the crate's version vector covers, as `ResetRemove` asks.

@@ -413,6 +413,21 @@ impl State {
         delta
     }
 
+    /// A canary's delete: also claims the next dots of everybody, so that what they are about to
+    /// write counts as deleted.
+    pub(crate) fn delete_unseen(&mut self, author: Author) -> Delta {
+        let mut delta = self.delete(author);
+        for (replica, last) in self.context().vector().dots.clone() {
+            if replica != author.replica {
+                let run = crate::causal::Run { replica, first: last + 1, last: last + 3 };
+                delta.dots.insert_run(run);
+                delta.gone.insert_run(run);
+            }
+        }
+        let _ = self.apply_unchecked(&delta);
+        delta
+    }
+
     /// Known failure 15: claims to speak of everything its sender has seen.
     fn with_whole_context(&self, delta: Delta) -> Delta {
         let mut whole = self.context().minus(&CausalContext::new());

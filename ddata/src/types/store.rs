@@ -123,6 +123,36 @@ impl Store {
         }
     }
 
+    /// About its encoded size, in bytes.
+    pub(crate) fn size(&self) -> usize {
+        match self {
+            Self::Unit(fun) => 4 + fun.len() * 4,
+            Self::Total(fun) => 4 + fun.len() * 12,
+            Self::Net(fun) => 4 + fun.len() * 12,
+            Self::Register(fun) => {
+                4 + fun.iter().map(|(_, s)| 16 + s.value.as_bytes().len()).sum::<usize>()
+            }
+            Self::Plain(fun) => 4 + fun.iter().map(|(_, v)| 8 + v.as_bytes().len()).sum::<usize>(),
+            Self::Set(map) => map.iter().map(|(key, _)| 6 + key.key().as_bytes().len()).sum(),
+            Self::Registers(map) => {
+                let entry = |fun: &DotFun<Stamped>| Self::Register(fun.clone()).size();
+                map.iter().map(|(key, fun)| key.key().as_bytes().len() + entry(fun)).sum()
+            }
+            Self::Map(map) => {
+                map.iter().map(|(key, inner)| 2 + key.key().as_bytes().len() + inner.size()).sum()
+            }
+        }
+    }
+
+    /// A canary's merge: a register with something in `arrived` keeps only that.
+    pub(crate) fn keep_arrived(&mut self, arrived: &DotSet) {
+        if let Self::Register(fun) = self
+            && fun.iter().any(|(dot, _)| arrived.seen(dot))
+        {
+            fun.retain(|dot| arrived.seen(dot));
+        }
+    }
+
     /// The highest time in any unguarded register here: what a clock has to hear of.
     pub(crate) fn latest_time(&self) -> Option<HybridTimestamp> {
         let of = |fun: &DotFun<Stamped>| {

@@ -1,0 +1,254 @@
+//! Anti-entropy: two replicas find what differs between them by comparing sums, and mend exactly
+//! that (known failure 40: one missing key made a peer send its whole chunk in full, twice).
+//!
+//! The asker keeps the books: root → 256 tops → 256 leaves below each that differs → keys with
+//! contexts → what it lacks of them, and it gives what the other lacks. The answerer keeps
+//! nothing. The same steps against a frozen snapshot are how the next configuration's voters
+//! sync, and against a synced replica how later ones do ([`At`]).
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::sums::{FANOUT, Sums};
+use super::wire::{At, Held, Query};
+use crate::causal::CausalContext;
+use crate::clock::Instant;
+use crate::id::ReplicaId;
+use crate::key::KeyName;
+
+/// Tops asked for in one message: 16 × 2 KB of sums.
+const TOPS_PER_QUERY: usize = 16;
+
+/// Ranges of buckets asked for in one message.
+const RANGES_PER_QUERY: usize = 64;
+
+/// Comparisons under way.
+pub(super) const OPEN_MAX: usize = 64;
+
+/// Resends after which a live comparison is given up; the next round begins another.
+const LIVE_TRIES: u32 = 4;
+
+/// One comparison, as its asker sees it.
+#[derive(Clone, Debug)]
+pub(super) struct Comparison {
+    pub(super) at: At,
+    tops: VecDeque<u8>,             // ≤ 256
+    ranges: VecDeque<(u16, u16)>,   // ≤ 65,536
+    wants: VecDeque<KeyName>,       // ≤ keys of one answer
+    asked: Query,
+    pub(super) resend: Instant,
+    pub(super) tries: u32,
+    found: bool,
+}
+
+/// What follows from an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Step {
+    /// Ask this next.
+    Ask(Query),
+    /// Everything is compared and mended. `found`: something was lacking on either side.
+    Done { found: bool },
+    /// The answer makes no sense.
+    Nonsense,
+}
+
+impl Comparison {
+    pub(super) fn new(at: At, root: u64, resend: Instant) -> Self {
+        Self {
+            at,
+            tops: VecDeque::new(),
+            ranges: VecDeque::new(),
+            wants: VecDeque::new(),
+            asked: Query::Root(root),
+            resend,
+            tries: 0,
+            found: false,
+        }
+    }
+
+    /// The question that waits for its answer.
+    pub(super) const fn asked(&self) -> &Query {
+        &self.asked
+    }
+
+    pub(super) fn is_given_up(&self) -> bool {
+        self.at == At::Live && self.tries >= LIVE_TRIES
+    }
+
+    /// The other side's 256 sums.
+    pub(super) fn tops(&mut self, mine: &Sums, theirs: &[u64], held: impl Fn(&KeyName) -> Held) -> Step {
+        if !matches!(self.asked, Query::Root(_)) || theirs.len() != FANOUT {
+            return Step::Nonsense;
+        }
+        for (top, sum) in (0..=u8::MAX).zip(theirs) {
+            match (mine.top(top), *sum) {
+                (own, other) if own == other => {}
+                (0, _) | (_, 0) => self.range(u16::from(top) << 8, u16::from(top) << 8 | 0xff),
+                _ => self.tops.push_back(top),
+            }
+        }
+        self.next(held)
+    }
+
+    /// The sums below some tops.
+    pub(super) fn leaves(
+        &mut self,
+        mine: &Sums,
+        theirs: &[(u8, Vec<u64>)],
+        held: impl Fn(&KeyName) -> Held,
+    ) -> Step {
+        let Query::Leaves(asked) = &self.asked else { return Step::Nonsense };
+        let named = theirs.iter().map(|(top, _)| top);
+        if !asked.iter().eq(named) || theirs.iter().any(|(_, leaves)| leaves.len() != FANOUT) {
+            return Step::Nonsense;
+        }
+        for (top, leaves) in theirs {
+            for (leaf, (own, other)) in (0..=u8::MAX).zip(mine.leaves(*top).iter().zip(leaves)) {
+                if own != other {
+                    let bucket = u16::from(*top) << 8 | u16::from(leaf);
+                    self.range(bucket, bucket);
+                }
+            }
+        }
+        self.next(held)
+    }
+
+    fn range(&mut self, first: u16, last: u16) {
+        match self.ranges.back_mut() {
+            Some((_, end)) if end.checked_add(1) == Some(first) => *end = last,
+            _ => self.ranges.push_back((first, last)),
+        }
+    }
+
+    /// Which of the buckets asked for an answer that is complete up to `upto` speaks of; `None`
+    /// if it speaks of none.
+    pub(super) fn covered(&mut self, upto: u16) -> Option<Vec<(u16, u16)>> {
+        let Query::Keys(asked) = &self.asked else { return None };
+        let covered: Vec<_> = asked
+            .iter()
+            .filter(|(first, _)| *first <= upto)
+            .map(|(first, last)| (*first, (*last).min(upto)))
+            .collect();
+        let left = asked.iter().filter(|(_, last)| *last > upto);
+        let left: Vec<_> = left.map(|(first, last)| ((*first).max(upto + 1), *last)).collect();
+        for range in left.into_iter().rev() {
+            self.ranges.push_front(range);
+        }
+        (!covered.is_empty()).then_some(covered)
+    }
+
+    /// Something of these keys is lacking here.
+    pub(super) fn want(&mut self, keys: Vec<KeyName>) {
+        self.found |= !keys.is_empty();
+        self.wants.extend(keys);
+    }
+
+    /// Something is lacking there.
+    pub(super) const fn gave(&mut self) {
+        self.found = true;
+    }
+
+    /// So many of the wanted keys were answered, from the first on.
+    pub(super) fn wanted(&mut self, done: u32) -> bool {
+        let Query::Want(asked) = &self.asked else { return false };
+        let done = done as usize;
+        if done == 0 || done > asked.len() {
+            return false;
+        }
+        self.wants.drain(..done.min(self.wants.len()));
+        true
+    }
+
+    /// The next question, wants first.
+    pub(super) fn next(&mut self, held: impl Fn(&KeyName) -> Held) -> Step {
+        let query = if !self.wants.is_empty() {
+            Query::Want(self.wants.iter().take(super::anti_entropy::WANTS_PER_QUERY).map(held).collect())
+        } else if !self.tops.is_empty() {
+            let count = self.tops.len().min(TOPS_PER_QUERY);
+            Query::Leaves(self.tops.drain(..count).collect())
+        } else if !self.ranges.is_empty() {
+            let count = self.ranges.len().min(RANGES_PER_QUERY);
+            Query::Keys(self.ranges.drain(..count).collect())
+        } else {
+            return Step::Done { found: self.found };
+        };
+        self.asked = query.clone();
+        self.tries = 0;
+        Step::Ask(query)
+    }
+}
+
+/// Keys wanted in one message.
+pub(super) const WANTS_PER_QUERY: usize = 500;
+
+/// See the module's page.
+#[derive(Clone, Debug, Default)]
+pub(super) struct AntiEntropy {
+    next: u64,
+    open: BTreeMap<u64, (ReplicaId, Comparison)>, // ≤ OPEN_MAX
+}
+
+impl AntiEntropy {
+    /// Whether a comparison of this kind with this peer is under way.
+    pub(super) fn is_open(&self, peer: ReplicaId, at: At) -> bool {
+        self.open.values().any(|(other, comparison)| *other == peer && comparison.at == at)
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.open.len() < OPEN_MAX
+    }
+
+    pub(super) fn begin(&mut self, peer: ReplicaId, comparison: Comparison) -> u64 {
+        self.next += 1;
+        self.open.insert(self.next, (peer, comparison));
+        self.next
+    }
+
+    pub(super) fn get_mut(&mut self, session: u64, peer: ReplicaId, at: At) -> Option<&mut Comparison> {
+        let (of, comparison) = self.open.get_mut(&session)?;
+        (*of == peer && comparison.at == at).then_some(comparison)
+    }
+
+    pub(super) fn end(&mut self, session: u64) {
+        self.open.remove(&session);
+    }
+
+    /// Ends every comparison that `which` names.
+    pub(super) fn end_all(&mut self, which: impl Fn(ReplicaId, At) -> bool) {
+        self.open.retain(|_, (peer, comparison)| !which(*peer, comparison.at));
+    }
+
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.open.values().map(|(_, comparison)| comparison.resend).min()
+    }
+
+    /// Comparisons whose question is to be asked again; live ones that nobody answers are ended.
+    pub(super) fn take_due(
+        &mut self,
+        now: Instant,
+        patience: impl Fn(u32) -> std::time::Duration,
+    ) -> Vec<(u64, ReplicaId, At, Query)> {
+        self.open.retain(|_, (_, comparison)| comparison.resend > now || !comparison.is_given_up());
+        let mut due = Vec::new();
+        for (session, (peer, comparison)) in &mut self.open {
+            if comparison.resend <= now {
+                comparison.tries += 1;
+                comparison.resend = now + patience(comparison.tries);
+                due.push((*session, *peer, comparison.at, comparison.asked.clone()));
+            }
+        }
+        due
+    }
+}
+
+/// What a key's two holders lack of each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Difference {
+    pub(super) here: bool,
+    pub(super) there: bool,
+}
+
+impl Difference {
+    pub(super) fn between(mine: &CausalContext, theirs: &CausalContext) -> Self {
+        Self { here: !mine.includes(theirs), there: !theirs.includes(mine) }
+    }
+}

@@ -1,0 +1,189 @@
+//! Terms: the promises this replica has given, and the fencing reads it has under way
+//! (spec/safety.md §2).
+//!
+//! A fencing read asks a quorum to promise a term; each answers with what it holds of the group.
+//! What the answers differ in is written back under the term, and only then the owner hears.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::epoch::EpochId;
+use super::request::RequestId;
+use crate::bug::{Bug, Canary};
+use crate::causal::CausalContext;
+use crate::clock::Instant;
+use crate::id::ReplicaId;
+use crate::key::{Group, KeyName};
+use crate::types::Term;
+use crate::types::delta::State;
+
+/// Groups that one replica gives promises for.
+pub(super) const GROUPS_MAX: usize = 10_000;
+
+/// Promises: the lowest term that may still write, per group. They only rise.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Promises {
+    terms: BTreeMap<Group, Term>, // ≤ GROUPS_MAX
+}
+
+/// Whether a term stands below a promise.
+fn below(term: Term, promised: Term, canary: Canary) -> bool {
+    if canary.has(Bug::TermWithoutCoordinator) {
+        return term.number < promised.number;
+    }
+    term < promised
+}
+
+impl Promises {
+    pub(super) fn get(&self, group: &Group) -> Term {
+        self.terms.get(group).copied().unwrap_or_default()
+    }
+
+    /// Whether a write under `term` is refused, and by which promise.
+    pub(super) fn refuses(&self, group: &Group, term: Term, canary: Canary) -> Option<Term> {
+        let promised = self.get(group);
+        (below(term, promised, canary) && !canary.has(Bug::NoTermCheck)).then_some(promised)
+    }
+
+    /// Promises a term. Says whether that is new.
+    ///
+    /// # Errors
+    /// The promise that stands, if it is higher.
+    pub(super) fn promise(&mut self, group: &Group, term: Term, canary: Canary) -> Result<bool, Term> {
+        let promised = self.get(group);
+        if below(term, promised, canary) {
+            return Err(promised);
+        }
+        if !self.terms.contains_key(group) && self.terms.len() >= GROUPS_MAX {
+            return Err(promised);
+        }
+        let new = term > promised;
+        self.terms.insert(group.clone(), term.max(promised));
+        Ok(new)
+    }
+
+    /// Takes over what another replica has promised: the higher one of each.
+    pub(super) fn merge(&mut self, others: &[(Group, Term)]) -> Vec<(Group, Term)> {
+        let mut raised = Vec::new();
+        for (group, term) in others {
+            let room = self.terms.contains_key(group) || self.terms.len() < GROUPS_MAX;
+            if *term > self.get(group) && room {
+                self.terms.insert(group.clone(), *term);
+                raised.push((group.clone(), *term));
+            }
+        }
+        raised
+    }
+
+    pub(super) fn all(&self) -> Vec<(Group, Term)> {
+        self.terms.iter().map(|(group, term)| (group.clone(), *term)).collect()
+    }
+}
+
+/// A fencing read that waits for promises.
+#[derive(Clone, Debug)]
+pub(super) struct Fencing {
+    pub(super) group: Group,
+    pub(super) term: Term,
+    pub(super) epoch: EpochId,
+    pub(super) deadline: Instant,
+    pub(super) resend: Instant,
+    pub(super) tries: u32,
+    /// What the answers merged so far amount to.
+    pub(super) merged: BTreeMap<KeyName, State>, // ≤ keys of the group
+    /// What each that promised holds of the keys in which it differs from the asker's question.
+    pub(super) answers: BTreeMap<ReplicaId, BTreeMap<KeyName, CausalContext>>, // ≤ voters
+    /// What the question said that this replica holds.
+    pub(super) asked: BTreeMap<KeyName, CausalContext>,
+}
+
+impl Fencing {
+    pub(super) fn answered(&self) -> BTreeSet<ReplicaId> {
+        self.answers.keys().copied().collect()
+    }
+
+    /// Keys of which some that answered hold less than the answers amount to.
+    pub(super) fn differing(&self) -> Vec<KeyName> {
+        let nothing = CausalContext::new();
+        let lacks = |key: &KeyName, state: &State| {
+            self.answers.values().any(|answer| {
+                let held = answer.get(key).or_else(|| self.asked.get(key)).unwrap_or(&nothing);
+                !held.includes(state.context())
+            })
+        };
+        let keys = self.merged.iter().filter(|(key, state)| lacks(key, state));
+        keys.map(|(key, _)| key.clone()).collect()
+    }
+}
+
+/// Fencing reads under way.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Fencings {
+    open: BTreeMap<RequestId, Fencing>, // ≤ max_pending_requests, with reads and writes
+}
+
+impl Fencings {
+    pub(super) fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    pub(super) fn insert(&mut self, id: RequestId, fencing: Fencing) {
+        self.open.insert(id, fencing);
+    }
+
+    pub(super) fn get_mut(&mut self, id: RequestId) -> Option<&mut Fencing> {
+        self.open.get_mut(&id)
+    }
+
+    pub(super) fn remove(&mut self, id: RequestId) -> Option<Fencing> {
+        self.open.remove(&id)
+    }
+
+    /// Few at a time: one per group and node.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.open.values().map(|fencing| fencing.deadline.min(fencing.resend)).min()
+    }
+
+    pub(super) fn take_due(&mut self, now: Instant) -> Vec<(RequestId, Fencing)> {
+        let due = |fencing: &Fencing| fencing.deadline.min(fencing.resend) <= now;
+        let ids: Vec<_> = self.open.iter().filter(|(_, f)| due(f)).map(|(id, _)| *id).collect();
+        ids.into_iter().filter_map(|id| self.open.remove(&id).map(|f| (id, f))).collect()
+    }
+
+    pub(super) fn take_all(&mut self) -> Vec<(RequestId, Fencing)> {
+        std::mem::take(&mut self.open).into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONE: Canary = Canary::none();
+
+    const fn term(number: u64, owner: u64) -> Term {
+        Term { number, owner: ReplicaId::new(owner) }
+    }
+
+    #[test]
+    fn a_promise_refuses_what_is_below_it_and_never_falls() {
+        let mut promises = Promises::default();
+        let group = Group::new("shard-");
+        assert_eq!(promises.promise(&group, term(2, 1), NONE), Ok(true));
+        assert_eq!(promises.promise(&group, term(2, 1), NONE), Ok(false));
+        assert_eq!(promises.promise(&group, term(1, 9), NONE), Err(term(2, 1)));
+        assert_eq!(promises.refuses(&group, term(2, 0), NONE), Some(term(2, 1)));
+        assert_eq!(promises.refuses(&group, term(2, 1), NONE), None);
+        assert_eq!(promises.merge(&[(group.clone(), term(1, 1))]), vec![]);
+        assert_eq!(promises.merge(&[(group.clone(), term(3, 0))]).len(), 1);
+        assert_eq!(promises.get(&group), term(3, 0));
+    }
+
+    #[test]
+    fn the_number_of_groups_is_bounded() {
+        let mut promises = Promises::default();
+        for n in 0..GROUPS_MAX + 10 {
+            let _ = promises.promise(&Group::new(&n.to_string()), term(1, 1), NONE);
+        }
+        assert_eq!(promises.all().len(), GROUPS_MAX);
+    }
+}

@@ -1,0 +1,280 @@
+//! Taking a term, from the fencing read to the recovery write, and promising one to others.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::durability::After;
+use super::epoch::EpochId;
+use super::fence::Fencing;
+use super::port::{Class, Output};
+use super::quorum::Level;
+use super::reading::merge_into;
+use super::request::{Reply, RequestError, RequestId, Tally};
+use super::requests::Wanted;
+use super::wire::{Body, Entry, Held, Message, WireGuard};
+use super::write::{Purpose, Write};
+use super::{Out, Replicator};
+use crate::bug::Bug;
+use crate::causal::CausalContext;
+use crate::clock::Now;
+use crate::data::Value;
+use crate::durable::Record;
+use crate::id::ReplicaId;
+use crate::key::{Group, KeyName};
+use crate::types::Term;
+
+/// A plain majority: what a recovery write needs.
+const MAJORITY: Level = Level::Majority { additional: 0, min_cap: 0 };
+
+impl Replicator {
+    pub(super) fn fence(
+        &mut self,
+        now: Now,
+        id: RequestId,
+        group: Group,
+        term: Term,
+        within: Duration,
+        out: &mut Out,
+    ) -> Result<(), RequestError> {
+        let Wanted { epoch, within, .. } = self.wanted(MAJORITY, within)?;
+        let current = self.promises.get(&group);
+        if term <= current && self.promises.refuses(&group, term, self.canary).is_some() {
+            return Err(RequestError::Fenced { current, nowhere: true });
+        }
+        self.store.know_group(&group);
+        let fencing = Fencing {
+            group,
+            term,
+            epoch,
+            deadline: now.mono + within,
+            resend: now.mono,
+            tries: 0,
+            merged: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            asked: BTreeMap::new(),
+        };
+        self.begin_fence(now, id, fencing, out);
+        Ok(())
+    }
+
+    fn begin_fence(&mut self, now: Now, id: RequestId, mut fencing: Fencing, out: &mut Out) {
+        fencing.answers.clear();
+        fencing.tries = 0;
+        let here: Vec<_> = self
+            .store
+            .of_group(&fencing.group)
+            .map(|held| (held.key.clone(), held.state.snapshot()))
+            .collect();
+        for (key, state) in here {
+            fencing.asked.insert(key.clone(), state.context().clone());
+            fencing.merged.entry(key).and_modify(|m| drop(m.merge(&state))).or_insert(state);
+        }
+        if self.epochs.eligible() && self.epochs.is_voter() {
+            match self.promises.promise(&fencing.group, fencing.term, self.canary) {
+                Ok(_) => {
+                    fencing.answers.insert(self.me, fencing.asked.clone());
+                }
+                Err(current) => {
+                    let error = RequestError::Fenced { current, nowhere: false };
+                    return Self::reply(id, Err(error), out);
+                }
+            }
+        }
+        fencing.resend = now.mono + self.trips.patience(0);
+        if self.is_durable() {
+            let (group, term) = (fencing.group.clone(), fencing.term);
+            self.persist_records(vec![Record::Promise { group, term }], vec![], out);
+        }
+        self.ask_promises(id, &fencing, out);
+        self.fencings.insert(id, fencing);
+        self.check_fence(now, id, out);
+    }
+
+    fn ask_promises(&mut self, id: RequestId, fencing: &Fencing, out: &mut Out) {
+        let held: Vec<Held> =
+            fencing.asked.iter().map(|(key, context)| Held::new(key, context)).collect();
+        let voters = self.electors().voters.to_vec();
+        for to in voters {
+            if to == self.me || fencing.answers.contains_key(&to) {
+                continue;
+            }
+            let (group, term) = (fencing.group.clone(), fencing.term);
+            self.send(to, Body::Fence { request: id.0, group, term, held: held.clone() }, out);
+        }
+    }
+
+    /// A peer takes a term.
+    #[expect(clippy::too_many_arguments, reason = "a message's fields")]
+    pub(super) fn on_fence(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        same_epoch: bool,
+        request: u64,
+        group: &Group,
+        term: Term,
+        held: &[Held],
+        out: &mut Out,
+    ) {
+        let serves = self.epochs.eligible() && self.epochs.is_voter();
+        let answers = serves || (self.canary.has(Bug::FenceWhileSealed) && self.epochs.sealed());
+        if !same_epoch || !answers {
+            return; // it asks again, and has heard of the newer configuration by then
+        }
+        match self.promises.promise(group, term, self.canary) {
+            Ok(new) => {
+                self.store.know_group(group);
+                let Some(body) = self.promised(now, from, request, group, held, out) else { return };
+                if new && self.is_durable() {
+                    let message = Message { epoch: self.epochs.id(), body };
+                    let send = Output::Send { to: from, class: Class::Data, message };
+                    let record = Record::Promise { group: group.clone(), term };
+                    self.persist_records(vec![record], vec![After::Send(vec![send])], out);
+                } else {
+                    self.send(from, body, out);
+                }
+            }
+            Err(current) => self.send(from, Body::NotPromised { request, current }, out),
+        }
+    }
+
+    /// What is held of a group here, against what the asker holds.
+    fn promised(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        request: u64,
+        group: &Group,
+        held: &[Held],
+        out: &mut Out,
+    ) -> Option<Body> {
+        let mut theirs: BTreeMap<&KeyName, CausalContext> = BTreeMap::new();
+        for held in held {
+            let Ok(context) = held.context.decode() else {
+                self.undecodable(now, from, "a context", out);
+                return None;
+            };
+            theirs.insert(&held.key, context);
+        }
+        let nothing = CausalContext::new();
+        let (mut differing, mut entries) = (Vec::new(), Vec::new());
+        for mine in self.store.of_group(group) {
+            let asked = theirs.remove(&mine.key).unwrap_or_default();
+            if asked != *mine.state.context() {
+                differing.push(Held::new(&mine.key, mine.state.context()));
+                entries.extend(mine.repair(&asked));
+            }
+        }
+        let unknown = theirs.iter().filter(|(_, context)| !context.is_empty());
+        differing.extend(unknown.map(|(key, _)| Held::new(key, &nothing)));
+        Some(Body::Promised { request, counts: true, differing, entries })
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a message's fields")]
+    pub(super) fn on_promised(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        epoch: Option<EpochId>,
+        id: RequestId,
+        counts: bool,
+        differing: &[Held],
+        entries: &[Entry],
+        out: &mut Out,
+    ) {
+        for entry in entries {
+            self.take_entry(now, from, entry, out);
+        }
+        let Some(fencing) = self.fencings.get_mut(id) else { return };
+        if !counts || epoch != Some(fencing.epoch) {
+            return;
+        }
+        for entry in entries.iter().filter(|entry| fencing.group.contains(&entry.key)) {
+            let mut merged = fencing.merged.remove(&entry.key);
+            let fits = merge_into(&mut merged, entry);
+            if let Some(state) = merged {
+                fencing.merged.insert(entry.key.clone(), state);
+            }
+            if !fits {
+                return;
+            }
+        }
+        let mut answer = fencing.asked.clone();
+        for held in differing {
+            let Ok(context) = held.context.decode() else { return };
+            answer.insert(held.key.clone(), context);
+        }
+        fencing.answers.insert(from, answer);
+        self.check_fence(now, id, out);
+    }
+
+    pub(super) fn on_not_promised(&mut self, id: RequestId, current: Term, out: &mut Out) {
+        if self.fencings.remove(id).is_some() {
+            self.stats.fenced += 1;
+            let error = RequestError::Fenced { current, nowhere: false };
+            Self::reply(id, Err(error), out);
+        }
+    }
+
+    /// With a quorum's promises: the recovery write, then the reply.
+    fn check_fence(&mut self, now: Now, id: RequestId, out: &mut Out) {
+        let Some(fencing) = self.fencings.get_mut(id) else { return };
+        if !self.epochs.is_quorum(&fencing.answered()) {
+            return;
+        }
+        let Some(fencing) = self.fencings.remove(id) else { return };
+        let values = fencing.merged.iter().filter(|(_, state)| !state.is_bottom());
+        let values = values.map(|(key, state)| (key.clone(), Value::new(state.clone()))).collect();
+        let reply = Reply::Fenced { term: fencing.term, values };
+        let differing = fencing.differing();
+        let need = self.need(MAJORITY);
+        let (Ok(need), false) = (need, differing.is_empty() || self.canary.has(Bug::NoRecoveryWrite))
+        else {
+            return Self::reply(id, Ok(reply), out);
+        };
+        cov_mark::hit!(recovery_write);
+        let guard = WireGuard { group: fencing.group.clone(), term: Some(fencing.term) };
+        let mut entries: Vec<Entry> = Vec::new();
+        for key in &differing {
+            let Some(held) = self.store.get(key) else { continue };
+            let index = u32::try_from(entries.len()).unwrap_or(u32::MAX);
+            entries.push(Entry { index, guard: Some(guard.clone()), ..held.probe() });
+        }
+        let purpose = Purpose::Recovery(reply);
+        let (epoch, deadline) = (fencing.epoch, fencing.deadline);
+        let write = Write::new(purpose, MAJORITY, need, epoch, deadline, entries.len());
+        self.writes.insert(id, write);
+        let voters: BTreeSet<ReplicaId> = self.electors().voters.iter().copied().collect();
+        let peers = voters.into_iter().filter(|voter| *voter != self.me).collect();
+        self.push_to(now, Arc::from(entries), id, &peers, |_| None, out);
+        self.check_write(id, out);
+    }
+
+    pub(super) fn tick_fences(&mut self, now: Now, out: &mut Out) {
+        for (id, mut fencing) in self.fencings.take_due(now.mono) {
+            if fencing.deadline <= now.mono {
+                self.stats.timeouts += 1;
+                let answered = fencing.answered();
+                let needed = self.electors().voters.len() / 2 + 1;
+                let missing = self.electors().missing(&answered);
+                let tally = Tally { answered: answered.len(), needed, missing };
+                Self::reply(id, Err(RequestError::Timeout(tally)), out);
+                continue;
+            }
+            fencing.tries += 1;
+            fencing.resend = now.mono + self.trips.patience(fencing.tries);
+            self.ask_promises(id, &fencing, out);
+            self.fencings.insert(id, fencing);
+        }
+    }
+
+    /// Every fence under way counts anew, in the epoch installed now.
+    pub(super) fn restart_fences(&mut self, now: Now, out: &mut Out) {
+        for (id, mut fencing) in self.fencings.take_all() {
+            let Some(epoch) = self.epochs.id() else { continue };
+            fencing.epoch = epoch;
+            self.begin_fence(now, id, fencing, out);
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Long messages in pieces (known failure 17: state larger than a frame was discarded, for ever).
+//!
+//! A message that does not fit a frame is encoded and cut; its pieces may come in any order. What
+//! is incomplete is bounded in bytes over all peers and given up oldest first: whoever sent it
+//! sends it again.
+
+use std::collections::BTreeMap;
+
+use super::wire::{Body, Bytes, Message};
+use crate::clock::Instant;
+use crate::id::ReplicaId;
+
+/// Incomplete messages of one peer.
+const PER_PEER_MAX: usize = 8;
+
+/// See the module's page.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Parts {
+    next: u64,
+    open: BTreeMap<(ReplicaId, u64), Assembly>, // ≤ PER_PEER_MAX per peer, ≤ the budget in bytes
+    bytes: usize,
+    dropped: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Assembly {
+    total: usize,
+    pieces: BTreeMap<usize, Bytes>,
+    have: usize,
+    since: Instant,
+}
+
+impl Parts {
+    /// Cuts an encoded message into pieces of at most `frame` bytes.
+    pub(super) fn cut(&mut self, encoded: &[u8], frame: usize) -> Vec<Body> {
+        self.next += 1;
+        let transfer = self.next;
+        let total = u32::try_from(encoded.len()).expect("values are limited far below 4 GiB");
+        let piece = |(at, bytes): (usize, &[u8])| Body::Part {
+            transfer,
+            total,
+            offset: u32::try_from(at * frame).expect("an offset lies within the total"),
+            bytes: bytes.into(),
+        };
+        encoded.chunks(frame).enumerate().map(piece).collect()
+    }
+
+    pub(super) const fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Takes a piece in; the whole message when it was the last. `budget` bounds all that is
+    /// incomplete, in bytes.
+    pub(super) fn take(&mut self, now: Instant, from: ReplicaId, part: Piece, budget: usize) -> Option<Message> {
+        let Piece { transfer, total, offset, bytes } = part;
+        let fits = offset.checked_add(bytes.len()).is_some_and(|end| end <= total);
+        if !fits || bytes.is_empty() || total > budget {
+            self.dropped += 1;
+            return None;
+        }
+        let key = (from, transfer);
+        if !self.open.contains_key(&key) {
+            let peers = self.open.range((from, 0)..=(from, u64::MAX)).count();
+            if peers >= PER_PEER_MAX {
+                self.drop_oldest(Some(from));
+            }
+        }
+        let fresh = Assembly { total, pieces: BTreeMap::new(), have: 0, since: now };
+        let assembly = self.open.entry(key).or_insert(fresh);
+        if assembly.total != total {
+            self.drop(key);
+            return None;
+        }
+        if let std::collections::btree_map::Entry::Vacant(vacant) = assembly.pieces.entry(offset) {
+            assembly.have += bytes.len();
+            self.bytes += bytes.len();
+            vacant.insert(bytes);
+        }
+        if assembly.have >= assembly.total {
+            return self.complete(key);
+        }
+        while self.bytes > budget {
+            self.drop_oldest(None);
+        }
+        None
+    }
+
+    fn complete(&mut self, key: (ReplicaId, u64)) -> Option<Message> {
+        let assembly = self.open.remove(&key)?;
+        self.bytes -= assembly.have;
+        let mut whole = Vec::with_capacity(assembly.have);
+        for (offset, piece) in &assembly.pieces {
+            if *offset != whole.len() {
+                self.dropped += 1;
+                return None; // overlapping pieces: nonsense
+            }
+            whole.extend_from_slice(piece.as_slice());
+        }
+        let message = Message::decode(&whole).ok().filter(|m| !matches!(m.body, Body::Part { .. }));
+        self.dropped += u64::from(message.is_none());
+        message
+    }
+
+    fn drop_oldest(&mut self, of: Option<ReplicaId>) {
+        let candidates = self.open.iter().filter(|((peer, _), _)| of.is_none_or(|of| of == *peer));
+        if let Some(key) = candidates.min_by_key(|(key, a)| (a.since, **key)).map(|(key, _)| *key) {
+            self.drop(key);
+        }
+    }
+
+    fn drop(&mut self, key: (ReplicaId, u64)) {
+        if let Some(assembly) = self.open.remove(&key) {
+            self.bytes -= assembly.have;
+            self.dropped += 1;
+        }
+    }
+
+    /// Forgets what a peer began and will not end: it was removed.
+    pub(super) fn forget(&mut self, peer: ReplicaId) {
+        let keys: Vec<_> = self.open.range((peer, 0)..=(peer, u64::MAX)).map(|(key, _)| *key).collect();
+        for key in keys {
+            self.drop(key);
+        }
+    }
+}
+
+/// One piece as it came.
+#[derive(Clone, Debug)]
+pub(super) struct Piece {
+    pub(super) transfer: u64,
+    pub(super) total: usize,
+    pub(super) offset: usize,
+    pub(super) bytes: Bytes,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(body: Body) -> Piece {
+        let Body::Part { transfer, total, offset, bytes } = body else { panic!("a piece") };
+        Piece { transfer, total: total as usize, offset: offset as usize, bytes }
+    }
+
+    fn long() -> Message {
+        let keys = (0..100).map(|n| (format!("key-{n}").as_str().into(), n)).collect();
+        Message { epoch: None, body: Body::Used(keys) }
+    }
+
+    const PEER: ReplicaId = ReplicaId::new(7);
+
+    #[test]
+    fn pieces_in_any_order_and_twice_make_the_message() {
+        let mut parts = Parts::default();
+        let mut pieces = parts.cut(&long().encode(), 100);
+        pieces.reverse();
+        let last = pieces.pop().unwrap();
+        let mut whole = None;
+        for body in pieces.iter().chain(&pieces).cloned().chain([last]) {
+            whole = whole.or(parts.take(Instant::default(), PEER, piece(body), 1 << 20));
+        }
+        assert_eq!(whole, Some(long()));
+        assert_eq!((parts.bytes, parts.open.len()), (0, 0));
+    }
+
+    #[test]
+    fn what_never_ends_is_bounded_and_given_up_oldest_first() {
+        let mut parts = Parts::default();
+        for transfer in 0..100 {
+            let piece = Piece { transfer, total: 1_000, offset: 0, bytes: vec![0; 500].into() };
+            let at = Instant::from_nanos(transfer);
+            assert_eq!(parts.take(at, ReplicaId::new(transfer), piece, 4_000), None);
+            assert!(parts.bytes <= 4_000);
+        }
+        assert_eq!(parts.dropped, 92);
+        let false_total = Piece { transfer: 1, total: 1 << 30, offset: 0, bytes: vec![0].into() };
+        assert_eq!(parts.take(Instant::default(), PEER, false_total, 4_000), None);
+        assert_eq!(parts.dropped, 93);
+    }
+}

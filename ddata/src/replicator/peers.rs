@@ -1,0 +1,547 @@
+//! What peers say: pushes and their acknowledgements, pieces, and everything that is dispatched
+//! to reads, fences, comparisons and the configuration machine.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::anti_entropy::OPEN_MAX;
+use super::durability::After;
+use super::epoch::{EpochId, EpochInput};
+use super::parts::Piece;
+use super::port::{Alarm, Output};
+use super::push::guard_of;
+use super::request::RequestId;
+use super::store::{Taken, Unfit};
+use super::wire::{At, Body, Content, Entry, Message, Nack, Scope};
+use super::write::Purpose;
+use super::{Out, Replicator};
+use crate::bug::Bug;
+use crate::causal::CausalContext;
+use crate::clock::Now;
+use crate::encoded::DecodeError;
+use crate::id::ReplicaId;
+use crate::key::KeyName;
+use crate::types::delta::Merged;
+
+impl Replicator {
+    pub(super) fn message(&mut self, now: Now, from: ReplicaId, message: Message, out: &mut Out) {
+        if from == self.me || self.loading.is_some() {
+            return;
+        }
+        let Message { epoch, body } = message;
+        if epoch != self.epochs.id() {
+            self.drive(now, EpochInput::PeerEpoch { from, id: epoch }, out);
+        }
+        let same_epoch = epoch.is_some() && epoch == self.epochs.id();
+        if !self.admits(from, &body) {
+            self.stats.strangers += 1;
+            return;
+        }
+        match body {
+            Body::Epoch(message) => self.drive(now, EpochInput::Message { from, message }, out),
+            Body::Write { push, whole, entries } => {
+                self.on_write(now, from, same_epoch, push, whole, &entries, out);
+            }
+            Body::Ack { push, scope, counts, nacks } => {
+                self.on_ack(now, from, epoch, push, &scope, counts, nacks, out);
+            }
+            Body::Read { request, held } => {
+                self.on_read(from, same_epoch, request, &held, now, out);
+            }
+            Body::ReadAnswer { request, counts, context, entry } => {
+                let (id, context) = (RequestId(request), context.as_ref());
+                self.on_read_answer(now, from, epoch, id, counts, context, entry.as_ref(), out);
+            }
+            Body::Fence { request, group, term, held } => {
+                self.on_fence(now, from, same_epoch, request, &group, term, &held, out);
+            }
+            Body::Promised { request, counts, differing, entries } => {
+                let id = RequestId(request);
+                self.on_promised(now, from, epoch, id, counts, &differing, &entries, out);
+            }
+            Body::NotPromised { request, current } => {
+                self.on_not_promised(RequestId(request), current, out);
+            }
+            Body::Compare { session, at, query } => {
+                self.on_compare(now, from, session, at, &query, out);
+            }
+            Body::Compared { session, at, answer, promises } => {
+                self.on_compared(now, from, session, at, answer, &promises, out);
+            }
+            Body::Used(keys) => self.on_used(now, &keys),
+            Body::Part { transfer, total, offset, bytes } => {
+                let (total, offset) = (total as usize, offset as usize);
+                let piece = Piece { transfer, total, offset, bytes };
+                let budget = self.config.assembly_bytes_max;
+                if let Some(whole) = self.parts.take(now.mono, from, piece, budget) {
+                    self.message(now, from, whole, out);
+                }
+            }
+        }
+    }
+
+    /// Whether a message of this sender is heard. Data come from members of this or the former
+    /// configuration, or from whom membership knows; configurations from anybody, since a joiner
+    /// knows nobody yet; sealed and synced states are served to anybody who has been admitted.
+    fn admits(&self, from: ReplicaId, body: &Body) -> bool {
+        match body {
+            Body::Epoch(_) | Body::Compared { .. } | Body::Part { .. } => true,
+            Body::Compare { at, .. } if *at != At::Live => true,
+            _ => {
+                self.peers.contains(&from)
+                    || self.former.contains(&from)
+                    || (self.epochs.installed().is_none() && self.membership.is_empty())
+            }
+        }
+    }
+
+    pub(super) fn undecodable(&mut self, now: Now, from: ReplicaId, what: &str, out: &mut Out) {
+        self.stats.undecodable += 1;
+        let why = format!("{what} that does not decode");
+        self.alarm(now, Alarm::Undecodable { from, why }, out);
+    }
+
+    /// Merges an entry that nobody waits for. `false`: it was refused.
+    pub(super) fn take_entry(&mut self, now: Now, from: ReplicaId, entry: &Entry, out: &mut Out) -> bool {
+        !matches!(self.merge(now, from, entry, out), Err(_) | Ok(Taken::Lack(_)))
+    }
+
+    /// Merges an entry, tells subscribers, teaches the clock, counts.
+    fn merge(&mut self, now: Now, from: ReplicaId, entry: &Entry, out: &mut Out) -> Result<Taken, Nack> {
+        let before = self.before(&entry.key);
+        let taken = match self.store.take(entry, self.change(now), self.canary) {
+            Ok(taken) => taken,
+            Err(unfit) => return Err(self.unfit(now, from, entry, unfit, out)),
+        };
+        if let Taken::Merged { merged, latest, full } = &taken {
+            if let Some(latest) = latest
+                && let Err(impossible) = self.clock.observe(now.wall, *latest)
+            {
+                self.stats.impossible_clocks += 1;
+                self.alarm(now, Alarm::ImpossibleClock { from, ahead: impossible.ahead }, out);
+            }
+            if *merged == Merged::Changed {
+                if *full {
+                    self.stats.states_merged += 1;
+                } else {
+                    self.stats.deltas_merged += 1;
+                }
+                self.tell_later(now, &entry.key, before);
+                self.noted_change(now);
+            }
+        }
+        Ok(taken)
+    }
+
+    fn unfit(&mut self, now: Now, from: ReplicaId, entry: &Entry, unfit: Unfit, out: &mut Out) -> Nack {
+        match unfit {
+            Unfit::WrongType => {
+                self.stats.wrong_types += 1;
+                self.alarm(now, Alarm::WrongType { from, key: entry.key.clone() }, out);
+                Nack::WrongType
+            }
+            Unfit::Decode(error) => {
+                match &error {
+                    DecodeError::UnknownType(_) => self.stats.unknown_types += 1,
+                    _ => self.stats.undecodable += 1,
+                }
+                self.alarm(now, Alarm::Undecodable { from, why: error.to_string() }, out);
+                Nack::Undecodable
+            }
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a message's fields")]
+    fn on_write(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        same_epoch: bool,
+        push: u64,
+        whole: bool,
+        entries: &[Entry],
+        out: &mut Out,
+    ) {
+        if self.canary.has(Bug::SnapshotBeforeLastAck) {
+            self.before_last_ack = Some(self.store.live().clone());
+        }
+        let (mut nacks, mut stored, mut news) = (Vec::new(), Vec::new(), Vec::new());
+        for entry in entries {
+            match self.take_pushed(now, from, entry, out) {
+                Ok(merged) => {
+                    if self.config.is_durable(&entry.key) && self.persist_key(now, &entry.key, false) {
+                        stored.push((entry.index, entry.key.clone()));
+                    }
+                    if merged == Merged::Changed {
+                        news.push(entry.clone());
+                    }
+                }
+                Err(nack) => nacks.push((entry.index, nack)),
+            }
+        }
+        self.forward(now, from, news, out);
+        if push == 0 {
+            return;
+        }
+        let indices = || entries.iter().map(|entry| entry.index).collect();
+        let scope = if whole { Scope::All } else { Scope::Only(indices()) };
+        if stored.is_empty() {
+            let counts = same_epoch && self.epochs.eligible();
+            return self.send(from, Body::Ack { push, scope, counts, nacks }, out);
+        }
+        let keys: Vec<KeyName> = stored.iter().map(|(_, key)| key.clone()).collect();
+        let stored = stored.into_iter().map(|(index, _)| index).collect();
+        let after = After::Ack { to: from, push, scope, nacks, stored };
+        self.persist(vec![after], &keys, out);
+    }
+
+    fn take_pushed(&mut self, now: Now, from: ReplicaId, entry: &Entry, out: &mut Out) -> Result<Merged, Nack> {
+        if let Some(guard) = &entry.guard {
+            if let Some(term) = guard.term
+                && let Some(promised) = self.promises.refuses(&guard.group, term, self.canary)
+            {
+                self.stats.fenced += 1;
+                return Err(Nack::Fenced(promised));
+            }
+            if guard.group.contains(&entry.key) {
+                self.store.know_group(&guard.group);
+            }
+        }
+        match self.merge(now, from, entry, out)? {
+            Taken::Merged { merged, .. } => Ok(merged),
+            Taken::Lack(context) => {
+                self.stats.lacks += 1;
+                Err(Nack::Lack(super::wire::ContextBytes::new(&context)))
+            }
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a message's fields")]
+    fn on_ack(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        epoch: Option<EpochId>,
+        id: u64,
+        scope: &Scope,
+        counts: bool,
+        nacks: Vec<(u32, Nack)>,
+        out: &mut Out,
+    ) {
+        let Some(push) = self.pushes.get(id) else { return };
+        let (entries, waiting) = (push.entries.clone(), push.waiting.clone());
+        let refused: BTreeSet<u32> = nacks.iter().map(|(index, _)| *index).collect();
+        let lacking = nacks.iter().filter(|(_, nack)| matches!(nack, Nack::Lack(_)));
+        let lacking: BTreeSet<u32> = lacking.map(|(index, _)| *index).collect();
+        let acked = self.pushes.acked(id, from, scope, &refused, &lacking);
+        if let Some(sent) = acked.sent {
+            self.trips.note(now.mono - sent);
+        }
+        self.contacted.insert(from, now.mono);
+        let mut touched: BTreeSet<RequestId> = BTreeSet::new();
+        for (index, requests) in &acked.held {
+            for request in requests {
+                if counts {
+                    self.writes.held(*request, from, (id, *index), epoch, self.canary);
+                }
+                touched.insert(*request);
+            }
+        }
+        let mut repairs = Vec::new();
+        for (index, nack) in nacks {
+            let Some(entry) = entries.get(index as usize) else { continue };
+            let requests = waiting.get(&index).cloned().unwrap_or_default();
+            self.on_nack(from, index, nack, entry, &requests, &mut repairs);
+            touched.extend(requests);
+        }
+        self.send_repairs(from, id, repairs, out);
+        for key in &acked.settled {
+            self.store.settle(key);
+        }
+        for request in touched {
+            self.check_write(request, out);
+        }
+        self.check_flushes(out);
+    }
+
+    fn on_nack(
+        &mut self,
+        from: ReplicaId,
+        index: u32,
+        nack: Nack,
+        entry: &Entry,
+        requests: &[RequestId],
+        repairs: &mut Vec<Entry>,
+    ) {
+        match nack {
+            Nack::Lack(context) => {
+                let Ok(context) = context.decode() else { return };
+                repairs.extend(self.repair_for(entry, index, &context));
+            }
+            Nack::Fenced(by) => {
+                for request in requests {
+                    self.writes.fenced(*request, from, by);
+                }
+            }
+            Nack::StoreFailed => {
+                for request in requests {
+                    self.writes.store_failed(*request, from);
+                }
+            }
+            Nack::WrongType | Nack::Undecodable => {}
+        }
+    }
+
+    /// What brings a peer up to date with an entry's key, under the entry's guard; a question if
+    /// nothing is lacking any more.
+    fn repair_for(&mut self, entry: &Entry, index: u32, context: &CausalContext) -> Option<Entry> {
+        let held = self.store.get(&entry.key)?;
+        let repair = held.repair(context).unwrap_or_else(|| held.probe());
+        match repair.content {
+            Content::Full(_) => self.stats.repairs_full += 1,
+            Content::Delta(_) => self.stats.repairs += 1,
+            Content::Probe(_) => {}
+        }
+        Some(Entry { index, guard: entry.guard.clone(), ..repair })
+    }
+
+    /// Sends repairs of one push, at most a frame at a time.
+    pub(super) fn send_repairs(&mut self, to: ReplicaId, push: u64, repairs: Vec<Entry>, out: &mut Out) {
+        for entries in self.in_frames(repairs) {
+            self.send(to, Body::Write { push, whole: false, entries }, out);
+        }
+    }
+
+    /// Cuts entries into messages that fit a frame (but for single large ones) and hold at most
+    /// `max_delta_elements`.
+    pub(super) fn in_frames(&self, entries: Vec<Entry>) -> Vec<Vec<Entry>> {
+        let (bytes_max, count_max) = (self.config.frame_bytes_max, self.config.max_delta_elements);
+        let mut messages: Vec<Vec<Entry>> = Vec::new();
+        let mut bytes = 0;
+        for entry in entries {
+            bytes += entry.len();
+            match messages.last_mut() {
+                Some(last) if bytes + 128 <= bytes_max && last.len() < count_max => last.push(entry),
+                _ => {
+                    bytes = entry.len();
+                    messages.push(vec![entry]);
+                }
+            }
+        }
+        messages
+    }
+
+    /// Ends a request whose fate is decided.
+    pub(super) fn check_write(&mut self, id: RequestId, out: &mut Out) {
+        let electors = self.electors();
+        let Some(write) = self.writes.get(id) else { return };
+        let fate = if write.is_met(&electors) {
+            Ok(())
+        } else if let Some((current, nowhere)) = write.fenced(&electors) {
+            Err(super::request::RequestError::Fenced { current, nowhere })
+        } else if let Some(failed) = write.store_failed(&electors) {
+            Err(super::request::RequestError::StoreFailure { failed })
+        } else {
+            return;
+        };
+        let Some(write) = self.writes.remove(id) else { return };
+        for push in &write.pushes {
+            self.pushes.done_waiting(*push, id);
+        }
+        let (Purpose::Change(reply) | Purpose::ReadRepair(reply) | Purpose::Recovery(reply)) =
+            write.purpose;
+        Self::reply(id, fate.map(|()| reply), out);
+    }
+
+    /// Sends what this batch has changed to every replica.
+    pub(super) fn flush(&mut self, now: Now, out: &mut Out) {
+        if self.pushes.fresh_since().is_none() {
+            return;
+        }
+        let fresh = self.pushes.take_fresh();
+        if !self.epochs.is_member() {
+            return; // a joiner pushes nothing; anti-entropy spreads it once it is installed
+        }
+        let (mut entries, mut waiting) = (Vec::with_capacity(fresh.len()), BTreeMap::new());
+        for (key, fresh) in fresh {
+            let Some(held) = self.store.get(&key) else { continue };
+            let content = match fresh.delta {
+                Some(delta) if self.config.delta_enabled => Content::Delta(delta.encode().into()),
+                Some(_) => Content::Full(held.state.encode().into()),
+                None => held.probe().content,
+            };
+            let guard = guard_of(held.guard(), fresh.term);
+            waiting.insert(key.clone(), fresh.waiting);
+            entries.push(Entry { guard, ..held.entry(content) });
+        }
+        let everybody = self.push_targets();
+        for mut entries in self.in_frames(entries) {
+            let mut waits = BTreeMap::new();
+            for (index, entry) in (0_u32..).zip(&mut entries) {
+                entry.index = index;
+                if let Some(requests) = waiting.remove(&entry.key).filter(|r| !r.is_empty()) {
+                    waits.insert(index, requests);
+                }
+            }
+            self.open_push(now, Arc::from(entries), waits, &everybody, out);
+        }
+    }
+
+    fn open_push(
+        &mut self,
+        now: Now,
+        entries: Arc<[Entry]>,
+        waiting: BTreeMap<u32, Vec<RequestId>>,
+        peers: &BTreeSet<ReplicaId>,
+        out: &mut Out,
+    ) {
+        let requests: BTreeSet<RequestId> = waiting.values().flatten().copied().collect();
+        if peers.is_empty() {
+            for entry in entries.iter() {
+                self.store.settle(&entry.key);
+            }
+        } else {
+            let resend = now.mono + self.trips.patience(0);
+            let push = self.pushes.open(now.mono, resend, entries.clone(), waiting, peers);
+            for &to in peers {
+                let body = Body::Write { push, whole: true, entries: entries.to_vec() };
+                self.send(to, body, out);
+            }
+            for request in &requests {
+                if let Some(write) = self.writes.get_mut(*request) {
+                    write.pushes.insert(push);
+                }
+            }
+        }
+        for request in requests {
+            self.check_write(request, out);
+        }
+    }
+
+    /// Pushes questions on behalf of a request to some replicas; to those whose contexts are
+    /// known, what they lack right away.
+    pub(super) fn push_to(
+        &mut self,
+        now: Now,
+        probes: Arc<[Entry]>,
+        id: RequestId,
+        peers: &BTreeSet<ReplicaId>,
+        known: impl Fn(&ReplicaId) -> Option<CausalContext>,
+        out: &mut Out,
+    ) {
+        if peers.is_empty() || probes.is_empty() {
+            return;
+        }
+        let waiting = probes.iter().map(|entry| (entry.index, vec![id])).collect();
+        let resend = now.mono + self.trips.patience(0);
+        let push = self.pushes.open(now.mono, resend, probes.clone(), waiting, peers);
+        if let Some(write) = self.writes.get_mut(id) {
+            write.pushes.insert(push);
+        }
+        for &to in peers {
+            match known(&to) {
+                Some(context) => {
+                    let repairs = probes.iter();
+                    let repairs =
+                        repairs.filter_map(|entry| self.repair_for(entry, entry.index, &context));
+                    let repairs = repairs.collect();
+                    self.send_repairs(to, push, repairs, out);
+                }
+                None => {
+                    let body = Body::Write { push, whole: true, entries: probes.to_vec() };
+                    self.send(to, body, out);
+                }
+            }
+        }
+    }
+
+    /// Who gets a change at once: everybody or, in large clusters, the voters and a fanout of
+    /// `ln n + 6` (spec/membership.md, *Eager rounds*).
+    pub(super) fn push_targets(&mut self) -> BTreeSet<ReplicaId> {
+        if self.peers.len() <= self.config.direct_push_limit {
+            return self.peers.clone();
+        }
+        let mut targets = self.eager_targets();
+        targets.extend(self.electors().voters.iter().copied().filter(|voter| *voter != self.me));
+        targets
+    }
+
+    fn eager_targets(&mut self) -> BTreeSet<ReplicaId> {
+        use rand::seq::IteratorRandom;
+        let count = f64::from(u32::try_from(self.peers.len()).unwrap_or(u32::MAX));
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "ln n is small")]
+        let fanout = count.ln().ceil() as usize + 6;
+        self.peers.iter().copied().sample(&mut self.rng, fanout).into_iter().collect()
+    }
+
+    /// In large clusters, hands on what was new.
+    fn forward(&mut self, _now: Now, from: ReplicaId, news: Vec<Entry>, out: &mut Out) {
+        if news.is_empty() || self.peers.len() <= self.config.direct_push_limit {
+            return;
+        }
+        if !self.epochs.is_member() {
+            return;
+        }
+        let targets = self.eager_targets();
+        for to in targets.into_iter().filter(|to| *to != from) {
+            let entries = news.iter().cloned().map(unguarded).collect();
+            self.send(to, Body::Write { push: 0, whole: true, entries }, out);
+        }
+    }
+
+    pub(super) fn check_flushes(&mut self, out: &mut Out) {
+        if self.flushes.is_empty() {
+            return;
+        }
+        let pushes = &self.pushes;
+        let mut done = Vec::new();
+        self.flushes.retain(|id, (open, _)| {
+            open.retain(|push| pushes.is_open(*push));
+            if open.is_empty() {
+                done.push(*id);
+            }
+            !open.is_empty()
+        });
+        for id in done {
+            Self::reply(id, Ok(super::request::Reply::Flushed), out);
+        }
+    }
+
+    pub(super) fn link_up(&mut self, now: Now, peer: ReplicaId, out: &mut Out) {
+        for (push, indices) in self.pushes.unacked_by(peer) {
+            self.resend(push, peer, &indices, out);
+        }
+        if self.peers.contains(&peer) && self.anti_entropy_room() < OPEN_MAX {
+            self.compare_with(now, peer, At::Live, out);
+        }
+    }
+
+    /// Sends again what a peer has not acknowledged of a push.
+    pub(super) fn resend(&mut self, id: u64, to: ReplicaId, indices: &[u32], out: &mut Out) {
+        let Some(push) = self.pushes.get(id) else { return };
+        let all = push.entries.clone();
+        if indices.len() == all.len() {
+            let body = Body::Write { push: id, whole: true, entries: all.to_vec() };
+            return self.send(to, body, out);
+        }
+        let some = indices.iter().filter_map(|index| all.get(*index as usize)).cloned().collect();
+        self.send_repairs(to, id, some, out);
+    }
+
+    pub(super) fn here(&mut self, id: RequestId, out: &mut Out) {
+        if let Some(write) = self.writes.get_mut(id) {
+            write.here = true;
+        }
+        self.check_write(id, out);
+    }
+
+    pub(super) fn send_order(&mut self, output: Output, out: &mut Out) {
+        self.emit(output, out);
+    }
+}
+
+/// What merely spreads is refused by nobody for its term.
+fn unguarded(entry: Entry) -> Entry {
+    let guard = entry.guard.map(|guard| super::wire::WireGuard { term: None, ..guard });
+    Entry { guard, ..entry }
+}

@@ -1,0 +1,171 @@
+//! The Replicator's surroundings: what it is told and what it orders.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::epoch::{Change, Consenting, Epoch, EpochId, Outcome, Remaining};
+use super::request::{Notice, Reply, Request, RequestError, RequestId, SubscriptionId};
+use super::wire::Message;
+use crate::durable::{Record, StoreError};
+use crate::id::ReplicaId;
+
+/// A node that membership knows, as far as the Replicator cares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its incarnation.
+    pub id: ReplicaId,
+    /// It has announced its stop: `All` leaves it out.
+    pub stopping: bool,
+    /// Somebody finds it unreachable: gossip prefers others.
+    pub reachable: bool,
+}
+
+/// A fact for the Replicator.
+#[derive(Debug)]
+pub enum Input {
+    /// A deadline may have passed.
+    Tick,
+    /// A user asks.
+    Request {
+        /// Names the request.
+        id: RequestId,
+        /// What is asked.
+        request: Request,
+    },
+    /// A peer says.
+    Message {
+        /// The sending incarnation, as the transport knows it.
+        from: ReplicaId,
+        /// What it says.
+        message: Message,
+    },
+    /// The link to a peer is new: what was under way may be lost.
+    LinkUp(ReplicaId),
+    /// The nodes that membership knows now, joining ones included; this node may be among them.
+    Members(Vec<Peer>),
+    /// Membership (or an operator) wants this change of the configuration.
+    Propose(Change),
+    /// The lease machine's answer.
+    Consent {
+        /// As asked.
+        query: u64,
+        /// Leases that still run.
+        remaining: Vec<Remaining>,
+    },
+    /// The first configuration of the cluster.
+    Found(Arc<Epoch>),
+    /// The durable records of a former life, or none. Only awaited with durable keys.
+    Loaded(Vec<Record>),
+    /// What was to be persisted is safe, or is not.
+    Persisted {
+        /// As ordered.
+        id: u64,
+        /// What the store said.
+        result: Result<(), StoreError>,
+    },
+}
+
+/// Which lane a message takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// Few and urgent: configurations.
+    Control,
+    /// Changes, acknowledgements, reads.
+    Data,
+    /// Pieces of large messages, repairs in bulk.
+    Bulk,
+}
+
+/// Something that an operator should see. At most one of a kind in a minute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Alarm {
+    /// This node's peer stamps its writes with a clock that is far ahead.
+    ImpossibleClock {
+        /// Who brought the stamp; not always who made it.
+        from: ReplicaId,
+        /// How far it is ahead of this node's clock.
+        ahead: Duration,
+    },
+    /// A value has grown large: every full repair sends all of it.
+    LargeValue {
+        /// The key.
+        key: crate::key::KeyName,
+        /// About how large, in bytes.
+        bytes: usize,
+    },
+    /// A peer sent what does not decode, or data of a type that is unknown here.
+    Undecodable {
+        /// The peer.
+        from: ReplicaId,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A key holds another kind of data here than at a peer: two programs use one key.
+    WrongType {
+        /// The peer.
+        from: ReplicaId,
+        /// The key.
+        key: crate::key::KeyName,
+    },
+    /// The durable store failed; what was not written is not acknowledged.
+    Store(StoreError),
+}
+
+/// An order of the Replicator.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Output {
+    /// Send to a peer, in order within a class.
+    Send {
+        /// The receiver.
+        to: ReplicaId,
+        /// The lane.
+        class: Class,
+        /// The message.
+        message: Message,
+    },
+    /// The answer to a request.
+    Reply {
+        /// Whose.
+        id: RequestId,
+        /// What became of it.
+        reply: Result<Reply, RequestError>,
+    },
+    /// A notice to a subscriber.
+    Notify {
+        /// Which subscription.
+        subscription: SubscriptionId,
+        /// What it is told.
+        notice: Notice,
+    },
+    /// Write these to the durable store, after all that was ordered before, and say when it is
+    /// safe.
+    Persist {
+        /// To be named in [`Input::Persisted`].
+        id: u64,
+        /// What to write.
+        records: Vec<Record>,
+    },
+    /// Ask the lease machine.
+    AskConsent {
+        /// Names the question.
+        query: u64,
+        /// Members that are to go.
+        removed: Vec<ReplicaId>,
+        /// What the answer is for.
+        why: Consenting,
+    },
+    /// A configuration is installed.
+    Installed(Arc<Epoch>),
+    /// This replica is synced for it and counts from now on.
+    Synced(EpochId),
+    /// What became of a proposal.
+    Outcome(Outcome),
+    /// This incarnation was removed: it acknowledges nothing any more. Stop the node.
+    Excluded(EpochId),
+    /// Begin no further message until a configuration with this node is installed.
+    StopServing,
+    /// For an operator.
+    Alarm(Alarm),
+}

@@ -1,0 +1,293 @@
+//! Pushes: every change goes to every replica at once, is resent until it is acknowledged, and is
+//! left to anti-entropy when nobody waits for it any more.
+//!
+//! The updates of one batch are joined per key and cut into messages once, for all peers. An
+//! acknowledgement says "my context contains these dots"; who lacks what a delta builds on gets
+//! a repair at once. Knows no consistency level: [`super::write`] does.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::request::RequestId;
+use super::wire::{Entry, Scope, WireGuard};
+use crate::clock::Instant;
+use crate::id::ReplicaId;
+use crate::key::KeyName;
+use crate::types::Term;
+use crate::types::delta::Delta;
+
+/// Pushes that nobody waits for; the oldest are left to anti-entropy.
+const IDLE_MAX: usize = 4_096;
+
+/// Resends of a push that nobody waits for.
+const IDLE_TRIES: u32 = 3;
+
+/// What one batch has changed of a key.
+#[derive(Clone, Debug)]
+pub(super) struct Fresh {
+    /// `None`: nothing changed here, but somebody waits for others to hold it.
+    pub(super) delta: Option<Delta>,
+    pub(super) term: Option<Term>,
+    pub(super) waiting: Vec<RequestId>,
+}
+
+/// What a peer has not acknowledged of a push.
+#[derive(Clone, Debug, PartialEq)]
+enum Missing {
+    All,
+    Some(BTreeSet<u32>),
+}
+
+/// Changes on their way.
+#[derive(Clone, Debug)]
+pub(super) struct Push {
+    pub(super) entries: Arc<[Entry]>,
+    pub(super) waiting: BTreeMap<u32, Vec<RequestId>>,
+    missing: BTreeMap<ReplicaId, Missing>,
+    sent: Instant,
+    resend: Instant,
+    tries: u32,
+    kept: bool, // somebody flushes: not left to anti-entropy
+}
+
+/// What came of an acknowledgement.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Acked {
+    /// Entries now held there, with who waits for them.
+    pub(super) held: Vec<(u32, Vec<RequestId>)>,
+    /// Every replica holds everything: these keys may enter the sums.
+    pub(super) settled: Vec<KeyName>,
+    /// When the push was first sent, if this is the answer to its first sending.
+    pub(super) sent: Option<Instant>,
+}
+
+/// See the module's page.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pushes {
+    next: u64,
+    fresh: BTreeMap<KeyName, Fresh>, // ≤ keys changed in one batch
+    fresh_since: Option<Instant>,
+    open: BTreeMap<u64, Push>, // ≤ IDLE_MAX + pending requests
+    resends: BTreeSet<(Instant, u64)>,
+}
+
+impl Pushes {
+    /// Gathers a change of this batch.
+    pub(super) fn add(
+        &mut self,
+        now: Instant,
+        key: &KeyName,
+        delta: Option<&Delta>,
+        guard: Option<Term>,
+        waiting: Option<RequestId>,
+    ) {
+        self.fresh_since.get_or_insert(now);
+        let none = Fresh { delta: None, term: None, waiting: Vec::new() };
+        let fresh = self.fresh.entry(key.clone()).or_insert(none);
+        match (&mut fresh.delta, delta) {
+            (Some(joined), Some(delta)) => joined.join(delta),
+            (empty @ None, Some(delta)) => *empty = Some(delta.clone()),
+            (_, None) => {}
+        }
+        fresh.term = fresh.term.max(guard);
+        fresh.waiting.extend(waiting);
+    }
+
+    /// Since when changes wait for the end of their batch.
+    pub(super) const fn fresh_since(&self) -> Option<Instant> {
+        self.fresh_since
+    }
+
+    pub(super) fn take_fresh(&mut self) -> BTreeMap<KeyName, Fresh> {
+        self.fresh_since = None;
+        std::mem::take(&mut self.fresh)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Opens a push to `peers`; its number.
+    pub(super) fn open(
+        &mut self,
+        now: Instant,
+        resend: Instant,
+        entries: Arc<[Entry]>,
+        waiting: BTreeMap<u32, Vec<RequestId>>,
+        peers: &BTreeSet<ReplicaId>,
+    ) -> u64 {
+        self.next += 1;
+        let missing = peers.iter().map(|&peer| (peer, Missing::All)).collect();
+        let (tries, kept) = (0, false);
+        let push = Push { entries, waiting, missing, sent: now, resend, tries, kept };
+        self.open.insert(self.next, push);
+        self.resends.insert((resend, self.next));
+        self.shed();
+        self.next
+    }
+
+    /// Leaves the oldest pushes that nobody waits for to anti-entropy.
+    fn shed(&mut self) {
+        if self.open.len() <= IDLE_MAX {
+            return;
+        }
+        let idle = |push: &Push| push.waiting.is_empty() && !push.kept;
+        let oldest = self.open.iter().find(|(_, push)| idle(push)).map(|(id, _)| *id);
+        if let Some(id) = oldest {
+            self.drop(id);
+        }
+    }
+
+    fn drop(&mut self, id: u64) {
+        if let Some(push) = self.open.remove(&id) {
+            self.resends.remove(&(push.resend, id));
+        }
+    }
+
+    pub(super) fn get(&self, id: u64) -> Option<&Push> {
+        self.open.get(&id)
+    }
+
+    /// Takes an acknowledgement: everything in `scope` but `refused` is held by `from`, `lacking`
+    /// of the refused still have to be.
+    pub(super) fn acked(
+        &mut self,
+        id: u64,
+        from: ReplicaId,
+        scope: &Scope,
+        refused: &BTreeSet<u32>,
+        lacking: &BTreeSet<u32>,
+    ) -> Acked {
+        let Some(push) = self.open.get_mut(&id) else { return Acked::default() };
+        let all = 0..u32::try_from(push.entries.len()).unwrap_or(u32::MAX);
+        let looked: BTreeSet<u32> = match scope {
+            Scope::All => all.clone().collect(),
+            Scope::Only(some) => some.iter().copied().filter(|i| all.contains(i)).collect(),
+        };
+        let waits = |i: &u32| (*i, push.waiting.get(i).cloned().unwrap_or_default());
+        let held = looked.iter().filter(|i| !refused.contains(i)).map(waits).collect();
+        let sent = (push.tries == 0 && *scope == Scope::All).then_some(push.sent);
+        let mut settled = Vec::new();
+        if let Some(missing) = push.missing.get_mut(&from) {
+            let mut left = match missing {
+                Missing::All => all.collect(),
+                Missing::Some(some) => std::mem::take(some),
+            };
+            left.retain(|i| !looked.contains(i) || lacking.contains(i));
+            if left.is_empty() {
+                push.missing.remove(&from);
+            } else {
+                *missing = Missing::Some(left);
+            }
+            if push.missing.is_empty() {
+                settled = push.entries.iter().map(|entry| entry.key.clone()).collect();
+                self.drop(id);
+            }
+        }
+        Acked { held, settled, sent }
+    }
+
+    /// A request needs no more answers.
+    pub(super) fn done_waiting(&mut self, id: u64, request: RequestId) {
+        if let Some(push) = self.open.get_mut(&id) {
+            for waiting in push.waiting.values_mut() {
+                waiting.retain(|other| *other != request);
+            }
+            push.waiting.retain(|_, waiting| !waiting.is_empty());
+        }
+    }
+
+    /// The next resend.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.resends.first().map(|(at, _)| *at)
+    }
+
+    /// Pushes whose time has come, each with who has not acknowledged what. Those that nobody
+    /// waits for and that were resent often enough are dropped.
+    pub(super) fn take_due(
+        &mut self,
+        now: Instant,
+        patience: impl Fn(u32) -> std::time::Duration,
+    ) -> Vec<(u64, BTreeMap<ReplicaId, Vec<u32>>)> {
+        let mut due = Vec::new();
+        while let Some(&(at, id)) = self.resends.first() {
+            if at > now {
+                break;
+            }
+            self.resends.remove(&(at, id));
+            let Some(push) = self.open.get_mut(&id) else { continue };
+            if push.waiting.is_empty() && !push.kept && push.tries >= IDLE_TRIES {
+                self.open.remove(&id);
+                continue;
+            }
+            push.tries += 1;
+            push.resend = now + patience(push.tries);
+            self.resends.insert((push.resend, id));
+            due.push((id, push.unacked()));
+        }
+        due
+    }
+
+    /// Everything that a peer has not acknowledged.
+    pub(super) fn unacked_by(&self, peer: ReplicaId) -> Vec<(u64, Vec<u32>)> {
+        let of = |(id, push): (&u64, &Push)| {
+            push.unacked().remove(&peer).map(|entries| (*id, entries))
+        };
+        self.open.iter().filter_map(of).collect()
+    }
+
+    /// Everything that somebody waits for goes to all of `peers` again: an epoch was installed
+    /// and counting starts anew.
+    pub(super) fn restart(&mut self, now: Instant, peers: &BTreeSet<ReplicaId>) {
+        for (id, push) in self.open.iter_mut().filter(|(_, push)| !push.waiting.is_empty()) {
+            self.resends.remove(&(push.resend, *id));
+            push.missing = peers.iter().map(|&peer| (peer, Missing::All)).collect();
+            push.resend = now;
+            push.tries = 1;
+            self.resends.insert((now, *id));
+        }
+    }
+
+    /// Forgets a peer that was removed; keys that only it had not acknowledged are settled.
+    pub(super) fn forget(&mut self, peer: ReplicaId) -> Vec<KeyName> {
+        let ids: Vec<u64> = self.open.keys().copied().collect();
+        let mut settled = Vec::new();
+        for id in ids {
+            let Some(push) = self.open.get_mut(&id) else { continue };
+            if push.missing.remove(&peer).is_some() && push.missing.is_empty() && push.waiting.is_empty() {
+                settled.extend(push.entries.iter().map(|entry| entry.key.clone()));
+                self.drop(id);
+            }
+        }
+        settled
+    }
+
+    /// The pushes that are open now, kept until they are delivered: for a flush.
+    pub(super) fn keep_all(&mut self) -> BTreeSet<u64> {
+        for push in self.open.values_mut() {
+            push.kept = true;
+        }
+        self.open.keys().copied().collect()
+    }
+
+    /// Whether a push is still open.
+    pub(super) fn is_open(&self, id: u64) -> bool {
+        self.open.contains_key(&id)
+    }
+}
+
+impl Push {
+    fn unacked(&self) -> BTreeMap<ReplicaId, Vec<u32>> {
+        let all = || (0..u32::try_from(self.entries.len()).unwrap_or(u32::MAX)).collect();
+        let of = |missing: &Missing| match missing {
+            Missing::All => all(),
+            Missing::Some(some) => some.iter().copied().collect(),
+        };
+        self.missing.iter().map(|(peer, missing)| (*peer, of(missing))).collect()
+    }
+}
+
+/// The guard of an entry that a push carries.
+pub(super) fn guard_of(group: Option<WireGuard>, term: Option<Term>) -> Option<WireGuard> {
+    group.map(|guard| WireGuard { term, ..guard })
+}

@@ -1,0 +1,117 @@
+//! Majority reads: ask, merge, write back what differed, then reply (I2).
+//!
+//! A read gathers its answers in a snapshot of its own, so that what it returns is exactly what a
+//! majority holds in the end, whatever else arrives meanwhile. The write-back is a
+//! [`super::write`] request with the replicas that hold everything already counted.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::epoch::EpochId;
+use super::quorum::Need;
+use super::request::RequestId;
+use super::write::Electors;
+use crate::causal::CausalContext;
+use crate::clock::Instant;
+use crate::id::ReplicaId;
+use crate::key::KeyName;
+use crate::types::delta::State;
+use crate::types::shape::Shape;
+
+/// A read that waits for answers.
+#[derive(Clone, Debug)]
+pub(super) struct Read {
+    pub(super) key: KeyName,
+    pub(super) shape: Option<Shape>,
+    pub(super) need: Need,
+    pub(super) level: super::quorum::Level,
+    pub(super) epoch: EpochId,
+    pub(super) deadline: Instant,
+    pub(super) resend: Instant,
+    pub(super) tries: u32,
+    pub(super) sent: Instant,
+    /// What the answers merged so far amount to; `None`: nobody has anything.
+    pub(super) merged: Option<State>,
+    /// What this replica held when the read began.
+    pub(super) own: CausalContext,
+    /// What each replica that counts vouches for.
+    pub(super) answers: BTreeMap<ReplicaId, CausalContext>, // ≤ members
+}
+
+impl Read {
+    pub(super) fn answered(&self) -> BTreeSet<ReplicaId> {
+        self.answers.keys().copied().collect()
+    }
+
+    pub(super) fn is_met(&self, electors: &Electors<'_>) -> bool {
+        self.need.is_met(electors.count(self.answers.keys()))
+    }
+
+    /// Those that hold all of what the answers amount to.
+    pub(super) fn holders(&self) -> BTreeSet<ReplicaId> {
+        let Some(merged) = &self.merged else { return self.answered() };
+        let holds = |(id, context): (&ReplicaId, &CausalContext)| {
+            context.includes(merged.context()).then_some(*id)
+        };
+        self.answers.iter().filter_map(holds).collect()
+    }
+
+    /// Whether all answers that count are the same.
+    pub(super) fn is_unanimous(&self) -> bool {
+        self.holders().len() == self.answers.len()
+    }
+}
+
+/// Reads that wait.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reads {
+    open: BTreeMap<RequestId, Read>, // ≤ max_pending_requests, with writes and fences
+    timers: BTreeSet<(Instant, RequestId)>,
+}
+
+impl Reads {
+    pub(super) fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    fn timer(read: &Read) -> Instant {
+        read.deadline.min(read.resend)
+    }
+
+    pub(super) fn insert(&mut self, id: RequestId, read: Read) {
+        self.timers.insert((Self::timer(&read), id));
+        self.open.insert(id, read);
+    }
+
+    pub(super) fn get_mut(&mut self, id: RequestId) -> Option<&mut Read> {
+        self.open.get_mut(&id)
+    }
+
+    pub(super) fn remove(&mut self, id: RequestId) -> Option<Read> {
+        let read = self.open.remove(&id)?;
+        self.timers.remove(&(Self::timer(&read), id));
+        Some(read)
+    }
+
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// Takes out every read whose time has come, to be put back or answered.
+    pub(super) fn take_due(&mut self, now: Instant) -> Vec<(RequestId, Read)> {
+        let mut due = Vec::new();
+        while let Some(&(at, id)) = self.timers.first() {
+            if at > now {
+                break;
+            }
+            self.timers.remove(&(at, id));
+            due.extend(self.open.remove(&id).map(|read| (id, read)));
+        }
+        due
+    }
+
+    /// Takes out every read, to be begun anew in another epoch.
+    pub(super) fn take_all(&mut self) -> Vec<(RequestId, Read)> {
+        self.timers.clear();
+        std::mem::take(&mut self.open).into_iter().collect()
+    }
+}

@@ -1,0 +1,286 @@
+//! Reads, from the first question to the reply.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::epoch::EpochId;
+use super::quorum::Level;
+use super::read::Read;
+use super::request::{ReadConsistency, Reply, RequestError, RequestId, Tally};
+use super::requests::Wanted;
+use super::wire::{Body, ContextBytes, Entry, Held};
+use super::write::{Purpose, Write};
+use super::{Out, Replicator};
+use crate::bug::Bug;
+use crate::causal::CausalContext;
+use crate::clock::{Instant, Now};
+use crate::data::Value;
+use crate::id::ReplicaId;
+use crate::key::KeyName;
+use crate::types::delta::{Delta, State};
+use crate::types::shape::Shape;
+
+/// Voters above which a read first asks only as many as it needs.
+const ASK_ALL_UP_TO: usize = 50;
+
+impl Replicator {
+    pub(super) fn get(
+        &mut self,
+        now: Now,
+        id: RequestId,
+        key: KeyName,
+        shape: Option<Shape>,
+        consistency: ReadConsistency,
+        out: &mut Out,
+    ) -> Result<(), RequestError> {
+        if let Some(expected) = &shape {
+            self.check_shape(&key, expected)?;
+        }
+        self.store.touch(&key, now.mono);
+        let Some((level, within)) = consistency.level() else {
+            Self::reply(id, Ok(Reply::Got(self.value(&key))), out);
+            return Ok(());
+        };
+        let Wanted { level, need, epoch, within } = self.wanted(level, within)?;
+        let read = Read {
+            key,
+            shape,
+            need,
+            level,
+            epoch,
+            deadline: now.mono + within,
+            resend: now.mono,
+            tries: 0,
+            sent: now.mono,
+            merged: None,
+            own: CausalContext::new(),
+            answers: BTreeMap::new(),
+        };
+        self.begin_read(now, id, read, out);
+        Ok(())
+    }
+
+    /// What this replica vouches for of a key: for a durable one, only what is on disk.
+    fn vouched(&self, key: &KeyName) -> CausalContext {
+        match self.store.get(key) {
+            Some(held) if self.config.is_durable(key) && self.config.write_behind_interval.is_none() => {
+                held.synced.clone()
+            }
+            Some(held) => held.state.context().clone(),
+            None => CausalContext::new(),
+        }
+    }
+
+    /// Begins a read, or begins it anew in another epoch.
+    fn begin_read(&mut self, now: Now, id: RequestId, mut read: Read, out: &mut Out) {
+        read.answers.clear();
+        read.own = self.store.context(&read.key);
+        let held = self.store.get(&read.key).map(|held| held.state.snapshot());
+        match (&mut read.merged, held) {
+            (Some(merged), Some(held)) => {
+                merged.merge(&held);
+            }
+            (merged @ None, held) => *merged = held,
+            (Some(_), None) => {}
+        }
+        if self.epochs.eligible() {
+            read.answers.insert(self.me, self.vouched(&read.key));
+        }
+        read.tries = 0;
+        read.sent = now.mono;
+        read.resend = now.mono + self.trips.patience(0);
+        self.ask(id, &read, out);
+        if read.is_met(&self.electors()) {
+            self.finish_read(now, id, read, out);
+        } else {
+            self.reads.insert(id, read);
+        }
+    }
+
+    /// Sends the question to those that have not answered.
+    fn ask(&mut self, id: RequestId, read: &Read, out: &mut Out) {
+        let mut asked: Vec<ReplicaId> = match read.level {
+            Level::Majority { .. } => self.electors().voters.to_vec(),
+            Level::Count(_) | Level::All => self.electorate.iter().copied().collect(),
+        };
+        asked.retain(|id| *id != self.me && !read.answers.contains_key(id));
+        if read.tries == 0 && asked.len() > ASK_ALL_UP_TO {
+            use rand::seq::SliceRandom;
+            asked.shuffle(&mut self.rng);
+            asked.truncate(read.need.answers());
+        }
+        for to in asked {
+            let held = Held::new(&read.key, &read.own);
+            self.send(to, Body::Read { request: id.0, held }, out);
+        }
+    }
+
+    /// A peer reads.
+    pub(super) fn on_read(
+        &mut self,
+        from: ReplicaId,
+        same_epoch: bool,
+        request: u64,
+        held: &Held,
+        now: Now,
+        out: &mut Out,
+    ) {
+        let Ok(theirs) = held.context.decode() else { return self.undecodable(now, from, "a context", out) };
+        self.store.touch(&held.key, now.mono);
+        let vouched = self.vouched(&held.key);
+        let entry = self.store.get(&held.key).and_then(|mine| mine.repair(&theirs));
+        let context = (vouched != theirs).then(|| ContextBytes::new(&vouched));
+        let counts = same_epoch && self.epochs.eligible();
+        self.send(from, Body::ReadAnswer { request, counts, context, entry }, out);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "an answer's fields")]
+    pub(super) fn on_read_answer(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        epoch: Option<EpochId>,
+        id: RequestId,
+        counts: bool,
+        context: Option<&ContextBytes>,
+        entry: Option<&Entry>,
+        out: &mut Out,
+    ) {
+        let decoded = context.map(ContextBytes::decode).transpose();
+        let Ok(context) = decoded else { return self.undecodable(now, from, "a context", out) };
+        if let Some(entry) = entry {
+            self.take_entry(now, from, entry, out);
+        }
+        let Some(read) = self.reads.get_mut(id) else { return };
+        if let Some(entry) = entry.filter(|entry| entry.key == read.key)
+            && !merge_into(&mut read.merged, entry)
+        {
+            return;
+        }
+        if counts && epoch == Some(read.epoch) {
+            let vouched = context.unwrap_or_else(|| read.own.clone());
+            read.answers.insert(from, vouched);
+        }
+        if read.tries == 0 {
+            let took = now.mono - read.sent;
+            self.trips.note(took);
+        }
+        self.check_read(now, id, out);
+    }
+
+    fn check_read(&mut self, now: Now, id: RequestId, out: &mut Out) {
+        let Some(read) = self.reads.remove(id) else { return };
+        if read.is_met(&self.electors()) {
+            self.finish_read(now, id, read, out);
+        } else {
+            self.reads.insert(id, read);
+        }
+    }
+
+    /// Enough have answered: replies if they agree, else writes back first.
+    fn finish_read(&mut self, now: Now, id: RequestId, read: Read, out: &mut Out) {
+        let reply = match read_value(&read) {
+            Ok(value) => Reply::Got(value),
+            Err(error) => return Self::reply(id, Err(error), out),
+        };
+        if read.is_unanimous() || self.canary.has(Bug::NoReadRepair) {
+            return Self::reply(id, Ok(reply), out);
+        }
+        cov_mark::hit!(read_repair);
+        self.stats.read_repairs += 1;
+        let Some(entry) = self.store.get(&read.key).map(|held| held.probe()) else {
+            return Self::reply(id, Ok(reply), out);
+        };
+        let purpose = Purpose::ReadRepair(reply);
+        let mut write = Write::new(purpose, read.level, read.need, read.epoch, read.deadline, 1);
+        let mut holders = read.holders();
+        write.here = holders.remove(&self.me) || !self.config.is_durable(&read.key);
+        self.writes.insert(id, write);
+        for holder in &holders {
+            self.writes.holds_all(id, *holder);
+        }
+        if !self.writes.get(id).is_some_and(|write| write.here) {
+            self.persist_key(now, &read.key, false);
+            self.persist(vec![super::durability::After::Here(id)], [&read.key], out);
+        }
+        let stale: BTreeSet<ReplicaId> = match read.level {
+            Level::Majority { .. } => self.electors().voters.iter().copied().collect(),
+            Level::Count(_) | Level::All => self.electorate.clone(),
+        };
+        let stale = stale.into_iter().filter(|p| *p != self.me && !holders.contains(p)).collect();
+        let known = |peer: &ReplicaId| read.answers.get(peer).cloned();
+        self.push_to(now, Arc::from([entry]), id, &stale, known, out);
+        self.check_write(id, out);
+    }
+
+    /// Reads whose time has come: over, or asked again.
+    pub(super) fn tick_reads(&mut self, now: Now, out: &mut Out) {
+        for (id, mut read) in self.reads.take_due(now.mono) {
+            if read.deadline <= now.mono {
+                let answered = read.answered();
+                let missing = self.electors().missing(&answered);
+                let needed = read.need.answers();
+                self.stats.timeouts += 1;
+                let tally = Tally { answered: answered.len(), needed, missing };
+                Self::reply(id, Err(RequestError::Timeout(tally)), out);
+                continue;
+            }
+            read.tries += 1;
+            read.resend = now.mono + self.trips.patience(read.tries);
+            self.ask(id, &read, out);
+            self.reads.insert(id, read);
+        }
+    }
+
+    /// Every read counts anew, in the epoch installed now.
+    pub(super) fn restart_reads(&mut self, now: Now, out: &mut Out) {
+        for (id, mut read) in self.reads.take_all() {
+            let Some(epoch) = self.epochs.id() else { continue };
+            read.epoch = epoch;
+            match self.need(read.level) {
+                Ok(need) => read.need = need,
+                Err(error) => {
+                    Self::reply(id, Err(error), out);
+                    continue;
+                }
+            }
+            self.begin_read(now, id, read, out);
+        }
+    }
+
+}
+
+/// What a read returns: exactly what its answers amount to.
+fn read_value(read: &Read) -> Result<Option<Value>, RequestError> {
+    let Some(merged) = &read.merged else { return Ok(None) };
+    match &read.shape {
+        Some(expected) if expected != merged.shape() => Err(RequestError::WrongType {
+            expected: expected.clone(),
+            found: merged.shape().clone(),
+        }),
+        _ if merged.is_bottom() => Ok(None),
+        _ => Ok(Some(Value::new(merged.clone()))),
+    }
+}
+
+/// Merges what an answer brought into what the answers amount to. `false`: it does not fit.
+pub(super) fn merge_into(merged: &mut Option<State>, entry: &Entry) -> bool {
+    let Ok(shape) = entry.shape.parse::<Shape>() else { return false };
+    let mut state = merged.take().unwrap_or_else(|| State::new(shape.clone()));
+    if *state.shape() != shape {
+        *merged = Some(state);
+        return false;
+    }
+    let fits = match &entry.content {
+        super::wire::Content::Delta(bytes) => Delta::decode(bytes.as_slice(), &shape)
+            .is_ok_and(|delta| state.apply(&delta).is_ok()),
+        super::wire::Content::Full(bytes) => State::decode(bytes.as_slice(), &shape)
+            .is_ok_and(|other| {
+                state.merge(&other);
+                true
+            }),
+        super::wire::Content::Probe(_) => false,
+    };
+    *merged = Some(state);
+    fits
+}

@@ -1,0 +1,357 @@
+//! What users ask of this replica: checks first, so that a refusal means that nothing changed.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::durability::After;
+use super::epoch::EpochId;
+use super::port::{Alarm, Output};
+use super::quorum::{Level, Need, NeedError};
+use super::request::{
+    Guard, ModifyError, Notice, Reply, Request, RequestError, RequestId, SubscriptionId, Update,
+    WriteConsistency,
+};
+use super::store::Held;
+use super::write::{Purpose, Write};
+use super::{Out, Replicator};
+use crate::bug::Bug;
+use crate::clock::Now;
+use crate::data::Value;
+use crate::key::{KEY_BYTES_MAX, KeyName, Pattern};
+use crate::types::Term;
+use crate::types::delta::{Delta, State};
+use crate::types::edit::{Author, EditError};
+use crate::types::shape::Shape;
+
+/// What a level above `Local` means in the installed configuration.
+pub(super) struct Wanted {
+    pub(super) level: Level,
+    pub(super) need: Need,
+    pub(super) epoch: EpochId,
+    pub(super) within: Duration,
+}
+
+impl Replicator {
+    pub(super) fn request(&mut self, now: Now, id: RequestId, request: Request, out: &mut Out) {
+        if let Some(waiting) = &mut self.loading {
+            if waiting.len() < self.config.max_pending_requests {
+                waiting.push_back((id, request));
+            } else {
+                let limit = self.config.max_pending_requests;
+                Self::reply(id, Err(RequestError::Overloaded { limit }), out);
+            }
+            return;
+        }
+        let refused = match request {
+            Request::Get { key, shape, consistency } => {
+                self.get(now, id, key, shape, consistency, out)
+            }
+            Request::Update(update) => self.update(now, id, update, out),
+            Request::Delete { key, consistency } => self.delete(now, id, key, consistency, out),
+            Request::Subscribe { subscription, pattern } => {
+                self.subscribe(subscription, pattern, out);
+                Ok(())
+            }
+            Request::Unsubscribe(subscription) => {
+                self.subscriptions.remove(subscription);
+                Ok(())
+            }
+            Request::Keys { prefix, after, limit } => {
+                let keys = self.keys(&prefix, after.as_ref(), limit);
+                Self::reply(id, Ok(Reply::Keys(keys)), out);
+                Ok(())
+            }
+            Request::ReplicaCount => {
+                let members = self.epochs.installed().filter(|_| self.epochs.is_member());
+                let count = members.map_or(0, |epoch| epoch.members().len());
+                Self::reply(id, Ok(Reply::ReplicaCount(count)), out);
+                Ok(())
+            }
+            Request::FlushChanges { within } => self.flush_changes(now, id, within, out),
+            Request::Fence { group, term, within } => {
+                self.fence(now, id, group, term, within, out)
+            }
+        };
+        if let Err(refused) = refused {
+            Self::reply(id, Err(refused), out);
+        }
+    }
+
+    pub(super) fn has_room(&self) -> Result<(), RequestError> {
+        let limit = self.config.max_pending_requests;
+        if self.pending() >= limit { Err(RequestError::Overloaded { limit }) } else { Ok(()) }
+    }
+
+    /// What a level asks for here and now.
+    pub(super) fn wanted(&self, level: Level, within: Duration) -> Result<Wanted, RequestError> {
+        self.has_room()?;
+        let member = self.epochs.installed().filter(|_| self.epochs.is_member());
+        let epoch = member.ok_or(RequestError::NotJoined)?;
+        let need = self.need(level)?;
+        Ok(Wanted { level, need, epoch: epoch.id(), within })
+    }
+
+    /// What completes a request of this level in the installed configuration.
+    pub(super) fn need(&self, level: Level) -> Result<Need, RequestError> {
+        let epoch = self.epochs.installed().ok_or(RequestError::NotJoined)?;
+        let members = self.electorate.len();
+        let need = level.need(super::quorum::Electorate { members, ..epoch.electorate() });
+        need.map_err(|error| match error {
+            NeedError::NotEnoughReplicas { needed, existing } => {
+                RequestError::NotEnoughReplicas { needed, existing }
+            }
+            NeedError::NoMembers(_) => RequestError::NotJoined,
+        })
+    }
+
+    fn check_key(key: &KeyName) -> Result<(), RequestError> {
+        let bytes = key.as_str().len();
+        if bytes > KEY_BYTES_MAX {
+            return Err(RequestError::TooLarge { bytes, limit: KEY_BYTES_MAX });
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_shape(&self, key: &KeyName, expected: &Shape) -> Result<(), RequestError> {
+        match self.store.get(key).map(|held| held.state.shape()) {
+            Some(found) if found != expected => Err(RequestError::WrongType {
+                expected: expected.clone(),
+                found: found.clone(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a change of this key may be made under this guard.
+    fn check_guard(&mut self, key: &KeyName, guard: Option<&Guard>) -> Result<(), RequestError> {
+        let Some(guard) = guard else {
+            return match self.store.group_of(key) {
+                Some(group) => Err(RequestError::Guarded { group: group.clone() }),
+                None => Ok(()),
+            };
+        };
+        if !guard.group.contains(key) || guard.term == Term::default() {
+            return Err(RequestError::NotInGroup { group: guard.group.clone() });
+        }
+        if let Some(other) = self.store.group_of(key).filter(|group| **group != guard.group) {
+            return Err(RequestError::Guarded { group: other.clone() });
+        }
+        match self.promises.refuses(&guard.group, guard.term, self.canary) {
+            Some(current) => Err(RequestError::Fenced { current, nowhere: true }),
+            None => Ok(()),
+        }
+    }
+
+    fn update(
+        &mut self,
+        now: Now,
+        id: RequestId,
+        update: Update,
+        out: &mut Out,
+    ) -> Result<(), RequestError> {
+        let Update { key, shape, consistency, guard, modify } = update;
+        Self::check_key(&key)?;
+        self.registry.check(&shape)?;
+        self.check_shape(&key, &shape)?;
+        self.check_guard(&key, guard.as_ref())?;
+        let wanted = consistency.level().map(|(l, w)| self.wanted(l, w)).transpose()?;
+        let time = self.clock.tick(now.wall);
+        let term = guard.as_ref().map(|guard| guard.term);
+        let author = Author { replica: self.me, time, term, canary: self.canary };
+        let fresh;
+        let state = if let Some(held) = self.store.get(&key) {
+            &held.state
+        } else {
+            fresh = State::new(shape.clone());
+            &fresh
+        };
+        let prepared = modify(state, author).map_err(|error| refusal(error, term))?;
+        let bytes = self.check_size(now, &key, prepared.delta(), out)?;
+        let before = self.before(&key);
+        let at = self.change(now).sized(bytes);
+        let delta = self.store.change(&key, &shape, at, |state| state.make(prepared));
+        if let Some(guard) = &guard {
+            self.store.know_group(&guard.group);
+            self.store.set_group(&key, &guard.group);
+        }
+        let value = self.value(&key).unwrap_or_else(|| Value::new(State::new(shape)));
+        self.changed(now, id, &key, &delta, term, before, wanted, Reply::Updated(value), out);
+        Ok(())
+    }
+
+    fn delete(
+        &mut self,
+        now: Now,
+        id: RequestId,
+        key: KeyName,
+        consistency: WriteConsistency,
+        out: &mut Out,
+    ) -> Result<(), RequestError> {
+        Self::check_key(&key)?;
+        self.check_guard(&key, None)?;
+        let wanted = consistency.level().map(|(l, w)| self.wanted(l, w)).transpose()?;
+        let Some(shape) = self.store.get(&key).map(|held| held.state.shape().clone()) else {
+            Self::reply(id, Ok(Reply::Deleted), out);
+            return Ok(());
+        };
+        let before = self.before(&key);
+        let delta = self.delete_seen(now, &key, &shape);
+        self.changed(now, id, &key, &delta, None, before, wanted, Reply::Deleted, out);
+        Ok(())
+    }
+
+    /// Deletes what this replica has seen of a key.
+    pub(super) fn delete_seen(&mut self, now: Now, key: &KeyName, shape: &Shape) -> Delta {
+        let author = Author::new(self.me, self.clock.tick(now.wall));
+        let (change, unseen) = (self.change(now), self.canary.has(Bug::DeleteErasesUnseen));
+        self.store.change(key, shape, change, |state| {
+            if unseen { state.delete_unseen(author) } else { state.delete(author) }
+        })
+    }
+
+    /// A key's content before a change, if anybody is to be told of it.
+    pub(super) fn before(&self, key: &KeyName) -> Option<Value> {
+        if self.subscriptions.of(key).is_empty() { None } else { self.value(key) }
+    }
+
+    /// What a key holds; `None` if nothing.
+    pub(super) fn value(&self, key: &KeyName) -> Option<Value> {
+        let held = self.store.get(key).filter(|held| !held.state.is_bottom())?;
+        Some(Value::new(held.state.snapshot()))
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what a change is and what becomes of it")]
+    fn changed(
+        &mut self,
+        now: Now,
+        id: RequestId,
+        key: &KeyName,
+        delta: &Delta,
+        term: Option<Term>,
+        before: Option<Value>,
+        wanted: Option<Wanted>,
+        reply: Reply,
+        out: &mut Out,
+    ) {
+        let made = (!delta.is_empty()).then_some(delta);
+        if made.is_some() {
+            self.stats.updates += 1;
+            self.tell_later(now, key, before);
+            self.noted_change(now);
+        }
+        let durable = self.config.is_durable(key);
+        let waits = durable && self.persist_key(now, key, made.is_some());
+        let waiting = wanted.is_some().then_some(id);
+        if made.is_some() || waiting.is_some() {
+            self.pushes.add(now.mono, key, made, term, waiting);
+        }
+        let Some(Wanted { level, need, epoch, within }) = wanted else {
+            if waits {
+                self.persist(vec![After::Reply(id, reply)], [key], out);
+            } else {
+                Self::reply(id, Ok(reply), out);
+            }
+            return;
+        };
+        let mut write = Write::new(Purpose::Change(reply), level, need, epoch, now.mono + within, 1);
+        write.here = !waits;
+        self.writes.insert(id, write);
+        if waits {
+            self.persist(vec![After::Here(id)], [key], out);
+        }
+    }
+
+    /// Gathers a change for subscribers.
+    pub(super) fn tell_later(&mut self, now: Now, key: &KeyName, before: Option<Value>) {
+        let interval = self.config.notify_subscribers_interval;
+        self.subscriptions.changed(now.mono, interval, key, || before);
+    }
+
+    /// Refuses a local change that would make a value too large; about how much it grows.
+    fn check_size(
+        &mut self,
+        now: Now,
+        key: &KeyName,
+        delta: &Delta,
+        out: &mut Out,
+    ) -> Result<usize, RequestError> {
+        let (warn, limit) = (self.config.log_data_size_exceeding, self.config.max_value_size);
+        let held = self.store.get(key);
+        let estimate = held.map_or(0, |held| held.size);
+        let grows = delta.size();
+        if estimate + grows <= warn {
+            return Ok(grows);
+        }
+        let mut bytes = estimate + grows;
+        if bytes > limit {
+            // The estimate only grows; what was removed since is not in it.
+            let exact = held.map_or(0, |held| held.state.encode().len());
+            self.store.note(key, |held| held.size = exact);
+            bytes = exact + grows;
+            if bytes > limit && grows > 0 && delta.adds() {
+                return Err(RequestError::TooLarge { bytes, limit });
+            }
+        }
+        self.alarm(now, Alarm::LargeValue { key: key.clone(), bytes }, out);
+        Ok(grows)
+    }
+
+    fn subscribe(&mut self, subscription: SubscriptionId, pattern: Pattern, out: &mut Out) {
+        let mut current: Vec<(KeyName, Value)> = match &pattern {
+            Pattern::Exact(key) => {
+                self.value(key).map(|value| (key.clone(), value)).into_iter().collect()
+            }
+            Pattern::Prefix(_) => {
+                let live = self.store.iter().filter(|held| !held.state.is_bottom());
+                let matching = live.filter(|held| pattern.matches(&held.key));
+                matching.map(|h| (h.key.clone(), Value::new(h.state.snapshot()))).collect()
+            }
+        };
+        current.sort_by(|a, b| a.0.cmp(&b.0));
+        self.subscriptions.add(subscription, pattern);
+        for (key, value) in current {
+            let notice = Notice::Changed { key, value, before: None };
+            out.push(Output::Notify { subscription, notice });
+        }
+    }
+
+    fn keys(&self, prefix: &str, after: Option<&KeyName>, limit: usize) -> Vec<KeyName> {
+        let live = self.store.iter().filter(|held| !held.state.is_bottom());
+        let wanted = |held: &&std::sync::Arc<Held>| {
+            held.key.as_str().starts_with(prefix) && after.is_none_or(|after| held.key > *after)
+        };
+        let mut keys: Vec<KeyName> = live.filter(wanted).map(|held| held.key.clone()).collect();
+        keys.sort_unstable();
+        keys.truncate(limit);
+        keys
+    }
+
+    fn flush_changes(
+        &mut self,
+        now: Now,
+        id: RequestId,
+        within: Duration,
+        out: &mut Out,
+    ) -> Result<(), RequestError> {
+        self.has_room()?;
+        self.flush(now, out);
+        let open: BTreeSet<u64> = self.pushes.keep_all();
+        if open.is_empty() {
+            Self::reply(id, Ok(Reply::Flushed), out);
+        } else {
+            self.flushes.insert(id, (open, now.mono + within));
+        }
+        Ok(())
+    }
+}
+
+/// What a caller is told of an edit that failed.
+fn refusal(error: EditError, term: Option<Term>) -> RequestError {
+    match error {
+        EditError::Stale { live, .. } if term.is_some_and(|term| live.term > term) => {
+            RequestError::Fenced { current: live.term, nowhere: true }
+        }
+        EditError::Stale { .. } => RequestError::Stale(ModifyError(std::sync::Arc::new(error))),
+        _ => RequestError::ModifyFailure(ModifyError(std::sync::Arc::new(error))),
+    }
+}

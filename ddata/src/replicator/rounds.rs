@@ -1,0 +1,309 @@
+//! What comes with time, and what comes back from the disk.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rand::RngExt;
+
+use super::durability::After;
+use super::epoch::EpochInput;
+use super::expiry::owner;
+use super::port::{Alarm, Output};
+use super::request::{Notice, RequestError};
+use super::wire::{At, Body, Content, Entry, Nack};
+use super::{Out, Replicator};
+use crate::clock::{Instant, Now};
+use crate::durable::{Record, StoreError};
+use crate::id::ReplicaId;
+use crate::key::KeyName;
+use crate::machine::Machine;
+
+/// Gossip is quick for so long after a change.
+const BUSY_FOR: Duration = Duration::from_secs(1);
+
+impl Replicator {
+    pub(super) fn tick(&mut self, now: Now, out: &mut Out) {
+        self.flush(now, out);
+        self.tell(now, out);
+        self.tick_writes(now, out);
+        self.tick_reads(now, out);
+        self.tick_fences(now, out);
+        self.tick_pushes(now, out);
+        self.tick_comparisons(now, out);
+        if self.epochs.next_deadline().is_some_and(|at| at <= now.mono) {
+            self.drive(now, EpochInput::Tick, out);
+        }
+        if self.settle_at.is_some_and(|at| at <= now.mono) {
+            self.store.settle_due(now.mono);
+            let again = now.mono + self.trips.patience(0);
+            self.settle_at = self.store.has_unsettled().then_some(again);
+        }
+        if self.gossip_at.is_some_and(|at| at <= now.mono) {
+            self.gossip(now, out);
+        }
+        if self.expire_at.is_some_and(|at| at <= now.mono) {
+            self.expire(now, out);
+        }
+        if self.durability.due().is_some_and(|at| at <= now.mono) {
+            let keys = self.durability.take_behind();
+            self.persist(vec![], &keys, out);
+        }
+    }
+
+    /// Tells subscribers what has changed since they were last told.
+    fn tell(&mut self, now: Now, out: &mut Out) {
+        if self.subscriptions.due().is_none_or(|at| at > now.mono) {
+            return;
+        }
+        for (key, before) in self.subscriptions.take() {
+            let value = self.value(&key);
+            let notice = match (&value, &before) {
+                (None, None) => continue,
+                (None, Some(_)) => Notice::Deleted { key: key.clone() },
+                (Some(value), Some(before)) if value.reads_like(before) => continue,
+                (Some(value), _) => {
+                    let (key, value) = (key.clone(), value.clone());
+                    Notice::Changed { key, value, before: before.clone() }
+                }
+            };
+            for subscription in self.subscriptions.of(&key) {
+                out.push(Output::Notify { subscription, notice: notice.clone() });
+            }
+        }
+    }
+
+    fn tick_writes(&mut self, now: Now, out: &mut Out) {
+        for (id, write) in self.writes.take_due(now.mono) {
+            for push in &write.pushes {
+                self.pushes.done_waiting(*push, id);
+            }
+            self.stats.timeouts += 1;
+            let tally = write.tally(&self.electors());
+            Self::reply(id, Err(RequestError::Timeout(tally)), out);
+        }
+        let late: Vec<_> = self.flushes.iter().filter(|(_, (_, at))| *at <= now.mono).collect();
+        let late: Vec<_> = late.into_iter().map(|(id, _)| *id).collect();
+        for id in late {
+            self.flushes.remove(&id);
+            self.stats.timeouts += 1;
+            Self::reply(id, Err(RequestError::Timeout(super::request::Tally::default())), out);
+        }
+    }
+
+    fn tick_pushes(&mut self, now: Now, out: &mut Out) {
+        let trips = &self.trips;
+        for (id, missing) in self.pushes.take_due(now.mono, |tries| trips.patience(tries)) {
+            for (peer, indices) in missing {
+                self.resend(id, peer, &indices, out);
+            }
+        }
+        self.check_flushes(out);
+    }
+
+    fn tick_comparisons(&mut self, now: Now, out: &mut Out) {
+        let trips = &self.trips;
+        for (session, peer, at, query) in
+            self.anti_entropy.take_due(now.mono, |tries| trips.patience(tries + 1))
+        {
+            self.send(peer, Body::Compare { session, at, query }, out);
+        }
+    }
+
+    /// One round of anti-entropy, with whoever was not heard of for longest.
+    fn gossip(&mut self, now: Now, out: &mut Out) {
+        let busy = self.changed_at.is_some_and(|at| now.mono - at < BUSY_FOR);
+        let interval = if busy { self.config.busy_gossip_interval } else { self.config.gossip_interval };
+        let jitter = self.rng.random_range(0.8..1.2);
+        self.gossip_at = Some(now.mono + interval.mul_f64(jitter));
+        if !self.epochs.is_member() {
+            return;
+        }
+        let mut best: Option<(bool, Instant, u64, ReplicaId)> = None;
+        for &peer in &self.peers {
+            let unreachable = self.membership.get(&peer).is_some_and(|peer| !peer.reachable);
+            let heard = self.contacted.get(&peer).copied().unwrap_or_default();
+            let candidate = (unreachable, heard, self.rng.random(), peer);
+            best = Some(best.map_or(candidate, |best| best.min(candidate)));
+        }
+        if let Some((.., peer)) = best {
+            self.contacted.insert(peer, now.mono);
+            self.compare_with(now, peer, At::Live, out);
+        }
+    }
+
+    // ── expiry ──
+
+    fn expire(&mut self, now: Now, out: &mut Out) {
+        self.expire_at = self.expiry_interval().map(|interval| now.mono + interval);
+        let Some(epoch) = self.epochs.installed().filter(|_| self.epochs.is_member()) else { return };
+        let members = epoch.members().to_vec();
+        let (mut gone, mut used) = (Vec::new(), BTreeMap::<ReplicaId, Vec<(KeyName, u64)>>::new());
+        for held in self.store.iter().filter(|held| !held.state.is_bottom()) {
+            let Some(after) = self.config.expiry_of(&held.key) else { continue };
+            let Some(owner) = owner(&held.key, &members) else { continue };
+            if owner == self.me {
+                if held.used + after <= now.mono {
+                    gone.push((held.key.clone(), held.state.shape().clone()));
+                }
+            } else if held.used > held.reported {
+                let age = u64::try_from((now.mono - held.used).as_millis()).unwrap_or(u64::MAX);
+                used.entry(owner).or_default().push((held.key.clone(), age));
+            }
+        }
+        for (key, shape) in gone {
+            cov_mark::hit!(key_expired);
+            self.stats.expired += 1;
+            let before = self.before(&key);
+            let delta = self.delete_seen(now, &key, &shape);
+            self.tell_later(now, &key, before);
+            self.noted_change(now);
+            self.pushes.add(now.mono, &key, Some(&delta), None, None);
+        }
+        for (owner, keys) in used {
+            for (key, _) in &keys {
+                self.store.note(key, |held| held.reported = held.used);
+            }
+            for keys in keys.chunks(1_000) {
+                self.send(owner, Body::Used(keys.to_vec()), out);
+            }
+        }
+    }
+
+    /// A peer says how long ago it used some keys. Only ever makes a key younger.
+    pub(super) fn on_used(&mut self, now: Now, keys: &[(KeyName, u64)]) {
+        for (key, age) in keys {
+            let nanos = age.saturating_mul(1_000_000);
+            let used = Instant::from_nanos(now.mono.as_nanos().saturating_sub(nanos));
+            self.store.touch(key, used);
+        }
+    }
+
+    // ── disk ──
+
+    /// Whether a durable key has something that is not on disk and must be before it is
+    /// acknowledged. With write-behind nothing waits, and the key is written later.
+    pub(super) fn persist_key(&mut self, now: Now, key: &KeyName, _changed: bool) -> bool {
+        let Some(held) = self.store.get(key) else { return false };
+        if held.synced.includes(held.state.context()) {
+            return false;
+        }
+        match self.config.write_behind_interval {
+            Some(interval) => {
+                self.durability.write_behind(key, now.mono + interval);
+                false
+            }
+            None => true,
+        }
+    }
+
+    /// Orders keys to be written, and what follows once they are.
+    pub(super) fn persist<'k>(
+        &mut self,
+        mut after: Vec<After>,
+        keys: impl IntoIterator<Item = &'k KeyName>,
+        out: &mut Out,
+    ) {
+        let (mut records, mut synced) = (Vec::new(), Vec::new());
+        for key in keys {
+            let Some(held) = self.store.get(key) else { continue };
+            records.push(Record::Data {
+                key: key.clone(),
+                shape: held.shape.to_string(),
+                group: held.group.clone(),
+                state: held.state.encode(),
+            });
+            synced.push((key.clone(), held.state.context().clone()));
+        }
+        if records.is_empty() && after.is_empty() {
+            return;
+        }
+        after.insert(0, After::Synced(synced));
+        self.persist_records(records, after, out);
+    }
+
+    pub(super) fn persisted(
+        &mut self,
+        now: Now,
+        id: u64,
+        result: Result<(), StoreError>,
+        out: &mut Out,
+    ) {
+        let after = self.durability.done(id);
+        if let Err(error) = &result {
+            self.stats.store_failures += 1;
+            self.alarm(now, Alarm::Store(error.clone()), out);
+        }
+        for after in after {
+            if result.is_ok() {
+                self.stored(after, out);
+            } else {
+                self.not_stored(after, out);
+            }
+        }
+    }
+
+    fn stored(&mut self, after: After, out: &mut Out) {
+        match after {
+            After::Synced(keys) => {
+                for (key, context) in keys {
+                    self.store.note(&key, |held| held.synced.merge(&context));
+                }
+            }
+            After::Ack { to, push, scope, nacks, .. } => {
+                let counts = self.epochs.eligible();
+                self.send(to, Body::Ack { push, scope, counts, nacks }, out);
+            }
+            After::Here(id) => self.here(id, out),
+            After::Reply(id, reply) => Self::reply(id, Ok(reply), out),
+            After::Send(outputs) => {
+                for output in outputs {
+                    self.send_order(output, out);
+                }
+            }
+        }
+    }
+
+    fn not_stored(&mut self, after: After, out: &mut Out) {
+        match after {
+            After::Synced(_) | After::Send(_) => {}
+            After::Ack { to, push, scope, mut nacks, stored } => {
+                let failed = stored.into_iter().map(|index| (index, Nack::StoreFailed));
+                nacks.extend(failed);
+                let counts = self.epochs.eligible();
+                self.send(to, Body::Ack { push, scope, counts, nacks }, out);
+            }
+            After::Here(id) => {
+                self.writes.store_failed(id, self.me);
+                self.check_write(id, out);
+            }
+            After::Reply(id, _) => {
+                Self::reply(id, Err(RequestError::StoreFailure { failed: 1 }), out);
+            }
+        }
+    }
+
+    /// Takes over what a former life left on disk.
+    pub(super) fn restore(&mut self, now: Now, records: Vec<Record>, out: &mut Out) {
+        let mut promises = Vec::new();
+        for record in records {
+            match record {
+                Record::Data { key, shape, group, state } => {
+                    let guard = group.map(|group| super::wire::WireGuard { group, term: None });
+                    let content = Content::Full(state.into());
+                    let entry =
+                        Entry { index: 0, key: key.clone(), shape: shape.into(), guard, content };
+                    let me = self.me;
+                    self.take_entry(now, me, &entry, out);
+                    let context = self.store.context(&key);
+                    self.store.note(&key, |held| held.synced = context);
+                }
+                Record::Promise { group, term } => promises.push((group, term)),
+                Record::Acceptor(_) => {} // of another incarnation, which never votes again
+            }
+        }
+        for (group, _) in &promises {
+            self.store.know_group(group);
+        }
+        self.promises.merge(&promises);
+    }
+}

@@ -1,0 +1,460 @@
+//! What a replica holds: keys in the order of their hashes, their states, the sums over them and
+//! the removal records that repairs need.
+//!
+//! Snapshots are free (the map is persistent). Knows nothing of peers, requests or terms; a key's
+//! group is kept here and judged elsewhere.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use imbl::OrdMap;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::sums::Sums;
+use super::wire::{Content, ContextBytes, Entry, WireGuard};
+use crate::bug::{Bug, Canary};
+use crate::causal::CausalContext;
+use crate::clock::{HybridTimestamp, Instant};
+use crate::encoded::{DecodeError, hash_of};
+use crate::key::{Group, KeyName};
+use crate::types::delta::{Delta, Lack, Merged, Repair, State};
+use crate::types::shape::Shape;
+
+/// Removal records kept over all keys.
+pub(super) const RECORDS_MAX: usize = 4_096;
+
+/// One key.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub(super) key: KeyName,
+    pub(super) state: State,
+    pub(super) shape: Arc<str>,
+    pub(super) group: Option<Group>,
+    pub(super) used: Instant,
+    pub(super) reported: Instant,
+    item: u64, // what stands in the sums for it
+    /// About its encoded size, in bytes: exact when last measured, grown by every delta since.
+    pub(super) size: usize,
+    /// What of it is on disk; only kept for durable keys.
+    pub(super) synced: CausalContext,
+}
+
+type Place = (u64, KeyName);
+
+/// Keys and the sums over them, as they are or as they were when they were frozen.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Snapshot {
+    keys: OrdMap<Place, Arc<Held>>,
+    sums: Sums,
+}
+
+/// See the module's page.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Store {
+    live: Snapshot,
+    seed: u64,
+    records: VecDeque<KeyName>, // ≤ RECORDS_MAX, oldest first
+    groups: BTreeMap<Group, BTreeSet<KeyName>>, // the guarded ones among the keys
+    unsettled: BTreeMap<KeyName, Instant>, // changed keys not yet in the sums ≤ keys
+    deleted: usize,
+}
+
+/// What came of an entry that is not merely refused.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Taken {
+    Merged { merged: Merged, latest: Option<HybridTimestamp>, full: bool },
+    Lack(CausalContext),
+}
+
+/// Why an entry was refused.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Unfit {
+    Decode(DecodeError),
+    WrongType,
+}
+
+impl From<DecodeError> for Unfit {
+    fn from(error: DecodeError) -> Self {
+        Self::Decode(error)
+    }
+}
+
+fn place(key: &KeyName) -> Place {
+    (hash_of(key.as_str().as_bytes()), key.clone())
+}
+
+impl Snapshot {
+    pub(super) const fn sums(&self) -> &Sums {
+        &self.sums
+    }
+
+    pub(super) fn get(&self, key: &KeyName) -> Option<&Arc<Held>> {
+        self.keys.get(&place(key))
+    }
+
+    pub(super) fn context(&self, key: &KeyName) -> CausalContext {
+        self.get(key).map(|held| held.state.context().clone()).unwrap_or_default()
+    }
+
+    /// Keys whose buckets lie in a range, in the order of their hashes.
+    pub(super) fn in_buckets(
+        &self,
+        range: RangeInclusive<u16>,
+    ) -> impl Iterator<Item = (u16, &Arc<Held>)> {
+        let first = (u64::from(*range.start()) << 48, KeyName::new(""));
+        let last = *range.end();
+        self.keys
+            .range(first..)
+            .map(|((hash, _), held)| (super::sums::bucket(*hash), held))
+            .take_while(move |(bucket, _)| *bucket <= last)
+    }
+}
+
+impl Store {
+    pub(super) fn len(&self) -> usize {
+        self.live.keys.len()
+    }
+
+    pub(super) const fn deleted(&self) -> usize {
+        self.deleted
+    }
+
+    pub(super) fn records(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Keys and sums; those that changed lately may not be in the sums yet.
+    pub(super) const fn live(&self) -> &Snapshot {
+        &self.live
+    }
+
+    pub(super) fn get(&self, key: &KeyName) -> Option<&Arc<Held>> {
+        self.live.get(key)
+    }
+
+    pub(super) fn context(&self, key: &KeyName) -> CausalContext {
+        self.live.context(key)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Held>> {
+        self.live.keys.values()
+    }
+
+    pub(super) fn of_group(&self, group: &Group) -> impl Iterator<Item = &Arc<Held>> {
+        let keys = self.groups.get(group).into_iter().flatten();
+        keys.filter_map(|key| self.get(key))
+    }
+
+    /// The group that guards a key: recorded with it, or known by its prefix.
+    pub(super) fn group_of(&self, key: &KeyName) -> Option<&Group> {
+        match self.get(key).and_then(|held| held.group.as_ref()) {
+            Some(group) => Some(group),
+            None => self.groups.keys().find(|group| group.contains(key)),
+        }
+    }
+
+    /// Makes a group known: its prefix guards new keys, too.
+    pub(super) fn know_group(&mut self, group: &Group) {
+        if !self.groups.contains_key(group) {
+            self.groups.insert(group.clone(), BTreeSet::new());
+        }
+    }
+
+    /// The key's state, created empty if it is not there, for a change by `f`.
+    pub(super) fn change<R>(
+        &mut self,
+        key: &KeyName,
+        shape: &Shape,
+        at: Change,
+        f: impl FnOnce(&mut State) -> R,
+    ) -> R {
+        let place = place(key);
+        if !self.live.keys.contains_key(&place) {
+            self.live.keys.insert(place.clone(), Arc::new(Held::new(key, shape, at.now)));
+            self.deleted += 1;
+        }
+        let held = self.live.keys.get_mut(&place).expect("it was just put there");
+        let held = Arc::make_mut(held);
+        let (records, bottom) = (held.state.records(), held.state.is_bottom());
+        let result = f(&mut held.state);
+        held.size += at.bytes;
+        if at.used {
+            held.used = held.used.max(at.now);
+        }
+        match (bottom, held.state.is_bottom()) {
+            (true, false) => self.deleted -= 1,
+            (false, true) => self.deleted += 1,
+            _ => {}
+        }
+        let grown = held.state.records().saturating_sub(records);
+        for _ in 0..grown {
+            self.remember(key);
+        }
+        self.unsettled.entry(key.clone()).or_insert(at.settles);
+        result
+    }
+
+    fn remember(&mut self, key: &KeyName) {
+        self.records.push_back(key.clone());
+        if self.records.len() > RECORDS_MAX
+            && let Some(oldest) = self.records.pop_front()
+            && let Some(held) = self.live.keys.get_mut(&place(&oldest))
+        {
+            Arc::make_mut(held).state.forget_record();
+        }
+    }
+
+    /// Records the group that an entry names.
+    pub(super) fn set_group(&mut self, key: &KeyName, group: &Group) {
+        let Some(held) = self.live.keys.get_mut(&place(key)) else { return };
+        if held.group.is_none() {
+            Arc::make_mut(held).group = Some(group.clone());
+            self.groups.entry(group.clone()).or_default().insert(key.clone());
+        }
+    }
+
+    /// Takes note of a use that is no change.
+    pub(super) fn touch(&mut self, key: &KeyName, used: Instant) {
+        if let Some(held) = self.live.keys.get_mut(&place(key))
+            && held.used < used
+        {
+            Arc::make_mut(held).used = used;
+        }
+    }
+
+    pub(super) fn note(&mut self, key: &KeyName, f: impl FnOnce(&mut Held)) {
+        if let Some(held) = self.live.keys.get_mut(&place(key)) {
+            f(Arc::make_mut(held));
+        }
+    }
+
+    /// Merges an entry of a peer or of the disk.
+    pub(super) fn take(
+        &mut self,
+        entry: &Entry,
+        at: Change,
+        canary: Canary,
+    ) -> Result<Taken, Unfit> {
+        let shape: Shape = match self.get(&entry.key) {
+            Some(held) if *held.shape == *entry.shape => held.state.shape().clone(),
+            Some(_) => return Err(Unfit::WrongType),
+            None => entry.shape.parse()?,
+        };
+        let taken = match &entry.content {
+            Content::Probe(context) => {
+                let (asked, mine) = (context.decode()?, self.context(&entry.key));
+                if mine.includes(&asked) {
+                    Taken::Merged { merged: Merged::Unchanged, latest: None, full: false }
+                } else {
+                    Taken::Lack(mine)
+                }
+            }
+            Content::Delta(bytes) => {
+                let delta = Delta::decode(bytes.as_slice(), &shape)?;
+                self.take_delta(&entry.key, &shape, &delta, at.sized(bytes.len()), canary)
+            }
+            Content::Full(bytes) => {
+                let state = State::decode(bytes.as_slice(), &shape)?;
+                self.take_state(&entry.key, &shape, &state, at.sized(bytes.len()), canary)
+            }
+        };
+        if let Some(guard) = &entry.guard
+            && !matches!(taken, Taken::Lack(_))
+        {
+            self.set_group(&entry.key, &guard.group);
+        }
+        Ok(taken)
+    }
+
+    fn take_delta(
+        &mut self,
+        key: &KeyName,
+        shape: &Shape,
+        delta: &Delta,
+        at: Change,
+        canary: Canary,
+    ) -> Taken {
+        let latest = delta.latest_time();
+        let known =
+            self.get(key).is_some_and(|held| held.state.context().includes_all(delta.dots()));
+        if known {
+            return Taken::Merged { merged: Merged::Unchanged, latest, full: false };
+        }
+        if self.get(key).is_none() && !canary.has(Bug::NoRuleR) {
+            if let Err(Lack { context }) = State::new(shape.clone()).apply(delta) {
+                return Taken::Lack(context);
+            }
+        }
+        let result = self.change(key, shape, at, |state| {
+            let result = if canary.has(Bug::NoRuleR) {
+                Ok(state.apply_unchecked(delta))
+            } else {
+                state.apply(delta)
+            };
+            if canary.has(Bug::MergeByArrival) {
+                state.keep_arrived(delta.dots());
+            }
+            result
+        });
+        match result {
+            Ok(merged) => Taken::Merged { merged, latest, full: false },
+            Err(Lack { context }) => Taken::Lack(context),
+        }
+    }
+
+    fn take_state(
+        &mut self,
+        key: &KeyName,
+        shape: &Shape,
+        state: &State,
+        at: Change,
+        canary: Canary,
+    ) -> Taken {
+        let latest = state.latest_time();
+        let known =
+            self.get(key).is_some_and(|held| held.state.context().includes(state.context()));
+        if known || state.context().is_empty() {
+            return Taken::Merged { merged: Merged::Unchanged, latest, full: true };
+        }
+        let merged = self.change(key, shape, at, |mine| {
+            let merged = mine.merge(state);
+            if canary.has(Bug::MergeByArrival) {
+                mine.keep_arrived(&state.context().minus(&CausalContext::new()));
+            }
+            merged
+        });
+        Taken::Merged { merged, latest, full: true }
+    }
+
+    /// What brings somebody who holds `context` of a key up to date; `None` if nothing is needed.
+    pub(super) fn repair(&self, key: &KeyName, context: &CausalContext) -> Option<Entry> {
+        self.get(key).and_then(|held| held.repair(context))
+    }
+
+    // ── sums ──
+
+    /// Changes the seed under which everything is summed.
+    pub(super) fn reseed(&mut self, seed: u64) {
+        if seed == self.seed {
+            return;
+        }
+        self.seed = seed;
+        self.live.sums = Sums::default();
+        let places: Vec<Place> = self.live.keys.keys().cloned().collect();
+        for place in places {
+            if let Some(held) = self.live.keys.get_mut(&place) {
+                let held = Arc::make_mut(held);
+                held.item = held.item_under(seed);
+                self.live.sums.replace(place.0, 0, held.item);
+            }
+        }
+        self.unsettled.clear();
+    }
+
+    /// Brings a changed key into the sums.
+    pub(super) fn settle(&mut self, key: &KeyName) {
+        if self.unsettled.remove(key).is_none() {
+            return;
+        }
+        let place = place(key);
+        if let Some(held) = self.live.keys.get_mut(&place) {
+            let new = held.item_under(self.seed);
+            if new != held.item {
+                let old = std::mem::replace(&mut Arc::make_mut(held).item, new);
+                self.live.sums.replace(place.0, old, new);
+            }
+        }
+    }
+
+    /// Brings every changed key into the sums: for comparisons that must be exact.
+    pub(super) fn settle_all(&mut self) {
+        while let Some((key, _)) = self.unsettled.first_key_value() {
+            let key = key.clone();
+            self.settle(&key);
+        }
+    }
+
+    /// Brings those into the sums whose time has come. Costs a scan of what changed lately.
+    pub(super) fn settle_due(&mut self, now: Instant) {
+        let due: Vec<KeyName> = self
+            .unsettled
+            .iter()
+            .filter(|(_, at)| **at <= now)
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in due {
+            self.settle(&key);
+        }
+    }
+
+    pub(super) fn has_unsettled(&self) -> bool {
+        !self.unsettled.is_empty()
+    }
+}
+
+/// When and how a key changes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Change {
+    pub(super) now: Instant,
+    /// When the change enters the sums at the latest.
+    pub(super) settles: Instant,
+    /// By how much the value may have grown, in bytes.
+    pub(super) bytes: usize,
+    /// Whether that is a use, for expiry.
+    pub(super) used: bool,
+}
+
+impl Change {
+    pub(super) const fn sized(self, bytes: usize) -> Self {
+        Self { bytes, ..self }
+    }
+}
+
+impl Held {
+    fn new(key: &KeyName, shape: &Shape, now: Instant) -> Self {
+        Self {
+            key: key.clone(),
+            state: State::new(shape.clone()),
+            shape: shape.to_string().into(),
+            group: None,
+            used: now,
+            reported: now,
+            item: 0,
+            size: 0,
+            synced: CausalContext::new(),
+        }
+    }
+
+    fn item_under(&self, seed: u64) -> u64 {
+        let context = self.state.context();
+        if context.is_empty() {
+            return 0;
+        }
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&hash_of(self.key.as_str().as_bytes()).to_le_bytes());
+        bytes[8..].copy_from_slice(&context.digest(seed).to_le_bytes());
+        xxh3_64_with_seed(&bytes, seed)
+    }
+
+    pub(super) fn guard(&self) -> Option<WireGuard> {
+        self.group.as_ref().map(|group| WireGuard { group: group.clone(), term: None })
+    }
+
+    pub(super) fn entry(&self, content: Content) -> Entry {
+        let (key, shape) = (self.key.clone(), self.shape.clone());
+        Entry { index: 0, key, shape, guard: self.guard(), content }
+    }
+
+    pub(super) fn repair(&self, context: &CausalContext) -> Option<Entry> {
+        match self.state.repair(context) {
+            Repair::Nothing => None,
+            Repair::Delta(delta) => Some(self.entry(Content::Delta(delta.encode().into()))),
+            Repair::Full => Some(self.entry(Content::Full(self.state.encode().into()))),
+        }
+    }
+
+    pub(super) fn probe(&self) -> Entry {
+        self.entry(Content::Probe(ContextBytes::new(self.state.context())))
+    }
+}

@@ -1,0 +1,245 @@
+//! Requests that wait for replicas to hold something: updates, deletes, write-backs of reads,
+//! recovery writes of fences.
+//!
+//! A request is complete when the replicas that hold all its entries, and whose acknowledgements
+//! count in the *one* epoch the request counts in, meet its need. An installed epoch starts the
+//! count anew.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::epoch::EpochId;
+use super::quorum::{Answers, Level, Need};
+use super::request::{MISSING_MAX, Reply, RequestId, Tally};
+use crate::bug::{Bug, Canary};
+use crate::clock::Instant;
+use crate::id::ReplicaId;
+use crate::types::Term;
+
+/// What a request is for, and its reply once replicas hold what they should.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Purpose {
+    /// An update or delete of a user's.
+    Change(Reply),
+    /// The write-back of a read whose answers differed.
+    ReadRepair(Reply),
+    /// The recovery write of a fence.
+    Recovery(Reply),
+}
+
+/// A request that waits.
+#[derive(Clone, Debug)]
+pub(super) struct Write {
+    pub(super) purpose: Purpose,
+    pub(super) level: Level,
+    pub(super) need: Need,
+    pub(super) epoch: EpochId,
+    pub(super) deadline: Instant,
+    /// The pushes that carry its entries; filled when the batch ends.
+    pub(super) pushes: BTreeSet<u64>,
+    /// Entries that must be held.
+    entries: usize,
+    held: BTreeMap<ReplicaId, BTreeSet<(u64, u32)>>, // ≤ replicas × entries
+    counted: BTreeSet<ReplicaId>,
+    failed: BTreeSet<ReplicaId>,
+    fenced: BTreeMap<ReplicaId, Term>,
+    /// This replica holds it, durably where that is asked for.
+    pub(super) here: bool,
+}
+
+/// Who counts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Electors<'a> {
+    pub(super) me: ReplicaId,
+    pub(super) eligible: bool,
+    /// Members that have not announced their stop.
+    pub(super) members: &'a BTreeSet<ReplicaId>,
+    pub(super) voters: &'a [ReplicaId],
+}
+
+impl Electors<'_> {
+    pub(super) fn count<'a>(&self, answered: impl Iterator<Item = &'a ReplicaId>) -> Answers {
+        let mut answers = Answers::default();
+        for id in answered {
+            answers.members += usize::from(self.members.contains(id));
+            answers.voters += usize::from(self.voters.contains(id));
+        }
+        answers
+    }
+
+    pub(super) fn missing(&self, answered: &BTreeSet<ReplicaId>) -> Vec<ReplicaId> {
+        let all = self.members.iter().filter(|id| !answered.contains(id));
+        all.take(MISSING_MAX).copied().collect()
+    }
+}
+
+impl Write {
+    pub(super) fn new(
+        purpose: Purpose,
+        level: Level,
+        need: Need,
+        epoch: EpochId,
+        deadline: Instant,
+        entries: usize,
+    ) -> Self {
+        Self {
+            purpose,
+            level,
+            need,
+            epoch,
+            deadline,
+            pushes: BTreeSet::new(),
+            entries,
+            held: BTreeMap::new(),
+            counted: BTreeSet::new(),
+            failed: BTreeSet::new(),
+            fenced: BTreeMap::new(),
+            here: true,
+        }
+    }
+
+    fn answered(&self, electors: &Electors<'_>) -> BTreeSet<ReplicaId> {
+        let mut answered = self.counted.clone();
+        if self.here && electors.eligible {
+            answered.insert(electors.me);
+        }
+        answered
+    }
+
+    pub(super) fn is_met(&self, electors: &Electors<'_>) -> bool {
+        self.need.is_met(electors.count(self.answered(electors).iter()))
+    }
+
+    pub(super) fn tally(&self, electors: &Electors<'_>) -> Tally {
+        let answered = self.answered(electors);
+        let missing = electors.missing(&answered);
+        Tally { answered: answered.len(), needed: self.need.answers(), missing }
+    }
+
+    /// Whether the level can't be reached any more because stores failed.
+    pub(super) fn store_failed(&self, electors: &Electors<'_>) -> Option<usize> {
+        if self.failed.is_empty() {
+            return None;
+        }
+        let rest = electors.members.iter().filter(|id| !self.failed.contains(id));
+        let reachable = self.need.is_met(electors.count(rest));
+        (!reachable).then_some(self.failed.len())
+    }
+
+    /// The highest term that refused it, and whether so many refused that no majority can have
+    /// accepted.
+    pub(super) fn fenced(&self, electors: &Electors<'_>) -> Option<(Term, bool)> {
+        let current = self.fenced.values().max().copied()?;
+        let rest = electors.voters.iter().filter(|id| !self.fenced.contains_key(id)).count();
+        Some((current, rest < electors.voters.len() / 2 + 1))
+    }
+}
+
+/// See the module's page.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Writes {
+    open: BTreeMap<RequestId, Write>, // ≤ max_pending_requests, with reads and fences
+    deadlines: BTreeSet<(Instant, RequestId)>,
+}
+
+impl Writes {
+    pub(super) fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    pub(super) fn insert(&mut self, id: RequestId, write: Write) {
+        self.deadlines.insert((write.deadline, id));
+        self.open.insert(id, write);
+    }
+
+    pub(super) fn get(&self, id: RequestId) -> Option<&Write> {
+        self.open.get(&id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: RequestId) -> Option<&mut Write> {
+        self.open.get_mut(&id)
+    }
+
+    pub(super) fn remove(&mut self, id: RequestId) -> Option<Write> {
+        let write = self.open.remove(&id)?;
+        self.deadlines.remove(&(write.deadline, id));
+        Some(write)
+    }
+
+    pub(super) fn ids(&self) -> Vec<RequestId> {
+        self.open.keys().copied().collect()
+    }
+
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.deadlines.first().map(|(at, _)| *at)
+    }
+
+    pub(super) fn take_due(&mut self, now: Instant) -> Vec<(RequestId, Write)> {
+        let mut due = Vec::new();
+        while let Some(&(at, id)) = self.deadlines.first() {
+            if at > now {
+                break;
+            }
+            due.extend(self.remove(id).map(|write| (id, write)));
+        }
+        due
+    }
+
+    /// A replica holds an entry, and says so in `epoch`.
+    pub(super) fn held(
+        &mut self,
+        id: RequestId,
+        from: ReplicaId,
+        entry: (u64, u32),
+        epoch: Option<EpochId>,
+        canary: Canary,
+    ) {
+        let Some(write) = self.open.get_mut(&id) else { return };
+        if epoch != Some(write.epoch) && !canary.has(Bug::MixedEpochs) {
+            return;
+        }
+        let held = write.held.entry(from).or_default();
+        held.insert(entry);
+        if held.len() >= write.entries {
+            write.counted.insert(from);
+        }
+    }
+
+    pub(super) fn store_failed(&mut self, id: RequestId, from: ReplicaId) {
+        if let Some(write) = self.open.get_mut(&id) {
+            write.failed.insert(from);
+        }
+    }
+
+    pub(super) fn fenced(&mut self, id: RequestId, from: ReplicaId, by: Term) {
+        if let Some(write) = self.open.get_mut(&id) {
+            write.fenced.insert(from, by);
+        }
+    }
+
+    /// A replica is known to hold everything that a request asks for.
+    pub(super) fn holds_all(&mut self, id: RequestId, from: ReplicaId) {
+        if let Some(write) = self.open.get_mut(&id) {
+            write.counted.insert(from);
+        }
+    }
+
+    /// Every request counts anew, in this epoch.
+    pub(super) fn restart(
+        &mut self,
+        epoch: EpochId,
+        need: impl Fn(Level) -> Option<Need>,
+        canary: Canary,
+    ) {
+        for write in self.open.values_mut() {
+            if canary.has(Bug::MixedEpochs) {
+                continue;
+            }
+            write.need = need(write.level).unwrap_or(write.need);
+            write.epoch = epoch;
+            write.held.clear();
+            write.counted.clear();
+            write.fenced.clear();
+            write.failed.clear();
+        }
+    }
+}
