@@ -7,7 +7,9 @@ use super::clock::SimTime;
 use super::fault::{DiskFate, Fault, Links};
 use super::network::Link;
 use super::queue::{What, Whose};
+use super::schedule::Trigger;
 use super::simulation::{Chore, Rule, Simulation, Source};
+use super::stream::Stream;
 use super::trace::Kind;
 use super::world::{Input, Observer};
 use super::{NodeIndex, Process};
@@ -49,7 +51,9 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         probability: f64,
     ) {
         let (matches, fault) = (Box::new(matches), Box::new(fault));
-        self.rules.push(Rule { matches, fault, probability, matched: 0 });
+        let none = Trigger { rule: self.rules.len(), node: NodeIndex::new(0), nth: 0 };
+        let last = (SimTime::default(), none);
+        self.rules.push(Rule { matches, fault, probability, last });
     }
 
     /// Stops a node; its disk is kept up to the last sync.
@@ -209,11 +213,14 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
             DiskFate::Lost => node.disk.lose(),
         }
         let incarnation = node.incarnation;
+        let told = (1 << 60) | index.get() as u64;
         if let Some(down) = down {
             let chore = Chore::Restart { node: index, incarnation };
             self.chore(self.now + down, Whose::Run, chore);
         }
-        if self.links_chance.chance(self.faults.crash_is_told) {
+        if Stream::decision(self.family, self.now.as_nanos(), told)
+            .chance(self.faults.crash_is_told)
+        {
             for peer in (0..self.nodes.len()).map(NodeIndex::new) {
                 let links = [Link { from: index, to: peer }, Link { from: peer, to: index }];
                 for link in links.into_iter().filter(|link| link.from != link.to) {
@@ -267,6 +274,28 @@ impl Fault {
             | Self::Delay { links, .. }
             | Self::Break { links } => links.iter().flat_map(Links::each).collect(),
             _ => Vec::new(),
+        }
+    }
+
+    /// Every node it names.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<NodeIndex> {
+        match self {
+            Self::Partition { groups, .. } => groups.concat(),
+            Self::Cut { links, .. }
+            | Self::Clog { links, .. }
+            | Self::Delay { links, .. }
+            | Self::Break { links } => {
+                links.iter().flat_map(|links| links.from.iter().chain(&links.to)).copied().collect()
+            }
+            Self::Crash { node, .. }
+            | Self::Restart { node }
+            | Self::Pause { node, .. }
+            | Self::Jump { node, .. }
+            | Self::Drift { node, .. }
+            | Self::Slow { node, .. }
+            | Self::SlowDisk { node, .. }
+            | Self::FailSync { node } => vec![*node],
         }
     }
 

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use super::clock::SimTime;
 use super::disk::SyncFailed;
-use super::fault::Standing;
+use super::fault::{Fault, Standing};
 use super::network::{Fate, LaneLoss, Link, Lost};
 use super::queue::{What, Whose};
-use super::schedule::Trigger;
+use super::schedule::{Line, Trigger};
 use super::simulation::{Chore, Letter, Simulation, Source, mono_start};
-use super::stream::nanos;
+use super::stream::{Stream, nanos};
 use super::trace::Kind;
 use super::world::{INBOX_MAX, Input, Observer, Orders, View};
 use super::{Boot, Direction, Effect, NodeIndex, Process};
@@ -319,7 +319,9 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
 
     fn sync(&mut self, index: NodeIndex, token: u64) {
         let node = &mut self.nodes[index.get()];
-        let delay = node.chance.exponential(nanos(self.faults.sync)).max(1);
+        let what = ((index.get() as u64) << 48) ^ token;
+        let mut chance = Stream::decision(self.family, self.now.as_nanos(), what);
+        let delay = chance.exponential(nanos(self.faults.sync)).max(1);
         let at = self.now + Duration::from_nanos(delay) + node.sync_slower;
         node.synced_at = node.synced_at.max(at);
         let fails = std::mem::take(&mut node.sync_fails);
@@ -357,13 +359,12 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
             if !(rule.matches)(event) {
                 continue;
             }
-            rule.matched += 1;
-            let trigger = Trigger { rule: number, nth: rule.matched };
-            let fault = match &self.planned {
-                Some(lines) => lines
-                    .iter()
-                    .find(|line| line.trigger == Some(trigger))
-                    .map(|line| line.fault.clone()),
+            let same = rule.last.0 == self.now && rule.last.1.node == index;
+            let nth = if same { rule.last.1.nth + 1 } else { 1 };
+            let trigger = Trigger { rule: number, node: index, nth };
+            rule.last = (self.now, trigger);
+            let fault = match &mut self.planned {
+                Some(lines) => planned_fault(lines, self.now, trigger),
                 None => {
                     let strikes = self.rules_chance.chance(rule.probability);
                     strikes.then(|| (rule.fault)(index)).filter(|fault| self.has_room(fault))
@@ -455,11 +456,9 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
 
     /// Breaks a directed link and tells both ends within `told_max`.
     pub(super) fn break_link(&mut self, link: Link, told_max: Duration) {
-        let told = |sim: &mut Self| {
-            let span = sim.links_chance.span(Duration::from_micros(1), told_max);
-            sim.now + span
-        };
-        let (sender, receiver) = (told(self), told(self));
+        let mut chance = self.decision_about(link);
+        let mut told = || self.now + chance.span(Duration::from_micros(1), told_max);
+        let (sender, receiver) = (told(), told());
         if !self.network.break_link(link, sender.max(receiver)) {
             return;
         }
@@ -467,6 +466,11 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.tell(sender, link.from, broken(link.to, Direction::Outgoing));
         self.tell(receiver, link.to, broken(link.from, Direction::Incoming));
         self.reconnect(link);
+    }
+
+    fn decision_about(&self, link: Link) -> Stream {
+        let what = ((link.from.get() as u64) << 16) ^ link.to.get() as u64;
+        Stream::decision(self.family, self.now.as_nanos(), what)
     }
 
     /// Tells a node, if it still is the same incarnation by then.
@@ -481,7 +485,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     /// Tries a broken link again after a while.
     fn reconnect(&mut self, link: Link) {
         let from = self.now.max(self.network.told_by(link));
-        let wait = self.links_chance.span(Duration::from_millis(1), Duration::from_secs(1));
+        let wait = self.decision_about(link).span(Duration::from_millis(1), Duration::from_secs(1));
         let breaks = self.network.breaks(link);
         self.chore(from + wait, Whose::Run, Chore::LinkUp { link, breaks });
     }
@@ -503,4 +507,15 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.tell(self.now, link.from, input(link.to, Direction::Outgoing));
         self.tell(self.now, link.to, input(link.from, Direction::Incoming));
     }
+}
+
+/// Takes out the targeted fault that this match brings about, if there is one.
+fn planned_fault(lines: &mut Vec<Line>, now: SimTime, trigger: Trigger) -> Option<Fault> {
+    let meant = |line: &Line| {
+        let Some(Trigger { rule, node, nth }) = line.trigger else { return false };
+        let due = line.at < now || (line.at == now && nth == trigger.nth);
+        rule == trigger.rule && node == trigger.node && due
+    };
+    let at = lines.iter().position(meant)?;
+    Some(lines.remove(at).fault)
 }

@@ -125,9 +125,10 @@ struct LinkState {
     broken: bool,
     used: bool,
     breaks: u32,
-    told_by: SimTime,       // when both ends know of the last break
-    slowed: u64,            // ns on top of every delay
-    held: VecDeque<Letter>, // ≤ HELD_MAX
+    told_by: SimTime,        // when both ends know of the last break
+    decided: (SimTime, u64), // the last decision, and how many at that instant
+    slowed: u64,             // ns on top of every delay
+    held: VecDeque<Letter>,  // ≤ HELD_MAX
 }
 
 /// [`LinkQuality`] in nanoseconds.
@@ -151,8 +152,8 @@ pub(super) struct Network {
     broken: BTreeSet<Link>, // ≤ nodes²
     last: Vec<u64>,         // latest arrival per link and lane, for order; nodes² × lanes
     qualities: Vec<Times>,
-    grain: u64, // ns; arrivals fall on multiples
-    chance: Stream,
+    grain: u64,  // ns; arrivals fall on multiples
+    family: u64, // of every decision about a message
 }
 
 impl Network {
@@ -179,7 +180,7 @@ impl Network {
             lanes,
             qualities: qualities.iter().map(Times::of).collect(),
             grain: nanos(grain).max(1),
-            chance: Stream::split(seed, "network", 0),
+            family: Stream::split(seed, "network", 0).bits(),
         }
     }
 
@@ -203,12 +204,13 @@ impl Network {
             return if state.held.len() < HELD_MAX { Fate::Held } else { Fate::Lost(Lost::Cut) };
         }
         let times = self.qualities[usize::from(state.quality)];
-        if rule.loss == LaneLoss::Lossy && self.chance.chance(times.loss) {
+        let mut chance = self.decision(now, at);
+        if rule.loss == LaneLoss::Lossy && chance.chance(times.loss) {
             return Fate::Lost(Lost::ByChance);
         }
-        let first = self.arrival(now, at, lane);
-        if rule.duplicates && self.chance.chance(times.duplicate) {
-            return Fate::Twice(first, self.arrival(now, at, lane));
+        let first = self.arrival(now, at, lane, &mut chance);
+        if rule.duplicates && chance.chance(times.duplicate) {
+            return Fate::Twice(first, self.arrival(now, at, lane, &mut chance));
         }
         Fate::Arrives(first)
     }
@@ -216,7 +218,7 @@ impl Network {
     /// A word of a node to itself: no fault, only a delay of up to a grain or 10 µs.
     pub(super) fn loop_back(&mut self, now: SimTime, node: NodeIndex, lane: usize) -> SimTime {
         let at = self.at(Link { from: node, to: node });
-        let delay = 1 + self.chance.below(self.grain.max(10_000));
+        let delay = 1 + self.decision(now, at).below(self.grain.max(10_000));
         self.in_order(now.as_nanos().saturating_add(delay), at, lane)
     }
 
@@ -230,21 +232,31 @@ impl Network {
     /// When a letter that a clog held arrives, now that the clog is gone.
     pub(super) fn released(&mut self, now: SimTime, link: Link, lane: usize) -> SimTime {
         let at = self.at(link);
-        self.arrival(now, at, lane)
+        let mut chance = self.decision(now, at);
+        self.arrival(now, at, lane, &mut chance)
     }
 
-    fn arrival(&mut self, now: SimTime, at: usize, lane: usize) -> SimTime {
+    /// Chance for the next message on a link: it depends on link and time, not on what happened
+    /// elsewhere or before.
+    fn decision(&mut self, now: SimTime, at: usize) -> Stream {
+        let (last, count) = &mut self.links[at].decided;
+        *count = if *last == now { *count + 1 } else { 0 };
+        *last = now;
+        Stream::decision(self.family, now.as_nanos(), ((at as u64) << 24) ^ *count)
+    }
+
+    fn arrival(&mut self, now: SimTime, at: usize, lane: usize, chance: &mut Stream) -> SimTime {
         let state = &self.links[at];
         let times = self.qualities[usize::from(state.quality)];
         let mut delay = times.base + state.slowed;
         if times.spread > 0 {
-            delay += self.chance.exponential(times.spread);
+            delay += chance.exponential(times.spread);
         }
-        if self.chance.chance(times.tail) {
-            delay += times.tail_scale << self.chance.bits().leading_zeros().min(10);
+        if chance.chance(times.tail) {
+            delay += times.tail_scale << chance.bits().leading_zeros().min(10);
         }
-        if !self.lanes[lane].fifo && self.chance.chance(times.reorder) {
-            delay += self.chance.below(8 * (times.spread + times.base));
+        if !self.lanes[lane].fifo && chance.chance(times.reorder) {
+            delay += chance.below(8 * (times.spread + times.base));
         }
         self.in_order(now.as_nanos().saturating_add(delay.clamp(1, DELAY_MAX)), at, lane)
     }

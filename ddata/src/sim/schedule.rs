@@ -4,9 +4,10 @@
 //! ```text
 //! t=1.5s partition {0,1}|{2} for 3s
 //! t=2s crash 1 keep for 0.5s
-//! t=4s on 0#3 pause 2 for 1s
+//! t=4s on 0@2#1 pause 2 for 1s
 //! ```
-//! `on 0#3` is a targeted fault: the third match of the first rule, not a time, brings it about.
+//! `on 0@2#1` is a targeted fault: what brings it about is the first match of rule 0 by node 2 at
+//! that instant, or, if there is none (for the run has changed), that node's next match.
 
 use std::fmt;
 use std::str::FromStr;
@@ -34,13 +35,14 @@ pub struct Line {
     pub fault: Fault,
 }
 
-/// The n-th match of a rule that a harness registered with
-/// [`after`](super::Simulation::after).
+/// A match of a rule that a harness registered with [`after`](super::Simulation::after).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Trigger {
     /// The rule, in order of registration, from 0.
     pub rule: usize,
-    /// Which of its matches, from 1.
+    /// Whose event matched.
+    pub node: NodeIndex,
+    /// Which of that node's matches at that instant, from 1.
     pub nth: u64,
 }
 
@@ -115,8 +117,8 @@ impl fmt::Display for Schedule {
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "t={} ", self.at)?;
-        if let Some(Trigger { rule, nth }) = self.trigger {
-            write!(f, "on {rule}#{nth} ")?;
+        if let Some(Trigger { rule, node, nth }) = self.trigger {
+            write!(f, "on {rule}@{node}#{nth} ")?;
         }
         write!(f, "{}", self.fault)
     }
@@ -186,8 +188,9 @@ impl<'a> Words<'a> {
     fn line(mut self) -> Option<Line> {
         let at = self.rest.next()?.strip_prefix("t=")?.parse().ok()?;
         let trigger = if self.rest.next_if_eq(&"on").is_some() {
-            let (rule, nth) = self.rest.next()?.split_once('#')?;
-            Some(Trigger { rule: rule.parse().ok()?, nth: nth.parse().ok()? })
+            let (rule, rest) = self.rest.next()?.split_once('@')?;
+            let (at, nth) = rest.split_once('#')?;
+            Some(Trigger { rule: rule.parse().ok()?, node: node(at)?, nth: nth.parse().ok()? })
         } else {
             None
         };
@@ -290,7 +293,11 @@ mod tests {
         while lines.len() < count {
             for (after, fault) in draw.next(&faults, Standing { nodes: 5, down: 0 }) {
                 let nth = lines.len() as u64 + 1;
-                let trigger = nth.is_multiple_of(7).then_some(Trigger { rule: 2, nth });
+                let trigger = nth.is_multiple_of(7).then_some(Trigger {
+                    rule: 2,
+                    node: NodeIndex::new(1),
+                    nth,
+                });
                 lines.push(Line { at: SimTime::from_nanos(nth * 777) + after, trigger, fault });
             }
         }
@@ -310,7 +317,7 @@ mod tests {
         let text = "t=1.5s partition {0,1}|{2} for 3s\n\
                     t=1.6s cut {0}>{1,2} {2}>{0}\n\
                     t=2s crash 1 keep for 0.5s\n\
-                    t=4s on 0#3 pause 2 for 1s\n\
+                    t=4s on 0@2#3 pause 2 for 1s\n\
                     t=5s jump 0 -3600000ms\n";
         let schedule = Schedule::parse(&format!("# found by seed 7\n\n{text}")).expect("it is one");
         assert_eq!(schedule.lines.len(), 5);

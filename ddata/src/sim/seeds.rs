@@ -91,6 +91,18 @@ impl Totals {
         self.crashes += other.crashes;
         self.marks.merge(&other.marks);
     }
+
+    /// Demands that every one of `names` was hit; of several runs only, for one that is replayed
+    /// need not reach what a suite reaches.
+    ///
+    /// # Panics
+    /// With the names that were never hit.
+    #[track_caller]
+    pub fn must_have_hit<'a>(&self, names: impl IntoIterator<Item = &'a str>) {
+        if self.runs != 1 {
+            self.marks.must_have_hit(names);
+        }
+    }
 }
 
 /// Seeds one after the other; see [`seeds`].
@@ -293,4 +305,31 @@ fn random_base() -> u64 {
 #[expect(clippy::print_stderr, reason = "a test run's only way to name its seed")]
 fn say(text: &str) {
     eprintln!("{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_decides_which_seeds_run() {
+        let plan = |seed, seconds| Plan::of(10, seed, seconds, || 1_000);
+        let (brief, full) = (TraceLevel::Brief, TraceLevel::Full);
+        let expected = |first, last, seconds, trace| Plan { first, last, seconds, trace };
+        assert_eq!(plan(None, None), expected(0, Some(10), None, brief));
+        assert_eq!(plan(Some(7), Some(60)), expected(7, Some(8), None, full));
+        assert_eq!(plan(None, Some(60)), expected(1_000, None, Some(60), brief));
+    }
+
+    #[test]
+    #[should_panic(expected = "OSTRACA_SEED=\"x\" is no number")]
+    fn a_seed_that_is_no_number_is_refused() {
+        let _: Option<u64> = number("OSTRACA_SEED", Some("x"));
+    }
+
+    #[test]
+    #[should_panic(expected = "never reached: [\"b\"]")]
+    fn a_suite_that_never_reached_a_mark_fails() {
+        Totals { runs: 2, ..Totals::default() }.must_have_hit(["b"]);
+    }
 }

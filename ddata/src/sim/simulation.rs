@@ -132,7 +132,7 @@ pub(super) struct Rule<P: Process> {
     pub(super) matches: Matches<P>,
     pub(super) fault: Box<dyn FnMut(NodeIndex) -> Fault>,
     pub(super) probability: f64,
-    pub(super) matched: u64,
+    pub(super) last: (SimTime, Trigger), // the last match
 }
 
 type Matches<P> = Box<dyn FnMut(&<P as Process>::Event) -> bool>;
@@ -155,7 +155,7 @@ pub struct Simulation<P: Process, O: Observer<P> = ()> {
     pub(super) rules: Vec<Rule<P>>,        // registered by the harness
     pub(super) planned: Option<Vec<Line>>, // targeted lines of a schedule that is followed
     pub(super) draw: Draw,
-    pub(super) links_chance: Stream,
+    pub(super) family: u64, // of decisions about links that break, and disks
     pub(super) rules_chance: Stream,
     pub(super) heals: u32,
     pub(super) healed: bool,
@@ -170,7 +170,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     /// Starts a run: `factory` builds every process, at the start and after every crash.
     ///
     /// # Panics
-    /// If the setup has no node, no lane or no link quality.
+    /// If the setup has no node, no lane or no link quality, or if its schedule names a node that
+    /// it does not have.
     pub fn new(
         setup: Setup,
         observer: O,
@@ -200,7 +201,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
             rules: Vec::new(),
             planned: None,
             draw: Draw::new(seed.value),
-            links_chance: Stream::split(seed.value, "breaks", 0),
+            family: Stream::split(seed.value, "decisions", 0).bits(),
             rules_chance: Stream::split(seed.value, "rules", 0),
             faults,
             heals: 0,
@@ -227,6 +228,10 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
             }
             return;
         };
+        for line in &schedule.lines {
+            let known = line.fault.nodes().iter().all(|node| node.get() < self.nodes.len());
+            assert!(known, "the run has {} nodes, too few for `{line}`", self.nodes.len());
+        }
         let (targeted, timed) = schedule.lines.into_iter().partition(|l| l.trigger.is_some());
         self.planned = Some(targeted);
         let timed: Vec<Line> = timed;

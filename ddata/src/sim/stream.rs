@@ -25,6 +25,18 @@ impl Stream {
         Self { state: std::array::from_fn(|_| splitmix(&mut mix)) }
     }
 
+    /// The stream of one decision: about `what`, at this nanosecond of the run. `family` is a
+    /// number drawn once per concern.
+    ///
+    /// A run that differs early and is the same again later then decides the same later: that is
+    /// what lets a schedule shrink.
+    #[inline]
+    #[must_use]
+    pub fn decision(family: u64, nanos: u64, what: u64) -> Self {
+        let mut mix = family ^ splitmix(&mut { nanos }) ^ splitmix(&mut { !what }).rotate_left(32);
+        Self { state: std::array::from_fn(|_| splitmix(&mut mix)) }
+    }
+
     /// 64 random bits.
     #[inline]
     pub fn bits(&mut self) -> u64 {
@@ -162,6 +174,17 @@ mod tests {
         let first = |concern, index| Stream::split(7, concern, index).bits();
         assert_ne!(first("network", 0), first("faults", 0));
         assert_ne!(first("node", 0), first("node", 1));
+    }
+
+    #[test]
+    fn decisions_differ_by_family_time_and_subject() {
+        let mut drawn = std::collections::BTreeSet::new();
+        for (family, nanos, what) in (0..1_000).map(|n| (n % 10, n / 10 % 10, n / 100)) {
+            drawn.insert(Stream::decision(family, nanos, what).bits());
+        }
+        assert_eq!(drawn.len(), 1_000);
+        let hits = (0..100_000).filter(|n| Stream::decision(1, *n, 1).chance(0.2)).count();
+        assert!((19_000..21_000).contains(&hits), "{hits}");
     }
 
     #[test]
