@@ -221,12 +221,16 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         if Stream::decision(self.family, self.now.as_nanos(), told)
             .chance(self.faults.crash_is_told)
         {
-            for peer in (0..self.nodes.len()).map(NodeIndex::new) {
-                let links = [Link { from: index, to: peer }, Link { from: peer, to: index }];
-                for link in links.into_iter().filter(|link| link.from != link.to) {
-                    if self.network.is_used(link) {
-                        self.break_link(link, BREAK_TOLD_MAX);
-                    }
+            self.break_links_of(index);
+        }
+    }
+
+    /// Breaks every link of a node on which something was ever sent.
+    pub(super) fn break_links_of(&mut self, index: NodeIndex) {
+        for peer in (0..self.nodes.len()).map(NodeIndex::new).filter(|peer| *peer != index) {
+            for link in [Link { from: index, to: peer }, Link { from: peer, to: index }] {
+                if self.network.is_used(link) {
+                    self.break_link(link, BREAK_TOLD_MAX);
                 }
             }
         }

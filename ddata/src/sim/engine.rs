@@ -109,6 +109,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         let rule = self.network.lane(usize::from(lane));
         let same = node.incarnation == incarnation;
         let there = node.process.is_some() && (same || rule.crosses_restart);
+        let breaks = if rule.crosses_restart { self.network.breaks(link) } else { breaks };
         let passes = if from == to { Ok(()) } else { self.network.passes(link, breaks) };
         match passes {
             Ok(()) if there => Opened::Input(Input::Message { from, lane, message }),
@@ -432,10 +433,12 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
 
     /// Starts the next incarnation of a node that is down.
     pub(super) fn start(&mut self, index: NodeIndex) {
-        let node = &mut self.nodes[index.get()];
-        if node.process.is_some() {
+        if self.nodes[index.get()].process.is_some() {
             return;
         }
+        // If nobody noticed the crash, the new incarnation's hello is what ends old connections.
+        self.break_links_of(index);
+        let node = &mut self.nodes[index.get()];
         if node.has_crashed() && node.chance.chance(0.5) {
             node.clock.reboot(self.now, mono_start(&mut node.chance));
         }

@@ -227,7 +227,7 @@ pub struct Faults {
     /// Probability that a crash leaves some unsynced records, in order, on the disk.
     pub torn_tail: f64,
     /// Probability that a crash breaks the node's links at once, as a killed process does; else
-    /// peers hear nothing, as from a host that lost power.
+    /// peers hear nothing until it is back, as from a host that lost power.
     pub crash_is_told: f64,
     /// Messages arrive on multiples of this: the larger, the more come in one batch.
     pub grain: Duration,

@@ -22,7 +22,8 @@ pub struct LaneRule {
     pub loss: LaneLoss,
     /// Whether a message may arrive twice.
     pub duplicates: bool,
-    /// Whether what was sent to one incarnation of a node may reach the next one.
+    /// Whether what was sent before the link broke or its receiver restarted may arrive afterwards,
+    /// as a late datagram does.
     pub crosses_restart: bool,
 }
 

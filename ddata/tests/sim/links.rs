@@ -105,3 +105,36 @@ fn a_message_to_oneself_always_comes() {
     sim.run_for(millis(20));
     assert_eq!(sim.process(node(0)).expect("up").numbers(), (0..50).collect::<Vec<_>>());
 }
+
+#[test]
+fn a_restart_breaks_links_even_if_nobody_noticed_the_crash() {
+    for crash_is_told in [0.0, 1.0] {
+        let mut sim = probes(1, 3, Faults { crash_is_told, ..Faults::none() });
+        sim.command(node(0), Order::Send { to: 1, lane: STREAM, number: 1 });
+        sim.run_for(millis(20));
+        sim.crash(node(1));
+        sim.run_for(millis(100));
+        let peer = sim.process(node(0)).expect("up").saw();
+        assert_eq!(peer.len(), if crash_is_told > 0.0 { 2 } else { 1 }, "{peer:?}");
+        sim.restart(node(1));
+        sim.run_for(Duration::from_secs(2));
+        let peer = sim.process(node(0)).expect("up").saw();
+        let told = [Seen::Broken(1, Direction::Outgoing), Seen::Up(1, Direction::Outgoing)];
+        assert_eq!(peer[1..], told);
+        let restarted = sim.process(node(1)).expect("up").saw();
+        assert_eq!(restarted[1..], [Seen::Up(0, Direction::Incoming)]);
+        assert_eq!(sim.process(node(2)).expect("up").saw().len(), 1);
+    }
+}
+
+#[test]
+fn only_a_lane_that_crosses_restarts_brings_old_messages_to_a_new_incarnation() {
+    let mut sim = probes(1, 2, Faults::none());
+    sim.command(node(0), Order::Send { to: 1, lane: STREAM, number: 1 });
+    sim.command(node(0), Order::Send { to: 1, lane: WILD, number: 2 });
+    sim.run_for(Duration::from_nanos(1));
+    sim.crash(node(1));
+    sim.restart(node(1));
+    sim.run_for(millis(20));
+    assert_eq!(sim.process(node(1)).expect("up").numbers(), [2]);
+}

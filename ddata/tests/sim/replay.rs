@@ -29,10 +29,11 @@ fn the_same_seed_is_the_same_run_and_another_is_not() {
 
 #[test]
 fn a_seed_gives_the_same_hash_in_every_build() {
-    // Run by debug and release builds alike: the number is part of the promise that seeds replay.
+    // Debug and release builds must agree. A change of the simulator or the toy may change the
+    // number; a change of compiler or platform may not.
     let mut sim = register(setup(42), Bug::None);
     sim.run_for(Duration::from_secs(60));
-    assert_eq!(format!("{:016x}", sim.hash()), "56e360c51f3f2bd4");
+    assert_eq!(format!("{:016x}", sim.hash()), "ab7c088227564b7a");
 }
 
 /// The first failure after so many faults that most of them have nothing to do with it.
