@@ -1,0 +1,230 @@
+//! Time: the run's own, and what each node's clocks make of it.
+//!
+//! The simulator lives in [`SimTime`]. A process never sees it: it is told its node's monotonic
+//! clock, which starts anywhere and runs up to 1 % fast or slow, and its node's wall clock, which
+//! is off by a skew and jumps. Deadlines come in the node's own time and are translated here.
+
+use std::fmt;
+use std::ops::{Add, Sub};
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::stream::nanos;
+use crate::clock::{Instant, Now, WallTime};
+
+/// A point of simulated time: nanoseconds since the run began.
+///
+/// Its text is exact seconds: `1.5s`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SimTime(u64);
+
+impl SimTime {
+    /// The end of time: nothing is ever scheduled for it.
+    pub const NEVER: Self = Self(u64::MAX);
+
+    /// The point `nanos` nanoseconds after the start.
+    #[must_use]
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// Nanoseconds since the start.
+    #[must_use]
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Time since the start.
+    #[must_use]
+    pub const fn elapsed(self) -> Duration {
+        Duration::from_nanos(self.0)
+    }
+}
+
+impl Add<Duration> for SimTime {
+    type Output = Self;
+
+    fn add(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(nanos(span)))
+    }
+}
+
+impl Sub for SimTime {
+    type Output = Duration;
+
+    fn sub(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl fmt::Display for SimTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (seconds, rest) = (self.0 / 1_000_000_000, self.0 % 1_000_000_000);
+        if rest == 0 {
+            return write!(f, "{seconds}s");
+        }
+        let digits = format!("{rest:09}");
+        write!(f, "{seconds}.{}s", digits.trim_end_matches('0'))
+    }
+}
+
+/// Not a time such as `1.5s`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is no time; write seconds with at most nine decimals, such as 1.5s")]
+pub struct NoTime {
+    text: String,
+}
+
+impl FromStr for SimTime {
+    type Err = NoTime;
+
+    fn from_str(text: &str) -> Result<Self, NoTime> {
+        parse_nanos(text).map(Self).ok_or_else(|| NoTime { text: text.to_owned() })
+    }
+}
+
+fn parse_nanos(text: &str) -> Option<u64> {
+    let number = text.strip_suffix('s')?;
+    let (whole, decimals) = number.split_once('.').unwrap_or((number, "0"));
+    let all_digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    if !all_digits(whole) || !all_digits(decimals) || decimals.len() > 9 {
+        return None;
+    }
+    let seconds: u64 = whole.parse().ok()?;
+    let rest: u64 = format!("{decimals:0<9}").parse().ok()?;
+    seconds.checked_mul(1_000_000_000)?.checked_add(rest)
+}
+
+/// One to one, in 32 binary places.
+const EVEN: u64 = 1 << 32;
+
+/// A node's two clocks.
+#[derive(Clone, Debug)]
+pub(super) struct NodeClock {
+    since: SimTime,
+    local: u64, // monotonic nanoseconds at `since`
+    rate: u64,  // monotonic per simulated nanosecond, 32 binary places
+    wall: i64,  // wall milliseconds when the run began
+}
+
+impl NodeClock {
+    /// A clock whose monotonic part shows `local` at `since` and whose wall part showed `wall`
+    /// milliseconds when the run began.
+    pub(super) fn new(since: SimTime, local: Instant, wall: i64) -> Self {
+        Self { since, local: local.as_nanos(), rate: EVEN, wall }
+    }
+
+    #[inline]
+    pub(super) fn read(&self, at: SimTime) -> Now {
+        let wall = self.wall.saturating_add_unsigned(at.0 / 1_000_000);
+        Now {
+            mono: Instant::from_nanos(self.local + self.passed(at)),
+            wall: WallTime::from_millis(u64::try_from(wall).unwrap_or(0)),
+        }
+    }
+
+    /// The first simulated time at which the monotonic clock shows `deadline` or more.
+    #[inline]
+    pub(super) fn when(&self, deadline: Instant) -> SimTime {
+        let ahead = deadline.as_nanos().saturating_sub(self.local);
+        let span = if self.rate == EVEN {
+            ahead
+        } else {
+            let exact = (u128::from(ahead) << 32).div_ceil(u128::from(self.rate));
+            u64::try_from(exact).unwrap_or(u64::MAX)
+        };
+        SimTime(self.since.0.saturating_add(span))
+    }
+
+    /// From `at` on, the monotonic clock runs `ppm` millionths fast (or slow, below zero).
+    pub(super) fn drift(&mut self, at: SimTime, ppm: i32) {
+        self.local += self.passed(at);
+        self.since = at;
+        let even = i64::try_from(EVEN).unwrap_or(i64::MAX);
+        let rate = even + even * i64::from(ppm.clamp(-900_000, 900_000)) / 1_000_000;
+        self.rate = u64::try_from(rate).unwrap_or(EVEN);
+    }
+
+    /// Moves the wall clock by `millis`.
+    pub(super) fn jump(&mut self, millis: i64) {
+        self.wall = self.wall.saturating_add(millis);
+    }
+
+    /// The monotonic clock starts anew, as after a reboot; rate and wall clock stay.
+    pub(super) fn reboot(&mut self, at: SimTime, local: Instant) {
+        self.since = at;
+        self.local = local.as_nanos();
+    }
+
+    #[inline]
+    fn passed(&self, at: SimTime) -> u64 {
+        let real = at.0.saturating_sub(self.since.0);
+        if self.rate == EVEN {
+            return real;
+        }
+        u64::try_from((u128::from(real) * u128::from(self.rate)) >> 32).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const START: SimTime = SimTime::from_nanos(0);
+
+    #[test]
+    fn the_text_of_a_time_is_exact() {
+        for (nanos, text) in [(0, "0s"), (1_500_000_000, "1.5s"), (7, "0.000000007s")] {
+            assert_eq!(SimTime(nanos).to_string(), text);
+            assert_eq!(text.parse(), Ok(SimTime(nanos)));
+        }
+        for wrong in ["", "s", "1", "1.s", ".5s", "-1s", "1.0000000001s", "99999999999999s"] {
+            assert!(wrong.parse::<SimTime>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_fast_clock_shows_more_and_a_jump_moves_only_the_wall() {
+        let mut clock = NodeClock::new(START, Instant::from_nanos(5_000), 1_000_000);
+        clock.drift(START, 10_000);
+        let later = START + Duration::from_secs(100);
+        let before = clock.read(later);
+        assert!(before.mono.as_nanos().abs_diff(101_000_005_000) < 100_000, "{before:?}");
+        assert_eq!(before.wall, WallTime::from_millis(1_100_000));
+        clock.jump(-3_600_000);
+        assert_eq!(clock.read(later), Now { wall: WallTime::from_millis(0), ..before });
+    }
+
+    proptest! {
+        /// A tick comes when the node's own clock says so: not later, and never before.
+        #[test]
+        fn a_deadline_is_the_first_moment_that_shows_it(
+            ppm in -10_000_i32..=10_000, from in 0_u64..1 << 45, ahead in 0_u64..1 << 45,
+        ) {
+            let mut clock = NodeClock::new(START, Instant::from_nanos(99), 0);
+            clock.drift(SimTime(from), ppm);
+            let deadline = clock.read(SimTime(from)).mono + Duration::from_nanos(ahead);
+            let at = clock.when(deadline);
+            prop_assert!(clock.read(at).mono >= deadline);
+            prop_assert!(at.0 == from || clock.read(SimTime(at.0 - 1)).mono < deadline);
+        }
+
+        /// A changed rate never turns the monotonic clock back.
+        #[test]
+        fn the_monotonic_clock_only_rises(
+            changes in proptest::collection::vec((0_u64..1 << 30, -10_000_i32..=10_000), 1..20),
+        ) {
+            let mut clock = NodeClock::new(START, Instant::from_nanos(0), 0);
+            let (mut at, mut last) = (0, Instant::from_nanos(0));
+            for (span, ppm) in changes {
+                at += span;
+                clock.drift(SimTime(at), ppm);
+                let shown = clock.read(SimTime(at)).mono;
+                prop_assert!(shown >= last);
+                last = shown;
+            }
+        }
+    }
+}

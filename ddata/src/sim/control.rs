@@ -1,0 +1,339 @@
+//! What a harness does to a run: commands, faults by hand, rules that strike at a chosen step,
+//! and healing.
+
+use std::time::Duration;
+
+use super::clock::SimTime;
+use super::fault::{DiskFate, Fault, Links};
+use super::network::Link;
+use super::queue::{What, Whose};
+use super::schedule::Trigger;
+use super::simulation::{Chore, Rule, Simulation, Source};
+use super::stream::Stream;
+use super::trace::Kind;
+use super::world::{Input, Observer};
+use super::{NodeIndex, Process};
+
+/// Longest time until an end learns that a link broke by a fault, not by a silent gap.
+const BREAK_TOLD_MAX: Duration = Duration::from_millis(50);
+
+impl<P: Process, O: Observer<P>> Simulation<P, O> {
+    /// A user asks a node, now. A node that is down by then hears nothing.
+    pub fn command(&mut self, node: NodeIndex, command: P::Command) {
+        self.schedule_command(Duration::ZERO, node, command);
+    }
+
+    /// A user asks a node, `after` a while.
+    pub fn schedule_command(&mut self, after: Duration, node: NodeIndex, command: P::Command) {
+        let input = Input::Command(command);
+        let chore = Chore::Tell { incarnation: None, input };
+        self.chore(self.now + after, Whose::Node(node), chore);
+    }
+
+    /// A fault strikes now.
+    pub fn fault(&mut self, fault: &Fault) {
+        self.strike(fault, Source::Hand);
+    }
+
+    /// A fault strikes `after` a while, unless the run is healed by then.
+    pub fn schedule_fault(&mut self, after: Duration, fault: Fault) {
+        let chore = Chore::Strike { fault, source: Source::Hand };
+        self.chore(self.now + after, Whose::Run, chore);
+    }
+
+    /// Whenever a process emits an event that `matches`, `fault` strikes with this probability:
+    /// after the event, before what its node ordered behind it. Rules end with
+    /// [`heal`](Self::heal). Drawn crashes leave room as [`Faults`](super::Faults) say.
+    pub fn after(
+        &mut self,
+        matches: impl FnMut(&P::Event) -> bool + 'static,
+        fault: impl FnMut(NodeIndex) -> Fault + 'static,
+        probability: f64,
+    ) {
+        let (matches, fault) = (Box::new(matches), Box::new(fault));
+        let none = Trigger { rule: self.rules.len(), node: NodeIndex::new(0), nth: 0 };
+        let last = (SimTime::default(), none);
+        self.rules.push(Rule { matches, fault, probability, last });
+    }
+
+    /// Stops a node; its disk is kept up to the last sync.
+    pub fn crash(&mut self, node: NodeIndex) {
+        self.fault(&Fault::Crash { node, disk: DiskFate::Kept, down: None });
+    }
+
+    /// Starts the next incarnation of a node that is down, or was never up.
+    pub fn restart(&mut self, node: NodeIndex) {
+        self.fault(&Fault::Restart { node });
+    }
+
+    /// Starts the next incarnation of every node that has crashed.
+    pub fn restart_all(&mut self) {
+        for node in (0..self.nodes.len()).map(NodeIndex::new) {
+            if self.nodes[node.get()].has_crashed() {
+                self.restart(node);
+            }
+        }
+    }
+
+    /// Halts a node for a while.
+    pub fn pause(&mut self, node: NodeIndex, span: Duration) {
+        self.fault(&Fault::Pause { node, span });
+    }
+
+    /// Cuts every link between different groups, until [`heal`](Self::heal).
+    pub fn partition<const GROUPS: usize>(&mut self, groups: [&[usize]; GROUPS]) {
+        let named = |group: &&[usize]| group.iter().copied().map(NodeIndex::new).collect();
+        let groups = groups.iter().map(named).collect();
+        self.fault(&Fault::Partition { groups, span: None });
+    }
+
+    /// Ends every fault and draws no more: partitions, clogs, pauses, slowness, loss. Nothing is
+    /// restarted, clocks stay as they are, and what crashed with a time to come back keeps it.
+    pub fn heal(&mut self) {
+        self.healed = true;
+        self.heals += 1;
+        for letter in self.network.heal() {
+            self.release(letter);
+        }
+        for index in (0..self.nodes.len()).map(NodeIndex::new) {
+            let node = &mut self.nodes[index.get()];
+            node.per_input = Duration::ZERO;
+            node.sync_slower = Duration::ZERO;
+            node.sync_fails = false;
+            if node.ready_at > self.now {
+                node.ready_at = self.now;
+                self.queue.push(self.now, Whose::Node(index), What::Wake);
+            }
+        }
+        self.reconnect_all();
+    }
+
+    /// Whether a targeted crash leaves as many nodes up as the run's faults demand.
+    pub(super) fn has_room(&self, fault: &Fault) -> bool {
+        let down = self.nodes.iter().filter(|node| node.has_crashed()).count();
+        let minority = (self.nodes.len() - 1) / 2;
+        !matches!(fault, Fault::Crash { .. }) || down < self.faults.down_at_once.unwrap_or(minority)
+    }
+
+    /// A fault begins.
+    pub(super) fn strike(&mut self, fault: &Fault, source: Source) {
+        if matches!(source, Source::Drawn { heals } if heals != self.heals) {
+            return; // drawn before the run was healed
+        }
+        self.note(source, fault);
+        let digest = self.trace.digest(fault);
+        self.trace.record(self.now, NodeIndex::new(0), Kind::Fault, digest, fault);
+        match fault {
+            Fault::Partition { .. }
+            | Fault::Cut { .. }
+            | Fault::Clog { .. }
+            | Fault::Delay { .. }
+            | Fault::Break { .. } => self.strike_links(fault),
+            Fault::Crash { node, disk, down } => self.strike_crash(*node, *disk, *down),
+            Fault::Restart { node } => self.start(*node),
+            Fault::Pause { node, span } => self.strike_pause(*node, *span),
+            Fault::Jump { node, millis } => self.nodes[node.get()].clock.jump(*millis),
+            Fault::Drift { node, ppm } => self.strike_drift(*node, *ppm),
+            Fault::Slow { node, per_input, .. } => {
+                self.nodes[node.get()].per_input += *per_input;
+            }
+            Fault::SlowDisk { node, by, .. } => self.nodes[node.get()].sync_slower += *by,
+            Fault::FailSync { node } => self.nodes[node.get()].sync_fails = true,
+        }
+        if let Some(span) = fault.span() {
+            let chore = Chore::End { heals: self.heals, fault: fault.clone() };
+            self.chore(self.now + span, Whose::Run, chore);
+        }
+        self.check(None);
+    }
+
+    /// A lasting fault ends.
+    pub(super) fn end(&mut self, fault: &Fault) {
+        match fault {
+            Fault::Partition { .. } | Fault::Cut { .. } => {
+                for link in fault.links() {
+                    self.network.uncut(link);
+                }
+                self.reconnect_all();
+            }
+            Fault::Clog { .. } => {
+                for link in fault.links() {
+                    for letter in self.network.unclog(link) {
+                        self.release(letter);
+                    }
+                }
+            }
+            Fault::Delay { by, .. } => {
+                for link in fault.links() {
+                    self.network.unslow(link, *by);
+                }
+            }
+            Fault::Slow { node, per_input, .. } => {
+                let node = &mut self.nodes[node.get()];
+                node.per_input = node.per_input.saturating_sub(*per_input);
+            }
+            Fault::SlowDisk { node, by, .. } => {
+                let node = &mut self.nodes[node.get()];
+                node.sync_slower = node.sync_slower.saturating_sub(*by);
+            }
+            Fault::Break { .. }
+            | Fault::Crash { .. }
+            | Fault::Restart { .. }
+            | Fault::Pause { .. }
+            | Fault::Jump { .. }
+            | Fault::Drift { .. }
+            | Fault::FailSync { .. } => {}
+        }
+    }
+
+    fn strike_links(&mut self, fault: &Fault) {
+        for link in fault.links() {
+            match fault {
+                Fault::Clog { .. } => self.network.clog(link),
+                Fault::Delay { by, .. } => self.network.slow(link, *by),
+                Fault::Break { .. } => self.break_link(link, BREAK_TOLD_MAX),
+                _ => self.network.cut(link),
+            }
+        }
+    }
+
+    fn strike_crash(&mut self, index: NodeIndex, disk: DiskFate, down: Option<Duration>) {
+        let node = &mut self.nodes[index.get()];
+        if node.process.take().is_none() {
+            return;
+        }
+        self.totals.crashes += 1;
+        node.armed = SimTime::NEVER;
+        node.inbox.clear();
+        match disk {
+            DiskFate::Kept => {
+                let torn = node.chance.chance(self.faults.torn_tail);
+                node.disk.crash(torn, &mut node.chance);
+            }
+            DiskFate::Lost => node.disk.lose(),
+        }
+        let incarnation = node.incarnation;
+        let told = (1 << 60) | index.get() as u64;
+        if let Some(down) = down {
+            let chore = Chore::Restart { node: index, incarnation };
+            self.chore(self.now + down, Whose::Run, chore);
+        }
+        if Stream::decision(self.family, self.now.as_nanos(), told)
+            .chance(self.faults.crash_is_told)
+        {
+            self.break_links_of(index);
+        }
+    }
+
+    /// Breaks every link of a node on which something was ever sent.
+    pub(super) fn break_links_of(&mut self, index: NodeIndex) {
+        for peer in (0..self.nodes.len()).map(NodeIndex::new).filter(|peer| *peer != index) {
+            for link in [Link { from: index, to: peer }, Link { from: peer, to: index }] {
+                if self.network.is_used(link) {
+                    self.break_link(link, BREAK_TOLD_MAX);
+                }
+            }
+        }
+    }
+
+    fn strike_pause(&mut self, index: NodeIndex, span: Duration) {
+        let node = &mut self.nodes[index.get()];
+        if node.process.is_some() {
+            node.ready_at = node.ready_at.max(self.now + span);
+            self.queue.push(node.ready_at, Whose::Node(index), What::Wake);
+        }
+    }
+
+    fn strike_drift(&mut self, index: NodeIndex, ppm: i32) {
+        let node = &mut self.nodes[index.get()];
+        node.clock.drift(self.now, ppm);
+        node.armed = SimTime::NEVER;
+        if node.ready_at <= self.now {
+            self.arm(index);
+        }
+    }
+}
+
+impl Fault {
+    /// Cuts a node off from all others of a run with that many nodes.
+    #[must_use]
+    pub fn isolate(node: NodeIndex, nodes: usize, span: Duration) -> Self {
+        let others = (0..nodes).map(NodeIndex::new).filter(|other| *other != node).collect();
+        Self::Partition { groups: vec![vec![node], others], span: Some(span) }
+    }
+
+    /// Crashes a node, which comes back with its disk.
+    #[must_use]
+    pub fn crash(node: NodeIndex, down: Duration) -> Self {
+        Self::Crash { node, disk: DiskFate::Kept, down: Some(down) }
+    }
+
+    /// Which directed links it concerns.
+    #[must_use]
+    pub fn links(&self) -> Vec<Link> {
+        match self {
+            Self::Partition { groups, .. } => between(groups),
+            Self::Cut { links, .. }
+            | Self::Clog { links, .. }
+            | Self::Delay { links, .. }
+            | Self::Break { links } => links.iter().flat_map(Links::each).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Every node it names.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<NodeIndex> {
+        match self {
+            Self::Partition { groups, .. } => groups.concat(),
+            Self::Cut { links, .. }
+            | Self::Clog { links, .. }
+            | Self::Delay { links, .. }
+            | Self::Break { links } => {
+                links.iter().flat_map(|links| links.from.iter().chain(&links.to)).copied().collect()
+            }
+            Self::Crash { node, .. }
+            | Self::Restart { node }
+            | Self::Pause { node, .. }
+            | Self::Jump { node, .. }
+            | Self::Drift { node, .. }
+            | Self::Slow { node, .. }
+            | Self::SlowDisk { node, .. }
+            | Self::FailSync { node } => vec![*node],
+        }
+    }
+
+    /// After which time the simulator ends it; crashes and pauses end by themselves.
+    fn span(&self) -> Option<Duration> {
+        match self {
+            Self::Partition { span, .. }
+            | Self::Cut { span, .. }
+            | Self::Clog { span, .. }
+            | Self::Delay { span, .. }
+            | Self::Slow { span, .. }
+            | Self::SlowDisk { span, .. } => *span,
+            _ => None,
+        }
+    }
+}
+
+impl Links {
+    /// Link by link; a node has no link to itself.
+    pub fn each(&self) -> impl Iterator<Item = Link> + '_ {
+        let all = |from: &NodeIndex| {
+            let from = *from;
+            self.to.iter().map(move |to| Link { from, to: *to })
+        };
+        self.from.iter().flat_map(all).filter(|link| link.from != link.to)
+    }
+}
+
+fn between(groups: &[Vec<NodeIndex>]) -> Vec<Link> {
+    let mut links = Vec::new();
+    for (one, from) in groups.iter().enumerate() {
+        for (_, to) in groups.iter().enumerate().filter(|(other, _)| *other != one) {
+            links.extend(Links { from: from.clone(), to: to.clone() }.each());
+        }
+    }
+    links
+}

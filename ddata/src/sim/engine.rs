@@ -1,0 +1,524 @@
+//! One step of a run: take the next entry, feed a node its batch, carry out what it orders.
+//!
+//! The same lines as the real driver's: inputs, outputs, deadline (spec/architecture.md §4).
+
+use std::time::Duration;
+
+use super::clock::SimTime;
+use super::disk::SyncFailed;
+use super::fault::{Fault, Standing};
+use super::network::{Fate, LaneLoss, Link, Lost};
+use super::queue::{What, Whose};
+use super::schedule::{Line, Trigger};
+use super::simulation::{Chore, Letter, Simulation, Source, mono_start};
+use super::stream::{Stream, nanos};
+use super::trace::Kind;
+use super::world::{INBOX_MAX, Input, Observer, Orders, View};
+use super::{Boot, Direction, Effect, NodeIndex, Process};
+
+/// Inputs of one batch, as in the real driver.
+const BATCH_MAX: usize = 1_024;
+
+/// Ticks at one instant after which the process would spin for ever.
+const TICKS_MAX: usize = 1_000;
+
+/// One message in so many goes through the codec.
+const RECODE_EVERY: u64 = 10;
+
+/// Longest time until an end learns of a broken link.
+const TOLD_MAX: Duration = Duration::from_secs(15);
+
+/// What an entry turned out to be for its node.
+enum Opened<P: Process> {
+    Nothing,
+    Due,
+    Input(Input<P>),
+}
+
+impl<P: Process, O: Observer<P>> Simulation<P, O> {
+    /// Takes the next entry; `false` if nothing is due by `end`.
+    pub(super) fn step(&mut self, end: SimTime) -> bool {
+        let Some((at, whose, what)) = self.queue.pop(end) else { return false };
+        debug_assert!(at >= self.now, "time does not run back");
+        self.totals.simulated += at - self.now;
+        self.now = at;
+        match whose {
+            Whose::Run => self.run_chore(what),
+            Whose::Node(node) => match self.open(node, what) {
+                Opened::Nothing => {}
+                Opened::Due => self.turn(node, None),
+                Opened::Input(input) => self.arrived(node, input),
+            },
+        }
+        true
+    }
+
+    fn run_chore(&mut self, what: What) {
+        match what {
+            What::DrawFault => self.draw_fault(),
+            What::Chore(slot) => match self.chores.take(slot) {
+                Chore::Strike { fault, source } => self.strike(&fault, source),
+                Chore::End { heals, fault } if heals == self.heals => self.end(&fault),
+                Chore::LinkUp { link, breaks } => self.link_up(link, breaks),
+                Chore::Restart { node, incarnation } => {
+                    if self.nodes[node.get()].incarnation == incarnation {
+                        self.start(node);
+                    }
+                }
+                Chore::End { .. } | Chore::Tell { .. } | Chore::Synced { .. } => {}
+            },
+            What::Deliver(_) | What::Tick | What::Wake => unreachable!("these are a node's"),
+        }
+    }
+
+    fn draw_fault(&mut self) {
+        if self.healed {
+            return;
+        }
+        let down = self.nodes.iter().filter(|node| node.has_crashed()).count();
+        let standing = Standing { nodes: self.nodes.len(), down };
+        for (after, fault) in self.draw.next(&self.faults, standing) {
+            let source = Source::Drawn { heals: self.heals };
+            self.chore(self.now + after, Whose::Run, Chore::Strike { fault, source });
+        }
+        let wait = self.draw.wait(&self.faults);
+        self.queue.push(self.now + wait, Whose::Run, What::DrawFault);
+    }
+
+    /// What an entry means to its node now.
+    fn open(&mut self, index: NodeIndex, what: What) -> Opened<P> {
+        let node = &mut self.nodes[index.get()];
+        match what {
+            What::Deliver(letter) => self.open_letter(letter),
+            What::Chore(slot) => self.open_chore(index, slot),
+            What::Tick if node.armed == self.now => {
+                node.armed = SimTime::NEVER;
+                if node.ready_at <= self.now { Opened::Due } else { Opened::Nothing }
+            }
+            What::Wake if node.ready_at <= self.now => Opened::Due,
+            What::Tick | What::Wake | What::DrawFault => Opened::Nothing,
+        }
+    }
+
+    fn open_letter(&mut self, letter: u32) -> Opened<P> {
+        let letter = self.letters.take(letter);
+        self.in_flight[usize::from(letter.lane)] -= 1;
+        let Letter { from, to, lane, breaks, incarnation, message } = letter;
+        let link = Link { from, to };
+        let node = &self.nodes[to.get()];
+        let rule = self.network.lane(usize::from(lane));
+        let same = node.incarnation == incarnation;
+        let there = node.process.is_some() && (same || rule.crosses_restart);
+        let breaks = if rule.crosses_restart { self.network.breaks(link) } else { breaks };
+        let passes = if from == to { Ok(()) } else { self.network.passes(link, breaks) };
+        match passes {
+            Ok(()) if there => Opened::Input(Input::Message { from, lane, message }),
+            Ok(()) => self.lost(link, usize::from(lane), Lost::Cut),
+            Err(why) => self.lost(link, usize::from(lane), why),
+        }
+    }
+
+    fn open_chore(&mut self, index: NodeIndex, slot: u32) -> Opened<P> {
+        let node = &mut self.nodes[index.get()];
+        match self.chores.take(slot) {
+            Chore::Tell { incarnation, input } => {
+                let meant = incarnation.is_none_or(|meant| meant == node.incarnation);
+                if meant && node.process.is_some() { Opened::Input(input) } else { Opened::Nothing }
+            }
+            Chore::Synced { incarnation, token, end, fails } => {
+                if node.incarnation != incarnation || node.process.is_none() {
+                    return Opened::Nothing;
+                }
+                let outcome = if fails {
+                    node.disk.fail(end, &mut node.chance);
+                    Err(SyncFailed)
+                } else {
+                    node.disk.sync(end);
+                    Ok(())
+                };
+                Opened::Input(Input::Synced { token, outcome })
+            }
+            _ => unreachable!("the others are the run's own"),
+        }
+    }
+
+    /// Counts a lost message; on a reliable lane the link breaks, for the gap must be told.
+    fn lost(&mut self, link: Link, lane: usize, why: Lost) -> Opened<P> {
+        self.totals.lost += 1;
+        let gap = why == Lost::Cut && self.network.lane(lane).loss == LaneLoss::Reliable;
+        if gap && link.from != link.to {
+            self.break_link(link, TOLD_MAX);
+        }
+        Opened::Nothing
+    }
+
+    /// An input for a node that is up: handled now, or queued while the node is not ready.
+    fn arrived(&mut self, index: NodeIndex, input: Input<P>) {
+        let node = &mut self.nodes[index.get()];
+        if node.ready_at <= self.now && node.inbox.is_empty() {
+            self.turn(index, Some(input));
+        } else if node.inbox.len() < INBOX_MAX || !input.is_message() {
+            node.inbox.push_back(input);
+        } else {
+            self.totals.lost += 1;
+        }
+    }
+
+    /// One batch of a node: inputs, then what it orders, then its ticks.
+    fn turn(&mut self, index: NodeIndex, first: Option<Input<P>>) {
+        if self.nodes[index.get()].process.is_none() {
+            return;
+        }
+        let inputs = self.batch(index, first);
+        self.perform(index);
+        let ticks = self.ticks(index);
+        self.rest(index, inputs + ticks);
+        if inputs + ticks > 0 {
+            self.check(Some(index));
+        }
+    }
+
+    fn batch(&mut self, index: NodeIndex, first: Option<Input<P>>) -> usize {
+        let mut inputs = 0;
+        if let Some(first) = first {
+            self.feed(index, first);
+            inputs += 1;
+        }
+        while inputs < BATCH_MAX {
+            if let Some(input) = self.nodes[index.get()].inbox.pop_front() {
+                self.feed(index, input);
+                inputs += 1;
+                continue;
+            }
+            let Some(what) = self.queue.pop_same(self.now, index) else { break };
+            if let Opened::Input(input) = self.open(index, what) {
+                self.feed(index, input);
+                inputs += 1;
+            }
+        }
+        inputs
+    }
+
+    fn feed(&mut self, index: NodeIndex, input: Input<P>) {
+        self.note_input(index, &input);
+        let node = &mut self.nodes[index.get()];
+        let now = node.clock.read(self.now);
+        let process = node.process.as_mut().expect("asked before the batch: the node is up");
+        let fx = &mut self.effects;
+        fx.node = index;
+        match input {
+            Input::Start => process.started(now, fx),
+            Input::Message { from, message, .. } => process.message(now, from, message, fx),
+            Input::Command(command) => process.command(now, command, fx),
+            Input::Synced { token, outcome } => process.synced(now, token, outcome, fx),
+            Input::LinkBroken { peer, direction } => process.link_broken(now, peer, direction, fx),
+            Input::LinkUp { peer, direction } => process.link_up(now, peer, direction, fx),
+        }
+    }
+
+    fn note_input(&mut self, index: NodeIndex, input: &Input<P>) {
+        self.totals.events += 1;
+        let trace = &mut self.trace;
+        match input {
+            Input::Message { from, lane, message } => {
+                self.totals.delivered += 1;
+                let digest = P::digest(message).unwrap_or_else(|| trace.digest(message));
+                let kind = Kind::Message { from: *from, lane: *lane };
+                trace.record(self.now, index, kind, digest, message);
+            }
+            Input::Command(command) => {
+                let digest = trace.digest(command);
+                trace.record(self.now, index, Kind::Command, digest, command);
+            }
+            Input::Start => trace.record(self.now, index, Kind::Start, 0, &()),
+            Input::Synced { token, outcome } => {
+                let digest = token * 2 + u64::from(outcome.is_err());
+                trace.record(self.now, index, Kind::Synced, digest, &(token, outcome));
+            }
+            Input::LinkBroken { peer, direction } => {
+                let kind = Kind::LinkBroken { peer: *peer };
+                trace.record(self.now, index, kind, *direction as u64, direction);
+            }
+            Input::LinkUp { peer, direction } => {
+                let kind = Kind::LinkUp { peer: *peer };
+                trace.record(self.now, index, kind, *direction as u64, direction);
+            }
+        }
+    }
+
+    /// Carries out what the node ordered; what stands behind a crash is lost.
+    fn perform(&mut self, index: NodeIndex) {
+        let incarnation = self.nodes[index.get()].incarnation;
+        let mut orders = std::mem::take(&mut self.effects.orders);
+        for order in orders.drain(..) {
+            match order {
+                Effect::Send { to, lane, message } => self.send(index, to, lane, message),
+                Effect::Emit(event) => self.emitted(index, &event),
+                Effect::Write(record) => self.nodes[index.get()].disk.write(record),
+                Effect::Sync(token) => self.sync(index, token),
+            }
+            let node = &self.nodes[index.get()];
+            if node.process.is_none() || node.incarnation != incarnation {
+                break;
+            }
+        }
+        self.effects.orders = orders;
+    }
+
+    fn send(&mut self, from: NodeIndex, to: NodeIndex, lane: usize, message: P::Message) {
+        self.totals.sent += 1;
+        let recode = self.totals.sent.is_multiple_of(RECODE_EVERY);
+        let message = if recode { P::recode(message) } else { message };
+        let link = Link { from, to };
+        let letter = Letter {
+            from,
+            to,
+            lane: u8::try_from(lane).expect("at most 256 lanes"),
+            breaks: self.network.breaks(link),
+            incarnation: self.nodes[to.get()].incarnation,
+            message,
+        };
+        if from == to {
+            let at = self.network.loop_back(self.now, from, lane);
+            self.post(at, letter);
+            return;
+        }
+        match self.network.send(self.now, link, lane) {
+            Fate::Arrives(at) => self.post(at, letter),
+            Fate::Twice(first, second) => {
+                self.totals.doubled += 1;
+                let again = Letter { message: letter.message.clone(), ..letter };
+                self.post(first, letter);
+                self.post(second, again);
+            }
+            Fate::Held => {
+                self.in_flight[lane] += 1;
+                let slot = self.letters.put(letter);
+                self.network.hold(link, slot);
+            }
+            Fate::Lost(why) => {
+                let _ = self.lost(link, lane, why);
+            }
+        }
+    }
+
+    fn post(&mut self, at: SimTime, letter: Letter<P>) {
+        self.in_flight[usize::from(letter.lane)] += 1;
+        let to = letter.to;
+        let slot = self.letters.put(letter);
+        self.queue.push(at, Whose::Node(to), What::Deliver(slot));
+    }
+
+    /// Sends on what a clogged link held.
+    pub(super) fn release(&mut self, slot: u32) {
+        let Some(letter) = self.letters.get(slot) else { return };
+        let link = Link { from: letter.from, to: letter.to };
+        let (to, lane) = (letter.to, usize::from(letter.lane));
+        let at = self.network.released(self.now, link, lane);
+        self.queue.push(at, Whose::Node(to), What::Deliver(slot));
+    }
+
+    fn sync(&mut self, index: NodeIndex, token: u64) {
+        let node = &mut self.nodes[index.get()];
+        let what = ((index.get() as u64) << 48) ^ token;
+        let mut chance = Stream::decision(self.family, self.now.as_nanos(), what);
+        let delay = chance.exponential(nanos(self.faults.sync)).max(1);
+        let at = self.now + Duration::from_nanos(delay) + node.sync_slower;
+        node.synced_at = node.synced_at.max(at);
+        let fails = std::mem::take(&mut node.sync_fails);
+        let (incarnation, end, at) = (node.incarnation, node.disk.end(), node.synced_at);
+        self.chore(at, Whose::Node(index), Chore::Synced { incarnation, token, end, fails });
+    }
+
+    /// Shows an event to the observer and to the rules.
+    fn emitted(&mut self, index: NodeIndex, event: &P::Event) {
+        self.trace.record(self.now, index, Kind::Event, 0, event);
+        let mut orders = Orders::default();
+        let view = View {
+            now: self.now,
+            touched: Some(index),
+            nodes: &self.nodes,
+            network: &self.network,
+        };
+        if let Err(violation) = self.observer.event(&view, index, event, &mut orders) {
+            self.violation.get_or_insert(violation.what);
+        }
+        for (after, node, command) in orders.commands {
+            self.schedule_command(after, node, command);
+        }
+        for fault in orders.faults {
+            self.strike(&fault, Source::Hand);
+        }
+        if !self.rules.is_empty() && !self.healed {
+            self.apply_rules(index, event);
+        }
+    }
+
+    fn apply_rules(&mut self, index: NodeIndex, event: &P::Event) {
+        for number in 0..self.rules.len() {
+            let rule = &mut self.rules[number];
+            if !(rule.matches)(event) {
+                continue;
+            }
+            let same = rule.last.0 == self.now && rule.last.1.node == index;
+            let nth = if same { rule.last.1.nth + 1 } else { 1 };
+            let trigger = Trigger { rule: number, node: index, nth };
+            rule.last = (self.now, trigger);
+            let fault = match &mut self.planned {
+                Some(lines) => planned_fault(lines, self.now, trigger),
+                None => {
+                    let strikes = self.rules_chance.chance(rule.probability);
+                    strikes.then(|| (rule.fault)(index)).filter(|fault| self.has_room(fault))
+                }
+            };
+            if let Some(fault) = fault {
+                self.strike(&fault, Source::Rule(trigger));
+            }
+        }
+    }
+
+    /// Ticks the node while its deadline has passed.
+    fn ticks(&mut self, index: NodeIndex) -> usize {
+        for ticks in 0..TICKS_MAX {
+            let node = &mut self.nodes[index.get()];
+            let now = node.clock.read(self.now);
+            let Some(process) = &mut node.process else { return ticks };
+            if process.next_deadline().is_none_or(|deadline| deadline > now.mono) {
+                return ticks;
+            }
+            self.totals.events += 1;
+            self.trace.record(self.now, index, Kind::Tick, 0, &());
+            self.effects.node = index;
+            process.tick(now, &mut self.effects);
+            self.perform(index);
+        }
+        panic!("node {index} asked for {TICKS_MAX} ticks at one instant: it would spin for ever");
+    }
+
+    /// After a batch: a slow node is busy for a while, the rest waits for its deadline.
+    fn rest(&mut self, index: NodeIndex, handled: usize) {
+        let node = &mut self.nodes[index.get()];
+        if !node.per_input.is_zero() && handled > 0 {
+            let handled = u32::try_from(handled).unwrap_or(u32::MAX);
+            node.ready_at = self.now + node.per_input.saturating_mul(handled);
+        }
+        if !node.inbox.is_empty() || node.ready_at > self.now {
+            let at = node.ready_at.max(self.now);
+            self.queue.push(at, Whose::Node(index), What::Wake);
+        } else {
+            self.arm(index);
+        }
+    }
+
+    /// Schedules the node's deadline. An earlier tick that is scheduled already is left to find
+    /// out that it came too soon: a deadline that keeps moving costs nothing.
+    pub(super) fn arm(&mut self, index: NodeIndex) {
+        let node = &mut self.nodes[index.get()];
+        let deadline = node.process.as_ref().and_then(P::next_deadline);
+        let Some(at) = deadline.map(|deadline| node.clock.when(deadline).max(self.now)) else {
+            return;
+        };
+        if at < node.armed {
+            node.armed = at;
+            self.queue.push(at, Whose::Node(index), What::Tick);
+        }
+    }
+
+    pub(super) fn check(&mut self, touched: Option<NodeIndex>) {
+        let view = View { now: self.now, touched, nodes: &self.nodes, network: &self.network };
+        if let Err(violation) = self.observer.check(&view) {
+            self.violation.get_or_insert(violation.what);
+        }
+    }
+
+    /// Starts the next incarnation of a node that is down.
+    pub(super) fn start(&mut self, index: NodeIndex) {
+        if self.nodes[index.get()].process.is_some() {
+            return;
+        }
+        // If nobody noticed the crash, the new incarnation's hello is what ends old connections.
+        self.break_links_of(index);
+        let node = &mut self.nodes[index.get()];
+        if node.has_crashed() && node.chance.chance(0.5) {
+            node.clock.reboot(self.now, mono_start(&mut node.chance));
+        }
+        node.incarnation += 1;
+        node.ready_at = self.now;
+        node.armed = SimTime::NEVER;
+        let boot = Boot {
+            node: index,
+            incarnation: node.incarnation,
+            seed: node.chance.bits(),
+            now: node.clock.read(self.now),
+            disk: node.disk.synced(),
+        };
+        node.process = Some((self.factory)(boot));
+        self.reconnect_all();
+        self.turn(index, Some(Input::Start));
+    }
+
+    /// Breaks a directed link and tells both ends within `told_max`.
+    pub(super) fn break_link(&mut self, link: Link, told_max: Duration) {
+        let mut chance = self.decision_about(link);
+        let mut told = || self.now + chance.span(Duration::from_micros(1), told_max);
+        let (sender, receiver) = (told(), told());
+        if !self.network.break_link(link, sender.max(receiver)) {
+            return;
+        }
+        let broken = |peer, direction| Input::LinkBroken { peer, direction };
+        self.tell(sender, link.from, broken(link.to, Direction::Outgoing));
+        self.tell(receiver, link.to, broken(link.from, Direction::Incoming));
+        self.reconnect(link);
+    }
+
+    fn decision_about(&self, link: Link) -> Stream {
+        let what = ((link.from.get() as u64) << 16) ^ link.to.get() as u64;
+        Stream::decision(self.family, self.now.as_nanos(), what)
+    }
+
+    /// Tells a node, if it still is the same incarnation by then.
+    fn tell(&mut self, at: SimTime, index: NodeIndex, input: Input<P>) {
+        let node = &self.nodes[index.get()];
+        if node.process.is_some() {
+            let incarnation = Some(node.incarnation);
+            self.chore(at, Whose::Node(index), Chore::Tell { incarnation, input });
+        }
+    }
+
+    /// Tries a broken link again after a while.
+    fn reconnect(&mut self, link: Link) {
+        let from = self.now.max(self.network.told_by(link));
+        let wait = self.decision_about(link).span(Duration::from_millis(1), Duration::from_secs(1));
+        let breaks = self.network.breaks(link);
+        self.chore(from + wait, Whose::Run, Chore::LinkUp { link, breaks });
+    }
+
+    /// Tries every broken link again, for something came back.
+    pub(super) fn reconnect_all(&mut self) {
+        for link in self.network.broken() {
+            self.reconnect(link);
+        }
+    }
+
+    fn link_up(&mut self, link: Link, breaks: u32) {
+        let up = |node: NodeIndex| self.nodes[node.get()].process.is_some();
+        let possible = up(link.from) && up(link.to) && !self.network.is_cut(link);
+        if !possible || self.network.breaks(link) != breaks || !self.network.mend(link) {
+            return; // who comes back tries again
+        }
+        let input = |peer, direction| Input::LinkUp { peer, direction };
+        self.tell(self.now, link.from, input(link.to, Direction::Outgoing));
+        self.tell(self.now, link.to, input(link.from, Direction::Incoming));
+    }
+}
+
+/// Takes out the targeted fault that this match brings about, if there is one.
+fn planned_fault(lines: &mut Vec<Line>, now: SimTime, trigger: Trigger) -> Option<Fault> {
+    let meant = |line: &Line| {
+        let Some(Trigger { rule, node, nth }) = line.trigger else { return false };
+        let due = line.at < now || (line.at == now && nth == trigger.nth);
+        rule == trigger.rule && node == trigger.node && due
+    };
+    let at = lines.iter().position(meant)?;
+    Some(lines.remove(at).fault)
+}

@@ -1,0 +1,498 @@
+//! The network: what a directed link between two nodes does to a message.
+//!
+//! Quality (delay, loss, duplication) is drawn per message; conditions (cut, clogged, broken,
+//! slowed) are counted per directed link, so that faults may overlap. This file decides; it
+//! schedules nothing and knows no process.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+use super::NodeIndex;
+use super::clock::SimTime;
+use super::stream::{Stream, nanos};
+
+/// What one lane promises on every link. Lanes are numbered as in the list of the
+/// [`Setup`](super::Setup).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneRule {
+    /// Messages arrive in the order of sending; what breaks that order is lost with a break.
+    pub fifo: bool,
+    /// What is lost on a working link: `Lossy` loses messages silently; `Reliable` loses none,
+    /// and where a cut loses one the link breaks, as a TCP connection does.
+    pub loss: LaneLoss,
+    /// Whether a message may arrive twice.
+    pub duplicates: bool,
+    /// Whether what was sent before the link broke or its receiver restarted may arrive afterwards,
+    /// as a late datagram does.
+    pub crosses_restart: bool,
+}
+
+/// Whether a lane may lose a message without telling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LaneLoss {
+    /// Gaps are silent.
+    Lossy,
+    /// A gap is told to both ends by a broken link.
+    Reliable,
+}
+
+impl LaneRule {
+    /// A lane that promises nothing: the hardest one.
+    pub const WILD: Self =
+        Self { fifo: false, loss: LaneLoss::Lossy, duplicates: true, crosses_restart: true };
+
+    /// A lane like a TCP connection: in order, no silent gap, nothing twice.
+    pub const STREAM: Self =
+        Self { fifo: true, loss: LaneLoss::Reliable, duplicates: false, crosses_restart: false };
+}
+
+/// How a directed link treats messages while no fault is upon it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LinkQuality {
+    /// The shortest delay.
+    pub base: Duration,
+    /// Mean of the exponential part of the delay.
+    pub spread: Duration,
+    /// Probability of a delay from the heavy tail.
+    pub tail: f64,
+    /// Scale of the tail: it doubles with probability ½, up to 1,024 times.
+    pub tail_scale: Duration,
+    /// Probability that a message on a lossy lane is lost.
+    pub loss: f64,
+    /// Probability that a message comes twice, where its lane allows that.
+    pub duplicate: f64,
+    /// Probability that a message on a lane without order is held back by a few spreads more.
+    pub reorder: f64,
+}
+
+impl LinkQuality {
+    /// A good local network: 0.2 ms and a little, nothing lost.
+    #[must_use]
+    pub fn clean() -> Self {
+        Self {
+            base: Duration::from_micros(200),
+            spread: Duration::from_micros(100),
+            tail: 0.0,
+            tail_scale: Duration::ZERO,
+            loss: 0.0,
+            duplicate: 0.0,
+            reorder: 0.0,
+        }
+    }
+}
+
+/// A directed link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Link {
+    /// Where messages enter.
+    pub from: NodeIndex,
+    /// Where they come out.
+    pub to: NodeIndex,
+}
+
+/// Why a message was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lost {
+    ByChance,
+    Cut,
+    Broken,
+}
+
+/// A message's fate when it is sent: when its copies arrive, if they do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Lost(Lost),
+    Arrives(SimTime),
+    Twice(SimTime, SimTime),
+    /// The link is clogged: hold the message until [`Network::release`].
+    Held,
+}
+
+/// A message that a clogged link holds: an index into the run's letters.
+pub(super) type Letter = u32;
+
+/// No message takes longer than this, in nanoseconds: after `heal` a lane in order waits no longer
+/// for what a fault delayed.
+const DELAY_MAX: u64 = 10_000_000_000;
+
+/// Messages that one clogged link holds; more are lost as by a cut.
+const HELD_MAX: usize = 100_000;
+
+#[derive(Clone, Debug, Default)]
+struct LinkState {
+    quality: u16, // into `Network::qualities`
+    cuts: u16,
+    clogs: u16,
+    broken: bool,
+    used: bool,
+    breaks: u32,
+    told_by: SimTime,        // when both ends know of the last break
+    decided: (SimTime, u64), // the last decision, and how many at that instant
+    slowed: u64,             // ns on top of every delay
+    held: VecDeque<Letter>,  // ≤ HELD_MAX
+}
+
+/// [`LinkQuality`] in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    base: u64,
+    spread: u64,
+    tail_scale: u64,
+    tail: f64,
+    loss: f64,
+    duplicate: f64,
+    reorder: f64,
+}
+
+/// All directed links between the nodes of a run.
+#[derive(Clone, Debug)]
+pub(super) struct Network {
+    nodes: usize,
+    lanes: Vec<LaneRule>,
+    links: Vec<LinkState>,  // nodes²
+    broken: BTreeSet<Link>, // ≤ nodes²
+    last: Vec<u64>,         // latest arrival per link and lane, for order; nodes² × lanes
+    qualities: Vec<Times>,
+    grain: u64,  // ns; arrivals fall on multiples
+    family: u64, // of every decision about a message
+}
+
+impl Network {
+    /// Links between `nodes` nodes; each gets one of `qualities` by chance.
+    pub(super) fn new(
+        nodes: usize,
+        lanes: Vec<LaneRule>,
+        qualities: &[LinkQuality],
+        grain: Duration,
+        seed: u64,
+    ) -> Self {
+        assert!(!qualities.is_empty(), "a network needs at least one link quality");
+        assert!(!lanes.is_empty(), "a network needs at least one lane");
+        let mut assign = Stream::split(seed, "links", 0);
+        let quality = |_| LinkState {
+            quality: u16::try_from(assign.index(qualities.len())).unwrap_or(0),
+            ..LinkState::default()
+        };
+        Self {
+            nodes,
+            links: (0..nodes * nodes).map(quality).collect(),
+            broken: BTreeSet::new(),
+            last: vec![0; nodes * nodes * lanes.len()],
+            lanes,
+            qualities: qualities.iter().map(Times::of).collect(),
+            grain: nanos(grain).max(1),
+            family: Stream::split(seed, "network", 0).bits(),
+        }
+    }
+
+    pub(super) fn lane(&self, lane: usize) -> LaneRule {
+        self.lanes[lane]
+    }
+
+    /// Decides about a message that is sent now.
+    pub(super) fn send(&mut self, now: SimTime, link: Link, lane: usize) -> Fate {
+        let at = self.at(link);
+        let rule = self.lanes[lane];
+        let state = &mut self.links[at];
+        state.used = true;
+        if state.broken {
+            return Fate::Lost(Lost::Broken);
+        }
+        if state.cuts > 0 {
+            return Fate::Lost(Lost::Cut);
+        }
+        if state.clogs > 0 {
+            return if state.held.len() < HELD_MAX { Fate::Held } else { Fate::Lost(Lost::Cut) };
+        }
+        let times = self.qualities[usize::from(state.quality)];
+        let mut chance = self.decision(now, at);
+        if rule.loss == LaneLoss::Lossy && chance.chance(times.loss) {
+            return Fate::Lost(Lost::ByChance);
+        }
+        let first = self.arrival(now, at, lane, &mut chance);
+        if rule.duplicates && chance.chance(times.duplicate) {
+            return Fate::Twice(first, self.arrival(now, at, lane, &mut chance));
+        }
+        Fate::Arrives(first)
+    }
+
+    /// A word of a node to itself: no fault, only a delay of up to a grain or 10 µs.
+    pub(super) fn loop_back(&mut self, now: SimTime, node: NodeIndex, lane: usize) -> SimTime {
+        let at = self.at(Link { from: node, to: node });
+        let delay = 1 + self.decision(now, at).below(self.grain.max(10_000));
+        self.in_order(now.as_nanos().saturating_add(delay), at, lane)
+    }
+
+    /// Keeps a letter for [`Network::release`].
+    pub(super) fn hold(&mut self, link: Link, letter: Letter) {
+        let at = self.at(link);
+        assert!(self.links[at].held.len() < HELD_MAX, "asked before: the link had room");
+        self.links[at].held.push_back(letter);
+    }
+
+    /// When a letter that a clog held arrives, now that the clog is gone.
+    pub(super) fn released(&mut self, now: SimTime, link: Link, lane: usize) -> SimTime {
+        let at = self.at(link);
+        let mut chance = self.decision(now, at);
+        self.arrival(now, at, lane, &mut chance)
+    }
+
+    /// Chance for the next message on a link: it depends on link and time, not on what happened
+    /// elsewhere or before.
+    fn decision(&mut self, now: SimTime, at: usize) -> Stream {
+        let (last, count) = &mut self.links[at].decided;
+        *count = if *last == now { *count + 1 } else { 0 };
+        *last = now;
+        Stream::decision(self.family, now.as_nanos(), ((at as u64) << 24) ^ *count)
+    }
+
+    fn arrival(&mut self, now: SimTime, at: usize, lane: usize, chance: &mut Stream) -> SimTime {
+        let state = &self.links[at];
+        let times = self.qualities[usize::from(state.quality)];
+        let mut delay = times.base + state.slowed;
+        if times.spread > 0 {
+            delay += chance.exponential(times.spread);
+        }
+        if chance.chance(times.tail) {
+            delay += times.tail_scale << chance.bits().leading_zeros().min(10);
+        }
+        if !self.lanes[lane].fifo && chance.chance(times.reorder) {
+            delay += chance.below(8 * (times.spread + times.base));
+        }
+        self.in_order(now.as_nanos().saturating_add(delay.clamp(1, DELAY_MAX)), at, lane)
+    }
+
+    fn in_order(&mut self, arrival: u64, at: usize, lane: usize) -> SimTime {
+        let mut arrival = arrival.div_ceil(self.grain).saturating_mul(self.grain);
+        if self.lanes[lane].fifo {
+            let last = &mut self.last[at * self.lanes.len() + lane];
+            arrival = arrival.max(*last);
+            *last = arrival;
+        }
+        SimTime::from_nanos(arrival)
+    }
+
+    /// Whether a letter that left when the link had broken `breaks` times may arrive now.
+    pub(super) fn passes(&self, link: Link, breaks: u32) -> Result<(), Lost> {
+        let state = &self.links[self.at(link)];
+        if state.breaks != breaks {
+            return Err(Lost::Broken);
+        }
+        if state.cuts > 0 { Err(Lost::Cut) } else { Ok(()) }
+    }
+
+    /// How often the link has broken.
+    pub(super) fn breaks(&self, link: Link) -> u32 {
+        self.links[self.at(link)].breaks
+    }
+
+    pub(super) fn is_cut(&self, link: Link) -> bool {
+        self.links[self.at(link)].cuts > 0
+    }
+
+    pub(super) fn is_broken(&self, link: Link) -> bool {
+        self.links[self.at(link)].broken
+    }
+
+    /// Every broken link.
+    pub(super) fn broken(&self) -> Vec<Link> {
+        self.broken.iter().copied().collect()
+    }
+
+    /// Whether anything was ever sent on the link.
+    pub(super) fn is_used(&self, link: Link) -> bool {
+        self.links[self.at(link)].used
+    }
+
+    pub(super) fn cut(&mut self, link: Link) {
+        let at = self.at(link);
+        self.links[at].cuts = self.links[at].cuts.saturating_add(1);
+    }
+
+    pub(super) fn uncut(&mut self, link: Link) {
+        let at = self.at(link);
+        self.links[at].cuts = self.links[at].cuts.saturating_sub(1);
+    }
+
+    pub(super) fn clog(&mut self, link: Link) {
+        let at = self.at(link);
+        self.links[at].clogs = self.links[at].clogs.saturating_add(1);
+    }
+
+    /// Takes a clog away; answers what to send on if it was the last one.
+    pub(super) fn unclog(&mut self, link: Link) -> VecDeque<Letter> {
+        let at = self.at(link);
+        let state = &mut self.links[at];
+        state.clogs = state.clogs.saturating_sub(1);
+        if state.clogs == 0 { std::mem::take(&mut state.held) } else { VecDeque::new() }
+    }
+
+    pub(super) fn slow(&mut self, link: Link, by: Duration) {
+        let at = self.at(link);
+        self.links[at].slowed = self.links[at].slowed.saturating_add(nanos(by)).min(1 << 50);
+    }
+
+    pub(super) fn unslow(&mut self, link: Link, by: Duration) {
+        let at = self.at(link);
+        self.links[at].slowed = self.links[at].slowed.saturating_sub(nanos(by));
+    }
+
+    /// Breaks the link: what is under way will not pass. Both ends will know by `told_by`. `false`
+    /// if it was broken already.
+    pub(super) fn break_link(&mut self, link: Link, told_by: SimTime) -> bool {
+        let at = self.at(link);
+        let state = &mut self.links[at];
+        if state.broken {
+            return false;
+        }
+        state.broken = true;
+        state.breaks += 1;
+        state.told_by = told_by;
+        self.broken.insert(link);
+        true
+    }
+
+    /// The earliest time at which a broken link may be up again: both ends know that it broke.
+    pub(super) fn told_by(&self, link: Link) -> SimTime {
+        self.links[self.at(link)].told_by
+    }
+
+    /// The link is there again. `false` if it was not broken.
+    pub(super) fn mend(&mut self, link: Link) -> bool {
+        let at = self.at(link);
+        self.broken.remove(&link);
+        std::mem::take(&mut self.links[at].broken)
+    }
+
+    /// Ends every condition but breaks, makes every link clean, and answers what clogs held.
+    pub(super) fn heal(&mut self) -> Vec<Letter> {
+        self.qualities.fill(Times::of(&LinkQuality::clean()));
+        let mut held = Vec::new();
+        for state in &mut self.links {
+            state.cuts = 0;
+            state.clogs = 0;
+            state.slowed = 0;
+            held.extend(state.held.drain(..));
+        }
+        held
+    }
+
+    fn at(&self, link: Link) -> usize {
+        link.from.get() * self.nodes + link.to.get()
+    }
+}
+
+impl Times {
+    fn of(quality: &LinkQuality) -> Self {
+        // 2^50 ns are 13 days: sums of delays cannot overflow.
+        let bounded = |span| nanos(span).min(1 << 50);
+        Self {
+            base: bounded(quality.base),
+            spread: bounded(quality.spread),
+            tail_scale: bounded(quality.tail_scale),
+            tail: quality.tail,
+            loss: quality.loss,
+            duplicate: quality.duplicate,
+            reorder: quality.reorder,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINK: Link = Link { from: NodeIndex::new(0), to: NodeIndex::new(1) };
+    const BACK: Link = Link { from: NodeIndex::new(1), to: NodeIndex::new(0) };
+
+    fn network(rule: LaneRule, quality: LinkQuality) -> Network {
+        Network::new(2, vec![rule], &[quality], Duration::ZERO, 1)
+    }
+
+    fn arrivals(network: &mut Network, sent: u64) -> Vec<SimTime> {
+        (0..sent)
+            .filter_map(|n| match network.send(SimTime::from_nanos(n * 1_000), LINK, 0) {
+                Fate::Arrives(at) | Fate::Twice(at, _) => Some(at),
+                Fate::Lost(_) | Fate::Held => None,
+            })
+            .collect()
+    }
+
+    #[test]
+    fn as_much_is_lost_as_was_asked_and_nothing_on_a_reliable_lane() {
+        let lossy = LinkQuality { loss: 0.2, ..LinkQuality::clean() };
+        let arrived = arrivals(&mut network(LaneRule::WILD, lossy.clone()), 10_000).len();
+        assert!((7_800..8_200).contains(&arrived), "{arrived}");
+        assert_eq!(arrivals(&mut network(LaneRule::STREAM, lossy), 10_000).len(), 10_000);
+    }
+
+    #[test]
+    fn a_lane_in_order_keeps_it_and_the_other_does_not() {
+        let jittery = LinkQuality {
+            spread: Duration::from_millis(5),
+            tail: 0.05,
+            tail_scale: Duration::from_millis(1),
+            ..LinkQuality::clean()
+        };
+        let ordered = arrivals(&mut network(LaneRule::STREAM, jittery.clone()), 1_000);
+        assert!(ordered.is_sorted());
+        assert!(!arrivals(&mut network(LaneRule::WILD, jittery), 1_000).is_sorted());
+    }
+
+    #[test]
+    fn messages_are_doubled_as_often_as_was_asked() {
+        let quality = LinkQuality { duplicate: 0.1, ..LinkQuality::clean() };
+        let mut network = network(LaneRule::WILD, quality);
+        let twice = (0..10_000)
+            .filter(|_| matches!(network.send(SimTime::default(), LINK, 0), Fate::Twice(..)))
+            .count();
+        assert!((900..1_100).contains(&twice), "{twice}");
+    }
+
+    #[test]
+    fn a_cut_concerns_one_direction_and_cuts_add_up() {
+        let mut network = network(LaneRule::WILD, LinkQuality::clean());
+        network.cut(LINK);
+        network.cut(LINK);
+        network.uncut(LINK);
+        assert_eq!(network.send(SimTime::default(), LINK, 0), Fate::Lost(Lost::Cut));
+        assert!(matches!(network.send(SimTime::default(), BACK, 0), Fate::Arrives(_)));
+        network.uncut(LINK);
+        assert!(matches!(network.send(SimTime::default(), LINK, 0), Fate::Arrives(_)));
+    }
+
+    #[test]
+    fn a_broken_link_loses_what_is_under_way_and_is_mended_once() {
+        let mut network = network(LaneRule::STREAM, LinkQuality::clean());
+        let before = network.breaks(LINK);
+        assert!(network.break_link(LINK, SimTime::default()));
+        assert!(!network.break_link(LINK, SimTime::default()));
+        assert_eq!(network.passes(LINK, before), Err(Lost::Broken));
+        assert_eq!(network.send(SimTime::default(), LINK, 0), Fate::Lost(Lost::Broken));
+        assert!(network.mend(LINK));
+        assert!(!network.mend(LINK));
+        assert_eq!(network.passes(LINK, network.breaks(LINK)), Ok(()));
+    }
+
+    #[test]
+    fn a_clog_gives_everything_back_in_order_when_the_last_one_ends() {
+        let mut network = network(LaneRule::STREAM, LinkQuality::clean());
+        network.clog(LINK);
+        network.clog(LINK);
+        for letter in 0..3 {
+            assert_eq!(network.send(SimTime::default(), LINK, 0), Fate::Held);
+            network.hold(LINK, letter);
+        }
+        assert!(network.unclog(LINK).is_empty());
+        assert_eq!(network.unclog(LINK), [0, 1, 2]);
+    }
+
+    #[test]
+    fn a_grain_makes_messages_arrive_together() {
+        let grain = Duration::from_millis(1);
+        let mut network = Network::new(2, vec![LaneRule::WILD], &[LinkQuality::clean()], grain, 1);
+        for at in arrivals(&mut network, 100) {
+            assert_eq!(at.as_nanos() % 1_000_000, 0);
+        }
+    }
+}

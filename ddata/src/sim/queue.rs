@@ -1,0 +1,195 @@
+//! What comes next: a heap of small entries, ordered by time, node and order of scheduling, and
+//! slabs for what the entries point to.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+use super::NodeIndex;
+use super::clock::SimTime;
+use super::network::Letter;
+
+/// What an entry brings about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    /// A letter arrives.
+    Deliver(Letter),
+    /// A chore is due: an index into the run's chores.
+    Chore(u32),
+    /// A node's deadline.
+    Tick,
+    /// A node may go on after a pause.
+    Wake,
+    /// The next fault is drawn.
+    DrawFault,
+}
+
+/// Whose turn an entry is: the run's own come before the nodes' at the same instant, and a node's
+/// stand together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whose {
+    Run,
+    Node(NodeIndex),
+}
+
+impl Whose {
+    fn code(self) -> u64 {
+        match self {
+            Self::Run => 0,
+            Self::Node(node) => node.get() as u64 + 1,
+        }
+    }
+
+    fn of(code: u64) -> Self {
+        match usize::try_from(code) {
+            Ok(code) if code > 0 => Self::Node(NodeIndex::new(code - 1)),
+            _ => Self::Run,
+        }
+    }
+}
+
+/// Bits of the order of scheduling below the node: enough for 2^48 entries a run.
+const ORDER_BITS: u32 = 48;
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    at: u64,
+    key: u64, // whose << ORDER_BITS | order of scheduling
+    what: What,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Entry {}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Entry {
+    /// The earliest is the greatest: the heap gives the greatest first.
+    #[inline]
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.at, other.key).cmp(&(self.at, self.key))
+    }
+}
+
+/// The agenda of a run.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Queue {
+    heap: BinaryHeap<Entry>, // ≤ letters + chores + stale ticks
+    scheduled: u64,
+}
+
+impl Queue {
+    pub(super) fn push(&mut self, at: SimTime, whose: Whose, what: What) {
+        self.scheduled += 1;
+        assert!(self.scheduled < 1 << ORDER_BITS, "a run has fewer than 2^48 entries");
+        let key = (whose.code() << ORDER_BITS) | self.scheduled;
+        self.heap.push(Entry { at: at.as_nanos(), key, what });
+    }
+
+    /// The next entry, if it is due by `end`.
+    pub(super) fn pop(&mut self, end: SimTime) -> Option<(SimTime, Whose, What)> {
+        if self.heap.peek()?.at > end.as_nanos() {
+            return None;
+        }
+        let entry = self.heap.pop()?;
+        let whose = Whose::of(entry.key >> ORDER_BITS);
+        Some((SimTime::from_nanos(entry.at), whose, entry.what))
+    }
+
+    /// The next entry, if it is this node's and due at this very instant.
+    #[inline]
+    pub(super) fn pop_same(&mut self, at: SimTime, node: NodeIndex) -> Option<What> {
+        let next = self.heap.peek()?;
+        let same = next.at == at.as_nanos() && next.key >> ORDER_BITS == Whose::Node(node).code();
+        if same { self.heap.pop().map(|entry| entry.what) } else { None }
+    }
+}
+
+/// Values under small numbers that are used again.
+#[derive(Clone, Debug)]
+pub(super) struct Slab<T> {
+    slots: Vec<Option<T>>, // ≤ max
+    free: Vec<u32>,        // ≤ slots
+    max: u32,
+}
+
+impl<T> Slab<T> {
+    pub(super) fn new(max: u32) -> Self {
+        Self { slots: Vec::new(), free: Vec::new(), max }
+    }
+
+    /// Keeps a value.
+    ///
+    /// # Panics
+    /// If there are `max` values: what runs here sends without end.
+    pub(super) fn put(&mut self, value: T) -> u32 {
+        if let Some(slot) = self.free.pop() {
+            self.slots[slot as usize] = Some(value);
+            return slot;
+        }
+        let slot = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
+        assert!(slot < self.max, "{} messages are under way: the protocol storms", self.max);
+        self.slots.push(Some(value));
+        slot
+    }
+
+    /// Takes a value out.
+    pub(super) fn take(&mut self, slot: u32) -> T {
+        self.free.push(slot);
+        self.slots[slot as usize].take().expect("an entry points to what was put")
+    }
+
+    pub(super) fn get(&self, slot: u32) -> Option<&T> {
+        self.slots.get(slot as usize)?.as_ref()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_come_by_time_then_the_runs_own_then_node_by_node_as_scheduled() {
+        let (early, late) = (SimTime::from_nanos(1), SimTime::from_nanos(2));
+        let node = |n| Whose::Node(NodeIndex::new(n));
+        let mut queue = Queue::default();
+        queue.push(late, node(1), What::Deliver(0));
+        queue.push(late, node(0), What::Deliver(1));
+        queue.push(late, node(1), What::Deliver(2));
+        queue.push(late, Whose::Run, What::DrawFault);
+        queue.push(early, node(1), What::Tick);
+        let order: Vec<_> = std::iter::from_fn(|| queue.pop(late)).map(|(_, _, w)| w).collect();
+        let expected =
+            [What::Tick, What::DrawFault, What::Deliver(1), What::Deliver(0), What::Deliver(2)];
+        assert_eq!(order, expected);
+    }
+
+    #[test]
+    fn a_slab_uses_its_numbers_again_and_counts_what_it_holds() {
+        let mut slab = Slab::new(2);
+        let (a, _) = (slab.put('a'), slab.put('b'));
+        assert_eq!(slab.take(a), 'a');
+        assert_eq!((slab.len(), slab.put('c')), (1, a));
+    }
+
+    #[test]
+    #[should_panic(expected = "the protocol storms")]
+    fn a_storm_is_stopped() {
+        let mut slab = Slab::new(2);
+        for n in 0..3 {
+            slab.put(n);
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! Fault schedules as text: what a failed run prints, a file keeps, and a replay reads.
+//!
+//! One fault per line: when, what, for how long. `#` begins a comment.
+//! ```text
+//! t=1.5s partition {0,1}|{2} for 3s
+//! t=2s crash 1 keep for 0.5s
+//! t=4s on 0@2#1 pause 2 for 1s
+//! ```
+//! `on 0@2#1` is a targeted fault: what brings it about is the first match of rule 0 by node 2 at
+//! that instant, or, if there is none (for the run has changed), that node's next match.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::clock::SimTime;
+use super::fault::{DiskFate, Fault, Links};
+use super::{NODES_MAX, NodeIndex};
+
+/// A list of faults, in the order in which they happen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Schedule {
+    /// The faults.
+    pub lines: Vec<Line>,
+}
+
+/// One fault of a [`Schedule`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// When; of a targeted fault, when it happened to be.
+    pub at: SimTime,
+    /// What brings it about, if not time.
+    pub trigger: Option<Trigger>,
+    /// What.
+    pub fault: Fault,
+}
+
+/// A match of a rule that a harness registered with [`after`](super::Simulation::after).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Trigger {
+    /// The rule, in order of registration, from 0.
+    pub rule: usize,
+    /// Whose event matched.
+    pub node: NodeIndex,
+    /// Which of that node's matches at that instant, from 1.
+    pub nth: u64,
+}
+
+/// A line that is no fault.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {text:?} is no fault; write `t=<seconds>s <fault>` as sim/schedule.rs shows")]
+pub struct NoFault {
+    line: usize,
+    text: String,
+}
+
+impl Schedule {
+    /// Reads what [`Display`](fmt::Display) writes.
+    ///
+    /// # Errors
+    /// [`NoFault`] with the first line that cannot be read.
+    pub fn parse(text: &str) -> Result<Self, NoFault> {
+        let mut lines = Vec::new();
+        for (number, line) in (1..).zip(text.lines()) {
+            if line.trim().is_empty() || line.trim_start().starts_with('#') {
+                continue;
+            }
+            let parsed = Words::new(line).line();
+            lines.push(parsed.ok_or_else(|| NoFault { line: number, text: line.to_owned() })?);
+        }
+        Ok(Self { lines })
+    }
+}
+
+impl FromStr for Schedule {
+    type Err = NoFault;
+
+    fn from_str(text: &str) -> Result<Self, NoFault> {
+        Self::parse(text)
+    }
+}
+
+/// The smallest part of a failing schedule that still fails: no line of it can be left out.
+///
+/// `fails` runs the simulation under a schedule. Answers the schedule itself if it does not fail.
+///
+/// Source: Zeller and Hildebrandt, *Simplifying and Isolating Failure-Inducing Input* (2002).
+pub fn shrink(schedule: &Schedule, mut fails: impl FnMut(&Schedule) -> bool) -> Schedule {
+    let mut best = schedule.clone();
+    let mut parts = 2;
+    while !best.lines.is_empty() {
+        let size = best.lines.len().div_ceil(parts);
+        let without = |part: usize| {
+            let (from, to) = (part * size, ((part + 1) * size).min(best.lines.len()));
+            let kept = best.lines[..from].iter().chain(&best.lines[to..]);
+            Schedule { lines: kept.cloned().collect() }
+        };
+        let count = best.lines.len().div_ceil(size);
+        match (0..count).map(without).find(|candidate| fails(candidate)) {
+            Some(smaller) => {
+                best = smaller;
+                parts = parts.saturating_sub(1).max(2);
+            }
+            None if size == 1 => break,
+            None => parts = (parts * 2).min(best.lines.len()),
+        }
+    }
+    best
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.lines.iter().try_for_each(|line| writeln!(f, "{line}"))
+    }
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "t={} ", self.at)?;
+        if let Some(Trigger { rule, node, nth }) = self.trigger {
+            write!(f, "on {rule}@{node}#{nth} ")?;
+        }
+        write!(f, "{}", self.fault)
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Partition { groups, span } => {
+                let groups: Vec<String> = groups.iter().map(|group| set(group)).collect();
+                write!(f, "partition {}{}", groups.join("|"), lasting(*span))
+            }
+            Self::Cut { links, span } => write!(f, "cut {}{}", list(links), lasting(*span)),
+            Self::Clog { links, span } => write!(f, "clog {}{}", list(links), lasting(*span)),
+            Self::Delay { links, by, span } => {
+                write!(f, "delay {} by {}{}", list(links), time(*by), lasting(*span))
+            }
+            Self::Break { links } => write!(f, "break {}", list(links)),
+            Self::Crash { node, disk, down } => {
+                let disk = if *disk == DiskFate::Kept { "keep" } else { "lose" };
+                write!(f, "crash {node} {disk}{}", lasting(*down))
+            }
+            Self::Restart { node } => write!(f, "restart {node}"),
+            Self::Pause { node, span } => write!(f, "pause {node} for {}", time(*span)),
+            Self::Jump { node, millis } => write!(f, "jump {node} {millis}ms"),
+            Self::Drift { node, ppm } => write!(f, "drift {node} {ppm}ppm"),
+            Self::Slow { node, per_input, span } => {
+                write!(f, "slow {node} by {}{}", time(*per_input), lasting(*span))
+            }
+            Self::SlowDisk { node, by, span } => {
+                write!(f, "slow-disk {node} by {}{}", time(*by), lasting(*span))
+            }
+            Self::FailSync { node } => write!(f, "fail-sync {node}"),
+        }
+    }
+}
+
+fn time(span: Duration) -> SimTime {
+    SimTime::default() + span
+}
+
+fn lasting(span: Option<Duration>) -> String {
+    span.map(|span| format!(" for {}", time(span))).unwrap_or_default()
+}
+
+fn set(nodes: &[NodeIndex]) -> String {
+    let nodes: Vec<String> = nodes.iter().map(ToString::to_string).collect();
+    format!("{{{}}}", nodes.join(","))
+}
+
+fn list(links: &[Links]) -> String {
+    let links: Vec<String> =
+        links.iter().map(|link| format!("{}>{}", set(&link.from), set(&link.to))).collect();
+    links.join(" ")
+}
+
+/// The words of one line, taken from the front. `None` anywhere means: not a fault.
+struct Words<'a> {
+    rest: std::iter::Peekable<std::str::SplitWhitespace<'a>>,
+}
+
+impl<'a> Words<'a> {
+    fn new(line: &'a str) -> Self {
+        Self { rest: line.split_whitespace().peekable() }
+    }
+
+    fn line(mut self) -> Option<Line> {
+        let at = self.rest.next()?.strip_prefix("t=")?.parse().ok()?;
+        let trigger = if self.rest.next_if_eq(&"on").is_some() {
+            let (rule, rest) = self.rest.next()?.split_once('@')?;
+            let (at, nth) = rest.split_once('#')?;
+            Some(Trigger { rule: rule.parse().ok()?, node: node(at)?, nth: nth.parse().ok()? })
+        } else {
+            None
+        };
+        let fault = self.fault()?;
+        self.rest.next().is_none().then_some(Line { at, trigger, fault })
+    }
+
+    fn fault(&mut self) -> Option<Fault> {
+        Some(match self.rest.next()? {
+            "partition" => Fault::Partition { groups: self.groups()?, span: self.lasting()? },
+            "cut" => Fault::Cut { links: self.links()?, span: self.lasting()? },
+            "clog" => Fault::Clog { links: self.links()?, span: self.lasting()? },
+            "delay" => Fault::Delay { links: self.links()?, by: self.by()?, span: self.lasting()? },
+            "break" => Fault::Break { links: self.links()? },
+            "crash" => {
+                Fault::Crash { node: self.node()?, disk: self.disk()?, down: self.lasting()? }
+            }
+            "restart" => Fault::Restart { node: self.node()? },
+            "pause" => Fault::Pause { node: self.node()?, span: self.lasting()?? },
+            "jump" => Fault::Jump { node: self.node()?, millis: self.number("ms")? },
+            "drift" => Fault::Drift { node: self.node()?, ppm: self.number("ppm")? },
+            "slow" => {
+                Fault::Slow { node: self.node()?, per_input: self.by()?, span: self.lasting()? }
+            }
+            "slow-disk" => {
+                Fault::SlowDisk { node: self.node()?, by: self.by()?, span: self.lasting()? }
+            }
+            "fail-sync" => Fault::FailSync { node: self.node()? },
+            _ => return None,
+        })
+    }
+
+    /// `Some(None)`: no `for` here.
+    fn lasting(&mut self) -> Option<Option<Duration>> {
+        if self.rest.next_if_eq(&"for").is_none() {
+            return Some(None);
+        }
+        self.time().map(Some)
+    }
+
+    fn by(&mut self) -> Option<Duration> {
+        self.rest.next_if_eq(&"by")?;
+        self.time()
+    }
+
+    fn time(&mut self) -> Option<Duration> {
+        Some(self.rest.next()?.parse::<SimTime>().ok()?.elapsed())
+    }
+
+    fn number<N: FromStr>(&mut self, unit: &str) -> Option<N> {
+        self.rest.next()?.strip_suffix(unit)?.parse().ok()
+    }
+
+    fn node(&mut self) -> Option<NodeIndex> {
+        node(self.rest.next()?)
+    }
+
+    fn disk(&mut self) -> Option<DiskFate> {
+        match self.rest.next()? {
+            "keep" => Some(DiskFate::Kept),
+            "lose" => Some(DiskFate::Lost),
+            _ => None,
+        }
+    }
+
+    fn groups(&mut self) -> Option<Vec<Vec<NodeIndex>>> {
+        self.rest.next_if(|word| word.starts_with('{'))?.split('|').map(parse_set).collect()
+    }
+
+    fn links(&mut self) -> Option<Vec<Links>> {
+        let mut links = Vec::new();
+        while let Some(word) = self.rest.next_if(|word| word.starts_with('{')) {
+            let (from, to) = word.split_once('>')?;
+            links.push(Links { from: parse_set(from)?, to: parse_set(to)? });
+        }
+        Some(links)
+    }
+}
+
+fn parse_set(text: &str) -> Option<Vec<NodeIndex>> {
+    let inner = text.strip_prefix('{')?.strip_suffix('}')?;
+    if inner.is_empty() {
+        return Some(Vec::new());
+    }
+    inner.split(',').map(node).collect()
+}
+
+fn node(text: &str) -> Option<NodeIndex> {
+    text.parse().ok().filter(|index| *index < NODES_MAX).map(NodeIndex::new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fault::{Draw, Faults, Standing};
+    use super::*;
+
+    fn drawn(seed: u64, count: usize) -> Schedule {
+        let (faults, mut draw) = (Faults::all(), Draw::new(seed));
+        let mut lines = Vec::new();
+        while lines.len() < count {
+            for (after, fault) in draw.next(&faults, Standing { nodes: 5, down: 0 }) {
+                let nth = lines.len() as u64 + 1;
+                let trigger = nth.is_multiple_of(7).then_some(Trigger {
+                    rule: 2,
+                    node: NodeIndex::new(1),
+                    nth,
+                });
+                lines.push(Line { at: SimTime::from_nanos(nth * 777) + after, trigger, fault });
+            }
+        }
+        Schedule { lines }
+    }
+
+    #[test]
+    fn what_is_written_can_be_read_back() {
+        for seed in 0..50 {
+            let schedule = drawn(seed, 100);
+            assert_eq!(Schedule::parse(&schedule.to_string()).as_ref(), Ok(&schedule));
+        }
+    }
+
+    #[test]
+    fn a_schedule_reads_like_a_story() {
+        let text = "t=1.5s partition {0,1}|{2} for 3s\n\
+                    t=1.6s cut {0}>{1,2} {2}>{0}\n\
+                    t=2s crash 1 keep for 0.5s\n\
+                    t=4s on 0@2#3 pause 2 for 1s\n\
+                    t=5s jump 0 -3600000ms\n";
+        let schedule = Schedule::parse(&format!("# found by seed 7\n\n{text}")).expect("it is one");
+        assert_eq!(schedule.lines.len(), 5);
+        assert_eq!(schedule.to_string(), text);
+    }
+
+    #[test]
+    fn a_line_that_is_no_fault_is_named() {
+        for wrong in ["crash 1 keep", "t=1s", "t=1s crash", "t=1s pause 1", "t=1s restart 1 2"] {
+            let refused = Schedule::parse(&format!("t=1s restart 1\n{wrong}"));
+            assert_eq!(refused, Err(NoFault { line: 2, text: wrong.to_owned() }));
+        }
+    }
+
+    #[test]
+    fn a_failing_schedule_shrinks_to_what_it_needs() {
+        let schedule = drawn(3, 60);
+        let needed = [schedule.lines[11].clone(), schedule.lines[42].clone()];
+        let mut runs = 0;
+        let smallest = shrink(&schedule, |candidate| {
+            runs += 1;
+            needed.iter().all(|line| candidate.lines.contains(line))
+        });
+        assert_eq!(smallest.lines, needed);
+        assert!(runs < 200, "{runs} runs");
+    }
+
+    #[test]
+    fn a_failure_without_any_fault_shrinks_to_nothing() {
+        assert_eq!(shrink(&drawn(3, 10), |_| true), Schedule::default());
+    }
+}

@@ -1,0 +1,335 @@
+//! Seeds: which runs a test makes, how a failed one is repeated, and what all of them amount to.
+//!
+//! - By default a test runs its own number of fixed seeds, `0..n`.
+//! - `OSTRACA_SEED=123` runs that seed only, with the text of every message in the trace.
+//! - `OSTRACA_SIM_SECONDS=600` runs fresh seeds until the time is used up. They count up from
+//!   `OSTRACA_SIM_BASE`, or from a random number, which is printed.
+
+use std::any::Any;
+use std::env;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
+use std::str::FromStr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use super::trace::{Marks, TraceLevel};
+
+/// Where a run's chance comes from, and which test asked for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seed {
+    /// The number that decides everything.
+    pub value: u64,
+    /// The test's name, for the replay command; empty outside a test.
+    pub test: &'static str,
+    /// What the trace keeps.
+    pub trace: TraceLevel,
+}
+
+impl From<u64> for Seed {
+    fn from(value: u64) -> Self {
+        Self { value, test: "", trace: TraceLevel::Brief }
+    }
+}
+
+impl fmt::Display for Seed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.value)
+    }
+}
+
+impl Seed {
+    /// The shell command that repeats this run.
+    #[must_use]
+    pub fn replay_command(&self) -> String {
+        // Set by cargo while it runs tests, to the package under test.
+        let package = env::var("CARGO_PKG_NAME");
+        let package = package.as_deref().unwrap_or("ostraca-ddata");
+        let Self { value, test, .. } = self;
+        format!("OSTRACA_SEED={value} cargo test -p {package} --all-features {test}")
+    }
+}
+
+/// What runs amount to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Runs.
+    pub runs: u64,
+    /// Simulated time, of all runs together.
+    pub simulated: Duration,
+    /// Inputs that processes handled: messages, commands, ticks, answers of disks and links.
+    pub events: u64,
+    /// Messages that were sent.
+    pub sent: u64,
+    /// Messages that were handled.
+    pub delivered: u64,
+    /// Messages that were lost, by chance, cuts, breaks, crashes or full inboxes.
+    pub lost: u64,
+    /// Messages that came twice.
+    pub doubled: u64,
+    /// Faults that struck.
+    pub faults: u64,
+    /// Nodes that crashed.
+    pub crashes: u64,
+    /// Rare branches that were reached.
+    pub marks: Marks,
+}
+
+impl Totals {
+    /// Adds other runs.
+    pub fn add(&mut self, other: &Self) {
+        self.runs += other.runs;
+        self.simulated += other.simulated;
+        self.events += other.events;
+        self.sent += other.sent;
+        self.delivered += other.delivered;
+        self.lost += other.lost;
+        self.doubled += other.doubled;
+        self.faults += other.faults;
+        self.crashes += other.crashes;
+        self.marks.merge(&other.marks);
+    }
+
+    /// Demands that every one of `names` was hit; of several runs only, for one that is replayed
+    /// need not reach what a suite reaches.
+    ///
+    /// # Panics
+    /// With the names that were never hit.
+    #[track_caller]
+    pub fn must_have_hit<'a>(&self, names: impl IntoIterator<Item = &'a str>) {
+        if self.runs != 1 {
+            self.marks.must_have_hit(names);
+        }
+    }
+}
+
+/// Seeds one after the other; see [`seeds`].
+#[derive(Debug)]
+pub struct Seeds {
+    test: &'static str,
+    trace: TraceLevel,
+    next: u64,
+    last: Option<u64>, // not included; `None`: until time is up
+    time: Option<TimeLimit>,
+    current: Option<Seed>,
+}
+
+/// The seeds that the test of this name is to run: see the head of this file.
+///
+/// If the loop's body panics, the replay command is printed.
+///
+/// # Panics
+/// If one of the variables is set to something that is no number.
+#[must_use]
+pub fn seeds(test: &'static str, default_count: u64) -> Seeds {
+    let plan = Plan::from_env(default_count);
+    let trace = plan.trace;
+    let time = plan.seconds.map(TimeLimit::new);
+    Seeds { test, trace, next: plan.first, last: plan.last, time, current: None }
+}
+
+impl Iterator for Seeds {
+    type Item = Seed;
+
+    fn next(&mut self) -> Option<Seed> {
+        let used_up = match (&self.time, self.last) {
+            (Some(time), _) => time.is_up(),
+            (None, last) => last.is_some_and(|last| self.next >= last),
+        };
+        self.current =
+            (!used_up).then_some(Seed { value: self.next, test: self.test, trace: self.trace });
+        self.next = self.next.wrapping_add(1);
+        self.current
+    }
+}
+
+impl Drop for Seeds {
+    /// The loop's body panicked: a check of the test itself, which knows of no seed.
+    fn drop(&mut self) {
+        if let Some(seed) = self.current.filter(|_| thread::panicking()) {
+            say(&format!("seed {seed} failed; replay: {}", seed.replay_command()));
+        }
+    }
+}
+
+/// Runs the seeds of a test on all cores and adds up what `run` answers.
+///
+/// A seed that fails is run once more for a report with the text of every message.
+///
+/// # Panics
+/// With the report of the first seed that failed.
+pub fn on_all_cores(
+    test: &'static str,
+    default_count: u64,
+    run: impl Fn(Seed) -> Totals + Sync,
+) -> Totals {
+    let source = Mutex::new(seeds(test, default_count));
+    let stop = AtomicBool::new(false);
+    let shared = Mutex::new((Totals::default(), None::<Failed>));
+    let work = || {
+        while !stop.load(Ordering::Relaxed) {
+            let Some(seed) = lock(&source).next() else { return };
+            match attempt(&run, seed) {
+                Ok(totals) => lock(&shared).0.add(&totals),
+                Err(failed) => {
+                    stop.store(true, Ordering::Relaxed);
+                    let first = &mut lock(&shared).1;
+                    if first.as_ref().is_none_or(|other| other.seed.value > seed.value) {
+                        *first = Some(failed);
+                    }
+                }
+            }
+        }
+    };
+    let workers = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(work);
+        }
+    });
+    let (totals, failed) = shared.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    match failed {
+        None => totals,
+        Some(failed) => panic_any(failed.again(&run)),
+    }
+}
+
+struct Failed {
+    seed: Seed,
+    reason: String,
+}
+
+fn attempt(run: &impl Fn(Seed) -> Totals, seed: Seed) -> Result<Totals, Failed> {
+    catch_unwind(AssertUnwindSafe(|| run(seed)))
+        .map_err(|panic| Failed { seed, reason: panic_text(panic.as_ref()) })
+}
+
+impl Failed {
+    /// Runs the seed again with a full trace; answers the better report.
+    fn again(self, run: &impl Fn(Seed) -> Totals) -> String {
+        let seed = Seed { trace: TraceLevel::Full, ..self.seed };
+        let replay = seed.replay_command();
+        match attempt(run, seed) {
+            Err(second) => format!("seed {seed} failed; replay: {replay}\n{}", second.reason),
+            Ok(_) => format!(
+                "seed {seed} failed once and passed the second time: the run is not \
+                 deterministic. The first report:\n{}",
+                self.reason
+            ),
+        }
+    }
+}
+
+/// What a panic said.
+pub(super) fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without text").into()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// What the environment asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Plan {
+    first: u64,
+    last: Option<u64>,
+    seconds: Option<u64>,
+    trace: TraceLevel,
+}
+
+impl Plan {
+    fn from_env(default_count: u64) -> Self {
+        let get = |name| number(name, env::var(name).ok().as_deref());
+        let seconds = get("OSTRACA_SIM_SECONDS");
+        let base = || get("OSTRACA_SIM_BASE").unwrap_or_else(random_base);
+        Self::of(default_count, get("OSTRACA_SEED"), seconds, base)
+    }
+
+    fn of(
+        default_count: u64,
+        seed: Option<u64>,
+        seconds: Option<u64>,
+        base: impl FnOnce() -> u64,
+    ) -> Self {
+        let fixed =
+            Self { first: 0, last: Some(default_count), seconds: None, trace: TraceLevel::Brief };
+        match (seed, seconds) {
+            (Some(seed), _) => Self {
+                first: seed,
+                last: Some(seed.saturating_add(1)),
+                trace: TraceLevel::Full,
+                ..fixed
+            },
+            (None, Some(_)) => Self { first: base(), last: None, seconds, ..fixed },
+            (None, None) => fixed,
+        }
+    }
+}
+
+fn number<N: FromStr>(name: &str, text: Option<&str>) -> Option<N> {
+    let text = text?;
+    let Ok(number) = text.parse() else { panic!("{name}={text:?} is no number") };
+    Some(number)
+}
+
+#[derive(Debug)]
+struct TimeLimit {
+    start: std::time::Instant,
+    limit: Duration,
+}
+
+impl TimeLimit {
+    #[expect(clippy::disallowed_methods, reason = "the test harness's own time, not the run's")]
+    fn new(seconds: u64) -> Self {
+        Self { start: std::time::Instant::now(), limit: Duration::from_secs(seconds) }
+    }
+
+    fn is_up(&self) -> bool {
+        self.start.elapsed() >= self.limit
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "fresh seeds must differ from run to run")]
+fn random_base() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let nanos = now.map_or(0, |since| since.subsec_nanos().into());
+    let base = u64::from(std::process::id()) << 32 | nanos;
+    say(&format!("fresh seeds from OSTRACA_SIM_BASE={base}"));
+    base
+}
+
+#[expect(clippy::print_stderr, reason = "a test run's only way to name its seed")]
+fn say(text: &str) {
+    eprintln!("{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_decides_which_seeds_run() {
+        let plan = |seed, seconds| Plan::of(10, seed, seconds, || 1_000);
+        let (brief, full) = (TraceLevel::Brief, TraceLevel::Full);
+        let expected = |first, last, seconds, trace| Plan { first, last, seconds, trace };
+        assert_eq!(plan(None, None), expected(0, Some(10), None, brief));
+        assert_eq!(plan(Some(7), Some(60)), expected(7, Some(8), None, full));
+        assert_eq!(plan(None, Some(60)), expected(1_000, None, Some(60), brief));
+    }
+
+    #[test]
+    #[should_panic(expected = "OSTRACA_SEED=\"x\" is no number")]
+    fn a_seed_that_is_no_number_is_refused() {
+        let _: Option<u64> = number("OSTRACA_SEED", Some("x"));
+    }
+
+    #[test]
+    #[should_panic(expected = "never reached: [\"b\"]")]
+    fn a_suite_that_never_reached_a_mark_fails() {
+        Totals { runs: 2, ..Totals::default() }.must_have_hit(["b"]);
+    }
+}

@@ -1,0 +1,460 @@
+//! A simulation: what it is set up from, what it holds, how it is run, and how it reports.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use super::clock::{NodeClock, SimTime};
+use super::fault::{Draw, Fault, Faults};
+use super::network::{LaneRule, Network};
+use super::queue::{Queue, Slab, What, Whose};
+use super::schedule::{Line, Schedule, Trigger};
+use super::seeds::{Seed, Totals};
+use super::stream::{Stream, nanos};
+use super::trace::{Marks, Trace};
+use super::world::{Input, Node, Observer, View};
+use super::{Boot, Effects, NodeIndex, Process};
+use crate::clock::Instant;
+
+/// What a run is made of. `Setup { lanes: .., ..Setup::new(seed, 5) }`.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Where all chance comes from.
+    pub seed: Seed,
+    /// Places for nodes, 1 to [`NODES_MAX`](super::NODES_MAX).
+    pub nodes: usize,
+    /// How many of them start at once; the rest wait for
+    /// [`restart`](Simulation::restart). `None`: all.
+    pub started: Option<usize>,
+    /// What each lane promises, by number; 1 to 256.
+    pub lanes: Vec<LaneRule>,
+    /// What goes wrong.
+    pub faults: Faults,
+    /// A recorded schedule to follow instead of drawing faults. Loss, delay and clocks are drawn
+    /// as before.
+    pub schedule: Option<Schedule>,
+    /// Wall time at the start, in milliseconds since the Unix epoch, of a node without skew.
+    pub epoch_millis: u64,
+}
+
+impl Setup {
+    /// `nodes` nodes, all started, one wild lane, and the faults that the seed draws.
+    #[must_use]
+    pub fn new(seed: impl Into<Seed>, nodes: usize) -> Self {
+        let seed = seed.into();
+        Self {
+            seed,
+            nodes,
+            started: None,
+            lanes: vec![LaneRule::WILD],
+            faults: Faults::swarm(seed),
+            schedule: None,
+            epoch_millis: 1_700_000_000_000,
+        }
+    }
+}
+
+/// Why a run failed, with everything needed to repeat it.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// What was seen.
+    pub reason: String,
+    /// The run.
+    pub seed: Seed,
+    /// When.
+    pub at: SimTime,
+    /// The run's hash by then.
+    pub hash: u64,
+    /// The faults that struck; follow it with [`Setup::schedule`], shrink it with
+    /// [`shrink`](super::shrink).
+    pub schedule: Schedule,
+    by_hand: Schedule,
+    events: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.reason)?;
+        writeln!(f, "seed {}, t={}, event hash {:016x}", self.seed.value, self.at, self.hash)?;
+        writeln!(f, "replay: {}", self.seed.replay_command())?;
+        writeln!(f, "faults:\n{}", self.schedule)?;
+        if !self.by_hand.lines.is_empty() {
+            writeln!(f, "faults that the test ordered:\n{}", self.by_hand)?;
+        }
+        write!(f, "last events:\n{}", self.events)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Letters under way at once, and chores: more means that the protocol sends without end.
+const LETTERS_MAX: u32 = 4_000_000;
+
+/// Fault lines that are kept; later ones still strike, but are only counted.
+const LINES_MAX: usize = 100_000;
+
+/// A message under way.
+pub(super) struct Letter<P: Process> {
+    pub(super) from: NodeIndex,
+    pub(super) to: NodeIndex,
+    pub(super) lane: u8,
+    pub(super) breaks: u32,
+    pub(super) incarnation: u32,
+    pub(super) message: P::Message,
+}
+
+/// What is due at some time and is neither a letter nor a deadline.
+pub(super) enum Chore<P: Process> {
+    /// Tells a node, if it still is that incarnation (or any, with `None`).
+    Tell { incarnation: Option<u32>, input: Input<P> },
+    /// The disk has finished.
+    Synced { incarnation: u32, token: u64, end: u64, fails: bool },
+    /// A broken link may be up again.
+    LinkUp { link: super::Link, breaks: u32 },
+    /// A fault strikes.
+    Strike { fault: Fault, source: Source },
+    /// A lasting fault is over.
+    End { heals: u32, fault: Fault },
+    /// A crashed node comes back, if it still is that incarnation.
+    Restart { node: NodeIndex, incarnation: u32 },
+}
+
+/// Where a fault comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    Drawn { heals: u32 },
+    Rule(Trigger),
+    Hand,
+}
+
+/// Strikes at a chosen step of the protocol.
+pub(super) struct Rule<P: Process> {
+    pub(super) matches: Matches<P>,
+    pub(super) fault: Box<dyn FnMut(NodeIndex) -> Fault>,
+    pub(super) probability: f64,
+    pub(super) last: (SimTime, Trigger), // the last match
+}
+
+type Matches<P> = Box<dyn FnMut(&<P as Process>::Event) -> bool>;
+type Factory<P> = Box<dyn FnMut(Boot<'_, <P as Process>::Disk>) -> P>;
+
+/// A run of processes on virtual time.
+pub struct Simulation<P: Process, O: Observer<P> = ()> {
+    pub(super) seed: Seed,
+    pub(super) now: SimTime,
+    pub(super) faults: Faults,
+    pub(super) nodes: Vec<Node<P>>,
+    pub(super) network: Network,
+    pub(super) queue: Queue,
+    pub(super) letters: Slab<Letter<P>>,
+    pub(super) chores: Slab<Chore<P>>,
+    pub(super) in_flight: Vec<u64>, // by lane
+    pub(super) effects: Effects<P>,
+    pub(super) factory: Factory<P>,
+    pub(super) observer: O,
+    pub(super) rules: Vec<Rule<P>>,        // registered by the harness
+    pub(super) planned: Option<Vec<Line>>, // targeted lines of a schedule that is followed
+    pub(super) draw: Draw,
+    pub(super) family: u64, // of decisions about links that break, and disks
+    pub(super) rules_chance: Stream,
+    pub(super) heals: u32,
+    pub(super) healed: bool,
+    pub(super) recorded: Schedule, // ≤ LINES_MAX
+    pub(super) by_hand: Schedule,  // ≤ LINES_MAX
+    pub(super) trace: Trace,
+    pub(super) totals: Totals,
+    pub(super) violation: Option<String>,
+}
+
+impl<P: Process, O: Observer<P>> Simulation<P, O> {
+    /// Starts a run: `factory` builds every process, at the start and after every crash.
+    ///
+    /// # Panics
+    /// If the setup has no node, no lane or no link quality, or if its schedule names a node that
+    /// it does not have.
+    pub fn new(
+        setup: Setup,
+        observer: O,
+        factory: impl FnMut(Boot<'_, P::Disk>) -> P + 'static,
+    ) -> Self {
+        let Setup { seed, nodes, started, lanes, faults, schedule, epoch_millis } = setup;
+        assert!(nodes > 0, "a run needs a node");
+        assert!(lanes.len() <= 256, "a run has at most 256 lanes");
+        let lane_count = lanes.len();
+        let network = Network::new(nodes, lanes, &faults.links, faults.grain, seed.value);
+        let mut sim = Self {
+            seed,
+            now: SimTime::default(),
+            nodes: places(seed.value, nodes, epoch_millis, &faults),
+            network,
+            queue: Queue::default(),
+            letters: Slab::new(LETTERS_MAX),
+            chores: Slab::new(LETTERS_MAX),
+            in_flight: vec![0; lane_count],
+            effects: Effects {
+                node: NodeIndex::new(0),
+                orders: Vec::new(),
+                marks: Marks::default(),
+            },
+            factory: Box::new(factory),
+            observer,
+            rules: Vec::new(),
+            planned: None,
+            draw: Draw::new(seed.value),
+            family: Stream::split(seed.value, "decisions", 0).bits(),
+            rules_chance: Stream::split(seed.value, "rules", 0),
+            faults,
+            heals: 0,
+            healed: false,
+            recorded: Schedule::default(),
+            by_hand: Schedule::default(),
+            trace: Trace::new(seed.trace),
+            totals: Totals { runs: 1, ..Totals::default() },
+            violation: None,
+        };
+        sim.plan(schedule);
+        for node in (0..started.unwrap_or(nodes).min(nodes)).map(NodeIndex::new) {
+            sim.start(node);
+        }
+        sim
+    }
+
+    /// Schedules the first draw of a fault, or the faults to follow.
+    fn plan(&mut self, schedule: Option<Schedule>) {
+        let Some(schedule) = schedule else {
+            if !self.faults.kinds.is_empty() {
+                let first = self.draw.wait(&self.faults);
+                self.queue.push(self.now + first, Whose::Run, What::DrawFault);
+            }
+            return;
+        };
+        for line in &schedule.lines {
+            let known = line.fault.nodes().iter().all(|node| node.get() < self.nodes.len());
+            assert!(known, "the run has {} nodes, too few for `{line}`", self.nodes.len());
+        }
+        let (targeted, timed) = schedule.lines.into_iter().partition(|l| l.trigger.is_some());
+        self.planned = Some(targeted);
+        let timed: Vec<Line> = timed;
+        for line in timed {
+            let source = Source::Drawn { heals: 0 };
+            self.chore(line.at, Whose::Run, Chore::Strike { fault: line.fault, source });
+        }
+    }
+
+    /// Runs for a while.
+    ///
+    /// # Panics
+    /// With a report, on a violation or a panic of a process.
+    #[track_caller]
+    pub fn run_for(&mut self, span: Duration) {
+        if let Err(failure) = self.try_run_for(span) {
+            panic!("{failure}");
+        }
+    }
+
+    /// Runs until `reached`, asked after every event, says so.
+    ///
+    /// # Panics
+    /// With a report, on a violation, on a panic of a process, or when `within` has passed.
+    #[track_caller]
+    pub fn run_until(&mut self, within: Duration, reached: impl FnMut(&Self) -> bool) {
+        if let Err(failure) = self.try_run_until(within, reached) {
+            panic!("{failure}");
+        }
+    }
+
+    /// As [`run_for`](Self::run_for).
+    ///
+    /// # Errors
+    /// A violation, or a panic of a process. Such a run is over.
+    pub fn try_run_for(&mut self, span: Duration) -> Result<(), Box<Failure>> {
+        let end = self.now + span;
+        self.guarded(|sim| while sim.violation.is_none() && sim.step(end) {})?;
+        self.pass_to(end);
+        Ok(())
+    }
+
+    /// As [`run_until`](Self::run_until).
+    ///
+    /// # Errors
+    /// A violation, a panic of a process, or `within` has passed and it was not reached.
+    pub fn try_run_until(
+        &mut self,
+        within: Duration,
+        mut reached: impl FnMut(&Self) -> bool,
+    ) -> Result<(), Box<Failure>> {
+        let end = self.now + within;
+        let there = self.guarded(|sim| {
+            loop {
+                if reached(sim) {
+                    break true;
+                }
+                if sim.violation.is_some() || !sim.step(end) {
+                    break false;
+                }
+            }
+        })?;
+        if there {
+            return Ok(());
+        }
+        self.pass_to(end);
+        Err(Box::new(self.failure(format!("not reached within {within:?} of simulated time"))))
+    }
+
+    fn pass_to(&mut self, end: SimTime) {
+        self.totals.simulated += end - self.now;
+        self.now = end;
+    }
+
+    /// Runs `work`; turns a violation or a panic into a failure.
+    fn guarded<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Result<T, Box<Failure>> {
+        assert!(self.violation.is_none(), "this run has failed already: {:?}", self.violation);
+        let outcome = catch_unwind(AssertUnwindSafe(|| work(self)));
+        if let Err(panic) = &outcome {
+            self.violation = Some(super::seeds::panic_text(panic.as_ref()));
+        }
+        match (outcome, &self.violation) {
+            (Ok(value), None) => Ok(value),
+            (_, violation) => {
+                let reason = violation.clone().unwrap_or_default();
+                Err(Box::new(self.failure(reason)))
+            }
+        }
+    }
+
+    /// Everything about the run as it stands, as a failure for this reason.
+    #[must_use]
+    pub fn failure(&self, reason: String) -> Failure {
+        Failure {
+            reason,
+            seed: self.seed,
+            at: self.now,
+            hash: self.hash(),
+            schedule: self.recorded.clone(),
+            by_hand: self.by_hand.clone(),
+            events: self.trace.to_string(),
+        }
+    }
+
+    /// Simulated time.
+    #[must_use]
+    pub fn now(&self) -> SimTime {
+        self.now
+    }
+
+    /// A hash over every event so far: order, time, node, kind and content. The same seed and the
+    /// same harness give the same hash, in every build.
+    #[must_use]
+    pub fn hash(&self) -> u64 {
+        self.trace.hash()
+    }
+
+    /// The faults that struck so far, but for those that the harness ordered itself.
+    #[must_use]
+    pub fn schedule(&self) -> &Schedule {
+        &self.recorded
+    }
+
+    /// What the run amounts to so far, for the figures of a suite.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        Totals { marks: self.effects.marks.clone(), ..self.totals.clone() }
+    }
+
+    /// The rare branches reached so far.
+    #[must_use]
+    pub fn marks(&self) -> &Marks {
+        &self.effects.marks
+    }
+
+    /// The observer.
+    #[must_use]
+    pub fn observer(&self) -> &O {
+        &self.observer
+    }
+
+    /// The observer, to change what it expects.
+    pub fn observer_mut(&mut self) -> &mut O {
+        &mut self.observer
+    }
+
+    /// All of the run, to look at.
+    #[must_use]
+    pub fn view(&self) -> View<'_, P> {
+        View { now: self.now, touched: None, nodes: &self.nodes, network: &self.network }
+    }
+
+    /// A node's process; `None` while it is down.
+    #[must_use]
+    pub fn process(&self, node: NodeIndex) -> Option<&P> {
+        self.nodes[node.get()].process.as_ref()
+    }
+
+    /// Every process that is up.
+    pub fn processes(&self) -> impl Iterator<Item = (NodeIndex, &P)> {
+        super::world::processes(&self.nodes)
+    }
+
+    /// Messages under way or held by clogged links, not counting what waits in paused nodes.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.letters.len()
+    }
+
+    /// The same on one lane: a harness can leave out the lane of heartbeats.
+    #[must_use]
+    pub fn in_flight_on(&self, lane: usize) -> u64 {
+        self.in_flight[lane]
+    }
+
+    /// Whether only deadlines are left: no message, no command, no sync, no fault is to come.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.letters.len() == 0
+            && self.chores.len() == 0
+            && self.nodes.iter().all(|node| node.inbox.is_empty())
+    }
+
+    /// Schedules a chore.
+    pub(super) fn chore(&mut self, at: SimTime, whose: Whose, chore: Chore<P>) {
+        let slot = self.chores.put(chore);
+        self.queue.push(at, whose, What::Chore(slot));
+    }
+
+    /// Writes a fault down.
+    pub(super) fn note(&mut self, source: Source, fault: &Fault) {
+        self.totals.faults += 1;
+        let (list, trigger) = match source {
+            Source::Drawn { .. } => (&mut self.recorded, None),
+            Source::Rule(trigger) => (&mut self.recorded, Some(trigger)),
+            Source::Hand => (&mut self.by_hand, None),
+        };
+        if list.lines.len() < LINES_MAX {
+            list.lines.push(Line { at: self.now, trigger, fault: fault.clone() });
+        }
+    }
+}
+
+/// Nodes with clocks as the faults allow them.
+fn places<P: Process>(seed: u64, nodes: usize, epoch: u64, faults: &Faults) -> Vec<Node<P>> {
+    let mut chance = Stream::split(seed, "clocks", 0);
+    let skew_max = nanos(faults.wall_skew) / 1_000_000;
+    let place = |node| {
+        let epoch = i64::try_from(epoch).unwrap_or(i64::MAX);
+        let wall = epoch
+            .saturating_add_unsigned(chance.between(0, skew_max))
+            .saturating_sub_unsigned(chance.between(0, skew_max));
+        let mut clock = NodeClock::new(SimTime::default(), mono_start(&mut chance), wall);
+        let rate = i64::from(faults.rate_ppm.min(900_000));
+        let above = chance.between(0, 2 * rate.unsigned_abs());
+        let ppm = i64::try_from(above).unwrap_or(rate) - rate;
+        clock.drift(SimTime::default(), i32::try_from(ppm).unwrap_or(0));
+        Node::new(clock, Stream::split(seed, "node", node as u64))
+    };
+    (0..nodes).map(place).collect()
+}
+
+/// A monotonic clock starts anywhere within about 13 days.
+pub(super) fn mono_start(chance: &mut Stream) -> Instant {
+    Instant::from_nanos(chance.below(1 << 50))
+}

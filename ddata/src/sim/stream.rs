@@ -1,0 +1,210 @@
+//! Chance: one stream of pseudo-random numbers per concern, all split from the run's seed.
+//!
+//! A draw more in one concern must not reshuffle the others, and a seed must replay for years. So
+//! the algorithms are fixed here by name instead of being whatever a library's "small generator"
+//! is today: xoshiro256++ 1.0 (Blackman and Vigna, 2018), seeded by SplitMix64; ranges by the high
+//! half of a 64 × 64 product. Only integers and exactly rounded float operations are used, so every
+//! platform draws the same.
+
+use std::time::Duration;
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// A deterministic stream of numbers for one concern of one run.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    state: [u64; 4],
+}
+
+impl Stream {
+    /// The stream of `concern` in the run with this seed; `index` tells apart what there are
+    /// several of, such as nodes.
+    #[must_use]
+    pub fn split(seed: u64, concern: &str, index: u64) -> Self {
+        let mut mix = xxh3_64_with_seed(concern.as_bytes(), seed) ^ splitmix(&mut { index });
+        Self { state: std::array::from_fn(|_| splitmix(&mut mix)) }
+    }
+
+    /// The stream of one decision: about `what`, at this nanosecond of the run. `family` is a
+    /// number drawn once per concern.
+    ///
+    /// A run that differs early and is the same again later then decides the same later: that is
+    /// what lets a schedule shrink.
+    #[inline]
+    #[must_use]
+    pub fn decision(family: u64, nanos: u64, what: u64) -> Self {
+        let mut mix = family ^ splitmix(&mut { nanos }) ^ splitmix(&mut { !what }).rotate_left(32);
+        Self { state: std::array::from_fn(|_| splitmix(&mut mix)) }
+    }
+
+    /// 64 random bits.
+    #[inline]
+    pub fn bits(&mut self) -> u64 {
+        let [a, b, c, d] = &mut self.state;
+        let result = a.wrapping_add(*d).rotate_left(23).wrapping_add(*a);
+        let shifted = *b << 17;
+        *c ^= *a;
+        *d ^= *b;
+        *b ^= *c;
+        *a ^= *d;
+        *c ^= shifted;
+        *d = d.rotate_left(45);
+        result
+    }
+
+    /// A number below `bound`; 0 if `bound` is 0. The bias is below `bound / 2^64`.
+    #[inline]
+    pub fn below(&mut self, bound: u64) -> u64 {
+        u64::try_from((u128::from(self.bits()) * u128::from(bound)) >> 64).unwrap_or(0)
+    }
+
+    /// An index below `len`; 0 if `len` is 0.
+    #[inline]
+    pub fn index(&mut self, len: usize) -> usize {
+        usize::try_from(self.below(len as u64)).unwrap_or(0)
+    }
+
+    /// A number from `low` to `high`, both included.
+    ///
+    /// # Panics
+    /// If `low` is above `high`.
+    pub fn between(&mut self, low: u64, high: u64) -> u64 {
+        assert!(low <= high, "a range needs its low end ({low}) first, not its high end ({high})");
+        match (high - low).checked_add(1) {
+            Some(bound) => low + self.below(bound),
+            None => self.bits(),
+        }
+    }
+
+    /// `true` with this probability. Certain answers (≤ 0, ≥ 1) draw nothing.
+    #[inline]
+    pub fn chance(&mut self, probability: f64) -> bool {
+        probability > 0.0 && (probability >= 1.0 || self.fraction() < probability)
+    }
+
+    /// A number in `[0, 1)`.
+    #[inline]
+    pub fn fraction(&mut self) -> f64 {
+        unit(self.bits() >> 11)
+    }
+
+    /// An exponentially distributed number with this mean (within 0.5 %), at most 45 means.
+    #[inline]
+    pub fn exponential(&mut self, mean: u64) -> u64 {
+        let bits = self.bits() | 1;
+        let zeros = bits.leading_zeros();
+        let mantissa = unit((bits << zeros << 1) >> 11);
+        // log2(1 + m) within 0.008: a library logarithm may differ between platforms.
+        let log = mantissa + 0.346_6 * mantissa * (1.0 - mantissa);
+        let halvings = f64::from(zeros + 1) - log;
+        scale(mean, halvings.max(0.0) * std::f64::consts::LN_2)
+    }
+
+    /// A span from `low` to `high`, every doubling equally likely: short ones are tried as often
+    /// as long ones.
+    pub fn span(&mut self, low: Duration, high: Duration) -> Duration {
+        let (low, high) = (nanos(low).max(1), nanos(high).max(1));
+        let doublings = (high / low).max(1).ilog2();
+        let floor = low << self.below(u64::from(doublings) + 1);
+        Duration::from_nanos(self.between(floor, floor.saturating_mul(2)).min(high))
+    }
+
+    /// One of `choices`.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
+        assert!(!choices.is_empty(), "nothing to pick from");
+        &choices[self.index(choices.len())]
+    }
+
+    /// Puts `items` into a random order.
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            items.swap(last, self.index(last + 1));
+        }
+    }
+}
+
+/// Whole nanoseconds of a span; the highest number for spans beyond 584 years.
+pub(super) fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn splitmix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut mixed = *state;
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+/// 53 bits as a fraction of 1.
+#[inline]
+fn unit(bits: u64) -> f64 {
+    bits as f64 / (1_u64 << 53) as f64
+}
+
+#[inline]
+fn scale(mean: u64, factor: f64) -> u64 {
+    (mean as f64 * factor) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_algorithm_is_the_published_one() {
+        // First outputs of xoshiro256++ for the state 1, 2, 3, 4 (the authors' reference code).
+        let mut stream = Stream { state: [1, 2, 3, 4] };
+        let drawn: Vec<u64> = (0..4).map(|_| stream.bits()).collect();
+        assert_eq!(drawn, [41_943_041, 58_720_359, 3_588_806_011_781_223, 3_591_011_842_654_386]);
+    }
+
+    #[test]
+    fn a_seed_draws_the_same_for_ever() {
+        let mut stream = Stream::split(7, "network", 0);
+        let drawn = (stream.bits(), stream.below(1_000), stream.exponential(1_000_000));
+        assert_eq!(drawn, (7_058_228_463_435_693_160, 384, 927_201));
+    }
+
+    #[test]
+    fn concerns_and_indices_draw_apart() {
+        let first = |concern, index| Stream::split(7, concern, index).bits();
+        assert_ne!(first("network", 0), first("faults", 0));
+        assert_ne!(first("node", 0), first("node", 1));
+    }
+
+    #[test]
+    fn decisions_differ_by_family_time_and_subject() {
+        let mut drawn = std::collections::BTreeSet::new();
+        for (family, nanos, what) in (0..1_000).map(|n| (n % 10, n / 10 % 10, n / 100)) {
+            drawn.insert(Stream::decision(family, nanos, what).bits());
+        }
+        assert_eq!(drawn.len(), 1_000);
+        let hits = (0..100_000).filter(|n| Stream::decision(1, *n, 1).chance(0.2)).count();
+        assert!((19_000..21_000).contains(&hits), "{hits}");
+    }
+
+    #[test]
+    fn chances_and_means_are_what_was_asked() {
+        let mut stream = Stream::split(1, "test", 0);
+        let hits = (0..100_000).filter(|_| stream.chance(0.2)).count();
+        assert!((19_000..21_000).contains(&hits), "{hits}");
+        let sum: u64 = (0..100_000).map(|_| stream.exponential(1_000)).sum();
+        assert!((97_000_000..103_000_000).contains(&sum), "{sum}");
+        assert!(!stream.chance(0.0));
+        assert!(stream.chance(1.0));
+    }
+
+    #[test]
+    fn spans_stay_in_their_range_and_reach_both_ends() {
+        let mut stream = Stream::split(1, "test", 0);
+        let (low, high) = (Duration::from_millis(1), Duration::from_secs(120));
+        let drawn: Vec<Duration> = (0..10_000).map(|_| stream.span(low, high)).collect();
+        assert!(drawn.iter().all(|span| (low..=high).contains(span)));
+        assert!(drawn.iter().any(|span| *span < low * 3));
+        assert!(drawn.iter().any(|span| *span > high / 3));
+    }
+}

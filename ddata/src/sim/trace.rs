@@ -1,0 +1,261 @@
+//! What a run leaves behind: a hash over everything, the last events, and coverage marks.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::NodeIndex;
+use super::clock::SimTime;
+
+/// Events that a report shows.
+const KEPT: usize = 200;
+/// Characters of a message that a report shows.
+const TEXT_MAX: usize = 240;
+
+/// How much the trace keeps of an event.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TraceLevel {
+    /// Time, node, kind and hash: free.
+    #[default]
+    Brief,
+    /// The text of every message as well: for replaying a failure.
+    Full,
+}
+
+/// What happened to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Start,
+    Message { from: NodeIndex, lane: u8 },
+    Command,
+    Tick,
+    Synced,
+    LinkBroken { peer: NodeIndex },
+    LinkUp { peer: NodeIndex },
+    Event,
+    Fault,
+}
+
+impl Kind {
+    fn code(self) -> u64 {
+        match self {
+            Self::Start => 1,
+            Self::Message { from, lane } => {
+                2 | (u64::from(lane) << 8) | ((from.get() as u64) << 16)
+            }
+            Self::Command => 3,
+            Self::Tick => 4,
+            Self::Synced => 5,
+            Self::LinkBroken { peer } => 6 | ((peer.get() as u64) << 16),
+            Self::LinkUp { peer } => 7 | ((peer.get() as u64) << 16),
+            Self::Fault => 8,
+            Self::Event => 9,
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Start => f.write_str("starts"),
+            Self::Message { from, lane } => write!(f, "from {from} on lane {lane}"),
+            Self::Command => f.write_str("command"),
+            Self::Tick => f.write_str("tick"),
+            Self::Synced => f.write_str("disk answers"),
+            Self::LinkBroken { peer } => write!(f, "link with {peer} broken"),
+            Self::LinkUp { peer } => write!(f, "link with {peer} up"),
+            Self::Event => f.write_str("emits"),
+            Self::Fault => f.write_str("fault"),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Row {
+    at: SimTime,
+    node: NodeIndex,
+    kind: Kind,
+    digest: u64,
+    text: String, // ≤ TEXT_MAX characters; empty when brief
+}
+
+/// The running hash and the last events.
+#[derive(Clone, Debug)]
+pub(super) struct Trace {
+    level: TraceLevel,
+    hash: u64,
+    rows: Vec<Row>, // ≤ KEPT; then a ring
+    next: usize,
+    scratch: String,
+}
+
+impl Trace {
+    pub(super) fn new(level: TraceLevel) -> Self {
+        let hash = 0x2545_f491_4f6c_dd1d;
+        Self { level, hash, rows: Vec::with_capacity(KEPT), next: 0, scratch: String::new() }
+    }
+
+    /// A hash over every event so far: order, time, node, kind and content.
+    pub(super) fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// The hash of a value's text.
+    pub(super) fn digest(&mut self, value: &dyn fmt::Debug) -> u64 {
+        self.scratch.clear();
+        write!(self.scratch, "{value:?}").expect("a String takes any text");
+        xxh3_64(self.scratch.as_bytes())
+    }
+
+    #[inline]
+    pub(super) fn record(
+        &mut self,
+        at: SimTime,
+        node: NodeIndex,
+        kind: Kind,
+        digest: u64,
+        content: &dyn fmt::Debug,
+    ) {
+        self.hash = mix(self.hash ^ at.as_nanos());
+        self.hash = mix(self.hash ^ kind.code() ^ ((node.get() as u64) << 40));
+        self.hash = mix(self.hash ^ digest);
+        if self.rows.len() < KEPT {
+            self.rows.push(Row { at, node, kind, digest, text: String::new() });
+        } else {
+            let row = &mut self.rows[self.next];
+            (row.at, row.node, row.kind, row.digest) = (at, node, kind, digest);
+        }
+        if self.level == TraceLevel::Full {
+            let text = &mut self.rows[self.next].text;
+            text.clear();
+            // Err means cut short, which is what was asked for.
+            let _ = write!(Bounded { text, left: TEXT_MAX }, "{content:?}");
+        }
+        self.next = (self.next + 1) % KEPT;
+    }
+}
+
+impl fmt::Display for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let oldest = if self.rows.len() < KEPT { 0 } else { self.next };
+        for row in self.rows[oldest..].iter().chain(&self.rows[..oldest]) {
+            write!(f, "t={} node {}: {}", row.at, row.node, row.kind)?;
+            if row.text.is_empty() {
+                writeln!(f, " #{:016x}", row.digest)?;
+            } else {
+                writeln!(f, " {}", row.text)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[inline]
+fn mix(value: u64) -> u64 {
+    let wide = u128::from(value ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93_u128;
+    (wide as u64) ^ ((wide >> 64) as u64)
+}
+
+/// Takes text until it is full, then stops the writer.
+struct Bounded<'a> {
+    text: &'a mut String,
+    left: usize,
+}
+
+impl fmt::Write for Bounded<'_> {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        for character in part.chars() {
+            self.left = self.left.checked_sub(1).ok_or(fmt::Error)?;
+            self.text.push(character);
+        }
+        Ok(())
+    }
+}
+
+/// How often rare branches were reached, by name, over a run or a suite of runs.
+///
+/// A suite that never reaches a branch proves nothing about it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    counts: BTreeMap<&'static str, u64>, // ≤ number of names in the code
+}
+
+impl Marks {
+    /// Counts a name once.
+    pub fn hit(&mut self, name: &'static str) {
+        *self.counts.entry(name).or_default() += 1;
+    }
+
+    /// How often a name was hit.
+    #[must_use]
+    pub fn count(&self, name: &str) -> u64 {
+        self.counts.get(name).copied().unwrap_or(0)
+    }
+
+    /// Adds another run's counts.
+    pub fn merge(&mut self, other: &Self) {
+        for (name, count) in &other.counts {
+            *self.counts.entry(name).or_default() += count;
+        }
+    }
+
+    /// Every name that was hit, with its count.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        self.counts.iter().map(|(name, count)| (*name, *count))
+    }
+
+    /// Demands that every one of `names` was hit.
+    ///
+    /// # Panics
+    /// With the names that were never hit.
+    #[track_caller]
+    pub fn must_have_hit<'a>(&self, names: impl IntoIterator<Item = &'a str>) {
+        let missed: Vec<&str> = names.into_iter().filter(|name| self.count(name) == 0).collect();
+        assert!(
+            missed.is_empty(),
+            "never reached: {missed:?}. Reached: {:?}. Run more seeds or mend the generator",
+            self.counts
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trace_of(level: TraceLevel, events: u64) -> Trace {
+        let mut trace = Trace::new(level);
+        for n in 0..events {
+            trace.record(SimTime::from_nanos(n), NodeIndex::new(1), Kind::Tick, n, &n);
+        }
+        trace
+    }
+
+    #[test]
+    fn the_hash_depends_on_content_and_order_but_not_on_the_level() {
+        let hash = trace_of(TraceLevel::Brief, 300).hash();
+        assert_eq!(hash, trace_of(TraceLevel::Full, 300).hash());
+        assert_ne!(hash, trace_of(TraceLevel::Brief, 299).hash());
+    }
+
+    #[test]
+    fn the_last_events_are_shown_oldest_first_with_bounded_text() {
+        let mut trace = trace_of(TraceLevel::Full, 450);
+        let long = "x".repeat(10_000);
+        trace.record(SimTime::default(), NodeIndex::new(0), Kind::Command, 0, &long);
+        let text = trace.to_string();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), KEPT);
+        assert_eq!(lines[0], "t=0.000000251s node 1: tick 251");
+        assert!(lines[KEPT - 1].len() < TEXT_MAX + 40, "{}", lines[KEPT - 1]);
+    }
+
+    #[test]
+    #[should_panic(expected = "never reached: [\"b\"]")]
+    fn a_mark_that_was_never_hit_fails_the_suite() {
+        let mut marks = Marks::default();
+        marks.hit("a");
+        marks.must_have_hit(["a", "b"]);
+    }
+}

@@ -1,0 +1,217 @@
+//! What stands in a simulated world, and who may look at it: nodes, the observer and its view.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::Duration;
+
+use super::clock::{NodeClock, SimTime};
+use super::disk::{Disk, SyncFailed};
+use super::fault::Fault;
+use super::network::{Link, Network};
+use super::stream::Stream;
+use super::{Direction, NodeIndex, Process};
+use crate::clock::Now;
+
+/// Something that must never be was seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// What, in a sentence.
+    pub what: String,
+}
+
+impl Violation {
+    /// A violation with this description.
+    pub fn new(what: impl Into<String>) -> Self {
+        Self { what: what.into() }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+/// Watches a run: checks what must always hold, keeps the history, drives closed-loop users.
+///
+/// `()` watches nothing.
+pub trait Observer<P: Process> {
+    /// A process emitted an event. New commands and faults may be ordered in answer.
+    ///
+    /// # Errors
+    /// The violation that ends the run.
+    fn event(
+        &mut self,
+        _view: &View<'_, P>,
+        _node: NodeIndex,
+        _event: &P::Event,
+        _orders: &mut Orders<P>,
+    ) -> Result<(), Violation> {
+        Ok(())
+    }
+
+    /// Called after every batch of a node ([`View::touched`]) and after every fault.
+    ///
+    /// # Errors
+    /// The violation that ends the run.
+    fn check(&mut self, _view: &View<'_, P>) -> Result<(), Violation> {
+        Ok(())
+    }
+}
+
+impl<P: Process> Observer<P> for () {}
+
+/// What an [`Observer`] wants done.
+pub struct Orders<P: Process> {
+    pub(super) commands: Vec<(Duration, NodeIndex, P::Command)>, // taken after every event
+    pub(super) faults: Vec<Fault>,                               // taken after every event
+}
+
+impl<P: Process> Default for Orders<P> {
+    fn default() -> Self {
+        Self { commands: Vec::new(), faults: Vec::new() }
+    }
+}
+
+impl<P: Process> Orders<P> {
+    /// A user asks `node`, `after` a while.
+    pub fn command(&mut self, after: Duration, node: NodeIndex, command: P::Command) {
+        self.commands.push((after, node, command));
+    }
+
+    /// A fault strikes now, between this event and what its node ordered after it.
+    pub fn fault(&mut self, fault: Fault) {
+        self.faults.push(fault);
+    }
+}
+
+/// All of a run, to look at.
+pub struct View<'a, P: Process> {
+    pub(super) now: SimTime,
+    pub(super) touched: Option<NodeIndex>,
+    pub(super) nodes: &'a [Node<P>],
+    pub(super) network: &'a Network,
+}
+
+impl<'a, P: Process> View<'a, P> {
+    /// Simulated time.
+    #[must_use]
+    pub fn now(&self) -> SimTime {
+        self.now
+    }
+
+    /// The node that acted; `None` after a fault.
+    #[must_use]
+    pub fn touched(&self) -> Option<NodeIndex> {
+        self.touched
+    }
+
+    /// How many nodes there are, up or down.
+    #[must_use]
+    pub fn nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// A node's process; `None` while it is down.
+    #[must_use]
+    pub fn process(&self, node: NodeIndex) -> Option<&'a P> {
+        self.nodes[node.get()].process.as_ref()
+    }
+
+    /// Every process that is up.
+    pub fn processes(&self) -> impl Iterator<Item = (NodeIndex, &'a P)> + use<'a, P> {
+        processes(self.nodes)
+    }
+
+    /// A node's how-manieth life this is; 0 before its first start.
+    #[must_use]
+    pub fn incarnation(&self, node: NodeIndex) -> u32 {
+        self.nodes[node.get()].incarnation
+    }
+
+    /// What a node's disk would keep for certain if the node crashed now.
+    #[must_use]
+    pub fn disk(&self, node: NodeIndex) -> &'a P::Disk {
+        self.nodes[node.get()].disk.synced()
+    }
+
+    /// A node's clocks.
+    #[must_use]
+    pub fn clock(&self, node: NodeIndex) -> Now {
+        self.nodes[node.get()].clock.read(self.now)
+    }
+
+    /// Whether a directed link loses everything now, because it is cut or broken.
+    #[must_use]
+    pub fn is_cut(&self, link: Link) -> bool {
+        self.network.is_cut(link) || self.network.is_broken(link)
+    }
+}
+
+pub(super) fn processes<P: Process>(nodes: &[Node<P>]) -> impl Iterator<Item = (NodeIndex, &P)> {
+    let up = |(n, node)| -> Option<(NodeIndex, &P)> {
+        let node: &Node<P> = node;
+        Some((NodeIndex::new(n), node.process.as_ref()?))
+    };
+    nodes.iter().enumerate().filter_map(up)
+}
+
+/// What a node is told.
+#[derive(Debug)]
+pub(super) enum Input<P: Process> {
+    Start,
+    Message { from: NodeIndex, lane: u8, message: P::Message },
+    Command(P::Command),
+    Synced { token: u64, outcome: Result<(), SyncFailed> },
+    LinkBroken { peer: NodeIndex, direction: Direction },
+    LinkUp { peer: NodeIndex, direction: Direction },
+}
+
+/// Inputs that wait for a paused or slow node; more messages are lost, as from a full socket
+/// buffer.
+pub(super) const INBOX_MAX: usize = 100_000;
+
+/// A place that runs one incarnation after the other.
+pub(super) struct Node<P: Process> {
+    pub(super) process: Option<P>,
+    pub(super) incarnation: u32,
+    pub(super) clock: NodeClock,
+    pub(super) armed: SimTime,
+    pub(super) ready_at: SimTime,
+    pub(super) per_input: Duration,
+    pub(super) inbox: VecDeque<Input<P>>, // ≤ INBOX_MAX messages, and what is told once
+    pub(super) disk: Disk<P::Disk>,
+    pub(super) synced_at: SimTime,
+    pub(super) sync_slower: Duration,
+    pub(super) sync_fails: bool,
+    pub(super) chance: Stream,
+}
+
+impl<P: Process> Node<P> {
+    pub(super) fn new(clock: NodeClock, chance: Stream) -> Self {
+        Self {
+            process: None,
+            incarnation: 0,
+            clock,
+            armed: SimTime::NEVER,
+            ready_at: SimTime::default(),
+            per_input: Duration::ZERO,
+            inbox: VecDeque::new(),
+            disk: Disk::default(),
+            synced_at: SimTime::default(),
+            sync_slower: Duration::ZERO,
+            sync_fails: false,
+            chance,
+        }
+    }
+
+    pub(super) fn has_crashed(&self) -> bool {
+        self.process.is_none() && self.incarnation > 0
+    }
+}
+
+impl<P: Process> Input<P> {
+    pub(super) fn is_message(&self) -> bool {
+        matches!(self, Self::Message { .. })
+    }
+}

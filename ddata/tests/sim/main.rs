@@ -1,0 +1,12 @@
+//! The simulator, shown with two toys: a probe that does what it is told and keeps what it sees,
+//! and a small leaderless register whose planted bugs must be found.
+
+#![cfg(feature = "sim")]
+
+mod clocks;
+mod disks;
+mod links;
+mod pauses;
+mod probe;
+mod register;
+mod replay;
