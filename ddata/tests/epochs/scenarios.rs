@@ -1,0 +1,1 @@
+//! Traces that follow from a rule.
