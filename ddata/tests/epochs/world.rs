@@ -99,14 +99,6 @@ impl World {
         }
     }
 
-    pub(crate) fn epochs(&self, id: u64) -> &Epochs {
-        &self.nodes[&id].epochs
-    }
-
-    pub(crate) fn tokens(&self, id: u64) -> u64 {
-        self.nodes[&id].parent.data.tokens
-    }
-
     // ── inputs ──────────────────────────────────────────────────────────────────────────────
 
     pub(crate) fn input(&mut self, id: u64, input: EpochInput) {
