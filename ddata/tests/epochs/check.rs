@@ -1,0 +1,123 @@
+//! What must hold after every step.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ostraca_ddata::replicator::epoch::{Epoch, EpochId};
+
+use crate::parent::{Cell, Term};
+use crate::world::Node;
+
+/// A broken promise, named as in spec/reference/epochs.md §2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Violation {
+    /// Two configurations of one epoch.
+    A,
+    /// An acked or returned token is missing from a majority read.
+    Bc,
+    /// Two acked decisions, neither built on the other.
+    D1,
+    /// A recovered coordinator lacks a decision acked or spoken of under a term up to its own.
+    D2,
+    /// A replica acked though it lacks what was acked in an earlier epoch. Harmless alone
+    /// (epochs.md §3); looked at only where it is the question.
+    Unsynced,
+}
+
+/// Everything that was promised to somebody so far.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Checker {
+    pub(crate) configurations: BTreeMap<EpochId, Arc<Epoch>>,
+    /// Tokens acked or returned, with the epoch in which they were.
+    pub(crate) known: Vec<(EpochId, u64)>,
+    acked: Vec<Cell>,
+    spoken: BTreeMap<(Term, u64), Vec<u16>>, // by term and coordinator
+    pub(crate) found: Option<Violation>,
+    pub(crate) strict: bool,
+}
+
+impl Checker {
+    pub(crate) fn installed(&mut self, epoch: &Arc<Epoch>) {
+        let first = self.configurations.entry(epoch.id()).or_insert_with(|| epoch.clone());
+        if first != epoch {
+            self.violated(Violation::A);
+        }
+    }
+
+    fn violated(&mut self, violation: Violation) {
+        self.found.get_or_insert(violation);
+    }
+
+    pub(crate) fn all_known(&self) -> u64 {
+        self.known.iter().fold(0, |all, (_, tokens)| all | tokens)
+    }
+
+    pub(crate) fn promised(&mut self, epoch: EpochId, tokens: u64) {
+        self.known.push((epoch, tokens));
+    }
+
+    pub(crate) fn read(&mut self, epoch: EpochId, expected: u64, got: u64) {
+        if expected & !got != 0 {
+            self.violated(Violation::Bc);
+        }
+        self.promised(epoch, got);
+    }
+
+    /// A replica has acked or answered in `epoch` and holds `tokens`.
+    pub(crate) fn served(&mut self, epoch: EpochId, tokens: u64) {
+        let earlier = self.known.iter().filter(|(known, _)| *known < epoch);
+        if self.strict && earlier.fold(0, |all, (_, t)| all | t) & !tokens != 0 {
+            self.violated(Violation::Unsynced);
+        }
+    }
+
+    /// A majority that could answer a read right now must not lack what is known.
+    pub(crate) fn reads(&mut self, nodes: &BTreeMap<u64, Node>) {
+        let known = self.all_known();
+        if known == 0 || self.found.is_some() {
+            return;
+        }
+        for epoch in self.configurations.values() {
+            let answers: Vec<_> = nodes
+                .values()
+                .filter(|node| {
+                    node.epochs.eligible()
+                        && node.epochs.installed() == Some(epoch)
+                        && node.epochs.is_voter()
+                })
+                .map(|node| node.parent.data.tokens)
+                .collect();
+            let majority = epoch.voters().len() / 2 + 1;
+            let lacking = |token: u64| answers.iter().filter(|held| *held & token == 0).count();
+            if (0..64).map(|bit| 1 << bit).any(|t| known & t != 0 && lacking(t) >= majority) {
+                self.found = Some(Violation::Bc);
+            }
+        }
+    }
+
+    /// A decision was acked by a majority.
+    pub(crate) fn acked(&mut self, coordinator: u64, cell: &Cell) {
+        let chain = |other: &Cell| {
+            other.history.starts_with(&cell.history) || cell.history.starts_with(&other.history)
+        };
+        if !self.acked.iter().all(chain) {
+            self.violated(Violation::D1);
+        }
+        self.acked.push(cell.clone());
+        self.speaks(cell.term, coordinator, &cell.history);
+    }
+
+    /// A recovered coordinator answers with this.
+    pub(crate) fn speaks(&mut self, term: Term, coordinator: u64, history: &[u16]) {
+        self.spoken.insert((term, coordinator), history.to_vec());
+        let has = |all: &[u16], part: &[u16]| part.iter().all(|decision| all.contains(decision));
+        let fine = self.spoken.iter().all(|((lower, _), earlier)| {
+            self.spoken
+                .iter()
+                .all(|((higher, _), later)| lower.above(*higher) || has(later, earlier))
+        });
+        if !fine {
+            self.violated(Violation::D2);
+        }
+    }
+}

@@ -1,0 +1,429 @@
+//! Schedules by chance: any order, loss, doubling, clocks that jump, crashes, restarts, several
+//! proposers and coordinators at once. Each seed turns some faults off and others up (swarm
+//! testing: Groce et al., 2012).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ostraca_ddata::bug::{Bug, Canary};
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::machine::Machine;
+use ostraca_ddata::replicator::epoch::{Change, Epoch, EpochInput, Outcome, WhyRefused};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::check::Violation;
+use crate::world::{Packet, World};
+
+/// One seed's weather.
+#[derive(Debug)]
+struct Swarm {
+    members: u64,
+    joiners: u64,
+    proposals: u32,
+    coordinators: u32,
+    steps: u32,
+    loss: u32,   // of 100 deliveries
+    double: u32, // of 100 deliveries
+    tick: u32,   // of 1,000 steps
+    crash: u32,  // of 10,000 steps
+    restart: u32,
+    lease: u32,    // of 100 proposals
+    in_order: u32, // of 100 deliveries: the oldest
+    busy: u32,     // of 100 steps: an operation
+    guarded: u32,  // of 100 operations: a coordinator's
+    crowd: usize,  // packets in flight, at most: more are lost
+    slow: u32,     // of 100 packets to or from the slow node: not yet
+}
+
+impl Swarm {
+    fn new(rng: &mut SmallRng) -> Self {
+        let mut sometimes = |of: std::ops::Range<u32>| {
+            if rng.random_bool(0.5) { rng.random_range(of) } else { 0 }
+        };
+        let (loss, double, crash) = (sometimes(1..40), sometimes(1..30), sometimes(1..40));
+        let (restart, lease, in_order) = (sometimes(1..40), sometimes(1..60), sometimes(1..100));
+        let slow = sometimes(50..100);
+        Self {
+            members: [3, 3, 3, 4, 5][rng.random_range(0..5)],
+            joiners: rng.random_range(1..=2),
+            proposals: rng.random_range(2..=8),
+            coordinators: rng.random_range(0..=4),
+            steps: rng.random_range(200..1_500),
+            loss,
+            double,
+            tick: [2, 8, 20, 100][rng.random_range(0..4)],
+            crash,
+            restart,
+            lease,
+            in_order,
+            busy: rng.random_range(3..30),
+            guarded: [0, 50, 90][rng.random_range(0..3)],
+            crowd: [20, 40, 80][rng.random_range(0..3)],
+            slow,
+        }
+    }
+}
+
+pub(crate) struct Run {
+    world: World,
+    rng: SmallRng,
+    swarm: Swarm,
+    tokens: u32,
+    decisions: u32,
+    crashes: u32,
+    slow: u64,
+}
+
+impl Run {
+    pub(crate) fn new(seed: u64, canary: Canary) -> Self {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let swarm = Swarm::new(&mut rng);
+        let world = World::new(swarm.members, swarm.joiners, seed, canary);
+        Self { world, rng, swarm, tokens: 0, decisions: 8, crashes: 0, slow: 0 }
+    }
+
+    /// Chaos; stops at the first violation.
+    pub(crate) fn chaos(&mut self) -> Option<Violation> {
+        for _ in 0..self.swarm.steps {
+            self.step();
+            self.world.check.reads(&self.world.nodes);
+            if self.world.check.found.is_some() {
+                break;
+            }
+        }
+        self.world.check.found
+    }
+
+    fn chance(&mut self, part: u32, of: u32) -> bool {
+        self.rng.random_range(0..of) < part
+    }
+
+    fn somebody(&mut self) -> u64 {
+        self.rng.random_range(1..=self.swarm.members + self.swarm.joiners)
+    }
+
+    fn step(&mut self) {
+        let id = self.somebody();
+        if self.chance(1, 80) {
+            self.slow = id;
+        }
+        if self.chance(self.swarm.tick, 1_000) {
+            self.world.tick(id);
+        } else if self.chance(self.swarm.crash, 10_000) && self.crashes < 2 {
+            self.crashes += 1;
+            self.world.crash(id);
+        } else if self.chance(self.swarm.restart, 10_000) && self.world.nodes[&id].alive {
+            self.world.restart(id);
+        } else if self.swarm.proposals > 0 && self.chance(1, 40) {
+            self.propose(id);
+        } else if self.chance(self.swarm.busy, 100) {
+            self.operation(id);
+        } else {
+            self.deliver();
+        }
+    }
+
+    fn propose(&mut self, id: u64) {
+        let node = &self.world.nodes[&id];
+        let Some(epoch) = node.epochs.installed().filter(|_| node.alive).cloned() else { return };
+        self.swarm.proposals -= 1;
+        let change = self.change(&epoch);
+        if self.chance(self.swarm.lease, 100) {
+            let victim = self.somebody();
+            let holder = self.somebody();
+            let holder = self.world.nodes.get_mut(&holder).unwrap();
+            let run = std::time::Duration::from_secs(1);
+            holder.leases.extend(change.removed().map(|id| (id.get(), run)).chain([(victim, run)]));
+        }
+        self.world.propose(id, change);
+    }
+
+    fn change(&mut self, epoch: &Epoch) -> Change {
+        let mut change = Change::default();
+        let (first, last) = (self.swarm.members + 1, self.swarm.members + self.swarm.joiners);
+        if self.chance(2, 3) {
+            change.join.push(ReplicaId::new(self.rng.random_range(first..=last)));
+        }
+        for _ in 0..self.rng.random_range(0..=2) {
+            let gone = epoch.members()[self.rng.random_range(0..epoch.members().len())];
+            let alive = self.world.nodes[&gone.get()].alive;
+            if alive || self.chance(1, 4) { &mut change.leave } else { &mut change.lost }
+                .push(gone);
+        }
+        change.join.retain(|id| !epoch.left().contains(id));
+        change
+    }
+
+    fn operation(&mut self, id: u64) {
+        if self.chance(1, 3) {
+            return self.world.ask_again(id);
+        }
+        if self.chance(1, 6) {
+            let to = self.somebody();
+            return self.world.push(id, to);
+        }
+        if self.chance(self.swarm.guarded, 100) {
+            return self.coordinate(id);
+        }
+        if self.chance(1, 3) {
+            self.world.read(id);
+        } else if self.tokens < 10 {
+            self.tokens += 1;
+            self.world.write(id, self.tokens);
+        }
+    }
+
+    fn coordinate(&mut self, id: u64) {
+        if self.swarm.coordinators > 0 && self.chance(1, 3) {
+            self.swarm.coordinators -= 1;
+            return self.world.fence(id);
+        }
+        let acting = |node: &u64| self.world.nodes[node].parent.coordinator.is_some();
+        let acting: Vec<_> = self.world.nodes.keys().copied().filter(acting).collect();
+        if !acting.is_empty() && self.decisions > 0 {
+            self.decisions -= 1;
+            self.world.decide(acting[self.rng.random_range(0..acting.len())]);
+        }
+    }
+
+    fn deliver(&mut self) {
+        let waiting = self.world.net.len();
+        if waiting == 0 {
+            return;
+        }
+        while self.world.net.len() > self.swarm.crowd {
+            let lost = self.rng.random_range(0..self.world.net.len());
+            self.world.net.swap_remove(lost);
+        }
+        let waiting = self.world.net.len();
+        let in_order = self.chance(self.swarm.in_order, 100);
+        let at = if in_order { 0 } else { self.rng.random_range(0..waiting) };
+        let Packet { from, to, .. } = self.world.net[at];
+        if (from == self.slow || to == self.slow) && self.chance(self.swarm.slow, 100) {
+            self.world.net[at..].rotate_left(1);
+            return;
+        }
+        let packet = self.world.net.remove(at);
+        if self.chance(self.swarm.double, 100) {
+            self.world.net.push(packet.clone());
+        }
+        if !self.chance(self.swarm.loss, 100) {
+            self.world.deliver(packet);
+        }
+    }
+
+    // ── after the faults ────────────────────────────────────────────────────────────────────
+
+    /// No faults any more: everybody alive in the newest configuration must serve again.
+    ///
+    /// # Panics
+    /// If it does not, though every quorum that is needed lives.
+    pub(crate) fn heal(&mut self, seed: u64) -> bool {
+        if !self.can_heal() {
+            return false;
+        }
+        let latest = self.world.nodes.values().map(|node| node.now).max().unwrap();
+        self.world.nodes.values_mut().for_each(|node| node.now = latest);
+        for _round in 0..600 {
+            self.drain();
+            if self.serves() {
+                return true;
+            }
+            self.next_deadline();
+        }
+        panic!("seed {seed}: nobody serves after the faults\n{}", self.world.picture());
+    }
+
+    /// epochs.md §2, E: a live quorum of the newest configuration and of every proposal that was
+    /// accepted after it. (Nobody can do without.)
+    fn can_heal(&self) -> bool {
+        let nodes = &self.world.nodes;
+        let live = nodes.iter().filter(|(_, node)| node.alive);
+        let live: BTreeSet<_> = live.map(|(id, _)| ReplicaId::new(*id)).collect();
+        let Some(newest) = self.world.check.configurations.values().next_back() else {
+            return false;
+        };
+        let known = nodes.values().any(|n| n.alive && n.epochs.installed() == Some(newest));
+        let accepted = nodes.values().filter(|node| node.epochs.installed() == Some(newest));
+        let mut accepted = accepted.filter_map(|node| node.epochs.state().accepted.as_ref());
+        known
+            && newest.is_quorum(&live, Canary::none())
+            && accepted.all(|(_, proposal)| proposal.is_quorum(&live, Canary::none()))
+    }
+
+    fn serves(&self) -> bool {
+        let newest = self.world.check.configurations.values().next_back().unwrap();
+        self.world.nodes.iter().filter(|(_, node)| node.alive).all(|(id, node)| {
+            let member = newest.is_member(ReplicaId::new(*id));
+            let up_to_date = node.epochs.installed() == Some(newest) && node.epochs.eligible();
+            let out = !node.epochs.eligible();
+            if member { up_to_date } else { out }
+        })
+    }
+
+    /// Delivers everything, in order, and what follows from it.
+    fn drain(&mut self) {
+        for _ in 0..10_000 {
+            if self.world.net.is_empty() {
+                return;
+            }
+            let packet = self.world.net.remove(0);
+            self.world.deliver(packet);
+            assert_eq!(self.world.check.found, None);
+        }
+        panic!("the network never falls silent");
+    }
+
+    /// Time passes for everybody; anti-entropy carries epochs around.
+    fn next_deadline(&mut self) {
+        let alive = self.world.nodes.iter().filter(|(_, node)| node.alive);
+        let alive: Vec<u64> = alive.map(|(id, _)| *id).collect();
+        let due = |id: &u64| self.world.nodes[id].epochs.next_deadline();
+        let second = std::time::Duration::from_secs(1);
+        let latest = self.world.nodes[&alive[0]].now + second;
+        let now = alive.iter().filter_map(due).min().unwrap_or(latest).min(latest);
+        for id in &alive {
+            let node = self.world.nodes.get_mut(id).unwrap();
+            node.now = node.now.max(now);
+            if node.epochs.next_deadline().is_some_and(|at| at <= node.now) {
+                self.world.input(*id, EpochInput::Tick);
+            }
+        }
+        let (from, to) = (alive[self.rng.random_range(0..alive.len())], self.somebody());
+        self.world.push(from, to);
+        self.world.push(to, from);
+        self.world.ask_again(from);
+    }
+}
+
+/// The seeds of a suite, the one of `OSTRACA_SEED`, or as many as `OSTRACA_SEEDS` says.
+pub(crate) fn seeds(count: u64) -> std::ops::Range<u64> {
+    let set = |name| std::env::var(name).ok().and_then(|value: String| value.parse::<u64>().ok());
+    let count = set("OSTRACA_SEEDS").unwrap_or(count);
+    set("OSTRACA_SEED").map_or(0..count, |seed| seed..seed + 1)
+}
+
+/// The first seed below `count` in which the bug breaks the promise.
+pub(crate) fn caught(bug: Bug, count: u64, by: &[Violation]) -> Option<(u64, Violation)> {
+    seeds(count).find_map(|seed| {
+        let mut run = Run::new(seed, Canary::with(bug));
+        run.world.check.strict = by.contains(&Violation::Unsynced);
+        run.chaos().filter(|found| by.contains(found)).map(|found| (seed, found))
+    })
+}
+
+/// What a suite of seeds has met. A case that is never reached proves nothing.
+#[derive(Debug, Default)]
+struct Reached(BTreeMap<&'static str, u64>);
+
+impl Reached {
+    fn count(&mut self, what: &'static str, times: u64) {
+        *self.0.entry(what).or_default() += times;
+    }
+
+    fn add(&mut self, run: &Run, healed: bool) {
+        self.count("healed", u64::from(healed));
+        self.count("decided", run.world.check.configurations.len() as u64 - 1);
+        for node in run.world.nodes.values() {
+            let stats = node.epochs.stats();
+            self.count("abandoned", stats.abandoned);
+            self.count("refused", stats.refused);
+            self.count("excluded", u64::from(node.epochs.is_excluded()));
+            let installed = node.epochs.id().map_or(0, |id| id.number);
+            self.count("skipped an epoch", u64::from(installed > stats.installed));
+            for outcome in &node.outcomes {
+                self.count(name(outcome), 1);
+            }
+        }
+    }
+}
+
+fn name(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Decided { deferred, .. } if deferred.is_empty() => "decided as asked",
+        Outcome::Decided { .. } => "a removal deferred",
+        Outcome::Superseded { .. } => "superseded",
+        Outcome::Refused { why: WhyRefused::Busy } => "busy",
+        Outcome::Refused { why: WhyRefused::NotSynced } => "not synced",
+        Outcome::Refused { .. } => "refused otherwise",
+        _ => "another outcome",
+    }
+}
+
+#[test]
+fn nothing_acked_is_lost_and_everything_serves_again() {
+    let mut reached = Reached::default();
+    let seeds = seeds(12_000);
+    let one = seeds.end - seeds.start == 1;
+    for seed in seeds {
+        let mut run = Run::new(seed, Canary::none());
+        run.world.check.strict = true;
+        let found = run.chaos();
+        assert_eq!(found, None, "OSTRACA_SEED={seed}: {:?}\n{}", run.swarm, run.world.picture());
+        let healed = run.heal(seed);
+        reached.add(&run, healed);
+    }
+    let expected = [
+        "healed",
+        "abandoned",
+        "refused",
+        "excluded",
+        "skipped an epoch",
+        "decided as asked",
+        "a removal deferred",
+        "superseded",
+        "busy",
+        "not synced",
+    ];
+    let hit = |what: &&str| reached.0.get(what).is_some_and(|times| *times > 0);
+    assert!(one || expected.iter().all(hit), "{reached:?} lacks some of {expected:?}");
+    println!("{reached:?}");
+}
+
+/// Caught by the suite's own seeds; `scenarios.rs` has those that chance finds too rarely.
+#[test]
+fn canaries_fall_within_two_thousand_seeds() {
+    use Violation::{A, Bc, D1, D2, Unsynced};
+    let canaries: [(Bug, &[Violation]); 10] = [
+        (Bug::AckBeforeSync, &[Unsynced]),
+        (Bug::NotSealed, &[Bc]),
+        (Bug::IgnoreAccepted, &[A]),
+        (Bug::BallotWithoutNode, &[A]),
+        (Bug::AcceptBelowPromise, &[A]),
+        (Bug::HalfWithoutTiebreaker, &[A]),
+        (Bug::SyncFromFewer, &[Bc]),
+        (Bug::SnapshotBeforeLastAck, &[Bc]),
+        (Bug::NoReadRepair, &[Bc]),
+        (Bug::TermWithoutCoordinator, &[D1, D2]),
+    ];
+    for (bug, by) in canaries {
+        let caught = caught(bug, 2_000, by);
+        println!("{bug:?}: {caught:?}");
+        assert!(caught.is_some(), "{bug:?} is not caught");
+    }
+}
+
+impl World {
+    /// Every node in a line, for a failure's message.
+    pub(crate) fn picture(&self) -> String {
+        let line = |(id, node): (&u64, &crate::world::Node)| {
+            let epochs = &node.epochs;
+            let members = epochs
+                .installed()
+                .map(|e| (e.id().number, e.members().iter().map(|m| m.get()).collect::<Vec<_>>()));
+            format!(
+                "{id}: alive {} {members:?} eligible {} sealed {} synced {} ready {} promise {:?} accepted {:?} next {:?} outcomes {:?}\n",
+                node.alive,
+                epochs.eligible(),
+                epochs.sealed(),
+                epochs.synced(),
+                epochs.state().ready,
+                epochs.state().promise,
+                epochs.state().accepted.as_ref().map(|(b, e)| (*b, e.members().to_vec())),
+                epochs.next_deadline(),
+                node.outcomes,
+            )
+        };
+        self.nodes.iter().map(line).collect()
+    }
+}

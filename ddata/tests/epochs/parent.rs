@@ -1,0 +1,223 @@
+//! The smallest parent that the configuration machine can have: what the Replicator does with
+//! data, in miniature.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use ostraca_ddata::bug::{Bug, Canary};
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::replicator::epoch::{Epoch, EpochId, Epochs};
+
+/// A coordinator's term. With `TermWithoutCoordinator` the second half is always 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Term(pub(crate) u32, pub(crate) u64);
+
+impl Term {
+    /// Strictly above, so that equal terms are compared both ways.
+    pub(crate) fn above(self, other: Self) -> bool {
+        self > other
+    }
+}
+
+/// The guarded register: its latest decision and all it was built on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Cell {
+    pub(crate) term: Term,
+    pub(crate) seq: u32,
+    pub(crate) history: Vec<u16>,
+}
+
+/// What a replica holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Data {
+    pub(crate) tokens: u64,
+    pub(crate) cell: Cell,
+    pub(crate) promise: Term,
+}
+
+impl Data {
+    pub(crate) fn merge_cell(&mut self, cell: &Cell) {
+        if (cell.term, cell.seq) > (self.cell.term, self.cell.seq) {
+            self.cell = cell.clone();
+        }
+    }
+
+    /// A snapshot or a whole state.
+    pub(crate) fn merge(&mut self, other: &Self, canary: Canary) {
+        self.tokens |= other.tokens;
+        if !canary.has(Bug::CellsNotSynced) {
+            self.merge_cell(&other.cell);
+        }
+        if !canary.has(Bug::PromisesNotSynced) {
+            self.promise = self.promise.max(other.promise);
+        }
+    }
+}
+
+/// A standing order of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Pull {
+    Snapshot(EpochId, ReplicaId),
+    State(EpochId, ReplicaId),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Ask {
+    Write(u64),
+    Read,
+    Fence(Term),
+    Guarded(Term, Cell),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Answer {
+    Ack,
+    Tokens(u64),
+    Cell(Cell),
+    Fenced,
+}
+
+/// What a request is for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Goal {
+    Write(u64),
+    /// Reads what was known before it began, at least.
+    Read {
+        expected: u64,
+    },
+    /// The same, with the merged value on its way back.
+    WriteBack {
+        expected: u64,
+        tokens: u64,
+    },
+    Fence(Term),
+    Recover(Term, Cell),
+    Decide(Cell),
+}
+
+/// A request under way at its coordinator.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) id: u32,
+    pub(crate) epoch: Arc<Epoch>,
+    pub(crate) goal: Goal,
+    pub(crate) answers: BTreeMap<ReplicaId, Answer>,
+}
+
+impl Request {
+    pub(crate) fn ask(&self) -> Ask {
+        match &self.goal {
+            Goal::Write(tokens) | Goal::WriteBack { tokens, .. } => Ask::Write(*tokens),
+            Goal::Read { .. } => Ask::Read,
+            Goal::Fence(term) => Ask::Fence(*term),
+            Goal::Recover(term, cell) => Ask::Guarded(*term, cell.clone()),
+            Goal::Decide(cell) => Ask::Guarded(cell.term, cell.clone()),
+        }
+    }
+
+    /// Fences go by the tie rule, all else needs a majority of the voters.
+    pub(crate) fn is_complete(&self, canary: Canary) -> bool {
+        let who: BTreeSet<_> = self.answers.keys().copied().collect();
+        if matches!(self.goal, Goal::Fence(_)) {
+            return self.epoch.is_quorum(&who, canary);
+        }
+        let voters = self.epoch.voters();
+        2 * voters.iter().filter(|id| who.contains(id)).count() > voters.len()
+    }
+
+    /// An open request starts counting anew in a newer epoch.
+    pub(crate) fn restart(&mut self, epoch: &Arc<Epoch>) {
+        self.epoch = epoch.clone();
+        self.answers.clear();
+        if let Goal::WriteBack { expected, .. } = self.goal {
+            self.goal = Goal::Read { expected };
+        }
+    }
+}
+
+/// A node that has fenced, and what it builds on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Coordinator {
+    pub(crate) term: Term,
+    pub(crate) recovered: bool,
+    pub(crate) cell: Cell,
+    pub(crate) seq: u32,
+}
+
+/// A replica's data and its user's requests.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Parent {
+    pub(crate) data: Data,
+    before_last_ack: Data,
+    pub(crate) snapshot: Option<(EpochId, Data)>,
+    pub(crate) pulls: BTreeSet<Pull>,
+    pub(crate) requests: Vec<Request>,
+    pub(crate) coordinator: Option<Coordinator>,
+    pub(crate) canary: Canary,
+}
+
+impl Parent {
+    pub(crate) fn new(data: Data, canary: Canary) -> Self {
+        Self { data, canary, ..Self::default() }
+    }
+
+    /// The snapshot, with the last ack in it.
+    pub(crate) fn freeze(&mut self, epoch: EpochId) {
+        let late = self.canary.has(Bug::SnapshotBeforeLastAck);
+        let data = if late { &self.before_last_ack } else { &self.data };
+        self.snapshot = Some((epoch, data.clone()));
+    }
+
+    /// Refused once, or about to take a higher term: nothing of the old one is answered any more.
+    pub(crate) fn step_down(&mut self) {
+        self.coordinator = None;
+        self.requests.retain(|open| {
+            !matches!(open.goal, Goal::Fence(_) | Goal::Recover(..) | Goal::Decide(_))
+        });
+    }
+
+    /// Answers a request of `epoch`, if this replica may. What is written is merged in any case.
+    pub(crate) fn serve(&mut self, epochs: &Epochs, epoch: EpochId, ask: &Ask) -> Option<Answer> {
+        epochs.installed()?;
+        let before = self.data.clone();
+        if let Ask::Write(tokens) = ask {
+            self.data.tokens |= tokens;
+        }
+        let same = epochs.id() == Some(epoch) || self.canary.has(Bug::MixedEpochs);
+        let fence = matches!(ask, Ask::Fence(_)) && self.canary.has(Bug::FenceWhileSealed);
+        if !same || !(epochs.eligible() || fence && epochs.is_member() && epochs.synced()) {
+            return None;
+        }
+        let answer = match ask {
+            Ask::Write(_) => Answer::Ack,
+            Ask::Read => return Some(Answer::Tokens(self.data.tokens)),
+            Ask::Fence(term) | Ask::Guarded(term, _) if self.data.promise > *term => {
+                return Some(Answer::Fenced);
+            }
+            Ask::Fence(term) => {
+                self.data.promise = *term;
+                Answer::Cell(self.data.cell.clone())
+            }
+            Ask::Guarded(_, cell) => {
+                self.data.merge_cell(cell);
+                Answer::Ack
+            }
+        };
+        self.before_last_ack = before;
+        Some(answer)
+    }
+
+    /// What a pull asks for, if this replica has it.
+    pub(crate) fn give(&self, epochs: &Epochs, pull: Pull) -> Option<Data> {
+        match pull {
+            Pull::Snapshot(epoch, _) => {
+                let frozen = self.snapshot.as_ref().filter(|(id, _)| *id == epoch);
+                frozen.map(|(_, data)| data.clone())
+            }
+            Pull::State(epoch, _) if epochs.id() == Some(epoch) && epochs.synced() => {
+                Some(self.data.clone())
+            }
+            Pull::State(..) => None,
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The traces that chance finds too rarely, each derived from the rule that it needs broken
+//! (spec/reference/epochs.md §3), and each safe without the bug.
+
+use ostraca_ddata::bug::{Bug, Canary};
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::replicator::epoch::{Change, EpochMessage as M};
+
+use crate::check::Violation;
+use crate::world::{Body, Packet, World};
+
+fn joining<const N: usize>(ids: [u64; N]) -> Change {
+    Change { join: ids.map(ReplicaId::new).to_vec(), ..Change::default() }
+}
+
+impl World {
+    /// Delivers what satisfies `what`, in order, with all that follows from it; the rest waits.
+    fn flow(&mut self, what: impl Fn(&Packet) -> bool) {
+        while let Some(at) = self.net.iter().position(&what) {
+            let packet = self.net.remove(at);
+            self.deliver(packet);
+            self.check.reads(&self.nodes);
+        }
+    }
+
+    /// Delivers what these nodes say to each other and satisfies `what`.
+    fn flow_among(&mut self, nodes: &[u64], what: impl Fn(&Packet) -> bool) {
+        self.flow(|p| nodes.contains(&p.from) && nodes.contains(&p.to) && what(p));
+    }
+
+    fn lose_everything(&mut self) {
+        self.net.clear();
+    }
+
+    /// The node's clock runs until it begins another ballot.
+    fn lose_patience(&mut self, id: u64) {
+        let before = self.nodes[&id].epochs.stats().attempts;
+        while self.nodes[&id].epochs.stats().attempts == before {
+            self.tick(id);
+        }
+    }
+
+    fn found(&mut self) -> Option<Violation> {
+        self.check.reads(&self.nodes);
+        self.check.found
+    }
+
+    fn newest(&self, id: u64) -> u64 {
+        self.nodes[&id].epochs.id().map_or(0, |id| id.number)
+    }
+}
+
+fn is_config(packet: &Packet) -> bool {
+    matches!(packet.body, Body::Epoch(_) | Body::PullRequest(_) | Body::PullAnswer(..))
+}
+
+fn is_client(packet: &Packet) -> bool {
+    !is_config(packet)
+}
+
+const fn is_accept(packet: &Packet) -> bool {
+    matches!(packet.body, Body::Epoch(M::Accept { .. }))
+}
+
+const fn is_install(packet: &Packet) -> bool {
+    matches!(packet.body, Body::Epoch(M::Install { .. }))
+}
+
+const fn is_vote(packet: &Packet) -> bool {
+    matches!(packet.body, Body::Epoch(M::Seal { .. } | M::Accept { .. }))
+}
+
+/// 1 has accepted {1,2,3,4} in ballot 1, nobody else; {2,3} decide {1,2,3} in ballot 2; then 1
+/// asks {1,3} in ballot 3 and hears of both.
+fn two_proposals_were_accepted(canary: Canary) -> World {
+    let mut world = World::new(3, 1, 1, canary);
+    world.propose(1, joining([4]));
+    world.flow_among(&[1, 2], |p| is_config(p) && !is_accept(p));
+    assert!(world.nodes[&1].epochs.state().accepted.is_some(), "1 has accepted its own");
+    world.propose(2, Change::default());
+    world.flow_among(&[2, 3], |p| is_config(p) && !is_install(p));
+    assert_eq!((world.newest(2), world.newest(3)), (2, 1), "2 knows that it is decided");
+    world.flow_among(&[1, 3], is_config); // 3 refuses the first ballot
+    world.lose_patience(1);
+    world.flow_among(&[1, 3], is_config);
+    assert_eq!(world.newest(1), 2, "the third ballot decides");
+    world
+}
+
+#[test]
+fn a_ballot_adopts_the_highest_proposal_that_was_accepted() {
+    assert_eq!(two_proposals_were_accepted(Canary::none()).found(), None);
+    let canary = Canary::with(Bug::AdoptLowestBallot);
+    assert_eq!(two_proposals_were_accepted(canary).found(), Some(Violation::A));
+}
+
+/// 3 has its own ack in epoch 1, which nobody seals; then 2 acks in epoch 2.
+fn acks_of_two_epochs(canary: Canary) -> World {
+    let mut world = World::new(3, 2, 1, canary);
+    world.write(3, 1);
+    world.propose(1, joining([4, 5]));
+    world.flow_among(&[1, 2, 4, 5], is_config);
+    assert_eq!([1, 2, 3, 4, 5].map(|id| world.newest(id)), [2, 2, 1, 2, 2]);
+    world.flow_among(&[2, 3], is_client);
+    world
+}
+
+#[test]
+fn acks_of_two_epochs_never_count_together() {
+    let mut safe = acks_of_two_epochs(Canary::none());
+    assert_eq!((safe.found(), safe.check.all_known()), (None, 0));
+    let mut mixed = acks_of_two_epochs(Canary::with(Bug::MixedEpochs));
+    assert_eq!((mixed.found(), mixed.check.all_known()), (Some(Violation::Bc), 2));
+}
+
+/// 1 coordinates under term 1. 2 takes a higher term while {2,3} are sealed and before epoch 2
+/// adds two replicas; then 1 decides there, with the two.
+fn a_fence_beside_a_seal(canary: Canary, fence_first: bool) -> World {
+    let mut world = World::new(3, 2, 1, canary);
+    world.fence(1);
+    world.flow_among(&[1, 2], is_client);
+    assert!(world.nodes[&1].parent.coordinator.is_some());
+    if fence_first {
+        world.fence(2);
+        world.flow_among(&[2, 3], is_client);
+    }
+    world.propose(2, joining([4, 5]));
+    world.flow_among(&[2, 3], |p| is_config(p) && !is_accept(p));
+    if !fence_first {
+        world.fence(2);
+        world.flow_among(&[2, 3], is_client);
+    }
+    world.flow(|p| is_config(p) && !(is_vote(p) && p.to == 1));
+    assert_eq!([1, 2, 3, 4, 5].map(|id| world.newest(id)), [2; 5]);
+    world.flow_among(&[2, 3, 4], is_client);
+    world.decide(1);
+    world.flow_among(&[1, 4, 5], is_client);
+    world
+}
+
+#[test]
+fn a_sealed_replica_answers_no_fence() {
+    assert_eq!(a_fence_beside_a_seal(Canary::none(), false).found(), None);
+    let canary = Canary::with(Bug::FenceWhileSealed);
+    assert_eq!(a_fence_beside_a_seal(canary, false).found(), Some(Violation::D2));
+}
+
+#[test]
+fn promised_terms_come_along_with_the_snapshots() {
+    assert_eq!(a_fence_beside_a_seal(Canary::none(), true).found(), None);
+    let canary = Canary::with(Bug::PromisesNotSynced);
+    assert_eq!(a_fence_beside_a_seal(canary, true).found(), Some(Violation::D2));
+}
+
+/// A decision is acked by {1,2}; {2,3} are sealed; in epoch 2 the third takes over with {3,4,5}.
+fn a_coordinator_after_a_change(canary: Canary) -> World {
+    let mut world = World::new(3, 2, 1, canary);
+    world.fence(1);
+    world.flow_among(&[1, 2], is_client);
+    world.decide(1);
+    world.flow_among(&[1, 2], is_client);
+    world.propose(2, joining([4, 5]));
+    world.flow(|p| is_config(p) && !(is_vote(p) && p.to == 1));
+    assert_eq!([1, 2, 3, 4, 5].map(|id| world.newest(id)), [2; 5]);
+    world.lose_everything();
+    world.fence(3);
+    world.flow_among(&[3, 4, 5], is_client);
+    assert!(world.nodes[&3].parent.coordinator.is_some());
+    world
+}
+
+#[test]
+fn guarded_cells_come_along_with_the_snapshots() {
+    assert_eq!(a_coordinator_after_a_change(Canary::none()).found(), None);
+    let canary = Canary::with(Bug::CellsNotSynced);
+    assert_eq!(a_coordinator_after_a_change(canary).found(), Some(Violation::D2));
+}
+
+/// A token is acked by {1,2}; {2,3} are sealed and replaced by {3,4,5}, who pull nothing; then
+/// these decide epoch 3 among themselves.
+fn two_changes_without_a_pull(canary: Canary) -> World {
+    let mut world = World::new(3, 2, 1, canary);
+    world.write(1, 1);
+    world.flow_among(&[1, 2], is_client);
+    assert_eq!(world.check.all_known(), 2);
+    let leave = [1, 2].map(ReplicaId::new).to_vec();
+    world.propose(2, Change { leave, ..joining([4, 5]) });
+    world.flow_among(&[2, 3, 4, 5], |p| matches!(p.body, Body::Epoch(_)));
+    world.lose_everything();
+    world.propose(3, Change::default());
+    world.flow_among(&[3, 4, 5], is_config);
+    world
+}
+
+#[test]
+fn accept_waits_until_a_quorum_has_synced() {
+    let mut safe = two_changes_without_a_pull(Canary::none());
+    assert_eq!((safe.found(), safe.newest(3)), (None, 1));
+    let mut bad = two_changes_without_a_pull(Canary::with(Bug::AcceptBeforeSync));
+    assert_eq!((bad.found(), bad.newest(3)), (Some(Violation::Bc), 3));
+}
+
+/// The first coordinator's decision is on its own replica only; the second reads it there and
+/// speaks of it; the third asks the two others.
+fn three_coordinators(canary: Canary) -> World {
+    let mut world = World::new(3, 1, 1, canary);
+    world.fence(1);
+    world.flow_among(&[1, 2], is_client);
+    world.decide(1);
+    world.lose_everything();
+    world.fence(2);
+    world.flow_among(&[1, 2], is_client);
+    assert_eq!(world.nodes[&2].parent.coordinator.as_ref().unwrap().cell.history, [1]);
+    for _too_low_then_high_enough in 0..2 {
+        world.fence(3);
+        world.flow_among(&[2, 3], is_client);
+    }
+    assert!(world.nodes[&3].parent.coordinator.is_some());
+    world
+}
+
+#[test]
+fn a_coordinator_makes_a_majority_hold_what_it_will_speak_of() {
+    assert_eq!(three_coordinators(Canary::none()).found(), None);
+    let canary = Canary::with(Bug::NoRecoveryWrite);
+    assert_eq!(three_coordinators(canary).found(), Some(Violation::D2));
+}
