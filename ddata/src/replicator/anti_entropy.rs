@@ -31,9 +31,9 @@ const LIVE_TRIES: u32 = 4;
 #[derive(Clone, Debug)]
 pub(super) struct Comparison {
     pub(super) at: At,
-    tops: VecDeque<u8>,             // ≤ 256
-    ranges: VecDeque<(u16, u16)>,   // ≤ 65,536
-    wants: VecDeque<KeyName>,       // ≤ keys of one answer
+    tops: VecDeque<u8>,           // ≤ 256
+    ranges: VecDeque<(u16, u16)>, // ≤ 65,536
+    wants: VecDeque<KeyName>,     // ≤ keys of one answer
     asked: Query,
     pub(super) resend: Instant,
     pub(super) tries: u32,
@@ -75,7 +75,12 @@ impl Comparison {
     }
 
     /// The other side's 256 sums.
-    pub(super) fn tops(&mut self, mine: &Sums, theirs: &[u64], held: impl Fn(&KeyName) -> Held) -> Step {
+    pub(super) fn tops(
+        &mut self,
+        mine: &Sums,
+        theirs: &[u64],
+        held: impl Fn(&KeyName) -> Held,
+    ) -> Step {
         if !matches!(self.asked, Query::Root(_)) || theirs.len() != FANOUT {
             return Step::Nonsense;
         }
@@ -161,7 +166,9 @@ impl Comparison {
     /// The next question, wants first.
     pub(super) fn next(&mut self, held: impl Fn(&KeyName) -> Held) -> Step {
         let query = if !self.wants.is_empty() {
-            Query::Want(self.wants.iter().take(super::anti_entropy::WANTS_PER_QUERY).map(held).collect())
+            Query::Want(
+                self.wants.iter().take(super::anti_entropy::WANTS_PER_QUERY).map(held).collect(),
+            )
         } else if !self.tops.is_empty() {
             let count = self.tops.len().min(TOPS_PER_QUERY);
             Query::Leaves(self.tops.drain(..count).collect())
@@ -203,7 +210,12 @@ impl AntiEntropy {
         self.next
     }
 
-    pub(super) fn get_mut(&mut self, session: u64, peer: ReplicaId, at: At) -> Option<&mut Comparison> {
+    pub(super) fn get_mut(
+        &mut self,
+        session: u64,
+        peer: ReplicaId,
+        at: At,
+    ) -> Option<&mut Comparison> {
         let (of, comparison) = self.open.get_mut(&session)?;
         (*of == peer && comparison.at == at).then_some(comparison)
     }

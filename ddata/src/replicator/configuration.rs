@@ -240,7 +240,8 @@ impl Replicator {
                 for want in wants.iter().take(self.config.max_delta_elements) {
                     let theirs = want.context.decode().ok()?;
                     let held = snapshot.get(&want.key);
-                    let hidden = matches!(at, At::Sealed(_)) && self.canary.has(Bug::CellsNotSynced);
+                    let hidden =
+                        matches!(at, At::Sealed(_)) && self.canary.has(Bug::CellsNotSynced);
                     let held = held.filter(|held| !(hidden && held.group.is_some()));
                     let entry = held.and_then(|held| held.repair(&theirs));
                     bytes += entry.as_ref().map_or(0, Entry::len);
@@ -306,12 +307,11 @@ impl Replicator {
                 }
                 return;
             }
-            Answer::Tops(tops) => self.with_comparison(session, from, at, |mine, c, held| {
-                c.tops(mine, &tops, held)
-            }),
-            Answer::Leaves(leaves) => self.with_comparison(session, from, at, |mine, c, held| {
-                c.leaves(mine, &leaves, held)
-            }),
+            Answer::Tops(tops) => {
+                self.with_comparison(session, from, at, |mine, c, held| c.tops(mine, &tops, held))
+            }
+            Answer::Leaves(leaves) => self
+                .with_comparison(session, from, at, |mine, c, held| c.leaves(mine, &leaves, held)),
             Answer::Keys { held, upto } => self.compare_keys(session, from, at, held, upto, out),
             Answer::Entries { done, entries } => {
                 for entry in &entries {
@@ -431,7 +431,8 @@ impl Replicator {
     }
 
     pub(super) fn expiry_interval(&self) -> Option<Duration> {
-        let shortest = self.config.expire_keys_after_inactivity.iter().map(|(_, after)| *after).min();
+        let shortest =
+            self.config.expire_keys_after_inactivity.iter().map(|(_, after)| *after).min();
         shortest.map(|after| (after / 4).clamp(Duration::from_millis(10), Duration::from_secs(60)))
     }
 
@@ -439,7 +440,12 @@ impl Replicator {
         !self.config.durable_keys.is_empty()
     }
 
-    pub(super) fn persist_records(&mut self, records: Vec<Record>, after: Vec<After>, out: &mut Out) {
+    pub(super) fn persist_records(
+        &mut self,
+        records: Vec<Record>,
+        after: Vec<After>,
+        out: &mut Out,
+    ) {
         let id = self.durability.order(after);
         out.push(Output::Persist { id, records });
     }

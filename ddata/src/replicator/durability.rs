@@ -16,7 +16,13 @@ pub(super) enum After {
     /// These keys are on disk up to these contexts.
     Synced(Vec<(KeyName, CausalContext)>),
     /// Acknowledge a push; on a failure the named entries are refused.
-    Ack { to: ReplicaId, push: u64, scope: Scope, nacks: Vec<(u32, super::wire::Nack)>, stored: Vec<u32> },
+    Ack {
+        to: ReplicaId,
+        push: u64,
+        scope: Scope,
+        nacks: Vec<(u32, super::wire::Nack)>,
+        stored: Vec<u32>,
+    },
     /// This replica holds what a request asks for.
     Here(RequestId),
     /// Reply to a request that waits for nothing else.

@@ -48,7 +48,12 @@ impl Promises {
     ///
     /// # Errors
     /// The promise that stands, if it is higher.
-    pub(super) fn promise(&mut self, group: &Group, term: Term, canary: Canary) -> Result<bool, Term> {
+    pub(super) fn promise(
+        &mut self,
+        group: &Group,
+        term: Term,
+        canary: Canary,
+    ) -> Result<bool, Term> {
         let promised = self.get(group);
         if below(term, promised, canary) {
             return Err(promised);

@@ -68,7 +68,11 @@ impl Replicator {
             .collect();
         for (key, state) in here {
             fencing.asked.insert(key.clone(), state.context().clone());
-            fencing.merged.entry(key).and_modify(|m| drop(m.merge(&state))).or_insert(state);
+            if let Some(merged) = fencing.merged.get_mut(&key) {
+                merged.merge(&state);
+            } else {
+                fencing.merged.insert(key, state);
+            }
         }
         if self.epochs.eligible() && self.epochs.is_voter() {
             match self.promises.promise(&fencing.group, fencing.term, self.canary) {
@@ -125,7 +129,9 @@ impl Replicator {
         match self.promises.promise(group, term, self.canary) {
             Ok(new) => {
                 self.store.know_group(group);
-                let Some(body) = self.promised(now, from, request, group, held, out) else { return };
+                let Some(body) = self.promised(now, from, request, group, held, out) else {
+                    return;
+                };
                 if new && self.is_durable() {
                     let message = Message { epoch: self.epochs.id(), body };
                     let send = Output::Send { to: from, class: Class::Data, message };
@@ -229,7 +235,8 @@ impl Replicator {
         let reply = Reply::Fenced { term: fencing.term, values };
         let differing = fencing.differing();
         let need = self.need(MAJORITY);
-        let (Ok(need), false) = (need, differing.is_empty() || self.canary.has(Bug::NoRecoveryWrite))
+        let (Ok(need), false) =
+            (need, differing.is_empty() || self.canary.has(Bug::NoRecoveryWrite))
         else {
             return Self::reply(id, Ok(reply), out);
         };

@@ -51,7 +51,13 @@ impl Parts {
 
     /// Takes a piece in; the whole message when it was the last. `budget` bounds all that is
     /// incomplete, in bytes.
-    pub(super) fn take(&mut self, now: Instant, from: ReplicaId, part: Piece, budget: usize) -> Option<Message> {
+    pub(super) fn take(
+        &mut self,
+        now: Instant,
+        from: ReplicaId,
+        part: Piece,
+        budget: usize,
+    ) -> Option<Message> {
         let Piece { transfer, total, offset, bytes } = part;
         let fits = offset.checked_add(bytes.len()).is_some_and(|end| end <= total);
         if !fits || bytes.is_empty() || total > budget {
@@ -117,7 +123,8 @@ impl Parts {
 
     /// Forgets what a peer began and will not end: it was removed.
     pub(super) fn forget(&mut self, peer: ReplicaId) {
-        let keys: Vec<_> = self.open.range((peer, 0)..=(peer, u64::MAX)).map(|(key, _)| *key).collect();
+        let keys: Vec<_> =
+            self.open.range((peer, 0)..=(peer, u64::MAX)).map(|(key, _)| *key).collect();
         for key in keys {
             self.drop(key);
         }

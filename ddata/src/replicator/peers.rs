@@ -102,12 +102,24 @@ impl Replicator {
     }
 
     /// Merges an entry that nobody waits for. `false`: it was refused.
-    pub(super) fn take_entry(&mut self, now: Now, from: ReplicaId, entry: &Entry, out: &mut Out) -> bool {
+    pub(super) fn take_entry(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        entry: &Entry,
+        out: &mut Out,
+    ) -> bool {
         !matches!(self.merge(now, from, entry, out), Err(_) | Ok(Taken::Lack(_)))
     }
 
     /// Merges an entry, tells subscribers, teaches the clock, counts.
-    fn merge(&mut self, now: Now, from: ReplicaId, entry: &Entry, out: &mut Out) -> Result<Taken, Nack> {
+    fn merge(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        entry: &Entry,
+        out: &mut Out,
+    ) -> Result<Taken, Nack> {
         let before = self.before(&entry.key);
         let taken = match self.store.take(entry, self.change(now), self.canary) {
             Ok(taken) => taken,
@@ -133,7 +145,14 @@ impl Replicator {
         Ok(taken)
     }
 
-    fn unfit(&mut self, now: Now, from: ReplicaId, entry: &Entry, unfit: Unfit, out: &mut Out) -> Nack {
+    fn unfit(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        entry: &Entry,
+        unfit: Unfit,
+        out: &mut Out,
+    ) -> Nack {
         match unfit {
             Unfit::WrongType => {
                 self.stats.wrong_types += 1;
@@ -169,7 +188,9 @@ impl Replicator {
         for entry in entries {
             match self.take_pushed(now, from, entry, out) {
                 Ok(merged) => {
-                    if self.config.is_durable(&entry.key) && self.persist_key(now, &entry.key, false) {
+                    if self.config.is_durable(&entry.key)
+                        && self.persist_key(now, &entry.key, false)
+                    {
                         stored.push((entry.index, entry.key.clone()));
                     }
                     if merged == Merged::Changed {
@@ -195,7 +216,13 @@ impl Replicator {
         self.persist(vec![after], &keys, out);
     }
 
-    fn take_pushed(&mut self, now: Now, from: ReplicaId, entry: &Entry, out: &mut Out) -> Result<Merged, Nack> {
+    fn take_pushed(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        entry: &Entry,
+        out: &mut Out,
+    ) -> Result<Merged, Nack> {
         if let Some(guard) = &entry.guard {
             if let Some(term) = guard.term
                 && let Some(promised) = self.promises.refuses(&guard.group, term, self.canary)
@@ -306,7 +333,13 @@ impl Replicator {
     }
 
     /// Sends repairs of one push, at most a frame at a time.
-    pub(super) fn send_repairs(&mut self, to: ReplicaId, push: u64, repairs: Vec<Entry>, out: &mut Out) {
+    pub(super) fn send_repairs(
+        &mut self,
+        to: ReplicaId,
+        push: u64,
+        repairs: Vec<Entry>,
+        out: &mut Out,
+    ) {
         for entries in self.in_frames(repairs) {
             self.send(to, Body::Write { push, whole: false, entries }, out);
         }
@@ -321,7 +354,9 @@ impl Replicator {
         for entry in entries {
             bytes += entry.len();
             match messages.last_mut() {
-                Some(last) if bytes + 128 <= bytes_max && last.len() < count_max => last.push(entry),
+                Some(last) if bytes + 128 <= bytes_max && last.len() < count_max => {
+                    last.push(entry)
+                }
                 _ => {
                     bytes = entry.len();
                     messages.push(vec![entry]);
@@ -467,11 +502,17 @@ impl Replicator {
     }
 
     fn eager_targets(&mut self) -> BTreeSet<ReplicaId> {
-        use rand::seq::IteratorRandom;
+        use rand::seq::SliceRandom;
         let count = f64::from(u32::try_from(self.peers.len()).unwrap_or(u32::MAX));
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "ln n is small")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "ln n is small"
+        )]
         let fanout = count.ln().ceil() as usize + 6;
-        self.peers.iter().copied().sample(&mut self.rng, fanout).into_iter().collect()
+        let mut all: Vec<ReplicaId> = self.peers.iter().copied().collect();
+        let (some, _) = all.partial_shuffle(&mut self.rng, fanout);
+        some.iter().copied().collect()
     }
 
     /// In large clusters, hands on what was new.

@@ -230,9 +230,8 @@ impl Pushes {
 
     /// Everything that a peer has not acknowledged.
     pub(super) fn unacked_by(&self, peer: ReplicaId) -> Vec<(u64, Vec<u32>)> {
-        let of = |(id, push): (&u64, &Push)| {
-            push.unacked().remove(&peer).map(|entries| (*id, entries))
-        };
+        let of =
+            |(id, push): (&u64, &Push)| push.unacked().remove(&peer).map(|entries| (*id, entries));
         self.open.iter().filter_map(of).collect()
     }
 
@@ -254,7 +253,10 @@ impl Pushes {
         let mut settled = Vec::new();
         for id in ids {
             let Some(push) = self.open.get_mut(&id) else { continue };
-            if push.missing.remove(&peer).is_some() && push.missing.is_empty() && push.waiting.is_empty() {
+            if push.missing.remove(&peer).is_some()
+                && push.missing.is_empty()
+                && push.waiting.is_empty()
+            {
                 settled.extend(push.entries.iter().map(|entry| entry.key.clone()));
                 self.drop(id);
             }

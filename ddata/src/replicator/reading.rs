@@ -13,7 +13,7 @@ use super::write::{Purpose, Write};
 use super::{Out, Replicator};
 use crate::bug::Bug;
 use crate::causal::CausalContext;
-use crate::clock::{Instant, Now};
+use crate::clock::Now;
 use crate::data::Value;
 use crate::id::ReplicaId;
 use crate::key::KeyName;
@@ -38,7 +38,9 @@ impl Replicator {
         }
         self.store.touch(&key, now.mono);
         let Some((level, within)) = consistency.level() else {
-            Self::reply(id, Ok(Reply::Got(self.value(&key))), out);
+            let context = self.store.context(&key);
+            let value = self.value(&key);
+            Self::reply(id, Ok(Reply::Got { value, context }), out);
             return Ok(());
         };
         let Wanted { level, need, epoch, within } = self.wanted(level, within)?;
@@ -63,7 +65,9 @@ impl Replicator {
     /// What this replica vouches for of a key: for a durable one, only what is on disk.
     fn vouched(&self, key: &KeyName) -> CausalContext {
         match self.store.get(key) {
-            Some(held) if self.config.is_durable(key) && self.config.write_behind_interval.is_none() => {
+            Some(held)
+                if self.config.is_durable(key) && self.config.write_behind_interval.is_none() =>
+            {
                 held.synced.clone()
             }
             Some(held) => held.state.context().clone(),
@@ -125,7 +129,9 @@ impl Replicator {
         now: Now,
         out: &mut Out,
     ) {
-        let Ok(theirs) = held.context.decode() else { return self.undecodable(now, from, "a context", out) };
+        let Ok(theirs) = held.context.decode() else {
+            return self.undecodable(now, from, "a context", out);
+        };
         self.store.touch(&held.key, now.mono);
         let vouched = self.vouched(&held.key);
         let entry = self.store.get(&held.key).and_then(|mine| mine.repair(&theirs));
@@ -180,7 +186,10 @@ impl Replicator {
     /// Enough have answered: replies if they agree, else writes back first.
     fn finish_read(&mut self, now: Now, id: RequestId, read: Read, out: &mut Out) {
         let reply = match read_value(&read) {
-            Ok(value) => Reply::Got(value),
+            Ok(value) => {
+                let context = read.merged.as_ref().map(|m| m.context().clone());
+                Reply::Got { value, context: context.unwrap_or_default() }
+            }
             Err(error) => return Self::reply(id, Err(error), out),
         };
         if read.is_unanimous() || self.canary.has(Bug::NoReadRepair) {
@@ -247,7 +256,6 @@ impl Replicator {
             self.begin_read(now, id, read, out);
         }
     }
-
 }
 
 /// What a read returns: exactly what its answers amount to.
@@ -272,13 +280,15 @@ pub(super) fn merge_into(merged: &mut Option<State>, entry: &Entry) -> bool {
         return false;
     }
     let fits = match &entry.content {
-        super::wire::Content::Delta(bytes) => Delta::decode(bytes.as_slice(), &shape)
-            .is_ok_and(|delta| state.apply(&delta).is_ok()),
-        super::wire::Content::Full(bytes) => State::decode(bytes.as_slice(), &shape)
-            .is_ok_and(|other| {
+        super::wire::Content::Delta(bytes) => {
+            Delta::decode(bytes.as_slice(), &shape).is_ok_and(|delta| state.apply(&delta).is_ok())
+        }
+        super::wire::Content::Full(bytes) => {
+            State::decode(bytes.as_slice(), &shape).is_ok_and(|other| {
                 state.merge(&other);
                 true
-            }),
+            })
+        }
         super::wire::Content::Probe(_) => false,
     };
     *merged = Some(state);

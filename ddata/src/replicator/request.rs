@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::quorum::Level;
-use crate::causal::CausalContext;
+use crate::causal::{CausalContext, DotSet};
 use crate::data::{NotRegistered, Value};
 use crate::id::ReplicaId;
 use crate::key::{Group, Key, KeyName, Pattern};
@@ -209,12 +209,26 @@ pub enum Request {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Reply {
-    /// The value read; `None`: never there, deleted or expired.
-    Got(Option<Value>),
-    /// The value after the update.
-    Updated(Value),
+    /// What was read.
+    Got {
+        /// The value; `None`: never there, deleted or expired.
+        value: Option<Value>,
+        /// What the read has seen of the key: every later majority read has seen as much.
+        context: CausalContext,
+    },
+    /// The update was made.
+    Updated {
+        /// The value after it.
+        value: Value,
+        /// Its dots: where a context contains them, the update is known. Empty if it changed
+        /// nothing.
+        dots: DotSet,
+    },
     /// Deleted.
-    Deleted,
+    Deleted {
+        /// Its dots; empty if there was nothing to delete.
+        dots: DotSet,
+    },
     /// A page of keys.
     Keys(Vec<KeyName>),
     /// How many replicas there are.
@@ -350,11 +364,4 @@ pub enum Notice {
         /// The key.
         key: KeyName,
     },
-}
-
-/// What a request waits to be known by replicas.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Target {
-    pub(super) key: KeyName,
-    pub(super) context: CausalContext,
 }

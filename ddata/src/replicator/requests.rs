@@ -15,6 +15,7 @@ use super::store::Held;
 use super::write::{Purpose, Write};
 use super::{Out, Replicator};
 use crate::bug::Bug;
+use crate::causal::DotSet;
 use crate::clock::Now;
 use crate::data::Value;
 use crate::key::{KEY_BYTES_MAX, KeyName, Pattern};
@@ -68,9 +69,7 @@ impl Replicator {
                 Ok(())
             }
             Request::FlushChanges { within } => self.flush_changes(now, id, within, out),
-            Request::Fence { group, term, within } => {
-                self.fence(now, id, group, term, within, out)
-            }
+            Request::Fence { group, term, within } => self.fence(now, id, group, term, within, out),
         };
         if let Err(refused) = refused {
             Self::reply(id, Err(refused), out);
@@ -114,10 +113,9 @@ impl Replicator {
 
     pub(super) fn check_shape(&self, key: &KeyName, expected: &Shape) -> Result<(), RequestError> {
         match self.store.get(key).map(|held| held.state.shape()) {
-            Some(found) if found != expected => Err(RequestError::WrongType {
-                expected: expected.clone(),
-                found: found.clone(),
-            }),
+            Some(found) if found != expected => {
+                Err(RequestError::WrongType { expected: expected.clone(), found: found.clone() })
+            }
             _ => Ok(()),
         }
     }
@@ -175,7 +173,8 @@ impl Replicator {
             self.store.set_group(&key, &guard.group);
         }
         let value = self.value(&key).unwrap_or_else(|| Value::new(State::new(shape)));
-        self.changed(now, id, &key, &delta, term, before, wanted, Reply::Updated(value), out);
+        let reply = Reply::Updated { value, dots: delta.dots().clone() };
+        self.changed(now, id, &key, &delta, term, before, wanted, reply, out);
         Ok(())
     }
 
@@ -191,12 +190,13 @@ impl Replicator {
         self.check_guard(&key, None)?;
         let wanted = consistency.level().map(|(l, w)| self.wanted(l, w)).transpose()?;
         let Some(shape) = self.store.get(&key).map(|held| held.state.shape().clone()) else {
-            Self::reply(id, Ok(Reply::Deleted), out);
+            Self::reply(id, Ok(Reply::Deleted { dots: DotSet::new() }), out);
             return Ok(());
         };
         let before = self.before(&key);
         let delta = self.delete_seen(now, &key, &shape);
-        self.changed(now, id, &key, &delta, None, before, wanted, Reply::Deleted, out);
+        let reply = Reply::Deleted { dots: delta.dots().clone() };
+        self.changed(now, id, &key, &delta, None, before, wanted, reply, out);
         Ok(())
     }
 
@@ -253,7 +253,8 @@ impl Replicator {
             }
             return;
         };
-        let mut write = Write::new(Purpose::Change(reply), level, need, epoch, now.mono + within, 1);
+        let mut write =
+            Write::new(Purpose::Change(reply), level, need, epoch, now.mono + within, 1);
         write.here = !waits;
         self.writes.insert(id, write);
         if waits {

@@ -112,7 +112,8 @@ impl Replicator {
     /// One round of anti-entropy, with whoever was not heard of for longest.
     fn gossip(&mut self, now: Now, out: &mut Out) {
         let busy = self.changed_at.is_some_and(|at| now.mono - at < BUSY_FOR);
-        let interval = if busy { self.config.busy_gossip_interval } else { self.config.gossip_interval };
+        let interval =
+            if busy { self.config.busy_gossip_interval } else { self.config.gossip_interval };
         let jitter = self.rng.random_range(0.8..1.2);
         self.gossip_at = Some(now.mono + interval.mul_f64(jitter));
         if !self.epochs.is_member() {
@@ -135,7 +136,9 @@ impl Replicator {
 
     fn expire(&mut self, now: Now, out: &mut Out) {
         self.expire_at = self.expiry_interval().map(|interval| now.mono + interval);
-        let Some(epoch) = self.epochs.installed().filter(|_| self.epochs.is_member()) else { return };
+        let Some(epoch) = self.epochs.installed().filter(|_| self.epochs.is_member()) else {
+            return;
+        };
         let members = epoch.members().to_vec();
         let (mut gone, mut used) = (Vec::new(), BTreeMap::<ReplicaId, Vec<(KeyName, u64)>>::new());
         for held in self.store.iter().filter(|held| !held.state.is_bottom()) {

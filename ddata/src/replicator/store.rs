@@ -327,11 +327,6 @@ impl Store {
         Taken::Merged { merged, latest, full: true }
     }
 
-    /// What brings somebody who holds `context` of a key up to date; `None` if nothing is needed.
-    pub(super) fn repair(&self, key: &KeyName, context: &CausalContext) -> Option<Entry> {
-        self.get(key).and_then(|held| held.repair(context))
-    }
-
     // ── sums ──
 
     /// Changes the seed under which everything is summed.

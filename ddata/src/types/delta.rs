@@ -70,7 +70,7 @@ pub struct State {
     context: CausalContext,
     fold: FoldLevel,
     records: imbl::Vector<Arc<Record>>, // ≤ RECORDS_MAX, oldest first; shared with snapshots
-    floor: CausalContext,      // dots whose removal records are gone: ≤ the context
+    floor: CausalContext,               // dots whose removal records are gone: ≤ the context
 }
 
 /// Equal content and equal knowledge; what a state remembers for repairs does not count.

@@ -1,0 +1,292 @@
+//! A cluster of Replicators in the simulator, as a test writes it: nodes by number, requests by
+//! name, and a wait for a condition with a deadline in simulated time.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ostraca_ddata::bug::Canary;
+use ostraca_ddata::data::{Registry, Value};
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::key::{Group, Key, KeyName, Pattern};
+use ostraca_ddata::replicator::Setup;
+use ostraca_ddata::replicator::config::Config;
+use ostraca_ddata::replicator::epoch::{Change, Epoch, EpochId, EpochSettings, Outcome};
+use ostraca_ddata::replicator::port::{Alarm, Peer};
+use ostraca_ddata::replicator::request::{
+    Guard, Notice, ReadConsistency, Reply, Request, RequestError, RequestId, SubscriptionId,
+    Update, WriteConsistency,
+};
+use ostraca_ddata::sim::{
+    Faults, LaneRule, NodeIndex, Observer, Orders, Setup as SimSetup, Simulation, View, Violation,
+};
+use ostraca_ddata::types::edit::{Edit, EditError};
+use ostraca_ddata::types::{DataType, Term};
+
+use crate::node::{Command, Event, Node, replica};
+
+pub type Answer = Result<Reply, RequestError>;
+
+/// Everything that nodes have told so far.
+#[derive(Default)]
+pub struct Log {
+    pub answers: BTreeMap<RequestId, Answer>,
+    pub notices: BTreeMap<SubscriptionId, Vec<Notice>>,
+    pub installed: Vec<(NodeIndex, Arc<Epoch>)>,
+    pub outcomes: Vec<(NodeIndex, Outcome)>,
+    pub alarms: Vec<(NodeIndex, Alarm)>,
+}
+
+#[derive(Clone, Default)]
+pub struct Watcher(pub Rc<RefCell<Log>>);
+
+impl Observer<Node> for Watcher {
+    fn event(
+        &mut self,
+        _: &View<'_, Node>,
+        node: NodeIndex,
+        event: &Event,
+        _: &mut Orders<Node>,
+    ) -> Result<(), Violation> {
+        let mut log = self.0.borrow_mut();
+        match event {
+            Event::Replied(id, reply) => {
+                if log.answers.insert(*id, reply.clone()).is_some() {
+                    return Err(Violation::new(format!("{id:?} was answered twice")));
+                }
+            }
+            Event::Notified(id, notice) => {
+                log.notices.entry(*id).or_default().push(notice.clone());
+            }
+            Event::Installed(epoch) => log.installed.push((node, epoch.clone())),
+            Event::Outcome(outcome) => log.outcomes.push((node, outcome.clone())),
+            Event::Alarm(alarm) => log.alarms.push((node, alarm.clone())),
+            Event::Synced(_) | Event::Excluded(_) => {}
+        }
+        Ok(())
+    }
+}
+
+/// How a cluster is made.
+pub struct Plan {
+    pub seed: u64,
+    pub nodes: usize,
+    pub started: usize,
+    pub members: usize,
+    pub config: Config,
+    pub faults: Faults,
+    pub canary: Canary,
+    pub registry: Registry,
+}
+
+impl Plan {
+    /// `nodes` members of a first configuration, no faults, defaults.
+    pub fn of(nodes: usize) -> Self {
+        Self {
+            seed: 1,
+            nodes,
+            started: nodes,
+            members: nodes,
+            config: Config::default(),
+            faults: Faults::none(),
+            canary: Canary::none(),
+            registry: Registry::new(),
+        }
+    }
+
+    pub fn start(self) -> Cluster {
+        Cluster::new(self)
+    }
+}
+
+pub struct Cluster {
+    pub sim: Simulation<Node, Watcher>,
+    log: Rc<RefCell<Log>>,
+    next: u64,
+}
+
+/// The lanes of every cluster: control, data and bulk, all of which promise nothing.
+pub fn lanes() -> Vec<LaneRule> {
+    vec![LaneRule::WILD; 3]
+}
+
+/// The first configuration of nodes `0..members`.
+pub fn first_epoch(members: usize) -> Arc<Epoch> {
+    let members = (0..members).map(|node| replica(node, 1)).collect();
+    let id = EpochId { generation: 1, number: 1 };
+    Arc::new(Epoch::founding(id, members, EpochSettings::default()).expect("a valid one"))
+}
+
+impl Cluster {
+    pub fn new(plan: Plan) -> Self {
+        let Plan { seed, nodes, started, members, config, faults, canary, registry } = plan;
+        let watcher = Watcher::default();
+        let log = watcher.0.clone();
+        let setup = SimSetup {
+            faults,
+            lanes: lanes(),
+            started: Some(started),
+            ..SimSetup::new(seed, nodes)
+        };
+        let sim = Simulation::new(setup, watcher, move |boot| {
+            let setup = Setup {
+                me: replica(boot.node.get(), boot.incarnation),
+                config: config.clone(),
+                registry: registry.clone(),
+                seed: boot.seed,
+                canary,
+            };
+            Node::new(setup, boot.disk)
+        });
+        let mut cluster = Self { sim, log, next: 0 };
+        if members > 0 {
+            let epoch = first_epoch(members);
+            for node in 0..members {
+                cluster.command(node, Command::Found(epoch.clone()));
+            }
+        }
+        cluster
+    }
+
+    pub fn command(&mut self, node: usize, command: Command) {
+        self.sim.command(NodeIndex::new(node), command);
+    }
+
+    pub fn node(&self, node: usize) -> &Node {
+        self.sim.process(NodeIndex::new(node)).expect("the node runs")
+    }
+
+    pub fn id(&self, node: usize) -> ReplicaId {
+        self.node(node).id()
+    }
+
+    pub fn ask(&mut self, node: usize, request: Request) -> RequestId {
+        self.next += 1;
+        let id = RequestId(self.next);
+        self.command(node, Command::Request(id, request));
+        id
+    }
+
+    pub fn update<T: DataType, R>(
+        &mut self,
+        node: usize,
+        key: &str,
+        consistency: WriteConsistency,
+        f: impl FnOnce(&mut Edit<'_, T>) -> Result<R, EditError> + Send + 'static,
+    ) -> RequestId {
+        self.ask(node, Request::Update(Update::new(&Key::<T>::new(key), consistency, f)))
+    }
+
+    pub fn guarded<T: DataType, R>(
+        &mut self,
+        node: usize,
+        (group, term): (&str, Term),
+        key: &str,
+        consistency: WriteConsistency,
+        f: impl FnOnce(&mut Edit<'_, T>) -> Result<R, EditError> + Send + 'static,
+    ) -> RequestId {
+        let update = Update::new(&Key::<T>::new(key), consistency, f);
+        let update = update.guarded(Guard { group: Group::new(group), term });
+        self.ask(node, Request::Update(update))
+    }
+
+    pub fn get(&mut self, node: usize, key: &str, consistency: ReadConsistency) -> RequestId {
+        self.ask(node, Request::Get { key: key.into(), shape: None, consistency })
+    }
+
+    pub fn delete(&mut self, node: usize, key: &str, consistency: WriteConsistency) -> RequestId {
+        self.ask(node, Request::Delete { key: key.into(), consistency })
+    }
+
+    pub fn fence(&mut self, node: usize, group: &str, term: Term, within: Duration) -> RequestId {
+        self.ask(node, Request::Fence { group: Group::new(group), term, within })
+    }
+
+    pub fn subscribe(&mut self, node: usize, pattern: &str) -> SubscriptionId {
+        self.next += 1;
+        let subscription = SubscriptionId(self.next);
+        self.ask(node, Request::Subscribe { subscription, pattern: Pattern::new(pattern) });
+        subscription
+    }
+
+    pub fn propose(&mut self, node: usize, change: Change) {
+        self.command(node, Command::Propose(change));
+    }
+
+    /// Tells every running node who runs, as membership would.
+    pub fn introduce(&mut self) {
+        let peer = |id| Peer { id, stopping: false, reachable: true };
+        let all: Vec<Peer> = self.sim.processes().map(|(_, node)| peer(node.id())).collect();
+        let nodes: Vec<usize> = self.sim.processes().map(|(node, _)| node.get()).collect();
+        for node in nodes {
+            self.command(node, Command::Members(all.clone()));
+        }
+    }
+
+    pub fn run(&mut self, span: Duration) {
+        self.sim.run_for(span);
+    }
+
+    /// Runs until a request is answered, at most a minute.
+    pub fn answer(&mut self, id: RequestId) -> Answer {
+        let log = self.log.clone();
+        self.sim
+            .run_until(Duration::from_secs(60), move |_| log.borrow().answers.contains_key(&id));
+        self.log.borrow().answers[&id].clone()
+    }
+
+    /// Whether a request has been answered yet.
+    pub fn answered(&self, id: RequestId) -> Option<Answer> {
+        self.log.borrow().answers.get(&id).cloned()
+    }
+
+    pub fn notices(&self, subscription: SubscriptionId) -> Vec<Notice> {
+        self.log.borrow().notices.get(&subscription).cloned().unwrap_or_default()
+    }
+
+    pub fn log(&self) -> std::cell::Ref<'_, Log> {
+        self.log.borrow()
+    }
+
+    /// What a node holds of a key right now; `None` if nothing is live.
+    pub fn held<T: DataType>(&self, node: usize, key: &str) -> Option<T> {
+        let value = self.node(node).replicator.peek(&KeyName::new(key))?;
+        if value.state().is_bottom() { None } else { value.get() }
+    }
+
+    /// Runs until all of `nodes` hold equal states of every key.
+    pub fn settle(&mut self, nodes: &[usize], within: Duration) {
+        self.run(millis(1)); // what was asked just now is under way
+        let nodes = nodes.to_vec();
+        self.sim.run_until(within, |sim| {
+            let dump = |node: usize| -> Option<Vec<(KeyName, Value)>> {
+                let process = sim.process(NodeIndex::new(node))?;
+                let dump = process.replicator.dump();
+                Some(dump.map(|(key, value)| (key.clone(), value)).collect())
+            };
+            let first = dump(nodes[0]);
+            nodes.iter().all(|node| dump(*node) == first)
+        });
+    }
+}
+
+pub const fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+pub const fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+pub const WRITE_MAJORITY: WriteConsistency = WriteConsistency::majority(secs(3));
+pub const READ_MAJORITY: ReadConsistency = ReadConsistency::majority(secs(3));
+
+/// The value of a read that succeeded.
+pub fn got<T: DataType>(answer: Answer) -> Option<T> {
+    match answer {
+        Ok(Reply::Got { value, .. }) => value.map(|value| value.get().expect("of that type")),
+        other => panic!("not a value: {other:?}"),
+    }
+}

@@ -1,0 +1,8 @@
+//! The Replicator in simulated clusters.
+
+#![cfg(feature = "canaries")]
+#![allow(unreachable_pub, missing_docs, reason = "a test binary exports nothing")]
+
+mod cluster;
+mod node;
+mod smoke;

@@ -1,0 +1,187 @@
+//! A Replicator as the simulator drives it, with a lease machine that holds no leases and a disk
+//! that keeps records in order.
+
+use std::sync::Arc;
+
+use ostraca_ddata::clock::{Instant, Now};
+use ostraca_ddata::durable::{Record, StoreError};
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::machine::{Machine, Outbox};
+use ostraca_ddata::replicator::epoch::{Change, Epoch, EpochId, Outcome};
+use ostraca_ddata::replicator::port::{Alarm, Class, Input, Output, Peer};
+use ostraca_ddata::replicator::request::{
+    Notice, Reply, Request, RequestError, RequestId, SubscriptionId,
+};
+use ostraca_ddata::replicator::wire::Message;
+use ostraca_ddata::replicator::{Replicator, Setup};
+use ostraca_ddata::sim::{Direction, Effects, NodeIndex, Process, SyncFailed};
+
+/// The incarnation that a node has in its `life`-th life.
+pub fn replica(node: usize, life: u32) -> ReplicaId {
+    ReplicaId::new((u64::from(life) << 16) | (node as u64 + 1))
+}
+
+/// The node that an incarnation runs on.
+pub fn node_of(replica: ReplicaId) -> NodeIndex {
+    NodeIndex::new((replica.get() & 0xffff) as usize - 1)
+}
+
+/// A message between two incarnations: one to a former life is not heard.
+#[derive(Clone, Debug)]
+pub struct Letter {
+    pub from: ReplicaId,
+    pub to: ReplicaId,
+    pub message: Message,
+}
+
+/// What the harness asks of a node.
+#[derive(Debug)]
+pub enum Command {
+    Request(RequestId, Request),
+    Found(Arc<Epoch>),
+    Members(Vec<Peer>),
+    Propose(Change),
+    /// Hands a message to the machine as if a peer had sent it.
+    Inject(ReplicaId, Message),
+}
+
+/// What the harness sees.
+#[derive(Debug)]
+pub enum Event {
+    Replied(RequestId, Result<Reply, RequestError>),
+    Notified(SubscriptionId, Notice),
+    Installed(Arc<Epoch>),
+    Synced(EpochId),
+    Excluded(EpochId),
+    Outcome(Outcome),
+    Alarm(Alarm),
+}
+
+#[derive(Debug)]
+pub struct Node {
+    pub replicator: Replicator,
+    out: Outbox<Output>,
+    loaded: Option<Vec<Record>>,
+}
+
+impl Node {
+    pub fn new(setup: Setup, disk: &[Record]) -> Self {
+        let durable = !setup.config.durable_keys.is_empty();
+        let loaded = durable.then(|| disk.to_vec());
+        Self { replicator: Replicator::new(setup), out: Outbox::new(), loaded }
+    }
+
+    pub fn id(&self) -> ReplicaId {
+        self.replicator.id()
+    }
+
+    fn feed(&mut self, now: Now, input: Input, fx: &mut Effects<Self>) {
+        self.replicator.handle(now, input, &mut self.out);
+        while !self.out.is_empty() {
+            let outputs: Vec<Output> = self.out.drain().collect();
+            for output in outputs {
+                self.perform(now, output, fx);
+            }
+        }
+    }
+
+    fn perform(&mut self, now: Now, output: Output, fx: &mut Effects<Self>) {
+        match output {
+            Output::Send { to, class, message } => {
+                let lane = match class {
+                    Class::Control => 0,
+                    Class::Data => 1,
+                    Class::Bulk => 2,
+                };
+                fx.send(node_of(to), lane, Letter { from: self.id(), to, message });
+            }
+            Output::Reply { id, reply } => fx.emit(Event::Replied(id, reply)),
+            Output::Notify { subscription, notice } => {
+                fx.emit(Event::Notified(subscription, notice));
+            }
+            Output::Persist { id, records } => {
+                records.into_iter().for_each(|record| fx.write(record));
+                fx.sync(id);
+            }
+            Output::AskConsent { query, .. } => {
+                let consent = Input::Consent { query, remaining: Vec::new() };
+                self.replicator.handle(now, consent, &mut self.out);
+            }
+            Output::Installed(epoch) => fx.emit(Event::Installed(epoch)),
+            Output::Synced(epoch) => fx.emit(Event::Synced(epoch)),
+            Output::Excluded(epoch) => fx.emit(Event::Excluded(epoch)),
+            Output::Outcome(outcome) => fx.emit(Event::Outcome(outcome)),
+            Output::Alarm(alarm) => fx.emit(Event::Alarm(alarm)),
+            _ => {}
+        }
+    }
+}
+
+impl Process for Node {
+    type Message = Letter;
+    type Command = Command;
+    type Event = Event;
+    type Disk = Vec<Record>;
+
+    fn started(&mut self, now: Now, fx: &mut Effects<Self>) {
+        if let Some(records) = self.loaded.take() {
+            self.feed(now, Input::Loaded(records), fx);
+        }
+    }
+
+    fn message(&mut self, now: Now, _from: NodeIndex, letter: Letter, fx: &mut Effects<Self>) {
+        if letter.to == self.id() {
+            let Letter { from, message, .. } = letter;
+            self.feed(now, Input::Message { from, message }, fx);
+        }
+    }
+
+    fn command(&mut self, now: Now, command: Command, fx: &mut Effects<Self>) {
+        let input = match command {
+            Command::Request(id, request) => Input::Request { id, request },
+            Command::Found(epoch) => Input::Found(epoch),
+            Command::Members(peers) => Input::Members(peers),
+            Command::Propose(change) => Input::Propose(change),
+            Command::Inject(from, message) => Input::Message { from, message },
+        };
+        self.feed(now, input, fx);
+    }
+
+    fn tick(&mut self, now: Now, fx: &mut Effects<Self>) {
+        self.feed(now, Input::Tick, fx);
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.replicator.next_deadline()
+    }
+
+    fn synced(
+        &mut self,
+        now: Now,
+        token: u64,
+        outcome: Result<(), SyncFailed>,
+        fx: &mut Effects<Self>,
+    ) {
+        let result = outcome.map_err(|error| StoreError(error.to_string()));
+        self.feed(now, Input::Persisted { id: token, result }, fx);
+    }
+
+    fn link_up(&mut self, now: Now, peer: NodeIndex, _: Direction, fx: &mut Effects<Self>) {
+        let members = self.replicator.epochs().installed();
+        let known = members.map(|epoch| epoch.members().to_vec()).unwrap_or_default();
+        for id in known.into_iter().filter(|id| node_of(*id) == peer) {
+            self.feed(now, Input::LinkUp(id), fx);
+        }
+    }
+
+    fn digest(letter: &Letter) -> Option<u64> {
+        Some(xxhash_rust::xxh3::xxh3_64(&letter.message.encode()))
+    }
+
+    fn recode(letter: Letter) -> Letter {
+        let decoded = Message::decode(&letter.message.encode());
+        let message = decoded.expect("what is encoded decodes");
+        assert_eq!(message, letter.message, "what is decoded is what was encoded");
+        Letter { message, ..letter }
+    }
+}
