@@ -209,7 +209,9 @@ impl State {
         if self.context.includes_all(&delta.dots) {
             return Merged::Unchanged;
         }
-        self.remember(delta);
+        if let Some(places) = self.overwritten_by(delta) {
+            self.remember(delta, places);
+        }
         self.store.join_delta(&self.context, &delta.store, &delta.gone, Empty::Drop);
         self.context.extend(&delta.dots);
         Merged::Changed
@@ -217,7 +219,11 @@ impl State {
 
     /// Takes over what a local mutation did: its content is in the store already.
     pub(crate) fn commit(&mut self, store: Store, delta: &Delta) {
-        self.remember(delta);
+        if !delta.gone.is_empty()
+            && let Some(places) = self.store.places(&delta.store, &delta.gone)
+        {
+            self.remember(delta, places);
+        }
         self.store = store;
         self.context.extend(&delta.dots);
     }
@@ -269,13 +275,24 @@ impl State {
         }
     }
 
-    /// Keeps what a delta is about to overwrite here. What it overwrites and is not live here was
-    /// overwritten by another mutation, which has its own record or lies below the floor.
-    fn remember(&mut self, delta: &Delta) {
+    /// Where a delta from elsewhere overwrites anything. What it overwrites, was seen and is not
+    /// live here was overwritten by another mutation, which has its own record or lies below the
+    /// floor. What came together with its overwriter was never live here, but may be at a peer:
+    /// that one has to look everywhere.
+    fn overwritten_by(&self, delta: &Delta) -> Option<Store> {
         if delta.gone.is_empty() {
-            return;
+            return None;
         }
-        let Some(places) = self.store.places(&delta.store, &delta.gone) else { return };
+        if self.context.includes_all(&delta.gone) {
+            return self.store.places(&delta.store, &delta.gone);
+        }
+        let mut everywhere = self.store.empty_like();
+        everywhere.sweep();
+        Some(everywhere)
+    }
+
+    /// Keeps what a delta is about to overwrite here, so that peers can be repaired.
+    fn remember(&mut self, delta: &Delta, places: Store) {
         let (dots, gone) = (delta.dots.clone(), delta.gone.clone());
         self.records.push(Arc::new(Record { dots, gone, places }));
         if self.records.len() > RECORDS_MAX {

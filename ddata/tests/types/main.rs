@@ -1,0 +1,3 @@
+//! Every replicated type, proved or broken.
+
+mod regressions;
