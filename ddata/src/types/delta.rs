@@ -8,8 +8,9 @@
 //!
 //! A *repair* is computed from the peer's context alone: the live entries it lacks and the
 //! removal records it lacks. It is a delta like any other, so it may be lost, doubled, or reach
-//! somebody else. Only the last [`RECORDS_MAX`] removal records are kept; a peer behind their
-//! floor gets the full state.
+//! somebody else; but it says only what is news to that peer, so it carries the peer's context,
+//! and who has not seen all of that answers [`Lack`]. Only the last [`RECORDS_MAX`] removal
+//! records are kept; a peer behind their floor gets the full state.
 
 use std::sync::Arc;
 
@@ -33,6 +34,7 @@ pub struct Delta {
     pub(crate) dots: DotSet,
     pub(crate) gone: DotSet,
     pub(crate) store: Store,
+    pub(crate) after: Option<CausalContext>, // of a repair: what its receiver must have seen
 }
 
 /// The receiver's context, for a delta or a read that needs more than it knows: the sender
@@ -121,20 +123,29 @@ impl Delta {
         self.dots.is_empty()
     }
 
-    /// Joins another delta of the same key into this one, earlier or later.
+    /// Joins another delta of the same key into this one, earlier or later. With a repair among
+    /// them, the whole asks for what the repair asks for.
     pub fn join(&mut self, other: &Self) {
         let mine = Known { dots: &self.dots, gone: &self.gone };
         self.store.join_delta(&mine, &other.store, &other.gone, Empty::Keep);
         self.dots.extend(&other.dots);
         self.gone.extend(&other.gone);
+        if let Some(theirs) = &other.after {
+            self.after.get_or_insert_default().merge(theirs);
+        }
     }
 
-    /// The hand-laid layout: version, replicas, dots, overwritten dots, touched places.
+    /// The hand-laid layout: version, replicas, dots, overwritten dots, what a repair builds
+    /// on, touched places.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         self.dots.encode(&mut writer);
         self.gone.encode(&mut writer);
+        writer.byte(u8::from(self.after.is_some()));
+        if let Some(after) = &self.after {
+            after.encode(&mut writer);
+        }
         self.store.encode(&mut writer);
         writer.finish()
     }
@@ -147,9 +158,14 @@ impl Delta {
     pub fn decode(bytes: &[u8], shape: &Shape) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes)?;
         let (dots, gone) = (DotSet::decode(&mut reader)?, DotSet::decode(&mut reader)?);
+        let after = match reader.byte()? {
+            0 => None,
+            1 => Some(CausalContext::decode(&mut reader)?),
+            found => return Err(DecodeError::Tag { what: "a delta", found }),
+        };
         let store = Store::decode(&mut reader, shape)?;
         reader.end()?;
-        let delta = Self { dots, gone, store };
+        let delta = Self { dots, gone, store, after };
         if delta.dots.is_empty() {
             return Err(DecodeError::Truncated);
         }
@@ -194,11 +210,12 @@ impl State {
     /// Merges a delta, or says what is lacking.
     ///
     /// # Errors
-    /// [`Lack`] if the delta overwrites dots never seen here (rule R), or its dots would make the
-    /// cloud of stray dots too large. Nothing was changed.
+    /// [`Lack`] if the delta overwrites dots never seen here (rule R), is a repair for somebody who
+    /// has seen more, or would make the cloud of stray dots too large. Nothing was changed.
     pub fn apply(&mut self, delta: &Delta) -> Result<Merged, Lack> {
         let unseen = self.context.unseen(&delta.gone);
-        if !delta.dots.includes(&unseen) || self.cloud_overflows(delta) {
+        let astray = delta.after.as_ref().is_some_and(|after| !self.context.includes(after));
+        if !delta.dots.includes(&unseen) || astray || self.cloud_overflows(delta) {
             return Err(Lack { context: self.context.clone() });
         }
         Ok(self.apply_unchecked(delta))
@@ -258,7 +275,7 @@ impl State {
             store.join_delta(&dots, &record.places, &DotSet::new(), Empty::Keep);
             gone.extend(&record.gone);
         }
-        Repair::Delta(Delta { dots, gone, store })
+        Repair::Delta(Delta { dots, gone, store, after: Some(peer.clone()) })
     }
 
     /// Removal records kept.
