@@ -1,3 +1,7 @@
 //! Every replicated type, proved or broken.
 
+mod cases;
+mod laws;
+mod model;
 mod regressions;
+mod world;
