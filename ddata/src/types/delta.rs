@@ -221,6 +221,13 @@ impl State {
         Ok(self.apply_unchecked(delta))
     }
 
+    /// Merges a delta as [`Bug::NoRuleR`](crate::bug::Bug::NoRuleR) would have it. For suites that
+    /// must catch that.
+    #[cfg(feature = "canaries")]
+    pub fn apply_without_rule_r(&mut self, delta: &Delta) -> Merged {
+        self.apply_unchecked(delta)
+    }
+
     /// Merges a delta without asking rule R. Only a canary may.
     pub(crate) fn apply_unchecked(&mut self, delta: &Delta) -> Merged {
         if self.context.includes_all(&delta.dots) {

@@ -49,6 +49,12 @@ pub(crate) enum Step {
     Recode { who: u8 },
 }
 
+impl Op {
+    pub(crate) fn time(self) -> u8 {
+        self.time
+    }
+}
+
 fn op() -> impl Strategy<Value = Op> {
     (0..16_u8, [0..3_u8, 0..3_u8], 0..4_u8, 0..6_u8).prop_map(|(kind, path, value, time)| Op {
         kind,
