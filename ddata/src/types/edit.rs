@@ -384,7 +384,7 @@ impl State {
         if change.torn {
             return Err(EditError::Torn);
         }
-        let mut delta = Delta { dots: change.dots, gone: change.gone, store: touched };
+        let mut delta = Delta { dots: change.dots, gone: change.gone, store: touched, after: None };
         if author.canary.has(Bug::DeltaWithWholeContext) && !delta.is_empty() {
             delta = self.with_whole_context(delta);
         }
@@ -402,13 +402,14 @@ impl State {
     /// Deletes everything that this state has seen. The delta is empty if nothing was live.
     pub fn delete(&mut self, author: Author) -> Delta {
         if self.is_bottom() {
-            return Delta { dots: DotSet::new(), gone: DotSet::new(), store: self.store.clone() };
+            let store = self.store.clone();
+            return Delta { dots: DotSet::new(), gone: DotSet::new(), store, after: None };
         }
         let mut dots = DotSet::new();
         dots.insert(self.next_dot(author.replica));
         let mut gone = DotSet::new();
         self.store.each_dot(&mut |dot| gone.insert(dot));
-        let delta = Delta { dots, gone, store: swept(self.store.empty_like()) };
+        let delta = Delta { dots, gone, store: swept(self.store.empty_like()), after: None };
         self.commit(self.store.empty_like(), &delta);
         delta
     }
@@ -440,6 +441,6 @@ impl State {
         }
         let mut store = delta.store;
         store.sweep();
-        Delta { dots: whole, gone, store }
+        Delta { dots: whole, gone, store, after: None }
     }
 }
