@@ -8,6 +8,8 @@
 //!
 //! Replay a seed: `OSTRACA_SEED=<n> cargo test -p ostraca-ddata --all-features --test epochs`.
 
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test that panics and prints")]
+
 mod check;
 mod explore;
 mod parent;

@@ -58,7 +58,6 @@ impl Epochs {
         if self.state.installed.as_ref() != Some(&base) || self.standing == Standing::Excluded {
             return;
         }
-        self.restart_patience(now);
         if self.state.ready {
             return self.send(from, EpochMessage::Synced { epoch: base.id() }, out);
         }
