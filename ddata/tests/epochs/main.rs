@@ -11,6 +11,7 @@
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test that panics and prints")]
 
 mod check;
+mod exhaustive;
 mod explore;
 mod parent;
 mod scenarios;
