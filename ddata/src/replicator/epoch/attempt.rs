@@ -74,11 +74,11 @@ pub(super) struct Attempt {
     pub(super) probing: BTreeSet<ReplicaId>,
     pub(super) probe_over: bool,
     pub(super) resend: Duration,
-    withheld: BTreeMap<ReplicaId, Vec<Remaining>>, // ≤ voters of base
-    leased: BTreeMap<ReplicaId, Vec<Remaining>>,   // ≤ voters of base
-    sealed: BTreeMap<ReplicaId, Option<AcceptedProposal>>, // ≤ voters of base
-    confirmed: BTreeSet<ReplicaId>,                // ≤ voters of base, wish and chosen
-    accepted: BTreeSet<ReplicaId>,                 // ≤ voters of base
+    withheld: BTreeMap<ReplicaId, BTreeMap<ReplicaId, Duration>>, // ≤ voters of base × removed
+    leased: BTreeMap<ReplicaId, BTreeMap<ReplicaId, Duration>>,   // ≤ voters of base × removed
+    sealed: BTreeMap<ReplicaId, Option<AcceptedProposal>>,        // ≤ voters of base
+    confirmed: BTreeSet<ReplicaId>, // ≤ voters of base, wish and chosen
+    accepted: BTreeSet<ReplicaId>,  // ≤ voters of base
     canary: Canary,
 }
 
@@ -131,11 +131,11 @@ impl Attempt {
         if self.phase != Phase::Withholding || !self.base.is_voter(from) {
             return Step::Wait;
         }
-        self.withheld.insert(from, remaining);
+        self.withheld.insert(from, self.of_the_removed(remaining));
         if !self.base.is_quorum(&self.withheld.keys().copied().collect(), self.canary) {
             return Step::Wait;
         }
-        match self.running(&self.withheld) {
+        match Self::running(&self.withheld) {
             Some((members, longest)) => Step::Leased(members, longest),
             None => Step::Seal,
         }
@@ -151,7 +151,7 @@ impl Attempt {
         if self.phase != Phase::Sealing || !self.base.is_voter(from) {
             return Step::Wait;
         }
-        self.leased.insert(from, remaining);
+        self.leased.insert(from, self.of_the_removed(remaining));
         let others = self.base.voters().iter().copied().filter(|id| !self.leased.contains_key(id));
         if self.base.is_quorum(&others.collect(), self.canary) {
             return Step::Wait;
@@ -161,7 +161,7 @@ impl Attempt {
 
     /// Members to be removed whose leases made a voter refuse the Seal.
     pub(super) fn still_leased(&self) -> Option<(BTreeSet<ReplicaId>, Duration)> {
-        self.running(&self.leased)
+        Self::running(&self.leased)
     }
 
     pub(super) fn sealed(&mut self, from: ReplicaId, accepted: Option<AcceptedProposal>) -> Step {
@@ -289,17 +289,20 @@ impl Attempt {
         voters.filter(|id| !self.confirmed.contains(id)).collect()
     }
 
+    /// What was asked for: a peer may list anybody, any number of times.
+    fn of_the_removed(&self, remaining: Vec<Remaining>) -> BTreeMap<ReplicaId, Duration> {
+        let removed = self.base.removed_by(&self.wish);
+        let running = remaining.into_iter().filter(|(_, left)| !left.is_zero());
+        running.filter(|(id, _)| removed.contains(id)).collect()
+    }
+
     /// Of the members to be removed, those with a running lease in these answers, and the longest.
     fn running(
-        &self,
-        answers: &BTreeMap<ReplicaId, Vec<Remaining>>,
+        answers: &BTreeMap<ReplicaId, BTreeMap<ReplicaId, Duration>>,
     ) -> Option<(BTreeSet<ReplicaId>, Duration)> {
-        let removed = self.base.removed_by(&self.wish);
-        let running: Vec<_> = (answers.values().flatten())
-            .filter(|(id, left)| !left.is_zero() && removed.contains(id))
-            .collect();
-        let longest = running.iter().map(|(_, left)| *left).max()?;
-        Some((running.iter().map(|(id, _)| *id).collect(), longest))
+        let longest = answers.values().flat_map(|leases| leases.values()).max()?;
+        let members = answers.values().flat_map(|leases| leases.keys()).copied().collect();
+        Some((members, *longest))
     }
 }
 

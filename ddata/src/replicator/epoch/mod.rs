@@ -196,6 +196,15 @@ impl Epochs {
         &self.stats
     }
 
+    /// Everything that decides what this machine does next but clocks, chance and counts: two
+    /// machines of one essence go the same ways. For exhaustive exploration.
+    #[cfg(feature = "canaries")]
+    #[must_use]
+    pub fn essence(&self) -> String {
+        let who = (self.standing, self.stopped, self.attempts, self.source);
+        format!("{:?}", (&self.state, who, &self.attempt, &self.consents, &self.syncing))
+    }
+
     fn tick(&mut self, now: Now, out: &mut Out) {
         while let Some(due) = self.deadlines.pop_due(now.mono) {
             match due {
