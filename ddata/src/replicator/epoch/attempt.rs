@@ -66,6 +66,8 @@ pub(super) struct Attempt {
     pub(super) phase: Phase,
     /// What this ballot proposes: fixed once a quorum is sealed, never changed after.
     pub(super) chosen: Option<Shared>,
+    /// What this ballot proposes was accepted in an earlier one, and may be decided.
+    pub(super) adopted: bool,
     /// Somebody has promised a higher ballot; the answers still count.
     pub(super) overtaken: bool,
     /// Somebody confirmed since the voters were last told that this attempt lives.
@@ -102,6 +104,7 @@ impl Attempt {
             wish,
             phase: if removes { Phase::Withholding } else { Phase::Sealing },
             chosen: None,
+            adopted: false,
             overtaken: false,
             progressed: false,
             probing: BTreeSet::new(),
@@ -124,7 +127,7 @@ impl Attempt {
 
     /// Whether the chosen proposal is this node's own, which no voter can have accepted yet.
     pub(super) fn chose_own(&self) -> bool {
-        self.phase == Phase::Syncing && self.chosen.as_ref() == Some(&self.wish)
+        self.phase == Phase::Syncing && !self.adopted
     }
 
     pub(super) fn withheld(&mut self, from: ReplicaId, remaining: Vec<Remaining>) -> Step {
@@ -173,24 +176,25 @@ impl Attempt {
         if self.phase != Phase::Sealing || !self.base.is_quorum(&self.sealed_set(), self.canary) {
             return Step::Wait;
         }
-        let chosen = self.choose();
+        let accepted = self.accepted_before();
+        self.adopted = accepted.is_some();
+        let chosen = accepted.unwrap_or_else(|| self.wish.clone());
         self.confirmed.retain(|id| chosen.is_voter(*id));
         self.chosen = Some(chosen);
         self.phase = Phase::Syncing;
         Step::Sync
     }
 
-    /// The accepted proposal of the highest ballot among the answers, else the own one. Called
-    /// once per ballot: a second choice would be a second proposal of one ballot.
-    fn choose(&self) -> Shared {
+    /// The accepted proposal of the highest ballot among the answers. Asked once per ballot: a
+    /// second choice would be a second proposal of one ballot.
+    fn accepted_before(&self) -> Option<Shared> {
         let accepted = self.sealed.values().flatten();
         let best = if self.canary.has(Bug::AdoptLowestBallot) {
             accepted.min_by_key(|(ballot, _)| *ballot)
         } else {
             accepted.max_by_key(|(ballot, _)| *ballot)
         };
-        best.filter(|_| !self.canary.has(Bug::IgnoreAccepted))
-            .map_or_else(|| self.wish.clone(), |(_, proposal)| proposal.clone())
+        best.filter(|_| !self.canary.has(Bug::IgnoreAccepted)).map(|(_, proposal)| proposal.clone())
     }
 
     /// A voter confirms that it is synced for the epoch to come. `None`: no news.

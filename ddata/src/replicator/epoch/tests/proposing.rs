@@ -349,3 +349,47 @@ fn a_wait_for_leases_ends_when_somebody_else_seals() {
     let same = after(&base, &Change::default());
     assert!(out.contains(&send(2, seal(&base, ballot(5, 1), &same))), "{out:?}");
 }
+
+#[test]
+fn an_adopted_removal_is_neither_probed_nor_withdrawn() {
+    let base = first([1, 2, 3]);
+    let next = after(&base, &lost([3]));
+    let mut node = Bench::member(1, &base);
+    node.say(EpochInput::Propose(lost([3])));
+    node.say(consent(1));
+    node.hear(2, withheld(&base, ballot(1, 1), vec![]));
+    node.say(consent(2));
+    let out = node.hear(2, sealed(&base, ballot(1, 1), Some((ballot(1, 0), next))));
+    let (epoch, ballot) = (base.id(), ballot(1, 1));
+    assert!(!out.contains(&send(3, EpochMessage::Ping { epoch, ballot })), "{out:?}");
+    assert_eq!(node.hear(3, EpochMessage::Pong { epoch, ballot }), []);
+    let out = node.say(EpochInput::SnapshotMerged { epoch, of: id(2) });
+    assert!(matches!(
+        out.last(),
+        Some(EpochOutput::Send { message: EpochMessage::Accept { .. }, .. })
+    ));
+}
+
+#[test]
+fn a_member_without_a_vote_may_propose() {
+    let crowd: Vec<_> = (1..=101).map(id).collect();
+    let first = EpochId { generation: 1, number: 1 };
+    let base = Arc::new(Epoch::founding(first, crowd, EpochSettings::default()).unwrap());
+    let mut node = Bench::member(50, &base);
+    let out = node.say(EpochInput::Propose(join([200])));
+    let next = after(&base, &join([200]));
+    let ask = (1..=9).map(|to| send(to, seal(&base, ballot(1, 50), &next)));
+    assert_eq!(out, ask.collect::<Vec<_>>());
+    assert!(node.machine.eligible() && !node.machine.is_voter() && !node.machine.sealed());
+    for voter in 1..=5 {
+        node.hear(voter, sealed(&base, ballot(1, 50), None));
+    }
+    for voter in 1..=5 {
+        node.hear(voter, synced(&base));
+    }
+    for voter in 1..=5 {
+        node.hear(voter, accepted(&base, ballot(1, 50)));
+    }
+    assert_eq!(node.epoch(), next.id());
+    assert!(!node.machine.eligible(), "not before it has pulled a state");
+}
