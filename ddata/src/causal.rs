@@ -39,6 +39,9 @@ pub struct Run {
     pub last: u64,
 }
 
+/// Runs that are still inserted one by one, each at the cost of a move of what lies behind it.
+const FEW: usize = 8;
+
 /// A set of dots as sorted, disjoint, non-adjacent runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DotSet {
@@ -97,11 +100,28 @@ impl DotSet {
         self.runs.drain(start + 1..start + met);
     }
 
-    /// Adds every dot of `other`.
+    /// Adds every dot of `other`: in place if they are few, else by one pass over both.
     pub fn extend(&mut self, other: &Self) {
-        for &run in &other.runs {
-            self.insert_run(run);
+        if other.runs.len() <= FEW {
+            for &run in &other.runs {
+                self.insert_run(run);
+            }
+        } else {
+            self.runs.extend_from_slice(&other.runs);
+            self.join_runs();
         }
+    }
+
+    /// Sorts the runs and joins those that meet.
+    fn join_runs(&mut self) {
+        self.runs.sort(); // two sorted halves are merged, not sorted anew
+        self.runs.dedup_by(|later, run| {
+            let meets = run.replica == later.replica && later.first <= run.last.saturating_add(1);
+            if meets {
+                run.last = run.last.max(later.last);
+            }
+            meets
+        });
     }
 
     /// Whether any dot is in both sets.
@@ -180,10 +200,9 @@ impl Seen for DotSet {
 
 impl FromIterator<Dot> for DotSet {
     fn from_iter<I: IntoIterator<Item = Dot>>(dots: I) -> Self {
-        let mut set = Self::new();
-        for dot in dots {
-            set.insert(dot);
-        }
+        let one = |dot: Dot| Run { replica: dot.actor, first: dot.counter, last: dot.counter };
+        let mut set = Self { runs: dots.into_iter().map(one).collect() };
+        set.join_runs();
         set
     }
 }
@@ -470,6 +489,12 @@ mod tests {
             prop_assert_eq!(ca.includes_all(&set), pa.is_superset(&pb));
             prop_assert_eq!(set.len(), pb.len() as u64);
             let own: DotSet = a.iter().copied().collect();
+            let mut one_by_one = DotSet::new();
+            a.iter().for_each(|dot| one_by_one.insert(*dot));
+            prop_assert_eq!(&own, &one_by_one);
+            let mut both = own.clone();
+            both.extend(&set);
+            prop_assert_eq!(both, a.iter().chain(&b).copied().collect());
             prop_assert_eq!(own.intersects(&set), !pa.is_disjoint(&pb));
             prop_assert_eq!(own.includes(&set), pa.is_superset(&pb));
         }
