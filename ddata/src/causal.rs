@@ -211,13 +211,16 @@ impl FromIterator<Dot> for DotSet {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CausalContext {
     vector: VClock<ReplicaId>,
-    cloud: DotSet, // ≤ CLOUD_RUNS_MAX runs, or the delta is refused with `Lack`
+    cloud: DotSet, // ≤ CLOUD_RUNS_MAX runs by deltas; a merge adds what the other side holds
 }
 
 /// The highest counter a dot can have; a peer that names a higher one sends nonsense.
 pub const COUNTER_MAX: u64 = 1 << 62;
 
 /// Runs of stray dots that one context holds before deltas that would add more are refused.
+///
+/// Repairs and full states are not: they close more gaps than they open, and whoever refused one
+/// for its size would refuse the next one, too. Their runs are bounded by what the sender holds.
 pub const CLOUD_RUNS_MAX: usize = 1_024;
 
 impl CausalContext {
@@ -420,9 +423,6 @@ impl CausalContext {
             context.vector.dots.insert(replica, last);
         }
         let cloud = DotSet::decode(reader)?;
-        if cloud.runs.len() > CLOUD_RUNS_MAX {
-            return Err(DecodeError::TooLong { what: "runs of stray dots", limit: CLOUD_RUNS_MAX });
-        }
         for run in &cloud.runs {
             if run.first <= context.vector.get(&run.replica) + 1 {
                 return Err(DecodeError::NotCanonical);
