@@ -178,6 +178,11 @@ impl<'a, T: DataType> Edit<'a, T> {
         self.change.replica()
     }
 
+    /// Makes the whole edit fail: a part of it has happened and the rest can't.
+    pub(crate) const fn tear(&mut self) {
+        self.change.torn = true;
+    }
+
     /// The value's leaf, for a type whose state is a leaf.
     pub(crate) fn leaf<P: Payload>(&self) -> &DotFun<P> {
         P::peek(self.store).expect("a type opens only stores of its own shape")

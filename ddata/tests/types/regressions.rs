@@ -5,8 +5,8 @@ use ostraca_ddata::causal::CausalContext;
 use ostraca_ddata::clock::HybridTimestamp;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::types::delta::{Delta, Repair};
-use ostraca_ddata::types::edit::Author;
-use ostraca_ddata::types::{Causal, LWWMap, ORSet};
+use ostraca_ddata::types::edit::{Author, EditError};
+use ostraca_ddata::types::{Causal, LWWMap, ORMap, ORSet};
 
 const A: Author = Author::new(ReplicaId::new(1), HybridTimestamp::from_raw(1));
 const B: Author = Author::new(ReplicaId::new(2), HybridTimestamp::from_raw(1));
@@ -122,6 +122,20 @@ fn replicas_with_many_gaps_still_repair_each_other_and_can_be_decoded() {
     let mut origin = Set::new();
     add(&mut origin, author, 1);
     assert!(a.apply(&add(&mut origin, author, 2)).is_err(), "deltas that come early are refused");
+}
+
+/// The new value fails after the old one was removed, and the caller swallows the error.
+#[test]
+fn a_replacement_that_failed_halfway_fails_the_whole_edit() {
+    let mut map = Causal::<ORMap<u8, ORSet<u8>>>::new();
+    map.edit(A, |map| map.update(&1, |set| set.insert(&1))).unwrap();
+    let before = map.encode();
+    let edited = map.edit(A, |map| {
+        let _ = map.replace(&1, |_| Err::<(), _>(EditError::custom("no")));
+        Ok(())
+    });
+    assert!(matches!(edited, Err(EditError::Torn)));
+    assert_eq!(map.encode(), before);
 }
 
 /// Dots are gathered in hash order; once each was inserted at the cost of a move of all others.
