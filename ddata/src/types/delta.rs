@@ -365,6 +365,9 @@ impl State {
     }
 
     fn cloud_overflows(&self, delta: &Delta) -> bool {
+        if delta.after.is_some() {
+            return false;
+        }
         let cloud = self.context.cloud().runs().len() + delta.dots.runs().len();
         if cloud <= CLOUD_RUNS_MAX {
             return false;
@@ -397,8 +400,11 @@ impl State {
         reader.end()?;
         let mut inside = true;
         store.each_dot(&mut |dot| inside &= context.seen(dot));
-        if !inside || has_empty_places(&store) {
+        if !inside {
             return Err(DecodeError::DotOutsideContext);
+        }
+        if has_empty_places(&store) {
+            return Err(DecodeError::NotCanonical);
         }
         let floor = context.clone();
         Ok(Self { shape: shape.clone(), store, context, fold, records: imbl::Vector::new(), floor })

@@ -5,8 +5,8 @@ use ostraca_ddata::causal::CausalContext;
 use ostraca_ddata::clock::HybridTimestamp;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::types::delta::{Delta, Repair};
-use ostraca_ddata::types::edit::Author;
-use ostraca_ddata::types::{Causal, LWWMap, ORSet};
+use ostraca_ddata::types::edit::{Author, EditError};
+use ostraca_ddata::types::{Causal, LWWMap, ORMap, ORSet};
 
 const A: Author = Author::new(ReplicaId::new(1), HybridTimestamp::from_raw(1));
 const B: Author = Author::new(ReplicaId::new(2), HybridTimestamp::from_raw(1));
@@ -91,4 +91,66 @@ fn a_repair_that_counts_on_another_removal_is_refused_without_it() {
     peer.apply(&for_peer).unwrap();
     bystander.apply(&repair(&a, bystander.context())).unwrap();
     assert_eq!((&peer, &bystander), (&a, &a));
+}
+
+/// Second deltas without first ones: as many stray runs as a context takes from deltas.
+fn strays(replicas: std::ops::Range<u64>) -> Set {
+    let mut known = Set::new();
+    for replica in replicas {
+        let author = Author::new(ReplicaId::new(replica), HybridTimestamp::from_raw(1));
+        let mut origin = Set::new();
+        add(&mut origin, author, 1);
+        known.apply(&add(&mut origin, author, 2)).unwrap();
+    }
+    known
+}
+
+/// Two replicas with a thousand gaps each: no repair may be refused for the sum of them, since
+/// the next one would be, too, and the one after that; and what comes of it must be readable.
+#[test]
+fn replicas_with_many_gaps_still_repair_each_other_and_can_be_decoded() {
+    let (mut a, mut b) = (strays(0..1_000), strays(1_000..2_000));
+    a.apply(&repair(&b, a.context())).unwrap();
+    b.merge(&a);
+    assert_eq!(a, b);
+    assert_eq!(Set::decode(&a.encode()).unwrap(), a);
+    let mut newcomer = Set::new();
+    newcomer.apply(&repair(&a, newcomer.context())).unwrap();
+    assert_eq!(newcomer, a);
+
+    let author = Author::new(ReplicaId::new(5_000), HybridTimestamp::from_raw(1));
+    let mut origin = Set::new();
+    add(&mut origin, author, 1);
+    assert!(a.apply(&add(&mut origin, author, 2)).is_err(), "deltas that come early are refused");
+}
+
+/// The new value fails after the old one was removed, and the caller swallows the error.
+#[test]
+fn a_replacement_that_failed_halfway_fails_the_whole_edit() {
+    let mut map = Causal::<ORMap<u8, ORSet<u8>>>::new();
+    map.edit(A, |map| map.update(&1, |set| set.insert(&1))).unwrap();
+    let before = map.encode();
+    let edited = map.edit(A, |map| {
+        let _ = map.replace(&1, |_| Err::<(), _>(EditError::custom("no")));
+        Ok(())
+    });
+    assert!(matches!(edited, Err(EditError::Torn)));
+    assert_eq!(map.encode(), before);
+}
+
+/// Dots are gathered in hash order; once each was inserted at the cost of a move of all others.
+#[test]
+fn deleting_a_large_set_with_scattered_dots_names_every_dot_once() {
+    let mut set = Causal::<ORSet<u32>>::new();
+    set.edit(A, |set| {
+        (0..20_000_u32).try_for_each(|element| {
+            set.insert(&element)?;
+            set.insert(&u32::MAX)?;
+            set.remove(&u32::MAX).map(|_| ())
+        })
+    })
+    .unwrap();
+    let delta = set.delete(A);
+    assert_eq!((delta.overwritten().len(), delta.overwritten().runs().len()), (20_000, 20_000));
+    assert!(set.state().is_bottom());
 }
