@@ -39,6 +39,9 @@ pub struct Run {
     pub last: u64,
 }
 
+/// Runs that are still inserted one by one, each at the cost of a move of what lies behind it.
+const FEW: usize = 8;
+
 /// A set of dots as sorted, disjoint, non-adjacent runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DotSet {
@@ -97,11 +100,28 @@ impl DotSet {
         self.runs.drain(start + 1..start + met);
     }
 
-    /// Adds every dot of `other`.
+    /// Adds every dot of `other`: in place if they are few, else by one pass over both.
     pub fn extend(&mut self, other: &Self) {
-        for &run in &other.runs {
-            self.insert_run(run);
+        if other.runs.len() <= FEW {
+            for &run in &other.runs {
+                self.insert_run(run);
+            }
+        } else {
+            self.runs.extend_from_slice(&other.runs);
+            self.join_runs();
         }
+    }
+
+    /// Sorts the runs and joins those that meet.
+    fn join_runs(&mut self) {
+        self.runs.sort(); // two sorted halves are merged, not sorted anew
+        self.runs.dedup_by(|later, run| {
+            let meets = run.replica == later.replica && later.first <= run.last.saturating_add(1);
+            if meets {
+                run.last = run.last.max(later.last);
+            }
+            meets
+        });
     }
 
     /// Whether any dot is in both sets.
@@ -180,10 +200,9 @@ impl Seen for DotSet {
 
 impl FromIterator<Dot> for DotSet {
     fn from_iter<I: IntoIterator<Item = Dot>>(dots: I) -> Self {
-        let mut set = Self::new();
-        for dot in dots {
-            set.insert(dot);
-        }
+        let one = |dot: Dot| Run { replica: dot.actor, first: dot.counter, last: dot.counter };
+        let mut set = Self { runs: dots.into_iter().map(one).collect() };
+        set.join_runs();
         set
     }
 }
@@ -192,13 +211,16 @@ impl FromIterator<Dot> for DotSet {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CausalContext {
     vector: VClock<ReplicaId>,
-    cloud: DotSet, // ≤ CLOUD_RUNS_MAX runs, or the delta is refused with `Lack`
+    cloud: DotSet, // ≤ CLOUD_RUNS_MAX runs by deltas; a merge adds what the other side holds
 }
 
 /// The highest counter a dot can have; a peer that names a higher one sends nonsense.
 pub const COUNTER_MAX: u64 = 1 << 62;
 
 /// Runs of stray dots that one context holds before deltas that would add more are refused.
+///
+/// Repairs and full states are not: they close more gaps than they open, and whoever refused one
+/// for its size would refuse the next one, too. Their runs are bounded by what the sender holds.
 pub const CLOUD_RUNS_MAX: usize = 1_024;
 
 impl CausalContext {
@@ -401,9 +423,6 @@ impl CausalContext {
             context.vector.dots.insert(replica, last);
         }
         let cloud = DotSet::decode(reader)?;
-        if cloud.runs.len() > CLOUD_RUNS_MAX {
-            return Err(DecodeError::TooLong { what: "runs of stray dots", limit: CLOUD_RUNS_MAX });
-        }
         for run in &cloud.runs {
             if run.first <= context.vector.get(&run.replica) + 1 {
                 return Err(DecodeError::NotCanonical);
@@ -470,6 +489,12 @@ mod tests {
             prop_assert_eq!(ca.includes_all(&set), pa.is_superset(&pb));
             prop_assert_eq!(set.len(), pb.len() as u64);
             let own: DotSet = a.iter().copied().collect();
+            let mut one_by_one = DotSet::new();
+            a.iter().for_each(|dot| one_by_one.insert(*dot));
+            prop_assert_eq!(&own, &one_by_one);
+            let mut both = own.clone();
+            both.extend(&set);
+            prop_assert_eq!(both, a.iter().chain(&b).copied().collect());
             prop_assert_eq!(own.intersects(&set), !pa.is_disjoint(&pb));
             prop_assert_eq!(own.includes(&set), pa.is_superset(&pb));
         }

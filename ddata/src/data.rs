@@ -1,6 +1,7 @@
 //! Values as the Replicator hands them out: erased snapshots, and the registry of user types.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use crate::encoded::Encoded;
 use crate::types::delta::State;
@@ -9,16 +10,16 @@ use crate::types::{DataType, ReplicatedData};
 
 /// A snapshot of what a key holds: cheap to clone, read through [`get`](Self::get).
 #[derive(Clone, Debug, PartialEq)]
-pub struct Value(State);
+pub struct Value(Arc<State>);
 
 impl Value {
-    pub(crate) const fn new(state: State) -> Self {
-        Self(state)
+    pub(crate) fn new(state: State) -> Self {
+        Self(Arc::new(state))
     }
 
     /// What kind of data it is.
     #[must_use]
-    pub const fn shape(&self) -> &Shape {
+    pub fn shape(&self) -> &Shape {
         self.0.shape()
     }
 
@@ -30,7 +31,7 @@ impl Value {
 
     /// The state behind it: context and content.
     #[must_use]
-    pub const fn state(&self) -> &State {
+    pub fn state(&self) -> &State {
         &self.0
     }
 

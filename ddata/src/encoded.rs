@@ -98,7 +98,8 @@ impl Encoded {
     }
 }
 
-/// Decodes one MessagePack value that fills `bytes`, nesting at most [`NESTING_MAX`] levels.
+/// Decodes the MessagePack value that `bytes` start with, nesting at most [`NESTING_MAX`] levels.
+/// Bytes behind it are not looked at.
 pub(crate) fn from_msgpack<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ValueError> {
     let mut decoder = rmp_serde::Deserializer::from_read_ref(bytes);
     decoder.set_max_depth(NESTING_MAX);
@@ -172,10 +173,11 @@ pub enum DecodeError {
     /// A dot with counter 0, or beyond the last one there can be.
     #[error("a dot with an impossible counter")]
     ImpossibleDot,
-    /// Replicas, runs or keys out of order or twice: no release writes that.
+    /// Replicas, runs, dots or keys out of order or twice, or empty places in a state: no release
+    /// writes that.
     #[error("not in canonical order")]
     NotCanonical,
-    /// Entries whose dots the context does not cover.
+    /// Entries whose dots the context does not cover, or that the same delta overwrites.
     #[error("an entry's dot lies outside its context")]
     DotOutsideContext,
     /// A tag that no release has written.

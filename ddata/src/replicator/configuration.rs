@@ -11,7 +11,7 @@ use super::epoch::{Epoch, EpochId, EpochInput, EpochOutput};
 use super::port::{Class, Output, Peer};
 use super::store::Snapshot;
 use super::wire::{Answer, At, Body, Entry, Held, Query};
-use super::{Out, Replicator};
+use super::{Frozen, Out, Replicator};
 use crate::bug::Bug;
 use crate::clock::Now;
 use crate::durable::Record;
@@ -78,7 +78,7 @@ impl Replicator {
         {
             snapshot = before;
         }
-        self.frozen = Some((epoch, snapshot, self.promises.all()));
+        self.frozen = Some(Frozen { epoch, snapshot, promises: self.promises.all() });
     }
 
     fn installed(&mut self, now: Now, epoch: Arc<Epoch>, out: &mut Out) {
@@ -192,8 +192,8 @@ impl Replicator {
         let answer = match at {
             At::Live => self.answer_from(&self.store.live().clone(), query, at),
             At::Sealed(epoch) => match &self.frozen {
-                Some((frozen, snapshot, _)) if *frozen == epoch => {
-                    self.answer_from(&snapshot.clone(), query, at)
+                Some(frozen) if frozen.epoch == epoch => {
+                    self.answer_from(&frozen.snapshot.clone(), query, at)
                 }
                 _ => Some(Answer::Gone),
             },
@@ -219,7 +219,7 @@ impl Replicator {
     /// The terms that go with the first answer about a sealed or synced state.
     fn promises_for(&self, at: At, query: &Query) -> Vec<(Group, Term)> {
         match (at, query, &self.frozen) {
-            (At::Sealed(_), Query::Root(_), Some((_, _, promises))) => promises.clone(),
+            (At::Sealed(_), Query::Root(_), Some(frozen)) => frozen.promises.clone(),
             (At::Synced(_), Query::Root(_), _) => self.promises.all(),
             _ => Vec::new(),
         }

@@ -26,7 +26,7 @@ pub(super) enum After {
     /// This replica holds what a request asks for.
     Here(RequestId),
     /// Reply to a request that waits for nothing else.
-    Reply(RequestId, super::request::Reply),
+    Reply(RequestId, Box<super::request::Reply>),
     /// Send these. On a failure nothing is sent: the promise was never given.
     Send(Vec<Output>),
 }

@@ -74,7 +74,7 @@ pub struct Replicator {
     store: Store,
     promises: Promises,
     epochs: Epochs,
-    frozen: Option<(EpochId, Snapshot, Vec<(crate::key::Group, crate::types::Term)>)>,
+    frozen: Option<Frozen>,
     /// For the canary that freezes too little: what was held before the last ack.
     before_last_ack: Option<Snapshot>,
     pushes: Pushes,
@@ -103,6 +103,14 @@ pub struct Replicator {
     expire_at: Option<Instant>,
     alarms: BTreeMap<u8, Instant>, // one per kind
     stats: Stats,
+}
+
+/// What a sealed replica answers from: everything as it was when it sealed.
+#[derive(Clone, Debug)]
+struct Frozen {
+    epoch: EpochId,
+    snapshot: Snapshot,
+    promises: Vec<(crate::key::Group, crate::types::Term)>,
 }
 
 /// What a Replicator is made with.

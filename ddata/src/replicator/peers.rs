@@ -200,7 +200,7 @@ impl Replicator {
                 Err(nack) => nacks.push((entry.index, nack)),
             }
         }
-        self.forward(now, from, news, out);
+        self.forward(from, &news, out);
         if push == 0 {
             return;
         }
@@ -355,7 +355,7 @@ impl Replicator {
             bytes += entry.len();
             match messages.last_mut() {
                 Some(last) if bytes + 128 <= bytes_max && last.len() < count_max => {
-                    last.push(entry)
+                    last.push(entry);
                 }
                 _ => {
                     bytes = entry.len();
@@ -418,14 +418,14 @@ impl Replicator {
                     waits.insert(index, requests);
                 }
             }
-            self.open_push(now, Arc::from(entries), waits, &everybody, out);
+            self.open_push(now, &Arc::from(entries), waits, &everybody, out);
         }
     }
 
     fn open_push(
         &mut self,
         now: Now,
-        entries: Arc<[Entry]>,
+        entries: &Arc<[Entry]>,
         waiting: BTreeMap<u32, Vec<RequestId>>,
         peers: &BTreeSet<ReplicaId>,
         out: &mut Out,
@@ -458,7 +458,7 @@ impl Replicator {
     pub(super) fn push_to(
         &mut self,
         now: Now,
-        probes: Arc<[Entry]>,
+        probes: &Arc<[Entry]>,
         id: RequestId,
         peers: &BTreeSet<ReplicaId>,
         known: impl Fn(&ReplicaId) -> Option<CausalContext>,
@@ -516,7 +516,7 @@ impl Replicator {
     }
 
     /// In large clusters, hands on what was new.
-    fn forward(&mut self, _now: Now, from: ReplicaId, news: Vec<Entry>, out: &mut Out) {
+    fn forward(&mut self, from: ReplicaId, news: &[Entry], out: &mut Out) {
         if news.is_empty() || self.peers.len() <= self.config.direct_push_limit {
             return;
         }

@@ -48,7 +48,7 @@ impl Replicator {
                 self.get(now, id, key, shape, consistency, out)
             }
             Request::Update(update) => self.update(now, id, update, out),
-            Request::Delete { key, consistency } => self.delete(now, id, key, consistency, out),
+            Request::Delete { key, consistency } => self.delete(now, id, &key, consistency, out),
             Request::Subscribe { subscription, pattern } => {
                 self.subscribe(subscription, pattern, out);
                 Ok(())
@@ -174,7 +174,7 @@ impl Replicator {
         }
         let value = self.value(&key).unwrap_or_else(|| Value::new(State::new(shape)));
         let reply = Reply::Updated { value, dots: delta.dots().clone() };
-        self.changed(now, id, &key, &delta, term, before, wanted, reply, out);
+        self.changed(now, id, &key, &delta, term, before, wanted.as_ref(), reply, out);
         Ok(())
     }
 
@@ -182,21 +182,21 @@ impl Replicator {
         &mut self,
         now: Now,
         id: RequestId,
-        key: KeyName,
+        key: &KeyName,
         consistency: WriteConsistency,
         out: &mut Out,
     ) -> Result<(), RequestError> {
-        Self::check_key(&key)?;
-        self.check_guard(&key, None)?;
+        Self::check_key(key)?;
+        self.check_guard(key, None)?;
         let wanted = consistency.level().map(|(l, w)| self.wanted(l, w)).transpose()?;
-        let Some(shape) = self.store.get(&key).map(|held| held.state.shape().clone()) else {
+        let Some(shape) = self.store.get(key).map(|held| held.state.shape().clone()) else {
             Self::reply(id, Ok(Reply::Deleted { dots: DotSet::new() }), out);
             return Ok(());
         };
-        let before = self.before(&key);
-        let delta = self.delete_seen(now, &key, &shape);
+        let before = self.before(key);
+        let delta = self.delete_seen(now, key, &shape);
         let reply = Reply::Deleted { dots: delta.dots().clone() };
-        self.changed(now, id, &key, &delta, None, before, wanted, reply, out);
+        self.changed(now, id, key, &delta, None, before, wanted.as_ref(), reply, out);
         Ok(())
     }
 
@@ -229,7 +229,7 @@ impl Replicator {
         delta: &Delta,
         term: Option<Term>,
         before: Option<Value>,
-        wanted: Option<Wanted>,
+        wanted: Option<&Wanted>,
         reply: Reply,
         out: &mut Out,
     ) {
@@ -245,9 +245,9 @@ impl Replicator {
         if made.is_some() || waiting.is_some() {
             self.pushes.add(now.mono, key, made, term, waiting);
         }
-        let Some(Wanted { level, need, epoch, within }) = wanted else {
+        let Some(&Wanted { level, need, epoch, within }) = wanted else {
             if waits {
-                self.persist(vec![After::Reply(id, reply)], [key], out);
+                self.persist(vec![After::Reply(id, Box::new(reply))], [key], out);
             } else {
                 Self::reply(id, Ok(reply), out);
             }

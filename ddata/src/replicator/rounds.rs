@@ -232,12 +232,13 @@ impl Replicator {
         out: &mut Out,
     ) {
         let after = self.durability.done(id);
-        if let Err(error) = &result {
+        let stored = result.is_ok();
+        if let Err(error) = result {
             self.stats.store_failures += 1;
-            self.alarm(now, Alarm::Store(error.clone()), out);
+            self.alarm(now, Alarm::Store(error), out);
         }
         for after in after {
-            if result.is_ok() {
+            if stored {
                 self.stored(after, out);
             } else {
                 self.not_stored(after, out);
@@ -257,7 +258,7 @@ impl Replicator {
                 self.send(to, Body::Ack { push, scope, counts, nacks }, out);
             }
             After::Here(id) => self.here(id, out),
-            After::Reply(id, reply) => Self::reply(id, Ok(reply), out),
+            After::Reply(id, reply) => Self::reply(id, Ok(*reply), out),
             After::Send(outputs) => {
                 for output in outputs {
                     self.send_order(output, out);

@@ -107,6 +107,12 @@ impl<T: DataType> Causal<T> {
         self.state.apply(delta)
     }
 
+    /// Merges a delta without asking rule R: a bug that suites must catch.
+    #[cfg(feature = "canaries")]
+    pub fn apply_without_rule_r(&mut self, delta: &Delta) -> Merged {
+        self.state.apply_without_rule_r(delta)
+    }
+
     /// Merges a full state.
     pub fn merge(&mut self, other: &Self) -> Merged {
         self.state.merge(&other.state)

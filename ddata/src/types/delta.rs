@@ -8,8 +8,9 @@
 //!
 //! A *repair* is computed from the peer's context alone: the live entries it lacks and the
 //! removal records it lacks. It is a delta like any other, so it may be lost, doubled, or reach
-//! somebody else. Only the last [`RECORDS_MAX`] removal records are kept; a peer behind their
-//! floor gets the full state.
+//! somebody else; but it says only what is news to that peer, so it carries the peer's context,
+//! and who has not seen all of that answers [`Lack`]. Only the last [`RECORDS_MAX`] removal
+//! records are kept; a peer behind their floor gets the full state.
 
 use std::sync::Arc;
 
@@ -34,6 +35,7 @@ pub struct Delta {
     pub(crate) dots: DotSet,
     pub(crate) gone: DotSet,
     pub(crate) store: Store,
+    pub(crate) after: Option<CausalContext>, // of a repair: what its receiver must have seen
 }
 
 /// The receiver's context, for a delta or a read that needs more than it knows: the sender
@@ -139,20 +141,29 @@ impl Delta {
         self.dots.is_empty()
     }
 
-    /// Joins another delta of the same key into this one, earlier or later.
+    /// Joins another delta of the same key into this one, earlier or later. With a repair among
+    /// them, the whole asks for what the repair asks for.
     pub fn join(&mut self, other: &Self) {
         let mine = Known { dots: &self.dots, gone: &self.gone };
         self.store.join_delta(&mine, &other.store, &other.gone, Empty::Keep);
         self.dots.extend(&other.dots);
         self.gone.extend(&other.gone);
+        if let Some(theirs) = &other.after {
+            self.after.get_or_insert_default().merge(theirs);
+        }
     }
 
-    /// The hand-laid layout: version, replicas, dots, overwritten dots, touched places.
+    /// The hand-laid layout: version, replicas, dots, overwritten dots, what a repair builds
+    /// on, touched places.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         self.dots.encode(&mut writer);
         self.gone.encode(&mut writer);
+        writer.byte(u8::from(self.after.is_some()));
+        if let Some(after) = &self.after {
+            after.encode(&mut writer);
+        }
         self.store.encode(&mut writer);
         writer.finish()
     }
@@ -165,9 +176,14 @@ impl Delta {
     pub fn decode(bytes: &[u8], shape: &Shape) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes)?;
         let (dots, gone) = (DotSet::decode(&mut reader)?, DotSet::decode(&mut reader)?);
+        let after = match reader.byte()? {
+            0 => None,
+            1 => Some(CausalContext::decode(&mut reader)?),
+            found => return Err(DecodeError::Tag { what: "a delta", found }),
+        };
         let store = Store::decode(&mut reader, shape)?;
         reader.end()?;
-        let delta = Self { dots, gone, store };
+        let delta = Self { dots, gone, store, after };
         if delta.dots.is_empty() {
             return Err(DecodeError::Truncated);
         }
@@ -212,14 +228,22 @@ impl State {
     /// Merges a delta, or says what is lacking.
     ///
     /// # Errors
-    /// [`Lack`] if the delta overwrites dots never seen here (rule R), or its dots would make the
-    /// cloud of stray dots too large. Nothing was changed.
+    /// [`Lack`] if the delta overwrites dots never seen here (rule R), is a repair for somebody who
+    /// has seen more, or would make the cloud of stray dots too large. Nothing was changed.
     pub fn apply(&mut self, delta: &Delta) -> Result<Merged, Lack> {
         let unseen = self.context.unseen(&delta.gone);
-        if !delta.dots.includes(&unseen) || self.cloud_overflows(delta) {
+        let astray = delta.after.as_ref().is_some_and(|after| !self.context.includes(after));
+        if !delta.dots.includes(&unseen) || astray || self.cloud_overflows(delta) {
             return Err(Lack { context: self.context.clone() });
         }
         Ok(self.apply_unchecked(delta))
+    }
+
+    /// Merges a delta as [`Bug::NoRuleR`](crate::bug::Bug::NoRuleR) would have it. For suites that
+    /// must catch that.
+    #[cfg(feature = "canaries")]
+    pub fn apply_without_rule_r(&mut self, delta: &Delta) -> Merged {
+        self.apply_unchecked(delta)
     }
 
     /// Merges a delta without asking rule R. Only a canary may.
@@ -227,7 +251,9 @@ impl State {
         if self.context.includes_all(&delta.dots) {
             return Merged::Unchanged;
         }
-        self.remember(delta);
+        if let Some(places) = self.overwritten_by(delta) {
+            self.remember(delta, places);
+        }
         self.store.join_delta(&self.context, &delta.store, &delta.gone, Empty::Drop);
         self.context.extend(&delta.dots);
         Merged::Changed
@@ -235,7 +261,11 @@ impl State {
 
     /// Takes over what a local mutation did: its content is in the store already.
     pub(crate) fn commit(&mut self, store: Store, delta: &Delta) {
-        self.remember(delta);
+        if !delta.gone.is_empty()
+            && let Some(places) = self.store.places(&delta.store, &delta.gone)
+        {
+            self.remember(delta, places);
+        }
         self.store = store;
         self.context.extend(&delta.dots);
     }
@@ -270,7 +300,7 @@ impl State {
             store.join_delta(&dots, &record.places, &DotSet::new(), Empty::Keep);
             gone.extend(&record.gone);
         }
-        Repair::Delta(Delta { dots, gone, store })
+        Repair::Delta(Delta { dots, gone, store, after: Some(peer.clone()) })
     }
 
     /// The highest time in its registers, for the clock.
@@ -309,13 +339,24 @@ impl State {
         }
     }
 
-    /// Keeps what a delta is about to overwrite here. What it overwrites and is not live here was
-    /// overwritten by another mutation, which has its own record or lies below the floor.
-    fn remember(&mut self, delta: &Delta) {
+    /// Where a delta from elsewhere overwrites anything. What it overwrites, was seen and is not
+    /// live here was overwritten by another mutation, which has its own record or lies below the
+    /// floor. What came together with its overwriter was never live here, but may be at a peer:
+    /// that one has to look everywhere.
+    fn overwritten_by(&self, delta: &Delta) -> Option<Store> {
         if delta.gone.is_empty() {
-            return;
+            return None;
         }
-        let Some(places) = self.store.places(&delta.store, &delta.gone) else { return };
+        if self.context.includes_all(&delta.gone) {
+            return self.store.places(&delta.store, &delta.gone);
+        }
+        let mut everywhere = self.store.empty_like();
+        everywhere.sweep();
+        Some(everywhere)
+    }
+
+    /// Keeps what a delta is about to overwrite here, so that peers can be repaired.
+    fn remember(&mut self, delta: &Delta, places: Store) {
         let (dots, gone) = (delta.dots.clone(), delta.gone.clone());
         self.records.push_back(Arc::new(Record { dots, gone, places }));
         if self.records.len() > RECORDS_MAX {
@@ -324,6 +365,9 @@ impl State {
     }
 
     fn cloud_overflows(&self, delta: &Delta) -> bool {
+        if delta.after.is_some() {
+            return false;
+        }
         let cloud = self.context.cloud().runs().len() + delta.dots.runs().len();
         if cloud <= CLOUD_RUNS_MAX {
             return false;
@@ -356,8 +400,11 @@ impl State {
         reader.end()?;
         let mut inside = true;
         store.each_dot(&mut |dot| inside &= context.seen(dot));
-        if !inside || has_empty_places(&store) {
+        if !inside {
             return Err(DecodeError::DotOutsideContext);
+        }
+        if has_empty_places(&store) {
+            return Err(DecodeError::NotCanonical);
         }
         let floor = context.clone();
         Ok(Self { shape: shape.clone(), store, context, fold, records: imbl::Vector::new(), floor })

@@ -219,7 +219,7 @@ where
 
     fn places(&self, delta: &Self, gone: &DotSet) -> Option<Self> {
         let mut part = self.empty_like();
-        part.sweep = delta.sweep && !self.keys_with(gone).is_empty();
+        part.sweep = delta.sweep && self.entries.iter().any(|(_, inner)| any_seen(inner, gone));
         for (key, touched) in delta.entries.iter() {
             if let Some(inner) = self.entries.get(key).and_then(|i| i.places(touched, gone)) {
                 part.entries.insert(key.clone(), inner);

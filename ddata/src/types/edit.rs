@@ -89,7 +89,7 @@ pub(crate) struct Change {
     author: Author,
     next: u64,
     dots: DotSet,
-    gone: DotSet,
+    gone: Vec<Dot>,
     torn: bool, // an inner change failed halfway: the whole edit must fail
 }
 
@@ -124,7 +124,7 @@ impl Change {
     /// Overwrites every dot of `store` and takes one dot for that.
     fn overwrite(&mut self, store: &impl DotStore) {
         self.dot();
-        store.each_dot(&mut |dot| self.gone.insert(dot));
+        store.each_dot(&mut |dot| self.gone.push(dot));
     }
 
     /// The stamp of a write over content whose highest stamp is `live`; `seq` for guarded ones.
@@ -176,6 +176,11 @@ impl<'a, T: DataType> Edit<'a, T> {
     #[must_use]
     pub const fn replica(&self) -> ReplicaId {
         self.change.replica()
+    }
+
+    /// Makes the whole edit fail: a part of it has happened and the rest can't.
+    pub(crate) const fn tear(&mut self) {
+        self.change.torn = true;
     }
 
     /// The value's leaf, for a type whose state is a leaf.
@@ -257,9 +262,7 @@ fn write_into<P: Payload>(
     payload: P,
     replaces: impl Fn(Dot) -> bool,
 ) {
-    for (old, _) in fun.iter().filter(|(old, _)| replaces(*old)) {
-        change.gone.insert(old);
-    }
+    change.gone.extend(fun.iter().map(|(old, _)| old).filter(|old| replaces(*old)));
     fun.retain(|old| !replaces(old));
     told.retain(|old| !replaces(old));
     fun.insert(dot, payload.clone());
@@ -373,7 +376,7 @@ impl State {
         }
         let next = self.next_dot(author.replica).counter;
         let mut change =
-            Change { author, next, dots: DotSet::new(), gone: DotSet::new(), torn: false };
+            Change { author, next, dots: DotSet::new(), gone: Vec::new(), torn: false };
         let (mut store, mut touched) = (self.store.clone(), self.store.empty_like());
         let result = f(&mut Edit {
             store: &mut store,
@@ -384,7 +387,12 @@ impl State {
         if change.torn {
             return Err(EditError::Torn);
         }
-        let mut delta = Delta { dots: change.dots, gone: change.gone, store: touched };
+        let mut delta = Delta {
+            dots: change.dots,
+            gone: change.gone.into_iter().collect(),
+            store: touched,
+            after: None,
+        };
         if author.canary.has(Bug::DeltaWithWholeContext) && !delta.is_empty() {
             delta = self.with_whole_context(delta);
         }
@@ -402,13 +410,15 @@ impl State {
     /// Deletes everything that this state has seen. The delta is empty if nothing was live.
     pub fn delete(&mut self, author: Author) -> Delta {
         if self.is_bottom() {
-            return Delta { dots: DotSet::new(), gone: DotSet::new(), store: self.store.clone() };
+            let store = self.store.clone();
+            return Delta { dots: DotSet::new(), gone: DotSet::new(), store, after: None };
         }
         let mut dots = DotSet::new();
         dots.insert(self.next_dot(author.replica));
-        let mut gone = DotSet::new();
-        self.store.each_dot(&mut |dot| gone.insert(dot));
-        let delta = Delta { dots, gone, store: swept(self.store.empty_like()) };
+        let mut gone = Vec::new();
+        self.store.each_dot(&mut |dot| gone.push(dot));
+        let gone = gone.into_iter().collect();
+        let delta = Delta { dots, gone, store: swept(self.store.empty_like()), after: None };
         self.commit(self.store.empty_like(), &delta);
         delta
     }
@@ -440,6 +450,6 @@ impl State {
         }
         let mut store = delta.store;
         store.sweep();
-        Delta { dots: whole, gone, store }
+        Delta { dots: whole, gone, store, after: None }
     }
 }

@@ -164,8 +164,12 @@ impl<K: Serialize + DeserializeOwned + 'static, V: DataType> Edit<'_, ORMap<K, V
         Q: Serialize + ?Sized,
     {
         let key = Encoded::new(key)?;
-        self.remove_key(key.clone())?;
-        self.inner(key, f)
+        let removed = self.remove_key(key.clone())?;
+        let replaced = self.inner(key, f);
+        if removed && replaced.is_err() {
+            self.tear();
+        }
+        replaced
     }
 
     /// Removes a key with all that this replica has seen under it. Says whether it was there.

@@ -8,7 +8,10 @@
 //!
 //! Replay a seed: `OSTRACA_SEED=<n> cargo test -p ostraca-ddata --all-features --test epochs`.
 
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test that panics and prints")]
+
 mod check;
+mod exhaustive;
 mod explore;
 mod parent;
 mod scenarios;

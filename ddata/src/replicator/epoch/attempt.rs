@@ -66,6 +66,8 @@ pub(super) struct Attempt {
     pub(super) phase: Phase,
     /// What this ballot proposes: fixed once a quorum is sealed, never changed after.
     pub(super) chosen: Option<Shared>,
+    /// What this ballot proposes was accepted in an earlier one, and may be decided.
+    pub(super) adopted: bool,
     /// Somebody has promised a higher ballot; the answers still count.
     pub(super) overtaken: bool,
     /// Somebody confirmed since the voters were last told that this attempt lives.
@@ -74,11 +76,11 @@ pub(super) struct Attempt {
     pub(super) probing: BTreeSet<ReplicaId>,
     pub(super) probe_over: bool,
     pub(super) resend: Duration,
-    withheld: BTreeMap<ReplicaId, Vec<Remaining>>, // ≤ voters of base
-    leased: BTreeMap<ReplicaId, Vec<Remaining>>,   // ≤ voters of base
-    sealed: BTreeMap<ReplicaId, Option<AcceptedProposal>>, // ≤ voters of base
-    confirmed: BTreeSet<ReplicaId>,                // ≤ voters of base, wish and chosen
-    accepted: BTreeSet<ReplicaId>,                 // ≤ voters of base
+    withheld: BTreeMap<ReplicaId, BTreeMap<ReplicaId, Duration>>, // ≤ voters of base × removed
+    leased: BTreeMap<ReplicaId, BTreeMap<ReplicaId, Duration>>,   // ≤ voters of base × removed
+    sealed: BTreeMap<ReplicaId, Option<AcceptedProposal>>,        // ≤ voters of base
+    confirmed: BTreeSet<ReplicaId>, // ≤ voters of base, wish and chosen
+    accepted: BTreeSet<ReplicaId>,  // ≤ voters of base
     canary: Canary,
 }
 
@@ -102,6 +104,7 @@ impl Attempt {
             wish,
             phase: if removes { Phase::Withholding } else { Phase::Sealing },
             chosen: None,
+            adopted: false,
             overtaken: false,
             progressed: false,
             probing: BTreeSet::new(),
@@ -124,18 +127,18 @@ impl Attempt {
 
     /// Whether the chosen proposal is this node's own, which no voter can have accepted yet.
     pub(super) fn chose_own(&self) -> bool {
-        self.phase == Phase::Syncing && self.chosen.as_ref() == Some(&self.wish)
+        self.phase == Phase::Syncing && !self.adopted
     }
 
     pub(super) fn withheld(&mut self, from: ReplicaId, remaining: Vec<Remaining>) -> Step {
         if self.phase != Phase::Withholding || !self.base.is_voter(from) {
             return Step::Wait;
         }
-        self.withheld.insert(from, remaining);
+        self.withheld.insert(from, self.of_the_removed(remaining));
         if !self.base.is_quorum(&self.withheld.keys().copied().collect(), self.canary) {
             return Step::Wait;
         }
-        match self.running(&self.withheld) {
+        match Self::running(&self.withheld) {
             Some((members, longest)) => Step::Leased(members, longest),
             None => Step::Seal,
         }
@@ -151,7 +154,7 @@ impl Attempt {
         if self.phase != Phase::Sealing || !self.base.is_voter(from) {
             return Step::Wait;
         }
-        self.leased.insert(from, remaining);
+        self.leased.insert(from, self.of_the_removed(remaining));
         let others = self.base.voters().iter().copied().filter(|id| !self.leased.contains_key(id));
         if self.base.is_quorum(&others.collect(), self.canary) {
             return Step::Wait;
@@ -161,7 +164,7 @@ impl Attempt {
 
     /// Members to be removed whose leases made a voter refuse the Seal.
     pub(super) fn still_leased(&self) -> Option<(BTreeSet<ReplicaId>, Duration)> {
-        self.running(&self.leased)
+        Self::running(&self.leased)
     }
 
     pub(super) fn sealed(&mut self, from: ReplicaId, accepted: Option<AcceptedProposal>) -> Step {
@@ -173,24 +176,25 @@ impl Attempt {
         if self.phase != Phase::Sealing || !self.base.is_quorum(&self.sealed_set(), self.canary) {
             return Step::Wait;
         }
-        let chosen = self.choose();
+        let accepted = self.accepted_before();
+        self.adopted = accepted.is_some();
+        let chosen = accepted.unwrap_or_else(|| self.wish.clone());
         self.confirmed.retain(|id| chosen.is_voter(*id));
         self.chosen = Some(chosen);
         self.phase = Phase::Syncing;
         Step::Sync
     }
 
-    /// The accepted proposal of the highest ballot among the answers, else the own one. Called
-    /// once per ballot: a second choice would be a second proposal of one ballot.
-    fn choose(&self) -> Shared {
+    /// The accepted proposal of the highest ballot among the answers. Asked once per ballot: a
+    /// second choice would be a second proposal of one ballot.
+    fn accepted_before(&self) -> Option<Shared> {
         let accepted = self.sealed.values().flatten();
         let best = if self.canary.has(Bug::AdoptLowestBallot) {
             accepted.min_by_key(|(ballot, _)| *ballot)
         } else {
             accepted.max_by_key(|(ballot, _)| *ballot)
         };
-        best.filter(|_| !self.canary.has(Bug::IgnoreAccepted))
-            .map_or_else(|| self.wish.clone(), |(_, proposal)| proposal.clone())
+        best.filter(|_| !self.canary.has(Bug::IgnoreAccepted)).map(|(_, proposal)| proposal.clone())
     }
 
     /// A voter confirms that it is synced for the epoch to come. `None`: no news.
@@ -289,17 +293,20 @@ impl Attempt {
         voters.filter(|id| !self.confirmed.contains(id)).collect()
     }
 
+    /// What was asked for: a peer may list anybody, any number of times.
+    fn of_the_removed(&self, remaining: Vec<Remaining>) -> BTreeMap<ReplicaId, Duration> {
+        let removed = self.base.removed_by(&self.wish);
+        let running = remaining.into_iter().filter(|(_, left)| !left.is_zero());
+        running.filter(|(id, _)| removed.contains(id)).collect()
+    }
+
     /// Of the members to be removed, those with a running lease in these answers, and the longest.
     fn running(
-        &self,
-        answers: &BTreeMap<ReplicaId, Vec<Remaining>>,
+        answers: &BTreeMap<ReplicaId, BTreeMap<ReplicaId, Duration>>,
     ) -> Option<(BTreeSet<ReplicaId>, Duration)> {
-        let removed = self.base.removed_by(&self.wish);
-        let running: Vec<_> = (answers.values().flatten())
-            .filter(|(id, left)| !left.is_zero() && removed.contains(id))
-            .collect();
-        let longest = running.iter().map(|(_, left)| *left).max()?;
-        Some((running.iter().map(|(id, _)| *id).collect(), longest))
+        let longest = answers.values().flat_map(|leases| leases.values()).max()?;
+        let members = answers.values().flat_map(|leases| leases.keys()).copied().collect();
+        Some((members, *longest))
     }
 }
 

@@ -6,6 +6,18 @@
 //! freezes, pulls, merges, persists and answers data requests, and asks [`Epochs::eligible`]
 //! before it acks any. Knows no data, no lease table, no membership, no socket.
 //!
+//! # What the parent owes
+//! - It acks and answers requests of an epoch only while [`Epochs::eligible`] and the request's
+//!   epoch is [`Epochs::id`]; open requests start counting anew at [`EpochOutput::Installed`].
+//! - [`EpochOutput::Freeze`]: the snapshot is taken in the step of the order, with all that was
+//!   acked before it. It is given to whoever pulls it, until a newer epoch is installed; a state
+//!   is given only while [`Epochs::synced`] and the epochs agree.
+//! - [`EpochOutput::Persist`]: nothing ordered or said later, acks and replies included, leaves
+//!   the node before it is durable.
+//! - Orders to pull stand until `StopPulls`: what is lost is asked for again.
+//! - Every message that it receives yields an [`EpochInput::PeerEpoch`]: that is how a decision
+//!   reaches those who missed it.
+//!
 //! Spec: spec/safety.md §1; the rules E1–E6, L2, L3 are those of spec/reference/epochs.md §1 and
 //! are model-checked there: change none without its model. `tests/epochs` drives this machine
 //! through them.
@@ -194,6 +206,15 @@ impl Epochs {
     #[must_use]
     pub const fn stats(&self) -> &EpochStats {
         &self.stats
+    }
+
+    /// Everything that decides what this machine does next but clocks, chance and counts: two
+    /// machines of one essence go the same ways. For exhaustive exploration.
+    #[cfg(feature = "canaries")]
+    #[must_use]
+    pub fn essence(&self) -> String {
+        let who = (self.standing, self.stopped, self.attempts, self.source);
+        format!("{:?}", (&self.state, who, &self.attempt, &self.consents, &self.syncing))
     }
 
     fn tick(&mut self, now: Now, out: &mut Out) {

@@ -176,8 +176,8 @@ pub enum Outcome {
         /// Members that were to go and stayed.
         deferred: Vec<ReplicaId>,
     },
-    /// Not proposed, or given up. Another node may still bring it to a decision if it `may` have
-    /// been seen.
+    /// Not proposed, or given up. What was given up may still be decided, if a voter had accepted
+    /// it in an earlier ballot: only the next [`EpochOutput::Installed`] tells.
     Refused {
         /// What stands against it.
         why: WhyRefused,

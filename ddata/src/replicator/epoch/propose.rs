@@ -36,7 +36,7 @@ impl Epochs {
         let wish = match base.next(&goal.change) {
             Ok(wish) => Shared::new(wish),
             Err(why) => {
-                assert!(self.attempt.is_none(), "an attempt's change has led somewhere before");
+                self.restart_patience(now); // a seal may be under way
                 return refuse(WhyRefused::Change(why), out);
             }
         };
@@ -104,6 +104,11 @@ impl Epochs {
         accepted: Option<AcceptedProposal>,
         out: &mut Out,
     ) {
+        let admits = |(_, proposal): &AcceptedProposal| self.current().admits(proposal).is_ok();
+        if !accepted.as_ref().is_none_or(admits) {
+            self.stats.unfit += 1;
+            return;
+        }
         let step = self.attempt.as_mut().map(|attempt| attempt.sealed(from, accepted));
         self.follow(now, step, out);
     }

@@ -58,7 +58,6 @@ impl Epochs {
         if self.state.installed.as_ref() != Some(&base) || self.standing == Standing::Excluded {
             return;
         }
-        self.restart_patience(now);
         if self.state.ready {
             return self.send(from, EpochMessage::Synced { epoch: base.id() }, out);
         }
@@ -122,8 +121,10 @@ impl Epochs {
 
     /// At an install: a sync for this very epoch goes on, any other ends.
     pub(super) fn keep_syncing_only_for(&mut self, id: EpochId, out: &mut Out) {
+        // Whoever was ready has stopped pulling snapshots then.
+        let unready = !self.state.synced;
         let pulling = self.source.take().is_some()
-            || self.syncing.as_ref().is_some_and(|syncing| !syncing.ordered.is_empty());
+            || self.syncing.as_ref().is_some_and(|s| unready && !s.ordered.is_empty());
         let still = self.is_member() && !self.state.synced;
         self.syncing = self.syncing.take().filter(|s| still && s.base.id().next() == id);
         self.deadlines.clear(Deadline::Source);

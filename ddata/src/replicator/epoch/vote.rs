@@ -1,6 +1,6 @@
 //! The voter's side: Withhold, Seal (rules E1, L2, L3) and Accept (rule E4).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::acceptor::Promised;
 use super::configuration::{Ballot, EpochId, Shared};
@@ -79,10 +79,12 @@ impl Epochs {
         current: &Shared,
         from: ReplicaId,
         ballot: Ballot,
-        mut removed: Vec<ReplicaId>,
+        removed: Vec<ReplicaId>,
         out: &mut Out,
     ) {
-        removed.retain(|id| current.is_member(*id));
+        let removed: BTreeSet<_> =
+            removed.into_iter().filter(|id| current.is_member(*id)).collect();
+        let removed: Vec<_> = removed.into_iter().collect();
         if removed.is_empty() {
             self.stats.nonsense += 1;
         } else {
@@ -127,8 +129,10 @@ impl Epochs {
     fn seal(&mut self, now: Now, asked: &Asked, out: &mut Out) {
         let epoch = self.current().id();
         let promised = self.state.weigh(asked.ballot);
-        self.state.promise(asked.ballot);
-        self.after_promise(now, promised, &asked.proposal, out);
+        if promised != Promised::Again {
+            self.state.promise(asked.ballot);
+            self.after_promise(now, promised, &asked.proposal, out);
+        }
         let accepted = self.state.accepted.clone();
         let answer = EpochMessage::Sealed { epoch, ballot: asked.ballot, accepted };
         self.send(asked.from, answer, out);
@@ -139,11 +143,14 @@ impl Epochs {
             return;
         }
         let Asked { from, ballot, proposal } = asked.clone();
+        let again = self.state.accepted.as_ref().is_some_and(|(last, _)| *last == ballot);
         match self.state.accept(ballot, proposal.clone(), self.canary) {
             Promised::Not(promise) => self.refuse(asked, Refusal::Promised(promise), out),
             promised => {
                 self.restart_patience(now);
-                self.after_promise(now, promised, &proposal, out);
+                if !again {
+                    self.after_promise(now, promised, &proposal, out);
+                }
                 let epoch = current.id();
                 self.send(from, EpochMessage::Accepted { epoch, ballot }, out);
             }

@@ -1,1 +1,173 @@
-//! Transcripts of the configuration machine.
+//! Transcripts of one machine: state and outputs of every step and every refusal. What many of
+//! them do together is in `tests/epochs`.
+
+mod configuration;
+mod installing;
+mod proposing;
+mod syncing;
+mod voting;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::*;
+use crate::clock::WallTime;
+
+fn id(n: u64) -> ReplicaId {
+    ReplicaId::new(n)
+}
+
+fn ids<const N: usize>(numbers: [u64; N]) -> Vec<ReplicaId> {
+    numbers.map(ReplicaId::new).to_vec()
+}
+
+fn ballot(number: u64, node: u64) -> Ballot {
+    Ballot { number, node: id(node) }
+}
+
+/// Epoch 1.1 of these members.
+fn first<const N: usize>(members: [u64; N]) -> Arc<Epoch> {
+    let first = EpochId { generation: 1, number: 1 };
+    Arc::new(Epoch::founding(first, ids(members), EpochSettings::default()).unwrap())
+}
+
+fn after(base: &Arc<Epoch>, change: &Change) -> Arc<Epoch> {
+    Arc::new(base.next(change).unwrap())
+}
+
+fn join<const N: usize>(members: [u64; N]) -> Change {
+    Change { join: ids(members), ..Change::default() }
+}
+
+fn leave<const N: usize>(members: [u64; N]) -> Change {
+    Change { leave: ids(members), ..Change::default() }
+}
+
+fn lost<const N: usize>(members: [u64; N]) -> Change {
+    Change { lost: ids(members), ..Change::default() }
+}
+
+/// One machine with a clock, whose `Persist`s are checked and left out of its transcripts.
+struct Bench {
+    machine: Epochs,
+    now: Now,
+    disk: AcceptorState,
+}
+
+impl Bench {
+    fn joining(me: u64) -> Self {
+        Self::with(me, Canary::none())
+    }
+
+    fn with(me: u64, canary: Canary) -> Self {
+        Self {
+            machine: Epochs::new(id(me), EpochConfig::default(), 7, canary),
+            now: Now { mono: Instant::from_nanos(1), wall: WallTime::default() },
+            disk: AcceptorState::default(),
+        }
+    }
+
+    /// A member of `epoch`, synced and unsealed.
+    fn member(me: u64, epoch: &Arc<Epoch>) -> Self {
+        let mut bench = Self::joining(me);
+        bench.say(EpochInput::Found(epoch.clone()));
+        assert!(bench.machine.eligible());
+        bench
+    }
+
+    /// What follows, without `Persist`s. A state that an answer depends on is on disk before the
+    /// answer leaves.
+    fn say(&mut self, input: EpochInput) -> Vec<EpochOutput> {
+        let mut out = Outbox::new();
+        self.machine.handle(self.now, input, &mut out);
+        let mut outputs = Vec::new();
+        for output in out.drain() {
+            match output {
+                EpochOutput::Persist(state) => self.disk = state,
+                EpochOutput::Send { message: EpochMessage::Sealed { ballot, .. }, .. } => {
+                    assert!(
+                        self.disk.promise >= Some(ballot),
+                        "a promise left before it was durable"
+                    );
+                    outputs.push(output);
+                }
+                EpochOutput::Send { message: EpochMessage::Accepted { ballot, .. }, .. } => {
+                    let accepted = self.disk.accepted.as_ref().map(|(ballot, _)| *ballot);
+                    assert!(accepted >= Some(ballot), "an acceptance left before it was durable");
+                    outputs.push(output);
+                }
+                _ => outputs.push(output),
+            }
+        }
+        outputs
+    }
+
+    fn hear(&mut self, from: u64, message: EpochMessage) -> Vec<EpochOutput> {
+        self.say(EpochInput::Message { from: id(from), message })
+    }
+
+    /// Time passes, with a tick at every deadline on the way.
+    fn wait(&mut self, span: Duration) -> Vec<EpochOutput> {
+        let end = self.now.mono + span;
+        let mut outputs = Vec::new();
+        while let Some(at) = self.machine.next_deadline().filter(|at| *at <= end) {
+            self.now.mono = self.now.mono.max(at);
+            outputs.extend(self.say(EpochInput::Tick));
+        }
+        self.now.mono = end;
+        outputs
+    }
+
+    fn epoch(&self) -> EpochId {
+        self.machine.id().unwrap()
+    }
+}
+
+fn send(to: u64, message: EpochMessage) -> EpochOutput {
+    EpochOutput::Send { to: id(to), message }
+}
+
+fn seal(base: &Arc<Epoch>, ballot: Ballot, proposal: &Arc<Epoch>) -> EpochMessage {
+    EpochMessage::Seal { epoch: base.id(), ballot, proposal: proposal.clone() }
+}
+
+fn sealed(base: &Arc<Epoch>, ballot: Ballot, accepted: Option<AcceptedProposal>) -> EpochMessage {
+    EpochMessage::Sealed { epoch: base.id(), ballot, accepted }
+}
+
+fn accept(base: &Arc<Epoch>, ballot: Ballot, proposal: &Arc<Epoch>) -> EpochMessage {
+    EpochMessage::Accept { epoch: base.id(), ballot, proposal: proposal.clone() }
+}
+
+fn accepted(base: &Arc<Epoch>, ballot: Ballot) -> EpochMessage {
+    EpochMessage::Accepted { epoch: base.id(), ballot }
+}
+
+fn refused(base: &Arc<Epoch>, ballot: Ballot, why: Refusal) -> EpochMessage {
+    EpochMessage::Refused { epoch: base.id(), ballot, why }
+}
+
+fn sync(
+    base: &Arc<Epoch>,
+    ballot: Ballot,
+    proposal: &Arc<Epoch>,
+    sealed: Vec<ReplicaId>,
+) -> EpochMessage {
+    EpochMessage::Sync { base: base.clone(), ballot, proposal: proposal.clone(), sealed }
+}
+
+fn synced(base: &Arc<Epoch>) -> EpochMessage {
+    EpochMessage::Synced { epoch: base.id() }
+}
+
+fn install(epoch: &Arc<Epoch>) -> EpochMessage {
+    EpochMessage::Install { epoch: epoch.clone() }
+}
+
+fn installed(epoch: &Arc<Epoch>) -> EpochOutput {
+    EpochOutput::Installed(epoch.clone())
+}
+
+fn outcome(outcome: Outcome) -> EpochOutput {
+    EpochOutput::Outcome(outcome)
+}

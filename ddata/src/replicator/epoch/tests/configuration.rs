@@ -1,0 +1,125 @@
+//! The configuration as a value: what follows from what, and what no peer can make us hold.
+
+use super::*;
+
+/// Encodes `epoch` with `change` applied to its fields, and decodes it again.
+fn tampered(epoch: &Epoch, field: &str, value: Vec<u64>) -> Result<Epoch, String> {
+    let bytes = rmp_serde::to_vec_named(epoch).unwrap();
+    let mut fields: std::collections::BTreeMap<String, Any> =
+        rmp_serde::from_slice(&bytes).unwrap();
+    fields.insert(field.to_owned(), Any::Ids(value));
+    let bytes = rmp_serde::to_vec_named(&fields).unwrap();
+    rmp_serde::from_slice(&bytes).map_err(|error| error.to_string())
+}
+
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(untagged)]
+enum Any {
+    Number(u64),
+    Ids(Vec<u64>),
+    Struct(std::collections::BTreeMap<String, Any>),
+    Bool(bool),
+    Nothing(Option<()>),
+}
+
+#[test]
+fn a_configuration_survives_its_wire_form() {
+    let epoch = after(&first([1, 2, 3]), &Change { leave: ids([1]), ..join([9]) });
+    let bytes = rmp_serde::to_vec_named(&epoch).unwrap();
+    assert_eq!(rmp_serde::from_slice::<Epoch>(&bytes).unwrap(), *epoch);
+    assert!(bytes.len() < 160, "{} bytes", bytes.len());
+}
+
+#[test]
+fn nonsense_does_not_decode() {
+    let epoch = after(&first([1, 2, 3]), &leave([3]));
+    assert!(tampered(&epoch, "m", vec![1, 2]).is_ok());
+    for (field, value, says) in [
+        ("m", vec![], "without members"),
+        ("m", vec![1, 2, 2], "listed twice"),
+        ("m", vec![1, 2, 3], "never returns"),
+        ("m", (0..10_001).collect(), "at most 10000"),
+        ("v", vec![], "order of their age"),
+        ("v", vec![2, 1], "order of their age"),
+        ("v", vec![1, 7], "order of their age"),
+        ("v", vec![2], "not the oldest voter"),
+        ("v", vec![1, 1], "listed twice"),
+        ("g", vec![3, 3], "listed twice"),
+        ("g", (100..17_000).collect(), "at most 16384"),
+    ] {
+        let error = tampered(&epoch, field, value.clone()).unwrap_err();
+        assert!(error.contains(says), "{field} {value:?}: {error}");
+    }
+}
+
+#[test]
+fn joiners_are_the_youngest_and_the_oldest_voter_breaks_ties() {
+    let epoch = after(&first([5, 3, 4]), &Change { leave: ids([5]), ..join([1, 2]) });
+    assert_eq!(epoch.members(), ids([3, 4, 1, 2]));
+    assert_eq!((epoch.voters(), epoch.tiebreaker()), (epoch.members(), id(3)));
+    assert_eq!(epoch.left(), ids([5]));
+    assert_eq!(epoch.id(), EpochId { generation: 1, number: 2 });
+}
+
+#[test]
+fn above_the_limit_the_nine_oldest_vote() {
+    let members: Vec<_> = (1..=100).map(id).collect();
+    let hundred = Epoch::founding(EpochId::default(), members, EpochSettings::default()).unwrap();
+    assert_eq!(hundred.voters().len(), 100);
+    let more = hundred.next(&join([101])).unwrap();
+    assert_eq!((more.members().len(), more.voters().to_vec()), (101, (1..=9).map(id).collect()));
+    assert_eq!(more.next(&leave([4])).unwrap().voters().len(), 100);
+}
+
+#[test]
+fn what_is_done_already_changes_nothing() {
+    let epoch = first([1, 2]);
+    let next = epoch.next(&Change { join: ids([2, 2]), leave: ids([7]), lost: ids([8]) }).unwrap();
+    assert_eq!(next.members(), epoch.members());
+    assert_eq!(next.left(), []);
+}
+
+#[test]
+fn impossible_changes_say_why() {
+    let epoch = after(&first([1, 2]), &leave([2]));
+    assert_eq!(epoch.next(&join([2])), Err(ChangeError::Returned(id(2))));
+    assert_eq!(epoch.next(&lost([1])), Err(ChangeError::NobodyLeft));
+    let crowd = Change { join: (10..20_000).map(id).collect(), ..Change::default() };
+    assert_eq!(epoch.next(&crowd), Err(ChangeError::TooMany { len: 19_991 }));
+}
+
+#[test]
+fn the_list_of_those_who_left_is_bounded_by_count_not_by_time() {
+    let mut epoch = Epoch::clone(&first([1]));
+    for round in 0..9 {
+        let crowd: Vec<_> = (0..2_000).map(|n| id(10 + round * 2_000 + n)).collect();
+        epoch = epoch.next(&Change { join: crowd.clone(), ..Change::default() }).unwrap();
+        epoch = epoch.next(&Change { leave: crowd, ..Change::default() }).unwrap();
+    }
+    assert_eq!(epoch.left().len(), LEFT_MAX);
+    assert_eq!(epoch.left().last(), Some(&id(18_009)));
+    assert_eq!(epoch.left()[0], id(18_010 - LEFT_MAX as u64), "who left first is forgotten first");
+}
+
+#[test]
+fn only_what_follows_is_admitted() {
+    let base = after(&first([1, 2, 3]), &leave([3]));
+    assert_eq!(base.admits(&after(&base, &join([4]))), Ok(()));
+    let skipped = after(&after(&base, &join([4])), &join([5]));
+    assert_eq!(base.admits(&skipped), Err(Unfit::Id(skipped.id())));
+    assert_eq!(base.admits(&base), Err(Unfit::Id(base.id())));
+    let founded = |members: Vec<ReplicaId>| {
+        Epoch::founding(base.id().next(), members, EpochSettings::default()).unwrap()
+    };
+    assert_eq!(base.admits(&founded(ids([1, 2, 3]))), Err(Unfit::Returned(id(3))));
+    assert_eq!(base.admits(&founded(ids([2, 1]))), Err(Unfit::Order));
+    assert_eq!(base.admits(&founded(ids([4, 1, 2]))), Err(Unfit::Order));
+    assert_eq!(base.admits(&founded(ids([1, 2]))), Err(Unfit::Left));
+}
+
+#[test]
+fn epochs_and_ballots_order_by_their_first_part() {
+    let epoch = |generation, number| EpochId { generation, number };
+    assert!(epoch(2, 1) > epoch(1, 9) && epoch(1, 9) > epoch(1, 8));
+    assert!(ballot(2, 1) > ballot(1, 9) && ballot(1, 9) > ballot(1, 8));
+}

@@ -1,0 +1,159 @@
+//! Learning what was decided: skipping epochs, catching up, being left out, restarting.
+
+use super::*;
+
+#[test]
+fn an_install_starts_empty_and_pulls_from_who_brought_it() {
+    let base = first([1, 2, 3]);
+    let next = after(&base, &join([4]));
+    let mut node = Bench::member(2, &base);
+    node.hear(1, seal(&base, ballot(1, 1), &next));
+    let pull = EpochOutput::PullState { epoch: next.id(), from: id(1) };
+    assert_eq!(node.hear(1, install(&next)), [installed(&next), pull]);
+    let state = AcceptorState { installed: Some(next), ..AcceptorState::default() };
+    assert_eq!((node.machine.state(), &node.disk), (&state, &state));
+    assert!(!node.machine.eligible() && !node.machine.sealed());
+}
+
+#[test]
+fn epochs_may_be_skipped_and_old_ones_change_nothing() {
+    let base = first([1, 2, 3]);
+    let next = after(&base, &join([4]));
+    let third = after(&next, &join([5]));
+    let mut node = Bench::member(2, &base);
+    node.hear(1, install(&third));
+    assert_eq!(node.hear(1, install(&third)), []);
+    assert_eq!(node.hear(3, install(&next)), [send(3, install(&third))]);
+    assert_eq!(node.epoch(), third.id());
+    assert_eq!(node.machine.stats().installed, 2);
+}
+
+#[test]
+fn a_higher_generation_is_newer_than_any_number() {
+    let base = first([1, 2, 3]);
+    let id = EpochId { generation: 2, number: 0 };
+    let forced = Arc::new(Epoch::founding(id, ids([2]), EpochSettings::default()).unwrap());
+    let mut node = Bench::member(2, &base);
+    assert_eq!(node.hear(3, install(&forced)), [installed(&forced)]);
+}
+
+#[test]
+fn a_state_pull_ends_with_the_state_of_a_member() {
+    let base = first([1, 2, 3]);
+    let next = after(&base, &join([4]));
+    let mut node = Bench::member(2, &base);
+    node.hear(1, install(&next));
+    let merged = |epoch, from| EpochInput::StateMerged { epoch, from: id(from) };
+    assert_eq!(node.say(merged(base.id(), 1)), []);
+    assert_eq!(node.say(merged(next.id(), 9)), []);
+    let out = node.say(merged(next.id(), 3));
+    assert_eq!(out, [EpochOutput::StopPulls, EpochOutput::Synced(next.id())]);
+    assert!(node.machine.eligible() && node.disk.synced);
+    assert_eq!(node.say(merged(next.id(), 3)), []);
+}
+
+#[test]
+fn a_source_that_fails_is_followed_by_the_next_but_not_at_once() {
+    let base = first([1, 2, 3]);
+    let next = after(&base, &join([4]));
+    let mut node = Bench::member(2, &base);
+    node.hear(1, install(&next));
+    let from = |from| EpochOutput::PullState { epoch: next.id(), from: id(from) };
+    assert_eq!(node.say(EpochInput::SourceFailed { epoch: next.id(), from: id(1) }), []);
+    assert_eq!(node.wait(Duration::from_millis(200)), [from(3)]);
+    let silent = node.wait(Duration::from_secs(15));
+    assert_eq!(silent, [from(4), from(1), from(3)]);
+}
+
+#[test]
+fn who_is_left_out_is_out_for_ever() {
+    let base = first([1, 2, 3]);
+    let next = after(&base, &leave([2]));
+    let mut node = Bench::member(2, &base);
+    let out = node.hear(1, install(&next));
+    assert_eq!(out, [installed(&next), EpochOutput::Excluded(next.id())]);
+    let id = EpochId { generation: 9, number: 0 };
+    let back = Arc::new(Epoch::founding(id, ids([1, 2]), EpochSettings::default()).unwrap());
+    assert_eq!(node.hear(1, install(&back)), [installed(&back)]);
+    assert!(node.machine.is_excluded() && !node.machine.is_member() && !node.machine.eligible());
+    let out = node.say(EpochInput::Propose(Change::default()));
+    assert_eq!(out, [outcome(Outcome::Refused { why: WhyRefused::NotAMember })]);
+    assert_eq!(node.hear(1, seal(&back, ballot(1, 1), &after(&back, &join([5])))), []);
+}
+
+#[test]
+fn a_joiner_that_slept_through_its_own_removal_is_out() {
+    let with = after(&first([1, 2]), &join([3]));
+    let without = after(&with, &leave([3]));
+    let mut joiner = Bench::joining(3);
+    let out = joiner.hear(1, install(&without));
+    assert_eq!(out, [installed(&without), EpochOutput::Excluded(without.id())]);
+    let mut stranger = Bench::joining(4);
+    assert_eq!(stranger.hear(1, install(&without)), [installed(&without)]);
+    assert!(!stranger.machine.is_excluded());
+}
+
+#[test]
+fn every_message_with_an_older_epoch_is_answered_with_the_newest() {
+    let base = first([1, 2, 3]);
+    let mut node = Bench::member(2, &base);
+    let peer = |from, id| EpochInput::PeerEpoch { from: super::id(from), id };
+    assert_eq!(node.say(peer(9, None)), [send(9, install(&base))]);
+    let older = EpochId { generation: 0, number: 7 };
+    assert_eq!(node.say(peer(3, Some(older))), [send(3, install(&base))]);
+    let ask = EpochMessage::Ask { installed: Some(base.id()) };
+    assert_eq!(node.say(peer(1, Some(base.id().next()))), [send(1, ask)]);
+    assert_eq!(node.say(peer(4, Some(base.id()))), []);
+    let asked = node.hear(5, EpochMessage::Ask { installed: None });
+    assert_eq!(asked, [send(5, install(&base))]);
+}
+
+#[test]
+fn two_configurations_of_one_epoch_are_counted_not_believed() {
+    let base = first([1, 2, 3]);
+    let mut node = Bench::member(2, &base);
+    assert_eq!(node.hear(1, install(&first([2, 3]))), []);
+    assert_eq!(node.machine.stats().nonsense, 1);
+    assert_eq!(node.machine.installed(), Some(&base));
+}
+
+#[test]
+fn a_restart_remembers_promise_proposal_and_numbers() {
+    let base = first([1, 2, 3]);
+    let next = after(&base, &join([4]));
+    let mut before = Bench::member(2, &base);
+    before.hear(1, accept(&base, ballot(4, 1), &next));
+    let bytes = rmp_serde::to_vec_named(&before.disk).unwrap();
+    let mut node = Bench::joining(2);
+    let out = node.say(EpochInput::Restore(rmp_serde::from_slice(&bytes).unwrap()));
+    let synced = EpochOutput::Synced(base.id());
+    assert_eq!(out, [installed(&base), EpochOutput::Freeze(base.id()), synced]);
+    assert!(!node.machine.eligible());
+    let why = Refusal::Promised(ballot(4, 1));
+    let out = node.hear(3, seal(&base, ballot(3, 3), &next));
+    assert_eq!(out, [send(3, refused(&base, ballot(3, 3), why))]);
+    let out = node.hear(3, seal(&base, ballot(5, 3), &next));
+    assert_eq!(out, [send(3, sealed(&base, ballot(5, 3), Some((ballot(4, 1), next))))]);
+}
+
+#[test]
+fn a_number_used_before_a_restart_is_not_used_again() {
+    let base = first([1, 2, 3]);
+    let mut before = Bench::member(2, &base);
+    before.say(EpochInput::Propose(leave([3]))); // its own lease question is never answered
+    let mut node = Bench::joining(2);
+    node.say(EpochInput::Restore(before.disk));
+    let out = node.say(EpochInput::Propose(Change::default()));
+    let same = after(&base, &Change::default());
+    assert!(out.contains(&send(1, seal(&base, ballot(2, 2), &same))), "{out:?}");
+}
+
+#[test]
+fn the_successor_of_a_member_is_a_joiner() {
+    let base = first([1, 2, 3]);
+    let before = Bench::member(2, &base);
+    let mut node = Bench::joining(8);
+    assert_eq!(node.say(EpochInput::Restore(before.disk)), [installed(&base)]);
+    assert!(!node.machine.is_member() && !node.machine.eligible());
+    assert_eq!(node.hear(1, seal(&base, ballot(1, 1), &after(&base, &join([8])))), []);
+}

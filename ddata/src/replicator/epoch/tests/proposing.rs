@@ -1,0 +1,395 @@
+//! The proposer's side: from the wish to the decision, and everything that can come between.
+
+use super::*;
+
+fn withheld(base: &Arc<Epoch>, ballot: Ballot, remaining: Vec<Remaining>) -> EpochMessage {
+    EpochMessage::Withheld { epoch: base.id(), ballot, remaining }
+}
+
+fn consent(query: u64) -> EpochInput {
+    EpochInput::Consent { query, remaining: vec![] }
+}
+
+fn decided(epoch: &Arc<Epoch>, deferred: Vec<ReplicaId>) -> EpochOutput {
+    outcome(Outcome::Decided { epoch: epoch.id(), deferred })
+}
+
+/// 1 of {1,2,3} has proposed `change` and a quorum, {1,2}, is sealed.
+fn sealed_quorum(change: &Change) -> (Bench, Arc<Epoch>, Arc<Epoch>) {
+    let base = first([1, 2, 3]);
+    let next = after(&base, change);
+    let mut node = Bench::member(1, &base);
+    node.say(EpochInput::Propose(change.clone()));
+    if change.removed().next().is_some() {
+        node.say(consent(1));
+        node.hear(2, withheld(&base, ballot(1, 1), vec![]));
+        node.say(consent(2));
+    }
+    node.hear(2, sealed(&base, ballot(1, 1), None));
+    (node, base, next)
+}
+
+#[test]
+fn a_join_is_sealed_synced_accepted_and_installed() {
+    let base = first([1, 2, 3]);
+    let next = after(&base, &join([4]));
+    let b = ballot(1, 1);
+    let mut node = Bench::member(1, &base);
+    let out = node.say(EpochInput::Propose(join([4])));
+    let ask = seal(&base, b, &next);
+    assert_eq!(out, [send(2, ask.clone()), send(3, ask), EpochOutput::Freeze(base.id())]);
+    let out = node.hear(2, sealed(&base, b, None));
+    let order = sync(&base, b, &next, ids([1, 2]));
+    let pull = EpochOutput::PullSnapshot { epoch: base.id(), of: id(2) };
+    let expected = [send(2, order.clone()), send(3, order.clone()), send(4, order), pull];
+    assert_eq!(out, expected);
+    assert_eq!(node.hear(2, synced(&base)), []);
+    assert_eq!(node.hear(2, synced(&base)), [], "said twice, counted once");
+    let out = node.say(EpochInput::SnapshotMerged { epoch: base.id(), of: id(2) });
+    let ask = accept(&base, b, &next);
+    assert_eq!(out, [EpochOutput::StopPulls, send(2, ask.clone()), send(3, ask)]);
+    let out = node.hear(2, accepted(&base, b));
+    let tell = [2, 3, 4].map(|to| send(to, install(&next)));
+    let here = [installed(&next), decided(&next, vec![]), EpochOutput::Synced(next.id())];
+    assert_eq!(out, [&here[..], &tell].concat());
+    assert!(node.machine.eligible());
+    assert_eq!(node.machine.stats().decided, 1);
+}
+
+#[test]
+fn alone_one_decides_at_once() {
+    let base = first([1]);
+    let next = after(&base, &Change::default());
+    let mut node = Bench::member(1, &base);
+    let out = node.say(EpochInput::Propose(Change::default()));
+    let end = [installed(&next), decided(&next, vec![]), EpochOutput::Synced(next.id())];
+    assert_eq!(out, [&[EpochOutput::Freeze(base.id())][..], &end].concat());
+}
+
+#[test]
+fn a_removal_asks_for_the_leases_first() {
+    let base = first([1, 2, 3]);
+    let b = ballot(1, 1);
+    let mut node = Bench::member(1, &base);
+    let out = node.say(EpochInput::Propose(leave([3])));
+    let ask = EpochMessage::Withhold { epoch: base.id(), ballot: b, removed: ids([3]) };
+    let why = Consenting::Withhold;
+    let own = EpochOutput::AskConsent { query: 1, removed: ids([3]), why };
+    assert_eq!(out, [send(2, ask.clone()), send(3, ask), own]);
+    assert_eq!(node.say(consent(1)), []);
+    let out = node.hear(2, withheld(&base, b, vec![]));
+    let ask = seal(&base, b, &after(&base, &leave([3])));
+    let own = EpochOutput::AskConsent { query: 2, removed: ids([3]), why: Consenting::Seal };
+    assert_eq!(out, [send(2, ask.clone()), send(3, ask), own]);
+}
+
+#[test]
+fn a_running_lease_holds_up_nobody_else() {
+    let base = first([1, 2, 3]);
+    let mut node = Bench::member(1, &base);
+    node.say(EpochInput::Propose(Change { join: ids([4]), ..leave([3]) }));
+    node.say(consent(1));
+    let runs = vec![(id(3), Duration::from_secs(3)), (id(77), Duration::from_secs(99))];
+    let out = node.hear(2, withheld(&base, ballot(1, 1), runs));
+    let next = after(&base, &join([4]));
+    assert_eq!(out[0], send(2, seal(&base, ballot(2, 1), &next)), "the join goes on alone");
+    let out = node.hear(3, install(&next));
+    assert!(out.contains(&decided(&next, ids([3]))), "{out:?}");
+}
+
+#[test]
+fn a_removal_alone_waits_until_its_lease_is_over() {
+    let base = first([1, 2, 3]);
+    let b = ballot(1, 1);
+    let mut node = Bench::member(1, &base);
+    node.say(EpochInput::Propose(leave([3])));
+    node.say(consent(1));
+    let runs = vec![(id(3), Duration::from_secs(3))];
+    assert_eq!(node.hear(2, withheld(&base, b, runs)), []);
+    assert_eq!(node.wait(Duration::from_millis(2_999)), []);
+    assert!(node.machine.eligible(), "nothing is sealed meanwhile");
+    let out = node.wait(Duration::from_millis(1));
+    let ask = EpochMessage::Withhold { epoch: base.id(), ballot: b, removed: ids([3]) };
+    assert_eq!(out[..2], [send(2, ask.clone()), send(3, ask)]);
+}
+
+#[test]
+fn a_second_wish_before_the_seal_joins_the_batch_and_after_it_is_refused() {
+    let base = first([1, 2, 3]);
+    let mut node = Bench::member(1, &base);
+    node.say(EpochInput::Propose(leave([3])));
+    node.say(consent(1));
+    node.hear(2, withheld(&base, ballot(1, 1), vec![(id(3), Duration::from_secs(3))]));
+    node.say(EpochInput::Propose(join([4])));
+    node.say(consent(2));
+    let out = node.hear(2, withheld(&base, ballot(2, 1), vec![]));
+    let both = after(&base, &Change { leave: ids([3]), ..join([4]) });
+    assert_eq!(out[0], send(2, seal(&base, ballot(2, 1), &both)));
+    let out = node.say(EpochInput::Propose(join([5])));
+    assert_eq!(out, [outcome(Outcome::Refused { why: WhyRefused::Busy })]);
+}
+
+#[test]
+fn a_lease_that_blocks_the_seal_is_left_to_a_later_batch() {
+    let base = first([1, 2, 3]);
+    let mut node = Bench::member(1, &base);
+    node.say(EpochInput::Propose(Change { join: ids([4]), ..leave([3]) }));
+    node.say(consent(1));
+    node.hear(2, withheld(&base, ballot(1, 1), vec![]));
+    node.say(consent(2));
+    let leased = || Refusal::Leased(vec![(id(3), Duration::from_secs(3))]);
+    assert_eq!(node.hear(3, refused(&base, ballot(1, 1), leased())), [], "2 may still seal");
+    let out = node.hear(2, refused(&base, ballot(1, 1), leased()));
+    assert_eq!(out[0], send(2, seal(&base, ballot(2, 1), &after(&base, &join([4])))));
+}
+
+#[test]
+fn the_accepted_proposal_of_the_highest_ballot_is_adopted() {
+    let base = first([1, 2, 3, 4, 5]);
+    let (low, high) = (after(&base, &join([6])), after(&base, &join([7])));
+    let mut node = Bench::member(1, &base);
+    node.say(EpochInput::Propose(join([8])));
+    node.hear(2, sealed(&base, ballot(1, 1), None));
+    assert_eq!(node.hear(9, sealed(&base, ballot(1, 1), None)), [], "a stranger");
+    assert_eq!(node.hear(3, sealed(&base, ballot(9, 1), None)), [], "another ballot");
+    let mut node = Bench::member(1, &base);
+    node.say(EpochInput::Propose(join([8])));
+    node.hear(2, sealed(&base, ballot(1, 1), Some((ballot(3, 2), low))));
+    let out = node.hear(3, sealed(&base, ballot(1, 1), Some((ballot(4, 2), high.clone()))));
+    assert_eq!(out[0], send(2, sync(&base, ballot(1, 1), &high, ids([1, 2, 3]))));
+    let out = node.hear(4, install(&high));
+    assert!(out.contains(&outcome(Outcome::Superseded { by: high.id() })), "{out:?}");
+}
+
+#[test]
+fn a_choice_once_made_stands_whatever_is_heard_later() {
+    let (mut node, base, next) = sealed_quorum(&join([4]));
+    let other = after(&base, &join([7]));
+    node.hear(3, sealed(&base, ballot(1, 1), Some((ballot(9, 3), other))));
+    let out = node.wait(Duration::from_millis(200));
+    assert!(out.contains(&send(4, sync(&base, ballot(1, 1), &next, ids([1, 2, 3])))), "{out:?}");
+}
+
+#[test]
+fn an_accepted_proposal_that_cannot_follow_is_dropped() {
+    let base = first([1, 2, 3]);
+    let mut node = Bench::member(1, &base);
+    node.say(EpochInput::Propose(join([4])));
+    let nonsense = Some((ballot(1, 3), first([7, 8, 9])));
+    assert_eq!(node.hear(3, sealed(&base, ballot(1, 1), nonsense)), []);
+    assert_eq!(node.machine.stats().unfit, 1);
+}
+
+#[test]
+fn who_is_believed_dead_is_probed_before_the_accept() {
+    let (mut node, base, next) = sealed_quorum(&lost([3]));
+    node.say(EpochInput::SnapshotMerged { epoch: base.id(), of: id(2) });
+    assert_eq!(node.hear(2, synced(&base)), [], "synced, but the probe is out");
+    let out = node.wait(Duration::from_millis(300));
+    assert!(out.contains(&send(2, accept(&base, ballot(1, 1), &next))), "{out:?}");
+}
+
+#[test]
+fn who_leaves_by_its_own_wish_is_not_probed() {
+    let (mut node, base, next) = sealed_quorum(&leave([3]));
+    let out = node.say(EpochInput::SnapshotMerged { epoch: base.id(), of: id(2) });
+    assert!(out.contains(&send(2, accept(&base, ballot(1, 1), &next))), "{out:?}");
+}
+
+#[test]
+fn a_dead_one_that_answers_stays_and_the_rest_goes_on_in_a_new_ballot() {
+    let (mut node, base, _) = sealed_quorum(&Change { join: ids([4]), ..lost([3]) });
+    let pong = |ballot| EpochMessage::Pong { epoch: base.id(), ballot };
+    assert_eq!(node.hear(2, pong(ballot(1, 1))), [], "nobody asked 2");
+    let out = node.hear(3, pong(ballot(1, 1)));
+    let next = after(&base, &join([4]));
+    assert_eq!(out[..2], [2, 3].map(|to| send(to, seal(&base, ballot(2, 1), &next))));
+    let out = node.hear(2, install(&next));
+    assert!(out.contains(&decided(&next, ids([3]))), "{out:?}");
+}
+
+#[test]
+fn after_the_accept_nothing_is_withdrawn() {
+    let (mut node, base, _) = sealed_quorum(&lost([3]));
+    node.say(EpochInput::SnapshotMerged { epoch: base.id(), of: id(2) });
+    node.hear(2, synced(&base));
+    node.wait(Duration::from_millis(300));
+    let (epoch, ballot) = (base.id(), ballot(1, 1));
+    assert_eq!(node.hear(3, EpochMessage::Pong { epoch, ballot }), []);
+}
+
+#[test]
+fn the_silent_are_asked_again_less_and_less_often() {
+    let base = first([1, 2, 3]);
+    let next = after(&base, &join([4]));
+    let mut node = Bench::member(1, &base);
+    node.say(EpochInput::Propose(join([4])));
+    let ask = seal(&base, ballot(1, 1), &next);
+    let mut times = Vec::new();
+    for tenth in 1..=100 {
+        let out = node.wait(Duration::from_millis(100));
+        times.extend(out.contains(&send(2, ask.clone())).then_some(tenth));
+    }
+    assert_eq!(times, [2, 6, 14, 30, 50, 70, 90]);
+    node.hear(2, sealed(&base, ballot(9, 9), None));
+    assert_eq!(node.machine.stats().attempts, 1, "asking again is not another ballot");
+}
+
+#[test]
+fn an_overtaken_attempt_is_tried_again_above_the_promise() {
+    let base = first([1, 2, 3]);
+    let next = after(&base, &join([4]));
+    let mut node = Bench::member(1, &base);
+    node.say(EpochInput::Propose(join([4])));
+    node.hear(3, refused(&base, ballot(1, 1), Refusal::Promised(ballot(6, 2))));
+    let out = node.wait(Duration::from_millis(2_100)); // own attempts: one
+    assert!(out.contains(&send(2, seal(&base, ballot(7, 1), &next))), "{out:?}");
+}
+
+#[test]
+fn an_overtaken_attempt_still_counts_its_answers() {
+    let (mut node, base, next) = sealed_quorum(&join([4]));
+    node.hear(3, refused(&base, ballot(1, 1), Refusal::Promised(ballot(6, 2))));
+    node.say(EpochInput::SnapshotMerged { epoch: base.id(), of: id(2) });
+    let out = node.hear(2, synced(&base));
+    assert!(out.contains(&send(2, accept(&base, ballot(1, 1), &next))), "{out:?}");
+}
+
+#[test]
+fn patience_doubles_with_each_attempt_and_confirmations_last() {
+    let (mut node, base, next) = sealed_quorum(&join([4, 5, 6])); // 4 of 6 must sync; 3 tie-broken
+    node.hear(2, synced(&base));
+    let mut begun = Vec::new();
+    for second in 0..40 {
+        let before = node.machine.stats().attempts;
+        node.wait(Duration::from_secs(1));
+        let number = node.machine.stats().attempts;
+        if number > before {
+            begun.push(second);
+            let b = ballot(number, 1);
+            let out = node.hear(2, sealed(&base, b, None));
+            let order = sync(&base, b, &next, ids([1, 2]));
+            let asked = |to| out.contains(&send(to, order.clone()));
+            let first_three = number <= 4;
+            assert_eq!((asked(4), asked(2)), (first_three, false), "2 need not confirm again");
+        }
+    }
+    assert!(begun.len() >= 3 && begun.windows(2).all(|pair| pair[0] < pair[1]), "{begun:?}");
+}
+
+#[test]
+fn a_configuration_that_cannot_sync_is_given_up_for_the_same_members() {
+    let (mut node, base, _) = sealed_quorum(&join([4, 5, 6]));
+    let mut out = Vec::new();
+    while node.machine.stats().abandoned == 0 {
+        out = node.wait(Duration::from_millis(50));
+        let number = node.machine.stats().attempts;
+        if out.iter().any(|o| matches!(o, EpochOutput::Send { message: EpochMessage::Seal { ballot, .. }, .. } if ballot.number == number)) {
+            node.hear(2, sealed(&base, ballot(number, 1), None));
+        }
+    }
+    assert!(out.contains(&outcome(Outcome::Refused { why: WhyRefused::NotSynced })), "{out:?}");
+    let same = after(&base, &Change::default());
+    assert!(out.contains(&send(2, seal(&base, ballot(5, 1), &same))), "{out:?}");
+}
+
+#[test]
+fn a_confirmation_tells_everybody_that_the_attempt_lives() {
+    let (mut node, base, next) = sealed_quorum(&join([4, 5, 6]));
+    let again = send(2, seal(&base, ballot(1, 1), &next));
+    assert!(!node.wait(Duration::from_millis(200)).contains(&again), "2 has answered");
+    node.hear(4, synced(&base));
+    assert!(node.wait(Duration::from_millis(400)).contains(&again));
+}
+
+#[test]
+fn impossible_wishes_are_refused_at_once() {
+    let base = after(&first([1, 2, 3]), &leave([3]));
+    let mut node = Bench::member(1, &base);
+    let why = |why| [outcome(Outcome::Refused { why })];
+    let returned = WhyRefused::Change(ChangeError::Returned(id(3)));
+    assert_eq!(node.say(EpochInput::Propose(join([3]))), why(returned));
+    let nobody = WhyRefused::Change(ChangeError::NobodyLeft);
+    assert_eq!(node.say(EpochInput::Propose(leave([1, 2]))), why(nobody));
+    let mut stranger = Bench::joining(9);
+    assert_eq!(stranger.say(EpochInput::Propose(join([9]))), why(WhyRefused::NotAMember));
+    assert_eq!(node.machine.stats().attempts, 0);
+}
+
+#[test]
+fn a_proposer_may_remove_itself() {
+    let base = first([1, 2]);
+    let next = after(&base, &leave([1]));
+    let b = ballot(1, 1);
+    let mut node = Bench::member(1, &base);
+    node.say(EpochInput::Propose(leave([1])));
+    assert_eq!(node.say(consent(1)).len(), 2, "half with the tiebreaker: the Seal and its lease");
+    let out = node.say(consent(2));
+    assert_eq!(out[..2], [EpochOutput::Freeze(base.id()), EpochOutput::StopServing]);
+    assert!(out.contains(&send(2, sync(&base, b, &next, ids([1])))), "{out:?}");
+    let out = node.hear(2, synced(&base));
+    let end = [
+        installed(&next),
+        decided(&next, vec![]),
+        EpochOutput::Excluded(next.id()),
+        send(2, install(&next)),
+    ];
+    assert_eq!(out, [&[send(2, accept(&base, b, &next))][..], &end].concat());
+}
+
+#[test]
+fn a_wait_for_leases_ends_when_somebody_else_seals() {
+    let base = first([1, 2, 3]);
+    let mut node = Bench::member(1, &base);
+    node.say(EpochInput::Propose(leave([3])));
+    node.say(consent(1));
+    node.hear(2, withheld(&base, ballot(1, 1), vec![(id(3), Duration::from_secs(30))]));
+    node.hear(2, seal(&base, ballot(4, 2), &after(&base, &join([4]))));
+    let out = node.wait(Duration::from_secs(3));
+    let same = after(&base, &Change::default());
+    assert!(out.contains(&send(2, seal(&base, ballot(5, 1), &same))), "{out:?}");
+}
+
+#[test]
+fn an_adopted_removal_is_neither_probed_nor_withdrawn() {
+    let base = first([1, 2, 3]);
+    let next = after(&base, &lost([3]));
+    let mut node = Bench::member(1, &base);
+    node.say(EpochInput::Propose(lost([3])));
+    node.say(consent(1));
+    node.hear(2, withheld(&base, ballot(1, 1), vec![]));
+    node.say(consent(2));
+    let out = node.hear(2, sealed(&base, ballot(1, 1), Some((ballot(1, 0), next))));
+    let (epoch, ballot) = (base.id(), ballot(1, 1));
+    assert!(!out.contains(&send(3, EpochMessage::Ping { epoch, ballot })), "{out:?}");
+    assert_eq!(node.hear(3, EpochMessage::Pong { epoch, ballot }), []);
+    let out = node.say(EpochInput::SnapshotMerged { epoch, of: id(2) });
+    assert!(matches!(
+        out.last(),
+        Some(EpochOutput::Send { message: EpochMessage::Accept { .. }, .. })
+    ));
+}
+
+#[test]
+fn a_member_without_a_vote_may_propose() {
+    let crowd: Vec<_> = (1..=101).map(id).collect();
+    let first = EpochId { generation: 1, number: 1 };
+    let base = Arc::new(Epoch::founding(first, crowd, EpochSettings::default()).unwrap());
+    let mut node = Bench::member(50, &base);
+    let out = node.say(EpochInput::Propose(join([200])));
+    let next = after(&base, &join([200]));
+    let ask = (1..=9).map(|to| send(to, seal(&base, ballot(1, 50), &next)));
+    assert_eq!(out, ask.collect::<Vec<_>>());
+    assert!(node.machine.eligible() && !node.machine.is_voter() && !node.machine.sealed());
+    for voter in 1..=5 {
+        node.hear(voter, sealed(&base, ballot(1, 50), None));
+    }
+    for voter in 1..=5 {
+        node.hear(voter, synced(&base));
+    }
+    for voter in 1..=5 {
+        node.hear(voter, accepted(&base, ballot(1, 50)));
+    }
+    assert_eq!(node.epoch(), next.id());
+    assert!(!node.machine.eligible(), "not before it has pulled a state");
+}

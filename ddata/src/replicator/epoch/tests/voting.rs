@@ -1,0 +1,217 @@
+//! The voter's side: Withhold, Seal, Accept, and what it refuses.
+
+use super::*;
+
+#[test]
+fn a_seal_freezes_then_answers_and_acks_no_more() {
+    let base = first([1, 2, 3]);
+    let next = after(&base, &join([4]));
+    let mut voter = Bench::member(2, &base);
+    let out = voter.hear(1, seal(&base, ballot(1, 1), &next));
+    let expected = [EpochOutput::Freeze(base.id()), send(1, sealed(&base, ballot(1, 1), None))];
+    assert_eq!(out, expected);
+    assert!(voter.machine.sealed() && !voter.machine.eligible());
+    assert_eq!(voter.disk.promise, Some(ballot(1, 1)));
+}
+
+#[test]
+fn a_seal_said_twice_is_answered_twice_and_freezes_once() {
+    let base = first([1, 2, 3]);
+    let next = after(&base, &join([4]));
+    let mut voter = Bench::member(2, &base);
+    voter.hear(1, seal(&base, ballot(1, 1), &next));
+    let again = voter.hear(1, seal(&base, ballot(1, 1), &next));
+    assert_eq!(again, [send(1, sealed(&base, ballot(1, 1), None))]);
+    let higher = voter.hear(3, seal(&base, ballot(1, 3), &next));
+    assert_eq!(higher, [send(3, sealed(&base, ballot(1, 3), None))]);
+}
+
+#[test]
+fn a_lower_ballot_is_refused_with_the_promise() {
+    let base = first([1, 2, 3]);
+    let next = after(&base, &join([4]));
+    let mut voter = Bench::member(2, &base);
+    voter.hear(3, seal(&base, ballot(2, 3), &next));
+    let why = Refusal::Promised(ballot(2, 3));
+    let out = voter.hear(1, seal(&base, ballot(2, 1), &next));
+    assert_eq!(out, [send(1, refused(&base, ballot(2, 1), why.clone()))]);
+    let out = voter.hear(1, accept(&base, ballot(2, 1), &next));
+    assert_eq!(out, [send(1, refused(&base, ballot(2, 1), why))]);
+    assert_eq!(voter.machine.stats().refused, 2);
+    assert_eq!(voter.machine.state().accepted, None);
+}
+
+#[test]
+fn accepting_seals_and_is_named_to_the_next_ballot() {
+    let base = first([1, 2, 3]);
+    let (one, other) = (after(&base, &join([4])), after(&base, &join([5])));
+    let mut voter = Bench::member(2, &base);
+    let out = voter.hear(1, accept(&base, ballot(1, 1), &one));
+    let expected = [EpochOutput::Freeze(base.id()), send(1, accepted(&base, ballot(1, 1)))];
+    assert_eq!(out, expected);
+    assert!(!voter.machine.eligible());
+    let out = voter.hear(3, seal(&base, ballot(2, 3), &other));
+    let named = Some((ballot(1, 1), one));
+    assert_eq!(out, [send(3, sealed(&base, ballot(2, 3), named))]);
+}
+
+#[test]
+fn a_seal_that_removes_somebody_waits_for_the_lease_machine() {
+    let base = first([1, 2, 3]);
+    let next = after(&base, &leave([3]));
+    let mut voter = Bench::member(2, &base);
+    let out = voter.hear(1, seal(&base, ballot(1, 1), &next));
+    let why = Consenting::Seal;
+    assert_eq!(out, [EpochOutput::AskConsent { query: 1, removed: ids([3]), why }]);
+    assert!(voter.machine.eligible(), "not sealed before the answer");
+    let out = voter.say(EpochInput::Consent { query: 1, remaining: vec![] });
+    assert_eq!(out.last(), Some(&send(1, sealed(&base, ballot(1, 1), None))));
+}
+
+#[test]
+fn an_unexpired_lease_refuses_the_seal() {
+    let base = first([1, 2, 3]);
+    let next = after(&base, &leave([3]));
+    let mut voter = Bench::member(2, &base);
+    voter.hear(1, seal(&base, ballot(1, 1), &next));
+    let remaining = vec![(id(3), Duration::from_secs(2))];
+    let out = voter.say(EpochInput::Consent { query: 1, remaining: remaining.clone() });
+    assert_eq!(out, [send(1, refused(&base, ballot(1, 1), Refusal::Leased(remaining)))]);
+    assert!(voter.machine.eligible());
+}
+
+#[test]
+fn a_higher_promise_made_while_the_lease_machine_thought_stands() {
+    let base = first([1, 2, 3]);
+    let mut voter = Bench::member(2, &base);
+    voter.hear(1, seal(&base, ballot(1, 1), &after(&base, &leave([3]))));
+    voter.hear(3, seal(&base, ballot(2, 3), &after(&base, &join([4]))));
+    let out = voter.say(EpochInput::Consent { query: 1, remaining: vec![] });
+    let why = Refusal::Promised(ballot(2, 3));
+    assert_eq!(out, [send(1, refused(&base, ballot(1, 1), why))]);
+}
+
+#[test]
+fn consents_are_asked_once_per_proposer_and_forgotten_at_an_install() {
+    let base = first([1, 2, 3]);
+    let next = after(&base, &leave([3]));
+    let mut voter = Bench::member(2, &base);
+    for query in 1..=3 {
+        let out = voter.hear(1, seal(&base, ballot(query, 1), &next));
+        let why = Consenting::Seal;
+        assert_eq!(out, [EpochOutput::AskConsent { query, removed: ids([3]), why }]);
+    }
+    assert_eq!(voter.say(EpochInput::Consent { query: 1, remaining: vec![] }), []);
+    assert_eq!(voter.machine.stats().consents_dropped, 2);
+    voter.hear(1, install(&after(&base, &join([9]))));
+    assert_eq!(voter.say(EpochInput::Consent { query: 3, remaining: vec![] }), []);
+    assert!(!voter.machine.sealed());
+}
+
+#[test]
+fn withhold_is_answered_with_what_still_runs() {
+    let base = first([1, 2, 3]);
+    let mut voter = Bench::member(2, &base);
+    let ask = |removed| EpochMessage::Withhold { epoch: base.id(), ballot: ballot(1, 1), removed };
+    let out = voter.hear(1, ask(ids([3, 3, 8])));
+    let why = Consenting::Withhold;
+    assert_eq!(out, [EpochOutput::AskConsent { query: 1, removed: ids([3]), why }]);
+    let runs = (id(3), Duration::from_secs(1));
+    let remaining = vec![runs, (id(1), Duration::ZERO)];
+    let out = voter.say(EpochInput::Consent { query: 1, remaining });
+    let (epoch, ballot) = (base.id(), ballot(1, 1));
+    let answer = EpochMessage::Withheld { epoch, ballot, remaining: vec![runs] };
+    assert_eq!(out, [send(1, answer)]);
+    assert!(voter.machine.eligible(), "withholding seals nothing");
+    assert_eq!(voter.hear(1, ask(ids([8]))), []);
+    assert_eq!(voter.machine.stats().nonsense, 1);
+}
+
+#[test]
+fn who_answers_a_proposal_without_itself_stops_serving_first() {
+    let base = first([1, 2, 3]);
+    let next = after(&base, &leave([2]));
+    let mut voter = Bench::member(2, &base);
+    voter.hear(1, seal(&base, ballot(1, 1), &next));
+    let out = voter.say(EpochInput::Consent { query: 1, remaining: vec![] });
+    let answer = send(1, sealed(&base, ballot(1, 1), None));
+    assert_eq!(out, [EpochOutput::Freeze(base.id()), EpochOutput::StopServing, answer]);
+    let mut voter = Bench::member(2, &base);
+    let out = voter.hear(1, accept(&base, ballot(1, 1), &next));
+    let answer = send(1, accepted(&base, ballot(1, 1)));
+    assert_eq!(out, [EpochOutput::Freeze(base.id()), EpochOutput::StopServing, answer]);
+}
+
+#[test]
+fn strangers_and_forged_ballots_are_counted_and_dropped() {
+    let base = first([1, 2, 3]);
+    let next = after(&base, &join([4]));
+    let mut voter = Bench::member(2, &base);
+    for (from, ballot) in [(9, ballot(1, 9)), (1, ballot(1, 3)), (1, ballot(u64::MAX, 1))] {
+        assert_eq!(voter.hear(from, seal(&base, ballot, &next)), []);
+    }
+    assert_eq!(voter.machine.stats().nonsense, 3);
+    assert!(!voter.machine.sealed());
+}
+
+#[test]
+fn a_proposal_that_brings_a_removed_incarnation_back_is_dropped() {
+    let base = after(&first([1, 2, 3]), &leave([3]));
+    let mut voter = Bench::member(2, &base);
+    let back = Epoch::founding(base.id().next(), ids([1, 2, 3]), EpochSettings::default());
+    let back = Arc::new(back.unwrap());
+    assert_eq!(voter.hear(1, seal(&base, ballot(1, 1), &back)), []);
+    assert_eq!(voter.hear(1, accept(&base, ballot(1, 1), &back)), []);
+    assert_eq!(voter.machine.stats().unfit, 2);
+    assert!(!voter.machine.sealed());
+}
+
+#[test]
+fn an_older_epoch_is_told_of_the_newer_and_a_newer_one_is_asked_for() {
+    let base = first([1, 2, 3]);
+    let next = after(&base, &join([4]));
+    let mut voter = Bench::member(2, &next);
+    assert_eq!(voter.hear(1, seal(&base, ballot(1, 1), &next)), [send(1, install(&next))]);
+    assert_eq!(voter.hear(1, seal(&base, ballot(1, 1), &next)), [], "once per interval");
+    voter.wait(Duration::from_millis(200));
+    assert_eq!(voter.hear(1, seal(&base, ballot(1, 1), &next)), [send(1, install(&next))]);
+    let later = after(&next, &join([5]));
+    let ask = EpochMessage::Ask { installed: Some(next.id()) };
+    assert_eq!(voter.hear(3, seal(&later, ballot(1, 3), &later)), [send(3, ask)]);
+}
+
+#[test]
+fn a_living_node_answers_a_probe() {
+    let base = first([1, 2, 3]);
+    let (epoch, ballot) = (base.id(), ballot(1, 1));
+    let mut node = Bench::member(3, &base);
+    let out = node.hear(1, EpochMessage::Ping { epoch, ballot });
+    assert_eq!(out, [send(1, EpochMessage::Pong { epoch, ballot })]);
+}
+
+#[test]
+fn an_abandoned_seal_is_taken_up_with_the_same_members() {
+    let base = first([1, 2, 3]);
+    let mut voter = Bench::member(2, &base);
+    voter.hear(1, seal(&base, ballot(1, 1), &after(&base, &join([4]))));
+    assert_eq!(voter.wait(Duration::from_millis(499)), []);
+    let out = voter.wait(Duration::from_millis(502));
+    let same = after(&base, &Change::default());
+    let mine = seal(&base, ballot(2, 2), &same);
+    assert_eq!(out[..2], [send(1, mine.clone()), send(3, mine)]);
+    assert_eq!(voter.machine.stats().abandoned, 1);
+}
+
+#[test]
+fn patience_starts_anew_with_each_seal_and_accept_seen() {
+    let base = first([1, 2, 3]);
+    let next = after(&base, &join([4]));
+    let mut voter = Bench::member(2, &base);
+    for number in 1..10 {
+        voter.hear(1, seal(&base, ballot(number, 1), &next));
+        voter.wait(Duration::from_millis(499));
+        voter.hear(1, accept(&base, ballot(number, 1), &next));
+        voter.wait(Duration::from_millis(499));
+    }
+    assert_eq!(voter.machine.stats().abandoned, 0);
+}

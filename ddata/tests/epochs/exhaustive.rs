@@ -1,0 +1,392 @@
+//! Every schedule of a small case, breadth first, with the real machines.
+//!
+//! What makes it fit: a node's step depends on that node and one message only, so each
+//! (node state, event) is executed once and remembered; a state of the world is four small
+//! numbers and a set of messages. Messages stay in the set once sent, so that each may come at
+//! any time, any number of times, or never. The write's coordinator is an adversary: whoever may
+//! ack the token may do so at any time, and acks count per epoch. Timers are left out but for
+//! one: a node may lose its patience as often as the case says.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ostraca_ddata::bug::{Bug, Canary};
+use ostraca_ddata::clock::{Instant, Now, WallTime};
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::machine::{Machine, Outbox};
+use ostraca_ddata::replicator::epoch::{
+    Change, Epoch, EpochConfig, EpochId, EpochInput, EpochMessage, EpochOutput, EpochSettings,
+    Epochs,
+};
+
+use crate::check::Violation;
+use crate::parent::Pull;
+
+/// Messages that one case can tell apart, at most.
+const MESSAGES_MAX: usize = 256;
+
+/// One node with its token.
+#[derive(Clone)]
+struct Local {
+    epochs: Epochs,
+    now: Instant,
+    token: bool,
+    snapshot: Option<(EpochId, bool)>,
+    pulls: BTreeSet<Pull>,
+    wishes: Vec<Change>,
+    patience: u8,
+}
+
+impl Local {
+    fn essence(&self) -> String {
+        let parent = (self.token, self.snapshot, &self.pulls, self.wishes.len(), self.patience);
+        format!("{}{parent:?}", self.epochs.essence())
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Deliver(u8),
+    Propose,
+    LosePatience,
+    Ack,
+    Merge(Pull, bool),
+}
+
+/// A node, what it proposes, and how often it loses its patience with a seal.
+type Plan = (u64, Vec<Change>, u8);
+
+/// What an event leads to: the node's new state, and messages.
+type Step = (u16, Vec<u8>);
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct State {
+    locals: [u16; 4],
+    sent: [u64; MESSAGES_MAX / 64],
+    /// Who has acked in epoch 1, 2, 3: bits.
+    acks: [u8; 3],
+}
+
+struct Case {
+    locals: Vec<Local>,
+    known: BTreeMap<String, u16>, // by node and essence
+    messages: Vec<(u64, u64, EpochMessage)>,
+    ids: BTreeMap<String, u8>,
+    steps: BTreeMap<(u16, Event), Step>,
+}
+
+impl Case {
+    fn new() -> Self {
+        Self {
+            locals: Vec::new(),
+            known: BTreeMap::new(),
+            messages: Vec::new(),
+            ids: BTreeMap::new(),
+            steps: BTreeMap::new(),
+        }
+    }
+
+    /// Nodes 1..=members in epoch 1, the others (up to 4) joining.
+    fn start(&mut self, members: u64, plan: &[Plan], canary: Canary) -> State {
+        let first = EpochId { generation: 1, number: 1 };
+        let ids = (1..=members).map(ReplicaId::new).collect();
+        let epoch = Arc::new(Epoch::founding(first, ids, EpochSettings::default()).unwrap());
+        let locals = [1, 2, 3, 4].map(|id| {
+            let epochs = Epochs::new(ReplicaId::new(id), EpochConfig::default(), 0, canary);
+            let planned = plan.iter().find(|(node, ..)| *node == id);
+            let (wishes, patience) = planned
+                .map_or_else(Default::default, |(_, wishes, patience)| (wishes.clone(), *patience));
+            let (now, pulls) = (Instant::default(), BTreeSet::new());
+            let local =
+                Local { epochs, now, token: false, snapshot: None, pulls, wishes, patience };
+            if id > members {
+                return self.intern(id, local);
+            }
+            let (local, sent) = self.handle(id, local, EpochInput::Found(epoch.clone()));
+            assert!(sent.is_empty());
+            self.intern(id, local)
+        });
+        State { locals, sent: Default::default(), acks: Default::default() }
+    }
+
+    fn intern(&mut self, id: u64, local: Local) -> u16 {
+        let next = u16::try_from(self.locals.len()).expect("more node states than a u16 can name");
+        let index = *self.known.entry(format!("{id}{}", local.essence())).or_insert(next);
+        if index == next {
+            self.locals.push(local);
+        }
+        index
+    }
+
+    fn message(&mut self, from: u64, to: u64, message: EpochMessage) -> u8 {
+        let next = u8::try_from(self.messages.len()).expect("more messages than a u8 can name");
+        let index = *self.ids.entry(format!("{from} {to} {message:?}")).or_insert(next);
+        if index == next {
+            self.messages.push((from, to, message));
+        }
+        index
+    }
+
+    fn handle(&mut self, id: u64, mut local: Local, input: EpochInput) -> (Local, Vec<u8>) {
+        let mut sent = Vec::new();
+        let mut inputs = vec![input];
+        while let Some(input) = inputs.pop() {
+            let mut out = Outbox::new();
+            local.now = local.now + Duration::from_secs(1); // past every pace
+            let now = Now { mono: local.now, wall: WallTime::default() };
+            local.epochs.handle(now, input, &mut out);
+            for output in out.drain() {
+                match output {
+                    EpochOutput::Send { to, message } => {
+                        sent.push(self.message(id, to.get(), message));
+                    }
+                    EpochOutput::Freeze(epoch) => local.snapshot = Some((epoch, local.token)),
+                    EpochOutput::PullSnapshot { epoch, of } => {
+                        local.pulls.insert(Pull::Snapshot(epoch, of));
+                    }
+                    EpochOutput::PullState { epoch, from } => {
+                        local.pulls.retain(|pull| matches!(pull, Pull::Snapshot(..)));
+                        local.pulls.insert(Pull::State(epoch, from));
+                    }
+                    EpochOutput::StopPulls => local.pulls.clear(),
+                    EpochOutput::Installed(_) => local.snapshot = None,
+                    EpochOutput::AskConsent { query, .. } => {
+                        inputs.push(EpochInput::Consent { query, remaining: Vec::new() });
+                    }
+                    _ => {}
+                }
+            }
+        }
+        (local, sent)
+    }
+
+    fn step(&mut self, at: u16, id: u64, event: Event) -> Step {
+        if let Some(step) = self.steps.get(&(at, event)) {
+            return step.clone();
+        }
+        let mut local = self.locals[usize::from(at)].clone();
+        let input = match event {
+            Event::Deliver(message) => {
+                let (from, _, message) = self.messages[usize::from(message)].clone();
+                Some(EpochInput::Message { from: ReplicaId::new(from), message })
+            }
+            Event::Propose => Some(EpochInput::Propose(local.wishes.remove(0))),
+            Event::LosePatience => {
+                local.patience -= 1;
+                local.now = local.now + Duration::from_secs(3_600);
+                Some(EpochInput::Tick)
+            }
+            Event::Ack => {
+                local.token = true;
+                None
+            }
+            Event::Merge(pull, token) => {
+                local.token |= token;
+                Some(match pull {
+                    Pull::Snapshot(epoch, of) => EpochInput::SnapshotMerged { epoch, of },
+                    Pull::State(epoch, from) => EpochInput::StateMerged { epoch, from },
+                })
+            }
+        };
+        let (local, sent) = match input {
+            Some(input) => self.handle(id, local, input),
+            None => (local, Vec::new()),
+        };
+        let step = (self.intern(id, local), sent);
+        self.steps.insert((at, event), step.clone());
+        step
+    }
+
+    /// Everything that can happen to node `id` (its index is `id - 1`).
+    fn events(&self, state: &State, id: u64) -> Vec<Event> {
+        let local = &self.locals[usize::from(state.locals[id as usize - 1])];
+        let mut events = Vec::new();
+        for (index, (_, to, _)) in self.messages.iter().enumerate() {
+            if *to == id && state.sent[index / 64] & (1 << (index % 64)) != 0 {
+                events.push(Event::Deliver(index as u8));
+            }
+        }
+        if !local.wishes.is_empty() {
+            events.push(Event::Propose);
+        }
+        if local.patience > 0 && local.epochs.sealed() {
+            events.push(Event::LosePatience);
+        }
+        if local.epochs.eligible() && !self.acked(state, id) {
+            events.push(Event::Ack);
+        }
+        for &pull in &local.pulls {
+            let (Pull::Snapshot(_, of) | Pull::State(_, of)) = pull;
+            let source = &self.locals[usize::from(state.locals[of.get() as usize - 1])];
+            let token = match pull {
+                Pull::Snapshot(epoch, _) => {
+                    source.snapshot.filter(|(id, _)| *id == epoch).map(|(_, token)| token)
+                }
+                Pull::State(epoch, _) => {
+                    let has = source.epochs.id() == Some(epoch) && source.epochs.synced();
+                    has.then_some(source.token)
+                }
+            };
+            events.extend(token.map(|token| Event::Merge(pull, token)));
+        }
+        events
+    }
+
+    fn number(&self, state: &State, id: u64) -> usize {
+        let local = &self.locals[usize::from(state.locals[id as usize - 1])];
+        local.epochs.id().map_or(0, |id| id.number as usize)
+    }
+
+    fn acked(&self, state: &State, id: u64) -> bool {
+        state.acks[self.number(state, id) - 1] & (1 << id) != 0
+    }
+
+    fn violation(&self, state: &State) -> Option<Violation> {
+        let locals = state.locals.map(|at| &self.locals[usize::from(at)]);
+        let mut configurations: BTreeMap<EpochId, &Arc<Epoch>> = BTreeMap::new();
+        for epoch in locals.iter().filter_map(|local| local.epochs.installed()) {
+            if *configurations.entry(epoch.id()).or_insert(epoch) != epoch {
+                return Some(Violation::A);
+            }
+        }
+        let acked = |epoch: &Epoch| {
+            let bits = state.acks[epoch.id().number as usize - 1];
+            2 * epoch.voters().iter().filter(|id| bits & (1 << id.get()) != 0).count()
+                > epoch.voters().len()
+        };
+        if !configurations.values().any(|epoch| acked(epoch)) {
+            return None;
+        }
+        let lost = configurations.values().any(|epoch| {
+            let lacking = locals.iter().filter(|local| {
+                !local.token && local.epochs.eligible() && local.epochs.installed() == Some(*epoch)
+            });
+            2 * lacking.count() > epoch.voters().len()
+        });
+        lost.then_some(Violation::Bc)
+    }
+}
+
+/// What a search came to.
+#[derive(Debug)]
+#[expect(dead_code, reason = "printed")]
+struct Found {
+    states: usize,
+    depth: usize,
+    nodes: usize,
+    messages: usize,
+    /// Whether some state has a majority that serves in epoch 2.
+    changed: bool,
+    violation: Option<(Violation, usize)>,
+}
+
+/// Breadth first, so that the first violation has the shortest trace.
+fn search(members: u64, plan: &[Plan], canary: Canary, most: usize) -> Found {
+    let mut case = Case::new();
+    let start = case.start(members, plan, canary);
+    let mut seen = BTreeSet::from([start]);
+    let mut frontier = vec![start];
+    let (mut depth, mut changed) = (0, false);
+    while !frontier.is_empty() && seen.len() < most {
+        let mut next = Vec::new();
+        for state in frontier {
+            if let Some(violation) = case.violation(&state) {
+                let (nodes, messages) = (case.locals.len(), case.messages.len());
+                let violation = Some((violation, depth));
+                return Found { states: seen.len(), depth, nodes, messages, changed, violation };
+            }
+            changed |= serving(&case, &state) >= 2;
+            for id in 1..=4 {
+                for event in case.events(&state, id) {
+                    let after = apply(&mut case, state, id, event);
+                    if after != state && seen.insert(after) {
+                        next.push(after);
+                    }
+                }
+            }
+        }
+        frontier = next;
+        depth += 1;
+    }
+    let (nodes, messages) = (case.locals.len(), case.messages.len());
+    Found { states: seen.len(), depth, nodes, messages, changed, violation: None }
+}
+
+fn serving(case: &Case, state: &State) -> usize {
+    let eligible = |id: &u64| {
+        let local = &case.locals[usize::from(state.locals[*id as usize - 1])];
+        case.number(state, *id) == 2 && local.epochs.eligible()
+    };
+    (1..=4).filter(eligible).count()
+}
+
+fn apply(case: &mut Case, mut state: State, id: u64, event: Event) -> State {
+    if event == Event::Ack {
+        state.acks[case.number(&state, id) - 1] |= 1 << id;
+    }
+    let index = id as usize - 1;
+    let (local, sent) = case.step(state.locals[index], id, event);
+    state.locals[index] = local;
+    for message in sent {
+        state.sent[usize::from(message) / 64] |= 1 << (message % 64);
+    }
+    state
+}
+
+fn join(id: u64) -> Change {
+    Change { join: vec![ReplicaId::new(id)], ..Change::default() }
+}
+
+fn leave(id: u64) -> Change {
+    Change { leave: vec![ReplicaId::new(id)], ..Change::default() }
+}
+
+fn swap(joins: u64, leaves: u64) -> Change {
+    Change { leave: vec![ReplicaId::new(leaves)], ..join(joins) }
+}
+
+/// Every schedule, and the change can succeed.
+fn is_safe(members: u64, plan: &[Plan]) -> Found {
+    let found = search(members, plan, Canary::none(), usize::MAX);
+    assert!(found.violation.is_none() && found.changed, "{found:?}");
+    found
+}
+
+#[test]
+fn three_nodes_one_swap_one_ballot() {
+    println!("{:?}", is_safe(3, &[(1, vec![swap(4, 3)], 0)]));
+}
+
+#[test]
+fn two_nodes_with_an_abandoned_seal() {
+    println!("{:?}", is_safe(2, &[(1, vec![join(3)], 0), (2, vec![], 1)]));
+}
+
+#[test]
+fn two_nodes_that_replace_each_other_at_once() {
+    println!("{:?}", is_safe(2, &[(1, vec![swap(3, 2)], 0), (2, vec![swap(4, 1)], 0)]));
+}
+
+/// Breadth first finds the shortest trace; the same case is safe without the bug, as far as it is
+/// searched with it.
+#[test]
+fn the_shortest_traces_of_the_canaries() {
+    use Bug::{AcceptBelowPromise, BallotWithoutNode, HalfWithoutTiebreaker, IgnoreAccepted};
+    let swap_one: &[Plan] = &[(1, vec![swap(4, 3)], 0)];
+    let both: &[Plan] = &[(1, vec![join(3)], 0), (2, vec![leave(1)], 0)];
+    for (bug, members, plan, by) in [
+        (Bug::NotSealed, 3, swap_one, Violation::Bc),
+        (Bug::SyncFromFewer, 3, swap_one, Violation::Bc),
+        (IgnoreAccepted, 2, both, Violation::A),
+        (AcceptBelowPromise, 2, both, Violation::A),
+        (BallotWithoutNode, 2, both, Violation::A),
+        (HalfWithoutTiebreaker, 2, both, Violation::A),
+    ] {
+        let found = search(members, plan, Canary::with(bug), 1_000_000);
+        println!("{bug:?}: {found:?}");
+        assert_eq!(found.violation.map(|(violation, _)| violation), Some(by), "{bug:?}");
+    }
+    let safe = search(2, both, Canary::none(), 200_000);
+    assert!(safe.violation.is_none() && safe.depth > 11, "{safe:?}");
+}
