@@ -10,7 +10,7 @@ use super::fence::Fencing;
 use super::port::{Class, Output};
 use super::quorum::Level;
 use super::reading::merge_into;
-use super::request::{Reply, RequestError, RequestId, Tally};
+use super::request::{Guard, Reply, RequestError, RequestId, Tally};
 use super::requests::Wanted;
 use super::wire::{Body, Entry, Held, Message, WireGuard};
 use super::write::{Purpose, Write};
@@ -61,19 +61,7 @@ impl Replicator {
     fn begin_fence(&mut self, now: Now, id: RequestId, mut fencing: Fencing, out: &mut Out) {
         fencing.answers.clear();
         fencing.tries = 0;
-        let here: Vec<_> = self
-            .store
-            .of_group(&fencing.group)
-            .map(|held| (held.key.clone(), held.state.snapshot()))
-            .collect();
-        for (key, state) in here {
-            fencing.asked.insert(key.clone(), state.context().clone());
-            if let Some(merged) = fencing.merged.get_mut(&key) {
-                merged.merge(&state);
-            } else {
-                fencing.merged.insert(key, state);
-            }
-        }
+        fencing.asked = self.include_group(&mut fencing);
         if self.epochs.eligible() && self.epochs.is_voter() {
             match self.promises.promise(&fencing.group, fencing.term, self.canary) {
                 Ok(_) => {
@@ -93,6 +81,47 @@ impl Replicator {
         self.ask_promises(id, &fencing, out);
         self.fencings.insert(id, fencing);
         self.check_fence(now, id, out);
+    }
+
+    /// Merges what this replica holds of the group; its contexts.
+    fn include_group(&self, fencing: &mut Fencing) -> BTreeMap<KeyName, CausalContext> {
+        let mut contexts = BTreeMap::new();
+        for held in self.store.of_group(&fencing.group) {
+            let state = held.state.snapshot();
+            contexts.insert(held.key.clone(), state.context().clone());
+            if let Some(merged) = fencing.merged.get_mut(&held.key) {
+                merged.merge(&state);
+            } else {
+                fencing.merged.insert(held.key.clone(), state);
+            }
+        }
+        contexts
+    }
+
+    /// Adds this replica's own promise to every fence that lacks it.
+    pub(super) fn promise_here(&mut self, now: Now, out: &mut Out) {
+        if !(self.epochs.eligible() && self.epochs.is_voter()) {
+            return;
+        }
+        for id in self.fencings.ids() {
+            let Some(mut fencing) = self.fencings.remove(id) else { continue };
+            if fencing.answers.contains_key(&self.me) {
+                self.fencings.insert(id, fencing);
+                continue;
+            }
+            match self.promises.promise(&fencing.group, fencing.term, self.canary) {
+                Ok(_) => {
+                    let held = self.include_group(&mut fencing);
+                    fencing.answers.insert(self.me, held);
+                    self.fencings.insert(id, fencing);
+                    self.check_fence(now, id, out);
+                }
+                Err(current) => {
+                    let error = RequestError::Fenced { current, nowhere: false };
+                    Self::reply(id, Err(error), out);
+                }
+            }
+        }
     }
 
     fn ask_promises(&mut self, id: RequestId, fencing: &Fencing, out: &mut Out) {
@@ -250,7 +279,8 @@ impl Replicator {
         }
         let purpose = Purpose::Recovery(reply);
         let (epoch, deadline) = (fencing.epoch, fencing.deadline);
-        let write = Write::new(purpose, MAJORITY, need, epoch, deadline, entries.len());
+        let mut write = Write::new(purpose, MAJORITY, need, epoch, deadline, entries.len());
+        write.guard = Some(Guard { group: fencing.group, term: fencing.term });
         self.writes.insert(id, write);
         let voters: BTreeSet<ReplicaId> = self.electors().voters.iter().copied().collect();
         let peers = voters.into_iter().filter(|voter| *voter != self.me).collect();

@@ -212,7 +212,8 @@ impl Replicator {
         }
         let keys: Vec<KeyName> = stored.iter().map(|(_, key)| key.clone()).collect();
         let stored = stored.into_iter().map(|(index, _)| index).collect();
-        let after = After::Ack { to: from, push, scope, nacks, stored };
+        let epoch = self.epochs.id().filter(|_| same_epoch);
+        let after = After::Ack { to: from, push, scope, nacks, stored, epoch };
         self.persist(vec![after], &keys, out);
     }
 
@@ -259,7 +260,11 @@ impl Replicator {
         let (entries, waiting) = (push.entries.clone(), push.waiting.clone());
         let refused: BTreeSet<u32> = nacks.iter().map(|(index, _)| *index).collect();
         let lacking = nacks.iter().filter(|(_, nack)| matches!(nack, Nack::Lack(_)));
-        let lacking: BTreeSet<u32> = lacking.map(|(index, _)| *index).collect();
+        let mut lacking: BTreeSet<u32> = lacking.map(|(index, _)| *index).collect();
+        if !(counts && epoch == self.epochs.id()) && self.electorate.contains(&from) {
+            // It holds them and could not say so in this epoch: whoever waits asks again.
+            lacking.extend(waiting.keys());
+        }
         let acked = self.pushes.acked(id, from, scope, &refused, &lacking);
         if let Some(sent) = acked.sent {
             self.trips.note(now.mono - sent);
@@ -370,7 +375,13 @@ impl Replicator {
     pub(super) fn check_write(&mut self, id: RequestId, out: &mut Out) {
         let electors = self.electors();
         let Some(write) = self.writes.get(id) else { return };
-        let fate = if write.is_met(&electors) {
+        let guard = write.guard.as_ref();
+        let superseded =
+            guard.and_then(|guard| self.promises.refuses(&guard.group, guard.term, self.canary));
+        let fate = if let Some(current) = superseded {
+            // This replica counts itself, so its own promise must allow the write by now.
+            Err(super::request::RequestError::Fenced { current, nowhere: false })
+        } else if write.is_met(&electors) {
             Ok(())
         } else if let Some((current, nowhere)) = write.fenced(&electors) {
             Err(super::request::RequestError::Fenced { current, nowhere })

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::epoch::EpochId;
 use super::quorum::{Answers, Level, Need};
-use super::request::{MISSING_MAX, Reply, RequestId, Tally};
+use super::request::{Guard, MISSING_MAX, Reply, RequestId, Tally};
 use crate::bug::{Bug, Canary};
 use crate::clock::Instant;
 use crate::id::ReplicaId;
@@ -30,6 +30,8 @@ pub(super) enum Purpose {
 #[derive(Clone, Debug)]
 pub(super) struct Write {
     pub(super) purpose: Purpose,
+    /// The term it is made under; a higher promise of this replica ends it.
+    pub(super) guard: Option<Guard>,
     pub(super) level: Level,
     pub(super) need: Need,
     pub(super) epoch: EpochId,
@@ -83,6 +85,7 @@ impl Write {
     ) -> Self {
         Self {
             purpose,
+            guard: None,
             level,
             need,
             epoch,

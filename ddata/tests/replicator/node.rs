@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ostraca_ddata::causal::CausalContext;
 use ostraca_ddata::clock::{Instant, Now};
+use ostraca_ddata::data::Value;
 use ostraca_ddata::durable::{Record, StoreError};
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::key::KeyName;
@@ -69,6 +70,8 @@ pub struct Made {
     pub key: KeyName,
     pub before: CausalContext,
     pub after: CausalContext,
+    /// What it holds then.
+    pub value: Option<Value>,
 }
 
 #[derive(Debug)]
@@ -104,8 +107,8 @@ impl Node {
         let before = key.as_ref().map(|key| self.context(key));
         self.replicator.handle(now, Input::Request { id, request }, &mut self.out);
         if let (Some(key), Some(before)) = (key, before) {
-            let after = self.context(&key);
-            fx.emit(Event::Made(id, Box::new(Made { key, before, after })));
+            let (after, value) = (self.context(&key), self.replicator.peek(&key));
+            fx.emit(Event::Made(id, Box::new(Made { key, before, after, value })));
         }
         self.carry_out(now, fx);
     }

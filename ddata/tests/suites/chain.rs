@@ -64,22 +64,28 @@ impl Chain {
         self.epochs.len()
     }
 
-    /// Whether the newest configuration, and every one that may become the next, keeps a majority
-    /// alive without `gone`: the assumption under which a cluster goes on (spec/safety.md §1).
+    /// Whether a majority stays alive without `gone`, in the newest configuration that anybody has
+    /// installed, in the newest one that somebody alive knows, and in every one that may come
+    /// next: the assumption under which a cluster goes on (spec/safety.md §1).
     pub fn survives(&self, view: &View<'_, Node>, gone: Option<ReplicaId>) -> bool {
-        let Some(newest) = self.newest() else { return true };
-        let alive: Vec<ReplicaId> =
-            view.processes().map(|(_, node)| node.id()).filter(|id| Some(*id) != gone).collect();
+        let alive: Vec<&Node> =
+            view.processes().map(|(_, node)| node).filter(|n| Some(n.id()) != gone).collect();
+        let known = |node: &&Node| node.replicator.epochs().installed().cloned();
+        let known = alive.iter().filter_map(known).max_by_key(|epoch| epoch.id());
         let has_majority = |epoch: &Epoch| {
             let voters = epoch.voters();
-            2 * voters.iter().filter(|voter| alive.contains(voter)).count() > voters.len()
+            let up = |voter: &ReplicaId| alive.iter().any(|node| node.id() == *voter);
+            2 * voters.iter().filter(|voter| up(voter)).count() > voters.len()
         };
-        let accepted = |node: &Node| {
-            let state = node.replicator.epochs().state();
-            let current = node.replicator.epochs().id() == Some(newest.id());
-            state.accepted.as_ref().filter(|_| current).map(|(_, proposal)| proposal.clone())
+        let Some(known) = known else { return self.newest().is_none() };
+        let accepted = |node: &&Node| {
+            let epochs = node.replicator.epochs();
+            let state = epochs.state().accepted.as_ref();
+            state.filter(|_| epochs.id() == Some(known.id())).map(|(_, epoch)| epoch.clone())
         };
-        let proposals = view.processes().filter_map(|(_, node)| accepted(node));
-        has_majority(newest) && proposals.into_iter().all(|epoch| has_majority(&epoch))
+        let proposals: Vec<_> = alive.iter().filter_map(accepted).collect();
+        self.newest().is_none_or(|newest| has_majority(newest))
+            && has_majority(&known)
+            && proposals.iter().all(|epoch| has_majority(epoch))
     }
 }

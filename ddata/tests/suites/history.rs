@@ -139,9 +139,8 @@ impl History {
             }
             _ => return Ok(()),
         };
-        let value = node.replicator.peek(&made.key);
         let slot = if let What::Write(slot, _) = what { Some(slot) } else { None };
-        let rank = slot.zip(value.as_ref()).and_then(|(slot, value)| rank_of(value, slot, term));
+        let rank = slot.zip(made.value.as_ref()).and_then(|(slot, value)| rank_of(value, slot, term));
         let model = self.models.entry(made.key.clone()).or_default();
         model.made(node.id(), &made.before, &made.after, what, rank)
     }
@@ -188,7 +187,7 @@ impl History {
                     self.counts.strong_writes += 1;
                     let must = self.must.entry(key.clone()).or_default();
                     if dots.is_empty() {
-                        must.merge(value.state().context());
+                        must.merge(&open.knew);
                     } else {
                         must.extend(dots);
                     }
@@ -248,6 +247,12 @@ impl History {
         model.check(value, context).map_err(|why| format!("{key}: {why}"))
     }
 
+    /// Whether a replica holds what its context says.
+    pub fn judge(&self, key: &KeyName, value: &Value) -> Result<(), String> {
+        let shown = (!value.state().is_bottom()).then_some(value);
+        self.models.get(key).map_or(Ok(()), |model| model.check(shown, value.state().context()))
+    }
+
     /// Requests whose time is over and that have no answer.
     fn overdue(&self, view: &View<'_, Node>, node: NodeIndex) -> Result<(), String> {
         let Some((by, due)) = self.due.get(&node) else { return Ok(()) };
@@ -268,6 +273,9 @@ impl History {
         for (_, node) in view.processes().filter(|(_, node)| newest.is_member(node.id())) {
             let mut held = BTreeMap::new();
             for (key, value) in node.replicator.dump() {
+                if value.state().context().is_empty() {
+                    continue;
+                }
                 let shown = (!value.state().is_bottom()).then_some(&value);
                 self.check_value(key, shown, value.state().context())?;
                 held.insert(key.clone(), value.state().encode());
@@ -299,14 +307,18 @@ impl History {
             let Some((_, node)) = view.processes().find(|(_, node)| node.id() == *of) else {
                 continue;
             };
-            for (key, last) in told {
+            for (key, last) in told.iter().filter(|(key, _)| Self::modelled(key)) {
                 let held = node.replicator.peek(key).filter(|value| !value.state().is_bottom());
                 let same = match (&held, last) {
                     (Some(held), Some(last)) => held.reads_like(last),
                     (held, last) => held.is_none() && last.is_none(),
                 };
                 if !same {
-                    return Err(format!("{subscription:?} of {of} was last told {last:?} of {key}"));
+                    let text = |value: Option<&Value>| {
+                        value.map(|v| format!("{:?} {:?}", v.get::<ostraca_ddata::types::ORSet<u64>>(), v.state().context()))
+                    };
+                    let (last, held) = (text(last.as_ref()), text(held.as_ref()));
+                    return Err(format!("{subscription:?} of {of} was last told {last:?} of {key}, which is {held:?}"));
                 }
             }
         }

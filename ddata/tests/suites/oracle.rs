@@ -1,9 +1,10 @@
 //! What a key must read like: the naive model of its events, for any context.
 //!
-//! Every change is kept with its own dots and with all that its node had seen of the key. Whoever
-//! shows a value shows a context with it, and the context alone decides what the value has to be:
-//! an insertion is there unless a removal that is known had seen it; a counter is the sum of what
-//! is known; a register holds the highest stamp among the writes that no known write had seen.
+//! Every change is kept with its own dots and with the dots that were live at its node, which it
+//! overwrote if it meant to. Whoever shows a value shows a context with it, and the context alone
+//! decides what the value has to be: an insertion is there unless a removal that is known
+//! overwrote it; a counter is the sum of what is known; a register holds the highest stamp among
+//! the writes that no known write overwrote.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +45,7 @@ pub type Rank = (Stamp, ReplicaId);
 #[derive(Clone, Debug)]
 struct Event {
     dots: DotSet,
-    seen: CausalContext,
+    over: DotSet, // what it overwrote: live at its node, and meant
     what: What,
     rank: Option<Rank>,
 }
@@ -84,9 +85,27 @@ impl Model {
         if dots.len() != expected {
             return Err(format!("{by} made {} dots, not {expected}, by {what:?}", dots.len()));
         }
+        let over = self.overwritten(before, &what);
         self.made.extend(&dots);
-        self.events.push(Event { dots, seen: before.clone(), what, rank });
+        self.events.push(Event { dots, over, what, rank });
         Ok(())
+    }
+
+    /// What a change overwrites where this is known.
+    fn overwritten(&self, context: &CausalContext, what: &What) -> DotSet {
+        match what {
+            What::Remove(_) | What::Clear => {
+                let live = self.live(context).into_iter();
+                let meant = |element| *what == What::Clear || *what == What::Remove(element);
+                live.filter(|(element, _)| meant(*element)).map(|(_, dot)| dot).collect()
+            }
+            What::Write(slot, _) => {
+                let mut slots = self.siblings(context);
+                let live = slots.remove(slot).unwrap_or_default();
+                live.iter().flat_map(|(event, _)| event.dots.iter()).collect()
+            }
+            What::Insert(_) | What::Add(_) | What::On => DotSet::new(),
+        }
     }
 
     /// Events whose dots are known in a context.
@@ -105,7 +124,7 @@ impl Model {
             let mut shown: Vec<u64> = set.elements().map_err(|error| error.to_string())?;
             shown.sort_unstable();
             let due = self.elements(context);
-            return same(&shown, &due);
+            return same(&shown, &due).map_err(|why| format!("{why}\n{}", self.story(&shown, &due)));
         }
         if let Some(counter) = value.get::<PNCounter>() {
             return same(&counter.value(), &self.sum(context));
@@ -132,25 +151,41 @@ impl Model {
     }
 
     fn elements(&self, context: &CausalContext) -> Vec<u64> {
-        let removals: Vec<&Event> = self
-            .known(context)
-            .filter(|event| matches!(event.what, What::Remove(_) | What::Clear))
-            .collect();
-        let gone = |element: u64, dot: Dot| {
-            removals.iter().any(|removal| {
-                let meant = removal.what == What::Clear || removal.what == What::Remove(element);
-                meant && removal.seen.seen(dot)
-            })
-        };
+        self.live(context).into_iter().map(|(element, _)| element).collect()
+    }
+
+    /// Elements that are there, in order, each with the dot of its insertion.
+    fn live(&self, context: &CausalContext) -> Vec<(u64, Dot)> {
+        let mut gone = DotSet::new();
+        for event in self.known(context).filter(|event| !event.over.is_empty()) {
+            gone.extend(&event.over);
+        }
         let mut left = Vec::new();
         for event in self.known(context) {
             let What::Insert(elements) = &event.what else { continue };
-            let live = elements.iter().zip(event.dots.iter());
-            let live = live.filter(|(element, dot)| context.seen(*dot) && !gone(**element, *dot));
-            left.extend(live.map(|(element, _)| *element));
+            let live = elements.iter().copied().zip(event.dots.iter());
+            left.extend(live.filter(|(_, dot)| context.seen(*dot) && !gone.seen(*dot)));
         }
-        left.sort_unstable();
+        left.sort_unstable_by_key(|(element, _)| *element);
         left
+    }
+
+    /// Everything that concerns the elements in which two lists differ.
+    fn story(&self, shown: &[u64], due: &[u64]) -> String {
+        let odd: Vec<u64> = shown
+            .iter()
+            .filter(|element| !due.contains(element))
+            .chain(due.iter().filter(|element| !shown.contains(element)))
+            .copied()
+            .take(3)
+            .collect();
+        let concerns = |event: &&Event| match &event.what {
+            What::Insert(all) => all.iter().any(|element| odd.contains(element)),
+            What::Remove(element) => odd.contains(element),
+            _ => true,
+        };
+        let told = self.events.iter().filter(concerns).map(|event| format!("{event:?}"));
+        told.collect::<Vec<_>>().join("\n")
     }
 
     fn sum(&self, context: &CausalContext) -> i128 {
@@ -159,22 +194,28 @@ impl Model {
     }
 
     fn written(&self, context: &CausalContext) -> BTreeMap<Slot, u64> {
-        let mut by_slot: BTreeMap<Slot, Vec<(&Event, u64)>> = BTreeMap::new();
+        let rank = |(event, _): &&(&Event, u64)| (event.rank, event.dots.runs()[0].first);
+        let winner = |(slot, live): (Slot, Vec<(&Event, u64)>)| {
+            live.iter().max_by_key(rank).map(|(_, value)| (slot, *value))
+        };
+        self.siblings(context).into_iter().filter_map(winner).collect()
+    }
+
+    /// The writes that nothing known has overwritten, by register.
+    fn siblings<'a>(&'a self, context: &'a CausalContext) -> BTreeMap<Slot, Vec<(&'a Event, u64)>> {
+        let mut gone = DotSet::new();
         for event in self.known(context) {
-            if let What::Write(slot, value) = event.what {
-                by_slot.entry(slot).or_default().push((event, value));
+            gone.extend(&event.over);
+        }
+        let mut live: BTreeMap<Slot, Vec<(&Event, u64)>> = BTreeMap::new();
+        for event in self.known(context) {
+            if let What::Write(slot, value) = event.what
+                && event.dots.iter().any(|dot| !gone.seen(dot))
+            {
+                live.entry(slot).or_default().push((event, value));
             }
         }
-        let winner = |(slot, writes): (Slot, Vec<(&Event, u64)>)| {
-            let over = |event: &Event| {
-                let dot = event.dots.iter().next();
-                writes.iter().any(|(other, _)| dot.is_some_and(|dot| other.seen.seen(dot)))
-            };
-            let live = writes.iter().filter(|(event, _)| !over(event));
-            let rank = |(event, _): &&(&Event, u64)| (event.rank, event.dots.runs()[0].first);
-            live.max_by_key(rank).map(|(_, value)| (slot, *value))
-        };
-        by_slot.into_iter().filter_map(winner).collect()
+        live
     }
 }
 

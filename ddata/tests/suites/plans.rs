@@ -133,7 +133,7 @@ pub fn large(seed: Seed) -> Plan {
     let config = Config {
         frame_bytes_max: *draw.pick(&[1 << 10, 2 << 10, 4 << 10]),
         direct_push_limit: *draw.pick(&[1, 100]),
-        assembly_bytes_max: *draw.pick(&[64 << 10, 64 << 20]),
+        assembly_bytes_max: *draw.pick(&[1 << 20, 64 << 20]),
         ..plan.config
     };
     let keys = plan.habits.keys.iter().map(|_| Kind::Set).take(4).collect();

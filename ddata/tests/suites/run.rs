@@ -178,6 +178,21 @@ impl Run {
         self.sim.observer().chain.survives(&self.sim.view(), None)
     }
 
+    /// Who holds what of the keys that differ, and whether it is what the contexts say.
+    fn who_differs(&self, keys: &[String]) -> Vec<String> {
+        let mut lines = Vec::new();
+        for key in keys.iter().take(2) {
+            for (_, node) in self.sim.processes() {
+                let name = key.as_str().into();
+                let Some(value) = node.replicator.peek(&name) else { continue };
+                let verdict = self.sim.observer().judge(&name, &value);
+                let context = value.state().context();
+                lines.push(format!("{key} at {}: {verdict:?} {context:?}", node.id()));
+            }
+        }
+        lines
+    }
+
     fn too_late(&self, what: &str) -> Result<bool, Box<Failure>> {
         let epochs: Vec<String> = self
             .sim
@@ -185,20 +200,23 @@ impl Run {
             .map(|(node, p)| {
                 let epochs = p.replicator.epochs();
                 format!(
-                    "{node}: {} epoch {:?} sealed {} synced {} eligible {}",
+                    "{node}: {} epoch {:?} of {:?} accepted {:?} sealed {} synced {} eligible {}",
                     p.id(),
                     epochs.id(),
+                    epochs.installed().map(|epoch| epoch.members().to_vec()),
+                    epochs.state().accepted.as_ref().map(|(ballot, e)| (ballot, e.members())),
                     epochs.sealed(),
                     epochs.synced(),
                     epochs.eligible()
                 )
             })
             .collect();
-        let newest = self.sim.observer().chain.newest().map(|epoch| epoch.members().to_vec());
+        let newest = self.sim.observer().chain.newest().map(|epoch| (epoch.id(), epoch.members().to_vec()));
         let keys = self.differing();
         let reason = format!(
-            "{what} {REST_WITHIN:?} after the last fault (L5, L6, I1): newest {newest:?}, keys {keys:?}\n{}",
-            epochs.join("\n")
+            "{what} {REST_WITHIN:?} after the last fault (L5, L6, I1): newest {newest:?}\n{}\n{}",
+            epochs.join("\n"),
+            self.who_differs(&keys).join("\n"),
         );
         Err(Box::new(self.sim.failure(reason)))
     }
@@ -210,7 +228,10 @@ impl Run {
     fn differing(&self) -> Vec<String> {
         let mut dumps = self.sim.processes().map(|(_, node)| {
             let dump = node.replicator.dump();
-            dump.map(|(key, value)| (key.clone(), value)).collect::<std::collections::BTreeMap<_, _>>()
+            // A change that changed nothing leaves an empty key behind, which nobody need know.
+            dump.filter(|(_, value)| !value.state().context().is_empty())
+                .map(|(key, value)| (key.clone(), value))
+                .collect::<std::collections::BTreeMap<_, _>>()
         });
         let Some(first) = dumps.next() else { return Vec::new() };
         let mut keys = Vec::new();
