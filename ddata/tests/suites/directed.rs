@@ -2,21 +2,23 @@
 //! seen from outside: the forbidden answer itself is shown, and that it never comes otherwise.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ostraca_ddata::bug::{Bug, Canary};
 use ostraca_ddata::clock::{Instant, Now, WallTime};
 use ostraca_ddata::data::Registry;
 use ostraca_ddata::id::ReplicaId;
-use ostraca_ddata::key::Group;
+use ostraca_ddata::key::{Group, Key};
 use ostraca_ddata::machine::{Machine, Outbox};
 use ostraca_ddata::replicator::config::Config;
 use ostraca_ddata::replicator::epoch::{
     Ballot, Change, Epoch, EpochId, EpochMessage, EpochSettings,
 };
 use ostraca_ddata::replicator::port::{Input, Output};
-use ostraca_ddata::replicator::wire::{Body, Message};
+use ostraca_ddata::replicator::request::{Request, RequestId, Update, WriteConsistency};
+use ostraca_ddata::replicator::wire::{Answer, At, Body, Message, Scope};
 use ostraca_ddata::replicator::{Replicator, Setup};
-use ostraca_ddata::types::Term;
+use ostraca_ddata::types::{Flag, Term};
 
 const fn id(number: u64) -> ReplicaId {
     ReplicaId::new(number)
@@ -35,14 +37,19 @@ fn machine(me: u64, canary: Canary) -> Replicator {
 
 /// What a machine sends in answer to one input.
 fn feed(machine: &mut Replicator, input: Input) -> Vec<Body> {
-    let now = Now { mono: Instant::from_nanos(1_000), wall: WallTime::from_millis(1_000) };
-    let mut out = Outbox::new();
-    machine.handle(now, input, &mut out);
     let body = |output| match output {
         Output::Send { message, .. } => Some(message.body),
         _ => None,
     };
-    out.drain().filter_map(body).collect()
+    order(machine, input).into_iter().filter_map(body).collect()
+}
+
+/// What a machine orders in answer to one input.
+fn order(machine: &mut Replicator, input: Input) -> Vec<Output> {
+    let now = Now { mono: Instant::from_nanos(1_000), wall: WallTime::from_millis(1_000) };
+    let mut out = Outbox::new();
+    machine.handle(now, input, &mut out);
+    out.drain().collect()
 }
 
 fn from(sender: u64, epoch: &Epoch, body: Body) -> Input {
@@ -92,4 +99,41 @@ fn promises_sealed(canary: Canary) -> bool {
 fn a_sealed_replica_promises_no_term() {
     assert!(!promises_sealed(Canary::none()));
     assert!(promises_sealed(Canary::with(Bug::FenceWhileSealed)));
+}
+
+/// Whether a write that was asked for among three is done once two of the next five hold it: one
+/// by its own count, one by an acknowledgement in the new configuration.
+fn two_of_five_are_enough(canary: Canary) -> bool {
+    let mut writer = machine(1, canary);
+    feed(&mut writer, Input::Found(first()));
+    let level = WriteConsistency::majority(Duration::from_secs(3));
+    let update = Update::new(&Key::<Flag>::new("flag"), level, |flag| flag.switch_on());
+    let request = Request::Update(update);
+    feed(&mut writer, Input::Request { id: RequestId(1), request });
+    feed(&mut writer, Input::Tick);
+    let change = Change { join: vec![id(4), id(5)], ..Change::default() };
+    let second = Arc::new(first().next(&change).expect("a valid change"));
+    let install = EpochMessage::Install { epoch: second.clone() };
+    let asked = feed(&mut writer, from(2, &second, Body::Epoch(install)));
+    let session = asked.iter().find_map(|body| match body {
+        Body::Compare { session, at: At::Synced(_), .. } => Some(*session),
+        _ => None,
+    });
+    let (session, at) = (session.expect("it syncs"), At::Synced(second.id()));
+    let same = Body::Compared { session, at, answer: Answer::Same, promises: Vec::new() };
+    feed(&mut writer, from(2, &second, same));
+    assert!(writer.epochs().eligible());
+    let ack = Body::Ack { push: 1, scope: Scope::All, counts: true, nacks: Vec::new() };
+    let done = |outputs: Vec<Output>| {
+        outputs.iter().any(|output| matches!(output, Output::Reply { reply: Ok(_), .. }))
+    };
+    let early = done(order(&mut writer, from(4, &second, ack.clone())));
+    assert!(early || done(order(&mut writer, from(5, &second, ack))), "three of five are enough");
+    early
+}
+
+#[test]
+fn acknowledgements_of_two_configurations_never_mix() {
+    assert!(!two_of_five_are_enough(Canary::none()));
+    assert!(two_of_five_are_enough(Canary::with(Bug::MixedEpochs)));
 }

@@ -108,6 +108,11 @@ impl Model {
         }
     }
 
+    /// How many changes there were.
+    pub fn len(&self) -> usize {
+        self.events.len()
+    }
+
     /// Events whose dots are known in a context.
     fn known<'a>(&'a self, context: &'a CausalContext) -> impl Iterator<Item = &'a Event> {
         self.events.iter().filter(|event| event.dots.iter().any(|dot| context.seen(dot)))
