@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::sums::{FANOUT, Sums};
-use super::wire::{At, Held, Query};
+use super::wire::{At, Body, Held, Query};
 use crate::causal::CausalContext;
 use crate::clock::Instant;
 use crate::id::ReplicaId;
@@ -35,16 +35,17 @@ pub(super) struct Comparison {
     ranges: VecDeque<(u16, u16)>, // ≤ 65,536
     wants: VecDeque<KeyName>,     // ≤ keys of one answer
     asked: Query,
+    pub(super) step: u32,
     pub(super) resend: Instant,
     pub(super) tries: u32,
     found: bool,
 }
 
 /// What follows from an answer.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Step {
-    /// Ask this next.
-    Ask(Query),
+    /// Ask the next question.
+    Ask,
     /// Everything is compared and mended. `found`: something was lacking on either side.
     Done { found: bool },
     /// The answer makes no sense.
@@ -59,6 +60,7 @@ impl Comparison {
             ranges: VecDeque::new(),
             wants: VecDeque::new(),
             asked: Query::Root(root),
+            step: 0,
             resend,
             tries: 0,
             found: false,
@@ -66,8 +68,13 @@ impl Comparison {
     }
 
     /// The question that waits for its answer.
-    pub(super) const fn asked(&self) -> &Query {
-        &self.asked
+    pub(super) fn question(&self, session: u64) -> Body {
+        Body::Compare { session, step: self.step, at: self.at, query: self.asked.clone() }
+    }
+
+    /// The ranges of buckets asked for, if they are what is asked for.
+    pub(super) fn ranges(&self) -> Vec<(u16, u16)> {
+        if let Query::Keys(ranges) = &self.asked { ranges.clone() } else { Vec::new() }
     }
 
     pub(super) fn is_given_up(&self) -> bool {
@@ -124,21 +131,15 @@ impl Comparison {
         }
     }
 
-    /// Which of the buckets asked for an answer that is complete up to `upto` speaks of; `None`
-    /// if it speaks of none.
-    pub(super) fn covered(&mut self, upto: u16) -> Option<Vec<(u16, u16)>> {
-        let Query::Keys(asked) = &self.asked else { return None };
-        let covered: Vec<_> = asked
-            .iter()
-            .filter(|(first, _)| *first <= upto)
-            .map(|(first, last)| (*first, (*last).min(upto)))
-            .collect();
+    /// Everything up to a bucket is compared; the rest is asked for again. `false`: that is
+    /// nothing.
+    pub(super) fn cover(&mut self, upto: u16) -> bool {
+        let asked = self.ranges();
         let left = asked.iter().filter(|(_, last)| *last > upto);
-        let left: Vec<_> = left.map(|(first, last)| ((*first).max(upto + 1), *last)).collect();
-        for range in left.into_iter().rev() {
-            self.ranges.push_front(range);
+        for (first, last) in left.rev() {
+            self.ranges.push_front(((*first).max(upto + 1), *last));
         }
-        (!covered.is_empty()).then_some(covered)
+        asked.first().is_some_and(|(first, _)| *first <= upto)
     }
 
     /// Something of these keys is lacking here.
@@ -178,9 +179,10 @@ impl Comparison {
         } else {
             return Step::Done { found: self.found };
         };
-        self.asked = query.clone();
+        self.asked = query;
+        self.step += 1;
         self.tries = 0;
-        Step::Ask(query)
+        Step::Ask
     }
 }
 
@@ -208,6 +210,13 @@ impl AntiEntropy {
         self.next += 1;
         self.open.insert(self.next, (peer, comparison));
         self.next
+    }
+
+    /// Whether an answer is to the question that waits.
+    pub(super) fn expects(&self, session: u64, peer: ReplicaId, at: At, step: u32) -> bool {
+        self.open.get(&session).is_some_and(|(of, comparison)| {
+            *of == peer && comparison.at == at && comparison.step == step
+        })
     }
 
     pub(super) fn get_mut(
@@ -238,14 +247,14 @@ impl AntiEntropy {
         &mut self,
         now: Instant,
         patience: impl Fn(u32) -> std::time::Duration,
-    ) -> Vec<(u64, ReplicaId, At, Query)> {
+    ) -> Vec<(ReplicaId, Body)> {
         self.open.retain(|_, (_, comparison)| comparison.resend > now || !comparison.is_given_up());
         let mut due = Vec::new();
         for (session, (peer, comparison)) in &mut self.open {
             if comparison.resend <= now {
                 comparison.tries += 1;
                 comparison.resend = now + patience(comparison.tries);
-                due.push((*session, *peer, comparison.at, comparison.asked.clone()));
+                due.push((*peer, comparison.question(*session)));
             }
         }
         due

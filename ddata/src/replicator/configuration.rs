@@ -9,10 +9,12 @@ use super::anti_entropy::{Comparison, Difference, Step};
 use super::durability::After;
 use super::epoch::{Epoch, EpochId, EpochInput, EpochOutput};
 use super::port::{Class, Output, Peer};
-use super::store::Snapshot;
+use super::store::{Snapshot, Taken};
+use super::sums::bucket_of;
 use super::wire::{Answer, At, Body, Entry, Held, Query};
 use super::{Frozen, Out, Replicator};
 use crate::bug::Bug;
+use crate::causal::CausalContext;
 use crate::clock::Now;
 use crate::durable::Record;
 use crate::id::ReplicaId;
@@ -91,9 +93,8 @@ impl Replicator {
         self.know_peers(out);
         let id = epoch.id();
         out.push(Output::Installed(epoch));
-        let (me, needs) = (&*self, |level| self.need(level).ok());
-        let mut writes = me.writes.clone();
-        writes.restart(id, needs, self.canary);
+        let mut writes = std::mem::take(&mut self.writes);
+        writes.restart(id, |level| self.need(level).ok(), self.canary);
         self.writes = writes;
         let voters_and_peers = self.push_targets();
         self.pushes.restart(now.mono, &voters_and_peers);
@@ -174,21 +175,20 @@ impl Replicator {
         }
         let root = self.store.live().sums().root();
         let comparison = Comparison::new(at, root, now.mono + self.trips.patience(1));
-        let query = comparison.asked().clone();
         let session = self.anti_entropy.begin(peer, comparison);
-        self.send(peer, Body::Compare { session, at, query }, out);
+        self.ask_next(peer, session, at, out);
     }
 
     pub(super) fn on_compare(
         &mut self,
         now: Now,
         from: ReplicaId,
-        session: u64,
+        (session, step): (u64, u32),
         at: At,
         query: &Query,
         out: &mut Out,
     ) {
-        self.contacted.insert(from, now.mono);
+        self.heard(now, from);
         let answer = match at {
             At::Live => self.answer_from(&self.store.live().clone(), query, at),
             At::Sealed(epoch) => match &self.frozen {
@@ -213,7 +213,12 @@ impl Replicator {
             }
         }
         let promises = self.promises_for(at, query);
-        self.send_as(from, Class::Data, Body::Compared { session, at, answer, promises }, out);
+        self.send_as(
+            from,
+            Class::Data,
+            Body::Compared { session, step, at, answer, promises },
+            out,
+        );
     }
 
     /// The terms that go with the first answer about a sealed or synced state.
@@ -290,10 +295,7 @@ impl Replicator {
         promises: &[(Group, Term)],
         out: &mut Out,
     ) {
-        self.contacted.insert(from, now.mono);
-        if self.anti_entropy.get_mut(session, from, at).is_none() {
-            return;
-        }
+        self.heard(now, from);
         if at != At::Live {
             self.take_promises(promises, out);
             self.store.settle_all();
@@ -315,7 +317,9 @@ impl Replicator {
             Answer::Keys { held, upto } => self.compare_keys(session, from, at, held, upto, out),
             Answer::Entries { done, entries } => {
                 for entry in &entries {
-                    self.take_entry(now, from, entry, out);
+                    if self.lacks_for(now, from, entry, out) {
+                        return; // what it builds on is on its way: the question is asked again
+                    }
                     if self.config.is_durable(&entry.key) {
                         self.persist_key(now, &entry.key, false);
                         self.persist(vec![], [&entry.key], out);
@@ -327,6 +331,13 @@ impl Replicator {
             }
         };
         self.step(now, from, session, at, step, out);
+    }
+
+    fn ask_next(&mut self, peer: ReplicaId, session: u64, at: At, out: &mut Out) {
+        if let Some(comparison) = self.anti_entropy.get_mut(session, peer, at) {
+            let question = comparison.question(session);
+            self.send(peer, question, out);
+        }
     }
 
     fn with_comparison(
@@ -346,12 +357,12 @@ impl Replicator {
 
     fn step(&mut self, now: Now, from: ReplicaId, session: u64, at: At, step: Step, out: &mut Out) {
         match step {
-            Step::Ask(query) => {
+            Step::Ask => {
                 let resend = now.mono + self.trips.patience(1);
                 if let Some(comparison) = self.anti_entropy.get_mut(session, from, at) {
                     comparison.resend = resend;
                 }
-                self.send(from, Body::Compare { session, at, query }, out);
+                self.ask_next(from, session, at, out);
             }
             Step::Done { .. } => {
                 self.anti_entropy.end(session);
@@ -379,29 +390,29 @@ impl Replicator {
         upto: u16,
         out: &mut Out,
     ) -> Step {
-        let Some(comparison) = self.anti_entropy.get_mut(session, from, at) else {
-            return Step::Nonsense;
-        };
-        let Some(covered) = comparison.covered(upto) else { return Step::Nonsense };
         let mut theirs = BTreeMap::new();
         for held in held {
             let Ok(context) = held.context.decode() else { return Step::Nonsense };
             theirs.insert(held.key, context);
         }
-        let live = self.store.live();
-        let (mut wants, mut gives) = (Vec::new(), Vec::new());
-        if at == At::Live {
-            for (first, last) in covered {
-                for (_, mine) in live.in_buckets(first..=last) {
-                    let context = theirs.get(&mine.key).cloned().unwrap_or_default();
-                    if Difference::between(mine.state.context(), &context).there {
-                        gives.extend(mine.repair(&context));
-                    }
-                }
-            }
+        let Some(comparison) = self.anti_entropy.get_mut(session, from, at) else {
+            return Step::Nonsense;
+        };
+        let asked = comparison.ranges();
+        let (gives, upto) = match at {
+            At::Live => gives(self.store.live(), &asked, &theirs, upto, self.gives_bytes()),
+            At::Sealed(_) | At::Synced(_) => (Vec::new(), upto),
+        };
+        let Some(comparison) = self.anti_entropy.get_mut(session, from, at) else {
+            return Step::Nonsense;
+        };
+        if !comparison.cover(upto) {
+            return Step::Nonsense;
         }
+        let live = self.store.live();
+        let mut wants = Vec::new();
         for (key, context) in &theirs {
-            if Difference::between(&live.context(key), context).here {
+            if bucket_of(key) <= upto && Difference::between(&live.context(key), context).here {
                 wants.push(key.clone());
             }
         }
@@ -414,6 +425,16 @@ impl Replicator {
             }
             comparison.next(held)
         })
+    }
+
+    /// Merges an entry of a comparison. Whether it builds on something not seen here.
+    fn lacks_for(&mut self, now: Now, from: ReplicaId, entry: &Entry, out: &mut Out) -> bool {
+        matches!(self.merge(now, from, entry, out), Ok(Taken::Lack(_)))
+    }
+
+    /// Bytes that one step of a comparison gives at most, but for one bucket.
+    fn gives_bytes(&self) -> usize {
+        4 * self.config.frame_bytes_max
     }
 
     fn take_promises(&mut self, promises: &[(Group, Term)], out: &mut Out) {
@@ -449,4 +470,37 @@ impl Replicator {
         let id = self.durability.order(after);
         out.push(Output::Persist { id, records });
     }
+}
+
+/// What a peer lacks of the buckets asked for, whole buckets up to a number of bytes; and the last
+/// bucket of which that is everything.
+fn gives(
+    live: &Snapshot,
+    asked: &[(u16, u16)],
+    theirs: &BTreeMap<KeyName, CausalContext>,
+    upto: u16,
+    bytes_max: usize,
+) -> (Vec<Entry>, u16) {
+    let (mut gives, mut bytes) = (Vec::new(), 0);
+    let nothing = CausalContext::new();
+    for (first, last) in asked.iter().filter(|(first, _)| *first <= upto) {
+        let (mut bucket, mut whole) = (*first, gives.len());
+        for (of, mine) in live.in_buckets(*first..=(*last).min(upto)) {
+            if of != bucket {
+                (bucket, whole) = (of, gives.len());
+            }
+            let context = theirs.get(&mine.key).unwrap_or(&nothing);
+            if Difference::between(mine.state.context(), context).there
+                && let Some(entry) = mine.repair(context)
+            {
+                bytes += entry.len();
+                gives.push(entry);
+            }
+            if bytes > bytes_max && whole > 0 {
+                gives.truncate(whole);
+                return (gives, bucket - 1); // an earlier bucket is among them
+            }
+        }
+    }
+    (gives, upto)
 }

@@ -62,11 +62,15 @@ impl Replicator {
             Body::NotPromised { request, current } => {
                 self.on_not_promised(RequestId(request), current, out);
             }
-            Body::Compare { session, at, query } => {
-                self.on_compare(now, from, session, at, &query, out);
+            Body::Compare { session, step, at, query } => {
+                self.on_compare(now, from, (session, step), at, &query, out);
             }
-            Body::Compared { session, at, answer, promises } => {
-                self.on_compared(now, from, session, at, answer, &promises, out);
+            Body::Compared { session, step, at, answer, promises } => {
+                if self.anti_entropy.expects(session, from, at, step) {
+                    self.on_compared(now, from, session, at, answer, &promises, out);
+                } else {
+                    self.stats.late_answers += 1;
+                }
             }
             Body::Used(keys) => self.on_used(now, &keys),
             Body::Part { transfer, total, offset, bytes } => {
@@ -95,6 +99,13 @@ impl Replicator {
         }
     }
 
+    /// Notes that a peer is there.
+    pub(super) fn heard(&mut self, now: Now, from: ReplicaId) {
+        if self.peers.contains(&from) {
+            self.contacted.insert(from, now.mono);
+        }
+    }
+
     pub(super) fn undecodable(&mut self, now: Now, from: ReplicaId, what: &str, out: &mut Out) {
         self.stats.undecodable += 1;
         let why = format!("{what} that does not decode");
@@ -113,7 +124,7 @@ impl Replicator {
     }
 
     /// Merges an entry, tells subscribers, teaches the clock, counts.
-    fn merge(
+    pub(super) fn merge(
         &mut self,
         now: Now,
         from: ReplicaId,
@@ -264,7 +275,7 @@ impl Replicator {
         if let Some(sent) = acked.sent {
             self.trips.note(now.mono - sent);
         }
-        self.contacted.insert(from, now.mono);
+        self.heard(now, from);
         let mut touched: BTreeSet<RequestId> = BTreeSet::new();
         for (index, requests) in &acked.held {
             for request in requests {

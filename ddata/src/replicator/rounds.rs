@@ -102,10 +102,10 @@ impl Replicator {
 
     fn tick_comparisons(&mut self, now: Now, out: &mut Out) {
         let trips = &self.trips;
-        for (session, peer, at, query) in
+        for (peer, question) in
             self.anti_entropy.take_due(now.mono, |tries| trips.patience(tries + 1))
         {
-            self.send(peer, Body::Compare { session, at, query }, out);
+            self.send(peer, question, out);
         }
     }
 

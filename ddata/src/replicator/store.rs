@@ -11,6 +11,7 @@ use std::sync::Arc;
 use imbl::OrdMap;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::fence::GROUPS_MAX;
 use super::sums::Sums;
 use super::wire::{Content, ContextBytes, Entry, WireGuard};
 use crate::bug::{Bug, Canary};
@@ -55,7 +56,8 @@ pub(super) struct Store {
     live: Snapshot,
     seed: u64,
     records: VecDeque<KeyName>, // ≤ RECORDS_MAX, oldest first
-    groups: BTreeMap<Group, BTreeSet<KeyName>>, // the guarded ones among the keys
+    groups: BTreeMap<Group, BTreeSet<KeyName>>, // ≤ GROUPS_MAX; the guarded ones among the keys
+    group_lengths: BTreeSet<usize>, // of the groups' prefixes
     unsettled: BTreeMap<KeyName, Instant>, // changed keys not yet in the sums ≤ keys
     deleted: usize,
 }
@@ -150,13 +152,17 @@ impl Store {
     pub(super) fn group_of(&self, key: &KeyName) -> Option<&Group> {
         match self.get(key).and_then(|held| held.group.as_ref()) {
             Some(group) => Some(group),
-            None => self.groups.keys().find(|group| group.contains(key)),
+            None => self.group_lengths.iter().find_map(|length| {
+                let prefix = Group::new(key.as_str().get(..*length)?);
+                self.groups.get_key_value(&prefix).map(|(group, _)| group)
+            }),
         }
     }
 
     /// Makes a group known: its prefix guards new keys, too.
     pub(super) fn know_group(&mut self, group: &Group) {
-        if !self.groups.contains_key(group) {
+        if !self.groups.contains_key(group) && self.groups.len() < GROUPS_MAX {
+            self.group_lengths.insert(group.as_str().len());
             self.groups.insert(group.clone(), BTreeSet::new());
         }
     }
@@ -210,6 +216,7 @@ impl Store {
         let Some(held) = self.live.keys.get_mut(&place(key)) else { return };
         if held.group.is_none() {
             Arc::make_mut(held).group = Some(group.clone());
+            self.group_lengths.insert(group.as_str().len());
             self.groups.entry(group.clone()).or_default().insert(key.clone());
         }
     }

@@ -409,6 +409,9 @@ pub enum Body {
         /// Names the comparison.
         #[serde(rename = "n")]
         session: u64,
+        /// Which of its questions: a late answer to another one is not taken for this one's.
+        #[serde(rename = "s")]
+        step: u32,
         /// What it compares with.
         #[serde(rename = "a")]
         at: At,
@@ -422,6 +425,9 @@ pub enum Body {
         /// As asked.
         #[serde(rename = "n")]
         session: u64,
+        /// As asked.
+        #[serde(rename = "s")]
+        step: u32,
         /// As asked.
         #[serde(rename = "a")]
         at: At,

@@ -84,6 +84,7 @@ impl PartialEq for State {
 
 /// What brings a peer up to date.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "made and taken apart at once, never kept")]
 pub enum Repair {
     /// The peer knows everything.
     Nothing,
