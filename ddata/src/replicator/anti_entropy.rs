@@ -53,13 +53,13 @@ pub(super) enum Step {
 }
 
 impl Comparison {
-    pub(super) fn new(at: At, root: u64, resend: Instant) -> Self {
+    pub(super) fn new(at: At, root: Query, resend: Instant) -> Self {
         Self {
             at,
             tops: VecDeque::new(),
             ranges: VecDeque::new(),
             wants: VecDeque::new(),
-            asked: Query::Root(root),
+            asked: root,
             step: 0,
             resend,
             tries: 0,
@@ -88,7 +88,7 @@ impl Comparison {
         theirs: &[u64],
         held: impl Fn(&KeyName) -> Held,
     ) -> Step {
-        if !matches!(self.asked, Query::Root(_)) || theirs.len() != FANOUT {
+        if !matches!(self.asked, Query::Root { .. }) || theirs.len() != FANOUT {
             return Step::Nonsense;
         }
         for (top, sum) in (0..=u8::MAX).zip(theirs) {

@@ -109,6 +109,13 @@ impl Replicator {
     fn recount(&mut self, now: Now, out: &mut Out) {
         self.restart_reads(now, out);
         self.restart_fences(now, out);
+        // Accepted here in an earlier epoch, before a higher term was promised: to be counted in
+        // this one it would have to be accepted again, and is not.
+        for (id, group, term) in self.writes.guarded() {
+            if let Some(by) = self.promises.refuses(&group, term, self.canary) {
+                self.writes.fenced(id, self.me, by);
+            }
+        }
         for id in self.writes.ids() {
             self.check_write(id, out);
         }
@@ -173,7 +180,7 @@ impl Replicator {
         if at != At::Live {
             self.store.settle_all();
         }
-        let root = self.store.live().sums().root();
+        let root = Query::Root { sum: self.store.live().sums().root(), seed: self.store.seed() };
         let comparison = Comparison::new(at, root, now.mono + self.trips.patience(1));
         let session = self.anti_entropy.begin(peer, comparison);
         self.ask_next(peer, session, at, out);
@@ -189,6 +196,11 @@ impl Replicator {
         out: &mut Out,
     ) {
         self.heard(now, from);
+        if let Query::Root { seed, .. } = query
+            && self.epochs.installed().is_none()
+        {
+            self.store.reseed(*seed); // a joiner has no configuration that names one
+        }
         let answer = match at {
             At::Live => self.answer_from(&self.store.live().clone(), query, at),
             At::Sealed(epoch) => match &self.frozen {
@@ -206,7 +218,7 @@ impl Replicator {
         let Some(answer) = answer else {
             return self.undecodable(now, from, "a context", out);
         };
-        if let Query::Root(_) = query {
+        if let Query::Root { .. } = query {
             match answer {
                 Answer::Same => self.stats.gossip_equal += 1,
                 _ => self.stats.gossip_differed += 1,
@@ -224,8 +236,8 @@ impl Replicator {
     /// The terms that go with the first answer about a sealed or synced state.
     fn promises_for(&self, at: At, query: &Query) -> Vec<(Group, Term)> {
         match (at, query, &self.frozen) {
-            (At::Sealed(_), Query::Root(_), Some(frozen)) => frozen.promises.clone(),
-            (At::Synced(_), Query::Root(_), _) => self.promises.all(),
+            (At::Sealed(_), Query::Root { .. }, Some(frozen)) => frozen.promises.clone(),
+            (At::Synced(_), Query::Root { .. }, _) => self.promises.all(),
             _ => Vec::new(),
         }
     }
@@ -233,8 +245,12 @@ impl Replicator {
     /// `None`: the question does not decode.
     fn answer_from(&self, snapshot: &Snapshot, query: &Query, at: At) -> Option<Answer> {
         Some(match query {
-            Query::Root(root) if *root == snapshot.sums().root() => Answer::Same,
-            Query::Root(_) => Answer::Tops(snapshot.sums().tops()),
+            Query::Root { sum, seed }
+                if (*sum, *seed) == (snapshot.sums().root(), self.store.seed()) =>
+            {
+                Answer::Same
+            }
+            Query::Root { .. } => Answer::Tops(snapshot.sums().tops()),
             Query::Leaves(tops) => {
                 let tops = tops.iter().take(64);
                 Answer::Leaves(tops.map(|t| (*t, snapshot.sums().leaves(*t).to_vec())).collect())

@@ -250,7 +250,8 @@ impl Replicator {
         }
         let purpose = Purpose::Recovery(reply);
         let (epoch, deadline) = (fencing.epoch, fencing.deadline);
-        let write = Write::new(purpose, MAJORITY, need, epoch, deadline, entries.len());
+        let mut write = Write::new(purpose, MAJORITY, need, epoch, deadline, entries.len());
+        write.guard = Some((fencing.group.clone(), fencing.term));
         self.writes.insert(id, write);
         let voters: BTreeSet<ReplicaId> = self.electors().voters.iter().copied().collect();
         let peers = voters.into_iter().filter(|voter| *voter != self.me).collect();

@@ -271,7 +271,7 @@ impl Replicator {
         let refused: BTreeSet<u32> = nacks.iter().map(|(index, _)| *index).collect();
         let lacking = nacks.iter().filter(|(_, nack)| matches!(nack, Nack::Lack(_)));
         let lacking: BTreeSet<u32> = lacking.map(|(index, _)| *index).collect();
-        let acked = self.pushes.acked(id, from, scope, &refused, &lacking);
+        let acked = self.pushes.acked(id, from, scope, (&refused, &lacking), counts);
         if let Some(sent) = acked.sent {
             self.trips.note(now.mono - sent);
         }

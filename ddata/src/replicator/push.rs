@@ -138,6 +138,14 @@ impl Pushes {
         }
     }
 
+    /// A push that everybody has, and nobody waits for, is over.
+    fn drop_if_done(&mut self, id: u64) {
+        let done = |push: &Push| push.missing.is_empty() && push.waiting.is_empty();
+        if self.open.get(&id).is_some_and(done) {
+            self.drop(id);
+        }
+    }
+
     fn drop(&mut self, id: u64) {
         if let Some(push) = self.open.remove(&id) {
             self.resends.remove(&(push.resend, id));
@@ -149,14 +157,15 @@ impl Pushes {
     }
 
     /// Takes an acknowledgement: everything in `scope` but `refused` is held by `from`, `lacking`
-    /// of the refused still have to be.
+    /// of the refused still have to be. One that does not `count` (the replica is sealed, not
+    /// synced, or in another epoch) leaves what a request waits for to be asked again.
     pub(super) fn acked(
         &mut self,
         id: u64,
         from: ReplicaId,
         scope: &Scope,
-        refused: &BTreeSet<u32>,
-        lacking: &BTreeSet<u32>,
+        (refused, lacking): (&BTreeSet<u32>, &BTreeSet<u32>),
+        counts: bool,
     ) -> Acked {
         let Some(push) = self.open.get_mut(&id) else { return Acked::default() };
         let all = 0..u32::try_from(push.entries.len()).unwrap_or(u32::MAX);
@@ -173,7 +182,8 @@ impl Pushes {
                 Missing::All => all.collect(),
                 Missing::Some(some) => std::mem::take(some),
             };
-            left.retain(|i| !looked.contains(i) || lacking.contains(i));
+            let uncounted = |i: &u32| !counts && push.waiting.contains_key(i);
+            left.retain(|i| !looked.contains(i) || lacking.contains(i) || uncounted(i));
             if left.is_empty() {
                 push.missing.remove(&from);
             } else {
@@ -181,7 +191,7 @@ impl Pushes {
             }
             if push.missing.is_empty() {
                 settled = push.entries.iter().map(|entry| entry.key.clone()).collect();
-                self.drop(id);
+                self.drop_if_done(id);
             }
         }
         Acked { held, settled, sent }
@@ -195,6 +205,7 @@ impl Pushes {
             }
             push.waiting.retain(|_, waiting| !waiting.is_empty());
         }
+        self.drop_if_done(id);
     }
 
     /// The next resend.

@@ -165,9 +165,19 @@ impl Replicator {
         };
         let prepared = modify(state, author).map_err(|error| refusal(error, term))?;
         let bytes = self.check_size(now, &key, prepared.delta(), out)?;
+        if prepared.delta().is_empty() && self.store.get(&key).is_none() {
+            // Nothing here and nothing changed: there is nothing that others could lack.
+            let (value, dots) = (Value::new(State::new(shape)), DotSet::new());
+            Self::reply(id, Ok(Reply::Updated { value, dots }), out);
+            return Ok(());
+        }
         let before = self.before(&key);
         let at = self.change(now).sized(bytes);
-        let delta = self.store.change(&key, &shape, at, |state| state.make(prepared));
+        let delta = if prepared.delta().is_empty() {
+            prepared.delta().clone()
+        } else {
+            self.store.change(&key, &shape, at, |state| state.make(prepared))
+        };
         if let Some(guard) = &guard {
             self.store.know_group(&guard.group);
             self.store.set_group(&key, &guard.group);
@@ -256,6 +266,8 @@ impl Replicator {
         let mut write =
             Write::new(Purpose::Change(reply), level, need, epoch, now.mono + within, 1);
         write.here = !waits;
+        let group = self.store.get(key).and_then(|held| held.group.clone());
+        write.guard = term.and_then(|term| group.map(|group| (group, term)));
         self.writes.insert(id, write);
         if waits {
             self.persist(vec![After::Here(id)], [key], out);

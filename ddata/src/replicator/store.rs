@@ -337,6 +337,10 @@ impl Store {
 
     // ── sums ──
 
+    pub(super) const fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// Changes the seed under which everything is summed.
     pub(super) fn reseed(&mut self, seed: u64) {
         if seed == self.seed {

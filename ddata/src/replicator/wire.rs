@@ -254,7 +254,14 @@ pub enum At {
 pub enum Query {
     /// Is your sum this? If not: your 256 sums.
     #[serde(rename = "r")]
-    Root(u64),
+    Root {
+        /// The sum over everything.
+        #[serde(rename = "s")]
+        sum: u64,
+        /// The seed it was made with.
+        #[serde(rename = "k")]
+        seed: u64,
+    },
     /// The 256 sums below each of these.
     #[serde(rename = "m")]
     Leaves(Vec<u8>),

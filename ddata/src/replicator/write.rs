@@ -13,6 +13,7 @@ use super::request::{MISSING_MAX, Reply, RequestId, Tally};
 use crate::bug::{Bug, Canary};
 use crate::clock::Instant;
 use crate::id::ReplicaId;
+use crate::key::Group;
 use crate::types::Term;
 
 /// What a request is for, and its reply once replicas hold what they should.
@@ -42,6 +43,8 @@ pub(super) struct Write {
     counted: BTreeSet<ReplicaId>,
     failed: BTreeSet<ReplicaId>,
     fenced: BTreeMap<ReplicaId, Term>,
+    /// Under which term it was accepted here.
+    pub(super) guard: Option<(Group, Term)>,
     /// This replica holds it, durably where that is asked for.
     pub(super) here: bool,
 }
@@ -93,6 +96,7 @@ impl Write {
             counted: BTreeSet::new(),
             failed: BTreeSet::new(),
             fenced: BTreeMap::new(),
+            guard: None,
             here: true,
         }
     }
@@ -163,6 +167,14 @@ impl Writes {
         let write = self.open.remove(&id)?;
         self.deadlines.remove(&(write.deadline, id));
         Some(write)
+    }
+
+    /// The guarded ones, with their terms.
+    pub(super) fn guarded(&self) -> Vec<(RequestId, Group, Term)> {
+        let guard = |(id, write): (&RequestId, &Write)| {
+            write.guard.clone().map(|(group, term)| (*id, group, term))
+        };
+        self.open.iter().filter_map(guard).collect()
     }
 
     pub(super) fn ids(&self) -> Vec<RequestId> {

@@ -1,7 +1,7 @@
 //! [`Edit`]: a value, a replica id and a clock together, so that user code says
 //! `set.insert("alice")` and nothing else.
 //!
-//! Every mutation goes through one `Change`, which hands out the dots and gathers the delta. The
+//! Every mutation goes through a `Change`, which hands out the dots and gathers the delta. The
 //! mutators themselves stand beside their types.
 
 use std::marker::PhantomData;

@@ -18,7 +18,7 @@ use crate::types::{DataType, Open};
 /// concurrent writes the highest (term, stamp, replica id) is read.
 ///
 /// The losers of a race stay in the state until the next write: dropping them at a merge would
-/// make merges depend on their grouping. Costs: O(siblings); 50–70 B on the wire plus the value.
+/// make merges depend on their grouping. Costs: O(siblings); about 40 B on the wire plus the value.
 pub struct LWWRegister<T> {
     siblings: DotFun<Stamped>,
     kind: PhantomData<fn() -> T>,
