@@ -109,6 +109,10 @@ impl Change {
         self.author.replica
     }
 
+    pub(crate) const fn is_guarded(&self) -> bool {
+        self.author.term.is_some()
+    }
+
     pub(crate) const fn time(&self) -> HybridTimestamp {
         self.author.time
     }

@@ -132,8 +132,9 @@ impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, LWWRegister<T>> {
         if self.leaf::<Stamped>().len() > 0 {
             return Ok(false);
         }
-        let reverse = !self.change().time().raw();
-        self.put(Encoded::new(value)?, Some(reverse))?;
+        // Guarded writes are ordered by their owner's sequence numbers, not by any clock.
+        let reverse = (!self.change().is_guarded()).then(|| !self.change().time().raw());
+        self.put(Encoded::new(value)?, reverse)?;
         Ok(true)
     }
 
