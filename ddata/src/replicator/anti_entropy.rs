@@ -35,6 +35,8 @@ pub(super) struct Comparison {
     ranges: VecDeque<(u16, u16)>, // ≤ 65,536
     wants: VecDeque<KeyName>,     // ≤ keys of one answer
     asked: Query,
+    /// When the first question was put: what the other side is compared with dates from then.
+    pub(super) began: Instant,
     pub(super) resend: Instant,
     pub(super) tries: u32,
     found: bool,
@@ -52,13 +54,14 @@ pub(super) enum Step {
 }
 
 impl Comparison {
-    pub(super) fn new(at: At, root: u64, resend: Instant) -> Self {
+    pub(super) fn new(at: At, root: u64, began: Instant, resend: Instant) -> Self {
         Self {
             at,
             tops: VecDeque::new(),
             ranges: VecDeque::new(),
             wants: VecDeque::new(),
             asked: Query::Root(root),
+            began,
             resend,
             tries: 0,
             found: false,
@@ -133,12 +136,23 @@ impl Comparison {
             .filter(|(first, _)| *first <= upto)
             .map(|(first, last)| (*first, (*last).min(upto)))
             .collect();
+        if covered.is_empty() {
+            return None;
+        }
         let left = asked.iter().filter(|(_, last)| *last > upto);
         let left: Vec<_> = left.map(|(first, last)| ((*first).max(upto + 1), *last)).collect();
         for range in left.into_iter().rev() {
             self.ranges.push_front(range);
         }
-        (!covered.is_empty()).then_some(covered)
+        Some(covered)
+    }
+
+    /// Everything from this bucket on is asked for again, when what was given before has arrived.
+    pub(super) fn defer(&mut self, covered: &[(u16, u16)], from: u16) {
+        let later = covered.iter().filter(|(_, last)| *last >= from);
+        for (first, last) in later.rev() {
+            self.ranges.push_front(((*first).max(from), *last));
+        }
     }
 
     /// Something of these keys is lacking here.
@@ -218,6 +232,14 @@ impl AntiEntropy {
     ) -> Option<&mut Comparison> {
         let (of, comparison) = self.open.get_mut(&session)?;
         (*of == peer && comparison.at == at).then_some(comparison)
+    }
+
+    /// A question follows an answer: it gets a name of its own, so that a late or doubled answer
+    /// to an earlier one is not taken for its own.
+    pub(super) fn next_question(&mut self, session: u64, resend: Instant) -> Option<u64> {
+        let (peer, mut comparison) = self.open.remove(&session)?;
+        comparison.resend = resend;
+        Some(self.begin(peer, comparison))
     }
 
     pub(super) fn end(&mut self, session: u64) {

@@ -406,7 +406,7 @@ pub enum Body {
     /// A step of a comparison.
     #[serde(rename = "c")]
     Compare {
-        /// Names the comparison.
+        /// Names the question.
         #[serde(rename = "n")]
         session: u64,
         /// What it compares with.
@@ -467,6 +467,15 @@ pub struct Message {
     pub body: Body,
 }
 
+/// Stands for a length that is found out by encoding.
+const MEASURED: usize = 1 << 30;
+
+impl Nack {
+    fn len(&self) -> usize {
+        64 + if let Self::Lack(context) = self { context.len() } else { 0 }
+    }
+}
+
 impl Body {
     /// About its size on the wire, in bytes; never far below it.
     pub(super) fn len(&self) -> usize {
@@ -474,7 +483,10 @@ impl Body {
         let held = |held: &[Held]| held.iter().map(Held::len).sum::<usize>();
         64 + match self {
             Self::Write { entries: all, .. } => entries(all),
-            Self::Ack { nacks, .. } => nacks.len() * 64,
+            Self::Ack { nacks, scope, .. } => {
+                let indices = if let Scope::Only(indices) = scope { indices.len() } else { 0 };
+                indices * 5 + nacks.iter().map(|(_, nack)| nack.len()).sum::<usize>()
+            }
             Self::Read { held, .. } => held.len(),
             Self::ReadAnswer { context, entry, .. } => {
                 context.as_ref().map_or(0, ContextBytes::len) + entry.as_ref().map_or(0, Entry::len)
@@ -493,7 +505,7 @@ impl Body {
                         Answer::Entries { entries: all, .. } => entries(all),
                     }
             }
-            Self::Epoch(_) => 256,
+            Self::Epoch(_) => MEASURED, // rare, and as long as its list of members
             Self::Used(keys) => keys.iter().map(|(key, _)| key.as_str().len() + 16).sum(),
             Self::Part { bytes, .. } => bytes.len(),
         }
