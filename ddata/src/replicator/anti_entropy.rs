@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::sums::{FANOUT, Sums};
-use super::wire::{At, Body, Held, Query};
+use super::wire::{At, Held, Query};
 use crate::causal::CausalContext;
 use crate::clock::Instant;
 use crate::id::ReplicaId;
@@ -35,17 +35,18 @@ pub(super) struct Comparison {
     ranges: VecDeque<(u16, u16)>, // ≤ 65,536
     wants: VecDeque<KeyName>,     // ≤ keys of one answer
     asked: Query,
-    pub(super) step: u32,
+    /// When the first question was put: what the other side is compared with dates from then.
+    pub(super) began: Instant,
     pub(super) resend: Instant,
     pub(super) tries: u32,
     found: bool,
 }
 
 /// What follows from an answer.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
-    /// Ask the next question.
-    Ask,
+    /// Ask this next.
+    Ask(Query),
     /// Everything is compared and mended. `found`: something was lacking on either side.
     Done { found: bool },
     /// The answer makes no sense.
@@ -53,14 +54,14 @@ pub(super) enum Step {
 }
 
 impl Comparison {
-    pub(super) fn new(at: At, root: Query, resend: Instant) -> Self {
+    pub(super) fn new(at: At, root: Query, began: Instant, resend: Instant) -> Self {
         Self {
             at,
             tops: VecDeque::new(),
             ranges: VecDeque::new(),
             wants: VecDeque::new(),
             asked: root,
-            step: 0,
+            began,
             resend,
             tries: 0,
             found: false,
@@ -68,13 +69,8 @@ impl Comparison {
     }
 
     /// The question that waits for its answer.
-    pub(super) fn question(&self, session: u64) -> Body {
-        Body::Compare { session, step: self.step, at: self.at, query: self.asked.clone() }
-    }
-
-    /// The ranges of buckets asked for, if they are what is asked for.
-    pub(super) fn ranges(&self) -> Vec<(u16, u16)> {
-        if let Query::Keys(ranges) = &self.asked { ranges.clone() } else { Vec::new() }
+    pub(super) const fn asked(&self) -> &Query {
+        &self.asked
     }
 
     pub(super) fn is_given_up(&self) -> bool {
@@ -131,15 +127,32 @@ impl Comparison {
         }
     }
 
-    /// Everything up to a bucket is compared; the rest is asked for again. `false`: that is
-    /// nothing.
-    pub(super) fn cover(&mut self, upto: u16) -> bool {
-        let asked = self.ranges();
-        let left = asked.iter().filter(|(_, last)| *last > upto);
-        for (first, last) in left.rev() {
-            self.ranges.push_front(((*first).max(upto + 1), *last));
+    /// Which of the buckets asked for an answer that is complete up to `upto` speaks of; `None`
+    /// if it speaks of none.
+    pub(super) fn covered(&mut self, upto: u16) -> Option<Vec<(u16, u16)>> {
+        let Query::Keys(asked) = &self.asked else { return None };
+        let covered: Vec<_> = asked
+            .iter()
+            .filter(|(first, _)| *first <= upto)
+            .map(|(first, last)| (*first, (*last).min(upto)))
+            .collect();
+        if covered.is_empty() {
+            return None;
         }
-        asked.first().is_some_and(|(first, _)| *first <= upto)
+        let left = asked.iter().filter(|(_, last)| *last > upto);
+        let left: Vec<_> = left.map(|(first, last)| ((*first).max(upto + 1), *last)).collect();
+        for range in left.into_iter().rev() {
+            self.ranges.push_front(range);
+        }
+        Some(covered)
+    }
+
+    /// Everything from this bucket on is asked for again, when what was given before has arrived.
+    pub(super) fn defer(&mut self, covered: &[(u16, u16)], from: u16) {
+        let later = covered.iter().filter(|(_, last)| *last >= from);
+        for (first, last) in later.rev() {
+            self.ranges.push_front(((*first).max(from), *last));
+        }
     }
 
     /// Something of these keys is lacking here.
@@ -179,10 +192,9 @@ impl Comparison {
         } else {
             return Step::Done { found: self.found };
         };
-        self.asked = query;
-        self.step += 1;
+        self.asked = query.clone();
         self.tries = 0;
-        Step::Ask
+        Step::Ask(query)
     }
 }
 
@@ -212,13 +224,6 @@ impl AntiEntropy {
         self.next
     }
 
-    /// Whether an answer is to the question that waits.
-    pub(super) fn expects(&self, session: u64, peer: ReplicaId, at: At, step: u32) -> bool {
-        self.open.get(&session).is_some_and(|(of, comparison)| {
-            *of == peer && comparison.at == at && comparison.step == step
-        })
-    }
-
     pub(super) fn get_mut(
         &mut self,
         session: u64,
@@ -227,6 +232,14 @@ impl AntiEntropy {
     ) -> Option<&mut Comparison> {
         let (of, comparison) = self.open.get_mut(&session)?;
         (*of == peer && comparison.at == at).then_some(comparison)
+    }
+
+    /// A question follows an answer: it gets a name of its own, so that a late or doubled answer
+    /// to an earlier one is not taken for its own.
+    pub(super) fn next_question(&mut self, session: u64, resend: Instant) -> Option<u64> {
+        let (peer, mut comparison) = self.open.remove(&session)?;
+        comparison.resend = resend;
+        Some(self.begin(peer, comparison))
     }
 
     pub(super) fn end(&mut self, session: u64) {
@@ -247,14 +260,14 @@ impl AntiEntropy {
         &mut self,
         now: Instant,
         patience: impl Fn(u32) -> std::time::Duration,
-    ) -> Vec<(ReplicaId, Body)> {
+    ) -> Vec<(u64, ReplicaId, At, Query)> {
         self.open.retain(|_, (_, comparison)| comparison.resend > now || !comparison.is_given_up());
         let mut due = Vec::new();
         for (session, (peer, comparison)) in &mut self.open {
             if comparison.resend <= now {
                 comparison.tries += 1;
                 comparison.resend = now + patience(comparison.tries);
-                due.push((*peer, comparison.question(*session)));
+                due.push((*session, *peer, comparison.at, comparison.asked.clone()));
             }
         }
         due

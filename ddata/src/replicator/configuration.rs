@@ -17,10 +17,14 @@ use crate::bug::Bug;
 use crate::causal::CausalContext;
 use crate::clock::Now;
 use crate::durable::Record;
+use crate::encoded::hash_of;
 use crate::id::ReplicaId;
 use crate::key::{Group, KeyName};
 use crate::machine::{Machine, Outbox};
 use crate::types::Term;
+
+/// Frames of repairs that one step of a comparison gives at most, but for one bucket's.
+const FRAMES_PER_STEP: usize = 4;
 
 impl Replicator {
     /// Feeds the configuration machine and does what it orders, until it orders nothing more.
@@ -85,8 +89,8 @@ impl Replicator {
 
     fn installed(&mut self, now: Now, epoch: Arc<Epoch>, out: &mut Out) {
         self.frozen = None;
-        if let Some(before) = self.former_members() {
-            self.former = before;
+        if !self.roster.is_empty() {
+            self.former = std::mem::take(&mut self.roster);
         }
         self.store.reseed(epoch.digest_seed());
         self.anti_entropy.end_all(|_, at| at == At::Live);
@@ -100,8 +104,10 @@ impl Replicator {
         self.pushes.restart(now.mono, &voters_and_peers);
         self.recount(now, out);
         self.gossip_at = Some(now.mono + self.config.busy_gossip_interval);
-        if self.expire_at.is_none() {
-            self.expire_at = self.expiry_interval().map(|interval| now.mono + interval);
+        if let Some(interval) = self.expiry_interval() {
+            self.expire_at.get_or_insert(now.mono + interval);
+            self.own_from = now.mono + 2 * interval;
+            self.report_all = true;
         }
     }
 
@@ -121,10 +127,6 @@ impl Replicator {
         }
     }
 
-    fn former_members(&self) -> Option<Vec<ReplicaId>> {
-        (!self.electorate.is_empty()).then(|| self.electorate.iter().copied().collect())
-    }
-
     pub(super) fn members(&mut self, now: Now, peers: Vec<Peer>, out: &mut Out) {
         self.membership = peers.into_iter().map(|peer| (peer.id, peer)).collect();
         let before = self.peers.clone();
@@ -134,8 +136,22 @@ impl Replicator {
             let soon = now.mono + self.config.busy_gossip_interval;
             self.gossip_at = Some(self.gossip_at.map_or(soon, |at| at.min(soon)));
         }
+        self.reckon(now, out);
+    }
+
+    /// Who counts for `All` has changed: what is under way may need fewer answers now, or more.
+    fn reckon(&mut self, now: Now, out: &mut Out) {
+        let mut writes = std::mem::take(&mut self.writes);
+        writes.reckon(|level| self.need(level).ok());
+        self.writes = writes;
+        let mut reads = std::mem::take(&mut self.reads);
+        reads.reckon(|level| self.need(level).ok());
+        self.reads = reads;
         for id in self.writes.ids() {
             self.check_write(id, out);
+        }
+        for id in self.reads.ids() {
+            self.check_read(now, id, out);
         }
     }
 
@@ -151,7 +167,8 @@ impl Replicator {
         let gone: Vec<ReplicaId> = self.peers.difference(&peers).copied().collect();
         self.peers = peers;
         let stopping = |id: &ReplicaId| self.membership.get(id).is_some_and(|peer| peer.stopping);
-        self.electorate = members.into_iter().filter(|id| !stopping(id)).collect();
+        self.electorate = members.iter().copied().filter(|id| !stopping(id)).collect();
+        self.roster = members;
         self.contacted.retain(|id, _| self.peers.contains(id));
         for id in gone {
             self.parts.forget(id);
@@ -181,21 +198,22 @@ impl Replicator {
             self.store.settle_all();
         }
         let root = Query::Root { sum: self.store.live().sums().root(), seed: self.store.seed() };
-        let comparison = Comparison::new(at, root, now.mono + self.trips.patience(1));
+        let comparison = Comparison::new(at, root, now.mono, now.mono + self.trips.patience(1));
+        let query = comparison.asked().clone();
         let session = self.anti_entropy.begin(peer, comparison);
-        self.ask_next(peer, session, at, out);
+        self.send(peer, Body::Compare { session, at, query }, out);
     }
 
     pub(super) fn on_compare(
         &mut self,
         now: Now,
         from: ReplicaId,
-        (session, step): (u64, u32),
+        session: u64,
         at: At,
         query: &Query,
         out: &mut Out,
     ) {
-        self.heard(now, from);
+        self.heard_of(now, from);
         if let Query::Root { seed, .. } = query
             && self.epochs.installed().is_none()
         {
@@ -225,12 +243,7 @@ impl Replicator {
             }
         }
         let promises = self.promises_for(at, query);
-        self.send_as(
-            from,
-            Class::Data,
-            Body::Compared { session, step, at, answer, promises },
-            out,
-        );
+        self.send_as(from, Class::Data, Body::Compared { session, at, answer, promises }, out);
     }
 
     /// The terms that go with the first answer about a sealed or synced state.
@@ -242,7 +255,7 @@ impl Replicator {
         }
     }
 
-    /// `None`: the question does not decode.
+    /// `None`: the question does not decode, or asks for buckets twice.
     fn answer_from(&self, snapshot: &Snapshot, query: &Query, at: At) -> Option<Answer> {
         Some(match query {
             Query::Root { sum, seed }
@@ -255,7 +268,10 @@ impl Replicator {
                 let tops = tops.iter().take(64);
                 Answer::Leaves(tops.map(|t| (*t, snapshot.sums().leaves(*t).to_vec())).collect())
             }
-            Query::Keys(ranges) => self.keys_in(snapshot, ranges),
+            Query::Keys(ranges) if ranges.is_sorted_by(|a, b| a.1 < b.0) => {
+                self.keys_in(snapshot, ranges)
+            }
+            Query::Keys(_) => return None,
             Query::Want(wants) => {
                 let (mut done, mut bytes, mut entries) = (0, 0, Vec::new());
                 for want in wants.iter().take(self.config.max_delta_elements) {
@@ -311,12 +327,19 @@ impl Replicator {
         promises: &[(Group, Term)],
         out: &mut Out,
     ) {
-        self.heard(now, from);
+        let Some(comparison) = self.anti_entropy.get_mut(session, from, at) else { return };
+        let began = comparison.began;
+        self.heard_of(now, from);
         if at != At::Live {
             self.take_promises(promises, out);
             self.store.settle_all();
         }
         let step = match answer {
+            Answer::Same if at == At::Live => {
+                self.pushes.caught_up(from, began);
+                self.check_flushes(out);
+                Step::Done { found: false }
+            }
             Answer::Same => Step::Done { found: false },
             Answer::Gone => {
                 self.anti_entropy.end(session);
@@ -349,13 +372,6 @@ impl Replicator {
         self.step(now, from, session, at, step, out);
     }
 
-    fn ask_next(&mut self, peer: ReplicaId, session: u64, at: At, out: &mut Out) {
-        if let Some(comparison) = self.anti_entropy.get_mut(session, peer, at) {
-            let question = comparison.question(session);
-            self.send(peer, question, out);
-        }
-    }
-
     fn with_comparison(
         &mut self,
         session: u64,
@@ -373,12 +389,11 @@ impl Replicator {
 
     fn step(&mut self, now: Now, from: ReplicaId, session: u64, at: At, step: Step, out: &mut Out) {
         match step {
-            Step::Ask => {
+            Step::Ask(query) => {
                 let resend = now.mono + self.trips.patience(1);
-                if let Some(comparison) = self.anti_entropy.get_mut(session, from, at) {
-                    comparison.resend = resend;
+                if let Some(session) = self.anti_entropy.next_question(session, resend) {
+                    self.send(from, Body::Compare { session, at, query }, out);
                 }
-                self.ask_next(from, session, at, out);
             }
             Step::Done { .. } => {
                 self.anti_entropy.end(session);
@@ -406,35 +421,33 @@ impl Replicator {
         upto: u16,
         out: &mut Out,
     ) -> Step {
+        let Some(comparison) = self.anti_entropy.get_mut(session, from, at) else {
+            return Step::Nonsense;
+        };
+        let Some(covered) = comparison.covered(upto) else { return Step::Nonsense };
         let mut theirs = BTreeMap::new();
         for held in held {
             let Ok(context) = held.context.decode() else { return Step::Nonsense };
             theirs.insert(held.key, context);
         }
-        let Some(comparison) = self.anti_entropy.get_mut(session, from, at) else {
-            return Step::Nonsense;
+        let (gives, deferred) = match at {
+            At::Live => self.gives(&covered, &theirs),
+            At::Sealed(_) | At::Synced(_) => (Vec::new(), None),
         };
-        let asked = comparison.ranges();
-        let (gives, upto) = match at {
-            At::Live => gives(self.store.live(), &asked, &theirs, upto, self.gives_bytes()),
-            At::Sealed(_) | At::Synced(_) => (Vec::new(), upto),
-        };
-        let Some(comparison) = self.anti_entropy.get_mut(session, from, at) else {
-            return Step::Nonsense;
-        };
-        if !comparison.cover(upto) {
-            return Step::Nonsense;
-        }
         let live = self.store.live();
         let mut wants = Vec::new();
         for (key, context) in &theirs {
-            if bucket_of(key) <= upto && Difference::between(&live.context(key), context).here {
+            let later = deferred.is_some_and(|from| bucket_of(key) >= from);
+            if !later && Difference::between(&live.context(key), context).here {
                 wants.push(key.clone());
             }
         }
         let gave = !gives.is_empty();
         self.send_repairs(from, 0, gives, out);
         self.with_comparison(session, from, at, |_, comparison, held| {
+            if let Some(from) = deferred {
+                comparison.defer(&covered, from);
+            }
             comparison.want(wants);
             if gave {
                 comparison.gave();
@@ -448,9 +461,32 @@ impl Replicator {
         matches!(self.merge(now, from, entry, out), Ok(Taken::Lack(_)))
     }
 
-    /// Bytes that one step of a comparison gives at most, but for one bucket.
-    fn gives_bytes(&self) -> usize {
-        4 * self.config.frame_bytes_max
+    /// What the other side lacks, up to a budget in bytes, and the bucket with which to go on
+    /// after that: its next answer says that it has kept up.
+    fn gives(
+        &self,
+        covered: &[(u16, u16)],
+        theirs: &BTreeMap<KeyName, CausalContext>,
+    ) -> (Vec<Entry>, Option<u16>) {
+        let budget = FRAMES_PER_STEP * self.config.frame_bytes_max;
+        let (mut gives, mut bytes, mut last_given) = (Vec::new(), 0, None);
+        let nothing = CausalContext::new();
+        for (first, last) in covered {
+            for (bucket, mine) in self.store.live().in_buckets(*first..=*last) {
+                let context = theirs.get(&mine.key).unwrap_or(&nothing);
+                if !Difference::between(mine.state.context(), context).there {
+                    continue;
+                }
+                if bytes >= budget && last_given != Some(bucket) {
+                    return (gives, Some(bucket));
+                }
+                let entry = mine.repair(context);
+                bytes += entry.as_ref().map_or(0, Entry::len);
+                gives.extend(entry);
+                last_given = Some(bucket);
+            }
+        }
+        (gives, None)
     }
 
     fn take_promises(&mut self, promises: &[(Group, Term)], out: &mut Out) {
@@ -486,37 +522,4 @@ impl Replicator {
         let id = self.durability.order(after);
         out.push(Output::Persist { id, records });
     }
-}
-
-/// What a peer lacks of the buckets asked for, whole buckets up to a number of bytes; and the last
-/// bucket of which that is everything.
-fn gives(
-    live: &Snapshot,
-    asked: &[(u16, u16)],
-    theirs: &BTreeMap<KeyName, CausalContext>,
-    upto: u16,
-    bytes_max: usize,
-) -> (Vec<Entry>, u16) {
-    let (mut gives, mut bytes) = (Vec::new(), 0);
-    let nothing = CausalContext::new();
-    for (first, last) in asked.iter().filter(|(first, _)| *first <= upto) {
-        let (mut bucket, mut whole) = (*first, gives.len());
-        for (of, mine) in live.in_buckets(*first..=(*last).min(upto)) {
-            if of != bucket {
-                (bucket, whole) = (of, gives.len());
-            }
-            let context = theirs.get(&mine.key).unwrap_or(&nothing);
-            if Difference::between(mine.state.context(), context).there
-                && let Some(entry) = mine.repair(context)
-            {
-                bytes += entry.len();
-                gives.push(entry);
-            }
-            if bytes > bytes_max && whole > 0 {
-                gives.truncate(whole);
-                return (gives, bucket - 1); // an earlier bucket is among them
-            }
-        }
-    }
-    (gives, upto)
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::epoch::EpochId;
 use super::port::Output;
 use super::request::RequestId;
 use super::wire::Scope;
@@ -25,6 +26,8 @@ pub(super) enum After {
     },
     /// This replica holds what a request asks for.
     Here(RequestId),
+    /// This replica has promised what a fencing read asks for, in this epoch.
+    Promised(RequestId, EpochId),
     /// Reply to a request that waits for nothing else.
     Reply(RequestId, Box<super::request::Reply>),
     /// Send these. On a failure nothing is sent: the promise was never given.

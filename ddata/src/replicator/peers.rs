@@ -3,13 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::anti_entropy::OPEN_MAX;
 use super::durability::After;
 use super::epoch::{EpochId, EpochInput};
 use super::parts::Piece;
 use super::port::{Alarm, Output};
-use super::push::guard_of;
+use super::push::{Told, guard_of};
 use super::request::RequestId;
 use super::store::{Taken, Unfit};
 use super::wire::{At, Body, Content, Entry, Message, Nack, Scope};
@@ -17,11 +18,14 @@ use super::write::Purpose;
 use super::{Out, Replicator};
 use crate::bug::Bug;
 use crate::causal::CausalContext;
-use crate::clock::Now;
+use crate::clock::{HybridTimestamp, Now};
 use crate::encoded::DecodeError;
 use crate::id::ReplicaId;
 use crate::key::KeyName;
-use crate::types::delta::Merged;
+use crate::types::delta::{Delta, Merged};
+
+/// Stamps further ahead of this node's wall clock than this are warned of.
+const CLOCK_AHEAD: Duration = Duration::from_millis(500);
 
 impl Replicator {
     pub(super) fn message(&mut self, now: Now, from: ReplicaId, message: Message, out: &mut Out) {
@@ -62,15 +66,11 @@ impl Replicator {
             Body::NotPromised { request, current } => {
                 self.on_not_promised(RequestId(request), current, out);
             }
-            Body::Compare { session, step, at, query } => {
-                self.on_compare(now, from, (session, step), at, &query, out);
+            Body::Compare { session, at, query } => {
+                self.on_compare(now, from, session, at, &query, out);
             }
-            Body::Compared { session, step, at, answer, promises } => {
-                if self.anti_entropy.expects(session, from, at, step) {
-                    self.on_compared(now, from, session, at, answer, &promises, out);
-                } else {
-                    self.stats.late_answers += 1;
-                }
+            Body::Compared { session, at, answer, promises } => {
+                self.on_compared(now, from, session, at, answer, &promises, out);
             }
             Body::Used(keys) => self.on_used(now, &keys),
             Body::Part { transfer, total, offset, bytes } => {
@@ -81,6 +81,13 @@ impl Replicator {
                     self.message(now, from, whole, out);
                 }
             }
+        }
+    }
+
+    /// Notes that a peer answers. Strangers leave no trace.
+    pub(super) fn heard_of(&mut self, now: Now, peer: ReplicaId) {
+        if self.peers.contains(&peer) {
+            self.contacted.insert(peer, now.mono);
         }
     }
 
@@ -96,13 +103,6 @@ impl Replicator {
                     || self.former.contains(&from)
                     || (self.epochs.installed().is_none() && self.membership.is_empty())
             }
-        }
-    }
-
-    /// Notes that a peer is there.
-    pub(super) fn heard(&mut self, now: Now, from: ReplicaId) {
-        if self.peers.contains(&from) {
-            self.contacted.insert(from, now.mono);
         }
     }
 
@@ -132,16 +132,13 @@ impl Replicator {
         out: &mut Out,
     ) -> Result<Taken, Nack> {
         let before = self.before(&entry.key);
-        let taken = match self.store.take(entry, self.change(now), self.canary) {
+        let taken = match self.store.take(entry, self.change(now), self.me, self.canary) {
             Ok(taken) => taken,
             Err(unfit) => return Err(self.unfit(now, from, entry, unfit, out)),
         };
         if let Taken::Merged { merged, latest, full } = &taken {
-            if let Some(latest) = latest
-                && let Err(impossible) = self.clock.observe(now.wall, *latest)
-            {
-                self.stats.impossible_clocks += 1;
-                self.alarm(now, Alarm::ImpossibleClock { from, ahead: impossible.ahead }, out);
+            if let Some(latest) = latest {
+                self.observe(now, from, *latest, out);
             }
             if *merged == Merged::Changed {
                 if *full {
@@ -154,6 +151,20 @@ impl Replicator {
             }
         }
         Ok(taken)
+    }
+
+    /// Learns the time of a stamp, or names whose clock is wrong.
+    fn observe(&mut self, now: Now, from: ReplicaId, stamp: HybridTimestamp, out: &mut Out) {
+        match self.clock.observe(now.wall, stamp) {
+            Ok(ahead) if ahead > CLOCK_AHEAD => {
+                self.alarm(now, Alarm::ClockAhead { from, ahead }, out);
+            }
+            Ok(_) => {}
+            Err(impossible) => {
+                self.stats.impossible_clocks += 1;
+                self.alarm(now, Alarm::ImpossibleClock { from, ahead: impossible.ahead }, out);
+            }
+        }
     }
 
     fn unfit(
@@ -234,16 +245,12 @@ impl Replicator {
         entry: &Entry,
         out: &mut Out,
     ) -> Result<Merged, Nack> {
-        if let Some(guard) = &entry.guard {
-            if let Some(term) = guard.term
-                && let Some(promised) = self.promises.refuses(&guard.group, term, self.canary)
-            {
-                self.stats.fenced += 1;
-                return Err(Nack::Fenced(promised));
-            }
-            if guard.group.contains(&entry.key) {
-                self.store.know_group(&guard.group);
-            }
+        if let Some(guard) = &entry.guard
+            && let Some(term) = guard.term
+            && let Some(promised) = self.promises.refuses(&guard.group, term, self.canary)
+        {
+            self.stats.fenced += 1;
+            return Err(Nack::Fenced(promised));
         }
         match self.merge(now, from, entry, out)? {
             Taken::Merged { merged, .. } => Ok(merged),
@@ -271,11 +278,13 @@ impl Replicator {
         let refused: BTreeSet<u32> = nacks.iter().map(|(index, _)| *index).collect();
         let lacking = nacks.iter().filter(|(_, nack)| matches!(nack, Nack::Lack(_)));
         let lacking: BTreeSet<u32> = lacking.map(|(index, _)| *index).collect();
-        let acked = self.pushes.acked(id, from, scope, (&refused, &lacking), counts);
+        let same = epoch.is_some() && epoch == self.epochs.id();
+        let told = Told { scope, refused: &refused, lacking: &lacking, counts: counts && same };
+        let acked = self.pushes.acked(id, from, told);
         if let Some(sent) = acked.sent {
             self.trips.note(now.mono - sent);
         }
-        self.heard(now, from);
+        self.heard_of(now, from);
         let mut touched: BTreeSet<RequestId> = BTreeSet::new();
         for (index, requests) in &acked.held {
             for request in requests {
@@ -534,10 +543,14 @@ impl Replicator {
         if !self.epochs.is_member() {
             return;
         }
+        let news: Vec<_> = news.iter().map(|e| (origin(e), unguarded(e.clone()))).collect();
         let targets = self.eager_targets();
         for to in targets.into_iter().filter(|to| *to != from) {
-            let entries = news.iter().cloned().map(unguarded).collect();
-            self.send(to, Body::Write { push: 0, whole: true, entries }, out);
+            let others = news.iter().filter(|(origin, _)| *origin != Some(to));
+            let entries: Vec<Entry> = others.map(|(_, entry)| entry.clone()).collect();
+            if !entries.is_empty() {
+                self.send(to, Body::Write { push: 0, whole: true, entries }, out);
+            }
         }
     }
 
@@ -545,14 +558,16 @@ impl Replicator {
         if self.flushes.is_empty() {
             return;
         }
-        let pushes = &self.pushes;
+        let (pushes, behind) = (&self.pushes, self.pushes.left_behind());
         let mut done = Vec::new();
-        self.flushes.retain(|id, (open, _)| {
-            open.retain(|push| pushes.is_open(*push));
-            if open.is_empty() {
+        self.flushes.retain(|id, flush| {
+            flush.open.retain(|push| pushes.is_under_way(*push));
+            flush.behind.retain(|peer| behind.contains(peer));
+            let over = flush.open.is_empty() && flush.behind.is_empty();
+            if over {
                 done.push(*id);
             }
-            !open.is_empty()
+            !over
         });
         for id in done {
             Self::reply(id, Ok(super::request::Reply::Flushed), out);
@@ -589,6 +604,16 @@ impl Replicator {
 
     pub(super) fn send_order(&mut self, output: Output, out: &mut Out) {
         self.emit(output, out);
+    }
+}
+
+/// Who made a change, if it is one replica's: it needs no copy of it.
+fn origin(entry: &Entry) -> Option<ReplicaId> {
+    let Content::Delta(bytes) = &entry.content else { return None };
+    let delta = Delta::decode(bytes.as_slice(), &entry.shape.parse().ok()?).ok()?;
+    match delta.dots().runs() {
+        [run] => Some(run.replica),
+        _ => None,
     }
 }
 

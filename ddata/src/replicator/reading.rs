@@ -63,7 +63,7 @@ impl Replicator {
     }
 
     /// What this replica vouches for of a key: for a durable one, only what is on disk.
-    fn vouched(&self, key: &KeyName) -> CausalContext {
+    pub(super) fn vouched(&self, key: &KeyName) -> CausalContext {
         match self.store.get(key) {
             Some(held)
                 if self.config.is_durable(key) && self.config.write_behind_interval.is_none() =>
@@ -154,8 +154,10 @@ impl Replicator {
     ) {
         let decoded = context.map(ContextBytes::decode).transpose();
         let Ok(context) = decoded else { return self.undecodable(now, from, "a context", out) };
-        if let Some(entry) = entry {
-            self.take_entry(now, from, entry, out);
+        if let Some(entry) = entry
+            && !self.take_entry(now, from, entry, out)
+        {
+            return; // it does not fit: this answer says nothing
         }
         let Some(read) = self.reads.get_mut(id) else { return };
         if let Some(entry) = entry.filter(|entry| entry.key == read.key)
@@ -174,7 +176,7 @@ impl Replicator {
         self.check_read(now, id, out);
     }
 
-    fn check_read(&mut self, now: Now, id: RequestId, out: &mut Out) {
+    pub(super) fn check_read(&mut self, now: Now, id: RequestId, out: &mut Out) {
         let Some(read) = self.reads.remove(id) else { return };
         if read.is_met(&self.electors()) {
             self.finish_read(now, id, &read, out);

@@ -1,6 +1,5 @@
 //! What users ask of this replica: checks first, so that a refusal means that nothing changed.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::durability::After;
@@ -13,7 +12,7 @@ use super::request::{
 };
 use super::store::Held;
 use super::write::{Purpose, Write};
-use super::{Out, Replicator};
+use super::{Flush, LARGE_VALUE, Out, Replicator};
 use crate::bug::Bug;
 use crate::causal::DotSet;
 use crate::clock::Now;
@@ -21,7 +20,7 @@ use crate::data::Value;
 use crate::key::{KEY_BYTES_MAX, KeyName, Pattern};
 use crate::types::Term;
 use crate::types::delta::{Delta, State};
-use crate::types::edit::{Author, EditError};
+use crate::types::edit::{Author, EditError, Prepared};
 use crate::types::shape::Shape;
 
 /// What a level above `Local` means in the installed configuration.
@@ -34,6 +33,9 @@ pub(super) struct Wanted {
 
 impl Replicator {
     pub(super) fn request(&mut self, now: Now, id: RequestId, request: Request, out: &mut Out) {
+        if let (Some(_), Request::ReplicaCount) = (&self.loading, &request) {
+            return Self::reply(id, Ok(Reply::ReplicaCount(0)), out);
+        }
         if let Some(waiting) = &mut self.loading {
             if waiting.len() < self.config.max_pending_requests {
                 waiting.push_back((id, request));
@@ -164,7 +166,7 @@ impl Replicator {
             &fresh
         };
         let prepared = modify(state, author).map_err(|error| refusal(error, term))?;
-        let bytes = self.check_size(now, &key, prepared.delta(), out)?;
+        let bytes = self.check_size(now, &key, &prepared, out)?;
         if prepared.delta().is_empty() && self.store.get(&key).is_none() {
             // Nothing here and nothing changed: there is nothing that others could lack.
             let (value, dots) = (Value::new(State::new(shape)), DotSet::new());
@@ -285,31 +287,30 @@ impl Replicator {
         &mut self,
         now: Now,
         key: &KeyName,
-        delta: &Delta,
+        prepared: &Prepared,
         out: &mut Out,
     ) -> Result<usize, RequestError> {
         let (warn, limit) = (self.config.log_data_size_exceeding, self.config.max_value_size);
-        let held = self.store.get(key);
-        let estimate = held.map_or(0, |held| held.size);
-        let grows = delta.size();
-        if estimate + grows <= warn {
+        let grows = prepared.delta().size();
+        let estimate = self.store.get(key).map_or(0, |held| held.size) + grows;
+        let measures = estimate > limit || self.alarm_is_due(now, LARGE_VALUE);
+        if estimate <= warn || !measures {
             return Ok(grows);
         }
-        let mut bytes = estimate + grows;
-        if bytes > limit {
-            // The estimate only grows; what was removed since is not in it.
-            let exact = held.map_or(0, |held| held.state.encode().len());
-            self.store.note(key, |held| held.size = exact);
-            bytes = exact + grows;
-            if bytes > limit && grows > 0 && delta.adds() {
-                return Err(RequestError::TooLarge { bytes, limit });
-            }
+        // The estimate only grows: what was overwritten or removed since still counts in it.
+        let bytes = prepared.size();
+        if bytes > limit && prepared.delta().adds() {
+            return Err(RequestError::TooLarge { bytes, limit });
         }
-        self.alarm(now, Alarm::LargeValue { key: key.clone(), bytes }, out);
+        self.store.note(key, |held| held.size = bytes.saturating_sub(grows));
+        if bytes > warn {
+            self.alarm(now, Alarm::LargeValue { key: key.clone(), bytes }, out);
+        }
         Ok(grows)
     }
 
     fn subscribe(&mut self, subscription: SubscriptionId, pattern: Pattern, out: &mut Out) {
+        self.tell_now(out); // what others wait for, so that the newcomer hears of nothing twice
         let mut current: Vec<(KeyName, Value)> = match &pattern {
             Pattern::Exact(key) => {
                 self.value(key).map(|value| (key.clone(), value)).into_iter().collect()
@@ -347,13 +348,13 @@ impl Replicator {
         out: &mut Out,
     ) -> Result<(), RequestError> {
         self.has_room()?;
-        self.flush(now, out);
-        let open: BTreeSet<u64> = self.pushes.keep_all();
-        if open.is_empty() {
-            Self::reply(id, Ok(Reply::Flushed), out);
-        } else {
-            self.flushes.insert(id, (open, now.mono + within));
+        if !self.epochs.is_member() {
+            return Err(RequestError::NotJoined);
         }
+        self.flush(now, out);
+        let (open, behind) = (self.pushes.keep_all(), self.pushes.left_behind());
+        self.flushes.insert(id, Flush { open, behind, deadline: now.mono + within });
+        self.check_flushes(out);
         Ok(())
     }
 }

@@ -49,8 +49,6 @@ pub struct Stats {
     pub impossible_clocks: u64,
     /// Cut messages given up: too large, incomplete, or over budget.
     pub assemblies_dropped: u64,
-    /// Answers to questions that wait no more: doubled or late.
-    pub late_answers: u64,
     /// Comparisons whose answers made no sense.
     pub false_digests: u64,
     /// Keys dropped because nobody used them.

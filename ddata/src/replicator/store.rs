@@ -18,7 +18,8 @@ use crate::bug::{Bug, Canary};
 use crate::causal::CausalContext;
 use crate::clock::{HybridTimestamp, Instant};
 use crate::encoded::{DecodeError, hash_of};
-use crate::key::{Group, KeyName};
+use crate::id::ReplicaId;
+use crate::key::{Group, KEY_BYTES_MAX, KeyName};
 use crate::types::delta::{Delta, Lack, Merged, Repair, State};
 use crate::types::shape::Shape;
 
@@ -79,6 +80,19 @@ pub(super) enum Unfit {
 impl From<DecodeError> for Unfit {
     fn from(error: DecodeError) -> Self {
         Self::Decode(error)
+    }
+}
+
+/// Refuses what no release would send: names too long, a group that is not the key's.
+fn check_names(entry: &Entry) -> Result<(), DecodeError> {
+    if entry.key.as_str().len() > KEY_BYTES_MAX {
+        return Err(DecodeError::TooLong { what: "bytes of a key", limit: KEY_BYTES_MAX });
+    }
+    match &entry.guard {
+        Some(guard) if !guard.group.contains(&entry.key) => {
+            Err(DecodeError::Message("a guard whose group does not contain its key".into()))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -241,8 +255,10 @@ impl Store {
         &mut self,
         entry: &Entry,
         at: Change,
+        me: ReplicaId,
         canary: Canary,
     ) -> Result<Taken, Unfit> {
+        check_names(entry)?;
         let shape: Shape = match self.get(&entry.key) {
             Some(held) if *held.shape == *entry.shape => held.state.shape().clone(),
             Some(_) => return Err(Unfit::WrongType),
@@ -259,10 +275,14 @@ impl Store {
             }
             Content::Delta(bytes) => {
                 let delta = Delta::decode(bytes.as_slice(), &shape)?;
+                let mine = delta.dots().runs().iter().filter(|run| run.replica == me);
+                self.check_own(&entry.key, me, mine.map(|run| run.last).max(), canary)?;
                 self.take_delta(&entry.key, &shape, &delta, at.sized(bytes.len()), canary)
             }
             Content::Full(bytes) => {
                 let state = State::decode(bytes.as_slice(), &shape)?;
+                let mine = state.context().next_dot(me).counter - 1;
+                self.check_own(&entry.key, me, Some(mine), canary)?;
                 self.take_state(&entry.key, &shape, &state, at.sized(bytes.len()), canary)
             }
         };
@@ -272,6 +292,23 @@ impl Store {
             self.set_group(&entry.key, &guard.group);
         }
         Ok(taken)
+    }
+
+    /// Refuses what speaks of changes that this very replica is to have made, and has not: taking
+    /// it would make the next ones invisible elsewhere.
+    fn check_own(
+        &self,
+        key: &KeyName,
+        me: ReplicaId,
+        last: Option<u64>,
+        canary: Canary,
+    ) -> Result<(), Unfit> {
+        let made = self.get(key).map_or(0, |held| held.state.context().next_dot(me).counter - 1);
+        let false_claim = last.is_some_and(|last| last > made);
+        if false_claim && !canary.has(Bug::DeleteErasesUnseen) {
+            return Err(Unfit::Decode(DecodeError::ImpossibleDot));
+        }
+        Ok(())
     }
 
     fn take_delta(

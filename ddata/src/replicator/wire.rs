@@ -413,12 +413,9 @@ pub enum Body {
     /// A step of a comparison.
     #[serde(rename = "c")]
     Compare {
-        /// Names the comparison.
+        /// Names the question.
         #[serde(rename = "n")]
         session: u64,
-        /// Which of its questions: a late answer to another one is not taken for this one's.
-        #[serde(rename = "s")]
-        step: u32,
         /// What it compares with.
         #[serde(rename = "a")]
         at: At,
@@ -432,9 +429,6 @@ pub enum Body {
         /// As asked.
         #[serde(rename = "n")]
         session: u64,
-        /// As asked.
-        #[serde(rename = "s")]
-        step: u32,
         /// As asked.
         #[serde(rename = "a")]
         at: At,
@@ -480,6 +474,15 @@ pub struct Message {
     pub body: Body,
 }
 
+/// Stands for a length that is found out by encoding.
+const MEASURED: usize = 1 << 30;
+
+impl Nack {
+    fn len(&self) -> usize {
+        64 + if let Self::Lack(context) = self { context.len() } else { 0 }
+    }
+}
+
 impl Body {
     /// About its size on the wire, in bytes; never far below it.
     pub(super) fn len(&self) -> usize {
@@ -487,7 +490,10 @@ impl Body {
         let held = |held: &[Held]| held.iter().map(Held::len).sum::<usize>();
         64 + match self {
             Self::Write { entries: all, .. } => entries(all),
-            Self::Ack { nacks, .. } => nacks.len() * 64,
+            Self::Ack { nacks, scope, .. } => {
+                let indices = if let Scope::Only(indices) = scope { indices.len() } else { 0 };
+                indices * 5 + nacks.iter().map(|(_, nack)| nack.len()).sum::<usize>()
+            }
             Self::Read { held, .. } => held.len(),
             Self::ReadAnswer { context, entry, .. } => {
                 context.as_ref().map_or(0, ContextBytes::len) + entry.as_ref().map_or(0, Entry::len)
@@ -507,7 +513,7 @@ impl Body {
                         Answer::Entries { entries: all, .. } => entries(all),
                     }
             }
-            Self::Epoch(_) => 256,
+            Self::Epoch(_) => MEASURED, // rare, and as long as its list of members
             Self::Used(keys) => keys.iter().map(|(key, _)| key.as_str().len() + 16).sum(),
             Self::Part { bytes, .. } => bytes.len(),
         }

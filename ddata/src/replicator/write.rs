@@ -235,6 +235,13 @@ impl Writes {
         }
     }
 
+    /// What levels ask for has changed within the epoch.
+    pub(super) fn reckon(&mut self, need: impl Fn(Level) -> Option<Need>) {
+        for write in self.open.values_mut() {
+            write.need = need(write.level).unwrap_or(write.need);
+        }
+    }
+
     /// Every request counts anew, in this epoch.
     pub(super) fn restart(
         &mut self,

@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 use crate::bug::{Bug, Canary};
 use crate::causal::{CausalContext, Dot, DotSet, Seen};
 use crate::clock::HybridTimestamp;
-use crate::encoded::{EncodeError, Encoded};
+use crate::encoded::{EncodeError, Encoded, Writer};
 use crate::id::ReplicaId;
 use crate::types::DataType;
 use crate::types::delta::{Delta, State};
@@ -345,6 +345,14 @@ impl Prepared {
     #[must_use]
     pub const fn delta(&self) -> &Delta {
         &self.delta
+    }
+
+    /// The encoded size of the value after the change, without its context, in bytes. Costs an
+    /// encoding.
+    pub(crate) fn size(&self) -> usize {
+        let mut writer = Writer::new();
+        self.store.encode(&mut writer);
+        writer.finish().len()
     }
 }
 
