@@ -17,7 +17,6 @@ use crate::bug::Bug;
 use crate::causal::CausalContext;
 use crate::clock::Now;
 use crate::durable::Record;
-use crate::encoded::hash_of;
 use crate::id::ReplicaId;
 use crate::key::{Group, KeyName};
 use crate::machine::{Machine, Outbox};
