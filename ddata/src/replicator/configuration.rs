@@ -63,7 +63,7 @@ impl Replicator {
             EpochOutput::Installed(epoch) => self.installed(now, epoch, out),
             EpochOutput::Synced(epoch) => {
                 out.push(Output::Synced(epoch));
-                self.recount(now, out);
+                self.count_here(now, out);
             }
             EpochOutput::AskConsent { query, removed, why } => {
                 out.push(Output::AskConsent { query, removed, why });
@@ -110,17 +110,20 @@ impl Replicator {
         }
     }
 
-    /// This replica's own answers count anew.
+    /// Everything counts anew.
     fn recount(&mut self, now: Now, out: &mut Out) {
         self.restart_reads(now, out);
         self.restart_fences(now, out);
-        // Accepted here in an earlier epoch, before a higher term was promised: to be counted in
-        // this one it would have to be accepted again, and is not.
-        for (id, group, term) in self.writes.guarded() {
-            if let Some(by) = self.promises.refuses(&group, term, self.canary) {
-                self.writes.fenced(id, self.me, by);
-            }
+        for id in self.writes.ids() {
+            self.check_write(id, out);
         }
+    }
+
+    /// This replica may answer from now on: its own answers are added. What was asked stays asked,
+    /// for an answer is read against its very question.
+    fn count_here(&mut self, now: Now, out: &mut Out) {
+        self.read_here(now, out);
+        self.promise_here(now, out);
         for id in self.writes.ids() {
             self.check_write(id, out);
         }

@@ -23,6 +23,9 @@ pub(super) enum After {
         scope: Scope,
         nacks: Vec<(u32, super::wire::Nack)>,
         stored: Vec<u32>,
+        /// The epoch in which they were merged; in a later one the acknowledgement counts for
+        /// nothing, since a term may have been promised in between.
+        epoch: Option<EpochId>,
     },
     /// This replica holds what a request asks for.
     Here(RequestId),

@@ -139,6 +139,10 @@ impl Fencings {
         self.open.insert(id, fencing);
     }
 
+    pub(super) fn ids(&self) -> Vec<RequestId> {
+        self.open.keys().copied().collect()
+    }
+
     pub(super) fn get_mut(&mut self, id: RequestId) -> Option<&mut Fencing> {
         self.open.get_mut(&id)
     }

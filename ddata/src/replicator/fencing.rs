@@ -10,7 +10,7 @@ use super::fence::{Fencing, GROUPS_MAX};
 use super::port::{Class, Output};
 use super::quorum::Level;
 use super::reading::merge_into;
-use super::request::{Reply, RequestError, RequestId, Tally};
+use super::request::{Guard, Reply, RequestError, RequestId, Tally};
 use super::requests::Wanted;
 use super::wire::{Body, Entry, Held, Message, WireGuard};
 use super::write::{Purpose, Write};
@@ -67,42 +67,38 @@ impl Replicator {
     fn begin_fence(&mut self, now: Now, id: RequestId, mut fencing: Fencing, out: &mut Out) {
         fencing.answers.clear();
         fencing.tries = 0;
-        let here: Vec<_> = self
-            .store
-            .of_group(&fencing.group)
-            .map(|held| (held.key.clone(), held.state.snapshot()))
-            .collect();
-        for (key, state) in here {
-            fencing.asked.insert(key.clone(), state.context().clone());
-            if let Some(merged) = fencing.merged.get_mut(&key) {
-                merged.merge(&state);
-            } else {
-                fencing.merged.insert(key, state);
-            }
-        }
-        if self.epochs.eligible() && self.epochs.is_voter() {
-            match self.promises.promise(&fencing.group, fencing.term, self.canary) {
-                Ok(_) => {
-                    self.store.know_group(&fencing.group);
-                    let (group, term) = (fencing.group.clone(), fencing.term);
-                    if self.is_durable() {
-                        let record = Record::Promise { group, term };
-                        let after = After::Promised(id, fencing.epoch);
-                        self.persist_records(vec![record], vec![after], out);
-                    } else {
-                        fencing.answers.insert(self.me, self.vouched_of(&group));
-                    }
-                }
-                Err(current) => {
-                    let error = RequestError::Fenced { current, nowhere: false };
-                    return Self::reply(id, Err(error), out);
-                }
-            }
+        fencing.asked = self.include_group(&mut fencing);
+        if let Err(current) = self.promise_own(id, &mut fencing, out) {
+            let error = RequestError::Fenced { current, nowhere: false };
+            return Self::reply(id, Err(error), out);
         }
         fencing.resend = now.mono + self.trips.patience(0);
         self.ask_promises(id, &fencing, out);
         self.fencings.insert(id, fencing);
         self.check_fence(now, id, out);
+    }
+
+    /// Promises as a voter that may answer; counts at once or, with durable keys, once that is on
+    /// disk.
+    fn promise_own(
+        &mut self,
+        id: RequestId,
+        fencing: &mut Fencing,
+        out: &mut Out,
+    ) -> Result<(), Term> {
+        if !(self.epochs.eligible() && self.epochs.is_voter()) {
+            return Ok(());
+        }
+        let (group, term) = (fencing.group.clone(), fencing.term);
+        self.promises.promise(&group, term, self.canary)?;
+        self.store.know_group(&group);
+        if self.is_durable() {
+            let after = After::Promised(id, fencing.epoch);
+            self.persist_records(vec![Record::Promise { group, term }], vec![after], out);
+        } else {
+            fencing.answers.insert(self.me, self.vouched_of(&group));
+        }
+        Ok(())
     }
 
     /// What this replica vouches for of a group.
@@ -123,6 +119,38 @@ impl Replicator {
             && serves
         {
             fencing.answers.insert(self.me, answer);
+            self.check_fence(now, id, out);
+        }
+    }
+
+    /// Merges what this replica holds of the group; its contexts.
+    fn include_group(&self, fencing: &mut Fencing) -> BTreeMap<KeyName, CausalContext> {
+        let mut contexts = BTreeMap::new();
+        for held in self.store.of_group(&fencing.group) {
+            let state = held.state.snapshot();
+            contexts.insert(held.key.clone(), state.context().clone());
+            if let Some(merged) = fencing.merged.get_mut(&held.key) {
+                merged.merge(&state);
+            } else {
+                fencing.merged.insert(held.key.clone(), state);
+            }
+        }
+        contexts
+    }
+
+    /// Adds this replica's own promise to every fence that lacks it.
+    pub(super) fn promise_here(&mut self, now: Now, out: &mut Out) {
+        for id in self.fencings.ids() {
+            let Some(mut fencing) = self.fencings.remove(id) else { continue };
+            if !fencing.answers.contains_key(&self.me) {
+                self.include_group(&mut fencing);
+                if let Err(current) = self.promise_own(id, &mut fencing, out) {
+                    let error = RequestError::Fenced { current, nowhere: false };
+                    Self::reply(id, Err(error), out);
+                    continue;
+                }
+            }
+            self.fencings.insert(id, fencing);
             self.check_fence(now, id, out);
         }
     }
@@ -292,7 +320,7 @@ impl Replicator {
         let purpose = Purpose::Recovery(reply);
         let (epoch, deadline) = (fencing.epoch, fencing.deadline);
         let mut write = Write::new(purpose, MAJORITY, need, epoch, deadline, entries.len());
-        write.guard = Some((fencing.group.clone(), fencing.term));
+        write.guard = Some(Guard { group: fencing.group, term: fencing.term });
         let mut stored = Vec::new();
         for key in &differing {
             if self.config.is_durable(key) && self.persist_key(now, key, false) {

@@ -234,7 +234,8 @@ impl Replicator {
         }
         let keys: Vec<KeyName> = stored.iter().map(|(_, key)| key.clone()).collect();
         let stored = stored.into_iter().map(|(index, _)| index).collect();
-        let after = After::Ack { to: from, push, scope, nacks, stored };
+        let epoch = self.epochs.id().filter(|_| same_epoch);
+        let after = After::Ack { to: from, push, scope, nacks, stored, epoch };
         self.persist(vec![after], &keys, out);
     }
 
@@ -390,7 +391,13 @@ impl Replicator {
     pub(super) fn check_write(&mut self, id: RequestId, out: &mut Out) {
         let electors = self.electors();
         let Some(write) = self.writes.get(id) else { return };
-        let fate = if write.is_met(&electors) {
+        let guard = write.guard.as_ref();
+        let superseded =
+            guard.and_then(|guard| self.promises.refuses(&guard.group, guard.term, self.canary));
+        let fate = if let Some(current) = superseded {
+            // This replica counts itself, so its own promise must allow the write by now.
+            Err(super::request::RequestError::Fenced { current, nowhere: false })
+        } else if write.is_met(&electors) {
             Ok(())
         } else if let Some((current, nowhere)) = write.fenced(&electors) {
             Err(super::request::RequestError::Fenced { current, nowhere })

@@ -42,6 +42,17 @@ impl Read {
         self.answers.keys().copied().collect()
     }
 
+    /// Merges what a replica holds into what the answers amount to.
+    pub(super) fn include(&mut self, held: Option<State>) {
+        match (&mut self.merged, held) {
+            (Some(merged), Some(held)) if merged.shape() == held.shape() => {
+                merged.merge(&held);
+            }
+            (merged @ None, held) => *merged = held,
+            (Some(_), _) => {}
+        }
+    }
+
     pub(super) fn is_met(&self, electors: &Electors<'_>) -> bool {
         self.need.is_met(electors.count(self.answers.keys()))
     }
@@ -82,6 +93,14 @@ impl Reads {
         self.open.insert(id, read);
     }
 
+    pub(super) fn ids(&self) -> Vec<RequestId> {
+        self.open.keys().copied().collect()
+    }
+
+    pub(super) fn get(&self, id: RequestId) -> Option<&Read> {
+        self.open.get(&id)
+    }
+
     pub(super) fn get_mut(&mut self, id: RequestId) -> Option<&mut Read> {
         self.open.get_mut(&id)
     }
@@ -107,10 +126,6 @@ impl Reads {
             due.extend(self.open.remove(&id).map(|read| (id, read)));
         }
         due
-    }
-
-    pub(super) fn ids(&self) -> Vec<RequestId> {
-        self.open.keys().copied().collect()
     }
 
     /// What levels ask for has changed within the epoch.

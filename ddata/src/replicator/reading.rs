@@ -80,13 +80,7 @@ impl Replicator {
         read.answers.clear();
         read.own = self.store.context(&read.key);
         let held = self.store.get(&read.key).map(|held| held.state.snapshot());
-        match (&mut read.merged, held) {
-            (Some(merged), Some(held)) => {
-                merged.merge(&held);
-            }
-            (merged @ None, held) => *merged = held,
-            (Some(_), None) => {}
-        }
+        read.include(held);
         if self.epochs.eligible() {
             read.answers.insert(self.me, self.vouched(&read.key));
         }
@@ -240,6 +234,26 @@ impl Replicator {
             read.resend = now.mono + self.trips.patience(read.tries);
             self.ask(id, &read, out);
             self.reads.insert(id, read);
+        }
+    }
+
+    /// Adds this replica's own answer to every read that lacks it.
+    pub(super) fn read_here(&mut self, now: Now, out: &mut Out) {
+        if !self.epochs.eligible() {
+            return;
+        }
+        for id in self.reads.ids() {
+            let Some(read) = self.reads.get(id).filter(|r| !r.answers.contains_key(&self.me))
+            else {
+                continue;
+            };
+            let vouched = self.vouched(&read.key);
+            let held = self.store.get(&read.key).map(|held| held.state.snapshot());
+            let me = self.me;
+            let Some(read) = self.reads.get_mut(id) else { continue };
+            read.include(held);
+            read.answers.insert(me, vouched);
+            self.check_read(now, id, out);
         }
     }
 

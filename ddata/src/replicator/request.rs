@@ -134,6 +134,12 @@ impl Update {
         Self { key: key.name().clone(), shape: T::shape(), consistency, guard: None, modify }
     }
 
+    /// The key that it changes.
+    #[must_use]
+    pub const fn key(&self) -> &KeyName {
+        &self.key
+    }
+
     /// Makes the change under a term: refused by every replica that has promised a higher one.
     #[must_use]
     pub fn guarded(mut self, guard: Guard) -> Self {

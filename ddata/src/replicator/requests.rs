@@ -52,6 +52,7 @@ impl Replicator {
             Request::Update(update) => self.update(now, id, update, out),
             Request::Delete { key, consistency } => self.delete(now, id, &key, consistency, out),
             Request::Subscribe { subscription, pattern } => {
+                self.tell_now(out); // who comes now has seen what the others wait for
                 self.subscribe(subscription, pattern, out);
                 Ok(())
             }
@@ -186,7 +187,7 @@ impl Replicator {
         }
         let value = self.value(&key).unwrap_or_else(|| Value::new(State::new(shape)));
         let reply = Reply::Updated { value, dots: delta.dots().clone() };
-        self.changed(now, id, &key, &delta, term, before, wanted.as_ref(), reply, out);
+        self.changed(now, id, &key, &delta, guard, before, wanted.as_ref(), reply, out);
         Ok(())
     }
 
@@ -239,7 +240,7 @@ impl Replicator {
         id: RequestId,
         key: &KeyName,
         delta: &Delta,
-        term: Option<Term>,
+        guard: Option<Guard>,
         before: Option<Value>,
         wanted: Option<&Wanted>,
         reply: Reply,
@@ -255,6 +256,7 @@ impl Replicator {
         let waits = durable && self.persist_key(now, key, made.is_some());
         let waiting = wanted.is_some().then_some(id);
         if made.is_some() || waiting.is_some() {
+            let term = guard.as_ref().map(|guard| guard.term);
             self.pushes.add(now.mono, key, made, term, waiting);
         }
         let Some(&Wanted { level, need, epoch, within }) = wanted else {
@@ -268,8 +270,7 @@ impl Replicator {
         let mut write =
             Write::new(Purpose::Change(reply), level, need, epoch, now.mono + within, 1);
         write.here = !waits;
-        let group = self.store.get(key).and_then(|held| held.group.clone());
-        write.guard = term.and_then(|term| group.map(|group| (group, term)));
+        write.guard = guard;
         self.writes.insert(id, write);
         if waits {
             self.persist(vec![After::Here(id)], [key], out);

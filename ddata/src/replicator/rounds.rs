@@ -265,8 +265,8 @@ impl Replicator {
                     self.store.note(&key, |held| held.synced.merge(&context));
                 }
             }
-            After::Ack { to, push, scope, nacks, .. } => {
-                let counts = self.epochs.eligible();
+            After::Ack { to, push, scope, nacks, epoch, .. } => {
+                let counts = self.epochs.eligible() && epoch == self.epochs.id();
                 self.send(to, Body::Ack { push, scope, counts, nacks }, out);
             }
             After::Here(id) => self.here(id, out),
@@ -283,10 +283,10 @@ impl Replicator {
     fn not_stored(&mut self, after: After, out: &mut Out) {
         match after {
             After::Synced(_) | After::Send(_) | After::Promised(..) => {}
-            After::Ack { to, push, scope, mut nacks, stored } => {
+            After::Ack { to, push, scope, mut nacks, stored, epoch } => {
                 let failed = stored.into_iter().map(|index| (index, Nack::StoreFailed));
                 nacks.extend(failed);
-                let counts = self.epochs.eligible();
+                let counts = self.epochs.eligible() && epoch == self.epochs.id();
                 self.send(to, Body::Ack { push, scope, counts, nacks }, out);
             }
             After::Here(id) => {

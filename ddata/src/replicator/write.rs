@@ -9,11 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::epoch::EpochId;
 use super::quorum::{Answers, Level, Need};
-use super::request::{MISSING_MAX, Reply, RequestId, Tally};
+use super::request::{Guard, MISSING_MAX, Reply, RequestId, Tally};
 use crate::bug::{Bug, Canary};
 use crate::clock::Instant;
 use crate::id::ReplicaId;
-use crate::key::Group;
 use crate::types::Term;
 
 /// What a request is for, and its reply once replicas hold what they should.
@@ -31,6 +30,8 @@ pub(super) enum Purpose {
 #[derive(Clone, Debug)]
 pub(super) struct Write {
     pub(super) purpose: Purpose,
+    /// The term it is made under; a higher promise of this replica ends it.
+    pub(super) guard: Option<Guard>,
     pub(super) level: Level,
     pub(super) need: Need,
     pub(super) epoch: EpochId,
@@ -43,8 +44,6 @@ pub(super) struct Write {
     counted: BTreeSet<ReplicaId>,
     failed: BTreeSet<ReplicaId>,
     fenced: BTreeMap<ReplicaId, Term>,
-    /// Under which term it was accepted here.
-    pub(super) guard: Option<(Group, Term)>,
     /// This replica holds it, durably where that is asked for.
     pub(super) here: bool,
 }
@@ -86,6 +85,7 @@ impl Write {
     ) -> Self {
         Self {
             purpose,
+            guard: None,
             level,
             need,
             epoch,
@@ -96,7 +96,6 @@ impl Write {
             counted: BTreeSet::new(),
             failed: BTreeSet::new(),
             fenced: BTreeMap::new(),
-            guard: None,
             here: true,
         }
     }
@@ -167,14 +166,6 @@ impl Writes {
         let write = self.open.remove(&id)?;
         self.deadlines.remove(&(write.deadline, id));
         Some(write)
-    }
-
-    /// The guarded ones, with their terms.
-    pub(super) fn guarded(&self) -> Vec<(RequestId, Group, Term)> {
-        let guard = |(id, write): (&RequestId, &Write)| {
-            write.guard.clone().map(|(group, term)| (*id, group, term))
-        };
-        self.open.iter().filter_map(guard).collect()
     }
 
     pub(super) fn ids(&self) -> Vec<RequestId> {

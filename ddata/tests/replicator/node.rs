@@ -3,9 +3,12 @@
 
 use std::sync::Arc;
 
+use ostraca_ddata::causal::CausalContext;
 use ostraca_ddata::clock::{Instant, Now};
+use ostraca_ddata::data::Value;
 use ostraca_ddata::durable::{Record, StoreError};
 use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::key::KeyName;
 use ostraca_ddata::machine::{Machine, Outbox};
 use ostraca_ddata::replicator::epoch::{Change, Epoch, EpochId, Outcome};
 use ostraca_ddata::replicator::port::{Alarm, Class, Input, Output, Peer};
@@ -48,6 +51,10 @@ pub enum Command {
 /// What the harness sees.
 #[derive(Debug)]
 pub enum Event {
+    /// The machine takes up a request now.
+    Asked(RequestId),
+    /// It has carried out a change, or refused it: what it knew of the key before and knows now.
+    Made(RequestId, Box<Made>),
     Replied(RequestId, Result<Reply, RequestError>),
     Notified(SubscriptionId, Notice),
     Installed(Arc<Epoch>),
@@ -55,6 +62,16 @@ pub enum Event {
     Excluded(EpochId),
     Outcome(Outcome),
     Alarm(Alarm),
+}
+
+/// What a request did to its key at the node that was asked.
+#[derive(Debug)]
+pub struct Made {
+    pub key: KeyName,
+    pub before: CausalContext,
+    pub after: CausalContext,
+    /// What it holds then.
+    pub value: Option<Value>,
 }
 
 #[derive(Debug)]
@@ -77,6 +94,31 @@ impl Node {
 
     fn feed(&mut self, now: Now, input: Input, fx: &mut Effects<Self>) {
         self.replicator.handle(now, input, &mut self.out);
+        self.carry_out(now, fx);
+    }
+
+    fn request(&mut self, now: Now, id: RequestId, request: Request, fx: &mut Effects<Self>) {
+        fx.emit(Event::Asked(id));
+        let key = match &request {
+            Request::Update(update) => Some(update.key().clone()),
+            Request::Delete { key, .. } => Some(key.clone()),
+            _ => None,
+        };
+        let before = key.as_ref().map(|key| self.context(key));
+        self.replicator.handle(now, Input::Request { id, request }, &mut self.out);
+        if let (Some(key), Some(before)) = (key, before) {
+            let (after, value) = (self.context(&key), self.replicator.peek(&key));
+            fx.emit(Event::Made(id, Box::new(Made { key, before, after, value })));
+        }
+        self.carry_out(now, fx);
+    }
+
+    fn context(&self, key: &KeyName) -> CausalContext {
+        let value = self.replicator.peek(key);
+        value.map(|value| value.state().context().clone()).unwrap_or_default()
+    }
+
+    fn carry_out(&mut self, now: Now, fx: &mut Effects<Self>) {
         while !self.out.is_empty() {
             let outputs: Vec<Output> = self.out.drain().collect();
             for output in outputs {
@@ -138,7 +180,7 @@ impl Process for Node {
 
     fn command(&mut self, now: Now, command: Command, fx: &mut Effects<Self>) {
         let input = match command {
-            Command::Request(id, request) => Input::Request { id, request },
+            Command::Request(id, request) => return self.request(now, id, request, fx),
             Command::Found(epoch) => Input::Found(epoch),
             Command::Members(peers) => Input::Members(peers),
             Command::Propose(change) => Input::Propose(change),

@@ -1,0 +1,91 @@
+//! The configurations that were installed anywhere: one per epoch, rising at every node, and
+//! nobody who left is ever back (M1, M2, M3 of spec/reference/reliability.md §1).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::replicator::epoch::{Epoch, EpochId};
+use ostraca_ddata::sim::View;
+
+use crate::node::Node;
+
+/// See the module's page.
+#[derive(Debug, Default)]
+pub struct Chain {
+    epochs: BTreeMap<EpochId, Arc<Epoch>>,
+    at: BTreeMap<ReplicaId, EpochId>,
+}
+
+impl Chain {
+    /// `by` has installed `epoch`. `Err` says what is wrong with that.
+    pub fn installed(&mut self, by: ReplicaId, epoch: &Arc<Epoch>) -> Result<(), String> {
+        let id = epoch.id();
+        match self.at.insert(by, id) {
+            Some(before) if before >= id => {
+                return Err(format!("{by} installed {id} after {before} (M1)"));
+            }
+            _ => {}
+        }
+        match self.epochs.get(&id) {
+            Some(known) if known == epoch => return Ok(()),
+            Some(known) => {
+                let (one, two) = (known.members(), epoch.members());
+                return Err(format!("two configurations are {id}: {one:?} and {two:?} (M1)"));
+            }
+            None => {}
+        }
+        self.epochs.insert(id, epoch.clone());
+        self.nobody_returns()
+    }
+
+    fn nobody_returns(&self) -> Result<(), String> {
+        let mut last: BTreeMap<ReplicaId, usize> = BTreeMap::new();
+        for (place, epoch) in self.epochs.values().enumerate() {
+            for member in epoch.members() {
+                match last.insert(*member, place) {
+                    Some(before) if before + 1 < place => {
+                        return Err(format!("{member} left and is in {} again (M2)", epoch.id()));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The newest configuration that anybody has installed.
+    pub fn newest(&self) -> Option<&Arc<Epoch>> {
+        self.epochs.values().next_back()
+    }
+
+    /// How many there were.
+    pub fn len(&self) -> usize {
+        self.epochs.len()
+    }
+
+    /// Whether a majority stays alive without `gone`, in the newest configuration that anybody has
+    /// installed, in the newest one that somebody alive knows, and in every one that may come
+    /// next: the assumption under which a cluster goes on (spec/safety.md §1).
+    pub fn survives(&self, view: &View<'_, Node>, gone: Option<ReplicaId>) -> bool {
+        let alive: Vec<&Node> =
+            view.processes().map(|(_, node)| node).filter(|n| Some(n.id()) != gone).collect();
+        let known = |node: &&Node| node.replicator.epochs().installed().cloned();
+        let known = alive.iter().filter_map(known).max_by_key(|epoch| epoch.id());
+        let has_majority = |epoch: &Epoch| {
+            let voters = epoch.voters();
+            let up = |voter: &ReplicaId| alive.iter().any(|node| node.id() == *voter);
+            2 * voters.iter().filter(|voter| up(voter)).count() > voters.len()
+        };
+        let Some(known) = known else { return self.newest().is_none() };
+        let accepted = |node: &&Node| {
+            let epochs = node.replicator.epochs();
+            let state = epochs.state().accepted.as_ref();
+            state.filter(|_| epochs.id() == Some(known.id())).map(|(_, epoch)| epoch.clone())
+        };
+        let proposals: Vec<_> = alive.iter().filter_map(accepted).collect();
+        self.newest().is_none_or(|newest| has_majority(newest))
+            && has_majority(&known)
+            && proposals.iter().all(|epoch| has_majority(epoch))
+    }
+}

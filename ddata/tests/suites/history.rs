@@ -1,0 +1,392 @@
+//! The observer of every suite: invocations and replies, and what must hold between them.
+//!
+//! After every event: I2/R2 and R3 (contexts of acknowledged majority writes and of completed
+//! majority reads are in every majority read invoked later), R4 and the values ([`Model`]), the
+//! configurations ([`Chain`]), coordinators ([`Decisions`]), one answer to each request, by its
+//! deadline. At the end the driver asks [`History::at_rest`] for I1/R1.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use ostraca_ddata::causal::CausalContext;
+use ostraca_ddata::clock::Instant;
+use ostraca_ddata::data::Value;
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::key::KeyName;
+use ostraca_ddata::replicator::request::{Notice, Reply, RequestError, RequestId, SubscriptionId};
+use ostraca_ddata::sim::{NodeIndex, Observer, Orders, View, Violation};
+use ostraca_ddata::types::Term;
+
+use crate::chain::Chain;
+use crate::decisions::Decisions;
+use crate::node::{Event, Made, Node};
+use crate::oracle::{Model, Slot, What, rank_of};
+use crate::strikes::Strikes;
+
+/// What the driver has asked.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    pub key: Option<KeyName>,
+    pub ask: Ask,
+    /// Whether a majority must answer.
+    pub strong: bool,
+    /// How long it may take; `None`: as long as it takes.
+    pub within: Option<Duration>,
+}
+
+/// What for.
+#[derive(Clone, Debug)]
+pub enum Ask {
+    Read,
+    Change(What),
+    Decide {
+        home: u64,
+        shard: u32,
+        term: Term,
+        seq: u64,
+    },
+    /// Tries to remove a guarded key, which must be refused.
+    Unguard,
+    Fence(Term),
+    Other,
+}
+
+/// A request under way.
+#[derive(Clone, Debug)]
+struct Open {
+    asked: Asked,
+    by: ReplicaId,
+    due: Option<(NodeIndex, Instant)>,
+    must: CausalContext,
+    knew: CausalContext,
+}
+
+type Answer = Result<Reply, RequestError>;
+
+/// See the module's page.
+#[derive(Default)]
+pub struct History {
+    expected: BTreeMap<RequestId, Asked>, // asked and not yet taken up; ≤ requests of a run
+    open: BTreeMap<RequestId, Open>,
+    due: BTreeMap<NodeIndex, (ReplicaId, BTreeSet<(Instant, RequestId)>)>,
+    answered: BTreeSet<RequestId>,
+    must: BTreeMap<KeyName, CausalContext>, // what every later majority read must show
+    models: BTreeMap<KeyName, Model>,
+    notices: BTreeMap<SubscriptionId, (ReplicaId, BTreeMap<KeyName, Option<Value>>)>,
+    pub chain: Chain,
+    pub decisions: Decisions,
+    pub strikes: Strikes,
+    /// Answers that somebody waits for.
+    pub awaited: BTreeMap<RequestId, Option<Answer>>,
+    pub counts: Counts,
+}
+
+/// How much a run has shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub strong_writes: u64,
+    pub strong_reads: u64,
+    pub timeouts: u64,
+    pub refused: u64,
+    pub values_checked: u64,
+}
+
+/// Keys of this prefix expire: changes happen to them that nobody asked for.
+pub const EXPIRING: &str = "exp-";
+
+/// The group of the coordinators.
+pub const GROUP: &str = "home-";
+
+impl History {
+    pub fn expect(&mut self, id: RequestId, asked: Asked) {
+        self.expected.insert(id, asked);
+    }
+
+    pub fn await_answer(&mut self, id: RequestId) {
+        self.awaited.insert(id, None);
+    }
+
+    fn modelled(key: &KeyName) -> bool {
+        !key.as_str().starts_with(EXPIRING)
+    }
+
+    fn taken_up(&mut self, view: &View<'_, Node>, node: NodeIndex, id: RequestId) {
+        let Some(asked) = self.expected.remove(&id) else { return };
+        let by = view.process(node).expect("it acts").id();
+        let must = asked.key.as_ref().and_then(|key| self.must.get(key).cloned());
+        let due = asked.within.map(|within| (node, view.clock(node).mono + within));
+        if let Some((_, at)) = due {
+            let (of, due) = self.due.entry(node).or_insert((by, BTreeSet::new()));
+            if *of != by {
+                (*of, *due) = (by, BTreeSet::new());
+            }
+            due.insert((at, id));
+        }
+        if let Ask::Decide { home, shard, term, seq } = asked.ask {
+            self.decisions.invoked(home, shard, (term, seq));
+        }
+        let must = must.unwrap_or_default();
+        self.open.insert(id, Open { asked, by, due, must, knew: CausalContext::new() });
+    }
+
+    fn made(&mut self, node: &Node, id: RequestId, made: &Made) -> Result<(), String> {
+        let Some(open) = self.open.get_mut(&id) else { return Ok(()) };
+        open.knew = made.after.clone();
+        if !Self::modelled(&made.key) {
+            return Ok(());
+        }
+        let (what, term) = match &open.asked.ask {
+            Ask::Change(what) => (what.clone(), None),
+            Ask::Decide { home, shard, term, seq } => {
+                (What::Write(Slot::Of(*shard), *home), Some((*term, *seq)))
+            }
+            _ => return Ok(()),
+        };
+        let slot = if let What::Write(slot, _) = what { Some(slot) } else { None };
+        let rank =
+            slot.zip(made.value.as_ref()).and_then(|(slot, value)| rank_of(value, slot, term));
+        let model = self.models.entry(made.key.clone()).or_default();
+        model.made(node.id(), &made.before, &made.after, what, rank)
+    }
+
+    fn replied(&mut self, id: RequestId, answer: &Answer) -> Result<(), String> {
+        if !self.answered.insert(id) {
+            return Err(format!("{id:?} was answered twice"));
+        }
+        if let Some(awaited) = self.awaited.get_mut(&id) {
+            *awaited = Some(answer.clone());
+        }
+        let Some(open) = self.open.remove(&id) else { return Ok(()) };
+        if let Some((node, at)) = open.due
+            && let Some((_, due)) = self.due.get_mut(&node)
+        {
+            due.remove(&(at, id));
+        }
+        match answer {
+            Ok(reply) => self.succeeded(&open, reply),
+            Err(RequestError::Timeout(_)) => {
+                self.counts.timeouts += 1;
+                Ok(())
+            }
+            Err(_) => {
+                self.counts.refused += 1;
+                Ok(())
+            }
+        }
+    }
+
+    fn succeeded(&mut self, open: &Open, reply: &Reply) -> Result<(), String> {
+        let Asked { key, ask, strong, .. } = &open.asked;
+        match (ask, reply, key) {
+            (Ask::Read, Reply::Got { value, context }, Some(key)) => {
+                self.check_value(key, value.as_ref(), context)?;
+                if *strong {
+                    self.counts.strong_reads += 1;
+                    self.read(open, key, context)?;
+                }
+            }
+            (Ask::Change(_), Reply::Updated { value, dots }, Some(key)) => {
+                self.check_value(key, Some(value), value.state().context())?;
+                if *strong {
+                    self.counts.strong_writes += 1;
+                    let must = self.must.entry(key.clone()).or_default();
+                    if dots.is_empty() {
+                        must.merge(&open.knew);
+                    } else {
+                        must.extend(dots);
+                    }
+                }
+            }
+            (Ask::Change(_), Reply::Deleted { dots }, Some(key)) if *strong => {
+                self.counts.strong_writes += 1;
+                let must = self.must.entry(key.clone()).or_default();
+                if dots.is_empty() {
+                    must.merge(&open.knew);
+                } else {
+                    must.extend(dots);
+                }
+            }
+            (Ask::Decide { home, .. }, Reply::Updated { dots, .. }, Some(key)) => {
+                self.counts.strong_writes += 1;
+                self.must.entry(key.clone()).or_default().extend(dots);
+                return self.decisions.acked(*home);
+            }
+            (Ask::Unguard, Reply::Updated { .. }, _) => {
+                return Err("a key of a guarded map was removed".into());
+            }
+            (Ask::Fence(term), Reply::Fenced { values, .. }, _) => {
+                return self.decisions.fenced(*term, values);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, open: &Open, key: &KeyName, shown: &CausalContext) -> Result<(), String> {
+        if !shown.includes(&open.must) {
+            let lost = open.must.minus(shown);
+            return Err(format!(
+                "a majority read of {key} by {} does not show {lost:?}, which was acknowledged or \
+                 read before it was asked (I2: R2, R3)",
+                open.by
+            ));
+        }
+        self.must.entry(key.clone()).or_default().merge(shown);
+        Ok(())
+    }
+
+    /// A value that was shown with its context.
+    fn check_value(
+        &mut self,
+        key: &KeyName,
+        value: Option<&Value>,
+        context: &CausalContext,
+    ) -> Result<(), String> {
+        if !Self::modelled(key) {
+            return Ok(());
+        }
+        self.counts.values_checked += 1;
+        let empty = Model::default();
+        let model = self.models.get(key).unwrap_or(&empty);
+        model.check(value, context).map_err(|why| format!("{key}: {why}"))
+    }
+
+    /// Whether a replica holds what its context says.
+    pub fn judge(&self, key: &KeyName, value: &Value) -> Result<(), String> {
+        let shown = (!value.state().is_bottom()).then_some(value);
+        self.models.get(key).map_or(Ok(()), |model| model.check(shown, value.state().context()))
+    }
+
+    /// Requests whose time is over and that have no answer.
+    fn overdue(&self, view: &View<'_, Node>, node: NodeIndex) -> Result<(), String> {
+        let Some((by, due)) = self.due.get(&node) else { return Ok(()) };
+        let Some((at, id)) = due.first() else { return Ok(()) };
+        let lives = view.process(node).is_some_and(|node| node.id() == *by);
+        if lives && *at <= view.clock(node).mono {
+            let open = self.open.get(id).map(|open| &open.asked);
+            return Err(format!("{id:?} has no answer by its deadline: {open:?}"));
+        }
+        Ok(())
+    }
+
+    /// Nothing happens any more: replicas of the newest configuration hold the same, byte for
+    /// byte (I1), all that was promised, and values that follow from their contexts.
+    pub fn at_rest(&mut self, view: &View<'_, Node>) -> Result<(), String> {
+        let Some(newest) = self.chain.newest().cloned() else { return Ok(()) };
+        let mut first: Option<(ReplicaId, BTreeMap<KeyName, Vec<u8>>)> = None;
+        for (_, node) in view.processes().filter(|(_, node)| newest.is_member(node.id())) {
+            let mut held = BTreeMap::new();
+            for (key, value) in node.replicator.dump() {
+                if value.state().context().is_empty() {
+                    continue;
+                }
+                let shown = (!value.state().is_bottom()).then_some(&value);
+                self.check_value(key, shown, value.state().context())?;
+                held.insert(key.clone(), value.state().encode());
+            }
+            for (key, must) in &self.must {
+                let has = node.replicator.peek(key);
+                let has = has.map(|value| value.state().context().clone()).unwrap_or_default();
+                if !has.includes(must) {
+                    let lost = must.minus(&has);
+                    return Err(format!("{} has lost {lost:?} of {key} (I2)", node.id()));
+                }
+            }
+            match &first {
+                None => first = Some((node.id(), held)),
+                Some((id, other)) if *other != held => {
+                    let key = held.iter().find(|(key, bytes)| other.get(*key) != Some(*bytes));
+                    let key = key.map(|(key, _)| key);
+                    return Err(format!("{} and {id} differ at {key:?} (I1)", node.id()));
+                }
+                Some(_) => {}
+            }
+        }
+        self.subscribers_know(view)
+    }
+
+    /// The last notice of every subscription says what its node holds.
+    fn subscribers_know(&self, view: &View<'_, Node>) -> Result<(), String> {
+        for (subscription, (of, told)) in &self.notices {
+            let Some((_, node)) = view.processes().find(|(_, node)| node.id() == *of) else {
+                continue;
+            };
+            for (key, last) in told.iter().filter(|(key, _)| Self::modelled(key)) {
+                let held = node.replicator.peek(key).filter(|value| !value.state().is_bottom());
+                let same = match (&held, last) {
+                    (Some(held), Some(last)) => held.reads_like(last),
+                    (held, last) => held.is_none() && last.is_none(),
+                };
+                if !same {
+                    let text = |value: Option<&Value>| {
+                        value.map(|v| {
+                            format!(
+                                "{:?} {:?}",
+                                v.get::<ostraca_ddata::types::ORSet<u64>>(),
+                                v.state().context()
+                            )
+                        })
+                    };
+                    let (last, held) = (text(last.as_ref()), text(held.as_ref()));
+                    return Err(format!(
+                        "{subscription:?} of {of} was last told {last:?} of {key}, which is {held:?}"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn notified(
+        &mut self,
+        by: ReplicaId,
+        id: SubscriptionId,
+        notice: &Notice,
+    ) -> Result<(), String> {
+        let (key, value) = match notice {
+            Notice::Changed { key, value, .. } => (key, Some(value.clone())),
+            Notice::Deleted { key } => (key, None),
+        };
+        if let Some(value) = &value {
+            self.check_value(key, Some(value), value.state().context())?;
+        }
+        let (_, told) = self.notices.entry(id).or_insert((by, BTreeMap::new()));
+        told.insert(key.clone(), value);
+        Ok(())
+    }
+}
+
+impl Observer<Node> for History {
+    fn event(
+        &mut self,
+        view: &View<'_, Node>,
+        node: NodeIndex,
+        event: &Event,
+        orders: &mut Orders<Node>,
+    ) -> Result<(), Violation> {
+        let process = view.process(node).expect("it emits");
+        let outcome = match event {
+            Event::Asked(id) => {
+                self.taken_up(view, node, *id);
+                Ok(())
+            }
+            Event::Made(id, made) => self.made(process, *id, made),
+            Event::Replied(id, answer) => self.replied(*id, answer),
+            Event::Notified(id, notice) => self.notified(process.id(), *id, notice),
+            Event::Installed(epoch) => self.chain.installed(process.id(), epoch),
+            _ => Ok(()),
+        };
+        outcome.map_err(Violation::new)?;
+        if let Some(fault) = self.strikes.after(view, node, event, &self.chain) {
+            orders.fault(fault);
+        }
+        Ok(())
+    }
+
+    fn check(&mut self, view: &View<'_, Node>) -> Result<(), Violation> {
+        match view.touched() {
+            Some(node) => self.overdue(view, node).map_err(Violation::new),
+            None => Ok(()),
+        }
+    }
+}

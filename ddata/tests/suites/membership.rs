@@ -1,0 +1,195 @@
+//! Membership as the suites play it: it sees who runs, late and wrongly, tells every node, and
+//! has several nodes propose joins, leaves and removals at once.
+
+use std::time::Duration;
+
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::replicator::epoch::Change;
+use ostraca_ddata::replicator::port::Peer;
+use ostraca_ddata::sim::{DiskFate, Fault, NodeIndex, Simulation, Stream};
+
+use crate::history::History;
+use crate::node::{Command, Node};
+
+type Sim = Simulation<Node, History>;
+
+const MS: Duration = Duration::from_millis(1);
+
+/// How a run's members come and go.
+#[derive(Clone, Debug)]
+pub struct Churn {
+    /// Mean time between two looks around.
+    pub every: Duration,
+    /// Probability, at each look, that a node crashes for a while.
+    pub crash: f64,
+    /// Probability that one starts that was never up.
+    pub start: f64,
+    /// Probability that a member leaves by its own wish.
+    pub leave: f64,
+    /// Probability that a living member is believed dead.
+    pub suspect: f64,
+    /// Most nodes that propose at once.
+    pub proposers: usize,
+}
+
+impl Churn {
+    /// Nobody comes or goes by himself; who crashes is still replaced.
+    pub const QUIET: Self = Self {
+        every: Duration::from_secs(1),
+        crash: 0.0,
+        start: 0.0,
+        leave: 0.0,
+        suspect: 0.0,
+        proposers: 1,
+    };
+}
+
+/// See the module's page.
+pub struct Membership {
+    churn: Churn,
+    chance: Stream,
+    leaving: Vec<ReplicaId>,
+}
+
+/// What a look around finds.
+struct Sight {
+    running: Vec<(NodeIndex, ReplicaId)>,
+    members: Vec<ReplicaId>,
+    left: Vec<ReplicaId>,
+}
+
+impl Sight {
+    fn of(sim: &Sim) -> Self {
+        let running = sim.processes().map(|(node, process)| (node, process.id())).collect();
+        let newest = sim.observer().chain.newest();
+        let members = newest.map(|epoch| epoch.members().to_vec()).unwrap_or_default();
+        let left = newest.map(|epoch| epoch.left().to_vec()).unwrap_or_default();
+        Self { running, members, left }
+    }
+
+    fn runs(&self, id: ReplicaId) -> bool {
+        self.running.iter().any(|(_, other)| *other == id)
+    }
+
+    fn is_settled(&self) -> bool {
+        self.members.iter().all(|id| self.runs(*id))
+            && self.running.iter().all(|(_, id)| self.members.contains(id))
+    }
+}
+
+/// Whether exactly the running nodes are members.
+pub fn is_settled(sim: &Sim) -> bool {
+    Sight::of(sim).is_settled()
+}
+
+impl Membership {
+    pub fn new(seed: u64, churn: Churn) -> Self {
+        Self { churn, chance: Stream::split(seed, "membership", 0), leaving: Vec::new() }
+    }
+
+    /// The time until the next look.
+    pub fn wait(&mut self) -> Duration {
+        let mean = u64::try_from(self.churn.every.as_nanos()).unwrap_or(u64::MAX);
+        Duration::from_nanos(self.chance.exponential(mean)) + MS
+    }
+
+    /// From now on nobody goes any more, and wrong guesses end.
+    pub fn calm(&mut self) {
+        self.churn = Churn { every: 500 * MS, ..Churn::QUIET };
+    }
+
+    /// Looks around, tells everybody, proposes.
+    pub fn look(&mut self, sim: &mut Sim) {
+        self.come_and_go(sim);
+        let sight = Sight::of(sim);
+        self.tell(sim, &sight);
+        self.propose(sim, &sight);
+    }
+
+    fn come_and_go(&mut self, sim: &mut Sim) {
+        let excluded: Vec<NodeIndex> = sim
+            .processes()
+            .filter(|(_, node)| node.replicator.epochs().is_excluded())
+            .map(|(node, _)| node)
+            .collect();
+        for node in excluded {
+            let down = Some(self.chance.span(10 * MS, 2_000 * MS));
+            sim.fault(&Fault::Crash { node, disk: DiskFate::Kept, down });
+        }
+        if self.chance.chance(self.churn.start) {
+            let asleep = (0..sim.view().nodes()).map(NodeIndex::new);
+            let asleep: Vec<_> = asleep.filter(|node| sim.view().incarnation(*node) == 0).collect();
+            if !asleep.is_empty() {
+                sim.restart(*self.chance.pick(&asleep));
+            }
+        }
+        if self.chance.chance(self.churn.crash) {
+            self.crash(sim);
+        }
+    }
+
+    fn crash(&mut self, sim: &mut Sim) {
+        let running = Sight::of(sim).running;
+        if running.is_empty() {
+            return;
+        }
+        let (node, id) = *self.chance.pick(&running);
+        let down = Some(self.chance.span(10 * MS, 10_000 * MS));
+        let disk = *self.chance.pick(&[DiskFate::Kept, DiskFate::Lost]);
+        if sim.observer().chain.survives(&sim.view(), Some(id)) {
+            sim.fault(&Fault::Crash { node, disk, down });
+        }
+    }
+
+    fn tell(&mut self, sim: &mut Sim, sight: &Sight) {
+        let mut all: Vec<ReplicaId> = sight.running.iter().map(|(_, id)| *id).collect();
+        all.extend(sight.members.iter().filter(|id| !sight.runs(**id)));
+        for (node, _) in &sight.running {
+            let peer = |id: &ReplicaId| {
+                let stopping = self.leaving.contains(id);
+                Peer { id: *id, stopping, reachable: sight.runs(*id) }
+            };
+            let peers = all.iter().map(peer).collect();
+            let after = self.chance.span(MS, 500 * MS);
+            sim.schedule_command(after, *node, Command::Members(peers));
+        }
+    }
+
+    fn propose(&mut self, sim: &mut Sim, sight: &Sight) {
+        let joining = |id: &ReplicaId| !sight.members.contains(id) && !sight.left.contains(id);
+        let mut change = Change {
+            join: sight.running.iter().map(|(_, id)| *id).filter(joining).collect(),
+            leave: self.leaving.iter().copied().filter(|id| sight.members.contains(id)).collect(),
+            lost: sight.members.iter().copied().filter(|id| !sight.runs(*id)).collect(),
+        };
+        if sight.members.len() > 2 && self.chance.chance(self.churn.leave) {
+            let leaver = *self.chance.pick(&sight.members);
+            self.leaving.push(leaver);
+            change.leave.push(leaver);
+        }
+        if sight.members.len() > 2 && self.chance.chance(self.churn.suspect) {
+            change.lost.push(*self.chance.pick(&sight.members));
+        }
+        let members: Vec<NodeIndex> = sight
+            .running
+            .iter()
+            .filter(|(_, id)| sight.members.contains(id))
+            .map(|(node, _)| *node)
+            .collect();
+        if change.is_empty() || members.is_empty() {
+            return;
+        }
+        for _ in 0..=self.chance.index(self.churn.proposers.max(1)) {
+            let proposer = *self.chance.pick(&members);
+            let after = self.chance.span(MS, 300 * MS);
+            let mut change = change.clone();
+            if self.churn.proposers > 1 && self.chance.chance(0.3) {
+                change.join.truncate(1);
+                change.lost.clear();
+            }
+            if !change.is_empty() {
+                sim.schedule_command(after, proposer, Command::Propose(change));
+            }
+        }
+    }
+}

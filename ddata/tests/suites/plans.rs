@@ -1,0 +1,143 @@
+//! What seeds draw: sizes, settings, habits and faults of every suite.
+
+use std::time::Duration;
+
+use ostraca_ddata::bug::Canary;
+use ostraca_ddata::key::Pattern;
+use ostraca_ddata::replicator::config::Config;
+use ostraca_ddata::sim::{FaultKind, Faults, Seed, Stream};
+
+use crate::coordinators::Zeal;
+use crate::membership::Churn;
+use crate::run::Plan;
+use crate::workload::{Habits, Kind};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+fn draw(seed: Seed) -> Stream {
+    Stream::split(seed.value, "plan", 0)
+}
+
+fn habits(draw: &mut Stream, keys: usize) -> Habits {
+    let kinds = (0..keys).map(|_| *draw.pick(&Kind::ALL)).collect();
+    Habits {
+        keys: kinds,
+        every: draw.span(15 * MS, 200 * MS),
+        changes: draw.between(40, 80),
+        removals: draw.between(0, 50),
+        strong: *draw.pick(&[30, 60, 90]),
+        batch: 1,
+        within: draw.span(SECOND, 6 * SECOND),
+    }
+}
+
+fn config(draw: &mut Stream) -> Config {
+    Config {
+        delta_enabled: draw.chance(0.85),
+        max_delta_elements: *draw.pick(&[500, 500, 3]),
+        notify_subscribers_interval: *draw.pick(&[Duration::ZERO, 100 * MS]),
+        expire_keys_after_inactivity: vec![(Pattern::new("exp-*"), 2 * SECOND)],
+        max_clock_skew: *draw.pick(&[60 * SECOND, SECOND]),
+        ..Config::default()
+    }
+}
+
+/// Everything but crashes, which the suites bring about where a cluster survives them; in one run
+/// of five crashes as they come.
+fn faults(draw: &mut Stream, seed: Seed) -> Faults {
+    let mut faults = Faults::swarm(seed);
+    if draw.chance(0.8) {
+        faults.kinds.retain(|(kind, _)| !matches!(kind, FaultKind::Crash | FaultKind::DiskLoss));
+    }
+    faults.span.1 = faults.span.1.min(20 * SECOND);
+    faults.pause.1 = faults.pause.1.min(20 * SECOND);
+    faults
+}
+
+fn size(draw: &mut Stream) -> usize {
+    *draw.pick(&[1, 2, 3, 3, 3, 3, 4, 5, 5, 5, 6, 7])
+}
+
+/// Users at every level under the network's faults; members stay, but for those who crash.
+pub fn steady(seed: Seed) -> Plan {
+    let mut draw = draw(seed);
+    let keys = 1 + draw.index(10);
+    Plan {
+        seed,
+        members: size(&mut draw),
+        spares: 0,
+        config: config(&mut draw),
+        faults: faults(&mut draw, seed),
+        strikes: *draw.pick(&[0.0, 0.1]),
+        churn: Churn { crash: *draw.pick(&[0.0, 0.1]), ..Churn::QUIET },
+        habits: habits(&mut draw, keys),
+        zeal: None,
+        span: draw.span(5 * SECOND, 40 * SECOND),
+        canary: Canary::none(),
+    }
+}
+
+/// As [`steady`], with members that come and go all the time and faults right after the steps of
+/// a change.
+pub fn changing(seed: Seed) -> Plan {
+    let mut draw = Stream::split(seed.value, "changing", 0);
+    let churn = Churn {
+        every: draw.span(100 * MS, 3 * SECOND),
+        crash: *draw.pick(&[0.0, 0.1, 0.3]),
+        start: 0.2,
+        leave: *draw.pick(&[0.0, 0.1]),
+        suspect: *draw.pick(&[0.0, 0.1, 0.3]),
+        proposers: 1 + draw.index(3),
+    };
+    let strikes = *draw.pick(&[0.0, 0.1, 0.4]);
+    Plan { churn, strikes, spares: draw.index(4), ..steady(seed) }
+}
+
+/// As [`changing`], with coordinators of one group.
+pub fn coordinated(seed: Seed) -> Plan {
+    let mut draw = Stream::split(seed.value, "coordinated", 0);
+    let zeal = Zeal {
+        most: 2 + draw.index(3),
+        rise: *draw.pick(&[0.02, 0.1]),
+        decide: *draw.pick(&[0.1, 0.4]),
+        keys: 1 + draw.below(2),
+    };
+    let plan = if draw.chance(0.5) { steady(seed) } else { changing(seed) };
+    let config = Config {
+        durable_keys: if draw.chance(0.2) { vec![Pattern::new("home-*")] } else { Vec::new() },
+        ..plan.config
+    };
+    let habits = Habits { every: plan.habits.every.max(30 * MS), ..plan.habits };
+    Plan { zeal: Some(zeal), config, habits, ..plan }
+}
+
+/// As [`changing`], with a disk that is slow, fails, and forgets.
+pub fn durable(seed: Seed) -> Plan {
+    let mut draw = Stream::split(seed.value, "durable", 0);
+    let plan = if draw.chance(0.5) { steady(seed) } else { changing(seed) };
+    let config = Config {
+        durable_keys: vec![Pattern::new(*draw.pick(&["*", "set-*", "count-*"]))],
+        write_behind_interval: draw.chance(0.2).then_some(200 * MS),
+        ..plan.config
+    };
+    let mut faults = plan.faults;
+    faults.kinds.extend([(FaultKind::SlowDisk, 2), (FaultKind::FailSync, 2)]);
+    Plan { config, faults, ..plan }
+}
+
+/// As [`changing`], with values of many frames, frames of a few kilobytes, and eager rounds.
+pub fn large(seed: Seed) -> Plan {
+    let mut draw = Stream::split(seed.value, "large", 0);
+    let plan = if draw.chance(0.5) { steady(seed) } else { changing(seed) };
+    let config = Config {
+        frame_bytes_max: *draw.pick(&[1 << 10, 2 << 10, 4 << 10]),
+        direct_push_limit: *draw.pick(&[1, 100]),
+        assembly_bytes_max: *draw.pick(&[1 << 20, 64 << 20]),
+        ..plan.config
+    };
+    let keys = plan.habits.keys.iter().map(|_| Kind::Set).take(4).collect();
+    let batch = *draw.pick(&[50, 300]);
+    let habits = Habits { keys, batch, every: plan.habits.every * 4, removals: 20, ..plan.habits };
+    Plan { config, habits, ..plan }
+}

@@ -1,0 +1,362 @@
+//! One run of a suite: a cluster under users, coordinators, membership and faults, then peace,
+//! and what must be true by then.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ostraca_ddata::bug::Canary;
+use ostraca_ddata::data::Registry;
+use ostraca_ddata::key::Key;
+use ostraca_ddata::replicator::Setup;
+use ostraca_ddata::replicator::config::Config;
+use ostraca_ddata::replicator::epoch::{Epoch, EpochId, EpochSettings};
+use ostraca_ddata::replicator::request::{
+    ReadConsistency, Reply, Request, RequestId, Update, WriteConsistency,
+};
+use ostraca_ddata::replicator::stats::Stats;
+use ostraca_ddata::sim::{
+    Failure, Faults, LaneRule, NodeIndex, Seed, Setup as SimSetup, Simulation, Totals,
+};
+use ostraca_ddata::types::ORSet;
+
+use crate::coordinators::{Coordinators, Zeal};
+use crate::history::{Ask, Asked, Counts, History};
+use crate::membership::{Churn, Membership, is_settled};
+use crate::node::{Command, Node, replica};
+use crate::oracle::What;
+use crate::strikes::Strikes;
+use crate::workload::{Habits, Users};
+
+type Sim = Simulation<Node, History>;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Simulated time in which a cluster must be at rest once the last fault is over.
+const REST_WITHIN: Duration = Duration::from_secs(400);
+
+/// What a run is made of.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub seed: Seed,
+    /// Members of the first configuration.
+    pub members: usize,
+    /// Nodes that may start later.
+    pub spares: usize,
+    pub config: Config,
+    pub faults: Faults,
+    /// Probability that a chosen step brings a fault about.
+    pub strikes: f64,
+    pub churn: Churn,
+    pub habits: Habits,
+    pub zeal: Option<Zeal>,
+    /// How long faults last.
+    pub span: Duration,
+    pub canary: Canary,
+}
+
+/// What a run has shown.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    pub totals: Totals,
+    pub counts: Counts,
+    /// Faults took a majority for good: nothing can be demanded of the end.
+    pub outside: bool,
+    /// The run's event hash.
+    pub hash: u64,
+}
+
+/// Runs a plan.
+///
+/// # Errors
+/// What was violated, with all that is needed to repeat it.
+pub fn run(plan: Plan) -> Result<Report, Box<Failure>> {
+    let mut run = Run::new(plan);
+    run.storm()?;
+    let outside = !run.peace()?;
+    Ok(run.report(outside))
+}
+
+struct Run {
+    sim: Sim,
+    users: Users,
+    membership: Membership,
+    coordinators: Option<Coordinators>,
+    next: u64,
+    span: Duration,
+}
+
+fn first_epoch(plan: &Plan) -> Arc<Epoch> {
+    let members = (0..plan.members).map(|node| replica(node, 1)).collect();
+    let id = EpochId { generation: 1, number: 1 };
+    let settings = EpochSettings { digest_seed: plan.seed.value, ..EpochSettings::default() };
+    Arc::new(Epoch::founding(id, members, settings).expect("a valid one"))
+}
+
+impl Run {
+    fn new(plan: Plan) -> Self {
+        let epoch = first_epoch(&plan);
+        let Plan { seed, members, spares, config, faults, strikes, churn, habits, zeal, .. } = plan;
+        let (span, canary) = (plan.span, plan.canary);
+        let setup = SimSetup {
+            faults,
+            lanes: vec![LaneRule::WILD; 3],
+            started: Some(members),
+            ..SimSetup::new(seed, members + spares)
+        };
+        let value = seed.value;
+        let mut history = History::default();
+        history.strikes = Strikes::new(value, strikes);
+        let mut sim = Simulation::new(setup, history, move |boot| {
+            let setup = Setup {
+                me: replica(boot.node.get(), boot.incarnation),
+                config: config.clone(),
+                registry: Registry::new(),
+                seed: boot.seed,
+                canary,
+            };
+            Node::new(setup, boot.disk)
+        });
+        for node in 0..members {
+            sim.command(NodeIndex::new(node), Command::Found(epoch.clone()));
+        }
+        Self {
+            sim,
+            users: Users::new(value, habits),
+            membership: Membership::new(value, churn),
+            coordinators: zeal.map(|zeal| Coordinators::new(value, zeal)),
+            next: 0,
+            span,
+        }
+    }
+
+    /// Faults, and everybody at work.
+    fn storm(&mut self) -> Result<(), Box<Failure>> {
+        let end = self.sim.now() + self.span;
+        let mut look = self.sim.now() + self.membership.wait();
+        while self.sim.now() < end {
+            let wait = self.users.wait();
+            self.sim.try_run_for(wait)?;
+            self.users.ask(&mut self.sim, &mut self.next);
+            if let Some(coordinators) = &mut self.coordinators {
+                coordinators.step(&mut self.sim, &mut self.next);
+            }
+            if self.sim.now() >= look {
+                self.membership.look(&mut self.sim);
+                look = self.sim.now() + self.membership.wait();
+            }
+        }
+        Ok(())
+    }
+
+    /// No more faults: everything must come to rest, equal everywhere. `false`: the faults went
+    /// beyond what a cluster survives, and nothing is demanded.
+    fn peace(&mut self) -> Result<bool, Box<Failure>> {
+        self.sim.observer_mut().strikes.end();
+        self.sim.heal();
+        self.sim.restart_all();
+        self.membership.calm();
+        let end = self.sim.now() + REST_WITHIN;
+        let mut equal = 0;
+        while equal < 2 {
+            if self.sim.now() >= end {
+                return self.too_late("not at rest");
+            }
+            self.membership.look(&mut self.sim);
+            self.sim.try_run_for(SECOND)?;
+            if !self.survives() {
+                return Ok(false);
+            }
+            let rests = is_settled(&self.sim) && self.serves() && self.is_equal();
+            equal = if rests { equal + 1 } else { 0 };
+        }
+        self.check_rest()?;
+        self.serves_users()?;
+        Ok(true)
+    }
+
+    fn survives(&self) -> bool {
+        self.sim.observer().chain.survives(&self.sim.view(), None)
+    }
+
+    /// Who holds what of the keys that differ, and whether it is what the contexts say.
+    fn who_differs(&self, keys: &[String]) -> Vec<String> {
+        let mut lines = Vec::new();
+        for key in keys.iter().take(2) {
+            for (_, node) in self.sim.processes() {
+                let name = key.as_str().into();
+                let Some(value) = node.replicator.peek(&name) else { continue };
+                let verdict = self.sim.observer().judge(&name, &value);
+                let context = value.state().context();
+                lines.push(format!("{key} at {}: {verdict:?} {context:?}", node.id()));
+            }
+        }
+        lines
+    }
+
+    fn too_late(&self, what: &str) -> Result<bool, Box<Failure>> {
+        let epochs: Vec<String> = self
+            .sim
+            .processes()
+            .map(|(node, p)| {
+                let epochs = p.replicator.epochs();
+                format!(
+                    "{node}: {} epoch {:?} of {:?} accepted {:?} sealed {} synced {} eligible {}",
+                    p.id(),
+                    epochs.id(),
+                    epochs.installed().map(|epoch| epoch.members().to_vec()),
+                    epochs.state().accepted.as_ref().map(|(ballot, e)| (ballot, e.members())),
+                    epochs.sealed(),
+                    epochs.synced(),
+                    epochs.eligible()
+                )
+            })
+            .collect();
+        let newest =
+            self.sim.observer().chain.newest().map(|epoch| (epoch.id(), epoch.members().to_vec()));
+        let keys = self.differing();
+        let reason = format!(
+            "{what} {REST_WITHIN:?} after the last fault (L5, L6, I1): newest {newest:?}\n{}\n{}",
+            epochs.join("\n"),
+            self.who_differs(&keys).join("\n"),
+        );
+        Err(Box::new(self.sim.failure(reason)))
+    }
+
+    fn serves(&self) -> bool {
+        self.sim.processes().all(|(_, node)| node.replicator.epochs().eligible())
+    }
+
+    fn differing(&self) -> Vec<String> {
+        let mut dumps = self.sim.processes().map(|(_, node)| {
+            let dump = node.replicator.dump();
+            // A change that changed nothing leaves an empty key behind, which nobody need know.
+            dump.filter(|(_, value)| !value.state().context().is_empty())
+                .map(|(key, value)| (key.clone(), value))
+                .collect::<std::collections::BTreeMap<_, _>>()
+        });
+        let Some(first) = dumps.next() else { return Vec::new() };
+        let mut keys = Vec::new();
+        for other in dumps {
+            let all = first.keys().chain(other.keys());
+            keys.extend(
+                all.filter(|key| first.get(*key) != other.get(*key)).map(ToString::to_string),
+            );
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        keys
+    }
+
+    fn is_equal(&self) -> bool {
+        self.differing().is_empty()
+    }
+
+    fn check_rest(&mut self) -> Result<(), Box<Failure>> {
+        let mut history = std::mem::take(self.sim.observer_mut());
+        let outcome = history.at_rest(&self.sim.view());
+        *self.sim.observer_mut() = history;
+        outcome.map_err(|why| Box::new(self.sim.failure(why)))
+    }
+
+    /// A majority write and a majority read succeed, at any node.
+    fn serves_users(&mut self) -> Result<(), Box<Failure>> {
+        let nodes: Vec<NodeIndex> = self.sim.processes().map(|(node, _)| node).collect();
+        let within = 5 * SECOND;
+        let level = WriteConsistency::majority(within);
+        let key = Key::<ORSet<u64>>::new("set-last");
+        for node in nodes {
+            self.next += 1;
+            let element = self.next;
+            let update = Update::new(&key, level, move |set| set.insert(&element));
+            let asked = Asked {
+                key: Some(key.name().clone()),
+                ask: Ask::Change(What::Insert(vec![element])),
+                strong: true,
+                within: Some(within),
+            };
+            self.succeeds(node, Request::Update(update), asked)?;
+            let consistency = ReadConsistency::majority(within);
+            let name = key.name().clone();
+            let get = Request::Get { key: name.clone(), shape: None, consistency };
+            let asked =
+                Asked { key: Some(name), ask: Ask::Read, strong: true, within: Some(within) };
+            self.succeeds(node, get, asked)?;
+        }
+        Ok(())
+    }
+
+    fn succeeds(
+        &mut self,
+        node: NodeIndex,
+        request: Request,
+        asked: Asked,
+    ) -> Result<(), Box<Failure>> {
+        self.next += 1;
+        let id = RequestId(self.next);
+        let text = format!("{request:?}");
+        self.sim.observer_mut().expect(id, asked);
+        self.sim.observer_mut().await_answer(id);
+        self.sim.command(node, Command::Request(id, request));
+        self.sim.try_run_until(10 * SECOND, |sim| {
+            matches!(sim.observer().awaited.get(&id), Some(Some(_)))
+        })?;
+        match self.sim.observer_mut().awaited.remove(&id).flatten() {
+            Some(Ok(Reply::Updated { .. } | Reply::Got { .. })) => Ok(()),
+            other => {
+                let why = format!("after the last fault {text} ends in {other:?} (L2)");
+                Err(Box::new(self.sim.failure(why)))
+            }
+        }
+    }
+
+    fn report(&self, outside: bool) -> Report {
+        let mut totals = self.sim.totals();
+        let history = self.sim.observer();
+        for (_, node) in self.sim.processes() {
+            mark(&node.replicator.stats(), &mut totals);
+        }
+        let (decided, fences) = history.decisions.counts();
+        let refused = self.coordinators.as_ref().map_or(0, |c| c.refused);
+        for (name, count) in [
+            ("run.outside", u64::from(outside)),
+            ("run.inside", u64::from(!outside)),
+            ("configuration.changed", history.chain.len() as u64 - 1),
+            ("decision.acked", decided as u64),
+            ("fence.returned", fences as u64),
+            ("coordinator.refused", refused),
+            ("fault.targeted", history.strikes.count),
+            ("write.strong", history.counts.strong_writes),
+            ("read.strong", history.counts.strong_reads),
+            ("request.timeout", history.counts.timeouts),
+            ("request.refused", history.counts.refused),
+        ] {
+            (0..count.min(1_000)).for_each(|_| totals.marks.hit(name));
+        }
+        Report { totals, counts: history.counts, outside, hash: self.sim.hash() }
+    }
+}
+
+/// What a replica counted that shows that a rare branch was reached.
+fn mark(stats: &Stats, totals: &mut Totals) {
+    for (name, count) in [
+        ("rule_r.lack", stats.lacks),
+        ("repair.delta", stats.repairs),
+        ("repair.full", stats.repairs_full),
+        ("read.repair", stats.read_repairs),
+        ("write.fenced", stats.fenced),
+        ("gossip.differed", stats.gossip_differed),
+        ("gossip.equal", stats.gossip_equal),
+        ("peer.stranger", stats.strangers),
+        ("clock.impossible", stats.impossible_clocks),
+        ("key.expired", stats.expired),
+        ("store.failed", stats.store_failures),
+        ("epoch.abandoned", stats.epoch.abandoned),
+        ("epoch.refused", stats.epoch.refused),
+    ] {
+        if count > 0 {
+            totals.marks.hit(name);
+        }
+    }
+    assert_eq!(stats.undecodable, 0, "correct peers send what decodes");
+    assert_eq!(stats.wrong_types, 0, "every key has one type");
+}

@@ -1,0 +1,71 @@
+//! Targeted faults: after a chosen step of the protocol the node that took it crashes, pauses or
+//! is cut off ("buggify", spec/reference/reliability.md §3.3).
+//!
+//! A crash strikes only where the assumption of spec/safety.md §1 survives it: a majority of the
+//! newest configuration, and of every proposal that was accepted after it, stays alive.
+
+use std::time::Duration;
+
+use ostraca_ddata::sim::{DiskFate, Fault, NodeIndex, Stream, View};
+
+use crate::chain::Chain;
+use crate::node::{Event, Node};
+
+/// See the module's page. The default never strikes.
+#[derive(Debug, Default)]
+pub struct Strikes {
+    chance: Option<Stream>,
+    probability: f64,
+    /// How often it struck.
+    pub count: u64,
+}
+
+const MS: Duration = Duration::from_millis(1);
+
+impl Strikes {
+    pub fn new(seed: u64, probability: f64) -> Self {
+        Self { chance: Some(Stream::split(seed, "strikes", 0)), probability, count: 0 }
+    }
+
+    /// No more strikes.
+    pub fn end(&mut self) {
+        self.probability = 0.0;
+    }
+
+    /// What strikes the node after this event, if anything does.
+    pub fn after(
+        &mut self,
+        view: &View<'_, Node>,
+        node: NodeIndex,
+        event: &Event,
+        chain: &Chain,
+    ) -> Option<Fault> {
+        let weight = match event {
+            Event::Installed(_) | Event::Synced(_) | Event::Outcome(_) => 1.0,
+            Event::Replied(_, Ok(_)) | Event::Made(..) => 0.05,
+            _ => return None,
+        };
+        let chance = self.chance.as_mut()?;
+        if !chance.chance(self.probability * weight) {
+            return None;
+        }
+        self.count += 1;
+        let span = chance.span(10 * MS, 8_000 * MS);
+        match chance.below(4) {
+            0 => {
+                let id = view.process(node)?.id();
+                let down = Some(span);
+                let disk = *chance.pick(&[DiskFate::Kept, DiskFate::Kept, DiskFate::Lost]);
+                let survives = chain.survives(view, Some(id));
+                survives.then_some(Fault::Crash { node, disk, down })
+            }
+            1 => Some(Fault::Pause { node, span }),
+            2 => Some(Fault::isolate(node, view.nodes(), span)),
+            _ => {
+                let other = NodeIndex::new(chance.index(view.nodes()));
+                let links = vec![ostraca_ddata::sim::Links { from: vec![node], to: vec![other] }];
+                Some(Fault::Cut { links, span: Some(span) })
+            }
+        }
+    }
+}

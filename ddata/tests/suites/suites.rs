@@ -1,0 +1,43 @@
+//! The suites: which plan, how many seeds, and what they must have reached.
+
+use ostraca_ddata::sim::{Seed, Totals, on_all_cores};
+
+use crate::plans;
+use crate::run::{Plan, run};
+
+fn suite(test: &'static str, seeds: u64, plan: fn(Seed) -> Plan) -> Totals {
+    on_all_cores(test, seeds, |seed| match run(plan(seed)) {
+        Ok(report) => report.totals,
+        Err(failure) => panic!("{failure}"),
+    })
+}
+
+#[test]
+fn converges_under_faults() {
+    let totals = suite("converges_under_faults", 1500, plans::steady);
+    totals.must_have_hit(["rule_r.lack", "repair.delta", "read.repair", "gossip.differed"]);
+}
+
+#[test]
+fn configuration_changes() {
+    let totals = suite("configuration_changes", 1500, plans::changing);
+    totals.must_have_hit(["configuration.changed", "fault.targeted"]);
+}
+
+#[test]
+fn coordinators() {
+    let totals = suite("coordinators", 1500, plans::coordinated);
+    totals.must_have_hit(["decision.acked", "fence.returned", "coordinator.refused"]);
+}
+
+#[test]
+fn durable() {
+    let totals = suite("durable", 1000, plans::durable);
+    totals.must_have_hit(["store.failed"]);
+}
+
+#[test]
+fn large_and_eager() {
+    let totals = suite("large_and_eager", 300, plans::large);
+    totals.must_have_hit(["repair.full"]);
+}

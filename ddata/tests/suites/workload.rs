@@ -1,0 +1,250 @@
+//! What users ask: every kind of request, at every level, of every node.
+
+use std::time::Duration;
+
+use ostraca_ddata::key::{Key, KeyName, Pattern};
+use ostraca_ddata::replicator::request::{
+    MinCap, ReadConsistency, Request, RequestId, SubscriptionId, Update, WriteConsistency,
+};
+use ostraca_ddata::sim::{NodeIndex, Simulation, Stream};
+use ostraca_ddata::types::edit::Edit;
+use ostraca_ddata::types::{Flag, LWWMap, LWWRegister, ORSet, PNCounter};
+
+use crate::history::{Ask, Asked, EXPIRING, GROUP, History};
+use crate::node::{Command, Node};
+use crate::oracle::{Slot, What};
+
+type Sim = Simulation<Node, History>;
+
+/// What a key holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Set,
+    Counter,
+    Register,
+    Map,
+    Flag,
+    /// A set that expires: changed by nobody's request as well, so its value is not modelled.
+    Expiring,
+}
+
+impl Kind {
+    pub const ALL: [Self; 6] =
+        [Self::Set, Self::Counter, Self::Register, Self::Map, Self::Flag, Self::Expiring];
+
+    fn name(self, number: usize) -> String {
+        match self {
+            Self::Set => format!("set-{number}"),
+            Self::Counter => format!("count-{number}"),
+            Self::Register => format!("register-{number}"),
+            Self::Map => format!("map-{number}"),
+            Self::Flag => format!("flag-{number}"),
+            Self::Expiring => format!("{EXPIRING}{number}"),
+        }
+    }
+}
+
+/// How users behave in a run.
+#[derive(Clone, Debug)]
+pub struct Habits {
+    pub keys: Vec<Kind>,
+    /// Mean time between two requests of the whole cluster.
+    pub every: Duration,
+    /// Of a hundred requests, so many are changes; the rest read.
+    pub changes: u64,
+    /// Of a hundred changes of a set, so many remove, clear or delete.
+    pub removals: u64,
+    /// Of a hundred requests, so many are at a majority or more.
+    pub strong: u64,
+    /// Elements that one insertion brings at most.
+    pub batch: u64,
+    /// Longest patience of a user.
+    pub within: Duration,
+}
+
+/// See the module's page.
+pub struct Users {
+    habits: Habits,
+    names: Vec<(Kind, KeyName)>,
+    chance: Stream,
+    unique: u64,
+    inserted: Vec<(KeyName, u64)>, // ≤ insertions of a run
+}
+
+impl Users {
+    pub fn new(seed: u64, habits: Habits) -> Self {
+        let named = |(number, kind): (usize, &Kind)| (*kind, kind.name(number).as_str().into());
+        let names = habits.keys.iter().enumerate().map(named).collect();
+        let chance = Stream::split(seed, "users", 0);
+        Self { habits, names, chance, unique: 0, inserted: Vec::new() }
+    }
+
+    /// The time until the next request.
+    pub fn wait(&mut self) -> Duration {
+        let mean = u64::try_from(self.habits.every.as_nanos()).unwrap_or(u64::MAX);
+        Duration::from_nanos(self.chance.exponential(mean).max(1))
+    }
+
+    /// One request of somebody.
+    pub fn ask(&mut self, sim: &mut Sim, next: &mut u64) {
+        let running: Vec<NodeIndex> = sim.processes().map(|(node, _)| node).collect();
+        if running.is_empty() {
+            return;
+        }
+        let node = *self.chance.pick(&running);
+        let (kind, key) = self.chance.pick(&self.names).clone();
+        *next += 1;
+        let id = RequestId(*next);
+        let (request, asked) = match self.chance.below(100) {
+            n if n < self.habits.changes => self.change(kind, key),
+            n if n < 96 => self.read(key),
+            _ => self.other(id, key),
+        };
+        sim.observer_mut().expect(id, asked);
+        sim.command(node, Command::Request(id, request));
+    }
+
+    fn patience(&mut self) -> Duration {
+        self.chance.span(Duration::from_millis(200), self.habits.within)
+    }
+
+    fn is_strong(&mut self) -> bool {
+        self.chance.below(100) < self.habits.strong
+    }
+
+    fn read(&mut self, key: KeyName) -> (Request, Asked) {
+        let key = if self.chance.chance(0.1) {
+            KeyName::new(&format!("{GROUP}{}", self.chance.below(2)))
+        } else {
+            key
+        };
+        let patience = self.patience();
+        let strong = self.is_strong();
+        let none = MinCap(0);
+        let (consistency, within) = match (strong, self.chance.below(10)) {
+            (true, 0) => (ReadConsistency::All(patience), Some(patience)),
+            (true, 1) => (ReadConsistency::MajorityPlus(1, none, patience), Some(patience)),
+            (true, 2) => (ReadConsistency::Majority(MinCap(3), patience), Some(patience)),
+            (true, _) => (ReadConsistency::majority(patience), Some(patience)),
+            (false, 0..5) => (ReadConsistency::Local, None),
+            (false, _) => (ReadConsistency::From(2, patience), Some(patience)),
+        };
+        let request = Request::Get { key: key.clone(), shape: None, consistency };
+        (request, Asked { key: Some(key), ask: Ask::Read, strong, within })
+    }
+
+    fn write_level(&mut self) -> (WriteConsistency, bool, Option<Duration>) {
+        let patience = self.patience();
+        let strong = self.is_strong();
+        let none = MinCap(0);
+        let (level, within) = match (strong, self.chance.below(10)) {
+            (true, 0) => (WriteConsistency::All(patience), Some(patience)),
+            (true, 1) => (WriteConsistency::MajorityPlus(1, none, patience), Some(patience)),
+            (true, 2) => (WriteConsistency::Majority(MinCap(3), patience), Some(patience)),
+            (true, _) => (WriteConsistency::majority(patience), Some(patience)),
+            (false, 0..6) => (WriteConsistency::Local, None),
+            (false, _) => (WriteConsistency::To(2, patience), Some(patience)),
+        };
+        (level, strong, within)
+    }
+
+    fn change(&mut self, kind: Kind, key: KeyName) -> (Request, Asked) {
+        let (level, strong, within) = self.write_level();
+        let asked = |what| Asked { key: Some(key.clone()), ask: Ask::Change(what), strong, within };
+        self.unique += 1;
+        let value = self.unique;
+        match kind {
+            Kind::Set | Kind::Expiring => self.change_set(&key, level, asked),
+            Kind::Counter => {
+                let n = i64::try_from(self.chance.between(1, 9)).unwrap_or(1) - 5;
+                let n = if n == 0 { 7 } else { n };
+                let f = move |c: &mut Edit<'_, PNCounter>| c.add(i128::from(n));
+                (update::<PNCounter, _>(&key, level, f), asked(What::Add(n)))
+            }
+            Kind::Register => {
+                let f = move |r: &mut Edit<'_, LWWRegister<u64>>| r.set(&value);
+                let request = update::<LWWRegister<u64>, _>(&key, level, f);
+                (request, asked(What::Write(Slot::Whole, value)))
+            }
+            Kind::Map => {
+                // Every key of the map is its writer's alone: ranks are not shown per entry.
+                let slot = u32::try_from(value).unwrap_or(u32::MAX);
+                let f = move |m: &mut Edit<'_, LWWMap<u32, u64>>| m.insert(&slot, &value);
+                let request = update::<LWWMap<u32, u64>, _>(&key, level, f);
+                (request, asked(What::Write(Slot::Of(slot), value)))
+            }
+            Kind::Flag => {
+                let f = |flag: &mut Edit<'_, Flag>| flag.switch_on();
+                (update::<Flag, _>(&key, level, f), asked(What::On))
+            }
+        }
+    }
+
+    fn change_set(
+        &mut self,
+        key: &KeyName,
+        level: WriteConsistency,
+        asked: impl Fn(What) -> Asked,
+    ) -> (Request, Asked) {
+        type Set = ORSet<u64>;
+        if self.chance.below(100) >= self.habits.removals {
+            let count = self.chance.between(1, self.habits.batch);
+            let first = self.unique;
+            self.unique += count;
+            let elements: Vec<u64> = (first..first + count).collect();
+            self.inserted.extend(elements.iter().map(|element| (key.clone(), *element)));
+            let what = What::Insert(elements.clone());
+            let f = move |set: &mut Edit<'_, Set>| {
+                elements.iter().try_for_each(|element| set.insert(element).map(|_| ()))
+            };
+            return (update::<Set, _>(key, level, f), asked(what));
+        }
+        match self.chance.below(10) {
+            0 => {
+                let f = |set: &mut Edit<'_, Set>| set.clear();
+                (update::<Set, _>(key, level, f), asked(What::Clear))
+            }
+            1..=3 => {
+                let request = Request::Delete { key: key.clone(), consistency: level };
+                (request, asked(What::Clear))
+            }
+            _ => {
+                let known: Vec<u64> =
+                    self.inserted.iter().filter(|(of, _)| of == key).map(|(_, e)| *e).collect();
+                let element = if known.is_empty() { 0 } else { *self.chance.pick(&known) };
+                let f = move |set: &mut Edit<'_, Set>| set.remove(&element);
+                (update::<Set, _>(key, level, f), asked(What::Remove(element)))
+            }
+        }
+    }
+
+    fn other(&mut self, id: RequestId, key: KeyName) -> (Request, Asked) {
+        let nothing = Asked { key: None, ask: Ask::Other, strong: false, within: None };
+        match self.chance.below(4) {
+            0 => {
+                let text = *self.chance.pick(&["set-*", "c*", "*", "home-*"]);
+                let pattern =
+                    if self.chance.chance(0.5) { Pattern::Exact(key) } else { Pattern::new(text) };
+                let subscription = SubscriptionId(id.0);
+                (Request::Subscribe { subscription, pattern }, nothing)
+            }
+            1 => (Request::Keys { prefix: "set".into(), after: None, limit: 5 }, nothing),
+            2 => (Request::ReplicaCount, nothing),
+            _ => {
+                let within = self.patience();
+                let asked = Asked { within: Some(within), ..nothing };
+                (Request::FlushChanges { within }, asked)
+            }
+        }
+    }
+}
+
+fn update<T: ostraca_ddata::types::DataType, R>(
+    key: &KeyName,
+    level: WriteConsistency,
+    f: impl FnOnce(&mut Edit<'_, T>) -> Result<R, ostraca_ddata::types::edit::EditError>
+    + Send
+    + 'static,
+) -> Request {
+    Request::Update(Update::new(&Key::<T>::new(key.as_str()), level, f))
+}
