@@ -91,9 +91,8 @@ impl Replicator {
         self.know_peers(out);
         let id = epoch.id();
         out.push(Output::Installed(epoch));
-        let (me, needs) = (&*self, |level| self.need(level).ok());
-        let mut writes = me.writes.clone();
-        writes.restart(id, needs, self.canary);
+        let mut writes = std::mem::take(&mut self.writes);
+        writes.restart(id, |level| self.need(level).ok(), self.canary);
         self.writes = writes;
         let voters_and_peers = self.push_targets();
         self.pushes.restart(now.mono, &voters_and_peers);
@@ -190,16 +189,16 @@ impl Replicator {
     ) {
         self.contacted.insert(from, now.mono);
         let answer = match at {
-            At::Live => self.answer_from(&self.store.live().clone(), query, at),
+            At::Live => self.answer_from(self.store.live(), query, at),
             At::Sealed(epoch) => match &self.frozen {
                 Some((frozen, snapshot, _)) if *frozen == epoch => {
-                    self.answer_from(&snapshot.clone(), query, at)
+                    self.answer_from(snapshot, query, at)
                 }
                 _ => Some(Answer::Gone),
             },
             At::Synced(epoch) if self.epochs.synced() && self.epochs.id() == Some(epoch) => {
                 self.store.settle_all();
-                self.answer_from(&self.store.live().clone(), query, at)
+                self.answer_from(self.store.live(), query, at)
             }
             At::Synced(_) => Some(Answer::Gone),
         };
