@@ -222,16 +222,16 @@ impl Replicator {
             self.store.reseed(*seed); // a joiner has no configuration that names one
         }
         let answer = match at {
-            At::Live => self.answer_from(&self.store.live().clone(), query, at),
+            At::Live => self.answer_from(self.store.live(), query, at),
             At::Sealed(epoch) => match &self.frozen {
                 Some(frozen) if frozen.epoch == epoch => {
-                    self.answer_from(&frozen.snapshot.clone(), query, at)
+                    self.answer_from(&frozen.snapshot, query, at)
                 }
                 _ => Some(Answer::Gone),
             },
             At::Synced(epoch) if self.epochs.synced() && self.epochs.id() == Some(epoch) => {
                 self.store.settle_all();
-                self.answer_from(&self.store.live().clone(), query, at)
+                self.answer_from(self.store.live(), query, at)
             }
             At::Synced(_) => Some(Answer::Gone),
         };
