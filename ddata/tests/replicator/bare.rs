@@ -198,6 +198,21 @@ impl Bare {
         id
     }
 
+    /// Several requests in one batch of the driver.
+    pub fn batch(&mut self, requests: Vec<Request>) -> Vec<RequestId> {
+        let mut out = Outbox::new();
+        let mut ids = Vec::new();
+        for request in requests {
+            self.next += 1;
+            let id = RequestId(self.next);
+            self.replicator.handle(self.now, Input::Request { id, request }, &mut out);
+            ids.push(id);
+        }
+        self.take(&mut out);
+        self.ticks();
+        ids
+    }
+
     /// Hears a message of a member, in the first configuration.
     pub fn hear(&mut self, from: usize, body: Body) {
         self.hear_in(peer(from), Some(epoch_id()), body);

@@ -7,4 +7,6 @@ mod aggregators;
 mod bare;
 mod cluster;
 mod node;
+mod propagation;
 mod smoke;
+mod subscriptions;
