@@ -187,6 +187,8 @@ impl Comparison {
             let count = self.tops.len().min(TOPS_PER_QUERY);
             Query::Leaves(self.tops.drain(..count).collect())
         } else if !self.ranges.is_empty() {
+            // What an answer is complete up to means something only in order.
+            self.ranges.make_contiguous().sort_unstable();
             let count = self.ranges.len().min(RANGES_PER_QUERY);
             Query::Keys(self.ranges.drain(..count).collect())
         } else {
