@@ -114,6 +114,11 @@ impl Pushes {
         fresh.waiting.extend(waiting);
     }
 
+    /// Whether a change of this key waits for the end of its batch under another term.
+    pub(super) fn has_other_term(&self, key: &KeyName, term: Option<Term>) -> bool {
+        self.fresh.get(key).is_some_and(|fresh| fresh.term != term)
+    }
+
     /// Since when changes wait for the end of their batch.
     pub(super) const fn fresh_since(&self) -> Option<Instant> {
         self.fresh_since

@@ -257,6 +257,9 @@ impl Replicator {
         let waiting = wanted.is_some().then_some(id);
         if made.is_some() || waiting.is_some() {
             let term = guard.as_ref().map(|guard| guard.term);
+            if self.pushes.has_other_term(key, term) {
+                self.flush(now, out); // joined, one would travel under the other's term
+            }
             self.pushes.add(now.mono, key, made, term, waiting);
         }
         let Some(&Wanted { level, need, epoch, within }) = wanted else {

@@ -3,6 +3,7 @@
 #![cfg(feature = "canaries")]
 #![allow(unreachable_pub, missing_docs, reason = "a test binary exports nothing")]
 
+mod canaries;
 mod chain;
 mod coordinators;
 mod decisions;

@@ -107,9 +107,14 @@ impl Membership {
     }
 
     fn come_and_go(&mut self, sim: &mut Sim) {
+        // Who was removed stops, and comes back as another. A joiner that was a member for a
+        // while without hearing of it learns that from membership only.
+        let left = Sight::of(sim).left;
         let excluded: Vec<NodeIndex> = sim
             .processes()
-            .filter(|(_, node)| node.replicator.epochs().is_excluded())
+            .filter(|(_, node)| {
+                node.replicator.epochs().is_excluded() || left.contains(&node.id())
+            })
             .map(|(node, _)| node)
             .collect();
         for node in excluded {

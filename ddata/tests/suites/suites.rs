@@ -14,30 +14,30 @@ fn suite(test: &'static str, seeds: u64, plan: fn(Seed) -> Plan) -> Totals {
 
 #[test]
 fn converges_under_faults() {
-    let totals = suite("converges_under_faults", 1500, plans::steady);
+    let totals = suite("converges_under_faults", 300, plans::steady);
     totals.must_have_hit(["rule_r.lack", "repair.delta", "read.repair", "gossip.differed"]);
 }
 
 #[test]
 fn configuration_changes() {
-    let totals = suite("configuration_changes", 1500, plans::changing);
+    let totals = suite("configuration_changes", 600, plans::changing);
     totals.must_have_hit(["configuration.changed", "fault.targeted"]);
 }
 
 #[test]
 fn coordinators() {
-    let totals = suite("coordinators", 1500, plans::coordinated);
+    let totals = suite("coordinators", 400, plans::coordinated);
     totals.must_have_hit(["decision.acked", "fence.returned", "coordinator.refused"]);
 }
 
 #[test]
 fn durable() {
-    let totals = suite("durable", 1000, plans::durable);
+    let totals = suite("durable", 200, plans::durable);
     totals.must_have_hit(["store.failed"]);
 }
 
 #[test]
 fn large_and_eager() {
-    let totals = suite("large_and_eager", 300, plans::large);
+    let totals = suite("large_and_eager", 60, plans::large);
     totals.must_have_hit(["repair.full"]);
 }

@@ -1,0 +1,100 @@
+//! Canaries: every deliberate bug is caught by a suite within 2,000 seeds, and the very run that
+//! catches it is clean without the bug.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ostraca_ddata::bug::{Bug, Canary};
+use ostraca_ddata::sim::Seed;
+
+use crate::plans;
+use crate::run::{Plan, run};
+
+/// Seeds within which a bug must show.
+const SEEDS_MAX: u64 = 2_000;
+
+/// The first seed of a plan that catches a bug, and what was seen.
+fn hunt(bug: Bug, plan: fn(Seed) -> Plan) -> Option<(u64, String)> {
+    let (next, found) = (AtomicU64::new(0), Mutex::new(None::<(u64, String)>));
+    let fails = |seed: u64| {
+        let plan = Plan { canary: Canary::with(bug), ..plan(seed.into()) };
+        let run = std::panic::AssertUnwindSafe(|| run(plan).err().map(|failure| failure.reason));
+        std::panic::catch_unwind(run).unwrap_or_else(|_| Some("a panic".into()))
+    };
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            let mut best = found.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            if seed >= SEEDS_MAX || best.as_ref().is_some_and(|(other, _)| *other < seed) {
+                return;
+            }
+            drop(best);
+            if let Some(reason) = fails(seed) {
+                best = found.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                if best.as_ref().is_none_or(|(other, _)| seed < *other) {
+                    *best = Some((seed, reason));
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(work);
+        }
+    });
+    found.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn is_caught(bug: Bug, plan: fn(Seed) -> Plan) {
+    let Some((seed, reason)) = hunt(bug, plan) else {
+        panic!("{bug:?} is not caught by {SEEDS_MAX} seeds");
+    };
+    if let Err(failure) = run(plan(seed.into())) {
+        panic!("seed {seed} fails without {bug:?} too:\n{failure}");
+    }
+    if std::env::var_os("OSTRACA_CANARIES").is_some() {
+        say(&format!("{bug:?}: seed {seed}: {}", reason.lines().next().unwrap_or_default()));
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "asked for by OSTRACA_CANARIES")]
+fn say(text: &str) {
+    let text: String = text.chars().take(300).collect();
+    eprintln!("{text}");
+}
+
+macro_rules! canaries {
+    ($($name:ident: $bug:ident by $plan:ident;)+) => {
+        $(#[test]
+        fn $name() {
+            is_caught(Bug::$bug, plans::$plan);
+        })+
+    };
+}
+
+canaries! {
+    no_read_repair: NoReadRepair by steady;
+    no_term_check: NoTermCheck by coordinated;
+    no_recovery_write: NoRecoveryWrite by coordinated;
+    accept_before_sync: AcceptBeforeSync by changing;
+    ack_before_sync: AckBeforeSync by changing;
+    not_sealed: NotSealed by changing;
+    mixed_epochs: MixedEpochs by changing;
+    ignore_accepted: IgnoreAccepted by changing;
+    adopt_lowest_ballot: AdoptLowestBallot by changing;
+    ballot_without_node: BallotWithoutNode by changing;
+    accept_below_promise: AcceptBelowPromise by changing;
+    half_without_tiebreaker: HalfWithoutTiebreaker by changing;
+    sync_from_fewer: SyncFromFewer by changing;
+    snapshot_before_last_ack: SnapshotBeforeLastAck by changing;
+    fence_while_sealed: FenceWhileSealed by coordinated;
+    term_without_coordinator: TermWithoutCoordinator by coordinated;
+    cells_not_synced: CellsNotSynced by coordinated;
+    promises_not_synced: PromisesNotSynced by coordinated;
+    delta_with_whole_context: DeltaWithWholeContext by steady;
+    no_rule_r: NoRuleR by steady;
+    no_stale_check: NoStaleCheck by coordinated;
+    guarded_key_removed: GuardedKeyRemoved by coordinated;
+    merge_by_arrival: MergeByArrival by steady;
+    delete_erases_unseen: DeleteErasesUnseen by steady;
+}
