@@ -53,7 +53,7 @@ pub(super) struct Push {
 /// What came of an acknowledgement.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Acked {
-    /// Entries now held there, with who waits for them.
+    /// Entries now held there that somebody waits for, and who.
     pub(super) held: Vec<(u32, Vec<RequestId>)>,
     /// Every replica holds everything: these keys may enter the sums.
     pub(super) settled: Vec<KeyName>,
@@ -68,6 +68,7 @@ pub(super) struct Pushes {
     fresh: BTreeMap<KeyName, Fresh>, // ≤ keys changed in one batch
     fresh_since: Option<Instant>,
     open: BTreeMap<u64, Push>, // ≤ IDLE_MAX + pending requests
+    idle: BTreeSet<u64>,       // those that nobody waits for or flushes ≤ IDLE_MAX
     resends: BTreeSet<(Instant, u64)>,
 }
 
@@ -119,6 +120,9 @@ impl Pushes {
         self.next += 1;
         let missing = peers.iter().map(|&peer| (peer, Missing::All)).collect();
         let (tries, kept) = (0, false);
+        if waiting.is_empty() {
+            self.idle.insert(self.next);
+        }
         let push = Push { entries, waiting, missing, sent: now, resend, tries, kept };
         self.open.insert(self.next, push);
         self.resends.insert((resend, self.next));
@@ -131,14 +135,13 @@ impl Pushes {
         if self.open.len() <= IDLE_MAX {
             return;
         }
-        let idle = |push: &Push| push.waiting.is_empty() && !push.kept;
-        let oldest = self.open.iter().find(|(_, push)| idle(push)).map(|(id, _)| *id);
-        if let Some(id) = oldest {
-            self.drop(id);
+        if let Some(oldest) = self.idle.first().copied() {
+            self.drop(oldest);
         }
     }
 
     fn drop(&mut self, id: u64) {
+        self.idle.remove(&id);
         if let Some(push) = self.open.remove(&id) {
             self.resends.remove(&(push.resend, id));
         }
@@ -160,20 +163,24 @@ impl Pushes {
     ) -> Acked {
         let Some(push) = self.open.get_mut(&id) else { return Acked::default() };
         let all = 0..u32::try_from(push.entries.len()).unwrap_or(u32::MAX);
-        let looked: BTreeSet<u32> = match scope {
-            Scope::All => all.clone().collect(),
-            Scope::Only(some) => some.iter().copied().filter(|i| all.contains(i)).collect(),
+        let some: Option<BTreeSet<u32>> = match scope {
+            Scope::All => None,
+            Scope::Only(some) => Some(some.iter().copied().collect()),
         };
-        let waits = |i: &u32| (*i, push.waiting.get(i).cloned().unwrap_or_default());
-        let held = looked.iter().filter(|i| !refused.contains(i)).map(waits).collect();
+        let looked = |i: &u32| some.as_ref().is_none_or(|some| some.contains(i));
+        let waits = push.waiting.iter().filter(|(i, _)| looked(i) && !refused.contains(i));
+        let held = waits.map(|(i, requests)| (*i, requests.clone())).collect();
         let sent = (push.tries == 0 && *scope == Scope::All).then_some(push.sent);
         let mut settled = Vec::new();
         if let Some(missing) = push.missing.get_mut(&from) {
-            let mut left = match missing {
-                Missing::All => all.collect(),
-                Missing::Some(some) => std::mem::take(some),
+            let still = |i: &u32| !looked(i) || lacking.contains(i);
+            let left: BTreeSet<u32> = match missing {
+                Missing::All if some.is_none() => {
+                    lacking.iter().copied().filter(|i| all.contains(i)).collect()
+                }
+                Missing::All => all.filter(still).collect(),
+                Missing::Some(some) => some.iter().copied().filter(still).collect(),
             };
-            left.retain(|i| !looked.contains(i) || lacking.contains(i));
             if left.is_empty() {
                 push.missing.remove(&from);
             } else {
@@ -187,13 +194,16 @@ impl Pushes {
         Acked { held, settled, sent }
     }
 
-    /// A request needs no more answers.
-    pub(super) fn done_waiting(&mut self, id: u64, request: RequestId) {
-        if let Some(push) = self.open.get_mut(&id) {
-            for waiting in push.waiting.values_mut() {
-                waiting.retain(|other| *other != request);
-            }
-            push.waiting.retain(|_, waiting| !waiting.is_empty());
+    /// A request needs no more answers about an entry.
+    pub(super) fn done_waiting(&mut self, (id, index): (u64, u32), request: RequestId) {
+        let Some(push) = self.open.get_mut(&id) else { return };
+        let Some(waiting) = push.waiting.get_mut(&index) else { return };
+        waiting.retain(|other| *other != request);
+        if waiting.is_empty() {
+            push.waiting.remove(&index);
+        }
+        if push.waiting.is_empty() && !push.kept {
+            self.idle.insert(id);
         }
     }
 
@@ -217,7 +227,7 @@ impl Pushes {
             self.resends.remove(&(at, id));
             let Some(push) = self.open.get_mut(&id) else { continue };
             if push.waiting.is_empty() && !push.kept && push.tries >= IDLE_TRIES {
-                self.open.remove(&id);
+                self.drop(id);
                 continue;
             }
             push.tries += 1;
@@ -269,6 +279,7 @@ impl Pushes {
         for push in self.open.values_mut() {
             push.kept = true;
         }
+        self.idle.clear();
         self.open.keys().copied().collect()
     }
 
