@@ -102,11 +102,14 @@ struct Load {
 
 impl Load {
     fn bench(&self, c: &mut Criterion) {
+        let wire = if self.wire == Wire::Encoded { "encoded" } else { "handed" };
+        let name = format!("{}/{}-in-flight/{wire}", self.name, self.in_flight);
+        if !ratio::wanted(&name) {
+            return;
+        }
         let keys: Vec<_> = (0..KEYS).map(key).collect();
         let mut cluster = Cluster::new(3, self.wire);
         fill(&mut cluster, &keys);
-        let wire = if self.wire == Wire::Encoded { "encoded" } else { "handed" };
-        let name = format!("{}/{}-in-flight/{wire}", self.name, self.in_flight);
         let mut keys = keys.iter().cycle();
         let mut group = c.benchmark_group(&name);
         group.bench_function("ours", |b| b.iter(|| self.run(&mut cluster, &mut keys)));
@@ -173,7 +176,10 @@ fn anti_entropy(c: &mut Criterion, count: usize) {
     fill(&mut cluster, &keys);
     if count > 100_000 {
         let grown = ratio::resident().saturating_sub(before) as f64;
-        println!("memory: {:.0} B per key and replica at {count} keys", grown / 2.0 / count as f64);
+        println!(
+            "anti-entropy/memory: {:.0} B per key and replica at {count} keys",
+            grown / 2.0 / count as f64
+        );
     }
     equal(c, &mut cluster, count);
     for differing in [1, 10, 100] {
@@ -377,10 +383,12 @@ fn main() {
             Load { name: "read-majority", in_flight, wire, request: read }.bench(&mut c);
         }
     }
-    guarded(&mut c, Layout::OneMap);
-    guarded(&mut c, Layout::KeyEach);
+    if ratio::wanted("guarded") {
+        guarded(&mut c, Layout::OneMap);
+        guarded(&mut c, Layout::KeyEach);
+    }
     let counts: &[usize] = if ratio::measuring() { &[1, 10_000, 1_000_000] } else { &[1, 100] };
-    for &count in counts {
+    for &count in counts.iter().filter(|_| ratio::wanted("anti-entropy")) {
         anti_entropy(&mut c, count);
     }
     c.final_summary();

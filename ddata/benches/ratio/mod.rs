@@ -17,6 +17,12 @@ pub(crate) fn measuring() -> bool {
     std::env::args().any(|argument| argument == "--bench")
 }
 
+/// Whether a filter on the command line lets a group through: its set-up may take long.
+pub(crate) fn wanted(group: &str) -> bool {
+    let mut words = std::env::args().skip(1).filter(|word| !word.starts_with('-'));
+    words.find(|word| word.parse::<f64>().is_err()).is_none_or(|filter| group.contains(&filter))
+}
+
 /// Short runs: the figures are medians of noisy machines, their ratios matter.
 pub(crate) fn criterion() -> Criterion {
     forget_earlier_runs();

@@ -104,7 +104,7 @@ impl Replicator {
     /// What this replica vouches for of a group.
     fn vouched_of(&self, group: &Group) -> BTreeMap<KeyName, CausalContext> {
         let keys = self.store.of_group(group);
-        keys.map(|held| (held.key.clone(), self.vouched(&held.key))).collect()
+        keys.map(|held| (held.key.clone(), self.vouched(held))).collect()
     }
 
     /// This replica's own promise is safe: it counts now.
@@ -233,7 +233,7 @@ impl Replicator {
         let (mut differing, mut entries) = (Vec::new(), Vec::new());
         for mine in self.store.of_group(group) {
             let asked = theirs.remove(&mine.key).unwrap_or_default();
-            let vouched = self.vouched(&mine.key);
+            let vouched = self.vouched(mine);
             if asked != vouched {
                 differing.push(Held::new(&mine.key, &vouched));
             }

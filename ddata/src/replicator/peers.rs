@@ -275,7 +275,10 @@ impl Replicator {
         out: &mut Out,
     ) {
         let Some(push) = self.pushes.get(id) else { return };
-        let (entries, waiting) = (push.entries.clone(), push.waiting.clone());
+        let entries = push.entries.clone();
+        let waiting = |index| push.waiting.get(index).cloned().unwrap_or_default();
+        let waiting: BTreeMap<u32, Vec<RequestId>> =
+            nacks.iter().map(|(index, _)| (*index, waiting(index))).collect();
         let refused: BTreeSet<u32> = nacks.iter().map(|(index, _)| *index).collect();
         let lacking = nacks.iter().filter(|(_, nack)| matches!(nack, Nack::Lack(_)));
         let lacking: BTreeSet<u32> = lacking.map(|(index, _)| *index).collect();
@@ -407,8 +410,8 @@ impl Replicator {
             return;
         };
         let Some(write) = self.writes.remove(id) else { return };
-        for push in &write.pushes {
-            self.pushes.done_waiting(*push, id);
+        for place in &write.pushes {
+            self.pushes.done_waiting(*place, id);
         }
         let (Purpose::Change(reply) | Purpose::ReadRepair(reply) | Purpose::Recovery(reply)) =
             write.purpose;
@@ -464,14 +467,16 @@ impl Replicator {
             }
         } else {
             let resend = now.mono + self.trips.patience(0);
+            let places = waiting.iter().flat_map(|(i, all)| all.iter().map(|id| (*id, *i)));
+            let places: Vec<(RequestId, u32)> = places.collect();
             let push = self.pushes.open(now.mono, resend, entries.clone(), waiting, peers);
             for &to in peers {
                 let body = Body::Write { push, whole: true, entries: entries.to_vec() };
                 self.send(to, body, out);
             }
-            for request in &requests {
-                if let Some(write) = self.writes.get_mut(*request) {
-                    write.pushes.insert(push);
+            for (request, index) in places {
+                if let Some(write) = self.writes.get_mut(request) {
+                    write.pushes.insert((push, index));
                 }
             }
         }
@@ -498,7 +503,7 @@ impl Replicator {
         let resend = now.mono + self.trips.patience(0);
         let push = self.pushes.open(now.mono, resend, probes.clone(), waiting, peers);
         if let Some(write) = self.writes.get_mut(id) {
-            write.pushes.insert(push);
+            write.pushes.extend(probes.iter().map(|entry| (push, entry.index)));
         }
         for &to in peers {
             match known(&to) {

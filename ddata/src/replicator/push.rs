@@ -71,7 +71,7 @@ pub(super) struct Told<'a> {
 /// What came of an acknowledgement.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Acked {
-    /// Entries now held there, with who waits for them.
+    /// Entries now held there that somebody waits for, and who.
     pub(super) held: Vec<(u32, Vec<RequestId>)>,
     /// Every replica holds everything: these keys may enter the sums.
     pub(super) settled: Vec<KeyName>,
@@ -86,6 +86,7 @@ pub(super) struct Pushes {
     fresh: BTreeMap<KeyName, Fresh>, // ≤ keys changed in one batch
     fresh_since: Option<Instant>,
     open: BTreeMap<u64, Push>, // ≤ IDLE_MAX and IDLE_BYTES_MAX, + what requests wait for
+    idle: BTreeSet<u64>,       // those that nobody waits for or flushes ≤ IDLE_MAX
     resends: BTreeSet<(Instant, u64)>,
     /// Who may lack something that was left to anti-entropy, and since when.
     left_behind: BTreeMap<ReplicaId, Instant>, // ≤ peers
@@ -147,6 +148,9 @@ impl Pushes {
         let (tries, kept, uncounted) = (0, false, BTreeMap::new());
         let push = Push { entries, waiting, missing, uncounted, sent: now, resend, tries, kept };
         self.bytes += push.len();
+        if push.waiting.is_empty() {
+            self.idle.insert(self.next);
+        }
         self.open.insert(self.next, push);
         self.resends.insert((resend, self.next));
         self.shed(now);
@@ -155,15 +159,14 @@ impl Pushes {
 
     /// Leaves the oldest pushes that nobody waits for to anti-entropy.
     fn shed(&mut self, now: Instant) {
-        let idle = |push: &Push| push.waiting.is_empty() && !push.kept;
         while self.open.len() > IDLE_MAX || self.bytes > IDLE_BYTES_MAX {
-            let oldest = self.open.iter().take(IDLE_MAX).find(|(_, push)| idle(push));
-            let Some(id) = oldest.map(|(id, _)| *id) else { return };
-            self.give_up(now, id);
+            let Some(oldest) = self.idle.first().copied() else { return };
+            self.give_up(now, oldest);
         }
     }
 
     fn drop(&mut self, id: u64) {
+        self.idle.remove(&id);
         if let Some(push) = self.open.remove(&id) {
             self.bytes -= push.len();
             self.resends.remove(&(push.resend, id));
@@ -181,26 +184,30 @@ impl Pushes {
         let Told { scope, refused, lacking, counts } = told;
         let Some(push) = self.open.get_mut(&id) else { return Acked::default() };
         let all = 0..u32::try_from(push.entries.len()).unwrap_or(u32::MAX);
-        let looked: BTreeSet<u32> = match scope {
-            Scope::All => all.clone().collect(),
-            Scope::Only(some) => some.iter().copied().filter(|i| all.contains(i)).collect(),
+        let some: Option<BTreeSet<u32>> = match scope {
+            Scope::All => None,
+            Scope::Only(some) => Some(some.iter().copied().collect()),
         };
-        let waits = |i: &u32| (*i, push.waiting.get(i).cloned().unwrap_or_default());
-        let held: Vec<_> = looked.iter().filter(|i| !refused.contains(i)).map(waits).collect();
+        let looked = |i: &u32| some.as_ref().is_none_or(|some| some.contains(i));
+        let waits = push.waiting.iter().filter(|(i, _)| looked(i) && !refused.contains(i));
+        let held: Vec<_> = waits.map(|(i, requests)| (*i, requests.clone())).collect();
         if counts {
             push.uncounted.remove(&from);
         } else {
-            let waited = held.iter().filter(|(_, waiting)| !waiting.is_empty());
-            push.uncounted.entry(from).or_default().extend(waited.map(|(index, _)| *index));
+            let waited = held.iter().map(|(index, _)| *index);
+            push.uncounted.entry(from).or_default().extend(waited);
         }
         let sent = (push.tries == 0 && *scope == Scope::All).then_some(push.sent);
         let mut settled = Vec::new();
         if let Some(missing) = push.missing.get_mut(&from) {
-            let mut left = match missing {
-                Missing::All => all.collect(),
-                Missing::Some(some) => std::mem::take(some),
+            let still = |i: &u32| !looked(i) || lacking.contains(i);
+            let left: BTreeSet<u32> = match missing {
+                Missing::All if some.is_none() => {
+                    lacking.iter().copied().filter(|i| all.contains(i)).collect()
+                }
+                Missing::All => all.filter(still).collect(),
+                Missing::Some(some) => some.iter().copied().filter(still).collect(),
             };
-            left.retain(|i| !looked.contains(i) || lacking.contains(i));
             if left.is_empty() {
                 push.missing.remove(&from);
             } else {
@@ -214,13 +221,16 @@ impl Pushes {
         Acked { held, settled, sent }
     }
 
-    /// A request needs no more answers.
-    pub(super) fn done_waiting(&mut self, id: u64, request: RequestId) {
-        if let Some(push) = self.open.get_mut(&id) {
-            for waiting in push.waiting.values_mut() {
-                waiting.retain(|other| *other != request);
-            }
-            push.waiting.retain(|_, waiting| !waiting.is_empty());
+    /// A request needs no more answers about an entry.
+    pub(super) fn done_waiting(&mut self, (id, index): (u64, u32), request: RequestId) {
+        let Some(push) = self.open.get_mut(&id) else { return };
+        let Some(waiting) = push.waiting.get_mut(&index) else { return };
+        waiting.retain(|other| *other != request);
+        if waiting.is_empty() {
+            push.waiting.remove(&index);
+        }
+        if push.waiting.is_empty() && !push.kept {
+            self.idle.insert(id);
         }
         self.drop_if_done(id);
     }
@@ -309,7 +319,9 @@ impl Pushes {
             push.kept = true;
             *id
         };
-        under_way.map(keep).collect()
+        let kept = under_way.map(keep).collect();
+        self.idle.retain(|id| !BTreeSet::contains(&kept, id));
+        kept
     }
 
     /// Peers that may lack something which was left to anti-entropy.

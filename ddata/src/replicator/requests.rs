@@ -1,5 +1,6 @@
 //! What users ask of this replica: checks first, so that a refusal means that nothing changed.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::durability::After;
@@ -114,8 +115,8 @@ impl Replicator {
         Ok(())
     }
 
-    pub(super) fn check_shape(&self, key: &KeyName, expected: &Shape) -> Result<(), RequestError> {
-        match self.store.get(key).map(|held| held.state.shape()) {
+    pub(super) fn check_shape(held: Option<&Held>, expected: &Shape) -> Result<(), RequestError> {
+        match held.map(|held| held.state.shape()) {
             Some(found) if found != expected => {
                 Err(RequestError::WrongType { expected: expected.clone(), found: found.clone() })
             }
@@ -124,9 +125,15 @@ impl Replicator {
     }
 
     /// Whether a change of this key may be made under this guard.
-    fn check_guard(&mut self, key: &KeyName, guard: Option<&Guard>) -> Result<(), RequestError> {
+    fn check_guard(
+        &self,
+        key: &KeyName,
+        held: Option<&Held>,
+        guard: Option<&Guard>,
+    ) -> Result<(), RequestError> {
+        let group_of = self.store.group_of(key, held);
         let Some(guard) = guard else {
-            return match self.store.group_of(key) {
+            return match group_of {
                 Some(group) => Err(RequestError::Guarded { group: group.clone() }),
                 None => Ok(()),
             };
@@ -134,7 +141,7 @@ impl Replicator {
         if !guard.group.contains(key) || guard.term == Term::default() {
             return Err(RequestError::NotInGroup { group: guard.group.clone() });
         }
-        if let Some(other) = self.store.group_of(key).filter(|group| **group != guard.group) {
+        if let Some(other) = group_of.filter(|group| **group != guard.group) {
             return Err(RequestError::Guarded { group: other.clone() });
         }
         match self.promises.refuses(&guard.group, guard.term, self.canary) {
@@ -153,14 +160,15 @@ impl Replicator {
         let Update { key, shape, consistency, guard, modify } = update;
         Self::check_key(&key)?;
         self.registry.check(&shape)?;
-        self.check_shape(&key, &shape)?;
-        self.check_guard(&key, guard.as_ref())?;
+        let held = self.store.get(&key).cloned();
+        Self::check_shape(held.as_deref(), &shape)?;
+        self.check_guard(&key, held.as_deref(), guard.as_ref())?;
         let wanted = consistency.level().map(|(l, w)| self.wanted(l, w)).transpose()?;
         let time = self.clock.tick(now.wall);
         let term = guard.as_ref().map(|guard| guard.term);
         let author = Author { replica: self.me, time, term, canary: self.canary };
         let fresh;
-        let state = if let Some(held) = self.store.get(&key) {
+        let state = if let Some(held) = &held {
             &held.state
         } else {
             fresh = State::new(shape.clone());
@@ -168,24 +176,28 @@ impl Replicator {
         };
         let prepared = modify(state, author).map_err(|error| refusal(error, term))?;
         let bytes = self.check_size(now, &key, &prepared, out)?;
-        if prepared.delta().is_empty() && self.store.get(&key).is_none() {
+        if prepared.delta().is_empty() && held.is_none() {
             // Nothing here and nothing changed: there is nothing that others could lack.
             let (value, dots) = (Value::new(State::new(shape)), DotSet::new());
             Self::reply(id, Ok(Reply::Updated { value, dots }), out);
             return Ok(());
         }
         let before = self.before(&key);
+        drop(held); // else the change would copy it
         let at = self.change(now).sized(bytes);
-        let delta = if prepared.delta().is_empty() {
-            prepared.delta().clone()
+        let (delta, value) = if prepared.delta().is_empty() {
+            (prepared.delta().clone(), self.value(&key))
         } else {
-            self.store.change(&key, &shape, at, |state| state.make(prepared))
+            self.store.change(&key, &shape, at, |state| {
+                let delta = state.make(prepared);
+                (delta, (!state.is_bottom()).then(|| Value::new(state.snapshot())))
+            })
         };
         if let Some(guard) = &guard {
             self.store.know_group(&guard.group);
             self.store.set_group(&key, &guard.group);
         }
-        let value = self.value(&key).unwrap_or_else(|| Value::new(State::new(shape)));
+        let value = value.unwrap_or_else(|| Value::new(State::new(shape)));
         let reply = Reply::Updated { value, dots: delta.dots().clone() };
         self.changed(now, id, &key, &delta, guard, before, wanted.as_ref(), reply, out);
         Ok(())
@@ -200,9 +212,10 @@ impl Replicator {
         out: &mut Out,
     ) -> Result<(), RequestError> {
         Self::check_key(key)?;
-        self.check_guard(key, None)?;
+        let held = self.store.get(key);
+        self.check_guard(key, held.map(Arc::as_ref), None)?;
         let wanted = consistency.level().map(|(l, w)| self.wanted(l, w)).transpose()?;
-        let Some(shape) = self.store.get(key).map(|held| held.state.shape().clone()) else {
+        let Some(shape) = held.map(|held| held.state.shape().clone()) else {
             Self::reply(id, Ok(Reply::Deleted { dots: DotSet::new() }), out);
             return Ok(());
         };
@@ -335,7 +348,7 @@ impl Replicator {
 
     fn keys(&self, prefix: &str, after: Option<&KeyName>, limit: usize) -> Vec<KeyName> {
         let live = self.store.iter().filter(|held| !held.state.is_bottom());
-        let wanted = |held: &&std::sync::Arc<Held>| {
+        let wanted = |held: &&Arc<Held>| {
             held.key.as_str().starts_with(prefix) && after.is_none_or(|after| held.key > *after)
         };
         let mut keys: Vec<KeyName> = live.filter(wanted).map(|held| held.key.clone()).collect();
@@ -369,7 +382,7 @@ fn refusal(error: EditError, term: Option<Term>) -> RequestError {
         EditError::Stale { live, .. } if term.is_some_and(|term| live.term > term) => {
             RequestError::Fenced { current: live.term, nowhere: true }
         }
-        EditError::Stale { .. } => RequestError::Stale(ModifyError(std::sync::Arc::new(error))),
-        _ => RequestError::ModifyFailure(ModifyError(std::sync::Arc::new(error))),
+        EditError::Stale { .. } => RequestError::Stale(ModifyError(Arc::new(error))),
+        _ => RequestError::ModifyFailure(ModifyError(Arc::new(error))),
     }
 }

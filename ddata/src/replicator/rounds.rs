@@ -81,8 +81,8 @@ impl Replicator {
 
     fn tick_writes(&mut self, now: Now, out: &mut Out) {
         for (id, write) in self.writes.take_due(now.mono) {
-            for push in &write.pushes {
-                self.pushes.done_waiting(*push, id);
+            for place in &write.pushes {
+                self.pushes.done_waiting(*place, id);
             }
             self.stats.timeouts += 1;
             let tally = write.tally(&self.electors());

@@ -165,7 +165,7 @@ pub struct Entry {
     #[serde(rename = "k")]
     pub key: KeyName,
     /// The name of its shape.
-    #[serde(rename = "s")]
+    #[serde(rename = "s", deserialize_with = "crate::key::shared_text")]
     pub shape: Arc<str>,
     /// Whether it is guarded, and by what.
     #[serde(rename = "g", default, skip_serializing_if = "Option::is_none")]

@@ -112,9 +112,7 @@ impl Membership {
         let left = Sight::of(sim).left;
         let excluded: Vec<NodeIndex> = sim
             .processes()
-            .filter(|(_, node)| {
-                node.replicator.epochs().is_excluded() || left.contains(&node.id())
-            })
+            .filter(|(_, node)| node.replicator.epochs().is_excluded() || left.contains(&node.id()))
             .map(|(node, _)| node)
             .collect();
         for node in excluded {
