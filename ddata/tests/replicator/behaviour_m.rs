@@ -26,7 +26,7 @@ use ostraca_ddata::replicator::epoch::Change;
 use ostraca_ddata::replicator::request::{
     MinCap, ReadConsistency as Read, Reply, Request, RequestError, WriteConsistency as To,
 };
-use ostraca_ddata::sim::{Faults, LinkQuality, Seed};
+use ostraca_ddata::sim::{Faults, LinkQuality};
 use ostraca_ddata::types::edit::EditError;
 use ostraca_ddata::types::{
     Flag, GCounter, LWWMap, LWWRegister, ORMap, ORMultiMap, ORSet, PNCounter, PNCounterMap,
@@ -280,7 +280,7 @@ fn m16_what_a_peer_missed_blocks_nothing_that_comes_later() {
 fn random_operations(seed: u64, delta_enabled: bool) -> Vec<String> {
     let config = Config { delta_enabled, ..Config::default() };
     let mut cluster = Plan { seed, config, ..Plan::of(4) }.start();
-    let mut state = Seed::from(seed).0.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = |below: u64| {
         state ^= state << 13;
         state ^= state >> 7;
@@ -599,6 +599,7 @@ fn m25_what_arrives_by_gossip_is_stored() {
 #[test]
 fn m25_a_failing_disk_is_a_store_failure_and_the_value_stays() {
     let mut cluster = Plan { config: on_disk(), ..Plan::of(1) }.start();
+    cluster.run(millis(100)); // its configuration is on disk
     cluster.fail_disk(0);
     let failed = cluster.write::<PNCounter, _>(0, "d1", To::Local, |count| count.add(1));
     assert_eq!(failed, Err(RequestError::StoreFailure { failed: 1 }));

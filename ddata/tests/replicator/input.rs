@@ -5,7 +5,7 @@ use ostraca_ddata::causal::{COUNTER_MAX, CausalContext, DotSet, Run};
 use ostraca_ddata::clock::WallTime;
 use ostraca_ddata::key::{Group, KEY_BYTES_MAX, KeyName};
 use ostraca_ddata::replicator::config::Config;
-use ostraca_ddata::replicator::epoch::{Change, EpochId, EpochMessage};
+use ostraca_ddata::replicator::epoch::{Change, EpochMessage};
 use ostraca_ddata::replicator::port::{Alarm, Input, Output};
 use ostraca_ddata::replicator::request::{
     ReadConsistency as Read, Reply, Request, RequestError, WriteConsistency as To,

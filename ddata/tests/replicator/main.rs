@@ -8,6 +8,7 @@ mod arbitrary;
 mod bare;
 mod behaviour_m;
 mod cluster;
+mod failures;
 mod guarded;
 mod input;
 mod node;
