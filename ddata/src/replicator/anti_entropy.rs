@@ -27,10 +27,15 @@ pub(super) const OPEN_MAX: usize = 64;
 /// Resends after which a live comparison is given up; the next round begins another.
 const LIVE_TRIES: u32 = 4;
 
+/// Questions after which a live comparison ends: what it mended is mended, and a peer whose
+/// answers never bring it to an end is not asked for ever.
+const LIVE_QUESTIONS: u32 = 1_000;
+
 /// One comparison, as its asker sees it.
 #[derive(Clone, Debug)]
 pub(super) struct Comparison {
     pub(super) at: At,
+    questions: u32,
     tops: VecDeque<u8>,           // ≤ 256
     ranges: VecDeque<(u16, u16)>, // ≤ 65,536
     wants: VecDeque<KeyName>,     // ≤ keys of one answer
@@ -57,6 +62,7 @@ impl Comparison {
     pub(super) fn new(at: At, root: Query, began: Instant, resend: Instant) -> Self {
         Self {
             at,
+            questions: 0,
             tops: VecDeque::new(),
             ranges: VecDeque::new(),
             wants: VecDeque::new(),
@@ -179,6 +185,10 @@ impl Comparison {
 
     /// The next question, wants first.
     pub(super) fn next(&mut self, held: impl Fn(&KeyName) -> Held) -> Step {
+        self.questions += 1;
+        if self.at == At::Live && self.questions > LIVE_QUESTIONS {
+            return Step::Done { found: self.found };
+        }
         let query = if !self.wants.is_empty() {
             Query::Want(
                 self.wants.iter().take(super::anti_entropy::WANTS_PER_QUERY).map(held).collect(),

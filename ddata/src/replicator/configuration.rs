@@ -430,7 +430,10 @@ impl Replicator {
         let mut theirs = BTreeMap::new();
         for held in held {
             let Ok(context) = held.context.decode() else { return Step::Nonsense };
-            theirs.insert(held.key, context);
+            let bucket = bucket_of(&held.key);
+            if covered.iter().any(|(first, last)| (*first..=*last).contains(&bucket)) {
+                theirs.insert(held.key, context);
+            }
         }
         let (gives, deferred) = match at {
             At::Live => self.gives(&covered, &theirs),

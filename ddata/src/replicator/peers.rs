@@ -93,10 +93,11 @@ impl Replicator {
 
     /// Whether a message of this sender is heard. Data come from members of this or the former
     /// configuration, or from whom membership knows; configurations from anybody, since a joiner
-    /// knows nobody yet; sealed and synced states are served to anybody who has been admitted.
+    /// knows nobody yet (nor whose pieces they come in); sealed and synced states are served to anybody who has been admitted.
     fn admits(&self, from: ReplicaId, body: &Body) -> bool {
         match body {
-            Body::Epoch(_) | Body::Compared { .. } | Body::Part { .. } => true,
+            Body::Epoch(_) | Body::Compared { .. } => true,
+            Body::Part { .. } if !self.epochs.is_member() => true,
             Body::Compare { at, .. } if *at != At::Live => true,
             _ => {
                 self.peers.contains(&from)

@@ -175,6 +175,11 @@ impl Replicator {
             &fresh
         };
         let prepared = modify(state, author).map_err(|error| refusal(error, term))?;
+        if prepared.delta().is_empty() && self.store.get(&key).is_none() {
+            let (value, dots) = (Value::new(State::new(shape)), DotSet::new());
+            Self::reply(id, Ok(Reply::Updated { value, dots }), out);
+            return Ok(()); // there is nothing that anybody could hold, and no key
+        }
         let bytes = self.check_size(now, &key, &prepared, out)?;
         if prepared.delta().is_empty() && held.is_none() {
             // Nothing here and nothing changed: there is nothing that others could lack.

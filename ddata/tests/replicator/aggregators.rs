@@ -513,3 +513,14 @@ fn an_update_that_changes_nothing_still_waits_for_a_majority_to_hold_it() {
     bare.hear(1, ack(push));
     assert!(matches!(bare.answer(id), Some(Ok(Reply::Updated { dots, .. })) if dots.is_empty()));
 }
+
+#[test]
+fn an_update_that_changes_nothing_of_a_key_that_nobody_has_makes_no_key() {
+    let mut bare = Bare::of(3);
+    let remove = |to| crate::bare::change::<Words, _>("k", to, |set| set.remove("tea"));
+    for to in [To::Local, WRITE_MAJORITY] {
+        let answer = bare.now(remove(to));
+        assert!(matches!(answer, Ok(Reply::Updated { dots, .. }) if dots.is_empty()));
+    }
+    assert_eq!((bare.replicator.stats().keys, bare.sent()), (0, vec![]));
+}

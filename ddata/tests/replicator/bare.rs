@@ -135,6 +135,7 @@ impl Bare {
     pub fn found(&mut self, epoch: Arc<Epoch>) {
         self.feed(Input::Found(epoch));
         self.persist_all(Ok(()));
+        self.others.clear();
     }
 
     /// One batch of the driver: the input, then a tick if one is due.

@@ -161,10 +161,6 @@ impl Cluster {
         self.sim.process(NodeIndex::new(node)).expect("the node runs")
     }
 
-    pub fn id(&self, node: usize) -> ReplicaId {
-        self.node(node).id()
-    }
-
     pub fn ask(&mut self, node: usize, request: Request) -> RequestId {
         self.next += 1;
         let id = RequestId(self.next);
