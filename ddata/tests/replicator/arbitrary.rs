@@ -80,7 +80,7 @@ fn entries() -> impl Strategy<Value = Entry> {
 
 fn queries() -> impl Strategy<Value = Query> {
     prop_oneof![
-        any::<u64>().prop_map(Query::Root),
+        any::<(u64, u64)>().prop_map(|(sum, seed)| Query::Root { sum, seed }),
         prop::collection::vec(any::<u8>(), 0..300).prop_map(Query::Leaves),
         prop::collection::vec(any::<(u16, u16)>(), 0..300).prop_map(Query::Keys),
         prop::collection::vec(helds(), 0..8).prop_map(Query::Want),

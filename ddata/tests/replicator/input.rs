@@ -418,7 +418,7 @@ fn false_sums_and_contexts_repair_nothing_wrong_and_end() {
         ContextBytes::new(&context)
     };
     let claims = |query: &Query| match query {
-        Query::Root(_) => Answer::Tops((0..256).collect()),
+        Query::Root { .. } => Answer::Tops((0..256).collect()),
         Query::Leaves(tops) => {
             Answer::Leaves(tops.iter().map(|top| (*top, (0..256).collect())).collect())
         }
@@ -520,7 +520,7 @@ fn every_data_message() -> Vec<Body> {
         Body::Fence { request: 1, group, term, held: vec![] },
         Body::Promised { request: 1, counts: true, differing: vec![], entries },
         Body::NotPromised { request: 1, current: term },
-        Body::Compare { session: 1, at: At::Live, query: Query::Root(1) },
+        Body::Compare { session: 1, at: At::Live, query: Query::Root { sum: 1, seed: 0 } },
         Body::Used(vec![("k".into(), 0)]),
         ack(1),
     ]

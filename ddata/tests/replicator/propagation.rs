@@ -471,7 +471,7 @@ fn empty_answer(body: &Body) -> Option<Body> {
     use ostraca_ddata::replicator::wire::{Answer, Query};
     let Body::Compare { session, at, query } = body else { return None };
     let answer = match query {
-        Query::Root(_) => Answer::Tops(vec![0; 256]),
+        Query::Root { .. } => Answer::Tops(vec![0; 256]),
         Query::Leaves(tops) => Answer::Leaves(tops.iter().map(|t| (*t, vec![0; 256])).collect()),
         Query::Keys(ranges) => {
             Answer::Keys { held: vec![], upto: ranges.last().map_or(0, |r| r.1) }
