@@ -132,6 +132,9 @@ impl History {
     fn made(&mut self, node: &Node, id: RequestId, made: &Made) -> Result<(), String> {
         let Some(open) = self.open.get_mut(&id) else { return Ok(()) };
         open.knew = made.after.clone();
+        if matches!(open.asked.ask, Ask::Unguard) && made.before != made.after {
+            return Err(format!("a key was removed from the guarded map {}", made.key));
+        }
         if !Self::modelled(&made.key) {
             return Ok(());
         }
@@ -210,9 +213,6 @@ impl History {
                 self.counts.strong_writes += 1;
                 self.must.entry(key.clone()).or_default().extend(dots);
                 return self.decisions.acked(*home);
-            }
-            (Ask::Unguard, Reply::Updated { .. }, _) => {
-                return Err("a key of a guarded map was removed".into());
             }
             (Ask::Fence(term), Reply::Fenced { values, .. }, _) => {
                 return self.decisions.fenced(*term, values);

@@ -112,6 +112,26 @@ pub fn coordinated(seed: Seed) -> Plan {
     Plan { zeal: Some(zeal), config, habits, ..plan }
 }
 
+/// Few replicas, many coordinators and changes, hardly anything else: what terms and syncs must
+/// survive, in as little time as possible.
+pub fn contested(seed: Seed) -> Plan {
+    let mut draw = Stream::split(seed.value, "contested", 0);
+    let churn = Churn {
+        every: draw.span(50 * MS, 400 * MS),
+        crash: *draw.pick(&[0.0, 0.05]),
+        start: 0.5,
+        leave: *draw.pick(&[0.0, 0.2]),
+        suspect: *draw.pick(&[0.0, 0.3]),
+        proposers: 1 + draw.index(2),
+    };
+    let zeal = Zeal { most: 3, rise: *draw.pick(&[0.05, 0.2]), decide: 0.5, keys: 1 };
+    let plan = steady(seed);
+    let habits = Habits { keys: vec![Kind::Set], every: 20 * MS, changes: 40, ..plan.habits };
+    let members = 2 + draw.index(3);
+    let span = draw.span(3 * SECOND, 10 * SECOND);
+    Plan { members, spares: 2, churn, zeal: Some(zeal), habits, span, strikes: 0.1, ..plan }
+}
+
 /// As [`changing`], with a disk that is slow, fails, and forgets.
 pub fn durable(seed: Seed) -> Plan {
     let mut draw = Stream::split(seed.value, "durable", 0);
@@ -140,4 +160,31 @@ pub fn large(seed: Seed) -> Plan {
     let batch = *draw.pick(&[50, 300]);
     let habits = Habits { keys, batch, every: plan.habits.every * 4, removals: 20, ..plan.habits };
     Plan { config, habits, ..plan }
+}
+
+/// The measure of speed: 5 replicas, 20 operations a second over 10 keys, all faults.
+pub fn speed(seed: Seed) -> Plan {
+    let mut faults = Faults::all();
+    faults.pause.1 = 10 * SECOND;
+    Plan {
+        seed,
+        members: 5,
+        spares: 0,
+        config: Config::default(),
+        faults,
+        strikes: 0.0,
+        churn: Churn::QUIET,
+        habits: Habits {
+            keys: [Kind::Set, Kind::Counter, Kind::Register, Kind::Map, Kind::Flag].repeat(2),
+            every: 50 * MS,
+            changes: 60,
+            removals: 20,
+            strong: 60,
+            batch: 1,
+            within: 3 * SECOND,
+        },
+        zeal: None,
+        span: 600 * SECOND,
+        canary: Canary::none(),
+    }
 }

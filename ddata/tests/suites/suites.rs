@@ -31,6 +31,12 @@ fn coordinators() {
 }
 
 #[test]
+fn coordinators_while_members_change() {
+    let totals = suite("coordinators_while_members_change", 300, plans::contested);
+    totals.must_have_hit(["decision.acked", "fence.returned", "configuration.changed"]);
+}
+
+#[test]
 fn durable() {
     let totals = suite("durable", 200, plans::durable);
     totals.must_have_hit(["store.failed"]);
