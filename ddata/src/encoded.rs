@@ -2,7 +2,7 @@
 //! states.
 //!
 //! Every layout starts with a version byte and a table of the replicas it speaks of, so that a
-//! dot costs two or three bytes. A [`Reader`] never allocates by a length that it was told and
+//! dot costs two or three bytes. A `Reader` never allocates by a length that it was told and
 //! never panics: what a peer sends is foreign. Values inside are MessagePack with named fields
 //! ([`Encoded`]), since the positional form does not survive an added field (known failure 28).
 

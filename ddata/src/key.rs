@@ -4,7 +4,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Visitor;
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 1_024;
@@ -12,7 +13,7 @@ pub const KEY_BYTES_MAX: usize = 1_024;
 /// The name of a key: any text up to [`KEY_BYTES_MAX`] bytes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct KeyName(Arc<str>);
+pub struct KeyName(#[serde(deserialize_with = "shared_text")] Arc<str>);
 
 impl KeyName {
     /// The key called `name`. Whether it is short enough is checked when it is used.
@@ -38,6 +39,24 @@ impl From<&str> for KeyName {
     fn from(name: &str) -> Self {
         Self::new(name)
     }
+}
+
+/// Reads shared text without a `String` on the way, as serde's own implementation has: names stand
+/// in every entry of every message.
+pub(crate) fn shared_text<'de, D: Deserializer<'de>>(from: D) -> Result<Arc<str>, D::Error> {
+    struct Text;
+    impl Visitor<'_> for Text {
+        type Value = Arc<str>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("text")
+        }
+
+        fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Arc<str>, E> {
+            Ok(text.into())
+        }
+    }
+    from.deserialize_str(Text)
 }
 
 /// A key and the type of data it holds: `Key::<ORSet<String>>::new("online")`.
@@ -113,7 +132,7 @@ impl fmt::Display for Pattern {
 /// A guarded key group: every key that begins with this prefix (spec/safety.md §2).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Group(Arc<str>);
+pub struct Group(#[serde(deserialize_with = "shared_text")] Arc<str>);
 
 impl Group {
     /// The group of all keys that begin with `prefix`.

@@ -27,14 +27,21 @@ pub(super) const OPEN_MAX: usize = 64;
 /// Resends after which a live comparison is given up; the next round begins another.
 const LIVE_TRIES: u32 = 4;
 
+/// Questions after which a live comparison ends: what it mended is mended, and a peer whose
+/// answers never bring it to an end is not asked for ever.
+const LIVE_QUESTIONS: u32 = 1_000;
+
 /// One comparison, as its asker sees it.
 #[derive(Clone, Debug)]
 pub(super) struct Comparison {
     pub(super) at: At,
+    questions: u32,
     tops: VecDeque<u8>,           // ≤ 256
     ranges: VecDeque<(u16, u16)>, // ≤ 65,536
     wants: VecDeque<KeyName>,     // ≤ keys of one answer
     asked: Query,
+    /// When the first question was put: what the other side is compared with dates from then.
+    pub(super) began: Instant,
     pub(super) resend: Instant,
     pub(super) tries: u32,
     found: bool,
@@ -52,13 +59,15 @@ pub(super) enum Step {
 }
 
 impl Comparison {
-    pub(super) fn new(at: At, root: u64, resend: Instant) -> Self {
+    pub(super) fn new(at: At, root: Query, began: Instant, resend: Instant) -> Self {
         Self {
             at,
+            questions: 0,
             tops: VecDeque::new(),
             ranges: VecDeque::new(),
             wants: VecDeque::new(),
-            asked: Query::Root(root),
+            asked: root,
+            began,
             resend,
             tries: 0,
             found: false,
@@ -81,7 +90,7 @@ impl Comparison {
         theirs: &[u64],
         held: impl Fn(&KeyName) -> Held,
     ) -> Step {
-        if !matches!(self.asked, Query::Root(_)) || theirs.len() != FANOUT {
+        if !matches!(self.asked, Query::Root { .. }) || theirs.len() != FANOUT {
             return Step::Nonsense;
         }
         for (top, sum) in (0..=u8::MAX).zip(theirs) {
@@ -133,12 +142,23 @@ impl Comparison {
             .filter(|(first, _)| *first <= upto)
             .map(|(first, last)| (*first, (*last).min(upto)))
             .collect();
+        if covered.is_empty() {
+            return None;
+        }
         let left = asked.iter().filter(|(_, last)| *last > upto);
         let left: Vec<_> = left.map(|(first, last)| ((*first).max(upto + 1), *last)).collect();
         for range in left.into_iter().rev() {
             self.ranges.push_front(range);
         }
-        (!covered.is_empty()).then_some(covered)
+        Some(covered)
+    }
+
+    /// Everything from this bucket on is asked for again, when what was given before has arrived.
+    pub(super) fn defer(&mut self, covered: &[(u16, u16)], from: u16) {
+        let later = covered.iter().filter(|(_, last)| *last >= from);
+        for (first, last) in later.rev() {
+            self.ranges.push_front(((*first).max(from), *last));
+        }
     }
 
     /// Something of these keys is lacking here.
@@ -165,6 +185,10 @@ impl Comparison {
 
     /// The next question, wants first.
     pub(super) fn next(&mut self, held: impl Fn(&KeyName) -> Held) -> Step {
+        self.questions += 1;
+        if self.at == At::Live && self.questions > LIVE_QUESTIONS {
+            return Step::Done { found: self.found };
+        }
         let query = if !self.wants.is_empty() {
             Query::Want(
                 self.wants.iter().take(super::anti_entropy::WANTS_PER_QUERY).map(held).collect(),
@@ -173,6 +197,8 @@ impl Comparison {
             let count = self.tops.len().min(TOPS_PER_QUERY);
             Query::Leaves(self.tops.drain(..count).collect())
         } else if !self.ranges.is_empty() {
+            // What an answer is complete up to means something only in order.
+            self.ranges.make_contiguous().sort_unstable();
             let count = self.ranges.len().min(RANGES_PER_QUERY);
             Query::Keys(self.ranges.drain(..count).collect())
         } else {
@@ -218,6 +244,14 @@ impl AntiEntropy {
     ) -> Option<&mut Comparison> {
         let (of, comparison) = self.open.get_mut(&session)?;
         (*of == peer && comparison.at == at).then_some(comparison)
+    }
+
+    /// A question follows an answer: it gets a name of its own, so that a late or doubled answer
+    /// to an earlier one is not taken for its own.
+    pub(super) fn next_question(&mut self, session: u64, resend: Instant) -> Option<u64> {
+        let (peer, mut comparison) = self.open.remove(&session)?;
+        comparison.resend = resend;
+        Some(self.begin(peer, comparison))
     }
 
     pub(super) fn end(&mut self, session: u64) {

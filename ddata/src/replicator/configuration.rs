@@ -9,16 +9,21 @@ use super::anti_entropy::{Comparison, Difference, Step};
 use super::durability::After;
 use super::epoch::{Epoch, EpochId, EpochInput, EpochOutput};
 use super::port::{Class, Output, Peer};
-use super::store::Snapshot;
+use super::store::{Snapshot, Taken};
+use super::sums::bucket_of;
 use super::wire::{Answer, At, Body, Entry, Held, Query};
 use super::{Frozen, Out, Replicator};
 use crate::bug::Bug;
+use crate::causal::CausalContext;
 use crate::clock::Now;
 use crate::durable::Record;
 use crate::id::ReplicaId;
 use crate::key::{Group, KeyName};
 use crate::machine::{Machine, Outbox};
 use crate::types::Term;
+
+/// Frames of repairs that one step of a comparison gives at most, but for one bucket's.
+const FRAMES_PER_STEP: usize = 4;
 
 impl Replicator {
     /// Feeds the configuration machine and does what it orders, until it orders nothing more.
@@ -83,24 +88,25 @@ impl Replicator {
 
     fn installed(&mut self, now: Now, epoch: Arc<Epoch>, out: &mut Out) {
         self.frozen = None;
-        if let Some(before) = self.former_members() {
-            self.former = before;
+        if !self.roster.is_empty() {
+            self.former = std::mem::take(&mut self.roster);
         }
         self.store.reseed(epoch.digest_seed());
         self.anti_entropy.end_all(|_, at| at == At::Live);
         self.know_peers(out);
         let id = epoch.id();
         out.push(Output::Installed(epoch));
-        let (me, needs) = (&*self, |level| self.need(level).ok());
-        let mut writes = me.writes.clone();
-        writes.restart(id, needs, self.canary);
+        let mut writes = std::mem::take(&mut self.writes);
+        writes.restart(id, |level| self.need(level).ok(), self.canary);
         self.writes = writes;
         let voters_and_peers = self.push_targets();
         self.pushes.restart(now.mono, &voters_and_peers);
         self.recount(now, out);
         self.gossip_at = Some(now.mono + self.config.busy_gossip_interval);
-        if self.expire_at.is_none() {
-            self.expire_at = self.expiry_interval().map(|interval| now.mono + interval);
+        if let Some(interval) = self.expiry_interval() {
+            self.expire_at.get_or_insert(now.mono + interval);
+            self.own_from = now.mono + 2 * interval;
+            self.report_all = true;
         }
     }
 
@@ -123,10 +129,6 @@ impl Replicator {
         }
     }
 
-    fn former_members(&self) -> Option<Vec<ReplicaId>> {
-        (!self.electorate.is_empty()).then(|| self.electorate.iter().copied().collect())
-    }
-
     pub(super) fn members(&mut self, now: Now, peers: Vec<Peer>, out: &mut Out) {
         self.membership = peers.into_iter().map(|peer| (peer.id, peer)).collect();
         let before = self.peers.clone();
@@ -136,8 +138,22 @@ impl Replicator {
             let soon = now.mono + self.config.busy_gossip_interval;
             self.gossip_at = Some(self.gossip_at.map_or(soon, |at| at.min(soon)));
         }
+        self.reckon(now, out);
+    }
+
+    /// Who counts for `All` has changed: what is under way may need fewer answers now, or more.
+    fn reckon(&mut self, now: Now, out: &mut Out) {
+        let mut writes = std::mem::take(&mut self.writes);
+        writes.reckon(|level| self.need(level).ok());
+        self.writes = writes;
+        let mut reads = std::mem::take(&mut self.reads);
+        reads.reckon(|level| self.need(level).ok());
+        self.reads = reads;
         for id in self.writes.ids() {
             self.check_write(id, out);
+        }
+        for id in self.reads.ids() {
+            self.check_read(now, id, out);
         }
     }
 
@@ -153,7 +169,8 @@ impl Replicator {
         let gone: Vec<ReplicaId> = self.peers.difference(&peers).copied().collect();
         self.peers = peers;
         let stopping = |id: &ReplicaId| self.membership.get(id).is_some_and(|peer| peer.stopping);
-        self.electorate = members.into_iter().filter(|id| !stopping(id)).collect();
+        self.electorate = members.iter().copied().filter(|id| !stopping(id)).collect();
+        self.roster = members;
         self.contacted.retain(|id, _| self.peers.contains(id));
         for id in gone {
             self.parts.forget(id);
@@ -182,8 +199,8 @@ impl Replicator {
         if at != At::Live {
             self.store.settle_all();
         }
-        let root = self.store.live().sums().root();
-        let comparison = Comparison::new(at, root, now.mono + self.trips.patience(1));
+        let root = Query::Root { sum: self.store.live().sums().root(), seed: self.store.seed() };
+        let comparison = Comparison::new(at, root, now.mono, now.mono + self.trips.patience(1));
         let query = comparison.asked().clone();
         let session = self.anti_entropy.begin(peer, comparison);
         self.send(peer, Body::Compare { session, at, query }, out);
@@ -198,25 +215,30 @@ impl Replicator {
         query: &Query,
         out: &mut Out,
     ) {
-        self.contacted.insert(from, now.mono);
+        self.heard_of(now, from);
+        if let Query::Root { seed, .. } = query
+            && self.epochs.installed().is_none()
+        {
+            self.store.reseed(*seed); // a joiner has no configuration that names one
+        }
         let answer = match at {
-            At::Live => self.answer_from(&self.store.live().clone(), query, at),
+            At::Live => self.answer_from(self.store.live(), query, at),
             At::Sealed(epoch) => match &self.frozen {
                 Some(frozen) if frozen.epoch == epoch => {
-                    self.answer_from(&frozen.snapshot.clone(), query, at)
+                    self.answer_from(&frozen.snapshot, query, at)
                 }
                 _ => Some(Answer::Gone),
             },
             At::Synced(epoch) if self.epochs.synced() && self.epochs.id() == Some(epoch) => {
                 self.store.settle_all();
-                self.answer_from(&self.store.live().clone(), query, at)
+                self.answer_from(self.store.live(), query, at)
             }
             At::Synced(_) => Some(Answer::Gone),
         };
         let Some(answer) = answer else {
             return self.undecodable(now, from, "a context", out);
         };
-        if let Query::Root(_) = query {
+        if let Query::Root { .. } = query {
             match answer {
                 Answer::Same => self.stats.gossip_equal += 1,
                 _ => self.stats.gossip_differed += 1,
@@ -229,22 +251,29 @@ impl Replicator {
     /// The terms that go with the first answer about a sealed or synced state.
     fn promises_for(&self, at: At, query: &Query) -> Vec<(Group, Term)> {
         match (at, query, &self.frozen) {
-            (At::Sealed(_), Query::Root(_), Some(frozen)) => frozen.promises.clone(),
-            (At::Synced(_), Query::Root(_), _) => self.promises.all(),
+            (At::Sealed(_), Query::Root { .. }, Some(frozen)) => frozen.promises.clone(),
+            (At::Synced(_), Query::Root { .. }, _) => self.promises.all(),
             _ => Vec::new(),
         }
     }
 
-    /// `None`: the question does not decode.
+    /// `None`: the question does not decode, or asks for buckets twice.
     fn answer_from(&self, snapshot: &Snapshot, query: &Query, at: At) -> Option<Answer> {
         Some(match query {
-            Query::Root(root) if *root == snapshot.sums().root() => Answer::Same,
-            Query::Root(_) => Answer::Tops(snapshot.sums().tops()),
+            Query::Root { sum, seed }
+                if (*sum, *seed) == (snapshot.sums().root(), self.store.seed()) =>
+            {
+                Answer::Same
+            }
+            Query::Root { .. } => Answer::Tops(snapshot.sums().tops()),
             Query::Leaves(tops) => {
                 let tops = tops.iter().take(64);
                 Answer::Leaves(tops.map(|t| (*t, snapshot.sums().leaves(*t).to_vec())).collect())
             }
-            Query::Keys(ranges) => self.keys_in(snapshot, ranges),
+            Query::Keys(ranges) if ranges.is_sorted_by(|a, b| a.1 < b.0) => {
+                self.keys_in(snapshot, ranges)
+            }
+            Query::Keys(_) => return None,
             Query::Want(wants) => {
                 let (mut done, mut bytes, mut entries) = (0, 0, Vec::new());
                 for want in wants.iter().take(self.config.max_delta_elements) {
@@ -300,15 +329,19 @@ impl Replicator {
         promises: &[(Group, Term)],
         out: &mut Out,
     ) {
-        self.contacted.insert(from, now.mono);
-        if self.anti_entropy.get_mut(session, from, at).is_none() {
-            return;
-        }
+        let Some(comparison) = self.anti_entropy.get_mut(session, from, at) else { return };
+        let began = comparison.began;
+        self.heard_of(now, from);
         if at != At::Live {
             self.take_promises(promises, out);
             self.store.settle_all();
         }
         let step = match answer {
+            Answer::Same if at == At::Live => {
+                self.pushes.caught_up(from, began);
+                self.check_flushes(out);
+                Step::Done { found: false }
+            }
             Answer::Same => Step::Done { found: false },
             Answer::Gone => {
                 self.anti_entropy.end(session);
@@ -325,7 +358,9 @@ impl Replicator {
             Answer::Keys { held, upto } => self.compare_keys(session, from, at, held, upto, out),
             Answer::Entries { done, entries } => {
                 for entry in &entries {
-                    self.take_entry(now, from, entry, out);
+                    if self.lacks_for(now, from, entry, out) {
+                        return; // what it builds on is on its way: the question is asked again
+                    }
                     if self.config.is_durable(&entry.key) {
                         self.persist_key(now, &entry.key, false);
                         self.persist(vec![], [&entry.key], out);
@@ -358,10 +393,9 @@ impl Replicator {
         match step {
             Step::Ask(query) => {
                 let resend = now.mono + self.trips.patience(1);
-                if let Some(comparison) = self.anti_entropy.get_mut(session, from, at) {
-                    comparison.resend = resend;
+                if let Some(session) = self.anti_entropy.next_question(session, resend) {
+                    self.send(from, Body::Compare { session, at, query }, out);
                 }
-                self.send(from, Body::Compare { session, at, query }, out);
             }
             Step::Done { .. } => {
                 self.anti_entropy.end(session);
@@ -396,34 +430,68 @@ impl Replicator {
         let mut theirs = BTreeMap::new();
         for held in held {
             let Ok(context) = held.context.decode() else { return Step::Nonsense };
-            theirs.insert(held.key, context);
-        }
-        let live = self.store.live();
-        let (mut wants, mut gives) = (Vec::new(), Vec::new());
-        if at == At::Live {
-            for (first, last) in covered {
-                for (_, mine) in live.in_buckets(first..=last) {
-                    let context = theirs.get(&mine.key).cloned().unwrap_or_default();
-                    if Difference::between(mine.state.context(), &context).there {
-                        gives.extend(mine.repair(&context));
-                    }
-                }
+            let bucket = bucket_of(&held.key);
+            if covered.iter().any(|(first, last)| (*first..=*last).contains(&bucket)) {
+                theirs.insert(held.key, context);
             }
         }
+        let (gives, deferred) = match at {
+            At::Live => self.gives(&covered, &theirs),
+            At::Sealed(_) | At::Synced(_) => (Vec::new(), None),
+        };
+        let live = self.store.live();
+        let mut wants = Vec::new();
         for (key, context) in &theirs {
-            if Difference::between(&live.context(key), context).here {
+            let later = deferred.is_some_and(|from| bucket_of(key) >= from);
+            if !later && Difference::between(&live.context(key), context).here {
                 wants.push(key.clone());
             }
         }
         let gave = !gives.is_empty();
         self.send_repairs(from, 0, gives, out);
         self.with_comparison(session, from, at, |_, comparison, held| {
+            if let Some(from) = deferred {
+                comparison.defer(&covered, from);
+            }
             comparison.want(wants);
             if gave {
                 comparison.gave();
             }
             comparison.next(held)
         })
+    }
+
+    /// Merges an entry of a comparison. Whether it builds on something not seen here.
+    fn lacks_for(&mut self, now: Now, from: ReplicaId, entry: &Entry, out: &mut Out) -> bool {
+        matches!(self.merge(now, from, entry, out), Ok(Taken::Lack(_)))
+    }
+
+    /// What the other side lacks, up to a budget in bytes, and the bucket with which to go on
+    /// after that: its next answer says that it has kept up.
+    fn gives(
+        &self,
+        covered: &[(u16, u16)],
+        theirs: &BTreeMap<KeyName, CausalContext>,
+    ) -> (Vec<Entry>, Option<u16>) {
+        let budget = FRAMES_PER_STEP * self.config.frame_bytes_max;
+        let (mut gives, mut bytes, mut last_given) = (Vec::new(), 0, None);
+        let nothing = CausalContext::new();
+        for (first, last) in covered {
+            for (bucket, mine) in self.store.live().in_buckets(*first..=*last) {
+                let context = theirs.get(&mine.key).unwrap_or(&nothing);
+                if !Difference::between(mine.state.context(), context).there {
+                    continue;
+                }
+                if bytes >= budget && last_given != Some(bucket) {
+                    return (gives, Some(bucket));
+                }
+                let entry = mine.repair(context);
+                bytes += entry.as_ref().map_or(0, Entry::len);
+                gives.extend(entry);
+                last_given = Some(bucket);
+            }
+        }
+        (gives, None)
     }
 
     fn take_promises(&mut self, promises: &[(Group, Term)], out: &mut Out) {

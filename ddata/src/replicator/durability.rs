@@ -29,6 +29,8 @@ pub(super) enum After {
     },
     /// This replica holds what a request asks for.
     Here(RequestId),
+    /// This replica has promised what a fencing read asks for, in this epoch.
+    Promised(RequestId, EpochId),
     /// Reply to a request that waits for nothing else.
     Reply(RequestId, Box<super::request::Reply>),
     /// Send these. On a failure nothing is sent: the promise was never given.

@@ -44,6 +44,11 @@ impl Promises {
         (below(term, promised, canary) && !canary.has(Bug::NoTermCheck)).then_some(promised)
     }
 
+    /// Whether a promise for this group can be kept.
+    pub(super) fn has_room(&self, group: &Group) -> bool {
+        self.terms.contains_key(group) || self.terms.len() < GROUPS_MAX
+    }
+
     /// Promises a term. Says whether that is new.
     ///
     /// # Errors
@@ -58,7 +63,7 @@ impl Promises {
         if below(term, promised, canary) {
             return Err(promised);
         }
-        if !self.terms.contains_key(group) && self.terms.len() >= GROUPS_MAX {
+        if !self.has_room(group) {
             return Err(promised);
         }
         let new = term > promised;
@@ -70,8 +75,7 @@ impl Promises {
     pub(super) fn merge(&mut self, others: &[(Group, Term)]) -> Vec<(Group, Term)> {
         let mut raised = Vec::new();
         for (group, term) in others {
-            let room = self.terms.contains_key(group) || self.terms.len() < GROUPS_MAX;
-            if *term > self.get(group) && room {
+            if *term > self.get(group) && self.has_room(group) {
                 self.terms.insert(group.clone(), *term);
                 raised.push((group.clone(), *term));
             }

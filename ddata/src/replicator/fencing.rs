@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::durability::After;
 use super::epoch::EpochId;
-use super::fence::Fencing;
+use super::fence::{Fencing, GROUPS_MAX};
 use super::port::{Class, Output};
 use super::quorum::Level;
 use super::reading::merge_into;
@@ -21,7 +21,7 @@ use crate::clock::Now;
 use crate::data::Value;
 use crate::durable::Record;
 use crate::id::ReplicaId;
-use crate::key::{Group, KeyName};
+use crate::key::{Group, KEY_BYTES_MAX, KeyName};
 use crate::types::Term;
 
 /// A plain majority: what a recovery write needs.
@@ -38,11 +38,17 @@ impl Replicator {
         out: &mut Out,
     ) -> Result<(), RequestError> {
         let Wanted { epoch, within, .. } = self.wanted(MAJORITY, within)?;
+        let (bytes, limit) = (group.as_str().len(), KEY_BYTES_MAX);
+        if bytes > limit {
+            return Err(RequestError::TooLarge { bytes, limit });
+        }
+        if !self.promises.has_room(&group) {
+            return Err(RequestError::Overloaded { limit: GROUPS_MAX });
+        }
         let current = self.promises.get(&group);
         if term <= current && self.promises.refuses(&group, term, self.canary).is_some() {
             return Err(RequestError::Fenced { current, nowhere: true });
         }
-        self.store.know_group(&group);
         let fencing = Fencing {
             group,
             term,
@@ -62,25 +68,59 @@ impl Replicator {
         fencing.answers.clear();
         fencing.tries = 0;
         fencing.asked = self.include_group(&mut fencing);
-        if self.epochs.eligible() && self.epochs.is_voter() {
-            match self.promises.promise(&fencing.group, fencing.term, self.canary) {
-                Ok(_) => {
-                    fencing.answers.insert(self.me, fencing.asked.clone());
-                }
-                Err(current) => {
-                    let error = RequestError::Fenced { current, nowhere: false };
-                    return Self::reply(id, Err(error), out);
-                }
-            }
+        if let Err(current) = self.promise_own(id, &mut fencing, out) {
+            let error = RequestError::Fenced { current, nowhere: false };
+            return Self::reply(id, Err(error), out);
         }
         fencing.resend = now.mono + self.trips.patience(0);
-        if self.is_durable() {
-            let (group, term) = (fencing.group.clone(), fencing.term);
-            self.persist_records(vec![Record::Promise { group, term }], vec![], out);
-        }
         self.ask_promises(id, &fencing, out);
         self.fencings.insert(id, fencing);
         self.check_fence(now, id, out);
+    }
+
+    /// Promises as a voter that may answer; counts at once or, with durable keys, once that is on
+    /// disk.
+    fn promise_own(
+        &mut self,
+        id: RequestId,
+        fencing: &mut Fencing,
+        out: &mut Out,
+    ) -> Result<(), Term> {
+        if !(self.epochs.eligible() && self.epochs.is_voter()) {
+            return Ok(());
+        }
+        let (group, term) = (fencing.group.clone(), fencing.term);
+        self.promises.promise(&group, term, self.canary)?;
+        self.store.know_group(&group);
+        if self.is_durable() {
+            let after = After::Promised(id, fencing.epoch);
+            self.persist_records(vec![Record::Promise { group, term }], vec![after], out);
+        } else {
+            fencing.answers.insert(self.me, self.vouched_of(&group));
+        }
+        Ok(())
+    }
+
+    /// What this replica vouches for of a group.
+    fn vouched_of(&self, group: &Group) -> BTreeMap<KeyName, CausalContext> {
+        let keys = self.store.of_group(group);
+        keys.map(|held| (held.key.clone(), self.vouched(held))).collect()
+    }
+
+    /// This replica's own promise is safe: it counts now.
+    pub(super) fn promised_here(&mut self, now: Now, id: RequestId, epoch: EpochId, out: &mut Out) {
+        let serves = self.epochs.eligible() && self.epochs.is_voter();
+        let Some(group) = self.fencings.get_mut(id).map(|fencing| fencing.group.clone()) else {
+            return;
+        };
+        let answer = self.vouched_of(&group);
+        if let Some(fencing) = self.fencings.get_mut(id)
+            && fencing.epoch == epoch
+            && serves
+        {
+            fencing.answers.insert(self.me, answer);
+            self.check_fence(now, id, out);
+        }
     }
 
     /// Merges what this replica holds of the group; its contexts.
@@ -100,27 +140,18 @@ impl Replicator {
 
     /// Adds this replica's own promise to every fence that lacks it.
     pub(super) fn promise_here(&mut self, now: Now, out: &mut Out) {
-        if !(self.epochs.eligible() && self.epochs.is_voter()) {
-            return;
-        }
         for id in self.fencings.ids() {
             let Some(mut fencing) = self.fencings.remove(id) else { continue };
-            if fencing.answers.contains_key(&self.me) {
-                self.fencings.insert(id, fencing);
-                continue;
-            }
-            match self.promises.promise(&fencing.group, fencing.term, self.canary) {
-                Ok(_) => {
-                    let held = self.include_group(&mut fencing);
-                    fencing.answers.insert(self.me, held);
-                    self.fencings.insert(id, fencing);
-                    self.check_fence(now, id, out);
-                }
-                Err(current) => {
+            if !fencing.answers.contains_key(&self.me) {
+                self.include_group(&mut fencing);
+                if let Err(current) = self.promise_own(id, &mut fencing, out) {
                     let error = RequestError::Fenced { current, nowhere: false };
                     Self::reply(id, Err(error), out);
+                    continue;
                 }
             }
+            self.fencings.insert(id, fencing);
+            self.check_fence(now, id, out);
         }
     }
 
@@ -155,13 +186,16 @@ impl Replicator {
         if !same_epoch || !answers {
             return; // it asks again, and has heard of the newer configuration by then
         }
+        if group.as_str().len() > KEY_BYTES_MAX {
+            return self.undecodable(now, from, "a group's name", out);
+        }
         match self.promises.promise(group, term, self.canary) {
-            Ok(new) => {
+            Ok(_) => {
                 self.store.know_group(group);
                 let Some(body) = self.promised(now, from, request, group, held, out) else {
                     return;
                 };
-                if new && self.is_durable() {
+                if self.is_durable() {
                     let message = Message { epoch: self.epochs.id(), body };
                     let send = Output::Send { to: from, class: Class::Data, message };
                     let record = Record::Promise { group: group.clone(), term };
@@ -170,7 +204,10 @@ impl Replicator {
                     self.send(from, body, out);
                 }
             }
-            Err(current) => self.send(from, Body::NotPromised { request, current }, out),
+            Err(current) if current > term => {
+                self.send(from, Body::NotPromised { request, current }, out);
+            }
+            Err(_) => {} // no room for another group
         }
     }
 
@@ -196,10 +233,11 @@ impl Replicator {
         let (mut differing, mut entries) = (Vec::new(), Vec::new());
         for mine in self.store.of_group(group) {
             let asked = theirs.remove(&mine.key).unwrap_or_default();
-            if asked != *mine.state.context() {
-                differing.push(Held::new(&mine.key, mine.state.context()));
-                entries.extend(mine.repair(&asked));
+            let vouched = self.vouched(mine);
+            if asked != vouched {
+                differing.push(Held::new(&mine.key, &vouched));
             }
+            entries.extend(mine.repair(&asked));
         }
         let unknown = theirs.iter().filter(|(_, context)| !context.is_empty());
         differing.extend(unknown.map(|(key, _)| Held::new(key, &nothing)));
@@ -218,11 +256,12 @@ impl Replicator {
         entries: &[Entry],
         out: &mut Out,
     ) {
+        let mut all_taken = true;
         for entry in entries {
-            self.take_entry(now, from, entry, out);
+            all_taken &= self.take_entry(now, from, entry, out);
         }
         let Some(fencing) = self.fencings.get_mut(id) else { return };
-        if !counts || epoch != Some(fencing.epoch) {
+        if !all_taken || !counts || epoch != Some(fencing.epoch) {
             return;
         }
         for entry in entries.iter().filter(|entry| fencing.group.contains(&entry.key)) {
@@ -245,7 +284,8 @@ impl Replicator {
     }
 
     pub(super) fn on_not_promised(&mut self, id: RequestId, current: Term, out: &mut Out) {
-        if self.fencings.remove(id).is_some() {
+        if self.fencings.get_mut(id).is_some_and(|fencing| current > fencing.term) {
+            self.fencings.remove(id);
             self.stats.fenced += 1;
             let error = RequestError::Fenced { current, nowhere: false };
             Self::reply(id, Err(error), out);
@@ -281,7 +321,17 @@ impl Replicator {
         let (epoch, deadline) = (fencing.epoch, fencing.deadline);
         let mut write = Write::new(purpose, MAJORITY, need, epoch, deadline, entries.len());
         write.guard = Some(Guard { group: fencing.group, term: fencing.term });
+        let mut stored = Vec::new();
+        for key in &differing {
+            if self.config.is_durable(key) && self.persist_key(now, key, false) {
+                stored.push(key.clone());
+            }
+        }
+        write.here = stored.is_empty();
         self.writes.insert(id, write);
+        if !stored.is_empty() {
+            self.persist(vec![After::Here(id)], &stored, out);
+        }
         let voters: BTreeSet<ReplicaId> = self.electors().voters.iter().copied().collect();
         let peers = voters.into_iter().filter(|voter| *voter != self.me).collect();
         self.push_to(now, &Arc::from(entries), id, &peers, |_| None, out);

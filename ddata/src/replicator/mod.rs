@@ -62,6 +62,9 @@ use crate::machine::{Machine, Outbox};
 
 type Out = Outbox<Output>;
 
+/// The number of [`Alarm::LargeValue`] among the alarms.
+const LARGE_VALUE: u8 = 1;
+
 /// One replica of all keys. See the module's page.
 #[derive(Debug)]
 pub struct Replicator {
@@ -81,7 +84,7 @@ pub struct Replicator {
     writes: Writes,
     reads: Reads,
     fencings: Fencings,
-    flushes: BTreeMap<RequestId, (BTreeSet<u64>, Instant)>, // ≤ max_pending_requests
+    flushes: BTreeMap<RequestId, Flush>, // ≤ max_pending_requests
     subscriptions: Subscriptions,
     anti_entropy: AntiEntropy,
     durability: Durability,
@@ -90,6 +93,8 @@ pub struct Replicator {
     membership: BTreeMap<ReplicaId, Peer>, // ≤ members that membership knows
     /// Members of the configuration before the installed one: their data is still merged.
     former: Vec<ReplicaId>,
+    /// Members of the installed configuration, those that stop included.
+    roster: Vec<ReplicaId>,
     /// Everybody who gets changes: members of the configuration and of membership, but this one.
     peers: BTreeSet<ReplicaId>,
     /// Members of the configuration that have not announced their stop.
@@ -101,6 +106,9 @@ pub struct Replicator {
     changed_at: Option<Instant>,
     settle_at: Option<Instant>,
     expire_at: Option<Instant>,
+    /// Owners of keys may have changed: nothing expires before all have reported their uses anew.
+    own_from: Instant,
+    report_all: bool,
     alarms: BTreeMap<u8, Instant>, // one per kind
     stats: Stats,
 }
@@ -111,6 +119,16 @@ struct Frozen {
     epoch: EpochId,
     snapshot: Snapshot,
     promises: Vec<(crate::key::Group, crate::types::Term)>,
+}
+
+/// A request that waits until everything is delivered.
+#[derive(Clone, Debug)]
+struct Flush {
+    /// Pushes that are under way.
+    open: BTreeSet<u64>,
+    /// Peers that lacked something which was left to anti-entropy.
+    behind: BTreeSet<ReplicaId>,
+    deadline: Instant,
 }
 
 /// What a Replicator is made with.
@@ -158,6 +176,7 @@ impl Replicator {
             trips: RoundTrips::default(),
             membership: BTreeMap::new(),
             former: Vec::new(),
+            roster: Vec::new(),
             peers: BTreeSet::new(),
             electorate: BTreeSet::new(),
             contacted: BTreeMap::new(),
@@ -166,6 +185,8 @@ impl Replicator {
             changed_at: None,
             settle_at: None,
             expire_at: None,
+            own_from: Instant::default(),
+            report_all: false,
             alarms: BTreeMap::new(),
             stats: Stats::default(),
             config,
@@ -283,18 +304,23 @@ impl Replicator {
     }
 
     fn alarm(&mut self, now: Now, alarm: Alarm, out: &mut Out) {
-        const EVERY: Duration = Duration::from_secs(60);
         let kind = match &alarm {
             Alarm::ImpossibleClock { .. } => 0,
-            Alarm::LargeValue { .. } => 1,
+            Alarm::LargeValue { .. } => LARGE_VALUE,
             Alarm::Undecodable { .. } => 2,
             Alarm::WrongType { .. } => 3,
             Alarm::Store(_) => 4,
+            Alarm::ClockAhead { .. } => 5,
         };
-        if self.alarms.get(&kind).is_none_or(|last| now.mono - *last >= EVERY) {
+        if self.alarm_is_due(now, kind) {
             self.alarms.insert(kind, now.mono);
             out.push(Output::Alarm(alarm));
         }
+    }
+
+    fn alarm_is_due(&self, now: Now, kind: u8) -> bool {
+        const EVERY: Duration = Duration::from_secs(60);
+        self.alarms.get(&kind).is_none_or(|last| now.mono - *last >= EVERY)
     }
 
     fn load(&mut self, now: Now, records: Vec<crate::durable::Record>, out: &mut Out) {
@@ -334,7 +360,7 @@ impl Machine for Replicator {
             self.writes.due(),
             self.reads.due(),
             self.fencings.due(),
-            self.flushes.values().map(|(_, deadline)| *deadline).min(),
+            self.flushes.values().map(|flush| flush.deadline).min(),
             self.anti_entropy.due(),
             self.durability.due(),
             self.epochs.next_deadline(),

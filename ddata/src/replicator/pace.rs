@@ -14,6 +14,7 @@ const MOST: Duration = Duration::from_secs(2);
 pub(super) struct RoundTrips {
     samples: Vec<Duration>, // ≤ SAMPLES
     next: usize,
+    sorted: Vec<Duration>, // the same, so that whoever asks how long to wait does not sort
 }
 
 impl RoundTrips {
@@ -21,18 +22,18 @@ impl RoundTrips {
         if self.samples.len() < SAMPLES {
             self.samples.push(took);
         } else {
-            self.samples[self.next] = took;
+            let oldest = std::mem::replace(&mut self.samples[self.next], took);
+            let at = self.sorted.partition_point(|sample| *sample < oldest);
+            self.sorted.remove(at);
         }
+        let at = self.sorted.partition_point(|sample| *sample < took);
+        self.sorted.insert(at, took);
         self.next = (self.next + 1) % SAMPLES;
     }
 
     fn p95(&self) -> Duration {
-        if self.samples.is_empty() {
-            return FIRST;
-        }
-        let mut sorted = self.samples.clone();
-        let at = (sorted.len() * 95).div_ceil(100) - 1;
-        *sorted.select_nth_unstable(at).1
+        let at = (self.sorted.len() * 95).div_ceil(100).saturating_sub(1);
+        self.sorted.get(at).copied().unwrap_or(FIRST)
     }
 
     /// How long to wait for an answer before the question goes out again: twice the p95, doubled

@@ -3,13 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::anti_entropy::OPEN_MAX;
 use super::durability::After;
 use super::epoch::{EpochId, EpochInput};
 use super::parts::Piece;
 use super::port::{Alarm, Output};
-use super::push::guard_of;
+use super::push::{Told, guard_of};
 use super::request::RequestId;
 use super::store::{Taken, Unfit};
 use super::wire::{At, Body, Content, Entry, Message, Nack, Scope};
@@ -17,11 +18,14 @@ use super::write::Purpose;
 use super::{Out, Replicator};
 use crate::bug::Bug;
 use crate::causal::CausalContext;
-use crate::clock::Now;
+use crate::clock::{HybridTimestamp, Now};
 use crate::encoded::DecodeError;
 use crate::id::ReplicaId;
 use crate::key::KeyName;
-use crate::types::delta::Merged;
+use crate::types::delta::{Delta, Merged};
+
+/// Stamps further ahead of this node's wall clock than this are warned of.
+const CLOCK_AHEAD: Duration = Duration::from_millis(500);
 
 impl Replicator {
     pub(super) fn message(&mut self, now: Now, from: ReplicaId, message: Message, out: &mut Out) {
@@ -80,12 +84,20 @@ impl Replicator {
         }
     }
 
+    /// Notes that a peer answers. Strangers leave no trace.
+    pub(super) fn heard_of(&mut self, now: Now, peer: ReplicaId) {
+        if self.peers.contains(&peer) {
+            self.contacted.insert(peer, now.mono);
+        }
+    }
+
     /// Whether a message of this sender is heard. Data come from members of this or the former
     /// configuration, or from whom membership knows; configurations from anybody, since a joiner
-    /// knows nobody yet; sealed and synced states are served to anybody who has been admitted.
+    /// knows nobody yet (nor whose pieces they come in); sealed and synced states are served to anybody who has been admitted.
     fn admits(&self, from: ReplicaId, body: &Body) -> bool {
         match body {
-            Body::Epoch(_) | Body::Compared { .. } | Body::Part { .. } => true,
+            Body::Epoch(_) | Body::Compared { .. } => true,
+            Body::Part { .. } if !self.epochs.is_member() => true,
             Body::Compare { at, .. } if *at != At::Live => true,
             _ => {
                 self.peers.contains(&from)
@@ -113,7 +125,7 @@ impl Replicator {
     }
 
     /// Merges an entry, tells subscribers, teaches the clock, counts.
-    fn merge(
+    pub(super) fn merge(
         &mut self,
         now: Now,
         from: ReplicaId,
@@ -121,16 +133,13 @@ impl Replicator {
         out: &mut Out,
     ) -> Result<Taken, Nack> {
         let before = self.before(&entry.key);
-        let taken = match self.store.take(entry, self.change(now), self.canary) {
+        let taken = match self.store.take(entry, self.change(now), self.me, self.canary) {
             Ok(taken) => taken,
             Err(unfit) => return Err(self.unfit(now, from, entry, unfit, out)),
         };
         if let Taken::Merged { merged, latest, full } = &taken {
-            if let Some(latest) = latest
-                && let Err(impossible) = self.clock.observe(now.wall, *latest)
-            {
-                self.stats.impossible_clocks += 1;
-                self.alarm(now, Alarm::ImpossibleClock { from, ahead: impossible.ahead }, out);
+            if let Some(latest) = latest {
+                self.observe(now, from, *latest, out);
             }
             if *merged == Merged::Changed {
                 if *full {
@@ -143,6 +152,20 @@ impl Replicator {
             }
         }
         Ok(taken)
+    }
+
+    /// Learns the time of a stamp, or names whose clock is wrong.
+    fn observe(&mut self, now: Now, from: ReplicaId, stamp: HybridTimestamp, out: &mut Out) {
+        match self.clock.observe(now.wall, stamp) {
+            Ok(ahead) if ahead > CLOCK_AHEAD => {
+                self.alarm(now, Alarm::ClockAhead { from, ahead }, out);
+            }
+            Ok(_) => {}
+            Err(impossible) => {
+                self.stats.impossible_clocks += 1;
+                self.alarm(now, Alarm::ImpossibleClock { from, ahead: impossible.ahead }, out);
+            }
+        }
     }
 
     fn unfit(
@@ -224,16 +247,12 @@ impl Replicator {
         entry: &Entry,
         out: &mut Out,
     ) -> Result<Merged, Nack> {
-        if let Some(guard) = &entry.guard {
-            if let Some(term) = guard.term
-                && let Some(promised) = self.promises.refuses(&guard.group, term, self.canary)
-            {
-                self.stats.fenced += 1;
-                return Err(Nack::Fenced(promised));
-            }
-            if guard.group.contains(&entry.key) {
-                self.store.know_group(&guard.group);
-            }
+        if let Some(guard) = &entry.guard
+            && let Some(term) = guard.term
+            && let Some(promised) = self.promises.refuses(&guard.group, term, self.canary)
+        {
+            self.stats.fenced += 1;
+            return Err(Nack::Fenced(promised));
         }
         match self.merge(now, from, entry, out)? {
             Taken::Merged { merged, .. } => Ok(merged),
@@ -257,19 +276,20 @@ impl Replicator {
         out: &mut Out,
     ) {
         let Some(push) = self.pushes.get(id) else { return };
-        let (entries, waiting) = (push.entries.clone(), push.waiting.clone());
+        let entries = push.entries.clone();
+        let waiting = |index| push.waiting.get(index).cloned().unwrap_or_default();
+        let waiting: BTreeMap<u32, Vec<RequestId>> =
+            nacks.iter().map(|(index, _)| (*index, waiting(index))).collect();
         let refused: BTreeSet<u32> = nacks.iter().map(|(index, _)| *index).collect();
         let lacking = nacks.iter().filter(|(_, nack)| matches!(nack, Nack::Lack(_)));
-        let mut lacking: BTreeSet<u32> = lacking.map(|(index, _)| *index).collect();
-        if !(counts && epoch == self.epochs.id()) && self.electorate.contains(&from) {
-            // It holds them and could not say so in this epoch: whoever waits asks again.
-            lacking.extend(waiting.keys());
-        }
-        let acked = self.pushes.acked(id, from, scope, &refused, &lacking);
+        let lacking: BTreeSet<u32> = lacking.map(|(index, _)| *index).collect();
+        let same = epoch.is_some() && epoch == self.epochs.id();
+        let told = Told { scope, refused: &refused, lacking: &lacking, counts: counts && same };
+        let acked = self.pushes.acked(id, from, told);
         if let Some(sent) = acked.sent {
             self.trips.note(now.mono - sent);
         }
-        self.contacted.insert(from, now.mono);
+        self.heard_of(now, from);
         let mut touched: BTreeSet<RequestId> = BTreeSet::new();
         for (index, requests) in &acked.held {
             for request in requests {
@@ -391,8 +411,8 @@ impl Replicator {
             return;
         };
         let Some(write) = self.writes.remove(id) else { return };
-        for push in &write.pushes {
-            self.pushes.done_waiting(*push, id);
+        for place in &write.pushes {
+            self.pushes.done_waiting(*place, id);
         }
         let (Purpose::Change(reply) | Purpose::ReadRepair(reply) | Purpose::Recovery(reply)) =
             write.purpose;
@@ -448,14 +468,16 @@ impl Replicator {
             }
         } else {
             let resend = now.mono + self.trips.patience(0);
+            let places = waiting.iter().flat_map(|(i, all)| all.iter().map(|id| (*id, *i)));
+            let places: Vec<(RequestId, u32)> = places.collect();
             let push = self.pushes.open(now.mono, resend, entries.clone(), waiting, peers);
             for &to in peers {
                 let body = Body::Write { push, whole: true, entries: entries.to_vec() };
                 self.send(to, body, out);
             }
-            for request in &requests {
-                if let Some(write) = self.writes.get_mut(*request) {
-                    write.pushes.insert(push);
+            for (request, index) in places {
+                if let Some(write) = self.writes.get_mut(request) {
+                    write.pushes.insert((push, index));
                 }
             }
         }
@@ -482,7 +504,7 @@ impl Replicator {
         let resend = now.mono + self.trips.patience(0);
         let push = self.pushes.open(now.mono, resend, probes.clone(), waiting, peers);
         if let Some(write) = self.writes.get_mut(id) {
-            write.pushes.insert(push);
+            write.pushes.extend(probes.iter().map(|entry| (push, entry.index)));
         }
         for &to in peers {
             match known(&to) {
@@ -534,10 +556,14 @@ impl Replicator {
         if !self.epochs.is_member() {
             return;
         }
+        let news: Vec<_> = news.iter().map(|e| (origin(e), unguarded(e.clone()))).collect();
         let targets = self.eager_targets();
         for to in targets.into_iter().filter(|to| *to != from) {
-            let entries = news.iter().cloned().map(unguarded).collect();
-            self.send(to, Body::Write { push: 0, whole: true, entries }, out);
+            let others = news.iter().filter(|(origin, _)| *origin != Some(to));
+            let entries: Vec<Entry> = others.map(|(_, entry)| entry.clone()).collect();
+            if !entries.is_empty() {
+                self.send(to, Body::Write { push: 0, whole: true, entries }, out);
+            }
         }
     }
 
@@ -545,14 +571,16 @@ impl Replicator {
         if self.flushes.is_empty() {
             return;
         }
-        let pushes = &self.pushes;
+        let (pushes, behind) = (&self.pushes, self.pushes.left_behind());
         let mut done = Vec::new();
-        self.flushes.retain(|id, (open, _)| {
-            open.retain(|push| pushes.is_open(*push));
-            if open.is_empty() {
+        self.flushes.retain(|id, flush| {
+            flush.open.retain(|push| pushes.is_under_way(*push));
+            flush.behind.retain(|peer| behind.contains(peer));
+            let over = flush.open.is_empty() && flush.behind.is_empty();
+            if over {
                 done.push(*id);
             }
-            !open.is_empty()
+            !over
         });
         for id in done {
             Self::reply(id, Ok(super::request::Reply::Flushed), out);
@@ -589,6 +617,16 @@ impl Replicator {
 
     pub(super) fn send_order(&mut self, output: Output, out: &mut Out) {
         self.emit(output, out);
+    }
+}
+
+/// Who made a change, if it is one replica's: it needs no copy of it.
+fn origin(entry: &Entry) -> Option<ReplicaId> {
+    let Content::Delta(bytes) = &entry.content else { return None };
+    let delta = Delta::decode(bytes.as_slice(), &entry.shape.parse().ok()?).ok()?;
+    match delta.dots().runs() {
+        [run] => Some(run.replica),
+        _ => None,
     }
 }
 

@@ -87,6 +87,13 @@ pub enum Alarm {
         /// How far it is ahead of this node's clock.
         ahead: Duration,
     },
+    /// This node's peer stamps its writes with a clock that is noticeably ahead; they are taken.
+    ClockAhead {
+        /// Who brought the stamp; not always who made it.
+        from: ReplicaId,
+        /// How far it is ahead of this node's clock.
+        ahead: Duration,
+    },
     /// A value has grown large: every full repair sends all of it.
     LargeValue {
         /// The key.

@@ -19,6 +19,9 @@ use crate::types::delta::Delta;
 /// Pushes that nobody waits for; the oldest are left to anti-entropy.
 const IDLE_MAX: usize = 4_096;
 
+/// Bytes of pushes above which those that nobody waits for are left to anti-entropy.
+const IDLE_BYTES_MAX: usize = 64 << 20;
+
 /// Resends of a push that nobody waits for.
 const IDLE_TRIES: u32 = 3;
 
@@ -43,17 +46,32 @@ enum Missing {
 pub(super) struct Push {
     pub(super) entries: Arc<[Entry]>,
     pub(super) waiting: BTreeMap<u32, Vec<RequestId>>,
-    missing: BTreeMap<ReplicaId, Missing>,
+    missing: BTreeMap<ReplicaId, Missing>, // ≤ peers
+    /// Who holds an entry and could not count it (sealed, or in another configuration): asked
+    /// again while somebody waits for it.
+    uncounted: BTreeMap<ReplicaId, BTreeSet<u32>>, // ≤ peers
     sent: Instant,
     resend: Instant,
     tries: u32,
     kept: bool, // somebody flushes: not left to anti-entropy
 }
 
+/// What an acknowledgement says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Told<'a> {
+    pub(super) scope: &'a Scope,
+    /// Entries that were not taken.
+    pub(super) refused: &'a BTreeSet<u32>,
+    /// Those of them that a repair is under way for.
+    pub(super) lacking: &'a BTreeSet<u32>,
+    /// Whether it counts in the sender's configuration.
+    pub(super) counts: bool,
+}
+
 /// What came of an acknowledgement.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Acked {
-    /// Entries now held there, with who waits for them.
+    /// Entries now held there that somebody waits for, and who.
     pub(super) held: Vec<(u32, Vec<RequestId>)>,
     /// Every replica holds everything: these keys may enter the sums.
     pub(super) settled: Vec<KeyName>,
@@ -67,8 +85,12 @@ pub(super) struct Pushes {
     next: u64,
     fresh: BTreeMap<KeyName, Fresh>, // ≤ keys changed in one batch
     fresh_since: Option<Instant>,
-    open: BTreeMap<u64, Push>, // ≤ IDLE_MAX + pending requests
+    open: BTreeMap<u64, Push>, // ≤ IDLE_MAX and IDLE_BYTES_MAX, + what requests wait for
+    idle: BTreeSet<u64>,       // those that nobody waits for or flushes ≤ IDLE_MAX
     resends: BTreeSet<(Instant, u64)>,
+    /// Who may lack something that was left to anti-entropy, and since when.
+    left_behind: BTreeMap<ReplicaId, Instant>, // ≤ peers
+    bytes: usize, // of the entries of open pushes
 }
 
 impl Pushes {
@@ -123,28 +145,30 @@ impl Pushes {
     ) -> u64 {
         self.next += 1;
         let missing = peers.iter().map(|&peer| (peer, Missing::All)).collect();
-        let (tries, kept) = (0, false);
-        let push = Push { entries, waiting, missing, sent: now, resend, tries, kept };
+        let (tries, kept, uncounted) = (0, false, BTreeMap::new());
+        let push = Push { entries, waiting, missing, uncounted, sent: now, resend, tries, kept };
+        self.bytes += push.len();
+        if push.waiting.is_empty() {
+            self.idle.insert(self.next);
+        }
         self.open.insert(self.next, push);
         self.resends.insert((resend, self.next));
-        self.shed();
+        self.shed(now);
         self.next
     }
 
     /// Leaves the oldest pushes that nobody waits for to anti-entropy.
-    fn shed(&mut self) {
-        if self.open.len() <= IDLE_MAX {
-            return;
-        }
-        let idle = |push: &Push| push.waiting.is_empty() && !push.kept;
-        let oldest = self.open.iter().find(|(_, push)| idle(push)).map(|(id, _)| *id);
-        if let Some(id) = oldest {
-            self.drop(id);
+    fn shed(&mut self, now: Instant) {
+        while self.open.len() > IDLE_MAX || self.bytes > IDLE_BYTES_MAX {
+            let Some(oldest) = self.idle.first().copied() else { return };
+            self.give_up(now, oldest);
         }
     }
 
     fn drop(&mut self, id: u64) {
+        self.idle.remove(&id);
         if let Some(push) = self.open.remove(&id) {
+            self.bytes -= push.len();
             self.resends.remove(&(push.resend, id));
         }
     }
@@ -153,32 +177,37 @@ impl Pushes {
         self.open.get(&id)
     }
 
-    /// Takes an acknowledgement: everything in `scope` but `refused` is held by `from`, `lacking`
-    /// of the refused still have to be.
-    pub(super) fn acked(
-        &mut self,
-        id: u64,
-        from: ReplicaId,
-        scope: &Scope,
-        refused: &BTreeSet<u32>,
-        lacking: &BTreeSet<u32>,
-    ) -> Acked {
+    /// Takes an acknowledgement: everything in its scope but what was refused is held by `from`,
+    /// what is lacking still has to be. A push that somebody waits for stays open though all hold
+    /// it: an epoch may be installed, and counting starts anew.
+    pub(super) fn acked(&mut self, id: u64, from: ReplicaId, told: Told<'_>) -> Acked {
+        let Told { scope, refused, lacking, counts } = told;
         let Some(push) = self.open.get_mut(&id) else { return Acked::default() };
         let all = 0..u32::try_from(push.entries.len()).unwrap_or(u32::MAX);
-        let looked: BTreeSet<u32> = match scope {
-            Scope::All => all.clone().collect(),
-            Scope::Only(some) => some.iter().copied().filter(|i| all.contains(i)).collect(),
+        let some: Option<BTreeSet<u32>> = match scope {
+            Scope::All => None,
+            Scope::Only(some) => Some(some.iter().copied().collect()),
         };
-        let waits = |i: &u32| (*i, push.waiting.get(i).cloned().unwrap_or_default());
-        let held = looked.iter().filter(|i| !refused.contains(i)).map(waits).collect();
+        let looked = |i: &u32| some.as_ref().is_none_or(|some| some.contains(i));
+        let waits = push.waiting.iter().filter(|(i, _)| looked(i) && !refused.contains(i));
+        let held: Vec<_> = waits.map(|(i, requests)| (*i, requests.clone())).collect();
+        if counts {
+            push.uncounted.remove(&from);
+        } else {
+            let waited = held.iter().map(|(index, _)| *index);
+            push.uncounted.entry(from).or_default().extend(waited);
+        }
         let sent = (push.tries == 0 && *scope == Scope::All).then_some(push.sent);
         let mut settled = Vec::new();
         if let Some(missing) = push.missing.get_mut(&from) {
-            let mut left = match missing {
-                Missing::All => all.collect(),
-                Missing::Some(some) => std::mem::take(some),
+            let still = |i: &u32| !looked(i) || lacking.contains(i);
+            let left: BTreeSet<u32> = match missing {
+                Missing::All if some.is_none() => {
+                    lacking.iter().copied().filter(|i| all.contains(i)).collect()
+                }
+                Missing::All => all.filter(still).collect(),
+                Missing::Some(some) => some.iter().copied().filter(still).collect(),
             };
-            left.retain(|i| !looked.contains(i) || lacking.contains(i));
             if left.is_empty() {
                 push.missing.remove(&from);
             } else {
@@ -186,19 +215,30 @@ impl Pushes {
             }
             if push.missing.is_empty() {
                 settled = push.entries.iter().map(|entry| entry.key.clone()).collect();
-                self.drop(id);
+                self.drop_if_done(id);
             }
         }
         Acked { held, settled, sent }
     }
 
-    /// A request needs no more answers.
-    pub(super) fn done_waiting(&mut self, id: u64, request: RequestId) {
-        if let Some(push) = self.open.get_mut(&id) {
-            for waiting in push.waiting.values_mut() {
-                waiting.retain(|other| *other != request);
-            }
-            push.waiting.retain(|_, waiting| !waiting.is_empty());
+    /// A request needs no more answers about an entry.
+    pub(super) fn done_waiting(&mut self, (id, index): (u64, u32), request: RequestId) {
+        let Some(push) = self.open.get_mut(&id) else { return };
+        let Some(waiting) = push.waiting.get_mut(&index) else { return };
+        waiting.retain(|other| *other != request);
+        if waiting.is_empty() {
+            push.waiting.remove(&index);
+        }
+        if push.waiting.is_empty() && !push.kept {
+            self.idle.insert(id);
+        }
+        self.drop_if_done(id);
+    }
+
+    fn drop_if_done(&mut self, id: u64) {
+        let done = |push: &Push| push.missing.is_empty() && push.waiting.is_empty();
+        if self.open.get(&id).is_some_and(done) {
+            self.drop(id);
         }
     }
 
@@ -222,7 +262,7 @@ impl Pushes {
             self.resends.remove(&(at, id));
             let Some(push) = self.open.get_mut(&id) else { continue };
             if push.waiting.is_empty() && !push.kept && push.tries >= IDLE_TRIES {
-                self.open.remove(&id);
+                self.give_up(now, id);
                 continue;
             }
             push.tries += 1;
@@ -246,6 +286,7 @@ impl Pushes {
         for (id, push) in self.open.iter_mut().filter(|(_, push)| !push.waiting.is_empty()) {
             self.resends.remove(&(push.resend, *id));
             push.missing = peers.iter().map(|&peer| (peer, Missing::All)).collect();
+            push.uncounted.clear();
             push.resend = now;
             push.tries = 1;
             self.resends.insert((now, *id));
@@ -254,10 +295,12 @@ impl Pushes {
 
     /// Forgets a peer that was removed; keys that only it had not acknowledged are settled.
     pub(super) fn forget(&mut self, peer: ReplicaId) -> Vec<KeyName> {
+        self.left_behind.remove(&peer);
         let ids: Vec<u64> = self.open.keys().copied().collect();
         let mut settled = Vec::new();
         for id in ids {
             let Some(push) = self.open.get_mut(&id) else { continue };
+            push.uncounted.remove(&peer);
             if push.missing.remove(&peer).is_some()
                 && push.missing.is_empty()
                 && push.waiting.is_empty()
@@ -269,28 +312,68 @@ impl Pushes {
         settled
     }
 
-    /// The pushes that are open now, kept until they are delivered: for a flush.
+    /// The pushes that are under way now, kept until they are delivered: for a flush.
     pub(super) fn keep_all(&mut self) -> BTreeSet<u64> {
-        for push in self.open.values_mut() {
+        let under_way = self.open.iter_mut().filter(|(_, push)| !push.missing.is_empty());
+        let keep = |(id, push): (&u64, &mut Push)| {
             push.kept = true;
-        }
-        self.open.keys().copied().collect()
+            *id
+        };
+        let kept = under_way.map(keep).collect();
+        self.idle.retain(|id| !BTreeSet::contains(&kept, id));
+        kept
     }
 
-    /// Whether a push is still open.
-    pub(super) fn is_open(&self, id: u64) -> bool {
-        self.open.contains_key(&id)
+    /// Peers that may lack something which was left to anti-entropy.
+    pub(super) fn left_behind(&self) -> BTreeSet<ReplicaId> {
+        self.left_behind.keys().copied().collect()
+    }
+
+    /// A peer was found equal to what this replica held at `then`.
+    pub(super) fn caught_up(&mut self, peer: ReplicaId, then: Instant) {
+        if self.left_behind.get(&peer).is_some_and(|since| *since <= then) {
+            self.left_behind.remove(&peer);
+        }
+    }
+
+    /// Leaves a push to anti-entropy.
+    fn give_up(&mut self, now: Instant, id: u64) {
+        if let Some(push) = self.open.get(&id) {
+            self.left_behind.extend(push.missing.keys().map(|peer| (*peer, now)));
+        }
+        self.drop(id);
+    }
+
+    /// Whether somebody does not hold all of a push yet.
+    pub(super) fn is_under_way(&self, id: u64) -> bool {
+        self.open.get(&id).is_some_and(|push| !push.missing.is_empty())
     }
 }
 
 impl Push {
+    /// About its size, in bytes.
+    fn len(&self) -> usize {
+        self.entries.iter().map(Entry::len).sum()
+    }
+
+    /// What is to be sent again, and to whom.
     fn unacked(&self) -> BTreeMap<ReplicaId, Vec<u32>> {
         let all = || (0..u32::try_from(self.entries.len()).unwrap_or(u32::MAX)).collect();
         let of = |missing: &Missing| match missing {
             Missing::All => all(),
-            Missing::Some(some) => some.iter().copied().collect(),
+            Missing::Some(some) => some.clone(),
         };
-        self.missing.iter().map(|(peer, missing)| (*peer, of(missing))).collect()
+        let mut unacked: BTreeMap<ReplicaId, BTreeSet<u32>> =
+            self.missing.iter().map(|(peer, missing)| (*peer, of(missing))).collect();
+        for (peer, held) in &self.uncounted {
+            let waited: Vec<u32> =
+                held.iter().copied().filter(|index| self.waiting.contains_key(index)).collect();
+            if !waited.is_empty() {
+                unacked.entry(*peer).or_default().extend(waited);
+            }
+        }
+        let listed = |(peer, some): (_, BTreeSet<u32>)| (peer, some.into_iter().collect());
+        unacked.into_iter().map(listed).collect()
     }
 }
 

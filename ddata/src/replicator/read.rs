@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::epoch::EpochId;
-use super::quorum::Need;
+use super::quorum::{Level, Need};
 use super::request::RequestId;
 use super::write::Electors;
 use crate::causal::CausalContext;
@@ -23,7 +23,7 @@ pub(super) struct Read {
     pub(super) key: KeyName,
     pub(super) shape: Option<Shape>,
     pub(super) need: Need,
-    pub(super) level: super::quorum::Level,
+    pub(super) level: Level,
     pub(super) epoch: EpochId,
     pub(super) deadline: Instant,
     pub(super) resend: Instant,
@@ -126,6 +126,13 @@ impl Reads {
             due.extend(self.open.remove(&id).map(|read| (id, read)));
         }
         due
+    }
+
+    /// What levels ask for has changed within the epoch.
+    pub(super) fn reckon(&mut self, need: impl Fn(Level) -> Option<Need>) {
+        for read in self.open.values_mut() {
+            read.need = need(read.level).unwrap_or(read.need);
+        }
     }
 
     /// Takes out every read, to be begun anew in another epoch.

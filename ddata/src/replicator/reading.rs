@@ -10,7 +10,7 @@ use super::request::{ReadConsistency, Reply, RequestError, RequestId, Tally};
 use super::requests::Wanted;
 use super::wire::{Body, ContextBytes, Entry, Held};
 use super::write::{Purpose, Write};
-use super::{Out, Replicator};
+use super::{Out, Replicator, store};
 use crate::bug::Bug;
 use crate::causal::CausalContext;
 use crate::clock::Now;
@@ -34,12 +34,14 @@ impl Replicator {
         out: &mut Out,
     ) -> Result<(), RequestError> {
         if let Some(expected) = &shape {
-            self.check_shape(&key, expected)?;
+            Self::check_shape(self.store.get(&key).map(Arc::as_ref), expected)?;
         }
-        self.store.touch(&key, now.mono);
+        self.touch(now, &key);
         let Some((level, within)) = consistency.level() else {
-            let context = self.store.context(&key);
-            let value = self.value(&key);
+            let held = self.store.get(&key);
+            let context = held.map(|held| held.state.context().clone()).unwrap_or_default();
+            let live = held.filter(|held| !held.state.is_bottom());
+            let value = live.map(|held| Value::new(held.state.snapshot()));
             Self::reply(id, Ok(Reply::Got { value, context }), out);
             return Ok(());
         };
@@ -62,27 +64,32 @@ impl Replicator {
         Ok(())
     }
 
+    /// Takes note that a key that expires is used.
+    fn touch(&mut self, now: Now, key: &KeyName) {
+        if self.config.expiry_of(key).is_some() {
+            self.store.touch(key, now.mono);
+        }
+    }
+
     /// What this replica vouches for of a key: for a durable one, only what is on disk.
-    fn vouched(&self, key: &KeyName) -> CausalContext {
-        match self.store.get(key) {
-            Some(held)
-                if self.config.is_durable(key) && self.config.write_behind_interval.is_none() =>
-            {
-                held.synced.clone()
-            }
-            Some(held) => held.state.context().clone(),
-            None => CausalContext::new(),
+    pub(super) fn vouched(&self, held: &store::Held) -> CausalContext {
+        if self.config.is_durable(&held.key) && self.config.write_behind_interval.is_none() {
+            held.synced.clone()
+        } else {
+            held.state.context().clone()
         }
     }
 
     /// Begins a read, or begins it anew in another epoch.
     fn begin_read(&mut self, now: Now, id: RequestId, mut read: Read, out: &mut Out) {
         read.answers.clear();
-        read.own = self.store.context(&read.key);
-        let held = self.store.get(&read.key).map(|held| held.state.snapshot());
+        let held = self.store.get(&read.key);
+        read.own = held.map(|held| held.state.context().clone()).unwrap_or_default();
+        let vouched = held.map(|held| self.vouched(held)).unwrap_or_default();
+        let held = held.map(|held| held.state.snapshot());
         read.include(held);
         if self.epochs.eligible() {
-            read.answers.insert(self.me, self.vouched(&read.key));
+            read.answers.insert(self.me, vouched);
         }
         read.tries = 0;
         read.sent = now.mono;
@@ -126,9 +133,10 @@ impl Replicator {
         let Ok(theirs) = held.context.decode() else {
             return self.undecodable(now, from, "a context", out);
         };
-        self.store.touch(&held.key, now.mono);
-        let vouched = self.vouched(&held.key);
-        let entry = self.store.get(&held.key).and_then(|mine| mine.repair(&theirs));
+        self.touch(now, &held.key);
+        let mine = self.store.get(&held.key);
+        let vouched = mine.map(|mine| self.vouched(mine)).unwrap_or_default();
+        let entry = mine.and_then(|mine| mine.repair(&theirs));
         let context = (vouched != theirs).then(|| ContextBytes::new(&vouched));
         let counts = same_epoch && self.epochs.eligible();
         self.send(from, Body::ReadAnswer { request, counts, context, entry }, out);
@@ -148,8 +156,10 @@ impl Replicator {
     ) {
         let decoded = context.map(ContextBytes::decode).transpose();
         let Ok(context) = decoded else { return self.undecodable(now, from, "a context", out) };
-        if let Some(entry) = entry {
-            self.take_entry(now, from, entry, out);
+        if let Some(entry) = entry
+            && !self.take_entry(now, from, entry, out)
+        {
+            return; // it does not fit: this answer says nothing
         }
         let Some(read) = self.reads.get_mut(id) else { return };
         if let Some(entry) = entry.filter(|entry| entry.key == read.key)
@@ -168,7 +178,7 @@ impl Replicator {
         self.check_read(now, id, out);
     }
 
-    fn check_read(&mut self, now: Now, id: RequestId, out: &mut Out) {
+    pub(super) fn check_read(&mut self, now: Now, id: RequestId, out: &mut Out) {
         let Some(read) = self.reads.remove(id) else { return };
         if read.is_met(&self.electors()) {
             self.finish_read(now, id, &read, out);
@@ -245,8 +255,9 @@ impl Replicator {
             else {
                 continue;
             };
-            let vouched = self.vouched(&read.key);
-            let held = self.store.get(&read.key).map(|held| held.state.snapshot());
+            let held = self.store.get(&read.key);
+            let vouched = held.map(|held| self.vouched(held)).unwrap_or_default();
+            let held = held.map(|held| held.state.snapshot());
             let me = self.me;
             let Some(read) = self.reads.get_mut(id) else { continue };
             read.include(held);

@@ -1,6 +1,6 @@
 //! What users ask of this replica: checks first, so that a refusal means that nothing changed.
 
-use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::durability::After;
@@ -13,7 +13,7 @@ use super::request::{
 };
 use super::store::Held;
 use super::write::{Purpose, Write};
-use super::{Out, Replicator};
+use super::{Flush, LARGE_VALUE, Out, Replicator};
 use crate::bug::Bug;
 use crate::causal::DotSet;
 use crate::clock::Now;
@@ -21,7 +21,7 @@ use crate::data::Value;
 use crate::key::{KEY_BYTES_MAX, KeyName, Pattern};
 use crate::types::Term;
 use crate::types::delta::{Delta, State};
-use crate::types::edit::{Author, EditError};
+use crate::types::edit::{Author, EditError, Prepared};
 use crate::types::shape::Shape;
 
 /// What a level above `Local` means in the installed configuration.
@@ -34,6 +34,9 @@ pub(super) struct Wanted {
 
 impl Replicator {
     pub(super) fn request(&mut self, now: Now, id: RequestId, request: Request, out: &mut Out) {
+        if let (Some(_), Request::ReplicaCount) = (&self.loading, &request) {
+            return Self::reply(id, Ok(Reply::ReplicaCount(0)), out);
+        }
         if let Some(waiting) = &mut self.loading {
             if waiting.len() < self.config.max_pending_requests {
                 waiting.push_back((id, request));
@@ -112,8 +115,8 @@ impl Replicator {
         Ok(())
     }
 
-    pub(super) fn check_shape(&self, key: &KeyName, expected: &Shape) -> Result<(), RequestError> {
-        match self.store.get(key).map(|held| held.state.shape()) {
+    pub(super) fn check_shape(held: Option<&Held>, expected: &Shape) -> Result<(), RequestError> {
+        match held.map(|held| held.state.shape()) {
             Some(found) if found != expected => {
                 Err(RequestError::WrongType { expected: expected.clone(), found: found.clone() })
             }
@@ -122,9 +125,15 @@ impl Replicator {
     }
 
     /// Whether a change of this key may be made under this guard.
-    fn check_guard(&mut self, key: &KeyName, guard: Option<&Guard>) -> Result<(), RequestError> {
+    fn check_guard(
+        &self,
+        key: &KeyName,
+        held: Option<&Held>,
+        guard: Option<&Guard>,
+    ) -> Result<(), RequestError> {
+        let group_of = self.store.group_of(key, held);
         let Some(guard) = guard else {
-            return match self.store.group_of(key) {
+            return match group_of {
                 Some(group) => Err(RequestError::Guarded { group: group.clone() }),
                 None => Ok(()),
             };
@@ -132,7 +141,7 @@ impl Replicator {
         if !guard.group.contains(key) || guard.term == Term::default() {
             return Err(RequestError::NotInGroup { group: guard.group.clone() });
         }
-        if let Some(other) = self.store.group_of(key).filter(|group| **group != guard.group) {
+        if let Some(other) = group_of.filter(|group| **group != guard.group) {
             return Err(RequestError::Guarded { group: other.clone() });
         }
         match self.promises.refuses(&guard.group, guard.term, self.canary) {
@@ -151,29 +160,49 @@ impl Replicator {
         let Update { key, shape, consistency, guard, modify } = update;
         Self::check_key(&key)?;
         self.registry.check(&shape)?;
-        self.check_shape(&key, &shape)?;
-        self.check_guard(&key, guard.as_ref())?;
+        let held = self.store.get(&key).cloned();
+        Self::check_shape(held.as_deref(), &shape)?;
+        self.check_guard(&key, held.as_deref(), guard.as_ref())?;
         let wanted = consistency.level().map(|(l, w)| self.wanted(l, w)).transpose()?;
         let time = self.clock.tick(now.wall);
         let term = guard.as_ref().map(|guard| guard.term);
         let author = Author { replica: self.me, time, term, canary: self.canary };
         let fresh;
-        let state = if let Some(held) = self.store.get(&key) {
+        let state = if let Some(held) = &held {
             &held.state
         } else {
             fresh = State::new(shape.clone());
             &fresh
         };
         let prepared = modify(state, author).map_err(|error| refusal(error, term))?;
-        let bytes = self.check_size(now, &key, prepared.delta(), out)?;
+        if prepared.delta().is_empty() && self.store.get(&key).is_none() {
+            let (value, dots) = (Value::new(State::new(shape)), DotSet::new());
+            Self::reply(id, Ok(Reply::Updated { value, dots }), out);
+            return Ok(()); // there is nothing that anybody could hold, and no key
+        }
+        let bytes = self.check_size(now, &key, &prepared, out)?;
+        if prepared.delta().is_empty() && held.is_none() {
+            // Nothing here and nothing changed: there is nothing that others could lack.
+            let (value, dots) = (Value::new(State::new(shape)), DotSet::new());
+            Self::reply(id, Ok(Reply::Updated { value, dots }), out);
+            return Ok(());
+        }
         let before = self.before(&key);
+        drop(held); // else the change would copy it
         let at = self.change(now).sized(bytes);
-        let delta = self.store.change(&key, &shape, at, |state| state.make(prepared));
+        let (delta, value) = if prepared.delta().is_empty() {
+            (prepared.delta().clone(), self.value(&key))
+        } else {
+            self.store.change(&key, &shape, at, |state| {
+                let delta = state.make(prepared);
+                (delta, (!state.is_bottom()).then(|| Value::new(state.snapshot())))
+            })
+        };
         if let Some(guard) = &guard {
             self.store.know_group(&guard.group);
             self.store.set_group(&key, &guard.group);
         }
-        let value = self.value(&key).unwrap_or_else(|| Value::new(State::new(shape)));
+        let value = value.unwrap_or_else(|| Value::new(State::new(shape)));
         let reply = Reply::Updated { value, dots: delta.dots().clone() };
         self.changed(now, id, &key, &delta, guard, before, wanted.as_ref(), reply, out);
         Ok(())
@@ -188,9 +217,10 @@ impl Replicator {
         out: &mut Out,
     ) -> Result<(), RequestError> {
         Self::check_key(key)?;
-        self.check_guard(key, None)?;
+        let held = self.store.get(key);
+        self.check_guard(key, held.map(Arc::as_ref), None)?;
         let wanted = consistency.level().map(|(l, w)| self.wanted(l, w)).transpose()?;
-        let Some(shape) = self.store.get(key).map(|held| held.state.shape().clone()) else {
+        let Some(shape) = held.map(|held| held.state.shape().clone()) else {
             Self::reply(id, Ok(Reply::Deleted { dots: DotSet::new() }), out);
             return Ok(());
         };
@@ -279,31 +309,30 @@ impl Replicator {
         &mut self,
         now: Now,
         key: &KeyName,
-        delta: &Delta,
+        prepared: &Prepared,
         out: &mut Out,
     ) -> Result<usize, RequestError> {
         let (warn, limit) = (self.config.log_data_size_exceeding, self.config.max_value_size);
-        let held = self.store.get(key);
-        let estimate = held.map_or(0, |held| held.size);
-        let grows = delta.size();
-        if estimate + grows <= warn {
+        let grows = prepared.delta().size();
+        let estimate = self.store.get(key).map_or(0, |held| held.size) + grows;
+        let measures = estimate > limit || self.alarm_is_due(now, LARGE_VALUE);
+        if estimate <= warn || !measures {
             return Ok(grows);
         }
-        let mut bytes = estimate + grows;
-        if bytes > limit {
-            // The estimate only grows; what was removed since is not in it.
-            let exact = held.map_or(0, |held| held.state.encode().len());
-            self.store.note(key, |held| held.size = exact);
-            bytes = exact + grows;
-            if bytes > limit && grows > 0 && delta.adds() {
-                return Err(RequestError::TooLarge { bytes, limit });
-            }
+        // The estimate only grows: what was overwritten or removed since still counts in it.
+        let bytes = prepared.size();
+        if bytes > limit && prepared.delta().adds() {
+            return Err(RequestError::TooLarge { bytes, limit });
         }
-        self.alarm(now, Alarm::LargeValue { key: key.clone(), bytes }, out);
+        self.store.note(key, |held| held.size = bytes.saturating_sub(grows));
+        if bytes > warn {
+            self.alarm(now, Alarm::LargeValue { key: key.clone(), bytes }, out);
+        }
         Ok(grows)
     }
 
     fn subscribe(&mut self, subscription: SubscriptionId, pattern: Pattern, out: &mut Out) {
+        self.tell_now(out); // what others wait for, so that the newcomer hears of nothing twice
         let mut current: Vec<(KeyName, Value)> = match &pattern {
             Pattern::Exact(key) => {
                 self.value(key).map(|value| (key.clone(), value)).into_iter().collect()
@@ -324,7 +353,7 @@ impl Replicator {
 
     fn keys(&self, prefix: &str, after: Option<&KeyName>, limit: usize) -> Vec<KeyName> {
         let live = self.store.iter().filter(|held| !held.state.is_bottom());
-        let wanted = |held: &&std::sync::Arc<Held>| {
+        let wanted = |held: &&Arc<Held>| {
             held.key.as_str().starts_with(prefix) && after.is_none_or(|after| held.key > *after)
         };
         let mut keys: Vec<KeyName> = live.filter(wanted).map(|held| held.key.clone()).collect();
@@ -341,13 +370,13 @@ impl Replicator {
         out: &mut Out,
     ) -> Result<(), RequestError> {
         self.has_room()?;
-        self.flush(now, out);
-        let open: BTreeSet<u64> = self.pushes.keep_all();
-        if open.is_empty() {
-            Self::reply(id, Ok(Reply::Flushed), out);
-        } else {
-            self.flushes.insert(id, (open, now.mono + within));
+        if !self.epochs.is_member() {
+            return Err(RequestError::NotJoined);
         }
+        self.flush(now, out);
+        let (open, behind) = (self.pushes.keep_all(), self.pushes.left_behind());
+        self.flushes.insert(id, Flush { open, behind, deadline: now.mono + within });
+        self.check_flushes(out);
         Ok(())
     }
 }
@@ -358,7 +387,7 @@ fn refusal(error: EditError, term: Option<Term>) -> RequestError {
         EditError::Stale { live, .. } if term.is_some_and(|term| live.term > term) => {
             RequestError::Fenced { current: live.term, nowhere: true }
         }
-        EditError::Stale { .. } => RequestError::Stale(ModifyError(std::sync::Arc::new(error))),
-        _ => RequestError::ModifyFailure(ModifyError(std::sync::Arc::new(error))),
+        EditError::Stale { .. } => RequestError::Stale(ModifyError(Arc::new(error))),
+        _ => RequestError::ModifyFailure(ModifyError(Arc::new(error))),
     }
 }

@@ -1,6 +1,7 @@
 //! What comes with time, and what comes back from the disk.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rand::RngExt;
@@ -10,6 +11,7 @@ use super::epoch::EpochInput;
 use super::expiry::owner;
 use super::port::{Alarm, Output};
 use super::request::{Notice, RequestError};
+use super::store::Held;
 use super::wire::{At, Body, Content, Entry, Nack};
 use super::{Out, Replicator};
 use crate::clock::{Instant, Now};
@@ -58,6 +60,7 @@ impl Replicator {
         self.tell_now(out);
     }
 
+    /// Tells subscribers, though it may be early.
     pub(super) fn tell_now(&mut self, out: &mut Out) {
         for (key, before) in self.subscriptions.take() {
             let value = self.value(&key);
@@ -78,14 +81,14 @@ impl Replicator {
 
     fn tick_writes(&mut self, now: Now, out: &mut Out) {
         for (id, write) in self.writes.take_due(now.mono) {
-            for push in &write.pushes {
-                self.pushes.done_waiting(*push, id);
+            for place in &write.pushes {
+                self.pushes.done_waiting(*place, id);
             }
             self.stats.timeouts += 1;
             let tally = write.tally(&self.electors());
             Self::reply(id, Err(RequestError::Timeout(tally)), out);
         }
-        let late: Vec<_> = self.flushes.iter().filter(|(_, (_, at))| *at <= now.mono).collect();
+        let late: Vec<_> = self.flushes.iter().filter(|(_, f)| f.deadline <= now.mono).collect();
         let late: Vec<_> = late.into_iter().map(|(id, _)| *id).collect();
         for id in late {
             self.flushes.remove(&id);
@@ -144,15 +147,17 @@ impl Replicator {
             return;
         };
         let members = epoch.members().to_vec();
+        let report_all = std::mem::take(&mut self.report_all);
         let (mut gone, mut used) = (Vec::new(), BTreeMap::<ReplicaId, Vec<(KeyName, u64)>>::new());
-        for held in self.store.iter().filter(|held| !held.state.is_bottom()) {
+        let live = |held: &&Arc<Held>| !held.state.is_bottom() && held.group.is_none();
+        for held in self.store.iter().filter(live) {
             let Some(after) = self.config.expiry_of(&held.key) else { continue };
             let Some(owner) = owner(&held.key, &members) else { continue };
             if owner == self.me {
-                if held.used + after <= now.mono {
+                if held.used + after <= now.mono && now.mono >= self.own_from {
                     gone.push((held.key.clone(), held.state.shape().clone()));
                 }
-            } else if held.used > held.reported {
+            } else if report_all || held.used > held.reported {
                 let age = u64::try_from((now.mono - held.used).as_millis()).unwrap_or(u64::MAX);
                 used.entry(owner).or_default().push((held.key.clone(), age));
             }
@@ -165,6 +170,9 @@ impl Replicator {
             self.tell_later(now, &key, before);
             self.noted_change(now);
             self.pushes.add(now.mono, &key, Some(&delta), None, None);
+            if self.config.is_durable(&key) && self.persist_key(now, &key, true) {
+                self.persist(vec![], [&key], out);
+            }
         }
         for (owner, keys) in used {
             for (key, _) in &keys {
@@ -243,14 +251,14 @@ impl Replicator {
         }
         for after in after {
             if stored {
-                self.stored(after, out);
+                self.stored(now, after, out);
             } else {
                 self.not_stored(after, out);
             }
         }
     }
 
-    fn stored(&mut self, after: After, out: &mut Out) {
+    fn stored(&mut self, now: Now, after: After, out: &mut Out) {
         match after {
             After::Synced(keys) => {
                 for (key, context) in keys {
@@ -262,6 +270,7 @@ impl Replicator {
                 self.send(to, Body::Ack { push, scope, counts, nacks }, out);
             }
             After::Here(id) => self.here(id, out),
+            After::Promised(id, epoch) => self.promised_here(now, id, epoch, out),
             After::Reply(id, reply) => Self::reply(id, Ok(*reply), out),
             After::Send(outputs) => {
                 for output in outputs {
@@ -273,7 +282,7 @@ impl Replicator {
 
     fn not_stored(&mut self, after: After, out: &mut Out) {
         match after {
-            After::Synced(_) | After::Send(_) => {}
+            After::Synced(_) | After::Send(_) | After::Promised(..) => {}
             After::Ack { to, push, scope, mut nacks, stored, epoch } => {
                 let failed = stored.into_iter().map(|index| (index, Nack::StoreFailed));
                 nacks.extend(failed);

@@ -11,13 +11,15 @@ use std::sync::Arc;
 use imbl::OrdMap;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::fence::GROUPS_MAX;
 use super::sums::Sums;
 use super::wire::{Content, ContextBytes, Entry, WireGuard};
 use crate::bug::{Bug, Canary};
 use crate::causal::CausalContext;
 use crate::clock::{HybridTimestamp, Instant};
 use crate::encoded::{DecodeError, hash_of};
-use crate::key::{Group, KeyName};
+use crate::id::ReplicaId;
+use crate::key::{Group, KEY_BYTES_MAX, KeyName};
 use crate::types::delta::{Delta, Lack, Merged, Repair, State};
 use crate::types::shape::Shape;
 
@@ -55,8 +57,9 @@ pub(super) struct Store {
     live: Snapshot,
     seed: u64,
     records: VecDeque<KeyName>, // ≤ RECORDS_MAX, oldest first
-    groups: BTreeMap<Group, BTreeSet<KeyName>>, // the guarded ones among the keys
-    unsettled: BTreeMap<KeyName, Instant>, // changed keys not yet in the sums ≤ keys
+    groups: BTreeMap<Group, BTreeSet<KeyName>>, // ≤ GROUPS_MAX; the guarded ones among the keys
+    group_lengths: BTreeSet<usize>, // of the groups' prefixes
+    unsettled: BTreeMap<Place, Instant>, // changed keys not yet in the sums ≤ keys
     deleted: usize,
 }
 
@@ -65,6 +68,26 @@ pub(super) struct Store {
 pub(super) enum Taken {
     Merged { merged: Merged, latest: Option<HybridTimestamp>, full: bool },
     Lack(CausalContext),
+}
+
+/// How a key stands to a delta.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    Absent,
+    /// Everything in the delta is known.
+    Known,
+    /// Something in it is new.
+    New,
+}
+
+impl Standing {
+    fn of(held: Option<&Arc<Held>>, delta: &Delta) -> Self {
+        match held {
+            None => Self::Absent,
+            Some(held) if held.state.context().includes_all(delta.dots()) => Self::Known,
+            Some(_) => Self::New,
+        }
+    }
 }
 
 /// Why an entry was refused.
@@ -77,6 +100,19 @@ pub(super) enum Unfit {
 impl From<DecodeError> for Unfit {
     fn from(error: DecodeError) -> Self {
         Self::Decode(error)
+    }
+}
+
+/// Refuses what no release would send: names too long, a group that is not the key's.
+fn check_names(entry: &Entry) -> Result<(), DecodeError> {
+    if entry.key.as_str().len() > KEY_BYTES_MAX {
+        return Err(DecodeError::TooLong { what: "bytes of a key", limit: KEY_BYTES_MAX });
+    }
+    match &entry.guard {
+        Some(guard) if !guard.group.contains(&entry.key) => {
+            Err(DecodeError::Message("a guard whose group does not contain its key".into()))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -147,16 +183,24 @@ impl Store {
     }
 
     /// The group that guards a key: recorded with it, or known by its prefix.
-    pub(super) fn group_of(&self, key: &KeyName) -> Option<&Group> {
-        match self.get(key).and_then(|held| held.group.as_ref()) {
+    pub(super) fn group_of<'a>(
+        &'a self,
+        key: &KeyName,
+        held: Option<&'a Held>,
+    ) -> Option<&'a Group> {
+        match held.and_then(|held| held.group.as_ref()) {
             Some(group) => Some(group),
-            None => self.groups.keys().find(|group| group.contains(key)),
+            None => self.group_lengths.iter().find_map(|length| {
+                let prefix = Group::new(key.as_str().get(..*length)?);
+                self.groups.get_key_value(&prefix).map(|(group, _)| group)
+            }),
         }
     }
 
     /// Makes a group known: its prefix guards new keys, too.
     pub(super) fn know_group(&mut self, group: &Group) {
-        if !self.groups.contains_key(group) {
+        if !self.groups.contains_key(group) && self.groups.len() < GROUPS_MAX {
+            self.group_lengths.insert(group.as_str().len());
             self.groups.insert(group.clone(), BTreeSet::new());
         }
     }
@@ -170,11 +214,14 @@ impl Store {
         f: impl FnOnce(&mut State) -> R,
     ) -> R {
         let place = place(key);
-        if !self.live.keys.contains_key(&place) {
-            self.live.keys.insert(place.clone(), Arc::new(Held::new(key, shape, at.now)));
-            self.deleted += 1;
-        }
-        let held = self.live.keys.get_mut(&place).expect("it was just put there");
+        let held = match self.live.keys.get_mut(&place) {
+            Some(held) => held,
+            None => {
+                self.live.keys.insert(place.clone(), Arc::new(Held::new(key, shape, at.now)));
+                self.deleted += 1;
+                self.live.keys.get_mut(&place).expect("it was just put there")
+            }
+        };
         let held = Arc::make_mut(held);
         let (records, bottom) = (held.state.records(), held.state.is_bottom());
         let result = f(&mut held.state);
@@ -191,7 +238,7 @@ impl Store {
         for _ in 0..grown {
             self.remember(key);
         }
-        self.unsettled.entry(key.clone()).or_insert(at.settles);
+        self.unsettled.entry(place).or_insert(at.settles);
         result
     }
 
@@ -210,6 +257,7 @@ impl Store {
         let Some(held) = self.live.keys.get_mut(&place(key)) else { return };
         if held.group.is_none() {
             Arc::make_mut(held).group = Some(group.clone());
+            self.group_lengths.insert(group.as_str().len());
             self.groups.entry(group.clone()).or_default().insert(key.clone());
         }
     }
@@ -234,16 +282,20 @@ impl Store {
         &mut self,
         entry: &Entry,
         at: Change,
+        me: ReplicaId,
         canary: Canary,
     ) -> Result<Taken, Unfit> {
-        let shape: Shape = match self.get(&entry.key) {
+        check_names(entry)?;
+        let held = self.get(&entry.key);
+        let shape: Shape = match held {
             Some(held) if *held.shape == *entry.shape => held.state.shape().clone(),
             Some(_) => return Err(Unfit::WrongType),
             None => entry.shape.parse()?,
         };
         let taken = match &entry.content {
             Content::Probe(context) => {
-                let (asked, mine) = (context.decode()?, self.context(&entry.key));
+                let asked = context.decode()?;
+                let mine = held.map(|held| held.state.context().clone()).unwrap_or_default();
                 if mine.includes(&asked) {
                     Taken::Merged { merged: Merged::Unchanged, latest: None, full: false }
                 } else {
@@ -252,10 +304,17 @@ impl Store {
             }
             Content::Delta(bytes) => {
                 let delta = Delta::decode(bytes.as_slice(), &shape)?;
-                self.take_delta(&entry.key, &shape, &delta, at.sized(bytes.len()), canary)
+                let mine = delta.dots().runs().iter().filter(|run| run.replica == me);
+                let mine = mine.map(|run| run.last).max();
+                let standing = Standing::of(held, &delta);
+                let at = at.sized(bytes.len());
+                self.check_own(&entry.key, me, mine, canary)?;
+                self.take_delta(&entry.key, &shape, standing, &delta, at, canary)
             }
             Content::Full(bytes) => {
                 let state = State::decode(bytes.as_slice(), &shape)?;
+                let mine = state.context().next_dot(me).counter - 1;
+                self.check_own(&entry.key, me, Some(mine), canary)?;
                 self.take_state(&entry.key, &shape, &state, at.sized(bytes.len()), canary)
             }
         };
@@ -267,25 +326,43 @@ impl Store {
         Ok(taken)
     }
 
+    /// Refuses what speaks of changes that this very replica is to have made, and has not: taking
+    /// it would make the next ones invisible elsewhere.
+    fn check_own(
+        &self,
+        key: &KeyName,
+        me: ReplicaId,
+        last: Option<u64>,
+        canary: Canary,
+    ) -> Result<(), Unfit> {
+        let made = self.get(key).map_or(0, |held| held.state.context().next_dot(me).counter - 1);
+        let false_claim = last.is_some_and(|last| last > made);
+        if false_claim && !canary.has(Bug::DeleteErasesUnseen) {
+            return Err(Unfit::Decode(DecodeError::ImpossibleDot));
+        }
+        Ok(())
+    }
+
     fn take_delta(
         &mut self,
         key: &KeyName,
         shape: &Shape,
+        standing: Standing,
         delta: &Delta,
         at: Change,
         canary: Canary,
     ) -> Taken {
         let latest = delta.latest_time();
-        let known =
-            self.get(key).is_some_and(|held| held.state.context().includes_all(delta.dots()));
-        if known {
-            return Taken::Merged { merged: Merged::Unchanged, latest, full: false };
-        }
-        if self.get(key).is_none()
-            && !canary.has(Bug::NoRuleR)
-            && let Err(Lack { context }) = State::new(shape.clone()).apply(delta)
-        {
-            return Taken::Lack(context);
+        match standing {
+            Standing::Known => {
+                return Taken::Merged { merged: Merged::Unchanged, latest, full: false };
+            }
+            Standing::Absent if !canary.has(Bug::NoRuleR) => {
+                if let Err(Lack { context }) = State::new(shape.clone()).apply(delta) {
+                    return Taken::Lack(context);
+                }
+            }
+            Standing::Absent | Standing::New => {}
         }
         let result = self.change(key, shape, at, |state| {
             let result = if canary.has(Bug::NoRuleR) {
@@ -330,6 +407,10 @@ impl Store {
 
     // ── sums ──
 
+    pub(super) const fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// Changes the seed under which everything is summed.
     pub(super) fn reseed(&mut self, seed: u64) {
         if seed == self.seed {
@@ -350,11 +431,14 @@ impl Store {
 
     /// Brings a changed key into the sums.
     pub(super) fn settle(&mut self, key: &KeyName) {
-        if self.unsettled.remove(key).is_none() {
+        self.settle_at(&place(key));
+    }
+
+    fn settle_at(&mut self, place: &Place) {
+        if self.unsettled.remove(place).is_none() {
             return;
         }
-        let place = place(key);
-        if let Some(held) = self.live.keys.get_mut(&place) {
+        if let Some(held) = self.live.keys.get_mut(place) {
             let new = held.item_under(self.seed);
             if new != held.item {
                 let old = std::mem::replace(&mut Arc::make_mut(held).item, new);
@@ -365,22 +449,22 @@ impl Store {
 
     /// Brings every changed key into the sums: for comparisons that must be exact.
     pub(super) fn settle_all(&mut self) {
-        while let Some((key, _)) = self.unsettled.first_key_value() {
-            let key = key.clone();
-            self.settle(&key);
+        while let Some((place, _)) = self.unsettled.first_key_value() {
+            let place = place.clone();
+            self.settle_at(&place);
         }
     }
 
     /// Brings those into the sums whose time has come. Costs a scan of what changed lately.
     pub(super) fn settle_due(&mut self, now: Instant) {
-        let due: Vec<KeyName> = self
+        let due: Vec<Place> = self
             .unsettled
             .iter()
             .filter(|(_, at)| **at <= now)
-            .map(|(key, _)| key.clone())
+            .map(|(place, _)| place.clone())
             .collect();
-        for key in due {
-            self.settle(&key);
+        for place in due {
+            self.settle_at(&place);
         }
     }
 

@@ -7,6 +7,9 @@
 
 use std::sync::Arc;
 
+use crate::encoded::hash_of;
+use crate::key::KeyName;
+
 /// Leaves under one top, and tops.
 pub(super) const FANOUT: usize = 256;
 
@@ -27,6 +30,11 @@ impl Default for Sums {
 /// store's order.
 pub(super) const fn bucket(hash: u64) -> u16 {
     (hash >> 48) as u16
+}
+
+/// The bucket of a key.
+pub(super) fn bucket_of(key: &KeyName) -> u16 {
+    bucket(hash_of(key.as_str().as_bytes()))
 }
 
 impl Sums {

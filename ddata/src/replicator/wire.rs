@@ -165,7 +165,7 @@ pub struct Entry {
     #[serde(rename = "k")]
     pub key: KeyName,
     /// The name of its shape.
-    #[serde(rename = "s")]
+    #[serde(rename = "s", deserialize_with = "crate::key::shared_text")]
     pub shape: Arc<str>,
     /// Whether it is guarded, and by what.
     #[serde(rename = "g", default, skip_serializing_if = "Option::is_none")]
@@ -254,7 +254,14 @@ pub enum At {
 pub enum Query {
     /// Is your sum this? If not: your 256 sums.
     #[serde(rename = "r")]
-    Root(u64),
+    Root {
+        /// The sum over everything.
+        #[serde(rename = "s")]
+        sum: u64,
+        /// The seed it was made with.
+        #[serde(rename = "k")]
+        seed: u64,
+    },
     /// The 256 sums below each of these.
     #[serde(rename = "m")]
     Leaves(Vec<u8>),
@@ -406,7 +413,7 @@ pub enum Body {
     /// A step of a comparison.
     #[serde(rename = "c")]
     Compare {
-        /// Names the comparison.
+        /// Names the question.
         #[serde(rename = "n")]
         session: u64,
         /// What it compares with.
@@ -467,6 +474,15 @@ pub struct Message {
     pub body: Body,
 }
 
+/// Stands for a length that is found out by encoding.
+const MEASURED: usize = 1 << 30;
+
+impl Nack {
+    fn len(&self) -> usize {
+        64 + if let Self::Lack(context) = self { context.len() } else { 0 }
+    }
+}
+
 impl Body {
     /// About its size on the wire, in bytes; never far below it.
     pub(super) fn len(&self) -> usize {
@@ -474,7 +490,10 @@ impl Body {
         let held = |held: &[Held]| held.iter().map(Held::len).sum::<usize>();
         64 + match self {
             Self::Write { entries: all, .. } => entries(all),
-            Self::Ack { nacks, .. } => nacks.len() * 64,
+            Self::Ack { nacks, scope, .. } => {
+                let indices = if let Scope::Only(indices) = scope { indices.len() } else { 0 };
+                indices * 5 + nacks.iter().map(|(_, nack)| nack.len()).sum::<usize>()
+            }
             Self::Read { held, .. } => held.len(),
             Self::ReadAnswer { context, entry, .. } => {
                 context.as_ref().map_or(0, ContextBytes::len) + entry.as_ref().map_or(0, Entry::len)
@@ -494,7 +513,7 @@ impl Body {
                         Answer::Entries { entries: all, .. } => entries(all),
                     }
             }
-            Self::Epoch(_) => 256,
+            Self::Epoch(_) => MEASURED, // rare, and as long as its list of members
             Self::Used(keys) => keys.iter().map(|(key, _)| key.as_str().len() + 16).sum(),
             Self::Part { bytes, .. } => bytes.len(),
         }

@@ -36,8 +36,8 @@ pub(super) struct Write {
     pub(super) need: Need,
     pub(super) epoch: EpochId,
     pub(super) deadline: Instant,
-    /// The pushes that carry its entries; filled when the batch ends.
-    pub(super) pushes: BTreeSet<u64>,
+    /// The places in pushes where its entries stand; filled when the batch ends.
+    pub(super) pushes: BTreeSet<(u64, u32)>,
     /// Entries that must be held.
     entries: usize,
     held: BTreeMap<ReplicaId, BTreeSet<(u64, u32)>>, // ≤ replicas × entries
@@ -109,7 +109,9 @@ impl Write {
     }
 
     pub(super) fn is_met(&self, electors: &Electors<'_>) -> bool {
-        self.need.is_met(electors.count(self.answered(electors).iter()))
+        let me = &electors.me;
+        let here = self.here && electors.eligible && !self.counted.contains(me);
+        self.need.is_met(electors.count(self.counted.iter().chain(here.then_some(me))))
     }
 
     pub(super) fn tally(&self, electors: &Electors<'_>) -> Tally {
@@ -200,6 +202,10 @@ impl Writes {
         if epoch != Some(write.epoch) && !canary.has(Bug::MixedEpochs) {
             return;
         }
+        if write.entries == 1 {
+            write.counted.insert(from);
+            return;
+        }
         let held = write.held.entry(from).or_default();
         held.insert(entry);
         if held.len() >= write.entries {
@@ -223,6 +229,13 @@ impl Writes {
     pub(super) fn holds_all(&mut self, id: RequestId, from: ReplicaId) {
         if let Some(write) = self.open.get_mut(&id) {
             write.counted.insert(from);
+        }
+    }
+
+    /// What levels ask for has changed within the epoch.
+    pub(super) fn reckon(&mut self, need: impl Fn(Level) -> Option<Need>) {
+        for write in self.open.values_mut() {
+            write.need = need(write.level).unwrap_or(write.need);
         }
     }
 

@@ -35,7 +35,7 @@ pub struct Delta {
     pub(crate) dots: DotSet,
     pub(crate) gone: DotSet,
     pub(crate) store: Store,
-    pub(crate) after: Option<CausalContext>, // of a repair: what its receiver must have seen
+    pub(crate) after: Option<Box<CausalContext>>, // of a repair: what its receiver must have seen
 }
 
 /// The receiver's context, for a delta or a read that needs more than it knows: the sender
@@ -178,7 +178,7 @@ impl Delta {
         let (dots, gone) = (DotSet::decode(&mut reader)?, DotSet::decode(&mut reader)?);
         let after = match reader.byte()? {
             0 => None,
-            1 => Some(CausalContext::decode(&mut reader)?),
+            1 => Some(Box::new(CausalContext::decode(&mut reader)?)),
             found => return Err(DecodeError::Tag { what: "a delta", found }),
         };
         let store = Store::decode(&mut reader, shape)?;
@@ -300,7 +300,7 @@ impl State {
             store.join_delta(&dots, &record.places, &DotSet::new(), Empty::Keep);
             gone.extend(&record.gone);
         }
-        Repair::Delta(Delta { dots, gone, store, after: Some(peer.clone()) })
+        Repair::Delta(Delta { dots, gone, store, after: Some(Box::new(peer.clone())) })
     }
 
     /// The highest time in its registers, for the clock.

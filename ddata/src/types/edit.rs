@@ -1,7 +1,7 @@
 //! [`Edit`]: a value, a replica id and a clock together, so that user code says
 //! `set.insert("alice")` and nothing else.
 //!
-//! Every mutation goes through a [`Change`], which hands out the dots and gathers the delta. The
+//! Every mutation goes through a `Change`, which hands out the dots and gathers the delta. The
 //! mutators themselves stand beside their types.
 
 use std::marker::PhantomData;
@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 use crate::bug::{Bug, Canary};
 use crate::causal::{CausalContext, Dot, DotSet, Seen};
 use crate::clock::HybridTimestamp;
-use crate::encoded::{EncodeError, Encoded};
+use crate::encoded::{EncodeError, Encoded, Writer};
 use crate::id::ReplicaId;
 use crate::types::DataType;
 use crate::types::delta::{Delta, State};
@@ -107,6 +107,10 @@ impl Change {
 
     pub(crate) const fn replica(&self) -> ReplicaId {
         self.author.replica
+    }
+
+    pub(crate) const fn is_guarded(&self) -> bool {
+        self.author.term.is_some()
     }
 
     pub(crate) const fn time(&self) -> HybridTimestamp {
@@ -341,6 +345,14 @@ impl Prepared {
     #[must_use]
     pub const fn delta(&self) -> &Delta {
         &self.delta
+    }
+
+    /// The encoded size of the value after the change, without its context, in bytes. Costs an
+    /// encoding.
+    pub(crate) fn size(&self) -> usize {
+        let mut writer = Writer::new();
+        self.store.encode(&mut writer);
+        writer.finish().len()
     }
 }
 

@@ -8,7 +8,7 @@ use crate::types::{DataType, Open};
 
 /// A switch that, once on, stays on (until its key is deleted).
 ///
-/// Costs: O(1); 16 B on the wire for each replica that switched it on before hearing of another.
+/// Costs: O(1); 19 B on the wire for each replica that switched it on before hearing of another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flag {
     on: bool,

@@ -9,7 +9,8 @@ use crate::types::{DataType, Open};
 /// A counter that only grows: the sum of what each replica has counted, as a `u128`.
 ///
 /// Costs: an increment O(replicas that count here); 11–30 B on the wire, the state as much for
-/// each replica. Each replica keeps one dot that carries its running total.
+/// each replica. Each replica keeps one dot that carries its running total. `==` compares those,
+/// replica by replica, and not the sums.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GCounter {
     totals: DotFun<u128>,

@@ -18,7 +18,7 @@ use crate::types::{DataType, Open};
 /// concurrent writes the highest (term, stamp, replica id) is read.
 ///
 /// The losers of a race stay in the state until the next write: dropping them at a merge would
-/// make merges depend on their grouping. Costs: O(siblings); 50–70 B on the wire plus the value.
+/// make merges depend on their grouping. Costs: O(siblings); about 40 B on the wire plus the value.
 pub struct LWWRegister<T> {
     siblings: DotFun<Stamped>,
     kind: PhantomData<fn() -> T>,
@@ -132,8 +132,9 @@ impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, LWWRegister<T>> {
         if self.leaf::<Stamped>().len() > 0 {
             return Ok(false);
         }
-        let reverse = !self.change().time().raw();
-        self.put(Encoded::new(value)?, Some(reverse))?;
+        // Guarded writes are ordered by their owner's sequence numbers, not by any clock.
+        let reverse = (!self.change().is_guarded()).then(|| !self.change().time().raw());
+        self.put(Encoded::new(value)?, reverse)?;
         Ok(true)
     }
 

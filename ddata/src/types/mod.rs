@@ -11,7 +11,7 @@
 //! | [`User`] | a lattice of one's own |
 //!
 //! A value of one of these types is a *snapshot*: cheap to clone, changed only through an
-//! [`Edit`](edit::Edit). [`Causal`](causal_value::Causal) is a value with its causal context, the
+//! [`Edit`](edit::Edit). [`Causal`] is a value with its causal context, the
 //! thing that merges. Elements and values are kept in their encoded form and decoded when read.
 
 use crate::types::store::Store;

@@ -16,7 +16,7 @@ use crate::types::{DataType, Open};
 /// A register that keeps concurrent writes for its reader to choose from. A write replaces all
 /// that its writer has seen.
 ///
-/// Costs: O(siblings); 20–30 B on the wire plus the value.
+/// Costs: O(siblings); about 30 B on the wire plus the value.
 pub struct MVRegister<T> {
     siblings: DotFun<Encoded>,
     kind: PhantomData<fn() -> T>,
@@ -30,6 +30,7 @@ impl<T> Clone for MVRegister<T> {
 }
 
 impl<T> PartialEq for MVRegister<T> {
+    /// Equal siblings, dot by dot: equal values of other writers are other siblings.
     fn eq(&self, other: &Self) -> bool {
         self.siblings == other.siblings
     }

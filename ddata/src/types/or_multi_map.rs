@@ -15,7 +15,7 @@ use crate::types::{DataType, ORMap, ORSet, Open};
 /// A map from keys to sets of values. A key vanishes with its last value; a binding added
 /// concurrently with the removal of its key survives, alone.
 ///
-/// Costs: O(log n + log m); 30–50 B on the wire plus key and value for one binding.
+/// Costs: O(log n + log m); 25–35 B on the wire plus key and value for one binding.
 pub struct ORMultiMap<K, T: 'static> {
     map: ORMap<K, ORSet<T>>,
 }

@@ -11,7 +11,8 @@ use crate::types::{DataType, Open};
 /// Costs: a change O(replicas that count here); 11–30 B on the wire, the state as much for each
 /// replica. Each replica keeps one dot that carries its running total; a removal (of the key, or
 /// of a map's key) that is concurrent with a change keeps that replica's *whole* total, not only
-/// the change (as in Riak's counters in maps).
+/// the change (as in Riak's counters in maps). `==` compares the totals, replica by replica, and
+/// not the sums.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PNCounter {
     totals: DotFun<i128>,

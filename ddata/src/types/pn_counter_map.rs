@@ -15,7 +15,7 @@ use crate::types::{DataType, ORMap, Open, PNCounter};
 /// A map of counters. A removal that is concurrent with a change keeps the *whole* total of the
 /// replica that changed it (see [`PNCounter`]).
 ///
-/// Costs: O(log n); 30–50 B on the wire plus the key for one entry changed.
+/// Costs: O(log n); 22–40 B on the wire plus the key for one entry changed.
 pub struct PNCounterMap<K> {
     map: ORMap<K, PNCounter>,
 }

@@ -71,6 +71,7 @@ impl<T> Clone for User<T> {
 }
 
 impl<T> PartialEq for User<T> {
+    /// Equal contributions, dot by dot; compare what [`get`](User::get) says to compare values.
     fn eq(&self, other: &Self) -> bool {
         self.parts == other.parts
     }

@@ -19,13 +19,16 @@ use ostraca_ddata::replicator::request::{
     Guard, Notice, ReadConsistency, Reply, Request, RequestError, RequestId, SubscriptionId,
     Update, WriteConsistency,
 };
+use ostraca_ddata::replicator::stats::Stats;
+use ostraca_ddata::replicator::wire::Message;
 use ostraca_ddata::sim::{
-    Faults, LaneRule, NodeIndex, Observer, Orders, Setup as SimSetup, Simulation, View, Violation,
+    Fault, Faults, LaneRule, NodeIndex, Observer, Orders, Setup as SimSetup, Simulation, View,
+    Violation,
 };
 use ostraca_ddata::types::edit::{Edit, EditError};
 use ostraca_ddata::types::{DataType, Term};
 
-use crate::node::{Command, Event, Node, replica};
+use crate::node::{Command, Event, Node, Sent, replica};
 
 pub type Answer = Result<Reply, RequestError>;
 
@@ -158,10 +161,6 @@ impl Cluster {
         self.sim.process(NodeIndex::new(node)).expect("the node runs")
     }
 
-    pub fn id(&self, node: usize) -> ReplicaId {
-        self.node(node).id()
-    }
-
     pub fn ask(&mut self, node: usize, request: Request) -> RequestId {
         self.next += 1;
         let id = RequestId(self.next);
@@ -223,6 +222,90 @@ impl Cluster {
         for node in nodes {
             self.command(node, Command::Members(all.clone()));
         }
+    }
+
+    /// Cuts every link between the groups, until [`heal`](Self::heal).
+    pub fn partition(&mut self, groups: &[&[usize]]) {
+        let group = |group: &&[usize]| group.iter().copied().map(NodeIndex::new).collect();
+        let groups = groups.iter().map(group).collect();
+        self.sim.fault(&Fault::Partition { groups, span: None });
+    }
+
+    pub fn heal(&mut self) {
+        self.sim.heal();
+    }
+
+    pub fn crash(&mut self, node: usize) {
+        self.sim.crash(NodeIndex::new(node));
+    }
+
+    /// Starts the next life of a node that has crashed.
+    pub fn restart(&mut self, node: usize) {
+        self.sim.restart(NodeIndex::new(node));
+    }
+
+    /// The next sync of a node's disk fails.
+    pub fn fail_disk(&mut self, node: usize) {
+        self.sim.fault(&Fault::FailSync { node: NodeIndex::new(node) });
+    }
+
+    /// What all running nodes have sent so far, by kind of message.
+    pub fn sent(&self) -> BTreeMap<&'static str, Sent> {
+        let mut all: BTreeMap<&'static str, Sent> = BTreeMap::new();
+        for (_, node) in self.sim.processes() {
+            for (kind, sent) in &node.sent {
+                let sum = all.entry(kind).or_default();
+                sum.messages += sent.messages;
+                sum.bytes += sent.bytes;
+                sum.longest = sum.longest.max(sent.longest);
+            }
+        }
+        all
+    }
+
+    /// What was sent since `before`, by kind of message.
+    pub fn sent_since(
+        &self,
+        before: &BTreeMap<&'static str, Sent>,
+    ) -> BTreeMap<&'static str, Sent> {
+        let mut since = self.sent();
+        for (kind, sent) in &mut since {
+            let before = before.get(kind).copied().unwrap_or_default();
+            sent.messages -= before.messages;
+            sent.bytes -= before.bytes;
+        }
+        since.retain(|_, sent| sent.messages > 0);
+        since
+    }
+
+    pub fn stats(&self, node: usize) -> Stats {
+        self.node(node).replicator.stats()
+    }
+
+    /// Asks and waits for the answer.
+    pub fn write<T: DataType, R>(
+        &mut self,
+        node: usize,
+        key: &str,
+        consistency: WriteConsistency,
+        f: impl FnOnce(&mut Edit<'_, T>) -> Result<R, EditError> + Send + 'static,
+    ) -> Answer {
+        let id = self.update(node, key, consistency, f);
+        self.answer(id)
+    }
+
+    pub fn read<T: DataType>(
+        &mut self,
+        node: usize,
+        key: &str,
+        consistency: ReadConsistency,
+    ) -> Option<T> {
+        let id = self.get(node, key, consistency);
+        got(self.answer(id))
+    }
+
+    pub fn inject(&mut self, node: usize, from: ReplicaId, message: Message) {
+        self.command(node, Command::Inject(from, message));
     }
 
     pub fn run(&mut self, span: Duration) {

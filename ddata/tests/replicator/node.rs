@@ -1,6 +1,7 @@
 //! A Replicator as the simulator drives it, with a lease machine that holds no leases and a disk
 //! that keeps records in order.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ostraca_ddata::causal::CausalContext;
@@ -15,7 +16,7 @@ use ostraca_ddata::replicator::port::{Alarm, Class, Input, Output, Peer};
 use ostraca_ddata::replicator::request::{
     Notice, Reply, Request, RequestError, RequestId, SubscriptionId,
 };
-use ostraca_ddata::replicator::wire::Message;
+use ostraca_ddata::replicator::wire::{Body, Message};
 use ostraca_ddata::replicator::{Replicator, Setup};
 use ostraca_ddata::sim::{Direction, Effects, NodeIndex, Process, SyncFailed};
 
@@ -74,9 +75,36 @@ pub struct Made {
     pub value: Option<Value>,
 }
 
+/// What was sent of one kind of message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    pub messages: u64,
+    pub bytes: u64,
+    pub longest: u64,
+}
+
+/// The kind of a message, for counts and names.
+pub const fn kind(body: &Body) -> &'static str {
+    match body {
+        Body::Write { .. } => "write",
+        Body::Ack { .. } => "ack",
+        Body::Read { .. } => "read",
+        Body::ReadAnswer { .. } => "read-answer",
+        Body::Fence { .. } => "fence",
+        Body::Promised { .. } => "promised",
+        Body::NotPromised { .. } => "not-promised",
+        Body::Compare { .. } => "compare",
+        Body::Compared { .. } => "compared",
+        Body::Epoch(_) => "epoch",
+        Body::Used(_) => "used",
+        Body::Part { .. } => "part",
+    }
+}
+
 #[derive(Debug)]
 pub struct Node {
     pub replicator: Replicator,
+    pub sent: BTreeMap<&'static str, Sent>, // by kind
     out: Outbox<Output>,
     loaded: Option<Vec<Record>>,
 }
@@ -85,7 +113,8 @@ impl Node {
     pub fn new(setup: Setup, disk: &[Record]) -> Self {
         let durable = !setup.config.durable_keys.is_empty();
         let loaded = durable.then(|| disk.to_vec());
-        Self { replicator: Replicator::new(setup), out: Outbox::new(), loaded }
+        let (replicator, sent) = (Replicator::new(setup), BTreeMap::new());
+        Self { replicator, sent, out: Outbox::new(), loaded }
     }
 
     pub fn id(&self) -> ReplicaId {
@@ -134,6 +163,13 @@ impl Node {
                     Class::Control => 0,
                     Class::Data => 1,
                     Class::Bulk => 2,
+                };
+                let bytes = message.encode().len() as u64;
+                let sent = self.sent.entry(kind(&message.body)).or_default();
+                *sent = Sent {
+                    messages: sent.messages + 1,
+                    bytes: sent.bytes + bytes,
+                    longest: sent.longest.max(bytes),
                 };
                 fx.send(node_of(to), lane, Letter { from: self.id(), to, message });
             }

@@ -127,8 +127,7 @@ impl Coordinators {
         }
         let within = self.chance.span(Duration::from_millis(500), Duration::from_secs(5));
         let request = Request::Fence { group: Group::new(GROUP), term, within };
-        let asked =
-            Asked { key: None, ask: Ask::Fence(term), strong: true, within: Some(within) };
+        let asked = Asked { key: None, ask: Ask::Fence(term), strong: true, within: Some(within) };
         let id = ask(sim, next, node, request, asked);
         Some(Coordinator { node, term, state: State::Fencing(id) })
     }

@@ -102,7 +102,10 @@ impl Fence {
         if acked.0 >= self.term || here.is_some_and(|generation| *generation >= acked) {
             return Ok(());
         }
-        Err(format!("the fence of {:?} showed {here:?} for shard {shard}, without {acked:?}, which was acked under a lower term (D2)", self.term))
+        Err(format!(
+            "the fence of {:?} showed {here:?} for shard {shard}, without {acked:?}, which was acked under a lower term (D2)",
+            self.term
+        ))
     }
 
     /// What this fence returned is in what every fence of a higher term returned.

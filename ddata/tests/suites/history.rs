@@ -13,9 +13,7 @@ use ostraca_ddata::clock::Instant;
 use ostraca_ddata::data::Value;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::key::KeyName;
-use ostraca_ddata::replicator::request::{
-    Notice, Reply, RequestError, RequestId, SubscriptionId,
-};
+use ostraca_ddata::replicator::request::{Notice, Reply, RequestError, RequestId, SubscriptionId};
 use ostraca_ddata::sim::{NodeIndex, Observer, Orders, View, Violation};
 use ostraca_ddata::types::Term;
 
@@ -41,7 +39,12 @@ pub struct Asked {
 pub enum Ask {
     Read,
     Change(What),
-    Decide { home: u64, shard: u32, term: Term, seq: u64 },
+    Decide {
+        home: u64,
+        shard: u32,
+        term: Term,
+        seq: u64,
+    },
     /// Tries to remove a guarded key, which must be refused.
     Unguard,
     Fence(Term),
@@ -144,7 +147,8 @@ impl History {
             _ => return Ok(()),
         };
         let slot = if let What::Write(slot, _) = what { Some(slot) } else { None };
-        let rank = slot.zip(made.value.as_ref()).and_then(|(slot, value)| rank_of(value, slot, term));
+        let rank =
+            slot.zip(made.value.as_ref()).and_then(|(slot, value)| rank_of(value, slot, term));
         let model = self.models.entry(made.key.clone()).or_default();
         model.made(node.id(), &made.before, &made.after, what, rank)
     }
@@ -321,17 +325,30 @@ impl History {
                 };
                 if !same {
                     let text = |value: Option<&Value>| {
-                        value.map(|v| format!("{:?} {:?}", v.get::<ostraca_ddata::types::ORSet<u64>>(), v.state().context()))
+                        value.map(|v| {
+                            format!(
+                                "{:?} {:?}",
+                                v.get::<ostraca_ddata::types::ORSet<u64>>(),
+                                v.state().context()
+                            )
+                        })
                     };
                     let (last, held) = (text(last.as_ref()), text(held.as_ref()));
-                    return Err(format!("{subscription:?} of {of} was last told {last:?} of {key}, which is {held:?}"));
+                    return Err(format!(
+                        "{subscription:?} of {of} was last told {last:?} of {key}, which is {held:?}"
+                    ));
                 }
             }
         }
         Ok(())
     }
 
-    fn notified(&mut self, by: ReplicaId, id: SubscriptionId, notice: &Notice) -> Result<(), String> {
+    fn notified(
+        &mut self,
+        by: ReplicaId,
+        id: SubscriptionId,
+        notice: &Notice,
+    ) -> Result<(), String> {
         let (key, value) = match notice {
             Notice::Changed { key, value, .. } => (key, Some(value.clone())),
             Notice::Deleted { key } => (key, None),

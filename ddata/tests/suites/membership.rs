@@ -112,9 +112,7 @@ impl Membership {
         let left = Sight::of(sim).left;
         let excluded: Vec<NodeIndex> = sim
             .processes()
-            .filter(|(_, node)| {
-                node.replicator.epochs().is_excluded() || left.contains(&node.id())
-            })
+            .filter(|(_, node)| node.replicator.epochs().is_excluded() || left.contains(&node.id()))
             .map(|(node, _)| node)
             .collect();
         for node in excluded {
@@ -123,8 +121,7 @@ impl Membership {
         }
         if self.chance.chance(self.churn.start) {
             let asleep = (0..sim.view().nodes()).map(NodeIndex::new);
-            let asleep: Vec<_> =
-                asleep.filter(|node| sim.view().incarnation(*node) == 0).collect();
+            let asleep: Vec<_> = asleep.filter(|node| sim.view().incarnation(*node) == 0).collect();
             if !asleep.is_empty() {
                 sim.restart(*self.chance.pick(&asleep));
             }

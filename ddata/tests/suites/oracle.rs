@@ -129,7 +129,8 @@ impl Model {
             let mut shown: Vec<u64> = set.elements().map_err(|error| error.to_string())?;
             shown.sort_unstable();
             let due = self.elements(context);
-            return same(&shown, &due).map_err(|why| format!("{why}\n{}", self.story(&shown, &due)));
+            return same(&shown, &due)
+                .map_err(|why| format!("{why}\n{}", self.story(&shown, &due)));
         }
         if let Some(counter) = value.get::<PNCounter>() {
             return same(&counter.value(), &self.sum(context));

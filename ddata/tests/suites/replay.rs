@@ -27,5 +27,8 @@ fn three_runs_are_what_they_were() {
         hash(plans::coordinated(2.into())),
         hash(plans::large(3.into())),
     ];
-    assert_eq!(hashes.map(|hash| format!("{hash:016x}")), ["18ab4946fe0ccdc2", "7fe1178e6b207d0c", "9110fcb155e335a3"]);
+    assert_eq!(
+        hashes.map(|hash| format!("{hash:016x}")),
+        ["18ab4946fe0ccdc2", "7fe1178e6b207d0c", "9110fcb155e335a3"]
+    );
 }

@@ -211,7 +211,8 @@ impl Run {
                 )
             })
             .collect();
-        let newest = self.sim.observer().chain.newest().map(|epoch| (epoch.id(), epoch.members().to_vec()));
+        let newest =
+            self.sim.observer().chain.newest().map(|epoch| (epoch.id(), epoch.members().to_vec()));
         let keys = self.differing();
         let reason = format!(
             "{what} {REST_WITHIN:?} after the last fault (L5, L6, I1): newest {newest:?}\n{}\n{}",

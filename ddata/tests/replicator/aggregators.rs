@@ -1,0 +1,526 @@
+//! Requests that wait for others: Pekko's `WriteAggregatorSpec` (P1–P13) and the arithmetic of
+//! the levels, at the machine: 4 peers and this replica, 3 s.
+//!
+//! | Pekko | here |
+//! |---|---|
+//! | P1, P3, P7 the needed number is asked, the rest after timeout/5 | all are asked at once; who is silent is asked again after twice the p95 |
+//! | P2 unreachable ones are asked last | reachability says nothing about a write |
+//! | P8, P9 a `DeltaNack` gets the full state | a `Lack` gets a repair at once, the silent get the delta again |
+//! | P4–P6 floors and additions | as Pekko's |
+//! | P10–P13 durable keys | as Pekko's, but the local copy counts only when it is on disk (defect 14) |
+
+use ostraca_ddata::causal::CausalContext;
+use ostraca_ddata::durable::StoreError;
+use ostraca_ddata::key::Pattern;
+use ostraca_ddata::replicator::config::Config;
+use ostraca_ddata::replicator::epoch::{EpochId, EpochMessage};
+use ostraca_ddata::replicator::request::{
+    MinCap, ReadConsistency as Read, Reply, Request, RequestError, WriteConsistency as To,
+};
+use ostraca_ddata::replicator::wire::{Body, Content, ContextBytes, Held, Nack};
+
+use crate::bare::{Bare, Words, ack, epoch_id, get, insert, nack, peer};
+use crate::cluster::{READ_MAJORITY, WRITE_MAJORITY, first_epoch, millis, secs};
+
+fn durable() -> Bare {
+    let config = Config { durable_keys: vec![Pattern::new("*")], ..Config::default() };
+    Bare::with(5, config)
+}
+
+fn broken() -> StoreError {
+    StoreError("no space left".into())
+}
+
+fn lack(context: &CausalContext) -> Nack {
+    Nack::Lack(ContextBytes::new(context))
+}
+
+/// Those of the pushes in `sent` that went to this peer, by what they bring.
+fn brought(bare: &mut Bare, to: usize) -> Vec<Content> {
+    let to = peer(to);
+    let pushes = bare.pushes().into_iter().filter(|(peer, ..)| *peer == to);
+    pushes.flat_map(|(.., entries)| entries).map(|entry| entry.content).collect()
+}
+
+#[test]
+fn p01_two_acks_of_four_complete_a_majority_and_everybody_was_asked() {
+    let mut bare = Bare::of(5);
+    let id = bare.ask(insert("k", "tea", WRITE_MAJORITY));
+    let (push, _) = bare.push_to_all(5);
+    bare.hear(3, ack(push));
+    assert_eq!(bare.answer(id), None);
+    assert_eq!(bare.replicator.stats().requests_pending, 1);
+    bare.hear(1, ack(push));
+    assert!(matches!(bare.answer(id), Some(Ok(Reply::Updated { .. }))));
+    assert_eq!(bare.replicator.stats().requests_pending, 0);
+}
+
+#[test]
+fn p02_unreachable_replicas_are_asked_like_all_others_and_their_acks_count() {
+    let mut bare = Bare::of(5);
+    bare.members(5, &[], &[3, 4]);
+    let id = bare.ask(insert("k", "tea", WRITE_MAJORITY));
+    let (push, _) = bare.push_to_all(5);
+    bare.hear(3, ack(push));
+    bare.hear(4, ack(push));
+    assert!(matches!(bare.answer(id), Some(Ok(Reply::Updated { .. }))));
+}
+
+#[test]
+fn p03_one_ack_is_too_few_and_the_timeout_names_who_is_missing() {
+    let mut bare = Bare::of(5);
+    let id = bare.ask(insert("k", "tea", WRITE_MAJORITY));
+    let (push, _) = bare.push_to_all(5);
+    bare.hear(2, ack(push));
+    bare.hear(2, ack(push)); // doubled: still one
+    bare.pass(millis(2_999));
+    assert_eq!(bare.answer(id), None);
+    bare.pass(millis(1));
+    let Some(Err(RequestError::Timeout(tally))) = bare.answer(id) else { panic!("no timeout") };
+    assert_eq!((tally.answered, tally.needed), (2, 3));
+    assert_eq!(tally.missing, [peer(1), peer(3), peer(4)]);
+    assert!(bare.holds("k", "tea"), "the update stays applied");
+    assert_eq!(bare.replicator.stats().timeouts, 1);
+}
+
+/// How many acks of peers complete a write of this level in a cluster of that size.
+fn acks_needed(members: usize, level: To) -> usize {
+    let mut bare = Bare::of(members);
+    let id = bare.ask(insert("k", "tea", level));
+    if bare.answer(id).is_some() {
+        return 0;
+    }
+    let (push, _) = bare.push_to_all(members);
+    for n in 1..members {
+        bare.hear(n, ack(push));
+        if let Some(answer) = bare.answer(id) {
+            assert!(answer.is_ok());
+            return n;
+        }
+    }
+    panic!("{members} members: {level:?} is never complete");
+}
+
+#[test]
+fn p04_to_p06_floors_and_additions_count_as_in_pekko() {
+    let floor = [(3, 3), (4, 4), (5, 5), (6, 5), (7, 5), (8, 5), (9, 5), (10, 6), (11, 6), (12, 7)];
+    for (members, needed) in floor {
+        let level = To::Majority(MinCap(5), secs(3));
+        assert_eq!(acks_needed(members, level) + 1, needed, "{members}, floor 5");
+    }
+    let plus = [(3, 1, 3), (4, 1, 4), (5, 1, 4), (5, 2, 5), (8, 2, 7), (9, 1, 6), (11, 3, 9)];
+    for (members, more, needed) in plus {
+        let level = To::MajorityPlus(more, MinCap(0), secs(3));
+        assert_eq!(acks_needed(members, level) + 1, needed, "{members} + {more}");
+    }
+    for (cap, needed) in [(5, 6), (7, 7), (10, 9)] {
+        let level = To::MajorityPlus(1, MinCap(cap), secs(3));
+        assert_eq!(acks_needed(9, level) + 1, needed, "9 + 1, floor {cap}");
+    }
+    for n in 1..=5 {
+        assert_eq!(acks_needed(5, To::To(n, secs(3))) + 1, n, "To({n})");
+    }
+    assert_eq!(acks_needed(5, To::All(secs(3))), 4);
+    for level in [WRITE_MAJORITY, To::All(secs(3)), To::To(1, secs(3))] {
+        assert_eq!(acks_needed(1, level), 0, "alone, {level:?} is this replica");
+    }
+}
+
+#[test]
+fn p07_changes_go_as_deltas_and_two_acks_complete_them() {
+    let mut bare = Bare::of(5);
+    let _ = bare.now(insert("k", "coffee", To::Local));
+    let (first, _) = bare.push_to_all(5);
+    (1..5).for_each(|n| bare.hear(n, ack(first)));
+    let id = bare.ask(insert("k", "tea", WRITE_MAJORITY));
+    let (push, entries) = bare.push_to_all(5);
+    assert!(matches!(&entries[..], [entry] if matches!(entry.content, Content::Delta(_))));
+    bare.hear(1, ack(push));
+    bare.hear(2, ack(push));
+    assert!(matches!(bare.answer(id), Some(Ok(_))));
+}
+
+#[test]
+fn p08_who_lacks_gets_a_repair_at_once_and_only_the_silent_are_asked_again() {
+    let mut bare = Bare::of(5);
+    let id = bare.ask(insert("k", "tea", To::All(secs(3))));
+    let (push, _) = bare.push_to_all(5);
+    bare.hear(1, ack(push));
+    bare.hear(2, ack(push));
+    bare.hear(3, nack(push, lack(&CausalContext::new())));
+    assert_eq!(brought(&mut bare, 3).len(), 1, "the repair, in the same batch");
+    bare.hear(3, ack(push));
+    bare.pass(millis(150)); // twice the first guess of a round trip
+    let again = bare.pushes();
+    assert!(!again.is_empty() && again.iter().all(|(to, ..)| *to == peer(4)), "{again:?}");
+    assert_eq!(bare.answer(id), None);
+    bare.hear(4, ack(push));
+    assert!(matches!(bare.answer(id), Some(Ok(_))));
+    bare.pass(secs(3));
+    assert_eq!(bare.pushes(), [], "nobody is told again");
+    assert_eq!(bare.replicator.stats().pushes_open, 0);
+}
+
+#[test]
+fn p09_one_ack_one_lack_two_silent_end_in_a_timeout() {
+    let mut bare = Bare::of(5);
+    let id = bare.ask(insert("k", "tea", To::All(secs(3))));
+    let (push, _) = bare.push_to_all(5);
+    bare.hear(1, ack(push));
+    bare.hear(2, nack(push, lack(&CausalContext::new())));
+    bare.pass(millis(150));
+    let again: Vec<_> = bare.pushes().into_iter().map(|(to, ..)| to).collect();
+    for silent in [2, 3, 4] {
+        assert!(again.contains(&peer(silent)), "{silent} is asked again");
+    }
+    assert!(!again.contains(&peer(1)));
+    bare.pass(secs(3));
+    let Some(Err(RequestError::Timeout(tally))) = bare.answer(id) else { panic!("no timeout") };
+    assert_eq!((tally.answered, tally.needed), (2, 5));
+    assert_eq!(tally.missing, [peer(2), peer(3), peer(4)]);
+}
+
+#[test]
+fn p10_a_durable_write_is_answered_when_this_disk_has_it_too() {
+    let mut bare = durable();
+    let id = bare.ask(insert("k", "tea", To::To(3, secs(3))));
+    let (push, _) = bare.push_to_all(5);
+    bare.hear(1, ack(push));
+    bare.hear(2, ack(push));
+    assert_eq!(bare.answer(id), None, "two of three: this replica is not on disk");
+    bare.stored(Ok(()));
+    assert!(matches!(bare.answer(id), Some(Ok(_))));
+}
+
+#[test]
+fn p11_one_failed_disk_among_four_does_not_matter() {
+    let mut bare = durable();
+    let id = bare.ask(insert("k", "tea", WRITE_MAJORITY));
+    let (push, _) = bare.push_to_all(5);
+    bare.stored(Ok(()));
+    bare.hear(1, nack(push, Nack::StoreFailed));
+    bare.hear(2, ack(push));
+    bare.hear(3, ack(push));
+    assert!(matches!(bare.answer(id), Some(Ok(_))));
+}
+
+#[test]
+fn p12_three_failed_disks_are_told_without_waiting() {
+    let mut bare = durable();
+    let id = bare.ask(insert("k", "tea", WRITE_MAJORITY));
+    let (push, _) = bare.push_to_all(5);
+    bare.stored(Ok(()));
+    bare.hear(1, ack(push));
+    bare.hear(2, nack(push, Nack::StoreFailed));
+    bare.hear(3, nack(push, Nack::StoreFailed));
+    assert_eq!(bare.answer(id), None, "the last one may still complete it");
+    bare.hear(4, nack(push, Nack::StoreFailed));
+    assert_eq!(bare.answer(id), Some(Err(RequestError::StoreFailure { failed: 3 })));
+    assert!(bare.holds("k", "tea"), "it stays applied in memory");
+}
+
+#[test]
+fn p13_two_failed_disks_and_a_silent_replica_are_a_timeout() {
+    let mut bare = durable();
+    let id = bare.ask(insert("k", "tea", WRITE_MAJORITY));
+    let (push, _) = bare.push_to_all(5);
+    bare.stored(Ok(()));
+    bare.hear(1, ack(push));
+    bare.hear(2, nack(push, Nack::StoreFailed));
+    bare.hear(3, nack(push, Nack::StoreFailed));
+    bare.pass(secs(3));
+    let Some(Err(RequestError::Timeout(tally))) = bare.answer(id) else { panic!("no timeout") };
+    assert_eq!((tally.answered, tally.needed), (2, 3));
+}
+
+#[test]
+fn defect_14_a_failed_local_disk_counts_for_nobody() {
+    let mut bare = durable();
+    let id = bare.ask(insert("k", "tea", WRITE_MAJORITY));
+    let (push, _) = bare.push_to_all(5);
+    bare.stored(Err(broken()));
+    bare.hear(1, ack(push));
+    bare.hear(2, ack(push));
+    assert_eq!(bare.answer(id), None, "two disks are no majority of five");
+    bare.hear(3, ack(push));
+    assert!(matches!(bare.answer(id), Some(Ok(_))));
+    assert_eq!(bare.replicator.stats().store_failures, 1);
+}
+
+#[test]
+fn a_failed_local_disk_is_a_store_failure_of_a_local_write() {
+    let mut bare = durable();
+    let id = bare.ask(insert("k", "tea", To::Local));
+    assert_eq!(bare.answer(id), None, "not before it is on disk");
+    bare.stored(Err(broken()));
+    assert_eq!(bare.answer(id), Some(Err(RequestError::StoreFailure { failed: 1 })));
+    let id = bare.ask(Request::Delete { key: "k".into(), consistency: To::Local });
+    bare.stored(Err(broken()));
+    assert_eq!(bare.answer(id), Some(Err(RequestError::StoreFailure { failed: 1 })));
+}
+
+#[test]
+fn a_replica_whose_disk_failed_says_so_and_does_not_vouch() {
+    let mut bare = durable();
+    let mut writer = durable();
+    writer.ask(insert("k", "tea", To::Local));
+    let (push, entries) = writer.push_to_all(5);
+    bare.sent();
+    bare.hear(1, Body::Write { push, whole: true, entries: foreign(&entries) });
+    assert_eq!(bare.sent(), [], "no ack before the disk has it");
+    bare.stored(Err(broken()));
+    let sent = bare.sent();
+    let [(_, Body::Ack { nacks, .. })] = &sent[..] else { panic!("no ack: {sent:?}") };
+    assert_eq!(nacks, &[(0, Nack::StoreFailed)]);
+    let held = Held { key: "k".into(), context: ContextBytes::new(&CausalContext::new()) };
+    bare.hear(1, Body::Read { request: 9, held });
+    let sent = bare.sent();
+    let [(_, Body::ReadAnswer { context, entry, .. })] = &sent[..] else { panic!("no answer") };
+    assert_eq!(*context, None, "it vouches for nothing, which is what the reader holds");
+    assert!(entry.is_some(), "and sends what it has");
+}
+
+/// The entries of another machine, whose replica id is that of this one: as peer 1 would send
+/// them.
+fn foreign(
+    entries: &[ostraca_ddata::replicator::wire::Entry],
+) -> Vec<ostraca_ddata::replicator::wire::Entry> {
+    let mut peer_1 = Bare::named(peer(1), Config::default());
+    peer_1.found(first_epoch(5));
+    peer_1.ask(insert("k", "tea", To::Local));
+    let (_, _, own) = peer_1.pushes().remove(0);
+    assert_eq!(own.len(), entries.len());
+    own
+}
+
+#[test]
+fn more_replicas_than_there_are_is_refused_and_nothing_changes() {
+    let mut bare = Bare::of(3);
+    let refused = Err(RequestError::NotEnoughReplicas { needed: 4, existing: 3 });
+    assert_eq!(bare.now(insert("k", "tea", To::To(4, secs(3)))), refused);
+    assert_eq!(bare.now(get("k", Read::From(4, secs(3)))), refused);
+    assert_eq!((bare.sent(), bare.holds("k", "tea")), (vec![], false));
+}
+
+#[test]
+fn without_a_configuration_only_local_is_served_and_nothing_is_pushed() {
+    let mut bare = Bare::of(0);
+    let not_joined = Err(RequestError::NotJoined);
+    assert_eq!(bare.now(insert("k", "tea", WRITE_MAJORITY)), not_joined);
+    assert_eq!(bare.now(insert("k", "tea", To::To(1, secs(3)))), not_joined);
+    assert_eq!(bare.now(get("k", READ_MAJORITY)), not_joined);
+    assert_eq!(bare.now(Request::FlushChanges { within: secs(1) }), not_joined);
+    assert_eq!(bare.now(Request::ReplicaCount), Ok(Reply::ReplicaCount(0)));
+    assert!(!bare.holds("k", "tea"));
+    assert!(bare.now(insert("k", "tea", To::Local)).is_ok());
+    assert!(bare.holds("k", "tea"));
+    assert_eq!(bare.sent(), []);
+}
+
+#[test]
+fn known_failure_25_the_table_of_waiting_requests_is_bounded() {
+    let mut bare = Bare::with(3, Config { max_pending_requests: 3, ..Config::default() });
+    let waiting = [
+        bare.ask(insert("k", "tea", WRITE_MAJORITY)),
+        bare.ask(get("k", READ_MAJORITY)),
+        bare.ask(Request::FlushChanges { within: secs(3) }),
+    ];
+    let overloaded = Err(RequestError::Overloaded { limit: 3 });
+    assert_eq!(bare.now(insert("k", "coffee", WRITE_MAJORITY)), overloaded);
+    assert_eq!(bare.now(get("k", READ_MAJORITY)), overloaded);
+    assert_eq!(bare.now(Request::FlushChanges { within: secs(3) }), overloaded);
+    assert!(!bare.holds("k", "coffee"), "refused means unchanged");
+    assert!(bare.now(get("k", Read::Local)).is_ok(), "what waits for nobody is served");
+    bare.pass(secs(3));
+    assert!(waiting.iter().all(|id| matches!(bare.answer(*id), Some(Err(_)))));
+    assert_eq!(bare.replicator.stats().requests_pending, 0);
+    bare.ask(insert("k", "coffee", WRITE_MAJORITY));
+    assert!(bare.holds("k", "coffee"));
+}
+
+#[test]
+fn a_sealed_replica_counts_neither_here_nor_there() {
+    let mut bare = Bare::of(5);
+    let id = bare.ask(insert("k", "tea", WRITE_MAJORITY));
+    let (push, entries) = bare.push_to_all(5);
+    bare.seal(5, 4);
+    bare.hear(1, ack(push));
+    bare.hear(2, ack(push));
+    assert_eq!(bare.answer(id), None, "two voters and a sealed one");
+    bare.sent();
+    bare.hear(1, Body::Write { push: 9, whole: true, entries });
+    let sent = bare.sent();
+    let counts = |(_, body): &_| matches!(body, Body::Ack { counts: false, push: 9, .. });
+    assert!(sent.iter().any(counts), "its ack says that it does not count: {sent:?}");
+    bare.hear(3, ack(push));
+    assert!(matches!(bare.answer(id), Some(Ok(_))), "three voters that are not sealed");
+}
+
+#[test]
+fn an_ack_that_does_not_count_is_asked_for_again_until_it_does() {
+    let mut bare = Bare::of(3);
+    let id = bare.ask(insert("k", "tea", WRITE_MAJORITY));
+    let (push, _) = bare.push_to_all(3);
+    for n in [1, 2] {
+        let Body::Ack { scope, .. } = ack(push) else { unreachable!() };
+        bare.hear(n, Body::Ack { push, scope, counts: false, nacks: vec![] });
+    }
+    bare.pass(millis(300));
+    assert_eq!(bare.answer(id), None);
+    assert!(bare.pushes().iter().any(|(to, n, _)| (*to, *n) == (peer(2), push)));
+    bare.hear(2, ack(push));
+    assert!(matches!(bare.answer(id), Some(Ok(_))));
+    bare.sent();
+    bare.pass(secs(5));
+    assert_eq!(bare.pushes(), [], "both hold it: nobody waits any more");
+}
+
+#[test]
+fn acks_of_an_older_configuration_do_not_count() {
+    let mut bare = Bare::of(3);
+    let id = bare.ask(insert("k", "tea", To::All(secs(3))));
+    let (push, _) = bare.push_to_all(3);
+    bare.hear(1, ack(push));
+    // A second configuration without node 2, learned from a peer.
+    let change =
+        ostraca_ddata::replicator::epoch::Change { leave: vec![peer(2)], ..Default::default() };
+    let next = std::sync::Arc::new(first_epoch(3).next(&change).unwrap());
+    bare.hear(1, Body::Epoch(EpochMessage::Install { epoch: next.clone() }));
+    assert_eq!(bare.replicator.epochs().id(), Some(next.id()));
+    assert_eq!(bare.answer(id), None, "counting has started anew");
+    let push_again = bare.pushes().into_iter().find(|(to, ..)| *to == peer(1));
+    assert_eq!(push_again.map(|(_, n, _)| n), Some(push), "and so has the asking");
+    bare.hear_in(peer(1), Some(epoch_id()), ack(push));
+    assert_eq!(bare.answer(id), None, "an ack of the first configuration");
+    bare.hear_in(peer(1), Some(EpochId { generation: 1, number: 9 }), ack(push));
+    assert_eq!(bare.answer(id), None, "an ack of one that is not known here");
+    bare.hear_in(peer(1), Some(next.id()), ack(push));
+    // This replica is not synced for the new configuration until it has pulled the state.
+    let synced = bare.replicator.epochs().eligible();
+    assert_eq!(bare.answer(id).is_some(), synced);
+}
+
+#[test]
+fn all_leaves_out_who_has_announced_its_stop_even_after_the_question() {
+    let mut bare = Bare::of(3);
+    let id = bare.ask(insert("k", "tea", To::All(secs(3))));
+    let (push, _) = bare.push_to_all(3);
+    bare.hear(1, ack(push));
+    assert_eq!(bare.answer(id), None);
+    bare.members(3, &[2], &[]);
+    assert!(matches!(bare.answer(id), Some(Ok(_))), "2 is about to go");
+    let id = bare.ask(get("k", Read::All(secs(3))));
+    let asked: Vec<_> = bare.sent().into_iter().filter_map(read).collect();
+    assert_eq!(asked.iter().map(|(to, _)| *to).collect::<Vec<_>>(), [peer(1)]);
+    bare.hear(1, same(asked[0].1));
+    assert!(matches!(bare.answer(id), Some(Ok(_))));
+}
+
+fn read(
+    (to, body): (ostraca_ddata::id::ReplicaId, Body),
+) -> Option<(ostraca_ddata::id::ReplicaId, u64)> {
+    if let Body::Read { request, .. } = body { Some((to, request)) } else { None }
+}
+
+/// "I hold just what you hold."
+fn same(request: u64) -> Body {
+    Body::ReadAnswer { request, counts: true, context: None, entry: None }
+}
+
+#[test]
+fn all_is_not_complete_without_a_majority_of_the_voters() {
+    let mut bare = Bare::of(5);
+    bare.members(5, &[2, 3, 4], &[]);
+    let id = bare.ask(insert("k", "tea", To::All(secs(3))));
+    let (push, _) = bare.push_to_all(5);
+    bare.hear(1, ack(push));
+    assert_eq!(bare.answer(id), None, "both that stay hold it, and two of five are no majority");
+    bare.hear(2, ack(push));
+    assert!(matches!(bare.answer(id), Some(Ok(_))));
+    let id = bare.ask(insert("k", "coffee", To::To(2, secs(3))));
+    let (push, _) = bare.push_to_all(5);
+    bare.hear(1, ack(push));
+    assert!(matches!(bare.answer(id), Some(Ok(_))), "To(n) is n replicas and no more");
+}
+
+#[test]
+fn a_read_asks_all_and_equal_answers_are_a_few_bytes_each_way() {
+    let mut bare = Bare::of(5);
+    let _ = bare.now(insert("k", "tea", To::Local));
+    bare.sent();
+    let id = bare.ask(get("k", READ_MAJORITY));
+    let asked: Vec<_> = bare.sent().into_iter().filter_map(read).collect();
+    assert_eq!(asked.len(), 4);
+    bare.hear(1, same(asked[0].1));
+    bare.hear(1, same(asked[0].1)); // doubled
+    assert_eq!(bare.answer(id), None);
+    bare.hear(2, same(asked[0].1));
+    let Some(Ok(Reply::Got { value: Some(value), .. })) = bare.answer(id) else {
+        panic!("no value")
+    };
+    assert!(value.get::<Words>().unwrap().contains("tea"));
+    assert_eq!((bare.pushes(), bare.replicator.stats().read_repairs), (vec![], 0));
+}
+
+#[test]
+fn a_read_whose_answers_differ_writes_back_before_it_replies() {
+    let mut bare = Bare::of(3);
+    let _ = bare.now(insert("k", "tea", To::Local));
+    bare.sent();
+    let id = bare.ask(get("k", READ_MAJORITY));
+    let request = bare.sent().into_iter().find_map(read).unwrap().1;
+    let nothing = Some(ContextBytes::new(&CausalContext::new()));
+    bare.hear(2, Body::ReadAnswer { request, counts: true, context: nothing, entry: None });
+    assert_eq!(bare.answer(id), None, "only one replica holds it");
+    let back = bare.pushes();
+    let to = |n| back.iter().find(|(to, ..)| *to == peer(n)).map(|(.., e)| e[0].content.clone());
+    assert!(matches!(to(2), Some(Content::Delta(_))), "it is known to lack it");
+    assert!(matches!(to(1), Some(Content::Probe(_))), "it is asked");
+    bare.hear(2, Body::Ack { push: back[0].1, scope: scope_0(), counts: true, nacks: vec![] });
+    assert!(matches!(bare.answer(id), Some(Ok(Reply::Got { value: Some(_), .. }))));
+    assert_eq!(bare.replicator.stats().read_repairs, 1);
+}
+
+fn scope_0() -> ostraca_ddata::replicator::wire::Scope {
+    ostraca_ddata::replicator::wire::Scope::Only(vec![0])
+}
+
+#[test]
+fn a_read_from_too_few_names_who_did_not_answer() {
+    let mut bare = Bare::of(5);
+    let id = bare.ask(get("k", READ_MAJORITY));
+    let request = bare.sent().into_iter().find_map(read).unwrap().1;
+    bare.hear(4, same(request));
+    bare.hear(3, Body::ReadAnswer { request, counts: false, context: None, entry: None });
+    bare.pass(millis(150));
+    let again: Vec<_> = bare.sent().into_iter().filter_map(read).map(|(to, _)| to).collect();
+    assert!(again.contains(&peer(3)) && !again.contains(&peer(4)));
+    bare.pass(secs(3));
+    let Some(Err(RequestError::Timeout(tally))) = bare.answer(id) else { panic!("no timeout") };
+    assert_eq!((tally.answered, tally.needed), (2, 3));
+    assert_eq!(tally.missing, [peer(1), peer(2), peer(3)]);
+}
+
+#[test]
+fn an_update_that_changes_nothing_still_waits_for_a_majority_to_hold_it() {
+    let mut bare = Bare::of(3);
+    let _ = bare.now(insert("k", "tea", To::Local));
+    bare.sent();
+    let id = bare.ask(crate::bare::change::<Words, _>("k", WRITE_MAJORITY, |_| Ok(())));
+    let (push, entries) = bare.push_to_all(3);
+    assert!(matches!(entries[0].content, Content::Probe(_)), "a question, not the value");
+    assert_eq!(bare.answer(id), None);
+    bare.hear(1, ack(push));
+    assert!(matches!(bare.answer(id), Some(Ok(Reply::Updated { dots, .. })) if dots.is_empty()));
+}
+
+#[test]
+fn an_update_that_changes_nothing_of_a_key_that_nobody_has_makes_no_key() {
+    let mut bare = Bare::of(3);
+    let remove = |to| crate::bare::change::<Words, _>("k", to, |set| set.remove("tea"));
+    for to in [To::Local, WRITE_MAJORITY] {
+        let answer = bare.now(remove(to));
+        assert!(matches!(answer, Ok(Reply::Updated { dots, .. }) if dots.is_empty()));
+    }
+    assert_eq!((bare.replicator.stats().keys, bare.sent()), (0, vec![]));
+}

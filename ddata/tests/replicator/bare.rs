@@ -1,0 +1,303 @@
+//! One Replicator without a simulator: inputs by hand, outputs as lists, peers that say what the
+//! test lets them say.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ostraca_ddata::bug::Canary;
+use ostraca_ddata::clock::{Instant, Now, WallTime};
+use ostraca_ddata::data::Registry;
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::key::{Group, Key, KeyName};
+use ostraca_ddata::machine::{Machine, Outbox};
+use ostraca_ddata::replicator::config::Config;
+use ostraca_ddata::replicator::epoch::{Ballot, Change, Epoch, EpochId, EpochMessage};
+use ostraca_ddata::replicator::port::{Input, Output, Peer};
+use ostraca_ddata::replicator::request::{
+    Guard, ReadConsistency, Reply, Request, RequestError, RequestId, Update, WriteConsistency,
+};
+use ostraca_ddata::replicator::wire::{Body, Entry, Message, Nack, Scope};
+use ostraca_ddata::replicator::{Replicator, Setup};
+use ostraca_ddata::types::edit::{Edit, EditError};
+use ostraca_ddata::types::{DataType, ORSet, Term};
+
+use crate::cluster::first_epoch;
+use crate::node::replica;
+
+pub type Answer = Result<Reply, RequestError>;
+pub type Words = ORSet<String>;
+
+/// Wall time at the start, in milliseconds.
+pub const START: u64 = 1_700_000_000_000;
+
+#[derive(Debug)]
+pub struct Bare {
+    pub replicator: Replicator,
+    pub now: Now,
+    /// Records that were ordered to be written and wait for [`stored`](Self::stored).
+    pub persists: Vec<u64>,
+    /// Everything sent since [`sent`](Self::sent) was last asked.
+    sent: Vec<(ReplicaId, Message)>,
+    answers: Vec<(RequestId, Answer)>,
+    pub others: Vec<Output>,
+    next: u64,
+}
+
+pub fn peer(n: usize) -> ReplicaId {
+    replica(n, 1)
+}
+
+pub fn epoch_id() -> EpochId {
+    EpochId { generation: 1, number: 1 }
+}
+
+/// An acknowledgement of all of a push.
+pub fn ack(push: u64) -> Body {
+    Body::Ack { push, scope: Scope::All, counts: true, nacks: vec![] }
+}
+
+/// The refusal of a push's only entry.
+pub fn nack(push: u64, nack: Nack) -> Body {
+    Body::Ack { push, scope: Scope::All, counts: true, nacks: vec![(0, nack)] }
+}
+
+pub fn insert(key: &str, word: &str, consistency: WriteConsistency) -> Request {
+    let word = word.to_owned();
+    change::<Words, _>(key, consistency, move |set| set.insert(&word))
+}
+
+pub fn change<T: DataType, R>(
+    key: &str,
+    consistency: WriteConsistency,
+    f: impl FnOnce(&mut Edit<'_, T>) -> Result<R, EditError> + Send + 'static,
+) -> Request {
+    Request::Update(Update::new(&Key::<T>::new(key), consistency, f))
+}
+
+pub fn guarded<T: DataType, R>(
+    (group, term): (&str, Term),
+    key: &str,
+    consistency: WriteConsistency,
+    f: impl FnOnce(&mut Edit<'_, T>) -> Result<R, EditError> + Send + 'static,
+) -> Request {
+    let update = Update::new(&Key::<T>::new(key), consistency, f);
+    Request::Update(update.guarded(Guard { group: Group::new(group), term }))
+}
+
+pub fn get(key: &str, consistency: ReadConsistency) -> Request {
+    Request::Get { key: key.into(), shape: None, consistency }
+}
+
+impl Bare {
+    /// Node 0 of a first configuration of so many members.
+    pub fn of(members: usize) -> Self {
+        Self::with(members, Config::default())
+    }
+
+    pub fn with(members: usize, config: Config) -> Self {
+        let mut bare = Self::joining(config);
+        if members > 0 {
+            bare.found(first_epoch(members));
+        }
+        bare
+    }
+
+    /// In no configuration; durable data is loaded, and empty.
+    pub fn joining(config: Config) -> Self {
+        let durable = !config.durable_keys.is_empty();
+        let mut bare = Self::unloaded(config);
+        if durable {
+            bare.feed(Input::Loaded(vec![]));
+        }
+        bare
+    }
+
+    pub fn unloaded(config: Config) -> Self {
+        Self::named(peer(0), config)
+    }
+
+    pub fn named(me: ReplicaId, config: Config) -> Self {
+        let (registry, canary) = (Registry::new(), Canary::none());
+        let setup = Setup { me, config, registry, seed: 7, canary };
+        let second = Instant::from_nanos(1_000_000_000);
+        let now = Now { mono: second, wall: WallTime::from_millis(START) };
+        Self {
+            replicator: Replicator::new(setup),
+            now,
+            persists: Vec::new(),
+            sent: Vec::new(),
+            answers: Vec::new(),
+            others: Vec::new(),
+            next: 0,
+        }
+    }
+
+    pub fn found(&mut self, epoch: Arc<Epoch>) {
+        self.feed(Input::Found(epoch));
+        self.persist_all(Ok(()));
+        self.others.clear();
+    }
+
+    /// One batch of the driver: the input, then a tick if one is due.
+    pub fn feed(&mut self, input: Input) {
+        let mut out = Outbox::new();
+        self.replicator.handle(self.now, input, &mut out);
+        self.take(&mut out);
+        self.ticks();
+    }
+
+    fn ticks(&mut self) {
+        let mut out = Outbox::new();
+        for _ in 0..1_000 {
+            if self.replicator.next_deadline().is_none_or(|at| at > self.now.mono) {
+                return;
+            }
+            self.replicator.handle(self.now, Input::Tick, &mut out);
+            self.take(&mut out);
+        }
+        panic!("a deadline that never passes");
+    }
+
+    fn take(&mut self, out: &mut Outbox<Output>) {
+        for output in out.drain().collect::<Vec<_>>() {
+            match output {
+                Output::Send { to, message, .. } => self.sent.push((to, message)),
+                Output::Reply { id, reply } => self.answers.push((id, reply)),
+                Output::Persist { id, .. } => self.persists.push(id),
+                Output::AskConsent { query, .. } => {
+                    let mut more = Outbox::new();
+                    let consent = Input::Consent { query, remaining: vec![] };
+                    self.replicator.handle(self.now, consent, &mut more);
+                    self.take(&mut more);
+                }
+                other => self.others.push(other),
+            }
+        }
+    }
+
+    /// Lets time pass, deadline by deadline.
+    pub fn pass(&mut self, span: Duration) {
+        let end = self.now.mono + span;
+        while let Some(at) = self.replicator.next_deadline().filter(|at| *at <= end) {
+            self.move_to(at.max(self.now.mono));
+            self.ticks();
+        }
+        self.move_to(end);
+    }
+
+    fn move_to(&mut self, at: Instant) {
+        let start = Instant::from_nanos(1_000_000_000);
+        let millis = (at - start).as_millis();
+        let wall = START + u64::try_from(millis).expect("a short test");
+        self.now = Now { mono: at, wall: WallTime::from_millis(wall) };
+    }
+
+    pub fn ask(&mut self, request: Request) -> RequestId {
+        self.next += 1;
+        let id = RequestId(self.next);
+        self.feed(Input::Request { id, request });
+        id
+    }
+
+    /// Several requests in one batch of the driver.
+    pub fn batch(&mut self, requests: Vec<Request>) -> Vec<RequestId> {
+        let mut out = Outbox::new();
+        let mut ids = Vec::new();
+        for request in requests {
+            self.next += 1;
+            let id = RequestId(self.next);
+            self.replicator.handle(self.now, Input::Request { id, request }, &mut out);
+            ids.push(id);
+        }
+        self.take(&mut out);
+        self.ticks();
+        ids
+    }
+
+    /// Hears a message of a member, in the first configuration.
+    pub fn hear(&mut self, from: usize, body: Body) {
+        self.hear_in(peer(from), Some(epoch_id()), body);
+    }
+
+    pub fn hear_in(&mut self, from: ReplicaId, epoch: Option<EpochId>, body: Body) {
+        self.feed(Input::Message { from, message: Message { epoch, body } });
+    }
+
+    /// The answer to a request, if it was given; never two.
+    pub fn answer(&self, id: RequestId) -> Option<Answer> {
+        let mut all = self.answers.iter().filter(|(of, _)| *of == id);
+        let first = all.next().map(|(_, answer)| answer.clone());
+        assert!(all.next().is_none(), "{id:?} was answered twice");
+        first
+    }
+
+    /// Asks and takes the answer that comes at once.
+    pub fn now(&mut self, request: Request) -> Answer {
+        let id = self.ask(request);
+        self.answer(id).expect("answered at once")
+    }
+
+    /// What was sent since this was last asked.
+    pub fn sent(&mut self) -> Vec<(ReplicaId, Body)> {
+        std::mem::take(&mut self.sent).into_iter().map(|(to, m)| (to, m.body)).collect()
+    }
+
+    /// The pushes among what was sent: receiver, number, entries.
+    pub fn pushes(&mut self) -> Vec<(ReplicaId, u64, Vec<Entry>)> {
+        let push = |(to, body)| match body {
+            Body::Write { push, entries, .. } => Some((to, push, entries)),
+            _ => None,
+        };
+        self.sent().into_iter().filter_map(push).collect()
+    }
+
+    /// The only push sent just now, which went to every other member once.
+    pub fn push_to_all(&mut self, members: usize) -> (u64, Vec<Entry>) {
+        let pushes = self.pushes();
+        let to: Vec<_> = pushes.iter().map(|(to, ..)| *to).collect();
+        let all: Vec<_> = (1..members).map(peer).collect();
+        assert_eq!(to, all, "one message to each");
+        let (_, push, entries) = pushes[0].clone();
+        assert!(pushes.iter().all(|(_, n, e)| (*n, e) == (push, &entries)), "the same to all");
+        (push, entries)
+    }
+
+    /// The store has written, or refused, what it was told first.
+    pub fn stored(&mut self, result: Result<(), ostraca_ddata::durable::StoreError>) {
+        let id = self.persists.remove(0);
+        self.feed(Input::Persisted { id, result });
+    }
+
+    pub fn persist_all(&mut self, result: Result<(), ostraca_ddata::durable::StoreError>) {
+        while !self.persists.is_empty() {
+            self.stored(result.clone());
+        }
+    }
+
+    /// Membership says: these have announced their stop, these are out of reach.
+    pub fn members(&mut self, all: usize, stopping: &[usize], unreachable: &[usize]) {
+        let peer = |n: usize| Peer {
+            id: peer(n),
+            stopping: stopping.contains(&n),
+            reachable: !unreachable.contains(&n),
+        };
+        self.feed(Input::Members((0..all).map(peer).collect()));
+    }
+
+    /// Seals this replica for a configuration without member `leaver`.
+    pub fn seal(&mut self, members: usize, leaver: usize) -> Arc<Epoch> {
+        let change = Change { leave: vec![peer(leaver)], ..Change::default() };
+        let proposal = Arc::new(first_epoch(members).next(&change).expect("it may leave"));
+        let ballot = Ballot { number: 1, node: peer(1) };
+        let seal = EpochMessage::Seal { epoch: epoch_id(), ballot, proposal: proposal.clone() };
+        self.hear(1, Body::Epoch(seal));
+        self.persist_all(Ok(()));
+        assert!(self.replicator.epochs().sealed(), "the seal was taken");
+        proposal
+    }
+
+    pub fn holds(&self, key: &str, word: &str) -> bool {
+        let value = self.replicator.peek(&KeyName::new(key));
+        value.and_then(|value| value.get::<Words>()).is_some_and(|set| set.contains(word))
+    }
+}

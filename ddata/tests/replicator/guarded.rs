@@ -1,0 +1,391 @@
+//! Guarded groups: terms, fences, and writes of owners that were superseded (spec/safety.md §2).
+
+use ostraca_ddata::durable::StoreError;
+use ostraca_ddata::key::{Group, Pattern};
+use ostraca_ddata::replicator::config::Config;
+use ostraca_ddata::replicator::epoch::Change;
+use ostraca_ddata::replicator::request::{Reply, Request, RequestError, WriteConsistency as To};
+use ostraca_ddata::replicator::wire::{Body, Content, Nack, WireGuard};
+use ostraca_ddata::types::{LWWMap, LWWRegister, ORMap, Term};
+
+use crate::bare::{Answer, Bare, Words, guarded, insert, nack, peer};
+use crate::cluster::{Cluster, Plan, READ_MAJORITY, WRITE_MAJORITY, millis, secs};
+use crate::node::replica;
+
+type Home = LWWRegister<u32>;
+
+fn term(number: u64, owner: usize) -> Term {
+    Term { number, owner: peer(owner) }
+}
+
+fn home(at: Term, to: To, value: u32) -> Request {
+    guarded::<Home, _>(("g-", at), "g-1", to, move |home| home.set(&value))
+}
+
+fn fence(at: Term) -> Request {
+    Request::Fence { group: Group::new("g-"), term: at, within: secs(3) }
+}
+
+fn write(cluster: &mut Cluster, node: usize, at: Term, value: u32) -> Answer {
+    let id = cluster.ask(node, home(at, WRITE_MAJORITY, value));
+    cluster.answer(id)
+}
+
+fn take(cluster: &mut Cluster, node: usize, at: Term) -> Answer {
+    let id = cluster.ask(node, fence(at));
+    cluster.answer(id)
+}
+
+fn value(cluster: &Cluster, node: usize) -> Option<u32> {
+    cluster.held::<Home>(node, "g-1").and_then(|home| home.get().unwrap())
+}
+
+/// The values that a fence read, by key.
+fn read(answer: Answer) -> Vec<(String, Option<u32>)> {
+    let Ok(Reply::Fenced { values, .. }) = answer else { panic!("not fenced: {answer:?}") };
+    let value = |value: ostraca_ddata::data::Value| value.get::<Home>().unwrap().get().unwrap();
+    values.into_iter().map(|(key, held)| (key.to_string(), value(held))).collect()
+}
+
+#[test]
+fn an_unguarded_change_of_a_guarded_key_is_refused() {
+    let mut bare = Bare::of(1);
+    assert!(bare.now(fence(term(1, 0))).is_ok());
+    let refused = Err(RequestError::Guarded { group: Group::new("g-") });
+    assert_eq!(bare.now(insert("g-1", "tea", To::Local)), refused);
+    assert!(bare.now(home(term(1, 0), To::Local, 7)).is_ok());
+    assert_eq!(bare.now(insert("g-2", "tea", To::Local)), refused, "a new key, too");
+    let delete = Request::Delete { key: "g-1".into(), consistency: To::Local };
+    assert_eq!(bare.now(delete), refused);
+    assert!(bare.now(insert("other", "tea", To::Local)).is_ok());
+}
+
+#[test]
+fn a_group_is_known_wherever_its_data_arrive() {
+    let mut cluster = Plan::of(3).start();
+    take(&mut cluster, 0, term(1, 0)).unwrap();
+    write(&mut cluster, 0, term(1, 0), 7).unwrap();
+    cluster.settle(&[0, 1, 2], secs(3));
+    for node in 0..3 {
+        let refused = cluster.write::<Words, _>(node, "g-9", To::Local, |set| set.insert("tea"));
+        assert_eq!(refused, Err(RequestError::Guarded { group: Group::new("g-") }));
+    }
+}
+
+#[test]
+fn a_guard_must_be_of_the_keys_group_and_carry_a_term() {
+    let mut bare = Bare::of(1);
+    let not_in = Err(RequestError::NotInGroup { group: Group::new("h-") });
+    let wrong = guarded::<Home, _>(("h-", term(1, 0)), "g-1", To::Local, |home| home.set(&1));
+    assert_eq!(bare.now(wrong), not_in);
+    let none = guarded::<Home, _>(("g-", Term::default()), "g-1", To::Local, |home| home.set(&1));
+    assert_eq!(bare.now(none), Err(RequestError::NotInGroup { group: Group::new("g-") }));
+    assert!(bare.now(home(term(1, 0), To::Local, 1)).is_ok());
+    let inner = guarded::<Home, _>(("g-1", term(1, 0)), "g-1", To::Local, |home| home.set(&1));
+    assert_eq!(bare.now(inner), Err(RequestError::Guarded { group: Group::new("g-") }));
+}
+
+fn said(answer: Answer, what: &str) {
+    let Err(RequestError::ModifyFailure(error)) = answer else { panic!("{answer:?}") };
+    assert!(error.0.to_string().contains(what), "{}", error.0);
+}
+
+#[test]
+fn only_registers_and_maps_of_them_are_guarded() {
+    let mut bare = Bare::of(1);
+    let guard = ("g-", term(1, 0));
+    let set = guarded::<Words, _>(guard, "g-set", To::Local, |set| set.insert("tea"));
+    said(bare.now(set), "can't be guarded");
+    assert_eq!(bare.replicator.peek(&"g-set".into()), None, "nothing was changed");
+    type Map = LWWMap<u32, u32>;
+    type Deep = ORMap<u32, LWWRegister<u32>>;
+    let put = guarded::<Map, _>(guard, "g-map", To::Local, |map| map.insert(&1, &1));
+    assert!(bare.now(put).is_ok());
+    let put = guarded::<Deep, _>(guard, "g-deep", To::Local, |map| map.update(&1, |r| r.set(&1)));
+    assert!(bare.now(put).is_ok());
+}
+
+#[test]
+fn a_key_of_a_guarded_map_is_never_removed() {
+    let mut bare = Bare::of(1);
+    let guard = ("g-", term(1, 0));
+    type Map = LWWMap<u32, Option<u32>>;
+    let put = guarded::<Map, _>(guard, "g-map", To::Local, |map| map.insert(&1, &Some(1)));
+    assert!(bare.now(put).is_ok());
+    let remove = guarded::<Map, _>(guard, "g-map", To::Local, |map| map.remove(&1));
+    said(bare.now(remove), "never removed");
+    let clear = guarded::<Map, _>(guard, "g-map", To::Local, |map| map.clear());
+    said(bare.now(clear), "never removed");
+    let none = guarded::<Map, _>(guard, "g-map", To::Local, |map| map.insert(&1, &None));
+    assert!(bare.now(none).is_ok());
+    let map = bare.replicator.peek(&"g-map".into()).unwrap().get::<Map>().unwrap();
+    assert_eq!(map.get(&1).unwrap(), Some(None));
+}
+
+#[test]
+fn a_term_below_this_replicas_promise_is_refused_before_anything_changes() {
+    let mut bare = Bare::of(1);
+    assert!(bare.now(fence(term(3, 0))).is_ok());
+    let fenced = Err(RequestError::Fenced { current: term(3, 0), nowhere: true });
+    assert_eq!(bare.now(home(term(2, 9), To::Local, 7)), fenced);
+    assert_eq!(bare.now(fence(term(2, 9))), fenced);
+    assert_eq!(bare.replicator.peek(&"g-1".into()), None);
+}
+
+#[test]
+fn one_refusal_ends_a_write_that_may_be_accepted_elsewhere() {
+    let mut bare = Bare::of(5);
+    let id = bare.ask(home(term(1, 0), WRITE_MAJORITY, 7));
+    let (push, entries) = bare.push_to_all(5);
+    let guard = WireGuard { group: Group::new("g-"), term: Some(term(1, 0)) };
+    assert_eq!(entries[0].guard, Some(guard));
+    bare.hear(1, nack(push, Nack::Fenced(term(2, 1))));
+    let fenced = RequestError::Fenced { current: term(2, 1), nowhere: false };
+    assert_eq!(bare.answer(id), Some(Err(fenced)));
+}
+
+#[test]
+fn a_refusal_that_leaves_no_majority_says_that_it_is_nowhere() {
+    let mut bare = Bare::of(2);
+    let id = bare.ask(home(term(1, 0), WRITE_MAJORITY, 7));
+    let (push, _) = bare.push_to_all(2);
+    bare.hear(1, nack(push, Nack::Fenced(term(2, 1))));
+    let fenced = RequestError::Fenced { current: term(2, 1), nowhere: true };
+    assert_eq!(bare.answer(id), Some(Err(fenced)));
+}
+
+#[test]
+fn a_replica_refuses_writes_below_its_promise_and_takes_what_merely_spreads() {
+    let mut owner = Bare::of(3);
+    owner.ask(home(term(1, 0), To::Local, 7));
+    let (push, mut entries) = owner.push_to_all(3);
+    let mut bare = Bare::named(peer(1), Config::default());
+    bare.found(crate::cluster::first_epoch(3));
+    let epoch = Some(crate::bare::epoch_id());
+    let (group, high) = (Group::new("g-"), term(2, 2));
+    bare.hear(2, Body::Fence { request: 1, group, term: high, held: vec![] });
+    bare.sent();
+    let body = Body::Write { push, whole: true, entries: entries.clone() };
+    bare.hear_in(peer(0), epoch, body);
+    let sent = bare.sent();
+    let [(_, Body::Ack { nacks, .. })] = &sent[..] else { panic!("{sent:?}") };
+    assert_eq!(nacks, &[(0, Nack::Fenced(high))]);
+    assert_eq!((bare.replicator.stats().fenced, bare.replicator.stats().keys), (1, 0));
+    entries[0].guard.as_mut().unwrap().term = None;
+    bare.hear_in(peer(0), epoch, Body::Write { push: 0, whole: true, entries });
+    assert_eq!(bare.replicator.stats().keys, 1, "gossip of a refused write is merged");
+}
+
+#[test]
+fn a_fence_of_the_same_term_can_be_repeated_and_a_lower_one_not() {
+    let mut cluster = Plan::of(3).start();
+    assert_eq!(read(take(&mut cluster, 0, term(2, 0))), []);
+    write(&mut cluster, 0, term(2, 0), 7).unwrap();
+    for _ in 0..3 {
+        assert_eq!(read(take(&mut cluster, 0, term(2, 0))), [("g-1".to_owned(), Some(7))]);
+    }
+    write(&mut cluster, 0, term(2, 0), 8).unwrap();
+    let lower = take(&mut cluster, 2, term(1, 2));
+    assert!(matches!(lower, Err(RequestError::Fenced { current, .. }) if current == term(2, 0)));
+    let other = take(&mut cluster, 1, term(2, 1));
+    assert_eq!(read(other), [("g-1".to_owned(), Some(8))], "same number, higher owner");
+    assert!(matches!(write(&mut cluster, 0, term(2, 0), 9), Err(RequestError::Fenced { .. })));
+}
+
+#[test]
+fn what_a_fence_has_read_from_one_replica_a_majority_holds_before_it_answers() {
+    let mut cluster = Plan::of(5).start();
+    take(&mut cluster, 0, term(1, 0)).unwrap();
+    cluster.settle(&[0, 1, 2, 3, 4], secs(2));
+    cluster.partition(&[&[0], &[1, 2, 3, 4]]);
+    let id = cluster.ask(0, home(term(1, 0), To::Local, 7));
+    cluster.answer(id).unwrap();
+    cluster.run(secs(5));
+    cluster.partition(&[&[0, 1, 2], &[3, 4]]);
+    cluster.sim.heal();
+    cluster.partition(&[&[0, 1, 2], &[3, 4]]);
+    let values = read(take(&mut cluster, 1, term(2, 1)));
+    let holders = (0..5).filter(|n| value(&cluster, *n) == Some(7)).count();
+    assert!(values.is_empty() || holders >= 3, "{values:?} held by {holders}");
+    assert!(!values.is_empty(), "0 is one of the three that can answer");
+}
+
+#[test]
+fn a_refused_write_may_spread_but_loses_against_the_higher_term() {
+    let mut cluster = Plan::of(3).start();
+    take(&mut cluster, 0, term(1, 0)).unwrap();
+    write(&mut cluster, 0, term(1, 0), 1).unwrap();
+    cluster.settle(&[0, 1, 2], secs(3));
+    cluster.partition(&[&[0], &[1, 2]]);
+    assert_eq!(read(take(&mut cluster, 1, term(2, 1))), [("g-1".to_owned(), Some(1))]);
+    write(&mut cluster, 1, term(2, 1), 2).unwrap();
+    for stale in 3..10 {
+        let id = cluster.ask(0, home(term(1, 0), To::Local, stale));
+        cluster.answer(id).unwrap(); // it has promised nothing to 1
+    }
+    assert_eq!(value(&cluster, 0), Some(9));
+    cluster.heal();
+    cluster.settle(&[0, 1, 2], secs(5));
+    for node in 0..3 {
+        assert_eq!(value(&cluster, node), Some(2), "at {node}");
+    }
+    assert_eq!(cluster.read::<Home>(0, "g-1", READ_MAJORITY).unwrap().get().unwrap(), Some(2));
+    let refused = write(&mut cluster, 0, term(1, 0), 10);
+    assert!(matches!(refused, Err(RequestError::Fenced { .. })), "{refused:?}");
+    cluster.settle(&[0, 1, 2], secs(5));
+    assert_eq!(value(&cluster, 1), Some(2));
+}
+
+#[test]
+fn promises_survive_a_restart_of_everybody_with_the_disks() {
+    let config = Config { durable_keys: vec![Pattern::new("g-*")], ..Config::default() };
+    let mut cluster = Plan { config, ..Plan::of(3) }.start();
+    take(&mut cluster, 0, term(5, 0)).unwrap();
+    write(&mut cluster, 0, term(5, 0), 7).unwrap();
+    cluster.run(secs(1));
+    for node in 0..3 {
+        cluster.crash(node);
+    }
+    for node in 0..3 {
+        cluster.restart(node);
+    }
+    cluster.run(secs(1));
+    let promised = [(Group::new("g-"), term(5, 0))];
+    for node in 0..3 {
+        assert_eq!(cluster.node(node).replicator.promises(), promised, "at {node}");
+        assert_eq!(value(&cluster, node), Some(7));
+    }
+    let id = cluster.ask(1, home(term(4, 1), To::Local, 9));
+    let fenced = RequestError::Fenced { current: term(5, 0), nowhere: true };
+    assert_eq!(cluster.answer(id), Err(fenced));
+    let refused = cluster.write::<Words, _>(2, "g-2", To::Local, |set| set.insert("tea"));
+    assert_eq!(refused, Err(RequestError::Guarded { group: Group::new("g-") }));
+}
+
+#[test]
+fn promises_travel_with_a_change_of_the_configuration() {
+    let mut cluster = Plan { nodes: 6, started: 6, ..Plan::of(3) }.start();
+    cluster.introduce();
+    take(&mut cluster, 0, term(5, 0)).unwrap();
+    write(&mut cluster, 0, term(5, 0), 7).unwrap();
+    let join = (3..6).map(|n| replica(n, 1)).collect();
+    cluster.propose(1, Change { join, ..Change::default() });
+    cluster.run(secs(5));
+    let leave = (0..3).map(|n| replica(n, 1)).collect();
+    cluster.propose(4, Change { leave, ..Change::default() });
+    cluster.run(secs(5));
+    for node in 3..6 {
+        let epochs = cluster.node(node).replicator.epochs();
+        assert_eq!(epochs.installed().unwrap().members().len(), 3);
+        let promises = cluster.node(node).replicator.promises();
+        assert_eq!(promises, [(Group::new("g-"), term(5, 0))], "at {node}");
+    }
+    let refused = write(&mut cluster, 3, term(4, 3), 9);
+    assert!(matches!(refused, Err(RequestError::Fenced { .. })), "{refused:?}");
+    assert_eq!(read(take(&mut cluster, 3, term(6, 3))), [("g-1".to_owned(), Some(7))]);
+}
+
+// ── one machine ──
+
+fn durable(members: usize) -> Bare {
+    let config = Config { durable_keys: vec![Pattern::new("g-*")], ..Config::default() };
+    Bare::with(members, config)
+}
+
+fn promised(request: u64) -> Body {
+    Body::Promised { request, counts: true, differing: vec![], entries: vec![] }
+}
+
+#[test]
+fn a_replicas_own_promise_counts_when_it_is_on_disk() {
+    let mut bare = durable(3);
+    let id = bare.ask(fence(term(1, 0)));
+    bare.hear(1, promised(id.0));
+    assert_eq!(bare.answer(id), None, "one of three, and this one is not safe");
+    bare.stored(Ok(()));
+    assert!(matches!(bare.answer(id), Some(Ok(Reply::Fenced { .. }))));
+    let id = bare.ask(fence(term(2, 0)));
+    bare.stored(Err(StoreError("no space left".into())));
+    bare.hear(1, promised(id.0));
+    assert_eq!(bare.answer(id), None, "a failed disk promises nothing");
+    bare.hear(2, promised(id.0));
+    assert!(matches!(bare.answer(id), Some(Ok(Reply::Fenced { .. }))));
+}
+
+#[test]
+fn a_promise_is_sent_when_it_is_on_disk_however_often_it_is_asked_for() {
+    let mut bare = durable(3);
+    let ask =
+        || Body::Fence { request: 1, group: Group::new("g-"), term: term(1, 1), held: vec![] };
+    let promises = |bare: &mut Bare| {
+        let promise = |(_, body): &_| matches!(body, Body::Promised { .. });
+        bare.sent().iter().filter(|sent| promise(sent)).count()
+    };
+    bare.hear(1, ask());
+    bare.hear(1, ask());
+    assert_eq!(promises(&mut bare), 0);
+    bare.stored(Ok(()));
+    assert_eq!(promises(&mut bare), 1);
+    bare.stored(Err(StoreError("no space left".into())));
+    assert_eq!(promises(&mut bare), 0);
+}
+
+#[test]
+fn a_refusal_that_names_no_higher_term_refuses_nothing() {
+    let mut bare = Bare::of(3);
+    let id = bare.ask(fence(term(3, 0)));
+    for current in [Term::default(), term(2, 9), term(3, 0)] {
+        bare.hear(1, Body::NotPromised { request: id.0, current });
+    }
+    assert_eq!(bare.answer(id), None);
+    bare.hear(1, Body::NotPromised { request: id.0, current: term(4, 1) });
+    let fenced = RequestError::Fenced { current: term(4, 1), nowhere: false };
+    assert_eq!(bare.answer(id), Some(Err(fenced)));
+}
+
+#[test]
+fn a_fence_without_a_quorum_names_who_is_silent_and_is_asked_for_again_meanwhile() {
+    let mut bare = Bare::of(5);
+    let id = bare.ask(fence(term(1, 0)));
+    bare.hear(1, promised(id.0));
+    bare.hear(1, promised(id.0));
+    bare.sent();
+    bare.pass(millis(150));
+    let again: Vec<_> = bare
+        .sent()
+        .into_iter()
+        .filter(|(_, body)| matches!(body, Body::Fence { .. }))
+        .map(|(to, _)| to)
+        .collect();
+    assert_eq!(again, [peer(2), peer(3), peer(4)]);
+    bare.pass(secs(3));
+    let Some(Err(RequestError::Timeout(tally))) = bare.answer(id) else { panic!("no timeout") };
+    assert_eq!((tally.answered, tally.needed), (2, 3));
+    assert_eq!(tally.missing, [peer(2), peer(3), peer(4)]);
+}
+
+#[test]
+fn a_fence_asks_with_what_is_held_and_the_recovery_write_carries_the_term() {
+    let mut bare = Bare::of(3);
+    bare.ask(home(term(1, 0), To::Local, 7));
+    bare.sent();
+    let id = bare.ask(fence(term(2, 0)));
+    let asked = bare.sent().into_iter().find_map(|(_, body)| match body {
+        Body::Fence { request, held, .. } => Some((request, held)),
+        _ => None,
+    });
+    let (request, held) = asked.unwrap();
+    assert_eq!(held.len(), 1);
+    let nothing = ostraca_ddata::causal::CausalContext::new();
+    let nothing = ostraca_ddata::replicator::wire::ContextBytes::new(&nothing);
+    let differing =
+        vec![ostraca_ddata::replicator::wire::Held { key: "g-1".into(), context: nothing }];
+    bare.hear(1, Body::Promised { request, counts: true, differing, entries: vec![] });
+    assert_eq!(bare.answer(id), None, "1 does not hold what it is to be built on");
+    let (push, entries) = bare.push_to_all(3);
+    let guard = WireGuard { group: Group::new("g-"), term: Some(term(2, 0)) };
+    assert_eq!(entries[0].guard, Some(guard));
+    assert!(matches!(entries[0].content, Content::Probe(_)));
+    bare.hear(2, crate::bare::ack(push));
+    assert_eq!(read(bare.answer(id).unwrap()), [("g-1".to_owned(), Some(7))]);
+}

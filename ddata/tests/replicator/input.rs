@@ -1,0 +1,773 @@
+//! Bad input: what does not decode, lies, comes twice, late, from strangers, or never ends. It is
+//! counted, changes nothing, and stops nobody.
+
+use ostraca_ddata::causal::{COUNTER_MAX, CausalContext, DotSet, Run};
+use ostraca_ddata::clock::WallTime;
+use ostraca_ddata::key::{Group, KEY_BYTES_MAX, KeyName};
+use ostraca_ddata::replicator::config::Config;
+use ostraca_ddata::replicator::epoch::{Change, EpochMessage};
+use ostraca_ddata::replicator::port::{Alarm, Input, Output};
+use ostraca_ddata::replicator::request::{
+    ReadConsistency as Read, Reply, Request, RequestError, WriteConsistency as To,
+};
+use ostraca_ddata::replicator::wire::{
+    Answer, At, Body, Bytes, Content, ContextBytes, Entry, Held, Message, Nack, Query, Scope,
+    WireGuard,
+};
+use ostraca_ddata::sim::{Faults, LinkQuality};
+use ostraca_ddata::types::shape::Shape;
+use ostraca_ddata::types::{LWWRegister, PNCounter, Term};
+
+use crate::bare::{Bare, START, Words, ack, change, epoch_id, insert, peer};
+use crate::cluster::{Plan, READ_MAJORITY, WRITE_MAJORITY, first_epoch, millis, secs};
+
+pub fn junk() -> Bytes {
+    vec![0xff, 0x00, 0x13, 0x37].into()
+}
+
+/// Bytes that are no context: the field's own encoding, made of a context and spoiled.
+pub fn false_context() -> ContextBytes {
+    rmp_serde::from_slice(&rmp_serde::to_vec(&junk()).unwrap()).unwrap()
+}
+
+fn no_context() -> ContextBytes {
+    ContextBytes::new(&CausalContext::new())
+}
+
+fn entry(key: &str, shape: &str, content: Content) -> Entry {
+    Entry { index: 0, key: key.into(), shape: shape.into(), guard: None, content }
+}
+
+fn write(entries: Vec<Entry>) -> Body {
+    Body::Write { push: 9, whole: true, entries }
+}
+
+fn false_held() -> Held {
+    Held { key: "k".into(), context: false_context() }
+}
+
+/// Another member, whose changes are real.
+pub fn other(n: usize) -> Bare {
+    let mut bare = Bare::named(peer(n), Config::default());
+    bare.found(first_epoch(5));
+    bare
+}
+
+/// The entries of what another member pushes when asked this.
+pub fn pushed(bare: &mut Bare, request: Request) -> Vec<Entry> {
+    bare.sent();
+    bare.ask(request);
+    bare.pushes().remove(0).2
+}
+
+fn dump(bare: &Bare) -> Vec<(KeyName, ostraca_ddata::data::Value)> {
+    bare.replicator.dump().map(|(key, value)| (key.clone(), value)).collect()
+}
+
+/// The nacks of the only acknowledgement sent.
+fn nacks(bare: &mut Bare) -> Vec<(u32, Nack)> {
+    let acks = bare.sent().into_iter().filter_map(|(_, body)| match body {
+        Body::Ack { nacks, .. } => Some(nacks),
+        _ => None,
+    });
+    acks.last().expect("an acknowledgement")
+}
+
+#[test]
+fn bytes_that_do_not_decode_are_counted_in_every_place_and_change_nothing() {
+    let at = At::Live;
+    let delta = |content| write(vec![entry("k", "or-set", content)]);
+    let group = Group::new("g");
+    let term = Term { number: 1, owner: peer(1) };
+    let table = [
+        (delta(Content::Delta(junk())), 1),
+        (delta(Content::Full(junk())), 1),
+        (delta(Content::Probe(false_context())), 1),
+        (Body::Read { request: 1, held: false_held() }, 1),
+        (
+            Body::ReadAnswer {
+                request: 1,
+                counts: true,
+                context: Some(false_context()),
+                entry: None,
+            },
+            1,
+        ),
+        (
+            Body::ReadAnswer {
+                request: 1,
+                counts: true,
+                context: None,
+                entry: Some(entry("k", "or-set", Content::Full(junk()))),
+            },
+            1,
+        ),
+        (Body::Fence { request: 1, group: group.clone(), term, held: vec![false_held()] }, 1),
+        (
+            Body::Promised {
+                request: 1,
+                counts: true,
+                differing: vec![false_held()],
+                entries: vec![entry("k", "or-set", Content::Delta(junk()))],
+            },
+            1,
+        ),
+        (Body::Compare { session: 1, at, query: Query::Want(vec![false_held()]) }, 1),
+        (Body::Compare { session: 1, at, query: Query::Keys(vec![(9, 3)]) }, 0),
+        (Body::Compare { session: 1, at, query: Query::Keys(vec![(9, 9), (0, 3)]) }, 1),
+        (Body::Compare { session: 1, at, query: Query::Keys(vec![(0, 5), (5, 9)]) }, 1),
+        (
+            Body::Compared {
+                session: 1,
+                at,
+                answer: Answer::Keys { held: vec![false_held()], upto: 3 },
+                promises: vec![],
+            },
+            0, // nobody asked
+        ),
+        (Body::Part { transfer: 1, total: 4, offset: 0, bytes: junk() }, 0),
+    ];
+    for (body, counted) in table {
+        let mut bare = Bare::of(5);
+        let _ = bare.now(insert("k", "tea", To::Local));
+        let before = dump(&bare);
+        let what = format!("{body:?}");
+        bare.hear(1, body);
+        assert_eq!(dump(&bare), before, "{what}");
+        assert_eq!(bare.replicator.stats().undecodable, counted, "{what}");
+        assert!(bare.now(insert("k", "coffee", To::Local)).is_ok(), "{what}");
+    }
+}
+
+#[test]
+fn what_does_not_decode_is_refused_by_name_and_alarmed_once_a_minute() {
+    let mut bare = Bare::of(3);
+    for _ in 0..3 {
+        bare.hear(1, write(vec![entry("k", "or-set", Content::Delta(junk()))]));
+        assert_eq!(nacks(&mut bare), [(0, Nack::Undecodable)]);
+    }
+    let undecodable = |output: &&Output| matches!(output, Output::Alarm(Alarm::Undecodable { from, .. }) if *from == peer(1));
+    assert_eq!(bare.others.iter().filter(undecodable).count(), 1);
+    bare.pass(secs(60));
+    bare.hear(1, write(vec![entry("k", "or-set", Content::Delta(junk()))]));
+    assert_eq!(bare.others.iter().filter(undecodable).count(), 2);
+}
+
+#[test]
+fn a_type_that_is_unknown_here_is_refused_and_counted_apart() {
+    let mut bare = Bare::of(3);
+    bare.hear(1, write(vec![entry("k", "or-bag", Content::Delta(junk()))]));
+    assert_eq!(nacks(&mut bare), [(0, Nack::Undecodable)]);
+    let stats = bare.replicator.stats();
+    assert_eq!((stats.unknown_types, stats.undecodable, stats.keys), (1, 0, 0));
+}
+
+#[test]
+fn one_false_entry_does_not_hold_up_the_others_of_its_message() {
+    let mut entries = pushed(&mut other(1), insert("good", "tea", To::Local));
+    entries[0].index = 1;
+    entries.insert(0, entry("bad", "or-set", Content::Delta(junk())));
+    let mut bare = Bare::of(3);
+    bare.hear(1, write(entries));
+    assert_eq!(nacks(&mut bare), [(0, Nack::Undecodable)]);
+    assert!(bare.holds("good", "tea"));
+}
+
+#[test]
+fn another_type_under_a_key_is_refused_here_and_from_peers() {
+    let mut bare = Bare::of(3);
+    let _ = bare.now(insert("k", "tea", To::Local));
+    let wrong = |expected| Err(RequestError::WrongType { expected, found: Shape::ORSet });
+    let add = change::<PNCounter, _>("k", To::Local, |count| count.add(1));
+    assert_eq!(bare.now(add), wrong(Shape::PNCounter));
+    let shape = Some(Shape::Flag);
+    let get = Request::Get { key: "k".into(), shape, consistency: Read::Local };
+    assert_eq!(bare.now(get), wrong(Shape::Flag));
+
+    let add = change::<PNCounter, _>("k", To::Local, |count| count.add(1));
+    let theirs = pushed(&mut other(1), add);
+    bare.hear(1, write(theirs));
+    assert_eq!(nacks(&mut bare), [(0, Nack::WrongType)]);
+    assert_eq!(bare.replicator.stats().wrong_types, 1);
+    let alarm = Output::Alarm(Alarm::WrongType { from: peer(1), key: "k".into() });
+    assert!(bare.others.contains(&alarm));
+    assert!(bare.holds("k", "tea"));
+}
+
+#[test]
+fn a_majority_read_of_two_types_is_not_taken_for_agreement() {
+    let mut bare = Bare::of(3);
+    let _ = bare.now(insert("k", "tea", To::Local));
+    let add = change::<PNCounter, _>("k", To::Local, |count| count.add(1));
+    let theirs = pushed(&mut other(1), add).remove(0);
+    bare.sent();
+    let id = bare.ask(crate::bare::get("k", READ_MAJORITY));
+    let request = id.0;
+    let context = Some(no_context());
+    bare.hear(1, Body::ReadAnswer { request, counts: true, context, entry: Some(theirs) });
+    assert_eq!(bare.answer(id), None, "that answer says nothing about a set");
+    bare.hear(2, Body::ReadAnswer { request, counts: true, context: None, entry: None });
+    assert!(matches!(bare.answer(id), Some(Ok(Reply::Got { value: Some(_), .. }))));
+}
+
+// ── sizes ──
+
+fn small() -> Config {
+    Config { max_value_size: 10_000, log_data_size_exceeding: 5_000, ..Config::default() }
+}
+
+#[test]
+fn a_local_update_that_is_too_large_changes_nothing_and_merges_go_on() {
+    let mut bare = Bare::with(3, small());
+    let mut large = Bare::named(peer(1), Config::default());
+    large.found(first_epoch(3));
+    for n in 0..20 {
+        let word = format!("{n}{}", "x".repeat(1_000));
+        let entries = pushed(&mut large, insert("k", &word, To::Local));
+        bare.hear(1, write(entries));
+    }
+    let held = |bare: &Bare| {
+        let value = bare.replicator.peek(&"k".into()).unwrap();
+        value.get::<Words>().unwrap().len()
+    };
+    assert_eq!(held(&bare), 20, "merges never fail by size");
+    bare.sent();
+    let refused = bare.now(insert("k", "tea", To::Local));
+    assert!(matches!(refused, Err(RequestError::TooLarge { limit: 10_000, .. })), "{refused:?}");
+    assert_eq!((held(&bare), bare.pushes()), (20, vec![]));
+    for n in 0..15 {
+        let word = format!("{n}{}", "x".repeat(1_000));
+        let remove = change::<Words, _>("k", To::Local, move |set| set.remove(&word));
+        assert!(bare.now(remove).is_ok(), "what makes it smaller is allowed");
+    }
+    assert!(bare.now(insert("k", "tea", To::Local)).is_ok(), "there is room again");
+}
+
+#[test]
+fn a_large_register_can_be_overwritten_for_ever() {
+    let mut bare = Bare::with(1, small());
+    for n in 0..50 {
+        let text = format!("{n}{}", "x".repeat(7_000));
+        let set = change::<LWWRegister<String>, _>("k", To::Local, move |r| r.set(&text));
+        assert!(bare.now(set).is_ok(), "write {n}: its size is 7 kB after each");
+    }
+    let text = "x".repeat(11_000);
+    let set = change::<LWWRegister<String>, _>("k", To::Local, move |r| r.set(&text));
+    assert!(matches!(bare.now(set), Err(RequestError::TooLarge { .. })));
+}
+
+#[test]
+fn only_what_is_large_is_alarmed_as_large() {
+    let mut bare = Bare::with(1, small());
+    for n in 0..1_000 {
+        let text = format!("{n}{}", "x".repeat(100));
+        let _ = bare.now(change::<LWWRegister<String>, _>("k", To::Local, move |r| r.set(&text)));
+    }
+    assert_eq!(bare.others, [], "a hundred bytes, a thousand times");
+    let text = "x".repeat(6_000);
+    let _ = bare.now(change::<LWWRegister<String>, _>("k", To::Local, move |r| r.set(&text)));
+    let [Output::Alarm(Alarm::LargeValue { bytes, .. })] = bare.others[..] else {
+        panic!("{:?}", bare.others)
+    };
+    assert!((6_000..6_200).contains(&bytes), "{bytes}");
+}
+
+#[test]
+fn names_that_are_too_long_are_refused_here_and_from_peers() {
+    let mut bare = Bare::of(3);
+    let longest = "k".repeat(KEY_BYTES_MAX);
+    assert!(bare.now(insert(&longest, "tea", To::Local)).is_ok());
+    let long = "k".repeat(KEY_BYTES_MAX + 1);
+    let too_large = Err(RequestError::TooLarge { bytes: 1_025, limit: 1_024 });
+    assert_eq!(bare.now(insert(&long, "tea", To::Local)), too_large);
+    let delete = Request::Delete { key: KeyName::new(&long), consistency: To::Local };
+    assert_eq!(bare.now(delete), too_large);
+    let fence = |group: &str| Request::Fence {
+        group: Group::new(group),
+        term: Term { number: 1, owner: peer(0) },
+        within: secs(1),
+    };
+    assert_eq!(bare.now(fence(&long)), too_large);
+
+    let mut entries = pushed(&mut other(1), insert("k", "tea", To::Local));
+    entries[0].key = KeyName::new(&long);
+    bare.sent();
+    bare.hear(1, write(entries));
+    assert_eq!(nacks(&mut bare), [(0, Nack::Undecodable)]);
+    let (group, term) = (Group::new(&long), Term { number: 1, owner: peer(1) });
+    bare.hear(1, Body::Fence { request: 1, group, term, held: vec![] });
+    assert_eq!((bare.replicator.promises(), bare.replicator.stats().keys), (vec![], 1));
+}
+
+// ── clocks ──
+
+const YEAR: u64 = 365 * 24 * 3_600 * 1_000;
+
+pub fn set(key: &str, text: &'static str) -> Request {
+    change::<LWWRegister<String>, _>(key, To::Local, move |r| r.set(text))
+}
+
+fn register(bare: &Bare, key: &str) -> LWWRegister<String> {
+    bare.replicator.peek(&key.into()).unwrap().get().unwrap()
+}
+
+/// What a member whose clock is so far ahead writes into `k`.
+fn stamped(millis_ahead: u64) -> Vec<Entry> {
+    let mut ahead = other(1);
+    ahead.now.wall = WallTime::from_millis(START + millis_ahead);
+    pushed(&mut ahead, set("k", "from the future"))
+}
+
+#[test]
+fn a_stamp_of_next_year_is_merged_counted_alarmed_and_not_adopted() {
+    let mut bare = Bare::of(3);
+    bare.hear(1, write(stamped(YEAR)));
+    assert_eq!(register(&bare, "k").get().unwrap().as_deref(), Some("from the future"));
+    assert_eq!(bare.replicator.stats().impossible_clocks, 1);
+    let [Output::Alarm(Alarm::ImpossibleClock { from, ahead })] = bare.others[..] else {
+        panic!("{:?}", bare.others)
+    };
+    assert_eq!((from, ahead.as_secs() / 86_400), (peer(1), 365));
+    let _ = bare.now(set("k", "now"));
+    assert_eq!(register(&bare, "k").get().unwrap().as_deref(), Some("now"), "it was seen");
+    let _ = bare.now(set("other", "now"));
+    let stamp = register(&bare, "other").stamp().unwrap().time.wall().as_millis();
+    assert!(stamp < START + 1_000, "one poisoned register poisons nothing else");
+}
+
+#[test]
+fn a_clock_a_little_ahead_is_adopted_and_from_500_ms_on_it_is_named() {
+    let mut bare = Bare::of(3);
+    bare.hear(1, write(stamped(400)));
+    assert_eq!(bare.others, []);
+    let mut bare = Bare::of(3);
+    bare.hear(1, write(stamped(30_000)));
+    assert!(
+        matches!(bare.others[..], [Output::Alarm(Alarm::ClockAhead { from, .. })] if from == peer(1))
+    );
+    assert_eq!(bare.replicator.stats().impossible_clocks, 0);
+    let _ = bare.now(set("other", "now"));
+    let stamp = register(&bare, "other").stamp().unwrap().time.wall().as_millis();
+    assert!(stamp >= START + 30_000);
+}
+
+// ── digests that lie ──
+
+/// Answers every question of a comparison with the same lie for a minute; messages it took.
+fn lied_to(bare: &mut Bare, lie: impl Fn(&Query) -> Answer) -> usize {
+    bare.sent();
+    bare.feed(Input::LinkUp(peer(1)));
+    let mut messages = 0;
+    for _ in 0..60 {
+        loop {
+            let sent = bare.sent();
+            messages += sent.iter().filter(|(to, _)| *to == peer(1)).count();
+            let asked = sent.into_iter().find_map(|(to, body)| match body {
+                Body::Compare { session, at, query } if to == peer(1) => Some((session, at, query)),
+                _ => None,
+            });
+            let Some((session, at, query)) = asked else { break };
+            assert!(messages < 20_000, "no end to it");
+            let answer = lie(&query);
+            bare.hear(1, Body::Compared { session, at, answer, promises: vec![] });
+        }
+        bare.pass(secs(1));
+    }
+    messages
+}
+
+fn forty_keys() -> Bare {
+    let config = Config { gossip_interval: secs(10), ..Config::default() };
+    let mut bare = Bare::with(2, config);
+    bare.batch((0..40).map(|n| insert(&format!("k{n}"), "tea", To::Local)).collect());
+    let (push, _) = bare.push_to_all(2);
+    bare.hear(1, ack(push));
+    bare.pass(secs(5));
+    bare
+}
+
+#[test]
+fn answers_that_make_no_sense_are_counted_and_the_comparison_ends() {
+    let lies: [fn(&Query) -> Answer; 8] = [
+        |_| Answer::Tops(vec![1; 3]),
+        |_| Answer::Tops(vec![]),
+        |_| Answer::Leaves(vec![(0, vec![7; 256])]),
+        |_| Answer::Leaves(vec![(3, vec![7; 2])]),
+        |_| Answer::Entries { done: 0, entries: vec![] },
+        |_| Answer::Entries { done: u32::MAX, entries: vec![] },
+        |_| Answer::Keys { held: vec![false_held()], upto: u16::MAX },
+        |_| Answer::Keys { held: vec![], upto: 0 },
+    ];
+    for (n, lie) in lies.into_iter().enumerate() {
+        let mut bare = forty_keys();
+        let before = dump(&bare);
+        let messages = lied_to(&mut bare, lie);
+        assert!(messages < 400, "lie {n}: {messages} messages in a minute");
+        assert!(bare.replicator.stats().false_digests > 0, "lie {n}");
+        assert_eq!(dump(&bare), before, "lie {n}");
+    }
+}
+
+#[test]
+fn false_sums_and_contexts_repair_nothing_wrong_and_end() {
+    let high = || {
+        let mut dots = DotSet::new();
+        dots.insert_run(Run { replica: peer(1), first: 1, last: 1_000 });
+        let mut context = CausalContext::new();
+        context.extend(&dots);
+        ContextBytes::new(&context)
+    };
+    let claims = |query: &Query| match query {
+        Query::Root { .. } => Answer::Tops((0..256).collect()),
+        Query::Leaves(tops) => {
+            Answer::Leaves(tops.iter().map(|top| (*top, (0..256).collect())).collect())
+        }
+        Query::Keys(ranges) => {
+            let held =
+                (0..40).map(|n| Held { key: KeyName::new(&format!("k{n}")), context: high() });
+            Answer::Keys { held: held.collect(), upto: ranges.last().map_or(0, |r| r.1) }
+        }
+        Query::Want(wanted) => {
+            Answer::Entries { done: u32::try_from(wanted.len()).unwrap(), entries: vec![] }
+        }
+    };
+    let mut bare = forty_keys();
+    let before = dump(&bare);
+    let messages = lied_to(&mut bare, claims);
+    assert!(messages < 20_000, "{messages}");
+    assert_eq!(dump(&bare), before, "claims bring nothing");
+    let stingy = |query: &Query| match query {
+        Query::Keys(ranges) => Answer::Keys { held: vec![], upto: ranges[0].0 },
+        Query::Want(_) => Answer::Entries { done: 1, entries: vec![] },
+        other => claims(other),
+    };
+    let mut bare = forty_keys();
+    let messages = lied_to(&mut bare, stingy);
+    assert!(messages < 20_000 && dump(&bare) == before, "{messages}");
+}
+
+#[test]
+fn an_answer_to_an_earlier_question_answers_nothing() {
+    let mut bare = forty_keys();
+    bare.sent();
+    bare.feed(Input::LinkUp(peer(1)));
+    let question = |bare: &mut Bare| {
+        bare.sent().into_iter().find_map(|(_, body)| match body {
+            Body::Compare { session, query, .. } => Some((session, query)),
+            _ => None,
+        })
+    };
+    let (first, _) = question(&mut bare).unwrap();
+    let tops = || Answer::Tops(vec![0; 256]);
+    let compared =
+        |session, answer| Body::Compared { session, at: At::Live, answer, promises: vec![] };
+    bare.hear(1, compared(first, tops()));
+    let (second, query) = question(&mut bare).unwrap();
+    assert!(second != first && matches!(query, Query::Keys(_)));
+    bare.hear(1, compared(first, tops()));
+    bare.hear(1, compared(first, Answer::Keys { held: vec![], upto: u16::MAX }));
+    assert_eq!(bare.sent(), [], "nothing is given for an answer to something else");
+    bare.hear(1, compared(second, Answer::Keys { held: vec![], upto: u16::MAX }));
+    let given: usize = bare.pushes().into_iter().map(|(.., entries)| entries.len()).sum();
+    assert_eq!(given, 40);
+}
+
+#[test]
+fn questions_about_anything_are_answered_within_bounds() {
+    let mut bare = forty_keys();
+    let all = |n| vec![(0, u16::MAX); n];
+    let queries = [
+        Query::Leaves((0..=255).collect()),
+        Query::Leaves(vec![7; 10_000]),
+        Query::Keys(all(1)),
+        Query::Keys(all(10_000)),
+        Query::Keys((0..30_000).map(|n| (2 * n, 2 * n)).collect()),
+        Query::Keys(vec![]),
+        Query::Want(vec![]),
+        Query::Want((0..10_000).map(|n| held(&format!("k{}", n % 50))).collect()),
+    ];
+    for query in queries {
+        let what = format!("{query:?}").chars().take(60).collect::<String>();
+        bare.sent();
+        bare.hear(1, Body::Compare { session: 1, at: At::Live, query });
+        let bytes: usize = bare.sent().into_iter().map(|(_, body)| encoded(body)).sum();
+        assert!(bytes < 300_000, "{bytes} bytes for {what}");
+    }
+}
+
+fn held(key: &str) -> Held {
+    Held { key: key.into(), context: no_context() }
+}
+
+fn encoded(body: Body) -> usize {
+    Message { epoch: None, body }.encode().len()
+}
+
+// ── strangers ──
+
+fn every_data_message() -> Vec<Body> {
+    let entries = pushed(&mut other(1), insert("stranger", "tea", To::Local));
+    let (group, term) = (Group::new("g"), Term { number: 1, owner: peer(1) });
+    vec![
+        write(entries.clone()),
+        Body::Read { request: 1, held: held("k") },
+        Body::ReadAnswer {
+            request: 1,
+            counts: true,
+            context: None,
+            entry: Some(entries[0].clone()),
+        },
+        Body::Fence { request: 1, group, term, held: vec![] },
+        Body::Promised { request: 1, counts: true, differing: vec![], entries },
+        Body::NotPromised { request: 1, current: term },
+        Body::Compare { session: 1, at: At::Live, query: Query::Root { sum: 1, seed: 0 } },
+        Body::Used(vec![("k".into(), 0)]),
+        ack(1),
+    ]
+}
+
+#[test]
+fn strangers_are_not_heard_and_counted() {
+    let stranger = crate::node::replica(40, 1);
+    let mut bare = Bare::of(3);
+    let _ = bare.now(insert("k", "tea", To::Local));
+    bare.sent();
+    let before = dump(&bare);
+    let all = every_data_message();
+    let count = all.len() as u64;
+    for body in all {
+        bare.hear_in(stranger, Some(epoch_id()), body);
+    }
+    assert_eq!((dump(&bare), bare.sent()), (before, vec![]));
+    assert_eq!(bare.replicator.stats().strangers, count);
+    assert_eq!(bare.replicator.promises(), []);
+}
+
+#[test]
+fn a_removed_incarnation_is_heard_for_one_configuration_and_then_never() {
+    let mut bare = Bare::of(5);
+    let leave = |n| Change { leave: vec![peer(n)], ..Change::default() };
+    let second = std::sync::Arc::new(first_epoch(5).next(&leave(4)).unwrap());
+    bare.hear(1, Body::Epoch(EpochMessage::Install { epoch: second.clone() }));
+    let mut late = other(4);
+    let entries = pushed(&mut late, insert("k", "on its way", To::Local));
+    bare.hear_in(peer(4), Some(epoch_id()), write(entries));
+    assert!(bare.holds("k", "on its way"), "what was under way when it left is not lost");
+    let third = std::sync::Arc::new(second.next(&leave(3)).unwrap());
+    bare.hear(1, Body::Epoch(EpochMessage::Install { epoch: third }));
+    let entries = pushed(&mut late, insert("k", "old", To::Local));
+    bare.hear_in(peer(4), Some(epoch_id()), write(entries));
+    assert!(!bare.holds("k", "old"));
+    assert_eq!(bare.replicator.stats().strangers, 1);
+}
+
+#[test]
+fn a_member_that_announced_its_stop_is_heard_until_a_configuration_after_its_last() {
+    let mut bare = Bare::of(5);
+    bare.members(5, &[4], &[]);
+    let change = Change { leave: vec![peer(4)], ..Change::default() };
+    let second = std::sync::Arc::new(first_epoch(5).next(&change).unwrap());
+    bare.hear(1, Body::Epoch(EpochMessage::Install { epoch: second }));
+    bare.members(4, &[], &[]);
+    let entries = pushed(&mut other(4), insert("k", "last words", To::Local));
+    bare.hear_in(peer(4), Some(epoch_id()), write(entries));
+    assert!(bare.holds("k", "last words"));
+}
+
+// ── pieces ──
+
+fn piece(transfer: u64, total: u32, offset: u32, bytes: usize) -> Body {
+    Body::Part { transfer, total, offset, bytes: vec![7; bytes].into() }
+}
+
+#[test]
+fn pieces_that_never_make_a_whole_are_given_up_and_whole_ones_still_arrive() {
+    let config = Config { assembly_bytes_max: 20_000, ..Config::default() };
+    let mut bare = Bare::with(5, config);
+    for n in 0..1_000_u64 {
+        bare.hear(1 + n as usize % 4, piece(n, 5_000, 0, 500));
+        let stranger = crate::node::replica(50 + n as usize, 1);
+        bare.hear_in(stranger, None, piece(n, 5_000, 0, 500));
+    }
+    let stats = bare.replicator.stats();
+    assert!(stats.assemblies_dropped > 950 && stats.strangers == 1_000);
+    let dropped = bare.replicator.stats().assemblies_dropped;
+    bare.hear(1, piece(1, u32::MAX, 0, 10));
+    bare.hear(1, piece(2, 100, 99, 10));
+    bare.hear(1, piece(3, 100, u32::MAX, 10));
+    bare.hear(1, piece(4, 100, 0, 0));
+    assert_eq!(bare.replicator.stats().assemblies_dropped, dropped + 4);
+
+    bare.pass(millis(1));
+    let config = Config { frame_bytes_max: 1_000, ..Config::default() };
+    let mut cut = Bare::named(peer(2), config);
+    cut.found(first_epoch(5));
+    cut.ask(insert("k", &"x".repeat(3_000), To::Local));
+    for (_, body) in cut.sent().into_iter().filter(|(to, _)| *to == peer(0)) {
+        bare.hear(2, body);
+    }
+    assert!(bare.holds("k", &"x".repeat(3_000)));
+}
+
+#[test]
+fn a_piece_that_makes_another_piece_is_not_taken() {
+    let inner = Message { epoch: None, body: piece(2, 4, 0, 4) }.encode();
+    let total = u32::try_from(inner.len()).unwrap();
+    let mut bare = Bare::of(3);
+    bare.hear(1, Body::Part { transfer: 1, total, offset: 0, bytes: inner.into() });
+    assert_eq!(bare.replicator.stats().assemblies_dropped, 1);
+}
+
+// ── late and doubled ──
+
+#[test]
+fn answers_to_nothing_change_nothing() {
+    let mut bare = Bare::of(3);
+    let entries = pushed(&mut other(1), insert("k", "tea", To::Local));
+    let term = Term { number: 9, owner: peer(1) };
+    let all = [
+        ack(77),
+        Body::Ack {
+            push: 77,
+            scope: Scope::Only(vec![0, u32::MAX]),
+            counts: true,
+            nacks: vec![(u32::MAX, Nack::Fenced(term))],
+        },
+        Body::NotPromised { request: 77, current: term },
+        Body::Promised { request: 77, counts: true, differing: vec![], entries: vec![] },
+        Body::ReadAnswer { request: 77, counts: true, context: None, entry: None },
+        Body::Compared {
+            session: 77,
+            at: At::Live,
+            answer: Answer::Entries { done: 1, entries },
+            promises: vec![],
+        },
+        Body::Compared {
+            session: 77,
+            at: At::Live,
+            answer: Answer::Same,
+            promises: vec![(Group::new("g"), term)],
+        },
+    ];
+    for body in all {
+        bare.hear(1, body);
+    }
+    assert_eq!((bare.sent(), dump(&bare), bare.replicator.promises()), (vec![], vec![], vec![]));
+}
+
+#[test]
+fn indices_that_a_push_does_not_have_are_no_acknowledgement() {
+    let mut bare = Bare::of(3);
+    let id = bare.ask(insert("k", "tea", WRITE_MAJORITY));
+    let (push, _) = bare.push_to_all(3);
+    for scope in [Scope::Only(vec![]), Scope::Only(vec![1, 2, u32::MAX])] {
+        bare.hear(1, Body::Ack { push, scope, counts: true, nacks: vec![] });
+    }
+    assert_eq!(bare.answer(id), None);
+    bare.hear(1, Body::Ack { push, scope: Scope::Only(vec![0, 9]), counts: true, nacks: vec![] });
+    assert!(matches!(bare.answer(id), Some(Ok(_))));
+}
+
+#[test]
+fn every_message_twice_and_out_of_order_is_as_good_as_once() {
+    for seed in 1..=10 {
+        let quality = LinkQuality { duplicate: 1.0, reorder: 0.3, ..LinkQuality::clean() };
+        let faults = Faults { links: vec![quality], ..Faults::none() };
+        let mut cluster = Plan { seed, faults, nodes: 4, started: 4, ..Plan::of(3) }.start();
+        cluster.introduce();
+        for n in 0..10 {
+            cluster.write::<PNCounter, _>(n % 3, "c", WRITE_MAJORITY, |c| c.add(1)).unwrap();
+            cluster.write::<Words, _>(n % 3, "w", WRITE_MAJORITY, |w| w.insert("tea")).unwrap();
+            cluster.write::<Words, _>(n % 3, "w", WRITE_MAJORITY, |w| w.remove("tea")).unwrap();
+        }
+        cluster.propose(0, Change { join: vec![peer(3)], ..Change::default() });
+        cluster.run(secs(5));
+        let term = Term { number: 1, owner: peer(0) };
+        let fence = cluster.fence(0, "g", term, secs(3));
+        cluster.answer(fence).unwrap();
+        assert_eq!(cluster.read::<PNCounter>(3, "c", READ_MAJORITY).unwrap().value(), 10);
+        assert!(cluster.read::<Words>(3, "w", READ_MAJORITY).is_none());
+        cluster.settle(&[0, 1, 2, 3], secs(5));
+    }
+}
+
+// ── dots ──
+
+#[test]
+fn changes_of_this_very_replica_that_it_never_made_are_refused() {
+    let mut twin = Bare::of(3);
+    let mut bare = Bare::of(3);
+    let _ = bare.now(insert("k", "tea", To::Local));
+    let _ = twin.now(insert("k", "milk", To::Local));
+    let forged = pushed(&mut twin, insert("k", "coffee", To::Local));
+    bare.sent();
+    bare.hear(1, write(forged));
+    assert_eq!(nacks(&mut bare), [(0, Nack::Undecodable)]);
+    assert_eq!(bare.replicator.stats().undecodable, 1);
+    let own = pushed(&mut bare, insert("k", "milk", To::Local));
+    let mut peer_1 = other(1);
+    peer_1.hear_in(peer(0), Some(epoch_id()), write(own));
+    assert_eq!(peer_1.replicator.stats().lacks, 0);
+}
+
+#[test]
+fn contexts_near_the_last_counter_are_answered_like_any_other() {
+    let context = |last| {
+        let mut dots = DotSet::new();
+        dots.insert_run(Run { replica: peer(1), first: 1, last });
+        dots.insert_run(Run { replica: peer(0), first: 5, last });
+        let mut context = CausalContext::new();
+        context.extend(&dots);
+        ContextBytes::new(&context)
+    };
+    let mut bare = Bare::of(3);
+    let _ = bare.now(insert("k", "tea", To::Local));
+    for last in [COUNTER_MAX - 1, COUNTER_MAX, COUNTER_MAX + 1, u64::MAX] {
+        bare.sent();
+        bare.hear(1, write(vec![entry("k", "or-set", Content::Probe(context(last)))]));
+        let [(0, nack)] = &nacks(&mut bare)[..] else { panic!("not one nack") };
+        match nack {
+            Nack::Lack(mine) => assert!(last <= COUNTER_MAX && mine.decode().is_ok()),
+            other => assert!(last > COUNTER_MAX, "{last}: {other:?}"),
+        }
+        let held = Held { key: "k".into(), context: context(last) };
+        bare.hear(1, Body::Read { request: 1, held });
+        assert!(bare.now(insert("k", "coffee", To::Local)).is_ok());
+    }
+}
+
+// ── groups ──
+
+#[test]
+fn ten_thousand_groups_are_kept_and_more_are_refused() {
+    let mut bare = Bare::of(3);
+    let term = Term { number: 1, owner: peer(1) };
+    for n in 0..10_050 {
+        let group = Group::new(&format!("g{n:05}-"));
+        bare.hear(1, Body::Fence { request: n, group, term, held: vec![] });
+    }
+    assert_eq!(bare.replicator.promises().len(), 10_000);
+    let answers: Vec<_> = bare.sent().into_iter().map(|(_, body)| body).collect();
+    assert!(answers.iter().all(|body| matches!(body, Body::Promised { .. })));
+    assert_eq!(answers.len(), 10_000, "the others get no answer and time out");
+    let fence = Request::Fence { group: Group::new("new"), term, within: secs(1) };
+    assert_eq!(bare.now(fence), Err(RequestError::Overloaded { limit: 10_000 }));
+    let guarded = bare.now(insert("g00042-k", "tea", To::Local));
+    assert_eq!(guarded, Err(RequestError::Guarded { group: Group::new("g00042-") }));
+    assert!(bare.now(insert("k", "tea", To::Local)).is_ok());
+}
+
+#[test]
+fn a_guard_of_another_group_than_the_keys_is_nonsense() {
+    let mut entries = pushed(&mut other(1), set("k", "tea"));
+    entries[0].guard = Some(WireGuard { group: Group::new("g"), term: None });
+    let mut bare = Bare::of(3);
+    bare.hear(1, write(entries));
+    assert_eq!(nacks(&mut bare), [(0, Nack::Undecodable)]);
+    for n in 0..20_000 {
+        let mut junk = entry(&format!("g{n}-k"), "or-set", Content::Delta(junk()));
+        junk.guard = Some(WireGuard { group: Group::new(&format!("g{n}-")), term: None });
+        bare.hear(1, write(vec![junk]));
+    }
+    assert!(bare.now(set("g7-k", "tea")).is_ok(), "a group is known by what was merged");
+}

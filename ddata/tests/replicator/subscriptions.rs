@@ -1,0 +1,466 @@
+//! Who is told what: subscriptions, expiry, pages of keys, counts, flushes (P58, M11, M12, M27).
+
+use ostraca_ddata::data::Value;
+use ostraca_ddata::encoded::Encoded;
+use ostraca_ddata::key::{KeyName, Pattern};
+use ostraca_ddata::replicator::config::Config;
+use ostraca_ddata::replicator::epoch::Change;
+use ostraca_ddata::replicator::port::Output;
+use ostraca_ddata::replicator::request::{
+    Notice, ReadConsistency as Read, Reply, Request, SubscriptionId, WriteConsistency as To,
+};
+use ostraca_ddata::replicator::wire::Body;
+use ostraca_ddata::sim::{Fault, Faults, NodeIndex};
+use ostraca_ddata::types::{LWWMap, LWWRegister, PNCounter};
+
+use crate::bare::{Bare, Words, insert};
+use crate::cluster::{Cluster, Plan, WRITE_MAJORITY, millis, secs};
+use crate::node::replica;
+
+type Register = LWWRegister<String>;
+
+fn subscribe(bare: &mut Bare, id: u64, pattern: &str) -> SubscriptionId {
+    let subscription = SubscriptionId(id);
+    bare.ask(Request::Subscribe { subscription, pattern: Pattern::new(pattern) });
+    subscription
+}
+
+/// What subscribers of a bare machine were told since this was last asked: whom, key, words.
+fn told(bare: &mut Bare) -> Vec<(u64, String, Option<usize>)> {
+    let notify = |output| match output {
+        Output::Notify { subscription, notice } => Some((subscription.0, notice)),
+        _ => None,
+    };
+    let told = std::mem::take(&mut bare.others).into_iter().filter_map(notify);
+    told.map(|(id, notice)| match notice {
+        Notice::Changed { key, value, .. } => {
+            (id, key.to_string(), Some(value.get::<Words>().expect("words").len()))
+        }
+        Notice::Deleted { key } => (id, key.to_string(), None),
+    })
+    .collect()
+}
+
+fn event(id: u64, key: &str, words: Option<usize>) -> (u64, String, Option<usize>) {
+    (id, key.to_owned(), words)
+}
+
+fn delete(key: &str) -> Request {
+    Request::Delete { key: key.into(), consistency: To::Local }
+}
+
+#[test]
+fn the_current_value_comes_first_then_changes_then_the_deletion() {
+    let mut bare = Bare::of(1);
+    let _ = bare.now(insert("k", "tea", To::Local));
+    subscribe(&mut bare, 1, "k");
+    assert_eq!(told(&mut bare), [event(1, "k", Some(1))]);
+    let _ = bare.now(insert("k", "coffee", To::Local));
+    assert_eq!(told(&mut bare), [event(1, "k", Some(2))]);
+    let _ = bare.now(delete("k"));
+    assert_eq!(told(&mut bare), [event(1, "k", None)]);
+    let _ = bare.now(insert("k", "milk", To::Local));
+    assert_eq!(told(&mut bare), [event(1, "k", Some(1))], "the key can be used again");
+}
+
+#[test]
+fn a_subscription_to_nothing_is_told_when_there_is_something() {
+    let mut bare = Bare::of(1);
+    subscribe(&mut bare, 1, "k");
+    let _ = bare.now(delete("k"));
+    assert_eq!(told(&mut bare), []);
+    let _ = bare.now(insert("k", "tea", To::Local));
+    assert_eq!(told(&mut bare), [event(1, "k", Some(1))]);
+}
+
+#[test]
+fn known_failure_36_all_overlapping_prefixes_and_the_exact_key_are_told() {
+    let mut bare = Bare::of(1);
+    for (id, pattern) in [(1, "a*"), (2, "ab*"), (3, "abc"), (4, "*"), (5, "b*")] {
+        subscribe(&mut bare, id, pattern);
+    }
+    let _ = bare.now(insert("abc", "tea", To::Local));
+    let mut all = told(&mut bare);
+    all.sort();
+    assert_eq!(all, [1, 2, 3, 4].map(|id| event(id, "abc", Some(1))));
+}
+
+#[test]
+fn p58_a_prefix_gets_what_is_there_and_new_keys_and_nothing_after_it_ends() {
+    let mut bare = Bare::of(1);
+    for key in ["shard-2", "shard-1", "other"] {
+        let _ = bare.now(insert(key, "tea", To::Local));
+    }
+    subscribe(&mut bare, 1, "shard-*");
+    assert_eq!(told(&mut bare), [event(1, "shard-1", Some(1)), event(1, "shard-2", Some(1))]);
+    let _ = bare.now(insert("other", "coffee", To::Local));
+    let _ = bare.now(insert("shard-3", "tea", To::Local));
+    assert_eq!(told(&mut bare), [event(1, "shard-3", Some(1))]);
+    bare.ask(Request::Unsubscribe(SubscriptionId(1)));
+    let _ = bare.now(insert("shard-4", "tea", To::Local));
+    assert_eq!(told(&mut bare), []);
+}
+
+#[test]
+fn one_subscriber_of_a_pattern_leaves_and_the_others_stay() {
+    let mut bare = Bare::of(1);
+    for (id, pattern) in [(1, "k*"), (2, "k*"), (3, "k")] {
+        subscribe(&mut bare, id, pattern);
+    }
+    bare.ask(Request::Unsubscribe(SubscriptionId(1)));
+    bare.ask(Request::Unsubscribe(SubscriptionId(1)));
+    bare.ask(Request::Unsubscribe(SubscriptionId(99)));
+    let _ = bare.now(insert("k", "tea", To::Local));
+    let mut all = told(&mut bare);
+    all.sort();
+    assert_eq!(all, [event(2, "k", Some(1)), event(3, "k", Some(1))]);
+}
+
+#[test]
+fn a_batch_of_changes_of_a_key_is_one_event() {
+    let mut bare = Bare::of(1);
+    subscribe(&mut bare, 1, "k");
+    bare.batch((0..50).map(|n| insert("k", &n.to_string(), To::Local)).collect());
+    assert_eq!(told(&mut bare), [event(1, "k", Some(50))]);
+    bare.batch(vec![insert("x", "tea", To::Local), delete("x")]);
+    assert_eq!(told(&mut bare), [], "nobody subscribes to x");
+}
+
+#[test]
+fn an_interval_coalesces_and_the_latest_value_is_told() {
+    let notify_subscribers_interval = millis(500);
+    let mut bare = Bare::with(1, Config { notify_subscribers_interval, ..Config::default() });
+    subscribe(&mut bare, 1, "k*");
+    for n in 0..4 {
+        let _ = bare.now(insert("k", &n.to_string(), To::Local));
+        bare.pass(millis(100));
+        assert_eq!(told(&mut bare), []);
+    }
+    bare.pass(millis(100));
+    assert_eq!(told(&mut bare), [event(1, "k", Some(4))]);
+    bare.pass(secs(5));
+    assert_eq!(told(&mut bare), [], "once");
+}
+
+#[test]
+fn a_newcomer_in_mid_interval_hears_of_the_deletion_too() {
+    let notify_subscribers_interval = millis(500);
+    let mut bare = Bare::with(1, Config { notify_subscribers_interval, ..Config::default() });
+    subscribe(&mut bare, 1, "k");
+    let _ = bare.now(insert("k", "tea", To::Local));
+    subscribe(&mut bare, 2, "k");
+    let both = told(&mut bare);
+    assert!(both.contains(&event(1, "k", Some(1))) && both.contains(&event(2, "k", Some(1))));
+    let _ = bare.now(delete("k"));
+    bare.pass(secs(1));
+    let mut both = told(&mut bare);
+    both.sort();
+    assert_eq!(both, [event(1, "k", None), event(2, "k", None)]);
+}
+
+#[test]
+fn a_change_that_reads_the_same_is_no_event() {
+    let mut cluster = Plan::of(3).start();
+    let set = |text: &'static str| {
+        move |register: &mut ostraca_ddata::types::edit::Edit<'_, Register>| register.set(text)
+    };
+    cluster.write::<Register, _>(0, "k", WRITE_MAJORITY, set("on")).unwrap();
+    let subscription = cluster.subscribe(2, "k");
+    cluster.run(secs(1));
+    assert_eq!(cluster.notices(subscription).len(), 1);
+    cluster.write::<Register, _>(1, "k", To::All(secs(3)), set("on")).unwrap();
+    cluster.run(secs(1));
+    assert_eq!(cluster.notices(subscription).len(), 1);
+    cluster.write::<Register, _>(1, "k", To::All(secs(3)), set("off")).unwrap();
+    cluster.run(millis(1));
+    assert_eq!(cluster.notices(subscription).len(), 2);
+}
+
+#[test]
+fn an_event_says_which_keys_of_a_map_have_changed() {
+    let mut bare = Bare::of(1);
+    type Map = LWWMap<u32, u32>;
+    let put = |key: u32, value: u32| {
+        crate::bare::change::<Map, _>("m", To::Local, move |map| map.insert(&key, &value))
+    };
+    bare.batch((0..1_000).map(|n| put(n, 0)).collect());
+    subscribe(&mut bare, 1, "m");
+    bare.others.clear();
+    bare.batch(vec![put(7, 1), put(9, 0), put(2_000, 5)]);
+    let [Output::Notify { notice: Notice::Changed { value, before, .. }, .. }] = &bare.others[..]
+    else {
+        panic!("not one event: {:?}", bare.others)
+    };
+    let mut changed: Vec<u32> =
+        value.keys_changed_since(before.as_ref()).iter().map(|key| key.decode().unwrap()).collect();
+    changed.sort_unstable();
+    assert_eq!(changed, [7, 2_000], "9 was written and reads the same");
+    let old = |key: &u32| before.as_ref().and_then(Value::get::<Map>).unwrap().get(key).unwrap();
+    assert_eq!((old(&7), old(&2_000)), (Some(0), None));
+    assert_eq!(value.get::<Map>().unwrap().get(&7).unwrap(), Some(1));
+    let _: &[Encoded] = &value.keys_changed_since(None);
+    assert_eq!(value.keys_changed_since(None).len(), 1_001);
+}
+
+#[test]
+fn m27_remote_changes_are_told_also_to_who_subscribed_before_joining() {
+    let mut cluster = Plan { nodes: 3, started: 3, ..Plan::of(2) }.start();
+    let early = cluster.subscribe(2, "k*");
+    cluster.write::<Words, _>(0, "k1", WRITE_MAJORITY, |set| set.insert("tea")).unwrap();
+    cluster.write::<Words, _>(0, "x", WRITE_MAJORITY, |set| set.insert("tea")).unwrap();
+    cluster.run(secs(2));
+    assert_eq!(cluster.notices(early), [], "it knows nobody");
+    cluster.introduce();
+    cluster.propose(0, Change { join: vec![replica(2, 1)], ..Change::default() });
+    cluster.run(secs(5));
+    cluster.write::<Words, _>(1, "k2", To::All(secs(3)), |set| set.insert("tea")).unwrap();
+    let request = Request::Delete { key: "k1".into(), consistency: To::All(secs(3)) };
+    let deleted = cluster.ask(1, request);
+    cluster.answer(deleted).unwrap();
+    cluster.run(secs(1));
+    let key = |notice: &Notice| match notice {
+        Notice::Changed { key, .. } => (key.to_string(), true),
+        Notice::Deleted { key } => (key.to_string(), false),
+    };
+    let told: Vec<_> = cluster.notices(early).iter().map(key).collect();
+    assert_eq!(told, [("k1".into(), true), ("k2".into(), true), ("k1".into(), false)]);
+}
+
+#[test]
+fn a_subscriber_that_reads_nothing_stops_nobody() {
+    // Notices are outputs: the machine keeps none of them.
+    let mut bare = Bare::of(1);
+    subscribe(&mut bare, 1, "k");
+    for n in 0..1_000 {
+        let _ = bare.now(insert("k", &(n % 10).to_string(), To::Local));
+    }
+    let events = told(&mut bare);
+    assert_eq!(events.len(), 10, "elements that are there already change nothing to a reader");
+    assert_eq!(bare.replicator.next_deadline_is_far(&bare.now), true);
+}
+
+trait Quiet {
+    fn next_deadline_is_far(&self, now: &ostraca_ddata::clock::Now) -> bool;
+}
+
+impl Quiet for ostraca_ddata::replicator::Replicator {
+    fn next_deadline_is_far(&self, now: &ostraca_ddata::clock::Now) -> bool {
+        use ostraca_ddata::machine::Machine as _;
+        self.next_deadline().is_none_or(|at| at > now.mono)
+    }
+}
+
+// ── expiry ──
+
+fn expiring(after: std::time::Duration) -> Config {
+    Config { expire_keys_after_inactivity: vec![(Pattern::new("s*"), after)], ..Config::default() }
+}
+
+fn tea(cluster: &mut Cluster, node: usize, key: &str) {
+    cluster.write::<Words, _>(node, key, WRITE_MAJORITY, |set| set.insert("tea")).unwrap();
+}
+
+fn holders(cluster: &Cluster, key: &str) -> usize {
+    (0..3).filter(|n| cluster.held::<Words>(*n, key).is_some()).count()
+}
+
+#[test]
+fn m27_a_key_that_nobody_uses_goes_everywhere_and_can_be_used_again() {
+    let mut cluster = Plan { config: expiring(secs(4)), ..Plan::of(3) }.start();
+    let subscription = cluster.subscribe(1, "s*");
+    for key in ["s1", "other"] {
+        tea(&mut cluster, 0, key);
+    }
+    cluster.run(secs(3));
+    assert_eq!(holders(&cluster, "s1"), 3, "not before its time");
+    cluster.run(secs(6));
+    assert_eq!((holders(&cluster, "s1"), holders(&cluster, "other")), (0, 3));
+    let last = cluster.notices(subscription).pop();
+    assert_eq!(last, Some(Notice::Deleted { key: "s1".into() }));
+    let expired: u64 = (0..3).map(|n| cluster.stats(n).expired).sum();
+    assert_eq!(expired, 1, "one replica decides");
+    assert!(cluster.read::<Words>(2, "s1", Read::majority(secs(3))).is_none());
+    tea(&mut cluster, 2, "s1");
+    cluster.settle(&[0, 1, 2], secs(3));
+    assert_eq!(holders(&cluster, "s1"), 3);
+}
+
+#[test]
+fn reads_on_any_one_node_keep_a_key_alive_on_all() {
+    for reader in 0..3 {
+        let mut cluster = Plan { config: expiring(secs(4)), ..Plan::of(3) }.start();
+        tea(&mut cluster, 0, "s1");
+        for _ in 0..20 {
+            cluster.run(secs(1));
+            assert!(cluster.read::<Words>(reader, "s1", Read::Local).is_some(), "by {reader}");
+        }
+        cluster.run(secs(10));
+        assert_eq!(holders(&cluster, "s1"), 0);
+    }
+}
+
+#[test]
+fn clocks_an_hour_apart_expire_nothing_early_and_nothing_late() {
+    let faults = Faults { wall_skew: secs(3_600), ..Faults::none() };
+    let mut cluster = Plan { config: expiring(secs(4)), faults, ..Plan::of(3) }.start();
+    tea(&mut cluster, 0, "s1");
+    for node in 0..3 {
+        let (node, millis) = (NodeIndex::new(node), 3_600_000 - 3_600_000 * node as i64);
+        cluster.sim.fault(&Fault::Jump { node, millis });
+    }
+    cluster.run(secs(3));
+    assert_eq!(holders(&cluster, "s1"), 3);
+    cluster.run(secs(5));
+    assert_eq!(holders(&cluster, "s1"), 0);
+}
+
+#[test]
+fn a_change_that_is_concurrent_with_the_expiry_survives() {
+    // Whoever owns the key sits on one side and does not hear of the change on the other.
+    for writer in 0..3 {
+        let mut cluster = Plan { config: expiring(secs(4)), ..Plan::of(3) }.start();
+        tea(&mut cluster, 0, "s1");
+        cluster.settle(&[0, 1, 2], secs(1));
+        let others: Vec<usize> = (0..3).filter(|n| *n != writer).collect();
+        cluster.partition(&[&[writer], &others]);
+        cluster.write::<Words, _>(writer, "s1", To::Local, |set| set.insert("coffee")).unwrap();
+        cluster.run(secs(3));
+        cluster.read::<Words>(writer, "s1", Read::Local);
+        cluster.run(secs(4));
+        cluster.heal();
+        cluster.run(secs(1));
+        if cluster.stats(writer).expired == 0 {
+            let held = cluster.read::<Words>(others[0], "s1", Read::From(3, secs(3)));
+            assert!(held.is_some_and(|set| set.contains("coffee")), "written by {writer}");
+        }
+    }
+}
+
+#[test]
+fn a_new_owner_of_a_key_waits_for_the_others_reports() {
+    // The key is used by reads on node 0 only; owners come and go.
+    let mut cluster =
+        Plan { nodes: 4, started: 4, config: expiring(secs(4)), ..Plan::of(4) }.start();
+    cluster.introduce();
+    for n in 0..20 {
+        tea(&mut cluster, 0, &format!("s{n}"));
+    }
+    let mut next = 2;
+    for round in 0..12 {
+        for n in 0..20 {
+            let held = cluster.read::<Words>(0, &format!("s{n}"), Read::Local);
+            assert!(held.is_some(), "s{n} expired in round {round}");
+        }
+        cluster.run(secs(1));
+        if round == 4 || round == 8 {
+            next += 1;
+            let leave = vec![replica(next - 1, 1)];
+            cluster.propose(0, Change { leave, ..Change::default() });
+        }
+    }
+    assert_eq!(cluster.node(0).replicator.epochs().installed().unwrap().members().len(), 2);
+}
+
+#[test]
+fn guarded_keys_never_expire() {
+    use ostraca_ddata::replicator::request::Guard;
+    let mut cluster = Plan { config: expiring(secs(2)), ..Plan::of(3) }.start();
+    let term = ostraca_ddata::types::Term { number: 1, owner: replica(0, 1) };
+    let fence = cluster.fence(0, "s-home", term, secs(3));
+    cluster.answer(fence).unwrap();
+    let write = cluster.guarded::<LWWRegister<u32>, _>(
+        0,
+        ("s-home", term),
+        "s-home-1",
+        WRITE_MAJORITY,
+        |home| home.set(&1),
+    );
+    cluster.answer(write).unwrap();
+    let _: Option<Guard> = None;
+    tea(&mut cluster, 0, "s1");
+    cluster.run(secs(20));
+    assert_eq!(holders(&cluster, "s1"), 0);
+    assert!((0..3).all(|n| cluster.held::<LWWRegister<u32>>(n, "s-home-1").is_some()));
+}
+
+#[test]
+fn an_expired_durable_key_does_not_come_back_from_the_disk() {
+    let config = Config { durable_keys: vec![Pattern::new("*")], ..expiring(secs(2)) };
+    let mut cluster = Plan { config, ..Plan::of(3) }.start();
+    tea(&mut cluster, 0, "s1");
+    cluster.run(secs(10));
+    assert_eq!(holders(&cluster, "s1"), 0);
+    for node in 0..3 {
+        cluster.crash(node);
+        cluster.restart(node);
+    }
+    cluster.run(secs(1));
+    assert_eq!(holders(&cluster, "s1"), 0);
+    assert!(
+        (0..3).all(|n| cluster.node(n).replicator.peek(&"s1".into()).is_some()),
+        "its context is"
+    );
+}
+
+// ── keys, counts, flushes ──
+
+fn page(bare: &mut Bare, prefix: &str, after: Option<&str>, limit: usize) -> Vec<String> {
+    let after = after.map(KeyName::new);
+    let request = Request::Keys { prefix: prefix.into(), after, limit };
+    let Ok(Reply::Keys(keys)) = bare.now(request) else { panic!("no keys") };
+    keys.iter().map(KeyName::to_string).collect()
+}
+
+#[test]
+fn keys_come_in_pages_in_the_order_of_their_names_without_deleted_ones() {
+    let mut bare = Bare::of(1);
+    for key in ["b2", "a", "b1", "c", "b3", "b4"] {
+        let _ = bare.now(insert(key, "tea", To::Local));
+    }
+    let _ = bare.now(delete("b3"));
+    assert_eq!(page(&mut bare, "b", None, 2), ["b1", "b2"]);
+    assert_eq!(page(&mut bare, "b", Some("b2"), 2), ["b4"]);
+    assert_eq!(page(&mut bare, "b", Some("b4"), 2), [""; 0]);
+    assert_eq!(page(&mut bare, "", None, 10), ["a", "b1", "b2", "b4", "c"]);
+    assert_eq!(page(&mut bare, "", None, 0), [""; 0]);
+    let _ = bare.now(insert("b3", "coffee", To::Local));
+    assert_eq!(page(&mut bare, "b", Some("b2"), 10), ["b3", "b4"]);
+    assert_eq!((bare.replicator.stats().keys, bare.replicator.stats().keys_deleted), (6, 0));
+}
+
+#[test]
+fn the_count_of_replicas_is_0_while_loading_or_unjoined() {
+    let config = Config { durable_keys: vec![Pattern::new("*")], ..Config::default() };
+    let mut bare = Bare::unloaded(config.clone());
+    assert_eq!(bare.now(Request::ReplicaCount), Ok(Reply::ReplicaCount(0)));
+    assert_eq!(Bare::joining(config).now(Request::ReplicaCount), Ok(Reply::ReplicaCount(0)));
+    for members in [1, 3, 5] {
+        let mut bare = Bare::of(members);
+        assert_eq!(bare.now(Request::ReplicaCount), Ok(Reply::ReplicaCount(members)));
+    }
+}
+
+#[test]
+fn a_flush_is_over_when_every_replica_has_every_change_made_before_it() {
+    let mut cluster = Plan::of(3).start();
+    for n in 0..50 {
+        cluster.update::<PNCounter, _>(0, &format!("k{n}"), To::Local, |count| count.add(1));
+    }
+    let flush = cluster.ask(0, Request::FlushChanges { within: secs(5) });
+    assert_eq!(cluster.answer(flush), Ok(Reply::Flushed));
+    for (node, n) in (1..3).flat_map(|node| (0..50).map(move |n| (node, n))) {
+        assert!(cluster.held::<PNCounter>(node, &format!("k{n}")).is_some());
+    }
+    cluster.crash(2);
+    cluster.update::<PNCounter, _>(0, "k0", To::Local, |count| count.add(1));
+    let flush = cluster.ask(0, Request::FlushChanges { within: secs(5) });
+    assert!(matches!(cluster.answer(flush), Err(_)), "2 does not have it");
+}
+
+#[test]
+fn a_flush_with_nothing_to_deliver_is_over_at_once() {
+    let mut bare = Bare::of(3);
+    assert_eq!(bare.now(Request::FlushChanges { within: secs(1) }), Ok(Reply::Flushed));
+    let writes = |(_, body): &_| matches!(body, Body::Write { .. });
+    assert!(!bare.sent().iter().any(writes));
+}
