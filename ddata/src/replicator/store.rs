@@ -54,7 +54,7 @@ pub(super) struct Snapshot {
 pub(super) struct Store {
     live: Snapshot,
     seed: u64,
-    records: VecDeque<KeyName>, // ≤ RECORDS_MAX, oldest first
+    records: VecDeque<Place>, // whose records they are: ≤ RECORDS_MAX, oldest first
     groups: BTreeMap<Group, BTreeSet<KeyName>>, // the guarded ones among the keys
     unsettled: BTreeMap<Place, Instant>, // changed keys not yet in the sums ≤ keys
     deleted: usize,
@@ -216,17 +216,17 @@ impl Store {
         }
         let grown = held.state.records().saturating_sub(records);
         for _ in 0..grown {
-            self.remember(key);
+            self.remember(&place);
         }
         self.unsettled.entry(place).or_insert(at.settles);
         result
     }
 
-    fn remember(&mut self, key: &KeyName) {
-        self.records.push_back(key.clone());
+    fn remember(&mut self, place: &Place) {
+        self.records.push_back(place.clone());
         if self.records.len() > RECORDS_MAX
             && let Some(oldest) = self.records.pop_front()
-            && let Some(held) = self.live.keys.get_mut(&place(&oldest))
+            && let Some(held) = self.live.keys.get_mut(&oldest)
         {
             Arc::make_mut(held).state.forget_record();
         }
