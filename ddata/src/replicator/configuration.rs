@@ -147,9 +147,7 @@ impl Replicator {
         for id in gone {
             self.parts.forget(id);
             self.anti_entropy.end_all(|peer, at| peer == id && at == At::Live);
-            for key in self.pushes.forget(id) {
-                self.store.settle(&key);
-            }
+            self.pushes.forget(id);
         }
         self.check_flushes(out);
     }
@@ -168,8 +166,9 @@ impl Replicator {
         if at == At::Live && !self.anti_entropy.has_room() {
             return;
         }
-        if at != At::Live {
-            self.store.settle_all();
+        match at {
+            At::Live => self.store.settle_due(now.mono),
+            _ => self.store.settle_all(),
         }
         let root = self.store.live().sums().root();
         let comparison = Comparison::new(at, root, now.mono + self.trips.patience(1));
@@ -188,6 +187,7 @@ impl Replicator {
         out: &mut Out,
     ) {
         self.contacted.insert(from, now.mono);
+        self.store.settle_due(now.mono);
         let answer = match at {
             At::Live => self.answer_from(self.store.live(), query, at),
             At::Sealed(epoch) => match &self.frozen {

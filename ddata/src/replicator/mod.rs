@@ -99,7 +99,6 @@ pub struct Replicator {
     loading: Option<VecDeque<(RequestId, Request)>>, // ≤ max_pending_requests
     gossip_at: Option<Instant>,
     changed_at: Option<Instant>,
-    settle_at: Option<Instant>,
     expire_at: Option<Instant>,
     alarms: BTreeMap<u8, Instant>, // one per kind
     stats: Stats,
@@ -156,7 +155,6 @@ impl Replicator {
             loading,
             gossip_at: None,
             changed_at: None,
-            settle_at: None,
             expire_at: None,
             alarms: BTreeMap::new(),
             stats: Stats::default(),
@@ -223,15 +221,12 @@ impl Replicator {
     }
 
     fn change(&self, now: Now) -> Change {
-        let settles = now.mono + self.trips.patience(0);
-        Change { now: now.mono, settles, bytes: 0, used: true }
+        Change { now: now.mono, bytes: 0, used: true }
     }
 
-    /// Notes that keys changed: gossip speeds up, sums follow.
+    /// Notes that keys changed: gossip speeds up.
     fn noted_change(&mut self, now: Now) {
         self.changed_at = Some(now.mono);
-        let settle = now.mono + self.trips.patience(0);
-        self.settle_at.get_or_insert(settle);
         if let Some(at) = self.gossip_at {
             self.gossip_at = Some(at.min(now.mono + self.config.busy_gossip_interval));
         }
@@ -331,7 +326,7 @@ impl Machine for Replicator {
             self.durability.due(),
             self.epochs.next_deadline(),
             self.gossip_at,
-            self.settle_at,
+            self.store.settles_at(),
             self.expire_at,
         ]
         .into_iter()

@@ -285,9 +285,6 @@ impl Replicator {
             touched.extend(requests);
         }
         self.send_repairs(from, id, repairs, out);
-        for key in &acked.settled {
-            self.store.settle(key);
-        }
         for request in touched {
             self.check_write(request, out);
         }
@@ -434,11 +431,7 @@ impl Replicator {
         out: &mut Out,
     ) {
         let requests: BTreeSet<RequestId> = waiting.values().flatten().copied().collect();
-        if peers.is_empty() {
-            for entry in entries.iter() {
-                self.store.settle(&entry.key);
-            }
-        } else {
+        if !peers.is_empty() {
             let resend = now.mono + self.trips.patience(0);
             let places = waiting.iter().flat_map(|(i, all)| all.iter().map(|id| (*id, *i)));
             let places: Vec<(RequestId, u32)> = places.collect();

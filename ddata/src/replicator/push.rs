@@ -55,8 +55,6 @@ pub(super) struct Push {
 pub(super) struct Acked {
     /// Entries now held there that somebody waits for, and who.
     pub(super) held: Vec<(u32, Vec<RequestId>)>,
-    /// Every replica holds everything: these keys may enter the sums.
-    pub(super) settled: Vec<KeyName>,
     /// When the push was first sent, if this is the answer to its first sending.
     pub(super) sent: Option<Instant>,
 }
@@ -171,7 +169,6 @@ impl Pushes {
         let waits = push.waiting.iter().filter(|(i, _)| looked(i) && !refused.contains(i));
         let held = waits.map(|(i, requests)| (*i, requests.clone())).collect();
         let sent = (push.tries == 0 && *scope == Scope::All).then_some(push.sent);
-        let mut settled = Vec::new();
         if let Some(missing) = push.missing.get_mut(&from) {
             let still = |i: &u32| !looked(i) || lacking.contains(i);
             let left: BTreeSet<u32> = match missing {
@@ -187,11 +184,10 @@ impl Pushes {
                 *missing = Missing::Some(left);
             }
             if push.missing.is_empty() {
-                settled = push.entries.iter().map(|entry| entry.key.clone()).collect();
                 self.drop(id);
             }
         }
-        Acked { held, settled, sent }
+        Acked { held, sent }
     }
 
     /// A request needs no more answers about an entry.
@@ -257,21 +253,18 @@ impl Pushes {
         }
     }
 
-    /// Forgets a peer that was removed; keys that only it had not acknowledged are settled.
-    pub(super) fn forget(&mut self, peer: ReplicaId) -> Vec<KeyName> {
+    /// Forgets a peer that was removed.
+    pub(super) fn forget(&mut self, peer: ReplicaId) {
         let ids: Vec<u64> = self.open.keys().copied().collect();
-        let mut settled = Vec::new();
         for id in ids {
             let Some(push) = self.open.get_mut(&id) else { continue };
             if push.missing.remove(&peer).is_some()
                 && push.missing.is_empty()
                 && push.waiting.is_empty()
             {
-                settled.extend(push.entries.iter().map(|entry| entry.key.clone()));
                 self.drop(id);
             }
         }
-        settled
     }
 
     /// The pushes that are open now, kept until they are delivered: for a flush.

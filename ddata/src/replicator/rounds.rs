@@ -33,11 +33,7 @@ impl Replicator {
         if self.epochs.next_deadline().is_some_and(|at| at <= now.mono) {
             self.drive(now, EpochInput::Tick, out);
         }
-        if self.settle_at.is_some_and(|at| at <= now.mono) {
-            self.store.settle_due(now.mono);
-            let again = now.mono + self.trips.patience(0);
-            self.settle_at = self.store.has_unsettled().then_some(again);
-        }
+        self.store.settle_due(now.mono);
         if self.gossip_at.is_some_and(|at| at <= now.mono) {
             self.gossip(now, out);
         }
