@@ -12,6 +12,7 @@ use crate::id::ReplicaId;
 use crate::key::KeyName;
 
 /// What is done when records are safe, or when they are not.
+#[expect(clippy::large_enum_variant, reason = "moved once or twice: boxing would cost more")]
 #[derive(Clone, Debug)]
 pub(super) enum After {
     /// These keys are on disk up to these contexts.

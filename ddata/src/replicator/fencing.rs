@@ -305,7 +305,7 @@ impl Replicator {
         }
         let voters: BTreeSet<ReplicaId> = self.electors().voters.iter().copied().collect();
         let peers = voters.into_iter().filter(|voter| *voter != self.me).collect();
-        self.push_to(now, Arc::from(entries), id, &peers, |_| None, out);
+        self.push_to(now, &Arc::from(entries), id, &peers, |_| None, out);
         self.check_write(id, out);
     }
 

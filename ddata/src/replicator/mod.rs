@@ -62,6 +62,9 @@ use crate::machine::{Machine, Outbox};
 
 type Out = Outbox<Output>;
 
+/// What was sealed: the epoch, the state and the promises as they were.
+type Frozen = (EpochId, Snapshot, Vec<(crate::key::Group, crate::types::Term)>);
+
 /// The number of [`Alarm::LargeValue`] among the alarms.
 const LARGE_VALUE: u8 = 1;
 
@@ -77,7 +80,7 @@ pub struct Replicator {
     store: Store,
     promises: Promises,
     epochs: Epochs,
-    frozen: Option<(EpochId, Snapshot, Vec<(crate::key::Group, crate::types::Term)>)>,
+    frozen: Option<Frozen>,
     /// For the canary that freezes too little: what was held before the last ack.
     before_last_ack: Option<Snapshot>,
     pushes: Pushes,
@@ -340,7 +343,7 @@ impl Machine for Replicator {
             }
             Input::Found(epoch) => self.drive(now, EpochInput::Found(epoch), out),
             Input::Loaded(records) => self.load(now, records, out),
-            Input::Persisted { id, result } => self.persisted(now, id, result, out),
+            Input::Persisted { id, result } => self.persisted(now, id, &result, out),
         }
     }
 

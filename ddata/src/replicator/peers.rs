@@ -376,7 +376,7 @@ impl Replicator {
             bytes += entry.len();
             match messages.last_mut() {
                 Some(last) if bytes + 128 <= bytes_max && last.len() < count_max => {
-                    last.push(entry)
+                    last.push(entry);
                 }
                 _ => {
                     bytes = entry.len();
@@ -439,14 +439,14 @@ impl Replicator {
                     waits.insert(index, requests);
                 }
             }
-            self.open_push(now, Arc::from(entries), waits, &everybody, out);
+            self.open_push(now, &Arc::from(entries), waits, &everybody, out);
         }
     }
 
     fn open_push(
         &mut self,
         now: Now,
-        entries: Arc<[Entry]>,
+        entries: &Arc<[Entry]>,
         waiting: BTreeMap<u32, Vec<RequestId>>,
         peers: &BTreeSet<ReplicaId>,
         out: &mut Out,
@@ -479,7 +479,7 @@ impl Replicator {
     pub(super) fn push_to(
         &mut self,
         now: Now,
-        probes: Arc<[Entry]>,
+        probes: &Arc<[Entry]>,
         id: RequestId,
         peers: &BTreeSet<ReplicaId>,
         known: impl Fn(&ReplicaId) -> Option<CausalContext>,

@@ -120,6 +120,7 @@ pub enum Alarm {
 }
 
 /// An order of the Replicator.
+#[expect(clippy::large_enum_variant, reason = "moved once or twice: boxing would cost more")]
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Output {

@@ -95,7 +95,7 @@ impl Replicator {
         read.resend = now.mono + self.trips.patience(0);
         self.ask(id, &read, out);
         if read.is_met(&self.electors()) {
-            self.finish_read(now, id, read, out);
+            self.finish_read(now, id, &read, out);
         } else {
             self.reads.insert(id, read);
         }
@@ -179,15 +179,15 @@ impl Replicator {
     pub(super) fn check_read(&mut self, now: Now, id: RequestId, out: &mut Out) {
         let Some(read) = self.reads.remove(id) else { return };
         if read.is_met(&self.electors()) {
-            self.finish_read(now, id, read, out);
+            self.finish_read(now, id, &read, out);
         } else {
             self.reads.insert(id, read);
         }
     }
 
     /// Enough have answered: replies if they agree, else writes back first.
-    fn finish_read(&mut self, now: Now, id: RequestId, read: Read, out: &mut Out) {
-        let reply = match read_value(&read) {
+    fn finish_read(&mut self, now: Now, id: RequestId, read: &Read, out: &mut Out) {
+        let reply = match read_value(read) {
             Ok(value) => {
                 let context = read.merged.as_ref().map(|m| m.context().clone());
                 Reply::Got { value, context: context.unwrap_or_default() }
@@ -220,7 +220,7 @@ impl Replicator {
         };
         let stale = stale.into_iter().filter(|p| *p != self.me && !holders.contains(p)).collect();
         let known = |peer: &ReplicaId| read.answers.get(peer).cloned();
-        self.push_to(now, Arc::from([entry]), id, &stale, known, out);
+        self.push_to(now, &Arc::from([entry]), id, &stale, known, out);
         self.check_write(id, out);
     }
 

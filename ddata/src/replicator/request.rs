@@ -347,6 +347,7 @@ pub enum RequestError {
 }
 
 /// A notice to a subscriber.
+#[expect(clippy::large_enum_variant, reason = "moved once or twice: boxing would cost more")]
 #[derive(Clone, Debug, PartialEq)]
 pub enum Notice {
     /// The key holds this now.

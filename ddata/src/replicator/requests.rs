@@ -24,6 +24,7 @@ use crate::types::edit::{Author, EditError, Prepared};
 use crate::types::shape::Shape;
 
 /// What a level above `Local` means in the installed configuration.
+#[derive(Clone, Copy)]
 pub(super) struct Wanted {
     pub(super) level: Level,
     pub(super) need: Need,
@@ -50,7 +51,7 @@ impl Replicator {
                 self.get(now, id, key, shape, consistency, out)
             }
             Request::Update(update) => self.update(now, id, update, out),
-            Request::Delete { key, consistency } => self.delete(now, id, key, consistency, out),
+            Request::Delete { key, consistency } => self.delete(now, id, &key, consistency, out),
             Request::Subscribe { subscription, pattern } => {
                 self.subscribe(subscription, pattern, out);
                 Ok(())
@@ -189,21 +190,21 @@ impl Replicator {
         &mut self,
         now: Now,
         id: RequestId,
-        key: KeyName,
+        key: &KeyName,
         consistency: WriteConsistency,
         out: &mut Out,
     ) -> Result<(), RequestError> {
-        Self::check_key(&key)?;
-        self.check_guard(&key, None)?;
+        Self::check_key(key)?;
+        self.check_guard(key, None)?;
         let wanted = consistency.level().map(|(l, w)| self.wanted(l, w)).transpose()?;
-        let Some(shape) = self.store.get(&key).map(|held| held.state.shape().clone()) else {
+        let Some(shape) = self.store.get(key).map(|held| held.state.shape().clone()) else {
             Self::reply(id, Ok(Reply::Deleted { dots: DotSet::new() }), out);
             return Ok(());
         };
-        let before = self.before(&key);
-        let delta = self.delete_seen(now, &key, &shape);
+        let before = self.before(key);
+        let delta = self.delete_seen(now, key, &shape);
         let reply = Reply::Deleted { dots: delta.dots().clone() };
-        self.changed(now, id, &key, &delta, None, before, wanted, reply, out);
+        self.changed(now, id, key, &delta, None, before, wanted, reply, out);
         Ok(())
     }
 

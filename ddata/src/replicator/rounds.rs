@@ -240,11 +240,11 @@ impl Replicator {
         &mut self,
         now: Now,
         id: u64,
-        result: Result<(), StoreError>,
+        result: &Result<(), StoreError>,
         out: &mut Out,
     ) {
         let after = self.durability.done(id);
-        if let Err(error) = &result {
+        if let Err(error) = result {
             self.stats.store_failures += 1;
             self.alarm(now, Alarm::Store(error.clone()), out);
         }

@@ -318,10 +318,11 @@ impl Store {
         if known {
             return Taken::Merged { merged: Merged::Unchanged, latest, full: false };
         }
-        if self.get(key).is_none() && !canary.has(Bug::NoRuleR) {
-            if let Err(Lack { context }) = State::new(shape.clone()).apply(delta) {
-                return Taken::Lack(context);
-            }
+        if self.get(key).is_none()
+            && !canary.has(Bug::NoRuleR)
+            && let Err(Lack { context }) = State::new(shape.clone()).apply(delta)
+        {
+            return Taken::Lack(context);
         }
         let result = self.change(key, shape, at, |state| {
             let result = if canary.has(Bug::NoRuleR) {

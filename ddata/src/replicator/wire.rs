@@ -491,9 +491,10 @@ impl Body {
             Self::ReadAnswer { context, entry, .. } => {
                 context.as_ref().map_or(0, ContextBytes::len) + entry.as_ref().map_or(0, Entry::len)
             }
-            Self::Fence { held: all, .. } => held(all),
             Self::Promised { differing, entries: all, .. } => held(differing) + entries(all),
-            Self::Compare { query: Query::Want(all), .. } => held(all),
+            Self::Fence { held: all, .. } | Self::Compare { query: Query::Want(all), .. } => {
+                held(all)
+            }
             Self::Compare { .. } | Self::NotPromised { .. } => 1_024,
             Self::Compared { answer, promises, .. } => {
                 promises.len() * 64

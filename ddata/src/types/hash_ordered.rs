@@ -145,7 +145,7 @@ impl<V: Clone> HashOrdered<V> {
                     DiffItem::Add(key, value) => f(key, Some(value), None),
                     DiffItem::Remove(key, value) => f(key, None, Some(value)),
                     DiffItem::Update { old: (key, old), new: (_, new) } => {
-                        f(key, Some(new), Some(old))
+                        f(key, Some(new), Some(old));
                     }
                 }
             }

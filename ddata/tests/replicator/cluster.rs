@@ -66,7 +66,7 @@ impl Observer<Node> for Watcher {
             Event::Installed(epoch) => log.installed.push((node, epoch.clone())),
             Event::Outcome(outcome) => log.outcomes.push((node, outcome.clone())),
             Event::Alarm(alarm) => log.alarms.push((node, alarm.clone())),
-            Event::Synced(_) | Event::Excluded(_) => {}
+            Event::Synced | Event::Excluded => {}
         }
         Ok(())
     }

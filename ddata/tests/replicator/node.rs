@@ -8,7 +8,7 @@ use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::durable::{Record, StoreError};
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::machine::{Machine, Outbox};
-use ostraca_ddata::replicator::epoch::{Change, Epoch, EpochId, Outcome};
+use ostraca_ddata::replicator::epoch::{Change, Epoch, Outcome};
 use ostraca_ddata::replicator::port::{Alarm, Class, Input, Output, Peer};
 use ostraca_ddata::replicator::request::{
     Notice, Reply, Request, RequestError, RequestId, SubscriptionId,
@@ -47,13 +47,14 @@ pub enum Command {
 }
 
 /// What the harness sees.
+#[expect(clippy::large_enum_variant, reason = "moved once")]
 #[derive(Debug)]
 pub enum Event {
     Replied(RequestId, Result<Reply, RequestError>),
     Notified(SubscriptionId, Notice),
     Installed(Arc<Epoch>),
-    Synced(EpochId),
-    Excluded(EpochId),
+    Synced,
+    Excluded,
     Outcome(Outcome),
     Alarm(Alarm),
 }
@@ -144,8 +145,8 @@ impl Node {
                 self.replicator.handle(now, consent, &mut self.out);
             }
             Output::Installed(epoch) => fx.emit(Event::Installed(epoch)),
-            Output::Synced(epoch) => fx.emit(Event::Synced(epoch)),
-            Output::Excluded(epoch) => fx.emit(Event::Excluded(epoch)),
+            Output::Synced(_) => fx.emit(Event::Synced),
+            Output::Excluded(_) => fx.emit(Event::Excluded),
             Output::Outcome(outcome) => fx.emit(Event::Outcome(outcome)),
             Output::Alarm(alarm) => fx.emit(Event::Alarm(alarm)),
             _ => {}
