@@ -220,11 +220,11 @@ fn run(config: Config, steps: Vec<Step>) -> Result<(), TestCaseError> {
             Step::Pass(ms) => bare.pass(millis(ms)),
         }
         if durable {
-            bare.persist_all(Ok(()));
+            bare.persist_all();
         }
     }
     bare.pass(secs(10));
-    bare.persist_all(Ok(()));
+    bare.persist_all();
     for id in asked {
         prop_assert!(bare.answer(id).is_some(), "a request without an answer");
     }
@@ -235,7 +235,7 @@ fn run(config: Config, steps: Vec<Step>) -> Result<(), TestCaseError> {
     let sent = bare.sent().len();
     prop_assert!(sent < 3_000 + 100 * messages, "{} messages for {}", sent, messages);
     let id = bare.ask(insert("fresh", "tea", To::Local));
-    bare.persist_all(Ok(()));
+    bare.persist_all();
     let answer = bare.answer(id);
     let guarded = matches!(answer, Some(Err(RequestError::Guarded { .. })));
     prop_assert!(guarded || bare.holds("fresh", "tea"), "{answer:?}");

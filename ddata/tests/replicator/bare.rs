@@ -134,7 +134,7 @@ impl Bare {
 
     pub fn found(&mut self, epoch: Arc<Epoch>) {
         self.feed(Input::Found(epoch));
-        self.persist_all(Ok(()));
+        self.persist_all();
         self.others.clear();
     }
 
@@ -268,9 +268,10 @@ impl Bare {
         self.feed(Input::Persisted { id, result });
     }
 
-    pub fn persist_all(&mut self, result: Result<(), ostraca_ddata::durable::StoreError>) {
+    /// The store has written all that it was told.
+    pub fn persist_all(&mut self) {
         while !self.persists.is_empty() {
-            self.stored(result.clone());
+            self.stored(Ok(()));
         }
     }
 
@@ -291,7 +292,7 @@ impl Bare {
         let ballot = Ballot { number: 1, node: peer(1) };
         let seal = EpochMessage::Seal { epoch: epoch_id(), ballot, proposal: proposal.clone() };
         self.hear(1, Body::Epoch(seal));
-        self.persist_all(Ok(()));
+        self.persist_all();
         assert!(self.replicator.epochs().sealed(), "the seal was taken");
         proposal
     }

@@ -66,7 +66,7 @@ impl Observer<Node> for Watcher {
             Event::Installed(epoch) => log.installed.push((node, epoch.clone())),
             Event::Outcome(outcome) => log.outcomes.push((node, outcome.clone())),
             Event::Alarm(alarm) => log.alarms.push((node, alarm.clone())),
-            Event::Asked(_) | Event::Made(..) | Event::Synced(_) | Event::Excluded(_) => {}
+            Event::Asked(_) | Event::Made(..) | Event::Synced | Event::Excluded => {}
         }
         Ok(())
     }

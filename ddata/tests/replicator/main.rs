@@ -1,6 +1,11 @@
 //! The Replicator in simulated clusters.
 
 #![cfg(feature = "canaries")]
+#![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
+#![expect(
+    clippy::redundant_closure_for_method_calls,
+    reason = "`Edit::clear` names the method of five types"
+)]
 #![allow(unreachable_pub, missing_docs, reason = "a test binary exports nothing")]
 
 mod aggregators;

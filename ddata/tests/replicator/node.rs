@@ -11,7 +11,7 @@ use ostraca_ddata::durable::{Record, StoreError};
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::key::KeyName;
 use ostraca_ddata::machine::{Machine, Outbox};
-use ostraca_ddata::replicator::epoch::{Change, Epoch, EpochId, Outcome};
+use ostraca_ddata::replicator::epoch::{Change, Epoch, Outcome};
 use ostraca_ddata::replicator::port::{Alarm, Class, Input, Output, Peer};
 use ostraca_ddata::replicator::request::{
     Notice, Reply, Request, RequestError, RequestId, SubscriptionId,
@@ -50,6 +50,7 @@ pub enum Command {
 }
 
 /// What the harness sees.
+#[expect(clippy::large_enum_variant, reason = "moved once")]
 #[derive(Debug)]
 pub enum Event {
     /// The machine takes up a request now.
@@ -59,8 +60,8 @@ pub enum Event {
     Replied(RequestId, Result<Reply, RequestError>),
     Notified(SubscriptionId, Notice),
     Installed(Arc<Epoch>),
-    Synced(EpochId),
-    Excluded(EpochId),
+    Synced,
+    Excluded,
     Outcome(Outcome),
     Alarm(Alarm),
 }
@@ -186,8 +187,8 @@ impl Node {
                 self.replicator.handle(now, consent, &mut self.out);
             }
             Output::Installed(epoch) => fx.emit(Event::Installed(epoch)),
-            Output::Synced(epoch) => fx.emit(Event::Synced(epoch)),
-            Output::Excluded(epoch) => fx.emit(Event::Excluded(epoch)),
+            Output::Synced(_) => fx.emit(Event::Synced),
+            Output::Excluded(_) => fx.emit(Event::Excluded),
             Output::Outcome(outcome) => fx.emit(Event::Outcome(outcome)),
             Output::Alarm(alarm) => fx.emit(Event::Alarm(alarm)),
             _ => {}

@@ -1,7 +1,6 @@
 //! Who is told what: subscriptions, expiry, pages of keys, counts, flushes (P58, M11, M12, M27).
 
 use ostraca_ddata::data::Value;
-use ostraca_ddata::encoded::Encoded;
 use ostraca_ddata::key::{KeyName, Pattern};
 use ostraca_ddata::replicator::config::Config;
 use ostraca_ddata::replicator::epoch::Change;
@@ -198,7 +197,6 @@ fn an_event_says_which_keys_of_a_map_have_changed() {
     let old = |key: &u32| before.as_ref().and_then(Value::get::<Map>).unwrap().get(key).unwrap();
     assert_eq!((old(&7), old(&2_000)), (Some(0), None));
     assert_eq!(value.get::<Map>().unwrap().get(&7).unwrap(), Some(1));
-    let _: &[Encoded] = &value.keys_changed_since(None);
     assert_eq!(value.keys_changed_since(None).len(), 1_001);
 }
 
@@ -236,7 +234,7 @@ fn a_subscriber_that_reads_nothing_stops_nobody() {
     }
     let events = told(&mut bare);
     assert_eq!(events.len(), 10, "elements that are there already change nothing to a reader");
-    assert_eq!(bare.replicator.next_deadline_is_far(&bare.now), true);
+    assert!(bare.replicator.next_deadline_is_far(&bare.now));
 }
 
 trait Quiet {
@@ -363,7 +361,6 @@ fn a_new_owner_of_a_key_waits_for_the_others_reports() {
 
 #[test]
 fn guarded_keys_never_expire() {
-    use ostraca_ddata::replicator::request::Guard;
     let mut cluster = Plan { config: expiring(secs(2)), ..Plan::of(3) }.start();
     let term = ostraca_ddata::types::Term { number: 1, owner: replica(0, 1) };
     let fence = cluster.fence(0, "s-home", term, secs(3));
@@ -376,7 +373,6 @@ fn guarded_keys_never_expire() {
         |home| home.set(&1),
     );
     cluster.answer(write).unwrap();
-    let _: Option<Guard> = None;
     tea(&mut cluster, 0, "s1");
     cluster.run(secs(20));
     assert_eq!(holders(&cluster, "s1"), 0);
@@ -454,7 +450,7 @@ fn a_flush_is_over_when_every_replica_has_every_change_made_before_it() {
     cluster.crash(2);
     cluster.update::<PNCounter, _>(0, "k0", To::Local, |count| count.add(1));
     let flush = cluster.ask(0, Request::FlushChanges { within: secs(5) });
-    assert!(matches!(cluster.answer(flush), Err(_)), "2 does not have it");
+    assert!(cluster.answer(flush).is_err(), "2 does not have it");
 }
 
 #[test]

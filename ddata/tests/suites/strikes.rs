@@ -41,7 +41,7 @@ impl Strikes {
         chain: &Chain,
     ) -> Option<Fault> {
         let weight = match event {
-            Event::Installed(_) | Event::Synced(_) | Event::Outcome(_) => 1.0,
+            Event::Installed(_) | Event::Synced | Event::Outcome(_) => 1.0,
             Event::Replied(_, Ok(_)) | Event::Made(..) => 0.05,
             _ => return None,
         };
