@@ -153,17 +153,54 @@ impl Load {
             origin.push(busy[0]);
             others.push(busy[1]);
         }
+        let least = (ratio::least(&origin), ratio::least(&others));
         let (operations, per) = ((rounds * self.in_flight) as f64, self.in_flight as f64);
         let (origin, other) = (ratio::middle(origin) / per, ratio::middle(others) / per);
         println!(
-            "{name}: here {} ({:.0}/s), at each other replica {}, {:.2} messages and {:.0} B each",
+            "{name}: here {} ({:.0}/s; least {}), at each other replica {} (least {}), \
+             {:.2} messages and {:.0} B each",
             ratio::time(origin),
             1e9 / origin,
+            ratio::time(least.0 / per),
             ratio::time(other),
+            ratio::time(least.1 / per),
             cluster.traffic.messages as f64 / operations,
             cluster.traffic.bytes as f64 / operations,
         );
     }
+}
+
+/// A quarter of a million majority writes a second for two seconds of the cluster's time, with
+/// gossip as busy as it then is: what anti-entropy adds to each.
+fn sustained(count: usize) {
+    let name = format!("sustained-250k/{count}");
+    println!("filling three replicas with {count} keys");
+    let keys: Vec<_> = (0..count).map(key).collect();
+    let mut cluster = Cluster::new(3, Wire::Encoded);
+    fill(&mut cluster, &keys);
+    let mut keys = keys.iter().cycle();
+    let differed = |cluster: &Cluster| cluster.node(0).stats().gossip_differed;
+    let before = differed(&cluster);
+    cluster.traffic = Traffic::default();
+    cluster.take_busy();
+    const BATCHES: usize = 500;
+    for _ in 0..BATCHES {
+        for key in keys.by_ref().take(1_000) {
+            cluster.ask(0, write(key, 8, WRITE_MAJORITY));
+        }
+        cluster.run();
+        assert!(cluster.replies.drain(..).all(|reply| reply.is_ok()), "nothing is refused");
+        cluster.pass(Duration::from_millis(4));
+    }
+    let per = |sum: f64| sum / (BATCHES * 1_000) as f64;
+    let busy = cluster.take_busy().into_iter().map(|busy| per(busy.as_secs_f64() * 1e9));
+    let busy: Vec<String> = busy.map(ratio::time).collect();
+    println!(
+        "{name}: a write costs {} at the three replicas, {:.0} B; comparisons that differed: {}",
+        busy.join(", "),
+        per(cluster.traffic.bytes as f64),
+        differed(&cluster) - before,
+    );
 }
 
 // ── anti-entropy ──
@@ -382,6 +419,9 @@ fn main() {
             };
             Load { name: "read-majority", in_flight, wire, request: read }.bench(&mut c);
         }
+    }
+    if ratio::wanted("sustained") {
+        sustained(if ratio::measuring() { 100_000 } else { 1_000 });
     }
     if ratio::wanted("guarded") {
         guarded(&mut c, Layout::OneMap);

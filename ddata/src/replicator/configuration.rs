@@ -175,9 +175,7 @@ impl Replicator {
         for id in gone {
             self.parts.forget(id);
             self.anti_entropy.end_all(|peer, at| peer == id && at == At::Live);
-            for key in self.pushes.forget(id) {
-                self.store.settle(&key);
-            }
+            self.pushes.forget(id);
         }
         self.check_flushes(out);
     }
@@ -196,8 +194,9 @@ impl Replicator {
         if at == At::Live && !self.anti_entropy.has_room() {
             return;
         }
-        if at != At::Live {
-            self.store.settle_all();
+        match at {
+            At::Live => self.store.settle_due(now.mono),
+            _ => self.store.settle_all(),
         }
         let root = Query::Root { sum: self.store.live().sums().root(), seed: self.store.seed() };
         let comparison = Comparison::new(at, root, now.mono, now.mono + self.trips.patience(1));
@@ -221,6 +220,7 @@ impl Replicator {
         {
             self.store.reseed(*seed); // a joiner has no configuration that names one
         }
+        self.store.settle_due(now.mono);
         let answer = match at {
             At::Live => self.answer_from(self.store.live(), query, at),
             At::Sealed(epoch) => match &self.frozen {
@@ -358,8 +358,8 @@ impl Replicator {
             Answer::Keys { held, upto } => self.compare_keys(session, from, at, held, upto, out),
             Answer::Entries { done, entries } => {
                 for entry in &entries {
-                    if self.lacks_for(now, from, entry, out) {
-                        return; // what it builds on is on its way: the question is asked again
+                    if !self.takes(now, from, at, entry, out) {
+                        return; // the question is asked again
                     }
                     if self.config.is_durable(&entry.key) {
                         self.persist_key(now, &entry.key, false);
@@ -461,9 +461,15 @@ impl Replicator {
         })
     }
 
-    /// Merges an entry of a comparison. Whether it builds on something not seen here.
-    fn lacks_for(&mut self, now: Now, from: ReplicaId, entry: &Entry, out: &mut Out) -> bool {
-        matches!(self.merge(now, from, entry, out), Ok(Taken::Lack(_)))
+    /// Merges an entry of a comparison. `false`: it builds on something that is still on its way
+    /// or, in a sync, it is not to be taken here (another kind of data, a type of a later
+    /// release): a sync that leaves something out must never be reported as done.
+    fn takes(&mut self, now: Now, from: ReplicaId, at: At, entry: &Entry, out: &mut Out) -> bool {
+        match self.merge(now, from, entry, out) {
+            Ok(Taken::Merged { .. }) => true,
+            Ok(Taken::Lack(_)) => false,
+            Err(_) => at == At::Live,
+        }
     }
 
     /// What the other side lacks, up to a budget in bytes, and the bucket with which to go on

@@ -22,7 +22,7 @@ pub(super) const GROUPS_MAX: usize = 10_000;
 /// Promises: the lowest term that may still write, per group. They only rise.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Promises {
-    terms: BTreeMap<Group, Term>, // ≤ GROUPS_MAX
+    terms: BTreeMap<Group, Term>, // ≤ GROUPS_MAX fenced here, + what a sync brings
 }
 
 /// Whether a term stands below a promise.
@@ -75,7 +75,7 @@ impl Promises {
     pub(super) fn merge(&mut self, others: &[(Group, Term)]) -> Vec<(Group, Term)> {
         let mut raised = Vec::new();
         for (group, term) in others {
-            if *term > self.get(group) && self.has_room(group) {
+            if *term > self.get(group) {
                 self.terms.insert(group.clone(), *term);
                 raised.push((group.clone(), *term));
             }

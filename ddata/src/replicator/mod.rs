@@ -104,7 +104,6 @@ pub struct Replicator {
     loading: Option<VecDeque<(RequestId, Request)>>, // ≤ max_pending_requests
     gossip_at: Option<Instant>,
     changed_at: Option<Instant>,
-    settle_at: Option<Instant>,
     expire_at: Option<Instant>,
     /// Owners of keys may have changed: nothing expires before all have reported their uses anew.
     own_from: Instant,
@@ -183,7 +182,6 @@ impl Replicator {
             loading,
             gossip_at: None,
             changed_at: None,
-            settle_at: None,
             expire_at: None,
             own_from: Instant::default(),
             report_all: false,
@@ -251,16 +249,13 @@ impl Replicator {
         }
     }
 
-    fn change(&self, now: Now) -> Change {
-        let settles = now.mono + self.trips.patience(0);
-        Change { now: now.mono, settles, bytes: 0, used: true }
+    const fn change(now: Now) -> Change {
+        Change { now: now.mono, bytes: 0, used: true }
     }
 
-    /// Notes that keys changed: gossip speeds up, sums follow.
+    /// Notes that keys changed: gossip speeds up.
     fn noted_change(&mut self, now: Now) {
         self.changed_at = Some(now.mono);
-        let settle = now.mono + self.trips.patience(0);
-        self.settle_at.get_or_insert(settle);
         if let Some(at) = self.gossip_at {
             self.gossip_at = Some(at.min(now.mono + self.config.busy_gossip_interval));
         }
@@ -346,6 +341,8 @@ impl Machine for Replicator {
             Input::Consent { query, remaining } => {
                 self.drive(now, EpochInput::Consent { query, remaining }, out);
             }
+            // A peer may have told of a decided configuration before: that one stands.
+            Input::Found(_) if self.epochs.installed().is_some() => {}
             Input::Found(epoch) => self.drive(now, EpochInput::Found(epoch), out),
             Input::Loaded(records) => self.load(now, records, out),
             Input::Persisted { id, result } => self.persisted(now, id, result, out),
@@ -365,7 +362,7 @@ impl Machine for Replicator {
             self.durability.due(),
             self.epochs.next_deadline(),
             self.gossip_at,
-            self.settle_at,
+            self.store.settles_at(),
             self.expire_at,
         ]
         .into_iter()

@@ -11,10 +11,11 @@ use super::epoch::{EpochId, EpochInput};
 use super::parts::Piece;
 use super::port::{Alarm, Output};
 use super::push::{Told, guard_of};
+use super::quorum::Level;
 use super::request::RequestId;
 use super::store::{Taken, Unfit};
 use super::wire::{At, Body, Content, Entry, Message, Nack, Scope};
-use super::write::Purpose;
+use super::write::{Fenced, Purpose};
 use super::{Out, Replicator};
 use crate::bug::Bug;
 use crate::causal::CausalContext;
@@ -133,7 +134,7 @@ impl Replicator {
         out: &mut Out,
     ) -> Result<Taken, Nack> {
         let before = self.before(&entry.key);
-        let taken = match self.store.take(entry, self.change(now), self.me, self.canary) {
+        let taken = match self.store.take(entry, Self::change(now), self.me, self.canary) {
             Ok(taken) => taken,
             Err(unfit) => return Err(self.unfit(now, from, entry, unfit, out)),
         };
@@ -252,7 +253,8 @@ impl Replicator {
             && let Some(promised) = self.promises.refuses(&guard.group, term, self.canary)
         {
             self.stats.fenced += 1;
-            return Err(Nack::Fenced(promised));
+            let held = self.store.holds(entry);
+            return Err(if held { Nack::FencedYetHeld(promised) } else { Nack::Fenced(promised) });
         }
         match self.merge(now, from, entry, out)? {
             Taken::Merged { merged, .. } => Ok(merged),
@@ -307,9 +309,6 @@ impl Replicator {
             touched.extend(requests);
         }
         self.send_repairs(from, id, repairs, out);
-        for key in &acked.settled {
-            self.store.settle(key);
-        }
         for request in touched {
             self.check_write(request, out);
         }
@@ -330,9 +329,10 @@ impl Replicator {
                 let Ok(context) = context.decode() else { return };
                 repairs.extend(self.repair_for(entry, index, &context));
             }
-            Nack::Fenced(by) => {
+            Nack::Fenced(by) | Nack::FencedYetHeld(by) => {
+                let held = matches!(nack, Nack::FencedYetHeld(_));
                 for request in requests {
-                    self.writes.fenced(*request, from, by);
+                    self.writes.fenced(*request, from, Fenced { by, held });
                 }
             }
             Nack::StoreFailed => {
@@ -449,8 +449,16 @@ impl Replicator {
                     waits.insert(index, requests);
                 }
             }
-            self.open_push(now, &Arc::from(entries), waits, &everybody, out);
+            let all = waits.values().flatten().any(|id| self.waits_for_all(*id));
+            let peers = if all { &self.peers.clone() } else { &everybody };
+            self.open_push(now, &Arc::from(entries), waits, peers, out);
         }
+    }
+
+    /// Whether a request counts members, not only voters: then each of them is asked itself.
+    fn waits_for_all(&self, id: RequestId) -> bool {
+        let level = self.writes.get(id).map(|write| write.level);
+        matches!(level, Some(Level::Count(_) | Level::All))
     }
 
     fn open_push(
@@ -462,11 +470,7 @@ impl Replicator {
         out: &mut Out,
     ) {
         let requests: BTreeSet<RequestId> = waiting.values().flatten().copied().collect();
-        if peers.is_empty() {
-            for entry in entries.iter() {
-                self.store.settle(&entry.key);
-            }
-        } else {
+        if !peers.is_empty() {
             let resend = now.mono + self.trips.patience(0);
             let places = waiting.iter().flat_map(|(i, all)| all.iter().map(|id| (*id, *i)));
             let places: Vec<(RequestId, u32)> = places.collect();

@@ -73,8 +73,6 @@ pub(super) struct Told<'a> {
 pub(super) struct Acked {
     /// Entries now held there that somebody waits for, and who.
     pub(super) held: Vec<(u32, Vec<RequestId>)>,
-    /// Every replica holds everything: these keys may enter the sums.
-    pub(super) settled: Vec<KeyName>,
     /// When the push was first sent, if this is the answer to its first sending.
     pub(super) sent: Option<Instant>,
 }
@@ -198,7 +196,6 @@ impl Pushes {
             push.uncounted.entry(from).or_default().extend(waited);
         }
         let sent = (push.tries == 0 && *scope == Scope::All).then_some(push.sent);
-        let mut settled = Vec::new();
         if let Some(missing) = push.missing.get_mut(&from) {
             let still = |i: &u32| !looked(i) || lacking.contains(i);
             let left: BTreeSet<u32> = match missing {
@@ -214,11 +211,10 @@ impl Pushes {
                 *missing = Missing::Some(left);
             }
             if push.missing.is_empty() {
-                settled = push.entries.iter().map(|entry| entry.key.clone()).collect();
                 self.drop_if_done(id);
             }
         }
-        Acked { held, settled, sent }
+        Acked { held, sent }
     }
 
     /// A request needs no more answers about an entry.
@@ -293,11 +289,10 @@ impl Pushes {
         }
     }
 
-    /// Forgets a peer that was removed; keys that only it had not acknowledged are settled.
-    pub(super) fn forget(&mut self, peer: ReplicaId) -> Vec<KeyName> {
+    /// Forgets a peer that was removed.
+    pub(super) fn forget(&mut self, peer: ReplicaId) {
         self.left_behind.remove(&peer);
         let ids: Vec<u64> = self.open.keys().copied().collect();
-        let mut settled = Vec::new();
         for id in ids {
             let Some(push) = self.open.get_mut(&id) else { continue };
             push.uncounted.remove(&peer);
@@ -305,11 +300,9 @@ impl Pushes {
                 && push.missing.is_empty()
                 && push.waiting.is_empty()
             {
-                settled.extend(push.entries.iter().map(|entry| entry.key.clone()));
                 self.drop(id);
             }
         }
-        settled
     }
 
     /// The pushes that are under way now, kept until they are delivered: for a flush.
@@ -322,6 +315,16 @@ impl Pushes {
         let kept = under_way.map(keep).collect();
         self.idle.retain(|id| !BTreeSet::contains(&kept, id));
         kept
+    }
+
+    /// Nobody flushes any more: what was kept for that may be left to anti-entropy again.
+    pub(super) fn release(&mut self) {
+        for (id, push) in self.open.iter_mut().filter(|(_, push)| push.kept) {
+            push.kept = false;
+            if push.waiting.is_empty() {
+                self.idle.insert(*id);
+            }
+        }
     }
 
     /// Peers that may lack something which was left to anti-entropy.

@@ -332,6 +332,15 @@ pub enum RequestError {
         /// What the key holds.
         found: Shape,
     },
+    /// Nothing was changed: the type's name can't travel.
+    #[error(
+        "no peer could read type `{shape}`: maps nest at most 16 deep, names have 1 to 500 bytes; \
+         nothing was changed"
+    )]
+    UnfitType {
+        /// The type.
+        shape: Shape,
+    },
     /// Nothing was changed: the key belongs to a guarded group.
     #[error("the key is guarded by group `{group}`: take a term for it; nothing was changed")]
     Guarded {

@@ -115,6 +115,14 @@ impl Replicator {
         Ok(())
     }
 
+    /// Refuses to create what no peer could read: the shape travels by its name.
+    fn check_name(&self, key: &KeyName, shape: &Shape) -> Result<(), RequestError> {
+        if self.store.get(key).is_none() && shape.to_string().parse::<Shape>().is_err() {
+            return Err(RequestError::UnfitType { shape: shape.clone() });
+        }
+        Ok(())
+    }
+
     pub(super) fn check_shape(held: Option<&Held>, expected: &Shape) -> Result<(), RequestError> {
         match held.map(|held| held.state.shape()) {
             Some(found) if found != expected => {
@@ -160,6 +168,7 @@ impl Replicator {
         let Update { key, shape, consistency, guard, modify } = update;
         Self::check_key(&key)?;
         self.registry.check(&shape)?;
+        self.check_name(&key, &shape)?;
         let held = self.store.get(&key).cloned();
         Self::check_shape(held.as_deref(), &shape)?;
         self.check_guard(&key, held.as_deref(), guard.as_ref())?;
@@ -181,15 +190,9 @@ impl Replicator {
             return Ok(()); // there is nothing that anybody could hold, and no key
         }
         let bytes = self.check_size(now, &key, &prepared, out)?;
-        if prepared.delta().is_empty() && held.is_none() {
-            // Nothing here and nothing changed: there is nothing that others could lack.
-            let (value, dots) = (Value::new(State::new(shape)), DotSet::new());
-            Self::reply(id, Ok(Reply::Updated { value, dots }), out);
-            return Ok(());
-        }
         let before = self.before(&key);
         drop(held); // else the change would copy it
-        let at = self.change(now).sized(bytes);
+        let at = Self::change(now).sized(bytes);
         let (delta, value) = if prepared.delta().is_empty() {
             (prepared.delta().clone(), self.value(&key))
         } else {
@@ -200,7 +203,9 @@ impl Replicator {
         };
         if let Some(guard) = &guard {
             self.store.know_group(&guard.group);
-            self.store.set_group(&key, &guard.group);
+            if !delta.is_empty() {
+                self.store.set_group(&key, &guard.group); // it travels with the change
+            }
         }
         let value = value.unwrap_or_else(|| Value::new(State::new(shape)));
         let reply = Reply::Updated { value, dots: delta.dots().clone() };
@@ -234,7 +239,7 @@ impl Replicator {
     /// Deletes what this replica has seen of a key.
     pub(super) fn delete_seen(&mut self, now: Now, key: &KeyName, shape: &Shape) -> Delta {
         let author = Author::new(self.me, self.clock.tick(now.wall));
-        let (change, unseen) = (self.change(now), self.canary.has(Bug::DeleteErasesUnseen));
+        let (change, unseen) = (Self::change(now), self.canary.has(Bug::DeleteErasesUnseen));
         self.store.change(key, shape, change, |state| {
             if unseen { state.delete_unseen(author) } else { state.delete(author) }
         })

@@ -35,11 +35,7 @@ impl Replicator {
         if self.epochs.next_deadline().is_some_and(|at| at <= now.mono) {
             self.drive(now, EpochInput::Tick, out);
         }
-        if self.settle_at.is_some_and(|at| at <= now.mono) {
-            self.store.settle_due(now.mono);
-            let again = now.mono + self.trips.patience(0);
-            self.settle_at = self.store.has_unsettled().then_some(again);
-        }
+        self.store.settle_due(now.mono);
         if self.gossip_at.is_some_and(|at| at <= now.mono) {
             self.gossip(now, out);
         }
@@ -94,6 +90,9 @@ impl Replicator {
             self.flushes.remove(&id);
             self.stats.timeouts += 1;
             Self::reply(id, Err(RequestError::Timeout(super::request::Tally::default())), out);
+            if self.flushes.is_empty() {
+                self.pushes.release();
+            }
         }
     }
 

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::time::Duration;
 
 use imbl::OrdMap;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -25,6 +26,10 @@ use crate::types::shape::Shape;
 
 /// Removal records kept over all keys.
 pub(super) const RECORDS_MAX: usize = 4_096;
+
+/// How long a change stays out of the sums: the same at every replica, so that what is still on
+/// its way from one to the other is in the sums of neither.
+const SETTLES_AFTER: Duration = Duration::from_millis(100);
 
 /// One key.
 #[derive(Clone, Debug)]
@@ -56,10 +61,11 @@ pub(super) struct Snapshot {
 pub(super) struct Store {
     live: Snapshot,
     seed: u64,
-    records: VecDeque<KeyName>, // ≤ RECORDS_MAX, oldest first
+    records: VecDeque<Place>, // whose records they are: ≤ RECORDS_MAX, oldest first
     groups: BTreeMap<Group, BTreeSet<KeyName>>, // ≤ GROUPS_MAX; the guarded ones among the keys
     group_lengths: BTreeSet<usize>, // of the groups' prefixes
-    unsettled: BTreeMap<Place, Instant>, // changed keys not yet in the sums ≤ keys
+    unsettled: BTreeSet<Place>, // changed keys not yet in the sums ≤ keys
+    settling: VecDeque<(Instant, Place)>, // the same, in the order in which they enter
     deleted: usize,
 }
 
@@ -236,17 +242,19 @@ impl Store {
         }
         let grown = held.state.records().saturating_sub(records);
         for _ in 0..grown {
-            self.remember(key);
+            self.remember(&place);
         }
-        self.unsettled.entry(place).or_insert(at.settles);
+        if self.unsettled.insert(place.clone()) {
+            self.settling.push_back((at.now + SETTLES_AFTER, place));
+        }
         result
     }
 
-    fn remember(&mut self, key: &KeyName) {
-        self.records.push_back(key.clone());
+    fn remember(&mut self, place: &Place) {
+        self.records.push_back(place.clone());
         if self.records.len() > RECORDS_MAX
             && let Some(oldest) = self.records.pop_front()
-            && let Some(held) = self.live.keys.get_mut(&place(&oldest))
+            && let Some(held) = self.live.keys.get_mut(&oldest)
         {
             Arc::make_mut(held).state.forget_record();
         }
@@ -274,6 +282,19 @@ impl Store {
     pub(super) fn note(&mut self, key: &KeyName, f: impl FnOnce(&mut Held)) {
         if let Some(held) = self.live.keys.get_mut(&place(key)) {
             f(Arc::make_mut(held));
+        }
+    }
+
+    /// Whether everything that an entry brings is here already.
+    pub(super) fn holds(&self, entry: &Entry) -> bool {
+        let Some(held) = self.get(&entry.key) else { return false };
+        let (context, shape) = (held.state.context(), held.state.shape());
+        match &entry.content {
+            Content::Probe(asked) => asked.decode().is_ok_and(|asked| context.includes(&asked)),
+            Content::Delta(bytes) => Delta::decode(bytes.as_slice(), shape)
+                .is_ok_and(|delta| context.includes_all(delta.dots())),
+            Content::Full(bytes) => State::decode(bytes.as_slice(), shape)
+                .is_ok_and(|state| context.includes(state.context())),
         }
     }
 
@@ -427,17 +448,31 @@ impl Store {
             }
         }
         self.unsettled.clear();
+        self.settling.clear();
     }
 
-    /// Brings a changed key into the sums.
-    pub(super) fn settle(&mut self, key: &KeyName) {
-        self.settle_at(&place(key));
-    }
-
-    fn settle_at(&mut self, place: &Place) {
-        if self.unsettled.remove(place).is_none() {
-            return;
+    /// Brings every changed key into the sums: for comparisons that must be exact.
+    pub(super) fn settle_all(&mut self) {
+        for (_, place) in std::mem::take(&mut self.settling) {
+            self.settle(&place);
         }
+    }
+
+    /// Brings those into the sums whose time has come.
+    pub(super) fn settle_due(&mut self, now: Instant) {
+        while self.settles_at().is_some_and(|at| at <= now) {
+            let Some((_, place)) = self.settling.pop_front() else { return };
+            self.settle(&place);
+        }
+    }
+
+    /// When the next changed key enters the sums.
+    pub(super) fn settles_at(&self) -> Option<Instant> {
+        self.settling.front().map(|(at, _)| *at)
+    }
+
+    fn settle(&mut self, place: &Place) {
+        self.unsettled.remove(place);
         if let Some(held) = self.live.keys.get_mut(place) {
             let new = held.item_under(self.seed);
             if new != held.item {
@@ -446,39 +481,12 @@ impl Store {
             }
         }
     }
-
-    /// Brings every changed key into the sums: for comparisons that must be exact.
-    pub(super) fn settle_all(&mut self) {
-        while let Some((place, _)) = self.unsettled.first_key_value() {
-            let place = place.clone();
-            self.settle_at(&place);
-        }
-    }
-
-    /// Brings those into the sums whose time has come. Costs a scan of what changed lately.
-    pub(super) fn settle_due(&mut self, now: Instant) {
-        let due: Vec<Place> = self
-            .unsettled
-            .iter()
-            .filter(|(_, at)| **at <= now)
-            .map(|(place, _)| place.clone())
-            .collect();
-        for place in due {
-            self.settle_at(&place);
-        }
-    }
-
-    pub(super) fn has_unsettled(&self) -> bool {
-        !self.unsettled.is_empty()
-    }
 }
 
 /// When and how a key changes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Change {
     pub(super) now: Instant,
-    /// When the change enters the sums at the latest.
-    pub(super) settles: Instant,
     /// By how much the value may have grown, in bytes.
     pub(super) bytes: usize,
     /// Whether that is a use, for expiry.

@@ -213,6 +213,9 @@ pub enum Nack {
     /// A higher term was promised.
     #[serde(rename = "f")]
     Fenced(Term),
+    /// The same, of an entry that was taken here before: the write may be on a majority.
+    #[serde(rename = "h")]
+    FencedYetHeld(Term),
     /// The durable store failed.
     #[serde(rename = "s")]
     StoreFailed,

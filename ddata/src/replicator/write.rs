@@ -26,6 +26,15 @@ pub(super) enum Purpose {
     Recovery(Reply),
 }
 
+/// A refusal for a higher term.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Fenced {
+    /// The term that was promised.
+    pub(super) by: Term,
+    /// The replica had taken the write before: it may be on a majority.
+    pub(super) held: bool,
+}
+
 /// A request that waits.
 #[derive(Clone, Debug)]
 pub(super) struct Write {
@@ -43,7 +52,7 @@ pub(super) struct Write {
     held: BTreeMap<ReplicaId, BTreeSet<(u64, u32)>>, // ≤ replicas × entries
     counted: BTreeSet<ReplicaId>,
     failed: BTreeSet<ReplicaId>,
-    fenced: BTreeMap<ReplicaId, Term>,
+    fenced: BTreeMap<ReplicaId, Fenced>,
     /// This replica holds it, durably where that is asked for.
     pub(super) here: bool,
 }
@@ -133,9 +142,10 @@ impl Write {
     /// The highest term that refused it, and whether so many refused that no majority can have
     /// accepted.
     pub(super) fn fenced(&self, electors: &Electors<'_>) -> Option<(Term, bool)> {
-        let current = self.fenced.values().max().copied()?;
-        let rest = electors.voters.iter().filter(|id| !self.fenced.contains_key(id)).count();
-        Some((current, rest < electors.voters.len() / 2 + 1))
+        let current = self.fenced.values().map(|fenced| fenced.by).max()?;
+        let never = |id: &&ReplicaId| self.fenced.get(id).is_some_and(|fenced| !fenced.held);
+        let never = electors.voters.iter().filter(never).count();
+        Some((current, electors.voters.len() - never < electors.voters.len() / 2 + 1))
     }
 }
 
@@ -219,9 +229,9 @@ impl Writes {
         }
     }
 
-    pub(super) fn fenced(&mut self, id: RequestId, from: ReplicaId, by: Term) {
+    pub(super) fn fenced(&mut self, id: RequestId, from: ReplicaId, fenced: Fenced) {
         if let Some(write) = self.open.get_mut(&id) {
-            write.fenced.insert(from, by);
+            write.fenced.insert(from, fenced);
         }
     }
 

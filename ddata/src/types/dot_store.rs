@@ -314,13 +314,15 @@ pub struct Stamp {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Stamped {
     pub(crate) stamp: Stamp,
+    /// Whether the stamp's time was read from a clock, and may teach one.
+    pub(crate) clocked: bool,
     pub(crate) value: Encoded,
 }
 
 impl Payload for Stamped {
     fn encode(&self, writer: &mut Writer) {
         if self.stamp.term == Term::default() {
-            writer.byte(0);
+            writer.byte(if self.clocked { 0 } else { 2 });
             writer.fixed(self.stamp.time.raw());
         } else {
             writer.byte(1);
@@ -332,8 +334,9 @@ impl Payload for Stamped {
     }
 
     fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let (term, time) = match reader.byte()? {
-            0 => (Term::default(), reader.fixed()?),
+        let kind = reader.byte()?;
+        let (term, time) = match kind {
+            0 | 2 => (Term::default(), reader.fixed()?),
             1 => {
                 let term = Term { number: reader.varint()?, owner: reader.replica()? };
                 if term == Term::default() {
@@ -344,7 +347,7 @@ impl Payload for Stamped {
             found => return Err(DecodeError::Tag { what: "a stamp", found }),
         };
         let stamp = Stamp { term, time: HybridTimestamp::from_raw(time) };
-        Ok(Self { stamp, value: Encoded::from_bytes(reader.bytes()?) })
+        Ok(Self { stamp, clocked: kind == 0, value: Encoded::from_bytes(reader.bytes()?) })
     }
 
     fn wrap(fun: DotFun<Self>) -> Store {

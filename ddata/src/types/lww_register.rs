@@ -141,7 +141,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, LWWRegister<T>> {
     fn put(&mut self, value: Encoded, version: Option<u64>) -> Result<(), EditError> {
         let live = winner(self.leaf::<Stamped>()).map(|(_, stamped)| stamped.stamp);
         let stamp = self.change().stamp(live, version)?;
-        self.write(Stamped { stamp, value }, |_| true);
+        let clocked = !self.change().is_guarded() && stamp.time == self.change().time();
+        self.write(Stamped { stamp, clocked, value }, |_| true);
         Ok(())
     }
 }

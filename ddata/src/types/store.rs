@@ -5,7 +5,7 @@ use crate::causal::{Dot, DotSet, Seen};
 use crate::clock::HybridTimestamp;
 use crate::encoded::{DecodeError, Encoded, Reader, Writer};
 use crate::types::dot_map::DotMap;
-use crate::types::dot_store::{DotFun, DotStore, Empty, Stamped, Term};
+use crate::types::dot_store::{DotFun, DotStore, Empty, Stamped};
 use crate::types::lww_register::winner;
 use crate::types::shape::Shape;
 
@@ -153,11 +153,11 @@ impl Store {
         }
     }
 
-    /// The highest time in any unguarded register here: what a clock has to hear of.
+    /// The highest time that a clock gave to any register here: what a clock has to hear of.
     pub(crate) fn latest_time(&self) -> Option<HybridTimestamp> {
         let of = |fun: &DotFun<Stamped>| {
-            let times = fun.iter().map(|(_, s)| s.stamp);
-            times.filter(|stamp| stamp.term == Term::default()).map(|stamp| stamp.time).max()
+            let clocked = fun.iter().filter(|(_, s)| s.clocked);
+            clocked.map(|(_, s)| s.stamp.time).max()
         };
         match self {
             Self::Register(fun) => of(fun),
