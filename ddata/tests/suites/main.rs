@@ -41,7 +41,6 @@ mod decisions;
 mod directed;
 mod history;
 mod membership;
-#[allow(dead_code, reason = "the adapter is shared with tests/replicator, which uses all of it")]
 #[path = "../replicator/node.rs"]
 mod node;
 mod oracle;
