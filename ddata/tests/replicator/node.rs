@@ -1,6 +1,8 @@
 //! A Replicator as the simulator drives it, with a lease machine that holds no leases and a disk
 //! that keeps records in order.
 
+#![allow(dead_code, reason = "shared by two test binaries, each of which uses a part")]
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

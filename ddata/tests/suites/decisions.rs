@@ -89,11 +89,6 @@ impl Decisions {
     pub fn counts(&self) -> (usize, usize) {
         (self.made.values().filter(|decision| decision.acked).count(), self.fences.len())
     }
-
-    /// The highest term whose fence has returned.
-    pub fn highest(&self) -> Option<Term> {
-        self.highest
-    }
 }
 
 impl Fence {

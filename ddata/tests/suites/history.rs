@@ -250,7 +250,7 @@ impl History {
         let model = self.models.get(key).unwrap_or(&empty);
         // A check costs as much as the key has events: long histories are sampled.
         self.counts.values_seen += 1;
-        if self.counts.values_seen % (1 + model.len() as u64 / 32) != 0 && !self.at_rest {
+        if !self.at_rest && !self.counts.values_seen.is_multiple_of(1 + model.len() as u64 / 32) {
             return Ok(());
         }
         model.check(value, context).map_err(|why| format!("{key}: {why}"))

@@ -137,7 +137,7 @@ pub fn durable(seed: Seed) -> Plan {
     let mut draw = Stream::split(seed.value, "durable", 0);
     let plan = if draw.chance(0.5) { steady(seed) } else { changing(seed) };
     let config = Config {
-        durable_keys: vec![Pattern::new(*draw.pick(&["*", "set-*", "count-*"]))],
+        durable_keys: vec![Pattern::new(draw.pick(&["*", "set-*", "count-*"]))],
         write_behind_interval: draw.chance(0.2).then_some(200 * MS),
         ..plan.config
     };

@@ -20,7 +20,7 @@ use ostraca_ddata::sim::{
 use ostraca_ddata::types::ORSet;
 
 use crate::coordinators::{Coordinators, Zeal};
-use crate::history::{Ask, Asked, Counts, History};
+use crate::history::{Ask, Asked, History};
 use crate::membership::{Churn, Membership, is_settled};
 use crate::node::{Command, Node, replica};
 use crate::oracle::What;
@@ -58,9 +58,6 @@ pub struct Plan {
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     pub totals: Totals,
-    pub counts: Counts,
-    /// Faults took a majority for good: nothing can be demanded of the end.
-    pub outside: bool,
     /// The run's event hash.
     pub hash: u64,
 }
@@ -332,7 +329,7 @@ impl Run {
         ] {
             (0..count.min(1_000)).for_each(|_| totals.marks.hit(name));
         }
-        Report { totals, counts: history.counts, outside, hash: self.sim.hash() }
+        Report { totals, hash: self.sim.hash() }
     }
 }
 

@@ -14,31 +14,31 @@ fn suite(test: &'static str, seeds: u64, plan: fn(Seed) -> Plan) -> Totals {
 
 #[test]
 fn converges_under_faults() {
-    let totals = suite("converges_under_faults", 300, plans::steady);
+    let totals = suite("converges_under_faults", 250, plans::steady);
     totals.must_have_hit(["rule_r.lack", "repair.delta", "read.repair", "gossip.differed"]);
 }
 
 #[test]
 fn configuration_changes() {
-    let totals = suite("configuration_changes", 600, plans::changing);
+    let totals = suite("configuration_changes", 300, plans::changing);
     totals.must_have_hit(["configuration.changed", "fault.targeted"]);
 }
 
 #[test]
 fn coordinators() {
-    let totals = suite("coordinators", 400, plans::coordinated);
+    let totals = suite("coordinators", 250, plans::coordinated);
     totals.must_have_hit(["decision.acked", "fence.returned", "coordinator.refused"]);
 }
 
 #[test]
 fn coordinators_while_members_change() {
-    let totals = suite("coordinators_while_members_change", 300, plans::contested);
+    let totals = suite("coordinators_while_members_change", 150, plans::contested);
     totals.must_have_hit(["decision.acked", "fence.returned", "configuration.changed"]);
 }
 
 #[test]
 fn durable() {
-    let totals = suite("durable", 200, plans::durable);
+    let totals = suite("durable", 150, plans::durable);
     totals.must_have_hit(["store.failed"]);
 }
 

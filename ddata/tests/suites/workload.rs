@@ -96,7 +96,7 @@ impl Users {
         *next += 1;
         let id = RequestId(*next);
         let (request, asked) = match self.chance.below(100) {
-            n if n < self.habits.changes => self.change(kind, key),
+            n if n < self.habits.changes => self.change(kind, &key),
             n if n < 96 => self.read(key),
             _ => self.other(id, key),
         };
@@ -148,34 +148,34 @@ impl Users {
         (level, strong, within)
     }
 
-    fn change(&mut self, kind: Kind, key: KeyName) -> (Request, Asked) {
+    fn change(&mut self, kind: Kind, key: &KeyName) -> (Request, Asked) {
         let (level, strong, within) = self.write_level();
         let asked = |what| Asked { key: Some(key.clone()), ask: Ask::Change(what), strong, within };
         self.unique += 1;
         let value = self.unique;
         match kind {
-            Kind::Set | Kind::Expiring => self.change_set(&key, level, asked),
+            Kind::Set | Kind::Expiring => self.change_set(key, level, asked),
             Kind::Counter => {
                 let n = i64::try_from(self.chance.between(1, 9)).unwrap_or(1) - 5;
                 let n = if n == 0 { 7 } else { n };
                 let f = move |c: &mut Edit<'_, PNCounter>| c.add(i128::from(n));
-                (update::<PNCounter, _>(&key, level, f), asked(What::Add(n)))
+                (update::<PNCounter, _>(key, level, f), asked(What::Add(n)))
             }
             Kind::Register => {
                 let f = move |r: &mut Edit<'_, LWWRegister<u64>>| r.set(&value);
-                let request = update::<LWWRegister<u64>, _>(&key, level, f);
+                let request = update::<LWWRegister<u64>, _>(key, level, f);
                 (request, asked(What::Write(Slot::Whole, value)))
             }
             Kind::Map => {
                 // Every key of the map is its writer's alone: ranks are not shown per entry.
                 let slot = u32::try_from(value).unwrap_or(u32::MAX);
                 let f = move |m: &mut Edit<'_, LWWMap<u32, u64>>| m.insert(&slot, &value);
-                let request = update::<LWWMap<u32, u64>, _>(&key, level, f);
+                let request = update::<LWWMap<u32, u64>, _>(key, level, f);
                 (request, asked(What::Write(Slot::Of(slot), value)))
             }
             Kind::Flag => {
                 let f = |flag: &mut Edit<'_, Flag>| flag.switch_on();
-                (update::<Flag, _>(&key, level, f), asked(What::On))
+                (update::<Flag, _>(key, level, f), asked(What::On))
             }
         }
     }
