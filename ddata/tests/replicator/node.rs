@@ -52,7 +52,6 @@ pub enum Command {
 }
 
 /// What the harness sees.
-#[expect(clippy::large_enum_variant, reason = "moved once")]
 #[derive(Debug)]
 pub enum Event {
     /// The machine takes up a request now.
