@@ -40,7 +40,8 @@ pub(super) struct Held {
     pub(super) group: Option<Group>,
     pub(super) used: Instant,
     pub(super) reported: Instant,
-    item: u64, // what stands in the sums for it
+    item: u64,     // what stands in the sums for it
+    settled: bool, // whether that is so; if not it stands in `settling`
     /// About its encoded size, in bytes: exact when last measured, grown by every delta since.
     pub(super) size: usize,
     /// What of it is on disk; only kept for durable keys.
@@ -64,8 +65,7 @@ pub(super) struct Store {
     records: VecDeque<Place>, // whose records they are: ≤ RECORDS_MAX, oldest first
     groups: BTreeMap<Group, BTreeSet<KeyName>>, // ≤ GROUPS_MAX; the guarded ones among the keys
     group_lengths: BTreeSet<usize>, // of the groups' prefixes
-    unsettled: BTreeSet<Place>, // changed keys not yet in the sums ≤ keys
-    settling: VecDeque<(Instant, Place)>, // the same, in the order in which they enter
+    settling: VecDeque<(Instant, Place)>, // changed keys not yet in the sums ≤ keys
     deleted: usize,
 }
 
@@ -241,11 +241,11 @@ impl Store {
             _ => {}
         }
         let grown = held.state.records().saturating_sub(records);
+        if std::mem::replace(&mut held.settled, false) {
+            self.settling.push_back((at.now + SETTLES_AFTER, place.clone()));
+        }
         for _ in 0..grown {
             self.remember(&place);
-        }
-        if self.unsettled.insert(place.clone()) {
-            self.settling.push_back((at.now + SETTLES_AFTER, place));
         }
         result
     }
@@ -444,10 +444,10 @@ impl Store {
             if let Some(held) = self.live.keys.get_mut(&place) {
                 let held = Arc::make_mut(held);
                 held.item = held.item_under(seed);
+                held.settled = true;
                 self.live.sums.replace(place.0, 0, held.item);
             }
         }
-        self.unsettled.clear();
         self.settling.clear();
     }
 
@@ -472,13 +472,12 @@ impl Store {
     }
 
     fn settle(&mut self, place: &Place) {
-        self.unsettled.remove(place);
         if let Some(held) = self.live.keys.get_mut(place) {
+            let held = Arc::make_mut(held);
+            held.settled = true;
             let new = held.item_under(self.seed);
-            if new != held.item {
-                let old = std::mem::replace(&mut Arc::make_mut(held).item, new);
-                self.live.sums.replace(place.0, old, new);
-            }
+            let old = std::mem::replace(&mut held.item, new);
+            self.live.sums.replace(place.0, old, new);
         }
     }
 }
@@ -509,6 +508,7 @@ impl Held {
             used: now,
             reported: now,
             item: 0,
+            settled: true,
             size: 0,
             synced: CausalContext::new(),
         }
