@@ -18,7 +18,6 @@ use ostraca_ddata::replicator::port::{Input, Output};
 use ostraca_ddata::replicator::request::{Request, RequestId, Update, WriteConsistency};
 use ostraca_ddata::replicator::wire::{Answer, At, Body, Message, Scope};
 use ostraca_ddata::replicator::{Replicator, Setup};
-use ostraca_ddata::types::edit::Edit;
 use ostraca_ddata::types::{Flag, Term};
 
 const fn id(number: u64) -> ReplicaId {
@@ -108,7 +107,7 @@ fn two_of_five_are_enough(canary: Canary) -> bool {
     let mut writer = machine(1, canary);
     feed(&mut writer, Input::Found(first()));
     let level = WriteConsistency::majority(Duration::from_secs(3));
-    let update = Update::new(&Key::<Flag>::new("flag"), level, Edit::switch_on);
+    let update = Update::new(&Key::<Flag>::new("flag"), level, |flag| flag.switch_on().map(drop));
     let request = Request::Update(update);
     feed(&mut writer, Input::Request { id: RequestId(1), request });
     feed(&mut writer, Input::Tick);

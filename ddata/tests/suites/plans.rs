@@ -136,8 +136,9 @@ pub fn contested(seed: Seed) -> Plan {
 pub fn durable(seed: Seed) -> Plan {
     let mut draw = Stream::split(seed.value, "durable", 0);
     let plan = if draw.chance(0.5) { steady(seed) } else { changing(seed) };
+    let pattern: &&str = draw.pick(&["*", "set-*", "count-*"]);
     let config = Config {
-        durable_keys: vec![Pattern::new(draw.pick(&["*", "set-*", "count-*"]))],
+        durable_keys: vec![Pattern::new(pattern)],
         write_behind_interval: draw.chance(0.2).then_some(200 * MS),
         ..plan.config
     };
