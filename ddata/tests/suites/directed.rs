@@ -15,10 +15,10 @@ use ostraca_ddata::replicator::epoch::{
     Ballot, Change, Epoch, EpochId, EpochMessage, EpochSettings,
 };
 use ostraca_ddata::replicator::port::{Input, Output};
-use ostraca_ddata::replicator::request::{Request, RequestId, Update, WriteConsistency};
+use ostraca_ddata::replicator::request::{Guard, Request, RequestId, Update, WriteConsistency};
 use ostraca_ddata::replicator::wire::{Answer, At, Body, Message, Scope};
 use ostraca_ddata::replicator::{Replicator, Setup};
-use ostraca_ddata::types::{Flag, Term};
+use ostraca_ddata::types::{Flag, LWWRegister, Term};
 
 const fn id(number: u64) -> ReplicaId {
     ReplicaId::new(number)
@@ -136,4 +136,31 @@ fn two_of_five_are_enough(canary: Canary) -> bool {
 fn acknowledgements_of_two_configurations_never_mix() {
     assert!(!two_of_five_are_enough(Canary::none()));
     assert!(two_of_five_are_enough(Canary::with(Bug::MixedEpochs)));
+}
+
+/// Two coordinators of one node that wrote one key in one batch had their changes joined under
+/// the higher term, and the lower one's write was acknowledged after the higher one's fence had
+/// returned (found by `coordinators`, seed 1040, R5).
+#[test]
+fn two_terms_never_share_an_entry() {
+    let mut writer = machine(1, Canary::none());
+    let mut sent = order(&mut writer, Input::Found(first()));
+    for number in [1, 2] {
+        let level = WriteConsistency::majority(Duration::from_secs(3));
+        let key = Key::<LWWRegister<u64>>::new("home-0");
+        let update = Update::new(&key, level, move |home| home.set(&number));
+        let guard = Guard { group: Group::new("home-"), term: Term { number, owner: id(1) } };
+        let request = Request::Update(update.guarded(guard));
+        sent.extend(order(&mut writer, Input::Request { id: RequestId(number), request }));
+    }
+    sent.extend(order(&mut writer, Input::Tick));
+    let terms =
+        |output: Output| match output {
+            Output::Send {
+                to, message: Message { body: Body::Write { entries, .. }, .. }, ..
+            } if to == id(2) => entries.into_iter().filter_map(|entry| entry.guard?.term).collect(),
+            _ => Vec::new(),
+        };
+    let terms: Vec<u64> = sent.into_iter().flat_map(terms).map(|term| term.number).collect();
+    assert_eq!(terms, [1, 2]);
 }

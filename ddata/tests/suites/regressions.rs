@@ -17,10 +17,3 @@ fn holds(plan: fn(Seed) -> Plan, seed: u64) {
 fn a_replica_counts_for_no_write_below_its_own_promise() {
     holds(plans::coordinated, 32);
 }
-
-/// Two coordinators of one node wrote one key in one batch, and the lower term's write travelled
-/// and was acknowledged under the higher term.
-#[test]
-fn two_terms_never_share_an_entry() {
-    holds(plans::coordinated, 1_040);
-}

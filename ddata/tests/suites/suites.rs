@@ -6,10 +6,14 @@ use crate::plans;
 use crate::run::{Plan, run};
 
 fn suite(test: &'static str, seeds: u64, plan: fn(Seed) -> Plan) -> Totals {
-    on_all_cores(test, seeds, |seed| match run(plan(seed)) {
+    let totals = on_all_cores(test, seeds, |seed| match run(plan(seed)) {
         Ok(report) => report.totals,
         Err(failure) => panic!("{failure}"),
-    })
+    });
+    let [inside, outside] = ["run.inside", "run.outside"].map(|name| totals.marks.count(name));
+    let most = totals.runs < 2 || inside > 2 * outside;
+    assert!(most, "only {inside} runs were followed to their rest, {outside} lost a majority");
+    totals
 }
 
 #[test]
@@ -21,7 +25,12 @@ fn converges_under_faults() {
 #[test]
 fn configuration_changes() {
     let totals = suite("configuration_changes", 300, plans::changing);
-    totals.must_have_hit(["configuration.changed", "fault.targeted"]);
+    totals.must_have_hit([
+        "configuration.changed",
+        "fault.targeted",
+        "epoch.abandoned",
+        "run.outside",
+    ]);
 }
 
 #[test]
