@@ -102,7 +102,11 @@ impl Cluster {
 
     /// Runs until nothing is under way and nothing is due.
     pub(crate) fn run(&mut self) {
-        while (0..self.nodes.len()).fold(false, |any, node| self.batch(node) || any) {
+        loop {
+            let worked = (0..self.nodes.len()).filter(|node| self.batch(*node)).count();
+            if worked == 0 {
+                return;
+            }
             self.now += HOP;
         }
     }

@@ -121,7 +121,7 @@ impl Replicator {
         out: &mut Out,
     ) -> Result<Taken, Nack> {
         let before = self.before(&entry.key);
-        let taken = match self.store.take(entry, self.change(now), self.canary) {
+        let taken = match self.store.take(entry, Self::change(now), self.canary) {
             Ok(taken) => taken,
             Err(unfit) => return Err(self.unfit(now, from, entry, unfit, out)),
         };

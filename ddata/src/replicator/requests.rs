@@ -175,7 +175,7 @@ impl Replicator {
         let bytes = self.check_size(now, &key, held.as_deref(), prepared.delta(), out)?;
         let before = self.before(&key);
         drop(held); // else the change would copy it
-        let at = self.change(now).sized(bytes);
+        let at = Self::change(now).sized(bytes);
         let (delta, value) = self.store.change(&key, &shape, at, |state| {
             let delta = state.make(prepared);
             (delta, (!state.is_bottom()).then(|| Value::new(state.snapshot())))
@@ -216,7 +216,7 @@ impl Replicator {
     /// Deletes what this replica has seen of a key.
     pub(super) fn delete_seen(&mut self, now: Now, key: &KeyName, shape: &Shape) -> Delta {
         let author = Author::new(self.me, self.clock.tick(now.wall));
-        let (change, unseen) = (self.change(now), self.canary.has(Bug::DeleteErasesUnseen));
+        let (change, unseen) = (Self::change(now), self.canary.has(Bug::DeleteErasesUnseen));
         self.store.change(key, shape, change, |state| {
             if unseen { state.delete_unseen(author) } else { state.delete(author) }
         })
