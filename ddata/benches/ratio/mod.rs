@@ -20,7 +20,8 @@ pub(crate) fn measuring() -> bool {
 /// Whether a filter on the command line lets a group through: its set-up may take long.
 pub(crate) fn wanted(group: &str) -> bool {
     let mut words = std::env::args().skip(1).filter(|word| !word.starts_with('-'));
-    words.find(|word| word.parse::<f64>().is_err()).is_none_or(|filter| group.contains(&filter))
+    let filter = words.find(|word| word.parse::<f64>().is_err());
+    filter.is_none_or(|filter| group.contains(&filter) || filter.starts_with(group))
 }
 
 /// Short runs: the figures are medians of noisy machines, their ratios matter.
