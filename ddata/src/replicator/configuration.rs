@@ -182,10 +182,6 @@ impl Replicator {
 
     // ── comparisons ──
 
-    pub(super) fn anti_entropy_room(&self) -> usize {
-        if self.anti_entropy.has_room() { 0 } else { super::anti_entropy::OPEN_MAX }
-    }
-
     /// Begins to compare with a peer, unless that is under way.
     pub(super) fn compare_with(&mut self, now: Now, peer: ReplicaId, at: At, out: &mut Out) {
         if self.anti_entropy.is_open(peer, at) {
@@ -362,7 +358,7 @@ impl Replicator {
                         return; // the question is asked again
                     }
                     if self.config.is_durable(&entry.key) {
-                        self.persist_key(now, &entry.key, false);
+                        self.persist_key(now, &entry.key);
                         self.persist(vec![], [&entry.key], out);
                     }
                 }

@@ -10,7 +10,7 @@ use super::fence::{Fencing, GROUPS_MAX};
 use super::port::{Class, Output};
 use super::quorum::Level;
 use super::reading::merge_into;
-use super::request::{Guard, Reply, RequestError, RequestId, Tally};
+use super::request::{Guard, Reply, RequestError, RequestId};
 use super::requests::Wanted;
 use super::wire::{Body, Entry, Held, Message, WireGuard};
 use super::write::{Purpose, Write};
@@ -323,7 +323,7 @@ impl Replicator {
         write.guard = Some(Guard { group: fencing.group, term: fencing.term });
         let mut stored = Vec::new();
         for key in &differing {
-            if self.config.is_durable(key) && self.persist_key(now, key, false) {
+            if self.config.is_durable(key) && self.persist_key(now, key) {
                 stored.push(key.clone());
             }
         }
@@ -341,12 +341,8 @@ impl Replicator {
     pub(super) fn tick_fences(&mut self, now: Now, out: &mut Out) {
         for (id, mut fencing) in self.fencings.take_due(now.mono) {
             if fencing.deadline <= now.mono {
-                self.stats.timeouts += 1;
-                let answered = fencing.answered();
                 let needed = self.electors().voters.len() / 2 + 1;
-                let missing = self.electors().missing(&answered);
-                let tally = Tally { answered: answered.len(), needed, missing };
-                Self::reply(id, Err(RequestError::Timeout(tally)), out);
+                self.timed_out(id, &fencing.answered(), needed, out);
                 continue;
             }
             fencing.tries += 1;

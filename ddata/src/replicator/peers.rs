@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::anti_entropy::OPEN_MAX;
 use super::durability::After;
 use super::epoch::{EpochId, EpochInput};
 use super::parts::Piece;
@@ -212,9 +211,7 @@ impl Replicator {
         for entry in entries {
             match self.take_pushed(now, from, entry, out) {
                 Ok(merged) => {
-                    if self.config.is_durable(&entry.key)
-                        && self.persist_key(now, &entry.key, false)
-                    {
+                    if self.config.is_durable(&entry.key) && self.persist_key(now, &entry.key) {
                         stored.push((entry.index, entry.key.clone()));
                     }
                     if merged == Merged::Changed {
@@ -595,7 +592,7 @@ impl Replicator {
         for (push, indices) in self.pushes.unacked_by(peer) {
             self.resend(push, peer, &indices, out);
         }
-        if self.peers.contains(&peer) && self.anti_entropy_room() < OPEN_MAX {
+        if self.peers.contains(&peer) {
             self.compare_with(now, peer, At::Live, out);
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::epoch::EpochId;
 use super::quorum::Level;
 use super::read::Read;
-use super::request::{ReadConsistency, Reply, RequestError, RequestId, Tally};
+use super::request::{ReadConsistency, Reply, RequestError, RequestId};
 use super::requests::Wanted;
 use super::wire::{Body, ContextBytes, Entry, Held};
 use super::write::{Purpose, Write};
@@ -213,7 +213,7 @@ impl Replicator {
             self.writes.holds_all(id, *holder);
         }
         if !self.writes.get(id).is_some_and(|write| write.here) {
-            self.persist_key(now, &read.key, false);
+            self.persist_key(now, &read.key);
             self.persist(vec![super::durability::After::Here(id)], [&read.key], out);
         }
         let stale: BTreeSet<ReplicaId> = match read.level {
@@ -230,12 +230,7 @@ impl Replicator {
     pub(super) fn tick_reads(&mut self, now: Now, out: &mut Out) {
         for (id, mut read) in self.reads.take_due(now.mono) {
             if read.deadline <= now.mono {
-                let answered = read.answered();
-                let missing = self.electors().missing(&answered);
-                let needed = read.need.answers();
-                self.stats.timeouts += 1;
-                let tally = Tally { answered: answered.len(), needed, missing };
-                Self::reply(id, Err(RequestError::Timeout(tally)), out);
+                self.timed_out(id, &read.answered(), read.need.answers(), out);
                 continue;
             }
             read.tries += 1;

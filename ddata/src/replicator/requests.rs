@@ -53,7 +53,6 @@ impl Replicator {
             Request::Update(update) => self.update(now, id, update, out),
             Request::Delete { key, consistency } => self.delete(now, id, &key, consistency, out),
             Request::Subscribe { subscription, pattern } => {
-                self.tell_now(out); // who comes now has seen what the others wait for
                 self.subscribe(subscription, pattern, out);
                 Ok(())
             }
@@ -276,7 +275,7 @@ impl Replicator {
             self.noted_change(now);
         }
         let durable = self.config.is_durable(key);
-        let waits = durable && self.persist_key(now, key, made.is_some());
+        let waits = durable && self.persist_key(now, key);
         let waiting = wanted.is_some().then_some(id);
         if made.is_some() || waiting.is_some() {
             let term = guard.as_ref().map(|guard| guard.term);

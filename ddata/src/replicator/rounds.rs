@@ -1,6 +1,6 @@
 //! What comes with time, and what comes back from the disk.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::durability::After;
 use super::epoch::EpochInput;
 use super::expiry::owner;
 use super::port::{Alarm, Output};
-use super::request::{Notice, RequestError};
+use super::request::{Notice, RequestError, RequestId, Tally};
 use super::store::Held;
 use super::wire::{At, Body, Content, Entry, Nack};
 use super::{Out, Replicator};
@@ -89,11 +89,25 @@ impl Replicator {
         for id in late {
             self.flushes.remove(&id);
             self.stats.timeouts += 1;
-            Self::reply(id, Err(RequestError::Timeout(super::request::Tally::default())), out);
+            Self::reply(id, Err(RequestError::Timeout(Tally::default())), out);
             if self.flushes.is_empty() {
                 self.pushes.release();
             }
         }
+    }
+
+    /// Ends a read or a fence that too few have answered.
+    pub(super) fn timed_out(
+        &mut self,
+        id: RequestId,
+        answered: &BTreeSet<ReplicaId>,
+        needed: usize,
+        out: &mut Out,
+    ) {
+        self.stats.timeouts += 1;
+        let missing = self.electors().missing(answered);
+        let tally = Tally { answered: answered.len(), needed, missing };
+        Self::reply(id, Err(RequestError::Timeout(tally)), out);
     }
 
     fn tick_pushes(&mut self, now: Now, out: &mut Out) {
@@ -169,7 +183,7 @@ impl Replicator {
             self.tell_later(now, &key, before);
             self.noted_change(now);
             self.pushes.add(now.mono, &key, Some(&delta), None, None);
-            if self.config.is_durable(&key) && self.persist_key(now, &key, true) {
+            if self.config.is_durable(&key) && self.persist_key(now, &key) {
                 self.persist(vec![], [&key], out);
             }
         }
@@ -196,7 +210,7 @@ impl Replicator {
 
     /// Whether a durable key has something that is not on disk and must be before it is
     /// acknowledged. With write-behind nothing waits, and the key is written later.
-    pub(super) fn persist_key(&mut self, now: Now, key: &KeyName, _changed: bool) -> bool {
+    pub(super) fn persist_key(&mut self, now: Now, key: &KeyName) -> bool {
         let Some(held) = self.store.get(key) else { return false };
         if held.synced.includes(held.state.context()) {
             return false;
