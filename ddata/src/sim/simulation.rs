@@ -378,6 +378,13 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         &mut self.observer
     }
 
+    /// Whether every disk has answered every sync: a slow one may be behind long after it was
+    /// healed, since syncs answer in the order in which they were asked for.
+    #[must_use]
+    pub fn disks_idle(&self) -> bool {
+        self.nodes.iter().all(|node| node.synced_at <= self.now)
+    }
+
     /// All of the run, to look at.
     #[must_use]
     pub fn view(&self) -> View<'_, P> {

@@ -163,7 +163,8 @@ impl Run {
             if !self.survives() {
                 return Ok(false);
             }
-            let rests = is_settled(&self.sim) && self.serves() && self.is_equal();
+            let served = self.serves() && self.sim.disks_idle();
+            let rests = is_settled(&self.sim) && served && self.is_equal();
             equal = if rests { equal + 1 } else { 0 };
         }
         self.check_rest()?;
