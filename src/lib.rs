@@ -1,2 +1,4 @@
 //! Ostraca: sharded, stateful entities on a cluster that needs no external store.
+pub mod net;
+
 pub use ostraca_ddata as ddata;

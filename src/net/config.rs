@@ -1,0 +1,157 @@
+//! `[net]`: listening, admission, limits.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use libp2p::{Multiaddr, PeerId};
+
+use super::Class;
+
+/// Settings of the transport. `Config::default()` listens on a free port of loopback, as an
+/// ephemeral identity, without a secret.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Only nodes of the same name talk to each other.
+    pub cluster_name: String,
+    /// Where to listen.
+    pub listen: Vec<Multiaddr>,
+    /// What others dial; empty: what is listened on.
+    pub advertise: Vec<Multiaddr>,
+    /// Holds `identity.key` and the lock; `None`: a new identity at every start, nothing kept.
+    pub data_dir: Option<PathBuf>,
+    /// Shared by all nodes of the cluster; at least 32 bytes of full entropy.
+    pub secret: Option<Secret>,
+    /// Adds libp2p's private network below Noise: strangers do not even learn the protocol.
+    /// Costs a third to two thirds of the throughput.
+    pub private_network: bool,
+    /// If not empty: only these may talk, secret or not.
+    pub allowed_peers: Vec<PeerId>,
+    /// Listens beyond loopback with neither a secret nor a list.
+    pub insecure: bool,
+    /// Limits.
+    pub limits: Limits,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            cluster_name: "ostraca".to_owned(),
+            listen: vec!["/ip4/127.0.0.1/tcp/0".parse().expect("a constant")],
+            advertise: Vec::new(),
+            data_dir: None,
+            secret: None,
+            private_network: false,
+            allowed_peers: Vec::new(),
+            insecure: false,
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// What strangers and peers may use up. Each has a counter of its violations.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limits {
+    /// A frame's length, in bytes.
+    pub frame_bytes_max: usize,
+    /// A message's length, in bytes; longer ones are refused at the sender.
+    pub message_bytes_max: usize,
+    /// Connections with one peer: crossing dials, and one for bulk from each side.
+    pub connections_per_peer: usize,
+    /// Connections in all.
+    pub connections: usize,
+    /// Inbound connections whose handshake is under way.
+    pub handshakes: usize,
+    /// Inbound lanes of one peer, all classes and generations together.
+    pub lanes_per_peer: usize,
+    /// Bytes that a lane keeps: unsent and unacknowledged. Per class: control, data, user, bulk.
+    pub lane_bytes_max: [usize; 4],
+    /// Bytes under way on a lane that the receiver has not acknowledged.
+    pub lane_window: usize,
+    /// How long a handshake, and the opening of a lane, may take.
+    pub handshake_within: Duration,
+    /// How long a connection without a lane is kept.
+    pub idle_timeout: Duration,
+    /// How long a control lane may hold messages that nobody takes.
+    pub control_undrained_max: Duration,
+    /// How long what is unacknowledged is kept for a node that cannot be reached.
+    pub link_down_max: Duration,
+    /// After how long the kernel gives up on a connection whose peer acknowledges nothing.
+    pub tcp_user_timeout: Duration,
+    /// Reconnecting: the first pause, and the longest.
+    pub back_off: (Duration, Duration),
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        const MIB: usize = 1024 * 1024;
+        Self {
+            frame_bytes_max: 64 * 1024,
+            message_bytes_max: 4 * MIB,
+            connections_per_peer: 4,
+            connections: 1_024,
+            handshakes: 64,
+            lanes_per_peer: 16,
+            lane_bytes_max: [16 * MIB, 16 * MIB, 16 * MIB, 64 * MIB],
+            lane_window: 8 * MIB,
+            handshake_within: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(10),
+            control_undrained_max: Duration::from_secs(10),
+            link_down_max: Duration::from_secs(5),
+            tcp_user_timeout: Duration::from_secs(10),
+            back_off: (Duration::from_millis(50), Duration::from_secs(5)),
+        }
+    }
+}
+
+impl Limits {
+    /// Bytes that a lane of this class keeps.
+    #[must_use]
+    pub const fn lane_bytes_max(&self, class: Class) -> usize {
+        self.lane_bytes_max[class as usize]
+    }
+}
+
+/// The cluster's secret. Never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Vec<u8>);
+
+impl Secret {
+    /// Least length, in bytes.
+    pub const BYTES_MIN: usize = 32;
+
+    /// Takes a secret.
+    ///
+    /// # Errors
+    /// [`ShortSecret`] below [`BYTES_MIN`](Self::BYTES_MIN) bytes.
+    pub fn new(bytes: impl Into<Vec<u8>>) -> Result<Self, ShortSecret> {
+        let bytes = bytes.into();
+        if bytes.len() < Self::BYTES_MIN {
+            return Err(ShortSecret { len: bytes.len() });
+        }
+        Ok(Self(bytes))
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// A secret that can be guessed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the cluster secret has {len} bytes, at least {min} random ones are needed: make one with \
+     `head -c 32 /dev/urandom | base64`",
+    min = Secret::BYTES_MIN
+)]
+pub struct ShortSecret {
+    /// What was given, in bytes.
+    pub len: usize,
+}

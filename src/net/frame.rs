@@ -1,0 +1,1 @@
+//! Frames: how a lane's messages are cut into bytes, and bytes into messages.

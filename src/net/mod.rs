@@ -1,0 +1,97 @@
+//! Transport: nodes that talk over libp2p, and refuse strangers (spec/transport.md).
+//!
+//! Knows how bytes move and who may send; never what bytes mean. Messages leave through a
+//! [`Lane`](lane::Lane), one ordered line per peer and class that outlives connections, and
+//! arrive at a [`Receiver`].
+
+pub mod config;
+pub mod frame;
+pub mod lane;
+pub mod wire;
+
+use std::fmt;
+
+use libp2p::PeerId;
+use ostraca_ddata::id::ReplicaId;
+use serde::{Deserialize, Serialize};
+
+/// A node: who it is, and which of its lives this is.
+///
+/// The same peer with another incarnation is another node: nothing meant for the old one may
+/// reach the new.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId {
+    /// The hash of its public key.
+    pub peer: PeerId,
+    /// Drawn at random at every start.
+    pub incarnation: ReplicaId,
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.peer, self.incarnation)
+    }
+}
+
+/// What kind of traffic a lane carries. The order is that of urgency.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Class {
+    /// Membership, heartbeats, coordinators, configurations: never dropped.
+    #[serde(rename = "c")]
+    Control,
+    /// Replicated data. A full lane refuses; the Replicator sends again.
+    #[serde(rename = "d")]
+    Data,
+    /// Messages of users. A full lane refuses: back-pressure.
+    #[serde(rename = "u")]
+    User,
+    /// Pieces of what is large, on a connection of its own.
+    #[serde(rename = "b")]
+    Bulk,
+}
+
+impl Class {
+    /// All, the most urgent first.
+    pub const ALL: [Self; 4] = [Self::Control, Self::Data, Self::User, Self::Bulk];
+
+    /// The name of the protocol that a substream of this class speaks.
+    #[must_use]
+    pub const fn protocol(self) -> &'static str {
+        match self {
+            Self::Control => "/ostraca/1/control",
+            Self::Data => "/ostraca/1/data",
+            Self::User => "/ostraca/1/user",
+            Self::Bulk => "/ostraca/1/bulk",
+        }
+    }
+}
+
+/// A message that has arrived, still in the reader's buffer.
+#[derive(Clone, Copy, Debug)]
+pub struct Inbound<'a> {
+    /// Who sent it.
+    pub from: NodeId,
+    /// On which lane.
+    pub class: Class,
+    /// The header: names that repeat from message to message (≤ [`wire::FIELDS_MAX`]).
+    pub fields: &'a [std::sync::Arc<str>],
+    /// What it says.
+    pub body: &'a [u8],
+}
+
+/// There is no room for another message at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Busy;
+
+/// Takes what arrives. Called from the lanes' readers, one call at a time and in order per lane.
+pub trait Receiver: Send + Sync + 'static {
+    /// Takes one message, or refuses it for now: then the reader waits for [`ready`](Self::ready)
+    /// and offers it again. What was taken is acknowledged to the sender and never comes again.
+    ///
+    /// # Errors
+    /// [`Busy`] if there is no room.
+    fn receive(&self, message: Inbound<'_>) -> Result<(), Busy>;
+
+    /// Ends when there is (probably) room again for messages of this class.
+    fn ready(&self, class: Class) -> futures::future::BoxFuture<'_, ()>;
+}

@@ -1,0 +1,190 @@
+//! What opens a lane, and its bytes: MessagePack with short named fields, so that a field more or
+//! a field less decodes on the release before and after.
+//!
+//! The opening of a lane, on a fresh substream from A to B: B says [`Greeting`], A says [`Hello`],
+//! B says [`Answer`]. Both nonces are then known to both, and each proof covers both.
+
+use ostraca_ddata::id::ReplicaId;
+use serde::{Deserialize, Serialize};
+
+use super::Class;
+
+/// The version of the protocol: raised when an old node could not understand a new one.
+pub const PROTOCOL_VERSION: u16 = 1;
+
+/// Names in the header of a message.
+pub const FIELDS_MAX: usize = 4;
+
+/// The longest opening message, in bytes.
+pub const OPENING_BYTES_MAX: usize = 4 * 1024;
+
+/// 32 random bytes, used once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Nonce(pub [u8; 32]);
+
+/// HMAC-SHA-256 over role, peer ids and nonces, keyed with the cluster's secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Proof(pub [u8; 32]);
+
+/// The first word on a lane, from the node that is to receive.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Greeting {
+    /// The highest protocol version that it speaks.
+    #[serde(rename = "v")]
+    pub version: u16,
+    /// To be covered by the opener's proof.
+    #[serde(rename = "n")]
+    pub nonce: Nonce,
+}
+
+/// What a node tells about itself, in [`Hello`] and [`Welcome`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Facts {
+    /// The version that it speaks.
+    #[serde(rename = "v")]
+    pub version: u16,
+    /// Only nodes of the same cluster name talk to each other.
+    #[serde(rename = "c")]
+    pub cluster: String,
+    /// Which cluster of that name; absent before it has joined one.
+    #[serde(rename = "i", default, skip_serializing_if = "Option::is_none")]
+    pub cluster_id: Option<u64>,
+    /// This life.
+    #[serde(rename = "r")]
+    pub incarnation: ReplicaId,
+    /// The boot of the host that it runs on.
+    #[serde(rename = "b", default, skip_serializing_if = "Option::is_none")]
+    pub boot: Option<String>,
+    /// Device and inode of the lock that it holds on its data directory: the same lock on the same
+    /// boot proves that an earlier incarnation is dead.
+    #[serde(rename = "l", default, skip_serializing_if = "Option::is_none")]
+    pub lock: Option<(u64, u64)>,
+    /// Where others dial it: multiaddrs.
+    #[serde(rename = "a", default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<String>,
+    /// The longest message that it takes, in bytes.
+    #[serde(rename = "m")]
+    pub message_bytes_max: u32,
+}
+
+/// The opener's request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// Who it is.
+    #[serde(rename = "f")]
+    pub facts: Facts,
+    /// To be covered by the receiver's proof.
+    #[serde(rename = "n")]
+    pub nonce: Nonce,
+    /// Of knowing the secret; absent without one.
+    #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
+    pub proof: Option<Proof>,
+    /// The incarnation that the lane is meant for; absent at first contact.
+    #[serde(rename = "t", default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<ReplicaId>,
+    /// What the lane is to carry.
+    #[serde(rename = "k")]
+    pub class: Class,
+    /// Counts the substreams of this lane; the highest one is the lane.
+    #[serde(rename = "g")]
+    pub generation: u64,
+    /// The number of the first message that the opener still keeps; the first ever is 1.
+    #[serde(rename = "u")]
+    pub first_unacknowledged: u64,
+}
+
+/// The receiver's answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// Go on.
+    #[serde(rename = "w")]
+    Welcome(Welcome),
+    /// No.
+    #[serde(rename = "r")]
+    Refused(Refusal),
+}
+
+/// The lane is open.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// Who it is.
+    #[serde(rename = "f")]
+    pub facts: Facts,
+    /// Of knowing the secret.
+    #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
+    pub proof: Option<Proof>,
+    /// The number of the last message that was accepted; the next one to send is one higher.
+    #[serde(rename = "a")]
+    pub accepted: u64,
+}
+
+/// Why a lane is not opened. The sentences are for the log of the node that is refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// Another protocol version.
+    #[serde(rename = "v")]
+    #[error("it speaks protocol version {theirs}, this node {PROTOCOL_VERSION}: upgrade the older")]
+    Version {
+        /// The refusing node's.
+        #[serde(rename = "t")]
+        theirs: u16,
+    },
+    /// Another cluster.
+    #[serde(rename = "c")]
+    #[error("it belongs to cluster \"{theirs}\": set cluster-name to that, or remove the address")]
+    ClusterName {
+        /// The refusing node's.
+        #[serde(rename = "t")]
+        theirs: String,
+    },
+    /// The proof is missing or wrong.
+    #[serde(rename = "s")]
+    #[error("the cluster secrets differ: give all nodes the same cluster-secret-file")]
+    Secret,
+    /// Not in the list.
+    #[serde(rename = "a")]
+    #[error("this node is not in its allowed-peers")]
+    NotAllowed,
+    /// The lane was meant for an earlier life of that node.
+    #[serde(rename = "i")]
+    #[error("it has restarted: its incarnation is {current} now")]
+    WrongIncarnation {
+        /// The one that is alive.
+        #[serde(rename = "c")]
+        current: ReplicaId,
+    },
+    /// The opener was removed from the cluster; it must restart to join anew.
+    #[serde(rename = "q")]
+    #[error("this incarnation was removed from the cluster: restart the node")]
+    Quarantined,
+    /// A later substream carries this lane already.
+    #[serde(rename = "o")]
+    #[error("a later connection carries this lane already")]
+    Superseded,
+    /// Messages that the opener no longer keeps are missing here: the lane cannot go on.
+    #[serde(rename = "g")]
+    #[error("messages {accepted} to {first} are lost: the lane starts anew")]
+    Gap {
+        /// The last that was accepted.
+        #[serde(rename = "a")]
+        accepted: u64,
+        /// The first that the opener has.
+        #[serde(rename = "f")]
+        first: u64,
+    },
+    /// A limit is reached.
+    #[serde(rename = "l")]
+    #[error("it is at a limit ({what}): try again later, or raise it there")]
+    Limit {
+        /// Which.
+        #[serde(rename = "w")]
+        what: String,
+    },
+    /// It is about to stop.
+    #[serde(rename = "z")]
+    #[error("it is stopping")]
+    Stopping,
+}
