@@ -7,6 +7,7 @@
 pub mod config;
 pub mod frame;
 pub mod lane;
+pub mod link;
 pub mod wire;
 
 use std::fmt;
