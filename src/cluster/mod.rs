@@ -1,0 +1,5 @@
+//! Membership: who belongs to the cluster, who is reachable, who leads, who goes
+//! (spec/membership.md, spec/safety.md §1, §4, §6).
+//!
+//! Knows nothing of sockets, nor of sharding: what peers say and what the transport notices
+//! arrive as inputs.
