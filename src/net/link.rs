@@ -99,14 +99,14 @@ pub enum Input {
         /// Which.
         class: Class,
         /// As ordered.
-        generation: u64,
+        attempt: u64,
     },
     /// A lane's substream is over, or could not be opened.
     Ended {
         /// Which.
         class: Class,
         /// As ordered.
-        generation: u64,
+        attempt: u64,
         /// Why.
         end: End,
     },
@@ -126,12 +126,13 @@ pub enum Output {
     Open {
         /// Which.
         class: Class,
-        /// To be named in the answer; rises over all links of a process.
-        generation: u64,
+        /// To be named in the answer; the highest is the one that stands.
+        attempt: u64,
         /// Where.
         connection: ConnectionId,
     },
-    /// The link has been down for too long: count what is unacknowledged as lost.
+    /// The link has been down for too long: count what is unacknowledged as lost. If the peer is
+    /// not kept, its lanes are unused from now on: [`Input::Want`] wakes them.
     GiveUp,
 }
 
@@ -150,7 +151,7 @@ enum Lane {
     /// To be opened as soon as there is a connection, not before this time.
     Waiting(Instant),
     /// Ordered, or open.
-    On { connection: ConnectionId, generation: u64 },
+    On { connection: ConnectionId, attempt: u64 },
 }
 
 /// When to try again.
@@ -181,7 +182,7 @@ pub struct Link {
     bulk: Dial,
     lanes: [Lane; 4],
     lane_back_off: [BackOff; 4],
-    generation: u64,
+    attempt: u64,
     down_since: Option<Instant>,
     rng: SmallRng,
 }
@@ -203,7 +204,7 @@ impl Link {
             bulk: Dial::default(),
             lanes: [Lane::Unused; 4],
             lane_back_off: [BackOff::default(); 4],
-            generation: 0,
+            attempt: 0,
             down_since: None,
             rng: SmallRng::seed_from_u64(seed),
         }
@@ -219,6 +220,12 @@ impl Link {
     #[must_use]
     pub const fn is_kept(&self) -> bool {
         self.kept
+    }
+
+    /// Whether this connection is among those it has been told of.
+    #[must_use]
+    pub fn knows(&self, connection: ConnectionId) -> bool {
+        self.connections.contains_key(&connection)
     }
 
     /// The connection that carries control, data and user lanes.
@@ -293,17 +300,17 @@ impl Link {
         }
     }
 
-    fn opened(&mut self, class: Class, generation: u64) {
-        if matches!(self.lanes[class as usize], Lane::On { generation: g, .. } if g == generation) {
+    fn opened(&mut self, class: Class, attempt: u64) {
+        if matches!(self.lanes[class as usize], Lane::On { attempt: g, .. } if g == attempt) {
             self.lane_back_off[class as usize] = BackOff::default();
             self.dial(if class == Class::Bulk { Purpose::Bulk } else { Purpose::Main }).back_off =
                 BackOff::default();
         }
     }
 
-    fn ended(&mut self, now: Instant, class: Class, generation: u64, end: End) {
+    fn ended(&mut self, now: Instant, class: Class, attempt: u64, end: End) {
         let index = class as usize;
-        if !matches!(self.lanes[index], Lane::On { generation: g, .. } if g == generation) {
+        if !matches!(self.lanes[index], Lane::On { attempt: g, .. } if g == attempt) {
             return; // of an earlier substream
         }
         let mut back_off = self.lane_back_off[index];
@@ -354,20 +361,40 @@ impl Link {
                 self.settle_lane(now, class, target, out);
             }
         }
-        if carrier.is_none() && self.kept {
-            self.want_connection(now, Purpose::Main, out);
-            let since = *self.down_since.get_or_insert(now);
-            if now - since >= self.link_down_max {
-                self.down_since = Some(now);
-                out.push(Output::GiveUp);
-            }
-        } else {
-            self.down_since = None;
-        }
+        self.settle_down(now, carrier, out);
         let has_own = self.connections.values().any(|c| c.dialler == Dialler::Us(Purpose::Bulk));
         if self.wants(Class::Bulk) && carrier.is_some() && !has_own {
             self.want_connection(now, Purpose::Bulk, out);
         }
+    }
+
+    /// Without a connection: dials if the peer is kept, and gives up what waits too long.
+    fn settle_down(
+        &mut self,
+        now: Instant,
+        carrier: Option<ConnectionId>,
+        out: &mut Outbox<Output>,
+    ) {
+        if !self.is_down(carrier) {
+            self.down_since = None;
+            return;
+        }
+        if self.kept {
+            self.want_connection(now, Purpose::Main, out);
+        }
+        let since = *self.down_since.get_or_insert(now);
+        if now - since >= self.link_down_max {
+            self.down_since = Some(now);
+            out.push(Output::GiveUp);
+            if !self.kept {
+                self.lanes = [Lane::Unused; 4];
+            }
+        }
+    }
+
+    fn is_down(&self, carrier: Option<ConnectionId>) -> bool {
+        let wanted = self.kept || Class::ALL.into_iter().any(|class| self.wants(class));
+        wanted && carrier.is_none()
     }
 
     fn settle_lane(
@@ -383,10 +410,10 @@ impl Link {
             Lane::On { connection, .. } => connection != target,
         };
         if due {
-            self.generation = (self.generation + 1).max(now.as_nanos());
-            let generation = self.generation;
-            self.lanes[class as usize] = Lane::On { connection: target, generation };
-            out.push(Output::Open { class, generation, connection: target });
+            self.attempt += 1;
+            let attempt = self.attempt;
+            self.lanes[class as usize] = Lane::On { connection: target, attempt };
+            out.push(Output::Open { class, attempt, connection: target });
         }
     }
 
@@ -439,8 +466,8 @@ impl Machine for Link {
             Input::Admitted { connection, class } => self.admitted(connection, class),
             Input::Closed(connection) => self.closed(now, connection),
             Input::DialFailed(purpose) => self.dial_failed(now, purpose),
-            Input::Opened { class, generation } => self.opened(class, generation),
-            Input::Ended { class, generation, end } => self.ended(now, class, generation, end),
+            Input::Opened { class, attempt } => self.opened(class, attempt),
+            Input::Ended { class, attempt, end } => self.ended(now, class, attempt, end),
         }
         self.settle(now, out);
     }
@@ -456,8 +483,9 @@ impl Machine for Link {
                 _ => None,
             }
         });
-        let down = self.kept && carrier.is_none();
-        let redial = self.dial_at(Instant::default(), Purpose::Main).filter(|_| down);
+        let down = self.is_down(carrier);
+        let redials = down && self.kept;
+        let redial = self.dial_at(Instant::default(), Purpose::Main).filter(|_| redials);
         let give_up = self.down_since.filter(|_| down).map(|since| since + self.link_down_max);
         let has_own = self.connections.values().any(|c| c.dialler == Dialler::Us(Purpose::Bulk));
         let bulk_lacks = self.wants(Class::Bulk) && carrier.is_some() && !has_own;
@@ -643,13 +671,13 @@ mod tests {
     fn a_substream_that_breaks_is_opened_anew_with_a_higher_generation() {
         let mut bench = kept();
         let outputs = bench.established(1, Dialler::Us(Purpose::Main));
-        let [Output::Open { class, generation, .. }] = outputs[..] else { panic!("{outputs:?}") };
-        bench.give(Input::Opened { class, generation });
-        assert_eq!(bench.give(Input::Ended { class, generation, end: End::Broken }), []);
+        let [Output::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
+        bench.give(Input::Opened { class, attempt });
+        assert_eq!(bench.give(Input::Ended { class, attempt, end: End::Broken }), []);
         let outputs = bench.pass(60 * MS);
-        let [Output::Open { generation: next, .. }] = outputs[..] else { panic!("{outputs:?}") };
-        assert!(next > generation);
-        let late = Input::Ended { class, generation, end: End::Broken };
+        let [Output::Open { attempt: next, .. }] = outputs[..] else { panic!("{outputs:?}") };
+        assert!(next > attempt);
+        let late = Input::Ended { class, attempt, end: End::Broken };
         assert_eq!(bench.give(late), [], "an end of the earlier substream changes nothing");
         assert_eq!(bench.pass(10_000 * MS), []);
     }
@@ -658,8 +686,8 @@ mod tests {
     fn a_refused_lane_is_tried_again_late() {
         let mut bench = kept();
         let outputs = bench.established(1, Dialler::Us(Purpose::Main));
-        let [Output::Open { class, generation, .. }] = outputs[..] else { panic!("{outputs:?}") };
-        bench.give(Input::Ended { class, generation, end: End::Refused });
+        let [Output::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
+        bench.give(Input::Ended { class, attempt, end: End::Refused });
         assert_eq!(bench.pass(2_000 * MS), []);
         assert_eq!(Bench::opens(&bench.pass(3_100 * MS)).len(), 1);
     }
@@ -713,11 +741,23 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_that_is_not_kept_is_given_up_once() {
+        let (me, peer) = peers();
+        let mut bench = Bench::new(me, peer);
+        bench.established(1, Dialler::Peer);
+        bench.give(Input::Admitted { connection: conn(1), class: Class::Control });
+        bench.give(Input::Want(Class::Data));
+        bench.give(Input::Closed(conn(1)));
+        assert_eq!(bench.pass(60_000 * MS), [Output::GiveUp]);
+        assert!(!bench.link.wants(Class::Data));
+    }
+
+    #[test]
     fn a_released_peer_is_not_dialled() {
         let mut bench = kept();
         bench.give(Input::DialFailed(Purpose::Main));
         assert_eq!(bench.give(Input::Release), []);
-        assert_eq!(bench.pass(60_000 * MS), []);
+        assert_eq!(dials(&bench.pass(60_000 * MS)), 0);
         assert!(bench.link.is_idle());
     }
 
@@ -760,9 +800,9 @@ mod tests {
                 pending.extend(outputs);
                 for output in pending.drain(..) {
                     match output {
-                        Output::Open { class, generation, connection } => {
-                            let before = open.insert(class, (generation, connection));
-                            assert!(before.is_none_or(|(g, _)| g < generation), "seed {seed}");
+                        Output::Open { class, attempt, connection } => {
+                            let before = open.insert(class, (attempt, connection));
+                            assert!(before.is_none_or(|(g, _)| g < attempt), "seed {seed}");
                         }
                         Output::Dial { purpose, .. } => dialling.push(purpose),
                         Output::GiveUp => {}

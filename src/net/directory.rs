@@ -1,0 +1,178 @@
+//! Who can be written to: the lanes to every known incarnation, shared between the hub, which
+//! opens substreams for them, and everybody who has something to say.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use ostraca_ddata::id::ReplicaId;
+use tokio::sync::mpsc;
+
+use super::config::Limits;
+use super::lane::Lane;
+use super::{Class, NodeId};
+
+/// The lanes to one incarnation, each made when it is first used.
+#[derive(Debug)]
+struct Lanes {
+    node: NodeId,
+    message_bytes_max: usize,
+    lanes: [Mutex<Option<Lane>>; 4],
+}
+
+/// A lane that was used for the first time: the hub must open it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Wanted {
+    pub(super) node: NodeId,
+    pub(super) class: Class,
+}
+
+/// See the module's page.
+#[derive(Debug)]
+pub(super) struct Directory {
+    limits: Limits,
+    nodes: RwLock<BTreeMap<ReplicaId, Arc<Lanes>>>, // ≤ peers that were admitted and not forgotten
+    wanted: mpsc::UnboundedSender<Wanted>,          // ≤ one for each lane there is
+}
+
+impl Lanes {
+    fn slot(&self, class: Class) -> MutexGuard<'_, Option<Lane>> {
+        self.lanes[class as usize].lock().expect("nothing panics under this lock")
+    }
+
+    fn used(&self) -> impl Iterator<Item = (Class, Lane)> {
+        Class::ALL.into_iter().filter_map(|class| Some((class, self.slot(class).clone()?)))
+    }
+}
+
+impl Directory {
+    pub(super) fn new(limits: Limits) -> (Arc<Self>, mpsc::UnboundedReceiver<Wanted>) {
+        let (wanted, receiver) = mpsc::unbounded_channel();
+        (Arc::new(Self { limits, nodes: RwLock::default(), wanted }), receiver)
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, BTreeMap<ReplicaId, Arc<Lanes>>> {
+        self.nodes.read().expect("nothing panics under this lock")
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<ReplicaId, Arc<Lanes>>> {
+        self.nodes.write().expect("nothing panics under this lock")
+    }
+
+    fn lanes(&self, to: ReplicaId) -> Option<Arc<Lanes>> {
+        self.read().get(&to).cloned()
+    }
+
+    /// The lane to an incarnation; `None` if it is not known, or not any more.
+    pub(super) fn lane(&self, to: ReplicaId, class: Class) -> Option<Lane> {
+        let lanes = self.lanes(to)?;
+        let mut slot = lanes.slot(class);
+        if let Some(lane) = &*slot {
+            return Some(lane.clone());
+        }
+        let lane = Lane::new(lanes.node, class, &self.limits);
+        lane.limit_messages(lanes.message_bytes_max);
+        *slot = Some(lane.clone());
+        // The hub is gone only when the node stops: then the lane is never opened.
+        let _ = self.wanted.send(Wanted { node: lanes.node, class });
+        Some(lane)
+    }
+
+    /// The lane if somebody has used it.
+    pub(super) fn used(&self, to: ReplicaId, class: Class) -> Option<Lane> {
+        self.lanes(to)?.slot(class).clone()
+    }
+
+    /// Every lane that somebody has used.
+    pub(super) fn all(&self) -> Vec<(NodeId, Class, Lane)> {
+        let nodes: Vec<Arc<Lanes>> = self.read().values().cloned().collect();
+        let used = |lanes: &Arc<Lanes>| {
+            lanes.used().map(|(class, lane)| (lanes.node, class, lane)).collect::<Vec<_>>()
+        };
+        nodes.iter().flat_map(used).collect()
+    }
+
+    /// From now on there are lanes to this node, which takes messages up to so many bytes.
+    pub(super) fn add(&self, node: NodeId, message_bytes_max: usize) {
+        let lanes = || {
+            let lanes = [const { Mutex::new(None) }; 4];
+            Arc::new(Lanes { node, message_bytes_max, lanes })
+        };
+        self.write().entry(node.incarnation).or_insert_with(lanes);
+    }
+
+    /// Takes a lane that was opened before it was known to whom, unless there is one already.
+    pub(super) fn adopt(&self, to: ReplicaId, class: Class, lane: &Lane) -> bool {
+        let Some(lanes) = self.lanes(to) else { return false };
+        let mut slot = lanes.slot(class);
+        let takes = slot.is_none();
+        if takes {
+            lane.limit_messages(lanes.message_bytes_max);
+            *slot = Some(lane.clone());
+        }
+        takes
+    }
+
+    /// Gives the used lanes of an incarnation up; whoever has something to say gets new ones.
+    pub(super) fn renew(&self, to: ReplicaId) -> Vec<(Class, Lane)> {
+        let Some(lanes) = self.lanes(to) else { return Vec::new() };
+        let taken = |class| Some((class, lanes.slot(class).take()?));
+        Class::ALL.into_iter().filter_map(taken).collect()
+    }
+
+    /// Takes a node out: nobody gets its lanes any more. Returns those that were used.
+    pub(super) fn remove(&self, incarnation: ReplicaId) -> Vec<(Class, Lane)> {
+        let removed = self.write().remove(&incarnation);
+        removed.map_or_else(Vec::new, |lanes| lanes.used().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use libp2p::PeerId;
+
+    fn node(incarnation: u64) -> NodeId {
+        NodeId { peer: PeerId::random(), incarnation: ReplicaId::new(incarnation) }
+    }
+
+    #[test]
+    fn a_lane_is_asked_for_once_and_is_the_same_for_all() {
+        let (directory, mut wanted) = Directory::new(Limits::default());
+        let node = node(1);
+        assert!(directory.lane(node.incarnation, Class::Data).is_none(), "not known yet");
+        directory.add(node, 1_000);
+        let lane = directory.lane(node.incarnation, Class::Data).expect("known now");
+        lane.send(&[], b"one").expect("room");
+        let again = directory.lane(node.incarnation, Class::Data).expect("still");
+        assert_eq!(again.stats().appended, 1);
+        assert_eq!(wanted.try_recv(), Ok(Wanted { node, class: Class::Data }));
+        assert!(wanted.try_recv().is_err());
+        assert!(lane.send(&[], &[0; 1_001]).is_err(), "longer than that node takes");
+    }
+
+    #[test]
+    fn a_lane_that_was_given_up_is_followed_by_a_new_one() {
+        let (directory, _wanted) = Directory::new(Limits::default());
+        let node = node(1);
+        directory.add(node, 1_000);
+        let old = directory.lane(node.incarnation, Class::User).expect("known");
+        old.send(&[], b"lost").expect("room");
+        let given_up = directory.renew(node.incarnation);
+        assert_eq!(given_up.iter().map(|(_, lane)| lane.break_off()).sum::<u64>(), 1);
+        assert!(old.send(&[], b"too late").is_err());
+        let new = directory.lane(node.incarnation, Class::User).expect("known");
+        new.send(&[], b"first").expect("room");
+        assert!(new.next_generation() > old.next_generation());
+    }
+
+    #[test]
+    fn nobody_gets_lanes_to_a_node_that_was_taken_out() {
+        let (directory, _wanted) = Directory::new(Limits::default());
+        let node = node(1);
+        directory.add(node, 1_000);
+        directory.lane(node.incarnation, Class::Control);
+        assert_eq!(directory.remove(node.incarnation).len(), 1);
+        assert!(directory.lane(node.incarnation, Class::Control).is_none());
+        assert!(directory.all().is_empty());
+    }
+}

@@ -1,0 +1,148 @@
+//! The transport as the node sees it: lanes to write to, events to hear, orders to give.
+
+use std::sync::Arc;
+
+use libp2p::{Multiaddr, PeerId};
+use ostraca_ddata::id::ReplicaId;
+use tokio::sync::{mpsc, oneshot};
+
+use super::config::Config;
+use super::directory::Directory;
+use super::hub::{Command, Hub, Setup};
+use super::identity::Identity;
+use super::lane::Lane;
+use super::wire::{Facts, Refusal};
+use super::swarm::StartError;
+use super::{Class, NodeId, Receiver};
+
+/// What the transport tells the node.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A node was admitted, here or there: from now on there are lanes to it.
+    Up {
+        /// Who.
+        node: NodeId,
+        /// What it tells about itself.
+        facts: Facts,
+    },
+    /// A peer has come back as another incarnation. What the old one had not acknowledged was
+    /// counted; it is refused from now on.
+    NewIncarnation {
+        /// The life that was known.
+        old: NodeId,
+        /// The one that is alive.
+        node: NodeId,
+        /// Whether it holds the lock of its former life on the same host: the old one is dead.
+        is_proof: bool,
+    },
+    /// The last connection with a node is gone. Evidence, no proof of death.
+    Closed {
+        /// Who.
+        node: NodeId,
+    },
+    /// A dial failed. Evidence, no proof of death.
+    DialRefused {
+        /// Who was expected there, if anybody.
+        peer: Option<PeerId>,
+        /// Where.
+        address: Multiaddr,
+        /// Why.
+        reason: String,
+    },
+    /// A peer does not want a lane of ours.
+    Refused {
+        /// Who.
+        peer: PeerId,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// Messages that a node has not acknowledged were given up: it may have got them or not.
+    LaneBroken {
+        /// To whom.
+        node: NodeId,
+        /// On which lane.
+        class: Class,
+        /// How many.
+        messages: u64,
+    },
+}
+
+/// A running transport. Clones speak to the same one; it ends with the last of them.
+#[derive(Clone, Debug)]
+pub struct Net {
+    me: NodeId,
+    addresses: Arc<[Multiaddr]>,
+    directory: Arc<Directory>,
+    commands: mpsc::UnboundedSender<Command>, // orders of the node, not of peers
+}
+
+impl Net {
+    /// Listens, and lets `receiver` take what arrives.
+    ///
+    /// # Errors
+    /// [`StartError`] says which address can't be listened on, or why that would not be safe.
+    pub async fn start(
+        config: &Config,
+        identity: &Identity,
+        receiver: Arc<dyn Receiver>,
+    ) -> Result<(Self, mpsc::UnboundedReceiver<Event>), StartError> {
+        let me = identity.node_id();
+        let (commands, orders) = mpsc::unbounded_channel();
+        let (events, facts) = mpsc::unbounded_channel();
+        let setup = Setup { config, identity, receiver, commands: orders, events };
+        let (hub, directory, addresses) = Hub::start(setup).await?;
+        tokio::spawn(hub.run());
+        Ok((Self { me, addresses: addresses.into(), directory, commands }, facts))
+    }
+
+    /// Who this is.
+    #[must_use]
+    pub const fn me(&self) -> NodeId {
+        self.me
+    }
+
+    /// Where others dial this node; its peer id is part of each.
+    #[must_use]
+    pub fn addresses(&self) -> &[Multiaddr] {
+        &self.addresses
+    }
+
+    /// The lane to an incarnation; `None` if it was never admitted, or is forgotten.
+    #[must_use]
+    pub fn lane(&self, to: ReplicaId, class: Class) -> Option<Lane> {
+        self.directory.lane(to, class)
+    }
+
+    /// Dials an address of whoever answers there, once. `Event::Up` or `Event::DialRefused` says
+    /// what became of it.
+    pub fn dial(&self, address: Multiaddr) {
+        self.order(Command::Dial(address));
+    }
+
+    /// Keeps the link to a peer up from now on: dials these addresses whenever it is down.
+    pub fn keep(&self, peer: PeerId, addresses: Vec<Multiaddr>) {
+        self.order(Command::Keep(peer, addresses));
+    }
+
+    /// Dials a peer no more.
+    pub fn release(&self, peer: PeerId) {
+        self.order(Command::Release(peer));
+    }
+
+    /// An incarnation is out of the cluster: its lanes are closed, and it is refused.
+    pub fn forget(&self, node: NodeId) {
+        self.order(Command::Forget(node));
+    }
+
+    /// Sends what is queued, as far as peers take it within `link_down_max`, and stops.
+    pub async fn stop(&self) {
+        let (done, stopped) = oneshot::channel();
+        self.order(Command::Stop(done));
+        let _ = stopped.await; // an error: it has stopped already
+    }
+
+    fn order(&self, command: Command) {
+        let _ = self.commands.send(command); // the hub has stopped: nothing is to be done any more
+    }
+}

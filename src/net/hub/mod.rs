@@ -1,0 +1,585 @@
+//! The one task of the transport: joins the swarm, the links and the tasks of the lanes.
+//!
+//! It decides nothing by itself: [`Link`](super::link::Link) says which connection carries what,
+//! [`admission`](super::admission) who may talk. No message passes through here; a lane's task is
+//! woken by whoever appends to it.
+
+mod peer;
+mod tasks;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use libp2p::swarm::{ConnectionId, DialError, Swarm, SwarmEvent};
+use libp2p::{Multiaddr, PeerId};
+use ostraca_ddata::clock::{Instant, Now, WallTime};
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::machine::{Machine, Outbox};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::AbortHandle;
+
+use self::peer::{Peer, Reborn};
+use self::tasks::{Accepting, Ended, Opening, Report, Tasks, Why};
+use super::admission::Standing;
+use super::complaints::Complaints;
+use super::config::Config;
+use super::directory::{Directory, Wanted};
+use super::handle::Event;
+use super::identity::Identity;
+use super::lane::Lane;
+use super::link::{self, Dialler, End, Purpose};
+use super::swarm::{self, Lines, StartError};
+use super::wire::{Facts, Refusal};
+use super::{Class, NodeId, Receiver};
+
+/// How often lanes are looked at that nobody takes anything from.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Removed incarnations that are refused, at most; beyond that the oldest is forgotten.
+const QUARANTINED_MAX: usize = 16_384;
+
+/// Peers that are remembered; beyond that those go that are neither kept nor connected.
+const PEERS_MAX: usize = 4_096;
+
+/// An order to the hub.
+#[derive(Debug)]
+pub(super) enum Command {
+    /// Dial an address of whoever answers there.
+    Dial(Multiaddr),
+    /// Keep the link to this peer up.
+    Keep(PeerId, Vec<Multiaddr>),
+    /// Let it go when it goes.
+    Release(PeerId),
+    /// This incarnation is out of the cluster: it is refused from now on.
+    Forget(NodeId),
+    /// Send what is queued, say End, stop; then answer.
+    Stop(oneshot::Sender<()>),
+}
+
+/// A dial under way.
+#[derive(Clone, Debug)]
+struct Dialled {
+    peer: Option<PeerId>,
+    purpose: Purpose,
+    address: Multiaddr,
+}
+
+/// See the module's page.
+pub(super) struct Hub {
+    swarm: Swarm<Lines>,
+    me: NodeId,
+    standing: watch::Sender<Arc<Standing>>,
+    tasks: Tasks,
+    directory: Arc<Directory>,
+    commands: mpsc::UnboundedReceiver<Command>,
+    wanted: mpsc::UnboundedReceiver<Wanted>,
+    reports: mpsc::UnboundedReceiver<Report>,
+    events: mpsc::UnboundedSender<Event>,
+    peers: BTreeMap<PeerId, Peer>, // ≤ admitted peers and those that the node keeps
+    dials: BTreeMap<ConnectionId, Dialled>, // ≤ two a kept peer, and what the node dials
+    quarantined: VecDeque<ReplicaId>, // ≤ QUARANTINED_MAX
+    complaints: Complaints,
+    started: std::time::Instant,
+    look_at: Instant,
+    stops: bool,
+}
+
+/// What a hub is made with.
+pub(super) struct Setup<'a> {
+    pub(super) config: &'a Config,
+    pub(super) identity: &'a Identity,
+    pub(super) receiver: Arc<dyn Receiver>,
+    pub(super) commands: mpsc::UnboundedReceiver<Command>,
+    pub(super) events: mpsc::UnboundedSender<Event>,
+}
+
+impl Hub {
+    /// Listens. Returns the addresses to give to others, with this node's id in each.
+    pub(super) async fn start(
+        setup: Setup<'_>,
+    ) -> Result<(Self, Arc<Directory>, Vec<Multiaddr>), StartError> {
+        let Setup { config, identity, receiver, commands, events } = setup;
+        let mut swarm = swarm::swarm(config, identity.keypair())?;
+        let listened = listening(&mut swarm, &config.listen).await?;
+        let me = identity.node_id();
+        let told = if config.advertise.is_empty() { listened } else { config.advertise.clone() };
+        let (standing, standings) =
+            watch::channel(Arc::new(Standing::new(config, identity, &told)));
+        let told = told.into_iter().map(|a| a.with_p2p(me.peer).unwrap_or_else(|a| a)).collect();
+        let (directory, wanted) = Directory::new(config.limits.clone());
+        let (reporter, reports) = mpsc::unbounded_channel();
+        let limits = Arc::new(config.limits.clone());
+        let hub = Self {
+            swarm,
+            me,
+            standing,
+            tasks: Tasks { standing: standings, limits, receiver, reports: reporter },
+            directory: directory.clone(),
+            commands,
+            wanted,
+            reports,
+            events,
+            peers: BTreeMap::new(),
+            dials: BTreeMap::new(),
+            quarantined: VecDeque::new(),
+            complaints: Complaints::default(),
+            started: std::time::Instant::now(),
+            look_at: Instant::default(),
+            stops: false,
+        };
+        Ok((hub, directory, told))
+    }
+
+    pub(super) async fn run(mut self) {
+        loop {
+            let wait = self.deadline() - self.now().mono;
+            tokio::select! {
+                event = self.swarm.select_next_some() => self.on_swarm(event),
+                Some(report) = self.reports.recv() => self.on_report(report),
+                Some(wanted) = self.wanted.recv() => self.on_wanted(wanted),
+                command = self.commands.recv() => match command {
+                    Some(Command::Stop(done)) => return self.stop(done).await,
+                    Some(command) => self.on_command(command),
+                    None => return, // nobody holds the handle any more
+                },
+                () = tokio::time::sleep(wait) => self.tick(),
+            }
+        }
+    }
+
+    fn now(&self) -> Now {
+        let nanos = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        Now { mono: Instant::from_nanos(nanos), wall: WallTime::default() }
+    }
+
+    fn deadline(&self) -> Instant {
+        let links = self.peers.values().filter_map(|peer| peer.link.next_deadline());
+        links.chain([self.look_at]).min().unwrap_or(self.look_at)
+    }
+
+    fn emit(&self, event: Event) {
+        let _ = self.events.send(event); // the node has dropped the receiver: nobody wants to know
+    }
+
+    fn tick(&mut self) {
+        let now = self.now().mono;
+        let due = |peer: &Peer| peer.link.next_deadline().is_some_and(|at| at <= now);
+        let due: Vec<PeerId> =
+            self.peers.iter().filter(|(_, peer)| due(peer)).map(|(id, _)| *id).collect();
+        for peer in due {
+            self.give(peer, link::Input::Tick);
+        }
+        if now >= self.look_at {
+            self.look_at = now + LOOK_EVERY;
+            self.look();
+        }
+    }
+
+    /// Disconnects peers that have taken nothing from their control lane for too long.
+    fn look(&mut self) {
+        let longest = self.tasks.limits.control_undrained_max;
+        for (node, class, lane) in self.directory.all() {
+            let since = lane.stats().undrained_since;
+            let stuck = since.is_some_and(|since| since.elapsed() >= longest);
+            let carrier = self.peers.get(&node.peer).and_then(|peer| peer.link.carrier());
+            if class == Class::Control && stuck && let Some(carrier) = carrier {
+                tracing::warn!(peer = %node.peer, "takes nothing from its control lane: closing");
+                self.close(carrier);
+            }
+        }
+    }
+
+    // ── What the node wants ──
+
+    fn on_command(&mut self, command: Command) {
+        match command {
+            Command::Dial(address) => {
+                self.dial(Dialled { peer: None, purpose: Purpose::Main, address });
+            }
+            Command::Keep(peer, addresses) => {
+                self.give(peer, link::Input::Addresses(addresses));
+                self.give(peer, link::Input::Keep);
+            }
+            Command::Release(peer) => self.give(peer, link::Input::Release),
+            Command::Forget(node) => self.forget(node),
+            Command::Stop(_) => unreachable!("the loop has taken it"),
+        }
+    }
+
+    fn on_wanted(&mut self, wanted: Wanted) {
+        if self.peers.get(&wanted.node.peer).and_then(Peer::incarnation)
+            == Some(wanted.node.incarnation)
+        {
+            self.give(wanted.node.peer, link::Input::Want(wanted.class));
+        }
+    }
+
+    fn forget(&mut self, node: NodeId) {
+        self.quarantine(node.incarnation);
+        self.drop_lanes(node);
+        let Some(peer) = self.peers.get_mut(&node.peer) else { return };
+        if peer.incarnation() != Some(node.incarnation) {
+            return;
+        }
+        peer.end();
+        self.peers.remove(&node.peer);
+        let _ = self.swarm.disconnect_peer_id(node.peer);
+    }
+
+    fn quarantine(&mut self, incarnation: ReplicaId) {
+        if self.quarantined.contains(&incarnation) {
+            return;
+        }
+        if self.quarantined.len() == QUARANTINED_MAX {
+            self.quarantined.pop_front();
+        }
+        self.quarantined.push_back(incarnation);
+        let quarantined: Arc<BTreeSet<ReplicaId>> =
+            Arc::new(self.quarantined.iter().copied().collect());
+        self.standing.send_modify(|standing| {
+            *standing = Arc::new(Standing { quarantined, ..Standing::clone(standing) });
+        });
+    }
+
+    /// Nothing goes to this incarnation any more; what it had not acknowledged is counted.
+    fn drop_lanes(&self, node: NodeId) {
+        for (class, lane) in self.directory.remove(node.incarnation) {
+            self.broken(node, class, lane.break_off());
+        }
+    }
+
+    fn broken(&self, node: NodeId, class: Class, messages: u64) {
+        if messages > 0 {
+            tracing::warn!(peer = %node.peer, ?class, messages, "lane broken: not acknowledged");
+            self.emit(Event::LaneBroken { node, class, messages });
+        }
+    }
+
+    async fn stop(mut self, done: oneshot::Sender<()>) {
+        self.stops = true;
+        self.standing.send_modify(|standing| {
+            *standing = Arc::new(Standing { stopping: true, ..Standing::clone(standing) });
+        });
+        let lanes = self.directory.all();
+        lanes.iter().for_each(|(_, _, lane)| lane.finish());
+        let end = self.now().mono + self.tasks.limits.link_down_max;
+        let open = |peers: &BTreeMap<PeerId, Peer>| peers.values().any(Peer::carries);
+        while open(&self.peers) && self.now().mono < end {
+            let wait = end - self.now().mono;
+            tokio::select! {
+                event = self.swarm.select_next_some() => self.on_swarm(event),
+                Some(report) = self.reports.recv() => self.on_report(report),
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+        for (node, class, lane) in lanes {
+            self.broken(node, class, lane.break_off());
+        }
+        self.peers.values_mut().for_each(Peer::end);
+        let _ = done.send(()); // the node does not wait for it
+    }
+
+    // ── What the links order ──
+
+    fn peer(&mut self, id: PeerId) -> &mut Peer {
+        if self.peers.len() >= PEERS_MAX && !self.peers.contains_key(&id) {
+            self.drop_idle();
+        }
+        let (me, limits) = (self.me.peer, &self.tasks.limits);
+        self.peers.entry(id).or_insert_with(|| Peer::new(me, id, limits))
+    }
+
+    /// Forgets a peer that nobody keeps and that is not connected. Its numbers go with it, so that
+    /// incarnation is refused from now on.
+    fn drop_idle(&mut self) {
+        let idle = self.peers.iter().find(|(_, peer)| peer.link.is_idle());
+        let Some((id, incarnation)) = idle.map(|(id, peer)| (*id, peer.incarnation())) else {
+            return;
+        };
+        match incarnation {
+            Some(incarnation) => self.forget(NodeId { peer: id, incarnation }),
+            None => {
+                self.peers.remove(&id);
+            }
+        }
+    }
+
+    fn give(&mut self, id: PeerId, input: link::Input) {
+        let now = self.now();
+        let mut out = Outbox::new();
+        self.peer(id).link.handle(now, input, &mut out);
+        for output in out.drain() {
+            match output {
+                link::Output::Dial { purpose, address } => {
+                    self.dial(Dialled { peer: Some(id), purpose, address });
+                }
+                link::Output::Open { class, attempt, connection } => {
+                    self.open(id, class, attempt, connection);
+                }
+                link::Output::GiveUp => self.give_up(id),
+            }
+        }
+    }
+
+    fn dial(&mut self, dialled: Dialled) {
+        let opts = swarm::dial(dialled.peer, dialled.address.clone());
+        let connection = opts.connection_id();
+        match self.swarm.dial(opts) {
+            Ok(()) => {
+                self.dials.insert(connection, dialled);
+            }
+            Err(error) => self.dial_failed(dialled, &error),
+        }
+    }
+
+    fn dial_failed(&mut self, dialled: Dialled, error: &DialError) {
+        let Dialled { peer, purpose, address } = dialled;
+        tracing::debug!(%address, %error, "dial failed");
+        let own = matches!(error, DialError::LocalPeerId { .. } | DialError::NoAddresses);
+        if !own || peer.is_some() {
+            let reason = error.to_string();
+            self.emit(Event::DialRefused { peer, address, reason });
+        }
+        if let Some(peer) = peer {
+            self.give(peer, link::Input::DialFailed(purpose));
+        }
+    }
+
+    fn open(&mut self, id: PeerId, class: Class, attempt: u64, connection: ConnectionId) {
+        let to = self.peer(id).meant();
+        let known = to.and_then(|to| self.directory.lane(to, class));
+        let unknown = NodeId { peer: id, incarnation: ReplicaId::default() };
+        let lane = known.unwrap_or_else(|| Lane::new(unknown, class, &self.tasks.limits));
+        let (reply, stream) = oneshot::channel();
+        self.swarm.behaviour_mut().open(connection, class, reply);
+        let before = self.peer(id).outbound[class as usize].take();
+        let opening = Opening { peer: id, class, attempt, to, lane, stream };
+        let task = self.tasks.open(opening, before);
+        self.peer(id).outbound[class as usize] = Some(task);
+    }
+
+    fn give_up(&mut self, id: PeerId) {
+        let Some(incarnation) = self.peer(id).incarnation() else { return };
+        let node = NodeId { peer: id, incarnation };
+        for (class, lane) in self.directory.renew(incarnation) {
+            self.broken(node, class, lane.break_off());
+        }
+    }
+
+    // ── What the swarm tells ──
+
+    fn on_swarm(&mut self, event: SwarmEvent<swarm::Event>) {
+        match event {
+            SwarmEvent::Behaviour(swarm::Event::Inbound { peer, connection, class, stream }) => {
+                self.tasks.accept(Accepting { peer, connection, class, stream });
+            }
+            SwarmEvent::Behaviour(swarm::Event::Closing { peer, connection }) => {
+                self.closed(peer, connection);
+            }
+            SwarmEvent::ConnectionEstablished { peer_id, connection_id, .. } => {
+                self.established(peer_id, connection_id);
+            }
+            SwarmEvent::ConnectionClosed { peer_id, connection_id, num_established, cause, .. } => {
+                let cause = cause.map(|cause| cause.to_string()).unwrap_or_default();
+                tracing::debug!(peer = %peer_id, %connection_id, cause, "connection closed");
+                self.closed(peer_id, connection_id);
+                let incarnation = self.peers.get(&peer_id).and_then(Peer::incarnation);
+                if num_established == 0 && let Some(incarnation) = incarnation {
+                    self.emit(Event::Closed { node: NodeId { peer: peer_id, incarnation } });
+                }
+            }
+            SwarmEvent::OutgoingConnectionError { connection_id, error, .. } => {
+                if let Some(dialled) = self.dials.remove(&connection_id) {
+                    self.dial_failed(dialled, &error);
+                }
+            }
+            SwarmEvent::IncomingConnectionError { send_back_addr, error, peer_id, .. } => {
+                if self.complaints.due(std::time::Instant::now(), peer_id, "handshake") {
+                    tracing::warn!(
+                        from = %send_back_addr, %error,
+                        "a connection failed in its handshake: a stranger, or another secret"
+                    );
+                }
+            }
+            SwarmEvent::ListenerClosed { addresses, reason, .. } => {
+                tracing::error!(?addresses, ?reason, "no longer listening");
+            }
+            _ => {}
+        }
+    }
+
+    fn established(&mut self, id: PeerId, connection: ConnectionId) {
+        let dialled = self.dials.remove(&connection);
+        if dialled.is_none() && !self.peers.contains_key(&id) {
+            return; // a stranger: remembered once it is admitted
+        }
+        let dialler = dialled.as_ref().map_or(Dialler::Peer, |d| Dialler::Us(d.purpose));
+        if let Some(Dialled { peer: None, address, .. }) = dialled {
+            self.give(id, link::Input::Addresses(vec![address]));
+            self.give(id, link::Input::Want(Class::Control));
+        }
+        self.give(id, link::Input::Established { connection, dialler });
+    }
+
+    /// A connection is gone, or going: what reads on it is ended, since nothing wakes it.
+    fn closed(&mut self, id: PeerId, connection: ConnectionId) {
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.connection_ended(connection);
+            self.give(id, link::Input::Closed(connection));
+        }
+    }
+
+    fn close(&mut self, connection: ConnectionId) {
+        self.swarm.behaviour_mut().close(connection);
+    }
+
+    // ── What the lanes' tasks tell ──
+
+    fn on_report(&mut self, report: Report) {
+        match report {
+            Report::Hello { peer, connection, hello, reader, reply } => {
+                let admitted = self.admit(peer, &hello.facts);
+                let lane = admitted.map(|()| {
+                    self.used(peer, connection, hello.class, reader);
+                    self.peer(peer).inbound(hello.class)
+                });
+                let _ = reply.send(lane); // the substream broke meanwhile
+            }
+            Report::Welcome { peer, class, attempt, facts, lane, is_new, reply } => {
+                let goes_on = self.admit(peer, &facts).is_ok()
+                    && (!is_new || self.directory.adopt(facts.incarnation, class, &lane));
+                if goes_on {
+                    let _ = reply.send(()); // the task was aborted meanwhile
+                    self.give(peer, link::Input::Opened { class, attempt });
+                }
+            }
+            Report::Outbound { peer, class, attempt, ended } => {
+                self.outbound_ended(peer, class, attempt, ended);
+            }
+            Report::Inbound { peer, class, why } => self.inbound_ended(peer, class, why),
+        }
+    }
+
+    /// A peer that was admitted has opened a lane on this connection.
+    fn used(&mut self, id: PeerId, connection: ConnectionId, class: Class, reader: AbortHandle) {
+        self.peer(id).connection_used(connection, reader);
+        if !self.peer(id).link.knows(connection) {
+            let dialler = Dialler::Peer;
+            self.give(id, link::Input::Established { connection, dialler });
+        }
+        self.give(id, link::Input::Admitted { connection, class });
+        let Some(incarnation) = self.peer(id).incarnation() else { return };
+        for class in Class::ALL {
+            if self.directory.used(incarnation, class).is_some() {
+                self.give(id, link::Input::Want(class));
+            }
+        }
+    }
+
+    /// A peer has proved who it is, and tells which life this is.
+    fn admit(&mut self, id: PeerId, facts: &Facts) -> Result<(), Refusal> {
+        let incarnation = facts.incarnation;
+        if self.quarantined.contains(&incarnation) {
+            return Err(Refusal::Quarantined);
+        }
+        let node = NodeId { peer: id, incarnation };
+        let addresses = facts.addresses.iter().filter_map(|address| address.parse().ok());
+        let addresses: Vec<Multiaddr> = addresses.collect();
+        match self.peer(id).meet(facts) {
+            Reborn::Same => return Ok(()),
+            Reborn::First => {}
+            Reborn::Anew { old, is_proof } => {
+                let old = NodeId { peer: id, incarnation: old };
+                self.quarantine(old.incarnation);
+                self.drop_lanes(old);
+                self.emit(Event::NewIncarnation { old, node, is_proof });
+                self.give(id, link::Input::Reborn);
+            }
+        }
+        self.directory.add(node, facts.message_bytes_max as usize);
+        self.give(id, link::Input::Addresses(addresses));
+        self.emit(Event::Up { node, facts: facts.clone() });
+        Ok(())
+    }
+
+    fn outbound_ended(&mut self, id: PeerId, class: Class, attempt: u64, ended: Ended) {
+        if self.stops {
+            return; // what has ended stays so
+        }
+        let end = match ended {
+            Ended::Finished => End::Broken,
+            Ended::Broken(why) => {
+                tracing::debug!(peer = %id, ?class, why, "a lane's substream ended");
+                End::Broken
+            }
+            Ended::Refused(refusal) => {
+                if self.complaints.due(std::time::Instant::now(), Some(id), "refused by") {
+                    tracing::warn!(peer = %id, "the peer refuses this node: {refusal}");
+                }
+                let end = match refusal {
+                    Refusal::WrongIncarnation { .. } => {
+                        self.peer(id).contact_anew();
+                        End::Broken
+                    }
+                    Refusal::Gap { .. } => {
+                        self.give_up(id);
+                        End::Broken
+                    }
+                    Refusal::Superseded => End::Broken,
+                    _ => End::Refused,
+                };
+                self.emit(Event::Refused { peer: id, refusal });
+                end
+            }
+            Ended::Unacceptable(refusal) => {
+                self.refused(id, &refusal);
+                End::Refused
+            }
+        };
+        self.give(id, link::Input::Ended { class, attempt, end });
+    }
+
+    fn inbound_ended(&mut self, id: PeerId, class: Class, why: Why) {
+        match why {
+            Why::Refused(refusal) => self.refused(id, &refusal),
+            Why::Handshake(error) => {
+                tracing::debug!(peer = %id, ?class, %error, "a lane was not opened");
+            }
+            Why::Violation(ended) => {
+                if self.complaints.due(std::time::Instant::now(), Some(id), "violation") {
+                    tracing::warn!(peer = %id, ?class, %ended, "a peer's lane was cut off");
+                }
+            }
+        }
+    }
+
+    fn refused(&mut self, id: PeerId, refusal: &Refusal) {
+        if self.complaints.due(std::time::Instant::now(), Some(id), "refused") {
+            tracing::warn!(peer = %id, "this node refuses the peer: {refusal}");
+        }
+    }
+}
+
+/// Waits until the swarm says where it listens, and returns that.
+async fn listening(
+    swarm: &mut Swarm<Lines>,
+    wanted: &[Multiaddr],
+) -> Result<Vec<Multiaddr>, StartError> {
+    let mut addresses = Vec::new();
+    let mut heard = BTreeSet::new();
+    while heard.len() < wanted.len() {
+        match swarm.select_next_some().await {
+            SwarmEvent::NewListenAddr { listener_id, address } => {
+                heard.insert(listener_id);
+                addresses.push(address);
+            }
+            SwarmEvent::ListenerClosed { reason: Err(source), .. } => {
+                return Err(StartError::Listen { address: wanted[heard.len()].clone(), source });
+            }
+            _ => {} // who is that early tries again
+        }
+    }
+    Ok(addresses)
+}

@@ -1,0 +1,215 @@
+//! The tasks of the lanes: each opens or accepts one substream, then carries one lane over it.
+//!
+//! They ask the hub whom they are talking to, and tell it how they ended; the hub waits for none
+//! of them.
+
+use std::sync::Arc;
+
+use libp2p::PeerId;
+use libp2p::swarm::ConnectionId;
+use ostraca_ddata::id::ReplicaId;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::{AbortHandle, JoinHandle};
+
+use crate::net::admission::Standing;
+use crate::net::config::Limits;
+use crate::net::handshake::{self, HandshakeError, Wanted};
+use crate::net::lane::inbound::InboundLane;
+use crate::net::lane::{self, Lane, reader, writer};
+use crate::net::swarm::{Line, OpenFailed};
+use crate::net::wire::{Facts, Hello, Refusal};
+use crate::net::{Class, NodeId, Receiver};
+
+/// What a task tells the hub, or asks it.
+#[derive(Debug)]
+pub(super) enum Report {
+    /// A peer has proved that it may open this lane. Which one is it?
+    Hello {
+        peer: PeerId,
+        connection: ConnectionId,
+        hello: Hello,
+        reader: AbortHandle,
+        reply: oneshot::Sender<Result<InboundLane, Refusal>>,
+    },
+    /// A peer has welcomed a lane of ours, and says who it is. May the lane go on?
+    Welcome {
+        peer: PeerId,
+        class: Class,
+        attempt: u64,
+        facts: Facts,
+        lane: Lane,
+        /// Whether the lane was opened without knowing to whom.
+        is_new: bool,
+        reply: oneshot::Sender<()>,
+    },
+    /// A lane of ours is not, or no longer, carried.
+    Outbound { peer: PeerId, class: Class, attempt: u64, ended: Ended },
+    /// A peer was not let in, or its lane ended against the rules.
+    Inbound { peer: PeerId, class: Class, why: Why },
+}
+
+/// How carrying a lane of ours ended.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// All was acknowledged, and nothing follows.
+    Finished,
+    /// The substream broke, or was never there.
+    Broken(String),
+    /// The peer does not want it.
+    Refused(Refusal),
+    /// The peer is not one that this node talks to.
+    Unacceptable(Refusal),
+}
+
+/// Why a peer's lane ended.
+#[derive(Debug)]
+pub(super) enum Why {
+    /// It was refused.
+    Refused(Refusal),
+    /// It did not say what opens a lane, or not in time.
+    Handshake(HandshakeError),
+    /// It ended against the rules.
+    Violation(lane::Ended),
+}
+
+/// A lane of ours that is to be opened.
+#[derive(Debug)]
+pub(super) struct Opening {
+    pub(super) peer: PeerId,
+    pub(super) class: Class,
+    pub(super) attempt: u64,
+    /// Which life of the peer; none at first contact.
+    pub(super) to: Option<ReplicaId>,
+    pub(super) lane: Lane,
+    /// Where the substream comes from.
+    pub(super) stream: oneshot::Receiver<Result<Line, OpenFailed>>,
+}
+
+/// A substream that a peer has opened.
+#[derive(Debug)]
+pub(super) struct Accepting {
+    pub(super) peer: PeerId,
+    pub(super) connection: ConnectionId,
+    pub(super) class: Class,
+    pub(super) stream: Line,
+}
+
+/// What all tasks share. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Tasks {
+    pub(super) standing: watch::Receiver<Arc<Standing>>,
+    pub(super) limits: Arc<Limits>,
+    pub(super) receiver: Arc<dyn Receiver>,
+    pub(super) reports: mpsc::UnboundedSender<Report>, // ≤ three a substream
+}
+
+impl Tasks {
+    fn standing(&self) -> Arc<Standing> {
+        self.standing.borrow().clone()
+    }
+
+    fn tell(&self, report: Report) {
+        let _ = self.reports.send(report); // the hub has stopped, and with it the node
+    }
+
+    // ── Ours ──
+
+    /// Carries a lane over a substream that is being opened, once the task before it is over.
+    pub(super) fn open(&self, opening: Opening, before: Option<JoinHandle<()>>) -> JoinHandle<()> {
+        let tasks = self.clone();
+        tokio::spawn(async move {
+            if let Some(before) = before {
+                before.abort();
+                let _ = before.await; // an error: it was aborted
+            }
+            let Opening { peer, class, attempt, .. } = opening;
+            let ended = tasks.carry(opening).await;
+            tasks.tell(Report::Outbound { peer, class, attempt, ended });
+        })
+    }
+
+    async fn carry(&self, opening: Opening) -> Ended {
+        let Opening { peer, class, attempt, to, lane, stream } = opening;
+        let mut stream = match stream.await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(why)) => return Ended::Broken(why.to_string()),
+            Err(_) => return Ended::Broken("the connection is closed".to_owned()),
+        };
+        let wanted = Wanted {
+            peer,
+            to,
+            class,
+            generation: lane.next_generation(),
+            first_unacknowledged: lane.first_unacknowledged(),
+        };
+        let within = self.limits.handshake_within;
+        let opened = match handshake::open(&mut stream, &self.standing(), wanted, within).await {
+            Ok(opened) => opened,
+            Err(HandshakeError::Refused(refusal)) => return Ended::Refused(refusal),
+            Err(HandshakeError::Unacceptable(refusal)) => return Ended::Unacceptable(refusal),
+            Err(error) => return Ended::Broken(error.to_string()),
+        };
+        let (reply, goes_on) = oneshot::channel();
+        let (facts, is_new) = (opened.facts, to.is_none());
+        let asked = Report::Welcome { peer, class, attempt, facts, lane: lane.clone(), is_new, reply };
+        self.tell(asked);
+        if goes_on.await.is_err() {
+            return Ended::Broken("the lane is another's meanwhile".to_owned());
+        }
+        match writer::run(stream, lane, opened.accepted).await {
+            lane::Ended::Finished => Ended::Finished,
+            ended => Ended::Broken(ended.to_string()),
+        }
+    }
+
+    // ── Theirs ──
+
+    /// Accepts a substream, and reads the lane that it carries.
+    pub(super) fn accept(&self, accepting: Accepting) {
+        let tasks = self.clone();
+        // The task needs its own abort handle, to give it to the hub.
+        let (give, take) = oneshot::channel();
+        let task = tokio::spawn(async move {
+            let Ok(reader) = take.await else { return };
+            let (peer, class) = (accepting.peer, accepting.class);
+            if let Err(why) = tasks.read(accepting, reader).await {
+                tasks.tell(Report::Inbound { peer, class, why });
+            }
+        });
+        let _ = give.send(task.abort_handle()); // cannot fail: the task waits for it
+    }
+
+    async fn read(&self, accepting: Accepting, reader: AbortHandle) -> Result<(), Why> {
+        let Accepting { peer, connection, class, mut stream } = accepting;
+        let within = self.limits.handshake_within;
+        let us = self.standing();
+        let asked = match handshake::accept(&mut stream, &us, peer, class, within).await {
+            Ok(asked) => asked,
+            Err(HandshakeError::Unacceptable(refusal)) => return Err(Why::Refused(refusal)),
+            Err(error) => return Err(Why::Handshake(error)),
+        };
+        let (reply, lane) = oneshot::channel();
+        let hello = asked.hello.clone();
+        let (generation, first) = (hello.generation, hello.first_unacknowledged);
+        self.tell(Report::Hello { peer, connection, hello, reader, reply });
+        let Ok(lane) = lane.await else { return Ok(()) }; // the node stops
+        let turn = match lane {
+            Ok(lane) => lane.take_over(generation, first).await,
+            Err(refusal) => Err(refusal),
+        };
+        let node: NodeId = asked.node;
+        let turn = match turn {
+            Ok(turn) => turn,
+            Err(refusal) => {
+                let said = asked.refuse(&mut stream, &refusal, within).await;
+                return Err(said.map_or_else(Why::Handshake, |()| Why::Refused(refusal)));
+            }
+        };
+        asked.welcome(&mut stream, &us, turn.accepted(), within).await.map_err(Why::Handshake)?;
+        let receiver = self.receiver.clone();
+        match reader::run(stream, turn, node, class, &self.limits, receiver).await {
+            ended @ lane::Ended::Violation(_) => Err(Why::Violation(ended)),
+            _ => Ok(()),
+        }
+    }
+}
