@@ -100,7 +100,10 @@ impl Encoded {
 
 /// Decodes the MessagePack value that `bytes` start with, nesting at most [`NESTING_MAX`] levels.
 /// Bytes behind it are not looked at.
-pub(crate) fn from_msgpack<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ValueError> {
+///
+/// # Errors
+/// [`ValueError`] if the bytes are not a `T`, or nest deeper.
+pub fn from_msgpack<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ValueError> {
     let mut decoder = rmp_serde::Deserializer::from_read_ref(bytes);
     decoder.set_max_depth(NESTING_MAX);
     T::deserialize(&mut decoder).map_err(|source| ValueError {

@@ -4,10 +4,19 @@
 //! [`Lane`](lane::Lane), one ordered line per peer and class that outlives connections, and
 //! arrive at a [`Receiver`].
 
+pub mod address;
+pub mod admission;
+mod buffered;
+pub mod complaints;
 pub mod config;
 pub mod frame;
+pub mod handshake;
+pub mod identity;
 pub mod lane;
 pub mod link;
+mod muxer;
+pub mod swarm;
+pub mod transport;
 pub mod wire;
 
 use std::fmt;

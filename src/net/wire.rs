@@ -4,8 +4,11 @@
 //! The opening of a lane, on a fresh substream from A to B: B says [`Greeting`], A says [`Hello`],
 //! B says [`Answer`]. Both nonces are then known to both, and each proof covers both.
 
+use std::fmt;
+
 use ostraca_ddata::id::ReplicaId;
-use serde::{Deserialize, Serialize};
+use serde::de::{IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::Class;
 
@@ -18,15 +21,18 @@ pub const FIELDS_MAX: usize = 4;
 /// The longest opening message, in bytes.
 pub const OPENING_BYTES_MAX: usize = 4 * 1024;
 
+/// Addresses that a node tells about itself.
+pub const ADDRESSES_MAX: usize = 16;
+
 /// 32 random bytes, used once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Nonce(pub [u8; 32]);
+pub struct Nonce(#[serde(with = "bytes32")] pub [u8; 32]);
 
 /// HMAC-SHA-256 over role, peer ids and nonces, keyed with the cluster's secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Proof(pub [u8; 32]);
+pub struct Proof(#[serde(with = "bytes32")] pub [u8; 32]);
 
 /// The first word on a lane, from the node that is to receive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,8 +67,13 @@ pub struct Facts {
     /// boot proves that an earlier incarnation is dead.
     #[serde(rename = "l", default, skip_serializing_if = "Option::is_none")]
     pub lock: Option<(u64, u64)>,
-    /// Where others dial it: multiaddrs.
-    #[serde(rename = "a", default, skip_serializing_if = "Vec::is_empty")]
+    /// Where others dial it: multiaddrs; at most [`ADDRESSES_MAX`], more are left out.
+    #[serde(
+        rename = "a",
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "few_addresses"
+    )]
     pub addresses: Vec<String>,
     /// The longest message that it takes, in bytes.
     #[serde(rename = "m")]
@@ -134,7 +145,7 @@ pub enum Refusal {
     },
     /// Another cluster.
     #[serde(rename = "c")]
-    #[error("it belongs to cluster \"{theirs}\": set cluster-name to that, or remove the address")]
+    #[error("it belongs to cluster {theirs:?}: set cluster-name to that, or remove the address")]
     ClusterName {
         /// The refusing node's.
         #[serde(rename = "t")]
@@ -177,7 +188,7 @@ pub enum Refusal {
     },
     /// A limit is reached.
     #[serde(rename = "l")]
-    #[error("it is at a limit ({what}): try again later, or raise it there")]
+    #[error("it is at a limit ({what:?}): try again later, or raise it there")]
     Limit {
         /// Which.
         #[serde(rename = "w")]
@@ -187,4 +198,64 @@ pub enum Refusal {
     #[serde(rename = "z")]
     #[error("it is stopping")]
     Stopping,
+    /// A reason of a later release. Never sent.
+    #[serde(skip)]
+    #[error("it refuses for a reason that this release does not know: look at its log")]
+    Unknown,
+}
+
+/// Reads a list without believing the length that it claims, and keeps the first few.
+fn few_addresses<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+    struct Few;
+
+    impl<'de> Visitor<'de> for Few {
+        type Value = Vec<String>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list of addresses")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<String>, A::Error> {
+            let mut few = Vec::new(); // ≤ ADDRESSES_MAX
+            while few.len() < ADDRESSES_MAX
+                && let Some(address) = list.next_element()?
+            {
+                few.push(address);
+            }
+            while list.next_element::<IgnoredAny>()?.is_some() {}
+            Ok(few)
+        }
+    }
+
+    from.deserialize_seq(Few)
+}
+
+/// 32 bytes as MessagePack's byte string: always 34 bytes, where a list of numbers takes up to 67.
+mod bytes32 {
+    use std::fmt;
+
+    use serde::de::{Error, Visitor};
+    use serde::{Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8; 32], to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_bytes(bytes)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<[u8; 32], D::Error> {
+        struct Bytes32;
+
+        impl Visitor<'_> for Bytes32 {
+            type Value = [u8; 32];
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("32 bytes")
+            }
+
+            fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<[u8; 32], E> {
+                bytes.try_into().map_err(|_| E::invalid_length(bytes.len(), &self))
+            }
+        }
+
+        from.deserialize_bytes(Bytes32)
+    }
 }

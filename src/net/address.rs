@@ -1,0 +1,181 @@
+//! Addresses: what a multiaddr says, and what a seed's name stands for.
+//!
+//! Seeds are found by the system's resolver alone: no multicast, no DHT, which find nobody inside
+//! a container (known failure 29). Every address of a name is dialled on its own, since libp2p's
+//! resolver stops at the first that connects, and that may be ourselves.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use libp2p::Multiaddr;
+use libp2p::multiaddr::Protocol;
+
+/// Addresses that one name may stand for; further ones are left out.
+pub const RESOLVED_MAX: usize = 256;
+
+/// How long the resolver may take.
+pub const RESOLVE_WITHIN: Duration = Duration::from_secs(10);
+
+/// What to dial for a seed: the address itself, or, for `/dns/…`, `/dns4/…` and `/dns6/…`, one for
+/// every address of the name, in order, each once. What follows the name stays.
+///
+/// # Errors
+/// [`ResolveError`]; a name may come to exist later, so try again.
+pub async fn resolve(seed: &Multiaddr) -> Result<Vec<Multiaddr>, ResolveError> {
+    let unsupported = || ResolveError::Unsupported { seed: seed.clone() };
+    let mut parts = seed.iter();
+    let (first, second) = (parts.next(), parts.next());
+    let Some(Protocol::Tcp(port)) = second else { return Err(unsupported()) };
+    let (name, wanted): (_, fn(&IpAddr) -> bool) = match first {
+        Some(Protocol::Ip4(_) | Protocol::Ip6(_)) => return Ok(vec![seed.clone()]),
+        Some(Protocol::Dns(name)) => (name, |_| true),
+        Some(Protocol::Dns4(name)) => (name, IpAddr::is_ipv4),
+        Some(Protocol::Dns6(name)) => (name, IpAddr::is_ipv6),
+        _ => return Err(unsupported()),
+    };
+    let lookup = tokio::net::lookup_host((name.as_ref(), port));
+    let found = match tokio::time::timeout(RESOLVE_WITHIN, lookup).await {
+        Ok(found) => found,
+        Err(_) => Err(io::ErrorKind::TimedOut.into()),
+    };
+    let found = found.map_err(|source| ResolveError::Failed { seed: seed.clone(), source })?;
+    let hosts: BTreeSet<IpAddr> =
+        found.map(|address| address.ip()).filter(wanted).take(RESOLVED_MAX).collect();
+    if hosts.is_empty() {
+        return Err(ResolveError::Nothing { seed: seed.clone() });
+    }
+    let dialled = hosts.into_iter().map(|host| {
+        let rest = seed.iter().skip(1);
+        std::iter::once(Protocol::from(host)).chain(rest).collect()
+    });
+    Ok(dialled.collect())
+}
+
+/// The socket address that a multiaddr of the form `/ip…/tcp/…` begins with.
+#[must_use]
+pub fn socket_address(address: &Multiaddr) -> Option<SocketAddr> {
+    let mut parts = address.iter();
+    let host = ip_of(parts.next()?)?;
+    match parts.next()? {
+        Protocol::Tcp(port) => Some(SocketAddr::new(host, port)),
+        _ => None,
+    }
+}
+
+/// The IP address that a multiaddr begins with.
+#[must_use]
+pub fn host(address: &Multiaddr) -> Option<IpAddr> {
+    ip_of(address.iter().next()?)
+}
+
+/// Whether only processes of this host reach it.
+#[must_use]
+pub fn is_loopback(address: &Multiaddr) -> bool {
+    host(address).is_some_and(|ip| ip.to_canonical().is_loopback())
+}
+
+fn ip_of(part: Protocol<'_>) -> Option<IpAddr> {
+    match part {
+        Protocol::Ip4(ip) => Some(ip.into()),
+        Protocol::Ip6(ip) => Some(ip.into()),
+        _ => None,
+    }
+}
+
+/// Why a seed stands for nothing at the moment.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResolveError {
+    /// Not a form that can be dialled.
+    #[error(
+        "the seed {seed} is neither /ip4|ip6/ADDRESS/tcp/PORT nor /dns|dns4|dns6/NAME/tcp/PORT: \
+         write it like that"
+    )]
+    Unsupported {
+        /// The seed.
+        seed: Multiaddr,
+    },
+    /// The resolver failed.
+    #[error("the name in the seed {seed} does not resolve: does it exist in this network's DNS?")]
+    Failed {
+        /// The seed.
+        seed: Multiaddr,
+        /// What the resolver said.
+        source: io::Error,
+    },
+    /// The name has no address of the family asked for.
+    #[error("the name in the seed {seed} has no such address: try /dns/ for both families")]
+    Nothing {
+        /// The seed.
+        seed: Multiaddr,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> Multiaddr {
+        text.parse().expect(text)
+    }
+
+    #[tokio::test]
+    async fn a_name_resolves_through_the_system_and_keeps_what_follows_it() {
+        let peer = libp2p::PeerId::random();
+        let seed = address(&format!("/dns4/localhost/tcp/7001/p2p/{peer}"));
+        let found = resolve(&seed).await.expect("every host knows localhost");
+        assert_eq!(found, [address(&format!("/ip4/127.0.0.1/tcp/7001/p2p/{peer}"))]);
+    }
+
+    #[tokio::test]
+    async fn every_address_of_a_name_comes_once() {
+        let found = resolve(&address("/dns/localhost/tcp/7001")).await.expect("localhost");
+        let once: BTreeSet<_> = found.iter().cloned().collect();
+        assert_eq!(once.len(), found.len());
+        assert!(found.contains(&address("/ip4/127.0.0.1/tcp/7001")), "{found:?}");
+        assert!(found.iter().all(is_loopback), "{found:?}");
+    }
+
+    #[tokio::test]
+    async fn an_address_stands_for_itself_without_asking_anybody() {
+        let seed = address("/ip6/::1/tcp/7001");
+        assert_eq!(resolve(&seed).await.expect("itself"), [seed]);
+    }
+
+    #[tokio::test]
+    async fn what_only_multicast_a_dht_or_another_transport_could_find_is_refused_in_words() {
+        let peer = libp2p::PeerId::random();
+        for text in [
+            format!("/p2p/{peer}"),
+            format!("/dnsaddr/bootstrap.libp2p.io/p2p/{peer}"),
+            "/ip4/127.0.0.1/udp/7001/quic-v1".to_owned(),
+            "/dns4/localhost".to_owned(),
+            "/memory/1".to_owned(),
+        ] {
+            let error = resolve(&address(&text)).await.expect_err(&text);
+            assert!(matches!(error, ResolveError::Unsupported { .. }), "{text}: {error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_name_that_does_not_exist_is_an_error_and_no_hang() {
+        // `.invalid` never exists (RFC 2606).
+        let error =
+            resolve(&address("/dns4/ostraca.invalid/tcp/1")).await.expect_err("no such name");
+        assert!(matches!(error, ResolveError::Failed { .. }), "{error}");
+    }
+
+    #[test]
+    fn loopback_is_told_from_the_rest() {
+        for inside in ["/ip4/127.0.0.1/tcp/1", "/ip4/127.9.9.9/tcp/1", "/ip6/::1/tcp/1"] {
+            assert!(is_loopback(&address(inside)), "{inside}");
+        }
+        for outside in
+            ["/ip4/0.0.0.0/tcp/1", "/ip6/::/tcp/1", "/ip4/10.0.0.1/tcp/1", "/dns4/a/tcp/1"]
+        {
+            assert!(!is_loopback(&address(outside)), "{outside}");
+        }
+    }
+}

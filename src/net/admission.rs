@@ -1,0 +1,278 @@
+//! Admission: who may talk. Pure: facts in, a verdict out.
+//!
+//! The transport has said who the peer is; here it shows that it knows the secret, belongs to the
+//! same cluster, and means this life of this node. (spec/transport.md, "Admission")
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use hmac::{Hmac, KeyInit, Mac};
+use libp2p::{Multiaddr, PeerId};
+use ostraca_ddata::id::ReplicaId;
+use sha2::Sha256;
+
+use super::config::{Config, Secret};
+use super::wire::{
+    ADDRESSES_MAX, Facts, Greeting, Hello, Nonce, PROTOCOL_VERSION, Proof, Refusal, Welcome,
+};
+use super::{Class, NodeId, address};
+
+/// The oldest version that is still spoken.
+pub const OLDEST_VERSION: u16 = 1;
+
+/// The longest cluster name, in bytes.
+pub const CLUSTER_NAME_MAX: usize = 128;
+
+const ADDRESS_BYTES_MAX: usize = 160;
+
+/// What this node judges others by, and tells them about itself. A snapshot: the hub makes another
+/// one when something changes.
+#[derive(Clone, Debug)]
+pub struct Standing {
+    /// Who this node is.
+    pub peer: PeerId,
+    /// What it tells.
+    pub facts: Facts,
+    /// The cluster's secret.
+    pub secret: Option<Secret>,
+    /// If not empty: only these may talk.
+    pub allowed: Arc<BTreeSet<PeerId>>,
+    /// Incarnations that were removed from the cluster; bounded by who keeps them (membership).
+    pub quarantined: Arc<BTreeSet<ReplicaId>>,
+    /// It is about to stop and opens no more lanes.
+    pub stopping: bool,
+}
+
+/// Which opening a proof belongs to.
+#[derive(Clone, Copy, Debug)]
+pub struct Opening<'a> {
+    /// Who opens.
+    pub opener: PeerId,
+    /// Who accepts.
+    pub acceptor: PeerId,
+    /// The opener's nonce.
+    pub opener_nonce: &'a Nonce,
+    /// The acceptor's nonce.
+    pub acceptor_nonce: &'a Nonce,
+    /// What the lane carries.
+    pub class: Class,
+    /// Which of the lane's substreams this is.
+    pub generation: u64,
+}
+
+/// Who proves. What one role says is no proof in the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Opens the lane.
+    Opener,
+    /// Accepts it.
+    Acceptor,
+}
+
+impl Standing {
+    /// This node, by its settings and identity; tells where it is dialled
+    /// (at most [`ADDRESSES_MAX`]).
+    #[must_use]
+    pub fn new(
+        config: &Config,
+        identity: &super::identity::Identity,
+        addresses: &[Multiaddr],
+    ) -> Self {
+        let NodeId { peer, incarnation } = identity.node_id();
+        let addresses = addresses.iter().map(ToString::to_string);
+        let facts = Facts {
+            version: PROTOCOL_VERSION,
+            cluster: config.cluster_name.clone(),
+            cluster_id: None,
+            incarnation,
+            boot: identity.boot().map(str::to_owned),
+            lock: identity.lock(),
+            addresses: addresses
+                .filter(|address| address.len() <= ADDRESS_BYTES_MAX)
+                .take(ADDRESSES_MAX)
+                .collect(),
+            message_bytes_max: u32::try_from(config.limits.message_bytes_max).unwrap_or(u32::MAX),
+        };
+        Self {
+            peer,
+            facts,
+            secret: config.secret.clone(),
+            allowed: Arc::new(config.allowed_peers.iter().copied().collect()),
+            quarantined: Arc::default(),
+            stopping: false,
+        }
+    }
+
+    /// The proof that this node gives in that role; none without a secret.
+    #[must_use]
+    pub fn prove(&self, role: Role, opening: &Opening<'_>) -> Option<Proof> {
+        let mac = mac(self.secret.as_ref()?, role, opening);
+        Some(Proof(mac.finalize().into_bytes().into()))
+    }
+
+    /// Whether the other side knows what this side knows: the same secret, or none on both.
+    fn proven(&self, role: Role, opening: &Opening<'_>, proof: Option<&Proof>) -> bool {
+        match (&self.secret, proof) {
+            (None, None) => true,
+            (Some(secret), Some(proof)) => {
+                mac(secret, role, opening).verify_slice(&proof.0).is_ok() // in constant time
+            }
+            _ => false,
+        }
+    }
+
+    /// Judges what an opener says, in an order that tells nothing to who has not proven itself.
+    ///
+    /// # Errors
+    /// The [`Refusal`] to answer with.
+    pub fn judge_hello(
+        &self,
+        from: PeerId,
+        nonce: &Nonce,
+        hello: &Hello,
+    ) -> Result<NodeId, Refusal> {
+        check_version(hello.facts.version)?;
+        let opening = Opening {
+            opener: from,
+            acceptor: self.peer,
+            opener_nonce: &hello.nonce,
+            acceptor_nonce: nonce,
+            class: hello.class,
+            generation: hello.generation,
+        };
+        if !self.proven(Role::Opener, &opening, hello.proof.as_ref()) {
+            return Err(Refusal::Secret);
+        }
+        let node = self.judge_node(from, &hello.facts)?;
+        let current = self.facts.incarnation;
+        if hello.to.is_some_and(|to| to != current) {
+            return Err(Refusal::WrongIncarnation { current });
+        }
+        if self.stopping {
+            return Err(Refusal::Stopping);
+        }
+        Ok(node)
+    }
+
+    /// Judges what an acceptor answers to `hello`, which this node has said after `greeting`.
+    ///
+    /// # Errors
+    /// The [`Refusal`] that this node would give the other: the lane must not be used.
+    pub fn judge_welcome(
+        &self,
+        from: PeerId,
+        greeting: &Greeting,
+        hello: &Hello,
+        welcome: &Welcome,
+    ) -> Result<NodeId, Refusal> {
+        check_version(welcome.facts.version)?;
+        let opening = Opening {
+            opener: self.peer,
+            acceptor: from,
+            opener_nonce: &hello.nonce,
+            acceptor_nonce: &greeting.nonce,
+            class: hello.class,
+            generation: hello.generation,
+        };
+        if !self.proven(Role::Acceptor, &opening, welcome.proof.as_ref()) {
+            return Err(Refusal::Secret);
+        }
+        let node = self.judge_node(from, &welcome.facts)?;
+        if hello.to.is_some_and(|to| to != node.incarnation) {
+            return Err(Refusal::WrongIncarnation { current: node.incarnation });
+        }
+        let (accepted, first) = (welcome.accepted, hello.first_unacknowledged);
+        if accepted.saturating_add(1) < first {
+            return Err(Refusal::Gap { accepted, first });
+        }
+        Ok(node)
+    }
+
+    fn judge_node(&self, peer: PeerId, facts: &Facts) -> Result<NodeId, Refusal> {
+        if facts.cluster != self.facts.cluster {
+            return Err(Refusal::ClusterName { theirs: self.facts.cluster.clone() });
+        }
+        if !self.allowed.is_empty() && !self.allowed.contains(&peer) {
+            return Err(Refusal::NotAllowed);
+        }
+        if self.quarantined.contains(&facts.incarnation) {
+            return Err(Refusal::Quarantined);
+        }
+        Ok(NodeId { peer, incarnation: facts.incarnation })
+    }
+}
+
+/// Whether this release speaks that version.
+///
+/// # Errors
+/// [`Refusal::Version`] if not.
+pub const fn check_version(version: u16) -> Result<(), Refusal> {
+    if version < OLDEST_VERSION || version > PROTOCOL_VERSION {
+        return Err(Refusal::Version { theirs: PROTOCOL_VERSION });
+    }
+    Ok(())
+}
+
+/// Every part that may vary in length stands behind its length, so that no two openings read alike.
+fn mac(secret: &Secret, role: Role, opening: &Opening<'_>) -> Hmac<Sha256> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("HMAC takes any length");
+    mac.update(match role {
+        Role::Opener => b"ostraca/1/opener\0\0",
+        Role::Acceptor => b"ostraca/1/acceptor",
+    });
+    for peer in [opening.opener, opening.acceptor] {
+        let bytes = peer.to_bytes();
+        mac.update(&(bytes.len() as u64).to_be_bytes());
+        mac.update(&bytes);
+    }
+    mac.update(&opening.opener_nonce.0);
+    mac.update(&opening.acceptor_nonce.0);
+    mac.update(&[opening.class as u8]);
+    mac.update(&opening.generation.to_be_bytes());
+    mac
+}
+
+/// Says whether these settings may be started with.
+///
+/// # Errors
+/// [`ConfigError`], whose sentences say what to set.
+pub fn check(config: &Config) -> Result<(), ConfigError> {
+    let len = config.cluster_name.len();
+    if len == 0 || len > CLUSTER_NAME_MAX {
+        return Err(ConfigError::ClusterName { len });
+    }
+    if config.private_network && config.secret.is_none() {
+        return Err(ConfigError::PrivateWithoutSecret);
+    }
+    let closed = config.secret.is_some() || !config.allowed_peers.is_empty() || config.insecure;
+    match config.listen.iter().find(|listen| !address::is_loopback(listen)) {
+        Some(open) if !closed => Err(ConfigError::Open { listen: open.clone() }),
+        _ => Ok(()),
+    }
+}
+
+/// Settings that a node does not start with.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// Anybody could join.
+    #[error(
+        "listening on {listen} without a secret would let anybody who reaches it join the \
+         cluster. Make a secret with `head -c 32 /dev/urandom | base64 > cluster.secret` and name \
+         that file as cluster-secret-file on every node; or list the nodes in allowed-peers; or \
+         listen on 127.0.0.1; or, if the network is closed by other means, set insecure = true"
+    )]
+    Open {
+        /// The first address that is not loopback.
+        listen: Multiaddr,
+    },
+    /// A private network is one that shares a secret.
+    #[error("private-network needs a secret to be private by: set cluster-secret-file, or drop it")]
+    PrivateWithoutSecret,
+    /// The name is missing or too long.
+    #[error("cluster-name has {len} bytes: give it 1 to {CLUSTER_NAME_MAX}")]
+    ClusterName {
+        /// Its length, in bytes.
+        len: usize,
+    },
+}

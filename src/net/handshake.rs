@@ -1,0 +1,308 @@
+//! Handshake: the first three messages on a lane's substream, over anything that reads and writes.
+//!
+//! `Greeting` ←, `Hello` →, `Answer` ←. Each is a length (`u32`, big-endian) and named
+//! MessagePack, at most [`OPENING_BYTES_MAX`], and all must be over within the time given. Not a
+//! byte beyond the last message is read: what follows is the lane's. (spec/transport.md)
+
+use std::future::Future;
+use std::io;
+use std::time::Duration;
+
+use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use libp2p::PeerId;
+use ostraca_ddata::encoded::{ValueError, from_msgpack};
+use ostraca_ddata::id::ReplicaId;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::{Deserialize, Serialize};
+
+use super::admission::{Opening, Role, Standing, check_version};
+use super::identity::{Entropy, random};
+use super::wire::{
+    Answer, Facts, Greeting, Hello, Nonce, OPENING_BYTES_MAX, PROTOCOL_VERSION, Refusal, Welcome,
+};
+use super::{Class, NodeId};
+
+/// The lane that is to be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Whose end this is to reach: what the connection says.
+    pub peer: PeerId,
+    /// Which life of it; none at first contact.
+    pub to: Option<ReplicaId>,
+    /// What the lane carries.
+    pub class: Class,
+    /// Higher than that of every earlier substream of this lane.
+    pub generation: u64,
+    /// The number of the first message that is still kept.
+    pub first_unacknowledged: u64,
+}
+
+/// A lane that is open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// Who is at the other end.
+    pub node: NodeId,
+    /// What it says about itself.
+    pub facts: Facts,
+    /// The number of the last message that it has accepted.
+    pub accepted: u64,
+}
+
+/// A request for a lane by a node that may talk. It waits for [`welcome`](Self::welcome) or
+/// [`refuse`](Self::refuse).
+#[derive(Clone, Debug)]
+#[must_use = "the opener waits for an answer"]
+pub struct Asked {
+    /// Who opens.
+    pub node: NodeId,
+    /// What the opener said.
+    pub hello: Hello,
+    nonce: Nonce,
+}
+
+/// Opens a lane on a fresh substream.
+///
+/// # Errors
+/// [`HandshakeError`]; the substream must be dropped then.
+pub async fn open<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut S,
+    us: &Standing,
+    wanted: Wanted,
+    within: Duration,
+) -> Result<Opened, HandshakeError> {
+    limited(within, async {
+        let greeting: Greeting = receive(stream).await?;
+        let version = greeting.version.min(PROTOCOL_VERSION);
+        check_version(version).map_err(HandshakeError::Unacceptable)?;
+        let hello = hello(us, wanted, version, &greeting)?;
+        send(stream, &hello).await?;
+        match decode_answer(&receive_bytes(stream).await?)? {
+            Answer::Refused(refusal) => Err(HandshakeError::Refused(refusal)),
+            Answer::Welcome(welcome) => {
+                let node = us
+                    .judge_welcome(wanted.peer, &greeting, &hello, &welcome)
+                    .map_err(HandshakeError::Unacceptable)?;
+                Ok(Opened { node, facts: welcome.facts, accepted: welcome.accepted })
+            }
+        }
+    })
+    .await
+}
+
+fn hello(
+    us: &Standing,
+    wanted: Wanted,
+    version: u16,
+    greeting: &Greeting,
+) -> Result<Hello, Entropy> {
+    let nonce = Nonce(random()?);
+    let opening = Opening {
+        opener: us.peer,
+        acceptor: wanted.peer,
+        opener_nonce: &nonce,
+        acceptor_nonce: &greeting.nonce,
+        class: wanted.class,
+        generation: wanted.generation,
+    };
+    Ok(Hello {
+        facts: Facts { version, ..us.facts.clone() },
+        nonce,
+        proof: us.prove(Role::Opener, &opening),
+        to: wanted.to,
+        class: wanted.class,
+        generation: wanted.generation,
+        first_unacknowledged: wanted.first_unacknowledged,
+    })
+}
+
+/// Greets whoever has opened a substream of that class, and judges what it says. Who may not talk
+/// is told why, and the substream is closed.
+///
+/// # Errors
+/// [`HandshakeError`]; the substream must be dropped then.
+pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut S,
+    us: &Standing,
+    from: PeerId,
+    class: Class,
+    within: Duration,
+) -> Result<Asked, HandshakeError> {
+    limited(within, async {
+        let nonce = Nonce(random()?);
+        send(stream, &Greeting { version: PROTOCOL_VERSION, nonce }).await?;
+        let hello: Hello = receive(stream).await?;
+        if hello.class != class {
+            return Err(HandshakeError::OtherClass { said: hello.class, negotiated: class });
+        }
+        match us.judge_hello(from, &nonce, &hello) {
+            Ok(node) => Ok(Asked { node, hello, nonce }),
+            Err(refusal) => {
+                say_no(stream, &refusal).await?;
+                Err(HandshakeError::Unacceptable(refusal))
+            }
+        }
+    })
+    .await
+}
+
+impl Asked {
+    /// Opens the lane; messages up to `accepted` have arrived.
+    ///
+    /// # Errors
+    /// [`HandshakeError`]; the substream must be dropped then.
+    pub async fn welcome<S: AsyncWrite + Unpin>(
+        self,
+        stream: &mut S,
+        us: &Standing,
+        accepted: u64,
+        within: Duration,
+    ) -> Result<(), HandshakeError> {
+        let opening = Opening {
+            opener: self.node.peer,
+            acceptor: us.peer,
+            opener_nonce: &self.hello.nonce,
+            acceptor_nonce: &self.nonce,
+            class: self.hello.class,
+            generation: self.hello.generation,
+        };
+        let facts = Facts { version: self.hello.facts.version, ..us.facts.clone() };
+        let proof = us.prove(Role::Acceptor, &opening);
+        let answer = Answer::Welcome(Welcome { facts, proof, accepted });
+        limited(within, send(stream, &answer)).await
+    }
+
+    /// Says no, and closes the substream.
+    ///
+    /// # Errors
+    /// [`HandshakeError`] if even that could not be said.
+    pub async fn refuse<S: AsyncWrite + Unpin>(
+        self,
+        stream: &mut S,
+        refusal: &Refusal,
+        within: Duration,
+    ) -> Result<(), HandshakeError> {
+        limited(within, say_no(stream, refusal)).await
+    }
+}
+
+async fn say_no<S: AsyncWrite + Unpin>(
+    stream: &mut S,
+    refusal: &Refusal,
+) -> Result<(), HandshakeError> {
+    send(stream, &Answer::Refused(refusal.clone())).await?;
+    Ok(stream.close().await?)
+}
+
+async fn limited<T>(
+    within: Duration,
+    handshake: impl Future<Output = Result<T, HandshakeError>>,
+) -> Result<T, HandshakeError> {
+    let over = |_| Err(HandshakeError::TimedOut { within });
+    tokio::time::timeout(within, handshake).await.unwrap_or_else(over)
+}
+
+async fn send<S: AsyncWrite + Unpin>(
+    stream: &mut S,
+    message: &impl Serialize,
+) -> Result<(), HandshakeError> {
+    stream.write_all(&encode(message)?).await?;
+    Ok(stream.flush().await?)
+}
+
+async fn receive<S: AsyncRead + Unpin, T: DeserializeOwned>(
+    stream: &mut S,
+) -> Result<T, HandshakeError> {
+    Ok(from_msgpack(&receive_bytes(stream).await?)?)
+}
+
+async fn receive_bytes<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Vec<u8>, HandshakeError> {
+    let mut len = [0; 4];
+    stream.read_exact(&mut len).await?;
+    let len = u32::from_be_bytes(len) as usize;
+    if len > OPENING_BYTES_MAX {
+        return Err(HandshakeError::TooLong { len });
+    }
+    let mut bytes = vec![0; len]; // ≤ OPENING_BYTES_MAX
+    stream.read_exact(&mut bytes).await?;
+    Ok(bytes)
+}
+
+/// An opening message as it stands on the wire, its length first.
+///
+/// # Errors
+/// [`HandshakeError::TooLong`] beyond [`OPENING_BYTES_MAX`].
+pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, HandshakeError> {
+    let mut bytes = vec![0; 4];
+    message.serialize(&mut rmp_serde::Serializer::new(&mut bytes).with_struct_map())?;
+    let len = bytes.len() - 4;
+    if len > OPENING_BYTES_MAX {
+        return Err(HandshakeError::TooLong { len });
+    }
+    bytes[..4].copy_from_slice(&(len as u32).to_be_bytes());
+    Ok(bytes)
+}
+
+/// Decodes an answer, also a refusal for a reason that only a later release knows.
+///
+/// # Errors
+/// [`HandshakeError::Malformed`] if it is neither a welcome nor a refusal.
+pub fn decode_answer(bytes: &[u8]) -> Result<Answer, HandshakeError> {
+    #[derive(Deserialize)]
+    struct Refused {
+        #[serde(rename = "r")]
+        _reason: IgnoredAny,
+    }
+
+    let error = match from_msgpack(bytes) {
+        Ok(answer) => return Ok(answer),
+        Err(error) => error,
+    };
+    match from_msgpack::<Refused>(bytes) {
+        Ok(_) => Ok(Answer::Refused(Refusal::Unknown)),
+        Err(_) => Err(error.into()),
+    }
+}
+
+/// Why a lane is not open. Nothing was sent or accepted on it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HandshakeError {
+    /// The other side said no.
+    #[error("the peer refuses the lane: {0}")]
+    Refused(Refusal),
+    /// This side said no, for the reason that it gave, or would give, the other.
+    #[error("this node refuses the peer's lane, and says to it: {0}")]
+    Unacceptable(Refusal),
+    /// It took too long.
+    #[error("the peer did not finish the handshake within {within:?}")]
+    TimedOut {
+        /// What `limits.handshake-within` allows.
+        within: Duration,
+    },
+    /// A message longer than any that opens a lane.
+    #[error("an opening message of {len} bytes; {OPENING_BYTES_MAX} are allowed")]
+    TooLong {
+        /// What was claimed.
+        len: usize,
+    },
+    /// Not a message of this protocol.
+    #[error("an opening message does not decode: another version, or no node of Ostraca")]
+    Malformed(#[from] ValueError),
+    /// The protocol was negotiated for another class.
+    #[error("the lane was negotiated as {negotiated:?}, and its opener says {said:?}")]
+    OtherClass {
+        /// By the opener.
+        said: Class,
+        /// By the protocol's name.
+        negotiated: Class,
+    },
+    /// The substream broke.
+    #[error("the substream broke in the handshake")]
+    Io(#[from] io::Error),
+    /// What this side wanted to say does not encode.
+    #[error("this node's own opening does not encode")]
+    Encode(#[from] rmp_serde::encode::Error),
+    /// No nonce.
+    #[error(transparent)]
+    Entropy(#[from] Entropy),
+}

@@ -1,0 +1,254 @@
+//! Identity: the key that names this node, and the lock that says that no other process is it.
+//!
+//! Knows files and the operating system's randomness; nothing of the network. (spec/transport.md,
+//! "Identity and addresses")
+
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use libp2p::identity::{KeyType, Keypair};
+use ostraca_ddata::id::ReplicaId;
+use rand::TryRng;
+use rand::rngs::{SysError, SysRng};
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
+use super::NodeId;
+
+const KEY: &str = "identity.key";
+const FRESH_KEY: &str = "identity.key.new";
+const LOCK: &str = "lock";
+const KEY_BYTES_MAX: u64 = 1024;
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// Who this node is, for as long as this value lives.
+///
+/// It holds the lock of the data directory: drop it last, when nothing of the node runs any more,
+/// since others take the lock's release for proof that this incarnation is dead.
+#[derive(Debug)]
+pub struct Identity {
+    keypair: Keypair,
+    incarnation: ReplicaId,
+    boot: Option<String>,
+    lock: Option<Lock>,
+}
+
+#[derive(Debug)]
+struct Lock {
+    device: u64,
+    inode: u64,
+    _held: File,
+}
+
+impl Identity {
+    /// Takes the identity that `data_dir` holds, or makes one there at the first start; without a
+    /// directory a new one that nothing keeps. Draws a new incarnation in any case.
+    ///
+    /// # Errors
+    /// [`IdentityError`], whose sentences say what to do.
+    pub fn load(data_dir: Option<&Path>) -> Result<Self, IdentityError> {
+        let lock = data_dir.map(Lock::take).transpose()?;
+        let keypair = match data_dir {
+            Some(dir) => load_or_create(dir)?,
+            None => generate()?,
+        };
+        let incarnation = ReplicaId::new(u64::from_le_bytes(random()?));
+        Ok(Self { keypair, incarnation, boot: boot_id(), lock })
+    }
+
+    /// Who others know this life of this node as.
+    #[must_use]
+    pub fn node_id(&self) -> NodeId {
+        NodeId { peer: self.keypair.public().to_peer_id(), incarnation: self.incarnation }
+    }
+
+    /// The key.
+    #[must_use]
+    pub const fn keypair(&self) -> &Keypair {
+        &self.keypair
+    }
+
+    /// The boot of the host that this process runs on, where the system tells.
+    #[must_use]
+    pub fn boot(&self) -> Option<&str> {
+        self.boot.as_deref()
+    }
+
+    /// Device and inode of the lock that is held; none without a data directory.
+    #[must_use]
+    pub fn lock(&self) -> Option<(u64, u64)> {
+        self.lock.as_ref().map(|lock| (lock.device, lock.inode))
+    }
+}
+
+impl Lock {
+    fn take(dir: &Path) -> Result<Self, IdentityError> {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir)
+            .map_err(|source| IdentityError::Directory { path: dir.to_owned(), source })?;
+        let path = dir.join(LOCK);
+        let failed = |source| IdentityError::Lock { path: path.clone(), source };
+        let held = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(failed)?;
+        match rustix::fs::flock(&held, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Err(IdentityError::Held { path }),
+            Err(errno) => return Err(failed(errno.into())),
+        }
+        let ours = held.metadata().map_err(failed)?;
+        let named = std::fs::metadata(&path).map_err(failed)?;
+        if (ours.dev(), ours.ino()) != (named.dev(), named.ino()) {
+            return Err(IdentityError::Held { path }); // somebody replaced the file meanwhile
+        }
+        Ok(Self { device: ours.dev(), inode: ours.ino(), _held: held })
+    }
+}
+
+fn load_or_create(dir: &Path) -> Result<Keypair, IdentityError> {
+    let path = dir.join(KEY);
+    match File::open(&path) {
+        Ok(file) => read_key(&file, path),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => create(dir),
+        Err(source) => Err(IdentityError::Unreadable { path, source }),
+    }
+}
+
+fn read_key(file: &File, path: PathBuf) -> Result<Keypair, IdentityError> {
+    let unreadable = |source| IdentityError::Unreadable { path: path.clone(), source };
+    let mode = file.metadata().map_err(unreadable)?.mode() & 0o7777;
+    if mode & 0o077 != 0 {
+        return Err(IdentityError::Exposed { path, mode });
+    }
+    let mut bytes = Vec::new(); // ≤ KEY_BYTES_MAX
+    file.take(KEY_BYTES_MAX).read_to_end(&mut bytes).map_err(unreadable)?;
+    match Keypair::from_protobuf_encoding(&bytes) {
+        Ok(keypair) if keypair.key_type() == KeyType::Ed25519 => Ok(keypair),
+        _ => Err(IdentityError::Malformed { path }),
+    }
+}
+
+/// Writes the key beside its place and renames it, so that a crash leaves all of it or nothing.
+fn create(dir: &Path) -> Result<Keypair, IdentityError> {
+    let keypair = generate()?;
+    let path = dir.join(KEY);
+    let bytes = keypair.to_protobuf_encoding().expect("an ed25519 key always encodes");
+    write_durably(dir, &bytes).map_err(|source| IdentityError::Unwritable { path, source })?;
+    Ok(keypair)
+}
+
+fn write_durably(dir: &Path, bytes: &[u8]) -> io::Result<()> {
+    let fresh = dir.join(FRESH_KEY);
+    let mut options = OpenOptions::new();
+    let mut file = options.create(true).truncate(true).write(true).mode(0o600).open(&fresh)?;
+    file.set_permissions(Permissions::from_mode(0o600))?; // of one that a crash left behind
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&fresh, dir.join(KEY))?;
+    File::open(dir)?.sync_all()
+}
+
+fn generate() -> Result<Keypair, IdentityError> {
+    let seed: [u8; 32] = random()?;
+    Ok(Keypair::ed25519_from_bytes(seed).expect("any 32 bytes are an ed25519 seed"))
+}
+
+/// Bytes of the operating system's randomness.
+pub(super) fn random<const N: usize>() -> Result<[u8; N], Entropy> {
+    let mut bytes = [0; N];
+    SysRng.try_fill_bytes(&mut bytes).map_err(Entropy)?;
+    Ok(bytes)
+}
+
+fn boot_id() -> Option<String> {
+    let text = std::fs::read_to_string(BOOT_ID).ok()?;
+    let id = text.trim();
+    (id.len() == 36).then(|| id.to_owned())
+}
+
+/// The operating system gives no random bytes.
+#[derive(Debug, thiserror::Error)]
+#[error("the operating system gives no random bytes: is `getrandom` forbidden in this sandbox?")]
+pub struct Entropy(#[source] SysError);
+
+/// Why this node has no identity. Nothing was started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum IdentityError {
+    /// The data directory is not usable.
+    #[error(
+        "cannot create the data directory {path:?}: name another, or let this user write there"
+    )]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Another process runs on this data directory.
+    #[error(
+        "another process holds {path:?}: a data directory belongs to one running node; stop the \
+         other (`fuser {path:?}` names it) or set another data-dir"
+    )]
+    Held {
+        /// The lock.
+        path: PathBuf,
+    },
+    /// The lock cannot be taken.
+    #[error(
+        "cannot lock {path:?}: data-dir must be writable and on a file system that knows locks"
+    )]
+    Lock {
+        /// The lock.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The key can be read by others.
+    #[error(
+        "{path:?} has mode {mode:o}, others may read or write the key: `chmod 600 {path:?}`; if \
+         somebody may have read it, remove it instead, and the node becomes a new one"
+    )]
+    Exposed {
+        /// The key.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// The key cannot be read.
+    #[error("cannot read {path:?}: let the user that runs the node own it (`chown`)")]
+    Unreadable {
+        /// The key.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file holds something else.
+    #[error(
+        "{path:?} holds no ed25519 key: restore it from a backup, or remove it, and the node \
+         becomes a new one"
+    )]
+    Malformed {
+        /// The key.
+        path: PathBuf,
+    },
+    /// The key cannot be kept.
+    #[error("cannot write {path:?}: make room, or let this user write there")]
+    Unwritable {
+        /// The key.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// No randomness.
+    #[error(transparent)]
+    Entropy(#[from] Entropy),
+}

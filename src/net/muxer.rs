@@ -1,0 +1,132 @@
+//! The muxer: the `yamux` crate behind libp2p's traits, with its windows held.
+//!
+//! libp2p-yamux has no knob for windows, and by itself doubles a lane's window whenever its reader
+//! keeps up: a busy lane of 2 MiB then delays the control lane beside it by as much. With a
+//! connection window of exactly 256 KiB a stream nothing can grow (spec/reference/libp2p.md §3.4).
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::iter;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker, ready as ready_or_pending};
+
+use futures::{AsyncRead, AsyncWrite};
+use libp2p::core::muxing::{StreamMuxer, StreamMuxerEvent};
+use libp2p::core::upgrade::{InboundConnectionUpgrade, OutboundConnectionUpgrade, UpgradeInfo};
+use yamux::{Connection, ConnectionError, Mode};
+
+const WINDOW: usize = 256 * 1024;
+
+/// Makes muxers; the same wire protocol as libp2p's.
+#[derive(Clone)]
+pub(super) struct Yamux {
+    config: yamux::Config,
+    waiting: usize,
+}
+
+impl Yamux {
+    /// At most `streams` at once on a connection, both directions together: one more ends it.
+    pub(super) fn new(streams: usize) -> Self {
+        let mut config = yamux::Config::default();
+        config.set_max_connection_receive_window(None);
+        config.set_max_num_streams(streams);
+        config.set_max_connection_receive_window(Some(WINDOW.saturating_mul(streams)));
+        Self { config, waiting: streams }
+    }
+}
+
+impl UpgradeInfo for Yamux {
+    type Info = &'static str;
+    type InfoIter = iter::Once<Self::Info>;
+
+    fn protocol_info(&self) -> Self::InfoIter {
+        iter::once("/yamux/1.0.0")
+    }
+}
+
+impl<C: AsyncRead + AsyncWrite + Unpin> InboundConnectionUpgrade<C> for Yamux {
+    type Output = Muxer<C>;
+    type Error = Infallible;
+    type Future = Ready<Result<Muxer<C>, Infallible>>;
+
+    fn upgrade_inbound(self, socket: C, _: Self::Info) -> Self::Future {
+        ready(Ok(Muxer::new(socket, self, Mode::Server)))
+    }
+}
+
+impl<C: AsyncRead + AsyncWrite + Unpin> OutboundConnectionUpgrade<C> for Yamux {
+    type Output = Muxer<C>;
+    type Error = Infallible;
+    type Future = Ready<Result<Muxer<C>, Infallible>>;
+
+    fn upgrade_outbound(self, socket: C, _: Self::Info) -> Self::Future {
+        ready(Ok(Muxer::new(socket, self, Mode::Client)))
+    }
+}
+
+pub(super) struct Muxer<C> {
+    connection: Connection<C>,
+    arrived: VecDeque<yamux::Stream>, // ≤ waiting; further ones are reset
+    waiting: usize,
+    taker: Option<Waker>,
+}
+
+impl<C: AsyncRead + AsyncWrite + Unpin> Muxer<C> {
+    fn new(socket: C, settings: Yamux, mode: Mode) -> Self {
+        let connection = Connection::new(socket, settings.config, mode);
+        Self { connection, arrived: VecDeque::new(), waiting: settings.waiting, taker: None }
+    }
+
+    /// The one call that moves anything on the connection.
+    fn drive(&mut self, cx: &mut Context<'_>) -> Poll<Result<yamux::Stream, ConnectionError>> {
+        self.connection
+            .poll_next_inbound(cx)
+            .map(|next| next.unwrap_or(Err(ConnectionError::Closed)))
+    }
+}
+
+impl<C: AsyncRead + AsyncWrite + Unpin> StreamMuxer for Muxer<C> {
+    type Substream = yamux::Stream;
+    type Error = ConnectionError;
+
+    fn poll_inbound(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<yamux::Stream, ConnectionError>> {
+        if let Some(stream) = self.arrived.pop_front() {
+            return Poll::Ready(Ok(stream));
+        }
+        self.taker = Some(cx.waker().clone());
+        self.drive(cx)
+    }
+
+    fn poll_outbound(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<yamux::Stream, ConnectionError>> {
+        self.connection.poll_new_outbound(cx)
+    }
+
+    fn poll_close(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), ConnectionError>> {
+        self.connection.poll_close(cx)
+    }
+
+    fn poll(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<StreamMuxerEvent, ConnectionError>> {
+        let stream = ready_or_pending!(self.drive(cx))?;
+        if self.arrived.len() < self.waiting {
+            self.arrived.push_back(stream);
+            if let Some(taker) = self.taker.take() {
+                taker.wake();
+            }
+        }
+        cx.waker().wake_by_ref(); // there may be more
+        Poll::Pending
+    }
+}

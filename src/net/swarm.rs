@@ -1,0 +1,297 @@
+//! Swarm: connections, and the substreams that lanes run on.
+//!
+//! [`Lines`] is this node's only libp2p behaviour. It admits connections within limits, opens
+//! substreams on the connection it is told, and hands out what peers open. It decides nothing:
+//! when to dial, which connection carries lanes and what a lane says is the hub's business.
+//! (spec/transport.md "Admission", spec/reference/libp2p.md §3)
+
+mod handler;
+mod limits;
+
+use std::collections::VecDeque;
+use std::io;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use libp2p::core::transport::PortUse;
+use libp2p::core::upgrade::Version;
+use libp2p::core::{Endpoint, transport::TransportError};
+use libp2p::identity::Keypair;
+use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
+use libp2p::swarm::{
+    CloseConnection, ConnectionDenied, ConnectionId, FromSwarm, NetworkBehaviour, NotifyHandler,
+    Swarm, ToSwarm,
+};
+use libp2p::{Multiaddr, PeerId, noise};
+use tokio::sync::oneshot;
+
+pub use handler::{Handler, Line, OpenFailed};
+pub use limits::{Exceeded, Refusals};
+
+use super::admission::{self, ConfigError};
+use super::complaints::Complaints;
+use super::config::Config;
+use super::{Class, address, transport};
+use handler::{FromHandler, Open};
+use limits::Connections;
+
+/// A swarm that listens where `config.listen` says.
+///
+/// # Errors
+/// [`StartError`]; nothing listens then.
+pub fn swarm(config: &Config, keypair: &Keypair) -> Result<Swarm<Lines>, StartError> {
+    admission::check(config)?;
+    for address in &config.listen {
+        check_free(address)?;
+    }
+    let transport = transport::transport(config, keypair)?;
+    let limits = &config.limits;
+    let settings = libp2p::swarm::Config::with_tokio_executor()
+        .with_idle_connection_timeout(limits.idle_timeout)
+        .with_max_negotiating_inbound_streams(limits.lanes_per_peer)
+        .with_substream_upgrade_protocol_override(Version::V1Lazy);
+    let us = keypair.public().to_peer_id();
+    let mut swarm = Swarm::new(transport, Lines::new(config), us, settings);
+    for address in &config.listen {
+        let listen = |source| StartError::Listen { address: address.clone(), source };
+        swarm.listen_on(address.clone()).map_err(|error| match error {
+            TransportError::Other(source) => listen(source),
+            TransportError::MultiaddrNotSupported(_) => {
+                listen(io::Error::new(io::ErrorKind::Unsupported, "not /ip4|ip6/…/tcp/…"))
+            }
+        })?;
+    }
+    Ok(swarm)
+}
+
+fn check_free(address: &Multiaddr) -> Result<(), StartError> {
+    let Some(socket) = address::socket_address(address).filter(|socket| socket.port() != 0) else {
+        return Ok(());
+    };
+    transport::check_free(socket).map_err(|source| match source.kind() {
+        io::ErrorKind::AddrInUse => StartError::PortTaken { address: address.clone() },
+        _ => StartError::Listen { address: address.clone(), source },
+    })
+}
+
+/// How to dial one address, from a fresh port. With a peer, only that one will do.
+#[must_use]
+pub fn dial(peer: Option<PeerId>, address: Multiaddr) -> DialOpts {
+    match peer {
+        Some(peer) => DialOpts::peer_id(peer)
+            .condition(PeerCondition::Always)
+            .addresses(vec![address])
+            .allocate_new_port()
+            .build(),
+        None => DialOpts::unknown_peer_id().address(address).allocate_new_port().build(),
+    }
+}
+
+/// The behaviour: connections within limits, and substreams.
+#[derive(Debug)]
+pub struct Lines {
+    connections: Connections,
+    complaints: Complaints,
+    queue: VecDeque<ToSwarm<Event, Open>>, // drained at every poll of the swarm
+}
+
+/// What happened on the lines.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// A peer has opened a substream.
+    Inbound {
+        /// Who.
+        peer: PeerId,
+        /// On which connection.
+        connection: ConnectionId,
+        /// What it is to carry.
+        class: Class,
+        /// The substream; nothing was said on it.
+        stream: Line,
+    },
+    /// This side is closing a connection. Abort its lanes' tasks: closing wakes no local reader,
+    /// and the swarm's own event may wait for the peer.
+    Closing {
+        /// With whom.
+        peer: PeerId,
+        /// Which.
+        connection: ConnectionId,
+    },
+}
+
+impl Lines {
+    fn new(config: &Config) -> Self {
+        Self {
+            connections: Connections::new(&config.limits, &config.allowed_peers),
+            complaints: Complaints::default(),
+            queue: VecDeque::new(),
+        }
+    }
+
+    /// Opens a substream on that connection. `reply` is dropped if the connection is about to
+    /// close.
+    pub fn open(
+        &mut self,
+        connection: ConnectionId,
+        class: Class,
+        reply: oneshot::Sender<Result<Line, OpenFailed>>,
+    ) {
+        let Some(peer_id) = self.connections.peer_of(connection) else {
+            let _ = reply.send(Err(OpenFailed::Closed)); // nobody may wait for it any more
+            return;
+        };
+        self.queue.push_back(ToSwarm::NotifyHandler {
+            peer_id,
+            handler: NotifyHandler::One(connection),
+            event: Open { class, reply },
+        });
+    }
+
+    /// Closes that connection; [`Event::Closing`] follows at once, the swarm's own event when the
+    /// peer has taken the goodbye.
+    pub fn close(&mut self, connection: ConnectionId) {
+        if let Some(peer) = self.connections.close(connection) {
+            self.queue.push_back(ToSwarm::CloseConnection {
+                peer_id: peer,
+                connection: CloseConnection::One(connection),
+            });
+            self.queue.push_back(ToSwarm::GenerateEvent(Event::Closing { peer, connection }));
+        }
+    }
+
+    /// What was refused so far.
+    #[must_use]
+    pub fn refusals(&self) -> Refusals {
+        self.connections.refusals()
+    }
+
+    /// Inbound connections whose handshake is under way.
+    #[must_use]
+    pub fn handshakes(&self) -> usize {
+        self.connections.handshakes()
+    }
+
+    fn established(&mut self, id: ConnectionId, peer: PeerId) -> Result<Handler, ConnectionDenied> {
+        match self.connections.admit(id, peer) {
+            Ok(slots) => Ok(Handler::new(slots, self.connections.handshake_within())),
+            Err(exceeded) => Err(self.refuse(Some(peer), exceeded)),
+        }
+    }
+
+    fn refuse(&mut self, who: Option<PeerId>, exceeded: Exceeded) -> ConnectionDenied {
+        self.complain(who, exceeded);
+        ConnectionDenied::new(exceeded)
+    }
+
+    fn complain(&mut self, who: Option<PeerId>, exceeded: Exceeded) {
+        if self.complaints.due(Instant::now(), who, exceeded.name()) {
+            let peer = who.map(tracing::field::display);
+            tracing::warn!(peer, "refused: {exceeded}");
+        }
+    }
+}
+
+impl NetworkBehaviour for Lines {
+    type ConnectionHandler = Handler;
+    type ToSwarm = Event;
+
+    fn handle_pending_inbound_connection(
+        &mut self,
+        id: ConnectionId,
+        _: &Multiaddr,
+        remote: &Multiaddr,
+    ) -> Result<(), ConnectionDenied> {
+        let begun = self.connections.begin(id, address::host(remote));
+        begun.map_err(|exceeded| self.refuse(None, exceeded))
+    }
+
+    fn handle_established_inbound_connection(
+        &mut self,
+        id: ConnectionId,
+        peer: PeerId,
+        _: &Multiaddr,
+        _: &Multiaddr,
+    ) -> Result<Handler, ConnectionDenied> {
+        self.connections.end(id);
+        self.established(id, peer)
+    }
+
+    fn handle_established_outbound_connection(
+        &mut self,
+        id: ConnectionId,
+        peer: PeerId,
+        _: &Multiaddr,
+        _: Endpoint,
+        _: PortUse,
+    ) -> Result<Handler, ConnectionDenied> {
+        self.established(id, peer)
+    }
+
+    fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
+        match event {
+            FromSwarm::ListenFailure(failure) => self.connections.end(failure.connection_id),
+            FromSwarm::ConnectionEstablished(new) => {
+                if let Some(oldest) = self.connections.crowded_out(new.peer_id) {
+                    self.complain(Some(new.peer_id), Exceeded::ConnectionsPerPeer);
+                    self.close(oldest);
+                }
+            }
+            FromSwarm::ConnectionClosed(closed) => self.connections.closed(closed.connection_id),
+            _ => {}
+        }
+    }
+
+    fn on_connection_handler_event(
+        &mut self,
+        peer: PeerId,
+        connection: ConnectionId,
+        event: FromHandler,
+    ) {
+        match event {
+            FromHandler::Inbound { class, stream } => {
+                let event = Event::Inbound { peer, connection, class, stream };
+                self.queue.push_back(ToSwarm::GenerateEvent(event));
+            }
+            FromHandler::TooMany => {
+                self.connections.count(Exceeded::Lanes);
+                self.complain(Some(peer), Exceeded::Lanes);
+            }
+        }
+    }
+
+    fn poll(&mut self, _: &mut Context<'_>) -> Poll<ToSwarm<Event, Open>> {
+        self.queue.pop_front().map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+/// Why no swarm was started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The settings forbid it.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Somebody else listens there.
+    #[error(
+        "another process listens on {address} already: stop it (`ss -ltnp` names it), or set \
+         another listen address"
+    )]
+    PortTaken {
+        /// Where.
+        address: Multiaddr,
+    },
+    /// Listening failed.
+    #[error("cannot listen on {address}: is it an address of this host, and the port above 1023?")]
+    Listen {
+        /// Where.
+        address: Multiaddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The key cannot sign.
+    #[error(
+        "the identity key cannot sign: restore identity.key, or remove it to become a new node"
+    )]
+    Key(#[from] noise::Error),
+}

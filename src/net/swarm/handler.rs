@@ -1,0 +1,263 @@
+//! A connection's handler: negotiates substreams of the four classes, within the peer's limit.
+
+use std::array;
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::{AsyncRead, AsyncWrite};
+use libp2p::Stream;
+use libp2p::core::upgrade::{InboundUpgrade, OutboundUpgrade, UpgradeInfo};
+use libp2p::swarm::handler::{
+    ConnectionEvent, DialUpgradeError, FullyNegotiatedInbound, FullyNegotiatedOutbound,
+};
+use libp2p::swarm::{
+    ConnectionHandler, ConnectionHandlerEvent, StreamUpgradeError, SubstreamProtocol,
+};
+use tokio::sync::oneshot;
+
+use super::limits::{Slot, Slots};
+use crate::net::Class;
+
+pub(super) type Answer = Result<Line, OpenFailed>;
+
+/// A request for a substream.
+#[derive(Debug)]
+pub struct Open {
+    pub(super) class: Class,
+    pub(super) reply: oneshot::Sender<Answer>,
+}
+
+/// Where the answer to an [`Open`] goes, and the place that the substream takes.
+#[derive(Debug)]
+pub struct Reply {
+    to: oneshot::Sender<Answer>,
+    slot: Slot,
+}
+
+/// What a handler tells the behaviour.
+#[derive(Debug)]
+pub enum FromHandler {
+    /// The peer has opened a substream.
+    Inbound {
+        /// What it is to carry.
+        class: Class,
+        /// The substream.
+        stream: Line,
+    },
+    /// The peer opened one too many; it was reset.
+    TooMany,
+}
+
+/// Why there is no substream.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenFailed {
+    /// The connection is gone: use another.
+    #[error("the connection is closed")]
+    Closed,
+    /// This side has as many open as it may: end some first.
+    #[error("{0} lanes to this peer are open already (limits.lanes-per-peer)")]
+    TooMany(usize),
+    /// The peer did not answer.
+    #[error("the peer did not answer in time")]
+    TimedOut,
+    /// The peer does not speak this protocol.
+    #[error("the peer does not speak this protocol: another version, or no node of Ostraca")]
+    Unsupported,
+    /// The connection broke.
+    #[error("the connection broke")]
+    Io(#[from] io::Error),
+}
+
+/// One end of a substream. It holds a place in the peer's limit until it is dropped; dropped
+/// without being closed, it resets the other end.
+#[derive(Debug)]
+pub struct Line {
+    stream: Stream,
+    _slot: Slot,
+}
+
+/// Handles one connection.
+#[derive(Debug)]
+pub struct Handler {
+    slots: Arc<PeerSlots>,
+    within: Duration,
+    queue: VecDeque<ConnectionHandlerEvent<Outbound, Reply, FromHandler>>, // ≤ slots, and refusals
+}
+
+/// The places of one peer, shared by its connections.
+#[derive(Debug)]
+pub(super) struct PeerSlots {
+    pub(super) inbound: Slots,
+    pub(super) outbound: Slots,
+}
+
+impl Handler {
+    pub(super) const fn new(slots: Arc<PeerSlots>, within: Duration) -> Self {
+        Self { slots, within, queue: VecDeque::new() }
+    }
+
+    fn arrived(&mut self, class: Class, stream: Stream) {
+        let event = match self.slots.inbound.take() {
+            Some(slot) => FromHandler::Inbound { class, stream: Line { stream, _slot: slot } },
+            None => FromHandler::TooMany,
+        };
+        self.queue.push_back(ConnectionHandlerEvent::NotifyBehaviour(event));
+    }
+}
+
+impl ConnectionHandler for Handler {
+    type FromBehaviour = Open;
+    type ToBehaviour = FromHandler;
+    type InboundProtocol = Inbound;
+    type OutboundProtocol = Outbound;
+    type InboundOpenInfo = ();
+    type OutboundOpenInfo = Reply;
+
+    fn listen_protocol(&self) -> SubstreamProtocol<Inbound> {
+        SubstreamProtocol::new(Inbound, ()).with_timeout(self.within)
+    }
+
+    fn poll(
+        &mut self,
+        _: &mut Context<'_>,
+    ) -> Poll<ConnectionHandlerEvent<Outbound, Reply, FromHandler>> {
+        self.queue.pop_front().map_or(Poll::Pending, Poll::Ready)
+    }
+
+    fn on_behaviour_event(&mut self, Open { class, reply: to }: Open) {
+        let Some(slot) = self.slots.outbound.take() else {
+            let _ = to.send(Err(OpenFailed::TooMany(self.slots.outbound.max()))); // or gone
+            return;
+        };
+        let protocol = SubstreamProtocol::new(Outbound(class), Reply { to, slot });
+        self.queue.push_back(ConnectionHandlerEvent::OutboundSubstreamRequest {
+            protocol: protocol.with_timeout(self.within),
+        });
+    }
+
+    fn on_connection_event(&mut self, event: ConnectionEvent<'_, Inbound, Outbound, (), Reply>) {
+        match event {
+            ConnectionEvent::FullyNegotiatedInbound(FullyNegotiatedInbound {
+                protocol: (class, stream),
+                ..
+            }) => self.arrived(class, stream),
+            ConnectionEvent::FullyNegotiatedOutbound(FullyNegotiatedOutbound {
+                protocol: stream,
+                info: Reply { to, slot },
+            }) => {
+                let _ = to.send(Ok(Line { stream, _slot: slot })); // reset if nobody wants it
+            }
+            ConnectionEvent::DialUpgradeError(DialUpgradeError { info, error }) => {
+                let _ = info.to.send(Err(failed(error))); // or nobody wants to know
+            }
+            _ => {}
+        }
+    }
+}
+
+fn failed(error: StreamUpgradeError<Infallible>) -> OpenFailed {
+    match error {
+        StreamUpgradeError::Timeout => OpenFailed::TimedOut,
+        StreamUpgradeError::NegotiationFailed => OpenFailed::Unsupported,
+        StreamUpgradeError::Io(error) => OpenFailed::Io(error),
+    }
+}
+
+/// The name of a class's protocol, as libp2p wants it.
+#[derive(Clone, Copy, Debug)]
+pub struct Name(Class);
+
+impl AsRef<str> for Name {
+    fn as_ref(&self) -> &str {
+        self.0.protocol()
+    }
+}
+
+/// Takes substreams of every class.
+#[derive(Clone, Copy, Debug)]
+pub struct Inbound;
+
+impl UpgradeInfo for Inbound {
+    type Info = Name;
+    type InfoIter = array::IntoIter<Name, 4>;
+
+    fn protocol_info(&self) -> Self::InfoIter {
+        Class::ALL.map(Name).into_iter()
+    }
+}
+
+impl InboundUpgrade<Stream> for Inbound {
+    type Output = (Class, Stream);
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Output, Infallible>>;
+
+    fn upgrade_inbound(self, stream: Stream, name: Name) -> Self::Future {
+        ready(Ok((name.0, stream)))
+    }
+}
+
+/// Asks for a substream of one class.
+#[derive(Clone, Copy, Debug)]
+pub struct Outbound(Class);
+
+impl UpgradeInfo for Outbound {
+    type Info = Name;
+    type InfoIter = array::IntoIter<Name, 1>;
+
+    fn protocol_info(&self) -> Self::InfoIter {
+        [Name(self.0)].into_iter()
+    }
+}
+
+impl OutboundUpgrade<Stream> for Outbound {
+    type Output = Stream;
+    type Error = Infallible;
+    type Future = Ready<Result<Stream, Infallible>>;
+
+    fn upgrade_outbound(self, stream: Stream, _: Name) -> Self::Future {
+        ready(Ok(stream))
+    }
+}
+
+impl AsyncRead for Line {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        out: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_read(cx, out)
+    }
+}
+
+impl AsyncWrite for Line {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_close(cx)
+    }
+}

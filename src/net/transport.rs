@@ -1,0 +1,111 @@
+//! Transport: the one place that names the stack, from the socket to the muxer.
+//!
+//! TCP, private network if asked for, read buffer, Noise, yamux. Lanes see `AsyncRead +
+//! AsyncWrite`; another cipher or muxer is a change of this file. (spec/reference/libp2p.md §2, §3)
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use futures::{AsyncRead, AsyncWrite};
+use libp2p::core::Transport;
+use libp2p::core::muxing::StreamMuxerBox;
+use libp2p::core::transport::Boxed;
+use libp2p::core::upgrade::Version;
+use libp2p::identity::Keypair;
+use libp2p::pnet::{PnetConfig, PreSharedKey};
+use libp2p::{PeerId, noise, tcp};
+use sha2::{Digest, Sha256};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+
+use super::buffered::Buffered;
+use super::config::{Config, Limits, Secret};
+use super::muxer::Yamux;
+
+const NOT_SENT: u32 = 64 * 1024;
+
+trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for S {}
+
+/// The stack of a node: connections that know their peer and carry streams. Each, inbound or
+/// outbound, has `limits.handshake_within` to get there.
+///
+/// # Errors
+/// If the key cannot sign Noise's static key.
+pub fn transport(
+    config: &Config,
+    keypair: &Keypair,
+) -> Result<Boxed<(PeerId, StreamMuxerBox)>, noise::Error> {
+    let limits = config.limits.clone();
+    let private = config.private_network.then(|| config.secret.as_ref()).flatten();
+    let private = private.map(|secret| derived(secret, "private-network"));
+    let mut noise = noise::Config::new(keypair)?;
+    if let Some(secret) = &config.secret {
+        noise = noise.with_prologue(derived(secret, "noise-prologue").to_vec());
+    }
+    Ok(tcp::tokio::Transport::new(tcp::Config::default().nodelay(true))
+        .and_then(move |socket: tcp::tokio::TcpStream, _| async move {
+            set_options(SockRef::from(&socket.0), &limits)?;
+            let buffered = Buffered::new(socket);
+            let wire: Box<dyn Wire> = match private {
+                None => Box::new(buffered),
+                Some(key) => {
+                    let private = PnetConfig::new(PreSharedKey::new(key)).handshake(buffered);
+                    Box::new(private.await.map_err(io::Error::other)?)
+                }
+            };
+            Ok::<_, io::Error>(wire)
+        })
+        .boxed()
+        .upgrade(Version::V1Lazy)
+        .authenticate(noise)
+        .multiplex(Yamux::new(streams_max(&config.limits)))
+        .timeout(config.limits.handshake_within)
+        .boxed())
+}
+
+/// Streams on one connection: the lanes of both directions, each with those of its last life.
+const fn streams_max(limits: &Limits) -> usize {
+    limits.lanes_per_peer.saturating_mul(2)
+}
+
+/// What the secret becomes below the lanes. A hash, since it travels through other libraries.
+fn derived(secret: &Secret, purpose: &str) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    hash.update(b"ostraca/1/");
+    hash.update(purpose.as_bytes());
+    hash.update([0]);
+    hash.update(secret.as_bytes());
+    hash.finalize().into()
+}
+
+fn set_options(socket: SockRef<'_>, limits: &Limits) -> io::Result<()> {
+    let second = Duration::from_secs(1);
+    let alive = TcpKeepalive::new()
+        .with_time((limits.tcp_user_timeout / 2).max(second))
+        .with_interval((limits.tcp_user_timeout / 10).max(second));
+    socket.set_tcp_keepalive(&alive)?;
+    #[cfg(target_os = "linux")]
+    {
+        socket.set_tcp_user_timeout(Some(limits.tcp_user_timeout))?;
+        socket.set_tcp_notsent_lowat(NOT_SENT)?;
+    }
+    Ok(())
+}
+
+/// Says whether a node could listen there.
+///
+/// libp2p listens with SO_REUSEPORT, under which a second node of the same user starts without an
+/// error and takes part of the first one's connections; without that option the system tells.
+///
+/// # Errors
+/// What binding said: `AddrInUse` if another process listens there.
+pub fn check_free(address: SocketAddr) -> io::Result<()> {
+    let domain = Domain::for_address(address);
+    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?; // connections of an earlier life do no harm
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.bind(&address.into())
+}
