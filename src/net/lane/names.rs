@@ -1,0 +1,238 @@
+//! Names that repeat from message to message, and the numbers that stand for them.
+//!
+//! Both tables grow in the order of messages: the sender's when a message is appended, the
+//! receiver's when it is accepted. So they agree at every resumption, whatever broke in between.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::net::frame::{
+    self, Field, Header, NAME_BYTES_MAX, NAMES_BYTES_MAX, NAMES_MAX, Violation,
+};
+use crate::net::wire::FIELDS_MAX;
+
+/// The sender's numbers, and the header that was written last.
+#[derive(Debug, Default)]
+pub(super) struct Numbers {
+    numbers: HashMap<Arc<str>, u16>, // ≤ NAMES_MAX; local names only
+    bytes: usize,                    // of the names; ≤ NAMES_BYTES_MAX
+    fresh: Vec<Arc<str>>,            // defined in `header`; ≤ FIELDS_MAX
+    header: Vec<u8>,
+    stands_for: Vec<Arc<str>>, // what `header` says, if it can be repeated; ≤ FIELDS_MAX
+    repeatable: bool,
+}
+
+impl Numbers {
+    /// The header for these fields; `None` if there are too many or one is too long.
+    ///
+    /// What it defines is kept until [`forget`](Self::forget): call that if the message was not
+    /// appended after all.
+    #[inline]
+    pub(super) fn header(&mut self, fields: &[&str]) -> Option<&[u8]> {
+        let same = self.repeatable
+            && self.stands_for.len() == fields.len()
+            && self.stands_for.iter().zip(fields).all(|(before, now)| **before == **now);
+        if !same {
+            self.write(fields)?;
+        }
+        Some(&self.header)
+    }
+
+    /// The header that was made last.
+    #[inline]
+    pub(super) fn last(&self) -> &[u8] {
+        &self.header
+    }
+
+    fn write(&mut self, fields: &[&str]) -> Option<()> {
+        if fields.len() > FIELDS_MAX || fields.iter().any(|name| name.len() > NAME_BYTES_MAX) {
+            return None;
+        }
+        self.fresh.clear();
+        self.stands_for.clear();
+        self.header.clear();
+        self.header.push(fields.len() as u8);
+        self.repeatable = true;
+        for name in fields {
+            if let Some((kept, &number)) = self.numbers.get_key_value(*name) {
+                self.stands_for.push(Arc::clone(kept));
+                frame::put_field(&mut self.header, Field::Number(number));
+                continue;
+            }
+            self.repeatable = false;
+            if self.numbers.len() < NAMES_MAX && self.bytes + name.len() <= NAMES_BYTES_MAX {
+                let number = self.numbers.len() as u16;
+                let kept: Arc<str> = Arc::from(*name);
+                self.bytes += name.len();
+                self.fresh.push(Arc::clone(&kept));
+                self.numbers.insert(kept, number);
+                frame::put_field(&mut self.header, Field::Define(number, name));
+            } else {
+                frame::put_field(&mut self.header, Field::Literal(name));
+            }
+        }
+        Some(())
+    }
+
+    /// Takes back what the last header defined: its message was refused.
+    pub(super) fn forget(&mut self) {
+        for name in self.fresh.drain(..) {
+            self.bytes -= name.len();
+            self.numbers.remove(&name);
+        }
+    }
+}
+
+/// The receiver's names by number.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    names: Vec<Arc<str>>, // ≤ NAMES_MAX; those of the message under way come last
+    bytes: usize,         // of the names; ≤ NAMES_BYTES_MAX
+    accepted: usize,      // names that messages defined which were accepted
+}
+
+impl Names {
+    /// Puts what a header says into `fields`. `true` if the same bytes will mean the same again.
+    ///
+    /// What it defines lasts only if [`accept`](Self::accept) follows.
+    pub(super) fn read(
+        &mut self,
+        header: Header<'_>,
+        fields: &mut Vec<Arc<str>>,
+    ) -> Result<bool, Violation> {
+        fields.clear();
+        let mut repeatable = true;
+        for field in header.fields() {
+            match field {
+                Field::Number(number) => {
+                    let known = self.names.get(usize::from(number));
+                    fields.push(Arc::clone(known.ok_or(Violation::Header("an unknown number"))?));
+                }
+                Field::Define(number, name) => {
+                    repeatable = false;
+                    fields.push(self.define(number, name)?);
+                }
+                Field::Literal(name) => {
+                    repeatable = false;
+                    fields.push(Arc::from(name));
+                }
+            }
+        }
+        Ok(repeatable)
+    }
+
+    fn define(&mut self, number: u16, name: &str) -> Result<Arc<str>, Violation> {
+        if usize::from(number) != self.names.len() {
+            return Err(Violation::Header("a number out of turn"));
+        }
+        if self.names.len() == NAMES_MAX || self.bytes + name.len() > NAMES_BYTES_MAX {
+            return Err(Violation::Header("more names than are kept"));
+        }
+        let name: Arc<str> = Arc::from(name);
+        self.bytes += name.len();
+        self.names.push(Arc::clone(&name));
+        Ok(name)
+    }
+
+    /// The message under way was accepted: what it defined stays.
+    #[inline]
+    pub(super) fn accept(&mut self) {
+        self.accepted = self.names.len();
+    }
+
+    /// The message under way will come again: so will what it defined.
+    pub(super) fn forget(&mut self) {
+        for name in self.names.drain(self.accepted..) {
+            self.bytes -= name.len();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(names: &mut Names, header: &[u8]) -> Result<Vec<String>, Violation> {
+        let (header, body) = Header::split(header)?;
+        assert_eq!(body, b"");
+        let mut fields = Vec::new();
+        names.read(header, &mut fields)?;
+        names.accept();
+        Ok(fields.iter().map(|name| name.to_string()).collect())
+    }
+
+    #[test]
+    fn a_name_is_spelled_once_and_then_a_number() {
+        let (mut numbers, mut names) = (Numbers::default(), Names::default());
+        let lengths: Vec<usize> = (0..3)
+            .map(|_| {
+                let header = numbers.header(&["order", "order", "user"]).expect("short").to_vec();
+                assert_eq!(read(&mut names, &header).expect("ours"), ["order", "order", "user"]);
+                header.len()
+            })
+            .collect();
+        assert_eq!(lengths, [1 + 11 + 2 + 10, 1 + 6, 1 + 6]);
+    }
+
+    #[test]
+    fn what_a_refused_message_defined_is_defined_again() {
+        let mut numbers = Numbers::default();
+        let first = numbers.header(&["a", "b"]).expect("short").to_vec();
+        numbers.forget();
+        assert_eq!(numbers.header(&["a", "b"]).expect("short"), first);
+        let mut names = Names::default();
+        let mut fields = Vec::new();
+        names.read(Header::split(&first).expect("ours").0, &mut fields).expect("ours");
+        names.forget();
+        assert_eq!(read(&mut names, &first).expect("it comes again"), ["a", "b"]);
+        assert_eq!(names.bytes, 2);
+    }
+
+    #[test]
+    fn beyond_the_table_names_are_spelled_out_every_time() {
+        let (mut numbers, mut names) = (Numbers::default(), Names::default());
+        for at in 0..NAMES_MAX + 10 {
+            for _ in 0..2 {
+                let name = format!("n{at}");
+                let header = numbers.header(&[&name]).expect("short").to_vec();
+                assert_eq!(read(&mut names, &header).expect("ours"), [name]);
+            }
+        }
+        assert_eq!((numbers.numbers.len(), names.names.len()), (NAMES_MAX, NAMES_MAX));
+        let long = "x".repeat(NAME_BYTES_MAX);
+        let (mut numbers, mut names) = (Numbers::default(), Names::default());
+        for at in 0..2 * NAMES_BYTES_MAX / NAME_BYTES_MAX {
+            let name = format!("{at:04}{}", &long[4..]);
+            let header = numbers.header(&[&name]).expect("short").to_vec();
+            assert_eq!(read(&mut names, &header).expect("ours"), [name]);
+        }
+        assert_eq!((numbers.bytes, names.bytes), (NAMES_BYTES_MAX, NAMES_BYTES_MAX));
+    }
+
+    #[test]
+    fn numbers_out_of_turn_or_unknown_and_names_without_end_are_refused() {
+        let mut names = Names::default();
+        let header = |field| {
+            let mut bytes = vec![1];
+            frame::put_field(&mut bytes, field);
+            bytes
+        };
+        let unknown = read(&mut names, &header(Field::Number(0)));
+        assert_eq!(unknown, Err(Violation::Header("an unknown number")));
+        let early = read(&mut names, &header(Field::Define(1, "b")));
+        assert_eq!(early, Err(Violation::Header("a number out of turn")));
+        for at in 0..NAMES_MAX {
+            read(&mut names, &header(Field::Define(at as u16, "a"))).expect("in turn");
+        }
+        let beyond = read(&mut names, &header(Field::Define(NAMES_MAX as u16, "a")));
+        assert_eq!(beyond, Err(Violation::Header("more names than are kept")));
+    }
+
+    #[test]
+    fn too_many_fields_or_too_long_ones_have_no_header() {
+        let mut numbers = Numbers::default();
+        assert_eq!(numbers.header(&["a"; FIELDS_MAX + 1]), None);
+        assert_eq!(numbers.header(&[&"x".repeat(NAME_BYTES_MAX + 1)]), None);
+        assert!(numbers.header(&[&"x".repeat(NAME_BYTES_MAX)]).is_some());
+    }
+}

@@ -1,0 +1,462 @@
+//! What a lane keeps: messages that are not sent, or not acknowledged, as the bytes that go out.
+//!
+//! Pure but for the time of day: no stream, no lock, no task. Messages are appended to the last,
+//! open chunk; a chunk that is full is sealed and shared with the writer; it goes when its last
+//! message is acknowledged. A number stands for a message by position: the first ever is 1.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::names::Numbers;
+use super::{LaneStats, SendError};
+use crate::net::Class;
+use crate::net::config::Limits;
+use crate::net::frame::{self, Cut, FRAME_BYTES, FRAME_OVERHEAD, Frame, Violation, kind};
+
+/// A first piece is not begun in less than this at the end of a chunk.
+const PIECE_BYTES_MIN: usize = 8 * 1024;
+
+/// Chunks whose memory is kept for the next ones.
+const SPARE_MAX: usize = 4;
+
+/// How far past a lane's limit answers may go: see [`Lane::answer`](super::Lane::answer).
+const ANSWERS_FACTOR: usize = 4;
+
+/// A full chunk, shared with the writer.
+#[derive(Debug)]
+struct Sealed {
+    bytes: Arc<Vec<u8>>,
+    /// The number of the message that its first frame belongs to.
+    first: u64,
+    /// Its first frame is a piece, but not a message's first.
+    begins_inside: bool,
+    /// The number of the last message with a byte in it.
+    last: u64,
+    /// The number of the last message that ends in it or before.
+    complete: u64,
+}
+
+/// Where the next byte to be sent stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Cursor {
+    /// Counts all chunks that ever were.
+    chunk: u64,
+    at: usize,
+}
+
+/// What the writer is to do next.
+#[derive(Debug)]
+pub(super) enum Taken {
+    /// Write this chunk, from there on.
+    Chunk(Arc<Vec<u8>>, usize),
+    /// Write what was copied.
+    Copied,
+    /// Flush, then sleep: all is sent, or all that the window allows.
+    Nothing,
+    /// All is acknowledged, and nothing will follow.
+    Finished,
+    /// Stop: a later writer has the lane, or it was given up.
+    Superseded,
+}
+
+/// The messages of one lane that are not acknowledged, and how far they got.
+#[derive(Debug)]
+pub(super) struct Outbound {
+    // What may be kept; bytes.
+    frame_bytes: usize,
+    message_bytes_max: usize,
+    bytes_max: usize,
+    window: u64,
+
+    numbers: Numbers,
+    sealed: VecDeque<Sealed>, // ≤ bytes_max, with `open`; ANSWERS_FACTOR times that for answers
+    open: Vec<u8>,            // ≤ FRAME_BYTES
+    open_first: u64,          // as Sealed::first; meaningless while `open` is empty
+    open_begins_inside: bool, // as Sealed::begins_inside
+    spare: Vec<Vec<u8>>,      // ≤ SPARE_MAX, each ≤ FRAME_BYTES
+    kept: usize,              // bytes in `sealed` and `open`
+    gone: u64,                // chunks acknowledged and dropped
+
+    // Counts of messages: acknowledged ≤ sent ≤ sent_ever ≤ appended.
+    appended: u64,
+    acknowledged: u64,
+    sent: u64,
+
+    // The writer.
+    turn: u64, // counts writers; only the last one may take
+    cursor: Cursor,
+    taken_bytes: u64, // up to the cursor, since the lane began; repeated ones count once
+    gone_bytes: u64,  // up to the first kept chunk
+    acknowledged_bytes: u64, // gone_bytes ≤ this ≤ taken_bytes; exact whenever all is acknowledged
+    sleeps: bool,     // the writer wants to be woken by the next message
+
+    state: State,
+    wanted: Option<usize>, // bytes that were last refused; room() waits for them
+    undrained_since: Option<Instant>,
+    batches: u64,
+    resent: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Open,
+    Finishing,
+    GivenUp,
+}
+
+impl Outbound {
+    pub(super) fn new(class: Class, limits: &Limits) -> Self {
+        Self {
+            frame_bytes: frame::bytes_max(limits).min(FRAME_BYTES),
+            message_bytes_max: limits.message_bytes_max.min(u32::MAX as usize),
+            bytes_max: limits.lane_bytes_max(class),
+            window: limits.lane_window as u64,
+            numbers: Numbers::default(),
+            sealed: VecDeque::new(),
+            open: Vec::new(),
+            open_first: 1,
+            open_begins_inside: false,
+            spare: Vec::new(),
+            kept: 0,
+            gone: 0,
+            appended: 0,
+            acknowledged: 0,
+            sent: 0,
+            turn: 0,
+            cursor: Cursor { chunk: 0, at: 0 },
+            taken_bytes: 0,
+            gone_bytes: 0,
+            acknowledged_bytes: 0,
+            sleeps: false,
+            state: State::Open,
+            wanted: None,
+            undrained_since: None,
+            batches: 0,
+            resent: 0,
+        }
+    }
+
+    /// Longer messages are refused from now on, if that is less than what was allowed before.
+    pub(super) fn limit_messages(&mut self, bytes_max: usize) {
+        self.message_bytes_max = self.message_bytes_max.min(bytes_max);
+    }
+
+    // ── Appending ──
+
+    /// Appends a message. `Ok(true)`: the writer sleeps and must be woken.
+    #[inline]
+    pub(super) fn append(&mut self, fields: &[&str], body: &[u8]) -> Result<bool, SendError> {
+        self.append_within(self.bytes_max, fields, body)
+    }
+
+    /// Appends an answer, past the limit for others.
+    pub(super) fn append_answer(
+        &mut self,
+        fields: &[&str],
+        body: &[u8],
+    ) -> Result<bool, SendError> {
+        self.append_within(self.bytes_max.saturating_mul(ANSWERS_FACTOR), fields, body)
+    }
+
+    #[inline]
+    fn append_within(
+        &mut self,
+        max: usize,
+        fields: &[&str],
+        body: &[u8],
+    ) -> Result<bool, SendError> {
+        if self.state != State::Open {
+            return Err(SendError::Broken);
+        }
+        if body.len() > self.message_bytes_max {
+            return Err(SendError::TooLong { len: body.len(), max: self.message_bytes_max });
+        }
+        let header = self.numbers.header(fields).ok_or(SendError::Header)?.len();
+        let whole = FRAME_OVERHEAD + header + body.len();
+        // A message that is longer than the whole lane goes alone.
+        if self.kept > 0 && self.kept + whole > max {
+            self.numbers.forget();
+            self.wanted = Some(self.wanted.map_or(whole, |wanted| wanted.min(whole)));
+            return Err(SendError::Full { kept: self.kept, max });
+        }
+        if self.acknowledged == self.appended {
+            self.undrained_since = Some(Instant::now());
+        }
+        self.appended += 1;
+        if whole <= self.frame_bytes {
+            self.put_whole(whole, body);
+        } else {
+            self.put_pieces(body);
+        }
+        Ok(mem::take(&mut self.sleeps))
+    }
+
+    #[inline]
+    fn put_whole(&mut self, whole: usize, body: &[u8]) {
+        if self.open.len() + whole > FRAME_BYTES {
+            self.seal(self.appended - 1, self.appended - 1);
+        }
+        if self.open.is_empty() {
+            self.open_first = self.appended;
+            self.open_begins_inside = false;
+        }
+        let header = self.numbers.last();
+        self.open.extend_from_slice(&frame::begin(kind::MESSAGE, header.len() + body.len()));
+        self.open.extend_from_slice(header);
+        self.open.extend_from_slice(body);
+        self.kept += whole;
+    }
+
+    fn put_pieces(&mut self, body: &[u8]) {
+        if FRAME_BYTES - self.open.len() < PIECE_BYTES_MIN.min(self.frame_bytes) {
+            self.seal(self.appended - 1, self.appended - 1);
+        }
+        if self.open.is_empty() {
+            self.open_first = self.appended;
+            self.open_begins_inside = false;
+        }
+        let total = u32::try_from(body.len()).expect("message_bytes_max fits");
+        let header = self.numbers.last();
+        let fixed = 4 + header.len();
+        let room = self.frame_bytes.min(FRAME_BYTES - self.open.len()) - FRAME_OVERHEAD - fixed;
+        let (piece, mut rest) = body.split_at(room.min(body.len() - 1));
+        self.open.extend_from_slice(&frame::begin(kind::FIRST, fixed + piece.len()));
+        self.open.extend_from_slice(&total.to_be_bytes());
+        self.open.extend_from_slice(header);
+        self.open.extend_from_slice(piece);
+        self.kept += FRAME_OVERHEAD + fixed + piece.len();
+        while !rest.is_empty() {
+            if FRAME_BYTES - self.open.len() < self.frame_bytes.min(FRAME_OVERHEAD + rest.len()) {
+                self.seal(self.appended, self.appended - 1);
+                self.open_first = self.appended;
+                self.open_begins_inside = true;
+            }
+            let room = self.frame_bytes - FRAME_OVERHEAD;
+            let (piece, after) = rest.split_at(room.min(rest.len()));
+            let kind = if after.is_empty() { kind::LAST } else { kind::CONTINUE };
+            self.open.extend_from_slice(&frame::begin(kind, piece.len()));
+            self.open.extend_from_slice(piece);
+            self.kept += FRAME_OVERHEAD + piece.len();
+            rest = after;
+        }
+    }
+
+    fn seal(&mut self, last: u64, complete: u64) {
+        let next = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(FRAME_BYTES));
+        let bytes = mem::replace(&mut self.open, next);
+        assert!(!bytes.is_empty(), "only a chunk with something in it is sealed");
+        self.sealed.push_back(Sealed {
+            bytes: Arc::new(bytes),
+            first: self.open_first,
+            begins_inside: self.open_begins_inside,
+            last,
+            complete,
+        });
+    }
+
+    // ── Sending ──
+
+    /// A new writer goes on after message `accepted`; earlier writers are over.
+    ///
+    /// # Errors
+    /// If that is less than was acknowledged, or more than was sent.
+    pub(super) fn resume(&mut self, accepted: u64) -> Result<u64, Violation> {
+        self.turn += 1;
+        if self.state == State::GivenUp {
+            return Ok(self.turn);
+        }
+        self.acknowledge(self.turn, accepted)?;
+        self.resent += self.sent - accepted;
+        self.sent = accepted;
+        self.cursor = Cursor { chunk: self.gone, at: self.place_of(accepted + 1) };
+        self.taken_bytes = self.gone_bytes + self.cursor.at as u64;
+        self.acknowledged_bytes = self.taken_bytes;
+        Ok(self.turn)
+    }
+
+    /// Where in the first kept chunk the message begins; its end if that message is yet to come.
+    fn place_of(&self, message: u64) -> usize {
+        let (bytes, first) = match self.sealed.front() {
+            Some(chunk) => (&chunk.bytes[..], chunk.first),
+            None if self.open.is_empty() => return 0,
+            None => (&self.open[..], self.open_first),
+        };
+        let (mut at, mut number) = (0, first);
+        while at < bytes.len() {
+            let Ok(Cut::Frame(frame, len)) = frame::cut(&bytes[at..], FRAME_BYTES) else {
+                panic!("a chunk holds whole frames, each as this file has written them");
+            };
+            let begins = matches!(frame, Frame::Message { .. } | Frame::First { .. });
+            if number == message && begins {
+                break;
+            }
+            number += u64::from(matches!(frame, Frame::Message { .. } | Frame::Last(_)));
+            at += len;
+        }
+        assert!(number == message, "the first kept chunk holds the first kept message");
+        at
+    }
+
+    /// What the writer of this turn is to write next; `copy` gets the bytes of an open chunk.
+    pub(super) fn take(&mut self, turn: u64, copy: &mut Vec<u8>) -> Taken {
+        if turn != self.turn || self.state == State::GivenUp {
+            return Taken::Superseded;
+        }
+        let index = (self.cursor.chunk - self.gone) as usize;
+        let inside = |begins_inside: bool| self.cursor.at == 0 && begins_inside;
+        let under_way = self.taken_bytes - self.acknowledged_bytes;
+        // The window never holds up the rest of a message: it is acknowledged as a whole only.
+        let held = |begins_inside| under_way >= self.window && !inside(begins_inside);
+        if let Some(chunk) = self.sealed.get(index) {
+            if self.cursor.at == chunk.bytes.len() {
+                self.cursor = Cursor { chunk: self.cursor.chunk + 1, at: 0 };
+                return self.take(turn, copy);
+            }
+            if held(chunk.begins_inside) {
+                return Taken::Nothing;
+            }
+            let (bytes, from) = (Arc::clone(&chunk.bytes), self.cursor.at);
+            self.sent = chunk.complete;
+            self.advance(bytes.len() - from);
+            return Taken::Chunk(bytes, from);
+        }
+        if self.cursor.at < self.open.len() {
+            if held(self.open_begins_inside) {
+                return Taken::Nothing;
+            }
+            copy.clear();
+            copy.extend_from_slice(&self.open[self.cursor.at..]);
+            self.sent = self.appended;
+            self.advance(copy.len());
+            return Taken::Copied;
+        }
+        if self.state == State::Finishing && self.acknowledged == self.appended {
+            return Taken::Finished;
+        }
+        self.sleeps = true;
+        Taken::Nothing
+    }
+
+    fn advance(&mut self, bytes: usize) {
+        self.cursor.at += bytes;
+        self.taken_bytes += bytes as u64;
+        self.batches += 1;
+    }
+
+    // ── Acknowledging ──
+
+    /// Drops what is acknowledged to the writer of this turn: messages up to `accepted`. `true`:
+    /// those who wait for room may try again.
+    ///
+    /// # Errors
+    /// If that is less than an earlier one, or more than was sent.
+    pub(super) fn acknowledge(&mut self, turn: u64, accepted: u64) -> Result<bool, Violation> {
+        if turn != self.turn || self.state == State::GivenUp {
+            return Ok(false);
+        }
+        if accepted < self.acknowledged {
+            return Err(Violation::AckBackwards { before: self.acknowledged, accepted });
+        }
+        if accepted > self.sent {
+            return Err(Violation::AckBeyond { sent: self.sent, accepted });
+        }
+        if accepted == self.acknowledged {
+            return Ok(false);
+        }
+        self.acknowledged = accepted;
+        let all = accepted == self.appended;
+        self.undrained_since = if all { None } else { Some(Instant::now()) };
+        while let Some(chunk) = self.sealed.pop_front_if(|chunk| chunk.last <= accepted) {
+            if self.cursor.chunk == self.gone {
+                // It was sent while it was open, and sealed since.
+                assert!(self.cursor.at == chunk.bytes.len(), "what is acknowledged was taken");
+                self.cursor = Cursor { chunk: self.gone + 1, at: 0 };
+            }
+            self.drop_first(chunk.bytes.len());
+            self.gone += 1;
+            self.recycle(chunk.bytes);
+        }
+        if all {
+            assert!(self.sealed.is_empty() && self.cursor.chunk == self.gone, "all was sent");
+            self.drop_first(self.open.len());
+            self.open.clear();
+            self.cursor.at = 0;
+        }
+        self.acknowledged_bytes = self.acknowledged_bytes.max(self.gone_bytes);
+        if accepted == self.sent {
+            self.acknowledged_bytes = self.taken_bytes;
+        }
+        Ok(self.room_again())
+    }
+
+    fn drop_first(&mut self, bytes: usize) {
+        self.kept -= bytes;
+        self.gone_bytes += bytes as u64;
+    }
+
+    fn recycle(&mut self, bytes: Arc<Vec<u8>>) {
+        if self.spare.len() < SPARE_MAX
+            && let Ok(mut bytes) = Arc::try_unwrap(bytes)
+        {
+            bytes.clear();
+            self.spare.push(bytes);
+        }
+    }
+
+    fn room_again(&mut self) -> bool {
+        let fits = |wanted| self.kept == 0 || self.kept + wanted <= self.bytes_max;
+        let again = self.wanted.is_some_and(fits);
+        if again {
+            self.wanted = None;
+        }
+        again
+    }
+
+    /// Whether a message may fit, as far as is known.
+    pub(super) fn has_room(&self) -> bool {
+        self.wanted.is_none() || self.state != State::Open
+    }
+
+    // ── The end ──
+
+    pub(super) fn finish(&mut self) {
+        if self.state == State::Open {
+            self.state = State::Finishing;
+        }
+    }
+
+    /// Drops everything; the messages that were not acknowledged.
+    pub(super) fn give_up(&mut self) -> u64 {
+        if self.state == State::GivenUp {
+            return 0;
+        }
+        self.state = State::GivenUp;
+        self.sealed.clear();
+        self.open = Vec::new();
+        self.spare = Vec::new();
+        self.numbers = Numbers::default();
+        self.kept = 0;
+        self.undrained_since = None;
+        self.appended - self.acknowledged
+    }
+
+    pub(super) fn acknowledged(&self) -> u64 {
+        self.acknowledged
+    }
+
+    pub(super) fn stats(&self) -> LaneStats {
+        LaneStats {
+            kept_bytes: self.kept,
+            unacknowledged: self.appended - self.acknowledged,
+            unsent: self.appended - self.sent,
+            appended: self.appended,
+            sent: self.sent,
+            acknowledged: self.acknowledged,
+            resent: self.resent,
+            batches: self.batches,
+            undrained_since: self.undrained_since,
+        }
+    }
+}

@@ -1,0 +1,386 @@
+//! Carries what arrives on one substream to the receiver, and says what was accepted.
+//!
+//! Waits for a receiver that is busy, and for nothing else but bytes; acknowledgements never hold
+//! up reading. What comes from the peer can at most end this substream.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+
+use futures::io::{AsyncRead, AsyncWrite};
+
+use super::Ended;
+use super::buffer::Buffer;
+use super::inbound::Turn;
+use crate::net::config::Limits;
+use crate::net::frame::{self, ACK_BYTES, Cut, Frame, Header, Violation, kind};
+use crate::net::{Busy, Class, Inbound, NodeId, Receiver};
+
+/// Accepted bytes after which the sender hears of it, though more is there to be read.
+const ACK_EVERY: usize = 64 * 1024;
+
+/// Bytes read before others get a turn.
+const BYTES_PER_POLL: usize = 1024 * 1024;
+
+/// Reads one substream of a lane until its end, or until a later one takes over.
+pub async fn run<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
+    turn: Turn,
+    from: NodeId,
+    class: Class,
+    limits: &Limits,
+    receiver: Arc<dyn Receiver>,
+) -> Ended {
+    let superseded = pin!(turn.superseded());
+    let mut reader = Reader {
+        line: Line { stream, acks: Acks::new(turn.accepted()), superseded },
+        intake: Intake {
+            turn,
+            from,
+            class,
+            receiver: &*receiver,
+            message_bytes_max: limits.message_bytes_max,
+            fields: Vec::new(),
+            repeatable: Vec::new(),
+            pieces: None,
+        },
+        buffer: Buffer::new(frame::bytes_max(limits)),
+        frame_bytes_max: frame::bytes_max(limits),
+        unyielded: 0,
+    };
+    match reader.run().await {
+        Ok(()) => Ended::Finished,
+        Err(ended) => ended,
+    }
+}
+
+struct Reader<'a, S, F> {
+    line: Line<'a, S, F>,
+    intake: Intake<'a>,
+    buffer: Buffer,
+    frame_bytes_max: usize,
+    unyielded: usize,
+}
+
+/// The substream, and what goes back on it.
+struct Line<'a, S, F> {
+    stream: S,
+    acks: Acks,
+    superseded: Pin<&'a mut F>,
+}
+
+/// Turns frames into messages, and offers them.
+struct Intake<'a> {
+    turn: Turn,
+    from: NodeId,
+    class: Class,
+    receiver: &'a dyn Receiver,
+    message_bytes_max: usize,
+    fields: Vec<Arc<str>>,  // of the message under way; ≤ FIELDS_MAX
+    repeatable: Vec<u8>,    // the header that `fields` stand for, if it can come again; else empty
+    pieces: Option<Pieces>, // of a longer message
+}
+
+/// A longer message, as far as it has come.
+struct Pieces {
+    total: usize,
+    body: Vec<u8>, // ≤ total ≤ message_bytes_max
+}
+
+/// What a frame comes to.
+enum Step {
+    /// A message is complete: its body is in the frame, or in the pieces.
+    Message(Source),
+    /// Nothing yet.
+    On,
+    /// The lane is over.
+    End,
+}
+
+enum Source {
+    Frame,
+    Pieces,
+}
+
+impl<S, F> Reader<'_, S, F>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    F: Future<Output = ()>,
+{
+    async fn run(&mut self) -> Result<(), Ended> {
+        loop {
+            while let Cut::Frame(frame, len) =
+                frame::cut(self.buffer.unread(), self.frame_bytes_max)?
+            {
+                match self.intake.step(frame)? {
+                    Step::Message(source) => {
+                        let body = match (source, frame) {
+                            (Source::Frame, Frame::Message { body, .. }) => Some(body),
+                            _ => None,
+                        };
+                        while self.intake.offer(body) == Err(Busy) {
+                            self.line.wait(&self.intake).await?;
+                        }
+                        self.intake.accept();
+                    }
+                    Step::On => {}
+                    Step::End => return self.line.end(self.intake.turn.accepted()).await,
+                }
+                self.buffer.consume(len);
+                self.line.acks.unsaid += len;
+                if self.line.acks.unsaid >= ACK_EVERY {
+                    self.line.acks.unsaid = 0;
+                    self.line.say(self.intake.turn.accepted()).await?;
+                }
+            }
+            self.fill().await?;
+        }
+    }
+
+    async fn fill(&mut self) -> Result<(), Ended> {
+        let accepted = self.intake.turn.accepted();
+        let Self { line, buffer, .. } = self;
+        let len = poll_fn(|cx| line.poll_fill(cx, buffer, accepted)).await?;
+        self.unyielded += len;
+        if self.unyielded >= BYTES_PER_POLL {
+            self.unyielded = 0;
+            yield_now().await;
+        }
+        Ok(())
+    }
+}
+
+impl<S, F> Line<'_, S, F>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    F: Future<Output = ()>,
+{
+    fn poll_superseded(&mut self, cx: &mut Context<'_>) -> Result<(), Ended> {
+        match self.superseded.as_mut().poll(cx) {
+            Poll::Ready(()) => Err(Ended::Superseded),
+            Poll::Pending => Ok(()),
+        }
+    }
+
+    fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut Buffer,
+        accepted: u64,
+    ) -> Poll<Result<usize, Ended>> {
+        self.poll_superseded(cx)?;
+        match buffer.poll_fill(cx, &mut self.stream)? {
+            Poll::Ready(0) => Poll::Ready(Err(eof())),
+            Poll::Ready(len) => Poll::Ready(Ok(len)),
+            Poll::Pending => {
+                let _ = self.acks.poll(cx, &mut self.stream, accepted)?;
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Says what was accepted, as far as that goes at once.
+    async fn say(&mut self, accepted: u64) -> Result<(), Ended> {
+        poll_fn(|cx| {
+            let _ = self.acks.poll(cx, &mut self.stream, accepted)?;
+            Poll::Ready(Ok(()))
+        })
+        .await
+    }
+
+    /// Waits until the receiver may have room.
+    async fn wait(&mut self, intake: &Intake<'_>) -> Result<(), Ended> {
+        intake.turn.counters().busy.fetch_add(1, Ordering::Relaxed);
+        let accepted = intake.turn.accepted();
+        let mut ready = intake.receiver.ready(intake.class);
+        poll_fn(|cx| {
+            self.poll_superseded(cx)?;
+            let _ = self.acks.poll(cx, &mut self.stream, accepted)?;
+            ready.as_mut().poll(cx).map(Ok)
+        })
+        .await
+    }
+
+    /// The sender has heard that all was accepted, or it would not have ended the lane.
+    async fn end(&mut self, accepted: u64) -> Result<(), Ended> {
+        poll_fn(|cx| {
+            self.poll_superseded(cx)?;
+            ready!(self.acks.poll(cx, &mut self.stream, accepted))?;
+            ready!(Pin::new(&mut self.stream).poll_close(cx))?;
+            Poll::Ready(Ok(()))
+        })
+        .await
+    }
+}
+
+// ── Messages ──
+
+impl Intake<'_> {
+    /// Checks a frame and keeps of it what is needed. A message's own frame keeps its body.
+    #[inline]
+    fn step(&mut self, frame: Frame<'_>) -> Result<Step, Violation> {
+        match frame {
+            Frame::Message { header, body } => {
+                if self.pieces.is_some() {
+                    return Err(Violation::Pieces("another message among them"));
+                }
+                self.check_length(body.len())?;
+                self.read_header(header)?;
+                Ok(Step::Message(Source::Frame))
+            }
+            Frame::First { total, header, piece } => {
+                if self.pieces.is_some() {
+                    return Err(Violation::Pieces("another message among them"));
+                }
+                self.check_length(total as usize)?;
+                self.read_header(header)?;
+                self.pieces = Some(Pieces { total: total as usize, body: Vec::new() });
+                self.add(piece)?;
+                Ok(Step::On)
+            }
+            Frame::Continue(piece) => self.add(piece).map(|()| Step::On),
+            Frame::Last(piece) => self.add_last(piece),
+            Frame::Unknown(_) => {
+                self.turn.counters().skipped.fetch_add(1, Ordering::Relaxed);
+                Ok(Step::On)
+            }
+            Frame::End if self.pieces.is_some() => Err(Violation::Pieces("the end among them")),
+            Frame::End => Ok(Step::End),
+            Frame::Ack { .. } => Err(Violation::Direction(kind::ACK)),
+        }
+    }
+
+    #[inline]
+    fn check_length(&self, claimed: usize) -> Result<(), Violation> {
+        if claimed > self.message_bytes_max {
+            return Err(Violation::MessageLength { claimed, max: self.message_bytes_max });
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn read_header(&mut self, header: Header<'_>) -> Result<(), Violation> {
+        if header.as_bytes() == self.repeatable {
+            return Ok(());
+        }
+        self.repeatable.clear();
+        if self.turn.progress.names.read(header, &mut self.fields)? {
+            self.repeatable.extend_from_slice(header.as_bytes());
+        }
+        Ok(())
+    }
+
+    /// Memory grows with what has come, never with what is claimed.
+    fn add(&mut self, piece: &[u8]) -> Result<(), Violation> {
+        let Some(pieces) = &mut self.pieces else {
+            return Err(Violation::Pieces("the first is missing"));
+        };
+        let len = pieces.body.len() + piece.len();
+        if piece.is_empty() || len > pieces.total {
+            return Err(Violation::Pieces("one is empty, or they are too many"));
+        }
+        if len > pieces.body.capacity() {
+            let more = pieces.body.len().max(piece.len()).min(pieces.total - pieces.body.len());
+            pieces.body.reserve_exact(more);
+        }
+        pieces.body.extend_from_slice(piece);
+        Ok(())
+    }
+
+    fn add_last(&mut self, piece: &[u8]) -> Result<Step, Violation> {
+        self.add(piece)?;
+        match &self.pieces {
+            Some(pieces) if pieces.body.len() == pieces.total => Ok(Step::Message(Source::Pieces)),
+            _ => Err(Violation::Pieces("they end early")),
+        }
+    }
+
+    /// Offers the message under way: this body, or the pieces.
+    #[inline]
+    fn offer(&self, body: Option<&[u8]>) -> Result<(), Busy> {
+        let pieces = || self.pieces.as_ref().map_or(&[][..], |pieces| &pieces.body);
+        self.receiver.receive(Inbound {
+            from: self.from,
+            class: self.class,
+            fields: &self.fields,
+            body: body.unwrap_or_else(pieces),
+        })
+    }
+
+    /// The receiver has it: from here on it never comes again.
+    #[inline]
+    fn accept(&mut self) {
+        let progress = &mut self.turn.progress;
+        progress.accepted += 1;
+        progress.names.accept();
+        self.pieces = None;
+        progress.accepted_ever += 1;
+        let ever = progress.accepted_ever;
+        self.turn.counters().accepted.store(ever, Ordering::Relaxed);
+    }
+}
+
+// ── Acknowledgements ──
+
+/// At most one acknowledgement is under way; the next says all that was accepted meanwhile.
+struct Acks {
+    frame: [u8; ACK_BYTES],
+    at: usize,
+    said: u64,
+    unsaid: usize, // bytes
+    unflushed: bool,
+}
+
+impl Acks {
+    fn new(said: u64) -> Self {
+        Self { frame: [0; ACK_BYTES], at: ACK_BYTES, said, unsaid: 0, unflushed: false }
+    }
+
+    /// Goes on with what is to be said; ready if that is all out.
+    fn poll<S: AsyncWrite + Unpin>(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut S,
+        accepted: u64,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            if self.at < ACK_BYTES {
+                let len = ready!(Pin::new(&mut *stream).poll_write(cx, &self.frame[self.at..]))?;
+                if len == 0 {
+                    return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+                }
+                self.at += len;
+                self.unflushed = true;
+            } else if self.said < accepted {
+                self.frame = frame::ack(accepted);
+                (self.at, self.said, self.unsaid) = (0, accepted, 0);
+            } else if self.unflushed {
+                ready!(Pin::new(&mut *stream).poll_flush(cx))?;
+                self.unflushed = false;
+            } else {
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
+}
+
+fn eof() -> Ended {
+    io::Error::from(io::ErrorKind::UnexpectedEof).into()
+}
+
+/// Lets other tasks run, whatever the runtime.
+async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|cx| {
+        if yielded {
+            return Poll::Ready(());
+        }
+        yielded = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}

@@ -1,0 +1,172 @@
+//! Carries a lane over one substream: writes what is queued, reads what is acknowledged.
+//!
+//! One task, both directions, never waiting for the one while the other could go on. What it has
+//! taken is still the lane's: dropping the future at any point loses nothing.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use futures::io::{AsyncRead, AsyncWrite};
+
+use super::buffer::Buffer;
+use super::outbound::Taken;
+use super::{Ended, Lane};
+use crate::net::frame::{self, Cut, FRAME_BYTES, Frame, Violation, kind};
+
+/// Writes, and reads of acknowledgements, before others get a turn.
+const STEPS_PER_POLL: usize = 16;
+
+/// Carries the lane from message `accepted + 1` on, until it is finished or the substream ends.
+///
+/// Of several writers of a lane only the one that began last goes on.
+pub async fn run<S: AsyncRead + AsyncWrite + Unpin>(stream: S, lane: Lane, accepted: u64) -> Ended {
+    let turn = match lane.resume(accepted) {
+        Ok(turn) => turn,
+        Err(violation) => return Ended::Violation(violation),
+    };
+    let mut writer = Writer {
+        stream,
+        lane,
+        turn,
+        batch: Batch::None,
+        copy: Vec::new(),
+        unflushed: false,
+        closing: false,
+        acks: Buffer::new(FRAME_BYTES),
+    };
+    poll_fn(|cx| writer.poll(cx)).await
+}
+
+struct Writer<S> {
+    stream: S,
+    lane: Lane,
+    turn: u64,
+    batch: Batch,
+    copy: Vec<u8>, // ≤ FRAME_BYTES
+    unflushed: bool,
+    closing: bool,
+    acks: Buffer,
+}
+
+/// What is being written, and from where on.
+enum Batch {
+    None,
+    Chunk(Arc<Vec<u8>>, usize),
+    Copied(usize),
+    End(usize),
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Writer<S> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
+        self.lane.register(cx.waker());
+        if !self.closing
+            && let Err(ended) = self.read_acks(cx)
+        {
+            return Poll::Ready(ended);
+        }
+        match self.write(cx) {
+            Poll::Ready(Ok(ended)) => Poll::Ready(ended),
+            Poll::Ready(Err(cause)) => Poll::Ready(Ended::Broken(cause)),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    // ── Forth ──
+
+    fn write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Ended>> {
+        for _ in 0..STEPS_PER_POLL {
+            ready!(self.write_batch(cx))?;
+            if self.closing {
+                ready!(Pin::new(&mut self.stream).poll_close(cx))?;
+                return Poll::Ready(Ok(Ended::Finished));
+            }
+            self.batch = match self.lane.take(self.turn, &mut self.copy) {
+                Taken::Chunk(bytes, from) => Batch::Chunk(bytes, from),
+                Taken::Copied => Batch::Copied(0),
+                Taken::Finished => {
+                    self.closing = true;
+                    Batch::End(0)
+                }
+                Taken::Superseded => return Poll::Ready(Ok(Ended::Superseded)),
+                Taken::Nothing => {
+                    ready!(self.flush(cx))?;
+                    return Poll::Pending;
+                }
+            };
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn write_batch(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            let (bytes, at) = match &mut self.batch {
+                Batch::None => return Poll::Ready(Ok(())),
+                Batch::Chunk(bytes, at) => (&bytes[..], at),
+                Batch::Copied(at) => (&self.copy[..], at),
+                Batch::End(at) => (&frame::END[..], at),
+            };
+            if *at == bytes.len() {
+                self.batch = Batch::None;
+                self.unflushed = true;
+                continue;
+            }
+            let len = ready!(Pin::new(&mut self.stream).poll_write(cx, &bytes[*at..]))?;
+            if len == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            *at += len;
+        }
+    }
+
+    fn flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.unflushed {
+            ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+            self.unflushed = false;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    // ── Back ──
+
+    /// Reads what there is; an error is the end.
+    fn read_acks(&mut self, cx: &mut Context<'_>) -> Result<(), Ended> {
+        for _ in 0..STEPS_PER_POLL {
+            match self.acks.poll_fill(cx, &mut self.stream) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Ok(0)) => {
+                    return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+                }
+                Poll::Ready(Ok(_)) => self.apply_acks()?,
+                Poll::Ready(Err(cause)) => return Err(cause.into()),
+            }
+        }
+        cx.waker().wake_by_ref();
+        Ok(())
+    }
+
+    fn apply_acks(&mut self) -> Result<(), Violation> {
+        let mut newest = None;
+        while let Cut::Frame(frame, len) = frame::cut(self.acks.unread(), FRAME_BYTES)? {
+            match frame {
+                Frame::Ack { accepted } => match newest.replace(accepted) {
+                    Some(before) if before > accepted => {
+                        return Err(Violation::AckBackwards { before, accepted });
+                    }
+                    _ => {}
+                },
+                Frame::Unknown(_) => {}
+                Frame::Message { .. } => return Err(Violation::Direction(kind::MESSAGE)),
+                Frame::First { .. } => return Err(Violation::Direction(kind::FIRST)),
+                Frame::Continue(_) => return Err(Violation::Direction(kind::CONTINUE)),
+                Frame::Last(_) => return Err(Violation::Direction(kind::LAST)),
+                Frame::End => return Err(Violation::Direction(kind::END)),
+            }
+            self.acks.consume(len);
+        }
+        newest.map_or(Ok(()), |accepted| self.lane.acknowledge(self.turn, accepted))
+    }
+}
