@@ -1,4 +1,7 @@
 //! Ostraca: sharded, stateful entities on a cluster that needs no external store.
 pub mod net;
+pub mod node;
+pub mod prelude;
 
+pub use node::replicator::Replicator;
 pub use ostraca_ddata as ddata;
