@@ -1,5 +1,8 @@
 //! Ostraca: sharded, stateful entities on a cluster that needs no external store.
 pub mod cluster;
 pub mod net;
+pub mod node;
+pub mod prelude;
 
+pub use node::replicator::Replicator;
 pub use ostraca_ddata as ddata;

@@ -1,0 +1,124 @@
+//! What surrounds the Replicator's machine in a node: performs what `wiring` says.
+
+use std::sync::Arc;
+
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::replicator::Replicator as Machine;
+use ostraca_ddata::replicator::port::{Alarm, Input, Output};
+use ostraca_ddata::replicator::request::{Reply, RequestError};
+use ostraca_ddata::replicator::wire::Message;
+use tokio::sync::mpsc;
+
+use super::disk::Disk;
+use super::driver::World;
+use super::outgoing::{Outgoing, Sending};
+use super::replicator::subscription::Subscribers;
+use super::replies::Replies;
+use super::wiring::{self, Dest, Event};
+use crate::net::Class;
+
+/// What comes of a request.
+pub(super) type Answer = Result<Reply, RequestError>;
+
+/// See the module's page.
+pub(super) struct Surroundings<O> {
+    pub(super) outgoing: O,
+    pub(super) sending: Arc<Sending>,
+    pub(super) replies: Arc<Replies<Answer>>,
+    pub(super) subscribers: Arc<Subscribers>,
+    pub(super) disk: Disk,
+    pub(super) events: mpsc::Sender<Event>,
+    /// The last message and its bytes: a change goes to every peer in the same words.
+    pub(super) last: Option<(Message, Vec<u8>)>,
+}
+
+impl<O: Outgoing> Surroundings<O> {
+    fn send(&mut self, to: ReplicaId, class: Class, message: Message) {
+        let last = self.last.take().filter(|(last, _)| *last == message);
+        let (message, bytes) = last.unwrap_or_else(|| {
+            let bytes = message.encode();
+            (message, bytes)
+        });
+        self.sending.note(bytes.len(), self.outgoing.send(to, class, &bytes));
+        self.last = Some((message, bytes));
+    }
+
+    fn tell(&self, event: Event) {
+        log(&event);
+        if let Err(mpsc::error::TrySendError::Full(event)) = self.events.try_send(event) {
+            tracing::error!(?event, "node.event_lost: nobody reads the Replicator's events");
+        }
+    }
+}
+
+impl<O: Outgoing> World<Machine> for Surroundings<O> {
+    const NAME: &'static str = "replicator";
+
+    fn tick() -> Input {
+        Input::Tick
+    }
+
+    fn perform(&mut self, output: Output) {
+        match wiring::route(output) {
+            Dest::Peer { to, class, message } => self.send(to, class, message),
+            Dest::Caller { id, reply } => self.replies.reply(id, reply),
+            Dest::Subscriber { subscription, notice } => {
+                self.subscribers.tell(subscription, notice);
+            }
+            Dest::Disk { id, records } => self.disk.write(id, records),
+            Dest::Node(event) => self.tell(event),
+        }
+    }
+
+    fn flush(&mut self) {
+        self.last = None;
+        self.outgoing.flush();
+    }
+
+    fn is_behind(&self) -> bool {
+        self.disk.is_behind()
+    }
+}
+
+/// Alarms come at most once a minute of a kind; the rest is rare.
+fn log(event: &Event) {
+    match event {
+        Event::Installed(epoch) => {
+            let (id, members) = (epoch.id(), epoch.members().len());
+            tracing::info!(epoch = %id, members, "ddata.installed");
+        }
+        Event::Synced(epoch) => tracing::info!(%epoch, "ddata.synced"),
+        Event::Excluded(epoch) => {
+            tracing::error!(%epoch, "ddata.excluded: this incarnation was removed, restart the node");
+        }
+        Event::StopServing => tracing::warn!("ddata.stop_serving"),
+        Event::Alarm(alarm) => log_alarm(alarm),
+        Event::Outcome(_) | Event::AskConsent { .. } | Event::Failed(_) => {
+            tracing::debug!(?event, "ddata.event");
+        }
+    }
+}
+
+fn log_alarm(alarm: &Alarm) {
+    match alarm {
+        Alarm::ImpossibleClock { from, ahead } => {
+            tracing::warn!(%from, ?ahead, "ddata.impossible_clock: set the clock of that node");
+        }
+        Alarm::ClockAhead { from, ahead } => {
+            tracing::warn!(%from, ?ahead, "ddata.clock_ahead: check the time service");
+        }
+        Alarm::LargeValue { key, bytes } => {
+            tracing::warn!(%key, bytes, "ddata.large_value: spread it over several keys");
+        }
+        Alarm::Undecodable { from, why } => {
+            tracing::warn!(%from, why, "ddata.undecodable: does that node run another release?");
+        }
+        Alarm::WrongType { from, key } => {
+            tracing::warn!(%from, %key, "ddata.wrong_type: two programs use one key");
+        }
+        Alarm::Store(error) => {
+            tracing::error!(%error, "ddata.store: what was not written is not acknowledged");
+        }
+        other => tracing::warn!(?other, "ddata.alarm"),
+    }
+}

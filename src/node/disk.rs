@@ -1,0 +1,187 @@
+//! The disk as a peer: records go there in order, and its answers come back as facts.
+//!
+//! One task writes, off the async threads; everything that waits is one write (group commit). A
+//! store that panics has failed for good.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ostraca_ddata::durable::{DurableStore, Record, StoreError};
+use tokio::sync::mpsc;
+use tokio::task::{JoinHandle, spawn_blocking};
+
+/// Orders that may be unwritten before nothing new begins.
+const BEHIND: usize = 256;
+
+/// Orders of one write, at most.
+const GROUP_MAX: usize = 1_024;
+
+/// A store of the node.
+pub type Store = Box<dyn DurableStore + Send>;
+
+type Order = (u64, Vec<Record>);
+
+/// Takes orders for the disk.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    orders: mpsc::UnboundedSender<Order>, // ≤ BEHIND, and the orders of the turn that crosses it
+    unwritten: Arc<AtomicUsize>,
+}
+
+impl Disk {
+    /// Starts to write to `store`; `persisted` is told of each order. The task ends when the
+    /// [`Disk`] is dropped and everything ordered is written.
+    pub(crate) fn start(
+        store: Store,
+        persisted: impl Fn(u64, Result<(), StoreError>) + Send + 'static,
+    ) -> (Self, JoinHandle<()>) {
+        let (orders, receiver) = mpsc::unbounded_channel();
+        let unwritten = Arc::new(AtomicUsize::new(0));
+        let task = tokio::spawn(write_all(Some(store), receiver, unwritten.clone(), persisted));
+        (Self { orders, unwritten }, task)
+    }
+
+    /// Orders records to be written after all that was ordered before.
+    pub(crate) fn write(&self, id: u64, records: Vec<Record>) {
+        self.unwritten.fetch_add(1, Ordering::Relaxed);
+        let sent = self.orders.send((id, records));
+        assert!(sent.is_ok(), "the disk's task lives as long as its orders come");
+    }
+
+    /// Whether so much is unwritten that nothing new should begin.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.unwritten.load(Ordering::Relaxed) >= BEHIND
+    }
+}
+
+async fn write_all(
+    mut store: Option<Store>,
+    mut orders: mpsc::UnboundedReceiver<Order>,
+    unwritten: Arc<AtomicUsize>,
+    persisted: impl Fn(u64, Result<(), StoreError>),
+) {
+    let mut group = Vec::new();
+    while orders.recv_many(&mut group, GROUP_MAX).await > 0 {
+        let (mut ids, mut records) = (Vec::with_capacity(group.len()), Vec::new());
+        for (id, more) in group.drain(..) {
+            ids.push(id);
+            records.extend(more);
+        }
+        let (back, result) = write(store.take(), records).await;
+        store = back;
+        unwritten.fetch_sub(ids.len(), Ordering::Relaxed);
+        ids.into_iter().for_each(|id| persisted(id, result.clone()));
+    }
+}
+
+async fn write(
+    store: Option<Store>,
+    records: Vec<Record>,
+) -> (Option<Store>, Result<(), StoreError>) {
+    let gone =
+        || StoreError("the store panicked and is not used any more: restart the node".into());
+    let Some(mut store) = store else { return (None, Err(gone())) };
+    let written = spawn_blocking(move || {
+        let result = store.write(&records);
+        (store, result)
+    });
+    match written.await {
+        Ok((store, result)) => (Some(store), result),
+        Err(_) => (None, Err(gone())),
+    }
+}
+
+/// Reads what a store holds, off the async threads.
+///
+/// # Errors
+/// What the store says, or that it panicked.
+pub(crate) async fn load(store: Store) -> Result<(Store, Vec<Record>), StoreError> {
+    let loaded = spawn_blocking(move || store.load().map(|records| (store, records)));
+    loaded.await.unwrap_or_else(|_| Err(StoreError("the store panicked while it was read".into())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use ostraca_ddata::durable::MemoryStore;
+    use ostraca_ddata::key::Group;
+    use ostraca_ddata::types::Term;
+
+    use super::*;
+
+    fn promise(group: &str) -> Record {
+        Record::Promise { group: Group::new(group), term: Term::default() }
+    }
+
+    type Answers = Arc<Mutex<Vec<(u64, Result<(), StoreError>)>>>;
+
+    fn start(store: Store) -> (Disk, JoinHandle<()>, Answers) {
+        let answers = Answers::default();
+        let told = answers.clone();
+        let (disk, task) = Disk::start(store, move |id, result| {
+            told.lock().expect("no test panics under it").push((id, result));
+        });
+        (disk, task, answers)
+    }
+
+    /// Fails at its second write, or panics.
+    struct Failing {
+        writes: u32,
+        panics: bool,
+    }
+
+    impl DurableStore for Failing {
+        fn write(&mut self, _: &[Record]) -> Result<(), StoreError> {
+            self.writes += 1;
+            assert!(!self.panics, "as ordered");
+            if self.writes == 2 { Err(StoreError("full".into())) } else { Ok(()) }
+        }
+
+        fn load(&self) -> Result<Vec<Record>, StoreError> {
+            if self.panics { panic!("as ordered") } else { Err(StoreError("corrupt".into())) }
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_ordered_is_written_in_order_and_to_the_end() {
+        let (disk, task, answers) = start(Box::new(MemoryStore::new()));
+        (0..3_000).for_each(|id| disk.write(id, vec![promise("a")]));
+        assert!(disk.is_behind());
+        let unwritten = disk.unwritten.clone();
+        drop(disk);
+        task.await.expect("it ends when all is written");
+        let answers = answers.lock().expect("no test panics under it");
+        assert!(answers.iter().map(|(id, _)| *id).eq(0..3_000));
+        assert!(answers.iter().all(|(_, result)| result.is_ok()));
+        assert_eq!(unwritten.load(Ordering::Relaxed), 0);
+    }
+
+    #[tokio::test]
+    async fn a_store_that_fails_is_heard_and_one_that_panics_is_never_used_again() {
+        for (panics, expected) in [(false, [true, false, true]), (true, [false, false, false])] {
+            let (disk, task, answers) = start(Box::new(Failing { writes: 0, panics }));
+            for id in 0..3 {
+                disk.write(id, vec![promise("a")]);
+                while answers.lock().expect("no test panics under it").len() <= id as usize {
+                    tokio::task::yield_now().await;
+                }
+            }
+            drop(disk);
+            task.await.expect("the task itself lives");
+            let answers = answers.lock().expect("no test panics under it");
+            assert_eq!(answers.iter().map(|(_, r)| r.is_ok()).collect::<Vec<_>>(), expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_store_that_cannot_be_read_says_so() {
+        let corrupt = load(Box::new(Failing { writes: 0, panics: false })).await.err();
+        assert_eq!(corrupt, Some(StoreError("corrupt".into())));
+        assert!(load(Box::new(Failing { writes: 0, panics: true })).await.is_err());
+        let mut store = MemoryStore::new();
+        store.write(&[promise("a")]).expect("memory");
+        let (_, records) = load(Box::new(store)).await.expect("readable");
+        assert_eq!(records, [promise("a")]);
+    }
+}

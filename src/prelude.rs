@@ -1,0 +1,15 @@
+//! What a program that uses Ostraca names all the time: `use ostraca::prelude::*`.
+
+pub use ostraca_ddata::key::Key;
+pub use ostraca_ddata::replicator::request::{ReadConsistency, WriteConsistency};
+pub use ostraca_ddata::types::edit::{Edit, EditError};
+pub use ostraca_ddata::types::{
+    DataType, Flag, GCounter, GSet, LWWMap, LWWRegister, MVRegister, ORMap, ORMultiMap, ORSet,
+    PNCounter, PNCounterMap, ReplicatedData, User,
+};
+
+pub use crate::node::replicator::{
+    Change, DeleteError, GetError, KeyChange, ReadAll, ReadFrom, ReadLocal, ReadMajority,
+    ReadMajorityPlus, Replicator, UpdateError, WriteAll, WriteLocal, WriteMajority,
+    WriteMajorityPlus, WriteTo, secs,
+};
