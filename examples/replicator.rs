@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use futures::StreamExt;
 use ostraca::prelude::*;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
@@ -106,12 +105,14 @@ async fn watch(replicator: Replicator) -> Result<(), Error> {
     let mut headlines = replicator.subscribe(&headline());
     loop {
         tokio::select! {
-            Some(set) = sets.next() => answer("sees", &format!("{} online", set?.map_or(0, |s| s.len()))),
-            Some(count) = counts.next() => {
-                answer("sees", &format!("{} visits", count?.map_or(0, |c| c.value())));
+            Some(Change::Changed(set)) = sets.next() => {
+                answer("sees", &format!("{} online", set.len()));
             }
-            Some(text) = headlines.next() => {
-                answer("sees", &format!("headline {:?}", text?.and_then(|t| t.value().cloned())));
+            Some(Change::Changed(visits)) = counts.next() => {
+                answer("sees", &format!("{} visits", visits.value()));
+            }
+            Some(Change::Changed(line)) = headlines.next() => {
+                answer("sees", &format!("headline: {}", line.get()?.unwrap_or_default()));
             }
             else => return Ok(()),
         }
@@ -125,7 +126,7 @@ async fn change(name: &str, replicator: &Replicator) -> Result<(), Error> {
         replicator
             .update(&online(), WriteMajority::within(within), move |set| set.insert(&user))
             .await?;
-        replicator.update(&visits(), WriteLocal, move |visits| visits.increment(n)).await?;
+        replicator.update(&visits(), WriteLocal, |visits| visits.increment()).await?;
         let text = format!("{name} has made {n} changes");
         replicator.update(&headline(), WriteLocal, move |line| line.set(&text)).await?;
         if n % 3 == 2 {
@@ -139,12 +140,20 @@ async fn change(name: &str, replicator: &Replicator) -> Result<(), Error> {
 
 /// All three values as one line, as this node alone holds them: equal lines, equal replicas.
 async fn report(replicator: &Replicator) -> Result<String, Error> {
-    let set = replicator.get(&online(), ReadLocal).await?;
-    let mut online: Vec<String> = set.map_or_else(Vec::new, |set| set.iter().collect());
+    let mut online = match replicator.get(&online(), ReadLocal).await? {
+        Some(set) => set.iter().collect::<Result<Vec<String>, _>>()?,
+        None => Vec::new(),
+    };
     online.sort();
     let visits = replicator.get(&visits(), ReadLocal).await?.map_or(0, |visits| visits.value());
-    let headline = replicator.get(&headline(), ReadLocal).await?.and_then(|line| line.value());
-    Ok(format!("{visits} visits; headline {headline:?}; {} online: {}", online.len(), online.join(" ")))
+    let line = replicator.get(&headline(), ReadLocal).await?;
+    let headline = line.map_or(Ok(None), |line| line.get())?.unwrap_or_default();
+    let (count, last) = (online.len(), online.last().cloned().unwrap_or_default());
+    let sum = online
+        .iter()
+        .flat_map(|user| user.bytes())
+        .fold(0_u32, |sum, byte| sum.rotate_left(5) ^ u32::from(byte));
+    Ok(format!("{visits} visits; {headline}; {count} online, the last is {last} (sum {sum:08x})"))
 }
 
 // ── The parent: starts the nodes, pauses one, compares ──
@@ -207,7 +216,8 @@ async fn all_say(
     while answers.len() < of {
         let wait = end.saturating_duration_since(Instant::now());
         let next = tokio::time::timeout(wait, said.recv()).await;
-        let next = next.map_err(|_| format!("not all nodes said \"{word}\" within {PATIENCE:?}"))?;
+        let next =
+            next.map_err(|_| format!("not all nodes said \"{word}\" within {PATIENCE:?}"))?;
         let (name, line) = next.ok_or("all nodes are gone")?;
         if let Some(rest) = line.strip_prefix(word) {
             answers.insert(name, rest.trim().to_owned());
@@ -245,7 +255,13 @@ async fn parent() -> Result<bool, Error> {
     nodes[2].signal(stop)?;
     say("", &format!("{name} is paused (SIGSTOP): the others go on, a majority is enough"));
     let done = all_say("changed", NODES - 1, &mut answers).await?;
-    say("", &format!("{} are done; {name} still sleeps", done.into_keys().collect::<Vec<_>>().join(" and ")));
+    say(
+        "",
+        &format!(
+            "{} are done; {name} still sleeps",
+            done.into_keys().collect::<Vec<_>>().join(" and ")
+        ),
+    );
     tokio::time::sleep(PAUSE).await;
     nodes[2].signal(go_on)?;
     say("", &format!("{name} goes on (SIGCONT), catches up and finishes"));

@@ -1,5 +1,6 @@
 //! What a program that uses Ostraca names all the time: `use ostraca::prelude::*`.
 
+pub use libp2p::Multiaddr;
 pub use ostraca_ddata::key::Key;
 pub use ostraca_ddata::replicator::request::{ReadConsistency, WriteConsistency};
 pub use ostraca_ddata::types::edit::{Edit, EditError};
@@ -8,6 +9,8 @@ pub use ostraca_ddata::types::{
     PNCounter, PNCounterMap, ReplicatedData, User,
 };
 
+pub use crate::config::Config;
+pub use crate::node::Node;
 pub use crate::node::replicator::{
     Change, DeleteError, GetError, KeyChange, ReadAll, ReadFrom, ReadLocal, ReadMajority,
     ReadMajorityPlus, Replicator, UpdateError, WriteAll, WriteLocal, WriteMajority,

@@ -11,8 +11,8 @@ use super::directory::Directory;
 use super::hub::{Command, Hub, Setup};
 use super::identity::Identity;
 use super::lane::Lane;
-use super::wire::{Facts, Refusal};
 use super::swarm::StartError;
+use super::wire::{Facts, Refusal};
 use super::{Class, NodeId, Receiver};
 
 /// What the transport tells the node.

@@ -184,7 +184,10 @@ impl Hub {
             let since = lane.stats().undrained_since;
             let stuck = since.is_some_and(|since| since.elapsed() >= longest);
             let carrier = self.peers.get(&node.peer).and_then(|peer| peer.link.carrier());
-            if class == Class::Control && stuck && let Some(carrier) = carrier {
+            if class == Class::Control
+                && stuck
+                && let Some(carrier) = carrier
+            {
                 tracing::warn!(peer = %node.peer, "takes nothing from its control lane: closing");
                 self.close(carrier);
             }
@@ -381,12 +384,16 @@ impl Hub {
             SwarmEvent::ConnectionEstablished { peer_id, connection_id, .. } => {
                 self.established(peer_id, connection_id);
             }
-            SwarmEvent::ConnectionClosed { peer_id, connection_id, num_established, cause, .. } => {
+            SwarmEvent::ConnectionClosed {
+                peer_id, connection_id, num_established, cause, ..
+            } => {
                 let cause = cause.map(|cause| cause.to_string()).unwrap_or_default();
                 tracing::debug!(peer = %peer_id, %connection_id, cause, "connection closed");
                 self.closed(peer_id, connection_id);
                 let incarnation = self.peers.get(&peer_id).and_then(Peer::incarnation);
-                if num_established == 0 && let Some(incarnation) = incarnation {
+                if num_established == 0
+                    && let Some(incarnation) = incarnation
+                {
                     self.emit(Event::Closed { node: NodeId { peer: peer_id, incarnation } });
                 }
             }
@@ -568,11 +575,13 @@ async fn listening(
     wanted: &[Multiaddr],
 ) -> Result<Vec<Multiaddr>, StartError> {
     let mut addresses = Vec::new();
-    let mut heard = BTreeSet::new();
+    let mut heard = Vec::new(); // ≤ wanted
     while heard.len() < wanted.len() {
         match swarm.select_next_some().await {
             SwarmEvent::NewListenAddr { listener_id, address } => {
-                heard.insert(listener_id);
+                if !heard.contains(&listener_id) {
+                    heard.push(listener_id);
+                }
                 addresses.push(address);
             }
             SwarmEvent::ListenerClosed { reason: Err(source), .. } => {

@@ -151,7 +151,8 @@ impl Tasks {
         };
         let (reply, goes_on) = oneshot::channel();
         let (facts, is_new) = (opened.facts, to.is_none());
-        let asked = Report::Welcome { peer, class, attempt, facts, lane: lane.clone(), is_new, reply };
+        let asked =
+            Report::Welcome { peer, class, attempt, facts, lane: lane.clone(), is_new, reply };
         self.tell(asked);
         if goes_on.await.is_err() {
             return Ended::Broken("the lane is another's meanwhile".to_owned());

@@ -1,0 +1,90 @@
+//! A cluster of given nodes: the first configuration without membership.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use libp2p::multiaddr::Protocol;
+use libp2p::{Multiaddr, PeerId};
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::replicator::epoch::{Epoch, EpochId, EpochSettings};
+use ostraca_ddata::replicator::port::Peer;
+
+use super::wiring::Fact;
+use super::{Node, StartError};
+use crate::config::Config;
+
+/// Why nodes were not made into a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FixedError {
+    /// An address does not say whose it is.
+    #[error("{address} names no peer: end it in /p2p/<peer id>, as `Node::addresses` gives it")]
+    Unnamed {
+        /// The address.
+        address: Multiaddr,
+    },
+    /// The node stopped meanwhile.
+    #[error("the node has stopped")]
+    Stopped,
+}
+
+impl Node {
+    /// Starts a node and makes it and `peers` into a cluster, all of which must do the same. For
+    /// tests and examples, until there is membership.
+    ///
+    /// # Errors
+    /// [`StartError`] or [`FixedError`].
+    #[doc(hidden)]
+    pub async fn start_static(
+        config: Config,
+        peers: &[Multiaddr],
+    ) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
+        let node = Self::listen(config).await.map_err(|error: StartError| Box::new(error))?;
+        node.found_static(peers).await?;
+        Ok(node)
+    }
+
+    /// Waits until all `peers` were admitted, and makes them and this node the first
+    /// configuration. Every one of them must do the same; the order does not matter. For tests and
+    /// examples, until there is membership.
+    ///
+    /// # Errors
+    /// [`FixedError`]. An address that nobody answers at is waited for.
+    #[doc(hidden)]
+    pub async fn found_static(&self, peers: &[Multiaddr]) -> Result<(), FixedError> {
+        let mut wanted = BTreeSet::new();
+        for address in peers {
+            let peer =
+                peer_of(address).ok_or_else(|| FixedError::Unnamed { address: address.clone() })?;
+            if peer != self.id().peer {
+                self.net.keep(peer, vec![address.clone()]);
+                wanted.insert(peer);
+            }
+        }
+        let mut ups = self.up.clone();
+        let all = ups.wait_for(|up| wanted.iter().all(|peer| up.contains_key(peer)));
+        let up = all.await.map_err(|_| FixedError::Stopped)?.clone();
+        let others = wanted.iter().map(|peer| up[peer].incarnation);
+        let mut members: Vec<ReplicaId> = others.chain([self.id().incarnation]).collect();
+        members.sort_unstable();
+        let known = |id: &ReplicaId| Peer { id: *id, stopping: false, reachable: true };
+        self.facts.tell(Fact::Members(members.iter().map(known).collect()));
+        self.facts.tell(Fact::Found(Arc::new(founding(members))));
+        Ok(())
+    }
+}
+
+/// The same on every node that is given the same members.
+fn founding(members: Vec<ReplicaId>) -> Epoch {
+    let digest_seed = members.iter().fold(0, |seed, member| seed ^ member.get());
+    let settings = EpochSettings { digest_seed, ..EpochSettings::default() };
+    let id = EpochId { generation: 1, number: 1 };
+    Epoch::founding(id, members, settings).expect("distinct, and fewer than a configuration holds")
+}
+
+fn peer_of(address: &Multiaddr) -> Option<PeerId> {
+    match address.iter().last() {
+        Some(Protocol::P2p(peer)) => Some(peer),
+        _ => None,
+    }
+}
