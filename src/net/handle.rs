@@ -68,6 +68,21 @@ pub enum Event {
     },
 }
 
+/// A peer, as the transport sees it at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerStats {
+    /// Who.
+    pub peer: PeerId,
+    /// The life that is known; none before it was admitted.
+    pub incarnation: Option<ReplicaId>,
+    /// Whether it is dialled whenever the link is down.
+    pub kept: bool,
+    /// Connections, those for bulk included.
+    pub connections: usize,
+    /// Whether one of them carries lanes.
+    pub linked: bool,
+}
+
 /// A running transport. Clones speak to the same one; it ends with the last of them.
 #[derive(Clone, Debug)]
 pub struct Net {
@@ -133,6 +148,13 @@ impl Net {
     /// An incarnation is out of the cluster: its lanes are closed, and it is refused.
     pub fn forget(&self, node: NodeId) {
         self.order(Command::Forget(node));
+    }
+
+    /// Everybody who is known, by peer id; empty after the stop.
+    pub async fn peers(&self) -> Vec<PeerStats> {
+        let (reply, stats) = oneshot::channel();
+        self.order(Command::Inspect(reply));
+        stats.await.unwrap_or_default()
     }
 
     /// Sends what is queued, as far as peers take it within `link_down_max`, and stops.

@@ -222,6 +222,12 @@ impl Link {
         self.kept
     }
 
+    /// How many connections there are.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
     /// Whether this connection is among those it has been told of.
     #[must_use]
     pub fn knows(&self, connection: ConnectionId) -> bool {

@@ -26,7 +26,7 @@ use super::admission::Standing;
 use super::complaints::Complaints;
 use super::config::Config;
 use super::directory::{Directory, Wanted};
-use super::handle::Event;
+use super::handle::{Event, PeerStats};
 use super::identity::Identity;
 use super::lane::Lane;
 use super::link::{self, Dialler, End, Purpose};
@@ -54,6 +54,8 @@ pub(super) enum Command {
     Release(PeerId),
     /// This incarnation is out of the cluster: it is refused from now on.
     Forget(NodeId),
+    /// Tell who is known.
+    Inspect(oneshot::Sender<Vec<PeerStats>>),
     /// Send what is queued, say End, stop; then answer.
     Stop(oneshot::Sender<()>),
 }
@@ -207,8 +209,22 @@ impl Hub {
             }
             Command::Release(peer) => self.give(peer, link::Input::Release),
             Command::Forget(node) => self.forget(node),
+            Command::Inspect(reply) => {
+                let _ = reply.send(self.inspect()); // who asked does not wait for it
+            }
             Command::Stop(_) => unreachable!("the loop has taken it"),
         }
+    }
+
+    fn inspect(&self) -> Vec<PeerStats> {
+        let stats = |(id, peer): (&PeerId, &Peer)| PeerStats {
+            peer: *id,
+            incarnation: peer.incarnation(),
+            kept: peer.link.is_kept(),
+            connections: peer.link.connections(),
+            linked: peer.link.carrier().is_some(),
+        };
+        self.peers.iter().map(stats).collect()
     }
 
     fn on_wanted(&mut self, wanted: Wanted) {

@@ -1,0 +1,481 @@
+//! Whole transports against each other: links, lanes, lives.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use libp2p::Multiaddr;
+use libp2p::multiaddr::Protocol;
+use ostraca::net::config::{Config, Limits, Secret};
+use ostraca::net::handle::{Event, Net};
+use ostraca::net::identity::Identity;
+use ostraca::net::lane::SendError;
+use ostraca::net::wire::Refusal;
+use ostraca::net::{Busy, Class, Inbound, NodeId, Receiver};
+use ostraca_ddata::id::ReplicaId;
+use tokio::sync::{Notify, mpsc};
+
+use crate::proxy::Proxy;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Keeps what arrives, up to so many messages.
+struct Recorder {
+    room: AtomicUsize,
+    wake: Notify,
+    got: Mutex<VecDeque<(NodeId, Class, Vec<u8>)>>,
+}
+
+impl Recorder {
+    fn with_room(room: usize) -> Arc<Self> {
+        let got = Mutex::default();
+        Arc::new(Self { room: AtomicUsize::new(room), wake: Notify::new(), got })
+    }
+
+    fn take(&self) -> Vec<(NodeId, Class, Vec<u8>)> {
+        let taken: Vec<_> = self.got.lock().expect("not poisoned").drain(..).collect();
+        self.room.fetch_add(taken.len(), Ordering::SeqCst);
+        self.wake.notify_waiters();
+        taken
+    }
+}
+
+impl Receiver for Recorder {
+    fn receive(&self, message: Inbound<'_>) -> Result<(), Busy> {
+        let one_less = |room: usize| room.checked_sub(1);
+        self.room
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less)
+            .map_err(|_| Busy)?;
+        let kept = (message.from, message.class, message.body.to_vec());
+        self.got.lock().expect("not poisoned").push_back(kept);
+        Ok(())
+    }
+
+    fn ready(&self, _: Class) -> BoxFuture<'_, ()> {
+        async {
+            while self.room.load(Ordering::SeqCst) == 0 {
+                let woken = self.wake.notified();
+                if self.room.load(Ordering::SeqCst) == 0 {
+                    let _ = tokio::time::timeout(Duration::from_millis(50), woken).await;
+                }
+            }
+        }
+        .boxed()
+    }
+}
+
+struct Host {
+    net: Net,
+    events: mpsc::UnboundedReceiver<Event>,
+    inbox: Arc<Recorder>,
+    _identity: Identity,
+}
+
+impl Host {
+    async fn start(config: &Config) -> Self {
+        Self::with_room(config, usize::MAX / 2).await
+    }
+
+    async fn with_room(config: &Config, room: usize) -> Self {
+        let identity = Identity::load(config.data_dir.as_deref()).expect("an identity");
+        let inbox = Recorder::with_room(room);
+        let (net, events) = Net::start(config, &identity, inbox.clone()).await.expect("starts");
+        Self { net, events, inbox, _identity: identity }
+    }
+
+    fn id(&self) -> NodeId {
+        self.net.me()
+    }
+
+    fn address(&self) -> Multiaddr {
+        self.net.addresses()[0].clone()
+    }
+
+    fn port(&self) -> u16 {
+        let tcp = |protocol| if let Protocol::Tcp(port) = protocol { Some(port) } else { None };
+        self.address().iter().find_map(tcp).expect("listens on TCP")
+    }
+
+    fn keep(&self, other: &Self) {
+        self.net.keep(other.id().peer, vec![other.address()]);
+    }
+
+    /// Waits for an event that `pick` wants; skips the others.
+    async fn event<T>(&mut self, what: &str, mut pick: impl FnMut(Event) -> Option<T>) -> T {
+        let wanted = async {
+            loop {
+                let event = self.events.recv().await.expect("the transport runs");
+                if let Some(found) = pick(event) {
+                    return found;
+                }
+            }
+        };
+        let waited = tokio::time::timeout(PATIENCE, wanted).await;
+        waited.unwrap_or_else(|_| panic!("no event within {PATIENCE:?}: {what}"))
+    }
+
+    async fn up(&mut self) -> NodeId {
+        self.event("a node is up", |event| match event {
+            Event::Up { node, .. } => Some(node),
+            _ => None,
+        })
+        .await
+    }
+
+    fn send(&self, to: ReplicaId, class: Class, body: &[u8]) {
+        let lane = self.net.lane(to, class).expect("the node is known");
+        lane.send(&[], body).expect("there is room");
+    }
+
+    async fn send_waiting(&self, to: ReplicaId, class: Class, body: &[u8]) {
+        loop {
+            let lane = self.net.lane(to, class).expect("the node is known");
+            match lane.send(&[], body) {
+                Ok(()) => return,
+                Err(SendError::Full { .. }) => lane.room().await,
+                Err(error) => panic!("not sent: {error}"),
+            }
+        }
+    }
+}
+
+/// Waits until `met` says so.
+async fn until(what: &str, mut met: impl AsyncFnMut() -> bool) {
+    let waiting = async {
+        while !met().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let waited = tokio::time::timeout(PATIENCE, waiting).await;
+    waited.unwrap_or_else(|_| panic!("not within {PATIENCE:?}: {what}"));
+}
+
+fn quick() -> Config {
+    Config {
+        limits: Limits {
+            idle_timeout: Duration::from_millis(500),
+            link_down_max: Duration::from_millis(500),
+            back_off: (Duration::from_millis(5), Duration::from_millis(100)),
+            ..Limits::default()
+        },
+        ..Config::default()
+    }
+}
+
+fn number(body: &[u8]) -> u64 {
+    u64::from_be_bytes(body[..8].try_into().expect("8 bytes and more"))
+}
+
+/// Waits until `count` messages have come, which must be 0, 1, 2 … in this order.
+async fn receives_in_order(host: &Host, count: u64) {
+    let mut next = 0;
+    until("all messages arrive", async || {
+        for (_, _, body) in host.inbox.take() {
+            assert_eq!(number(&body), next, "lost, repeated or out of order");
+            next += 1;
+        }
+        next == count
+    })
+    .await;
+}
+
+async fn pair(config: &Config) -> (Host, Host) {
+    let (mut a, mut b) = (Host::start(config).await, Host::start(config).await);
+    a.keep(&b);
+    assert_eq!((a.up().await, b.up().await), (b.id(), a.id()));
+    (a, b)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_nodes_talk_on_every_lane_in_both_directions() {
+    let (a, b) = pair(&quick()).await;
+    for class in Class::ALL {
+        a.send(b.id().incarnation, class, b"from a");
+        b.send(a.id().incarnation, class, b"from b");
+    }
+    for (host, from, said) in [(&a, &b, b"from b"), (&b, &a, b"from a")] {
+        let mut heard = Vec::new();
+        until("every lane is heard", async || {
+            heard.extend(host.inbox.take());
+            heard.len() == 4
+        })
+        .await;
+        heard.sort();
+        let all: Vec<_> = Class::ALL.iter().map(|c| (from.id(), *c, said.to_vec())).collect();
+        assert_eq!(heard, all);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bulk_has_a_connection_of_its_own() {
+    let (a, b) = pair(&quick()).await;
+    a.send(b.id().incarnation, Class::Bulk, &[7; 1_000_000]);
+    until("the large message arrives", async || b.inbox.take().len() == 1).await;
+    let peers = a.net.peers().await;
+    assert_eq!(peers.iter().map(|peer| peer.connections).collect::<Vec<_>>(), [2]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn crossing_dials_end_on_one_connection_and_nothing_is_lost_or_reordered() {
+    for _ in 0..25 {
+        let config = quick();
+        let (mut a, mut b) = (Host::start(&config).await, Host::start(&config).await);
+        a.keep(&b);
+        b.keep(&a);
+        a.up().await;
+        b.up().await;
+        for n in 0..200_u64 {
+            a.send(b.id().incarnation, Class::User, &n.to_be_bytes());
+            b.send(a.id().incarnation, Class::User, &n.to_be_bytes());
+            tokio::task::yield_now().await;
+        }
+        receives_in_order(&a, 200).await;
+        receives_in_order(&b, 200).await;
+        until("one connection is left", async || {
+            let both = [a.net.peers().await, b.net.peers().await];
+            both.iter().flatten().all(|peer| peer.connections == 1 && peer.linked)
+        })
+        .await;
+        for host in [&mut a, &mut b] {
+            while let Ok(event) = host.events.try_recv() {
+                assert!(!matches!(event, Event::LaneBroken { .. }), "{event:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn broken_connections_lose_repeat_and_reorder_nothing() {
+    const MESSAGES: u64 = 30_000;
+    let config = quick();
+    let (mut a, mut b) = (Host::start(&config).await, Host::start(&config).await);
+    let proxy = Proxy::to(b.port()).await;
+    a.net.keep(b.id().peer, vec![proxy.address.clone()]);
+    a.up().await;
+    b.up().await;
+    let send = async |from: &Host, to: &Host| {
+        for n in 0..MESSAGES {
+            let mut body = n.to_be_bytes().to_vec();
+            body.resize(8 + (n % 400) as usize, 0);
+            from.send_waiting(to.id().incarnation, Class::User, &body).await;
+            if n % 64 == 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+    };
+    let cuts = async {
+        for _ in 0..40 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            proxy.cut();
+        }
+    };
+    tokio::join!(
+        send(&a, &b),
+        send(&b, &a),
+        receives_in_order(&a, MESSAGES),
+        receives_in_order(&b, MESSAGES),
+        cuts,
+    );
+    for host in [&mut a, &mut b] {
+        while let Ok(event) = host.events.try_recv() {
+            assert!(!matches!(event, Event::LaneBroken { .. }), "{event:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_cut_for_good_counts_exactly_what_was_not_acknowledged() {
+    let config = quick();
+    let (mut a, mut b) = (Host::start(&config).await, Host::start(&config).await);
+    let proxy = Proxy::to(b.port()).await;
+    a.net.keep(b.id().peer, vec![proxy.address.clone()]);
+    a.up().await;
+    b.up().await;
+    let to = b.id().incarnation;
+    a.send(to, Class::User, &0_u64.to_be_bytes());
+    let lane = a.net.lane(to, Class::User).expect("known");
+    until("the first is acknowledged", async || lane.stats().unacknowledged == 0).await;
+    proxy.close();
+    until("the connection is gone", async || !a.net.peers().await[0].linked).await;
+    for n in 1..=17_u64 {
+        a.send(to, Class::User, &n.to_be_bytes());
+    }
+    let lost = a.event("the lane is broken", |event| match event {
+        Event::LaneBroken { node, class: Class::User, messages } => Some((node, messages)),
+        _ => None,
+    });
+    assert_eq!(lost.await, (b.id(), 17));
+    proxy.open();
+    a.send(to, Class::User, &18_u64.to_be_bytes());
+    let mut heard = Vec::new();
+    until("the lane goes on after the gap", async || {
+        heard.extend(b.inbox.take().into_iter().map(|(_, _, body)| number(&body)));
+        heard.len() >= 2
+    })
+    .await;
+    assert_eq!(heard, [0, 18]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_restarts_is_another_node_and_gets_nothing_meant_for_the_old_one() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let config = quick();
+    let keeps = Config { data_dir: Some(directory.path().to_owned()), ..quick() };
+    let (mut a, b) = (Host::start(&config).await, Host::start(&keeps).await);
+    let proxy = Proxy::to(b.port()).await;
+    a.net.keep(b.id().peer, vec![proxy.address.clone()]);
+    assert_eq!(a.up().await, b.id());
+    let (old, port) = (b.id(), b.port());
+    proxy.close();
+    until("the connection is gone", async || !a.net.peers().await[0].linked).await;
+    a.send(old.incarnation, Class::Data, b"for the old one");
+    drop(b);
+    let listen = format!("/ip4/127.0.0.1/tcp/{port}").parse().expect("an address");
+    let keeps = Config { listen: vec![listen], ..keeps };
+    let mut again = None;
+    until("the port and the lock are free", async || {
+        let identity = Identity::load(keeps.data_dir.as_deref());
+        let Ok(identity) = identity else { return false };
+        let inbox = Recorder::with_room(1_000);
+        let started = Net::start(&keeps, &identity, inbox.clone()).await;
+        let Ok((net, events)) = started else { return false };
+        again = Some(Host { net, events, inbox, _identity: identity });
+        true
+    })
+    .await;
+    let b = again.expect("it was started");
+    proxy.open();
+    let mut lost = 0;
+    let reborn = a
+        .event("the new life is known", |event| match event {
+            Event::LaneBroken { node, messages, .. } => {
+                assert_eq!(node, old);
+                lost += messages;
+                None
+            }
+            Event::NewIncarnation { old, node, is_proof } => Some((old, node, is_proof)),
+            _ => None,
+        })
+        .await;
+    assert_eq!(reborn, (old, b.id(), true), "the same lock on the same host is proof");
+    assert_eq!(lost, 1);
+    a.send(b.id().incarnation, Class::Data, b"for the new one");
+    let mut heard = Vec::new();
+    until("the new one hears", async || {
+        heard.extend(b.inbox.take().into_iter().map(|(_, _, body)| body));
+        !heard.is_empty()
+    })
+    .await;
+    assert_eq!(heard, [b"for the new one"]);
+    assert!(a.net.lane(old.incarnation, Class::Data).is_none(), "the old one is nobody now");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_removed_incarnation_is_refused_and_told_why() {
+    let (a, mut b) = pair(&quick()).await;
+    b.keep(&a);
+    a.net.forget(b.id());
+    let refusal = b.event("it is refused", |event| match event {
+        Event::Refused { refusal, .. } => Some(refusal),
+        _ => None,
+    });
+    assert_eq!(refusal.await, Refusal::Quarantined);
+    assert!(a.net.lane(b.id().incarnation, Class::Data).is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_another_secret_or_cluster_name_never_comes_up() {
+    let secret = |byte| Secret::new(vec![byte; 32]).ok();
+    let base = Config { secret: secret(1), ..quick() };
+    let other_secret = Config { secret: secret(2), ..quick() };
+    let other_name = Config { cluster_name: "other".to_owned(), ..base.clone() };
+    let mut a = Host::start(&base).await;
+    for config in [other_secret, other_name] {
+        let mut stranger = Host::start(&config).await;
+        stranger.keep(&a);
+        stranger
+            .event("it hears no", |event| match event {
+                Event::DialRefused { .. } | Event::Refused { .. } => Some(()),
+                Event::Up { .. } => panic!("a stranger was let in"),
+                _ => None,
+            })
+            .await;
+    }
+    let mut friend = Host::start(&base).await;
+    friend.keep(&a);
+    assert_eq!(friend.up().await, a.id());
+    assert_eq!(a.up().await, friend.id());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_queued_at_the_stop_still_arrives() {
+    let (a, b) = pair(&quick()).await;
+    for n in 0..5_000_u64 {
+        a.send(b.id().incarnation, Class::User, &n.to_be_bytes());
+    }
+    a.net.stop().await;
+    receives_in_order(&b, 5_000).await;
+}
+
+/// Two nodes that are full of each other's messages and answer every one of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_saturated_nodes_that_answer_each_other_do_not_deadlock() {
+    const MESSAGES: u64 = 20_000;
+    let limits = Limits { lane_bytes_max: [64 * 1024; 4], ..quick().limits };
+    let config = Config { limits, ..quick() };
+    let (mut a, mut b) =
+        (Host::with_room(&config, 100).await, Host::with_room(&config, 100).await);
+    a.keep(&b);
+    a.up().await;
+    b.up().await;
+    let ask = async |from: &Host, to: ReplicaId| {
+        for n in 0..MESSAGES {
+            from.send_waiting(to, Class::User, &[&n.to_be_bytes()[..], b"?"].concat()).await;
+        }
+    };
+    let answer = async |host: &Host, to: ReplicaId| {
+        let (mut asked, mut answered) = (0, 0);
+        until("all is asked and answered", async || {
+            for (_, _, body) in host.inbox.take() {
+                if body.ends_with(b"?") {
+                    asked += 1;
+                    let lane = host.net.lane(to, Class::User).expect("known");
+                    lane.answer(&[], &body[..8]).expect("answers have room of their own");
+                } else {
+                    assert_eq!(number(&body), answered);
+                    answered += 1;
+                }
+            }
+            asked == MESSAGES && answered == MESSAGES
+        })
+        .await;
+    };
+    let (to_a, to_b) = (a.id().incarnation, b.id().incarnation);
+    tokio::join!(ask(&a, to_b), ask(&b, to_a), answer(&a, to_b), answer(&b, to_a));
+}
+
+/// 20,000 requests in flight, where 512 substreams at once would end the connection; and nothing
+/// is opened for any of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn known_failure_26_and_30_requests_in_flight_share_a_handful_of_substreams() {
+    const REQUESTS: u64 = 20_000;
+    let (a, b) = pair(&quick()).await;
+    for n in 0..REQUESTS {
+        a.send_waiting(b.id().incarnation, Class::User, &n.to_be_bytes()).await;
+    }
+    let mut answered = 0;
+    until("every request is answered", async || {
+        for (from, class, body) in b.inbox.take() {
+            let lane = b.net.lane(from.incarnation, class).expect("known");
+            lane.answer(&[], &body).expect("room");
+        }
+        answered += a.inbox.take().len();
+        answered as u64 == REQUESTS
+    })
+    .await;
+    let peers = a.net.peers().await;
+    assert_eq!((peers.len(), peers[0].connections), (1, 1));
+}

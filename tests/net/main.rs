@@ -1,0 +1,4 @@
+//! The transport on real sockets.
+
+mod hub;
+mod proxy;

@@ -1,0 +1,60 @@
+//! A TCP proxy that breaks connections on command: what a network does to two nodes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use libp2p::Multiaddr;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+/// See the module's page.
+pub struct Proxy {
+    pub address: Multiaddr,
+    cut: watch::Sender<u64>,
+    refuses: Arc<AtomicBool>,
+}
+
+impl Proxy {
+    /// Passes on what comes to a port of its own to `port` of loopback.
+    pub async fn to(port: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let own = listener.local_addr().expect("bound").port();
+        let (cut, cuts) = watch::channel(0);
+        let refuses = Arc::new(AtomicBool::new(false));
+        let refusing = refuses.clone();
+        tokio::spawn(async move {
+            while let Ok((near, _)) = listener.accept().await {
+                if !refusing.load(Ordering::Relaxed) {
+                    tokio::spawn(pass(near, port, cuts.clone()));
+                }
+            }
+        });
+        let address = format!("/ip4/127.0.0.1/tcp/{own}").parse().expect("an address");
+        Self { address, cut, refuses }
+    }
+
+    /// Breaks every connection that there is.
+    pub fn cut(&self) {
+        self.cut.send_modify(|cuts| *cuts += 1);
+    }
+
+    /// Breaks every connection, and lets none through from now on.
+    pub fn close(&self) {
+        self.refuses.store(true, Ordering::Relaxed);
+        self.cut();
+    }
+
+    pub fn open(&self) {
+        self.refuses.store(false, Ordering::Relaxed);
+    }
+}
+
+async fn pass(mut near: TcpStream, port: u16, mut cuts: watch::Receiver<u64>) {
+    let Ok(mut far) = TcpStream::connect(("127.0.0.1", port)).await else { return };
+    let (_, _) = (near.set_nodelay(true), far.set_nodelay(true)); // slower without, no worse
+    cuts.mark_unchanged();
+    tokio::select! {
+        _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
+        _ = cuts.changed() => {}
+    }
+}
