@@ -181,7 +181,8 @@ impl Node {
 
 /// Shows that a node still serves: a new peer connects, opens a lane, and is welcomed.
 pub(crate) async fn serves(node: &Node) {
-    let mut friend = Node::start(node.config.clone()).await;
+    let listen = Config::default().listen;
+    let mut friend = Node::start(Config { listen, ..node.config.clone() }).await;
     let id = friend.connect(node).await;
     let (opened, _line) = friend.open(id, node.peer(), |_| {}).await.expect("it serves friends");
     assert_eq!(opened.node.incarnation, node.standing.facts.incarnation);

@@ -7,7 +7,7 @@ use ostraca::net::handshake::HandshakeError;
 use ostraca::net::identity::Identity;
 use ostraca::net::swarm::{OpenFailed, StartError, swarm};
 
-use crate::nodes::{Node, Seen, config, serves, soon};
+use crate::nodes::{Node, Seen, config, serves};
 
 fn within(change: impl FnOnce(&mut Limits)) -> Config {
     let mut config = config();
@@ -65,9 +65,11 @@ async fn a_lane_runs_on_the_connection_that_was_named() {
         lines.push(line);
     }
     peer.close(ids[0]);
-    let mut rest = Vec::new();
-    let first = &mut lines[0];
-    let _ = soon("the first ends", futures::AsyncReadExt::read_to_end(first, &mut rest)).await;
+    let gone = peer.next("closed", |seen| match seen {
+        Seen::Closed(closed) => Some(closed),
+        _ => None,
+    });
+    assert_eq!(gone.await, ids[0]);
     peer.open(ids[1], node.peer(), |_| {}).await.expect("the other stands");
 }
 
