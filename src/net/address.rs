@@ -57,7 +57,7 @@ pub async fn resolve(seed: &Multiaddr) -> Result<Vec<Multiaddr>, ResolveError> {
 #[must_use]
 pub fn socket_address(address: &Multiaddr) -> Option<SocketAddr> {
     let mut parts = address.iter();
-    let host = ip_of(parts.next()?)?;
+    let host = ip_of(&parts.next()?)?;
     match parts.next()? {
         Protocol::Tcp(port) => Some(SocketAddr::new(host, port)),
         _ => None,
@@ -67,7 +67,7 @@ pub fn socket_address(address: &Multiaddr) -> Option<SocketAddr> {
 /// The IP address that a multiaddr begins with.
 #[must_use]
 pub fn host(address: &Multiaddr) -> Option<IpAddr> {
-    ip_of(address.iter().next()?)
+    ip_of(&address.iter().next()?)
 }
 
 /// Whether only processes of this host reach it.
@@ -76,8 +76,8 @@ pub fn is_loopback(address: &Multiaddr) -> bool {
     host(address).is_some_and(|ip| ip.to_canonical().is_loopback())
 }
 
-fn ip_of(part: Protocol<'_>) -> Option<IpAddr> {
-    match part {
+fn ip_of(part: &Protocol<'_>) -> Option<IpAddr> {
+    match *part {
         Protocol::Ip4(ip) => Some(ip.into()),
         Protocol::Ip6(ip) => Some(ip.into()),
         _ => None,

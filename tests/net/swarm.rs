@@ -79,7 +79,7 @@ async fn closing_is_told_at_once_and_nothing_is_opened_on_what_closes() {
     let mut peer = Node::start(config()).await;
     let id = peer.connect(&node).await;
     peer.close(id);
-    let failed = peer.line(id, Class::User).await.err().expect("it closes");
+    let failed = peer.line(id, Class::User).await.expect_err("it closes");
     assert!(matches!(failed, OpenFailed::Closed), "{failed}");
     let told = peer.next("closing", |seen| match seen {
         Seen::Closing(closing) => Some(closing),
@@ -91,7 +91,7 @@ async fn closing_is_told_at_once_and_nothing_is_opened_on_what_closes() {
         _ => None,
     });
     assert_eq!(gone.await, id);
-    let failed = peer.line(id, Class::User).await.err().expect("it is closed");
+    let failed = peer.line(id, Class::User).await.expect_err("it is closed");
     assert!(matches!(failed, OpenFailed::Closed), "{failed}");
 }
 
@@ -171,7 +171,7 @@ async fn a_node_does_not_open_more_lanes_than_a_connection_bears() {
     let mut peer = Node::start(within(|limits| limits.lanes_per_peer = 2)).await;
     let id = peer.connect(&node).await;
     let held = [peer.line(id, Class::User).await, peer.line(id, Class::Data).await];
-    let failed = peer.line(id, Class::Bulk).await.err().expect("one too many");
+    let failed = peer.line(id, Class::Bulk).await.expect_err("one too many");
     assert!(matches!(failed, OpenFailed::TooMany(2)), "{failed}");
     drop(held);
     peer.open(id, node.peer(), |_| {}).await.expect("there is room again");
