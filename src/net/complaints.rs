@@ -50,7 +50,7 @@ mod tests {
     fn a_crowd_of_strangers_fills_neither_memory_nor_log() {
         let mut complaints = Complaints::default();
         let start = Instant::now();
-        let mut crowd = || Some(PeerId::random());
+        let crowd = || Some(PeerId::random());
         let logged = (0..KNOWN_MAX * 2).filter(|_| complaints.due(start, crowd(), "secret"));
         assert_eq!(logged.count(), KNOWN_MAX);
         assert!(complaints.due(start + EVERY, crowd(), "secret"));

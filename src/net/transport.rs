@@ -22,6 +22,7 @@ use super::buffered::Buffered;
 use super::config::{Config, Limits, Secret};
 use super::muxer::Yamux;
 
+#[cfg(target_os = "linux")]
 const NOT_SENT: u32 = 64 * 1024;
 
 trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -32,20 +33,26 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for S {}
 ///
 /// # Errors
 /// If the key cannot sign Noise's static key.
+///
+/// # Panics
+/// If the settings have not passed [`check`](super::admission::check): a private network needs a
+/// secret.
 pub fn transport(
     config: &Config,
     keypair: &Keypair,
 ) -> Result<Boxed<(PeerId, StreamMuxerBox)>, noise::Error> {
     let limits = config.limits.clone();
-    let private = config.private_network.then(|| config.secret.as_ref()).flatten();
-    let private = private.map(|secret| derived(secret, "private-network"));
+    let private = config.private_network.then(|| {
+        let secret = config.secret.as_ref().expect("admission::check has found one");
+        derived(secret, "private-network")
+    });
     let mut noise = noise::Config::new(keypair)?;
     if let Some(secret) = &config.secret {
         noise = noise.with_prologue(derived(secret, "noise-prologue").to_vec());
     }
     Ok(tcp::tokio::Transport::new(tcp::Config::default().nodelay(true))
         .and_then(move |socket: tcp::tokio::TcpStream, _| async move {
-            set_options(SockRef::from(&socket.0), &limits)?;
+            set_options(&SockRef::from(&socket.0), &limits)?;
             let buffered = Buffered::new(socket);
             let wire: Box<dyn Wire> = match private {
                 None => Box::new(buffered),
@@ -79,7 +86,7 @@ fn derived(secret: &Secret, purpose: &str) -> [u8; 32] {
     hash.finalize().into()
 }
 
-fn set_options(socket: SockRef<'_>, limits: &Limits) -> io::Result<()> {
+fn set_options(socket: &SockRef<'_>, limits: &Limits) -> io::Result<()> {
     let second = Duration::from_secs(1);
     let alive = TcpKeepalive::new()
         .with_time((limits.tcp_user_timeout / 2).max(second))
@@ -108,4 +115,49 @@ pub fn check_free(address: SocketAddr) -> io::Result<()> {
         socket.set_only_v6(true)?;
     }
     socket.bind(&address.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_socket_gives_up_on_a_silent_peer_and_queues_little() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let stream = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
+        let limits = Limits { tcp_user_timeout: Duration::from_secs(30), ..Limits::default() };
+        let socket = SockRef::from(&stream);
+        set_options(&socket, &limits).expect("set");
+        assert_eq!(socket.tcp_user_timeout().expect("read"), Some(limits.tcp_user_timeout));
+        assert_eq!(socket.tcp_notsent_lowat().expect("read"), NOT_SENT);
+        assert!(socket.keepalive().expect("read"));
+        assert_eq!(socket.tcp_keepalive_time().expect("read"), Duration::from_secs(15));
+        assert_eq!(socket.tcp_keepalive_interval().expect("read"), Duration::from_secs(3));
+    }
+
+    #[test]
+    fn a_port_is_free_only_while_nobody_listens_on_it_however_they_do() {
+        let listener = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).expect("new");
+        listener.set_reuse_address(true).expect("set");
+        listener.set_reuse_port(true).expect("set"); // as libp2p does
+        listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("bound");
+        listener.listen(1).expect("listening");
+        let address = listener.local_addr().expect("bound").as_socket().expect("IP");
+        let taken = check_free(address).expect_err("somebody listens");
+        assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
+        let any = SocketAddr::from(([0, 0, 0, 0], address.port()));
+        assert_eq!(check_free(any).expect_err("also").kind(), io::ErrorKind::AddrInUse);
+        drop(listener);
+        check_free(address).expect("free again");
+    }
+
+    #[test]
+    fn what_the_secret_becomes_differs_by_purpose_and_is_not_the_secret() {
+        let secret = Secret::new([7; 32]).expect("32 bytes");
+        let [one, two] = ["noise-prologue", "private-network"].map(|to| derived(&secret, to));
+        assert!(one != two && one != [7; 32] && two != [7; 32]);
+    }
 }

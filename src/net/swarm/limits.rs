@@ -173,7 +173,7 @@ impl Connections {
             .copied()
             .filter(|id| self.open.get(id).is_some_and(|open| !open.closing));
         let oldest = live.next()?;
-        if 1 + live.count() <= self.limits.connections_per_peer {
+        if live.count() < self.limits.connections_per_peer {
             return None;
         }
         self.count(Exceeded::ConnectionsPerPeer);
@@ -251,8 +251,8 @@ impl Drop for Slot {
 mod tests {
     use super::*;
 
-    fn connections(limits: Limits) -> Connections {
-        Connections::new(&limits, &[])
+    fn connections(limits: &Limits) -> Connections {
+        Connections::new(limits, &[])
     }
 
     fn id(number: usize) -> ConnectionId {
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn one_host_gets_half_of_the_handshakes_and_all_hosts_together_get_all() {
-        let mut all = connections(Limits { handshakes: 4, ..Limits::default() });
+        let mut all = connections(&Limits { handshakes: 4, ..Limits::default() });
         assert_eq!(all.begin(id(1), host(1)), Ok(()));
         assert_eq!(all.begin(id(2), host(1)), Ok(()));
         assert_eq!(all.begin(id(3), host(1)), Err(Exceeded::Handshakes));
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_restarted_gets_in_and_its_oldest_connection_goes() {
-        let mut all = connections(Limits { connections_per_peer: 2, ..Limits::default() });
+        let mut all = connections(&Limits { connections_per_peer: 2, ..Limits::default() });
         let peer = PeerId::random();
         for number in 1..=2 {
             all.admit(id(number), peer).expect("within the limit");
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_never_takes_the_goodbye_cannot_pile_up_closing_connections() {
-        let mut all = connections(Limits { connections_per_peer: 2, ..Limits::default() });
+        let mut all = connections(&Limits { connections_per_peer: 2, ..Limits::default() });
         let peer = PeerId::random();
         let admitted = (1..=100).filter(|&number| {
             let admitted = all.admit(id(number), peer).is_ok();
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn connections_in_all_are_bounded_and_nothing_of_a_gone_peer_is_kept() {
-        let mut all = connections(Limits { connections: 2, ..Limits::default() });
+        let mut all = connections(&Limits { connections: 2, ..Limits::default() });
         let peers = [PeerId::random(), PeerId::random(), PeerId::random()];
         assert!(all.admit(id(1), peers[0]).is_ok());
         assert!(all.admit(id(2), peers[1]).is_ok());

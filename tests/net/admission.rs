@@ -1,0 +1,365 @@
+//! Who may talk: the verdicts as tables, and each of them once more between two nodes on sockets.
+
+use libp2p::PeerId;
+use libp2p::swarm::{DialError, ListenError};
+use ostraca::ddata::id::ReplicaId;
+use ostraca::net::admission::{ConfigError, Opening, Role, Standing, check};
+use ostraca::net::config::Config;
+use ostraca::net::handshake::HandshakeError;
+use ostraca::net::identity::Identity;
+use ostraca::net::wire::{Greeting, Hello, Nonce, Proof, Refusal, Welcome};
+use ostraca::net::{Class, NodeId};
+
+use crate::nodes::{Node, Seen, config, only, secret, serves};
+
+fn standing(change: impl FnOnce(&mut Standing)) -> Standing {
+    let identity = Identity::load(None).expect("an identity");
+    let mut standing = Standing::new(&config(), &identity, &[]);
+    change(&mut standing);
+    standing
+}
+
+const THEIRS: Nonce = Nonce([1; 32]);
+const OURS: Nonce = Nonce([2; 32]);
+
+fn opening(opener: &Standing, acceptor: &Standing) -> Opening<'static> {
+    Opening {
+        opener: opener.peer,
+        acceptor: acceptor.peer,
+        opener_nonce: &THEIRS,
+        acceptor_nonce: &OURS,
+        class: Class::User,
+        generation: 1,
+    }
+}
+
+fn hello(opener: &Standing, acceptor: &Standing) -> Hello {
+    Hello {
+        facts: opener.facts.clone(),
+        nonce: THEIRS,
+        proof: opener.prove(Role::Opener, &opening(opener, acceptor)),
+        to: None,
+        class: Class::User,
+        generation: 1,
+        first_unacknowledged: 1,
+    }
+}
+
+/// What `us` answers to an opener that differs by `them` and says what `said` makes of its hello.
+fn verdict(
+    us: impl FnOnce(&mut Standing),
+    them: impl FnOnce(&mut Standing),
+    said: impl FnOnce(&mut Hello),
+) -> Result<(), Refusal> {
+    let (us, them) = (standing(us), standing(them));
+    let mut hello = hello(&them, &us);
+    said(&mut hello);
+    let node = us.judge_hello(them.peer, &OURS, &hello)?;
+    assert_eq!(node, NodeId { peer: them.peer, incarnation: them.facts.incarnation });
+    Ok(())
+}
+
+#[test]
+fn a_node_of_the_same_cluster_with_the_same_secret_is_let_in() {
+    assert_eq!(verdict(|_| {}, |_| {}, |_| {}), Ok(()));
+    assert_eq!(verdict(|us| us.secret = None, |them| them.secret = None, |_| {}), Ok(()));
+}
+
+#[test]
+fn a_proof_that_is_wrong_missing_or_of_another_opening_is_refused() {
+    let no = Err(Refusal::Secret);
+    assert_eq!(verdict(|_| {}, |them| them.secret = Some(secret(2)), |_| {}), no);
+    assert_eq!(verdict(|_| {}, |them| them.secret = None, |_| {}), no);
+    assert_eq!(verdict(|us| us.secret = None, |_| {}, |_| {}), no);
+    assert_eq!(verdict(|_| {}, |_| {}, |said| said.proof = None), no);
+    assert_eq!(verdict(|_| {}, |_| {}, |said| said.proof = Some(Proof([0; 32]))), no);
+    assert_eq!(verdict(|_| {}, |_| {}, |said| said.nonce = Nonce([9; 32])), no);
+    assert_eq!(verdict(|_| {}, |_| {}, |said| said.generation += 1), no);
+    assert_eq!(verdict(|_| {}, |_| {}, |said| said.class = Class::Bulk), no);
+}
+
+#[test]
+fn a_proof_is_worth_nothing_from_another_peer_or_after_another_greeting() {
+    let (us, them) = (standing(|_| {}), standing(|_| {}));
+    let hello = hello(&them, &us);
+    assert!(us.judge_hello(them.peer, &OURS, &hello).is_ok());
+    assert_eq!(us.judge_hello(PeerId::random(), &OURS, &hello), Err(Refusal::Secret));
+    assert_eq!(us.judge_hello(them.peer, &Nonce([3; 32]), &hello), Err(Refusal::Secret));
+    let third = standing(|_| {});
+    assert_eq!(third.judge_hello(them.peer, &OURS, &hello), Err(Refusal::Secret));
+}
+
+#[test]
+fn who_has_not_proven_itself_learns_neither_name_nor_incarnation() {
+    let wrong_in_all = |them: &mut Standing| {
+        them.secret = Some(secret(2));
+        them.facts.cluster = "another".to_owned();
+    };
+    let verdict = verdict(|_| {}, wrong_in_all, |said| said.to = Some(ReplicaId::new(1)));
+    assert_eq!(verdict, Err(Refusal::Secret));
+}
+
+#[test]
+fn another_cluster_an_old_life_and_a_removed_one_are_refused() {
+    let theirs = "ostraca".to_owned();
+    let verdicts = [
+        verdict(|_| {}, |them| them.facts.cluster = "another".to_owned(), |_| {}),
+        verdict(
+            |us| us.facts.incarnation = ReplicaId::new(6),
+            |_| {},
+            |said| {
+                said.to = Some(ReplicaId::new(5));
+            },
+        ),
+        verdict(
+            |us| us.quarantined = only(ReplicaId::new(7)),
+            |them| them.facts.incarnation = ReplicaId::new(7),
+            |_| {},
+        ),
+        verdict(|us| us.allowed = only(PeerId::random()), |_| {}, |_| {}),
+        verdict(|us| us.stopping = true, |_| {}, |_| {}),
+    ];
+    let refusals = [
+        Refusal::ClusterName { theirs },
+        Refusal::WrongIncarnation { current: ReplicaId::new(6) },
+        Refusal::Quarantined,
+        Refusal::NotAllowed,
+        Refusal::Stopping,
+    ];
+    assert_eq!(verdicts, refusals.map(Err));
+}
+
+#[test]
+fn a_version_that_is_too_old_or_too_new_is_refused_before_all_else() {
+    for version in [0, 2, u16::MAX] {
+        let verdict = verdict(
+            |_| {},
+            |_| {},
+            |said| {
+                said.facts.version = version;
+                said.proof = None;
+            },
+        );
+        assert_eq!(verdict, Err(Refusal::Version { theirs: 1 }));
+    }
+}
+
+/// What an opener makes of the welcome of an acceptor that differs by `them`.
+fn opinion(
+    them: impl FnOnce(&mut Standing),
+    asked: impl FnOnce(&mut Hello),
+    said: impl FnOnce(&mut Welcome),
+) -> Result<(), Refusal> {
+    let us = standing(|us| us.quarantined = only(ReplicaId::new(7)));
+    let them = standing(them);
+    let mut hello = hello(&us, &them);
+    asked(&mut hello);
+    let mut welcome = Welcome {
+        facts: them.facts.clone(),
+        proof: them.prove(Role::Acceptor, &opening(&us, &them)),
+        accepted: 0,
+    };
+    said(&mut welcome);
+    let greeting = Greeting { version: 1, nonce: OURS };
+    us.judge_welcome(them.peer, &greeting, &hello, &welcome).map(|_| ())
+}
+
+#[test]
+fn an_acceptor_is_judged_like_an_opener() {
+    assert_eq!(opinion(|_| {}, |_| {}, |_| {}), Ok(()));
+    let verdicts = [
+        opinion(|them| them.secret = Some(secret(2)), |_| {}, |_| {}),
+        opinion(|_| {}, |_| {}, |said| said.proof = None),
+        opinion(|_| {}, |_| {}, |said| said.facts.version = 9),
+        opinion(|them| them.facts.cluster = "another".to_owned(), |_| {}, |_| {}),
+        opinion(|them| them.facts.incarnation = ReplicaId::new(7), |_| {}, |_| {}),
+        opinion(
+            |them| them.facts.incarnation = ReplicaId::new(6),
+            |asked| asked.to = Some(ReplicaId::new(5)),
+            |_| {},
+        ),
+        opinion(|_| {}, |asked| asked.first_unacknowledged = 10, |said| said.accepted = 8),
+    ];
+    let refusals = [
+        Refusal::Secret,
+        Refusal::Secret,
+        Refusal::Version { theirs: 1 },
+        Refusal::ClusterName { theirs: "ostraca".to_owned() },
+        Refusal::Quarantined,
+        Refusal::WrongIncarnation { current: ReplicaId::new(6) },
+        Refusal::Gap { accepted: 8, first: 10 },
+    ];
+    assert_eq!(verdicts, refusals.map(Err));
+    let next = opinion(|_| {}, |asked| asked.first_unacknowledged = 10, |said| said.accepted = 9);
+    assert_eq!(next, Ok(()));
+}
+
+#[test]
+fn an_acceptor_cannot_send_the_openers_own_proof_back() {
+    let (us, them) = (standing(|_| {}), standing(|_| {}));
+    let hello = hello(&us, &them);
+    let welcome = Welcome { facts: them.facts.clone(), proof: hello.proof, accepted: 0 };
+    let greeting = Greeting { version: 1, nonce: OURS };
+    let opinion = us.judge_welcome(them.peer, &greeting, &hello, &welcome);
+    assert_eq!(opinion, Err(Refusal::Secret));
+}
+
+#[test]
+fn an_open_door_needs_a_secret_a_list_or_a_word() {
+    let on = |listen: &str| Config {
+        listen: vec![
+            "/ip4/127.0.0.1/tcp/0".parse().expect("valid"),
+            listen.parse().expect("valid"),
+        ],
+        ..Config::default()
+    };
+    for open in ["/ip4/0.0.0.0/tcp/7001", "/ip6/::/tcp/7001", "/ip4/192.168.1.1/tcp/7001"] {
+        let listen = open.parse().expect("valid");
+        let error = check(&on(open)).expect_err("anybody could join");
+        assert_eq!(error, ConfigError::Open { listen });
+        for how in [open, "cluster-secret-file", "/dev/urandom", "allowed-peers", "insecure"] {
+            assert!(error.to_string().contains(how), "{how} in {error}");
+        }
+        assert_eq!(check(&Config { secret: Some(secret(1)), ..on(open) }), Ok(()));
+        assert_eq!(check(&Config { allowed_peers: vec![PeerId::random()], ..on(open) }), Ok(()));
+        assert_eq!(check(&Config { insecure: true, ..on(open) }), Ok(()));
+    }
+    assert_eq!(check(&on("/ip6/::1/tcp/7001")), Ok(()));
+    assert_eq!(check(&Config::default()), Ok(()));
+}
+
+#[test]
+fn settings_that_contradict_themselves_are_refused() {
+    let private = Config { private_network: true, ..Config::default() };
+    assert_eq!(check(&private), Err(ConfigError::PrivateWithoutSecret));
+    for len in [0, 129] {
+        let named = Config { cluster_name: "x".repeat(len), ..Config::default() };
+        assert_eq!(check(&named), Err(ConfigError::ClusterName { len }));
+    }
+}
+
+/// Dials from one node to another; both ends' words when a lane is opened.
+async fn both_words(
+    opener: &mut Node,
+    acceptor: &mut Node,
+    to: Option<ReplicaId>,
+) -> (Result<NodeId, HandshakeError>, Result<NodeId, HandshakeError>) {
+    let id = opener.connect(acceptor).await;
+    let opened = opener.open(id, acceptor.peer(), |wanted| wanted.to = to).await;
+    (opened.map(|(opened, _)| opened.node), acceptor.asked().await)
+}
+
+/// Both ends name the same reason, and the acceptor still serves its friends.
+async fn refused_everywhere(mut opener: Node, to: Option<ReplicaId>, mut us: Node, why: Refusal) {
+    let (theirs, ours) = both_words(&mut opener, &mut us, to).await;
+    assert!(matches!(&theirs, Err(HandshakeError::Refused(said)) if *said == why), "{theirs:?}");
+    assert!(matches!(&ours, Err(HandshakeError::Unacceptable(said)) if *said == why), "{ours:?}");
+    serves(&us).await;
+}
+
+#[tokio::test]
+async fn two_nodes_of_one_cluster_open_a_lane_and_know_each_other() {
+    let (mut one, mut two) = (Node::start(config()).await, Node::start(config()).await);
+    let to = Some(two.standing.facts.incarnation);
+    let (theirs, ours) = both_words(&mut one, &mut two, to).await;
+    assert_eq!(theirs.expect("welcome").peer, two.peer());
+    assert_eq!(ours.expect("welcome").incarnation, one.standing.facts.incarnation);
+}
+
+#[tokio::test]
+async fn a_private_network_carries_lanes_too() {
+    let private = Config { private_network: true, ..config() };
+    let (mut one, mut two) = (Node::start(private.clone()).await, Node::start(private).await);
+    let (theirs, ours) = both_words(&mut one, &mut two, None).await;
+    assert!(theirs.is_ok() && ours.is_ok(), "{theirs:?} {ours:?}");
+}
+
+#[tokio::test]
+async fn a_wrong_secret_fails_in_the_noise_handshake() {
+    let mut us = Node::start(config()).await;
+    for other in [Some(secret(2)), None] {
+        for private_network in [false, other.is_some()] {
+            let config = Config { secret: other.clone(), private_network, ..config() };
+            let mut stranger = Node::start(config).await;
+            stranger.dial(&us);
+            let failed = stranger.next("the end of the dial", |seen| match seen {
+                Seen::DialFailed(error) => Some(error),
+                Seen::Established(..) => panic!("a stranger got in"),
+                _ => None,
+            });
+            failed.await;
+            let ours = us.next("the end on this side", |seen| match seen {
+                Seen::InboundFailed(error) => Some(error),
+                Seen::Established(..) => panic!("a stranger got in"),
+                _ => None,
+            });
+            assert!(matches!(ours.await, ListenError::Transport(_)));
+            stranger.stop().await;
+        }
+    }
+    serves(&us).await;
+}
+
+#[tokio::test]
+async fn the_same_prologue_with_a_wrong_proof_is_refused() {
+    let us = Node::start(config()).await;
+    let wrong = |them: &mut Standing| them.secret = Some(secret(2));
+    let stranger = Node::start_as(config(), wrong).await;
+    refused_everywhere(stranger, None, us, Refusal::Secret).await;
+}
+
+#[tokio::test]
+async fn another_cluster_name_is_refused() {
+    let us = Node::start(config()).await;
+    let other = Config { cluster_name: "another".to_owned(), ..config() };
+    let why = Refusal::ClusterName { theirs: "ostraca".to_owned() };
+    refused_everywhere(Node::start(other).await, None, us, why).await;
+}
+
+#[tokio::test]
+async fn a_lane_for_an_earlier_life_is_refused() {
+    let us = Node::start(config()).await;
+    let current = us.standing.facts.incarnation;
+    let earlier = Some(ReplicaId::new(current.get() ^ 1));
+    let opener = Node::start(config()).await;
+    refused_everywhere(opener, earlier, us, Refusal::WrongIncarnation { current }).await;
+}
+
+#[tokio::test]
+async fn a_quarantined_incarnation_is_refused() {
+    let opener = Node::start(config()).await;
+    let removed = only(opener.standing.facts.incarnation);
+    let us = Node::start_as(config(), |us| us.quarantined = removed).await;
+    refused_everywhere(opener, None, us, Refusal::Quarantined).await;
+}
+
+#[tokio::test]
+async fn who_is_not_in_the_list_is_cut_before_any_protocol() {
+    let mut stranger = Node::start(config()).await;
+    let mut friend = Node::start(config()).await;
+    let listed = Config { allowed_peers: vec![friend.peer()], ..config() };
+    let us = Node::start(listed).await;
+    let id = stranger.connect(&us).await; // its side of the handshake is over first
+    let closed = stranger.next("the end", |seen| match seen {
+        Seen::Closed(closed) => Some(closed),
+        _ => None,
+    });
+    assert_eq!(closed.await, id);
+    assert_eq!(us.count().await.0.not_allowed, 1);
+    let id = friend.connect(&us).await;
+    friend.open(id, us.peer(), |_| {}).await.expect("it serves the list");
+}
+
+#[tokio::test]
+async fn a_list_holds_for_those_that_are_dialled_too() {
+    let us = Node::start(config()).await;
+    let listed = Config { allowed_peers: vec![PeerId::random()], ..config() };
+    let mut picky = Node::start(listed).await;
+    picky.dial(&us);
+    let failed = picky.next("a refusal", |seen| match seen {
+        Seen::DialFailed(error) => Some(error),
+        Seen::Established(..) => panic!("not in the list"),
+        _ => None,
+    });
+    assert!(matches!(failed.await, DialError::Denied { .. }));
+}

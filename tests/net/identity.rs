@@ -1,0 +1,113 @@
+//! Who a node is across starts, and that no two processes are the same one.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use ostraca::net::identity::{Identity, IdentityError};
+
+use crate::nodes::fresh_dir;
+
+#[test]
+fn the_key_outlives_the_process_and_the_incarnation_does_not() {
+    let dir = fresh_dir("the_key_outlives");
+    let first = Identity::load(Some(&dir)).expect("a first start");
+    let (was, lock) = (first.node_id(), first.lock());
+    drop(first);
+    let second = Identity::load(Some(&dir)).expect("a second start");
+    assert_eq!(second.node_id().peer, was.peer);
+    assert_ne!(second.node_id().incarnation, was.incarnation);
+    assert_eq!(second.lock(), lock, "the same lock proves that the first is dead");
+}
+
+#[test]
+fn only_the_owner_may_read_the_key() {
+    let dir = fresh_dir("only_the_owner");
+    let _identity = Identity::load(Some(&dir)).expect("a first start");
+    let mode = |name: &str| fs::metadata(dir.join(name)).expect(name).mode() & 0o7777;
+    assert_eq!(mode("identity.key"), 0o600);
+    assert_eq!(mode("lock"), 0o600);
+    assert_eq!(mode(""), 0o700);
+    assert!(!dir.join("identity.key.new").exists());
+}
+
+#[test]
+fn a_second_node_on_the_same_directory_is_refused_until_the_first_is_gone() {
+    let dir = fresh_dir("a_second_node");
+    let first = Identity::load(Some(&dir)).expect("a first start");
+    let error = Identity::load(Some(&dir)).expect_err("held");
+    assert!(matches!(error, IdentityError::Held { .. }), "{error}");
+    assert!(error.to_string().contains("stop the other"), "{error}");
+    drop(first);
+    Identity::load(Some(&dir)).expect("free again");
+}
+
+#[test]
+fn a_key_that_others_can_read_is_refused_with_the_command_that_mends_it() {
+    let dir = fresh_dir("others_can_read");
+    drop(Identity::load(Some(&dir)).expect("a first start"));
+    let key = dir.join("identity.key");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o640)).expect("chmod");
+    let error = Identity::load(Some(&dir)).expect_err("exposed");
+    assert!(matches!(error, IdentityError::Exposed { mode: 0o640, .. }), "{error}");
+    assert!(error.to_string().contains("chmod 600"), "{error}");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("chmod");
+    Identity::load(Some(&dir)).expect("mended");
+}
+
+#[test]
+fn what_is_no_key_is_never_overwritten() {
+    let dir = fresh_dir("no_key");
+    drop(Identity::load(Some(&dir)).expect("a first start"));
+    for content in [&b""[..], b"garbage", &[0xff; 5000]] {
+        fs::write(dir.join("identity.key"), content).expect("written");
+        let error = Identity::load(Some(&dir)).expect_err("malformed");
+        assert!(matches!(error, IdentityError::Malformed { .. }), "{error}");
+        assert_eq!(fs::read(dir.join("identity.key")).expect("still there"), content);
+    }
+}
+
+#[test]
+fn a_key_that_is_a_directory_is_unreadable_and_says_so() {
+    let dir = fresh_dir("a_directory");
+    fs::create_dir_all(dir.join("identity.key")).expect("made");
+    fs::set_permissions(dir.join("identity.key"), fs::Permissions::from_mode(0o700))
+        .expect("chmod");
+    let error = Identity::load(Some(&dir)).expect_err("unreadable");
+    assert!(matches!(error, IdentityError::Unreadable { .. }), "{error}");
+}
+
+#[test]
+fn a_start_that_died_while_writing_the_key_does_no_harm() {
+    let dir = fresh_dir("died_while_writing");
+    fs::create_dir_all(&dir).expect("made");
+    fs::write(dir.join("identity.key.new"), b"hal").expect("written");
+    fs::set_permissions(dir.join("identity.key.new"), fs::Permissions::from_mode(0o644))
+        .expect("chmod");
+    let identity = Identity::load(Some(&dir)).expect("a start");
+    assert!(!dir.join("identity.key.new").exists());
+    let mode = fs::metadata(dir.join("identity.key")).expect("the key").mode() & 0o7777;
+    assert_eq!(mode, 0o600);
+    let peer = identity.node_id().peer;
+    drop(identity);
+    assert_eq!(Identity::load(Some(&dir)).expect("again").node_id().peer, peer);
+}
+
+#[test]
+fn a_data_directory_that_cannot_be_made_is_named_in_the_error() {
+    let dir = fresh_dir("cannot_be_made");
+    fs::create_dir_all(&dir).expect("made");
+    fs::write(dir.join("file"), b"").expect("written");
+    let error = Identity::load(Some(&dir.join("file/data"))).expect_err("not a directory");
+    assert!(matches!(error, IdentityError::Directory { .. }), "{error}");
+    assert!(error.to_string().contains("file/data"), "{error}");
+}
+
+#[test]
+fn an_ephemeral_identity_is_new_each_time_and_proves_nothing_about_others() {
+    let [one, two] =
+        [Identity::load(None), Identity::load(None)].map(|id| id.expect("an identity"));
+    assert_ne!(one.node_id().peer, two.node_id().peer);
+    assert_ne!(one.node_id().incarnation, two.node_id().incarnation);
+    assert_eq!(one.lock(), None);
+    assert_eq!(one.boot(), two.boot(), "one host, one boot");
+}

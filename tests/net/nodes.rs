@@ -1,0 +1,281 @@
+//! Harness: swarms driven by a task each, and lanes opened by hand. Every wait has a deadline.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use libp2p::swarm::{ConnectionId, DialError, ListenError, SwarmEvent};
+use libp2p::{Multiaddr, PeerId, Swarm};
+use ostraca::net::admission::Standing;
+use ostraca::net::config::{Config, Limits, Secret};
+use ostraca::net::handshake::{self, HandshakeError, Opened, Wanted};
+use ostraca::net::identity::Identity;
+use ostraca::net::swarm::{Event, Line, Lines, OpenFailed, Refusals, dial, swarm};
+use ostraca::net::{Class, NodeId};
+use tokio::sync::{mpsc, oneshot};
+
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Waits at most [`DEADLINE`], which is ten times and more what anything here takes.
+pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(DEADLINE, future).await.unwrap_or_else(|_| panic!("never: {what}"))
+}
+
+pub(crate) fn secret(byte: u8) -> Secret {
+    Secret::new([byte; 32]).expect("32 bytes")
+}
+
+pub(crate) fn config() -> Config {
+    Config { secret: Some(secret(1)), ..Config::default() }
+}
+
+/// An empty directory of this test's own.
+pub(crate) fn fresh_dir(name: &str) -> PathBuf {
+    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&dir); // of an earlier run, if any
+    dir
+}
+
+/// What a node has seen.
+#[derive(Debug)]
+pub(crate) enum Seen {
+    Established(PeerId, ConnectionId),
+    Closed(ConnectionId),
+    Closing(ConnectionId),
+    DialFailed(DialError),
+    InboundFailed(ListenError),
+    /// A lane was asked for: who it is, or why not.
+    Asked(Result<NodeId, HandshakeError>),
+    /// A lane that is open, to be held.
+    Lane(Line),
+}
+
+enum Do {
+    Dial(Option<PeerId>, Multiaddr),
+    Open(ConnectionId, Class, oneshot::Sender<Result<Line, OpenFailed>>),
+    Close(ConnectionId),
+    Count(oneshot::Sender<(Refusals, usize)>),
+}
+
+/// A node that greets and welcomes everybody whom admission lets in.
+pub(crate) struct Node {
+    pub(crate) config: Config,
+    pub(crate) standing: Standing,
+    pub(crate) address: Multiaddr,
+    orders: mpsc::UnboundedSender<Do>,
+    seen: mpsc::UnboundedReceiver<Seen>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Node {
+    pub(crate) async fn start(config: Config) -> Self {
+        Self::start_as(config, |_| {}).await
+    }
+
+    /// A node whose standing differs from its settings.
+    pub(crate) async fn start_as(config: Config, change: impl FnOnce(&mut Standing)) -> Self {
+        let identity = Identity::load(None).expect("an identity");
+        let mut standing = Standing::new(&config, &identity, &[]);
+        change(&mut standing);
+        let mut swarm = swarm(&config, identity.keypair()).expect("a free port");
+        let address = soon("listening", listening(&mut swarm)).await;
+        let (orders, taken) = mpsc::unbounded_channel();
+        let (tell, seen) = mpsc::unbounded_channel();
+        let serving = Arc::new(standing.clone());
+        let task = tokio::spawn(drive(swarm, serving, config.limits.clone(), taken, tell));
+        Self { config, standing, address, orders, seen, task }
+    }
+
+    pub(crate) const fn peer(&self) -> PeerId {
+        self.standing.peer
+    }
+
+    fn order(&self, order: Do) {
+        assert!(self.orders.send(order).is_ok(), "the node's task is over");
+    }
+
+    pub(crate) fn dial(&self, other: &Node) {
+        self.order(Do::Dial(Some(other.peer()), other.address.clone()));
+    }
+
+    pub(crate) fn close(&self, connection: ConnectionId) {
+        self.order(Do::Close(connection));
+    }
+
+    /// What was refused, and how many handshakes are under way.
+    pub(crate) async fn count(&self) -> (Refusals, usize) {
+        let (reply, answer) = oneshot::channel();
+        self.order(Do::Count(reply));
+        soon("a count", answer).await.expect("the node's task answers")
+    }
+
+    /// The next thing seen that `pick` takes; what it leaves is forgotten.
+    pub(crate) async fn next<T>(
+        &mut self,
+        what: &str,
+        mut pick: impl FnMut(Seen) -> Option<T>,
+    ) -> T {
+        let found = async {
+            loop {
+                let seen = self.seen.recv().await.expect("the node's task lives");
+                if let Some(found) = pick(seen) {
+                    return found;
+                }
+            }
+        };
+        soon(what, found).await
+    }
+
+    /// Dials and waits until the connection stands on this side.
+    pub(crate) async fn connect(&mut self, other: &Node) -> ConnectionId {
+        self.dial(other);
+        let peer = other.peer();
+        self.next("a connection", |seen| match seen {
+            Seen::Established(with, id) if with == peer => Some(id),
+            Seen::DialFailed(error) => panic!("the dial failed: {error}"),
+            _ => None,
+        })
+        .await
+    }
+
+    pub(crate) async fn line(&self, id: ConnectionId, class: Class) -> Result<Line, OpenFailed> {
+        let (reply, answer) = oneshot::channel();
+        self.order(Do::Open(id, class, reply));
+        soon("a substream", answer).await.unwrap_or(Err(OpenFailed::Closed))
+    }
+
+    /// Opens a lane on a connection to `peer`.
+    pub(crate) async fn open(
+        &self,
+        id: ConnectionId,
+        peer: PeerId,
+        change: impl FnOnce(&mut Wanted),
+    ) -> Result<(Opened, Line), HandshakeError> {
+        let mut wanted =
+            Wanted { peer, to: None, class: Class::User, generation: 1, first_unacknowledged: 1 };
+        change(&mut wanted);
+        let mut line = self.line(id, wanted.class).await.expect("a substream");
+        let within = self.config.limits.handshake_within;
+        let opened = handshake::open(&mut line, &self.standing, wanted, within).await?;
+        Ok((opened, line))
+    }
+
+    /// What the node said to whoever asked for a lane next.
+    pub(crate) async fn asked(&mut self) -> Result<NodeId, HandshakeError> {
+        self.next("somebody asks", |seen| match seen {
+            Seen::Asked(asked) => Some(asked),
+            _ => None,
+        })
+        .await
+    }
+
+    /// Stops the node and waits until its sockets are gone.
+    pub(crate) async fn stop(self) {
+        self.task.abort();
+        let _ = self.task.await; // cancelled, that is the point
+    }
+}
+
+/// Shows that a node still serves: a new peer connects, opens a lane, and is welcomed.
+pub(crate) async fn serves(node: &Node) {
+    let listen = Config::default().listen;
+    let mut friend = Node::start(Config { listen, ..node.config.clone() }).await;
+    let id = friend.connect(node).await;
+    let (opened, _line) = friend.open(id, node.peer(), |_| {}).await.expect("it serves friends");
+    assert_eq!(opened.node.incarnation, node.standing.facts.incarnation);
+}
+
+async fn listening(swarm: &mut Swarm<Lines>) -> Multiaddr {
+    loop {
+        if let SwarmEvent::NewListenAddr { address, .. } = swarm.select_next_some().await {
+            return address;
+        }
+    }
+}
+
+async fn drive(
+    mut swarm: Swarm<Lines>,
+    standing: Arc<Standing>,
+    limits: Limits,
+    mut orders: mpsc::UnboundedReceiver<Do>,
+    tell: mpsc::UnboundedSender<Seen>,
+) {
+    loop {
+        let seen = tokio::select! {
+            order = orders.recv() => {
+                let Some(order) = order else { return };
+                obey(&mut swarm, order)
+            }
+            event = swarm.select_next_some() => match event {
+                SwarmEvent::Behaviour(Event::Inbound { peer, class, stream, .. }) => {
+                    let asked = welcome(stream, Arc::clone(&standing), peer, class, limits.clone());
+                    let tell = tell.clone();
+                    tokio::spawn(async move {
+                        for seen in asked.await {
+                            let _ = tell.send(seen); // the test may be over
+                        }
+                    });
+                    None
+                }
+                SwarmEvent::Behaviour(Event::Closing { connection, .. }) => {
+                    Some(Seen::Closing(connection))
+                }
+                SwarmEvent::ConnectionEstablished { peer_id, connection_id, .. } => {
+                    Some(Seen::Established(peer_id, connection_id))
+                }
+                SwarmEvent::ConnectionClosed { connection_id, .. } => {
+                    Some(Seen::Closed(connection_id))
+                }
+                SwarmEvent::OutgoingConnectionError { error, .. } => Some(Seen::DialFailed(error)),
+                SwarmEvent::IncomingConnectionError { error, .. } => {
+                    Some(Seen::InboundFailed(error))
+                }
+                _ => None,
+            },
+        };
+        if let Some(seen) = seen {
+            let _ = tell.send(seen); // the test may be over
+        }
+    }
+}
+
+fn obey(swarm: &mut Swarm<Lines>, order: Do) -> Option<Seen> {
+    match order {
+        Do::Dial(peer, address) => {
+            return swarm.dial(dial(peer, address)).err().map(Seen::DialFailed);
+        }
+        Do::Open(id, class, reply) => swarm.behaviour_mut().open(id, class, reply),
+        Do::Close(id) => swarm.behaviour_mut().close(id),
+        Do::Count(reply) => {
+            let lines = swarm.behaviour();
+            let _ = reply.send((lines.refusals(), lines.handshakes())); // or the test is over
+        }
+    }
+    None
+}
+
+async fn welcome(
+    mut line: Line,
+    standing: Arc<Standing>,
+    peer: PeerId,
+    class: Class,
+    limits: Limits,
+) -> Vec<Seen> {
+    let within = limits.handshake_within;
+    let asked = match handshake::accept(&mut line, &standing, peer, class, within).await {
+        Ok(asked) => asked,
+        Err(error) => return vec![Seen::Asked(Err(error))],
+    };
+    let node = asked.node;
+    match asked.welcome(&mut line, &standing, 0, within).await {
+        Ok(()) => vec![Seen::Asked(Ok(node)), Seen::Lane(line)],
+        Err(error) => vec![Seen::Asked(Err(error))],
+    }
+}
+
+pub(crate) fn only<T: Ord>(one: T) -> Arc<BTreeSet<T>> {
+    Arc::new(BTreeSet::from([one]))
+}

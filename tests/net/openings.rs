@@ -1,0 +1,352 @@
+//! The bytes that open a lane: fixed, tolerant of one field more or less, and no weapon.
+
+use std::sync::Arc;
+
+use futures::AsyncWriteExt;
+use libp2p::PeerId;
+use libp2p::identity::Keypair;
+use ostraca::ddata::encoded::from_msgpack;
+use ostraca::ddata::id::ReplicaId;
+use ostraca::net::Class;
+use ostraca::net::admission::{Role, Standing};
+use ostraca::net::config::Secret;
+use ostraca::net::handshake::{self, HandshakeError, Wanted, decode_answer, encode};
+use ostraca::net::wire::{
+    ADDRESSES_MAX, Answer, Facts, Greeting, Hello, Nonce, OPENING_BYTES_MAX, PROTOCOL_VERSION,
+    Proof, Refusal, Welcome,
+};
+use proptest::prelude::*;
+use serde::Serialize;
+use tokio_util::compat::TokioAsyncReadCompatExt;
+
+use crate::nodes::{DEADLINE, soon};
+
+fn facts() -> Facts {
+    Facts {
+        version: 1,
+        cluster: "shop".to_owned(),
+        cluster_id: Some(7),
+        incarnation: ReplicaId::new(0x0102_0304_0506_0708),
+        boot: Some("b007".to_owned()),
+        lock: Some((2049, 131)),
+        addresses: vec!["/ip4/10.0.0.1/tcp/7001".to_owned()],
+        message_bytes_max: 4_194_304,
+    }
+}
+
+fn young() -> Facts {
+    Facts { cluster_id: None, boot: None, lock: None, addresses: Vec::new(), ..facts() }
+}
+
+fn hello() -> Hello {
+    Hello {
+        facts: facts(),
+        nonce: Nonce([0xaa; 32]),
+        proof: Some(Proof([0xbb; 32])),
+        to: Some(ReplicaId::new(9)),
+        class: Class::Bulk,
+        generation: 3,
+        first_unacknowledged: 1_000,
+    }
+}
+
+fn welcome() -> Answer {
+    let proof = Some(Proof([0xcc; 32]));
+    Answer::Welcome(Welcome { facts: facts(), proof, accepted: 999 })
+}
+
+fn refusals() -> Vec<(&'static str, Refusal)> {
+    let current = ReplicaId::new(5);
+    vec![
+        ("refused-version", Refusal::Version { theirs: 2 }),
+        ("refused-cluster-name", Refusal::ClusterName { theirs: "shop".to_owned() }),
+        ("refused-secret", Refusal::Secret),
+        ("refused-not-allowed", Refusal::NotAllowed),
+        ("refused-wrong-incarnation", Refusal::WrongIncarnation { current }),
+        ("refused-quarantined", Refusal::Quarantined),
+        ("refused-superseded", Refusal::Superseded),
+        ("refused-gap", Refusal::Gap { accepted: 4, first: 9 }),
+        ("refused-limit", Refusal::Limit { what: "lanes".to_owned() }),
+        ("refused-stopping", Refusal::Stopping),
+    ]
+}
+
+fn golden() -> String {
+    let mut lines = vec![
+        line("greeting", &Greeting { version: 1, nonce: Nonce([0x11; 32]) }),
+        line("hello", &hello()),
+        line("hello-young", &Hello { facts: young(), proof: None, to: None, ..hello() }),
+        line("welcome", &welcome()),
+    ];
+    lines.extend(refusals().into_iter().map(|(name, why)| line(name, &Answer::Refused(why))));
+    lines.concat()
+}
+
+fn line(name: &str, message: &impl Serialize) -> String {
+    let hex: String = bytes(message).iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{name} {hex}\n")
+}
+
+fn bytes(message: &impl Serialize) -> Vec<u8> {
+    encode(message).expect("it encodes")
+}
+
+/// The message without its length.
+fn body(message: &impl Serialize) -> Vec<u8> {
+    bytes(message).split_off(4)
+}
+
+#[test]
+fn the_bytes_of_every_opening_stay_what_they_are() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/openings.hex");
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        std::fs::write(path, golden()).expect("written");
+    }
+    let kept = std::fs::read_to_string(path).expect("tests/golden/openings.hex");
+    assert_eq!(PROTOCOL_VERSION, 1, "a new version has golden bytes of its own");
+    assert_eq!(golden(), kept, "other nodes speak the old bytes: a change needs a new version");
+}
+
+#[test]
+fn every_opening_decodes_to_what_was_said() {
+    assert_eq!(from_msgpack::<Hello>(&body(&hello())).expect("a hello"), hello());
+    assert_eq!(decode_answer(&body(&welcome())).expect("a welcome"), welcome());
+    for (name, refusal) in refusals() {
+        let answer = Answer::Refused(refusal);
+        assert_eq!(decode_answer(&body(&answer)).expect(name), answer);
+    }
+}
+
+/// Adds a field to the map that `bytes` end with; its header stands at `at`.
+fn with_one_more(mut bytes: Vec<u8>, at: usize) -> Vec<u8> {
+    assert_eq!(bytes[at] & 0xf0, 0x80, "a small map");
+    bytes[at] += 1;
+    bytes.extend_from_slice(b"\xa5later\x93\x01\xc0\x81\xa1x\xc4\x02\x00\x01");
+    bytes
+}
+
+#[test]
+fn a_field_of_a_later_release_is_skipped() {
+    let greeting = Greeting { version: 1, nonce: Nonce([0x11; 32]) };
+    let later = with_one_more(body(&greeting), 0);
+    assert_eq!(from_msgpack::<Greeting>(&later).expect("a greeting"), greeting);
+    let later = with_one_more(body(&hello()), 0);
+    assert_eq!(from_msgpack::<Hello>(&later).expect("a hello"), hello());
+    let later = with_one_more(body(&facts()), 0);
+    assert_eq!(from_msgpack::<Facts>(&later).expect("facts"), facts());
+    let later = with_one_more(body(&welcome()), 3); // inside {"w": {..}}
+    assert_eq!(decode_answer(&later).expect("a welcome"), welcome());
+}
+
+#[test]
+fn a_field_that_may_be_absent_is_not_missed() {
+    let least = body(&young());
+    for absent in [b"\xa1i", b"\xa1b", b"\xa1l", b"\xa1a"] {
+        assert!(!least.windows(2).any(|pair| pair == absent), "{absent:?}");
+    }
+    assert_eq!(from_msgpack::<Facts>(&least).expect("facts"), young());
+    let least = Hello { proof: None, to: None, ..hello() };
+    assert_eq!(from_msgpack::<Hello>(&body(&least)).expect("a hello"), least);
+}
+
+#[test]
+fn a_refusal_for_a_reason_of_a_later_release_is_still_a_refusal() {
+    for later in [&b"\x81\xa1r\xa5later"[..], b"\x81\xa1r\x81\xa1z\x81\xa1w\xc3"] {
+        assert_eq!(decode_answer(later).expect("a refusal"), Answer::Refused(Refusal::Unknown));
+    }
+    for neither in [&b""[..], b"\xc0", b"\x81\xa1x\xc0", b"\x81\xa1w\xc0"] {
+        assert!(decode_answer(neither).is_err(), "{neither:?}");
+    }
+}
+
+#[test]
+fn a_claimed_length_or_depth_is_not_believed() {
+    let endless = b"\x81\xa1a\xdd\xff\xff\xff\xff".to_vec(); // 4 billion addresses
+    assert!(from_msgpack::<Facts>(&endless).is_err());
+    let mut deep = b"\x81\xa5later".to_vec();
+    deep.resize(OPENING_BYTES_MAX, 0x91); // arrays in arrays, in a field that would be skipped
+    assert!(from_msgpack::<Hello>(&deep).is_err());
+    assert!(from_msgpack::<Greeting>(&deep).is_err());
+    assert!(decode_answer(&deep).is_err());
+}
+
+#[test]
+fn of_too_many_addresses_the_first_are_kept() {
+    let addresses = (0..100).map(|n| format!("/ip4/10.0.0.{n}/tcp/1")).collect::<Vec<_>>();
+    let many = Facts { addresses: addresses.clone(), ..facts() };
+    let kept = from_msgpack::<Facts>(&body(&many)).expect("facts");
+    assert_eq!(kept.addresses, addresses[..ADDRESSES_MAX]);
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_of_a_stranger_make_a_decoder_panic(bytes in any_bytes()) {
+        let _ = from_msgpack::<Greeting>(&bytes);
+        let _ = from_msgpack::<Hello>(&bytes);
+        let _ = decode_answer(&bytes);
+    }
+
+    #[test]
+    fn no_damage_to_a_real_opening_makes_a_decoder_panic(
+        at in any::<prop::sample::Index>(), byte: u8, cut in any::<prop::sample::Index>(),
+    ) {
+        for mut bytes in [body(&hello()), body(&welcome())] {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+            bytes.truncate(cut.index(bytes.len()) + 1);
+            let _ = from_msgpack::<Hello>(&bytes);
+            let _ = decode_answer(&bytes);
+        }
+    }
+
+    /// Whatever an opener says, the acceptor ends in time and with an error.
+    #[test]
+    fn no_bytes_of_a_stranger_open_a_lane(bytes in any_bytes()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        runtime.expect("a runtime").block_on(async {
+            let (near, far) = tokio::io::duplex(64 * 1024);
+            let (mut near, mut far) = (near.compat(), far.compat());
+            far.write_all(&bytes).await.expect("room");
+            far.close().await.expect("closed");
+            let us = standing(Some(1));
+            let from = PeerId::random();
+            let accepted = handshake::accept(&mut near, &us, from, Class::User, DEADLINE).await;
+            assert!(accepted.is_err(), "{accepted:?}");
+        });
+    }
+}
+
+fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
+    // Half of them begin with a length that fits, so that the decoder is reached.
+    let bytes = prop::collection::vec(any::<u8>(), 0..256);
+    (bytes, any::<bool>()).prop_map(|(bytes, framed)| match framed {
+        true => [&(bytes.len() as u32).to_be_bytes()[..], &bytes].concat(),
+        false => bytes,
+    })
+}
+
+fn standing(secret: Option<u8>) -> Standing {
+    Standing {
+        peer: Keypair::generate_ed25519().public().to_peer_id(),
+        facts: facts(),
+        secret: secret.map(|byte| Secret::new([byte; 32]).expect("long enough")),
+        allowed: Arc::default(),
+        quarantined: Arc::default(),
+        stopping: false,
+    }
+}
+
+const WANTED: fn(PeerId) -> Wanted =
+    |peer| Wanted { peer, to: None, class: Class::Data, generation: 1, first_unacknowledged: 1 };
+
+#[tokio::test]
+async fn an_opening_reads_not_a_byte_of_what_follows() {
+    let (near, far) = tokio::io::duplex(64 * 1024);
+    let (mut near, mut far) = (near.compat(), far.compat());
+    let (us, them) = (standing(Some(1)), standing(Some(1)));
+    let opening = async {
+        let opened = handshake::open(&mut near, &us, WANTED(them.peer), DEADLINE).await;
+        near.write_all(b"frames").await.expect("room");
+        opened
+    };
+    let accepting = async {
+        let asked = handshake::accept(&mut far, &them, us.peer, Class::Data, DEADLINE).await;
+        let asked = asked.expect("a friend");
+        assert_eq!(asked.node.peer, us.peer);
+        asked.welcome(&mut far, &them, 41, DEADLINE).await.expect("said");
+        let mut next = [0; 6];
+        futures::AsyncReadExt::read_exact(&mut far, &mut next).await.expect("what follows");
+        next
+    };
+    let (opened, next) = soon("an opening", async { tokio::join!(opening, accepting) }).await;
+    let opened = opened.expect("welcome");
+    assert_eq!((opened.accepted, &next), (41, b"frames"));
+    assert_eq!(opened.facts, them.facts);
+}
+
+#[tokio::test]
+async fn an_oversized_opening_is_cut_at_its_length() {
+    for len in [OPENING_BYTES_MAX as u32 + 1, u32::MAX] {
+        let (near, far) = tokio::io::duplex(64 * 1024);
+        let (mut near, mut far) = (near.compat(), far.compat());
+        far.write_all(&len.to_be_bytes()).await.expect("room");
+        let us = standing(None);
+        let accepted = handshake::accept(&mut near, &us, us.peer, Class::User, DEADLINE).await;
+        let said = len as usize;
+        assert!(
+            matches!(accepted, Err(HandshakeError::TooLong { len }) if len == said),
+            "{accepted:?}"
+        );
+    }
+    let long = Facts { cluster: "x".repeat(OPENING_BYTES_MAX), ..facts() };
+    assert!(matches!(encode(&long), Err(HandshakeError::TooLong { .. })));
+}
+
+#[tokio::test]
+async fn an_opening_of_one_byte_at_a_time_ends_when_its_time_is_over() {
+    let (near, far) = tokio::io::duplex(64 * 1024);
+    let (mut near, mut far) = (near.compat(), far.compat());
+    let us = standing(None);
+    let within = std::time::Duration::from_millis(300);
+    let accepting = handshake::accept(&mut near, &us, us.peer, Class::User, within);
+    let dripping = async {
+        let mut pace = tokio::time::interval(within / 10);
+        for byte in [0, 0, 1, 0].into_iter().chain(std::iter::repeat(0)) {
+            pace.tick().await;
+            far.write_all(&[byte]).await.expect("room");
+        }
+    };
+    let accepted = soon("the end", async {
+        tokio::select! {
+            accepted = accepting => accepted,
+            () = dripping => unreachable!("it never ends"),
+        }
+    })
+    .await;
+    assert!(matches!(accepted, Err(HandshakeError::TimedOut { .. })), "{accepted:?}");
+}
+
+#[tokio::test]
+async fn a_node_that_says_nothing_is_given_up_by_both_roles() {
+    let within = std::time::Duration::from_millis(50);
+    let (near, _far) = tokio::io::duplex(64 * 1024);
+    let us = standing(None);
+    let opened = handshake::open(&mut near.compat(), &us, WANTED(us.peer), within).await;
+    assert!(matches!(opened, Err(HandshakeError::TimedOut { .. })), "{opened:?}");
+    let (near, _far) = tokio::io::duplex(64 * 1024);
+    let accepted = handshake::accept(&mut near.compat(), &us, us.peer, Class::User, within).await;
+    assert!(matches!(accepted, Err(HandshakeError::TimedOut { .. })), "{accepted:?}");
+}
+
+#[tokio::test]
+async fn a_lane_of_another_class_than_negotiated_is_a_violation() {
+    let (near, far) = tokio::io::duplex(64 * 1024);
+    let (mut near, mut far) = (near.compat(), far.compat());
+    let (us, them) = (standing(None), standing(None));
+    let opening = handshake::open(&mut near, &us, WANTED(them.peer), DEADLINE);
+    let accepting =
+        async move { handshake::accept(&mut far, &them, us.peer, Class::Control, DEADLINE).await };
+    let (opened, accepted) = soon("an end", async { tokio::join!(opening, accepting) }).await;
+    let (said, negotiated) = (Class::Data, Class::Control);
+    assert!(
+        matches!(accepted, Err(HandshakeError::OtherClass { said: s, negotiated: n })
+            if (s, n) == (said, negotiated)),
+        "{accepted:?}"
+    );
+    assert!(matches!(opened, Err(HandshakeError::Io(_))), "{opened:?}");
+}
+
+#[test]
+fn what_one_role_proves_is_no_proof_in_the_other() {
+    let us = standing(Some(1));
+    let nonce = Nonce([0; 32]);
+    let opening = ostraca::net::admission::Opening {
+        opener: us.peer,
+        acceptor: us.peer,
+        opener_nonce: &nonce,
+        acceptor_nonce: &nonce,
+        class: Class::User,
+        generation: 1,
+    };
+    assert_ne!(us.prove(Role::Opener, &opening), us.prove(Role::Acceptor, &opening));
+}

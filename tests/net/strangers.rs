@@ -1,0 +1,214 @@
+//! Who is no node at all: garbage, silence, drip and crowd. The node keeps serving, and stays small.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use futures::{AsyncReadExt, AsyncWriteExt};
+use ostraca::net::Class;
+use ostraca::net::address::socket_address;
+use ostraca::net::config::{Config, Limits};
+use ostraca::net::handshake::HandshakeError;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpSocket, TcpStream};
+
+use crate::nodes::{Node, config, serves, soon};
+
+const PREFACE: &[u8] = b"\x13/multistream/1.0.0\n\x07/noise\n";
+
+/// Connects as another host would: from another loopback address than the nodes use.
+async fn knock(node: &Node) -> TcpStream {
+    let to = socket_address(&node.address).expect("an address of TCP");
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.bind(SocketAddr::new(IpAddr::from([127, 0, 0, 2]), 0)).expect("loopback is a /8");
+    soon("a connection", socket.connect(to)).await.expect("it listens")
+}
+
+/// Waits until the node has closed the connection, however it does that.
+async fn cut(stream: &mut TcpStream) {
+    let mut sink = [0; 4096];
+    let end = async {
+        loop {
+            match stream.read(&mut sink).await {
+                Ok(0) | Err(_) => return,
+                Ok(_) => {}
+            }
+        }
+    };
+    soon("the node closes the connection", end).await;
+}
+
+fn hasty(within: Duration) -> Config {
+    let limits = Limits { handshake_within: within, ..Limits::default() };
+    Config { limits, ..config() }
+}
+
+#[tokio::test]
+async fn garbage_costs_only_its_own_connection() {
+    let seed = 4_817;
+    let mut random = StdRng::seed_from_u64(seed);
+    let node = Node::start(hasty(Duration::from_secs(5))).await;
+    for round in 0..40 {
+        let mut stream = knock(&node).await;
+        let mut garbage = vec![0; 1 + round * 97];
+        random.fill_bytes(&mut garbage);
+        if round % 2 == 1 {
+            garbage.splice(0..0, PREFACE.iter().copied()); // as far as the cipher's door
+        }
+        let _ = stream.write_all(&garbage).await; // it may be cut while it writes
+        let _ = stream.shutdown().await; // likewise
+        cut(&mut stream).await;
+    }
+    serves(&node).await;
+}
+
+#[tokio::test]
+async fn a_client_that_drips_bytes_is_cut_when_the_handshakes_time_is_over() {
+    let node = Node::start(hasty(Duration::from_secs(1))).await;
+    for from in [0, PREFACE.len() - 1] {
+        let mut stream = knock(&node).await;
+        stream.write_all(&PREFACE[..from]).await.expect("a beginning");
+        let (mut reader, mut writer) = stream.split();
+        let drip = async {
+            let mut pace = tokio::time::interval(Duration::from_millis(200));
+            for byte in PREFACE[from..].iter().chain(&[1, 0]).chain(&[0; 256]) {
+                pace.tick().await;
+                if writer.write_all(&[*byte]).await.is_err() {
+                    return true;
+                }
+            }
+            false
+        };
+        let hear = async {
+            let mut sink = [0; 4096];
+            while reader.read(&mut sink).await.is_ok_and(|read| read > 0) {}
+        };
+        let was_cut = async {
+            tokio::select! {
+                was_cut = drip => was_cut,
+                () = hear => true,
+            }
+        };
+        assert!(soon("an end", was_cut).await, "all 51 s of dripping were listened to");
+    }
+    assert_eq!(node.count().await.1, 0);
+    serves(&node).await;
+}
+
+/// Runs that test once more in a process of its own, where memory is this test's alone.
+fn alone(name: &str) -> bool {
+    const ALONE: &str = "OSTRACA_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let mut run = std::process::Command::new(std::env::current_exe().expect("this program"));
+    let output = run.args(["--exact", name, "--nocapture"]).env(ALONE, "1").output();
+    let output = output.expect("it runs");
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{told}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(told.contains("1 passed"), "{name} is not the test's name: {told}");
+    false
+}
+
+/// Memory that this process has in use, in bytes.
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a figure");
+    let figure = line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number");
+    figure * 1024
+}
+
+#[test]
+fn a_thousand_half_open_connections_are_bounded_and_shut_nobody_out() {
+    if alone("strangers::a_thousand_half_open_connections_are_bounded_and_shut_nobody_out") {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        runtime.block_on(a_thousand_half_open_connections());
+    }
+}
+
+async fn a_thousand_half_open_connections() {
+    const CROWD: usize = 1_000;
+    const MEMORY: usize = 32 * 1024 * 1024;
+    let node = Node::start(hasty(Duration::from_secs(600))).await; // none ends by itself
+    serves(&node).await;
+    let before = resident();
+    let share = node.config.limits.handshakes / 2;
+    let mut crowd = Vec::new();
+    for n in 0..CROWD {
+        let mut stream = knock(&node).await;
+        let _ = stream.write_all(&PREFACE[..n % PREFACE.len()]).await; // it may be cut already
+        crowd.push(stream);
+        if n % 100 == 0 {
+            let under_way = node.count().await.1;
+            assert!(under_way <= share + 1, "{under_way} handshakes"); // one may be a friend's
+            serves(&node).await;
+        }
+    }
+    let refused = async {
+        while node.count().await.0.handshakes < (CROWD - share) as u64 {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon("all but the host's share are refused", refused).await;
+    assert_eq!(node.count().await.1, share);
+    let mut cut = 0;
+    for stream in &mut crowd {
+        cut += usize::from(is_cut(stream).await);
+    }
+    assert_eq!(cut, CROWD - share);
+    serves(&node).await;
+    let grown = resident().saturating_sub(before);
+    assert!(grown < MEMORY, "{grown} bytes for {CROWD} strangers");
+}
+
+/// Whether nothing more comes on a connection, once the node has had its say.
+async fn is_cut(stream: &mut TcpStream) -> bool {
+    let mut sink = [0; 4096];
+    loop {
+        match stream.try_read(&mut sink) {
+            Ok(0) => return true,
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let more = stream.readable();
+                if tokio::time::timeout(Duration::from_millis(20), more).await.is_err() {
+                    return false;
+                }
+            }
+            Err(_) => return true,
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_admitted_peer_that_says_garbage_loses_its_lane_and_not_its_connection() {
+    let mut node = Node::start(config()).await;
+    let mut peer = Node::start(config()).await;
+    let id = peer.connect(&node).await;
+    for said in [&[0xff; 64][..], &[0, 0, 0x10, 0x01], &[0, 0, 0, 3, 0xc1, 0xc1, 0xc1]] {
+        let mut line = peer.line(id, Class::Control).await.expect("a substream");
+        line.write_all(said).await.expect("sent");
+        line.flush().await.expect("sent");
+        let asked = node.asked().await;
+        assert!(
+            matches!(asked, Err(HandshakeError::TooLong { .. } | HandshakeError::Malformed(_))),
+            "{asked:?}"
+        );
+        let mut rest = Vec::new();
+        let _ = soon("its end", line.read_to_end(&mut rest)).await; // the greeting, and a reset
+    }
+    peer.open(id, node.peer(), |_| {}).await.expect("the connection is as good as before");
+}
+
+#[tokio::test]
+async fn an_admitted_peer_that_never_says_hello_is_given_up() {
+    let mut node = Node::start(hasty(Duration::from_secs(1))).await;
+    let mut peer = Node::start(config()).await;
+    let id = peer.connect(&node).await;
+    let mut line = peer.line(id, Class::Data).await.expect("a substream");
+    line.flush().await.expect("the protocol's name is sent");
+    let asked = node.asked().await;
+    assert!(matches!(asked, Err(HandshakeError::TimedOut { .. })), "{asked:?}");
+    peer.open(id, node.peer(), |_| {}).await.expect("it serves");
+}
