@@ -2,7 +2,6 @@
 
 use std::mem;
 use std::pin::pin;
-use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
