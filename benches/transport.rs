@@ -18,7 +18,7 @@ use ostraca::net::lane::inbound::InboundLane;
 use ostraca::net::lane::{Lane, reader, writer};
 use ostraca::net::{Busy, Class, Inbound, NodeId, Receiver};
 
-const RUN: Duration = Duration::from_secs(2);
+const RUN: Duration = Duration::from_secs(1);
 const RUNS: usize = 3;
 const BATCH: usize = 64 * 1024;
 
@@ -66,8 +66,35 @@ impl Receiver for Count {
     }
 }
 
-/// Messages per second through a lane.
-async fn ours(stack: Stack, size: usize, fields: &'static [&'static str]) -> f64 {
+/// What a run comes to.
+#[derive(Clone, Copy)]
+struct Figure {
+    per_second: f64,
+    /// Nanoseconds of processor time per message, kernel and both ends included. Says more than
+    /// the rate on a machine that does other things, too. 0 where /proc does not tell.
+    cpu: f64,
+}
+
+fn figure(messages: f64, start: Instant, cpu: Duration) -> Figure {
+    let cpu = cpu_time() - cpu;
+    Figure {
+        per_second: messages / start.elapsed().as_secs_f64(),
+        cpu: cpu.as_nanos() as f64 / messages,
+    }
+}
+
+/// Processor time of all threads that are there.
+fn cpu_time() -> Duration {
+    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return Duration::ZERO };
+    let of_task = |task: std::io::Result<std::fs::DirEntry>| -> Option<u64> {
+        let text = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
+        text.split(' ').next()?.parse().ok()
+    };
+    Duration::from_nanos(tasks.filter_map(of_task).sum())
+}
+
+/// Messages through a lane.
+async fn ours(stack: Stack, size: usize, fields: &'static [&'static str]) -> Figure {
     let limits = Limits::default();
     let lane = Lane::new(node(), Class::User, &limits);
     let (inbound, count) = (InboundLane::new(), Arc::new(Count::default()));
@@ -92,16 +119,16 @@ async fn ours(stack: Stack, size: usize, fields: &'static [&'static str]) -> f64
             tokio::task::yield_now().await;
         }
     });
-    let start = Instant::now();
+    let (start, cpu) = (Instant::now(), cpu_time());
     producer.await.expect("the producer ends well");
-    let rate = count.0.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64();
+    let figure = figure(count.0.load(Ordering::Relaxed) as f64, start, cpu);
     writer.abort();
     reader.abort();
-    rate
+    figure
 }
 
-/// Messages per second if the same bytes are written and read, and that is all.
-async fn limit(stack: Stack, framed: usize) -> f64 {
+/// The same bytes written and read, and that is all.
+async fn limit(stack: Stack, framed: usize) -> Figure {
     let (mut there, mut here) = stack().await;
     let until = Instant::now() + RUN;
     let writer = tokio::spawn(async move {
@@ -112,7 +139,7 @@ async fn limit(stack: Stack, framed: usize) -> f64 {
         }
         there.close().await.expect("the reader reads on");
     });
-    let start = Instant::now();
+    let (start, cpu) = (Instant::now(), cpu_time());
     let (mut bytes, mut total) = (vec![0; 256 * 1024], 0);
     loop {
         match here.read(&mut bytes).await.expect("the writer closes in order") {
@@ -120,9 +147,8 @@ async fn limit(stack: Stack, framed: usize) -> f64 {
             len => total += len,
         }
     }
-    let rate = total as f64 / framed as f64 / start.elapsed().as_secs_f64();
     writer.await.expect("the writer ends well");
-    rate
+    figure(total as f64 / framed as f64, start, cpu)
 }
 
 /// Nanoseconds that a caller spends in `send`, nothing else running.
@@ -141,20 +167,19 @@ fn cost_of_send(size: usize, fields: &[&str]) -> f64 {
     best
 }
 
-fn median(mut rates: Vec<f64>) -> f64 {
-    rates.sort_by(f64::total_cmp);
-    rates[rates.len() / 2]
+/// The median by rate.
+fn median(mut figures: Vec<Figure>) -> Figure {
+    figures.sort_by(|a, b| a.per_second.total_cmp(&b.per_second));
+    figures[figures.len() / 2]
 }
 
 fn main() {
     let only = std::env::args().skip(1).find(|argument| !argument.starts_with("--"));
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all();
-    let runtime = { runtime }.build().expect("a runtime");
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(2).enable_all().build().expect("a runtime");
     let stacks: [(&str, Stack); 1] = [("tcp", tcp)];
-    println!(
-        "{:<18}{:>14}{:>14}{:>8}{:>12}",
-        "stack/bytes", "ours M/s", "limit M/s", "ratio", "send ns"
-    );
+    let head = "stack/bytes+names      ours M/s   limit M/s  ratio  CPU ns: ours   limit   send ns";
+    println!("{head}");
     for (name, stack) in stacks {
         for (size, fields) in [
             (16, &[][..]),
@@ -173,9 +198,16 @@ fn main() {
                 limits.push(runtime.block_on(limit(stack, framed)));
                 ours_all.push(runtime.block_on(ours(stack, size, fields)));
             }
-            let (ours, limit) = (median(ours_all) / 1e6, median(limits) / 1e6);
-            let send = cost_of_send(size, fields);
-            println!("{label:<18}{ours:>14.3}{limit:>14.3}{:>8.2}{send:>12.1}", ours / limit);
+            let (ours, limit) = (median(ours_all), median(limits));
+            let ratio = ours.per_second / limit.per_second;
+            println!(
+                "{label:<18}{:>13.3}{:>12.3}{ratio:>7.2}{:>14.1}{:>8.1}{:>10.1}",
+                ours.per_second / 1e6,
+                limit.per_second / 1e6,
+                ours.cpu,
+                limit.cpu,
+                cost_of_send(size, fields),
+            );
         }
     }
 }

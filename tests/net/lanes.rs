@@ -82,7 +82,7 @@ impl Receiver for Inbox {
             taken.refused += 1;
             return Err(Busy);
         }
-        let fields = message.fields.iter().map(|name| name.to_string()).collect();
+        let fields = message.fields.iter().map(ToString::to_string).collect();
         taken.messages.push((fields, message.body.to_vec()));
         Ok(())
     }

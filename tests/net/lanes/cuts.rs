@@ -77,10 +77,12 @@ impl Receiver for Strict {
 }
 
 fn limits(chance: &mut Chance) -> Limits {
-    let mut limits = Limits::default();
-    limits.lane_bytes_max = [[1_000, 200_000, 4_000_000][chance.below(3)]; 4];
-    limits.lane_window = [1_000, 70_000, 8_000_000][chance.below(3)];
-    limits.frame_bytes_max = [8_192, 20_000, 65_536][chance.below(3)];
+    let limits = Limits {
+        lane_bytes_max: [[1_000, 200_000, 4_000_000][chance.below(3)]; 4],
+        lane_window: [1_000, 70_000, 8_000_000][chance.below(3)],
+        frame_bytes_max: [8_192, 20_000, 65_536][chance.below(3)],
+        ..Limits::default()
+    };
     limits
 }
 
@@ -104,7 +106,7 @@ async fn send_all(lane: Lane, seed: u64, count: u64) {
                 Err(cause) => panic!("{cause}"),
             }
         }
-        if number % 50 == 0 {
+        if number.is_multiple_of(50) {
             tokio::task::yield_now().await;
         }
     }

@@ -43,8 +43,7 @@ fn violation(ended: Ended) -> Violation {
 /// These are the wire: whoever changes them raises `PROTOCOL_VERSION`.
 #[tokio::test]
 async fn every_kind_of_frame_has_these_bytes() {
-    let mut limits = Limits::default();
-    limits.frame_bytes_max = 8_192;
+    let limits = Limits { frame_bytes_max: 8_192, ..Limits::default() };
     let lane = lane(&limits);
     lane.send(&[], b"hi").expect("there is room");
     lane.send(&["order", "order"], b"").expect("there is room");
@@ -103,8 +102,7 @@ async fn known_failure_23_the_length_prefix_of_a_frame_is_not_trusted() {
 
 #[tokio::test]
 async fn a_message_whose_continuation_never_ends_is_refused_at_its_length() {
-    let mut limits = Limits::default();
-    limits.message_bytes_max = 100_000;
+    let limits = Limits { message_bytes_max: 100_000, ..Limits::default() };
     let mut bytes = first(100_000, &[1; 10]);
     for _ in 0..100 {
         bytes.extend(framed(kind::CONTINUE, &[1; 10_000]));
@@ -212,7 +210,7 @@ async fn a_stream_cut_within_any_frame_is_broken_and_keeps_the_whole_messages() 
 async fn acks_that_go_backwards_or_beyond_and_frames_in_the_wrong_direction_are_refused() {
     let cases = [
         (
-            vec![frame::ack(1), frame::ack(0)].concat(),
+            [frame::ack(1), frame::ack(0)].concat(),
             Violation::AckBackwards { before: 1, accepted: 0 },
         ),
         (frame::ack(3).to_vec(), Violation::AckBeyond { sent: 2, accepted: 3 }),
@@ -266,8 +264,10 @@ proptest! {
     #[test]
     fn any_bytes_at_all_end_a_reader_in_an_orderly_way(bytes in anything()) {
         on_a_runtime(async {
-            let mut limits = Limits::default();
-            limits.message_bytes_max = 100;
+            let limits = Limits {
+                message_bytes_max: 100,
+                ..Limits::default()
+            };
             let (_, inbox, inbound) = feed(&bytes, &limits).await;
             assert!(inbox.bodies().iter().all(|body| body.len() <= 100));
             let next = inbound.take_over(1 << 32 | 2, 1).await.expect("the lane goes on");

@@ -6,8 +6,7 @@ use super::*;
 
 #[tokio::test]
 async fn a_paused_reader_fills_the_lane_up_to_its_limit_and_then_everything_arrives_in_order() {
-    let mut limits = Limits::default();
-    limits.lane_bytes_max = [300_000; 4];
+    let limits = Limits { lane_bytes_max: [300_000; 4], ..Limits::default() };
     let (lane, inbound, inbox) = (lane(&limits), InboundLane::new(), Inbox::new());
     inbox.pause();
     let (_writer, _reader) =
@@ -18,7 +17,7 @@ async fn a_paused_reader_fills_the_lane_up_to_its_limit_and_then_everything_arri
             Ok(()) => sent += 1,
             Err(refused) => break refused,
         }
-        if sent % 1_000 == 0 {
+        if sent.is_multiple_of(1_000) {
             tokio::task::yield_now().await;
         }
     };
@@ -56,8 +55,7 @@ async fn messages_that_wait_are_written_together() {
 
 #[tokio::test]
 async fn no_more_than_the_window_is_under_way_unacknowledged() {
-    let mut limits = Limits::default();
-    limits.lane_window = 200_000;
+    let limits = Limits { lane_window: 200_000, ..Limits::default() };
     let (lane, inbound, inbox) = (lane(&limits), InboundLane::new(), Inbox::new());
     inbox.pause();
     for _ in 0..10_000 {
@@ -75,8 +73,7 @@ async fn no_more_than_the_window_is_under_way_unacknowledged() {
 #[tokio::test]
 async fn known_failure_17_a_message_longer_than_a_frame_arrives_whole() {
     for frame_bytes_max in [8_192, 65_536] {
-        let mut limits = Limits::default();
-        limits.frame_bytes_max = frame_bytes_max;
+        let limits = Limits { frame_bytes_max, ..Limits::default() };
         let (lane, inbound, inbox) = (lane(&limits), InboundLane::new(), Inbox::new());
         let (_writer, _reader) =
             connect(&lane, &inbound, &limits, Arc::clone(&inbox) as _, Nature::default()).await;
@@ -113,9 +110,7 @@ async fn a_message_over_the_limit_is_refused_where_it_is_sent() {
 
 #[tokio::test]
 async fn a_message_longer_than_the_whole_lane_goes_alone() {
-    let mut limits = Limits::default();
-    limits.lane_bytes_max = [1_000; 4];
-    limits.lane_window = 1;
+    let limits = Limits { lane_bytes_max: [1_000; 4], lane_window: 1, ..Limits::default() };
     let (lane, inbound, inbox) = (lane(&limits), InboundLane::new(), Inbox::new());
     lane.send(&[], &[1; 500_000]).expect("it is alone");
     assert!(matches!(lane.send(&[], b""), Err(SendError::Full { .. })));
@@ -193,9 +188,7 @@ impl Receiver for Echo {
 async fn known_failure_30_two_saturated_nodes_that_answer_each_other_never_stand_still() {
     const REQUESTS: u64 = 100_000;
     const IN_FLIGHT: u64 = 5_000;
-    let mut limits = Limits::default();
-    limits.lane_bytes_max = [200_000; 4];
-    limits.lane_window = 100_000;
+    let limits = Limits { lane_bytes_max: [200_000; 4], lane_window: 100_000, ..Limits::default() };
     let lanes = [lane(&limits), lane(&limits)];
     let nodes = [1, 0].map(|back: usize| {
         let back = lanes[back].clone();
