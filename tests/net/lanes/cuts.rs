@@ -77,13 +77,12 @@ impl Receiver for Strict {
 }
 
 fn limits(chance: &mut Chance) -> Limits {
-    let limits = Limits {
+    Limits {
         lane_bytes_max: [[1_000, 200_000, 4_000_000][chance.below(3)]; 4],
         lane_window: [1_000, 70_000, 8_000_000][chance.below(3)],
         frame_bytes_max: [8_192, 20_000, 65_536][chance.below(3)],
         ..Limits::default()
-    };
-    limits
+    }
 }
 
 fn nature(chance: &mut Chance) -> Nature {
