@@ -1,9 +1,11 @@
 //! Nodes on real sockets: who may talk, what strangers can do (nothing), and what arrives.
 //! spec/transport.md
+#![expect(clippy::print_stderr, reason = "a failed run says how to repeat it")]
 
 mod admission;
 mod hub;
 mod identity;
+mod lanes;
 mod nodes;
 mod openings;
 mod proxy;

@@ -92,3 +92,51 @@ impl Buffer {
         self.bytes.resize(len, 0);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures::task::noop_waker;
+
+    use super::*;
+
+    /// Reads once of `bytes`, and cuts nothing off.
+    fn fill(buffer: &mut Buffer, mut bytes: &[u8]) -> usize {
+        let waker = noop_waker();
+        match buffer.poll_fill(&mut Context::from_waker(&waker), &mut bytes) {
+            Poll::Ready(Ok(len)) => len,
+            other => panic!("a slice is always ready: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn it_grows_with_what_comes_and_never_with_what_is_claimed() {
+        let mut buffer = Buffer::new(64 * 1024);
+        assert_eq!(fill(&mut buffer, &[0xff; 4]), 4);
+        assert_eq!(buffer.bytes.len(), BYTES_MIN);
+        let plenty = vec![7; 1 << 20];
+        while buffer.unread().len() < BYTES_MAX - 1 {
+            let before = buffer.unread().len();
+            let space = buffer.bytes.len() - before;
+            assert_eq!(fill(&mut buffer, &plenty[..space.max(1)]), space.max(1));
+            assert!(buffer.bytes.len() <= (2 * buffer.unread().len()).clamp(BYTES_MIN, BYTES_MAX));
+            if buffer.unread().len() == BYTES_MAX {
+                break;
+            }
+        }
+        assert_eq!(buffer.bytes.len(), BYTES_MAX);
+    }
+
+    #[test]
+    fn it_shrinks_after_a_while_of_little() {
+        let mut buffer = Buffer::new(64 * 1024);
+        while buffer.bytes.len() < BYTES_MAX {
+            let len = fill(&mut buffer, &vec![7; BYTES_MAX]);
+            buffer.consume(len);
+        }
+        for _ in 0..8 * SMALL_READS {
+            let len = fill(&mut buffer, b"little");
+            buffer.consume(len);
+        }
+        assert_eq!(buffer.bytes.len(), BYTES_MIN);
+    }
+}

@@ -158,7 +158,7 @@ mod tests {
         let mut fields = Vec::new();
         names.read(header, &mut fields)?;
         names.accept();
-        Ok(fields.iter().map(|name| name.to_string()).collect())
+        Ok(fields.iter().map(ToString::to_string).collect())
     }
 
     #[test]

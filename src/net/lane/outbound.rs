@@ -368,7 +368,9 @@ impl Outbound {
         self.acknowledged = accepted;
         let all = accepted == self.appended;
         self.undrained_since = if all { None } else { Some(Instant::now()) };
-        while let Some(chunk) = self.sealed.pop_front_if(|chunk| chunk.last <= accepted) {
+        while self.sealed.front().is_some_and(|chunk| chunk.last <= accepted)
+            && let Some(chunk) = self.sealed.pop_front()
+        {
             if self.cursor.chunk == self.gone {
                 // It was sent while it was open, and sealed since.
                 assert!(self.cursor.at == chunk.bytes.len(), "what is acknowledged was taken");

@@ -1,0 +1,226 @@
+//! Readers that pause, lanes that are full, messages that are long, ends in order.
+
+use ostraca::net::lane::SendError;
+
+use super::*;
+
+#[tokio::test]
+async fn a_paused_reader_fills_the_lane_up_to_its_limit_and_then_everything_arrives_in_order() {
+    let limits = Limits { lane_bytes_max: [300_000; 4], ..Limits::default() };
+    let (lane, inbound, inbox) = (lane(&limits), InboundLane::new(), Inbox::new());
+    inbox.pause();
+    let (_writer, _reader) =
+        connect(&lane, &inbound, &limits, Arc::clone(&inbox) as _, Nature::default()).await;
+    let mut sent = 0_u32;
+    let refused = loop {
+        match lane.send(&["tell"], &sent.to_le_bytes()) {
+            Ok(()) => sent += 1,
+            Err(refused) => break refused,
+        }
+        if sent.is_multiple_of(1_000) {
+            tokio::task::yield_now().await;
+        }
+    };
+    assert!(matches!(refused, SendError::Full { kept: 299_900..=300_000, max: 300_000 }));
+    until(|| inbox.refused() == 1).await; // it was offered once, and not again before ready()
+    let stats = lane.stats();
+    assert_eq!((stats.unacknowledged, stats.acknowledged), (u64::from(sent), 0));
+    assert!(stats.undrained_since.is_some());
+    let mut room = Box::pin(lane.room());
+    assert!(futures::poll!(&mut room).is_pending());
+
+    inbox.go_on();
+    room.await;
+    lane.send(&["tell"], &sent.to_le_bytes()).expect("there is room again");
+    inbox.holds(sent as usize + 1).await;
+    until(|| lane.stats().unacknowledged == 0).await;
+    let expected: Vec<Vec<u8>> = (0..=sent).map(|number| number.to_le_bytes().to_vec()).collect();
+    assert!(inbox.bodies() == expected);
+    assert_eq!(lane.stats().undrained_since, None);
+    assert_eq!((inbound.stats().busy, inbound.stats().accepted), (1, u64::from(sent) + 1));
+}
+
+#[tokio::test]
+async fn messages_that_wait_are_written_together() {
+    let limits = Limits::default();
+    let (lane, inbound, inbox) = (lane(&limits), InboundLane::new(), Inbox::new());
+    for _ in 0..10_000 {
+        lane.send(&["tell"], &[1; 100]).expect("there is room");
+    }
+    let (_writer, _reader) =
+        connect(&lane, &inbound, &limits, Arc::clone(&inbox) as _, Nature::default()).await;
+    inbox.holds(10_000).await;
+    assert_eq!(lane.stats().batches, (10_000 * 108_u64).div_ceil(65_536));
+}
+
+#[tokio::test]
+async fn no_more_than_the_window_is_under_way_unacknowledged() {
+    let limits = Limits { lane_window: 200_000, ..Limits::default() };
+    let (lane, inbound, inbox) = (lane(&limits), InboundLane::new(), Inbox::new());
+    inbox.pause();
+    for _ in 0..10_000 {
+        lane.send(&[], &[1; 94]).expect("there is room");
+    }
+    let wide = Nature { capacity: 1 << 30, ..Nature::default() };
+    let (_writer, _reader) = connect(&lane, &inbound, &limits, Arc::clone(&inbox) as _, wide).await;
+    until(|| inbox.refused() == 1).await;
+    let sent = lane.stats().sent;
+    assert!((2_000..2_000 + 656).contains(&sent), "{sent} messages of 100 bytes");
+    inbox.go_on();
+    inbox.holds(10_000).await;
+}
+
+#[tokio::test]
+async fn known_failure_17_a_message_longer_than_a_frame_arrives_whole() {
+    for frame_bytes_max in [8_192, 65_536] {
+        let limits = Limits { frame_bytes_max, ..Limits::default() };
+        let (lane, inbound, inbox) = (lane(&limits), InboundLane::new(), Inbox::new());
+        let (_writer, _reader) =
+            connect(&lane, &inbound, &limits, Arc::clone(&inbox) as _, Nature::default()).await;
+        let around = |len: usize| len - 30..len + 30;
+        let lens = around(frame_bytes_max).chain(around(2 * frame_bytes_max));
+        let lens: Vec<usize> = lens.chain(around(65_536)).chain([4 << 20]).collect();
+        for (at, &len) in lens.iter().enumerate() {
+            let body: Vec<u8> = (0..len).map(|byte| (byte / 251 + at) as u8).collect();
+            while lane.send(&["state", &format!("key-{at}")], &body).is_err() {
+                lane.room().await;
+            }
+            inbox.holds(at + 1).await;
+            let (fields, got) = inbox.taken.lock().expect("no panic inside").messages[at].clone();
+            assert_eq!(fields, ["state".to_owned(), format!("key-{at}")]);
+            assert!(got == body, "{len} bytes in frames of {frame_bytes_max}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_message_over_the_limit_is_refused_where_it_is_sent() {
+    let lane = lane(&Limits::default());
+    let max = 4 << 20;
+    let body = vec![0; max + 1];
+    assert_eq!(lane.send(&["a"], &body), Err(SendError::TooLong { len: max + 1, max }));
+    lane.send(&["a"], &body[..max]).expect("exactly the limit");
+    lane.limit_messages(1_000);
+    assert_eq!(lane.send(&[], &body[..1_001]), Err(SendError::TooLong { len: 1_001, max: 1_000 }));
+    lane.limit_messages(2_000);
+    assert_eq!(lane.send(&[], &body[..1_001]), Err(SendError::TooLong { len: 1_001, max: 1_000 }));
+    assert_eq!(lane.send(&["a"; 5], b""), Err(SendError::Header));
+    assert_eq!(lane.stats().appended, 1);
+}
+
+#[tokio::test]
+async fn a_message_longer_than_the_whole_lane_goes_alone() {
+    let limits = Limits { lane_bytes_max: [1_000; 4], lane_window: 1, ..Limits::default() };
+    let (lane, inbound, inbox) = (lane(&limits), InboundLane::new(), Inbox::new());
+    lane.send(&[], &[1; 500_000]).expect("it is alone");
+    assert!(matches!(lane.send(&[], b""), Err(SendError::Full { .. })));
+    let (_writer, _reader) =
+        connect(&lane, &inbound, &limits, Arc::clone(&inbox) as _, Nature::default()).await;
+    lane.room().await;
+    lane.send(&[], &[2; 500_000]).expect("it is alone again");
+    inbox.holds(2).await;
+}
+
+#[tokio::test]
+async fn a_lane_ends_in_order_only_when_all_was_acknowledged() {
+    let limits = Limits::default();
+    let (lane, inbound, inbox) = (lane(&limits), InboundLane::new(), Inbox::new());
+    inbox.pause();
+    lane.send(&[], b"last").expect("there is room");
+    let (writer, reader) =
+        connect(&lane, &inbound, &limits, Arc::clone(&inbox) as _, Nature::default()).await;
+    lane.finish();
+    assert_eq!(lane.send(&[], b"later"), Err(SendError::Broken));
+    until(|| inbox.refused() == 1).await;
+    assert!(!writer.is_finished() && !reader.is_finished());
+    inbox.go_on();
+    assert!(matches!(ended(writer).await, Ended::Finished));
+    assert!(matches!(ended(reader).await, Ended::Finished));
+    assert_eq!(inbox.bodies(), [b"last"]);
+    assert_eq!(lane.break_off(), 0);
+}
+
+#[tokio::test]
+async fn of_two_writers_the_later_one_goes_on_and_the_earlier_one_ends() {
+    let limits = Limits::default();
+    let (lane, inbound, inbox) = (lane(&limits), InboundLane::new(), Inbox::new());
+    let (first, _reader) =
+        connect(&lane, &inbound, &limits, Arc::clone(&inbox) as _, Nature::default()).await;
+    tokio::task::yield_now().await;
+    let (_second, _reader) =
+        connect(&lane, &inbound, &limits, Arc::clone(&inbox) as _, Nature::default()).await;
+    let end = ended(first).await;
+    assert!(matches!(end, Ended::Superseded | Ended::Broken(_)), "{end:?}");
+    lane.send(&[], b"on").expect("there is room");
+    inbox.holds(1).await;
+}
+
+// ── No deadlock ──
+
+/// Answers every request on the lane back, and counts the answers to its own.
+struct Echo {
+    back: Lane,
+    requests: Mutex<u64>,
+    answers: Mutex<u64>,
+}
+
+impl Receiver for Echo {
+    fn receive(&self, message: Inbound<'_>) -> Result<(), Busy> {
+        if message.fields.is_empty() {
+            *self.answers.lock().expect("no panic inside") += 1;
+            return Ok(());
+        }
+        // Refused answers would be dropped and counted; here none is, or the test fails.
+        match self.back.answer(&[], message.body) {
+            Ok(()) => *self.requests.lock().expect("no panic inside") += 1,
+            Err(SendError::Full { .. }) => return Err(Busy),
+            Err(cause) => panic!("{cause}"),
+        }
+        Ok(())
+    }
+
+    fn ready(&self, _: Class) -> BoxFuture<'_, ()> {
+        self.back.room().boxed()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn known_failure_30_two_saturated_nodes_that_answer_each_other_never_stand_still() {
+    const REQUESTS: u64 = 100_000;
+    const IN_FLIGHT: u64 = 5_000;
+    let limits = Limits { lane_bytes_max: [200_000; 4], lane_window: 100_000, ..Limits::default() };
+    let lanes = [lane(&limits), lane(&limits)];
+    let nodes = [1, 0].map(|back: usize| {
+        let back = lanes[back].clone();
+        Arc::new(Echo { back, requests: Mutex::new(0), answers: Mutex::new(0) })
+    });
+    let narrow = Nature { capacity: 10_000, ..Nature::default() };
+    let mut senders = Vec::new();
+    for at in 0..2 {
+        // The lane from one node to the other; there it is read, here its requests are made.
+        let (lane, here) = (lanes[at].clone(), Arc::clone(&nodes[1 - at]));
+        let there = Arc::clone(&nodes[at]);
+        let inbound = InboundLane::new();
+        connect(&lane, &inbound, &limits, there, narrow.clone()).await;
+        senders.push(tokio::spawn(async move {
+            for made in 0..REQUESTS {
+                while made - *here.answers.lock().expect("no panic inside") >= IN_FLIGHT {
+                    tokio::task::yield_now().await;
+                }
+                while lane.send(&["ask"], &[5; 60]).is_err() {
+                    lane.room().await;
+                }
+            }
+        }));
+    }
+    let all = async {
+        for sender in senders {
+            sender.await.expect("the sender ends well");
+        }
+        let answered = |node: &Arc<Echo>| *node.answers.lock().expect("no panic inside");
+        until(|| nodes.iter().all(|node| answered(node) == REQUESTS)).await;
+    };
+    tokio::time::timeout(Duration::from_secs(60), all).await.expect("no deadlock");
+    let requests = nodes.map(|node| *node.requests.lock().expect("no panic inside"));
+    assert_eq!(requests, [REQUESTS; 2]);
+}
