@@ -21,13 +21,13 @@ use ostraca::prelude::*;
 use crate::network::{Network, node_id};
 
 /// Ten times what anything here takes on a machine that has other things to do.
-pub const SOON: Duration = Duration::from_secs(60);
+pub(crate) const SOON: Duration = Duration::from_secs(60);
 
-pub struct Plan {
-    pub nodes: u8,
-    pub config: Config,
-    pub inbox: InboxLimits,
-    pub founded: bool,
+pub(crate) struct Plan {
+    pub(crate) nodes: u8,
+    pub(crate) config: Config,
+    pub(crate) inbox: InboxLimits,
+    pub(crate) founded: bool,
 }
 
 impl Default for Plan {
@@ -37,24 +37,24 @@ impl Default for Plan {
     }
 }
 
-pub struct Cluster {
-    pub network: Network,
-    pub nodes: Vec<ReplicatorPart>,
+pub(crate) struct Cluster {
+    pub(crate) network: Network,
+    pub(crate) nodes: Vec<ReplicatorPart>,
 }
 
-pub fn setup(number: u8, config: Config) -> ReplicatorSetup {
+pub(crate) fn setup(number: u8, config: Config) -> ReplicatorSetup {
     let (registry, canary) = (Registry::new(), Canary::none());
     let (me, seed) = (node_id(number).incarnation, u64::from(number));
     ReplicatorSetup::new(Setup { me, config, registry, seed, canary })
 }
 
 /// A cluster of one, by itself.
-pub async fn single() -> ReplicatorPart {
+pub(crate) async fn single() -> ReplicatorPart {
     stored(0, Config::default(), Box::new(MemoryStore::new())).await
 }
 
 /// A cluster of one, this incarnation, with a disk.
-pub async fn stored(number: u8, config: Config, store: Store) -> ReplicatorPart {
+pub(crate) async fn stored(number: u8, config: Config, store: Store) -> ReplicatorPart {
     let mut setup = setup(number, config);
     setup.store = store;
     let node = start_replicator(setup, ()).await.expect("a readable store");
@@ -62,7 +62,7 @@ pub async fn stored(number: u8, config: Config, store: Store) -> ReplicatorPart 
     node
 }
 
-pub fn epoch(nodes: u8) -> Arc<Epoch> {
+pub(crate) fn epoch(nodes: u8) -> Arc<Epoch> {
     founding((0..nodes).map(|number| node_id(number).incarnation).collect())
 }
 
@@ -72,7 +72,7 @@ fn founding(members: Vec<ReplicaId>) -> Arc<Epoch> {
 }
 
 impl Plan {
-    pub async fn start(self) -> Cluster {
+    pub(crate) async fn start(self) -> Cluster {
         let network = Network::default();
         let mut nodes = Vec::new();
         for number in 0..self.nodes {
@@ -91,20 +91,20 @@ impl Plan {
 }
 
 impl Cluster {
-    pub async fn of_three() -> Self {
+    pub(crate) async fn of_three() -> Self {
         Plan::default().start().await
     }
 
-    pub fn at(&self, number: usize) -> Replicator {
+    pub(crate) fn at(&self, number: usize) -> Replicator {
         self.nodes[number].handle.clone()
     }
 
-    pub fn id(number: u8) -> NodeId {
+    pub(crate) fn id(number: u8) -> NodeId {
         node_id(number)
     }
 
     /// Stops all; none may have failed.
-    pub async fn stop(self) {
+    pub(crate) async fn stop(self) {
         for node in self.nodes {
             node.running.stop().await.expect("it never panicked");
         }
@@ -112,7 +112,7 @@ impl Cluster {
 }
 
 /// Waits until it is so.
-pub async fn eventually<F: Future<Output = bool>>(what: &str, mut is_so: impl FnMut() -> F) {
+pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut is_so: impl FnMut() -> F) {
     let tries = async {
         while !is_so().await {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -122,14 +122,14 @@ pub async fn eventually<F: Future<Output = bool>>(what: &str, mut is_so: impl Fn
 }
 
 /// Waits for something that must not hang.
-pub async fn soon<T>(future: impl Future<Output = T>) -> T {
+pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(SOON, future).await.expect("it hangs")
 }
 
 /// Keeps the Replicator's task busy until this is dropped. Needs a runtime with two threads.
-pub struct Held(#[expect(dead_code, reason = "lives")] mpsc::Sender<()>);
+pub(crate) struct Held(#[expect(dead_code, reason = "lives")] mpsc::Sender<()>);
 
-pub async fn hold(replicator: &Replicator) -> Held {
+pub(crate) async fn hold(replicator: &Replicator) -> Held {
     let (release, released) = mpsc::channel::<()>();
     let (began, begins) = tokio::sync::oneshot::channel();
     let replicator = replicator.clone();

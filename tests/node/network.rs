@@ -19,18 +19,18 @@ struct State {
 
 /// See the module's page.
 #[derive(Clone, Default)]
-pub struct Network(Arc<Mutex<State>>);
+pub(crate) struct Network(Arc<Mutex<State>>);
 
 impl Network {
     /// Where `node` sends.
-    pub fn port(&self, node: NodeId) -> Port {
+    pub(crate) fn port(&self, node: NodeId) -> Port {
         Port { me: node, network: self.clone() }
     }
 
     /// Delivers to `node` from now on.
-    pub fn connect(&self, node: NodeId, receiver: Arc<dyn Receiver>) {
+    pub(crate) fn connect(&self, node: NodeId, receiver: Arc<dyn Receiver>) {
         let (sender, mut letters) = mpsc::unbounded_channel::<Letter>();
-        self.0.lock().unwrap().ends.insert(node.incarnation, sender);
+        self.0.lock().expect("no test panics under it").ends.insert(node.incarnation, sender);
         tokio::spawn(async move {
             while let Some((from, class, body)) = letters.recv().await {
                 let inbound = Inbound { from, class, fields: &[], body: &body };
@@ -42,25 +42,25 @@ impl Network {
     }
 
     /// Nothing reaches `node`, and nothing of it reaches others.
-    pub fn cut(&self, node: NodeId) {
-        self.0.lock().unwrap().cut.insert(node.incarnation);
+    pub(crate) fn cut(&self, node: NodeId) {
+        self.0.lock().expect("no test panics under it").cut.insert(node.incarnation);
     }
 
     /// It does again.
-    pub fn heal(&self, node: NodeId) {
-        self.0.lock().unwrap().cut.remove(&node.incarnation);
+    pub(crate) fn heal(&self, node: NodeId) {
+        self.0.lock().expect("no test panics under it").cut.remove(&node.incarnation);
     }
 }
 
 /// One node's way into the network.
-pub struct Port {
+pub(crate) struct Port {
     me: NodeId,
     network: Network,
 }
 
 impl Outgoing for Port {
     fn send(&mut self, to: ReplicaId, class: Class, message: &[u8]) -> Result<(), NotSent> {
-        let state = self.network.0.lock().unwrap();
+        let state = self.network.0.lock().expect("no test panics under it");
         if state.cut.contains(&to) || state.cut.contains(&self.me.incarnation) {
             return Err(NotSent::NoLink);
         }
@@ -70,7 +70,7 @@ impl Outgoing for Port {
 }
 
 /// The node with this number.
-pub fn node_id(number: u8) -> NodeId {
+pub(crate) fn node_id(number: u8) -> NodeId {
     let peer = PeerId::from_bytes(&[0, 1, number]).expect("an identity hash");
     NodeId { peer, incarnation: ReplicaId::new(u64::from(number)) }
 }
