@@ -23,7 +23,7 @@ async fn a_subscriber_sees_the_current_value_first_and_then_what_others_change()
     assert_eq!(first.value(), 1);
     let mut last = 1;
     for number in [1, 2, 1] {
-        let write = WriteMajority::within(secs(30));
+        let write = WriteAll::within(secs(30)); // so that the delete below has seen everything
         let update = cluster.at(number).update(&hits(), write, |counter| counter.increment());
         soon(update).await.expect("acknowledged");
         last += 1;

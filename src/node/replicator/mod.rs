@@ -106,7 +106,9 @@ impl Replicator {
     /// request waits for it. All of its changes happen, or none. It may return the new value:
     /// `|edit| { edit.increment()?; Ok(edit.view()) }`.
     ///
-    /// A future that is dropped before it ends leaves the question open: the change may be made.
+    /// The level's time counts twice at most: once for a place in the queue, once from when the
+    /// Replicator begins. A future that is dropped before it ends leaves the question open: the
+    /// change may be made.
     ///
     /// # Errors
     /// [`UpdateError`]. After `Timeout` the change stays applied here and will spread.
