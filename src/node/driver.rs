@@ -161,7 +161,7 @@ impl<M: Machine, W: World<M>> Driver<M, W> {
         }
         self.rested = false;
         loop {
-            let appetite = if self.world.is_behind() { Appetite::FactsOnly } else { Appetite::All };
+            let appetite = if self.world.is_behind() { Appetite::Little } else { Appetite::All };
             let due = self.machine.next_deadline();
             match self.inbox.take(batch, TURN_MAX, appetite) {
                 Took::TheLast => return false,
