@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::Replicator as Machine;
 use ostraca_ddata::replicator::port::{Alarm, Input, Output};
-use ostraca_ddata::replicator::request::{Reply, RequestError};
+use ostraca_ddata::replicator::request::{Reply, RequestError, RequestId};
 use ostraca_ddata::replicator::wire::Message;
 use tokio::sync::mpsc;
 
@@ -30,6 +30,9 @@ pub(super) struct Surroundings<O> {
     pub(super) events: mpsc::Sender<Event>,
     /// The last message and its bytes: a change goes to every peer in the same words.
     pub(super) last: Option<(Message, Vec<u8>)>,
+    /// Callers are answered when the batch is over: whoever has an answer finds that subscribers
+    /// have been told, and that everything is on its way.
+    pub(super) answers: Vec<(RequestId, Answer)>, // ≤ replies of a batch
 }
 
 impl<O: Outgoing> Surroundings<O> {
@@ -61,7 +64,7 @@ impl<O: Outgoing> World<Machine> for Surroundings<O> {
     fn perform(&mut self, output: Output) {
         match wiring::route(output) {
             Dest::Peer { to, class, message } => self.send(to, class, message),
-            Dest::Caller { id, reply } => self.replies.reply(id, reply),
+            Dest::Caller { id, reply } => self.answers.push((id, reply)),
             Dest::Subscriber { subscription, notice } => {
                 self.subscribers.tell(subscription, notice);
             }
@@ -73,6 +76,9 @@ impl<O: Outgoing> World<Machine> for Surroundings<O> {
     fn flush(&mut self) {
         self.last = None;
         self.outgoing.flush();
+        for (id, reply) in self.answers.drain(..) {
+            self.replies.reply(id, reply);
+        }
     }
 
     fn is_behind(&self) -> bool {

@@ -161,7 +161,7 @@ impl<M: Machine, W: World<M>> Driver<M, W> {
         }
         self.rested = false;
         loop {
-            let appetite = if self.world.is_behind() { Appetite::FactsOnly } else { Appetite::All };
+            let appetite = if self.world.is_behind() { Appetite::Little } else { Appetite::All };
             let due = self.machine.next_deadline();
             match self.inbox.take(batch, TURN_MAX, appetite) {
                 Took::TheLast => return false,
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     /// Says what it hears, and asks for a tick after each batch, or at a given time.
-    #[derive(Default)]
+    #[derive(Debug, Default)]
     struct Echo {
         due: Option<Instant>,
     }
@@ -265,7 +265,7 @@ mod tests {
         }
     }
 
-    #[derive(Clone, Default)]
+    #[derive(Clone, Debug, Default)]
     struct Seen(Arc<Mutex<Vec<Vec<u32>>>>, Vec<u32>, bool);
 
     impl World<Echo> for Seen {

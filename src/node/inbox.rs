@@ -17,7 +17,7 @@ use crate::net::Busy;
 pub struct InboxLimits {
     /// Requests of users; beyond, callers wait for their turn, in order.
     pub requests: usize,
-    /// Messages of peers; beyond, lanes are told to wait.
+    /// Messages of peers; beyond, lanes are told to wait. The control lanes have as much again.
     pub messages: usize,
     /// Bytes of messages of peers; the message that crosses it is still taken.
     pub message_bytes: usize,
@@ -51,10 +51,49 @@ struct Asked<M: Machine> {
 struct Queues<M: Machine> {
     facts: VecDeque<M::Input>, // few by nature: links, members, what the disk says
     requests: VecDeque<Asked<M>>, // ≤ limits.requests, and the ends of subscriptions
-    messages: VecDeque<(M::Input, usize)>, // ≤ limits.messages
-    message_bytes: usize,      // ≤ limits.message_bytes and one message
+    /// Messages of peers, the urgent ones apart: they wait for no data, and have room of their own.
+    urgent: Line<M::Input>,
+    messages: Line<M::Input>,
     asleep: bool,
     closed: bool,
+}
+
+/// Messages in order, with their bytes.
+struct Line<I> {
+    waiting: VecDeque<(I, usize)>, // ≤ limits.messages
+    bytes: usize,                  // ≤ limits.message_bytes and one message
+}
+
+impl<I> Line<I> {
+    const fn new() -> Self {
+        Self { waiting: VecDeque::new(), bytes: 0 }
+    }
+
+    fn has_room(&self, limits: &InboxLimits) -> bool {
+        self.waiting.len() < limits.messages && self.bytes < limits.message_bytes
+    }
+
+    fn put(&mut self, input: I, bytes: usize) {
+        self.bytes += bytes;
+        self.waiting.push_back((input, bytes));
+    }
+
+    fn take(&mut self, count: usize) -> impl Iterator<Item = I> + '_ {
+        let all = &mut self.bytes;
+        self.waiting.drain(..count).map(move |(input, bytes)| {
+            *all -= bytes;
+            input
+        })
+    }
+}
+
+/// Which messages come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Urgency {
+    /// Configurations: few, and others wait for them.
+    Urgent,
+    /// Everything else.
+    Ordinary,
 }
 
 struct Shared<M: Machine> {
@@ -95,8 +134,8 @@ pub struct Waiting {
 pub(super) enum Appetite {
     /// Everything.
     All,
-    /// Facts only: what was ordered before has to be finished first.
-    FactsOnly,
+    /// Only facts and what is urgent: what was ordered before has to be finished first.
+    Little,
 }
 
 /// What came of taking.
@@ -110,13 +149,22 @@ pub(super) enum Took {
     TheLast,
 }
 
+impl<M: Machine> Queues<M> {
+    fn line(&mut self, urgency: Urgency) -> &mut Line<M::Input> {
+        match urgency {
+            Urgency::Urgent => &mut self.urgent,
+            Urgency::Ordinary => &mut self.messages,
+        }
+    }
+}
+
 impl<M: Machine> Inbox<M> {
     pub(crate) fn new(limits: InboxLimits) -> Self {
         let queues = Queues {
             facts: VecDeque::new(),
             requests: VecDeque::new(),
-            messages: VecDeque::new(),
-            message_bytes: 0,
+            urgent: Line::new(),
+            messages: Line::new(),
             asleep: false,
             closed: false,
         };
@@ -154,37 +202,37 @@ impl<M: Machine> Inbox<M> {
 
     /// Takes a peer's message of `bytes` bytes, or says that there is no room. After the end
     /// messages are taken and dropped: nobody must wait for a machine that is gone.
-    pub(crate) fn offer(&self, input: M::Input, bytes: usize) -> Result<(), Busy> {
+    pub(crate) fn offer(
+        &self,
+        input: M::Input,
+        bytes: usize,
+        urgency: Urgency,
+    ) -> Result<(), Busy> {
         let mut queues = self.lock();
         if queues.closed {
             return Ok(());
         }
-        if !self.has_room_in(&queues) {
+        let line = queues.line(urgency);
+        if !line.has_room(&self.0.limits) {
             return Err(Busy);
         }
-        queues.message_bytes += bytes;
-        queues.messages.push_back((input, bytes));
+        line.put(input, bytes);
         self.wake(queues);
         Ok(())
     }
 
     /// Whether a message would be taken now.
-    pub(crate) fn has_room(&self) -> bool {
-        let queues = self.lock();
-        queues.closed || self.has_room_in(&queues)
-    }
-
-    fn has_room_in(&self, queues: &Queues<M>) -> bool {
-        let limits = &self.0.limits;
-        queues.messages.len() < limits.messages && queues.message_bytes < limits.message_bytes
+    pub(crate) fn has_room(&self, urgency: Urgency) -> bool {
+        let mut queues = self.lock();
+        queues.closed || queues.line(urgency).has_room(&self.0.limits)
     }
 
     /// Ends when there is (probably) room for a message.
-    pub(crate) async fn room(&self) {
+    pub(crate) async fn room(&self, urgency: Urgency) {
         loop {
             let mut freed = std::pin::pin!(self.0.room.notified());
             freed.as_mut().enable(); // from here on nothing that is freed goes unnoticed
-            if self.has_room() {
+            if self.has_room(urgency) {
                 return;
             }
             freed.await;
@@ -206,10 +254,10 @@ impl<M: Machine> Inbox<M> {
         let mut queues = self.lock();
         let facts = std::mem::take(&mut queues.facts);
         let requests = std::mem::take(&mut queues.requests);
-        let messages = std::mem::take(&mut queues.messages);
-        queues.message_bytes = 0;
+        let urgent = std::mem::replace(&mut queues.urgent, Line::new());
+        let messages = std::mem::replace(&mut queues.messages, Line::new());
         drop(queues); // before the rest: a caller's function may do anything when it is dropped
-        drop((facts, requests, messages));
+        drop((facts, requests, urgent.waiting, messages.waiting));
     }
 
     pub(crate) fn waiting(&self) -> Waiting {
@@ -218,32 +266,32 @@ impl<M: Machine> Inbox<M> {
             facts: queues.facts.len(),
             requests: queues.requests.len(),
             callers: self.0.callers.load(Ordering::Relaxed),
-            messages: queues.messages.len(),
-            message_bytes: queues.message_bytes,
+            messages: queues.urgent.waiting.len() + queues.messages.waiting.len(),
+            message_bytes: queues.urgent.bytes + queues.messages.bytes,
         }
     }
 
-    /// Appends at most `most` items to `batch`: facts first, then messages and requests by halves,
-    /// so that neither starves the other.
+    /// Appends at most `most` items to `batch`: facts first, then what is urgent, then messages and
+    /// requests by halves, so that neither starves the other.
     pub(super) fn take(&self, batch: &mut Vec<Item<M>>, most: usize, appetite: Appetite) -> Took {
-        let mut queues = self.lock();
+        let mut guard = self.lock();
+        let queues = &mut *guard;
         let facts = queues.facts.len().min(most);
         batch.extend(queues.facts.drain(..facts).map(Item::Input));
-        let (mut places, mut freed) = (0, false);
+        let urgent = queues.urgent.waiting.len().min(most - facts);
+        batch.extend(queues.urgent.take(urgent).map(Item::Input));
+        let (mut places, mut freed) = (0, urgent > 0);
         if appetite == Appetite::All || queues.closed {
-            let left = most - facts;
-            let (asked, said) = (queues.requests.len(), queues.messages.len());
+            let left = most - facts - urgent;
+            let (asked, said) = (queues.requests.len(), queues.messages.waiting.len());
             let messages = said.min(left - asked.min(left / 2));
             let requests = asked.min(left - messages);
-            for (input, bytes) in queues.messages.drain(..messages).collect::<Vec<_>>() {
-                queues.message_bytes -= bytes;
-                batch.push(Item::Input(input));
-            }
+            batch.extend(queues.messages.take(messages).map(Item::Input));
             for asked in queues.requests.drain(..requests) {
                 places += usize::from(asked.counted);
                 batch.push(asked.item);
             }
-            freed = messages > 0;
+            freed |= messages > 0;
         }
         let took = match (batch.is_empty(), queues.closed) {
             (false, _) => Took::Some,
@@ -251,7 +299,7 @@ impl<M: Machine> Inbox<M> {
             (true, true) => Took::TheLast,
         };
         queues.asleep = took == Took::Nothing;
-        drop(queues);
+        drop(guard);
         self.0.places.add_permits(places);
         if freed {
             self.0.room.notify_waiters();
@@ -371,14 +419,14 @@ mod tests {
     fn a_turn_takes_facts_first_and_then_both_halves() {
         let inbox = inbox(100, 100, 1_000);
         for n in 0..10 {
-            inbox.offer(100 + n, 1).expect("room");
+            inbox.offer(100 + n, 1, Urgency::Ordinary).expect("room");
             ask(&inbox, 200 + n).now_or_never().expect("a place").expect("open");
         }
         inbox.fact(1).expect("open");
         assert_eq!(take(&inbox, 5, Appetite::All).0, [1, 100, 101, 200, 201]);
         assert_eq!(take(&inbox, 4, Appetite::All).0, [102, 103, 202, 203]);
         inbox.fact(2).expect("open");
-        assert_eq!(take(&inbox, 9, Appetite::FactsOnly), (vec![2], Took::Some));
+        assert_eq!(take(&inbox, 9, Appetite::Little), (vec![2], Took::Some));
         assert_eq!(take(&inbox, 100, Appetite::All).0.len(), 12);
         assert_eq!(take(&inbox, 100, Appetite::All), (vec![], Took::Nothing));
         assert_eq!(inbox.waiting(), Waiting::default());
@@ -388,7 +436,7 @@ mod tests {
     fn one_kind_alone_gets_the_whole_turn() {
         let inbox = inbox(100, 100, 1_000);
         for n in 0..10 {
-            inbox.offer(n, 1).expect("room");
+            inbox.offer(n, 1, Urgency::Ordinary).expect("room");
         }
         assert_eq!(take(&inbox, 8, Appetite::All).0.len(), 8);
         for n in 0..10 {
@@ -400,15 +448,35 @@ mod tests {
     #[test]
     fn messages_beyond_either_bound_are_refused_until_some_are_taken() {
         for inbox in [inbox(1, 2, 1_000), inbox(1, 100, 11)] {
-            assert_eq!(inbox.offer(1, 10), Ok(()));
-            assert_eq!(inbox.offer(2, 10), Ok(()), "the one that crosses the bound is taken");
-            assert_eq!(inbox.offer(3, 10), Err(Busy));
-            let mut room = Box::pin(inbox.room());
+            assert_eq!(inbox.offer(1, 10, Urgency::Ordinary), Ok(()));
+            assert_eq!(
+                inbox.offer(2, 10, Urgency::Ordinary),
+                Ok(()),
+                "the one that crosses the bound is taken"
+            );
+            assert_eq!(inbox.offer(3, 10, Urgency::Ordinary), Err(Busy));
+            let mut room = Box::pin(inbox.room(Urgency::Ordinary));
             assert_eq!(room.as_mut().now_or_never(), None);
             take(&inbox, 1, Appetite::All);
             assert_eq!(room.now_or_never(), Some(()));
-            assert_eq!(inbox.offer(3, 10), Ok(()));
+            assert_eq!(inbox.offer(3, 10, Urgency::Ordinary), Ok(()));
         }
+    }
+
+    #[test]
+    fn what_is_urgent_waits_for_no_data_and_has_room_of_its_own() {
+        let inbox = inbox(1, 2, 1_000);
+        (0..2).for_each(|n| inbox.offer(n, 10, Urgency::Ordinary).expect("room"));
+        assert_eq!(inbox.offer(2, 10, Urgency::Ordinary), Err(Busy));
+        assert_eq!(inbox.offer(10, 10, Urgency::Urgent), Ok(()));
+        assert_eq!(inbox.offer(11, 10, Urgency::Urgent), Ok(()));
+        assert_eq!(inbox.offer(12, 10, Urgency::Urgent), Err(Busy));
+        assert_eq!(inbox.room(Urgency::Urgent).now_or_never(), None);
+        assert_eq!((inbox.waiting().messages, inbox.waiting().message_bytes), (4, 40));
+        assert_eq!(take(&inbox, 1, Appetite::Little).0, [10]);
+        assert_eq!(inbox.room(Urgency::Urgent).now_or_never(), Some(()));
+        assert_eq!(take(&inbox, 9, Appetite::All).0, [11, 0, 1]);
+        assert_eq!(inbox.waiting(), Waiting::default());
     }
 
     #[test]
@@ -434,16 +502,16 @@ mod tests {
     fn after_the_end_what_waits_is_taken_and_nobody_waits_any_more() {
         let inbox = inbox(1, 1, 1);
         ask(&inbox, 1).now_or_never().expect("a place").expect("open");
-        inbox.offer(2, 1).expect("room");
+        inbox.offer(2, 1, Urgency::Ordinary).expect("room");
         let mut waits = Box::pin(ask(&inbox, 3));
         assert!(waits.as_mut().now_or_never().is_none());
         inbox.close();
         assert_eq!(waits.now_or_never(), Some(Err(Closed)));
         assert_eq!(inbox.fact(4), Err(Closed));
         assert_eq!(inbox.request_now(5), Err(Closed));
-        assert_eq!(inbox.offer(6, 1), Ok(()), "taken and dropped");
-        assert_eq!(inbox.room().now_or_never(), Some(()));
-        assert_eq!(take(&inbox, 9, Appetite::FactsOnly), (vec![2, 1], Took::Some));
+        assert_eq!(inbox.offer(6, 1, Urgency::Ordinary), Ok(()), "taken and dropped");
+        assert_eq!(inbox.room(Urgency::Ordinary).now_or_never(), Some(()));
+        assert_eq!(take(&inbox, 9, Appetite::Little), (vec![2, 1], Took::Some));
         assert_eq!(take(&inbox, 9, Appetite::All), (vec![], Took::TheLast));
     }
 

@@ -175,6 +175,7 @@ pub async fn start_replicator(
         disk,
         events: events.clone(),
         last: None,
+        answers: Vec::new(),
     };
     let driver = Driver::new(Machine::new(machine), surroundings, inbox.clone(), clock);
     let counters = driver.counters();

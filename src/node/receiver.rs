@@ -13,7 +13,7 @@ use futures::future::BoxFuture;
 use ostraca_ddata::replicator::Replicator as Machine;
 
 use super::clock::Clock;
-use super::inbox::Inbox;
+use super::inbox::{Inbox, Urgency};
 use super::rarely::Rarely;
 use super::wiring;
 use crate::net::{Busy, Class, Inbound, Receiver};
@@ -62,12 +62,13 @@ impl Receiver for DataReceiver {
             self.refuse(&message, &"the Replicator has no messages of users");
             return Ok(());
         }
-        if !self.inbox.has_room() {
+        let urgency = urgency(message.class);
+        if !self.inbox.has_room(urgency) {
             return Err(Busy); // before the work of decoding, which would be done again
         }
         match wiring::hear(&message) {
             Ok(input) => {
-                self.inbox.offer(input, message.body.len())?;
+                self.inbox.offer(input, message.body.len(), urgency)?;
                 self.taken.fetch_add(1, Ordering::Relaxed);
             }
             Err(why) => self.refuse(&message, &why),
@@ -75,7 +76,14 @@ impl Receiver for DataReceiver {
         Ok(())
     }
 
-    fn ready(&self, _: Class) -> BoxFuture<'_, ()> {
-        self.inbox.room().boxed()
+    fn ready(&self, class: Class) -> BoxFuture<'_, ()> {
+        self.inbox.room(urgency(class)).boxed()
+    }
+}
+
+const fn urgency(class: Class) -> Urgency {
+    match class {
+        Class::Control => Urgency::Urgent,
+        Class::Data | Class::User | Class::Bulk => Urgency::Ordinary,
     }
 }

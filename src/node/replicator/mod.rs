@@ -1,7 +1,8 @@
 //! [`Replicator`], the handle: what a program asks of replicated data (spec/replicated-data.md).
 //!
-//! Requests become inputs of the machine and replies wake futures. Any future may be dropped at
-//! any time; it leaves nothing behind. Knows no peer and no protocol.
+//! Requests become inputs of the machine and replies wake futures. Futures borrow nothing, so they
+//! can be spawned; any may be dropped at any time and leaves nothing behind. Nothing happens before
+//! the first poll. Knows no peer and no protocol.
 
 mod consistency;
 mod error;
@@ -105,7 +106,9 @@ impl Replicator {
     /// request waits for it. All of its changes happen, or none. It may return the new value:
     /// `|edit| { edit.increment()?; Ok(edit.view()) }`.
     ///
-    /// A future that is dropped before it ends leaves the question open: the change may be made.
+    /// The level's time counts twice at most: once for a place in the queue, once from when the
+    /// Replicator begins. A future that is dropped before it ends leaves the question open: the
+    /// change may be made.
     ///
     /// # Errors
     /// [`UpdateError`]. After `Timeout` the change stays applied here and will spread.
@@ -129,12 +132,12 @@ impl Replicator {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn update<T, R, F>(
+    pub fn update<T, R, F>(
         &self,
         key: &Key<T>,
         consistency: WriteConsistency,
         f: F,
-    ) -> Result<R, UpdateError>
+    ) -> impl Future<Output = Result<R, UpdateError>> + Send + use<T, R, F>
     where
         T: DataType,
         R: Send + 'static,
@@ -142,12 +145,12 @@ impl Replicator {
     {
         let result = Arc::new(Mutex::new(None));
         let request = Request::Update(Update::new(key, consistency, contained(f, result.clone())));
-        match self.ask::<UpdateError>(request, patience_of_write(consistency)).await? {
-            Reply::Updated { .. } => {
-                let result = result.lock().unwrap_or_else(PoisonError::into_inner).take();
-                Ok(result.expect("an update is made only by its function, which left its result"))
-            }
-            other => unreachable!("an update is answered by Updated, not {other:?}"),
+        let reply = self.ask::<UpdateError>(request, patience_of_write(consistency));
+        async move {
+            let reply = reply.await?;
+            assert!(matches!(reply, Reply::Updated { .. }), "an update is answered by {reply:?}");
+            let result = result.lock().unwrap_or_else(PoisonError::into_inner).take();
+            Ok(result.expect("an update is made only by its function, which left its result"))
         }
     }
 
@@ -155,20 +158,23 @@ impl Replicator {
     ///
     /// # Errors
     /// [`GetError`]. Nothing was changed; repeat it as you like.
-    pub async fn get<T: DataType>(
+    pub fn get<T: DataType>(
         &self,
         key: &Key<T>,
         consistency: ReadConsistency,
-    ) -> Result<Option<T>, GetError> {
+    ) -> impl Future<Output = Result<Option<T>, GetError>> + Send + use<T> {
         let (key, shape) = (key.name().clone(), Some(T::shape()));
         let request = Request::Get { key, shape, consistency };
-        match self.ask::<GetError>(request, patience_of_read(consistency)).await? {
-            Reply::Got { value: None, .. } => Ok(None),
-            Reply::Got { value: Some(value), .. } => {
-                let (expected, found) = (T::shape(), value.shape().clone());
-                value.get().map(Some).ok_or(GetError::WrongType { expected, found })
+        let reply = self.ask::<GetError>(request, patience_of_read(consistency));
+        async move {
+            match reply.await? {
+                Reply::Got { value: None, .. } => Ok(None),
+                Reply::Got { value: Some(value), .. } => {
+                    let (expected, found) = (T::shape(), value.shape().clone());
+                    value.get().map(Some).ok_or(GetError::WrongType { expected, found })
+                }
+                other => unreachable!("a read is answered by Got, not {other:?}"),
             }
-            other => unreachable!("a read is answered by Got, not {other:?}"),
         }
     }
 
@@ -193,13 +199,14 @@ impl Replicator {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn delete<T>(
+    pub fn delete<T>(
         &self,
         key: &Key<T>,
         consistency: WriteConsistency,
-    ) -> Result<(), DeleteError> {
+    ) -> impl Future<Output = Result<(), DeleteError>> + Send + use<T> {
         let request = Request::Delete { key: key.name().clone(), consistency };
-        self.ask::<DeleteError>(request, patience_of_write(consistency)).await.map(drop)
+        let reply = self.ask::<DeleteError>(request, patience_of_write(consistency));
+        async move { reply.await.map(drop) }
     }
 
     /// The changes of a key: its current value first, if it has one. Slow readers see the latest
@@ -259,16 +266,19 @@ impl Replicator {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn keys(
+    pub fn keys(
         &self,
         prefix: &str,
         after: Option<&KeyName>,
         limit: usize,
-    ) -> Result<Vec<KeyName>, QueryError> {
+    ) -> impl Future<Output = Result<Vec<KeyName>, QueryError>> + Send + use<> {
         let request = Request::Keys { prefix: prefix.to_owned(), after: after.cloned(), limit };
-        match self.ask::<QueryError>(request, None).await? {
-            Reply::Keys(keys) => Ok(keys),
-            other => unreachable!("a question for keys is answered by Keys, not {other:?}"),
+        let reply = self.ask::<QueryError>(request, None);
+        async move {
+            match reply.await? {
+                Reply::Keys(keys) => Ok(keys),
+                other => unreachable!("a question for keys is answered by Keys, not {other:?}"),
+            }
         }
     }
 
@@ -276,10 +286,13 @@ impl Replicator {
     ///
     /// # Errors
     /// [`QueryError`].
-    pub async fn replica_count(&self) -> Result<usize, QueryError> {
-        match self.ask::<QueryError>(Request::ReplicaCount, None).await? {
-            Reply::ReplicaCount(count) => Ok(count),
-            other => unreachable!("a count is answered by ReplicaCount, not {other:?}"),
+    pub fn replica_count(&self) -> impl Future<Output = Result<usize, QueryError>> + Send + use<> {
+        let reply = self.ask::<QueryError>(Request::ReplicaCount, None);
+        async move {
+            match reply.await? {
+                Reply::ReplicaCount(count) => Ok(count),
+                other => unreachable!("a count is answered by ReplicaCount, not {other:?}"),
+            }
         }
     }
 
@@ -287,22 +300,29 @@ impl Replicator {
     ///
     /// # Errors
     /// [`FlushError`]. Nothing is lost: what was not delivered will be.
-    pub async fn flush_changes(&self, within: Duration) -> Result<(), FlushError> {
-        self.ask::<FlushError>(Request::FlushChanges { within }, Some(within)).await.map(drop)
+    pub fn flush_changes(
+        &self,
+        within: Duration,
+    ) -> impl Future<Output = Result<(), FlushError>> + Send + use<> {
+        let reply = self.ask::<FlushError>(Request::FlushChanges { within }, Some(within));
+        async move { reply.await.map(drop) }
     }
 
     /// What the Replicator counts.
     ///
     /// # Errors
     /// [`QueryError`].
-    pub async fn stats(&self) -> Result<Stats, QueryError> {
-        let (sender, receiver) = oneshot::channel();
-        let place = self.shared.inbox.place().await.map_err(|_| QueryError::Stopped)?;
-        let look = |machine: &Machine| {
-            let _ = sender.send(machine.stats()); // who asked may have left
-        };
-        place.look(look).map_err(|_| QueryError::Stopped)?;
-        receiver.await.map_err(|_| QueryError::Stopped)
+    pub fn stats(&self) -> impl Future<Output = Result<Stats, QueryError>> + Send + use<> {
+        let shared = self.shared.clone();
+        async move {
+            let (sender, receiver) = oneshot::channel();
+            let place = shared.inbox.place().await.map_err(|_| QueryError::Stopped)?;
+            let look = |machine: &Machine| {
+                let _ = sender.send(machine.stats()); // who asked may have left
+            };
+            place.look(look).map_err(|_| QueryError::Stopped)?;
+            receiver.await.map_err(|_| QueryError::Stopped)
+        }
     }
 
     /// How busy the Replicator's task is: queues, turns, traffic. Never waits.
@@ -322,30 +342,37 @@ impl Replicator {
 
     /// Asks the machine. Waits for a place in its inbox at most as long as the caller is patient;
     /// from then on the machine itself minds the deadline.
-    async fn ask<E>(&self, request: Request, patience: Option<Duration>) -> Result<Reply, E>
+    fn ask<E>(
+        &self,
+        request: Request,
+        patience: Option<Duration>,
+    ) -> impl Future<Output = Result<Reply, E>> + Send + use<E>
     where
         E: From<Lost> + From<RequestError>,
     {
-        let shared = &*self.shared;
+        let shared = self.shared.clone();
+        async move { Ok(shared.ask(request, patience).await??) }
+    }
+}
+
+impl Shared {
+    async fn ask(&self, request: Request, patience: Option<Duration>) -> Result<Answer, Lost> {
         let place = match patience {
-            None => shared.inbox.place().await,
-            Some(span) => match tokio::time::timeout(span, shared.inbox.place()).await {
-                Ok(place) => place,
-                Err(_) => {
-                    let limit = shared.inbox.limits().requests;
-                    return Err(Lost::Overloaded { limit }.into());
-                }
-            },
+            None => self.inbox.place().await,
+            Some(span) => {
+                let limit = self.inbox.limits().requests;
+                let place = tokio::time::timeout(span, self.inbox.place()).await;
+                place.map_err(|_| Lost::Overloaded { limit })?
+            }
         };
         let place = place.map_err(|_| Lost::Stopped)?;
-        let pending = shared.replies.open().map_err(|why| match why {
-            Unopened::Full => Lost::Overloaded { limit: shared.replies_limit },
+        let pending = self.replies.open().map_err(|why| match why {
+            Unopened::Full => Lost::Overloaded { limit: self.replies_limit },
             Unopened::Ended => Lost::Stopped,
         })?;
         let input = Input::Request { id: pending.id(), request };
         place.request(input).map_err(|_| Lost::Stopped)?;
-        let answer = pending.await.map_err(|_| Lost::Interrupted)?;
-        Ok(answer?)
+        pending.await.map_err(|_| Lost::Interrupted)
     }
 }
 

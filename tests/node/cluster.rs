@@ -1,0 +1,147 @@
+//! A cluster as a test writes it.
+
+use std::future::Future;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use ostraca::ddata::bug::Canary;
+use ostraca::ddata::data::Registry;
+use ostraca::ddata::durable::MemoryStore;
+use ostraca::ddata::id::ReplicaId;
+use ostraca::ddata::replicator::Setup;
+use ostraca::ddata::replicator::config::Config;
+use ostraca::ddata::replicator::epoch::{Epoch, EpochId, EpochSettings};
+use ostraca::net::NodeId;
+use ostraca::node::InboxLimits;
+use ostraca::node::disk::Store;
+use ostraca::node::parts::{ReplicatorPart, ReplicatorSetup, start_replicator};
+use ostraca::node::wiring::Fact;
+use ostraca::prelude::*;
+
+use crate::network::{Network, node_id};
+
+/// Ten times what anything here takes on a machine that has other things to do.
+pub(crate) const SOON: Duration = Duration::from_secs(60);
+
+pub(crate) struct Plan {
+    pub(crate) nodes: u8,
+    pub(crate) config: Config,
+    pub(crate) inbox: InboxLimits,
+    pub(crate) founded: bool,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        let (config, inbox) = (Config::default(), InboxLimits::default());
+        Self { nodes: 3, config, inbox, founded: true }
+    }
+}
+
+pub(crate) struct Cluster {
+    pub(crate) network: Network,
+    pub(crate) nodes: Vec<ReplicatorPart>,
+}
+
+pub(crate) fn setup(number: u8, config: Config) -> ReplicatorSetup {
+    let (registry, canary) = (Registry::new(), Canary::none());
+    let (me, seed) = (node_id(number).incarnation, u64::from(number));
+    ReplicatorSetup::new(Setup { me, config, registry, seed, canary })
+}
+
+/// A cluster of one, by itself.
+pub(crate) async fn single() -> ReplicatorPart {
+    stored(0, Config::default(), Box::new(MemoryStore::new())).await
+}
+
+/// A cluster of one, this incarnation, with a disk.
+pub(crate) async fn stored(number: u8, config: Config, store: Store) -> ReplicatorPart {
+    let mut setup = setup(number, config);
+    setup.store = store;
+    let node = start_replicator(setup, ()).await.expect("a readable store");
+    node.facts.tell(Fact::Found(founding(vec![node_id(number).incarnation])));
+    node
+}
+
+pub(crate) fn epoch(nodes: u8) -> Arc<Epoch> {
+    founding((0..nodes).map(|number| node_id(number).incarnation).collect())
+}
+
+fn founding(members: Vec<ReplicaId>) -> Arc<Epoch> {
+    let id = EpochId { generation: 1, number: 1 };
+    Arc::new(Epoch::founding(id, members, EpochSettings::default()).expect("a valid one"))
+}
+
+impl Plan {
+    pub(crate) async fn start(self) -> Cluster {
+        let network = Network::default();
+        let mut nodes = Vec::new();
+        for number in 0..self.nodes {
+            let mut setup = setup(number, self.config.clone());
+            setup.inbox = self.inbox;
+            let port = network.port(node_id(number));
+            let node = start_replicator(setup, port).await.expect("memory is readable");
+            network.connect(node_id(number), node.receiver.clone());
+            nodes.push(node);
+        }
+        for node in nodes.iter().filter(|_| self.founded) {
+            node.facts.tell(Fact::Found(epoch(self.nodes)));
+        }
+        Cluster { network, nodes }
+    }
+}
+
+impl Cluster {
+    pub(crate) async fn of_three() -> Self {
+        Plan::default().start().await
+    }
+
+    pub(crate) fn at(&self, number: usize) -> Replicator {
+        self.nodes[number].handle.clone()
+    }
+
+    pub(crate) fn id(number: u8) -> NodeId {
+        node_id(number)
+    }
+
+    /// Stops all; none may have failed.
+    pub(crate) async fn stop(self) {
+        for node in self.nodes {
+            node.running.stop().await.expect("it never panicked");
+        }
+    }
+}
+
+/// Waits until it is so.
+pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut is_so: impl FnMut() -> F) {
+    let tries = async {
+        while !is_so().await {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    assert!(tokio::time::timeout(SOON, tries).await.is_ok(), "never: {what}");
+}
+
+/// Waits for something that must not hang.
+pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(SOON, future).await.expect("it hangs")
+}
+
+/// Keeps the Replicator's task busy until this is dropped. Needs a runtime with two threads.
+pub(crate) struct Held(#[expect(dead_code, reason = "lives")] mpsc::Sender<()>);
+
+pub(crate) async fn hold(replicator: &Replicator) -> Held {
+    let (release, released) = mpsc::channel::<()>();
+    let (began, begins) = tokio::sync::oneshot::channel();
+    let replicator = replicator.clone();
+    tokio::spawn(async move {
+        let key = Key::<Flag>::new("held");
+        let hold = move |_: &mut Edit<'_, Flag>| {
+            let _ = began.send(());
+            let _ = released.recv(); // an error, when the other end is dropped
+            Ok(())
+        };
+        let _ = replicator.update(&key, WriteLocal, hold).await;
+    });
+    soon(begins).await.expect("it began");
+    Held(release)
+}

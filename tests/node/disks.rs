@@ -1,0 +1,90 @@
+//! Durable keys: written before they are acknowledged, there again after a restart.
+
+use std::sync::{Arc, Mutex};
+
+use ostraca::ddata::durable::{DurableStore, MemoryStore, Record, StoreError};
+use ostraca::ddata::key::Pattern;
+use ostraca::ddata::replicator::config::Config;
+use ostraca::ddata::replicator::port::Alarm;
+use ostraca::node::parts::start_replicator;
+use ostraca::node::wiring::Event;
+use ostraca::prelude::*;
+
+use crate::cluster::{setup, soon, stored};
+
+/// A disk that outlives the node, and can be told to fail.
+#[derive(Clone, Default)]
+struct Drive(Arc<Mutex<(MemoryStore, bool)>>);
+
+impl Drive {
+    fn fail(&self) {
+        self.0.lock().expect("no test panics under it").1 = true;
+    }
+}
+
+impl DurableStore for Drive {
+    fn write(&mut self, records: &[Record]) -> Result<(), StoreError> {
+        let mut drive = self.0.lock().expect("no test panics under it");
+        if drive.1 { Err(StoreError("no space left".into())) } else { drive.0.write(records) }
+    }
+
+    fn load(&self) -> Result<Vec<Record>, StoreError> {
+        let drive = self.0.lock().expect("no test panics under it");
+        if drive.1 { Err(StoreError("the file is torn".into())) } else { drive.0.load() }
+    }
+}
+
+fn durable() -> Config {
+    Config { durable_keys: vec![Pattern::new("d-*")], ..Config::default() }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_acknowledged_is_there_after_a_restart() {
+    let drive = Drive::default();
+    let key = Key::<PNCounter>::new("d-hits");
+    let node = stored(0, durable(), Box::new(drive.clone())).await;
+    for _ in 0..100 {
+        soon(node.handle.update(&key, WriteLocal, |counter| counter.increment()))
+            .await
+            .expect("written");
+    }
+    let lost = Key::<PNCounter>::new("hits");
+    node.handle.update(&lost, WriteLocal, |counter| counter.increment()).await.expect("local");
+    soon(node.running.stop()).await.expect("it never panicked");
+    let node = stored(1, durable(), Box::new(drive)).await; // another incarnation
+    let read = soon(node.handle.get(&key, ReadLocal)).await.expect("local");
+    assert_eq!(read.map(|counter| counter.value()), Some(100));
+    assert_eq!(soon(node.handle.get(&lost, ReadLocal)).await.expect("local"), None);
+    soon(node.running.stop()).await.expect("it never panicked");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_that_the_disk_refuses_is_not_acknowledged_and_the_node_is_told() {
+    let drive = Drive::default();
+    let mut node = stored(0, durable(), Box::new(drive.clone())).await;
+    let key = Key::<Flag>::new("d-flag");
+    soon(node.handle.update(&Key::<Flag>::new("d-first"), WriteLocal, |flag| flag.switch_on()))
+        .await
+        .expect("written");
+    drive.fail();
+    let write = WriteMajority::within(secs(30));
+    let update = soon(node.handle.update(&key, write, |flag| flag.switch_on())).await;
+    assert!(matches!(update, Err(UpdateError::StoreFailure { failed: 1 })), "{update:?}");
+    let told = loop {
+        if let Event::Alarm(alarm) = soon(node.events.recv()).await.expect("it runs") {
+            break alarm;
+        }
+    };
+    assert_eq!(told, Alarm::Store(StoreError("no space left".into())));
+    soon(node.running.stop()).await.expect("it never panicked");
+}
+
+#[tokio::test]
+async fn a_store_that_cannot_be_read_is_an_error_of_the_start() {
+    let drive = Drive::default();
+    drive.fail();
+    let mut setup = setup(0, durable());
+    setup.store = Box::new(drive);
+    let refused = start_replicator(setup, ()).await.err();
+    assert_eq!(refused, Some(StoreError("the file is torn".into())));
+}

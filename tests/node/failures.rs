@@ -1,0 +1,141 @@
+//! Errors: each says what is true, and the node lives on.
+
+use std::error::Error;
+
+use ostraca::prelude::*;
+
+use crate::cluster::{Cluster, Plan, eventually, single, soon};
+
+fn hits() -> Key<PNCounter> {
+    Key::new("hits")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_that_too_few_acknowledge_times_out_stays_applied_and_spreads_later() {
+    let cluster = Cluster::of_three().await;
+    cluster.network.cut(Cluster::id(0));
+    let write = WriteMajority::within(std::time::Duration::from_millis(50));
+    let update = cluster.at(0).update(&hits(), write, |counter| counter.increment());
+    match soon(update).await {
+        Err(UpdateError::Timeout(tally)) => {
+            assert_eq!((tally.answered, tally.needed, tally.missing.len()), (1, 2, 2));
+        }
+        other => panic!("{other:?}"),
+    }
+    let read = ReadMajority::within(std::time::Duration::from_millis(50));
+    assert!(matches!(soon(cluster.at(0).get(&hits(), read)).await, Err(GetError::Timeout(_))));
+    let delete = cluster.at(0).delete(&Key::<Flag>::new("none"), write);
+    soon(delete).await.expect("there is nothing to delete, so nobody to wait for");
+    let here = cluster.at(0).get(&hits(), ReadLocal).await.expect("local");
+    assert_eq!(here.map(|counter| counter.value()), Some(1), "it stays applied");
+    cluster.network.heal(Cluster::id(0));
+    eventually("the others hold it", async || {
+        let there = cluster.at(2).get(&hits(), ReadLocal).await.expect("local");
+        there.is_some_and(|counter| counter.value() == 1)
+    })
+    .await;
+    assert!(cluster.at(0).load().sent.no_link > 0);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_in_no_configuration_serves_local_only_and_says_why() {
+    let cluster = Plan { founded: false, ..Plan::default() }.start().await;
+    let node = cluster.at(0);
+    node.update(&hits(), WriteLocal, |counter| counter.increment()).await.expect("local");
+    let write = WriteMajority::within(secs(30));
+    let update = soon(node.update(&hits(), write, |counter| counter.increment())).await;
+    assert!(matches!(update, Err(UpdateError::NotJoined)), "{update:?}");
+    let read = soon(node.get(&hits(), ReadMajority::within(secs(30)))).await;
+    assert!(matches!(read, Err(GetError::NotJoined)));
+    let delete = soon(node.delete(&hits(), write)).await;
+    assert!(matches!(delete, Err(DeleteError::NotJoined)));
+    assert!(soon(node.flush_changes(secs(30))).await.is_err());
+    assert_eq!(soon(node.replica_count()).await.expect("answered"), 0);
+    let here = node.get(&hits(), ReadLocal).await.expect("local");
+    assert_eq!(here.map(|counter| counter.value()), Some(1), "what was refused changed nothing");
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_level_beyond_all_replicas_is_refused_and_so_is_another_type() {
+    let cluster = Cluster::of_three().await;
+    let many = cluster.at(0).update(&hits(), WriteTo::within(4, secs(30)), |c| c.increment());
+    match soon(many).await {
+        Err(UpdateError::NotEnoughReplicas { needed: 4, existing: 3 }) => {}
+        other => panic!("{other:?}"),
+    }
+    cluster.at(0).update(&hits(), WriteLocal, |c| c.increment()).await.expect("local");
+    let flag = Key::<Flag>::new("hits");
+    let wrong = cluster.at(0).update(&flag, WriteLocal, |flag| flag.switch_on()).await;
+    assert!(matches!(wrong, Err(UpdateError::WrongType { .. })), "{wrong:?}");
+    let wrong = cluster.at(0).get(&flag, ReadLocal).await;
+    assert!(matches!(wrong, Err(GetError::WrongType { .. })), "{wrong:?}");
+    let long = Key::<Flag>::new(&"x".repeat(1_025));
+    let long = cluster.at(0).update(&long, WriteLocal, |flag| flag.switch_on()).await;
+    assert!(matches!(long, Err(UpdateError::TooLarge { bytes: 1_025, limit: 1_024 })), "{long:?}");
+    cluster.stop().await;
+}
+
+#[derive(Debug, PartialEq, thiserror::Error)]
+#[error("no more than three")]
+struct Enough;
+
+#[tokio::test]
+async fn a_function_that_returns_its_own_error_changes_nothing_and_gets_it_back() {
+    let node = single().await;
+    let update = node.handle.update(&hits(), WriteLocal, |counter| {
+        counter.add(4)?;
+        Err::<(), _>(EditError::custom(Enough))
+    });
+    let error = soon(update).await.expect_err("it gave up");
+    let edit = error.source().expect("the edit's error").source().expect("the function's error");
+    assert_eq!(edit.downcast_ref::<Enough>(), Some(&Enough));
+    assert!(matches!(error, UpdateError::Modify(_)));
+    assert_eq!(node.handle.get(&hits(), ReadLocal).await.expect("local"), None);
+    node.running.stop().await.expect("it never panicked");
+}
+
+/// Panics when it is dropped.
+struct Mine;
+
+impl Drop for Mine {
+    fn drop(&mut self) {
+        panic!("a mine was dropped");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_function_that_panics_changes_nothing_and_harms_nobody_else() {
+    let cluster = Cluster::of_three().await;
+    let node = cluster.at(0);
+    let update = node.update(&hits(), WriteMajority::within(secs(30)), |counter| {
+        counter.add(4)?;
+        if counter.view().value() == 4 {
+            panic!("{} is too much", 4)
+        }
+        Ok(())
+    });
+    match soon(update).await {
+        Err(UpdateError::Panicked { message }) => assert_eq!(message, "4 is too much"),
+        other => panic!("{other:?}"),
+    }
+    let mine = Mine;
+    let update = node.update(&hits(), WriteLocal, move |counter| {
+        let _mine = &mine; // dropped at the end, with the function
+        counter.add(4)
+    });
+    assert!(matches!(soon(update).await, Err(UpdateError::Panicked { .. })));
+    let mine = Mine; // a function that never runs is dropped all the same
+    let refused = node.update(&hits(), WriteTo::within(9, secs(30)), move |counter| {
+        let _mine = &mine;
+        counter.add(4)
+    });
+    assert!(matches!(soon(refused).await, Err(UpdateError::NotEnoughReplicas { .. })));
+    soon(node.update(&hits(), WriteAll::within(secs(30)), |counter| counter.increment()))
+        .await
+        .expect("the node lives");
+    let read = soon(cluster.at(1).get(&hits(), ReadMajority::within(secs(30)))).await;
+    assert_eq!(read.expect("answered").map(|counter| counter.value()), Some(1));
+    cluster.stop().await;
+}

@@ -1,0 +1,102 @@
+//! Much at once: batches, bounds and back-pressure.
+
+use std::time::Duration;
+
+use ostraca::node::InboxLimits;
+use ostraca::node::wiring::Event;
+use ostraca::prelude::*;
+
+use crate::cluster::{Cluster, Plan, eventually, hold, soon};
+
+fn hits() -> Key<PNCounter> {
+    Key::new("hits")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_updates_at_once_are_all_acknowledged_in_batches() {
+    let cluster = Cluster::of_three().await;
+    let write = WriteMajority::within(secs(60));
+    let updates: Vec<_> = (0..10_000)
+        .map(|_| {
+            let node = cluster.at(0);
+            tokio::spawn(async move { node.update(&hits(), write, |c| c.increment()).await })
+        })
+        .collect();
+    for update in updates {
+        soon(update).await.expect("no panic").expect("acknowledged");
+    }
+    let read = soon(cluster.at(1).get(&hits(), ReadMajority::within(secs(60)))).await;
+    assert_eq!(read.expect("answered").map(|counter| counter.value()), Some(10_000));
+    let load = cluster.at(0).load();
+    assert!(load.turns.batch_max > 1 && load.turns.batch_max <= 1_024, "{load:?}");
+    assert!(load.turns.turns < load.turns.inputs, "{load:?}");
+    assert!(load.sent.messages < 20_000, "changes of one batch share messages: {load:?}");
+    assert_eq!(load.replies_awaited, 0);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_full_inbox_makes_callers_wait_and_those_in_a_hurry_are_told() {
+    let inbox = InboxLimits { requests: 4, ..InboxLimits::default() };
+    let cluster = Plan { nodes: 1, inbox, ..Plan::default() }.start().await;
+    let node = cluster.at(0);
+    let held = hold(&node).await;
+    let updates: Vec<_> = (0..20)
+        .map(|_| {
+            let node = node.clone();
+            tokio::spawn(async move { node.update(&hits(), WriteLocal, |c| c.increment()).await })
+        })
+        .collect();
+    eventually("the inbox is full and the rest waits", async || {
+        let waiting = node.load().waiting;
+        (waiting.requests, waiting.callers) == (4, 16)
+    })
+    .await;
+    let hurry = WriteMajority::within(Duration::from_millis(20));
+    let refused = soon(node.update(&hits(), hurry, |counter| counter.increment())).await;
+    assert!(matches!(refused, Err(UpdateError::Overloaded { limit: 4 })), "{refused:?}");
+    drop(held);
+    for update in updates {
+        soon(update).await.expect("no panic").expect("its turn came");
+    }
+    let read = node.get(&hits(), ReadLocal).await.expect("local");
+    assert_eq!(read.map(|counter| counter.value()), Some(20), "who was told changed nothing");
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn small_inboxes_on_all_sides_slow_everything_down_and_lose_nothing() {
+    let inbox = InboxLimits { requests: 2, messages: 2, message_bytes: 512 };
+    let cluster = Plan { inbox, ..Plan::default() }.start().await;
+    let write = WriteAll::within(secs(60));
+    let updates: Vec<_> = (0..300)
+        .map(|n| {
+            let node = cluster.at(n % 3);
+            tokio::spawn(async move { node.update(&hits(), write, |c| c.increment()).await })
+        })
+        .collect();
+    for update in updates {
+        soon(update).await.expect("no panic").expect("acknowledged");
+    }
+    for number in 0..3 {
+        let here = cluster.at(number).get(&hits(), ReadLocal).await.expect("local");
+        assert_eq!(here.map(|counter| counter.value()), Some(300));
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_node_hears_of_its_configuration() {
+    let mut cluster = Cluster::of_three().await;
+    let events = &mut cluster.nodes[0].events;
+    let mut heard = Vec::new();
+    while heard.len() < 2 {
+        heard.push(soon(events.recv()).await.expect("it runs"));
+    }
+    assert!(
+        matches!(&heard[0], Event::Installed(epoch) if epoch.members().len() == 3),
+        "{heard:?}"
+    );
+    assert!(matches!(&heard[1], Event::Synced(_)), "{heard:?}");
+    cluster.stop().await;
+}

@@ -1,0 +1,76 @@
+//! A network in memory: every message goes to its receiver in order, unless somebody is cut off.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use libp2p::PeerId;
+use ostraca::ddata::id::ReplicaId;
+use ostraca::net::{Class, Inbound, NodeId, Receiver};
+use ostraca::node::outgoing::{NotSent, Outgoing};
+use tokio::sync::mpsc;
+
+type Letter = (NodeId, Class, Vec<u8>);
+
+#[derive(Default)]
+struct State {
+    ends: BTreeMap<ReplicaId, mpsc::UnboundedSender<Letter>>,
+    cut: BTreeSet<ReplicaId>,
+}
+
+/// See the module's page.
+#[derive(Clone, Default)]
+pub(crate) struct Network(Arc<Mutex<State>>);
+
+impl Network {
+    /// Where `node` sends.
+    pub(crate) fn port(&self, node: NodeId) -> Port {
+        Port { me: node, network: self.clone() }
+    }
+
+    /// Delivers to `node` from now on.
+    pub(crate) fn connect(&self, node: NodeId, receiver: Arc<dyn Receiver>) {
+        let (sender, mut letters) = mpsc::unbounded_channel::<Letter>();
+        self.0.lock().expect("no test panics under it").ends.insert(node.incarnation, sender);
+        tokio::spawn(async move {
+            while let Some((from, class, body)) = letters.recv().await {
+                let inbound = Inbound { from, class, fields: &[], body: &body };
+                while receiver.receive(inbound).is_err() {
+                    receiver.ready(class).await;
+                }
+            }
+        });
+    }
+
+    /// Nothing reaches `node`, and nothing of it reaches others.
+    pub(crate) fn cut(&self, node: NodeId) {
+        self.0.lock().expect("no test panics under it").cut.insert(node.incarnation);
+    }
+
+    /// It does again.
+    pub(crate) fn heal(&self, node: NodeId) {
+        self.0.lock().expect("no test panics under it").cut.remove(&node.incarnation);
+    }
+}
+
+/// One node's way into the network.
+pub(crate) struct Port {
+    me: NodeId,
+    network: Network,
+}
+
+impl Outgoing for Port {
+    fn send(&mut self, to: ReplicaId, class: Class, message: &[u8]) -> Result<(), NotSent> {
+        let state = self.network.0.lock().expect("no test panics under it");
+        if state.cut.contains(&to) || state.cut.contains(&self.me.incarnation) {
+            return Err(NotSent::NoLink);
+        }
+        let end = state.ends.get(&to).ok_or(NotSent::NoLink)?;
+        end.send((self.me, class, message.to_vec())).map_err(|_| NotSent::NoLink)
+    }
+}
+
+/// The node with this number.
+pub(crate) fn node_id(number: u8) -> NodeId {
+    let peer = PeerId::from_bytes(&[0, 1, number]).expect("an identity hash");
+    NodeId { peer, incarnation: ReplicaId::new(u64::from(number)) }
+}

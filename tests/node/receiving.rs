@@ -1,0 +1,74 @@
+//! The receiving side: room, garbage, and what is not ours.
+
+use futures::FutureExt;
+use ostraca::ddata::replicator::wire::{Body, Message};
+use ostraca::net::{Busy, Class, Inbound};
+use ostraca::node::InboxLimits;
+
+use crate::cluster::{Plan, eventually, hold, soon};
+use crate::network::node_id;
+
+fn message() -> Vec<u8> {
+    Message { epoch: None, body: Body::Used(vec![]) }.encode()
+}
+
+fn inbound(class: Class, body: &[u8]) -> Inbound<'_> {
+    Inbound { from: node_id(1), class, fields: &[], body }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_full_inbox_makes_lanes_wait_until_there_is_room_again() {
+    let body = message();
+    for inbox in [
+        InboxLimits { messages: 4, ..InboxLimits::default() },
+        InboxLimits { message_bytes: body.len() * 4, ..InboxLimits::default() },
+    ] {
+        let cluster = Plan { nodes: 1, inbox, ..Plan::default() }.start().await;
+        let receiver = cluster.nodes[0].receiver.clone();
+        let held = hold(&cluster.at(0)).await;
+        for _ in 0..4 {
+            assert_eq!(receiver.receive(inbound(Class::Data, &body)), Ok(()));
+        }
+        assert_eq!(receiver.receive(inbound(Class::Data, &body)), Err(Busy));
+        let mut ready = receiver.ready(Class::Data);
+        assert_eq!((&mut ready).now_or_never(), None);
+        let load = cluster.at(0).load();
+        assert_eq!((load.waiting.messages, load.received), (4, 4));
+        assert_eq!(load.waiting.message_bytes, body.len() * 4);
+        drop(held);
+        soon(ready).await;
+        assert_eq!(receiver.receive(inbound(Class::Data, &body)), Ok(()));
+        cluster.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_does_not_decode_is_counted_and_the_next_message_is_heard() {
+    let cluster = Plan { nodes: 1, ..Plan::default() }.start().await;
+    let receiver = cluster.nodes[0].receiver.clone();
+    let deep = vec![0x91; 5_000];
+    for garbage in [&b""[..], b"\xc1", b"hello", &deep, &[0xff; 64]] {
+        assert_eq!(receiver.receive(inbound(Class::Data, garbage)), Ok(()));
+    }
+    assert_eq!(receiver.receive(inbound(Class::User, &message())), Ok(()));
+    let load = cluster.at(0).load();
+    assert_eq!((load.undecodable, load.received, load.waiting.messages), (6, 0, 0));
+    let inputs = load.turns.inputs;
+    for class in [Class::Control, Class::Data, Class::Bulk] {
+        assert_eq!(receiver.receive(inbound(class, &message())), Ok(()));
+    }
+    eventually("they are heard", async || cluster.at(0).load().turns.inputs >= inputs + 3).await;
+    assert_eq!(cluster.at(0).load().received, 3);
+    let strangers = soon(cluster.at(0).stats()).await.expect("it runs").strangers;
+    assert_eq!(strangers, 3, "heard by the machine, which knows no such member");
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_the_stop_no_lane_waits() {
+    let cluster = Plan { nodes: 1, ..Plan::default() }.start().await;
+    let receiver = cluster.nodes[0].receiver.clone();
+    cluster.stop().await;
+    assert_eq!(receiver.receive(inbound(Class::Data, &message())), Ok(()));
+    soon(receiver.ready(Class::Data)).await;
+}

@@ -1,0 +1,124 @@
+//! Streams: what they tell, what they skip, how they end.
+
+use futures::StreamExt;
+use ostraca::prelude::*;
+
+use crate::cluster::{Cluster, eventually, hold, single, soon};
+
+fn hits() -> Key<PNCounter> {
+    Key::new("hits")
+}
+
+async fn increment(replicator: &Replicator) {
+    let update = replicator.update(&hits(), WriteLocal, |counter| counter.increment());
+    soon(update).await.expect("local");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subscriber_sees_the_current_value_first_and_then_what_others_change() {
+    let cluster = Cluster::of_three().await;
+    increment(&cluster.at(0)).await;
+    let mut here = cluster.at(0).subscribe(&hits());
+    let Some(Change::Changed(first)) = soon(here.next()).await else { panic!("it has a value") };
+    assert_eq!(first.value(), 1);
+    let mut last = 1;
+    for number in [1, 2, 1] {
+        let write = WriteAll::within(secs(30)); // so that the delete below has seen everything
+        let update = cluster.at(number).update(&hits(), write, |counter| counter.increment());
+        soon(update).await.expect("acknowledged");
+        last += 1;
+        loop {
+            let Some(Change::Changed(seen)) = soon(here.next()).await else { panic!("changed") };
+            if seen.value() == last {
+                break;
+            }
+            assert!(seen.value() < last);
+        }
+    }
+    soon(cluster.at(2).delete(&hits(), WriteAll::within(secs(30)))).await.expect("acknowledged");
+    assert_eq!(soon(here.next()).await.map(|change| change == Change::Deleted), Some(true));
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_reader_sees_the_latest_value_and_holds_nobody_up() {
+    let node = single().await;
+    let mut changes = node.handle.subscribe(&hits());
+    for _ in 0..1_000 {
+        increment(&node.handle).await;
+    }
+    let Some(Change::Changed(seen)) = soon(changes.next()).await else { panic!("changed") };
+    assert_eq!(seen.value(), 1_000);
+    increment(&node.handle).await;
+    let Some(Change::Changed(seen)) = soon(changes.next()).await else { panic!("changed") };
+    assert_eq!(seen.value(), 1_001);
+    node.running.stop().await.expect("it never panicked");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prefix_tells_of_every_key_that_begins_so() {
+    let cluster = Cluster::of_three().await;
+    let mut rooms = cluster.at(0).subscribe_prefix("room/");
+    for name in ["room/a", "hall", "room/b"] {
+        let key = Key::<ORSet<u32>>::new(name);
+        let update = cluster.at(1).update(&key, WriteAll::within(secs(30)), |set| set.insert(&7));
+        soon(update).await.expect("acknowledged");
+    }
+    let mut seen = Vec::new();
+    for _ in 0..2 {
+        let KeyChange { key, value } = soon(rooms.next()).await.expect("a change");
+        let set = value.and_then(|value| value.get::<ORSet<u32>>()).expect("a set");
+        assert!(set.contains(&7));
+        seen.push(key.as_str().to_owned());
+    }
+    assert_eq!(seen, ["room/a", "room/b"]);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_of_another_type_is_said_to_be_one() {
+    let node = single().await;
+    increment(&node.handle).await;
+    let mut changes = node.handle.subscribe(&Key::<Flag>::new("hits"));
+    match soon(changes.next()).await {
+        Some(Change::WrongType { expected, found }) => {
+            assert_eq!((expected, found), (Flag::shape(), PNCounter::shape()));
+        }
+        other => panic!("{other:?}"),
+    }
+    node.running.stop().await.expect("it never panicked");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_stream_that_is_dropped_ends_its_subscription_even_while_the_task_is_busy() {
+    let node = single().await;
+    let held = hold(&node.handle).await;
+    let streams: Vec<_> = (0..5_000).map(|_| node.handle.subscribe(&hits())).collect();
+    assert_eq!(node.handle.load().subscriptions, 5_000);
+    drop(streams);
+    let load = node.handle.load();
+    assert_eq!((load.subscriptions, load.waiting.requests), (0, 10_000));
+    drop(held);
+    eventually("all are taken", async || node.handle.load().waiting.requests == 0).await;
+    let before = node.handle.load().turns.outputs;
+    increment(&node.handle).await;
+    eventually("its turn is over", async || node.handle.load().turns.outputs > before).await;
+    assert!(node.handle.load().turns.outputs - before < 10, "the machine tells nobody any more");
+    node.running.stop().await.expect("it never panicked");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_are_read_to_their_end_when_the_node_stops() {
+    let node = single().await;
+    let mut changes = node.handle.subscribe(&hits());
+    let mut others = node.handle.subscribe_prefix("x");
+    increment(&node.handle).await;
+    let waits = tokio::spawn(async move { others.next().await });
+    let replicator = node.handle.clone();
+    node.running.stop().await.expect("it never panicked");
+    assert!(matches!(soon(changes.next()).await, Some(Change::Changed(_))));
+    assert!(soon(changes.next()).await.is_none());
+    assert_eq!(soon(waits).await.expect("no panic"), None);
+    let late: Vec<_> = soon(replicator.subscribe(&hits()).collect()).await;
+    assert!(late.is_empty());
+}
