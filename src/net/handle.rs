@@ -88,6 +88,7 @@ pub struct PeerStats {
 pub struct Net {
     me: NodeId,
     addresses: Arc<[Multiaddr]>,
+    listening: Arc<[Multiaddr]>,
     directory: Arc<Directory>,
     commands: mpsc::UnboundedSender<Command>, // orders of the node, not of peers
 }
@@ -106,9 +107,12 @@ impl Net {
         let (commands, orders) = mpsc::unbounded_channel();
         let (events, facts) = mpsc::unbounded_channel();
         let setup = Setup { config, identity, receiver, commands: orders, events };
-        let (hub, directory, addresses) = Hub::start(setup).await?;
+        let (hub, directory, listening) = Hub::start(setup).await?;
         tokio::spawn(hub.run());
-        Ok((Self { me, addresses: addresses.into(), directory, commands }, facts))
+        let told = if config.advertise.is_empty() { &listening } else { &config.advertise };
+        let named = |a: &Multiaddr| a.clone().with_p2p(me.peer).unwrap_or_else(|other| other);
+        let addresses = told.iter().map(named).collect();
+        Ok((Self { me, addresses, listening: listening.into(), directory, commands }, facts))
     }
 
     /// Who this is.
@@ -121,6 +125,12 @@ impl Net {
     #[must_use]
     pub fn addresses(&self) -> &[Multiaddr] {
         &self.addresses
+    }
+
+    /// Where it listens, with the ports that it was given.
+    #[must_use]
+    pub fn listening(&self) -> &[Multiaddr] {
+        &self.listening
     }
 
     /// The lane to an incarnation; `None` if it was never admitted, or is forgotten.

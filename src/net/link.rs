@@ -28,7 +28,7 @@ const CROSSING: Duration = Duration::from_secs(2);
 /// How long an inbound connection may take to say what it is for before we dial ourselves.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Addresses of one peer that are kept; the last ones told win.
+/// Addresses of one peer that are kept, of each kind.
 const ADDRESSES_MAX: usize = 8;
 
 /// Dials for bulk that may fail in a row before bulk shares the connection of the other lanes.
@@ -70,8 +70,10 @@ pub enum Input {
     Keep,
     /// The peer need not be reached any more.
     Release,
-    /// Where it may be dialled.
+    /// Where this node was told, or has found, that it may be dialled.
     Addresses(Vec<Multiaddr>),
+    /// Where the peer itself says that it may be dialled; tried after the others.
+    Told(Vec<Multiaddr>),
     /// This lane has, or will have, something to say.
     Want(Class),
     /// The peer is another incarnation now: every lane begins anew.
@@ -175,7 +177,9 @@ pub struct Link {
     back_off: (Duration, Duration),
     link_down_max: Duration,
     kept: bool,
-    addresses: Vec<Multiaddr>, // ≤ ADDRESSES_MAX
+    given: Vec<Multiaddr>,     // ≤ ADDRESSES_MAX
+    told: Vec<Multiaddr>,      // ≤ ADDRESSES_MAX
+    addresses: Vec<Multiaddr>, // both, each once
     next_address: usize,
     connections: BTreeMap<ConnectionId, Connection>, // ≤ limits.connections_per_peer, by the swarm
     main: Dial,
@@ -197,6 +201,8 @@ impl Link {
             back_off: limits.back_off,
             link_down_max: limits.link_down_max,
             kept: false,
+            given: Vec::new(),
+            told: Vec::new(),
             addresses: Vec::new(),
             next_address: 0,
             connections: BTreeMap::new(),
@@ -346,10 +352,14 @@ impl Link {
         self.lane_back_off = [BackOff::default(); 4];
     }
 
-    fn set_addresses(&mut self, mut addresses: Vec<Multiaddr>) {
-        addresses.truncate(ADDRESSES_MAX);
-        if !addresses.is_empty() {
-            self.addresses = addresses;
+    fn set_addresses(&mut self) {
+        self.given.truncate(ADDRESSES_MAX);
+        self.told.truncate(ADDRESSES_MAX);
+        self.addresses.clear();
+        for address in self.given.iter().chain(&self.told) {
+            if !self.addresses.contains(address) {
+                self.addresses.push(address.clone());
+            }
         }
     }
 
@@ -462,7 +472,14 @@ impl Machine for Link {
                 }
             }
             Input::Release => self.kept = false,
-            Input::Addresses(addresses) => self.set_addresses(addresses),
+            Input::Addresses(addresses) => {
+                self.given = addresses;
+                self.set_addresses();
+            }
+            Input::Told(addresses) => {
+                self.told = addresses;
+                self.set_addresses();
+            }
             Input::Want(class) if self.wants(class) => {}
             Input::Want(class) => self.lanes[class as usize] = Lane::Waiting(now),
             Input::Reborn => self.reborn(now),

@@ -1,7 +1,7 @@
 //! A TCP proxy that breaks connections on command: what a network does to two nodes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 
 use libp2p::Multiaddr;
 use tokio::net::{TcpListener, TcpStream};
@@ -10,27 +10,33 @@ use tokio::sync::watch;
 /// See the module's page.
 pub struct Proxy {
     pub address: Multiaddr,
+    to: Arc<AtomicU16>,
     cut: watch::Sender<u64>,
     refuses: Arc<AtomicBool>,
 }
 
 impl Proxy {
-    /// Passes on what comes to a port of its own to `port` of loopback.
-    pub async fn to(port: u16) -> Self {
+    /// Passes on what comes to a port of its own, as soon as it knows where to.
+    pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let own = listener.local_addr().expect("bound").port();
         let (cut, cuts) = watch::channel(0);
-        let refuses = Arc::new(AtomicBool::new(false));
-        let refusing = refuses.clone();
+        let (to, refuses) = (Arc::new(AtomicU16::new(0)), Arc::new(AtomicBool::new(false)));
+        let (target, refusing) = (to.clone(), refuses.clone());
         tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
                 if !refusing.load(Ordering::Relaxed) {
-                    tokio::spawn(pass(near, port, cuts.clone()));
+                    tokio::spawn(pass(near, target.load(Ordering::Relaxed), cuts.clone()));
                 }
             }
         });
         let address = format!("/ip4/127.0.0.1/tcp/{own}").parse().expect("an address");
-        Self { address, cut, refuses }
+        Self { address, to, cut, refuses }
+    }
+
+    /// Leads to this port of loopback from now on.
+    pub fn lead_to(&self, port: u16) {
+        self.to.store(port, Ordering::Relaxed);
     }
 
     /// Breaks every connection that there is.

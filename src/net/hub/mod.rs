@@ -98,7 +98,7 @@ pub(super) struct Setup<'a> {
 }
 
 impl Hub {
-    /// Listens. Returns the addresses to give to others, with this node's id in each.
+    /// Listens. Returns where.
     pub(super) async fn start(
         setup: Setup<'_>,
     ) -> Result<(Self, Arc<Directory>, Vec<Multiaddr>), StartError> {
@@ -106,10 +106,8 @@ impl Hub {
         let mut swarm = swarm::swarm(config, identity.keypair())?;
         let listened = listening(&mut swarm, &config.listen).await?;
         let me = identity.node_id();
-        let told = if config.advertise.is_empty() { listened } else { config.advertise.clone() };
-        let (standing, standings) =
-            watch::channel(Arc::new(Standing::new(config, identity, &told)));
-        let told = told.into_iter().map(|a| a.with_p2p(me.peer).unwrap_or_else(|a| a)).collect();
+        let told = if config.advertise.is_empty() { &listened } else { &config.advertise };
+        let (standing, standings) = watch::channel(Arc::new(Standing::new(config, identity, told)));
         let (directory, wanted) = Directory::new(config.limits.clone());
         let (reporter, reports) = mpsc::unbounded_channel();
         let limits = Arc::new(config.limits.clone());
@@ -131,7 +129,7 @@ impl Hub {
             look_at: Instant::default(),
             stops: false,
         };
-        Ok((hub, directory, told))
+        Ok((hub, directory, listened))
     }
 
     pub(super) async fn run(mut self) {
@@ -369,12 +367,13 @@ impl Hub {
     fn open(&mut self, id: PeerId, class: Class, attempt: u64, connection: ConnectionId) {
         let to = self.peer(id).meant();
         let known = to.and_then(|to| self.directory.lane(to, class));
+        let is_new = known.is_none();
         let unknown = NodeId { peer: id, incarnation: ReplicaId::default() };
         let lane = known.unwrap_or_else(|| Lane::new(unknown, class, &self.tasks.limits));
         let (reply, stream) = oneshot::channel();
         self.swarm.behaviour_mut().open(connection, class, reply);
         let before = self.peer(id).outbound[class as usize].take();
-        let opening = Opening { peer: id, class, attempt, to, lane, stream };
+        let opening = Opening { peer: id, class, attempt, to, lane, is_new, stream };
         let task = self.tasks.open(opening, before);
         self.peer(id).outbound[class as usize] = Some(task);
     }
@@ -508,21 +507,20 @@ impl Hub {
             return Err(Refusal::Quarantined);
         }
         let node = NodeId { peer: id, incarnation };
-        let addresses = facts.addresses.iter().filter_map(|address| address.parse().ok());
-        let addresses: Vec<Multiaddr> = addresses.collect();
-        match self.peer(id).meet(facts) {
-            Reborn::Same => return Ok(()),
-            Reborn::First => {}
-            Reborn::Anew { old, is_proof } => {
-                let old = NodeId { peer: id, incarnation: old };
-                self.quarantine(old.incarnation);
-                self.drop_lanes(old);
-                self.emit(Event::NewIncarnation { old, node, is_proof });
-                self.give(id, link::Input::Reborn);
-            }
+        let reborn = self.peer(id).meet(facts);
+        if reborn == Reborn::Same {
+            return Ok(());
         }
         self.directory.add(node, facts.message_bytes_max as usize);
-        self.give(id, link::Input::Addresses(addresses));
+        if let Reborn::Anew { old, is_proof } = reborn {
+            let old = NodeId { peer: id, incarnation: old };
+            self.quarantine(old.incarnation);
+            self.drop_lanes(old);
+            self.emit(Event::NewIncarnation { old, node, is_proof });
+            self.give(id, link::Input::Reborn);
+        }
+        let addresses = facts.addresses.iter().filter_map(|address| address.parse().ok());
+        self.give(id, link::Input::Told(addresses.collect()));
         self.emit(Event::Up { node, facts: facts.clone() });
         Ok(())
     }

@@ -38,7 +38,7 @@ pub(super) enum Report {
         attempt: u64,
         facts: Facts,
         lane: Lane,
-        /// Whether the lane was opened without knowing to whom.
+        /// Whether nobody has that lane yet.
         is_new: bool,
         reply: oneshot::Sender<()>,
     },
@@ -81,6 +81,8 @@ pub(super) struct Opening {
     /// Which life of the peer; none at first contact.
     pub(super) to: Option<ReplicaId>,
     pub(super) lane: Lane,
+    /// Whether nobody has that lane yet.
+    pub(super) is_new: bool,
     /// Where the substream comes from.
     pub(super) stream: oneshot::Receiver<Result<Line, OpenFailed>>,
 }
@@ -129,7 +131,7 @@ impl Tasks {
     }
 
     async fn carry(&self, opening: Opening) -> Ended {
-        let Opening { peer, class, attempt, to, lane, stream } = opening;
+        let Opening { peer, class, attempt, to, lane, is_new, stream } = opening;
         let mut stream = match stream.await {
             Ok(Ok(stream)) => stream,
             Ok(Err(why)) => return Ended::Broken(why.to_string()),
@@ -150,7 +152,7 @@ impl Tasks {
             Err(error) => return Ended::Broken(error.to_string()),
         };
         let (reply, goes_on) = oneshot::channel();
-        let (facts, is_new) = (opened.facts, to.is_none());
+        let facts = opened.facts;
         let asked =
             Report::Welcome { peer, class, attempt, facts, lane: lane.clone(), is_new, reply };
         self.tell(asked);
@@ -206,7 +208,13 @@ impl Tasks {
                 return Err(said.map_or_else(Why::Handshake, |()| Why::Refused(refusal)));
             }
         };
-        asked.welcome(&mut stream, &us, turn.accepted(), within).await.map_err(Why::Handshake)?;
+        // A peer that does not take its welcome must not hold up its next substream.
+        tokio::select! {
+            said = asked.welcome(&mut stream, &us, turn.accepted(), within) => {
+                said.map_err(Why::Handshake)?;
+            }
+            () = turn.superseded() => return Ok(()),
+        }
         let receiver = self.receiver.clone();
         match reader::run(stream, turn, node, class, &self.limits, receiver).await {
             ended @ lane::Ended::Violation(_) => Err(Why::Violation(ended)),
