@@ -2,7 +2,6 @@
 //! to reads, fences, comparisons and the configuration machine.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::durability::After;
@@ -13,7 +12,7 @@ use super::push::{Told, guard_of};
 use super::quorum::Level;
 use super::request::RequestId;
 use super::store::{Taken, Unfit};
-use super::wire::{At, Body, Content, Entry, Message, Nack, Scope};
+use super::wire::{At, Body, Content, Entries, Entry, Message, Nack, Scope};
 use super::write::{Fenced, Purpose};
 use super::{Out, Replicator};
 use crate::bug::Bug;
@@ -208,13 +207,14 @@ impl Replicator {
             self.before_last_ack = Some(self.store.live().clone());
         }
         let (mut nacks, mut stored, mut news) = (Vec::new(), Vec::new(), Vec::new());
+        let forwards = self.peers.len() > self.config.direct_push_limit;
         for entry in entries {
             match self.take_pushed(now, from, entry, out) {
                 Ok(merged) => {
                     if self.config.is_durable(&entry.key) && self.persist_key(now, &entry.key) {
                         stored.push((entry.index, entry.key.clone()));
                     }
-                    if merged == Merged::Changed {
+                    if merged == Merged::Changed && forwards {
                         news.push(entry.clone());
                     }
                 }
@@ -363,7 +363,7 @@ impl Replicator {
         out: &mut Out,
     ) {
         for entries in self.in_frames(repairs) {
-            self.send(to, Body::Write { push, whole: false, entries }, out);
+            self.send(to, Body::Write { push, whole: false, entries: entries.into() }, out);
         }
     }
 
@@ -448,7 +448,7 @@ impl Replicator {
             }
             let all = waits.values().flatten().any(|id| self.waits_for_all(*id));
             let peers = if all { &self.peers.clone() } else { &everybody };
-            self.open_push(now, &Arc::from(entries), waits, peers, out);
+            self.open_push(now, &entries.into(), waits, peers, out);
         }
     }
 
@@ -461,7 +461,7 @@ impl Replicator {
     fn open_push(
         &mut self,
         now: Now,
-        entries: &Arc<[Entry]>,
+        entries: &Entries,
         waiting: BTreeMap<u32, Vec<RequestId>>,
         peers: &BTreeSet<ReplicaId>,
         out: &mut Out,
@@ -473,7 +473,7 @@ impl Replicator {
             let places: Vec<(RequestId, u32)> = places.collect();
             let push = self.pushes.open(now.mono, resend, entries.clone(), waiting, peers);
             for &to in peers {
-                let body = Body::Write { push, whole: true, entries: entries.to_vec() };
+                let body = Body::Write { push, whole: true, entries: entries.clone() };
                 self.send(to, body, out);
             }
             for (request, index) in places {
@@ -492,7 +492,7 @@ impl Replicator {
     pub(super) fn push_to(
         &mut self,
         now: Now,
-        probes: &Arc<[Entry]>,
+        probes: &Entries,
         id: RequestId,
         peers: &BTreeSet<ReplicaId>,
         known: impl Fn(&ReplicaId) -> Option<CausalContext>,
@@ -517,7 +517,7 @@ impl Replicator {
                     self.send_repairs(to, push, repairs, out);
                 }
                 None => {
-                    let body = Body::Write { push, whole: true, entries: probes.to_vec() };
+                    let body = Body::Write { push, whole: true, entries: probes.clone() };
                     self.send(to, body, out);
                 }
             }
@@ -551,17 +551,14 @@ impl Replicator {
 
     /// In large clusters, hands on what was new.
     fn forward(&mut self, from: ReplicaId, news: &[Entry], out: &mut Out) {
-        if news.is_empty() || self.peers.len() <= self.config.direct_push_limit {
-            return;
-        }
-        if !self.epochs.is_member() {
+        if news.is_empty() || !self.epochs.is_member() {
             return;
         }
         let news: Vec<_> = news.iter().map(|e| (origin(e), unguarded(e.clone()))).collect();
         let targets = self.eager_targets();
         for to in targets.into_iter().filter(|to| *to != from) {
             let others = news.iter().filter(|(origin, _)| *origin != Some(to));
-            let entries: Vec<Entry> = others.map(|(_, entry)| entry.clone()).collect();
+            let entries: Entries = others.map(|(_, entry)| entry.clone()).collect();
             if !entries.is_empty() {
                 self.send(to, Body::Write { push: 0, whole: true, entries }, out);
             }
@@ -602,7 +599,7 @@ impl Replicator {
         let Some(push) = self.pushes.get(id) else { return };
         let all = push.entries.clone();
         if indices.len() == all.len() {
-            let body = Body::Write { push: id, whole: true, entries: all.to_vec() };
+            let body = Body::Write { push: id, whole: true, entries: all };
             return self.send(to, body, out);
         }
         let some = indices.iter().filter_map(|index| all.get(*index as usize)).cloned().collect();

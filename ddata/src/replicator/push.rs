@@ -6,10 +6,9 @@
 //! a repair at once. Knows no consistency level: [`super::write`] does.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use super::request::RequestId;
-use super::wire::{Entry, Scope, WireGuard};
+use super::wire::{Entries, Entry, Scope, WireGuard};
 use crate::clock::Instant;
 use crate::id::ReplicaId;
 use crate::key::KeyName;
@@ -44,7 +43,7 @@ enum Missing {
 /// Changes on their way.
 #[derive(Clone, Debug)]
 pub(super) struct Push {
-    pub(super) entries: Arc<[Entry]>,
+    pub(super) entries: Entries,
     pub(super) waiting: BTreeMap<u32, Vec<RequestId>>,
     missing: BTreeMap<ReplicaId, Missing>, // ≤ peers
     /// Who holds an entry and could not count it (sealed, or in another configuration): asked
@@ -137,7 +136,7 @@ impl Pushes {
         &mut self,
         now: Instant,
         resend: Instant,
-        entries: Arc<[Entry]>,
+        entries: Entries,
         waiting: BTreeMap<u32, Vec<RequestId>>,
         peers: &BTreeSet<ReplicaId>,
     ) -> u64 {

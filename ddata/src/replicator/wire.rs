@@ -11,6 +11,7 @@ use std::sync::Arc;
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+pub use super::entries::Entries;
 use super::epoch::{EpochId, EpochMessage};
 use crate::causal::CausalContext;
 use crate::encoded::{DecodeError, Reader, Writer, from_msgpack};
@@ -327,7 +328,7 @@ pub enum Body {
         whole: bool,
         /// What it brings.
         #[serde(rename = "e")]
-        entries: Vec<Entry>,
+        entries: Entries,
     },
     /// The answer: my contexts contain what was named, but for these.
     #[serde(rename = "a")]
@@ -477,6 +478,9 @@ pub struct Message {
     pub body: Body,
 }
 
+/// MessagePack's empty list.
+const NO_ENTRIES: u8 = 0x90;
+
 /// Stands for a length that is found out by encoding.
 const MEASURED: usize = 1 << 30;
 
@@ -527,7 +531,13 @@ impl Message {
     /// Its bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        encode(self)
+        let Body::Write { push, whole, entries } = &self.body else { return encode(self) };
+        // The same bytes as from the one pass: the entries come last, and a list of none is a byte.
+        let none = Body::Write { push: *push, whole: *whole, entries: Entries::default() };
+        let mut bytes = encode(&Self { epoch: self.epoch, body: none });
+        assert_eq!(bytes.pop(), Some(NO_ENTRIES), "a message ends with its entries");
+        bytes.extend_from_slice(entries.encoded());
+        bytes
     }
 
     /// Reads what [`encode`](Self::encode) wrote.
