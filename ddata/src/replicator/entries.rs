@@ -78,3 +78,42 @@ impl<'de> Deserialize<'de> for Entries {
         Vec::deserialize(deserializer).map(Self::from)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::epoch::EpochId;
+    use super::super::wire::{Body, Content, Message};
+    use super::*;
+
+    fn message(count: u32, epoch: Option<EpochId>) -> Message {
+        let entry = |index| {
+            let content = Content::Delta(vec![7; 40].into());
+            Entry { index, key: "k".into(), shape: "or-set".into(), guard: None, content }
+        };
+        let entries = (0..count).map(entry).collect();
+        Message {
+            epoch,
+            body: Body::Write { push: 1 << 40, whole: count.is_multiple_of(2), entries },
+        }
+    }
+
+    #[test]
+    fn a_write_has_the_bytes_that_one_pass_over_it_gives() {
+        for count in [0, 1, 15, 16, 70_000] {
+            for epoch in [None, Some(EpochId { generation: 1, number: 300 })] {
+                let message = message(count, epoch);
+                assert_eq!(message.encode(), encode(&message), "{count} entries");
+            }
+        }
+    }
+
+    #[test]
+    fn what_many_messages_share_is_encoded_once() {
+        let entries: Entries = match message(3, None).body {
+            Body::Write { entries, .. } => entries,
+            body => panic!("{body:?}"),
+        };
+        let again = entries.clone();
+        assert!(std::ptr::eq(entries.encoded(), again.encoded()));
+    }
+}

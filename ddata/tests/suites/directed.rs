@@ -154,13 +154,14 @@ fn two_terms_never_share_an_entry() {
         sent.extend(order(&mut writer, Input::Request { id: RequestId(number), request }));
     }
     sent.extend(order(&mut writer, Input::Tick));
-    let terms =
-        |output: Output| match output {
-            Output::Send {
-                to, message: Message { body: Body::Write { entries, .. }, .. }, ..
-            } if to == id(2) => entries.iter().filter_map(|entry| entry.guard.as_ref()?.term).collect(),
-            _ => Vec::new(),
-        };
+    let terms = |output: Output| match output {
+        Output::Send { to, message: Message { body: Body::Write { entries, .. }, .. }, .. }
+            if to == id(2) =>
+        {
+            entries.iter().filter_map(|entry| entry.guard.as_ref()?.term).collect()
+        }
+        _ => Vec::new(),
+    };
     let terms: Vec<u64> = sent.into_iter().flat_map(terms).map(|term| term.number).collect();
     assert_eq!(terms, [1, 2]);
 }
