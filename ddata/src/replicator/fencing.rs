@@ -1,7 +1,6 @@
 //! Taking a term, from the fencing read to the recovery write, and promising one to others.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::durability::After;
@@ -334,7 +333,7 @@ impl Replicator {
         }
         let voters: BTreeSet<ReplicaId> = self.electors().voters.iter().copied().collect();
         let peers = voters.into_iter().filter(|voter| *voter != self.me).collect();
-        self.push_to(now, &Arc::from(entries), id, &peers, |_| None, out);
+        self.push_to(now, &entries.into(), id, &peers, |_| None, out);
         self.check_write(id, out);
     }
 

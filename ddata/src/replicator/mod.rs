@@ -9,6 +9,7 @@ mod anti_entropy;
 pub mod config;
 mod configuration;
 mod durability;
+mod entries;
 pub mod epoch;
 mod expiry;
 mod fence;

@@ -2,18 +2,19 @@
 //! to reads, fences, comparisons and the configuration machine.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
+
+use smallvec::smallvec;
 
 use super::durability::After;
 use super::epoch::{EpochId, EpochInput};
 use super::parts::Piece;
 use super::port::{Alarm, Output};
-use super::push::{Told, guard_of};
+use super::push::{Told, Waiting, guard_of};
 use super::quorum::Level;
 use super::request::RequestId;
 use super::store::{Taken, Unfit};
-use super::wire::{At, Body, Content, Entry, Message, Nack, Scope};
+use super::wire::{At, Body, Content, Entries, Entry, Message, Nack, Scope};
 use super::write::{Fenced, Purpose};
 use super::{Out, Replicator};
 use crate::bug::Bug;
@@ -208,13 +209,14 @@ impl Replicator {
             self.before_last_ack = Some(self.store.live().clone());
         }
         let (mut nacks, mut stored, mut news) = (Vec::new(), Vec::new(), Vec::new());
+        let forwards = self.peers.len() > self.config.direct_push_limit;
         for entry in entries {
             match self.take_pushed(now, from, entry, out) {
                 Ok(merged) => {
                     if self.config.is_durable(&entry.key) && self.persist_key(now, &entry.key) {
                         stored.push((entry.index, entry.key.clone()));
                     }
-                    if merged == Merged::Changed {
+                    if merged == Merged::Changed && forwards {
                         news.push(entry.clone());
                     }
                 }
@@ -277,7 +279,7 @@ impl Replicator {
         let Some(push) = self.pushes.get(id) else { return };
         let entries = push.entries.clone();
         let waiting = |index| push.waiting.get(index).cloned().unwrap_or_default();
-        let waiting: BTreeMap<u32, Vec<RequestId>> =
+        let waiting: BTreeMap<u32, Waiting> =
             nacks.iter().map(|(index, _)| (*index, waiting(index))).collect();
         let refused: BTreeSet<u32> = nacks.iter().map(|(index, _)| *index).collect();
         let lacking = nacks.iter().filter(|(_, nack)| matches!(nack, Nack::Lack(_)));
@@ -289,14 +291,12 @@ impl Replicator {
             self.trips.note(now.mono - sent);
         }
         self.heard_of(now, from);
-        let mut touched: BTreeSet<RequestId> = BTreeSet::new();
-        for (index, requests) in &acked.held {
-            for request in requests {
-                if counts {
-                    self.writes.held(*request, from, (id, *index), epoch, self.canary);
-                }
-                touched.insert(*request);
+        let mut touched = Vec::with_capacity(acked.held.len());
+        for (index, request) in acked.held {
+            if counts {
+                self.writes.held(request, from, (id, index), epoch, self.canary);
             }
+            touched.push(request);
         }
         let mut repairs = Vec::new();
         for (index, nack) in nacks {
@@ -306,9 +306,7 @@ impl Replicator {
             touched.extend(requests);
         }
         self.send_repairs(from, id, repairs, out);
-        for request in touched {
-            self.check_write(request, out);
-        }
+        self.check_writes(touched, out);
         self.check_flushes(out);
     }
 
@@ -363,7 +361,7 @@ impl Replicator {
         out: &mut Out,
     ) {
         for entries in self.in_frames(repairs) {
-            self.send(to, Body::Write { push, whole: false, entries }, out);
+            self.send(to, Body::Write { push, whole: false, entries: entries.into() }, out);
         }
     }
 
@@ -386,6 +384,15 @@ impl Replicator {
             }
         }
         messages
+    }
+
+    /// Ends those of these requests whose fate is decided, oldest first.
+    fn check_writes(&mut self, mut requests: Vec<RequestId>, out: &mut Out) {
+        requests.sort_unstable();
+        requests.dedup();
+        for request in requests {
+            self.check_write(request, out);
+        }
     }
 
     /// Ends a request whose fate is decided.
@@ -425,8 +432,9 @@ impl Replicator {
         if !self.epochs.is_member() {
             return; // a joiner pushes nothing; anti-entropy spreads it once it is installed
         }
-        let (mut entries, mut waiting) = (Vec::with_capacity(fresh.len()), BTreeMap::new());
-        for (key, fresh) in fresh {
+        let mut entries = Vec::with_capacity(fresh.len());
+        let mut waiting = Vec::with_capacity(fresh.len()); // for each of the entries
+        for ((_, key), fresh) in fresh {
             let Some(held) = self.store.get(&key) else { continue };
             let content = match fresh.delta {
                 Some(delta) if self.config.delta_enabled => Content::Delta(delta.encode().into()),
@@ -434,21 +442,20 @@ impl Replicator {
                 None => held.probe().content,
             };
             let guard = guard_of(held.guard(), fresh.term);
-            waiting.insert(key.clone(), fresh.waiting);
+            waiting.push(fresh.waiting);
             entries.push(Entry { guard, ..held.entry(content) });
         }
         let everybody = self.push_targets();
+        let mut waiting = waiting.into_iter();
         for mut entries in self.in_frames(entries) {
-            let mut waits = BTreeMap::new();
             for (index, entry) in (0_u32..).zip(&mut entries) {
                 entry.index = index;
-                if let Some(requests) = waiting.remove(&entry.key).filter(|r| !r.is_empty()) {
-                    waits.insert(index, requests);
-                }
             }
+            let waits = (0_u32..).zip(waiting.by_ref().take(entries.len()));
+            let waits: BTreeMap<u32, Waiting> = waits.filter(|(_, w)| !w.is_empty()).collect();
             let all = waits.values().flatten().any(|id| self.waits_for_all(*id));
             let peers = if all { &self.peers.clone() } else { &everybody };
-            self.open_push(now, &Arc::from(entries), waits, peers, out);
+            self.open_push(now, &entries.into(), waits, peers, out);
         }
     }
 
@@ -461,30 +468,28 @@ impl Replicator {
     fn open_push(
         &mut self,
         now: Now,
-        entries: &Arc<[Entry]>,
-        waiting: BTreeMap<u32, Vec<RequestId>>,
+        entries: &Entries,
+        waiting: BTreeMap<u32, Waiting>,
         peers: &BTreeSet<ReplicaId>,
         out: &mut Out,
     ) {
-        let requests: BTreeSet<RequestId> = waiting.values().flatten().copied().collect();
+        let requests: Vec<RequestId> = waiting.values().flatten().copied().collect();
         if !peers.is_empty() {
             let resend = now.mono + self.trips.patience(0);
             let places = waiting.iter().flat_map(|(i, all)| all.iter().map(|id| (*id, *i)));
             let places: Vec<(RequestId, u32)> = places.collect();
             let push = self.pushes.open(now.mono, resend, entries.clone(), waiting, peers);
             for &to in peers {
-                let body = Body::Write { push, whole: true, entries: entries.to_vec() };
+                let body = Body::Write { push, whole: true, entries: entries.clone() };
                 self.send(to, body, out);
             }
             for (request, index) in places {
                 if let Some(write) = self.writes.get_mut(request) {
-                    write.pushes.insert((push, index));
+                    write.pushes.push((push, index));
                 }
             }
         }
-        for request in requests {
-            self.check_write(request, out);
-        }
+        self.check_writes(requests, out);
     }
 
     /// Pushes questions on behalf of a request to some replicas; to those whose contexts are
@@ -492,7 +497,7 @@ impl Replicator {
     pub(super) fn push_to(
         &mut self,
         now: Now,
-        probes: &Arc<[Entry]>,
+        probes: &Entries,
         id: RequestId,
         peers: &BTreeSet<ReplicaId>,
         known: impl Fn(&ReplicaId) -> Option<CausalContext>,
@@ -501,7 +506,7 @@ impl Replicator {
         if peers.is_empty() || probes.is_empty() {
             return;
         }
-        let waiting = probes.iter().map(|entry| (entry.index, vec![id])).collect();
+        let waiting = probes.iter().map(|entry| (entry.index, smallvec![id])).collect();
         let resend = now.mono + self.trips.patience(0);
         let push = self.pushes.open(now.mono, resend, probes.clone(), waiting, peers);
         if let Some(write) = self.writes.get_mut(id) {
@@ -517,7 +522,7 @@ impl Replicator {
                     self.send_repairs(to, push, repairs, out);
                 }
                 None => {
-                    let body = Body::Write { push, whole: true, entries: probes.to_vec() };
+                    let body = Body::Write { push, whole: true, entries: probes.clone() };
                     self.send(to, body, out);
                 }
             }
@@ -551,17 +556,14 @@ impl Replicator {
 
     /// In large clusters, hands on what was new.
     fn forward(&mut self, from: ReplicaId, news: &[Entry], out: &mut Out) {
-        if news.is_empty() || self.peers.len() <= self.config.direct_push_limit {
-            return;
-        }
-        if !self.epochs.is_member() {
+        if news.is_empty() || !self.epochs.is_member() {
             return;
         }
         let news: Vec<_> = news.iter().map(|e| (origin(e), unguarded(e.clone()))).collect();
         let targets = self.eager_targets();
         for to in targets.into_iter().filter(|to| *to != from) {
             let others = news.iter().filter(|(origin, _)| *origin != Some(to));
-            let entries: Vec<Entry> = others.map(|(_, entry)| entry.clone()).collect();
+            let entries: Entries = others.map(|(_, entry)| entry.clone()).collect();
             if !entries.is_empty() {
                 self.send(to, Body::Write { push: 0, whole: true, entries }, out);
             }
@@ -602,7 +604,7 @@ impl Replicator {
         let Some(push) = self.pushes.get(id) else { return };
         let all = push.entries.clone();
         if indices.len() == all.len() {
-            let body = Body::Write { push: id, whole: true, entries: all.to_vec() };
+            let body = Body::Write { push: id, whole: true, entries: all };
             return self.send(to, body, out);
         }
         let some = indices.iter().filter_map(|index| all.get(*index as usize)).cloned().collect();

@@ -6,10 +6,12 @@
 //! a repair at once. Knows no consistency level: [`super::write`] does.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+
+use smallvec::{SmallVec, smallvec};
 
 use super::request::RequestId;
-use super::wire::{Entry, Scope, WireGuard};
+use super::store::{Place, place};
+use super::wire::{Entries, Entry, Scope, WireGuard};
 use crate::clock::Instant;
 use crate::id::ReplicaId;
 use crate::key::KeyName;
@@ -25,13 +27,16 @@ const IDLE_BYTES_MAX: usize = 64 << 20;
 /// Resends of a push that nobody waits for.
 const IDLE_TRIES: u32 = 3;
 
+/// Who waits for one entry: nearly always one.
+pub(super) type Waiting = SmallVec<[RequestId; 1]>;
+
 /// What one batch has changed of a key.
 #[derive(Clone, Debug)]
 pub(super) struct Fresh {
     /// `None`: nothing changed here, but somebody waits for others to hold it.
     pub(super) delta: Option<Delta>,
     pub(super) term: Option<Term>,
-    pub(super) waiting: Vec<RequestId>,
+    pub(super) waiting: Waiting,
 }
 
 /// What a peer has not acknowledged of a push.
@@ -44,8 +49,8 @@ enum Missing {
 /// Changes on their way.
 #[derive(Clone, Debug)]
 pub(super) struct Push {
-    pub(super) entries: Arc<[Entry]>,
-    pub(super) waiting: BTreeMap<u32, Vec<RequestId>>,
+    pub(super) entries: Entries,
+    pub(super) waiting: BTreeMap<u32, Waiting>,
     missing: BTreeMap<ReplicaId, Missing>, // ≤ peers
     /// Who holds an entry and could not count it (sealed, or in another configuration): asked
     /// again while somebody waits for it.
@@ -72,7 +77,7 @@ pub(super) struct Told<'a> {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Acked {
     /// Entries now held there that somebody waits for, and who.
-    pub(super) held: Vec<(u32, Vec<RequestId>)>,
+    pub(super) held: Vec<(u32, RequestId)>,
     /// When the push was first sent, if this is the answer to its first sending.
     pub(super) sent: Option<Instant>,
 }
@@ -81,7 +86,7 @@ pub(super) struct Acked {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pushes {
     next: u64,
-    fresh: BTreeMap<KeyName, Fresh>, // ≤ keys changed in one batch
+    fresh: BTreeMap<Place, Fresh>, // ≤ keys changed in one batch
     fresh_since: Option<Instant>,
     open: BTreeMap<u64, Push>, // ≤ IDLE_MAX and IDLE_BYTES_MAX, + what requests wait for
     idle: BTreeSet<u64>,       // those that nobody waits for or flushes ≤ IDLE_MAX
@@ -102,8 +107,8 @@ impl Pushes {
         waiting: Option<RequestId>,
     ) {
         self.fresh_since.get_or_insert(now);
-        let none = Fresh { delta: None, term: None, waiting: Vec::new() };
-        let fresh = self.fresh.entry(key.clone()).or_insert(none);
+        let none = Fresh { delta: None, term: None, waiting: smallvec![] };
+        let fresh = self.fresh.entry(place(key)).or_insert(none);
         match (&mut fresh.delta, delta) {
             (Some(joined), Some(delta)) => joined.join(delta),
             (empty @ None, Some(delta)) => *empty = Some(delta.clone()),
@@ -115,7 +120,7 @@ impl Pushes {
 
     /// Whether a change of this key waits for the end of its batch under another term.
     pub(super) fn has_other_term(&self, key: &KeyName, term: Option<Term>) -> bool {
-        self.fresh.get(key).is_some_and(|fresh| fresh.term != term)
+        self.fresh.get(&place(key)).is_some_and(|fresh| fresh.term != term)
     }
 
     /// Since when changes wait for the end of their batch.
@@ -123,7 +128,7 @@ impl Pushes {
         self.fresh_since
     }
 
-    pub(super) fn take_fresh(&mut self) -> BTreeMap<KeyName, Fresh> {
+    pub(super) fn take_fresh(&mut self) -> BTreeMap<Place, Fresh> {
         self.fresh_since = None;
         std::mem::take(&mut self.fresh)
     }
@@ -137,8 +142,8 @@ impl Pushes {
         &mut self,
         now: Instant,
         resend: Instant,
-        entries: Arc<[Entry]>,
-        waiting: BTreeMap<u32, Vec<RequestId>>,
+        entries: Entries,
+        waiting: BTreeMap<u32, Waiting>,
         peers: &BTreeSet<ReplicaId>,
     ) -> u64 {
         self.next += 1;
@@ -188,7 +193,11 @@ impl Pushes {
         };
         let looked = |i: &u32| some.as_ref().is_none_or(|some| some.contains(i));
         let waits = push.waiting.iter().filter(|(i, _)| looked(i) && !refused.contains(i));
-        let held: Vec<_> = waits.map(|(i, requests)| (*i, requests.clone())).collect();
+        let each = |(i, requests): (&u32, &Waiting)| {
+            let index = *i;
+            requests.clone().into_iter().map(move |request| (index, request))
+        };
+        let held: Vec<_> = waits.flat_map(each).collect();
         if counts {
             push.uncounted.remove(&from);
         } else {

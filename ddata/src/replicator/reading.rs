@@ -222,7 +222,7 @@ impl Replicator {
         };
         let stale = stale.into_iter().filter(|p| *p != self.me && !holders.contains(p)).collect();
         let known = |peer: &ReplicaId| read.answers.get(peer).cloned();
-        self.push_to(now, &Arc::from([entry]), id, &stale, known, out);
+        self.push_to(now, &vec![entry].into(), id, &stale, known, out);
         self.check_write(id, out);
     }
 

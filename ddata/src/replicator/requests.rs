@@ -115,8 +115,8 @@ impl Replicator {
     }
 
     /// Refuses to create what no peer could read: the shape travels by its name.
-    fn check_name(&self, key: &KeyName, shape: &Shape) -> Result<(), RequestError> {
-        if self.store.get(key).is_none() && shape.to_string().parse::<Shape>().is_err() {
+    fn check_name(shape: &Shape) -> Result<(), RequestError> {
+        if shape.to_string().parse::<Shape>().is_err() {
             return Err(RequestError::UnfitType { shape: shape.clone() });
         }
         Ok(())
@@ -167,8 +167,10 @@ impl Replicator {
         let Update { key, shape, consistency, guard, modify } = update;
         Self::check_key(&key)?;
         self.registry.check(&shape)?;
-        self.check_name(&key, &shape)?;
         let held = self.store.get(&key).cloned();
+        if held.is_none() {
+            Self::check_name(&shape)?;
+        }
         Self::check_shape(held.as_deref(), &shape)?;
         self.check_guard(&key, held.as_deref(), guard.as_ref())?;
         let wanted = consistency.level().map(|(l, w)| self.wanted(l, w)).transpose()?;
@@ -188,7 +190,8 @@ impl Replicator {
             Self::reply(id, Ok(Reply::Updated { value, dots }), out);
             return Ok(()); // there is nothing that anybody could hold, and no key
         }
-        let bytes = self.check_size(now, &key, &prepared, out)?;
+        let size = held.as_ref().map_or(0, |held| held.size);
+        let bytes = self.check_size(now, &key, size, &prepared, out)?;
         let before = self.before(&key);
         drop(held); // else the change would copy it
         let at = Self::change(now).sized(bytes);
@@ -313,12 +316,13 @@ impl Replicator {
         &mut self,
         now: Now,
         key: &KeyName,
+        size: usize,
         prepared: &Prepared,
         out: &mut Out,
     ) -> Result<usize, RequestError> {
         let (warn, limit) = (self.config.log_data_size_exceeding, self.config.max_value_size);
         let grows = prepared.delta().size();
-        let estimate = self.store.get(key).map_or(0, |held| held.size) + grows;
+        let estimate = size + grows;
         let measures = estimate > limit || self.alarm_is_due(now, LARGE_VALUE);
         if estimate <= warn || !measures {
             return Ok(grows);

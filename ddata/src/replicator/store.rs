@@ -48,7 +48,7 @@ pub(super) struct Held {
     pub(super) synced: CausalContext,
 }
 
-type Place = (u64, KeyName);
+pub(super) type Place = (u64, KeyName);
 
 /// Keys and the sums over them, as they are or as they were when they were frozen.
 #[derive(Clone, Debug, Default)]
@@ -122,7 +122,8 @@ fn check_names(entry: &Entry) -> Result<(), DecodeError> {
     }
 }
 
-fn place(key: &KeyName) -> Place {
+/// Where a key stands: the order costs a comparison of numbers, not of names.
+pub(super) fn place(key: &KeyName) -> Place {
     (hash_of(key.as_str().as_bytes()), key.clone())
 }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+pub use super::entries::Entries;
 use super::epoch::{EpochId, EpochMessage};
 use crate::causal::CausalContext;
 use crate::encoded::{DecodeError, Reader, Writer, from_msgpack};
@@ -18,7 +19,7 @@ use crate::key::{Group, KeyName};
 use crate::types::Term;
 
 /// Bytes that many messages share.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Bytes(Arc<[u8]>);
 
 impl Bytes {
@@ -92,7 +93,7 @@ impl<'de> Deserialize<'de> for Bytes {
 }
 
 /// A causal context in its hand-laid form.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ContextBytes(Bytes);
 
@@ -122,7 +123,7 @@ impl ContextBytes {
 }
 
 /// Group and term of guarded data.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct WireGuard {
     /// The group.
     #[serde(rename = "g")]
@@ -133,7 +134,7 @@ pub struct WireGuard {
 }
 
 /// What an entry brings.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Content {
     /// A delta, or a repair, which is one.
     #[serde(rename = "d")]
@@ -156,7 +157,7 @@ impl Content {
 }
 
 /// Something of one key.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Entry {
     /// Its number in the push that it belongs to.
     #[serde(rename = "i")]
@@ -183,7 +184,7 @@ impl Entry {
 }
 
 /// A key with what its holder has seen of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Held {
     /// The key.
     #[serde(rename = "k")]
@@ -204,7 +205,7 @@ impl Held {
 }
 
 /// Why an entry was not taken.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Nack {
     /// Rule R: this is what the replica has seen.
@@ -228,7 +229,7 @@ pub enum Nack {
 }
 
 /// Which entries of a push an acknowledgement speaks of.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Scope {
     /// All that the push had when it was sent whole.
     #[serde(rename = "a")]
@@ -239,7 +240,7 @@ pub enum Scope {
 }
 
 /// The side of a comparison that answers from something other than its live state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum At {
     /// What it holds now.
     #[serde(rename = "l")]
@@ -253,7 +254,7 @@ pub enum At {
 }
 
 /// A step of a comparison. The asker keeps the books, the answerer none.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Query {
     /// Is your sum this? If not: your 256 sums.
     #[serde(rename = "r")]
@@ -277,7 +278,7 @@ pub enum Query {
 }
 
 /// The answer to a [`Query`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Answer {
     /// Equal.
     #[serde(rename = "e")]
@@ -314,7 +315,7 @@ pub enum Answer {
 }
 
 /// What a message says.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Body {
     /// A push: changes, resent until acknowledged, or repairs of them. `push` 0 wants no answer.
     #[serde(rename = "w")]
@@ -327,7 +328,7 @@ pub enum Body {
         whole: bool,
         /// What it brings.
         #[serde(rename = "e")]
-        entries: Vec<Entry>,
+        entries: Entries,
     },
     /// The answer: my contexts contain what was named, but for these.
     #[serde(rename = "a")]
@@ -467,7 +468,7 @@ pub enum Body {
 }
 
 /// A message between two Replicators.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Message {
     /// The sender's installed configuration.
     #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
@@ -476,6 +477,9 @@ pub struct Message {
     #[serde(rename = "m")]
     pub body: Body,
 }
+
+/// MessagePack's empty list.
+const NO_ENTRIES: u8 = 0x90;
 
 /// Stands for a length that is found out by encoding.
 const MEASURED: usize = 1 << 30;
@@ -527,7 +531,13 @@ impl Message {
     /// Its bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        encode(self)
+        let Body::Write { push, whole, entries } = &self.body else { return encode(self) };
+        // The same bytes as from the one pass: the entries come last, and a list of none is a byte.
+        let none = Body::Write { push: *push, whole: *whole, entries: Entries::default() };
+        let mut bytes = encode(&Self { epoch: self.epoch, body: none });
+        assert_eq!(bytes.pop(), Some(NO_ENTRIES), "a message ends with its entries");
+        bytes.extend_from_slice(entries.encoded());
+        bytes
     }
 
     /// Reads what [`encode`](Self::encode) wrote.

@@ -7,6 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use smallvec::{SmallVec, smallvec};
+
 use super::epoch::EpochId;
 use super::quorum::{Answers, Level, Need};
 use super::request::{Guard, MISSING_MAX, Reply, RequestId, Tally};
@@ -46,11 +48,11 @@ pub(super) struct Write {
     pub(super) epoch: EpochId,
     pub(super) deadline: Instant,
     /// The places in pushes where its entries stand; filled when the batch ends.
-    pub(super) pushes: BTreeSet<(u64, u32)>,
+    pub(super) pushes: SmallVec<[(u64, u32); 1]>, // ≤ entries
     /// Entries that must be held.
     entries: usize,
     held: BTreeMap<ReplicaId, BTreeSet<(u64, u32)>>, // ≤ replicas × entries
-    counted: BTreeSet<ReplicaId>,
+    counted: SmallVec<[ReplicaId; 2]>,               // ≤ replicas, each once
     failed: BTreeSet<ReplicaId>,
     fenced: BTreeMap<ReplicaId, Fenced>,
     /// This replica holds it, durably where that is asked for.
@@ -99,18 +101,24 @@ impl Write {
             need,
             epoch,
             deadline,
-            pushes: BTreeSet::new(),
+            pushes: smallvec![],
             entries,
             held: BTreeMap::new(),
-            counted: BTreeSet::new(),
+            counted: smallvec![],
             failed: BTreeSet::new(),
             fenced: BTreeMap::new(),
             here: true,
         }
     }
 
+    fn count(&mut self, from: ReplicaId) {
+        if !self.counted.contains(&from) {
+            self.counted.push(from);
+        }
+    }
+
     fn answered(&self, electors: &Electors<'_>) -> BTreeSet<ReplicaId> {
-        let mut answered = self.counted.clone();
+        let mut answered: BTreeSet<ReplicaId> = self.counted.iter().copied().collect();
         if self.here && electors.eligible {
             answered.insert(electors.me);
         }
@@ -213,13 +221,13 @@ impl Writes {
             return;
         }
         if write.entries == 1 {
-            write.counted.insert(from);
+            write.count(from);
             return;
         }
         let held = write.held.entry(from).or_default();
         held.insert(entry);
         if held.len() >= write.entries {
-            write.counted.insert(from);
+            write.count(from);
         }
     }
 
@@ -238,7 +246,7 @@ impl Writes {
     /// A replica is known to hold everything that a request asks for.
     pub(super) fn holds_all(&mut self, id: RequestId, from: ReplicaId) {
         if let Some(write) = self.open.get_mut(&id) {
-            write.counted.insert(from);
+            write.count(from);
         }
     }
 

@@ -15,6 +15,7 @@ use super::stream::{Stream, nanos};
 use super::trace::Kind;
 use super::world::{INBOX_MAX, Input, Observer, Orders, View};
 use super::{Boot, Direction, Effect, NodeIndex, Process};
+use crate::clock::Instant;
 
 /// Inputs of one batch, as in the real driver.
 const BATCH_MAX: usize = 1_024;
@@ -171,8 +172,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
         let inputs = self.batch(index, first);
         self.perform(index);
-        let ticks = self.ticks(index);
-        self.rest(index, inputs + ticks);
+        let (ticks, deadline) = self.ticks(index);
+        self.rest(index, inputs + ticks, deadline);
         if inputs + ticks > 0 {
             self.check(Some(index));
         }
@@ -377,14 +378,15 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Ticks the node while its deadline has passed.
-    fn ticks(&mut self, index: NodeIndex) -> usize {
+    /// Ticks the node while its deadline has passed; how often, and the deadline that is left.
+    fn ticks(&mut self, index: NodeIndex) -> (usize, Option<Instant>) {
         for ticks in 0..TICKS_MAX {
             let node = &mut self.nodes[index.get()];
             let now = node.clock.read(self.now);
-            let Some(process) = &mut node.process else { return ticks };
-            if process.next_deadline().is_none_or(|deadline| deadline > now.mono) {
-                return ticks;
+            let Some(process) = &mut node.process else { return (ticks, None) };
+            let deadline = process.next_deadline();
+            if deadline.is_none_or(|deadline| deadline > now.mono) {
+                return (ticks, deadline);
             }
             self.totals.events += 1;
             self.trace.record(self.now, index, Kind::Tick, 0, &());
@@ -396,7 +398,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     }
 
     /// After a batch: a slow node is busy for a while, the rest waits for its deadline.
-    fn rest(&mut self, index: NodeIndex, handled: usize) {
+    fn rest(&mut self, index: NodeIndex, handled: usize, deadline: Option<Instant>) {
         let node = &mut self.nodes[index.get()];
         if !node.per_input.is_zero() && handled > 0 {
             let handled = u32::try_from(handled).unwrap_or(u32::MAX);
@@ -406,15 +408,19 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
             let at = node.ready_at.max(self.now);
             self.queue.push(at, Whose::Node(index), What::Wake);
         } else {
-            self.arm(index);
+            self.arm_for(index, deadline);
         }
     }
 
     /// Schedules the node's deadline. An earlier tick that is scheduled already is left to find
     /// out that it came too soon: a deadline that keeps moving costs nothing.
     pub(super) fn arm(&mut self, index: NodeIndex) {
+        let deadline = self.nodes[index.get()].process.as_ref().and_then(P::next_deadline);
+        self.arm_for(index, deadline);
+    }
+
+    fn arm_for(&mut self, index: NodeIndex, deadline: Option<Instant>) {
         let node = &mut self.nodes[index.get()];
-        let deadline = node.process.as_ref().and_then(P::next_deadline);
         let Some(at) = deadline.map(|deadline| node.clock.when(deadline).max(self.now)) else {
             return;
         };

@@ -266,7 +266,7 @@ fn a_replica_whose_disk_failed_says_so_and_does_not_vouch() {
     writer.ask(insert("k", "tea", To::Local));
     let (push, entries) = writer.push_to_all(5);
     bare.sent();
-    bare.hear(1, Body::Write { push, whole: true, entries: foreign(&entries) });
+    bare.hear(1, Body::Write { push, whole: true, entries: foreign(&entries).into() });
     assert_eq!(bare.sent(), [], "no ack before the disk has it");
     bare.stored(Err(broken()));
     let sent = bare.sent();
@@ -348,7 +348,7 @@ fn a_sealed_replica_counts_neither_here_nor_there() {
     bare.hear(2, ack(push));
     assert_eq!(bare.answer(id), None, "two voters and a sealed one");
     bare.sent();
-    bare.hear(1, Body::Write { push: 9, whole: true, entries });
+    bare.hear(1, Body::Write { push: 9, whole: true, entries: entries.into() });
     let sent = bare.sent();
     let counts = |(_, body): &_| matches!(body, Body::Ack { counts: false, push: 9, .. });
     assert!(sent.iter().any(counts), "its ack says that it does not count: {sent:?}");

@@ -131,7 +131,7 @@ fn bodies() -> impl Strategy<Value = Body> {
         (numbers(), any::<bool>(), some(5)).prop_map(|(push, whole, entries)| Body::Write {
             push,
             whole,
-            entries
+            entries: entries.into()
         }),
         (numbers(), scopes, any::<bool>(), prop::collection::vec((0_u32..6, nack_kinds()), 0..4))
             .prop_map(|(push, scope, counts, nacks)| Body::Ack { push, scope, counts, nacks }),

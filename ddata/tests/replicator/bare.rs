@@ -245,7 +245,7 @@ impl Bare {
     /// The pushes among what was sent: receiver, number, entries.
     pub fn pushes(&mut self) -> Vec<(ReplicaId, u64, Vec<Entry>)> {
         let push = |(to, body)| match body {
-            Body::Write { push, entries, .. } => Some((to, push, entries)),
+            Body::Write { push, entries, .. } => Some((to, push, entries.to_vec())),
             _ => None,
         };
         self.sent().into_iter().filter_map(push).collect()

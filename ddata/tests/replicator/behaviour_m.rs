@@ -518,7 +518,7 @@ fn m24_values_never_change_while_a_member_goes_and_new_updates_count() {
             let content = Content::Full(value.state().encode().into());
             let shape = value.shape().to_string().into();
             let entry = Entry { index: 0, key: key.clone(), shape, guard: None, content };
-            let body = Body::Write { push: 1, whole: true, entries: vec![entry] };
+            let body = Body::Write { push: 1, whole: true, entries: vec![entry].into() };
             cluster.inject(0, from, Message { epoch, body });
         }
         cluster.run(secs(1));

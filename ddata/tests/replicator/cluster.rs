@@ -141,7 +141,7 @@ impl Cluster {
                 seed: boot.seed,
                 canary,
             };
-            Node::new(setup, boot.disk)
+            Node::new(setup, boot.disk).counting()
         });
         let mut cluster = Self { sim, log, next: 0 };
         if members > 0 {
@@ -253,7 +253,7 @@ impl Cluster {
     pub fn sent(&self) -> BTreeMap<&'static str, Sent> {
         let mut all: BTreeMap<&'static str, Sent> = BTreeMap::new();
         for (_, node) in self.sim.processes() {
-            for (kind, sent) in &node.sent {
+            for (kind, sent) in node.sent.iter().flatten() {
                 let sum = all.entry(kind).or_default();
                 sum.messages += sent.messages;
                 sum.bytes += sent.bytes;

@@ -127,7 +127,7 @@ fn known_failure_15_a_delta_speaks_of_its_own_dots_only() {
     let mut late = Bare::named(peer(1), Config::default());
     late.found(crate::cluster::first_epoch(2));
     let (from, epoch) = (peer(0), Some(crate::bare::epoch_id()));
-    late.hear_in(from, epoch, Body::Write { push: 1, whole: true, entries });
+    late.hear_in(from, epoch, Body::Write { push: 1, whole: true, entries: entries.into() });
     let full = bare.replicator.peek(&"k".into()).unwrap().state().encode();
     let entry = ostraca_ddata::replicator::wire::Entry {
         index: 0,
@@ -136,7 +136,7 @@ fn known_failure_15_a_delta_speaks_of_its_own_dots_only() {
         guard: None,
         content: Content::Full(full.into()),
     };
-    late.hear_in(from, epoch, Body::Write { push: 2, whole: true, entries: vec![entry] });
+    late.hear_in(from, epoch, Body::Write { push: 2, whole: true, entries: vec![entry].into() });
     let held = late.replicator.peek(&"k".into()).unwrap().get::<Words>().unwrap();
     assert_eq!(held.len(), 51);
 }

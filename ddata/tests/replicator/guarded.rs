@@ -165,14 +165,14 @@ fn a_replica_refuses_writes_below_its_promise_and_takes_what_merely_spreads() {
     let (group, high) = (Group::new("g-"), term(2, 2));
     bare.hear(2, Body::Fence { request: 1, group, term: high, held: vec![] });
     bare.sent();
-    let body = Body::Write { push, whole: true, entries: entries.clone() };
+    let body = Body::Write { push, whole: true, entries: entries.clone().into() };
     bare.hear_in(peer(0), epoch, body);
     let sent = bare.sent();
     let [(_, Body::Ack { nacks, .. })] = &sent[..] else { panic!("{sent:?}") };
     assert_eq!(nacks, &[(0, Nack::Fenced(high))]);
     assert_eq!((bare.replicator.stats().fenced, bare.replicator.stats().keys), (1, 0));
     entries[0].guard.as_mut().unwrap().term = None;
-    bare.hear_in(peer(0), epoch, Body::Write { push: 0, whole: true, entries });
+    bare.hear_in(peer(0), epoch, Body::Write { push: 0, whole: true, entries: entries.into() });
     assert_eq!(bare.replicator.stats().keys, 1, "gossip of a refused write is merged");
 }
 

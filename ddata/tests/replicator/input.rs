@@ -39,7 +39,7 @@ fn entry(key: &str, shape: &str, content: Content) -> Entry {
 }
 
 fn write(entries: Vec<Entry>) -> Body {
-    Body::Write { push: 9, whole: true, entries }
+    Body::Write { push: 9, whole: true, entries: entries.into() }
 }
 
 fn false_held() -> Held {

@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "shared by two test binaries, each of which uses a part")]
 
 use std::collections::BTreeMap;
+use std::hash::{Hash as _, Hasher};
 use std::sync::Arc;
 
 use ostraca_ddata::causal::CausalContext;
@@ -33,7 +34,7 @@ pub fn node_of(replica: ReplicaId) -> NodeIndex {
 }
 
 /// A message between two incarnations: one to a former life is not heard.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Letter {
     pub from: ReplicaId,
     pub to: ReplicaId,
@@ -85,6 +86,15 @@ pub struct Sent {
     pub longest: u64,
 }
 
+impl Sent {
+    fn add(&mut self, message: &Message) {
+        let bytes = message.encode().len() as u64;
+        self.messages += 1;
+        self.bytes += bytes;
+        self.longest = self.longest.max(bytes);
+    }
+}
+
 /// The kind of a message, for counts and names.
 pub const fn kind(body: &Body) -> &'static str {
     match body {
@@ -106,7 +116,7 @@ pub const fn kind(body: &Body) -> &'static str {
 #[derive(Debug)]
 pub struct Node {
     pub replicator: Replicator,
-    pub sent: BTreeMap<&'static str, Sent>, // by kind
+    pub sent: Option<BTreeMap<&'static str, Sent>>, // by kind; `None`: not counted
     out: Outbox<Output>,
     loaded: Option<Vec<Record>>,
 }
@@ -115,8 +125,13 @@ impl Node {
     pub fn new(setup: Setup, disk: &[Record]) -> Self {
         let durable = !setup.config.durable_keys.is_empty();
         let loaded = durable.then(|| disk.to_vec());
-        let (replicator, sent) = (Replicator::new(setup), BTreeMap::new());
-        Self { replicator, sent, out: Outbox::new(), loaded }
+        Self { replicator: Replicator::new(setup), sent: None, out: Outbox::new(), loaded }
+    }
+
+    /// Counts what it sends, with the bytes on the wire: every message is encoded for that.
+    pub fn counting(mut self) -> Self {
+        self.sent = Some(BTreeMap::new());
+        self
     }
 
     pub fn id(&self) -> ReplicaId {
@@ -166,13 +181,9 @@ impl Node {
                     Class::Data => 1,
                     Class::Bulk => 2,
                 };
-                let bytes = message.encode().len() as u64;
-                let sent = self.sent.entry(kind(&message.body)).or_default();
-                *sent = Sent {
-                    messages: sent.messages + 1,
-                    bytes: sent.bytes + bytes,
-                    longest: sent.longest.max(bytes),
-                };
+                if let Some(sent) = &mut self.sent {
+                    sent.entry(kind(&message.body)).or_default().add(&message);
+                }
                 fx.send(node_of(to), lane, Letter { from: self.id(), to, message });
             }
             Output::Reply { id, reply } => fx.emit(Event::Replied(id, reply)),
@@ -255,7 +266,9 @@ impl Process for Node {
     }
 
     fn digest(letter: &Letter) -> Option<u64> {
-        Some(xxhash_rust::xxh3::xxh3_64(&letter.message.encode()))
+        let mut content = Content(0);
+        letter.hash(&mut content);
+        Some(content.finish())
     }
 
     fn recode(letter: Letter) -> Letter {
@@ -263,5 +276,40 @@ impl Process for Node {
         let message = decoded.expect("what is encoded decodes");
         assert_eq!(message, letter.message, "what is decoded is what was encoded");
         Letter { message, ..letter }
+    }
+}
+
+/// Hashes all that a message holds, without encoding it. The same in every build on one kind of
+/// processor; std's hashers promise less.
+struct Content(u64);
+
+impl Hasher for Content {
+    fn write(&mut self, bytes: &[u8]) {
+        self.write_u64(xxhash_rust::xxh3::xxh3_64(bytes));
+    }
+
+    fn write_u8(&mut self, n: u8) {
+        self.write_u64(n.into());
+    }
+
+    fn write_u32(&mut self, n: u32) {
+        self.write_u64(n.into());
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        let product = u128::from(self.0 ^ n ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93;
+        self.0 = (product as u64) ^ ((product >> 64) as u64);
+    }
+
+    fn write_usize(&mut self, n: usize) {
+        self.write_u64(n as u64);
+    }
+
+    fn write_isize(&mut self, n: isize) {
+        self.write_u64(n as u64);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
     }
 }

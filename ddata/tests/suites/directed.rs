@@ -64,7 +64,7 @@ fn acks_unsynced(canary: Canary) -> bool {
     let install = EpochMessage::Install { epoch: second.clone() };
     feed(&mut joiner, from(1, &second, Body::Epoch(install)));
     assert!(joiner.epochs().is_member() && !joiner.epochs().synced());
-    let push = Body::Write { push: 1, whole: true, entries: Vec::new() };
+    let push = Body::Write { push: 1, whole: true, entries: Default::default() };
     let answers = feed(&mut joiner, from(1, &second, push));
     let ack = answers.iter().find_map(|body| match body {
         Body::Ack { counts, .. } => Some(*counts),
@@ -154,13 +154,14 @@ fn two_terms_never_share_an_entry() {
         sent.extend(order(&mut writer, Input::Request { id: RequestId(number), request }));
     }
     sent.extend(order(&mut writer, Input::Tick));
-    let terms =
-        |output: Output| match output {
-            Output::Send {
-                to, message: Message { body: Body::Write { entries, .. }, .. }, ..
-            } if to == id(2) => entries.into_iter().filter_map(|entry| entry.guard?.term).collect(),
-            _ => Vec::new(),
-        };
+    let terms = |output: Output| match output {
+        Output::Send { to, message: Message { body: Body::Write { entries, .. }, .. }, .. }
+            if to == id(2) =>
+        {
+            entries.iter().filter_map(|entry| entry.guard.as_ref()?.term).collect()
+        }
+        _ => Vec::new(),
+    };
     let terms: Vec<u64> = sent.into_iter().flat_map(terms).map(|term| term.number).collect();
     assert_eq!(terms, [1, 2]);
 }

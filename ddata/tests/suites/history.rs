@@ -3,7 +3,8 @@
 //! After every event: I2/R2 and R3 (contexts of acknowledged majority writes and of completed
 //! majority reads are in every majority read invoked later), R4 and the values ([`Model`]), the
 //! configurations ([`Chain`]), coordinators ([`Decisions`]), one answer to each request, by its
-//! deadline. At the end the driver asks [`History::at_rest`] for I1/R1.
+//! deadline, no notice after a subscription has ended. At the end the driver asks
+//! [`History::at_rest`] for I1/R1.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -48,6 +49,8 @@ pub enum Ask {
     /// Tries to remove a guarded key, which must be refused.
     Unguard,
     Fence(Term),
+    /// Ends a subscription: nothing more is told of it.
+    Unsubscribe(SubscriptionId),
     Other,
 }
 
@@ -73,6 +76,8 @@ pub struct History {
     must: BTreeMap<KeyName, CausalContext>, // what every later majority read must show
     models: BTreeMap<KeyName, Model>,
     notices: BTreeMap<SubscriptionId, (ReplicaId, BTreeMap<KeyName, Option<Value>>)>,
+    /// Subscriptions that were ended, and whether they had been told anything by then.
+    ended: BTreeMap<SubscriptionId, bool>, // ≤ subscriptions of a run
     pub chain: Chain,
     pub decisions: Decisions,
     pub strikes: Strikes,
@@ -125,6 +130,11 @@ impl History {
         }
         if let Ask::Decide { home, shard, term, seq } = asked.ask {
             self.decisions.invoked(home, shard, (term, seq));
+        }
+        if let Ask::Unsubscribe(subscription) = asked.ask {
+            let told = self.notices.remove(&subscription).is_some();
+            self.ended.insert(subscription, told);
+            return; // it has no answer
         }
         let must = must.unwrap_or_default();
         self.open.insert(id, Open { asked, by, due, must, knew: CausalContext::new() });
@@ -353,6 +363,11 @@ impl History {
             Notice::Changed { key, value, .. } => (key, Some(value.clone())),
             Notice::Deleted { key } => (key, None),
         };
+        match self.ended.get(&id) {
+            Some(true) => return Err(format!("{id:?} of {by} was told of {key} after its end")),
+            Some(false) => return Ok(()), // both may have waited for durable data to load
+            None => {}
+        }
         if let Some(value) = &value {
             self.check_value(key, Some(value), value.state().context())?;
         }

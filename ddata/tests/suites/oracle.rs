@@ -56,6 +56,78 @@ pub struct Model {
     events: Vec<Event>, // ≤ changes of a run
     /// Every dot that was ever made.
     pub made: CausalContext,
+    folded: Folded,
+}
+
+/// What the older events come to, for contexts that know all of them: they are not gone through
+/// again. Others are judged by the events themselves.
+#[derive(Clone, Debug, Default)]
+struct Folded {
+    context: CausalContext,             // the dots of what is folded
+    rest: Vec<usize>,                   // the other events, oldest first
+    gone: DotSet,                       // what the folded ones overwrote
+    live: Vec<(u64, Dot)>,              // insertions that no folded event overwrote
+    sum: i128,                          // of additions
+    writes: BTreeMap<Slot, Vec<usize>>, // writes that no folded event overwrote
+    missed: u32,                        // contexts in a row that did not know all of it
+}
+
+/// Every so many changes of a key, all but the latest so many are folded.
+const FOLD_EVERY: usize = 32;
+
+/// After so many contexts that did not know the folded events, folding starts anew: somebody knew
+/// of a change that was lost with it.
+const MISSED_MAX: u32 = 4;
+
+impl Folded {
+    fn fold(&mut self, events: &[Event], context: &CausalContext) {
+        let older = self.rest.len().saturating_sub(FOLD_EVERY);
+        for index in self.rest.drain(..older).collect::<Vec<_>>() {
+            if context.includes_all(&events[index].dots) {
+                self.add(events, index);
+            } else {
+                self.rest.push(index);
+            }
+        }
+        self.rest.sort_unstable();
+    }
+
+    fn add(&mut self, events: &[Event], index: usize) {
+        let Event { dots, over, what, .. } = &events[index];
+        self.context.extend(dots);
+        if !over.is_empty() {
+            self.gone.extend(over);
+            self.live.retain(|(_, dot)| !over.seen(*dot));
+            self.writes.retain(|_, live| {
+                live.retain(|write| !over.includes(&events[*write].dots));
+                !live.is_empty()
+            });
+        }
+        match what {
+            What::Insert(elements) => {
+                let live = elements.iter().copied().zip(dots.iter());
+                self.live.extend(live.filter(|(_, dot)| !self.gone.seen(*dot)));
+            }
+            What::Add(n) => self.sum += i128::from(*n),
+            What::Write(slot, _) if !self.gone.includes(dots) => {
+                self.writes.entry(*slot).or_default().push(index);
+            }
+            What::Write(..) | What::Remove(_) | What::Clear | What::On => {}
+        }
+    }
+}
+
+/// The events that a context knows: those that are folded, if it knows them all, and others.
+struct Known<'a> {
+    folded: Option<&'a Folded>,
+    others: Vec<&'a Event>,
+    gone: DotSet, // what the others overwrote
+}
+
+impl Known<'_> {
+    fn is_gone(&self, dot: Dot) -> bool {
+        self.gone.seen(dot) || self.folded.is_some_and(|folded| folded.gone.seen(dot))
+    }
 }
 
 impl Model {
@@ -87,8 +159,25 @@ impl Model {
         }
         let over = self.overwritten(before, &what);
         self.made.extend(&dots);
+        self.folded.rest.push(self.events.len());
         self.events.push(Event { dots, over, what, rank });
+        self.fold(after);
         Ok(())
+    }
+
+    fn fold(&mut self, context: &CausalContext) {
+        if context.includes(&self.folded.context) {
+            self.folded.missed = 0;
+        } else {
+            self.folded.missed += 1;
+            if self.folded.missed == MISSED_MAX {
+                let rest = (0..self.events.len()).collect();
+                self.folded = Folded { rest, ..Folded::default() };
+            }
+        }
+        if self.events.len().is_multiple_of(FOLD_EVERY) && self.folded.missed == 0 {
+            self.folded.fold(&self.events, context);
+        }
     }
 
     /// What a change overwrites where this is known.
@@ -100,9 +189,9 @@ impl Model {
                 live.filter(|(element, _)| meant(*element)).map(|(_, dot)| dot).collect()
             }
             What::Write(slot, _) => {
-                let mut slots = self.siblings(context);
-                let live = slots.remove(slot).unwrap_or_default();
-                live.iter().flat_map(|(event, _)| event.dots.iter()).collect()
+                let known = self.known(context);
+                let live = self.siblings(&known, Some(*slot));
+                live.values().flatten().flat_map(|(event, _)| event.dots.iter()).collect()
             }
             What::Insert(_) | What::Add(_) | What::On => DotSet::new(),
         }
@@ -113,9 +202,19 @@ impl Model {
         self.events.len()
     }
 
-    /// Events whose dots are known in a context.
-    fn known<'a>(&'a self, context: &'a CausalContext) -> impl Iterator<Item = &'a Event> {
-        self.events.iter().filter(|event| event.dots.iter().any(|dot| context.seen(dot)))
+    /// The events of which a context knows a dot.
+    fn known<'a>(&'a self, context: &CausalContext) -> Known<'a> {
+        let is_known = |event: &&Event| event.dots.iter().any(|dot| context.seen(dot));
+        let folds = context.includes(&self.folded.context);
+        let (folded, others): (_, Vec<&Event>) = if folds {
+            let rest = self.folded.rest.iter().map(|index| &self.events[*index]);
+            (Some(&self.folded), rest.filter(is_known).collect())
+        } else {
+            (None, self.events.iter().filter(is_known).collect())
+        };
+        let mut gone = DotSet::new();
+        others.iter().for_each(|event| gone.extend(&event.over));
+        Known { folded, others, gone }
     }
 
     /// Checks a value against the context that it was shown with.
@@ -162,15 +261,13 @@ impl Model {
 
     /// Elements that are there, in order, each with the dot of its insertion.
     fn live(&self, context: &CausalContext) -> Vec<(u64, Dot)> {
-        let mut gone = DotSet::new();
-        for event in self.known(context).filter(|event| !event.over.is_empty()) {
-            gone.extend(&event.over);
-        }
-        let mut left = Vec::new();
-        for event in self.known(context) {
+        let known = self.known(context);
+        let folded = known.folded.iter().flat_map(|folded| &folded.live).copied();
+        let mut left: Vec<_> = folded.filter(|(_, dot)| !known.is_gone(*dot)).collect();
+        for event in &known.others {
             let What::Insert(elements) = &event.what else { continue };
             let live = elements.iter().copied().zip(event.dots.iter());
-            left.extend(live.filter(|(_, dot)| context.seen(*dot) && !gone.seen(*dot)));
+            left.extend(live.filter(|(_, dot)| context.seen(*dot) && !known.is_gone(*dot)));
         }
         left.sort_unstable_by_key(|(element, _)| *element);
         left
@@ -195,8 +292,10 @@ impl Model {
     }
 
     fn sum(&self, context: &CausalContext) -> i128 {
-        let added = |event: &Event| if let What::Add(n) = event.what { i128::from(n) } else { 0 };
-        self.known(context).map(added).sum()
+        let added = |event: &&Event| if let What::Add(n) = event.what { i128::from(n) } else { 0 };
+        let known = self.known(context);
+        let sum: i128 = known.others.iter().map(added).sum();
+        sum + known.folded.map_or(0, |folded| folded.sum)
     }
 
     fn written(&self, context: &CausalContext) -> BTreeMap<Slot, u64> {
@@ -204,19 +303,26 @@ impl Model {
         let winner = |(slot, live): (Slot, Vec<(&Event, u64)>)| {
             live.iter().max_by_key(rank).map(|(_, value)| (slot, *value))
         };
-        self.siblings(context).into_iter().filter_map(winner).collect()
+        self.siblings(&self.known(context), None).into_iter().filter_map(winner).collect()
     }
 
-    /// The writes that nothing known has overwritten, by register.
-    fn siblings<'a>(&'a self, context: &'a CausalContext) -> BTreeMap<Slot, Vec<(&'a Event, u64)>> {
-        let mut gone = DotSet::new();
-        for event in self.known(context) {
-            gone.extend(&event.over);
-        }
+    /// The writes that nothing known has overwritten, by register; of one register, or of all.
+    fn siblings<'a>(
+        &'a self,
+        known: &Known<'a>,
+        only: Option<Slot>,
+    ) -> BTreeMap<Slot, Vec<(&'a Event, u64)>> {
         let mut live: BTreeMap<Slot, Vec<(&Event, u64)>> = BTreeMap::new();
-        for event in self.known(context) {
+        let folded: Vec<&Vec<usize>> = match (known.folded, &only) {
+            (Some(folded), Some(slot)) => folded.writes.get(slot).into_iter().collect(),
+            (Some(folded), None) => folded.writes.values().collect(),
+            (None, _) => Vec::new(),
+        };
+        let folded = folded.into_iter().flatten().map(|index| &self.events[*index]);
+        for event in folded.chain(known.others.iter().copied()) {
             if let What::Write(slot, value) = event.what
-                && event.dots.iter().any(|dot| !gone.seen(dot))
+                && only.is_none_or(|only| only == slot)
+                && event.dots.iter().any(|dot| !known.is_gone(dot))
             {
                 live.entry(slot).or_default().push((event, value));
             }
@@ -244,5 +350,57 @@ pub fn rank_of(value: &Value, slot: Slot, term: Option<(Term, u64)>) -> Option<R
             Some((Stamp { term, time: HybridTimestamp::from_raw(seq) }, term.owner))
         }
         (Slot::Of(_), None) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ostraca_ddata::sim::Stream;
+
+    use super::*;
+
+    /// Three replicas change a key and learn of each other's changes, now and then of all; one is
+    /// lost with what only it knew.
+    #[test]
+    fn what_is_folded_says_the_same_as_its_events() {
+        let mut chance = Stream::split(7, "oracle", 0);
+        let mut model = Model::default();
+        let mut contexts = vec![CausalContext::new(); 3];
+        let (mut folds, mut unique, mut lives) = (0, 0, 3);
+        let mut ids: Vec<_> = (0..3).map(ReplicaId::new).collect();
+        for step in 0..800_u64 {
+            let at = chance.index(3);
+            let other = contexts[chance.index(3)].clone();
+            if chance.chance(0.6) {
+                contexts[at].merge(&other);
+            }
+            if step.is_multiple_of(200) {
+                ids[at] = ReplicaId::new(lives);
+                lives += 1;
+                contexts[at] = CausalContext::new();
+            }
+            unique += 1;
+            let what = match chance.below(6) {
+                0 => What::Remove(chance.below(unique)),
+                1 => What::Add(3),
+                2 => What::Write(Slot::Whole, unique),
+                3 => What::Write(Slot::Of(1), unique),
+                4 if chance.chance(0.1) => What::Clear,
+                _ => What::Insert(vec![unique]),
+            };
+            let (by, before) = (ids[at], contexts[at].clone());
+            let next = before.next_dot(by);
+            contexts[at].insert(next);
+            model.made(by, &before, &contexts[at], what, None).expect("it may be made");
+            let rest = (0..model.events.len()).collect();
+            let plain = Model { folded: Folded { rest, ..Folded::default() }, ..model.clone() };
+            for context in &contexts {
+                folds += u32::from(context.includes(&model.folded.context));
+                assert_eq!(model.live(context), plain.live(context), "step {step}");
+                assert_eq!(model.sum(context), plain.sum(context), "step {step}");
+                assert_eq!(model.written(context), plain.written(context), "step {step}");
+            }
+        }
+        assert!(folds > 1_600, "most contexts know what is folded: {folds}");
     }
 }

@@ -1,5 +1,6 @@
 //! What users ask: every kind of request, at every level, of every node.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use ostraca_ddata::key::{Key, KeyName, Pattern};
@@ -69,14 +70,20 @@ pub struct Users {
     chance: Stream,
     unique: u64,
     inserted: Vec<(KeyName, u64)>, // ≤ insertions of a run
+    /// Who has subscribed where, oldest first.
+    subscribed: BTreeMap<NodeIndex, VecDeque<SubscriptionId>>, // ≤ SUBSCRIPTIONS_MAX each
 }
+
+/// Subscriptions that users of one node keep; who wants another one ends the oldest.
+const SUBSCRIPTIONS_MAX: usize = 3;
 
 impl Users {
     pub fn new(seed: u64, habits: Habits) -> Self {
         let named = |(number, kind): (usize, &Kind)| (*kind, kind.name(number).as_str().into());
         let names = habits.keys.iter().enumerate().map(named).collect();
         let chance = Stream::split(seed, "users", 0);
-        Self { habits, names, chance, unique: 0, inserted: Vec::new() }
+        let (inserted, subscribed) = (Vec::new(), BTreeMap::new());
+        Self { habits, names, chance, unique: 0, inserted, subscribed }
     }
 
     /// The time until the next request.
@@ -100,8 +107,27 @@ impl Users {
             n if n < 96 => self.read(key),
             _ => self.other(id, key),
         };
+        let subscribes = matches!(request, Request::Subscribe { .. });
         sim.observer_mut().expect(id, asked);
         sim.command(node, Command::Request(id, request));
+        if subscribes {
+            self.unsubscribe(sim, node, id, next);
+        }
+    }
+
+    /// Ends the oldest subscription of a node that has one too many.
+    fn unsubscribe(&mut self, sim: &mut Sim, node: NodeIndex, new: RequestId, next: &mut u64) {
+        let all = self.subscribed.entry(node).or_default();
+        all.push_back(SubscriptionId(new.0));
+        if all.len() <= SUBSCRIPTIONS_MAX {
+            return;
+        }
+        let Some(oldest) = all.pop_front() else { return };
+        *next += 1;
+        let id = RequestId(*next);
+        let ask = Ask::Unsubscribe(oldest);
+        sim.observer_mut().expect(id, Asked { key: None, ask, strong: false, within: None });
+        sim.command(node, Command::Request(id, Request::Unsubscribe(oldest)));
     }
 
     fn patience(&mut self) -> Duration {
