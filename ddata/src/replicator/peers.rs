@@ -13,15 +13,15 @@ use super::push::{Told, guard_of};
 use super::quorum::Level;
 use super::request::RequestId;
 use super::store::{Taken, Unfit};
-use super::wire::{At, Body, Content, Entry, Message, Nack, Scope};
-use super::write::{Fenced, Purpose};
+use super::wire::{At, Body, Content, Entry, Message, Nack, Scope, WireGuard};
+use super::write::{Fenced, Purpose, Write};
 use super::{Out, Replicator};
 use crate::bug::Bug;
 use crate::causal::CausalContext;
 use crate::clock::{HybridTimestamp, Now};
 use crate::encoded::DecodeError;
 use crate::id::ReplicaId;
-use crate::key::KeyName;
+use crate::key::{Group, KeyName};
 use crate::types::delta::{Delta, Merged};
 
 /// Stamps further ahead of this node's wall clock than this are warned of.
@@ -209,7 +209,12 @@ impl Replicator {
         }
         let (mut nacks, mut stored, mut news) = (Vec::new(), Vec::new(), Vec::new());
         for entry in entries {
-            match self.take_pushed(now, from, entry, out) {
+            let refused = if push == 0 { None } else { self.unguarded_write(entry) };
+            let taken = match refused {
+                Some(group) => Err(Nack::Guarded(group)),
+                None => self.take_pushed(now, from, entry, out),
+            };
+            match taken {
                 Ok(merged) => {
                     if self.config.is_durable(&entry.key) && self.persist_key(now, &entry.key) {
                         stored.push((entry.index, entry.key.clone()));
@@ -236,6 +241,22 @@ impl Replicator {
         let epoch = self.epochs.id().filter(|_| same_epoch);
         let after = After::Ack { to: from, push, scope, nacks, stored, epoch };
         self.persist(vec![after], &keys, out);
+    }
+
+    /// The group of a key that an entry would write to without that group's guard. What merely
+    /// spreads names its group and no term; it is not refused.
+    fn unguarded_write(&mut self, entry: &Entry) -> Option<Group> {
+        if !self.store.has_groups() {
+            return None;
+        }
+        let held = self.store.get(&entry.key).map(Arc::as_ref);
+        let group = self.store.group_of(&entry.key, held)?.clone();
+        let spreads = |guard: &WireGuard| guard.term.is_none() || guard.group == group;
+        if entry.guard.as_ref().is_some_and(spreads) {
+            return None;
+        }
+        self.stats.unguarded += 1;
+        Some(group)
     }
 
     fn take_pushed(
@@ -337,8 +358,32 @@ impl Replicator {
                     self.writes.store_failed(*request, from);
                 }
             }
+            Nack::Guarded(group) => repairs.extend(self.on_guarded(index, entry, requests, &group)),
             Nack::WrongType | Nack::Undecodable => {}
         }
+    }
+
+    /// A peer knows that a key is guarded. A change of it is refused; what a read writes back was
+    /// written by others and goes again as what merely spreads.
+    fn on_guarded(
+        &mut self,
+        index: u32,
+        entry: &Entry,
+        requests: &[RequestId],
+        group: &Group,
+    ) -> Option<Entry> {
+        if !group.contains(&entry.key) || entry.guard.is_some() {
+            return None;
+        }
+        self.store.know_group(group);
+        let mut written_back = false;
+        for request in requests {
+            written_back |= !self.writes.guarded(*request, group);
+        }
+        let guard = Some(WireGuard { group: group.clone(), term: None });
+        let held = self.store.get(&entry.key).filter(|_| written_back)?;
+        let full = Content::Full(held.state.encode().into());
+        Some(Entry { index, guard, ..held.entry(full) })
     }
 
     /// What brings a peer up to date with an entry's key, under the entry's guard; a question if
@@ -395,7 +440,9 @@ impl Replicator {
         let guard = write.guard.as_ref();
         let superseded =
             guard.and_then(|guard| self.promises.refuses(&guard.group, guard.term, self.canary));
-        let fate = if let Some(current) = superseded {
+        let fate = if let Some(group) = self.guarded_meanwhile(write) {
+            Err(super::request::RequestError::GuardedMeanwhile { group })
+        } else if let Some(current) = superseded {
             // This replica counts itself, so its own promise must allow the write by now.
             Err(super::request::RequestError::Fenced { current, nowhere: false })
         } else if write.is_met(&electors) {
@@ -414,6 +461,21 @@ impl Replicator {
         let (Purpose::Change(reply) | Purpose::ReadRepair(reply) | Purpose::Recovery(reply)) =
             write.purpose;
         Self::reply(id, fate.map(|()| reply), out);
+    }
+
+    /// The group that guards what a request has changed without its guard: nobody knew of it here
+    /// when it began.
+    fn guarded_meanwhile(&self, write: &Write) -> Option<Group> {
+        let unguarded = write.guard.is_none() && matches!(write.purpose, Purpose::Change(_));
+        if !unguarded || !self.store.has_groups() {
+            return None;
+        }
+        if let Some(group) = &write.guarded {
+            return Some(group.clone());
+        }
+        let (push, index) = write.pushes.first()?;
+        let key = &self.pushes.get(*push)?.entries.get(*index as usize)?.key;
+        self.store.group_of(key, self.store.get(key).map(Arc::as_ref)).cloned()
     }
 
     /// Sends what this batch has changed to every replica.

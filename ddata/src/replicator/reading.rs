@@ -8,7 +8,7 @@ use super::quorum::Level;
 use super::read::Read;
 use super::request::{ReadConsistency, Reply, RequestError, RequestId};
 use super::requests::Wanted;
-use super::wire::{Body, ContextBytes, Entry, Held};
+use super::wire::{Body, ContextBytes, Entry, Held, WireGuard};
 use super::write::{Purpose, Write};
 use super::{Out, Replicator, store};
 use crate::bug::Bug;
@@ -201,9 +201,12 @@ impl Replicator {
         }
         cov_mark::hit!(read_repair);
         self.stats.read_repairs += 1;
-        let Some(entry) = self.store.get(&read.key).map(|held| held.probe()) else {
+        let Some(held) = self.store.get(&read.key) else {
             return Self::reply(id, Ok(reply), out);
         };
+        let group = self.store.group_of(&read.key, Some(held)).cloned();
+        let guard = group.map(|group| WireGuard { group, term: None }); // it merely spreads
+        let entry = Entry { guard, ..held.probe() };
         let purpose = Purpose::ReadRepair(reply);
         let mut write = Write::new(purpose, read.level, read.need, read.epoch, read.deadline, 1);
         let mut holders = read.holders();

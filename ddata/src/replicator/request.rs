@@ -347,6 +347,19 @@ pub enum RequestError {
         /// The group.
         group: Group,
     },
+    /// The key belongs to a guarded group of which this node did not know when it made the change.
+    /// The change stays applied here and may spread; every guarded write wins over it.
+    #[error(
+        "others know that group `{group}` guards the key: the change stays applied here, may \
+         spread and loses against guarded ones; take a term for the group"
+    )]
+    GuardedMeanwhile {
+        /// The group.
+        group: Group,
+    },
+    /// Nothing was changed: a guarded update below a majority need not meet the next fence.
+    #[error("a guarded update needs `Majority`, `MajorityPlus` or `All`; nothing was changed")]
+    TooWeak,
     /// Nothing was changed: the key does not belong to the group of the guard.
     #[error("the key is not in group `{group}`; nothing was changed")]
     NotInGroup {

@@ -171,6 +171,10 @@ impl Replicator {
         let held = self.store.get(&key).cloned();
         Self::check_shape(held.as_deref(), &shape)?;
         self.check_guard(&key, held.as_deref(), guard.as_ref())?;
+        let level = consistency.level().map(|(level, _)| level);
+        if guard.is_some() && !matches!(level, Some(Level::Majority { .. } | Level::All)) {
+            return Err(RequestError::TooWeak);
+        }
         let wanted = consistency.level().map(|(l, w)| self.wanted(l, w)).transpose()?;
         let time = self.clock.tick(now.wall);
         let term = guard.as_ref().map(|guard| guard.term);

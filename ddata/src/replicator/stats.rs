@@ -33,6 +33,8 @@ pub struct Stats {
     pub timeouts: u64,
     /// Guarded writes refused here for their term.
     pub fenced: u64,
+    /// Writes of guarded keys refused here because they carry no guard.
+    pub unguarded: u64,
     /// Anti-entropy comparisons that found no difference.
     pub gossip_equal: u64,
     /// Anti-entropy comparisons that found one.

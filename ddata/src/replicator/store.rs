@@ -203,6 +203,11 @@ impl Store {
         }
     }
 
+    /// Whether any group is known.
+    pub(super) fn has_groups(&self) -> bool {
+        !self.groups.is_empty()
+    }
+
     /// Makes a group known: its prefix guards new keys, too.
     pub(super) fn know_group(&mut self, group: &Group) {
         if !self.groups.contains_key(group) && self.groups.len() < GROUPS_MAX {

@@ -225,6 +225,10 @@ pub enum Nack {
     /// It does not decode, or its type is unknown here.
     #[serde(rename = "u")]
     Undecodable,
+    /// It is to be acknowledged as a write, and it does not carry the guard of this group, which
+    /// the key belongs to.
+    #[serde(rename = "g")]
+    Guarded(Group),
 }
 
 /// Which entries of a push an acknowledgement speaks of.
@@ -482,7 +486,11 @@ const MEASURED: usize = 1 << 30;
 
 impl Nack {
     fn len(&self) -> usize {
-        64 + if let Self::Lack(context) = self { context.len() } else { 0 }
+        64 + match self {
+            Self::Lack(context) => context.len(),
+            Self::Guarded(group) => group.as_str().len(),
+            _ => 0,
+        }
     }
 }
 

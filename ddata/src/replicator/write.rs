@@ -13,6 +13,7 @@ use super::request::{Guard, MISSING_MAX, Reply, RequestId, Tally};
 use crate::bug::{Bug, Canary};
 use crate::clock::Instant;
 use crate::id::ReplicaId;
+use crate::key::Group;
 use crate::types::Term;
 
 /// What a request is for, and its reply once replicas hold what they should.
@@ -53,6 +54,8 @@ pub(super) struct Write {
     counted: BTreeSet<ReplicaId>,
     failed: BTreeSet<ReplicaId>,
     fenced: BTreeMap<ReplicaId, Fenced>,
+    /// Somebody refused it because this group guards its key.
+    pub(super) guarded: Option<Group>,
     /// This replica holds it, durably where that is asked for.
     pub(super) here: bool,
 }
@@ -105,6 +108,7 @@ impl Write {
             counted: BTreeSet::new(),
             failed: BTreeSet::new(),
             fenced: BTreeMap::new(),
+            guarded: None,
             here: true,
         }
     }
@@ -233,6 +237,17 @@ impl Writes {
         if let Some(write) = self.open.get_mut(&id) {
             write.fenced.insert(from, fenced);
         }
+    }
+
+    /// Somebody knows that a group guards the key of an unguarded change. `false`: the request is
+    /// no change, nothing speaks against it.
+    pub(super) fn guarded(&mut self, id: RequestId, group: &Group) -> bool {
+        let Some(write) = self.open.get_mut(&id) else { return true };
+        let change = matches!(write.purpose, Purpose::Change(_));
+        if change {
+            write.guarded = Some(group.clone());
+        }
+        change
     }
 
     /// A replica is known to hold everything that a request asks for.

@@ -117,6 +117,7 @@ fn nack_kinds() -> impl Strategy<Value = Nack> {
         Just(Nack::StoreFailed),
         Just(Nack::WrongType),
         Just(Nack::Undecodable),
+        Just(Nack::Guarded(Group::new("g-"))),
     ]
 }
 
