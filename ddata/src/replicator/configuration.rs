@@ -9,6 +9,7 @@ use super::anti_entropy::{Comparison, Difference, Step};
 use super::durability::After;
 use super::epoch::{Epoch, EpochId, EpochInput, EpochOutput};
 use super::port::{Class, Output, Peer};
+use super::request::{RequestError, RequestId};
 use super::store::{Snapshot, Taken};
 use super::sums::bucket_of;
 use super::wire::{Answer, At, Body, Entry, Held, Query};
@@ -96,6 +97,9 @@ impl Replicator {
         self.know_peers(out);
         let id = epoch.id();
         out.push(Output::Installed(epoch));
+        if self.epochs.is_excluded() {
+            return self.end_requests(id, out);
+        }
         let mut writes = std::mem::take(&mut self.writes);
         writes.restart(id, |level| self.need(level).ok(), self.canary);
         self.writes = writes;
@@ -107,6 +111,25 @@ impl Replicator {
             self.expire_at.get_or_insert(now.mono + interval);
             self.own_from = now.mono + 2 * interval;
             self.report_all = true;
+        }
+    }
+
+    /// This replica is out for good: nobody will count for what it has under way.
+    fn end_requests(&mut self, epoch: EpochId, out: &mut Out) {
+        let mut ended: Vec<RequestId> = std::mem::take(&mut self.flushes).into_keys().collect();
+        for id in self.writes.ids() {
+            for place in self.writes.remove(id).into_iter().flat_map(|write| write.pushes) {
+                self.pushes.done_waiting(place, id);
+            }
+            ended.push(id);
+        }
+        ended.extend(self.reads.take_all().into_iter().map(|(id, _)| id));
+        ended.extend(self.fencings.take_all().into_iter().map(|(id, _)| id));
+        self.pushes.release();
+        self.anti_entropy.end_all(|_, _| true);
+        self.gossip_at = None;
+        for id in ended {
+            Self::reply(id, Err(RequestError::Excluded { epoch }), out);
         }
     }
 

@@ -186,6 +186,10 @@ impl Replicator {
         if !same_epoch || !answers {
             return; // it asks again, and has heard of the newer configuration by then
         }
+        if !self.epochs.installed().is_some_and(|epoch| epoch.is_member(from)) {
+            self.stats.strangers += 1; // it may have been one, or may become one: it asks again
+            return;
+        }
         if group.as_str().len() > KEY_BYTES_MAX {
             return self.undecodable(now, from, "a group's name", out);
         }
@@ -283,7 +287,17 @@ impl Replicator {
         self.check_fence(now, id, out);
     }
 
-    pub(super) fn on_not_promised(&mut self, id: RequestId, current: Term, out: &mut Out) {
+    pub(super) fn on_not_promised(
+        &mut self,
+        from: ReplicaId,
+        id: RequestId,
+        current: Term,
+        out: &mut Out,
+    ) {
+        if !self.epochs.installed().is_some_and(|epoch| epoch.is_voter(from)) {
+            self.stats.strangers += 1;
+            return;
+        }
         if self.fencings.get_mut(id).is_some_and(|fencing| current > fencing.term) {
             self.fencings.remove(id);
             self.stats.fenced += 1;

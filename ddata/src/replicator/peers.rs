@@ -64,7 +64,7 @@ impl Replicator {
                 self.on_promised(now, from, epoch, id, counts, &differing, &entries, out);
             }
             Body::NotPromised { request, current } => {
-                self.on_not_promised(RequestId(request), current, out);
+                self.on_not_promised(from, RequestId(request), current, out);
             }
             Body::Compare { session, at, query } => {
                 self.on_compare(now, from, session, at, &query, out);

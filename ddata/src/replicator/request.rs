@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::epoch::EpochId;
 use super::quorum::Level;
 use crate::causal::{CausalContext, DotSet};
 use crate::data::{NotRegistered, Value};
@@ -298,6 +299,16 @@ pub enum RequestError {
         current: Term,
         /// So many refused that no majority can have accepted.
         nowhere: bool,
+    },
+    /// This node was removed while the request was under way. A write stays applied here and may
+    /// be on a majority. It never comes back: restart the node.
+    #[error(
+        "configuration {epoch} removed this node; a write may be on a majority: restart the node \
+         and ask again"
+    )]
+    Excluded {
+        /// The configuration without this node.
+        epoch: EpochId,
     },
     /// Nothing was changed: this node is in no configuration yet, or in none any more.
     #[error("this node is no member; nothing was changed, retry after it has joined")]
