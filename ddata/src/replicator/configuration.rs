@@ -45,8 +45,7 @@ impl Replicator {
             EpochOutput::Send { to, message } => self.send(to, Body::Epoch(message), out),
             EpochOutput::Persist(state) => {
                 if self.is_durable() {
-                    self.persist_records(vec![Record::Acceptor(state)], vec![], out);
-                    self.durability.order_gate();
+                    self.persist_votes(state, out);
                 }
             }
             EpochOutput::Freeze(epoch) => self.freeze(epoch),
@@ -144,7 +143,7 @@ impl Replicator {
 
     /// This replica may answer from now on: its own answers are added. What was asked stays asked,
     /// for an answer is read against its very question.
-    fn count_here(&mut self, now: Now, out: &mut Out) {
+    pub(super) fn count_here(&mut self, now: Now, out: &mut Out) {
         self.read_here(now, out);
         self.promise_here(now, out);
         for id in self.writes.ids() {

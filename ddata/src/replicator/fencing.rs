@@ -86,7 +86,7 @@ impl Replicator {
         fencing: &mut Fencing,
         out: &mut Out,
     ) -> Result<(), Term> {
-        if !(self.epochs.eligible() && self.epochs.is_voter()) {
+        if !(self.eligible() && self.epochs.is_voter()) {
             return Ok(());
         }
         let (group, term) = (fencing.group.clone(), fencing.term);
@@ -109,7 +109,7 @@ impl Replicator {
 
     /// This replica's own promise is safe: it counts now.
     pub(super) fn promised_here(&mut self, now: Now, id: RequestId, epoch: EpochId, out: &mut Out) {
-        let serves = self.epochs.eligible() && self.epochs.is_voter();
+        let serves = self.eligible() && self.epochs.is_voter();
         let Some(group) = self.fencings.get_mut(id).map(|fencing| fencing.group.clone()) else {
             return;
         };
@@ -181,7 +181,7 @@ impl Replicator {
         held: &[Held],
         out: &mut Out,
     ) {
-        let serves = self.epochs.eligible() && self.epochs.is_voter();
+        let serves = self.eligible() && self.epochs.is_voter();
         let answers = serves || (self.canary.has(Bug::FenceWhileSealed) && self.epochs.sealed());
         if !same_epoch || !answers {
             return; // it asks again, and has heard of the newer configuration by then

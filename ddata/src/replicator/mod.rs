@@ -240,10 +240,15 @@ impl Replicator {
         self.writes.len() + self.reads.len() + self.fencings.len() + self.flushes.len() + loading
     }
 
+    /// Whether this replica may answer in the installed configuration.
+    fn eligible(&self) -> bool {
+        self.epochs.eligible() && !self.durability.is_shut()
+    }
+
     fn electors(&self) -> Electors<'_> {
         Electors {
             me: self.me,
-            eligible: self.epochs.eligible(),
+            eligible: self.eligible(),
             members: &self.electorate,
             voters: self.epochs.installed().map_or(&[], |epoch| epoch.voters()),
         }

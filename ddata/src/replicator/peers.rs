@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::durability::After;
 use super::epoch::{EpochId, EpochInput};
 use super::parts::Piece;
-use super::port::{Alarm, Output};
+use super::port::Alarm;
 use super::push::{Told, guard_of};
 use super::quorum::Level;
 use super::request::RequestId;
@@ -233,7 +233,7 @@ impl Replicator {
         let indices = || entries.iter().map(|entry| entry.index).collect();
         let scope = if whole { Scope::All } else { Scope::Only(indices()) };
         if stored.is_empty() {
-            let counts = same_epoch && self.epochs.eligible();
+            let counts = same_epoch && self.eligible();
             return self.send(from, Body::Ack { push, scope, counts, nacks }, out);
         }
         let keys: Vec<KeyName> = stored.iter().map(|(_, key)| key.clone()).collect();
@@ -676,10 +676,6 @@ impl Replicator {
             write.here = true;
         }
         self.check_write(id, out);
-    }
-
-    pub(super) fn send_order(&mut self, output: Output, out: &mut Out) {
-        self.emit(output, out);
     }
 }
 

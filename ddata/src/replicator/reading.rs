@@ -88,7 +88,7 @@ impl Replicator {
         let vouched = held.map(|held| self.vouched(held)).unwrap_or_default();
         let held = held.map(|held| held.state.snapshot());
         read.include(held);
-        if self.epochs.eligible() {
+        if self.eligible() {
             read.answers.insert(self.me, vouched);
         }
         read.tries = 0;
@@ -138,7 +138,7 @@ impl Replicator {
         let vouched = mine.map(|mine| self.vouched(mine)).unwrap_or_default();
         let entry = mine.and_then(|mine| mine.repair(&theirs));
         let context = (vouched != theirs).then(|| ContextBytes::new(&vouched));
-        let counts = same_epoch && self.epochs.eligible();
+        let counts = same_epoch && self.eligible();
         self.send(from, Body::ReadAnswer { request, counts, context, entry }, out);
     }
 
@@ -245,7 +245,7 @@ impl Replicator {
 
     /// Adds this replica's own answer to every read that lacks it.
     pub(super) fn read_here(&mut self, now: Now, out: &mut Out) {
-        if !self.epochs.eligible() {
+        if !self.eligible() {
             return;
         }
         for id in self.reads.ids() {

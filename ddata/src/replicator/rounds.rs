@@ -7,7 +7,7 @@ use std::time::Duration;
 use rand::RngExt;
 
 use super::durability::After;
-use super::epoch::EpochInput;
+use super::epoch::{AcceptorState, EpochInput};
 use super::expiry::owner;
 use super::port::{Alarm, Output};
 use super::request::{Notice, RequestError, RequestId, Tally};
@@ -42,7 +42,10 @@ impl Replicator {
         if self.expire_at.is_some_and(|at| at <= now.mono) {
             self.expire(now, out);
         }
-        if self.durability.due().is_some_and(|at| at <= now.mono) {
+        if self.durability.is_retry_due(now.mono) {
+            self.persist_votes(self.epochs.state().clone(), out);
+        }
+        if self.durability.is_behind_due(now.mono) {
             let keys = self.durability.take_behind();
             self.persist(vec![], &keys, out);
         }
@@ -249,6 +252,13 @@ impl Replicator {
         self.persist_records(records, after, out);
     }
 
+    /// Writes what this replica has promised as a voter: nothing said from now on leaves before
+    /// it is safe.
+    pub(super) fn persist_votes(&mut self, state: AcceptorState, out: &mut Out) {
+        self.persist_records(vec![Record::Acceptor(state)], vec![], out);
+        self.durability.order_gate();
+    }
+
     pub(super) fn persisted(
         &mut self,
         now: Now,
@@ -256,8 +266,9 @@ impl Replicator {
         result: Result<(), StoreError>,
         out: &mut Out,
     ) {
-        let after = self.durability.done(id);
         let stored = result.is_ok();
+        let counted = !self.durability.is_shut();
+        let after = self.durability.done(now.mono, id, stored);
         if let Err(error) = result {
             self.stats.store_failures += 1;
             self.alarm(now, Alarm::Store(error), out);
@@ -269,6 +280,9 @@ impl Replicator {
                 self.not_stored(after, out);
             }
         }
+        if !counted && !self.durability.is_shut() {
+            self.count_here(now, out);
+        }
     }
 
     fn stored(&mut self, now: Now, after: After, out: &mut Out) {
@@ -279,27 +293,30 @@ impl Replicator {
                 }
             }
             After::Ack { to, push, scope, nacks, epoch, .. } => {
-                let counts = self.epochs.eligible() && epoch == self.epochs.id();
+                let counts = self.eligible() && epoch == self.epochs.id();
                 self.send(to, Body::Ack { push, scope, counts, nacks }, out);
             }
             After::Here(id) => self.here(id, out),
             After::Promised(id, epoch) => self.promised_here(now, id, epoch, out),
             After::Reply(id, reply) => Self::reply(id, Ok(*reply), out),
-            After::Send(outputs) => {
-                for output in outputs {
-                    self.send_order(output, out);
-                }
-            }
+            After::Send(outputs) | After::Held(outputs) => self.send_orders(outputs, out),
+        }
+    }
+
+    fn send_orders(&mut self, outputs: Vec<Output>, out: &mut Out) {
+        for output in outputs {
+            self.emit(output, out);
         }
     }
 
     fn not_stored(&mut self, after: After, out: &mut Out) {
         match after {
             After::Synced(_) | After::Send(_) | After::Promised(..) => {}
+            After::Held(outputs) => self.send_orders(outputs, out),
             After::Ack { to, push, scope, mut nacks, stored, epoch } => {
                 let failed = stored.into_iter().map(|index| (index, Nack::StoreFailed));
                 nacks.extend(failed);
-                let counts = self.epochs.eligible() && epoch == self.epochs.id();
+                let counts = self.eligible() && epoch == self.epochs.id();
                 self.send(to, Body::Ack { push, scope, counts, nacks }, out);
             }
             After::Here(id) => {

@@ -13,6 +13,7 @@ mod arbitrary;
 mod bare;
 mod behaviour_m;
 mod cluster;
+mod disks;
 mod excluded;
 mod failures;
 mod guarded;
