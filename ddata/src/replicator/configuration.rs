@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::anti_entropy::{Comparison, Difference, Step};
-use super::durability::After;
+use super::durability::{After, Owed};
 use super::epoch::{Epoch, EpochId, EpochInput, EpochOutput};
 use super::port::{Class, Output, Peer};
 use super::request::{RequestError, RequestId};
-use super::store::{Snapshot, Taken};
+use super::store::{self, Snapshot, Taken};
 use super::sums::bucket_of;
 use super::wire::{Answer, At, Body, Entry, Held, Query};
 use super::{Frozen, Out, Replicator};
@@ -375,14 +375,8 @@ impl Replicator {
                 .with_comparison(session, from, at, |mine, c, held| c.leaves(mine, &leaves, held)),
             Answer::Keys { held, upto } => self.compare_keys(session, from, at, held, upto, out),
             Answer::Entries { done, entries } => {
-                for entry in &entries {
-                    if !self.takes(now, from, at, entry, out) {
-                        return; // the question is asked again
-                    }
-                    if self.config.is_durable(&entry.key) {
-                        self.persist_key(now, &entry.key);
-                        self.persist(vec![], [&entry.key], out);
-                    }
+                if !self.take_repairs(now, from, at, &entries, out) {
+                    return; // the question is asked again
                 }
                 self.with_comparison(session, from, at, |_, c, held| {
                     if c.wanted(done) { c.next(held) } else { Step::Nonsense }
@@ -420,15 +414,72 @@ impl Replicator {
                 match at {
                     At::Live => {}
                     At::Sealed(epoch) => {
-                        self.drive(now, EpochInput::SnapshotMerged { epoch, of: from }, out);
+                        self.merged(now, EpochInput::SnapshotMerged { epoch, of: from }, out);
                     }
                     At::Synced(epoch) => {
-                        self.drive(now, EpochInput::StateMerged { epoch, from }, out);
+                        self.merged(now, EpochInput::StateMerged { epoch, from }, out);
                     }
                 }
             }
             Step::Nonsense => self.stats.false_digests += 1, // late or false: the question is asked again
         }
+    }
+
+    /// Merges the repairs of a comparison. `false`: a sync lacks one of them still. A live
+    /// comparison goes on without: the next round finds it again.
+    fn take_repairs(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        at: At,
+        entries: &[Entry],
+        out: &mut Out,
+    ) -> bool {
+        let (mut all, mut unsafe_keys) = (true, Vec::new());
+        for entry in entries {
+            all &= self.takes(now, from, at, entry, out);
+            if self.config.is_durable(&entry.key) && self.persist_key(now, &entry.key) {
+                unsafe_keys.push(entry.key.clone());
+            }
+        }
+        self.persist(vec![], &unsafe_keys, out);
+        all || at == At::Live
+    }
+
+    /// All of another replica's state is merged. It is said once that is on disk, too: what this
+    /// replica then vouches for must survive its restart.
+    fn merged(&mut self, now: Now, said: EpochInput, out: &mut Out) {
+        if !self.is_durable() || self.config.write_behind_interval.is_some() {
+            return self.drive(now, said, out);
+        }
+        let owed = |held: &&Arc<store::Held>| {
+            self.config.is_durable(&held.key) && !held.synced.includes(held.state.context())
+        };
+        let owed = self.store.iter().filter(owed);
+        let owed = owed.map(|held| (held.key.clone(), held.state.context().clone())).collect();
+        self.owe(Owed { said, owed }, Vec::new(), out);
+    }
+
+    /// Orders what a sync owes the disk. What was ordered before is written before: only what
+    /// failed is written again.
+    pub(super) fn owe(&mut self, owed: Owed, again: Vec<KeyName>, out: &mut Out) {
+        let promise = |(group, term)| Record::Promise { group, term };
+        let promises = self.promises.all().into_iter().map(promise).collect();
+        self.persist(vec![], &again, out);
+        self.persist_records(promises, vec![After::Merged(owed)], out);
+    }
+
+    /// The disk has written what was ordered before the end of a sync.
+    pub(super) fn owed(&mut self, now: Now, mut owed: Owed, out: &mut Out) {
+        let store = &self.store;
+        owed.owed.retain(|(key, context)| {
+            !store.get(key).is_some_and(|held| held.synced.includes(context))
+        });
+        if owed.owed.is_empty() {
+            return self.drive(now, owed.said, out);
+        }
+        let again = owed.owed.iter().map(|(key, _)| key.clone()).collect();
+        self.owe(owed, again, out);
     }
 
     /// Compares contexts key by key: what is lacking here is wanted, what is lacking there given.

@@ -1,9 +1,9 @@
 //! What waits for the durable store: nothing that depends on a record leaves before it is safe.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::epoch::{EpochId, EpochMessage};
+use super::epoch::{EpochId, EpochInput, EpochMessage};
 use super::port::Output;
 use super::request::RequestId;
 use super::wire::{Body, Scope};
@@ -36,8 +36,19 @@ pub(super) enum After {
     Reply(RequestId, Box<super::request::Reply>),
     /// Send these. On a failure nothing is sent: the promise was never given.
     Send(Vec<Output>),
+    /// All of another replica's state is merged.
+    Merged(Owed),
     /// What was held back behind a voter's promise; it meets the gate again.
     Held(Vec<Output>), // ≤ HELD_MAX
+}
+
+/// A sync that is over when the disk has all of it.
+#[derive(Clone, Debug)]
+pub(super) struct Owed {
+    /// What is said then.
+    pub(super) said: EpochInput,
+    /// Keys that were not on disk up to there when it ended; ≤ durable keys.
+    pub(super) owed: Vec<(KeyName, CausalContext)>,
 }
 
 /// Messages held back behind one promise; beyond, they are dropped as a network may drop them.
@@ -85,6 +96,8 @@ pub(super) struct Durability {
     next: u64,
     pending: BTreeMap<u64, Vec<After>>, // ≤ batches the store has not written
     gate: Gate,
+    /// Syncs whose end the disk failed to take, and when that is tried again.
+    owed: VecDeque<(Instant, Owed)>, // ≤ syncs under way
     behind: BTreeSet<KeyName>, // durable keys changed and not yet ordered ≤ keys
     behind_due: Option<Instant>,
 }
@@ -145,7 +158,20 @@ impl Durability {
 
     pub(super) fn due(&self) -> Option<Instant> {
         let retry = if let Gate::Shut(at) = self.gate { Some(at) } else { None };
-        retry.into_iter().chain(self.behind_due).min()
+        let owed = self.owed.front().map(|(at, _)| *at);
+        [retry, owed, self.behind_due].into_iter().flatten().min()
+    }
+
+    /// The disk failed at the end of a sync: that is tried again.
+    pub(super) fn owe_later(&mut self, now: Instant, owed: Owed) {
+        self.owed.retain(|(_, other)| other.said != owed.said);
+        self.owed.push_back((now + RETRY_AFTER, owed));
+    }
+
+    /// A sync whose end is to be tried again.
+    pub(super) fn take_owed(&mut self, now: Instant) -> Option<Owed> {
+        let due = self.owed.front().is_some_and(|(at, _)| *at <= now);
+        if due { self.owed.pop_front().map(|(_, owed)| owed) } else { None }
     }
 
     pub(super) fn is_behind_due(&self, now: Instant) -> bool {

@@ -102,6 +102,8 @@ pub struct Replicator {
     contacted: BTreeMap<ReplicaId, Instant>, // ≤ peers
     /// Requests that wait for durable data to load; `None` once it has.
     loading: Option<VecDeque<(RequestId, Request)>>, // ≤ max_pending_requests
+    /// What was loaded can't be read: nothing is served.
+    unreadable: bool,
     gossip_at: Option<Instant>,
     changed_at: Option<Instant>,
     expire_at: Option<Instant>,
@@ -180,6 +182,7 @@ impl Replicator {
             electorate: BTreeSet::new(),
             contacted: BTreeMap::new(),
             loading,
+            unreadable: false,
             gossip_at: None,
             changed_at: None,
             expire_at: None,
@@ -324,7 +327,9 @@ impl Replicator {
     }
 
     fn load(&mut self, now: Now, records: Vec<crate::durable::Record>, out: &mut Out) {
-        self.restore(now, records, out);
+        let failed = self.restore(now, records, out).err();
+        self.unreadable = failed.is_some();
+        out.extend(failed.map(Output::LoadFailed));
         for (id, request) in self.loading.take().unwrap_or_default() {
             self.request(now, id, request, out);
         }
@@ -337,8 +342,9 @@ impl Machine for Replicator {
 
     fn handle(&mut self, now: Now, input: Input, out: &mut Out) {
         match input {
-            Input::Tick => self.tick(now, out),
             Input::Request { id, request } => self.request(now, id, request, out),
+            _ if self.unreadable => {} // it hears nobody, says nothing and writes nothing
+            Input::Tick => self.tick(now, out),
             Input::Message { from, message } => self.message(now, from, message, out),
             Input::LinkUp(peer) => self.link_up(now, peer, out),
             Input::Members(peers) => self.members(now, peers, out),
@@ -355,6 +361,9 @@ impl Machine for Replicator {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
+        if self.unreadable {
+            return None;
+        }
         [
             self.pushes.fresh_since(),
             self.subscriptions.due(),

@@ -121,7 +121,11 @@ impl Replicator {
         entry: &Entry,
         out: &mut Out,
     ) -> bool {
-        !matches!(self.merge(now, from, entry, out), Err(_) | Ok(Taken::Lack(_)))
+        let taken = !matches!(self.merge(now, from, entry, out), Err(_) | Ok(Taken::Lack(_)));
+        if taken && self.config.is_durable(&entry.key) && self.persist_key(now, &entry.key) {
+            self.persist(vec![], [&entry.key], out);
+        }
+        taken
     }
 
     /// Merges an entry, tells subscribers, teaches the clock, counts.
@@ -155,7 +159,13 @@ impl Replicator {
     }
 
     /// Learns the time of a stamp, or names whose clock is wrong.
-    fn observe(&mut self, now: Now, from: ReplicaId, stamp: HybridTimestamp, out: &mut Out) {
+    pub(super) fn observe(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        stamp: HybridTimestamp,
+        out: &mut Out,
+    ) {
         match self.clock.observe(now.wall, stamp) {
             Ok(ahead) if ahead > CLOCK_AHEAD => {
                 self.alarm(now, Alarm::ClockAhead { from, ahead }, out);
@@ -228,6 +238,7 @@ impl Replicator {
         }
         self.forward(from, &news, out);
         if push == 0 {
+            self.persist(vec![], stored.iter().map(|(_, key)| key), out); // nobody waits for it
             return;
         }
         let indices = || entries.iter().map(|entry| entry.index).collect();

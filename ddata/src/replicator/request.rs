@@ -310,6 +310,9 @@ pub enum RequestError {
         /// The configuration without this node.
         epoch: EpochId,
     },
+    /// Nothing was changed: what this node has on disk can't be read, so it serves nothing.
+    #[error("the durable data of this node can't be read; nothing was changed, see its log")]
+    NotLoaded,
     /// Nothing was changed: this node is in no configuration yet, or in none any more.
     #[error("this node is no member; nothing was changed, retry after it has joined")]
     NotJoined,

@@ -34,6 +34,12 @@ pub(super) struct Wanted {
 
 impl Replicator {
     pub(super) fn request(&mut self, now: Now, id: RequestId, request: Request, out: &mut Out) {
+        if self.unreadable {
+            return match request {
+                Request::Subscribe { .. } | Request::Unsubscribe(_) => {}
+                _ => Self::reply(id, Err(RequestError::NotLoaded), out),
+            };
+        }
         if let (Some(_), Request::ReplicaCount) = (&self.loading, &request) {
             return Self::reply(id, Ok(Reply::ReplicaCount(0)), out);
         }

@@ -9,10 +9,11 @@ use rand::RngExt;
 use super::durability::After;
 use super::epoch::{AcceptorState, EpochInput};
 use super::expiry::owner;
-use super::port::{Alarm, Output};
+use super::fence::is_promise;
+use super::port::{Alarm, LoadError, Output};
 use super::request::{Notice, RequestError, RequestId, Tally};
-use super::store::Held;
-use super::wire::{At, Body, Content, Entry, Nack};
+use super::store::{Held, Taken, Unfit};
+use super::wire::{At, Body, Content, Entry, Nack, WireGuard};
 use super::{Out, Replicator};
 use crate::clock::{Instant, Now};
 use crate::durable::{Record, StoreError};
@@ -44,6 +45,9 @@ impl Replicator {
         }
         if self.durability.is_retry_due(now.mono) {
             self.persist_votes(self.epochs.state().clone(), out);
+        }
+        while let Some(owed) = self.durability.take_owed(now.mono) {
+            self.owed(now, owed, out);
         }
         if self.durability.is_behind_due(now.mono) {
             let keys = self.durability.take_behind();
@@ -277,7 +281,7 @@ impl Replicator {
             if stored {
                 self.stored(now, after, out);
             } else {
-                self.not_stored(after, out);
+                self.not_stored(now, after, out);
             }
         }
         if !counted && !self.durability.is_shut() {
@@ -297,6 +301,7 @@ impl Replicator {
                 self.send(to, Body::Ack { push, scope, counts, nacks }, out);
             }
             After::Here(id) => self.here(id, out),
+            After::Merged(owed) => self.owed(now, owed, out),
             After::Promised(id, epoch) => self.promised_here(now, id, epoch, out),
             After::Reply(id, reply) => Self::reply(id, Ok(*reply), out),
             After::Send(outputs) | After::Held(outputs) => self.send_orders(outputs, out),
@@ -309,10 +314,11 @@ impl Replicator {
         }
     }
 
-    fn not_stored(&mut self, after: After, out: &mut Out) {
+    fn not_stored(&mut self, now: Now, after: After, out: &mut Out) {
         match after {
             After::Synced(_) | After::Send(_) | After::Promised(..) => {}
             After::Held(outputs) => self.send_orders(outputs, out),
+            After::Merged(owed) => self.durability.owe_later(now.mono, owed),
             After::Ack { to, push, scope, mut nacks, stored, epoch } => {
                 let failed = stored.into_iter().map(|index| (index, Nack::StoreFailed));
                 nacks.extend(failed);
@@ -329,28 +335,58 @@ impl Replicator {
         }
     }
 
-    /// Takes over what a former life left on disk.
-    pub(super) fn restore(&mut self, now: Now, records: Vec<Record>, out: &mut Out) {
-        let mut promises = Vec::new();
+    /// Takes over what a former life left on disk: all of it or none.
+    pub(super) fn restore(
+        &mut self,
+        now: Now,
+        records: Vec<Record>,
+        out: &mut Out,
+    ) -> Result<(), LoadError> {
+        let (mut promises, mut failed) = (Vec::new(), Vec::new());
         for record in records {
             match record {
                 Record::Data { key, shape, group, state } => {
-                    let guard = group.map(|group| super::wire::WireGuard { group, term: None });
+                    let guard = group.map(|group| WireGuard { group, term: None });
                     let content = Content::Full(state.into());
-                    let entry =
-                        Entry { index: 0, key: key.clone(), shape: shape.into(), guard, content };
-                    let me = self.me;
-                    self.take_entry(now, me, &entry, out);
-                    let context = self.store.context(&key);
-                    self.store.note(&key, |held| held.synced = context);
+                    let shape = shape.into();
+                    let entry = Entry { index: 0, key: key.clone(), shape, guard, content };
+                    if let Err(why) = self.restore_key(now, &entry, out) {
+                        failed.push((format!("key `{key}`"), why));
+                    }
                 }
-                Record::Promise { group, term } => promises.push((group, term)),
+                Record::Promise { group, term } if is_promise(&group, term) => {
+                    promises.push((group, term));
+                }
+                Record::Promise { group, .. } => {
+                    let why = "neither its name nor its term was ever written".to_owned();
+                    failed.push((format!("the promise for group `{group}`"), why));
+                }
                 Record::Acceptor(_) => {} // of another incarnation, which never votes again
             }
+        }
+        if let Some((what, why)) = failed.first().cloned() {
+            return Err(LoadError { failed: failed.len(), what, why });
         }
         for (group, _) in &promises {
             self.store.know_group(group);
         }
         self.promises.merge(&promises);
+        Ok(())
+    }
+
+    fn restore_key(&mut self, now: Now, entry: &Entry, out: &mut Out) -> Result<(), String> {
+        match self.store.take(entry, Self::change(now), self.me, self.canary) {
+            Ok(Taken::Merged { latest, .. }) => {
+                if let Some(latest) = latest {
+                    self.observe(now, self.me, latest, out);
+                }
+            }
+            Ok(Taken::Lack(_)) => return Err("it builds on what is not there".to_owned()),
+            Err(Unfit::WrongType) => return Err("two records of two types".to_owned()),
+            Err(Unfit::Decode(why)) => return Err(why.to_string()),
+        }
+        let context = self.store.context(&entry.key);
+        self.store.note(&entry.key, |held| held.synced = context);
+        Ok(())
     }
 }
