@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::anti_entropy::{Comparison, Difference, Step};
 use super::durability::{After, Owed};
 use super::epoch::{Epoch, EpochId, EpochInput, EpochOutput};
+use super::fence::is_promise;
 use super::port::{Class, Output, Peer};
 use super::request::{RequestError, RequestId};
 use super::store::{self, Snapshot, Taken};
@@ -152,11 +153,18 @@ impl Replicator {
     }
 
     pub(super) fn members(&mut self, now: Now, peers: Vec<Peer>, out: &mut Out) {
+        let known = std::mem::take(&mut self.membership);
         self.membership = peers.into_iter().map(|peer| (peer.id, peer)).collect();
+        let back =
+            |peer: &&Peer| peer.reachable && known.get(&peer.id).is_some_and(|p| !p.reachable);
+        let back: Vec<ReplicaId> = self.membership.values().filter(back).map(|p| p.id).collect();
+        for id in &back {
+            self.contacted.remove(id); // the next round goes to who was away
+        }
         let before = self.peers.clone();
         self.know_peers(out);
         let new: Vec<ReplicaId> = self.peers.difference(&before).copied().collect();
-        if self.epochs.is_member() && !new.is_empty() {
+        if self.epochs.is_member() && !(new.is_empty() && back.is_empty()) {
             let soon = now.mono + self.config.busy_gossip_interval;
             self.gossip_at = Some(self.gossip_at.map_or(soon, |at| at.min(soon)));
         }
@@ -573,7 +581,10 @@ impl Replicator {
         if self.canary.has(Bug::PromisesNotSynced) || promises.is_empty() {
             return;
         }
-        let raised = self.promises.merge(promises);
+        let (possible, false_ones): (Vec<_>, Vec<_>) =
+            promises.iter().cloned().partition(|(group, term)| is_promise(group, *term));
+        self.stats.undecodable += false_ones.len() as u64;
+        let raised = self.promises.merge(&possible);
         for (group, _) in &raised {
             self.store.know_group(group);
         }

@@ -25,14 +25,6 @@ pub(super) struct Promises {
     terms: BTreeMap<Group, Term>, // ≤ GROUPS_MAX fenced here, + what a sync brings
 }
 
-/// Terms above this are nonsense: nobody takes so many, and the next one must always exist.
-pub(super) const TERM_MAX: u64 = u64::MAX / 2;
-
-/// Whether a number can be a term's: 0 is "no term".
-pub(super) const fn is_term(term: Term) -> bool {
-    term.number >= 1 && term.number <= TERM_MAX
-}
-
 /// Whether a name can be a group's: an empty one would guard every key.
 pub(super) fn is_group(group: &Group) -> bool {
     (1..=KEY_BYTES_MAX).contains(&group.as_str().len())
@@ -40,7 +32,7 @@ pub(super) fn is_group(group: &Group) -> bool {
 
 /// Whether there can be such a promise.
 pub(super) fn is_promise(group: &Group, term: Term) -> bool {
-    is_group(group) && is_term(term)
+    is_group(group) && term.is_valid()
 }
 
 /// Whether a term stands below a promise.

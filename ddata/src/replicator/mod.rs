@@ -104,6 +104,8 @@ pub struct Replicator {
     loading: Option<VecDeque<(RequestId, Request)>>, // ≤ max_pending_requests
     /// What was loaded can't be read: nothing is served.
     unreadable: bool,
+    /// A message too long to be sent, to whom: told of at the next tick.
+    unsent: Option<(ReplicaId, usize)>,
     gossip_at: Option<Instant>,
     changed_at: Option<Instant>,
     expire_at: Option<Instant>,
@@ -183,6 +185,7 @@ impl Replicator {
             contacted: BTreeMap::new(),
             loading,
             unreadable: false,
+            unsent: None,
             gossip_at: None,
             changed_at: None,
             expire_at: None,
@@ -289,6 +292,10 @@ impl Replicator {
         if encoded.len() <= frame {
             return self.emit(Output::Send { to, class, message }, out);
         }
+        if encoded.len() > self.config.assembly_bytes_max {
+            self.unsent = Some((to, encoded.len()));
+            return;
+        }
         for body in self.parts.cut(&encoded, frame.saturating_sub(128).max(1)) {
             let message = Message { epoch: self.epochs.id(), body };
             self.emit(Output::Send { to, class: Class::Bulk, message }, out);
@@ -314,6 +321,7 @@ impl Replicator {
             Alarm::WrongType { .. } => 3,
             Alarm::Store(_) => 4,
             Alarm::ClockAhead { .. } => 5,
+            Alarm::TooLarge { .. } => 6,
         };
         if self.alarm_is_due(now, kind) {
             self.alarms.insert(kind, now.mono);

@@ -64,7 +64,7 @@ impl Replicator {
                 self.on_promised(now, from, epoch, id, counts, &differing, &entries, out);
             }
             Body::NotPromised { request, current } => {
-                self.on_not_promised(from, RequestId(request), current, out);
+                self.on_not_promised(now, from, RequestId(request), current, out);
             }
             Body::Compare { session, at, query } => {
                 self.on_compare(now, from, session, at, &query, out);
@@ -77,11 +77,20 @@ impl Replicator {
                 let (total, offset) = (total as usize, offset as usize);
                 let piece = Piece { transfer, total, offset, bytes };
                 let budget = self.config.assembly_bytes_max;
-                if let Some(whole) = self.parts.take(now.mono, from, piece, budget) {
-                    self.message(now, from, whole, out);
+                match self.parts.take(now.mono, from, piece, budget) {
+                    Ok(None) => {}
+                    Ok(Some(whole)) => self.message(now, from, whole, out),
+                    Err(bytes) => self.too_large(now, from, bytes, out),
                 }
             }
         }
+    }
+
+    /// A message to or from a peer is longer than any that is put together.
+    pub(super) fn too_large(&mut self, now: Now, peer: ReplicaId, bytes: usize, out: &mut Out) {
+        self.stats.too_large += 1;
+        let limit = self.config.assembly_bytes_max;
+        self.alarm(now, Alarm::TooLarge { peer, bytes, limit }, out);
     }
 
     /// Notes that a peer answers. Strangers leave no trace.
@@ -357,6 +366,9 @@ impl Replicator {
             Nack::Lack(context) => {
                 let Ok(context) = context.decode() else { return };
                 repairs.extend(self.repair_for(entry, index, &context));
+            }
+            Nack::Fenced(by) | Nack::FencedYetHeld(by) if !by.is_valid() => {
+                self.stats.undecodable += 1; // whoever believed it could take no higher one
             }
             Nack::Fenced(by) | Nack::FencedYetHeld(by) => {
                 let held = matches!(nack, Nack::FencedYetHeld(_));

@@ -115,6 +115,16 @@ pub enum Alarm {
         /// The key.
         key: crate::key::KeyName,
     },
+    /// A message, a value's repair most likely, is longer than `assembly_bytes_max`: it was not
+    /// sent, or not taken, and the peer stays behind until both settings allow it.
+    TooLarge {
+        /// Who was to get it, or sent it.
+        peer: ReplicaId,
+        /// How long it is, in bytes.
+        bytes: usize,
+        /// The setting.
+        limit: usize,
+    },
     /// The durable store failed; what was not written is not acknowledged.
     Store(StoreError),
 }

@@ -169,6 +169,11 @@ impl Replicator {
         }
         if counts && epoch == Some(read.epoch) {
             let vouched = context.unwrap_or_else(|| read.own.clone());
+            let brought = read.merged.as_ref().map(|merged| merged.context().includes(&vouched));
+            if !brought.unwrap_or_else(|| vouched.is_empty()) {
+                // It vouches for what neither it nor anybody has brought.
+                return self.undecodable(now, from, "an answer without what it speaks of", out);
+            }
             read.answers.insert(from, vouched);
         }
         if read.tries == 0 {

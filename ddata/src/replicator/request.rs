@@ -374,6 +374,15 @@ pub enum RequestError {
     /// Nothing was changed: a guarded update below a majority need not meet the next fence.
     #[error("a guarded update needs `Majority`, `MajorityPlus` or `All`; nothing was changed")]
     TooWeak,
+    /// Nothing was changed: nobody can hold this term.
+    #[error("a term's number is at least 1 and at most 2^63 - 1, not {}; nothing was changed", .term.number)]
+    UnfitTerm {
+        /// The term.
+        term: Term,
+    },
+    /// Nothing was changed: a group without a name would guard every key.
+    #[error("a group needs a name, or it would guard every key; nothing was changed")]
+    UnfitGroup,
     /// Nothing was changed: the key does not belong to the group of the guard.
     #[error("the key is not in group `{group}`; nothing was changed")]
     NotInGroup {

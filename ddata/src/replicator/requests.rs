@@ -151,7 +151,13 @@ impl Replicator {
                 None => Ok(()),
             };
         };
-        if !guard.group.contains(key) || guard.term == Term::default() {
+        if guard.group.as_str().is_empty() {
+            return Err(RequestError::UnfitGroup);
+        }
+        if !guard.term.is_valid() {
+            return Err(RequestError::UnfitTerm { term: guard.term });
+        }
+        if !guard.group.contains(key) {
             return Err(RequestError::NotInGroup { group: guard.group.clone() });
         }
         if let Some(other) = group_of.filter(|group| **group != guard.group) {

@@ -27,6 +27,9 @@ const BUSY_FOR: Duration = Duration::from_secs(1);
 impl Replicator {
     pub(super) fn tick(&mut self, now: Now, out: &mut Out) {
         self.flush(now, out);
+        if let Some((peer, bytes)) = self.unsent.take() {
+            self.too_large(now, peer, bytes, out);
+        }
         self.tell(now, out);
         self.tick_writes(now, out);
         self.tick_reads(now, out);

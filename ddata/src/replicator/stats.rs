@@ -51,6 +51,8 @@ pub struct Stats {
     pub impossible_clocks: u64,
     /// Cut messages given up: too large, incomplete, or over budget.
     pub assemblies_dropped: u64,
+    /// Messages longer than `assembly_bytes_max` that were not sent or, piece by piece, not taken.
+    pub too_large: u64,
     /// Comparisons whose answers made no sense.
     pub false_digests: u64,
     /// Keys dropped because nobody used them.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use imbl::OrdMap;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::fence::GROUPS_MAX;
+use super::fence::{GROUPS_MAX, is_group};
 use super::sums::Sums;
 use super::wire::{Content, ContextBytes, Entry, WireGuard};
 use crate::bug::{Bug, Canary};
@@ -114,12 +114,14 @@ fn check_names(entry: &Entry) -> Result<(), DecodeError> {
     if entry.key.as_str().len() > KEY_BYTES_MAX {
         return Err(DecodeError::TooLong { what: "bytes of a key", limit: KEY_BYTES_MAX });
     }
-    match &entry.guard {
-        Some(guard) if !guard.group.contains(&entry.key) => {
-            Err(DecodeError::Message("a guard whose group does not contain its key".into()))
-        }
-        _ => Ok(()),
+    let Some(guard) = &entry.guard else { return Ok(()) };
+    if !guard.group.contains(&entry.key) {
+        return Err(DecodeError::Message("a guard whose group does not contain its key".into()));
     }
+    if !is_group(&guard.group) || guard.term.is_some_and(|term| !term.is_valid()) {
+        return Err(DecodeError::Message("a guard that nobody can have".into()));
+    }
+    Ok(())
 }
 
 fn place(key: &KeyName) -> Place {

@@ -178,7 +178,8 @@ pub struct Entry {
 impl Entry {
     /// About its size on the wire, in bytes.
     pub(super) fn len(&self) -> usize {
-        40 + self.key.as_str().len() + self.shape.len() + self.content.len()
+        let guard = self.guard.as_ref().map_or(0, |guard| 40 + guard.group.as_str().len());
+        40 + guard + self.key.as_str().len() + self.shape.len() + self.content.len()
     }
 }
 

@@ -80,7 +80,7 @@ fn a_guard_must_be_of_the_keys_group_and_carry_a_term() {
     assert_eq!(bare.now(wrong), not_in);
     let none =
         guarded::<Home, _>(("g-", Term::default()), "g-1", WRITE_MAJORITY, |home| home.set(&1));
-    assert_eq!(bare.now(none), Err(RequestError::NotInGroup { group: Group::new("g-") }));
+    assert_eq!(bare.now(none), Err(RequestError::UnfitTerm { term: Term::default() }));
     assert!(bare.now(home(term(1, 0), WRITE_MAJORITY, 1)).is_ok());
     let inner = guarded::<Home, _>(("g-1", term(1, 0)), "g-1", WRITE_MAJORITY, |home| home.set(&1));
     assert_eq!(bare.now(inner), Err(RequestError::Guarded { group: Group::new("g-") }));

@@ -16,6 +16,7 @@ mod cluster;
 mod disks;
 mod excluded;
 mod failures;
+mod foreign;
 mod guarded;
 mod input;
 mod node;

@@ -27,6 +27,10 @@ pub const LEFT_MAX: usize = 16_384;
 /// Voters of a configuration with more members than its voter limit.
 pub const FEW_VOTERS: usize = 9;
 
+/// Numbers of ballots and configurations above this are nonsense: nobody begins so many, and the
+/// next one must always exist.
+pub(super) const NUMBER_MAX: u64 = u64::MAX / 2;
+
 /// Which configuration: the cluster's generation, then the number in it.
 ///
 /// A forced or trusted installation raises the generation, so two configurations never carry the
@@ -183,6 +187,9 @@ struct Raw {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidEpoch {
+    /// No cluster has decided so often.
+    #[error("configuration {0} is none that a cluster can have reached")]
+    Number(EpochId),
     /// A configuration has at least one member.
     #[error("a configuration without members")]
     Empty,
@@ -490,6 +497,9 @@ impl TryFrom<Raw> for Epoch {
     fn try_from(raw: Raw) -> Result<Self, InvalidEpoch> {
         let Raw { id, members, voters, tiebreaker, lease, .. } = raw;
         let Raw { voter_limit, digest_seed, retired, forget_below, left, .. } = raw;
+        if id.number > NUMBER_MAX {
+            return Err(InvalidEpoch::Number(id));
+        }
         for (ids, limit) in [(&members, MEMBERS_MAX), (&left, LEFT_MAX)] {
             if ids.len() > limit {
                 return Err(InvalidEpoch::TooLarge { len: ids.len(), limit });
