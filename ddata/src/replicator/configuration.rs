@@ -190,8 +190,8 @@ impl Replicator {
     /// Works out anew who gets changes and who counts for `All`.
     fn know_peers(&mut self, out: &mut Out) {
         let (members, left) = match self.epochs.installed() {
-            Some(epoch) => (epoch.members().to_vec(), epoch.left().to_vec()),
-            None => (Vec::new(), Vec::new()),
+            Some(epoch) => (epoch.members().to_vec(), epoch.left().iter().copied().collect()),
+            None => (Vec::new(), BTreeSet::new()),
         };
         let mut peers: BTreeSet<ReplicaId> = members.iter().copied().collect();
         peers.extend(self.membership.keys().filter(|id| !left.contains(id)));

@@ -203,7 +203,7 @@ mod tests {
         let encoded = long().encode();
         let mut parts = Parts::default();
         for (budget, fits) in [(encoded.len(), true), (encoded.len() - 1, false)] {
-            let pieces = parts.cut(&encoded, 100);
+            let pieces = parts.cut(&encoded, 400);
             let taken = pieces
                 .into_iter()
                 .map(|body| parts.take(Instant::default(), PEER, piece(body), budget));

@@ -72,7 +72,8 @@ impl Replicator {
             Body::Compared { session, at, answer, promises } => {
                 self.on_compared(now, from, session, at, answer, &promises, out);
             }
-            Body::Used(keys) => self.on_used(now, &keys),
+            Body::Used(keys) => self.on_used(now, from, &keys, out),
+            Body::Known(keys) => self.on_known(now, from, &keys),
             Body::Part { transfer, total, offset, bytes } => {
                 let (total, offset) = (total as usize, offset as usize);
                 let piece = Piece { transfer, total, offset, bytes };

@@ -45,7 +45,7 @@ impl Replicator {
             Self::reply(id, Ok(Reply::Got { value, context }), out);
             return Ok(());
         };
-        let Wanted { level, need, epoch, within } = self.wanted(level, within)?;
+        let Wanted { level, need, epoch, within } = self.wanted(self.floored(level), within)?;
         let read = Read {
             key,
             shape,

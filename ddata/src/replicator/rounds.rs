@@ -170,7 +170,9 @@ impl Replicator {
             return;
         };
         let members = epoch.members().to_vec();
-        let report_all = std::mem::take(&mut self.report_all);
+        if std::mem::take(&mut self.report_all) {
+            self.store.forget_reports();
+        }
         let (mut gone, mut used) = (Vec::new(), BTreeMap::<ReplicaId, Vec<(KeyName, u64)>>::new());
         let live = |held: &&Arc<Held>| !held.state.is_bottom() && held.group.is_none();
         for held in self.store.iter().filter(live) {
@@ -180,9 +182,8 @@ impl Replicator {
                 if held.used + after <= now.mono && now.mono >= self.own_from {
                     gone.push((held.key.clone(), held.state.shape().clone()));
                 }
-            } else if report_all || held.used > held.reported {
-                let age = u64::try_from((now.mono - held.used).as_millis()).unwrap_or(u64::MAX);
-                used.entry(owner).or_default().push((held.key.clone(), age));
+            } else if held.used > held.reported {
+                used.entry(owner).or_default().push((held.key.clone(), age(now, held.used)));
             }
         }
         for (key, shape) in gone {
@@ -198,21 +199,41 @@ impl Replicator {
             }
         }
         for (owner, keys) in used {
-            for (key, _) in &keys {
-                self.store.note(key, |held| held.reported = held.used);
-            }
             for keys in keys.chunks(1_000) {
                 self.send(owner, Body::Used(keys.to_vec()), out);
             }
         }
     }
 
-    /// A peer says how long ago it used some keys. Only ever makes a key younger.
-    pub(super) fn on_used(&mut self, now: Now, keys: &[(KeyName, u64)]) {
+    /// A peer says how long ago it used some keys. Only ever makes a key younger. Who decides over
+    /// them answers: a report that is lost is made again.
+    pub(super) fn on_used(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        keys: &[(KeyName, u64)],
+        out: &mut Out,
+    ) {
         for (key, age) in keys {
-            let nanos = age.saturating_mul(1_000_000);
-            let used = Instant::from_nanos(now.mono.as_nanos().saturating_sub(nanos));
-            self.store.touch(key, used);
+            self.store.touch(key, ago(now, *age));
+        }
+        let Some(epoch) = self.epochs.installed().filter(|_| self.epochs.is_member()) else {
+            return;
+        };
+        let mine = keys.iter().filter(|(key, _)| owner(key, epoch.members()) == Some(self.me));
+        let known = mine.filter_map(|(key, _)| self.store.get(key));
+        let known: Vec<_> = known.map(|held| (held.key.clone(), age(now, held.used))).collect();
+        if !known.is_empty() {
+            self.send(from, Body::Known(known), out);
+        }
+    }
+
+    /// Who decides over some keys says how long ago they were used, as far as it knows.
+    pub(super) fn on_known(&mut self, now: Now, from: ReplicaId, keys: &[(KeyName, u64)]) {
+        let Some(epoch) = self.epochs.installed() else { return };
+        for (key, age) in keys.iter().filter(|(key, _)| owner(key, epoch.members()) == Some(from)) {
+            let known = ago(now, *age);
+            self.store.note(key, |held| held.reported = held.reported.max(known));
         }
     }
 
@@ -392,4 +413,15 @@ impl Replicator {
         self.store.note(&entry.key, |held| held.synced = context);
         Ok(())
     }
+}
+
+/// How long ago that was, in milliseconds.
+fn age(now: Now, then: Instant) -> u64 {
+    u64::try_from((now.mono - then).as_millis()).unwrap_or(u64::MAX)
+}
+
+/// When that was by this host's clock, if it is so many milliseconds ago.
+fn ago(now: Now, age: u64) -> Instant {
+    let nanos = age.saturating_mul(1_000_000);
+    Instant::from_nanos(now.mono.as_nanos().saturating_sub(nanos))
 }

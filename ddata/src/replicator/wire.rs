@@ -453,6 +453,10 @@ pub enum Body {
     /// Last uses of keys that expire, as ages in milliseconds: told to the one who decides.
     #[serde(rename = "u")]
     Used(Vec<(KeyName, u64)>),
+    /// The answer to `Used`, of the one who decides: when it knows these keys to have been used
+    /// last, as ages. What it does not know is reported again.
+    #[serde(rename = "k")]
+    Known(Vec<(KeyName, u64)>),
     /// A piece of a message too long for a frame.
     #[serde(rename = "b")]
     Part {
@@ -526,7 +530,9 @@ impl Body {
                     }
             }
             Self::Epoch(_) => MEASURED, // rare, and as long as its list of members
-            Self::Used(keys) => keys.iter().map(|(key, _)| key.as_str().len() + 16).sum(),
+            Self::Used(keys) | Self::Known(keys) => {
+                keys.iter().map(|(key, _)| key.as_str().len() + 16).sum()
+            }
             Self::Part { bytes, .. } => bytes.len(),
         }
     }

@@ -21,5 +21,6 @@ mod guarded;
 mod input;
 mod node;
 mod propagation;
+mod settings;
 mod smoke;
 mod subscriptions;

@@ -105,9 +105,8 @@ impl Epochs {
         out: &mut Out,
     ) {
         let admits = |(_, proposal): &AcceptedProposal| self.current().admits(proposal).is_ok();
-        let asked = self.attempt.as_ref().map(|attempt| attempt.ballot);
-        let above = accepted.as_ref().is_some_and(|(ballot, _)| Some(*ballot) > asked);
-        if above || !accepted.as_ref().is_none_or(admits) {
+        let absurd = accepted.as_ref().is_some_and(|(ballot, _)| ballot.number > NUMBER_MAX);
+        if absurd || !accepted.as_ref().is_none_or(admits) {
             self.stats.unfit += 1;
             return;
         }
