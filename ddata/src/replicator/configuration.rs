@@ -465,15 +465,15 @@ impl Replicator {
         };
         let owed = self.store.iter().filter(owed);
         let owed = owed.map(|held| (held.key.clone(), held.state.context().clone())).collect();
-        self.owe(Owed { said, owed }, Vec::new(), out);
+        self.owe(Owed { said, owed }, &[], out);
     }
 
     /// Orders what a sync owes the disk. What was ordered before is written before: only what
     /// failed is written again.
-    pub(super) fn owe(&mut self, owed: Owed, again: Vec<KeyName>, out: &mut Out) {
+    pub(super) fn owe(&mut self, owed: Owed, again: &[KeyName], out: &mut Out) {
         let promise = |(group, term)| Record::Promise { group, term };
         let promises = self.promises.all().into_iter().map(promise).collect();
-        self.persist(vec![], &again, out);
+        self.persist(vec![], again, out);
         self.persist_records(promises, vec![After::Merged(owed)], out);
     }
 
@@ -486,8 +486,8 @@ impl Replicator {
         if owed.owed.is_empty() {
             return self.drive(now, owed.said, out);
         }
-        let again = owed.owed.iter().map(|(key, _)| key.clone()).collect();
-        self.owe(owed, again, out);
+        let again: Vec<KeyName> = owed.owed.iter().map(|(key, _)| key.clone()).collect();
+        self.owe(owed, &again, out);
     }
 
     /// Compares contexts key by key: what is lacking here is wanted, what is lacking there given.
