@@ -160,13 +160,6 @@ impl HybridClock {
         self.last
     }
 
-    /// The stamp of a write over content whose highest stamp is `seen`:
-    /// `max(tick, seen + 1)`. The second is not fed back, so that one poisoned register poisons
-    /// nothing else.
-    pub fn stamp_over(&mut self, wall: WallTime, seen: HybridTimestamp) -> HybridTimestamp {
-        self.tick(wall).max(seen.next())
-    }
-
     /// Learns of a remote stamp.
     ///
     /// # Errors
@@ -209,13 +202,5 @@ mod tests {
         let refused = clock.observe(WallTime::from_millis(1_000), far);
         assert_eq!(refused, Err(ImpossibleClock { ahead: Duration::from_millis(60_001) }));
         assert_eq!(clock.tick(WallTime::from_millis(1_000)).wall(), WallTime::from_millis(1_000));
-    }
-
-    #[test]
-    fn a_poisoned_register_poisons_nothing_else() {
-        let mut clock = HybridClock::new(SKEW);
-        let wall = WallTime::from_millis(5);
-        assert_eq!(clock.stamp_over(wall, HybridTimestamp::MAX), HybridTimestamp::MAX);
-        assert!(clock.tick(wall).wall() <= WallTime::from_millis(6));
     }
 }

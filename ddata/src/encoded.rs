@@ -98,19 +98,66 @@ impl Encoded {
     }
 }
 
-/// Decodes the MessagePack value that `bytes` start with, nesting at most [`NESTING_MAX`] levels.
-/// Bytes behind it are not looked at.
+/// Decodes a MessagePack value, nesting at most [`NESTING_MAX`] levels, with nothing behind it.
 ///
 /// # Errors
-/// [`ValueError`] if the bytes are not a `T`, or nest deeper.
+/// [`ValueError`] if the bytes are not a `T`, nest deeper, or go on behind it.
 pub fn from_msgpack<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ValueError> {
     let mut decoder = rmp_serde::Deserializer::from_read_ref(bytes);
     decoder.set_max_depth(NESTING_MAX);
-    T::deserialize(&mut decoder).map_err(|source| ValueError {
-        len: bytes.len(),
+    let len = bytes.len();
+    let whole = |value| match value_len(bytes) {
+        Some(end) if end == len => Ok(value),
+        _ => Err(rmp_serde::decode::Error::Syntax("bytes are left over at the end".to_owned())),
+    };
+    T::deserialize(&mut decoder).and_then(whole).map_err(|source| ValueError {
+        len,
         expected: std::any::type_name::<T>(),
         source,
     })
+}
+
+/// Where the MessagePack value that `bytes` start with ends. The decoder does not tell.
+///
+/// Source: the MessagePack specification, *Formats*.
+fn value_len(bytes: &[u8]) -> Option<usize> {
+    let (mut at, mut values) = (0_usize, 1_u64);
+    while values > 0 {
+        let marker = *bytes.get(at)?;
+        at += 1;
+        let mut number = |width: usize| {
+            let digits = bytes.get(at..at.checked_add(width)?)?;
+            at += width;
+            Some(digits.iter().fold(0_u64, |number, digit| number << 8 | u64::from(*digit)))
+        };
+        let (skip, inside) = match marker {
+            0x80..=0x8f => (0, 2 * u64::from(marker & 0x0f)),
+            0x90..=0x9f => (0, u64::from(marker & 0x0f)),
+            0xa0..=0xbf => (u64::from(marker & 0x1f), 0),
+            0xc4 | 0xd9 => (number(1)?, 0),
+            0xc5 | 0xda => (number(2)?, 0),
+            0xc6 | 0xdb => (number(4)?, 0),
+            0xc7 => (number(1)? + 1, 0),
+            0xc8 => (number(2)? + 1, 0),
+            0xc9 => (number(4)? + 1, 0),
+            0xcc | 0xd0 => (1, 0),
+            0xcd | 0xd1 | 0xd4 => (2, 0),
+            0xd5 => (3, 0),
+            0xca | 0xce | 0xd2 => (4, 0),
+            0xd6 => (5, 0),
+            0xcb | 0xcf | 0xd3 => (8, 0),
+            0xd7 => (9, 0),
+            0xd8 => (17, 0),
+            0xdc => (0, number(2)?),
+            0xdd => (0, number(4)?),
+            0xde => (0, 2 * number(2)?),
+            0xdf => (0, 2 * number(4)?),
+            _ => (0, 0), // small integers, nil, booleans
+        };
+        at = at.checked_add(usize::try_from(skip).ok()?)?;
+        values = values - 1 + inside;
+    }
+    (at <= bytes.len()).then_some(at)
 }
 
 impl fmt::Debug for Encoded {

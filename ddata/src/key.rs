@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use serde::de::Visitor;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 1_024;
@@ -92,6 +92,8 @@ impl<T> fmt::Debug for Key<T> {
 }
 
 /// One key, or all keys that begin with a prefix: `"online"`, `"shard-*"`.
+///
+/// In settings it is written like that.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Pattern {
     /// Exactly this key.
@@ -126,6 +128,18 @@ impl fmt::Display for Pattern {
             Self::Exact(name) => write!(f, "{name}"),
             Self::Prefix(prefix) => write!(f, "{prefix}*"),
         }
+    }
+}
+
+impl Serialize for Pattern {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Pattern {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        shared_text(from).map(|text| Self::new(&text))
     }
 }
 

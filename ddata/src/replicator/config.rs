@@ -1,12 +1,29 @@
 //! Settings of the Replicator, with the specification's defaults.
+//!
+//! As text (TOML, JSON …) they have the names of spec/replicated-data.md, *Configuration*, in
+//! kebab-case and with their sections (`delta.enabled`, `durable.keys`); spans of time read
+//! `"1s"`, sizes are bytes. What is left out has its default, what is unknown is an error.
+
+mod text;
 
 use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 use super::epoch::EpochConfig;
 use crate::key::Pattern;
 
 /// Settings of the Replicator. Sizes in bytes, counts in what they name.
-#[derive(Clone, Debug, PartialEq)]
+///
+/// # Example
+/// ```
+/// use ostraca_ddata::replicator::config::Config;
+/// let text = r#"{ "gossip-interval": "2s", "durable": { "keys": ["shard-*"] } }"#;
+/// let config: Config = serde_json::from_str(text).unwrap();
+/// assert_eq!(config.gossip_interval.as_secs(), 2);
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "text::Text", into = "text::Text")]
 pub struct Config {
     /// Anti-entropy goes to one random peer this often (jittered by a fifth). Shorter mends lost
     /// messages sooner and costs one small message each way.
@@ -22,12 +39,16 @@ pub struct Config {
     pub delta_enabled: bool,
     /// Subscribers hear of changes at most this often; zero: in the batch that made the change.
     pub notify_subscribers_interval: Duration,
+    /// No `Majority` asks for fewer replicas than this (if there are as many), whatever a request
+    /// says. Akka's floor; with configurations a plain majority is safe, and each replica more is
+    /// one whose silence stops all.
+    pub majority_min_cap: usize,
     /// Keys written to the durable store before they are acknowledged.
     pub durable_keys: Vec<Pattern>,
     /// Durable keys are written this long after their change and acknowledged without waiting:
     /// faster, and a power loss of a majority loses what was not written.
     pub write_behind_interval: Option<Duration>,
-    /// Keys dropped after a time without use.
+    /// Keys dropped after a time without use. Of several patterns the narrowest counts.
     pub expire_keys_after_inactivity: Vec<(Pattern, Duration)>,
     /// Remote stamps further ahead of this node's wall clock are not adopted by it.
     pub max_clock_skew: Duration,
@@ -39,7 +60,9 @@ pub struct Config {
     pub max_pending_requests: usize,
     /// Longest message in one piece; longer ones are cut.
     pub frame_bytes_max: usize,
-    /// Bytes of cut messages that are being put together, over all peers.
+    /// Bytes of cut messages that are being put together, over all peers, and the longest message:
+    /// a longer one is neither sent nor taken, but counted and alarmed. The same on all nodes, and
+    /// far above `max_value_size`, since what is merged may grow beyond that.
     pub assembly_bytes_max: usize,
     /// Timers of the configuration machine.
     pub epoch: EpochConfig,
@@ -54,6 +77,7 @@ impl Default for Config {
             direct_push_limit: 100,
             delta_enabled: true,
             notify_subscribers_interval: Duration::ZERO,
+            majority_min_cap: 0,
             durable_keys: Vec::new(),
             write_behind_interval: None,
             expire_keys_after_inactivity: Vec::new(),
@@ -74,7 +98,28 @@ impl Config {
     }
 
     pub(super) fn expiry_of(&self, key: &crate::key::KeyName) -> Option<Duration> {
-        let mut matching = self.expire_keys_after_inactivity.iter();
-        matching.find(|(pattern, _)| pattern.matches(key)).map(|(_, after)| *after)
+        let all = self.expire_keys_after_inactivity.iter();
+        let matching = all.filter(|(pattern, _)| pattern.matches(key));
+        let narrowness = |pattern: &Pattern| match pattern {
+            Pattern::Exact(_) => usize::MAX,
+            Pattern::Prefix(prefix) => prefix.len(),
+        };
+        matching.max_by_key(|(pattern, _)| narrowness(pattern)).map(|(_, after)| *after)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_several_patterns_the_narrowest_says_when_a_key_expires() {
+        let secs = Duration::from_secs;
+        let patterns = [("s*", 1), ("session-*", 2), ("session-1", 3), ("*", 4)];
+        let all = patterns.map(|(pattern, after)| (Pattern::new(pattern), secs(after)));
+        let config = Config { expire_keys_after_inactivity: all.to_vec(), ..Config::default() };
+        for (key, after) in [("session-1", 3), ("session-12", 2), ("sea", 1), ("x", 4)] {
+            assert_eq!(config.expiry_of(&key.into()), Some(secs(after)), "{key}");
+        }
     }
 }

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::anti_entropy::{Comparison, Difference, Step};
-use super::durability::After;
+use super::durability::{After, Owed};
 use super::epoch::{Epoch, EpochId, EpochInput, EpochOutput};
+use super::fence::is_promise;
 use super::port::{Class, Output, Peer};
-use super::store::{Snapshot, Taken};
+use super::request::{RequestError, RequestId};
+use super::store::{self, Snapshot, Taken};
 use super::sums::bucket_of;
 use super::wire::{Answer, At, Body, Entry, Held, Query};
 use super::{Frozen, Out, Replicator};
@@ -44,8 +46,7 @@ impl Replicator {
             EpochOutput::Send { to, message } => self.send(to, Body::Epoch(message), out),
             EpochOutput::Persist(state) => {
                 if self.is_durable() {
-                    self.persist_records(vec![Record::Acceptor(state)], vec![], out);
-                    self.durability.order_gate();
+                    self.persist_votes(state, out);
                 }
             }
             EpochOutput::Freeze(epoch) => self.freeze(epoch),
@@ -96,6 +97,9 @@ impl Replicator {
         self.know_peers(out);
         let id = epoch.id();
         out.push(Output::Installed(epoch));
+        if self.epochs.is_excluded() {
+            return self.end_requests(id, out);
+        }
         let mut writes = std::mem::take(&mut self.writes);
         writes.restart(id, |level| self.need(level).ok(), self.canary);
         self.writes = writes;
@@ -110,6 +114,25 @@ impl Replicator {
         }
     }
 
+    /// This replica is out for good: nobody will count for what it has under way.
+    fn end_requests(&mut self, epoch: EpochId, out: &mut Out) {
+        let mut ended: Vec<RequestId> = std::mem::take(&mut self.flushes).into_keys().collect();
+        for id in self.writes.ids() {
+            for place in self.writes.remove(id).into_iter().flat_map(|write| write.pushes) {
+                self.pushes.done_waiting(place, id);
+            }
+            ended.push(id);
+        }
+        ended.extend(self.reads.take_all().into_iter().map(|(id, _)| id));
+        ended.extend(self.fencings.take_all().into_iter().map(|(id, _)| id));
+        self.pushes.release();
+        self.anti_entropy.end_all(|_, _| true);
+        self.gossip_at = None;
+        for id in ended {
+            Self::reply(id, Err(RequestError::Excluded { epoch }), out);
+        }
+    }
+
     /// Everything counts anew.
     fn recount(&mut self, now: Now, out: &mut Out) {
         self.restart_reads(now, out);
@@ -121,7 +144,7 @@ impl Replicator {
 
     /// This replica may answer from now on: its own answers are added. What was asked stays asked,
     /// for an answer is read against its very question.
-    fn count_here(&mut self, now: Now, out: &mut Out) {
+    pub(super) fn count_here(&mut self, now: Now, out: &mut Out) {
         self.read_here(now, out);
         self.promise_here(now, out);
         for id in self.writes.ids() {
@@ -130,11 +153,18 @@ impl Replicator {
     }
 
     pub(super) fn members(&mut self, now: Now, peers: Vec<Peer>, out: &mut Out) {
+        let known = std::mem::take(&mut self.membership);
         self.membership = peers.into_iter().map(|peer| (peer.id, peer)).collect();
+        let back =
+            |peer: &&Peer| peer.reachable && known.get(&peer.id).is_some_and(|p| !p.reachable);
+        let back: Vec<ReplicaId> = self.membership.values().filter(back).map(|p| p.id).collect();
+        for id in &back {
+            self.contacted.remove(id); // the next round goes to who was away
+        }
         let before = self.peers.clone();
         self.know_peers(out);
         let new: Vec<ReplicaId> = self.peers.difference(&before).copied().collect();
-        if self.epochs.is_member() && !new.is_empty() {
+        if self.epochs.is_member() && !(new.is_empty() && back.is_empty()) {
             let soon = now.mono + self.config.busy_gossip_interval;
             self.gossip_at = Some(self.gossip_at.map_or(soon, |at| at.min(soon)));
         }
@@ -160,8 +190,8 @@ impl Replicator {
     /// Works out anew who gets changes and who counts for `All`.
     fn know_peers(&mut self, out: &mut Out) {
         let (members, left) = match self.epochs.installed() {
-            Some(epoch) => (epoch.members().to_vec(), epoch.left().to_vec()),
-            None => (Vec::new(), Vec::new()),
+            Some(epoch) => (epoch.members().to_vec(), epoch.left().iter().copied().collect()),
+            None => (Vec::new(), BTreeSet::new()),
         };
         let mut peers: BTreeSet<ReplicaId> = members.iter().copied().collect();
         peers.extend(self.membership.keys().filter(|id| !left.contains(id)));
@@ -353,14 +383,8 @@ impl Replicator {
                 .with_comparison(session, from, at, |mine, c, held| c.leaves(mine, &leaves, held)),
             Answer::Keys { held, upto } => self.compare_keys(session, from, at, held, upto, out),
             Answer::Entries { done, entries } => {
-                for entry in &entries {
-                    if !self.takes(now, from, at, entry, out) {
-                        return; // the question is asked again
-                    }
-                    if self.config.is_durable(&entry.key) {
-                        self.persist_key(now, &entry.key);
-                        self.persist(vec![], [&entry.key], out);
-                    }
+                if !self.take_repairs(now, from, at, &entries, out) {
+                    return; // the question is asked again
                 }
                 self.with_comparison(session, from, at, |_, c, held| {
                     if c.wanted(done) { c.next(held) } else { Step::Nonsense }
@@ -398,15 +422,72 @@ impl Replicator {
                 match at {
                     At::Live => {}
                     At::Sealed(epoch) => {
-                        self.drive(now, EpochInput::SnapshotMerged { epoch, of: from }, out);
+                        self.merged(now, EpochInput::SnapshotMerged { epoch, of: from }, out);
                     }
                     At::Synced(epoch) => {
-                        self.drive(now, EpochInput::StateMerged { epoch, from }, out);
+                        self.merged(now, EpochInput::StateMerged { epoch, from }, out);
                     }
                 }
             }
             Step::Nonsense => self.stats.false_digests += 1, // late or false: the question is asked again
         }
+    }
+
+    /// Merges the repairs of a comparison. `false`: a sync lacks one of them still. A live
+    /// comparison goes on without: the next round finds it again.
+    fn take_repairs(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        at: At,
+        entries: &[Entry],
+        out: &mut Out,
+    ) -> bool {
+        let (mut all, mut unsafe_keys) = (true, Vec::new());
+        for entry in entries {
+            all &= self.takes(now, from, at, entry, out);
+            if self.config.is_durable(&entry.key) && self.persist_key(now, &entry.key) {
+                unsafe_keys.push(entry.key.clone());
+            }
+        }
+        self.persist(vec![], &unsafe_keys, out);
+        all || at == At::Live
+    }
+
+    /// All of another replica's state is merged. It is said once that is on disk, too: what this
+    /// replica then vouches for must survive its restart.
+    fn merged(&mut self, now: Now, said: EpochInput, out: &mut Out) {
+        if !self.is_durable() || self.config.write_behind_interval.is_some() {
+            return self.drive(now, said, out);
+        }
+        let owed = |held: &&Arc<store::Held>| {
+            self.config.is_durable(&held.key) && !held.synced.includes(held.state.context())
+        };
+        let owed = self.store.iter().filter(owed);
+        let owed = owed.map(|held| (held.key.clone(), held.state.context().clone())).collect();
+        self.owe(Owed { said, owed }, &[], out);
+    }
+
+    /// Orders what a sync owes the disk. What was ordered before is written before: only what
+    /// failed is written again.
+    pub(super) fn owe(&mut self, owed: Owed, again: &[KeyName], out: &mut Out) {
+        let promise = |(group, term)| Record::Promise { group, term };
+        let promises = self.promises.all().into_iter().map(promise).collect();
+        self.persist(vec![], again, out);
+        self.persist_records(promises, vec![After::Merged(owed)], out);
+    }
+
+    /// The disk has written what was ordered before the end of a sync.
+    pub(super) fn owed(&mut self, now: Now, mut owed: Owed, out: &mut Out) {
+        let store = &self.store;
+        owed.owed.retain(|(key, context)| {
+            !store.get(key).is_some_and(|held| held.synced.includes(context))
+        });
+        if owed.owed.is_empty() {
+            return self.drive(now, owed.said, out);
+        }
+        let again: Vec<KeyName> = owed.owed.iter().map(|(key, _)| key.clone()).collect();
+        self.owe(owed, &again, out);
     }
 
     /// Compares contexts key by key: what is lacking here is wanted, what is lacking there given.
@@ -500,7 +581,10 @@ impl Replicator {
         if self.canary.has(Bug::PromisesNotSynced) || promises.is_empty() {
             return;
         }
-        let raised = self.promises.merge(promises);
+        let (possible, false_ones): (Vec<_>, Vec<_>) =
+            promises.iter().cloned().partition(|(group, term)| is_promise(group, *term));
+        self.stats.undecodable += false_ones.len() as u64;
+        let raised = self.promises.merge(&possible);
         for (group, _) in &raised {
             self.store.know_group(group);
         }

@@ -12,7 +12,7 @@ use crate::bug::{Bug, Canary};
 use crate::causal::CausalContext;
 use crate::clock::Instant;
 use crate::id::ReplicaId;
-use crate::key::{Group, KeyName};
+use crate::key::{Group, KEY_BYTES_MAX, KeyName};
 use crate::types::Term;
 use crate::types::delta::State;
 
@@ -23,6 +23,16 @@ pub(super) const GROUPS_MAX: usize = 10_000;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Promises {
     terms: BTreeMap<Group, Term>, // ≤ GROUPS_MAX fenced here, + what a sync brings
+}
+
+/// Whether a name can be a group's: an empty one would guard every key.
+pub(super) fn is_group(group: &Group) -> bool {
+    (1..=KEY_BYTES_MAX).contains(&group.as_str().len())
+}
+
+/// Whether there can be such a promise.
+pub(super) fn is_promise(group: &Group, term: Term) -> bool {
+    is_group(group) && term.is_valid()
 }
 
 /// Whether a term stands below a promise.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::durability::After;
 use super::epoch::EpochId;
-use super::fence::{Fencing, GROUPS_MAX};
+use super::fence::{Fencing, GROUPS_MAX, is_promise};
 use super::port::{Class, Output};
 use super::quorum::Level;
 use super::reading::merge_into;
@@ -37,6 +37,12 @@ impl Replicator {
         out: &mut Out,
     ) -> Result<(), RequestError> {
         let Wanted { epoch, within, .. } = self.wanted(MAJORITY, within)?;
+        if group.as_str().is_empty() {
+            return Err(RequestError::UnfitGroup);
+        }
+        if !term.is_valid() {
+            return Err(RequestError::UnfitTerm { term });
+        }
         let (bytes, limit) = (group.as_str().len(), KEY_BYTES_MAX);
         if bytes > limit {
             return Err(RequestError::TooLarge { bytes, limit });
@@ -85,7 +91,7 @@ impl Replicator {
         fencing: &mut Fencing,
         out: &mut Out,
     ) -> Result<(), Term> {
-        if !(self.epochs.eligible() && self.epochs.is_voter()) {
+        if !(self.eligible() && self.epochs.is_voter()) {
             return Ok(());
         }
         let (group, term) = (fencing.group.clone(), fencing.term);
@@ -108,7 +114,7 @@ impl Replicator {
 
     /// This replica's own promise is safe: it counts now.
     pub(super) fn promised_here(&mut self, now: Now, id: RequestId, epoch: EpochId, out: &mut Out) {
-        let serves = self.epochs.eligible() && self.epochs.is_voter();
+        let serves = self.eligible() && self.epochs.is_voter();
         let Some(group) = self.fencings.get_mut(id).map(|fencing| fencing.group.clone()) else {
             return;
         };
@@ -180,13 +186,17 @@ impl Replicator {
         held: &[Held],
         out: &mut Out,
     ) {
-        let serves = self.epochs.eligible() && self.epochs.is_voter();
+        let serves = self.eligible() && self.epochs.is_voter();
         let answers = serves || (self.canary.has(Bug::FenceWhileSealed) && self.epochs.sealed());
         if !same_epoch || !answers {
             return; // it asks again, and has heard of the newer configuration by then
         }
-        if group.as_str().len() > KEY_BYTES_MAX {
-            return self.undecodable(now, from, "a group's name", out);
+        if !self.epochs.installed().is_some_and(|epoch| epoch.is_member(from)) {
+            self.stats.strangers += 1; // it may have been one, or may become one: it asks again
+            return;
+        }
+        if !is_promise(group, term) {
+            return self.undecodable(now, from, "a group's name or a term", out);
         }
         match self.promises.promise(group, term, self.canary) {
             Ok(_) => {
@@ -255,34 +265,49 @@ impl Replicator {
         entries: &[Entry],
         out: &mut Out,
     ) {
-        let mut all_taken = true;
+        // What fits is merged, whatever else the answer brings; it counts only as a whole.
+        let mut whole = true;
         for entry in entries {
-            all_taken &= self.take_entry(now, from, entry, out);
+            let taken = self.take_entry(now, from, entry, out);
+            let fencing = self.fencings.get_mut(id);
+            let Some(fencing) = fencing.filter(|f| f.group.contains(&entry.key)) else { continue };
+            let mut merged = fencing.merged.remove(&entry.key);
+            whole &= merge_into(&mut merged, entry) && taken;
+            fencing.merged.extend(merged.map(|state| (entry.key.clone(), state)));
         }
-        let Some(fencing) = self.fencings.get_mut(id) else { return };
-        if !all_taken || !counts || epoch != Some(fencing.epoch) {
+        if self.fencings.get_mut(id).is_none() {
             return;
         }
-        for entry in entries.iter().filter(|entry| fencing.group.contains(&entry.key)) {
-            let mut merged = fencing.merged.remove(&entry.key);
-            let fits = merge_into(&mut merged, entry);
-            if let Some(state) = merged {
-                fencing.merged.insert(entry.key.clone(), state);
-            }
-            if !fits {
-                return;
-            }
+        let decoded: Result<Vec<_>, _> = differing
+            .iter()
+            .map(|held| held.context.decode().map(|context| (held.key.clone(), context)))
+            .collect();
+        let Ok(decoded) = decoded else { return self.undecodable(now, from, "a context", out) };
+        let Some(fencing) = self.fencings.get_mut(id) else { return };
+        if !whole || !counts || epoch != Some(fencing.epoch) {
+            return;
         }
         let mut answer = fencing.asked.clone();
-        for held in differing {
-            let Ok(context) = held.context.decode() else { return };
-            answer.insert(held.key.clone(), context);
-        }
+        answer.extend(decoded);
         fencing.answers.insert(from, answer);
         self.check_fence(now, id, out);
     }
 
-    pub(super) fn on_not_promised(&mut self, id: RequestId, current: Term, out: &mut Out) {
+    pub(super) fn on_not_promised(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        id: RequestId,
+        current: Term,
+        out: &mut Out,
+    ) {
+        if !self.epochs.installed().is_some_and(|epoch| epoch.is_voter(from)) {
+            self.stats.strangers += 1;
+            return;
+        }
+        if !current.is_valid() && current != Term::default() {
+            return self.undecodable(now, from, "a term", out);
+        }
         if self.fencings.get_mut(id).is_some_and(|fencing| current > fencing.term) {
             self.fencings.remove(id);
             self.stats.fenced += 1;

@@ -103,6 +103,10 @@ pub struct Replicator {
     contacted: BTreeMap<ReplicaId, Instant>, // ≤ peers
     /// Requests that wait for durable data to load; `None` once it has.
     loading: Option<VecDeque<(RequestId, Request)>>, // ≤ max_pending_requests
+    /// What was loaded can't be read: nothing is served.
+    unreadable: bool,
+    /// A message too long to be sent, to whom: told of at the next tick.
+    unsent: Option<(ReplicaId, usize)>,
     gossip_at: Option<Instant>,
     changed_at: Option<Instant>,
     expire_at: Option<Instant>,
@@ -181,6 +185,8 @@ impl Replicator {
             electorate: BTreeSet::new(),
             contacted: BTreeMap::new(),
             loading,
+            unreadable: false,
+            unsent: None,
             gossip_at: None,
             changed_at: None,
             expire_at: None,
@@ -241,10 +247,15 @@ impl Replicator {
         self.writes.len() + self.reads.len() + self.fencings.len() + self.flushes.len() + loading
     }
 
+    /// Whether this replica may answer in the installed configuration.
+    fn eligible(&self) -> bool {
+        self.epochs.eligible() && !self.durability.is_shut()
+    }
+
     fn electors(&self) -> Electors<'_> {
         Electors {
             me: self.me,
-            eligible: self.epochs.eligible(),
+            eligible: self.eligible(),
             members: &self.electorate,
             voters: self.epochs.installed().map_or(&[], |epoch| epoch.voters()),
         }
@@ -282,6 +293,10 @@ impl Replicator {
         if encoded.len() <= frame {
             return self.emit(Output::Send { to, class, message }, out);
         }
+        if encoded.len() > self.config.assembly_bytes_max {
+            self.unsent = Some((to, encoded.len()));
+            return;
+        }
         for body in self.parts.cut(&encoded, frame.saturating_sub(128).max(1)) {
             let message = Message { epoch: self.epochs.id(), body };
             self.emit(Output::Send { to, class: Class::Bulk, message }, out);
@@ -307,6 +322,7 @@ impl Replicator {
             Alarm::WrongType { .. } => 3,
             Alarm::Store(_) => 4,
             Alarm::ClockAhead { .. } => 5,
+            Alarm::TooLarge { .. } => 6,
         };
         if self.alarm_is_due(now, kind) {
             self.alarms.insert(kind, now.mono);
@@ -320,7 +336,9 @@ impl Replicator {
     }
 
     fn load(&mut self, now: Now, records: Vec<crate::durable::Record>, out: &mut Out) {
-        self.restore(now, records, out);
+        let failed = self.restore(now, records, out).err();
+        self.unreadable = failed.is_some();
+        out.extend(failed.map(Output::LoadFailed));
         for (id, request) in self.loading.take().unwrap_or_default() {
             self.request(now, id, request, out);
         }
@@ -333,8 +351,9 @@ impl Machine for Replicator {
 
     fn handle(&mut self, now: Now, input: Input, out: &mut Out) {
         match input {
-            Input::Tick => self.tick(now, out),
             Input::Request { id, request } => self.request(now, id, request, out),
+            _ if self.unreadable => {} // it hears nobody, says nothing and writes nothing
+            Input::Tick => self.tick(now, out),
             Input::Message { from, message } => self.message(now, from, message, out),
             Input::LinkUp(peer) => self.link_up(now, peer, out),
             Input::Members(peers) => self.members(now, peers, out),
@@ -351,6 +370,9 @@ impl Machine for Replicator {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
+        if self.unreadable {
+            return None;
+        }
         [
             self.pushes.fresh_since(),
             self.subscriptions.due(),

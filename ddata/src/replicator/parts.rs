@@ -58,20 +58,23 @@ impl Parts {
         self.dropped
     }
 
-    /// Takes a piece in; the whole message when it was the last. `budget` bounds all that is
-    /// incomplete, in bytes.
+    /// Takes a piece in; the whole message when it was the last. `budget` bounds a message and
+    /// all that is incomplete, in bytes; what keeping its pieces costs may double a single one.
+    ///
+    /// # Errors
+    /// The announced length, if no such message can be put together here.
     pub(super) fn take(
         &mut self,
         now: Instant,
         from: ReplicaId,
         part: Piece,
         budget: usize,
-    ) -> Option<Message> {
+    ) -> Result<Option<Message>, usize> {
         let Piece { transfer, total, offset, bytes } = part;
         let fits = offset.checked_add(bytes.len()).is_some_and(|end| end <= total);
         if !fits || bytes.is_empty() || total > budget {
             self.dropped += 1;
-            return None;
+            return if total > budget { Err(total) } else { Ok(None) };
         }
         let key = (from, transfer);
         if !self.open.contains_key(&key) {
@@ -84,7 +87,7 @@ impl Parts {
         let assembly = self.open.entry(key).or_insert(fresh);
         if assembly.total != total {
             self.drop(key);
-            return None;
+            return Ok(None);
         }
         if let std::collections::btree_map::Entry::Vacant(vacant) = assembly.pieces.entry(offset) {
             assembly.have += bytes.len();
@@ -92,12 +95,12 @@ impl Parts {
             vacant.insert(bytes);
         }
         if assembly.have >= assembly.total {
-            return self.complete(key);
+            return Ok(self.complete(key));
         }
-        while self.bytes > budget {
+        while self.bytes > budget && (self.open.len() > 1 || self.bytes / 2 > budget) {
             self.drop_oldest(None);
         }
-        None
+        Ok(None)
     }
 
     fn complete(&mut self, key: (ReplicaId, u64)) -> Option<Message> {
@@ -173,7 +176,8 @@ mod tests {
         let last = pieces.pop().unwrap();
         let mut whole = None;
         for body in pieces.iter().chain(&pieces).cloned().chain([last]) {
-            whole = whole.or(parts.take(Instant::default(), PEER, piece(body), 1 << 20));
+            let taken = parts.take(Instant::default(), PEER, piece(body), 1 << 20).unwrap();
+            whole = whole.or(taken);
         }
         assert_eq!(whole, Some(long()));
         assert_eq!((parts.bytes, parts.open.len()), (0, 0));
@@ -185,12 +189,37 @@ mod tests {
         for transfer in 0..100 {
             let piece = Piece { transfer, total: 1_000, offset: 0, bytes: vec![0; 500].into() };
             let at = Instant::from_nanos(transfer);
-            assert_eq!(parts.take(at, ReplicaId::new(transfer), piece, 4_000), None);
+            assert_eq!(parts.take(at, ReplicaId::new(transfer), piece, 4_000), Ok(None));
             assert!(parts.bytes <= 4_000);
         }
         assert_eq!(parts.dropped, 94); // 628 B for each that is kept
         let false_total = Piece { transfer: 1, total: 1 << 30, offset: 0, bytes: vec![0].into() };
-        assert_eq!(parts.take(Instant::default(), PEER, false_total, 4_000), None);
+        assert_eq!(parts.take(Instant::default(), PEER, false_total, 4_000), Err(1 << 30));
         assert_eq!(parts.dropped, 95);
+    }
+
+    #[test]
+    fn a_message_as_long_as_the_budget_is_put_together_and_a_longer_one_is_refused() {
+        let encoded = long().encode();
+        let mut parts = Parts::default();
+        for (budget, fits) in [(encoded.len(), true), (encoded.len() - 1, false)] {
+            let pieces = parts.cut(&encoded, 400);
+            let taken = pieces
+                .into_iter()
+                .map(|body| parts.take(Instant::default(), PEER, piece(body), budget));
+            let last = taken.last().unwrap();
+            assert_eq!(last, if fits { Ok(Some(long())) } else { Err(encoded.len()) });
+        }
+    }
+
+    #[test]
+    fn one_message_in_countless_small_pieces_is_given_up() {
+        let mut parts = Parts::default();
+        for offset in 0..4_000 {
+            let piece = Piece { transfer: 1, total: 4_000, offset, bytes: vec![0].into() };
+            let _ = parts.take(Instant::default(), PEER, piece, 4_000);
+            assert!(parts.bytes <= 8_000 + 1);
+        }
+        assert!(parts.dropped > 0);
     }
 }

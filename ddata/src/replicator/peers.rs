@@ -9,20 +9,20 @@ use smallvec::smallvec;
 use super::durability::After;
 use super::epoch::{EpochId, EpochInput};
 use super::parts::Piece;
-use super::port::{Alarm, Output};
+use super::port::Alarm;
 use super::push::{Told, Waiting, guard_of};
 use super::quorum::Level;
 use super::request::RequestId;
 use super::store::{Taken, Unfit};
-use super::wire::{At, Body, Content, Entries, Entry, Message, Nack, Scope};
-use super::write::{Fenced, Purpose};
+use super::wire::{At, Body, Content, Entries, Entry, Message, Nack, Scope, WireGuard};
+use super::write::{Fenced, Purpose, Write};
 use super::{Out, Replicator};
 use crate::bug::Bug;
 use crate::causal::CausalContext;
 use crate::clock::{HybridTimestamp, Now};
 use crate::encoded::DecodeError;
 use crate::id::ReplicaId;
-use crate::key::KeyName;
+use crate::key::{Group, KeyName};
 use crate::types::delta::{Delta, Merged};
 
 /// Stamps further ahead of this node's wall clock than this are warned of.
@@ -65,7 +65,7 @@ impl Replicator {
                 self.on_promised(now, from, epoch, id, counts, &differing, &entries, out);
             }
             Body::NotPromised { request, current } => {
-                self.on_not_promised(RequestId(request), current, out);
+                self.on_not_promised(now, from, RequestId(request), current, out);
             }
             Body::Compare { session, at, query } => {
                 self.on_compare(now, from, session, at, &query, out);
@@ -73,16 +73,26 @@ impl Replicator {
             Body::Compared { session, at, answer, promises } => {
                 self.on_compared(now, from, session, at, answer, &promises, out);
             }
-            Body::Used(keys) => self.on_used(now, &keys),
+            Body::Used(keys) => self.on_used(now, from, &keys, out),
+            Body::Known(keys) => self.on_known(now, from, &keys),
             Body::Part { transfer, total, offset, bytes } => {
                 let (total, offset) = (total as usize, offset as usize);
                 let piece = Piece { transfer, total, offset, bytes };
                 let budget = self.config.assembly_bytes_max;
-                if let Some(whole) = self.parts.take(now.mono, from, piece, budget) {
-                    self.message(now, from, whole, out);
+                match self.parts.take(now.mono, from, piece, budget) {
+                    Ok(None) => {}
+                    Ok(Some(whole)) => self.message(now, from, whole, out),
+                    Err(bytes) => self.too_large(now, from, bytes, out),
                 }
             }
         }
+    }
+
+    /// A message to or from a peer is longer than any that is put together.
+    pub(super) fn too_large(&mut self, now: Now, peer: ReplicaId, bytes: usize, out: &mut Out) {
+        self.stats.too_large += 1;
+        let limit = self.config.assembly_bytes_max;
+        self.alarm(now, Alarm::TooLarge { peer, bytes, limit }, out);
     }
 
     /// Notes that a peer answers. Strangers leave no trace.
@@ -122,7 +132,11 @@ impl Replicator {
         entry: &Entry,
         out: &mut Out,
     ) -> bool {
-        !matches!(self.merge(now, from, entry, out), Err(_) | Ok(Taken::Lack(_)))
+        let taken = !matches!(self.merge(now, from, entry, out), Err(_) | Ok(Taken::Lack(_)));
+        if taken && self.config.is_durable(&entry.key) && self.persist_key(now, &entry.key) {
+            self.persist(vec![], [&entry.key], out);
+        }
+        taken
     }
 
     /// Merges an entry, tells subscribers, teaches the clock, counts.
@@ -156,7 +170,13 @@ impl Replicator {
     }
 
     /// Learns the time of a stamp, or names whose clock is wrong.
-    fn observe(&mut self, now: Now, from: ReplicaId, stamp: HybridTimestamp, out: &mut Out) {
+    pub(super) fn observe(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        stamp: HybridTimestamp,
+        out: &mut Out,
+    ) {
         match self.clock.observe(now.wall, stamp) {
             Ok(ahead) if ahead > CLOCK_AHEAD => {
                 self.alarm(now, Alarm::ClockAhead { from, ahead }, out);
@@ -211,7 +231,12 @@ impl Replicator {
         let (mut nacks, mut stored, mut news) = (Vec::new(), Vec::new(), Vec::new());
         let forwards = self.peers.len() > self.config.direct_push_limit;
         for entry in entries {
-            match self.take_pushed(now, from, entry, out) {
+            let refused = if push == 0 { None } else { self.unguarded_write(entry) };
+            let taken = match refused {
+                Some(group) => Err(Nack::Guarded(group)),
+                None => self.take_pushed(now, from, entry, out),
+            };
+            match taken {
                 Ok(merged) => {
                     if self.config.is_durable(&entry.key) && self.persist_key(now, &entry.key) {
                         stored.push((entry.index, entry.key.clone()));
@@ -225,12 +250,13 @@ impl Replicator {
         }
         self.forward(from, &news, out);
         if push == 0 {
+            self.persist(vec![], stored.iter().map(|(_, key)| key), out); // nobody waits for it
             return;
         }
         let indices = || entries.iter().map(|entry| entry.index).collect();
         let scope = if whole { Scope::All } else { Scope::Only(indices()) };
         if stored.is_empty() {
-            let counts = same_epoch && self.epochs.eligible();
+            let counts = same_epoch && self.eligible();
             return self.send(from, Body::Ack { push, scope, counts, nacks }, out);
         }
         let keys: Vec<KeyName> = stored.iter().map(|(_, key)| key.clone()).collect();
@@ -238,6 +264,22 @@ impl Replicator {
         let epoch = self.epochs.id().filter(|_| same_epoch);
         let after = After::Ack { to: from, push, scope, nacks, stored, epoch };
         self.persist(vec![after], &keys, out);
+    }
+
+    /// The group of a key that an entry would write to without that group's guard. What merely
+    /// spreads names its group and no term; it is not refused.
+    fn unguarded_write(&mut self, entry: &Entry) -> Option<Group> {
+        if !self.store.has_groups() {
+            return None;
+        }
+        let held = self.store.get(&entry.key).map(|held| &**held);
+        let group = self.store.group_of(&entry.key, held)?.clone();
+        let spreads = |guard: &WireGuard| guard.term.is_none() || guard.group == group;
+        if entry.guard.as_ref().is_some_and(spreads) {
+            return None;
+        }
+        self.stats.unguarded += 1;
+        Some(group)
     }
 
     fn take_pushed(
@@ -324,6 +366,9 @@ impl Replicator {
                 let Ok(context) = context.decode() else { return };
                 repairs.extend(self.repair_for(entry, index, &context));
             }
+            Nack::Fenced(by) | Nack::FencedYetHeld(by) if !by.is_valid() => {
+                self.stats.undecodable += 1; // whoever believed it could take no higher one
+            }
             Nack::Fenced(by) | Nack::FencedYetHeld(by) => {
                 let held = matches!(nack, Nack::FencedYetHeld(_));
                 for request in requests {
@@ -335,8 +380,32 @@ impl Replicator {
                     self.writes.store_failed(*request, from);
                 }
             }
+            Nack::Guarded(group) => repairs.extend(self.on_guarded(index, entry, requests, &group)),
             Nack::WrongType | Nack::Undecodable => {}
         }
+    }
+
+    /// A peer knows that a key is guarded. A change of it is refused; what a read writes back was
+    /// written by others and goes again as what merely spreads.
+    fn on_guarded(
+        &mut self,
+        index: u32,
+        entry: &Entry,
+        requests: &[RequestId],
+        group: &Group,
+    ) -> Option<Entry> {
+        if !group.contains(&entry.key) || entry.guard.is_some() {
+            return None;
+        }
+        self.store.know_group(group);
+        let mut written_back = false;
+        for request in requests {
+            written_back |= !self.writes.guarded(*request, group);
+        }
+        let guard = Some(WireGuard { group: group.clone(), term: None });
+        let held = self.store.get(&entry.key).filter(|_| written_back)?;
+        let full = Content::Full(held.state.encode().into());
+        Some(Entry { index, guard, ..held.entry(full) })
     }
 
     /// What brings a peer up to date with an entry's key, under the entry's guard; a question if
@@ -402,7 +471,9 @@ impl Replicator {
         let guard = write.guard.as_ref();
         let superseded =
             guard.and_then(|guard| self.promises.refuses(&guard.group, guard.term, self.canary));
-        let fate = if let Some(current) = superseded {
+        let fate = if let Some(group) = self.guarded_meanwhile(write) {
+            Err(super::request::RequestError::GuardedMeanwhile { group })
+        } else if let Some(current) = superseded {
             // This replica counts itself, so its own promise must allow the write by now.
             Err(super::request::RequestError::Fenced { current, nowhere: false })
         } else if write.is_met(&electors) {
@@ -421,6 +492,21 @@ impl Replicator {
         let (Purpose::Change(reply) | Purpose::ReadRepair(reply) | Purpose::Recovery(reply)) =
             write.purpose;
         Self::reply(id, fate.map(|()| reply), out);
+    }
+
+    /// The group that guards what a request has changed without its guard: nobody knew of it here
+    /// when it began.
+    fn guarded_meanwhile(&self, write: &Write) -> Option<Group> {
+        let unguarded = write.guard.is_none() && matches!(write.purpose, Purpose::Change(_));
+        if !unguarded || !self.store.has_groups() {
+            return None;
+        }
+        if let Some(group) = &write.guarded {
+            return Some(group.clone());
+        }
+        let (push, index) = write.pushes.first()?;
+        let key = &self.pushes.get(*push)?.entries.get(*index as usize)?.key;
+        self.store.group_of(key, self.store.get(key).map(|held| &**held)).cloned()
     }
 
     /// Sends what this batch has changed to every replica.
@@ -616,10 +702,6 @@ impl Replicator {
             write.here = true;
         }
         self.check_write(id, out);
-    }
-
-    pub(super) fn send_order(&mut self, output: Output, out: &mut Out) {
-        self.emit(output, out);
     }
 }
 

@@ -115,8 +115,34 @@ pub enum Alarm {
         /// The key.
         key: crate::key::KeyName,
     },
+    /// A message, a value's repair most likely, is longer than `assembly_bytes_max`: it was not
+    /// sent, or not taken, and the peer stays behind until both settings allow it.
+    TooLarge {
+        /// Who was to get it, or sent it.
+        peer: ReplicaId,
+        /// How long it is, in bytes.
+        bytes: usize,
+        /// The setting.
+        limit: usize,
+    },
     /// The durable store failed; what was not written is not acknowledged.
     Store(StoreError),
+}
+
+/// Durable records that can't be read. Nothing is served, and nothing on disk is overwritten.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{failed} durable records can't be read, the first of them {what}: {why}; nothing is served \
+     and nothing was overwritten. Bring the data directory back from a copy, register the missing \
+     types, or start with an empty one: the other members give back what they hold"
+)]
+pub struct LoadError {
+    /// How many.
+    pub failed: usize,
+    /// The first of them.
+    pub what: String,
+    /// What is wrong with it.
+    pub why: String,
 }
 
 /// An order of the Replicator.
@@ -173,6 +199,8 @@ pub enum Output {
     Excluded(EpochId),
     /// Begin no further message until a configuration with this node is installed.
     StopServing,
+    /// What a former life left on disk can't be read: this replica serves nothing. Stop the node.
+    LoadFailed(LoadError),
     /// For an operator.
     Alarm(Alarm),
 }

@@ -54,7 +54,8 @@ impl Read {
     }
 
     pub(super) fn is_met(&self, electors: &Electors<'_>) -> bool {
-        self.need.is_met(electors.count(self.answers.keys()))
+        self.answers.len() >= self.need.answers()
+            && self.need.is_met(electors.count(self.answers.keys()))
     }
 
     /// Those that hold all of what the answers amount to.

@@ -8,7 +8,7 @@ use super::quorum::Level;
 use super::read::Read;
 use super::request::{ReadConsistency, Reply, RequestError, RequestId};
 use super::requests::Wanted;
-use super::wire::{Body, ContextBytes, Entry, Held};
+use super::wire::{Body, ContextBytes, Entry, Held, WireGuard};
 use super::write::{Purpose, Write};
 use super::{Out, Replicator, store};
 use crate::bug::Bug;
@@ -45,7 +45,7 @@ impl Replicator {
             Self::reply(id, Ok(Reply::Got { value, context }), out);
             return Ok(());
         };
-        let Wanted { level, need, epoch, within } = self.wanted(level, within)?;
+        let Wanted { level, need, epoch, within } = self.wanted(self.floored(level), within)?;
         let read = Read {
             key,
             shape,
@@ -88,7 +88,7 @@ impl Replicator {
         let vouched = held.map(|held| self.vouched(held)).unwrap_or_default();
         let held = held.map(|held| held.state.snapshot());
         read.include(held);
-        if self.epochs.eligible() {
+        if self.eligible() {
             read.answers.insert(self.me, vouched);
         }
         read.tries = 0;
@@ -138,7 +138,7 @@ impl Replicator {
         let vouched = mine.map(|mine| self.vouched(mine)).unwrap_or_default();
         let entry = mine.and_then(|mine| mine.repair(&theirs));
         let context = (vouched != theirs).then(|| ContextBytes::new(&vouched));
-        let counts = same_epoch && self.epochs.eligible();
+        let counts = same_epoch && self.eligible();
         self.send(from, Body::ReadAnswer { request, counts, context, entry }, out);
     }
 
@@ -169,6 +169,11 @@ impl Replicator {
         }
         if counts && epoch == Some(read.epoch) {
             let vouched = context.unwrap_or_else(|| read.own.clone());
+            let brought = read.merged.as_ref().map(|merged| merged.context().includes(&vouched));
+            if !brought.unwrap_or_else(|| vouched.is_empty()) {
+                // It vouches for what neither it nor anybody has brought.
+                return self.undecodable(now, from, "an answer without what it speaks of", out);
+            }
             read.answers.insert(from, vouched);
         }
         if read.tries == 0 {
@@ -201,9 +206,12 @@ impl Replicator {
         }
         cov_mark::hit!(read_repair);
         self.stats.read_repairs += 1;
-        let Some(entry) = self.store.get(&read.key).map(|held| held.probe()) else {
+        let Some(held) = self.store.get(&read.key) else {
             return Self::reply(id, Ok(reply), out);
         };
+        let group = self.store.group_of(&read.key, Some(held)).cloned();
+        let guard = group.map(|group| WireGuard { group, term: None }); // it merely spreads
+        let entry = Entry { guard, ..held.probe() };
         let purpose = Purpose::ReadRepair(reply);
         let mut write = Write::new(purpose, read.level, read.need, read.epoch, read.deadline, 1);
         let mut holders = read.holders();
@@ -242,7 +250,7 @@ impl Replicator {
 
     /// Adds this replica's own answer to every read that lacks it.
     pub(super) fn read_here(&mut self, now: Now, out: &mut Out) {
-        if !self.epochs.eligible() {
+        if !self.eligible() {
             return;
         }
         for id in self.reads.ids() {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::epoch::EpochId;
 use super::quorum::Level;
 use crate::causal::{CausalContext, DotSet};
 use crate::data::{NotRegistered, Value};
@@ -299,6 +300,19 @@ pub enum RequestError {
         /// So many refused that no majority can have accepted.
         nowhere: bool,
     },
+    /// This node was removed while the request was under way. A write stays applied here and may
+    /// be on a majority. It never comes back: restart the node.
+    #[error(
+        "configuration {epoch} removed this node; a write may be on a majority: restart the node \
+         and ask again"
+    )]
+    Excluded {
+        /// The configuration without this node.
+        epoch: EpochId,
+    },
+    /// Nothing was changed: what this node has on disk can't be read, so it serves nothing.
+    #[error("the durable data of this node can't be read; nothing was changed, see its log")]
+    NotLoaded,
     /// Nothing was changed: this node is in no configuration yet, or in none any more.
     #[error("this node is no member; nothing was changed, retry after it has joined")]
     NotJoined,
@@ -347,6 +361,28 @@ pub enum RequestError {
         /// The group.
         group: Group,
     },
+    /// The key belongs to a guarded group of which this node did not know when it made the change.
+    /// The change stays applied here and may spread; every guarded write wins over it.
+    #[error(
+        "others know that group `{group}` guards the key: the change stays applied here, may \
+         spread and loses against guarded ones; take a term for the group"
+    )]
+    GuardedMeanwhile {
+        /// The group.
+        group: Group,
+    },
+    /// Nothing was changed: a guarded update below a majority need not meet the next fence.
+    #[error("a guarded update needs `Majority`, `MajorityPlus` or `All`; nothing was changed")]
+    TooWeak,
+    /// Nothing was changed: nobody can hold this term.
+    #[error("a term's number is at least 1 and at most 2^63 - 1, not {}; nothing was changed", .term.number)]
+    UnfitTerm {
+        /// The term.
+        term: Term,
+    },
+    /// Nothing was changed: a group without a name would guard every key.
+    #[error("a group needs a name, or it would guard every key; nothing was changed")]
+    UnfitGroup,
     /// Nothing was changed: the key does not belong to the group of the guard.
     #[error("the key is not in group `{group}`; nothing was changed")]
     NotInGroup {

@@ -1,5 +1,6 @@
 //! What users ask of this replica: checks first, so that a refusal means that nothing changed.
 
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,6 +35,12 @@ pub(super) struct Wanted {
 
 impl Replicator {
     pub(super) fn request(&mut self, now: Now, id: RequestId, request: Request, out: &mut Out) {
+        if self.unreadable {
+            return match request {
+                Request::Subscribe { .. } | Request::Unsubscribe(_) => {}
+                _ => Self::reply(id, Err(RequestError::NotLoaded), out),
+            };
+        }
         if let (Some(_), Request::ReplicaCount) = (&self.loading, &request) {
             return Self::reply(id, Ok(Reply::ReplicaCount(0)), out);
         }
@@ -93,6 +100,17 @@ impl Replicator {
         Ok(Wanted { level, need, epoch: epoch.id(), within })
     }
 
+    /// A majority that is never below the configured floor.
+    pub(super) fn floored(&self, level: Level) -> Level {
+        match level {
+            Level::Majority { additional, min_cap } => {
+                let min_cap = min_cap.max(self.config.majority_min_cap);
+                Level::Majority { additional, min_cap }
+            }
+            Level::Count(_) | Level::All => level,
+        }
+    }
+
     /// What completes a request of this level in the installed configuration.
     pub(super) fn need(&self, level: Level) -> Result<Need, RequestError> {
         let epoch = self.epochs.installed().ok_or(RequestError::NotJoined)?;
@@ -145,7 +163,13 @@ impl Replicator {
                 None => Ok(()),
             };
         };
-        if !guard.group.contains(key) || guard.term == Term::default() {
+        if guard.group.as_str().is_empty() {
+            return Err(RequestError::UnfitGroup);
+        }
+        if !guard.term.is_valid() {
+            return Err(RequestError::UnfitTerm { term: guard.term });
+        }
+        if !guard.group.contains(key) {
             return Err(RequestError::NotInGroup { group: guard.group.clone() });
         }
         if let Some(other) = group_of.filter(|group| **group != guard.group) {
@@ -173,7 +197,12 @@ impl Replicator {
         }
         Self::check_shape(held.as_deref(), &shape)?;
         self.check_guard(&key, held.as_deref(), guard.as_ref())?;
-        let wanted = consistency.level().map(|(l, w)| self.wanted(l, w)).transpose()?;
+        let level = consistency.level().map(|(level, _)| level);
+        if guard.is_some() && !matches!(level, Some(Level::Majority { .. } | Level::All)) {
+            return Err(RequestError::TooWeak);
+        }
+        let wanted =
+            consistency.level().map(|(l, w)| self.wanted(self.floored(l), w)).transpose()?;
         let time = self.clock.tick(now.wall);
         let term = guard.as_ref().map(|guard| guard.term);
         let author = Author { replica: self.me, time, term, canary: self.canary };
@@ -226,7 +255,8 @@ impl Replicator {
         Self::check_key(key)?;
         let held = self.store.get(key);
         self.check_guard(key, held.map(Arc::as_ref), None)?;
-        let wanted = consistency.level().map(|(l, w)| self.wanted(l, w)).transpose()?;
+        let wanted =
+            consistency.level().map(|(l, w)| self.wanted(self.floored(l), w)).transpose()?;
         let Some(shape) = held.map(|held| held.state.shape().clone()) else {
             Self::reply(id, Ok(Reply::Deleted { dots: DotSet::new() }), out);
             return Ok(());
@@ -341,17 +371,16 @@ impl Replicator {
 
     fn subscribe(&mut self, subscription: SubscriptionId, pattern: Pattern, out: &mut Out) {
         self.tell_now(out); // what others wait for, so that the newcomer hears of nothing twice
-        let mut current: Vec<(KeyName, Value)> = match &pattern {
+        let current: Vec<(KeyName, Value)> = match &pattern {
             Pattern::Exact(key) => {
                 self.value(key).map(|value| (key.clone(), value)).into_iter().collect()
             }
-            Pattern::Prefix(_) => {
-                let live = self.store.iter().filter(|held| !held.state.is_bottom());
-                let matching = live.filter(|held| pattern.matches(&held.key));
-                matching.map(|h| (h.key.clone(), Value::new(h.state.snapshot()))).collect()
+            Pattern::Prefix(prefix) => {
+                let matching = self.store.by_name(prefix, Bound::Unbounded);
+                let live = matching.filter(|held| !held.state.is_bottom());
+                live.map(|h| (h.key.clone(), Value::new(h.state.snapshot()))).collect()
             }
         };
-        current.sort_by(|a, b| a.0.cmp(&b.0));
         self.subscriptions.add(subscription, pattern);
         for (key, value) in current {
             let notice = Notice::Changed { key, value, before: None };
@@ -360,14 +389,9 @@ impl Replicator {
     }
 
     fn keys(&self, prefix: &str, after: Option<&KeyName>, limit: usize) -> Vec<KeyName> {
-        let live = self.store.iter().filter(|held| !held.state.is_bottom());
-        let wanted = |held: &&Arc<Held>| {
-            held.key.as_str().starts_with(prefix) && after.is_none_or(|after| held.key > *after)
-        };
-        let mut keys: Vec<KeyName> = live.filter(wanted).map(|held| held.key.clone()).collect();
-        keys.sort_unstable();
-        keys.truncate(limit);
-        keys
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let live = self.store.by_name(prefix, from).filter(|held| !held.state.is_bottom());
+        live.take(limit).map(|held| held.key.clone()).collect()
     }
 
     fn flush_changes(

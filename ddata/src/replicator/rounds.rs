@@ -7,12 +7,13 @@ use std::time::Duration;
 use rand::RngExt;
 
 use super::durability::After;
-use super::epoch::EpochInput;
+use super::epoch::{AcceptorState, EpochInput};
 use super::expiry::owner;
-use super::port::{Alarm, Output};
+use super::fence::is_promise;
+use super::port::{Alarm, LoadError, Output};
 use super::request::{Notice, RequestError, RequestId, Tally};
-use super::store::Held;
-use super::wire::{At, Body, Content, Entry, Nack};
+use super::store::{Held, Taken, Unfit};
+use super::wire::{At, Body, Content, Entry, Nack, WireGuard};
 use super::{Out, Replicator};
 use crate::clock::{Instant, Now};
 use crate::durable::{Record, StoreError};
@@ -26,6 +27,9 @@ const BUSY_FOR: Duration = Duration::from_secs(1);
 impl Replicator {
     pub(super) fn tick(&mut self, now: Now, out: &mut Out) {
         self.flush(now, out);
+        if let Some((peer, bytes)) = self.unsent.take() {
+            self.too_large(now, peer, bytes, out);
+        }
         self.tell(now, out);
         self.tick_writes(now, out);
         self.tick_reads(now, out);
@@ -42,7 +46,13 @@ impl Replicator {
         if self.expire_at.is_some_and(|at| at <= now.mono) {
             self.expire(now, out);
         }
-        if self.durability.due().is_some_and(|at| at <= now.mono) {
+        if self.durability.is_retry_due(now.mono) {
+            self.persist_votes(self.epochs.state().clone(), out);
+        }
+        while let Some(owed) = self.durability.take_owed(now.mono) {
+            self.owed(now, owed, out);
+        }
+        if self.durability.is_behind_due(now.mono) {
             let keys = self.durability.take_behind();
             self.persist(vec![], &keys, out);
         }
@@ -160,7 +170,9 @@ impl Replicator {
             return;
         };
         let members = epoch.members().to_vec();
-        let report_all = std::mem::take(&mut self.report_all);
+        if std::mem::take(&mut self.report_all) {
+            self.store.forget_reports();
+        }
         let (mut gone, mut used) = (Vec::new(), BTreeMap::<ReplicaId, Vec<(KeyName, u64)>>::new());
         let live = |held: &&Arc<Held>| !held.state.is_bottom() && held.group.is_none();
         for held in self.store.iter().filter(live) {
@@ -170,9 +182,8 @@ impl Replicator {
                 if held.used + after <= now.mono && now.mono >= self.own_from {
                     gone.push((held.key.clone(), held.state.shape().clone()));
                 }
-            } else if report_all || held.used > held.reported {
-                let age = u64::try_from((now.mono - held.used).as_millis()).unwrap_or(u64::MAX);
-                used.entry(owner).or_default().push((held.key.clone(), age));
+            } else if held.used > held.reported {
+                used.entry(owner).or_default().push((held.key.clone(), age(now, held.used)));
             }
         }
         for (key, shape) in gone {
@@ -188,21 +199,41 @@ impl Replicator {
             }
         }
         for (owner, keys) in used {
-            for (key, _) in &keys {
-                self.store.note(key, |held| held.reported = held.used);
-            }
             for keys in keys.chunks(1_000) {
                 self.send(owner, Body::Used(keys.to_vec()), out);
             }
         }
     }
 
-    /// A peer says how long ago it used some keys. Only ever makes a key younger.
-    pub(super) fn on_used(&mut self, now: Now, keys: &[(KeyName, u64)]) {
+    /// A peer says how long ago it used some keys. Only ever makes a key younger. Who decides over
+    /// them answers: a report that is lost is made again.
+    pub(super) fn on_used(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        keys: &[(KeyName, u64)],
+        out: &mut Out,
+    ) {
         for (key, age) in keys {
-            let nanos = age.saturating_mul(1_000_000);
-            let used = Instant::from_nanos(now.mono.as_nanos().saturating_sub(nanos));
-            self.store.touch(key, used);
+            self.store.touch(key, ago(now, *age));
+        }
+        let Some(epoch) = self.epochs.installed().filter(|_| self.epochs.is_member()) else {
+            return;
+        };
+        let mine = keys.iter().filter(|(key, _)| owner(key, epoch.members()) == Some(self.me));
+        let known = mine.filter_map(|(key, _)| self.store.get(key));
+        let known: Vec<_> = known.map(|held| (held.key.clone(), age(now, held.used))).collect();
+        if !known.is_empty() {
+            self.send(from, Body::Known(known), out);
+        }
+    }
+
+    /// Who decides over some keys says how long ago they were used, as far as it knows.
+    pub(super) fn on_known(&mut self, now: Now, from: ReplicaId, keys: &[(KeyName, u64)]) {
+        let Some(epoch) = self.epochs.installed() else { return };
+        for (key, age) in keys.iter().filter(|(key, _)| owner(key, epoch.members()) == Some(from)) {
+            let known = ago(now, *age);
+            self.store.note(key, |held| held.reported = held.reported.max(known));
         }
     }
 
@@ -249,6 +280,13 @@ impl Replicator {
         self.persist_records(records, after, out);
     }
 
+    /// Writes what this replica has promised as a voter: nothing said from now on leaves before
+    /// it is safe.
+    pub(super) fn persist_votes(&mut self, state: AcceptorState, out: &mut Out) {
+        self.persist_records(vec![Record::Acceptor(state)], vec![], out);
+        self.durability.order_gate();
+    }
+
     pub(super) fn persisted(
         &mut self,
         now: Now,
@@ -256,8 +294,9 @@ impl Replicator {
         result: Result<(), StoreError>,
         out: &mut Out,
     ) {
-        let after = self.durability.done(id);
         let stored = result.is_ok();
+        let counted = !self.durability.is_shut();
+        let after = self.durability.done(now.mono, id, stored);
         if let Err(error) = result {
             self.stats.store_failures += 1;
             self.alarm(now, Alarm::Store(error), out);
@@ -266,8 +305,11 @@ impl Replicator {
             if stored {
                 self.stored(now, after, out);
             } else {
-                self.not_stored(after, out);
+                self.not_stored(now, after, out);
             }
+        }
+        if !counted && !self.durability.is_shut() {
+            self.count_here(now, out);
         }
     }
 
@@ -279,27 +321,32 @@ impl Replicator {
                 }
             }
             After::Ack { to, push, scope, nacks, epoch, .. } => {
-                let counts = self.epochs.eligible() && epoch == self.epochs.id();
+                let counts = self.eligible() && epoch == self.epochs.id();
                 self.send(to, Body::Ack { push, scope, counts, nacks }, out);
             }
             After::Here(id) => self.here(id, out),
+            After::Merged(owed) => self.owed(now, owed, out),
             After::Promised(id, epoch) => self.promised_here(now, id, epoch, out),
             After::Reply(id, reply) => Self::reply(id, Ok(*reply), out),
-            After::Send(outputs) => {
-                for output in outputs {
-                    self.send_order(output, out);
-                }
-            }
+            After::Send(outputs) | After::Held(outputs) => self.send_orders(outputs, out),
         }
     }
 
-    fn not_stored(&mut self, after: After, out: &mut Out) {
+    fn send_orders(&mut self, outputs: Vec<Output>, out: &mut Out) {
+        for output in outputs {
+            self.emit(output, out);
+        }
+    }
+
+    fn not_stored(&mut self, now: Now, after: After, out: &mut Out) {
         match after {
             After::Synced(_) | After::Send(_) | After::Promised(..) => {}
+            After::Held(outputs) => self.send_orders(outputs, out),
+            After::Merged(owed) => self.durability.owe_later(now.mono, owed),
             After::Ack { to, push, scope, mut nacks, stored, epoch } => {
                 let failed = stored.into_iter().map(|index| (index, Nack::StoreFailed));
                 nacks.extend(failed);
-                let counts = self.epochs.eligible() && epoch == self.epochs.id();
+                let counts = self.eligible() && epoch == self.epochs.id();
                 self.send(to, Body::Ack { push, scope, counts, nacks }, out);
             }
             After::Here(id) => {
@@ -312,28 +359,69 @@ impl Replicator {
         }
     }
 
-    /// Takes over what a former life left on disk.
-    pub(super) fn restore(&mut self, now: Now, records: Vec<Record>, out: &mut Out) {
-        let mut promises = Vec::new();
+    /// Takes over what a former life left on disk: all of it or none.
+    pub(super) fn restore(
+        &mut self,
+        now: Now,
+        records: Vec<Record>,
+        out: &mut Out,
+    ) -> Result<(), LoadError> {
+        let (mut promises, mut failed) = (Vec::new(), Vec::new());
         for record in records {
             match record {
                 Record::Data { key, shape, group, state } => {
-                    let guard = group.map(|group| super::wire::WireGuard { group, term: None });
+                    let guard = group.map(|group| WireGuard { group, term: None });
                     let content = Content::Full(state.into());
-                    let entry =
-                        Entry { index: 0, key: key.clone(), shape: shape.into(), guard, content };
-                    let me = self.me;
-                    self.take_entry(now, me, &entry, out);
-                    let context = self.store.context(&key);
-                    self.store.note(&key, |held| held.synced = context);
+                    let shape = shape.into();
+                    let entry = Entry { index: 0, key: key.clone(), shape, guard, content };
+                    if let Err(why) = self.restore_key(now, &entry, out) {
+                        failed.push((format!("key `{key}`"), why));
+                    }
                 }
-                Record::Promise { group, term } => promises.push((group, term)),
+                Record::Promise { group, term } if is_promise(&group, term) => {
+                    promises.push((group, term));
+                }
+                Record::Promise { group, .. } => {
+                    let why = "neither its name nor its term was ever written".to_owned();
+                    failed.push((format!("the promise for group `{group}`"), why));
+                }
                 Record::Acceptor(_) => {} // of another incarnation, which never votes again
             }
+        }
+        if let Some((what, why)) = failed.first().cloned() {
+            return Err(LoadError { failed: failed.len(), what, why });
         }
         for (group, _) in &promises {
             self.store.know_group(group);
         }
         self.promises.merge(&promises);
+        Ok(())
     }
+
+    fn restore_key(&mut self, now: Now, entry: &Entry, out: &mut Out) -> Result<(), String> {
+        match self.store.take(entry, Self::change(now), self.me, self.canary) {
+            Ok(Taken::Merged { latest, .. }) => {
+                if let Some(latest) = latest {
+                    self.observe(now, self.me, latest, out);
+                }
+            }
+            Ok(Taken::Lack(_)) => return Err("it builds on what is not there".to_owned()),
+            Err(Unfit::WrongType) => return Err("two records of two types".to_owned()),
+            Err(Unfit::Decode(why)) => return Err(why.to_string()),
+        }
+        let context = self.store.context(&entry.key);
+        self.store.note(&entry.key, |held| held.synced = context);
+        Ok(())
+    }
+}
+
+/// How long ago that was, in milliseconds.
+fn age(now: Now, then: Instant) -> u64 {
+    u64::try_from((now.mono - then).as_millis()).unwrap_or(u64::MAX)
+}
+
+/// When that was by this host's clock, if it is so many milliseconds ago.
+fn ago(now: Now, age: u64) -> Instant {
+    let nanos = age.saturating_mul(1_000_000);
+    Instant::from_nanos(now.mono.as_nanos().saturating_sub(nanos))
 }

@@ -33,6 +33,8 @@ pub struct Stats {
     pub timeouts: u64,
     /// Guarded writes refused here for their term.
     pub fenced: u64,
+    /// Writes of guarded keys refused here because they carry no guard.
+    pub unguarded: u64,
     /// Anti-entropy comparisons that found no difference.
     pub gossip_equal: u64,
     /// Anti-entropy comparisons that found one.
@@ -49,6 +51,8 @@ pub struct Stats {
     pub impossible_clocks: u64,
     /// Cut messages given up: too large, incomplete, or over budget.
     pub assemblies_dropped: u64,
+    /// Messages longer than `assembly_bytes_max` that were not sent or, piece by piece, not taken.
+    pub too_large: u64,
     /// Comparisons whose answers made no sense.
     pub false_digests: u64,
     /// Keys dropped because nobody used them.

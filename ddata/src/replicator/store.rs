@@ -5,14 +5,14 @@
 //! group is kept here and judged elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::RangeInclusive;
+use std::ops::{Bound, RangeInclusive};
 use std::sync::Arc;
 use std::time::Duration;
 
 use imbl::OrdMap;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::fence::GROUPS_MAX;
+use super::fence::{GROUPS_MAX, is_group};
 use super::sums::Sums;
 use super::wire::{Content, ContextBytes, Entry, WireGuard};
 use crate::bug::{Bug, Canary};
@@ -62,6 +62,7 @@ pub(super) struct Snapshot {
 pub(super) struct Store {
     live: Snapshot,
     seed: u64,
+    names: BTreeSet<KeyName>, // of all keys, in the order of users
     records: VecDeque<Place>, // whose records they are: ≤ RECORDS_MAX, oldest first
     groups: BTreeMap<Group, BTreeSet<KeyName>>, // ≤ GROUPS_MAX; the guarded ones among the keys
     group_lengths: BTreeSet<usize>, // of the groups' prefixes
@@ -114,12 +115,14 @@ fn check_names(entry: &Entry) -> Result<(), DecodeError> {
     if entry.key.as_str().len() > KEY_BYTES_MAX {
         return Err(DecodeError::TooLong { what: "bytes of a key", limit: KEY_BYTES_MAX });
     }
-    match &entry.guard {
-        Some(guard) if !guard.group.contains(&entry.key) => {
-            Err(DecodeError::Message("a guard whose group does not contain its key".into()))
-        }
-        _ => Ok(()),
+    let Some(guard) = &entry.guard else { return Ok(()) };
+    if !guard.group.contains(&entry.key) {
+        return Err(DecodeError::Message("a guard whose group does not contain its key".into()));
     }
+    if !is_group(&guard.group) || guard.term.is_some_and(|term| !term.is_valid()) {
+        return Err(DecodeError::Message("a guard that nobody can have".into()));
+    }
+    Ok(())
 }
 
 /// Where a key stands: the order costs a comparison of numbers, not of names.
@@ -184,6 +187,23 @@ impl Store {
         self.live.keys.values()
     }
 
+    /// Keys that begin with a prefix, in the order of their names, from one on.
+    pub(super) fn by_name<'a>(
+        &'a self,
+        prefix: &'a str,
+        from: Bound<&KeyName>,
+    ) -> impl Iterator<Item = &'a Arc<Held>> {
+        let first = KeyName::new(prefix);
+        let from = match from {
+            Bound::Included(key) | Bound::Excluded(key) if *key < first => Bound::Included(&first),
+            Bound::Unbounded => Bound::Included(&first),
+            later => later,
+        };
+        let names = self.names.range::<KeyName, _>((from, Bound::Unbounded));
+        let names = names.take_while(move |name| name.as_str().starts_with(prefix));
+        names.filter_map(|name| self.get(name))
+    }
+
     pub(super) fn of_group(&self, group: &Group) -> impl Iterator<Item = &Arc<Held>> {
         let keys = self.groups.get(group).into_iter().flatten();
         keys.filter_map(|key| self.get(key))
@@ -202,6 +222,11 @@ impl Store {
                 self.groups.get_key_value(&prefix).map(|(group, _)| group)
             }),
         }
+    }
+
+    /// Whether any group is known.
+    pub(super) fn has_groups(&self) -> bool {
+        !self.groups.is_empty()
     }
 
     /// Makes a group known: its prefix guards new keys, too.
@@ -226,6 +251,7 @@ impl Store {
             None => {
                 self.live.keys.insert(place.clone(), Arc::new(Held::new(key, shape, at.now)));
                 self.deleted += 1;
+                self.names.insert(key.clone());
                 self.live.keys.get_mut(&place).expect("it was just put there")
             }
         };
@@ -277,6 +303,16 @@ impl Store {
             && held.used < used
         {
             Arc::make_mut(held).used = used;
+        }
+    }
+
+    /// Nobody knows of any use: owners of keys have changed.
+    pub(super) fn forget_reports(&mut self) {
+        let places: Vec<Place> = self.live.keys.keys().cloned().collect();
+        for place in places {
+            if let Some(held) = self.live.keys.get_mut(&place) {
+                Arc::make_mut(held).reported = Instant::default();
+            }
         }
     }
 

@@ -179,7 +179,8 @@ pub struct Entry {
 impl Entry {
     /// About its size on the wire, in bytes.
     pub(super) fn len(&self) -> usize {
-        40 + self.key.as_str().len() + self.shape.len() + self.content.len()
+        let guard = self.guard.as_ref().map_or(0, |guard| 40 + guard.group.as_str().len());
+        40 + guard + self.key.as_str().len() + self.shape.len() + self.content.len()
     }
 }
 
@@ -226,6 +227,10 @@ pub enum Nack {
     /// It does not decode, or its type is unknown here.
     #[serde(rename = "u")]
     Undecodable,
+    /// It is to be acknowledged as a write, and it does not carry the guard of this group, which
+    /// the key belongs to.
+    #[serde(rename = "g")]
+    Guarded(Group),
 }
 
 /// Which entries of a push an acknowledgement speaks of.
@@ -449,6 +454,10 @@ pub enum Body {
     /// Last uses of keys that expire, as ages in milliseconds: told to the one who decides.
     #[serde(rename = "u")]
     Used(Vec<(KeyName, u64)>),
+    /// The answer to `Used`, of the one who decides: when it knows these keys to have been used
+    /// last, as ages. What it does not know is reported again.
+    #[serde(rename = "k")]
+    Known(Vec<(KeyName, u64)>),
     /// A piece of a message too long for a frame.
     #[serde(rename = "b")]
     Part {
@@ -486,7 +495,11 @@ const MEASURED: usize = 1 << 30;
 
 impl Nack {
     fn len(&self) -> usize {
-        64 + if let Self::Lack(context) = self { context.len() } else { 0 }
+        64 + match self {
+            Self::Lack(context) => context.len(),
+            Self::Guarded(group) => group.as_str().len(),
+            _ => 0,
+        }
     }
 }
 
@@ -521,7 +534,9 @@ impl Body {
                     }
             }
             Self::Epoch(_) => MEASURED, // rare, and as long as its list of members
-            Self::Used(keys) => keys.iter().map(|(key, _)| key.as_str().len() + 16).sum(),
+            Self::Used(keys) | Self::Known(keys) => {
+                keys.iter().map(|(key, _)| key.as_str().len() + 16).sum()
+            }
             Self::Part { bytes, .. } => bytes.len(),
         }
     }

@@ -15,6 +15,7 @@ use super::request::{Guard, MISSING_MAX, Reply, RequestId, Tally};
 use crate::bug::{Bug, Canary};
 use crate::clock::Instant;
 use crate::id::ReplicaId;
+use crate::key::Group;
 use crate::types::Term;
 
 /// What a request is for, and its reply once replicas hold what they should.
@@ -55,6 +56,8 @@ pub(super) struct Write {
     counted: SmallVec<[ReplicaId; 2]>,               // ≤ replicas, each once
     failed: BTreeSet<ReplicaId>,
     fenced: BTreeMap<ReplicaId, Fenced>,
+    /// Somebody refused it because this group guards its key.
+    pub(super) guarded: Option<Group>,
     /// This replica holds it, durably where that is asked for.
     pub(super) here: bool,
 }
@@ -107,6 +110,7 @@ impl Write {
             counted: smallvec![],
             failed: BTreeSet::new(),
             fenced: BTreeMap::new(),
+            guarded: None,
             here: true,
         }
     }
@@ -126,6 +130,9 @@ impl Write {
     }
 
     pub(super) fn is_met(&self, electors: &Electors<'_>) -> bool {
+        if self.counted.len() + 1 < self.need.answers() {
+            return false; // most acks of a write come before this; nobody need be counted
+        }
         let me = &electors.me;
         let here = self.here && electors.eligible && !self.counted.contains(me);
         self.need.is_met(electors.count(self.counted.iter().chain(here.then_some(me))))
@@ -241,6 +248,17 @@ impl Writes {
         if let Some(write) = self.open.get_mut(&id) {
             write.fenced.insert(from, fenced);
         }
+    }
+
+    /// Somebody knows that a group guards the key of an unguarded change. `false`: the request is
+    /// no change, nothing speaks against it.
+    pub(super) fn guarded(&mut self, id: RequestId, group: &Group) -> bool {
+        let Some(write) = self.open.get_mut(&id) else { return true };
+        let change = matches!(write.purpose, Purpose::Change(_));
+        if change {
+            write.guarded = Some(group.clone());
+        }
+        change
     }
 
     /// A replica is known to hold everything that a request asks for.

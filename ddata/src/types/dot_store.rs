@@ -301,6 +301,17 @@ pub struct Term {
     pub owner: ReplicaId,
 }
 
+impl Term {
+    /// The highest number: nobody takes so many terms, and the next one must always exist.
+    pub const NUMBER_MAX: u64 = u64::MAX / 2;
+
+    /// Whether somebody can hold it: its number is 1 to [`NUMBER_MAX`](Self::NUMBER_MAX).
+    #[must_use]
+    pub const fn is_valid(self) -> bool {
+        self.number >= 1 && self.number <= Self::NUMBER_MAX
+    }
+}
+
 /// What orders concurrent register writes: the term, then time (guarded: the sequence number).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stamp {
@@ -339,7 +350,7 @@ impl Payload for Stamped {
             0 | 2 => (Term::default(), reader.fixed()?),
             1 => {
                 let term = Term { number: reader.varint()?, owner: reader.replica()? };
-                if term == Term::default() {
+                if term == Term::default() || term.number > Term::NUMBER_MAX {
                     return Err(DecodeError::NotCanonical);
                 }
                 (term, reader.varint()?)

@@ -117,6 +117,7 @@ fn nack_kinds() -> impl Strategy<Value = Nack> {
         Just(Nack::StoreFailed),
         Just(Nack::WrongType),
         Just(Nack::Undecodable),
+        Just(Nack::Guarded(Group::new("g-"))),
     ]
 }
 
@@ -163,6 +164,7 @@ fn bodies() -> impl Strategy<Value = Body> {
             Body::Compared { session, at, answer, promises }
         }),
         prop::collection::vec((keys(), any::<u64>()), 0..5).prop_map(Body::Used),
+        prop::collection::vec((keys(), any::<u64>()), 0..5).prop_map(Body::Known),
         (numbers(), 0_u32..2_000, 0_u32..2_000, prop::collection::vec(any::<u8>(), 0..50))
             .prop_map(|(transfer, total, offset, bytes)| Body::Part {
                 transfer,

@@ -262,6 +262,14 @@ impl Bare {
         (push, entries)
     }
 
+    /// The last push sent just now, among others.
+    pub fn push_to_all_of_many(&mut self, members: usize) -> (u64, Vec<Entry>) {
+        let pushes = self.pushes();
+        let (_, last, entries) = pushes.last().expect("a push").clone();
+        assert_eq!(pushes.iter().filter(|(_, push, _)| *push == last).count(), members - 1);
+        (last, entries)
+    }
+
     /// The store has written, or refused, what it was told first.
     pub fn stored(&mut self, result: Result<(), ostraca_ddata::durable::StoreError>) {
         let id = self.persists.remove(0);

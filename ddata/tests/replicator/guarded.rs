@@ -5,7 +5,7 @@ use ostraca_ddata::key::{Group, Pattern};
 use ostraca_ddata::replicator::config::Config;
 use ostraca_ddata::replicator::epoch::Change;
 use ostraca_ddata::replicator::request::{Reply, Request, RequestError, WriteConsistency as To};
-use ostraca_ddata::replicator::wire::{Body, Content, Nack, WireGuard};
+use ostraca_ddata::replicator::wire::{Body, Content, Entry, Nack, WireGuard};
 use ostraca_ddata::types::{LWWMap, LWWRegister, ORMap, Term};
 
 use crate::bare::{Answer, Bare, Words, guarded, insert, nack, peer};
@@ -53,7 +53,7 @@ fn an_unguarded_change_of_a_guarded_key_is_refused() {
     assert!(bare.now(fence(term(1, 0))).is_ok());
     let refused = Err(RequestError::Guarded { group: Group::new("g-") });
     assert_eq!(bare.now(insert("g-1", "tea", To::Local)), refused);
-    assert!(bare.now(home(term(1, 0), To::Local, 7)).is_ok());
+    assert!(bare.now(home(term(1, 0), WRITE_MAJORITY, 7)).is_ok());
     assert_eq!(bare.now(insert("g-2", "tea", To::Local)), refused, "a new key, too");
     let delete = Request::Delete { key: "g-1".into(), consistency: To::Local };
     assert_eq!(bare.now(delete), refused);
@@ -76,12 +76,13 @@ fn a_group_is_known_wherever_its_data_arrive() {
 fn a_guard_must_be_of_the_keys_group_and_carry_a_term() {
     let mut bare = Bare::of(1);
     let not_in = Err(RequestError::NotInGroup { group: Group::new("h-") });
-    let wrong = guarded::<Home, _>(("h-", term(1, 0)), "g-1", To::Local, |home| home.set(&1));
+    let wrong = guarded::<Home, _>(("h-", term(1, 0)), "g-1", WRITE_MAJORITY, |home| home.set(&1));
     assert_eq!(bare.now(wrong), not_in);
-    let none = guarded::<Home, _>(("g-", Term::default()), "g-1", To::Local, |home| home.set(&1));
-    assert_eq!(bare.now(none), Err(RequestError::NotInGroup { group: Group::new("g-") }));
-    assert!(bare.now(home(term(1, 0), To::Local, 1)).is_ok());
-    let inner = guarded::<Home, _>(("g-1", term(1, 0)), "g-1", To::Local, |home| home.set(&1));
+    let none =
+        guarded::<Home, _>(("g-", Term::default()), "g-1", WRITE_MAJORITY, |home| home.set(&1));
+    assert_eq!(bare.now(none), Err(RequestError::UnfitTerm { term: Term::default() }));
+    assert!(bare.now(home(term(1, 0), WRITE_MAJORITY, 1)).is_ok());
+    let inner = guarded::<Home, _>(("g-1", term(1, 0)), "g-1", WRITE_MAJORITY, |home| home.set(&1));
     assert_eq!(bare.now(inner), Err(RequestError::Guarded { group: Group::new("g-") }));
 }
 
@@ -94,14 +95,15 @@ fn said(answer: Answer, what: &str) {
 fn only_registers_and_maps_of_them_are_guarded() {
     let mut bare = Bare::of(1);
     let guard = ("g-", term(1, 0));
-    let set = guarded::<Words, _>(guard, "g-set", To::Local, |set| set.insert("tea"));
+    let set = guarded::<Words, _>(guard, "g-set", WRITE_MAJORITY, |set| set.insert("tea"));
     said(bare.now(set), "can't be guarded");
     assert_eq!(bare.replicator.peek(&"g-set".into()), None, "nothing was changed");
     type Map = LWWMap<u32, u32>;
     type Deep = ORMap<u32, LWWRegister<u32>>;
-    let put = guarded::<Map, _>(guard, "g-map", To::Local, |map| map.insert(&1, &1));
+    let put = guarded::<Map, _>(guard, "g-map", WRITE_MAJORITY, |map| map.insert(&1, &1));
     assert!(bare.now(put).is_ok());
-    let put = guarded::<Deep, _>(guard, "g-deep", To::Local, |map| map.update(&1, |r| r.set(&1)));
+    let put =
+        guarded::<Deep, _>(guard, "g-deep", WRITE_MAJORITY, |map| map.update(&1, |r| r.set(&1)));
     assert!(bare.now(put).is_ok());
 }
 
@@ -110,13 +112,13 @@ fn a_key_of_a_guarded_map_is_never_removed() {
     let mut bare = Bare::of(1);
     let guard = ("g-", term(1, 0));
     type Map = LWWMap<u32, Option<u32>>;
-    let put = guarded::<Map, _>(guard, "g-map", To::Local, |map| map.insert(&1, &Some(1)));
+    let put = guarded::<Map, _>(guard, "g-map", WRITE_MAJORITY, |map| map.insert(&1, &Some(1)));
     assert!(bare.now(put).is_ok());
-    let remove = guarded::<Map, _>(guard, "g-map", To::Local, |map| map.remove(&1));
+    let remove = guarded::<Map, _>(guard, "g-map", WRITE_MAJORITY, |map| map.remove(&1));
     said(bare.now(remove), "never removed");
-    let clear = guarded::<Map, _>(guard, "g-map", To::Local, |map| map.clear());
+    let clear = guarded::<Map, _>(guard, "g-map", WRITE_MAJORITY, |map| map.clear());
     said(bare.now(clear), "never removed");
-    let none = guarded::<Map, _>(guard, "g-map", To::Local, |map| map.insert(&1, &None));
+    let none = guarded::<Map, _>(guard, "g-map", WRITE_MAJORITY, |map| map.insert(&1, &None));
     assert!(bare.now(none).is_ok());
     let map = bare.replicator.peek(&"g-map".into()).unwrap().get::<Map>().unwrap();
     assert_eq!(map.get(&1).unwrap(), Some(None));
@@ -127,7 +129,7 @@ fn a_term_below_this_replicas_promise_is_refused_before_anything_changes() {
     let mut bare = Bare::of(1);
     assert!(bare.now(fence(term(3, 0))).is_ok());
     let fenced = Err(RequestError::Fenced { current: term(3, 0), nowhere: true });
-    assert_eq!(bare.now(home(term(2, 9), To::Local, 7)), fenced);
+    assert_eq!(bare.now(home(term(2, 9), WRITE_MAJORITY, 7)), fenced);
     assert_eq!(bare.now(fence(term(2, 9))), fenced);
     assert_eq!(bare.replicator.peek(&"g-1".into()), None);
 }
@@ -157,7 +159,7 @@ fn a_refusal_that_leaves_no_majority_says_that_it_is_nowhere() {
 #[test]
 fn a_replica_refuses_writes_below_its_promise_and_takes_what_merely_spreads() {
     let mut owner = Bare::of(3);
-    owner.ask(home(term(1, 0), To::Local, 7));
+    owner.ask(home(term(1, 0), WRITE_MAJORITY, 7));
     let (push, mut entries) = owner.push_to_all(3);
     let mut bare = Bare::named(peer(1), Config::default());
     bare.found(crate::cluster::first_epoch(3));
@@ -198,8 +200,8 @@ fn what_a_fence_has_read_from_one_replica_a_majority_holds_before_it_answers() {
     take(&mut cluster, 0, term(1, 0)).unwrap();
     cluster.settle(&[0, 1, 2, 3, 4], secs(2));
     cluster.partition(&[&[0], &[1, 2, 3, 4]]);
-    let id = cluster.ask(0, home(term(1, 0), To::Local, 7));
-    cluster.answer(id).unwrap();
+    let id = cluster.ask(0, home(term(1, 0), WRITE_MAJORITY, 7));
+    assert!(matches!(cluster.answer(id), Err(RequestError::Timeout(_))));
     cluster.run(secs(5));
     cluster.partition(&[&[0, 1, 2], &[3, 4]]);
     cluster.sim.heal();
@@ -220,8 +222,9 @@ fn a_refused_write_may_spread_but_loses_against_the_higher_term() {
     assert_eq!(read(take(&mut cluster, 1, term(2, 1))), [("g-1".to_owned(), Some(1))]);
     write(&mut cluster, 1, term(2, 1), 2).unwrap();
     for stale in 3..10 {
-        let id = cluster.ask(0, home(term(1, 0), To::Local, stale));
-        cluster.answer(id).unwrap(); // it has promised nothing to 1
+        let id = cluster.ask(0, home(term(1, 0), WRITE_MAJORITY, stale));
+        let late = cluster.answer(id); // it has promised nothing to 1
+        assert!(matches!(late, Err(RequestError::Timeout(_))), "{late:?}");
     }
     assert_eq!(value(&cluster, 0), Some(9));
     cluster.heal();
@@ -255,7 +258,7 @@ fn promises_survive_a_restart_of_everybody_with_the_disks() {
         assert_eq!(cluster.node(node).replicator.promises(), promised, "at {node}");
         assert_eq!(value(&cluster, node), Some(7));
     }
-    let id = cluster.ask(1, home(term(4, 1), To::Local, 9));
+    let id = cluster.ask(1, home(term(4, 1), WRITE_MAJORITY, 9));
     let fenced = RequestError::Fenced { current: term(5, 0), nowhere: true };
     assert_eq!(cluster.answer(id), Err(fenced));
     let refused = cluster.write::<Words, _>(2, "g-2", To::Local, |set| set.insert("tea"));
@@ -283,6 +286,117 @@ fn promises_travel_with_a_change_of_the_configuration() {
     let refused = write(&mut cluster, 3, term(4, 3), 9);
     assert!(matches!(refused, Err(RequestError::Fenced { .. })), "{refused:?}");
     assert_eq!(read(take(&mut cluster, 3, term(6, 3))), [("g-1".to_owned(), Some(7))]);
+}
+
+// ── writes without a guard ──
+
+/// One of three that has promised a term of group `g-` to member 2, and an unguarded write of
+/// member 1, which knows of no group.
+fn promised_and_unaware() -> (Bare, Vec<Entry>) {
+    let mut owner = Bare::named(peer(1), Config::default());
+    owner.found(crate::cluster::first_epoch(3));
+    owner.ask(insert("g-1", "tea", WRITE_MAJORITY));
+    let (.., entries) = owner.pushes().remove(0);
+    let mut bare = Bare::of(3);
+    bare.hear(
+        2,
+        Body::Fence { request: 1, group: Group::new("g-"), term: term(1, 2), held: vec![] },
+    );
+    bare.sent();
+    (bare, entries)
+}
+
+fn nacks(bare: &mut Bare) -> Vec<(u32, Nack)> {
+    let sent = bare.sent();
+    let [(_, Body::Ack { nacks, .. })] = &sent[..] else { panic!("{sent:?}") };
+    nacks.clone()
+}
+
+#[test]
+fn an_unguarded_write_of_a_guarded_key_is_not_acknowledged_but_may_spread() {
+    let (mut bare, mut entries) = promised_and_unaware();
+    let write = |push, entries: &[Entry]| {
+        let entries = entries.to_vec();
+        Body::Write { push, whole: true, entries: entries.into() }
+    };
+    bare.hear(1, write(3, &entries));
+    assert_eq!(nacks(&mut bare), [(0, Nack::Guarded(Group::new("g-")))]);
+    assert_eq!((bare.replicator.stats().unguarded, bare.replicator.stats().keys), (1, 0));
+    bare.hear(1, write(0, &entries));
+    assert!(bare.holds("g-1", "tea"), "gossip is merged");
+    bare.hear(1, write(3, &entries));
+    assert_eq!(nacks(&mut bare), [(0, Nack::Guarded(Group::new("g-")))], "held, but no write");
+    entries[0].guard = Some(WireGuard { group: Group::new("g-"), term: None });
+    bare.hear(1, write(4, &entries));
+    assert_eq!(nacks(&mut bare), [], "what a read writes back");
+}
+
+#[test]
+fn a_write_under_the_term_of_an_inner_group_is_not_acknowledged() {
+    let (mut bare, mut entries) = promised_and_unaware();
+    entries[0].guard = Some(WireGuard { group: Group::new("g-1"), term: Some(term(9, 1)) });
+    bare.hear(1, Body::Write { push: 3, whole: true, entries });
+    assert_eq!(nacks(&mut bare), [(0, Nack::Guarded(Group::new("g-")))]);
+}
+
+#[test]
+fn a_change_whose_group_only_others_know_is_refused_by_name_and_teaches_it() {
+    let mut bare = Bare::of(5);
+    let id = bare.ask(insert("g-1", "tea", WRITE_MAJORITY));
+    let (push, _) = bare.push_to_all(5);
+    let group = Group::new("g-");
+    bare.hear(1, nack(push, Nack::Guarded(group.clone())));
+    let meanwhile = RequestError::GuardedMeanwhile { group: group.clone() };
+    assert_eq!(bare.answer(id), Some(Err(meanwhile)));
+    assert_eq!(bare.now(insert("g-2", "tea", To::Local)), Err(RequestError::Guarded { group }));
+    let id = bare.ask(insert("h-1", "tea", WRITE_MAJORITY));
+    let (push, _) = bare.push_to_all(5);
+    bare.hear(1, nack(push, Nack::Guarded(Group::new("g-"))));
+    assert_eq!(bare.answer(id), None, "a group that does not have the key refuses nothing");
+}
+
+#[test]
+fn a_term_promised_in_mid_write_ends_what_was_written_without_one() {
+    let mut bare = Bare::of(3);
+    let id = bare.ask(insert("g-1", "tea", WRITE_MAJORITY));
+    let (push, _) = bare.push_to_all(3);
+    let (group, at) = (Group::new("g-"), term(1, 2));
+    bare.hear(2, Body::Fence { request: 1, group: group.clone(), term: at, held: vec![] });
+    bare.hear(1, crate::bare::ack(push));
+    assert_eq!(bare.answer(id), Some(Err(RequestError::GuardedMeanwhile { group })));
+}
+
+#[test]
+fn a_read_writes_back_what_was_written_before_the_group_was_known() {
+    let never = secs(1_000_000);
+    let config =
+        Config { gossip_interval: never, busy_gossip_interval: never, ..Config::default() };
+    for reader in [0, 1] {
+        let mut cluster = Plan { config: config.clone(), ..Plan::of(3) }.start();
+        cluster.partition(&[&[0], &[1, 2]]);
+        cluster.write::<Words, _>(0, "g-1", To::Local, |set| set.insert("tea")).unwrap();
+        cluster.run(secs(5));
+        take(&mut cluster, 1, term(1, 1)).unwrap();
+        cluster.partition(&[&[0, 1], &[2]]);
+        cluster.sim.heal();
+        cluster.partition(&[&[0, 1], &[2]]);
+        let read = cluster.read::<Words>(reader, "g-1", READ_MAJORITY);
+        assert!(read.is_some_and(|set| set.contains("tea")), "by {reader}");
+        assert!(cluster.held::<Words>(1, "g-1").is_some(), "a majority holds it");
+    }
+}
+
+#[test]
+fn guarded_updates_below_a_majority_are_refused_before_anything_changes() {
+    let mut bare = Bare::of(3);
+    for weak in [To::Local, To::To(1, secs(1)), To::To(3, secs(1))] {
+        assert_eq!(bare.now(home(term(1, 0), weak, 7)), Err(RequestError::TooWeak));
+    }
+    assert_eq!((bare.replicator.peek(&"g-1".into()), bare.pushes()), (None, vec![]));
+    for strong in [WRITE_MAJORITY, To::All(secs(1))] {
+        let id = bare.ask(home(term(1, 0), strong, 7));
+        assert_eq!(bare.answer(id), None, "under way");
+    }
 }
 
 // ── one machine ──
@@ -367,7 +481,7 @@ fn a_fence_without_a_quorum_names_who_is_silent_and_is_asked_for_again_meanwhile
 #[test]
 fn a_fence_asks_with_what_is_held_and_the_recovery_write_carries_the_term() {
     let mut bare = Bare::of(3);
-    bare.ask(home(term(1, 0), To::Local, 7));
+    bare.ask(home(term(1, 0), WRITE_MAJORITY, 7));
     bare.sent();
     let id = bare.ask(fence(term(2, 0)));
     let asked = bare.sent().into_iter().find_map(|(_, body)| match body {

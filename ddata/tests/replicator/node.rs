@@ -108,7 +108,7 @@ pub const fn kind(body: &Body) -> &'static str {
         Body::Compare { .. } => "compare",
         Body::Compared { .. } => "compared",
         Body::Epoch(_) => "epoch",
-        Body::Used(_) => "used",
+        Body::Used(_) | Body::Known(_) => "used",
         Body::Part { .. } => "part",
     }
 }

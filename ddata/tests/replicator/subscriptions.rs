@@ -1,6 +1,9 @@
 //! Who is told what: subscriptions, expiry, pages of keys, counts, flushes (P58, M11, M12, M27).
 
+use std::collections::BTreeMap;
+
 use ostraca_ddata::data::Value;
+use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::key::{KeyName, Pattern};
 use ostraca_ddata::replicator::config::Config;
 use ostraca_ddata::replicator::epoch::Change;
@@ -12,7 +15,7 @@ use ostraca_ddata::replicator::wire::Body;
 use ostraca_ddata::sim::{Fault, Faults, NodeIndex};
 use ostraca_ddata::types::{LWWMap, LWWRegister, PNCounter};
 
-use crate::bare::{Bare, Words, insert};
+use crate::bare::{Bare, Words, get, insert, peer};
 use crate::cluster::{Cluster, Plan, WRITE_MAJORITY, millis, secs};
 use crate::node::replica;
 
@@ -357,6 +360,64 @@ fn a_new_owner_of_a_key_waits_for_the_others_reports() {
         }
     }
     assert_eq!(cluster.node(0).replicator.epochs().installed().unwrap().members().len(), 2);
+}
+
+/// Reports of uses sent just now: to whom, of which keys.
+fn reports(bare: &mut Bare) -> BTreeMap<ReplicaId, Vec<(KeyName, u64)>> {
+    let mut reports = BTreeMap::<_, Vec<_>>::new();
+    for (to, body) in bare.sent() {
+        if let Body::Used(keys) = body {
+            reports.entry(to).or_default().extend(keys);
+        }
+    }
+    reports
+}
+
+#[test]
+fn a_use_is_reported_again_until_the_keys_owner_knows_it() {
+    let mut bare = Bare::with(3, expiring(secs(4)));
+    let keys: Vec<String> = (0..20).map(|n| format!("s{n}")).collect();
+    for key in &keys {
+        let _ = bare.now(insert(key, "tea", To::Local));
+    }
+    bare.pass(millis(100));
+    for key in &keys {
+        let _ = bare.now(get(key, Read::Local));
+    }
+    bare.sent();
+    let seconds = |bare: &mut Bare| {
+        bare.pass(millis(1_000));
+        reports(bare)
+    };
+    let first = seconds(&mut bare);
+    assert_eq!(first.len(), 2, "each of the others owns some: {first:?}");
+    let names = |keys: &[(KeyName, u64)]| keys.iter().map(|(k, _)| k.clone()).collect::<Vec<_>>();
+    let again = seconds(&mut bare);
+    for (owner, keys) in &first {
+        assert_eq!(names(keys), names(&again[owner]), "nobody has said that it knows");
+    }
+    bare.hear(1, Body::Known(first[&peer(1)].clone())); // it heard of the first report only
+    bare.hear(2, Body::Known(first[&peer(1)].clone())); // they are not its keys
+    let third = seconds(&mut bare);
+    assert_eq!(third.keys().collect::<Vec<_>>(), [&peer(2)]);
+    let _ = bare.now(get(first[&peer(1)][0].0.as_str(), Read::Local));
+    assert!(seconds(&mut bare).contains_key(&peer(1)), "a later use is news");
+}
+
+#[test]
+fn who_owns_a_key_answers_reports_of_its_use() {
+    let mut bare = Bare::with(3, expiring(secs(4)));
+    let keys: Vec<KeyName> = (0..20).map(|n| KeyName::new(&format!("s{n}"))).collect();
+    for key in &keys {
+        let _ = bare.now(insert(key.as_str(), "tea", To::Local));
+    }
+    bare.sent();
+    bare.hear(1, Body::Used(keys.iter().map(|key| (key.clone(), 500)).collect()));
+    let sent = bare.sent();
+    let [(to, Body::Known(known))] = &sent[..] else { panic!("{sent:?}") };
+    assert_eq!(*to, peer(1));
+    assert!((1..20).contains(&known.len()), "its own keys only: {}", known.len());
+    assert!(known.iter().all(|(_, age)| *age == 0), "it has used them just now itself");
 }
 
 #[test]

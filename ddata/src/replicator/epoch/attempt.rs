@@ -293,10 +293,13 @@ impl Attempt {
         voters.filter(|id| !self.confirmed.contains(id)).collect()
     }
 
-    /// What was asked for: a peer may list anybody, any number of times.
+    /// What was asked for: a peer may list anybody, any number of times, and no lease runs for
+    /// longer than it was granted for.
     fn of_the_removed(&self, remaining: Vec<Remaining>) -> BTreeMap<ReplicaId, Duration> {
         let removed = self.base.removed_by(&self.wish);
         let running = remaining.into_iter().filter(|(_, left)| !left.is_zero());
+        let longest = self.base.lease().duration;
+        let running = running.map(|(id, left)| (id, left.min(longest)));
         running.filter(|(id, _)| removed.contains(id)).collect()
     }
 

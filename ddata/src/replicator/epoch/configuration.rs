@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::bug::Canary;
 use crate::id::ReplicaId;
@@ -26,6 +27,10 @@ pub const LEFT_MAX: usize = 16_384;
 
 /// Voters of a configuration with more members than its voter limit.
 pub const FEW_VOTERS: usize = 9;
+
+/// Numbers of ballots and configurations above this are nonsense: nobody begins so many, and the
+/// next one must always exist.
+pub(super) const NUMBER_MAX: u64 = u64::MAX / 2;
 
 /// Which configuration: the cluster's generation, then the number in it.
 ///
@@ -115,7 +120,7 @@ pub struct EpochSettings {
     pub lease: LeaseSettings,
     /// Up to that many members all of them vote, above it the [`FEW_VOTERS`] oldest. At least 9.
     pub voter_limit: u32,
-    /// Random; keys the sums of anti-entropy.
+    /// Random; keys the sums of anti-entropy. 0: made of the members, whose ids are random.
     pub digest_seed: u64,
 }
 
@@ -183,6 +188,9 @@ struct Raw {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidEpoch {
+    /// No cluster has decided so often.
+    #[error("configuration {0} is none that a cluster can have reached")]
+    Number(EpochId),
     /// A configuration has at least one member.
     #[error("a configuration without members")]
     Empty,
@@ -310,6 +318,7 @@ impl Epoch {
     ) -> Result<Self, InvalidEpoch> {
         let EpochSettings { lease, voter_limit, digest_seed } = settings;
         let voters = voters_of(&members, voter_limit);
+        let digest_seed = if digest_seed == 0 { seed_of(id, &members) } else { digest_seed };
         Raw {
             id,
             tiebreaker: *voters.first().ok_or(InvalidEpoch::Empty)?,
@@ -331,7 +340,7 @@ impl Epoch {
     /// # Errors
     /// [`ChangeError`]: somebody would return, nobody would be left, or too many.
     pub fn next(&self, change: &Change) -> Result<Self, ChangeError> {
-        if let Some(&back) = change.join.iter().find(|id| self.left.contains(id)) {
+        if let Some(back) = self.returned(&change.join) {
             return Err(ChangeError::Returned(back));
         }
         let gone: BTreeSet<_> = change.removed().collect();
@@ -356,6 +365,12 @@ impl Epoch {
         })
     }
 
+    /// The first of `ids` that has left before.
+    fn returned(&self, ids: &[ReplicaId]) -> Option<ReplicaId> {
+        let left: BTreeSet<_> = self.left.iter().collect(); // ≤ LEFT_MAX, and up to MEMBERS_MAX ids
+        ids.iter().find(|id| left.contains(id)).copied()
+    }
+
     /// Who has left once `members` are installed: the old list, then who goes now, oldest first.
     fn left_after(&self, members: &[ReplicaId]) -> Vec<ReplicaId> {
         let staying: BTreeSet<_> = members.iter().collect();
@@ -373,7 +388,7 @@ impl Epoch {
         if next.id != self.id.next() || next.id == self.id {
             return Err(Unfit::Id(next.id));
         }
-        if let Some(&back) = next.members.iter().find(|id| self.left.contains(id)) {
+        if let Some(back) = self.returned(&next.members) {
             return Err(Unfit::Returned(back));
         }
         let (old, new): (BTreeSet<_>, BTreeSet<_>) =
@@ -490,6 +505,9 @@ impl TryFrom<Raw> for Epoch {
     fn try_from(raw: Raw) -> Result<Self, InvalidEpoch> {
         let Raw { id, members, voters, tiebreaker, lease, .. } = raw;
         let Raw { voter_limit, digest_seed, retired, forget_below, left, .. } = raw;
+        if id.number > NUMBER_MAX {
+            return Err(InvalidEpoch::Number(id));
+        }
         for (ids, limit) in [(&members, MEMBERS_MAX), (&left, LEFT_MAX)] {
             if ids.len() > limit {
                 return Err(InvalidEpoch::TooLarge { len: ids.len(), limit });
@@ -536,6 +554,13 @@ fn distinct(ids: &[ReplicaId]) -> Result<BTreeSet<ReplicaId>, InvalidEpoch> {
         Some(&twice) => Err(InvalidEpoch::Twice(twice)),
         None => Ok(seen),
     }
+}
+
+/// A seed that nobody can foresee who does not know the members: their ids are random.
+fn seed_of(id: EpochId, members: &[ReplicaId]) -> u64 {
+    let ids = members.iter().map(|member| member.get());
+    let bytes: Vec<u8> = ids.flat_map(u64::to_le_bytes).collect();
+    xxh3_64_with_seed(&bytes, id.generation)
 }
 
 fn voters_of(members: &[ReplicaId], limit: u32) -> Vec<ReplicaId> {

@@ -4,25 +4,33 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::acceptor::AcceptorState;
 use super::configuration::{Change, ChangeError, Epoch, EpochId};
 use super::message::{EpochMessage, Remaining};
 use crate::id::ReplicaId;
 
 /// Timers of the configuration machine. The defaults suit networks up to about 100 ms round trip.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct EpochConfig {
     /// A replica sealed for this long (plus a random part up to the same) without a next
     /// configuration proposes one. Doubles with each attempt of its own.
+    #[serde(with = "humantime_serde")]
     pub abandoned_after: Duration,
     /// First resend of an unanswered message; doubles up to `resend_most`.
+    #[serde(with = "humantime_serde")]
     pub resend_first: Duration,
     /// Longest time between two resends.
+    #[serde(with = "humantime_serde")]
     pub resend_most: Duration,
     /// How long somebody believed dead has for its answer before the first Accept. The seal waits
     /// with it, if the sync takes less.
+    #[serde(with = "humantime_serde")]
     pub probe_wait: Duration,
     /// How long one source of a state pull has before another is tried.
+    #[serde(with = "humantime_serde")]
     pub source_patience: Duration,
     /// Own attempts in one epoch after which a proposal whose quorum does not sync is given up.
     pub sync_attempts: u32,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::attempt::{Attempt, Goal, Origin, Phase, Step};
-use super::configuration::{Ballot, Change, Shared};
+use super::configuration::{Ballot, Change, NUMBER_MAX, Shared};
 use super::message::{AcceptedProposal, EpochMessage, Refusal, Remaining};
 use super::{Deadline, EpochOutput, Epochs, Out, Outcome, WhyRefused};
 use crate::bug::Bug;
@@ -105,7 +105,8 @@ impl Epochs {
         out: &mut Out,
     ) {
         let admits = |(_, proposal): &AcceptedProposal| self.current().admits(proposal).is_ok();
-        if !accepted.as_ref().is_none_or(admits) {
+        let absurd = accepted.as_ref().is_some_and(|(ballot, _)| ballot.number > NUMBER_MAX);
+        if absurd || !accepted.as_ref().is_none_or(admits) {
             self.stats.unfit += 1;
             return;
         }
@@ -129,10 +130,12 @@ impl Epochs {
         let Some(attempt) = &mut self.attempt else { return };
         match why {
             Refusal::Promised(promise) => {
-                attempt.overtaken |= promise > attempt.ballot;
-                if self.is_ballot_of(promise, promise.node) {
-                    self.state.hear(promise);
+                if promise.number > NUMBER_MAX {
+                    self.stats.nonsense += 1;
+                    return;
                 }
+                attempt.overtaken |= promise > attempt.ballot;
+                self.state.hear(promise);
             }
             Refusal::Leased(remaining) => {
                 let step = attempt.leased(from, remaining);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::acceptor::Promised;
-use super::configuration::{Ballot, EpochId, Shared};
+use super::configuration::{Ballot, EpochId, NUMBER_MAX, Shared};
 use super::message::{EpochMessage, Refusal, Remaining};
 use super::{Consenting, EpochOutput, Epochs, Out};
 use crate::bug::Bug;
@@ -13,9 +13,6 @@ use crate::id::ReplicaId;
 /// Questions to the lease machine under way, at most; beyond it the oldest is given up, and its
 /// proposer asks again.
 const CONSENTS_MAX: usize = 64;
-
-/// Ballots above this are nonsense: nobody begins so many.
-const NUMBER_MAX: u64 = u64::MAX / 2;
 
 /// A Seal or an Accept.
 #[derive(Clone, Debug)]

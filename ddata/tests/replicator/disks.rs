@@ -1,0 +1,212 @@
+//! Disks: what is said when they fail, what must be on them before it is said, and what is done
+//! with what they give back.
+
+use ostraca_ddata::durable::{Record, StoreError};
+use ostraca_ddata::key::{Group, Pattern};
+use ostraca_ddata::machine::Machine as _;
+use ostraca_ddata::replicator::config::Config;
+use ostraca_ddata::replicator::epoch::{Ballot, Change, EpochConfig, EpochMessage};
+use ostraca_ddata::replicator::port::{Input, Output};
+use ostraca_ddata::replicator::request::{
+    ReadConsistency as Read, RequestError, WriteConsistency as To,
+};
+use ostraca_ddata::replicator::wire::{Answer, At, Body, Query};
+use ostraca_ddata::types::Term;
+
+use crate::bare::{Bare, ack, epoch_id, get, insert, peer};
+use crate::cluster::{READ_MAJORITY, WRITE_MAJORITY, first_epoch, secs};
+
+fn on_disk() -> Config {
+    Config { durable_keys: vec![Pattern::new("d*")], ..Config::default() }
+}
+
+fn full() -> Result<(), StoreError> {
+    Err(StoreError("no space left".into()))
+}
+
+/// Member 1 asks for the seal of a configuration without member 2.
+fn seal(bare: &mut Bare) {
+    let change = Change { leave: vec![peer(2)], ..Change::default() };
+    let proposal = std::sync::Arc::new(first_epoch(3).next(&change).unwrap());
+    let ballot = Ballot { number: 1, node: peer(1) };
+    bare.hear(1, Body::Epoch(EpochMessage::Seal { epoch: epoch_id(), ballot, proposal }));
+}
+
+fn sealed(bare: &mut Bare) -> usize {
+    let sealed = |body: &Body| matches!(body, Body::Epoch(EpochMessage::Sealed { .. }));
+    bare.sent().iter().filter(|(_, body)| sealed(body)).count()
+}
+
+#[test]
+fn a_promise_that_the_disk_did_not_take_is_not_given_however_often_it_is_asked_for() {
+    let epoch = EpochConfig { abandoned_after: secs(1_000), ..EpochConfig::default() };
+    let mut bare = Bare::with(3, Config { epoch, ..on_disk() });
+    seal(&mut bare);
+    bare.stored(full());
+    assert_eq!(sealed(&mut bare), 0);
+    seal(&mut bare);
+    assert_eq!((sealed(&mut bare), bare.persists.len()), (0, 0), "it is not on disk yet");
+    bare.pass(secs(1));
+    assert_eq!(bare.persists.len(), 1, "it is written again");
+    seal(&mut bare);
+    bare.stored(full());
+    assert_eq!(sealed(&mut bare), 0, "and fails again");
+    bare.pass(secs(1));
+    seal(&mut bare);
+    assert_eq!(sealed(&mut bare), 0, "it is being written");
+    bare.stored(Ok(()));
+    assert_eq!(sealed(&mut bare), 1, "now it is safe");
+    seal(&mut bare);
+    assert_eq!(sealed(&mut bare), 1);
+}
+
+#[test]
+fn a_replica_whose_vote_the_disk_did_not_take_talks_on_and_counts_for_nobody() {
+    let mut bare = Bare::joining(on_disk());
+    bare.feed(Input::Found(first_epoch(3)));
+    while !bare.persists.is_empty() {
+        bare.stored(full());
+    }
+    let id = bare.ask(insert("k", "tea", WRITE_MAJORITY));
+    let (push, _) = bare.push_to_all(3);
+    bare.hear(1, ack(push));
+    assert_eq!(bare.answer(id), None, "one of three: its own word does not count");
+    let mut other = Bare::named(peer(1), Config::default());
+    other.found(first_epoch(3));
+    other.ask(insert("k", "milk", WRITE_MAJORITY));
+    let (_, push, entries) = other.pushes().remove(0);
+    bare.hear(1, Body::Write { push, whole: true, entries: entries.into() });
+    let acks = |bare: &mut Bare| {
+        let acks = bare.sent().into_iter().filter_map(|(_, body)| match body {
+            Body::Ack { counts, .. } => Some(counts),
+            _ => None,
+        });
+        acks.collect::<Vec<_>>()
+    };
+    assert_eq!(acks(&mut bare), [false], "held, and not counted");
+    assert!(bare.holds("k", "milk"));
+    bare.pass(secs(1));
+    bare.persist_all();
+    assert!(matches!(bare.answer(id), Some(Ok(_))), "it counts itself from now on");
+    let alarms = bare.others.iter().filter(|o| matches!(o, Output::Alarm(_))).count();
+    assert_eq!((alarms, bare.replicator.stats().store_failures > 0), (1, true));
+}
+
+// ── loading ──
+
+fn record(key: &str, shape: &str, state: Vec<u8>) -> Record {
+    Record::Data { key: key.into(), shape: shape.into(), group: None, state }
+}
+
+fn good() -> Vec<u8> {
+    let mut former = Bare::named(peer(9), Config::default());
+    let _ = former.now(insert("d1", "tea", To::Local));
+    former.replicator.peek(&"d1".into()).unwrap().state().encode()
+}
+
+#[test]
+fn a_record_that_does_not_decode_stops_the_replica_and_is_named() {
+    let promise = |name: &str, number| {
+        let term = Term { number, owner: peer(9) };
+        Record::Promise { group: Group::new(name), term }
+    };
+    for (bad, said) in [
+        (record("d2", "or-set", vec![0xff, 1, 2]), "key `d2`"),
+        (record("d3", "a-type-of-the-next-release", good()), "key `d3`"),
+        (record("d1", "pn-counter", good()), "key `d1`"),
+        (promise("", 1), "promise"),
+        (promise("d-", 0), "promise"),
+        (promise("d-", u64::MAX), "promise"),
+    ] {
+        let mut bare = Bare::unloaded(on_disk());
+        let waiting = bare.ask(get("d1", Read::Local));
+        bare.feed(Input::Loaded(vec![record("d1", "or-set", good()), bad.clone(), bad]));
+        let [Output::LoadFailed(error)] = &bare.others[..] else { panic!("{:?}", bare.others) };
+        assert_eq!(error.failed, 2);
+        assert!(error.to_string().contains(said), "{error}");
+        assert_eq!(bare.answer(waiting), Some(Err(RequestError::NotLoaded)));
+        let write = bare.now(insert("d1", "milk", To::Local));
+        assert_eq!(write, Err(RequestError::NotLoaded));
+        bare.feed(Input::Found(first_epoch(3)));
+        bare.hear(1, Body::Compare { session: 1, at: At::Live, query: Query::Leaves(vec![1]) });
+        bare.pass(secs(10));
+        assert_eq!((bare.sent(), &bare.persists[..]), (vec![], &[][..]), "it says nothing");
+        assert_eq!(bare.replicator.next_deadline(), None);
+    }
+}
+
+#[test]
+fn what_was_written_is_loaded_and_served() {
+    let mut bare = Bare::unloaded(on_disk());
+    bare.feed(Input::Loaded(vec![record("d1", "or-set", good())]));
+    assert!(bare.holds("d1", "tea") && bare.others.is_empty());
+}
+
+// ── what must be on disk before it is said ──
+
+/// What another member, whose changes are real, pushes for such a word.
+fn written(key: &str, word: &str) -> Vec<ostraca_ddata::replicator::wire::Entry> {
+    let mut other = Bare::named(peer(1), Config::default());
+    other.found(first_epoch(3));
+    other.ask(insert(key, word, WRITE_MAJORITY));
+    other.pushes().remove(0).2
+}
+
+#[test]
+fn repairs_that_nobody_waits_for_are_written_to_disk() {
+    let mut bare = Bare::with(3, on_disk());
+    bare.hear(1, Body::Write { push: 0, whole: true, entries: written("d1", "tea").into() });
+    assert_eq!(bare.persists.len(), 1);
+    bare.stored(Ok(()));
+    bare.hear(1, Body::Write { push: 0, whole: true, entries: written("other", "tea").into() });
+    assert_eq!(bare.persists.len(), 0, "no durable key");
+    let id = bare.ask(get("d2", READ_MAJORITY));
+    let entry = Some(written("d2", "tea").remove(0));
+    bare.hear(1, Body::ReadAnswer { request: id.0, counts: false, context: None, entry });
+    assert_eq!(bare.persists.len(), 1, "what a read brings, too");
+}
+
+#[test]
+fn a_sync_is_over_when_the_disk_has_it() {
+    let mut bare = Bare::joining(on_disk());
+    let mut source = Bare::named(peer(1), Config::default());
+    source.found(first_epoch(3));
+    for n in 0..30 {
+        let _ = source.now(insert(&format!("d{n}"), "tea", To::Local));
+    }
+    bare.feed(Input::Message {
+        from: peer(1),
+        message: ostraca_ddata::replicator::wire::Message {
+            epoch: Some(epoch_id()),
+            body: Body::Epoch(EpochMessage::Install { epoch: first_epoch(3) }),
+        },
+    });
+    bare.persist_all();
+    source.sent();
+    for _ in 0..50 {
+        for (to, body) in bare.sent() {
+            if to == peer(1) {
+                source.hear(0, body);
+            }
+        }
+        for (to, body) in source.sent() {
+            let ours = matches!(&body, Body::Compared { at: At::Synced(_), .. });
+            assert!(!matches!(&body, Body::Compared { answer: Answer::Gone, .. }));
+            if to == peer(0) && ours {
+                bare.hear(1, body);
+            }
+        }
+        bare.pass(std::time::Duration::from_millis(5));
+    }
+    assert!(bare.holds("d29", "tea"));
+    let synced = |bare: &Bare| bare.others.contains(&Output::Synced(epoch_id()));
+    assert!(!synced(&bare), "nothing of it is on disk");
+    while bare.persists.len() > 1 {
+        bare.stored(full());
+    }
+    bare.stored(Ok(()));
+    assert!(!synced(&bare), "the data are not");
+    assert!(!bare.persists.is_empty(), "they are written again");
+    bare.persist_all();
+    assert!(synced(&bare));
+}

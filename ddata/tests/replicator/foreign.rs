@@ -1,0 +1,293 @@
+//! What no correct peer says, at the edges of what can be said: impossible terms and numbers, bytes
+//! too many, messages too long, answers that fit in part. Nothing of it is believed, all of it is
+//! counted, and what is good beside it is taken.
+
+use ostraca_ddata::encoded::Encoded;
+use ostraca_ddata::key::Group;
+use ostraca_ddata::replicator::config::Config;
+use ostraca_ddata::replicator::epoch::{
+    Ballot, Change, Epoch, EpochId, EpochMessage, EpochSettings, InvalidEpoch, Refusal,
+};
+use ostraca_ddata::replicator::port::{Alarm, Input, Output};
+use ostraca_ddata::replicator::request::{Reply, Request, RequestError, WriteConsistency as To};
+use ostraca_ddata::replicator::wire::{
+    Answer, At, Body, Content, ContextBytes, Entry, Held, Message, Nack, WireGuard,
+};
+use ostraca_ddata::types::{LWWRegister, Term};
+
+use crate::bare::{Bare, START, change, epoch_id, get, guarded, insert, nack, peer};
+use crate::cluster::{READ_MAJORITY, WRITE_MAJORITY, first_epoch, millis, secs};
+use crate::input::{junk, other, pushed};
+
+type Home = LWWRegister<u32>;
+
+fn term(number: u64) -> Term {
+    Term { number, owner: peer(1) }
+}
+
+fn fence(group: &str, term: Term) -> Request {
+    Request::Fence { group: Group::new(group), term, within: secs(3) }
+}
+
+// ── terms and numbers ──
+
+#[test]
+fn terms_that_nobody_can_hold_and_groups_without_a_name_are_refused_here() {
+    let mut bare = Bare::of(1);
+    let home =
+        |group, term| guarded::<Home, _>((group, term), "g-1", WRITE_MAJORITY, |home| home.set(&1));
+    for number in [0, u64::MAX / 2 + 1, u64::MAX] {
+        let unfit = Err(RequestError::UnfitTerm { term: term(number) });
+        assert_eq!(bare.now(fence("g-", term(number))), unfit);
+        assert_eq!(bare.now(home("g-", term(number))), unfit);
+    }
+    assert_eq!(bare.now(fence("", term(1))), Err(RequestError::UnfitGroup));
+    assert_eq!(bare.now(home("", term(1))), Err(RequestError::UnfitGroup));
+    assert!(bare.now(insert("k", "tea", To::Local)).is_ok(), "nothing is guarded");
+    assert!(bare.now(fence("g-", term(u64::MAX / 2))).is_ok());
+}
+
+#[test]
+fn terms_that_nobody_can_hold_are_not_believed_from_peers() {
+    let mut bare = Bare::of(3);
+    for (group, number) in [("g-", 0), ("g-", u64::MAX), ("", 1)] {
+        let (group, term) = (Group::new(group), term(number));
+        bare.hear(1, Body::Fence { request: 1, group, term, held: vec![] });
+    }
+    assert_eq!((bare.replicator.promises(), bare.replicator.stats().undecodable), (vec![], 3));
+    let id = bare.ask(fence("g-", term(3)));
+    bare.hear(1, Body::NotPromised { request: id.0, current: term(u64::MAX) });
+    assert_eq!(bare.answer(id), None, "no term would stand above that");
+    let id = bare.ask(guarded::<Home, _>(("h-", term(3)), "h-1", WRITE_MAJORITY, |h| h.set(&1)));
+    let (push, _) = bare.push_to_all_of_many(3);
+    bare.hear(1, nack(push, Nack::Fenced(term(u64::MAX))));
+    assert_eq!((bare.answer(id), bare.replicator.stats().undecodable), (None, 5));
+    let mut entries = pushed(&mut other(1), change::<Home, _>("i-1", To::Local, |h| h.set(&1)));
+    for (group, number) in [("i-", Some(u64::MAX)), ("", None)] {
+        let (group, term) = (Group::new(group), number.map(term));
+        entries[0].guard = Some(WireGuard { group, term });
+        bare.sent();
+        bare.hear(1, Body::Write { push: 7, whole: true, entries: entries.clone().into() });
+        let sent = bare.sent();
+        let [(_, Body::Ack { nacks, .. })] = &sent[..] else { panic!("{sent:?}") };
+        assert_eq!(nacks, &[(0, Nack::Undecodable)]);
+    }
+    assert!(bare.replicator.peek(&"i-1".into()).is_none());
+}
+
+#[test]
+fn a_register_of_a_term_that_nobody_can_hold_does_not_decode() {
+    use ostraca_ddata::clock::HybridTimestamp;
+    use ostraca_ddata::types::Causal;
+    use ostraca_ddata::types::edit::Author;
+    let written = |number| {
+        let mut register = Causal::<Home>::new();
+        let author = Author::new(peer(1), HybridTimestamp::from_raw(START << 16));
+        let author = Author { term: Some(term(number)), ..author };
+        register.edit(author, |home| home.set(&1)).unwrap();
+        register.encode()
+    };
+    assert!(Causal::<Home>::decode(&written(u64::MAX / 2)).is_ok());
+    assert!(Causal::<Home>::decode(&written(u64::MAX / 2 + 1)).is_err(), "it would win for ever");
+}
+
+#[test]
+fn promises_that_nobody_can_have_given_are_not_taken_over_in_a_sync() {
+    let mut bare = Bare::joining(Config::default());
+    let install = Body::Epoch(EpochMessage::Install { epoch: first_epoch(3) });
+    bare.hear_in(peer(1), Some(epoch_id()), install);
+    let asked = bare.sent().into_iter().find_map(|(to, body)| match body {
+        Body::Compare { session, at: at @ At::Synced(_), .. } => Some((to, session, at)),
+        _ => None,
+    });
+    let (source, session, at) = asked.unwrap();
+    let good = (Group::new("g-"), term(4));
+    let promises =
+        vec![(Group::new("a-"), term(u64::MAX)), (Group::new(""), term(1)), good.clone()];
+    bare.hear_in(
+        source,
+        Some(epoch_id()),
+        Body::Compared { session, at, answer: Answer::Same, promises },
+    );
+    assert_eq!(bare.replicator.promises(), [good]);
+    assert_eq!(bare.replicator.stats().undecodable, 2);
+}
+
+#[test]
+fn ballots_and_configurations_near_the_last_number_are_nonsense() {
+    let id = EpochId { generation: 1, number: u64::MAX };
+    let last = Epoch::founding(id, vec![peer(1)], EpochSettings::default());
+    assert_eq!(last.unwrap_err(), InvalidEpoch::Number(id));
+    let mut bare = Bare::of(3);
+    bare.feed(Input::Propose(Change { leave: vec![peer(2)], ..Change::default() }));
+    let number = bare.replicator.epochs().state().number;
+    let ballot = Ballot { number, node: peer(0) };
+    let why = Refusal::Promised(Ballot { number: u64::MAX, node: peer(1) });
+    let epoch = epoch_id();
+    bare.hear(1, Body::Epoch(EpochMessage::Refused { epoch, ballot, why }));
+    let proposal = std::sync::Arc::new(first_epoch(3).next(&Change::default()).unwrap());
+    let accepted = Some((Ballot { number: u64::MAX, node: peer(1) }, proposal));
+    bare.hear(1, Body::Epoch(EpochMessage::Sealed { epoch, ballot, accepted }));
+    let stats = bare.replicator.stats().epoch;
+    assert_eq!((stats.nonsense, stats.unfit), (1, 1));
+    bare.pass(secs(5));
+    assert!(bare.replicator.epochs().state().number < 100, "its next ballots are its own");
+}
+
+// ── bytes ──
+
+#[test]
+fn bytes_behind_a_message_or_a_value_are_refused() {
+    let entries = pushed(&mut other(1), insert("k", "tea", To::Local));
+    let bodies = [
+        Body::Write { push: 1, whole: true, entries: entries.into() },
+        Body::Used(vec![("k".into(), 70_000); 20]),
+        Body::Compare {
+            session: 1,
+            at: At::Live,
+            query: ostraca_ddata::replicator::wire::Query::Leaves(vec![1; 40]),
+        },
+        Body::Part { transfer: 1, total: 70_000, offset: 0, bytes: vec![7; 70_000].into() },
+    ];
+    for body in bodies {
+        let message = Message { epoch: Some(epoch_id()), body };
+        let mut bytes = message.encode();
+        assert_eq!(Message::decode(&bytes), Ok(message));
+        for behind in [0x00, 0x91, 0xc0, 0xc1, 0xdf] {
+            bytes.push(behind);
+            assert!(Message::decode(&bytes).is_err(), "{behind:x}");
+            bytes.pop();
+        }
+    }
+    for value in [rmp_serde::to_vec(&-1.5_f64).unwrap(), rmp_serde::to_vec(&"tea").unwrap()] {
+        let behind = [&value[..], &[0]].concat();
+        assert!(Encoded::from_bytes(&behind).decode::<serde::de::IgnoredAny>().is_err());
+        assert!(Encoded::from_bytes(&value).decode::<serde::de::IgnoredAny>().is_ok());
+    }
+}
+
+#[test]
+fn guarded_changes_with_long_names_overrun_no_frame() {
+    let frame = 4_096;
+    let mut bare = Bare::with(3, Config { frame_bytes_max: frame, ..Config::default() });
+    let group = "g".repeat(900);
+    let keys: Vec<String> = (0..40).map(|n| format!("{group}-{n}")).collect();
+    let write = |key: &String| {
+        guarded::<Home, _>((&group, term(1)), key, WRITE_MAJORITY, |home| home.set(&1))
+    };
+    bare.batch(keys.iter().map(write).collect());
+    let sent = bare.sent();
+    assert!(sent.len() >= 40, "two entries of 2 kB to a frame, for two peers");
+    for (_, body) in sent {
+        assert!(!matches!(body, Body::Part { .. }), "cut to the frame, not cut in pieces");
+        assert!(Message { epoch: Some(epoch_id()), body }.encode().len() <= frame);
+    }
+}
+
+#[test]
+fn what_is_longer_than_any_message_is_refused_by_both_sides_and_alarmed() {
+    let mut bare = Bare::of(3);
+    let piece = |transfer, total| Body::Part { transfer, total, offset: 0, bytes: junk() };
+    bare.hear(1, piece(1, 64 << 20));
+    let stats = bare.replicator.stats();
+    assert_eq!((stats.too_large, stats.assemblies_dropped), (0, 0), "64 MiB are allowed");
+    bare.hear(1, piece(2, (64 << 20) + 1));
+    assert_eq!(bare.replicator.stats().too_large, 1);
+    let alarm = Alarm::TooLarge { peer: peer(1), bytes: (64 << 20) + 1, limit: 64 << 20 };
+    assert_eq!(bare.others, [Output::Alarm(alarm)]);
+
+    let config = Config { frame_bytes_max: 1_000, assembly_bytes_max: 10_000, ..Config::default() };
+    let mut bare = Bare::with(2, config);
+    bare.ask(insert("k", &"x".repeat(9_000), To::Local));
+    assert!(bare.sent().iter().any(|(_, body)| matches!(body, Body::Part { .. })));
+    assert_eq!(bare.replicator.stats().too_large, 0);
+    bare.ask(insert("l", &"x".repeat(11_000), To::Local));
+    assert!(!bare.sent().iter().any(|(_, body)| matches!(body, Body::Part { .. })));
+    bare.pass(secs(1));
+    assert!(bare.replicator.stats().too_large > 0);
+    let too_large = |o: &Output| matches!(o, Output::Alarm(Alarm::TooLarge { limit: 10_000, .. }));
+    assert!(bare.others.iter().any(too_large), "{:?}", bare.others);
+}
+
+// ── answers that fit in part ──
+
+#[test]
+fn of_a_fences_answer_what_fits_is_merged_and_it_counts_only_as_a_whole() {
+    let mut bare = Bare::of(3);
+    let id = bare.ask(fence("g-", Term { number: 1, owner: peer(0) }));
+    let good = pushed(&mut other(1), change::<Home, _>("g-2", To::Local, |h| h.set(&7))).remove(0);
+    let bad = |key: &str, content| Entry { key: key.into(), content, ..good.clone() };
+    let entries = vec![bad("g-1", Content::Delta(junk())), good.clone()];
+    let promised =
+        |differing, entries| Body::Promised { request: id.0, counts: true, differing, entries };
+    bare.hear(1, promised(vec![], entries));
+    assert!(bare.replicator.peek(&"g-2".into()).is_some(), "what fits");
+    assert_eq!(bare.answer(id), None, "nobody knows what 1 holds under g-1");
+    let false_held = Held { key: "g-3".into(), context: crate::input::false_context() };
+    bare.hear(1, promised(vec![false_held], vec![]));
+    assert_eq!(bare.answer(id), None);
+    assert_eq!(bare.replicator.stats().undecodable, 2);
+    let elsewhere = bad("other", Content::Delta(junk()));
+    bare.hear(2, promised(vec![], vec![elsewhere]));
+    let answer = bare.answer(id);
+    assert!(answer.is_none(), "the recovery write of g-2 comes first: {answer:?}");
+    let (push, _) = bare.push_to_all_of_many(3);
+    bare.hear(1, crate::bare::ack(push));
+    let Some(Ok(Reply::Fenced { values, .. })) = bare.answer(id) else { panic!("not fenced") };
+    assert_eq!(values.len(), 1);
+}
+
+#[test]
+fn a_read_does_not_count_who_vouches_for_what_it_does_not_bring() {
+    let mut bare = Bare::of(3);
+    let entry = pushed(&mut other(1), insert("k", "tea", To::Local)).remove(0);
+    let id = bare.ask(get("k", READ_MAJORITY));
+    let mut holder = Bare::named(peer(1), Config::default());
+    let _ = holder.now(insert("k", "tea", To::Local));
+    let context = holder.replicator.peek(&"k".into()).unwrap().state().context().clone();
+    let context = Some(ContextBytes::new(&context));
+    let answer =
+        |entry| Body::ReadAnswer { request: id.0, counts: true, context: context.clone(), entry };
+    bare.hear(1, answer(None));
+    assert_eq!((bare.answer(id), bare.replicator.stats().undecodable), (None, 1));
+    bare.hear(1, answer(Some(entry)));
+    assert_eq!(bare.replicator.stats().undecodable, 1, "that one is whole");
+    assert_eq!(bare.replicator.stats().read_repairs, 1);
+}
+
+// ── peers that come back, and leases ──
+
+#[test]
+fn who_is_reachable_again_is_compared_with_at_once() {
+    let config = Config { gossip_interval: secs(1_000), ..Config::default() };
+    let mut bare = Bare::with(3, config);
+    bare.members(3, &[], &[2]);
+    bare.pass(secs(5));
+    bare.sent();
+    bare.members(3, &[], &[2]);
+    bare.pass(secs(5));
+    assert_eq!(bare.sent(), [], "nothing is new");
+    bare.members(3, &[], &[]);
+    bare.pass(millis(200));
+    let compared: Vec<_> = bare.sent().into_iter().map(|(to, _)| to).collect();
+    assert_eq!(compared.first(), Some(&peer(2)));
+}
+
+#[test]
+fn nobody_waits_for_a_lease_longer_than_leases_last() {
+    let mut bare = Bare::of(3);
+    bare.feed(Input::Propose(Change { lost: vec![peer(2)], ..Change::default() }));
+    let withholds = |bare: &mut Bare| {
+        let withhold = |body: &Body| matches!(body, Body::Epoch(EpochMessage::Withhold { .. }));
+        bare.sent().iter().filter(|(_, body)| withhold(body)).count()
+    };
+    assert!(withholds(&mut bare) > 0);
+    let ballot = Ballot { number: bare.replicator.epochs().state().number, node: peer(0) };
+    let remaining = vec![(peer(2), secs(1_000_000_000))];
+    bare.hear(1, Body::Epoch(EpochMessage::Withheld { epoch: epoch_id(), ballot, remaining }));
+    bare.sent();
+    bare.pass(millis(4_990));
+    assert_eq!(withholds(&mut bare), 0, "it may run for five seconds");
+    bare.pass(millis(20));
+    assert!(withholds(&mut bare) > 0, "and is asked about again");
+}
