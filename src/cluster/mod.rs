@@ -3,3 +3,5 @@
 //!
 //! Knows nothing of sockets, nor of sharding: what peers say and what the transport notices
 //! arrive as inputs.
+
+pub mod member;
