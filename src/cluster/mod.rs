@@ -4,4 +4,6 @@
 //! Knows nothing of sockets, nor of sharding: what peers say and what the transport notices
 //! arrive as inputs.
 
+pub mod gossip;
 pub mod member;
+pub mod reachability;
