@@ -3,3 +3,10 @@
 //!
 //! Knows nothing of sockets, nor of sharding: what peers say and what the transport notices
 //! arrive as inputs.
+
+pub mod events;
+pub mod gossip;
+pub mod leader;
+pub mod member;
+pub mod reachability;
+pub mod ring;

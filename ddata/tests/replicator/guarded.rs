@@ -335,7 +335,7 @@ fn an_unguarded_write_of_a_guarded_key_is_not_acknowledged_but_may_spread() {
 fn a_write_under_the_term_of_an_inner_group_is_not_acknowledged() {
     let (mut bare, mut entries) = promised_and_unaware();
     entries[0].guard = Some(WireGuard { group: Group::new("g-1"), term: Some(term(9, 1)) });
-    bare.hear(1, Body::Write { push: 3, whole: true, entries });
+    bare.hear(1, Body::Write { push: 3, whole: true, entries: entries.into() });
     assert_eq!(nacks(&mut bare), [(0, Nack::Guarded(Group::new("g-")))]);
 }
 

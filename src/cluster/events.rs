@@ -1,0 +1,337 @@
+//! What subscribers are told: first how things stand, then exactly what changes, in a fixed order.
+//!
+//! Events are the difference of two states as one node sees them; what a state in between would
+//! have said is not made up. Knows nothing of who subscribes. Spec: spec/membership.md, *Events*;
+//! the order is Akka's.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use ostraca_ddata::id::{NodeId, ReplicaId};
+
+use super::gossip::Gossip;
+use super::leader;
+use super::member::{Member, Status};
+
+/// The cluster as one node sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClusterState {
+    /// All members, by incarnation.
+    pub members: BTreeMap<ReplicaId, Arc<Member>>,
+    /// Whom somebody does not reach; never this node itself.
+    pub unreachable: BTreeSet<ReplicaId>,
+    /// Who leads.
+    pub leader: Option<NodeId>,
+    /// Who leads among those with a role, for each role that a member has; `None`: all of them
+    /// are unreachable.
+    pub role_leaders: BTreeMap<String, Option<NodeId>>,
+    /// Whether all have seen the state.
+    pub converged: bool,
+    /// Whether joins, promotions, rebalance and hand-over are frozen ahead of a stop of all.
+    pub preparing_for_shutdown: bool,
+}
+
+/// What a subscriber is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ClusterEvent {
+    /// How things stand. The first event of every subscription, and only that.
+    CurrentState(Arc<ClusterState>),
+    /// It is gone for ever.
+    MemberRemoved {
+        /// As last known, with status Removed.
+        member: Arc<Member>,
+        /// Where it stood before.
+        previous: Status,
+    },
+    /// A node was let in.
+    MemberJoined(Arc<Member>),
+    /// No configuration takes it in: it routes, but hosts nothing.
+    MemberWeaklyUp(Arc<Member>),
+    /// It is in the configuration.
+    MemberUp(Arc<Member>),
+    /// It was asked to go.
+    MemberLeft(Arc<Member>),
+    /// It has drained.
+    MemberExited(Arc<Member>),
+    /// It was declared dead.
+    MemberDowned(Arc<Member>),
+    /// It hosts other entity types, or drains.
+    MemberHostingChanged(Arc<Member>),
+    /// Somebody does not reach it any more.
+    UnreachableMember(Arc<Member>),
+    /// All reach it again.
+    ReachableMember(Arc<Member>),
+    /// Another leads, or nobody.
+    LeaderChanged(Option<NodeId>),
+    /// Another leads among those with the role, or nobody.
+    RoleLeaderChanged {
+        /// The role.
+        role: String,
+        /// Its leader.
+        leader: Option<NodeId>,
+    },
+    /// Whether all have seen the state.
+    ConvergenceChanged(bool),
+    /// Joins, promotions, rebalance and hand-over are frozen from now on.
+    PreparingForShutdown,
+}
+
+impl ClusterState {
+    /// How `me` sees `gossip`.
+    #[must_use]
+    pub fn of(gossip: &Gossip, me: ReplicaId) -> Self {
+        let node = |id: ReplicaId| gossip.member(id).map(|member| member.node);
+        let role_leaders = leader::role_leaders(gossip, me);
+        Self {
+            members: gossip.members().map(|m| (m.incarnation(), Arc::clone(m))).collect(),
+            unreachable: gossip.unreachable_to(me),
+            leader: leader::leader(gossip, me).and_then(node),
+            role_leaders: role_leaders
+                .into_iter()
+                .map(|(role, id)| (role, id.and_then(node)))
+                .collect(),
+            converged: gossip.converged(me),
+            preparing_for_shutdown: gossip.is_preparing_for_shutdown(),
+        }
+    }
+
+    /// What leads from this state to `next`: removals, other changes of members, what they host,
+    /// unreachable, reachable, leader, role leaders, convergence; members in address order.
+    #[must_use]
+    pub fn events_to(&self, next: &Self) -> Vec<ClusterEvent> {
+        let mut events = Vec::new();
+        self.removals(next, &mut events);
+        self.statuses(next, &mut events);
+        self.reachabilities(next, &mut events);
+        if self.leader != next.leader {
+            events.push(ClusterEvent::LeaderChanged(next.leader));
+        }
+        self.role_leaders(next, &mut events);
+        if self.converged != next.converged {
+            events.push(ClusterEvent::ConvergenceChanged(next.converged));
+        }
+        if !self.preparing_for_shutdown && next.preparing_for_shutdown {
+            events.push(ClusterEvent::PreparingForShutdown);
+        }
+        events
+    }
+
+    fn removals(&self, next: &Self, events: &mut Vec<ClusterEvent>) {
+        let gone = |member: &&Arc<Member>| !next.members.contains_key(&member.incarnation());
+        for member in in_order(self.members.values().filter(gone)) {
+            let removed = Member { status: Status::Removed, ..Member::clone(member) };
+            let previous = member.status;
+            events.push(ClusterEvent::MemberRemoved { member: Arc::new(removed), previous });
+        }
+    }
+
+    fn statuses(&self, next: &Self, events: &mut Vec<ClusterEvent>) {
+        let mut hosting = Vec::new();
+        for member in in_order(next.members.values()) {
+            let before = self.members.get(&member.incarnation());
+            let standing = |member: &Member| (member.status, member.up_number);
+            if before.is_none_or(|before| standing(before) != standing(member)) {
+                events.extend(stands(member));
+            }
+            if before.is_some_and(|before| before.hosting != member.hosting) {
+                hosting.push(ClusterEvent::MemberHostingChanged(Arc::clone(member)));
+            }
+        }
+        events.append(&mut hosting);
+    }
+
+    fn reachabilities(&self, next: &Self, events: &mut Vec<ClusterEvent>) {
+        let lost = next.unreachable.difference(&self.unreachable);
+        let lost = in_order(lost.filter_map(|id| next.members.get(id)));
+        events.extend(lost.into_iter().cloned().map(ClusterEvent::UnreachableMember));
+        let back = self.unreachable.difference(&next.unreachable);
+        let back = in_order(back.filter_map(|id| next.members.get(id)));
+        events.extend(back.into_iter().cloned().map(ClusterEvent::ReachableMember));
+    }
+
+    /// A role that nobody has any more has lost its leader.
+    fn role_leaders(&self, next: &Self, events: &mut Vec<ClusterEvent>) {
+        let roles: BTreeSet<_> = self.role_leaders.keys().chain(next.role_leaders.keys()).collect();
+        for role in roles {
+            let leader_in = |state: &Self| state.role_leaders.get(role).copied().flatten();
+            let leader = leader_in(next);
+            if leader_in(self) != leader {
+                events.push(ClusterEvent::RoleLeaderChanged { role: role.clone(), leader });
+            }
+        }
+    }
+}
+
+fn in_order<'a>(members: impl Iterator<Item = &'a Arc<Member>>) -> Vec<&'a Arc<Member>> {
+    let mut members: Vec<_> = members.collect();
+    members.sort_by(|one, other| one.by_address(other));
+    members
+}
+
+fn stands(member: &Arc<Member>) -> Option<ClusterEvent> {
+    let event = match member.status {
+        Status::Joining => ClusterEvent::MemberJoined,
+        Status::WeaklyUp => ClusterEvent::MemberWeaklyUp,
+        Status::Up => ClusterEvent::MemberUp,
+        Status::Leaving => ClusterEvent::MemberLeft,
+        Status::Exiting => ClusterEvent::MemberExited,
+        Status::Down => ClusterEvent::MemberDowned,
+        Status::Removed => return None,
+    };
+    Some(event(Arc::clone(member)))
+}
+
+/// What all subscribers have been told.
+#[derive(Clone, Debug, Default)]
+pub struct Publisher {
+    told: Arc<ClusterState>,
+}
+
+impl Publisher {
+    /// Nobody has been told anything: no member, no leader.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The first event of a new subscription.
+    #[must_use]
+    pub fn current_state(&self) -> ClusterEvent {
+        ClusterEvent::CurrentState(Arc::clone(&self.told))
+    }
+
+    /// How things stand, as told.
+    #[must_use]
+    pub const fn told(&self) -> &Arc<ClusterState> {
+        &self.told
+    }
+
+    /// What to tell all subscribers now that `me` sees `gossip`; empty if nothing changed.
+    pub fn publish(&mut self, gossip: &Gossip, me: ReplicaId) -> Vec<ClusterEvent> {
+        let next = ClusterState::of(gossip, me);
+        let events = self.told.events_to(&next);
+        if *self.told != next {
+            self.told = Arc::new(next);
+        }
+        events
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::gossip::tests::{id, node, state};
+
+    /// An event in short: `+A` joined, `wA` weakly up, `^A` up, `-A` left, `xA` exited, `dA`
+    /// downed, `!A Up` removed, `hA` hosting, `?A` unreachable, `=A` reachable, `L A` leader,
+    /// `r A` leader of r.
+    fn short(event: &ClusterEvent) -> String {
+        let name = |node: &NodeId| char::from(b'A' + node.incarnation.get() as u8 - 1);
+        let named = |sign: &str, member: &Member| format!("{sign}{}", name(&member.node));
+        let leads = |role: &str, leader: &Option<NodeId>| {
+            format!("{role} {}", leader.as_ref().map_or('-', name))
+        };
+        match event {
+            ClusterEvent::CurrentState(_) => "state".into(),
+            ClusterEvent::MemberRemoved { member, previous } => {
+                assert_eq!(member.status, Status::Removed);
+                format!("{} {previous}", named("!", member))
+            }
+            ClusterEvent::MemberJoined(member) => named("+", member),
+            ClusterEvent::MemberWeaklyUp(member) => named("w", member),
+            ClusterEvent::MemberUp(member) => named("^", member),
+            ClusterEvent::MemberLeft(member) => named("-", member),
+            ClusterEvent::MemberExited(member) => named("x", member),
+            ClusterEvent::MemberDowned(member) => named("d", member),
+            ClusterEvent::MemberHostingChanged(member) => named("h", member),
+            ClusterEvent::UnreachableMember(member) => named("?", member),
+            ClusterEvent::ReachableMember(member) => named("=", member),
+            ClusterEvent::LeaderChanged(leader) => leads("L", leader),
+            ClusterEvent::RoleLeaderChanged { role, leader } => leads(role, leader),
+            ClusterEvent::ConvergenceChanged(converged) => format!("converged {converged}"),
+            ClusterEvent::PreparingForShutdown => "preparing".into(),
+        }
+    }
+
+    /// Name, state before, state after, the events, as A sees them.
+    const CHANGES: &[(&str, &str, &str, &[&str])] = &[
+        ("nothing", "A B; seen A", "A B; seen A", &[]),
+        ("more have seen it, not all", "A B C; seen A", "A B C; seen A B", &[]),
+        ("the first state", "", "A; seen A", &["^A", "L A"]),
+        ("a join", "A; seen A", "A Bj; seen A", &["+B", "converged false"]),
+        ("weakly up", "A Bj", "A Bw", &["wB"]),
+        ("up", "A Bj", "A B", &["^B"]),
+        ("a step that was missed", "A Bj", "A Bl", &["-B"]),
+        ("left", "A B", "A Bl", &["-B"]),
+        ("exited", "A Bl; seen A", "A Bx; seen A", &["xB", "converged true"]),
+        ("downed", "A B", "A Bd", &["dB"]),
+        ("removed", "A Bx C", "A C", &["!B Exiting"]),
+        ("unreachable", "A B; seen A B", "A B; seen A B; A>B", &["?B", "converged false"]),
+        ("accused by one more", "A B C; A>B", "A B C; A>B C>B", &[]),
+        ("unreachable to one still", "A B C; A>B C>B", "A B C; C>B", &[]),
+        ("reachable", "A B; seen A B; A>B", "A B; seen A B", &["=B", "converged true"]),
+        ("it is never unreachable itself", "A B", "A B; B>A", &[]),
+        ("its accuser is Down", "A B C; C>B", "A B Cd; C>B", &["dC", "=B"]),
+        ("unreachable, then removed", "A Bd; seen A; A>B", "A; seen A", &["!B Down"]),
+        ("new and unreachable", "A C", "A B C; C>B", &["^B", "?B"]),
+        ("the leader leaves for good", "A B; role r A", "Ax B; role r A", &["xA", "L B"]),
+        (
+            "all at once, in order",
+            "Ax B C Dd E; seen A B C D E; role r B E; A>C",
+            "A Bl Ej F Gj; seen A B; role r E; A>F",
+            &["!C Up", "!D Down", "^A", "-B", "+E", "^F", "+G", "?F", "L A", "r E"],
+        ),
+        ("a role without members", "A B; role r B", "A", &["!B Up", "r -"]),
+        ("a role's leader is lost", "A B; role r B", "A B; role r B; A>B", &["?B", "r -"]),
+    ];
+
+    #[test]
+    fn reference_5_1_13_events_say_exactly_what_changed_in_order() {
+        for (name, before, after, expected) in CHANGES {
+            let of = |text: &str| ClusterState::of(&state(text), id('A'));
+            let events = of(before).events_to(&of(after));
+            assert_eq!(events.iter().map(short).collect::<Vec<_>>(), *expected, "{name}");
+            assert_eq!(of(after).events_to(&of(after)), [], "{name}");
+        }
+    }
+
+    #[test]
+    fn a_member_that_hosts_something_else_or_drains_is_told_of() {
+        let mut gossip = state("A B; seen A B");
+        let before = ClusterState::of(&gossip, id('A'));
+        assert!(gossip.host(id('B'), BTreeSet::new(), true));
+        assert!(gossip.prepare_for_full_shutdown(id('A')));
+        let events = before.events_to(&ClusterState::of(&gossip, id('A')));
+        let events: Vec<_> = events.iter().map(short).collect();
+        assert_eq!(events, ["hB", "converged false", "preparing"]);
+    }
+
+    #[test]
+    fn an_age_that_changes_is_a_new_up() {
+        let one = ClusterState::of(&state("A B"), id('A'));
+        let mut other = one.clone();
+        Arc::make_mut(other.members.get_mut(&id('B')).unwrap()).up_number = Some(7);
+        assert_eq!(one.events_to(&other).iter().map(short).collect::<Vec<_>>(), ["^B"]);
+    }
+
+    #[test]
+    fn a_subscriber_hears_the_state_first_and_then_each_change_once() {
+        let mut publisher = Publisher::new();
+        let ClusterEvent::CurrentState(nothing) = publisher.current_state() else { panic!() };
+        assert_eq!(*nothing, ClusterState::default());
+
+        let mut gossip = state("A B; seen A B");
+        let first = publisher.publish(&gossip, id('A'));
+        let first: Vec<_> = first.iter().map(short).collect();
+        assert_eq!(first, ["^A", "^B", "L A", "converged true"]);
+        assert_eq!(publisher.publish(&gossip, id('A')), []);
+
+        let ClusterEvent::CurrentState(told) = publisher.current_state() else { panic!() };
+        assert_eq!(told.leader, Some(node(1)));
+        gossip.remove(id('A'), &[id('B')]);
+        let later = publisher.publish(&gossip, id('A'));
+        assert_eq!(later.iter().map(short).collect::<Vec<_>>(), ["!B Up"]);
+        assert_eq!(told.events_to(publisher.told()), later);
+    }
+}

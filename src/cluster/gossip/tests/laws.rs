@@ -1,0 +1,143 @@
+//! Laws of the merge: for states of random histories, and for any states at all.
+
+use ostraca_ddata::sim::seeds;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use super::history::{World, any_state};
+use super::*;
+use crate::cluster::gossip::merge::Merged;
+use crate::cluster::gossip::wire;
+
+fn merged(one: &Gossip, other: &Gossip) -> Gossip {
+    let mut both = one.clone();
+    both.merge(other);
+    both
+}
+
+fn is_a_join(a: &Gossip, b: &Gossip, c: &Gossip) {
+    let ab = merged(a, b);
+    assert_eq!(ab, merged(b, a), "not commutative");
+    assert_eq!(merged(&ab, c), merged(a, &merged(b, c)), "not associative");
+    assert_eq!(merged(a, a), *a, "not idempotent");
+    assert_eq!(merged(a, &ab), ab, "the merge does not contain what was merged");
+    assert_eq!(merged(&ab, b), ab, "the merge does not contain what was merged");
+    assert_eq!((a.digest() == b.digest()), (a.content == b.content), "digests lie");
+    for removed in [a, b].into_iter().flat_map(Gossip::tombstones).map(|(id, _)| id) {
+        assert!(!ab.contains(removed), "{removed} is back");
+    }
+    let decoded = wire::decode::<Gossip>(&wire::encode(&ab)).expect("a merge is well formed");
+    assert_eq!(decoded, ab);
+}
+
+#[test]
+fn reference_5_1_04_any_two_states_merge_to_their_least_upper_bound() {
+    for seed in seeds("reference_5_1_04_any_two_states_merge", 3_000) {
+        let rng = &mut SmallRng::seed_from_u64(seed.value);
+        let [a, b, c] = std::array::from_fn(|_| any_state(rng));
+        is_a_join(&a, &b, &c);
+    }
+}
+
+#[test]
+fn reference_5_1_04_states_of_one_history_merge_to_their_least_upper_bound() {
+    for seed in seeds("reference_5_1_04_states_of_one_history_merge", 200) {
+        let mut world = World::new(seed.value).steps(150);
+        for _ in 0..30 {
+            let mut any = || world.past[world.rng.random_range(0..world.past.len())].clone();
+            is_a_join(&any(), &any(), &any());
+        }
+    }
+}
+
+#[test]
+fn who_is_in_seen_has_held_that_very_state() {
+    for seed in seeds("who_is_in_seen_has_held_that_very_state", 200) {
+        let world = World::new(seed.value).steps(150);
+        for state in &world.past {
+            for witness in state.seen() {
+                assert!(world.held[witness].contains(&state.digest()), "{witness} never had it");
+            }
+        }
+    }
+}
+
+#[test]
+fn who_was_removed_stays_out_of_every_merge_also_when_that_is_forgotten() {
+    let (mut runs, mut forgotten) = (0, 0);
+    for seed in seeds("who_was_removed_stays_out_of_every_merge", 200) {
+        runs += 1;
+        let mut world = World::new(seed.value).steps(150);
+        for _ in 0..30 {
+            let mut any = || world.past[world.rng.random_range(0..world.past.len())].clone();
+            let (one, other) = (any(), any());
+            let both = merged(&one, &other);
+            for (&id, &since) in &world.since {
+                if one.is_removed(id, since) {
+                    assert!(both.is_removed(id, since) && !both.contains(id), "{id} is back");
+                    forgotten += usize::from(other.contains(id) && since <= one.forgotten());
+                }
+            }
+        }
+    }
+    assert!(forgotten > 0 || runs < 100, "no late peer ever carried a forgotten member");
+}
+
+#[test]
+fn a_merge_says_how_the_two_stood_and_who_has_seen_the_result() {
+    let seen = |gossip: &Gossip| gossip.seen().iter().copied().collect::<Vec<_>>();
+    let (a, b, c) = (id('A'), id('B'), id('C'));
+    let old = state("A B C; seen A B");
+    let mut new = old.clone();
+    new.move_to(c, b, Status::Leaving).unwrap();
+
+    let mut same = old.clone();
+    assert_eq!(same.merge(&state("A B C; seen C")), Merged::Same);
+    assert_eq!(seen(&same), [a, b, c]);
+    let mut one = old.clone();
+    assert_eq!((one.merge(&new), seen(&one)), (Merged::TheirsNewer, vec![c]));
+    let mut one = new.clone();
+    assert_eq!((one.merge(&old), seen(&one)), (Merged::OursNewer, vec![c]));
+    let mut other = old;
+    other.accuse(a, c, Verdict::Unreachable);
+    assert_eq!((other.merge(&new), seen(&other)), (Merged::Both, vec![]));
+}
+
+#[test]
+fn members_that_agree_are_shared() {
+    let mut one = state("A B");
+    let mut other = one.clone();
+    let theirs = Arc::clone(other.member(id('B')).unwrap());
+    other.move_to(id('A'), id('A'), Status::Leaving).unwrap();
+    one.merge(&other);
+    assert!(Arc::ptr_eq(one.member(id('B')).unwrap(), &theirs));
+    assert!(Arc::ptr_eq(one.member(id('A')).unwrap(), other.member(id('A')).unwrap()));
+}
+
+#[test]
+#[should_panic(expected = "clusters formed apart never merge")]
+fn two_clusters_are_never_merged() {
+    let mut ours = state("A");
+    let mut theirs = state("A");
+    theirs.content.cluster = ClusterId(2);
+    ours.merge(&theirs);
+}
+
+#[test]
+fn reference_5_1_12_versions_compare_with_missing_entries_as_zero() {
+    use std::cmp::Ordering::{Equal, Greater, Less};
+    let clock = |entries: &[(char, u64)]| VClock {
+        dots: entries.iter().map(|&(name, count)| (id(name), count)).collect(),
+    };
+    let table: [(&[_], &[_], _); 6] = [
+        (&[], &[], Some(Equal)),
+        (&[('A', 1)], &[], Some(Greater)),
+        (&[('A', 1)], &[('A', 2)], Some(Less)),
+        (&[('A', 1)], &[('A', 1), ('B', 1)], Some(Less)),
+        (&[('A', 1)], &[('B', 1)], None),
+        (&[('A', 2), ('B', 1)], &[('A', 1), ('B', 2)], None),
+    ];
+    for (one, other, expected) in table {
+        assert_eq!(clock(one).partial_cmp(&clock(other)), expected, "{one:?} {other:?}");
+    }
+}

@@ -1,0 +1,109 @@
+//! States in short, for the tests of the whole room.
+//!
+//! Lines of spec/reference/pekko-cluster.md §5.1 carry their number, counted from the top of the
+//! section (`reference_5_1_04_…`). Those of this room's state that have no test, and why:
+//! - 1, an empty state: there is none; a cluster is born with its founder.
+//! - 2, that nobody waits for Joining and WeaklyUp: not so here, convergence waits for every member
+//!   but Exiting and Down (spec/membership.md, *State*); confirmed Exiting: needs no seat in seen.
+//! - 4, that seen is emptied: only if neither side had the result, else idempotence would fail.
+//! - 7, that a Down member never leads: it does if there is no other (spec, *Leader*).
+//! - 8, and the cross-centre parts of 7 and 11: there are no data centres.
+//! - 9, whom to tell of who becomes Exiting: removal needs a quorum, not convergence.
+//! - 13, unsubscribing, classes of events: the handle's.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crdts::VClock;
+use ostraca_ddata::id::{NodeId, PeerKey, ReplicaId};
+
+use super::{ClusterId, Content, Gossip};
+use crate::cluster::member::{Address, Member, Status};
+use crate::cluster::reachability::{Reachability, Verdict};
+
+mod exchange;
+mod history;
+mod known_failures;
+mod laws;
+mod tables;
+mod targets;
+mod wire;
+
+pub(in crate::cluster) const CLUSTER: ClusterId = ClusterId(0xC1);
+
+/// The member called `name`, a capital letter: A is replica 1.
+pub(in crate::cluster) fn id(name: char) -> ReplicaId {
+    assert!(name.is_ascii_uppercase(), "{name} is no name");
+    ReplicaId::new(u64::from(name as u8 - b'A') + 1)
+}
+
+pub(in crate::cluster) fn node(number: u64) -> NodeId {
+    let peer = PeerKey::new([number as u8; 32]);
+    NodeId { peer, incarnation: ReplicaId::new(number) }
+}
+
+/// A node that asks to join; its address is in the order of its number.
+pub(in crate::cluster) fn joiner(number: u64, since: u64) -> Member {
+    let address = Address::new(format!("/dns4/n{number:05}/tcp/7000")).unwrap();
+    Member::joining(node(number), address, since)
+}
+
+/// `"A Bj C; seen A B; A>B C>>B; role r A B"`: A and C are Up, B is Joining (w WeaklyUp,
+/// l Leaving, x Exiting, d Down); A and B have seen it; A calls B unreachable, C terminated; A and
+/// B have role r. Ages in the order of the alphabet.
+pub(in crate::cluster) fn state(text: &str) -> Gossip {
+    let mut parts = text.split(';').map(str::trim);
+    let members = parts.next().unwrap_or_default().split_whitespace().map(member);
+    let mut members: BTreeMap<_, _> =
+        members.map(|member| (member.incarnation(), Arc::new(member))).collect();
+    let (mut seen, mut reachability) = (BTreeSet::new(), Reachability::new());
+    for part in parts {
+        if let Some(names) = part.strip_prefix("seen") {
+            seen = names.split_whitespace().map(only).collect();
+        } else if let Some(rest) = part.strip_prefix("role ") {
+            let (role, names) = rest.split_once(' ').unwrap();
+            for name in names.split_whitespace() {
+                let member = Arc::make_mut(members.get_mut(&only(name)).unwrap());
+                member.roles.insert(role.to_owned());
+            }
+        } else {
+            for record in part.split_whitespace() {
+                let (observer, subject) = record.split_once('>').unwrap();
+                let (subject, verdict) = match subject.strip_prefix('>') {
+                    Some(subject) => (subject, Verdict::Terminated),
+                    None => (subject, Verdict::Unreachable),
+                };
+                reachability.accuse(only(observer), only(subject), verdict);
+            }
+        }
+    }
+    let content = Content {
+        cluster: CLUSTER,
+        members,
+        reachability,
+        tombstones: BTreeMap::new(),
+        forgotten: 0,
+        preparing_for_shutdown: false,
+        version: VClock::new(),
+    };
+    Gossip { content, seen }
+}
+
+fn only(name: &str) -> ReplicaId {
+    id(name.chars().next().unwrap())
+}
+
+fn member(text: &str) -> Member {
+    let status = match &text[1..] {
+        "" => Status::Up,
+        "j" => Status::Joining,
+        "w" => Status::WeaklyUp,
+        "l" => Status::Leaving,
+        "x" => Status::Exiting,
+        "d" => Status::Down,
+        other => panic!("{other} is no status"),
+    };
+    let number = only(text).get();
+    let age = !matches!(status, Status::Joining | Status::WeaklyUp);
+    Member { status, up_number: age.then_some(number), ..joiner(number, number) }
+}

@@ -1,0 +1,132 @@
+//! To whom gossip goes.
+
+use std::time::Duration;
+
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+
+use super::super::targets::{News, Targeting, fanout, pace};
+use super::*;
+
+/// `count` members that are Up; the first `seen` of them have seen the state.
+fn cluster_of(count: u64, seen: u64) -> Gossip {
+    let mut gossip = state("");
+    let up = |n| Member { status: Status::Up, up_number: Some(n), ..joiner(n, n) };
+    gossip.content.members = (1..=count).map(|n| (ReplicaId::new(n), Arc::new(up(n)))).collect();
+    gossip.seen = (1..=seen).map(ReplicaId::new).collect();
+    gossip
+}
+
+#[test]
+fn the_preference_for_who_has_not_seen_it_shrinks_between_400_and_1200_members() {
+    let targeting = Targeting::default();
+    let table = [(1, 0.8), (400, 0.8), (600, 0.62), (800, 0.44), (1_000, 0.26), (1_200, 0.08)];
+    for (members, expected) in table {
+        let found = targeting.probability(members);
+        assert!((found - expected).abs() < 1e-9, "{members} members: {found}");
+    }
+    assert!((targeting.probability(10_000) - 0.08).abs() < 1e-9);
+}
+
+#[test]
+fn the_preference_is_really_applied() {
+    // 10 members, 5 have seen it: of 9 targets 5 have not.
+    let gossip = cluster_of(10, 5);
+    for (probability, expected) in [(0.0, 5.0 / 9.0), (0.8, 0.8 + 0.2 * 5.0 / 9.0), (1.0, 1.0)] {
+        let targeting =
+            Targeting { different_view_probability: probability, ..Targeting::default() };
+        let rng = &mut SmallRng::seed_from_u64(7);
+        let draws = 20_000;
+        let mut behind = 0;
+        for _ in 0..draws {
+            let to = targeting.regular(&gossip, id('A'), rng).unwrap();
+            behind += u32::from(!gossip.seen().contains(&to));
+        }
+        let share = f64::from(behind) / f64::from(draws);
+        assert!((share - expected).abs() < 0.015, "{probability}: {share}, not {expected}");
+    }
+}
+
+#[test]
+fn reference_5_1_11_nobody_gossips_to_itself_or_to_whom_it_does_not_reach_itself() {
+    let rng = &mut SmallRng::seed_from_u64(1);
+    let targeting = Targeting::default();
+    let targets = |text: &str, rng: &mut SmallRng| {
+        let gossip = state(text);
+        let draws = (0..200).filter_map(|_| targeting.regular(&gossip, id('A'), rng));
+        draws.collect::<BTreeSet<_>>()
+    };
+    let ids = |names: &str| names.chars().map(id).collect::<BTreeSet<_>>();
+    assert_eq!(targets("A", rng), ids(""));
+    assert_eq!(targets("A B C; seen A", rng), ids("BC"));
+    assert_eq!(targets("A B C; seen A B C", rng), ids("BC"), "all have seen it: anybody");
+    assert_eq!(targets("A B C; seen A; A>B", rng), ids("C"));
+    assert_eq!(targets("A B C; seen A; C>B", rng), ids("BC"), "only others do not reach it");
+    assert_eq!(targets("A B Cj Dd; seen A", rng), ids("BCD"));
+    assert_eq!(targets("A B; seen A; A>B", rng), ids(""));
+}
+
+#[test]
+fn in_a_small_cluster_news_go_straight_to_all_and_are_not_passed_on() {
+    let rng = &mut SmallRng::seed_from_u64(1);
+    let targeting = Targeting::default();
+    let gossip = state("A B C Dj Ed F; seen A; A>B");
+    assert_eq!(targeting.eager(&gossip, id('A'), News::Own, rng), [id('C'), id('D'), id('F')]);
+    assert_eq!(targeting.eager(&gossip, id('A'), News::Heard, rng), []);
+    let full = cluster_of(100, 1);
+    assert_eq!(targeting.eager(&full, id('A'), News::Own, rng).len(), 99);
+    assert_eq!(targeting.eager(&full, id('A'), News::Heard, rng), []);
+}
+
+#[test]
+fn in_a_large_cluster_everybody_passes_news_on_to_a_few_that_lack_them() {
+    let rng = &mut SmallRng::seed_from_u64(1);
+    let targeting = Targeting::default();
+    for (members, fanned) in [(101, 11), (1_000, 13), (10_000, 16)] {
+        assert_eq!(fanout(members as usize), fanned);
+        for news in [News::Own, News::Heard] {
+            let gossip = cluster_of(members, 50);
+            let targets = targeting.eager(&gossip, id('A'), news, rng);
+            let distinct: BTreeSet<_> = targets.iter().collect();
+            assert_eq!((targets.len(), distinct.len()), (fanned, fanned));
+            assert!(targets.iter().all(|target| !gossip.seen().contains(target)));
+        }
+    }
+    let nearly_all = cluster_of(101, 98);
+    assert_eq!(targeting.eager(&nearly_all, id('A'), News::Heard, rng).len(), 3);
+    assert_eq!(fanout(0), 6);
+}
+
+#[test]
+fn a_change_reaches_a_thousand_members_in_five_hops() {
+    let start = cluster_of(1_000, 1);
+    let targeting = Targeting::default();
+    for seed in 0..5 {
+        let rng = &mut SmallRng::seed_from_u64(seed);
+        let mut knows = BTreeSet::from([id('A')]);
+        let mut wave = vec![id('A')];
+        let mut hops = 0;
+        while !wave.is_empty() {
+            let mut next = Vec::new();
+            for me in wave {
+                let mut mine = start.clone();
+                mine.see(me);
+                let told = targeting.eager(&mine, me, News::Heard, rng);
+                next.extend(told.into_iter().filter(|to| knows.insert(*to)));
+            }
+            hops += usize::from(!next.is_empty());
+            wave = next;
+        }
+        assert_eq!(knows.len(), 1_000, "seed {seed}: somebody never heard");
+        assert!(hops <= 5, "seed {seed}: {hops} hops");
+    }
+}
+
+#[test]
+fn gossip_is_three_times_as_fast_while_fewer_than_half_have_seen_it() {
+    let second = Duration::from_secs(1);
+    let table = [(4, 1, second / 3), (4, 2, second), (5, 2, second / 3), (5, 3, second)];
+    for (members, seen, expected) in table {
+        assert_eq!(pace(&cluster_of(members, seen), second), expected, "{seen} of {members}");
+    }
+}

@@ -1,0 +1,355 @@
+//! The bytes of a state, of a status and of who has seen it: MessagePack with short named fields.
+//!
+//! A field more or a field less decodes on the release before and after. Everything that arrives
+//! is foreign: it is well formed and within its bounds, or it is refused as a whole. The vector
+//! clock is written as a list of ours, since the `crdts` crate changes its own form.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crdts::VClock;
+use ostraca_ddata::id::ReplicaId;
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::exchange::{GossipSeen, GossipStatus};
+use super::{ClusterId, Content, Gossip, MEMBERS_MAX, TOMBSTONES_MAX};
+use crate::cluster::member::{InvalidMember, Member};
+use crate::cluster::reachability::{Reachability, Row, Verdict};
+
+/// Bytes of anything in this file, at most: as many as a message of the transport has by default.
+pub const GOSSIP_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// Records of a reachability table, at most.
+pub const RECORDS_MAX: usize = 200_000;
+
+/// Stamps, versions, revisions and ages, at most: far above what a cluster can live to see, and
+/// far enough below the end that nothing overflows.
+pub const COUNTER_MAX: u64 = 1 << 48;
+
+const NESTING_MAX: usize = 16;
+
+/// Why bytes are no gossip. Count it; nothing was taken over.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GossipDecodeError {
+    /// More than [`GOSSIP_BYTES_MAX`].
+    #[error("{len} bytes of gossip, at most {GOSSIP_BYTES_MAX} are taken")]
+    TooLong {
+        /// Bytes given.
+        len: usize,
+    },
+    /// Not what was expected, or broken.
+    #[error("{len} bytes of gossip do not decode")]
+    Malformed {
+        /// Bytes given.
+        len: usize,
+        /// What the decoder says.
+        source: rmp_serde::decode::Error,
+    },
+}
+
+/// Why these fields are no state of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidGossip {
+    /// A list above its bound.
+    #[error("{len} entries where at most {limit} are allowed")]
+    TooLarge {
+        /// Entries given.
+        len: usize,
+        /// Entries allowed.
+        limit: usize,
+    },
+    /// A number above [`COUNTER_MAX`], or 0 where that is left out.
+    #[error("{0} is no count that a cluster lives to see")]
+    Counter(u64),
+    /// An incarnation stands twice where it may stand once.
+    #[error("replica {0} is listed twice")]
+    Twice(ReplicaId),
+    /// Somebody stands where only members may.
+    #[error("replica {0} is no member and is listed as if it were")]
+    NoMember(ReplicaId),
+    /// A member has a tombstone, or a tombstone is forgotten.
+    #[error("replica {0} has a tombstone that it cannot have")]
+    Tombstone(ReplicaId),
+    /// A node accuses itself.
+    #[error("replica {0} accuses itself")]
+    SelfAccused(ReplicaId),
+    /// A member breaks a bound.
+    #[error("a member is not well formed")]
+    Member(#[from] InvalidMember),
+}
+
+/// The bytes of a [`Gossip`], a [`GossipStatus`] or a [`GossipSeen`].
+#[must_use]
+pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
+    rmp_serde::to_vec_named(value).expect("plain data always encodes into memory")
+}
+
+/// The [`Gossip`], [`GossipStatus`] or [`GossipSeen`] with these bytes.
+///
+/// # Errors
+/// [`GossipDecodeError`] if they are too many, broken, or break a bound.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, GossipDecodeError> {
+    let len = bytes.len();
+    if len > GOSSIP_BYTES_MAX {
+        return Err(GossipDecodeError::TooLong { len });
+    }
+    let mut decoder = rmp_serde::Deserializer::from_read_ref(bytes);
+    decoder.set_max_depth(NESTING_MAX);
+    T::deserialize(&mut decoder).map_err(|source| GossipDecodeError::Malformed { len, source })
+}
+
+/// [`Gossip`] on the wire.
+#[derive(Serialize, Deserialize)]
+struct RawGossip {
+    #[serde(rename = "c")]
+    cluster: ClusterId,
+    #[serde(rename = "m")]
+    members: Vec<Arc<Member>>,
+    #[serde(rename = "r", default, skip_serializing_if = "Vec::is_empty")]
+    rows: Vec<RawRow>,
+    #[serde(rename = "t", default, skip_serializing_if = "Vec::is_empty")]
+    tombstones: Vec<(ReplicaId, u64)>,
+    #[serde(rename = "f", default, skip_serializing_if = "is_zero")]
+    forgotten: u64,
+    #[serde(rename = "p", default, skip_serializing_if = "std::ops::Not::not")]
+    preparing_for_shutdown: bool,
+    #[serde(rename = "v")]
+    version: Vec<(ReplicaId, u64)>,
+    #[serde(rename = "s")]
+    seen: Vec<ReplicaId>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct RawRow {
+    #[serde(rename = "o")]
+    observer: ReplicaId,
+    #[serde(rename = "n")]
+    version: u64,
+    #[serde(rename = "u", default, skip_serializing_if = "Vec::is_empty")]
+    unreachable: Vec<ReplicaId>,
+    #[serde(rename = "t", default, skip_serializing_if = "Vec::is_empty")]
+    terminated: Vec<ReplicaId>,
+}
+
+/// [`GossipStatus`] on the wire.
+#[derive(Serialize, Deserialize)]
+struct RawStatus {
+    #[serde(rename = "c")]
+    cluster: ClusterId,
+    #[serde(rename = "v")]
+    version: Vec<(ReplicaId, u64)>,
+    #[serde(rename = "d")]
+    content: u64,
+    #[serde(rename = "s")]
+    seen: u64,
+}
+
+/// [`GossipSeen`] on the wire.
+#[derive(Serialize, Deserialize)]
+struct RawSeen {
+    #[serde(rename = "c")]
+    cluster: ClusterId,
+    #[serde(rename = "d")]
+    content: u64,
+    #[serde(rename = "n")]
+    nodes: Vec<ReplicaId>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+// ── Out ──
+
+impl From<&Gossip> for RawGossip {
+    fn from(gossip: &Gossip) -> Self {
+        let Gossip { content, seen } = gossip;
+        Self {
+            cluster: content.cluster,
+            members: content.members.values().cloned().collect(),
+            rows: content.reachability.rows().map(RawRow::from).collect(),
+            tombstones: content.tombstones.iter().map(|(&id, &stamp)| (id, stamp)).collect(),
+            forgotten: content.forgotten,
+            preparing_for_shutdown: content.preparing_for_shutdown,
+            version: list_of(&content.version),
+            seen: seen.iter().copied().collect(),
+        }
+    }
+}
+
+impl From<(ReplicaId, &Row)> for RawRow {
+    fn from((observer, row): (ReplicaId, &Row)) -> Self {
+        let said = |verdict: Verdict| {
+            let of = row.verdicts.iter().filter(move |(_, said)| **said == verdict);
+            of.map(|(&subject, _)| subject).collect()
+        };
+        Self {
+            observer,
+            version: row.version,
+            unreachable: said(Verdict::Unreachable),
+            terminated: said(Verdict::Terminated),
+        }
+    }
+}
+
+fn list_of(version: &VClock<ReplicaId>) -> Vec<(ReplicaId, u64)> {
+    version.dots.iter().map(|(&id, &counter)| (id, counter)).collect()
+}
+
+impl Serialize for Gossip {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        RawGossip::from(self).serialize(serializer)
+    }
+}
+
+impl Serialize for GossipStatus {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { cluster, ref version, content, seen } = *self;
+        RawStatus { cluster, version: list_of(version), content, seen }.serialize(serializer)
+    }
+}
+
+impl Serialize for GossipSeen {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { cluster, content, ref nodes } = *self;
+        RawSeen { cluster, content, nodes: nodes.iter().copied().collect() }.serialize(serializer)
+    }
+}
+
+// ── In ──
+
+impl<'de> Deserialize<'de> for Gossip {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        RawGossip::deserialize(deserializer)?.try_into().map_err(D::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for GossipStatus {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let RawStatus { cluster, version, content, seen } = RawStatus::deserialize(deserializer)?;
+        let version = clock_of(version).map_err(D::Error::custom)?;
+        Ok(Self { cluster, version, content, seen })
+    }
+}
+
+impl<'de> Deserialize<'de> for GossipSeen {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let RawSeen { cluster, content, nodes } = RawSeen::deserialize(deserializer)?;
+        let nodes = set_of(nodes, MEMBERS_MAX).map_err(D::Error::custom)?;
+        Ok(Self { cluster, content, nodes })
+    }
+}
+
+impl TryFrom<RawGossip> for Gossip {
+    type Error = InvalidGossip;
+
+    fn try_from(raw: RawGossip) -> Result<Self, InvalidGossip> {
+        let members = members_of(raw.members)?;
+        let content = Content {
+            cluster: raw.cluster,
+            reachability: table_of(raw.rows, &members)?,
+            tombstones: map_of(raw.tombstones, TOMBSTONES_MAX)?,
+            forgotten: counter(raw.forgotten)?,
+            preparing_for_shutdown: raw.preparing_for_shutdown,
+            version: clock_of(raw.version)?,
+            members,
+        };
+        let seen = set_of(raw.seen, MEMBERS_MAX)?;
+        let mut listed = content.version.dots.keys().chain(&seen);
+        if let Some(&stranger) = listed.find(|id| !content.members.contains_key(id)) {
+            return Err(InvalidGossip::NoMember(stranger));
+        }
+        let impossible = |(id, stamp): &(&ReplicaId, &u64)| {
+            **stamp <= content.forgotten || content.members.contains_key(id)
+        };
+        if let Some((&id, _)) = content.tombstones.iter().find(impossible) {
+            return Err(InvalidGossip::Tombstone(id));
+        }
+        Ok(Self { content, seen })
+    }
+}
+
+fn members_of(list: Vec<Arc<Member>>) -> Result<BTreeMap<ReplicaId, Arc<Member>>, InvalidGossip> {
+    within(list.len(), MEMBERS_MAX)?;
+    let mut members = BTreeMap::new();
+    for member in list {
+        member.check()?;
+        counter(member.since)?;
+        counter(member.up_number.unwrap_or(0))?;
+        counter(member.hosting.revision)?;
+        let id = member.incarnation();
+        if members.insert(id, member).is_some() {
+            return Err(InvalidGossip::Twice(id));
+        }
+    }
+    Ok(members)
+}
+
+fn table_of(
+    rows: Vec<RawRow>,
+    members: &BTreeMap<ReplicaId, Arc<Member>>,
+) -> Result<Reachability, InvalidGossip> {
+    let records = rows.iter().map(|row| row.unreachable.len() + row.terminated.len());
+    within(records.sum(), RECORDS_MAX)?;
+    let member = |id: ReplicaId| {
+        if members.contains_key(&id) { Ok(id) } else { Err(InvalidGossip::NoMember(id)) }
+    };
+    let mut table = Reachability::new();
+    for RawRow { observer, version, unreachable, terminated } in rows {
+        let mut row = Row { version: counter(version)?, verdicts: BTreeMap::new() };
+        let said = [(unreachable, Verdict::Unreachable), (terminated, Verdict::Terminated)];
+        for (subject, verdict) in
+            said.into_iter().flat_map(|(of, verdict)| of.into_iter().map(move |id| (id, verdict)))
+        {
+            if subject == observer {
+                return Err(InvalidGossip::SelfAccused(observer));
+            }
+            if row.verdicts.insert(member(subject)?, verdict).is_some() {
+                return Err(InvalidGossip::Twice(subject));
+            }
+        }
+        if !table.insert_row(member(observer)?, row) {
+            return Err(InvalidGossip::Twice(observer));
+        }
+    }
+    Ok(table)
+}
+
+fn clock_of(list: Vec<(ReplicaId, u64)>) -> Result<VClock<ReplicaId>, InvalidGossip> {
+    Ok(VClock { dots: map_of(list, MEMBERS_MAX)? })
+}
+
+/// Never changed is not listed: a counter of 0 would make equal states differ.
+fn map_of(
+    list: Vec<(ReplicaId, u64)>,
+    limit: usize,
+) -> Result<BTreeMap<ReplicaId, u64>, InvalidGossip> {
+    within(list.len(), limit)?;
+    let mut map = BTreeMap::new();
+    for (id, number) in list {
+        if number == 0 {
+            return Err(InvalidGossip::Counter(0));
+        }
+        if map.insert(id, counter(number)?).is_some() {
+            return Err(InvalidGossip::Twice(id));
+        }
+    }
+    Ok(map)
+}
+
+fn set_of(list: Vec<ReplicaId>, limit: usize) -> Result<BTreeSet<ReplicaId>, InvalidGossip> {
+    within(list.len(), limit)?;
+    Ok(list.into_iter().collect())
+}
+
+fn within(len: usize, limit: usize) -> Result<(), InvalidGossip> {
+    if len > limit { Err(InvalidGossip::TooLarge { len, limit }) } else { Ok(()) }
+}
+
+fn counter(number: u64) -> Result<u64, InvalidGossip> {
+    if number > COUNTER_MAX { Err(InvalidGossip::Counter(number)) } else { Ok(number) }
+}

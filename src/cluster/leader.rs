@@ -1,0 +1,134 @@
+//! Who leads: a function of the state that every node computes for itself; no vote.
+//!
+//! First in address order among the reachable members that are Up or Leaving. Only if there is
+//! none, the others: WeaklyUp, Joining, Exiting, Down, in this order. Two sides of a split each
+//! have a leader; that no two of them decide is the business of configurations
+//! (spec/safety.md §1). Spec: spec/membership.md, *Leader*; after Akka.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+
+use ostraca_ddata::id::ReplicaId;
+
+use super::gossip::Gossip;
+use super::member::{Member, Status};
+
+/// Who leads the cluster, as `me` sees it; `None` if nobody is a member.
+#[must_use]
+pub fn leader(gossip: &Gossip, me: ReplicaId) -> Option<ReplicaId> {
+    first(&reachable(gossip, me), None)
+}
+
+/// Who leads among the members that have `role`; `None` if none is reachable.
+#[must_use]
+pub fn role_leader(gossip: &Gossip, me: ReplicaId, role: &str) -> Option<ReplicaId> {
+    first(&reachable(gossip, me), Some(role))
+}
+
+/// The leader of each role that any member has.
+#[must_use]
+pub fn role_leaders(gossip: &Gossip, me: ReplicaId) -> BTreeMap<String, Option<ReplicaId>> {
+    let reachable = reachable(gossip, me);
+    let roles: BTreeSet<_> = gossip.members().flat_map(|member| &member.roles).collect();
+    roles.into_iter().map(|role| (role.clone(), first(&reachable, Some(role)))).collect()
+}
+
+/// All reachable members in the order in which they would lead, the leader first: who is to
+/// propose if those before it do not.
+#[must_use]
+pub fn succession(gossip: &Gossip, me: ReplicaId) -> Vec<ReplicaId> {
+    let mut members = reachable(gossip, me);
+    members.sort_by(|one, other| by_right(one, other));
+    members.into_iter().map(Member::incarnation).collect()
+}
+
+/// Whom `me` reaches, as far as anybody says; always itself.
+fn reachable(gossip: &Gossip, me: ReplicaId) -> Vec<&Member> {
+    let unreachable = gossip.unreachable_to(me);
+    let members = gossip.members().map(AsRef::as_ref);
+    members.filter(|member| !unreachable.contains(&member.incarnation())).collect()
+}
+
+fn first(reachable: &[&Member], role: Option<&str>) -> Option<ReplicaId> {
+    let candidates = reachable.iter().filter(|member| member.has_role(role));
+    candidates.min_by(|one, other| by_right(one, other)).map(|member| member.incarnation())
+}
+
+/// Who is nearer to leading comes first.
+fn by_right(one: &Member, other: &Member) -> Ordering {
+    let class = |status: Status| match status {
+        Status::Up | Status::Leaving => 0,
+        Status::WeaklyUp => 1,
+        Status::Joining => 2,
+        Status::Exiting => 3,
+        Status::Down | Status::Removed => 4,
+    };
+    class(one.status).cmp(&class(other.status)).then_with(|| one.by_address(other))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::gossip::tests::{id, state};
+
+    /// Name, state, who asks, the leader.
+    const LEADERS: &[(&str, &str, char, char)] = &[
+        ("the lowest address that is Up", "A B C", 'C', 'A'),
+        ("Leaving leads, too", "Al B C", 'C', 'A'),
+        ("Joining only if nobody is Up", "Aj B C", 'C', 'B'),
+        ("WeaklyUp only if nobody is Up", "Aw B C", 'C', 'B'),
+        ("Exiting only if nobody is Up", "Ax B C", 'C', 'B'),
+        ("Down only if nobody is Up", "Ad B C", 'C', 'B'),
+        ("WeaklyUp before Joining", "Aj Bw Cw", 'A', 'B'),
+        ("Joining before Exiting", "Ax Bj Cj", 'A', 'B'),
+        ("Exiting before Down", "Ad Bx Cx", 'A', 'B'),
+        ("Down if there is no other", "Ad Bd", 'B', 'A'),
+        ("a founder, not Up yet", "Aj", 'A', 'A'),
+        ("not who is unreachable", "A B C; C>A", 'B', 'B'),
+        ("not who is terminated", "A B C; C>>A", 'B', 'B'),
+        ("but itself", "A B C; C>A", 'A', 'A'),
+        ("the word of who is Down does not count", "A B Cd; C>A", 'B', 'A'),
+        ("all others unreachable", "A B C; C>A C>B", 'C', 'C'),
+        ("unreachable, and nobody else Up", "A Bj; B>A", 'B', 'B'),
+    ];
+
+    #[test]
+    fn reference_5_1_07_the_leader_is_the_first_that_is_up_or_leaving() {
+        for (name, text, me, expected) in LEADERS {
+            assert_eq!(leader(&state(text), id(*me)), Some(id(*expected)), "{name}");
+        }
+        assert_eq!(leader(&state(""), id('A')), None);
+    }
+
+    #[test]
+    fn reference_5_1_07_a_role_has_a_leader_of_its_own() {
+        let roles = "; role role1 B D; role role2 C D; role role3 A B D";
+        let table = [
+            ("A B C D E", 'E', ['B', 'C', 'A']),
+            ("Aj B Cl D E", 'E', ['B', 'C', 'B']),
+            ("A B C D E; E>B", 'E', ['D', 'C', 'A']),
+            ("A B C D E; E>B", 'B', ['B', 'C', 'A']),
+            ("A Bx C D E", 'E', ['D', 'C', 'A']),
+        ];
+        for (text, me, expected) in table {
+            let gossip = state(&format!("{text}{roles}"));
+            for (role, expected) in ["role1", "role2", "role3"].into_iter().zip(expected) {
+                let found = role_leader(&gossip, id(me), role);
+                assert_eq!(found, Some(id(expected)), "{role} of {text} as {me} sees it");
+                assert_eq!(role_leaders(&gossip, id(me))[role], found);
+            }
+        }
+        let gossip = state("A B C; role r B; A>B");
+        assert_eq!(role_leader(&gossip, id('A'), "r"), None, "its only member is unreachable");
+        assert_eq!(role_leaders(&gossip, id('A')), BTreeMap::from([("r".to_owned(), None)]));
+        assert_eq!(role_leader(&gossip, id('A'), "nobody's"), None);
+    }
+
+    #[test]
+    fn whoever_comes_first_in_the_succession_leads() {
+        let gossip = state("A Bj C Dl Ex F Gw; A>C");
+        let order = succession(&gossip, id('A'));
+        assert_eq!(order, ['A', 'D', 'F', 'G', 'B', 'E'].map(id));
+        assert_eq!(leader(&gossip, id('A')), order.first().copied());
+    }
+}

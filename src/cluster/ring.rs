@@ -1,0 +1,184 @@
+//! Who monitors whom: members on a ring, each watching those that follow it.
+//!
+//! The order is that of a hash of the address, so that neighbours on the ring are not neighbours
+//! in the rack. All nodes with the same members compute the same ring. When one joins or goes,
+//! only those just before it watch somebody else. Spec: spec/membership.md, *Failure detector*;
+//! after Akka's heartbeat ring.
+
+use std::collections::BTreeSet;
+
+use ostraca_ddata::id::ReplicaId;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::gossip::Gossip;
+use super::member::Member;
+
+/// All members, in the order of the ring.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ring {
+    order: Vec<ReplicaId>, // ≤ MEMBERS_MAX
+}
+
+impl Ring {
+    /// The ring of a state's members.
+    #[must_use]
+    pub fn of(gossip: &Gossip) -> Self {
+        let place = |member: &Member| {
+            // Two nodes at one address: two lives of one node, or a reused address.
+            (xxh3_64(member.address.as_str().as_bytes()), member.incarnation())
+        };
+        let mut places: Vec<_> = gossip.members().map(|member| place(member)).collect();
+        places.sort_unstable();
+        Self { order: places.into_iter().map(|(_, id)| id).collect() }
+    }
+
+    /// The members after `observer`, around the ring, without itself; nobody if it is no member.
+    pub fn after(&self, observer: ReplicaId) -> impl Iterator<Item = ReplicaId> + '_ {
+        let at = self.order.iter().position(|id| *id == observer);
+        at.into_iter().flat_map(|at| self.order[at + 1..].iter().chain(&self.order[..at]).copied())
+    }
+
+    /// Whom `observer` monitors: the next `count` that it may expect to answer, and on the way
+    /// there those that somebody calls `unreachable`; everybody else if there are no more than
+    /// `count`.
+    ///
+    /// In addition a node goes on probing whom it accuses *itself* until it answers or is
+    /// removed, wherever it stands: [`Ring::watched_by`].
+    #[must_use]
+    pub fn successors(
+        &self,
+        observer: ReplicaId,
+        count: usize,
+        unreachable: &BTreeSet<ReplicaId>,
+    ) -> BTreeSet<ReplicaId> {
+        let mut found = BTreeSet::new();
+        let mut wanted = count;
+        for id in self.after(observer) {
+            if wanted == 0 {
+                break;
+            }
+            wanted -= usize::from(!unreachable.contains(&id));
+            found.insert(id);
+        }
+        found
+    }
+
+    /// Everybody to whom `observer` sends heartbeats: its [`successors`](Self::successors) and
+    /// whom it accuses itself.
+    #[must_use]
+    pub fn watched_by(gossip: &Gossip, observer: ReplicaId, count: usize) -> BTreeSet<ReplicaId> {
+        let ring = Self::of(gossip);
+        let mut watched = ring.successors(observer, count, &gossip.unreachable_to(observer));
+        watched.extend(gossip.reachability().accused_by(observer));
+        watched
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::cluster::gossip::ClusterId;
+    use crate::cluster::gossip::tests::{id, joiner, state};
+    use crate::cluster::reachability::Verdict;
+
+    const NOBODY: BTreeSet<ReplicaId> = BTreeSet::new();
+
+    fn cluster_of(numbers: impl IntoIterator<Item = u64>) -> Gossip {
+        let mut numbers = numbers.into_iter();
+        let first = numbers.next().expect("somebody");
+        let mut gossip = Gossip::found(ClusterId(1), joiner(first, 0)).unwrap();
+        for number in numbers {
+            // Peers repeat after 256; here every number is a peer of its own.
+            let mut joining = joiner(number, number);
+            let mut key = [0; 32];
+            key[..8].copy_from_slice(&number.to_le_bytes());
+            joining.node.peer = ostraca_ddata::id::PeerKey::new(key);
+            gossip.let_in(ReplicaId::new(first), joining).unwrap();
+        }
+        gossip
+    }
+
+    #[test]
+    fn reference_5_1_ring_each_monitors_and_is_monitored_by_the_right_number() {
+        for members in [1, 2, 5, 6, 7, 50] {
+            let ring = Ring::of(&cluster_of(1_000..1_000 + members));
+            let expected = 5.min(members as usize - 1);
+            let mut monitored: BTreeMap<ReplicaId, usize> = BTreeMap::new();
+            for observer in 1_000..1_000 + members {
+                let observer = ReplicaId::new(observer);
+                let watched = ring.successors(observer, 5, &NOBODY);
+                assert_eq!(watched.len(), expected, "{members} members");
+                assert!(!watched.contains(&observer));
+                watched.into_iter().for_each(|subject| *monitored.entry(subject).or_default() += 1);
+            }
+            assert!(monitored.values().all(|count| *count == expected), "{members} members");
+            assert!(members == 1 || monitored.len() == members as usize);
+        }
+    }
+
+    #[test]
+    fn the_ring_does_not_depend_on_who_joined_first_and_not_on_the_order_of_addresses() {
+        let one = Ring::of(&cluster_of(1_000..1_050));
+        let other = Ring::of(&cluster_of((1_000..1_050).rev()));
+        assert_eq!(one, other);
+        let in_order = one.order.windows(2).filter(|pair| pair[0] < pair[1]).count();
+        assert!((15..35).contains(&in_order), "{in_order} of 49 neighbours are in address order");
+    }
+
+    #[test]
+    fn reference_5_1_ring_unreachable_successors_are_monitored_in_addition() {
+        let ring = Ring::of(&cluster_of(1_000..1_020));
+        let observer = ReplicaId::new(1_003);
+        let after: Vec<_> = ring.after(observer).collect();
+        let set = |range: std::ops::Range<usize>| after[range].iter().copied().collect();
+        assert_eq!(ring.successors(observer, 3, &NOBODY), set(0..3));
+        let unreachable = BTreeSet::from([after[1], after[2], after[4]]);
+        assert_eq!(ring.successors(observer, 3, &unreachable), set(0..6));
+        let all_but_one = after[1..].iter().copied().collect();
+        assert_eq!(ring.successors(observer, 3, &all_but_one), set(0..19), "there are no more");
+    }
+
+    #[test]
+    fn who_joins_or_goes_moves_only_the_eyes_just_before_it() {
+        let numbers: Vec<u64> = (1_000..1_100).collect();
+        let before = Ring::of(&cluster_of(numbers.clone()));
+        for gone in numbers.iter().copied().filter(|number| number % 7 == 0) {
+            let rest = numbers.iter().copied().filter(|number| *number != gone);
+            let after = Ring::of(&cluster_of(rest.clone()));
+            let gone = ReplicaId::new(gone);
+            let mut moved = 0;
+            for observer in rest.map(ReplicaId::new) {
+                let old = before.successors(observer, 5, &NOBODY);
+                let new = after.successors(observer, 5, &NOBODY);
+                if old != new {
+                    moved += 1;
+                    assert!(old.contains(&gone) && old.difference(&new).count() == 1);
+                }
+            }
+            assert_eq!(moved, 5);
+        }
+    }
+
+    #[test]
+    fn reference_5_1_ring_a_suspect_is_watched_until_it_answers_or_is_removed() {
+        let mut gossip = cluster_of(1_000..1_020);
+        let observer = ReplicaId::new(1_000);
+        let far = Ring::of(&gossip).after(observer).last().unwrap();
+        assert!(!Ring::watched_by(&gossip, observer, 5).contains(&far));
+        gossip.accuse(observer, far, Verdict::Unreachable);
+        assert_eq!(Ring::watched_by(&gossip, observer, 5).len(), 6);
+        let mut answered = gossip.clone();
+        answered.acquit(observer, far);
+        assert!(!Ring::watched_by(&answered, observer, 5).contains(&far));
+        gossip.remove(observer, &[far]);
+        assert!(!Ring::watched_by(&gossip, observer, 5).contains(&far));
+    }
+
+    #[test]
+    fn a_stranger_watches_nobody() {
+        assert_eq!(Ring::of(&state("A B")).successors(id('Z'), 5, &NOBODY), NOBODY);
+        assert_eq!(Ring::default().successors(id('A'), 5, &NOBODY), NOBODY);
+    }
+}
