@@ -8,8 +8,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 /// See the module's page.
-pub struct Proxy {
-    pub address: Multiaddr,
+pub(crate) struct Proxy {
+    pub(crate) address: Multiaddr,
     to: Arc<AtomicU16>,
     cut: watch::Sender<u64>,
     refuses: Arc<AtomicBool>,
@@ -17,7 +17,7 @@ pub struct Proxy {
 
 impl Proxy {
     /// Passes on what comes to a port of its own, as soon as it knows where to.
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let own = listener.local_addr().expect("bound").port();
         let (cut, cuts) = watch::channel(0);
@@ -35,22 +35,22 @@ impl Proxy {
     }
 
     /// Leads to this port of loopback from now on.
-    pub fn lead_to(&self, port: u16) {
+    pub(crate) fn lead_to(&self, port: u16) {
         self.to.store(port, Ordering::Relaxed);
     }
 
     /// Breaks every connection that there is.
-    pub fn cut(&self) {
+    pub(crate) fn cut(&self) {
         self.cut.send_modify(|cuts| *cuts += 1);
     }
 
     /// Breaks every connection, and lets none through from now on.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         self.refuses.store(true, Ordering::Relaxed);
         self.cut();
     }
 
-    pub fn open(&self) {
+    pub(crate) fn open(&self) {
         self.refuses.store(false, Ordering::Relaxed);
     }
 }
