@@ -3,3 +3,6 @@
 //!
 //! Knows nothing of sockets, nor of sharding: what peers say and what the transport notices
 //! arrive as inputs.
+
+pub mod bug;
+pub mod lease;
