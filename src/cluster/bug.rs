@@ -16,7 +16,7 @@ pub enum Bug {
     AckAfterConsent,
     /// A sealed grantor goes on granting.
     SealedGrants,
-    /// A Seal is not refused while a promise runs.
+    /// Consents while its promise runs.
     NoRefusal,
     /// A node's ack to itself counts whatever its grantor says.
     OwnAckAlways,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::id::ReplicaId;
-use ostraca_ddata::replicator::epoch::{Consenting, Epoch, EpochId, LeaseSettings, Remaining};
+use ostraca_ddata::replicator::epoch::{Epoch, EpochId, LeaseSettings, Remaining};
 
 use super::{Beat, LeaseMessage};
 use crate::cluster::bug::{Bug, Canary};
@@ -50,9 +50,9 @@ pub struct Grantor {
     installed_at: Instant,
     /// T_q, or that of the epoch before, if longer.
     wait: Duration,
-    carried: BTreeSet<ReplicaId>, // ≤ members
-    promises: BTreeMap<ReplicaId, Instant>, // on the own clock; ≤ members
-    named: BTreeMap<ReplicaId, Instant>, // for removal: granted nothing until then; ≤ members
+    carried: BTreeSet<ReplicaId>,            // ≤ members
+    promises: BTreeMap<ReplicaId, Instant>,  // on the own clock; ≤ members
+    named: BTreeMap<ReplicaId, Instant>,     // for removal: granted nothing until then; ≤ members
     silenced: BTreeMap<ReplicaId, Silenced>, // ≤ members
     stats: GrantorStats,
 }
@@ -90,6 +90,9 @@ impl Grantor {
         let known = before.as_ref().filter(|before| before.id().next() == epoch.id());
         let is_carried = |id: &ReplicaId| known.is_none_or(|before| before.is_member(*id));
         self.carried = epoch.members().iter().copied().filter(is_carried).collect();
+        if before.is_none() && self.canary.has(Bug::ConsentAfterRestart) {
+            self.carried.clear();
+        }
         self.wait = before.as_ref().map_or(Duration::ZERO, |before| promise_time(before.lease()));
         self.wait = self.wait.max(promise_time(epoch.lease()));
         self.installed_at = now.mono;
@@ -125,7 +128,8 @@ impl Grantor {
         unsealed: Option<EpochId>,
     ) -> Option<LeaseSettings> {
         let epoch = self.epoch.as_ref()?;
-        let fits = beat.epoch == epoch.id() && epoch.is_voter(self.me) && epoch.is_member(from);
+        let same = beat.epoch == epoch.id() || self.canary.has(Bug::LeaseOverTwoEpochs);
+        let fits = same && epoch.is_voter(self.me) && epoch.is_member(from);
         if !fits || !epoch.lease().enabled {
             return None;
         }
@@ -172,14 +176,13 @@ impl Grantor {
     /// The configuration machine asks: how long do the promises to these still run? Whoever is
     /// not listed holds none. From now on, for 2·T_q, they are granted nothing: T_q would end
     /// just before the proposer, having waited for the leases, asks again.
-    pub fn consent(&mut self, now: Now, removed: &[ReplicaId], why: Consenting) -> Vec<Remaining> {
+    pub fn consent(&mut self, now: Now, removed: &[ReplicaId]) -> Vec<Remaining> {
         self.stats.questions += 1;
         let Some(epoch) = self.epoch.clone() else { return Vec::new() };
         let members = removed.iter().copied().filter(|id| epoch.is_member(*id));
         let members: BTreeSet<_> = members.collect();
-        let blind = why == Consenting::Seal && self.canary.has(Bug::NoRefusal);
         let remaining = members.iter().map(|id| (*id, self.remaining(now, *id)));
-        let remaining = remaining.filter(|(_, left)| !left.is_zero() && !blind).collect();
+        let remaining = remaining.filter(|(_, left)| !left.is_zero()).collect();
         let until = now.mono + 2 * epoch.lease().duration;
         self.named.extend(members.into_iter().map(|id| (id, until)));
         remaining
@@ -192,7 +195,7 @@ impl Grantor {
             Some(Silenced::Released(_) | Silenced::Dead) => return Duration::ZERO,
             Some(Silenced::Down) | None => {}
         }
-        if own && id == self.me {
+        if (own && id == self.me) || self.canary.has(Bug::NoRefusal) {
             return Duration::ZERO;
         }
         let mut until = self.promises.get(&id).copied().unwrap_or_default();

@@ -57,9 +57,9 @@ impl Probe {
         self.epoch = epoch;
     }
 
-    /// Milliseconds that the promise to `id` still runs, by the answer to a Seal.
+    /// Milliseconds that the promise to `id` still runs, by the answer to a question.
     fn left(&mut self, millis: u64, id: ReplicaId) -> u128 {
-        let left = self.grantor.consent(ms(millis), &[id], Consenting::Seal);
+        let left = self.grantor.consent(ms(millis), &[id]);
         left.iter().map(|(_, left)| left.as_millis()).sum()
     }
 }
@@ -141,7 +141,7 @@ fn after_a_restart_nobody_is_given_up_until_t_q_has_passed() {
 fn who_is_named_for_removal_is_granted_nothing_for_twice_t_q() {
     let mut probe = Probe::new();
     assert!(probe.beat(100_000, P, 1));
-    let left = probe.grantor.consent(ms(101_000), &[P], Consenting::Withhold);
+    let left = probe.grantor.consent(ms(101_000), &[P]);
     assert_eq!(left, [(P, Duration::from_millis(4_000))]);
     assert!(!probe.beat(101_001, P, 2));
     // The proposer has waited and asks again; with T_q a heartbeat could have slipped in between.
@@ -154,7 +154,7 @@ fn who_is_named_for_removal_is_granted_nothing_for_twice_t_q() {
 #[test]
 fn a_node_named_for_removal_is_granted_again_by_a_configuration_that_contains_it() {
     let mut probe = Probe::new();
-    probe.grantor.consent(ms(100_000), &[P], Consenting::Withhold);
+    probe.grantor.consent(ms(100_000), &[P]);
     assert!(!probe.beat(100_001, P, 1));
     let next = after(&probe.epoch, &[4], &[]);
     probe.install(100_002, next);
@@ -233,7 +233,7 @@ fn what_is_kept_about_who_left_goes_with_the_next_configuration() {
     let next = after(&probe.epoch, &[], &[2]);
     probe.install(100_001, next);
     probe.grantor.release(P, 9);
-    probe.grantor.consent(ms(100_002), &[P], Consenting::Withhold);
+    probe.grantor.consent(ms(100_002), &[P]);
     let Grantor { promises, named, silenced, .. } = &probe.grantor;
     assert!(promises.is_empty() && named.is_empty() && silenced.is_empty());
 }

@@ -1,6 +1,5 @@
 //! Each rule of the holder as a sentence.
 
-
 use ostraca_ddata::bug::Canary as NoBug;
 use ostraca_ddata::clock::WallTime;
 use ostraca_ddata::replicator::epoch::{Change, EpochId, EpochSettings, LeaseSettings};
@@ -108,10 +107,8 @@ fn the_lease_is_as_old_as_the_oldest_ack_that_its_quorum_needs() {
 fn the_own_ack_counts_only_when_the_own_grantor_gives_it() {
     let mut probe = Probe::of(&founded(1, true));
     assert_eq!(probe.serves_until(), 0);
-    let to_itself = HolderOutput::Send {
-        to: ReplicaId::new(ME),
-        message: LeaseMessage::Beat(probe.beat()),
-    };
+    let to_itself =
+        HolderOutput::Send { to: ReplicaId::new(ME), message: LeaseMessage::Beat(probe.beat()) };
     assert!(probe.out.contains(&to_itself));
     let beat = probe.beat();
     probe.granted(1, ME, beat);

@@ -1,0 +1,441 @@
+//! One node: configurations, lease, and a membership that does as it likes.
+
+use std::cell::RefCell;
+use std::collections::{BTreeSet, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ostraca::cluster::lease::{
+    Grantor, Holder, HolderInput, HolderOutput, LeaseConfig, LeaseMessage,
+};
+use ostraca_ddata::bug::Canary as NoBug;
+use ostraca_ddata::clock::{Instant, Now, WallTime};
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::machine::{Machine, Outbox};
+use ostraca_ddata::replicator::epoch::{
+    AcceptorState, Change, Epoch, EpochConfig, EpochId, EpochInput, EpochMessage, EpochOutput,
+    EpochSettings, Epochs,
+};
+use ostraca_ddata::sim::{Boot, Effects, NodeIndex, Process};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use super::Weakened;
+
+/// Lives of one place, at most.
+const LIVES: u64 = 1_000_000;
+const KNOCK_EVERY: Duration = Duration::from_millis(700);
+
+/// What a run's nodes have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Weather {
+    pub(crate) places: usize,
+    pub(crate) founders: usize,
+    pub(crate) propose_every: Duration,
+    /// Share of proposals that remove somebody.
+    pub(crate) removals: f64,
+    /// Share of restarts after which a voter votes for its earlier life.
+    pub(crate) kept: f64,
+    /// How long a sealed voter waits for the next configuration.
+    pub(crate) patience: Duration,
+    pub(crate) weakened: Weakened,
+}
+
+impl Weather {
+    fn epochs(&self, me: ReplicaId, seed: u64) -> Epochs {
+        let config = EpochConfig { abandoned_after: self.patience, ..EpochConfig::default() };
+        Epochs::new(me, config, seed, NoBug::none())
+    }
+}
+
+/// What outlives a process: how many lives a place had, and its disk.
+pub(crate) struct Shared {
+    places: Vec<(u64, Option<(ReplicaId, AcceptorState)>)>,
+}
+
+impl Shared {
+    pub(crate) fn new(places: usize) -> Self {
+        Self { places: vec![(0, None); places] }
+    }
+
+    fn next_life(&mut self, place: usize) -> ReplicaId {
+        self.places[place].0 += 1;
+        id_of(place, self.places[place].0)
+    }
+}
+
+pub(crate) fn id_of(place: usize, life: u64) -> ReplicaId {
+    ReplicaId::new((place as u64 + 1) * LIVES + life)
+}
+
+fn place_of(id: ReplicaId) -> usize {
+    (id.get() / LIVES) as usize - 1
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Body {
+    Epoch(EpochMessage),
+    /// With the sender's wall clock, which nobody should believe.
+    Lease(LeaseMessage, WallTime),
+    /// A joiner would like to join; its earlier lives are over.
+    Knock,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Envelope {
+    from: ReplicaId,
+    /// `None`: whoever lives there.
+    to: Option<ReplicaId>,
+    epoch: Option<EpochId>,
+    body: Body,
+}
+
+#[derive(Debug)]
+pub(crate) enum Event {
+    Installed(Arc<Epoch>),
+    Sealed,
+    /// It holds a lease for the first time in its life.
+    Served(ReplicaId),
+}
+
+/// What a directed test orders.
+#[derive(Clone, Debug)]
+pub(crate) enum Command {
+    Propose(Change),
+    Release,
+}
+
+pub(crate) struct Node {
+    place: usize,
+    me: ReplicaId,
+    weather: Weather,
+    shared: Rc<RefCell<Shared>>,
+    rng: SmallRng,
+    epochs: Epochs,
+    grantor: Grantor,
+    /// None: a restarted voter votes for its earlier life, and hosts nothing.
+    holder: Option<Holder>,
+    waiting: BTreeSet<ReplicaId>,
+    inputs: VecDeque<EpochInput>,
+    propose_at: Option<Instant>,
+    knock_at: Option<Instant>,
+    restore: Option<AcceptorState>,
+    served: bool,
+    leaving: bool,
+    stop_at_accept: bool,
+    reborn: bool,
+}
+
+impl Node {
+    pub(crate) fn new(boot: &Boot<'_, ()>, weather: Weather, shared: Rc<RefCell<Shared>>) -> Self {
+        let place = boot.node.get();
+        let mut rng = SmallRng::seed_from_u64(boot.seed);
+        let disk = shared.borrow().places[place].1.clone();
+        let kept = disk.filter(|_| boot.incarnation > 1 && rng.random_bool(weather.kept));
+        let me = kept.as_ref().map(|(id, _)| *id);
+        let me = me.unwrap_or_else(|| shared.borrow_mut().next_life(place));
+        let canary = weather.weakened.rule;
+        Self {
+            place,
+            me,
+            epochs: weather.epochs(me, boot.seed),
+            grantor: Grantor::new(me, boot.now, canary),
+            holder: kept.is_none().then(|| Holder::new(me, LeaseConfig::default(), canary)),
+            restore: kept.map(|(_, state)| state),
+            weather,
+            shared,
+            rng,
+            waiting: BTreeSet::new(),
+            inputs: VecDeque::new(),
+            propose_at: None,
+            knock_at: None,
+            served: false,
+            leaving: false,
+            stop_at_accept: false,
+            reborn: false,
+        }
+    }
+
+    pub(crate) fn me(&self) -> ReplicaId {
+        self.me
+    }
+
+    /// The number of the installed configuration.
+    pub(crate) fn installed(&self) -> u64 {
+        self.epochs.id().map_or(0, |id| id.number)
+    }
+
+    pub(crate) fn serves(&self, now: Instant) -> bool {
+        self.holder.as_ref().is_some_and(|holder| holder.serves(now))
+    }
+
+    fn send(&self, to: ReplicaId, body: Body, fx: &mut Effects<Self>) {
+        let envelope = Envelope { from: self.me, to: Some(to), epoch: self.epochs.id(), body };
+        fx.send(NodeIndex::new(place_of(to)), 0, envelope);
+    }
+
+    fn soon(&mut self, now: Now, mean: Duration) -> Option<Instant> {
+        Some(now.mono + mean.mul_f64(self.rng.random_range(0.1..2.0)))
+    }
+
+    // ── configurations ──────────────────────────────────────────────────────────────────────
+
+    fn tell(&mut self, now: Now, input: EpochInput, fx: &mut Effects<Self>) {
+        self.inputs.push_back(input);
+        while let Some(input) = self.inputs.pop_front() {
+            let mut out = Outbox::new();
+            self.epochs.handle(now, input, &mut out);
+            for output in out.drain().collect::<Vec<_>>() {
+                self.perform(now, output, fx);
+            }
+        }
+        if self.stop_at_accept && self.epochs.state().accepted.is_some() {
+            self.stop_at_accept = false;
+            self.hold(now, HolderInput::StopServing, fx);
+        }
+        if std::mem::take(&mut self.reborn) {
+            self.next_life(now, fx);
+        }
+    }
+
+    fn perform(&mut self, now: Now, output: EpochOutput, fx: &mut Effects<Self>) {
+        match output {
+            EpochOutput::Send { to, message } => self.send(to, Body::Epoch(message), fx),
+            EpochOutput::Persist(state) => {
+                self.shared.borrow_mut().places[self.place].1 = Some((self.me, state));
+            }
+            EpochOutput::Freeze(_) => fx.emit(Event::Sealed),
+            EpochOutput::PullSnapshot { epoch, of } => {
+                self.inputs.push_back(EpochInput::SnapshotMerged { epoch, of });
+            }
+            EpochOutput::PullState { epoch, from } => {
+                self.inputs.push_back(EpochInput::StateMerged { epoch, from });
+            }
+            EpochOutput::Installed(epoch) => {
+                self.stop_at_accept = false;
+                self.grantor.installed(now, &epoch);
+                self.waiting.retain(|id| !epoch.is_member(*id) && !epoch.left().contains(id));
+                fx.emit(Event::Installed(epoch.clone()));
+                self.hold(now, HolderInput::Installed(epoch), fx);
+            }
+            EpochOutput::AskConsent { query, removed, .. } => {
+                let remaining = self.grantor.consent(now, &removed);
+                self.inputs.push_front(EpochInput::Consent { query, remaining });
+            }
+            EpochOutput::StopServing if self.weather.weakened.stops_at_accept => {
+                self.stop_at_accept = true;
+            }
+            EpochOutput::StopServing => self.hold(now, HolderInput::StopServing, fx),
+            EpochOutput::Excluded(_) => {
+                self.hold(now, HolderInput::Excluded, fx);
+                self.reborn = true;
+            }
+            EpochOutput::Synced(_) | EpochOutput::StopPulls | EpochOutput::Outcome(_) => {}
+        }
+    }
+
+    /// The removed process ends, and a new one starts in its place.
+    fn next_life(&mut self, now: Now, fx: &mut Effects<Self>) {
+        fx.mark("new life");
+        let canary = self.weather.weakened.rule;
+        self.me = self.shared.borrow_mut().next_life(self.place);
+        let seed = self.rng.random();
+        self.epochs = self.weather.epochs(self.me, seed);
+        self.grantor = Grantor::new(self.me, now, canary);
+        self.holder = Some(Holder::new(self.me, LeaseConfig::default(), canary));
+        self.waiting.clear();
+        self.inputs.clear();
+        (self.served, self.leaving, self.stop_at_accept) = (false, false, false);
+        self.knock_at = self.soon(now, KNOCK_EVERY);
+    }
+
+    // ── lease ───────────────────────────────────────────────────────────────────────────────
+
+    fn hold(&mut self, now: Now, input: HolderInput, fx: &mut Effects<Self>) {
+        let Some(holder) = &mut self.holder else { return };
+        let mut out = Outbox::new();
+        holder.handle(now, input, &mut out);
+        for output in out.drain().collect::<Vec<_>>() {
+            match output {
+                HolderOutput::Send { to, message } => {
+                    self.send(to, Body::Lease(message, now.wall), fx);
+                }
+                HolderOutput::Held { .. } if !self.served => {
+                    self.served = true;
+                    fx.emit(Event::Served(self.me));
+                }
+                HolderOutput::Held { .. } => {}
+                HolderOutput::Lapsed => fx.mark("lapsed"),
+                HolderOutput::Stop => fx.mark("stopped"),
+            }
+        }
+    }
+
+    fn lease(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        message: LeaseMessage,
+        sent: WallTime,
+        fx: &mut Effects<Self>,
+    ) {
+        match message {
+            LeaseMessage::Beat(beat) => {
+                let votes = self.epochs.is_voter() && !self.epochs.sealed();
+                let unsealed = self.epochs.id().filter(|_| votes);
+                let now =
+                    if self.weather.weakened.grants_from_sending { as_of(now, sent) } else { now };
+                if let Some(answer) = self.grantor.beat(now, from, beat, unsealed) {
+                    self.send(from, Body::Lease(answer, now.wall), fx);
+                }
+            }
+            LeaseMessage::Granted(beat) => self.hold(now, HolderInput::Granted { from, beat }, fx),
+            LeaseMessage::Release { number } => self.grantor.release(from, number),
+        }
+    }
+
+    // ── membership ──────────────────────────────────────────────────────────────────────────
+
+    fn propose(&mut self, now: Now, fx: &mut Effects<Self>) {
+        self.propose_at = self.soon(now, self.weather.propose_every);
+        let Some(epoch) = self.epochs.installed().filter(|_| self.epochs.is_member()).cloned()
+        else {
+            return;
+        };
+        let mut change = Change::default();
+        let joining = self.waiting.iter().copied().filter(|_| self.rng.random_bool(0.8));
+        change.join.extend(joining);
+        if self.holder.is_some() && !self.leaving && self.rng.random_bool(0.05) {
+            self.leaving = true;
+            fx.mark("released");
+            self.hold(now, HolderInput::Release, fx);
+        }
+        if self.leaving {
+            change.leave.push(self.me);
+        } else if epoch.members().len() > 2 && self.rng.random_bool(self.weather.removals) {
+            for _ in 0..self.rng.random_range(1..=2) {
+                let gone = epoch.members()[self.rng.random_range(0..epoch.members().len())];
+                let probed = self.rng.random_bool(0.2);
+                if probed { &mut change.lost } else { &mut change.leave }.push(gone);
+            }
+        }
+        if !change.is_empty() {
+            self.tell(now, EpochInput::Propose(change), fx);
+        }
+    }
+
+    fn knock(&mut self, now: Now, fx: &mut Effects<Self>) {
+        self.knock_at = None;
+        if self.epochs.is_member() {
+            return;
+        }
+        self.knock_at = self.soon(now, KNOCK_EVERY);
+        for place in (0..self.weather.places).filter(|place| *place != self.place) {
+            let epoch = self.epochs.id();
+            let envelope = Envelope { from: self.me, to: None, epoch, body: Body::Knock };
+            fx.send(NodeIndex::new(place), 0, envelope);
+        }
+    }
+
+    /// Its earlier lives held the same lock: they are dead.
+    fn knocked(&mut self, from: ReplicaId) {
+        let Some(epoch) = self.epochs.installed() else { return };
+        if !epoch.is_member(from) && !epoch.left().contains(&from) {
+            self.waiting.retain(|other| place_of(*other) != place_of(from) || *other > from);
+            self.waiting.insert(from);
+        }
+        let earlier = |id: &ReplicaId| place_of(*id) == place_of(from) && *id < from;
+        let dead: Vec<_> = epoch.members().iter().copied().filter(earlier).collect();
+        dead.into_iter().for_each(|id| self.grantor.proven_dead(id));
+    }
+}
+
+/// The grantor's time when the heartbeat was sent, if all wall clocks were right.
+fn as_of(now: Now, sent: WallTime) -> Now {
+    let (here, there) = (now.wall.as_millis(), sent.as_millis());
+    let shift = |ms: u64| ms.min(3_600_000) * 1_000_000;
+    let nanos = now.mono.as_nanos() + shift(there.saturating_sub(here));
+    let nanos = nanos.saturating_sub(shift(here.saturating_sub(there)));
+    Now { mono: Instant::from_nanos(nanos), wall: now.wall }
+}
+
+impl Process for Node {
+    type Message = Envelope;
+    type Command = Command;
+    type Event = Event;
+    type Disk = ();
+
+    fn started(&mut self, now: Now, fx: &mut Effects<Self>) {
+        self.propose_at = self.soon(now, self.weather.propose_every);
+        if let Some(state) = self.restore.take() {
+            fx.mark("restarted voter");
+            self.tell(now, EpochInput::Restore(state), fx);
+        } else if self.me == id_of(self.place, 1) && self.place < self.weather.founders {
+            let members = (0..self.weather.founders).map(|place| id_of(place, 1)).collect();
+            let first = EpochId { generation: 1, number: 1 };
+            let epoch = Epoch::founding(first, members, EpochSettings::default());
+            self.tell(now, EpochInput::Found(Arc::new(epoch.expect("well formed"))), fx);
+        } else {
+            self.knock_at = self.soon(now, KNOCK_EVERY);
+        }
+    }
+
+    fn message(&mut self, now: Now, _: NodeIndex, envelope: Envelope, fx: &mut Effects<Self>) {
+        let Envelope { from, to, epoch: id, body } = envelope;
+        if to.is_some_and(|to| to != self.me) {
+            return;
+        }
+        match body {
+            Body::Epoch(message) => self.tell(now, EpochInput::Message { from, message }, fx),
+            Body::Lease(message, sent) => {
+                self.lease(now, from, message, sent, fx);
+                self.tell(now, EpochInput::PeerEpoch { from, id }, fx);
+            }
+            Body::Knock => {
+                self.knocked(from);
+                self.tell(now, EpochInput::PeerEpoch { from, id }, fx);
+            }
+        }
+    }
+
+    fn command(&mut self, now: Now, command: Command, fx: &mut Effects<Self>) {
+        match command {
+            Command::Propose(change) => self.tell(now, EpochInput::Propose(change), fx),
+            Command::Release => self.hold(now, HolderInput::Release, fx),
+        }
+    }
+
+    fn tick(&mut self, now: Now, fx: &mut Effects<Self>) {
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now.mono);
+        if due(self.epochs.next_deadline()) {
+            self.tell(now, EpochInput::Tick, fx);
+        }
+        if due(self.holder.as_ref().and_then(Machine::next_deadline)) {
+            self.hold(now, HolderInput::Tick, fx);
+        }
+        if due(self.propose_at) {
+            self.propose(now, fx);
+        }
+        if due(self.knock_at) {
+            self.knock(now, fx);
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let holder = self.holder.as_ref().and_then(Machine::next_deadline);
+        let epochs = self.epochs.next_deadline();
+        [epochs, holder, self.propose_at, self.knock_at].into_iter().flatten().min()
+    }
+
+    fn digest(message: &Envelope) -> Option<u64> {
+        let kind = match &message.body {
+            Body::Epoch(_) => 1,
+            Body::Lease(LeaseMessage::Beat(beat), _) => 2 + 8 * beat.number,
+            Body::Lease(LeaseMessage::Granted(beat), _) => 3 + 8 * beat.number,
+            Body::Lease(LeaseMessage::Release { number }, _) => 4 + 8 * number,
+            Body::Knock => 5,
+        };
+        Some(message.from.get().rotate_left(32) ^ kind)
+    }
+}

@@ -1,0 +1,3 @@
+//! Protocols of the cluster on virtual time, with faults: one module per protocol.
+
+mod lease;
