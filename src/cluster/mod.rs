@@ -6,3 +6,4 @@
 
 pub mod bug;
 pub mod lease;
+pub mod singleton;

@@ -27,6 +27,7 @@ fn world(seed: Seed, places: usize, weakened: Weakened) -> World {
         removals: 0.0,
         kept: 1.0,
         patience: 20 * SECOND, // whoever is cut off changes nothing meanwhile
+        standings: Vec::new(),
         weakened,
     };
     let setup = Setup { faults: Faults::none(), ..Setup::new(seed, places) };

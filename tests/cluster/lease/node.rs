@@ -1,13 +1,17 @@
 //! One node: configurations, lease, and a membership that does as it likes.
 
 use std::cell::RefCell;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ostraca::cluster::bug::Bug;
 use ostraca::cluster::lease::{
     Grantor, Holder, HolderInput, HolderOutput, LeaseConfig, LeaseMessage,
+};
+use ostraca::cluster::singleton::{
+    Peer, Running, Singleton, SingletonInput, SingletonMessage, SingletonOutput, Standing,
 };
 use ostraca_ddata::bug::Canary as NoBug;
 use ostraca_ddata::clock::{Instant, Now, WallTime};
@@ -26,6 +30,9 @@ use super::Weakened;
 /// Lives of one place, at most.
 const LIVES: u64 = 1_000_000;
 const KNOCK_EVERY: Duration = Duration::from_millis(700);
+const GOSSIP_EVERY: Duration = Duration::from_millis(500);
+/// Of the singleton's requests.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// What a run's nodes have in common.
 #[derive(Clone, Debug)]
@@ -39,6 +46,8 @@ pub(crate) struct Weather {
     pub(crate) kept: f64,
     /// How long a sealed voter waits for the next configuration.
     pub(crate) patience: Duration,
+    /// What each place is to the singleton; empty: there is none.
+    pub(crate) standings: Vec<Standing>,
     pub(crate) weakened: Weakened,
 }
 
@@ -51,12 +60,14 @@ impl Weather {
 
 /// What outlives a process: how many lives a place had, and its disk.
 pub(crate) struct Shared {
+    /// Nobody is removed any more but by its own wish.
+    pub(crate) quiet: bool,
     places: Vec<(u64, Option<(ReplicaId, AcceptorState)>)>,
 }
 
 impl Shared {
     pub(crate) fn new(places: usize) -> Self {
-        Self { places: vec![(0, None); places] }
+        Self { quiet: false, places: vec![(0, None); places] }
     }
 
     fn next_life(&mut self, place: usize) -> ReplicaId {
@@ -80,6 +91,9 @@ pub(crate) enum Body {
     Lease(LeaseMessage, WallTime),
     /// A joiner would like to join; its earlier lives are over.
     Knock,
+    Singleton(SingletonMessage),
+    /// Gossip: what the sender is to the singleton.
+    Standing(Standing),
 }
 
 #[derive(Clone, Debug)]
@@ -97,6 +111,8 @@ pub(crate) enum Event {
     Sealed,
     /// It holds a lease for the first time in its life.
     Served(ReplicaId),
+    /// An instance of the singleton starts.
+    Started,
 }
 
 /// What a directed test orders.
@@ -123,8 +139,14 @@ pub(crate) struct Node {
     restore: Option<AcceptorState>,
     served: bool,
     leaving: bool,
+    released: bool,
     stop_at_accept: bool,
     reborn: bool,
+    pub(super) singleton: Option<Singleton>,
+    heard: BTreeMap<ReplicaId, Standing>,
+    gossip_at: Option<Instant>,
+    /// When the instance will have stopped.
+    stopped_at: Option<Instant>,
 }
 
 impl Node {
@@ -136,9 +158,15 @@ impl Node {
         let me = kept.as_ref().map(|(id, _)| *id);
         let me = me.unwrap_or_else(|| shared.borrow_mut().next_life(place));
         let canary = weather.weakened.rule;
+        let sings = kept.is_none() && !weather.standings.is_empty();
         Self {
             place,
             me,
+            singleton: sings.then(|| Singleton::new(me, RETRY, canary)),
+            heard: BTreeMap::new(),
+            gossip_at: None,
+            stopped_at: None,
+            released: false,
             epochs: weather.epochs(me, boot.seed),
             grantor: Grantor::new(me, boot.now, canary),
             holder: kept.is_none().then(|| Holder::new(me, LeaseConfig::default(), canary)),
@@ -177,6 +205,76 @@ impl Node {
 
     fn soon(&mut self, now: Now, mean: Duration) -> Option<Instant> {
         Some(now.mono + mean.mul_f64(self.rng.random_range(0.1..2.0)))
+    }
+
+    // ── singleton ───────────────────────────────────────────────────────────────────────────
+
+    /// Whether an instance is here that may begin a message.
+    pub(crate) fn hosts(&self, now: Instant) -> bool {
+        let here = |one: &Singleton| matches!(one.running(), Running::Yes | Running::Stopping);
+        let outlives = self.weather.weakened.rule.has(Bug::OutlivesLease);
+        self.singleton.as_ref().is_some_and(here) && (outlives || self.serves(now))
+    }
+
+    fn sing(&mut self, now: Now, input: SingletonInput, fx: &mut Effects<Self>) {
+        let Some(singleton) = &mut self.singleton else { return };
+        let mut out = Outbox::new();
+        singleton.handle(now, input, &mut out);
+        for output in out.drain().collect::<Vec<_>>() {
+            match output {
+                SingletonOutput::Send { to, message } => {
+                    self.send(to, Body::Singleton(message), fx);
+                }
+                SingletonOutput::Start => {
+                    fx.mark("started");
+                    fx.emit(Event::Started);
+                }
+                SingletonOutput::Stop => {
+                    let takes = Duration::from_millis(self.rng.random_range(0..3_000));
+                    self.stopped_at = Some(now.mono + takes);
+                }
+            }
+        }
+    }
+
+    fn standing(&self) -> Standing {
+        match self.weather.standings[self.place] {
+            Standing::Candidate if self.leaving => Standing::NotNow,
+            standing => standing,
+        }
+    }
+
+    fn members_changed(&mut self, now: Now, fx: &mut Effects<Self>) {
+        let Some(epoch) = self.epochs.installed().filter(|_| self.singleton.is_some()).cloned()
+        else {
+            return;
+        };
+        let standing_of = |id: ReplicaId| {
+            let heard = self.heard.get(&id).copied().unwrap_or(Standing::NotNow);
+            if id == self.me { self.standing() } else { heard }
+        };
+        let peer = |id: &ReplicaId| Peer { id: *id, standing: standing_of(*id) };
+        let members = epoch.members().iter().map(peer).collect();
+        self.sing(now, SingletonInput::Members(members), fx);
+    }
+
+    fn gossip(&mut self, now: Now, fx: &mut Effects<Self>) {
+        self.gossip_at = self.soon(now, GOSSIP_EVERY);
+        for place in (0..self.weather.places).filter(|place| *place != self.place) {
+            let body = Body::Standing(self.standing());
+            let envelope = Envelope { from: self.me, to: None, epoch: self.epochs.id(), body };
+            fx.send(NodeIndex::new(place), 0, envelope);
+        }
+        self.members_changed(now, fx);
+    }
+
+    fn release_once_idle(&mut self, now: Now, fx: &mut Effects<Self>) {
+        let idle = |one: &Singleton| matches!(one.running(), Running::No | Running::Finished);
+        if self.leaving && !self.released && self.singleton.as_ref().is_none_or(idle) {
+            self.released = true;
+            fx.mark("released");
+            self.hold(now, HolderInput::Release, fx);
+        }
     }
 
     // ── configurations ──────────────────────────────────────────────────────────────────────
@@ -218,6 +316,7 @@ impl Node {
                 self.waiting.retain(|id| !epoch.is_member(*id) && !epoch.left().contains(id));
                 fx.emit(Event::Installed(epoch.clone()));
                 self.hold(now, HolderInput::Installed(epoch), fx);
+                self.members_changed(now, fx);
             }
             EpochOutput::AskConsent { query, removed, .. } => {
                 let remaining = self.grantor.consent(now, &removed);
@@ -244,9 +343,12 @@ impl Node {
         self.epochs = self.weather.epochs(self.me, seed);
         self.grantor = Grantor::new(self.me, now, canary);
         self.holder = Some(Holder::new(self.me, LeaseConfig::default(), canary));
+        self.singleton = self.singleton.is_some().then(|| Singleton::new(self.me, RETRY, canary));
+        self.stopped_at = None;
         self.waiting.clear();
         self.inputs.clear();
         (self.served, self.leaving, self.stop_at_accept) = (false, false, false);
+        self.released = false;
         self.knock_at = self.soon(now, KNOCK_EVERY);
     }
 
@@ -261,13 +363,17 @@ impl Node {
                 HolderOutput::Send { to, message } => {
                     self.send(to, Body::Lease(message, now.wall), fx);
                 }
-                HolderOutput::Held { .. } if !self.served => {
-                    self.served = true;
-                    fx.emit(Event::Served(self.me));
+                HolderOutput::Held { .. } => {
+                    if !std::mem::replace(&mut self.served, true) {
+                        fx.emit(Event::Served(self.me));
+                    }
+                    self.sing(now, SingletonInput::LeaseHeld, fx);
                 }
-                HolderOutput::Held { .. } => {}
                 HolderOutput::Lapsed => fx.mark("lapsed"),
-                HolderOutput::Stop => fx.mark("stopped"),
+                HolderOutput::Stop => {
+                    fx.mark("stopped");
+                    self.sing(now, SingletonInput::LeaseOver, fx);
+                }
             }
         }
     }
@@ -306,14 +412,15 @@ impl Node {
         let mut change = Change::default();
         let joining = self.waiting.iter().copied().filter(|_| self.rng.random_bool(0.8));
         change.join.extend(joining);
-        if self.holder.is_some() && !self.leaving && self.rng.random_bool(0.05) {
-            self.leaving = true;
-            fx.mark("released");
-            self.hold(now, HolderInput::Release, fx);
+        if self.holder.is_some() && !self.leaving && !self.shared.borrow().quiet && self.rng.random_bool(0.05) {
+            self.leaving = epoch.members().len() > 1;
+            self.members_changed(now, fx);
+            self.release_once_idle(now, fx);
         }
+        let quiet = self.shared.borrow().quiet;
         if self.leaving {
-            change.leave.push(self.me);
-        } else if epoch.members().len() > 2 && self.rng.random_bool(self.weather.removals) {
+            change.leave.extend(self.released.then_some(self.me));
+        } else if !quiet && epoch.members().len() > 2 && self.rng.random_bool(self.weather.removals) {
             for _ in 0..self.rng.random_range(1..=2) {
                 let gone = epoch.members()[self.rng.random_range(0..epoch.members().len())];
                 let probed = self.rng.random_bool(0.2);
@@ -368,6 +475,7 @@ impl Process for Node {
 
     fn started(&mut self, now: Now, fx: &mut Effects<Self>) {
         self.propose_at = self.soon(now, self.weather.propose_every);
+        self.gossip_at = self.singleton.is_some().then_some(now.mono);
         if let Some(state) = self.restore.take() {
             fx.mark("restarted voter");
             self.tell(now, EpochInput::Restore(state), fx);
@@ -396,6 +504,16 @@ impl Process for Node {
                 self.knocked(from);
                 self.tell(now, EpochInput::PeerEpoch { from, id }, fx);
             }
+            Body::Singleton(message) => {
+                self.sing(now, SingletonInput::Message { from, message }, fx);
+            }
+            Body::Standing(standing) => {
+                let known = self.epochs.installed().is_some_and(|epoch| epoch.is_member(from));
+                if known && self.heard.insert(from, standing) != Some(standing) {
+                    self.members_changed(now, fx);
+                }
+                self.tell(now, EpochInput::PeerEpoch { from, id }, fx);
+            }
         }
     }
 
@@ -420,12 +538,25 @@ impl Process for Node {
         if due(self.knock_at) {
             self.knock(now, fx);
         }
+        if due(self.gossip_at) {
+            self.gossip(now, fx);
+        }
+        if due(self.stopped_at) {
+            self.stopped_at = None;
+            self.sing(now, SingletonInput::Stopped, fx);
+        }
+        if due(self.singleton.as_ref().and_then(Machine::next_deadline)) {
+            self.sing(now, SingletonInput::Tick, fx);
+        }
+        self.release_once_idle(now, fx);
     }
 
     fn next_deadline(&self) -> Option<Instant> {
         let holder = self.holder.as_ref().and_then(Machine::next_deadline);
         let epochs = self.epochs.next_deadline();
-        [epochs, holder, self.propose_at, self.knock_at].into_iter().flatten().min()
+        let singleton = self.singleton.as_ref().and_then(Machine::next_deadline);
+        let own = [self.propose_at, self.knock_at, self.gossip_at, self.stopped_at];
+        own.into_iter().chain([epochs, holder, singleton]).flatten().min()
     }
 
     fn digest(message: &Envelope) -> Option<u64> {
@@ -435,6 +566,10 @@ impl Process for Node {
             Body::Lease(LeaseMessage::Granted(beat), _) => 3 + 8 * beat.number,
             Body::Lease(LeaseMessage::Release { number }, _) => 4 + 8 * number,
             Body::Knock => 5,
+            Body::Standing(standing) => 6 + 8 * *standing as u64,
+            Body::Singleton(SingletonMessage::HandOverToMe { number }) => 7 + 32 * number,
+            Body::Singleton(SingletonMessage::HandOverDone { number }) => 15 + 32 * number,
+            Body::Singleton(_) => 23,
         };
         Some(message.from.get().rotate_left(32) ^ kind)
     }

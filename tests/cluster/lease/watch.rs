@@ -17,6 +17,15 @@ pub(crate) struct Watch {
     /// Removals of nodes that had served.
     pub(crate) takeovers: u64,
     pub(crate) decisions: u64,
+    /// Instances of the singleton.
+    pub(crate) started: u64,
+}
+
+/// Nodes with an instance that may begin a message now.
+pub(crate) fn hosts(view: &View<'_, Node>) -> Vec<NodeIndex> {
+    let now = |index: &NodeIndex| view.clock(*index).mono;
+    let hosts = view.processes().filter(|(index, node)| node.hosts(now(index)));
+    hosts.map(|(index, _)| index).collect()
 }
 
 impl Watch {
@@ -29,6 +38,14 @@ impl Watch {
         }
         Ok(())
     }
+}
+
+fn one_at_most(view: &View<'_, Node>) -> Result<(), Violation> {
+    let hosts = hosts(view);
+    if hosts.len() > 1 {
+        return Err(Violation::new(format!("two at once: {hosts:?}")));
+    }
+    Ok(())
 }
 
 impl Observer<Node> for Watch {
@@ -52,12 +69,19 @@ impl Observer<Node> for Watch {
                     }
                 }
             }
+            Event::Started => self.started += 1,
             Event::Installed(_) | Event::Sealed => {}
         }
+        one_at_most(view)?;
         (0..view.nodes()).try_for_each(|index| self.judge(view, NodeIndex::new(index)))
     }
 
     fn check(&mut self, view: &View<'_, Node>) -> Result<(), Violation> {
-        view.touched().map_or(Ok(()), |index| self.judge(view, index))
+        let Some(index) = view.touched() else { return Ok(()) };
+        self.judge(view, index)?;
+        if view.process(index).is_some_and(|node| node.singleton.is_some()) {
+            one_at_most(view)?;
+        }
+        Ok(())
     }
 }
