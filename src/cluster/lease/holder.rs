@@ -16,6 +16,9 @@ use crate::cluster::bug::{Bug, Canary};
 /// configurations change many times a second.
 const BEATS_MAX: usize = 64;
 
+/// Until when a member serves that needs no lease.
+const FOREVER: Instant = Instant::from_nanos(u64::MAX);
+
 /// A fact for the holder.
 #[derive(Clone, Debug, PartialEq)]
 pub enum HolderInput {
@@ -134,10 +137,7 @@ impl Holder {
         if self.canary.has(Bug::FlagNotClock) && self.is_leased() {
             return self.told;
         }
-        match &self.epoch {
-            Some(epoch) if !epoch.lease().enabled => self.standing == Standing::Member,
-            _ => self.until.is_some_and(|until| now < until),
-        }
+        self.until.is_some_and(|until| now < until)
     }
 
     /// Until when, if it ever held one and was not told to stop.
@@ -173,8 +173,20 @@ impl Holder {
             Standing::Released => self.beat(now, out),
             _ => {
                 self.standing = Standing::Member;
-                self.beat(now, out);
+                self.serve_by_settings(now, out);
             }
+        }
+    }
+
+    /// With `lease = "off"` a member serves as long as it is one.
+    fn serve_by_settings(&mut self, now: Now, out: &mut Outbox<HolderOutput>) {
+        if self.is_leased() {
+            self.until = self.until.filter(|until| *until != FOREVER);
+            self.beat(now, out);
+        } else {
+            (self.until, self.beat_at, self.stop_at) = (Some(FOREVER), None, None);
+            self.told = true;
+            out.push(HolderOutput::Held { until: FOREVER });
         }
     }
 
@@ -317,7 +329,7 @@ impl Machine for Holder {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let lapse = self.until.filter(|_| self.told);
+        let lapse = self.until.filter(|until| self.told && *until != FOREVER);
         [self.beat_at, lapse, self.stop_at].into_iter().flatten().min()
     }
 }

@@ -247,9 +247,23 @@ fn the_clock_decides_though_no_timer_fired() {
 fn without_leases_every_member_serves_and_nobody_beats() {
     let epoch = founded(2, false);
     let mut probe = Probe::of(&epoch);
-    assert!(probe.holder.serves(ms(1_000_000).mono) && probe.out.is_empty());
+    assert_eq!(probe.out, [HolderOutput::Held { until: FOREVER }]);
+    assert!(probe.holder.serves(ms(1_000_000).mono));
+    assert_eq!(probe.holder.next_deadline(), None);
     probe.tell(1, HolderInput::Installed(without(&epoch, ME)));
     assert!(!probe.holder.serves(ms(2).mono));
+    assert_eq!(probe.out.last(), Some(&HolderOutput::Lapsed));
+}
+
+#[test]
+fn a_decision_that_turns_leases_on_ends_what_was_served_without() {
+    let mut probe = Probe::of(&founded(1, false));
+    assert!(probe.holder.serves(ms(1).mono));
+    probe.tell(2, HolderInput::Installed(founded(1, true)));
+    assert!(!probe.holder.serves(ms(2).mono));
+    let beat = probe.beat();
+    probe.granted(3, ME, beat);
+    assert_eq!(probe.serves_until(), 2 + HELD);
 }
 
 #[test]

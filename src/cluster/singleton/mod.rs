@@ -201,13 +201,7 @@ impl Singleton {
             preparing: false,
             number: 0,
             retry_at: None,
-            stats: SingletonStats {
-                started: 0,
-                asked: 0,
-                kept: 0,
-                stale: 0,
-                strangers: 0,
-            },
+            stats: SingletonStats { started: 0, asked: 0, kept: 0, stale: 0, strangers: 0 },
         }
     }
 

@@ -28,6 +28,7 @@ fn world(seed: Seed, places: usize, weakened: Weakened) -> World {
         kept: 1.0,
         patience: 20 * SECOND, // whoever is cut off changes nothing meanwhile
         standings: Vec::new(),
+        toggles: 0.0,
         weakened,
     };
     let setup = Setup { faults: Faults::none(), ..Setup::new(seed, places) };
@@ -118,6 +119,17 @@ fn b_forgets(seed: Seed, weakened: Weakened) -> Result<(), Box<Failure>> {
     until_installed(&mut sim, 2, &[a, b])
 }
 
+/// What a and b say to p takes 3 s: the last acks come long after the last promises were made.
+fn acks_are_slow(seed: Seed, weakened: Weakened) -> Result<(), Box<Failure>> {
+    let [a, b, p] = [0, 1, 2];
+    let mut sim = world(seed, 3, weakened);
+    let links = vec![Links { from: indices(&[a, b]), to: indices(&[p]) }];
+    sim.fault(&Fault::Delay { links, by: 3 * SECOND, span: Some(60 * SECOND) });
+    sim.run_for(5 * SECOND);
+    propose(&mut sim, a, &[], &[p]);
+    until_installed(&mut sim, 2, &[a, b])
+}
+
 type Scenario = fn(Seed, Weakened) -> Result<(), Box<Failure>>;
 
 /// Without the bug every seed comes to the last configuration and nobody serves beside it; with
@@ -156,4 +168,9 @@ fn a_lease_over_two_configurations_is_caught() {
 #[test]
 fn a_consent_right_after_a_restart_is_caught() {
     caught("a_consent_right_after_a_restart_is_caught", b_forgets, Bug::ConsentAfterRestart);
+}
+
+#[test]
+fn a_lease_that_counts_from_the_ack_is_caught() {
+    caught("a_lease_that_counts_from_the_ack_is_caught", acks_are_slow, Bug::LeaseFromAck);
 }

@@ -48,6 +48,8 @@ pub(crate) struct Weather {
     pub(crate) patience: Duration,
     /// What each place is to the singleton; empty: there is none.
     pub(crate) standings: Vec<Standing>,
+    /// How often a candidate ceases to be one, or becomes one again, when it gossips.
+    pub(crate) toggles: f64,
     pub(crate) weakened: Weakened,
 }
 
@@ -91,6 +93,8 @@ pub(crate) enum Body {
     Lease(LeaseMessage, WallTime),
     /// A joiner would like to join; its earlier lives are over.
     Knock,
+    /// The answer: the sender's epoch is all that it says.
+    Heard,
     Singleton(SingletonMessage),
     /// Gossip: what the sender is to the singleton.
     Standing(Standing),
@@ -141,8 +145,9 @@ pub(crate) struct Node {
     leaving: bool,
     released: bool,
     stop_at_accept: bool,
-    reborn: bool,
     pub(super) singleton: Option<Singleton>,
+    /// A candidate by its place is none while this is false.
+    hosting: bool,
     heard: BTreeMap<ReplicaId, Standing>,
     gossip_at: Option<Instant>,
     /// When the instance will have stopped.
@@ -163,6 +168,7 @@ impl Node {
             place,
             me,
             singleton: sings.then(|| Singleton::new(me, RETRY, canary)),
+            hosting: true,
             heard: BTreeMap::new(),
             gossip_at: None,
             stopped_at: None,
@@ -181,8 +187,18 @@ impl Node {
             served: false,
             leaving: false,
             stop_at_accept: false,
-            reborn: false,
         }
+    }
+
+    /// For a report.
+    pub(crate) fn story(&self, now: Instant) -> String {
+        let Self { me, epochs, leaving, singleton, .. } = self;
+        let epoch = epochs.installed().map(|epoch| (epoch.id(), epoch.members().to_vec()));
+        let (member, sealed, serves) = (epochs.is_member(), epochs.sealed(), self.serves(now));
+        format!(
+            "{me}: {epoch:?} member {member} sealed {sealed} serves {serves} leaving {leaving}\n\
+             {singleton:?}\n"
+        )
     }
 
     pub(crate) fn me(&self) -> ReplicaId {
@@ -239,7 +255,7 @@ impl Node {
 
     fn standing(&self) -> Standing {
         match self.weather.standings[self.place] {
-            Standing::Candidate if self.leaving => Standing::NotNow,
+            Standing::Candidate if self.leaving || !self.hosting => Standing::NotNow,
             standing => standing,
         }
     }
@@ -260,6 +276,8 @@ impl Node {
 
     fn gossip(&mut self, now: Now, fx: &mut Effects<Self>) {
         self.gossip_at = self.soon(now, GOSSIP_EVERY);
+        self.hosting ^= self.rng.random_bool(self.weather.toggles);
+        self.hosting |= self.shared.borrow().quiet;
         for place in (0..self.weather.places).filter(|place| *place != self.place) {
             let body = Body::Standing(self.standing());
             let envelope = Envelope { from: self.me, to: None, epoch: self.epochs.id(), body };
@@ -291,9 +309,6 @@ impl Node {
         if self.stop_at_accept && self.epochs.state().accepted.is_some() {
             self.stop_at_accept = false;
             self.hold(now, HolderInput::StopServing, fx);
-        }
-        if std::mem::take(&mut self.reborn) {
-            self.next_life(now, fx);
         }
     }
 
@@ -328,13 +343,14 @@ impl Node {
             EpochOutput::StopServing => self.hold(now, HolderInput::StopServing, fx),
             EpochOutput::Excluded(_) => {
                 self.hold(now, HolderInput::Excluded, fx);
-                self.reborn = true;
+                self.knock_at = self.soon(now, KNOCK_EVERY);
             }
             EpochOutput::Synced(_) | EpochOutput::StopPulls | EpochOutput::Outcome(_) => {}
         }
     }
 
-    /// The removed process ends, and a new one starts in its place.
+    /// The removed process ends, once somebody else knows of its removal, and a new one starts in
+    /// its place.
     fn next_life(&mut self, now: Now, fx: &mut Effects<Self>) {
         fx.mark("new life");
         let canary = self.weather.weakened.rule;
@@ -412,7 +428,11 @@ impl Node {
         let mut change = Change::default();
         let joining = self.waiting.iter().copied().filter(|_| self.rng.random_bool(0.8));
         change.join.extend(joining);
-        if self.holder.is_some() && !self.leaving && !self.shared.borrow().quiet && self.rng.random_bool(0.05) {
+        if self.holder.is_some()
+            && !self.leaving
+            && !self.shared.borrow().quiet
+            && self.rng.random_bool(0.05)
+        {
             self.leaving = epoch.members().len() > 1;
             self.members_changed(now, fx);
             self.release_once_idle(now, fx);
@@ -420,7 +440,8 @@ impl Node {
         let quiet = self.shared.borrow().quiet;
         if self.leaving {
             change.leave.extend(self.released.then_some(self.me));
-        } else if !quiet && epoch.members().len() > 2 && self.rng.random_bool(self.weather.removals) {
+        } else if !quiet && epoch.members().len() > 2 && self.rng.random_bool(self.weather.removals)
+        {
             for _ in 0..self.rng.random_range(1..=2) {
                 let gone = epoch.members()[self.rng.random_range(0..epoch.members().len())];
                 let probed = self.rng.random_bool(0.2);
@@ -494,6 +515,9 @@ impl Process for Node {
         if to.is_some_and(|to| to != self.me) {
             return;
         }
+        if self.epochs.is_excluded() && id >= self.epochs.id() && from != self.me {
+            return self.next_life(now, fx);
+        }
         match body {
             Body::Epoch(message) => self.tell(now, EpochInput::Message { from, message }, fx),
             Body::Lease(message, sent) => {
@@ -502,8 +526,10 @@ impl Process for Node {
             }
             Body::Knock => {
                 self.knocked(from);
+                self.send(from, Body::Heard, fx);
                 self.tell(now, EpochInput::PeerEpoch { from, id }, fx);
             }
+            Body::Heard => self.tell(now, EpochInput::PeerEpoch { from, id }, fx),
             Body::Singleton(message) => {
                 self.sing(now, SingletonInput::Message { from, message }, fx);
             }
@@ -565,7 +591,7 @@ impl Process for Node {
             Body::Lease(LeaseMessage::Beat(beat), _) => 2 + 8 * beat.number,
             Body::Lease(LeaseMessage::Granted(beat), _) => 3 + 8 * beat.number,
             Body::Lease(LeaseMessage::Release { number }, _) => 4 + 8 * number,
-            Body::Knock => 5,
+            Body::Knock | Body::Heard => 5,
             Body::Standing(standing) => 6 + 8 * *standing as u64,
             Body::Singleton(SingletonMessage::HandOverToMe { number }) => 7 + 32 * number,
             Body::Singleton(SingletonMessage::HandOverDone { number }) => 15 + 32 * number,
