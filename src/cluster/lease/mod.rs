@@ -19,6 +19,8 @@
 //!   `Epochs::sealed` says in that very step, and a question is answered in the step in which it
 //!   is asked. Else a grant could leave after the Seal's answer.
 //! - Heartbeats of this node to itself go to its own grantor, like any other.
+//! - Every heartbeat and grant tells the Replicator its sender's epoch (`PeerEpoch`): a holder in
+//!   another configuration than its grantors gets no lease until one of them has caught up.
 //! - The clock is `CLOCK_BOOTTIME` and is read before every message and every poll:
 //!   [`Holder::serves`] compares, no timer sets a flag.
 

@@ -164,7 +164,6 @@ impl Machine for Proxy {
     fn handle(&mut self, now: Now, input: ProxyInput, out: &mut Outbox<ProxyOutput>) {
         let (before, asked) = (self.target, oldest(&self.members));
         match input {
-            ProxyInput::Tick => {}
             ProxyInput::Members(members) => {
                 self.members = members;
                 self.target = self.target.filter(|at| self.candidate(*at));
@@ -175,7 +174,7 @@ impl Machine for Proxy {
             },
             ProxyInput::Message { from, message: SingletonMessage::Here } => self.found(from, out),
             ProxyInput::Message { from, message: SingletonMessage::Gone } => self.lost(from),
-            ProxyInput::Message { .. } => {}
+            ProxyInput::Tick | ProxyInput::Message { .. } => {}
             ProxyInput::Returned { from, payload } => {
                 self.stats.returned += 1;
                 self.lost(from);
