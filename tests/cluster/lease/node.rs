@@ -349,8 +349,9 @@ impl Node {
         }
     }
 
-    /// The removed process ends, once somebody else knows of its removal, and a new one starts in
-    /// its place.
+    /// The removed process ends, once a member of the configuration without it has that one, and a
+    /// new one starts in its place. Were the decision known only to those who end, nobody could
+    /// go on.
     fn next_life(&mut self, now: Now, fx: &mut Effects<Self>) {
         fx.mark("new life");
         let canary = self.weather.weakened.rule;
@@ -515,7 +516,8 @@ impl Process for Node {
         if to.is_some_and(|to| to != self.me) {
             return;
         }
-        if self.epochs.is_excluded() && id >= self.epochs.id() && from != self.me {
+        let theirs = |epoch: &Arc<Epoch>| id >= Some(epoch.id()) && epoch.is_member(from);
+        if self.epochs.is_excluded() && self.epochs.installed().is_some_and(theirs) {
             return self.next_life(now, fx);
         }
         match body {
