@@ -4,9 +4,12 @@
 //! Knows nothing of sockets, nor of sharding: what peers say and what the transport notices
 //! arrive as inputs.
 
+pub mod bug;
 pub mod events;
 pub mod gossip;
 pub mod leader;
+pub mod lease;
 pub mod member;
 pub mod reachability;
 pub mod ring;
+pub mod singleton;

@@ -1,0 +1,145 @@
+//! When what ran on a removed node counts as stopped.
+//!
+//! With leases a configuration without a node comes after its lease: at once. Two cases wait: a
+//! configuration that no quorum of its predecessor consented to (a higher cluster generation),
+//! and `lease = "off"`, with Akka's guarantee (spec/safety.md §1, §8).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ostraca_ddata::clock::{Instant, Now};
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::replicator::epoch::Epoch;
+
+/// What is known of a node that is not in the next configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Departure {
+    /// It said that nothing runs on it any more, or its process is proven dead.
+    Stopped,
+    /// Nothing: it may go on for a while.
+    Unheard,
+}
+
+/// Nodes that are out of the installed configuration, and may still run something.
+///
+/// Whoever waits for "out of the installed configuration" (singletons, shards) goes on counting
+/// these as members.
+#[derive(Clone, Debug)]
+pub struct Departures {
+    removal_margin: Duration,
+    over_at: BTreeMap<ReplicaId, Instant>, // ≤ members removed within the longest wait
+}
+
+impl Departures {
+    /// Nobody departed. `removal_margin` (`down-removal-margin`) counts with `lease = "off"` only.
+    #[must_use]
+    pub const fn new(removal_margin: Duration) -> Self {
+        Self { removal_margin, over_at: BTreeMap::new() }
+    }
+
+    /// `next` was installed after `previous`.
+    pub fn installed(
+        &mut self,
+        now: Now,
+        previous: &Epoch,
+        next: &Epoch,
+        how: impl Fn(ReplicaId) -> Departure,
+    ) {
+        self.over_at.retain(|_, at| now.mono < *at);
+        let consented = previous.id().generation == next.id().generation;
+        let wait = match (previous.lease().enabled, consented) {
+            (true, true) => return,
+            (true, false) => previous.lease().duration,
+            (false, _) => self.removal_margin,
+        };
+        let unheard = |id: &ReplicaId| how(*id) == Departure::Unheard;
+        let removed = previous.removed_by(next).into_iter().filter(unheard);
+        self.over_at.extend(removed.map(|id| (id, now.mono + wait)));
+    }
+
+    /// Those that still count, in no order of age.
+    pub fn pending(&self, now: Now) -> impl Iterator<Item = ReplicaId> + '_ {
+        self.over_at.iter().filter(move |(_, at)| now.mono < **at).map(|(id, _)| *id)
+    }
+
+    /// When the next one is over.
+    #[must_use]
+    pub fn next_deadline(&self, now: Now) -> Option<Instant> {
+        self.over_at.values().copied().filter(|at| now.mono < *at).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ostraca_ddata::clock::WallTime;
+    use ostraca_ddata::replicator::epoch::{Change, EpochId, EpochSettings, LeaseSettings};
+
+    use super::*;
+
+    const MARGIN: Duration = Duration::from_secs(20);
+
+    fn at(seconds: u64) -> Now {
+        Now { mono: Instant::from_nanos(seconds * 1_000_000_000), wall: WallTime::default() }
+    }
+
+    fn founded(enabled: bool) -> Epoch {
+        let lease = LeaseSettings { enabled, ..LeaseSettings::default() };
+        let members = (1..=3).map(ReplicaId::new).collect();
+        let settings = EpochSettings { lease, ..EpochSettings::default() };
+        Epoch::founding(EpochId { generation: 1, number: 1 }, members, settings).expect("three")
+    }
+
+    fn without_one(epoch: &Epoch) -> Epoch {
+        let change = Change { lost: vec![ReplicaId::new(1)], ..Change::default() };
+        epoch.next(&change).expect("two are left")
+    }
+
+    fn pending_after(
+        previous: &Epoch,
+        next: &Epoch,
+        seconds: u64,
+        how: Departure,
+    ) -> Vec<ReplicaId> {
+        let mut departures = Departures::new(MARGIN);
+        departures.installed(at(100), previous, next, |_| how);
+        departures.pending(at(100 + seconds)).collect()
+    }
+
+    #[test]
+    fn with_leases_a_removed_node_has_stopped_when_the_configuration_is_installed() {
+        let epoch = founded(true);
+        let next = without_one(&epoch);
+        assert_eq!(pending_after(&epoch, &next, 0, Departure::Unheard), []);
+    }
+
+    #[test]
+    fn without_leases_it_has_stopped_after_the_removal_margin() {
+        let epoch = founded(false);
+        let next = without_one(&epoch);
+        assert_eq!(pending_after(&epoch, &next, 19, Departure::Unheard), [ReplicaId::new(1)]);
+        assert_eq!(pending_after(&epoch, &next, 20, Departure::Unheard), []);
+        assert_eq!(pending_after(&epoch, &next, 0, Departure::Stopped), []);
+    }
+
+    #[test]
+    fn after_a_forced_installation_everybody_waits_as_long_as_a_lease() {
+        let epoch = founded(true);
+        let settings = EpochSettings::default();
+        let id = EpochId { generation: 2, number: 1 };
+        let survivor = vec![ReplicaId::new(2)];
+        let forced = Epoch::founding(id, survivor, settings).expect("one");
+        let both = [1, 3].map(ReplicaId::new);
+        assert_eq!(pending_after(&epoch, &forced, 4, Departure::Unheard), both);
+        assert_eq!(pending_after(&epoch, &forced, 5, Departure::Unheard), []);
+    }
+
+    #[test]
+    fn what_is_over_is_forgotten() {
+        let (epoch, mut departures) = (founded(false), Departures::new(MARGIN));
+        let next = without_one(&epoch);
+        departures.installed(at(0), &epoch, &next, |_| Departure::Unheard);
+        assert_eq!(departures.next_deadline(at(1)), Some(at(20).mono));
+        departures.installed(at(30), &next, &next, |_| Departure::Unheard);
+        assert!(departures.over_at.is_empty());
+    }
+}

@@ -1,0 +1,239 @@
+//! Each rule of the grantor as a sentence.
+
+use ostraca_ddata::clock::WallTime;
+use ostraca_ddata::replicator::epoch::{Change, EpochSettings};
+
+use super::*;
+
+const ME: ReplicaId = ReplicaId::new(1);
+const P: ReplicaId = ReplicaId::new(2);
+const T_Q: u64 = 5_000;
+
+fn ms(millis: u64) -> Now {
+    Now { mono: Instant::from_nanos(millis * 1_000_000), wall: WallTime::default() }
+}
+
+fn founded(lease: LeaseSettings) -> Arc<Epoch> {
+    let settings = EpochSettings { lease, ..EpochSettings::default() };
+    let members = (1..=3).map(ReplicaId::new).collect();
+    let id = EpochId { generation: 1, number: 1 };
+    Arc::new(Epoch::founding(id, members, settings).expect("well formed"))
+}
+
+fn after(epoch: &Epoch, join: &[u64], leave: &[u64]) -> Arc<Epoch> {
+    let ids = |ids: &[u64]| ids.iter().copied().map(ReplicaId::new).collect();
+    let change = Change { join: ids(join), leave: ids(leave), ..Change::default() };
+    Arc::new(epoch.next(&change).expect("somebody is left"))
+}
+
+/// A grantor that booted and installed its configuration long ago, at 0; it is 100,000 ms now.
+struct Probe {
+    grantor: Grantor,
+    epoch: Arc<Epoch>,
+}
+
+impl Probe {
+    fn new() -> Self {
+        Self::with(LeaseSettings::default())
+    }
+
+    fn with(lease: LeaseSettings) -> Self {
+        let epoch = founded(lease);
+        let mut grantor = Grantor::new(ME, ms(0), Canary::none());
+        grantor.installed(ms(0), &epoch);
+        Self { grantor, epoch }
+    }
+
+    /// Heartbeat `number` of `from`, sent and received in the installed configuration.
+    fn beat(&mut self, millis: u64, from: ReplicaId, number: u64) -> bool {
+        let beat = Beat { epoch: self.epoch.id(), number };
+        let answer = self.grantor.beat(ms(millis), from, beat, Some(self.epoch.id()));
+        assert!(answer.is_none_or(|answer| answer == LeaseMessage::Granted(beat)));
+        answer.is_some()
+    }
+
+    fn install(&mut self, millis: u64, epoch: Arc<Epoch>) {
+        self.grantor.installed(ms(millis), &epoch);
+        self.epoch = epoch;
+    }
+
+    /// Milliseconds that the promise to `id` still runs, by the answer to a question.
+    fn left(&mut self, millis: u64, id: ReplicaId) -> u128 {
+        let left = self.grantor.consent(ms(millis), &[id]);
+        left.iter().map(|(_, left)| left.as_millis()).sum()
+    }
+}
+
+#[test]
+fn a_promise_runs_from_the_receipt_for_t_q() {
+    let mut probe = Probe::new();
+    assert!(probe.beat(100_000, P, 1));
+    assert_eq!(probe.left(101_000, P), 4_000);
+    assert_eq!(probe.left(105_000, P), 0);
+}
+
+#[test]
+fn a_sealed_replica_grants_nothing_until_the_next_configuration_is_installed() {
+    let mut probe = Probe::new();
+    let beat = Beat { epoch: probe.epoch.id(), number: 1 };
+    assert_eq!(probe.grantor.beat(ms(100_000), P, beat, None), None);
+    assert_eq!(probe.grantor.beat(ms(100_000), ME, beat, None), None, "not to itself either");
+    let next = after(&probe.epoch, &[4], &[]);
+    probe.install(100_001, next);
+    assert!(probe.beat(100_002, P, 2));
+}
+
+#[test]
+fn a_heartbeat_of_another_configuration_grants_nothing() {
+    let mut probe = Probe::new();
+    let next = after(&probe.epoch, &[4], &[]);
+    let (old, new) = (probe.epoch.id(), next.id());
+    for (named, unsealed) in [(new, old), (old, new)] {
+        let beat = Beat { epoch: named, number: 1 };
+        assert_eq!(probe.grantor.beat(ms(100_000), P, beat, Some(unsealed)), None);
+    }
+    assert_eq!(probe.grantor.stats().refused, 2);
+}
+
+#[test]
+fn strangers_are_granted_nothing_and_only_voters_grant() {
+    let mut probe = Probe::new();
+    assert!(!probe.beat(100_000, ReplicaId::new(9), 1));
+    let mut bystander = Grantor::new(ReplicaId::new(9), ms(0), Canary::none());
+    bystander.installed(ms(0), &probe.epoch);
+    let beat = Beat { epoch: probe.epoch.id(), number: 1 };
+    assert_eq!(bystander.beat(ms(100_000), P, beat, Some(probe.epoch.id())), None);
+}
+
+#[test]
+fn for_t_q_after_an_install_nobody_who_was_carried_over_is_given_up() {
+    let mut probe = Probe::new();
+    let next = after(&probe.epoch, &[4], &[]);
+    probe.install(100_000, next);
+    assert_eq!(probe.left(100_000, P), u128::from(T_Q), "though this grantor promised it nothing");
+    assert_eq!(probe.left(100_000, ReplicaId::new(4)), 0, "who is new holds no older lease");
+    assert_eq!(probe.left(105_000, P), 0);
+}
+
+#[test]
+fn after_skipped_configurations_everybody_counts_as_carried_over() {
+    let mut probe = Probe::new();
+    let skipped = after(&probe.epoch, &[4], &[]);
+    probe.install(100_000, after(&skipped, &[5], &[]));
+    for id in [2, 4, 5] {
+        assert_eq!(probe.left(100_000, ReplicaId::new(id)), u128::from(T_Q), "{id}");
+    }
+}
+
+#[test]
+fn after_a_restart_nobody_is_given_up_until_t_q_has_passed() {
+    let epoch = founded(LeaseSettings::default());
+    let mut probe = Probe { grantor: Grantor::new(ME, ms(100_000), Canary::none()), epoch };
+    let epoch = probe.epoch.clone();
+    probe.install(100_000, epoch);
+    let next = after(&probe.epoch, &[4], &[]);
+    probe.install(100_000, next);
+    assert_eq!(probe.left(102_000, ReplicaId::new(4)), 3_000, "not even who is new");
+    assert_eq!(probe.left(105_000, ReplicaId::new(4)), 0);
+}
+
+#[test]
+fn who_is_named_for_removal_is_granted_nothing_for_twice_t_q() {
+    let mut probe = Probe::new();
+    assert!(probe.beat(100_000, P, 1));
+    let left = probe.grantor.consent(ms(101_000), &[P]);
+    assert_eq!(left, [(P, Duration::from_millis(4_000))]);
+    assert!(!probe.beat(101_001, P, 2));
+    // The proposer has waited and asks again; with T_q a heartbeat could have slipped in between.
+    assert!(!probe.beat(106_001, P, 7));
+    assert_eq!(probe.left(106_100, P), 0);
+    assert!(!probe.beat(116_099, P, 16), "each question counts anew");
+    assert!(probe.beat(116_100, P, 17), "unused for 2·T_q");
+}
+
+#[test]
+fn a_node_named_for_removal_is_granted_again_by_a_configuration_that_contains_it() {
+    let mut probe = Probe::new();
+    probe.grantor.consent(ms(100_000), &[P]);
+    assert!(!probe.beat(100_001, P, 1));
+    let next = after(&probe.epoch, &[4], &[]);
+    probe.install(100_002, next);
+    assert!(probe.beat(100_003, P, 2));
+}
+
+#[test]
+fn its_own_promise_to_itself_binds_a_grantor_like_any_other() {
+    let mut probe = Probe::new();
+    assert!(probe.beat(100_000, ME, 1));
+    assert_eq!(probe.left(102_000, ME), 3_000);
+}
+
+#[test]
+fn who_is_down_is_granted_nothing_and_its_promise_runs_out() {
+    let mut probe = Probe::new();
+    assert!(probe.beat(100_000, P, 1));
+    probe.grantor.down(P);
+    assert!(!probe.beat(101_000, P, 2));
+    assert_eq!(probe.left(101_000, P), 4_000);
+}
+
+#[test]
+fn a_release_ends_the_promise_and_older_heartbeats_grant_nothing() {
+    let mut probe = Probe::new();
+    let next = after(&probe.epoch, &[], &[3]);
+    probe.install(100_000, next);
+    assert!(probe.beat(100_001, P, 7));
+    probe.grantor.release(P, 7);
+    assert_eq!(probe.left(100_002, P), 0, "though an install was just now");
+    assert!(!probe.beat(100_003, P, 6) && !probe.beat(100_003, P, 7));
+    assert_eq!(probe.grantor.stats().nonsense, 0);
+    assert!(!probe.beat(100_004, P, 8), "a release is for good");
+    assert_eq!(probe.grantor.stats().nonsense, 1);
+}
+
+#[test]
+fn proof_of_death_ends_the_promise_at_once_if_the_configuration_says_so() {
+    for (restart_is_proof, left) in [(true, 0), (false, u128::from(T_Q))] {
+        let mut probe = Probe::with(LeaseSettings { restart_is_proof, ..LeaseSettings::default() });
+        assert!(probe.beat(100_000, P, 1));
+        probe.grantor.proven_dead(P);
+        assert_eq!(probe.left(100_000, P), left);
+        let mut probe = Probe::with(LeaseSettings { restart_is_proof, ..LeaseSettings::default() });
+        probe.grantor.proven_dead(P);
+        assert_eq!(probe.beat(100_000, P, 1), !restart_is_proof, "a heartbeat that was under way");
+    }
+}
+
+#[test]
+fn without_leases_nothing_is_granted_and_nothing_is_refused() {
+    let mut probe = Probe::with(LeaseSettings { enabled: false, ..LeaseSettings::default() });
+    assert!(!probe.beat(1, P, 1));
+    assert_eq!(probe.left(1, P), 0);
+}
+
+#[test]
+fn a_longer_t_q_of_the_configuration_before_is_waited_for() {
+    let long = Duration::from_secs(9);
+    let mut probe = Probe::with(LeaseSettings { duration: long, ..LeaseSettings::default() });
+    let short = founded(LeaseSettings::default());
+    let next = Epoch::founding(
+        probe.epoch.id().next(),
+        short.members().to_vec(),
+        EpochSettings::default(),
+    );
+    probe.install(100_000, Arc::new(next.expect("well formed")));
+    assert_eq!(probe.left(100_000, P), 9_000);
+}
+
+#[test]
+fn what_is_kept_about_who_left_goes_with_the_next_configuration() {
+    let mut probe = Probe::new();
+    assert!(probe.beat(100_000, P, 1));
+    probe.grantor.down(P);
+    let next = after(&probe.epoch, &[], &[2]);
+    probe.install(100_001, next);
+    probe.grantor.release(P, 9);
+    probe.grantor.consent(ms(100_002), &[P]);
+    let Grantor { promises, named, silenced, .. } = &probe.grantor;
+    assert!(promises.is_empty() && named.is_empty() && silenced.is_empty());
+}

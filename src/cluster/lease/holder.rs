@@ -1,0 +1,339 @@
+//! The holder's side: heartbeats to all voters, and until when this node may serve.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use ostraca_ddata::clock::{Instant, Now};
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::machine::{Machine, Outbox};
+use ostraca_ddata::replicator::epoch::Epoch;
+
+use super::{Beat, LeaseConfig, LeaseMessage, holding_time};
+use crate::cluster::bug::{Bug, Canary};
+
+/// Heartbeats whose acks are awaited, at most; of older ones no lease could come any more, unless
+/// configurations change many times a second.
+const BEATS_MAX: usize = 64;
+
+/// Until when a member serves that needs no lease.
+const FOREVER: Instant = Instant::from_nanos(u64::MAX);
+
+/// A fact for the holder.
+#[derive(Clone, Debug, PartialEq)]
+pub enum HolderInput {
+    /// A deadline may have passed.
+    Tick,
+    /// The Replicator installed this configuration.
+    Installed(Arc<Epoch>),
+    /// The Replicator has answered a proposal without this node.
+    StopServing,
+    /// The Replicator knows that this incarnation was removed.
+    Excluded,
+    /// A grantor, this node's own among them, granted.
+    Granted {
+        /// Who.
+        from: ReplicaId,
+        /// As answered.
+        beat: Beat,
+    },
+    /// Whatever ran here has stopped, and nothing will run again in this life.
+    Release,
+}
+
+/// An order of the holder.
+#[derive(Clone, Debug, PartialEq)]
+pub enum HolderOutput {
+    /// Send to a voter; what goes to this node goes to its own grantor.
+    Send {
+        /// The receiver.
+        to: ReplicaId,
+        /// The message.
+        message: LeaseMessage,
+    },
+    /// Serve from now until this time of the own clock.
+    Held {
+        /// Before each message and each poll: is it earlier than this?
+        until: Instant,
+    },
+    /// The lease is over: begin nothing. What runs is only paused.
+    Lapsed,
+    /// It was over for [`LeaseConfig::stop_after`]: stop what runs.
+    Stop,
+}
+
+/// What a holder counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HolderStats {
+    /// Heartbeats, counted once for all voters.
+    pub beats: u64,
+    /// Acks that count.
+    pub granted: u64,
+    /// Acks of another configuration, of forgotten heartbeats, or of no voter; dropped.
+    pub stray: u64,
+    /// Times that the lease ran out.
+    pub lapses: u64,
+}
+
+/// Whether this node serves at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// In no configuration yet.
+    Outside,
+    /// As long as the lease runs.
+    Member,
+    /// It has answered a proposal without itself: not until a newer configuration has it.
+    Stopped,
+    /// It released its lease: never again.
+    Released,
+    /// It was removed: never again.
+    Excluded,
+}
+
+/// This node's own lease.
+#[derive(Clone, Debug)]
+pub struct Holder {
+    me: ReplicaId,
+    config: LeaseConfig,
+    canary: Canary,
+    standing: Standing,
+    epoch: Option<Arc<Epoch>>,
+    number: u64,
+    sent: VecDeque<(u64, Instant)>, // number and sending; ≤ BEATS_MAX
+    acked: BTreeMap<ReplicaId, Instant>, // sending of the last one acked in this epoch; ≤ voters
+    until: Option<Instant>,
+    beat_at: Option<Instant>,
+    /// `Held` was said, and no `Lapsed` since.
+    told: bool,
+    stop_at: Option<Instant>,
+    stats: HolderStats,
+}
+
+impl Holder {
+    /// The lease of incarnation `me`, which holds none. `canary` is [`Canary::none`] but in the
+    /// suites.
+    #[must_use]
+    pub fn new(me: ReplicaId, config: LeaseConfig, canary: Canary) -> Self {
+        Self {
+            me,
+            config,
+            canary,
+            standing: Standing::Outside,
+            epoch: None,
+            number: 0,
+            sent: VecDeque::new(),
+            acked: BTreeMap::new(),
+            until: None,
+            beat_at: None,
+            told: false,
+            stop_at: None,
+            stats: HolderStats::default(),
+        }
+    }
+
+    /// Whether this node may begin a message, or poll one, at this time of its own clock.
+    #[must_use]
+    pub fn serves(&self, now: Instant) -> bool {
+        if self.canary.has(Bug::FlagNotClock) && self.is_leased() {
+            return self.told;
+        }
+        self.until.is_some_and(|until| now < until)
+    }
+
+    /// Until when, if it ever held one and was not told to stop.
+    #[must_use]
+    pub const fn until(&self) -> Option<Instant> {
+        self.until
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub const fn stats(&self) -> &HolderStats {
+        &self.stats
+    }
+
+    fn is_leased(&self) -> bool {
+        self.epoch.as_ref().is_some_and(|epoch| epoch.lease().enabled)
+    }
+
+    fn installed(&mut self, now: Now, epoch: Arc<Epoch>, out: &mut Outbox<HolderOutput>) {
+        let has_me = epoch.is_member(self.me);
+        self.epoch = Some(epoch);
+        if !self.canary.has(Bug::LeaseOverTwoEpochs) {
+            self.sent.clear();
+            self.acked.clear();
+        }
+        match self.standing {
+            Standing::Excluded => {}
+            _ if !has_me => self.end(if self.standing == Standing::Outside {
+                Standing::Outside
+            } else {
+                Standing::Excluded
+            }),
+            Standing::Released => self.beat(now, out),
+            _ => {
+                self.standing = Standing::Member;
+                self.serve_by_settings(now, out);
+            }
+        }
+    }
+
+    /// With `lease = "off"` a member serves as long as it is one.
+    fn serve_by_settings(&mut self, now: Now, out: &mut Outbox<HolderOutput>) {
+        if self.is_leased() {
+            self.until = self.until.filter(|until| *until != FOREVER);
+            self.beat(now, out);
+        } else {
+            (self.until, self.beat_at, self.stop_at) = (Some(FOREVER), None, None);
+            self.told = true;
+            out.push(HolderOutput::Held { until: FOREVER });
+        }
+    }
+
+    /// Nothing is begun from now on.
+    fn end(&mut self, standing: Standing) {
+        self.standing = standing;
+        self.until = None;
+        self.sent.clear();
+        self.acked.clear();
+    }
+
+    fn release(&mut self, now: Now, out: &mut Outbox<HolderOutput>) {
+        if matches!(self.standing, Standing::Member | Standing::Stopped) {
+            if !self.canary.has(Bug::ReleaseGoesOn) {
+                self.end(Standing::Released);
+            }
+            self.send_all(LeaseMessage::Release { number: self.number }, out);
+            self.beat_at = Some(now.mono + self.config.heartbeat_interval);
+        }
+    }
+
+    /// One heartbeat to every voter; a release is repeated in its place.
+    fn beat(&mut self, now: Now, out: &mut Outbox<HolderOutput>) {
+        self.beat_at = None;
+        let Some(epoch) = self.epoch.clone().filter(|epoch| epoch.lease().enabled) else { return };
+        match self.standing {
+            Standing::Member => {}
+            Standing::Released => {
+                self.send_all(LeaseMessage::Release { number: self.number }, out);
+                self.beat_at = Some(now.mono + self.config.heartbeat_interval);
+                return;
+            }
+            Standing::Outside | Standing::Stopped | Standing::Excluded => return,
+        }
+        self.number += 1;
+        self.stats.beats += 1;
+        if self.sent.len() >= BEATS_MAX {
+            self.sent.pop_front();
+        }
+        self.sent.push_back((self.number, now.mono));
+        self.send_all(LeaseMessage::Beat(Beat { epoch: epoch.id(), number: self.number }), out);
+        self.beat_at = Some(now.mono + self.config.heartbeat_interval);
+        if self.canary.has(Bug::OwnAckAlways) && epoch.is_voter(self.me) {
+            self.acked.insert(self.me, now.mono);
+        }
+    }
+
+    fn send_all(&self, message: LeaseMessage, out: &mut Outbox<HolderOutput>) {
+        if let Some(epoch) = &self.epoch {
+            out.extend(epoch.voters().iter().map(|to| HolderOutput::Send { to: *to, message }));
+        }
+    }
+
+    fn granted(&mut self, now: Now, from: ReplicaId, beat: Beat, out: &mut Outbox<HolderOutput>) {
+        let Some(epoch) = self.epoch.clone() else { return };
+        let same = beat.epoch == epoch.id() || self.canary.has(Bug::LeaseOverTwoEpochs);
+        let sent = self.sent.iter().find(|(number, _)| *number == beat.number).map(|(_, at)| *at);
+        let Some(sent) = sent.filter(|_| {
+            same && epoch.is_voter(from)
+                && epoch.lease().enabled
+                && self.standing == Standing::Member
+        }) else {
+            self.stats.stray += 1;
+            return;
+        };
+        self.stats.granted += 1;
+        let sent = if self.canary.has(Bug::LeaseFromAck) { now.mono } else { sent };
+        let newest = self.acked.entry(from).or_insert(sent);
+        *newest = sent.max(*newest);
+        let Some(since) = quorum_since(&epoch, &self.acked) else { return };
+        let span = if self.canary.has(Bug::NoDriftMargin) {
+            epoch.lease().duration
+        } else {
+            holding_time(epoch.lease())
+        };
+        let until = since + span;
+        if self.until.is_none_or(|before| before < until) {
+            self.until = Some(until);
+            if now.mono < until {
+                self.told = true;
+                self.stop_at = None;
+                out.push(HolderOutput::Held { until });
+            }
+        }
+    }
+
+    fn tick(&mut self, now: Now, out: &mut Outbox<HolderOutput>) {
+        if self.told && self.until.is_none_or(|until| until <= now.mono) {
+            self.told = false;
+            self.stats.lapses += 1;
+            out.push(HolderOutput::Lapsed);
+            self.stop_at = Some(self.until.unwrap_or(now.mono) + self.config.stop_after);
+        }
+        if self.stop_at.is_some_and(|at| at <= now.mono) {
+            self.stop_at = None;
+            out.push(HolderOutput::Stop);
+        }
+        if self.beat_at.is_some_and(|at| at <= now.mono) {
+            self.beat(now, out);
+        }
+    }
+}
+
+/// The latest time such that the voters that acked heartbeats sent at or after it are a quorum,
+/// by the tie rule of spec/safety.md §1.
+fn quorum_since(epoch: &Epoch, acked: &BTreeMap<ReplicaId, Instant>) -> Option<Instant> {
+    let voters = epoch.voters();
+    let mut newest: Vec<_> =
+        voters.iter().filter_map(|voter| Some((Reverse(*acked.get(voter)?), *voter))).collect();
+    newest.sort_unstable();
+    let mut tiebreaker = false;
+    newest.iter().zip(1..).find_map(|((Reverse(at), voter), count)| {
+        tiebreaker |= *voter == epoch.tiebreaker();
+        let enough = 2 * count > voters.len() || (2 * count == voters.len() && tiebreaker);
+        enough.then_some(*at)
+    })
+}
+
+impl Machine for Holder {
+    type Input = HolderInput;
+    type Output = HolderOutput;
+
+    fn handle(&mut self, now: Now, input: HolderInput, out: &mut Outbox<HolderOutput>) {
+        match input {
+            HolderInput::Tick => self.tick(now, out),
+            HolderInput::Installed(epoch) => self.installed(now, epoch, out),
+            HolderInput::StopServing if self.standing == Standing::Member => {
+                if !self.canary.has(Bug::OwnRemovalGoesOn) {
+                    self.end(Standing::Stopped);
+                }
+            }
+            HolderInput::StopServing => {}
+            HolderInput::Excluded => self.end(Standing::Excluded),
+            HolderInput::Granted { from, beat } => self.granted(now, from, beat, out),
+            HolderInput::Release => self.release(now, out),
+        }
+        if self.told && self.until.is_none() {
+            self.tick(now, out); // told to stop: said at once
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let lapse = self.until.filter(|until| self.told && *until != FOREVER);
+        [self.beat_at, lapse, self.stop_at].into_iter().flatten().min()
+    }
+}
+
+#[cfg(test)]
+#[path = "holder_tests.rs"]
+mod tests;

@@ -1,0 +1,296 @@
+//! Each rule of the holder as a sentence.
+
+use ostraca_ddata::bug::Canary as NoBug;
+use ostraca_ddata::clock::WallTime;
+use ostraca_ddata::replicator::epoch::{Change, EpochId, EpochSettings, LeaseSettings};
+use proptest::prelude::*;
+
+use super::*;
+
+const ME: u64 = 1;
+
+fn ms(millis: u64) -> Now {
+    Now { mono: Instant::from_nanos(millis * 1_000_000), wall: WallTime::default() }
+}
+
+fn founded(members: u64, enabled: bool) -> Arc<Epoch> {
+    let lease = LeaseSettings { enabled, ..LeaseSettings::default() };
+    let settings = EpochSettings { lease, ..EpochSettings::default() };
+    let members = (1..=members).map(ReplicaId::new).collect();
+    let id = EpochId { generation: 1, number: 1 };
+    Arc::new(Epoch::founding(id, members, settings).expect("well formed"))
+}
+
+fn without(epoch: &Epoch, gone: u64) -> Arc<Epoch> {
+    let change = Change { lost: vec![ReplicaId::new(gone)], ..Change::default() };
+    Arc::new(epoch.next(&change).expect("somebody is left"))
+}
+
+/// A holder and everything it ordered so far.
+struct Probe {
+    holder: Holder,
+    out: Vec<HolderOutput>,
+}
+
+impl Probe {
+    fn of(epoch: &Arc<Epoch>) -> Self {
+        let holder = Holder::new(ReplicaId::new(ME), LeaseConfig::default(), Canary::none());
+        let mut probe = Self { holder, out: Vec::new() };
+        probe.tell(0, HolderInput::Installed(epoch.clone()));
+        probe
+    }
+
+    fn tell(&mut self, millis: u64, input: HolderInput) {
+        let mut out = Outbox::new();
+        self.holder.handle(ms(millis), input, &mut out);
+        self.out.extend(out.drain());
+    }
+
+    /// The last heartbeat.
+    fn beat(&self) -> Beat {
+        let beat = |output: &HolderOutput| match output {
+            HolderOutput::Send { message: LeaseMessage::Beat(beat), .. } => Some(*beat),
+            _ => None,
+        };
+        self.out.iter().rev().find_map(beat).expect("it has beaten")
+    }
+
+    fn granted(&mut self, millis: u64, from: u64, beat: Beat) {
+        self.tell(millis, HolderInput::Granted { from: ReplicaId::new(from), beat });
+    }
+
+    /// Until when it serves, in milliseconds, found by the question that is asked before a message.
+    fn serves_until(&self) -> u64 {
+        (0..100_000).find(|at| !self.holder.serves(ms(*at).mono)).expect("no lease is for ever")
+    }
+}
+
+/// T_p of the defaults, rounded up to milliseconds.
+const HELD: u64 = 4_901;
+
+#[test]
+fn a_lease_counts_from_the_sending_of_the_heartbeat_however_late_the_acks_are() {
+    let mut probe = Probe::of(&founded(3, true));
+    let beat = probe.beat();
+    probe.granted(3_000, 1, beat);
+    assert_eq!(probe.serves_until(), 0, "one of three is no quorum");
+    probe.granted(4_000, 2, beat);
+    assert_eq!(probe.serves_until(), HELD);
+    assert!(matches!(probe.out.last(), Some(HolderOutput::Held { .. })));
+}
+
+#[test]
+fn an_ack_that_comes_after_the_end_gives_no_lease() {
+    let mut probe = Probe::of(&founded(3, true));
+    let beat = probe.beat();
+    probe.granted(3_000, 1, beat);
+    probe.granted(5_000, 2, beat);
+    assert!(!probe.holder.serves(ms(5_000).mono));
+    assert!(!probe.out.iter().any(|output| matches!(output, HolderOutput::Held { .. })));
+}
+
+#[test]
+fn the_lease_is_as_old_as_the_oldest_ack_that_its_quorum_needs() {
+    let mut probe = Probe::of(&founded(3, true));
+    let first = probe.beat();
+    probe.tell(1_000, HolderInput::Tick);
+    let second = probe.beat();
+    assert_ne!(first.number, second.number);
+    probe.granted(1_100, 1, second);
+    probe.granted(1_100, 2, first);
+    assert_eq!(probe.serves_until(), HELD);
+    probe.granted(1_200, 3, second);
+    assert_eq!(probe.serves_until(), 1_000 + HELD);
+}
+
+#[test]
+fn the_own_ack_counts_only_when_the_own_grantor_gives_it() {
+    let mut probe = Probe::of(&founded(1, true));
+    assert_eq!(probe.serves_until(), 0);
+    let to_itself =
+        HolderOutput::Send { to: ReplicaId::new(ME), message: LeaseMessage::Beat(probe.beat()) };
+    assert!(probe.out.contains(&to_itself));
+    let beat = probe.beat();
+    probe.granted(1, ME, beat);
+    assert_eq!(probe.serves_until(), HELD);
+}
+
+#[test]
+fn half_of_the_voters_hold_a_lease_only_with_the_tiebreaker() {
+    for (who, held) in [([1, 2], HELD), ([2, 3], 0)] {
+        let mut probe = Probe::of(&founded(4, true));
+        let beat = probe.beat();
+        for from in who {
+            probe.granted(1, from, beat);
+        }
+        assert_eq!(probe.serves_until(), held, "{who:?}");
+    }
+}
+
+#[test]
+fn acks_of_two_configurations_are_never_counted_together() {
+    let epoch = founded(3, true);
+    let mut probe = Probe::of(&epoch);
+    let old = probe.beat();
+    probe.granted(1, 1, old);
+    probe.tell(10, HolderInput::Installed(without(&epoch, 3)));
+    probe.granted(11, 2, old);
+    assert_eq!((probe.serves_until(), probe.holder.stats().stray), (0, 1));
+    let new = probe.beat();
+    assert!(new.number > old.number);
+    probe.granted(12, 2, new);
+    assert_eq!(probe.serves_until(), 0, "of two only one");
+    probe.granted(13, 1, new);
+    assert_eq!(probe.serves_until(), 10 + HELD);
+}
+
+#[test]
+fn a_lease_of_the_old_configuration_runs_on_in_the_new_one() {
+    let epoch = founded(3, true);
+    let mut probe = Probe::of(&epoch);
+    let beat = probe.beat();
+    probe.granted(1, 1, beat);
+    probe.granted(1, 2, beat);
+    probe.tell(2_000, HolderInput::Installed(without(&epoch, 3)));
+    assert_eq!(probe.serves_until(), HELD);
+}
+
+#[test]
+fn acks_of_strangers_and_of_forgotten_heartbeats_count_nothing() {
+    let mut probe = Probe::of(&founded(2, true));
+    let beat = probe.beat();
+    probe.granted(1, 9, beat);
+    probe.granted(1, 1, Beat { number: 77, ..beat });
+    assert_eq!((probe.serves_until(), probe.holder.stats().stray), (0, 2));
+    assert_eq!(probe.holder.stats().granted, 0);
+}
+
+#[test]
+fn who_answered_a_proposal_without_itself_serves_only_in_a_configuration_that_has_it() {
+    let epoch = founded(3, true);
+    let mut probe = Probe::of(&epoch);
+    let beat = probe.beat();
+    probe.granted(1, 1, beat);
+    probe.granted(1, 2, beat);
+    probe.tell(100, HolderInput::StopServing);
+    assert_eq!(probe.serves_until(), 0);
+    assert_eq!(probe.out.last(), Some(&HolderOutput::Lapsed));
+    probe.granted(101, 3, beat);
+    assert_eq!(probe.serves_until(), 0, "late acks change nothing");
+    probe.tell(200, HolderInput::Installed(without(&epoch, 3)));
+    let beat = probe.beat();
+    probe.granted(201, 1, beat);
+    probe.granted(201, 2, beat);
+    assert_eq!(probe.serves_until(), 200 + HELD);
+}
+
+#[test]
+fn a_removed_incarnation_never_serves_again() {
+    let epoch = founded(3, true);
+    let mut probe = Probe::of(&epoch);
+    let out = without(&epoch, ME);
+    probe.tell(10, HolderInput::Installed(out));
+    probe.tell(10, HolderInput::Excluded);
+    let beats = probe.holder.stats().beats;
+    probe.tell(5_000, HolderInput::Installed(epoch));
+    probe.tell(6_000, HolderInput::Tick);
+    assert_eq!((probe.holder.stats().beats, probe.serves_until()), (beats, 0));
+}
+
+#[test]
+fn a_released_lease_is_over_at_once_and_its_release_is_repeated_with_the_last_number() {
+    let mut probe = Probe::of(&founded(2, true));
+    let beat = probe.beat();
+    probe.granted(1, 1, beat);
+    probe.granted(1, 2, beat);
+    probe.tell(500, HolderInput::Release);
+    assert_eq!(probe.serves_until(), 0);
+    probe.granted(501, 1, beat);
+    assert_eq!(probe.serves_until(), 0, "a late ack revives nothing");
+    probe.tell(1_500, HolderInput::Tick);
+    let message = LeaseMessage::Release { number: beat.number };
+    let releases = probe.out.iter().filter(
+        |output| matches!(output, HolderOutput::Send { message: sent, .. } if *sent == message),
+    );
+    assert_eq!(releases.count(), 4, "twice to two voters");
+    assert_eq!(probe.beat(), beat, "and no heartbeat after it");
+}
+
+#[test]
+fn a_lapse_only_pauses_and_one_that_lasts_stops() {
+    let mut probe = Probe::of(&founded(1, true));
+    let beat = probe.beat();
+    probe.granted(1, ME, beat);
+    let said = |probe: &Probe, what: &HolderOutput| probe.out.iter().any(|out| out == what);
+    assert!(!said(&probe, &HolderOutput::Lapsed));
+    probe.tell(4_902, HolderInput::Tick);
+    assert!(said(&probe, &HolderOutput::Lapsed) && !said(&probe, &HolderOutput::Stop));
+    let beat = probe.beat();
+    probe.granted(5_000, ME, beat);
+    assert!(probe.holder.serves(ms(5_000).mono), "only paused");
+    probe.tell(9_900, HolderInput::Tick);
+    probe.tell(19_900, HolderInput::Tick);
+    assert!(said(&probe, &HolderOutput::Stop));
+    assert_eq!(probe.holder.stats().lapses, 2);
+}
+
+#[test]
+fn the_clock_decides_though_no_timer_fired() {
+    let mut probe = Probe::of(&founded(1, true));
+    let beat = probe.beat();
+    probe.granted(1, ME, beat);
+    // A pause: no tick came since.
+    assert!(!probe.holder.serves(ms(60_000).mono));
+}
+
+#[test]
+fn without_leases_every_member_serves_and_nobody_beats() {
+    let epoch = founded(2, false);
+    let mut probe = Probe::of(&epoch);
+    assert_eq!(probe.out, [HolderOutput::Held { until: FOREVER }]);
+    assert!(probe.holder.serves(ms(1_000_000).mono));
+    assert_eq!(probe.holder.next_deadline(), None);
+    probe.tell(1, HolderInput::Installed(without(&epoch, ME)));
+    assert!(!probe.holder.serves(ms(2).mono));
+    assert_eq!(probe.out.last(), Some(&HolderOutput::Lapsed));
+}
+
+#[test]
+fn a_decision_that_turns_leases_on_ends_what_was_served_without() {
+    let mut probe = Probe::of(&founded(1, false));
+    assert!(probe.holder.serves(ms(1).mono));
+    probe.tell(2, HolderInput::Installed(founded(1, true)));
+    assert!(!probe.holder.serves(ms(2).mono));
+    let beat = probe.beat();
+    probe.granted(3, ME, beat);
+    assert_eq!(probe.serves_until(), 2 + HELD);
+}
+
+#[test]
+fn beats_that_are_awaited_are_bounded() {
+    let epoch = founded(2, true);
+    let mut probe = Probe::of(&epoch);
+    for at in 1..1_000 {
+        probe.tell(at * 1_000, HolderInput::Tick);
+    }
+    assert_eq!(probe.holder.sent.len(), BEATS_MAX);
+    assert_eq!(probe.holder.stats().beats, 1_000);
+}
+
+proptest! {
+    /// The quick count agrees with the definition: the latest time for which the tie rule holds.
+    #[test]
+    fn the_quorum_s_time_is_the_latest_one_that_makes_a_quorum(
+        members in 1_u64..8, times in proptest::collection::vec(proptest::option::of(0_u64..5), 8),
+    ) {
+        let epoch = founded(members, true);
+        let acked: BTreeMap<_, _> = (1..=members)
+            .filter_map(|id| Some((ReplicaId::new(id), Instant::from_nanos(times[id as usize - 1]?))))
+            .collect();
+        let by_definition = (0..5).rev().map(Instant::from_nanos).find(|since| {
+            let voters = acked.iter().filter(|(_, at)| *at >= since).map(|(id, _)| *id).collect();
+            epoch.is_quorum(&voters, NoBug::none())
+        });
+        prop_assert_eq!(quorum_since(&epoch, &acked), by_definition);
+    }
+}

@@ -1,0 +1,439 @@
+//! The singleton: one instance, on the oldest candidate, handed over when the oldest changes
+//! (spec/membership.md, *Singleton*).
+//!
+//! [`Singleton`] runs on every node that might host the instance or is asked about it; [`Proxy`]
+//! finds the instance from any node. Neither knows a clock, a socket, or what the instance does;
+//! that the instance begins a message only while the hosting lease runs is the caller's business
+//! ([`Holder::serves`](super::lease::Holder::serves)).
+//!
+//! # Why there are never two
+//! Between any two nodes there is one *right*, and at first the older one has it. Who has the
+//! rights of all others in its installed configuration may start; who says `HandOverDone` gives
+//! its right away, and says it only when nothing runs here. A Done counts only for the request
+//! that it answers, and a new request gets a new number once a right was given away, so late and
+//! doubled messages do no harm. A node out of the installed configuration is not asked: its lease
+//! is over. So a node that leaves, while others older or younger leave as well, is waited for by
+//! whoever comes next: *all* who may still run it are, not only the next older (known failure 8).
+//!
+//! Source: Chandy and Misra, *The Drinking Philosophers Problem* (1984), for the rights between
+//! pairs; the names of the messages are Akka's.
+
+mod proxy;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ostraca_ddata::clock::{Instant, Now};
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::machine::{Machine, Outbox};
+use serde::{Deserialize, Serialize};
+
+pub use self::proxy::{Proxy, ProxyInput, ProxyOutput, ProxyStats};
+use super::bug::{Bug, Canary};
+
+/// What nodes say about one singleton; the parent adds its name. A node that is asked about a
+/// singleton that it does not know makes a machine in which it is no candidate, and keeps it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum SingletonMessage {
+    /// A candidate → whoever may run it: let me.
+    #[serde(rename = "t")]
+    HandOverToMe {
+        /// Names the request.
+        #[serde(rename = "n")]
+        number: u64,
+    },
+    /// It is being stopped here.
+    #[serde(rename = "p")]
+    HandOverInProgress {
+        /// As asked.
+        #[serde(rename = "n")]
+        number: u64,
+    },
+    /// Nothing runs here, and nothing will before you say the same.
+    #[serde(rename = "d")]
+    HandOverDone {
+        /// As asked.
+        #[serde(rename = "n")]
+        number: u64,
+    },
+    /// A proxy → the oldest candidate: does it run there?
+    #[serde(rename = "w")]
+    Identify,
+    /// It runs here.
+    #[serde(rename = "h")]
+    Here,
+    /// It runs here no more.
+    #[serde(rename = "g")]
+    Gone,
+}
+
+/// What a member is to a singleton.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Standing {
+    /// Up, of the role (or hosting the type), not leaving.
+    Candidate,
+    /// Of another role, which never changes: it need not be asked.
+    Never,
+    /// All else: leaving, Down, not hosting the type now, or nothing is known of it.
+    NotNow,
+}
+
+/// A member of the installed configuration, or one that [`Departures`](super::lease::Departures)
+/// still counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Which incarnation.
+    pub id: ReplicaId,
+    /// What it is to this singleton.
+    pub standing: Standing,
+}
+
+/// A fact for the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SingletonInput {
+    /// A deadline may have passed.
+    Tick,
+    /// Members, this node among them, in the order of their age, oldest first: that of the
+    /// installed configuration.
+    Members(Vec<Peer>),
+    /// A peer's machine says.
+    Message {
+        /// Which incarnation.
+        from: ReplicaId,
+        /// What it says.
+        message: SingletonMessage,
+    },
+    /// The hosting lease is held.
+    LeaseHeld,
+    /// The hosting lease lapsed for so long that what runs must stop.
+    LeaseOver,
+    /// The instance has stopped, as ordered or by itself.
+    Stopped,
+    /// The whole cluster prepares to stop: start nothing and hand nothing over.
+    Prepare,
+}
+
+/// An order of the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SingletonOutput {
+    /// Send to a peer.
+    Send {
+        /// The receiver.
+        to: ReplicaId,
+        /// The message.
+        message: SingletonMessage,
+    },
+    /// Start the instance.
+    Start,
+    /// Stop it, and say [`SingletonInput::Stopped`] when it has.
+    Stop,
+}
+
+/// What is true of the instance on this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Running {
+    /// It is not here.
+    No,
+    /// It runs.
+    Yes,
+    /// It was told to stop.
+    Stopping,
+    /// It stopped by itself. It is not started again here, nor elsewhere while this node is the
+    /// oldest candidate.
+    Finished,
+}
+
+/// What a machine counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SingletonStats {
+    /// Instances started here.
+    pub started: u64,
+    /// Requests sent, repetitions among them.
+    pub asked: u64,
+    /// Requests of younger candidates while this one is in the right; not answered.
+    pub kept: u64,
+    /// Dones for a request that is no more.
+    pub stale: u64,
+    /// Messages of nodes that are no members here.
+    pub strangers: u64,
+}
+
+/// The right between this node and another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Right {
+    mine: bool,
+    /// Our request under way.
+    asked: Option<u64>,
+    /// Its request under way, which waits for the instance to stop.
+    wanted: Option<u64>,
+}
+
+/// One singleton on one node.
+#[derive(Clone, Debug)]
+pub struct Singleton {
+    me: ReplicaId,
+    /// Time between two requests.
+    retry: Duration,
+    canary: Canary,
+    members: Vec<Peer>, // oldest first; ≤ members of the configuration and departed ones
+    rights: BTreeMap<ReplicaId, Right>, // ≤ members
+    running: Running,
+    leased: bool,
+    preparing: bool,
+    number: u64,
+    retry_at: Option<Instant>,
+    stats: SingletonStats,
+}
+
+impl Singleton {
+    /// The machine of incarnation `me`; it asks again each `retry` (1 s is good). `canary` is
+    /// [`Canary::none`] but in the suites.
+    #[must_use]
+    pub const fn new(me: ReplicaId, retry: Duration, canary: Canary) -> Self {
+        Self {
+            me,
+            retry,
+            canary,
+            members: Vec::new(),
+            rights: BTreeMap::new(),
+            running: Running::No,
+            leased: false,
+            preparing: false,
+            number: 0,
+            retry_at: None,
+            stats: SingletonStats { started: 0, asked: 0, kept: 0, stale: 0, strangers: 0 },
+        }
+    }
+
+    /// Whether the instance is here.
+    #[must_use]
+    pub const fn running(&self) -> Running {
+        self.running
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub const fn stats(&self) -> &SingletonStats {
+        &self.stats
+    }
+
+    /// This node's place in the order of age.
+    fn age(&self, id: ReplicaId) -> Option<usize> {
+        self.members.iter().position(|peer| peer.id == id)
+    }
+
+    fn is_candidate(&self) -> bool {
+        let candidate = |peer: &Peer| peer.id == self.me && peer.standing == Standing::Candidate;
+        self.members.iter().any(candidate)
+    }
+
+    fn is_oldest(&self) -> bool {
+        oldest(&self.members) == Some(self.me)
+    }
+
+    fn on_members(&mut self, now: Now, members: Vec<Peer>) {
+        if self.members != members {
+            self.retry_at = Some(now.mono); // who refused by another view may give now
+        }
+        self.members = members;
+        let mine = self.age(self.me).unwrap_or(usize::MAX);
+        let kept = std::mem::take(&mut self.rights);
+        for (age, peer) in self.members.iter().enumerate().filter(|(_, peer)| peer.id != self.me) {
+            let new = Right { mine: mine < age, asked: None, wanted: None };
+            self.rights.insert(peer.id, kept.get(&peer.id).copied().unwrap_or(new));
+        }
+    }
+
+    fn receive(
+        &mut self,
+        from: ReplicaId,
+        message: SingletonMessage,
+        out: &mut Outbox<SingletonOutput>,
+    ) {
+        use SingletonMessage as M;
+        let Some(right) = self.rights.get_mut(&from) else {
+            self.stats.strangers += 1;
+            return;
+        };
+        match message {
+            M::HandOverToMe { number } => {
+                right.wanted = Some(right.wanted.map_or(number, |before| before.max(number)));
+                self.asked_by(from, out);
+            }
+            M::HandOverDone { number } => {
+                if right.asked == Some(number) || self.canary.has(Bug::AnyDone) {
+                    (right.mine, right.asked) = (true, None);
+                } else {
+                    self.stats.stale += 1;
+                }
+            }
+            M::Identify if self.running == Running::Yes => send(from, M::Here, out),
+            // For the proxy, or only a courtesy: our request is repeated until it is done.
+            M::HandOverInProgress { .. } | M::Identify | M::Here | M::Gone => {}
+        }
+    }
+
+    /// Whether this node keeps what `from` asks for: it is a candidate, and the older one.
+    fn keeps(&self, from: ReplicaId) -> bool {
+        self.is_candidate() && self.age(self.me) < self.age(from)
+    }
+
+    fn asked_by(&mut self, from: ReplicaId, out: &mut Outbox<SingletonOutput>) {
+        if self.keeps(from) || (self.preparing && self.running == Running::Yes) {
+            self.stats.kept += 1;
+            self.forget_wish(from);
+            return;
+        }
+        if self.running == Running::Yes {
+            self.stop(out);
+        }
+        if self.running == Running::Stopping && !self.canary.has(Bug::DoneBeforeStopped) {
+            let number = self.rights.get(&from).and_then(|right| right.wanted);
+            let answer = number.map(|number| SingletonMessage::HandOverInProgress { number });
+            answer.into_iter().for_each(|answer| send(from, answer, out));
+        } else {
+            self.give(from, out);
+        }
+    }
+
+    fn forget_wish(&mut self, from: ReplicaId) {
+        if let Some(right) = self.rights.get_mut(&from) {
+            right.wanted = None;
+        }
+    }
+
+    /// Nothing runs here: the right is the other's.
+    fn give(&mut self, to: ReplicaId, out: &mut Outbox<SingletonOutput>) {
+        if let Some(right) = self.rights.get_mut(&to)
+            && let Some(number) = right.wanted.take()
+        {
+            (right.mine, right.asked) = (false, None);
+            send(to, SingletonMessage::HandOverDone { number }, out);
+        }
+    }
+
+    fn stopped(&mut self, out: &mut Outbox<SingletonOutput>) {
+        match self.running {
+            Running::Yes => {
+                self.running = Running::Finished;
+                self.say_to_all(SingletonMessage::Gone, out);
+            }
+            Running::Stopping => {
+                self.running = Running::No;
+                let wishes = self.rights.iter().filter(|(_, right)| right.wanted.is_some());
+                for id in wishes.map(|(id, _)| *id).collect::<Vec<_>>() {
+                    self.asked_by(id, out);
+                }
+            }
+            Running::No | Running::Finished => {}
+        }
+    }
+
+    fn stop(&mut self, out: &mut Outbox<SingletonOutput>) {
+        self.running = Running::Stopping;
+        out.push(SingletonOutput::Stop);
+        self.say_to_all(SingletonMessage::Gone, out);
+    }
+
+    fn say_to_all(&self, message: SingletonMessage, out: &mut Outbox<SingletonOutput>) {
+        self.rights.keys().for_each(|id| send(*id, message, out));
+    }
+
+    /// Does what the facts demand: stops, asks, starts.
+    fn follow(&mut self, now: Now, out: &mut Outbox<SingletonOutput>) {
+        if self.running == Running::Yes && !(self.leased && self.is_candidate()) {
+            self.stop(out);
+        }
+        if self.running == Running::Finished && !self.is_candidate() {
+            self.running = Running::No;
+        }
+        if self.may_start() {
+            self.running = Running::Yes;
+            self.stats.started += 1;
+            out.push(SingletonOutput::Start);
+            self.say_to_all(SingletonMessage::Here, out);
+        }
+        let due = self.retry_at.is_some_and(|at| at <= now.mono);
+        self.ask(due, out);
+        let waits = self.rights.values().any(|right| right.asked.is_some());
+        match self.retry_at {
+            _ if !waits => self.retry_at = None,
+            Some(at) if at > now.mono => {}
+            _ => self.retry_at = Some(now.mono + self.retry),
+        }
+    }
+
+    fn may_start(&self) -> bool {
+        let idle = self.running == Running::No && self.leased && !self.preparing;
+        if !idle || !self.is_oldest() {
+            return false;
+        }
+        let asked = self.members.iter().filter(|peer| peer.standing != Standing::Never);
+        let mine = |peer: &Peer| self.rights.get(&peer.id).is_none_or(|right| right.mine);
+        if self.canary.has(Bug::OnlyTheNextOlder) {
+            let older = asked.take_while(|peer| peer.id != self.me);
+            return older.last().is_none_or(mine);
+        }
+        let mut asked = asked;
+        asked.all(mine)
+    }
+
+    /// Asks for every right that is missing, but not those who are in the right themselves.
+    fn ask(&mut self, due: bool, out: &mut Outbox<SingletonOutput>) {
+        let wants = self.is_candidate() && !self.preparing && self.running == Running::No;
+        let oldest = self.is_oldest();
+        for peer in &self.members {
+            let Some(right) = self.rights.get_mut(&peer.id) else { continue };
+            let askable = match peer.standing {
+                Standing::Candidate => oldest, // a younger one, then
+                Standing::NotNow => true,
+                Standing::Never => false,
+            };
+            if right.mine || !wants || !askable {
+                continue; // a request under way keeps its number: its Done may be on its way
+            }
+            if right.asked.is_none() || due {
+                if right.asked.is_none() {
+                    self.number += 1;
+                }
+                let number = *right.asked.get_or_insert(self.number);
+                self.stats.asked += 1;
+                send(peer.id, SingletonMessage::HandOverToMe { number }, out);
+            }
+        }
+    }
+}
+
+/// The oldest candidate.
+fn oldest(members: &[Peer]) -> Option<ReplicaId> {
+    members.iter().find(|peer| peer.standing == Standing::Candidate).map(|peer| peer.id)
+}
+
+fn send(to: ReplicaId, message: SingletonMessage, out: &mut Outbox<SingletonOutput>) {
+    out.push(SingletonOutput::Send { to, message });
+}
+
+impl Machine for Singleton {
+    type Input = SingletonInput;
+    type Output = SingletonOutput;
+
+    fn handle(&mut self, now: Now, input: SingletonInput, out: &mut Outbox<SingletonOutput>) {
+        match input {
+            SingletonInput::Tick => {}
+            SingletonInput::Members(members) => self.on_members(now, members),
+            SingletonInput::Message { from, message } => self.receive(from, message, out),
+            SingletonInput::LeaseHeld => self.leased = true,
+            SingletonInput::LeaseOver => self.leased = false,
+            SingletonInput::Stopped => self.stopped(out),
+            SingletonInput::Prepare => self.preparing = true,
+        }
+        self.follow(now, out);
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.retry_at
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,361 @@
+//! The proxy: finds the instance from any node, and keeps messages while it moves.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ostraca_ddata::clock::{Instant, Now};
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::machine::{Machine, Outbox};
+
+use super::{Peer, SingletonMessage, Standing, oldest};
+
+/// A fact for the proxy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProxyInput {
+    /// A deadline may have passed.
+    Tick,
+    /// As for the machine: members by age, oldest first.
+    Members(Vec<Peer>),
+    /// A user sends this to the singleton.
+    Send(Bytes),
+    /// A node says where the instance is; other messages are for the machine.
+    Message {
+        /// Which incarnation.
+        from: ReplicaId,
+        /// `Here` or `Gone`.
+        message: SingletonMessage,
+    },
+    /// What was delivered came back: the instance is not there. What comes back keeps its order.
+    Returned {
+        /// Who returned it.
+        from: ReplicaId,
+        /// The message.
+        payload: Bytes,
+    },
+}
+
+/// An order of the proxy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProxyOutput {
+    /// Ask [`SingletonMessage::Identify`].
+    Identify {
+        /// The receiver.
+        to: ReplicaId,
+    },
+    /// To the instance on this node.
+    Deliver {
+        /// Where it runs.
+        to: ReplicaId,
+        /// The message.
+        payload: Bytes,
+    },
+    /// The buffer is full: the oldest message is lost. Counted.
+    Dropped {
+        /// The message.
+        payload: Bytes,
+    },
+}
+
+/// What a proxy counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProxyStats {
+    /// Messages handed to the instance's node.
+    pub delivered: u64,
+    /// Messages lost because the buffer was full.
+    pub dropped: u64,
+    /// Messages that came back.
+    pub returned: u64,
+}
+
+/// One proxy.
+#[derive(Clone, Debug)]
+pub struct Proxy {
+    /// Messages kept, at most; 1,000 is good, 0 drops whatever finds no instance.
+    buffer_size: usize,
+    retry: Duration,
+    members: Vec<Peer>,
+    target: Option<ReplicaId>,
+    returned: VecDeque<Bytes>, // with `buffer` ≤ buffer_size
+    buffer: VecDeque<Bytes>,
+    ask_at: Option<Instant>,
+    stats: ProxyStats,
+}
+
+impl Proxy {
+    /// A proxy that knows nobody; it asks again each `retry` (1 s is good).
+    #[must_use]
+    pub const fn new(buffer_size: usize, retry: Duration) -> Self {
+        Self {
+            buffer_size,
+            retry,
+            members: Vec::new(),
+            target: None,
+            returned: VecDeque::new(),
+            buffer: VecDeque::new(),
+            ask_at: None,
+            stats: ProxyStats { delivered: 0, dropped: 0, returned: 0 },
+        }
+    }
+
+    /// Where the instance runs, as far as is known.
+    #[must_use]
+    pub const fn target(&self) -> Option<ReplicaId> {
+        self.target
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub const fn stats(&self) -> &ProxyStats {
+        &self.stats
+    }
+
+    fn candidate(&self, id: ReplicaId) -> bool {
+        self.members.iter().any(|peer| peer.id == id && peer.standing == Standing::Candidate)
+    }
+
+    fn found(&mut self, at: ReplicaId, out: &mut Outbox<ProxyOutput>) {
+        if !self.candidate(at) {
+            return; // it leaves, or this view is behind: it is asked again
+        }
+        self.target = Some(at);
+        self.ask_at = None;
+        let waiting: Vec<_> = self.returned.drain(..).chain(self.buffer.drain(..)).collect();
+        waiting.into_iter().for_each(|payload| self.deliver(at, payload, out));
+    }
+
+    fn deliver(&mut self, to: ReplicaId, payload: Bytes, out: &mut Outbox<ProxyOutput>) {
+        self.stats.delivered += 1;
+        out.push(ProxyOutput::Deliver { to, payload });
+    }
+
+    fn lost(&mut self, at: ReplicaId) {
+        if self.target == Some(at) {
+            self.target = None;
+        }
+    }
+
+    fn make_room(&mut self, out: &mut Outbox<ProxyOutput>) {
+        while self.returned.len() + self.buffer.len() > self.buffer_size {
+            let oldest = self.returned.pop_front().or_else(|| self.buffer.pop_front());
+            if let Some(payload) = oldest {
+                self.stats.dropped += 1;
+                out.push(ProxyOutput::Dropped { payload });
+            }
+        }
+    }
+
+    /// Asks at once when the instance is lost, then each second.
+    fn search(&mut self, now: Now, anew: bool, out: &mut Outbox<ProxyOutput>) {
+        if self.target.is_some() {
+            return;
+        }
+        if anew || self.ask_at.is_none_or(|at| at <= now.mono) {
+            self.ask_at = Some(now.mono + self.retry);
+            out.extend(oldest(&self.members).map(|to| ProxyOutput::Identify { to }));
+        }
+    }
+}
+
+impl Machine for Proxy {
+    type Input = ProxyInput;
+    type Output = ProxyOutput;
+
+    fn handle(&mut self, now: Now, input: ProxyInput, out: &mut Outbox<ProxyOutput>) {
+        let (before, asked) = (self.target, oldest(&self.members));
+        match input {
+            ProxyInput::Members(members) => {
+                self.members = members;
+                self.target = self.target.filter(|at| self.candidate(*at));
+            }
+            ProxyInput::Send(payload) => match self.target {
+                Some(at) => self.deliver(at, payload, out),
+                None => self.buffer.push_back(payload),
+            },
+            ProxyInput::Message { from, message: SingletonMessage::Here } => self.found(from, out),
+            ProxyInput::Message { from, message: SingletonMessage::Gone } => self.lost(from),
+            ProxyInput::Tick | ProxyInput::Message { .. } => {}
+            ProxyInput::Returned { from, payload } => {
+                self.stats.returned += 1;
+                self.lost(from);
+                match self.target {
+                    Some(at) => self.deliver(at, payload, out), // it has moved meanwhile
+                    None => self.returned.push_back(payload),
+                }
+            }
+        }
+        self.make_room(out);
+        let anew = before != self.target || asked != oldest(&self.members);
+        self.search(now, anew, out);
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.ask_at.filter(|_| self.target.is_none())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn s(seconds: u64) -> Now {
+        let mono = Instant::from_nanos(seconds * 1_000_000_000);
+        Now { mono, ..Now::default() }
+    }
+
+    const fn id(id: u64) -> ReplicaId {
+        ReplicaId::new(id)
+    }
+
+    fn peers(standings: &[(u64, Standing)]) -> Vec<Peer> {
+        standings.iter().map(|(of, standing)| Peer { id: id(*of), standing: *standing }).collect()
+    }
+
+    struct Probe {
+        proxy: Proxy,
+        out: Vec<ProxyOutput>,
+    }
+
+    impl Probe {
+        fn new(buffer_size: usize) -> Self {
+            let proxy = Proxy::new(buffer_size, Duration::from_secs(1));
+            let mut probe = Self { proxy, out: Vec::new() };
+            probe.members(&[(1, Standing::Candidate), (2, Standing::Candidate)]);
+            probe
+        }
+
+        fn tell(&mut self, now: Now, input: ProxyInput) {
+            let mut out = Outbox::new();
+            self.proxy.handle(now, input, &mut out);
+            self.out.extend(out.drain());
+        }
+
+        fn members(&mut self, standings: &[(u64, Standing)]) {
+            self.tell(s(0), ProxyInput::Members(peers(standings)));
+        }
+
+        fn send(&mut self, text: &'static str) {
+            self.tell(s(0), ProxyInput::Send(Bytes::from_static(text.as_bytes())));
+        }
+
+        fn says(&mut self, from: u64, message: SingletonMessage) {
+            self.tell(s(0), ProxyInput::Message { from: id(from), message });
+        }
+
+        fn returned(&mut self, from: u64, text: &'static str) {
+            let payload = Bytes::from_static(text.as_bytes());
+            self.tell(s(0), ProxyInput::Returned { from: id(from), payload });
+        }
+
+        /// Messages delivered to a node, in order.
+        fn delivered(&self, to: u64) -> Vec<&[u8]> {
+            let to = id(to);
+            let payload = |output| match output {
+                &ProxyOutput::Deliver { to: at, ref payload } if at == to => Some(payload.as_ref()),
+                _ => None,
+            };
+            self.out.iter().filter_map(payload).collect()
+        }
+
+        fn identified(&self) -> Vec<ReplicaId> {
+            let to = |output: &ProxyOutput| match output {
+                ProxyOutput::Identify { to } => Some(*to),
+                _ => None,
+            };
+            self.out.iter().filter_map(to).collect()
+        }
+    }
+
+    #[test]
+    fn what_is_sent_while_nobody_is_known_waits_and_flows_in_order() {
+        let mut probe = Probe::new(10);
+        probe.send("a");
+        probe.send("b");
+        assert!(probe.delivered(1).is_empty());
+        probe.says(1, SingletonMessage::Here);
+        probe.send("c");
+        assert_eq!(probe.delivered(1), [b"a", b"b", b"c"]);
+        assert_eq!(probe.proxy.stats().delivered, 3);
+    }
+
+    #[test]
+    fn the_oldest_candidate_is_asked_at_once_and_each_second_until_it_answers() {
+        let mut probe = Probe::new(10);
+        assert_eq!(probe.identified(), [id(1)]);
+        probe.tell(s(0), ProxyInput::Tick);
+        assert_eq!(probe.identified().len(), 1);
+        assert_eq!(probe.proxy.next_deadline(), Some(s(1).mono));
+        probe.tell(s(1), ProxyInput::Tick);
+        assert_eq!(probe.identified().len(), 2);
+        probe.says(1, SingletonMessage::Here);
+        assert_eq!(probe.proxy.next_deadline(), None);
+    }
+
+    #[test]
+    fn a_full_buffer_drops_the_oldest_and_counts_it() {
+        let mut probe = Probe::new(2);
+        for text in ["a", "b", "c"] {
+            probe.send(text);
+        }
+        let dropped = ProxyOutput::Dropped { payload: Bytes::from_static(b"a") };
+        assert!(probe.out.contains(&dropped));
+        probe.says(1, SingletonMessage::Here);
+        assert_eq!((probe.delivered(1), probe.proxy.stats().dropped), (vec![&b"b"[..], b"c"], 1));
+    }
+
+    #[test]
+    fn a_buffer_of_no_size_drops_whatever_finds_no_instance() {
+        let mut probe = Probe::new(0);
+        probe.send("a");
+        assert_eq!(probe.proxy.stats().dropped, 1);
+        probe.says(1, SingletonMessage::Here);
+        probe.send("b");
+        assert_eq!((probe.delivered(1), probe.proxy.stats().dropped), (vec![&b"b"[..]], 1));
+    }
+
+    #[test]
+    fn when_the_oldest_leaves_the_next_one_is_asked_and_nothing_more_goes_to_the_old() {
+        let mut probe = Probe::new(10);
+        probe.says(1, SingletonMessage::Here);
+        probe.members(&[(1, Standing::NotNow), (2, Standing::Candidate)]);
+        probe.send("a");
+        assert_eq!(probe.identified(), [id(1), id(2)]);
+        probe.says(1, SingletonMessage::Here);
+        assert!(probe.delivered(1).is_empty(), "it leaves, whatever it says");
+        probe.says(2, SingletonMessage::Here);
+        assert_eq!(probe.delivered(2), [b"a"]);
+    }
+
+    #[test]
+    fn an_instance_that_has_stopped_gets_nothing_more() {
+        let mut probe = Probe::new(10);
+        probe.says(1, SingletonMessage::Here);
+        probe.says(2, SingletonMessage::Gone);
+        assert_eq!(probe.proxy.target(), Some(id(1)), "another's word changes nothing");
+        probe.says(1, SingletonMessage::Gone);
+        probe.send("a");
+        assert!(probe.delivered(1).is_empty());
+    }
+
+    #[test]
+    fn what_comes_back_goes_before_what_was_sent_later() {
+        let mut probe = Probe::new(10);
+        probe.says(1, SingletonMessage::Here);
+        for text in ["a", "b"] {
+            probe.send(text);
+        }
+        probe.returned(1, "a");
+        probe.send("c");
+        probe.returned(1, "b");
+        probe.says(2, SingletonMessage::Here);
+        assert_eq!(probe.delivered(2), [b"a", b"b", b"c"]);
+        assert_eq!(probe.proxy.stats().returned, 2);
+    }
+
+    #[test]
+    fn a_stranger_that_claims_the_instance_is_not_believed() {
+        let mut probe = Probe::new(10);
+        probe.says(9, SingletonMessage::Here);
+        assert_eq!(probe.proxy.target(), None);
+    }
+}

@@ -1,0 +1,176 @@
+//! The traces that chance finds too rarely, each derived from the rule that it needs broken
+//! (spec/reference/epochs.md §3), and each safe without the bug.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ostraca::cluster::bug::Bug;
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::replicator::epoch::Change;
+use ostraca_ddata::sim::{
+    Failure, Fault, Faults, Links, NodeIndex, Seed, Setup, Simulation, seeds,
+};
+
+use super::node::{Command, Event, Node, Shared, Weather, id_of};
+use super::watch::Watch;
+use super::{MS, SECOND, Weakened};
+
+type World = Simulation<Node, Watch>;
+
+/// Three founders, joiners beside them, a network without faults, nobody who proposes.
+fn world(seed: Seed, places: usize, weakened: Weakened) -> World {
+    let weather = Weather {
+        places,
+        founders: 3,
+        propose_every: 100_000 * SECOND,
+        removals: 0.0,
+        kept: 1.0,
+        patience: 20 * SECOND, // whoever is cut off changes nothing meanwhile
+        standings: Vec::new(),
+        toggles: 0.0,
+        weakened,
+    };
+    let setup = Setup { faults: Faults::none(), ..Setup::new(seed, places) };
+    let shared = Rc::new(RefCell::new(Shared::new(places)));
+    let mut sim = Simulation::new(setup, Watch::default(), move |boot| {
+        Node::new(&boot, weather.clone(), shared.clone())
+    });
+    sim.run_for(7 * SECOND + Duration::from_millis(seed.value % 1_000));
+    sim
+}
+
+fn indices(places: &[usize]) -> Vec<NodeIndex> {
+    places.iter().copied().map(NodeIndex::new).collect()
+}
+
+/// Both ways.
+fn cut(some: &[usize], others: &[usize], span: Duration) -> Fault {
+    let one = Links { from: indices(some), to: indices(others) };
+    let other = Links { from: indices(others), to: indices(some) };
+    Fault::Cut { links: vec![one, other], span: Some(span) }
+}
+
+fn first(place: usize) -> ReplicaId {
+    id_of(place, 1)
+}
+
+fn propose(sim: &mut World, at: usize, join: &[usize], leave: &[usize]) {
+    let ids = |places: &[usize]| places.iter().copied().map(first).collect();
+    let change = Change { join: ids(join), leave: ids(leave), ..Change::default() };
+    sim.command(NodeIndex::new(at), Command::Propose(change));
+}
+
+/// Until these have the configuration with this number.
+fn until_installed(sim: &mut World, number: u64, places: &[usize]) -> Result<(), Box<Failure>> {
+    sim.try_run_until(30 * SECOND, |sim| {
+        let has = |node: &Node| node.installed() == number;
+        places.iter().all(|place| sim.process(NodeIndex::new(*place)).is_some_and(has))
+    })
+}
+
+/// When somebody has installed this configuration, and before it tells anybody.
+fn once_installed(sim: &mut World, number: u64, fault: Fault) {
+    let reached = move |event: &Event| matches!(event, Event::Installed(epoch) if epoch.id().number == number);
+    sim.after(reached, move |_| fault.clone(), 1.0);
+}
+
+/// a and b seal, c hears nothing; a and d go on to a configuration without b. The sealed quorum
+/// {a, b} and the lease quorum {b, c} meet only in b.
+fn b_counts_itself(seed: Seed, weakened: Weakened) -> Result<(), Box<Failure>> {
+    let [a, b, c, d] = [0, 1, 2, 3];
+    let mut sim = world(seed, 4, weakened);
+    sim.fault(&cut(&[a, d], &[c], 60 * SECOND));
+    once_installed(&mut sim, 2, cut(&[a, d], &[b], 60 * SECOND));
+    propose(&mut sim, a, &[d], &[]);
+    until_installed(&mut sim, 2, &[a, d])?;
+    propose(&mut sim, a, &[], &[b]);
+    until_installed(&mut sim, 3, &[a, d])
+}
+
+/// p is granted by a in the new configuration and by c in the old one; d, e and f, a quorum of
+/// the new one that never granted p anything, remove it.
+fn p_counts_two_configurations(seed: Seed, weakened: Weakened) -> Result<(), Box<Failure>> {
+    let [c, a, p, d, e, f] = [0, 1, 2, 3, 4, 5];
+    let mut sim = world(seed, 6, weakened);
+    sim.command(NodeIndex::new(c), Command::Release);
+    sim.run_for(SECOND);
+    sim.fault(&cut(&[a, d, e, f], &[c], 60 * SECOND));
+    once_installed(&mut sim, 2, cut(&[a], &[p], 300 * MS));
+    once_installed(&mut sim, 2, cut(&[d, e, f], &[p], 60 * SECOND));
+    propose(&mut sim, a, &[d, e, f], &[c]);
+    until_installed(&mut sim, 2, &[a, d, e, f])?;
+    sim.fault(&cut(&[d, e, f], &[a], 60 * SECOND));
+    propose(&mut sim, d, &[], &[p]);
+    until_installed(&mut sim, 3, &[d, e, f])
+}
+
+/// b alone has granted p anything of late; it restarts, and forgets.
+fn b_forgets(seed: Seed, weakened: Weakened) -> Result<(), Box<Failure>> {
+    let [a, b, p] = [0, 1, 2];
+    let mut sim = world(seed, 3, weakened);
+    sim.fault(&cut(&[a], &[p], 60 * SECOND));
+    sim.run_for(8 * SECOND);
+    sim.crash(NodeIndex::new(b));
+    sim.run_for(50 * MS);
+    sim.restart(NodeIndex::new(b));
+    sim.run_for(50 * MS);
+    propose(&mut sim, a, &[], &[p]);
+    until_installed(&mut sim, 2, &[a, b])
+}
+
+/// What a and b say to p takes 3 s: the last acks come long after the last promises were made.
+fn acks_are_slow(seed: Seed, weakened: Weakened) -> Result<(), Box<Failure>> {
+    let [a, b, p] = [0, 1, 2];
+    let mut sim = world(seed, 3, weakened);
+    let links = vec![Links { from: indices(&[a, b]), to: indices(&[p]) }];
+    sim.fault(&Fault::Delay { links, by: 3 * SECOND, span: Some(60 * SECOND) });
+    sim.run_for(5 * SECOND);
+    propose(&mut sim, a, &[], &[p]);
+    until_installed(&mut sim, 2, &[a, b])
+}
+
+type Scenario = fn(Seed, Weakened) -> Result<(), Box<Failure>>;
+
+/// Without the bug every seed comes to the last configuration and nobody serves beside it; with
+/// it some seed shows an overlap.
+#[expect(clippy::print_stderr, reason = "the figures are the result")]
+fn caught(name: &'static str, scenario: Scenario, bug: Bug) {
+    let (mut ran, mut found) = (0, 0);
+    for seed in seeds(name, 40) {
+        ran += 1;
+        scenario(seed, Weakened::default()).unwrap_or_else(|failure| panic!("{failure}"));
+        if let Err(failure) = scenario(seed, Weakened::by(bug)) {
+            assert!(failure.reason.contains("overlap"), "{failure}");
+            found += 1;
+        }
+    }
+    eprintln!("{name}: {found} of {ran} runs");
+    assert!(found > 0 || ran < 40, "{ran} runs did not notice that a rule is left out");
+}
+
+#[test]
+fn an_own_ack_that_always_counts_is_caught() {
+    caught("an_own_ack_that_always_counts_is_caught", b_counts_itself, Bug::OwnAckAlways);
+}
+
+#[test]
+fn a_sealed_grantor_that_goes_on_is_caught() {
+    caught("a_sealed_grantor_that_goes_on_is_caught", b_counts_itself, Bug::SealedGrants);
+}
+
+#[test]
+fn a_lease_over_two_configurations_is_caught() {
+    let name = "a_lease_over_two_configurations_is_caught";
+    caught(name, p_counts_two_configurations, Bug::LeaseOverTwoEpochs);
+}
+
+#[test]
+fn a_consent_right_after_a_restart_is_caught() {
+    caught("a_consent_right_after_a_restart_is_caught", b_forgets, Bug::ConsentAfterRestart);
+}
+
+#[test]
+fn a_lease_that_counts_from_the_ack_is_caught() {
+    caught("a_lease_that_counts_from_the_ack_is_caught", acks_are_slow, Bug::LeaseFromAck);
+}

@@ -1,0 +1,241 @@
+//! The hosting lease under faults: nobody serves once a configuration without it is installed
+//! anywhere (spec/safety.md §4), and each weakened rule is caught.
+//!
+//! What is real: `Epochs` of ostraca_ddata, which decides every configuration, the holder, the
+//! grantor. What is a stand-in: data (a pull is done at once), membership (whoever likes proposes
+//! whom it likes to join, leave or be lost), the disk (it keeps what is ordered, in the step).
+//! Clock rates within ±1 %, pauses to 12 s, delays to 6 s and more, loss, flapping and one-way
+//! links, crashes, restarts; serving is judged by the holder's own clock in true time.
+//!
+//! `OSTRACA_SIM_SECONDS=3600 cargo test -p ostraca --test cluster nobody_serves -- --nocapture`
+//! takes as many takeovers as fit.
+
+mod directed;
+pub(crate) mod node;
+pub(crate) mod watch;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ostraca::cluster::bug::{Bug, Canary};
+use ostraca_ddata::sim::{
+    Failure, Fault, FaultKind, Faults, LinkQuality, NodeIndex, Seed, Setup, Simulation, Stream,
+    Totals, on_all_cores, seeds,
+};
+
+use self::node::{Event, Node, Shared, Weather};
+use self::watch::Watch;
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+/// Simulated time of one run.
+const SPAN: Duration = Duration::from_secs(150);
+
+/// What is left out in a run: a rule of the library, or of its wiring.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Weakened {
+    pub(crate) rule: Canary,
+    pub(crate) stops_at_accept: bool,
+    /// The grantor counts from the time that the sender's wall clock showed.
+    pub(crate) grants_from_sending: bool,
+}
+
+impl Weakened {
+    pub(crate) fn by(bug: Bug) -> Self {
+        let stops_at_accept = bug == Bug::StopsAtAccept;
+        Self { rule: Canary::with(bug), stops_at_accept, ..Self::default() }
+    }
+}
+
+fn links(draw: &mut Stream) -> LinkQuality {
+    LinkQuality {
+        base: draw.span(Duration::from_micros(50), 20 * MS),
+        spread: *draw.pick(&[100 * MS / 1_000, 5 * MS, 100 * MS, 800 * MS]),
+        tail: *draw.pick(&[0.0, 0.0, 0.02, 0.1]),
+        tail_scale: draw.span(50 * MS, 800 * MS),
+        loss: *draw.pick(&[0.0, 0.0, 0.05, 0.25]),
+        duplicate: *draw.pick(&[0.0, 0.05]),
+        reorder: *draw.pick(&[0.0, 0.2]),
+    }
+}
+
+fn faults(seed: u64) -> Faults {
+    const KINDS: [FaultKind; 13] = [
+        FaultKind::PartitionBySize,
+        FaultKind::PartitionByAssignment,
+        FaultKind::Isolate,
+        FaultKind::OneWay,
+        FaultKind::Bridge,
+        FaultKind::MajorityRing,
+        FaultKind::Flapping,
+        FaultKind::Swizzle,
+        FaultKind::Clog,
+        FaultKind::SlowLink,
+        FaultKind::Pause,
+        FaultKind::Drift,
+        FaultKind::Crash,
+    ];
+    let mut draw = Stream::split(seed, "lease weather", 0);
+    let kept = *draw.pick(&[0.1, 0.3, 0.7]);
+    let kinds = KINDS.iter().filter(|_| draw.chance(kept)).map(|kind| (*kind, 1)).collect();
+    Faults {
+        links: (0..=draw.below(2)).map(|_| links(&mut draw)).collect(),
+        kinds,
+        every: draw.span(500 * MS, 10 * SECOND),
+        span: (10 * MS, 12 * SECOND),
+        pause: (MS, 12 * SECOND),
+        down: (10 * MS, 10 * SECOND),
+        rate_ppm: *draw.pick(&[0, 10_000, 10_000]),
+        wall_skew: SECOND,
+        ..Faults::none()
+    }
+}
+
+fn world(seed: Seed, weakened: Weakened) -> Simulation<Node, Watch> {
+    world_with(seed, weakened, |_, _| ())
+}
+
+fn world_with(
+    seed: Seed,
+    weakened: Weakened,
+    change: impl FnOnce(&mut Weather, &mut Faults),
+) -> Simulation<Node, Watch> {
+    world_and_shared(seed, weakened, change).0
+}
+
+pub(crate) fn world_and_shared(
+    seed: Seed,
+    weakened: Weakened,
+    change: impl FnOnce(&mut Weather, &mut Faults),
+) -> (Simulation<Node, Watch>, Rc<RefCell<Shared>>) {
+    let mut draw = Stream::split(seed.value, "lease world", 0);
+    let places = draw.between(3, 6) as usize;
+    let mut weather = Weather {
+        places,
+        founders: draw.between(2, places as u64) as usize,
+        propose_every: draw.span(500 * MS, 8 * SECOND),
+        removals: *draw.pick(&[0.3, 0.7, 1.0]),
+        kept: *draw.pick(&[0.0, 0.5, 1.0]),
+        patience: *draw.pick(&[500 * MS, 500 * MS, 4 * SECOND]),
+        standings: Vec::new(),
+        toggles: 0.0,
+        weakened,
+    };
+    let struck = *draw.pick(&[0.0, 0.0, 0.1, 0.4]);
+    let mut faults = faults(seed.value);
+    change(&mut weather, &mut faults);
+    let setup = Setup { faults, ..Setup::new(seed, places) };
+    let shared = Rc::new(RefCell::new(Shared::new(places)));
+    let theirs = shared.clone();
+    let mut sim = Simulation::new(setup, Watch::default(), move |boot| {
+        Node::new(&boot, weather.clone(), theirs.clone())
+    });
+    if struck > 0.0 {
+        let decisive = |event: &Event| matches!(event, Event::Installed(_) | Event::Sealed);
+        sim.after(decisive, move |node| split_around(&mut draw, node, places), struck);
+    }
+    (sim, shared)
+}
+
+/// A node that has just sealed or installed, and some others, on one side.
+fn split_around(draw: &mut Stream, node: NodeIndex, places: usize) -> Fault {
+    let nodes = (0..places).map(NodeIndex::new);
+    let (near, far) = nodes.partition(|other| *other == node || draw.chance(0.4));
+    Fault::Partition { groups: vec![near, far], span: Some(draw.span(2 * SECOND, 12 * SECOND)) }
+}
+
+static TAKEOVERS: AtomicU64 = AtomicU64::new(0);
+static DECISIONS: AtomicU64 = AtomicU64::new(0);
+
+fn run(seed: Seed, weakened: Weakened) -> Result<Totals, Box<Failure>> {
+    let mut sim = world(seed, weakened);
+    sim.try_run_for(SPAN)?;
+    TAKEOVERS.fetch_add(sim.observer().takeovers, Ordering::Relaxed);
+    DECISIONS.fetch_add(sim.observer().decisions, Ordering::Relaxed);
+    Ok(sim.totals())
+}
+
+#[test]
+#[expect(clippy::print_stderr, reason = "the figures are the result")]
+fn nobody_serves_once_a_configuration_without_it_is_installed() {
+    let name = "nobody_serves_once_a_configuration_without_it_is_installed";
+    let totals = on_all_cores(name, 150, |seed| {
+        run(seed, Weakened::default()).unwrap_or_else(|failure| panic!("{failure}"))
+    });
+    let takeovers = TAKEOVERS.load(Ordering::Relaxed);
+    let decisions = DECISIONS.load(Ordering::Relaxed);
+    eprintln!(
+        "{} seeds, {:?} simulated, {decisions} configurations, {takeovers} takeovers, 0 overlaps",
+        totals.runs, totals.simulated
+    );
+    assert!(takeovers >= totals.runs, "{takeovers} takeovers in {} runs", totals.runs);
+    totals.must_have_hit(["lapsed", "released", "restarted voter", "new life", "stopped"]);
+}
+
+fn must_be_caught(name: &'static str, weakened: Weakened, at_most: u64) {
+    must_be_caught_by(name, at_most, |seed| run(seed, weakened).map(|_| ()));
+}
+
+/// Runs seeds until the weakened rule has let two serve; fails if it never does.
+#[expect(clippy::print_stderr, reason = "the figures are the result")]
+pub(crate) fn must_be_caught_by(
+    name: &'static str,
+    at_most: u64,
+    run: impl Fn(Seed) -> Result<(), Box<Failure>>,
+) {
+    let mut ran = 0;
+    for seed in seeds(name, at_most) {
+        ran += 1;
+        if let Err(failure) = run(seed) {
+            let expected = ["overlap", "two at once"];
+            let seen = expected.iter().any(|what| failure.reason.contains(what));
+            assert!(seen, "{failure}");
+            eprintln!("caught by run {ran} (seed {}): {}", seed.value, failure.reason);
+            return;
+        }
+    }
+    panic!("{ran} runs did not notice that a rule is left out");
+}
+
+macro_rules! canaries {
+    ($($name:ident: $bug:ident, $at_most:expr;)*) => {$(
+        #[test]
+        fn $name() {
+            must_be_caught(stringify!($name), Weakened::by(Bug::$bug), $at_most);
+        }
+    )*};
+}
+
+canaries! {
+    an_ack_after_consent_is_caught: AckAfterConsent, 200;
+    a_seal_that_does_not_refuse_is_caught: NoRefusal, 200;
+    a_consent_right_after_an_install_is_caught: ConsentAfterInstall, 2_000;
+    who_consents_to_its_own_removal_and_goes_on_is_caught: OwnRemovalGoesOn, 2_000;
+    who_stops_at_the_accept_only_is_caught: StopsAtAccept, 2_000;
+    a_release_without_an_end_is_caught: ReleaseGoesOn, 200;
+    a_flag_in_place_of_the_clock_is_caught: FlagNotClock, 200;
+}
+
+#[test]
+fn a_lease_without_drift_margin_is_caught() {
+    let name = "a_lease_without_drift_margin_is_caught";
+    let weakened = Weakened::by(Bug::NoDriftMargin);
+    must_be_caught_by(name, 400, |seed| {
+        // Nothing but clocks that drift, and a network quick enough to notice.
+        let mut sim = world_with(seed, weakened, |weather, faults| {
+            (weather.removals, weather.propose_every) = (1.0, 4 * SECOND);
+            let (kinds, every) = (vec![(FaultKind::Drift, 1)], 5 * SECOND);
+            *faults = Faults { kinds, every, rate_ppm: 10_000, ..Faults::none() };
+        });
+        sim.try_run_for(SPAN)
+    });
+}
+
+#[test]
+fn a_promise_that_counts_from_the_sender_s_time_is_caught() {
+    let name = "a_promise_that_counts_from_the_sender_s_time_is_caught";
+    let weakened = Weakened { grants_from_sending: true, ..Weakened::default() };
+    must_be_caught(name, weakened, 400);
+}

@@ -1,0 +1,604 @@
+//! One node: configurations, lease, and a membership that does as it likes.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ostraca::cluster::bug::Bug;
+use ostraca::cluster::lease::{
+    Grantor, Holder, HolderInput, HolderOutput, LeaseConfig, LeaseMessage,
+};
+use ostraca::cluster::singleton::{
+    Peer, Running, Singleton, SingletonInput, SingletonMessage, SingletonOutput, Standing,
+};
+use ostraca_ddata::bug::Canary as NoBug;
+use ostraca_ddata::clock::{Instant, Now, WallTime};
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::machine::{Machine, Outbox};
+use ostraca_ddata::replicator::epoch::{
+    AcceptorState, Change, Epoch, EpochConfig, EpochId, EpochInput, EpochMessage, EpochOutput,
+    EpochSettings, Epochs,
+};
+use ostraca_ddata::sim::{Boot, Effects, NodeIndex, Process};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use super::Weakened;
+
+/// Lives of one place, at most.
+const LIVES: u64 = 1_000_000;
+const KNOCK_EVERY: Duration = Duration::from_millis(700);
+const GOSSIP_EVERY: Duration = Duration::from_millis(500);
+/// Of the singleton's requests.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What a run's nodes have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Weather {
+    pub(crate) places: usize,
+    pub(crate) founders: usize,
+    pub(crate) propose_every: Duration,
+    /// Share of proposals that remove somebody.
+    pub(crate) removals: f64,
+    /// Share of restarts after which a voter votes for its earlier life.
+    pub(crate) kept: f64,
+    /// How long a sealed voter waits for the next configuration.
+    pub(crate) patience: Duration,
+    /// What each place is to the singleton; empty: there is none.
+    pub(crate) standings: Vec<Standing>,
+    /// How often a candidate ceases to be one, or becomes one again, when it gossips.
+    pub(crate) toggles: f64,
+    pub(crate) weakened: Weakened,
+}
+
+impl Weather {
+    fn epochs(&self, me: ReplicaId, seed: u64) -> Epochs {
+        let config = EpochConfig { abandoned_after: self.patience, ..EpochConfig::default() };
+        Epochs::new(me, config, seed, NoBug::none())
+    }
+}
+
+/// What outlives a process: how many lives a place had, and its disk.
+pub(crate) struct Shared {
+    /// Nobody is removed any more but by its own wish.
+    pub(crate) quiet: bool,
+    places: Vec<(u64, Option<(ReplicaId, AcceptorState)>)>,
+}
+
+impl Shared {
+    pub(crate) fn new(places: usize) -> Self {
+        Self { quiet: false, places: vec![(0, None); places] }
+    }
+
+    fn next_life(&mut self, place: usize) -> ReplicaId {
+        self.places[place].0 += 1;
+        id_of(place, self.places[place].0)
+    }
+}
+
+pub(crate) fn id_of(place: usize, life: u64) -> ReplicaId {
+    ReplicaId::new((place as u64 + 1) * LIVES + life)
+}
+
+fn place_of(id: ReplicaId) -> usize {
+    (id.get() / LIVES) as usize - 1
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Body {
+    Epoch(EpochMessage),
+    /// With the sender's wall clock, which nobody should believe.
+    Lease(LeaseMessage, WallTime),
+    /// A joiner would like to join; its earlier lives are over.
+    Knock,
+    /// The answer: the sender's epoch is all that it says.
+    Heard,
+    Singleton(SingletonMessage),
+    /// Gossip: what the sender is to the singleton.
+    Standing(Standing),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Envelope {
+    from: ReplicaId,
+    /// `None`: whoever lives there.
+    to: Option<ReplicaId>,
+    epoch: Option<EpochId>,
+    body: Body,
+}
+
+#[derive(Debug)]
+pub(crate) enum Event {
+    Installed(Arc<Epoch>),
+    Sealed,
+    /// It holds a lease for the first time in its life.
+    Served(ReplicaId),
+    /// An instance of the singleton starts.
+    Started,
+}
+
+/// What a directed test orders.
+#[derive(Clone, Debug)]
+pub(crate) enum Command {
+    Propose(Change),
+    Release,
+}
+
+pub(crate) struct Node {
+    place: usize,
+    me: ReplicaId,
+    weather: Weather,
+    shared: Rc<RefCell<Shared>>,
+    rng: SmallRng,
+    epochs: Epochs,
+    grantor: Grantor,
+    /// None: a restarted voter votes for its earlier life, and hosts nothing.
+    holder: Option<Holder>,
+    waiting: BTreeSet<ReplicaId>,
+    inputs: VecDeque<EpochInput>,
+    propose_at: Option<Instant>,
+    knock_at: Option<Instant>,
+    restore: Option<AcceptorState>,
+    served: bool,
+    leaving: bool,
+    released: bool,
+    stop_at_accept: bool,
+    pub(super) singleton: Option<Singleton>,
+    /// A candidate by its place is none while this is false.
+    hosting: bool,
+    heard: BTreeMap<ReplicaId, Standing>,
+    gossip_at: Option<Instant>,
+    /// When the instance will have stopped.
+    stopped_at: Option<Instant>,
+}
+
+impl Node {
+    pub(crate) fn new(boot: &Boot<'_, ()>, weather: Weather, shared: Rc<RefCell<Shared>>) -> Self {
+        let place = boot.node.get();
+        let mut rng = SmallRng::seed_from_u64(boot.seed);
+        let disk = shared.borrow().places[place].1.clone();
+        let kept = disk.filter(|_| boot.incarnation > 1 && rng.random_bool(weather.kept));
+        let me = kept.as_ref().map(|(id, _)| *id);
+        let me = me.unwrap_or_else(|| shared.borrow_mut().next_life(place));
+        let canary = weather.weakened.rule;
+        let sings = kept.is_none() && !weather.standings.is_empty();
+        Self {
+            place,
+            me,
+            singleton: sings.then(|| Singleton::new(me, RETRY, canary)),
+            hosting: true,
+            heard: BTreeMap::new(),
+            gossip_at: None,
+            stopped_at: None,
+            released: false,
+            epochs: weather.epochs(me, boot.seed),
+            grantor: Grantor::new(me, boot.now, canary),
+            holder: kept.is_none().then(|| Holder::new(me, LeaseConfig::default(), canary)),
+            restore: kept.map(|(_, state)| state),
+            weather,
+            shared,
+            rng,
+            waiting: BTreeSet::new(),
+            inputs: VecDeque::new(),
+            propose_at: None,
+            knock_at: None,
+            served: false,
+            leaving: false,
+            stop_at_accept: false,
+        }
+    }
+
+    /// For a report.
+    pub(crate) fn story(&self, now: Instant) -> String {
+        let Self { me, epochs, leaving, singleton, .. } = self;
+        let epoch = epochs.installed().map(|epoch| (epoch.id(), epoch.members().to_vec()));
+        let (member, sealed, serves) = (epochs.is_member(), epochs.sealed(), self.serves(now));
+        format!(
+            "{me}: {epoch:?} member {member} sealed {sealed} serves {serves} leaving {leaving}\n\
+             {singleton:?}\n"
+        )
+    }
+
+    pub(crate) fn me(&self) -> ReplicaId {
+        self.me
+    }
+
+    /// The number of the installed configuration.
+    pub(crate) fn installed(&self) -> u64 {
+        self.epochs.id().map_or(0, |id| id.number)
+    }
+
+    pub(crate) fn serves(&self, now: Instant) -> bool {
+        self.holder.as_ref().is_some_and(|holder| holder.serves(now))
+    }
+
+    fn send(&self, to: ReplicaId, body: Body, fx: &mut Effects<Self>) {
+        let envelope = Envelope { from: self.me, to: Some(to), epoch: self.epochs.id(), body };
+        fx.send(NodeIndex::new(place_of(to)), 0, envelope);
+    }
+
+    fn soon(&mut self, now: Now, mean: Duration) -> Option<Instant> {
+        Some(now.mono + mean.mul_f64(self.rng.random_range(0.1..2.0)))
+    }
+
+    // ── singleton ───────────────────────────────────────────────────────────────────────────
+
+    /// Whether an instance is here that may begin a message.
+    pub(crate) fn hosts(&self, now: Instant) -> bool {
+        let here = |one: &Singleton| matches!(one.running(), Running::Yes | Running::Stopping);
+        let outlives = self.weather.weakened.rule.has(Bug::OutlivesLease);
+        self.singleton.as_ref().is_some_and(here) && (outlives || self.serves(now))
+    }
+
+    fn sing(&mut self, now: Now, input: SingletonInput, fx: &mut Effects<Self>) {
+        let Some(singleton) = &mut self.singleton else { return };
+        let mut out = Outbox::new();
+        singleton.handle(now, input, &mut out);
+        for output in out.drain().collect::<Vec<_>>() {
+            match output {
+                SingletonOutput::Send { to, message } => {
+                    self.send(to, Body::Singleton(message), fx);
+                }
+                SingletonOutput::Start => {
+                    fx.mark("started");
+                    fx.emit(Event::Started);
+                }
+                SingletonOutput::Stop => {
+                    let takes = Duration::from_millis(self.rng.random_range(0..3_000));
+                    self.stopped_at = Some(now.mono + takes);
+                }
+            }
+        }
+    }
+
+    fn standing(&self) -> Standing {
+        match self.weather.standings[self.place] {
+            Standing::Candidate if self.leaving || !self.hosting => Standing::NotNow,
+            standing => standing,
+        }
+    }
+
+    fn members_changed(&mut self, now: Now, fx: &mut Effects<Self>) {
+        let Some(epoch) = self.epochs.installed().filter(|_| self.singleton.is_some()).cloned()
+        else {
+            return;
+        };
+        let standing_of = |id: ReplicaId| {
+            let heard = self.heard.get(&id).copied().unwrap_or(Standing::NotNow);
+            if id == self.me { self.standing() } else { heard }
+        };
+        let peer = |id: &ReplicaId| Peer { id: *id, standing: standing_of(*id) };
+        let members = epoch.members().iter().map(peer).collect();
+        self.sing(now, SingletonInput::Members(members), fx);
+    }
+
+    fn gossip(&mut self, now: Now, fx: &mut Effects<Self>) {
+        self.gossip_at = self.soon(now, GOSSIP_EVERY);
+        self.hosting ^= self.rng.random_bool(self.weather.toggles);
+        self.hosting |= self.shared.borrow().quiet;
+        for place in (0..self.weather.places).filter(|place| *place != self.place) {
+            let body = Body::Standing(self.standing());
+            let envelope = Envelope { from: self.me, to: None, epoch: self.epochs.id(), body };
+            fx.send(NodeIndex::new(place), 0, envelope);
+        }
+        self.members_changed(now, fx);
+    }
+
+    fn release_once_idle(&mut self, now: Now, fx: &mut Effects<Self>) {
+        let idle = |one: &Singleton| matches!(one.running(), Running::No | Running::Finished);
+        if self.leaving && !self.released && self.singleton.as_ref().is_none_or(idle) {
+            self.released = true;
+            fx.mark("released");
+            self.hold(now, HolderInput::Release, fx);
+        }
+    }
+
+    // ── configurations ──────────────────────────────────────────────────────────────────────
+
+    fn tell(&mut self, now: Now, input: EpochInput, fx: &mut Effects<Self>) {
+        self.inputs.push_back(input);
+        while let Some(input) = self.inputs.pop_front() {
+            let mut out = Outbox::new();
+            self.epochs.handle(now, input, &mut out);
+            for output in out.drain().collect::<Vec<_>>() {
+                self.perform(now, output, fx);
+            }
+        }
+        if self.stop_at_accept && self.epochs.state().accepted.is_some() {
+            self.stop_at_accept = false;
+            self.hold(now, HolderInput::StopServing, fx);
+        }
+    }
+
+    fn perform(&mut self, now: Now, output: EpochOutput, fx: &mut Effects<Self>) {
+        match output {
+            EpochOutput::Send { to, message } => self.send(to, Body::Epoch(message), fx),
+            EpochOutput::Persist(state) => {
+                self.shared.borrow_mut().places[self.place].1 = Some((self.me, state));
+            }
+            EpochOutput::Freeze(_) => fx.emit(Event::Sealed),
+            EpochOutput::PullSnapshot { epoch, of } => {
+                self.inputs.push_back(EpochInput::SnapshotMerged { epoch, of });
+            }
+            EpochOutput::PullState { epoch, from } => {
+                self.inputs.push_back(EpochInput::StateMerged { epoch, from });
+            }
+            EpochOutput::Installed(epoch) => {
+                self.stop_at_accept = false;
+                self.grantor.installed(now, &epoch);
+                self.waiting.retain(|id| !epoch.is_member(*id) && !epoch.left().contains(id));
+                fx.emit(Event::Installed(epoch.clone()));
+                self.hold(now, HolderInput::Installed(epoch), fx);
+                self.members_changed(now, fx);
+            }
+            EpochOutput::AskConsent { query, removed, .. } => {
+                let remaining = self.grantor.consent(now, &removed);
+                self.inputs.push_front(EpochInput::Consent { query, remaining });
+            }
+            EpochOutput::StopServing if self.weather.weakened.stops_at_accept => {
+                self.stop_at_accept = true;
+            }
+            EpochOutput::StopServing => self.hold(now, HolderInput::StopServing, fx),
+            EpochOutput::Excluded(_) => {
+                self.hold(now, HolderInput::Excluded, fx);
+                self.knock_at = self.soon(now, KNOCK_EVERY);
+            }
+            EpochOutput::Synced(_) | EpochOutput::StopPulls | EpochOutput::Outcome(_) => {}
+        }
+    }
+
+    /// The removed process ends, once a member of the configuration without it has that one, and a
+    /// new one starts in its place. Were the decision known only to those who end, nobody could
+    /// go on.
+    fn next_life(&mut self, now: Now, fx: &mut Effects<Self>) {
+        fx.mark("new life");
+        let canary = self.weather.weakened.rule;
+        self.me = self.shared.borrow_mut().next_life(self.place);
+        let seed = self.rng.random();
+        self.epochs = self.weather.epochs(self.me, seed);
+        self.grantor = Grantor::new(self.me, now, canary);
+        self.holder = Some(Holder::new(self.me, LeaseConfig::default(), canary));
+        self.singleton = self.singleton.is_some().then(|| Singleton::new(self.me, RETRY, canary));
+        self.stopped_at = None;
+        self.waiting.clear();
+        self.inputs.clear();
+        (self.served, self.leaving, self.stop_at_accept) = (false, false, false);
+        self.released = false;
+        self.knock_at = self.soon(now, KNOCK_EVERY);
+    }
+
+    // ── lease ───────────────────────────────────────────────────────────────────────────────
+
+    fn hold(&mut self, now: Now, input: HolderInput, fx: &mut Effects<Self>) {
+        let Some(holder) = &mut self.holder else { return };
+        let mut out = Outbox::new();
+        holder.handle(now, input, &mut out);
+        for output in out.drain().collect::<Vec<_>>() {
+            match output {
+                HolderOutput::Send { to, message } => {
+                    self.send(to, Body::Lease(message, now.wall), fx);
+                }
+                HolderOutput::Held { .. } => {
+                    if !std::mem::replace(&mut self.served, true) {
+                        fx.emit(Event::Served(self.me));
+                    }
+                    self.sing(now, SingletonInput::LeaseHeld, fx);
+                }
+                HolderOutput::Lapsed => fx.mark("lapsed"),
+                HolderOutput::Stop => {
+                    fx.mark("stopped");
+                    self.sing(now, SingletonInput::LeaseOver, fx);
+                }
+            }
+        }
+    }
+
+    fn lease(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        message: LeaseMessage,
+        sent: WallTime,
+        fx: &mut Effects<Self>,
+    ) {
+        match message {
+            LeaseMessage::Beat(beat) => {
+                let votes = self.epochs.is_voter() && !self.epochs.sealed();
+                let unsealed = self.epochs.id().filter(|_| votes);
+                let now =
+                    if self.weather.weakened.grants_from_sending { as_of(now, sent) } else { now };
+                if let Some(answer) = self.grantor.beat(now, from, beat, unsealed) {
+                    self.send(from, Body::Lease(answer, now.wall), fx);
+                }
+            }
+            LeaseMessage::Granted(beat) => self.hold(now, HolderInput::Granted { from, beat }, fx),
+            LeaseMessage::Release { number } => self.grantor.release(from, number),
+        }
+    }
+
+    // ── membership ──────────────────────────────────────────────────────────────────────────
+
+    fn propose(&mut self, now: Now, fx: &mut Effects<Self>) {
+        self.propose_at = self.soon(now, self.weather.propose_every);
+        let Some(epoch) = self.epochs.installed().filter(|_| self.epochs.is_member()).cloned()
+        else {
+            return;
+        };
+        let mut change = Change::default();
+        let joining = self.waiting.iter().copied().filter(|_| self.rng.random_bool(0.8));
+        change.join.extend(joining);
+        if self.holder.is_some()
+            && !self.leaving
+            && !self.shared.borrow().quiet
+            && self.rng.random_bool(0.05)
+        {
+            self.leaving = epoch.members().len() > 1;
+            self.members_changed(now, fx);
+            self.release_once_idle(now, fx);
+        }
+        let quiet = self.shared.borrow().quiet;
+        if self.leaving {
+            change.leave.extend(self.released.then_some(self.me));
+        } else if !quiet && epoch.members().len() > 2 && self.rng.random_bool(self.weather.removals)
+        {
+            for _ in 0..self.rng.random_range(1..=2) {
+                let gone = epoch.members()[self.rng.random_range(0..epoch.members().len())];
+                let probed = self.rng.random_bool(0.2);
+                if probed { &mut change.lost } else { &mut change.leave }.push(gone);
+            }
+        }
+        if !change.is_empty() {
+            self.tell(now, EpochInput::Propose(change), fx);
+        }
+    }
+
+    fn knock(&mut self, now: Now, fx: &mut Effects<Self>) {
+        self.knock_at = None;
+        if self.epochs.is_member() {
+            return;
+        }
+        self.knock_at = self.soon(now, KNOCK_EVERY);
+        for place in (0..self.weather.places).filter(|place| *place != self.place) {
+            let epoch = self.epochs.id();
+            let envelope = Envelope { from: self.me, to: None, epoch, body: Body::Knock };
+            fx.send(NodeIndex::new(place), 0, envelope);
+        }
+    }
+
+    /// Its earlier lives held the same lock: they are dead.
+    fn knocked(&mut self, from: ReplicaId) {
+        let Some(epoch) = self.epochs.installed() else { return };
+        if !epoch.is_member(from) && !epoch.left().contains(&from) {
+            self.waiting.retain(|other| place_of(*other) != place_of(from) || *other > from);
+            self.waiting.insert(from);
+        }
+        let earlier = |id: &ReplicaId| place_of(*id) == place_of(from) && *id < from;
+        let dead: Vec<_> = epoch.members().iter().copied().filter(earlier).collect();
+        dead.into_iter().for_each(|id| self.grantor.proven_dead(id));
+    }
+}
+
+/// The grantor's time when the heartbeat was sent, if all wall clocks were right.
+fn as_of(now: Now, sent: WallTime) -> Now {
+    let (here, there) = (now.wall.as_millis(), sent.as_millis());
+    let shift = |ms: u64| ms.min(3_600_000) * 1_000_000;
+    let nanos = now.mono.as_nanos() + shift(there.saturating_sub(here));
+    let nanos = nanos.saturating_sub(shift(here.saturating_sub(there)));
+    Now { mono: Instant::from_nanos(nanos), wall: now.wall }
+}
+
+impl Process for Node {
+    type Message = Envelope;
+    type Command = Command;
+    type Event = Event;
+    type Disk = ();
+
+    fn started(&mut self, now: Now, fx: &mut Effects<Self>) {
+        self.propose_at = self.soon(now, self.weather.propose_every);
+        self.gossip_at = self.singleton.is_some().then_some(now.mono);
+        if let Some(state) = self.restore.take() {
+            fx.mark("restarted voter");
+            self.tell(now, EpochInput::Restore(state), fx);
+        } else if self.me == id_of(self.place, 1) && self.place < self.weather.founders {
+            let members = (0..self.weather.founders).map(|place| id_of(place, 1)).collect();
+            let first = EpochId { generation: 1, number: 1 };
+            let epoch = Epoch::founding(first, members, EpochSettings::default());
+            self.tell(now, EpochInput::Found(Arc::new(epoch.expect("well formed"))), fx);
+        } else {
+            self.knock_at = self.soon(now, KNOCK_EVERY);
+        }
+    }
+
+    fn message(&mut self, now: Now, _: NodeIndex, envelope: Envelope, fx: &mut Effects<Self>) {
+        let Envelope { from, to, epoch: id, body } = envelope;
+        if to.is_some_and(|to| to != self.me) {
+            return;
+        }
+        let theirs = |epoch: &Arc<Epoch>| id >= Some(epoch.id()) && epoch.is_member(from);
+        if self.epochs.is_excluded() && self.epochs.installed().is_some_and(theirs) {
+            return self.next_life(now, fx);
+        }
+        match body {
+            Body::Epoch(message) => self.tell(now, EpochInput::Message { from, message }, fx),
+            Body::Lease(message, sent) => {
+                self.lease(now, from, message, sent, fx);
+                self.tell(now, EpochInput::PeerEpoch { from, id }, fx);
+            }
+            Body::Knock => {
+                self.knocked(from);
+                self.send(from, Body::Heard, fx);
+                self.tell(now, EpochInput::PeerEpoch { from, id }, fx);
+            }
+            Body::Heard => self.tell(now, EpochInput::PeerEpoch { from, id }, fx),
+            Body::Singleton(message) => {
+                self.sing(now, SingletonInput::Message { from, message }, fx);
+            }
+            Body::Standing(standing) => {
+                let known = self.epochs.installed().is_some_and(|epoch| epoch.is_member(from));
+                if known && self.heard.insert(from, standing) != Some(standing) {
+                    self.members_changed(now, fx);
+                }
+                self.tell(now, EpochInput::PeerEpoch { from, id }, fx);
+            }
+        }
+    }
+
+    fn command(&mut self, now: Now, command: Command, fx: &mut Effects<Self>) {
+        match command {
+            Command::Propose(change) => self.tell(now, EpochInput::Propose(change), fx),
+            Command::Release => self.hold(now, HolderInput::Release, fx),
+        }
+    }
+
+    fn tick(&mut self, now: Now, fx: &mut Effects<Self>) {
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now.mono);
+        if due(self.epochs.next_deadline()) {
+            self.tell(now, EpochInput::Tick, fx);
+        }
+        if due(self.holder.as_ref().and_then(Machine::next_deadline)) {
+            self.hold(now, HolderInput::Tick, fx);
+        }
+        if due(self.propose_at) {
+            self.propose(now, fx);
+        }
+        if due(self.knock_at) {
+            self.knock(now, fx);
+        }
+        if due(self.gossip_at) {
+            self.gossip(now, fx);
+        }
+        if due(self.stopped_at) {
+            self.stopped_at = None;
+            self.sing(now, SingletonInput::Stopped, fx);
+        }
+        if due(self.singleton.as_ref().and_then(Machine::next_deadline)) {
+            self.sing(now, SingletonInput::Tick, fx);
+        }
+        self.release_once_idle(now, fx);
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let holder = self.holder.as_ref().and_then(Machine::next_deadline);
+        let epochs = self.epochs.next_deadline();
+        let singleton = self.singleton.as_ref().and_then(Machine::next_deadline);
+        let own = [self.propose_at, self.knock_at, self.gossip_at, self.stopped_at];
+        own.into_iter().chain([epochs, holder, singleton]).flatten().min()
+    }
+
+    fn digest(message: &Envelope) -> Option<u64> {
+        let kind = match &message.body {
+            Body::Epoch(_) => 1,
+            Body::Lease(LeaseMessage::Beat(beat), _) => 2 + 8 * beat.number,
+            Body::Lease(LeaseMessage::Granted(beat), _) => 3 + 8 * beat.number,
+            Body::Lease(LeaseMessage::Release { number }, _) => 4 + 8 * number,
+            Body::Knock | Body::Heard => 5,
+            Body::Standing(standing) => 6 + 8 * *standing as u64,
+            Body::Singleton(SingletonMessage::HandOverToMe { number }) => 7 + 32 * number,
+            Body::Singleton(SingletonMessage::HandOverDone { number }) => 15 + 32 * number,
+            Body::Singleton(_) => 23,
+        };
+        Some(message.from.get().rotate_left(32) ^ kind)
+    }
+}

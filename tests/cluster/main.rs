@@ -1,0 +1,4 @@
+//! Protocols of the cluster on virtual time, with faults: one module per protocol.
+
+mod lease;
+mod singleton;
