@@ -4,4 +4,7 @@
 //! Knows nothing of sockets, nor of sharding: what peers say and what the transport notices
 //! arrive as inputs.
 
+pub mod config;
+pub mod downing;
+pub mod failure_detector;
 pub mod member;
