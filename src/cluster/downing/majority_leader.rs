@@ -24,11 +24,7 @@ pub struct MajorityLeader {
 
 impl Default for MajorityLeader {
     fn default() -> Self {
-        Self {
-            majority_member_role: None,
-            down_if_in_minority: true,
-            shutdown_on_resolution: true,
-        }
+        Self { majority_member_role: None, down_if_in_minority: true, shutdown_on_resolution: true }
     }
 }
 

@@ -22,7 +22,7 @@ mod role_leader_roles;
 mod static_quorum;
 #[cfg(test)]
 mod tests;
-pub(crate) mod view;
+mod view;
 
 use std::collections::BTreeSet;
 use std::time::Duration;

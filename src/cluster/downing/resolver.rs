@@ -150,7 +150,9 @@ impl Resolver {
             Lease::Waiting { at } => Some(at),
             Lease::Asked { until } => Some(until),
             Lease::Absent => self.decide_at(),
-            Lease::Held { release_at, .. } => [release_at, self.decide_at()].into_iter().flatten().min(),
+            Lease::Held { release_at, .. } => {
+                [release_at, self.decide_at()].into_iter().flatten().min()
+            }
         };
         [of_lease, self.down_all_at()].into_iter().flatten().min()
     }

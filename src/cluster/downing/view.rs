@@ -133,11 +133,7 @@ impl View {
     }
 
     /// Those of `role` whose status is one of the given, each side by its own list.
-    pub(super) fn sides(
-        &self,
-        role: Option<&str>,
-        [here, there]: [&[Status]; 2],
-    ) -> Sides<'_> {
+    pub(super) fn sides(&self, role: Option<&str>, [here, there]: [&[Status]; 2]) -> Sides<'_> {
         let mut of_role: Vec<&Member> =
             self.members.iter().filter(|member| member.has_role(role)).collect();
         of_role.sort_by(|a, b| a.by_address(b));

@@ -166,7 +166,8 @@ impl Monitor {
             members.contains(node) && (subject.on_ring || subject.standing != Standing::Trusted)
         });
         let wanted = ring.intersection(members).filter(|node| *node != own);
-        let new: Vec<NodeId> = wanted.filter(|node| !subjects.contains_key(node)).copied().collect();
+        let new: Vec<NodeId> =
+            wanted.filter(|node| !subjects.contains_key(node)).copied().collect();
         for node in new {
             self.subjects.insert(node, Subject::new(PhiAccrual::new(&self.config), true));
             self.ask(now, node, out);
@@ -190,17 +191,15 @@ impl Monitor {
     }
 
     /// `from` has echoed a heartbeat of this node.
-    pub fn answered(
-        &mut self,
-        now: Instant,
-        from: NodeId,
-        sequence: u64,
-        out: &mut Outbox<Order>,
-    ) {
+    pub fn answered(&mut self, now: Instant, from: NodeId, sequence: u64, out: &mut Outbox<Order>) {
         self.wake(now, out);
         let settled = self.relays.answered(from, sequence);
         let was_asked = !settled.is_empty();
-        out.extend(settled.into_iter().map(|(to, probe)| Order::TellProbed { to, subject: from, probe }));
+        out.extend(settled.into_iter().map(|(to, probe)| Order::TellProbed {
+            to,
+            subject: from,
+            probe,
+        }));
         let pause = self.pause();
         let Some(subject) = self.subjects.get_mut(&from) else {
             self.stats.strange_answers += u64::from(!was_asked);
@@ -488,9 +487,10 @@ impl Monitor {
         let doubtful = |node: &NodeId| {
             self.subjects.get(node).is_some_and(|subject| subject.standing != Standing::Trusted)
         };
-        let able = self.members.iter().filter(|node| {
-            **node != self.own && **node != about && !doubtful(node)
-        });
+        let able = self
+            .members
+            .iter()
+            .filter(|node| **node != self.own && **node != about && !doubtful(node));
         let mut able: Vec<NodeId> = able.copied().collect();
         let (chosen, _) = able.partial_shuffle(&mut self.rng, self.config.indirect_probes);
         chosen.to_vec()

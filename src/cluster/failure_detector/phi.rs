@@ -109,7 +109,8 @@ impl PhiAccrual {
     /// When the threshold is reached if nothing comes; `None` before the first answer.
     #[must_use]
     pub fn unavailable_at(&self, pause: Duration) -> Option<Instant> {
-        let beyond = Duration::from_secs_f64((self.deviation().as_secs_f64() * self.reached).max(0.0));
+        let beyond =
+            Duration::from_secs_f64((self.deviation().as_secs_f64() * self.reached).max(0.0));
         // A microsecond on top, so that rounding never makes a deadline that comes too early.
         let silence = self.mean() + pause + beyond + Duration::from_micros(1);
         self.last.map(|last| last + silence)
@@ -217,7 +218,13 @@ mod tests {
     /// "Solved" in spec/reference/pekko-cluster.md §2.6: when silence is judged.
     #[test]
     fn silence_is_judged_when_the_reference_says() {
-        let table = [(8.0, 100, 4.52), (8.0, 250, 5.31), (8.0, 500, 6.6), (12.0, 100, 4.63), (3.0, 100, 4.31)];
+        let table = [
+            (8.0, 100, 4.52),
+            (8.0, 250, 5.31),
+            (8.0, 500, 6.6),
+            (12.0, 100, 4.63),
+            (3.0, 100, 4.31),
+        ];
         for (threshold, deviation, expected) in table {
             let config = FailureDetector {
                 threshold,

@@ -13,11 +13,7 @@ pub(super) enum Standing {
     /// It answers, or has not been silent for long.
     Trusted,
     /// Others have been asked to probe it.
-    Suspected {
-        why: Why,
-        probe: u64,
-        until: Instant,
-    },
+    Suspected { why: Why, probe: u64, until: Instant },
     /// Silent towards this node, but somebody else has heard it: the link is bad, not the node.
     Vouched { until: Instant },
     /// Accused. Others are still asked, now and then.

@@ -83,7 +83,9 @@ impl Net {
         act(&mut self.monitors[number], self.now, &mut out);
         for order in out.drain() {
             match order {
-                Order::Heartbeat { to, sequence } => self.post(number, to, Message::Ping { sequence }),
+                Order::Heartbeat { to, sequence } => {
+                    self.post(number, to, Message::Ping { sequence })
+                }
                 Order::AskProbe { via, subject, probe } => {
                     self.post(number, via, Message::Ask { subject, probe });
                 }
@@ -480,9 +482,10 @@ fn in_20000_random_changes_exactly_the_ring_and_the_suspected_are_monitored() {
             let monitored: BTreeSet<NodeId> = monitor.monitored().collect();
             assert!(ring.intersection(&members).all(|node| monitored.contains(node)), "{seed}");
             assert!(monitored.is_subset(&members) && !monitored.contains(&node(0)), "{seed}");
-            let trusted = monitor.subjects.iter().filter(|(_, subject)| {
-                subject.standing == super::subject::Standing::Trusted
-            });
+            let trusted = monitor
+                .subjects
+                .iter()
+                .filter(|(_, subject)| subject.standing == super::subject::Standing::Trusted);
             assert!(trusted.into_iter().all(|(node, _)| ring.contains(node)), "{seed}");
         }
         let (stats, ..) = monitor.stats();

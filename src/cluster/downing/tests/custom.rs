@@ -47,23 +47,46 @@ fn oldest() {
     everyone(
         &strategy,
         &[
-            ("the oldest downs, who is cut from it goes", "D E | A B",
-                &[&[Nothing, DownUnreachable], &[ShutDownSelf, ShutDownSelf]]),
-            ("alone it goes, the second oldest downs it", "E | A D",
-                &[&[ShutDownSelf], &[Nothing, DownUnreachable]]),
+            (
+                "the oldest downs, who is cut from it goes",
+                "D E | A B",
+                &[&[Nothing, DownUnreachable], &[ShutDownSelf, ShutDownSelf]],
+            ),
+            (
+                "alone it goes, the second oldest downs it",
+                "E | A D",
+                &[&[ShutDownSelf], &[Nothing, DownUnreachable]],
+            ),
             ("of two the oldest stays", "E | A", &[&[DownUnreachable], &[ShutDownSelf]]),
             ("of two the younger crashed", "E | ~A", &[&[DownUnreachable]]),
             ("a younger one crashed", "A D E | ~B", &[&[Nothing, Nothing, DownUnreachable]]),
             ("the oldest crashed", "A B D | ~E", &[&[Nothing, Nothing, DownUnreachable]]),
-            ("a leaving oldest still acts", "D -E | A", &[&[Nothing, DownUnreachable], &[ShutDownSelf]]),
-            ("an exiting member makes it wait", "D E !C | A",
-                &[&[Nothing, Nothing, Nothing], &[ShutDownSelf]]),
-            ("a down member too", "D E | A *C", &[&[Nothing, Nothing], &[ShutDownSelf, ShutDownSelf]]),
-            ("joining ones neither act nor count", "E +C | A D",
-                &[&[ShutDownSelf, Nothing], &[Nothing, DownUnreachable]]),
+            (
+                "a leaving oldest still acts",
+                "D -E | A",
+                &[&[Nothing, DownUnreachable], &[ShutDownSelf]],
+            ),
+            (
+                "an exiting member makes it wait",
+                "D E !C | A",
+                &[&[Nothing, Nothing, Nothing], &[ShutDownSelf]],
+            ),
+            (
+                "a down member too",
+                "D E | A *C",
+                &[&[Nothing, Nothing], &[ShutDownSelf, ShutDownSelf]],
+            ),
+            (
+                "joining ones neither act nor count",
+                "E +C | A D",
+                &[&[ShutDownSelf, Nothing], &[Nothing, DownUnreachable]],
+            ),
             ("nobody is unreachable", "A E", &[&[Nothing, Nothing]]),
-            ("three sides", "D E | A B | C",
-                &[&[Nothing, DownUnreachable], &[ShutDownSelf, ShutDownSelf], &[ShutDownSelf]]),
+            (
+                "three sides",
+                "D E | A B | C",
+                &[&[Nothing, DownUnreachable], &[ShutDownSelf, ShutDownSelf], &[ShutDownSelf]],
+            ),
             ("alone in the world", "E", &[&[Nothing]]),
         ],
     );
@@ -79,14 +102,26 @@ fn oldest() {
     everyone(
         &of_role,
         &[
-            ("the oldest of B and D is D", "C D | B E",
-                &[&[Nothing, DownUnreachable], &[ShutDownSelf, ShutDownSelf]]),
-            ("its only member is not alone among others", "C D | A E",
-                &[&[Nothing, DownUnreachable], &[ShutDownSelf, ShutDownSelf]]),
-            ("alone, with another of the role over there", "D | A B E",
-                &[&[ShutDownSelf], &[Nothing, DownUnreachable, Nothing]]),
-            ("alone, the only one of the role", "D | A E",
-                &[&[ShutDownSelf], &[Nothing, DownUnreachable]]),
+            (
+                "the oldest of B and D is D",
+                "C D | B E",
+                &[&[Nothing, DownUnreachable], &[ShutDownSelf, ShutDownSelf]],
+            ),
+            (
+                "its only member is not alone among others",
+                "C D | A E",
+                &[&[Nothing, DownUnreachable], &[ShutDownSelf, ShutDownSelf]],
+            ),
+            (
+                "alone, with another of the role over there",
+                "D | A B E",
+                &[&[ShutDownSelf], &[Nothing, DownUnreachable, Nothing]],
+            ),
+            (
+                "alone, the only one of the role",
+                "D | A E",
+                &[&[ShutDownSelf], &[Nothing, DownUnreachable]],
+            ),
             ("nobody has the role", "A | C", &[&[Nothing], &[Nothing]]),
         ],
     );
@@ -98,14 +133,23 @@ fn quorum_leader() {
     everyone(
         &strategy,
         &[
-            ("enough remain", "A B C | D",
-                &[&[DownUnreachable, Nothing, Nothing], &[ShutDownSelf]]),
-            ("both sides have enough: it is not safe", "A B | C D",
-                &[&[DownUnreachable, Nothing], &[DownUnreachable, Nothing]]),
+            (
+                "enough remain",
+                "A B C | D",
+                &[&[DownUnreachable, Nothing, Nothing], &[ShutDownSelf]],
+            ),
+            (
+                "both sides have enough: it is not safe",
+                "A B | C D",
+                &[&[DownUnreachable, Nothing], &[DownUnreachable, Nothing]],
+            ),
             ("too few remain", "A | ~B ~C", &[&[ShutDownSelf]]),
             ("the leader crashed", "B C | ~A", &[&[DownUnreachable, Nothing]]),
-            ("joining and exiting ones do not count", "A +B !C | D",
-                &[&[ShutDownSelf, ShutDownSelf, ShutDownSelf], &[ShutDownSelf]]),
+            (
+                "joining and exiting ones do not count",
+                "A +B !C | D",
+                &[&[ShutDownSelf, ShutDownSelf, ShutDownSelf], &[ShutDownSelf]],
+            ),
             ("leaving ones do", "A -B | D", &[&[DownUnreachable, Nothing], &[ShutDownSelf]]),
             ("too few, but nobody is unreachable", "A", &[&[Nothing]]),
         ],
@@ -124,10 +168,16 @@ fn quorum_leader() {
     everyone(
         &of_role,
         &[
-            ("A and B count, C does not", "A B | C D E",
-                &[&[DownUnreachable, Nothing], &[ShutDownSelf, ShutDownSelf, ShutDownSelf]]),
-            ("the leader of the role acts, not the leader", "B C D | A",
-                &[&[DownUnreachable, Nothing, Nothing], &[ShutDownSelf]]),
+            (
+                "A and B count, C does not",
+                "A B | C D E",
+                &[&[DownUnreachable, Nothing], &[ShutDownSelf, ShutDownSelf, ShutDownSelf]],
+            ),
+            (
+                "the leader of the role acts, not the leader",
+                "B C D | A",
+                &[&[DownUnreachable, Nothing, Nothing], &[ShutDownSelf]],
+            ),
         ],
     );
 }
@@ -138,18 +188,33 @@ fn majority_leader() {
     everyone(
         &strategy,
         &[
-            ("the leader of the larger side acts", "D E | A B C",
-                &[&[ShutDownSelf; 2], &[DownUnreachable, Nothing, Nothing]]),
-            ("of equal sides the lowest address", "A B | C D",
-                &[&[DownUnreachable, Nothing], &[ShutDownSelf; 2]]),
+            (
+                "the leader of the larger side acts",
+                "D E | A B C",
+                &[&[ShutDownSelf; 2], &[DownUnreachable, Nothing, Nothing]],
+            ),
+            (
+                "of equal sides the lowest address",
+                "A B | C D",
+                &[&[DownUnreachable, Nothing], &[ShutDownSelf; 2]],
+            ),
             ("of two the lowest address", "A | B", &[&[DownUnreachable], &[ShutDownSelf]]),
             ("the leader crashed", "B C | ~A", &[&[DownUnreachable, Nothing]]),
-            ("unreachable joining ones count", "B C | A +D",
-                &[&[ShutDownSelf; 2], &[ShutDownSelf; 2]]),
-            ("reachable ones count for nothing", "A +B | C",
-                &[&[DownUnreachable, Nothing], &[ShutDownSelf]]),
-            ("three sides", "A B | C D | E",
-                &[&[ShutDownSelf; 2], &[ShutDownSelf; 2], &[ShutDownSelf]]),
+            (
+                "unreachable joining ones count",
+                "B C | A +D",
+                &[&[ShutDownSelf; 2], &[ShutDownSelf; 2]],
+            ),
+            (
+                "reachable ones count for nothing",
+                "A +B | C",
+                &[&[DownUnreachable, Nothing], &[ShutDownSelf]],
+            ),
+            (
+                "three sides",
+                "A B | C D | E",
+                &[&[ShutDownSelf; 2], &[ShutDownSelf; 2], &[ShutDownSelf]],
+            ),
             ("nobody is unreachable", "A B", &[&[Nothing; 2]]),
         ],
     );
@@ -157,12 +222,18 @@ fn majority_leader() {
         shutdown_on_resolution: false,
         ..MajorityLeader::default()
     });
-    everyone(&leaves, &[("a minority leaves", "E | A B", &[&[LeaveCluster], &[DownUnreachable, Nothing]])]);
+    everyone(
+        &leaves,
+        &[("a minority leaves", "E | A B", &[&[LeaveCluster], &[DownUnreachable, Nothing]])],
+    );
     let waits = Strategy::MajorityLeader(MajorityLeader {
         down_if_in_minority: false,
         ..MajorityLeader::default()
     });
-    everyone(&waits, &[("a minority waits", "E | A B", &[&[Nothing], &[DownUnreachable, Nothing]])]);
+    everyone(
+        &waits,
+        &[("a minority waits", "E | A B", &[&[Nothing], &[DownUnreachable, Nothing]])],
+    );
     let of_role = Strategy::MajorityLeader(MajorityLeader {
         majority_member_role: Some("role2".to_owned()),
         ..MajorityLeader::default()
@@ -179,8 +250,11 @@ fn leader_roles() {
     everyone(
         &strategy,
         &[
-            ("both leaders act: it is not safe", "A B | C D",
-                &[&[DownTargets, Nothing], &[DownTargets, Nothing]]),
+            (
+                "both leaders act: it is not safe",
+                "A B | C D",
+                &[&[DownTargets, Nothing], &[DownTargets, Nothing]],
+            ),
             ("a joining leader does not", "+A | B", &[&[Nothing], &[DownTargets]]),
         ],
     );
@@ -198,10 +272,16 @@ fn role_leader_roles() {
     everyone(
         &strategy,
         &[
-            ("C leads role2, A leads all", "A C | B D",
-                &[&[Nothing, DownTargets], &[Nothing, DownTargets]]),
-            ("a side without the role waits", "A B | C D",
-                &[&[Nothing, Nothing], &[DownTargets, Nothing]]),
+            (
+                "C leads role2, A leads all",
+                "A C | B D",
+                &[&[Nothing, DownTargets], &[Nothing, DownTargets]],
+            ),
+            (
+                "a side without the role waits",
+                "A B | C D",
+                &[&[Nothing, Nothing], &[DownTargets, Nothing]],
+            ),
         ],
     );
     assert_eq!(down(&strategy, "C | A B D E"), "B D");
@@ -212,10 +292,11 @@ fn auto_down_takes_whoever_was_unreachable_long_enough() {
     let strategy = Strategy::AutoDown(AutoDown { after: Duration::from_secs(20) });
     everyone(
         &strategy,
-        &[
-            ("both leaders act: it is not safe", "A B | C D",
-                &[&[DownTargets, Nothing], &[DownTargets, Nothing]]),
-        ],
+        &[(
+            "both leaders act: it is not safe",
+            "A B | C D",
+            &[&[DownTargets, Nothing], &[DownTargets, Nothing]],
+        )],
     );
     let mut view = split("A | B C D").view(0);
     view.unreachable.insert(super::node('B'), Duration::from_millis(19_999));

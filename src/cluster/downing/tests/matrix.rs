@@ -50,39 +50,66 @@ fn strategies() -> Vec<(&'static str, Strategy)> {
     let roles = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
     vec![
         ("static-quorum 3", Strategy::StaticQuorum(StaticQuorum { quorum_size: 3, role: None })),
-        ("static-quorum 2 role3",
-            Strategy::StaticQuorum(StaticQuorum { quorum_size: 2, role: role("role3") })),
+        (
+            "static-quorum 2 role3",
+            Strategy::StaticQuorum(StaticQuorum { quorum_size: 2, role: role("role3") }),
+        ),
         ("keep-majority", Strategy::KeepMajority(KeepMajority::default())),
-        ("keep-majority role3",
-            Strategy::KeepMajority(KeepMajority { role: role("role3"), ..Default::default() })),
+        (
+            "keep-majority role3",
+            Strategy::KeepMajority(KeepMajority { role: role("role3"), ..Default::default() }),
+        ),
         ("keep-oldest", Strategy::KeepOldest(KeepOldest::default())),
-        ("keep-oldest, alone too",
-            Strategy::KeepOldest(KeepOldest { down_if_alone: false, role: None })),
-        ("keep-oldest role2",
-            Strategy::KeepOldest(KeepOldest { role: role("role2"), ..Default::default() })),
+        (
+            "keep-oldest, alone too",
+            Strategy::KeepOldest(KeepOldest { down_if_alone: false, role: None }),
+        ),
+        (
+            "keep-oldest role2",
+            Strategy::KeepOldest(KeepOldest { role: role("role2"), ..Default::default() }),
+        ),
         ("down-all", Strategy::DownAll),
         ("lease-majority", Strategy::LeaseMajority(LeaseMajority::default())),
-        ("lease-majority role2",
-            Strategy::LeaseMajority(LeaseMajority { role: role("role2"), ..Default::default() })),
+        (
+            "lease-majority role2",
+            Strategy::LeaseMajority(LeaseMajority { role: role("role2"), ..Default::default() }),
+        ),
         ("oldest", Strategy::Oldest(Oldest::default())),
-        ("oldest role1",
-            Strategy::Oldest(Oldest { oldest_member_role: role("role1"), ..Default::default() })),
-        ("quorum-leader 2",
-            Strategy::QuorumLeader(QuorumLeader { quorum_size: 2, ..Default::default() })),
-        ("quorum-leader 2 role3",
+        (
+            "oldest role1",
+            Strategy::Oldest(Oldest { oldest_member_role: role("role1"), ..Default::default() }),
+        ),
+        (
+            "quorum-leader 2",
+            Strategy::QuorumLeader(QuorumLeader { quorum_size: 2, ..Default::default() }),
+        ),
+        (
+            "quorum-leader 2 role3",
             Strategy::QuorumLeader(QuorumLeader {
-                quorum_size: 2, role: role("role3"), ..Default::default()
-            })),
+                quorum_size: 2,
+                role: role("role3"),
+                ..Default::default()
+            }),
+        ),
         ("majority-leader", Strategy::MajorityLeader(MajorityLeader::default())),
-        ("majority-leader role2",
+        (
+            "majority-leader role2",
             Strategy::MajorityLeader(MajorityLeader {
-                majority_member_role: role("role2"), ..Default::default()
-            })),
-        ("leader-roles role1", Strategy::LeaderRoles(LeaderRoles { target_roles: roles(&["role1"]) })),
-        ("role-leader-roles role2 role1",
+                majority_member_role: role("role2"),
+                ..Default::default()
+            }),
+        ),
+        (
+            "leader-roles role1",
+            Strategy::LeaderRoles(LeaderRoles { target_roles: roles(&["role1"]) }),
+        ),
+        (
+            "role-leader-roles role2 role1",
             Strategy::RoleLeaderRoles(RoleLeaderRoles {
-                leader_role: "role2".to_owned(), target_roles: roles(&["role1"]),
-            })),
+                leader_role: "role2".to_owned(),
+                target_roles: roles(&["role1"]),
+            }),
+        ),
         ("auto-down", Strategy::AutoDown(AutoDown::default())),
         ("manual", Strategy::Manual),
     ]

@@ -11,8 +11,7 @@ use crate::cluster::downing::{
     Resolution, Resolver, StaticQuorum, Strategy, Timing, Trust, View,
 };
 
-const STABLE: Timing =
-    Timing { stable_after: Duration::from_secs(2), down_all_after: None };
+const STABLE: Timing = Timing { stable_after: Duration::from_secs(2), down_all_after: None };
 
 fn at(millis: u64) -> Instant {
     Instant::from_nanos(millis * 1_000_000)
@@ -86,7 +85,10 @@ fn a_leader_acts_once_it_was_quiet_long_enough_and_again_if_nothing_came_of_it()
 fn with_no_time_to_wait_it_acts_at_once() {
     let mut resolver = resolver(majority(), Timing { stable_after: Duration::ZERO, ..STABLE });
     resolver.observe(at(7), seen("A B | C"));
-    assert_eq!(resolver.poll(at(7)).map(|order| text(&order)).as_deref(), Some("DownUnreachable of C"));
+    assert_eq!(
+        resolver.poll(at(7)).map(|order| text(&order)).as_deref(),
+        Some("DownUnreachable of C")
+    );
 }
 
 #[test]

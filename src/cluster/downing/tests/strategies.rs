@@ -45,12 +45,18 @@ fn keep_majority() {
             ("exiting counts for nothing", "A !B | C D", &[DownReachable, DownUnreachable]),
             ("down counts for nothing", "A *B | C D", &[DownReachable, DownUnreachable]),
             ("of three sides no half stays", "A B | C D | E", &[DownReachable; 3]),
-            ("of three sides the half stays", "A B C | D | E",
-                &[DownUnreachable, DownReachable, DownReachable]),
+            (
+                "of three sides the half stays",
+                "A B C | D | E",
+                &[DownUnreachable, DownReachable, DownReachable],
+            ),
             ("a pair that cannot talk", "A B C ;A>B B>A", &[DownIndirectlyConnected]),
             ("a ring of three", "A B C D ;A>B B>C C>A", &[DownIndirectlyConnected]),
-            ("a pair beside a clean split", "A B C | D E ;B>C C>B",
-                &[DownIndirectlyConnected, DownIndirectlyConnected]),
+            (
+                "a pair beside a clean split",
+                "A B C | D E ;B>C C>B",
+                &[DownIndirectlyConnected, DownIndirectlyConnected],
+            ),
         ],
     );
 }
@@ -75,10 +81,7 @@ fn keep_majority_by_the_lowest_address_ignores_the_tiebreaker() {
         tie_break: TieBreak::LowestAddress,
         ..KeepMajority::default()
     });
-    table(
-        &strategy,
-        &[("as in Akka", "A B | C D ;=C", &[DownUnreachable, DownReachable])],
-    );
+    table(&strategy, &[("as in Akka", "A B | C D ;=C", &[DownUnreachable, DownReachable])]);
 }
 
 #[test]
@@ -98,12 +101,18 @@ fn static_quorum() {
             ("weakly up just as well", "A B C | D E ^F", &[DownAll, DownReachable]),
             ("joining ones may be up on either side", "A B +C | D E F", &[DownReachable, DownAll]),
             ("exiting counts for nothing", "A B !C | D E", &[DownReachable; 2]),
-            ("of three sides the quorum stays", "A B C | D | E",
-                &[DownUnreachable, DownReachable, DownReachable]),
+            (
+                "of three sides the quorum stays",
+                "A B C | D | E",
+                &[DownUnreachable, DownReachable, DownReachable],
+            ),
             ("a pair that cannot talk", "A B C D ;A>B B>A", &[DownIndirectlyConnected]),
             ("a ring of three", "A B C D ;A>B B>C C>A", &[DownIndirectlyConnected]),
-            ("a pair beside a clean split", "A B C | D E ;B>C C>B",
-                &[DownIndirectlyConnected, DownIndirectlyConnected]),
+            (
+                "a pair beside a clean split",
+                "A B C | D E ;B>C C>B",
+                &[DownIndirectlyConnected, DownIndirectlyConnected],
+            ),
             ("alone below the quorum", "A", &[DownReachable]),
         ],
     );
@@ -142,8 +151,11 @@ fn keep_oldest() {
             ("three sides", "D E | A B | C", &[DownUnreachable, DownReachable, DownReachable]),
             ("a pair that cannot talk", "A B E ;A>B B>A", &[DownIndirectlyConnected]),
             ("a ring of three", "A B C E ;A>B B>C C>A", &[DownIndirectlyConnected]),
-            ("a pair beside a clean split", "C D E | A B ;C>D D>C",
-                &[DownIndirectlyConnected, DownIndirectlyConnected]),
+            (
+                "a pair beside a clean split",
+                "C D E | A B ;C>D D>C",
+                &[DownIndirectlyConnected, DownIndirectlyConnected],
+            ),
         ],
     );
     let keeps = Strategy::KeepOldest(KeepOldest { down_if_alone: false, role: None });
@@ -193,8 +205,11 @@ fn lease_majority() {
             ("of three sides none is larger", "A B | C D | E", &[LATER, LATER, LATER]),
             ("alone in the world", "A", &[AT_ONCE]),
             ("a pair that cannot talk", "A B C ;A>B B>A", &[LeaseIndirect]),
-            ("a pair beside a clean split", "A B C | D E ;B>C C>B",
-                &[LeaseIndirect, LeaseIndirect]),
+            (
+                "a pair beside a clean split",
+                "A B C | D E ;B>C C>B",
+                &[LeaseIndirect, LeaseIndirect],
+            ),
         ],
     );
     let of_role =

@@ -155,15 +155,13 @@ fn parse_strategy(text: &str) -> Strategy {
     let words: Vec<&str> = text.split(' ').collect();
     let role = words.iter().find(|word| word.starts_with("role")).map(|role| (*role).to_owned());
     match words[0] {
-        "quorum" => Strategy::StaticQuorum(StaticQuorum {
-            quorum_size: words[1].parse().unwrap(),
-            role,
-        }),
+        "quorum" => {
+            Strategy::StaticQuorum(StaticQuorum { quorum_size: words[1].parse().unwrap(), role })
+        }
         "majority" => Strategy::KeepMajority(KeepMajority { role, ..KeepMajority::default() }),
-        "oldest" => Strategy::KeepOldest(KeepOldest {
-            down_if_alone: !words.contains(&"keep-alone"),
-            role,
-        }),
+        "oldest" => {
+            Strategy::KeepOldest(KeepOldest { down_if_alone: !words.contains(&"keep-alone"), role })
+        }
         "all" => Strategy::DownAll,
         "lease" => Strategy::LeaseMajority(LeaseMajority { role, ..LeaseMajority::default() }),
         other => panic!("no strategy {other}"),
