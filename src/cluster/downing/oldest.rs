@@ -38,7 +38,7 @@ impl Oldest {
         let by_age = by_age(view, self.oldest_member_role.as_deref());
         let Some(oldest) = by_age.first() else { return Decision::Nothing };
         if self.down_if_alone && is_alone(view, oldest) {
-            return match self.second(view, &by_age) {
+            return match second(view, &by_age) {
                 _ if oldest.node == view.own => Decision::ShutDownSelf,
                 Some(second) if second.node == view.own => act(view),
                 _ => Decision::Nothing,
@@ -49,15 +49,12 @@ impl Oldest {
         }
         if oldest.node == view.own { act(view) } else { Decision::Nothing }
     }
+}
 
-    /// The next in age; of another role if this one has but one member.
-    fn second<'a>(&self, view: &'a View, of_role: &[&'a Member]) -> Option<&'a Member> {
-        let next = || {
-            let all = by_age(view, None);
-            all.into_iter().find(|member| member.node != of_role[0].node)
-        };
-        of_role.get(1).copied().or_else(next)
-    }
+/// The next in age; of another role if this one has but one member.
+fn second<'a>(view: &'a View, of_role: &[&'a Member]) -> Option<&'a Member> {
+    let next = || by_age(view, None).into_iter().find(|member| member.node != of_role[0].node);
+    of_role.get(1).copied().or_else(next)
 }
 
 /// Up and Leaving members with `role`, oldest first.

@@ -1,4 +1,8 @@
 //! Monitors on a small network: latency, loss, cut links, stopped and crashed nodes, virtual time.
+//!
+//! Upstream's behaviours (spec/reference/pekko-cluster.md §5.1, *Heartbeats and detector*) are here
+//! and in `phi.rs`, but for the choice of whom to monitor, which is the ring's. Otherwise than
+//! there, an answer to a repeated question is no interval, and late timers accuse nobody.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -38,11 +42,21 @@ enum Message {
     Tell { subject: NodeId, probe: u64 },
 }
 
+/// A letter's place in the queue: when it arrives, and its number.
+type Slot = (Instant, u64);
+
+enum Next {
+    Mail(Slot),
+    Tick(usize),
+}
+
+type Fact = fn(&mut Monitor, Instant, NodeId, &mut Outbox<Order>);
+
 /// Nodes 0, 1, … that all monitor each other.
 struct Net {
     now: Instant,
     monitors: Vec<Monitor>,
-    mail: BTreeMap<(Instant, u64), (usize, usize, Message)>, // from, to
+    mail: BTreeMap<Slot, (usize, usize, Message)>, // from, to
     sent: u64,
     loss: f64,
     cut: BTreeSet<(usize, usize)>,
@@ -84,7 +98,7 @@ impl Net {
         for order in out.drain() {
             match order {
                 Order::Heartbeat { to, sequence } => {
-                    self.post(number, to, Message::Ping { sequence })
+                    self.post(number, to, Message::Ping { sequence });
                 }
                 Order::AskProbe { via, subject, probe } => {
                     self.post(number, via, Message::Ask { subject, probe });
@@ -128,7 +142,7 @@ impl Net {
         while let Some((when, what)) = self.next().filter(|(when, _)| *when <= end) {
             self.now = when;
             match what {
-                Ok(key) => {
+                Next::Mail(key) => {
                     let (from, to, message) = self.mail.remove(&key).unwrap();
                     match self.stopped.get(&to).filter(|until| **until > self.now) {
                         Some(until) if until.as_nanos() == u64::MAX => {}
@@ -138,17 +152,17 @@ impl Net {
                         None => self.deliver(from, to, message),
                     }
                 }
-                Err(number) => self.does(number, Monitor::tick),
+                Next::Tick(number) => self.does(number, Monitor::tick),
             }
         }
         self.now = end;
     }
 
-    fn next(&self) -> Option<(Instant, Result<(Instant, u64), usize>)> {
-        let mail = self.mail.keys().next().map(|key| (key.0.max(self.now), Ok(*key)));
+    fn next(&self) -> Option<(Instant, Next)> {
+        let mail = self.mail.keys().next().map(|key| (key.0.max(self.now), Next::Mail(*key)));
         let ticks = self.monitors.iter().enumerate().map(|(number, monitor)| {
             let wakes = self.stopped.get(&number).copied().unwrap_or_default();
-            (monitor.next_deadline().max(wakes).max(self.now), Err(number))
+            (monitor.next_deadline().max(wakes).max(self.now), Next::Tick(number))
         });
         let first_tick = ticks.min_by_key(|(when, _)| *when);
         mail.into_iter().chain(first_tick).min_by_key(|(when, _)| *when)
@@ -304,8 +318,7 @@ fn a_refused_redial_accuses_nobody_whom_another_node_reaches() {
 
 #[test]
 fn a_closed_connection_or_a_refused_one_alone_is_no_evidence() {
-    let facts: [fn(&mut Monitor, Instant, NodeId, &mut Outbox<Order>); 2] =
-        [Monitor::closed, Monitor::refused];
+    let facts: [Fact; 2] = [Monitor::closed, Monitor::refused];
     for (number, fact) in facts.into_iter().enumerate() {
         let mut net = Net::new(2, 8);
         net.run_until(at(20_500));
@@ -450,8 +463,8 @@ fn who_is_no_member_any_more_is_forgotten_whatever_was_thought_of_it() {
 }
 
 #[test]
-fn in_20000_random_changes_exactly_the_ring_and_the_suspected_are_monitored() {
-    let test = "in_20000_random_changes_exactly_the_ring_and_the_suspected_are_monitored";
+fn in_100000_random_changes_exactly_the_ring_and_the_suspected_are_monitored() {
+    let test = "in_100000_random_changes_exactly_the_ring_and_the_suspected_are_monitored";
     for seed in seeds(test, 1) {
         let mut rng = SmallRng::seed_from_u64(seed.value);
         let mut monitor = Monitor::new(FailureDetector::default(), node(0), at(0), seed.value);
@@ -459,7 +472,7 @@ fn in_20000_random_changes_exactly_the_ring_and_the_suspected_are_monitored() {
         let (mut members, mut ring) = (nodes(0..12), BTreeSet::new());
         let mut asked: BTreeMap<NodeId, u64> = BTreeMap::new();
         let mut now = at(0);
-        for _ in 0..20_000 {
+        for _ in 0..100_000 {
             now = now + ms(rng.random_range(0..900));
             let who = node(rng.random_range(1..12));
             match rng.random_range(0..6) {

@@ -90,11 +90,19 @@ fn oldest() {
             ("alone in the world", "E", &[&[Nothing]]),
         ],
     );
+}
+
+#[test]
+fn an_oldest_that_may_stay_alone() {
     let stays = Strategy::Oldest(Oldest { down_if_alone: false, ..Oldest::default() });
     everyone(
         &stays,
         &[("alone it stays", "E | A D", &[&[DownUnreachable], &[ShutDownSelf, ShutDownSelf]])],
     );
+}
+
+#[test]
+fn oldest_of_a_role() {
     let of_role = Strategy::Oldest(Oldest {
         oldest_member_role: Some("role1".to_owned()),
         ..Oldest::default()

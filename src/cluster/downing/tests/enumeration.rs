@@ -44,12 +44,12 @@ struct Case {
     electorate: Electorate,
 }
 
-/// How many clusters are looked at.
+/// How many clusters are looked at: every one as the oldest, or every order of age.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Which {
-    EveryOldest,
-    EveryOldestOfFour,
-    EveryAge,
+    OldestOfFive,
+    OldestOfFour,
+    AgesOfFour,
 }
 
 /// Who is ahead of whom.
@@ -61,11 +61,8 @@ enum Ahead {
 }
 
 fn every_case(which: Which, ahead: Ahead, mut check: impl FnMut(&Case)) {
-    let (largest, orders): (usize, fn(usize) -> Vec<Vec<u64>>) = match which {
-        Which::EveryOldest => (5, rotations),
-        Which::EveryOldestOfFour => (4, rotations),
-        Which::EveryAge => (4, permutations),
-    };
+    let largest = if which == Which::OldestOfFive { 5 } else { 4 };
+    let orders = if which == Which::AgesOfFour { permutations } else { rotations };
     for count in 2..=largest {
         for statuses in 0..3_usize.pow(u32::try_from(count).unwrap()) {
             for ages in orders(count) {
@@ -209,40 +206,40 @@ fn strategies() -> Vec<(&'static str, Which, Strategy)> {
     let leader = |quorum_size| QuorumLeader { quorum_size, ..QuorumLeader::default() };
     let lowest = KeepMajority { role: None, tie_break: TieBreak::LowestAddress };
     vec![
-        ("static-quorum 2", Which::EveryOldest, quorum(2)),
-        ("static-quorum 3", Which::EveryOldest, quorum(3)),
-        ("keep-majority", Which::EveryOldest, Strategy::KeepMajority(KeepMajority::default())),
-        ("keep-majority by lowest address", Which::EveryOldest, Strategy::KeepMajority(lowest)),
-        ("keep-oldest", Which::EveryAge, Strategy::KeepOldest(KeepOldest::default())),
+        ("static-quorum 2", Which::OldestOfFive, quorum(2)),
+        ("static-quorum 3", Which::OldestOfFive, quorum(3)),
+        ("keep-majority", Which::OldestOfFive, Strategy::KeepMajority(KeepMajority::default())),
+        ("keep-majority by lowest address", Which::OldestOfFive, Strategy::KeepMajority(lowest)),
+        ("keep-oldest", Which::AgesOfFour, Strategy::KeepOldest(KeepOldest::default())),
         (
             "keep-oldest, alone too",
-            Which::EveryAge,
+            Which::AgesOfFour,
             Strategy::KeepOldest(KeepOldest { down_if_alone: false, role: None }),
         ),
-        ("down-all", Which::EveryOldest, Strategy::DownAll),
-        ("oldest", Which::EveryOldestOfFour, Strategy::Oldest(Oldest::default())),
-        ("quorum-leader 2", Which::EveryOldestOfFour, Strategy::QuorumLeader(leader(2))),
-        ("quorum-leader 3", Which::EveryOldestOfFour, Strategy::QuorumLeader(leader(3))),
+        ("down-all", Which::OldestOfFive, Strategy::DownAll),
+        ("oldest", Which::OldestOfFour, Strategy::Oldest(Oldest::default())),
+        ("quorum-leader 2", Which::OldestOfFour, Strategy::QuorumLeader(leader(2))),
+        ("quorum-leader 3", Which::OldestOfFour, Strategy::QuorumLeader(leader(3))),
         (
             "majority-leader",
-            Which::EveryOldestOfFour,
+            Which::OldestOfFour,
             Strategy::MajorityLeader(MajorityLeader::default()),
         ),
         (
             "leader-roles",
-            Which::EveryOldestOfFour,
+            Which::OldestOfFour,
             Strategy::LeaderRoles(LeaderRoles { target_roles: roles() }),
         ),
         (
             "role-leader-roles",
-            Which::EveryOldestOfFour,
+            Which::OldestOfFour,
             Strategy::RoleLeaderRoles(RoleLeaderRoles {
                 leader_role: "all".to_owned(),
                 target_roles: roles(),
             }),
         ),
-        ("auto-down", Which::EveryOldestOfFour, Strategy::AutoDown(AutoDown::default())),
-        ("manual", Which::EveryOldestOfFour, Strategy::Manual),
+        ("auto-down", Which::OldestOfFour, Strategy::AutoDown(AutoDown::default())),
+        ("manual", Which::OldestOfFour, Strategy::Manual),
     ]
 }
 
@@ -265,7 +262,7 @@ fn how_often_verdicts_alone_would_let_two_sides_or_nobody_go_on() {
         }
         for (what, others) in [("as upstream", MEMBERS), ("with half the check", POSSIBLE)] {
             for size in [2, 3] {
-                let [two, nobody, cases] = count(Which::EveryOldest, ahead, |case, side| {
+                let [two, nobody, cases] = count(Which::OldestOfFive, ahead, |case, side| {
                     stays_without_double_check(case, side, size, others)
                 });
                 let name = format!("static-quorum {size} {what}");
@@ -307,7 +304,7 @@ fn stays_without_double_check(
 #[test]
 fn at_most_one_side_could_install_the_next_configuration_whatever_the_strategy() {
     for (_, ahead) in EVERY {
-        every_case(Which::EveryOldest, ahead, |case| {
+        every_case(Which::OldestOfFive, ahead, |case| {
             let installs = [0, 1].map(|side| case.view(side, case.sides[side][0]).holds_quorum());
             assert_eq!(installs.iter().filter(|held| **held).count(), 1, "an even split included");
         });
@@ -321,7 +318,7 @@ fn no_side_with_a_quorum_ends_itself_unless_the_strategy_means_it() {
             if strategy.ends_quorums() || strategy == Strategy::Manual {
                 continue;
             }
-            every_case(Which::EveryOldestOfFour, ahead, |case| {
+            every_case(Which::OldestOfFour, ahead, |case| {
                 let holds = |side: &usize| case.view(*side, case.sides[*side][0]).holds_quorum();
                 let with = [0, 1].into_iter().find(holds).expect("one of two sides");
                 let alive = case.survivors(with, &strategy, Trust::Configuration);
@@ -339,7 +336,7 @@ fn no_side_with_a_quorum_ends_itself_unless_the_strategy_means_it() {
 fn keep_majority_goes_on_with_the_quorum_and_removes_everybody_else() {
     let strategy = Strategy::KeepMajority(KeepMajority::default());
     for (_, ahead) in EVERY {
-        every_case(Which::EveryOldest, ahead, |case| {
+        every_case(Which::OldestOfFive, ahead, |case| {
             for side in [0, 1] {
                 let view = case.view(side, case.sides[side][0]);
                 let resolution = resolve(&strategy, Trust::Configuration, &view);

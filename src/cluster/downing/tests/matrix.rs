@@ -45,9 +45,9 @@ const SITUATIONS: &[(&str, &str)] = &[
     ("two nodes, the oldest crashed", "A | ~E"),
 ];
 
-fn strategies() -> Vec<(&'static str, Strategy)> {
+/// Those that weigh sides.
+fn weighing() -> Vec<(&'static str, Strategy)> {
     let role = |name: &str| Some(name.to_owned());
-    let roles = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
     vec![
         ("static-quorum 3", Strategy::StaticQuorum(StaticQuorum { quorum_size: 3, role: None })),
         (
@@ -74,6 +74,14 @@ fn strategies() -> Vec<(&'static str, Strategy)> {
             "lease-majority role2",
             Strategy::LeaseMajority(LeaseMajority { role: role("role2"), ..Default::default() }),
         ),
+    ]
+}
+
+/// Those of one member, and none.
+fn of_one_member() -> Vec<(&'static str, Strategy)> {
+    let role = |name: &str| Some(name.to_owned());
+    let roles = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+    vec![
         ("oldest", Strategy::Oldest(Oldest::default())),
         (
             "oldest role1",
@@ -121,7 +129,7 @@ fn every_strategy_in_every_situation_decides_as_written() {
     for (sentence, row) in SITUATIONS {
         let split = split(row);
         writeln!(written, "# {sentence}: {row}").unwrap();
-        for (title, strategy) in strategies() {
+        for (title, strategy) in weighing().into_iter().chain(of_one_member()) {
             let sides: Vec<String> =
                 split.living().map(|side| answer(&strategy, &split, side)).collect();
             writeln!(written, "{title:<30} {}", sides.join(" | ")).unwrap();
