@@ -241,27 +241,26 @@ impl Strategy {
 /// Decides, lets the quorum overrule, and says who goes.
 ///
 /// Under [`Trust::Configuration`] a side that holds a quorum never ends itself, except under
-/// `down-all` and `static-quorum` (spec/safety.md §6): nobody else can install a configuration, so
-/// it stays and proposes to remove whom it cannot reach.
+/// `down-all` and `static-quorum` (spec/safety.md §6): nobody else can install a configuration.
+/// Where the strategy would have the side go, it stays and proposes to remove whom it cannot
+/// reach; where everybody on it is indirectly connected, it waits.
 #[must_use]
 pub fn resolve(strategy: &Strategy, trust: Trust, view: &View) -> Resolution {
     let verdict = strategy.decide(view);
-    let ends_side = matches!(
-        verdict,
-        Decision::DownReachable
-            | Decision::DownAll
-            | Decision::ShutDownSelf
-            | Decision::LeaveCluster
-    );
-    let overrules = ends_side
-        && trust == Trust::Configuration
-        && !strategy.ends_quorums()
-        && view.holds_quorum();
-    let decision = if overrules { Decision::DownUnreachable } else { verdict };
+    let down = strategy.down(view, verdict);
+    let decision = match (trust, verdict) {
+        (Trust::Survivors, _) => verdict,
+        _ if strategy.ends_quorums() || !view.holds_quorum() => verdict,
+        (_, Decision::DownReachable | Decision::DownAll) => Decision::DownUnreachable,
+        (_, Decision::ShutDownSelf | Decision::LeaveCluster) => Decision::DownUnreachable,
+        _ if view.leaves_nobody(&down) => Decision::Nothing,
+        _ => verdict,
+    };
+    let is_overruled = decision != verdict;
     Resolution {
         decision,
-        overruled: overrules.then_some(verdict),
-        down: strategy.down(view, decision),
+        overruled: is_overruled.then_some(verdict),
+        down: if is_overruled { strategy.down(view, decision) } else { down },
         responsible: strategy.is_responsible(view, decision),
     }
 }

@@ -126,6 +126,12 @@ impl View {
         is_quorum(&voters, electorate.tiebreaker.incarnation, &here.collect(), Canary::none())
     }
 
+    /// Whether nobody who counts would be left on this side.
+    pub(super) fn leaves_nobody(&self, down: &BTreeSet<NodeId>) -> bool {
+        let mut here = self.members.iter().filter(|m| m.counts() && self.is_reachable(m.node));
+        here.all(|member| down.contains(&member.node))
+    }
+
     /// Who could be downed at all: Exiting ones go by themselves.
     pub(super) fn downable(&self) -> impl Iterator<Item = NodeId> + '_ {
         let able = self.members.iter().filter(|member| member.status < Status::Exiting);

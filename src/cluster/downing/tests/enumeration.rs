@@ -14,7 +14,12 @@
 //!   other. Upstream excludes it since only a leader is ahead; here whoever proposes may be. The
 //!   tiebreaker of the configuration both sides know: 0.
 //! - static-quorum without the double check (as upstream) clashes at rolling replacements; with
-//!   it, never. Half of the check would do: to ask whether the others may be a quorum.
+//!   it, never. Half of the check would do and keep more clusters alive: to ask whether the others
+//!   may be a quorum.
+//! - keep-oldest: both sides know the same oldest, for ages never change; whether it may be gone or
+//!   have got company meanwhile the double check asks.
+//! - quorum-leader 3: fewer than six members never are three on both sides.
+//! - lease-majority is left out: the lease has one holder, whatever the views.
 //! - The strategies of one member have no double check, those by roles not even a comparison.
 //! - `nobody` is the price: splits after which no side goes on. Under the configuration
 //!   keep-majority pays it only where no side holds a quorum.
