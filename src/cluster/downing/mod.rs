@@ -72,6 +72,16 @@ pub enum Decision {
     LeaveCluster,
 }
 
+impl Decision {
+    /// Whether whoever decides it is among those that go.
+    const fn ends_this_side(self) -> bool {
+        matches!(
+            self,
+            Self::DownReachable | Self::DownAll | Self::ShutDownSelf | Self::LeaveCluster
+        )
+    }
+}
+
 /// A strategy with its settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -251,8 +261,7 @@ pub fn resolve(strategy: &Strategy, trust: Trust, view: &View) -> Resolution {
     let decision = match (trust, verdict) {
         (Trust::Survivors, _) => verdict,
         _ if strategy.ends_quorums() || !view.holds_quorum() => verdict,
-        (_, Decision::DownReachable | Decision::DownAll) => Decision::DownUnreachable,
-        (_, Decision::ShutDownSelf | Decision::LeaveCluster) => Decision::DownUnreachable,
+        _ if verdict.ends_this_side() => Decision::DownUnreachable,
         _ if view.leaves_nobody(&down) => Decision::Nothing,
         _ => verdict,
     };
