@@ -264,6 +264,23 @@ fn one_bad_link_is_reported_and_accuses_nobody() {
 }
 
 #[test]
+fn an_accused_node_is_cleared_as_soon_as_anybody_reaches_it() {
+    let mut net = Net::new(3, 22);
+    net.run_until(at(20_000));
+    net.cut(0, 2);
+    net.cut(1, 2);
+    net.run_until(at(30_000));
+    assert_eq!(net.accusations().len(), 4);
+    net.cut.clear();
+    net.cut(0, 2);
+    net.run_until(at(34_000));
+    let cleared = net.found(|order| *order == Order::Reachable { subject: node(2) });
+    assert_eq!(cleared.into_iter().collect::<BTreeSet<_>>(), BTreeSet::from([0, 1]));
+    let bad = net.found(|order| *order == Order::BadLink { subject: node(2), via: node(1) });
+    assert!(bad.contains(&0));
+}
+
+#[test]
 fn a_split_is_seen_by_both_sides_and_so_is_its_end() {
     let mut net = Net::new(5, 4);
     net.run_until(at(20_000));
@@ -340,6 +357,18 @@ fn a_new_connection_makes_old_evidence_void() {
 }
 
 #[test]
+fn evidence_from_before_a_pause_is_void_too() {
+    let mut net = Net::new(2, 21);
+    net.run_until(at(20_500));
+    net.does(0, |monitor, now, out| monitor.closed(now, node(1), out));
+    net.stop_for(0, ms(5_000));
+    net.run_until(at(25_500));
+    net.does(0, |monitor, now, out| monitor.refused(now, node(1), out));
+    net.run_until(at(30_000));
+    assert!(net.accusations().iter().all(|(_, by, ..)| *by != 0), "it was away itself");
+}
+
+#[test]
 fn with_nobody_to_ask_the_evidence_alone_accuses() {
     let mut net = Net::new(2, 10);
     net.run_until(at(20_500));
@@ -402,6 +431,49 @@ fn who_has_not_answered_is_asked_four_times_an_interval_and_who_has_once() {
         out.as_slice().iter().filter(of).count()
     };
     assert_eq!((asked(1), asked(2)), (1, 4));
+}
+
+#[test]
+fn the_answer_to_a_repeated_question_is_no_interval() {
+    let mut monitor = Monitor::new(FailureDetector::default(), node(0), at(0), 23);
+    let mut out = Outbox::new();
+    monitor.set_members(at(0), nodes(0..2), &nodes([1]), &mut out);
+    monitor.tick(at(250), &mut out);
+    monitor.answered(at(260), node(1), 1, &mut out);
+    monitor.answered(at(270), node(1), 2, &mut out);
+    assert_eq!(monitor.subjects[&node(1)].phi.mean(), ms(1_000), "10 ms were not learnt");
+    assert_eq!(monitor.stats().0.strange_answers, 0);
+}
+
+#[test]
+fn an_answer_settles_only_questions_that_are_older_than_its_heartbeat() {
+    let mut monitor = Monitor::new(FailureDetector::default(), node(0), at(0), 24);
+    let mut out = Outbox::new();
+    monitor.set_members(at(0), nodes(0..3), &nodes([2]), &mut out);
+    monitor.probe_asked(at(10), node(1), node(2), 7, &mut out);
+    drop(out.drain());
+    monitor.answered(at(20), node(2), 1, &mut out);
+    assert!(out.is_empty(), "sent before it was asked");
+    monitor.answered(at(20), node(2), 2, &mut out);
+    let told = Order::TellProbed { to: node(1), subject: node(2), probe: 7 };
+    assert_eq!(out.as_slice(), [told]);
+}
+
+#[test]
+fn a_voucher_for_an_older_question_clears_nobody() {
+    let mut monitor = Monitor::new(FailureDetector::default(), node(0), at(0), 25);
+    let mut out = Outbox::new();
+    monitor.set_members(at(0), nodes(0..3), &nodes([2]), &mut out);
+    monitor.closed(at(10), node(2), &mut out);
+    monitor.refused(at(10), node(2), &mut out);
+    let asked = out.drain().find_map(|order| match order {
+        Order::AskProbe { probe, .. } => Some(probe),
+        _ => None,
+    });
+    monitor.vouched(at(20), node(1), node(2), asked.unwrap() - 1, &mut out);
+    monitor.tick(at(310), &mut out);
+    let accused = Order::Unreachable { subject: node(2), why: Why::Refused };
+    assert!(out.as_slice().contains(&accused), "{:?}", out.as_slice());
 }
 
 #[test]

@@ -219,6 +219,7 @@ fn lease_majority() {
         &[
             ("only C and D count", "A B E | C D", &[LATER, AT_ONCE]),
             ("nobody has the role: nobody waits", "A | B", &[AT_ONCE, AT_ONCE]),
+            ("whoever has the tiebreaker", "A | B ;=B", &[AT_ONCE, AT_ONCE]),
         ],
     );
 }
