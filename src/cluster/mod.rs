@@ -5,7 +5,10 @@
 //! arrive as inputs.
 
 pub mod bug;
+pub mod config;
+pub mod downing;
 pub mod events;
+pub mod failure_detector;
 pub mod gossip;
 pub mod leader;
 pub mod lease;

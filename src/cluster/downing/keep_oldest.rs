@@ -1,0 +1,62 @@
+//! `keep-oldest`: the side with the oldest member stays.
+
+use serde::{Deserialize, Serialize};
+
+use super::indirect::Indirect;
+use super::view::{MEMBERS, SURE, Sides, View};
+use super::{Decision, Stays};
+use crate::cluster::member::Status;
+
+/// `[cluster.downing.keep-oldest]`: keeps what runs on the oldest node, singletons above all.
+///
+/// It may keep the smaller side, which has no quorum: needs `trust-downing`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct KeepOldest {
+    /// The oldest goes if it is alone against two or more. Off: whatever happens to the oldest's
+    /// node happens to the whole cluster.
+    pub down_if_alone: bool,
+    /// The oldest with this role, and counts only those; unset: of all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+}
+
+impl Default for KeepOldest {
+    fn default() -> Self {
+        Self { down_if_alone: true, role: None }
+    }
+}
+
+/// Without Leaving, with everybody who may be Up over there.
+const STAYING: &[Status] = &[Status::Joining, Status::WeaklyUp, Status::Up];
+
+impl KeepOldest {
+    /// What this side should do.
+    #[must_use]
+    pub fn decide(&self, view: &View) -> Decision {
+        if !Indirect::of(view).is_empty() {
+            return Decision::DownIndirectlyConnected;
+        }
+        let role = self.role.as_deref();
+        let now = view.sides(role, [MEMBERS, MEMBERS]);
+        if now.is_empty() {
+            return Decision::DownAll;
+        }
+        let standing = if self.down_if_alone { STAYING } else { SURE };
+        let worst = || self.side(&view.sides(role, [standing, standing]));
+        self.side(&now).unless_doubtful(worst)
+    }
+
+    fn side(&self, sides: &Sides<'_>) -> Stays {
+        let all = sides.reachable.iter().chain(&sides.unreachable);
+        let Some(oldest) = all.min_by(|a, b| a.by_age(b)) else { return Stays::Nobody };
+        let here = sides.reachable.iter().any(|member| member.node == oldest.node);
+        let (with, against) = if here {
+            (&sides.reachable, &sides.unreachable)
+        } else {
+            (&sides.unreachable, &sides.reachable)
+        };
+        let goes = self.down_if_alone && with.len() == 1 && against.len() >= 2;
+        Stays::from_reachable(Some(here != goes))
+    }
+}

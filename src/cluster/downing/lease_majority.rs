@@ -1,0 +1,72 @@
+//! `lease-majority`: the side that obtains a lease from a third party stays; the larger side asks
+//! first.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::Decision;
+use super::indirect::Indirect;
+use super::keep_majority::TieBreak;
+use super::view::{MEMBERS, View};
+
+/// `[cluster.downing.lease-majority]`: leaves the last word to a lease outside of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct LeaseMajority {
+    /// What the lease is called; unset: `<cluster name>-downing`. Clusters that share a provider
+    /// must not share a name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease_name: Option<String>,
+    /// How long the smaller side waits before it asks.
+    #[serde(with = "humantime_serde")]
+    pub acquire_lease_delay_for_minority: Duration,
+    /// How long an answer is waited for before it counts as a refusal.
+    #[serde(with = "humantime_serde")]
+    pub acquire_within: Duration,
+    /// How long the lease is held after the last downed member is removed, so that a late side
+    /// finds it taken.
+    #[serde(with = "humantime_serde")]
+    pub release_after: Duration,
+    /// Counts only members with this role; unset: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+}
+
+impl Default for LeaseMajority {
+    fn default() -> Self {
+        Self {
+            lease_name: None,
+            acquire_lease_delay_for_minority: Duration::from_secs(2),
+            acquire_within: Duration::from_secs(5),
+            release_after: Duration::from_secs(40),
+            role: None,
+        }
+    }
+}
+
+impl LeaseMajority {
+    /// What this side should do.
+    #[must_use]
+    pub fn decide(&self, view: &View) -> Decision {
+        if !Indirect::of(view).is_empty() {
+            return Decision::AcquireLeaseAndDownIndirectlyConnected;
+        }
+        let after = if self.is_minority(view) {
+            self.acquire_lease_delay_for_minority
+        } else {
+            Duration::ZERO
+        };
+        Decision::AcquireLeaseAndDownUnreachable { after }
+    }
+
+    fn is_minority(&self, view: &View) -> bool {
+        let sides = view.sides(self.role.as_deref(), [MEMBERS, MEMBERS]);
+        let tie = || TieBreak::default().is_reachable(view, &sides) == Some(false);
+        match sides.reachable.len().cmp(&sides.unreachable.len()) {
+            std::cmp::Ordering::Less => true,
+            std::cmp::Ordering::Equal => !sides.is_empty() && tie(),
+            std::cmp::Ordering::Greater => false,
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! `oldest`: the oldest member downs whom it cannot reach; who cannot reach the oldest goes.
+
+use serde::{Deserialize, Serialize};
+
+use super::Decision;
+use super::view::{MEMBERS, View};
+use crate::cluster::member::{Member, Status};
+
+/// `[cluster.downing.oldest]`: like `keep-oldest`, but with no weighing of sides and no doubt
+/// about joins and leaves. Needs `trust-downing`.
+///
+/// Source: the custom downing of seed 004 (spec/reference/pekko-cluster.md §2.10), with two
+/// changes: alone means without *anybody*, not only without others of the role; and of two nodes
+/// the oldest stays.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Oldest {
+    /// Whose oldest has the word; unset: of all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oldest_member_role: Option<String>,
+    /// The oldest goes if it is alone against two or more; the second oldest downs it.
+    pub down_if_alone: bool,
+}
+
+impl Default for Oldest {
+    fn default() -> Self {
+        Self { oldest_member_role: None, down_if_alone: true }
+    }
+}
+
+impl Oldest {
+    /// What this node should do.
+    #[must_use]
+    pub fn decide(&self, view: &View) -> Decision {
+        if view.unreachable.is_empty() {
+            return Decision::Nothing;
+        }
+        let by_age = by_age(view, self.oldest_member_role.as_deref());
+        let Some(oldest) = by_age.first() else { return Decision::Nothing };
+        if self.down_if_alone && is_alone(view, oldest) {
+            return match second(view, &by_age) {
+                _ if oldest.node == view.own => Decision::ShutDownSelf,
+                Some(second) if second.node == view.own => act(view),
+                _ => Decision::Nothing,
+            };
+        }
+        if !view.is_reachable(oldest.node) {
+            return Decision::ShutDownSelf;
+        }
+        if oldest.node == view.own { act(view) } else { Decision::Nothing }
+    }
+}
+
+/// The next in age; of another role if this one has but one member.
+fn second<'a>(view: &'a View, of_role: &[&'a Member]) -> Option<&'a Member> {
+    let next = || by_age(view, None).into_iter().find(|member| member.node != of_role[0].node);
+    of_role.get(1).copied().or_else(next)
+}
+
+/// Up and Leaving members with `role`, oldest first.
+fn by_age<'a>(view: &'a View, role: Option<&str>) -> Vec<&'a Member> {
+    let counted = |member: &&Member| MEMBERS.contains(&member.status) && member.has_role(role);
+    let mut members: Vec<&Member> = view.members.iter().filter(counted).collect();
+    members.sort_by(|a, b| a.by_age(b));
+    members
+}
+
+/// Whether nobody else is on the side of `oldest`, and two or more are on the other.
+fn is_alone(view: &View, oldest: &Member) -> bool {
+    let sides = view.sides(None, [MEMBERS, MEMBERS]);
+    let (with, against) = if view.is_reachable(oldest.node) {
+        (sides.reachable, sides.unreachable)
+    } else {
+        (sides.unreachable, sides.reachable)
+    };
+    with.len() == 1 && against.len() >= 2
+}
+
+/// Waits while anybody is on its way out: who the oldest is may be about to change.
+fn act(view: &View) -> Decision {
+    let going = |member: &Member| matches!(member.status, Status::Exiting | Status::Down);
+    if view.members.iter().any(going) { Decision::Nothing } else { Decision::DownUnreachable }
+}

@@ -1,0 +1,203 @@
+//! `[cluster.downing]` and `[cluster.failure-detector]` as they are read, written and refused.
+
+use std::time::Duration;
+
+use crate::cluster::config::{
+    ConfigError, DownAllWhenUnstable, Downing, FailureDetector, Leases, StrategyName, Warning,
+};
+use crate::cluster::downing::{Strategy, TieBreak, Trust};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn read(text: &str) -> Downing {
+    toml::from_str(text).unwrap()
+}
+
+/// The strategy with what it needs set.
+fn complete(strategy: StrategyName) -> Downing {
+    let mut config = Downing { strategy, ..Downing::default() };
+    config.static_quorum.quorum_size = 3;
+    config.quorum_leader.quorum_size = 3;
+    config.leader_roles.target_roles.insert("worker".to_owned());
+    config.role_leader_roles.target_roles.insert("worker".to_owned());
+    config.role_leader_roles.leader_role = "head".to_owned();
+    config
+}
+
+#[test]
+fn an_empty_section_is_the_default() {
+    assert_eq!(read(""), Downing::default());
+    assert_eq!(toml::from_str::<FailureDetector>("").unwrap(), FailureDetector::default());
+}
+
+#[test]
+fn the_defaults_are_those_of_the_specification() {
+    let config = Downing::default();
+    assert_eq!(config.strategy, StrategyName::KeepMajority);
+    assert_eq!(config.keep_majority.tie_break, TieBreak::Tiebreaker);
+    assert!(config.keep_oldest.down_if_alone && config.oldest.down_if_alone);
+    assert_eq!(config.lease_majority.acquire_lease_delay_for_minority, 2 * SECOND);
+    assert_eq!(config.trust(), Trust::Configuration);
+    assert_eq!(config.check(Some(3)), Ok(vec![]));
+    let expected = "heartbeat-interval = \"1s\"\nthreshold = 8.0\nmax-sample-size = 1000\n\
+        min-std-deviation = \"100ms\"\nacceptable-heartbeat-pause = \"3s\"\n\
+        monitored-by-nr-of-members = 5\nexpected-response-after = \"1s\"\nindirect-probes = 3\n\
+        indirect-probe-timeout = \"300ms\"\n";
+    assert_eq!(toml::to_string(&FailureDetector::default()).unwrap(), expected);
+}
+
+#[test]
+fn what_is_written_is_read_again_for_every_strategy() {
+    for strategy in StrategyName::ALL {
+        let mut config = complete(strategy);
+        config.stable_after = Some(7 * SECOND);
+        config.down_all_when_unstable = DownAllWhenUnstable::After(5 * SECOND);
+        config.down_removal_margin = Some(Duration::from_millis(1_500));
+        config.keep_majority.role = Some("worker".to_owned());
+        config.trust_downing = true;
+        let text = toml::to_string(&config).unwrap();
+        assert_eq!(read(&text), config, "{text}");
+        assert!(text.contains(&format!("strategy = \"{strategy}\"")), "{text}");
+        assert!(text.contains("stable-after = \"7s\""), "{text}");
+    }
+    let detector = FailureDetector { heartbeat_interval: SECOND / 2, ..Default::default() };
+    let text = toml::to_string(&detector).unwrap();
+    assert_eq!(toml::from_str::<FailureDetector>(&text).unwrap(), detector);
+}
+
+#[test]
+fn a_strategy_is_a_name_and_its_settings_are_a_section() {
+    let config = read(
+        "strategy = \"static-quorum\"\nstable-after = \"10s\"\ndown-all-when-unstable = \"off\"\n\
+         [static-quorum]\nquorum-size = 2\nrole = \"worker\"\n",
+    );
+    let Strategy::StaticQuorum(settings) = config.strategy() else { panic!("{config:?}") };
+    assert_eq!((settings.quorum_size, settings.role.as_deref()), (2, Some("worker")));
+    let oldest = read("strategy = \"keep-oldest\"\n[keep-oldest]\ndown-if-alone = false\n");
+    let Strategy::KeepOldest(settings) = oldest.strategy() else { panic!("{oldest:?}") };
+    assert!(!settings.down_if_alone);
+}
+
+#[test]
+fn keys_and_names_that_nobody_knows_are_refused() {
+    let refused = [
+        "stable_after = \"3s\"",
+        "active-strategy = \"keep-majority\"",
+        "strategy = \"keep-most\"",
+        "[keep-majority]\nquorum-size = 3",
+        "[keep-majority]\ntie-break = \"youngest\"",
+        "[keep-referee]\naddress = \"a\"",
+        "stable-after = 3",
+        "stable-after = \"soon\"",
+        "down-all-when-unstable = \"sometimes\"",
+        "down-all-when-unstable = true",
+    ];
+    for text in refused {
+        assert!(toml::from_str::<Downing>(text).is_err(), "{text}");
+    }
+    for text in ["implementation-class = \"phi\"", "threshold = \"8\"", "[phi]\nthreshold = 8.0"] {
+        assert!(toml::from_str::<FailureDetector>(text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn how_long_to_wait_follows_from_the_leases_where_it_is_not_set() {
+    let default = Downing::default();
+    let with = default.timing(Leases::On);
+    assert_eq!((with.stable_after, with.down_all_after), (3 * SECOND, None));
+    let without = default.timing(Leases::Off);
+    assert_eq!((without.stable_after, without.down_all_after), (20 * SECOND, Some(15 * SECOND)));
+    assert_eq!(default.removal_margin(Leases::On), Duration::ZERO);
+    assert_eq!(default.removal_margin(Leases::Off), 20 * SECOND);
+    let set = read("stable-after = \"4s\"\ndown-removal-margin = \"9s\"");
+    assert_eq!(set.timing(Leases::Off).down_all_after, Some(4 * SECOND), "4 s at least");
+    assert_eq!(set.removal_margin(Leases::Off), 9 * SECOND);
+    let on = read("stable-after = \"8s\"\ndown-all-when-unstable = \"on\"");
+    assert_eq!(on.timing(Leases::On).down_all_after, Some(6 * SECOND), "asked for");
+    let off = read("down-all-when-unstable = \"off\"");
+    assert_eq!(off.timing(Leases::Off).down_all_after, None);
+}
+
+#[test]
+fn what_may_keep_a_side_without_a_quorum_does_not_start_unless_trusted() {
+    let safe = [
+        StrategyName::StaticQuorum,
+        StrategyName::KeepMajority,
+        StrategyName::DownAll,
+        StrategyName::LeaseMajority,
+        StrategyName::Manual,
+    ];
+    for strategy in StrategyName::ALL {
+        let mut config = complete(strategy);
+        let starts = config.check(None);
+        if safe.contains(&strategy) {
+            assert!(starts.is_ok(), "{strategy}: {starts:?}");
+        } else {
+            assert_eq!(starts, Err(ConfigError::NeedsTrust(strategy)));
+        }
+        config.trust_downing = true;
+        let warnings = config.check(None).unwrap();
+        assert!(warnings.contains(&Warning::TrustDowning), "{strategy}");
+        assert_eq!(config.trust(), Trust::Survivors);
+    }
+    let mut of_role = complete(StrategyName::StaticQuorum);
+    of_role.static_quorum.role = Some("worker".to_owned());
+    assert_eq!(of_role.check(None), Err(ConfigError::NeedsTrust(StrategyName::StaticQuorum)));
+}
+
+#[test]
+fn a_quorum_that_fits_twice_into_the_cluster_does_not_start() {
+    let config = complete(StrategyName::StaticQuorum);
+    assert_eq!(config.check(Some(5)), Ok(vec![]));
+    let error = config.check(Some(6)).unwrap_err();
+    assert_eq!(error, ConfigError::QuorumTooSmall { quorum_size: 3, nodes: 6 });
+    assert!(error.to_string().contains("set it to 4 or more"), "{error}");
+}
+
+#[test]
+fn a_strategy_without_what_it_needs_does_not_start() {
+    let rows = [
+        (StrategyName::StaticQuorum, "quorum-size"),
+        (StrategyName::QuorumLeader, "quorum-size"),
+        (StrategyName::LeaderRoles, "target-roles"),
+        (StrategyName::RoleLeaderRoles, "leader-role"),
+    ];
+    for (strategy, setting) in rows {
+        let config = Downing { strategy, trust_downing: true, ..Downing::default() };
+        assert_eq!(config.check(None), Err(ConfigError::Unset { strategy, setting }));
+    }
+    let mut roles = complete(StrategyName::RoleLeaderRoles);
+    roles.role_leader_roles.target_roles.clear();
+    let strategy = StrategyName::RoleLeaderRoles;
+    assert_eq!(roles.check(None), Err(ConfigError::Unset { strategy, setting: "target-roles" }));
+}
+
+#[test]
+fn what_is_allowed_but_dangerous_is_said_at_start() {
+    let mut auto = complete(StrategyName::AutoDown);
+    auto.trust_downing = true;
+    assert_eq!(auto.check(None), Ok(vec![Warning::AutoDown, Warning::TrustDowning]));
+    assert_eq!(Downing::default().check(Some(2)), Ok(vec![Warning::TwoNodes]));
+    assert_eq!(complete(StrategyName::Manual).check(None), Ok(vec![Warning::Manual]));
+}
+
+#[test]
+fn numbers_of_the_failure_detector_that_make_no_sense_are_refused_by_name() {
+    let default = FailureDetector::default;
+    assert_eq!(default().check(), Ok(()));
+    let wrong = [
+        ("heartbeat-interval", FailureDetector { heartbeat_interval: Duration::ZERO, ..default() }),
+        ("threshold", FailureDetector { threshold: 0.0, ..default() }),
+        ("threshold", FailureDetector { threshold: f64::NAN, ..default() }),
+        ("threshold", FailureDetector { threshold: 17.0, ..default() }),
+        ("max-sample-size", FailureDetector { max_sample_size: 1, ..default() }),
+        ("min-std-deviation", FailureDetector { min_std_deviation: Duration::ZERO, ..default() }),
+        ("monitored-by", FailureDetector { monitored_by_nr_of_members: 0, ..default() }),
+        ("expected", FailureDetector { expected_response_after: Duration::ZERO, ..default() }),
+        ("probe-timeout", FailureDetector { indirect_probe_timeout: Duration::ZERO, ..default() }),
+    ];
+    for (name, config) in wrong {
+        let error = config.check().unwrap_err().to_string();
+        assert!(error.contains(name), "{name}: {error}");
+    }
+}

@@ -1,0 +1,382 @@
+//! All small clusters: how often verdicts alone would let two sides go on, and that the
+//! configuration never does. `clashes.txt` holds the counts.
+//!
+//! Every cluster of 2 to 5 members, Up, Joining or Leaving each, and every one of them as the oldest
+//! where age matters (keep-oldest: up to 4 in every order of age; strategies of one member: up to
+//! 4); every split in two; both sides seeing the same, or one of them a step ahead (Joining → Up,
+//! Leaving → Exiting). A side goes on if an Up or Leaving member of it is downed by nobody on it.
+//!
+//! Why it comes out as it does:
+//! - keep-majority, same view: two sides cannot both be the larger one, and ties have one winner.
+//!   A step ahead: the double check counts whoever may have come as there, and whoever may have
+//!   gone as gone, so the larger side by either count is the larger side by both.
+//! - But for a tie by the lowest address, whose owner may be Joining on one side and Up on the
+//!   other. Upstream excludes it since only a leader is ahead; here whoever proposes may be. The
+//!   tiebreaker of the configuration both sides know: 0.
+//! - static-quorum without the double check (as upstream) clashes at rolling replacements; with
+//!   it, never. Half of the check would do and keep more clusters alive: to ask whether the others
+//!   may be a quorum.
+//! - keep-oldest: both sides know the same oldest, for ages never change; whether it may be gone or
+//!   have got company meanwhile the double check asks.
+//! - quorum-leader 3: fewer than six members never are three on both sides.
+//! - lease-majority is left out: the lease has one holder, whatever the views.
+//! - The strategies of one member have no double check, those by roles not even a comparison.
+//! - `nobody` is the price: splits after which no side goes on. Under the configuration
+//!   keep-majority pays it only where no side holds a quorum.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use ostraca_ddata::bug::Canary;
+use ostraca_ddata::id::{NodeId, ReplicaId};
+use ostraca_ddata::replicator::quorum::is_quorum;
+
+use super::{member, node};
+use crate::cluster::downing::view::{MEMBERS, POSSIBLE};
+use crate::cluster::downing::{
+    AutoDown, Decision, Electorate, KeepMajority, KeepOldest, LeaderRoles, MajorityLeader, Oldest,
+    QuorumLeader, Record, Resolution, RoleLeaderRoles, StaticQuorum, Strategy, TieBreak, Trust,
+    View, resolve,
+};
+use crate::cluster::member::{Member, Status};
+
+const NAMES: [char; 5] = ['A', 'B', 'C', 'D', 'E'];
+
+/// A cluster cut in two, as both sides see it.
+struct Case {
+    views: [Vec<Member>; 2],
+    sides: [Vec<NodeId>; 2],
+    electorate: Electorate,
+}
+
+/// The age of each member, by its place.
+type Ages = Vec<u64>;
+
+/// How many clusters are looked at: one order of age, every one as the oldest, or every order.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Which {
+    AsListedOfFive,
+    OldestOfFive,
+    OldestOfFour,
+    AgesOfFour,
+}
+
+/// Who is ahead of whom.
+#[derive(Clone, Copy, PartialEq)]
+enum Ahead {
+    Nobody,
+    LeadersSide,
+    OtherSide,
+}
+
+fn every_case(which: Which, ahead: Ahead, mut check: impl FnMut(&Case)) {
+    let (largest, orders): (_, fn(usize) -> Vec<Ages>) = match which {
+        Which::AsListedOfFive => (5, |count| vec![(0..count as u64).collect()]),
+        Which::OldestOfFive => (5, rotations),
+        Which::OldestOfFour => (4, rotations),
+        Which::AgesOfFour => (4, permutations),
+    };
+    for count in 2..=largest {
+        for statuses in 0..3_usize.pow(u32::try_from(count).unwrap()) {
+            for ages in orders(count) {
+                let members = cluster(count, statuses, &ages);
+                if members.iter().any(Member::counts) {
+                    every_cut(&members, ahead, &mut check);
+                }
+            }
+        }
+    }
+}
+
+/// Members with a base-3 number of statuses and ages by the order; none before it is Up.
+fn cluster(count: usize, statuses: usize, ages: &[u64]) -> Vec<Member> {
+    let status = [Status::Up, Status::Joining, Status::Leaving];
+    let members = (0..count).map(|at| {
+        let mut member =
+            member(NAMES[at], status[statuses / 3_usize.pow(u32::try_from(at).unwrap()) % 3]);
+        member.roles = ["all".to_owned()].into();
+        member.up_number = (member.status != Status::Joining).then_some(ages[at]);
+        member
+    });
+    members.collect()
+}
+
+/// Every one as the oldest.
+fn rotations(count: usize) -> Vec<Ages> {
+    let ages = |first: usize| (0..count).map(move |at| ((at + count - first) % count) as u64);
+    (0..count).map(|first| ages(first).collect()).collect()
+}
+
+fn permutations(count: usize) -> Vec<Ages> {
+    let mut all = vec![vec![]];
+    for next in 0..count {
+        let longer = all.iter().flat_map(|order: &Vec<u64>| {
+            (0..=order.len()).map(move |at| {
+                let mut order = order.clone();
+                order.insert(at, next as u64);
+                order
+            })
+        });
+        all = longer.collect();
+    }
+    all
+}
+
+fn every_cut(members: &[Member], ahead: Ahead, check: &mut impl FnMut(&Case)) {
+    let leader = members.iter().find(|member| member.counts()).expect("somebody counts").node;
+    let voters = || members.iter().filter(|member| member.counts());
+    let tiebreaker = voters().min_by(|a, b| a.by_age(b)).expect("somebody counts").node;
+    let electorate = Electorate { voters: voters().map(|m| m.node).collect(), tiebreaker };
+    let stepped = step(members);
+    if ahead != Ahead::Nobody && stepped == members {
+        return;
+    }
+    // The first member is always on the first side: each cut once.
+    for cut in 0..(1_usize << (members.len() - 1)) - 1 {
+        let on_first = |at: usize| at == 0 || cut & (1 << (at - 1)) != 0;
+        let side = |first: bool| {
+            let of = (0..members.len()).filter(move |at| on_first(*at) == first);
+            of.map(|at| members[at].node).collect::<Vec<_>>()
+        };
+        let mut sides = [side(true), side(false)];
+        if !sides[0].contains(&leader) {
+            sides.swap(0, 1);
+        }
+        let now = || members.to_vec();
+        let views = match ahead {
+            Ahead::Nobody => [now(), now()],
+            Ahead::LeadersSide => [stepped.clone(), now()],
+            Ahead::OtherSide => [now(), stepped.clone()],
+        };
+        check(&Case { views, sides, electorate: electorate.clone() });
+    }
+}
+
+/// What a leader and the members themselves do next.
+fn step(members: &[Member]) -> Vec<Member> {
+    let mut members = members.to_vec();
+    let mut youngest = 10;
+    for member in &mut members {
+        member.status = match member.status {
+            Status::Joining => Status::Up,
+            Status::Leaving => Status::Exiting,
+            other => other,
+        };
+        if member.up_number.is_none() {
+            member.up_number = Some(youngest);
+            youngest += 1;
+        }
+    }
+    members
+}
+
+impl Case {
+    /// What a member of a side sees.
+    fn view(&self, side: usize, own: NodeId) -> View {
+        let observer = self.sides[side][0];
+        let unreachable = self.sides[1 - side].iter();
+        let record = |subject: &NodeId| Record { observer, subject: *subject };
+        View {
+            own,
+            members: self.views[side].clone(),
+            records: unreachable.clone().map(record).collect(),
+            unreachable: unreachable.map(|node| (*node, std::time::Duration::MAX)).collect(),
+            seen: self.sides[side].iter().copied().collect(),
+            electorate: Some(self.electorate.clone()),
+        }
+    }
+
+    /// Who of a side goes on, by its own view.
+    fn survivors(&self, side: usize, strategy: &Strategy, trust: Trust) -> BTreeSet<NodeId> {
+        let mut survivors: BTreeSet<NodeId> = self.views[side]
+            .iter()
+            .filter(|member| member.counts() && self.sides[side].contains(&member.node))
+            .map(|member| member.node)
+            .collect();
+        let mut view = self.view(side, self.sides[side][0]);
+        if strategy.weighs_sides() {
+            // One decision for the whole side; its leader is there to act, or everybody goes.
+            view.own = view.leader(None).expect("a side has members");
+            let down = resolve(strategy, trust, &view).down;
+            survivors.retain(|node| !down.contains(node));
+            return survivors;
+        }
+        for own in &self.sides[side] {
+            view.own = *own;
+            let Resolution { decision, down, responsible, .. } = resolve(strategy, trust, &view);
+            let goes = matches!(decision, Decision::DownReachable | Decision::DownAll);
+            if responsible || goes {
+                survivors.retain(|node| !down.contains(node));
+            }
+        }
+        survivors
+    }
+}
+
+fn strategies() -> Vec<(&'static str, Which, Strategy)> {
+    let roles = || ["all".to_owned()].into();
+    let quorum = |quorum_size| Strategy::StaticQuorum(StaticQuorum { quorum_size, role: None });
+    let leader = |quorum_size| QuorumLeader { quorum_size, ..QuorumLeader::default() };
+    let lowest = KeepMajority { role: None, tie_break: TieBreak::LowestAddress };
+    vec![
+        ("static-quorum 2", Which::AsListedOfFive, quorum(2)),
+        ("static-quorum 3", Which::AsListedOfFive, quorum(3)),
+        ("keep-majority", Which::OldestOfFive, Strategy::KeepMajority(KeepMajority::default())),
+        ("keep-majority by lowest address", Which::AsListedOfFive, Strategy::KeepMajority(lowest)),
+        ("keep-oldest", Which::AgesOfFour, Strategy::KeepOldest(KeepOldest::default())),
+        (
+            "keep-oldest, alone too",
+            Which::AgesOfFour,
+            Strategy::KeepOldest(KeepOldest { down_if_alone: false, role: None }),
+        ),
+        ("down-all", Which::AsListedOfFive, Strategy::DownAll),
+        ("oldest", Which::OldestOfFour, Strategy::Oldest(Oldest::default())),
+        ("quorum-leader 2", Which::OldestOfFour, Strategy::QuorumLeader(leader(2))),
+        ("quorum-leader 3", Which::OldestOfFour, Strategy::QuorumLeader(leader(3))),
+        (
+            "majority-leader",
+            Which::OldestOfFour,
+            Strategy::MajorityLeader(MajorityLeader::default()),
+        ),
+        (
+            "leader-roles",
+            Which::OldestOfFour,
+            Strategy::LeaderRoles(LeaderRoles { target_roles: roles() }),
+        ),
+        (
+            "role-leader-roles",
+            Which::OldestOfFour,
+            Strategy::RoleLeaderRoles(RoleLeaderRoles {
+                leader_role: "all".to_owned(),
+                target_roles: roles(),
+            }),
+        ),
+        ("auto-down", Which::OldestOfFour, Strategy::AutoDown(AutoDown::default())),
+        ("manual", Which::OldestOfFour, Strategy::Manual),
+    ]
+}
+
+const EVERY: [(&str, Ahead); 3] = [
+    ("same view", Ahead::Nobody),
+    ("leader's side ahead", Ahead::LeadersSide),
+    ("other side ahead", Ahead::OtherSide),
+];
+
+#[test]
+fn how_often_verdicts_alone_would_let_two_sides_or_nobody_go_on() {
+    let mut written = String::new();
+    for (title, ahead) in EVERY {
+        writeln!(written, "# {title}: two sides, nobody, of so many cases").unwrap();
+        for (name, which, strategy) in strategies() {
+            let [two, nobody, cases] = count(which, ahead, |case, side| {
+                !case.survivors(side, &strategy, Trust::Survivors).is_empty()
+            });
+            writeln!(written, "{name:<35} {two:>6} {nobody:>6} {cases:>6}").unwrap();
+        }
+        for (what, others) in [("as upstream", MEMBERS), ("with half the check", POSSIBLE)] {
+            for size in [2, 3] {
+                let [two, nobody, cases] = count(Which::AsListedOfFive, ahead, |case, side| {
+                    stays_without_double_check(case, side, size, others)
+                });
+                let name = format!("static-quorum {size} {what}");
+                writeln!(written, "{name:<35} {two:>6} {nobody:>6} {cases:>6}").unwrap();
+            }
+        }
+        writeln!(written).unwrap();
+    }
+    super::expect("clashes.txt", &written, include_str!("clashes.txt"));
+}
+
+/// Cases in which both sides go on, in which none does, and all of them.
+fn count(which: Which, ahead: Ahead, goes_on: impl Fn(&Case, usize) -> bool) -> [u32; 3] {
+    let mut counts = [0; 3];
+    every_case(which, ahead, |case| {
+        let sides = [goes_on(case, 0), goes_on(case, 1)];
+        counts[0] += u32::from(sides == [true, true]);
+        counts[1] += u32::from(sides == [false, false]);
+        counts[2] += 1;
+    });
+    counts
+}
+
+/// Upstream's static-quorum; with `others` as many as they might be, half of the double check.
+fn stays_without_double_check(
+    case: &Case,
+    side: usize,
+    quorum_size: usize,
+    others: &'static [Status],
+) -> bool {
+    let view = case.view(side, case.sides[side][0]);
+    let now = view.sides(None, [MEMBERS, MEMBERS]);
+    let possible = view.sides(None, [MEMBERS, others]).unreachable.len();
+    now.len() < 2 * quorum_size && now.reachable.len() >= quorum_size && possible < quorum_size
+}
+
+/// Whatever the strategy and the views: two sides never both hold a quorum, and who does not hold
+/// one installs nothing. So at most one side removes the other.
+#[test]
+fn at_most_one_side_could_install_the_next_configuration_whatever_the_strategy() {
+    for (_, ahead) in EVERY {
+        every_case(Which::OldestOfFive, ahead, |case| {
+            let installs = [0, 1].map(|side| case.view(side, case.sides[side][0]).holds_quorum());
+            assert_eq!(installs.iter().filter(|held| **held).count(), 1, "an even split included");
+        });
+    }
+}
+
+#[test]
+fn no_side_with_a_quorum_ends_itself_unless_the_strategy_means_it() {
+    for (_, ahead) in EVERY {
+        for (name, _, strategy) in strategies() {
+            if strategy.ends_quorums() || strategy == Strategy::Manual {
+                continue;
+            }
+            every_case(Which::OldestOfFour, ahead, |case| {
+                let holds = |side: &usize| case.view(*side, case.sides[*side][0]).holds_quorum();
+                let with = [0, 1].into_iter().find(holds).expect("one of two sides");
+                let alive = case.survivors(with, &strategy, Trust::Configuration);
+                let of_side = case.views[with]
+                    .iter()
+                    .filter(|member| member.counts() && case.sides[with].contains(&member.node));
+                assert_eq!(alive.len(), of_side.count(), "{name}: a quorum ended itself");
+            });
+        }
+    }
+}
+
+/// With a quorum for every verdict keep-majority always goes on, on the side that may.
+#[test]
+fn keep_majority_goes_on_with_the_quorum_and_removes_everybody_else() {
+    let strategy = Strategy::KeepMajority(KeepMajority::default());
+    for (_, ahead) in EVERY {
+        every_case(Which::OldestOfFive, ahead, |case| {
+            for side in [0, 1] {
+                let view = case.view(side, case.sides[side][0]);
+                let resolution = resolve(&strategy, Trust::Configuration, &view);
+                let stays = resolution.decision == Decision::DownUnreachable;
+                assert!(!view.holds_quorum() || stays, "a quorum that does not go on");
+            }
+        });
+    }
+}
+
+/// Up to 5 voters in up to 3 sides: at most one holds a quorum, and of two sides exactly one does.
+#[test]
+fn of_all_ways_to_cut_five_voters_at_most_one_part_holds_a_quorum() {
+    for count in 1..=NAMES.len() {
+        let voters: Vec<ReplicaId> = NAMES[..count].iter().map(|n| node(*n).incarnation).collect();
+        for tiebreaker in &voters {
+            for cut in 0..3_usize.pow(u32::try_from(count).unwrap()) {
+                let place = |at: usize| cut / 3_usize.pow(u32::try_from(at).unwrap()) % 3;
+                let holds = |side: usize| {
+                    let part = (0..count).filter(|at| place(*at) == side).map(|at| voters[at]);
+                    is_quorum(&voters, *tiebreaker, &part.collect(), Canary::none())
+                };
+                let held = (0..3).filter(|side| holds(*side)).count();
+                let sides: BTreeSet<usize> = (0..count).map(place).collect();
+                assert!(held <= 1);
+                assert!(sides.len() > 2 || held == 1, "of one side or two one goes on");
+            }
+        }
+    }
+}

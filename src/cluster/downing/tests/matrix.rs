@@ -1,0 +1,182 @@
+//! Every strategy in every situation: `matrix.txt`, to be read whenever it changes
+//! (`UPDATE_EXPECT=1` writes it anew).
+//!
+//! A cell has an answer for each living side: the decision (of everybody there, or of whom), then
+//! who is downed. Without a configuration, so that ties go to the lowest address.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use ostraca_ddata::id::NodeId;
+
+use super::{Split, name, names, split};
+use crate::cluster::downing::{
+    AutoDown, Decision, KeepMajority, KeepOldest, LeaderRoles, LeaseMajority, MajorityLeader,
+    Oldest, QuorumLeader, RoleLeaderRoles, StaticQuorum, Strategy, Trust, resolve,
+};
+
+const SITUATIONS: &[(&str, &str)] = &[
+    ("clean split, the larger side has the leader", "A B C | D E"),
+    ("clean split, the smaller side has the leader", "A B | C D E"),
+    ("equal halves", "A B | C E"),
+    ("crash of one", "A B C E | ~D"),
+    ("crash of the oldest", "A B C D | ~E"),
+    ("crash of the leader", "B C D E | ~A"),
+    ("joining on the larger side", "A B +C | D"),
+    ("joining on the smaller side", "A B | C +D"),
+    ("weakly up on the larger side", "A B ^C | D"),
+    ("weakly up on the smaller side", "A B | C ^D"),
+    ("leaving on the larger side", "A B -C | D E"),
+    ("leaving on the smaller side", "A B C | D -E"),
+    ("exiting on the larger side", "A B !C | D E"),
+    ("exiting on the smaller side", "A B C | D !E"),
+    ("down on the larger side", "A B *C | D E"),
+    ("down on the smaller side", "A B C | D *E"),
+    ("all that have a role on one side", "B D | A C E"),
+    ("three sides, none with a half", "A B | C D | E"),
+    ("three sides, one with more than half", "A B C | D | E"),
+    ("an indirectly connected pair", "A B C D E ;A>B B>A"),
+    ("an indirectly connected triple", "A B C D E ;A>B B>C C>A"),
+    ("a pair beside a clean split", "A B C | D E ;B>C C>B"),
+    ("one node that nobody but the first misses", "A B C D E ;A>E"),
+    ("a single node", "A"),
+    ("two nodes, split", "A | E"),
+    ("two nodes, the younger crashed", "E | ~A"),
+    ("two nodes, the oldest crashed", "A | ~E"),
+];
+
+/// Those that weigh sides.
+fn weighing() -> Vec<(&'static str, Strategy)> {
+    let role = |name: &str| Some(name.to_owned());
+    vec![
+        ("static-quorum 3", Strategy::StaticQuorum(StaticQuorum { quorum_size: 3, role: None })),
+        (
+            "static-quorum 2 role3",
+            Strategy::StaticQuorum(StaticQuorum { quorum_size: 2, role: role("role3") }),
+        ),
+        ("keep-majority", Strategy::KeepMajority(KeepMajority::default())),
+        (
+            "keep-majority role3",
+            Strategy::KeepMajority(KeepMajority { role: role("role3"), ..Default::default() }),
+        ),
+        ("keep-oldest", Strategy::KeepOldest(KeepOldest::default())),
+        (
+            "keep-oldest, alone too",
+            Strategy::KeepOldest(KeepOldest { down_if_alone: false, role: None }),
+        ),
+        (
+            "keep-oldest role2",
+            Strategy::KeepOldest(KeepOldest { role: role("role2"), ..Default::default() }),
+        ),
+        ("down-all", Strategy::DownAll),
+        ("lease-majority", Strategy::LeaseMajority(LeaseMajority::default())),
+        (
+            "lease-majority role2",
+            Strategy::LeaseMajority(LeaseMajority { role: role("role2"), ..Default::default() }),
+        ),
+    ]
+}
+
+/// Those of one member, and none.
+fn of_one_member() -> Vec<(&'static str, Strategy)> {
+    let role = |name: &str| Some(name.to_owned());
+    let roles = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+    vec![
+        ("oldest", Strategy::Oldest(Oldest::default())),
+        (
+            "oldest role1",
+            Strategy::Oldest(Oldest { oldest_member_role: role("role1"), ..Default::default() }),
+        ),
+        (
+            "quorum-leader 2",
+            Strategy::QuorumLeader(QuorumLeader { quorum_size: 2, ..Default::default() }),
+        ),
+        (
+            "quorum-leader 2 role3",
+            Strategy::QuorumLeader(QuorumLeader {
+                quorum_size: 2,
+                role: role("role3"),
+                ..Default::default()
+            }),
+        ),
+        ("majority-leader", Strategy::MajorityLeader(MajorityLeader::default())),
+        (
+            "majority-leader role2",
+            Strategy::MajorityLeader(MajorityLeader {
+                majority_member_role: role("role2"),
+                ..Default::default()
+            }),
+        ),
+        (
+            "leader-roles role1",
+            Strategy::LeaderRoles(LeaderRoles { target_roles: roles(&["role1"]) }),
+        ),
+        (
+            "role-leader-roles role2 role1",
+            Strategy::RoleLeaderRoles(RoleLeaderRoles {
+                leader_role: "role2".to_owned(),
+                target_roles: roles(&["role1"]),
+            }),
+        ),
+        ("auto-down", Strategy::AutoDown(AutoDown::default())),
+        ("manual", Strategy::Manual),
+    ]
+}
+
+#[test]
+fn every_strategy_in_every_situation_decides_as_written() {
+    let mut written = String::new();
+    for (sentence, row) in SITUATIONS {
+        let split = split(row);
+        writeln!(written, "# {sentence}: {row}").unwrap();
+        for (title, strategy) in weighing().into_iter().chain(of_one_member()) {
+            let sides: Vec<String> =
+                split.living().map(|side| answer(&strategy, &split, side)).collect();
+            writeln!(written, "{title:<30} {}", sides.join(" | ")).unwrap();
+        }
+        writeln!(written).unwrap();
+    }
+    super::expect("matrix.txt", &written, include_str!("matrix.txt"));
+}
+
+/// What is decided on a side, by whom if not by everybody, and who is downed.
+fn answer(strategy: &Strategy, split: &Split, side: usize) -> String {
+    let mut by: BTreeMap<&str, Vec<NodeId>> = BTreeMap::new();
+    let mut down = BTreeSet::new();
+    for own in &split.sides[side] {
+        let view = split.view_of(side, own.node);
+        let resolution = resolve(strategy, Trust::Survivors, &view);
+        by.entry(code(resolution.decision)).or_default().push(own.node);
+        if resolution.responsible {
+            down.extend(resolution.down);
+        }
+    }
+    let everybody = split.sides[side].len();
+    let decided = by.iter().filter(|(code, who)| **code != "-" || who.len() == everybody);
+    let mut text: Vec<String> = decided
+        .map(|(code, who)| match who.len() {
+            all if all == everybody => (*code).to_owned(),
+            _ => format!("{code} by {}", who.iter().map(|node| name(*node)).collect::<String>()),
+        })
+        .collect();
+    if !down.is_empty() {
+        text.push(format!("downs {}", names(&down)));
+    }
+    text.join(", ")
+}
+
+fn code(decision: Decision) -> &'static str {
+    match decision {
+        Decision::Nothing => "-",
+        Decision::DownUnreachable => "DownUnreachable",
+        Decision::DownReachable => "DownReachable",
+        Decision::DownAll => "DownAll",
+        Decision::DownIndirectlyConnected => "DownIndirectlyConnected",
+        Decision::AcquireLeaseAndDownUnreachable { after } if after.is_zero() => "Lease at once",
+        Decision::AcquireLeaseAndDownUnreachable { .. } => "Lease later",
+        Decision::AcquireLeaseAndDownIndirectlyConnected => "Lease at once, indirectly connected",
+        Decision::DownTargets => "DownTargets",
+        Decision::ShutDownSelf => "ShutDownSelf",
+        Decision::LeaveCluster => "LeaveCluster",
+    }
+}

@@ -1,0 +1,290 @@
+//! The five strategies that weigh sides, and `manual`: what each is for, in sentences.
+
+use std::time::Duration;
+
+use super::{split, table};
+use crate::cluster::downing::Decision::{
+    AcquireLeaseAndDownIndirectlyConnected as LeaseIndirect,
+    AcquireLeaseAndDownUnreachable as Lease, DownAll, DownIndirectlyConnected, DownReachable,
+    DownUnreachable, Nothing,
+};
+use crate::cluster::downing::{
+    Decision, KeepMajority, KeepOldest, LeaseMajority, StaticQuorum, Strategy, TieBreak, Trust,
+    resolve,
+};
+
+const AT_ONCE: Decision = Lease { after: Duration::ZERO };
+const LATER: Decision = Lease { after: Duration::from_secs(2) };
+
+fn role(name: &str) -> Option<String> {
+    Some(name.to_owned())
+}
+
+#[test]
+fn keep_majority() {
+    let strategy = Strategy::KeepMajority(KeepMajority::default());
+    table(
+        &strategy,
+        &[
+            ("the larger side stays", "A B C | D E", &[DownUnreachable, DownReachable]),
+            ("whoever leads", "D E | A B C", &[DownReachable, DownUnreachable]),
+            ("a tie keeps the tiebreaker", "A B | C D ;=C", &[DownReachable, DownUnreachable]),
+            ("without one the lowest address", "A B | C D", &[DownUnreachable, DownReachable]),
+            ("two nodes: the tiebreaker", "A | B ;=B", &[DownReachable, DownUnreachable]),
+            ("of two the other one crashed", "B | ~A ;=B", &[DownUnreachable]),
+            ("of two the tiebreaker crashed", "A | ~B ;=B", &[DownReachable]),
+            ("one crashed", "A B C | ~D", &[DownUnreachable]),
+            ("the oldest crashed", "A B C | ~E ;=E", &[DownUnreachable]),
+            ("the leader crashed", "B C D | ~A", &[DownUnreachable]),
+            ("alone in the world", "A", &[DownUnreachable]),
+            ("joining may be up over there", "B C | A +D", &[DownAll, DownReachable]),
+            ("weakly up just as well", "B C | A ^D", &[DownAll, DownReachable]),
+            ("joining here counts for nothing", "B +D | A C", &[DownReachable, DownUnreachable]),
+            ("leaving may be gone already", "B -C | A", &[DownAll, DownReachable]),
+            ("leaving and still enough", "B C -D | A", &[DownUnreachable, DownReachable]),
+            ("exiting counts for nothing", "A !B | C D", &[DownReachable, DownUnreachable]),
+            ("down counts for nothing", "A *B | C D", &[DownReachable, DownUnreachable]),
+            ("of three sides no half stays", "A B | C D | E", &[DownReachable; 3]),
+            (
+                "of three sides the half stays",
+                "A B C | D | E",
+                &[DownUnreachable, DownReachable, DownReachable],
+            ),
+            ("a pair that cannot talk", "A B C ;A>B B>A", &[DownIndirectlyConnected]),
+            ("a ring of three", "A B C D ;A>B B>C C>A", &[DownIndirectlyConnected]),
+            (
+                "a pair beside a clean split",
+                "A B C | D E ;B>C C>B",
+                &[DownIndirectlyConnected, DownIndirectlyConnected],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn keep_majority_of_a_role() {
+    let strategy =
+        Strategy::KeepMajority(KeepMajority { role: role("role3"), ..KeepMajority::default() });
+    table(
+        &strategy,
+        &[
+            ("only A, B and D count", "A B | C D E", &[DownUnreachable, DownReachable]),
+            ("others weigh nothing", "A C E F G | B D", &[DownReachable, DownUnreachable]),
+            ("nobody has the role", "C | E", &[DownAll, DownAll]),
+        ],
+    );
+}
+
+#[test]
+fn keep_majority_by_the_lowest_address_ignores_the_tiebreaker() {
+    let strategy = Strategy::KeepMajority(KeepMajority {
+        tie_break: TieBreak::LowestAddress,
+        ..KeepMajority::default()
+    });
+    table(&strategy, &[("as in Akka", "A B | C D ;=C", &[DownUnreachable, DownReachable])]);
+}
+
+#[test]
+fn static_quorum() {
+    let strategy =
+        Strategy::StaticQuorum(StaticQuorum { quorum_size: 3, ..StaticQuorum::default() });
+    table(
+        &strategy,
+        &[
+            ("three of five stay", "A B C | D E", &[DownUnreachable, DownReachable]),
+            ("two of four do not, nor do the others", "A B | C D", &[DownReachable; 2]),
+            ("two that are left go", "A B | ~C", &[DownReachable]),
+            ("one crashed of five", "A B C D | ~E", &[DownUnreachable]),
+            ("six are too many", "A B C D | E F", &[DownAll; 2]),
+            ("a leaving one may be gone", "A B -C | D E", &[DownAll, DownReachable]),
+            ("joining ones may be up there", "A B C | D E +F", &[DownAll, DownReachable]),
+            ("weakly up just as well", "A B C | D E ^F", &[DownAll, DownReachable]),
+            ("joining ones may be up on either side", "A B +C | D E F", &[DownReachable, DownAll]),
+            ("exiting counts for nothing", "A B !C | D E", &[DownReachable; 2]),
+            (
+                "of three sides the quorum stays",
+                "A B C | D | E",
+                &[DownUnreachable, DownReachable, DownReachable],
+            ),
+            ("a pair that cannot talk", "A B C D ;A>B B>A", &[DownIndirectlyConnected]),
+            ("a ring of three", "A B C D ;A>B B>C C>A", &[DownIndirectlyConnected]),
+            (
+                "a pair beside a clean split",
+                "A B C | D E ;B>C C>B",
+                &[DownIndirectlyConnected, DownIndirectlyConnected],
+            ),
+            ("alone below the quorum", "A", &[DownReachable]),
+        ],
+    );
+}
+
+/// Upstream lets both sides of this one stay: an ordinary rolling replacement at the moment of a
+/// split (spec/reference/pekko-cluster.md §5.2, end).
+#[test]
+fn static_quorum_is_not_fooled_by_a_join_and_a_leave_at_the_moment_of_a_split() {
+    let strategy =
+        Strategy::StaticQuorum(StaticQuorum { quorum_size: 2, ..StaticQuorum::default() });
+    let leaders_side = split("A C | B !D").view(0);
+    let other_side = split("A +C | B -D").view(1);
+    assert_eq!(strategy.decide(&leaders_side), DownUnreachable);
+    assert_eq!(strategy.decide(&other_side), DownAll);
+}
+
+#[test]
+fn keep_oldest() {
+    let strategy = Strategy::KeepOldest(KeepOldest::default());
+    table(
+        &strategy,
+        &[
+            ("the side of E stays", "A B C | D E", &[DownReachable, DownUnreachable]),
+            ("alone it goes", "A B | E", &[DownUnreachable, DownReachable]),
+            ("of two nodes it stays", "A | E", &[DownReachable, DownUnreachable]),
+            ("of two the younger crashed", "E | ~A", &[DownUnreachable]),
+            ("of two the oldest crashed", "A | ~E", &[DownReachable]),
+            ("the oldest crashed", "A B C D | ~E", &[DownUnreachable]),
+            ("the leader crashed", "B C E | ~A", &[DownUnreachable]),
+            ("alone in the world", "E", &[DownUnreachable]),
+            ("a joining companion may be up there", "A B | +C E", &[DownAll, DownReachable]),
+            ("a leaving companion may be gone", "-D E | A B", &[DownAll, DownReachable]),
+            ("a leaving oldest may be gone", "C -E | A B D", &[DownAll, DownReachable]),
+            ("an exiting oldest is none", "D !E | A B", &[DownReachable, DownUnreachable]),
+            ("three sides", "D E | A B | C", &[DownUnreachable, DownReachable, DownReachable]),
+            ("a pair that cannot talk", "A B E ;A>B B>A", &[DownIndirectlyConnected]),
+            ("a ring of three", "A B C E ;A>B B>C C>A", &[DownIndirectlyConnected]),
+            (
+                "a pair beside a clean split",
+                "C D E | A B ;C>D D>C",
+                &[DownIndirectlyConnected, DownIndirectlyConnected],
+            ),
+        ],
+    );
+    let keeps = Strategy::KeepOldest(KeepOldest { down_if_alone: false, role: None });
+    table(
+        &keeps,
+        &[
+            ("it stays alone", "A B C D | E", &[DownReachable, DownUnreachable]),
+            ("and takes everybody along", "A B C D | ~E", &[DownReachable]),
+        ],
+    );
+    let of_role = Strategy::KeepOldest(KeepOldest { role: role("role2"), ..KeepOldest::default() });
+    table(
+        &of_role,
+        &[
+            ("D is the oldest of C and D", "A E | B C D", &[DownReachable, DownUnreachable]),
+            ("nobody has the role", "A | B", &[DownAll, DownAll]),
+        ],
+    );
+}
+
+#[test]
+fn down_all() {
+    table(
+        &Strategy::DownAll,
+        &[
+            ("both sides go", "A B C | D E", &[DownAll, DownAll]),
+            ("also for a single crash", "A B C D | ~E", &[DownAll]),
+            ("and for one bad link", "A B C ;A>B B>A", &[DownAll]),
+        ],
+    );
+}
+
+#[test]
+fn lease_majority() {
+    let strategy = Strategy::LeaseMajority(LeaseMajority::default());
+    table(
+        &strategy,
+        &[
+            ("the larger side asks first", "A B C | D E", &[AT_ONCE, LATER]),
+            ("a tie lets the tiebreaker first", "A B | C D ;=C", &[LATER, AT_ONCE]),
+            ("or else the lowest address", "A B | C D", &[AT_ONCE, LATER]),
+            ("one crashed of two", "A | ~B", &[AT_ONCE]),
+            ("the leader crashed of two", "B | ~A", &[LATER]),
+            ("joining counts for nothing", "A +B | C D", &[LATER, AT_ONCE]),
+            ("exiting counts for nothing", "A !B | C D", &[LATER, AT_ONCE]),
+            ("leaving counts", "-A B | C", &[AT_ONCE, LATER]),
+            ("of three sides none is larger", "A B | C D | E", &[LATER, LATER, LATER]),
+            ("alone in the world", "A", &[AT_ONCE]),
+            ("a pair that cannot talk", "A B C ;A>B B>A", &[LeaseIndirect]),
+            (
+                "a pair beside a clean split",
+                "A B C | D E ;B>C C>B",
+                &[LeaseIndirect, LeaseIndirect],
+            ),
+        ],
+    );
+    let of_role =
+        Strategy::LeaseMajority(LeaseMajority { role: role("role2"), ..LeaseMajority::default() });
+    table(
+        &of_role,
+        &[
+            ("only C and D count", "A B E | C D", &[LATER, AT_ONCE]),
+            ("nobody has the role: nobody waits", "A | B", &[AT_ONCE, AT_ONCE]),
+            ("whoever has the tiebreaker", "A | B ;=B", &[AT_ONCE, AT_ONCE]),
+        ],
+    );
+}
+
+#[test]
+fn manual_waits_whatever_happens() {
+    table(
+        &Strategy::Manual,
+        &[
+            ("both sides", "A B C | D E", &[Nothing, Nothing]),
+            ("a crash", "A B C | ~D", &[Nothing]),
+            ("a pair that cannot talk", "A B C ;A>B B>A", &[Nothing]),
+        ],
+    );
+}
+
+// ── the quorum overrules ──
+
+#[test]
+fn a_side_with_a_quorum_never_ends_itself_but_under_down_all_and_static_quorum() {
+    let majority = Strategy::KeepMajority(KeepMajority::default());
+    let of_role =
+        Strategy::KeepMajority(KeepMajority { role: role("role2"), ..KeepMajority::default() });
+    let quorum = Strategy::StaticQuorum(StaticQuorum { quorum_size: 3, role: None });
+    let rows = [
+        // Two of three voters, in doubt about a joining one: nobody else can go on.
+        (&majority, "B C | A +D ;=A", DownUnreachable, Some(DownAll)),
+        (&majority, "B -C | A ;=A", DownUnreachable, Some(DownAll)),
+        // Three of five voters, without the role that counts.
+        (&of_role, "A B E | C D ;=E", DownUnreachable, Some(DownReachable)),
+        // C cannot reach the others, who hear each other well: the network is bad, nobody is dead.
+        (&majority, "A B C ;C>A C>B =A", Nothing, Some(DownIndirectlyConnected)),
+        // Somebody is left: the pair goes.
+        (&majority, "A B C ;A>B B>A =A", DownIndirectlyConnected, None),
+        // No quorum, no word.
+        (&majority, "C | A B ;=C", DownReachable, None),
+        (&Strategy::DownAll, "A B C | D E ;=A", DownAll, None),
+        (&quorum, "A B | C ;=C", DownReachable, None),
+    ];
+    for (strategy, row, decision, overruled) in rows {
+        let resolution = resolve(strategy, Trust::Configuration, &split(row).view(0));
+        assert_eq!((resolution.decision, resolution.overruled), (decision, overruled), "{row}");
+    }
+}
+
+#[test]
+fn with_trust_downing_the_strategy_has_the_last_word() {
+    let oldest = Strategy::KeepOldest(KeepOldest::default());
+    // Three hold the quorum, two the oldest. If the three stayed as well, there would be two.
+    let split = split("A B C | D E ;=E");
+    let three = resolve(&oldest, Trust::Survivors, &split.view(0));
+    let two = resolve(&oldest, Trust::Survivors, &split.view(1));
+    assert_eq!((three.decision, two.decision), (DownReachable, DownUnreachable));
+    assert_eq!(super::names(&three.down), "A B C");
+    assert_eq!(super::names(&two.down), "A B C");
+}
+
+#[test]
+fn only_the_leader_that_has_been_taken_up_acts() {
+    let strategy = Strategy::KeepMajority(KeepMajority::default());
+    let split = split("A B +C | D");
+    for (own, acts) in [('A', true), ('B', false), ('C', false)] {
+        let view = split.view_of(0, super::node(own));
+        assert_eq!(resolve(&strategy, Trust::Configuration, &view).responsible, acts, "{own}");
+    }
+    let alone = super::split("+A | B").view(0);
+    assert!(!resolve(&strategy, Trust::Configuration, &alone).responsible, "a joining leader");
+}

@@ -1,0 +1,163 @@
+//! What a decision is made from: one node's picture of the cluster, and how to count in it.
+//!
+//! Knows no strategy and no clock. Spec: spec/membership.md, *Downing*; the working sets are those
+//! of spec/reference/pekko-cluster.md §2.8.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use ostraca_ddata::bug::Canary;
+use ostraca_ddata::id::NodeId;
+use ostraca_ddata::replicator::quorum::is_quorum;
+
+use crate::cluster::member::{Member, Status};
+
+/// A negative row of the reachability table: `observer` says that it cannot reach `subject`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Record {
+    /// Who says so.
+    pub observer: NodeId,
+    /// Whom it cannot reach.
+    pub subject: NodeId,
+}
+
+/// The voters of the installed configuration (spec/safety.md §1).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Electorate {
+    /// Who votes.
+    pub voters: Vec<NodeId>, // ≤ the voter limit of the configuration
+    /// Which half of them is a quorum: the one with this voter.
+    pub tiebreaker: NodeId,
+}
+
+/// One node's picture of the cluster at one moment. Every set is bounded by the members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    /// Whose picture it is.
+    pub own: NodeId,
+    /// Everybody in gossip, this node included; each once.
+    pub members: Vec<Member>,
+    /// Who is unreachable, whoever says so, and for how long already. Never this node.
+    pub unreachable: BTreeMap<NodeId, Duration>,
+    /// Who says so of whom. Only rows between members count.
+    pub records: BTreeSet<Record>,
+    /// Who has seen the present state of gossip.
+    pub seen: BTreeSet<NodeId>,
+    /// The installed configuration; `None` before the first one.
+    pub electorate: Option<Electorate>,
+}
+
+/// The two sides of a split, as far as they are counted; both in the order of addresses.
+#[derive(Debug)]
+pub(super) struct Sides<'a> {
+    pub(super) reachable: Vec<&'a Member>,
+    pub(super) unreachable: Vec<&'a Member>,
+}
+
+/// Up and Leaving: the members that strategies count.
+pub(super) const MEMBERS: &[Status] = &[Status::Up, Status::Leaving];
+/// As few as there might be: who is Leaving may be gone already over there.
+pub(super) const SURE: &[Status] = &[Status::Up];
+/// As many as there might be: who is Joining may be Up already over there.
+pub(super) const POSSIBLE: &[Status] =
+    &[Status::Joining, Status::WeaklyUp, Status::Up, Status::Leaving];
+
+impl Sides<'_> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.reachable.is_empty() && self.unreachable.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.reachable.len() + self.unreachable.len()
+    }
+}
+
+impl View {
+    /// The member that `node` is.
+    #[must_use]
+    pub fn member(&self, node: NodeId) -> Option<&Member> {
+        self.members.iter().find(|member| member.node == node)
+    }
+
+    /// Whether nobody calls it unreachable. A node never doubts itself here.
+    #[must_use]
+    pub fn is_reachable(&self, node: NodeId) -> bool {
+        node == self.own || !self.unreachable.contains_key(&node)
+    }
+
+    /// First in the order of addresses among reachable members with `role` that are Up or Leaving;
+    /// only if there is none: the first of those that are WeaklyUp, Joining, Exiting or Down, in
+    /// this order.
+    #[must_use]
+    pub fn leader(&self, role: Option<&str>) -> Option<NodeId> {
+        let class = |member: &Member| match member.status {
+            Status::Up | Status::Leaving => 0,
+            Status::WeaklyUp => 1,
+            Status::Joining => 2,
+            Status::Exiting => 3,
+            Status::Down | Status::Removed => 4,
+        };
+        let here = self.members.iter().filter(|m| m.has_role(role) && self.is_reachable(m.node));
+        let first = here.min_by(|a, b| class(a).cmp(&class(b)).then_with(|| a.by_address(b)));
+        first.map(|member| member.node)
+    }
+
+    /// Whether this node leads (the members with `role`) and has been taken up itself: only then
+    /// may it act for its side.
+    #[must_use]
+    pub fn leads(&self, role: Option<&str>) -> bool {
+        let taken_up = self.member(self.own).is_some_and(|own| {
+            matches!(own.status, Status::WeaklyUp | Status::Up | Status::Leaving)
+        });
+        taken_up && self.leader(role) == Some(self.own)
+    }
+
+    /// Whether the voters that this node can reach, itself included, form a quorum of the
+    /// installed configuration. False before the first one. Who is Down does not help.
+    #[must_use]
+    pub fn holds_quorum(&self) -> bool {
+        let Some(electorate) = &self.electorate else { return false };
+        let voters: Vec<_> = electorate.voters.iter().map(|voter| voter.incarnation).collect();
+        let answering = |voter: &&NodeId| {
+            self.is_reachable(**voter)
+                && self.member(**voter).is_some_and(|member| member.status < Status::Down)
+        };
+        let here = electorate.voters.iter().filter(answering).map(|voter| voter.incarnation);
+        is_quorum(&voters, electorate.tiebreaker.incarnation, &here.collect(), Canary::none())
+    }
+
+    /// Whether nobody who counts would be left on this side.
+    pub(super) fn leaves_nobody(&self, down: &BTreeSet<NodeId>) -> bool {
+        let mut here = self.members.iter().filter(|m| m.counts() && self.is_reachable(m.node));
+        here.all(|member| down.contains(&member.node))
+    }
+
+    /// Who could be downed at all: Exiting ones go by themselves.
+    pub(super) fn downable(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let able = self.members.iter().filter(|member| member.status < Status::Exiting);
+        able.map(|member| member.node)
+    }
+
+    /// Those of `role` whose status is one of the given, each side by its own list.
+    pub(super) fn sides(&self, role: Option<&str>, [here, there]: [&[Status]; 2]) -> Sides<'_> {
+        let mut of_role: Vec<&Member> =
+            self.members.iter().filter(|member| member.has_role(role)).collect();
+        of_role.sort_by(|a, b| a.by_address(b));
+        let (mut reachable, mut unreachable): (Vec<_>, Vec<_>) =
+            of_role.into_iter().partition(|member| self.is_reachable(member.node));
+        reachable.retain(|member| here.contains(&member.status));
+        unreachable.retain(|member| there.contains(&member.status));
+        Sides { reachable, unreachable }
+    }
+}
+
+/// Which side holds the first of all that are counted, in the order of addresses.
+pub(super) fn lowest_is_reachable(sides: &Sides<'_>) -> Option<bool> {
+    let (here, there) = (sides.reachable.first(), sides.unreachable.first());
+    match (here, there) {
+        (None, None) => None,
+        (Some(_), None) => Some(true),
+        (None, Some(_)) => Some(false),
+        (Some(here), Some(there)) => Some(here.by_address(there).is_lt()),
+    }
+}

@@ -1,0 +1,310 @@
+//! The phi accrual failure detector for one peer: how surprising its silence is, given how its
+//! answers used to come.
+//!
+//! Knows one history of intervals; no peer, no message. Source: Hayashibara et al., *The φ Accrual
+//! Failure Detector* (2004); the logistic approximation of the normal distribution and the two
+//! samples to begin with are Akka's (spec/reference/pekko-cluster.md §2.6).
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use ostraca_ddata::clock::Instant;
+
+use crate::cluster::config::FailureDetector;
+
+/// Longer intervals are remembered as this long, which keeps the sums exact.
+const INTERVAL_MAX: Duration = Duration::from_secs(3_600);
+
+/// Suspicion of silence: `-log10` of how probable it is that an answer comes still later.
+///
+/// `elapsed` since the last answer; answers used to come every `mean`, give or take `deviation`.
+/// 0 at once, 0.3 at the mean, 1 means wrong once in ten times. Rises with `elapsed`, never NaN;
+/// infinite where an `f64` ends.
+/// # Example
+/// ```
+/// use std::time::Duration;
+/// use ostraca::cluster::failure_detector::phi;
+/// let [mean, deviation] = [1_000, 100].map(Duration::from_millis);
+/// assert!((phi(Duration::from_millis(1_400), mean, deviation) - 4.7).abs() < 0.1);
+/// ```
+#[must_use]
+pub fn phi(elapsed: Duration, mean: Duration, deviation: Duration) -> f64 {
+    of_deviations((elapsed.as_secs_f64() - mean.as_secs_f64()) / deviation.as_secs_f64())
+}
+
+/// Phi of a silence `y` standard deviations beyond the mean.
+fn of_deviations(y: f64) -> f64 {
+    let e = (-y * (1.5976 + 0.070_566 * y * y)).exp();
+    if y > 0.0 { -(e / (1.0 + e)).log10() } else { -(1.0 - 1.0 / (1.0 + e)).log10() }
+}
+
+/// The least `y` whose phi reaches `threshold`, from above and to the last bit.
+fn deviations_of(threshold: f64) -> f64 {
+    let (mut below, mut reached) = (-40.0, 40.0);
+    for _ in 0..100 {
+        let middle = f64::midpoint(below, reached);
+        if of_deviations(middle) >= threshold { reached = middle } else { below = middle }
+    }
+    reached
+}
+
+/// The detector for one peer.
+#[derive(Clone, Debug)]
+pub struct PhiAccrual {
+    intervals: VecDeque<u64>, // nanoseconds; ≤ max_sample_size
+    sum: u128,
+    squares: u128,
+    last: Option<Instant>,
+    max_sample_size: usize,
+    min_std_deviation: Duration,
+    threshold: f64,
+    reached: f64,
+}
+
+impl PhiAccrual {
+    /// A detector that has heard nothing yet. Until it knows better it expects an answer every
+    /// `heartbeat-interval`, give or take a quarter.
+    #[must_use]
+    pub fn new(config: &FailureDetector) -> Self {
+        let mut fresh = Self {
+            intervals: VecDeque::new(),
+            sum: 0,
+            squares: 0,
+            last: None,
+            max_sample_size: config.max_sample_size,
+            min_std_deviation: config.min_std_deviation,
+            threshold: config.threshold,
+            reached: deviations_of(config.threshold),
+        };
+        let quarter = config.heartbeat_interval / 4;
+        fresh.learn(config.heartbeat_interval - quarter);
+        fresh.learn(config.heartbeat_interval + quarter);
+        fresh
+    }
+
+    /// Takes an answer. The interval that it ends is learnt unless it was long enough to be
+    /// judged: silence is not what is usual.
+    pub fn heartbeat(&mut self, now: Instant, pause: Duration) {
+        if let Some(last) = self.last
+            && self.is_available(now, pause)
+        {
+            self.learn(now - last);
+        }
+        self.last = Some(now);
+    }
+
+    /// The suspicion at `now`, with `pause` put up with; 0 before the first answer.
+    #[must_use]
+    pub fn phi(&self, now: Instant, pause: Duration) -> f64 {
+        let silent = self.last.map(|last| now - last);
+        silent.map_or(0.0, |silent| phi(silent, self.mean() + pause, self.deviation()))
+    }
+
+    /// Whether the suspicion is below the threshold.
+    #[must_use]
+    pub fn is_available(&self, now: Instant, pause: Duration) -> bool {
+        self.phi(now, pause) < self.threshold
+    }
+
+    /// When the threshold is reached if nothing comes; `None` before the first answer.
+    #[must_use]
+    pub fn unavailable_at(&self, pause: Duration) -> Option<Instant> {
+        let beyond =
+            Duration::from_secs_f64((self.deviation().as_secs_f64() * self.reached).max(0.0));
+        // A microsecond on top, so that rounding never makes a deadline that comes too early.
+        let silence = self.mean() + pause + beyond + Duration::from_micros(1);
+        self.last.map(|last| last + silence)
+    }
+
+    /// Whether anything has come yet.
+    #[must_use]
+    pub const fn has_begun(&self) -> bool {
+        self.last.is_some()
+    }
+
+    /// Leaves `gap` out of the reckoning: nobody was there to listen.
+    pub fn excuse(&mut self, gap: Duration) {
+        self.last = self.last.map(|last| last + gap);
+    }
+
+    /// What is usual: the mean of the intervals that are remembered.
+    #[must_use]
+    pub fn mean(&self) -> Duration {
+        let nanos = self.sum / self.intervals.len() as u128;
+        Duration::from_nanos(u64::try_from(nanos).expect("a mean of u64 is one"))
+    }
+
+    /// Their standard deviation, at least `min-std-deviation`. Sums are kept in whole
+    /// nanoseconds: no error grows with time.
+    #[must_use]
+    pub fn deviation(&self) -> Duration {
+        let count = self.intervals.len() as u128;
+        let variance = (count * self.squares - self.sum * self.sum) as f64 / (count * count) as f64;
+        Duration::from_secs_f64(variance.sqrt() / 1e9).max(self.min_std_deviation)
+    }
+
+    fn learn(&mut self, interval: Duration) {
+        let nanos = interval.min(INTERVAL_MAX).as_nanos();
+        if self.intervals.len() >= self.max_sample_size
+            && let Some(oldest) = self.intervals.pop_front()
+        {
+            self.sum -= u128::from(oldest);
+            self.squares -= u128::from(oldest) * u128::from(oldest);
+        }
+        self.intervals.push_back(u64::try_from(nanos).expect("an hour fits"));
+        self.sum += nanos;
+        self.squares += nanos * nanos;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(millis * 1_000_000)
+    }
+
+    fn config() -> FailureDetector {
+        FailureDetector::default()
+    }
+
+    /// Fed with answers at these points of time, in milliseconds.
+    fn fed(config: &FailureDetector, pause: Duration, times: &[u64]) -> PhiAccrual {
+        let mut phi = PhiAccrual::new(config);
+        times.iter().for_each(|millis| phi.heartbeat(at(*millis), pause));
+        phi
+    }
+
+    #[test]
+    fn phi_is_what_upstream_asserts_for_a_mean_of_1000_and_a_deviation_of_100() {
+        let table = [(500, 0.1), (1000, 0.3), (1200, 1.6), (1400, 4.7), (1600, 10.8), (1700, 15.3)];
+        for (elapsed, expected) in table {
+            let phi = phi(ms(elapsed), SECOND, ms(100));
+            assert!((phi - expected).abs() <= 0.1, "{elapsed} ms: {phi}, not {expected}");
+        }
+    }
+
+    #[test]
+    fn after_one_answer_phi_is_what_upstream_asserts() {
+        let phi = fed(&config(), Duration::ZERO, &[0]);
+        for (elapsed, expected, tolerance) in [(1_000, 0.3, 0.2), (2_000, 4.5, 0.3)] {
+            let phi = phi.phi(at(elapsed), Duration::ZERO);
+            assert!((phi - expected).abs() <= tolerance, "{elapsed} ms: {phi}, not {expected}");
+        }
+        assert!(phi.phi(at(3_000), Duration::ZERO) > 15.0);
+    }
+
+    #[test]
+    fn before_the_first_answer_nothing_is_suspicious() {
+        let phi = PhiAccrual::new(&config());
+        assert!(phi.is_available(at(1_000_000), Duration::ZERO));
+        assert_eq!(phi.phi(at(1_000_000), Duration::ZERO).to_bits(), 0.0_f64.to_bits());
+        assert_eq!(phi.unavailable_at(Duration::ZERO), None);
+    }
+
+    #[test]
+    fn before_the_second_answer_the_interval_is_expected_give_or_take_a_quarter() {
+        let phi = fed(&config(), Duration::ZERO, &[0]);
+        assert_eq!((phi.mean(), phi.deviation()), (SECOND, ms(250)));
+    }
+
+    /// "Solved" in spec/reference/pekko-cluster.md §2.6: when silence is judged.
+    #[test]
+    fn silence_is_judged_when_the_reference_says() {
+        let table = [
+            (8.0, 100, 4.52),
+            (8.0, 250, 5.31),
+            (8.0, 500, 6.6),
+            (12.0, 100, 4.63),
+            (3.0, 100, 4.31),
+        ];
+        for (threshold, deviation, expected) in table {
+            let config = FailureDetector {
+                threshold,
+                min_std_deviation: ms(deviation),
+                ..FailureDetector::default()
+            };
+            let mut regular = PhiAccrual::new(&config);
+            (0..=2_000).for_each(|beat| regular.heartbeat(at(beat * 1_000), ms(3_000)));
+            let silence = regular.unavailable_at(ms(3_000)).unwrap() - at(2_000_000);
+            let off = (silence.as_secs_f64() - expected).abs();
+            assert!(off < 0.02, "φ {threshold}, σ {deviation}: {silence:?}, not {expected} s");
+        }
+    }
+
+    #[test]
+    fn the_deadline_is_the_first_point_at_which_the_peer_is_unavailable() {
+        for times in [&[0_u64][..], &[0, 900, 2_100, 3_000], &[0, 10, 5_000]] {
+            for pause in [Duration::ZERO, ms(3_000)] {
+                let phi = fed(&config(), pause, times);
+                let due = phi.unavailable_at(pause).unwrap();
+                assert!(!phi.is_available(due, pause));
+                let before = Instant::from_nanos(due.as_nanos() - 1_000_000);
+                assert!(phi.is_available(before, pause));
+            }
+        }
+    }
+
+    #[test]
+    fn a_gap_up_to_the_pause_is_put_up_with_and_a_longer_one_is_not() {
+        let times: Vec<u64> = (0..=1_000).map(|beat| beat * 1_000).collect();
+        let phi = fed(&config(), ms(3_000), &times);
+        assert!(phi.is_available(at(1_000_000 + 1_000 + 3_000), ms(3_000)));
+        assert!(!phi.is_available(at(1_000_000 + 1_000 + 3_000 + 600), ms(3_000)));
+    }
+
+    #[test]
+    fn an_answer_makes_it_available_again_and_the_gap_is_not_learnt() {
+        let mut phi = fed(&config(), Duration::ZERO, &[0, 1_000, 2_000]);
+        let usual = (phi.mean(), phi.deviation());
+        assert!(!phi.is_available(at(9_000), Duration::ZERO));
+        phi.heartbeat(at(9_000), Duration::ZERO);
+        assert!(phi.is_available(at(9_100), Duration::ZERO));
+        assert_eq!((phi.mean(), phi.deviation()), usual);
+    }
+
+    #[test]
+    fn what_is_older_than_the_history_is_forgotten_to_the_last_bit() {
+        let config = FailureDetector { max_sample_size: 4, ..FailureDetector::default() };
+        let pause = ms(10_000);
+        let wild = fed(&config, pause, &[0, 5_000, 5_001, 9_000, 10_000, 11_000, 12_000, 13_000]);
+        let calm = fed(&config, pause, &[9_000, 10_000, 11_000, 12_000, 13_000]);
+        assert_eq!((wild.mean(), wild.deviation()), (calm.mean(), calm.deviation()));
+        assert_eq!((wild.sum, wild.squares), (calm.sum, calm.squares));
+        assert_eq!(wild.intervals.len(), 4);
+    }
+
+    #[test]
+    fn phi_never_falls_while_silence_lasts_and_is_never_nan() {
+        let mut last = 0.0;
+        for elapsed in (0..20_000).chain([100_000, 10_000_000, u64::from(u32::MAX)]) {
+            let phi = phi(ms(elapsed), ms(1_200), ms(117));
+            assert!(phi >= last, "{elapsed}: {phi} after {last}");
+            last = phi;
+        }
+        assert!(last.is_infinite());
+    }
+
+    #[test]
+    fn an_excused_gap_never_happened() {
+        let mut phi = fed(&config(), ms(3_000), &[0, 1_000]);
+        phi.excuse(ms(30_000));
+        assert!(phi.is_available(at(31_500), ms(3_000)));
+        assert!(!phi.is_available(at(31_000 + 8_000), ms(3_000)));
+    }
+
+    #[test]
+    fn an_endless_interval_does_not_overflow_the_sums() {
+        let mut phi = PhiAccrual::new(&FailureDetector { max_sample_size: 100_000, ..config() });
+        phi.heartbeat(at(0), Duration::MAX / 2);
+        (1..=100_001).for_each(|_| phi.learn(Duration::MAX));
+        assert_eq!((phi.mean(), phi.deviation()), (INTERVAL_MAX, ms(100)));
+    }
+}

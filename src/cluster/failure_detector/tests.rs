@@ -1,0 +1,619 @@
+//! Monitors on a small network: latency, loss, cut links, stopped and crashed nodes, virtual time.
+//!
+//! Upstream's behaviours (spec/reference/pekko-cluster.md §5.1, *Heartbeats and detector*) are here
+//! and in `phi.rs`, but for the choice of whom to monitor, which is the ring's. Otherwise than
+//! there, an answer to a repeated question is no interval, and late timers accuse nobody.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use ostraca_ddata::clock::Instant;
+use ostraca_ddata::id::{NodeId, PeerKey, ReplicaId};
+use ostraca_ddata::machine::Outbox;
+use ostraca_ddata::sim::seeds;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use super::relay::RELAYS_MAX;
+use super::{Monitor, Order, Why};
+use crate::cluster::config::FailureDetector;
+
+fn node(number: u8) -> NodeId {
+    NodeId { peer: PeerKey::new([number; 32]), incarnation: ReplicaId::new(u64::from(number)) }
+}
+
+fn at(millis: u64) -> Instant {
+    Instant::from_nanos(millis * 1_000_000)
+}
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+fn nodes(numbers: impl IntoIterator<Item = u8>) -> BTreeSet<NodeId> {
+    numbers.into_iter().map(node).collect()
+}
+
+#[derive(Clone, Copy)]
+enum Message {
+    Ping { sequence: u64 },
+    Pong { sequence: u64 },
+    Ask { subject: NodeId, probe: u64 },
+    Tell { subject: NodeId, probe: u64 },
+}
+
+/// A letter's place in the queue: when it arrives, and its number.
+type Slot = (Instant, u64);
+
+enum Next {
+    Mail(Slot),
+    Tick(usize),
+}
+
+type Fact = fn(&mut Monitor, Instant, NodeId, &mut Outbox<Order>);
+
+/// Nodes 0, 1, … that all monitor each other.
+struct Net {
+    now: Instant,
+    monitors: Vec<Monitor>,
+    mail: BTreeMap<Slot, (usize, usize, Message)>, // from, to
+    sent: u64,
+    loss: f64,
+    cut: BTreeSet<(usize, usize)>,
+    stopped: BTreeMap<usize, Instant>,
+    log: Vec<(Instant, usize, Order)>,
+    rng: SmallRng,
+}
+
+impl Net {
+    fn new(count: u8, seed: u64) -> Self {
+        let all = nodes(0..count);
+        let mut net = Self {
+            now: at(0),
+            monitors: Vec::new(),
+            mail: BTreeMap::new(),
+            sent: 0,
+            loss: 0.0,
+            cut: BTreeSet::new(),
+            stopped: BTreeMap::new(),
+            log: Vec::new(),
+            rng: SmallRng::seed_from_u64(seed),
+        };
+        for number in 0..count {
+            let config = FailureDetector::default();
+            net.monitors.push(Monitor::new(config, node(number), at(0), seed + u64::from(number)));
+        }
+        for number in 0..usize::from(count) {
+            net.does(number, |monitor, now, out| {
+                monitor.set_members(now, all.clone(), &all, out);
+            });
+        }
+        net
+    }
+
+    /// Lets a node do something and carries out what it orders.
+    fn does(&mut self, number: usize, act: impl FnOnce(&mut Monitor, Instant, &mut Outbox<Order>)) {
+        let mut out = Outbox::new();
+        act(&mut self.monitors[number], self.now, &mut out);
+        for order in out.drain() {
+            match order {
+                Order::Heartbeat { to, sequence } => {
+                    self.post(number, to, Message::Ping { sequence });
+                }
+                Order::AskProbe { via, subject, probe } => {
+                    self.post(number, via, Message::Ask { subject, probe });
+                }
+                Order::TellProbed { to, subject, probe } => {
+                    self.post(number, to, Message::Tell { subject, probe });
+                }
+                found => self.log.push((self.now, number, found)),
+            }
+        }
+    }
+
+    fn post(&mut self, from: usize, to: NodeId, message: Message) {
+        let to = usize::from(to.peer.as_bytes()[0]);
+        if self.cut.contains(&(from, to)) || self.rng.random::<f64>() < self.loss {
+            return;
+        }
+        self.sent += 1;
+        let arrives = self.now + Duration::from_micros(self.rng.random_range(200..5_000));
+        self.mail.insert((arrives, self.sent), (from, to, message));
+    }
+
+    fn deliver(&mut self, from: usize, to: usize, message: Message) {
+        let sender = self.monitors[from].own;
+        match message {
+            Message::Ping { sequence } => self.post(to, sender, Message::Pong { sequence }),
+            Message::Pong { sequence } => self.does(to, |monitor, now, out| {
+                monitor.answered(now, sender, sequence, out);
+            }),
+            Message::Ask { subject, probe } => self.does(to, |monitor, now, out| {
+                monitor.probe_asked(now, sender, subject, probe, out);
+            }),
+            Message::Tell { subject, probe } => self.does(to, |monitor, now, out| {
+                monitor.vouched(now, sender, subject, probe, out);
+            }),
+        }
+    }
+
+    /// Nothing reaches a stopped node before it runs again; what waits for it comes in order.
+    fn run_until(&mut self, end: Instant) {
+        while let Some((when, what)) = self.next().filter(|(when, _)| *when <= end) {
+            self.now = when;
+            match what {
+                Next::Mail(key) => {
+                    let (from, to, message) = self.mail.remove(&key).unwrap();
+                    match self.stopped.get(&to).filter(|until| **until > self.now) {
+                        Some(until) if until.as_nanos() == u64::MAX => {}
+                        Some(until) => {
+                            self.mail.insert((*until, key.1), (from, to, message));
+                        }
+                        None => self.deliver(from, to, message),
+                    }
+                }
+                Next::Tick(number) => self.does(number, Monitor::tick),
+            }
+        }
+        self.now = end;
+    }
+
+    fn next(&self) -> Option<(Instant, Next)> {
+        let mail = self.mail.keys().next().map(|key| (key.0.max(self.now), Next::Mail(*key)));
+        let ticks = self.monitors.iter().enumerate().map(|(number, monitor)| {
+            let wakes = self.stopped.get(&number).copied().unwrap_or_default();
+            (monitor.next_deadline().max(wakes).max(self.now), Next::Tick(number))
+        });
+        let first_tick = ticks.min_by_key(|(when, _)| *when);
+        mail.into_iter().chain(first_tick).min_by_key(|(when, _)| *when)
+    }
+
+    fn crash(&mut self, number: usize) {
+        self.stopped.insert(number, Instant::from_nanos(u64::MAX));
+    }
+
+    fn stop_for(&mut self, number: usize, span: Duration) {
+        self.stopped.insert(number, self.now + span);
+    }
+
+    fn cut(&mut self, a: usize, b: usize) {
+        self.cut.extend([(a, b), (b, a)]);
+    }
+
+    /// Who accuses whom, when.
+    fn accusations(&self) -> Vec<(Instant, usize, NodeId, Why)> {
+        let accused = self.log.iter().filter_map(|(when, by, order)| match order {
+            Order::Unreachable { subject, why } => Some((*when, *by, *subject, *why)),
+            _ => None,
+        });
+        accused.collect()
+    }
+
+    fn found(&self, wanted: impl Fn(&Order) -> bool) -> Vec<usize> {
+        self.log.iter().filter(|(_, _, order)| wanted(order)).map(|(_, by, _)| *by).collect()
+    }
+}
+
+#[test]
+fn a_crashed_node_is_accused_by_all_about_five_seconds_later_and_nobody_else_is() {
+    let mut net = Net::new(5, 1);
+    net.run_until(at(60_300));
+    net.crash(2);
+    net.run_until(at(90_000));
+    let accusations = net.accusations();
+    assert_eq!(accusations.len(), 4, "{accusations:?}");
+    for (when, _, subject, why) in accusations {
+        assert_eq!((subject, why), (node(2), Why::Silence));
+        // Its last answer was at 60.0 s: 1 s and 3 s and 5.2 · 0.1 s, then 0.3 s for the probes.
+        let late = when - at(60_300);
+        assert!(late > ms(4_200) && late < ms(4_700), "{late:?}");
+    }
+}
+
+#[test]
+fn a_node_that_comes_back_is_cleared_by_everybody_who_accused_it() {
+    let mut net = Net::new(4, 2);
+    net.run_until(at(30_000));
+    net.stop_for(3, ms(8_000));
+    net.run_until(at(60_000));
+    let accusers: BTreeSet<usize> = net.accusations().iter().map(|(_, by, ..)| *by).collect();
+    let clearers = net.found(|order| *order == Order::Reachable { subject: node(3) });
+    assert_eq!(accusers, BTreeSet::from([0, 1, 2]));
+    assert_eq!(clearers.into_iter().collect::<BTreeSet<_>>(), accusers);
+}
+
+#[test]
+fn a_node_that_was_stopped_accuses_nobody() {
+    for span in [3_500, 5_000, 12_000, 120_000] {
+        let mut net = Net::new(5, span);
+        net.run_until(at(30_000));
+        net.stop_for(0, ms(span));
+        net.run_until(at(30_000 + span + 20_000));
+        assert!(net.accusations().iter().all(|(_, by, ..)| *by != 0), "stopped for {span} ms");
+        assert!(!net.found(|order| matches!(order, Order::Paused { .. })).is_empty());
+        assert_eq!(net.monitors[0].health().doubt(), 0, "it has recovered");
+    }
+}
+
+#[test]
+fn a_node_stopped_for_less_than_the_pause_is_accused_by_nobody() {
+    for seed in 0..20 {
+        let mut net = Net::new(5, seed);
+        net.run_until(at(30_000 + seed * 137));
+        net.stop_for(1, ms(2_900));
+        net.run_until(at(60_000));
+        assert_eq!(net.accusations(), [], "seed {seed}");
+    }
+}
+
+#[test]
+fn one_bad_link_is_reported_and_accuses_nobody() {
+    let mut net = Net::new(4, 3);
+    net.run_until(at(20_000));
+    net.cut(0, 1);
+    net.run_until(at(80_000));
+    assert_eq!(net.accusations(), []);
+    let reports = net.found(|order| matches!(order, Order::BadLink { .. }));
+    assert!(reports.contains(&0) && reports.contains(&1), "{reports:?}");
+    assert!(!reports.contains(&2) && !reports.contains(&3), "{reports:?}");
+    net.cut.clear();
+    net.run_until(at(90_000));
+    let before = net.log.len();
+    net.run_until(at(120_000));
+    assert_eq!(net.log.len(), before, "the link is whole again: nothing to report");
+}
+
+#[test]
+fn an_accused_node_is_cleared_as_soon_as_anybody_reaches_it() {
+    let mut net = Net::new(3, 22);
+    net.run_until(at(20_000));
+    net.cut(0, 2);
+    net.cut(1, 2);
+    net.run_until(at(30_000));
+    assert_eq!(net.accusations().len(), 4);
+    net.cut.clear();
+    net.cut(0, 2);
+    net.run_until(at(34_000));
+    let cleared = net.found(|order| *order == Order::Reachable { subject: node(2) });
+    assert_eq!(cleared.into_iter().collect::<BTreeSet<_>>(), BTreeSet::from([0, 1]));
+    let bad = net.found(|order| *order == Order::BadLink { subject: node(2), via: node(1) });
+    assert!(bad.contains(&0));
+}
+
+#[test]
+fn a_split_is_seen_by_both_sides_and_so_is_its_end() {
+    let mut net = Net::new(5, 4);
+    net.run_until(at(20_000));
+    for (a, b) in [(0, 3), (0, 4), (1, 3), (1, 4), (2, 3), (2, 4)] {
+        net.cut(a, b);
+    }
+    net.run_until(at(40_000));
+    assert_eq!(net.accusations().len(), 12, "six pairs, both ways");
+    net.cut.clear();
+    net.run_until(at(60_000));
+    let cleared = net.found(|order| matches!(order, Order::Reachable { .. }));
+    assert_eq!(cleared.len(), 12);
+}
+
+/// The smaller side misses most answers, so it doubts itself; the larger one does not.
+#[test]
+fn who_misses_most_answers_accuses_later_and_at_most_three_seconds_later() {
+    let mut net = Net::new(5, 5);
+    net.run_until(at(20_000));
+    (1..5).for_each(|other| net.cut(0, other));
+    net.run_until(at(60_000));
+    let (alone, many): (Vec<_>, Vec<_>) =
+        net.accusations().into_iter().partition(|(_, by, ..)| *by == 0);
+    let first = |of: &[(Instant, usize, NodeId, Why)]| of.iter().map(|a| a.0).min().unwrap();
+    assert!(first(&many) < at(25_000));
+    assert!(first(&alone) > at(25_300) && first(&alone) < at(28_000), "{alone:?}");
+}
+
+#[test]
+fn a_refused_redial_and_no_voucher_accuse_within_300_ms() {
+    let mut net = Net::new(4, 6);
+    net.run_until(at(20_500));
+    net.crash(3);
+    net.does(0, |monitor, now, out| monitor.closed(now, node(3), out));
+    net.does(0, |monitor, now, out| monitor.refused(now, node(3), out));
+    net.run_until(at(20_799));
+    assert_eq!(net.accusations(), [], "others are still asked");
+    net.run_until(at(20_800));
+    assert_eq!(net.accusations(), [(at(20_800), 0, node(3), Why::Refused)]);
+}
+
+#[test]
+fn a_refused_redial_accuses_nobody_whom_another_node_reaches() {
+    let mut net = Net::new(4, 7);
+    net.run_until(at(20_500));
+    net.does(0, |monitor, now, out| monitor.closed(now, node(3), out));
+    net.does(0, |monitor, now, out| monitor.refused(now, node(3), out));
+    net.run_until(at(40_000));
+    assert_eq!(net.accusations(), []);
+    assert_eq!(net.found(|order| matches!(order, Order::BadLink { .. })), [0]);
+}
+
+#[test]
+fn a_closed_connection_or_a_refused_one_alone_is_no_evidence() {
+    let facts: [Fact; 2] = [Monitor::closed, Monitor::refused];
+    for (number, fact) in facts.into_iter().enumerate() {
+        let mut net = Net::new(2, 8);
+        net.run_until(at(20_500));
+        net.does(0, |monitor, now, out| fact(monitor, now, node(1), out));
+        net.run_until(at(30_000));
+        assert_eq!(net.accusations(), [], "fact {number}");
+    }
+}
+
+#[test]
+fn a_new_connection_makes_old_evidence_void() {
+    let mut net = Net::new(2, 9);
+    net.run_until(at(20_500));
+    net.does(0, |monitor, now, out| monitor.closed(now, node(1), out));
+    net.does(0, |monitor, now, out| monitor.connected(now, node(1), out));
+    net.does(0, |monitor, now, out| monitor.refused(now, node(1), out));
+    net.run_until(at(30_000));
+    assert_eq!(net.accusations(), []);
+}
+
+#[test]
+fn evidence_from_before_a_pause_is_void_too() {
+    let mut net = Net::new(2, 21);
+    net.run_until(at(20_500));
+    net.does(0, |monitor, now, out| monitor.closed(now, node(1), out));
+    net.stop_for(0, ms(5_000));
+    net.run_until(at(25_500));
+    net.does(0, |monitor, now, out| monitor.refused(now, node(1), out));
+    net.run_until(at(30_000));
+    assert!(net.accusations().iter().all(|(_, by, ..)| *by != 0), "it was away itself");
+}
+
+#[test]
+fn with_nobody_to_ask_the_evidence_alone_accuses() {
+    let mut net = Net::new(2, 10);
+    net.run_until(at(20_500));
+    net.crash(1);
+    net.does(0, |monitor, now, out| monitor.closed(now, node(1), out));
+    net.does(0, |monitor, now, out| monitor.refused(now, node(1), out));
+    assert_eq!(net.accusations(), [(at(20_500), 0, node(1), Why::Refused)]);
+}
+
+#[test]
+fn whoever_had_a_connection_is_a_witness_on_the_ring_or_not() {
+    let mut net = Net::new(3, 11);
+    let all = nodes(0..3);
+    net.does(0, |monitor, now, out| monitor.set_members(now, all, &nodes([1]), out));
+    net.run_until(at(20_500));
+    assert_eq!(net.monitors[0].monitored().collect::<BTreeSet<_>>(), nodes([1]));
+    net.crash(2);
+    net.does(0, |monitor, now, out| monitor.closed(now, node(2), out));
+    net.does(0, |monitor, now, out| monitor.refused(now, node(2), out));
+    net.run_until(at(21_000));
+    assert_eq!(net.accusations(), [(at(20_800), 0, node(2), Why::Refused)]);
+}
+
+/// Five nodes, ten minutes: one heartbeat in ten goes unanswered.
+#[test]
+fn five_percent_of_loss_and_pauses_below_three_seconds_accuse_nobody() {
+    for seed in seeds("five_percent_of_loss_and_pauses_below_three_seconds_accuse_nobody", 20) {
+        let mut net = Net::new(5, seed.value);
+        net.loss = 0.05;
+        for pause in 0..30 {
+            net.run_until(at((pause + 1) * 20_000));
+            let (who, span) = (net.rng.random_range(0..5), net.rng.random_range(0..2_800));
+            net.stop_for(who, ms(span));
+        }
+        assert_eq!(net.accusations(), [], "seed {seed}");
+    }
+}
+
+#[test]
+fn a_first_heartbeat_without_an_answer_is_reckoned_with_after_a_second() {
+    let mut net = Net::new(2, 12);
+    net.mail.clear();
+    net.crash(1);
+    net.run_until(at(20_000));
+    // 1 s until it was expected; then 1 s, 3 s and 5.2 · 0.25 s of silence; nobody to ask.
+    let [(when, 0, subject, Why::Silence)] = net.accusations()[..] else { panic!("one, by 0") };
+    assert_eq!(subject, node(1));
+    assert!(when > at(6_200) && when < at(6_400), "{when:?}");
+}
+
+#[test]
+fn who_has_not_answered_is_asked_four_times_an_interval_and_who_has_once() {
+    let mut monitor = Monitor::new(FailureDetector::default(), node(0), at(0), 20);
+    let mut out = Outbox::new();
+    monitor.set_members(at(0), nodes(0..3), &nodes(0..3), &mut out);
+    monitor.answered(at(10), node(1), 1, &mut out);
+    (1..4).for_each(|tick| monitor.tick(at(tick * 250), &mut out));
+    let asked = |who: u8| {
+        let of = |order: &&Order| matches!(order, Order::Heartbeat { to, .. } if *to == node(who));
+        out.as_slice().iter().filter(of).count()
+    };
+    assert_eq!((asked(1), asked(2)), (1, 4));
+}
+
+#[test]
+fn the_answer_to_a_repeated_question_is_no_interval() {
+    let mut monitor = Monitor::new(FailureDetector::default(), node(0), at(0), 23);
+    let mut out = Outbox::new();
+    monitor.set_members(at(0), nodes(0..2), &nodes([1]), &mut out);
+    monitor.tick(at(250), &mut out);
+    monitor.answered(at(260), node(1), 1, &mut out);
+    monitor.answered(at(270), node(1), 2, &mut out);
+    assert_eq!(monitor.subjects[&node(1)].phi.mean(), ms(1_000), "10 ms were not learnt");
+    assert_eq!(monitor.stats().0.strange_answers, 0);
+}
+
+#[test]
+fn an_answer_settles_only_questions_that_are_older_than_its_heartbeat() {
+    let mut monitor = Monitor::new(FailureDetector::default(), node(0), at(0), 24);
+    let mut out = Outbox::new();
+    monitor.set_members(at(0), nodes(0..3), &nodes([2]), &mut out);
+    monitor.probe_asked(at(10), node(1), node(2), 7, &mut out);
+    drop(out.drain());
+    monitor.answered(at(20), node(2), 1, &mut out);
+    assert!(out.is_empty(), "sent before it was asked");
+    monitor.answered(at(20), node(2), 2, &mut out);
+    let told = Order::TellProbed { to: node(1), subject: node(2), probe: 7 };
+    assert_eq!(out.as_slice(), [told]);
+}
+
+#[test]
+fn a_voucher_for_an_older_question_clears_nobody() {
+    let mut monitor = Monitor::new(FailureDetector::default(), node(0), at(0), 25);
+    let mut out = Outbox::new();
+    monitor.set_members(at(0), nodes(0..3), &nodes([2]), &mut out);
+    monitor.closed(at(10), node(2), &mut out);
+    monitor.refused(at(10), node(2), &mut out);
+    let asked = out.drain().find_map(|order| match order {
+        Order::AskProbe { probe, .. } => Some(probe),
+        _ => None,
+    });
+    monitor.vouched(at(20), node(1), node(2), asked.unwrap() - 1, &mut out);
+    monitor.tick(at(310), &mut out);
+    let accused = Order::Unreachable { subject: node(2), why: Why::Refused };
+    assert!(out.as_slice().contains(&accused), "{:?}", out.as_slice());
+}
+
+#[test]
+fn answers_of_another_incarnation_are_counted_and_believed_by_nobody() {
+    let mut net = Net::new(2, 13);
+    net.run_until(at(10_000));
+    net.crash(1);
+    let other = NodeId { incarnation: ReplicaId::new(99), ..node(1) };
+    for beat in 0..10 {
+        net.run_until(at(10_000 + beat * 1_000));
+        net.does(0, |monitor, now, out| monitor.answered(now, other, 5, out));
+    }
+    assert_eq!(net.accusations().len(), 1);
+    assert_eq!(net.monitors[0].stats().0.strange_answers, 10);
+}
+
+#[test]
+fn an_answer_counts_once_and_not_before_it_was_asked_for() {
+    let mut net = Net::new(2, 14);
+    net.run_until(at(10_500));
+    let strange = |net: &Net| net.monitors[0].stats().0.strange_answers;
+    let last = net.monitors[0].subjects[&node(1)].answered;
+    net.does(0, |monitor, now, out| monitor.answered(now, node(1), last, out));
+    net.does(0, |monitor, now, out| monitor.answered(now, node(1), 1_000_000, out));
+    assert_eq!(strange(&net), 2);
+    assert_eq!(net.monitors[0].subjects[&node(1)].answered, last);
+}
+
+#[test]
+fn who_leaves_the_ring_is_forgotten_unless_suspected_and_then_once_it_answers() {
+    let mut net = Net::new(4, 15);
+    net.run_until(at(10_000));
+    net.cut(0, 2);
+    net.cut(0, 1);
+    net.cut(1, 3);
+    net.cut(2, 3);
+    net.run_until(at(20_000));
+    assert!(net.accusations().iter().any(|(_, by, subject, _)| (*by, *subject) == (0, node(2))));
+    let all = nodes(0..4);
+    net.does(0, |monitor, now, out| monitor.set_members(now, all, &nodes([1]), out));
+    let monitored = |net: &Net| net.monitors[0].monitored().collect::<BTreeSet<_>>();
+    assert_eq!(monitored(&net), nodes([1, 2]), "3 answered and is forgotten");
+    net.cut.clear();
+    net.run_until(at(25_000));
+    assert_eq!(monitored(&net), nodes([1]));
+    let cleared = net.found(|order| *order == Order::Reachable { subject: node(2) });
+    assert!(cleared.contains(&0));
+}
+
+#[test]
+fn who_is_no_member_any_more_is_forgotten_whatever_was_thought_of_it() {
+    let mut net = Net::new(3, 16);
+    net.crash(2);
+    net.run_until(at(20_000));
+    net.does(0, |monitor, now, out| {
+        monitor.set_members(now, nodes([0, 1]), &nodes([1, 2]), out);
+    });
+    assert_eq!(net.monitors[0].monitored().collect::<BTreeSet<_>>(), nodes([1]));
+}
+
+#[test]
+fn in_100000_random_changes_exactly_the_ring_and_the_suspected_are_monitored() {
+    let test = "in_100000_random_changes_exactly_the_ring_and_the_suspected_are_monitored";
+    for seed in seeds(test, 1) {
+        let mut rng = SmallRng::seed_from_u64(seed.value);
+        let mut monitor = Monitor::new(FailureDetector::default(), node(0), at(0), seed.value);
+        let mut out = Outbox::new();
+        let (mut members, mut ring) = (nodes(0..12), BTreeSet::new());
+        let mut asked: BTreeMap<NodeId, u64> = BTreeMap::new();
+        let mut now = at(0);
+        for _ in 0..100_000 {
+            now = now + ms(rng.random_range(0..900));
+            let who = node(rng.random_range(1..12));
+            match rng.random_range(0..6) {
+                0 => drop((members.remove(&who), ring.remove(&who))),
+                1 => drop(members.insert(who)),
+                2 => drop(ring.insert(who)),
+                3 => drop(ring.remove(&who)),
+                4 => monitor.tick(now, &mut out),
+                _ => {
+                    let number = asked.get(&who).copied().unwrap_or(u64::MAX);
+                    monitor.answered(now, who, number, &mut out);
+                }
+            }
+            monitor.set_members(now, members.clone(), &ring, &mut out);
+            for order in out.drain() {
+                if let Order::Heartbeat { to, sequence } = order {
+                    asked.insert(to, sequence);
+                }
+            }
+            let monitored: BTreeSet<NodeId> = monitor.monitored().collect();
+            assert!(ring.intersection(&members).all(|node| monitored.contains(node)), "{seed}");
+            assert!(monitored.is_subset(&members) && !monitored.contains(&node(0)), "{seed}");
+            let trusted = monitor
+                .subjects
+                .iter()
+                .filter(|(_, subject)| subject.standing == super::subject::Standing::Trusted);
+            assert!(trusted.into_iter().all(|(node, _)| ring.contains(node)), "{seed}");
+        }
+        let (stats, ..) = monitor.stats();
+        assert!(stats.accusations > 10 && stats.heartbeats > 1_000, "{stats:?}");
+    }
+}
+
+#[test]
+fn questions_of_others_have_a_limit_and_expire() {
+    let mut monitor = Monitor::new(FailureDetector::default(), node(0), at(0), 17);
+    let mut out = Outbox::new();
+    monitor.set_members(at(0), nodes(0..4), &BTreeSet::new(), &mut out);
+    for probe in 0..RELAYS_MAX as u64 + 10 {
+        monitor.probe_asked(at(0), node(1), node(2), probe, &mut out);
+    }
+    assert_eq!((monitor.stats().1, monitor.stats().2), (RELAYS_MAX, 10));
+    assert_eq!(out.len(), RELAYS_MAX, "what is not taken is not probed");
+    monitor.tick(at(300), &mut out);
+    assert_eq!(monitor.stats().1, 0);
+}
+
+#[test]
+fn strangers_are_neither_probed_nor_believed() {
+    let mut monitor = Monitor::new(FailureDetector::default(), node(0), at(0), 18);
+    let mut out = Outbox::new();
+    monitor.set_members(at(0), nodes(0..3), &BTreeSet::new(), &mut out);
+    monitor.probe_asked(at(0), node(9), node(1), 1, &mut out);
+    monitor.probe_asked(at(0), node(1), node(9), 1, &mut out);
+    monitor.closed(at(0), node(9), &mut out);
+    assert!(out.is_empty(), "{:?}", out.as_slice());
+    monitor.probe_asked(at(0), node(1), node(0), 7, &mut out);
+    let told = Order::TellProbed { to: node(1), subject: node(0), probe: 7 };
+    assert_eq!(out.as_slice(), [told], "it is here itself");
+}
+
+#[test]
+fn a_monitor_of_nobody_asks_nobody() {
+    let mut monitor = Monitor::new(FailureDetector::default(), node(0), at(0), 19);
+    let mut out = Outbox::new();
+    monitor.set_members(at(0), nodes([0]), &nodes([0]), &mut out);
+    for tick in 1..=40 {
+        assert_eq!(monitor.next_deadline(), at(tick * 250));
+        monitor.tick(at(tick * 250), &mut out);
+    }
+    assert!(out.is_empty());
+}
