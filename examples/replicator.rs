@@ -126,7 +126,8 @@ async fn change(name: &str, replicator: &Replicator) -> Result<(), Error> {
         replicator
             .update(&online(), WriteMajority::within(within), move |set| set.insert(&user))
             .await?;
-        replicator.update(&visits(), WriteLocal, |visits| visits.increment()).await?;
+        let more = i128::from(n % 5) - 1; // up, and now and then down
+        replicator.update(&visits(), WriteLocal, move |visits| visits.add(more)).await?;
         let text = format!("{name} has made {n} changes");
         replicator.update(&headline(), WriteLocal, move |line| line.set(&text)).await?;
         if n % 3 == 2 {

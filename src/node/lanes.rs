@@ -25,12 +25,13 @@ impl Lanes {
         Self { net, known: BTreeMap::new() }
     }
 
-    fn find(&mut self, to: ReplicaId, class: Class) -> Option<&Lane> {
+    fn find(&mut self, to: ReplicaId, class: Class) -> Option<Lane> {
         if self.known.len() >= KNOWN_MAX {
             self.known.clear();
         }
         let lane = self.net.get()?.lane(to, class)?;
-        Some(self.known.entry((to, class)).insert_entry(lane).into_mut())
+        self.known.insert((to, class), lane.clone());
+        Some(lane)
     }
 }
 

@@ -168,7 +168,7 @@ async fn listen(mut ears: Ears) {
     loop {
         tokio::select! {
             Some(event) = ears.told.recv() => ears.net(event),
-            Some(event) = ears.events.recv() => ears.replicator(event),
+            Some(event) = ears.events.recv() => ears.replicator(&event),
             else => return,
         }
     }
@@ -198,10 +198,10 @@ impl Ears {
         }
     }
 
-    fn replicator(&self, event: Event) {
+    fn replicator(&self, event: &Event) {
         // Without membership nobody holds a lease.
         if let Event::AskConsent { query, .. } = event {
-            self.facts.tell(Fact::Consent { query, remaining: Vec::new() });
+            self.facts.tell(Fact::Consent { query: *query, remaining: Vec::new() });
         }
     }
 }

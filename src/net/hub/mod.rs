@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use libp2p::swarm::{ConnectionId, DialError, Swarm, SwarmEvent};
+use libp2p::swarm::{ConnectionId, DialError, ListenError, Swarm, SwarmEvent};
 use libp2p::{Multiaddr, PeerId};
 use ostraca_ddata::clock::{Instant, Now, WallTime};
 use ostraca_ddata::id::ReplicaId;
@@ -418,17 +418,21 @@ impl Hub {
                 }
             }
             SwarmEvent::IncomingConnectionError { send_back_addr, error, peer_id, .. } => {
-                if self.complaints.due(std::time::Instant::now(), peer_id, "handshake") {
-                    tracing::warn!(
-                        from = %send_back_addr, %error,
-                        "a connection failed in its handshake: a stranger, or another secret"
-                    );
-                }
+                self.handshake_failed(peer_id, &send_back_addr, &error);
             }
             SwarmEvent::ListenerClosed { addresses, reason, .. } => {
                 tracing::error!(?addresses, ?reason, "no longer listening");
             }
             _ => {}
+        }
+    }
+
+    fn handshake_failed(&mut self, id: Option<PeerId>, from: &Multiaddr, error: &ListenError) {
+        if self.complaints.due(std::time::Instant::now(), id, "handshake") {
+            tracing::warn!(
+                %from, %error,
+                "a connection failed in its handshake: a stranger, or another secret"
+            );
         }
     }
 
