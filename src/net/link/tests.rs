@@ -1,0 +1,323 @@
+//! One link against everything that the swarm and the lanes can tell it.
+
+use super::*;
+use ostraca_ddata::clock::WallTime;
+
+const MS: Duration = Duration::from_millis(1);
+
+struct Bench {
+    link: Link,
+    now: Now,
+    out: Outbox<Output>,
+}
+
+fn peers() -> (PeerId, PeerId) {
+    let (a, b) = (PeerId::random(), PeerId::random());
+    (a.min(b), a.max(b))
+}
+
+fn address(port: u16) -> Multiaddr {
+    format!("/ip4/127.0.0.1/tcp/{port}").parse().expect("an address")
+}
+
+fn conn(id: usize) -> ConnectionId {
+    ConnectionId::new_unchecked(id)
+}
+
+impl Bench {
+    fn new(me: PeerId, peer: PeerId) -> Self {
+        let link = Link::new(me, peer, &Limits::default(), 7);
+        let now = Now { mono: Instant::from_nanos(1), wall: WallTime::default() };
+        Self { link, now, out: Outbox::new() }
+    }
+
+    fn give(&mut self, input: Input) -> Vec<Output> {
+        self.link.handle(self.now, input, &mut self.out);
+        self.out.drain().collect()
+    }
+
+    fn pass(&mut self, span: Duration) -> Vec<Output> {
+        let end = self.now.mono + span;
+        let mut all = Vec::new();
+        while let Some(at) = self.link.next_deadline().filter(|at| *at <= end) {
+            self.now.mono = self.now.mono.max(at);
+            all.extend(self.give(Input::Tick));
+        }
+        self.now.mono = end;
+        all
+    }
+
+    fn established(&mut self, id: usize, dialler: Dialler) -> Vec<Output> {
+        self.give(Input::Established { connection: conn(id), dialler })
+    }
+
+    /// Where lanes were ordered to open.
+    fn opens(outputs: &[Output]) -> Vec<(Class, ConnectionId)> {
+        let opened = |output: &Output| match output {
+            Output::Open { class, connection, .. } => Some((*class, *connection)),
+            _ => None,
+        };
+        outputs.iter().filter_map(opened).collect()
+    }
+}
+
+fn kept() -> Bench {
+    let (me, peer) = peers();
+    let mut bench = Bench::new(me, peer);
+    bench.give(Input::Addresses(vec![address(1), address(2)]));
+    let outputs = bench.give(Input::Keep);
+    assert_eq!(outputs, [Output::Dial { purpose: Purpose::Main, address: address(1) }]);
+    bench
+}
+
+fn dials(outputs: &[Output]) -> usize {
+    outputs.iter().filter(|output| matches!(output, Output::Dial { .. })).count()
+}
+
+#[test]
+fn a_kept_peer_is_dialled_and_its_control_lane_opened() {
+    let mut bench = kept();
+    let outputs = bench.established(1, Dialler::Us(Purpose::Main));
+    assert_eq!(Bench::opens(&outputs), [(Class::Control, conn(1))]);
+    assert_eq!(bench.link.next_deadline(), None);
+}
+
+#[test]
+fn a_refused_dial_is_tried_again_with_growing_pauses_and_the_next_address() {
+    let mut bench = kept();
+    let mut pauses = Vec::new();
+    for _ in 0..10 {
+        assert_eq!(bench.give(Input::DialFailed(Purpose::Main)), []);
+        let before = bench.now.mono;
+        while dials(&bench.pass(MS)) == 0 {}
+        pauses.push(bench.now.mono - before);
+    }
+    let (first, longest) = Limits::default().back_off;
+    assert!(pauses[0] >= first / 2 && pauses[0] <= first + MS, "{pauses:?}");
+    assert!(pauses[9] >= longest / 2 && pauses[9] <= longest + MS, "{pauses:?}");
+}
+
+#[test]
+fn crossing_dials_end_on_the_connection_of_the_smaller_peer_on_both_sides() {
+    let (small, large) = peers();
+    for (me, peer, by_us_wins) in [(small, large, true), (large, small, false)] {
+        for ours_first in [true, false] {
+            let mut bench = Bench::new(me, peer);
+            bench.give(Input::Addresses(vec![address(1)]));
+            bench.give(Input::Keep);
+            let ours = |bench: &mut Bench| bench.established(1, Dialler::Us(Purpose::Main));
+            let theirs = |bench: &mut Bench| {
+                bench.established(2, Dialler::Peer);
+                bench.give(Input::Admitted { connection: conn(2), class: Class::Control })
+            };
+            if ours_first {
+                ours(&mut bench);
+                theirs(&mut bench);
+            } else {
+                theirs(&mut bench);
+                ours(&mut bench);
+            }
+            let winner = if by_us_wins { conn(1) } else { conn(2) };
+            assert_eq!(bench.link.carrier(), Some(winner));
+            let outputs = bench.give(Input::Want(Class::Data));
+            assert_eq!(Bench::opens(&outputs), [(Class::Data, winner)]);
+        }
+    }
+}
+
+#[test]
+fn a_connection_that_comes_much_later_takes_over_whoever_dialled_it() {
+    let mut bench = kept();
+    bench.established(1, Dialler::Us(Purpose::Main));
+    bench.pass(CROSSING);
+    bench.established(2, Dialler::Peer);
+    let outputs = bench.give(Input::Admitted { connection: conn(2), class: Class::Control });
+    assert_eq!(Bench::opens(&outputs), [(Class::Control, conn(2))]);
+}
+
+#[test]
+fn a_peers_connection_carries_nothing_before_the_peer_was_admitted_on_it() {
+    let (me, peer) = peers();
+    let mut bench = Bench::new(me, peer);
+    bench.give(Input::Want(Class::Control));
+    assert_eq!(bench.established(1, Dialler::Peer), []);
+    let outputs = bench.give(Input::Admitted { connection: conn(1), class: Class::Control });
+    assert_eq!(Bench::opens(&outputs), [(Class::Control, conn(1))]);
+}
+
+#[test]
+fn a_connection_that_the_peer_uses_for_bulk_carries_none_of_our_lanes() {
+    let (me, peer) = peers();
+    let mut bench = Bench::new(me, peer);
+    bench.give(Input::Want(Class::Control));
+    bench.established(1, Dialler::Peer);
+    let outputs = bench.give(Input::Admitted { connection: conn(1), class: Class::Bulk });
+    assert_eq!(outputs, []);
+    assert_eq!(bench.link.carrier(), None);
+}
+
+#[test]
+fn lanes_move_when_their_connection_dies() {
+    let mut bench = kept();
+    bench.established(1, Dialler::Us(Purpose::Main));
+    bench.give(Input::Want(Class::Data));
+    bench.pass(CROSSING);
+    bench.established(2, Dialler::Peer);
+    bench.give(Input::Admitted { connection: conn(2), class: Class::Control });
+    let outputs = bench.give(Input::Closed(conn(2)));
+    let both = [(Class::Control, conn(1)), (Class::Data, conn(1))];
+    assert_eq!(Bench::opens(&outputs), both);
+    let outputs = bench.give(Input::Closed(conn(1)));
+    assert_eq!(dials(&outputs), 1, "{outputs:?}");
+}
+
+#[test]
+fn a_substream_that_breaks_is_opened_anew_with_a_higher_generation() {
+    let mut bench = kept();
+    let outputs = bench.established(1, Dialler::Us(Purpose::Main));
+    let [Output::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
+    bench.give(Input::Opened { class, attempt });
+    assert_eq!(bench.give(Input::Ended { class, attempt, end: End::Broken }), []);
+    let outputs = bench.pass(60 * MS);
+    let [Output::Open { attempt: next, .. }] = outputs[..] else { panic!("{outputs:?}") };
+    assert!(next > attempt);
+    let late = Input::Ended { class, attempt, end: End::Broken };
+    assert_eq!(bench.give(late), [], "an end of the earlier substream changes nothing");
+    assert_eq!(bench.pass(10_000 * MS), []);
+}
+
+#[test]
+fn a_refused_lane_is_tried_again_late() {
+    let mut bench = kept();
+    let outputs = bench.established(1, Dialler::Us(Purpose::Main));
+    let [Output::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
+    bench.give(Input::Ended { class, attempt, end: End::Refused });
+    assert_eq!(bench.pass(2_000 * MS), []);
+    assert_eq!(Bench::opens(&bench.pass(3_100 * MS)).len(), 1);
+}
+
+#[test]
+fn a_link_that_stays_down_is_given_up_again_and_again() {
+    let mut bench = kept();
+    bench.give(Input::DialFailed(Purpose::Main));
+    let mut given_up = 0;
+    for _ in 0..21_000 {
+        for output in bench.pass(MS) {
+            match output {
+                Output::GiveUp => given_up += 1,
+                Output::Dial { purpose, .. } => {
+                    bench.give(Input::DialFailed(purpose));
+                }
+                Output::Open { .. } => panic!("nothing to open on"),
+            }
+        }
+    }
+    assert_eq!(given_up, 4);
+}
+
+#[test]
+fn bulk_gets_a_connection_of_its_own_and_shares_if_that_fails() {
+    let mut bench = kept();
+    bench.established(1, Dialler::Us(Purpose::Main));
+    let outputs = bench.give(Input::Want(Class::Bulk));
+    assert!(matches!(outputs[..], [Output::Dial { purpose: Purpose::Bulk, .. }]));
+    let outputs = bench.established(2, Dialler::Us(Purpose::Bulk));
+    assert_eq!(Bench::opens(&outputs), [(Class::Bulk, conn(2))]);
+    let mut outputs = bench.give(Input::Closed(conn(2)));
+    for _ in 0..BULK_ATTEMPTS {
+        assert_eq!(dials(&outputs), 1, "{outputs:?}");
+        outputs = bench.give(Input::DialFailed(Purpose::Bulk));
+        if Bench::opens(&outputs).is_empty() {
+            outputs = bench.pass(1_000 * MS);
+        }
+    }
+    assert_eq!(Bench::opens(&outputs), [(Class::Bulk, conn(1))]);
+}
+
+#[test]
+fn a_peer_that_is_reborn_gets_every_lane_anew() {
+    let mut bench = kept();
+    bench.established(1, Dialler::Us(Purpose::Main));
+    bench.give(Input::Want(Class::User));
+    let outputs = bench.give(Input::Reborn);
+    let both = [(Class::Control, conn(1)), (Class::User, conn(1))];
+    assert_eq!(Bench::opens(&outputs), both);
+}
+
+#[test]
+fn a_peer_that_is_not_kept_is_given_up_once() {
+    let (me, peer) = peers();
+    let mut bench = Bench::new(me, peer);
+    bench.established(1, Dialler::Peer);
+    bench.give(Input::Admitted { connection: conn(1), class: Class::Control });
+    bench.give(Input::Want(Class::Data));
+    bench.give(Input::Closed(conn(1)));
+    assert_eq!(bench.pass(60_000 * MS), [Output::GiveUp]);
+    assert!(!bench.link.wants(Class::Data));
+}
+
+#[test]
+fn a_released_peer_is_not_dialled() {
+    let mut bench = kept();
+    bench.give(Input::DialFailed(Purpose::Main));
+    assert_eq!(bench.give(Input::Release), []);
+    assert_eq!(dials(&bench.pass(60_000 * MS)), 0);
+    assert!(bench.link.is_idle());
+}
+
+#[test]
+fn whatever_happens_every_wanted_lane_is_on_the_carrier_in_the_end() {
+    for seed in 0..2_000_u64 {
+        let mut chance = SmallRng::seed_from_u64(seed);
+        let mut bench = kept();
+        let mut next = 10;
+        let mut open: BTreeMap<Class, (u64, ConnectionId)> = BTreeMap::new();
+        let mut pending: Vec<Output> = Vec::new();
+        let mut live: Vec<usize> = Vec::new();
+        let mut dialling: Vec<Purpose> = vec![Purpose::Main];
+        for step in 0..60 {
+            let quiet = step >= 50; // no more faults: what is dialled connects
+            let outputs = match chance.random_range(0..7) {
+                0 if !quiet => {
+                    next += 1;
+                    live.push(next);
+                    let mut all = bench.established(next, Dialler::Peer);
+                    let class = Class::ALL[chance.random_range(0..4)];
+                    all.extend(bench.give(Input::Admitted { connection: conn(next), class }));
+                    all
+                }
+                1 if !quiet && !live.is_empty() => {
+                    let gone = live.swap_remove(chance.random_range(0..live.len()));
+                    bench.give(Input::Closed(conn(gone)))
+                }
+                2 if !quiet && !dialling.is_empty() => {
+                    bench.give(Input::DialFailed(dialling.remove(0)))
+                }
+                3 if !quiet => bench.give(Input::Want(Class::ALL[chance.random_range(0..4)])),
+                _ if !dialling.is_empty() => {
+                    next += 1;
+                    live.push(next);
+                    bench.established(next, Dialler::Us(dialling.remove(0)))
+                }
+                _ => bench.pass(6_000 * MS),
+            };
+            pending.extend(outputs);
+            for output in pending.drain(..) {
+                match output {
+                    Output::Open { class, attempt, connection } => {
+                        let before = open.insert(class, (attempt, connection));
+                        assert!(before.is_none_or(|(g, _)| g < attempt), "seed {seed}");
+                    }
+                    Output::Dial { purpose, .. } => dialling.push(purpose),
+                    Output::GiveUp => {}
+                }
+            }
+        }
+        let carrier = bench.link.carrier().unwrap_or_else(|| panic!("seed {seed}: no carrier"));
+        for class in [Class::Control, Class::Data, Class::User] {
+            if bench.link.wants(class) {
+                assert_eq!(open[&class].1, carrier, "seed {seed}: {class:?}");
+            }
+        }
+    }
+}
