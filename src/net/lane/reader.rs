@@ -9,8 +9,10 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use futures::io::{AsyncRead, AsyncWrite};
+use tokio::time::Sleep;
 
 use super::Ended;
 use super::buffer::Buffer;
@@ -21,6 +23,11 @@ use crate::net::{Busy, Class, Inbound, NodeId, Receiver};
 
 /// Accepted bytes after which the sender hears of it, though more is there to be read.
 const ACK_EVERY: usize = 64 * 1024;
+
+/// How long an acknowledgement may wait for more to acknowledge once there is nothing to read. It
+/// only lets the sender drop what it keeps, so no message waits for it; said at once, it cost a
+/// write, a cipher message and a wake-up on both sides for every request and every answer.
+const ACK_WITHIN: Duration = Duration::from_millis(5);
 
 /// Bytes read before others get a turn.
 const BYTES_PER_POLL: usize = 1024 * 1024;
@@ -36,7 +43,13 @@ pub async fn run<S: AsyncRead + AsyncWrite + Unpin>(
 ) -> Ended {
     let superseded = pin!(turn.superseded());
     let mut reader = Reader {
-        line: Line { stream, acks: Acks::new(turn.accepted()), superseded },
+        line: Line {
+            stream,
+            acks: Acks::new(turn.accepted()),
+            ack_at: pin!(tokio::time::sleep(ACK_WITHIN)),
+            ack_waits: false,
+            superseded,
+        },
         intake: Intake {
             turn,
             from,
@@ -69,6 +82,8 @@ struct Reader<'a, S, F> {
 struct Line<'a, S, F> {
     stream: S,
     acks: Acks,
+    ack_at: Pin<&'a mut Sleep>,
+    ack_waits: bool, // for `ack_at`
     superseded: Pin<&'a mut F>,
 }
 
@@ -176,9 +191,31 @@ where
             Poll::Ready(0) => Poll::Ready(Err(eof())),
             Poll::Ready(len) => Poll::Ready(Ok(len)),
             Poll::Pending => {
-                let _ = self.acks.poll(cx, &mut self.stream, accepted)?;
+                self.poll_ack_soon(cx, accepted)?;
                 Poll::Pending
             }
+        }
+    }
+
+    /// Says what was accepted once that has waited long enough; what was begun is finished.
+    fn poll_ack_soon(&mut self, cx: &mut Context<'_>, accepted: u64) -> io::Result<()> {
+        if self.acks.is_idle() {
+            if self.acks.said == accepted {
+                self.ack_waits = false;
+                return Ok(());
+            }
+            if !self.ack_waits {
+                self.ack_waits = true;
+                self.ack_at.as_mut().reset(tokio::time::Instant::now() + ACK_WITHIN);
+            }
+            if self.ack_at.as_mut().poll(cx).is_pending() {
+                return Ok(());
+            }
+            self.ack_waits = false;
+        }
+        match self.acks.poll(cx, &mut self.stream, accepted) {
+            Poll::Ready(said) => said,
+            Poll::Pending => Ok(()),
         }
     }
 
@@ -337,6 +374,11 @@ struct Acks {
 impl Acks {
     fn new(said: u64) -> Self {
         Self { frame: [0; ACK_BYTES], at: ACK_BYTES, said, unsaid: 0, unflushed: false }
+    }
+
+    /// Whether all that was begun is out.
+    const fn is_idle(&self) -> bool {
+        self.at == ACK_BYTES && !self.unflushed
     }
 
     /// Goes on with what is to be said; ready if that is all out.

@@ -1,0 +1,265 @@
+//! Replicated data over libp2p, between processes: what a majority write takes, how many there are
+//! in a second, and how soon everybody sees a change.
+//!
+//! `cargo bench --bench replicator_wire`. The limit, a round trip over raw TCP to another process,
+//! is measured in the same run. Every figure is of loopback and of this machine at this moment:
+//! look at the ratios.
+#![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
+#![expect(clippy::redundant_closure_for_method_calls, reason = "`Edit::increment` says less")]
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use ostraca::prelude::*;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+type Error = Box<dyn std::error::Error + Send + Sync>;
+
+const ROUND_TRIPS: usize = 5_000;
+const WRITES: usize = 3_000;
+const IN_FLIGHT: usize = 1_024;
+const SPAN: Duration = Duration::from_secs(4);
+const SIGHTS: usize = 300;
+const BODY: usize = 100;
+
+fn main() -> Result<(), Error> {
+    let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    match args.next().as_deref() {
+        Some("node") => runtime.block_on(node(args.next().ok_or("node <name>")?)),
+        Some("echo") => runtime.block_on(echo()),
+        _ => runtime.block_on(bench()),
+    }
+}
+
+// ── The other processes ──
+
+/// Answers what comes, byte for byte.
+async fn echo() -> Result<(), Error> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    println!("{}", listener.local_addr()?);
+    let (mut stream, _) = listener.accept().await?;
+    stream.set_nodelay(true)?;
+    let mut buffer = [0; BODY];
+    while stream.read_exact(&mut buffer).await.is_ok() {
+        stream.write_all(&buffer).await?;
+    }
+    Ok(())
+}
+
+/// A replica that says when it sees something: whatever is in "ping", it writes into its "pong".
+async fn node(name: String) -> Result<(), Error> {
+    let mut orders = BufReader::new(tokio::io::stdin()).lines();
+    let node = Node::listen(Config::default()).await?;
+    println!("{}", node.addresses()[0]);
+    let peers = orders.next_line().await?.ok_or("no peers")?;
+    node.found_static(&parse(&peers)?).await?;
+    let replicator = node.replicator();
+    let pong = pong(&name);
+    let mut pings = replicator.subscribe(&ping());
+    println!("founded");
+    loop {
+        tokio::select! {
+            line = orders.next_line() => if line?.is_none() { return Ok(()) },
+            seen = pings.next() => {
+                let Some(Change::Changed(ping)) = seen else { continue };
+                let number = ping.get()?.unwrap_or_default();
+                replicator.update(&pong, WriteLocal, move |pong| pong.set(&number)).await?;
+            }
+        }
+    }
+}
+
+fn ping() -> Key<LWWRegister<u64>> {
+    Key::new("ping")
+}
+
+fn pong(name: &str) -> Key<LWWRegister<u64>> {
+    Key::new(&format!("pong-{name}"))
+}
+
+fn parse(peers: &str) -> Result<Vec<Multiaddr>, Error> {
+    Ok(peers.split_whitespace().map(str::parse).collect::<Result<_, _>>()?)
+}
+
+struct Process {
+    _child: Child, // killed when it is dropped
+    orders: ChildStdin,
+    said: Lines<BufReader<ChildStdout>>,
+}
+
+impl Process {
+    fn start(args: &[&str]) -> Result<Self, Error> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        let orders = child.stdin.take().ok_or("no stdin")?;
+        let said = BufReader::new(child.stdout.take().ok_or("no stdout")?).lines();
+        Ok(Self { _child: child, orders, said })
+    }
+
+    async fn line(&mut self) -> Result<String, Error> {
+        let line = tokio::time::timeout(Duration::from_secs(30), self.said.next_line()).await??;
+        line.ok_or_else(|| "a process has ended".into())
+    }
+}
+
+/// This process and `others` more, as one cluster.
+struct Cluster {
+    node: Node,
+    others: Vec<Process>,
+}
+
+impl Cluster {
+    async fn start(others: usize) -> Result<Self, Error> {
+        let node = Node::listen(Config::default()).await?;
+        let mut addresses = vec![node.addresses()[0].to_string()];
+        let mut processes = Vec::new();
+        for n in 0..others {
+            let mut process = Process::start(&["node", &n.to_string()])?;
+            addresses.push(process.line().await?);
+            processes.push(process);
+        }
+        let all = addresses.join(" ");
+        for process in &mut processes {
+            process.orders.write_all(format!("{all}\n").as_bytes()).await?;
+        }
+        node.found_static(&parse(&all)?).await?;
+        for process in &mut processes {
+            process.line().await?;
+        }
+        Ok(Self { node, others: processes })
+    }
+
+    fn replicator(&self) -> Replicator {
+        self.node.replicator()
+    }
+}
+
+// ── What is measured ──
+
+/// Percentiles of spans; sorts them.
+struct Spans(Vec<Duration>);
+
+impl Spans {
+    fn at(&mut self, percent: usize) -> Duration {
+        self.0.sort_unstable();
+        self.0[(self.0.len() - 1) * percent / 100]
+    }
+
+    fn print(&mut self, what: &str, limit: Option<Duration>) {
+        let (half, most) = (self.at(50), self.at(99));
+        let ratio = |limit: Duration| half.as_secs_f64() / limit.as_secs_f64();
+        let ratio = limit.map_or_else(String::new, |limit| {
+            format!("   p50 is {:.2} x a raw TCP round trip", ratio(limit))
+        });
+        println!("{what:<44} p50 {half:>9.1?}   p99 {most:>9.1?}{ratio}");
+    }
+}
+
+async fn raw_round_trip() -> Result<Duration, Error> {
+    let mut echo = Process::start(&["echo"])?;
+    let mut stream = TcpStream::connect(echo.line().await?).await?;
+    stream.set_nodelay(true)?;
+    let mut buffer = [7; BODY];
+    let mut spans = Spans(Vec::with_capacity(ROUND_TRIPS));
+    for _ in 0..ROUND_TRIPS {
+        let begun = Instant::now();
+        stream.write_all(&buffer).await?;
+        stream.read_exact(&mut buffer).await?;
+        spans.0.push(begun.elapsed());
+    }
+    spans.print("raw TCP, 100 B there and back", None);
+    Ok(spans.at(50))
+}
+
+async fn one_at_a_time(replicator: &Replicator, limit: Duration) -> Result<(), Error> {
+    let key = Key::<LWWRegister<u64>>::new("one");
+    let mut spans = Spans(Vec::with_capacity(WRITES));
+    for n in 0..(WRITES + 200) as u64 {
+        let begun = Instant::now();
+        let level = WriteMajority::within(secs(5));
+        replicator.update(&key, level, move |one| one.set(&n)).await?;
+        if n >= 200 {
+            spans.0.push(begun.elapsed());
+        }
+    }
+    spans.print("WriteMajority, 3 nodes, one at a time", Some(limit));
+    Ok(())
+}
+
+async fn many_in_flight(replicator: &Replicator) -> Result<(), Error> {
+    let keys: Vec<Key<PNCounter>> =
+        (0..IN_FLIGHT).map(|n| Key::new(&format!("many-{n}"))).collect();
+    let write = |n: usize| {
+        let level = WriteMajority::within(secs(10));
+        let done = replicator.update(&keys[n], level, |count| count.increment());
+        async move { done.await.map(|()| n) }
+    };
+    let mut pending: FuturesUnordered<_> = (0..IN_FLIGHT).map(write).collect();
+    let warm = Instant::now() + Duration::from_secs(1);
+    let (mut begun, mut done) = (None, 0_u64);
+    while let Some(n) = pending.next().await {
+        let n = n?;
+        let now = Instant::now();
+        if now < warm {
+            pending.push(write(n));
+            continue;
+        }
+        let begun = *begun.get_or_insert(now);
+        done += 1;
+        if now < begun + SPAN {
+            pending.push(write(n));
+        } else if pending.is_empty() {
+            let rate = done as f64 / begun.elapsed().as_secs_f64();
+            println!("{:<44} {rate:>9.0}/s", format!("WriteMajority, 3 nodes, {IN_FLIGHT} in flight"));
+        }
+    }
+    Ok(())
+}
+
+/// From the write here until the answer of the last one that saw it is seen here: there and back.
+async fn seen_by_all(others: usize) -> Result<(), Error> {
+    let cluster = Cluster::start(others).await?;
+    let replicator = cluster.replicator();
+    let mut pongs: Vec<_> =
+        (0..others).map(|n| replicator.subscribe(&pong(&n.to_string()))).collect();
+    let mut spans = Spans(Vec::new());
+    for n in 1..=SIGHTS as u64 {
+        let begun = Instant::now();
+        replicator.update(&ping(), WriteLocal, move |ping| ping.set(&n)).await?;
+        for pong in &mut pongs {
+            while let Some(Change::Changed(seen)) = pong.next().await {
+                if seen.get()? == Some(n) {
+                    break;
+                }
+            }
+        }
+        spans.0.push(begun.elapsed());
+    }
+    spans.print(&format!("WriteLocal seen by all of {}, there and back", others + 1), None);
+    drop(cluster.others);
+    cluster.node.stop().await;
+    Ok(())
+}
+
+async fn bench() -> Result<(), Error> {
+    let limit = raw_round_trip().await?;
+    let cluster = Cluster::start(2).await?;
+    let replicator = cluster.replicator();
+    one_at_a_time(&replicator, limit).await?;
+    many_in_flight(&replicator).await?;
+    drop(cluster);
+    for others in [2, 4, 9] {
+        seen_by_all(others).await?;
+    }
+    Ok(())
+}
