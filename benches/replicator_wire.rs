@@ -220,7 +220,10 @@ async fn many_in_flight(replicator: &Replicator) -> Result<(), Error> {
             pending.push(write(n));
         } else if pending.is_empty() {
             let rate = done as f64 / begun.elapsed().as_secs_f64();
-            println!("{:<44} {rate:>9.0}/s", format!("WriteMajority, 3 nodes, {IN_FLIGHT} in flight"));
+            println!(
+                "{:<44} {rate:>9.0}/s",
+                format!("WriteMajority, 3 nodes, {IN_FLIGHT} in flight")
+            );
         }
     }
     Ok(())
