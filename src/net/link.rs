@@ -186,6 +186,7 @@ pub struct Link {
     bulk: Dial,
     lanes: [Lane; 4],
     lane_back_off: [BackOff; 4],
+    opened_at: [Option<Instant>; 4],
     attempt: u64,
     down_since: Option<Instant>,
     rng: SmallRng,
@@ -210,6 +211,7 @@ impl Link {
             bulk: Dial::default(),
             lanes: [Lane::Unused; 4],
             lane_back_off: [BackOff::default(); 4],
+            opened_at: [None; 4],
             attempt: 0,
             down_since: None,
             rng: SmallRng::seed_from_u64(seed),
@@ -294,7 +296,8 @@ impl Link {
 
     fn established(&mut self, now: Instant, connection: ConnectionId, dialler: Dialler) {
         let purpose = if let Dialler::Us(purpose) = dialler {
-            self.dial(purpose).under_way = false;
+            // A failure until a lane opens on it: who closes it at once is not dialled at once.
+            self.dial_failed(now, purpose);
             Some(purpose)
         } else {
             None
@@ -312,9 +315,16 @@ impl Link {
         }
     }
 
-    fn opened(&mut self, class: Class, attempt: u64) {
-        if matches!(self.lanes[class as usize], Lane::On { attempt: g, .. } if g == attempt) {
-            self.lane_back_off[class as usize] = BackOff::default();
+    /// Whether that is the lane's present substream.
+    #[must_use]
+    pub fn stands(&self, class: Class, attempt: u64) -> bool {
+        matches!(self.lanes[class as usize], Lane::On { attempt: a, .. } if a == attempt)
+    }
+
+    fn opened(&mut self, now: Instant, class: Class, attempt: u64) {
+        if self.stands(class, attempt) {
+            self.opened_at[class as usize] = Some(now);
+            self.down_since = None;
             self.dial(if class == Class::Bulk { Purpose::Bulk } else { Purpose::Main }).back_off =
                 BackOff::default();
         }
@@ -325,7 +335,8 @@ impl Link {
         if !matches!(self.lanes[index], Lane::On { attempt: g, .. } if g == attempt) {
             return; // of an earlier substream
         }
-        let mut back_off = self.lane_back_off[index];
+        let held = self.opened_at[index].take().is_some_and(|at| now - at >= self.back_off.1);
+        let mut back_off = if held { BackOff::default() } else { self.lane_back_off[index] };
         if end == End::Refused {
             back_off.failures = back_off.failures.max(16);
         }
@@ -392,8 +403,7 @@ impl Link {
         out: &mut Outbox<Output>,
     ) {
         if !self.is_down(carrier) {
-            self.down_since = None;
-            return;
+            return; // down_since stays until a lane opens: a link that flaps is down, too
         }
         if self.kept {
             self.want_connection(now, Purpose::Main, out);
@@ -403,6 +413,7 @@ impl Link {
             self.down_since = Some(now);
             out.push(Output::GiveUp);
             if !self.kept {
+                self.down_since = None;
                 self.lanes = [Lane::Unused; 4];
             }
         }
@@ -489,7 +500,7 @@ impl Machine for Link {
             Input::Admitted { connection, class } => self.admitted(connection, class),
             Input::Closed(connection) => self.closed(now, connection),
             Input::DialFailed(purpose) => self.dial_failed(now, purpose),
-            Input::Opened { class, attempt } => self.opened(class, attempt),
+            Input::Opened { class, attempt } => self.opened(now, class, attempt),
             Input::Ended { class, attempt, end } => self.ended(now, class, attempt, end),
         }
         self.settle(now, out);

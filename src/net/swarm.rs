@@ -160,6 +160,12 @@ impl Lines {
         }
     }
 
+    /// Whether lanes may run on that connection: it is neither closed nor being closed.
+    #[must_use]
+    pub fn is_open(&self, connection: ConnectionId) -> bool {
+        self.connections.peer_of(connection).is_some()
+    }
+
     /// What was refused so far.
     #[must_use]
     pub fn refusals(&self) -> Refusals {

@@ -16,6 +16,7 @@ mod cuts;
 mod hostile;
 mod pipe;
 mod pressure;
+mod review;
 
 use pipe::{End, Nature, pipe};
 

@@ -9,5 +9,6 @@ mod lanes;
 mod nodes;
 mod openings;
 mod proxy;
+mod review;
 mod strangers;
 mod swarm;

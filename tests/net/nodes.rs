@@ -141,6 +141,16 @@ impl Node {
         .await
     }
 
+    pub(crate) async fn connect_at(&mut self, peer: PeerId, address: Multiaddr) -> ConnectionId {
+        self.order(Do::Dial(Some(peer), address));
+        self.next("a connection", |seen| match seen {
+            Seen::Established(with, id) if with == peer => Some(id),
+            Seen::DialFailed(error) => panic!("the dial failed: {error}"),
+            _ => None,
+        })
+        .await
+    }
+
     pub(crate) async fn line(&self, id: ConnectionId, class: Class) -> Result<Line, OpenFailed> {
         let (reply, answer) = oneshot::channel();
         self.order(Do::Open(id, class, reply));

@@ -279,6 +279,9 @@ impl Hub {
         self.standing.send_modify(|standing| {
             *standing = Arc::new(Standing { stopping: true, ..Standing::clone(standing) });
         });
+        while let Ok(wanted) = self.wanted.try_recv() {
+            self.on_wanted(wanted);
+        }
         let lanes = self.directory.all();
         lanes.iter().for_each(|(_, _, lane)| lane.finish());
         let end = self.now().mono + self.tasks.limits.link_down_max;
@@ -466,6 +469,10 @@ impl Hub {
     fn on_report(&mut self, report: Report) {
         match report {
             Report::Hello { peer, connection, hello, reader, reply } => {
+                if !self.swarm.behaviour().is_open(connection) {
+                    reader.abort(); // it closed meanwhile, and nothing will say so again
+                    return;
+                }
                 let admitted = self.admit(peer, &hello.facts);
                 let lane = admitted.map(|()| {
                     self.used(peer, connection, hello.class, reader);
@@ -532,6 +539,9 @@ impl Hub {
     fn outbound_ended(&mut self, id: PeerId, class: Class, attempt: u64, ended: Ended) {
         if self.stops {
             return; // what has ended stays so
+        }
+        if !self.peers.get(&id).is_some_and(|peer| peer.link.stands(class, attempt)) {
+            return; // of an earlier substream, maybe to an earlier life
         }
         let end = match ended {
             Ended::Finished => End::Broken,

@@ -119,9 +119,11 @@ impl Tasks {
     /// Carries a lane over a substream that is being opened, once the task before it is over.
     pub(super) fn open(&self, opening: Opening, before: Option<JoinHandle<()>>) -> JoinHandle<()> {
         let tasks = self.clone();
+        if let Some(before) = &before {
+            before.abort(); // now: the new task may itself be aborted before it is ever polled
+        }
         tokio::spawn(async move {
             if let Some(before) = before {
-                before.abort();
                 let _ = before.await; // an error: it was aborted
             }
             let Opening { peer, class, attempt, .. } = opening;

@@ -255,7 +255,13 @@ impl Lane {
         Ok(())
     }
 
-    fn register(&self, waker: &Waker) {
-        self.0.writer.register(waker);
+    /// `false`: a later writer has the lane, and its waker stays.
+    fn register(&self, turn: u64, waker: &Waker) -> bool {
+        let outbound = self.lock();
+        let stands = outbound.is_turn(turn);
+        if stands {
+            self.0.writer.register(waker); // under the lock: no later writer comes in between
+        }
+        stands
     }
 }

@@ -345,6 +345,10 @@ impl Outbound {
         self.batches += 1;
     }
 
+    pub(super) fn is_turn(&self, turn: u64) -> bool {
+        turn == self.turn
+    }
+
     // ── Acknowledging ──
 
     /// Drops what is acknowledged to the writer of this turn: messages up to `accepted`. `true`:

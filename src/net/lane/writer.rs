@@ -61,7 +61,9 @@ enum Batch {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Writer<S> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
-        self.lane.register(cx.waker());
+        if !self.lane.register(self.turn, cx.waker()) {
+            return Poll::Ready(Ended::Superseded);
+        }
         if !self.closing
             && let Err(ended) = self.read_acks(cx)
         {

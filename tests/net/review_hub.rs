@@ -1,0 +1,102 @@
+use super::*;
+use crate::nodes::{self, Node};
+use futures::{AsyncReadExt, AsyncWriteExt};
+use ostraca::ddata::encoded::from_msgpack;
+use ostraca::net::admission::{Opening, Role};
+use ostraca::net::handshake::encode;
+use ostraca::net::wire::{Greeting, Hello, Nonce};
+
+/// One that says Hello and hangs up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hello_just_before_the_end_of_its_connection_leaves_no_connection_behind() {
+    let config = Config { secret: Some(nodes::secret(1)), ..quick() };
+    let host = Host::start(&config).await;
+    let address = host.net.listening()[0].clone();
+    let mut mean = Node::start(nodes::config()).await;
+    let mut hung = 0;
+    for generation in 1..=50_u64 {
+        let id = mean.connect_at(host.id().peer, address.clone()).await;
+        let mut line = mean.line(id, Class::Control).await.expect("a substream");
+        let mut len = [0; 4];
+        line.read_exact(&mut len).await.expect("a length");
+        let mut bytes = vec![0; u32::from_be_bytes(len) as usize];
+        line.read_exact(&mut bytes).await.expect("a greeting");
+        let greeting: Greeting = from_msgpack(&bytes).expect("a greeting");
+        let nonce = Nonce([7; 32]);
+        let opening = Opening {
+            opener: mean.peer(),
+            acceptor: host.id().peer,
+            opener_nonce: &nonce,
+            acceptor_nonce: &greeting.nonce,
+            class: Class::Control,
+            generation,
+        };
+        let hello = Hello {
+            facts: mean.standing.facts.clone(),
+            nonce,
+            proof: mean.standing.prove(Role::Opener, &opening),
+            to: None,
+            class: Class::Control,
+            generation,
+            first_unacknowledged: 1,
+        };
+        line.write_all(&encode(&hello).expect("encodes")).await.expect("written");
+        line.flush().await.expect("flushed");
+        mean.close(id);
+        mean.next("it is closed", |seen| match seen {
+            nodes::Seen::Closed(_) => Some(()),
+            _ => None,
+        })
+        .await;
+        hung += 1;
+    }
+    mean.stop().await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let peers = host.net.peers().await;
+    let left: usize = peers.iter().map(|peer| peer.connections).sum();
+    assert_eq!(left, 0, "of {hung} connections, all closed: {peers:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_not_allowed_does_not_hammer() {
+    let listed = libp2p::PeerId::random();
+    let closed = Config { allowed_peers: vec![listed], ..nodes::config() };
+    let node = Node::start(closed).await;
+    let host = Host::start(&Config { secret: Some(nodes::secret(1)), ..Config::default() }).await;
+    host.net.keep(node.peer(), vec![node.address.clone()]);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let (refusals, _) = node.count().await;
+    assert!(refusals.not_allowed < 40, "{refusals:?} in three seconds");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_breaks_the_rules_each_time_is_not_sent_again_without_a_pause() {
+    let small = Limits { frame_bytes_max: 1, ..Limits::default() };
+    let (mut a, b) = (
+        Host::start(&Config::default()).await,
+        Host::start(&Config { limits: small, ..Config::default() }).await,
+    );
+    a.keep(&b);
+    a.up().await;
+    a.send(b.id().incarnation, Class::User, &[7; 60_000]);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let lane = a.net.lane(b.id().incarnation, Class::User).expect("known");
+    assert!(lane.stats().resent < 15, "{:?} in five seconds", lane.stats());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_message_of_a_lane_is_sent_before_the_stop() {
+    let mut lost = 0;
+    for _ in 0..20 {
+        let (a, b) = pair(&quick()).await;
+        until("the control lane is up", async || {
+            a.net.peers().await.iter().all(|peer| peer.linked)
+        })
+        .await;
+        a.send(b.id().incarnation, Class::User, b"goodbye");
+        a.net.stop().await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        lost += usize::from(b.inbox.take().is_empty());
+    }
+    assert_eq!(lost, 0, "of 20");
+}
