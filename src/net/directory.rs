@@ -112,11 +112,18 @@ impl Directory {
         takes
     }
 
-    /// Gives the used lanes of an incarnation up; whoever has something to say gets new ones.
-    pub(super) fn renew(&self, to: ReplicaId) -> Vec<(Class, Lane)> {
-        let Some(lanes) = self.lanes(to) else { return Vec::new() };
-        let taken = |class| Some((class, lanes.slot(class).take()?));
-        Class::ALL.into_iter().filter_map(taken).collect()
+    /// Gives the used lane of an incarnation up; whoever has something to say gets a new one.
+    pub(super) fn renew(&self, to: ReplicaId, class: Class) -> Option<Lane> {
+        self.lanes(to)?.slot(class).take()
+    }
+
+    /// Nobody gets lanes any more. Returns those that were used.
+    pub(super) fn close(&self) -> Vec<(NodeId, Class, Lane)> {
+        let nodes = std::mem::take(&mut *self.write());
+        let used = |lanes: &Arc<Lanes>| {
+            lanes.used().map(|(class, lane)| (lanes.node, class, lane)).collect::<Vec<_>>()
+        };
+        nodes.values().flat_map(used).collect()
     }
 
     /// Takes a node out: nobody gets its lanes any more. Returns those that were used.
@@ -157,8 +164,8 @@ mod tests {
         directory.add(node, 1_000);
         let old = directory.lane(node.incarnation, Class::User).expect("known");
         old.send(&[], b"lost").expect("room");
-        let given_up = directory.renew(node.incarnation);
-        assert_eq!(given_up.iter().map(|(_, lane)| lane.break_off()).sum::<u64>(), 1);
+        let given_up = directory.renew(node.incarnation, Class::User);
+        assert_eq!(given_up.map(|lane| lane.break_off()), Some(1));
         assert!(old.send(&[], b"too late").is_err());
         let new = directory.lane(node.incarnation, Class::User).expect("known");
         new.send(&[], b"first").expect("room");

@@ -70,8 +70,10 @@ pub enum Input {
     Keep,
     /// The peer need not be reached any more.
     Release,
-    /// Where this node was told, or has found, that it may be dialled.
+    /// Where this node was told that it may be dialled.
     Addresses(Vec<Multiaddr>),
+    /// Where it answered a dial that was meant for whoever is there.
+    Found(Multiaddr),
     /// Where the peer itself says that it may be dialled; tried after the others.
     Told(Vec<Multiaddr>),
     /// This lane has, or will have, something to say.
@@ -133,9 +135,9 @@ pub enum Output {
         /// Where.
         connection: ConnectionId,
     },
-    /// The link has been down for too long: count what is unacknowledged as lost. If the peer is
-    /// not kept, its lanes are unused from now on: [`Input::Want`] wakes them.
-    GiveUp,
+    /// The lane has had no connection for too long: count what is unacknowledged as lost. If the
+    /// peer is not kept, it is unused from now on: [`Input::Want`] wakes it.
+    GiveUp(Class),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -410,11 +412,15 @@ impl Link {
         }
         let since = *self.down_since.get_or_insert(now);
         if now - since >= self.link_down_max {
-            self.down_since = Some(now);
-            out.push(Output::GiveUp);
-            if !self.kept {
-                self.down_since = None;
-                self.lanes = [Lane::Unused; 4];
+            self.down_since = self.kept.then_some(now);
+            for class in Class::ALL {
+                // Bulk may have a connection of its own that lives.
+                if matches!(self.lanes[class as usize], Lane::Waiting(_)) {
+                    out.push(Output::GiveUp(class));
+                    if !self.kept {
+                        self.lanes[class as usize] = Lane::Unused;
+                    }
+                }
             }
         }
     }
@@ -485,6 +491,11 @@ impl Machine for Link {
             Input::Release => self.kept = false,
             Input::Addresses(addresses) => {
                 self.given = addresses;
+                self.set_addresses();
+            }
+            Input::Found(address) => {
+                self.given.retain(|known| *known != address);
+                self.given.insert(0, address);
                 self.set_addresses();
             }
             Input::Told(addresses) => {

@@ -16,7 +16,7 @@ mod cuts;
 mod hostile;
 mod pipe;
 mod pressure;
-mod review;
+mod writers;
 
 use pipe::{End, Nature, pipe};
 

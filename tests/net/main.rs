@@ -3,12 +3,12 @@
 #![expect(clippy::print_stderr, reason = "a failed run says how to repeat it")]
 
 mod admission;
+mod flapping;
 mod hub;
 mod identity;
 mod lanes;
 mod nodes;
 mod openings;
 mod proxy;
-mod review;
 mod strangers;
 mod swarm;

@@ -282,7 +282,7 @@ impl Hub {
         while let Ok(wanted) = self.wanted.try_recv() {
             self.on_wanted(wanted);
         }
-        let lanes = self.directory.all();
+        let lanes = self.directory.close();
         lanes.iter().for_each(|(_, _, lane)| lane.finish());
         let end = self.now().mono + self.tasks.limits.link_down_max;
         let open = |peers: &BTreeMap<PeerId, Peer>| peers.values().any(Peer::carries);
@@ -338,7 +338,7 @@ impl Hub {
                 link::Output::Open { class, attempt, connection } => {
                     self.open(id, class, attempt, connection);
                 }
-                link::Output::GiveUp => self.give_up(id),
+                link::Output::GiveUp(class) => self.give_up(id, class),
             }
         }
     }
@@ -358,7 +358,8 @@ impl Hub {
         let Dialled { peer, purpose, address } = dialled;
         tracing::debug!(%address, %error, "dial failed");
         let own = matches!(error, DialError::LocalPeerId { .. } | DialError::NoAddresses);
-        if !own || peer.is_some() {
+        // A failed dial for bulk says nothing: the peer is linked.
+        if purpose == Purpose::Main && (!own || peer.is_some()) {
             let reason = error.to_string();
             self.emit(Event::DialRefused { peer, address, reason });
         }
@@ -381,11 +382,11 @@ impl Hub {
         self.peer(id).outbound[class as usize] = Some(task);
     }
 
-    fn give_up(&mut self, id: PeerId) {
+    /// Gives up a lane, and counts what was not acknowledged; the next message begins a new one.
+    fn give_up(&mut self, id: PeerId, class: Class) {
         let Some(incarnation) = self.peer(id).incarnation() else { return };
-        let node = NodeId { peer: id, incarnation };
-        for (class, lane) in self.directory.renew(incarnation) {
-            self.broken(node, class, lane.break_off());
+        if let Some(lane) = self.directory.renew(incarnation, class) {
+            self.broken(NodeId { peer: id, incarnation }, class, lane.break_off());
         }
     }
 
@@ -446,7 +447,7 @@ impl Hub {
         }
         let dialler = dialled.as_ref().map_or(Dialler::Peer, |d| Dialler::Us(d.purpose));
         if let Some(Dialled { peer: None, address, .. }) = dialled {
-            self.give(id, link::Input::Addresses(vec![address]));
+            self.give(id, link::Input::Found(address));
             self.give(id, link::Input::Want(Class::Control));
         }
         self.give(id, link::Input::Established { connection, dialler });
@@ -558,11 +559,12 @@ impl Hub {
                         self.peer(id).contact_anew();
                         End::Broken
                     }
-                    Refusal::Gap { .. } => {
-                        self.give_up(id);
+                    // Neither can be mended by trying again: the lane begins anew.
+                    Refusal::Gap { .. } | Refusal::Superseded => {
+                        self.give_up(id, class);
                         End::Broken
                     }
-                    Refusal::Superseded => End::Broken,
+                    Refusal::Stopping => End::Broken,
                     _ => End::Refused,
                 };
                 self.emit(Event::Refused { peer: id, refusal });

@@ -268,6 +268,9 @@ impl Outbound {
             return Ok(self.turn);
         }
         self.acknowledge(self.turn, accepted)?;
+        if self.acknowledged < self.appended {
+            self.undrained_since = Some(Instant::now()); // a new connection, a new chance
+        }
         self.resent += self.sent - accepted;
         self.sent = accepted;
         self.cursor = Cursor { chunk: self.gone, at: self.place_of(accepted + 1) };

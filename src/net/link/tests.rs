@@ -204,7 +204,10 @@ fn a_link_that_stays_down_is_given_up_again_and_again() {
     for _ in 0..21_000 {
         for output in bench.pass(MS) {
             match output {
-                Output::GiveUp => given_up += 1,
+                Output::GiveUp(class) => {
+                    assert_eq!(class, Class::Control);
+                    given_up += 1;
+                }
                 Output::Dial { purpose, .. } => {
                     bench.give(Input::DialFailed(purpose));
                 }
@@ -223,6 +226,8 @@ fn bulk_gets_a_connection_of_its_own_and_shares_if_that_fails() {
     assert!(matches!(outputs[..], [Output::Dial { purpose: Purpose::Bulk, .. }]));
     let outputs = bench.established(2, Dialler::Us(Purpose::Bulk));
     assert_eq!(Bench::opens(&outputs), [(Class::Bulk, conn(2))]);
+    let Some(Output::Open { class, attempt, .. }) = outputs.last() else { panic!("{outputs:?}") };
+    bench.give(Input::Opened { class: *class, attempt: *attempt });
     let mut outputs = bench.give(Input::Closed(conn(2)));
     for _ in 0..BULK_ATTEMPTS {
         assert_eq!(dials(&outputs), 1, "{outputs:?}");
@@ -252,7 +257,7 @@ fn a_peer_that_is_not_kept_is_given_up_once() {
     bench.give(Input::Admitted { connection: conn(1), class: Class::Control });
     bench.give(Input::Want(Class::Data));
     bench.give(Input::Closed(conn(1)));
-    assert_eq!(bench.pass(60_000 * MS), [Output::GiveUp]);
+    assert_eq!(bench.pass(60_000 * MS), [Output::GiveUp(Class::Data)]);
     assert!(!bench.link.wants(Class::Data));
 }
 
@@ -309,7 +314,7 @@ fn whatever_happens_every_wanted_lane_is_on_the_carrier_in_the_end() {
                         assert!(before.is_none_or(|(g, _)| g < attempt), "seed {seed}");
                     }
                     Output::Dial { purpose, .. } => dialling.push(purpose),
-                    Output::GiveUp => {}
+                    Output::GiveUp(_) => {}
                 }
             }
         }

@@ -1,9 +1,9 @@
-//! Review: the link.
+//! A link whose connections come and go at once.
+
 use std::time::Duration;
 
 use libp2p::PeerId;
 use libp2p::swarm::ConnectionId;
-use ostraca::net::Class;
 use ostraca::net::config::Limits;
 use ostraca::net::link::{Dialler, Input, Link, Output, Purpose};
 use ostraca_ddata::clock::{Instant, Now, WallTime};
@@ -60,7 +60,7 @@ fn a_flapping_link_is_given_up() {
         bench.now.mono = bench.now.mono + Duration::from_millis(1);
         all.extend(bench.give(Input::Closed(connection)));
         all.extend(bench.give(Input::Tick));
-        given_up += all.iter().filter(|o| matches!(o, Output::GiveUp)).count();
+        given_up += all.iter().filter(|o| matches!(o, Output::GiveUp(_))).count();
     }
     assert!(given_up > 0, "20 s without one lane opened, and nothing is given up");
 }

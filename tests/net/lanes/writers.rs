@@ -1,4 +1,5 @@
-//! Review: two writers of one lane.
+//! Two writers of one lane: the later one has it.
+
 use super::*;
 use futures::AsyncReadExt;
 

@@ -1,3 +1,5 @@
+//! What happens when two things happen at once, and what goes wrong every time.
+
 use super::*;
 use crate::nodes::{self, Node};
 use futures::{AsyncReadExt, AsyncWriteExt};
