@@ -3,6 +3,8 @@
 //! A suite that cannot find a planted bug proves nothing about the ones nobody planted. Without
 //! the feature `canaries` every question is a constant `false` and the branches vanish.
 
+use std::marker::PhantomData;
+
 /// A rule that the code under test leaves out on purpose.
 ///
 /// Names follow the list and spec/reference/epochs.md §3.
@@ -59,34 +61,45 @@ pub enum Bug {
     DeleteErasesUnseen,
 }
 
-/// The bug to run with: none, unless the feature `canaries` is on and somebody chose one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Canary {
+/// The bug to run with: none, unless the feature `canaries` is on and somebody chose one. `B` is
+/// the enum of the package's deliberate bugs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Canary<B = Bug> {
     #[cfg(feature = "canaries")]
-    bug: Option<Bug>,
+    bug: Option<B>,
+    of: PhantomData<B>,
 }
 
-impl Canary {
+impl<B> Default for Canary<B> {
+    fn default() -> Self {
+        Self::none()
+    }
+}
+
+impl<B> Canary<B> {
     /// No bug.
     #[must_use]
     pub const fn none() -> Self {
         Self {
             #[cfg(feature = "canaries")]
             bug: None,
+            of: PhantomData,
         }
     }
+}
 
+impl<B: Copy + PartialEq> Canary<B> {
     /// Runs with `bug`.
     #[cfg(feature = "canaries")]
     #[must_use]
-    pub const fn with(bug: Bug) -> Self {
-        Self { bug: Some(bug) }
+    pub const fn with(bug: B) -> Self {
+        Self { bug: Some(bug), of: PhantomData }
     }
 
     /// Whether this run leaves the rule out.
     #[inline]
     #[must_use]
-    pub fn has(self, bug: Bug) -> bool {
+    pub fn has(self, bug: B) -> bool {
         #[cfg(feature = "canaries")]
         return self.bug == Some(bug);
         #[cfg(not(feature = "canaries"))]

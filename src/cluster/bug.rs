@@ -44,40 +44,5 @@ pub enum Bug {
     OutlivesLease,
 }
 
-/// The bug to run with: none, unless the feature `canaries` is on and somebody chose one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Canary {
-    #[cfg(feature = "canaries")]
-    bug: Option<Bug>,
-}
-
-impl Canary {
-    /// No bug.
-    #[must_use]
-    pub const fn none() -> Self {
-        Self {
-            #[cfg(feature = "canaries")]
-            bug: None,
-        }
-    }
-
-    /// Runs with `bug`.
-    #[cfg(feature = "canaries")]
-    #[must_use]
-    pub const fn with(bug: Bug) -> Self {
-        Self { bug: Some(bug) }
-    }
-
-    /// Whether this run leaves the rule out.
-    #[inline]
-    #[must_use]
-    pub fn has(self, bug: Bug) -> bool {
-        #[cfg(feature = "canaries")]
-        return self.bug == Some(bug);
-        #[cfg(not(feature = "canaries"))]
-        {
-            let _ = bug;
-            false
-        }
-    }
-}
+/// The bug to run with, if any.
+pub type Canary = ostraca_ddata::bug::Canary<Bug>;

@@ -334,7 +334,7 @@ impl Link {
 
     fn ended(&mut self, now: Instant, class: Class, attempt: u64, end: End) {
         let index = class as usize;
-        if !matches!(self.lanes[index], Lane::On { attempt: g, .. } if g == attempt) {
+        if !self.stands(class, attempt) {
             return; // of an earlier substream
         }
         let held = self.opened_at[index].take().is_some_and(|at| now - at >= self.back_off.1);
@@ -391,8 +391,7 @@ impl Link {
             }
         }
         self.settle_down(now, carrier, out);
-        let has_own = self.connections.values().any(|c| c.dialler == Dialler::Us(Purpose::Bulk));
-        if self.wants(Class::Bulk) && carrier.is_some() && !has_own {
+        if self.lacks_bulk(carrier) {
             self.want_connection(now, Purpose::Bulk, out);
         }
     }
@@ -423,6 +422,13 @@ impl Link {
                 }
             }
         }
+    }
+
+    /// Whether bulk wants a connection of its own, and has none.
+    fn lacks_bulk(&self, carrier: Option<ConnectionId>) -> bool {
+        let ours = |c: &Connection| c.dialler == Dialler::Us(Purpose::Bulk);
+        let has_own = self.connections.values().any(ours);
+        self.wants(Class::Bulk) && carrier.is_some() && !has_own
     }
 
     fn is_down(&self, carrier: Option<ConnectionId>) -> bool {
@@ -532,9 +538,8 @@ impl Machine for Link {
         let redials = down && self.kept;
         let redial = self.dial_at(Instant::default(), Purpose::Main).filter(|_| redials);
         let give_up = self.down_since.filter(|_| down).map(|since| since + self.link_down_max);
-        let has_own = self.connections.values().any(|c| c.dialler == Dialler::Us(Purpose::Bulk));
-        let bulk_lacks = self.wants(Class::Bulk) && carrier.is_some() && !has_own;
-        let bulk = self.dial_at(Instant::default(), Purpose::Bulk).filter(|_| bulk_lacks);
+        let lacks_bulk = self.lacks_bulk(carrier);
+        let bulk = self.dial_at(Instant::default(), Purpose::Bulk).filter(|_| lacks_bulk);
         lanes.chain(redial).chain(give_up).chain(bulk).min().filter(|at| *at < far)
     }
 }

@@ -25,7 +25,6 @@ mod replies;
 pub mod wiring;
 
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::{Arc, OnceLock};
 
 use libp2p::{Multiaddr, PeerId};
@@ -78,9 +77,6 @@ pub enum StartError {
     /// Its durable data can't be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The system gives no randomness.
-    #[error("the system gives no randomness")]
-    Entropy(#[source] io::Error),
 }
 
 impl Node {

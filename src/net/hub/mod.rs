@@ -7,7 +7,7 @@
 mod peer;
 mod tasks;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -81,6 +81,7 @@ pub(super) struct Hub {
     events: mpsc::UnboundedSender<Event>,
     peers: BTreeMap<PeerId, Peer>, // ≤ admitted peers and those that the node keeps
     dials: BTreeMap<ConnectionId, Dialled>, // ≤ two a kept peer, and what the node dials
+    /// Those that `standing` refuses, the oldest first.
     quarantined: VecDeque<ReplicaId>, // ≤ QUARANTINED_MAX
     complaints: Complaints,
     started: std::time::Instant,
@@ -246,18 +247,23 @@ impl Hub {
     }
 
     fn quarantine(&mut self, incarnation: ReplicaId) {
-        if self.quarantined.contains(&incarnation) {
+        if self.is_quarantined(incarnation) {
             return;
         }
-        if self.quarantined.len() == QUARANTINED_MAX {
-            self.quarantined.pop_front();
-        }
+        let full = self.quarantined.len() == QUARANTINED_MAX;
+        let oldest = if full { self.quarantined.pop_front() } else { None };
         self.quarantined.push_back(incarnation);
-        let quarantined: Arc<BTreeSet<ReplicaId>> =
-            Arc::new(self.quarantined.iter().copied().collect());
         self.standing.send_modify(|standing| {
-            *standing = Arc::new(Standing { quarantined, ..Standing::clone(standing) });
+            let refused = Arc::make_mut(&mut Arc::make_mut(standing).quarantined);
+            refused.insert(incarnation);
+            if let Some(oldest) = oldest {
+                refused.remove(&oldest);
+            }
         });
+    }
+
+    fn is_quarantined(&self, incarnation: ReplicaId) -> bool {
+        self.standing.borrow().quarantined.contains(&incarnation)
     }
 
     /// Nothing goes to this incarnation any more; what it had not acknowledged is counted.
@@ -276,9 +282,7 @@ impl Hub {
 
     async fn stop(mut self, done: oneshot::Sender<()>) {
         self.stops = true;
-        self.standing.send_modify(|standing| {
-            *standing = Arc::new(Standing { stopping: true, ..Standing::clone(standing) });
-        });
+        self.standing.send_modify(|standing| Arc::make_mut(standing).stopping = true);
         while let Ok(wanted) = self.wanted.try_recv() {
             self.on_wanted(wanted);
         }
@@ -515,7 +519,7 @@ impl Hub {
     /// A peer has proved who it is, and tells which life this is.
     fn admit(&mut self, id: PeerId, facts: &Facts) -> Result<(), Refusal> {
         let incarnation = facts.incarnation;
-        if self.quarantined.contains(&incarnation) {
+        if self.is_quarantined(incarnation) {
             return Err(Refusal::Quarantined);
         }
         let node = NodeId { peer: id, incarnation };
