@@ -174,7 +174,8 @@ impl Replicator {
             self.store.forget_reports();
         }
         let (mut gone, mut used) = (Vec::new(), BTreeMap::<ReplicaId, Vec<(KeyName, u64)>>::new());
-        let live = |held: &&Arc<Held>| !held.state.is_bottom() && held.group.is_none();
+        let guarded = |held: &Held| self.store.group_of(&held.key, Some(held)).is_some();
+        let live = |held: &&Arc<Held>| !held.state.is_bottom() && !guarded(held);
         for held in self.store.iter().filter(live) {
             let Some(after) = self.config.expiry_of(&held.key) else { continue };
             let Some(owner) = owner(&held.key, &members) else { continue };

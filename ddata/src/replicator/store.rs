@@ -4,7 +4,7 @@
 //! Snapshots are free (the map is persistent). Knows nothing of peers, requests or terms; a key's
 //! group is kept here and judged elsewhere.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::{Bound, RangeInclusive};
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,9 +62,9 @@ pub(super) struct Snapshot {
 pub(super) struct Store {
     live: Snapshot,
     seed: u64,
-    names: BTreeSet<KeyName>, // of all keys, in the order of users
-    records: VecDeque<Place>, // whose records they are: ≤ RECORDS_MAX, oldest first
-    groups: BTreeMap<Group, BTreeSet<KeyName>>, // ≤ GROUPS_MAX; the guarded ones among the keys
+    names: BTreeSet<KeyName>,       // of all keys, in the order of users
+    records: VecDeque<Place>,       // whose records they are: ≤ RECORDS_MAX, oldest first
+    groups: BTreeSet<Group>,        // ≤ GROUPS_MAX known by a promise, + those of the keys
     group_lengths: BTreeSet<usize>, // of the groups' prefixes
     settling: VecDeque<(Instant, Place)>, // changed keys not yet in the sums ≤ keys
     deleted: usize,
@@ -204,9 +204,13 @@ impl Store {
         names.filter_map(|name| self.get(name))
     }
 
-    pub(super) fn of_group(&self, group: &Group) -> impl Iterator<Item = &Arc<Held>> {
-        let keys = self.groups.get(group).into_iter().flatten();
-        keys.filter_map(|key| self.get(key))
+    /// Keys that a group guards: recorded with it, or under its prefix since before anybody knew
+    /// of it. What was acknowledged then is to be seen by whoever takes a term.
+    pub(super) fn of_group<'a>(&'a self, group: &'a Group) -> impl Iterator<Item = &'a Arc<Held>> {
+        let of = move |held: &&Arc<Held>| {
+            self.group_of(&held.key, Some(held)).is_none_or(|of| of == group)
+        };
+        self.by_name(group.as_str(), Bound::Unbounded).filter(of)
     }
 
     /// The group that guards a key: recorded with it, or known by its prefix.
@@ -219,7 +223,7 @@ impl Store {
             Some(group) => Some(group),
             None => self.group_lengths.iter().find_map(|length| {
                 let prefix = Group::new(key.as_str().get(..*length)?);
-                self.groups.get_key_value(&prefix).map(|(group, _)| group)
+                self.groups.get(&prefix)
             }),
         }
     }
@@ -231,9 +235,9 @@ impl Store {
 
     /// Makes a group known: its prefix guards new keys, too.
     pub(super) fn know_group(&mut self, group: &Group) {
-        if !self.groups.contains_key(group) && self.groups.len() < GROUPS_MAX {
+        if !self.groups.contains(group) && self.groups.len() < GROUPS_MAX {
             self.group_lengths.insert(group.as_str().len());
-            self.groups.insert(group.clone(), BTreeSet::new());
+            self.groups.insert(group.clone());
         }
     }
 
@@ -293,7 +297,7 @@ impl Store {
         if held.group.is_none() {
             Arc::make_mut(held).group = Some(group.clone());
             self.group_lengths.insert(group.as_str().len());
-            self.groups.entry(group.clone()).or_default().insert(key.clone());
+            self.groups.insert(group.clone());
         }
     }
 

@@ -212,6 +212,37 @@ fn what_a_fence_has_read_from_one_replica_a_majority_holds_before_it_answers() {
     assert!(!values.is_empty(), "0 is one of the three that can answer");
 }
 
+/// One that acknowledged the write answers the fence before it promises, or refuses the write
+/// after it: between them the two majorities leave no third way.
+#[test]
+fn a_fence_shows_what_a_majority_held_before_its_group_was_known() {
+    for owner in [1, 2] {
+        let mut cluster = Plan::of(3).start();
+        cluster.partition(&[&[0, 1], &[2]]);
+        let early = cluster.write::<Home, _>(0, "g-1", WRITE_MAJORITY, |home| home.set(&7));
+        assert!(early.is_ok(), "nobody knows of a group: {early:?}");
+        cluster.heal();
+        cluster.partition(&[&[0], &[1, 2]]);
+        let at = term(1, owner);
+        let values = read(take(&mut cluster, owner, at));
+        assert_eq!(values, [("g-1".to_owned(), Some(7))], "owner {owner}");
+        assert_eq!((value(&cluster, 1), value(&cluster, 2)), (Some(7), Some(7)), "a majority");
+        write(&mut cluster, owner, at, 8).unwrap();
+        cluster.heal();
+        cluster.settle(&[0, 1, 2], secs(5));
+        assert_eq!(value(&cluster, 0), Some(8), "and its owner builds on it");
+    }
+}
+
+#[test]
+fn a_key_of_an_inner_group_is_not_the_outer_ones() {
+    let mut bare = Bare::of(1);
+    let inner = guarded::<Home, _>(("g-x-", term(1, 0)), "g-x-1", WRITE_MAJORITY, |h| h.set(&1));
+    assert!(bare.now(inner).is_ok());
+    assert!(bare.now(home(term(1, 0), WRITE_MAJORITY, 7)).is_ok());
+    assert_eq!(read(bare.now(fence(term(2, 0)))), [("g-1".to_owned(), Some(7))]);
+}
+
 #[test]
 fn a_refused_write_may_spread_but_loses_against_the_higher_term() {
     let mut cluster = Plan::of(3).start();
@@ -480,6 +511,7 @@ fn a_fence_without_a_quorum_names_who_is_silent_and_is_asked_for_again_meanwhile
 
 #[test]
 fn a_fence_asks_with_what_is_held_and_the_recovery_write_carries_the_term() {
+    cov_mark::check!(recovery_write);
     let mut bare = Bare::of(3);
     bare.ask(home(term(1, 0), WRITE_MAJORITY, 7));
     bare.sent();

@@ -267,6 +267,7 @@ fn holders(cluster: &Cluster, key: &str) -> usize {
 
 #[test]
 fn m27_a_key_that_nobody_uses_goes_everywhere_and_can_be_used_again() {
+    cov_mark::check!(key_expired);
     let mut cluster = Plan { config: expiring(secs(4)), ..Plan::of(3) }.start();
     let subscription = cluster.subscribe(1, "s*");
     for key in ["s1", "other"] {
@@ -423,6 +424,7 @@ fn who_owns_a_key_answers_reports_of_its_use() {
 #[test]
 fn guarded_keys_never_expire() {
     let mut cluster = Plan { config: expiring(secs(2)), ..Plan::of(3) }.start();
+    cluster.write::<Words, _>(1, "s-home-0", To::Local, |set| set.insert("tea")).unwrap();
     let term = ostraca_ddata::types::Term { number: 1, owner: replica(0, 1) };
     let fence = cluster.fence(0, "s-home", term, secs(3));
     cluster.answer(fence).unwrap();
@@ -438,6 +440,7 @@ fn guarded_keys_never_expire() {
     cluster.run(secs(20));
     assert_eq!(holders(&cluster, "s1"), 0);
     assert!((0..3).all(|n| cluster.held::<LWWRegister<u32>>(n, "s-home-1").is_some()));
+    assert_eq!(holders(&cluster, "s-home-0"), 3, "older than its group, and guarded by now");
 }
 
 #[test]
