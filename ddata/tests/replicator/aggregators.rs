@@ -14,10 +14,11 @@ use ostraca_ddata::durable::StoreError;
 use ostraca_ddata::key::Pattern;
 use ostraca_ddata::replicator::config::Config;
 use ostraca_ddata::replicator::epoch::{EpochId, EpochMessage};
+use ostraca_ddata::replicator::port::Input;
 use ostraca_ddata::replicator::request::{
     MinCap, ReadConsistency as Read, Reply, Request, RequestError, WriteConsistency as To,
 };
-use ostraca_ddata::replicator::wire::{Body, Content, ContextBytes, Held, Nack};
+use ostraca_ddata::replicator::wire::{Answer, At, Body, Content, ContextBytes, Held, Nack};
 
 use crate::bare::{Bare, Words, ack, epoch_id, get, insert, nack, peer};
 use crate::cluster::{READ_MAJORITY, WRITE_MAJORITY, first_epoch, millis, secs};
@@ -400,6 +401,78 @@ fn acks_of_an_older_configuration_do_not_count() {
     assert_eq!(bare.answer(id).is_some(), synced);
 }
 
+/// Installs the next configuration of five, without node 4, and says what it is.
+fn install_next(bare: &mut Bare) -> EpochId {
+    let change =
+        ostraca_ddata::replicator::epoch::Change { leave: vec![peer(4)], ..Default::default() };
+    let next = std::sync::Arc::new(first_epoch(5).next(&change).unwrap());
+    bare.hear(1, Body::Epoch(EpochMessage::Install { epoch: next.clone() }));
+    next.id()
+}
+
+/// Answers every question for a synced state with "the same".
+fn sync(bare: &mut Bare, epoch: EpochId) {
+    let question = |(to, body)| match body {
+        Body::Compare { session, at: at @ At::Synced(_), .. } => Some((to, session, at)),
+        _ => None,
+    };
+    let asked: Vec<_> = bare.sent().into_iter().filter_map(question).collect();
+    let (answer, promises) = (Answer::Same, vec![]);
+    let (source, session, at) = asked.first().copied().expect("it syncs");
+    bare.hear_in(source, Some(epoch), Body::Compared { session, at, answer, promises });
+}
+
+/// Found by the suites: what was merged in one configuration and was on disk in the next was
+/// acknowledged as if it had been merged there.
+#[test]
+fn what_is_on_disk_after_a_change_was_not_acknowledged_in_the_new_configuration() {
+    let mut bare = durable();
+    let entries = crate::input::pushed(&mut crate::input::other(1), insert("k", "tea", To::Local));
+    bare.hear(1, Body::Write { push: 9, whole: true, entries: entries.into() });
+    let [merged] = bare.persists[..] else { panic!("{:?}", bare.persists) };
+    bare.sent();
+    let epoch = install_next(&mut bare);
+    let others = |bare: &mut Bare| {
+        while let Some(at) = bare.persists.iter().position(|id| *id != merged) {
+            let id = bare.persists.remove(at);
+            bare.feed(Input::Persisted { id, result: Ok(()) });
+        }
+    };
+    others(&mut bare);
+    sync(&mut bare, epoch);
+    others(&mut bare);
+    assert!(bare.replicator.epochs().eligible(), "it counts in the new one");
+    bare.sent();
+    bare.stored(Ok(()));
+    let sent = bare.sent();
+    let counts = sent.iter().find_map(|(_, body)| match body {
+        Body::Ack { push: 9, counts, .. } => Some(*counts),
+        _ => None,
+    });
+    assert_eq!(counts, Some(false), "{sent:?}");
+}
+
+/// Found by the suites: a read that was asked before this replica had synced took "the same" for
+/// the same as what it held by then.
+#[test]
+fn the_same_is_the_same_as_what_the_question_said() {
+    let mut bare = Bare::of(5);
+    let _ = bare.now(insert("k", "tea", To::Local));
+    let id = bare.ask(get("k", READ_MAJORITY));
+    bare.sent();
+    let epoch = install_next(&mut bare);
+    let milk = crate::input::pushed(&mut crate::input::other(3), insert("k", "milk", To::Local));
+    let body = Body::Write { push: 0, whole: true, entries: milk.into() };
+    bare.hear_in(peer(3), Some(epoch), body);
+    sync(&mut bare, epoch);
+    assert!(bare.replicator.epochs().eligible() && bare.holds("k", "milk"));
+    for n in [1, 2] {
+        bare.hear_in(peer(n), Some(epoch), same(id.0));
+    }
+    assert_eq!(bare.answer(id), None, "1 and 2 hold the tea and not the milk");
+    assert_eq!(bare.replicator.stats().read_repairs, 1);
+}
+
 #[test]
 fn all_leaves_out_who_has_announced_its_stop_even_after_the_question() {
     let mut bare = Bare::of(3);
@@ -464,6 +537,7 @@ fn a_read_asks_all_and_equal_answers_are_a_few_bytes_each_way() {
 
 #[test]
 fn a_read_whose_answers_differ_writes_back_before_it_replies() {
+    cov_mark::check!(read_repair);
     let mut bare = Bare::of(3);
     let _ = bare.now(insert("k", "tea", To::Local));
     bare.sent();

@@ -3,19 +3,19 @@
 //! | line | here |
 //! |---|---|
 //! | M1 "deleted" replies | a deleted key reads as absent and can be used again |
-//! | M2 modify is merged, not assigned | an `Edit` can only change what is there: nothing to ignore |
+//! | M2 modify is merged, not assigned | an `Edit` changes what is there; that emptying and refilling it assigns nothing: `m02_…` |
 //! | M7, M20, M22, M23 | partitions of the simulator |
-//! | M13 prefer-oldest | no such setting: all are asked at once |
+//! | M13 prefer-oldest | no such setting: all are asked at once; that two may write and two read past a cut link: `m13_…` |
 //! | M16 an update without delta blocks later deltas | nothing blocks: `m16_…` |
 //! | M20 a further delta is not applied | it lacks, and is mended at once: `m20_…` |
 //! | M24, M26 pruning | forgetting is a later part; that no value changes and that a removed incarnation is not heard: `m24_…`, `m26_…` |
 //! | M25 load failure stops the Replicator | `DurableStore::load` fails in the driver; the machine waits for ever |
 //! | M27 | `subscriptions` |
-//! | M28 | prints only: benches |
+//! | M28 | its loads and what they come to: `loads`; their speed: `benches/replicator.rs` |
 //! | P56 | `p56_…` |
 //! | P57 settings | `p57_…` |
 //! | P58 | `subscriptions` |
-//! | P59 typed API | `Key<T>`: every test |
+//! | P59 typed API | `Key<T>`: every test, and `p59_…` |
 //! | P60 wire | `arbitrary::p60_…`; bytes of types are the types' own tests |
 
 use std::time::Duration;
@@ -26,7 +26,7 @@ use ostraca_ddata::replicator::epoch::Change;
 use ostraca_ddata::replicator::request::{
     MinCap, ReadConsistency as Read, Reply, Request, RequestError, WriteConsistency as To,
 };
-use ostraca_ddata::sim::{Faults, LinkQuality};
+use ostraca_ddata::sim::{Fault, Faults, LinkQuality, Links, NodeIndex};
 use ostraca_ddata::types::edit::EditError;
 use ostraca_ddata::types::{
     Flag, GCounter, LWWRegister, ORMap, ORMultiMap, ORSet, PNCounter, PNCounterMap,
@@ -77,6 +77,28 @@ fn m01_a_node_alone_reads_writes_tells_and_deletes() {
     assert_eq!(cluster.answer(keys), Ok(Reply::Keys(vec![])));
     add(&mut cluster, 0, "a", To::Local, 1);
     assert_eq!(count(&cluster, 0, "a"), 1, "what was deleted does not come back");
+}
+
+#[test]
+fn m02_a_value_that_is_emptied_and_filled_anew_is_merged_and_not_assigned() {
+    let mut cluster = Plan::of(2).start();
+    for node in 0..2 {
+        cluster.write::<Words, _>(node, "w", ALL, |set| set.insert("tea")).unwrap();
+    }
+    cluster.partition(&[&[0], &[1]]);
+    let anew = |set: &mut ostraca_ddata::types::edit::Edit<'_, Words>| {
+        set.clear()?;
+        set.insert("coffee")
+    };
+    cluster.write::<Words, _>(0, "w", To::Local, anew).unwrap();
+    cluster.write::<Words, _>(1, "w", To::Local, |set| set.insert("milk")).unwrap();
+    cluster.heal();
+    cluster.settle(&[0, 1], secs(5));
+    for node in 0..2 {
+        let words: std::collections::BTreeSet<String> =
+            cluster.held::<Words>(node, "w").unwrap().elements().unwrap();
+        assert_eq!(words, ["coffee", "milk"].map(String::from).into(), "at {node}");
+    }
 }
 
 #[test]
@@ -225,6 +247,19 @@ fn m11_m12_each_change_is_one_event_and_the_same_value_again_is_none() {
     cluster.write::<LWWRegister<u32>, _>(1, "r", ALL, set).unwrap();
     cluster.run(secs(1));
     assert_eq!(cluster.notices(subscription).len(), 1, "the current value and no more");
+}
+
+#[test]
+fn m13_a_write_of_two_reaches_one_and_a_third_reads_it_of_two_without_gossip() {
+    let mut cluster = Plan { config: no_gossip(), ..Plan::of(3) }.start();
+    let (second, third) = (vec![NodeIndex::new(1)], vec![NodeIndex::new(2)]);
+    let links = [(second.clone(), third.clone()), (third, second)];
+    let links = links.map(|(from, to)| Links { from, to }).into();
+    cluster.sim.fault(&Fault::Cut { links, span: None });
+    add(&mut cluster, 1, "c", TWO, 3);
+    assert_eq!([0, 1, 2].map(|n| count(&cluster, n, "c")), [3, 3, 0]);
+    let read = cluster.read::<PNCounter>(2, "c", Read::From(2, secs(3)));
+    assert_eq!(read.map(|count| count.value()), Some(3));
 }
 
 // ── deltas ──
@@ -663,4 +698,34 @@ fn p57_the_defaults_are_the_specifications() {
     assert_eq!((config.log_data_size_exceeding, config.max_value_size), (10 << 10, 16 << 20));
     assert_eq!(config.max_pending_requests, 65_536);
     assert_eq!(READ_MAJORITY, Read::Majority(MinCap(0), secs(3)), "majority-min-cap 0");
+}
+
+#[test]
+fn p59_a_typed_key_reads_as_its_own_type_and_a_subscription_ends() {
+    let mut cluster = Plan::of(2).start();
+    assert_eq!(WRITE_MAJORITY, To::Majority(MinCap(0), secs(3)));
+    assert_eq!(READ_MAJORITY, Read::Majority(MinCap(0), secs(3)));
+    let subscription = cluster.subscribe(0, "c");
+    for to in [To::Local, TWO, ALL, WRITE_MAJORITY, To::MajorityPlus(1, MinCap(2), secs(3))] {
+        add(&mut cluster, 0, "c", to, 1);
+    }
+    let levels = [
+        Read::Local,
+        Read::From(2, secs(3)),
+        Read::All(secs(3)),
+        READ_MAJORITY,
+        Read::MajorityPlus(1, MinCap(2), secs(3)),
+    ];
+    for level in levels {
+        assert_eq!(cluster.read::<PNCounter>(0, "c", level).unwrap().value(), 5, "{level:?}");
+    }
+    let value = cluster.node(0).replicator.peek(&"c".into()).unwrap();
+    assert!(value.get::<PNCounter>().is_some() && value.get::<GCounter>().is_none());
+    cluster.run(millis(1));
+    let told = cluster.notices(subscription).len();
+    assert_eq!(told, 5);
+    cluster.ask(0, Request::Unsubscribe(subscription));
+    add(&mut cluster, 0, "c", ALL, 1);
+    cluster.run(secs(1));
+    assert_eq!(cluster.notices(subscription).len(), told, "nothing after its end");
 }

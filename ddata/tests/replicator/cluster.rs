@@ -66,7 +66,11 @@ impl Observer<Node> for Watcher {
             Event::Installed(epoch) => log.installed.push((node, epoch.clone())),
             Event::Outcome(outcome) => log.outcomes.push((node, outcome.clone())),
             Event::Alarm(alarm) => log.alarms.push((node, alarm.clone())),
-            Event::Asked(_) | Event::Made(..) | Event::Synced | Event::Excluded => {}
+            Event::Asked(_)
+            | Event::Made(..)
+            | Event::Expired(_)
+            | Event::Synced
+            | Event::Excluded => {}
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::hash::{Hash as _, Hasher};
 use std::sync::Arc;
 
-use ostraca_ddata::causal::CausalContext;
+use ostraca_ddata::causal::{CausalContext, Dot};
 use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::data::Value;
 use ostraca_ddata::durable::{Record, StoreError};
@@ -59,6 +59,8 @@ pub enum Event {
     Asked(RequestId),
     /// It has carried out a change, or refused it: what it knew of the key before and knows now.
     Made(RequestId, Box<Made>),
+    /// It has deleted a key by itself, because nobody used it.
+    Expired(Box<Made>),
     Replied(RequestId, Result<Reply, RequestError>),
     Notified(SubscriptionId, Notice),
     Installed(Arc<Epoch>),
@@ -119,13 +121,17 @@ pub struct Node {
     pub sent: Option<BTreeMap<&'static str, Sent>>, // by kind; `None`: not counted
     out: Outbox<Output>,
     loaded: Option<Vec<Record>>,
+    own: BTreeMap<KeyName, u64>, // the last change of this replica's that was told ≤ keys
+    expired: u64,
 }
 
 impl Node {
     pub fn new(setup: Setup, disk: &[Record]) -> Self {
         let durable = !setup.config.durable_keys.is_empty();
         let loaded = durable.then(|| disk.to_vec());
-        Self { replicator: Replicator::new(setup), sent: None, out: Outbox::new(), loaded }
+        let replicator = Replicator::new(setup);
+        let (out, own) = (Outbox::new(), BTreeMap::new());
+        Self { replicator, sent: None, out, loaded, own, expired: 0 }
     }
 
     /// Counts what it sends, with the bytes on the wire: every message is encoded for that.
@@ -154,9 +160,35 @@ impl Node {
         self.replicator.handle(now, Input::Request { id, request }, &mut self.out);
         if let (Some(key), Some(before)) = (key, before) {
             let (after, value) = (self.context(&key), self.replicator.peek(&key));
+            self.own.insert(key.clone(), after.next_dot(self.id()).counter);
             fx.emit(Event::Made(id, Box::new(Made { key, before, after, value })));
         }
         self.carry_out(now, fx);
+    }
+
+    /// Tells of keys that expired just now: a change of each that nobody asked for.
+    fn tell_expired(&mut self, fx: &mut Effects<Self>) {
+        let expired = self.replicator.stats().expired;
+        if std::mem::replace(&mut self.expired, expired) == expired {
+            return;
+        }
+        let (me, mut made) = (self.id(), Vec::new());
+        for (key, value) in self.replicator.dump() {
+            let after = value.state().context().clone();
+            let next = after.next_dot(me).counter;
+            if next == self.own.get(key).copied().unwrap_or(1) {
+                continue;
+            }
+            let mut last = CausalContext::new();
+            last.insert(Dot { actor: me, counter: next - 1 });
+            let mut before = CausalContext::new();
+            before.extend(&after.minus(&last));
+            made.push((next, Made { key: key.clone(), before, after, value: None }));
+        }
+        for (next, made) in made {
+            self.own.insert(made.key.clone(), next);
+            fx.emit(Event::Expired(Box::new(made)));
+        }
     }
 
     fn context(&self, key: &KeyName) -> CausalContext {
@@ -239,7 +271,9 @@ impl Process for Node {
     }
 
     fn tick(&mut self, now: Now, fx: &mut Effects<Self>) {
-        self.feed(now, Input::Tick, fx);
+        self.replicator.handle(now, Input::Tick, &mut self.out);
+        self.tell_expired(fx);
+        self.carry_out(now, fx);
     }
 
     fn next_deadline(&self) -> Option<Instant> {

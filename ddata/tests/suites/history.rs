@@ -95,9 +95,10 @@ pub struct Counts {
     pub timeouts: u64,
     pub refused: u64,
     pub values_seen: u64,
+    pub expired: u64,
 }
 
-/// Keys of this prefix expire: changes happen to them that nobody asked for.
+/// Keys of this prefix expire: one replica deletes them of itself.
 pub const EXPIRING: &str = "exp-";
 
 /// The group of the coordinators.
@@ -110,10 +111,6 @@ impl History {
 
     pub fn await_answer(&mut self, id: RequestId) {
         self.awaited.insert(id, None);
-    }
-
-    fn modelled(key: &KeyName) -> bool {
-        !key.as_str().starts_with(EXPIRING)
     }
 
     fn taken_up(&mut self, view: &View<'_, Node>, node: NodeIndex, id: RequestId) {
@@ -146,9 +143,6 @@ impl History {
         if matches!(open.asked.ask, Ask::Unguard) && made.before != made.after {
             return Err(format!("a key was removed from the guarded map {}", made.key));
         }
-        if !Self::modelled(&made.key) {
-            return Ok(());
-        }
         let (what, term) = match &open.asked.ask {
             Ask::Change(what) => (what.clone(), None),
             Ask::Decide { home, shard, term, seq } => {
@@ -161,6 +155,13 @@ impl History {
             slot.zip(made.value.as_ref()).and_then(|(slot, value)| rank_of(value, slot, term));
         let model = self.models.entry(made.key.clone()).or_default();
         model.made(node.id(), &made.before, &made.after, what, rank)
+    }
+
+    /// A key went because nobody used it: what its owner had seen of it, and no more.
+    fn expired(&mut self, node: &Node, made: &Made) -> Result<(), String> {
+        self.counts.expired += 1;
+        let model = self.models.entry(made.key.clone()).or_default();
+        model.made(node.id(), &made.before, &made.after, What::Clear, None)
     }
 
     fn replied(&mut self, id: RequestId, answer: &Answer) -> Result<(), String> {
@@ -253,9 +254,6 @@ impl History {
         value: Option<&Value>,
         context: &CausalContext,
     ) -> Result<(), String> {
-        if !Self::modelled(key) {
-            return Ok(());
-        }
         let empty = Model::default();
         let model = self.models.get(key).unwrap_or(&empty);
         // A check costs as much as the key has events: long histories are sampled.
@@ -327,7 +325,7 @@ impl History {
             let Some((_, node)) = view.processes().find(|(_, node)| node.id() == *of) else {
                 continue;
             };
-            for (key, last) in told.iter().filter(|(key, _)| Self::modelled(key)) {
+            for (key, last) in told {
                 let held = node.replicator.peek(key).filter(|value| !value.state().is_bottom());
                 let same = match (&held, last) {
                     (Some(held), Some(last)) => held.reads_like(last),
@@ -392,6 +390,7 @@ impl Observer<Node> for History {
                 Ok(())
             }
             Event::Made(id, made) => self.made(process, *id, made),
+            Event::Expired(made) => self.expired(process, made),
             Event::Replied(id, answer) => self.replied(*id, answer),
             Event::Notified(id, notice) => self.notified(process.id(), *id, notice),
             Event::Installed(epoch) => self.chain.installed(process.id(), epoch),

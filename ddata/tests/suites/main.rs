@@ -19,7 +19,7 @@
 //! | [D] subscriptions: the last notice is what is held | `History::subscribers_know` | every suite |
 //! | [D] rule R, repairs, removal records, `delta.enabled` off | marks | `converges_under_faults` |
 //! | [D] anti-entropy, `max-delta-elements` 3 | marks | `converges_under_faults` |
-//! | [D] expiry | `exp-` keys: I1, I2 | every suite |
+//! | [D] expiry | `exp-` keys: an owner's own deletes are in the model as well; marks | every suite |
 //! | [D] clocks: jumps, rates, `max-clock-skew` 1 s | faults, register oracle | every suite |
 //! | [D] durable keys, write-behind, failing and slow disks, R8's acks | marks | `durable` |
 //! | [D] large data: pieces, frames of 1 to 4 KB; eager rounds | marks | `large_and_eager` |

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ostraca_ddata::bug::Canary;
 use ostraca_ddata::data::Registry;
-use ostraca_ddata::key::Key;
+use ostraca_ddata::key::{Key, KeyName};
 use ostraca_ddata::replicator::Setup;
 use ostraca_ddata::replicator::config::Config;
 use ostraca_ddata::replicator::epoch::{Epoch, EpochId, EpochSettings};
@@ -20,7 +20,7 @@ use ostraca_ddata::sim::{
 use ostraca_ddata::types::ORSet;
 
 use crate::coordinators::{Coordinators, Zeal};
-use crate::history::{Ask, Asked, History};
+use crate::history::{Ask, Asked, EXPIRING, History};
 use crate::membership::{Churn, Membership, is_settled};
 use crate::node::{Command, Node, replica};
 use crate::oracle::What;
@@ -164,7 +164,7 @@ impl Run {
                 return Ok(false);
             }
             let served = self.serves() && self.sim.disks_idle();
-            let rests = is_settled(&self.sim) && served && self.is_equal();
+            let rests = is_settled(&self.sim) && served && self.is_equal() && self.has_expired();
             equal = if rests { equal + 1 } else { 0 };
         }
         self.check_rest()?;
@@ -243,6 +243,15 @@ impl Run {
         keys.sort_unstable();
         keys.dedup();
         keys
+    }
+
+    /// Nothing is left of keys that nobody uses any more.
+    fn has_expired(&self) -> bool {
+        let expires = |key: &KeyName| key.as_str().starts_with(EXPIRING);
+        self.sim.processes().all(|(_, node)| {
+            let mut held = node.replicator.dump().filter(|(key, _)| expires(key));
+            held.all(|(_, value)| value.state().is_bottom())
+        })
     }
 
     fn is_equal(&self) -> bool {
@@ -327,6 +336,7 @@ impl Run {
             ("read.strong", history.counts.strong_reads),
             ("request.timeout", history.counts.timeouts),
             ("request.refused", history.counts.refused),
+            ("key.expired", history.counts.expired),
         ] {
             (0..count.min(1_000)).for_each(|_| totals.marks.hit(name));
         }
@@ -346,7 +356,6 @@ fn mark(stats: &Stats, totals: &mut Totals) {
         ("gossip.equal", stats.gossip_equal),
         ("peer.stranger", stats.strangers),
         ("clock.impossible", stats.impossible_clocks),
-        ("key.expired", stats.expired),
         ("store.failed", stats.store_failures),
         ("epoch.abandoned", stats.epoch.abandoned),
         ("epoch.refused", stats.epoch.refused),

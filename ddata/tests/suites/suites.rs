@@ -19,7 +19,18 @@ fn suite(test: &'static str, seeds: u64, plan: fn(Seed) -> Plan) -> Totals {
 #[test]
 fn converges_under_faults() {
     let totals = suite("converges_under_faults", 250, plans::steady);
-    totals.must_have_hit(["rule_r.lack", "repair.delta", "read.repair", "gossip.differed"]);
+    totals.must_have_hit([
+        "rule_r.lack",
+        "repair.delta",
+        "read.repair",
+        "gossip.differed",
+        "gossip.equal",
+        "key.expired",
+        "clock.impossible",
+        "read.strong",
+        "write.strong",
+        "request.timeout",
+    ]);
 }
 
 #[test]
@@ -29,6 +40,10 @@ fn configuration_changes() {
         "configuration.changed",
         "fault.targeted",
         "epoch.abandoned",
+        "epoch.refused",
+        "peer.stranger",
+        "request.refused",
+        "run.inside",
         "run.outside",
     ]);
 }
@@ -36,7 +51,12 @@ fn configuration_changes() {
 #[test]
 fn coordinators() {
     let totals = suite("coordinators", 250, plans::coordinated);
-    totals.must_have_hit(["decision.acked", "fence.returned", "coordinator.refused"]);
+    totals.must_have_hit([
+        "decision.acked",
+        "fence.returned",
+        "coordinator.refused",
+        "write.fenced",
+    ]);
 }
 
 #[test]
@@ -48,7 +68,7 @@ fn coordinators_while_members_change() {
 #[test]
 fn durable() {
     let totals = suite("durable", 150, plans::durable);
-    totals.must_have_hit(["store.failed"]);
+    totals.must_have_hit(["store.failed", "key.expired"]);
 }
 
 #[test]

@@ -25,7 +25,7 @@ pub enum Kind {
     Register,
     Map,
     Flag,
-    /// A set that expires: changed by nobody's request as well, so its value is not modelled.
+    /// A set that expires: its owner empties it as well, of itself.
     Expiring,
 }
 

@@ -5,16 +5,17 @@
 //! |---|---|
 //! | P27 "merge carries no delta", "cleanup drops late slots" | no: a merge makes no delta here, and folding departed replicas away is not built yet (spec/safety.md §7) |
 //! | P27, P28 prune moves the slot | no: nothing is ever re-dotted (known failure 31) |
-//! | P30 `VersionVector` | it is `crdts::VClock`, used as it is; as part of our context it is tested in `causal.rs` |
+//! | P30 `VersionVector` | ours is the causal context, a `crdts::VClock` with strays: `p30_…`, and `causal.rs` |
 //! | P31 "equal timestamps → lower address" | the *higher* replica id; the reverse clock is `set_first` |
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ostraca_ddata::causal::CausalContext;
 use ostraca_ddata::types::{
     Causal, DataType, Flag, GCounter, GSet, LWWMap, LWWRegister, PNCounter, PNCounterMap,
 };
 
-use crate::world::author;
+use crate::world::{author, id};
 
 /// Merges both ways, demands the same, returns it.
 pub(crate) fn merged<T: DataType>(a: &Causal<T>, b: &Causal<T>) -> Causal<T> {
@@ -112,6 +113,61 @@ fn p29_g_sets_unite_and_their_deltas_need_no_order() {
     let both = merged(&a, &b);
     assert_eq!(both.value().elements::<BTreeSet<u8>>().unwrap(), BTreeSet::from([1, 2, 3, 4]));
     assert_eq!(backwards, both);
+}
+
+/// How a context stands to another.
+fn standing(a: &CausalContext, b: &CausalContext) -> &'static str {
+    match (a.includes(b), b.includes(a)) {
+        (true, true) => "same",
+        (true, false) => "after",
+        (false, true) => "before",
+        (false, false) => "concurrent",
+    }
+}
+
+/// The context of a history: that many changes by each of three replicas.
+fn seen(changes: [u64; 3]) -> CausalContext {
+    let mut context = CausalContext::new();
+    for (who, count) in changes.into_iter().enumerate() {
+        for _ in 0..count {
+            let before = context.clone();
+            let dot = context.next_dot(id(who));
+            context.insert(dot);
+            assert_eq!(
+                context.minus(&before).len(),
+                1,
+                "a change grows its own entry and no other"
+            );
+        }
+    }
+    context
+}
+
+#[test]
+fn p30_contexts_are_before_after_the_same_or_concurrent_and_a_merge_dominates_both() {
+    let cases = [
+        ([0, 0, 0], [0, 0, 0], "same"),
+        ([0, 0, 0], [1, 0, 0], "before"),
+        ([2, 1, 0], [2, 1, 0], "same"),
+        ([2, 1, 0], [2, 2, 0], "before"),
+        ([2, 1, 1], [2, 1, 0], "after"),
+        ([1, 2, 0], [2, 1, 0], "concurrent"),
+        ([1, 0, 0], [0, 1, 0], "concurrent"),
+        ([3, 1, 1], [1, 3, 0], "concurrent"),
+    ];
+    for (a, b, due) in cases {
+        let (one, two) = (seen(a), seen(b));
+        assert_eq!(standing(&one, &two), due, "{a:?} {b:?}");
+        let (mut ab, mut ba) = (one.clone(), two.clone());
+        ab.merge(&two);
+        ba.merge(&one);
+        assert_eq!((standing(&ab, &ba), ab.digest(7)), ("same", ba.digest(7)));
+        assert!(ab.includes(&one) && ab.includes(&two));
+        assert_eq!(ab, seen([0, 1, 2].map(|n| a[n].max(b[n]))), "and holds no more");
+        let merged = ab.clone();
+        ab.insert(ab.next_dot(id(2)));
+        assert_eq!(standing(&merged, &ab), "before");
+    }
 }
 
 #[test]

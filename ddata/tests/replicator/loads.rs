@@ -1,0 +1,185 @@
+//! Many requests and many keys: Pekko's `PerformanceSpec` (M28) by what its loads come to, and a
+//! hundred thousand keys through pushes, anti-entropy and a newcomer, in messages that stay small.
+//! How fast it is, is the benches' to say: `cargo bench -p ostraca-ddata --bench replicator`.
+
+use std::collections::BTreeMap;
+
+use ostraca_ddata::causal::CausalContext;
+use ostraca_ddata::key::KeyName;
+use ostraca_ddata::replicator::config::Config;
+use ostraca_ddata::replicator::epoch::Change;
+use ostraca_ddata::replicator::request::{
+    ReadConsistency as Read, Reply, Request, RequestId, WriteConsistency as To,
+};
+use ostraca_ddata::sim::NodeIndex;
+use ostraca_ddata::types::{GCounter, LWWRegister, ORSet};
+
+use crate::cluster::{Cluster, Plan, WRITE_MAJORITY, millis, secs};
+use crate::node::{Sent, replica};
+
+type Numbers = ORSet<u32>;
+
+/// Asks for so many insertions of different numbers, from `first` on.
+fn insert(cluster: &mut Cluster, key: &str, to: To, first: u32, count: u32) -> Vec<RequestId> {
+    (first..first + count)
+        .map(|n| cluster.update::<Numbers, _>(0, key, to, move |set| set.insert(&n)))
+        .collect()
+}
+
+fn len(cluster: &Cluster, node: usize, key: &str) -> usize {
+    cluster.held::<Numbers>(node, key).map_or(0, |set| set.len())
+}
+
+#[test]
+fn m28_the_loads_of_the_performance_spec_come_out_exact_and_in_few_messages() {
+    let mut cluster = Plan::of(5).start();
+    let everybody = [0, 1, 2, 3, 4];
+    insert(&mut cluster, "local", To::Local, 0, 1_000);
+    cluster.run(millis(1));
+    assert_eq!(len(&cluster, 0, "local"), 1_000);
+    cluster.settle(&everybody, secs(5));
+
+    let before = cluster.sent();
+    let read = |_| {
+        let consistency = Read::Local;
+        cluster.ask(0, Request::Get { key: "local".into(), shape: None, consistency })
+    };
+    let reads: Vec<RequestId> = (0..100_000).map(read).collect();
+    cluster.run(millis(1));
+    let got = |id: &RequestId| matches!(cluster.answered(*id), Some(Ok(Reply::Got { .. })));
+    assert!(reads.iter().all(got));
+    assert!(!cluster.sent_since(&before).contains_key("read"), "local reads ask nobody");
+
+    insert(&mut cluster, "spread", To::Local, 0, 200);
+    for id in insert(&mut cluster, "two", To::To(2, secs(3)), 0, 200) {
+        cluster.answer(id).unwrap();
+    }
+    for n in 0..300 {
+        cluster.update::<GCounter, _>(n % 3, "count", To::Local, |count| count.increment(1));
+    }
+    cluster.settle(&everybody, secs(5));
+    for node in everybody {
+        assert_eq!((len(&cluster, node, "spread"), len(&cluster, node, "two")), (200, 200));
+        assert_eq!(cluster.held::<GCounter>(node, "count").unwrap().value(), 300);
+    }
+
+    let before = cluster.sent();
+    for n in 0..300 {
+        let id = insert(&mut cluster, "one-by-one", WRITE_MAJORITY, n, 1)[0];
+        cluster.answer(id).unwrap();
+    }
+    cluster.run(millis(10));
+    let sent = cluster.sent_since(&before);
+    assert_eq!((sent["write"].messages, sent["ack"].messages), (1_200, 1_200), "4 peers of 5");
+    assert!(sent["write"].bytes < 300 * 1_200, "deltas, however large the set: {sent:?}");
+    let ids = insert(&mut cluster, "at-once", WRITE_MAJORITY, 0, 200);
+    ids.into_iter().for_each(|id| drop(cluster.answer(id).unwrap()));
+    cluster.settle(&everybody, secs(5));
+    assert!(everybody.iter().all(|node| len(&cluster, *node, "at-once") == 200));
+    let full: u64 = everybody.iter().map(|node| cluster.stats(*node).repairs_full).sum();
+    assert_eq!(full, 0, "no full state was needed");
+}
+
+// ── many keys ──
+
+const KEYS: usize = 100_000;
+const FRAME: usize = 8 << 10;
+
+type Register = LWWRegister<u32>;
+
+fn key(n: usize) -> String {
+    format!("key-{n:06}")
+}
+
+fn set(cluster: &mut Cluster, n: usize, value: u32) {
+    cluster.update::<Register, _>(0, &key(n), To::Local, move |register| register.set(&value));
+}
+
+/// Waits until these nodes have that many keys.
+fn wait_for_keys(cluster: &mut Cluster, nodes: &[usize], keys: usize) {
+    let nodes: Vec<_> = nodes.iter().copied().map(NodeIndex::new).collect();
+    cluster.sim.run_until(secs(300), |sim| {
+        let keys_of =
+            |node: &NodeIndex| sim.process(*node).map(|node| node.replicator.stats().keys);
+        nodes.iter().all(|node| keys_of(node) == Some(keys as u64))
+    });
+}
+
+fn contexts(cluster: &Cluster, node: usize) -> BTreeMap<KeyName, CausalContext> {
+    let dump = cluster.node(node).replicator.dump();
+    dump.map(|(key, value)| (key.clone(), value.state().context().clone())).collect()
+}
+
+fn bytes(sent: &BTreeMap<&'static str, Sent>) -> u64 {
+    sent.values().map(|sent| sent.bytes).sum()
+}
+
+/// A replica that was away while everything was written, and a newcomer, get a hundred thousand
+/// keys by anti-entropy; what differs later costs what differs, and nothing costs next to nothing.
+#[test]
+fn a_hundred_thousand_keys_reach_everybody_in_small_messages() {
+    let config = Config { frame_bytes_max: FRAME, ..Config::default() };
+    let mut cluster = Plan { config, nodes: 4, started: 3, ..Plan::of(3) }.start();
+    cluster.partition(&[&[0, 1], &[2]]);
+    let mut most_open = 0;
+    for n in 0..KEYS {
+        set(&mut cluster, n, 1);
+        if n % 1_000 == 999 {
+            cluster.run(millis(20));
+            most_open = most_open.max(cluster.stats(0).pushes_open);
+        }
+    }
+    wait_for_keys(&mut cluster, &[0, 1], KEYS);
+    assert!(most_open <= 5_000, "{most_open} pushes are kept for who is away");
+
+    let before = cluster.sent();
+    cluster.heal();
+    wait_for_keys(&mut cluster, &[2], KEYS);
+    let catching_up = bytes(&cluster.sent_since(&before));
+    assert!(catching_up < 3 * 150 * KEYS as u64, "{catching_up} bytes for {KEYS} small keys");
+    let held = contexts(&cluster, 0);
+    assert!(held == contexts(&cluster, 1) && held == contexts(&cluster, 2));
+
+    cluster.run(secs(5));
+    let before = cluster.sent();
+    cluster.run(secs(10));
+    let quiet = cluster.sent_since(&before);
+    let messages: u64 = quiet.values().map(|sent| sent.messages).sum();
+    assert!(messages <= 80 && bytes(&quiet) <= 60 * messages, "equal replicas: {quiet:?}");
+
+    cluster.partition(&[&[0, 1], &[2]]);
+    for n in 0..10 {
+        set(&mut cluster, n * 9_999, 2);
+    }
+    cluster.run(secs(10));
+    let before = cluster.sent();
+    cluster.heal();
+    let last = KeyName::new(&key(9 * 9_999));
+    cluster.sim.run_until(secs(10), |sim| {
+        let read = |node: usize| {
+            let value = sim.process(NodeIndex::new(node))?.replicator.peek(&last)?;
+            value.get::<Register>()?.get().ok()?
+        };
+        (0..3).all(|node| read(node) == Some(2))
+    });
+    cluster.run(millis(500));
+    let ten = bytes(&cluster.sent_since(&before));
+    assert!(ten < 100_000, "{ten} bytes for ten keys of {KEYS}");
+    assert!(contexts(&cluster, 0) == contexts(&cluster, 2));
+
+    cluster.restart(3);
+    cluster.run(millis(10));
+    cluster.introduce();
+    cluster.propose(0, Change { join: vec![replica(3, 1)], ..Change::default() });
+    wait_for_keys(&mut cluster, &[3], KEYS);
+    assert!(contexts(&cluster, 0) == contexts(&cluster, 3));
+
+    let keys = Request::Keys { prefix: "key-0999".into(), after: None, limit: 3 };
+    let page = cluster.ask(3, keys);
+    let due = ["key-099900", "key-099901", "key-099902"].map(KeyName::new);
+    assert_eq!(cluster.answer(page), Ok(Reply::Keys(due.into())));
+    let longest = cluster.sent().values().map(|sent| sent.longest).max().unwrap();
+    assert!(longest <= FRAME as u64, "{longest} bytes in one message");
+    let dropped: u64 = (0..4).map(|node| cluster.stats(node).assemblies_dropped).sum();
+    assert_eq!(dropped, 0);
+}
