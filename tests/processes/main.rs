@@ -1,0 +1,12 @@
+//! Nodes as processes of the operating system: killed, paused, and on hosts that vanish.
+//! spec/transport.md, "To be shown"
+#![expect(clippy::print_stderr, reason = "a run says what it took, and what it skips")]
+#![expect(clippy::print_stdout, reason = "a process tells its test what it sees")]
+
+#[path = "../fixtures/namespaces.rs"]
+mod namespaces;
+
+mod deaths;
+mod hosts;
+mod peer;
+mod served;
