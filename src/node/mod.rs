@@ -61,8 +61,8 @@ pub struct Node {
     _identity: Identity, // the last to go: its lock says that this incarnation lives
 }
 
-/// The nodes that were admitted, each in its present life.
-type Up = BTreeMap<PeerId, NodeId>;
+/// The nodes that were admitted and not forgotten, each in its present life.
+type Up = BTreeMap<PeerId, NodeId>; // ≤ the peers that the transport remembers
 
 /// Why a node did not start. Nothing runs.
 #[derive(Debug, thiserror::Error)]
@@ -183,6 +183,13 @@ impl Ears {
             handle::Event::NewIncarnation { old, node, is_proof } => {
                 tracing::info!(%old, %node, is_proof, "node.new_incarnation");
             }
+            handle::Event::Forgotten { node } => {
+                tracing::info!(%node, "node.forgotten");
+                self.up.send_if_modified(|up| {
+                    let is_meant = up.get(&node.peer) == Some(&node);
+                    is_meant && up.remove(&node.peer).is_some()
+                });
+            }
             handle::Event::Closed { node } => tracing::info!(%node, "node.closed"),
             handle::Event::DialRefused { address, reason, .. } => {
                 tracing::debug!(%address, reason, "node.dial_refused");
@@ -199,5 +206,44 @@ impl Ears {
         if let Event::AskConsent { query, .. } = event {
             self.facts.tell(Fact::Consent { query: *query, remaining: Vec::new() });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ostraca_ddata::id::ReplicaId;
+
+    use super::*;
+    use crate::net::wire;
+
+    fn up(node: NodeId) -> handle::Event {
+        let facts = wire::Facts {
+            version: 1,
+            cluster: "shop".to_owned(),
+            cluster_id: None,
+            incarnation: node.incarnation,
+            boot: None,
+            lock: None,
+            addresses: Vec::new(),
+            message_bytes_max: 1_000,
+            frame_bytes_max: None,
+        };
+        handle::Event::Up { node, facts }
+    }
+
+    #[tokio::test]
+    async fn who_is_forgotten_is_up_no_more_and_a_later_life_stays() {
+        let part = parts::alone().await;
+        let (up_nodes, ups) = watch::channel(Up::new());
+        let (told, events) = (mpsc::unbounded_channel().1, mpsc::channel(1).1);
+        let ears = Ears { facts: part.facts.clone(), up: up_nodes, told, events };
+        let peer = PeerId::random();
+        let [old, new] = [1, 2].map(|life| NodeId { peer, incarnation: ReplicaId::new(life) });
+        ears.net(up(old));
+        ears.net(up(new));
+        ears.net(handle::Event::Forgotten { node: old });
+        assert_eq!(ups.borrow().values().copied().collect::<Vec<_>>(), [new]);
+        ears.net(handle::Event::Forgotten { node: new });
+        assert!(ups.borrow().is_empty());
     }
 }
