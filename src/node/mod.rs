@@ -39,7 +39,7 @@ pub use self::driver::{TURN_MAX, Turns};
 pub use self::fixed::FixedError;
 pub use self::inbox::{InboxLimits, Waiting};
 use self::parts::{Facts, ReplicatorPart, ReplicatorSetup, Running};
-use self::replicator::Replicator;
+use self::replicator::{Load, Replicator};
 use self::wiring::{Event, Fact};
 use crate::config::Config;
 use crate::net::handle::{self, Net};
@@ -63,6 +63,16 @@ pub struct Node {
 
 /// The nodes that were admitted and not forgotten, each in its present life.
 type Up = BTreeMap<PeerId, NodeId>; // ≤ the peers that the transport remembers
+
+/// A node at one moment.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Lanes, peers, and what was refused.
+    pub net: handle::Stats,
+    /// The inbox and the turns of the Replicator.
+    pub replicator: Load,
+}
 
 /// Why a node did not start. Nothing runs.
 #[derive(Debug, thiserror::Error)]
@@ -137,6 +147,11 @@ impl Node {
     #[must_use]
     pub const fn net(&self) -> &Net {
         &self.net
+    }
+
+    /// The node at this moment: what waits, how it is batched, how much went over each lane.
+    pub async fn stats(&self) -> Stats {
+        Stats { net: self.net.stats().await, replicator: self.replicator.load() }
     }
 
     /// Stops: requests that wait for others end with an error, what is queued is sent as far as

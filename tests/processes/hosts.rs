@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 
 use crate::namespaces::Namespaces;
 use crate::peer::Peer;
-use crate::served::Order;
+use crate::served::{Kind, Order};
 
 const USER_TIMEOUT: Duration = Duration::from_secs(2);
 
-fn order(host: usize) -> Order {
+pub(crate) fn order(host: usize) -> Order {
     let listen = format!("/ip4/{}/tcp/7001", Namespaces::address(host));
     Order {
+        kind: Kind::Transport,
         listen: listen.parse().expect("an address"),
         user_timeout: USER_TIMEOUT,
         link_down: Duration::from_secs(3_600),

@@ -9,4 +9,5 @@ mod namespaces;
 mod deaths;
 mod hosts;
 mod peer;
+mod replicas;
 mod served;

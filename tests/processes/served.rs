@@ -18,13 +18,22 @@ use ostraca::net::{Busy, Class, Inbound, Receiver, address};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::peer::Peer;
+use crate::replicas;
 
 /// The variable that makes a run of this program a peer.
 pub(crate) const ORDER: &str = "OSTRACA_PEER";
 
+/// What a peer runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Transport,
+    Node,
+}
+
 /// How a peer is to be.
 #[derive(Clone, Debug)]
 pub(crate) struct Order {
+    pub(crate) kind: Kind,
     pub(crate) listen: Multiaddr,
     pub(crate) user_timeout: Duration,
     pub(crate) link_down: Duration,
@@ -35,6 +44,7 @@ impl Default for Order {
     fn default() -> Self {
         let limits = Limits::default();
         Self {
+            kind: Kind::Transport,
             listen: "/ip4/127.0.0.1/tcp/0".parse().expect("a constant"),
             user_timeout: limits.tcp_user_timeout,
             link_down: limits.link_down_max,
@@ -47,7 +57,7 @@ impl fmt::Display for Order {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dir = self.data_dir.as_deref().unwrap_or_else(|| "".as_ref()).display();
         let (user, link) = (self.user_timeout.as_millis(), self.link_down.as_millis());
-        write!(f, "{}\n{user}\n{link}\n{dir}", self.listen)
+        write!(f, "{:?}\n{}\n{user}\n{link}\n{dir}", self.kind, self.listen)
     }
 }
 
@@ -55,9 +65,10 @@ impl Order {
     fn of_this_process() -> Option<Self> {
         let text = std::env::var(ORDER).ok()?;
         let parts: Vec<&str> = text.split('\n').collect();
-        let [listen, user, link, dir] = parts[..] else { panic!("no order: {text:?}") };
+        let [kind, listen, user, link, dir] = parts[..] else { panic!("no order: {text:?}") };
         let millis = |text: &str| Duration::from_millis(text.parse().expect("milliseconds"));
         Some(Self {
+            kind: if kind == "Node" { Kind::Node } else { Kind::Transport },
             listen: listen.parse().expect("an address"),
             user_timeout: millis(user),
             link_down: millis(link),
@@ -65,7 +76,7 @@ impl Order {
         })
     }
 
-    fn config(&self) -> Config {
+    pub(crate) fn config(&self) -> Config {
         Config {
             listen: vec![self.listen.clone()],
             secret: Secret::new([7; 32]).ok(),
@@ -86,7 +97,10 @@ impl Order {
 fn a_peer_says_who_it_is_and_ends_with_its_test() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     if let Some(order) = Order::of_this_process() {
-        runtime.block_on(serve(&order));
+        match order.kind {
+            Kind::Transport => runtime.block_on(serve(&order)),
+            Kind::Node => runtime.block_on(replicas::serve(&order)),
+        }
         std::process::exit(0);
     }
     runtime.block_on(async {
@@ -104,7 +118,7 @@ pub(crate) fn peer_of(address: &Multiaddr) -> PeerId {
     }
 }
 
-fn tell(news: &str) {
+pub(crate) fn tell(news: &str) {
     println!("@ {news}");
 }
 
