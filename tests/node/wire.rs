@@ -45,13 +45,16 @@ fn epoch() -> Arc<Epoch> {
     Arc::new(Epoch::founding(EPOCH, members, EpochSettings::default()).expect("a valid one"))
 }
 
-/// Every kind of message about data.
-fn bodies() -> Vec<(&'static str, Body)> {
-    let entries = vec![
+fn entries() -> Vec<Entry> {
+    vec![
         entry(Content::Delta(some_bytes())),
         Entry { guard: None, ..entry(Content::Full(some_bytes())) },
         entry(Content::Probe(context())),
-    ];
+    ]
+}
+
+/// Every kind of message about writes and reads.
+fn bodies() -> Vec<(&'static str, Body)> {
     let nacks = vec![
         (0, Nack::Lack(context())),
         (1, Nack::Fenced(TERM)),
@@ -61,9 +64,7 @@ fn bodies() -> Vec<(&'static str, Body)> {
         (5, Nack::Undecodable),
         (6, Nack::Guarded(Group::new("g-"))),
     ];
-    let (request, session, group) = (9, 300, Group::new("g-"));
-    let compare = |at, query| Body::Compare { session, at, query };
-    let compared = |answer| Body::Compared { session, at: At::Live, answer, promises: vec![] };
+    let (request, group, entries) = (9, Group::new("g-"), entries());
     vec![
         ("write", Body::Write { push: 8, whole: true, entries: entries.clone().into() }),
         ("ack", Body::Ack { push: 8, scope: Scope::All, counts: true, nacks: vec![] }),
@@ -79,7 +80,7 @@ fn bodies() -> Vec<(&'static str, Body)> {
                 entry: Some(entries[0].clone()),
             },
         ),
-        ("fence", Body::Fence { request, group: group.clone(), term: TERM, held: vec![held()] }),
+        ("fence", Body::Fence { request, group, term: TERM, held: vec![held()] }),
         (
             "promised",
             Body::Promised {
@@ -90,6 +91,18 @@ fn bodies() -> Vec<(&'static str, Body)> {
             },
         ),
         ("not-promised", Body::NotPromised { request, current: TERM }),
+        ("used", Body::Used(vec![(KeyName::new("k"), 1_000)])),
+        ("known", Body::Known(vec![(KeyName::new("k"), 1_000)])),
+        ("part", Body::Part { transfer: 1, total: 70_000, offset: 65_536, bytes: some_bytes() }),
+    ]
+}
+
+/// Every kind of message about differences between replicas.
+fn comparisons() -> Vec<(&'static str, Body)> {
+    let (session, promises) = (300, vec![(Group::new("g-"), TERM)]);
+    let compare = |at, query| Body::Compare { session, at, query };
+    let compared = |answer| Body::Compared { session, at: At::Live, answer, promises: vec![] };
+    vec![
         ("compare-root", compare(At::Live, Query::Root { sum: u64::MAX, seed: 1 })),
         ("compare-leaves", compare(At::Sealed(EPOCH), Query::Leaves(vec![0, 255]))),
         ("compare-keys", compare(At::Synced(EPOCH), Query::Keys(vec![(0, 65_535)]))),
@@ -98,19 +111,8 @@ fn bodies() -> Vec<(&'static str, Body)> {
         ("compared-tops", compared(Answer::Tops(vec![1, u64::MAX]))),
         ("compared-leaves", compared(Answer::Leaves(vec![(7, vec![1, 2])]))),
         ("compared-keys", compared(Answer::Keys { held: vec![held()], upto: 65_535 })),
-        ("compared-entries", compared(Answer::Entries { done: 1, entries })),
-        (
-            "compared-gone",
-            Body::Compared {
-                session,
-                at: At::Live,
-                answer: Answer::Gone,
-                promises: vec![(group, TERM)],
-            },
-        ),
-        ("used", Body::Used(vec![(KeyName::new("k"), 1_000)])),
-        ("known", Body::Known(vec![(KeyName::new("k"), 1_000)])),
-        ("part", Body::Part { transfer: 1, total: 70_000, offset: 65_536, bytes: some_bytes() }),
+        ("compared-entries", compared(Answer::Entries { done: 1, entries: entries() })),
+        ("compared-gone", Body::Compared { session, at: At::Live, answer: Answer::Gone, promises }),
     ]
 }
 
@@ -146,7 +148,7 @@ fn epochs() -> Vec<(&'static str, Body)> {
 }
 
 fn messages() -> Vec<(&'static str, Message)> {
-    let all = bodies().into_iter().chain(epochs());
+    let all = bodies().into_iter().chain(comparisons()).chain(epochs());
     let with = |(name, body)| (name, Message { epoch: Some(EPOCH), body });
     let young = Message { epoch: None, body: Body::Used(vec![]) };
     all.map(with).chain([("outside", young)]).collect()
