@@ -106,6 +106,11 @@ fn nothing_is_left_for_later() {
 }
 
 #[test]
+fn every_event_of_the_log_has_a_name_that_stays() {
+    demand(unnamed_events);
+}
+
+#[test]
 fn no_test_is_switched_off() {
     demand(ignored);
 }
@@ -235,6 +240,28 @@ fn unfinished(path: &str, text: &str) -> Vec<String> {
     let stubs = stubs.map(|pair| (pair[0].line, format!("{}!", pair[0].text)));
     let all = notes.chain(stubs);
     all.map(|(line, what)| format!("{path}:{line}: `{what}`: do it now, or leave it out")).collect()
+}
+
+/// `room.what_happened`, and behind a colon what to do: what operators search their logs for.
+fn unnamed_events(path: &str, text: &str) -> Vec<String> {
+    let levels = ["error", "warn", "info", "debug", "trace"];
+    let calls = levels.iter().flat_map(|level| {
+        let call = format!("{}::{level}!(", "tracing");
+        text.match_indices(&call).map(|(at, call)| at + call.len()).collect::<Vec<_>>()
+    });
+    let unnamed = calls.filter_map(|at| {
+        let call = text[at..].split(");").next().unwrap_or_default();
+        let said = call.rsplit('"').nth(1).unwrap_or_default();
+        let name = said.split(':').next().unwrap_or_default();
+        let is_word = |word: &str| {
+            !word.is_empty() && word.chars().all(|c| c.is_ascii_lowercase() || c == '_')
+        };
+        let named = name.split_once('.').is_some_and(|(room, what)| is_word(room) && is_word(what));
+        let line = text[..at].matches('\n').count() + 1;
+        (!named)
+            .then(|| format!("{path}:{line}: {said:?} names no event: begin it with `room.what`"))
+    });
+    unnamed.collect()
 }
 
 fn ignored(path: &str, text: &str) -> Vec<String> {
@@ -453,6 +480,17 @@ fn an_ignored_test_is_refused_in_every_spelling() {
         assert_eq!(ignored("a.rs", text).len(), 1, "{text}");
     }
     assert_eq!(ignored("a.rs", "// #[ignore]\n#[test] fn we_ignore() { let ignore = [1]; }"), NONE);
+}
+
+#[test]
+fn an_event_without_a_name_is_found() {
+    let event = |said: &str| format!("{}::warn!(%peer, {said:?});", "tracing");
+    for said in ["something happened", "net", "net.Broken", "net.", "{error}: net.x"] {
+        assert_eq!(unnamed_events("a.rs", &event(said)).len(), 1, "{said}");
+    }
+    for said in ["net.lane_broken", "net.violation: the lane was cut off"] {
+        assert_eq!(unnamed_events("a.rs", &event(said)), NONE, "{said}");
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ use super::config::{Config, Secret};
 use super::wire::{
     ADDRESSES_MAX, Facts, Greeting, Hello, Nonce, PROTOCOL_VERSION, Proof, Refusal, Welcome,
 };
-use super::{Class, NodeId, address};
+use super::{Class, NodeId, address, frame};
 
 /// The oldest version that is still spoken.
 pub const OLDEST_VERSION: u16 = 1;
@@ -92,6 +92,7 @@ impl Standing {
                 .take(ADDRESSES_MAX)
                 .collect(),
             message_bytes_max: u32::try_from(config.limits.message_bytes_max).unwrap_or(u32::MAX),
+            frame_bytes_max: u32::try_from(frame::bytes_max(&config.limits)).ok(),
         };
         Self {
             peer,

@@ -51,7 +51,7 @@ impl Default for Config {
 /// What strangers and peers may use up. Each has a counter of its violations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limits {
-    /// A frame's length, in bytes.
+    /// The longest frame that this node takes, in bytes, 8 KiB at least; peers are told.
     pub frame_bytes_max: usize,
     /// A message's length, in bytes; longer ones are refused at the sender.
     pub message_bytes_max: usize,

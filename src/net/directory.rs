@@ -8,15 +8,31 @@ use ostraca_ddata::id::ReplicaId;
 use tokio::sync::mpsc;
 
 use super::config::Limits;
+use super::frame::FRAME_BYTES;
 use super::lane::Lane;
+use super::wire::Facts;
 use super::{Class, NodeId};
 
 /// The lanes to one incarnation, each made when it is first used.
 #[derive(Debug)]
 struct Lanes {
     node: NodeId,
-    message_bytes_max: usize,
+    takes: Takes,
     lanes: [Mutex<Option<Lane>>; 4],
+}
+
+/// The longest that a node takes; bytes.
+#[derive(Clone, Copy, Debug)]
+struct Takes {
+    message: usize,
+    frame: usize,
+}
+
+impl Takes {
+    fn limit(self, lane: &Lane) {
+        lane.limit_messages(self.message);
+        lane.limit_frames(self.frame);
+    }
 }
 
 /// A lane that was used for the first time: the hub must open it.
@@ -70,7 +86,7 @@ impl Directory {
             return Some(lane.clone());
         }
         let lane = Lane::new(lanes.node, class, &self.limits);
-        lane.limit_messages(lanes.message_bytes_max);
+        lanes.takes.limit(&lane);
         *slot = Some(lane.clone());
         // The hub is gone only when the node stops: then the lane is never opened.
         let _ = self.wanted.send(Wanted { node: lanes.node, class });
@@ -91,11 +107,13 @@ impl Directory {
         nodes.iter().flat_map(used).collect()
     }
 
-    /// From now on there are lanes to this node, which takes messages up to so many bytes.
-    pub(super) fn add(&self, node: NodeId, message_bytes_max: usize) {
+    /// From now on there are lanes to this node, which says what it takes.
+    pub(super) fn add(&self, node: NodeId, facts: &Facts) {
+        let frame = facts.frame_bytes_max.map_or(FRAME_BYTES, |max| max as usize);
+        let takes = Takes { message: facts.message_bytes_max as usize, frame };
         let lanes = || {
             let lanes = [const { Mutex::new(None) }; 4];
-            Arc::new(Lanes { node, message_bytes_max, lanes })
+            Arc::new(Lanes { node, takes, lanes })
         };
         self.write().entry(node.incarnation).or_insert_with(lanes);
     }
@@ -106,7 +124,7 @@ impl Directory {
         let mut slot = lanes.slot(class);
         let takes = slot.is_none();
         if takes {
-            lane.limit_messages(lanes.message_bytes_max);
+            lanes.takes.limit(lane);
             *slot = Some(lane.clone());
         }
         takes
@@ -142,12 +160,27 @@ mod tests {
         NodeId { peer: PeerId::random(), incarnation: ReplicaId::new(incarnation) }
     }
 
+    /// Takes messages of 1,000 bytes.
+    fn facts(node: NodeId) -> Facts {
+        Facts {
+            version: 1,
+            cluster: "shop".to_owned(),
+            cluster_id: None,
+            incarnation: node.incarnation,
+            boot: None,
+            lock: None,
+            addresses: Vec::new(),
+            message_bytes_max: 1_000,
+            frame_bytes_max: None,
+        }
+    }
+
     #[test]
     fn a_lane_is_asked_for_once_and_is_the_same_for_all() {
         let (directory, mut wanted) = Directory::new(Limits::default());
         let node = node(1);
         assert!(directory.lane(node.incarnation, Class::Data).is_none(), "not known yet");
-        directory.add(node, 1_000);
+        directory.add(node, &facts(node));
         let lane = directory.lane(node.incarnation, Class::Data).expect("known now");
         lane.send(&[], b"one").expect("room");
         let again = directory.lane(node.incarnation, Class::Data).expect("still");
@@ -161,7 +194,7 @@ mod tests {
     fn a_lane_that_was_given_up_is_followed_by_a_new_one() {
         let (directory, _wanted) = Directory::new(Limits::default());
         let node = node(1);
-        directory.add(node, 1_000);
+        directory.add(node, &facts(node));
         let old = directory.lane(node.incarnation, Class::User).expect("known");
         old.send(&[], b"lost").expect("room");
         let given_up = directory.renew(node.incarnation, Class::User);
@@ -176,7 +209,7 @@ mod tests {
     fn nobody_gets_lanes_to_a_node_that_was_taken_out() {
         let (directory, _wanted) = Directory::new(Limits::default());
         let node = node(1);
-        directory.add(node, 1_000);
+        directory.add(node, &facts(node));
         directory.lane(node.incarnation, Class::Control);
         assert_eq!(directory.remove(node.incarnation).len(), 1);
         assert!(directory.lane(node.incarnation, Class::Control).is_none());

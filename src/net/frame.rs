@@ -118,7 +118,7 @@ pub enum Cut<'a> {
 pub enum Violation {
     /// A length beyond the limit, or of nothing.
     #[error(
-        "a frame that says it has {claimed} bytes, with 1 to {max} allowed: set the same frame-bytes-max on all nodes"
+        "a frame that says it has {claimed} bytes, with 1 to {max} allowed, as this node has told"
     )]
     FrameLength {
         /// What the frame says.

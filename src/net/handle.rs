@@ -10,8 +10,9 @@ use super::config::Config;
 use super::directory::Directory;
 use super::hub::{Command, Hub, Setup};
 use super::identity::Identity;
-use super::lane::Lane;
-use super::swarm::StartError;
+use super::lane::inbound::InboundStats;
+use super::lane::{Lane, LaneStats};
+use super::swarm::{Refusals, StartError};
 use super::wire::{Facts, Refusal};
 use super::{Class, NodeId, Receiver};
 
@@ -35,6 +36,12 @@ pub enum Event {
         node: NodeId,
         /// Whether it holds the lock of its former life on the same host: the old one is dead.
         is_proof: bool,
+    },
+    /// An incarnation is known no more: the node has ordered that, or nobody kept it and others
+    /// needed its place. It is refused from now on, and there are no lanes to it.
+    Forgotten {
+        /// Who.
+        node: NodeId,
     },
     /// The last connection with a node is gone. Evidence, no proof of death.
     Closed {
@@ -81,6 +88,29 @@ pub struct PeerStats {
     pub connections: usize,
     /// Whether one of them carries lanes.
     pub linked: bool,
+    /// The lanes to it that somebody has used: control, data, user, bulk.
+    pub outbound: [Option<LaneStats>; 4],
+    /// What came on its lanes: control, data, user, bulk.
+    pub inbound: [InboundStats; 4],
+}
+
+/// The transport at one moment: who is known, how much waits, and what was refused so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Everybody who is known, by peer id.
+    pub peers: Vec<PeerStats>, // ≤ the peers that are remembered
+    /// Connections and substreams that were refused because of a limit, or of the allow-list.
+    pub exceeded: Refusals,
+    /// Inbound connections whose handshake is under way.
+    pub handshakes: usize,
+    /// Lanes that this node did not open, or not let be opened: another secret, another cluster, a
+    /// life that is over.
+    pub refused: u64,
+    /// Lanes of peers that were cut off because they broke the protocol.
+    pub violations: u64,
+    /// Messages that were given up unacknowledged ([`Event::LaneBroken`]).
+    pub given_up: u64,
 }
 
 /// A running transport. Clones speak to the same one; it ends with the last of them.
@@ -162,6 +192,11 @@ impl Net {
 
     /// Everybody who is known, by peer id; empty after the stop.
     pub async fn peers(&self) -> Vec<PeerStats> {
+        self.stats().await.peers
+    }
+
+    /// The transport at this moment; all zero after the stop.
+    pub async fn stats(&self) -> Stats {
         let (reply, stats) = oneshot::channel();
         self.order(Command::Inspect(reply));
         stats.await.unwrap_or_default()

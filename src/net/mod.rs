@@ -86,7 +86,10 @@ pub struct Inbound<'a> {
     pub from: NodeId,
     /// On which lane.
     pub class: Class,
-    /// The header: names that repeat from message to message (≤ [`wire::FIELDS_MAX`]).
+    /// The header: names that repeat from message to message, each spelled once on a lane and a
+    /// number from then on (≤ [`wire::FIELDS_MAX`]). For envelopes of sharding, whose entity types
+    /// and handlers repeat; the Replicator's messages carry their keys in the body, many in one,
+    /// and have no header.
     pub fields: &'a [std::sync::Arc<str>],
     /// What it says.
     pub body: &'a [u8],

@@ -166,6 +166,13 @@ impl Lines {
         self.connections.peer_of(connection).is_some()
     }
 
+    /// Which connection that is, counted in the order in which handshakes were finished: those
+    /// with an earlier life of a peer come before all with a later one. `None` if it is gone.
+    #[must_use]
+    pub fn rank(&self, connection: ConnectionId) -> Option<u64> {
+        self.connections.rank(connection)
+    }
+
     /// What was refused so far.
     #[must_use]
     pub fn refusals(&self) -> Refusals {
@@ -193,7 +200,7 @@ impl Lines {
     fn complain(&mut self, who: Option<PeerId>, exceeded: Exceeded) {
         if self.complaints.due(Instant::now(), who, exceeded.name()) {
             let peer = who.map(tracing::field::display);
-            tracing::warn!(peer, "refused: {exceeded}");
+            tracing::warn!(peer, %exceeded, "net.limit_exceeded");
         }
     }
 }

@@ -78,6 +78,10 @@ pub struct Facts {
     /// The longest message that it takes, in bytes.
     #[serde(rename = "m")]
     pub message_bytes_max: u32,
+    /// The longest frame that it takes, in bytes, its length included; absent:
+    /// [`FRAME_BYTES`](super::frame::FRAME_BYTES).
+    #[serde(rename = "x", default, skip_serializing_if = "Option::is_none")]
+    pub frame_bytes_max: Option<u32>,
 }
 
 /// The opener's request.

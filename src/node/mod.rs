@@ -39,7 +39,7 @@ pub use self::driver::{TURN_MAX, Turns};
 pub use self::fixed::FixedError;
 pub use self::inbox::{InboxLimits, Waiting};
 use self::parts::{Facts, ReplicatorPart, ReplicatorSetup, Running};
-use self::replicator::Replicator;
+use self::replicator::{Load, Replicator};
 use self::wiring::{Event, Fact};
 use crate::config::Config;
 use crate::net::handle::{self, Net};
@@ -61,8 +61,18 @@ pub struct Node {
     _identity: Identity, // the last to go: its lock says that this incarnation lives
 }
 
-/// The nodes that were admitted, each in its present life.
-type Up = BTreeMap<PeerId, NodeId>;
+/// The nodes that were admitted and not forgotten, each in its present life.
+type Up = BTreeMap<PeerId, NodeId>; // ≤ the peers that the transport remembers
+
+/// A node at one moment.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Lanes, peers, and what was refused.
+    pub net: handle::Stats,
+    /// The inbox and the turns of the Replicator.
+    pub replicator: Load,
+}
 
 /// Why a node did not start. Nothing runs.
 #[derive(Debug, thiserror::Error)]
@@ -139,6 +149,11 @@ impl Node {
         &self.net
     }
 
+    /// The node at this moment: what waits, how it is batched, how much went over each lane.
+    pub async fn stats(&self) -> Stats {
+        Stats { net: self.net.stats().await, replicator: self.replicator.load() }
+    }
+
     /// Stops: requests that wait for others end with an error, what is queued is sent as far as
     /// peers take it, lanes are ended in order.
     pub async fn stop(self) {
@@ -183,6 +198,13 @@ impl Ears {
             handle::Event::NewIncarnation { old, node, is_proof } => {
                 tracing::info!(%old, %node, is_proof, "node.new_incarnation");
             }
+            handle::Event::Forgotten { node } => {
+                tracing::info!(%node, "node.forgotten");
+                self.up.send_if_modified(|up| {
+                    let is_meant = up.get(&node.peer) == Some(&node);
+                    is_meant && up.remove(&node.peer).is_some()
+                });
+            }
             handle::Event::Closed { node } => tracing::info!(%node, "node.closed"),
             handle::Event::DialRefused { address, reason, .. } => {
                 tracing::debug!(%address, reason, "node.dial_refused");
@@ -199,5 +221,44 @@ impl Ears {
         if let Event::AskConsent { query, .. } = event {
             self.facts.tell(Fact::Consent { query: *query, remaining: Vec::new() });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ostraca_ddata::id::ReplicaId;
+
+    use super::*;
+    use crate::net::wire;
+
+    fn up(node: NodeId) -> handle::Event {
+        let facts = wire::Facts {
+            version: 1,
+            cluster: "shop".to_owned(),
+            cluster_id: None,
+            incarnation: node.incarnation,
+            boot: None,
+            lock: None,
+            addresses: Vec::new(),
+            message_bytes_max: 1_000,
+            frame_bytes_max: None,
+        };
+        handle::Event::Up { node, facts }
+    }
+
+    #[tokio::test]
+    async fn who_is_forgotten_is_up_no_more_and_a_later_life_stays() {
+        let part = parts::alone().await;
+        let (up_nodes, ups) = watch::channel(Up::new());
+        let (told, events) = (mpsc::unbounded_channel().1, mpsc::channel(1).1);
+        let ears = Ears { facts: part.facts.clone(), up: up_nodes, told, events };
+        let peer = PeerId::random();
+        let [old, new] = [1, 2].map(|life| NodeId { peer, incarnation: ReplicaId::new(life) });
+        ears.net(up(old));
+        ears.net(up(new));
+        ears.net(handle::Event::Forgotten { node: old });
+        assert_eq!(ups.borrow().values().copied().collect::<Vec<_>>(), [new]);
+        ears.net(handle::Event::Forgotten { node: new });
+        assert!(ups.borrow().is_empty());
     }
 }

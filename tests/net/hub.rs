@@ -374,9 +374,14 @@ async fn a_peer_that_restarts_is_another_node_and_gets_nothing_meant_for_the_old
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_removed_incarnation_is_refused_and_told_why() {
-    let (a, mut b) = pair(&quick()).await;
+    let (mut a, mut b) = pair(&quick()).await;
     b.keep(&a);
     a.net.forget(b.id());
+    let forgotten = a.event("it is forgotten", |event| match event {
+        Event::Forgotten { node } => Some(node),
+        _ => None,
+    });
+    assert_eq!(forgotten.await, b.id());
     let refusal = b.event("it is refused", |event| match event {
         Event::Refused { refusal, .. } => Some(refusal),
         _ => None,
@@ -478,4 +483,7 @@ async fn known_failure_26_and_30_requests_in_flight_share_a_handful_of_substream
     assert_eq!((peers.len(), peers[0].connections), (1, 1));
 }
 
+mod counts;
+mod lives;
 mod races;
+mod undrained;

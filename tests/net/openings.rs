@@ -31,11 +31,19 @@ fn facts() -> Facts {
         lock: Some((2049, 131)),
         addresses: vec!["/ip4/10.0.0.1/tcp/7001".to_owned()],
         message_bytes_max: 4_194_304,
+        frame_bytes_max: Some(65_536),
     }
 }
 
 fn young() -> Facts {
-    Facts { cluster_id: None, boot: None, lock: None, addresses: Vec::new(), ..facts() }
+    Facts {
+        cluster_id: None,
+        boot: None,
+        lock: None,
+        addresses: Vec::new(),
+        frame_bytes_max: None,
+        ..facts()
+    }
 }
 
 fn hello() -> Hello {
@@ -141,12 +149,49 @@ fn a_field_of_a_later_release_is_skipped() {
 #[test]
 fn a_field_that_may_be_absent_is_not_missed() {
     let least = body(&young());
-    for absent in [b"\xa1i", b"\xa1b", b"\xa1l", b"\xa1a"] {
+    for absent in [b"\xa1i", b"\xa1b", b"\xa1l", b"\xa1a", b"\xa1x"] {
         assert!(!least.windows(2).any(|pair| pair == absent), "{absent:?}");
     }
     assert_eq!(from_msgpack::<Facts>(&least).expect("facts"), young());
     let least = Hello { proof: None, to: None, ..hello() };
     assert_eq!(from_msgpack::<Hello>(&body(&least)).expect("a hello"), least);
+}
+
+/// `Facts` as they were before the longest frame was told: what a node of that release decodes.
+#[derive(Debug, PartialEq, serde::Deserialize)]
+struct FactsBefore {
+    #[serde(rename = "v")]
+    version: u16,
+    #[serde(rename = "c")]
+    cluster: String,
+    #[serde(rename = "r")]
+    incarnation: ReplicaId,
+    #[serde(rename = "m")]
+    message_bytes_max: u32,
+}
+
+/// With the bytes that the release before really wrote, and with a decoder that knows less.
+#[test]
+fn known_failure_28_an_opening_survives_an_added_field_both_ways() {
+    let kept = include_str!("../golden/openings-before-frame-bytes.hex");
+    let before = |name: &str| {
+        let line = kept.lines().find_map(|line| line.strip_prefix(name)).expect("a line");
+        let hex = line.trim().as_bytes();
+        let byte =
+            |at: usize| u8::from_str_radix(std::str::from_utf8(&hex[at..at + 2]).ok()?, 16).ok();
+        let bytes: Option<Vec<u8>> = (0..hex.len()).step_by(2).map(byte).collect();
+        bytes.expect("hex").split_off(4)
+    };
+    let facts_before = Facts { frame_bytes_max: None, ..facts() };
+    let heard = from_msgpack::<Hello>(&before("hello ")).expect("an older node's hello");
+    assert_eq!(heard, Hello { facts: facts_before.clone(), ..hello() });
+    let Answer::Welcome(heard) = decode_answer(&before("welcome ")).expect("a welcome") else {
+        panic!("it was welcome");
+    };
+    assert_eq!(heard.facts, facts_before);
+    let heard = from_msgpack::<FactsBefore>(&body(&facts())).expect("an older node hears us");
+    let Facts { version, cluster, incarnation, message_bytes_max, .. } = facts();
+    assert_eq!(heard, FactsBefore { version, cluster, incarnation, message_bytes_max });
 }
 
 #[test]

@@ -15,3 +15,4 @@ mod network;
 mod receiving;
 mod stopping;
 mod subscriptions;
+mod wire;

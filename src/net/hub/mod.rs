@@ -20,13 +20,13 @@ use ostraca_ddata::machine::{Machine, Outbox};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 
-use self::peer::{Peer, Reborn};
-use self::tasks::{Accepting, Ended, Opening, Report, Tasks, Why};
+use self::peer::{Peer, Reborn, Word};
+use self::tasks::{Accepting, Ended, Opening, Report, Tasks, Welcomed, Why};
 use super::admission::Standing;
 use super::complaints::Complaints;
 use super::config::Config;
 use super::directory::{Directory, Wanted};
-use super::handle::{Event, PeerStats};
+use super::handle::{Event, PeerStats, Stats};
 use super::identity::Identity;
 use super::lane::Lane;
 use super::link::{self, Dialler, End, Purpose};
@@ -39,6 +39,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Removed incarnations that are refused, at most; beyond that the oldest is forgotten.
 const QUARANTINED_MAX: usize = 16_384;
+
+/// Substreams of a lane that may end in a row on a living connection without one message more.
+/// Then something in the lane is what the peer does not take: the lane is given up, and counted.
+const STRIKES_MAX: u32 = 5;
 
 /// Peers that are remembered; beyond that those go that are neither kept nor connected.
 const PEERS_MAX: usize = 4_096;
@@ -54,8 +58,8 @@ pub(super) enum Command {
     Release(PeerId),
     /// This incarnation is out of the cluster: it is refused from now on.
     Forget(NodeId),
-    /// Tell who is known.
-    Inspect(oneshot::Sender<Vec<PeerStats>>),
+    /// Tell who is known, and what was counted.
+    Inspect(oneshot::Sender<Stats>),
     /// Send what is queued, say End, stop; then answer.
     Stop(oneshot::Sender<()>),
 }
@@ -84,9 +88,18 @@ pub(super) struct Hub {
     /// Those that `standing` refuses, the oldest first.
     quarantined: VecDeque<ReplicaId>, // ≤ QUARANTINED_MAX
     complaints: Complaints,
+    counted: Counted,
     started: std::time::Instant,
     look_at: Instant,
     stops: bool,
+}
+
+/// What happened so far; see [`Stats`].
+#[derive(Clone, Copy, Debug, Default)]
+struct Counted {
+    refused: u64,
+    violations: u64,
+    given_up: u64,
 }
 
 /// What a hub is made with.
@@ -126,6 +139,7 @@ impl Hub {
             dials: BTreeMap::new(),
             quarantined: VecDeque::new(),
             complaints: Complaints::default(),
+            counted: Counted::default(),
             started: std::time::Instant::now(),
             look_at: Instant::default(),
             stops: false,
@@ -178,19 +192,23 @@ impl Hub {
         }
     }
 
-    /// Disconnects peers that have taken nothing from their control lane for too long.
+    /// Disconnects peers that have taken nothing from their control lane for too long, or too
+    /// little of it: what no longer fits is never dropped in silence.
     fn look(&mut self) {
         let longest = self.tasks.limits.control_undrained_max;
-        for (node, class, lane) in self.directory.all() {
-            let since = lane.stats().undrained_since;
-            let stuck = since.is_some_and(|since| since.elapsed() >= longest);
+        let lanes = self.directory.all().into_iter();
+        for (node, _, lane) in lanes.filter(|(_, class, _)| *class == Class::Control) {
+            let stats = lane.stats();
+            let stuck = stats.undrained_since.is_some_and(|since| since.elapsed() >= longest);
+            let overflowed = stats.refused > 0;
             let carrier = self.peers.get(&node.peer).and_then(|peer| peer.link.carrier());
-            if class == Class::Control
-                && stuck
-                && let Some(carrier) = carrier
-            {
-                tracing::warn!(peer = %node.peer, "takes nothing from its control lane: closing");
+            if let Some(carrier) = carrier.filter(|_| stuck || overflowed) {
+                let kept = stats.kept_bytes;
+                tracing::warn!(peer = %node.peer, kept, "net.control_undrained: closing");
                 self.close(carrier);
+            }
+            if overflowed {
+                self.give_up(node.peer, Class::Control);
             }
         }
     }
@@ -215,15 +233,28 @@ impl Hub {
         }
     }
 
-    fn inspect(&self) -> Vec<PeerStats> {
+    fn inspect(&self) -> Stats {
+        let lane =
+            |peer: &Peer, class| Some(self.directory.used(peer.incarnation()?, class)?.stats());
         let stats = |(id, peer): (&PeerId, &Peer)| PeerStats {
             peer: *id,
             incarnation: peer.incarnation(),
             kept: peer.link.is_kept(),
             connections: peer.link.connections(),
             linked: peer.link.carrier().is_some(),
+            outbound: Class::ALL.map(|class| lane(peer, class)),
+            inbound: Class::ALL.map(|class| peer.inbound(class).stats()),
         };
-        self.peers.iter().map(stats).collect()
+        let Counted { refused, violations, given_up } = self.counted;
+        let lines = self.swarm.behaviour();
+        Stats {
+            peers: self.peers.iter().map(stats).collect(),
+            exceeded: lines.refusals(),
+            handshakes: lines.handshakes(),
+            refused,
+            violations,
+            given_up,
+        }
     }
 
     fn on_wanted(&mut self, wanted: Wanted) {
@@ -244,6 +275,7 @@ impl Hub {
         peer.end();
         self.peers.remove(&node.peer);
         let _ = self.swarm.disconnect_peer_id(node.peer);
+        self.emit(Event::Forgotten { node });
     }
 
     fn quarantine(&mut self, incarnation: ReplicaId) {
@@ -267,15 +299,16 @@ impl Hub {
     }
 
     /// Nothing goes to this incarnation any more; what it had not acknowledged is counted.
-    fn drop_lanes(&self, node: NodeId) {
+    fn drop_lanes(&mut self, node: NodeId) {
         for (class, lane) in self.directory.remove(node.incarnation) {
             self.broken(node, class, lane.break_off());
         }
     }
 
-    fn broken(&self, node: NodeId, class: Class, messages: u64) {
+    fn broken(&mut self, node: NodeId, class: Class, messages: u64) {
         if messages > 0 {
-            tracing::warn!(peer = %node.peer, ?class, messages, "lane broken: not acknowledged");
+            self.counted.given_up += messages;
+            tracing::warn!(peer = %node.peer, ?class, messages, "net.lane_broken");
             self.emit(Event::LaneBroken { node, class, messages });
         }
     }
@@ -360,7 +393,7 @@ impl Hub {
 
     fn dial_failed(&mut self, dialled: Dialled, error: &DialError) {
         let Dialled { peer, purpose, address } = dialled;
-        tracing::debug!(%address, %error, "dial failed");
+        tracing::debug!(%address, %error, "net.dial_failed");
         let own = matches!(error, DialError::LocalPeerId { .. } | DialError::NoAddresses);
         // A failed dial for bulk says nothing: the peer is linked.
         if purpose == Purpose::Main && (!own || peer.is_some()) {
@@ -381,7 +414,7 @@ impl Hub {
         let (reply, stream) = oneshot::channel();
         self.swarm.behaviour_mut().open(connection, class, reply);
         let before = self.peer(id).outbound[class as usize].take();
-        let opening = Opening { peer: id, class, attempt, to, lane, is_new, stream };
+        let opening = Opening { peer: id, class, attempt, connection, to, lane, is_new, stream };
         let task = self.tasks.open(opening, before);
         self.peer(id).outbound[class as usize] = Some(task);
     }
@@ -389,6 +422,7 @@ impl Hub {
     /// Gives up a lane, and counts what was not acknowledged; the next message begins a new one.
     fn give_up(&mut self, id: PeerId, class: Class) {
         let Some(incarnation) = self.peer(id).incarnation() else { return };
+        self.peer(id).forgive(class);
         if let Some(lane) = self.directory.renew(incarnation, class) {
             self.broken(NodeId { peer: id, incarnation }, class, lane.break_off());
         }
@@ -411,7 +445,7 @@ impl Hub {
                 peer_id, connection_id, num_established, cause, ..
             } => {
                 let cause = cause.map(|cause| cause.to_string()).unwrap_or_default();
-                tracing::debug!(peer = %peer_id, %connection_id, cause, "connection closed");
+                tracing::debug!(peer = %peer_id, %connection_id, cause, "net.connection_closed");
                 self.closed(peer_id, connection_id);
                 let incarnation = self.peers.get(&peer_id).and_then(Peer::incarnation);
                 if num_established == 0
@@ -429,7 +463,7 @@ impl Hub {
                 self.handshake_failed(peer_id, &send_back_addr, &error);
             }
             SwarmEvent::ListenerClosed { addresses, reason, .. } => {
-                tracing::error!(?addresses, ?reason, "no longer listening");
+                tracing::error!(?addresses, ?reason, "net.listener_closed");
             }
             _ => {}
         }
@@ -439,7 +473,7 @@ impl Hub {
         if self.complaints.due(std::time::Instant::now(), id, "handshake") {
             tracing::warn!(
                 %from, %error,
-                "a connection failed in its handshake: a stranger, or another secret"
+                "net.handshake_failed: a stranger, or another secret"
             );
         }
     }
@@ -478,26 +512,37 @@ impl Hub {
                     reader.abort(); // it closed meanwhile, and nothing will say so again
                     return;
                 }
-                let admitted = self.admit(peer, &hello.facts);
+                let admitted = self.admit(peer, connection, &hello.facts);
                 let lane = admitted.map(|()| {
                     self.used(peer, connection, hello.class, reader);
                     self.peer(peer).inbound(hello.class)
                 });
                 let _ = reply.send(lane); // the substream broke meanwhile
             }
-            Report::Welcome { peer, class, attempt, facts, lane, is_new, reply } => {
-                let goes_on = self.admit(peer, &facts).is_ok()
-                    && (!is_new || self.directory.adopt(facts.incarnation, class, &lane));
-                if goes_on {
-                    let _ = reply.send(()); // the task was aborted meanwhile
-                    self.give(peer, link::Input::Opened { class, attempt });
-                }
-            }
+            Report::Welcome(welcomed) => self.welcomed(welcomed),
             Report::Outbound { peer, class, attempt, ended } => {
                 self.outbound_ended(peer, class, attempt, ended);
             }
             Report::Inbound { peer, class, why } => self.inbound_ended(peer, class, why),
         }
+    }
+
+    fn welcomed(&mut self, welcomed: Welcomed) {
+        let Welcomed { peer, class, attempt, connection, facts, accepted, .. } = welcomed;
+        let lane = welcomed.lane;
+        let goes_on = self.admit(peer, connection, &facts).is_ok()
+            && (!welcomed.is_new || self.directory.adopt(facts.incarnation, class, &lane));
+        if !goes_on {
+            return;
+        }
+        if lane.stats().appended > accepted
+            && self.peer(peer).strike(class, connection, accepted) >= STRIKES_MAX
+        {
+            tracing::warn!(%peer, ?class, accepted, "net.lane_hopeless: the peer breaks it off");
+            return self.give_up(peer, class);
+        }
+        let _ = welcomed.reply.send(()); // the task was aborted meanwhile
+        self.give(peer, link::Input::Opened { class, attempt });
     }
 
     /// A peer that was admitted has opened a lane on this connection.
@@ -517,17 +562,26 @@ impl Hub {
     }
 
     /// A peer has proved who it is, and tells which life this is.
-    fn admit(&mut self, id: PeerId, facts: &Facts) -> Result<(), Refusal> {
+    fn admit(
+        &mut self,
+        id: PeerId,
+        connection: ConnectionId,
+        facts: &Facts,
+    ) -> Result<(), Refusal> {
         let incarnation = facts.incarnation;
         if self.is_quarantined(incarnation) {
             return Err(Refusal::Quarantined);
         }
+        // The connection is gone: so is whoever spoke on it, as far as anybody here knows.
+        let rank = self.swarm.behaviour().rank(connection).ok_or(Refusal::Superseded)?;
         let node = NodeId { peer: id, incarnation };
-        let reborn = self.peer(id).meet(facts);
-        if reborn == Reborn::Same {
-            return Ok(());
+        let reborn = self.peer(id).meet(Word { facts, rank });
+        match reborn {
+            Reborn::Same => return Ok(()),
+            Reborn::Late => return Err(Refusal::Superseded),
+            Reborn::First | Reborn::Anew { .. } => {}
         }
-        self.directory.add(node, facts.message_bytes_max as usize);
+        self.directory.add(node, facts);
         if let Reborn::Anew { old, is_proof } = reborn {
             let old = NodeId { peer: id, incarnation: old };
             self.quarantine(old.incarnation);
@@ -551,12 +605,12 @@ impl Hub {
         let end = match ended {
             Ended::Finished => End::Broken,
             Ended::Broken(why) => {
-                tracing::debug!(peer = %id, ?class, why, "a lane's substream ended");
+                tracing::debug!(peer = %id, ?class, why, "net.substream_ended");
                 End::Broken
             }
             Ended::Refused(refusal) => {
                 if self.complaints.due(std::time::Instant::now(), Some(id), "refused by") {
-                    tracing::warn!(peer = %id, "the peer refuses this node: {refusal}");
+                    tracing::warn!(peer = %id, %refusal, "net.refused_by_peer");
                 }
                 let end = match refusal {
                     Refusal::WrongIncarnation { .. } => {
@@ -586,19 +640,21 @@ impl Hub {
         match why {
             Why::Refused(refusal) => self.refused(id, &refusal),
             Why::Handshake(error) => {
-                tracing::debug!(peer = %id, ?class, %error, "a lane was not opened");
+                tracing::debug!(peer = %id, ?class, %error, "net.lane_not_opened");
             }
             Why::Violation(ended) => {
+                self.counted.violations += 1;
                 if self.complaints.due(std::time::Instant::now(), Some(id), "violation") {
-                    tracing::warn!(peer = %id, ?class, %ended, "a peer's lane was cut off");
+                    tracing::warn!(peer = %id, ?class, %ended, "net.violation: the lane was cut off");
                 }
             }
         }
     }
 
     fn refused(&mut self, id: PeerId, refusal: &Refusal) {
+        self.counted.refused += 1;
         if self.complaints.due(std::time::Instant::now(), Some(id), "refused") {
-            tracing::warn!(peer = %id, "this node refuses the peer: {refusal}");
+            tracing::warn!(peer = %id, %refusal, "net.refused");
         }
     }
 }

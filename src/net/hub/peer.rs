@@ -27,6 +27,24 @@ pub(super) enum Reborn {
         /// Whether it holds the lock of its former life, on the same host: that one is dead.
         is_proof: bool,
     },
+    /// It is a former life: its word was under way while the peer restarted.
+    Late,
+}
+
+/// What a peer says about itself, and where.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Word<'a> {
+    pub(super) facts: &'a Facts,
+    /// The [rank](crate::net::swarm::Lines::rank) of the connection.
+    pub(super) rank: u64,
+}
+
+/// Substreams of a lane that ended on a connection which lives on, without one message more.
+#[derive(Clone, Copy, Debug, Default)]
+struct Strikes {
+    /// Where the last one was opened, and what was accepted then.
+    last: Option<(ConnectionId, u64)>,
+    count: u32,
 }
 
 /// See the module's page.
@@ -34,6 +52,8 @@ pub(super) struct Peer {
     pub(super) link: Link,
     /// Of the life that is known.
     facts: Option<Facts>,
+    /// The rank of the connection on which that life was first heard of.
+    met_on: u64,
     /// It says that this life is over: the next lane is opened to whoever is there.
     is_stale: bool,
     /// The task of each lane to it.
@@ -41,6 +61,7 @@ pub(super) struct Peer {
     inbound: [InboundLane; 4],
     /// The readers on each connection.
     readers: BTreeMap<ConnectionId, Vec<AbortHandle>>, // ≤ limits.lanes_per_peer, by the swarm
+    strikes: [Strikes; 4],
 }
 
 impl Peer {
@@ -48,10 +69,12 @@ impl Peer {
         Self {
             link: Link::new(me, peer, limits, rand::random()),
             facts: None,
+            met_on: 0,
             is_stale: false,
             outbound: [const { None }; 4],
             inbound: std::array::from_fn(|_| InboundLane::new()),
             readers: BTreeMap::new(),
+            strikes: [Strikes::default(); 4],
         }
     }
 
@@ -74,12 +97,24 @@ impl Peer {
     }
 
     /// Takes in what the peer says about itself. A new life gets new lanes.
-    pub(super) fn meet(&mut self, facts: &Facts) -> Reborn {
+    ///
+    /// Incarnations have no order, connections have: a life that speaks on an older connection
+    /// than the one that is known spoke before that one began.
+    pub(super) fn meet(&mut self, Word { facts, rank }: Word<'_>) -> Reborn {
+        let is_other = self.incarnation().is_some_and(|known| known != facts.incarnation);
+        if is_other && rank <= self.met_on {
+            return Reborn::Late;
+        }
         self.is_stale = false;
-        let Some(old) = self.facts.replace(facts.clone()) else { return Reborn::First };
-        if old.incarnation == facts.incarnation {
+        let old = self.facts.replace(facts.clone());
+        if let Some(old) = &old
+            && old.incarnation == facts.incarnation
+        {
             return Reborn::Same;
         }
+        self.met_on = rank;
+        let Some(old) = old else { return Reborn::First };
+        self.strikes = [Strikes::default(); 4];
         self.end();
         self.inbound = std::array::from_fn(|_| InboundLane::new());
         let locked = old.lock.is_some() && old.boot.is_some();
@@ -92,6 +127,20 @@ impl Peer {
         let readers = self.readers.entry(connection).or_default();
         readers.retain(|reader| !reader.is_finished());
         readers.push(reader);
+    }
+
+    /// A lane is open, on a connection and from a message on; how often in a row that was so on
+    /// this very connection, and not a message further.
+    pub(super) fn strike(&mut self, class: Class, connection: ConnectionId, accepted: u64) -> u32 {
+        let strikes = &mut self.strikes[class as usize];
+        let again = strikes.last.replace((connection, accepted)) == Some((connection, accepted));
+        strikes.count = if again { strikes.count + 1 } else { 0 };
+        strikes.count
+    }
+
+    /// Another lane follows: it has broken nothing yet.
+    pub(super) fn forgive(&mut self, class: Class) {
+        self.strikes[class as usize] = Strikes::default();
     }
 
     /// Whether a task still carries, or opens, a lane to it.

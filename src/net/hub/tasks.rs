@@ -32,20 +32,27 @@ pub(super) enum Report {
         reply: oneshot::Sender<Result<InboundLane, Refusal>>,
     },
     /// A peer has welcomed a lane of ours, and says who it is. May the lane go on?
-    Welcome {
-        peer: PeerId,
-        class: Class,
-        attempt: u64,
-        facts: Facts,
-        lane: Lane,
-        /// Whether nobody has that lane yet.
-        is_new: bool,
-        reply: oneshot::Sender<()>,
-    },
+    Welcome(Welcomed),
     /// A lane of ours is not, or no longer, carried.
     Outbound { peer: PeerId, class: Class, attempt: u64, ended: Ended },
     /// A peer was not let in, or its lane ended against the rules.
     Inbound { peer: PeerId, class: Class, why: Why },
+}
+
+/// A lane of ours that a peer has welcomed.
+#[derive(Debug)]
+pub(super) struct Welcomed {
+    pub(super) peer: PeerId,
+    pub(super) class: Class,
+    pub(super) attempt: u64,
+    pub(super) connection: ConnectionId,
+    pub(super) facts: Facts,
+    /// Messages of the lane that it has.
+    pub(super) accepted: u64,
+    pub(super) lane: Lane,
+    /// Whether nobody has that lane yet.
+    pub(super) is_new: bool,
+    pub(super) reply: oneshot::Sender<()>,
 }
 
 /// How carrying a lane of ours ended.
@@ -78,6 +85,7 @@ pub(super) struct Opening {
     pub(super) peer: PeerId,
     pub(super) class: Class,
     pub(super) attempt: u64,
+    pub(super) connection: ConnectionId,
     /// Which life of the peer; none at first contact.
     pub(super) to: Option<ReplicaId>,
     pub(super) lane: Lane,
@@ -133,7 +141,7 @@ impl Tasks {
     }
 
     async fn carry(&self, opening: Opening) -> Ended {
-        let Opening { peer, class, attempt, to, lane, is_new, stream } = opening;
+        let Opening { peer, class, attempt, connection, to, lane, is_new, stream } = opening;
         let mut stream = match stream.await {
             Ok(Ok(stream)) => stream,
             Ok(Err(why)) => return Ended::Broken(why.to_string()),
@@ -154,14 +162,23 @@ impl Tasks {
             Err(error) => return Ended::Broken(error.to_string()),
         };
         let (reply, goes_on) = oneshot::channel();
-        let facts = opened.facts;
-        let asked =
-            Report::Welcome { peer, class, attempt, facts, lane: lane.clone(), is_new, reply };
-        self.tell(asked);
+        let (facts, accepted) = (opened.facts, opened.accepted);
+        let welcomed = Welcomed {
+            peer,
+            class,
+            attempt,
+            connection,
+            facts,
+            accepted,
+            lane: lane.clone(),
+            is_new,
+            reply,
+        };
+        self.tell(Report::Welcome(welcomed));
         if goes_on.await.is_err() {
             return Ended::Broken("the lane is another's meanwhile".to_owned());
         }
-        match writer::run(stream, lane, opened.accepted).await {
+        match writer::run(stream, lane, accepted).await {
             lane::Ended::Finished => Ended::Finished,
             ended => Ended::Broken(ended.to_string()),
         }

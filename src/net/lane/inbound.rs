@@ -37,6 +37,7 @@ pub(super) struct Progress {
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) accepted: AtomicU64,
+    pub(super) bytes: AtomicU64,
     pub(super) skipped: AtomicU64,
     pub(super) busy: AtomicU64,
 }
@@ -46,6 +47,8 @@ pub(super) struct Counters {
 pub struct InboundStats {
     /// Messages accepted and acknowledged, or about to be.
     pub accepted: u64,
+    /// Bytes read, frames and all; those sent again count again.
+    pub bytes: u64,
     /// Frames of kinds that this release does not know.
     pub skipped: u64,
     /// Times that the receiver had no room.
@@ -132,6 +135,7 @@ impl InboundLane {
         let counters = &self.0.counters;
         InboundStats {
             accepted: counters.accepted.load(Ordering::Relaxed),
+            bytes: counters.bytes.load(Ordering::Relaxed),
             skipped: counters.skipped.load(Ordering::Relaxed),
             busy: counters.busy.load(Ordering::Relaxed),
         }

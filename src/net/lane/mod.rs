@@ -99,6 +99,10 @@ pub struct LaneStats {
     pub acknowledged: u64,
     /// Messages that were sent again after a connection broke, each time.
     pub resent: u64,
+    /// Bytes sent, ever, frames and all; those sent again count once.
+    pub sent_bytes: u64,
+    /// Messages that were refused because the lane was full.
+    pub refused: u64,
     /// Writes: `sent / batches` is how well messages were coalesced.
     pub batches: u64,
     /// Since when messages wait without any being acknowledged; `None` if none wait.
@@ -164,6 +168,12 @@ impl Lane {
     /// Lowers the longest message to what the other end takes, as its `Welcome` says; bytes.
     pub fn limit_messages(&self, bytes_max: usize) {
         self.lock().limit_messages(bytes_max);
+    }
+
+    /// Lowers the longest frame to what the other end takes, as its `Welcome` says; bytes. For
+    /// messages that are appended from now on.
+    pub fn limit_frames(&self, bytes_max: usize) {
+        self.lock().limit_frames(bytes_max);
     }
 
     /// Appends a message: a short lock, a copy, and the writer is woken only if it sleeps.

@@ -13,7 +13,9 @@ use super::names::Numbers;
 use super::{LaneStats, SendError};
 use crate::net::Class;
 use crate::net::config::Limits;
-use crate::net::frame::{self, Cut, FRAME_BYTES, FRAME_OVERHEAD, Frame, Violation, kind};
+use crate::net::frame::{
+    self, Cut, FRAME_BYTES, FRAME_BYTES_MIN, FRAME_OVERHEAD, Frame, Violation, kind,
+};
 
 /// A first piece is not begun in less than this at the end of a chunk.
 const PIECE_BYTES_MIN: usize = 8 * 1024;
@@ -97,6 +99,7 @@ pub(super) struct Outbound {
     undrained_since: Option<Instant>,
     batches: u64,
     resent: u64,
+    refused: u64, // as full
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,12 +138,18 @@ impl Outbound {
             undrained_since: None,
             batches: 0,
             resent: 0,
+            refused: 0,
         }
     }
 
     /// Longer messages are refused from now on, if that is less than what was allowed before.
     pub(super) fn limit_messages(&mut self, bytes_max: usize) {
         self.message_bytes_max = self.message_bytes_max.min(bytes_max);
+    }
+
+    /// Frames are no longer than that from now on, if that is less than before.
+    pub(super) fn limit_frames(&mut self, bytes_max: usize) {
+        self.frame_bytes = self.frame_bytes.min(bytes_max.max(FRAME_BYTES_MIN));
     }
 
     // ── Appending ──
@@ -178,6 +187,7 @@ impl Outbound {
         // A message that is longer than the whole lane goes alone.
         if self.kept > 0 && self.kept + whole > max {
             self.numbers.forget();
+            self.refused += 1;
             self.wanted = Some(self.wanted.map_or(whole, |wanted| wanted.min(whole)));
             return Err(SendError::Full { kept: self.kept, max });
         }
@@ -464,6 +474,8 @@ impl Outbound {
             sent: self.sent,
             acknowledged: self.acknowledged,
             resent: self.resent,
+            sent_bytes: self.taken_bytes,
+            refused: self.refused,
             batches: self.batches,
             undrained_since: self.undrained_since,
         }

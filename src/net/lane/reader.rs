@@ -159,6 +159,7 @@ where
         let accepted = self.intake.turn.accepted();
         let Self { line, buffer, .. } = self;
         let len = poll_fn(|cx| line.poll_fill(cx, buffer, accepted)).await?;
+        self.intake.turn.counters().bytes.fetch_add(len as u64, Ordering::Relaxed);
         self.unyielded += len;
         if self.unyielded >= BYTES_PER_POLL {
             self.unyielded = 0;

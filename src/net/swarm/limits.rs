@@ -77,12 +77,14 @@ pub(super) struct Connections {
     beginning: BTreeMap<ConnectionId, Option<IpAddr>>, // ≤ limits.handshakes
     open: BTreeMap<ConnectionId, Open>,                // ≤ limits.connections
     peers: BTreeMap<PeerId, Peer>,                     // ≤ limits.connections
+    admitted: u64,                                     // connections, ever
     refusals: Refusals,
 }
 
 #[derive(Debug)]
 struct Open {
     peer: PeerId,
+    rank: u64,
     closing: bool,
 }
 
@@ -100,6 +102,7 @@ impl Connections {
             beginning: BTreeMap::new(),
             open: BTreeMap::new(),
             peers: BTreeMap::new(),
+            admitted: 0,
             refusals: Refusals::default(),
         }
     }
@@ -154,7 +157,8 @@ impl Connections {
         if known >= self.limits.connections_per_peer.saturating_mul(2) {
             return Err(self.count(Exceeded::ConnectionsPerPeer));
         }
-        self.open.insert(id, Open { peer, closing: false });
+        self.admitted += 1;
+        self.open.insert(id, Open { peer, rank: self.admitted, closing: false });
         let known = self.peers.entry(peer).or_insert_with(|| Peer {
             connections: BTreeSet::new(),
             slots: Arc::new(PeerSlots { inbound: Slots::new(lanes), outbound: Slots::new(lanes) }),
@@ -200,6 +204,11 @@ impl Connections {
     /// The peer of a connection that lanes may be opened on.
     pub(super) fn peer_of(&self, id: ConnectionId) -> Option<PeerId> {
         self.open.get(&id).filter(|open| !open.closing).map(|open| open.peer)
+    }
+
+    /// Which connection it was, counted in the order of their establishment.
+    pub(super) fn rank(&self, id: ConnectionId) -> Option<u64> {
+        self.open.get(&id).map(|open| open.rank)
     }
 
     pub(super) const fn count(&mut self, exceeded: Exceeded) -> Exceeded {

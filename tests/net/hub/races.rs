@@ -72,21 +72,6 @@ async fn who_is_not_allowed_does_not_hammer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_breaks_the_rules_each_time_is_not_sent_again_without_a_pause() {
-    let small = Limits { frame_bytes_max: 1, ..Limits::default() };
-    let (mut a, b) = (
-        Host::start(&Config::default()).await,
-        Host::start(&Config { limits: small, ..Config::default() }).await,
-    );
-    a.keep(&b);
-    a.up().await;
-    a.send(b.id().incarnation, Class::User, &[7; 60_000]);
-    tokio::time::sleep(Duration::from_secs(5)).await;
-    let lane = a.net.lane(b.id().incarnation, Class::User).expect("known");
-    assert!(lane.stats().resent < 15, "{:?} in five seconds", lane.stats());
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn the_first_message_of_a_lane_is_sent_before_the_stop() {
     let mut lost = 0;
     for _ in 0..20 {

@@ -1,0 +1,36 @@
+//! The transport beside the limits of the same run: raw tokio TCP, a bare substream of libp2p, and
+//! two sockets of TCP under Noise.
+//!
+//! `cargo bench --bench transport`; an argument picks one part: `throughput`, `whole-path`,
+//! `latency`, `control`. Prints ours, the limit, and the ratio with its goal. The two ends have a
+//! runtime each, as two processes would have.
+#![expect(clippy::print_stdout, reason = "a bench prints")]
+
+mod latency;
+mod stacks;
+mod throughput;
+mod whole_path;
+
+use std::time::Duration;
+
+/// Of one figure.
+const RUN: Duration = Duration::from_secs(1);
+/// Of which the median counts.
+const RUNS: usize = 3;
+/// Bytes of one write where something is coalesced.
+const BATCH: usize = 64 * 1024;
+
+fn main() {
+    let only = std::env::args().skip(1).find(|argument| !argument.starts_with("--"));
+    let parts: [(&str, fn()); 4] = [
+        ("throughput", throughput::run),
+        ("whole-path", whole_path::run),
+        ("latency", latency::run),
+        ("control", latency::run_beside_bulk),
+    ];
+    for (name, run) in parts {
+        if only.as_ref().is_none_or(|only| name.contains(only.as_str())) {
+            run();
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! The stacks that are compared: two connected streams, or two transports, on a runtime each.
+
+use std::sync::Arc;
+
+use futures::StreamExt;
+use futures::future::{BoxFuture, FutureExt};
+use futures::io::{AsyncRead, AsyncWrite};
+use libp2p::core::upgrade::{InboundConnectionUpgrade, OutboundConnectionUpgrade};
+use libp2p::identity::Keypair;
+use libp2p::swarm::{Swarm, SwarmEvent};
+use libp2p::tcp::tokio::TcpStream;
+use libp2p::{Multiaddr, noise};
+use ostraca::net::config::Config;
+use ostraca::net::handle::{Event, Net};
+use ostraca::net::identity::Identity;
+use ostraca::net::lane::Lane;
+use ostraca::net::swarm::{self, Line, Lines};
+use ostraca::net::{Class, Receiver};
+use tokio::net::TcpListener;
+use tokio::runtime::{Handle, Runtime};
+use tokio::sync::{mpsc, oneshot};
+
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+pub(crate) type Boxed = Box<dyn Stream>;
+/// Makes a connected pair, this end on one runtime and that end on the other.
+pub(crate) type Stack = fn(Handle, Handle) -> BoxFuture<'static, (Boxed, Boxed)>;
+
+/// Two runtimes, as two processes would have.
+pub(crate) struct Sides {
+    pub(crate) near: Runtime,
+    pub(crate) far: Runtime,
+}
+
+impl Sides {
+    pub(crate) fn new() -> Self {
+        let runtime = || {
+            let mut runtime = tokio::runtime::Builder::new_multi_thread();
+            runtime.worker_threads(2).enable_all().build().expect("a runtime")
+        };
+        Self { near: runtime(), far: runtime() }
+    }
+
+    pub(crate) fn connect(&self, stack: Stack) -> (Boxed, Boxed) {
+        self.near.block_on(stack(self.near.handle().clone(), self.far.handle().clone()))
+    }
+
+    /// Two transports that know each other, and who is to take what arrives.
+    pub(crate) fn nets(&self, near: Arc<dyn Receiver>, far: Arc<dyn Receiver>) -> [Host; 2] {
+        let far = self.far.block_on(Host::start(far));
+        let mut near = self.near.block_on(Host::start(near));
+        let address = far.net.addresses()[0].clone();
+        near.net.keep(far.net.me().peer, vec![address]);
+        let mut far = far;
+        self.near.block_on(near.up());
+        self.far.block_on(far.up());
+        [near, far]
+    }
+}
+
+// ── Raw ──
+
+async fn sockets(near: &Handle, far: &Handle) -> (TcpStream, TcpStream) {
+    let (told, address) = oneshot::channel();
+    let accepting = far.spawn(async move {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let _ = told.send(listener.local_addr().expect("bound")); // it is waited for
+        listener.accept().await.expect("it connects").0
+    });
+    let address = address.await.expect("told");
+    let connecting = near
+        .spawn(async move { tokio::net::TcpStream::connect(address).await.expect("connected") });
+    let (here, there) = tokio::join!(connecting, accepting);
+    let (here, there) = (here.expect("no panic"), there.expect("no panic"));
+    for stream in [&here, &there] {
+        stream.set_nodelay(true).expect("a socket option");
+    }
+    (TcpStream(here), TcpStream(there))
+}
+
+/// TCP, and nothing else.
+pub(crate) fn tcp(near: Handle, far: Handle) -> BoxFuture<'static, (Boxed, Boxed)> {
+    async move {
+        let (here, there) = sockets(&near, &far).await;
+        (Box::new(here) as Boxed, Box::new(there) as Boxed)
+    }
+    .boxed()
+}
+
+/// TCP under Noise: encrypted, one stream a socket.
+pub(crate) fn noise(near: Handle, far: Handle) -> BoxFuture<'static, (Boxed, Boxed)> {
+    async move {
+        let (here, there) = sockets(&near, &far).await;
+        let cipher = || noise::Config::new(&Keypair::generate_ed25519()).expect("a key that signs");
+        let here = near.spawn(cipher().upgrade_outbound(here, "/noise"));
+        let there = far.spawn(cipher().upgrade_inbound(there, "/noise"));
+        let (here, there) = tokio::join!(here, there);
+        let here = here.expect("no panic").expect("a handshake").1;
+        let there = there.expect("no panic").expect("a handshake").1;
+        (Box::new(here) as Boxed, Box::new(there) as Boxed)
+    }
+    .boxed()
+}
+
+// ── libp2p, bare ──
+
+/// A substream of our libp2p stack, as a lane gets it.
+pub(crate) fn substream(near: Handle, far: Handle) -> BoxFuture<'static, (Boxed, Boxed)> {
+    async move {
+        let (told, address) = oneshot::channel();
+        let (give, mut take) = mpsc::channel(1);
+        far.spawn(async move {
+            let mut swarm = bare_swarm();
+            let address = listening(&mut swarm).await;
+            let _ = told.send(address); // it is waited for
+            loop {
+                if let SwarmEvent::Behaviour(swarm::Event::Inbound { stream, .. }) =
+                    swarm.select_next_some().await
+                {
+                    let _ = give.send(stream).await; // the bench is over
+                }
+            }
+        });
+        let address = address.await.expect("told");
+        let (give_near, near_end) = oneshot::channel();
+        near.spawn(async move {
+            let mut swarm = bare_swarm();
+            swarm.dial(swarm::dial(None, address)).expect("a dial");
+            let connection = loop {
+                if let SwarmEvent::ConnectionEstablished { connection_id, .. } =
+                    swarm.select_next_some().await
+                {
+                    break connection_id;
+                }
+            };
+            let (reply, line) = oneshot::channel();
+            swarm.behaviour_mut().open(connection, Class::User, reply);
+            let mut line = std::pin::pin!(line);
+            let line: Line = loop {
+                tokio::select! {
+                    line = &mut line => break line.expect("answered").expect("a substream"),
+                    _ = swarm.select_next_some() => {}
+                }
+            };
+            let _ = give_near.send(line); // it is waited for
+            loop {
+                swarm.select_next_some().await;
+            }
+        });
+        let mut here = near_end.await.expect("a substream");
+        // The protocol's name travels with the first bytes.
+        futures::AsyncWriteExt::flush(&mut here).await.expect("flushed");
+        let there = take.recv().await.expect("the other end");
+        (Box::new(here) as Boxed, Box::new(there) as Boxed)
+    }
+    .boxed()
+}
+
+fn bare_swarm() -> Swarm<Lines> {
+    swarm::swarm(&Config::default(), &Keypair::generate_ed25519()).expect("a free port")
+}
+
+async fn listening(swarm: &mut Swarm<Lines>) -> Multiaddr {
+    loop {
+        if let SwarmEvent::NewListenAddr { address, .. } = swarm.select_next_some().await {
+            return address;
+        }
+    }
+}
+
+// ── Ours ──
+
+/// A transport.
+pub(crate) struct Host {
+    pub(crate) net: Net,
+    events: mpsc::UnboundedReceiver<Event>,
+    _identity: Identity,
+}
+
+impl Host {
+    async fn start(receiver: Arc<dyn Receiver>) -> Self {
+        let identity = Identity::load(None).expect("an identity");
+        let started = Net::start(&Config::default(), &identity, receiver).await;
+        let (net, events) = started.expect("a free port");
+        Self { net, events, _identity: identity }
+    }
+
+    async fn up(&mut self) {
+        while !matches!(self.events.recv().await.expect("it runs"), Event::Up { .. }) {}
+    }
+
+    /// The lane to another.
+    pub(crate) fn lane(&self, other: &Self, class: Class) -> Lane {
+        self.net.lane(other.net.me().incarnation, class).expect("it is up")
+    }
+}

@@ -1,0 +1,107 @@
+//! Two lives of one peer: only the later one counts, whichever is heard of last.
+
+use super::*;
+use crate::nodes::{self, Node};
+use futures::{AsyncReadExt, AsyncWriteExt};
+use libp2p::swarm::ConnectionId;
+use ostraca::ddata::encoded::from_msgpack;
+use ostraca::net::admission::{Opening, Role};
+use ostraca::net::handshake::{decode_answer, encode};
+use ostraca::net::swarm::Line;
+use ostraca::net::wire::{Answer, Greeting, Hello, Nonce};
+
+/// A lane that a peer has begun to open: it was greeted, and says no Hello yet.
+struct Begun {
+    line: Line,
+    greeting: Greeting,
+    generation: u64,
+}
+
+/// Receives an opening message.
+async fn opening(line: &mut Line) -> Vec<u8> {
+    let mut len = [0; 4];
+    line.read_exact(&mut len).await.expect("a length");
+    let mut bytes = vec![0; u32::from_be_bytes(len) as usize];
+    line.read_exact(&mut bytes).await.expect("as long as it says");
+    bytes
+}
+
+async fn begin(peer: &Node, connection: ConnectionId, generation: u64) -> Begun {
+    let mut line = peer.line(connection, Class::Control).await.expect("a substream");
+    let greeting = from_msgpack(&opening(&mut line).await).expect("a greeting");
+    Begun { line, greeting, generation }
+}
+
+/// Says Hello as that life of the peer; the answer.
+async fn hello(begun: &mut Begun, peer: &Node, life: ReplicaId, host: &Host) -> Answer {
+    let (nonce, generation) = (Nonce([7; 32]), begun.generation);
+    let opened = Opening {
+        opener: peer.peer(),
+        acceptor: host.id().peer,
+        opener_nonce: &nonce,
+        acceptor_nonce: &begun.greeting.nonce,
+        class: Class::Control,
+        generation,
+    };
+    let mut facts = peer.standing.facts.clone();
+    facts.incarnation = life;
+    let proof = peer.standing.prove(Role::Opener, &opened);
+    let hello = Hello {
+        facts,
+        nonce,
+        proof,
+        to: None,
+        class: Class::Control,
+        generation,
+        first_unacknowledged: 1,
+    };
+    begun.line.write_all(&encode(&hello).expect("encodes")).await.expect("written");
+    begun.line.flush().await.expect("flushed");
+    decode_answer(&nodes::soon("an answer", opening(&mut begun.line)).await).expect("an answer")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_hello_of_a_dead_life_does_not_turn_the_living_one_out() {
+    let host = Host::start(&Config { secret: Some(nodes::secret(1)), ..quick() }).await;
+    let address = host.net.listening()[0].clone();
+    let mut peer = Node::start(nodes::config()).await;
+    let (dead, living) = (ReplicaId::new(1), ReplicaId::new(2));
+    let old = peer.connect_at(host.id().peer, address.clone()).await;
+    let mut late = begin(&peer, old, 1).await;
+    // It restarts; its new life is heard of before the last word of the old one.
+    let new = peer.connect_at(host.id().peer, address).await;
+    let mut first = begin(&peer, new, 1).await;
+    let welcome = hello(&mut first, &peer, living, &host).await;
+    assert!(matches!(welcome, Answer::Welcome(_)), "{welcome:?}");
+    let refused = hello(&mut late, &peer, dead, &host).await;
+    assert_eq!(refused, Answer::Refused(Refusal::Superseded));
+    let known = host.net.peers().await;
+    assert_eq!(known.iter().map(|peer| peer.incarnation).collect::<Vec<_>>(), [Some(living)]);
+    let mut second = begin(&peer, new, 2).await;
+    let welcome = hello(&mut second, &peer, living, &host).await;
+    assert!(matches!(welcome, Answer::Welcome(_)), "it lives: {welcome:?}");
+    assert!(host.net.lane(dead, Class::Control).is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_life_that_comes_later_is_the_one_that_counts() {
+    let mut host = Host::start(&Config { secret: Some(nodes::secret(1)), ..quick() }).await;
+    let address = host.net.listening()[0].clone();
+    let mut peer = Node::start(nodes::config()).await;
+    let (first, second) = (ReplicaId::new(1), ReplicaId::new(2));
+    for life in [first, second] {
+        let connection = peer.connect_at(host.id().peer, address.clone()).await;
+        let mut begun = begin(&peer, connection, 1).await;
+        let welcome = hello(&mut begun, &peer, life, &host).await;
+        assert!(matches!(welcome, Answer::Welcome(_)), "{life}: {welcome:?}");
+    }
+    let reborn = host.event("the first is over", |event| match event {
+        Event::NewIncarnation { old, node, .. } => Some((old.incarnation, node.incarnation)),
+        _ => None,
+    });
+    assert_eq!(reborn.await, (first, second));
+    let connection = peer.connect_at(host.id().peer, address).await;
+    let mut begun = begin(&peer, connection, 1).await;
+    let refused = hello(&mut begun, &peer, first, &host).await;
+    assert_eq!(refused, Answer::Refused(Refusal::Quarantined), "once dead, always dead");
+}

@@ -1,0 +1,117 @@
+//! Lanes that come to nothing: nobody reads them, or whoever reads them breaks them off each time.
+
+use super::*;
+use crate::nodes::{self, Node, Seen};
+
+#[test]
+fn a_control_lane_keeps_16_mib() {
+    assert_eq!(Limits::default().lane_bytes_max(Class::Control), 16 << 20);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_takes_too_little_control_is_disconnected_and_what_it_lost_is_counted() {
+    let limits = Limits { lane_bytes_max: [64 * 1024; 4], ..quick().limits };
+    let config = Config { limits, ..quick() };
+    let (mut a, mut b) = (Host::start(&config).await, Host::with_room(&config, 0).await);
+    a.keep(&b);
+    assert_eq!((a.up().await, b.up().await), (b.id(), a.id()));
+    let to = b.id().incarnation;
+    let lane = a.net.lane(to, Class::Control).expect("known");
+    let mut sent = 0_u64;
+    while lane.send(&[], &[&sent.to_be_bytes()[..], &[0; 92]].concat()).is_ok() {
+        sent += 1;
+    }
+    let (mut lost, mut closed) = (None, false);
+    let both = a.event("it is counted, and disconnected", |event| {
+        match event {
+            Event::LaneBroken { class: Class::Control, messages, .. } => lost = Some(messages),
+            Event::Closed { .. } => closed = true,
+            Event::LaneBroken { .. } => panic!("only control is given up"),
+            _ => {}
+        }
+        lost.filter(|_| closed)
+    });
+    assert_eq!(both.await, sent, "none was accepted");
+    b.inbox.room.store(1_000, Ordering::SeqCst);
+    until("the next lane has room, and is read", async || {
+        let lane = a.net.lane(to, Class::Control).expect("known");
+        let _ = lane.send(&[], b"anew"); // refused while the old one is not yet given up
+        b.inbox.take().iter().any(|(_, _, body)| body == b"anew")
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_lane_for_data_disconnects_nobody() {
+    let limits = Limits { lane_bytes_max: [64 * 1024; 4], ..quick().limits };
+    let config = Config { limits, ..quick() };
+    let (mut a, mut b) = (Host::start(&config).await, Host::with_room(&config, 0).await);
+    a.keep(&b);
+    assert_eq!((a.up().await, b.up().await), (b.id(), a.id()));
+    let to = b.id().incarnation;
+    let lane = a.net.lane(to, Class::Data).expect("known");
+    let mut sent = 0_u64;
+    while lane.send(&[], &sent.to_be_bytes()).is_ok() {
+        sent += 1;
+    }
+    // A control lane that overflows is found within a look or two; this one must not be.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    b.inbox.room.store(usize::MAX / 2, Ordering::SeqCst);
+    receives_in_order(&b, sent).await;
+    while let Ok(event) = a.events.try_recv() {
+        assert!(!matches!(event, Event::Closed { .. } | Event::LaneBroken { .. }), "{event:?}");
+    }
+}
+
+/// A peer that takes a lane, and drops it as soon as it has it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lane_that_the_peer_breaks_off_each_time_is_given_up_and_counted() {
+    let mut host = Host::start(&Config { secret: Some(nodes::secret(1)), ..quick() }).await;
+    let mut node = Node::start(nodes::config()).await;
+    host.net.keep(node.peer(), vec![node.address.clone()]);
+    let id = host.up().await;
+    let lane = host.net.lane(id.incarnation, Class::User).expect("known");
+    for _ in 0..3 {
+        lane.send(&[], &[7; 60_000]).expect("room");
+    }
+    let drops = async {
+        loop {
+            node.next("a lane", |seen| matches!(seen, Seen::Lane(_)).then_some(())).await;
+        }
+    };
+    let given_up = host.event("it is given up", |event| match event {
+        Event::LaneBroken { node, class, messages } => Some((node, class, messages)),
+        Event::Closed { .. } => panic!("the connection is as good as before"),
+        _ => None,
+    });
+    let given_up = tokio::select! {
+        given_up = given_up => given_up,
+        () = drops => unreachable!("it never ends"),
+    };
+    assert_eq!(given_up, (id, Class::User, 3));
+    let resent = lane.stats().resent;
+    assert!(resent <= 3 * 6, "{resent} messages sent again"); // and with pauses in between
+    let next = host.net.lane(id.incarnation, Class::User).expect("known");
+    assert!(next.next_generation() > lane.next_generation());
+    next.send(&[], b"anew").expect("room");
+    assert_eq!(host.net.stats().await.given_up, 3);
+}
+
+/// Whose frames are short is told that those of others are long: what it takes, it says itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_takes_short_frames_only_is_sent_short_frames_only() {
+    let small = Config { limits: Limits { frame_bytes_max: 1, ..quick().limits }, ..quick() };
+    let (mut a, mut b) = (Host::start(&quick()).await, Host::start(&small).await);
+    a.keep(&b);
+    assert_eq!((a.up().await, b.up().await), (b.id(), a.id()));
+    for (from, to) in [(&a, &b), (&b, &a)] {
+        for class in Class::ALL {
+            from.send(to.id().incarnation, class, &[7; 60_000]);
+        }
+        until("all arrive", async || to.inbox.got.lock().expect("not poisoned").len() == 4).await;
+        assert!(to.inbox.take().iter().all(|(_, _, body)| body.len() == 60_000));
+    }
+    for host in [&a, &b] {
+        assert_eq!(host.net.stats().await.violations, 0);
+    }
+}

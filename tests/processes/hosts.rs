@@ -1,0 +1,135 @@
+//! Hosts that vanish, networks that split, and no multicast anywhere: each peer in a network
+//! namespace of its own. Skipped, and said so, where that takes privileges that are not there.
+
+use std::time::{Duration, Instant};
+
+use crate::namespaces::Namespaces;
+use crate::peer::Peer;
+use crate::served::{Kind, Order};
+
+const USER_TIMEOUT: Duration = Duration::from_secs(2);
+
+pub(crate) fn order(host: usize) -> Order {
+    let listen = format!("/ip4/{}/tcp/7001", Namespaces::address(host));
+    Order {
+        kind: Kind::Transport,
+        listen: listen.parse().expect("an address"),
+        user_timeout: USER_TIMEOUT,
+        link_down: Duration::from_secs(3_600),
+        data_dir: None,
+    }
+}
+
+async fn peers(network: &Namespaces, count: usize) -> Vec<Peer> {
+    let mut peers = Vec::new();
+    for host in 0..count {
+        peers.push(Peer::start(&network.on(host), &order(host)).await);
+    }
+    peers
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_vanishes_is_found_within_the_user_timeout_while_writing() {
+    let test = "a_host_that_vanishes_is_found_within_the_user_timeout_while_writing";
+    let Some(network) = Namespaces::or_skip(2, test) else { return };
+    let [mut one, mut other] = two(&network).await;
+    one.order(&format!("send {} 100 100", other.id)).await;
+    one.becomes("all is acknowledged", |one| one.unacknowledged == 0).await;
+    network.cut(1);
+    let cut_at = Instant::now();
+    one.order(&format!("send {} 100 100", other.id)).await;
+    one.tells(&format!("closed {}", other.id)).await;
+    eprintln!("a vanished host was seen after {:?} (bound: {USER_TIMEOUT:?})", cut_at.elapsed());
+    network.heal();
+    let status = other.becomes("all has come", |other| other.received == 200).await;
+    assert_eq!(status.disordered, 0, "what was under way came once, and in order");
+    let status = one.becomes("all is acknowledged", |one| one.unacknowledged == 0).await;
+    assert!(status.resent > 0, "{status:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_vanishes_is_found_while_nobody_writes() {
+    let test = "a_host_that_vanishes_is_found_while_nobody_writes";
+    let Some(network) = Namespaces::or_skip(2, test) else { return };
+    let [mut one, mut other] = two(&network).await;
+    network.cut(1);
+    let cut_at = Instant::now();
+    one.tells(&format!("closed {}", other.id)).await;
+    other.tells(&format!("closed {}", one.id)).await;
+    eprintln!("while idle it was seen after {:?}", cut_at.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_lost_in_one_direction_only_are_sent_again_and_come_in_order() {
+    let test = "messages_lost_in_one_direction_only_are_sent_again_and_come_in_order";
+    let Some(network) = Namespaces::or_skip(2, test) else { return };
+    let [mut one, mut other] = two(&network).await;
+    network.lose(1, 0); // its acknowledgements never come
+    one.order(&format!("send {} 1000 1000", other.id)).await;
+    one.tells(&format!("closed {}", other.id)).await;
+    network.heal();
+    let status = other.becomes("all has come", |other| other.received == 1_000).await;
+    assert_eq!(status.disordered, 0);
+    one.becomes("all is acknowledged", |one| one.unacknowledged == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn five_hosts_that_split_keep_their_sides_and_are_whole_again_when_healed() {
+    let test = "five_hosts_that_split_keep_their_sides_and_are_whole_again_when_healed";
+    let Some(network) = Namespaces::or_skip(5, test) else { return };
+    let mut all = peers(&network, 5).await;
+    for at in 0..5 {
+        let others: Vec<_> = all[at + 1..].iter().map(|other| other.address.clone()).collect();
+        for other in others {
+            all[at].order(&format!("keep {other}")).await;
+        }
+    }
+    for peer in &mut all {
+        peer.becomes("it is linked to all", |peer| peer.linked == 4).await;
+    }
+    network.partition(&[0, 1], &[2, 3, 4]);
+    for (at, peer) in all.iter_mut().enumerate() {
+        let own_side = if at < 2 { 1 } else { 2 };
+        peer.becomes("only its own side is left", |peer| peer.linked == own_side).await;
+    }
+    for (from, to) in [(0, 1), (2, 4)] {
+        let to_id = all[to].id;
+        all[from].order(&format!("send {to_id} 10 8")).await;
+        all[to].becomes("its side talks on", |peer| peer.received == 10).await;
+    }
+    network.heal();
+    for peer in &mut all {
+        peer.becomes("it is linked to all again", |peer| peer.linked == 4).await;
+    }
+    let to_id = all[4].id;
+    all[0].order(&format!("send {to_id} 10 8")).await;
+    let status = all[4].becomes("across the cut", |peer| peer.received == 20).await;
+    assert_eq!(status.disordered, 0);
+}
+
+/// As in a container: no multicast, no broadcast, a name that stands for all, this one included.
+#[tokio::test(flavor = "multi_thread")]
+async fn known_failure_29_nodes_find_each_other_by_name_where_no_multicast_passes() {
+    let test = "known_failure_29_nodes_find_each_other_by_name_where_no_multicast_passes";
+    let Some(network) = Namespaces::or_skip(3, test) else { return };
+    let names: Vec<_> = (0..3).map(|host| ("nodes.shop", Namespaces::address(host))).collect();
+    for host in 0..3 {
+        network.set_names(host, &names);
+    }
+    let mut all = peers(&network, 3).await;
+    for peer in &mut all {
+        peer.order("seed /dns4/nodes.shop/tcp/7001").await;
+        assert_eq!(peer.tells("resolved").await, "3");
+    }
+    for peer in &mut all {
+        peer.becomes("it has found the others", |peer| peer.linked == 2).await;
+    }
+}
+
+async fn two(network: &Namespaces) -> [Peer; 2] {
+    let peers = peers(network, 2).await;
+    let mut peers: [Peer; 2] = peers.try_into().ok().expect("two of them");
+    let [one, other] = &mut peers;
+    one.keeps(other).await;
+    peers
+}

@@ -1,0 +1,17 @@
+//! Nodes as processes of the operating system: killed, paused, and on hosts that vanish.
+//! spec/transport.md, "To be shown"
+#![expect(clippy::print_stderr, reason = "a run says what it took, and what it skips")]
+#![expect(clippy::print_stdout, reason = "a process tells its test what it sees")]
+#![allow(
+    clippy::redundant_closure_for_method_calls,
+    reason = "`Edit::increment` is not general in the edit's lifetime, the closure is"
+)]
+
+#[path = "../fixtures/namespaces.rs"]
+mod namespaces;
+
+mod deaths;
+mod hosts;
+mod peer;
+mod replicas;
+mod served;

@@ -1,0 +1,263 @@
+//! The other process: a transport that does what it is told line by line, and tells what it sees.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::future::{BoxFuture, FutureExt};
+use libp2p::multiaddr::Protocol;
+use libp2p::{Multiaddr, PeerId};
+use ostraca::ddata::id::ReplicaId;
+use ostraca::net::config::{Config, Limits, Secret};
+use ostraca::net::handle::{Event, Net};
+use ostraca::net::identity::Identity;
+use ostraca::net::lane::SendError;
+use ostraca::net::{Busy, Class, Inbound, Receiver, address};
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+use crate::peer::Peer;
+use crate::replicas;
+
+/// The variable that makes a run of this program a peer.
+pub(crate) const ORDER: &str = "OSTRACA_PEER";
+
+/// What a peer runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Transport,
+    Node,
+}
+
+/// How a peer is to be.
+#[derive(Clone, Debug)]
+pub(crate) struct Order {
+    pub(crate) kind: Kind,
+    pub(crate) listen: Multiaddr,
+    pub(crate) user_timeout: Duration,
+    pub(crate) link_down: Duration,
+    pub(crate) data_dir: Option<PathBuf>,
+}
+
+impl Default for Order {
+    fn default() -> Self {
+        let limits = Limits::default();
+        Self {
+            kind: Kind::Transport,
+            listen: "/ip4/127.0.0.1/tcp/0".parse().expect("a constant"),
+            user_timeout: limits.tcp_user_timeout,
+            link_down: limits.link_down_max,
+            data_dir: None,
+        }
+    }
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dir = self.data_dir.as_deref().unwrap_or_else(|| "".as_ref()).display();
+        let (user, link) = (self.user_timeout.as_millis(), self.link_down.as_millis());
+        write!(f, "{:?}\n{}\n{user}\n{link}\n{dir}", self.kind, self.listen)
+    }
+}
+
+impl Order {
+    fn of_this_process() -> Option<Self> {
+        let text = std::env::var(ORDER).ok()?;
+        let parts: Vec<&str> = text.split('\n').collect();
+        let [kind, listen, user, link, dir] = parts[..] else { panic!("no order: {text:?}") };
+        let millis = |text: &str| Duration::from_millis(text.parse().expect("milliseconds"));
+        Some(Self {
+            kind: if kind == "Node" { Kind::Node } else { Kind::Transport },
+            listen: listen.parse().expect("an address"),
+            user_timeout: millis(user),
+            link_down: millis(link),
+            data_dir: Some(PathBuf::from(dir)).filter(|dir| !dir.as_os_str().is_empty()),
+        })
+    }
+
+    pub(crate) fn config(&self) -> Config {
+        Config {
+            listen: vec![self.listen.clone()],
+            secret: Secret::new([7; 32]).ok(),
+            data_dir: self.data_dir.clone(),
+            limits: Limits {
+                tcp_user_timeout: self.user_timeout,
+                link_down_max: self.link_down,
+                back_off: (Duration::from_millis(20), Duration::from_millis(500)),
+                ..Limits::default()
+            },
+            ..Config::default()
+        }
+    }
+}
+
+/// Every process of these tests is one more run of this test.
+#[test]
+fn a_peer_says_who_it_is_and_ends_with_its_test() {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    if let Some(order) = Order::of_this_process() {
+        match order.kind {
+            Kind::Transport => runtime.block_on(serve(&order)),
+            Kind::Node => runtime.block_on(replicas::serve(&order)),
+        }
+        std::process::exit(0);
+    }
+    runtime.block_on(async {
+        let mut peer = Peer::start(&[], &Order::default()).await;
+        assert_eq!(peer.status().await.linked, 0);
+        peer.order("end").await;
+        peer.tells("ended").await;
+    });
+}
+
+pub(crate) fn peer_of(address: &Multiaddr) -> PeerId {
+    match address.iter().last() {
+        Some(Protocol::P2p(peer)) => peer,
+        other => panic!("{other:?} names no peer"),
+    }
+}
+
+pub(crate) fn tell(news: &str) {
+    println!("@ {news}");
+}
+
+/// Counts what comes, each sender's messages from 0.
+#[derive(Debug, Default)]
+struct Counts {
+    by_sender: Mutex<BTreeMap<ReplicaId, u64>>,
+    disordered: Mutex<u64>,
+}
+
+impl Receiver for Counts {
+    fn receive(&self, message: Inbound<'_>) -> Result<(), Busy> {
+        let number = u64::from_be_bytes(message.body[..8].try_into().expect("8 bytes and more"));
+        let mut by_sender = self.by_sender.lock().expect("no panic inside");
+        let count = by_sender.entry(message.from.incarnation).or_default();
+        *self.disordered.lock().expect("no panic inside") += u64::from(*count != number);
+        *count += 1;
+        Ok(())
+    }
+
+    fn ready(&self, _: Class) -> BoxFuture<'_, ()> {
+        async {}.boxed() // never asked for: it always has room
+    }
+}
+
+/// A running peer.
+struct Served {
+    net: Net,
+    counts: Arc<Counts>,
+    known: BTreeMap<PeerId, ReplicaId>, // those that said Hello
+    sent: BTreeMap<ReplicaId, u64>,
+}
+
+async fn serve(order: &Order) {
+    let identity = Identity::load(order.data_dir.as_deref()).expect("an identity");
+    let counts = Arc::<Counts>::default();
+    let started = Net::start(&order.config(), &identity, counts.clone()).await;
+    let (net, mut events) = started.expect("it starts");
+    tell(&format!("ready {}", net.addresses()[0]));
+    let (known, sent) = (BTreeMap::new(), BTreeMap::new());
+    let mut served = Served { net, counts, known, sent };
+    let mut orders = BufReader::new(tokio::io::stdin()).lines();
+    loop {
+        tokio::select! {
+            Some(event) = events.recv() => served.hears(event),
+            line = orders.next_line() => match line.expect("the test talks") {
+                Some(line) if line == "end" => break,
+                Some(line) => served.obeys(&line).await,
+                None => return, // the test is over
+            },
+        }
+    }
+    served.net.stop().await;
+    tell("ended");
+}
+
+impl Served {
+    fn hears(&mut self, event: Event) {
+        match event {
+            Event::Up { node, .. } => {
+                self.known.insert(node.peer, node.incarnation);
+                tell(&format!("up {}", node.peer));
+            }
+            Event::NewIncarnation { node, is_proof, .. } => {
+                tell(&format!("reborn {} {is_proof}", node.peer));
+            }
+            Event::Closed { node } => tell(&format!("closed {}", node.peer)),
+            Event::LaneBroken { class, messages, .. } => {
+                tell(&format!("broken {class:?} {messages}"));
+            }
+            Event::DialRefused { reason, .. } => tell(&format!("dial-refused {reason}")),
+            Event::Refused { refusal, .. } => tell(&format!("refused {refusal}")),
+            _ => {}
+        }
+    }
+
+    async fn obeys(&mut self, line: &str) {
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            ["keep", address] => {
+                let address: Multiaddr = address.parse().expect("an address");
+                self.net.keep(peer_of(&address), vec![address]);
+            }
+            ["seed", seed] => {
+                let found = address::resolve(&seed.parse().expect("a seed")).await;
+                let found = found.expect("it resolves");
+                tell(&format!("resolved {}", found.len()));
+                found.into_iter().for_each(|address| self.net.dial(address));
+            }
+            ["send", to, count, len] => {
+                let (count, len) = (count.parse().expect("a count"), len.parse().expect("bytes"));
+                self.send(to.parse().expect("a peer"), count, len);
+            }
+            ["status"] => self.say_status().await,
+            _ => panic!("no order: {line:?}"),
+        }
+    }
+
+    /// Sends the next so many messages, while other orders are obeyed.
+    fn send(&mut self, to: PeerId, count: u64, len: usize) {
+        let to = self.known[&to];
+        let first = self.sent.entry(to).or_default();
+        let numbers = *first..*first + count;
+        *first += count;
+        let net = self.net.clone();
+        tokio::spawn(async move {
+            let mut was_full = false;
+            for number in numbers {
+                let mut body = number.to_be_bytes().to_vec();
+                body.resize(len.max(8), 0);
+                loop {
+                    let Some(lane) = net.lane(to, Class::User) else { return tell("gone") };
+                    match lane.send(&[], &body) {
+                        Ok(()) => break,
+                        Err(SendError::Full { .. }) => {
+                            if !was_full {
+                                tell("full");
+                            }
+                            was_full = true;
+                            lane.room().await;
+                        }
+                        Err(SendError::Broken) => tokio::task::yield_now().await,
+                        Err(other) => panic!("{other}"),
+                    }
+                }
+            }
+            tell("sent");
+        });
+    }
+
+    async fn say_status(&mut self) {
+        let peers = self.net.peers().await;
+        let linked = peers.iter().filter(|peer| peer.linked).count();
+        let lanes = self.sent.keys().filter_map(|to| self.net.lane(*to, Class::User));
+        let stats: Vec<_> = lanes.map(|lane| lane.stats()).collect();
+        let unacknowledged: u64 = stats.iter().map(|stats| stats.unacknowledged).sum();
+        let resent: u64 = stats.iter().map(|stats| stats.resent).sum();
+        let received: u64 = self.counts.by_sender.lock().expect("no panic inside").values().sum();
+        let disordered = *self.counts.disordered.lock().expect("no panic inside");
+        tell(&format!("status {received} {disordered} {unacknowledged} {resent} {linked}"));
+    }
+}
