@@ -1,0 +1,3 @@
+//! The membership machine.
+
+pub mod port;
