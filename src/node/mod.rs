@@ -190,6 +190,7 @@ impl Ears {
             handle::Event::LaneBroken { node, class: Class::Data | Class::Bulk, .. } => {
                 self.facts.tell(Fact::LinkUp(node));
             }
+            handle::Event::Answered { .. } => {} // nobody waits for it yet
             handle::Event::LaneBroken { .. } | handle::Event::Refused { .. } => {} // logged by net
         }
     }

@@ -54,6 +54,8 @@ pub(super) enum Command {
     Release(PeerId),
     /// This incarnation is out of the cluster: it is refused from now on.
     Forget(NodeId),
+    /// Tell others this id of the cluster.
+    BelongsTo(u64),
     /// Tell who is known.
     Inspect(oneshot::Sender<Vec<PeerStats>>),
     /// Send what is queued, say End, stop; then answer.
@@ -208,6 +210,9 @@ impl Hub {
             }
             Command::Release(peer) => self.give(peer, link::Input::Release),
             Command::Forget(node) => self.forget(node),
+            Command::BelongsTo(id) => self.standing.send_modify(|standing| {
+                Arc::make_mut(standing).facts.cluster_id = Some(id);
+            }),
             Command::Inspect(reply) => {
                 let _ = reply.send(self.inspect()); // who asked does not wait for it
             }
@@ -361,6 +366,9 @@ impl Hub {
     fn dial_failed(&mut self, dialled: Dialled, error: &DialError) {
         let Dialled { peer, purpose, address } = dialled;
         tracing::debug!(%address, %error, "dial failed");
+        if peer.is_none() && matches!(error, DialError::LocalPeerId { .. }) {
+            return self.emit(Event::Answered { node: self.me, address });
+        }
         let own = matches!(error, DialError::LocalPeerId { .. } | DialError::NoAddresses);
         // A failed dial for bulk says nothing: the peer is linked.
         if purpose == Purpose::Main && (!own || peer.is_some()) {
@@ -413,9 +421,8 @@ impl Hub {
                 let cause = cause.map(|cause| cause.to_string()).unwrap_or_default();
                 tracing::debug!(peer = %peer_id, %connection_id, cause, "connection closed");
                 self.closed(peer_id, connection_id);
-                let incarnation = self.peers.get(&peer_id).and_then(Peer::incarnation);
                 if num_established == 0
-                    && let Some(incarnation) = incarnation
+                    && let Some(incarnation) = self.peers.get_mut(&peer_id).and_then(Peer::away)
                 {
                     self.emit(Event::Closed { node: NodeId { peer: peer_id, incarnation } });
                 }
@@ -451,10 +458,12 @@ impl Hub {
         }
         let dialler = dialled.as_ref().map_or(Dialler::Peer, |d| Dialler::Us(d.purpose));
         if let Some(Dialled { peer: None, address, .. }) = dialled {
+            self.peer(id).answers(address.clone());
             self.give(id, link::Input::Found(address));
             self.give(id, link::Input::Want(Class::Control));
         }
         self.give(id, link::Input::Established { connection, dialler });
+        self.answered(id);
     }
 
     /// A connection is gone, or going: what reads on it is ended, since nothing wakes it.
@@ -524,7 +533,12 @@ impl Hub {
         }
         let node = NodeId { peer: id, incarnation };
         let reborn = self.peer(id).meet(facts);
+        let is_back = self.peer(id).is_back();
         if reborn == Reborn::Same {
+            if is_back {
+                self.emit(Event::Up { node, facts: facts.clone() });
+            }
+            self.answered(id);
             return Ok(());
         }
         self.directory.add(node, facts.message_bytes_max as usize);
@@ -538,7 +552,15 @@ impl Hub {
         let addresses = facts.addresses.iter().filter_map(|address| address.parse().ok());
         self.give(id, link::Input::Told(addresses.collect()));
         self.emit(Event::Up { node, facts: facts.clone() });
+        self.answered(id);
         Ok(())
+    }
+
+    /// Tells at which dialled addresses a peer answers, once it is known which life of it does.
+    fn answered(&mut self, id: PeerId) {
+        let Some((incarnation, addresses)) = self.peer(id).take_answered() else { return };
+        let node = NodeId { peer: id, incarnation };
+        addresses.into_iter().for_each(|address| self.emit(Event::Answered { node, address }));
     }
 
     fn outbound_ended(&mut self, id: PeerId, class: Class, attempt: u64, ended: Ended) {
