@@ -220,6 +220,9 @@ pub enum InitAnswer {
     /// It knows no cluster either; a seed can take part in founding.
     #[serde(rename = "s")]
     Searching,
+    /// It knows no cluster now, but remembers one: it founds none.
+    #[serde(rename = "r")]
+    Remembers(ClusterId),
     /// Something that must agree does not; see the settings.
     #[serde(rename = "i")]
     Incompatible,

@@ -3,6 +3,8 @@
 //! The driver and the simulator both call it, so that what is simulated is what runs. Knows no
 //! task, no socket and no clock.
 
+pub mod membership;
+
 use std::sync::Arc;
 
 use ostraca_ddata::durable::{Record, StoreError};

@@ -106,6 +106,10 @@ impl Guard {
     fn data(&mut self, now: Now, input: port::Input, out: &mut Outbox<GuardOutput>) {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
+            let is_founded = self.replicator.epochs().installed().is_some();
+            if matches!(input, port::Input::Found(_)) && is_founded {
+                continue; // the other founders' word was faster than this node's own
+            }
             self.replicator.handle(now, input, &mut self.scratch);
             for output in self.scratch.drain() {
                 match output {

@@ -245,6 +245,21 @@ pub enum Notice {
         /// Why; names the settings that differ.
         why: String,
     },
+    /// Seeds are not the same list on every node: nobody founds with whom it does not agree.
+    #[error("{node} has other seeds: list the same ones on every node")]
+    OtherSeeds {
+        /// Who.
+        node: NodeId,
+    },
+    /// A former life belonged to a cluster, and nobody answers for it.
+    #[error(
+        "this node remembers cluster {cluster} and founds no other: start the nodes of that \
+         cluster, or this one with an empty data directory"
+    )]
+    Remembers {
+        /// Which.
+        cluster: ClusterId,
+    },
     /// Settings differ that should agree.
     #[error("{node} has other settings: {which:?}")]
     SettingsDiffer {
