@@ -197,7 +197,8 @@ impl Deciding {
             id != me && !inside
         };
         let going = gossip.members().filter(|member| member.status.is_going());
-        let going: Vec<_> = going.map(|member| member.incarnation()).filter(|id| goes(*id)).collect();
+        let going: Vec<_> =
+            going.map(|member| member.incarnation()).filter(|id| goes(*id)).collect();
         !going.is_empty() && gossip.remove(me, &going)
     }
 

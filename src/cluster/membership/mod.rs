@@ -74,10 +74,10 @@ struct Core {
     hosting: Hosting,
     /// Nothing runs here any more and nothing will.
     drained: bool,
-    ordered: u64,                                      // times that memory was to be persisted
-    durable: u64,                                      // times that it was
-    waiting: VecDeque<(u64, NodeId, ClusterMessage)>,  // ≤ WAITING_MAX
-    loopback: VecDeque<ClusterMessage>,                // empty between inputs
+    ordered: u64, // times that memory was to be persisted
+    durable: u64, // times that it was
+    waiting: VecDeque<(u64, NodeId, ClusterMessage)>, // ≤ WAITING_MAX
+    loopback: VecDeque<ClusterMessage>, // empty between inputs
     notices: Notices,
     stats: Stats,
 }
@@ -198,7 +198,9 @@ impl Membership {
             Input::Message { from, message, waited } => {
                 self.message(now, from, message, waited, out);
             }
-            Input::Granted { from, beat } => self.hold(now, HolderInput::Granted { from, beat }, out),
+            Input::Granted { from, beat } => {
+                self.hold(now, HolderInput::Granted { from, beat }, out)
+            }
             Input::Installed(epoch) => self.installed(now, epoch, out),
             Input::Synced(_) => {}
             Input::Outcome(outcome) => {
@@ -307,7 +309,8 @@ impl Membership {
             }
             // Who is in no cluster has nothing to leave.
             Stage::Searching(_) | Stage::New => {
-                let leaves = matches!(command, Command::Leave(id) if id == self.core.me.incarnation);
+                let leaves =
+                    matches!(command, Command::Leave(id) if id == self.core.me.incarnation);
                 if leaves || matches!(command, Command::Drained) {
                     self.stop(now, StopReason::Left, out);
                 }

@@ -29,6 +29,8 @@ const RESEND: Duration = Duration::from_millis(300);
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The next seed in the order tries this much later.
 const TURN: Duration = Duration::from_millis(500);
+/// How long a seed waits for one that stands before it and has not answered yet.
+const UNHEARD: Duration = Duration::from_millis(150);
 /// Answers that are remembered, at most.
 const ANSWERS_MAX: usize = 256;
 
@@ -303,7 +305,8 @@ impl Searching {
         if self.join.is_some() {
             return;
         }
-        let is_member = |(_, answer): &(&NodeId, &InitAnswer)| matches!(answer, InitAnswer::Member(_));
+        let is_member =
+            |(_, answer): &(&NodeId, &InitAnswer)| matches!(answer, InitAnswer::Member(_));
         let Some(via) = self.answers.iter().find(is_member).map(|(node, _)| *node) else { return };
         self.stop_founding();
         let message = ClusterMessage::Join {
@@ -333,7 +336,11 @@ impl Searching {
     fn voters(&self, core: &Core) -> BTreeMap<Seat, NodeId> {
         let by_key = core.config.expected_nodes.is_some();
         let seat = |node: NodeId, address: &Address| {
-            if by_key { format!("{:?}{}", node.peer, node.incarnation) } else { address.as_str().into() }
+            if by_key {
+                format!("{:?}{}", node.peer, node.incarnation)
+            } else {
+                address.as_str().into()
+            }
         };
         let agreeing = core.links.at(&self.asked).into_iter();
         let agreeing = agreeing.filter(|(node, _)| self.equal.contains(node));
@@ -354,10 +361,14 @@ impl Searching {
         (self.latecomers_until, self.resend_at, self.patient_until) = (None, None, None);
     }
 
-    /// When this node's turn comes: at once if it is the first of those that agree.
+    /// When this node's turn comes: at once if it is the first in the list. Whoever stands before
+    /// it and agrees goes first; whoever has not been heard of may still be on its way.
     fn turn(&self, core: &mut Core, voters: &BTreeMap<Seat, NodeId>) -> Duration {
-        let position = voters.values().position(|voter| *voter == core.me).unwrap_or(0);
-        let turn = TURN * u32::try_from(position).unwrap_or(u32::MAX);
+        let before = voters.values().take_while(|voter| **voter != core.me).count();
+        let listed = self.seeds.range(..core.address.clone());
+        let unheard = listed.filter(|seed| !voters.contains_key(seed.as_str())).count();
+        let times = |count: usize| u32::try_from(count.min(SEEDS_MAX)).unwrap_or(u32::MAX);
+        let turn = TURN * times(before) + UNHEARD * times(unheard.min(2));
         turn + turn.mul_f64(core.rng.random_range(0.0..0.5))
     }
 
@@ -558,6 +569,7 @@ fn is_sound(foundation: &Foundation) -> bool {
 /// A cluster of these members, the first in the order of addresses the oldest.
 fn foundation(core: &mut Core, now: Now, mut promisers: Vec<Member>) -> Option<Foundation> {
     promisers.sort_by(Member::by_address);
+    promisers.iter_mut().zip(1..).for_each(|(member, stamp)| member.since = stamp);
     let members: Vec<_> = promisers.iter().map(Member::incarnation).collect();
     let lease = &core.config.lease;
     let lease = LeaseSettings {

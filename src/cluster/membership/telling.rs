@@ -25,9 +25,9 @@ const DEPARTED_MAX: usize = 1_024;
 #[derive(Debug, Default)]
 pub(super) struct Telling {
     publisher: Publisher,
-    kept: BTreeMap<NodeId, Address>, // ≤ members
-    peers: Vec<Peer>,                // ≤ members
-    down: BTreeSet<ReplicaId>,       // ≤ members
+    kept: BTreeMap<NodeId, Address>,     // ≤ members
+    peers: Vec<Peer>,                    // ≤ members
+    down: BTreeSet<ReplicaId>,           // ≤ members
     departed: BTreeMap<NodeId, Instant>, // ≤ DEPARTED_MAX
 }
 

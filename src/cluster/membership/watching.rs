@@ -58,7 +58,13 @@ impl Watching {
     }
 
     /// The state has changed: whom to monitor, and what the strategy sees.
-    pub(super) fn observe(&mut self, core: &mut Core, now: Now, gossip: &mut Gossip, out: &mut Out) {
+    pub(super) fn observe(
+        &mut self,
+        core: &mut Core,
+        now: Now,
+        gossip: &mut Gossip,
+        out: &mut Out,
+    ) {
         let me = core.me.incarnation;
         let members: BTreeSet<NodeId> = gossip.members().map(|member| member.node).collect();
         let count = core.config.failure_detector.monitored_by_nr_of_members;
@@ -73,7 +79,13 @@ impl Watching {
         self.was_troubled = troubled;
     }
 
-    pub(super) fn tick(&mut self, core: &mut Core, now: Now, gossip: &mut Gossip, out: &mut Out) -> bool {
+    pub(super) fn tick(
+        &mut self,
+        core: &mut Core,
+        now: Now,
+        gossip: &mut Gossip,
+        out: &mut Out,
+    ) -> bool {
         if now.mono < self.monitor.next_deadline() {
             return false;
         }
@@ -81,7 +93,12 @@ impl Watching {
     }
 
     /// What the strategy has to say now, if anything.
-    pub(super) fn resolve(&mut self, core: &mut Core, now: Now, out: &mut Out) -> Option<Resolution> {
+    pub(super) fn resolve(
+        &mut self,
+        core: &mut Core,
+        now: Now,
+        out: &mut Out,
+    ) -> Option<Resolution> {
         let order = self.resolver.poll(now.mono)?;
         self.ordered(core, now, order, out)
     }
@@ -184,7 +201,10 @@ fn view(core: &Core, gossip: &Gossip) -> View {
     View {
         own: core.me,
         members: gossip.members().map(|member| Member::clone(member)).collect(),
-        unreachable: unreachable.into_iter().map(|node| (node, Duration::ZERO)).collect::<BTreeMap<_, _>>(),
+        unreachable: unreachable
+            .into_iter()
+            .map(|node| (node, Duration::ZERO))
+            .collect::<BTreeMap<_, _>>(),
         records: records.collect(),
         seen: nodes(gossip, gossip.seen()),
         electorate,

@@ -116,11 +116,18 @@ fn place_of_id(id: ReplicaId) -> usize {
 #[derive(Clone, Debug)]
 pub(crate) enum Body {
     /// I am here; an answer is not answered.
-    Hello { address: Address, cluster: Option<ClusterId>, keeps: bool, is_answer: bool },
+    Hello {
+        address: Address,
+        cluster: Option<ClusterId>,
+        keeps: bool,
+        is_answer: bool,
+    },
     /// Nobody listens here, or nobody for you.
     Refused,
     /// The life that this is for is over, or has hung up.
-    Reset { meant: NodeId },
+    Reset {
+        meant: NodeId,
+    },
     Cluster(ClusterMessage),
     Lease(LeaseMessage),
     Data(Message),
@@ -176,9 +183,9 @@ pub(crate) struct WholeNode {
     pub(crate) guard: Guard,
     pub(crate) over: Option<StopReason>,
     cluster: Option<ClusterId>,
-    links: BTreeMap<usize, NodeId>,          // shaken hands
-    lives: BTreeMap<usize, NodeId>,          // last known of each place
-    kept: BTreeMap<NodeId, Address>,         // links that membership wants
+    links: BTreeMap<usize, NodeId>,             // shaken hands
+    lives: BTreeMap<usize, NodeId>,             // last known of each place
+    kept: BTreeMap<NodeId, Address>,            // links that membership wants
     dials: BTreeMap<usize, (Address, Instant)>, // not answered yet
     forgotten: BTreeSet<NodeId>,
     redial_at: Option<Instant>,
