@@ -148,7 +148,8 @@ impl Net {
     }
 
     /// Dials an address of whoever answers there, once. `Event::Answered` or `Event::DialRefused`
-    /// says what became of it, unless whoever answers is not admitted.
+    /// says what became of it, unless whoever answers is not admitted. One dial of an address is
+    /// under way at a time.
     pub fn dial(&self, address: Multiaddr) {
         self.order(Command::Dial(address));
     }

@@ -201,6 +201,7 @@ impl Hub {
 
     fn on_command(&mut self, command: Command) {
         match command {
+            Command::Dial(address) if self.is_dialling(&address) => {}
             Command::Dial(address) => {
                 self.dial(Dialled { peer: None, purpose: Purpose::Main, address });
             }
@@ -218,6 +219,12 @@ impl Hub {
             }
             Command::Stop(_) => unreachable!("the loop has taken it"),
         }
+    }
+
+    /// Whether it is being dialled, or who answers there is about to say who it is.
+    fn is_dialling(&self, address: &Multiaddr) -> bool {
+        let under_way = |dialled: &Dialled| dialled.peer.is_none() && dialled.address == *address;
+        self.dials.values().any(under_way) || self.peers.values().any(|peer| peer.awaits(address))
     }
 
     fn inspect(&self) -> Vec<PeerStats> {

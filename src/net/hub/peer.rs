@@ -82,6 +82,11 @@ impl Peer {
         }
     }
 
+    /// Whether it answered at this address, and has not said who it is.
+    pub(super) fn awaits(&self, address: &Multiaddr) -> bool {
+        self.answered.contains(address)
+    }
+
     /// Where it answered, and which life of it, if that is known and there is anything new.
     pub(super) fn take_answered(&mut self) -> Option<(ReplicaId, Vec<Multiaddr>)> {
         let incarnation = self.meant().filter(|_| !self.is_away)?;
