@@ -68,22 +68,24 @@ async fn a_restart_on_the_same_directory_is_proof_and_it_joins_at_once() {
     all_up(&nodes).await;
     let cluster_id = nodes[0].cluster().state().await.expect("it runs").id;
 
-    let lost = nodes.pop().expect("three");
-    let (before, peer) = (lost.cluster().me(), lost.id().peer);
-    drop(lost);
-    let mut again = None;
-    eventually("the old life lets go of its lock", async || {
-        again = Node::start(config(2)).await.ok();
-        again.is_some()
-    })
-    .await;
-    let again = again.expect("it has started");
-    assert!(again.id().peer == peer && again.cluster().me() != before, "the same peer anew");
-    soon(again.cluster().up()).await.expect("it is let in");
-    assert_eq!(again.cluster().state().await.expect("it runs").id, cluster_id);
-    nodes.push(again);
-    gone(&nodes, before).await;
-    all_up(&nodes).await;
+    for number in 0..3 {
+        let lost = nodes.remove(number);
+        let (before, peer) = (lost.cluster().me(), lost.id().peer);
+        drop(lost);
+        let mut again = None;
+        eventually("the old life lets go of its lock", async || {
+            again = Node::start(config(number)).await.ok();
+            again.is_some()
+        })
+        .await;
+        let again = again.expect("it has started");
+        assert!(again.id().peer == peer && again.cluster().me() != before, "the same peer anew");
+        soon(again.cluster().up()).await.expect("it is let in");
+        assert_eq!(again.cluster().state().await.expect("it runs").id, cluster_id);
+        nodes.insert(number, again);
+        gone(&nodes, before).await;
+        all_up(&nodes).await;
+    }
     drop_all(nodes);
 }
 
