@@ -63,8 +63,7 @@ impl Ears {
             handle::Event::Answered { node, address } => self.answered(node, &address),
             handle::Event::NewIncarnation { old, node, is_proof } => {
                 tracing::info!(%old, %node, is_proof, "node.new_incarnation");
-                if let (Some(old), Some(node)) =
-                    (wiring::to_cluster(old), wiring::to_cluster(node))
+                if let (Some(old), Some(node)) = (wiring::to_cluster(old), wiring::to_cluster(node))
                 {
                     self.tell(Input::NewIncarnation { old, node, is_proof });
                 }

@@ -120,7 +120,8 @@ async fn drain(cluster: Cluster) {
 }
 
 async fn leave(cluster: Cluster) {
-    if cluster.is_member() && cluster.order(Command::Leave(cluster.me().incarnation)).await.is_ok() {
+    if cluster.is_member() && cluster.order(Command::Leave(cluster.me().incarnation)).await.is_ok()
+    {
         cluster.until(|status| status.is_none_or(|status| status >= Status::Leaving)).await;
     }
 }

@@ -209,8 +209,7 @@ pub(super) async fn start_in_node(
     let guard = Guard::new(Unguarded::new(machine), NoCanary::none());
     let driver = Driver::new(guard, surroundings, inbox.clone(), clock);
     let counters = driver.counters();
-    let ended =
-        Ended { replies: replies.clone(), subscribers: subscribers.clone(), _alive: alive };
+    let ended = Ended { replies: replies.clone(), subscribers: subscribers.clone(), _alive: alive };
     let task = tokio::spawn(run(driver, ended, events));
     let control = sibling.map(|sibling| sibling.inbox);
     let receiver = Arc::new(DataReceiver::new(inbox.clone(), control, clock));

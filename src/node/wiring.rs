@@ -17,8 +17,8 @@ use ostraca_ddata::replicator::request::{Notice, Reply, RequestError, RequestId,
 use ostraca_ddata::replicator::wire::Message;
 
 use crate::cluster::gossip::wire::{self as gossip, GossipDecodeError};
-use crate::cluster::lease::guard::{GuardInput, GuardOutput};
 use crate::cluster::lease::LeaseMessage;
+use crate::cluster::lease::guard::{GuardInput, GuardOutput};
 use crate::cluster::wire::ClusterMessage;
 use crate::net::{Class, Inbound, NodeId};
 
@@ -402,8 +402,18 @@ mod tests {
         let beat = beat();
         [
             (Part::Membership, &["m"], say(&ClusterMessage::Heartbeat(5)), "81a16805"),
-            (Part::Lease, &["l"], say(&LeaseMessage::Beat(beat)), "81a16282a16582a16701a16e01a16e09"),
-            (Part::Lease, &["l"], say(&LeaseMessage::Granted(beat)), "81a16782a16582a16701a16e01a16e09"),
+            (
+                Part::Lease,
+                &["l"],
+                say(&LeaseMessage::Beat(beat)),
+                "81a16282a16582a16701a16e01a16e09",
+            ),
+            (
+                Part::Lease,
+                &["l"],
+                say(&LeaseMessage::Granted(beat)),
+                "81a16782a16582a16701a16e01a16e09",
+            ),
             (Part::Lease, &["l"], say(&LeaseMessage::Release { number: 9 }), "81a17281a16e09"),
         ]
     }
@@ -437,7 +447,8 @@ mod tests {
     fn what_names_no_part_or_does_not_decode_is_not_heard() {
         let why = |names: &[&str], body: &[u8], from| {
             let fields = header(names);
-            let heard = hear_control(&Inbound { from, class: Class::Control, fields: &fields, body });
+            let heard =
+                hear_control(&Inbound { from, class: Class::Control, fields: &fields, body });
             heard.expect_err("it is dropped")
         };
         let beat = say(&LeaseMessage::Release { number: 9 });

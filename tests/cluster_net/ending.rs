@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use ostraca::prelude::*;
 
-use crate::fixture::{Plan, all_up, drop_all, eventually, events_until, gone, soon};
+use crate::fixture::{Plan, all_up, drop_all, events_until, eventually, gone, soon};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_that_stops_is_removed_and_nobody_ever_misses_it() {
@@ -14,9 +14,10 @@ async fn one_that_stops_is_removed_and_nobody_ever_misses_it() {
     let leaver = nodes.pop().expect("three");
     let who = leaver.cluster().me();
     soon(leaver.stop()).await;
-    let told = events_until(&mut events, |event| {
-        matches!(event, ClusterEvent::MemberRemoved { member, .. } if member.node == who)
-    })
+    let told = events_until(
+        &mut events,
+        |event| matches!(event, ClusterEvent::MemberRemoved { member, .. } if member.node == who),
+    )
     .await;
     let short = told.iter().filter_map(|event| match event {
         ClusterEvent::MemberLeft(member) if member.node == who => Some("left"),
@@ -61,7 +62,8 @@ async fn tasks_of_the_program_run_where_they_were_put() {
             let here = cluster.members().into_iter().find(|member| member.node == who);
             let there = elsewhere.members().into_iter().any(|member| member.node == who);
             let status = here.map_or("-".to_owned(), |member| member.status.to_string());
-            let line = format!("{phase}: {status}, known there: {there}, serves: {}", lease.serves());
+            let line =
+                format!("{phase}: {status}, known there: {there}, serves: {}", lease.serves());
             log.lock().expect("no test panics under it").push(line);
         };
         leaver.shutdown().add_task(phase, "look", look).expect("it has not begun");

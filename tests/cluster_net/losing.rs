@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ostraca::prelude::*;
 
-use crate::fixture::{Plan, all_up, drop_all, eventually, events_until, gone, soon};
+use crate::fixture::{Plan, all_up, drop_all, events_until, eventually, gone, soon};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -16,13 +16,9 @@ async fn one_that_vanishes_is_unreachable_and_then_removed() {
     let lost = nodes.pop().expect("three");
     let who = lost.cluster().me();
     drop(lost);
-    let is_removal = |event: &ClusterEvent| {
-        matches!(event, ClusterEvent::MemberRemoved { member, .. } if member.node == who)
-    };
+    let is_removal = |event: &ClusterEvent| matches!(event, ClusterEvent::MemberRemoved { member, .. } if member.node == who);
     let told = events_until(&mut events, is_removal).await;
-    let unreachable = |event: &ClusterEvent| {
-        matches!(event, ClusterEvent::UnreachableMember(member) if member.node == who)
-    };
+    let unreachable = |event: &ClusterEvent| matches!(event, ClusterEvent::UnreachableMember(member) if member.node == who);
     assert!(told.iter().any(unreachable), "{told:?}");
     gone(&nodes, who).await;
     all_up(&nodes).await;

@@ -2,6 +2,6 @@
 //! leaving, dying, coming back. spec/membership.md
 
 mod ending;
-mod forming;
 mod fixture;
+mod forming;
 mod losing;

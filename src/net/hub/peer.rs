@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use libp2p::{Multiaddr, PeerId};
 use libp2p::swarm::ConnectionId;
+use libp2p::{Multiaddr, PeerId};
 use ostraca_ddata::id::ReplicaId;
 use tokio::task::{AbortHandle, JoinHandle};
 

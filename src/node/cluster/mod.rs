@@ -143,8 +143,8 @@ impl Cluster {
         if self.watchers.state().members.contains_key(&self.me.incarnation) {
             return Err(JoinError::Member);
         }
-        let address = bare(address)
-            .ok_or_else(|| JoinError::Address { len: address.to_string().len() })?;
+        let address =
+            bare(address).ok_or_else(|| JoinError::Address { len: address.to_string().len() })?;
         Ok(self.order(Command::Join(address)).await?)
     }
 
@@ -189,9 +189,8 @@ impl Cluster {
     /// Ends when this is so; also when membership ends or this node is out.
     pub(crate) async fn until(&self, is_so: impl Fn(Option<Status>) -> bool) {
         let mut watch = self.watchers.watch();
-        let status = |seen: &Seen| {
-            seen.state.members.get(&self.me.incarnation).map(|member| member.status)
-        };
+        let status =
+            |seen: &Seen| seen.state.members.get(&self.me.incarnation).map(|member| member.status);
         let met = |seen: &Seen| seen.standing != Standing::Runs || is_so(status(seen));
         let _ = watch.wait_for(met).await; // an error: the node is gone, and so is who waits
     }

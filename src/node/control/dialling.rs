@@ -34,7 +34,7 @@ pub(crate) struct Dialling {
 
 #[derive(Default)]
 struct Table {
-    kept: BTreeMap<PeerId, ReplicaId>, // ≤ members
+    kept: BTreeMap<PeerId, ReplicaId>,   // ≤ members
     names: BTreeMap<Multiaddr, Address>, // ≤ NAMES_MAX
 }
 

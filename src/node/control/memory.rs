@@ -98,7 +98,8 @@ async fn write(dir: &Path, bytes: Vec<u8>) {
             Err(error) => error.to_string(),
         };
         tracing::error!(
-            ?dir, why,
+            ?dir,
+            why,
             "node.memory_not_written: membership waits for it; make room, or let this user write"
         );
         tokio::time::sleep(AGAIN).await;

@@ -15,8 +15,8 @@ use std::thread;
 use futures::FutureExt;
 use tokio::sync::oneshot;
 
-pub use self::memory::MemoryError;
 use self::machine::{Control, ControlInbox};
+pub use self::memory::MemoryError;
 use self::world::Surroundings;
 use super::cluster::watching::Watchers;
 use super::driver::Driver;
@@ -37,11 +37,7 @@ impl ControlPart {
     ///
     /// # Errors
     /// The system gives no thread.
-    pub(crate) fn start(
-        machine: Control,
-        world: Surroundings,
-        alive: Alive,
-    ) -> io::Result<Self> {
+    pub(crate) fn start(machine: Control, world: Surroundings, alive: Alive) -> io::Result<Self> {
         let inbox = world.inbox.clone();
         let (clock, watchers) = (world.clock, world.watchers.clone());
         let shutdown = world.shutdown.clone();

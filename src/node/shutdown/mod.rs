@@ -251,7 +251,8 @@ mod tests {
         for phase in Phase::ALL.into_iter().rev() {
             shutdown.add_task(phase, "test", noting(&log, phase.name())).expect("in time");
         }
-        let (first, second) = tokio::join!(shutdown.run(Reason::Signal), shutdown.run(Reason::Asked));
+        let (first, second) =
+            tokio::join!(shutdown.run(Reason::Signal), shutdown.run(Reason::Asked));
         assert_eq!((first, second), (Reason::Signal, Reason::Signal));
         shutdown.begin(Reason::Leaving);
         assert_eq!(shutdown.reason(), Some(Reason::Signal));

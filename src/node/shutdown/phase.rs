@@ -152,7 +152,8 @@ mod tests {
 
     #[test]
     fn what_is_not_set_has_the_default() {
-        let settings: Settings = toml::from_str("[cluster-leave]\ntimeout = \"30s\"").expect("valid");
+        let settings: Settings =
+            toml::from_str("[cluster-leave]\ntimeout = \"30s\"").expect("valid");
         for phase in Phase::ALL {
             let expected = match phase {
                 Phase::ClusterLeave => Duration::from_secs(30),
