@@ -6,7 +6,9 @@ use ostraca_ddata::sim::{Faults, LaneRule, NodeIndex, Seed, Setup, Simulation};
 
 use super::whole::{WholeNode, World};
 
+mod going;
 mod joining;
+mod splitting;
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 

@@ -48,6 +48,8 @@ pub(crate) struct World {
     pub(crate) settings: Rc<dyn Fn(usize) -> Settings>,
     /// Whether a place has a data directory: memory survives, and so does who it is.
     pub(crate) keeps: Rc<dyn Fn(usize) -> bool>,
+    /// Whether a restart with a data directory proves that the old process is dead.
+    pub(crate) proof: bool,
     /// How long a leaving node takes to drain; `None`: it never does.
     pub(crate) drain: Option<Duration>,
     pub(crate) canary: Canary,
@@ -64,6 +66,7 @@ impl World {
             config: Rc::new(config),
             settings: Rc::new(|_| Settings::default()),
             keeps: Rc::new(|_| true),
+            proof: true,
             drain: Some(Duration::from_millis(50)),
             canary: Canary::none(),
         }
@@ -111,6 +114,20 @@ pub(crate) fn place_of(node: NodeId) -> usize {
 
 fn place_of_id(id: ReplicaId) -> usize {
     (id.get() & 0xffff) as usize - 1
+}
+
+/// The member that an event is about, and where it stands.
+fn told_of(event: &ClusterEvent) -> Option<(NodeId, Status)> {
+    match event {
+        ClusterEvent::MemberRemoved { member, .. }
+        | ClusterEvent::MemberJoined(member)
+        | ClusterEvent::MemberWeaklyUp(member)
+        | ClusterEvent::MemberUp(member)
+        | ClusterEvent::MemberLeft(member)
+        | ClusterEvent::MemberExited(member)
+        | ClusterEvent::MemberDowned(member) => Some((member.node, member.status)),
+        _ => None,
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -193,6 +210,7 @@ pub(crate) struct WholeNode {
     work: VecDeque<Work>,
     persists: u64,
     pub(crate) notices: Vec<Notice>,
+    seen: Vec<(NodeId, Status)>, // what subscribers were told of members
 }
 
 impl WholeNode {
@@ -236,6 +254,7 @@ impl WholeNode {
             work: VecDeque::new(),
             persists: 0,
             notices: Vec::new(),
+            seen: Vec::new(),
         }
     }
 
@@ -265,6 +284,12 @@ impl WholeNode {
     pub(crate) fn members(&self) -> BTreeSet<usize> {
         let Some(gossip) = self.membership.gossip() else { return BTreeSet::new() };
         gossip.members().map(|member| place_of(member.node)).collect()
+    }
+
+    /// What its subscribers were told of the node at a place, in order.
+    pub(crate) fn lives_seen(&self, place: usize) -> Vec<Status> {
+        let of_it = self.seen.iter().filter(|(node, _)| place_of(*node) == place);
+        of_it.map(|(_, status)| *status).collect()
     }
 
     pub(crate) fn converged(&self) -> bool {
@@ -352,6 +377,7 @@ impl WholeNode {
                 {
                     self.drained_at = self.world.drain.map(|takes| now.mono + takes);
                 }
+                self.seen.extend(told_of(&event));
                 fx.emit(Event::Cluster(event));
             }
             Told::Notice(notice) => {
@@ -463,7 +489,7 @@ impl WholeNode {
         self.lives.insert(place, from);
         if let Some(old) = before.filter(|old| *old != from) {
             if old.peer == from.peer {
-                let is_proof = keeps;
+                let is_proof = keeps && self.world.proof;
                 let again = Input::NewIncarnation { old, node: from, is_proof };
                 self.work.push_back(Work::Membership(again));
             }
