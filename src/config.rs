@@ -1,15 +1,236 @@
-//! All settings of a node, a struct per room.
+//! All settings of a node, a struct per room; what they must be together.
 
+use std::time::Duration;
+
+use libp2p::Multiaddr;
+use libp2p::multiaddr::Protocol;
 use ostraca_ddata::replicator;
 
+use crate::cluster::config::{Cluster, ConfigError, StrategyName, Warning};
 use crate::net;
+use crate::node::shutdown;
 
 /// Settings of a node. `Config::default()` runs on a free port of loopback, without a data
-/// directory and without a secret: nothing has to be set for the first try.
+/// directory and without a secret, and founds a cluster of its own: nothing has to be set for the
+/// first try.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     /// The transport: listening, admission, limits.
     pub net: net::config::Config,
     /// Replicated data.
     pub ddata: replicator::config::Config,
+    /// `[cluster]`: who belongs together.
+    pub cluster: Cluster,
+    /// `[cluster.shutdown]`: how long the phases of an orderly end may take.
+    pub shutdown: shutdown::Settings,
+}
+
+/// Seeds of a node, at most.
+pub const SEEDS_MAX: usize = 64;
+
+/// Why a node does not start with these settings. Nothing was started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidConfig {
+    /// A setting of `[cluster]`.
+    #[error(transparent)]
+    Cluster(#[from] ConfigError),
+    /// A seed that can't be dialled.
+    #[error(
+        "the seed {seed} is neither /ip4|ip6/ADDRESS/tcp/PORT nor /dns|dns4|dns6/NAME/tcp/PORT: \
+         write it like that"
+    )]
+    Seed {
+        /// As it is set.
+        seed: String,
+    },
+    /// More seeds than anybody needs.
+    #[error("{count} seeds are set, at most {SEEDS_MAX} are allowed: three to five are enough")]
+    Seeds {
+        /// How many.
+        count: usize,
+    },
+    /// A name may stand for any number of nodes.
+    #[error(
+        "the seed {seed} is a name, which may stand for any number of nodes: set \
+         cluster.expected-nodes to how many seeds there are in all, so that a majority of them is \
+         known"
+    )]
+    ExpectedNodes {
+        /// Which.
+        seed: String,
+    },
+    /// Nothing provides the lease.
+    #[error(
+        "downing strategy lease-majority needs a provider of its lease, and this release has none: \
+         choose keep-majority"
+    )]
+    NoLeaseProvider,
+}
+
+impl Config {
+    /// Checks the settings against each other. Says what to warn of.
+    ///
+    /// # Errors
+    /// [`InvalidConfig`] if a node must not start with them.
+    ///
+    /// # Example
+    /// ```
+    /// use ostraca::cluster::config::StrategyName;
+    /// use ostraca::prelude::*;
+    ///
+    /// let mut config = Config::default();
+    /// assert_eq!(config.check().unwrap(), []);
+    /// config.cluster.downing.strategy = StrategyName::KeepOldest;
+    /// assert!(config.check().unwrap_err().to_string().contains("trust-downing"));
+    /// ```
+    pub fn check(&self) -> Result<Vec<Warning>, InvalidConfig> {
+        let cluster = &self.cluster;
+        cluster.failure_detector.check()?;
+        check_times(cluster)?;
+        check_seeds(cluster)?;
+        if cluster.downing.strategy == StrategyName::LeaseMajority {
+            return Err(InvalidConfig::NoLeaseProvider);
+        }
+        let seeds = Some(cluster.seeds.len()).filter(|seeds| *seeds > 0);
+        Ok(cluster.downing.check(cluster.expected_nodes.or(seeds))?)
+    }
+}
+
+fn check_seeds(cluster: &Cluster) -> Result<(), InvalidConfig> {
+    let count = cluster.seeds.len();
+    if count > SEEDS_MAX {
+        return Err(InvalidConfig::Seeds { count });
+    }
+    for seed in &cluster.seeds {
+        let seed = seed.to_string();
+        let address = seed.parse::<Multiaddr>().ok();
+        match address.as_ref().and_then(kind) {
+            Some(Kind::Ip) => {}
+            Some(Kind::Name) if cluster.expected_nodes.is_some() => {}
+            Some(Kind::Name) => return Err(InvalidConfig::ExpectedNodes { seed }),
+            None => return Err(InvalidConfig::Seed { seed }),
+        }
+    }
+    Ok(())
+}
+
+enum Kind {
+    Ip,
+    Name,
+}
+
+fn kind(address: &Multiaddr) -> Option<Kind> {
+    let mut parts = address.iter();
+    let kind = match parts.next()? {
+        Protocol::Ip4(_) | Protocol::Ip6(_) => Kind::Ip,
+        Protocol::Dns(_) | Protocol::Dns4(_) | Protocol::Dns6(_) => Kind::Name,
+        _ => return None,
+    };
+    matches!(parts.next()?, Protocol::Tcp(_)).then_some(kind)
+}
+
+fn check_times(cluster: &Cluster) -> Result<(), ConfigError> {
+    let positive = "must be longer than nothing";
+    let lease = &cluster.lease;
+    let times: [(bool, &'static str, Duration, &'static str); 5] = [
+        (cluster.gossip_interval.is_zero(), "gossip-interval", cluster.gossip_interval, positive),
+        (
+            cluster.retry_unsuccessful_join_after.is_zero(),
+            "retry-unsuccessful-join-after",
+            cluster.retry_unsuccessful_join_after,
+            positive,
+        ),
+        (
+            cluster.seed_node_timeout.is_zero(),
+            "seed-node-timeout",
+            cluster.seed_node_timeout,
+            positive,
+        ),
+        (
+            lease.heartbeat_interval.is_zero(),
+            "lease.heartbeat-interval",
+            lease.heartbeat_interval,
+            positive,
+        ),
+        (
+            lease.enabled && lease.duration < lease.heartbeat_interval * 2,
+            "lease.duration",
+            lease.duration,
+            "must be at least twice lease.heartbeat-interval, else one lost heartbeat ends a lease",
+        ),
+    ];
+    if let Some((_, setting, value, must)) = times.into_iter().find(|(is_wrong, ..)| *is_wrong) {
+        return Err(ConfigError::OutOfRange { setting, value: format!("{value:?}"), must });
+    }
+    let probability = cluster.gossip_different_view_probability;
+    if !(0.0..=1.0).contains(&probability) {
+        let (setting, must) = ("gossip-different-view-probability", "must be 0 to 1");
+        return Err(ConfigError::OutOfRange { setting, value: probability.to_string(), must });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::member::Address;
+
+    fn with(change: impl FnOnce(&mut Cluster)) -> Result<Vec<Warning>, InvalidConfig> {
+        let mut config = Config::default();
+        change(&mut config.cluster);
+        config.check()
+    }
+
+    fn seeds(cluster: &mut Cluster, texts: &[&str]) {
+        let address = |text: &&str| Address::new(*text).expect("short");
+        cluster.seeds = texts.iter().map(address).collect();
+    }
+
+    #[test]
+    fn nothing_has_to_be_set_for_the_first_try() {
+        assert_eq!(with(|_| {}).expect("valid"), []);
+    }
+
+    #[test]
+    fn seeds_can_be_dialled_and_counted() {
+        let valid = ["/ip4/10.0.0.1/tcp/1", "/ip6/::1/tcp/2"];
+        assert_eq!(with(|c| seeds(c, &valid)).expect("valid"), [Warning::TwoNodes]);
+        for wrong in ["10.0.0.1:7", "/ip4/10.0.0.1/udp/7", "/ip4/10.0.0.1", "/memory/7"] {
+            let error = with(|c| seeds(c, &[wrong])).expect_err("not an address");
+            assert!(matches!(&error, InvalidConfig::Seed { seed } if seed == wrong), "{error}");
+        }
+        let name = ["/dns4/nodes.example/tcp/7"];
+        let error = with(|c| seeds(c, &name)).expect_err("how many?");
+        assert!(matches!(error, InvalidConfig::ExpectedNodes { .. }), "{error}");
+        let known = with(|c| {
+            seeds(c, &name);
+            c.expected_nodes = Some(5);
+        });
+        assert_eq!(known.expect("valid"), []);
+        let many = with(|c| seeds(c, &[valid[0]; SEEDS_MAX + 1])).expect_err("too many");
+        assert!(matches!(many, InvalidConfig::Seeds { count: 65 }), "{many}");
+    }
+
+    /// What breaks a setting, and which one.
+    type Broken = (fn(&mut Cluster), &'static str);
+
+    #[test]
+    fn what_makes_no_sense_is_refused_by_name() {
+        let broken: [Broken; 9] = [
+            (|c| c.gossip_interval = Duration::ZERO, "cluster.gossip-interval"),
+            (|c| c.retry_unsuccessful_join_after = Duration::ZERO, "retry-unsuccessful-join-after"),
+            (|c| c.seed_node_timeout = Duration::ZERO, "cluster.seed-node-timeout"),
+            (|c| c.lease.heartbeat_interval = Duration::ZERO, "cluster.lease.heartbeat-interval"),
+            (|c| c.lease.duration = Duration::from_secs(1), "cluster.lease.duration"),
+            (|c| c.gossip_different_view_probability = f64::NAN, "different-view-probability"),
+            (|c| c.failure_detector.threshold = 0.0, "cluster.failure-detector.threshold"),
+            (|c| c.downing.strategy = StrategyName::AutoDown, "trust-downing"),
+            (|c| c.downing.strategy = StrategyName::LeaseMajority, "lease-majority"),
+        ];
+        for (breaks, named) in broken {
+            let error = with(breaks).expect_err(named).to_string();
+            assert!(error.contains(named), "{named}: {error}");
+        }
+    }
 }

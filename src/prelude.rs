@@ -9,10 +9,14 @@ pub use ostraca_ddata::types::{
     PNCounter, PNCounterMap, ReplicatedData, User,
 };
 
+pub use crate::cluster::events::{ClusterEvent, ClusterState};
+pub use crate::cluster::member::{Member, Status};
 pub use crate::config::Config;
 pub use crate::node::Node;
+pub use crate::node::cluster::{Cluster, ClusterEvents, ClusterView};
 pub use crate::node::replicator::{
     Change, DeleteError, GetError, KeyChange, ReadAll, ReadFrom, ReadLocal, ReadMajority,
     ReadMajorityPlus, Replicator, UpdateError, WriteAll, WriteLocal, WriteMajority,
     WriteMajorityPlus, WriteTo, secs,
 };
+pub use crate::node::shutdown::{CoordinatedShutdown, Phase, Reason};

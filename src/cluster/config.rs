@@ -1,6 +1,7 @@
 //! Settings of membership: `[cluster.failure-detector]` and `[cluster.downing]`, with their
 //! defaults, what they cost, and which of them do not fit together.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
@@ -11,6 +12,120 @@ use super::downing::{
     AutoDown, KeepMajority, KeepOldest, LeaderRoles, LeaseMajority, MajorityLeader, Oldest,
     QuorumLeader, RoleLeaderRoles, StaticQuorum, Strategy, Timing, Trust,
 };
+use super::member::Address;
+
+/// `[cluster]`: who belongs together, and how they find each other.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Cluster {
+    /// Addresses of nodes to found or join a cluster with, the same list on every node; up to 64.
+    /// None: the node founds alone, or is told `join(address)`.
+    pub seeds: Vec<Address>,
+    /// With a DNS name among the seeds: of how many seeds a majority is needed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expected_nodes: Option<usize>,
+    /// Without seeds: waits for `join` instead of founding alone.
+    pub wait_for_join: bool,
+    /// Roles of this node, by which others find it.
+    pub roles: BTreeSet<String>,
+    /// Version of the program, for rolling updates.
+    pub app_version: String,
+    /// How often the state is told to one random member.
+    #[serde(with = "humantime_serde")]
+    pub gossip_interval: Duration,
+    /// How probably that is one that has not seen it, if there is one; 0 to 1.
+    pub gossip_different_view_probability: f64,
+    /// Gossip that waited longer in this node's inbox is dropped.
+    #[serde(with = "humantime_serde")]
+    pub gossip_time_to_live: Duration,
+    /// Up to that many members a change goes straight to all of them.
+    pub direct_limit: usize,
+    /// How long a removed incarnation is remembered one by one.
+    #[serde(with = "humantime_serde")]
+    pub prune_gossip_tombstones_after: Duration,
+    /// After this long without a cluster the log says who has not answered.
+    #[serde(with = "humantime_serde")]
+    pub seed_node_timeout: Duration,
+    /// How often a search is repeated.
+    #[serde(with = "humantime_serde")]
+    pub retry_unsuccessful_join_after: Duration,
+    /// Ends the node if it has not joined by then. Unset: it searches for ever.
+    #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
+    pub shutdown_after_unsuccessful_join: Option<Duration>,
+    /// A joining node that no configuration takes in for this long becomes WeaklyUp.
+    #[serde(with = "humantime_serde")]
+    pub allow_weakly_up_members: Duration,
+    /// Stops the process when this node is downed or removed.
+    pub run_coordinated_shutdown_when_down: bool,
+    /// `[cluster.failure-detector]`
+    pub failure_detector: FailureDetector,
+    /// `[cluster.downing]`
+    pub downing: Downing,
+    /// `[cluster.lease]`
+    pub lease: HostingLease,
+}
+
+/// `[cluster.lease]`: the hosting lease. What the founders set stands in the configuration and
+/// holds for all; what later nodes set is only compared.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct HostingLease {
+    /// Off: what ran on a lost node counts as stopped after `down-removal-margin`, with Akka's
+    /// guarantee.
+    pub enabled: bool,
+    /// T_q: how long a grantor's promise runs. Failover of a node that fell silent takes at least
+    /// this long.
+    #[serde(with = "humantime_serde")]
+    pub duration: Duration,
+    /// Heartbeats for the lease; a lease survives ⌊duration / interval⌋ − 1 lost ones.
+    #[serde(with = "humantime_serde")]
+    pub heartbeat_interval: Duration,
+    /// A lapse pauses what runs; one that lasts this long stops it.
+    #[serde(with = "humantime_serde")]
+    pub stop_after: Duration,
+    /// How much faster or slower than true a clock may run, in millionths.
+    pub drift_ppm: u32,
+    /// A restart on the same data directory of the same boot proves the old process dead.
+    pub restart_is_proof: bool,
+}
+
+impl Default for HostingLease {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            duration: Duration::from_secs(5),
+            heartbeat_interval: Duration::from_secs(1),
+            stop_after: Duration::from_secs(10),
+            drift_ppm: 10_000,
+            restart_is_proof: true,
+        }
+    }
+}
+
+impl Default for Cluster {
+    fn default() -> Self {
+        Self {
+            seeds: Vec::new(),
+            expected_nodes: None,
+            wait_for_join: false,
+            roles: BTreeSet::new(),
+            app_version: String::new(),
+            gossip_interval: Duration::from_secs(1),
+            gossip_different_view_probability: 0.8,
+            gossip_time_to_live: Duration::from_secs(2),
+            direct_limit: 100,
+            prune_gossip_tombstones_after: Duration::from_secs(24 * 60 * 60),
+            seed_node_timeout: Duration::from_secs(5),
+            retry_unsuccessful_join_after: Duration::from_secs(1),
+            shutdown_after_unsuccessful_join: None,
+            allow_weakly_up_members: Duration::from_secs(7),
+            run_coordinated_shutdown_when_down: true,
+            failure_detector: FailureDetector::default(),
+            downing: Downing::default(),
+            lease: HostingLease::default(),
+        }
+    }
+}
 
 /// `[cluster.failure-detector]`: when a node is believed to be gone.
 ///

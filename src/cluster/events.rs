@@ -117,6 +117,42 @@ impl ClusterState {
         events
     }
 
+    /// Takes in what a subscriber was told: the reverse of [`events_to`](Self::events_to), but for
+    /// roles whose members are all out of reach, which may be left out.
+    pub fn apply(&mut self, event: &ClusterEvent) {
+        match event {
+            ClusterEvent::CurrentState(state) => self.clone_from(state),
+            ClusterEvent::MemberRemoved { member, .. } => {
+                self.members.remove(&member.incarnation());
+                self.unreachable.remove(&member.incarnation());
+            }
+            ClusterEvent::MemberJoined(member)
+            | ClusterEvent::MemberWeaklyUp(member)
+            | ClusterEvent::MemberUp(member)
+            | ClusterEvent::MemberLeft(member)
+            | ClusterEvent::MemberExited(member)
+            | ClusterEvent::MemberDowned(member)
+            | ClusterEvent::MemberHostingChanged(member) => {
+                self.members.insert(member.incarnation(), Arc::clone(member));
+            }
+            ClusterEvent::UnreachableMember(member) => {
+                self.unreachable.insert(member.incarnation());
+            }
+            ClusterEvent::ReachableMember(member) => {
+                self.unreachable.remove(&member.incarnation());
+            }
+            ClusterEvent::LeaderChanged(leader) => self.leader = *leader,
+            ClusterEvent::RoleLeaderChanged { role, leader: None } => {
+                self.role_leaders.remove(role);
+            }
+            ClusterEvent::RoleLeaderChanged { role, leader } => {
+                self.role_leaders.insert(role.clone(), *leader);
+            }
+            ClusterEvent::ConvergenceChanged(converged) => self.converged = *converged,
+            ClusterEvent::PreparingForShutdown => self.preparing_for_shutdown = true,
+        }
+    }
+
     fn removals(&self, next: &Self, events: &mut Vec<ClusterEvent>) {
         let gone = |member: &&Arc<Member>| !next.members.contains_key(&member.incarnation());
         for member in in_order(self.members.values().filter(gone)) {
@@ -292,6 +328,12 @@ mod tests {
             let of = |text: &str| ClusterState::of(&state(text), id('A'));
             let events = of(before).events_to(&of(after));
             assert_eq!(events.iter().map(short).collect::<Vec<_>>(), *expected, "{name}");
+            let (mut told, mut next) = (of(before), of(after));
+            events.iter().for_each(|event| told.apply(event));
+            for state in [&mut told, &mut next] {
+                state.role_leaders.retain(|_, leader| leader.is_some());
+            }
+            assert_eq!(told, next, "{name}");
             assert_eq!(of(after).events_to(&of(after)), [], "{name}");
         }
     }

@@ -13,6 +13,8 @@ pub mod gossip;
 pub mod leader;
 pub mod lease;
 pub mod member;
+pub mod membership;
 pub mod reachability;
 pub mod ring;
 pub mod singleton;
+pub mod wire;

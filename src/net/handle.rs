@@ -20,12 +20,20 @@ use super::{Class, NodeId, Receiver};
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A node was admitted, here or there: from now on there are lanes to it.
+    /// A node was admitted, here or there: from now on there are lanes to it. Told again when it
+    /// is admitted anew after [`Closed`](Self::Closed); its lanes then go on where they were.
     Up {
         /// Who.
         node: NodeId,
         /// What it tells about itself.
         facts: Facts,
+    },
+    /// Who answers at an address that [`Net::dial`] dialled: this node itself, or one that is up.
+    Answered {
+        /// Who.
+        node: NodeId,
+        /// As dialled.
+        address: Multiaddr,
     },
     /// A peer has come back as another incarnation. What the old one had not acknowledged was
     /// counted; it is refused from now on.
@@ -169,8 +177,9 @@ impl Net {
         self.directory.lane(to, class)
     }
 
-    /// Dials an address of whoever answers there, once. `Event::Up` or `Event::DialRefused` says
-    /// what became of it.
+    /// Dials an address of whoever answers there, once. `Event::Answered` or `Event::DialRefused`
+    /// says what became of it, unless whoever answers is not admitted. One dial of an address is
+    /// under way at a time.
     pub fn dial(&self, address: Multiaddr) {
         self.order(Command::Dial(address));
     }
@@ -183,6 +192,11 @@ impl Net {
     /// Dials a peer no more.
     pub fn release(&self, peer: PeerId) {
         self.order(Command::Release(peer));
+    }
+
+    /// Tells others, from now on, which of the clusters of its name this node belongs to.
+    pub fn belongs_to(&self, cluster_id: u64) {
+        self.order(Command::BelongsTo(cluster_id));
     }
 
     /// An incarnation is out of the cluster: its lanes are closed, and it is refused.

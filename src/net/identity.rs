@@ -18,7 +18,6 @@ use rustix::io::Errno;
 use super::NodeId;
 
 const KEY: &str = "identity.key";
-const FRESH_KEY: &str = "identity.key.new";
 const LOCK: &str = "lock";
 const KEY_BYTES_MAX: u64 = 1024;
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -136,23 +135,24 @@ fn read_key(file: &File, path: PathBuf) -> Result<Keypair, IdentityError> {
     }
 }
 
-/// Writes the key beside its place and renames it, so that a crash leaves all of it or nothing.
 fn create(dir: &Path) -> Result<Keypair, IdentityError> {
     let keypair = generate()?;
     let path = dir.join(KEY);
     let bytes = keypair.to_protobuf_encoding().expect("an ed25519 key always encodes");
-    write_durably(dir, &bytes).map_err(|source| IdentityError::Unwritable { path, source })?;
+    write_durably(dir, KEY, &bytes).map_err(|source| IdentityError::Unwritable { path, source })?;
     Ok(keypair)
 }
 
-fn write_durably(dir: &Path, bytes: &[u8]) -> io::Result<()> {
-    let fresh = dir.join(FRESH_KEY);
+/// Replaces a file of the data directory, for this user's eyes only: writes beside its place and
+/// renames, so that a crash leaves the old bytes or the new ones.
+pub(crate) fn write_durably(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let fresh = dir.join(format!("{name}.new"));
     let mut options = OpenOptions::new();
     let mut file = options.create(true).truncate(true).write(true).mode(0o600).open(&fresh)?;
     file.set_permissions(Permissions::from_mode(0o600))?; // of one that a crash left behind
     file.write_all(bytes)?;
     file.sync_all()?;
-    std::fs::rename(&fresh, dir.join(KEY))?;
+    std::fs::rename(&fresh, dir.join(name))?;
     File::open(dir)?.sync_all()
 }
 

@@ -1,24 +1,44 @@
-//! What surrounds the Replicator's machine in a node: performs what `wiring` says.
+//! What surrounds the Replicator's machine, under its guard, in a node: performs what `wiring`
+//! says.
 
 use std::sync::Arc;
 
 use ostraca_ddata::id::ReplicaId;
-use ostraca_ddata::replicator::Replicator as Machine;
-use ostraca_ddata::replicator::port::{Alarm, Input, Output};
+use ostraca_ddata::replicator::port::{Alarm, Input};
 use ostraca_ddata::replicator::request::{Reply, RequestError, RequestId};
 use ostraca_ddata::replicator::wire::Message;
 use tokio::sync::mpsc;
 
+use super::control::machine::ControlInbox;
 use super::disk::Disk;
 use super::driver::World;
 use super::outgoing::{Outgoing, Sending};
 use super::replicator::subscription::Subscribers;
 use super::replies::Replies;
+use super::wiring::membership::Lease;
 use super::wiring::{self, Dest, Event};
+use crate::cluster::lease::LeaseMessage;
+use crate::cluster::lease::guard::{Guard, GuardInput, GuardOutput};
+use crate::cluster::membership::port::Input as MembershipInput;
 use crate::net::Class;
 
 /// What comes of a request.
 pub(super) type Answer = Result<Reply, RequestError>;
+
+/// Membership, on its own thread.
+#[derive(Clone)]
+pub(super) struct Sibling {
+    /// This incarnation.
+    pub(super) me: ReplicaId,
+    /// Where it hears.
+    pub(super) inbox: ControlInbox,
+}
+
+impl Sibling {
+    fn tell(&self, input: MembershipInput) {
+        let _ = self.inbox.fact(input.into()); // refused only after its end
+    }
+}
 
 /// See the module's page.
 pub(super) struct Surroundings<O> {
@@ -28,6 +48,7 @@ pub(super) struct Surroundings<O> {
     pub(super) subscribers: Arc<Subscribers>,
     pub(super) disk: Disk,
     pub(super) events: mpsc::Sender<Event>,
+    pub(super) sibling: Option<Sibling>,
     /// The last message and its bytes: a change goes to every peer in the same words.
     pub(super) last: Option<(Message, Vec<u8>)>,
     /// Callers are answered when the batch is over: whoever has an answer finds that subscribers
@@ -46,6 +67,17 @@ impl<O: Outgoing> Surroundings<O> {
         self.last = Some((message, bytes));
     }
 
+    fn send_lease(&mut self, to: ReplicaId, message: LeaseMessage) {
+        if let Some(sibling) = self.sibling.as_ref().filter(|sibling| sibling.me == to) {
+            if let Lease::Membership(input) = wiring::membership::lease(to, message) {
+                sibling.tell(input);
+            }
+            return;
+        }
+        let bytes = wiring::say(&message);
+        self.sending.note(bytes.len(), self.outgoing.send_lease(to, &bytes));
+    }
+
     fn tell(&self, event: Event) {
         log(&event);
         if let Err(mpsc::error::TrySendError::Full(event)) = self.events.try_send(event) {
@@ -54,16 +86,22 @@ impl<O: Outgoing> Surroundings<O> {
     }
 }
 
-impl<O: Outgoing> World<Machine> for Surroundings<O> {
+impl<O: Outgoing> World<Guard> for Surroundings<O> {
     const NAME: &'static str = "replicator";
 
-    fn tick() -> Input {
-        Input::Tick
+    fn tick() -> GuardInput {
+        GuardInput::Data(Input::Tick)
     }
 
-    fn perform(&mut self, output: Output) {
+    fn perform(&mut self, output: GuardOutput) {
+        if let Some(sibling) = &self.sibling
+            && let Some(news) = wiring::membership::news(&output)
+        {
+            sibling.tell(news);
+        }
         match wiring::route(output) {
             Dest::Peer { to, class, message } => self.send(to, class, message),
+            Dest::Holder { to, message } => self.send_lease(to, message),
             Dest::Caller { id, reply } => self.answers.push((id, reply)),
             Dest::Subscriber { subscription, notice } => {
                 self.subscribers.tell(subscription, notice);
@@ -99,7 +137,8 @@ fn log(event: &Event) {
         }
         Event::StopServing => tracing::warn!("ddata.stop_serving"),
         Event::Alarm(alarm) => log_alarm(alarm),
-        Event::Outcome(_) | Event::AskConsent { .. } | Event::Failed(_) => {
+        Event::LoadFailed(error) => tracing::error!(%error, "ddata.load_failed"),
+        Event::Outcome(_) | Event::Failed(_) => {
             tracing::debug!(?event, "ddata.event");
         }
     }

@@ -1,4 +1,4 @@
-//! The Replicator's way out: the lanes of the transport.
+//! The parts' way out: the lanes of the transport.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use ostraca_ddata::id::ReplicaId;
 
 use super::outgoing::{NotSent, Outgoing};
+use super::wiring::Part;
 use crate::net::Class;
 use crate::net::handle::Net;
 use crate::net::lane::{Lane, SendError};
@@ -13,7 +14,7 @@ use crate::net::lane::{Lane, SendError};
 /// Lanes that are remembered; beyond, all are looked up anew.
 const KNOWN_MAX: usize = 4_096;
 
-/// Sends over lanes, and remembers them.
+/// Sends over lanes, and remembers them. Each part has its own.
 #[derive(Debug)]
 pub(super) struct Lanes {
     net: Arc<OnceLock<Net>>, // empty until the transport has started
@@ -35,16 +36,33 @@ impl Lanes {
     }
 }
 
-impl Outgoing for Lanes {
-    fn send(&mut self, to: ReplicaId, class: Class, message: &[u8]) -> Result<(), NotSent> {
+impl Lanes {
+    /// Sends a message with a header.
+    pub(super) fn send_with(
+        &mut self,
+        to: ReplicaId,
+        class: Class,
+        header: &[&str],
+        message: &[u8],
+    ) -> Result<(), NotSent> {
         if let Some(lane) = self.known.get(&(to, class)) {
-            match lane.send(&[], message) {
+            match lane.send(header, message) {
                 Err(SendError::Broken) => self.known.remove(&(to, class)),
                 sent => return sent.map_err(not_sent),
             };
         }
         let lane = self.find(to, class).ok_or(NotSent::NoLink)?;
-        lane.send(&[], message).map_err(not_sent)
+        lane.send(header, message).map_err(not_sent)
+    }
+}
+
+impl Outgoing for Lanes {
+    fn send(&mut self, to: ReplicaId, class: Class, message: &[u8]) -> Result<(), NotSent> {
+        self.send_with(to, class, Part::Replicator.header(), message)
+    }
+
+    fn send_lease(&mut self, to: ReplicaId, message: &[u8]) -> Result<(), NotSent> {
+        self.send_with(to, Class::Control, Part::Lease.header(), message)
     }
 }
 

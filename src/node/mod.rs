@@ -4,65 +4,73 @@
 //! |---|---|
 //! | `driver`, `inbox` | the one loop that runs machines, and what waits for it |
 //! | [`wiring`] | who hears whom: a pure function |
-//! | [`parts`] | starting and stopping a part |
-//! | [`replicator`] | the async handle of replicated data |
+//! | [`parts`], `control` | starting and stopping the data part and the control part |
+//! | `start`, `ears` | how a node begins, and what it hears while it runs |
+//! | [`replicator`], [`cluster`], [`lease`] | the handles of programs |
+//! | [`shutdown`], `ending` | how a node ends, and its own steps of that |
 //! | [`outgoing`], `receiver` | the two seams to the network |
 //! | [`disk`] | the durable store as a peer |
 
 pub mod clock;
+pub mod cluster;
+mod control;
 mod data;
 pub mod disk;
 mod driver;
+mod ears;
+mod ending;
 mod fixed;
 mod inbox;
 mod lanes;
+pub mod lease;
 pub mod outgoing;
 pub mod parts;
 mod rarely;
 mod receiver;
 pub mod replicator;
 mod replies;
+pub mod shutdown;
+mod start;
 pub mod wiring;
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use libp2p::{Multiaddr, PeerId};
-use ostraca_ddata::bug::Canary;
-use ostraca_ddata::data::Registry;
-use ostraca_ddata::durable::StoreError;
-use ostraca_ddata::replicator::Setup;
-use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
+use libp2p::Multiaddr;
+use tokio::sync::watch;
 
+use self::cluster::Cluster;
+pub use self::control::MemoryError;
 pub use self::driver::{TURN_MAX, Turns};
+use self::ears::Up;
+use self::ending::Ending;
 pub use self::fixed::FixedError;
 pub use self::inbox::{InboxLimits, Waiting};
-use self::parts::{Facts, ReplicatorPart, ReplicatorSetup, Running};
+use self::lease::Lease;
+use self::parts::Facts;
 use self::replicator::{Load, Replicator};
-use self::wiring::{Event, Fact};
-use crate::config::Config;
+use self::shutdown::{CoordinatedShutdown, Reason};
+pub use self::start::StartError;
+use crate::net::NodeId;
 use crate::net::handle::{self, Net};
-use crate::net::identity::{Identity, IdentityError};
-use crate::net::swarm;
-use crate::net::{Class, NodeId};
+use crate::net::identity::Identity;
 
 /// A running node.
 ///
-/// Dropping it ends its tasks without saying goodbye; [`stop`](Self::stop) says it.
+/// [`stop`](Self::stop) ends it in order: it leaves its cluster, and others see it removed.
+/// Dropping it ends its tasks without saying goodbye: others find it unreachable, and remove it
+/// when their downing strategy says so.
 #[derive(Debug)]
 pub struct Node {
     net: Net,
     replicator: Replicator,
+    cluster: Cluster,
+    lease: Lease,
+    shutdown: CoordinatedShutdown,
     facts: Facts,
-    running: Running,
     up: watch::Receiver<Up>,
-    listening: JoinHandle<()>,
-    _identity: Identity, // the last to go: its lock says that this incarnation lives
+    ending: Arc<Ending>,
+    _identity: Arc<Identity>, // the last to go: its lock says that this incarnation lives
 }
-
-/// The nodes that were admitted and not forgotten, each in its present life.
-type Up = BTreeMap<PeerId, NodeId>; // ≤ the peers that the transport remembers
 
 /// A node at one moment.
 #[derive(Clone, Debug)]
@@ -74,58 +82,8 @@ pub struct Stats {
     pub replicator: Load,
 }
 
-/// Why a node did not start. Nothing runs.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StartError {
-    /// It can't be itself.
-    #[error(transparent)]
-    Identity(#[from] IdentityError),
-    /// It can't listen.
-    #[error(transparent)]
-    Net(#[from] swarm::StartError),
-    /// Its durable data can't be read.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
-
 impl Node {
-    /// Starts a node that listens and talks to whoever is admitted, but belongs to no cluster yet:
-    /// replicated data is served from this node alone until there is a configuration.
-    ///
-    /// # Errors
-    /// [`StartError`], whose sentences say what to do.
-    pub async fn listen(config: Config) -> Result<Self, StartError> {
-        let identity = Identity::load(config.net.data_dir.as_deref())?;
-        let me = identity.node_id();
-        let machine = Setup {
-            me: me.incarnation,
-            config: config.ddata,
-            registry: Registry::new(),
-            seed: rand::random(),
-            canary: Canary::none(),
-        };
-        let net_cell = Arc::new(OnceLock::new());
-        let lanes = lanes::Lanes::new(net_cell.clone());
-        let part = parts::start_replicator(ReplicatorSetup::new(machine), lanes).await?;
-        let ReplicatorPart { handle, receiver, facts, events, running } = part;
-        let (net, told) = Net::start(&config.net, &identity, receiver).await?;
-        let _ = net_cell.set(net.clone()); // set once, here
-        let (up, ups) = watch::channel(Up::new());
-        let listening = tokio::spawn(listen(Ears { facts: facts.clone(), up, told, events }));
-        tracing::info!(node = %me, addresses = ?net.addresses(), "node.listening");
-        Ok(Self {
-            net,
-            replicator: handle,
-            facts,
-            running,
-            up: ups,
-            listening,
-            _identity: identity,
-        })
-    }
-
-    /// Who this is.
+    /// Who this is, as the transport names it; [`Cluster::me`] is the same node.
     #[must_use]
     pub const fn id(&self) -> NodeId {
         self.net.me()
@@ -143,6 +101,18 @@ impl Node {
         self.replicator.clone()
     }
 
+    /// The cluster: who belongs to it, what happens, and what can be asked of it.
+    #[must_use]
+    pub fn cluster(&self) -> Cluster {
+        self.cluster.clone()
+    }
+
+    /// Until when this node may begin messages of entities.
+    #[must_use]
+    pub fn lease(&self) -> Lease {
+        self.lease.clone()
+    }
+
     /// The transport.
     #[must_use]
     pub const fn net(&self) -> &Net {
@@ -154,111 +124,25 @@ impl Node {
         Stats { net: self.net.stats().await, replicator: self.replicator.load() }
     }
 
-    /// Stops: requests that wait for others end with an error, what is queued is sent as far as
-    /// peers take it, lanes are ended in order.
+    /// How this node ends: add what a program has to do then.
+    #[must_use]
+    pub fn shutdown(&self) -> CoordinatedShutdown {
+        self.shutdown.clone()
+    }
+
+    /// Runs the coordinated shutdown to its end: leaves the cluster in order, then ends requests
+    /// that wait for others with an error, sends what is queued as far as peers take it, and ends
+    /// the lanes.
     pub async fn stop(self) {
-        let Self { net, running, listening, .. } = self;
-        if let Err(error) = running.stop().await {
-            tracing::error!(%error, "node.stopped_late");
-        }
-        net.stop().await;
-        listening.abort();
+        self.shutdown.run(Reason::Asked).await;
     }
 }
 
-/// Where the node's news come from, and go to.
-struct Ears {
-    facts: Facts,
-    up: watch::Sender<Up>,
-    told: mpsc::UnboundedReceiver<handle::Event>,
-    events: mpsc::Receiver<Event>,
-}
-
-/// Passes on what the parts tell the node, until they are gone.
-async fn listen(mut ears: Ears) {
-    loop {
-        tokio::select! {
-            Some(event) = ears.told.recv() => ears.net(event),
-            Some(event) = ears.events.recv() => ears.replicator(&event),
-            else => return,
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.shutdown.abandon();
+        if self.shutdown.reason().is_none() {
+            self.ending.drop_parts();
         }
-    }
-}
-
-impl Ears {
-    fn net(&self, event: handle::Event) {
-        match event {
-            handle::Event::Up { node, .. } => {
-                tracing::info!(%node, "node.up");
-                self.up.send_modify(|up| {
-                    up.insert(node.peer, node);
-                });
-                self.facts.tell(Fact::LinkUp(node));
-            }
-            handle::Event::NewIncarnation { old, node, is_proof } => {
-                tracing::info!(%old, %node, is_proof, "node.new_incarnation");
-            }
-            handle::Event::Forgotten { node } => {
-                tracing::info!(%node, "node.forgotten");
-                self.up.send_if_modified(|up| {
-                    let is_meant = up.get(&node.peer) == Some(&node);
-                    is_meant && up.remove(&node.peer).is_some()
-                });
-            }
-            handle::Event::Closed { node } => tracing::info!(%node, "node.closed"),
-            handle::Event::DialRefused { address, reason, .. } => {
-                tracing::debug!(%address, reason, "node.dial_refused");
-            }
-            handle::Event::LaneBroken { node, class: Class::Data | Class::Bulk, .. } => {
-                self.facts.tell(Fact::LinkUp(node));
-            }
-            handle::Event::LaneBroken { .. } | handle::Event::Refused { .. } => {} // logged by net
-        }
-    }
-
-    fn replicator(&self, event: &Event) {
-        // Without membership nobody holds a lease.
-        if let Event::AskConsent { query, .. } = event {
-            self.facts.tell(Fact::Consent { query: *query, remaining: Vec::new() });
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use ostraca_ddata::id::ReplicaId;
-
-    use super::*;
-    use crate::net::wire;
-
-    fn up(node: NodeId) -> handle::Event {
-        let facts = wire::Facts {
-            version: 1,
-            cluster: "shop".to_owned(),
-            cluster_id: None,
-            incarnation: node.incarnation,
-            boot: None,
-            lock: None,
-            addresses: Vec::new(),
-            message_bytes_max: 1_000,
-            frame_bytes_max: None,
-        };
-        handle::Event::Up { node, facts }
-    }
-
-    #[tokio::test]
-    async fn who_is_forgotten_is_up_no_more_and_a_later_life_stays() {
-        let part = parts::alone().await;
-        let (up_nodes, ups) = watch::channel(Up::new());
-        let (told, events) = (mpsc::unbounded_channel().1, mpsc::channel(1).1);
-        let ears = Ears { facts: part.facts.clone(), up: up_nodes, told, events };
-        let peer = PeerId::random();
-        let [old, new] = [1, 2].map(|life| NodeId { peer, incarnation: ReplicaId::new(life) });
-        ears.net(up(old));
-        ears.net(up(new));
-        ears.net(handle::Event::Forgotten { node: old });
-        assert_eq!(ups.borrow().values().copied().collect::<Vec<_>>(), [new]);
-        ears.net(handle::Event::Forgotten { node: new });
-        assert!(ups.borrow().is_empty());
     }
 }

@@ -17,6 +17,14 @@ pub trait Outgoing: Send + 'static {
     /// [`NotSent`].
     fn send(&mut self, to: ReplicaId, class: Class, message: &[u8]) -> Result<(), NotSent>;
 
+    /// Sends a message of the hosting lease on the control lane. Who carries none has no leases.
+    ///
+    /// # Errors
+    /// [`NotSent`].
+    fn send_lease(&mut self, _to: ReplicaId, _message: &[u8]) -> Result<(), NotSent> {
+        Err(NotSent::NoLink)
+    }
+
     /// The batch is over. Lanes wake their writers by themselves; who gathers sends now.
     fn flush(&mut self) {}
 }

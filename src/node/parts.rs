@@ -12,13 +12,14 @@ use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::config::Config;
 use ostraca_ddata::replicator::epoch::{Epoch, EpochId, EpochSettings};
 use ostraca_ddata::replicator::stats::Stats;
-use ostraca_ddata::replicator::{Replicator as Machine, Setup};
+use ostraca_ddata::replicator::{Replicator as Unguarded, Setup};
 use rand::RngExt;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::clock::Clock;
-use super::data::{Answer, Surroundings};
+use super::control::Alive;
+use super::data::{Answer, Sibling, Surroundings};
 use super::disk::{self, Disk, Store};
 use super::driver::Driver;
 use super::inbox::{Inbox, InboxLimits};
@@ -28,6 +29,8 @@ use super::replicator::subscription::Subscribers;
 use super::replicator::{Replicator, Shared, said};
 use super::replies::Replies;
 use super::wiring::{self, Event, Fact};
+use crate::cluster::bug::Canary as NoCanary;
+use crate::cluster::lease::guard::{Guard, GuardInput};
 use crate::net::Receiver;
 
 /// Events that wait for the node; beyond, they are logged and lost.
@@ -74,13 +77,18 @@ impl std::fmt::Debug for ReplicatorPart {
 /// Tells the Replicator what others know. Never waits; after the stop nobody listens.
 #[derive(Clone)]
 pub struct Facts {
-    inbox: Inbox<Machine>,
+    inbox: Inbox<Guard>,
 }
 
 impl Facts {
     /// Tells a fact.
     pub fn tell(&self, fact: Fact) {
-        let _ = self.inbox.fact(wiring::tell(fact)); // refused only after the stop
+        self.give(wiring::tell(fact));
+    }
+
+    /// What another part's word has become.
+    pub(super) fn give(&self, input: GuardInput) {
+        let _ = self.inbox.fact(input); // refused only after the stop
     }
 }
 
@@ -92,7 +100,7 @@ impl std::fmt::Debug for Facts {
 
 /// The Replicator's task. Dropping this stops it, without waiting for the end.
 pub struct Running {
-    inbox: Inbox<Machine>,
+    inbox: Inbox<Guard>,
     task: Option<JoinHandle<Result<Stats, Failed>>>,
     disk: Option<JoinHandle<()>>,
 }
@@ -147,6 +155,27 @@ pub async fn start_replicator(
     setup: ReplicatorSetup,
     outgoing: impl Outgoing,
 ) -> Result<ReplicatorPart, StoreError> {
+    let surroundings = InNode { sibling: None, clock: Clock::start(), alive: Arc::new(()) };
+    start_in_node(setup, outgoing, surroundings).await
+}
+
+/// What the Replicator of a whole node shares with the node's other parts.
+pub(super) struct InNode {
+    /// Membership, if it runs.
+    pub(super) sibling: Option<Sibling>,
+    /// By which all parts count.
+    pub(super) clock: Clock,
+    /// Must outlive the Replicator.
+    pub(super) alive: Alive,
+}
+
+/// Starts the Replicator in a node; see [`start_replicator`].
+pub(super) async fn start_in_node(
+    setup: ReplicatorSetup,
+    outgoing: impl Outgoing,
+    node: InNode,
+) -> Result<ReplicatorPart, StoreError> {
+    let InNode { sibling, clock, alive } = node;
     let ReplicatorSetup { machine, mut store, inbox: limits } = setup;
     let mut loaded = None;
     if !machine.config.durable_keys.is_empty() {
@@ -154,7 +183,6 @@ pub async fn start_replicator(
         store = read;
         loaded = Some(records);
     }
-    let clock = Clock::start();
     let inbox = Inbox::new(limits);
     let replies_limit = machine.config.max_pending_requests.saturating_add(limits.requests);
     let replies = Arc::new(Replies::<Answer>::new(replies_limit));
@@ -174,14 +202,17 @@ pub async fn start_replicator(
         subscribers: subscribers.clone(),
         disk,
         events: events.clone(),
+        sibling: sibling.clone(),
         last: None,
         answers: Vec::new(),
     };
-    let driver = Driver::new(Machine::new(machine), surroundings, inbox.clone(), clock);
+    let guard = Guard::new(Unguarded::new(machine), NoCanary::none());
+    let driver = Driver::new(guard, surroundings, inbox.clone(), clock);
     let counters = driver.counters();
-    let ended = Ended { replies: replies.clone(), subscribers: subscribers.clone() };
+    let ended = Ended { replies: replies.clone(), subscribers: subscribers.clone(), _alive: alive };
     let task = tokio::spawn(run(driver, ended, events));
-    let receiver = Arc::new(DataReceiver::new(inbox.clone(), clock));
+    let control = sibling.map(|sibling| sibling.inbox);
+    let receiver = Arc::new(DataReceiver::new(inbox.clone(), control, clock));
     let handle = Replicator::new(Shared {
         inbox: inbox.clone(),
         replies,
@@ -196,14 +227,14 @@ pub async fn start_replicator(
 }
 
 async fn run<O: Outgoing>(
-    driver: Driver<Machine, Surroundings<O>>,
+    driver: Driver<Guard, Surroundings<O>>,
     ended: Ended,
     events: mpsc::Sender<Event>,
 ) -> Result<Stats, Failed> {
     let result = AssertUnwindSafe(driver.run()).catch_unwind().await;
     drop(ended);
     match result {
-        Ok((machine, _surroundings)) => Ok(machine.stats()),
+        Ok((guard, _surroundings)) => Ok(guard.replicator().stats()),
         Err(panic) => {
             let message = said(&*panic);
             tracing::error!(message, "node.replicator_failed: a bug; the node must stop");
@@ -217,6 +248,7 @@ async fn run<O: Outgoing>(
 struct Ended {
     replies: Arc<Replies<Answer>>,
     subscribers: Arc<Subscribers>,
+    _alive: Alive,
 }
 
 impl Drop for Ended {

@@ -1,5 +1,5 @@
-//! The receiving side: decodes messages of Replicators on the lane reader's task and puts them
-//! into the inbox.
+//! The receiving side: decodes messages on the lane reader's task and puts them into the inbox of
+//! the part that they are for.
 //!
 //! What does not decode is counted, logged once a minute and taken: one bad message must not stop
 //! the lane behind it, nor end the connection.
@@ -10,17 +10,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use ostraca_ddata::replicator::Replicator as Machine;
 
 use super::clock::Clock;
+use super::control::machine::{ControlInbox, ControlInput};
 use super::inbox::{Inbox, Urgency};
 use super::rarely::Rarely;
-use super::wiring;
+use super::wiring::membership::{self, Lease};
+use super::wiring::{self, Heard};
+use crate::cluster::lease::guard::{Guard, GuardInput};
 use crate::net::{Busy, Class, Inbound, Receiver};
 
-/// Takes what arrives for the Replicator.
+/// Takes what arrives for the Replicator and its grantor, and for membership where there is one.
 pub(crate) struct DataReceiver {
-    inbox: Inbox<Machine>,
+    inbox: Inbox<Guard>,
+    control: Option<ControlInbox>,
     clock: Clock,
     taken: AtomicU64,
     undecodable: AtomicU64,
@@ -28,9 +31,9 @@ pub(crate) struct DataReceiver {
 }
 
 impl DataReceiver {
-    pub(crate) fn new(inbox: Inbox<Machine>, clock: Clock) -> Self {
+    pub(crate) fn new(inbox: Inbox<Guard>, control: Option<ControlInbox>, clock: Clock) -> Self {
         let (taken, undecodable) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { inbox, clock, taken, undecodable, warned: Mutex::default() }
+        Self { inbox, control, clock, taken, undecodable, warned: Mutex::default() }
     }
 
     /// Messages put into the inbox so far.
@@ -41,6 +44,46 @@ impl DataReceiver {
     /// Messages that were none of a Replicator, so far.
     pub(crate) fn undecodable(&self) -> u64 {
         self.undecodable.load(Ordering::Relaxed)
+    }
+
+    /// A message of another part than the Replicator.
+    fn receive_control(&self, message: &Inbound<'_>) -> Result<(), Busy> {
+        if !self.has_room() {
+            return Err(Busy); // before the work of decoding, which would be done again
+        }
+        let input = match wiring::hear_control(message) {
+            Ok(Heard::Cluster { from, message }) => {
+                ControlInput::Heard { from, message, at: self.clock.mono() }
+            }
+            Ok(Heard::Lease { from, message: said }) => match membership::lease(from, said) {
+                Lease::Membership(input) => input.into(),
+                Lease::Guard(input) => {
+                    return self.take(input, message.body.len(), Urgency::Urgent);
+                }
+            },
+            Err(why) => {
+                self.refuse(message, &why);
+                return Ok(());
+            }
+        };
+        match &self.control {
+            Some(control) => control.offer(input, message.body.len(), Urgency::Urgent)?,
+            None => self.refuse(message, &"this node runs no membership"),
+        }
+        Ok(())
+    }
+
+    /// Whether every part takes a message from the control lane.
+    fn has_room(&self) -> bool {
+        let urgent = Urgency::Urgent;
+        self.inbox.has_room(urgent)
+            && self.control.as_ref().is_none_or(|control| control.has_room(urgent))
+    }
+
+    fn take(&self, input: GuardInput, bytes: usize, urgency: Urgency) -> Result<(), Busy> {
+        self.inbox.offer(input, bytes, urgency)?;
+        self.taken.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
     fn refuse(&self, message: &Inbound<'_>, why: &dyn std::fmt::Display) {
@@ -58,6 +101,9 @@ impl DataReceiver {
 
 impl Receiver for DataReceiver {
     fn receive(&self, message: Inbound<'_>) -> Result<(), Busy> {
+        if message.class == Class::Control && !message.fields.is_empty() {
+            return self.receive_control(&message);
+        }
         if message.class == Class::User {
             self.refuse(&message, &"the Replicator has no messages of users");
             return Ok(());
@@ -67,17 +113,21 @@ impl Receiver for DataReceiver {
             return Err(Busy); // before the work of decoding, which would be done again
         }
         match wiring::hear(&message) {
-            Ok(input) => {
-                self.inbox.offer(input, message.body.len(), urgency)?;
-                self.taken.fetch_add(1, Ordering::Relaxed);
-            }
+            Ok(input) => self.take(input, message.body.len(), urgency)?,
             Err(why) => self.refuse(&message, &why),
         }
         Ok(())
     }
 
     fn ready(&self, class: Class) -> BoxFuture<'_, ()> {
-        self.inbox.room(urgency(class)).boxed()
+        let data = self.inbox.room(urgency(class));
+        match &self.control {
+            // Whichever part was full: the reader can't tell, and must not come back in vain.
+            Some(control) if class == Class::Control => {
+                futures::future::join(data, control.room(Urgency::Urgent)).map(|_| ()).boxed()
+            }
+            _ => data.boxed(),
+        }
     }
 }
 

@@ -3,19 +3,61 @@
 //! The driver and the simulator both call it, so that what is simulated is what runs. Knows no
 //! task, no socket and no clock.
 
+pub mod membership;
+
 use std::sync::Arc;
 
+use libp2p::PeerId;
 use ostraca_ddata::durable::{Record, StoreError};
 use ostraca_ddata::encoded::DecodeError;
-use ostraca_ddata::id::ReplicaId;
-use ostraca_ddata::replicator::epoch::{Change, Consenting, Epoch, EpochId, Outcome, Remaining};
-use ostraca_ddata::replicator::port::{self, Alarm, Input, Output, Peer};
+use ostraca_ddata::id::{self, PeerKey, ReplicaId};
+use ostraca_ddata::replicator::epoch::{Change, Epoch, EpochId, Outcome};
+use ostraca_ddata::replicator::port::{self, Alarm, Input, LoadError, Output, Peer};
 use ostraca_ddata::replicator::request::{Notice, Reply, RequestError, RequestId, SubscriptionId};
 use ostraca_ddata::replicator::wire::Message;
 
+use crate::cluster::gossip::wire::{self as gossip, GossipDecodeError};
+use crate::cluster::lease::LeaseMessage;
+use crate::cluster::lease::guard::{GuardInput, GuardOutput};
+use crate::cluster::wire::ClusterMessage;
 use crate::net::{Class, Inbound, NodeId};
 
-/// Where an order of the Replicator goes.
+/// A part of a node that talks to its like. Each message on the control lane says in its header
+/// whose it is; a name there costs two bytes after its first use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Part {
+    /// Replicated data, and configurations.
+    Replicator,
+    /// Gossip, heartbeats of the failure detector, joining, founding.
+    Membership,
+    /// Heartbeats and grants of the hosting lease.
+    Lease,
+}
+
+impl Part {
+    /// The header of its messages. The Replicator's is empty, as on the lanes that are its alone.
+    #[must_use]
+    pub const fn header(self) -> &'static [&'static str] {
+        match self {
+            Self::Replicator => &[],
+            Self::Membership => &["m"],
+            Self::Lease => &["l"],
+        }
+    }
+
+    /// Whose message has this header; `None`: of a part that a later release has.
+    #[must_use]
+    pub fn of(header: &[Arc<str>]) -> Option<Self> {
+        match header {
+            [] => Some(Self::Replicator),
+            [name] if **name == *"m" => Some(Self::Membership),
+            [name] if **name == *"l" => Some(Self::Lease),
+            _ => None,
+        }
+    }
+}
+
+/// Where an order of the guarded Replicator goes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Dest {
     /// To a peer's Replicator.
@@ -26,6 +68,13 @@ pub enum Dest {
         class: Class,
         /// What it is told.
         message: Message,
+    },
+    /// To a holder of a lease, which may be this node.
+    Holder {
+        /// The receiver.
+        to: ReplicaId,
+        /// What it is told.
+        message: LeaseMessage,
     },
     /// To whoever asked.
     Caller {
@@ -62,28 +111,20 @@ pub enum Event {
     Synced(EpochId),
     /// What became of a proposal.
     Outcome(Outcome),
-    /// The lease machine is asked; the answer is [`Fact::Consent`]. Without an answer no
-    /// configuration is decided.
-    AskConsent {
-        /// Names the question.
-        query: u64,
-        /// Members that are to go.
-        removed: Vec<ReplicaId>,
-        /// What the answer is for.
-        why: Consenting,
-    },
     /// This incarnation was removed: it acknowledges nothing any more. Stop the node.
     Excluded(EpochId),
     /// Begin no further message until a configuration with this node is installed.
     StopServing,
     /// For an operator; logged already.
     Alarm(Alarm),
+    /// What a former life left on disk can't be read: nothing is served. Stop the node.
+    LoadFailed(LoadError),
     /// The Replicator panicked, which is a bug: it is over, since its dots must not be used
     /// twice. Stop the node.
     Failed(String),
 }
 
-/// What others tell the Replicator.
+/// What others tell the guarded Replicator.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fact {
     /// The link to this node is new: what was under way may be lost.
@@ -94,13 +135,6 @@ pub enum Fact {
     Found(Arc<Epoch>),
     /// Membership, or an operator, wants this change of the configuration.
     Propose(Change),
-    /// The lease machine's answer.
-    Consent {
-        /// As asked.
-        query: u64,
-        /// Leases that still run.
-        remaining: Vec<Remaining>,
-    },
     /// The disk's first word: what it held at the start.
     Loaded(Vec<Record>),
     /// The disk's answer.
@@ -112,42 +146,43 @@ pub enum Fact {
     },
 }
 
-/// Where an order of the Replicator goes.
+/// Where an order of the guarded Replicator goes.
 ///
 /// # Panics
 /// On an order that this release does not know, which only our own mistake can bring about.
 #[must_use]
-pub fn route(output: Output) -> Dest {
+pub fn route(output: GuardOutput) -> Dest {
+    let output = match output {
+        GuardOutput::Lease { to, message } => return Dest::Holder { to, message },
+        GuardOutput::Data(output) => output,
+    };
     match output {
         Output::Send { to, class, message } => Dest::Peer { to, class: lane(class), message },
         Output::Reply { id, reply } => Dest::Caller { id, reply },
         Output::Notify { subscription, notice } => Dest::Subscriber { subscription, notice },
         Output::Persist { id, records } => Dest::Disk { id, records },
-        Output::AskConsent { query, removed, why } => {
-            Dest::Node(Event::AskConsent { query, removed, why })
-        }
         Output::Installed(epoch) => Dest::Node(Event::Installed(epoch)),
         Output::Synced(epoch) => Dest::Node(Event::Synced(epoch)),
         Output::Outcome(outcome) => Dest::Node(Event::Outcome(outcome)),
         Output::Excluded(epoch) => Dest::Node(Event::Excluded(epoch)),
         Output::StopServing => Dest::Node(Event::StopServing),
+        Output::LoadFailed(error) => Dest::Node(Event::LoadFailed(error)),
         Output::Alarm(alarm) => Dest::Node(Event::Alarm(alarm)),
         other => unreachable!("the wiring knows every order of the Replicator, but {other:?}"),
     }
 }
 
-/// What a fact is to the Replicator.
+/// What a fact is to the guarded Replicator.
 #[must_use]
-pub fn tell(fact: Fact) -> Input {
-    match fact {
+pub fn tell(fact: Fact) -> GuardInput {
+    GuardInput::Data(match fact {
         Fact::LinkUp(node) => Input::LinkUp(node.incarnation),
         Fact::Members(peers) => Input::Members(peers),
         Fact::Found(epoch) => Input::Found(epoch),
         Fact::Propose(change) => Input::Propose(change),
-        Fact::Consent { query, remaining } => Input::Consent { query, remaining },
         Fact::Loaded(records) => Input::Loaded(records),
         Fact::Persisted { id, result } => Input::Persisted { id, result },
-    }
+    })
 }
 
 /// What a message that arrived is to the Replicator. The sender is whom the transport knows, not
@@ -155,9 +190,64 @@ pub fn tell(fact: Fact) -> Input {
 ///
 /// # Errors
 /// [`DecodeError`] if it is no message between Replicators: count it and go on.
-pub fn hear(message: &Inbound<'_>) -> Result<Input, DecodeError> {
+pub fn hear(message: &Inbound<'_>) -> Result<GuardInput, DecodeError> {
     let from = message.from.incarnation;
-    Ok(Input::Message { from, message: Message::decode(message.body)? })
+    Ok(GuardInput::Data(Input::Message { from, message: Message::decode(message.body)? }))
+}
+
+/// A message of another part than the Replicator.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Heard {
+    /// For membership.
+    Cluster {
+        /// The sender, as the transport knows it.
+        from: id::NodeId,
+        /// What it says.
+        message: ClusterMessage,
+    },
+    /// About leases; [`membership::lease`] says for whom.
+    Lease {
+        /// The sender, as the transport knows it.
+        from: ReplicaId,
+        /// What it says.
+        message: LeaseMessage,
+    },
+}
+
+/// Why a message of another part than the Replicator is dropped.
+#[derive(Debug, thiserror::Error)]
+pub enum Unheard {
+    /// Of a part that this release does not have.
+    #[error("its header names no part of this release")]
+    Part,
+    /// It does not decode.
+    #[error(transparent)]
+    Message(#[from] GossipDecodeError),
+    /// Membership knows nodes by their ed25519 keys.
+    #[error("its sender's peer id holds no ed25519 key")]
+    Sender,
+}
+
+/// What a message with a header is, and to whom.
+///
+/// # Errors
+/// [`Unheard`]: count it and go on.
+pub fn hear_control(message: &Inbound<'_>) -> Result<Heard, Unheard> {
+    let from = message.from.incarnation;
+    match Part::of(message.fields) {
+        Some(Part::Membership) => {
+            let from = to_cluster(message.from).ok_or(Unheard::Sender)?;
+            Ok(Heard::Cluster { from, message: gossip::decode(message.body)? })
+        }
+        Some(Part::Lease) => Ok(Heard::Lease { from, message: gossip::decode(message.body)? }),
+        Some(Part::Replicator) | None => Err(Unheard::Part),
+    }
+}
+
+/// The bytes of a message of membership or of the lease.
+#[must_use]
+pub fn say<T: serde::Serialize>(message: &T) -> Vec<u8> {
+    gossip::encode(message)
 }
 
 /// The lane on which a class of the Replicator's messages travels.
@@ -170,13 +260,35 @@ pub const fn lane(class: port::Class) -> Class {
     }
 }
 
+/// What stands before the key in the peer id of an ed25519 key: no hash, 36 bytes; the kind of key,
+/// 32 bytes of it.
+const ED25519: [u8; 6] = [0x00, 0x24, 0x08, 0x01, 0x12, 0x20];
+
+/// A node as membership names it; `None` if its peer id holds no ed25519 key, which the transport
+/// admits nobody with.
+#[must_use]
+pub fn to_cluster(node: NodeId) -> Option<id::NodeId> {
+    let bytes = node.peer.to_bytes();
+    let key = bytes.strip_prefix(&ED25519)?.try_into().ok()?;
+    Some(id::NodeId { peer: PeerKey::new(key), incarnation: node.incarnation })
+}
+
+/// A node as the transport names it.
+#[must_use]
+pub fn to_net(node: id::NodeId) -> NodeId {
+    let bytes = [&ED25519[..], node.peer.as_bytes()].concat();
+    let peer = PeerId::from_bytes(&bytes).expect("a multihash of the length that it says");
+    NodeId { peer, incarnation: node.incarnation }
+}
+
 #[cfg(test)]
 mod tests {
-    use libp2p::PeerId;
+    use libp2p::identity::Keypair;
     use ostraca_ddata::replicator::epoch::EpochSettings;
     use ostraca_ddata::replicator::wire::Body;
 
     use super::*;
+    use crate::cluster::lease::Beat;
 
     const PEER: ReplicaId = ReplicaId::new(7);
 
@@ -189,6 +301,23 @@ mod tests {
         Arc::new(Epoch::founding(id, vec![PEER], EpochSettings::default()).expect("a valid one"))
     }
 
+    fn node() -> NodeId {
+        let peer = Keypair::ed25519_from_bytes([9; 32]).expect("a seed").public().to_peer_id();
+        NodeId { peer, incarnation: PEER }
+    }
+
+    fn header(names: &[&str]) -> Vec<Arc<str>> {
+        names.iter().map(|name| Arc::from(*name)).collect()
+    }
+
+    fn beat() -> Beat {
+        Beat { epoch: epoch().id(), number: 9 }
+    }
+
+    fn routed(output: Output) -> Dest {
+        route(GuardOutput::Data(output))
+    }
+
     #[test]
     fn each_class_of_messages_has_its_lane() {
         for (class, lane) in [
@@ -197,7 +326,7 @@ mod tests {
             (port::Class::Bulk, Class::Bulk),
         ] {
             let order = Output::Send { to: PEER, class, message: message() };
-            assert_eq!(route(order), Dest::Peer { to: PEER, class: lane, message: message() });
+            assert_eq!(routed(order), Dest::Peer { to: PEER, class: lane, message: message() });
         }
     }
 
@@ -205,44 +334,48 @@ mod tests {
     fn answers_go_to_callers_news_to_subscribers_and_records_to_the_disk() {
         let (id, reply) = (RequestId(5), Err(RequestError::NotJoined));
         let order = Output::Reply { id, reply: reply.clone() };
-        assert_eq!(route(order), Dest::Caller { id, reply });
+        assert_eq!(routed(order), Dest::Caller { id, reply });
         let (subscription, notice) = (SubscriptionId(6), Notice::Deleted { key: "k".into() });
         let order = Output::Notify { subscription, notice: notice.clone() };
-        assert_eq!(route(order), Dest::Subscriber { subscription, notice });
+        assert_eq!(routed(order), Dest::Subscriber { subscription, notice });
         let order = Output::Persist { id: 8, records: vec![] };
-        assert_eq!(route(order), Dest::Disk { id: 8, records: vec![] });
+        assert_eq!(routed(order), Dest::Disk { id: 8, records: vec![] });
+    }
+
+    #[test]
+    fn a_grant_goes_to_its_holder() {
+        let message = LeaseMessage::Granted(beat());
+        let order = GuardOutput::Lease { to: PEER, message };
+        assert_eq!(route(order), Dest::Holder { to: PEER, message });
     }
 
     #[test]
     fn everything_about_configurations_and_every_alarm_goes_to_the_node() {
         let id = epoch().id();
         let alarm = Alarm::Store(StoreError("full".into()));
-        let (query, removed, why) = (2, vec![PEER], Consenting::Seal);
-        let orders = [
+        let unread = LoadError { failed: 3, what: String::new(), why: String::new() };
+        for (order, event) in [
             (Output::Installed(epoch()), Event::Installed(epoch())),
             (Output::Synced(id), Event::Synced(id)),
             (Output::Excluded(id), Event::Excluded(id)),
             (Output::StopServing, Event::StopServing),
             (Output::Alarm(alarm.clone()), Event::Alarm(alarm)),
-            (
-                Output::AskConsent { query, removed: removed.clone(), why },
-                Event::AskConsent { query, removed, why },
-            ),
-        ];
-        for (order, event) in orders {
-            assert_eq!(route(order), Dest::Node(event));
+            (Output::LoadFailed(unread.clone()), Event::LoadFailed(unread)),
+        ] {
+            assert_eq!(routed(order), Dest::Node(event));
         }
     }
 
     #[test]
     fn a_link_is_known_by_its_incarnation_and_so_is_a_sender() {
-        let node =
-            NodeId { peer: PeerId::from_bytes(&[0, 1, 9]).expect("valid"), incarnation: PEER };
-        assert!(matches!(tell(Fact::LinkUp(node)), Input::LinkUp(PEER)));
+        let told = tell(Fact::LinkUp(node()));
+        assert!(matches!(told, GuardInput::Data(Input::LinkUp(PEER))));
         let body = message().encode();
-        let inbound = Inbound { from: node, class: Class::Data, fields: &[], body: &body };
+        let inbound = Inbound { from: node(), class: Class::Data, fields: &[], body: &body };
         match hear(&inbound) {
-            Ok(Input::Message { from: PEER, message: heard }) => assert_eq!(heard, message()),
+            Ok(GuardInput::Data(Input::Message { from: PEER, message: heard })) => {
+                assert_eq!(heard, message());
+            }
             other => panic!("{other:?}"),
         }
         assert!(hear(&Inbound { body: b"\xc1nonsense", ..inbound }).is_err());
@@ -250,15 +383,91 @@ mod tests {
 
     #[test]
     fn facts_keep_what_they_say() {
-        let loaded = tell(Fact::Loaded(vec![]));
+        let data = |fact| match tell(fact) {
+            GuardInput::Data(input) => input,
+            other => panic!("{other:?}"),
+        };
+        let loaded = data(Fact::Loaded(vec![]));
         assert!(matches!(loaded, Input::Loaded(records) if records.is_empty()));
-        let persisted = tell(Fact::Persisted { id: 4, result: Ok(()) });
+        let persisted = data(Fact::Persisted { id: 4, result: Ok(()) });
         assert!(matches!(persisted, Input::Persisted { id: 4, result: Ok(()) }));
-        let consent = tell(Fact::Consent { query: 9, remaining: vec![] });
-        assert!(matches!(consent, Input::Consent { query: 9, .. }));
-        assert!(matches!(tell(Fact::Found(epoch())), Input::Found(found) if found == epoch()));
-        assert!(matches!(tell(Fact::Members(vec![])), Input::Members(_)));
+        assert!(matches!(data(Fact::Found(epoch())), Input::Found(found) if found == epoch()));
+        assert!(matches!(data(Fact::Members(vec![])), Input::Members(_)));
         let change = Change { join: vec![PEER], ..Change::default() };
-        assert!(matches!(tell(Fact::Propose(change.clone())), Input::Propose(c) if c == change));
+        assert!(matches!(data(Fact::Propose(change.clone())), Input::Propose(c) if c == change));
+    }
+
+    /// Who says it, its header, its bytes.
+    fn control_messages() -> [(Part, &'static [&'static str], Vec<u8>, &'static str); 4] {
+        let beat = beat();
+        [
+            (Part::Membership, &["m"], say(&ClusterMessage::Heartbeat(5)), "81a16805"),
+            (
+                Part::Lease,
+                &["l"],
+                say(&LeaseMessage::Beat(beat)),
+                "81a16282a16582a16701a16e01a16e09",
+            ),
+            (
+                Part::Lease,
+                &["l"],
+                say(&LeaseMessage::Granted(beat)),
+                "81a16782a16582a16701a16e01a16e09",
+            ),
+            (Part::Lease, &["l"], say(&LeaseMessage::Release { number: 9 }), "81a17281a16e09"),
+        ]
+    }
+
+    #[test]
+    fn every_part_has_its_header_and_its_bytes_on_the_control_lane() {
+        let mut bodies = Vec::new();
+        for (part, names, bytes, golden) in control_messages() {
+            assert_eq!((part.header(), Part::of(&header(names))), (names, Some(part)));
+            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!(hex, golden);
+            bodies.push((names, bytes));
+        }
+        assert_eq!((Part::Replicator.header(), Part::of(&[])), (&[][..], Some(Part::Replicator)));
+        let heard = bodies.iter().map(|(names, body)| {
+            let fields = header(names);
+            let inbound = Inbound { from: node(), class: Class::Control, fields: &fields, body };
+            hear_control(&inbound).expect("as it was said")
+        });
+        let from = to_cluster(node()).expect("an ed25519 key");
+        let expected = [
+            Heard::Cluster { from, message: ClusterMessage::Heartbeat(5) },
+            Heard::Lease { from: PEER, message: LeaseMessage::Beat(beat()) },
+            Heard::Lease { from: PEER, message: LeaseMessage::Granted(beat()) },
+            Heard::Lease { from: PEER, message: LeaseMessage::Release { number: 9 } },
+        ];
+        assert_eq!(heard.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn what_names_no_part_or_does_not_decode_is_not_heard() {
+        let why = |names: &[&str], body: &[u8], from| {
+            let fields = header(names);
+            let heard =
+                hear_control(&Inbound { from, class: Class::Control, fields: &fields, body });
+            heard.expect_err("it is dropped")
+        };
+        let beat = say(&LeaseMessage::Release { number: 9 });
+        for names in [&["x"][..], &["m", "l"], &["l", "l"], &[""]] {
+            assert!(matches!(why(names, &beat, node()), Unheard::Part), "{names:?}");
+        }
+        for (name, body) in [("l", &b"\xc1"[..]), ("m", &beat), ("m", b"\x81\xa1\x5a\x01")] {
+            assert!(matches!(why(&[name], body, node()), Unheard::Message(_)), "{name} {body:?}");
+        }
+        let other = PeerId::from_bytes(&[0, 1, 9]).expect("valid");
+        let stranger = NodeId { peer: other, ..node() };
+        let heartbeat = say(&ClusterMessage::Heartbeat(5));
+        assert!(matches!(why(&["m"], &heartbeat, stranger), Unheard::Sender));
+    }
+
+    #[test]
+    fn a_node_has_one_name_here_and_there() {
+        let named = to_cluster(node()).expect("an ed25519 key");
+        assert_eq!(to_net(named), node());
+        assert_eq!(named.incarnation, PEER);
     }
 }

@@ -357,6 +357,11 @@ impl Machine for Replicator {
             Input::Tick => self.tick(now, out),
             Input::Message { from, message } => self.message(now, from, message, out),
             Input::LinkUp(peer) => self.link_up(now, peer, out),
+            Input::PeerEpoch { from, id } => {
+                if id != self.epochs.id() {
+                    self.drive(now, EpochInput::PeerEpoch { from, id }, out);
+                }
+            }
             Input::Members(peers) => self.members(now, peers, out),
             Input::Propose(change) => self.drive(now, EpochInput::Propose(change), out),
             Input::Consent { query, remaining } => {

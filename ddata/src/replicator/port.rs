@@ -41,6 +41,13 @@ pub enum Input {
     },
     /// The link to a peer is new: what was under way may be lost.
     LinkUp(ReplicaId),
+    /// A peer named its configuration in a message that is not the Replicator's: a heartbeat.
+    PeerEpoch {
+        /// The peer.
+        from: ReplicaId,
+        /// What it has installed; `None`: nothing yet.
+        id: Option<EpochId>,
+    },
     /// The nodes that membership knows now, joining ones included; this node may be among them.
     Members(Vec<Peer>),
     /// Membership (or an operator) wants this change of the configuration.

@@ -390,6 +390,39 @@ impl Gossip {
         any
     }
 
+    /// Takes members up, each with its age, and removes others, as the installed configuration
+    /// says; says whether that changed anything.
+    ///
+    /// Every node that installs it finds the same by itself: nobody's entry of the version rises,
+    /// so that as many equal states need no merging. Only `me` is known to have seen the result.
+    pub fn follow(&mut self, me: ReplicaId, up: &[(ReplicaId, u64)], gone: &[ReplicaId]) -> bool {
+        assert!(!gone.contains(&me), "a removed node tells nobody");
+        let mut any = false;
+        for &(id, up_number) in up {
+            if let Some(member) = self.content.members.get_mut(&id)
+                && member.status.may_become(Status::Up)
+            {
+                let member = Arc::make_mut(member);
+                member.status = Status::Up;
+                member.up_number = Some(member.up_number.map_or(up_number, |n| n.min(up_number)));
+                any = true;
+            }
+        }
+        for &id in gone {
+            let stamp = self.next_stamp();
+            if self.content.members.remove(&id).is_some() {
+                self.content.tombstones.insert(id, stamp);
+                any = true;
+            }
+        }
+        if any {
+            self.content.tidy();
+            self.seen = BTreeSet::from([me]);
+            self.shed(me);
+        }
+        any
+    }
+
     /// Says what `by` itself hosts from now on; `false` if that is nothing new.
     pub fn host(&mut self, by: ReplicaId, entity_types: BTreeSet<String>, draining: bool) -> bool {
         let Some(member) = self.member(by) else { return false };

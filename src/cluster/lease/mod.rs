@@ -26,6 +26,7 @@
 
 mod departures;
 mod grantor;
+pub mod guard;
 mod holder;
 
 use std::time::Duration;

@@ -58,6 +58,8 @@ pub(super) enum Command {
     Release(PeerId),
     /// This incarnation is out of the cluster: it is refused from now on.
     Forget(NodeId),
+    /// Tell others this id of the cluster.
+    BelongsTo(u64),
     /// Tell who is known, and what was counted.
     Inspect(oneshot::Sender<Stats>),
     /// Send what is queued, say End, stop; then answer.
@@ -217,6 +219,7 @@ impl Hub {
 
     fn on_command(&mut self, command: Command) {
         match command {
+            Command::Dial(address) if self.is_dialling(&address) => {}
             Command::Dial(address) => {
                 self.dial(Dialled { peer: None, purpose: Purpose::Main, address });
             }
@@ -226,11 +229,20 @@ impl Hub {
             }
             Command::Release(peer) => self.give(peer, link::Input::Release),
             Command::Forget(node) => self.forget(node),
+            Command::BelongsTo(id) => self.standing.send_modify(|standing| {
+                Arc::make_mut(standing).facts.cluster_id = Some(id);
+            }),
             Command::Inspect(reply) => {
                 let _ = reply.send(self.inspect()); // who asked does not wait for it
             }
             Command::Stop(_) => unreachable!("the loop has taken it"),
         }
+    }
+
+    /// Whether it is being dialled, or who answers there is about to say who it is.
+    fn is_dialling(&self, address: &Multiaddr) -> bool {
+        let under_way = |dialled: &Dialled| dialled.peer.is_none() && dialled.address == *address;
+        self.dials.values().any(under_way) || self.peers.values().any(|peer| peer.awaits(address))
     }
 
     fn inspect(&self) -> Stats {
@@ -394,6 +406,9 @@ impl Hub {
     fn dial_failed(&mut self, dialled: Dialled, error: &DialError) {
         let Dialled { peer, purpose, address } = dialled;
         tracing::debug!(%address, %error, "net.dial_failed");
+        if peer.is_none() && matches!(error, DialError::LocalPeerId { .. }) {
+            return self.emit(Event::Answered { node: self.me, address });
+        }
         let own = matches!(error, DialError::LocalPeerId { .. } | DialError::NoAddresses);
         // A failed dial for bulk says nothing: the peer is linked.
         if purpose == Purpose::Main && (!own || peer.is_some()) {
@@ -447,9 +462,8 @@ impl Hub {
                 let cause = cause.map(|cause| cause.to_string()).unwrap_or_default();
                 tracing::debug!(peer = %peer_id, %connection_id, cause, "net.connection_closed");
                 self.closed(peer_id, connection_id);
-                let incarnation = self.peers.get(&peer_id).and_then(Peer::incarnation);
                 if num_established == 0
-                    && let Some(incarnation) = incarnation
+                    && let Some(incarnation) = self.peers.get_mut(&peer_id).and_then(Peer::away)
                 {
                     self.emit(Event::Closed { node: NodeId { peer: peer_id, incarnation } });
                 }
@@ -485,10 +499,12 @@ impl Hub {
         }
         let dialler = dialled.as_ref().map_or(Dialler::Peer, |d| Dialler::Us(d.purpose));
         if let Some(Dialled { peer: None, address, .. }) = dialled {
+            self.peer(id).answers(address.clone());
             self.give(id, link::Input::Found(address));
             self.give(id, link::Input::Want(Class::Control));
         }
         self.give(id, link::Input::Established { connection, dialler });
+        self.answered(id);
     }
 
     /// A connection is gone, or going: what reads on it is ended, since nothing wakes it.
@@ -577,9 +593,15 @@ impl Hub {
         let node = NodeId { peer: id, incarnation };
         let reborn = self.peer(id).meet(Word { facts, rank });
         match reborn {
-            Reborn::Same => return Ok(()),
+            Reborn::Same => {
+                if self.peer(id).is_back() {
+                    self.emit(Event::Up { node, facts: facts.clone() });
+                }
+                self.answered(id);
+                return Ok(());
+            }
             Reborn::Late => return Err(Refusal::Superseded),
-            Reborn::First | Reborn::Anew { .. } => {}
+            Reborn::First | Reborn::Anew { .. } => _ = self.peer(id).is_back(),
         }
         self.directory.add(node, facts);
         if let Reborn::Anew { old, is_proof } = reborn {
@@ -592,7 +614,15 @@ impl Hub {
         let addresses = facts.addresses.iter().filter_map(|address| address.parse().ok());
         self.give(id, link::Input::Told(addresses.collect()));
         self.emit(Event::Up { node, facts: facts.clone() });
+        self.answered(id);
         Ok(())
+    }
+
+    /// Tells at which dialled addresses a peer answers, once it is known which life of it does.
+    fn answered(&mut self, id: PeerId) {
+        let Some((incarnation, addresses)) = self.peer(id).take_answered() else { return };
+        let node = NodeId { peer: id, incarnation };
+        addresses.into_iter().for_each(|address| self.emit(Event::Answered { node, address }));
     }
 
     fn outbound_ended(&mut self, id: PeerId, class: Class, attempt: u64, ended: Ended) {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use libp2p::PeerId;
 use libp2p::swarm::ConnectionId;
+use libp2p::{Multiaddr, PeerId};
 use ostraca_ddata::id::ReplicaId;
 use tokio::task::{AbortHandle, JoinHandle};
 
@@ -11,7 +11,7 @@ use crate::net::Class;
 use crate::net::config::Limits;
 use crate::net::lane::inbound::InboundLane;
 use crate::net::link::Link;
-use crate::net::wire::Facts;
+use crate::net::wire::{ADDRESSES_MAX, Facts};
 
 /// What a peer's facts say about its lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +56,10 @@ pub(super) struct Peer {
     met_on: u64,
     /// It says that this life is over: the next lane is opened to whoever is there.
     is_stale: bool,
+    /// Its last connection has closed since it was admitted.
+    is_away: bool,
+    /// Addresses that were dialled of whoever answers there, and it did.
+    answered: Vec<Multiaddr>, // ≤ ADDRESSES_MAX; it tells no more either
     /// The task of each lane to it.
     pub(super) outbound: [Option<JoinHandle<()>>; 4],
     inbound: [InboundLane; 4],
@@ -71,6 +75,8 @@ impl Peer {
             facts: None,
             met_on: 0,
             is_stale: false,
+            is_away: false,
+            answered: Vec::new(),
             outbound: [const { None }; 4],
             inbound: std::array::from_fn(|_| InboundLane::new()),
             readers: BTreeMap::new(),
@@ -90,6 +96,36 @@ impl Peer {
     /// The life that is known is over, says the peer.
     pub(super) const fn contact_anew(&mut self) {
         self.is_stale = true;
+    }
+
+    /// It answered at this address.
+    pub(super) fn answers(&mut self, address: Multiaddr) {
+        if self.answered.len() < ADDRESSES_MAX && !self.answered.contains(&address) {
+            self.answered.push(address);
+        }
+    }
+
+    /// Whether it answered at this address, and has not said who it is.
+    pub(super) fn awaits(&self, address: &Multiaddr) -> bool {
+        self.answered.contains(address)
+    }
+
+    /// Where it answered, and which life of it, if that is known and there is anything new.
+    pub(super) fn take_answered(&mut self) -> Option<(ReplicaId, Vec<Multiaddr>)> {
+        let incarnation = self.meant().filter(|_| !self.is_away)?;
+        (!self.answered.is_empty()).then(|| (incarnation, std::mem::take(&mut self.answered)))
+    }
+
+    /// Its last connection is gone. Returns the life that is known, if one was admitted.
+    pub(super) fn away(&mut self) -> Option<ReplicaId> {
+        self.answered.clear();
+        self.is_away = true;
+        self.incarnation()
+    }
+
+    /// Whether it was away until now.
+    pub(super) const fn is_back(&mut self) -> bool {
+        std::mem::replace(&mut self.is_away, false)
     }
 
     pub(super) fn inbound(&self, class: Class) -> InboundLane {

@@ -15,7 +15,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ostraca_ddata::key::{Key, KeyName};
-use ostraca_ddata::replicator::Replicator as Machine;
 use ostraca_ddata::replicator::port::Input;
 use ostraca_ddata::replicator::request::{
     ReadConsistency, Reply, Request, RequestError, Update, WriteConsistency,
@@ -40,6 +39,7 @@ use super::inbox::{Inbox, Waiting};
 use super::outgoing::{Sending, Sent};
 use super::receiver::DataReceiver;
 use super::replies::{Replies, Unopened};
+use crate::cluster::lease::guard::{Guard as Machine, GuardInput};
 
 /// The replicated data of this node. Cheap to clone; every clone is the same.
 ///
@@ -318,7 +318,7 @@ impl Replicator {
             let (sender, receiver) = oneshot::channel();
             let place = shared.inbox.place().await.map_err(|_| QueryError::Stopped)?;
             let look = |machine: &Machine| {
-                let _ = sender.send(machine.stats()); // who asked may have left
+                let _ = sender.send(machine.replicator().stats()); // who asked may have left
             };
             place.look(look).map_err(|_| QueryError::Stopped)?;
             receiver.await.map_err(|_| QueryError::Stopped)
@@ -370,7 +370,7 @@ impl Shared {
             Unopened::Full => Lost::Overloaded { limit: self.replies_limit },
             Unopened::Ended => Lost::Stopped,
         })?;
-        let input = Input::Request { id: pending.id(), request };
+        let input = GuardInput::Data(Input::Request { id: pending.id(), request });
         place.request(input).map_err(|_| Lost::Stopped)?;
         pending.await.map_err(|_| Lost::Interrupted)
     }

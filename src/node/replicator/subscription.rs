@@ -15,7 +15,6 @@ use std::task::{Context, Poll, Waker};
 use futures::Stream;
 use ostraca_ddata::data::Value;
 use ostraca_ddata::key::{KeyName, Pattern};
-use ostraca_ddata::replicator::Replicator as Machine;
 use ostraca_ddata::replicator::port::Input;
 use ostraca_ddata::replicator::request::{Notice, Request, SubscriptionId};
 use ostraca_ddata::types::DataType;
@@ -24,6 +23,7 @@ use ostraca_ddata::types::shape::Shape;
 use super::super::data::Answer;
 use super::super::inbox::Inbox;
 use super::super::replies::Replies;
+use crate::cluster::lease::guard::{Guard as Machine, GuardInput};
 
 /// Everybody who listens: subscription → what it has not read.
 #[derive(Debug, Default)]
@@ -154,7 +154,7 @@ impl Feed {
     fn ask(&self, request: Request) {
         let id = self.replies.id_without_reply();
         // Refused only by a node that has stopped: then the stream has ended already.
-        let _ = self.inbox.request_now(Input::Request { id, request });
+        let _ = self.inbox.request_now(GuardInput::Data(Input::Request { id, request }));
     }
 
     fn poll(&self, context: &mut Context<'_>) -> Poll<Option<(KeyName, Option<Value>)>> {

@@ -1,0 +1,110 @@
+//! How a member answers who wants in (spec/membership.md, *Joining*).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use ostraca_ddata::clock::Now;
+use ostraca_ddata::id::{NodeId, ReplicaId};
+
+use super::port::Notice;
+use super::{Core, Out};
+use crate::cluster::gossip::{ClusterId, Gossip, JoinRefused, Joined};
+use crate::cluster::member::{Member, Status};
+use crate::cluster::wire::{ClusterMessage, InitAnswer, Settings};
+
+/// Tells a newcomer whether it may ask to be let in here.
+pub(super) fn answer(
+    core: &mut Core,
+    now: Now,
+    gossip: &Gossip,
+    from: NodeId,
+    settings: &Settings,
+    remembered: Option<ClusterId>,
+    out: &mut Out,
+) {
+    let what = match remembered {
+        Some(theirs) if theirs != gossip.cluster() => {
+            let ours = gossip.cluster();
+            core.say(now, Notice::ForeignCluster { node: from, ours, theirs }, out);
+            InitAnswer::Member(ours)
+        }
+        _ if differs(core, now, from, settings, out) => InitAnswer::Incompatible,
+        _ => InitAnswer::Member(gossip.cluster()),
+    };
+    let settings = core.settings.clone();
+    core.send(from, ClusterMessage::InitJoinAnswer { what, settings }, out);
+}
+
+/// Whether settings that must agree do not; tells of those that should, too.
+fn differs(core: &mut Core, now: Now, from: NodeId, settings: &Settings, out: &mut Out) -> bool {
+    let (must, should) = core.differing(settings);
+    let is_refused = !must.is_empty();
+    let which = if is_refused { must } else { should };
+    if !which.is_empty() {
+        core.say(now, Notice::SettingsDiffer { node: from, which }, out);
+    }
+    is_refused
+}
+
+/// What a join has done to the state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Done {
+    Nothing,
+    /// Somebody new is in it.
+    LetIn,
+    /// A former life of the newcomer is Down now.
+    Downed(ReplicaId),
+}
+
+/// Lets a newcomer in, or says why not.
+pub(super) fn join(
+    core: &mut Core,
+    now: Now,
+    gossip: &mut Gossip,
+    proven_dead: &BTreeSet<ReplicaId>,
+    (from, member, settings): (NodeId, Member, &Settings),
+    out: &mut Out,
+) -> Done {
+    let me = core.me.incarnation;
+    if member.node != from {
+        core.stats.nonsense += 1;
+        return Done::Nothing;
+    }
+    if gossip.member(me).is_none_or(|own| own.status.is_going()) {
+        let why = "the node that was asked is leaving; ask another one".to_owned();
+        return refuse(core, from, why, true, out);
+    }
+    if differs(core, now, from, settings, out) {
+        let why = "settings that must agree do not; make them equal".to_owned();
+        return refuse(core, from, why, false, out);
+    }
+    let joiner = Member { since: gossip.next_stamp(), ..member };
+    match gossip.let_in(me, joiner) {
+        Ok(joined) => {
+            let welcome = ClusterMessage::Welcome { gossip: Arc::new(gossip.clone()) };
+            core.send(from, welcome, out);
+            if joined == Joined::Known {
+                return Done::Nothing;
+            }
+            core.stats.let_in += 1;
+            Done::LetIn
+        }
+        Err(why) => {
+            let retry =
+                matches!(why, JoinRefused::OtherIncarnation(_) | JoinRefused::PreparingForShutdown);
+            refuse(core, from, why.to_string(), retry, out);
+            core.say(now, Notice::JoinRefused { node: from, why: why.to_string() }, out);
+            let JoinRefused::OtherIncarnation(old) = why else { return Done::Nothing };
+            // There is another life of that peer, and this one is silent, or proven dead.
+            let is_gone = gossip.unreachable_to(me).contains(&old) || proven_dead.contains(&old);
+            let is_downed = is_gone && gossip.move_to(me, old, Status::Down).unwrap_or(false);
+            if is_downed { Done::Downed(old) } else { Done::Nothing }
+        }
+    }
+}
+
+fn refuse(core: &mut Core, to: NodeId, why: String, retry: bool, out: &mut Out) -> Done {
+    core.stats.join_refused += 1;
+    core.send(to, ClusterMessage::JoinRefused { why, retry }, out);
+    Done::Nothing
+}

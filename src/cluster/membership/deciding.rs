@@ -1,0 +1,247 @@
+//! What configurations say, and what the leader wants of the next one (spec/safety.md §1).
+//!
+//! Every node promotes and removes by the installed configuration alone. Whoever leads proposes
+//! the next as soon as there is something to decide; if it does not, the next in line does. Which
+//! of several proposals is decided is the voters' business.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use ostraca_ddata::clock::{Instant, Now};
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::replicator::epoch::{Change, Epoch, Outcome, WhyRefused};
+
+use super::port::Output;
+use super::{Core, Out};
+use crate::cluster::gossip::Gossip;
+use crate::cluster::leader;
+use crate::cluster::member::Status;
+
+/// How long the leader has before the next in line proposes, and how much longer each later one
+/// waits.
+const LEADER_FIRST: Duration = Duration::from_secs(2);
+const TURN: Duration = Duration::from_millis(500);
+/// What was refused, or left out, is proposed again after this long.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// Positions of members in one configuration: a power of two above their greatest number.
+const POSITIONS: u64 = 1 << 14;
+/// Numbers of configurations that ages are made of, at most.
+const NUMBERS_MAX: u64 = (1 << 34) - 1;
+
+const _: () = assert!(
+    ostraca_ddata::replicator::epoch::MEMBERS_MAX < POSITIONS as usize
+        && NUMBERS_MAX.saturating_mul(POSITIONS).saturating_add(POSITIONS)
+            <= crate::cluster::gossip::wire::COUNTER_MAX,
+    "ages stay below the highest count on the wire"
+);
+
+/// The age of each member, oldest first: the configuration's number, then the position in it.
+///
+/// The first configuration with a member gives it the lowest age it ever gets; who learns of it by
+/// a later one computes a higher one, and gossip keeps the lowest. In one node's view ages always
+/// stand in the order of the configuration: that of joining.
+pub(super) fn ages(epoch: &Epoch) -> Vec<(ReplicaId, u64)> {
+    let first = epoch.id().number.min(NUMBERS_MAX) * POSITIONS;
+    epoch.members().iter().copied().zip(first..).collect()
+}
+
+/// What this node wants of the next configuration, and what it has done about it.
+#[derive(Debug, Default)]
+pub(super) struct Deciding {
+    /// Members whose removal the downing strategy has ordered; ≤ members.
+    pub(super) victims: BTreeSet<ReplicaId>,
+    /// Part of the proposal that is under way.
+    proposed: Change,
+    /// Since when there is something to decide.
+    wanted_since: Option<Instant>,
+    /// Nothing is proposed before.
+    not_before: Instant,
+    wants: bool,
+    /// Since when each waits to be taken up.
+    waiting_since: BTreeMap<ReplicaId, Instant>, // ≤ members
+    weakly_up_at: Option<Instant>,
+    turn_at: Option<Instant>,
+}
+
+impl Deciding {
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        [self.weakly_up_at, self.turn_at].into_iter().flatten().min()
+    }
+
+    /// Another configuration: everything is judged anew.
+    pub(super) fn installed(&mut self) {
+        self.proposed = Change::default();
+        self.wanted_since = None;
+        self.turn_at = None;
+    }
+
+    pub(super) fn outcome(&mut self, now: Now, outcome: &Outcome) {
+        match outcome {
+            Outcome::Refused { why: WhyRefused::Busy } => self.not_before = now.mono + AGAIN,
+            Outcome::Decided { deferred, .. } => {
+                self.proposed = Change::default();
+                if !deferred.is_empty() {
+                    self.not_before = now.mono + AGAIN;
+                }
+            }
+            Outcome::Superseded { .. } => self.proposed = Change::default(),
+            _ => {
+                self.proposed = Change::default();
+                self.not_before = now.mono + AGAIN;
+            }
+        }
+        self.turn_at = Some(self.not_before);
+    }
+
+    /// Takes up and removes by the installed configuration. Says whether the state changed.
+    pub(super) fn follow(core: &Core, gossip: &mut Gossip) -> bool {
+        let Some(epoch) = &core.installed else { return false };
+        let me = core.me.incarnation;
+        let left: BTreeSet<ReplicaId> = epoch.left().iter().copied().collect();
+        let gone = gossip.members().map(|member| member.incarnation());
+        let gone: Vec<_> = gone.filter(|id| *id != me && left.contains(id)).collect();
+        let waits = |id: ReplicaId| {
+            gossip.member(id).is_some_and(|member| member.status.may_become(Status::Up))
+        };
+        let up: Vec<_> = ages(epoch).into_iter().filter(|(id, _)| waits(*id)).collect();
+        (!gone.is_empty() || !up.is_empty()) && gossip.follow(me, &up, &gone)
+    }
+
+    /// Proposes what is wanted, if it is this node's turn. Says whether the state changed: who was
+    /// never in a configuration goes without one.
+    pub(super) fn consider(
+        &mut self,
+        core: &mut Core,
+        now: Now,
+        gossip: &mut Gossip,
+        out: &mut Out,
+    ) -> bool {
+        let me = core.me.incarnation;
+        let Some(epoch) = core.installed.clone().filter(|epoch| epoch.is_member(me)) else {
+            return false;
+        };
+        let unreachable = gossip.unreachable_to(me);
+        self.victims.retain(|id| unreachable.contains(id) && gossip.contains(*id));
+        let line = leader::succession(gossip, me);
+        let position = line.iter().filter(|id| epoch.is_member(**id)).position(|id| *id == me);
+        let leads = position == Some(0);
+        let mut changed = leads && self.drop_never_taken_up(&epoch, gossip, me);
+        changed |= self.take_up_weakly(core, now, gossip, leads);
+        let wanted = self.wanted(core, &epoch, gossip, &unreachable);
+        self.wants = !wanted.is_empty();
+        if !self.wants {
+            (self.wanted_since, self.turn_at) = (None, None);
+            return changed;
+        }
+        let since = *self.wanted_since.get_or_insert(now.mono);
+        let patience = match position {
+            None => {
+                self.turn_at = None;
+                return changed;
+            }
+            Some(0) => Duration::ZERO,
+            Some(nth) => LEADER_FIRST + TURN * u32::try_from(nth).unwrap_or(u32::MAX),
+        };
+        let at = (since + patience).max(self.not_before);
+        if now.mono < at {
+            self.turn_at = Some(at);
+            return changed;
+        }
+        self.turn_at = None;
+        let new = without(wanted, &self.proposed);
+        if !new.is_empty() {
+            self.proposed = std::mem::take(&mut self.proposed).and(&new);
+            core.stats.proposed += 1;
+            out.push(Output::Propose(new));
+        }
+        changed
+    }
+
+    fn wanted(
+        &self,
+        core: &Core,
+        epoch: &Epoch,
+        gossip: &Gossip,
+        unreachable: &BTreeSet<ReplicaId>,
+    ) -> Change {
+        let me = core.me.incarnation;
+        let there = |id: ReplicaId, node| {
+            !unreachable.contains(&id) && (id == me || core.links.is_up(node))
+        };
+        let mut join: Vec<_> = gossip.promotable();
+        join.retain(|m| there(m.incarnation(), m.node) && !epoch.is_member(m.incarnation()));
+        join.sort_by_key(|member| member.since);
+        let removed = |id: ReplicaId| !gossip.contains(id) && gossip.is_removed(id, u64::MAX);
+        let (mut leave, mut lost) = (Vec::new(), Vec::new());
+        for &id in epoch.members() {
+            match gossip.member(id).map(|member| member.status) {
+                // What is Down was declared so, or is proven: nobody asks it once more.
+                Some(Status::Exiting | Status::Down) => leave.push(id),
+                _ if self.victims.contains(&id) || removed(id) => lost.push(id),
+                _ => {}
+            }
+        }
+        let join: Vec<_> = join.into_iter().map(|member| member.incarnation()).collect();
+        // The last ones cannot all be removed by themselves: this one stays to the end.
+        if join.is_empty() && leave.len() + lost.len() == epoch.members().len() {
+            leave.retain(|id| *id != me);
+        }
+        Change { join, leave, lost }
+    }
+
+    /// Members that go before any configuration had them.
+    fn drop_never_taken_up(&self, epoch: &Epoch, gossip: &mut Gossip, me: ReplicaId) -> bool {
+        let goes = |id: ReplicaId| {
+            let inside = epoch.is_member(id) || self.proposed.join.contains(&id);
+            id != me && !inside
+        };
+        let going = gossip.members().filter(|member| member.status.is_going());
+        let going: Vec<_> =
+            going.map(|member| member.incarnation()).filter(|id| goes(*id)).collect();
+        !going.is_empty() && gossip.remove(me, &going)
+    }
+
+    /// Who waits for long becomes WeaklyUp.
+    fn take_up_weakly(&mut self, core: &Core, now: Now, gossip: &mut Gossip, leads: bool) -> bool {
+        let me = core.me.incarnation;
+        let joining = gossip.members().filter(|member| member.status == Status::Joining);
+        let joining: BTreeSet<_> = joining.map(|member| member.incarnation()).collect();
+        self.waiting_since.retain(|id, _| joining.contains(id));
+        for id in &joining {
+            self.waiting_since.entry(*id).or_insert(now.mono);
+        }
+        self.weakly_up_at = None;
+        if !leads || gossip.is_preparing_for_shutdown() {
+            return false;
+        }
+        let patience = core.config.allow_weakly_up_members;
+        let unreachable = gossip.unreachable_to(me);
+        let mut changed = false;
+        for (id, since) in &self.waiting_since {
+            let at = *since + patience;
+            if unreachable.contains(id) {
+                continue;
+            }
+            if now.mono >= at {
+                changed |= gossip.move_to(me, *id, Status::WeaklyUp).unwrap_or(false);
+            } else {
+                self.weakly_up_at = Some(self.weakly_up_at.map_or(at, |first| first.min(at)));
+            }
+        }
+        changed
+    }
+}
+
+/// What of `wanted` is not in `proposed`.
+fn without(wanted: Change, proposed: &Change) -> Change {
+    let new = |ids: Vec<ReplicaId>, known: &[ReplicaId]| {
+        ids.into_iter().filter(|id| !known.contains(id)).collect()
+    };
+    let going: Vec<ReplicaId> = proposed.removed().collect();
+    Change {
+        join: new(wanted.join, &proposed.join),
+        leave: new(wanted.leave, &going),
+        lost: new(wanted.lost, &going),
+    }
+}

@@ -1,0 +1,216 @@
+//! Founding: the seeds agree on one cluster, once (spec/safety.md §1).
+//!
+//! One decision of a single value, by Lamport's Synod (*The Part-Time Parliament*, 1998): a
+//! proposer has a ballot promised by a majority of the seeds, proposes what the highest ballot
+//! among their answers has accepted, or else a cluster with all who promised as its members, and
+//! has founded it when a majority accepted. Votes that split delay it; they cannot block it, nor
+//! found two clusters. Every vote is durable, where there is a data directory, before it is told.
+//!
+//! Knows no link, no timer, no gossip but as an opaque value.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ostraca_ddata::id::NodeId;
+
+use crate::cluster::bug::{Bug, Canary};
+use crate::cluster::member::Member;
+use crate::cluster::wire::{ClusterMessage, Foundation, FoundingBallot, FoundingMemory};
+
+/// Numbers of ballots above this are nonsense: the next one must always exist.
+const NUMBER_MAX: u64 = u64::MAX / 2;
+
+/// What names a seat among the founders: its address in the list, or, where seeds are found by one
+/// name, its key.
+pub(super) type Seat = String;
+
+/// This seed's votes, and its own attempt to found.
+#[derive(Clone, Debug)]
+pub(super) struct Founding {
+    me: NodeId,
+    /// Votes that found: a majority of the seats.
+    majority: usize,
+    canary: Canary,
+    pub(super) memory: FoundingMemory,
+    heard: u64, // highest number of a ballot
+    attempt: Option<Attempt>,
+}
+
+#[derive(Clone, Debug)]
+struct Attempt {
+    ballot: FoundingBallot,
+    promised: BTreeMap<Seat, Box<Member>>, // ≤ seats
+    adopted: Option<(FoundingBallot, Foundation)>,
+    proposed: Option<Foundation>,
+    accepted: BTreeSet<Seat>, // ≤ seats
+}
+
+/// What follows from an answer.
+#[derive(Debug, PartialEq)]
+pub(super) enum Step {
+    /// Nothing yet.
+    Wait,
+    /// A majority has promised; there is one value to propose.
+    Adopted(Foundation),
+    /// A majority has promised, and nothing was accepted before.
+    Free,
+    /// A majority has accepted: it is founded.
+    Founded(Foundation),
+    /// Somebody has promised a higher ballot: try again later, above it.
+    Overtaken,
+}
+
+impl Founding {
+    pub(super) fn new(me: NodeId, seats: usize, memory: FoundingMemory, canary: Canary) -> Self {
+        let heard = memory.promised.number;
+        Self { me, majority: seats / 2 + 1, canary, memory, heard, attempt: None }
+    }
+
+    pub(super) const fn majority(&self) -> usize {
+        self.majority
+    }
+
+    /// Some seats turned out to be this node's own: those that are left. Every other node counts
+    /// more seats, hence asks for no fewer votes, of the same nodes: any two majorities still meet.
+    pub(super) fn has_fewer_seats(&mut self, seats: usize) {
+        self.majority = self.majority.min(seats / 2 + 1);
+    }
+
+    // ── the voter ──
+
+    /// Somebody asks for a promise. The answer may leave once [`Self::memory`] is durable.
+    pub(super) fn prepare(&mut self, ballot: FoundingBallot, me: Member) -> ClusterMessage {
+        self.hear(ballot);
+        if ballot < self.memory.promised || ballot.number > NUMBER_MAX {
+            return self.refusal(ballot);
+        }
+        self.memory.promised = ballot;
+        let accepted = self.memory.accepted.clone();
+        ClusterMessage::FoundingPromise { ballot, member: Box::new(me), accepted }
+    }
+
+    /// Somebody asks to accept. The answer may leave once [`Self::memory`] is durable.
+    pub(super) fn accept(
+        &mut self,
+        ballot: FoundingBallot,
+        foundation: Foundation,
+    ) -> ClusterMessage {
+        self.hear(ballot);
+        let is_below = ballot < self.memory.promised && !self.canary.has(Bug::FoundingBelowPromise);
+        if is_below || ballot.number > NUMBER_MAX {
+            return self.refusal(ballot);
+        }
+        self.memory.promised = ballot.max(self.memory.promised);
+        self.memory.accepted = Some((ballot, foundation));
+        ClusterMessage::FoundingAccepted(ballot)
+    }
+
+    const fn refusal(&self, ballot: FoundingBallot) -> ClusterMessage {
+        ClusterMessage::FoundingRefused { ballot, promised: self.memory.promised }
+    }
+
+    fn hear(&mut self, ballot: FoundingBallot) {
+        if ballot.number <= NUMBER_MAX {
+            self.heard = self.heard.max(ballot.number);
+        }
+    }
+
+    // ── the proposer ──
+
+    /// Begins a ballot above all that this node has heard of: what to ask every seed, this one
+    /// among them.
+    pub(super) fn begin(&mut self) -> ClusterMessage {
+        self.heard += 1;
+        let ballot = FoundingBallot { number: self.heard, proposer: self.me.incarnation };
+        self.attempt = Some(Attempt {
+            ballot,
+            promised: BTreeMap::new(),
+            adopted: None,
+            proposed: None,
+            accepted: BTreeSet::new(),
+        });
+        ClusterMessage::FoundingPrepare(ballot)
+    }
+
+    /// Whether an attempt of its own is under way.
+    pub(super) const fn is_trying(&self) -> bool {
+        self.attempt.is_some()
+    }
+
+    pub(super) fn give_up(&mut self) {
+        self.attempt = None;
+    }
+
+    /// What to ask again whoever has not answered.
+    pub(super) fn question(&self) -> Option<ClusterMessage> {
+        let attempt = self.attempt.as_ref()?;
+        Some(match &attempt.proposed {
+            None => ClusterMessage::FoundingPrepare(attempt.ballot),
+            Some(foundation) => ClusterMessage::FoundingAccept {
+                ballot: attempt.ballot,
+                foundation: foundation.clone(),
+            },
+        })
+    }
+
+    /// How many seats have promised; who they are, in the order of their seats.
+    pub(super) fn promisers(&self) -> Vec<Member> {
+        let promised = self.attempt.iter().flat_map(|attempt| attempt.promised.values());
+        promised.map(|member| Member::clone(member)).collect()
+    }
+
+    pub(super) fn promise(
+        &mut self,
+        seat: Seat,
+        ballot: FoundingBallot,
+        member: Box<Member>,
+        accepted: Option<(FoundingBallot, Foundation)>,
+    ) -> Step {
+        let majority = self.majority;
+        let ignores = self.canary.has(Bug::FoundingIgnoresAccepted);
+        let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.ballot == ballot) else {
+            return Step::Wait;
+        };
+        if attempt.proposed.is_some() {
+            return Step::Wait;
+        }
+        if accepted.as_ref().map(|(of, _)| of) > attempt.adopted.as_ref().map(|(of, _)| of) {
+            attempt.adopted = accepted;
+        }
+        attempt.promised.insert(seat, member);
+        match &attempt.adopted {
+            _ if attempt.promised.len() < majority => Step::Wait,
+            Some((_, foundation)) if !ignores => Step::Adopted(foundation.clone()),
+            _ => Step::Free,
+        }
+    }
+
+    /// Proposes this: once for a ballot.
+    pub(super) fn propose(&mut self, foundation: Foundation) -> Option<ClusterMessage> {
+        let attempt = self.attempt.as_mut()?;
+        attempt.proposed.get_or_insert(foundation);
+        self.question()
+    }
+
+    pub(super) fn accepted(&mut self, seat: Seat, ballot: FoundingBallot) -> Step {
+        let majority = self.majority;
+        let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.ballot == ballot) else {
+            return Step::Wait;
+        };
+        let Some(foundation) = &attempt.proposed else { return Step::Wait };
+        attempt.accepted.insert(seat);
+        if attempt.accepted.len() < majority {
+            return Step::Wait;
+        }
+        Step::Founded(foundation.clone())
+    }
+
+    pub(super) fn refused(&mut self, ballot: FoundingBallot, promised: FoundingBallot) -> Step {
+        self.hear(promised);
+        let mine = self.attempt.as_ref().is_some_and(|attempt| attempt.ballot == ballot);
+        if !mine || promised <= ballot {
+            return Step::Wait;
+        }
+        self.attempt = None;
+        Step::Overtaken
+    }
+}

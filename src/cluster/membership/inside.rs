@@ -1,0 +1,489 @@
+//! In a cluster: the state, and every part that reads or changes it.
+//!
+//! Facts change the state; what follows from it, for this node and for the others, is worked out
+//! once after each batch of inputs (`settle`).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ostraca_ddata::clock::{Instant, Now};
+use ostraca_ddata::id::{NodeId, ReplicaId};
+use ostraca_ddata::replicator::epoch::Outcome;
+
+use super::admitting::{self, Done};
+use super::deciding::Deciding;
+use super::port::{Command, Notice, Output, StopReason};
+use super::spreading::Spreading;
+use super::telling::Telling;
+use super::watching::Watching;
+use super::{Core, Out};
+use crate::cluster::downing::{LeaseAnswer, Resolution};
+use crate::cluster::events::ClusterState;
+use crate::cluster::gossip::exchange::GossipRefused;
+use crate::cluster::gossip::targets::News;
+use crate::cluster::gossip::{ClusterId, Gossip};
+use crate::cluster::member::{Address, Status};
+use crate::cluster::reachability::Verdict;
+use crate::cluster::wire::ClusterMessage;
+
+/// How often a node that is out asks whether others know it, and for how long at most.
+const ASK_OUT_EVERY: Duration = Duration::from_millis(200);
+const ASK_OUT_FOR: Duration = Duration::from_secs(3);
+
+/// The node's place in a cluster.
+#[derive(Debug)]
+pub(super) struct Inside {
+    gossip: Gossip,
+    spreading: Spreading,
+    watching: Watching,
+    deciding: Deciding,
+    telling: Telling,
+    /// Members whose process is proven dead; ≤ members.
+    proven_dead: BTreeSet<ReplicaId>,
+    /// It is out in order, and waits until somebody who stays knows it.
+    parting: Option<Parting>,
+    /// Something happened: what follows is worked out after this batch.
+    is_unsettled: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Parting {
+    ask_at: Instant,
+    until: Instant,
+}
+
+impl Inside {
+    pub(super) fn new(core: &mut Core, now: Now, gossip: Gossip, _out: &mut Out) -> Self {
+        let mut inside = Self {
+            gossip,
+            spreading: Spreading::new(core, now),
+            watching: Watching::new(core, now),
+            deciding: Deciding::default(),
+            telling: Telling::default(),
+            proven_dead: BTreeSet::new(),
+            parting: None,
+            is_unsettled: true,
+        };
+        inside.gossip.see(core.me.incarnation);
+        inside.spreading.changed(News::Heard);
+        inside.host(core);
+        inside
+    }
+
+    pub(super) const fn gossip(&self) -> &Gossip {
+        &self.gossip
+    }
+
+    pub(super) const fn told(&self) -> &Arc<ClusterState> {
+        self.telling.told()
+    }
+
+    pub(super) fn next_deadline(&self) -> Instant {
+        if self.is_unsettled {
+            return Instant::default();
+        }
+        let others = [
+            self.deciding.next_deadline(),
+            self.telling.next_deadline(),
+            self.parting.map(|parting| parting.ask_at.min(parting.until)),
+            Some(self.watching.next_deadline()),
+        ];
+        others.into_iter().flatten().fold(self.spreading.next_deadline(), Instant::min)
+    }
+
+    fn changed_by_me(&mut self) {
+        self.spreading.changed(News::Own);
+        self.is_unsettled = true;
+    }
+
+    // ── time ──
+
+    pub(super) fn tick(&mut self, core: &mut Core, now: Now, out: &mut Out) -> Option<StopReason> {
+        if let Some(why) = self.part(core, now, out) {
+            return Some(why);
+        }
+        self.telling.tick(now, out);
+        if self.watching.tick(core, now, &mut self.gossip, out) {
+            self.changed_by_me();
+        }
+        if let Some(resolution) = self.watching.resolve(core, now, out)
+            && let Some(why) = self.resolved(core, &resolution)
+        {
+            return Some(why);
+        }
+        let why = self.settle(core, now, out);
+        if why.is_none() {
+            self.spreading.tick(core, now, &self.gossip, out);
+        }
+        why
+    }
+
+    /// Works out what follows from all that has happened, and tells it.
+    fn settle(&mut self, core: &mut Core, now: Now, out: &mut Out) -> Option<StopReason> {
+        let me = core.me.incarnation;
+        let follows = Deciding::follow(core, &mut self.gossip);
+        if follows {
+            self.spreading.changed(News::Heard);
+        }
+        if self.gossip.member(me).is_some_and(|own| own.status == Status::Down) {
+            return Some(StopReason::Downed);
+        }
+        if core.drained {
+            self.exit(core);
+        }
+        self.spreading.forget(core, now, &mut self.gossip);
+        let news = self.is_unsettled || self.spreading.has_news();
+        if news {
+            self.watching.observe(core, now, &mut self.gossip, out);
+        }
+        if self.deciding.consider(core, now, &mut self.gossip, out) {
+            self.spreading.changed(News::Own);
+        }
+        if news || self.spreading.has_news() {
+            self.proven_dead.retain(|id| self.gossip.contains(*id));
+            self.telling.tell(core, now, &self.gossip, out);
+            self.spreading.flush(core, now, &self.gossip, out);
+        }
+        self.is_unsettled = false;
+        self.last_one_out(core)
+    }
+
+    // ── links ──
+
+    pub(super) fn up(
+        &mut self,
+        core: &mut Core,
+        now: Now,
+        node: NodeId,
+        cluster: Option<ClusterId>,
+        out: &mut Out,
+    ) {
+        let ours = self.gossip.cluster();
+        if let Some(theirs) = cluster.filter(|theirs| *theirs != ours) {
+            core.say(now, Notice::ForeignCluster { node, ours, theirs }, out);
+        }
+        if !self.gossip.contains(node.incarnation)
+            && self.gossip.is_removed(node.incarnation, u64::MAX)
+        {
+            return self.telling.dismiss(core, now, node, out);
+        }
+        self.at_a_members_address(core, now, node, out);
+        self.watched(core, now, out, |monitor, orders| monitor.connected(now.mono, node, orders));
+        self.is_unsettled = true; // who is connected may be taken up
+    }
+
+    /// Another peer answers where a member is dialled: evidence against that one, no proof.
+    fn at_a_members_address(&mut self, core: &mut Core, now: Now, node: NodeId, out: &mut Out) {
+        let own = self.gossip.member(node.incarnation).map(|member| member.address.clone());
+        let addresses = core.links.all().find(|(up, _)| *up == node).map(|(_, at)| at.clone());
+        let addresses: BTreeSet<Address> = addresses.unwrap_or_default();
+        let taken = self.gossip.members().filter(|member| {
+            let is_same = own.as_ref() == Some(&member.address);
+            member.peer() != node.peer && !is_same && addresses.contains(&member.address)
+        });
+        for (member, address) in taken.map(|m| (m.node, m.address.clone())).collect::<Vec<_>>() {
+            core.say(now, Notice::AddressTaken { address, member, by: node }, out);
+            self.refused(core, now, member, out);
+        }
+    }
+
+    pub(super) fn closed(&mut self, core: &mut Core, now: Now, node: NodeId, out: &mut Out) {
+        self.telling.closed(node, out);
+        self.watched(core, now, out, |monitor, orders| monitor.closed(now.mono, node, orders));
+    }
+
+    pub(super) fn refused(&mut self, core: &mut Core, now: Now, node: NodeId, out: &mut Out) {
+        self.watched(core, now, out, |monitor, orders| monitor.refused(now.mono, node, orders));
+    }
+
+    /// The old life of a peer is over, or at least nobody listens for it any more.
+    pub(super) fn new_incarnation(
+        &mut self,
+        core: &mut Core,
+        now: Now,
+        (old, _new): (NodeId, NodeId),
+        is_proof: bool,
+        out: &mut Out,
+    ) {
+        if !self.gossip.contains(old.incarnation) || old == core.me {
+            return;
+        }
+        if !(is_proof && core.config.lease.restart_is_proof) {
+            self.closed(core, now, old, out);
+            return self.refused(core, now, old, out);
+        }
+        let (me, id) = (core.me.incarnation, old.incarnation);
+        self.proven_dead.insert(id);
+        out.push(Output::GuardProvenDead(id));
+        let accused = self.gossip.accuse(me, id, Verdict::Terminated);
+        let downed = self.gossip.move_to(me, id, Status::Down).unwrap_or(false);
+        if accused || downed {
+            self.changed_by_me();
+        }
+    }
+
+    fn watched(
+        &mut self,
+        core: &mut Core,
+        now: Now,
+        out: &mut Out,
+        feed: impl FnOnce(
+            &mut crate::cluster::failure_detector::Monitor,
+            &mut ostraca_ddata::machine::Outbox<crate::cluster::failure_detector::Order>,
+        ),
+    ) {
+        if self.watching.with(core, now, &mut self.gossip, out, feed) {
+            self.changed_by_me();
+        }
+    }
+
+    // ── messages ──
+
+    pub(super) fn message(
+        &mut self,
+        core: &mut Core,
+        now: Now,
+        from: NodeId,
+        message: ClusterMessage,
+        waited: Duration,
+        out: &mut Out,
+    ) -> Option<StopReason> {
+        use ClusterMessage as M;
+        match message {
+            M::Heartbeat(sequence) => core.send(from, M::HeartbeatAnswer(sequence), out),
+            M::HeartbeatAnswer(sequence) => self.watched(core, now, out, |monitor, orders| {
+                monitor.answered(now.mono, from, sequence, orders);
+            }),
+            M::ProbeAsk { subject, probe } => self.watched(core, now, out, |monitor, orders| {
+                monitor.probe_asked(now.mono, from, subject, probe, orders);
+            }),
+            M::Probed { subject, probe } => self.watched(core, now, out, |monitor, orders| {
+                monitor.vouched(now.mono, from, subject, probe, orders);
+            }),
+            M::Gossip(_) | M::GossipStatus(_) | M::GossipSeen(_) => {
+                return self.heard(core, now, from, &message, waited, out);
+            }
+            M::InitJoin { settings, cluster, .. } => {
+                admitting::answer(core, now, &self.gossip, from, &settings, cluster, out);
+            }
+            M::Join { member, settings } => {
+                let asks = (from, *member, &settings);
+                let dead = &self.proven_dead;
+                match admitting::join(core, now, &mut self.gossip, dead, asks, out) {
+                    Done::Nothing => {}
+                    Done::LetIn | Done::Downed(_) => self.changed_by_me(),
+                }
+            }
+            M::Leave(id) if self.is_member(from) => self.leave(core, id),
+            M::Down(id) if self.is_member(from) => self.down(core, id, out),
+            M::YouAreOut { removed } => return self.is_out(core, from, removed),
+            // Late answers to what was asked before it was in the cluster.
+            M::InitJoinAnswer { .. } | M::Welcome { .. } | M::JoinRefused { .. } => {}
+            M::FoundingPrepare(_)
+            | M::FoundingPromise { .. }
+            | M::FoundingAccept { .. }
+            | M::FoundingAccepted(_)
+            | M::FoundingRefused { .. }
+            | M::Founded(_) => {}
+            M::Leave(_) | M::Down(_) => core.stats.nonsense += 1,
+        }
+        None
+    }
+
+    fn is_member(&self, node: NodeId) -> bool {
+        self.gossip.member(node.incarnation).is_some_and(|member| member.node == node)
+    }
+
+    fn heard(
+        &mut self,
+        core: &mut Core,
+        now: Now,
+        from: NodeId,
+        message: &ClusterMessage,
+        waited: Duration,
+        out: &mut Out,
+    ) -> Option<StopReason> {
+        if waited > core.config.gossip_time_to_live {
+            core.stats.late += 1;
+            return None;
+        }
+        let seen = self.gossip.seen().len();
+        match self.spreading.receive(core, &mut self.gossip, from, message, out) {
+            Ok(()) => {
+                self.is_unsettled |= self.spreading.has_news() || self.gossip.seen().len() != seen;
+                return None;
+            }
+            Err(GossipRefused::Removed(_)) => return Some(self.out_for_good(core)),
+            Err(why) => {
+                core.stats.refused(&why);
+                match why {
+                    GossipRefused::ForeignCluster { ours, theirs } => {
+                        core.say(now, Notice::ForeignCluster { node: from, ours, theirs }, out);
+                    }
+                    GossipRefused::SenderRemoved(_) => {
+                        self.telling.dismiss(core, now, from, out);
+                    }
+                    GossipRefused::Stranger(id) if self.gossip.contains(id) => {
+                        core.send(from, ClusterMessage::YouAreOut { removed: false }, out);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        None
+    }
+
+    /// A member says that this node is out.
+    fn is_out(&self, core: &mut Core, from: NodeId, removed: bool) -> Option<StopReason> {
+        if !self.is_member(from) {
+            core.stats.nonsense += 1;
+            return None;
+        }
+        Some(if removed { self.out_for_good(core) } else { StopReason::Downed })
+    }
+
+    fn out_for_good(&self, core: &Core) -> StopReason {
+        let own = self.gossip.member(core.me.incarnation).map(|own| own.status);
+        if own == Some(Status::Exiting) { StopReason::Left } else { StopReason::Removed }
+    }
+
+    // ── going ──
+
+    pub(super) fn command(
+        &mut self,
+        core: &mut Core,
+        now: Now,
+        command: &Command,
+        out: &mut Out,
+    ) -> Option<StopReason> {
+        match command {
+            Command::Leave(id) => self.leave(core, *id),
+            Command::Down(id) => self.down(core, *id, out),
+            Command::PrepareForFullShutdown => {
+                if self.gossip.prepare_for_full_shutdown(core.me.incarnation) {
+                    self.changed_by_me();
+                }
+            }
+            Command::Host { .. } => self.host(core),
+            Command::Drained => self.exit(core),
+            Command::Join(_) => {}
+        }
+        let _ = now;
+        None
+    }
+
+    fn host(&mut self, core: &Core) {
+        let (types, draining) = (core.hosting.entity_types.clone(), core.hosting.draining);
+        if self.gossip.host(core.me.incarnation, types, draining) {
+            self.changed_by_me();
+        }
+    }
+
+    fn leave(&mut self, core: &Core, id: ReplicaId) {
+        if self.gossip.move_to(core.me.incarnation, id, Status::Leaving).unwrap_or(false) {
+            self.changed_by_me();
+        }
+    }
+
+    fn down(&mut self, core: &mut Core, id: ReplicaId, out: &mut Out) {
+        if !self.gossip.move_to(core.me.incarnation, id, Status::Down).unwrap_or(false) {
+            return;
+        }
+        if let Some(node) = self.gossip.member(id).map(|member| member.node)
+            && node != core.me
+        {
+            core.send(node, ClusterMessage::YouAreOut { removed: false }, out);
+        }
+        self.changed_by_me();
+    }
+
+    /// Nothing runs here any more: a Leaving node says so.
+    fn exit(&mut self, core: &Core) {
+        let me = core.me.incarnation;
+        let leaves = self.gossip.member(me).is_some_and(|own| own.status == Status::Leaving);
+        if leaves && self.gossip.move_to(me, me, Status::Exiting).unwrap_or(false) {
+            self.changed_by_me();
+        }
+    }
+
+    /// The last member needs nobody's consent.
+    fn last_one_out(&self, core: &Core) -> Option<StopReason> {
+        let me = core.me.incarnation;
+        let exits = self.gossip.member(me).is_some_and(|own| own.status == Status::Exiting);
+        let alone = core.installed.as_ref().is_some_and(|epoch| *epoch.members() == [me]);
+        (exits && alone && self.gossip.promotable().is_empty()).then_some(StopReason::Left)
+    }
+
+    /// A configuration without this node is installed here.
+    pub(super) fn excluded(&mut self, core: &Core, now: Now) -> Option<StopReason> {
+        if self.out_for_good(core) == StopReason::Removed {
+            return Some(StopReason::Removed);
+        }
+        // If nobody who stays had it, nobody could go on: they are to confirm it first.
+        self.parting = Some(Parting { ask_at: now.mono, until: now.mono + ASK_OUT_FOR });
+        None
+    }
+
+    fn part(&mut self, core: &mut Core, now: Now, out: &mut Out) -> Option<StopReason> {
+        let parting = self.parting?;
+        if now.mono >= parting.until {
+            return Some(StopReason::Left);
+        }
+        if now.mono >= parting.ask_at {
+            self.parting = Some(Parting { ask_at: now.mono + ASK_OUT_EVERY, ..parting });
+            let stays = |id: ReplicaId| core.installed.as_ref().is_some_and(|e| e.is_member(id));
+            let staying = self.gossip.members().filter(|member| stays(member.incarnation()));
+            for node in staying.map(|member| member.node).collect::<Vec<_>>() {
+                core.send(node, ClusterMessage::GossipStatus(self.gossip.status()), out);
+            }
+        }
+        None
+    }
+
+    // ── configurations ──
+
+    pub(super) fn installed(&mut self, _now: Now) {
+        self.deciding.installed();
+        self.is_unsettled = true;
+    }
+
+    pub(super) fn outcome(&mut self, _core: &mut Core, now: Now, outcome: &Outcome) {
+        self.deciding.outcome(now, outcome);
+        self.is_unsettled = true;
+    }
+
+    pub(super) fn downing_lease(
+        &mut self,
+        core: &mut Core,
+        now: Now,
+        answer: Option<LeaseAnswer>,
+        out: &mut Out,
+    ) -> Option<StopReason> {
+        let resolution = self.watching.lease(core, now, answer, out)?;
+        self.resolved(core, &resolution)
+    }
+
+    /// A verdict is a proposal; only a side that ends itself acts at once.
+    fn resolved(&mut self, core: &Core, resolution: &Resolution) -> Option<StopReason> {
+        let me = core.me.incarnation;
+        if resolution.down.contains(&core.me) {
+            return Some(StopReason::DownedItself);
+        }
+        if resolution.responsible {
+            let epoch = core.installed.as_ref();
+            let victims = resolution.down.iter().map(|node| node.incarnation);
+            let (inside, outside): (Vec<_>, Vec<_>) =
+                victims.partition(|id| epoch.is_some_and(|epoch| epoch.is_member(*id)));
+            self.deciding.victims.extend(inside);
+            for id in outside {
+                // In no configuration: none can remove it.
+                if self.gossip.move_to(me, id, Status::Down).unwrap_or(false) {
+                    self.spreading.changed(News::Own);
+                }
+            }
+            self.is_unsettled = true;
+        }
+        None
+    }
+}

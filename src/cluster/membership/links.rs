@@ -1,0 +1,57 @@
+//! Whom the transport has admitted, and where they are dialled. Knows no member's status.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ostraca_ddata::id::NodeId;
+
+use crate::cluster::member::Address;
+
+/// Nodes that are connected, at most; more are not talked to, which the transport's own bound
+/// makes impossible.
+const LINKS_MAX: usize = 20_000;
+
+/// Addresses that are remembered of one node, at most.
+const ADDRESSES_MAX: usize = 16;
+
+/// The connected nodes.
+#[derive(Debug, Default)]
+pub(super) struct Links {
+    up: BTreeMap<NodeId, BTreeSet<Address>>, // ≤ LINKS_MAX
+}
+
+impl Links {
+    /// Whether it was not connected before.
+    pub(super) fn up(&mut self, node: NodeId, addresses: Vec<Address>) -> bool {
+        let is_new = !self.up.contains_key(&node);
+        if is_new && self.up.len() >= LINKS_MAX {
+            return false;
+        }
+        let known = self.up.entry(node).or_default();
+        for address in addresses {
+            if known.len() < ADDRESSES_MAX {
+                known.insert(address);
+            }
+        }
+        is_new
+    }
+
+    pub(super) fn closed(&mut self, node: NodeId) {
+        self.up.remove(&node);
+    }
+
+    pub(super) fn is_up(&self, node: NodeId) -> bool {
+        self.up.contains_key(&node)
+    }
+
+    /// All connected nodes, with their addresses.
+    pub(super) fn all(&self) -> impl Iterator<Item = (NodeId, &BTreeSet<Address>)> {
+        self.up.iter().map(|(node, addresses)| (*node, addresses))
+    }
+
+    /// Who answers at one of these addresses, and at which: the first of them.
+    pub(super) fn at(&self, wanted: &BTreeSet<Address>) -> Vec<(NodeId, Address)> {
+        let first = |addresses: &BTreeSet<Address>| addresses.intersection(wanted).next().cloned();
+        let found = self.up.iter().filter_map(|(node, at)| Some((*node, first(at)?)));
+        found.collect()
+    }
+}

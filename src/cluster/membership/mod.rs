@@ -1,0 +1,474 @@
+//! The membership machine: one per node (spec/membership.md).
+//!
+//! A node first *searches*: it asks its seeds for a cluster, joins the one that answers, or founds
+//! one with a majority of them (`searching`, `founding`). Then it is *inside*: state spreads
+//! (`spreading`), nodes watch each other (`watching`), and whoever leads proposes configurations
+//! (`deciding`). Who is Up and who is gone follows from installed configurations only; nothing
+//! here that is safe rests on convergence, or on who was suspected.
+//!
+//! This file holds the fields and the `match`. Knows no socket, clock, disk, key or shard.
+
+mod admitting;
+mod deciding;
+mod founding;
+mod inside;
+mod links;
+mod notices;
+pub mod port;
+mod searching;
+mod spreading;
+pub mod stats;
+mod telling;
+mod watching;
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ostraca_ddata::clock::{Instant, Now};
+use ostraca_ddata::id::NodeId;
+use ostraca_ddata::machine::{Machine, Outbox};
+use ostraca_ddata::replicator::epoch::Epoch;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use self::inside::Inside;
+use self::links::Links;
+use self::notices::Notices;
+use self::port::{Command, Input, Memory, Notice, Output, Setup, StopReason};
+use self::searching::{Entry, Searching};
+use self::stats::Stats;
+use super::bug::Canary;
+use super::config::Cluster;
+use super::gossip::{ClusterId, Gossip};
+use super::lease::{Holder, HolderInput, HolderOutput, LeaseConfig};
+use super::member::{Address, Hosting, Member};
+use super::wire::{ClusterMessage, Settings};
+
+type Out = Outbox<Output>;
+
+/// Answers that wait until what they rely on is durable, at most; more are not given.
+const WAITING_MAX: usize = 256;
+
+/// One node's membership. See the module's page.
+#[derive(Debug)]
+pub struct Membership {
+    core: Core,
+    stage: Stage,
+    holder: Holder,
+}
+
+/// What every part needs.
+#[derive(Debug)]
+struct Core {
+    me: NodeId,
+    address: Address,
+    config: Cluster,
+    settings: Settings,
+    canary: Canary,
+    rng: SmallRng,
+    links: Links,
+    memory: Memory,
+    /// The newest configuration that is installed here.
+    installed: Option<Arc<Epoch>>,
+    hosting: Hosting,
+    /// Nothing runs here any more and nothing will.
+    drained: bool,
+    ordered: u64, // times that memory was to be persisted
+    durable: u64, // times that it was
+    waiting: VecDeque<(u64, NodeId, ClusterMessage)>, // ≤ WAITING_MAX
+    loopback: VecDeque<ClusterMessage>, // empty between inputs
+    notices: Notices,
+    stats: Stats,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Not yet asked for anything.
+    New,
+    /// In no cluster.
+    Searching(Box<Searching>),
+    /// In one.
+    Inside(Box<Inside>),
+    /// Told to stop; says nothing any more.
+    Over(StopReason),
+}
+
+impl Membership {
+    /// A node that knows nobody; it begins with its first input.
+    #[must_use]
+    pub fn new(setup: Setup) -> Self {
+        let Setup { me, address, config, settings, memory, seed, canary } = setup;
+        let lease = LeaseConfig {
+            heartbeat_interval: config.lease.heartbeat_interval,
+            stop_after: config.lease.stop_after,
+        };
+        let core = Core {
+            me,
+            address,
+            config,
+            settings,
+            canary,
+            rng: SmallRng::seed_from_u64(seed),
+            links: Links::default(),
+            memory,
+            installed: None,
+            hosting: Hosting::default(),
+            drained: false,
+            ordered: 0,
+            durable: 0,
+            waiting: VecDeque::new(),
+            loopback: VecDeque::new(),
+            notices: Notices::default(),
+            stats: Stats::default(),
+        };
+        Self { core, stage: Stage::New, holder: Holder::new(me.incarnation, lease, canary) }
+    }
+
+    /// This incarnation.
+    #[must_use]
+    pub const fn me(&self) -> NodeId {
+        self.core.me
+    }
+
+    /// The state of the cluster as this node knows it; none before it is in one, or after it was
+    /// told to stop.
+    #[must_use]
+    pub const fn gossip(&self) -> Option<&Gossip> {
+        match &self.stage {
+            Stage::Inside(inside) => Some(inside.gossip()),
+            Stage::New | Stage::Searching(_) | Stage::Over(_) => None,
+        }
+    }
+
+    /// Why it was told to stop, if it was.
+    #[must_use]
+    pub const fn stopped(&self) -> Option<StopReason> {
+        match self.stage {
+            Stage::Over(why) => Some(why),
+            Stage::New | Stage::Searching(_) | Stage::Inside(_) => None,
+        }
+    }
+
+    /// Whether this node may begin a message at this time of its own clock.
+    #[must_use]
+    pub fn serves(&self, now: Instant) -> bool {
+        self.holder.serves(now)
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub const fn stats(&self) -> &Stats {
+        &self.core.stats
+    }
+
+    /// How things stand, as subscribers were told.
+    #[must_use]
+    pub fn state(&self) -> Option<&Arc<super::events::ClusterState>> {
+        match &self.stage {
+            Stage::Inside(inside) => Some(inside.told()),
+            Stage::New | Stage::Searching(_) | Stage::Over(_) => None,
+        }
+    }
+
+    fn take(&mut self, now: Now, input: Input, out: &mut Out) {
+        match input {
+            Input::Tick => self.tick(now, out),
+            Input::Up { node, addresses, cluster } => {
+                self.up(now, node, addresses, cluster, out);
+            }
+            Input::Closed(node) => {
+                self.core.links.closed(node);
+                match &mut self.stage {
+                    Stage::Searching(searching) => searching.closed(node),
+                    Stage::Inside(inside) => inside.closed(&mut self.core, now, node, out),
+                    Stage::New | Stage::Over(_) => {}
+                }
+            }
+            Input::DialRefused { node, .. } => {
+                if let (Stage::Inside(inside), Some(node)) = (&mut self.stage, node) {
+                    inside.refused(&mut self.core, now, node, out);
+                }
+            }
+            Input::NewIncarnation { old, node, is_proof } => {
+                if let Stage::Inside(inside) = &mut self.stage {
+                    inside.new_incarnation(&mut self.core, now, (old, node), is_proof, out);
+                }
+            }
+            Input::Message { from, message, waited } => {
+                self.message(now, from, message, waited, out);
+            }
+            Input::Granted { from, beat } => {
+                self.hold(now, HolderInput::Granted { from, beat }, out)
+            }
+            Input::Installed(epoch) => self.installed(now, epoch, out),
+            Input::Synced(_) => {}
+            Input::Outcome(outcome) => {
+                if let Stage::Inside(inside) = &mut self.stage {
+                    inside.outcome(&mut self.core, now, &outcome);
+                }
+            }
+            Input::Excluded(_) => self.excluded(now, out),
+            Input::StopServing => self.hold(now, HolderInput::StopServing, out),
+            Input::Persisted => self.core.persisted(out),
+            Input::DowningLease(answer) => {
+                if let Stage::Inside(inside) = &mut self.stage {
+                    let ends = inside.downing_lease(&mut self.core, now, answer, out);
+                    self.stop_if(now, ends, out);
+                }
+            }
+            Input::Command(command) => self.command(now, command, out),
+        }
+    }
+
+    fn tick(&mut self, now: Now, out: &mut Out) {
+        self.hold(now, HolderInput::Tick, out);
+        match &mut self.stage {
+            Stage::Searching(searching) => {
+                let entry = searching.tick(&mut self.core, now, out);
+                self.enter(now, entry, out);
+            }
+            Stage::Inside(inside) => {
+                let ends = inside.tick(&mut self.core, now, out);
+                self.stop_if(now, ends, out);
+            }
+            Stage::New | Stage::Over(_) => {}
+        }
+    }
+
+    fn up(
+        &mut self,
+        now: Now,
+        node: NodeId,
+        addresses: Vec<Address>,
+        cluster: Option<ClusterId>,
+        out: &mut Out,
+    ) {
+        if node.peer == self.core.me.peer {
+            // Its own address under another name, or another life of itself: no link.
+            self.core.stats.own_dialled += 1;
+            if let Stage::Searching(searching) = &mut self.stage
+                && node == self.core.me
+            {
+                searching.is_own(&self.core, &addresses);
+            }
+            return;
+        }
+        self.core.links.up(node, addresses);
+        match &mut self.stage {
+            Stage::Searching(searching) => searching.up(&mut self.core, node, out),
+            Stage::Inside(inside) => inside.up(&mut self.core, now, node, cluster, out),
+            Stage::New | Stage::Over(_) => {}
+        }
+    }
+
+    fn message(
+        &mut self,
+        now: Now,
+        from: NodeId,
+        message: ClusterMessage,
+        waited: Duration,
+        out: &mut Out,
+    ) {
+        match &mut self.stage {
+            Stage::Searching(searching) => {
+                let entry = searching.message(&mut self.core, now, from, message, out);
+                self.enter(now, entry, out);
+            }
+            Stage::Inside(inside) => {
+                let ends = inside.message(&mut self.core, now, from, message, waited, out);
+                self.stop_if(now, ends, out);
+            }
+            Stage::New | Stage::Over(_) => {}
+        }
+    }
+
+    fn command(&mut self, now: Now, command: Command, out: &mut Out) {
+        match &command {
+            Command::Host { entity_types, draining } => {
+                let (entity_types, draining) = (entity_types.clone(), *draining);
+                let revision = self.core.hosting.revision + 1;
+                self.core.hosting = Hosting { revision, draining, entity_types };
+            }
+            Command::Drained => {
+                self.core.drained = true;
+                self.hold(now, HolderInput::Release, out);
+            }
+            Command::Join(address) => {
+                if let Stage::Searching(searching) = &mut self.stage {
+                    searching.join(&mut self.core, now, address.clone(), out);
+                }
+                return;
+            }
+            Command::Leave(_) | Command::Down(_) | Command::PrepareForFullShutdown => {}
+        }
+        match &mut self.stage {
+            Stage::Inside(inside) => {
+                let ends = inside.command(&mut self.core, now, &command, out);
+                self.stop_if(now, ends, out);
+            }
+            // Who is in no cluster has nothing to leave.
+            Stage::Searching(_) | Stage::New => {
+                let leaves =
+                    matches!(command, Command::Leave(id) if id == self.core.me.incarnation);
+                if leaves || matches!(command, Command::Drained) {
+                    self.stop(now, StopReason::Left, out);
+                }
+            }
+            Stage::Over(_) => {}
+        }
+    }
+
+    fn installed(&mut self, now: Now, epoch: Arc<Epoch>, out: &mut Out) {
+        self.core.installed = Some(epoch.clone());
+        self.hold(now, HolderInput::Installed(epoch), out);
+        if let Stage::Inside(inside) = &mut self.stage {
+            inside.installed(now);
+        }
+    }
+
+    fn excluded(&mut self, now: Now, out: &mut Out) {
+        self.hold(now, HolderInput::Excluded, out);
+        let why = match &mut self.stage {
+            Stage::Inside(inside) => inside.excluded(&self.core, now),
+            Stage::New | Stage::Searching(_) | Stage::Over(_) => None,
+        };
+        self.stop_if(now, why, out);
+    }
+
+    fn enter(&mut self, now: Now, entry: Option<Entry>, out: &mut Out) {
+        let Some(entry) = entry else { return };
+        let (gossip, foundation) = match entry {
+            Entry::Stop => return self.stop(now, StopReason::NotJoined, out),
+            Entry::Welcome(gossip) => (gossip, None),
+            Entry::Found(foundation) => (foundation.gossip, Some(foundation.epoch)),
+        };
+        self.core.memory = Memory { cluster: Some(gossip.cluster()), founding: None };
+        self.core.persist(out);
+        out.push(Output::Belongs(gossip.cluster()));
+        if let Some(epoch) = foundation.filter(|_| self.core.installed.is_none()) {
+            out.push(Output::Found(epoch));
+        }
+        let inside = Inside::new(&mut self.core, now, Gossip::clone(&gossip), out);
+        self.stage = Stage::Inside(Box::new(inside));
+    }
+
+    fn stop_if(&mut self, now: Now, why: Option<StopReason>, out: &mut Out) {
+        if let Some(why) = why {
+            self.stop(now, why, out);
+        }
+    }
+
+    /// Says nothing any more after this.
+    fn stop(&mut self, now: Now, why: StopReason, out: &mut Out) {
+        if !matches!(self.stage, Stage::Over(_)) {
+            self.hold(now, HolderInput::Excluded, out);
+            self.stage = Stage::Over(why);
+            out.push(Output::Stop(why));
+        }
+    }
+
+    fn hold(&mut self, now: Now, input: HolderInput, out: &mut Out) {
+        let mut orders = Outbox::new();
+        self.holder.handle(now, input, &mut orders);
+        out.extend(orders.drain().map(|order| match order {
+            HolderOutput::Send { to, message } => Output::SendLease { to, message },
+            HolderOutput::Held { until } => Output::LeaseHeld { until },
+            HolderOutput::Lapsed => Output::LeaseLapsed,
+            HolderOutput::Stop => Output::LeaseLost,
+        }));
+    }
+}
+
+impl Core {
+    /// How this node would be a member.
+    fn member(&self) -> Member {
+        Member {
+            roles: self.config.roles.clone(),
+            app_version: self.config.app_version.clone(),
+            hosting: self.hosting.clone(),
+            ..Member::joining(self.me, self.address.clone(), 0)
+        }
+    }
+
+    fn send(&mut self, to: NodeId, message: ClusterMessage, out: &mut Out) {
+        if to == self.me {
+            self.loopback.push_back(message);
+        } else {
+            self.stats.sent += 1;
+            out.push(Output::Send { to, message });
+        }
+    }
+
+    fn persist(&mut self, out: &mut Out) {
+        self.ordered += 1;
+        out.push(Output::Persist(self.memory.clone()));
+    }
+
+    /// Sends once all that was ordered to be persisted so far is.
+    fn send_durably(&mut self, to: NodeId, message: ClusterMessage, out: &mut Out) {
+        if self.durable == self.ordered {
+            self.send(to, message, out);
+        } else if self.waiting.len() < WAITING_MAX {
+            self.waiting.push_back((self.ordered, to, message));
+        }
+    }
+
+    fn persisted(&mut self, out: &mut Out) {
+        self.durable = self.ordered.min(self.durable + 1);
+        while self.waiting.front().is_some_and(|(after, ..)| *after <= self.durable) {
+            if let Some((_, to, message)) = self.waiting.pop_front() {
+                self.send(to, message, out);
+            }
+        }
+    }
+
+    fn say(&mut self, now: Now, notice: Notice, out: &mut Out) {
+        self.notices.say(now.mono, notice, out);
+    }
+
+    /// `span`, give or take a fifth.
+    fn jittered(&mut self, span: Duration) -> Duration {
+        span.mul_f64(self.rng.random_range(0.8..1.2))
+    }
+
+    /// Names of the settings that differ, of those that must agree and of those that should.
+    fn differing(&self, theirs: &Settings) -> (Vec<String>, Vec<String>) {
+        (differ(&self.settings.must, &theirs.must), differ(&self.settings.should, &theirs.should))
+    }
+}
+
+/// Names whose values are not the same, or that one side lacks.
+fn differ(ours: &[(String, String)], theirs: &[(String, String)]) -> Vec<String> {
+    let lacks = |those: &[(String, String)], pair: &(String, String)| !those.contains(pair);
+    let mine = ours.iter().filter(|pair| lacks(theirs, pair));
+    let foreign = theirs.iter().filter(|pair| lacks(ours, pair));
+    let names: BTreeSet<&String> = mine.chain(foreign).map(|(name, _)| name).collect();
+    names.into_iter().cloned().collect()
+}
+
+impl Machine for Membership {
+    type Input = Input;
+    type Output = Output;
+
+    fn handle(&mut self, now: Now, input: Input, out: &mut Out) {
+        if matches!(self.stage, Stage::New) {
+            let searching = Searching::new(&mut self.core, now, out);
+            self.stage = Stage::Searching(Box::new(searching));
+        }
+        self.take(now, input, out);
+        while let Some(message) = self.core.loopback.pop_front() {
+            self.message(now, self.core.me, message, Duration::ZERO, out);
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let stage = match &self.stage {
+            Stage::New => Some(Instant::default()),
+            Stage::Searching(searching) => Some(searching.next_deadline()),
+            Stage::Inside(inside) => Some(inside.next_deadline()),
+            Stage::Over(_) => None,
+        };
+        [stage, self.holder.next_deadline()].into_iter().flatten().min()
+    }
+}

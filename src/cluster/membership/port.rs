@@ -1,0 +1,306 @@
+//! The membership machine's surroundings: what it is made with, what it is told, what it orders.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ostraca_ddata::id::{NodeId, ReplicaId};
+use ostraca_ddata::replicator::epoch::{Change, Epoch, EpochId, Outcome};
+use ostraca_ddata::replicator::port::Peer;
+
+use crate::cluster::bug::Canary;
+use crate::cluster::config::Cluster;
+use crate::cluster::events::ClusterEvent;
+use crate::cluster::gossip::ClusterId;
+use crate::cluster::lease::{Beat, LeaseMessage};
+use crate::cluster::member::Address;
+use crate::cluster::wire::{ClusterMessage, Settings};
+
+/// What a membership machine is made with.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// This incarnation.
+    pub me: NodeId,
+    /// What others dial; it is a seed if `config.seeds` names it.
+    pub address: Address,
+    /// Settings of `[cluster]`.
+    pub config: Cluster,
+    /// What must agree between the nodes of a cluster, and what should.
+    pub settings: Settings,
+    /// What a former life left in the data directory.
+    pub memory: Memory,
+    /// Seeds the generator that draws targets and jitter.
+    pub seed: u64,
+    /// The deliberate bug to run with; none but in suites.
+    pub canary: Canary,
+}
+
+/// What outlives the process, where there is a data directory. Small, and written rarely.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Memory {
+    /// The cluster that it belongs to, or belonged to: it never founds another.
+    #[serde(rename = "c", default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterId>,
+    /// What it promised and accepted when seeds founded; opaque to others.
+    #[serde(rename = "f", default, skip_serializing_if = "Option::is_none")]
+    pub founding: Option<crate::cluster::wire::FoundingMemory>,
+}
+
+/// A fact for the membership machine.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// A deadline may have passed.
+    Tick,
+    /// A node was admitted by the transport: messages reach it from now on.
+    Up {
+        /// Who.
+        node: NodeId,
+        /// Where others dial it, by its own word, and where this node has dialled it.
+        addresses: Vec<Address>,
+        /// The cluster that it said it belongs to.
+        cluster: Option<ClusterId>,
+    },
+    /// The last connection with it is gone. Evidence, no proof.
+    Closed(NodeId),
+    /// A dial failed. Evidence, no proof.
+    DialRefused {
+        /// Where.
+        address: Address,
+        /// Who was expected there, if that is known.
+        node: Option<NodeId>,
+    },
+    /// A peer has come back as another incarnation.
+    NewIncarnation {
+        /// The life that was known.
+        old: NodeId,
+        /// The one that is alive.
+        node: NodeId,
+        /// Whether it holds the lock of its former life on the same boot: the old one is dead.
+        is_proof: bool,
+    },
+    /// A peer's machine says.
+    Message {
+        /// The sending incarnation, as the transport knows it.
+        from: NodeId,
+        /// What it says.
+        message: ClusterMessage,
+        /// How long it waited in this node's inbox.
+        waited: Duration,
+    },
+    /// A grantor, this node's own among them, granted.
+    Granted {
+        /// Who.
+        from: ReplicaId,
+        /// As answered.
+        beat: Beat,
+    },
+    /// The Replicator installed this configuration.
+    Installed(Arc<Epoch>),
+    /// The Replicator is synced for it.
+    Synced(EpochId),
+    /// What became of a proposal of this node.
+    Outcome(Outcome),
+    /// The Replicator knows that this incarnation was removed.
+    Excluded(EpochId),
+    /// The Replicator has answered a proposal without this node.
+    StopServing,
+    /// Its [`Output::Persist`] is on disk.
+    Persisted,
+    /// The lease of `lease-majority`: what its provider said; `None`: it is lost.
+    DowningLease(Option<crate::cluster::downing::LeaseAnswer>),
+    /// A user, or this node's own shutdown, wants something.
+    Command(Command),
+}
+
+/// What users ask of membership.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Join the cluster of whoever answers at this address. Without seeds only.
+    Join(Address),
+    /// This member is to leave in order.
+    Leave(ReplicaId),
+    /// This member is declared dead.
+    Down(ReplicaId),
+    /// Joins, promotions, rebalance and hand-over are to freeze: the whole cluster is about to
+    /// stop.
+    PrepareForFullShutdown,
+    /// What this node hosts, and whether it drains.
+    Host {
+        /// Names of entity types.
+        entity_types: BTreeSet<String>,
+        /// No new shard is to come here.
+        draining: bool,
+    },
+    /// Nothing runs on this node any more and nothing will: its lease is released, and a Leaving
+    /// one becomes Exiting.
+    Drained,
+}
+
+/// An order of the membership machine.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Output {
+    /// Send on the control lane, in order.
+    Send {
+        /// The receiver, which the transport has admitted; else it is dropped.
+        to: NodeId,
+        /// The message.
+        message: ClusterMessage,
+    },
+    /// Send to the guard of a node, this one among them.
+    SendLease {
+        /// The receiver.
+        to: ReplicaId,
+        /// The message.
+        message: LeaseMessage,
+    },
+    /// Dial an address once, of whomever. Answered by `Up` or `DialRefused`.
+    Dial(Address),
+    /// Keep the link to a member up.
+    Keep {
+        /// Who.
+        node: NodeId,
+        /// Where.
+        address: Address,
+    },
+    /// Dial it no more; it may still come here.
+    Release(NodeId),
+    /// It is out of the cluster for good: close its lanes, refuse it.
+    Forget(NodeId),
+    /// For the Replicator: the first configuration.
+    Found(Arc<Epoch>),
+    /// For the Replicator: the next configuration, if a quorum agrees.
+    Propose(Change),
+    /// For the Replicator: who is known.
+    Members(Vec<Peer>),
+    /// For the guard: this one is Down.
+    GuardDown(ReplicaId),
+    /// For the guard: this one's process is dead.
+    GuardProvenDead(ReplicaId),
+    /// This node may begin messages before this time of its own clock.
+    LeaseHeld {
+        /// Until when.
+        until: ostraca_ddata::clock::Instant,
+    },
+    /// The lease is over: begin nothing; what runs is paused.
+    LeaseLapsed,
+    /// It was over for long: stop what runs.
+    LeaseLost,
+    /// Make this durable; said before anything that relies on it, and answered by `Persisted`.
+    Persist(Memory),
+    /// This node belongs to this cluster from now on: the transport tells it to others.
+    Belongs(ClusterId),
+    /// For subscribers.
+    Event(ClusterEvent),
+    /// Something that an operator should see; at most one of a kind in a minute.
+    Notice(Notice),
+    /// Ask the provider of `lease-majority` for its lease, or give it back.
+    DowningLease {
+        /// Acquire, or release.
+        acquire: bool,
+    },
+    /// This node must stop: run the coordinated shutdown.
+    Stop(StopReason),
+}
+
+/// Why a node must stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StopReason {
+    /// It left in order, and is out.
+    #[error("this node has left the cluster")]
+    Left,
+    /// It was declared dead.
+    #[error("this node was declared dead by the others; restart it to join again")]
+    Downed,
+    /// Its own strategy ends this side of a split.
+    #[error("the downing strategy ends this side of a split")]
+    DownedItself,
+    /// A configuration without it is installed.
+    #[error("this node was removed from the cluster; restart it to join again")]
+    Removed,
+    /// It could not join within `shutdown-after-unsuccessful-join`.
+    #[error("no cluster took this node in within the time that is set")]
+    NotJoined,
+}
+
+/// What an operator should see.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Notice {
+    /// These seeds have not answered.
+    #[error(
+        "still waiting for a cluster: seeds {silent:?} do not answer; are they started, and are \
+         the addresses and the secret right?"
+    )]
+    SeedsSilent {
+        /// Their addresses.
+        silent: Vec<Address>,
+    },
+    /// A cluster refuses this node, or this node somebody.
+    #[error("{node} may not join: {why}")]
+    JoinRefused {
+        /// Who.
+        node: NodeId,
+        /// Why; names the settings that differ.
+        why: String,
+    },
+    /// Seeds are not the same list on every node: nobody founds with whom it does not agree.
+    #[error("{node} has other seeds: list the same ones on every node")]
+    OtherSeeds {
+        /// Who.
+        node: NodeId,
+    },
+    /// A former life belonged to a cluster, and nobody answers for it.
+    #[error(
+        "this node remembers cluster {cluster} and founds no other: start the nodes of that \
+         cluster, or this one with an empty data directory"
+    )]
+    Remembers {
+        /// Which.
+        cluster: ClusterId,
+    },
+    /// Settings differ that should agree.
+    #[error("{node} has other settings: {which:?}")]
+    SettingsDiffer {
+        /// Who.
+        node: NodeId,
+        /// Their names.
+        which: Vec<String>,
+    },
+    /// Clusters formed apart have met. They never merge.
+    #[error(
+        "met node {node} of cluster {theirs}, this one is of {ours}: clusters formed apart never \
+         merge; stop one of them"
+    )]
+    ForeignCluster {
+        /// Who.
+        node: NodeId,
+        /// This node's cluster.
+        ours: ClusterId,
+        /// The other one.
+        theirs: ClusterId,
+    },
+    /// Somebody is reached by others, but not by this node.
+    #[error("the link to {0} is bad: others reach it, this node does not")]
+    BadLink(NodeId),
+    /// This node was stopped for a while.
+    #[error("this node was stopped for {0:?}: its host is overloaded, or was suspended")]
+    Paused(Duration),
+    /// A strategy's verdict was not a quorum's, or was.
+    #[error("downing: {0}")]
+    Downing(String),
+    /// A survivors' word was installed because `trust-downing` is on.
+    #[error("trust-downing: {0:?} were removed without the consent of a quorum")]
+    TrustedDowning(Vec<NodeId>),
+    /// Another peer answers at a member's address.
+    #[error("{address} of member {member} is answered by another peer, {by}")]
+    AddressTaken {
+        /// Where.
+        address: Address,
+        /// Whose it is.
+        member: NodeId,
+        /// Who answers.
+        by: NodeId,
+    },
+}

@@ -1,0 +1,595 @@
+//! In no cluster yet: asks for one, joins it, or founds one with the other seeds.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ostraca_ddata::clock::{Instant, Now};
+use ostraca_ddata::id::NodeId;
+use ostraca_ddata::replicator::epoch::{Epoch, EpochId, EpochSettings, LeaseSettings};
+use rand::RngExt;
+
+use super::founding::{Founding, Seat, Step};
+use super::port::{Notice, Output};
+use super::{Core, Out};
+use crate::cluster::gossip::{ClusterId, Gossip};
+use crate::cluster::member::{Address, Member};
+use crate::cluster::wire::{ClusterMessage, Foundation, FoundingBallot, InitAnswer};
+
+/// Addresses in a list of seeds, at most; what a list has on top is not used.
+const SEEDS_MAX: usize = 64;
+
+/// The first round of questions is repeated this soon; each later one after twice the time.
+const FIRST_ROUND: Duration = Duration::from_millis(100);
+/// How long who has not promised yet has to be among the first members, once a majority has.
+const LATECOMERS: Duration = Duration::from_millis(100);
+/// Messages of the founding are repeated after this long.
+const RESEND: Duration = Duration::from_millis(300);
+/// An attempt to found is given up after this long.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The next seed in the order tries this much later.
+const TURN: Duration = Duration::from_millis(500);
+/// How long a seed waits for one that stands before it and has not answered yet.
+const UNHEARD: Duration = Duration::from_millis(150);
+/// Answers that are remembered, at most.
+const ANSWERS_MAX: usize = 256;
+
+/// How the search ends.
+#[derive(Debug)]
+pub(super) enum Entry {
+    /// It is let in.
+    Welcome(Arc<Gossip>),
+    /// It is among the founders.
+    Found(Foundation),
+    /// There was no cluster for too long.
+    Stop,
+}
+
+/// The search for a cluster.
+#[derive(Debug)]
+pub(super) struct Searching {
+    started: Instant,
+    seeds: BTreeSet<Address>, // the list; ≤ SEEDS_MAX
+    asked: BTreeSet<Address>, // whom to ask: the list without this node, or whom it is to join
+    founding: Option<Founding>,
+    equal: BTreeSet<NodeId>, // searching seeds with the same list and settings; ≤ ANSWERS_MAX
+    answers: BTreeMap<NodeId, InitAnswer>, // ≤ ANSWERS_MAX
+    ask_at: Instant,
+    pause: Duration,
+    warn_at: Instant,
+    propose_at: Option<Instant>,
+    latecomers_until: Option<Instant>,
+    resend_at: Option<Instant>,
+    patient_until: Option<Instant>,
+    join: Option<(NodeId, Instant)>,
+}
+
+impl Searching {
+    pub(super) fn new(core: &mut Core, now: Now, out: &mut Out) -> Self {
+        let seeds: BTreeSet<Address> = core.config.seeds.iter().take(SEEDS_MAX).cloned().collect();
+        let mut asked = seeds.clone();
+        asked.remove(&core.address);
+        let is_seed = seeds.contains(&core.address) || core.config.expected_nodes.is_some();
+        let founds = if seeds.is_empty() { !core.config.wait_for_join } else { is_seed };
+        let seats = core.config.expected_nodes.unwrap_or(seeds.len()).max(1);
+        if let (true, Some(cluster)) = (founds, core.memory.cluster) {
+            core.say(now, Notice::Remembers { cluster }, out);
+        }
+        let founding = (founds && core.memory.cluster.is_none()).then(|| {
+            let memory = core.memory.founding.clone().unwrap_or_default();
+            Founding::new(core.me, seats, memory, core.canary)
+        });
+        Self {
+            started: now.mono,
+            seeds,
+            asked,
+            founding,
+            equal: BTreeSet::new(),
+            answers: BTreeMap::new(),
+            ask_at: now.mono,
+            pause: FIRST_ROUND,
+            warn_at: now.mono + core.config.seed_node_timeout,
+            propose_at: None,
+            latecomers_until: None,
+            resend_at: None,
+            patient_until: None,
+            join: None,
+        }
+    }
+
+    /// A node without seeds is told whom to join: it founds nothing any more.
+    pub(super) fn join(&mut self, core: &mut Core, now: Now, address: Address, out: &mut Out) {
+        if self.seeds.is_empty() {
+            self.founding = None;
+            self.asked = BTreeSet::from([address]);
+            self.pause = FIRST_ROUND;
+            self.ask(core, now, out);
+        }
+    }
+
+    pub(super) fn closed(&mut self, node: NodeId) {
+        self.answers.remove(&node);
+        self.equal.remove(&node);
+        self.join = self.join.filter(|(via, _)| *via != node);
+    }
+
+    /// A seed's address is this node's own by another name: no other node holds that seat.
+    pub(super) fn is_own(&mut self, core: &Core, addresses: &[Address]) {
+        let before = self.asked.len();
+        addresses.iter().for_each(|address| {
+            self.asked.remove(address);
+        });
+        let twice = before - self.asked.len();
+        if let Some(founding) = self.founding.as_mut().filter(|_| twice > 0)
+            && core.config.expected_nodes.is_none()
+        {
+            founding.has_fewer_seats(self.asked.len() + 1);
+        }
+    }
+
+    pub(super) fn up(&mut self, core: &mut Core, node: NodeId, out: &mut Out) {
+        if core.links.at(&self.asked).iter().any(|(at, _)| *at == node) {
+            self.init(core, node, out);
+        }
+    }
+
+    pub(super) fn next_deadline(&self) -> Instant {
+        let others = [
+            self.propose_at.filter(|_| self.founding.is_some()),
+            self.latecomers_until,
+            self.resend_at,
+            self.patient_until,
+            self.join.map(|(_, until)| until),
+            Some(self.warn_at),
+        ];
+        others.into_iter().flatten().fold(self.ask_at, Instant::min)
+    }
+
+    pub(super) fn tick(&mut self, core: &mut Core, now: Now, out: &mut Out) -> Option<Entry> {
+        let limit = core.config.shutdown_after_unsuccessful_join;
+        if limit.is_some_and(|limit| now.mono.saturating_since(self.started) >= limit) {
+            return Some(Entry::Stop);
+        }
+        if now.mono >= self.ask_at {
+            self.ask(core, now, out);
+        }
+        if now.mono >= self.warn_at {
+            self.warn(core, now, out);
+        }
+        if self.join.is_some_and(|(_, until)| now.mono >= until) {
+            self.join = None;
+            self.try_join(core, now, out);
+        }
+        self.found(core, now, out);
+        None
+    }
+
+    pub(super) fn message(
+        &mut self,
+        core: &mut Core,
+        now: Now,
+        from: NodeId,
+        message: ClusterMessage,
+        out: &mut Out,
+    ) -> Option<Entry> {
+        use ClusterMessage as M;
+        match message {
+            M::InitJoin { settings, seeds, .. } => {
+                let what = self.judge(core, &settings, &seeds);
+                if what == InitAnswer::Searching {
+                    self.agrees(from);
+                }
+                let settings = core.settings.clone();
+                core.send(from, M::InitJoinAnswer { what, settings }, out);
+                self.found(core, now, out);
+            }
+            M::InitJoinAnswer { what, settings } => {
+                self.answered(core, now, from, what, &settings, out);
+            }
+            M::Welcome { gossip } => return self.welcome(core, from, gossip),
+            M::JoinRefused { why, .. } if self.join.is_some_and(|(via, _)| via == from) => {
+                core.say(now, Notice::JoinRefused { node: core.me, why }, out);
+                self.join = None;
+                self.answers.remove(&from);
+                self.ask_at = now.mono + core.jittered(core.config.retry_unsuccessful_join_after);
+            }
+            M::Heartbeat(sequence) => core.send(from, M::HeartbeatAnswer(sequence), out),
+            founding if self.founding.is_some() => {
+                return self.founding_message(core, now, from, founding, out);
+            }
+            _ => core.stats.nonsense += 1,
+        }
+        None
+    }
+
+    // ── asking ──
+
+    fn ask(&mut self, core: &mut Core, now: Now, out: &mut Out) {
+        let linked = core.links.at(&self.asked);
+        let there: BTreeSet<&Address> = linked.iter().map(|(_, address)| address).collect();
+        for address in self.asked.iter().filter(|address| !there.contains(address)) {
+            out.push(Output::Dial(address.clone()));
+        }
+        for (node, _) in &linked {
+            self.init(core, *node, out);
+        }
+        self.ask_at = now.mono + core.jittered(self.pause);
+        self.pause = (self.pause * 2).min(core.config.retry_unsuccessful_join_after);
+    }
+
+    fn init(&self, core: &mut Core, to: NodeId, out: &mut Out) {
+        let message = ClusterMessage::InitJoin {
+            member: Box::new(core.member()),
+            settings: core.settings.clone(),
+            seeds: self.seeds.clone(),
+            cluster: core.memory.cluster,
+        };
+        core.send(to, message, out);
+    }
+
+    fn warn(&mut self, core: &mut Core, now: Now, out: &mut Out) {
+        self.warn_at = now.mono + core.config.seed_node_timeout;
+        let answering = core.links.at(&self.asked);
+        let answering = answering.iter().filter(|(node, _)| self.answers.contains_key(node));
+        let answering: BTreeSet<&Address> = answering.map(|(_, address)| address).collect();
+        let silent = self.asked.iter().filter(|address| !answering.contains(address));
+        let silent: Vec<Address> = silent.cloned().collect();
+        if !silent.is_empty() {
+            core.say(now, Notice::SeedsSilent { silent }, out);
+        }
+    }
+
+    /// What to tell somebody who asks as this node asks.
+    fn judge(
+        &self,
+        core: &Core,
+        settings: &crate::cluster::wire::Settings,
+        seeds: &BTreeSet<Address>,
+    ) -> InitAnswer {
+        if !core.differing(settings).0.is_empty() {
+            InitAnswer::Incompatible
+        } else if let Some(cluster) = core.memory.cluster {
+            InitAnswer::Remembers(cluster)
+        } else if self.founding.is_none() || *seeds != self.seeds {
+            InitAnswer::OtherSeeds
+        } else {
+            InitAnswer::Searching
+        }
+    }
+
+    fn agrees(&mut self, from: NodeId) {
+        if self.equal.len() < ANSWERS_MAX {
+            self.equal.insert(from);
+        }
+    }
+
+    fn answered(
+        &mut self,
+        core: &mut Core,
+        now: Now,
+        from: NodeId,
+        what: InitAnswer,
+        settings: &crate::cluster::wire::Settings,
+        out: &mut Out,
+    ) {
+        let (must, should) = core.differing(settings);
+        let which = if must.is_empty() { should } else { must };
+        if !which.is_empty() {
+            core.say(now, Notice::SettingsDiffer { node: from, which }, out);
+        }
+        match (what, core.memory.cluster) {
+            (InitAnswer::Member(theirs), Some(ours)) if theirs != ours => {
+                core.say(now, Notice::ForeignCluster { node: from, ours, theirs }, out);
+                return;
+            }
+            (InitAnswer::OtherSeeds, _) if self.founding.is_some() => {
+                core.say(now, Notice::OtherSeeds { node: from }, out);
+            }
+            _ => {}
+        }
+        if self.answers.len() < ANSWERS_MAX || self.answers.contains_key(&from) {
+            self.answers.insert(from, what);
+        }
+        if what == InitAnswer::Searching {
+            self.agrees(from);
+        } else {
+            self.equal.remove(&from);
+        }
+        self.try_join(core, now, out);
+        self.found(core, now, out);
+    }
+
+    // ── joining ──
+
+    fn try_join(&mut self, core: &mut Core, now: Now, out: &mut Out) {
+        if self.join.is_some() {
+            return;
+        }
+        let is_member =
+            |(_, answer): &(&NodeId, &InitAnswer)| matches!(answer, InitAnswer::Member(_));
+        let Some(via) = self.answers.iter().find(is_member).map(|(node, _)| *node) else { return };
+        self.stop_founding();
+        let message = ClusterMessage::Join {
+            member: Box::new(core.member()),
+            settings: core.settings.clone(),
+        };
+        core.send(via, message, out);
+        self.join = Some((via, now.mono + core.config.retry_unsuccessful_join_after));
+        // Whoever does not let it in is asked last.
+        self.answers.remove(&via);
+    }
+
+    fn welcome(&mut self, core: &mut Core, from: NodeId, gossip: Arc<Gossip>) -> Option<Entry> {
+        let is_it = gossip.member(core.me.incarnation).is_some_and(|own| own.node == core.me);
+        let is_ours = core.memory.cluster.is_none_or(|ours| ours == gossip.cluster());
+        let is_asked = core.links.at(&self.asked).iter().any(|(node, _)| *node == from);
+        if !(is_it && is_ours && is_asked) {
+            core.stats.nonsense += 1;
+            return None;
+        }
+        Some(Entry::Welcome(gossip))
+    }
+
+    // ── founding ──
+
+    /// Seeds that would vote with this one, itself among them, by their seats.
+    fn voters(&self, core: &Core) -> BTreeMap<Seat, NodeId> {
+        let by_key = core.config.expected_nodes.is_some();
+        let seat = |node: NodeId, address: &Address| {
+            if by_key {
+                format!("{:?}{}", node.peer, node.incarnation)
+            } else {
+                address.as_str().into()
+            }
+        };
+        let agreeing = core.links.at(&self.asked).into_iter();
+        let agreeing = agreeing.filter(|(node, _)| self.equal.contains(node));
+        let mut voters: BTreeMap<Seat, NodeId> =
+            agreeing.map(|(node, address)| (seat(node, &address), node)).collect();
+        voters.insert(seat(core.me, &core.address), core.me);
+        voters
+    }
+
+    fn seat_of(&self, core: &Core, node: NodeId) -> Option<Seat> {
+        self.voters(core).into_iter().find(|(_, voter)| *voter == node).map(|(seat, _)| seat)
+    }
+
+    fn stop_founding(&mut self) {
+        if let Some(founding) = &mut self.founding {
+            founding.give_up();
+        }
+        (self.latecomers_until, self.resend_at, self.patient_until) = (None, None, None);
+    }
+
+    /// When this node's turn comes: at once if it is the first in the list. Whoever stands before
+    /// it and agrees goes first; whoever has not been heard of may still be on its way.
+    fn turn(&self, core: &mut Core, voters: &BTreeMap<Seat, NodeId>) -> Duration {
+        let before = voters.values().take_while(|voter| **voter != core.me).count();
+        let listed = self.seeds.range(..core.address.clone());
+        let unheard = listed.filter(|seed| !voters.contains_key(seed.as_str())).count();
+        let times = |count: usize| u32::try_from(count.min(SEEDS_MAX)).unwrap_or(u32::MAX);
+        let turn = TURN * times(before) + UNHEARD * times(unheard.min(2));
+        turn + turn.mul_f64(core.rng.random_range(0.0..0.5))
+    }
+
+    /// Does what is due of founding.
+    fn found(&mut self, core: &mut Core, now: Now, out: &mut Out) {
+        let voters = self.voters(core);
+        let turn = self.turn(core, &voters);
+        let Some(founding) = &mut self.founding else { return };
+        if self.join.is_some() || voters.len() < founding.majority() {
+            self.propose_at = None;
+            return self.stop_founding();
+        }
+        let propose_at = *self.propose_at.get_or_insert(now.mono + turn);
+        if founding.is_trying() {
+            return self.go_on(core, now, out);
+        }
+        if now.mono < propose_at {
+            return;
+        }
+        core.stats.founding_ballots += 1;
+        let question = founding.begin();
+        self.resend_at = Some(now.mono + RESEND);
+        self.patient_until = Some(now.mono + PATIENCE);
+        self.propose_at = Some(now.mono + PATIENCE + turn + TURN);
+        for voter in voters.into_values() {
+            core.send(voter, question.clone(), out);
+        }
+    }
+
+    fn go_on(&mut self, core: &mut Core, now: Now, out: &mut Out) {
+        if self.patient_until.is_some_and(|until| now.mono >= until) {
+            return self.stop_founding();
+        }
+        if self.latecomers_until.is_some_and(|until| now.mono >= until) {
+            self.latecomers_until = None;
+            self.propose_own(core, now, out);
+        }
+        if self.resend_at.is_some_and(|at| now.mono >= at) {
+            self.resend_at = Some(now.mono + RESEND);
+            self.ask_voters(core, out);
+        }
+    }
+
+    fn ask_voters(&self, core: &mut Core, out: &mut Out) {
+        let Some(question) = self.founding.as_ref().and_then(Founding::question) else { return };
+        for voter in self.voters(core).into_values() {
+            core.send(voter, question.clone(), out);
+        }
+    }
+
+    fn founding_message(
+        &mut self,
+        core: &mut Core,
+        now: Now,
+        from: NodeId,
+        message: ClusterMessage,
+        out: &mut Out,
+    ) -> Option<Entry> {
+        use ClusterMessage as M;
+        let seat = self.seat_of(core, from);
+        let (Some(seat), Some(founding)) = (seat, &mut self.founding) else {
+            core.stats.nonsense += 1;
+            return None;
+        };
+        let step = match message {
+            M::FoundingPrepare(ballot) => {
+                let answer = founding.prepare(ballot, core.member());
+                self.vote(core, now, from, ballot, answer, out);
+                return None;
+            }
+            M::FoundingAccept { ballot, foundation } if is_sound(&foundation) => {
+                let answer = founding.accept(ballot, foundation);
+                self.vote(core, now, from, ballot, answer, out);
+                return None;
+            }
+            M::FoundingPromise { ballot, member, accepted } => {
+                let told = accepted.as_ref().is_none_or(|(_, foundation)| is_sound(foundation));
+                if member.node != from || !told {
+                    core.stats.nonsense += 1;
+                    return None;
+                }
+                founding.promise(seat, ballot, member, accepted)
+            }
+            M::FoundingAccepted(ballot) => founding.accepted(seat, ballot),
+            M::FoundingRefused { ballot, promised } => founding.refused(ballot, promised),
+            M::Founded(foundation) if is_sound(&foundation) => {
+                return self.is_founded(core, now, from, foundation, out);
+            }
+            _ => {
+                core.stats.nonsense += 1;
+                return None;
+            }
+        };
+        self.follow(core, now, step, out)
+    }
+
+    /// Answers as a voter, once the vote is durable, and leaves the proposer its time.
+    fn vote(
+        &mut self,
+        core: &mut Core,
+        now: Now,
+        from: NodeId,
+        ballot: FoundingBallot,
+        answer: ClusterMessage,
+        out: &mut Out,
+    ) {
+        let memory = self.founding.as_ref().map(|founding| founding.memory.clone());
+        if core.memory.founding != memory {
+            core.memory.founding = memory;
+            core.persist(out);
+        }
+        core.send_durably(from, answer, out);
+        if ballot.proposer != core.me.incarnation {
+            let turn = self.turn(core, &self.voters(core));
+            let later = now.mono + PATIENCE + turn;
+            self.propose_at = Some(self.propose_at.map_or(later, |at| at.max(later)));
+        }
+    }
+
+    fn follow(&mut self, core: &mut Core, now: Now, step: Step, out: &mut Out) -> Option<Entry> {
+        match step {
+            Step::Wait => {}
+            Step::Free => {
+                let promised = self.founding.as_ref().map_or(0, |f| f.promisers().len());
+                if promised >= self.voters(core).len() {
+                    self.latecomers_until = None;
+                    self.propose_own(core, now, out);
+                } else {
+                    self.latecomers_until.get_or_insert(now.mono + LATECOMERS);
+                }
+            }
+            Step::Adopted(foundation) => self.propose(core, foundation, out),
+            Step::Overtaken => {
+                self.stop_founding();
+                let turn = self.turn(core, &self.voters(core));
+                self.propose_at = Some(now.mono + TURN + turn);
+            }
+            Step::Founded(foundation) => {
+                let mut voters = self.voters(core);
+                voters.retain(|_, voter| *voter != core.me);
+                for voter in voters.into_values() {
+                    core.send(voter, ClusterMessage::Founded(foundation.clone()), out);
+                }
+                return self.is_founded(core, now, core.me, foundation, out);
+            }
+        }
+        None
+    }
+
+    fn propose_own(&mut self, core: &mut Core, now: Now, out: &mut Out) {
+        let promisers = self.founding.as_ref().map(Founding::promisers).unwrap_or_default();
+        match foundation(core, now, promisers) {
+            Some(foundation) => self.propose(core, foundation, out),
+            None => self.stop_founding(),
+        }
+    }
+
+    fn propose(&mut self, core: &mut Core, foundation: Foundation, out: &mut Out) {
+        self.latecomers_until = None;
+        if let Some(founding) = &mut self.founding {
+            founding.propose(foundation);
+            self.ask_voters(core, out);
+        }
+    }
+
+    fn is_founded(
+        &mut self,
+        core: &mut Core,
+        now: Now,
+        from: NodeId,
+        foundation: Foundation,
+        out: &mut Out,
+    ) -> Option<Entry> {
+        let own = foundation.gossip.member(core.me.incarnation);
+        if own.is_some_and(|own| own.node == core.me) {
+            return Some(Entry::Found(foundation));
+        }
+        // Founded without this node: it joins.
+        self.stop_founding();
+        if from != core.me {
+            self.answers.insert(from, InitAnswer::Member(foundation.gossip.cluster()));
+            self.equal.remove(&from);
+        }
+        self.try_join(core, now, out);
+        None
+    }
+}
+
+/// Whether a cluster can begin with it.
+fn is_sound(foundation: &Foundation) -> bool {
+    let Foundation { gossip, epoch } = foundation;
+    let members: BTreeSet<_> = gossip.members().map(|member| member.incarnation()).collect();
+    epoch.members().iter().copied().collect::<BTreeSet<_>>() == members
+        && epoch.id().number == 1
+        && gossip.members().all(|member| member.counts())
+}
+
+/// A cluster of these members, the first in the order of addresses the oldest.
+fn foundation(core: &mut Core, now: Now, mut promisers: Vec<Member>) -> Option<Foundation> {
+    promisers.sort_by(Member::by_address);
+    promisers.iter_mut().zip(1..).for_each(|(member, stamp)| member.since = stamp);
+    let members: Vec<_> = promisers.iter().map(Member::incarnation).collect();
+    let lease = &core.config.lease;
+    let lease = LeaseSettings {
+        enabled: lease.enabled,
+        duration: lease.duration,
+        drift_ppm: lease.drift_ppm,
+        restart_is_proof: lease.restart_is_proof,
+        trust_downing: false,
+    };
+    let settings = EpochSettings { lease, ..EpochSettings::default() };
+    let id = EpochId { generation: now.wall.as_millis().max(1), number: 1 };
+    let epoch = Epoch::founding(id, members.clone(), settings).ok()?;
+    let cluster = ClusterId(core.rng.random());
+    let mut promisers = promisers.into_iter();
+    let oldest = promisers.next()?;
+    let by = oldest.incarnation();
+    let mut gossip = Gossip::found(cluster, oldest).ok()?;
+    for member in promisers {
+        gossip.let_in(by, member).ok()?;
+    }
+    gossip.promote(by, &super::deciding::ages(&epoch));
+    Some(Foundation { gossip: Arc::new(gossip), epoch: Arc::new(epoch) })
+}

@@ -1,0 +1,117 @@
+//! What the node's other parts are told of the state: the transport whom to keep a link with, the
+//! Replicator who is known, the guard who is Down, subscribers what has changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ostraca_ddata::clock::{Instant, Now};
+use ostraca_ddata::id::{NodeId, ReplicaId};
+use ostraca_ddata::replicator::port::Peer;
+
+use super::port::Output;
+use super::{Core, Out};
+use crate::cluster::events::{ClusterState, Publisher};
+use crate::cluster::gossip::Gossip;
+use crate::cluster::member::{Address, Status};
+use crate::cluster::wire::ClusterMessage;
+
+/// How long the lanes of a removed node that was told so stay open, for it to read that.
+const LINGER: Duration = Duration::from_secs(5);
+/// Removed nodes whose lanes are still to be closed, at most; beyond it they are closed at once.
+const DEPARTED_MAX: usize = 1_024;
+
+/// What the others were told last.
+#[derive(Debug, Default)]
+pub(super) struct Telling {
+    publisher: Publisher,
+    kept: BTreeMap<NodeId, Address>,     // ≤ members
+    peers: Vec<Peer>,                    // ≤ members
+    down: BTreeSet<ReplicaId>,           // ≤ members
+    departed: BTreeMap<NodeId, Instant>, // ≤ DEPARTED_MAX
+}
+
+impl Telling {
+    pub(super) const fn told(&self) -> &Arc<ClusterState> {
+        self.publisher.told()
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.departed.values().copied().min()
+    }
+
+    pub(super) fn tick(&mut self, now: Now, out: &mut Out) {
+        let over = self.departed.iter().filter(|(_, at)| now.mono >= **at);
+        for node in over.map(|(node, _)| *node).collect::<Vec<_>>() {
+            self.forget(node, out);
+        }
+    }
+
+    /// Its last connection is closed: nothing is left to be read.
+    pub(super) fn closed(&mut self, node: NodeId, out: &mut Out) {
+        if self.departed.contains_key(&node) {
+            self.forget(node, out);
+        }
+    }
+
+    fn forget(&mut self, node: NodeId, out: &mut Out) {
+        self.departed.remove(&node);
+        out.push(Output::Forget(node));
+    }
+
+    /// It is removed, connected, and may not know it.
+    pub(super) fn dismiss(&mut self, core: &mut Core, now: Now, node: NodeId, out: &mut Out) {
+        core.send(node, ClusterMessage::YouAreOut { removed: true }, out);
+        if self.departed.len() < DEPARTED_MAX {
+            self.departed.entry(node).or_insert(now.mono + LINGER);
+        }
+    }
+
+    /// Tells all others what is new.
+    pub(super) fn tell(&mut self, core: &mut Core, now: Now, gossip: &Gossip, out: &mut Out) {
+        self.links(core, now, gossip, out);
+        self.replicator(core, gossip, out);
+        let down = gossip.members().filter(|member| member.status == Status::Down);
+        let down: BTreeSet<ReplicaId> = down.map(|member| member.incarnation()).collect();
+        out.extend(down.difference(&self.down).map(|id| Output::GuardDown(*id)));
+        self.down = down;
+        self.publish(core, gossip, out);
+    }
+
+    pub(super) fn publish(&mut self, core: &Core, gossip: &Gossip, out: &mut Out) {
+        let events = self.publisher.publish(gossip, core.me.incarnation);
+        out.extend(events.into_iter().map(Output::Event));
+    }
+
+    fn links(&mut self, core: &mut Core, now: Now, gossip: &Gossip, out: &mut Out) {
+        for member in gossip.members().filter(|member| member.node != core.me) {
+            if self.kept.get(&member.node) != Some(&member.address) {
+                self.kept.insert(member.node, member.address.clone());
+                out.push(Output::Keep { node: member.node, address: member.address.clone() });
+            }
+        }
+        let gone = self.kept.keys().filter(|node| !gossip.contains(node.incarnation));
+        for node in gone.copied().collect::<Vec<_>>() {
+            self.kept.remove(&node);
+            out.push(Output::Release(node));
+            if core.links.is_up(node) {
+                self.dismiss(core, now, node, out);
+            }
+        }
+    }
+
+    fn replicator(&mut self, core: &Core, gossip: &Gossip, out: &mut Out) {
+        let unreachable = gossip.unreachable_to(core.me.incarnation);
+        let peer = |id: ReplicaId, status: Status| Peer {
+            id,
+            stopping: status.is_going(),
+            reachable: !unreachable.contains(&id),
+        };
+        let members = gossip.members().map(|member| peer(member.incarnation(), member.status));
+        let peers: Vec<Peer> = members.collect();
+        if peers != self.peers {
+            self.peers.clone_from(&peers);
+            out.push(Output::Members(peers));
+        }
+    }
+}

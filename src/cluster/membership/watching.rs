@@ -1,0 +1,212 @@
+//! Who is alive, and what follows if somebody is not: the failure detector and the downing
+//! strategy, fed with the state and heard.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use ostraca_ddata::clock::{Instant, Now};
+use ostraca_ddata::id::{NodeId, PeerKey, ReplicaId};
+use ostraca_ddata::machine::Outbox;
+use rand::RngExt;
+
+use super::port::{Notice, Output};
+use super::spreading::nodes;
+use super::{Core, Out};
+use crate::cluster::config::Leases;
+use crate::cluster::downing::{
+    self, Electorate, LeaseAnswer, Record, Resolution, Resolver, Trust, View,
+};
+use crate::cluster::failure_detector::{self, Monitor};
+use crate::cluster::gossip::Gossip;
+use crate::cluster::member::Member;
+use crate::cluster::reachability::Verdict;
+use crate::cluster::ring::Ring;
+use crate::cluster::wire::ClusterMessage;
+
+/// The failure detector and the downing strategy of one node.
+#[derive(Debug)]
+pub(super) struct Watching {
+    pub(super) monitor: Monitor,
+    resolver: Resolver,
+    /// Somebody was unreachable when the strategy last looked.
+    was_troubled: bool,
+    orders: Outbox<failure_detector::Order>,
+}
+
+impl Watching {
+    pub(super) fn new(core: &mut Core, now: Now) -> Self {
+        let config = &core.config;
+        let leases = if config.lease.enabled { Leases::On } else { Leases::Off };
+        let resolver = Resolver::new(
+            config.downing.strategy(),
+            Trust::Configuration,
+            config.downing.timing(leases),
+        );
+        let seed = core.rng.random();
+        let detector = core.config.failure_detector.clone();
+        Self {
+            monitor: Monitor::new(detector, core.me, now.mono, seed),
+            resolver,
+            was_troubled: false,
+            orders: Outbox::new(),
+        }
+    }
+
+    pub(super) fn next_deadline(&self) -> Instant {
+        let monitor = self.monitor.next_deadline();
+        self.resolver.next_deadline().map_or(monitor, |at| at.min(monitor))
+    }
+
+    /// The state has changed: whom to monitor, and what the strategy sees.
+    pub(super) fn observe(
+        &mut self,
+        core: &mut Core,
+        now: Now,
+        gossip: &mut Gossip,
+        out: &mut Out,
+    ) {
+        let me = core.me.incarnation;
+        let members: BTreeSet<NodeId> = gossip.members().map(|member| member.node).collect();
+        let count = core.config.failure_detector.monitored_by_nr_of_members;
+        let ring = nodes(gossip, &Ring::watched_by(gossip, me, count));
+        self.with(core, now, gossip, out, |monitor, orders| {
+            monitor.set_members(now.mono, members, &ring, orders);
+        });
+        let troubled = !gossip.unreachable_to(me).is_empty();
+        if troubled || self.was_troubled {
+            self.resolver.observe(now.mono, view(core, gossip));
+        }
+        self.was_troubled = troubled;
+    }
+
+    pub(super) fn tick(
+        &mut self,
+        core: &mut Core,
+        now: Now,
+        gossip: &mut Gossip,
+        out: &mut Out,
+    ) -> bool {
+        if now.mono < self.monitor.next_deadline() {
+            return false;
+        }
+        self.with(core, now, gossip, out, |monitor, orders| monitor.tick(now.mono, orders))
+    }
+
+    /// What the strategy has to say now, if anything.
+    pub(super) fn resolve(
+        &mut self,
+        core: &mut Core,
+        now: Now,
+        out: &mut Out,
+    ) -> Option<Resolution> {
+        let order = self.resolver.poll(now.mono)?;
+        self.ordered(core, now, order, out)
+    }
+
+    pub(super) fn lease(
+        &mut self,
+        core: &mut Core,
+        now: Now,
+        answer: Option<LeaseAnswer>,
+        out: &mut Out,
+    ) -> Option<Resolution> {
+        let Some(answer) = answer else {
+            self.resolver.lease_lost();
+            return None;
+        };
+        let order = self.resolver.lease_answered(now.mono, answer)?;
+        self.ordered(core, now, order, out)
+    }
+
+    fn ordered(
+        &mut self,
+        core: &mut Core,
+        now: Now,
+        order: downing::Order,
+        out: &mut Out,
+    ) -> Option<Resolution> {
+        let acquire = match order {
+            downing::Order::Resolve(resolution) => {
+                core.stats.downings += 1;
+                let says = format!("{:?}, of {} nodes", resolution.decision, resolution.down.len());
+                let says = match &resolution.overruled {
+                    Some(verdict) => format!("{says}; this side has a quorum, else {verdict:?}"),
+                    None => says,
+                };
+                core.say(now, Notice::Downing(says), out);
+                return Some(resolution);
+            }
+            downing::Order::AcquireLease => true,
+            downing::Order::ReleaseLease => false,
+        };
+        out.push(Output::DowningLease { acquire });
+        None
+    }
+
+    /// Feeds the monitor; says whether the state changed by what it found.
+    pub(super) fn with(
+        &mut self,
+        core: &mut Core,
+        now: Now,
+        gossip: &mut Gossip,
+        out: &mut Out,
+        feed: impl FnOnce(&mut Monitor, &mut Outbox<failure_detector::Order>),
+    ) -> bool {
+        use failure_detector::Order;
+        feed(&mut self.monitor, &mut self.orders);
+        let me = core.me.incarnation;
+        let mut changed = false;
+        for order in self.orders.drain() {
+            match order {
+                Order::Heartbeat { to, sequence } => {
+                    core.send(to, ClusterMessage::Heartbeat(sequence), out);
+                }
+                Order::AskProbe { via, subject, probe } => {
+                    core.send(via, ClusterMessage::ProbeAsk { subject, probe }, out);
+                }
+                Order::TellProbed { to, subject, probe } => {
+                    core.send(to, ClusterMessage::Probed { subject, probe }, out);
+                }
+                Order::Unreachable { subject, .. } => {
+                    core.stats.accusations += 1;
+                    changed |= gossip.accuse(me, subject.incarnation, Verdict::Unreachable);
+                }
+                Order::Reachable { subject } => changed |= gossip.acquit(me, subject.incarnation),
+                Order::BadLink { subject, .. } => core.say(now, Notice::BadLink(subject), out),
+                Order::Paused { gap } => core.say(now, Notice::Paused(gap), out),
+            }
+        }
+        changed
+    }
+}
+
+/// The state as the strategy looks at it.
+fn view(core: &Core, gossip: &Gossip) -> View {
+    let me = core.me.incarnation;
+    let node = |id: ReplicaId| gossip.member(id).map(|member| member.node);
+    let records = gossip.reachability().records().filter_map(|record| {
+        let (observer, subject) = (node(record.observer)?, node(record.subject)?);
+        Some(Record { observer, subject })
+    });
+    let unreachable = nodes(gossip, &gossip.unreachable_to(me));
+    let electorate = core.installed.as_ref().map(|epoch| {
+        // A voter that the state does not list is nobody who could answer.
+        let nobody = |incarnation| NodeId { peer: PeerKey::new([0; 32]), incarnation };
+        let named = |id: ReplicaId| node(id).unwrap_or_else(|| nobody(id));
+        Electorate {
+            voters: epoch.voters().iter().map(|id| named(*id)).collect(),
+            tiebreaker: named(epoch.tiebreaker()),
+        }
+    });
+    View {
+        own: core.me,
+        members: gossip.members().map(|member| Member::clone(member)).collect(),
+        unreachable: unreachable
+            .into_iter()
+            .map(|node| (node, Duration::ZERO))
+            .collect::<BTreeMap<_, _>>(),
+        records: records.collect(),
+        seen: nodes(gossip, gossip.seen()),
+        electorate,
+    }
+}

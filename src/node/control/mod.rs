@@ -1,0 +1,80 @@
+//! The control part: membership, on a thread and a runtime of its own, so that no large merge and
+//! no handler that blocks delays a heartbeat (spec/architecture.md §4).
+
+pub(crate) mod dialling;
+pub(crate) mod machine;
+pub(crate) mod memory;
+pub(crate) mod world;
+
+use std::any::Any;
+use std::io;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::thread;
+
+use futures::FutureExt;
+use tokio::sync::oneshot;
+
+use self::machine::{Control, ControlInbox};
+pub use self::memory::MemoryError;
+use self::world::Surroundings;
+use super::cluster::watching::Watchers;
+use super::driver::Driver;
+use super::replicator::said;
+use super::shutdown::{CoordinatedShutdown, Reason};
+
+/// The running control part. Dropping this stops it, without waiting for the end.
+pub(crate) struct ControlPart {
+    inbox: ControlInbox,
+    ended: oneshot::Receiver<()>,
+}
+
+/// What must outlive the control part: the lock that says that this incarnation lives.
+pub(crate) type Alive = Arc<dyn Any + Send + Sync>;
+
+impl ControlPart {
+    /// Runs membership in these surroundings.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub(crate) fn start(machine: Control, world: Surroundings, alive: Alive) -> io::Result<Self> {
+        let inbox = world.inbox.clone();
+        let (clock, watchers) = (world.clock, world.watchers.clone());
+        let shutdown = world.shutdown.clone();
+        let driver = Driver::new(machine, world, inbox.clone(), clock);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+        let (end, ended) = oneshot::channel();
+        thread::Builder::new().name("ostraca-control".to_owned()).spawn(move || {
+            let _alive = alive; // until nothing of this part runs any more
+            runtime.block_on(run(driver, &watchers, &shutdown));
+            let _ = end.send(()); // nobody waits for it
+        })?;
+        Ok(Self { inbox, ended })
+    }
+
+    /// Stops it: what is queued is still handled, and what that orders is performed.
+    pub(crate) async fn stop(mut self) {
+        self.inbox.close();
+        let _ = (&mut self.ended).await; // an error: it has ended already
+    }
+}
+
+impl Drop for ControlPart {
+    fn drop(&mut self) {
+        self.inbox.close();
+    }
+}
+
+async fn run(
+    driver: Driver<Control, Surroundings>,
+    watchers: &Watchers,
+    shutdown: &CoordinatedShutdown,
+) {
+    let ended = AssertUnwindSafe(driver.run()).catch_unwind().await;
+    watchers.end();
+    if let Err(panic) = ended {
+        let message = said(&*panic);
+        tracing::error!(message, "node.membership_failed: a bug; the node stops");
+        shutdown.begin(Reason::Failed);
+    }
+}

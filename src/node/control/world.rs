@@ -1,0 +1,177 @@
+//! What surrounds the membership machine in a node: performs its orders.
+
+use std::sync::Arc;
+
+use ostraca_ddata::id::{NodeId, ReplicaId};
+
+use super::super::clock::Clock;
+use super::super::cluster::watching::Watchers;
+use super::super::driver::World;
+use super::super::lanes::Lanes;
+use super::super::lease::Lease;
+use super::super::outgoing::NotSent;
+use super::super::parts::Facts;
+use super::super::rarely::Rarely;
+use super::super::shutdown::{CoordinatedShutdown, Reason};
+use super::super::wiring::membership::{Dest, Event, Lease as HeardBy, Links};
+use super::super::wiring::{self, Part};
+use super::dialling::Dialling;
+use super::machine::{Control, ControlInbox, ControlInput};
+use super::memory::Writing;
+use crate::cluster::downing::LeaseAnswer;
+use crate::cluster::events::ClusterEvent;
+use crate::cluster::lease::LeaseMessage;
+use crate::cluster::membership::port::{Input, Memory, Output, StopReason};
+use crate::cluster::wire::ClusterMessage;
+use crate::net::Class;
+use crate::net::handle::Net;
+
+/// What a node does when it is downed or removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WhenOut {
+    /// Runs the coordinated shutdown.
+    ShutDown,
+    /// Goes on without a cluster, as `run-coordinated-shutdown-when-down = false` asks for.
+    Stay,
+}
+
+/// See the module's page.
+pub(crate) struct Surroundings {
+    pub(crate) me: NodeId,
+    pub(crate) lanes: Lanes,
+    pub(crate) data: Facts,
+    pub(crate) inbox: ControlInbox,
+    pub(crate) net: Net,
+    pub(crate) dialling: Dialling,
+    pub(crate) watchers: Arc<Watchers>,
+    pub(crate) lease: Lease,
+    pub(crate) memory: Option<Writing>,
+    pub(crate) shutdown: CoordinatedShutdown,
+    pub(crate) when_out: WhenOut,
+    pub(crate) clock: Clock,
+    pub(crate) complained: Rarely,
+    /// The last message and its bytes: gossip goes to many in the same words.
+    pub(crate) last: Option<(ClusterMessage, Vec<u8>)>,
+}
+
+impl Surroundings {
+    fn send(&mut self, to: NodeId, message: ClusterMessage) {
+        let last = self.last.take().filter(|(last, _)| *last == message);
+        let (message, bytes) = last.unwrap_or_else(|| {
+            let bytes = wiring::say(&message);
+            (message, bytes)
+        });
+        self.send_bytes(to.incarnation, Part::Membership, &bytes);
+        self.last = Some((message, bytes));
+    }
+
+    fn send_lease(&mut self, to: ReplicaId, message: LeaseMessage) {
+        match wiring::membership::lease(to, message) {
+            HeardBy::Guard(input) if to == self.me.incarnation => self.data.give(input),
+            _ => self.send_bytes(to, Part::Lease, &wiring::say(&message)),
+        }
+    }
+
+    /// What can't be sent is dropped: membership says again what matters.
+    fn send_bytes(&mut self, to: ReplicaId, part: Part, bytes: &[u8]) {
+        match self.lanes.send_with(to, Class::Control, part.header(), bytes) {
+            Ok(()) | Err(NotSent::NoLink) => {}
+            Err(why) if self.complained.now(self.clock.mono()) => {
+                let bytes = bytes.len();
+                tracing::warn!(%to, ?part, bytes, %why, "cluster.not_sent");
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn persist(&self, memory: Memory) {
+        match &self.memory {
+            Some(writing) => writing.write(memory),
+            None => {
+                let _ = self.inbox.fact(Input::Persisted.into()); // refused only at the stop
+            }
+        }
+    }
+
+    fn link(&self, order: Links) {
+        match order {
+            Links::Dial(address) => self.dialling.dial(address),
+            Links::Keep { node, address } => self.dialling.keep(node, &address),
+            Links::Release(node) => self.dialling.release(node),
+            Links::Forget(node) => self.dialling.forget(node),
+            Links::Belongs(id) => {
+                tracing::info!(cluster = %id, "cluster.belongs");
+                self.net.belongs_to(id.0);
+            }
+        }
+    }
+
+    fn tell(&self, event: Event) {
+        match event {
+            Event::Cluster(event) => self.publish(event),
+            Event::Notice(notice) => tracing::warn!(%notice, "cluster.notice"),
+            Event::LeaseHeld(until) => self.lease.hold(until),
+            Event::LeaseLapsed => self.lapsed("nothing begins here until a quorum answers"),
+            Event::LeaseLost => self.lapsed("no quorum has answered for long: what ran stops"),
+            // No provider can be set in this release; the strategy is refused at the start.
+            Event::DowningLease { acquire } => {
+                let denied = acquire.then_some(LeaseAnswer::Denied);
+                let _ = self.inbox.fact(Input::DowningLease(denied).into()); // at the stop
+            }
+            Event::Stop(reason) => self.stop(reason),
+        }
+    }
+
+    fn publish(&self, event: ClusterEvent) {
+        tracing::info!(?event, "cluster.event");
+        if let ClusterEvent::MemberLeft(member) = &event
+            && member.node == self.me
+        {
+            self.shutdown.begin(Reason::Leaving);
+        }
+        self.watchers.publish(event);
+    }
+
+    fn lapsed(&self, what: &str) {
+        self.lease.end();
+        if self.shutdown.reason().is_none() {
+            tracing::warn!("cluster.lease_lapsed: {what}");
+        }
+    }
+
+    fn stop(&self, reason: StopReason) {
+        tracing::warn!(%reason, "cluster.stop");
+        self.lease.end();
+        self.watchers.out(reason);
+        let stays = match reason {
+            StopReason::Left | StopReason::NotJoined => false,
+            _ => self.when_out == WhenOut::Stay,
+        };
+        if !stays {
+            self.shutdown.begin(reason.into());
+        }
+    }
+}
+
+impl World<Control> for Surroundings {
+    const NAME: &'static str = "membership";
+
+    fn tick() -> ControlInput {
+        Input::Tick.into()
+    }
+
+    fn perform(&mut self, output: Output) {
+        match wiring::membership::route(output) {
+            Dest::Peer { to, message } => self.send(to, message),
+            Dest::Lease { to, message } => self.send_lease(to, message),
+            Dest::Guard(input) => self.data.give(input),
+            Dest::Transport(order) => self.link(order),
+            Dest::Disk(memory) => self.persist(memory),
+            Dest::Node(event) => self.tell(event),
+        }
+    }
+
+    fn flush(&mut self) {
+        self.last = None;
+    }
+}

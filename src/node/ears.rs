@@ -1,0 +1,203 @@
+//! What the transport and the Replicator tell the node, passed on to the parts that it concerns.
+
+use std::collections::BTreeMap;
+
+use libp2p::{Multiaddr, PeerId};
+use tokio::sync::{mpsc, watch};
+
+use super::control::dialling::{Dialling, bare};
+use super::control::machine::ControlInbox;
+use super::parts::Facts;
+use super::shutdown::{CoordinatedShutdown, Reason};
+use super::wiring::{self, Event, Fact};
+use crate::cluster::gossip::ClusterId;
+use crate::cluster::member::Address;
+use crate::cluster::membership::port::Input;
+use crate::net::handle;
+use crate::net::wire::Facts as NetFacts;
+use crate::net::{Class, NodeId};
+
+/// The nodes that are connected, each in its present life.
+pub(super) type Up = BTreeMap<PeerId, NodeId>;
+
+/// Where membership hears, where there is one.
+pub(super) struct Membership {
+    pub(super) inbox: ControlInbox,
+    pub(super) dialling: Dialling,
+}
+
+/// See the module's page.
+pub(super) struct Ears {
+    pub(super) facts: Facts,
+    pub(super) up: watch::Sender<Up>,
+    pub(super) told: mpsc::UnboundedReceiver<handle::Event>,
+    pub(super) events: mpsc::Receiver<Event>,
+    pub(super) membership: Option<Membership>,
+    pub(super) shutdown: CoordinatedShutdown,
+    /// What each peer has said about its present life.
+    pub(super) said: BTreeMap<PeerId, (NodeId, NetFacts)>, // ≤ peers that are connected
+}
+
+impl Ears {
+    /// Listens until all parts are gone.
+    pub(super) async fn listen(mut self) {
+        loop {
+            tokio::select! {
+                Some(event) = self.told.recv() => self.net(event),
+                Some(event) = self.events.recv() => self.replicator(&event),
+                else => return,
+            }
+        }
+    }
+
+    /// Logged by the part already.
+    fn replicator(&self, event: &Event) {
+        if matches!(event, Event::Failed(_) | Event::LoadFailed(_)) {
+            self.shutdown.begin(Reason::Failed);
+        }
+    }
+
+    fn net(&mut self, event: handle::Event) {
+        match event {
+            handle::Event::Up { node, facts } => self.is_up(node, facts),
+            handle::Event::Answered { node, address } => self.answered(node, &address),
+            handle::Event::NewIncarnation { old, node, is_proof } => {
+                tracing::info!(%old, %node, is_proof, "node.new_incarnation");
+                if let (Some(old), Some(node)) = (wiring::to_cluster(old), wiring::to_cluster(node))
+                {
+                    self.tell(Input::NewIncarnation { old, node, is_proof });
+                }
+            }
+            handle::Event::Closed { node } => self.closed(node),
+            handle::Event::Forgotten { node } => {
+                tracing::info!(%node, "node.forgotten");
+                self.gone(node);
+            }
+            handle::Event::DialRefused { address, reason, peer } => {
+                tracing::debug!(%address, reason, "node.dial_refused");
+                self.refused(&address, peer);
+            }
+            handle::Event::LaneBroken { node, class: Class::Data | Class::Bulk, .. } => {
+                self.facts.tell(Fact::LinkUp(node));
+            }
+            handle::Event::LaneBroken { .. } | handle::Event::Refused { .. } => {} // logged by net
+        }
+    }
+
+    fn is_up(&mut self, node: NodeId, facts: NetFacts) {
+        tracing::info!(%node, "node.up");
+        self.tell_up(node, &facts, None);
+        self.said.insert(node.peer, (node, facts));
+        let is_new = self.up.borrow().get(&node.peer) != Some(&node);
+        if is_new {
+            self.up.send_modify(|up| {
+                up.insert(node.peer, node);
+            });
+        }
+        self.facts.tell(Fact::LinkUp(node));
+    }
+
+    fn answered(&mut self, node: NodeId, address: &Multiaddr) {
+        let Some(membership) = &self.membership else { return };
+        let dialled = membership.dialling.dialled_as(address);
+        match self.said.get(&node.peer).filter(|(known, _)| *known == node) {
+            Some((_, facts)) => self.tell_up(node, facts, dialled),
+            None => {
+                // This node itself.
+                let addresses = dialled.into_iter().collect();
+                if let Some(node) = wiring::to_cluster(node) {
+                    self.tell(Input::Up { node, addresses, cluster: None });
+                }
+            }
+        }
+    }
+
+    fn tell_up(&self, node: NodeId, facts: &NetFacts, dialled: Option<Address>) {
+        let Some(node) = wiring::to_cluster(node) else { return };
+        let own = facts.addresses.iter().filter_map(|text| bare(&text.parse().ok()?));
+        let mut addresses: Vec<Address> = own.chain(dialled).collect(); // ≤ ADDRESSES_MAX + 1
+        addresses.dedup();
+        self.tell(Input::Up { node, addresses, cluster: facts.cluster_id.map(ClusterId) });
+    }
+
+    fn closed(&mut self, node: NodeId) {
+        tracing::info!(%node, "node.closed");
+        self.gone(node);
+        if let Some(node) = wiring::to_cluster(node) {
+            self.tell(Input::Closed(node));
+        }
+    }
+
+    /// Nothing is known any more of this life; of a later one it still is.
+    fn gone(&mut self, node: NodeId) {
+        if self.said.get(&node.peer).is_some_and(|(known, _)| *known == node) {
+            self.said.remove(&node.peer);
+        }
+        self.up.send_if_modified(|up| match up.get(&node.peer) {
+            Some(known) if *known == node => up.remove(&node.peer).is_some(),
+            _ => false,
+        });
+    }
+
+    fn refused(&self, address: &Multiaddr, peer: Option<PeerId>) {
+        let Some(membership) = &self.membership else { return };
+        let known = peer.and_then(|peer| membership.dialling.kept(peer));
+        if let Some(address) = membership.dialling.dialled_as(address) {
+            let node = known.and_then(wiring::to_cluster);
+            self.tell(Input::DialRefused { address, node });
+        }
+    }
+
+    fn tell(&self, input: Input) {
+        if let Some(membership) = &self.membership {
+            let _ = membership.inbox.fact(input.into()); // refused only after its end
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ostraca_ddata::id::ReplicaId;
+
+    use super::*;
+    use crate::node::parts;
+    use crate::node::shutdown::Settings;
+
+    fn up(node: NodeId) -> handle::Event {
+        let facts = NetFacts {
+            version: 1,
+            cluster: "shop".to_owned(),
+            cluster_id: None,
+            incarnation: node.incarnation,
+            boot: None,
+            lock: None,
+            addresses: Vec::new(),
+            message_bytes_max: 1_000,
+            frame_bytes_max: None,
+        };
+        handle::Event::Up { node, facts }
+    }
+
+    #[tokio::test]
+    async fn who_is_forgotten_is_up_no_more_and_a_later_life_stays() {
+        let part = parts::alone().await;
+        let (up_nodes, ups) = watch::channel(Up::new());
+        let mut ears = Ears {
+            facts: part.facts.clone(),
+            up: up_nodes,
+            told: mpsc::unbounded_channel().1,
+            events: mpsc::channel(1).1,
+            membership: None,
+            shutdown: CoordinatedShutdown::new(Settings::default()),
+            said: BTreeMap::new(),
+        };
+        let peer = PeerId::random();
+        let [old, new] = [1, 2].map(|life| NodeId { peer, incarnation: ReplicaId::new(life) });
+        ears.net(up(old));
+        ears.net(up(new));
+        ears.net(handle::Event::Forgotten { node: old });
+        assert_eq!(ups.borrow().values().copied().collect::<Vec<_>>(), [new]);
+        ears.net(handle::Event::Forgotten { node: new });
+        assert!(ups.borrow().is_empty());
+    }
+}

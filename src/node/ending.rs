@@ -1,0 +1,177 @@
+//! The node's own steps of the coordinated shutdown, and the end by a signal.
+//!
+//! In order: from the beginning no target of allocations; Leaving; with the lease released
+//! Exiting; out by a configuration; membership, replicated data and lanes ended.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinHandle;
+
+use super::Node;
+use super::cluster::Cluster;
+use super::control::ControlPart;
+use super::parts::Running;
+use super::shutdown::{CoordinatedShutdown, Phase, Reason};
+use crate::cluster::member::Status;
+use crate::cluster::membership::port::Command;
+use crate::net::handle::Net;
+use crate::net::identity::Identity;
+
+/// The exit code after a second signal.
+const IMPATIENT: i32 = 130;
+
+/// What runs, until somebody ends it.
+pub(super) struct Ending {
+    parts: Mutex<Parts>,
+}
+
+#[derive(Default)]
+pub(super) struct Parts {
+    pub(super) control: Option<ControlPart>,
+    pub(super) rest: Option<Rest>,
+}
+
+pub(super) struct Rest {
+    pub(super) running: Running,
+    pub(super) net: Net,
+    pub(super) listening: JoinHandle<()>,
+    pub(super) identity: Arc<Identity>, // the last to go
+}
+
+impl Ending {
+    pub(super) fn new(parts: Parts) -> Arc<Self> {
+        Arc::new(Self { parts: Mutex::new(parts) })
+    }
+
+    /// Ends everything without a goodbye.
+    pub(super) fn drop_parts(&self) {
+        let parts = std::mem::take(&mut *self.lock());
+        if let Some(rest) = &parts.rest {
+            rest.listening.abort();
+        }
+        drop(parts); // after the lock
+    }
+
+    async fn stop_control(&self) {
+        let control = self.lock().control.take();
+        if let Some(control) = control {
+            control.stop().await;
+        }
+    }
+
+    async fn stop_rest(&self) {
+        let Some(rest) = self.lock().rest.take() else { return };
+        let Rest { running, net, listening, identity } = rest;
+        if let Err(error) = running.stop().await {
+            tracing::error!(%error, "node.stopped_late");
+        }
+        net.stop().await;
+        listening.abort();
+        drop(identity);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Parts> {
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner) // no foreign code under it
+    }
+}
+
+impl fmt::Debug for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Ending")
+    }
+}
+
+/// Adds the steps of a node that belongs to a cluster.
+pub(super) fn leave_in_order(shutdown: &CoordinatedShutdown, cluster: &Cluster) {
+    let steps: [(Phase, &'static str, fn(Cluster) -> Step); 4] = [
+        (Phase::BeforeServiceUnbind, "drain", |cluster| Box::pin(drain(cluster))),
+        (Phase::ClusterLeave, "leave", |cluster| Box::pin(leave(cluster))),
+        (Phase::ClusterExiting, "exit", |cluster| Box::pin(exit(cluster))),
+        (Phase::ClusterExitingDone, "out", |cluster| Box::pin(out(cluster))),
+    ];
+    for (phase, name, step) in steps {
+        let cluster = cluster.clone();
+        let added = shutdown.add_task(phase, name, move || step(cluster));
+        assert!(added.is_ok(), "no shutdown begins before the node has started");
+    }
+}
+
+type Step = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Adds the end of all parts.
+pub(super) fn end_parts(shutdown: &CoordinatedShutdown, ending: &Arc<Ending>) {
+    let (first, last) = (ending.clone(), ending.clone());
+    let control = move || async move { first.stop_control().await };
+    let rest = move || async move { last.stop_rest().await };
+    let added = shutdown
+        .add_task(Phase::ClusterShutdown, "membership", control)
+        .and_then(|()| shutdown.add_task(Phase::Terminate, "parts", rest));
+    assert!(added.is_ok(), "no shutdown begins before the node has started");
+}
+
+/// No shard is to come here from now on.
+async fn drain(cluster: Cluster) {
+    let host = Command::Host { entity_types: BTreeSet::new(), draining: true };
+    let _ = cluster.order(host).await; // it has stopped: nothing to drain
+}
+
+async fn leave(cluster: Cluster) {
+    if cluster.is_member() && cluster.order(Command::Leave(cluster.me().incarnation)).await.is_ok()
+    {
+        cluster.until(|status| status.is_none_or(|status| status >= Status::Leaving)).await;
+    }
+}
+
+/// Nothing runs here any more: the lease is released.
+async fn exit(cluster: Cluster) {
+    if cluster.is_member() && cluster.order(Command::Drained).await.is_ok() {
+        cluster.until(|status| status.is_none_or(|status| status >= Status::Exiting)).await;
+    }
+}
+
+async fn out(cluster: Cluster) {
+    if cluster.is_member() {
+        cluster.until(|_| false).await; // until membership says so
+    }
+}
+
+impl Node {
+    /// Runs until SIGTERM or SIGINT comes, or the node stops for a reason of its own, then ends it
+    /// in order. Returns why. A second signal exits the process at once, with code 130.
+    ///
+    /// # Errors
+    /// The system takes no handler for signals. The node was stopped then.
+    pub async fn run_until_signal(self) -> io::Result<Reason> {
+        let shutdown = self.shutdown();
+        let signals = signal(SignalKind::terminate())
+            .and_then(|terminate| Ok((terminate, signal(SignalKind::interrupt())?)));
+        let (mut terminate, mut interrupt) = match signals {
+            Ok(signals) => signals,
+            Err(error) => {
+                self.stop().await;
+                return Err(error);
+            }
+        };
+        let done = shutdown.done();
+        tokio::pin!(done);
+        loop {
+            tokio::select! {
+                reason = &mut done => return Ok(reason),
+                Some(()) = terminate.recv() => {}
+                Some(()) = interrupt.recv() => {}
+            }
+            if shutdown.reason() == Some(Reason::Signal) {
+                tracing::error!("node.impatient: a second signal, the node ends at once");
+                std::process::exit(IMPATIENT);
+            }
+            if shutdown.reason().is_some() {
+                tracing::warn!("node.stopping: it is about to end already; once more ends it now");
+            }
+            shutdown.begin(Reason::Signal);
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! Coordinated shutdown: what a node does, in order, before it ends (spec/membership.md).
+//!
+//! Phases run one after the other, the tasks of a phase side by side; a task that fails or takes
+//! too long stops nobody. The node's own steps are tasks like a program's. Knows no cluster, no
+//! socket.
+
+mod phase;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+pub use self::phase::{Phase, PhaseSettings, Settings};
+use crate::cluster::membership::port::StopReason;
+
+/// Why a node stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The program asked for it.
+    #[error("the program asked for it")]
+    Asked,
+    /// SIGTERM or SIGINT.
+    #[error("a signal came")]
+    Signal,
+    /// Somebody called `leave` with this node.
+    #[error("this node was asked to leave the cluster")]
+    Leaving,
+    /// Membership says so.
+    #[error(transparent)]
+    Membership(#[from] StopReason),
+    /// A part of the node has panicked, which is a bug; it is logged.
+    #[error("a part of this node failed, see its log; report this")]
+    Failed,
+}
+
+/// A task that comes after its phase has begun. It will not run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the shutdown has reached {phase} already: the task will not run")]
+pub struct TooLate {
+    /// The phase that the task was for.
+    pub phase: Phase,
+}
+
+struct Task {
+    name: String,
+    run: Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>,
+}
+
+struct State {
+    tasks: BTreeMap<Phase, Vec<Task>>, // as many as the program adds
+    begun: Option<Phase>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    reason: Option<Reason>,
+    done: bool,
+}
+
+struct Shared {
+    settings: Settings,
+    runtime: Handle,
+    state: Mutex<State>,
+    progress: watch::Sender<Progress>,
+}
+
+/// The shutdown of a node. Cheap to clone; every clone is the same.
+///
+/// # Example
+/// ```
+/// use ostraca::node::shutdown::{Phase, Reason};
+/// use ostraca::prelude::*;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let node = Node::listen(Config::default()).await?;
+/// node.shutdown().add_task(Phase::ServiceStop, "say goodbye", || async {
+///     // close what this program has opened
+/// })?;
+/// assert_eq!(node.shutdown().run(Reason::Asked).await, Reason::Asked);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct CoordinatedShutdown(Arc<Shared>);
+
+impl CoordinatedShutdown {
+    /// One that has not begun; tasks run on the runtime that it was made on.
+    #[must_use]
+    pub(super) fn new(settings: Settings) -> Self {
+        let state = Mutex::new(State { tasks: BTreeMap::new(), begun: None });
+        let progress = watch::Sender::new(Progress::default());
+        Self(Arc::new(Shared { settings, runtime: Handle::current(), state, progress }))
+    }
+
+    /// Adds a task to a phase. The tasks of a phase run at the same time, and the next phase waits
+    /// for all of them, as long as the phase has time.
+    ///
+    /// # Errors
+    /// [`TooLate`] if the phase has begun.
+    pub fn add_task<F, Fut>(
+        &self,
+        phase: Phase,
+        name: impl Into<String>,
+        task: F,
+    ) -> Result<(), TooLate>
+    where
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        let mut state = self.lock();
+        if state.begun.is_some_and(|begun| phase <= begun) {
+            return Err(TooLate { phase });
+        }
+        let run = Box::new(move || task().boxed());
+        state.tasks.entry(phase).or_default().push(Task { name: name.into(), run });
+        Ok(())
+    }
+
+    /// Begins the shutdown, unless it has begun already, and waits until it is over. Returns why
+    /// it was begun.
+    pub async fn run(&self, reason: Reason) -> Reason {
+        self.begin(reason);
+        self.done().await
+    }
+
+    /// Begins the shutdown, unless it has begun already. It goes on whether anybody waits or not.
+    pub fn begin(&self, reason: Reason) {
+        let first = self.0.progress.send_if_modified(|progress| {
+            let first = progress.reason.is_none();
+            if first {
+                progress.reason = Some(reason);
+            }
+            first
+        });
+        if first {
+            tracing::info!(%reason, "node.shutdown");
+            let shutdown = self.clone();
+            self.0.runtime.spawn(async move { shutdown.run_phases().await });
+        }
+    }
+
+    /// Why it has begun, if it has.
+    #[must_use]
+    pub fn reason(&self) -> Option<Reason> {
+        self.0.progress.borrow().reason
+    }
+
+    /// Ends when the shutdown is over. Returns why it was begun.
+    pub async fn done(&self) -> Reason {
+        let mut progress = self.0.progress.subscribe();
+        let done = progress.wait_for(|progress| progress.done).await;
+        let reason = done.ok().and_then(|progress| progress.reason);
+        reason.expect("the sender lives as long as this, and nothing is done without a reason")
+    }
+
+    /// The node is gone without a shutdown: what the tasks hold goes, too.
+    pub(super) fn abandon(&self) {
+        if self.reason().is_none() {
+            let tasks = std::mem::take(&mut self.lock().tasks);
+            drop(tasks); // after the lock
+        }
+    }
+
+    async fn run_phases(self) {
+        for phase in Phase::ALL {
+            let tasks = self.take(phase);
+            if !tasks.is_empty() {
+                self.run_phase(phase, tasks).await;
+            }
+        }
+        tracing::info!("node.stopped");
+        self.0.progress.send_modify(|progress| progress.done = true);
+    }
+
+    async fn run_phase(&self, phase: Phase, tasks: Vec<Task>) {
+        let within = self.0.settings.timeout(phase);
+        let (mut running, mut names) = (JoinSet::new(), HashMap::new());
+        for Task { name, run } in tasks {
+            let id = running.spawn(async move { run().await }).id();
+            names.insert(id, name);
+        }
+        let all = async {
+            while let Some(ended) = running.join_next_with_id().await {
+                let id = match &ended {
+                    Ok((id, ())) => *id,
+                    Err(error) => error.id(),
+                };
+                let task = names.remove(&id).unwrap_or_default();
+                if let Err(error) = ended {
+                    tracing::error!(%phase, task, %error, "node.shutdown_task_failed");
+                }
+            }
+        };
+        let in_time = tokio::time::timeout(within, all).await.is_ok();
+        if !in_time {
+            let tasks: Vec<&String> = names.values().collect();
+            tracing::warn!(%phase, ?within, ?tasks, "node.shutdown_timed_out: going on");
+        }
+    }
+
+    fn take(&self, phase: Phase) -> Vec<Task> {
+        let mut state = self.lock();
+        state.begun = Some(phase);
+        state.tasks.remove(&phase).unwrap_or_default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner) // no foreign code under it
+    }
+}
+
+impl fmt::Debug for CoordinatedShutdown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CoordinatedShutdown").field("reason", &self.reason()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    type Log = Arc<Mutex<Vec<String>>>;
+
+    fn note(log: &Log, what: &str) {
+        log.lock().expect("no test panics under it").push(what.to_owned());
+    }
+
+    fn noting(log: &Log, what: &'static str) -> impl FnOnce() -> BoxFuture<'static, ()> + use<> {
+        let log = log.clone();
+        move || async move { note(&log, what) }.boxed()
+    }
+
+    fn quick() -> Settings {
+        let timeout = Duration::from_millis(20);
+        let quick = |phase| (phase, PhaseSettings { timeout });
+        Settings { phases: Phase::ALL.into_iter().map(quick).collect() }
+    }
+
+    #[tokio::test]
+    async fn tasks_run_in_the_order_of_phases_and_once() {
+        let (shutdown, log) = (CoordinatedShutdown::new(Settings::default()), Log::default());
+        for phase in Phase::ALL.into_iter().rev() {
+            shutdown.add_task(phase, "test", noting(&log, phase.name())).expect("in time");
+        }
+        let (first, second) =
+            tokio::join!(shutdown.run(Reason::Signal), shutdown.run(Reason::Asked));
+        assert_eq!((first, second), (Reason::Signal, Reason::Signal));
+        shutdown.begin(Reason::Leaving);
+        assert_eq!(shutdown.reason(), Some(Reason::Signal));
+        let names: Vec<&str> = Phase::ALL.iter().map(|phase| phase.name()).collect();
+        assert_eq!(*log.lock().expect("no test panics under it"), names);
+    }
+
+    #[tokio::test]
+    async fn the_tasks_of_a_phase_run_side_by_side() {
+        let shutdown = CoordinatedShutdown::new(Settings::default());
+        let (one, other) = (Arc::new(tokio::sync::Notify::new()), tokio::sync::Notify::new());
+        let other = Arc::new(other);
+        for (mine, yours) in [(one.clone(), other.clone()), (other, one)] {
+            let meet = async move {
+                yours.notify_one();
+                mine.notified().await;
+            };
+            shutdown.add_task(Phase::ServiceStop, "meet", || meet).expect("in time");
+        }
+        shutdown.run(Reason::Asked).await; // would take 5 s and drop them otherwise
+        assert!(shutdown.0.progress.borrow().done);
+    }
+
+    #[tokio::test]
+    async fn a_task_that_panics_or_hangs_stops_nobody() {
+        let (shutdown, log) = (CoordinatedShutdown::new(quick()), Log::default());
+        let panics = || async { panic!("as ordered") };
+        shutdown.add_task(Phase::ServiceUnbind, "panics", panics).expect("in time");
+        shutdown.add_task(Phase::ServiceUnbind, "works", noting(&log, "works")).expect("in time");
+        shutdown.add_task(Phase::ServiceStop, "hangs", std::future::pending).expect("in time");
+        shutdown.add_task(Phase::Terminate, "last", noting(&log, "last")).expect("in time");
+        shutdown.run(Reason::Asked).await;
+        assert_eq!(*log.lock().expect("no test panics under it"), ["works", "last"]);
+    }
+
+    #[tokio::test]
+    async fn a_task_can_add_tasks_to_later_phases_only() {
+        let (shutdown, log) = (CoordinatedShutdown::new(Settings::default()), Log::default());
+        let adds = {
+            let (shutdown, log) = (shutdown.clone(), log.clone());
+            move || async move {
+                let add = |phase| shutdown.add_task(phase, "late", noting(&log, "late"));
+                let early = [Phase::BeforeServiceUnbind, Phase::ServiceStop];
+                assert_eq!(early.map(add), early.map(|phase| Err(TooLate { phase })));
+                add(Phase::Terminate).expect("in time");
+            }
+        };
+        shutdown.add_task(Phase::ServiceStop, "adds", adds).expect("in time");
+        shutdown.run(Reason::Asked).await;
+        assert_eq!(*log.lock().expect("no test panics under it"), ["late"]);
+        let late = shutdown.add_task(Phase::Terminate, "too late", noting(&log, "never"));
+        assert_eq!(late, Err(TooLate { phase: Phase::Terminate }));
+    }
+
+    #[tokio::test]
+    async fn what_is_abandoned_keeps_nothing_unless_it_has_begun() {
+        let shutdown = CoordinatedShutdown::new(Settings::default());
+        let held = Arc::new(());
+        let holds = held.clone();
+        shutdown.add_task(Phase::Terminate, "holds", || async { drop(holds) }).expect("in time");
+        shutdown.abandon();
+        assert_eq!(Arc::strong_count(&held), 1);
+    }
+}

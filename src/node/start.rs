@@ -1,0 +1,282 @@
+//! How a node begins: identity, data, transport, membership, in this order.
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::{fmt, io};
+
+use libp2p::Multiaddr;
+use ostraca_ddata::bug::Canary;
+use ostraca_ddata::data::Registry;
+use ostraca_ddata::durable::StoreError;
+use ostraca_ddata::replicator::Setup;
+use tokio::sync::{mpsc, watch};
+
+use super::Node;
+use super::clock::Clock;
+use super::cluster::watching::Watchers;
+use super::cluster::{Cluster, JoinsBy};
+use super::control::dialling::{Dialling, bare};
+use super::control::machine::{Control, ControlInbox};
+use super::control::memory::{self, Writing};
+use super::control::world::{Surroundings, WhenOut};
+use super::control::{ControlPart, MemoryError};
+use super::data::Sibling;
+use super::ears::{Ears, Membership, Up};
+use super::ending::{self, Ending, Parts, Rest};
+use super::inbox::{Inbox, InboxLimits};
+use super::lanes::Lanes;
+use super::lease::Lease;
+use super::parts::{self, InNode, ReplicatorPart, ReplicatorSetup};
+use super::rarely::Rarely;
+use super::shutdown::CoordinatedShutdown;
+use super::wiring;
+use crate::cluster::bug::Canary as ClusterCanary;
+use crate::cluster::member::Address;
+use crate::cluster::membership::Membership as Machine;
+use crate::cluster::membership::port::{self, Memory};
+use crate::cluster::wire::Settings;
+use crate::config::{Config, InvalidConfig};
+use crate::net::handle::{self, Net};
+use crate::net::identity::{Identity, IdentityError};
+use crate::net::swarm;
+use crate::net::wire::PROTOCOL_VERSION;
+
+/// Why a node did not start. Nothing runs.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// Its settings do not fit together.
+    #[error(transparent)]
+    Config(#[from] InvalidConfig),
+    /// It can't be itself.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// What membership has left in the data directory can't be read.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// It can't listen.
+    #[error(transparent)]
+    Net(#[from] swarm::StartError),
+    /// Its durable data can't be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Where others are to dial it is no address of a member.
+    #[error("{address} is too long to be a member's address: set a shorter one in net.advertise")]
+    Address {
+        /// Which.
+        address: Multiaddr,
+    },
+    /// No thread for membership.
+    #[error("the system gives no thread for membership")]
+    Thread(#[source] io::Error),
+}
+
+/// The parts that every node has, half of them with nobody to talk to.
+struct Base {
+    identity: Arc<Identity>,
+    clock: Clock,
+    net_cell: Arc<OnceLock<Net>>,
+    net: Net,
+    told: mpsc::UnboundedReceiver<handle::Event>,
+    data: ReplicatorPart,
+    inbox: ControlInbox,
+    shutdown: CoordinatedShutdown,
+}
+
+impl Node {
+    /// Starts a node and lets it find its cluster: through its seeds, or, without any, by founding
+    /// one of its own. [`Cluster::up`] says when it belongs.
+    ///
+    /// # Errors
+    /// [`StartError`], whose sentences say what to do.
+    ///
+    /// # Example
+    /// ```
+    /// use ostraca::prelude::*;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let node = Node::start(Config::default()).await?;
+    /// node.cluster().up().await?;
+    /// let visits = Key::<PNCounter>::new("visits");
+    /// let within = secs(3);
+    /// node.replicator().update(&visits, WriteMajority::within(within), |n| n.increment()).await?;
+    /// node.stop().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn start(config: Config) -> Result<Self, StartError> {
+        for warning in config.check()? {
+            tracing::warn!("cluster.settings: {warning}");
+        }
+        let identity = Arc::new(Identity::load(config.net.data_dir.as_deref())?);
+        let memory = config.net.data_dir.as_deref().map(memory::load).transpose()?;
+        let base = Base::start(&config, identity, HasMembership::Yes).await?;
+        let address = own_address(&config, &base.net)?;
+        if config.cluster.seeds.is_empty() && !config.cluster.wait_for_join {
+            tracing::info!(
+                %address,
+                "cluster.alone: no seeds are set, so this node founds a cluster of its own"
+            );
+        }
+        base.join(config, address, memory.unwrap_or_default())
+    }
+
+    /// Starts a node that listens and talks to whoever is admitted, but belongs to no cluster:
+    /// `Local` operations only. For tests and examples of the transport and the Replicator.
+    ///
+    /// # Errors
+    /// [`StartError`], whose sentences say what to do.
+    pub async fn listen(config: Config) -> Result<Self, StartError> {
+        let identity = Arc::new(Identity::load(config.net.data_dir.as_deref())?);
+        let base = Base::start(&config, identity, HasMembership::No).await?;
+        base.inbox.close();
+        let watchers = Watchers::new();
+        watchers.end();
+        let lease = Lease::none(base.clock);
+        Ok(base.finish(None, None, watchers, lease, JoinsBy::Itself))
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum HasMembership {
+    Yes,
+    No,
+}
+
+impl Base {
+    async fn start(
+        config: &Config,
+        identity: Arc<Identity>,
+        membership: HasMembership,
+    ) -> Result<Self, StartError> {
+        let me = identity.node_id();
+        let machine = Setup {
+            me: me.incarnation,
+            config: config.ddata.clone(),
+            registry: Registry::new(),
+            seed: rand::random(),
+            canary: Canary::none(),
+        };
+        let (clock, inbox) = (Clock::start(), Inbox::new(InboxLimits::default()));
+        let sibling = Sibling { me: me.incarnation, inbox: inbox.clone() };
+        let node = InNode {
+            sibling: Some(sibling).filter(|_| membership == HasMembership::Yes),
+            clock,
+            alive: identity.clone(),
+        };
+        let net_cell = Arc::new(OnceLock::new());
+        let setup = ReplicatorSetup::new(machine);
+        let data = parts::start_in_node(setup, Lanes::new(net_cell.clone()), node).await?;
+        let (net, told) = Net::start(&config.net, &identity, data.receiver.clone()).await?;
+        let _ = net_cell.set(net.clone()); // set once, here
+        tracing::info!(node = %me, addresses = ?net.addresses(), "node.listening");
+        let shutdown = CoordinatedShutdown::new(config.shutdown.clone());
+        Ok(Self { identity, clock, net_cell, net, told, data, inbox, shutdown })
+    }
+
+    /// Starts membership.
+    fn join(self, config: Config, address: Address, memory: Memory) -> Result<Node, StartError> {
+        let me = wiring::to_cluster(self.identity.node_id()).expect("identities are ed25519 keys");
+        let mut cluster = config.cluster;
+        bare_seeds(&mut cluster.seeds);
+        let joins_by = if cluster.seeds.is_empty() { JoinsBy::Itself } else { JoinsBy::Seeds };
+        let stops = cluster.run_coordinated_shutdown_when_down;
+        let settings = settings(&config.net.cluster_name, &cluster.downing.strategy);
+        let (seed, canary) = (rand::random(), ClusterCanary::none());
+        let setup = port::Setup { me, address, config: cluster, settings, memory, seed, canary };
+        let (watchers, lease) = (Watchers::new(), Lease::none(self.clock));
+        let dialling = Dialling::new(self.net.clone(), self.inbox.clone());
+        let dir = config.net.data_dir.as_deref().map(Path::to_owned);
+        let surroundings = Surroundings {
+            me,
+            lanes: Lanes::new(self.net_cell.clone()),
+            data: self.data.facts.clone(),
+            inbox: self.inbox.clone(),
+            net: self.net.clone(),
+            dialling: dialling.clone(),
+            watchers: watchers.clone(),
+            lease: lease.clone(),
+            memory: dir.map(|dir| Writing::start(dir, self.inbox.clone()).0),
+            shutdown: self.shutdown.clone(),
+            when_out: if stops { WhenOut::ShutDown } else { WhenOut::Stay },
+            clock: self.clock,
+            complained: Rarely::default(),
+            last: None,
+        };
+        let machine = Control::new(Machine::new(setup));
+        let _ = self.inbox.fact(port::Input::Tick.into()); // it begins with its first input
+        let control = ControlPart::start(machine, surroundings, self.identity.clone())
+            .map_err(StartError::Thread)?;
+        Ok(self.finish(Some(control), Some(dialling), watchers, lease, joins_by))
+    }
+
+    fn finish(
+        self,
+        control: Option<ControlPart>,
+        dialling: Option<Dialling>,
+        watchers: Arc<Watchers>,
+        lease: Lease,
+        joins_by: JoinsBy,
+    ) -> Node {
+        let Self { identity, net, told, data, inbox, shutdown, .. } = self;
+        let ReplicatorPart { handle, receiver: _, facts, events, running } = data;
+        let me = wiring::to_cluster(net.me()).expect("identities are ed25519 keys");
+        let cluster = Cluster::new(me, inbox.clone(), watchers, joins_by);
+        if control.is_some() {
+            ending::leave_in_order(&shutdown, &cluster);
+        }
+        let (up, ups) = watch::channel(Up::new());
+        let membership = dialling.map(|dialling| Membership { inbox, dialling });
+        let ears = Ears {
+            facts: facts.clone(),
+            up,
+            told,
+            events,
+            membership,
+            shutdown: shutdown.clone(),
+            said: std::collections::BTreeMap::new(),
+        };
+        let listening = tokio::spawn(ears.listen());
+        let rest = Rest { running, net: net.clone(), listening, identity: identity.clone() };
+        let ending = Ending::new(Parts { control, rest: Some(rest) });
+        ending::end_parts(&shutdown, &ending);
+        let (replicator, up) = (handle, ups);
+        let _identity = identity;
+        Node { net, replicator, cluster, lease, shutdown, facts, up, ending, _identity }
+    }
+}
+
+/// What members of a cluster compare when one joins.
+fn settings(cluster_name: &str, strategy: &impl fmt::Display) -> Settings {
+    let pair = |name: &str, value: String| (name.to_owned(), value);
+    Settings {
+        must: vec![
+            pair("protocol", PROTOCOL_VERSION.to_string()),
+            pair("cluster-name", cluster_name.to_owned()),
+            pair("state-store-mode", "ddata".to_owned()),
+        ],
+        should: vec![pair("downing-strategy", strategy.to_string())],
+    }
+}
+
+/// Seeds as members' addresses are: without the peer at the end.
+fn bare_seeds(seeds: &mut Vec<Address>) {
+    let bared = |seed: &Address| seed.as_str().parse().ok().and_then(|seed| bare(&seed));
+    *seeds = seeds.iter().map(|seed| bared(seed).unwrap_or_else(|| seed.clone())).collect();
+}
+
+/// Where others dial this node: what is advertised; else what its seeds call it; else the first
+/// address that other hosts reach, or that this host does.
+fn own_address(config: &Config, net: &Net) -> Result<Address, StartError> {
+    let all = net.addresses();
+    let mut seeds = config.cluster.seeds.clone();
+    bare_seeds(&mut seeds);
+    let is_seed = |at: &&Multiaddr| bare(at).is_some_and(|at| seeds.contains(&at));
+    let is_remote = |at: &&Multiaddr| !crate::net::address::is_loopback(at);
+    let chosen = match config.net.advertise.first() {
+        Some(_) => all.iter().find(is_seed).or_else(|| all.first()),
+        None => all.iter().find(is_seed).or_else(|| all.iter().find(is_remote)).or(all.first()),
+    };
+    let address = chosen.expect("a node listens somewhere, and advertises that if nothing else");
+    bare(address).ok_or_else(|| StartError::Address { address: address.clone() })
+}

@@ -1,0 +1,128 @@
+//! The network splits, and heals.
+
+use std::time::Duration;
+
+use ostraca::cluster::member::Status;
+use ostraca::cluster::membership::port::StopReason;
+use ostraca_ddata::sim::{Fault, Links, NodeIndex};
+
+use super::super::whole::World;
+use super::going::cluster_of;
+use super::{SECOND, Sim, agree, at};
+
+fn nodes(places: &[usize]) -> Vec<NodeIndex> {
+    places.iter().copied().map(NodeIndex::new).collect()
+}
+
+fn is_over(sim: &Sim, places: &[usize]) -> bool {
+    places.iter().all(|place| at(sim, *place).over.is_some())
+}
+
+#[test]
+fn the_larger_side_goes_on_and_the_smaller_one_ends_itself() {
+    for seed in 0..10 {
+        let mut sim = cluster_of(seed, 5, World::new(3));
+        sim.partition([&[0, 1], &[2, 3, 4]]);
+        sim.run_until(40 * SECOND, |sim| agree(sim, &[2, 3, 4]) && is_over(sim, &[0, 1]));
+        for place in [0, 1] {
+            assert_eq!(at(&sim, place).over, Some(StopReason::DownedItself), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn of_two_halves_the_one_with_the_tiebreaker_goes_on() {
+    for seed in 0..10 {
+        let mut sim = cluster_of(seed, 4, World::new(3));
+        let tiebreaker = at(&sim, 0).epoch().expect("installed").tiebreaker();
+        let oldest = (0..4).find(|p| at(&sim, *p).me().incarnation == tiebreaker).expect("one");
+        let other = (oldest + 1) % 4;
+        let rest: Vec<usize> = (0..4).filter(|p| *p != oldest && *p != other).collect();
+        sim.partition([&[oldest, other], &rest]);
+        let mut stays = [oldest, other];
+        stays.sort_unstable();
+        sim.run_until(40 * SECOND, |sim| agree(sim, &stays) && is_over(sim, &rest));
+    }
+}
+
+#[test]
+fn a_split_that_heals_in_time_removes_nobody() {
+    for seed in 0..10 {
+        let mut sim = cluster_of(seed, 5, World::new(3));
+        sim.partition([&[0, 1], &[2, 3, 4]]);
+        sim.run_for(Duration::from_millis(5_500));
+        sim.heal();
+        sim.run_until(20 * SECOND, |sim| agree(sim, &[0, 1, 2, 3, 4]));
+        let id = at(&sim, 0).epoch().expect("installed").id();
+        assert_eq!(at(&sim, 4).epoch().expect("installed").id(), id);
+    }
+}
+
+#[test]
+fn the_removed_side_of_a_healed_split_learns_it_and_stops() {
+    for seed in 0..10 {
+        let mut world = World::new(3);
+        // Those that are cut off would never end themselves.
+        let config = world.config.clone();
+        world.config = std::rc::Rc::new(move |place| {
+            let mut config = config(place);
+            if place < 2 {
+                config.downing.strategy = ostraca::cluster::config::StrategyName::Manual;
+            }
+            config
+        });
+        let mut sim = cluster_of(seed, 5, world);
+        sim.partition([&[0, 1], &[2, 3, 4]]);
+        sim.run_until(40 * SECOND, |sim| agree(sim, &[2, 3, 4]));
+        assert!(!is_over(&sim, &[0]));
+        sim.heal();
+        sim.run_until(20 * SECOND, |sim| is_over(sim, &[0, 1]));
+        for place in [0, 1] {
+            assert_eq!(at(&sim, place).over, Some(StopReason::Removed), "seed {seed}");
+        }
+        assert!(agree(&sim, &[2, 3, 4]));
+    }
+}
+
+#[test]
+fn one_bad_link_removes_nobody() {
+    for seed in 0..10 {
+        let mut sim = cluster_of(seed, 5, World::new(3));
+        let links = vec![
+            Links { from: nodes(&[1]), to: nodes(&[3]) },
+            Links { from: nodes(&[3]), to: nodes(&[1]) },
+        ];
+        sim.fault(&Fault::Cut { links, span: None });
+        sim.run_for(60 * SECOND);
+        for place in 0..5 {
+            let node = at(&sim, place);
+            assert_eq!((node.over, node.status()), (None, Some(Status::Up)), "seed {seed}");
+            assert_eq!(node.epoch().map(|epoch| epoch.members().len()), Some(5));
+        }
+        sim.heal();
+        sim.run_until(20 * SECOND, |sim| agree(sim, &[0, 1, 2, 3, 4]));
+    }
+}
+
+#[test]
+fn a_pause_shorter_than_the_acceptable_one_makes_nobody_unreachable() {
+    for seed in 0..10 {
+        let mut sim = cluster_of(seed, 5, World::new(3));
+        sim.pause(NodeIndex::new(seed as usize % 5), Duration::from_millis(2_900));
+        sim.run_for(20 * SECOND);
+        let accused = (0..5).map(|p| at(&sim, p).membership.stats().accusations).sum::<u64>();
+        assert_eq!(accused, 0, "seed {seed}");
+        assert!(agree(&sim, &[0, 1, 2, 3, 4]));
+    }
+}
+
+#[test]
+fn a_node_that_slept_through_its_removal_stops_when_it_wakes() {
+    for seed in 0..10 {
+        let mut sim = cluster_of(seed, 5, World::new(3));
+        sim.pause(NodeIndex::new(2), 60 * SECOND);
+        sim.run_until(40 * SECOND, |sim| agree(sim, &[0, 1, 3, 4]));
+        sim.run_until(40 * SECOND, |sim| is_over(sim, &[2]));
+        assert_eq!(at(&sim, 2).over, Some(StopReason::Removed), "seed {seed}");
+    }
+}

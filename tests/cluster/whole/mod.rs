@@ -1,0 +1,682 @@
+//! A whole node of a cluster as the simulator drives it: membership, and the guarded Replicator,
+//! wired by the functions that the driver uses, over a transport of handshakes.
+//!
+//! Links are those of the simulator. A node talks only to whom it has shaken hands with; a message
+//! for a life that is over is answered by a reset, as a TCP connection is.
+
+#![allow(dead_code, reason = "shared by suites, each of which uses a part")]
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ostraca::cluster::bug::Canary;
+use ostraca::cluster::config::Cluster;
+use ostraca::cluster::events::ClusterEvent;
+use ostraca::cluster::gossip::ClusterId;
+use ostraca::cluster::lease::LeaseMessage;
+use ostraca::cluster::lease::guard::{Guard, GuardInput, GuardOutput};
+use ostraca::cluster::member::{Address, Status};
+use ostraca::cluster::membership::Membership;
+use ostraca::cluster::membership::port::{
+    Command as Wish, Input, Memory, Notice, Setup, StopReason,
+};
+use ostraca::cluster::wire::{ClusterMessage, Settings};
+use ostraca::node::wiring::membership::{Dest, Event as Told, Lease, Links, lease, news, route};
+use ostraca_ddata::clock::{Instant, Now};
+use ostraca_ddata::data::Registry;
+use ostraca_ddata::id::{NodeId, PeerKey, ReplicaId};
+use ostraca_ddata::machine::{Machine, Outbox};
+use ostraca_ddata::replicator::config::Config;
+use ostraca_ddata::replicator::epoch::{Epoch, EpochId};
+use ostraca_ddata::replicator::wire::Message;
+use ostraca_ddata::replicator::{self, Replicator, port as data};
+use ostraca_ddata::sim::{Boot, Direction, Effects, NodeIndex, Process, SyncFailed};
+
+/// How long a dial may take, and how often a link that is to be kept is dialled again.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(1);
+const REDIAL_EVERY: Duration = Duration::from_millis(500);
+
+/// What the nodes of a run are made of. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct World {
+    /// Settings of the node at a place; its own address is filled in elsewhere.
+    pub(crate) config: Rc<dyn Fn(usize) -> Cluster>,
+    /// What must agree, by place.
+    pub(crate) settings: Rc<dyn Fn(usize) -> Settings>,
+    /// Whether a place has a data directory: memory survives, and so does who it is.
+    pub(crate) keeps: Rc<dyn Fn(usize) -> bool>,
+    /// Whether a restart with a data directory proves that the old process is dead.
+    pub(crate) proof: bool,
+    /// How long a leaving node takes to drain; `None`: it never does.
+    pub(crate) drain: Option<Duration>,
+    pub(crate) canary: Canary,
+}
+
+impl World {
+    /// Every node has these settings and a data directory; the first `seeds` places are seeds.
+    pub(crate) fn new(seeds: usize) -> Self {
+        Self::with(move |_| Cluster { seeds: addresses(0..seeds), ..Cluster::default() })
+    }
+
+    pub(crate) fn with(config: impl Fn(usize) -> Cluster + 'static) -> Self {
+        Self {
+            config: Rc::new(config),
+            settings: Rc::new(|_| Settings::default()),
+            keeps: Rc::new(|_| true),
+            proof: true,
+            drain: Some(Duration::from_millis(50)),
+            canary: Canary::none(),
+        }
+    }
+
+    /// For [`ostraca_ddata::sim::Simulation::new`].
+    pub(crate) fn factory(self) -> impl FnMut(Boot<'_, Vec<Memory>>) -> WholeNode {
+        move |boot| WholeNode::new(&boot, self.clone())
+    }
+}
+
+/// Where the node at a place is dialled.
+pub(crate) fn address(place: usize) -> Address {
+    Address::new(format!("/ip4/10.0.0.{place}/tcp/7000")).expect("short")
+}
+
+/// The same place by another name.
+pub(crate) fn alias(place: usize) -> Address {
+    Address::new(format!("/dns4/n{place}/tcp/7000")).expect("short")
+}
+
+pub(crate) fn addresses(places: impl IntoIterator<Item = usize>) -> Vec<Address> {
+    places.into_iter().map(address).collect()
+}
+
+fn dialled(address: &Address) -> Option<usize> {
+    let host = address.as_str().split('/').nth(2)?;
+    host.strip_prefix("10.0.0.").or_else(|| host.strip_prefix('n'))?.parse().ok()
+}
+
+/// The node at a place in one of its lives. Without a data directory it is another peer each time.
+pub(crate) fn node_at(place: usize, life: u32, keeps: bool) -> NodeId {
+    let mut key = [place as u8 + 1; 32];
+    key[0] = (place >> 8) as u8;
+    if !keeps {
+        key[28..].copy_from_slice(&life.to_be_bytes());
+    }
+    let incarnation = ReplicaId::new((u64::from(life) << 16) | (place as u64 + 1));
+    NodeId { peer: PeerKey::new(key), incarnation }
+}
+
+pub(crate) fn place_of(node: NodeId) -> usize {
+    (node.incarnation.get() & 0xffff) as usize - 1
+}
+
+fn place_of_id(id: ReplicaId) -> usize {
+    (id.get() & 0xffff) as usize - 1
+}
+
+/// The member that an event is about, and where it stands.
+fn told_of(event: &ClusterEvent) -> Option<(NodeId, Status)> {
+    match event {
+        ClusterEvent::MemberRemoved { member, .. }
+        | ClusterEvent::MemberJoined(member)
+        | ClusterEvent::MemberWeaklyUp(member)
+        | ClusterEvent::MemberUp(member)
+        | ClusterEvent::MemberLeft(member)
+        | ClusterEvent::MemberExited(member)
+        | ClusterEvent::MemberDowned(member) => Some((member.node, member.status)),
+        _ => None,
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Body {
+    /// I am here; an answer is not answered.
+    Hello {
+        address: Address,
+        cluster: Option<ClusterId>,
+        keeps: bool,
+        is_answer: bool,
+    },
+    /// Nobody listens here, or nobody for you.
+    Refused,
+    /// The life that this is for is over, or has hung up.
+    Reset {
+        meant: NodeId,
+    },
+    Cluster(ClusterMessage),
+    Lease(LeaseMessage),
+    Data(Message),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Letter {
+    pub(crate) from: NodeId,
+    /// `None`: whoever lives there.
+    pub(crate) to: Option<NodeId>,
+    pub(crate) body: Body,
+}
+
+/// What a harness asks of a node.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// A user asks membership.
+    User(Wish),
+    /// A message comes as if this node had sent it.
+    Inject(NodeId, ClusterMessage),
+    /// An input of the Replicator's.
+    Data(Box<data::Input>),
+}
+
+/// What a harness may know.
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    Installed(Arc<Epoch>),
+    Synced(EpochId),
+    Belongs(ClusterId),
+    /// It has founded: its Replicator was told the first configuration.
+    Found(Arc<Epoch>),
+    Cluster(ClusterEvent),
+    Notice(Notice),
+    /// It may begin messages; once for each renewal.
+    Leased,
+    Lapsed,
+    Stopped(StopReason),
+}
+
+#[derive(Debug)]
+enum Work {
+    Membership(Input),
+    Guard(GuardInput),
+}
+
+pub(crate) struct WholeNode {
+    world: World,
+    place: usize,
+    keeps: bool,
+    me: NodeId,
+    pub(crate) membership: Membership,
+    pub(crate) guard: Guard,
+    pub(crate) over: Option<StopReason>,
+    cluster: Option<ClusterId>,
+    links: BTreeMap<usize, NodeId>,             // shaken hands
+    lives: BTreeMap<usize, NodeId>,             // last known of each place
+    kept: BTreeMap<NodeId, Address>,            // links that membership wants
+    dials: BTreeMap<usize, (Address, Instant)>, // not answered yet
+    forgotten: BTreeSet<NodeId>,
+    redial_at: Option<Instant>,
+    drained_at: Option<Instant>,
+    work: VecDeque<Work>,
+    persists: u64,
+    pub(crate) notices: Vec<Notice>,
+    seen: Vec<(NodeId, Status)>, // what subscribers were told of members
+}
+
+impl WholeNode {
+    fn new(boot: &Boot<'_, Vec<Memory>>, world: World) -> Self {
+        let place = boot.node.get();
+        let keeps = (world.keeps)(place);
+        let me = node_at(place, boot.incarnation, keeps);
+        let memory = boot.disk.last().filter(|_| keeps).cloned().unwrap_or_default();
+        let membership = Membership::new(Setup {
+            me,
+            address: address(place),
+            config: (world.config)(place),
+            settings: (world.settings)(place),
+            memory,
+            seed: boot.seed,
+            canary: world.canary,
+        });
+        let replicator = Replicator::new(replicator::Setup {
+            me: me.incarnation,
+            config: Config::default(),
+            registry: Registry::default(),
+            seed: boot.seed ^ 1,
+            canary: ostraca_ddata::bug::Canary::none(),
+        });
+        Self {
+            guard: Guard::new(replicator, world.canary),
+            world,
+            place,
+            keeps,
+            me,
+            membership,
+            over: None,
+            cluster: None,
+            links: BTreeMap::new(),
+            lives: BTreeMap::new(),
+            kept: BTreeMap::new(),
+            dials: BTreeMap::new(),
+            forgotten: BTreeSet::new(),
+            redial_at: None,
+            drained_at: None,
+            work: VecDeque::new(),
+            persists: 0,
+            notices: Vec::new(),
+            seen: Vec::new(),
+        }
+    }
+
+    pub(crate) fn me(&self) -> NodeId {
+        self.me
+    }
+
+    /// Its own status, as it knows it.
+    pub(crate) fn status(&self) -> Option<Status> {
+        let own = self.membership.gossip()?.member(self.me.incarnation)?;
+        Some(own.status)
+    }
+
+    /// The configuration that its Replicator has installed.
+    pub(crate) fn epoch(&self) -> Option<&Arc<Epoch>> {
+        self.guard.replicator().epochs().installed()
+    }
+
+    /// Places of the members that it lists as Up.
+    pub(crate) fn up(&self) -> BTreeSet<usize> {
+        let Some(gossip) = self.membership.gossip() else { return BTreeSet::new() };
+        let up = gossip.members().filter(|member| member.status == Status::Up);
+        up.map(|member| place_of(member.node)).collect()
+    }
+
+    /// Places of all the members that it lists.
+    pub(crate) fn members(&self) -> BTreeSet<usize> {
+        let Some(gossip) = self.membership.gossip() else { return BTreeSet::new() };
+        gossip.members().map(|member| place_of(member.node)).collect()
+    }
+
+    /// What its subscribers were told of the node at a place, in order.
+    pub(crate) fn lives_seen(&self, place: usize) -> Vec<Status> {
+        let of_it = self.seen.iter().filter(|(node, _)| place_of(*node) == place);
+        of_it.map(|(_, status)| *status).collect()
+    }
+
+    pub(crate) fn converged(&self) -> bool {
+        self.membership.gossip().is_some_and(|gossip| gossip.converged(self.me.incarnation))
+    }
+
+    // ── the wiring ──
+
+    /// Feeds what waits, and what follows from it.
+    fn work_off(&mut self, now: Now, fx: &mut Effects<Self>) {
+        while let Some(work) = self.work.pop_front() {
+            match work {
+                Work::Membership(input) => {
+                    let mut out = Outbox::new();
+                    self.membership.handle(now, input, &mut out);
+                    out.drain().for_each(|output| self.dest(now, route(output), fx));
+                }
+                Work::Guard(input) => {
+                    let mut out = Outbox::new();
+                    self.guard.handle(now, input, &mut out);
+                    out.drain().for_each(|output| self.guarded(now, output, fx));
+                }
+            }
+        }
+    }
+
+    fn dest(&mut self, now: Now, dest: Dest, fx: &mut Effects<Self>) {
+        match dest {
+            Dest::Peer { to, message } => self.send(to, Body::Cluster(message), fx),
+            Dest::Lease { to, message } => self.lease(to, message, fx),
+            Dest::Guard(input) => {
+                if let GuardInput::Data(data::Input::Found(epoch)) = &input {
+                    fx.emit(Event::Found(epoch.clone()));
+                }
+                self.work.push_back(Work::Guard(input));
+            }
+            Dest::Transport(order) => self.transport(now, order, fx),
+            Dest::Disk(memory) if self.keeps => {
+                fx.write(memory);
+                self.persists += 1;
+                fx.sync(self.persists);
+            }
+            Dest::Disk(_) => self.work.push_back(Work::Membership(Input::Persisted)),
+            Dest::Node(told) => self.told(now, told, fx),
+        }
+    }
+
+    fn guarded(&mut self, _now: Now, output: GuardOutput, fx: &mut Effects<Self>) {
+        if let Some(input) = news(&output) {
+            self.work.push_back(Work::Membership(input));
+        }
+        match output {
+            GuardOutput::Lease { to, message } => self.lease(to, message, fx),
+            GuardOutput::Data(data::Output::Send { to, message, .. }) => {
+                if let Some(to) = self.links.get(&place_of_id(to)).filter(|n| n.incarnation == to) {
+                    self.send(*to, Body::Data(message), fx);
+                }
+            }
+            GuardOutput::Data(data::Output::Installed(epoch)) => fx.emit(Event::Installed(epoch)),
+            GuardOutput::Data(data::Output::Synced(id)) => fx.emit(Event::Synced(id)),
+            GuardOutput::Data(_) => {}
+        }
+    }
+
+    fn lease(&mut self, to: ReplicaId, message: LeaseMessage, fx: &mut Effects<Self>) {
+        if to == self.me.incarnation {
+            self.leased(to, message);
+        } else if let Some(to) = self.links.get(&place_of_id(to)).filter(|n| n.incarnation == to) {
+            self.send(*to, Body::Lease(message), fx);
+        }
+    }
+
+    fn leased(&mut self, from: ReplicaId, message: LeaseMessage) {
+        self.work.push_back(match lease(from, message) {
+            Lease::Guard(input) => Work::Guard(input),
+            Lease::Membership(input) => Work::Membership(input),
+        });
+    }
+
+    fn told(&mut self, now: Now, told: Told, fx: &mut Effects<Self>) {
+        match told {
+            Told::Cluster(event) => {
+                if let ClusterEvent::MemberLeft(member) = &event
+                    && member.node == self.me
+                {
+                    self.drained_at = self.world.drain.map(|takes| now.mono + takes);
+                }
+                self.seen.extend(told_of(&event));
+                fx.emit(Event::Cluster(event));
+            }
+            Told::Notice(notice) => {
+                self.notices.push(notice.clone());
+                fx.emit(Event::Notice(notice));
+            }
+            Told::LeaseHeld(_) => fx.emit(Event::Leased),
+            Told::LeaseLapsed | Told::LeaseLost => fx.emit(Event::Lapsed),
+            Told::DowningLease { .. } => {}
+            Told::Stop(why) => {
+                fx.emit(Event::Stopped(why));
+                self.over = Some(why);
+                for to in std::mem::take(&mut self.links).into_values() {
+                    self.write(place_of(to), Some(to), Body::Reset { meant: self.me }, fx);
+                }
+            }
+        }
+    }
+
+    // ── the transport ──
+
+    fn write(&self, place: usize, to: Option<NodeId>, body: Body, fx: &mut Effects<Self>) {
+        fx.send(NodeIndex::new(place), 0, Letter { from: self.me, to, body });
+    }
+
+    fn send(&self, to: NodeId, body: Body, fx: &mut Effects<Self>) {
+        if self.links.get(&place_of(to)) == Some(&to) {
+            self.write(place_of(to), Some(to), body, fx);
+        }
+    }
+
+    fn transport(&mut self, now: Now, order: Links, fx: &mut Effects<Self>) {
+        match order {
+            Links::Dial(address) => self.dial(now, address, fx),
+            Links::Keep { node, address } => {
+                self.kept.insert(node, address);
+                self.redial(now, fx);
+            }
+            Links::Release(node) => {
+                self.kept.remove(&node);
+            }
+            Links::Forget(node) => {
+                self.forgotten.insert(node);
+                self.hang_up(node);
+            }
+            Links::Belongs(cluster) => {
+                self.cluster = Some(cluster);
+                fx.emit(Event::Belongs(cluster));
+            }
+        }
+    }
+
+    fn dial(&mut self, now: Now, address: Address, fx: &mut Effects<Self>) {
+        match dialled(&address) {
+            Some(place) if place == self.place => {
+                let (node, cluster) = (self.me, self.cluster);
+                let up = Input::Up { node, addresses: vec![address], cluster };
+                self.work.push_back(Work::Membership(up));
+            }
+            Some(place) => {
+                self.dials.insert(place, (address, now.mono + DIAL_TIMEOUT));
+                self.hello(place, false, fx);
+            }
+            None => {
+                let refused = Input::DialRefused { address, node: None };
+                self.work.push_back(Work::Membership(refused));
+            }
+        }
+    }
+
+    fn hello(&self, place: usize, is_answer: bool, fx: &mut Effects<Self>) {
+        let (address, cluster) = (address(self.place), self.cluster);
+        let hello = Body::Hello { address, cluster, keeps: self.keeps, is_answer };
+        self.write(place, None, hello, fx);
+    }
+
+    /// Dials whom membership wants and who is not there.
+    fn redial(&mut self, now: Now, fx: &mut Effects<Self>) {
+        let mut missing = false;
+        for (node, address) in self.kept.clone() {
+            let place = place_of(node);
+            let there = self.links.get(&place) == Some(&node);
+            missing |= !there;
+            if !there && !self.dials.contains_key(&place) {
+                self.dial(now, address, fx);
+            }
+        }
+        self.redial_at = missing.then(|| now.mono + REDIAL_EVERY);
+    }
+
+    fn hang_up(&mut self, node: NodeId) {
+        if self.links.get(&place_of(node)) == Some(&node) {
+            self.links.remove(&place_of(node));
+            self.work.push_back(Work::Membership(Input::Closed(node)));
+        }
+    }
+
+    fn greeted(&mut self, now: Now, from: NodeId, hello: Body, fx: &mut Effects<Self>) {
+        let Body::Hello { address, cluster, keeps, is_answer } = hello else { return };
+        let place = place_of(from);
+        let dialled = self.dials.remove(&place).map(|(address, _)| address);
+        if self.forgotten.contains(&from) {
+            return self.write(place, Some(from), Body::Refused, fx);
+        }
+        let before = self.lives.get(&place).copied();
+        if before.is_some_and(|before| before.incarnation > from.incarnation) {
+            return; // of a life that is over
+        }
+        self.lives.insert(place, from);
+        if let Some(old) = before.filter(|old| *old != from) {
+            if old.peer == from.peer {
+                let is_proof = keeps && self.world.proof;
+                let again = Input::NewIncarnation { old, node: from, is_proof };
+                self.work.push_back(Work::Membership(again));
+            }
+            self.hang_up(old);
+        }
+        self.links.insert(place, from);
+        let addresses = std::iter::once(address).chain(dialled).collect();
+        self.work.push_back(Work::Membership(Input::Up { node: from, addresses, cluster }));
+        let link = data::Input::LinkUp(from.incarnation);
+        self.work.push_back(Work::Guard(GuardInput::Data(link)));
+        if !is_answer {
+            self.hello(place, true, fx);
+        }
+        let _ = now;
+    }
+
+    fn receive(&mut self, now: Now, letter: Letter, fx: &mut Effects<Self>) {
+        let Letter { from, to, body } = letter;
+        let place = place_of(from);
+        if let Body::Hello { .. } = body {
+            return self.greeted(now, from, body, fx);
+        }
+        if let Body::Reset { meant } = body {
+            let is_it = self.links.get(&place) == Some(&meant);
+            self.hang_up(meant);
+            if is_it {
+                self.redial(now, fx);
+            }
+            return;
+        }
+        if to != Some(self.me) || self.links.get(&place) != Some(&from) {
+            if let (Body::Refused, Some((address, _))) = (&body, self.dials.remove(&place)) {
+                self.refused(place, address);
+            } else if let Some(meant) = to.filter(|_| !matches!(body, Body::Refused)) {
+                self.write(place, Some(from), Body::Reset { meant }, fx);
+            }
+            return;
+        }
+        match body {
+            Body::Cluster(message) => {
+                let input = Input::Message { from, message, waited: Duration::ZERO };
+                self.work.push_back(Work::Membership(input));
+            }
+            Body::Lease(message) => self.leased(from.incarnation, message),
+            Body::Data(message) => {
+                let input = data::Input::Message { from: from.incarnation, message };
+                self.work.push_back(Work::Guard(GuardInput::Data(input)));
+            }
+            Body::Hello { .. } | Body::Refused | Body::Reset { .. } => {}
+        }
+    }
+
+    fn refused(&mut self, place: usize, address: Address) {
+        let wanted = self.kept.keys().copied().find(|node| place_of(*node) == place);
+        let node = wanted.filter(|node| self.links.get(&place) != Some(node));
+        self.work.push_back(Work::Membership(Input::DialRefused { address, node }));
+    }
+}
+
+impl Process for WholeNode {
+    type Message = Letter;
+    type Command = Command;
+    type Event = Event;
+    type Disk = Vec<Memory>;
+
+    fn message(&mut self, now: Now, from: NodeIndex, letter: Letter, fx: &mut Effects<Self>) {
+        if self.over.is_some() {
+            if let Body::Hello { .. } = letter.body {
+                self.write(from.get(), Some(letter.from), Body::Refused, fx);
+            }
+            return;
+        }
+        self.receive(now, letter, fx);
+        self.work_off(now, fx);
+    }
+
+    fn command(&mut self, now: Now, command: Command, fx: &mut Effects<Self>) {
+        if self.over.is_some() {
+            return;
+        }
+        self.work.push_back(match command {
+            Command::User(wish) => Work::Membership(Input::Command(wish)),
+            Command::Inject(from, message) => {
+                Work::Membership(Input::Message { from, message, waited: Duration::ZERO })
+            }
+            Command::Data(input) => Work::Guard(GuardInput::Data(*input)),
+        });
+        self.work_off(now, fx);
+    }
+
+    fn tick(&mut self, now: Now, fx: &mut Effects<Self>) {
+        if self.over.is_some() {
+            return;
+        }
+        let late = self.dials.iter().filter(|(_, (_, until))| now.mono >= *until);
+        for place in late.map(|(place, _)| *place).collect::<Vec<_>>() {
+            if let Some((address, _)) = self.dials.remove(&place) {
+                self.refused(place, address);
+            }
+        }
+        if self.redial_at.is_some_and(|at| now.mono >= at) {
+            self.redial(now, fx);
+        }
+        if self.drained_at.is_some_and(|at| now.mono >= at) {
+            self.drained_at = None;
+            self.work.push_back(Work::Membership(Input::Command(Wish::Drained)));
+        }
+        let is_due = |at: Option<Instant>| at.is_some_and(|at| now.mono >= at);
+        if is_due(self.guard.next_deadline()) {
+            self.work.push_back(Work::Guard(GuardInput::Data(data::Input::Tick)));
+        }
+        self.work_off(now, fx);
+        if self.over.is_none() && is_due(self.membership.next_deadline()) {
+            self.work.push_back(Work::Membership(Input::Tick));
+            self.work_off(now, fx);
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        if self.over.is_some() {
+            return None;
+        }
+        let dials = self.dials.values().map(|(_, until)| *until).min();
+        let machines = [self.membership.next_deadline(), self.guard.next_deadline()];
+        let own = [dials, self.redial_at, self.drained_at];
+        own.into_iter().chain(machines).flatten().min()
+    }
+
+    fn synced(
+        &mut self,
+        now: Now,
+        _token: u64,
+        outcome: Result<(), SyncFailed>,
+        fx: &mut Effects<Self>,
+    ) {
+        if self.over.is_none() && outcome.is_ok() {
+            self.work.push_back(Work::Membership(Input::Persisted));
+            self.work_off(now, fx);
+        }
+    }
+
+    fn link_broken(&mut self, now: Now, peer: NodeIndex, _: Direction, fx: &mut Effects<Self>) {
+        if self.over.is_some() {
+            return;
+        }
+        if let Some(node) = self.links.get(&peer.get()).copied() {
+            self.hang_up(node);
+            self.redial(now, fx);
+            self.work_off(now, fx);
+        }
+    }
+
+    fn link_up(&mut self, now: Now, _: NodeIndex, _: Direction, fx: &mut Effects<Self>) {
+        if self.over.is_none() {
+            self.redial(now, fx);
+            self.work_off(now, fx);
+        }
+    }
+
+    fn digest(letter: &Letter) -> Option<u64> {
+        let mut hasher = DefaultHasher::new();
+        (letter.from, letter.to).hash(&mut hasher);
+        match &letter.body {
+            Body::Cluster(ClusterMessage::Gossip(gossip)) => gossip.digest().hash(&mut hasher),
+            Body::Data(message) => message.hash(&mut hasher),
+            _ => return None,
+        }
+        Some(hasher.finish())
+    }
+
+    fn recode(mut letter: Letter) -> Letter {
+        letter.body = match letter.body {
+            Body::Cluster(message) => {
+                let bytes = rmp_serde::to_vec_named(&message).expect("plain data");
+                let again: ClusterMessage = rmp_serde::from_slice(&bytes).expect("our own bytes");
+                assert_eq!(again, message, "what is decoded is what was encoded");
+                Body::Cluster(again)
+            }
+            Body::Lease(message) => {
+                let bytes = rmp_serde::to_vec_named(&message).expect("plain data");
+                Body::Lease(rmp_serde::from_slice(&bytes).expect("our own bytes"))
+            }
+            Body::Data(message) => {
+                Body::Data(Message::decode(&message.encode()).expect("our own bytes"))
+            }
+            other => other,
+        };
+        letter
+    }
+}

@@ -1,0 +1,102 @@
+//! How nodes end in order.
+
+use std::sync::{Arc, Mutex};
+
+use ostraca::prelude::*;
+
+use crate::fixture::{Plan, all_up, drop_all, events_until, eventually, gone, soon};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_stops_is_removed_and_nobody_ever_misses_it() {
+    let plan = Plan::with_seeds(3);
+    let mut nodes = plan.start().await;
+    let mut events = nodes[0].cluster().events();
+    let leaver = nodes.pop().expect("three");
+    let who = leaver.cluster().me();
+    soon(leaver.stop()).await;
+    let told = events_until(
+        &mut events,
+        |event| matches!(event, ClusterEvent::MemberRemoved { member, .. } if member.node == who),
+    )
+    .await;
+    let short = told.iter().filter_map(|event| match event {
+        ClusterEvent::MemberLeft(member) if member.node == who => Some("left"),
+        ClusterEvent::MemberExited(member) if member.node == who => Some("exited"),
+        ClusterEvent::MemberDowned(member) if member.node == who => Some("downed"),
+        ClusterEvent::UnreachableMember(member) if member.node == who => Some("unreachable"),
+        ClusterEvent::MemberRemoved { member, previous } if member.node == who => {
+            assert_eq!(*previous, Status::Exiting);
+            Some("removed")
+        }
+        _ => None,
+    });
+    assert_eq!(short.collect::<Vec<_>>(), ["left", "exited", "removed"], "{told:?}");
+    gone(&nodes, who).await;
+    all_up(&nodes).await;
+    drop_all(nodes);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_others_ask_to_leave_ends_by_itself() {
+    let plan = Plan::with_seeds(3);
+    let mut nodes = plan.start().await;
+    let leaver = nodes.remove(0);
+    let who = leaver.cluster().me();
+    nodes[0].cluster().leave(who).await.expect("a member");
+    assert_eq!(soon(leaver.shutdown().done()).await, Reason::Leaving);
+    gone(&nodes, who).await;
+    all_up(&nodes).await;
+    drop_all(nodes);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_of_the_program_run_where_they_were_put() {
+    let plan = Plan::with_seeds(2);
+    let mut nodes = plan.start().await;
+    let leaver = nodes.pop().expect("two");
+    let (who, log) = (leaver.cluster().me(), Arc::<Mutex<Vec<String>>>::default());
+    for phase in Phase::ALL {
+        let (cluster, lease, log) = (leaver.cluster(), leaver.lease(), log.clone());
+        let elsewhere = nodes[0].cluster();
+        let look = move || async move {
+            let here = cluster.members().into_iter().find(|member| member.node == who);
+            let there = elsewhere.members().into_iter().any(|member| member.node == who);
+            let status = here.map_or("-".to_owned(), |member| member.status.to_string());
+            let line =
+                format!("{phase}: {status}, known there: {there}, serves: {}", lease.serves());
+            log.lock().expect("no test panics under it").push(line);
+        };
+        leaver.shutdown().add_task(phase, "look", look).expect("it has not begun");
+    }
+    eventually("it may serve", async || leaver.lease().serves()).await;
+    soon(leaver.stop()).await;
+    let log = log.lock().expect("no test panics under it").clone();
+    let phases: Vec<&str> = log.iter().filter_map(|line| line.split(':').next()).collect();
+    assert_eq!(phases, Phase::ALL.map(Phase::name));
+    for (phase, line) in Phase::ALL.into_iter().zip(&log) {
+        match phase {
+            phase if phase < Phase::ClusterLeave => {
+                assert!(line.contains("Up, known there: true, serves: true"), "{line}");
+            }
+            phase if phase > Phase::ClusterExitingDone => {
+                assert!(line.contains("known there: false, serves: false"), "{line}");
+            }
+            _ => {}
+        }
+    }
+    gone(&nodes, who).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_can_stop_at_once() {
+    let plan = Plan::with_seeds(3);
+    let nodes = plan.start().await;
+    nodes[0].cluster().prepare_for_full_shutdown().await.expect("it runs");
+    for node in &nodes {
+        eventually("all have heard it", async || {
+            node.cluster().state().await.is_ok_and(|view| view.preparing_for_shutdown)
+        })
+        .await;
+    }
+    soon(futures::future::join_all(nodes.into_iter().map(Node::stop))).await;
+}

@@ -1,0 +1,101 @@
+//! What becomes of a node that vanishes, and of one that comes back.
+
+use std::time::Duration;
+
+use ostraca::prelude::*;
+
+use crate::fixture::{Plan, all_up, drop_all, events_until, eventually, gone, soon};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_vanishes_is_unreachable_and_then_removed() {
+    let plan = Plan::with_seeds(3);
+    let mut nodes = plan.start().await;
+    let mut events = nodes[0].cluster().events();
+    let lost = nodes.pop().expect("three");
+    let who = lost.cluster().me();
+    drop(lost);
+    let is_removal = |event: &ClusterEvent| matches!(event, ClusterEvent::MemberRemoved { member, .. } if member.node == who);
+    let told = events_until(&mut events, is_removal).await;
+    let unreachable = |event: &ClusterEvent| matches!(event, ClusterEvent::UnreachableMember(member) if member.node == who);
+    assert!(told.iter().any(unreachable), "{told:?}");
+    gone(&nodes, who).await;
+    all_up(&nodes).await;
+
+    let key = Key::<Flag>::new("on");
+    let write = WriteMajority::within(PATIENCE);
+    nodes[1].replicator().update(&key, write, |flag| flag.switch_on()).await.expect("two of two");
+    drop_all(nodes);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_unreachable_is_shown_with_who_does_not_reach_it() {
+    let hour = Duration::from_secs(3_600);
+    let plan = Plan::changed(3, |settings| settings.downing.stable_after = Some(hour));
+    let mut nodes = plan.start().await;
+    let lost = nodes.pop().expect("three");
+    let who = lost.cluster().me();
+    drop(lost);
+    eventually("somebody misses it", async || {
+        let view = nodes[0].cluster().state().await.expect("it runs");
+        let by = view.unreachable.get(&who);
+        by.is_some_and(|by| !by.is_empty() && !by.contains(&who))
+    })
+    .await;
+    assert_eq!(nodes[0].cluster().members().len(), 3, "nobody is removed yet");
+    drop_all(nodes);
+}
+
+/// Nothing but the proof removes it: every wait is an hour.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_on_the_same_directory_is_proof_and_it_joins_at_once() {
+    let hour = Duration::from_secs(3_600);
+    let plan = Plan::changed(3, |settings| {
+        settings.downing.stable_after = Some(hour);
+        settings.lease.duration = hour;
+    });
+    let dirs: Vec<_> = (0..3).map(|_| tempfile::tempdir().expect("a directory")).collect();
+    let config = |number: usize| plan.config(&plan.seeds[number], Some(dirs[number].path()));
+    let mut nodes = Vec::new();
+    for number in 0..3 {
+        nodes.push(Node::start(config(number)).await.expect("it starts"));
+    }
+    all_up(&nodes).await;
+    let cluster_id = nodes[0].cluster().state().await.expect("it runs").id;
+
+    for number in 0..3 {
+        let lost = nodes.remove(number);
+        let (before, peer) = (lost.cluster().me(), lost.id().peer);
+        drop(lost);
+        let mut again = None;
+        eventually("the old life lets go of its lock", async || {
+            again = Node::start(config(number)).await.ok();
+            again.is_some()
+        })
+        .await;
+        let again = again.expect("it has started");
+        assert!(again.id().peer == peer && again.cluster().me() != before, "the same peer anew");
+        soon(again.cluster().up()).await.expect("it is let in");
+        assert_eq!(again.cluster().state().await.expect("it runs").id, cluster_id);
+        nodes.insert(number, again);
+        gone(&nodes, before).await;
+        all_up(&nodes).await;
+    }
+    drop_all(nodes);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_is_declared_dead_stops() {
+    let plan = Plan::with_seeds(3);
+    let mut nodes = plan.start().await;
+    let victim = nodes.pop().expect("three");
+    let who = victim.cluster().me();
+    nodes[0].cluster().down(who).await.expect("a member");
+    let reason = soon(victim.shutdown().done()).await;
+    assert!(matches!(reason, Reason::Membership(_)), "{reason:?}");
+    gone(&nodes, who).await;
+    all_up(&nodes).await;
+    assert!(!victim.lease().serves());
+    drop_all(nodes);
+}

@@ -1,0 +1,73 @@
+//! What the node hears about who answers where, and about links that come back.
+
+use super::*;
+
+impl Host {
+    async fn answered(&mut self) -> (NodeId, Multiaddr) {
+        self.event("somebody answers", |event| match event {
+            Event::Answered { node, address } => Some((node, address)),
+            _ => None,
+        })
+        .await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dial_is_answered_at_first_contact_and_when_the_link_is_up_already() {
+    let (mut a, mut b) = (Host::start(&quick()).await, Host::start(&quick()).await);
+    let address = b.net.listening()[0].clone();
+    for _ in 0..2 {
+        a.net.dial(address.clone());
+        assert_eq!(a.answered().await, (b.id(), address.clone()));
+    }
+    assert_eq!(b.up().await, a.id());
+    b.net.dial(a.net.listening()[0].clone());
+    assert_eq!(b.answered().await, (a.id(), a.net.listening()[0].clone()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_dials_itself_is_told_so() {
+    let mut a = Host::start(&quick()).await;
+    let own = a.net.listening()[0].clone();
+    a.net.dial(own.clone());
+    assert_eq!(a.answered().await, (a.id(), own));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dial_that_nobody_answers_is_refused() {
+    let mut a = Host::start(&quick()).await;
+    let b = Host::start(&quick()).await;
+    let nobody = b.net.listening()[0].clone();
+    b.net.stop().await;
+    a.net.dial(nobody.clone());
+    let refused = a.event("it is refused", |event| match event {
+        Event::DialRefused { peer, address, .. } => Some((peer, address)),
+        Event::Answered { node, .. } => panic!("{node} answers"),
+        _ => None,
+    });
+    assert_eq!(refused.await, (None, nobody));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_was_away_is_told_of_again() {
+    let (mut a, mut b, proxy) = behind_a_proxy(&quick()).await;
+    assert_eq!((a.up().await, b.up().await), (b.id(), a.id()));
+    proxy.cut();
+    for host in [&mut a, &mut b] {
+        let closed = |event| if let Event::Closed { node } = event { Some(node) } else { None };
+        let node = host.event("the link is gone", closed).await;
+        assert_eq!(host.up().await, node);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_meets_a_node_later_hears_of_its_cluster() {
+    let (mut a, b) = (Host::start(&quick()).await, Host::start(&quick()).await);
+    b.net.belongs_to(77);
+    let known = |event| match event {
+        Event::Up { facts, .. } => Some(facts.cluster_id),
+        _ => None,
+    };
+    a.keep(&b);
+    assert_eq!(a.event("a node is up", known).await, Some(77));
+}
