@@ -4,4 +4,5 @@
 //! Knows nothing of sockets: what peers say arrives as inputs, what they are told leaves as
 //! outputs or down a lane.
 
+pub mod extractor;
 pub mod ids;
