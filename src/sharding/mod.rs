@@ -4,5 +4,6 @@
 //! Knows nothing of sockets: what peers say arrives as inputs, what they are told leaves as
 //! outputs or down a lane.
 
+pub mod allocation;
 pub mod extractor;
 pub mod ids;
