@@ -7,3 +7,4 @@
 pub mod allocation;
 pub mod extractor;
 pub mod ids;
+pub mod passivation;
