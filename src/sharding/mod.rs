@@ -5,6 +5,7 @@
 //! outputs or down a lane.
 
 pub mod allocation;
+pub mod config;
 pub mod extractor;
 pub mod ids;
 pub mod passivation;
