@@ -4,6 +4,7 @@ pub mod config;
 pub mod net;
 pub mod node;
 pub mod prelude;
+pub mod sharding;
 
 pub use config::Config;
 pub use node::Node;

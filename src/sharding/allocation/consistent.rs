@@ -1,0 +1,51 @@
+//! Shards by a hash of the region's address and the shard: few move when nodes come and go, and
+//! equal shards of different entity types share their nodes.
+//!
+//! Highest random weight (Thaler, Ravishankar, *Using name-based mappings to increase hit rates*,
+//! 1998) rather than a ring: no virtual nodes, and an even spread.
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::{Allocations, Move, Why};
+use crate::sharding::ids::{RegionId, ShardId};
+
+/// `[cluster.sharding.consistent-hashing]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ConsistentHashing {
+    /// Most moves that are unfinished at a time. 0: all at once.
+    pub rebalance_limit: usize,
+}
+
+impl ConsistentHashing {
+    /// The target that owns `key`: for a strategy of your own that groups shards by another key.
+    #[must_use]
+    pub fn owner(key: u64, seen: &Allocations) -> Option<RegionId> {
+        let weight = |region: &RegionId| {
+            let address = seen.regions[region].address.as_str();
+            (xxh3_64_with_seed(address.as_bytes(), key), *region)
+        };
+        seen.targets().into_iter().max_by_key(weight)
+    }
+
+    pub(super) fn allocate(&self, shard: ShardId, seen: &Allocations) -> Option<(RegionId, Why)> {
+        Some((Self::owner(shard.get().into(), seen)?, Why::Ring))
+    }
+
+    pub(super) fn rebalance(&self, seen: &Allocations) -> Vec<Move> {
+        let limit = match self.rebalance_limit {
+            0 => usize::MAX,
+            limit => limit.saturating_sub(seen.moving.len()),
+        };
+        if !seen.is_calm() {
+            return Vec::new();
+        }
+        let at_rest = seen.homes().filter(|(shard, _)| !seen.moving.contains_key(shard));
+        let misplaced = at_rest.filter_map(|(shard, from)| {
+            let (to, why) = self.allocate(shard, seen)?;
+            (to != from).then_some(Move { shard, from, to, why })
+        });
+        misplaced.take(limit).collect()
+    }
+}

@@ -1,0 +1,143 @@
+//! Even numbers of shards in rounds: both algorithms of Pekko's least-shard strategy, with its
+//! gates, for comparison and for those who want their pace.
+//!
+//! Source: spec/reference/pekko-sharding.md §1.6. A shard counts where it was until its move is
+//! over, as there; shards are ordered by number where Pekko orders them by their text.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Allocations, Move, Why};
+use crate::sharding::ids::{RegionId, ShardId};
+
+/// `[cluster.sharding.least-shard-rounds]`: a round every `rebalance-interval`.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct LeastShardRounds {
+    /// Above 0: Pekko's newer algorithm, with at most that many moves in a round. 0: its older
+    /// one, by the next two settings but one.
+    pub rebalance_absolute_limit: usize,
+    /// The newer one moves at most this share of all shards in a round, at least one; 0 to 1.
+    pub rebalance_relative_limit: f64,
+    /// The older one puts up with this difference between the largest and the smallest region,
+    /// and moves at most that many shards in a round; at least 1.
+    pub rebalance_threshold: usize,
+    /// The older one has at most that many moves unfinished.
+    pub max_simultaneous_rebalance: usize,
+}
+
+impl Default for LeastShardRounds {
+    fn default() -> Self {
+        Self {
+            rebalance_absolute_limit: 0,
+            rebalance_relative_limit: 0.1,
+            rebalance_threshold: 1,
+            max_simultaneous_rebalance: 3,
+        }
+    }
+}
+
+/// Shards by region, those that move at their source.
+type Before = BTreeMap<RegionId, Vec<ShardId>>;
+
+impl LeastShardRounds {
+    pub(super) fn rebalance(&self, seen: &Allocations) -> Vec<Move> {
+        with_targets(self.chosen(seen), seen)
+    }
+
+    /// The shards of this round.
+    pub(super) fn chosen(&self, seen: &Allocations) -> Vec<ShardId> {
+        if !seen.is_calm() {
+            return Vec::new();
+        }
+        let before = before(seen);
+        match self.rebalance_absolute_limit {
+            0 => self.by_threshold(seen, &before),
+            absolute => self.by_limits(absolute, seen, &before),
+        }
+    }
+
+    fn by_threshold(&self, seen: &Allocations, before: &Before) -> Vec<ShardId> {
+        let room = self.max_simultaneous_rebalance.saturating_sub(seen.moving.len());
+        let least = order(seen, before).first().map_or(0, |region| before[region].len());
+        let most = before
+            .values()
+            .map(|shards| at_rest(shards, seen))
+            .reduce(|most, shards| if shards.len() > most.len() { shards } else { most });
+        let mut most = most.unwrap_or_default();
+        let difference = most.len().saturating_sub(least);
+        let over = difference.saturating_sub(self.rebalance_threshold);
+        most.sort_unstable();
+        most.truncate(over.min(self.rebalance_threshold).min(room));
+        most
+    }
+
+    fn by_limits(&self, absolute: usize, seen: &Allocations, before: &Before) -> Vec<ShardId> {
+        if !seen.moving.is_empty() {
+            return Vec::new();
+        }
+        let total: usize = before.values().map(Vec::len).sum();
+        let optimal = total.div_ceil(before.len());
+        let limit = ((self.rebalance_relative_limit * total as f64) as usize).min(absolute).max(1);
+        let order = order(seen, before);
+        let oldest = |region: &RegionId, count: usize| before[region].iter().copied().take(count);
+        let over = |region: &RegionId| before[region].len().saturating_sub(optimal);
+        let surplus: Vec<ShardId> =
+            order.iter().flat_map(|region| oldest(region, over(region))).take(limit).collect();
+        if !surplus.is_empty() {
+            return surplus;
+        }
+        let below = optimal.saturating_sub(1);
+        let gap: usize = before.values().map(|shards| below.saturating_sub(shards.len())).sum();
+        let full = order.iter().filter(|region| before[region].len() >= optimal);
+        full.flat_map(|region| oldest(region, 1)).take(gap.min(limit)).collect()
+    }
+}
+
+fn before(seen: &Allocations) -> Before {
+    let mut before: Before =
+        seen.regions.iter().map(|(&region, of)| (region, at_rest(&of.shards, seen))).collect();
+    for (&shard, moving) in &seen.moving {
+        if let Some(shards) = moving.from.and_then(|from| before.get_mut(&from)) {
+            shards.push(shard);
+        }
+    }
+    before
+}
+
+fn at_rest(shards: &[ShardId], seen: &Allocations) -> Vec<ShardId> {
+    shards.iter().copied().filter(|shard| !seen.moving.contains_key(shard)).collect()
+}
+
+/// By suitability, with the numbers of shards as they were before the moves.
+fn order(seen: &Allocations, before: &Before) -> Vec<RegionId> {
+    let mut order = seen.by_suitability();
+    // All have one version here: what is left are leaving, number, id.
+    order.sort_by_key(|region| (seen.regions[region].is_leaving(), before[region].len(), *region));
+    order
+}
+
+/// Each to the region that has the fewest by then.
+fn with_targets(shards: Vec<ShardId>, seen: &Allocations) -> Vec<Move> {
+    let homes: BTreeMap<ShardId, RegionId> = seen.homes().collect();
+    let targets: BTreeSet<RegionId> = seen.targets();
+    let mut sizes: BTreeMap<RegionId, usize> =
+        seen.regions.iter().map(|(&region, of)| (region, of.shards.len())).collect();
+    let mut moves = Vec::with_capacity(shards.len());
+    for shard in shards {
+        let from = homes[&shard];
+        let source = sizes[&from];
+        let Some(&to) = targets.iter().min_by_key(|region| (sizes[region], **region)) else {
+            break;
+        };
+        let target = sizes[&to];
+        if to == from || target >= source {
+            continue;
+        }
+        sizes.insert(from, source - 1);
+        sizes.insert(to, target + 1);
+        moves.push(Move { shard, from, to, why: Why::Balance { source, target } });
+    }
+    moves
+}

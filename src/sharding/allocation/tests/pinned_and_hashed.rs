@@ -1,0 +1,107 @@
+//! C1 to C8 and X1 to X5 of spec/reference/pekko-sharding.md §5.2.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::{Allocations, ConsistentHashing, External, Strategy, Why};
+use super::{address, candidate, counts, done, in_progress, region, shards, sizes};
+use crate::cluster::member::Status;
+use crate::sharding::ids::ShardId;
+
+const RING: ConsistentHashing = ConsistentHashing { rebalance_limit: 0 };
+
+/// `count` regions, with each of 1,000 shards where the ring wants it.
+fn settled(count: usize) -> Allocations {
+    let mut seen = sizes(&vec![0; count]);
+    for number in 1..=1_000 {
+        let shard = ShardId::new(number);
+        let (to, why) = RING.allocate(shard, &seen).expect("all of them may host");
+        assert_eq!(why, Why::Ring);
+        seen.regions.get_mut(&to).expect("it is there").shards.push(shard);
+    }
+    seen
+}
+
+#[test]
+fn c1_c2_c3_every_type_finds_the_same_node_evenly_and_there_it_stays() {
+    let seen = settled(10);
+    assert_eq!(counts(&settled(10)), counts(&seen));
+    assert!(counts(&seen).iter().all(|count| (70..=130).contains(count)), "{:?}", counts(&seen));
+    assert_eq!(Strategy::ConsistentHashing(RING).rebalance(&seen), []);
+}
+
+#[test]
+fn c4_only_what_belongs_to_the_new_node_moves_and_only_what_was_on_the_old_one() {
+    let mut seen = settled(10);
+    seen.regions.insert(region(11), candidate(11, []));
+    let moves = RING.rebalance(&seen);
+    assert!((60..=130).contains(&moves.len()), "{}", moves.len());
+    assert!(moves.iter().all(|of| of.to == region(11)));
+    let mut seen = done(seen, &moves);
+    seen.regions.get_mut(&region(3)).expect("it is there").draining = true;
+    let own: Vec<u32> = seen.regions[&region(3)].shards.iter().map(|shard| shard.get()).collect();
+    let moved: BTreeSet<u32> = shards(&RING.rebalance(&seen)).into_iter().collect();
+    assert_eq!(moved, own.into_iter().collect());
+}
+
+#[test]
+fn c5_c6_two_a_round_and_none_that_moves_already() {
+    let ring = ConsistentHashing { rebalance_limit: 2 };
+    let seen = sizes(&[100, 0, 0]);
+    let first = ring.rebalance(&seen);
+    assert_eq!(first.len(), 2);
+    let seen = super::started(seen, &first);
+    assert_eq!(ring.rebalance(&seen), []);
+    let all = RING.rebalance(&seen);
+    assert!(first.iter().all(|of| all.iter().all(|other| other.shard != of.shard)));
+}
+
+#[test]
+fn c7_the_ring_waits_while_anything_is_in_the_air() {
+    let mut seen = sizes(&[100, 0, 0]);
+    seen.regions.get_mut(&region(3)).expect("it is there").status = Status::WeaklyUp;
+    assert_eq!(RING.rebalance(&seen), []);
+    assert!(RING.allocate(ShardId::new(200), &seen).is_some());
+}
+
+#[test]
+fn c8_a_strategy_of_ones_own_can_hash_another_key() {
+    let seen = sizes(&[0, 0, 0]);
+    let by_tens = |shard: u64| ConsistentHashing::owner(shard / 10, &seen);
+    assert_eq!((by_tens(40), by_tens(40)), (by_tens(49), by_tens(43)));
+}
+
+fn pinned(pins: &[(u32, u64)]) -> External {
+    let pin = |&(shard, node): &(u32, u64)| (ShardId::new(shard), address(node));
+    External { pinned: Some(pins.iter().map(pin).collect::<BTreeMap<_, _>>()) }
+}
+
+#[test]
+fn x1_to_x4_a_shard_goes_where_it_is_pinned_else_to_whoever_asks() {
+    let seen = sizes(&[5, 5, 0]);
+    let table = [
+        (pinned(&[]), Why::Asked, 2),
+        (pinned(&[(99, 1)]), Why::Pinned, 1),
+        (pinned(&[(99, 77)]), Why::Asked, 2), // not there
+        (External::default(), Why::Asked, 2), // not read yet
+    ];
+    for (external, why, to) in table {
+        let answer = external.allocate(ShardId::new(99), region(2), &seen);
+        assert_eq!(answer, Some((region(to), why)), "{external:?}");
+    }
+    let proxy = region(42);
+    let answer = pinned(&[]).allocate(ShardId::new(99), proxy, &seen);
+    assert_eq!(answer, Some((region(3), Why::Fewest { shards: 0 })));
+}
+
+#[test]
+fn x5_a_shard_moves_when_it_is_pinned_elsewhere_and_that_node_is_there() {
+    let seen = sizes(&[2, 2]);
+    let table: [(&[(u32, u64)], &[u32]); 4] =
+        [(&[], &[]), (&[(1, 1)], &[]), (&[(1, 2), (3, 1)], &[1, 3]), (&[(1, 77)], &[])];
+    for (pins, expected) in table {
+        assert_eq!(shards(&pinned(pins).rebalance(&seen)), expected, "{pins:?}");
+    }
+    assert_eq!(External::default().rebalance(&seen), []);
+    let seen = in_progress(sizes(&[2, 2]), &[1]);
+    assert_eq!(shards(&pinned(&[(1, 1), (2, 2)]).rebalance(&seen)), [2]);
+}

@@ -1,0 +1,88 @@
+//! The order of program versions, so that new shards go to the newest during a rolling update.
+
+use std::cmp::Ordering;
+
+/// A part of a version, numbers below words.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Part {
+    Number(u64),
+    Word(String),
+}
+
+/// What comes after the numbers, in the order of age: `1.2-M3`, `1.2`, `1.2+5`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rest {
+    Before(Vec<Part>),
+    Itself,
+    After(Vec<Part>),
+}
+
+/// A program's version, ordered by age: `1.9 < 1.10-M1 < 1.10 = 1.10.0 < 1.10+3-ab12 < 2`. Any
+/// text is a version; the empty one is the oldest.
+#[derive(Clone, Debug)]
+pub struct AppVersion {
+    numbers: Vec<Part>, // no trailing zeros
+    rest: Rest,
+}
+
+impl AppVersion {
+    /// Reads a version.
+    #[must_use]
+    pub fn new(text: &str) -> Self {
+        let end = text.find(['-', '+']).unwrap_or(text.len());
+        let (numbers, rest) = text.split_at(end);
+        let mut numbers = parts(numbers);
+        while numbers.last() == Some(&Part::Number(0)) {
+            numbers.pop();
+        }
+        let rest = match rest.split_at_checked(1) {
+            Some(("-", rest)) => Rest::Before(parts(rest)),
+            Some((_, rest)) => Rest::After(parts(rest)),
+            None => Rest::Itself,
+        };
+        Self { numbers, rest }
+    }
+}
+
+impl Ord for AppVersion {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (&self.numbers, &self.rest).cmp(&(&other.numbers, &other.rest))
+    }
+}
+
+impl PartialOrd for AppVersion {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for AppVersion {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for AppVersion {}
+
+fn parts(text: &str) -> Vec<Part> {
+    let words = text.split(['.', '-', '+']).filter(|word| !word.is_empty());
+    words.map(|word| word.parse().map_or_else(|_| Part::Word(word.into()), Part::Number)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_order_by_age_and_numbers_count_as_numbers() {
+        let oldest_first =
+            ["", "0.9", "1", "1.9-M1", "1.9", "1.9.1", "1.10", "1.10+3-ab12", "2.0", "snapshot"];
+        for (at, older) in oldest_first.iter().enumerate() {
+            for newer in &oldest_first[at + 1..] {
+                assert!(AppVersion::new(older) < AppVersion::new(newer), "{older} {newer}");
+            }
+        }
+        assert_eq!(AppVersion::new("1.0.0"), AppVersion::new("1"));
+        assert_eq!(AppVersion::new("0.0"), AppVersion::new(""));
+    }
+}

@@ -1,0 +1,548 @@
+//! `[cluster.sharding]`: settings of sharding, with their defaults, what they cost, and which of
+//! them do not fit together.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use humantime_serde::re::humantime;
+use serde::{Deserialize, Serialize};
+
+use super::allocation::{ConsistentHashing, External, LeastShard, LeastShardRounds, Strategy};
+use super::extractor::ShardHash;
+use super::ids::{EntityType, SHARDS_MAX};
+use super::passivation::settings::Passivation;
+
+/// Most entity types with settings of their own.
+pub const TYPES_MAX: usize = 1_024;
+
+/// `[cluster.sharding]`: for all entity types; `[cluster.sharding.types.<name>]` overrides what
+/// it names for one of them ([`Overrides`]).
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Sharding {
+    /// Hosts only on nodes with this role; on others a start gives a proxy. Unset: everywhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+    /// Role of nodes that the coordinator may run on. Unset: those that host the type.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub coordinator_role: Option<String>,
+    /// Shards of a type: about ten per node of the largest cluster planned. All nodes must agree;
+    /// another number takes a stop of all of them.
+    pub number_of_shards: u32,
+    /// How an entity's id becomes a shard. All nodes must agree.
+    pub extractor: ShardHash,
+    /// Where the coordinator keeps homes. `ddata`: as replicated data in the cluster itself.
+    pub state_store_mode: StateStoreMode,
+    /// Starts entities again where their shard starts, without a message. All nodes must agree.
+    pub remember_entities: bool,
+    /// How fast remembered entities start.
+    pub entity_recovery_strategy: EntityRecovery,
+    /// `[cluster.sharding.entity-recovery-constant-rate]`
+    pub entity_recovery_constant_rate: ConstantRate,
+    /// The *first* allocation of a cluster's life waits for that many regions. Known homes never
+    /// wait.
+    pub min_nr_of_members: usize,
+    /// Gives all shards their homes in one write as soon as the first regions are there.
+    pub preallocate: bool,
+    /// Answers beyond a majority that a read of homes waits for, or `all`.
+    pub read_majority_plus: MajorityPlus,
+    /// Answers beyond a majority that a write of homes waits for, or `all`.
+    pub write_majority_plus: MajorityPlus,
+    /// A read of homes that a majority has not answered by then is repeated.
+    #[serde(with = "humantime_serde")]
+    pub waiting_for_state_timeout: Duration,
+    /// A write of homes that a majority has not answered by then is repeated.
+    #[serde(with = "humantime_serde")]
+    pub updating_state_timeout: Duration,
+    /// Registration and questions for homes are repeated this often. A safety net: what happens
+    /// drives progress.
+    #[serde(with = "humantime_serde")]
+    pub retry_interval: Duration,
+    /// How often a region says what it hosts.
+    #[serde(with = "humantime_serde")]
+    pub audit_interval: Duration,
+    /// The first repeat of a `Host` or `Release` that was not answered.
+    #[serde(with = "humantime_serde")]
+    pub move_retry_min: Duration,
+    /// Each repeat waits twice as long, at most this.
+    #[serde(with = "humantime_serde")]
+    pub move_retry_max: Duration,
+    /// Handlers of a shard that moves have this long to end; then entities are aborted. Must be
+    /// shorter than the shutdown phase.
+    #[serde(with = "humantime_serde")]
+    pub handoff_timeout: Duration,
+    /// A lane that is cut for this long while its end stays a member is given up for shards that
+    /// have moved; what it had not acknowledged is counted as lost.
+    #[serde(with = "humantime_serde")]
+    pub lane_broken_after: Duration,
+    /// A remembered entity that stopped by itself or failed comes back after this.
+    #[serde(with = "humantime_serde")]
+    pub entity_restart_backoff: Duration,
+    /// The first restart of an entity that failed waits this long.
+    #[serde(with = "humantime_serde")]
+    pub restart_backoff_min: Duration,
+    /// Each further one twice as long, at most this.
+    #[serde(with = "humantime_serde")]
+    pub restart_backoff_max: Duration,
+    /// Messages that a region buffers for shards without a known home.
+    pub buffer_size: usize,
+    /// The same in bytes.
+    pub buffer_bytes_max: usize,
+    /// Messages that wait for one entity. Moved messages are exempt.
+    pub mailbox_size: usize,
+    /// How long an ask waits for its answer unless it says otherwise.
+    #[serde(with = "humantime_serde")]
+    pub ask_timeout: Duration,
+    /// How long a query of a region's state waits for its shards.
+    #[serde(with = "humantime_serde")]
+    pub region_query_timeout: Duration,
+    /// Decisions that coordinator and regions remember for `explain`; about 100 bytes each.
+    pub remembered_decisions: usize,
+    /// Which region a shard goes to.
+    pub allocation_strategy: StrategyName,
+    /// Balance is looked at this often at the latest.
+    #[serde(with = "humantime_serde")]
+    pub rebalance_interval: Duration,
+    /// `[cluster.sharding.least-shard]`
+    pub least_shard: LeastShard,
+    /// `[cluster.sharding.least-shard-rounds]`
+    pub least_shard_rounds: LeastShardRounds,
+    /// `[cluster.sharding.consistent-hashing]`
+    pub consistent_hashing: ConsistentHashing,
+    /// `[cluster.sharding.passivation]`
+    pub passivation: Passivation,
+    /// `[cluster.sharding.healthcheck]`
+    pub healthcheck: HealthCheck,
+    /// `[cluster.sharding.types.<name>]`
+    pub types: BTreeMap<EntityType, Overrides>, // ≤ TYPES_MAX
+}
+
+impl Default for Sharding {
+    fn default() -> Self {
+        Self {
+            role: None,
+            coordinator_role: None,
+            number_of_shards: 1_000,
+            extractor: ShardHash::default(),
+            state_store_mode: StateStoreMode::Ddata,
+            remember_entities: false,
+            entity_recovery_strategy: EntityRecovery::All,
+            entity_recovery_constant_rate: ConstantRate::default(),
+            min_nr_of_members: 1,
+            preallocate: false,
+            read_majority_plus: MajorityPlus::Some(0),
+            write_majority_plus: MajorityPlus::Some(0),
+            waiting_for_state_timeout: Duration::from_secs(2),
+            updating_state_timeout: Duration::from_secs(5),
+            retry_interval: Duration::from_secs(2),
+            audit_interval: Duration::from_secs(30),
+            move_retry_min: Duration::from_millis(200),
+            move_retry_max: Duration::from_secs(2),
+            handoff_timeout: Duration::from_secs(15),
+            lane_broken_after: Duration::from_secs(5),
+            entity_restart_backoff: Duration::from_secs(10),
+            restart_backoff_min: Duration::from_millis(200),
+            restart_backoff_max: Duration::from_secs(10),
+            buffer_size: 100_000,
+            buffer_bytes_max: 256 << 20,
+            mailbox_size: 10_000,
+            ask_timeout: Duration::from_secs(5),
+            region_query_timeout: Duration::from_secs(3),
+            remembered_decisions: 4_096,
+            allocation_strategy: StrategyName::LeastShard,
+            rebalance_interval: Duration::from_secs(10),
+            least_shard: LeastShard::default(),
+            least_shard_rounds: LeastShardRounds::default(),
+            consistent_hashing: ConsistentHashing::default(),
+            passivation: Passivation::default(),
+            healthcheck: HealthCheck::default(),
+            types: BTreeMap::new(),
+        }
+    }
+}
+
+/// `[cluster.sharding.types.<name>]`: what is different for one entity type. What is unset is as
+/// in `[cluster.sharding]`.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Overrides {
+    /// See [`Sharding::role`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+    /// See [`Sharding::coordinator_role`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub coordinator_role: Option<String>,
+    /// See [`Sharding::number_of_shards`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub number_of_shards: Option<u32>,
+    /// See [`Sharding::extractor`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub extractor: Option<ShardHash>,
+    /// See [`Sharding::remember_entities`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remember_entities: Option<bool>,
+    /// See [`Sharding::min_nr_of_members`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_nr_of_members: Option<usize>,
+    /// See [`Sharding::preallocate`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preallocate: Option<bool>,
+    /// See [`Sharding::handoff_timeout`].
+    #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
+    pub handoff_timeout: Option<Duration>,
+    /// See [`Sharding::buffer_size`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub buffer_size: Option<usize>,
+    /// See [`Sharding::mailbox_size`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mailbox_size: Option<usize>,
+    /// See [`Sharding::ask_timeout`].
+    #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
+    pub ask_timeout: Option<Duration>,
+    /// See [`Sharding::allocation_strategy`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allocation_strategy: Option<StrategyName>,
+    /// See [`Sharding::passivation`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub passivation: Option<Passivation>,
+}
+
+/// Where the coordinator keeps homes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StateStoreMode {
+    /// As replicated data in the cluster itself.
+    #[default]
+    Ddata,
+    /// Akka's and Pekko's other mode: understood, and refused at start.
+    Persistence,
+}
+
+/// How fast remembered entities start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EntityRecovery {
+    /// All at once, those with messages first.
+    #[default]
+    All,
+    /// At the rate of `entity-recovery-constant-rate`, those with messages first.
+    Constant,
+}
+
+/// `[cluster.sharding.entity-recovery-constant-rate]`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ConstantRate {
+    /// Time between two batches.
+    #[serde(with = "humantime_serde")]
+    pub frequency: Duration,
+    /// Entities in a batch, over all shards of a region.
+    pub number_of_entities: usize,
+}
+
+impl Default for ConstantRate {
+    fn default() -> Self {
+        Self { frequency: Duration::from_millis(100), number_of_entities: 5 }
+    }
+}
+
+/// How many answers more than a majority are waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(untagged)]
+pub enum MajorityPlus {
+    /// That many; 0 is a plain majority, which is enough for safety.
+    Some(usize),
+    /// As many as there are: one silent node stops every allocation.
+    All(AllWord),
+}
+
+/// The word `all`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AllWord {
+    /// Everybody.
+    All,
+}
+
+/// Which allocation strategy is asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum StrategyName {
+    /// Even numbers with the fewest moves, all the time.
+    #[default]
+    LeastShard,
+    /// Even numbers in rounds, as Pekko does it.
+    LeastShardRounds,
+    /// By a hash of address and shard.
+    ConsistentHashing,
+    /// Where somebody says.
+    External,
+}
+
+/// `[cluster.sharding.healthcheck]`: a node is ready once its regions have registered; later
+/// trouble of a coordinator does not make it unready.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct HealthCheck {
+    /// Entity types whose regions must have registered.
+    pub names: Vec<EntityType>,
+    /// How long a check waits.
+    #[serde(with = "humantime_serde")]
+    pub timeout: Duration,
+    /// This long after the node was first seen Up a check always says ready.
+    #[serde(with = "humantime_serde")]
+    pub disabled_after: Duration,
+}
+
+impl Default for HealthCheck {
+    fn default() -> Self {
+        Self {
+            names: Vec::new(),
+            timeout: Duration::from_secs(5),
+            disabled_after: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Why a node does not start with these settings. Nothing was started.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The other mode of Akka and Pekko.
+    #[error(
+        "cluster.sharding.state-store-mode = \"persistence\" needs a journal, and Ostraca has \
+         none: homes are replicated data on a majority of the nodes, and durable where a data \
+         directory is set; take \"ddata\" or leave it out"
+    )]
+    Persistence,
+    /// Entities would be cut although they have time left.
+    #[error(
+        "{section}.handoff-timeout is {handoff:?}, and the shutdown phase that hands shards over \
+         ends after {phase:?}: make the phase longer, or the timeout shorter"
+    )]
+    HandoffOutlastsPhase {
+        /// Where it is set.
+        section: String,
+        /// What is set.
+        handoff: Duration,
+        /// How long the phase lasts.
+        phase: Duration,
+    },
+    /// A value that makes no sense.
+    #[error("{section}.{setting} is {value}: {must}")]
+    OutOfRange {
+        /// Where it is set.
+        section: String,
+        /// Which setting.
+        setting: &'static str,
+        /// What is set.
+        value: String,
+        /// What it must be.
+        must: &'static str,
+    },
+}
+
+/// A setting that makes no sense: its name, its value, what it must be.
+type Wrong = (&'static str, String, &'static str);
+
+const SECTION: &str = "cluster.sharding";
+
+impl Sharding {
+    /// The settings of one entity type.
+    #[must_use]
+    pub fn of(&self, entity_type: &EntityType) -> Self {
+        let mut own = Self { types: BTreeMap::new(), ..self.clone() };
+        let Some(overrides) = self.types.get(entity_type).cloned() else { return own };
+        own.role = overrides.role.or(own.role);
+        own.coordinator_role = overrides.coordinator_role.or(own.coordinator_role);
+        set(&mut own.number_of_shards, overrides.number_of_shards);
+        set(&mut own.extractor, overrides.extractor);
+        set(&mut own.remember_entities, overrides.remember_entities);
+        set(&mut own.min_nr_of_members, overrides.min_nr_of_members);
+        set(&mut own.preallocate, overrides.preallocate);
+        set(&mut own.handoff_timeout, overrides.handoff_timeout);
+        set(&mut own.buffer_size, overrides.buffer_size);
+        set(&mut own.mailbox_size, overrides.mailbox_size);
+        set(&mut own.ask_timeout, overrides.ask_timeout);
+        set(&mut own.allocation_strategy, overrides.allocation_strategy);
+        set(&mut own.passivation, overrides.passivation);
+        own
+    }
+
+    /// The chosen allocation strategy with its settings.
+    #[must_use]
+    pub fn strategy(&self) -> Strategy {
+        match self.allocation_strategy {
+            StrategyName::LeastShard => Strategy::LeastShard(self.least_shard.clone()),
+            StrategyName::LeastShardRounds => Strategy::Rounds(self.least_shard_rounds.clone()),
+            StrategyName::ConsistentHashing => {
+                Strategy::ConsistentHashing(self.consistent_hashing.clone())
+            }
+            StrategyName::External => Strategy::External(External::default()),
+        }
+    }
+
+    /// Messages of one shard that a region buffers at most: a quarter of all.
+    #[must_use]
+    pub const fn buffer_size_per_shard(&self) -> usize {
+        let quarter = self.buffer_size / 4;
+        if quarter == 0 { 1 } else { quarter }
+    }
+
+    /// Bytes of one shard that a region buffers at most: a quarter of all.
+    #[must_use]
+    pub const fn buffer_bytes_per_shard(&self) -> usize {
+        self.buffer_bytes_max / 4
+    }
+
+    /// Who is stopped to make room; nobody where entities are remembered.
+    #[must_use]
+    pub fn automatic_passivation(&self) -> Option<&Passivation> {
+        (!self.remember_entities).then_some(&self.passivation)
+    }
+
+    /// Checks the settings, of every type, against each other and against the length of the
+    /// shutdown phase in which shards are handed over.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the first contradiction.
+    pub fn check(&self, shutdown_phase: Duration) -> Result<(), ConfigError> {
+        if self.state_store_mode == StateStoreMode::Persistence {
+            return Err(ConfigError::Persistence);
+        }
+        self.check_as(SECTION, shutdown_phase)?;
+        if self.types.len() > TYPES_MAX {
+            let value = self.types.len().to_string();
+            return Err(out_of_range(SECTION, ("types", value, "must have 1,024 entries at most")));
+        }
+        self.types.keys().try_for_each(|entity_type| {
+            let section = format!("{SECTION}.types.{entity_type}");
+            self.of(entity_type).check_as(&section, shutdown_phase)
+        })
+    }
+
+    fn check_as(&self, section: &str, phase: Duration) -> Result<(), ConfigError> {
+        let checks = self.times().into_iter().chain(self.numbers()).chain(self.limits());
+        if let Some((_, wrong)) = checks.into_iter().find(|(right, _)| !right) {
+            return Err(out_of_range(section, wrong));
+        }
+        if let Some(wrong) = self.passivation.wrong() {
+            return Err(out_of_range(&format!("{section}.passivation"), wrong));
+        }
+        if self.handoff_timeout >= phase {
+            let (section, handoff) = (section.to_owned(), self.handoff_timeout);
+            return Err(ConfigError::HandoffOutlastsPhase { section, handoff, phase });
+        }
+        Ok(())
+    }
+
+    fn times(&self) -> Vec<(bool, Wrong)> {
+        let positive = [
+            ("waiting-for-state-timeout", self.waiting_for_state_timeout),
+            ("updating-state-timeout", self.updating_state_timeout),
+            ("retry-interval", self.retry_interval),
+            ("audit-interval", self.audit_interval),
+            ("move-retry-min", self.move_retry_min),
+            ("handoff-timeout", self.handoff_timeout),
+            ("lane-broken-after", self.lane_broken_after),
+            ("restart-backoff-min", self.restart_backoff_min),
+            ("ask-timeout", self.ask_timeout),
+            ("region-query-timeout", self.region_query_timeout),
+            ("rebalance-interval", self.rebalance_interval),
+            (
+                "entity-recovery-constant-rate.frequency",
+                self.entity_recovery_constant_rate.frequency,
+            ),
+            ("least-shard.stall-max", self.least_shard.stall_max),
+            ("healthcheck.timeout", self.healthcheck.timeout),
+        ];
+        let positive = positive.map(|(setting, value)| {
+            (!value.is_zero(), (setting, time(value), "must be longer than nothing"))
+        });
+        let ordered = [
+            ("move-retry-max", self.move_retry_max, self.move_retry_min, "move-retry-min"),
+            (
+                "restart-backoff-max",
+                self.restart_backoff_max,
+                self.restart_backoff_min,
+                "restart-backoff-min",
+            ),
+        ];
+        let ordered = ordered.map(|(setting, value, low, of)| {
+            let must = match of {
+                "move-retry-min" => "must be at least move-retry-min",
+                _ => "must be at least restart-backoff-min",
+            };
+            (value >= low, (setting, time(value), must))
+        });
+        positive.into_iter().chain(ordered).collect()
+    }
+
+    fn numbers(&self) -> Vec<(bool, Wrong)> {
+        let rounds = &self.least_shard_rounds;
+        let at_least_one = [
+            ("min-nr-of-members", self.min_nr_of_members),
+            (
+                "entity-recovery-constant-rate.number-of-entities",
+                self.entity_recovery_constant_rate.number_of_entities,
+            ),
+            ("least-shard.max-moves-in-flight", self.least_shard.max_moves_in_flight),
+            ("least-shard-rounds.rebalance-threshold", rounds.rebalance_threshold),
+            ("least-shard-rounds.max-simultaneous-rebalance", rounds.max_simultaneous_rebalance),
+        ];
+        let at_least_one = at_least_one.map(|(setting, value)| {
+            (value >= 1, (setting, value.to_string(), "must be at least 1"))
+        });
+        let relative = rounds.rebalance_relative_limit;
+        let others = [
+            (
+                (1..=SHARDS_MAX).contains(&self.number_of_shards),
+                (
+                    "number-of-shards",
+                    self.number_of_shards.to_string(),
+                    "must be 1 to 1,000,000, about ten per node",
+                ),
+            ),
+            (
+                relative > 0.0 && relative <= 1.0,
+                (
+                    "least-shard-rounds.rebalance-relative-limit",
+                    relative.to_string(),
+                    "must be above 0 and at most 1",
+                ),
+            ),
+        ];
+        at_least_one.into_iter().chain(others).collect()
+    }
+
+    fn limits(&self) -> Vec<(bool, Wrong)> {
+        let limits: [(&'static str, usize, usize, &'static str); 4] = [
+            ("buffer-size", self.buffer_size, 100_000_000, "must be 1 to 100,000,000 messages"),
+            ("buffer-bytes-max", self.buffer_bytes_max, 1 << 40, "must be 1 byte to 1 TiB"),
+            ("mailbox-size", self.mailbox_size, 100_000_000, "must be 1 to 100,000,000 messages"),
+            ("remembered-decisions", self.remembered_decisions, 1 << 20, "must be 1 to 1,048,576"),
+        ];
+        let within = |(setting, value, high, must): (&'static str, usize, usize, &'static str)| {
+            ((1..=high).contains(&value), (setting, value.to_string(), must))
+        };
+        limits.map(within).into()
+    }
+}
+
+fn set<T>(value: &mut T, other: Option<T>) {
+    if let Some(other) = other {
+        *value = other;
+    }
+}
+
+fn time(value: Duration) -> String {
+    humantime::format_duration(value).to_string()
+}
+
+fn out_of_range(section: &str, (setting, value, must): Wrong) -> ConfigError {
+    ConfigError::OutOfRange { section: section.to_owned(), setting, value, must }
+}
+
+#[cfg(test)]
+mod tests;

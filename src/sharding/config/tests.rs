@@ -1,0 +1,153 @@
+//! What is read, what is refused, and in which words.
+
+use super::*;
+use crate::sharding::passivation::settings::{Policy, Scope, Segmented};
+
+const PHASE: Duration = Duration::from_secs(20);
+
+fn read(text: &str) -> Sharding {
+    toml::from_str(text).unwrap_or_else(|cause| panic!("{text}: {cause}"))
+}
+
+fn refusal(text: &str) -> String {
+    read(text).check(PHASE).expect_err("these settings make no sense").to_string()
+}
+
+#[test]
+fn the_defaults_are_those_of_the_specification_and_fit_together() {
+    let sharding = Sharding::default();
+    assert_eq!(sharding.check(PHASE), Ok(()));
+    assert_eq!(read(""), sharding);
+    let documented = "number-of-shards = 1000\nextractor = \"xxh3\"\n\
+        state-store-mode = \"ddata\"\nremember-entities = false\nbuffer-size = 100000\n\
+        buffer-bytes-max = 268435456\nmailbox-size = 10000\nhandoff-timeout = \"15s\"\n\
+        retry-interval = \"2s\"\nupdating-state-timeout = \"5s\"\n\
+        waiting-for-state-timeout = \"2s\"\nask-timeout = \"5s\"\nrebalance-interval = \"10s\"\n\
+        allocation-strategy = \"least-shard\"\nremembered-decisions = 4096\n\
+        entity-restart-backoff = \"10s\"\nmin-nr-of-members = 1\npreallocate = false\n\
+        write-majority-plus = 0\n\
+        [least-shard]\nmax-moves-in-flight = 16\nstall-max = \"250ms\"\n\
+        [passivation]\nstrategy = \"idle\"\nidle-timeout = \"120s\"\nactive-entity-limit = 100000";
+    assert_eq!(read(documented), sharding);
+}
+
+#[test]
+fn what_is_written_reads_back() {
+    let mut sharding = Sharding { role: Some("backend".to_owned()), ..Sharding::default() };
+    sharding.write_majority_plus = MajorityPlus::All(AllWord::All);
+    sharding.passivation.composite.window = Some(Policy::MostRecentlyUsed);
+    let orders = EntityType::new("orders").expect("a valid name");
+    let own = Overrides { number_of_shards: Some(100), ..Overrides::default() };
+    sharding.types.insert(orders, own);
+    let text = toml::to_string(&sharding).expect("settings are always text");
+    assert_eq!(read(&text), sharding, "{text}");
+}
+
+#[test]
+fn a_type_overrides_what_it_names_and_nothing_else() {
+    let sharding = read(
+        "role = \"backend\"\nbuffer-size = 400\n[types.orders]\nnumber-of-shards = 64\n\
+         [types.orders.passivation]\nstrategy = \"composite\"\nscope = \"shard\"",
+    );
+    let orders = sharding.of(&EntityType::new("orders").expect("a valid name"));
+    assert_eq!((orders.number_of_shards, orders.buffer_size), (64, 400));
+    assert_eq!(orders.role.as_deref(), Some("backend"));
+    assert_eq!(orders.passivation.scope, Scope::Shard);
+    assert_eq!(orders.buffer_size_per_shard(), 100);
+    let others = sharding.of(&EntityType::new("others").expect("a valid name"));
+    assert_eq!((others.number_of_shards, others.passivation.scope), (1_000, Scope::Region));
+}
+
+#[test]
+fn mode_persistence_is_refused_and_the_error_says_why() {
+    let error = refusal("state-store-mode = \"persistence\"");
+    assert!(error.contains("needs a journal") && error.contains("take \"ddata\""), "{error}");
+}
+
+#[test]
+fn a_handoff_that_outlasts_the_shutdown_phase_is_refused() {
+    let error = refusal("[types.orders]\nhandoff-timeout = \"20s\"");
+    assert_eq!(
+        error,
+        "cluster.sharding.types.orders.handoff-timeout is 20s, and the shutdown phase that hands \
+         shards over ends after 20s: make the phase longer, or the timeout shorter"
+    );
+}
+
+#[test]
+fn every_value_that_makes_no_sense_is_named() {
+    let table = [
+        ("number-of-shards = 0", "number-of-shards is 0: must be 1 to"),
+        ("number-of-shards = 1000001", "number-of-shards is 1000001"),
+        ("min-nr-of-members = 0", "min-nr-of-members is 0: must be at least 1"),
+        ("buffer-size = 0", "buffer-size is 0: must be 1 to"),
+        ("buffer-bytes-max = 0", "buffer-bytes-max is 0"),
+        ("mailbox-size = 0", "mailbox-size is 0"),
+        ("remembered-decisions = 0", "remembered-decisions is 0"),
+        ("ask-timeout = \"0s\"", "ask-timeout is 0s: must be longer than nothing"),
+        ("retry-interval = \"0s\"", "retry-interval is 0s"),
+        ("move-retry-max = \"100ms\"", "move-retry-max is 100ms: must be at least move-retry-min"),
+        ("restart-backoff-max = \"1ms\"", "restart-backoff-max is 1ms: must be at least restart"),
+        ("[least-shard]\nmax-moves-in-flight = 0", "least-shard.max-moves-in-flight is 0"),
+        ("[least-shard-rounds]\nrebalance-relative-limit = 1.5", "relative-limit is 1.5"),
+        ("[least-shard-rounds]\nrebalance-threshold = 0", "rebalance-threshold is 0"),
+        ("[passivation]\nactive-entity-limit = 0", "sharding.passivation.active-entity-limit is 0"),
+        ("[passivation]\nidle-interval = \"0s\"", "passivation.idle-interval is 0s"),
+        (
+            "[passivation.segmented]\nproportions = [0.5, 0.6]",
+            "segmented.proportions is [0.5, 0.6]",
+        ),
+        ("[passivation.segmented]\nproportions = [1.0]", "segmented.proportions is [1.0]"),
+        ("[passivation.composite]\nwindow-proportion = 1.1", "composite.window-proportion is 1.1"),
+        ("[passivation.composite]\nminimum-window-proportion = nan", "proportion is NaN"),
+        ("[passivation.composite.hill-climbing]\nstep-decay = 2.0", "step-decay is 2"),
+        ("[passivation.composite.frequency-sketch]\ndepth = 0", "frequency-sketch.depth is 0"),
+        ("[types.a]\nmailbox-size = 0", "cluster.sharding.types.a.mailbox-size is 0"),
+    ];
+    for (text, expected) in table {
+        let error = refusal(text);
+        assert!(error.contains(expected), "{text}: {error}");
+    }
+}
+
+#[test]
+fn e20_strategies_read_from_text_and_built_in_code_are_equal() {
+    let text = "[passivation]\nstrategy = \"composite\"\nactive-entity-limit = 20\n\
+        idle-timeout = \"0s\"\n[passivation.composite]\nwindow-proportion = 0.2\n\
+        optimizer = \"none\"\nfilter = \"none\"\nwindow = { policy = \"least-recently-used\" }\n\
+        main = { policy = \"segmented\", proportions = [0.25, 0.75] }";
+    let mut built = Passivation { active_entity_limit: 20, ..Passivation::default() };
+    built.strategy = crate::sharding::passivation::settings::Strategy::Composite;
+    built.idle_timeout = Duration::ZERO;
+    built.composite.window_proportion = 0.2;
+    built.composite.optimizer = crate::sharding::passivation::settings::Optimizer::None;
+    built.composite.filter = crate::sharding::passivation::settings::Filter::None;
+    built.composite.main = Policy::Segmented(Segmented { proportions: vec![0.25, 0.75] });
+    assert_eq!(read(text).passivation, built);
+}
+
+#[test]
+fn e20_remembering_turns_automatic_passivation_off_and_an_unknown_policy_is_an_error() {
+    assert_eq!(read("remember-entities = true").automatic_passivation(), None);
+    assert!(Sharding::default().automatic_passivation().is_some());
+    for unknown in ["[passivation]\nstrategy = \"random\"", "buffer-sise = 3"] {
+        assert!(toml::from_str::<Sharding>(unknown).is_err(), "{unknown}");
+    }
+}
+
+#[test]
+fn each_name_gives_its_strategy_with_its_settings() {
+    let text = "allocation-strategy = \"least-shard-rounds\"\n\
+        [least-shard-rounds]\nrebalance-absolute-limit = 20";
+    let rounds = LeastShardRounds { rebalance_absolute_limit: 20, ..Default::default() };
+    assert_eq!(read(text).strategy(), Strategy::Rounds(rounds));
+    let names = [
+        ("least-shard", Strategy::LeastShard(LeastShard::default())),
+        ("consistent-hashing", Strategy::ConsistentHashing(ConsistentHashing::default())),
+        ("external", Strategy::External(External::default())),
+    ];
+    for (name, strategy) in names {
+        let text = format!("allocation-strategy = \"{name}\"");
+        assert_eq!(read(&text).strategy(), strategy, "{name}");
+    }
+}

@@ -1,0 +1,294 @@
+//! From a message to its entity, and from an entity to its shard (spec/sharding.md §1).
+//!
+//! A shard is a function of the entity's id alone: were it also one of the message, one entity
+//! could live in two shards.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::ids::{EntityId, SHARDS_MAX, ShardId};
+
+/// How an id becomes a number. All nodes must agree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum ShardHash {
+    /// 64 bits of xxh3 over the id's UTF-8.
+    #[default]
+    Xxh3,
+    /// Java's `String.hashCode`, as Akka and Pekko hash by default: shards keep their entities
+    /// when a service moves from there. Spreads worse over similar ids.
+    Java,
+    /// Kafka's Murmur2, for a shard per partition of a topic.
+    Murmur2,
+}
+
+impl ShardHash {
+    /// As it stands in settings.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Xxh3 => "xxh3",
+            Self::Java => "java",
+            Self::Murmur2 => "murmur2",
+        }
+    }
+}
+
+impl fmt::Display for ShardHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A number of shards that can't be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("number-of-shards is {0}: must be 1 to {SHARDS_MAX}, about ten per node")]
+pub struct InvalidShards(pub u32);
+
+/// Shards by the hash of the id.
+///
+/// # Example
+/// ```
+/// use ostraca::sharding::extractor::{HashExtractor, ShardHash};
+/// use ostraca::sharding::ids::{EntityId, ShardId};
+///
+/// let extractor = HashExtractor::new(ShardHash::Java, 10)?;
+/// assert_eq!(extractor.shard(&EntityId::new("12")?), ShardId::new(9)); // "12".hashCode() is 1569
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HashExtractor {
+    hash: ShardHash,
+    shards: u32,
+}
+
+impl HashExtractor {
+    /// `shards` shards by `hash`.
+    ///
+    /// # Errors
+    /// [`InvalidShards`] unless there are 1 to [`SHARDS_MAX`].
+    pub const fn new(hash: ShardHash, shards: u32) -> Result<Self, InvalidShards> {
+        match shards {
+            1..=SHARDS_MAX => Ok(Self { hash, shards }),
+            _ => Err(InvalidShards(shards)),
+        }
+    }
+
+    /// The hash.
+    #[must_use]
+    pub const fn hash(&self) -> ShardHash {
+        self.hash
+    }
+
+    /// How many shards there are.
+    #[must_use]
+    pub const fn shards(&self) -> u32 {
+        self.shards
+    }
+
+    /// The shard of an entity.
+    #[must_use]
+    pub fn shard(&self, entity: &EntityId) -> ShardId {
+        let id = entity.as_str();
+        let number = match self.hash {
+            ShardHash::Xxh3 => xxh3_64(id.as_bytes()) % u64::from(self.shards),
+            // The absolute value of the smallest one stays negative in Java; here it is 2³¹.
+            ShardHash::Java => u64::from(java_hash(id).unsigned_abs() % self.shards),
+            ShardHash::Murmur2 => u64::from((murmur2(id.as_bytes()) & 0x7fff_ffff) % self.shards),
+        };
+        ShardId::new(u32::try_from(number).expect("a remainder is below its divisor"))
+    }
+}
+
+/// How messages of an entity type find their entities.
+///
+/// Must be pure: the same answers everywhere and always. Called from many threads at once.
+pub trait Extractor<M>: Send + Sync + 'static {
+    /// What has to be equal on all nodes, with a version: `"orders-by-region/2"`.
+    fn name(&self) -> Cow<'_, str>;
+
+    /// How many shards there are; 1 to [`SHARDS_MAX`].
+    fn shards(&self) -> u32;
+
+    /// The id of the entity that `message` is for. `None`: the message is for none, and is
+    /// counted as unhandled. An empty or overlong id is refused like one given by the caller.
+    fn entity_id<'m>(&self, message: &'m M) -> Option<Cow<'m, str>>;
+
+    /// The shard of an entity, below [`shards`](Self::shards).
+    fn shard(&self, entity: &EntityId) -> ShardId;
+}
+
+/// Ids by a function of the message, shards by a hash of the id.
+#[derive(Clone, Copy, Debug)]
+pub struct ByMessage<F> {
+    hash: HashExtractor,
+    id: F,
+}
+
+impl<F> ByMessage<F> {
+    /// Ids by `id`.
+    #[must_use]
+    pub fn new<M>(hash: HashExtractor, id: F) -> Self
+    where
+        F: for<'m> Fn(&'m M) -> Option<Cow<'m, str>>, // here too, so that closures are inferred
+    {
+        Self { hash, id }
+    }
+}
+
+impl<M, F> Extractor<M> for ByMessage<F>
+where
+    F: for<'m> Fn(&'m M) -> Option<Cow<'m, str>> + Send + Sync + 'static,
+{
+    fn name(&self) -> Cow<'_, str> {
+        Cow::Borrowed(self.hash.hash.name())
+    }
+
+    fn shards(&self) -> u32 {
+        self.hash.shards
+    }
+
+    fn entity_id<'m>(&self, message: &'m M) -> Option<Cow<'m, str>> {
+        (self.id)(message)
+    }
+
+    fn shard(&self, entity: &EntityId) -> ShardId {
+        self.hash.shard(entity)
+    }
+}
+
+/// `String.hashCode`: a polynomial in 31 over UTF-16, modulo 2³².
+fn java_hash(id: &str) -> i32 {
+    id.encode_utf16().fold(0, |hash: i32, unit| hash.wrapping_mul(31).wrapping_add(unit.into()))
+}
+
+/// Murmur2 of Austin Appleby, with the seed of Kafka's default partitioner.
+fn murmur2(bytes: &[u8]) -> u32 {
+    const FACTOR: u32 = 0x5bd1_e995;
+    const SEED: u32 = 0x9747_b28c;
+    let mix = |word: u32| {
+        let word = word.wrapping_mul(FACTOR);
+        (word ^ (word >> 24)).wrapping_mul(FACTOR)
+    };
+    let (words, rest) = bytes.as_chunks::<4>();
+    let length = u32::try_from(bytes.len()).expect("ids are short");
+    let hash = words.iter().fold(SEED ^ length, |hash, word| {
+        hash.wrapping_mul(FACTOR) ^ mix(u32::from_le_bytes(*word))
+    });
+    let last = rest.iter().rev().fold(0, |word, &byte| (word << 8) | u32::from(byte));
+    let hash = if rest.is_empty() { hash } else { (hash ^ last).wrapping_mul(FACTOR) };
+    let hash = (hash ^ (hash >> 13)).wrapping_mul(FACTOR);
+    hash ^ (hash >> 15)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn entity(id: &str) -> EntityId {
+        EntityId::new(id).expect("ids of these tests are valid")
+    }
+
+    #[test]
+    fn e1_murmur2_gives_the_hashes_of_kafka() {
+        let vectors = [
+            ("1", -1_993_445_489),
+            ("12", 126_087_238),
+            ("123", -267_702_483),
+            ("1234", -1_614_185_708),
+            ("12345", -1_188_365_604),
+        ];
+        for (id, hash) in vectors {
+            assert_eq!(murmur2(id.as_bytes()).cast_signed(), hash, "{id}");
+        }
+    }
+
+    #[test]
+    fn java_gives_the_hashes_of_the_jvm() {
+        // The last one is the smallest number, whose absolute value is itself on the JVM.
+        let vectors = [
+            ("", 0),
+            ("a", 97),
+            ("ab", 3_105),
+            ("ä", 228),
+            ("😀", 1_772_899),
+            ("polygenelubricants", i32::MIN),
+        ];
+        for (id, hash) in vectors {
+            assert_eq!(java_hash(id), hash, "{id}");
+        }
+    }
+
+    #[test]
+    fn e2_a_shard_is_the_absolute_hash_modulo_the_number_of_shards() -> Result<(), InvalidShards> {
+        let java = HashExtractor::new(ShardHash::Java, 10)?;
+        assert_eq!(java.shard(&entity("ab")), ShardId::new(5));
+        assert_eq!(java.shard(&entity("polygenelubricants")), ShardId::new(8));
+        let murmur = HashExtractor::new(ShardHash::Murmur2, 1_000)?;
+        assert_eq!(murmur.shard(&entity("12")), ShardId::new(238));
+        assert_eq!(murmur.shard(&entity("1")), ShardId::new(159));
+        Ok(())
+    }
+
+    #[test]
+    fn the_default_hash_never_changes_and_spreads_evenly() -> Result<(), InvalidShards> {
+        let xxh3 = HashExtractor::new(ShardHash::default(), 1_000)?;
+        let shards = ["alice", "bob", "ÄÖÜ"].map(|id| xxh3.shard(&entity(id)).get());
+        assert_eq!(shards, [80, 397, 661], "golden: entities would change their shards");
+        let mut counts = vec![0_u32; 1_000];
+        for number in 0..200_000 {
+            counts[xxh3.shard(&entity(&format!("user-{number}"))).get() as usize] += 1;
+        }
+        let most = counts.iter().max().copied().unwrap_or(0);
+        assert!(most <= 270, "{most} of 200 on average"); // five standard deviations
+        Ok(())
+    }
+
+    #[test]
+    fn e3_e5_ids_come_from_the_message_or_there_is_none() -> Result<(), InvalidShards> {
+        enum Order {
+            Placed { customer: String },
+            Heartbeat,
+        }
+        let hash = HashExtractor::new(ShardHash::Xxh3, 10)?;
+        let by_customer = ByMessage::new(hash, |order: &Order| match order {
+            Order::Placed { customer } => Some(Cow::Borrowed(customer.as_str())),
+            Order::Heartbeat => None,
+        });
+        let placed = Order::Placed { customer: "alice".to_owned() };
+        assert_eq!(by_customer.entity_id(&placed).as_deref(), Some("alice"));
+        assert_eq!(by_customer.entity_id(&Order::Heartbeat), None);
+        assert_eq!(Extractor::<Order>::shard(&by_customer, &entity("alice")).get(), 0);
+        assert_eq!(Extractor::<Order>::name(&by_customer), "xxh3");
+        Ok(())
+    }
+
+    #[test]
+    fn e7_a_hundred_threads_get_the_same_answers() -> Result<(), InvalidShards> {
+        let extractor = Arc::new(HashExtractor::new(ShardHash::Murmur2, 7)?);
+        let threads: Vec<_> = (0..100)
+            .map(|_| {
+                let extractor = Arc::clone(&extractor);
+                std::thread::spawn(move || extractor.shard(&entity("12")))
+            })
+            .collect();
+        for thread in threads {
+            assert_eq!(thread.join().expect("no panic"), ShardId::new(126_087_238 % 7));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn no_shards_and_too_many_are_refused() {
+        for shards in [0, SHARDS_MAX + 1] {
+            let refused = HashExtractor::new(ShardHash::Xxh3, shards);
+            assert_eq!(refused, Err(InvalidShards(shards)));
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! Cluster sharding: entities by id, grouped into shards, each with one home that moves
+//! (spec/sharding.md, spec/safety.md §2, §3, §5).
+//!
+//! Knows nothing of sockets: what peers say arrives as inputs, what they are told leaves as
+//! outputs or down a lane.
+
+pub mod allocation;
+pub mod config;
+pub mod extractor;
+pub mod ids;
+pub mod passivation;

@@ -1,0 +1,176 @@
+//! A window for newcomers before the main area, and a filter between them: what was used once and
+//! never again (a scan) does not push out what is used all the time.
+//!
+//! W-TinyLFU, of Einziger, Friedman, Manes (2017), with an adaptive window (2018), for any two
+//! policies.
+
+use super::Slot;
+use super::climbing::HillClimbing;
+use super::replacement::Replacement;
+use super::settings::{self, Filter, Optimizer};
+use super::sketch::Sketch;
+
+/// What becomes of the counts when the limit changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Counts {
+    Kept,
+    /// As in Pekko.
+    Dropped,
+}
+
+/// Active entities in a window and a main area.
+#[derive(Clone, Debug)]
+pub(super) struct Composite {
+    settings: settings::Composite,
+    counts: Counts,
+    limit: usize,
+    share: f64, // of the window
+    window: Replacement,
+    main: Replacement,
+    sketch: Option<Sketch>,
+    climbing: Option<HillClimbing>,
+    hashes: Vec<u64>,      // by slot; as long as the highest slot ever used
+    candidates: Vec<Slot>, // empty between calls
+}
+
+impl Composite {
+    pub(super) fn new(settings: &settings::Composite, limit: usize, counts: Counts) -> Self {
+        let share = if settings.window.is_some() { settings.window_proportion } else { 0.0 };
+        let in_window = super::portion(share, limit);
+        let window = settings.window.clone().unwrap_or_default();
+        let optimizes = settings.window.is_some() && settings.optimizer == Optimizer::HillClimbing;
+        let mut composite = Self {
+            counts,
+            limit,
+            share,
+            window: Replacement::new(&window, in_window),
+            main: Replacement::new(&settings.main, limit - in_window),
+            sketch: None,
+            climbing: optimizes.then(|| HillClimbing::new(&settings.hill_climbing, limit)),
+            hashes: Vec::new(),
+            candidates: Vec::new(),
+            settings: settings.clone(),
+        };
+        composite.forget_counts();
+        composite
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.window.len() + self.main.len()
+    }
+
+    pub(super) fn contains(&self, slot: Slot) -> bool {
+        self.window.contains(slot) || self.main.contains(slot)
+    }
+
+    pub(super) fn remove(&mut self, slot: Slot) -> bool {
+        self.window.remove(slot) || self.main.remove(slot)
+    }
+
+    /// A use: appends to `out` whoever has to go for it, which may be `slot` itself.
+    pub(super) fn access(&mut self, slot: Slot, hash: u64, out: &mut Vec<Slot>) {
+        let was_active = self.contains(slot);
+        if let Some(climbing) = &mut self.climbing {
+            climbing.record(was_active);
+        }
+        if let Some(sketch) = &mut self.sketch {
+            sketch.increment(hash);
+        }
+        if self.window.contains(slot) {
+            self.window.touch(slot);
+        } else if self.main.contains(slot) {
+            self.main.touch(slot);
+        } else {
+            self.enter(slot, hash, out);
+        }
+        if let Some(step) = self.climbing.as_mut().and_then(HillClimbing::step) {
+            self.climb(step);
+        }
+    }
+
+    pub(super) fn set_limit(&mut self, limit: usize, out: &mut Vec<Slot>) {
+        self.limit = limit;
+        if self.counts == Counts::Dropped {
+            self.forget_counts();
+        }
+        if let Some(climbing) = &mut self.climbing {
+            climbing.set_limit(limit);
+        }
+        let in_window = super::portion(self.share, limit);
+        self.main.aim(limit - in_window);
+        self.window.aim(in_window);
+        let mut candidates = std::mem::take(&mut self.candidates);
+        self.window.shrink(&mut candidates);
+        candidates.drain(..).for_each(|candidate| self.judge(candidate, out));
+        self.candidates = candidates;
+        self.main.shrink(out);
+    }
+
+    fn forget_counts(&mut self) {
+        self.sketch = (self.settings.filter == Filter::FrequencySketch)
+            .then(|| Sketch::new(&self.settings.frequency_sketch, self.limit));
+    }
+
+    fn enter(&mut self, slot: Slot, hash: u64, out: &mut Vec<Slot>) {
+        if self.hashes.len() <= slot.index() {
+            self.hashes.resize(slot.index() + 1, 0);
+        }
+        self.hashes[slot.index()] = hash;
+        if self.window.limit() == 0 {
+            return self.judge(slot, out);
+        }
+        let mut candidates = std::mem::take(&mut self.candidates);
+        self.window.access(slot, &mut candidates);
+        candidates.drain(..).for_each(|candidate| self.judge(candidate, out));
+        self.candidates = candidates;
+    }
+
+    /// Into the main area, or out.
+    fn judge(&mut self, candidate: Slot, out: &mut Vec<Slot>) {
+        if !self.main.is_full() {
+            return self.main.insert(candidate);
+        }
+        match self.main.victim() {
+            Some(victim) if self.is_better(candidate, victim) => {
+                self.main.evict(victim);
+                out.push(victim);
+                self.main.insert(candidate);
+            }
+            _ => out.push(candidate),
+        }
+    }
+
+    fn is_better(&self, candidate: Slot, victim: Slot) -> bool {
+        self.sketch.as_ref().is_none_or(|sketch| {
+            let count = |slot: Slot| sketch.count(self.hashes[slot.index()]);
+            count(candidate) > count(victim)
+        })
+    }
+
+    /// Moves the border between window and main area; nobody is stopped for it.
+    fn climb(&mut self, step: f64) {
+        let (low, high) =
+            (self.settings.minimum_window_proportion, self.settings.maximum_window_proportion);
+        self.share = (self.share + step).clamp(low, high.max(low));
+        let in_window = super::portion(self.share, self.limit);
+        self.window.aim(in_window);
+        self.main.aim(self.limit - in_window);
+        spill(&mut self.main, &mut self.window);
+        spill(&mut self.window, &mut self.main);
+    }
+
+    #[cfg(test)]
+    pub(super) fn areas(&self) -> (Vec<u32>, [Vec<u32>; 2]) {
+        (self.window.level(0), [self.main.level(0), self.main.level(1)])
+    }
+}
+
+/// What is over the limit moves over, the oldest first.
+fn spill(from: &mut Replacement, to: &mut Replacement) {
+    while from.len() > from.limit()
+        && let Some(moving) = from.victim()
+    {
+        from.remove(moving);
+        to.insert(moving);
+    }
+}

@@ -1,0 +1,101 @@
+//! Who was used least often, with dynamic aging.
+//!
+//! Counts stand in buckets, so that a use and an eviction cost the same however many entities
+//! there are (Shah, Mitra, Matani, *An O(1) algorithm for implementing the LFU cache eviction
+//! scheme*, 2010, with an ordered map for the buckets). Aging: Arlitt, Cherkasova, Dilley,
+//! Friedrich, Jin, *Evaluating Content Management Techniques for Web Proxy Caches* (2000).
+
+use std::collections::BTreeMap;
+
+use super::Slot;
+use super::chains::{Chain, Chains};
+
+/// Whether counts of long ago weigh less.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Aging {
+    Off,
+    /// A newcomer starts above the count of the last one that was stopped.
+    Dynamic,
+}
+
+/// Active entities by how often they were used.
+#[derive(Clone, Debug)]
+pub(super) struct Frequency {
+    aging: Aging,
+    age: u64,
+    buckets: BTreeMap<u64, Chain>, // by count; ≤ one per entity, none of them empty
+    spare: Vec<Chain>,             // lists without a bucket; ≤ the most buckets there ever were
+    lists: u32,                    // lists ever made
+    members: Chains,               // each list from the least to the most recent use
+    counts: Vec<u64>,              // by slot
+}
+
+impl Frequency {
+    pub(super) const fn new(aging: Aging) -> Self {
+        Self {
+            aging,
+            age: 0,
+            buckets: BTreeMap::new(),
+            spare: Vec::new(),
+            lists: 0,
+            members: Chains::empty(),
+            counts: Vec::new(),
+        }
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    pub(super) fn contains(&self, slot: Slot) -> bool {
+        self.members.contains(slot)
+    }
+
+    pub(super) fn remove(&mut self, slot: Slot) -> bool {
+        let Some(list) = self.members.chain_of(slot) else { return false };
+        self.members.remove(slot);
+        if self.members.len_of(list) == 0 {
+            self.buckets.remove(&self.counts[slot.index()]);
+            self.spare.push(list);
+        }
+        true
+    }
+
+    pub(super) fn insert(&mut self, slot: Slot) {
+        self.put(slot, 1 + self.age);
+    }
+
+    pub(super) fn touch(&mut self, slot: Slot) {
+        if self.remove(slot) {
+            self.put(slot, self.counts[slot.index()].saturating_add(1));
+        }
+    }
+
+    /// The one with the smallest count; the least recent among equals.
+    pub(super) fn victim(&self) -> Option<Slot> {
+        let (_, &list) = self.buckets.first_key_value()?;
+        self.members.front(list)
+    }
+
+    /// Counts of those that stay weigh less from now on: `slot` is about to be stopped.
+    pub(super) fn age_by(&mut self, slot: Slot) {
+        if self.aging == Aging::Dynamic {
+            self.age = self.counts[slot.index()];
+        }
+    }
+
+    fn put(&mut self, slot: Slot, count: u64) {
+        let (spare, lists) = (&mut self.spare, &mut self.lists);
+        let list = *self.buckets.entry(count).or_insert_with(|| {
+            spare.pop().unwrap_or_else(|| {
+                *lists += 1;
+                Chain::new(*lists - 1)
+            })
+        });
+        self.members.push_back(list, slot);
+        if self.counts.len() <= slot.index() {
+            self.counts.resize(slot.index() + 1, 0);
+        }
+        self.counts[slot.index()] = count;
+    }
+}

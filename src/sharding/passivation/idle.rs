@@ -1,0 +1,61 @@
+//! Who was not used for a while.
+
+use std::time::Duration;
+
+use ostraca_ddata::clock::Instant;
+
+use super::Slot;
+use super::chains::{Chain, Chains};
+
+const ALL: Chain = Chain::new(0);
+
+/// Active entities by the time of their last message.
+#[derive(Clone, Debug)]
+pub(super) struct Idle {
+    timeout: Duration,
+    interval: Duration,
+    order: Chains,         // from the longest idle to the latest used
+    touched: Vec<Instant>, // by slot
+    look_at: Option<Instant>,
+}
+
+impl Idle {
+    pub(super) const fn new(timeout: Duration, interval: Duration) -> Self {
+        Self { timeout, interval, order: Chains::empty(), touched: Vec::new(), look_at: None }
+    }
+
+    pub(super) const fn next_deadline(&self) -> Option<Instant> {
+        self.look_at
+    }
+
+    pub(super) fn touch(&mut self, now: Instant, slot: Slot) {
+        self.order.remove(slot);
+        self.order.push_back(ALL, slot);
+        if self.touched.len() <= slot.index() {
+            self.touched.resize(slot.index() + 1, now);
+        }
+        self.touched[slot.index()] = now;
+        self.look_at.get_or_insert(now + self.interval);
+    }
+
+    pub(super) fn remove(&mut self, slot: Slot) {
+        self.order.remove(slot);
+        if self.order.len() == 0 {
+            self.look_at = None;
+        }
+    }
+
+    /// Takes out and appends to `out` whoever was idle for the timeout, if it is time to look.
+    pub(super) fn look(&mut self, now: Instant, out: &mut Vec<Slot>) {
+        if self.look_at.is_none_or(|at| now < at) {
+            return;
+        }
+        while let Some(slot) = self.order.front(ALL)
+            && now - self.touched[slot.index()] >= self.timeout
+        {
+            self.order.remove(slot);
+            out.push(slot);
+        }
+        self.look_at = (self.order.len() > 0).then(|| now + self.interval);
+    }
+}

@@ -1,0 +1,268 @@
+//! Passivation: which entities stop so that others have room (spec/sharding.md §10).
+//!
+//! Knows entities as numbered [`Slot`]s and their messages as accesses: no ids, no mailboxes, no
+//! clock. Whoever runs the entities says who is busy, and stops whom it is told to stop.
+
+mod chains;
+mod climbing;
+mod composite;
+mod frequency;
+mod idle;
+mod recency;
+mod replacement;
+pub mod settings;
+mod sketch;
+
+use std::fmt;
+
+use ostraca_ddata::clock::Instant;
+
+use chains::{Chain, Chains};
+use composite::{Composite, Counts};
+use idle::Idle;
+use replacement::Replacement;
+use settings::{Scope, Strategy};
+
+/// Busy entities that one access looks at, if they should have stopped: each is looked at again
+/// by a later one, so few are enough.
+const LEAVING_LOOKS: usize = 4;
+
+const LEAVING: Chain = Chain::new(0);
+
+/// Where an active entity stands in its region's table. Dense: the policies keep arrays by slot.
+/// Free for another entity once this one has stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Slot(u32);
+
+impl Slot {
+    /// The slot with this number, below [`settings::ACTIVE_ENTITIES_MAX`] and a little.
+    #[must_use]
+    pub const fn new(number: u32) -> Self {
+        assert!(number < u32::MAX, "the highest number means no slot");
+        Self(number)
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+
+    const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Display for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// A message for an entity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// When it came.
+    pub now: Instant,
+    /// For whom.
+    pub slot: Slot,
+    /// A hash of the entity's id, which the entity keeps when it comes back in another slot.
+    pub hash: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Limited {
+    No,
+    By(Replacement),
+    ByTwo(Box<Composite>),
+}
+
+/// The active entities of a region, or of a shard, and who of them has to stop.
+///
+/// An entity that has to stop leaves the order at once and counts no longer. If it is busy then,
+/// it is told to stop only when it no longer is, and not at all if a message comes for it first:
+/// so busy entities may exceed the limit, and nobody else.
+///
+/// Every access costs the same however many entities there are (with `least-frequently-used`,
+/// logarithmic in the number of different counts).
+#[derive(Clone, Debug)]
+pub struct Passivation {
+    limited: Limited,
+    limit: usize,
+    idle: Option<Idle>,
+    leaving: Chains,  // busy when they had to go; ≤ busy entities
+    going: Vec<Slot>, // empty between calls
+}
+
+impl Passivation {
+    /// With the limit that the settings name.
+    #[must_use]
+    pub fn new(settings: &settings::Passivation) -> Self {
+        let limit = settings.active_entity_limit.max(1);
+        let counts = match settings.scope {
+            Scope::Region => Counts::Kept,
+            Scope::Shard => Counts::Dropped,
+        };
+        let limited = match (settings.policy(), settings.strategy) {
+            (Some(policy), _) => Limited::By(Replacement::new(&policy, limit)),
+            (None, Strategy::Composite) => {
+                Limited::ByTwo(Box::new(Composite::new(&settings.composite, limit, counts)))
+            }
+            (None, _) => Limited::No,
+        };
+        let off = settings.strategy == Strategy::None || settings.idle_timeout.is_zero();
+        let interval = settings.idle_interval.unwrap_or(settings.idle_timeout / 2);
+        let idle = (!off).then(|| Idle::new(settings.idle_timeout, interval));
+        Self { limited, limit, idle, leaving: Chains::empty(), going: Vec::new() }
+    }
+
+    /// The part of a region's limit that one of its active shards has with [`Scope::Shard`]: at
+    /// least 1.
+    #[must_use]
+    pub fn share(limit: usize, active_shards: usize) -> usize {
+        (limit / active_shards.max(1)).max(1)
+    }
+
+    /// Counts a message, before its entity handles it, and appends to `stop` whoever has to stop
+    /// for it. `busy` says who is handling a message or has messages waiting.
+    pub fn touched(
+        &mut self,
+        access: Access,
+        busy: &mut dyn FnMut(Slot) -> bool,
+        stop: &mut Vec<Slot>,
+    ) {
+        self.leaving.remove(access.slot);
+        if let Some(idle) = &mut self.idle {
+            idle.touch(access.now, access.slot);
+        }
+        let going = &mut self.going;
+        match &mut self.limited {
+            Limited::No => return,
+            Limited::By(replacement) => replacement.access(access.slot, going),
+            Limited::ByTwo(composite) => composite.access(access.slot, access.hash, going),
+        }
+        self.let_go(busy, stop);
+        self.look_again(LEAVING_LOOKS, busy, stop);
+    }
+
+    /// Forgets an entity that has stopped by itself, or asked for it.
+    pub fn stopped(&mut self, slot: Slot) {
+        self.leaving.remove(slot);
+        if let Some(idle) = &mut self.idle {
+            idle.remove(slot);
+        }
+        match &mut self.limited {
+            Limited::No => {}
+            Limited::By(replacement) => drop(replacement.remove(slot)),
+            Limited::ByTwo(composite) => drop(composite.remove(slot)),
+        }
+    }
+
+    /// Sets another limit, at least 1, and appends to `stop` whoever is over it now.
+    pub fn set_limit(
+        &mut self,
+        limit: usize,
+        busy: &mut dyn FnMut(Slot) -> bool,
+        stop: &mut Vec<Slot>,
+    ) {
+        self.limit = limit.max(1);
+        match &mut self.limited {
+            Limited::No => return,
+            Limited::By(replacement) => {
+                replacement.aim(self.limit);
+                replacement.shrink(&mut self.going);
+            }
+            Limited::ByTwo(composite) => composite.set_limit(self.limit, &mut self.going),
+        }
+        self.let_go(busy, stop);
+    }
+
+    /// Appends to `stop` whoever was idle for too long, and whoever had to stop and is no longer
+    /// busy. Call it at [`next_deadline`](Self::next_deadline).
+    pub fn tick(&mut self, now: Instant, busy: &mut dyn FnMut(Slot) -> bool, stop: &mut Vec<Slot>) {
+        self.look_again(self.leaving.len(), busy, stop);
+        let Some(idle) = &mut self.idle else { return };
+        idle.look(now, &mut self.going);
+        for slot in std::mem::take(&mut self.going) {
+            if busy(slot) {
+                // In use: as good as a message now.
+                if let Some(idle) = &mut self.idle {
+                    idle.touch(now, slot);
+                }
+            } else {
+                self.stopped(slot);
+                stop.push(slot);
+            }
+        }
+    }
+
+    /// When somebody may have been idle for too long; `None` if nobody can be.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.idle.as_ref().and_then(Idle::next_deadline)
+    }
+
+    /// Entities that count against the limit; at most [`limit`](Self::limit). 0 without a limit.
+    #[must_use]
+    pub fn counted(&self) -> usize {
+        match &self.limited {
+            Limited::No => 0,
+            Limited::By(replacement) => replacement.len(),
+            Limited::ByTwo(composite) => composite.len(),
+        }
+    }
+
+    /// Entities that have to stop as soon as they are no longer busy.
+    #[must_use]
+    pub const fn waiting_to_stop(&self) -> usize {
+        self.leaving.len()
+    }
+
+    /// The limit, in active entities.
+    #[must_use]
+    pub const fn limit(&self) -> usize {
+        self.limit
+    }
+
+    fn let_go(&mut self, busy: &mut dyn FnMut(Slot) -> bool, stop: &mut Vec<Slot>) {
+        for slot in self.going.drain(..) {
+            if busy(slot) {
+                self.leaving.push_back(LEAVING, slot);
+            } else {
+                if let Some(idle) = &mut self.idle {
+                    idle.remove(slot);
+                }
+                stop.push(slot);
+            }
+        }
+    }
+
+    fn look_again(
+        &mut self,
+        looks: usize,
+        busy: &mut dyn FnMut(Slot) -> bool,
+        stop: &mut Vec<Slot>,
+    ) {
+        for _ in 0..looks.min(self.leaving.len()) {
+            let Some(slot) = self.leaving.front(LEAVING) else { return };
+            self.leaving.remove(slot);
+            if busy(slot) {
+                self.leaving.push_back(LEAVING, slot);
+            } else {
+                if let Some(idle) = &mut self.idle {
+                    idle.remove(slot);
+                }
+                stop.push(slot);
+            }
+        }
+    }
+}
+
+/// `share` of `limit`, rounded down; a little is added first, since 0.7 × 10 is less than 7 in
+/// binary.
+fn portion(share: f64, limit: usize) -> usize {
+    (share * limit as f64 + 1e-9) as usize
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,101 @@
+//! Who was used last: least recently used, in one level or in several, and most recently used.
+//!
+//! The segmented form is that of Karedla, Love and Wherry, *Caching Strategies to Improve Disk
+//! System Performance* (1994): what is used again rises a level, what does not fit there sinks
+//! back, and the lowest level goes first. One level is plain LRU.
+
+use super::Slot;
+use super::chains::{Chain, Chains};
+
+/// Which end goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Goes {
+    LeastRecent,
+    MostRecent,
+}
+
+/// Active entities by their last use.
+#[derive(Clone, Debug)]
+pub(super) struct Recency {
+    goes: Goes,
+    levels: Chains, // chain 0 is the lowest; each runs from the least to the most recent
+    shares: Vec<f64>, // of the limit, by level; at least one
+    limits: Vec<usize>, // by level; that of level 0 binds nobody
+}
+
+impl Recency {
+    pub(super) fn new(goes: Goes, shares: Vec<f64>) -> Self {
+        let shares = if shares.is_empty() { vec![1.0] } else { shares };
+        Self { goes, levels: Chains::empty(), limits: vec![0; shares.len()], shares }
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.levels.len()
+    }
+
+    pub(super) fn contains(&self, slot: Slot) -> bool {
+        self.levels.contains(slot)
+    }
+
+    pub(super) fn remove(&mut self, slot: Slot) -> bool {
+        self.levels.remove(slot)
+    }
+
+    pub(super) fn set_limit(&mut self, limit: usize) {
+        for (own, share) in self.limits.iter_mut().zip(&self.shares) {
+            *own = super::portion(*share, limit);
+        }
+        self.sink();
+    }
+
+    pub(super) fn insert(&mut self, slot: Slot) {
+        self.levels.push_back(Chain::new(0), slot);
+    }
+
+    /// A use of an entity that is in: it rises, and others sink.
+    pub(super) fn touch(&mut self, slot: Slot) {
+        let top = self.shares.len() - 1;
+        let Some(level) = self.levels.chain_of(slot) else { return };
+        self.levels.remove(slot);
+        self.levels.push_back(chain((level.index() + 1).min(top)), slot);
+        self.sink();
+    }
+
+    /// Whom to stop next, `except` left aside.
+    pub(super) fn victim(&self, except: Option<Slot>) -> Option<Slot> {
+        let levels = &self.levels;
+        (0..self.shares.len()).map(chain).find_map(|level| {
+            let (first, second) = match self.goes {
+                Goes::LeastRecent => {
+                    let first = levels.front(level)?;
+                    (first, levels.after(first))
+                }
+                Goes::MostRecent => {
+                    let first = levels.back(level)?;
+                    (first, levels.before(first))
+                }
+            };
+            if Some(first) == except { second } else { Some(first) }
+        })
+    }
+
+    fn sink(&mut self) {
+        for level in (1..self.shares.len()).rev() {
+            while self.levels.len_of(chain(level)) > self.limits[level] {
+                let Some(oldest) = self.levels.front(chain(level)) else { break };
+                self.levels.remove(oldest);
+                self.levels.push_back(chain(level - 1), oldest);
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn level(&self, level: usize) -> Vec<u32> {
+        let first = self.levels.front(chain(level));
+        std::iter::successors(first, |&slot| self.levels.after(slot)).map(Slot::get).collect()
+    }
+}
+
+fn chain(level: usize) -> Chain {
+    Chain::new(u32::try_from(level).expect("levels are few"))
+}

@@ -1,0 +1,150 @@
+//! A replacement policy with its limit: whom to stop when one more becomes active.
+
+use super::Slot;
+use super::frequency::{Aging, Frequency};
+use super::recency::{Goes, Recency};
+use super::settings::Policy;
+
+#[derive(Clone, Debug)]
+enum Order {
+    Recency(Recency),
+    Frequency(Frequency),
+}
+
+/// Active entities in the order in which they would be stopped.
+#[derive(Clone, Debug)]
+pub(super) struct Replacement {
+    order: Order, // ≤ limit entities between any two calls, but for `insert`
+    limit: usize,
+}
+
+impl Replacement {
+    pub(super) fn new(policy: &Policy, limit: usize) -> Self {
+        let order = match policy {
+            Policy::LeastRecentlyUsed => Order::Recency(Recency::new(Goes::LeastRecent, vec![])),
+            Policy::Segmented(segmented) => {
+                Order::Recency(Recency::new(Goes::LeastRecent, segmented.proportions.clone()))
+            }
+            Policy::MostRecentlyUsed => Order::Recency(Recency::new(Goes::MostRecent, vec![])),
+            Policy::LeastFrequentlyUsed(frequency) => {
+                let aging = if frequency.dynamic_aging { Aging::Dynamic } else { Aging::Off };
+                Order::Frequency(Frequency::new(aging))
+            }
+        };
+        let mut replacement = Self { order, limit };
+        replacement.aim(limit);
+        replacement
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        match &self.order {
+            Order::Recency(recency) => recency.len(),
+            Order::Frequency(frequency) => frequency.len(),
+        }
+    }
+
+    pub(super) const fn limit(&self) -> usize {
+        self.limit
+    }
+
+    pub(super) const fn is_full(&self) -> bool {
+        self.len() >= self.limit
+    }
+
+    pub(super) fn contains(&self, slot: Slot) -> bool {
+        match &self.order {
+            Order::Recency(recency) => recency.contains(slot),
+            Order::Frequency(frequency) => frequency.contains(slot),
+        }
+    }
+
+    pub(super) fn remove(&mut self, slot: Slot) -> bool {
+        match &mut self.order {
+            Order::Recency(recency) => recency.remove(slot),
+            Order::Frequency(frequency) => frequency.remove(slot),
+        }
+    }
+
+    /// Lets an entity in that is not, over the limit if need be.
+    pub(super) fn insert(&mut self, slot: Slot) {
+        match &mut self.order {
+            Order::Recency(recency) => recency.insert(slot),
+            Order::Frequency(frequency) => frequency.insert(slot),
+        }
+    }
+
+    /// A use of an entity that is in.
+    pub(super) fn touch(&mut self, slot: Slot) {
+        match &mut self.order {
+            Order::Recency(recency) => recency.touch(slot),
+            Order::Frequency(frequency) => frequency.touch(slot),
+        }
+    }
+
+    /// A use: lets the entity in if it is not, and appends to `out` whoever has to go for it.
+    pub(super) fn access(&mut self, slot: Slot, out: &mut Vec<Slot>) {
+        if self.contains(slot) {
+            return self.touch(slot);
+        }
+        match &self.order {
+            Order::Recency(_) => {
+                self.insert(slot);
+                self.shrink_to(self.limit, Some(slot), out);
+            }
+            // Before the newcomer is in, whose count is the lowest.
+            Order::Frequency(_) => {
+                self.shrink_to(self.limit.saturating_sub(1), None, out);
+                self.insert(slot);
+            }
+        }
+    }
+
+    /// Whom to stop next.
+    pub(super) fn victim(&self) -> Option<Slot> {
+        self.victim_but(None)
+    }
+
+    /// Stops `slot`, which was the victim.
+    pub(super) fn evict(&mut self, slot: Slot) {
+        if let Order::Frequency(frequency) = &mut self.order {
+            frequency.age_by(slot);
+        }
+        self.remove(slot);
+    }
+
+    /// Sets the limit and stops nobody for it yet.
+    pub(super) fn aim(&mut self, limit: usize) {
+        self.limit = limit;
+        if let Order::Recency(recency) = &mut self.order {
+            recency.set_limit(limit);
+        }
+    }
+
+    /// Appends to `out` whoever is over the limit.
+    pub(super) fn shrink(&mut self, out: &mut Vec<Slot>) {
+        self.shrink_to(self.limit, None, out);
+    }
+
+    fn shrink_to(&mut self, limit: usize, except: Option<Slot>, out: &mut Vec<Slot>) {
+        while self.len() > limit {
+            let Some(victim) = self.victim_but(except) else { return };
+            self.evict(victim);
+            out.push(victim);
+        }
+    }
+
+    fn victim_but(&self, except: Option<Slot>) -> Option<Slot> {
+        match &self.order {
+            Order::Recency(recency) => recency.victim(except),
+            Order::Frequency(frequency) => frequency.victim(),
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn level(&self, level: usize) -> Vec<u32> {
+        match &self.order {
+            Order::Recency(recency) => recency.level(level),
+            Order::Frequency(_) => Vec::new(),
+        }
+    }
+}

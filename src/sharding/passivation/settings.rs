@@ -1,0 +1,346 @@
+//! `[cluster.sharding.passivation]`: who is stopped to make room, and when.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Most active entities that a limit can name: slots are 32-bit numbers.
+pub const ACTIVE_ENTITIES_MAX: usize = 1 << 30;
+
+/// Most counters in a row of a frequency sketch, whatever the limit: 2²⁴ are 8 MiB.
+pub const SKETCH_WIDTH_MAX: usize = 1 << 24;
+
+/// `[cluster.sharding.passivation]`: automatic passivation. An entity can always ask for its own.
+///
+/// Never stopped: an entity that is handling a message or has messages waiting. With
+/// `remember-entities` all of this is off.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Passivation {
+    /// `idle` alone, or a limit as well; `composite` keeps the most messages from finding their
+    /// entity stopped, whatever the pattern, and costs about 60 bytes an entity.
+    pub strategy: Strategy,
+    /// Stops an entity that got no message for this long, whatever the strategy but `none`.
+    /// 0: nobody is stopped for that.
+    #[serde(with = "humantime_serde")]
+    pub idle_timeout: Duration,
+    /// How often is looked. Unset: half of `idle-timeout`.
+    #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
+    pub idle_interval: Option<Duration>,
+    /// Most active entities of a region, at least 1. Exceeded only by entities that are busy.
+    pub active_entity_limit: usize,
+    /// What the limit counts.
+    pub scope: Scope,
+    /// `[cluster.sharding.passivation.segmented]`
+    pub segmented: Segmented,
+    /// `[cluster.sharding.passivation.least-frequently-used]`
+    pub least_frequently_used: LeastFrequentlyUsed,
+    /// `[cluster.sharding.passivation.composite]`
+    pub composite: Composite,
+}
+
+impl Default for Passivation {
+    fn default() -> Self {
+        Self {
+            strategy: Strategy::Idle,
+            idle_timeout: Duration::from_secs(120),
+            idle_interval: None,
+            active_entity_limit: 100_000,
+            scope: Scope::Region,
+            segmented: Segmented::default(),
+            least_frequently_used: LeastFrequentlyUsed::default(),
+            composite: Composite::default(),
+        }
+    }
+}
+
+/// Who is stopped first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Strategy {
+    /// Nobody.
+    None,
+    /// Whoever was idle for `idle-timeout`; no limit.
+    #[default]
+    Idle,
+    /// Over the limit, the one whose last message is the oldest.
+    LeastRecentlyUsed,
+    /// The same in levels: what is used again is better protected.
+    Segmented,
+    /// Over the limit, the one whose last message is the youngest: for entities that are all
+    /// gone through in a loop.
+    MostRecentlyUsed,
+    /// Over the limit, the one with the fewest messages.
+    LeastFrequentlyUsed,
+    /// An admission window, a filter by frequency, and any of the above.
+    Composite,
+}
+
+/// What a limit counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scope {
+    /// Active entities of all shards of a region, with one policy for them all.
+    #[default]
+    Region,
+    /// An equal part for each shard that runs here, with a policy each, as in Pekko.
+    Shard,
+}
+
+/// A replacement policy.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(tag = "policy", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Policy {
+    /// The oldest last message goes first.
+    #[default]
+    LeastRecentlyUsed,
+    /// The same in levels.
+    Segmented(Segmented),
+    /// The youngest last message goes first.
+    MostRecentlyUsed,
+    /// The fewest messages go first.
+    LeastFrequentlyUsed(LeastFrequentlyUsed),
+}
+
+/// Levels of least recently used.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Segmented {
+    /// Share of the limit of each level, the lowest first, from which entities go; together 1;
+    /// 2 to 8 levels.
+    pub proportions: Vec<f64>,
+}
+
+impl Default for Segmented {
+    fn default() -> Self {
+        Self { proportions: vec![0.2, 0.8] }
+    }
+}
+
+/// Settings of least frequently used.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct LeastFrequentlyUsed {
+    /// Whoever was popular once does not stay for ever.
+    pub dynamic_aging: bool,
+}
+
+/// An admission window and a filter before a main area.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Composite {
+    /// Policy of the main area.
+    pub main: Policy,
+    /// Policy of the window. Unset: no window.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window: Option<Policy>,
+    /// Share of the limit that the window starts with; 0 to 1.
+    pub window_proportion: f64,
+    /// The optimizer leaves the window at least this share.
+    pub minimum_window_proportion: f64,
+    /// The optimizer leaves the window at most this share.
+    pub maximum_window_proportion: f64,
+    /// Whether the window adapts.
+    pub optimizer: Optimizer,
+    /// How it adapts.
+    pub hill_climbing: HillClimbing,
+    /// Who comes from the window into the main area.
+    pub filter: Filter,
+    /// How frequencies are estimated.
+    pub frequency_sketch: FrequencySketch,
+}
+
+impl Default for Composite {
+    fn default() -> Self {
+        Self {
+            main: Policy::Segmented(Segmented::default()),
+            window: Some(Policy::LeastRecentlyUsed),
+            window_proportion: 0.01,
+            minimum_window_proportion: 0.01,
+            maximum_window_proportion: 1.0,
+            optimizer: Optimizer::HillClimbing,
+            hill_climbing: HillClimbing::default(),
+            filter: Filter::FrequencySketch,
+            frequency_sketch: FrequencySketch::default(),
+        }
+    }
+}
+
+/// Whether an admission window adapts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Optimizer {
+    /// It stays as it is.
+    None,
+    /// By trying.
+    #[default]
+    HillClimbing,
+}
+
+/// Who comes from the window into a full main area.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Filter {
+    /// Everybody.
+    None,
+    /// Who was used more often lately than the one that would have to go.
+    #[default]
+    FrequencySketch,
+}
+
+/// How an admission window adapts.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct HillClimbing {
+    /// A step each time that many messages came, as a multiple of the limit.
+    pub adjust_multiplier: f64,
+    /// The first step, as a share of the limit.
+    pub initial_step: f64,
+    /// The steps start anew when the share of messages that found their entity active changes by
+    /// this much.
+    pub restart_threshold: f64,
+    /// Each step is the last one times this.
+    pub step_decay: f64,
+}
+
+impl Default for HillClimbing {
+    fn default() -> Self {
+        Self {
+            adjust_multiplier: 10.0,
+            initial_step: 0.0625,
+            restart_threshold: 0.05,
+            step_decay: 0.98,
+        }
+    }
+}
+
+/// How frequencies are estimated.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct FrequencySketch {
+    /// Rows of counters, 1 to 8: each more makes an estimate less often too high.
+    pub depth: usize,
+    /// Counters in a row, as a multiple of the limit's next power of two; 4 bits each.
+    pub width_multiplier: usize,
+    /// All counts are halved each time that many messages came, as a multiple of the limit.
+    pub reset_multiplier: f64,
+}
+
+impl Default for FrequencySketch {
+    fn default() -> Self {
+        Self { depth: 4, width_multiplier: 4, reset_multiplier: 10.0 }
+    }
+}
+
+impl Passivation {
+    /// The policy of a strategy that has a limit and no window.
+    #[must_use]
+    pub fn policy(&self) -> Option<Policy> {
+        match self.strategy {
+            Strategy::None | Strategy::Idle | Strategy::Composite => None,
+            Strategy::LeastRecentlyUsed => Some(Policy::LeastRecentlyUsed),
+            Strategy::Segmented => Some(Policy::Segmented(self.segmented.clone())),
+            Strategy::MostRecentlyUsed => Some(Policy::MostRecentlyUsed),
+            Strategy::LeastFrequentlyUsed => {
+                Some(Policy::LeastFrequentlyUsed(self.least_frequently_used.clone()))
+            }
+        }
+    }
+
+    /// The first setting that makes no sense: its name within the section, its value, and what it
+    /// must be.
+    #[must_use]
+    pub fn wrong(&self) -> Option<(&'static str, String, &'static str)> {
+        let composite = &self.composite;
+        let climbing = &composite.hill_climbing;
+        let share = |value: f64| (0.0..=1.0).contains(&value);
+        let multiple = |value: f64| (0.01..=1e6).contains(&value);
+        let segmented = Policy::Segmented(self.segmented.clone());
+        let levels =
+            [&segmented, &composite.main].into_iter().chain(&composite.window).find_map(|policy| {
+                match policy {
+                    Policy::Segmented(levels) if !levels.fit() => Some(&levels.proportions),
+                    _ => None,
+                }
+            });
+        if let Some(levels) = levels {
+            let must = "must be 2 to 8 shares above 0 that are 1 together";
+            return Some(("segmented.proportions", format!("{levels:?}"), must));
+        }
+        let (window, step) = (composite.window_proportion, climbing.initial_step);
+        let (low, high) =
+            (composite.minimum_window_proportion, composite.maximum_window_proportion);
+        let sketch = &composite.frequency_sketch;
+        let no_interval = self.idle_interval.is_some_and(|interval| interval.is_zero());
+        let limit = self.active_entity_limit;
+        let at_least_none = "must be 0 to 1";
+        let some = "must be 0.01 to 1,000,000";
+        let checks = [
+            (!no_interval, "idle-interval", "0s".to_owned(), "must be longer than nothing"),
+            (
+                (1..=ACTIVE_ENTITIES_MAX).contains(&limit),
+                "active-entity-limit",
+                limit.to_string(),
+                "must be 1 to 1,073,741,824",
+            ),
+            (share(window), "composite.window-proportion", window.to_string(), at_least_none),
+            (
+                share(low) && low <= high,
+                "composite.minimum-window-proportion",
+                low.to_string(),
+                "must be 0 to composite.maximum-window-proportion",
+            ),
+            (share(high), "composite.maximum-window-proportion", high.to_string(), at_least_none),
+            (
+                multiple(climbing.adjust_multiplier),
+                "composite.hill-climbing.adjust-multiplier",
+                climbing.adjust_multiplier.to_string(),
+                some,
+            ),
+            (share(step), "composite.hill-climbing.initial-step", step.to_string(), at_least_none),
+            (
+                climbing.restart_threshold > 0.0,
+                "composite.hill-climbing.restart-threshold",
+                climbing.restart_threshold.to_string(),
+                "must be above 0",
+            ),
+            (
+                share(climbing.step_decay),
+                "composite.hill-climbing.step-decay",
+                climbing.step_decay.to_string(),
+                at_least_none,
+            ),
+            (
+                (1..=8).contains(&sketch.depth),
+                "composite.frequency-sketch.depth",
+                sketch.depth.to_string(),
+                "must be 1 to 8",
+            ),
+            (
+                (1..=64).contains(&sketch.width_multiplier),
+                "composite.frequency-sketch.width-multiplier",
+                sketch.width_multiplier.to_string(),
+                "must be 1 to 64",
+            ),
+            (
+                multiple(sketch.reset_multiplier),
+                "composite.frequency-sketch.reset-multiplier",
+                sketch.reset_multiplier.to_string(),
+                some,
+            ),
+        ];
+        let wrong = checks.into_iter().find(|(right, ..)| !right);
+        wrong.map(|(_, setting, value, must)| (setting, value, must))
+    }
+}
+
+impl Segmented {
+    fn fit(&self) -> bool {
+        let shares = &self.proportions;
+        (2..=8).contains(&shares.len())
+            && shares.iter().all(|&share| share > 0.0)
+            && (shares.iter().sum::<f64>() - 1.0).abs() < 1e-6
+    }
+}

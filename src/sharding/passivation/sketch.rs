@@ -1,0 +1,113 @@
+//! How often an entity was used lately, stopped ones included, in a few bits each.
+//!
+//! A count-min sketch (Cormode, Muthukrishnan 2005) of 4-bit counters that are halved from time
+//! to time, as in TinyLFU (Einziger, Friedman, Manes, *TinyLFU: A Highly Efficient Cache Admission
+//! Policy*, 2017). It errs upwards only, and only between halvings.
+
+use super::settings;
+
+const COUNTER_MAX: u64 = 15;
+const COUNTERS_PER_WORD: usize = 16;
+
+/// Estimated counts by hash.
+#[derive(Clone, Debug)]
+pub(super) struct Sketch {
+    rows: Vec<u64>, // depth × width counters of 4 bits; fixed at construction
+    width: usize,   // counters in a row, a power of two
+    depth: usize,
+    increments: usize,
+    halve_after: usize, // increments
+}
+
+impl Sketch {
+    /// A sketch for `limit` active entities.
+    pub(super) fn new(settings: &settings::FrequencySketch, limit: usize) -> Self {
+        let width = settings
+            .width_multiplier
+            .saturating_mul(limit.next_power_of_two())
+            .next_power_of_two()
+            .clamp(COUNTERS_PER_WORD, settings::SKETCH_WIDTH_MAX);
+        let depth = settings.depth;
+        Self {
+            rows: vec![0; width / COUNTERS_PER_WORD * depth],
+            width,
+            depth,
+            increments: 0,
+            halve_after: super::portion(settings.reset_multiplier, limit).max(1),
+        }
+    }
+
+    /// Counts one use.
+    pub(super) fn increment(&mut self, hash: u64) {
+        for row in 0..self.depth {
+            let (word, shift) = self.place(row, hash);
+            if self.rows[word] >> shift & COUNTER_MAX < COUNTER_MAX {
+                self.rows[word] += 1 << shift;
+            }
+        }
+        self.increments += 1;
+        if self.increments >= self.halve_after {
+            self.halve();
+        }
+    }
+
+    /// The estimated number of uses, at most 15.
+    pub(super) fn count(&self, hash: u64) -> u64 {
+        let counter = |row| {
+            let (word, shift) = self.place(row, hash);
+            self.rows[word] >> shift & COUNTER_MAX
+        };
+        (0..self.depth).map(counter).min().unwrap_or(0)
+    }
+
+    fn halve(&mut self) {
+        for word in &mut self.rows {
+            *word = *word >> 1 & 0x7777_7777_7777_7777;
+        }
+        self.increments = 0;
+    }
+
+    fn place(&self, row: usize, hash: u64) -> (usize, u32) {
+        // Kirsch, Mitzenmacher, *Less Hashing, Same Performance* (2006): two hashes make them all.
+        let step = (hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 29) | 1;
+        let mixed = hash.wrapping_add(step.wrapping_mul(row as u64));
+        let counter = (mixed ^ mixed >> 32) as usize & (self.width - 1);
+        let word = row * (self.width / COUNTERS_PER_WORD) + counter / COUNTERS_PER_WORD;
+        (word, (counter % COUNTERS_PER_WORD) as u32 * 4)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use xxhash_rust::xxh3::xxh3_64;
+
+    use super::*;
+
+    fn hash(id: u64) -> u64 {
+        xxh3_64(&id.to_le_bytes())
+    }
+
+    #[test]
+    fn counts_are_never_too_low_and_rarely_too_high() {
+        let mut sketch = Sketch::new(&settings::FrequencySketch::default(), 1_000);
+        for id in 0..1_000_u64 {
+            (0..=id % 8).for_each(|_| sketch.increment(hash(id)));
+        }
+        let over = (0..1_000).filter(|&id| {
+            let (true_count, estimate) = (id % 8 + 1, sketch.count(hash(id)));
+            assert!(estimate >= true_count, "{id}: {estimate}");
+            estimate > true_count
+        });
+        assert!(over.count() < 20);
+    }
+
+    #[test]
+    fn a_counter_stops_at_fifteen_and_all_are_halved_after_the_set_number_of_uses() {
+        let settings = settings::FrequencySketch { reset_multiplier: 10.0, ..Default::default() };
+        let mut sketch = Sketch::new(&settings, 10);
+        (0..99).for_each(|_| sketch.increment(hash(1)));
+        assert_eq!((sketch.count(hash(1)), sketch.count(hash(2))), (15, 0));
+        sketch.increment(hash(1));
+        assert_eq!(sketch.count(hash(1)), 7);
+    }
+}

@@ -1,0 +1,190 @@
+//! Idleness, busy entities, limits, under every strategy.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use ostraca_ddata::clock::Instant;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use super::super::settings::{self, Strategy};
+use super::super::{Access, Passivation, Slot};
+use super::hash;
+
+const LIMITED: [Strategy; 5] = [
+    Strategy::LeastRecentlyUsed,
+    Strategy::Segmented,
+    Strategy::MostRecentlyUsed,
+    Strategy::LeastFrequentlyUsed,
+    Strategy::Composite,
+];
+
+fn at(millis: u64) -> Instant {
+    Instant::from_nanos(millis * 1_000_000)
+}
+
+fn passivation(strategy: Strategy, limit: usize, idle: Duration) -> Passivation {
+    let settings = settings::Passivation {
+        strategy,
+        active_entity_limit: limit,
+        idle_timeout: idle,
+        ..Default::default()
+    };
+    Passivation::new(&settings)
+}
+
+/// A message for `id` at `now`, nobody busy: who stops.
+fn touch(passivation: &mut Passivation, now: Instant, id: u32) -> Vec<Slot> {
+    let mut stop = Vec::new();
+    let access = Access { now, slot: Slot(id), hash: hash(id.into()) };
+    passivation.touched(access, &mut |_| false, &mut stop);
+    stop
+}
+
+fn tick(passivation: &mut Passivation, now: Instant) -> Vec<Slot> {
+    let mut stop = Vec::new();
+    passivation.tick(now, &mut |_| false, &mut stop);
+    stop
+}
+
+#[test]
+fn p1_nobody_stops_before_the_timeout_and_each_message_starts_it_anew() {
+    let mut passivation = passivation(Strategy::Idle, 1, Duration::from_millis(1_000));
+    assert_eq!(passivation.next_deadline(), None);
+    touch(&mut passivation, at(0), 1);
+    touch(&mut passivation, at(100), 2);
+    assert_eq!(passivation.next_deadline(), Some(at(500)));
+    assert_eq!(tick(&mut passivation, at(500)), []);
+    touch(&mut passivation, at(600), 1);
+    assert_eq!(tick(&mut passivation, at(1_000)), []);
+    assert_eq!(tick(&mut passivation, at(1_500)), [Slot(2)]);
+    assert_eq!(tick(&mut passivation, at(2_000)), [Slot(1)]);
+    assert_eq!(passivation.next_deadline(), None);
+    touch(&mut passivation, at(9_000), 2);
+    assert_eq!(passivation.next_deadline(), Some(at(9_500)));
+}
+
+#[test]
+fn p2_idleness_works_beside_every_limit() {
+    for strategy in LIMITED {
+        let mut passivation = passivation(strategy, 3, Duration::from_millis(1_000));
+        (1..=3).for_each(|id| assert_eq!(touch(&mut passivation, at(0), id), []));
+        let mut stopped = Vec::new();
+        for millis in [500, 1_000, 1_500, 2_000, 2_500] {
+            if millis <= 1_500 {
+                assert_eq!(touch(&mut passivation, at(millis), 3), [], "{strategy:?}");
+            }
+            stopped.push(tick(&mut passivation, at(millis)));
+        }
+        let (both, third) = (vec![Slot(1), Slot(2)], vec![Slot(3)]);
+        assert_eq!(stopped, [vec![], both, vec![], vec![], third], "{strategy:?}");
+        assert_eq!(passivation.counted(), 0, "{strategy:?}");
+    }
+}
+
+#[test]
+fn p3_nobody_is_stopped_under_none() {
+    let mut passivation = passivation(Strategy::None, 1, Duration::from_millis(1));
+    (1..=100).for_each(|id| assert_eq!(touch(&mut passivation, at(0), id), []));
+    assert_eq!(passivation.next_deadline(), None);
+    assert_eq!(tick(&mut passivation, at(1_000_000)), []);
+}
+
+#[test]
+fn p4_the_place_of_an_entity_that_stopped_by_itself_is_free() {
+    for strategy in LIMITED {
+        let mut passivation = passivation(strategy, 3, Duration::from_secs(1));
+        (1..=3).for_each(|id| assert_eq!(touch(&mut passivation, at(0), id), []));
+        passivation.stopped(Slot(2));
+        assert_eq!(touch(&mut passivation, at(0), 4), [], "{strategy:?}");
+        assert_eq!(touch(&mut passivation, at(0), 5).len(), 1, "{strategy:?}");
+        assert_eq!(tick(&mut passivation, at(2_000)).len(), 3, "{strategy:?}");
+    }
+}
+
+#[test]
+fn a_busy_entity_is_told_to_stop_once_it_is_no_longer_busy() {
+    let mut passivation = passivation(Strategy::LeastRecentlyUsed, 2, Duration::from_secs(1));
+    let mut stop = Vec::new();
+    for id in 1..=3 {
+        let access = Access { now: at(0), slot: Slot(id), hash: 0 };
+        passivation.touched(access, &mut |slot| slot == Slot(1), &mut stop);
+    }
+    assert_eq!((stop.as_slice(), passivation.waiting_to_stop()), (&[][..], 1));
+    assert_eq!(touch(&mut passivation, at(0), 3), [Slot(1)]);
+    assert_eq!((passivation.counted(), passivation.waiting_to_stop()), (2, 0));
+}
+
+#[test]
+fn a_message_for_an_entity_that_waits_to_stop_keeps_it() {
+    let mut passivation = passivation(Strategy::LeastRecentlyUsed, 2, Duration::from_secs(1));
+    let mut stop = Vec::new();
+    for id in [1, 2, 3, 1] {
+        let access = Access { now: at(0), slot: Slot(id), hash: 0 };
+        passivation.touched(access, &mut |slot| slot == Slot(1), &mut stop);
+    }
+    assert_eq!((stop, passivation.waiting_to_stop()), (vec![Slot(2)], 0));
+    assert_eq!(touch(&mut passivation, at(0), 4), [Slot(3)]);
+}
+
+#[test]
+fn an_entity_that_handles_one_message_for_hours_is_not_idle() {
+    let mut passivation = passivation(Strategy::Idle, 1, Duration::from_secs(1));
+    touch(&mut passivation, at(0), 1);
+    let mut stop = Vec::new();
+    passivation.tick(at(5_000), &mut |_| true, &mut stop);
+    assert_eq!(stop, []);
+    assert_eq!(tick(&mut passivation, at(5_500)), []);
+    assert_eq!(tick(&mut passivation, at(6_000)), [Slot(1)]);
+}
+
+/// Random histories of accesses, stops, limits and idleness, with random entities busy.
+#[test]
+fn the_limit_holds_for_all_that_are_not_busy_and_nobody_is_told_twice() {
+    for (strategy, seed) in LIMITED.into_iter().flat_map(|s| (0..40).map(move |seed| (s, seed))) {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let mut limit = rng.random_range(1..30);
+        let mut passivation = passivation(strategy, limit, Duration::from_millis(200));
+        let mut active: BTreeSet<Slot> = BTreeSet::new();
+        let mut busy: BTreeSet<Slot> = BTreeSet::new();
+        let mut now = 0;
+        for _ in 0..2_000 {
+            now += rng.random_range(0..4);
+            let mut stop = Vec::new();
+            let mut is_busy = |slot| busy.contains(&slot);
+            let slot = Slot(rng.random_range(0..60));
+            match rng.random_range(0..20) {
+                0 => {
+                    limit = rng.random_range(1..30);
+                    passivation.set_limit(limit, &mut is_busy, &mut stop);
+                }
+                1 => {
+                    passivation.stopped(slot);
+                    active.remove(&slot);
+                }
+                2 => passivation.tick(at(now), &mut is_busy, &mut stop),
+                _ => {
+                    let access = Access { now: at(now), slot, hash: hash(slot.get().into()) };
+                    passivation.touched(access, &mut is_busy, &mut stop);
+                    active.insert(slot);
+                }
+            }
+            for slot in stop {
+                assert!(!busy.contains(&slot), "{strategy:?}, seed {seed}: busy {slot}");
+                assert!(active.remove(&slot), "{strategy:?}, seed {seed}: {slot} twice");
+            }
+            let counted = passivation.counted();
+            assert!(counted <= limit, "{strategy:?}, seed {seed}: {counted} of {limit}");
+            let all = counted + passivation.waiting_to_stop();
+            assert_eq!(all, active.len(), "{strategy:?}, seed {seed}");
+            let toggled = Slot(rng.random_range(0..60));
+            if !busy.remove(&toggled) && busy.len() < 10 {
+                busy.insert(toggled);
+            }
+        }
+        busy.clear();
+        let mut stop = Vec::new();
+        passivation.tick(at(now), &mut |_| false, &mut stop);
+        assert_eq!(passivation.waiting_to_stop(), 0, "{strategy:?}, seed {seed}");
+    }
+}

@@ -1,0 +1,34 @@
+//! L13: the optimizer alone, limit 5, a step after each 10 accesses.
+
+use super::super::climbing::HillClimbing;
+use super::super::settings;
+
+const SETTINGS: settings::HillClimbing = settings::HillClimbing {
+    adjust_multiplier: 2.0,
+    initial_step: 0.4,
+    restart_threshold: 0.8,
+    step_decay: 0.5,
+};
+
+/// Ten accesses, the first `hits` of them of active entities: the step after them.
+fn round(climbing: &mut HillClimbing, hits: usize) -> f64 {
+    for access in 0..10 {
+        assert_eq!(climbing.step(), None, "within a round");
+        climbing.record(access < hits);
+    }
+    climbing.step().expect("a step after ten accesses")
+}
+
+#[test]
+fn l13_steps_decay_while_nothing_changes_much_and_start_anew_when_much_does() {
+    let mut climbing = HillClimbing::new(&SETTINGS, 5);
+    let steps: Vec<f64> = [1, 1, 1, 1, 10, 10].map(|hits| round(&mut climbing, hits)).into();
+    assert_eq!(steps, [-0.4, -0.2, -0.1, -0.05, -0.025, -0.4]);
+}
+
+#[test]
+fn l13_a_falling_rate_turns_the_direction_each_time() {
+    let mut climbing = HillClimbing::new(&SETTINGS, 5);
+    let steps: Vec<f64> = [5, 4, 3, 2].map(|hits| round(&mut climbing, hits)).into();
+    assert_eq!(steps, [-0.4, 0.2, -0.1, 0.05]);
+}
