@@ -4,4 +4,9 @@
 //! Knows nothing of sockets: what peers say arrives as inputs, what they are told leaves as
 //! outputs or down a lane.
 
+pub mod bug;
+pub mod home;
 pub mod ids;
+pub mod installed;
+pub mod store;
+pub mod wire;
