@@ -5,8 +5,12 @@
 //! outputs or down a lane.
 
 pub mod bug;
+pub mod coordinator;
 pub mod home;
 pub mod ids;
 pub mod installed;
+pub mod region;
+pub mod remembered;
+pub mod repeat;
 pub mod store;
 pub mod wire;
