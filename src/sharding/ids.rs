@@ -36,6 +36,9 @@ pub enum InvalidName {
         /// The limit.
         limit: usize,
     },
+    /// Names of types stand between slashes in keys of replicated data.
+    #[error("an entity type's name has no slash: choose another one")]
+    Slash,
 }
 
 fn checked(what: &'static str, name: &str, limit: usize) -> Result<Arc<str>, InvalidName> {
@@ -46,7 +49,7 @@ fn checked(what: &'static str, name: &str, limit: usize) -> Result<Arc<str>, Inv
     }
 }
 
-/// The name of an entity type: 1 to [`TYPE_BYTES_MAX`] bytes, equal on all nodes.
+/// The name of an entity type: 1 to [`TYPE_BYTES_MAX`] bytes without a slash, equal on all nodes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct EntityType(Arc<str>);
@@ -55,8 +58,11 @@ impl EntityType {
     /// The type called `name`.
     ///
     /// # Errors
-    /// [`InvalidName`] if it is empty or longer than [`TYPE_BYTES_MAX`].
+    /// [`InvalidName`] if it is empty, longer than [`TYPE_BYTES_MAX`], or has a slash.
     pub fn new(name: &str) -> Result<Self, InvalidName> {
+        if name.contains('/') {
+            return Err(InvalidName::Slash);
+        }
         checked("entity type's name", name, TYPE_BYTES_MAX).map(Self)
     }
 
@@ -232,6 +238,7 @@ mod tests {
         let limit = TYPE_BYTES_MAX;
         let expected = InvalidName::TooLong { what: "entity type's name", bytes: 201, limit };
         assert_eq!(long, Err(expected));
+        assert_eq!(EntityType::new("a/homes"), Err(InvalidName::Slash), "another type's keys");
     }
 
     #[test]

@@ -5,7 +5,16 @@
 //! outputs or down a lane.
 
 pub mod allocation;
+pub mod bug;
 pub mod config;
+pub mod coordinator;
 pub mod extractor;
+pub mod home;
 pub mod ids;
+pub mod installed;
 pub mod passivation;
+pub mod region;
+pub mod remembered;
+pub mod repeat;
+pub mod store;
+pub mod wire;

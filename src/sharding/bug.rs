@@ -1,0 +1,63 @@
+//! Canaries of this room: rules that the code under test leaves out on purpose, chosen at run
+//! time, which the suites must catch.
+//!
+//! The same idea as [`ostraca_ddata::bug`]: without the feature `canaries` every question is a
+//! constant `false` and the branches vanish.
+
+/// A rule that is left out. The names follow spec/reference/moves.md §4, and order.md §7 for what
+/// a move carries along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Bug {
+    /// A Host below the highest generation starts the shard.
+    HostBelowMax,
+    /// A Release does not raise the highest generation.
+    ReleaseDoesNotRaise,
+    /// A Release sets the highest generation, down as well as up.
+    ReleaseLowers,
+    /// A Release below the highest generation stops the shard.
+    LateReleaseStops,
+    /// A region that does not host the shard ignores a Release.
+    IdleIgnoresRelease,
+    /// A repeated Release is not answered.
+    RepeatUnanswered,
+    /// A start waits for nobody.
+    StartWithoutReleased,
+    /// A Released of any generation counts.
+    AnyReleased,
+    /// A Released is said before the drain ends.
+    ReleasedBeforeDrained,
+    /// A newer decision is adopted at once, whoever may still host.
+    AdoptUnguarded,
+    /// Who is absent from an older configuration counts as removed.
+    AbsentIsRemoved,
+    /// A new coordinator drops what `after` lists.
+    RecoveryDropsAfter,
+    /// A new coordinator goes on from what it has read without writing it under its own term.
+    NoRewrite,
+    /// A decision lists the last home only.
+    AfterLastHomeOnly,
+    /// A home that never confirmed is not listed.
+    UnconfirmedLeftOut,
+    /// A move back to a listed region lists nobody.
+    MoveBackEmptiesAfter,
+    /// The coordinator speaks before a quorum holds its decision.
+    SpeaksBeforeAck,
+    /// Only the last home is told to release.
+    ReleaseLastHomeOnly,
+    /// The payload with the lowest `last` is taken.
+    PayloadOfLowest,
+    /// Payloads are compared by the generation that the decision lists, not by `last`.
+    PayloadByListed,
+    /// A region's own payload is no candidate.
+    OwnPayloadLeftOut,
+    /// A removed region's entry does not outweigh older payloads.
+    RemovedDoesNotCount,
+    /// The payload is dropped when the same stay is confirmed.
+    KeptDroppedOnEqual,
+    /// A repeated Released brings its payload again.
+    PayloadTakenAgain,
+}
+
+/// The bug to run with, if any.
+pub type Canary = ostraca_ddata::bug::Canary<Bug>;

@@ -1,0 +1,210 @@
+//! C2: what needs a home, what the strategy chose, and one guarded write for all of it.
+
+use std::sync::Arc;
+
+use ostraca_ddata::clock::Now;
+
+use super::desk::{Question, Writing};
+use super::port::CoordinatorOutput;
+use super::record::Record;
+use super::takeover::words;
+use super::{BATCH_MAX, Coordinator, Out, Phase};
+use crate::sharding::bug::Bug;
+use crate::sharding::home::{Decision, ShardHome};
+use crate::sharding::ids::{Generation, RegionId, ShardId};
+use crate::sharding::remembered::Remembered;
+
+impl Coordinator {
+    /// Where every shard that has a home lives or is to live, decisions under way included: what
+    /// a strategy balances.
+    #[must_use]
+    pub fn allocation(&self) -> std::collections::BTreeMap<RegionId, Vec<ShardId>> {
+        let mut by_region: std::collections::BTreeMap<RegionId, Vec<ShardId>> =
+            self.targets().map(|region| (region, Vec::new())).collect();
+        let written = self.desk.writing.iter().filter(|writing| !writing.recovery);
+        let first = written.flat_map(|writing| writing.cells.iter().map(|(id, _)| *id));
+        let new = self.desk.wishes.keys().copied().chain(first);
+        let shards: std::collections::BTreeSet<ShardId> =
+            self.records.keys().copied().chain(new).collect();
+        for shard in shards {
+            if let Some(home) = self.planned(shard) {
+                by_region.entry(home).or_default().push(shard);
+            }
+        }
+        by_region
+    }
+
+    /// Shards whose newest decision is not carried out yet.
+    pub fn moving(&self) -> impl Iterator<Item = ShardId> + '_ {
+        let open = self.records.iter().filter(|(_, record)| !record.is_settled());
+        open.map(|(shard, _)| *shard)
+    }
+
+    /// Where a shard lives once everything that is decided is carried out.
+    pub(super) fn planned(&self, shard: ShardId) -> Option<RegionId> {
+        let acked = || self.records.get(&shard).and_then(|record| record.home().region);
+        self.desk.planned(shard).unwrap_or_else(acked)
+    }
+
+    /// A shard needs a home.
+    pub(super) fn unplace(&mut self, shard: ShardId) {
+        self.desk.unplaced.insert(shard);
+    }
+
+    /// Looks at every home: those that are lost or leave are to be replaced.
+    pub(super) fn check_homes(&mut self) {
+        let shards: Vec<ShardId> = self.records.keys().copied().collect();
+        shards.into_iter().for_each(|shard| self.check_home(shard));
+    }
+
+    pub(super) fn check_home(&mut self, shard: ShardId) {
+        let Some(record) = self.records.get(&shard) else { return };
+        if self.desk.planned(shard).is_some() {
+            return; // looked at again once that is written
+        }
+        let leaves = |home| self.regions.get(&home).is_some_and(|region| region.leaving);
+        let leaves = record.home().region.is_some_and(leaves) && !self.preparing;
+        if record.is_lost(&self.installed) || leaves {
+            self.unplace(shard);
+        }
+    }
+
+    /// Asks the strategy for what has no home.
+    pub(super) fn place(&mut self, now: Now, out: &mut Out) {
+        if self.desk.question.as_ref().is_some_and(|question| question.ask_again > now.mono) {
+            return;
+        }
+        self.desk.question = None;
+        let first = self.records.is_empty() && self.desk.writing.is_none();
+        let targets = self.targets().count();
+        if first && targets < self.config.min_regions.max(1) {
+            return;
+        }
+        if targets > 0 && self.config.preallocate && self.records.len() < self.shards() {
+            let all = (0..self.config.shards).map(ShardId::new);
+            let new: Vec<_> = all.filter(|id| !self.is_known(*id)).collect();
+            self.desk.unplaced.extend(new);
+        }
+        if targets == 0 {
+            return self.leave_nowhere();
+        }
+        if self.desk.unplaced.is_empty() {
+            return;
+        }
+        self.last_id += 1;
+        let question = self.last_id;
+        let ask_again = now.mono + self.config.allocating;
+        self.desk.question = Some(Question { number: question, ask_again });
+        let shards = self.desk.unplaced.iter().copied().collect();
+        out.push(CoordinatorOutput::Allocate { question, shards });
+    }
+
+    const fn shards(&self) -> usize {
+        self.config.shards as usize
+    }
+
+    fn is_known(&self, shard: ShardId) -> bool {
+        self.records.contains_key(&shard) || self.desk.planned(shard).is_some()
+    }
+
+    /// Nobody can host: what a leaving region hosts is to live nowhere.
+    fn leave_nowhere(&mut self) {
+        let why = words("its region leaves and there is no other");
+        for shard in self.desk.unplaced.clone() {
+            let home = self.planned(shard);
+            let leaving = home.and_then(|home| self.regions.get(&home)).is_some_and(|r| r.leaving);
+            if leaving {
+                self.desk.wish(shard, None, &why);
+            }
+        }
+    }
+
+    pub(super) fn allocated(
+        &mut self,
+        question: u64,
+        homes: &[(ShardId, RegionId)],
+        why: &Arc<str>,
+    ) {
+        let asked = self.desk.question.as_ref().is_some_and(|asked| asked.number == question);
+        if !asked || self.phase != Phase::Active {
+            return;
+        }
+        let mut chosen = false;
+        for (shard, to) in homes {
+            if self.desk.unplaced.contains(shard) && self.is_target(*to) {
+                self.desk.wish(*shard, Some(*to), why);
+                chosen = true;
+            } else {
+                self.stats.refused += 1;
+            }
+        }
+        // A choice that helps nothing waits for its time, or strategy and coordinator would spin.
+        if chosen {
+            self.desk.question = None;
+        }
+    }
+
+    pub(super) fn wish_move(&mut self, shard: ShardId, to: Option<RegionId>, why: &Arc<str>) {
+        let fits = to.is_none_or(|to| self.is_target(to)) && shard.get() < self.config.shards;
+        let there = self.planned(shard) == to || self.desk.planned(shard).is_some();
+        if self.phase != Phase::Active || self.preparing || !fits || there {
+            self.stats.refused += 1;
+            return;
+        }
+        self.desk.wish(shard, to, why);
+    }
+
+    /// Everything that waits goes in one write.
+    pub(super) fn commit(&mut self, now: Now, out: &mut Out) {
+        if self.desk.writing.is_some() {
+            return;
+        }
+        let (generation, epoch) = (self.next_generation(), self.installed.epoch);
+        let mut cells = Vec::new();
+        while cells.len() < BATCH_MAX
+            && let Some((shard, wish)) = self.desk.wishes.pop_first()
+        {
+            let record = self.records.get(&shard);
+            let hosted = record.map_or(Generation::NEVER, Record::hosted);
+            let before = record.map(Record::home);
+            let decision = Decision { generation, region: wish.to, epoch, hosted };
+            let home = ShardHome::decide(before, decision, self.canary);
+            self.ring.push(Remembered {
+                at: now,
+                shard,
+                generation,
+                from: before.and_then(|before| before.region),
+                to: wish.to,
+                why: wish.why,
+                written: None,
+                hosted: None,
+                awaited: home.after.keys().copied().collect(),
+            });
+            cells.push((shard, home));
+        }
+        if cells.is_empty() {
+            return;
+        }
+        let early = self.canary.has(Bug::SpeaksBeforeAck).then(|| cells.clone());
+        self.desk.writing = Some(Writing { cells, recovery: false, since: now.mono });
+        self.write(out);
+        for (shard, home) in early.into_iter().flatten() {
+            self.decided(now, shard, home);
+        }
+    }
+
+    /// A quorum holds a decision: it is spoken of.
+    pub(super) fn decided(&mut self, now: Now, shard: ShardId, home: ShardHome) {
+        let hosted = self.records.get(&shard).map_or(Generation::NEVER, Record::hosted);
+        let mut record = Record::new(home, hosted);
+        let empty = record.settle_empty(&self.installed);
+        self.records.insert(shard, record);
+        self.announce(shard);
+        if empty {
+            return self.settled(now, shard);
+        }
+        self.speak(shard);
+        self.repeats.begin(now.mono, shard, self.config.repeat);
+        self.check_home(shard);
+    }
+}

@@ -1,0 +1,60 @@
+//! What a coordinator has still to decide, and what it has decided and not yet written.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use ostraca_ddata::clock::Instant;
+
+use crate::sharding::home::ShardHome;
+use crate::sharding::ids::{RegionId, ShardId};
+
+/// A decision that waits for its write.
+#[derive(Clone, Debug)]
+pub(super) struct Wish {
+    pub(super) to: Option<RegionId>,
+    pub(super) why: Arc<str>,
+}
+
+/// Cells under way to the Replicator.
+#[derive(Clone, Debug)]
+pub(super) struct Writing {
+    pub(super) cells: Vec<(ShardId, ShardHome)>, // ≤ BATCH_MAX
+    /// The recovery write of a takeover: nothing new is decided.
+    pub(super) recovery: bool,
+    pub(super) since: Instant,
+}
+
+/// A question to the strategy.
+#[derive(Clone, Debug)]
+pub(super) struct Question {
+    pub(super) number: u64,
+    pub(super) ask_again: Instant,
+}
+
+/// See the module's page.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Desk {
+    pub(super) unplaced: BTreeSet<ShardId>, // ≤ shards
+    pub(super) question: Option<Question>,
+    pub(super) wishes: BTreeMap<ShardId, Wish>, // ≤ shards
+    pub(super) unread: BTreeMap<ShardId, ShardHome>, // read and not yet re-written; ≤ shards
+    pub(super) writing: Option<Writing>,
+}
+
+impl Desk {
+    /// A decision is made: it waits for the next write.
+    pub(super) fn wish(&mut self, shard: ShardId, to: Option<RegionId>, why: &Arc<str>) {
+        self.unplaced.remove(&shard);
+        self.wishes.insert(shard, Wish { to, why: why.clone() });
+    }
+
+    /// Where a shard is to live by what is decided and not yet written; `None`: nothing is.
+    pub(super) fn planned(&self, shard: ShardId) -> Option<Option<RegionId>> {
+        let wish = self.wishes.get(&shard).map(|wish| wish.to);
+        wish.or_else(|| {
+            let cells = &self.writing.as_ref().filter(|writing| !writing.recovery)?.cells;
+            let at = cells.binary_search_by_key(&shard, |(id, _)| *id).ok()?;
+            Some(cells[at].1.region)
+        })
+    }
+}

@@ -1,0 +1,157 @@
+//! Which regions there are: registrations, which are also the audit, leaving, and members that go
+//! (spec/sharding.md §2, §6, §7).
+
+use std::collections::BTreeMap;
+
+use ostraca_ddata::clock::Now;
+
+use super::mail::send;
+use super::takeover::words;
+use super::{Coordinator, Out, Phase};
+use crate::sharding::ids::{Generation, RegionId, ShardId};
+use crate::sharding::installed::Installed;
+use crate::sharding::wire::{NotYet, ReleaseShard, ToRegion};
+
+/// A region, or a proxy, that has registered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Registered {
+    /// It only routes.
+    pub proxy: bool,
+    /// It is to stop: no target any more.
+    pub leaving: bool,
+}
+
+impl Coordinator {
+    /// Regions that can be given shards.
+    pub fn targets(&self) -> impl Iterator<Item = RegionId> + '_ {
+        let fit = self.regions.iter().filter(|(_, region)| !region.proxy && !region.leaving);
+        fit.map(|(id, _)| *id)
+    }
+
+    pub(super) fn is_target(&self, region: RegionId) -> bool {
+        self.regions.get(&region).is_some_and(|region| !region.proxy && !region.leaving)
+    }
+
+    pub(super) fn register(
+        &mut self,
+        now: Now,
+        from: RegionId,
+        proxy: bool,
+        hosted: Vec<(ShardId, Generation)>,
+        highest: Generation,
+        out: &mut Out,
+    ) {
+        if self.is_superseded(highest, out) {
+            return;
+        }
+        let refusal = match self.phase {
+            Phase::Off | Phase::Down => Some(NotYet::Elsewhere),
+            Phase::Reading | Phase::Rewriting => Some(NotYet::Reading),
+            Phase::Active => (!self.installed.members.contains(&from)).then_some(NotYet::NoMember),
+        };
+        if let Some(why) = refusal {
+            return send(from.replica(), ToRegion::NotYet(why), out);
+        }
+        let leaving = self.regions.get(&from).is_some_and(|known| known.leaving);
+        self.regions.insert(from, Registered { proxy, leaving });
+        let homes = self.records.keys().filter_map(|shard| self.route(*shard)).collect();
+        send(from.replica(), ToRegion::RegisterAck { term: self.term, homes }, out);
+        self.audit(now, from, hosted.into_iter().collect(), highest);
+    }
+
+    /// Compares what a region hosts with what was decided.
+    fn audit(
+        &mut self,
+        now: Now,
+        from: RegionId,
+        hosted: BTreeMap<ShardId, Generation>,
+        highest: Generation,
+    ) {
+        for (shard, at) in &hosted {
+            self.confirmed(now, *shard, from, *at);
+            self.audit_shard(*shard, *at, from, highest);
+        }
+        let concerned = self.records.iter().filter(|(_, record)| {
+            let home = record.home();
+            let named = home.region == Some(from) || home.after.contains_key(&from);
+            named && !record.is_settled()
+        });
+        for shard in concerned.map(|(shard, _)| *shard).collect::<Vec<_>>() {
+            self.speak(shard);
+            self.repeats.begin(now.mono, shard, self.config.repeat);
+        }
+    }
+
+    fn audit_shard(&mut self, shard: ShardId, at: Generation, from: RegionId, highest: Generation) {
+        if shard.get() >= self.config.shards {
+            self.stats.strange += 1;
+            return;
+        }
+        let Some(record) = self.records.get(&shard) else {
+            // Only after a quorum has lost its memory: what runs is taken over.
+            if self.desk.planned(shard).is_none() {
+                let why = words("it was found running");
+                self.desk.wish(shard, Some(from), &why);
+            }
+            return;
+        };
+        let home = record.home();
+        let listed = home.after.get(&from).is_some_and(|last| *last >= at);
+        if home.region == Some(from) || listed || at > home.generation {
+            return; // it is the home, is told to release anyway, or was told of more than is known
+        }
+        // A registration that was sent before the region had heard of a decision that leaves it
+        // out is merely late.
+        self.stats.duplicate_home_detected += u64::from(highest >= home.generation);
+        let word = ReleaseShard { shard, generation: home.generation, to: home.region };
+        self.mail.release(from, word);
+    }
+
+    pub(super) fn get_homes(&mut self, from: RegionId, shards: Vec<ShardId>) {
+        for shard in shards {
+            if shard.get() >= self.config.shards {
+                self.stats.strange += 1;
+                continue;
+            }
+            let lost = self.records.get(&shard).is_none_or(|r| r.is_lost(&self.installed));
+            match self.route(shard).filter(|route| route.home.is_some() && !lost) {
+                Some(route) => self.mail.announce(from, route),
+                None if self.desk.planned(shard).flatten().is_some() => {} // announced to all
+                None => self.unplace(shard),
+            }
+        }
+    }
+
+    /// A region is to stop: its shards get other homes in one write.
+    pub(super) fn leaving(&mut self, from: RegionId) {
+        let Some(region) = self.regions.get_mut(&from) else { return };
+        region.leaving = true;
+        self.check_homes();
+    }
+
+    /// A configuration is installed: who is out of it hosts nothing any more.
+    pub(super) fn install(&mut self, now: Now, installed: Installed, out: &mut Out) {
+        let before = self.installed.members.clone();
+        if !self.installed.install(installed) || self.phase != Phase::Active {
+            return;
+        }
+        self.regions.retain(|id, _| self.installed.members.contains(id));
+        for new in self.installed.members.difference(&before) {
+            send(new.replica(), ToRegion::Here(self.term), out);
+        }
+        let gone = |home: Option<RegionId>| {
+            home.is_some_and(|home| !self.installed.members.contains(&home))
+        };
+        let vain = self.desk.wishes.iter().filter(|(_, wish)| gone(wish.to));
+        for shard in vain.map(|(shard, _)| *shard).collect::<Vec<_>>() {
+            self.desk.wishes.remove(&shard);
+            self.unplace(shard);
+        }
+        let settled = |(shard, record): (&ShardId, &mut super::Record)| {
+            record.settle_empty(&self.installed).then_some(*shard)
+        };
+        let empty: Vec<ShardId> = self.records.iter_mut().filter_map(settled).collect();
+        empty.into_iter().for_each(|shard| self.settled(now, shard));
+        self.check_homes();
+    }
+}

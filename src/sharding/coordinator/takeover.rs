@@ -1,0 +1,206 @@
+//! C1: taking a term, reading, and writing what was read under it; and the end, when somebody
+//! holds a higher one.
+//!
+//! Every cell is written again, with the coordinator's own stamp and the decision's generation.
+//! A cell of a lower term that nobody has acknowledged, and that this read has not met, can lie on
+//! a minority; it may not list what is about to be spoken of. Under the new stamps it loses for
+//! ever. (Writing back only what the answers differ in, as spec/reference/moves.md C1 has it,
+//! gives two hosts with four coordinators: tests/sharding/moves.)
+
+use std::sync::Arc;
+
+use ostraca_ddata::clock::Now;
+use ostraca_ddata::types::Term;
+
+use super::desk::{Desk, Writing};
+use super::mail::send;
+use super::port::CoordinatorOutput;
+use super::record::Record;
+use super::{BATCH_MAX, Coordinator, Out, Phase};
+use crate::sharding::bug::Bug;
+use crate::sharding::home::ShardHome;
+use crate::sharding::ids::{Generation, ShardId};
+use crate::sharding::store::{Answer, Ask};
+use crate::sharding::wire::ToRegion;
+
+impl Coordinator {
+    pub(super) fn start(&mut self, now: Now, above: u64) {
+        if self.phase != Phase::Off {
+            return; // it runs, or has stepped down for good
+        }
+        self.phase = Phase::Reading;
+        let number = above.max(self.term.number) + 1;
+        self.take(number);
+        self.ask_at = Some(now.mono);
+    }
+
+    fn take(&mut self, number: u64) {
+        (self.term, self.seq) = (Term { number, owner: self.me }, 0);
+    }
+
+    /// The singleton goes elsewhere. What is on its way to the Replicator is a decision that the
+    /// next coordinator may meet, like any other.
+    pub(super) fn stop(&mut self) {
+        if self.phase != Phase::Down {
+            self.forget();
+            self.phase = Phase::Off;
+        }
+    }
+
+    fn forget(&mut self) {
+        (self.desk, self.asked, self.ask_at) = (Desk::default(), None, None);
+        self.records.clear();
+        self.regions.clear();
+        self.repeats.clear();
+        self.mail = super::Mail::default();
+    }
+
+    pub(super) fn step_down(&mut self, highest: Term, why: &str, out: &mut Out) {
+        self.forget();
+        self.phase = Phase::Down;
+        let highest = highest.max(self.term);
+        out.push(CoordinatorOutput::SteppedDown { highest, why: why.into() });
+    }
+
+    /// Asks what is to be asked now.
+    pub(super) fn ask_store(&mut self, out: &mut Out) {
+        match self.phase {
+            Phase::Reading => {
+                let ask = Ask::Fence { term: self.term, within: self.config.reading };
+                self.ask(ask, out);
+            }
+            Phase::Rewriting | Phase::Active => self.write(out),
+            Phase::Off | Phase::Down => {}
+        }
+    }
+
+    fn ask(&mut self, ask: Ask, out: &mut Out) {
+        self.last_id += 1;
+        self.asked = Some(self.last_id);
+        out.push(CoordinatorOutput::Ask { id: self.last_id, ask });
+    }
+
+    /// Writes what is under way, under a stamp of its own; also when it is written again. A
+    /// decision keeps the generation that it got when it was written first.
+    pub(super) fn write(&mut self, out: &mut Out) {
+        let Some(writing) = &self.desk.writing else { return };
+        let cells = writing.cells.clone();
+        self.seq += 1;
+        self.stats.writes += 1;
+        let (term, seq, within) = (self.term, self.seq, self.config.writing);
+        self.ask(Ask::Write { term, seq, cells, within }, out);
+    }
+
+    /// The generation of what is decided now: the stamp of the next write.
+    pub(super) const fn next_generation(&self) -> Generation {
+        Generation::new(self.term, self.seq + 1)
+    }
+
+    pub(super) fn answered(&mut self, now: Now, id: u64, answer: Answer, out: &mut Out) {
+        if self.asked != Some(id) {
+            return;
+        }
+        self.asked = None;
+        match (self.phase, answer) {
+            (Phase::Off | Phase::Down, _) => {}
+            (Phase::Reading, Answer::Fenced(cells)) => self.read(now, cells, out),
+            // Nobody has heard of this term: a higher one is as good.
+            (Phase::Reading, Answer::Refused { current }) if current.number < Term::NUMBER_MAX => {
+                self.take(current.number.max(self.term.number) + 1);
+                self.ask_at = Some(now.mono + self.config.retry);
+            }
+            (_, Answer::Refused { current }) => {
+                self.step_down(current, "another coordinator holds a higher term", out);
+            }
+            (Phase::Rewriting | Phase::Active, Answer::Written) => self.written(now, out),
+            (_, Answer::Late) => {
+                self.stats.repeated += 1;
+                self.ask_at = Some(now.mono);
+            }
+            (_, Answer::NotNow { .. }) => self.ask_at = Some(now.mono + self.config.retry),
+            (_, Answer::Over { why }) => self.step_down(self.term, &why, out),
+            (_, Answer::Fenced(_) | Answer::Written) => {} // to another question: not ours
+        }
+    }
+
+    fn read(&mut self, now: Now, cells: Vec<(ShardId, ShardHome)>, out: &mut Out) {
+        let mut cells: std::collections::BTreeMap<_, _> = cells.into_iter().collect();
+        if self.canary.has(Bug::RecoveryDropsAfter) {
+            cells.values_mut().for_each(|home| home.after.clear());
+        }
+        self.phase = Phase::Rewriting;
+        if self.canary.has(Bug::NoRewrite) {
+            self.adopt(cells.into_iter().collect());
+            return self.act(now, out);
+        }
+        self.desk.unread = cells;
+        self.rewrite(now, out);
+    }
+
+    /// The next cells that were read, or, when all are written, the work of a coordinator.
+    fn rewrite(&mut self, now: Now, out: &mut Out) {
+        let mut cells = Vec::new();
+        while cells.len() < BATCH_MAX
+            && let Some(cell) = self.desk.unread.pop_first()
+        {
+            cells.push(cell);
+        }
+        if cells.is_empty() {
+            return self.act(now, out);
+        }
+        self.desk.writing = Some(Writing { cells, recovery: true, since: now.mono });
+        self.write(out);
+    }
+
+    fn adopt(&mut self, cells: Vec<(ShardId, ShardHome)>) {
+        for (shard, home) in cells {
+            self.records.insert(shard, Record::new(home, Generation::NEVER));
+        }
+    }
+
+    fn written(&mut self, now: Now, out: &mut Out) {
+        let Some(writing) = self.desk.writing.take() else { return };
+        if writing.recovery {
+            self.adopt(writing.cells);
+            return self.rewrite(now, out);
+        }
+        let took = now.mono - writing.since;
+        for (shard, home) in writing.cells {
+            self.stats.decisions += 1;
+            let generation = home.generation;
+            self.ring.note(shard, generation, |entry| entry.written = Some(took));
+            self.decided(now, shard, home);
+        }
+    }
+
+    /// A quorum holds everything under this term.
+    fn act(&mut self, now: Now, out: &mut Out) {
+        self.phase = Phase::Active;
+        self.stats.terms += 1;
+        out.push(CoordinatorOutput::Acting(self.term));
+        for region in &self.installed.members {
+            send(region.replica(), ToRegion::Here(self.term), out);
+        }
+        // Regions say in their registrations what is settled: only the rest is said again.
+        for (shard, record) in &mut self.records {
+            if !record.settle_empty(&self.installed) {
+                self.repeats.begin(now.mono, *shard, self.config.repeat);
+            }
+        }
+        self.check_homes();
+    }
+
+    /// A region has heard of a term above this one.
+    pub(super) fn is_superseded(&mut self, highest: Generation, out: &mut Out) -> bool {
+        let superseded = self.phase == Phase::Active && highest.term > self.term;
+        if superseded {
+            self.step_down(highest.term, "a region has heard of a higher term", out);
+        }
+        superseded
+    }
+}
+
+/// Why a shard is to have another home, when no strategy says it.
+pub(super) fn words(text: &str) -> Arc<str> {
+    text.into()
+}

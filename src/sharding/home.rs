@@ -1,0 +1,150 @@
+//! The cell of a shard: its home, and who may still host it (spec/sharding.md §5, C2).
+//!
+//! A value of the guarded group `sharding/<type>/homes`. Knows no message and no region's state.
+
+use std::collections::BTreeMap;
+
+use ostraca_ddata::replicator::epoch::EpochId;
+use serde::{Deserialize, Serialize};
+
+use super::bug::{Bug, Canary};
+use super::ids::{Generation, RegionId};
+
+/// One decision about a shard.
+///
+/// `region` may start once everybody in `after` is over: released at a higher generation, or out
+/// of an installed configuration that is not older than `epoch`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ShardHome {
+    /// Which decision; it stays the same when a new coordinator writes the cell again.
+    #[serde(rename = "g")]
+    pub generation: Generation,
+    /// The home; `None`: nowhere, until somebody asks.
+    #[serde(rename = "h", default)]
+    pub region: Option<RegionId>,
+    /// Who may still host, and up to which generation. Never the home itself.
+    #[serde(rename = "a", default)]
+    pub after: BTreeMap<RegionId, Generation>, // ≤ decisions since the last confirmed one
+    /// The highest configuration that a coordinator had installed when it decided on this shard.
+    #[serde(rename = "e")]
+    pub epoch: EpochId,
+}
+
+/// What a coordinator decides, and what it knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// Above every earlier decision.
+    pub generation: Generation,
+    /// The new home.
+    pub region: Option<RegionId>,
+    /// What the coordinator has installed.
+    pub epoch: EpochId,
+    /// The highest generation at which a region has confirmed that it hosts.
+    pub hosted: Generation,
+}
+
+impl ShardHome {
+    /// The decision that follows `before`.
+    ///
+    /// The old home is listed even if it never confirmed. An entry leaves only when somebody has
+    /// confirmed to host above it: not because its region was removed, and not on word of its
+    /// release, for then what it holds would be lost or taken twice.
+    ///
+    /// # Panics
+    /// If the decision's generation is not above that of `before`: a coordinator that reuses
+    /// generations would make regions disagree.
+    #[must_use]
+    pub fn decide(before: Option<&Self>, decision: Decision, canary: Canary) -> Self {
+        let Decision { generation, region, mut epoch, hosted } = decision;
+        let mut after = BTreeMap::new();
+        if let Some(before) = before {
+            assert!(generation > before.generation, "generations only rise");
+            epoch = epoch.max(before.epoch);
+            after.clone_from(&before.after);
+            if canary.has(Bug::AfterLastHomeOnly) {
+                after.clear();
+            }
+            let confirmed = hosted >= before.generation || !canary.has(Bug::UnconfirmedLeftOut);
+            if let Some(home) = before.region
+                && confirmed
+            {
+                after.insert(home, before.generation);
+            }
+            if canary.has(Bug::MoveBackEmptiesAfter)
+                && region.is_some_and(|to| before.after.contains_key(&to))
+            {
+                after.clear();
+            }
+        }
+        after.retain(|listed, last| Some(*listed) != region && *last >= hosted);
+        Self { generation, region, after, epoch }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ostraca_ddata::id::ReplicaId;
+    use ostraca_ddata::types::Term;
+
+    use super::*;
+
+    fn region(number: u64) -> RegionId {
+        RegionId::new(ReplicaId::new(number))
+    }
+
+    fn g(seq: u64) -> Generation {
+        Generation::new(Term { number: 1, owner: ReplicaId::new(9) }, seq)
+    }
+
+    fn next(before: Option<&ShardHome>, seq: u64, to: Option<u64>, hosted: u64) -> ShardHome {
+        let (generation, region) = (g(seq), to.map(region));
+        let hosted = if hosted == 0 { Generation::NEVER } else { g(hosted) };
+        let decision = Decision { generation, region, epoch: EpochId::default(), hosted };
+        ShardHome::decide(before, decision, Canary::none())
+    }
+
+    fn after(home: &ShardHome) -> Vec<(u64, u64)> {
+        home.after.iter().map(|(id, g)| (id.replica().get(), g.seq)).collect()
+    }
+
+    #[test]
+    fn a_first_home_waits_for_nobody() {
+        let first = next(None, 1, Some(1), 0);
+        assert_eq!((first.region, after(&first)), (Some(region(1)), vec![]));
+    }
+
+    #[test]
+    fn the_old_home_is_listed_whether_it_confirmed_or_not() {
+        let first = next(None, 1, Some(1), 0);
+        for hosted in [0, 1] {
+            assert_eq!(after(&next(Some(&first), 2, Some(2), hosted)), [(1, 1)]);
+        }
+    }
+
+    #[test]
+    fn entries_stay_until_somebody_hosts_above_them() {
+        let first = next(None, 1, Some(1), 0);
+        let second = next(Some(&first), 2, Some(2), 1);
+        assert_eq!(after(&next(Some(&second), 3, Some(3), 1)), [(1, 1), (2, 2)]);
+        assert_eq!(after(&next(Some(&second), 3, Some(3), 2)), [(2, 2)], "2 hosts: 1 is over");
+    }
+
+    #[test]
+    fn the_new_home_is_not_listed_and_nowhere_lists_everybody() {
+        let first = next(None, 1, Some(1), 0);
+        let second = next(Some(&first), 2, Some(2), 1);
+        assert_eq!(after(&next(Some(&second), 3, Some(1), 1)), [(2, 2)], "back again");
+        let nowhere = next(Some(&second), 3, None, 1);
+        assert_eq!((nowhere.region, after(&nowhere)), (None, vec![(1, 1), (2, 2)]));
+        assert_eq!(after(&next(Some(&nowhere), 4, Some(3), 1)), [(1, 1), (2, 2)]);
+    }
+
+    #[test]
+    fn the_epoch_never_falls_behind_an_earlier_decision() {
+        let epoch = |number| EpochId { generation: 1, number };
+        let before = ShardHome { epoch: epoch(7), ..next(None, 1, Some(1), 0) };
+        let decision =
+            Decision { generation: g(2), region: None, epoch: epoch(5), hosted: Generation::NEVER };
+        assert_eq!(ShardHome::decide(Some(&before), decision, Canary::none()).epoch, epoch(7));
+    }
+}

@@ -1,0 +1,477 @@
+//! The region of one entity type on one node: which shards live here, by rules R1 to R6 of
+//! spec/sharding.md §5, and how the coordinator comes to know of it.
+//!
+//! Knows no user's message: those pass the gates, which learn from its outputs. Payloads are
+//! bytes. What it has to say is joined into one message per receiver and batch of inputs.
+
+mod mail;
+mod payload;
+mod port;
+mod registration;
+mod shard;
+mod stats;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use bytes::Bytes;
+use ostraca_ddata::clock::{Instant, Now};
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::machine::{Machine, Outbox};
+
+use self::mail::Mail;
+pub use self::port::{RegionInput, RegionOutput, Standing};
+use self::registration::Registration;
+pub use self::shard::{Heard, Pending, Run, Shard};
+use self::shard::{Judge, Step};
+pub use self::stats::RegionStats;
+use super::bug::{Bug, Canary};
+use super::ids::{Generation, RegionId, SHARDS_MAX, ShardId};
+use super::installed::Installed;
+use super::remembered::{Remembered, Ring};
+use super::repeat::{Pauses, Repeats};
+use super::wire::{
+    HostShard, NotYet, ReleaseShard, Released, RouteTable, ShardRoute, ToCoordinator, ToRegion,
+};
+
+type Out = Outbox<RegionOutput>;
+
+/// Times and limits of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionConfig {
+    /// Shards of the type; words about others are dropped. At most [`SHARDS_MAX`].
+    pub shards: u32,
+    /// It hosts nothing and only routes.
+    pub proxy: bool,
+    /// Between two registrations, or questions for homes, that are not answered.
+    pub retry: Duration,
+    /// Between two audits.
+    pub audit: Duration,
+    /// How long a drain may take before entities are aborted.
+    pub handoff_timeout: Duration,
+    /// Between repetitions of a release whose payload nobody has taken yet.
+    pub repeat: Pauses,
+}
+
+impl Default for RegionConfig {
+    fn default() -> Self {
+        Self {
+            shards: 1_000,
+            proxy: false,
+            retry: Duration::from_secs(2),
+            audit: Duration::from_secs(30),
+            handoff_timeout: Duration::from_secs(15),
+            repeat: Pauses::default(),
+        }
+    }
+}
+
+/// The machine.
+#[derive(Clone, Debug)]
+pub struct Region {
+    me: RegionId,
+    config: RegionConfig,
+    canary: Canary,
+    installed: Installed,
+    shards: BTreeMap<ShardId, Shard>, // ≤ config.shards, for ever
+    highest: Generation,              // heard of, routes included
+    registration: Registration,
+    wanted: BTreeSet<ShardId>, // ≤ config.shards
+    ask_at: Option<Instant>,
+    mail: Mail,
+    carrying: Repeats,
+    aborts: BTreeMap<ShardId, Instant>, // draining shards
+    leaving: Option<Instant>,           // when to ask again
+    left: bool,
+    over: bool,
+    dirty: bool,
+    ring: Ring,
+    stats: RegionStats,
+}
+
+impl Region {
+    /// The region on incarnation `me`. `canary` is [`Canary::none`] but in the suites.
+    ///
+    /// # Panics
+    /// If the type has no shards, or more than [`SHARDS_MAX`].
+    #[must_use]
+    pub fn new(me: RegionId, config: RegionConfig, canary: Canary) -> Self {
+        assert!((1..=SHARDS_MAX).contains(&config.shards), "1 to {SHARDS_MAX} shards");
+        Self {
+            me,
+            config,
+            canary,
+            installed: Installed::default(),
+            shards: BTreeMap::new(),
+            highest: Generation::NEVER,
+            registration: Registration::default(),
+            wanted: BTreeSet::new(),
+            ask_at: None,
+            mail: Mail::default(),
+            carrying: Repeats::default(),
+            aborts: BTreeMap::new(),
+            leaving: None,
+            left: false,
+            over: false,
+            dirty: false,
+            ring: Ring::default(),
+            stats: RegionStats::default(),
+        }
+    }
+
+    /// What it knows of a shard; `None`: it was never told anything.
+    #[must_use]
+    pub fn shard(&self, shard: ShardId) -> Option<&Shard> {
+        self.shards.get(&shard)
+    }
+
+    /// Shards that live here, and those that are being drained.
+    pub fn hosted(&self) -> impl Iterator<Item = (ShardId, Run)> + '_ {
+        let running = self.shards.iter().filter(|(_, shard)| shard.run() != Run::Idle);
+        running.map(|(id, shard)| (*id, shard.run()))
+    }
+
+    /// Whether the coordinator knows this region: ready to serve.
+    #[must_use]
+    pub const fn is_registered(&self) -> bool {
+        self.registration.is_registered()
+    }
+
+    /// Whom a shard waits for before it starts here.
+    #[must_use]
+    pub fn awaited(&self, shard: ShardId) -> Vec<RegionId> {
+        self.shards.get(&shard).map_or_else(Vec::new, |held| held.awaited(&self.installed))
+    }
+
+    /// The last decisions that concerned this region.
+    #[must_use]
+    pub const fn remembered(&self) -> &Ring {
+        &self.ring
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub const fn stats(&self) -> &RegionStats {
+        &self.stats
+    }
+
+    fn message(&mut self, now: Now, from: ReplicaId, message: ToRegion, out: &mut Out) {
+        match message {
+            ToRegion::Here(term) => self.registration.invited(now.mono, from, term),
+            ToRegion::RegisterAck { term, homes } => {
+                self.learn(&homes, out);
+                if self.registration.acked(now.mono, from, term, self.config.audit) {
+                    self.ask_at = (!self.wanted.is_empty()).then_some(now.mono);
+                    self.leaving = self.leaving.map(|_| now.mono);
+                    out.push(RegionOutput::Registered);
+                }
+            }
+            ToRegion::NotYet(why) => {
+                self.stats.put_off += 1;
+                self.registration.put_off(now.mono, from, self.config.retry);
+                if why == NotYet::Elsewhere {
+                    self.stats.misled += 1;
+                }
+            }
+            ToRegion::Host(words) => {
+                words.into_iter().for_each(|word| self.host(now, from, word, out));
+            }
+            ToRegion::Release(words) => {
+                words.into_iter().for_each(|word| self.release(now, from, word, out));
+            }
+            ToRegion::Announce(homes) => self.learn(&homes, out),
+            ToRegion::Released(words) => {
+                words.into_iter().for_each(|word| self.released(now, from, word, out));
+            }
+            ToRegion::Hosted(confirmed) => {
+                confirmed.into_iter().for_each(|(shard, at)| self.confirmed(shard, at));
+            }
+        }
+    }
+
+    /// Whether a word is about a shard that there can be.
+    fn is_shard(&mut self, shard: ShardId) -> bool {
+        let known = shard.get() < self.config.shards;
+        self.stats.strange += u64::from(!known);
+        known
+    }
+
+    /// Routes: they start, stop and raise nothing.
+    fn learn(&mut self, homes: &RouteTable, out: &mut Out) {
+        for route in homes.iter() {
+            if self.is_shard(route.shard) {
+                self.route(route, out);
+            }
+        }
+    }
+
+    fn route(&mut self, route: ShardRoute, out: &mut Out) {
+        self.highest = self.highest.max(route.generation);
+        if route.home.is_some() {
+            self.wanted.remove(&route.shard);
+        }
+        out.push(RegionOutput::Route(route));
+    }
+
+    /// R1, not before this node has installed what the coordinator had.
+    fn host(&mut self, now: Now, from: ReplicaId, word: HostShard, out: &mut Out) {
+        let HostShard { shard, generation, epoch, .. } = word;
+        if !self.is_shard(shard) || self.config.proxy {
+            return;
+        }
+        if epoch > self.installed.epoch && !self.canary.has(Bug::AbsentIsRemoved) {
+            self.stats.too_early += 1; // it is said again
+            return;
+        }
+        let known = self.shards.get(&shard).map(Shard::max_gen);
+        if known.is_none_or(|known| generation > known) {
+            self.route(ShardRoute { shard, generation, home: Some(self.me) }, out);
+            self.remember(now, &word);
+        } else if known != Some(generation) {
+            self.stats.stale += 1;
+        }
+        self.change(now, shard, out, |held, judge| held.host(from, word, judge));
+    }
+
+    fn remember(&mut self, now: Now, word: &HostShard) {
+        let from = word.after.iter().max_by_key(|(_, last)| **last).map(|(id, _)| *id);
+        self.ring.push(Remembered {
+            at: now,
+            shard: word.shard,
+            generation: word.generation,
+            from,
+            to: Some(self.me),
+            why: "told to host it".into(),
+            written: None,
+            hosted: None,
+            awaited: word.after.keys().copied().collect(),
+        });
+    }
+
+    /// R4.
+    fn release(&mut self, now: Now, from: ReplicaId, word: ReleaseShard, out: &mut Out) {
+        let ReleaseShard { shard, generation, to } = word;
+        if !self.is_shard(shard) {
+            return;
+        }
+        let known = self.shards.get(&shard).map_or(Generation::NEVER, Shard::max_gen);
+        if generation > known {
+            self.route(ShardRoute { shard, generation, home: to }, out);
+        } else if generation < known {
+            self.stats.stale += 1;
+        }
+        self.change(now, shard, out, |held, judge| held.release(from, word, judge));
+    }
+
+    /// R5 at the other end. Of members only: who is out has its word in no decision that counts.
+    fn released(&mut self, now: Now, from: ReplicaId, word: Released, out: &mut Out) {
+        if self.is_shard(word.shard) && !self.config.proxy {
+            let from = RegionId::new(from);
+            self.change(now, word.shard, out, |held, judge| held.released(from, word, judge));
+        }
+    }
+
+    fn confirmed(&mut self, shard: ShardId, at: Generation) {
+        if let Some(held) = self.shards.get_mut(&shard) {
+            held.confirmed(at, self.canary);
+            if held.kept().is_none() {
+                self.carrying.end(shard);
+            }
+        }
+    }
+
+    /// Applies a rule to a shard and does what follows.
+    fn change(
+        &mut self,
+        now: Now,
+        shard: ShardId,
+        out: &mut Out,
+        rule: impl FnOnce(&mut Shard, Judge<'_>) -> Vec<Step>,
+    ) {
+        let judge = Judge { me: self.me, shard, installed: &self.installed, canary: self.canary };
+        let held = self.shards.entry(shard).or_default();
+        let before = standing(shard, held);
+        let steps = rule(held, judge);
+        let after = standing(shard, held);
+        for step in steps {
+            self.perform(now, shard, after, step, out);
+        }
+        if before != after {
+            out.push(RegionOutput::Standing(after));
+        }
+    }
+
+    fn perform(&mut self, now: Now, shard: ShardId, is: Standing, step: Step, out: &mut Out) {
+        let generation = is.max_gen;
+        match step {
+            Step::Start { payload } => {
+                self.stats.started += 1;
+                self.carrying.end(shard);
+                self.note_hosted(now, shard, generation);
+                out.push(RegionOutput::Start { shard, generation, payload });
+            }
+            Step::Adopt => {
+                self.stats.adopted += 1;
+                self.note_hosted(now, shard, generation);
+                out.push(RegionOutput::Adopt { shard, generation });
+            }
+            Step::Drain => {
+                self.stats.drained += 1;
+                self.aborts.insert(shard, now.mono + self.config.handoff_timeout);
+                out.push(RegionOutput::Drain { shard, to: is.home });
+            }
+            Step::Release { to, word } => {
+                if word.payload.is_some() && !self.carrying.contains(shard) {
+                    self.carrying.begin(now.mono, shard, self.config.repeat);
+                }
+                self.mail.released(to, word);
+            }
+            Step::Drained { to, reached } => self.mail.drained(to, shard, reached),
+            Step::Confirm { to } => self.mail.confirm(to, shard, generation),
+            Step::Confirmed { to } => self.mail.confirmed(to, shard, generation),
+            Step::Discard { from, payload } => {
+                self.stats.discarded += 1;
+                out.push(RegionOutput::Discard { shard, from, payload });
+            }
+        }
+    }
+
+    fn note_hosted(&mut self, now: Now, shard: ShardId, generation: Generation) {
+        self.ring.note(shard, generation, |entry| entry.hosted = Some(now.mono - entry.at.mono));
+    }
+
+    fn on_drained(&mut self, now: Now, shard: ShardId, payload: Option<Bytes>, out: &mut Out) {
+        if self.shards.contains_key(&shard) {
+            self.aborts.remove(&shard);
+            self.change(now, shard, out, |held, judge| held.drained(payload, judge));
+        }
+    }
+
+    fn install(&mut self, now: Now, installed: Installed, out: &mut Out) {
+        if !self.installed.install(installed) {
+            return;
+        }
+        let pending = self.shards.iter().filter(|(_, held)| held.pending().is_some());
+        for shard in pending.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.change(now, shard, out, Shard::judge);
+        }
+    }
+
+    /// R6.
+    fn stop_for_good(&mut self, out: &mut Out) {
+        self.over = true;
+        self.shards.values_mut().for_each(Shard::over);
+        self.carrying.clear();
+        self.aborts.clear();
+        self.mail = Mail::default();
+        out.push(RegionOutput::StopAll);
+    }
+
+    /// What is due, then everything said in this batch.
+    fn work(&mut self, now: Now, out: &mut Out) {
+        self.dirty = false;
+        let late: Vec<ShardId> =
+            self.aborts.iter().filter(|(_, at)| **at <= now.mono).map(|(id, _)| *id).collect();
+        for shard in late {
+            self.aborts.remove(&shard);
+            self.stats.aborted += 1;
+            out.push(RegionOutput::Abort(shard));
+        }
+        for shard in self.carrying.take_due(now.mono, self.config.repeat) {
+            self.change(now, shard, out, Shard::say_released);
+        }
+        self.register(now);
+        self.ask(now);
+        self.leave(now, out);
+        self.mail.flush(out);
+    }
+
+    fn register(&mut self, now: Now) {
+        if let Some(to) = self.registration.take_due(now.mono, self.config.retry) {
+            let hosted = self.shards.iter().filter_map(|(id, held)| match held.run() {
+                Run::Idle => None,
+                Run::Hosting(at) | Run::Draining(at) => Some((*id, at)),
+            });
+            let (proxy, highest, hosted) = (self.config.proxy, self.highest, hosted.collect());
+            self.mail.say(to, ToCoordinator::Register { proxy, hosted, highest });
+        }
+    }
+
+    /// Asks for homes, again until they are known.
+    fn ask(&mut self, now: Now) {
+        if self.wanted.is_empty() {
+            self.ask_at = None;
+        }
+        let due = self.ask_at.is_some_and(|at| at <= now.mono) && self.registration.is_registered();
+        if let (true, Some(to)) = (due, self.registration.coordinator()) {
+            self.ask_at = Some(now.mono + self.config.retry);
+            let wanted = self.wanted.iter().copied().collect();
+            self.mail.say(to, ToCoordinator::GetShardHome(wanted));
+        }
+    }
+
+    fn leave(&mut self, now: Now, out: &mut Out) {
+        let Some(at) = self.leaving else { return };
+        let busy = |held: &Shard| {
+            let carries = held.kept().is_some() && held.home().is_some();
+            held.run() != Run::Idle || held.pending().is_some() || carries
+        };
+        if !self.shards.values().any(busy) {
+            if !std::mem::replace(&mut self.left, true) {
+                out.push(RegionOutput::Left);
+            }
+        } else if let (true, Some(to)) = (at <= now.mono, self.registration.coordinator()) {
+            self.leaving = Some(now.mono + self.config.retry);
+            self.mail.say(to, ToCoordinator::Leaving);
+        }
+    }
+}
+
+fn standing(shard: ShardId, held: &Shard) -> Standing {
+    let (max_gen, home) = (held.max_gen(), held.home());
+    Standing { shard, max_gen, home, pending: held.pending().is_some(), run: held.run() }
+}
+
+impl Machine for Region {
+    type Input = RegionInput;
+    type Output = RegionOutput;
+
+    fn handle(&mut self, now: Now, input: RegionInput, out: &mut Out) {
+        if self.over {
+            return; // it hosts nothing ever again, and its word counts for nothing
+        }
+        match input {
+            RegionInput::Tick => return self.work(now, out),
+            RegionInput::Message { from, message } => self.message(now, from, message, out),
+            RegionInput::Installed(installed) => self.install(now, installed, out),
+            RegionInput::CoordinatorAt(place) => self.registration.found(now.mono, place),
+            RegionInput::Wanted(shard) => {
+                if self.is_shard(shard) && self.wanted.insert(shard) {
+                    self.ask_at = Some(now.mono);
+                }
+            }
+            RegionInput::Drained { shard, payload } => self.on_drained(now, shard, payload, out),
+            RegionInput::Leave => self.leaving = self.leaving.or(Some(now.mono)),
+            RegionInput::Over => return self.stop_for_good(out),
+        }
+        self.dirty = true;
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        if self.over {
+            return None;
+        }
+        if self.dirty {
+            return Some(Instant::default()); // right after this batch
+        }
+        let asks = self.ask_at.filter(|_| self.registration.is_registered());
+        let leaves = self.leaving.filter(|_| !self.left);
+        let aborts = self.aborts.values().min().copied();
+        [self.carrying.next(), self.registration.next(), asks, leaves, aborts]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+}

@@ -1,0 +1,112 @@
+//! The region's surroundings: what it is told and what it orders.
+
+use bytes::Bytes;
+use ostraca_ddata::id::ReplicaId;
+
+use super::shard::Run;
+use crate::sharding::ids::{Generation, RegionId, ShardId};
+use crate::sharding::installed::Installed;
+use crate::sharding::wire::{ShardRoute, ShardingMessage, ToRegion};
+
+/// A fact for the region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RegionInput {
+    /// A deadline may have passed.
+    Tick,
+    /// A coordinator or another region says.
+    Message {
+        /// Which incarnation, as the transport knows it.
+        from: ReplicaId,
+        /// What it says.
+        message: ToRegion,
+    },
+    /// A configuration is installed on this node.
+    Installed(Installed),
+    /// Where the coordinator runs, as far as the singleton's proxy knows.
+    CoordinatorAt(Option<ReplicaId>),
+    /// A message came for a shard without a route, or its home is out.
+    Wanted(ShardId),
+    /// The last entity of a draining shard has ended; what was accepted and not begun, in order.
+    Drained {
+        /// Which.
+        shard: ShardId,
+        /// Encoded messages and the roster; `None`: there are none.
+        payload: Option<Bytes>,
+    },
+    /// This node is to stop: hand over everything.
+    Leave,
+    /// This node is out of the configuration, or its lease is over for good.
+    Over,
+}
+
+/// An order of the region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RegionOutput {
+    /// Send to a node; it may be this one.
+    Send {
+        /// The receiver.
+        to: ReplicaId,
+        /// The message.
+        message: ShardingMessage,
+    },
+    /// Host the shard: what was carried here goes ahead of everything.
+    Start {
+        /// Which.
+        shard: ShardId,
+        /// By which decision.
+        generation: Generation,
+        /// What the last home had accepted and not begun.
+        payload: Option<Bytes>,
+    },
+    /// Go on with what runs, under this generation.
+    Adopt {
+        /// Which.
+        shard: ShardId,
+        /// By which decision.
+        generation: Generation,
+    },
+    /// Begin no further message, let running handlers finish, stop the entities, and say
+    /// [`RegionInput::Drained`].
+    Drain {
+        /// Which.
+        shard: ShardId,
+        /// The next home, if there is one.
+        to: Option<RegionId>,
+    },
+    /// `handoff-timeout` is over: abort the entities that still run.
+    Abort(ShardId),
+    /// Judge again what is held for the shard (spec/safety.md §5).
+    Standing(Standing),
+    /// An acknowledged decision for the gate to learn; it stamps messages.
+    Route(ShardRoute),
+    /// Count these messages as lost: they may have been handled where the shard last lived.
+    Discard {
+        /// Of which shard.
+        shard: ShardId,
+        /// Who carried them.
+        from: RegionId,
+        /// As it was sealed.
+        payload: Bytes,
+    },
+    /// Stop everything at once and for good.
+    StopAll,
+    /// The coordinator knows this region, and its gate knows all homes.
+    Registered,
+    /// Everything is handed over after [`RegionInput::Leave`].
+    Left,
+}
+
+/// What a host's gate must know of a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Standing {
+    /// Which.
+    pub shard: ShardId,
+    /// The highest decision heard of.
+    pub max_gen: Generation,
+    /// Its home: bounces name it.
+    pub home: Option<RegionId>,
+    /// A start or an adoption at `max_gen` waits.
+    pub pending: bool,
+    /// Whether it lives here.
+    pub run: Run,
+}

@@ -1,0 +1,76 @@
+//! How a region stays known to the coordinator, whoever that is: it registers when it hears of
+//! one, again until answered, and every while as an audit (spec/sharding.md §2, spec/safety.md §3).
+
+use std::time::Duration;
+
+use ostraca_ddata::clock::Instant;
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::types::Term;
+
+/// See the module's page.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Registration {
+    coordinator: Option<ReplicaId>,
+    term: Term, // the highest that a coordinator named
+    registered: bool,
+    due: Instant,
+}
+
+impl Registration {
+    pub(super) const fn coordinator(&self) -> Option<ReplicaId> {
+        self.coordinator
+    }
+
+    pub(super) const fn is_registered(&self) -> bool {
+        self.registered
+    }
+
+    /// The singleton's proxy says where the coordinator is.
+    pub(super) fn found(&mut self, now: Instant, coordinator: Option<ReplicaId>) {
+        if self.coordinator != coordinator {
+            (self.coordinator, self.registered, self.due) = (coordinator, false, now);
+        }
+    }
+
+    /// A coordinator says that it is here, and under which term.
+    pub(super) fn invited(&mut self, now: Instant, from: ReplicaId, term: Term) {
+        if term >= self.term {
+            self.term = term;
+            (self.coordinator, self.registered, self.due) = (Some(from), false, now);
+        }
+    }
+
+    /// It knows this region now. Says whether it did not before.
+    pub(super) fn acked(
+        &mut self,
+        now: Instant,
+        from: ReplicaId,
+        term: Term,
+        audit: Duration,
+    ) -> bool {
+        if self.coordinator != Some(from) || term < self.term {
+            return false;
+        }
+        self.term = term;
+        self.due = now + audit;
+        !std::mem::replace(&mut self.registered, true)
+    }
+
+    /// It does not answer yet.
+    pub(super) fn put_off(&mut self, now: Instant, from: ReplicaId, retry: Duration) {
+        if self.coordinator == Some(from) {
+            (self.registered, self.due) = (false, now + retry);
+        }
+    }
+
+    /// Whom to register with now, if it is time.
+    pub(super) fn take_due(&mut self, now: Instant, retry: Duration) -> Option<ReplicaId> {
+        let to = self.coordinator.filter(|_| self.due <= now)?;
+        self.due = now + retry;
+        Some(to)
+    }
+
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.coordinator.map(|_| self.due)
+    }
+}

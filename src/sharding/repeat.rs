@@ -1,0 +1,100 @@
+//! What is said again until it is answered: after a first pause, then after twice as long, up to
+//! a longest one (spec/sharding.md §5: 200 ms, doubling to 2 s).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use ostraca_ddata::clock::Instant;
+
+use super::ids::ShardId;
+
+/// The pauses between repetitions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pauses {
+    /// Before the first repetition.
+    pub first: Duration,
+    /// The longest.
+    pub longest: Duration,
+}
+
+impl Default for Pauses {
+    fn default() -> Self {
+        Self { first: Duration::from_millis(200), longest: Duration::from_secs(2) }
+    }
+}
+
+/// Which shard is to be spoken of again, and when.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Repeats {
+    open: BTreeMap<ShardId, (Instant, Duration)>, // ≤ shards
+    order: BTreeSet<(Instant, ShardId)>,          // as many
+}
+
+impl Repeats {
+    /// Repeats what was said of a shard just now, until [`end`](Self::end).
+    pub(super) fn begin(&mut self, now: Instant, shard: ShardId, pauses: Pauses) {
+        self.at(now + pauses.first, shard, pauses.first);
+    }
+
+    fn at(&mut self, due: Instant, shard: ShardId, pause: Duration) {
+        self.end(shard);
+        self.open.insert(shard, (due, pause));
+        self.order.insert((due, shard));
+    }
+
+    /// It is answered.
+    pub(super) fn end(&mut self, shard: ShardId) {
+        if let Some((due, _)) = self.open.remove(&shard) {
+            self.order.remove(&(due, shard));
+        }
+    }
+
+    /// Shards whose time has come; their next pause is twice as long.
+    pub(super) fn take_due(&mut self, now: Instant, pauses: Pauses) -> Vec<ShardId> {
+        let due = self.order.iter().take_while(|(due, _)| *due <= now);
+        let due: Vec<ShardId> = due.map(|(_, shard)| *shard).collect();
+        for shard in &due {
+            if let Some((_, pause)) = self.open.get(shard).copied() {
+                let longer = (pause * 2).min(pauses.longest);
+                self.at(now + longer, *shard, longer);
+            }
+        }
+        due
+    }
+
+    /// The next time.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.order.first().map(|(due, _)| *due)
+    }
+
+    /// Whether a shard is being repeated.
+    pub(super) fn contains(&self, shard: ShardId) -> bool {
+        self.open.contains_key(&shard)
+    }
+
+    /// Nothing is repeated any more.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_longest() {
+        let ms = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+        let (mut repeats, pauses, shard) = (Repeats::default(), Pauses::default(), ShardId::new(1));
+        repeats.begin(ms(0), shard, pauses);
+        let mut at = Vec::new();
+        for _ in 0..6 {
+            let due = repeats.next().unwrap();
+            assert_eq!(repeats.take_due(due, pauses), [shard]);
+            at.push(due.as_nanos() / 1_000_000);
+        }
+        assert_eq!(at, [200, 600, 1_400, 3_000, 5_000, 7_000]);
+        repeats.end(shard);
+        assert_eq!((repeats.next(), repeats.take_due(ms(99_999), pauses)), (None, vec![]));
+    }
+}

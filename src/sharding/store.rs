@@ -1,0 +1,169 @@
+//! Between the coordinator and the Replicator: what it asks as requests on the guarded group
+//! `sharding/<type>/homes`, and the replies as facts (spec/safety.md §2).
+//!
+//! A register's stamp says who wrote it last; the generation inside says which decision it is. A
+//! decision that is written again, by its own coordinator after a timeout or by the next one after
+//! its fencing read, gets a new stamp and keeps its generation: from then on no write of a lower
+//! term can win, and no region notices. Knows no shard's history.
+
+use std::time::Duration;
+
+use ostraca_ddata::key::{Group, Key};
+use ostraca_ddata::replicator::request::{
+    Guard, MinCap, Reply, Request, RequestError, Update, WriteConsistency,
+};
+use ostraca_ddata::types::edit::Edit;
+use ostraca_ddata::types::{LWWRegister, ORMap, Term};
+
+use super::home::ShardHome;
+use super::ids::{EntityType, ShardId};
+
+/// What the replicated map of homes holds.
+pub type Homes = ORMap<ShardId, LWWRegister<ShardHome>>;
+
+/// What the coordinator asks of the Replicator. At most one at a time.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Ask {
+    /// Takes a term and reads every cell.
+    Fence {
+        /// The term.
+        term: Term,
+        /// How long to wait.
+        within: Duration,
+    },
+    /// Writes cells under the term.
+    Write {
+        /// The term.
+        term: Term,
+        /// The stamp of the write: rises within a term.
+        seq: u64,
+        /// What is written.
+        cells: Vec<(ShardId, ShardHome)>, // ≤ BATCH_MAX
+        /// How long to wait.
+        within: Duration,
+    },
+}
+
+/// What became of an [`Ask`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The term is taken; a quorum holds these cells.
+    Fenced(Vec<(ShardId, ShardHome)>),
+    /// A quorum holds what was written.
+    Written,
+    /// Somebody holds a higher term.
+    Refused {
+        /// The highest term heard of.
+        current: Term,
+    },
+    /// Too few answered in time; a write may have been made. Ask again at once.
+    Late,
+    /// Nothing was done. Ask again after a while.
+    NotNow {
+        /// What is the matter.
+        why: String,
+    },
+    /// This node was removed, or the term is lost in a way that must not happen: stop.
+    Over {
+        /// What is the matter.
+        why: String,
+    },
+}
+
+/// To how many replicas a decision is written before it is spoken of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WriteLevel {
+    /// A majority of the voters.
+    #[default]
+    Majority,
+    /// A majority and so many more.
+    MajorityPlus(usize),
+    /// Every member.
+    All,
+}
+
+/// Where the homes of one entity type are kept.
+#[derive(Clone, Debug)]
+pub struct HomesKey {
+    key: Key<Homes>,
+    group: Group,
+    level: WriteLevel,
+}
+
+impl HomesKey {
+    /// The homes of a type, written at `level`.
+    #[must_use]
+    pub fn new(entity_type: &EntityType, level: WriteLevel) -> Self {
+        let name = format!("sharding/{entity_type}/homes");
+        Self { key: Key::new(&name), group: Group::new(&name), level }
+    }
+
+    /// The key.
+    #[must_use]
+    pub const fn key(&self) -> &Key<Homes> {
+        &self.key
+    }
+
+    /// The request that carries out what is asked.
+    #[must_use]
+    pub fn request(&self, ask: Ask) -> Request {
+        let group = self.group.clone();
+        match ask {
+            Ask::Fence { term, within } => Request::Fence { group, term, within },
+            Ask::Write { term, seq, cells, within } => {
+                let consistency = match self.level {
+                    WriteLevel::Majority => WriteConsistency::majority(within),
+                    WriteLevel::MajorityPlus(more) => {
+                        WriteConsistency::MajorityPlus(more, MinCap(0), within)
+                    }
+                    WriteLevel::All => WriteConsistency::All(within),
+                };
+                let write = move |homes: &mut Edit<'_, Homes>| {
+                    cells.iter().try_for_each(|(shard, home)| {
+                        homes.update(shard, |register| register.set_at(seq, home))
+                    })
+                };
+                let update = Update::new(&self.key, consistency, write);
+                Request::Update(update.guarded(Guard { group, term }))
+            }
+        }
+    }
+
+    /// What a reply says.
+    #[must_use]
+    pub fn answer(&self, reply: Result<Reply, RequestError>) -> Answer {
+        match reply {
+            Ok(Reply::Updated { .. }) => Answer::Written,
+            Ok(Reply::Fenced { values, .. }) => {
+                let homes = values.iter().find(|(key, _)| key == self.key.name());
+                let Some((_, value)) = homes else { return Answer::Fenced(Vec::new()) };
+                match value.get::<Homes>().map(|homes| cells(&homes)) {
+                    Some(Ok(cells)) => Answer::Fenced(cells),
+                    Some(Err(why)) => Answer::NotNow { why },
+                    None => {
+                        Answer::NotNow { why: format!("`{}` holds other data", self.key.name()) }
+                    }
+                }
+            }
+            Ok(_) => Answer::NotNow { why: "the reply is to another request".into() },
+            Err(RequestError::Fenced { current, .. }) => Answer::Refused { current },
+            Err(RequestError::Timeout(_) | RequestError::StoreFailure { .. }) => Answer::Late,
+            Err(error @ (RequestError::Excluded { .. } | RequestError::Stale(_))) => {
+                Answer::Over { why: error.to_string() }
+            }
+            Err(error) => Answer::NotNow { why: error.to_string() },
+        }
+    }
+}
+
+/// Every cell, or which of them can't be read: nothing can be built on a part of them.
+fn cells(homes: &Homes) -> Result<Vec<(ShardId, ShardHome)>, String> {
+    let mut cells = Vec::with_capacity(homes.len());
+    for (shard, register) in homes.iter() {
+        let shard = shard.map_err(|why| format!("a shard's id does not decode: {why}"))?;
+        let home = register.get().map_err(|why| format!("the home of shard {shard}: {why}"))?;
+        cells.extend(home.map(|home| (shard, home)));
+    }
+    cells.sort_by_key(|(shard, _)| *shard);
+    Ok(cells)
+}

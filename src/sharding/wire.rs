@@ -1,0 +1,359 @@
+//! What coordinators and regions of one entity type say to each other. Wire types, framed by the
+//! node, which adds the type's name and the sender's incarnation.
+//!
+//! Fields have short names and may be added; a message of an unknown kind is counted and dropped.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use ostraca_ddata::replicator::epoch::EpochId;
+use ostraca_ddata::types::Term;
+use serde::{Deserialize, Serialize};
+
+use super::ids::{Generation, RegionId, ShardId};
+
+/// To one of the two parts that a node may run.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum ShardingMessage {
+    /// To the coordinator.
+    #[serde(rename = "c")]
+    Coordinator(ToCoordinator),
+    /// To the region.
+    #[serde(rename = "r")]
+    Region(ToRegion),
+}
+
+/// A region → the coordinator.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum ToCoordinator {
+    /// Here is a region, and what it hosts; repeated until answered, and as an audit.
+    #[serde(rename = "r")]
+    Register {
+        /// It only routes.
+        #[serde(rename = "p", default)]
+        proxy: bool,
+        /// What it hosts or drains, and at which generation.
+        #[serde(rename = "h")]
+        hosted: Vec<(ShardId, Generation)>, // ≤ SHARDS_MAX
+        /// The highest generation that it has heard of.
+        #[serde(rename = "m")]
+        highest: Generation,
+    },
+    /// Where do these live?
+    #[serde(rename = "g")]
+    GetShardHome(Vec<ShardId>), // ≤ SHARDS_MAX
+    /// It hosts these, at these generations.
+    #[serde(rename = "o")]
+    Hosted(Vec<(ShardId, Generation)>),
+    /// It hosts these no more, and they have no home to release them to.
+    #[serde(rename = "d")]
+    Drained(Vec<(ShardId, Generation)>),
+    /// It is to stop: find other homes for its shards, and give it no new ones.
+    #[serde(rename = "l")]
+    Leaving,
+}
+
+/// The coordinator, or another region → a region.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum ToRegion {
+    /// The coordinator is here: register.
+    #[serde(rename = "c")]
+    Here(Term),
+    /// You are registered; this is where everything lives.
+    #[serde(rename = "a")]
+    RegisterAck {
+        /// The coordinator's term.
+        #[serde(rename = "t")]
+        term: Term,
+        /// Every home.
+        #[serde(rename = "h")]
+        homes: RouteTable,
+    },
+    /// Not registered yet. The coordinator says when, or ask again.
+    #[serde(rename = "n")]
+    NotYet(NotYet),
+    /// Host these.
+    #[serde(rename = "h")]
+    Host(Vec<HostShard>),
+    /// Release these.
+    #[serde(rename = "l")]
+    Release(Vec<ReleaseShard>),
+    /// New homes; only routes.
+    #[serde(rename = "w")]
+    Announce(RouteTable),
+    /// Another region: these are released here.
+    #[serde(rename = "d")]
+    Released(Vec<Released>),
+    /// Another region: these are hosted here, drop what you keep of them.
+    #[serde(rename = "o")]
+    Hosted(Vec<(ShardId, Generation)>),
+}
+
+/// Why a coordinator answers no registration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
+pub enum NotYet {
+    /// It takes its term and reads the homes.
+    #[serde(rename = "r")]
+    #[error("the coordinator still reads the homes")]
+    Reading,
+    /// It is not the coordinator.
+    #[serde(rename = "o")]
+    #[error("the coordinator runs elsewhere")]
+    Elsewhere,
+    /// The region's node is not in the configuration that the coordinator's node has installed.
+    #[serde(rename = "m")]
+    #[error("the coordinator's node does not know this member yet")]
+    NoMember,
+}
+
+/// Start a shard, or go on with it, once everybody in `after` is over.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct HostShard {
+    /// Which.
+    #[serde(rename = "s")]
+    pub shard: ShardId,
+    /// The decision.
+    #[serde(rename = "g")]
+    pub generation: Generation,
+    /// As in the cell.
+    #[serde(rename = "a", default)]
+    pub after: BTreeMap<RegionId, Generation>, // ≤ regions
+    /// As in the cell.
+    #[serde(rename = "e")]
+    pub epoch: EpochId,
+}
+
+/// Stop hosting a shard, and say so to its home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ReleaseShard {
+    /// Which.
+    #[serde(rename = "s")]
+    pub shard: ShardId,
+    /// The decision.
+    #[serde(rename = "g")]
+    pub generation: Generation,
+    /// Its home; `None`: nobody's.
+    #[serde(rename = "t", default)]
+    pub to: Option<RegionId>,
+}
+
+/// "I host nothing of this shard below `reached`, and never will."
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Released {
+    /// Which.
+    #[serde(rename = "s")]
+    pub shard: ShardId,
+    /// The highest generation that the sender has heard of.
+    #[serde(rename = "m")]
+    pub reached: Generation,
+    /// The highest generation at which it hosted; [`Generation::NEVER`] if it never did.
+    #[serde(rename = "l")]
+    pub last: Generation,
+    /// What was accepted and not begun, if it is still kept.
+    #[serde(rename = "p", default, with = "payload")]
+    pub payload: Option<Bytes>,
+}
+
+/// Where a shard lives, by an acknowledged decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ShardRoute {
+    /// Which.
+    pub shard: ShardId,
+    /// The decision.
+    pub generation: Generation,
+    /// Its home; `None`: nowhere now.
+    pub home: Option<RegionId>,
+}
+
+/// Routes, with each term and region written once: about 10 bytes per shard.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct RouteTable {
+    #[serde(rename = "t")]
+    terms: Vec<Term>,
+    #[serde(rename = "r")]
+    regions: Vec<RegionId>,
+    /// Shard, index of the term, sequence number, index of the region plus one or zero.
+    #[serde(rename = "s")]
+    rows: Vec<(u32, u32, u64, u32)>,
+}
+
+impl RouteTable {
+    /// How many routes there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The routes. Rows that point outside the table, as only a faulty peer writes them, are left
+    /// out.
+    pub fn iter(&self) -> impl Iterator<Item = ShardRoute> + '_ {
+        self.rows.iter().filter_map(|(shard, term, seq, region)| {
+            let term = *self.terms.get(*term as usize)?;
+            let home = match region.checked_sub(1) {
+                None => None,
+                Some(index) => Some(*self.regions.get(index as usize)?),
+            };
+            let generation = Generation::new(term, *seq);
+            Some(ShardRoute { shard: ShardId::new(*shard), generation, home })
+        })
+    }
+}
+
+impl FromIterator<ShardRoute> for RouteTable {
+    fn from_iter<I: IntoIterator<Item = ShardRoute>>(routes: I) -> Self {
+        let mut table = Self::default();
+        let (mut terms, mut regions) = (BTreeMap::new(), BTreeMap::new());
+        for ShardRoute { shard, generation, home } in routes {
+            let term = index(&mut terms, &mut table.terms, generation.term);
+            let region = home.map_or(0, |home| index(&mut regions, &mut table.regions, home) + 1);
+            table.rows.push((shard.get(), term, generation.seq, region));
+        }
+        table
+    }
+}
+
+/// The place of a value in a list without repetitions.
+fn index<T: Copy + Ord>(known: &mut BTreeMap<T, u32>, list: &mut Vec<T>, value: T) -> u32 {
+    *known.entry(value).or_insert_with(|| {
+        list.push(value);
+        u32::try_from(list.len() - 1).expect("a type has fewer than 2^32 shards")
+    })
+}
+
+/// Payloads as byte strings.
+mod payload {
+    use std::fmt;
+
+    use bytes::Bytes;
+    use serde::de::{Error, Visitor};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    struct Carried(Bytes);
+
+    impl Serialize for Carried {
+        fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+            to.serialize_bytes(&self.0)
+        }
+    }
+
+    impl<'de> Deserialize<'de> for Carried {
+        fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+            struct Octets;
+            impl Visitor<'_> for Octets {
+                type Value = Bytes;
+
+                fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    f.write_str("bytes")
+                }
+
+                fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Bytes, E> {
+                    Ok(Bytes::copy_from_slice(bytes))
+                }
+
+                fn visit_byte_buf<E: Error>(self, bytes: Vec<u8>) -> Result<Bytes, E> {
+                    Ok(bytes.into())
+                }
+            }
+            from.deserialize_byte_buf(Octets).map(Self)
+        }
+    }
+
+    pub(super) fn serialize<S: Serializer>(
+        payload: &Option<Bytes>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        payload.clone().map(Carried).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<Bytes>, D::Error> {
+        Ok(Option::<Carried>::deserialize(from)?.map(|carried| carried.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ostraca_ddata::id::ReplicaId;
+
+    use super::*;
+
+    fn g(number: u64, seq: u64) -> Generation {
+        Generation::new(Term { number, owner: ReplicaId::new(u64::MAX - number) }, seq)
+    }
+
+    fn region(number: u64) -> RegionId {
+        RegionId::new(ReplicaId::new(u64::MAX - number))
+    }
+
+    fn again(message: &ShardingMessage) -> ShardingMessage {
+        let encoded = rmp_serde::to_vec_named(message).unwrap();
+        rmp_serde::from_slice(&encoded).unwrap()
+    }
+
+    #[test]
+    fn what_is_decoded_is_what_was_encoded() {
+        let shard = ShardId::new(7);
+        let after = BTreeMap::from([(region(1), g(1, 2))]);
+        let epoch = EpochId { generation: 5, number: 6 };
+        let routes = [
+            ShardRoute { shard, generation: g(3, 4), home: Some(region(1)) },
+            ShardRoute { shard: ShardId::new(8), generation: g(3, 5), home: None },
+        ];
+        let table: RouteTable = routes.into_iter().collect();
+        assert_eq!(table.iter().collect::<Vec<_>>(), routes);
+        let payload = Some(Bytes::from_static(b"\x00messages"));
+        let released = Released { shard, reached: g(2, 1), last: Generation::NEVER, payload };
+        let bare = Released { payload: None, ..released.clone() };
+        let hosted = vec![(shard, g(1, 1))];
+        let release = ReleaseShard { shard, generation: g(2, 2), to: Some(region(2)) };
+        let host = HostShard { shard, generation: g(2, 2), after, epoch };
+        let to_regions = [
+            ToRegion::Here(g(1, 1).term),
+            ToRegion::RegisterAck { term: g(1, 1).term, homes: table.clone() },
+            ToRegion::NotYet(NotYet::Reading),
+            ToRegion::Host(vec![host]),
+            ToRegion::Release(vec![release, ReleaseShard { to: None, ..release }]),
+            ToRegion::Announce(table),
+            ToRegion::Released(vec![released, bare]),
+            ToRegion::Hosted(hosted.clone()),
+        ];
+        let to_coordinator = [
+            ToCoordinator::Register { proxy: true, hosted: hosted.clone(), highest: g(2, 2) },
+            ToCoordinator::GetShardHome(vec![shard]),
+            ToCoordinator::Hosted(hosted.clone()),
+            ToCoordinator::Drained(hosted),
+            ToCoordinator::Leaving,
+        ];
+        let all = to_regions.map(ShardingMessage::Region).into_iter();
+        for message in all.chain(to_coordinator.map(ShardingMessage::Coordinator)) {
+            assert_eq!(again(&message), message);
+        }
+    }
+
+    #[test]
+    fn a_table_of_a_thousand_shards_takes_about_ten_kilobytes() {
+        let route = |shard| ShardRoute {
+            shard: ShardId::new(shard),
+            generation: g(u64::from(shard % 5), u64::from(shard)),
+            home: Some(region(u64::from(shard % 10))),
+        };
+        let table: RouteTable = (0..1_000).map(route).collect();
+        let bytes = rmp_serde::to_vec_named(&table).unwrap().len();
+        assert!((8_000..12_000).contains(&bytes), "{bytes} bytes");
+    }
+
+    #[test]
+    fn a_row_that_points_outside_the_table_is_no_route() {
+        let rows = vec![(1, 0, 1, 0), (2, 1, 1, 0), (3, 0, 1, 1)];
+        let table = RouteTable { terms: vec![g(1, 1).term], regions: vec![], rows };
+        let shards: Vec<_> = table.iter().map(|route| route.shard.get()).collect();
+        assert_eq!(shards, [1]);
+    }
+}

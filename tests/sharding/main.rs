@@ -1,0 +1,3 @@
+//! Sharding's machines together: every order of every step, and the real Replicator below them.
+
+mod moves;

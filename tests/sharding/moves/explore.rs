@@ -1,0 +1,103 @@
+//! Two ways through a world: every state once, and blind walks.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use ostraca_ddata::sim::Stream;
+
+use super::world::{Limits, Step, World};
+
+/// A violation, and how to get there.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) what: String,
+    pub(crate) trace: Vec<String>,
+}
+
+impl std::fmt::Display for Found {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "{} after {} steps:", self.what, self.trace.len())?;
+        self.trace.iter().enumerate().try_for_each(|(at, step)| writeln!(f, "{at:3} {step}"))
+    }
+}
+
+type Ways = HashMap<u64, (u64, Option<Step>)>;
+
+/// Every state of a world, each once, nearest first: how many there are, and how far the last is.
+///
+/// # Errors
+/// The first violation, on a shortest way.
+pub(crate) fn exhaust(limits: Limits, states_max: usize) -> Result<(usize, usize), Found> {
+    let first = World::new(limits);
+    let mut seen = Ways::from([(first.digest(), (0, None))]);
+    let mut idle: HashSet<(u64, u64)> = HashSet::new(); // deliveries that change nothing
+    let mut open = VecDeque::from([(first.digest(), first, 0)]);
+    let mut deepest = 0;
+    while let Some((here, world, depth)) = open.pop_front() {
+        deepest = deepest.max(depth);
+        for step in world.steps() {
+            let delivery = match step {
+                Step::Deliver(fact) => world.delivery(fact),
+                _ => None,
+            };
+            if delivery.is_some_and(|delivery| idle.contains(&delivery)) {
+                continue;
+            }
+            let mut next = world.clone();
+            if let Err(what) = next.apply(step) {
+                let mut trace = way(&seen, here, limits);
+                trace.push(world.describe(step));
+                return Err(Found { what, trace });
+            }
+            let digest = next.digest();
+            if digest == here {
+                idle.extend(delivery);
+            }
+            if let Entry::Vacant(new) = seen.entry(digest) {
+                new.insert((here, Some(step)));
+                open.push_back((digest, next, depth + 1));
+            }
+        }
+        assert!(seen.len() <= states_max, "more than {states_max} states: raise the limit");
+    }
+    Ok((seen.len(), deepest))
+}
+
+/// The steps to a state, in words.
+fn way(seen: &Ways, to: u64, limits: Limits) -> Vec<String> {
+    let (mut steps, mut at) = (Vec::new(), to);
+    while let Some((before, Some(step))) = seen.get(&at) {
+        steps.push(*step);
+        at = *before;
+    }
+    steps.reverse();
+    let mut world = World::new(limits);
+    let say = |step: Step| {
+        let words = world.describe(step);
+        world.apply(step).expect("it went well the first time");
+        words
+    };
+    steps.into_iter().map(say).collect()
+}
+
+/// One blind walk.
+///
+/// # Errors
+/// The violation that it came upon.
+pub(crate) fn walk(limits: Limits, seed: u64, steps: usize) -> Result<World, Found> {
+    let mut world = World::new(limits);
+    let mut chance = Stream::split(seed, "moves", 0);
+    let mut trace = Vec::new();
+    for _ in 0..steps {
+        let possible = world.steps();
+        if possible.is_empty() {
+            break;
+        }
+        let step = *chance.pick(&possible);
+        trace.push(world.describe(step));
+        if let Err(what) = world.apply(step) {
+            return Err(Found { what, trace });
+        }
+    }
+    Ok(world)
+}

@@ -1,0 +1,110 @@
+//! The rules of moves, explored: spec/reference/moves.md with the machines that run.
+//!
+//! After every step: one host; generations of hosts rise; each host's decision was acknowledged
+//! and names it; acknowledged decisions come in the order of their generations (I3).
+//!
+//! `OSTRACA_MOVES=2c2m0x cargo test -p ostraca --test sharding every_order -- --nocapture` goes
+//! through every state of 2 coordinators, 2 moves and no crash instead of the small worlds
+//! (273,448 states; 2c1m1x has 1,587,014 without the symmetry of replicas).
+
+mod directed;
+mod explore;
+mod world;
+
+use ostraca::sharding::bug::Bug;
+use ostraca_ddata::sim::seeds;
+
+use self::explore::{Found, exhaust, walk};
+use self::world::{Limits, Outside, World};
+
+const STATES_MAX: usize = 5_000_000;
+
+/// `2c1m0x`: coordinators, moves, crashes.
+fn named(name: &str) -> Limits {
+    let number = |at: usize| name[at..=at].parse().expect("OSTRACA_MOVES is like 2c1m0x");
+    assert_eq!(name.len(), 6, "OSTRACA_MOVES is like 2c1m0x");
+    Limits::of(number(0), number(2), number(4))
+}
+
+#[test]
+fn every_order_of_every_step_keeps_one_host() {
+    let chosen = std::env::var("OSTRACA_MOVES").ok();
+    let small = ["1c2m0x", "2c1m0x", "1c1m1x"].map(str::to_owned).to_vec();
+    for name in chosen.map_or(small, |chosen| vec![chosen]) {
+        let (states, depth) = exhaust(named(&name), STATES_MAX).unwrap_or_else(|found| {
+            panic!("{name}: {found}");
+        });
+        println!("{name}: {states} states, {depth} steps deep");
+        assert!(states > 1_000, "{name} has more than {states} states");
+    }
+}
+
+#[test]
+fn every_order_with_gossip_among_replicas_keeps_one_host() {
+    let limits = Limits { gossip: true, ..Limits::of(1, 1, 1) };
+    let found = exhaust(limits, STATES_MAX).unwrap_or_else(|found| panic!("{found}"));
+    assert!(found.0 > 1_000, "{found:?}");
+}
+
+fn walks(test: &'static str, count: u64, limits: impl Fn(u64) -> Limits) -> Vec<World> {
+    let mut ends = Vec::new();
+    for seed in seeds(test, count) {
+        match walk(limits(seed.value), seed.value, 150) {
+            Ok(world) => ends.push(world),
+            Err(found) => panic!("{found}\nreplay: {}", seed.replay_command()),
+        }
+    }
+    ends
+}
+
+#[test]
+fn blind_walks_keep_one_host() {
+    let limits = |seed: u64| Limits {
+        gossip: seed.is_multiple_of(2),
+        lag: seed.is_multiple_of(3),
+        nowhere: seed.is_multiple_of(5),
+        ..Limits::of(4, 5, 2)
+    };
+    let ends = walks("blind_walks_keep_one_host", 2_000, limits);
+    let most = ends.iter().map(World::acked).max();
+    assert!(ends.len() < 100 || most >= Some(5), "too few decisions: {most:?}");
+}
+
+/// The first violation within so many walks.
+fn found_within(limits: Limits, walks: u64) -> Option<Found> {
+    (0..walks).find_map(|seed| walk(limits, seed, 120).err())
+}
+
+#[test]
+fn walks_find_each_rule_that_a_machine_leaves_out() {
+    let weakened = [
+        Bug::HostBelowMax,
+        Bug::ReleaseDoesNotRaise,
+        Bug::ReleaseLowers,
+        Bug::StartWithoutReleased,
+        Bug::ReleasedBeforeDrained,
+        Bug::RecoveryDropsAfter,
+        Bug::AfterLastHomeOnly,
+        Bug::UnconfirmedLeftOut,
+        Bug::MoveBackEmptiesAfter,
+        Bug::SpeaksBeforeAck,
+    ];
+    for bug in weakened {
+        let found = found_within(Limits::of(3, 3, 1).with(bug), 1_000);
+        assert!(found.is_some(), "{bug:?} was not found in 1,000 walks");
+    }
+}
+
+#[test]
+fn walks_find_each_promise_that_the_surroundings_break() {
+    let broken = [
+        Outside::NoFence,
+        Outside::OneTermTwice,
+        Outside::RestartKeepsId,
+        Outside::RemovedWhileLeased,
+    ];
+    for outside in broken {
+        let found = found_within(Limits::of(3, 3, 1).without(outside), 1_000);
+        assert!(found.is_some(), "{outside:?} was not found in 1,000 walks");
+    }
+}

@@ -1,0 +1,746 @@
+//! One shard, three replicas of its cell, regions and coordinators: the real machines of both, in
+//! a world in which any message may come at any time, any number of times, and a coordinator may
+//! stall for ever at any step.
+//!
+//! The cell's replicas are abstract: a promise and a stamped value. What a fencing read and a
+//! guarded write do to them is what the Replicator does (promise, read, write back what differs;
+//! refuse below the promise). Time stands still: repetitions add nothing where nothing is lost.
+
+use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::rc::Rc;
+
+use ostraca::sharding::bug::{Bug, Canary};
+use ostraca::sharding::coordinator::{
+    Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, Phase,
+};
+use ostraca::sharding::home::ShardHome;
+use ostraca::sharding::ids::{Generation, RegionId, ShardId};
+use ostraca::sharding::installed::Installed;
+use ostraca::sharding::region::{Region, RegionConfig, RegionInput, RegionOutput, Run};
+use ostraca::sharding::store::{Answer, Ask};
+use ostraca::sharding::wire::{ShardingMessage, ToCoordinator, ToRegion};
+use ostraca_ddata::clock::Now;
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::machine::{Machine, Outbox};
+use ostraca_ddata::replicator::epoch::EpochId;
+use ostraca_ddata::types::Term;
+
+pub(crate) const SHARD: ShardId = ShardId::new(0);
+pub(crate) const REPLICAS: usize = 3;
+
+/// What is left out beside the rules of the two machines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Outside {
+    #[default]
+    Nothing,
+    /// Replicas refuse nobody.
+    NoFence,
+    /// Coordinators take the same term number, and replicas tell them not apart.
+    OneTermTwice,
+    /// A fencing read is not written back.
+    NoRecoveryWrite,
+    /// A region that restarts keeps its id, and has forgotten everything.
+    RestartKeepsId,
+    /// A region is removed though it still hosts.
+    RemovedWhileLeased,
+}
+
+/// How much may happen in a world.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) regions: usize,
+    pub(crate) coordinators: usize,
+    pub(crate) moves: usize,
+    pub(crate) crashes: usize,
+    pub(crate) gossip: bool,
+    /// Nodes install configurations at times of their own, and the last region joins late.
+    pub(crate) lag: bool,
+    /// A shard may be sent nowhere.
+    pub(crate) nowhere: bool,
+    /// Two hosts at once are all that is looked for.
+    pub(crate) hosts_only: bool,
+    pub(crate) canary: Canary,
+    pub(crate) outside: Outside,
+}
+
+impl Limits {
+    pub(crate) fn of(coordinators: usize, moves: usize, crashes: usize) -> Self {
+        Self {
+            regions: 3,
+            coordinators,
+            moves,
+            crashes,
+            gossip: false,
+            lag: false,
+            nowhere: false,
+            hosts_only: false,
+            canary: Canary::none(),
+            outside: Outside::Nothing,
+        }
+    }
+
+    pub(crate) fn with(self, bug: Bug) -> Self {
+        Self { canary: Canary::with(bug), ..self }
+    }
+
+    pub(crate) fn hosts_only(self) -> Self {
+        Self { hosts_only: true, ..self }
+    }
+
+    pub(crate) fn without(self, outside: Outside) -> Self {
+        Self { outside, ..self }
+    }
+}
+
+/// Something that can happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Start(usize),
+    FenceAt(usize, usize),
+    BackAt(usize, usize),
+    WriteAt(usize, usize),
+    Move(usize, Option<usize>),
+    Place(usize, usize),
+    Deliver(u64),
+    Drained(usize),
+    Crash(usize),
+    Remove(usize),
+    InstallAtRegion(usize),
+    InstallAtCoordinator(usize),
+    Restart(usize),
+    Gossip(usize, usize),
+}
+
+/// A message that was sent: it can come at any time.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Fact {
+    ToRegion(usize, ReplicaId, ToRegion),
+    ToCoordinator(usize, ReplicaId, ToCoordinator),
+}
+
+type Stamped = (Term, u64, ShardHome);
+
+#[derive(Clone, Debug, Default, Hash)]
+pub(crate) struct Replica {
+    promised: Term,
+    cell: Option<Stamped>,
+}
+
+/// What a coordinator has asked the replicas, and how far that is.
+#[derive(Clone, Debug)]
+enum Op {
+    Fence { id: u64, term: Term, read: Vec<usize>, merged: Option<Stamped> },
+    Back { id: u64, term: Term, cell: Stamped, acked: Vec<usize> },
+    Write { id: u64, term: Term, cell: Stamped, acked: Vec<usize> },
+}
+
+impl Op {
+    /// Replicas that have answered.
+    fn done(&self) -> &[usize] {
+        match self {
+            Self::Fence { read, .. } => read,
+            Self::Back { acked, .. } | Self::Write { acked, .. } => acked,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Seat {
+    pub(crate) machine: Coordinator,
+    op: Option<Op>,
+    question: Option<u64>,
+    epoch: u64,
+    digest: u64, // of all that matters here
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) machine: Region,
+    pub(crate) up: bool,
+    epoch: u64,
+    digest: u64,
+}
+
+impl Seat {
+    fn rehash(&mut self) {
+        let machine = &self.machine;
+        let known = (machine.phase(), machine.term(), machine.record(SHARD));
+        let op = self.op.as_ref().map(|op| match op {
+            Op::Fence { term, merged, .. } => (0, term, merged.as_ref()),
+            Op::Back { term, cell, .. } => (1, term, Some(cell)),
+            Op::Write { term, cell, .. } => (2, term, Some(cell)),
+        });
+        self.digest = hash_of(&(known, op, self.question.is_some(), self.epoch));
+    }
+}
+
+impl Place {
+    fn rehash(&mut self) {
+        self.digest = hash_of(&(self.machine.shard(SHARD), self.up, self.epoch));
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct World {
+    pub(crate) limits: Limits,
+    replicas: Vec<Replica>,
+    pub(crate) seats: Vec<Rc<Seat>>,
+    pub(crate) places: Vec<Rc<Place>>,
+    configurations: Vec<BTreeSet<RegionId>>, // number of the epoch minus one
+    sent: Vec<(u64, Rc<Fact>)>,              // by hash
+    moves: usize,
+    crashes: usize,
+    /// Decisions that were acknowledged or spoken of, in order.
+    acked: Vec<(Generation, Option<RegionId>)>,
+    hosted: Generation, // the highest at which a region started or adopted
+}
+
+pub(crate) fn region(index: usize) -> RegionId {
+    RegionId::new(ReplicaId::new(index as u64 + 1))
+}
+
+fn owner(index: usize) -> ReplicaId {
+    ReplicaId::new(index as u64 + 101)
+}
+
+fn hash_of(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+impl World {
+    /// The first coordinator acts, and the first region hosts the shard by its first decision.
+    pub(crate) fn new(limits: Limits) -> Self {
+        let joined = limits.regions - usize::from(limits.lag);
+        let mut world = Self {
+            limits,
+            replicas: vec![Replica::default(); REPLICAS],
+            seats: Vec::new(),
+            places: Vec::new(),
+            configurations: vec![(0..joined).map(region).collect()],
+            sent: Vec::new(),
+            moves: limits.moves,
+            crashes: limits.crashes,
+            acked: Vec::new(),
+            hosted: Generation::NEVER,
+        };
+        for index in 0..limits.regions {
+            let config = RegionConfig { shards: 1, ..RegionConfig::default() };
+            let machine = Region::new(region(index), config, limits.canary);
+            world.places.push(Rc::new(Place { machine, up: true, epoch: 0, digest: 0 }));
+            world.install_at_region(index).expect("nothing hosts yet");
+        }
+        let first = [Step::Start(0), Step::FenceAt(0, 0), Step::FenceAt(0, 1)];
+        first.into_iter().for_each(|step| world.apply(step).expect("a quiet beginning"));
+        world.tell(0, asks_for_home()).expect("a quiet beginning");
+        let placed = [Step::Place(0, 0), Step::WriteAt(0, 0), Step::WriteAt(0, 1)];
+        placed.into_iter().for_each(|step| world.apply(step).expect("a quiet beginning"));
+        if limits.canary.has(Bug::SpeaksBeforeAck) {
+            world.sent.clear(); // what the first decision said was said; the rest is to be found
+        }
+        let host = world.find(|fact| matches!(fact, Fact::ToRegion(0, _, ToRegion::Host(_))));
+        if let Some(host) = host {
+            world.apply(Step::Deliver(host)).expect("a quiet beginning");
+        }
+        world.apply(Step::WriteAt(0, 2)).ok();
+        if limits.lag {
+            world.configurations.push((0..limits.regions).map(region).collect());
+        }
+        world
+    }
+
+    /// What identifies a state. Which replica is which does not matter.
+    pub(crate) fn digest(&self) -> u64 {
+        let answered = |at: usize| {
+            let done = |seat: &Rc<Seat>| seat.op.as_ref().is_some_and(|op| op.done().contains(&at));
+            self.seats.iter().map(done).collect::<Vec<bool>>()
+        };
+        let replica = |at: usize| hash_of(&(&self.replicas[at], answered(at)));
+        let mut replicas = [0; REPLICAS];
+        (0..REPLICAS).for_each(|at| replicas[at] = replica(at));
+        replicas.sort_unstable();
+        let seats: Vec<u64> = self.seats.iter().map(|seat| seat.digest).collect();
+        let places: Vec<u64> = self.places.iter().map(|place| place.digest).collect();
+        let sent: Vec<u64> = self.sent.iter().map(|(fact, _)| *fact).collect();
+        let members = (self.configurations.len(), self.configurations.last());
+        let past = (self.moves, self.crashes, &self.acked, self.hosted);
+        hash_of(&(replicas, seats, places, sent, members, past))
+    }
+
+    /// Who gets a message, as it is now, and the message: equal keys, equal effects.
+    pub(crate) fn delivery(&self, fact: u64) -> Option<(u64, u64)> {
+        let at = self.sent.binary_search_by_key(&fact, |(hash, _)| *hash).ok()?;
+        let receiver = match &*self.sent[at].1 {
+            Fact::ToRegion(place, ..) => self.places[*place].digest,
+            Fact::ToCoordinator(seat, ..) => self.seats[*seat].digest,
+        };
+        Some((receiver, fact))
+    }
+
+    fn seat(&mut self, index: usize) -> &mut Seat {
+        Rc::make_mut(&mut self.seats[index])
+    }
+
+    fn place(&mut self, index: usize) -> &mut Place {
+        Rc::make_mut(&mut self.places[index])
+    }
+
+    /// The message that matches and was sent by the newest decision.
+    pub(crate) fn find(&self, matches: impl Fn(&Fact) -> bool) -> Option<u64> {
+        let found = self.sent.iter().filter(|(_, fact)| matches(fact));
+        found.max_by_key(|(_, fact)| generation_of(fact)).map(|(hash, _)| *hash)
+    }
+
+    /// What can happen.
+    pub(crate) fn steps(&self) -> Vec<Step> {
+        let mut steps = Vec::new();
+        let next = self.seats.len();
+        if next < self.limits.coordinators {
+            steps.push(Step::Start(next));
+        }
+        (0..self.seats.len()).for_each(|seat| self.steps_of_seat(seat, &mut steps));
+        (0..self.places.len()).for_each(|place| self.steps_of_place(place, &mut steps));
+        steps.extend(self.sent.iter().map(|(hash, _)| Step::Deliver(*hash)));
+        if self.limits.gossip {
+            let pairs = (0..REPLICAS).flat_map(|a| (0..REPLICAS).map(move |b| (a, b)));
+            steps.extend(pairs.filter(|(a, b)| a != b).map(|(a, b)| Step::Gossip(a, b)));
+        }
+        steps
+    }
+
+    fn steps_of_seat(&self, index: usize, steps: &mut Vec<Step>) {
+        let seat = &self.seats[index];
+        for replica in 0..REPLICAS {
+            match &seat.op {
+                Some(Op::Fence { read, .. }) if !read.contains(&replica) => {
+                    steps.push(Step::FenceAt(index, replica));
+                }
+                Some(Op::Back { acked, .. }) if !acked.contains(&replica) => {
+                    steps.push(Step::BackAt(index, replica));
+                }
+                Some(Op::Write { acked, .. }) if !acked.contains(&replica) => {
+                    steps.push(Step::WriteAt(index, replica));
+                }
+                _ => {}
+            }
+        }
+        if seat.machine.phase() != Phase::Active {
+            return;
+        }
+        let idle = seat.op.is_none() && seat.question.is_none();
+        if idle && self.moves > 0 {
+            let nowhere = self.limits.nowhere.then_some(None);
+            let to = (0..self.places.len()).map(Some).chain(nowhere);
+            steps.extend(to.map(|to| Step::Move(index, to)));
+        }
+        if seat.question.is_some() {
+            steps.extend((0..self.places.len()).map(|to| Step::Place(index, to)));
+        }
+        if seat.epoch < self.configurations.len() as u64 {
+            steps.push(Step::InstallAtCoordinator(index));
+        }
+    }
+
+    fn steps_of_place(&self, index: usize, steps: &mut Vec<Step>) {
+        let place = &self.places[index];
+        let member = self.configurations.last().is_some_and(|all| all.contains(&region(index)));
+        if place.up {
+            if matches!(self.run(index), Run::Draining(_)) {
+                steps.push(Step::Drained(index));
+            }
+            if self.crashes > 0 {
+                steps.push(Step::Crash(index));
+            }
+            if place.epoch < self.configurations.len() as u64 {
+                steps.push(Step::InstallAtRegion(index));
+            }
+        } else if self.limits.outside == Outside::RestartKeepsId {
+            steps.push(Step::Restart(index));
+        }
+        let leased = place.up && self.limits.outside != Outside::RemovedWhileLeased;
+        let others = self.configurations.last().is_some_and(|all| all.len() > 1);
+        let chosen = self.limits.outside == Outside::RemovedWhileLeased && self.crashes > 0;
+        if member && others && !leased && (chosen || !place.up) {
+            steps.push(Step::Remove(index));
+        }
+    }
+
+    pub(crate) fn run(&self, index: usize) -> Run {
+        self.places[index].machine.shard(SHARD).map_or(Run::Idle, |shard| shard.run())
+    }
+
+    /// Does a step, and checks what must always hold.
+    pub(crate) fn apply(&mut self, step: Step) -> Result<(), String> {
+        self.carry_out(step)?;
+        for seat in &mut self.seats {
+            if Rc::get_mut(seat).is_some() {
+                Rc::make_mut(seat).rehash();
+            }
+        }
+        for place in &mut self.places {
+            if Rc::get_mut(place).is_some() {
+                Rc::make_mut(place).rehash();
+            }
+        }
+        self.check()
+    }
+
+    fn carry_out(&mut self, step: Step) -> Result<(), String> {
+        match step {
+            Step::Start(seat) => self.start(seat)?,
+            Step::FenceAt(seat, replica) => self.fence_at(seat, replica)?,
+            Step::BackAt(seat, replica) | Step::WriteAt(seat, replica) => {
+                self.write_at(seat, replica)?;
+            }
+            Step::Move(seat, to) => {
+                self.moves -= 1;
+                let to = to.map(region);
+                self.tell(seat, CoordinatorInput::Move { shard: SHARD, to, why: "test".into() })?;
+            }
+            Step::Place(seat, to) => {
+                if let Some(question) = self.seat(seat).question.take() {
+                    let homes = vec![(SHARD, region(to))];
+                    let why = "test".into();
+                    self.tell(seat, CoordinatorInput::Allocated { question, homes, why })?;
+                }
+            }
+            Step::Deliver(hash) => self.deliver(hash)?,
+            Step::Drained(place) => {
+                self.tell_region(place, RegionInput::Drained { shard: SHARD, payload: None })?;
+            }
+            Step::Crash(place) => {
+                self.crashes -= 1;
+                self.place(place).up = false;
+            }
+            Step::Remove(place) => self.remove(place)?,
+            Step::InstallAtRegion(place) => self.install_at_region(place)?,
+            Step::InstallAtCoordinator(seat) => self.install_at_seat(seat)?,
+            Step::Restart(place) => {
+                let config = RegionConfig { shards: 1, ..RegionConfig::default() };
+                let machine = Region::new(region(place), config, self.limits.canary);
+                self.places[place] = Rc::new(Place { machine, up: true, epoch: 0, digest: 0 });
+                self.install_at_region(place)?;
+            }
+            Step::Gossip(from, to) => {
+                let cell = self.replicas[from].cell.clone();
+                merge(&mut self.replicas[to].cell, cell);
+            }
+        }
+        Ok(())
+    }
+
+    /// One host, whatever happens.
+    fn check(&self) -> Result<(), String> {
+        let hosts = |index: &usize| self.places[*index].up && self.run(*index) != Run::Idle;
+        let hosting: Vec<usize> = (0..self.places.len()).filter(hosts).collect();
+        if hosting.len() > 1 {
+            return Err(format!("two hosts: {hosting:?}"));
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, index: usize) -> Result<(), String> {
+        let once = self.limits.outside == Outside::OneTermTwice;
+        let config = CoordinatorConfig { shards: 1, ..CoordinatorConfig::default() };
+        let machine = Coordinator::new(owner(index), config, self.limits.canary);
+        let seat = Seat { machine, op: None, question: None, epoch: 0, digest: 0 };
+        self.seats.push(Rc::new(seat));
+        self.install_at_seat(index)?;
+        let above = if once && index > 0 { 1 } else { index as u64 };
+        self.tell(index, CoordinatorInput::Start { above })
+    }
+
+    fn fence_at(&mut self, seat: usize, at: usize) -> Result<(), String> {
+        let Some(Op::Fence { id, term, mut read, mut merged }) = self.seat(seat).op.take() else {
+            return Ok(());
+        };
+        let replica = &mut self.replicas[at];
+        if refuses(self.limits.outside, replica.promised, term) {
+            let current = replica.promised;
+            return self.answer(seat, id, Answer::Refused { current });
+        }
+        replica.promised = replica.promised.max(term);
+        merge(&mut merged, replica.cell.clone());
+        read.push(at);
+        read.sort_unstable();
+        if read.len() <= REPLICAS / 2 {
+            self.seat(seat).op = Some(Op::Fence { id, term, read, merged });
+            return Ok(());
+        }
+        let stamp = |cell: &Option<Stamped>| cell.as_ref().map(|(term, seq, _)| (*term, *seq));
+        let same = read.iter().all(|at| stamp(&self.replicas[*at].cell) == stamp(&merged));
+        match merged {
+            Some(cell) if !same && self.limits.outside != Outside::NoRecoveryWrite => {
+                let acked = Vec::new();
+                self.seat(seat).op = Some(Op::Back { id, term, cell, acked });
+                Ok(())
+            }
+            merged => {
+                let cells = merged.map(|(_, _, home)| (SHARD, home)).into_iter().collect();
+                self.answer(seat, id, Answer::Fenced(cells))
+            }
+        }
+    }
+
+    fn write_at(&mut self, seat: usize, at: usize) -> Result<(), String> {
+        let Some(mut op) = self.seat(seat).op.take() else { return Ok(()) };
+        let (Op::Back { id, term, cell, acked } | Op::Write { id, term, cell, acked }) = &mut op
+        else {
+            return Ok(());
+        };
+        let replica = &mut self.replicas[at];
+        if refuses(self.limits.outside, replica.promised, *term) {
+            let current = replica.promised;
+            return self.answer(seat, *id, Answer::Refused { current });
+        }
+        merge(&mut replica.cell, Some(cell.clone()));
+        acked.push(at);
+        acked.sort_unstable();
+        if acked.len() <= REPLICAS / 2 {
+            self.seat(seat).op = Some(op);
+            return Ok(());
+        }
+        let (id, home) = (*id, cell.2.clone());
+        if matches!(op, Op::Back { .. }) {
+            return self.answer(seat, id, Answer::Fenced(vec![(SHARD, home)]));
+        }
+        self.acknowledged(&home)?;
+        self.answer(seat, id, Answer::Written)
+    }
+
+    /// Decisions are acknowledged in the order of their generations. (One that is acknowledged
+    /// already may be so again, by a coordinator that was superseded meanwhile.)
+    fn acknowledged(&mut self, home: &ShardHome) -> Result<(), String> {
+        let decision = (home.generation, home.region);
+        if self.acked.contains(&decision) || self.limits.hosts_only {
+            return Ok(());
+        }
+        let highest = self.acked.iter().map(|(generation, _)| *generation).max();
+        if highest.is_some_and(|highest| highest >= home.generation) {
+            return Err(format!("{} acknowledged after {highest:?}", home.generation));
+        }
+        self.acked.push(decision);
+        Ok(())
+    }
+
+    fn answer(&mut self, seat: usize, id: u64, answer: Answer) -> Result<(), String> {
+        let refused = matches!(answer, Answer::Refused { .. });
+        if refused && self.seats[seat].machine.phase() == Phase::Reading {
+            return self.tell(seat, CoordinatorInput::Stop); // it would try a higher term
+        }
+        self.tell(seat, CoordinatorInput::Answered { id, answer })
+    }
+
+    fn tell(&mut self, seat: usize, input: CoordinatorInput) -> Result<(), String> {
+        let mut out = Outbox::new();
+        let machine = &mut self.seat(seat).machine;
+        machine.handle(Now::default(), input, &mut out);
+        machine.handle(Now::default(), CoordinatorInput::Tick, &mut out);
+        let outputs: Vec<CoordinatorOutput> = out.drain().collect();
+        for output in outputs {
+            self.perform(seat, output)?;
+        }
+        Ok(())
+    }
+
+    fn perform(&mut self, seat: usize, output: CoordinatorOutput) -> Result<(), String> {
+        match output {
+            CoordinatorOutput::Send { to, message: ShardingMessage::Region(ToRegion::Here(_)) } => {
+                let (from, proxy) = (to, false);
+                let (hosted, highest) = (Vec::new(), Generation::NEVER);
+                let message = ToCoordinator::Register { proxy, hosted, highest };
+                self.tell(seat, CoordinatorInput::Message { from, message })?;
+            }
+            CoordinatorOutput::Send { to, message: ShardingMessage::Region(word) } => {
+                let acts = matches!(word, ToRegion::Host(_) | ToRegion::Release(_));
+                let place = (0..self.places.len()).find(|index| region(*index).replica() == to);
+                if let (true, Some(place)) = (acts, place) {
+                    self.send(Fact::ToRegion(place, owner(seat), word));
+                }
+            }
+            CoordinatorOutput::Ask { id, ask } => {
+                self.seat(seat).op = match ask {
+                    Ask::Fence { term, .. } => {
+                        Some(Op::Fence { id, term, read: Vec::new(), merged: None })
+                    }
+                    Ask::Write { term, seq, cells, .. } => cells.into_iter().next().map(|cell| {
+                        let cell = (term, seq, cell.1);
+                        Op::Write { id, term, cell, acked: Vec::new() }
+                    }),
+                };
+            }
+            CoordinatorOutput::Allocate { question, .. } => {
+                self.seat(seat).question = Some(question);
+            }
+            CoordinatorOutput::Acting(_) => {
+                if let Some(record) = self.seats[seat].machine.record(SHARD).cloned() {
+                    self.acknowledged(record.home())?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, fact: Fact) {
+        let hash = hash_of(&fact);
+        if let Err(at) = self.sent.binary_search_by_key(&hash, |(hash, _)| *hash) {
+            self.sent.insert(at, (hash, Rc::new(fact)));
+        }
+    }
+
+    fn deliver(&mut self, hash: u64) -> Result<(), String> {
+        let Ok(at) = self.sent.binary_search_by_key(&hash, |(hash, _)| *hash) else {
+            return Ok(());
+        };
+        match self.sent[at].1.as_ref().clone() {
+            Fact::ToRegion(place, from, message) => {
+                self.tell_region(place, RegionInput::Message { from, message })
+            }
+            Fact::ToCoordinator(seat, from, message) => {
+                self.tell(seat, CoordinatorInput::Message { from, message })
+            }
+        }
+    }
+
+    fn tell_region(&mut self, place: usize, input: RegionInput) -> Result<(), String> {
+        if !self.places[place].up {
+            return Ok(());
+        }
+        let mut out = Outbox::new();
+        let machine = &mut self.place(place).machine;
+        machine.handle(Now::default(), input, &mut out);
+        machine.handle(Now::default(), RegionInput::Tick, &mut out);
+        let outputs: Vec<RegionOutput> = out.drain().collect();
+        for output in outputs {
+            match output {
+                RegionOutput::Send { to, message } => self.carry(place, to, message),
+                RegionOutput::Start { generation, .. } | RegionOutput::Adopt { generation, .. } => {
+                    self.hosts(place, generation)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn carry(&mut self, from: usize, to: ReplicaId, message: ShardingMessage) {
+        let me = region(from).replica();
+        match message {
+            ShardingMessage::Region(word) => {
+                let place = (0..self.places.len()).find(|index| region(*index).replica() == to);
+                place.into_iter().for_each(|place| {
+                    self.send(Fact::ToRegion(place, me, word.clone()));
+                });
+            }
+            ShardingMessage::Coordinator(word) => {
+                // Evidence: whoever coordinates may hear of it.
+                for seat in 0..self.limits.coordinators {
+                    if seat < self.seats.len() || owner(seat) == to {
+                        self.send(Fact::ToCoordinator(seat, me, word.clone()));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Generations of starts and adoptions rise, and each was acknowledged and names its region.
+    fn hosts(&mut self, place: usize, generation: Generation) -> Result<(), String> {
+        if self.limits.hosts_only {
+            return Ok(());
+        }
+        if generation <= self.hosted {
+            return Err(format!("{place} hosts at {generation} after {}", self.hosted));
+        }
+        self.hosted = generation;
+        if !self.acked.contains(&(generation, Some(region(place)))) {
+            return Err(format!("{place} hosts by {generation}, which nobody acknowledged"));
+        }
+        Ok(())
+    }
+
+    fn installed(&self, epoch: u64) -> Installed {
+        let members = self.configurations[epoch as usize - 1].clone();
+        Installed { epoch: EpochId { generation: 1, number: epoch }, members }
+    }
+
+    fn install_at_region(&mut self, place: usize) -> Result<(), String> {
+        let epoch = self.configurations.len() as u64;
+        self.place(place).epoch = epoch;
+        self.tell_region(place, RegionInput::Installed(self.installed(epoch)))
+    }
+
+    fn install_at_seat(&mut self, seat: usize) -> Result<(), String> {
+        let epoch = self.configurations.len() as u64;
+        self.seat(seat).epoch = epoch;
+        self.tell(seat, CoordinatorInput::Installed(self.installed(epoch)))
+    }
+
+    /// Its lease is over; then it is removed.
+    fn remove(&mut self, place: usize) -> Result<(), String> {
+        let mut members = self.configurations.last().cloned().unwrap_or_default();
+        members.remove(&region(place));
+        self.configurations.push(members);
+        if self.limits.lag {
+            return Ok(());
+        }
+        (0..self.places.len()).try_for_each(|place| self.install_at_region(place))?;
+        (0..self.seats.len()).try_for_each(|seat| self.install_at_seat(seat))
+    }
+
+    /// Loses messages that were sent.
+    pub(crate) fn lose(&mut self, matches: impl Fn(&Fact) -> bool) {
+        self.sent.retain(|(_, fact)| !matches(fact));
+    }
+
+    /// How many decisions were acknowledged.
+    pub(crate) fn acked(&self) -> usize {
+        self.acked.len()
+    }
+
+    /// A message in words, for traces.
+    pub(crate) fn describe(&self, step: Step) -> String {
+        match step {
+            Step::Deliver(hash) => {
+                let at = self.sent.binary_search_by_key(&hash, |(hash, _)| *hash);
+                at.map_or_else(|_| "?".into(), |at| format!("{:?}", self.sent[at].1))
+            }
+            step => format!("{step:?}"),
+        }
+    }
+}
+
+fn asks_for_home() -> CoordinatorInput {
+    let message = ToCoordinator::GetShardHome(vec![SHARD]);
+    CoordinatorInput::Message { from: region(0).replica(), message }
+}
+
+fn merge(cell: &mut Option<Stamped>, other: Option<Stamped>) {
+    let stamp = |cell: &Stamped| (cell.0, cell.1);
+    if let Some(other) = other
+        && cell.as_ref().is_none_or(|held| stamp(&other) > stamp(held))
+    {
+        *cell = Some(other);
+    }
+}
+
+fn refuses(outside: Outside, promised: Term, term: Term) -> bool {
+    match outside {
+        Outside::NoFence => false,
+        Outside::OneTermTwice => promised.number > term.number,
+        _ => promised > term,
+    }
+}
+
+fn generation_of(fact: &Fact) -> Generation {
+    match fact {
+        Fact::ToRegion(_, _, ToRegion::Host(words)) => words[0].generation,
+        Fact::ToRegion(_, _, ToRegion::Release(words)) => words[0].generation,
+        Fact::ToRegion(_, _, ToRegion::Released(words)) => words[0].reached,
+        Fact::ToRegion(_, _, ToRegion::Hosted(words))
+        | Fact::ToCoordinator(_, _, ToCoordinator::Hosted(words)) => words[0].1,
+        _ => Generation::NEVER,
+    }
+}
