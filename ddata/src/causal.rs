@@ -7,6 +7,9 @@
 //!
 //! Source: Almeida, Shoker, Baquero, *Delta State Replicated Data Types* (arXiv 1603.01529).
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use crdts::VClock;
 use smallvec::SmallVec;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -210,9 +213,12 @@ impl FromIterator<Dot> for DotSet {
 /// What a replica has seen of one key: a version vector and the dots beyond its gaps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CausalContext {
-    vector: VClock<ReplicaId>,
+    vector: Option<Arc<VClock<ReplicaId>>>, // shared by copies; `None` if empty
     cloud: DotSet, // ≤ CLOUD_RUNS_MAX runs by deltas; a merge adds what the other side holds
 }
+
+/// The vector of who has seen nothing.
+static NOTHING: VClock<ReplicaId> = VClock { dots: BTreeMap::new() };
 
 /// The highest counter a dot can have; a peer that names a higher one sends nonsense.
 pub const COUNTER_MAX: u64 = 1 << 62;
@@ -232,8 +238,8 @@ impl CausalContext {
 
     /// The gapless part: per replica the highest counter up to which every dot was seen.
     #[must_use]
-    pub const fn vector(&self) -> &VClock<ReplicaId> {
-        &self.vector
+    pub fn vector(&self) -> &VClock<ReplicaId> {
+        self.vector.as_deref().unwrap_or(&NOTHING)
     }
 
     /// The dots seen beyond a gap.
@@ -245,20 +251,21 @@ impl CausalContext {
     /// Whether nothing was seen.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.vector.dots.is_empty() && self.cloud.is_empty()
+        self.vector.is_none() && self.cloud.is_empty()
     }
 
     /// How many replicas have a dot here.
     #[must_use]
     pub fn replicas(&self) -> usize {
-        self.vector.dots.len() + self.cloud.runs.len()
+        self.vector().dots.len() + self.cloud.runs.len()
     }
 
     /// The dot that `replica`'s next mutation takes.
     #[must_use]
     pub fn next_dot(&self, replica: ReplicaId) -> Dot {
         let beyond = self.cloud.runs.iter().filter(|run| run.replica == replica);
-        let highest = beyond.map(|run| run.last).max().unwrap_or(0).max(self.vector.get(&replica));
+        let highest =
+            beyond.map(|run| run.last).max().unwrap_or(0).max(self.vector().get(&replica));
         Dot::new(replica, highest + 1)
     }
 
@@ -276,7 +283,7 @@ impl CausalContext {
 
     /// Learns everything that `other` knows.
     pub fn merge(&mut self, other: &Self) {
-        for (&replica, &last) in &other.vector.dots {
+        for (&replica, &last) in &other.vector().dots {
             self.insert_run(Run { replica, first: 1, last });
         }
         self.extend(&other.cloud);
@@ -285,8 +292,9 @@ impl CausalContext {
     /// Whether every dot of `other` was seen here.
     #[must_use]
     pub fn includes(&self, other: &Self) -> bool {
-        other.vector.dots.iter().all(|(&replica, &last)| {
-            self.vector.get(&replica) >= last || self.includes_run(Run { replica, first: 1, last })
+        other.vector().dots.iter().all(|(&replica, &last)| {
+            self.vector().get(&replica) >= last
+                || self.includes_run(Run { replica, first: 1, last })
         }) && self.includes_all(&other.cloud)
     }
 
@@ -300,7 +308,7 @@ impl CausalContext {
     #[must_use]
     pub fn minus(&self, other: &Self) -> DotSet {
         let mut left = DotSet::new();
-        for (&replica, &last) in &self.vector.dots {
+        for (&replica, &last) in &self.vector().dots {
             other.unseen_of(Run { replica, first: 1, last }, &mut left);
         }
         for &run in &self.cloud.runs {
@@ -332,7 +340,7 @@ impl CausalContext {
             bytes[17..25].copy_from_slice(&last.to_le_bytes());
             sum = sum.wrapping_add(xxh3_64_with_seed(&bytes, seed));
         };
-        for (&replica, &last) in &self.vector.dots {
+        for (&replica, &last) in &self.vector().dots {
             mix(0, replica, 1, last);
         }
         for run in &self.cloud.runs {
@@ -342,7 +350,7 @@ impl CausalContext {
     }
 
     fn insert_run(&mut self, run: Run) {
-        let known = self.vector.get(&run.replica);
+        let known = self.vector().get(&run.replica);
         if run.last <= known {
             return;
         }
@@ -354,7 +362,7 @@ impl CausalContext {
         if !self.cloud.is_empty() {
             last = self.take_contiguous(run.replica, last);
         }
-        self.vector.dots.insert(run.replica, last);
+        Arc::make_mut(self.vector.get_or_insert_default()).dots.insert(run.replica, last);
     }
 
     /// Takes out of the cloud what a vector entry that reaches `last` now covers or meets.
@@ -370,7 +378,7 @@ impl CausalContext {
     }
 
     fn includes_run(&self, run: Run) -> bool {
-        let known = self.vector.get(&run.replica);
+        let known = self.vector().get(&run.replica);
         run.last <= known || {
             let first = run.first.max(known + 1);
             let at =
@@ -383,7 +391,7 @@ impl CausalContext {
     }
 
     fn unseen_of(&self, run: Run, left: &mut DotSet) {
-        let mut first = run.first.max(self.vector.get(&run.replica).saturating_add(1));
+        let mut first = run.first.max(self.vector().get(&run.replica).saturating_add(1));
         let from = self.cloud.runs.partition_point(|r| (r.replica, r.last) < (run.replica, first));
         for seen in self.cloud.runs[from..].iter().take_while(|r| r.replica == run.replica) {
             if seen.first > run.last {
@@ -400,8 +408,8 @@ impl CausalContext {
     }
 
     pub(crate) fn encode(&self, writer: &mut Writer) {
-        writer.length(self.vector.dots.len());
-        for (&replica, &last) in &self.vector.dots {
+        writer.length(self.vector().dots.len());
+        for (&replica, &last) in &self.vector().dots {
             writer.replica(replica);
             writer.varint(last);
         }
@@ -409,8 +417,7 @@ impl CausalContext {
     }
 
     pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let mut context = Self::new();
-        let mut before = None;
+        let (mut vector, mut before) = (VClock::default(), None);
         for _ in 0..reader.length(2)? {
             let (replica, last) = (reader.replica()?, reader.varint()?);
             if last == 0 || last > COUNTER_MAX {
@@ -420,27 +427,27 @@ impl CausalContext {
                 return Err(DecodeError::NotCanonical);
             }
             before = Some(replica);
-            context.vector.dots.insert(replica, last);
+            vector.dots.insert(replica, last);
         }
         let cloud = DotSet::decode(reader)?;
         for run in &cloud.runs {
-            if run.first <= context.vector.get(&run.replica) + 1 {
+            if run.first <= vector.get(&run.replica) + 1 {
                 return Err(DecodeError::NotCanonical);
             }
         }
-        context.cloud = cloud;
-        Ok(context)
+        Ok(Self { cloud, ..Self::from(vector) })
     }
 }
 
 impl Seen for CausalContext {
     fn seen(&self, dot: Dot) -> bool {
-        self.vector.get(&dot.actor) >= dot.counter || self.cloud.seen(dot)
+        self.vector().get(&dot.actor) >= dot.counter || self.cloud.seen(dot)
     }
 }
 
 impl From<VClock<ReplicaId>> for CausalContext {
     fn from(vector: VClock<ReplicaId>) -> Self {
+        let vector = (!vector.dots.is_empty()).then(|| Arc::new(vector));
         Self { vector, cloud: DotSet::new() }
     }
 }
