@@ -104,7 +104,9 @@ impl Replicator {
         writes.restart(id, |level| self.need(level).ok(), self.canary);
         self.writes = writes;
         let voters_and_peers = self.push_targets();
-        self.pushes.restart(now.mono, &voters_and_peers);
+        for resend in self.pushes.restart(now.mono, &voters_and_peers) {
+            self.resend(resend, out);
+        }
         self.recount(now, out);
         self.gossip_at = Some(now.mono + self.config.busy_gossip_interval);
         if let Some(interval) = self.expiry_interval() {

@@ -370,6 +370,7 @@ impl Replicator {
                 continue;
             }
             fencing.tries += 1;
+            self.trips.asked_again(fencing.tries);
             fencing.resend = now.mono + self.trips.patience(fencing.tries);
             self.ask_promises(id, &fencing, out);
             self.fencings.insert(id, fencing);

@@ -14,6 +14,7 @@ pub mod epoch;
 mod expiry;
 mod fence;
 mod fencing;
+mod line;
 mod pace;
 mod parts;
 mod peers;
@@ -373,23 +374,32 @@ impl Machine for Replicator {
         if self.unreadable {
             return None;
         }
-        [
-            self.pushes.fresh_since(),
-            self.subscriptions.due(),
-            self.pushes.due(),
-            self.writes.due(),
-            self.reads.due(),
-            self.fencings.due(),
-            self.flushes.values().map(|flush| flush.deadline).min(),
-            self.anti_entropy.due(),
-            self.durability.due(),
-            self.epochs.next_deadline(),
-            self.gossip_at,
-            self.store.settles_at(),
-            self.expire_at,
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        let flushes = self.flushes.values().map(|flush| flush.deadline).min();
+        Soonest(self.pushes.fresh_since())
+            .or(self.subscriptions.due())
+            .or(self.pushes.due())
+            .or(self.writes.due())
+            .or(self.reads.due())
+            .or(self.fencings.due())
+            .or(flushes)
+            .or(self.anti_entropy.due())
+            .or(self.durability.due())
+            .or(self.epochs.next_deadline())
+            .or(self.gossip_at)
+            .or(self.expire_at)
+            .0
+    }
+}
+
+/// The earlier of several times.
+#[derive(Clone, Copy)]
+struct Soonest(Option<Instant>);
+
+impl Soonest {
+    fn or(self, other: Option<Instant>) -> Self {
+        match (self.0, other) {
+            (Some(one), Some(other)) => Self(Some(one.min(other))),
+            (one, other) => Self(one.or(other)),
+        }
     }
 }

@@ -1,4 +1,9 @@
 //! How fast peers answer: the p95 of recent round trips, which sets every resend.
+//!
+//! A round trip longer than all before is waited for before the 95th percentile knows it. Where
+//! answers do not tell which sending they answer, what was asked twice is not measured, and the
+//! longer patience stays until something is answered at the first asking (Karn and Partridge,
+//! 1987; RFC 6298, 5.5).
 
 use std::time::Duration;
 
@@ -15,10 +20,14 @@ pub(super) struct RoundTrips {
     samples: Vec<Duration>, // ≤ SAMPLES
     next: usize,
     sorted: Vec<Duration>, // the same, so that whoever asks how long to wait does not sort
+    latest: Duration,
+    backed_off: u32, // times the patience is doubled until the next sample
 }
 
 impl RoundTrips {
     pub(super) fn note(&mut self, took: Duration) {
+        self.latest = took;
+        self.backed_off = 0;
         if self.samples.len() < SAMPLES {
             self.samples.push(took);
         } else {
@@ -36,11 +45,16 @@ impl RoundTrips {
         self.sorted.get(at).copied().unwrap_or(FIRST)
     }
 
-    /// How long to wait for an answer before the question goes out again: twice the p95, doubled
-    /// with every try.
+    /// A question went out for the `tries`-th time again.
+    pub(super) fn asked_again(&mut self, tries: u32) {
+        self.backed_off = self.backed_off.max(tries);
+    }
+
+    /// How long to wait for an answer before the question goes out again: twice the p95 (or the
+    /// latest round trip, if that was longer), doubled with every try.
     pub(super) fn patience(&self, tries: u32) -> Duration {
-        let base = (2 * self.p95()).clamp(LEAST, MOST);
-        base.saturating_mul(1 << tries.min(10)).min(MOST)
+        let base = (2 * self.p95().max(self.latest)).clamp(LEAST, MOST);
+        base.saturating_mul(1 << tries.max(self.backed_off).min(10)).min(MOST)
     }
 }
 
@@ -55,8 +69,32 @@ mod tests {
         for n in 1..=100 {
             trips.note(Duration::from_millis(n));
         }
-        assert_eq!(trips.patience(0), Duration::from_millis(2 * 97)); // 37..=100 are kept
+        trips.note(Duration::from_millis(1));
+        assert_eq!(trips.patience(0), Duration::from_millis(2 * 97)); // 38..=100 and 1 are kept
         assert_eq!(trips.patience(1), Duration::from_millis(4 * 97));
         assert_eq!(trips.patience(30), MOST);
+    }
+
+    #[test]
+    fn a_round_trip_longer_than_all_before_is_waited_for_at_once() {
+        let mut trips = RoundTrips::default();
+        (0..64).for_each(|_| trips.note(Duration::from_millis(10)));
+        trips.note(Duration::from_millis(500));
+        assert_eq!(trips.patience(0), Duration::from_secs(1));
+        trips.note(Duration::from_millis(10));
+        assert_eq!(trips.patience(0), Duration::from_millis(20));
+    }
+
+    #[test]
+    fn patience_once_gained_stays_until_something_is_answered() {
+        let mut trips = RoundTrips::default();
+        trips.note(Duration::from_millis(10));
+        trips.asked_again(1);
+        trips.asked_again(2);
+        trips.asked_again(1);
+        assert_eq!(trips.patience(0), Duration::from_millis(80));
+        assert_eq!(trips.patience(3), Duration::from_millis(160));
+        trips.note(Duration::from_millis(10));
+        assert_eq!(trips.patience(0), Duration::from_millis(20));
     }
 }

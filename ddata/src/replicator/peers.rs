@@ -10,7 +10,7 @@ use super::durability::After;
 use super::epoch::{EpochId, EpochInput};
 use super::parts::Piece;
 use super::port::Alarm;
-use super::push::{Told, Waiting, guard_of};
+use super::push::{Resend, Told, Waiting, guard_of, name, push_of};
 use super::quorum::Level;
 use super::request::RequestId;
 use super::store::{Taken, Unfit};
@@ -249,6 +249,7 @@ impl Replicator {
             }
         }
         self.forward(from, &news, out);
+        self.store.settle_due(now.mono); // a little each time, so that a comparison finds it done
         if push == 0 {
             self.persist(vec![], stored.iter().map(|(_, key)| key), out); // nobody waits for it
             return;
@@ -312,12 +313,13 @@ impl Replicator {
         now: Now,
         from: ReplicaId,
         epoch: Option<EpochId>,
-        id: u64,
+        sending: u64,
         scope: &Scope,
         counts: bool,
         nacks: Vec<(u32, Nack)>,
         out: &mut Out,
     ) {
+        let id = push_of(sending);
         let Some(push) = self.pushes.get(id) else { return };
         let entries = push.entries.clone();
         let waiting = |index| push.waiting.get(index).cloned().unwrap_or_default();
@@ -328,9 +330,9 @@ impl Replicator {
         let lacking: BTreeSet<u32> = lacking.map(|(index, _)| *index).collect();
         let same = epoch.is_some() && epoch == self.epochs.id();
         let told = Told { scope, refused: &refused, lacking: &lacking, counts: counts && same };
-        let acked = self.pushes.acked(id, from, told);
-        if let Some(sent) = acked.sent {
-            self.trips.note(now.mono - sent);
+        let acked = self.pushes.acked(now.mono, sending, from, told);
+        if let Some(took) = acked.took {
+            self.trips.note(took);
         }
         self.heard_of(now, from);
         let mut touched = Vec::with_capacity(acked.held.len());
@@ -347,7 +349,10 @@ impl Replicator {
             self.on_nack(from, index, nack, entry, &requests, &mut repairs);
             touched.extend(requests);
         }
-        self.send_repairs(from, id, repairs, out);
+        if !repairs.is_empty() {
+            let sending = self.pushes.sent_again(now.mono, id, from);
+            self.send_repairs(from, sending, repairs, out);
+        }
         self.check_writes(touched, out);
         self.check_flushes(out);
     }
@@ -421,7 +426,7 @@ impl Replicator {
         Some(Entry { index, guard: entry.guard.clone(), ..repair })
     }
 
-    /// Sends repairs of one push, at most a frame at a time.
+    /// Sends repairs as one sending of a push, at most a frame at a time.
     pub(super) fn send_repairs(
         &mut self,
         to: ReplicaId,
@@ -561,12 +566,12 @@ impl Replicator {
     ) {
         let requests: Vec<RequestId> = waiting.values().flatten().copied().collect();
         if !peers.is_empty() {
-            let resend = now.mono + self.trips.patience(0);
             let places = waiting.iter().flat_map(|(i, all)| all.iter().map(|id| (*id, *i)));
             let places: Vec<(RequestId, u32)> = places.collect();
-            let push = self.pushes.open(now.mono, resend, entries.clone(), waiting, peers);
+            let push = self.pushes.open(now.mono, entries.clone(), waiting, peers);
             for &to in peers {
-                let body = Body::Write { push, whole: true, entries: entries.clone() };
+                let entries = entries.clone();
+                let body = Body::Write { push: name(push, 0), whole: true, entries };
                 self.send(to, body, out);
             }
             for (request, index) in places {
@@ -593,8 +598,7 @@ impl Replicator {
             return;
         }
         let waiting = probes.iter().map(|entry| (entry.index, smallvec![id])).collect();
-        let resend = now.mono + self.trips.patience(0);
-        let push = self.pushes.open(now.mono, resend, probes.clone(), waiting, peers);
+        let push = self.pushes.open(now.mono, probes.clone(), waiting, peers);
         if let Some(write) = self.writes.get_mut(id) {
             write.pushes.extend(probes.iter().map(|entry| (push, entry.index)));
         }
@@ -605,10 +609,11 @@ impl Replicator {
                     let repairs =
                         repairs.filter_map(|entry| self.repair_for(entry, entry.index, &context));
                     let repairs = repairs.collect();
-                    self.send_repairs(to, push, repairs, out);
+                    self.send_repairs(to, name(push, 0), repairs, out);
                 }
                 None => {
-                    let body = Body::Write { push, whole: true, entries: probes.clone() };
+                    let entries = probes.clone();
+                    let body = Body::Write { push: name(push, 0), whole: true, entries };
                     self.send(to, body, out);
                 }
             }
@@ -677,8 +682,8 @@ impl Replicator {
     }
 
     pub(super) fn link_up(&mut self, now: Now, peer: ReplicaId, out: &mut Out) {
-        for (push, indices) in self.pushes.unacked_by(peer) {
-            self.resend(push, peer, &indices, out);
+        for resend in self.pushes.renew(now.mono, peer) {
+            self.resend(resend, out);
         }
         if self.peers.contains(&peer) {
             self.compare_with(now, peer, At::Live, out);
@@ -686,15 +691,16 @@ impl Replicator {
     }
 
     /// Sends again what a peer has not acknowledged of a push.
-    pub(super) fn resend(&mut self, id: u64, to: ReplicaId, indices: &[u32], out: &mut Out) {
-        let Some(push) = self.pushes.get(id) else { return };
+    pub(super) fn resend(&mut self, resend: Resend, out: &mut Out) {
+        let Resend { push, to, indices, name } = resend;
+        let Some(push) = self.pushes.get(push) else { return };
         let all = push.entries.clone();
         if indices.len() == all.len() {
-            let body = Body::Write { push: id, whole: true, entries: all };
+            let body = Body::Write { push: name, whole: true, entries: all };
             return self.send(to, body, out);
         }
         let some = indices.iter().filter_map(|index| all.get(*index as usize)).cloned().collect();
-        self.send_repairs(to, id, some, out);
+        self.send_repairs(to, name, some, out);
     }
 
     pub(super) fn here(&mut self, id: RequestId, out: &mut Out) {

@@ -1,14 +1,17 @@
 //! Pushes: every change goes to every replica at once, is resent until it is acknowledged, and is
-//! left to anti-entropy when nobody waits for it any more.
+//! left to anti-entropy when nobody waits for it any more. When it is resent, [`super::line`] says.
 //!
 //! The updates of one batch are joined per key and cut into messages once, for all peers. An
 //! acknowledgement says "my context contains these dots"; who lacks what a delta builds on gets
 //! a repair at once. Knows no consistency level: [`super::write`] does.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::line::{Line, SENDINGS};
+use super::pace::RoundTrips;
 use super::request::RequestId;
 use super::store::{Place, place};
 use super::wire::{Entries, Entry, Scope, WireGuard};
@@ -24,8 +27,12 @@ const IDLE_MAX: usize = 4_096;
 /// Bytes of pushes above which those that nobody waits for are left to anti-entropy.
 const IDLE_BYTES_MAX: usize = 64 << 20;
 
-/// Resends of a push that nobody waits for.
+/// Resends of a push that nobody waits for, and questions to a silent peer before what it lacks
+/// is left to anti-entropy.
 const IDLE_TRIES: u32 = 3;
+
+/// When a peer is asked again that could not count, before any round trip was measured.
+const ASK_FIRST: Duration = Duration::from_millis(100);
 
 /// Who waits for one entry: nearly always one.
 pub(super) type Waiting = SmallVec<[RequestId; 1]>;
@@ -51,14 +58,34 @@ enum Missing {
 pub(super) struct Push {
     pub(super) entries: Entries,
     pub(super) waiting: BTreeMap<u32, Waiting>,
-    missing: BTreeMap<ReplicaId, Missing>, // ≤ peers
+    missing: SmallVec<[(ReplicaId, Missing); 4]>, // ≤ peers, each once
     /// Who holds an entry and could not count it (sealed, or in another configuration): asked
     /// again while somebody waits for it.
     uncounted: BTreeMap<ReplicaId, BTreeSet<u32>>, // ≤ peers
-    sent: Instant,
-    resend: Instant,
-    tries: u32,
+    ask: Option<Instant>,                         // when
+    asked: u32,
     kept: bool, // somebody flushes: not left to anti-entropy
+    bytes: usize,
+}
+
+/// Something that goes to a peer again.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Resend {
+    pub(super) push: u64,
+    pub(super) to: ReplicaId,
+    pub(super) indices: Vec<u32>,
+    /// What this sending is called in its message.
+    pub(super) name: u64,
+}
+
+/// What a sending of a push is called in its message and comes back in the acknowledgement.
+pub(super) const fn name(push: u64, sending: u64) -> u64 {
+    push.wrapping_mul(SENDINGS) + sending
+}
+
+/// The push of such a name.
+pub(super) const fn push_of(name: u64) -> u64 {
+    name / SENDINGS
 }
 
 /// What an acknowledgement says.
@@ -78,8 +105,8 @@ pub(super) struct Told<'a> {
 pub(super) struct Acked {
     /// Entries now held there that somebody waits for, and who.
     pub(super) held: Vec<(u32, RequestId)>,
-    /// When the push was first sent, if this is the answer to its first sending.
-    pub(super) sent: Option<Instant>,
+    /// How long the answer took, if it says which sending it answers.
+    pub(super) took: Option<Duration>,
 }
 
 /// See the module's page.
@@ -90,10 +117,11 @@ pub(super) struct Pushes {
     fresh_since: Option<Instant>,
     open: BTreeMap<u64, Push>, // ≤ IDLE_MAX and IDLE_BYTES_MAX, + what requests wait for
     idle: BTreeSet<u64>,       // those that nobody waits for or flushes ≤ IDLE_MAX
-    resends: BTreeSet<(Instant, u64)>,
+    lines: BTreeMap<ReplicaId, Line>, // ≤ peers
+    asks: BTreeSet<(Instant, u64)>, // of pushes that somebody could not count
     /// Who may lack something that was left to anti-entropy, and since when.
     left_behind: BTreeMap<ReplicaId, Instant>, // ≤ peers
-    bytes: usize, // of the entries of open pushes
+    bytes: usize,              // of the entries of open pushes
 }
 
 impl Pushes {
@@ -141,21 +169,23 @@ impl Pushes {
     pub(super) fn open(
         &mut self,
         now: Instant,
-        resend: Instant,
         entries: Entries,
         waiting: BTreeMap<u32, Waiting>,
         peers: &BTreeSet<ReplicaId>,
     ) -> u64 {
         self.next += 1;
+        for peer in peers {
+            self.lines.entry(*peer).or_default().sent(self.next, now);
+        }
         let missing = peers.iter().map(|&peer| (peer, Missing::All)).collect();
-        let (tries, kept, uncounted) = (0, false, BTreeMap::new());
-        let push = Push { entries, waiting, missing, uncounted, sent: now, resend, tries, kept };
-        self.bytes += push.len();
+        let bytes = entries.iter().map(Entry::len).sum();
+        let (uncounted, ask, asked, kept) = (BTreeMap::new(), None, 0, false);
+        let push = Push { entries, waiting, missing, uncounted, ask, asked, kept, bytes };
+        self.bytes += bytes;
         if push.waiting.is_empty() {
             self.idle.insert(self.next);
         }
         self.open.insert(self.next, push);
-        self.resends.insert((resend, self.next));
         self.shed(now);
         self.next
     }
@@ -171,8 +201,15 @@ impl Pushes {
     fn drop(&mut self, id: u64) {
         self.idle.remove(&id);
         if let Some(push) = self.open.remove(&id) {
-            self.bytes -= push.len();
-            self.resends.remove(&(push.resend, id));
+            self.bytes -= push.bytes;
+            for (peer, _) in &push.missing {
+                if let Some(line) = self.lines.get_mut(peer) {
+                    line.done(id);
+                }
+            }
+            if let Some(ask) = push.ask {
+                self.asks.remove(&(ask, id));
+            }
         }
     }
 
@@ -180,11 +217,19 @@ impl Pushes {
         self.open.get(&id)
     }
 
-    /// Takes an acknowledgement: everything in its scope but what was refused is held by `from`,
-    /// what is lacking still has to be. A push that somebody waits for stays open though all hold
-    /// it: an epoch may be installed, and counting starts anew.
-    pub(super) fn acked(&mut self, id: u64, from: ReplicaId, told: Told<'_>) -> Acked {
+    /// Takes an acknowledgement of a sending: everything in its scope but what was refused is held
+    /// by `from`, what is lacking still has to be. A push that somebody waits for stays open though
+    /// all hold it: an epoch may be installed, and counting starts anew.
+    pub(super) fn acked(
+        &mut self,
+        now: Instant,
+        sending: u64,
+        from: ReplicaId,
+        told: Told<'_>,
+    ) -> Acked {
         let Told { scope, refused, lacking, counts } = told;
+        let (id, mut line) = (push_of(sending), self.lines.get_mut(&from));
+        let took = line.as_mut().and_then(|line| line.answered(id, sending % SENDINGS, now));
         let Some(push) = self.open.get_mut(&id) else { return Acked::default() };
         let all = 0..u32::try_from(push.entries.len()).unwrap_or(u32::MAX);
         let some: Option<BTreeSet<u32>> = match scope {
@@ -201,11 +246,16 @@ impl Pushes {
         if counts {
             push.uncounted.remove(&from);
         } else {
-            let waited = held.iter().map(|(index, _)| *index);
+            let waited: BTreeSet<u32> = held.iter().map(|(index, _)| *index).collect();
+            if push.ask.is_none() && !waited.is_empty() {
+                let at = now + line.as_ref().map_or(ASK_FIRST, |line| line.patience(push.asked));
+                push.ask = Some(at);
+                self.asks.insert((at, id));
+            }
             push.uncounted.entry(from).or_default().extend(waited);
         }
-        let sent = (push.tries == 0 && *scope == Scope::All).then_some(push.sent);
-        if let Some(missing) = push.missing.get_mut(&from) {
+        if let Some(at) = push.missing.iter().position(|(peer, _)| *peer == from) {
+            let missing = &mut push.missing[at].1;
             let still = |i: &u32| !looked(i) || lacking.contains(i);
             let left: BTreeSet<u32> = match missing {
                 Missing::All if some.is_none() => {
@@ -215,7 +265,8 @@ impl Pushes {
                 Missing::Some(some) => some.iter().copied().filter(still).collect(),
             };
             if left.is_empty() {
-                push.missing.remove(&from);
+                push.missing.swap_remove(at);
+                line.into_iter().for_each(|line| line.done(id));
             } else {
                 *missing = Missing::Some(left);
             }
@@ -223,7 +274,7 @@ impl Pushes {
                 self.drop_if_done(id);
             }
         }
-        Acked { held, sent }
+        Acked { held, took }
     }
 
     /// A request needs no more answers about an entry.
@@ -247,69 +298,121 @@ impl Pushes {
         }
     }
 
-    /// The next resend.
+    /// When something goes again.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.resends.first().map(|(at, _)| *at)
+        let asks = self.asks.first().map(|(at, _)| *at);
+        self.lines.values().filter_map(Line::due).chain(asks).min()
     }
 
-    /// Pushes whose time has come, each with who has not acknowledged what. Those that nobody
-    /// waits for and that were resent often enough are dropped.
-    pub(super) fn take_due(
-        &mut self,
-        now: Instant,
-        patience: impl Fn(u32) -> std::time::Duration,
-    ) -> Vec<(u64, BTreeMap<ReplicaId, Vec<u32>>)> {
-        let mut due = Vec::new();
-        while let Some(&(at, id)) = self.resends.first() {
+    /// What goes again now. What nobody waits for and a silent peer lacks is left to anti-entropy.
+    pub(super) fn take_due(&mut self, now: Instant, trips: &RoundTrips) -> Vec<Resend> {
+        let mut resends = Vec::new();
+        let peers: Vec<ReplicaId> = self.lines.keys().copied().collect();
+        for to in peers {
+            let Some(line) = self.lines.get_mut(&to) else { continue };
+            let due = line.take_due(now);
+            let mut again = due.pushes;
+            if due.unanswered > IDLE_TRIES {
+                let owed = line.owed();
+                owed.iter().for_each(|id| self.give_up_if_idle(now, *id, to));
+                // The question that is due goes with what somebody waits for, if with anything.
+                let lacks = |id: &u64| self.open.get(id).is_some_and(|push| push.is_owed(to));
+                let first = owed.into_iter().find(lacks);
+                again = first.filter(|_| !again.is_empty()).into_iter().collect();
+            }
+            for id in again {
+                let sent = self.lines.get_mut(&to).map(|line| line.sent_again(id, now));
+                if sent.is_some_and(|number| number > u64::from(IDLE_TRIES)) {
+                    self.give_up_if_idle(now, id, to);
+                }
+                let lacks = |push: &Push| push.unacked(to);
+                if let (Some(number), Some(indices)) = (sent, self.open.get(&id).and_then(lacks)) {
+                    resends.push(Resend { push: id, to, indices, name: name(id, number) });
+                } else if let Some(line) = self.lines.get_mut(&to) {
+                    line.done(id);
+                }
+            }
+        }
+        self.ask_again(now, trips, &mut resends);
+        resends
+    }
+
+    /// Asks those again who could not count what they hold.
+    fn ask_again(&mut self, now: Instant, trips: &RoundTrips, resends: &mut Vec<Resend>) {
+        while let Some(&(at, id)) = self.asks.first() {
             if at > now {
                 break;
             }
-            self.resends.remove(&(at, id));
+            self.asks.remove(&(at, id));
             let Some(push) = self.open.get_mut(&id) else { continue };
-            if push.waiting.is_empty() && !push.kept && push.tries >= IDLE_TRIES {
-                self.give_up(now, id);
+            push.ask = None;
+            let uncounted = push.uncounted.keys();
+            let asked = uncounted.filter_map(|to| Some((*to, push.waited_of(*to)?)));
+            let asked: Vec<_> = asked.collect();
+            if asked.is_empty() {
                 continue;
             }
-            push.tries += 1;
-            push.resend = now + patience(push.tries);
-            self.resends.insert((push.resend, id));
-            due.push((id, push.unacked()));
+            push.asked += 1;
+            let next = now + trips.patience(push.asked);
+            push.ask = Some(next);
+            self.asks.insert((next, id));
+            let name = name(id, SENDINGS - 1);
+            let resend = |(to, indices)| Resend { push: id, to, indices, name };
+            resends.extend(asked.into_iter().map(resend));
         }
-        due
     }
 
-    /// Everything that a peer has not acknowledged.
-    pub(super) fn unacked_by(&self, peer: ReplicaId) -> Vec<(u64, Vec<u32>)> {
-        let of =
-            |(id, push): (&u64, &Push)| push.unacked().remove(&peer).map(|entries| (*id, entries));
-        self.open.iter().filter_map(of).collect()
+    /// A peer may have lost everything: all that it has not acknowledged.
+    pub(super) fn renew(&mut self, now: Instant, peer: ReplicaId) -> Vec<Resend> {
+        let Some(line) = self.lines.get_mut(&peer) else { return Vec::new() };
+        line.renewed();
+        let mut resends = Vec::new();
+        for (id, push) in &self.open {
+            let Some(indices) = push.unacked(peer) else { continue };
+            let number = if push.is_owed(peer) { line.sent_again(*id, now) } else { SENDINGS - 1 };
+            resends.push(Resend { push: *id, to: peer, indices, name: name(*id, number) });
+        }
+        resends
+    }
+
+    /// Something of a push goes to a peer again; what that sending is called.
+    pub(super) fn sent_again(&mut self, now: Instant, id: u64, to: ReplicaId) -> u64 {
+        let owed = self.open.get(&id).is_some_and(|push| push.is_owed(to));
+        let line = self.lines.get_mut(&to).filter(|_| owed);
+        name(id, line.map_or(SENDINGS - 1, |line| line.sent_again(id, now)))
     }
 
     /// Everything that somebody waits for goes to all of `peers` again: an epoch was installed
     /// and counting starts anew.
-    pub(super) fn restart(&mut self, now: Instant, peers: &BTreeSet<ReplicaId>) {
+    pub(super) fn restart(&mut self, now: Instant, peers: &BTreeSet<ReplicaId>) -> Vec<Resend> {
+        let mut resends = Vec::new();
         for (id, push) in self.open.iter_mut().filter(|(_, push)| !push.waiting.is_empty()) {
-            self.resends.remove(&(push.resend, *id));
-            push.missing = peers.iter().map(|&peer| (peer, Missing::All)).collect();
+            for (peer, _) in push.missing.drain(..).filter(|(peer, _)| !peers.contains(peer)) {
+                self.lines.entry(peer).or_default().done(*id);
+            }
             push.uncounted.clear();
-            push.resend = now;
-            push.tries = 1;
-            self.resends.insert((now, *id));
+            for &to in peers {
+                push.missing.push((to, Missing::All));
+                let number = self.lines.entry(to).or_default().sent_again(*id, now);
+                let indices = push.all();
+                resends.push(Resend { push: *id, to, indices, name: name(*id, number) });
+            }
         }
+        resends
     }
 
     /// Forgets a peer that was removed.
     pub(super) fn forget(&mut self, peer: ReplicaId) {
         self.left_behind.remove(&peer);
+        self.lines.remove(&peer);
         let ids: Vec<u64> = self.open.keys().copied().collect();
         for id in ids {
             let Some(push) = self.open.get_mut(&id) else { continue };
             push.uncounted.remove(&peer);
-            if push.missing.remove(&peer).is_some()
-                && push.missing.is_empty()
-                && push.waiting.is_empty()
-            {
-                self.drop(id);
+            let before = push.missing.len();
+            push.missing.retain(|(other, _)| *other != peer);
+            if push.missing.len() < before {
+                self.drop_if_done(id);
             }
         }
     }
@@ -351,9 +454,21 @@ impl Pushes {
     /// Leaves a push to anti-entropy.
     fn give_up(&mut self, now: Instant, id: u64) {
         if let Some(push) = self.open.get(&id) {
-            self.left_behind.extend(push.missing.keys().map(|peer| (*peer, now)));
+            self.left_behind.extend(push.missing.iter().map(|(peer, _)| (*peer, now)));
         }
         self.drop(id);
+    }
+
+    /// Leaves to anti-entropy what one peer lacks of a push, if nobody waits for it.
+    fn give_up_if_idle(&mut self, now: Instant, id: u64, peer: ReplicaId) {
+        let idle = |push: &&mut Push| push.waiting.is_empty() && !push.kept;
+        let Some(push) = self.open.get_mut(&id).filter(idle) else { return };
+        push.missing.retain(|(other, _)| *other != peer);
+        self.left_behind.insert(peer, now);
+        if let Some(line) = self.lines.get_mut(&peer) {
+            line.done(id);
+        }
+        self.drop_if_done(id);
     }
 
     /// Whether somebody does not hold all of a push yet.
@@ -363,29 +478,33 @@ impl Pushes {
 }
 
 impl Push {
-    /// About its size, in bytes.
-    fn len(&self) -> usize {
-        self.entries.iter().map(Entry::len).sum()
+    fn all(&self) -> Vec<u32> {
+        (0..u32::try_from(self.entries.len()).unwrap_or(u32::MAX)).collect()
     }
 
-    /// What is to be sent again, and to whom.
-    fn unacked(&self) -> BTreeMap<ReplicaId, Vec<u32>> {
-        let all = || (0..u32::try_from(self.entries.len()).unwrap_or(u32::MAX)).collect();
-        let of = |missing: &Missing| match missing {
-            Missing::All => all(),
-            Missing::Some(some) => some.clone(),
-        };
-        let mut unacked: BTreeMap<ReplicaId, BTreeSet<u32>> =
-            self.missing.iter().map(|(peer, missing)| (*peer, of(missing))).collect();
-        for (peer, held) in &self.uncounted {
-            let waited: Vec<u32> =
-                held.iter().copied().filter(|index| self.waiting.contains_key(index)).collect();
-            if !waited.is_empty() {
-                unacked.entry(*peer).or_default().extend(waited);
+    fn is_owed(&self, peer: ReplicaId) -> bool {
+        self.missing.iter().any(|(other, _)| *other == peer)
+    }
+
+    /// What a peer holds that somebody waits for, and could not count.
+    fn waited_of(&self, peer: ReplicaId) -> Option<Vec<u32>> {
+        let held = self.uncounted.get(&peer)?.iter().copied();
+        let waited: Vec<u32> = held.filter(|index| self.waiting.contains_key(index)).collect();
+        (!waited.is_empty()).then_some(waited)
+    }
+
+    /// What is to be sent to a peer again.
+    fn unacked(&self, peer: ReplicaId) -> Option<Vec<u32>> {
+        let waited = self.waited_of(peer);
+        match self.missing.iter().find(|(other, _)| *other == peer) {
+            None => waited,
+            Some((_, Missing::All)) => Some(self.all()),
+            Some((_, Missing::Some(some))) => {
+                let mut all = some.clone();
+                all.extend(waited.into_iter().flatten());
+                Some(all.into_iter().collect())
             }
         }
-        let listed = |(peer, some): (_, BTreeSet<u32>)| (peer, some.into_iter().collect());
-        unacked.into_iter().map(listed).collect()
     }
 }
 

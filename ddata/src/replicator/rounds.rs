@@ -121,11 +121,8 @@ impl Replicator {
     }
 
     fn tick_pushes(&mut self, now: Now, out: &mut Out) {
-        let trips = &self.trips;
-        for (id, missing) in self.pushes.take_due(now.mono, |tries| trips.patience(tries)) {
-            for (peer, indices) in missing {
-                self.resend(id, peer, &indices, out);
-            }
+        for resend in self.pushes.take_due(now.mono, &self.trips) {
+            self.resend(resend, out);
         }
         self.check_flushes(out);
     }

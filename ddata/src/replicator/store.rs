@@ -495,17 +495,13 @@ impl Store {
         }
     }
 
-    /// Brings those into the sums whose time has come.
+    /// Brings those into the sums whose time has come: asked whenever sums are compared, which
+    /// nobody need be woken for, and before, so that it never is much at once.
     pub(super) fn settle_due(&mut self, now: Instant) {
-        while self.settles_at().is_some_and(|at| at <= now) {
+        while self.settling.front().is_some_and(|(at, _)| *at <= now) {
             let Some((_, place)) = self.settling.pop_front() else { return };
             self.settle(&place);
         }
-    }
-
-    /// When the next changed key enters the sums.
-    pub(super) fn settles_at(&self) -> Option<Instant> {
-        self.settling.front().map(|(at, _)| *at)
     }
 
     fn settle(&mut self, place: &Place) {

@@ -325,7 +325,7 @@ pub enum Body {
     /// A push: changes, resent until acknowledged, or repairs of them. `push` 0 wants no answer.
     #[serde(rename = "w")]
     Write {
-        /// Names the push.
+        /// Names the push, and in the lowest four bits which sending of it this is.
         #[serde(rename = "n")]
         push: u64,
         /// Whether this is all of it.

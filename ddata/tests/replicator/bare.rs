@@ -56,6 +56,11 @@ pub fn ack(push: u64) -> Body {
     Body::Ack { push, scope: Scope::All, counts: true, nacks: vec![] }
 }
 
+/// The push that a message names, and which sending of it that is.
+pub fn sent_as(name: u64) -> (u64, u64) {
+    (name / 16, name % 16)
+}
+
 /// The refusal of a push's only entry.
 pub fn nack(push: u64, nack: Nack) -> Body {
     Body::Ack { push, scope: Scope::All, counts: true, nacks: vec![(0, nack)] }

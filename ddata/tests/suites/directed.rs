@@ -123,7 +123,8 @@ fn two_of_five_are_enough(canary: Canary) -> bool {
     let same = Body::Compared { session, at, answer: Answer::Same, promises: Vec::new() };
     feed(&mut writer, from(2, &second, same));
     assert!(writer.epochs().eligible());
-    let ack = Body::Ack { push: 1, scope: Scope::All, counts: true, nacks: Vec::new() };
+    let first_sending = 1 << 4; // of its first push
+    let ack = Body::Ack { push: first_sending, scope: Scope::All, counts: true, nacks: Vec::new() };
     let done = |outputs: Vec<Output>| {
         outputs.iter().any(|output| matches!(output, Output::Reply { reply: Ok(_), .. }))
     };
