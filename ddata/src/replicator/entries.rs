@@ -49,7 +49,7 @@ impl FromIterator<Entry> for Entries {
 
 impl PartialEq for Entries {
     fn eq(&self, other: &Self) -> bool {
-        self.0.all == other.0.all
+        Arc::ptr_eq(&self.0, &other.0) || self.0.all == other.0.all
     }
 }
 

@@ -237,12 +237,12 @@ impl Pushes {
             Scope::Only(some) => Some(some.iter().copied().collect()),
         };
         let looked = |i: &u32| some.as_ref().is_none_or(|some| some.contains(i));
-        let waits = push.waiting.iter().filter(|(i, _)| looked(i) && !refused.contains(i));
-        let each = |(i, requests): (&u32, &Waiting)| {
-            let index = *i;
-            requests.clone().into_iter().map(move |request| (index, request))
-        };
-        let held: Vec<_> = waits.flat_map(each).collect();
+        let mut held = Vec::with_capacity(push.waiting.len());
+        for (index, requests) in &push.waiting {
+            if looked(index) && !refused.contains(index) {
+                held.extend(requests.iter().map(|request| (*index, *request)));
+            }
+        }
         if counts {
             push.uncounted.remove(&from);
         } else {

@@ -167,7 +167,8 @@ impl Write {
 /// See the module's page.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Writes {
-    open: BTreeMap<RequestId, Write>, // ≤ max_pending_requests, with reads and fences
+    /// Each on its own: they are long, and a map moves what stands behind one that is removed.
+    open: BTreeMap<RequestId, Box<Write>>, // ≤ max_pending_requests, with reads and fences
     deadlines: BTreeSet<(Instant, RequestId)>,
 }
 
@@ -178,19 +179,19 @@ impl Writes {
 
     pub(super) fn insert(&mut self, id: RequestId, write: Write) {
         self.deadlines.insert((write.deadline, id));
-        self.open.insert(id, write);
+        self.open.insert(id, Box::new(write));
     }
 
     pub(super) fn get(&self, id: RequestId) -> Option<&Write> {
-        self.open.get(&id)
+        self.open.get(&id).map(|write| &**write)
     }
 
     pub(super) fn get_mut(&mut self, id: RequestId) -> Option<&mut Write> {
-        self.open.get_mut(&id)
+        self.open.get_mut(&id).map(|write| &mut **write)
     }
 
     pub(super) fn remove(&mut self, id: RequestId) -> Option<Write> {
-        let write = self.open.remove(&id)?;
+        let write = *self.open.remove(&id)?;
         self.deadlines.remove(&(write.deadline, id));
         Some(write)
     }
