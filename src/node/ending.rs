@@ -8,6 +8,8 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
 
@@ -87,20 +89,16 @@ impl fmt::Debug for Ending {
 
 /// Adds the steps of a node that belongs to a cluster.
 pub(super) fn leave_in_order(shutdown: &CoordinatedShutdown, cluster: &Cluster) {
-    let steps: [(Phase, &'static str, fn(Cluster) -> Step); 4] = [
-        (Phase::BeforeServiceUnbind, "drain", |cluster| Box::pin(drain(cluster))),
-        (Phase::ClusterLeave, "leave", |cluster| Box::pin(leave(cluster))),
-        (Phase::ClusterExiting, "exit", |cluster| Box::pin(exit(cluster))),
-        (Phase::ClusterExitingDone, "out", |cluster| Box::pin(out(cluster))),
-    ];
-    for (phase, name, step) in steps {
+    let add = |phase, name: &str, step: fn(Cluster) -> BoxFuture<'static, ()>| {
         let cluster = cluster.clone();
         let added = shutdown.add_task(phase, name, move || step(cluster));
         assert!(added.is_ok(), "no shutdown begins before the node has started");
-    }
+    };
+    add(Phase::BeforeServiceUnbind, "drain", |cluster| drain(cluster).boxed());
+    add(Phase::ClusterLeave, "leave", |cluster| leave(cluster).boxed());
+    add(Phase::ClusterExiting, "exit", |cluster| exit(cluster).boxed());
+    add(Phase::ClusterExitingDone, "out", |cluster| out(cluster).boxed());
 }
-
-type Step = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Adds the end of all parts.
 pub(super) fn end_parts(shutdown: &CoordinatedShutdown, ending: &Arc<Ending>) {

@@ -111,7 +111,7 @@ impl Node {
         let identity = Arc::new(Identity::load(config.net.data_dir.as_deref())?);
         let memory = config.net.data_dir.as_deref().map(memory::load).transpose()?;
         let base = Base::start(&config, identity, HasMembership::Yes).await?;
-        let address = own_address(&config, &base.net)?;
+        let address = own_address(&config, base.net.addresses())?;
         if config.cluster.seeds.is_empty() && !config.cluster.wait_for_join {
             tracing::info!(
                 %address,
@@ -267,8 +267,7 @@ fn bare_seeds(seeds: &mut Vec<Address>) {
 
 /// Where others dial this node: what is advertised; else what its seeds call it; else the first
 /// address that other hosts reach, or that this host does.
-fn own_address(config: &Config, net: &Net) -> Result<Address, StartError> {
-    let all = net.addresses();
+fn own_address(config: &Config, all: &[Multiaddr]) -> Result<Address, StartError> {
     let mut seeds = config.cluster.seeds.clone();
     bare_seeds(&mut seeds);
     let is_seed = |at: &&Multiaddr| bare(at).is_some_and(|at| seeds.contains(&at));
@@ -279,4 +278,56 @@ fn own_address(config: &Config, net: &Net) -> Result<Address, StartError> {
     };
     let address = chosen.expect("a node listens somewhere, and advertises that if nothing else");
     bare(address).ok_or_else(|| StartError::Address { address: address.clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is advertised, the seeds, all addresses (of which the first are advertised, if any),
+    /// and which of them is the node's.
+    const ADDRESSES: [(usize, &[&str], &[&str], &str); 6] = [
+        (0, &[], &["/ip4/127.0.0.1/tcp/1"], "/ip4/127.0.0.1/tcp/1"),
+        (0, &[], &["/ip4/127.0.0.1/tcp/1", "/ip4/10.0.0.1/tcp/1"], "/ip4/10.0.0.1/tcp/1"),
+        (
+            0,
+            &["/ip4/127.0.0.1/tcp/1"],
+            &["/ip4/10.0.0.1/tcp/1", "/ip4/127.0.0.1/tcp/1"],
+            "/ip4/127.0.0.1/tcp/1",
+        ),
+        (
+            2,
+            &["/ip4/10.0.0.2/tcp/1"],
+            &["/dns4/a.example/tcp/1", "/ip4/10.0.0.2/tcp/1"],
+            "/ip4/10.0.0.2/tcp/1",
+        ),
+        (1, &["/ip4/10.0.0.9/tcp/1"], &["/dns4/a.example/tcp/1"], "/dns4/a.example/tcp/1"),
+        (1, &[], &["/ip4/127.0.0.1/tcp/1"], "/ip4/127.0.0.1/tcp/1"),
+    ];
+
+    #[test]
+    fn a_member_is_called_what_others_dial() {
+        for (advertised, seeds, all, expected) in ADDRESSES {
+            let parse = |text: &&str| text.parse::<Multiaddr>().expect("valid");
+            let mut config = Config::default();
+            config.net.advertise = all.iter().take(advertised).map(parse).collect();
+            let seed = |text: &&str| Address::new(*text).expect("short");
+            config.cluster.seeds = seeds.iter().map(seed).collect();
+            let peer = libp2p::PeerId::from_bytes(&[0, 1, 9]).expect("an identity hash");
+            let named = |text: &&str| parse(text).with_p2p(peer).expect("it names none yet");
+            let all: Vec<Multiaddr> = all.iter().map(named).collect();
+            let address = own_address(&config, &all).expect("short");
+            assert_eq!(address.as_str(), expected, "{all:?}");
+        }
+    }
+
+    #[test]
+    fn seeds_lose_the_peer_that_they_name() {
+        let peer = libp2p::PeerId::from_bytes(&[0, 1, 9]).expect("an identity hash");
+        let bare = Address::new("/ip4/10.0.0.1/tcp/1").expect("short");
+        let named = Address::new(format!("{bare}/p2p/{peer}")).expect("short");
+        let mut seeds = vec![bare.clone(), named];
+        bare_seeds(&mut seeds);
+        assert_eq!(seeds, [bare.clone(), bare]);
+    }
 }

@@ -58,6 +58,11 @@ impl Plan {
         Self { seeds, settings }
     }
 
+    /// With other settings than those that it was made with.
+    pub(crate) fn change(&mut self, change: impl FnOnce(&mut Settings)) {
+        change(&mut self.settings);
+    }
+
     pub(crate) fn config(&self, listen: &Multiaddr, data_dir: Option<&Path>) -> Config {
         let mut config = Config { cluster: self.settings.clone(), ..Config::default() };
         config.net.listen = vec![listen.clone()];

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use ostraca::cluster::member::Address;
 use ostraca::node::StartError;
 use ostraca::node::cluster::{DownError, JoinError, LeaveError};
 use ostraca::prelude::*;
@@ -63,6 +64,55 @@ async fn a_fourth_that_is_no_seed_joins_and_reads_what_was_written() {
     let read = joiner.replicator().get(&key, ReadMajority::within(PATIENCE)).await;
     assert_eq!(read.expect("a majority is there").map(|sold| sold.value()), Some(7));
     nodes.push(joiner);
+    all_up(&nodes).await;
+    drop_all(nodes);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn seeds_can_be_names() {
+    let named = |address: &Multiaddr| {
+        let text = address.to_string().replace("/ip4/127.0.0.1/", "/dns4/localhost/");
+        Address::new(text).expect("short")
+    };
+    let mut plan = Plan::with_seeds(2);
+    let seeds = plan.seeds.iter().map(named).collect();
+    plan.change(|settings| {
+        settings.seeds = seeds;
+        settings.expected_nodes = Some(2);
+    });
+    let mut nodes = plan.start().await;
+    nodes.push(plan.other().await);
+    all_up(&nodes).await;
+    drop_all(nodes);
+}
+
+/// Membership is on a thread of its own; the data part is busy with a program's function.
+#[tokio::test(flavor = "multi_thread")]
+async fn membership_goes_on_while_replicated_data_is_busy() {
+    let plan = Plan::with_seeds(2);
+    let mut nodes = plan.start().await;
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let (began, begins) = tokio::sync::oneshot::channel();
+    let replicator = nodes[0].replicator();
+    let busy = tokio::spawn(async move {
+        let key = Key::<Flag>::new("busy");
+        let function = move |_: &mut Edit<'_, Flag>| {
+            let _ = began.send(());
+            let _ = released.recv(); // an error, when the other end is dropped
+            Ok(())
+        };
+        replicator.update(&key, WriteLocal, function).await
+    });
+    soon(begins).await.expect("it began");
+    let before = nodes[0].cluster().stats().await.expect("it runs").sent;
+    eventually("it goes on talking", async || {
+        nodes[0].cluster().stats().await.expect("it runs").sent >= before + 5
+    })
+    .await;
+    assert!(!busy.is_finished());
+    drop(release);
+    soon(busy).await.expect("no panic").expect("it was local");
+    nodes.push(plan.other().await);
     all_up(&nodes).await;
     drop_all(nodes);
 }

@@ -1,7 +1,12 @@
-//! Clusters of whole nodes in one process, over real sockets of loopback: forming, joining,
-//! leaving, dying, coming back. spec/membership.md
+//! Clusters of whole nodes over real sockets of loopback: forming, joining, leaving, dying, coming
+//! back. spec/membership.md
+#![allow(
+    clippy::redundant_closure_for_method_calls,
+    reason = "`Edit::increment` is not general in the edit's lifetime, the closure is"
+)]
 
 mod ending;
 mod fixture;
 mod forming;
 mod losing;
+mod signals;

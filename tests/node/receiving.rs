@@ -1,9 +1,14 @@
 //! The receiving side: room, garbage, and what is not ours.
 
+use std::sync::Arc;
+
 use futures::FutureExt;
+use ostraca::cluster::lease::LeaseMessage;
+use ostraca::cluster::wire::ClusterMessage;
 use ostraca::ddata::replicator::wire::{Body, Message};
 use ostraca::net::{Busy, Class, Inbound};
 use ostraca::node::InboxLimits;
+use ostraca::node::wiring::{self, Part};
 
 use crate::cluster::{Plan, eventually, hold, soon};
 use crate::network::node_id;
@@ -61,6 +66,27 @@ async fn what_does_not_decode_is_counted_and_the_next_message_is_heard() {
     assert_eq!(cluster.at(0).load().received, 3);
     let strangers = soon(cluster.at(0).stats()).await.expect("it runs").strangers;
     assert_eq!(strangers, 3, "heard by the machine, which knows no such member");
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_names_another_part_goes_there_or_is_counted() {
+    let cluster = Plan { nodes: 1, ..Plan::default() }.start().await;
+    let receiver = cluster.nodes[0].receiver.clone();
+    let say = |names: &[&str], body: &[u8]| {
+        let fields: Vec<Arc<str>> = names.iter().map(|name| Arc::from(*name)).collect();
+        let inbound = Inbound { fields: &fields, ..inbound(Class::Control, body) };
+        assert_eq!(receiver.receive(inbound), Ok(()));
+        let load = cluster.at(0).load();
+        (load.received, load.undecodable)
+    };
+    let release = wiring::say(&LeaseMessage::Release { number: 1 });
+    assert_eq!(say(Part::Lease.header(), &release), (1, 0));
+    assert_eq!(say(&["another"], &release), (1, 1), "a later release's part");
+    assert_eq!(say(Part::Lease.header(), b"\xc1"), (1, 2));
+    let heartbeat = wiring::say(&ClusterMessage::Heartbeat(1));
+    assert_eq!(say(Part::Membership.header(), &heartbeat), (1, 3), "there is no membership here");
+    assert_eq!(say(Part::Replicator.header(), &message()), (2, 3));
     cluster.stop().await;
 }
 

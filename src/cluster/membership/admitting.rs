@@ -1,10 +1,9 @@
 //! How a member answers who wants in (spec/membership.md, *Joining*).
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ostraca_ddata::clock::Now;
-use ostraca_ddata::id::{NodeId, ReplicaId};
+use ostraca_ddata::id::NodeId;
 
 use super::port::Notice;
 use super::{Core, Out};
@@ -50,10 +49,8 @@ fn differs(core: &mut Core, now: Now, from: NodeId, settings: &Settings, out: &m
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Done {
     Nothing,
-    /// Somebody new is in it.
-    LetIn,
-    /// A former life of the newcomer is Down now.
-    Downed(ReplicaId),
+    /// Somebody new is in it, or a former life of the newcomer is Down now.
+    Changed,
 }
 
 /// Lets a newcomer in, or says why not.
@@ -61,7 +58,6 @@ pub(super) fn join(
     core: &mut Core,
     now: Now,
     gossip: &mut Gossip,
-    proven_dead: &BTreeSet<ReplicaId>,
     (from, member, settings): (NodeId, Member, &Settings),
     out: &mut Out,
 ) -> Done {
@@ -87,7 +83,7 @@ pub(super) fn join(
                 return Done::Nothing;
             }
             core.stats.let_in += 1;
-            Done::LetIn
+            Done::Changed
         }
         Err(why) => {
             let retry =
@@ -95,10 +91,10 @@ pub(super) fn join(
             refuse(core, from, why.to_string(), retry, out);
             core.say(now, Notice::JoinRefused { node: from, why: why.to_string() }, out);
             let JoinRefused::OtherIncarnation(old) = why else { return Done::Nothing };
-            // There is another life of that peer, and this one is silent, or proven dead.
-            let is_gone = gossip.unreachable_to(me).contains(&old) || proven_dead.contains(&old);
+            // Another life of that peer is there, and this one is silent.
+            let is_gone = gossip.unreachable_to(me).contains(&old);
             let is_downed = is_gone && gossip.move_to(me, old, Status::Down).unwrap_or(false);
-            if is_downed { Done::Downed(old) } else { Done::Nothing }
+            if is_downed { Done::Changed } else { Done::Nothing }
         }
     }
 }

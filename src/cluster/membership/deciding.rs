@@ -16,6 +16,7 @@ use super::{Core, Out};
 use crate::cluster::gossip::Gossip;
 use crate::cluster::leader;
 use crate::cluster::member::Status;
+use crate::cluster::reachability::Verdict;
 
 /// How long the leader has before the next in line proposes, and how much longer each later one
 /// waits.
@@ -23,6 +24,11 @@ const LEADER_FIRST: Duration = Duration::from_secs(2);
 const TURN: Duration = Duration::from_millis(500);
 /// What was refused, or left out, is proposed again after this long.
 const AGAIN: Duration = Duration::from_millis(500);
+
+/// A proposal that removes who is proven dead is repeated after this long, each time after twice as
+/// long: voters that did not know of the proof then named a lease to wait for.
+const PRESS_FIRST: Duration = Duration::from_millis(200);
+const PRESS_TIMES: u32 = 4;
 
 /// Positions of members in one configuration: a power of two above their greatest number.
 const POSITIONS: u64 = 1 << 14;
@@ -53,11 +59,13 @@ pub(super) struct Deciding {
     pub(super) victims: BTreeSet<ReplicaId>,
     /// Part of the proposal that is under way.
     proposed: Change,
+    /// When it is repeated, and how often it was.
+    press_at: Option<Instant>,
+    pressed: u32,
     /// Since when there is something to decide.
     wanted_since: Option<Instant>,
     /// Nothing is proposed before.
     not_before: Instant,
-    wants: bool,
     /// Since when each waits to be taken up.
     waiting_since: BTreeMap<ReplicaId, Instant>, // ≤ members
     weakly_up_at: Option<Instant>,
@@ -66,14 +74,13 @@ pub(super) struct Deciding {
 
 impl Deciding {
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        [self.weakly_up_at, self.turn_at].into_iter().flatten().min()
+        [self.weakly_up_at, self.turn_at, self.press_at].into_iter().flatten().min()
     }
 
     /// Another configuration: everything is judged anew.
     pub(super) fn installed(&mut self) {
         self.proposed = Change::default();
-        self.wanted_since = None;
-        self.turn_at = None;
+        (self.wanted_since, self.turn_at, self.press_at) = (None, None, None);
     }
 
     pub(super) fn outcome(&mut self, now: Now, outcome: &Outcome) {
@@ -118,7 +125,9 @@ impl Deciding {
         out: &mut Out,
     ) -> bool {
         let me = core.me.incarnation;
+        (self.turn_at, self.weakly_up_at) = (None, None);
         let Some(epoch) = core.installed.clone().filter(|epoch| epoch.is_member(me)) else {
+            self.press_at = None;
             return false;
         };
         let unreachable = gossip.unreachable_to(me);
@@ -129,15 +138,14 @@ impl Deciding {
         let mut changed = leads && self.drop_never_taken_up(&epoch, gossip, me);
         changed |= self.take_up_weakly(core, now, gossip, leads);
         let wanted = self.wanted(core, &epoch, gossip, &unreachable);
-        self.wants = !wanted.is_empty();
-        if !self.wants {
-            (self.wanted_since, self.turn_at) = (None, None);
+        if wanted.is_empty() {
+            (self.wanted_since, self.press_at) = (None, None);
             return changed;
         }
         let since = *self.wanted_since.get_or_insert(now.mono);
         let patience = match position {
             None => {
-                self.turn_at = None;
+                self.press_at = None;
                 return changed;
             }
             Some(0) => Duration::ZERO,
@@ -145,17 +153,33 @@ impl Deciding {
         };
         let at = (since + patience).max(self.not_before);
         if now.mono < at {
-            self.turn_at = Some(at);
+            (self.turn_at, self.press_at) = (Some(at), None);
             return changed;
         }
-        self.turn_at = None;
-        let new = without(wanted, &self.proposed);
+        let proven = |id: &ReplicaId| {
+            gossip.reachability().worst(*id) == Some(Verdict::Terminated)
+        };
+        let is_proven = wanted.leave.iter().any(proven);
+        let new = without(wanted.clone(), &self.proposed);
+        let is_pressed = self.press_at.is_some_and(|at| now.mono >= at);
         if !new.is_empty() {
-            self.proposed = std::mem::take(&mut self.proposed).and(&new);
-            core.stats.proposed += 1;
-            out.push(Output::Propose(new));
+            self.pressed = 0;
+            self.propose(core, new, out);
+        } else if is_pressed {
+            self.pressed += 1;
+            self.propose(core, wanted, out);
+        } else {
+            return changed;
         }
+        let presses = is_proven && self.pressed < PRESS_TIMES;
+        self.press_at = presses.then(|| now.mono + PRESS_FIRST * (1 << self.pressed));
         changed
+    }
+
+    fn propose(&mut self, core: &mut Core, change: Change, out: &mut Out) {
+        self.proposed = std::mem::take(&mut self.proposed).and(&change);
+        core.stats.proposed += 1;
+        out.push(Output::Propose(change));
     }
 
     fn wanted(
@@ -211,7 +235,6 @@ impl Deciding {
         for id in &joining {
             self.waiting_since.entry(*id).or_insert(now.mono);
         }
-        self.weakly_up_at = None;
         if !leads || gossip.is_preparing_for_shutdown() {
             return false;
         }

@@ -13,7 +13,7 @@ use ostraca_ddata::replicator::epoch::Outcome;
 
 use super::admitting::{self, Done};
 use super::deciding::Deciding;
-use super::port::{Command, Notice, Output, StopReason};
+use super::port::{Command, Notice, StopReason};
 use super::spreading::Spreading;
 use super::telling::Telling;
 use super::watching::Watching;
@@ -39,8 +39,6 @@ pub(super) struct Inside {
     watching: Watching,
     deciding: Deciding,
     telling: Telling,
-    /// Members whose process is proven dead; ≤ members.
-    proven_dead: BTreeSet<ReplicaId>,
     /// It is out in order, and waits until somebody who stays knows it.
     parting: Option<Parting>,
     /// Something happened: what follows is worked out after this batch.
@@ -54,14 +52,13 @@ struct Parting {
 }
 
 impl Inside {
-    pub(super) fn new(core: &mut Core, now: Now, gossip: Gossip, _out: &mut Out) -> Self {
+    pub(super) fn new(core: &mut Core, now: Now, gossip: Gossip) -> Self {
         let mut inside = Self {
             gossip,
             spreading: Spreading::new(core, now),
             watching: Watching::new(core, now),
             deciding: Deciding::default(),
             telling: Telling::default(),
-            proven_dead: BTreeSet::new(),
             parting: None,
             is_unsettled: true,
         };
@@ -141,7 +138,6 @@ impl Inside {
             self.spreading.changed(News::Own);
         }
         if news || self.spreading.has_news() {
-            self.proven_dead.retain(|id| self.gossip.contains(*id));
             self.telling.tell(core, now, &self.gossip, out);
             self.spreading.flush(core, now, &self.gossip, out);
         }
@@ -214,8 +210,6 @@ impl Inside {
             return self.refused(core, now, old, out);
         }
         let (me, id) = (core.me.incarnation, old.incarnation);
-        self.proven_dead.insert(id);
-        out.push(Output::GuardProvenDead(id));
         let accused = self.gossip.accuse(me, id, Verdict::Terminated);
         let downed = self.gossip.move_to(me, id, Status::Down).unwrap_or(false);
         if accused || downed {
@@ -269,10 +263,8 @@ impl Inside {
             }
             M::Join { member, settings } => {
                 let asks = (from, *member, &settings);
-                let dead = &self.proven_dead;
-                match admitting::join(core, now, &mut self.gossip, dead, asks, out) {
-                    Done::Nothing => {}
-                    Done::LetIn | Done::Downed(_) => self.changed_by_me(),
+                if admitting::join(core, now, &mut self.gossip, asks, out) == Done::Changed {
+                    self.changed_by_me();
                 }
             }
             M::Leave(id) if self.is_member(from) => self.leave(core, id),
@@ -350,13 +342,7 @@ impl Inside {
 
     // ── going ──
 
-    pub(super) fn command(
-        &mut self,
-        core: &mut Core,
-        now: Now,
-        command: &Command,
-        out: &mut Out,
-    ) -> Option<StopReason> {
+    pub(super) fn command(&mut self, core: &mut Core, command: &Command, out: &mut Out) {
         match command {
             Command::Leave(id) => self.leave(core, *id),
             Command::Down(id) => self.down(core, *id, out),
@@ -369,8 +355,6 @@ impl Inside {
             Command::Drained => self.exit(core),
             Command::Join(_) => {}
         }
-        let _ = now;
-        None
     }
 
     fn host(&mut self, core: &Core) {
@@ -443,12 +427,12 @@ impl Inside {
 
     // ── configurations ──
 
-    pub(super) fn installed(&mut self, _now: Now) {
+    pub(super) fn installed(&mut self) {
         self.deciding.installed();
         self.is_unsettled = true;
     }
 
-    pub(super) fn outcome(&mut self, _core: &mut Core, now: Now, outcome: &Outcome) {
+    pub(super) fn outcome(&mut self, now: Now, outcome: &Outcome) {
         self.deciding.outcome(now, outcome);
         self.is_unsettled = true;
     }

@@ -205,7 +205,7 @@ impl Membership {
             Input::Synced(_) => {}
             Input::Outcome(outcome) => {
                 if let Stage::Inside(inside) = &mut self.stage {
-                    inside.outcome(&mut self.core, now, &outcome);
+                    inside.outcome(now, &outcome);
                 }
             }
             Input::Excluded(_) => self.excluded(now, out),
@@ -303,10 +303,7 @@ impl Membership {
             Command::Leave(_) | Command::Down(_) | Command::PrepareForFullShutdown => {}
         }
         match &mut self.stage {
-            Stage::Inside(inside) => {
-                let ends = inside.command(&mut self.core, now, &command, out);
-                self.stop_if(now, ends, out);
-            }
+            Stage::Inside(inside) => inside.command(&mut self.core, &command, out),
             // Who is in no cluster has nothing to leave.
             Stage::Searching(_) | Stage::New => {
                 let leaves =
@@ -323,7 +320,7 @@ impl Membership {
         self.core.installed = Some(epoch.clone());
         self.hold(now, HolderInput::Installed(epoch), out);
         if let Stage::Inside(inside) = &mut self.stage {
-            inside.installed(now);
+            inside.installed();
         }
     }
 
@@ -349,7 +346,7 @@ impl Membership {
         if let Some(epoch) = foundation.filter(|_| self.core.installed.is_none()) {
             out.push(Output::Found(epoch));
         }
-        let inside = Inside::new(&mut self.core, now, Gossip::clone(&gossip), out);
+        let inside = Inside::new(&mut self.core, now, Gossip::clone(&gossip));
         self.stage = Stage::Inside(Box::new(inside));
     }
 

@@ -14,6 +14,7 @@ use super::{Core, Out};
 use crate::cluster::events::{ClusterState, Publisher};
 use crate::cluster::gossip::Gossip;
 use crate::cluster::member::{Address, Status};
+use crate::cluster::reachability::Verdict;
 use crate::cluster::wire::ClusterMessage;
 
 /// How long the lanes of a removed node that was told so stay open, for it to read that.
@@ -28,6 +29,7 @@ pub(super) struct Telling {
     kept: BTreeMap<NodeId, Address>,     // ≤ members
     peers: Vec<Peer>,                    // ≤ members
     down: BTreeSet<ReplicaId>,           // ≤ members
+    dead: BTreeSet<ReplicaId>,           // proven so; ≤ members
     departed: BTreeMap<NodeId, Instant>, // ≤ DEPARTED_MAX
 }
 
@@ -71,11 +73,22 @@ impl Telling {
     pub(super) fn tell(&mut self, core: &mut Core, now: Now, gossip: &Gossip, out: &mut Out) {
         self.links(core, now, gossip, out);
         self.replicator(core, gossip, out);
+        self.guard(gossip, out);
+        self.publish(core, gossip, out);
+    }
+
+    /// Who is Down is granted no lease any more; nobody waits for that of a process that one of the
+    /// members knows to be dead.
+    fn guard(&mut self, gossip: &Gossip, out: &mut Out) {
+        let dead = gossip.reachability().records();
+        let dead = dead.filter(|record| record.verdict == Verdict::Terminated);
+        let dead: BTreeSet<ReplicaId> = dead.map(|record| record.subject).collect();
+        out.extend(dead.difference(&self.dead).map(|id| Output::GuardProvenDead(*id)));
+        self.dead = dead;
         let down = gossip.members().filter(|member| member.status == Status::Down);
         let down: BTreeSet<ReplicaId> = down.map(|member| member.incarnation()).collect();
         out.extend(down.difference(&self.down).map(|id| Output::GuardDown(*id)));
         self.down = down;
-        self.publish(core, gossip, out);
     }
 
     pub(super) fn publish(&mut self, core: &Core, gossip: &Gossip, out: &mut Out) {

@@ -122,7 +122,7 @@ impl Cluster {
     /// # Errors
     /// [`Stopped`].
     pub async fn stats(&self) -> Result<Stats, Stopped> {
-        self.look(|control| control.membership().stats().clone()).await
+        self.look(|control| *control.membership().stats()).await
     }
 
     /// What happens: how things stand first, then every change.

@@ -123,7 +123,7 @@ impl Surroundings {
     }
 
     fn publish(&self, event: ClusterEvent) {
-        tracing::info!(?event, "cluster.event");
+        log(&event);
         if let ClusterEvent::MemberLeft(member) = &event
             && member.node == self.me
         {
@@ -151,6 +151,29 @@ impl Surroundings {
             self.shutdown.begin(reason.into());
         }
     }
+}
+
+/// What an operator wants to read: who, what, and where it stood.
+fn log(event: &ClusterEvent) {
+    let (what, member) = match event {
+        ClusterEvent::MemberJoined(member) => ("joining", member),
+        ClusterEvent::MemberWeaklyUp(member) => ("weakly_up", member),
+        ClusterEvent::MemberUp(member) => ("up", member),
+        ClusterEvent::MemberLeft(member) => ("leaving", member),
+        ClusterEvent::MemberExited(member) => ("exiting", member),
+        ClusterEvent::MemberDowned(member) => ("down", member),
+        ClusterEvent::MemberRemoved { member, .. } => ("removed", member),
+        ClusterEvent::UnreachableMember(member) => ("unreachable", member),
+        ClusterEvent::ReachableMember(member) => ("reachable", member),
+        ClusterEvent::LeaderChanged(leader) => {
+            return tracing::info!(leader = leader.map(tracing::field::display), "cluster.leader");
+        }
+        ClusterEvent::PreparingForShutdown => {
+            return tracing::info!("cluster.preparing_for_shutdown");
+        }
+        other => return tracing::debug!(event = ?other, "cluster.event"),
+    };
+    tracing::info!(what, node = %member.node, address = %member.address, "cluster.member");
 }
 
 impl World<Control> for Surroundings {

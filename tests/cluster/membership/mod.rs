@@ -29,6 +29,15 @@ pub(super) fn at(sim: &Sim, place: usize) -> &WholeNode {
     sim.process(NodeIndex::new(place)).expect("it is up")
 }
 
+/// Runs until `reached`; if it is not, says how each node sees things.
+#[track_caller]
+pub(super) fn until(sim: &mut Sim, seconds: u32, reached: impl FnMut(&Sim) -> bool) {
+    if let Err(failure) = sim.try_run_until(seconds * SECOND, reached) {
+        let stories: String = sim.processes().map(|(_, node)| node.story()).collect();
+        panic!("{}\n{stories}{failure}", failure.reason);
+    }
+}
+
 /// Whether all of these list exactly these as Up, have the same configuration, and have converged.
 pub(super) fn agree(sim: &Sim, places: &[usize]) -> bool {
     let expected = places.iter().copied().collect();

@@ -8,7 +8,7 @@ use ostraca_ddata::sim::{Fault, Links, NodeIndex};
 
 use super::super::whole::World;
 use super::going::cluster_of;
-use super::{SECOND, Sim, agree, at};
+use super::{SECOND, Sim, agree, at, until};
 
 fn nodes(places: &[usize]) -> Vec<NodeIndex> {
     places.iter().copied().map(NodeIndex::new).collect()
@@ -23,7 +23,7 @@ fn the_larger_side_goes_on_and_the_smaller_one_ends_itself() {
     for seed in 0..10 {
         let mut sim = cluster_of(seed, 5, World::new(3));
         sim.partition([&[0, 1], &[2, 3, 4]]);
-        sim.run_until(40 * SECOND, |sim| agree(sim, &[2, 3, 4]) && is_over(sim, &[0, 1]));
+        until(&mut sim, 40, |sim| agree(sim, &[2, 3, 4]) && is_over(sim, &[0, 1]));
         for place in [0, 1] {
             assert_eq!(at(&sim, place).over, Some(StopReason::DownedItself), "seed {seed}");
         }
@@ -41,7 +41,7 @@ fn of_two_halves_the_one_with_the_tiebreaker_goes_on() {
         sim.partition([&[oldest, other], &rest]);
         let mut stays = [oldest, other];
         stays.sort_unstable();
-        sim.run_until(40 * SECOND, |sim| agree(sim, &stays) && is_over(sim, &rest));
+        until(&mut sim, 40, |sim| agree(sim, &stays) && is_over(sim, &rest));
     }
 }
 
@@ -50,9 +50,9 @@ fn a_split_that_heals_in_time_removes_nobody() {
     for seed in 0..10 {
         let mut sim = cluster_of(seed, 5, World::new(3));
         sim.partition([&[0, 1], &[2, 3, 4]]);
-        sim.run_for(Duration::from_millis(5_500));
+        sim.run_for(3 * SECOND);
         sim.heal();
-        sim.run_until(20 * SECOND, |sim| agree(sim, &[0, 1, 2, 3, 4]));
+        until(&mut sim, 20, |sim| agree(sim, &[0, 1, 2, 3, 4]));
         let id = at(&sim, 0).epoch().expect("installed").id();
         assert_eq!(at(&sim, 4).epoch().expect("installed").id(), id);
     }
@@ -73,10 +73,10 @@ fn the_removed_side_of_a_healed_split_learns_it_and_stops() {
         });
         let mut sim = cluster_of(seed, 5, world);
         sim.partition([&[0, 1], &[2, 3, 4]]);
-        sim.run_until(40 * SECOND, |sim| agree(sim, &[2, 3, 4]));
+        until(&mut sim, 40, |sim| agree(sim, &[2, 3, 4]));
         assert!(!is_over(&sim, &[0]));
         sim.heal();
-        sim.run_until(20 * SECOND, |sim| is_over(sim, &[0, 1]));
+        until(&mut sim, 20, |sim| is_over(sim, &[0, 1]));
         for place in [0, 1] {
             assert_eq!(at(&sim, place).over, Some(StopReason::Removed), "seed {seed}");
         }
@@ -100,7 +100,7 @@ fn one_bad_link_removes_nobody() {
             assert_eq!(node.epoch().map(|epoch| epoch.members().len()), Some(5));
         }
         sim.heal();
-        sim.run_until(20 * SECOND, |sim| agree(sim, &[0, 1, 2, 3, 4]));
+        until(&mut sim, 20, |sim| agree(sim, &[0, 1, 2, 3, 4]));
     }
 }
 
@@ -121,8 +121,8 @@ fn a_node_that_slept_through_its_removal_stops_when_it_wakes() {
     for seed in 0..10 {
         let mut sim = cluster_of(seed, 5, World::new(3));
         sim.pause(NodeIndex::new(2), 60 * SECOND);
-        sim.run_until(40 * SECOND, |sim| agree(sim, &[0, 1, 3, 4]));
-        sim.run_until(40 * SECOND, |sim| is_over(sim, &[2]));
+        until(&mut sim, 40, |sim| agree(sim, &[0, 1, 3, 4]));
+        until(&mut sim, 80, |sim| is_over(sim, &[2]));
         assert_eq!(at(&sim, 2).over, Some(StopReason::Removed), "seed {seed}");
     }
 }

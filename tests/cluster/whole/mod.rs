@@ -286,6 +286,35 @@ impl WholeNode {
         gossip.members().map(|member| place_of(member.node)).collect()
     }
 
+    /// How it sees things, for a report.
+    pub(crate) fn story(&self) -> String {
+        let members = self.membership.gossip().map(|gossip| {
+            let unreachable = gossip.unreachable();
+            let mark = |id| if unreachable.contains(&id) { "?" } else { "" };
+            let member = |m: &Arc<ostraca::cluster::member::Member>| {
+                format!("{}{}{}", m.node.incarnation, m.status, mark(m.incarnation()))
+            };
+            let members: Vec<String> = gossip.members().map(member).collect();
+            format!("{} seen by {} of {}", members.join(" "), gossip.seen().len(), gossip.len())
+        });
+        let epochs = self.guard.replicator().epochs();
+        let epoch = epochs.installed().map(|epoch| (epoch.id().number, epoch.members().to_vec()));
+        format!(
+            "{} ({}): over {:?}, {members:?}, epoch {epoch:?} member {} sealed {} synced {}, links \
+             {:?}\n  {:?} {:?} {:?}\n",
+            self.place,
+            self.me.incarnation,
+            self.over,
+            epochs.is_member(),
+            epochs.sealed(),
+            epochs.synced(),
+            self.links.keys().collect::<Vec<_>>(),
+            self.membership.stats(),
+            epochs.stats(),
+            self.notices,
+        )
+    }
+
     /// What its subscribers were told of the node at a place, in order.
     pub(crate) fn lives_seen(&self, place: usize) -> Vec<Status> {
         let of_it = self.seen.iter().filter(|(node, _)| place_of(*node) == place);
