@@ -156,9 +156,7 @@ impl Deciding {
             (self.turn_at, self.press_at) = (Some(at), None);
             return changed;
         }
-        let proven = |id: &ReplicaId| {
-            gossip.reachability().worst(*id) == Some(Verdict::Terminated)
-        };
+        let proven = |id: &ReplicaId| gossip.reachability().worst(*id) == Some(Verdict::Terminated);
         let is_proven = wanted.leave.iter().any(proven);
         let new = without(wanted.clone(), &self.proposed);
         let is_pressed = self.press_at.is_some_and(|at| now.mono >= at);

@@ -6,6 +6,7 @@ use ostraca_ddata::sim::{Faults, LaneRule, NodeIndex, Seed, Setup, Simulation};
 
 use super::whole::{WholeNode, World};
 
+mod bad_input;
 mod going;
 mod joining;
 mod splitting;
