@@ -227,30 +227,34 @@ async fn bulk_has_a_connection_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn crossing_dials_end_on_one_connection_and_nothing_is_lost_or_reordered() {
-    for _ in 0..25 {
-        let config = quick();
-        let (mut a, mut b) = (Host::start(&config).await, Host::start(&config).await);
-        a.keep(&b);
-        b.keep(&a);
-        a.up().await;
-        b.up().await;
-        for n in 0..200_u64 {
-            a.send(b.id().incarnation, Class::User, &n.to_be_bytes());
-            b.send(a.id().incarnation, Class::User, &n.to_be_bytes());
-            tokio::task::yield_now().await;
-        }
-        receives_in_order(&a, 200).await;
-        receives_in_order(&b, 200).await;
-        until("one connection is left", async || {
-            let both = [a.net.peers().await, b.net.peers().await];
-            both.iter().flatten().all(|peer| peer.connections == 1 && peer.linked)
-        })
-        .await;
-        for host in [&mut a, &mut b] {
-            while let Ok(event) = host.events.try_recv() {
-                assert!(!matches!(event, Event::LaneBroken { .. }), "{event:?}");
-            }
+async fn a_hundred_crossing_dials_end_on_one_connection_and_nothing_is_lost_or_reordered() {
+    for _ in 0..10 {
+        futures::future::join_all((0..10).map(|_| crossing_dials())).await;
+    }
+}
+
+async fn crossing_dials() {
+    let config = quick();
+    let (mut a, mut b) = (Host::start(&config).await, Host::start(&config).await);
+    a.keep(&b);
+    b.keep(&a);
+    a.up().await;
+    b.up().await;
+    for n in 0..200_u64 {
+        a.send(b.id().incarnation, Class::User, &n.to_be_bytes());
+        b.send(a.id().incarnation, Class::User, &n.to_be_bytes());
+        tokio::task::yield_now().await;
+    }
+    receives_in_order(&a, 200).await;
+    receives_in_order(&b, 200).await;
+    until("one connection is left", async || {
+        let both = [a.net.peers().await, b.net.peers().await];
+        both.iter().flatten().all(|peer| peer.connections == 1 && peer.linked)
+    })
+    .await;
+    for host in [&mut a, &mut b] {
+        while let Ok(event) = host.events.try_recv() {
+            assert!(!matches!(event, Event::LaneBroken { .. }), "{event:?}");
         }
     }
 }

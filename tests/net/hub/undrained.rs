@@ -42,6 +42,33 @@ async fn a_peer_that_takes_too_little_control_is_disconnected_and_what_it_lost_i
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_takes_no_control_at_all_is_disconnected_and_nothing_is_lost() {
+    let limits = Limits {
+        control_undrained_max: Duration::from_millis(500),
+        link_down_max: PATIENCE,
+        ..quick().limits
+    };
+    let config = Config { limits, ..quick() };
+    let (mut a, mut b) = (Host::start(&config).await, Host::with_room(&config, 0).await);
+    a.keep(&b);
+    assert_eq!((a.up().await, b.up().await), (b.id(), a.id()));
+    for n in 0..100_u64 {
+        a.send(b.id().incarnation, Class::Control, &n.to_be_bytes());
+    }
+    let closed = a.event("it is disconnected", |event| match event {
+        Event::Closed { node } => Some(node),
+        Event::LaneBroken { .. } => panic!("nothing is given up: {event:?}"),
+        _ => None,
+    });
+    assert_eq!(closed.await, b.id());
+    b.inbox.room.store(usize::MAX / 2, Ordering::SeqCst);
+    receives_in_order(&b, 100).await;
+    while let Ok(event) = a.events.try_recv() {
+        assert!(!matches!(event, Event::LaneBroken { .. }), "{event:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_full_lane_for_data_disconnects_nobody() {
     let limits = Limits { lane_bytes_max: [64 * 1024; 4], ..quick().limits };
     let config = Config { limits, ..quick() };
