@@ -1,1 +1,187 @@
-//! x
+//! One coordinator at a bench: incarnation 9, regions 1 to 5; the test is the Replicator.
+
+mod deciding;
+mod registering;
+mod takeover;
+
+use ostraca_ddata::replicator::epoch::EpochId;
+
+use super::*;
+use crate::sharding::home::ShardHome;
+use crate::sharding::ids::Generation;
+use crate::sharding::store::{Answer, Ask};
+use crate::sharding::wire::{
+    HostShard, ReleaseShard, RouteTable, ShardRoute, ShardingMessage, ToRegion,
+};
+
+pub(super) const SHARD: ShardId = ShardId::new(7);
+pub(super) const ME: ReplicaId = ReplicaId::new(9);
+
+pub(super) const fn region(id: u64) -> RegionId {
+    RegionId::new(ReplicaId::new(id))
+}
+
+pub(super) const fn term(number: u64) -> Term {
+    Term { number, owner: ME }
+}
+
+/// Of the term that the bench's coordinator takes first.
+pub(super) fn g(seq: u64) -> Generation {
+    Generation::new(term(1), seq)
+}
+
+pub(super) fn installed(number: u64, members: impl IntoIterator<Item = u64>) -> Installed {
+    let epoch = EpochId { generation: 1, number };
+    Installed { epoch, members: members.into_iter().map(region).collect() }
+}
+
+pub(super) fn cell(generation: Generation, home: Option<u64>, after: &[(u64, u64)]) -> ShardHome {
+    let after = after.iter().map(|(id, at)| (region(*id), g(*at))).collect();
+    let epoch = EpochId { generation: 1, number: 1 };
+    ShardHome { generation, region: home.map(region), after, epoch }
+}
+
+/// The machine, and what it has ordered.
+pub(super) struct Bench {
+    pub(super) machine: Coordinator,
+    pub(super) now: Now,
+    out: Out,
+}
+
+impl Bench {
+    pub(super) fn new(config: CoordinatorConfig) -> Self {
+        let machine = Coordinator::new(ME, config, Canary::none());
+        let mut bench = Self { machine, now: Now::default(), out: Out::new() };
+        bench.tell(CoordinatorInput::Installed(installed(1, 1..=5)));
+        bench
+    }
+
+    /// It acts, and these regions have registered.
+    pub(super) fn acting(regions: impl IntoIterator<Item = u64>) -> Self {
+        Self::acting_with(CoordinatorConfig::default(), regions)
+    }
+
+    pub(super) fn acting_with(
+        config: CoordinatorConfig,
+        regions: impl IntoIterator<Item = u64>,
+    ) -> Self {
+        let mut bench = Self::new(config);
+        bench.tell(CoordinatorInput::Start { above: 0 });
+        bench.answer(Answer::Fenced(Vec::new()));
+        for id in regions {
+            bench.register(id, &[]);
+        }
+        bench
+    }
+
+    /// One input and the tick that follows a batch; what was ordered.
+    pub(super) fn tell(&mut self, input: CoordinatorInput) -> Vec<CoordinatorOutput> {
+        self.machine.handle(self.now, input, &mut self.out);
+        self.tick()
+    }
+
+    pub(super) fn tick(&mut self) -> Vec<CoordinatorOutput> {
+        self.machine.handle(self.now, CoordinatorInput::Tick, &mut self.out);
+        self.out.drain().collect()
+    }
+
+    pub(super) fn hear(&mut self, from: u64, message: ToCoordinator) -> Vec<CoordinatorOutput> {
+        self.tell(CoordinatorInput::Message { from: ReplicaId::new(from), message })
+    }
+
+    pub(super) fn register(
+        &mut self,
+        from: u64,
+        hosted: &[(ShardId, Generation)],
+    ) -> Vec<CoordinatorOutput> {
+        let (hosted, highest) = (hosted.to_vec(), Generation::NEVER);
+        self.hear(from, ToCoordinator::Register { proxy: false, hosted, highest })
+    }
+
+    /// The Replicator's answer to what was asked last.
+    pub(super) fn answer(&mut self, answer: Answer) -> Vec<CoordinatorOutput> {
+        let id = self.machine.asked.expect("something was asked");
+        self.tell(CoordinatorInput::Answered { id, answer })
+    }
+
+    /// The strategy's answer to what was asked last.
+    pub(super) fn place(&mut self, homes: &[(ShardId, u64)]) -> Vec<CoordinatorOutput> {
+        let question = self.machine.desk.question.as_ref().expect("it was asked").number;
+        let homes = homes.iter().map(|(shard, to)| (*shard, region(*to))).collect();
+        self.tell(CoordinatorInput::Allocated { question, homes, why: "fewest shards".into() })
+    }
+
+    pub(super) fn moves(&mut self, to: Option<u64>) -> Vec<CoordinatorOutput> {
+        let to = to.map(region);
+        self.tell(CoordinatorInput::Move { shard: SHARD, to, why: "test".into() })
+    }
+
+    /// The shard is allocated to region 1 and hosted there.
+    pub(super) fn hosted() -> Self {
+        let mut bench = Self::acting(1..=3);
+        bench.hear(1, ToCoordinator::GetShardHome(vec![SHARD]));
+        bench.place(&[(SHARD, 1)]);
+        bench.answer(Answer::Written);
+        bench.hear(1, ToCoordinator::Hosted(vec![(SHARD, g(1))]));
+        bench
+    }
+
+    /// Time passes up to the next deadline; what is ordered then, and after how many ms.
+    pub(super) fn wait(&mut self) -> Option<(u64, Vec<CoordinatorOutput>)> {
+        let at = self.machine.next_deadline()?;
+        let waited = (at - self.now.mono).as_millis();
+        self.now.mono = at.max(self.now.mono);
+        Some((u64::try_from(waited).unwrap(), self.tick()))
+    }
+}
+
+/// What was asked of the Replicator.
+pub(super) fn asked(outputs: &[CoordinatorOutput]) -> Vec<Ask> {
+    let asked = outputs.iter().filter_map(|output| match output {
+        CoordinatorOutput::Ask { ask, .. } => Some(ask.clone()),
+        _ => None,
+    });
+    asked.collect()
+}
+
+/// What was written, and under which stamp.
+pub(super) fn written(outputs: &[CoordinatorOutput]) -> Vec<(u64, Vec<(ShardId, ShardHome)>)> {
+    let written = asked(outputs).into_iter().filter_map(|ask| match ask {
+        Ask::Write { seq, cells, .. } => Some((seq, cells)),
+        Ask::Fence { .. } => None,
+    });
+    written.collect()
+}
+
+pub(super) fn questions(outputs: &[CoordinatorOutput]) -> Vec<Vec<ShardId>> {
+    let questions = outputs.iter().filter_map(|output| match output {
+        CoordinatorOutput::Allocate { shards, .. } => Some(shards.clone()),
+        _ => None,
+    });
+    questions.collect()
+}
+
+pub(super) fn sent(outputs: &[CoordinatorOutput]) -> Vec<(u64, ToRegion)> {
+    let sent = outputs.iter().filter_map(|output| match output {
+        CoordinatorOutput::Send { to, message: ShardingMessage::Region(word) } => {
+            Some((to.get(), word.clone()))
+        }
+        _ => None,
+    });
+    sent.collect()
+}
+
+pub(super) fn host(home: &ShardHome) -> ToRegion {
+    let ShardHome { generation, after, epoch, .. } = home.clone();
+    ToRegion::Host(vec![HostShard { shard: SHARD, generation, after, epoch }])
+}
+
+pub(super) fn release(seq: u64, to: Option<u64>) -> ToRegion {
+    let to = to.map(region);
+    ToRegion::Release(vec![ReleaseShard { shard: SHARD, generation: g(seq), to }])
+}
+
+pub(super) fn announce(seq: u64, home: Option<u64>) -> ToRegion {
+    let route = ShardRoute { shard: SHARD, generation: g(seq), home: home.map(region) };
+    ToRegion::Announce([route].into_iter().collect())
+}

@@ -1,1 +1,139 @@
-//! x
+//! One region at a bench: what it is told and what it orders. Region 1 is the one; coordinator 9.
+
+mod life;
+mod payloads;
+mod rules;
+
+use std::collections::BTreeMap;
+
+use ostraca_ddata::replicator::epoch::EpochId;
+use ostraca_ddata::types::Term;
+
+use super::*;
+use crate::sharding::wire::ShardingMessage;
+
+pub(super) const SHARD: ShardId = ShardId::new(7);
+pub(super) const COORDINATOR: ReplicaId = ReplicaId::new(9);
+
+pub(super) const fn region(id: u64) -> RegionId {
+    RegionId::new(ReplicaId::new(id))
+}
+
+/// The decision that counts `seq` in the only term.
+pub(super) fn g(seq: u64) -> Generation {
+    Generation::new(Term { number: 1, owner: COORDINATOR }, seq)
+}
+
+pub(super) fn installed(number: u64, members: impl IntoIterator<Item = u64>) -> Installed {
+    let epoch = EpochId { generation: 1, number };
+    Installed { epoch, members: members.into_iter().map(region).collect() }
+}
+
+pub(super) fn host(seq: u64, after: &[(u64, u64)]) -> ToRegion {
+    let after = after.iter().map(|(id, at)| (region(*id), g(*at))).collect();
+    let epoch = EpochId { generation: 1, number: 1 };
+    ToRegion::Host(vec![HostShard { shard: SHARD, generation: g(seq), after, epoch }])
+}
+
+pub(super) fn release(seq: u64, to: Option<u64>) -> ToRegion {
+    let to = to.map(region);
+    ToRegion::Release(vec![ReleaseShard { shard: SHARD, generation: g(seq), to }])
+}
+
+/// "Reached `reached`, hosted last at `last`", 0: never.
+pub(super) fn released(reached: u64, last: u64, payload: Option<&'static str>) -> ToRegion {
+    let last = if last == 0 { Generation::NEVER } else { g(last) };
+    let payload = payload.map(|text| Bytes::from_static(text.as_bytes()));
+    ToRegion::Released(vec![Released { shard: SHARD, reached: g(reached), last, payload }])
+}
+
+/// The machine, and what it has ordered.
+pub(super) struct Bench {
+    pub(super) region: Region,
+    pub(super) now: Now,
+    out: Out,
+}
+
+impl Bench {
+    pub(super) fn new() -> Self {
+        Self::with(RegionConfig::default(), Canary::none())
+    }
+
+    pub(super) fn with(config: RegionConfig, canary: Canary) -> Self {
+        let region = Region::new(region(1), config, canary);
+        let mut bench = Self { region, now: Now::default(), out: Out::new() };
+        bench.tell(RegionInput::Installed(installed(1, 1..=5)));
+        bench
+    }
+
+    /// One input and the tick that follows a batch; what was ordered.
+    pub(super) fn tell(&mut self, input: RegionInput) -> Vec<RegionOutput> {
+        self.region.handle(self.now, input, &mut self.out);
+        self.region.handle(self.now, RegionInput::Tick, &mut self.out);
+        self.out.drain().collect()
+    }
+
+    pub(super) fn hear(&mut self, from: u64, message: ToRegion) -> Vec<RegionOutput> {
+        self.tell(RegionInput::Message { from: ReplicaId::new(from), message })
+    }
+
+    pub(super) fn order(&mut self, message: ToRegion) -> Vec<RegionOutput> {
+        self.tell(RegionInput::Message { from: COORDINATOR, message })
+    }
+
+    pub(super) fn drained(&mut self, payload: Option<&'static str>) -> Vec<RegionOutput> {
+        let payload = payload.map(|text| Bytes::from_static(text.as_bytes()));
+        self.tell(RegionInput::Drained { shard: SHARD, payload })
+    }
+
+    /// Time passes up to the next deadline; what is ordered then, and after how many ms.
+    pub(super) fn wait(&mut self) -> Option<(u64, Vec<RegionOutput>)> {
+        let at = self.region.next_deadline()?;
+        let waited = (at - self.now.mono).as_millis();
+        self.now.mono = at.max(self.now.mono);
+        self.region.handle(self.now, RegionInput::Tick, &mut self.out);
+        Some((u64::try_from(waited).unwrap(), self.out.drain().collect()))
+    }
+
+    pub(super) fn run(&self) -> Run {
+        self.region.shard(SHARD).map_or(Run::Idle, Shard::run)
+    }
+
+    pub(super) fn max_gen(&self) -> Generation {
+        self.region.shard(SHARD).map_or(Generation::NEVER, Shard::max_gen)
+    }
+}
+
+/// What was sent, to whom.
+pub(super) fn sent(outputs: &[RegionOutput]) -> Vec<(u64, ShardingMessage)> {
+    let sent = outputs.iter().filter_map(|output| match output {
+        RegionOutput::Send { to, message } => Some((to.get(), message.clone())),
+        _ => None,
+    });
+    sent.collect()
+}
+
+pub(super) fn confirms(seq: u64) -> (u64, ShardingMessage) {
+    let hosted = ToCoordinator::Hosted(vec![(SHARD, g(seq))]);
+    (COORDINATOR.get(), ShardingMessage::Coordinator(hosted))
+}
+
+pub(super) fn starts(outputs: &[RegionOutput]) -> Vec<(Generation, Option<Bytes>)> {
+    let starts = outputs.iter().filter_map(|output| match output {
+        RegionOutput::Start { generation, payload, .. } => Some((*generation, payload.clone())),
+        _ => None,
+    });
+    starts.collect()
+}
+
+pub(super) fn says(to: u64, message: ToRegion) -> (u64, ShardingMessage) {
+    (to, ShardingMessage::Region(message))
+}
+
+pub(super) fn standings(outputs: &[RegionOutput]) -> BTreeMap<ShardId, Standing> {
+    let standings = outputs.iter().filter_map(|output| match output {
+        RegionOutput::Standing(standing) => Some((standing.shard, *standing)),
+        _ => None,
+    });
+    standings.collect()
+}

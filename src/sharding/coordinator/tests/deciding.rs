@@ -1,0 +1,234 @@
+//! C2 and C4: from a question to a confirmed home, and what can go wrong between two steps.
+
+use super::*;
+
+#[test]
+fn a_first_home_is_written_before_anybody_hears_of_it() {
+    let mut bench = Bench::acting(1..=3);
+    let out = bench.hear(2, ToCoordinator::GetShardHome(vec![SHARD]));
+    assert_eq!((questions(&out), sent(&out)), (vec![vec![SHARD]], vec![]));
+    let out = bench.place(&[(SHARD, 1)]);
+    let home = cell(g(1), Some(1), &[]);
+    assert_eq!((written(&out), sent(&out)), (vec![(1, vec![(SHARD, home.clone())])], vec![]));
+    let out = bench.answer(Answer::Written);
+    let all = [(1, host(&home)), (1, announce(1, Some(1)))].into_iter();
+    let all = all.chain([2, 3].map(|id| (id, announce(1, Some(1)))));
+    assert_eq!(sent(&out), all.collect::<Vec<_>>());
+}
+
+#[test]
+fn a_move_releases_and_hosts_in_one_step_after_one_write() {
+    let mut bench = Bench::hosted();
+    let home = cell(g(2), Some(2), &[(1, 1)]);
+    assert_eq!(written(&bench.moves(Some(2))), [(2, vec![(SHARD, home.clone())])]);
+    let out = bench.answer(Answer::Written);
+    let expected = [
+        (1, release(2, Some(2))),
+        (1, announce(2, Some(2))),
+        (2, host(&home)),
+        (2, announce(2, Some(2))),
+        (3, announce(2, Some(2))),
+    ];
+    assert_eq!(sent(&out), expected);
+}
+
+#[test]
+fn host_and_release_are_repeated_until_the_home_confirms_and_announcements_are_not() {
+    let mut bench = Bench::hosted();
+    bench.moves(Some(2));
+    bench.answer(Answer::Written);
+    let again = vec![(1, release(2, Some(2))), (2, host(&cell(g(2), Some(2), &[(1, 1)])))];
+    for pause in [200, 400, 800, 1_600, 2_000, 2_000] {
+        let (waited, out) = bench.wait().unwrap();
+        assert_eq!((waited, sent(&out)), (pause, again.clone()));
+    }
+    bench.hear(1, ToCoordinator::Hosted(vec![(SHARD, g(1))]));
+    assert!(bench.wait().is_some(), "the confirmation of an earlier stay ends nothing");
+    bench.hear(2, ToCoordinator::Hosted(vec![(SHARD, g(2))]));
+    assert_eq!(bench.wait(), None);
+    assert!(bench.machine.record(SHARD).unwrap().is_settled());
+}
+
+#[test]
+fn a_late_write_is_repeated_unchanged_under_a_higher_stamp() {
+    let mut bench = Bench::hosted();
+    bench.moves(Some(2));
+    let home = cell(g(2), Some(2), &[(1, 1)]);
+    assert_eq!(written(&bench.answer(Answer::Late)), [(3, vec![(SHARD, home.clone())])]);
+    assert_eq!(bench.answer(Answer::NotNow { why: "overloaded".into() }), []);
+    let (waited, out) = bench.wait().unwrap();
+    assert_eq!((waited, written(&out)), (200, vec![(4, vec![(SHARD, home)])]));
+    bench.answer(Answer::Written);
+    let next = cell(g(5), Some(3), &[(1, 1), (2, 2)]);
+    assert_eq!(written(&bench.moves(Some(3))), [(5, vec![(SHARD, next)])]);
+}
+
+#[test]
+fn a_thousand_shards_asked_for_one_by_one_take_two_writes() {
+    let mut bench = Bench::acting(1..=2);
+    let shard = ShardId::new;
+    assert_eq!(questions(&bench.hear(1, ToCoordinator::GetShardHome(vec![shard(0)]))).len(), 1);
+    for number in 1..1_000 {
+        let out = bench.hear(1, ToCoordinator::GetShardHome(vec![shard(number)]));
+        assert_eq!(out, [], "the strategy is thinking");
+    }
+    let out = bench.place(&[(shard(0), 1)]);
+    assert_eq!((written(&out).len(), questions(&out)[0].len()), (1, 999));
+    let homes: Vec<_> = (1..1_000).map(|n| (shard(n), u64::from(n % 2) + 1)).collect();
+    assert_eq!(bench.place(&homes), [], "decided, and behind the first write");
+    let out = bench.answer(Answer::Written);
+    assert_eq!(written(&out)[0].1.len(), 999);
+    let out = bench.answer(Answer::Written);
+    assert_eq!(sent(&out).len(), 4, "a Host and an Announce to each of two regions");
+    assert_eq!(bench.machine.stats().writes, 2);
+}
+
+#[test]
+fn the_strategy_sees_what_is_decided_and_not_yet_written() {
+    let mut bench = Bench::acting(1..=2);
+    let shards = |numbers: &[u32]| numbers.iter().copied().map(ShardId::new).collect::<Vec<_>>();
+    bench.hear(1, ToCoordinator::GetShardHome(shards(&[1, 2])));
+    bench.place(&[(ShardId::new(1), 1), (ShardId::new(2), 2)]);
+    bench.hear(1, ToCoordinator::GetShardHome(shards(&[3])));
+    bench.place(&[(ShardId::new(3), 2)]);
+    let allocation: Vec<_> = bench.machine.allocation().into_iter().collect();
+    assert_eq!(allocation, [(region(1), shards(&[1])), (region(2), shards(&[2, 3]))]);
+}
+
+#[test]
+fn a_known_home_is_answered_without_a_write() {
+    let mut bench = Bench::hosted();
+    let out = bench.hear(3, ToCoordinator::GetShardHome(vec![SHARD]));
+    assert_eq!((sent(&out), out.len()), (vec![(3, announce(1, Some(1)))], 1));
+}
+
+#[test]
+fn a_choice_that_helps_nothing_is_asked_for_again_after_a_while() {
+    let mut bench = Bench::acting(1..=2);
+    bench.hear(1, ToCoordinator::GetShardHome(vec![SHARD]));
+    assert_eq!(bench.place(&[(SHARD, 4)]), [], "4 has not registered");
+    let (waited, out) = bench.wait().unwrap();
+    assert_eq!((waited, questions(&out)), (5_000, vec![vec![SHARD]]));
+    assert_eq!(bench.machine.stats().refused, 1);
+    let late = CoordinatorInput::Allocated { question: 0, homes: vec![], why: "late".into() };
+    assert_eq!(bench.tell(late), []);
+}
+
+#[test]
+fn a_lost_region_is_replaced_in_one_write_and_told_nothing() {
+    let mut bench = Bench::acting(1..=3);
+    let shards: Vec<_> = (0..10).map(ShardId::new).collect();
+    bench.hear(1, ToCoordinator::GetShardHome(shards.clone()));
+    let homes: Vec<_> = shards.iter().map(|shard| (*shard, 1)).collect();
+    bench.place(&homes);
+    bench.answer(Answer::Written);
+    let out = bench.tell(CoordinatorInput::Installed(installed(2, [2, 3, 4, 5])));
+    assert_eq!(questions(&out), [shards.clone()]);
+    let homes: Vec<_> = shards.iter().map(|shard| (*shard, 2)).collect();
+    let out = bench.place(&homes);
+    let [(2, cells)] = &written(&out)[..] else { panic!("{out:?}") };
+    assert_eq!((cells.len(), &cells[0].1.after), (10, &[(region(1), g(1))].into()));
+    let to: Vec<u64> = sent(&bench.answer(Answer::Written)).iter().map(|(to, _)| *to).collect();
+    assert_eq!(to, [2, 2, 3], "Host to 2, Announce to 2 and 3; nothing to 1");
+}
+
+#[test]
+fn a_target_that_is_lost_while_it_is_written_is_replaced_by_the_next_decision() {
+    let mut bench = Bench::hosted();
+    bench.moves(Some(2));
+    let out = bench.tell(CoordinatorInput::Installed(installed(2, [1, 3])));
+    assert_eq!(out, [], "a decision under way is written to its end");
+    let out = bench.answer(Answer::Written);
+    assert!(!sent(&out).iter().any(|(to, _)| *to == 2));
+    assert_eq!(questions(&out), [vec![SHARD]]);
+    let out = bench.place(&[(SHARD, 1)]);
+    let back =
+        ShardHome { epoch: EpochId { generation: 1, number: 2 }, ..cell(g(3), Some(1), &[(2, 2)]) };
+    assert_eq!(written(&out), [(3, vec![(SHARD, back)])], "1 need not wait for itself");
+}
+
+#[test]
+fn a_chosen_target_that_is_lost_before_the_write_is_chosen_anew() {
+    let mut bench = Bench::hosted();
+    bench.moves(Some(2));
+    let other = ShardId::new(8);
+    bench.hear(1, ToCoordinator::GetShardHome(vec![other]));
+    bench.place(&[(other, 3)]);
+    let out = bench.tell(CoordinatorInput::Installed(installed(2, [1, 2])));
+    assert_eq!(questions(&out), [vec![other]]);
+}
+
+#[test]
+fn a_shard_that_is_to_live_nowhere_is_released_until_all_are_drained() {
+    let mut bench = Bench::hosted();
+    bench.moves(None);
+    let out = bench.answer(Answer::Written);
+    assert_eq!(sent(&out)[0], (1, release(2, None)));
+    assert_eq!(sent(&bench.wait().unwrap().1), [(1, release(2, None))]);
+    bench.hear(1, ToCoordinator::Drained(vec![(SHARD, g(2))]));
+    assert_eq!(bench.wait(), None);
+    let out = bench.hear(2, ToCoordinator::GetShardHome(vec![SHARD]));
+    assert_eq!(questions(&out), [vec![SHARD]], "until somebody asks for it");
+    let home = cell(g(3), Some(2), &[(1, 1)]);
+    assert_eq!(written(&bench.place(&[(SHARD, 2)])), [(3, vec![(SHARD, home)])]);
+}
+
+#[test]
+fn a_second_move_does_not_wait_for_the_first_and_lists_both_homes() {
+    let mut bench = Bench::hosted();
+    bench.moves(Some(2));
+    bench.answer(Answer::Written);
+    bench.moves(Some(3));
+    let out = bench.answer(Answer::Written);
+    let releases = sent(&out).into_iter().filter(|(_, word)| *word == release(3, Some(3)));
+    assert_eq!(releases.map(|(to, _)| to).collect::<Vec<_>>(), [1, 2]);
+}
+
+#[test]
+fn while_the_cluster_prepares_to_stop_nothing_moves_and_what_moves_ends() {
+    let mut bench = Bench::hosted();
+    bench.moves(Some(2));
+    bench.tell(CoordinatorInput::Prepare);
+    assert!(!sent(&bench.answer(Answer::Written)).is_empty());
+    assert_eq!(bench.moves(Some(3)), []);
+    assert_eq!(bench.hear(2, ToCoordinator::Leaving), []);
+}
+
+#[test]
+fn the_first_allocation_waits_for_enough_regions_and_later_ones_do_not() {
+    let config = CoordinatorConfig { min_regions: 2, ..CoordinatorConfig::default() };
+    let mut bench = Bench::acting_with(config, [1]);
+    assert_eq!(bench.hear(1, ToCoordinator::GetShardHome(vec![SHARD])), []);
+    assert_eq!(questions(&bench.register(2, &[])), [vec![SHARD]]);
+    bench.place(&[(SHARD, 2)]);
+    bench.answer(Answer::Written);
+    bench.tell(CoordinatorInput::Installed(installed(2, [1])));
+    let out = bench.hear(1, ToCoordinator::GetShardHome(vec![ShardId::new(8)]));
+    assert!(bench.machine.desk.question.is_some(), "one is enough now: {out:?}");
+}
+
+#[test]
+fn all_shards_are_placed_at_once_if_so_configured() {
+    let config = CoordinatorConfig { preallocate: true, shards: 10, ..Default::default() };
+    let mut bench = Bench::acting_with(config, []);
+    let all: Vec<_> = (0..10).map(ShardId::new).collect();
+    assert_eq!(questions(&bench.register(1, &[])), [all.clone()]);
+    let homes: Vec<_> = all.iter().map(|shard| (*shard, 1)).collect();
+    assert_eq!(written(&bench.place(&homes))[0].1.len(), 10);
+    assert_eq!(questions(&bench.answer(Answer::Written)), Vec::<Vec<ShardId>>::new());
+}
+
+#[test]
+fn it_remembers_why_and_how_long() {
+    let mut bench = Bench::hosted();
+    bench.moves(Some(2));
+    bench.now.mono = bench.now.mono + Duration::from_millis(3);
+    bench.answer(Answer::Written);
+    bench.now.mono = bench.now.mono + Duration::from_millis(20);
+    bench.hear(2, ToCoordinator::Hosted(vec![(SHARD, g(2))]));
+    let entry = bench.machine.remembered().of_shard(SHARD).next().unwrap();
+    assert_eq!((entry.from, entry.to, &*entry.why), (Some(region(1)), Some(region(2)), "test"));
+    let ms = |ms| Some(Duration::from_millis(ms));
+    assert_eq!((entry.written, entry.hosted), (ms(3), ms(23)));
+    assert_eq!(entry.awaited, [region(1)]);
+}

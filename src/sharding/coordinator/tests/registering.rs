@@ -1,0 +1,129 @@
+//! Registrations and audits, leaving, and how many words it all takes.
+
+use super::*;
+use crate::sharding::wire::NotYet;
+
+#[test]
+fn a_region_gets_the_whole_table_and_a_proxy_no_shard() {
+    let mut bench = Bench::hosted();
+    let (hosted, highest) = (Vec::new(), Generation::NEVER);
+    let word = ToCoordinator::Register { proxy: true, hosted, highest };
+    let route = ShardRoute { shard: SHARD, generation: g(1), home: Some(region(1)) };
+    let homes: RouteTable = [route].into_iter().collect();
+    assert_eq!(sent(&bench.hear(4, word)), [(4, ToRegion::RegisterAck { term: term(1), homes })]);
+    assert_eq!((bench.moves(Some(4)), bench.machine.stats().refused), (vec![], 1));
+    bench.moves(Some(2));
+    let told = sent(&bench.answer(Answer::Written));
+    assert!(told.contains(&(4, announce(2, Some(2)))), "it routes");
+}
+
+#[test]
+fn a_stranger_is_put_off_and_called_when_it_is_a_member() {
+    let mut bench = Bench::acting(1..=3);
+    assert_eq!(sent(&bench.register(6, &[])), [(6, ToRegion::NotYet(NotYet::NoMember))]);
+    let out = bench.tell(CoordinatorInput::Installed(installed(2, 1..=6)));
+    assert_eq!(sent(&out), [(6, ToRegion::Here(term(1)))]);
+}
+
+#[test]
+fn a_home_that_does_not_host_yet_is_told_again_at_once_when_it_registers() {
+    let mut bench = Bench::hosted();
+    bench.moves(Some(2));
+    bench.answer(Answer::Written);
+    let out = sent(&bench.register(2, &[]));
+    assert!(out.contains(&(2, host(&cell(g(2), Some(2), &[(1, 1)])))), "{out:?}");
+    assert!(out.contains(&(1, release(2, Some(2)))), "{out:?}");
+}
+
+/// The shard has moved from 1 over 2 to 3; 1 is listed no more.
+fn moved_twice() -> Bench {
+    let mut bench = Bench::hosted();
+    bench.moves(Some(2));
+    bench.answer(Answer::Written);
+    bench.hear(2, ToCoordinator::Hosted(vec![(SHARD, g(2))]));
+    bench.moves(Some(3));
+    bench.answer(Answer::Written);
+    bench.hear(3, ToCoordinator::Hosted(vec![(SHARD, g(3))]));
+    bench
+}
+
+#[test]
+fn a_region_that_hosts_without_authority_is_told_to_release_and_counted() {
+    for (highest, counted) in [(g(1), 0), (g(2), 0), (g(3), 1)] {
+        let mut bench = moved_twice();
+        let hosted = vec![(SHARD, g(1))];
+        let out = bench.hear(1, ToCoordinator::Register { proxy: false, hosted, highest });
+        assert!(sent(&out).contains(&(1, release(3, Some(3)))), "{out:?}");
+        let stats = bench.machine.stats();
+        assert_eq!(stats.duplicate_home_detected, counted, "having heard of {highest}");
+    }
+}
+
+#[test]
+fn a_region_that_is_still_to_release_is_no_duplicate() {
+    let mut bench = Bench::hosted();
+    bench.moves(Some(2));
+    bench.answer(Answer::Written);
+    let (hosted, highest) = (vec![(SHARD, g(1))], g(2));
+    bench.hear(1, ToCoordinator::Register { proxy: false, hosted, highest });
+    assert_eq!(bench.machine.stats().duplicate_home_detected, 0);
+}
+
+#[test]
+fn what_is_found_running_without_a_decision_is_taken_over() {
+    let mut bench = Bench::acting([1]);
+    let lost = Generation::new(Term { number: 1, owner: ReplicaId::new(3) }, 4);
+    let out = bench.register(2, &[(SHARD, lost)]);
+    assert_eq!(written(&out), [(1, vec![(SHARD, cell(g(1), Some(2), &[]))])]);
+}
+
+#[test]
+fn a_leaving_region_is_emptied_by_one_write_and_is_no_target() {
+    let mut bench = Bench::acting(1..=3);
+    let shards: Vec<_> = (0..10).map(ShardId::new).collect();
+    bench.hear(1, ToCoordinator::GetShardHome(shards.clone()));
+    bench.place(&shards.iter().map(|shard| (*shard, 1)).collect::<Vec<_>>());
+    bench.answer(Answer::Written);
+    assert_eq!(questions(&bench.hear(1, ToCoordinator::Leaving)), [shards.clone()]);
+    assert_eq!(bench.hear(1, ToCoordinator::Leaving), [], "asked again, answered once");
+    assert_eq!(bench.place(&[(shards[0], 1)]), [], "it is no target any more");
+    bench.wait();
+    let out = bench.place(&shards.iter().map(|shard| (*shard, 3)).collect::<Vec<_>>());
+    let lost = sent(&out).len();
+    assert_eq!((written(&out).iter().map(|(_, cells)| cells.len()).sum::<usize>(), lost), (10, 0));
+}
+
+#[test]
+fn the_last_region_leaves_its_shards_nowhere() {
+    let mut bench = Bench::hosted();
+    bench.hear(2, ToCoordinator::Leaving);
+    bench.hear(3, ToCoordinator::Leaving);
+    let out = bench.hear(1, ToCoordinator::Leaving);
+    assert_eq!(written(&out), [(2, vec![(SHARD, cell(g(2), None, &[(1, 1)]))])]);
+}
+
+#[test]
+fn a_drain_of_a_thousand_shards_of_one_of_ten_takes_twenty_words_of_the_coordinator() {
+    let mut bench = Bench::new(CoordinatorConfig::default());
+    bench.tell(CoordinatorInput::Installed(installed(2, 1..=10)));
+    bench.tell(CoordinatorInput::Start { above: 0 });
+    bench.answer(Answer::Fenced(Vec::new()));
+    (1..=10).for_each(|id| {
+        bench.register(id, &[]);
+    });
+    let shards: Vec<_> = (0..1_000).map(ShardId::new).collect();
+    bench.hear(1, ToCoordinator::GetShardHome(shards.clone()));
+    bench.place(&shards.iter().map(|shard| (*shard, 1)).collect::<Vec<_>>());
+    bench.answer(Answer::Written);
+    bench.hear(1, ToCoordinator::Hosted(shards.iter().map(|shard| (*shard, g(1))).collect()));
+    bench.hear(1, ToCoordinator::Leaving);
+    let to = |shard: &ShardId| (*shard, u64::from(shard.get() % 9) + 2);
+    assert_eq!(written(&bench.place(&shards.iter().map(to).collect::<Vec<_>>())).len(), 1);
+    assert_eq!(sent(&bench.answer(Answer::Written)).len(), 1 + 9 + 10);
+    for id in 2..=10 {
+        let its = shards.iter().filter(|shard| to(shard).1 == id);
+        let its = its.map(|shard| (*shard, g(2))).collect();
+        assert_eq!(bench.hear(id, ToCoordinator::Hosted(its)), []);
+    }
+    assert_eq!((bench.wait(), bench.machine.moving().count()), (None, 0));
+}

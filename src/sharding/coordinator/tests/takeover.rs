@@ -1,0 +1,162 @@
+//! C1, step by step, and the end of a coordinator.
+
+use super::*;
+
+fn read() -> Vec<(ShardId, ShardHome)> {
+    let old = |number, seq| Generation::new(Term { number, owner: ReplicaId::new(3) }, seq);
+    vec![
+        (ShardId::new(1), cell(old(4, 2), Some(1), &[])),
+        (SHARD, cell(old(2, 9), Some(2), &[(3, 0)])),
+    ]
+}
+
+/// It has read two cells, and writes them.
+fn rewriting() -> (Bench, Vec<CoordinatorOutput>) {
+    let mut bench = Bench::new(CoordinatorConfig::default());
+    bench.tell(CoordinatorInput::Start { above: 4 });
+    let out = bench.answer(Answer::Fenced(read()));
+    (bench, out)
+}
+
+#[test]
+fn it_takes_a_term_above_all_that_its_process_knows() {
+    let mut bench = Bench::new(CoordinatorConfig::default());
+    let out = bench.tell(CoordinatorInput::Start { above: 4 });
+    assert_eq!(asked(&out), [Ask::Fence { term: term(5), within: Duration::from_secs(2) }]);
+    assert_eq!(bench.tell(CoordinatorInput::Start { above: 9 }), [], "it runs already");
+}
+
+#[test]
+fn a_fence_is_asked_again_at_once_when_late_and_after_a_while_when_impossible() {
+    let mut bench = Bench::new(CoordinatorConfig::default());
+    bench.tell(CoordinatorInput::Start { above: 0 });
+    assert_eq!(asked(&bench.answer(Answer::Late)).len(), 1);
+    assert_eq!(bench.answer(Answer::NotNow { why: "not joined".into() }), []);
+    let (waited, out) = bench.wait().unwrap();
+    let again = Ask::Fence { term: term(1), within: Duration::from_secs(2) };
+    assert_eq!((waited, asked(&out)), (200, vec![again]));
+}
+
+#[test]
+fn a_term_that_is_too_low_is_raised_as_long_as_nothing_was_said_under_it() {
+    let mut bench = Bench::new(CoordinatorConfig::default());
+    bench.tell(CoordinatorInput::Start { above: 0 });
+    let current = Term { number: 8, owner: ReplicaId::new(3) };
+    bench.answer(Answer::Refused { current });
+    let (_, out) = bench.wait().unwrap();
+    assert_eq!(asked(&out), [Ask::Fence { term: term(9), within: Duration::from_secs(2) }]);
+}
+
+#[test]
+fn every_cell_is_written_unchanged_under_its_own_stamp_before_anything_is_said() {
+    let (mut bench, out) = rewriting();
+    assert_eq!(written(&out), [(1, read())]);
+    assert_eq!((sent(&out), bench.machine.phase()), (vec![], Phase::Rewriting));
+    let out = bench.register(1, &[]);
+    assert_eq!(sent(&out), [(1, ToRegion::NotYet(crate::sharding::wire::NotYet::Reading))]);
+    assert_eq!(bench.hear(1, ToCoordinator::GetShardHome(vec![SHARD])), []);
+    let out = bench.answer(Answer::Written);
+    assert!(out.contains(&CoordinatorOutput::Acting(term(5))));
+    let here = (1..=5).map(|id| (id, ToRegion::Here(term(5))));
+    assert_eq!(sent(&out), here.collect::<Vec<_>>());
+    assert_eq!(bench.machine.record(SHARD).unwrap().home(), &read()[1].1);
+}
+
+#[test]
+fn a_late_recovery_write_is_repeated_under_a_higher_stamp() {
+    let (mut bench, _) = rewriting();
+    assert_eq!(written(&bench.answer(Answer::Late)), [(2, read())]);
+    assert_eq!(bench.machine.phase(), Phase::Rewriting);
+}
+
+#[test]
+fn many_cells_are_written_in_several_batches() {
+    let mut bench = Bench::new(CoordinatorConfig { shards: 10_000, ..Default::default() });
+    bench.tell(CoordinatorInput::Start { above: 0 });
+    let cells = |from, to| (from..to).map(|s| (ShardId::new(s), cell(g(1), Some(1), &[])));
+    let out = bench.answer(Answer::Fenced(cells(0, 5_000).collect()));
+    assert_eq!(written(&out), [(1, cells(0, 4_096).collect())]);
+    let out = bench.answer(Answer::Written);
+    assert_eq!(written(&out), [(2, cells(4_096, 5_000).collect())]);
+    bench.answer(Answer::Written);
+    assert_eq!((bench.machine.phase(), bench.machine.records().count()), (Phase::Active, 5_000));
+}
+
+#[test]
+fn refused_once_it_is_silent_for_good() {
+    let current = Term { number: 7, owner: ReplicaId::new(3) };
+    let mut acting = Bench::hosted();
+    acting.moves(Some(2));
+    for mut bench in [rewriting().0, acting] {
+        let out = bench.answer(Answer::Refused { current });
+        assert!(matches!(&out[..], [CoordinatorOutput::SteppedDown { highest, .. }]
+            if *highest == current));
+        assert_eq!(bench.tell(CoordinatorInput::Start { above: 0 }), []);
+        assert_eq!(bench.moves(Some(3)), []);
+        assert_eq!(bench.hear(1, ToCoordinator::GetShardHome(vec![SHARD])), []);
+        assert_eq!((bench.wait(), bench.machine.phase()), (None, Phase::Down));
+        let out = bench.register(1, &[]);
+        assert_eq!(sent(&out), [(1, ToRegion::NotYet(crate::sharding::wire::NotYet::Elsewhere))]);
+    }
+}
+
+#[test]
+fn a_region_that_has_heard_of_a_higher_term_ends_it() {
+    let mut bench = Bench::hosted();
+    let highest = Generation::new(Term { number: 2, owner: ReplicaId::new(3) }, 1);
+    let word = ToCoordinator::Register { proxy: false, hosted: vec![], highest };
+    let out = bench.hear(2, word);
+    assert!(matches!(&out[..], [CoordinatorOutput::SteppedDown { highest: term, .. }]
+        if *term == highest.term));
+}
+
+#[test]
+fn a_coordinator_that_is_stopped_forgets_and_takes_a_higher_term_when_it_starts_again() {
+    let mut bench = Bench::hosted();
+    bench.moves(Some(2));
+    let late = bench.machine.asked.unwrap();
+    bench.tell(CoordinatorInput::Stop);
+    let answer = Answer::Written;
+    assert_eq!(bench.tell(CoordinatorInput::Answered { id: late, answer }), []);
+    assert_eq!((bench.machine.phase(), bench.machine.records().count()), (Phase::Off, 0));
+    let out = bench.tell(CoordinatorInput::Start { above: 0 });
+    assert_eq!(asked(&out), [Ask::Fence { term: term(2), within: Duration::from_secs(2) }]);
+}
+
+#[test]
+fn what_regions_report_as_done_is_not_said_again_after_a_takeover() {
+    let (mut bench, _) = rewriting();
+    bench.answer(Answer::Written);
+    let [(one, first), (_, second)] = <[_; 2]>::try_from(read()).unwrap();
+    let out = bench.register(1, &[(one, first.generation)]);
+    assert!(matches!(&sent(&out)[..], [(1, ToRegion::RegisterAck { .. })]), "{out:?}");
+    let out = bench.register(2, &[]);
+    assert_eq!(
+        sent(&out)[1..],
+        [
+            (2, host(&second)),
+            (3, {
+                let to = second.region;
+                ToRegion::Release(vec![ReleaseShard {
+                    shard: SHARD,
+                    generation: second.generation,
+                    to,
+                }])
+            })
+        ]
+    );
+    bench.hear(2, ToCoordinator::Hosted(vec![(SHARD, second.generation)]));
+    assert_eq!(bench.wait(), None, "nothing is left to be repeated");
+}
+
+#[test]
+fn homes_that_were_lost_meanwhile_are_replaced_by_one_write() {
+    let (mut bench, _) = rewriting();
+    bench.tell(CoordinatorInput::Installed(installed(2, [3, 4])));
+    bench.answer(Answer::Written);
+    assert_eq!(questions(&bench.register(3, &[])), [vec![ShardId::new(1), SHARD]]);
+    let out = bench.place(&[(ShardId::new(1), 3), (SHARD, 3)]);
+    let [(2, cells)] = &written(&out)[..] else { panic!("{out:?}") };
+    let after = |index: usize| cells[index].1.after.keys().copied().collect::<Vec<_>>();
+    assert_eq!((after(0), after(1)), (vec![region(1)], vec![region(2)]), "3 is the home now");
+}

@@ -1,0 +1,130 @@
+//! Registration, questions for homes, leaving, and drains that last.
+
+use super::*;
+
+fn registers(hosted: &[(ShardId, Generation)], highest: Generation) -> (u64, ShardingMessage) {
+    let hosted = hosted.to_vec();
+    let word = ToCoordinator::Register { proxy: false, hosted, highest };
+    (COORDINATOR.get(), ShardingMessage::Coordinator(word))
+}
+
+fn found(bench: &mut Bench) -> Vec<RegionOutput> {
+    bench.tell(RegionInput::CoordinatorAt(Some(COORDINATOR)))
+}
+
+fn ack(number: u64) -> ToRegion {
+    let term = Term { number, owner: COORDINATOR };
+    ToRegion::RegisterAck { term, homes: RouteTable::default() }
+}
+
+fn asks(shards: &[u32]) -> (u64, ShardingMessage) {
+    let shards = shards.iter().copied().map(ShardId::new).collect();
+    let word = ToCoordinator::GetShardHome(shards);
+    (COORDINATOR.get(), ShardingMessage::Coordinator(word))
+}
+
+#[test]
+fn it_registers_when_a_coordinator_is_found_and_again_until_it_is_answered() {
+    let mut bench = Bench::new();
+    assert_eq!(sent(&found(&mut bench)), [registers(&[], Generation::NEVER)]);
+    let (waited, out) = bench.wait().unwrap();
+    assert_eq!((waited, sent(&out)), (2_000, vec![registers(&[], Generation::NEVER)]));
+    assert!(bench.order(ack(1)).contains(&RegionOutput::Registered));
+    assert!(bench.region.is_registered());
+}
+
+#[test]
+fn a_registration_is_repeated_as_an_audit_and_names_what_it_hosts() {
+    let mut bench = Bench::new();
+    found(&mut bench);
+    bench.order(ack(1));
+    bench.order(host(3, &[]));
+    let (waited, out) = bench.wait().unwrap();
+    assert_eq!((waited, sent(&out)), (30_000, vec![registers(&[(SHARD, g(3))], g(3))]));
+    assert!(!bench.order(ack(1)).contains(&RegionOutput::Registered), "it was before");
+}
+
+#[test]
+fn a_coordinator_that_says_it_is_here_is_registered_with_at_once() {
+    let mut bench = Bench::new();
+    found(&mut bench);
+    bench.order(ToRegion::NotYet(NotYet::Reading));
+    let out = bench.hear(4, ToRegion::Here(Term { number: 2, owner: ReplicaId::new(4) }));
+    assert_eq!(sent(&out)[0].0, 4);
+    assert_eq!(bench.order(ToRegion::Here(Term { number: 1, owner: COORDINATOR })), []);
+    assert_eq!(bench.order(ack(1)), [], "superseded: its answer registers nothing");
+    assert!(!bench.region.is_registered());
+}
+
+#[test]
+fn unknown_homes_are_asked_for_together_once_registered_and_again_until_known() {
+    let mut bench = Bench::new();
+    for shard in [1, 2, 3] {
+        assert_eq!(bench.tell(RegionInput::Wanted(ShardId::new(shard))), []);
+    }
+    found(&mut bench);
+    assert_eq!(sent(&bench.order(ack(1))), [asks(&[1, 2, 3])]);
+    assert_eq!(bench.tell(RegionInput::Wanted(ShardId::new(2))), [], "asked already");
+    let route = |shard, home| ShardRoute { shard: ShardId::new(shard), generation: g(1), home };
+    let known = [route(1, Some(region(2))), route(2, None)];
+    bench.order(ToRegion::Announce(known.into_iter().collect()));
+    let (waited, out) = bench.wait().unwrap();
+    assert_eq!((waited, sent(&out)), (2_000, vec![asks(&[2, 3])]), "2 lives nowhere");
+}
+
+#[test]
+fn a_drain_that_lasts_is_aborted_once_and_still_releases_only_when_it_ends() {
+    let mut bench = Bench::new();
+    bench.order(host(1, &[]));
+    bench.order(release(2, Some(2)));
+    let (waited, out) = bench.wait().unwrap();
+    assert_eq!((waited, out), (15_000, vec![RegionOutput::Abort(SHARD)]));
+    assert_eq!((bench.wait(), bench.run()), (None, Run::Draining(g(1))));
+    assert_eq!(sent(&bench.drained(None)), [says(2, released(2, 1, None))]);
+}
+
+#[test]
+fn a_region_that_leaves_has_left_when_its_shards_and_payloads_are_elsewhere() {
+    let mut bench = Bench::new();
+    found(&mut bench);
+    bench.order(ack(1));
+    bench.order(host(1, &[]));
+    let leaving = (COORDINATOR.get(), ShardingMessage::Coordinator(ToCoordinator::Leaving));
+    assert_eq!(sent(&bench.tell(RegionInput::Leave)), std::slice::from_ref(&leaving));
+    let (waited, out) = bench.wait().unwrap();
+    assert_eq!((waited, sent(&out)), (2_000, vec![leaving]));
+    bench.order(release(2, Some(2)));
+    assert!(!bench.drained(Some("m")).contains(&RegionOutput::Left), "it carries a payload");
+    let out = bench.hear(2, ToRegion::Hosted(vec![(SHARD, g(2))]));
+    assert_eq!(out, [RegionOutput::Left]);
+}
+
+#[test]
+fn an_idle_region_leaves_at_once() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.tell(RegionInput::Leave), [RegionOutput::Left]);
+    assert_eq!(bench.wait(), None);
+}
+
+#[test]
+fn it_remembers_how_long_a_start_took_and_who_was_awaited() {
+    let mut bench = Bench::new();
+    bench.order(host(3, &[(2, 2)]));
+    bench.now.mono = bench.now.mono + Duration::from_millis(40);
+    bench.hear(2, released(3, 2, None));
+    let entry = bench.region.remembered().of_shard(SHARD).next().unwrap();
+    let expected = (g(3), Some(Duration::from_millis(40)), vec![region(2)], Some(region(2)));
+    assert_eq!((entry.generation, entry.hosted, entry.awaited.clone(), entry.from), expected);
+}
+
+#[test]
+fn a_thousand_releases_to_one_region_are_one_message() {
+    let mut bench = Bench::new();
+    let word =
+        |shard| ReleaseShard { shard: ShardId::new(shard), generation: g(2), to: Some(region(2)) };
+    let out = bench.order(ToRegion::Release((0..1_000).map(word).collect()));
+    let [(2, ShardingMessage::Region(ToRegion::Released(words)))] = &sent(&out)[..] else {
+        panic!("{} messages", sent(&out).len());
+    };
+    assert_eq!(words.len(), 1_000);
+}
