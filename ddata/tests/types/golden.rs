@@ -19,8 +19,10 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+type Change<T> = fn(&mut Edit<'_, T>) -> Result<(), EditError>;
+
 /// The last change's delta, and the state after all of them, of two replicas in turn.
-fn lines<T: DataType>(edits: &[fn(&mut Edit<'_, T>) -> Result<(), EditError>]) -> String {
+fn lines<T: DataType>(edits: &[Change<T>]) -> String {
     let shape = T::shape();
     let mut state = State::new(shape.clone());
     let mut last = None;
