@@ -214,3 +214,7 @@ impl Founding {
         Step::Overtaken
     }
 }
+
+#[cfg(all(test, feature = "canaries"))]
+#[path = "founding_tests.rs"]
+mod tests;

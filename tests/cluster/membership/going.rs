@@ -226,3 +226,40 @@ fn subscribers_hear_of_each_step_of_a_life_once_and_in_order() {
         assert!(lived.contains(&Status::Up) && lived.contains(&Status::Exiting), "{lived:?}");
     }
 }
+
+#[test]
+fn anybody_may_crash_at_any_moment_while_another_one_leaves() {
+    for millis in (0..120).step_by(5) {
+        for crashed in [0, 1, 3] {
+            let mut sim = cluster(21, 5);
+            leave(&mut sim, 2, 2);
+            sim.run_for(SECOND / 1_000 * millis);
+            sim.crash(NodeIndex::new(crashed));
+            let rest: Vec<usize> = (0..5).filter(|place| ![2, crashed].contains(place)).collect();
+            until(&mut sim, 60, |sim| agree(sim, &rest));
+            until(&mut sim, 10, |sim| stopped(sim, 2, StopReason::Left));
+        }
+    }
+}
+
+#[test]
+fn a_leaving_node_may_crash_at_any_moment() {
+    for millis in (0..120).step_by(5) {
+        let mut sim = cluster(22, 4);
+        leave(&mut sim, 0, 0);
+        sim.run_for(SECOND / 1_000 * millis);
+        sim.crash(NodeIndex::new(0));
+        until(&mut sim, 60, |sim| agree(sim, &[1, 2, 3]));
+    }
+}
+
+#[test]
+fn the_leader_may_crash_at_any_moment_while_a_crashed_node_is_removed() {
+    for tenths in (0..120).step_by(4) {
+        let mut sim = cluster(23, 5);
+        sim.crash(NodeIndex::new(4));
+        sim.run_for(SECOND / 10 * tenths);
+        sim.crash(NodeIndex::new(0));
+        until(&mut sim, 80, |sim| agree(sim, &[1, 2, 3]));
+    }
+}

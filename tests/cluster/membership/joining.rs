@@ -2,22 +2,121 @@
 
 use std::collections::BTreeSet;
 
+use ostraca::cluster::config::Cluster;
+use ostraca::cluster::gossip::ClusterId;
+use ostraca::cluster::membership::port::Command as Wish;
 use ostraca_ddata::sim::NodeIndex;
 
-use super::super::whole::World;
-use super::{agree, at, calm, until};
+use super::super::whole::{Command, World, address, node_at};
+use super::{SECOND, Sim, agree, at, calm, until};
+
+pub(super) fn clusters(sim: &Sim) -> BTreeSet<ClusterId> {
+    sim.processes().filter_map(|(_, node)| Some(node.membership.gossip()?.cluster())).collect()
+}
 
 #[test]
 fn three_seeds_found_one_cluster_and_a_fourth_node_joins_it() {
-    let mut sim = calm(1, 4, 3, World::new(3));
-    until(&mut sim, 5, |sim| agree(sim, &[0, 1, 2]));
-    let founded = sim.now();
-    sim.restart(NodeIndex::new(3));
-    until(&mut sim, 5, |sim| agree(sim, &[0, 1, 2, 3]));
-    let joined = sim.now() - founded;
-    println!("founded after {founded}, joined in {joined:?}");
-    let clusters: BTreeSet<_> = (0..4)
-        .filter_map(|place| at(&sim, place).membership.gossip().map(|gossip| gossip.cluster()))
-        .collect();
-    assert_eq!(clusters.len(), 1);
+    for seed in 0..20 {
+        let mut sim = calm(seed, 4, 3, World::new(3));
+        until(&mut sim, 5, |sim| agree(sim, &[0, 1, 2]));
+        sim.restart(NodeIndex::new(3));
+        until(&mut sim, 5, |sim| agree(sim, &[0, 1, 2, 3]));
+        assert_eq!(clusters(&sim).len(), 1, "seed {seed}");
+    }
+}
+
+#[test]
+fn thirty_nodes_that_start_at_once_are_one_cluster() {
+    for seed in 0..3 {
+        let mut sim = calm(seed, 30, 30, World::new(3));
+        let all: Vec<usize> = (0..30).collect();
+        until(&mut sim, 20, |sim| agree(sim, &all));
+        assert_eq!(clusters(&sim).len(), 1, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_cluster_grows_node_by_node() {
+    let mut sim = calm(4, 10, 1, World::new(1));
+    until(&mut sim, 5, |sim| agree(sim, &[0]));
+    for place in 1..10 {
+        sim.restart(NodeIndex::new(place));
+        let all: Vec<usize> = (0..=place).collect();
+        until(&mut sim, 5, |sim| agree(sim, &all));
+    }
+}
+
+#[test]
+fn ages_are_the_order_of_the_configuration_in_every_view() {
+    let mut sim = calm(5, 12, 12, World::new(3));
+    let all: Vec<usize> = (0..12).collect();
+    until(&mut sim, 20, |sim| agree(sim, &all));
+    for place in 0..12 {
+        let node = at(&sim, place);
+        let gossip = node.membership.gossip().expect("inside");
+        let mut by_age: Vec<_> = gossip.members().collect();
+        by_age.sort_by(|one, other| one.by_age(other));
+        let by_age: Vec<_> = by_age.into_iter().map(|member| member.incarnation()).collect();
+        assert_eq!(by_age, node.epoch().expect("installed").members());
+    }
+}
+
+#[test]
+fn a_node_without_seeds_founds_alone_and_another_one_is_told_to_join_it() {
+    let world = World::with(|place| Cluster { wait_for_join: place > 0, ..Cluster::default() });
+    let mut sim = calm(6, 2, 2, world);
+    until(&mut sim, 5, |sim| agree(sim, &[0]));
+    sim.run_for(20 * SECOND);
+    assert!(at(&sim, 1).membership.gossip().is_none(), "it waits to be told");
+    sim.command(NodeIndex::new(1), Command::User(Wish::Join(address(0))));
+    until(&mut sim, 5, |sim| agree(sim, &[0, 1]));
+}
+
+/// Whether only two founded, and the older of them is the one that crashed: the younger cannot go
+/// on alone, as no pair can.
+fn lost_the_older_of_two(sim: &Sim, crashed: usize) -> bool {
+    let mut installed = sim.observer().installed.values();
+    let (first, second) = (installed.next(), installed.next());
+    first.filter(|_| second.is_none()).is_some_and(|epoch| {
+        epoch.members().len() == 2 && epoch.tiebreaker() == node_at(crashed, 1, true).incarnation
+    })
+}
+
+/// Failures between two steps: the run is cut at every few milliseconds of the founding.
+#[test]
+fn a_seed_that_crashes_at_any_moment_of_the_founding_leaves_one_cluster() {
+    let (mut runs, mut pairs) = (0, 0);
+    for millis in (0..400).step_by(7) {
+        for who in 0..2 {
+            let mut sim = calm(u64::from(millis), 3, 3, World::new(3));
+            sim.run_for(SECOND / 1_000 * millis);
+            sim.crash(NodeIndex::new(who));
+            sim.run_for(SECOND / 50);
+            sim.restart(NodeIndex::new(who));
+            sim.run_for(3 * SECOND);
+            assert!(sim.observer().clusters.len() <= 1, "{who} crashed after {millis} ms");
+            runs += 1;
+            if lost_the_older_of_two(&sim, who) {
+                pairs += 1;
+                continue;
+            }
+            until(&mut sim, 60, |sim| agree(sim, &[0, 1, 2]));
+        }
+    }
+    assert!(pairs * 4 < runs, "{pairs} of {runs} ended with half a pair");
+}
+
+#[test]
+fn the_member_that_let_a_node_in_may_crash_at_any_moment() {
+    for millis in (0..60).step_by(2) {
+        for who in 0..3 {
+            let mut sim = calm(12, 5, 4, World::new(3));
+            until(&mut sim, 10, |sim| agree(sim, &[0, 1, 2, 3]));
+            sim.restart(NodeIndex::new(4));
+            sim.run_for(SECOND / 2_000 * millis);
+            sim.crash(NodeIndex::new(who));
+            let rest: Vec<usize> = (0..5).filter(|place| *place != who).collect();
+            until(&mut sim, 60, |sim| agree(sim, &rest));
+        }
+    }
 }

@@ -6,6 +6,8 @@
 
 #![allow(dead_code, reason = "shared by suites, each of which uses a part")]
 
+mod watch;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::rc::Rc;
@@ -35,6 +37,8 @@ use ostraca_ddata::replicator::wire::Message;
 use ostraca_ddata::replicator::{self, Replicator, port as data};
 use ostraca_ddata::sim::{Boot, Direction, Effects, NodeIndex, Process, SyncFailed};
 
+pub(crate) use self::watch::Watch;
+
 /// How long a dial may take, and how often a link that is to be kept is dialled again.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(1);
 const REDIAL_EVERY: Duration = Duration::from_millis(500);
@@ -46,6 +50,8 @@ pub(crate) struct World {
     pub(crate) config: Rc<dyn Fn(usize) -> Cluster>,
     /// What must agree, by place.
     pub(crate) settings: Rc<dyn Fn(usize) -> Settings>,
+    /// Where the node at a place says that it is dialled.
+    pub(crate) claims: Rc<dyn Fn(usize) -> Address>,
     /// Whether a place has a data directory: memory survives, and so does who it is.
     pub(crate) keeps: Rc<dyn Fn(usize) -> bool>,
     /// Whether a restart with a data directory proves that the old process is dead.
@@ -65,6 +71,7 @@ impl World {
         Self {
             config: Rc::new(config),
             settings: Rc::new(|_| Settings::default()),
+            claims: Rc::new(address),
             keeps: Rc::new(|_| true),
             proof: true,
             drain: Some(Duration::from_millis(50)),
@@ -221,7 +228,7 @@ impl WholeNode {
         let memory = boot.disk.last().filter(|_| keeps).cloned().unwrap_or_default();
         let membership = Membership::new(Setup {
             me,
-            address: address(place),
+            address: (world.claims)(place),
             config: (world.config)(place),
             settings: (world.settings)(place),
             memory,
@@ -478,7 +485,7 @@ impl WholeNode {
     }
 
     fn hello(&self, place: usize, is_answer: bool, fx: &mut Effects<Self>) {
-        let (address, cluster) = (address(self.place), self.cluster);
+        let (address, cluster) = ((self.world.claims)(self.place), self.cluster);
         let hello = Body::Hello { address, cluster, keeps: self.keeps, is_answer };
         self.write(place, None, hello, fx);
     }

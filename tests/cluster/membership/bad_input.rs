@@ -1,0 +1,345 @@
+//! What is set wrong, what peers get wrong, and what nobody could mean.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ostraca::cluster::config::Cluster;
+use ostraca::cluster::gossip::{ClusterId, Gossip};
+use ostraca::cluster::member::{Address, Member};
+use ostraca::cluster::membership::port::{Command as Wish, Notice};
+use ostraca::cluster::wire::{ClusterMessage, FoundingBallot, InitAnswer, Settings};
+use ostraca_ddata::id::{NodeId, ReplicaId};
+use ostraca_ddata::sim::{Fault, NodeIndex};
+
+use super::super::whole::{Command, World, address, addresses, alias, node_at};
+use super::going::cluster_of;
+use super::{SECOND, Sim, agree, at, calm, until};
+
+fn with_seeds(seeds: impl Fn(usize) -> Vec<Address> + 'static) -> World {
+    World::with(move |place| Cluster { seeds: seeds(place), ..Cluster::default() })
+}
+
+fn is_searching(sim: &Sim, place: usize) -> bool {
+    at(sim, place).membership.gossip().is_none() && at(sim, place).over.is_none()
+}
+
+fn was_told(sim: &Sim, place: usize, notice: impl Fn(&Notice) -> bool) -> bool {
+    at(sim, place).notices.iter().any(notice)
+}
+
+#[test]
+fn seeds_that_contradict_each_other_found_nothing_together_and_say_so() {
+    let mut sim = calm(
+        1,
+        3,
+        2,
+        with_seeds(|place| if place == 0 { addresses([0, 1]) } else { addresses([0, 1, 2]) }),
+    );
+    sim.run_for(60 * SECOND);
+    for place in 0..2 {
+        assert!(is_searching(&sim, place));
+        assert!(was_told(&sim, place, |notice| matches!(notice, Notice::OtherSeeds { .. })));
+    }
+}
+
+#[test]
+fn a_node_whose_list_differs_joins_what_the_others_found() {
+    for odd in 0..3 {
+        let mut sim =
+            calm(
+                2,
+                4,
+                3,
+                with_seeds(move |place| {
+                    if place == odd { addresses([0, 1, 2, 3]) } else { addresses([0, 1, 2]) }
+                }),
+            );
+        until(&mut sim, 30, |sim| agree(sim, &[0, 1, 2]));
+    }
+}
+
+#[test]
+fn a_list_with_one_node_under_two_names_founds_one_cluster_all_the_same() {
+    for seed in 0..5 {
+        let list = || [addresses([0, 1, 2]), vec![alias(0)]].concat();
+        let mut sim = calm(seed, 3, 3, with_seeds(move |_| list()));
+        until(&mut sim, 10, |sim| agree(sim, &[0, 1, 2]));
+    }
+    let mut sim = calm(1, 1, 1, with_seeds(|_| vec![address(0), alias(0)]));
+    until(&mut sim, 10, |sim| agree(sim, &[0]));
+}
+
+#[test]
+fn a_seed_that_never_answers_keeps_nobody_waiting_while_a_majority_is_there() {
+    let mut sim = calm(1, 3, 2, World::new(3));
+    until(&mut sim, 2, |sim| agree(sim, &[0, 1]));
+}
+
+#[test]
+fn without_a_majority_of_the_seeds_nothing_is_founded_and_the_log_names_the_silent() {
+    let mut sim = calm(1, 3, 1, World::new(3));
+    sim.run_for(120 * SECOND);
+    assert!(is_searching(&sim, 0));
+    let silent = addresses([1, 2]);
+    assert!(was_told(&sim, 0, |notice| *notice == Notice::SeedsSilent { silent: silent.clone() }));
+    sim.restart(NodeIndex::new(2));
+    until(&mut sim, 3, |sim| agree(sim, &[0, 2]));
+}
+
+#[test]
+fn two_nodes_that_claim_one_address_are_two_members_and_nobody_is_declared_dead() {
+    for seed in 0..5 {
+        let mut world = World::new(3);
+        world.claims = Rc::new(|place| address(if place == 4 { 3 } else { place }));
+        let mut sim = cluster_of(seed, 5, world);
+        sim.run_for(30 * SECOND);
+        assert!(agree(&sim, &[0, 1, 2, 3, 4]), "seed {seed}");
+    }
+}
+
+#[test]
+fn clocks_an_hour_apart_make_no_difference() {
+    for seed in 0..5 {
+        let hour = 3_600_000;
+        let mut sim = calm(seed, 5, 5, World::new(3));
+        for (place, millis) in [(0, hour), (1, -hour), (3, hour / 2)] {
+            sim.fault(&Fault::Jump { node: NodeIndex::new(place), millis });
+        }
+        until(&mut sim, 10, |sim| agree(sim, &[0, 1, 2, 3, 4]));
+        sim.crash(NodeIndex::new(0));
+        until(&mut sim, 30, |sim| agree(sim, &[1, 2, 3, 4]));
+        sim.restart(NodeIndex::new(0));
+        until(&mut sim, 30, |sim| agree(sim, &[0, 1, 2, 3, 4]));
+    }
+}
+
+#[test]
+fn settings_that_must_agree_keep_a_node_out_and_both_sides_say_which() {
+    let mut world = World::new(3);
+    world.settings = Rc::new(|place| Settings {
+        must: vec![("name".into(), if place == 3 { "other" } else { "ours" }.into())],
+        should: vec![],
+    });
+    let mut sim = cluster_of(1, 3, world);
+    sim.restart(NodeIndex::new(3));
+    sim.run_for(20 * SECOND);
+    assert!(is_searching(&sim, 3));
+    assert!(agree(&sim, &[0, 1, 2]));
+    let names_it = |notice: &Notice| matches!(notice, Notice::SettingsDiffer { which, .. } if *which == ["name"]);
+    assert!(was_told(&sim, 3, names_it));
+    assert!((0..3).any(|place| was_told(&sim, place, names_it)));
+}
+
+#[test]
+fn settings_that_should_agree_are_warned_of_and_no_more() {
+    let mut world = World::new(3);
+    world.settings = Rc::new(|place| Settings {
+        must: vec![],
+        should: vec![("downing".into(), place.to_string())],
+    });
+    let mut sim = cluster_of(1, 3, world);
+    sim.restart(NodeIndex::new(3));
+    until(&mut sim, 10, |sim| agree(sim, &[0, 1, 2, 3]));
+    assert!(was_told(&sim, 3, |notice| matches!(notice, Notice::SettingsDiffer { .. })));
+}
+
+#[test]
+fn clusters_formed_apart_never_merge_and_say_so_when_they_meet() {
+    let apart = Rc::new(Cell::new(true));
+    let theirs = apart.clone();
+    let world = World::with(move |place| {
+        let alone = place == 3 && theirs.get();
+        let seeds = if alone { Vec::new() } else { addresses([0, 1, 2]) };
+        Cluster { seeds, ..Cluster::default() }
+    });
+    let mut sim = calm(1, 4, 4, world);
+    until(&mut sim, 10, |sim| agree(sim, &[0, 1, 2]) && agree(sim, &[3]));
+    apart.set(false);
+    sim.crash(NodeIndex::new(3));
+    sim.restart(NodeIndex::new(3));
+    sim.run_for(20 * SECOND);
+    assert!(is_searching(&sim, 3));
+    assert!(agree(&sim, &[0, 1, 2]));
+    let foreign = |notice: &Notice| matches!(notice, Notice::ForeignCluster { .. });
+    assert!(was_told(&sim, 3, foreign));
+    assert!((0..3).any(|place| was_told(&sim, place, foreign)));
+}
+
+#[test]
+fn seeds_that_remember_a_cluster_never_found_a_second_one() {
+    let mut sim = cluster_of(1, 3, World::new(3));
+    for place in 0..3 {
+        sim.crash(NodeIndex::new(place));
+    }
+    for place in 0..3 {
+        sim.restart(NodeIndex::new(place));
+    }
+    sim.run_for(60 * SECOND);
+    for place in 0..3 {
+        assert!(is_searching(&sim, place));
+        assert!(was_told(&sim, place, |notice| matches!(notice, Notice::Remembers { .. })));
+    }
+}
+
+/// A state of the cluster with a member that is removed from it by now.
+fn outdated(sim: &mut Sim) -> (NodeId, Gossip) {
+    sim.restart(NodeIndex::new(3));
+    until(sim, 10, |sim| agree(sim, &[0, 1, 2, 3]));
+    let gossip = at(sim, 3).membership.gossip().expect("inside").clone();
+    let node = at(sim, 3).me();
+    sim.command(NodeIndex::new(3), Command::User(Wish::Leave(node.incarnation)));
+    until(sim, 10, |sim| agree(sim, &[0, 1, 2]));
+    (node, gossip)
+}
+
+#[test]
+fn gossip_from_a_removed_incarnation_resurrects_nobody() {
+    let mut sim = cluster_of(1, 3, World::new(3));
+    let (gone, gossip) = outdated(&mut sim);
+    let before = at(&sim, 1).membership.stats().strangers;
+    let (status, seen) = (gossip.status(), gossip.who_has_seen());
+    for message in [
+        ClusterMessage::Gossip(Arc::new(gossip.clone())),
+        ClusterMessage::GossipStatus(status),
+        ClusterMessage::GossipSeen(seen),
+    ] {
+        sim.command(NodeIndex::new(1), Command::Inject(gone, message));
+    }
+    sim.run_for(5 * SECOND);
+    assert!(agree(&sim, &[0, 1, 2]));
+    assert_eq!(at(&sim, 1).membership.stats().strangers, before + 3);
+    // Nor does it if a member still carries it.
+    let carrier = at(&sim, 0).me();
+    let message = ClusterMessage::Gossip(Arc::new(gossip));
+    sim.command(NodeIndex::new(1), Command::Inject(carrier, message));
+    sim.run_for(5 * SECOND);
+    assert!(agree(&sim, &[0, 1, 2]));
+}
+
+#[test]
+fn a_removed_incarnation_that_asks_to_join_again_is_refused_for_ever() {
+    let mut sim = cluster_of(1, 3, World::new(3));
+    let (gone, _) = outdated(&mut sim);
+    let refused = at(&sim, 1).membership.stats().join_refused;
+    let member = Box::new(Member::joining(gone, address(3), 0));
+    let join = ClusterMessage::Join { member, settings: Settings::default() };
+    sim.command(NodeIndex::new(1), Command::Inject(gone, join));
+    sim.run_for(5 * SECOND);
+    assert!(agree(&sim, &[0, 1, 2]));
+    assert_eq!(at(&sim, 1).membership.stats().join_refused, refused + 1);
+}
+
+/// Whatever there is to say, said by somebody who has no business saying it.
+fn nonsense(gossip: &Gossip, stranger: NodeId) -> Vec<ClusterMessage> {
+    use ClusterMessage as M;
+    let member = || Box::new(Member::joining(node_at(7, 7, true), address(7), 9));
+    let settings = Settings::default;
+    let ballot = FoundingBallot { number: u64::MAX, proposer: ReplicaId::new(9) };
+    let mut foreign_member = Member::joining(stranger, address(9), 1);
+    foreign_member.up_number = Some(0);
+    let foreign = Gossip::found(ClusterId(9), foreign_member).expect("within bounds");
+    vec![
+        M::InitJoinAnswer { what: InitAnswer::Member(ClusterId(9)), settings: settings() },
+        M::Join { member: member(), settings: settings() },
+        M::Welcome { gossip: Arc::new(foreign.clone()) },
+        M::JoinRefused { why: "because".into(), retry: false },
+        M::FoundingPrepare(ballot),
+        M::FoundingPromise { ballot, member: member(), accepted: None },
+        M::FoundingAccepted(ballot),
+        M::FoundingRefused { ballot, promised: ballot },
+        M::GossipStatus(foreign.status()),
+        M::GossipSeen(foreign.who_has_seen()),
+        M::Gossip(Arc::new(foreign)),
+        M::GossipSeen(gossip.who_has_seen()),
+        M::Heartbeat(u64::MAX),
+        M::HeartbeatAnswer(u64::MAX),
+        M::ProbeAsk { subject: stranger, probe: u64::MAX },
+        M::Probed { subject: stranger, probe: u64::MAX },
+        M::Leave(gossip.members().next().expect("one").incarnation()),
+        M::Down(gossip.members().next().expect("one").incarnation()),
+        M::YouAreOut { removed: true },
+        M::YouAreOut { removed: false },
+    ]
+}
+
+#[test]
+fn nonsense_from_a_stranger_changes_nothing() {
+    let mut sim = cluster_of(1, 3, World::new(3));
+    let stranger = node_at(9, 1, true);
+    let gossip = at(&sim, 0).membership.gossip().expect("inside").clone();
+    for message in nonsense(&gossip, stranger) {
+        for place in 0..3 {
+            sim.command(NodeIndex::new(place), Command::Inject(stranger, message.clone()));
+        }
+    }
+    sim.run_for(10 * SECOND);
+    assert!(agree(&sim, &[0, 1, 2]));
+    assert!(at(&sim, 0).membership.stats().nonsense > 0);
+}
+
+#[test]
+fn nonsense_keeps_nobody_who_searches_from_its_cluster() {
+    let mut sim = calm(1, 3, 1, World::new(3));
+    sim.run_for(SECOND);
+    let stranger = node_at(9, 1, true);
+    let member = Member::joining(stranger, address(9), 1);
+    let gossip = Gossip::found(ClusterId(1), member).expect("within bounds");
+    for message in nonsense(&gossip, stranger) {
+        sim.command(NodeIndex::new(0), Command::Inject(stranger, message));
+    }
+    sim.run_for(SECOND);
+    assert!(is_searching(&sim, 0));
+    sim.restart(NodeIndex::new(1));
+    sim.restart(NodeIndex::new(2));
+    until(&mut sim, 10, |sim| agree(sim, &[0, 1, 2]));
+}
+
+#[test]
+fn a_member_that_names_members_nobody_knows_does_no_harm() {
+    let mut sim = cluster_of(1, 3, World::new(3));
+    let member = at(&sim, 1).me();
+    let unknown = ReplicaId::new(0xdead);
+    let wishes = [ClusterMessage::Leave(unknown), ClusterMessage::Down(unknown)];
+    for message in wishes {
+        sim.command(NodeIndex::new(0), Command::Inject(member, message));
+    }
+    for wish in [Wish::Leave(unknown), Wish::Down(unknown), Wish::Join(address(2))] {
+        sim.command(NodeIndex::new(0), Command::User(wish));
+    }
+    sim.run_for(5 * SECOND);
+    assert!(agree(&sim, &[0, 1, 2]));
+}
+
+#[test]
+fn two_living_incarnations_of_one_peer_are_not_both_members() {
+    // Place 3 and a copy of its data directory elsewhere: the copy asks, and is told why not.
+    let mut sim = cluster_of(1, 4, World::new(3));
+    let mut copy = node_at(3, 1, true);
+    copy.incarnation = ReplicaId::new(0xc0b1_0004);
+    let member = Box::new(Member::joining(copy, address(3), 0));
+    let join = ClusterMessage::Join { member, settings: Settings::default() };
+    let refused = at(&sim, 0).membership.stats().join_refused;
+    sim.command(NodeIndex::new(0), Command::Inject(copy, join));
+    sim.run_for(20 * SECOND);
+    assert_eq!(at(&sim, 0).membership.stats().join_refused, refused + 1);
+    assert!(agree(&sim, &[0, 1, 2, 3]));
+}
+
+#[test]
+fn a_node_gives_up_only_if_it_was_told_to() {
+    let world = World::with(|_| Cluster {
+        seeds: addresses([0, 1, 2]),
+        shutdown_after_unsuccessful_join: Some(Duration::from_secs(30)),
+        ..Cluster::default()
+    });
+    let mut sim = calm(1, 3, 1, world);
+    sim.run_for(29 * SECOND);
+    assert!(is_searching(&sim, 0));
+    until(&mut sim, 3, |sim| at(sim, 0).over.is_some());
+    let why = at(&sim, 0).over.map(|why| why.to_string());
+    assert_eq!(why.as_deref(), Some("no cluster took this node in within the time that is set"));
+    let _: BTreeSet<usize> = at(&sim, 0).members();
+}
