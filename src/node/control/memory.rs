@@ -83,8 +83,7 @@ impl Writing {
 
     /// Orders a write.
     pub(crate) fn write(&self, memory: Memory) {
-        let sent = self.orders.send(memory);
-        assert!(sent.is_ok(), "the task lives as long as its orders come");
+        let _ = self.orders.send(memory); // refused only when the runtime ends, and all with it
     }
 }
 
