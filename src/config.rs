@@ -60,6 +60,12 @@ pub enum InvalidConfig {
         /// Which.
         seed: String,
     },
+    /// Nobody installs the survivors' word.
+    #[error(
+        "cluster.downing.trust-downing is set, and this release removes nobody without a quorum: \
+         unset it, and choose keep-majority, static-quorum without a role, down-all or manual"
+    )]
+    TrustDowning,
     /// Nothing provides the lease.
     #[error(
         "downing strategy lease-majority needs a provider of its lease, and this release has none: \
@@ -91,6 +97,9 @@ impl Config {
         check_seeds(cluster)?;
         if cluster.downing.strategy == StrategyName::LeaseMajority {
             return Err(InvalidConfig::NoLeaseProvider);
+        }
+        if cluster.downing.trust_downing {
+            return Err(InvalidConfig::TrustDowning);
         }
         let seeds = Some(cluster.seeds.len()).filter(|seeds| *seeds > 0);
         Ok(cluster.downing.check(cluster.expected_nodes.or(seeds))?)
@@ -217,7 +226,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused_by_name() {
-        let broken: [Broken; 9] = [
+        let broken: [Broken; 10] = [
             (|c| c.gossip_interval = Duration::ZERO, "cluster.gossip-interval"),
             (|c| c.retry_unsuccessful_join_after = Duration::ZERO, "retry-unsuccessful-join-after"),
             (|c| c.seed_node_timeout = Duration::ZERO, "cluster.seed-node-timeout"),
@@ -227,6 +236,7 @@ mod tests {
             (|c| c.failure_detector.threshold = 0.0, "cluster.failure-detector.threshold"),
             (|c| c.downing.strategy = StrategyName::AutoDown, "trust-downing"),
             (|c| c.downing.strategy = StrategyName::LeaseMajority, "lease-majority"),
+            (|c| c.downing.trust_downing = true, "trust-downing is set"),
         ];
         for (breaks, named) in broken {
             let error = with(breaks).expect_err(named).to_string();

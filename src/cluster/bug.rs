@@ -42,6 +42,10 @@ pub enum Bug {
     AnyDone,
     /// An instance goes on although its node's lease lapsed for good.
     OutlivesLease,
+    /// The leader takes members up without waiting for a configuration with them.
+    UpWithoutConfiguration,
+    /// What the downing strategy says removes members, whatever the voters say.
+    RemovedByVerdict,
     /// A seed accepts a foundation below the ballot that it promised.
     FoundingBelowPromise,
     /// A founder proposes its own cluster although an answer names an accepted one.

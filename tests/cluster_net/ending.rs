@@ -1,10 +1,13 @@
 //! How nodes end in order.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use ostraca::prelude::*;
 
-use crate::fixture::{Plan, all_up, drop_all, events_until, eventually, gone, soon};
+use crate::fixture::{
+    Plan, all_up, drop_all, events_until, eventually, free_addresses, gone, soon,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_that_stops_is_removed_and_nobody_ever_misses_it() {
@@ -86,6 +89,29 @@ async fn tasks_of_the_program_run_where_they_were_put() {
         }
     }
     gone(&nodes, who).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_stopped_lets_go_of_its_directory_and_remembers_its_cluster() {
+    let plan = Plan::with_seeds(2);
+    let mut nodes = plan.start().await;
+    let dir = tempfile::tempdir().expect("a directory");
+    let address = free_addresses(1).remove(0);
+    let mut clusters = BTreeSet::new();
+    for _ in 0..2 {
+        let start = Node::start(plan.config(&address, Some(dir.path())));
+        let node = start.await.expect("nobody holds the directory");
+        nodes.push(node);
+        all_up(&nodes).await;
+        let node = nodes.pop().expect("three");
+        clusters.insert(node.cluster().state().await.expect("it runs").id);
+        let who = node.cluster().me();
+        soon(node.stop()).await;
+        gone(&nodes, who).await;
+    }
+    assert_eq!(clusters.len(), 1);
+    assert!(dir.path().join("membership").exists());
+    drop_all(nodes);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,13 +1,15 @@
-//! Signals: a node in a process of its own, which is this program once more.
+//! Signals: a node in a process of its own, which is this program once more, ended and paused.
 
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
+use ostraca::node::lease::Lease;
 use ostraca::prelude::*;
 use rustix::process::{Pid, kill_process};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
-use crate::fixture::{Plan, all_up, drop_all, events_until, soon};
+use crate::fixture::{Plan, all_up, drop_all, events_until, eventually, soon};
 
 /// Where the process finds the cluster; set for the process only.
 const SEED: &str = "OSTRACA_TEST_SEED";
@@ -19,24 +21,36 @@ fn tell(what: &str) {
     println!("\ntold {what}");
 }
 
-/// What the process does: it joins, and runs until a signal comes. The second signal finds it in
-/// a task that never ends.
-async fn run(seed: &str) {
+/// What every process does first: it joins.
+async fn join(seed: &str) -> Node {
     let mut config = Config::default();
     config.cluster.wait_for_join = true;
+    config.cluster.lease.heartbeat_interval = Duration::from_millis(250);
     let node = Node::start(config).await.expect("it starts");
     node.cluster().join(&seed.parse().expect("an address")).await.expect("an order");
     node.cluster().up().await.expect("it is let in");
-    let hangs = || async {
-        tell("stopping");
-        std::future::pending::<()>().await;
-    };
-    if std::env::args().any(|argument| argument.ends_with("the_second_signal_ends_it_at_once")) {
-        node.shutdown().add_task(Phase::ServiceStop, "hangs", hangs).expect("in time");
-    }
+    node
+}
+
+/// Runs until the node ends, and tells why.
+async fn run(node: Node) {
     tell(&format!("up {}", node.cluster().me()));
     let reason = node.run_until_signal().await.expect("signals can be handled");
-    assert_eq!(reason, Reason::Signal);
+    tell(&format!("ended {reason:?}"));
+}
+
+/// Tells whether the node serves when it wakes from a pause: reads the clock first.
+fn tell_when_woken(lease: &Lease) {
+    let mut last = Instant::now();
+    loop {
+        std::thread::sleep(Duration::from_millis(1));
+        let now = Instant::now();
+        let paused = now - last >= Duration::from_secs(1);
+        last = now;
+        if paused {
+            tell(&format!("woken, serves: {}", lease.serves()));
+        }
+    }
 }
 
 /// This program once more, as the test of that name.
@@ -74,7 +88,7 @@ fn signal(child: &Child, signal: rustix::process::Signal) {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_signal_makes_a_node_leave_in_order() {
     if let Ok(seed) = std::env::var(SEED) {
-        return run(&seed).await;
+        return run(join(&seed).await).await;
     }
     let plan = Plan::with_seeds(1);
     let nodes = plan.start().await;
@@ -84,6 +98,7 @@ async fn the_first_signal_makes_a_node_leave_in_order() {
         let (mut child, mut lines) = process(test, &plan.seeds[0]);
         let who = told(&mut lines, "up").await;
         signal(&child, which);
+        assert_eq!(told(&mut lines, "ended").await, "Signal");
         assert!(soon(child.wait()).await.expect("it ends").success());
         let is_removal = |event: &ClusterEvent| {
             matches!(event, ClusterEvent::MemberRemoved { member, .. }
@@ -102,7 +117,13 @@ async fn the_first_signal_makes_a_node_leave_in_order() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_second_signal_ends_it_at_once() {
     if let Ok(seed) = std::env::var(SEED) {
-        return run(&seed).await;
+        let node = join(&seed).await;
+        let hangs = || async {
+            tell("stopping");
+            std::future::pending::<()>().await;
+        };
+        node.shutdown().add_task(Phase::ServiceStop, "hangs", hangs).expect("in time");
+        return run(node).await;
     }
     let plan = Plan::with_seeds(1);
     let nodes = plan.start().await;
@@ -112,5 +133,35 @@ async fn the_second_signal_ends_it_at_once() {
     told(&mut lines, "stopping").await;
     signal(&child, rustix::process::Signal::INT);
     assert_eq!(soon(child.wait()).await.expect("it ends").code(), Some(130));
+    drop_all(nodes);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_was_paused_for_too_long_serves_nothing_and_ends() {
+    if let Ok(seed) = std::env::var(SEED) {
+        let node = join(&seed).await;
+        let lease = node.lease();
+        eventually("it may serve", async || lease.serves()).await;
+        std::thread::spawn(move || tell_when_woken(&lease));
+        return run(node).await;
+    }
+    let plan = Plan::with_seeds(1);
+    let nodes = plan.start().await;
+    let mut events = nodes[0].cluster().events();
+    let test = "one_that_was_paused_for_too_long_serves_nothing_and_ends";
+    let (mut child, mut lines) = process(test, &plan.seeds[0]);
+    let who = told(&mut lines, "up").await;
+    signal(&child, rustix::process::Signal::STOP);
+    let is_removal = |event: &ClusterEvent| {
+        matches!(event, ClusterEvent::MemberRemoved { member, .. }
+            if member.node.to_string() == who)
+    };
+    events_until(&mut events, is_removal).await;
+    signal(&child, rustix::process::Signal::CONT);
+    assert_eq!(told(&mut lines, "woken, serves:").await, "false");
+    let reason = told(&mut lines, "ended").await;
+    assert!(reason.starts_with("Membership"), "{reason}");
+    assert!(soon(child.wait()).await.expect("it ends").success());
+    all_up(&nodes).await;
     drop_all(nodes);
 }

@@ -40,6 +40,21 @@ impl Indirect {
         self.circular.contains(&node) || self.heard.contains(&node)
     }
 
+    /// The view without what is told by observers that are unreachable themselves, if there are
+    /// such.
+    ///
+    /// Pekko takes a node for indirectly connected that accused another one and crashed before that
+    /// one was removed: two crashes shortly one after the other would end the cluster, or, where
+    /// the quorum overrules that, remove nobody for ever.
+    pub(super) fn without_the_silent(&self, view: &View) -> Option<View> {
+        let silent = |record: &Record| {
+            self.circular.contains(&record.observer) && !view.is_reachable(record.observer)
+        };
+        let records: BTreeSet<Record> =
+            view.records.iter().copied().filter(|record| !silent(record)).collect();
+        (records != view.records).then(|| View { records, ..view.clone() })
+    }
+
     /// The view without the records among indirectly connected nodes, if somebody else is
     /// unreachable as well.
     pub(super) fn rest(&self, view: &View) -> Option<View> {

@@ -191,15 +191,20 @@ impl Strategy {
         let indirect = Indirect::of(view);
         let mut down: BTreeSet<NodeId> =
             view.downable().filter(|node| indirect.contains(*node)).collect();
-        if let Some(rest) = indirect.rest(view) {
-            match self.decide(&rest) {
-                // Setting them aside does not help: there is no telling who is where.
-                Decision::DownIndirectlyConnected
-                | Decision::AcquireLeaseAndDownIndirectlyConnected => {
-                    down.extend(view.downable());
+        let Some(rest) = indirect.rest(view) else { return down };
+        let is_indirect = |decision| {
+            use Decision::{AcquireLeaseAndDownIndirectlyConnected, DownIndirectlyConnected};
+            matches!(decision, DownIndirectlyConnected | AcquireLeaseAndDownIndirectlyConnected)
+        };
+        match self.decide(&rest) {
+            decision if !is_indirect(decision) => down.extend(self.down(&rest, decision)),
+            _ => match indirect.without_the_silent(&rest).map(|view| (self.decide(&view), view)) {
+                Some((decision, view)) if !is_indirect(decision) => {
+                    down.extend(self.down(&view, decision));
                 }
-                decision => down.extend(self.down(&rest, decision)),
-            }
+                // Setting them aside does not help: there is no telling who is where.
+                _ => down.extend(view.downable()),
+            },
         }
         down
     }

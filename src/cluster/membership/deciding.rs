@@ -13,6 +13,7 @@ use ostraca_ddata::replicator::epoch::{Change, Epoch, Outcome, WhyRefused};
 
 use super::port::Output;
 use super::{Core, Out};
+use crate::cluster::bug::Bug;
 use crate::cluster::gossip::Gossip;
 use crate::cluster::leader;
 use crate::cluster::member::Status;
@@ -137,6 +138,12 @@ impl Deciding {
         let leads = position == Some(0);
         let mut changed = leads && self.drop_never_taken_up(&epoch, gossip, me);
         changed |= self.take_up_weakly(core, now, gossip, leads);
+        if leads && core.canary.has(Bug::UpWithoutConfiguration) {
+            let age = gossip.next_up_number();
+            let up: Vec<_> =
+                gossip.promotable().iter().map(|m| m.incarnation()).zip(age..).collect();
+            changed |= gossip.promote(me, &up);
+        }
         let wanted = self.wanted(core, &epoch, gossip, &unreachable);
         if wanted.is_empty() {
             (self.wanted_since, self.press_at) = (None, None);

@@ -18,6 +18,7 @@ use super::spreading::Spreading;
 use super::telling::Telling;
 use super::watching::Watching;
 use super::{Core, Out};
+use crate::cluster::bug::Bug;
 use crate::cluster::downing::{LeaseAnswer, Resolution};
 use crate::cluster::events::ClusterState;
 use crate::cluster::gossip::exchange::GossipRefused;
@@ -459,6 +460,9 @@ impl Inside {
             let victims = resolution.down.iter().map(|node| node.incarnation);
             let (inside, outside): (Vec<_>, Vec<_>) =
                 victims.partition(|id| epoch.is_some_and(|epoch| epoch.is_member(*id)));
+            if core.canary.has(Bug::RemovedByVerdict) && self.gossip.remove(me, &inside) {
+                self.spreading.changed(News::Own);
+            }
             self.deciding.victims.extend(inside);
             for id in outside {
                 // In no configuration: none can remove it.

@@ -406,12 +406,13 @@ impl Hub {
     fn dial_failed(&mut self, dialled: Dialled, error: &DialError) {
         let Dialled { peer, purpose, address } = dialled;
         tracing::debug!(%address, %error, "net.dial_failed");
-        if peer.is_none() && matches!(error, DialError::LocalPeerId { .. }) {
+        // The swarm dials no address that it listens on itself, and says that there is none.
+        let own = matches!(error, DialError::LocalPeerId { .. } | DialError::NoAddresses);
+        if peer.is_none() && own {
             return self.emit(Event::Answered { node: self.me, address });
         }
-        let own = matches!(error, DialError::LocalPeerId { .. } | DialError::NoAddresses);
         // A failed dial for bulk says nothing: the peer is linked.
-        if purpose == Purpose::Main && (!own || peer.is_some()) {
+        if purpose == Purpose::Main {
             let reason = error.to_string();
             self.emit(Event::DialRefused { peer, address, reason });
         }

@@ -74,7 +74,7 @@ impl Writing {
         let (orders, mut receiver) = mpsc::unbounded_channel::<Memory>();
         let task = tokio::spawn(async move {
             while let Some(memory) = receiver.recv().await {
-                write(&dir, encode(&memory)).await;
+                write(&dir, encode(&memory), || receiver.is_closed()).await;
                 let _ = inbox.fact(Input::Persisted.into()); // it has ended
             }
         });
@@ -83,13 +83,13 @@ impl Writing {
 
     /// Orders a write.
     pub(crate) fn write(&self, memory: Memory) {
-        let sent = self.orders.send(memory);
-        assert!(sent.is_ok(), "the task lives as long as its orders come");
+        let _ = self.orders.send(memory); // refused only when the runtime ends, and all with it
     }
 }
 
-/// Tries until it is written: nothing that relies on it may be said before.
-async fn write(dir: &Path, bytes: Vec<u8>) {
+/// Tries until it is written, since nothing that relies on it may be said before; or until nobody
+/// waits for it any more.
+async fn write(dir: &Path, bytes: Vec<u8>, is_over: impl Fn() -> bool) {
     loop {
         let (to, these) = (dir.to_owned(), bytes.clone());
         let why = match spawn_blocking(move || write_durably(&to, FILE, &these)).await {
@@ -102,6 +102,9 @@ async fn write(dir: &Path, bytes: Vec<u8>) {
             why,
             "node.memory_not_written: membership waits for it; make room, or let this user write"
         );
+        if is_over() {
+            return;
+        }
         tokio::time::sleep(AGAIN).await;
     }
 }

@@ -45,8 +45,9 @@ impl ControlPart {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let (end, ended) = oneshot::channel();
         thread::Builder::new().name("ostraca-control".to_owned()).spawn(move || {
-            let _alive = alive; // until nothing of this part runs any more
             runtime.block_on(run(driver, &watchers, &shutdown));
+            drop(runtime);
+            drop(alive); // nothing of this part runs any more
             let _ = end.send(()); // nobody waits for it
         })?;
         Ok(Self { inbox, ended })

@@ -140,7 +140,10 @@ impl Surroundings {
     }
 
     fn stop(&self, reason: StopReason) {
-        tracing::warn!(%reason, "cluster.stop");
+        match reason {
+            StopReason::Left => tracing::info!("cluster.left"),
+            reason => tracing::error!(%reason, "cluster.out"),
+        }
         self.lease.end();
         self.watchers.out(reason);
         let stays = match reason {

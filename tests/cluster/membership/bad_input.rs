@@ -34,7 +34,7 @@ fn was_told(sim: &Sim, place: usize, notice: impl Fn(&Notice) -> bool) -> bool {
 fn seeds_that_contradict_each_other_found_nothing_together_and_say_so() {
     let mut sim = calm(
         1,
-        2,
+        3,
         2,
         with_seeds(|place| if place == 0 { addresses([0, 1]) } else { addresses([0, 1, 2]) }),
     );
@@ -51,10 +51,10 @@ fn a_node_whose_list_differs_joins_what_the_others_found() {
         let mut sim =
             calm(
                 2,
-                3,
+                4,
                 3,
                 with_seeds(move |place| {
-                    if place == odd { addresses([0, 1, 2, 9]) } else { addresses([0, 1, 2]) }
+                    if place == odd { addresses([0, 1, 2, 3]) } else { addresses([0, 1, 2]) }
                 }),
             );
         until(&mut sim, 30, |sim| agree(sim, &[0, 1, 2]));

@@ -4,16 +4,17 @@ use std::time::Duration;
 
 use ostraca_ddata::sim::{Faults, LaneRule, NodeIndex, Seed, Setup, Simulation};
 
-use super::whole::{WholeNode, World};
+use super::whole::{Watch, WholeNode, World};
 
 mod bad_input;
+mod canaries;
 mod going;
 mod joining;
 mod splitting;
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 
-pub(super) type Sim = Simulation<WholeNode>;
+pub(super) type Sim = Simulation<WholeNode, Watch>;
 
 /// A run without faults but those that the test orders; the first `started` places start at once.
 pub(super) fn calm(seed: impl Into<Seed>, places: usize, started: usize, world: World) -> Sim {
@@ -23,7 +24,7 @@ pub(super) fn calm(seed: impl Into<Seed>, places: usize, started: usize, world: 
         faults: Faults::none(),
         ..Setup::new(seed, places)
     };
-    Simulation::new(setup, (), world.factory())
+    Simulation::new(setup, Watch::default(), world.factory())
 }
 
 pub(super) fn at(sim: &Sim, place: usize) -> &WholeNode {

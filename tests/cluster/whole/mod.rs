@@ -6,6 +6,8 @@
 
 #![allow(dead_code, reason = "shared by suites, each of which uses a part")]
 
+mod watch;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::rc::Rc;
@@ -34,6 +36,8 @@ use ostraca_ddata::replicator::epoch::{Epoch, EpochId};
 use ostraca_ddata::replicator::wire::Message;
 use ostraca_ddata::replicator::{self, Replicator, port as data};
 use ostraca_ddata::sim::{Boot, Direction, Effects, NodeIndex, Process, SyncFailed};
+
+pub(crate) use self::watch::Watch;
 
 /// How long a dial may take, and how often a link that is to be kept is dialled again.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(1);
