@@ -272,8 +272,10 @@ impl Inside {
             M::Down(id) if self.is_member(from) => self.down(core, id, out),
             M::YouAreOut { removed } => return self.is_out(core, from, removed),
             // Late answers to what was asked before it was in the cluster.
-            M::InitJoinAnswer { .. } | M::Welcome { .. } | M::JoinRefused { .. } => {}
-            M::FoundingPrepare(_)
+            M::InitJoinAnswer { .. }
+            | M::Welcome { .. }
+            | M::JoinRefused { .. }
+            | M::FoundingPrepare(_)
             | M::FoundingPromise { .. }
             | M::FoundingAccept { .. }
             | M::FoundingAccepted(_)

@@ -199,7 +199,7 @@ impl Membership {
                 self.message(now, from, message, waited, out);
             }
             Input::Granted { from, beat } => {
-                self.hold(now, HolderInput::Granted { from, beat }, out)
+                self.hold(now, HolderInput::Granted { from, beat }, out);
             }
             Input::Installed(epoch) => self.installed(now, epoch, out),
             Input::Synced(_) => {}
@@ -217,7 +217,7 @@ impl Membership {
                     self.stop_if(now, ends, out);
                 }
             }
-            Input::Command(command) => self.command(now, command, out),
+            Input::Command(command) => self.command(now, &command, out),
         }
     }
 
@@ -283,8 +283,8 @@ impl Membership {
         }
     }
 
-    fn command(&mut self, now: Now, command: Command, out: &mut Out) {
-        match &command {
+    fn command(&mut self, now: Now, command: &Command, out: &mut Out) {
+        match command {
             Command::Host { entity_types, draining } => {
                 let (entity_types, draining) = (entity_types.clone(), *draining);
                 let revision = self.core.hosting.revision + 1;
@@ -303,11 +303,11 @@ impl Membership {
             Command::Leave(_) | Command::Down(_) | Command::PrepareForFullShutdown => {}
         }
         match &mut self.stage {
-            Stage::Inside(inside) => inside.command(&mut self.core, &command, out),
+            Stage::Inside(inside) => inside.command(&mut self.core, command, out),
             // Who is in no cluster has nothing to leave.
             Stage::Searching(_) | Stage::New => {
                 let leaves =
-                    matches!(command, Command::Leave(id) if id == self.core.me.incarnation);
+                    matches!(command, Command::Leave(id) if *id == self.core.me.incarnation);
                 if leaves || matches!(command, Command::Drained) {
                     self.stop(now, StopReason::Left, out);
                 }

@@ -100,7 +100,7 @@ impl Watching {
         out: &mut Out,
     ) -> Option<Resolution> {
         let order = self.resolver.poll(now.mono)?;
-        self.ordered(core, now, order, out)
+        Self::ordered(core, now, order, out)
     }
 
     pub(super) fn lease(
@@ -115,11 +115,10 @@ impl Watching {
             return None;
         };
         let order = self.resolver.lease_answered(now.mono, answer)?;
-        self.ordered(core, now, order, out)
+        Self::ordered(core, now, order, out)
     }
 
     fn ordered(
-        &mut self,
         core: &mut Core,
         now: Now,
         order: downing::Order,
