@@ -7,5 +7,6 @@
 pub mod allocation;
 pub mod config;
 pub mod extractor;
+pub mod gate;
 pub mod ids;
 pub mod passivation;
