@@ -1,6 +1,8 @@
 //! Breadth-first over everything that can happen in a small world: the shortest way to anything
 //! wrong, or the proof that there is none.
 
+#![expect(clippy::print_stdout, reason = "what was explored is the result")]
+
 use std::collections::{HashSet, VecDeque};
 use std::hash::{Hash, Hasher};
 
@@ -121,6 +123,15 @@ fn i5_i6_two_senders_keep_their_order_each() {
     for moves in [1].into_iter().chain(deep([2])) {
         let scope = Scope { messages: 2, moves, senders: &[1, 9], regions: 2, ..Scope::default() };
         assert_eq!(is_safe(&format!("two senders, {moves} moves"), &scope).lossy, 0);
+    }
+}
+
+#[test]
+fn a_shard_that_has_no_home_for_a_while_loses_nothing() {
+    for senders in [&[9][..], HERE] {
+        let scope = Scope { messages: 2, moves: 2, senders, deallocates: true, ..Scope::default() };
+        let scope = Scope { regions: 2, ..scope };
+        assert_eq!(is_safe(&format!("no home, senders {senders:?}"), &scope).lossy, 0);
     }
 }
 

@@ -16,6 +16,9 @@ use crate::sharding::ids::{Generation, RegionId};
 /// Number of a node; its region has the same.
 pub(super) type Node = u8;
 
+/// In the place of a home: there is none.
+const NOWHERE: Node = 0;
+
 /// Number of a decision, from 1.
 pub(super) type Number = u8;
 
@@ -37,6 +40,8 @@ pub(super) struct Scope {
     pub(super) moves: u8,
     pub(super) crashes: u8,
     pub(super) give_ups: u8,
+    /// Whether a decision may leave the shard without a home.
+    pub(super) deallocates: bool,
     /// Messages that fit into a lane.
     pub(super) lane: usize,
     pub(super) canary: Canary,
@@ -51,6 +56,7 @@ impl Default for Scope {
             moves: 1,
             crashes: 0,
             give_ups: 0,
+            deallocates: false,
             lane: 8,
             canary: Canary::none(),
         }
@@ -178,6 +184,10 @@ fn region(node: Node) -> RegionId {
     RegionId::new(ReplicaId::new(node.into()))
 }
 
+fn somewhere(home: Node) -> Option<RegionId> {
+    (home != NOWHERE).then(|| region(home))
+}
+
 fn node(region: RegionId) -> Node {
     Node::try_from(region.replica().get()).expect("nodes are few")
 }
@@ -294,7 +304,7 @@ impl World {
         let mut steps = Vec::new();
         self.steps_of_senders(scope, &mut steps);
         self.steps_of_regions(&mut steps);
-        self.steps_of_the_coordinator(&mut steps);
+        self.steps_of_the_coordinator(scope, &mut steps);
         self.steps_of_fate(&mut steps);
         steps
     }
@@ -345,12 +355,14 @@ impl World {
         }
     }
 
-    fn steps_of_the_coordinator(&self, steps: &mut Vec<Step>) {
+    fn steps_of_the_coordinator(&self, scope: &Scope, steps: &mut Vec<Step>) {
         let home = self.cell(self.last()).home;
         if self.moves == 0 && self.lives(home) {
             return;
         }
-        for node in self.regions.keys().copied().filter(|&n| n != home && self.lives(n)) {
+        let nowhere = scope.deallocates.then_some(NOWHERE);
+        let regions = self.regions.keys().copied().chain(nowhere);
+        for node in regions.filter(|&n| n != home && self.lives(n)) {
             steps.push(Step::Move(node, Pruning::Keep));
             if self.decided(node, Pruning::Prune) != self.decided(node, Pruning::Keep) {
                 steps.push(Step::Move(node, Pruning::Prune));
@@ -429,6 +441,7 @@ impl World {
                 let message = Message { sender, n };
                 self.lost.contains(&message) || self.handled.contains(&message)
             };
+            let quiet = quiet && self.home() != NOWHERE;
             if quiet && self.lives(sender) && !(1..=self.told[&sender]).all(accounted) {
                 return Some(Violation::Lost);
             }
@@ -458,7 +471,7 @@ impl World {
     }
 
     fn decision(&self, number: Number) -> Decision {
-        Decision { generation: generation(number), home: Some(region(self.cell(number).home)) }
+        Decision { generation: generation(number), home: somewhere(self.cell(number).home) }
     }
 
     fn region(&mut self, node: Node) -> &mut Region {
@@ -470,6 +483,7 @@ impl World {
         let before = self.cell(self.last());
         let mut after = before.after.clone();
         after.insert(before.home, self.last());
+        after.remove(&NOWHERE);
         after.remove(&home);
         if pruning == Pruning::Prune {
             let newest = self.hosted.values().copied().max().unwrap_or(0);
@@ -657,7 +671,7 @@ impl World {
                 Life::Draining(at) => Run::Draining(generation(at)),
             },
             newest: generation(of.newest),
-            home: of.home.map(region),
+            home: of.home.and_then(somewhere),
             pending: of.pending.is_some(),
         };
         let payload = items(payload);
