@@ -63,7 +63,7 @@ pub enum Bug {
 
 /// The bug to run with: none, unless the feature `canaries` is on and somebody chose one. `B` is
 /// the enum of the package's deliberate bugs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Canary<B = Bug> {
     #[cfg(feature = "canaries")]
     bug: Option<B>,

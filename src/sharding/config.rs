@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::allocation::{ConsistentHashing, External, LeastShard, LeastShardRounds, Strategy};
 use super::extractor::ShardHash;
 use super::ids::{EntityType, SHARDS_MAX};
-use super::passivation::settings::Passivation;
+use super::passivation::settings::{Passivation, Wrong};
 
 /// Most entity types with settings of their own.
 pub const TYPES_MAX: usize = 1_024;
@@ -342,9 +342,6 @@ pub enum ConfigError {
         must: &'static str,
     },
 }
-
-/// A setting that makes no sense: its name, its value, what it must be.
-type Wrong = (&'static str, String, &'static str);
 
 const SECTION: &str = "cluster.sharding";
 

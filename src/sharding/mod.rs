@@ -9,6 +9,7 @@ pub mod bug;
 pub mod config;
 pub mod coordinator;
 pub mod extractor;
+pub mod gate;
 pub mod home;
 pub mod ids;
 pub mod installed;

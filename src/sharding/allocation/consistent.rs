@@ -29,7 +29,7 @@ impl ConsistentHashing {
         seen.targets().into_iter().max_by_key(weight)
     }
 
-    pub(super) fn allocate(&self, shard: ShardId, seen: &Allocations) -> Option<(RegionId, Why)> {
+    pub(super) fn allocate(shard: ShardId, seen: &Allocations) -> Option<(RegionId, Why)> {
         Some((Self::owner(shard.get().into(), seen)?, Why::Ring))
     }
 
@@ -43,7 +43,7 @@ impl ConsistentHashing {
         }
         let at_rest = seen.homes().filter(|(shard, _)| !seen.moving.contains_key(shard));
         let misplaced = at_rest.filter_map(|(shard, from)| {
-            let (to, why) = self.allocate(shard, seen)?;
+            let (to, why) = Self::allocate(shard, seen)?;
             (to != from).then_some(Move { shard, from, to, why })
         });
         misplaced.take(limit).collect()

@@ -177,7 +177,7 @@ impl Strategy {
     ) -> Option<(RegionId, Why)> {
         match self {
             Self::LeastShard(_) | Self::Rounds(_) => seen.fewest(),
-            Self::ConsistentHashing(ring) => ring.allocate(shard, seen),
+            Self::ConsistentHashing(_) => ConsistentHashing::allocate(shard, seen),
             Self::External(external) => external.allocate(shard, asker, seen),
         }
     }

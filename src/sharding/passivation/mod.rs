@@ -151,11 +151,11 @@ impl Passivation {
         if let Some(idle) = &mut self.idle {
             idle.remove(slot);
         }
-        match &mut self.limited {
-            Limited::No => {}
-            Limited::By(replacement) => drop(replacement.remove(slot)),
-            Limited::ByTwo(composite) => drop(composite.remove(slot)),
-        }
+        let _was_counted = match &mut self.limited {
+            Limited::No => false,
+            Limited::By(replacement) => replacement.remove(slot),
+            Limited::ByTwo(composite) => composite.remove(slot),
+        };
     }
 
     /// Sets another limit, at least 1, and appends to `stop` whoever is over it now.

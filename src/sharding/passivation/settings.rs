@@ -252,88 +252,94 @@ impl Passivation {
     /// The first setting that makes no sense: its name within the section, its value, and what it
     /// must be.
     #[must_use]
-    pub fn wrong(&self) -> Option<(&'static str, String, &'static str)> {
-        let composite = &self.composite;
-        let climbing = &composite.hill_climbing;
-        let share = |value: f64| (0.0..=1.0).contains(&value);
-        let multiple = |value: f64| (0.01..=1e6).contains(&value);
-        let segmented = Policy::Segmented(self.segmented.clone());
-        let levels =
-            [&segmented, &composite.main].into_iter().chain(&composite.window).find_map(|policy| {
-                match policy {
-                    Policy::Segmented(levels) if !levels.fit() => Some(&levels.proportions),
-                    _ => None,
-                }
-            });
-        if let Some(levels) = levels {
-            let must = "must be 2 to 8 shares above 0 that are 1 together";
-            return Some(("segmented.proportions", format!("{levels:?}"), must));
-        }
-        let (window, step) = (composite.window_proportion, climbing.initial_step);
-        let (low, high) =
-            (composite.minimum_window_proportion, composite.maximum_window_proportion);
-        let sketch = &composite.frequency_sketch;
-        let no_interval = self.idle_interval.is_some_and(|interval| interval.is_zero());
+    pub fn wrong(&self) -> Option<Wrong> {
         let limit = self.active_entity_limit;
-        let at_least_none = "must be 0 to 1";
-        let some = "must be 0.01 to 1,000,000";
         let checks = [
-            (!no_interval, "idle-interval", "0s".to_owned(), "must be longer than nothing"),
+            (
+                self.idle_interval.is_none_or(|interval| !interval.is_zero()),
+                ("idle-interval", "0s".to_owned(), "must be longer than nothing"),
+            ),
             (
                 (1..=ACTIVE_ENTITIES_MAX).contains(&limit),
-                "active-entity-limit",
-                limit.to_string(),
-                "must be 1 to 1,073,741,824",
+                ("active-entity-limit", limit.to_string(), "must be 1 to 1,073,741,824"),
             ),
-            (share(window), "composite.window-proportion", window.to_string(), at_least_none),
+        ];
+        first_wrong(checks).or_else(|| self.wrong_levels()).or_else(|| self.composite.wrong())
+    }
+
+    fn wrong_levels(&self) -> Option<Wrong> {
+        let segmented = Policy::Segmented(self.segmented.clone());
+        let policies = [&segmented, &self.composite.main].into_iter().chain(&self.composite.window);
+        let levels = policies.filter_map(|policy| match policy {
+            Policy::Segmented(levels) => Some(levels),
+            _ => None,
+        });
+        let wrong = levels.into_iter().find(|levels| !levels.fit())?;
+        let value = format!("{:?}", wrong.proportions);
+        Some(("segmented.proportions", value, "must be 2 to 8 shares above 0 that are 1 together"))
+    }
+}
+
+impl Composite {
+    fn wrong(&self) -> Option<Wrong> {
+        let (low, high) = (self.minimum_window_proportion, self.maximum_window_proportion);
+        let sketch = &self.frequency_sketch;
+        let share = |setting, value: f64| {
+            ((0.0..=1.0).contains(&value), (setting, value.to_string(), "must be 0 to 1"))
+        };
+        let checks = [
+            share("composite.window-proportion", self.window_proportion),
             (
-                share(low) && low <= high,
-                "composite.minimum-window-proportion",
-                low.to_string(),
-                "must be 0 to composite.maximum-window-proportion",
+                (0.0..=1.0).contains(&low) && low <= high,
+                (
+                    "composite.minimum-window-proportion",
+                    low.to_string(),
+                    "must be 0 to composite.maximum-window-proportion",
+                ),
             ),
-            (share(high), "composite.maximum-window-proportion", high.to_string(), at_least_none),
+            share("composite.maximum-window-proportion", high),
+            share("composite.hill-climbing.initial-step", self.hill_climbing.initial_step),
+            share("composite.hill-climbing.step-decay", self.hill_climbing.step_decay),
             (
-                multiple(climbing.adjust_multiplier),
+                self.hill_climbing.restart_threshold > 0.0,
+                (
+                    "composite.hill-climbing.restart-threshold",
+                    self.hill_climbing.restart_threshold.to_string(),
+                    "must be above 0",
+                ),
+            ),
+            multiple(
                 "composite.hill-climbing.adjust-multiplier",
-                climbing.adjust_multiplier.to_string(),
-                some,
+                self.hill_climbing.adjust_multiplier,
             ),
-            (share(step), "composite.hill-climbing.initial-step", step.to_string(), at_least_none),
-            (
-                climbing.restart_threshold > 0.0,
-                "composite.hill-climbing.restart-threshold",
-                climbing.restart_threshold.to_string(),
-                "must be above 0",
-            ),
-            (
-                share(climbing.step_decay),
-                "composite.hill-climbing.step-decay",
-                climbing.step_decay.to_string(),
-                at_least_none,
-            ),
+            multiple("composite.frequency-sketch.reset-multiplier", sketch.reset_multiplier),
             (
                 (1..=8).contains(&sketch.depth),
-                "composite.frequency-sketch.depth",
-                sketch.depth.to_string(),
-                "must be 1 to 8",
+                ("composite.frequency-sketch.depth", sketch.depth.to_string(), "must be 1 to 8"),
             ),
             (
                 (1..=64).contains(&sketch.width_multiplier),
-                "composite.frequency-sketch.width-multiplier",
-                sketch.width_multiplier.to_string(),
-                "must be 1 to 64",
-            ),
-            (
-                multiple(sketch.reset_multiplier),
-                "composite.frequency-sketch.reset-multiplier",
-                sketch.reset_multiplier.to_string(),
-                some,
+                (
+                    "composite.frequency-sketch.width-multiplier",
+                    sketch.width_multiplier.to_string(),
+                    "must be 1 to 64",
+                ),
             ),
         ];
-        let wrong = checks.into_iter().find(|(right, ..)| !right);
-        wrong.map(|(_, setting, value, must)| (setting, value, must))
+        first_wrong(checks)
     }
+}
+
+/// A setting that makes no sense: its name, its value, what it must be.
+pub type Wrong = (&'static str, String, &'static str);
+
+fn first_wrong(checks: impl IntoIterator<Item = (bool, Wrong)>) -> Option<Wrong> {
+    checks.into_iter().find(|(right, _)| !right).map(|(_, wrong)| wrong)
+}
+
+fn multiple(setting: &'static str, value: f64) -> (bool, Wrong) {
+    let right = (0.01..=1e6).contains(&value);
+    (right, (setting, value.to_string(), "must be 0.01 to 1,000,000"))
 }
 
 impl Segmented {

@@ -89,28 +89,24 @@ fn b1_the_older_algorithm_moves_one_shard_at_a_threshold_of_one() {
 
 #[test]
 fn b2_b3_the_older_algorithm_at_higher_thresholds_and_its_limit() {
-    let table: [(usize, usize, &[usize], &[u32], &[u32]); 15] = [
-        (2, 10, &[1, 2, 0], &[], &[]),
-        (2, 10, &[1, 3, 0], &[], &[2]),
-        (2, 10, &[1, 3, 0], &[2], &[]),
-        (2, 10, &[2, 2, 0], &[], &[]),
-        (2, 10, &[3, 3, 0], &[], &[1]),
-        (2, 10, &[3, 3, 0], &[1], &[4]),
-        (2, 10, &[3, 3, 0], &[1, 4], &[]),
-        (2, 10, &[4, 4, 0], &[], &[1, 2]),
-        (2, 10, &[4, 4, 0], &[1, 2], &[5, 6]),
-        (2, 10, &[4, 4, 0], &[1, 2, 5, 6], &[]),
-        (2, 10, &[5, 5, 0], &[], &[1, 2]),
-        (2, 10, &[5, 5, 0], &[1, 2], &[6, 7]),
-        (2, 10, &[5, 5, 0], &[1, 2, 6, 7], &[3]),
-        (3, 2, &[1, 10, 0], &[], &[2, 3]),
-        (3, 2, &[1, 10, 0], &[2, 3], &[]),
-    ];
-    for (threshold, most, given, moving, expected) in table {
-        let seen = in_progress(sizes(given), moving);
-        let chosen = chosen(&older(threshold, most), &seen);
-        assert_eq!(chosen, expected, "{threshold}, {given:?}, {moving:?}");
-    }
+    let at = |threshold, most, given: &[usize], moving: &[u32]| {
+        chosen(&older(threshold, most), &in_progress(sizes(given), moving))
+    };
+    assert_eq!(at(2, 10, &[1, 2, 0], &[]), []);
+    assert_eq!(at(2, 10, &[1, 3, 0], &[]), [2]);
+    assert_eq!(at(2, 10, &[1, 3, 0], &[2]), []);
+    assert_eq!(at(2, 10, &[2, 2, 0], &[]), []);
+    assert_eq!(at(2, 10, &[3, 3, 0], &[]), [1]);
+    assert_eq!(at(2, 10, &[3, 3, 0], &[1]), [4]);
+    assert_eq!(at(2, 10, &[3, 3, 0], &[1, 4]), []);
+    assert_eq!(at(2, 10, &[4, 4, 0], &[]), [1, 2]);
+    assert_eq!(at(2, 10, &[4, 4, 0], &[1, 2]), [5, 6]);
+    assert_eq!(at(2, 10, &[4, 4, 0], &[1, 2, 5, 6]), []);
+    assert_eq!(at(2, 10, &[5, 5, 0], &[]), [1, 2]);
+    assert_eq!(at(2, 10, &[5, 5, 0], &[1, 2]), [6, 7]);
+    assert_eq!(at(2, 10, &[5, 5, 0], &[1, 2, 6, 7]), [3]);
+    assert_eq!(at(3, 2, &[1, 10, 0], &[]), [2, 3]);
+    assert_eq!(at(3, 2, &[1, 10, 0], &[2, 3]), []);
 }
 
 fn chosen(rounds: &LeastShardRounds, seen: &Allocations) -> Vec<u32> {

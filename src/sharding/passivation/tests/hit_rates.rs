@@ -1,5 +1,7 @@
 //! How many messages find their entity active, beside plain LRU and the best that is possible.
 
+#![expect(clippy::print_stdout, reason = "the rates are the result")]
+
 use std::collections::BTreeMap;
 
 use ostraca_ddata::clock::Instant;

@@ -1,0 +1,165 @@
+//! What a region's gates may buffer together, in messages and in bytes; one shard at most a
+//! quarter of it (spec/sharding.md §8).
+//!
+//! Asked only for messages that have to wait: one lock for all gates of a region is no burden.
+
+use std::fmt;
+
+/// Limits of a region's buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Messages of all shards; at least 1.
+    pub messages: usize,
+    /// Their bytes.
+    pub bytes: usize,
+}
+
+/// Messages that wait, and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Waits {
+    /// How many.
+    pub messages: usize,
+    /// How large together.
+    pub bytes: usize,
+}
+
+/// Which limit is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reached {
+    /// Messages of this shard.
+    ShardMessages,
+    /// Bytes of this shard.
+    ShardBytes,
+    /// Messages of the region.
+    RegionMessages,
+    /// Bytes of the region.
+    RegionBytes,
+}
+
+impl fmt::Display for Reached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ShardMessages => "messages for this shard",
+            Self::ShardBytes => "bytes for this shard",
+            Self::RegionMessages => "messages of this region",
+            Self::RegionBytes => "bytes of this region",
+        })
+    }
+}
+
+/// A buffer's limit is reached; the message was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{buffered} {why} wait for a home, at most {limit} may; not sent: wait for room, or raise \
+     cluster.sharding.buffer-size or buffer-bytes-max"
+)]
+pub struct Full {
+    /// What waits already.
+    pub buffered: usize,
+    /// How much may.
+    pub limit: usize,
+    /// Of what.
+    pub why: Reached,
+}
+
+/// What is buffered, against its limits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Budget {
+    limits: Limits,
+    waits: Waits, // ≤ limits
+}
+
+impl Budget {
+    /// Nothing buffered.
+    #[must_use]
+    pub const fn new(limits: Limits) -> Self {
+        Self { limits, waits: Waits { messages: 0, bytes: 0 } }
+    }
+
+    /// Room for one more message in a gate where `own` wait.
+    ///
+    /// A message larger than a limit in bytes fits if nothing else counts against that limit:
+    /// else it could never be sent.
+    ///
+    /// # Errors
+    /// [`Full`] names the limit that is reached; nothing was reserved.
+    pub fn reserve(&mut self, bytes: usize, own: Waits) -> Result<(), Full> {
+        let Limits { messages: messages_max, bytes: bytes_max } = self.limits;
+        let too_large =
+            |wait: Waits, limit| wait.messages > 0 && wait.bytes.saturating_add(bytes) > limit;
+        let (all, share) = (self.waits, (messages_max / 4).max(1));
+        let checks = [
+            (own.messages >= share, own.messages, share, Reached::ShardMessages),
+            (too_large(own, bytes_max / 4), own.bytes, bytes_max / 4, Reached::ShardBytes),
+            (all.messages >= messages_max, all.messages, messages_max, Reached::RegionMessages),
+            (too_large(all, bytes_max), all.bytes, bytes_max, Reached::RegionBytes),
+        ];
+        if let Some((_, buffered, limit, why)) = checks.into_iter().find(|(full, ..)| *full) {
+            return Err(Full { buffered, limit, why });
+        }
+        self.waits.messages += 1;
+        self.waits.bytes = self.waits.bytes.saturating_add(bytes);
+        Ok(())
+    }
+
+    /// A message that had reserved its room has left.
+    pub const fn release(&mut self, bytes: usize) {
+        assert!(self.waits.messages > 0, "a message leaves that never came");
+        self.waits.messages -= 1;
+        self.waits.bytes = self.waits.bytes.saturating_sub(bytes);
+    }
+
+    /// What is buffered.
+    #[must_use]
+    pub const fn waits(&self) -> Waits {
+        self.waits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn waits(messages: usize, bytes: usize) -> Waits {
+        Waits { messages, bytes }
+    }
+
+    fn full(budget: &mut Budget, bytes: usize, own: Waits) -> Option<Reached> {
+        budget.reserve(bytes, own).err().map(|full| full.why)
+    }
+
+    #[test]
+    fn the_region_has_a_limit_in_messages_and_a_shard_a_quarter_of_it() {
+        let mut budget = Budget::new(Limits { messages: 8, bytes: 1_000 });
+        assert_eq!(full(&mut budget, 1, waits(1, 1)), None);
+        assert_eq!(full(&mut budget, 1, waits(2, 2)), Some(Reached::ShardMessages));
+        for _ in 1..8 {
+            assert_eq!(full(&mut budget, 1, waits(0, 0)), None);
+        }
+        assert_eq!(full(&mut budget, 1, waits(0, 0)), Some(Reached::RegionMessages));
+        budget.release(1);
+        assert_eq!(full(&mut budget, 1, waits(0, 0)), None);
+        assert_eq!(budget.waits(), waits(8, 8));
+    }
+
+    #[test]
+    fn both_have_a_limit_in_bytes_which_a_single_message_may_exceed() {
+        let mut budget = Budget::new(Limits { messages: 100, bytes: 20 });
+        assert_eq!(full(&mut budget, 50, waits(0, 0)), None);
+        assert_eq!(full(&mut budget, 1, waits(1, 50)), Some(Reached::ShardBytes));
+        assert_eq!(full(&mut budget, 1, waits(0, 0)), Some(Reached::RegionBytes));
+        budget.release(50);
+        assert_eq!(full(&mut budget, 5, waits(0, 0)), None);
+        assert_eq!(full(&mut budget, 1, waits(1, 5)), Some(Reached::ShardBytes));
+        assert_eq!(full(&mut budget, 15, waits(0, 0)), None);
+        assert_eq!(full(&mut budget, 1, waits(0, 0)), Some(Reached::RegionBytes));
+    }
+
+    #[test]
+    fn the_error_says_what_waits_and_what_to_do() {
+        let full = Full { buffered: 7, limit: 8, why: Reached::ShardBytes };
+        let text = "7 bytes for this shard wait for a home, at most 8 may; not sent: wait for \
+                    room, or raise cluster.sharding.buffer-size or buffer-bytes-max";
+        assert_eq!(full.to_string(), text);
+    }
+}

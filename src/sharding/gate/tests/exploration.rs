@@ -1,0 +1,196 @@
+//! Breadth-first over everything that can happen in a small world: the shortest way to anything
+//! wrong, or the proof that there is none.
+
+#![expect(clippy::print_stdout, reason = "what was explored is the result")]
+
+use std::collections::{HashSet, VecDeque};
+use std::hash::{Hash, Hasher};
+
+use xxhash_rust::xxh3::Xxh3;
+
+use super::super::bug::{Bug, Canary};
+use super::world::{Node, Scope, Step, Violation, World};
+
+/// States in one exploration: beyond, it is not exhaustive, and says so by failing.
+const STATES_MAX: usize = 10_000_000;
+
+struct Found {
+    violation: Violation,
+    steps: Vec<Step>,
+}
+
+struct Explored {
+    states: usize,
+    quiet: usize,
+    lossy: usize,
+    found: Option<Found>,
+}
+
+fn fingerprint(world: &World) -> u64 {
+    let mut hasher = Xxh3::new();
+    world.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn explore(scope: &Scope) -> Explored {
+    let start = World::new(scope);
+    let mut seen = HashSet::from([fingerprint(&start)]);
+    let mut history: Vec<(usize, Option<Step>)> = vec![(0, None)];
+    let mut waiting = VecDeque::from([(0, fingerprint(&start), start)]);
+    let mut explored = Explored { states: 1, quiet: 0, lossy: 0, found: None };
+    while let Some((at, own, world)) = waiting.pop_front() {
+        let mut quiet = true;
+        for step in world.steps(scope) {
+            let mut next = world.clone();
+            next.take(scope, step);
+            let print = fingerprint(&next);
+            quiet &= print == own;
+            if !seen.insert(print) {
+                continue;
+            }
+            history.push((at, Some(step)));
+            if let Some(violation) = next.violation(scope, false) {
+                let steps = trace(&history, history.len() - 1);
+                explored.found = Some(Found { violation, steps });
+                return explored;
+            }
+            waiting.push_back((history.len() - 1, print, next));
+            explored.states += 1;
+            assert!(explored.states < STATES_MAX, "{scope:?}: too many states");
+        }
+        if quiet {
+            explored.quiet += 1;
+            explored.lossy += usize::from(world.lost() > 0);
+            if let Some(violation) = world.violation(scope, true) {
+                explored.found = Some(Found { violation, steps: trace(&history, at) });
+                return explored;
+            }
+        }
+    }
+    explored
+}
+
+fn trace(history: &[(usize, Option<Step>)], mut at: usize) -> Vec<Step> {
+    let mut steps = Vec::new();
+    while let (before, Some(step)) = history[at] {
+        steps.push(step);
+        at = before;
+    }
+    steps.reverse();
+    steps
+}
+
+fn is_safe(name: &str, scope: &Scope) -> Explored {
+    let explored = explore(scope);
+    let Explored { states, quiet, lossy, found } = &explored;
+    println!("{name}: {states} states, {quiet} quiet ones, {lossy} of them with losses counted");
+    if let Some(Found { violation, steps }) = found {
+        panic!("{name}: {violation:?} after {} steps: {steps:#?}", steps.len());
+    }
+    explored
+}
+
+/// `OSTRACA_DEEP=1` adds worlds that take minutes.
+fn deep<T>(worlds: impl IntoIterator<Item = T>) -> impl Iterator<Item = T> {
+    let wanted = std::env::var_os("OSTRACA_DEEP").is_some();
+    worlds.into_iter().filter(move |_| wanted)
+}
+
+/// A sender on a node that hosts.
+const HERE: &[Node] = &[1];
+
+#[test]
+fn i5_i6_no_move_loses_doubles_or_reorders_what_a_node_elsewhere_tells() {
+    for (messages, moves, regions, lane) in [(3, 1, 3, 8), (2, 2, 3, 8), (3, 2, 2, 8), (3, 1, 2, 1)]
+    {
+        let scope = Scope { messages, moves, regions, lane, ..Scope::default() };
+        let name = format!("{messages} messages, {moves} moves, {regions} regions, lane {lane}");
+        assert_eq!(is_safe(&name, &scope).lossy, 0);
+    }
+}
+
+#[test]
+fn i5_i6_no_move_loses_doubles_or_reorders_what_the_hosts_own_node_tells() {
+    for (messages, moves) in [(3, 1), (3, 2)].into_iter().chain(deep([(2, 3)])) {
+        let scope = Scope { messages, moves, senders: HERE, ..Scope::default() };
+        let name = format!("own node, {messages} messages, {moves} moves");
+        assert_eq!(is_safe(&name, &scope).lossy, 0);
+    }
+}
+
+#[test]
+fn i5_i6_two_senders_keep_their_order_each() {
+    for moves in [1].into_iter().chain(deep([2])) {
+        let scope = Scope { messages: 2, moves, senders: &[1, 9], regions: 2, ..Scope::default() };
+        assert_eq!(is_safe(&format!("two senders, {moves} moves"), &scope).lossy, 0);
+    }
+}
+
+#[test]
+fn a_shard_that_has_no_home_for_a_while_loses_nothing() {
+    for senders in [&[9][..], HERE] {
+        let scope = Scope { messages: 2, moves: 2, senders, deallocates: true, ..Scope::default() };
+        let scope = Scope { regions: 2, ..scope };
+        assert_eq!(is_safe(&format!("no home, senders {senders:?}"), &scope).lossy, 0);
+    }
+}
+
+#[test]
+fn a_crash_at_any_moment_loses_only_what_is_counted() {
+    let worlds: [(u8, u8, Node, &[Node]); 4] =
+        [(2, 0, 3, &[9]), (2, 1, 2, &[9]), (1, 1, 3, &[9]), (2, 1, 2, &[2])];
+    let deep: [(u8, u8, Node, &[Node]); 1] = [(2, 1, 3, &[9])];
+    for (messages, moves, regions, senders) in worlds.into_iter().chain(self::deep(deep)) {
+        let scope = Scope { messages, moves, regions, senders, crashes: 1, ..Scope::default() };
+        let name = format!("crash, {messages} messages, {moves} moves, {regions} regions");
+        let explored = is_safe(&name, &scope);
+        assert!(explored.lossy > 0, "no crash ever lost anything: what was explored?");
+    }
+}
+
+#[test]
+fn a_lane_given_up_at_any_moment_loses_only_what_is_counted() {
+    let scope = Scope { messages: 3, give_ups: 1, regions: 2, ..Scope::default() };
+    let explored = is_safe("given up", &scope);
+    assert!(explored.lossy > 0, "nothing was ever given up: what was explored?");
+}
+
+/// Each rule of the gate, left out: what goes wrong, in the smallest world where it does.
+#[test]
+fn every_rule_that_is_left_out_is_noticed() {
+    use Violation::{Lost, Order};
+    let three_messages = Scope { messages: 3, moves: 2, regions: 2, ..Scope::default() };
+    let two_messages = Scope { messages: 2, moves: 2, regions: 2, ..Scope::default() };
+    let narrow = Scope { messages: 3, moves: 0, regions: 1, lane: 1, ..Scope::default() };
+    let table: [(Bug, &Scope, &[Violation]); 12] = [
+        (Bug::FlushWithoutEcho, &two_messages, &[Order, Lost]),
+        (Bug::EchoPastHeld, &three_messages, &[Order, Lost]),
+        (Bug::BounceAhead, &two_messages, &[Order, Lost]),
+        (Bug::BouncePending, &two_messages, &[Order, Lost]),
+        (Bug::HeldStays, &two_messages, &[Lost]),
+        (Bug::AllHeldBounced, &two_messages, &[Order]),
+        (Bug::ReturnedAtBack, &three_messages, &[Order]),
+        (Bug::ReturnedReversed, &three_messages, &[Order]),
+        (Bug::TellPastFlush, &narrow, &[Order]),
+        (Bug::BarrierReplaced, &two_messages, &[Order, Lost]),
+        (Bug::LowStampAccepted, &three_messages, &[Order, Lost]),
+        (Bug::PayloadBehind, &two_messages, &[Order]),
+    ];
+    let mut unnoticed = Vec::new();
+    for (bug, scope, expected) in table {
+        let scope = Scope { canary: Canary::with(bug), ..scope.clone() };
+        let explored = explore(&scope);
+        match explored.found {
+            Some(Found { violation, steps }) if expected.contains(&violation) => {
+                println!(
+                    "{bug:?}: {violation:?}, {} steps, {} states",
+                    steps.len(),
+                    explored.states
+                );
+            }
+            Some(Found { violation, .. }) => unnoticed.push(format!("{bug:?}: {violation:?}")),
+            None => unnoticed.push(format!("{bug:?}: nothing, {} states", explored.states)),
+        }
+    }
+    assert!(unnoticed.is_empty(), "{unnoticed:#?}");
+}

@@ -1,0 +1,704 @@
+//! One shard, one entity, a few nodes, as in the models of spec/reference/moves.md and order.md:
+//! the gates are the real ones, regions and coordinator are those rules in a few lines. A state
+//! is a value, a step is a function: what can happen is explored, not sampled.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::types::Term;
+
+use super::super::bug::Canary;
+use super::super::{
+    Bounce, Decision, Full, Gate, Gone, Item, NotSent, Origin, Post, Run, Standing, Waits,
+};
+use crate::sharding::ids::{Generation, RegionId};
+
+/// Number of a node; its region has the same.
+pub(super) type Node = u8;
+
+/// In the place of a home: there is none.
+const NOWHERE: Node = 0;
+
+/// Number of a decision, from 1.
+pub(super) type Number = u8;
+
+/// The `n`th message of a sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Message {
+    pub(super) sender: Node,
+    pub(super) n: u8,
+}
+
+/// What may happen, and how often.
+#[derive(Clone, Debug)]
+pub(super) struct Scope {
+    /// Nodes 1 to this have a region that can host.
+    pub(super) regions: Node,
+    /// Who tells; nodes above `regions` only route.
+    pub(super) senders: &'static [Node],
+    pub(super) messages: u8,
+    pub(super) moves: u8,
+    pub(super) crashes: u8,
+    pub(super) give_ups: u8,
+    /// Whether a decision may leave the shard without a home.
+    pub(super) deallocates: bool,
+    /// Messages that fit into a lane.
+    pub(super) lane: usize,
+    pub(super) canary: Canary,
+}
+
+impl Default for Scope {
+    fn default() -> Self {
+        Self {
+            regions: 3,
+            senders: &[9],
+            messages: 3,
+            moves: 1,
+            crashes: 0,
+            give_ups: 0,
+            deallocates: false,
+            lane: 8,
+            canary: Canary::none(),
+        }
+    }
+}
+
+/// One thing that happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Step {
+    Tell(Node, Teller),
+    /// The next word of the lane from a sender to a host.
+    Down(Node, Node),
+    /// The next word back.
+    Up(Node, Node),
+    Announce(Node, Number),
+    /// The coordinator decides; with `Prune` it drops entries that are over.
+    Move(Node, Pruning),
+    Host(Node, Number),
+    Release(Node, Number),
+    /// All earlier homes are over: starts or adopts.
+    Start(Node),
+    Handle(Node),
+    DrainEnds(Node),
+    Room(Node),
+    Crash(Node),
+    /// The first one installs a configuration without the second one.
+    Removed(Node, Node),
+    GiveUp(Node, Node),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Teller {
+    Anybody,
+    DrainingHandler,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Pruning {
+    Prune,
+    Keep,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Down {
+    Message(Generation, Item<Message>),
+    Barrier(Generation),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Up {
+    Bounce(Bounce<Message>),
+    Echo(Generation),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Cell {
+    home: Node,
+    after: BTreeMap<Node, Number>,
+}
+
+/// What a region has said last: "I host nothing below `above`".
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Released {
+    above: Number,
+    last: Option<Number>,
+    payload: Vec<Message>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+enum Life {
+    #[default]
+    Idle,
+    Hosting(Number),
+    Draining(Number),
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Region {
+    life: Life,
+    newest: Number,
+    home: Option<Node>,
+    pending: Option<BTreeMap<Node, Number>>,
+    mailbox: VecDeque<(Message, bool)>, // and whether a draining handler told it
+    last: Option<Number>,
+    kept: Vec<Message>,
+}
+
+/// Everything.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct World {
+    gates: BTreeMap<Node, Gate<Message>>,
+    regions: BTreeMap<Node, Region>,
+    down: BTreeMap<(Node, Node), VecDeque<Down>>,
+    up: BTreeMap<(Node, Node), VecDeque<Up>>,
+    cells: Vec<Cell>,
+    hosted: BTreeMap<Node, Number>,
+    released: BTreeMap<Node, Released>,
+    told: BTreeMap<Node, u8>,
+    handled: Vec<Message>,
+    /// Counted as lost; some of them may have been handled all the same.
+    lost: BTreeSet<Message>,
+    crashed: BTreeSet<Node>,
+    installed: BTreeMap<Node, BTreeSet<Node>>, // by node: who is out
+    moves: u8,
+    crashes: u8,
+    give_ups: u8,
+}
+
+/// What must never be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Violation {
+    /// Handled out of order.
+    Order,
+    /// Handled twice.
+    Twice,
+    /// Nothing more can happen, and something told was neither handled nor counted.
+    Lost,
+    /// Two regions host.
+    TwoHosts,
+}
+
+const BYTES: usize = 1;
+
+fn region(node: Node) -> RegionId {
+    RegionId::new(ReplicaId::new(node.into()))
+}
+
+fn somewhere(home: Node) -> Option<RegionId> {
+    (home != NOWHERE).then(|| region(home))
+}
+
+fn node(region: RegionId) -> Node {
+    Node::try_from(region.replica().get()).expect("nodes are few")
+}
+
+fn generation(number: Number) -> Generation {
+    Generation::new(Term::default(), number.into())
+}
+
+fn items(messages: &[Message]) -> VecDeque<Item<Message>> {
+    messages.iter().map(|&message| Item { message, bytes: BYTES }).collect()
+}
+
+/// A gate's node, while one of its methods runs.
+struct Wires<'a> {
+    me: Node,
+    lane: usize,
+    draining: bool,
+    down: &'a mut BTreeMap<(Node, Node), VecDeque<Down>>,
+    up: &'a mut BTreeMap<(Node, Node), VecDeque<Up>>,
+    mailbox: Option<&'a mut VecDeque<(Message, bool)>>,
+    out: &'a BTreeSet<Node>,
+    lost: &'a mut BTreeSet<Message>,
+}
+
+impl Post<Message> for Wires<'_> {
+    fn send(
+        &mut self,
+        to: RegionId,
+        stamp: Generation,
+        item: Item<Message>,
+    ) -> Result<(), NotSent<Message>> {
+        if self.out.contains(&node(to)) {
+            return Err(NotSent::Gone(item));
+        }
+        let lane = self.down.entry((self.me, node(to))).or_default();
+        let messages = lane.iter().filter(|word| matches!(word, Down::Message(..))).count();
+        if messages >= self.lane {
+            return Err(NotSent::Full(item));
+        }
+        lane.push_back(Down::Message(stamp, item));
+        Ok(())
+    }
+
+    fn barrier(&mut self, to: RegionId, stamp: Generation) -> Result<(), Gone> {
+        if self.out.contains(&node(to)) {
+            return Err(Gone);
+        }
+        self.down.entry((self.me, node(to))).or_default().push_back(Down::Barrier(stamp));
+        Ok(())
+    }
+
+    fn bounce(&mut self, to: RegionId, back: Bounce<Message>) {
+        self.up.entry((self.me, node(to))).or_default().push_back(Up::Bounce(back));
+    }
+
+    fn echo(&mut self, to: RegionId, stamp: Generation) {
+        self.up.entry((self.me, node(to))).or_default().push_back(Up::Echo(stamp));
+    }
+
+    fn accept(&mut self, _from: RegionId, item: Item<Message>, origin: Origin) {
+        let marked = self.draining && origin == Origin::DrainingHandler;
+        let mailbox = self.mailbox.as_mut().expect("only a region accepts");
+        mailbox.push_back((item.message, marked));
+    }
+
+    fn refuse(&mut self, _from: RegionId, item: Item<Message>) {
+        panic!("{item:?}: nothing is refused without a limit");
+    }
+
+    fn ignore(&mut self, _from: RegionId, item: Item<Message>) {
+        self.lost.insert(item.message);
+    }
+
+    fn reserve(&mut self, _bytes: usize, _own: Waits) -> Result<(), Full> {
+        Ok(())
+    }
+
+    fn release(&mut self, bytes: usize) {
+        assert_eq!(bytes, BYTES);
+    }
+}
+
+impl World {
+    /// Region 1 hosts by decision 1; nobody else has heard of it.
+    pub(super) fn new(scope: &Scope) -> Self {
+        let hosts = 1..=scope.regions;
+        let nodes: BTreeSet<Node> = hosts.clone().chain(scope.senders.iter().copied()).collect();
+        let gate =
+            |&node: &Node| (node, Gate::new(region(node), usize::MAX).with_canary(scope.canary));
+        let mut world = Self {
+            gates: nodes.iter().map(gate).collect(),
+            regions: hosts.map(|node| (node, Region::default())).collect(),
+            down: BTreeMap::new(),
+            up: BTreeMap::new(),
+            cells: vec![Cell { home: 1, after: BTreeMap::new() }],
+            hosted: BTreeMap::new(),
+            released: BTreeMap::new(),
+            told: scope.senders.iter().map(|&sender| (sender, 0)).collect(),
+            handled: Vec::new(),
+            lost: BTreeSet::new(),
+            crashed: BTreeSet::new(),
+            installed: nodes.iter().map(|&node| (node, BTreeSet::new())).collect(),
+            moves: scope.moves,
+            crashes: scope.crashes,
+            give_ups: scope.give_ups,
+        };
+        world.take(scope, Step::Host(1, 1));
+        world.take(scope, Step::Start(1));
+        world
+    }
+
+    /// What can happen now.
+    pub(super) fn steps(&self, scope: &Scope) -> Vec<Step> {
+        let mut steps = Vec::new();
+        self.steps_of_senders(scope, &mut steps);
+        self.steps_of_regions(&mut steps);
+        self.steps_of_the_coordinator(scope, &mut steps);
+        self.steps_of_fate(&mut steps);
+        steps
+    }
+
+    fn steps_of_senders(&self, scope: &Scope, steps: &mut Vec<Step>) {
+        for (&sender, &told) in self.told.iter().filter(|(sender, _)| self.lives(**sender)) {
+            if told < scope.messages {
+                steps.push(Step::Tell(sender, Teller::Anybody));
+                let draining = |region: &Region| matches!(region.life, Life::Draining(_));
+                if self.regions.get(&sender).is_some_and(draining) {
+                    steps.push(Step::Tell(sender, Teller::DrainingHandler));
+                }
+            }
+            let newest = self.gates[&sender].newest().generation;
+            let news = (1..=self.last()).filter(|&number| generation(number) > newest);
+            steps.extend(news.map(|number| Step::Announce(sender, number)));
+            if self.gates[&sender].waiting() > 0 {
+                steps.push(Step::Room(sender));
+            }
+        }
+        let down = self.down.iter().filter(|((_, to), words)| !words.is_empty() && self.lives(*to));
+        steps.extend(down.map(|(&(from, to), _)| Step::Down(from, to)));
+        let up = self.up.iter().filter(|((_, to), words)| !words.is_empty() && self.lives(*to));
+        steps.extend(up.map(|(&(from, to), _)| Step::Up(from, to)));
+    }
+
+    fn steps_of_regions(&self, steps: &mut Vec<Step>) {
+        for (&node, region) in self.regions.iter().filter(|(node, _)| self.lives(**node)) {
+            for number in region.newest + 1..=self.last() {
+                let cell = self.cell(number);
+                if cell.home == node {
+                    steps.push(Step::Host(node, number));
+                } else if cell.after.contains_key(&node) {
+                    steps.push(Step::Release(node, number));
+                }
+            }
+            if self.may_start(node) {
+                steps.push(Step::Start(node));
+            }
+            match region.life {
+                Life::Hosting(_) if !region.mailbox.is_empty() => steps.push(Step::Handle(node)),
+                Life::Draining(_) if region.mailbox.iter().any(|(_, marked)| *marked) => {
+                    steps.push(Step::Handle(node));
+                }
+                Life::Draining(_) => steps.push(Step::DrainEnds(node)),
+                Life::Hosting(_) | Life::Idle => {}
+            }
+        }
+    }
+
+    fn steps_of_the_coordinator(&self, scope: &Scope, steps: &mut Vec<Step>) {
+        let home = self.cell(self.last()).home;
+        if self.moves == 0 && self.lives(home) {
+            return;
+        }
+        let nowhere = scope.deallocates.then_some(NOWHERE);
+        let regions = self.regions.keys().copied().chain(nowhere);
+        for node in regions.filter(|&n| n != home && self.lives(n)) {
+            steps.push(Step::Move(node, Pruning::Keep));
+            if self.decided(node, Pruning::Prune) != self.decided(node, Pruning::Keep) {
+                steps.push(Step::Move(node, Pruning::Prune));
+            }
+        }
+    }
+
+    fn steps_of_fate(&self, steps: &mut Vec<Step>) {
+        if self.crashes > 0 {
+            steps.extend(self.regions.keys().filter(|n| self.lives(**n)).map(|&n| Step::Crash(n)));
+        }
+        for (&node, out) in self.installed.iter().filter(|(node, _)| self.lives(**node)) {
+            let gone = self.crashed.difference(out);
+            steps.extend(gone.map(|&gone| Step::Removed(node, gone)));
+            if self.give_ups > 0 {
+                let others = self.regions.keys().filter(|other| **other != node);
+                steps.extend(others.map(|&other| Step::GiveUp(node, other)));
+            }
+        }
+    }
+
+    /// Takes a step.
+    pub(super) fn take(&mut self, scope: &Scope, step: Step) {
+        match step {
+            Step::Tell(sender, origin) => self.tell(scope, sender, origin),
+            Step::Down(from, to) => self.word_down(scope, from, to),
+            Step::Up(from, to) => self.word_up(scope, from, to),
+            Step::Announce(sender, number) => {
+                let decision = self.decision(number);
+                self.with(scope, sender, |gate, post| gate.learn(decision, post));
+            }
+            Step::Move(home, pruning) => {
+                self.moves = self.moves.saturating_sub(u8::from(self.lives(self.home())));
+                let cell = self.decided(home, pruning);
+                self.cells.push(cell);
+            }
+            Step::Host(node, number) => {
+                let after = self.cell(number).after.clone();
+                let region = self.region(node);
+                (region.newest, region.home, region.pending) = (number, Some(node), Some(after));
+                self.stand(scope, node, &[]);
+            }
+            Step::Release(node, number) => self.release(scope, node, number),
+            Step::Start(node) => self.start(scope, node),
+            Step::Handle(node) => {
+                let (message, _) = self.region(node).mailbox.pop_front().expect("not empty");
+                self.handled.push(message);
+            }
+            Step::DrainEnds(node) => self.drain_ends(scope, node),
+            Step::Room(sender) => self.with(scope, sender, |gate, post| gate.room(post)),
+            Step::Crash(node) => self.crash(node),
+            Step::Removed(node, gone) => self.removed(scope, node, gone),
+            Step::GiveUp(sender, host) => self.give_up(scope, sender, host),
+        }
+    }
+
+    /// What is wrong now, if anything; `quiet` says that nothing more can happen.
+    pub(super) fn violation(&self, scope: &Scope, quiet: bool) -> Option<Violation> {
+        if scope.crashes + scope.give_ups == 0 && !self.lost.is_empty() {
+            return Some(Violation::Lost);
+        }
+        let hosts = |(node, of): &(&Node, &Region)| self.lives(**node) && of.life != Life::Idle;
+        if self.regions.iter().filter(hosts).count() > 1 {
+            return Some(Violation::TwoHosts);
+        }
+        for &sender in scope.senders {
+            let own = self.handled.iter().filter(|message| message.sender == sender);
+            let numbers: Vec<u8> = own.map(|message| message.n).collect();
+            if numbers.iter().collect::<BTreeSet<_>>().len() < numbers.len() {
+                return Some(Violation::Twice);
+            }
+            if !numbers.is_sorted() {
+                return Some(Violation::Order);
+            }
+            let accounted = |n| {
+                let message = Message { sender, n };
+                self.lost.contains(&message) || self.handled.contains(&message)
+            };
+            let quiet = quiet && self.home() != NOWHERE;
+            if quiet && self.lives(sender) && !(1..=self.told[&sender]).all(accounted) {
+                return Some(Violation::Lost);
+            }
+        }
+        None
+    }
+
+    /// Messages that were counted as lost.
+    pub(super) fn lost(&self) -> usize {
+        self.lost.len()
+    }
+
+    fn lives(&self, node: Node) -> bool {
+        !self.crashed.contains(&node)
+    }
+
+    fn last(&self) -> Number {
+        Number::try_from(self.cells.len()).expect("decisions are few")
+    }
+
+    fn cell(&self, number: Number) -> &Cell {
+        &self.cells[usize::from(number) - 1]
+    }
+
+    fn home(&self) -> Node {
+        self.cell(self.last()).home
+    }
+
+    fn decision(&self, number: Number) -> Decision {
+        Decision { generation: generation(number), home: somewhere(self.cell(number).home) }
+    }
+
+    fn region(&mut self, node: Node) -> &mut Region {
+        self.regions.get_mut(&node).expect("a node with a region")
+    }
+
+    /// C2.
+    fn decided(&self, home: Node, pruning: Pruning) -> Cell {
+        let before = self.cell(self.last());
+        let mut after = before.after.clone();
+        after.insert(before.home, self.last());
+        after.remove(&NOWHERE);
+        after.remove(&home);
+        if pruning == Pruning::Prune {
+            let newest = self.hosted.values().copied().max().unwrap_or(0);
+            after.retain(|_, entry| *entry >= newest);
+        }
+        Cell { home, after }
+    }
+
+    /// R2, R3.
+    fn may_start(&self, node: Node) -> bool {
+        let region = &self.regions[&node];
+        let Some(after) = &region.pending else { return false };
+        let hosts_above = |number| matches!(region.life, Life::Hosting(at) if at > number);
+        let is_over = |(earlier, &number): (&Node, &Number)| {
+            self.installed[&node].contains(earlier)
+                || self.released.get(earlier).is_some_and(|of| of.above > number)
+                || hosts_above(number)
+        };
+        !matches!(region.life, Life::Draining(_)) && after.iter().all(is_over)
+    }
+
+    /// H5, and adoption.
+    fn start(&mut self, scope: &Scope, node: Node) {
+        let number = self.regions[&node].newest;
+        let after = self.region(node).pending.take().expect("a start was asked for");
+        let mut payload = Vec::new();
+        if self.regions[&node].life == Life::Idle {
+            // By the generation at which each hosted last; without a list: it died with it.
+            let mut carried: Vec<(Number, Option<Vec<Message>>)> = Vec::new();
+            let own = &self.regions[&node];
+            carried.extend(own.last.map(|last| (last, Some(own.kept.clone()))));
+            for (earlier, entry) in after {
+                match self.released.get(&earlier).filter(|of| of.above > entry) {
+                    Some(of) => {
+                        carried.extend(of.last.map(|last| (last, Some(of.payload.clone()))));
+                    }
+                    None => carried.push((entry, None)),
+                }
+            }
+            carried.sort();
+            match carried.pop() {
+                Some((_, Some(highest))) => payload = highest,
+                Some((_, None)) => {
+                    let others = carried.into_iter().filter_map(|(_, list)| list);
+                    self.lost.extend(others.flatten());
+                }
+                None => {}
+            }
+            self.region(node).kept.clear();
+        }
+        let region = self.region(node);
+        (region.life, region.last) = (Life::Hosting(number), Some(number));
+        self.hosted.insert(node, number);
+        self.stand(scope, node, &payload);
+    }
+
+    /// R4.
+    fn release(&mut self, scope: &Scope, node: Node, number: Number) {
+        let home = self.cell(number).home;
+        let region = self.region(node);
+        (region.newest, region.home, region.pending) = (number, Some(home), None);
+        match region.life {
+            Life::Hosting(at) => region.life = Life::Draining(at),
+            Life::Draining(_) => {}
+            Life::Idle => self.say_released(node),
+        }
+        self.stand(scope, node, &[]);
+    }
+
+    /// R5.
+    fn drain_ends(&mut self, scope: &Scope, node: Node) {
+        let region = self.region(node);
+        region.life = Life::Idle;
+        region.kept = region.mailbox.drain(..).map(|(message, _)| message).collect();
+        if self.regions[&node].home != Some(node) {
+            self.say_released(node);
+        }
+        self.stand(scope, node, &[]);
+    }
+
+    fn say_released(&mut self, node: Node) {
+        let region = &self.regions[&node];
+        let released =
+            Released { above: region.newest, last: region.last, payload: region.kept.clone() };
+        self.released.insert(node, released);
+    }
+
+    fn tell(&mut self, scope: &Scope, sender: Node, origin: Teller) {
+        let told = self.told.get_mut(&sender).expect("a sender");
+        *told += 1;
+        let item = Item { message: Message { sender, n: *told }, bytes: BYTES };
+        let origin = match origin {
+            Teller::Anybody => Origin::Anybody,
+            Teller::DrainingHandler => Origin::DrainingHandler,
+        };
+        self.with(scope, sender, |gate, post| {
+            gate.tell(item, origin, post).expect("there is no limit");
+        });
+    }
+
+    fn word_down(&mut self, scope: &Scope, from: Node, to: Node) {
+        let word = self.down.get_mut(&(from, to)).and_then(VecDeque::pop_front);
+        let word = word.expect("the lane is not empty");
+        self.with(scope, to, |gate, post| match word {
+            Down::Message(stamp, item) => gate.arrived(region(from), stamp, item, post),
+            Down::Barrier(stamp) => gate.barrier_arrived(region(from), stamp, post),
+        });
+    }
+
+    fn word_up(&mut self, scope: &Scope, from: Node, to: Node) {
+        let word = self.up.get_mut(&(from, to)).and_then(VecDeque::pop_front);
+        let word = word.expect("the lane is not empty");
+        self.with(scope, to, |gate, post| match word {
+            Up::Bounce(back) => gate.bounced(region(from), back, post),
+            Up::Echo(stamp) => gate.echoed(region(from), stamp, post),
+        });
+    }
+
+    /// What was in its mailbox, or held, or kept, or buffered there, is counted.
+    fn crash(&mut self, node: Node) {
+        self.crashes -= 1;
+        self.crashed.insert(node);
+        let region = self.region(node);
+        let mailbox = std::mem::take(&mut region.mailbox);
+        let kept = std::mem::take(&mut region.kept);
+        self.lost.extend(mailbox.into_iter().map(|(message, _)| message).chain(kept));
+        let payload = self.released.get(&node).map(|of| of.payload.clone());
+        self.lost.extend(payload.unwrap_or_default());
+    }
+
+    /// Everything between the two nodes that has not arrived is counted; so is what was
+    /// acknowledged by the lane and held by the gate there.
+    fn removed(&mut self, scope: &Scope, node: Node, gone: Node) {
+        self.installed.get_mut(&node).expect("a node").insert(gone);
+        self.count_between(node, gone);
+        self.down.remove(&(node, gone));
+        self.up.remove(&(gone, node));
+        self.down.remove(&(gone, node));
+        self.with(scope, node, |gate, post| {
+            gate.removed(region(gone), post);
+        });
+    }
+
+    fn give_up(&mut self, scope: &Scope, sender: Node, host: Node) {
+        let mut given_up = false;
+        self.with(scope, sender, |gate, post| given_up = gate.give_up(region(host), post));
+        if given_up {
+            self.give_ups -= 1;
+            self.count_between(sender, host);
+        }
+    }
+
+    fn count_between(&mut self, sender: Node, host: Node) {
+        let down = self.down.get(&(sender, host)).into_iter().flatten();
+        let on_the_way = down.filter_map(|word| match word {
+            Down::Message(_, item) => Some(item.message),
+            Down::Barrier(_) => None,
+        });
+        let up = self.up.get(&(host, sender)).into_iter().flatten();
+        let back = up.filter_map(|word| match word {
+            Up::Bounce(back) => Some(back.item.message),
+            Up::Echo(_) => None,
+        });
+        let mut lost: Vec<Message> = on_the_way.chain(back).collect();
+        if self.crashed.contains(&host) {
+            // Whatever its gate held, and whatever it handled that nobody heard of.
+            let sent = (1..=self.told.get(&sender).copied().unwrap_or(0))
+                .map(|n| Message { sender, n })
+                .filter(|message| self.held_at(host, *message));
+            lost.extend(sent);
+        }
+        self.lost.extend(lost);
+    }
+
+    fn held_at(&self, host: Node, message: Message) -> bool {
+        self.gates[&host].held_messages().any(|item| item.message == message)
+    }
+
+    fn stand(&mut self, scope: &Scope, node: Node, payload: &[Message]) {
+        let of = &self.regions[&node];
+        let standing = Standing {
+            run: match of.life {
+                Life::Idle => Run::Idle,
+                Life::Hosting(at) => Run::Hosting(generation(at)),
+                Life::Draining(at) => Run::Draining(generation(at)),
+            },
+            newest: generation(of.newest),
+            home: of.home.and_then(somewhere),
+            pending: of.pending.is_some(),
+        };
+        let payload = items(payload);
+        self.with(scope, node, |gate, post| gate.stand(standing, payload, post));
+    }
+
+    fn with(
+        &mut self,
+        scope: &Scope,
+        me: Node,
+        act: impl FnOnce(&mut Gate<Message>, &mut Wires<'_>),
+    ) {
+        let region = self.regions.get_mut(&me);
+        let draining = region.as_ref().is_some_and(|of| matches!(of.life, Life::Draining(_)));
+        let mut wires = Wires {
+            me,
+            lane: scope.lane,
+            draining,
+            down: &mut self.down,
+            up: &mut self.up,
+            mailbox: region.map(|region| &mut region.mailbox),
+            out: &self.installed[&me],
+            lost: &mut self.lost,
+        };
+        act(self.gates.get_mut(&me).expect("a node"), &mut wires);
+        // Lanes without a word are no difference.
+        self.down.retain(|_, words| !words.is_empty());
+        self.up.retain(|_, words| !words.is_empty());
+    }
+}
