@@ -196,7 +196,7 @@ impl Coordinator {
     fn message(&mut self, now: Now, from: RegionId, message: ToCoordinator, out: &mut Out) {
         match message {
             ToCoordinator::Register { proxy, hosted, highest } => {
-                self.register(now, from, proxy, hosted, highest, out);
+                self.register(now, from, proxy, &hosted, highest, out);
             }
             _ if self.phase != Phase::Active => {} // said again once it is
             ToCoordinator::GetShardHome(shards) => self.get_homes(from, shards),

@@ -15,7 +15,7 @@ use std::time::Duration;
 use ostraca::sharding::bug::{Bug, Canary};
 use ostraca::sharding::coordinator::Phase;
 use ostraca::sharding::ids::{RegionId, ShardId};
-use ostraca::sharding::region::Run;
+use ostraca::sharding::region::{Run, Shard};
 use ostraca_ddata::bug::{Bug as StoreBug, Canary as StoreCanary};
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::{Change, Epoch, EpochId, EpochSettings};
@@ -238,7 +238,7 @@ impl World {
             };
             let (home, at) = (record.home().region, record.home().generation);
             let hosts = |node: &Node| {
-                let run = node.region.shard(shard).map(|shard| shard.run());
+                let run = node.region.shard(shard).map(Shard::run);
                 Some(RegionId::new(node.id())) == home && run == Some(Run::Hosting(at))
             };
             if !record.is_settled() || !self.sim.processes().any(|(_, node)| hosts(node)) {
@@ -266,6 +266,7 @@ fn run(seed: Seed, weakened: Weakened, coordinators: usize) -> Result<Counts, Bo
 }
 
 #[test]
+#[expect(clippy::print_stdout, reason = "what the runs have reached")]
 fn every_shard_has_one_host_and_ends_at_its_last_home() {
     let test = "every_shard_has_one_host_and_ends_at_its_last_home";
     let (mut all, mut runs) = (Counts::default(), 0);

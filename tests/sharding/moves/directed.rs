@@ -6,7 +6,8 @@ use ostraca::sharding::coordinator::Phase;
 use ostraca::sharding::region::Run;
 use ostraca::sharding::wire::{ToCoordinator, ToRegion};
 
-use super::world::{Fact, Limits, Outside, Step, World};
+use super::limits::{Limits, Outside, Step};
+use super::world::{Fact, World};
 
 const A: usize = 0;
 const B: usize = 1;
