@@ -212,9 +212,7 @@ fn inside_crate<'a>(segments: &[&'a str]) -> Option<&'a str> {
 }
 
 fn impure(path: &str, text: &str) -> Vec<String> {
-    let pure = [DDATA, "src/cluster/", "src/sharding/coordinator/", "src/sharding/region/"]
-        .iter()
-        .find_map(|pure| path.strip_prefix(pure));
+    let pure = PURE.iter().find_map(|pure| path.strip_prefix(pure));
     let Some(file) = pure else { return Vec::new() };
     let in_sim = file.starts_with("sim/") || file.contains("/tests/");
     let foreign = paths(&lex(text)).into_iter().filter_map(|(line, segments)| {

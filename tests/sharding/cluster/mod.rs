@@ -1,5 +1,6 @@
-//! Coordinators and regions on the real Replicator, under faults: one host, I3, and, when the
-//! faults are over, every shard at the home that was decided last.
+//! Coordinators and regions on the real Replicator, under faults: one host, I3, no message handled
+//! twice, and, when the faults are over, every shard at the home that was decided last and every
+//! accepted message handled, but for those that a dead node held.
 //!
 //! Up to three coordinators believe at once that they are the one. Messages of every lane are
 //! lost, doubled and reordered; links are cut, nodes pause and crash; configurations change. What
@@ -9,6 +10,7 @@ mod directed;
 mod node;
 mod watch;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +43,8 @@ struct World {
     sim: Sim,
     chance: Stream,
     coordinators: usize,
+    told: u64,
+    died_with: BTreeSet<u64>, // messages that dead nodes held
 }
 
 fn links(draw: &mut Stream) -> LinkQuality {
@@ -95,7 +99,13 @@ impl World {
         for node in (0..NODES).map(NodeIndex::new) {
             sim.command(node, Command::Found(epoch.clone()));
         }
-        Self { sim, chance: Stream::split(seed.value, "harness", 0), coordinators }
+        Self {
+            sim,
+            chance: Stream::split(seed.value, "harness", 0),
+            coordinators,
+            told: 0,
+            died_with: BTreeSet::new(),
+        }
     }
 
     fn running(&self) -> Vec<(NodeIndex, ReplicaId)> {
@@ -145,11 +155,27 @@ impl World {
             }
         }
         self.sim.command(node, Command::Want(shard));
+        self.tell();
         if self.chance.chance(0.03) && self.survives_without(id) {
+            self.died_with.extend(self.sim.process(node).map(Node::holds).unwrap_or_default());
             self.sim.crash(node);
         }
         if self.chance.chance(0.2) {
             self.sim.restart_all();
+        }
+    }
+
+    /// Some messages for what lives somewhere.
+    fn tell(&mut self) {
+        let hosted = |(node, process): (NodeIndex, &Node)| {
+            process.region.hosted().map(|(shard, _)| (node, shard)).collect::<Vec<_>>()
+        };
+        let hosted: Vec<_> = self.sim.processes().flat_map(hosted).collect();
+        for (node, shard) in hosted {
+            for _ in 0..self.chance.below(3) {
+                self.told += 1;
+                self.sim.command(node, Command::Tell(shard, self.told));
+            }
         }
     }
 
@@ -232,6 +258,10 @@ impl World {
     fn unsettled(&self) -> Option<String> {
         let acting = self.sim.processes().find(|(_, p)| p.coordinator.phase() == Phase::Active);
         let Some((_, process)) = acting else { return Some("nobody acts".into()) };
+        let missing = self.sim.observer().open.difference(&self.died_with).next();
+        if let Some(id) = missing {
+            return Some(format!("message {id} is neither handled nor counted"));
+        }
         for shard in (0..SHARDS).map(ShardId::new) {
             let Some(record) = process.coordinator.record(shard) else {
                 return Some(format!("shard {shard} was never decided upon"));
@@ -262,7 +292,8 @@ fn run(seed: Seed, weakened: Weakened, coordinators: usize) -> Result<Counts, Bo
         let stats = process.coordinator.stats();
         assert_eq!(stats.duplicate_home_detected, 0, "at {node}, seed {}", seed.value);
     }
-    Ok(world.sim.observer().counts)
+    let Watch { open, counts, .. } = world.sim.observer();
+    Ok(Counts { lost_with_a_node: open.len() as u64, ..*counts })
 }
 
 #[test]
@@ -279,7 +310,7 @@ fn every_shard_has_one_host_and_ends_at_its_last_home() {
         runs += 1;
     }
     println!("{runs} runs: {all:?}");
-    let reached = [all.decided, all.hosted, all.adopted, all.refused, all.read];
+    let reached = [all.decided, all.hosted, all.adopted, all.refused, all.read, all.handled];
     let changed = all.configurations > runs;
     assert!(runs < 20 || (changed && reached.iter().all(|count| *count > 0)), "{all:?}");
 }

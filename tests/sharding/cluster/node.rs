@@ -1,7 +1,8 @@
 //! A node: the real Replicator, a coordinator while it is told to run one, and a region. What is
 //! a stand-in: membership (the harness says who is known, and proposes), leases (none: only the
 //! dead are removed), the singleton (the harness starts and stops coordinators as it likes), the
-//! strategy (any region), and entities (a drain takes a while and leaves some bytes).
+//! strategy (any region), gates (a message comes where the shard lives), and entities (mailboxes of
+//! numbers, handled one after the other; what is left when a drain ends is the payload).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use ostraca::sharding::coordinator::{
 use ostraca::sharding::home::ShardHome;
 use ostraca::sharding::ids::{EntityType, Generation, RegionId, ShardId};
 use ostraca::sharding::installed::Installed;
-use ostraca::sharding::region::{Region, RegionConfig, RegionInput, RegionOutput};
+use ostraca::sharding::region::{Region, RegionConfig, RegionInput, RegionOutput, Run, Shard};
 use ostraca::sharding::store::{Answer, Ask, HomesKey, WriteLevel};
 use ostraca::sharding::wire::ShardingMessage;
 use ostraca_ddata::bug::Canary as StoreCanary;
@@ -69,6 +70,8 @@ pub(crate) enum Command {
     /// To any region, or nowhere.
     Move(ShardId),
     MoveTo(ShardId, RegionId),
+    /// A message for an entity of the shard, if it lives here.
+    Tell(ShardId, u64),
 }
 
 #[derive(Debug)]
@@ -80,7 +83,10 @@ pub(crate) enum Event {
     Hosts(ShardId, Generation),
     Adopted,
     Refused,
-    Discarded,
+    /// A message went into a mailbox, was handled, or is counted as lost.
+    Accepted(u64),
+    Handled(u64),
+    Discarded(u64),
 }
 
 /// Rules that are left out.
@@ -102,6 +108,8 @@ pub(crate) struct Node {
     asked: BTreeMap<RequestId, Ask>,
     chosen: Option<(Instant, CoordinatorInput)>,
     drains: BTreeMap<ShardId, Instant>,
+    mailboxes: BTreeMap<ShardId, Vec<u64>>, // accepted and not begun
+    handle_at: Option<Instant>,
     chance: Stream,
 }
 
@@ -129,6 +137,8 @@ impl Node {
             asked: BTreeMap::new(),
             chosen: None,
             drains: BTreeMap::new(),
+            mailboxes: BTreeMap::new(),
+            handle_at: None,
             chance: Stream::split(boot.seed, "node", 0),
         }
     }
@@ -230,8 +240,12 @@ impl Node {
         for output in outputs {
             match output {
                 RegionOutput::Send { to, message } => self.say(to, message, fx),
-                RegionOutput::Start { shard, generation, .. } => {
+                RegionOutput::Start { shard, generation, payload } => {
                     fx.emit(Event::Hosts(shard, generation));
+                    let carried = payload.map(|payload| messages(&payload)).unwrap_or_default();
+                    let before = self.mailboxes.insert(shard, carried);
+                    assert!(before.is_none_or(|mailbox| mailbox.is_empty()), "it was drained");
+                    self.handle_at = Some(now.mono);
                 }
                 RegionOutput::Adopt { shard, generation } => {
                     fx.emit(Event::Hosts(shard, generation));
@@ -246,11 +260,35 @@ impl Node {
                 RegionOutput::Abort(shard) => {
                     self.drains.insert(shard, now.mono);
                 }
-                RegionOutput::Discard { .. } => fx.emit(Event::Discarded),
+                RegionOutput::Discard { payload, .. } => {
+                    messages(&payload).into_iter().for_each(|id| fx.emit(Event::Discarded(id)));
+                }
                 RegionOutput::StopAll => self.drains.clear(),
                 _ => {}
             }
         }
+    }
+
+    /// Each shard that lives here handles a message.
+    fn handle(&mut self, now: Now, fx: &mut Effects<Self>) {
+        let mut more = false;
+        for (shard, mailbox) in &mut self.mailboxes {
+            let run = self.region.shard(*shard).map_or(Run::Idle, Shard::run);
+            if matches!(run, Run::Hosting(_)) && !mailbox.is_empty() {
+                fx.emit(Event::Handled(mailbox.remove(0)));
+                more |= !mailbox.is_empty();
+            }
+        }
+        let pause = self.chance.span(MS, 500 * MS);
+        self.handle_at = more.then(|| now.mono + pause);
+    }
+
+    /// Messages that would be lost with this node.
+    pub(crate) fn holds(&self) -> Vec<u64> {
+        let shards = (0..SHARDS).map(ShardId::new);
+        let kept = shards.filter_map(|shard| self.region.shard(shard)?.kept().cloned());
+        let kept = kept.flat_map(|payload| messages(&payload));
+        self.mailboxes.values().flatten().copied().chain(kept).collect()
     }
 
     fn say(&mut self, to: ReplicaId, message: ShardingMessage, fx: &mut Effects<Self>) {
@@ -263,11 +301,20 @@ impl Node {
             self.drains.iter().filter(|(_, at)| **at <= now.mono).map(|(id, _)| *id).collect();
         for shard in over {
             self.drains.remove(&shard);
-            let carries = self.chance.chance(0.5);
-            let payload = carries.then(|| Bytes::from_static(b"not begun"));
+            let left = self.mailboxes.remove(&shard).unwrap_or_default();
+            let payload = (!left.is_empty()).then(|| sealed(&left));
             self.region(now, RegionInput::Drained { shard, payload }, fx);
         }
     }
+}
+
+fn sealed(messages: &[u64]) -> Bytes {
+    messages.iter().flat_map(|id| id.to_be_bytes()).collect()
+}
+
+fn messages(payload: &Bytes) -> Vec<u64> {
+    let ids = payload.chunks_exact(8);
+    ids.map(|id| u64::from_be_bytes(id.try_into().expect("eight bytes"))).collect()
 }
 
 fn coordinator(id: ReplicaId, canary: Canary) -> Coordinator {
@@ -317,6 +364,15 @@ impl Process for Node {
             Command::CoordinatorAt(id) => {
                 self.region(now, RegionInput::CoordinatorAt(Some(id)), fx);
             }
+            Command::Tell(shard, id) => {
+                let run = self.region.shard(shard).map_or(Run::Idle, Shard::run);
+                if matches!(run, Run::Hosting(_)) {
+                    fx.emit(Event::Accepted(id));
+                    self.mailboxes.entry(shard).or_default().push(id);
+                    let pause = self.chance.span(MS, 500 * MS);
+                    self.handle_at = self.handle_at.or(Some(now.mono + pause));
+                }
+            }
             Command::Want(shard) => self.region(now, RegionInput::Wanted(shard), fx),
             Command::MoveTo(shard, to) => {
                 let input = CoordinatorInput::Move { shard, to: Some(to), why: "test".into() };
@@ -338,6 +394,9 @@ impl Process for Node {
         if let Some((_, input)) = self.chosen.take_if(|(at, _)| *at <= now.mono) {
             self.coordinate(now, input, fx);
         }
+        if self.handle_at.is_some_and(|at| at <= now.mono) {
+            self.handle(now, fx);
+        }
         self.data(now, Input::Tick, fx);
         self.coordinate(now, CoordinatorInput::Tick, fx);
         self.region(now, RegionInput::Tick, fx);
@@ -349,6 +408,7 @@ impl Process for Node {
             self.coordinator.next_deadline(),
             self.region.next_deadline(),
             self.chosen.as_ref().map(|(at, _)| *at),
+            self.handle_at,
         ];
         machines.into_iter().flatten().chain(self.drains.values().copied()).min()
     }

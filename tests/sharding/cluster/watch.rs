@@ -1,5 +1,5 @@
-//! What must hold after every step: one host per shard, generations of hosts that rise, and
-//! decisions acknowledged in the order of their generations (I3).
+//! What must hold after every step: one host per shard, generations of hosts that rise,
+//! decisions acknowledged in the order of their generations (I3), messages handled at most once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,6 +16,9 @@ pub(crate) struct Watch {
     pub(crate) newest: Option<Arc<Epoch>>,
     known: BTreeMap<ShardId, BTreeSet<Generation>>,
     hosted: BTreeMap<ShardId, Generation>,
+    /// Messages that were accepted and are neither handled nor counted as lost.
+    pub(crate) open: BTreeSet<u64>,
+    handled: BTreeSet<u64>,
     pub(crate) counts: Counts,
 }
 
@@ -28,6 +31,8 @@ pub(crate) struct Counts {
     pub(crate) refused: u64,
     pub(crate) read: u64,
     pub(crate) discarded: u64,
+    pub(crate) handled: u64,
+    pub(crate) lost_with_a_node: u64,
     pub(crate) configurations: u64,
 }
 
@@ -39,6 +44,8 @@ impl Counts {
         self.refused += other.refused;
         self.read += other.read;
         self.discarded += other.discarded;
+        self.handled += other.handled;
+        self.lost_with_a_node += other.lost_with_a_node;
         self.configurations += other.configurations;
     }
 }
@@ -65,6 +72,16 @@ impl Watch {
             }
         }
         Ok(())
+    }
+
+    /// At most once.
+    fn handles(&mut self, id: u64) -> Result<(), Violation> {
+        self.open.remove(&id);
+        self.counts.handled += 1;
+        if self.handled.insert(id) {
+            return Ok(());
+        }
+        Err(Violation::new(format!("message {id} was handled twice")))
     }
 
     fn hosts(&mut self, shard: ShardId, at: Generation) -> Result<(), Violation> {
@@ -102,7 +119,13 @@ impl Observer<Node> for Watch {
             Event::Hosts(shard, at) => return self.hosts(*shard, *at),
             Event::Adopted => self.counts.adopted += 1,
             Event::Refused => self.counts.refused += 1,
-            Event::Discarded => self.counts.discarded += 1,
+            Event::Accepted(id) => {
+                self.open.insert(*id);
+            }
+            Event::Handled(id) => return self.handles(*id),
+            Event::Discarded(id) => {
+                self.counts.discarded += u64::from(self.open.remove(id));
+            }
         }
         Ok(())
     }
