@@ -1,3 +1,4 @@
 //! Sharding's machines together: every order of every step, and the real Replicator below them.
 
+mod cluster;
 mod moves;

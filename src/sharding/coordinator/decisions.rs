@@ -94,7 +94,7 @@ impl Coordinator {
         self.last_id += 1;
         let question = self.last_id;
         let ask_again = now.mono + self.config.allocating;
-        self.desk.question = Some(Question { number: question, ask_again });
+        self.desk.question = Some(Question { number: question, ask_again, vain: false });
         let shards = self.desk.unplaced.iter().copied().collect();
         out.push(CoordinatorOutput::Allocate { question, shards });
     }
@@ -139,8 +139,9 @@ impl Coordinator {
             }
         }
         // A choice that helps nothing waits for its time, or strategy and coordinator would spin.
-        if chosen {
-            self.desk.question = None;
+        match &mut self.desk.question {
+            Some(question) if !chosen => question.vain = true,
+            question => *question = None,
         }
     }
 

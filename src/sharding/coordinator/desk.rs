@@ -29,6 +29,8 @@ pub(super) struct Writing {
 pub(super) struct Question {
     pub(super) number: u64,
     pub(super) ask_again: Instant,
+    /// The choice helped nothing: asked again when there are other regions, or in time.
+    pub(super) vain: bool,
 }
 
 /// See the module's page.
@@ -42,6 +44,11 @@ pub(super) struct Desk {
 }
 
 impl Desk {
+    /// There are other regions than before: a choice that helped nothing may be made anew.
+    pub(super) fn reconsider(&mut self) {
+        self.question.take_if(|question| question.vain);
+    }
+
     /// A decision is made: it waits for the next write.
     pub(super) fn wish(&mut self, shard: ShardId, to: Option<RegionId>, why: &Arc<str>) {
         self.unplaced.remove(&shard);

@@ -19,6 +19,7 @@ mod takeover;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca_ddata::clock::{Instant, Now};
@@ -113,6 +114,7 @@ pub struct Coordinator {
     asked: Option<u64>, // the question under way to the Replicator
     last_id: u64,
     ask_at: Option<Instant>,
+    hindrance: Option<Arc<str>>,
     mail: Mail,
     repeats: Repeats,
     preparing: bool,
@@ -144,6 +146,7 @@ impl Coordinator {
             asked: None,
             last_id: 0,
             ask_at: None,
+            hindrance: None,
             mail: Mail::default(),
             repeats: Repeats::default(),
             preparing: false,
@@ -163,6 +166,12 @@ impl Coordinator {
     #[must_use]
     pub const fn term(&self) -> Term {
         self.term
+    }
+
+    /// Why the Replicator could not take up what was asked last; it is asked again.
+    #[must_use]
+    pub fn hindrance(&self) -> Option<&str> {
+        self.hindrance.as_deref()
     }
 
     /// What it knows of a shard, by decisions that a quorum holds.
@@ -196,7 +205,7 @@ impl Coordinator {
     fn message(&mut self, now: Now, from: RegionId, message: ToCoordinator, out: &mut Out) {
         match message {
             ToCoordinator::Register { proxy, hosted, highest } => {
-                self.register(now, from, proxy, hosted, highest, out);
+                self.register(now, from, proxy, &hosted, highest, out);
             }
             _ if self.phase != Phase::Active => {} // said again once it is
             ToCoordinator::GetShardHome(shards) => self.get_homes(from, shards),

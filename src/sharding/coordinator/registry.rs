@@ -1,8 +1,6 @@
 //! Which regions there are: registrations, which are also the audit, leaving, and members that go
 //! (spec/sharding.md §2, §6, §7).
 
-use std::collections::BTreeMap;
-
 use ostraca_ddata::clock::Now;
 
 use super::mail::send;
@@ -37,7 +35,7 @@ impl Coordinator {
         now: Now,
         from: RegionId,
         proxy: bool,
-        hosted: Vec<(ShardId, Generation)>,
+        hosted: &[(ShardId, Generation)],
         highest: Generation,
         out: &mut Out,
     ) {
@@ -52,11 +50,19 @@ impl Coordinator {
         if let Some(why) = refusal {
             return send(from.replica(), ToRegion::NotYet(why), out);
         }
-        let leaving = self.regions.get(&from).is_some_and(|known| known.leaving);
+        let known = self.regions.get(&from).copied();
+        let leaving = known.is_some_and(|known| known.leaving);
         self.regions.insert(from, Registered { proxy, leaving });
-        let homes = self.records.keys().filter_map(|shard| self.route(*shard)).collect();
+        if known.is_none() {
+            self.desk.reconsider();
+        }
+        // An audit of a region that has heard of everything needs no table.
+        let newest = self.records.values().map(|record| record.home().generation).max();
+        let lacks = known.is_none() || newest > Some(highest);
+        let routes = self.records.keys().filter(|_| lacks);
+        let homes = routes.filter_map(|shard| self.route(*shard)).collect();
         send(from.replica(), ToRegion::RegisterAck { term: self.term, homes }, out);
-        self.audit(now, from, hosted.into_iter().collect(), highest);
+        self.audit(now, from, hosted, highest);
     }
 
     /// Compares what a region hosts with what was decided.
@@ -64,10 +70,10 @@ impl Coordinator {
         &mut self,
         now: Now,
         from: RegionId,
-        hosted: BTreeMap<ShardId, Generation>,
+        hosted: &[(ShardId, Generation)],
         highest: Generation,
     ) {
-        for (shard, at) in &hosted {
+        for (shard, at) in hosted {
             self.confirmed(now, *shard, from, *at);
             self.audit_shard(*shard, *at, from, highest);
         }
@@ -136,6 +142,7 @@ impl Coordinator {
             return;
         }
         self.regions.retain(|id, _| self.installed.members.contains(id));
+        self.desk.reconsider();
         for new in self.installed.members.difference(&before) {
             send(new.replica(), ToRegion::Here(self.term), out);
         }

@@ -49,6 +49,7 @@ impl Coordinator {
 
     fn forget(&mut self) {
         (self.desk, self.asked, self.ask_at) = (Desk::default(), None, None);
+        self.hindrance = None;
         self.records.clear();
         self.regions.clear();
         self.repeats.clear();
@@ -100,7 +101,7 @@ impl Coordinator {
         if self.asked != Some(id) {
             return;
         }
-        self.asked = None;
+        (self.asked, self.hindrance) = (None, None);
         match (self.phase, answer) {
             (Phase::Off | Phase::Down, _) => {}
             (Phase::Reading, Answer::Fenced(cells)) => self.read(now, cells, out),
@@ -117,7 +118,10 @@ impl Coordinator {
                 self.stats.repeated += 1;
                 self.ask_at = Some(now.mono);
             }
-            (_, Answer::NotNow { .. }) => self.ask_at = Some(now.mono + self.config.retry),
+            (_, Answer::NotNow { why }) => {
+                self.hindrance = Some(why.into());
+                self.ask_at = Some(now.mono + self.config.retry);
+            }
             (_, Answer::Over { why }) => self.step_down(self.term, &why, out),
             (_, Answer::Fenced(_) | Answer::Written) => {} // to another question: not ours
         }

@@ -5,7 +5,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use ostraca_ddata::sim::Stream;
 
-use super::world::{Limits, Step, World};
+use super::limits::{Limits, Step};
+use super::world::World;
 
 /// A violation, and how to get there.
 #[derive(Debug)]
@@ -61,6 +62,48 @@ pub(crate) fn exhaust(limits: Limits, states_max: usize) -> Result<(usize, usize
         assert!(seen.len() <= states_max, "more than {states_max} states: raise the limit");
     }
     Ok((seen.len(), deepest))
+}
+
+/// How many states there are from which the newest decision can't be carried out any more by the
+/// protocol and the removal of dead regions alone: nobody moves, crashes, or takes over.
+///
+/// One of them is told of, if there are any.
+pub(crate) fn hopeless(limits: Limits, states_max: usize) -> (usize, Option<World>) {
+    let first = World::new(limits);
+    let mut before: HashMap<u64, Vec<u64>> = HashMap::from([(first.digest(), Vec::new())]);
+    let (mut good, mut ends) = (Vec::new(), Vec::new());
+    let mut open = vec![first];
+    while let Some(world) = open.pop() {
+        let here = world.digest();
+        if world.is_carried_out() {
+            good.push(here);
+        }
+        let mut goes_on = false;
+        for step in world.steps() {
+            let mut next = world.clone();
+            let Ok(()) = next.apply(step) else { continue };
+            let there = next.digest();
+            let ways = before.entry(there).or_insert_with(|| {
+                open.push(next);
+                Vec::new()
+            });
+            let chosen = matches!(step, Step::Start(_) | Step::Move(..) | Step::Crash(_));
+            if !chosen && there != here {
+                ways.push(here);
+                goes_on = true;
+            }
+        }
+        if !goes_on {
+            ends.push((here, world));
+        }
+        assert!(before.len() <= states_max, "more than {states_max} states: raise the limit");
+    }
+    let mut hopeful: HashSet<u64> = good.iter().copied().collect();
+    while let Some(state) = good.pop() {
+        good.extend(before[&state].iter().filter(|earlier| hopeful.insert(**earlier)));
+    }
+    let end = ends.into_iter().find(|(state, _)| !hopeful.contains(state));
+    (before.len() - hopeful.len(), end.map(|(_, world)| world))
 }
 
 /// The steps to a state, in words.

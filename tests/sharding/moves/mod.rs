@@ -7,15 +7,18 @@
 //! through every state of 2 coordinators, 2 moves and no crash instead of the small worlds
 //! (273,448 states; 2c1m1x has 1,587,014 without the symmetry of replicas).
 
+mod cells;
 mod directed;
 mod explore;
+mod limits;
 mod world;
 
 use ostraca::sharding::bug::Bug;
 use ostraca_ddata::sim::seeds;
 
-use self::explore::{Found, exhaust, walk};
-use self::world::{Limits, Outside, World};
+use self::explore::{Found, exhaust, hopeless, walk};
+use self::limits::{Limits, Outside};
+use self::world::World;
 
 const STATES_MAX: usize = 5_000_000;
 
@@ -27,6 +30,7 @@ fn named(name: &str) -> Limits {
 }
 
 #[test]
+#[expect(clippy::print_stdout, reason = "how many states there are")]
 fn every_order_of_every_step_keeps_one_host() {
     let chosen = std::env::var("OSTRACA_MOVES").ok();
     let small = ["1c2m0x", "2c1m0x", "1c1m1x"].map(str::to_owned).to_vec();
@@ -44,6 +48,17 @@ fn every_order_with_gossip_among_replicas_keeps_one_host() {
     let limits = Limits { gossip: true, ..Limits::of(1, 1, 1) };
     let found = exhaust(limits, STATES_MAX).unwrap_or_else(|found| panic!("{found}"));
     assert!(found.0 > 1_000, "{found:?}");
+}
+
+#[test]
+fn from_every_state_the_newest_decision_can_still_be_carried_out() {
+    for limits in [Limits::of(1, 2, 0), Limits::of(2, 1, 0), Limits::of(1, 1, 1)] {
+        let (stuck, end) = hopeless(limits, STATES_MAX);
+        assert_eq!(stuck, 0, "{end:#?}");
+    }
+    for bug in [Bug::LateReleaseStops, Bug::IdleIgnoresRelease] {
+        assert!(hopeless(Limits::of(1, 2, 0).with(bug), STATES_MAX).0 > 0, "{bug:?}");
+    }
 }
 
 fn walks(test: &'static str, count: u64, limits: impl Fn(u64) -> Limits) -> Vec<World> {

@@ -10,139 +10,32 @@ use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
-use ostraca::sharding::bug::{Bug, Canary};
+use ostraca::sharding::bug::Bug;
 use ostraca::sharding::coordinator::{
     Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, Phase,
 };
 use ostraca::sharding::home::ShardHome;
 use ostraca::sharding::ids::{Generation, RegionId, ShardId};
 use ostraca::sharding::installed::Installed;
-use ostraca::sharding::region::{Region, RegionConfig, RegionInput, RegionOutput, Run};
+use ostraca::sharding::region::{Region, RegionConfig, RegionInput, RegionOutput, Run, Shard};
 use ostraca::sharding::store::{Answer, Ask};
 use ostraca::sharding::wire::{ShardingMessage, ToCoordinator, ToRegion};
 use ostraca_ddata::clock::Now;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::machine::{Machine, Outbox};
 use ostraca_ddata::replicator::epoch::EpochId;
-use ostraca_ddata::types::Term;
+
+use super::cells::{Op, Replica, Stamped, merge, refuses};
+use super::limits::{Limits, Outside, Step};
 
 pub(crate) const SHARD: ShardId = ShardId::new(0);
 pub(crate) const REPLICAS: usize = 3;
-
-/// What is left out beside the rules of the two machines.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Outside {
-    #[default]
-    Nothing,
-    /// Replicas refuse nobody.
-    NoFence,
-    /// Coordinators take the same term number, and replicas tell them not apart.
-    OneTermTwice,
-    /// A fencing read is not written back.
-    NoRecoveryWrite,
-    /// A region that restarts keeps its id, and has forgotten everything.
-    RestartKeepsId,
-    /// A region is removed though it still hosts.
-    RemovedWhileLeased,
-}
-
-/// How much may happen in a world.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    pub(crate) regions: usize,
-    pub(crate) coordinators: usize,
-    pub(crate) moves: usize,
-    pub(crate) crashes: usize,
-    pub(crate) gossip: bool,
-    /// Nodes install configurations at times of their own, and the last region joins late.
-    pub(crate) lag: bool,
-    /// A shard may be sent nowhere.
-    pub(crate) nowhere: bool,
-    /// Two hosts at once are all that is looked for.
-    pub(crate) hosts_only: bool,
-    pub(crate) canary: Canary,
-    pub(crate) outside: Outside,
-}
-
-impl Limits {
-    pub(crate) fn of(coordinators: usize, moves: usize, crashes: usize) -> Self {
-        Self {
-            regions: 3,
-            coordinators,
-            moves,
-            crashes,
-            gossip: false,
-            lag: false,
-            nowhere: false,
-            hosts_only: false,
-            canary: Canary::none(),
-            outside: Outside::Nothing,
-        }
-    }
-
-    pub(crate) fn with(self, bug: Bug) -> Self {
-        Self { canary: Canary::with(bug), ..self }
-    }
-
-    pub(crate) fn hosts_only(self) -> Self {
-        Self { hosts_only: true, ..self }
-    }
-
-    pub(crate) fn without(self, outside: Outside) -> Self {
-        Self { outside, ..self }
-    }
-}
-
-/// Something that can happen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    Start(usize),
-    FenceAt(usize, usize),
-    BackAt(usize, usize),
-    WriteAt(usize, usize),
-    Move(usize, Option<usize>),
-    Place(usize, usize),
-    Deliver(u64),
-    Drained(usize),
-    Crash(usize),
-    Remove(usize),
-    InstallAtRegion(usize),
-    InstallAtCoordinator(usize),
-    Restart(usize),
-    Gossip(usize, usize),
-}
 
 /// A message that was sent: it can come at any time.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Fact {
     ToRegion(usize, ReplicaId, ToRegion),
     ToCoordinator(usize, ReplicaId, ToCoordinator),
-}
-
-type Stamped = (Term, u64, ShardHome);
-
-#[derive(Clone, Debug, Default, Hash)]
-pub(crate) struct Replica {
-    promised: Term,
-    cell: Option<Stamped>,
-}
-
-/// What a coordinator has asked the replicas, and how far that is.
-#[derive(Clone, Debug)]
-enum Op {
-    Fence { id: u64, term: Term, read: Vec<usize>, merged: Option<Stamped> },
-    Back { id: u64, term: Term, cell: Stamped, acked: Vec<usize> },
-    Write { id: u64, term: Term, cell: Stamped, acked: Vec<usize> },
-}
-
-impl Op {
-    /// Replicas that have answered.
-    fn done(&self) -> &[usize] {
-        match self {
-            Self::Fence { read, .. } => read,
-            Self::Back { acked, .. } | Self::Write { acked, .. } => acked,
-        }
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -336,7 +229,8 @@ impl World {
             steps.extend(to.map(|to| Step::Move(index, to)));
         }
         if seat.question.is_some() {
-            steps.extend((0..self.places.len()).map(|to| Step::Place(index, to)));
+            let fits = |to: &usize| seat.machine.targets().any(|target| target == region(*to));
+            steps.extend((0..self.places.len()).filter(fits).map(|to| Step::Place(index, to)));
         }
         if seat.epoch < self.configurations.len() as u64 {
             steps.push(Step::InstallAtCoordinator(index));
@@ -368,7 +262,7 @@ impl World {
     }
 
     pub(crate) fn run(&self, index: usize) -> Run {
-        self.places[index].machine.shard(SHARD).map_or(Run::Idle, |shard| shard.run())
+        self.places[index].machine.shard(SHARD).map_or(Run::Idle, Shard::run)
     }
 
     /// Does a step, and checks what must always hold.
@@ -690,6 +584,18 @@ impl World {
         (0..self.seats.len()).try_for_each(|seat| self.install_at_seat(seat))
     }
 
+    /// Whether the newest acknowledged decision's home hosts the shard by it.
+    pub(crate) fn is_carried_out(&self) -> bool {
+        let newest = self.acked.iter().max();
+        let hosts = |index: usize, at: Generation| {
+            self.places[index].up && self.run(index) == Run::Hosting(at)
+        };
+        newest.is_some_and(|(generation, home)| {
+            (0..self.places.len())
+                .any(|index| Some(region(index)) == *home && hosts(index, *generation))
+        })
+    }
+
     /// Loses messages that were sent.
     pub(crate) fn lose(&mut self, matches: impl Fn(&Fact) -> bool) {
         self.sent.retain(|(_, fact)| !matches(fact));
@@ -715,23 +621,6 @@ impl World {
 fn asks_for_home() -> CoordinatorInput {
     let message = ToCoordinator::GetShardHome(vec![SHARD]);
     CoordinatorInput::Message { from: region(0).replica(), message }
-}
-
-fn merge(cell: &mut Option<Stamped>, other: Option<Stamped>) {
-    let stamp = |cell: &Stamped| (cell.0, cell.1);
-    if let Some(other) = other
-        && cell.as_ref().is_none_or(|held| stamp(&other) > stamp(held))
-    {
-        *cell = Some(other);
-    }
-}
-
-fn refuses(outside: Outside, promised: Term, term: Term) -> bool {
-    match outside {
-        Outside::NoFence => false,
-        Outside::OneTermTwice => promised.number > term.number,
-        _ => promised > term,
-    }
 }
 
 fn generation_of(fact: &Fact) -> Generation {

@@ -32,6 +32,7 @@ fn a_fence_is_asked_again_at_once_when_late_and_after_a_while_when_impossible() 
     bench.tell(CoordinatorInput::Start { above: 0 });
     assert_eq!(asked(&bench.answer(Answer::Late)).len(), 1);
     assert_eq!(bench.answer(Answer::NotNow { why: "not joined".into() }), []);
+    assert_eq!(bench.machine.hindrance(), Some("not joined"));
     let (waited, out) = bench.wait().unwrap();
     let again = Ask::Fence { term: term(1), within: Duration::from_secs(2) };
     assert_eq!((waited, asked(&out)), (200, vec![again]));

@@ -1,0 +1,431 @@
+//! A node: the real Replicator, a coordinator while it is told to run one, and a region. What is
+//! a stand-in: membership (the harness says who is known, and proposes), leases (none: only the
+//! dead are removed), the singleton (the harness starts and stops coordinators as it likes), the
+//! strategy (any region), gates (a message comes where the shard lives), and entities (mailboxes of
+//! numbers, handled one after the other; what is left when a drain ends is the payload).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ostraca::sharding::bug::Canary;
+use ostraca::sharding::coordinator::{
+    Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, Phase,
+};
+use ostraca::sharding::home::ShardHome;
+use ostraca::sharding::ids::{EntityType, Generation, RegionId, ShardId};
+use ostraca::sharding::installed::Installed;
+use ostraca::sharding::region::{Region, RegionConfig, RegionInput, RegionOutput, Run, Shard};
+use ostraca::sharding::store::{Answer, Ask, HomesKey, WriteLevel};
+use ostraca::sharding::wire::ShardingMessage;
+use ostraca_ddata::bug::Canary as StoreCanary;
+use ostraca_ddata::clock::{Instant, Now};
+use ostraca_ddata::data::Registry;
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::machine::{Machine, Outbox};
+use ostraca_ddata::replicator::config::Config;
+use ostraca_ddata::replicator::epoch::{Change, Epoch};
+use ostraca_ddata::replicator::port::{Class, Input, Output, Peer};
+use ostraca_ddata::replicator::request::RequestId;
+use ostraca_ddata::replicator::wire::Message;
+use ostraca_ddata::replicator::{Replicator, Setup};
+use ostraca_ddata::sim::{Boot, Direction, Effects, NodeIndex, Process, Stream};
+
+pub(crate) const SHARDS: u32 = 6;
+const MS: Duration = Duration::from_millis(1);
+
+/// The incarnation that a node has in its `life`-th life.
+pub(crate) fn replica(node: usize, life: u32) -> ReplicaId {
+    ReplicaId::new((u64::from(life) << 16) | (node as u64 + 1))
+}
+
+pub(crate) fn node_of(replica: ReplicaId) -> NodeIndex {
+    NodeIndex::new((replica.get() & 0xffff) as usize - 1)
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Word {
+    Data(Message),
+    Sharding(ShardingMessage),
+}
+
+/// A message between two incarnations: one to a former life is not heard.
+#[derive(Clone, Debug)]
+pub(crate) struct Letter {
+    from: ReplicaId,
+    to: ReplicaId,
+    word: Word,
+}
+
+#[derive(Debug)]
+pub(crate) enum Command {
+    Found(Arc<Epoch>),
+    Members(Vec<Peer>),
+    Propose(Change),
+    /// The singleton starts here, or stops.
+    Coordinate(bool),
+    CoordinatorAt(ReplicaId),
+    Want(ShardId),
+    /// To any region, or nowhere.
+    Move(ShardId),
+    MoveTo(ShardId, RegionId),
+    /// A message for an entity of the shard, if it lives here.
+    Tell(ShardId, u64),
+}
+
+#[derive(Debug)]
+pub(crate) enum Event {
+    Installed(Arc<Epoch>),
+    /// A coordinator has read these, or a quorum has acknowledged them.
+    Read(Vec<(ShardId, ShardHome)>),
+    Decided(Vec<(ShardId, ShardHome)>),
+    Hosts(ShardId, Generation),
+    Adopted,
+    Refused,
+    /// A message went into a mailbox, was handled, or is counted as lost.
+    Accepted(u64),
+    Handled(u64),
+    Discarded(u64),
+}
+
+/// Rules that are left out.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Weakened {
+    pub(crate) rule: Canary,
+    pub(crate) store: StoreCanary,
+}
+
+pub(crate) struct Node {
+    id: ReplicaId,
+    key: HomesKey,
+    pub(crate) replicator: Replicator,
+    pub(crate) coordinator: Coordinator,
+    pub(crate) region: Region,
+    weakened: Weakened,
+    above: u64,
+    coordinators: u64, // that ran here
+    asked: BTreeMap<RequestId, Ask>,
+    chosen: Option<(Instant, CoordinatorInput)>,
+    drains: BTreeMap<ShardId, Instant>,
+    mailboxes: BTreeMap<ShardId, Vec<u64>>, // accepted and not begun
+    handle_at: Option<Instant>,
+    chance: Stream,
+}
+
+impl Node {
+    pub(crate) fn new(boot: &Boot<'_, ()>, weakened: Weakened) -> Self {
+        let id = replica(boot.node.get(), boot.incarnation);
+        let setup = Setup {
+            me: id,
+            config: Config::default(),
+            registry: Registry::new(),
+            seed: boot.seed,
+            canary: weakened.store,
+        };
+        let config = RegionConfig { shards: SHARDS, ..RegionConfig::default() };
+        let entity_type = EntityType::new("counter").expect("a fine name");
+        Self {
+            id,
+            key: HomesKey::new(&entity_type, WriteLevel::Majority),
+            replicator: Replicator::new(setup),
+            coordinator: coordinator(id, weakened.rule),
+            region: Region::new(RegionId::new(id), config, weakened.rule),
+            weakened,
+            above: 0,
+            coordinators: 0,
+            asked: BTreeMap::new(),
+            chosen: None,
+            drains: BTreeMap::new(),
+            mailboxes: BTreeMap::new(),
+            handle_at: None,
+            chance: Stream::split(boot.seed, "node", 0),
+        }
+    }
+
+    pub(crate) fn id(&self) -> ReplicaId {
+        self.id
+    }
+
+    fn data(&mut self, now: Now, input: Input, fx: &mut Effects<Self>) {
+        let mut out = Outbox::new();
+        self.replicator.handle(now, input, &mut out);
+        let outputs: Vec<Output> = out.drain().collect();
+        for output in outputs {
+            match output {
+                Output::Send { to, class, message } => {
+                    let lane = match class {
+                        Class::Control => 0,
+                        Class::Data => 1,
+                        Class::Bulk => 2,
+                    };
+                    let letter = Letter { from: self.id, to, word: Word::Data(message) };
+                    fx.send(node_of(to), lane, letter);
+                }
+                Output::Reply { id, reply } => {
+                    let answer = self.key.answer(reply);
+                    self.answered(now, id, answer, fx);
+                }
+                Output::AskConsent { query, .. } => {
+                    self.data(now, Input::Consent { query, remaining: Vec::new() }, fx);
+                }
+                Output::Installed(epoch) => self.installed(now, &epoch, fx),
+                Output::Excluded(_) => self.region(now, RegionInput::Over, fx),
+                _ => {}
+            }
+        }
+    }
+
+    fn installed(&mut self, now: Now, epoch: &Arc<Epoch>, fx: &mut Effects<Self>) {
+        fx.emit(Event::Installed(epoch.clone()));
+        let members = epoch.members().iter().copied().map(RegionId::new).collect();
+        let installed = Installed { epoch: epoch.id(), members };
+        self.coordinate(now, CoordinatorInput::Installed(installed.clone()), fx);
+        self.region(now, RegionInput::Installed(installed), fx);
+    }
+
+    fn answered(&mut self, now: Now, id: RequestId, answer: Answer, fx: &mut Effects<Self>) {
+        let asked = self.asked.remove(&id);
+        match (&answer, asked) {
+            (Answer::Fenced(cells), _) => fx.emit(Event::Read(cells.clone())),
+            (Answer::Written, Some(Ask::Write { cells, .. })) => fx.emit(Event::Decided(cells)),
+            (Answer::Refused { .. }, _) => fx.emit(Event::Refused),
+            _ => {}
+        }
+        if id.0 >> 32 == self.coordinators {
+            let id = id.0 & u64::from(u32::MAX);
+            self.coordinate(now, CoordinatorInput::Answered { id, answer }, fx);
+        }
+    }
+
+    fn coordinate(&mut self, now: Now, input: CoordinatorInput, fx: &mut Effects<Self>) {
+        let mut out = Outbox::new();
+        self.coordinator.handle(now, input, &mut out);
+        let outputs: Vec<CoordinatorOutput> = out.drain().collect();
+        for output in outputs {
+            match output {
+                CoordinatorOutput::Send { to, message } => self.say(to, message, fx),
+                CoordinatorOutput::Ask { id, ask } => {
+                    let id = RequestId(self.coordinators << 32 | id);
+                    self.asked.insert(id, ask.clone());
+                    let request = self.key.request(ask);
+                    self.data(now, Input::Request { id, request }, fx);
+                }
+                CoordinatorOutput::Allocate { question, shards } => {
+                    self.allocate(now, question, shards);
+                }
+                CoordinatorOutput::SteppedDown { highest, .. } => {
+                    self.above = self.above.max(highest.number);
+                }
+                CoordinatorOutput::Acting(_) => {}
+            }
+        }
+    }
+
+    fn allocate(&mut self, now: Now, question: u64, shards: Vec<ShardId>) {
+        let targets: Vec<RegionId> = self.coordinator.targets().collect();
+        if targets.is_empty() || self.chance.chance(0.05) {
+            return; // it fails, and is asked again
+        }
+        let homes = shards.into_iter().map(|shard| (shard, *self.chance.pick(&targets))).collect();
+        let at = now.mono + self.chance.span(Duration::ZERO, 50 * MS);
+        let input = CoordinatorInput::Allocated { question, homes, why: "any".into() };
+        self.chosen = Some((at, input));
+    }
+
+    fn region(&mut self, now: Now, input: RegionInput, fx: &mut Effects<Self>) {
+        let mut out = Outbox::new();
+        self.region.handle(now, input, &mut out);
+        let outputs: Vec<RegionOutput> = out.drain().collect();
+        for output in outputs {
+            match output {
+                RegionOutput::Send { to, message } => self.say(to, message, fx),
+                RegionOutput::Start { shard, generation, payload } => {
+                    fx.emit(Event::Hosts(shard, generation));
+                    let carried = payload.map(|payload| messages(&payload)).unwrap_or_default();
+                    let before = self.mailboxes.insert(shard, carried);
+                    assert!(before.is_none_or(|mailbox| mailbox.is_empty()), "it was drained");
+                    self.handle_at = Some(now.mono);
+                }
+                RegionOutput::Adopt { shard, generation } => {
+                    fx.emit(Event::Hosts(shard, generation));
+                    fx.emit(Event::Adopted);
+                }
+                RegionOutput::Drain { shard, .. } => {
+                    let long = [MS, 20 * MS, 200 * MS, 30_000 * MS];
+                    let longest = *self.chance.pick(&long);
+                    let takes = self.chance.span(Duration::ZERO, longest);
+                    self.drains.insert(shard, now.mono + takes);
+                }
+                RegionOutput::Abort(shard) => {
+                    self.drains.insert(shard, now.mono);
+                }
+                RegionOutput::Discard { payload, .. } => {
+                    messages(&payload).into_iter().for_each(|id| fx.emit(Event::Discarded(id)));
+                }
+                RegionOutput::StopAll => self.drains.clear(),
+                _ => {}
+            }
+        }
+    }
+
+    /// Each shard that lives here handles a message.
+    fn handle(&mut self, now: Now, fx: &mut Effects<Self>) {
+        let mut more = false;
+        for (shard, mailbox) in &mut self.mailboxes {
+            let run = self.region.shard(*shard).map_or(Run::Idle, Shard::run);
+            if matches!(run, Run::Hosting(_)) && !mailbox.is_empty() {
+                fx.emit(Event::Handled(mailbox.remove(0)));
+                more |= !mailbox.is_empty();
+            }
+        }
+        let pause = self.chance.span(MS, 500 * MS);
+        self.handle_at = more.then(|| now.mono + pause);
+    }
+
+    /// Messages that would be lost with this node.
+    pub(crate) fn holds(&self) -> Vec<u64> {
+        let shards = (0..SHARDS).map(ShardId::new);
+        let kept = shards.filter_map(|shard| self.region.shard(shard)?.kept().cloned());
+        let kept = kept.flat_map(|payload| messages(&payload));
+        self.mailboxes.values().flatten().copied().chain(kept).collect()
+    }
+
+    fn say(&mut self, to: ReplicaId, message: ShardingMessage, fx: &mut Effects<Self>) {
+        let letter = Letter { from: self.id, to, word: Word::Sharding(message) };
+        fx.send(node_of(to), 3, letter);
+    }
+
+    fn drained(&mut self, now: Now, fx: &mut Effects<Self>) {
+        let over: Vec<ShardId> =
+            self.drains.iter().filter(|(_, at)| **at <= now.mono).map(|(id, _)| *id).collect();
+        for shard in over {
+            self.drains.remove(&shard);
+            let left = self.mailboxes.remove(&shard).unwrap_or_default();
+            let payload = (!left.is_empty()).then(|| sealed(&left));
+            self.region(now, RegionInput::Drained { shard, payload }, fx);
+        }
+    }
+}
+
+fn sealed(messages: &[u64]) -> Bytes {
+    messages.iter().flat_map(|id| id.to_be_bytes()).collect()
+}
+
+fn messages(payload: &Bytes) -> Vec<u64> {
+    let ids = payload.chunks_exact(8);
+    ids.map(|id| u64::from_be_bytes(id.try_into().expect("eight bytes"))).collect()
+}
+
+fn coordinator(id: ReplicaId, canary: Canary) -> Coordinator {
+    let config = CoordinatorConfig { shards: SHARDS, ..CoordinatorConfig::default() };
+    Coordinator::new(id, config, canary)
+}
+
+impl Process for Node {
+    type Message = Letter;
+    type Command = Command;
+    type Event = Event;
+    type Disk = ();
+
+    fn message(&mut self, now: Now, _: NodeIndex, letter: Letter, fx: &mut Effects<Self>) {
+        let Letter { from, to, word } = letter;
+        if to != self.id {
+            return;
+        }
+        match word {
+            Word::Data(message) => self.data(now, Input::Message { from, message }, fx),
+            Word::Sharding(ShardingMessage::Coordinator(message)) => {
+                self.coordinate(now, CoordinatorInput::Message { from, message }, fx);
+            }
+            Word::Sharding(ShardingMessage::Region(message)) => {
+                self.region(now, RegionInput::Message { from, message }, fx);
+            }
+        }
+    }
+
+    fn command(&mut self, now: Now, command: Command, fx: &mut Effects<Self>) {
+        match command {
+            Command::Found(epoch) => self.data(now, Input::Found(epoch), fx),
+            Command::Members(peers) => self.data(now, Input::Members(peers), fx),
+            Command::Propose(change) => self.data(now, Input::Propose(change), fx),
+            Command::Coordinate(true) => {
+                if self.coordinator.phase() == Phase::Down {
+                    let installed = self.replicator.epochs().installed().cloned();
+                    self.coordinators += 1;
+                    self.chosen = None;
+                    self.coordinator = coordinator(self.id, self.weakened.rule);
+                    installed.iter().for_each(|epoch| self.installed(now, epoch, fx));
+                }
+                self.above = self.above.max(self.coordinator.term().number);
+                self.coordinate(now, CoordinatorInput::Start { above: self.above }, fx);
+            }
+            Command::Coordinate(false) => self.coordinate(now, CoordinatorInput::Stop, fx),
+            Command::CoordinatorAt(id) => {
+                self.region(now, RegionInput::CoordinatorAt(Some(id)), fx);
+            }
+            Command::Tell(shard, id) => {
+                let run = self.region.shard(shard).map_or(Run::Idle, Shard::run);
+                if matches!(run, Run::Hosting(_)) {
+                    fx.emit(Event::Accepted(id));
+                    self.mailboxes.entry(shard).or_default().push(id);
+                    let pause = self.chance.span(MS, 500 * MS);
+                    self.handle_at = self.handle_at.or(Some(now.mono + pause));
+                }
+            }
+            Command::Want(shard) => self.region(now, RegionInput::Wanted(shard), fx),
+            Command::MoveTo(shard, to) => {
+                let input = CoordinatorInput::Move { shard, to: Some(to), why: "test".into() };
+                self.coordinate(now, input, fx);
+            }
+            Command::Move(shard) => {
+                let targets: Vec<RegionId> = self.coordinator.targets().collect();
+                if self.coordinator.record(shard).is_some() && !targets.is_empty() {
+                    let to = Some(*self.chance.pick(&targets)).filter(|_| self.chance.chance(0.9));
+                    let input = CoordinatorInput::Move { shard, to, why: "test".into() };
+                    self.coordinate(now, input, fx);
+                }
+            }
+        }
+    }
+
+    fn tick(&mut self, now: Now, fx: &mut Effects<Self>) {
+        self.drained(now, fx);
+        if let Some((_, input)) = self.chosen.take_if(|(at, _)| *at <= now.mono) {
+            self.coordinate(now, input, fx);
+        }
+        if self.handle_at.is_some_and(|at| at <= now.mono) {
+            self.handle(now, fx);
+        }
+        self.data(now, Input::Tick, fx);
+        self.coordinate(now, CoordinatorInput::Tick, fx);
+        self.region(now, RegionInput::Tick, fx);
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let machines = [
+            self.replicator.next_deadline(),
+            self.coordinator.next_deadline(),
+            self.region.next_deadline(),
+            self.chosen.as_ref().map(|(at, _)| *at),
+            self.handle_at,
+        ];
+        machines.into_iter().flatten().chain(self.drains.values().copied()).min()
+    }
+
+    fn link_up(&mut self, now: Now, peer: NodeIndex, _: Direction, fx: &mut Effects<Self>) {
+        let members = self.replicator.epochs().installed();
+        let known = members.map(|epoch| epoch.members().to_vec()).unwrap_or_default();
+        for id in known.into_iter().filter(|id| node_of(*id) == peer) {
+            self.data(now, Input::LinkUp(id), fx);
+        }
+    }
+
+    fn recode(letter: Letter) -> Letter {
+        let Word::Sharding(message) = &letter.word else { return letter };
+        let bytes = rmp_serde::to_vec_named(message).expect("messages encode");
+        let decoded = rmp_serde::from_slice(&bytes).expect("what is encoded decodes");
+        assert_eq!(message, &decoded, "what is decoded is what was encoded");
+        Letter { word: Word::Sharding(decoded), ..letter }
+    }
+}

@@ -1,0 +1,144 @@
+//! What must hold after every step: one host per shard, generations of hosts that rise,
+//! decisions acknowledged in the order of their generations (I3), messages handled at most once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use ostraca::sharding::home::ShardHome;
+use ostraca::sharding::ids::{Generation, ShardId};
+use ostraca_ddata::replicator::epoch::Epoch;
+use ostraca_ddata::sim::{NodeIndex, Observer, Orders, View, Violation};
+
+use super::node::{Event, Node};
+
+#[derive(Default)]
+pub(crate) struct Watch {
+    pub(crate) newest: Option<Arc<Epoch>>,
+    known: BTreeMap<ShardId, BTreeSet<Generation>>,
+    hosted: BTreeMap<ShardId, Generation>,
+    /// Messages that were accepted and are neither handled nor counted as lost.
+    pub(crate) open: BTreeSet<u64>,
+    handled: BTreeSet<u64>,
+    pub(crate) counts: Counts,
+}
+
+/// What a run has reached.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) decided: u64,
+    pub(crate) hosted: u64,
+    pub(crate) adopted: u64,
+    pub(crate) refused: u64,
+    pub(crate) read: u64,
+    pub(crate) discarded: u64,
+    pub(crate) handled: u64,
+    pub(crate) lost_with_a_node: u64,
+    pub(crate) configurations: u64,
+}
+
+impl Counts {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.decided += other.decided;
+        self.hosted += other.hosted;
+        self.adopted += other.adopted;
+        self.refused += other.refused;
+        self.read += other.read;
+        self.discarded += other.discarded;
+        self.handled += other.handled;
+        self.lost_with_a_node += other.lost_with_a_node;
+        self.configurations += other.configurations;
+    }
+}
+
+impl Watch {
+    fn read(&mut self, cells: &[(ShardId, ShardHome)]) {
+        self.counts.read += u64::from(!cells.is_empty());
+        for (shard, home) in cells {
+            self.known.entry(*shard).or_default().insert(home.generation);
+        }
+    }
+
+    /// What is acknowledged is new and above all others, or was met by a coordinator before.
+    fn decided(&mut self, cells: &[(ShardId, ShardHome)]) -> Result<(), Violation> {
+        for (shard, home) in cells {
+            let known = self.known.entry(*shard).or_default();
+            let highest = known.last().copied();
+            if known.insert(home.generation) {
+                self.counts.decided += 1;
+                if highest > Some(home.generation) {
+                    let what = format!("{shard}: {} decided after {highest:?}", home.generation);
+                    return Err(Violation::new(what));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// At most once.
+    fn handles(&mut self, id: u64) -> Result<(), Violation> {
+        self.open.remove(&id);
+        self.counts.handled += 1;
+        if self.handled.insert(id) {
+            return Ok(());
+        }
+        Err(Violation::new(format!("message {id} was handled twice")))
+    }
+
+    fn hosts(&mut self, shard: ShardId, at: Generation) -> Result<(), Violation> {
+        self.counts.hosted += 1;
+        let before = self.hosted.insert(shard, at);
+        if before >= Some(at) {
+            return Err(Violation::new(format!(
+                "shard {shard} is hosted at {at} after {before:?}"
+            )));
+        }
+        if !self.known.get(&shard).is_some_and(|known| known.contains(&at)) {
+            return Err(Violation::new(format!("shard {shard}: nobody decided {at}")));
+        }
+        Ok(())
+    }
+}
+
+impl Observer<Node> for Watch {
+    fn event(
+        &mut self,
+        _: &View<'_, Node>,
+        _: NodeIndex,
+        event: &Event,
+        _: &mut Orders<Node>,
+    ) -> Result<(), Violation> {
+        match event {
+            Event::Installed(epoch) => {
+                if self.newest.as_ref().is_none_or(|newest| epoch.id() > newest.id()) {
+                    self.newest = Some(epoch.clone());
+                    self.counts.configurations += 1;
+                }
+            }
+            Event::Read(cells) => self.read(cells),
+            Event::Decided(cells) => return self.decided(cells),
+            Event::Hosts(shard, at) => return self.hosts(*shard, *at),
+            Event::Adopted => self.counts.adopted += 1,
+            Event::Refused => self.counts.refused += 1,
+            Event::Accepted(id) => {
+                self.open.insert(*id);
+            }
+            Event::Handled(id) => return self.handles(*id),
+            Event::Discarded(id) => {
+                self.counts.discarded += u64::from(self.open.remove(id));
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&mut self, view: &View<'_, Node>) -> Result<(), Violation> {
+        let mut hosts: BTreeMap<ShardId, NodeIndex> = BTreeMap::new();
+        for (node, process) in view.processes() {
+            for (shard, _) in process.region.hosted() {
+                if let Some(other) = hosts.insert(shard, node) {
+                    return Err(Violation::new(format!("shard {shard} at {other} and {node}")));
+                }
+            }
+        }
+        Ok(())
+    }
+}

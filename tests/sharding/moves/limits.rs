@@ -1,0 +1,86 @@
+//! How much may happen in a world, what is left out in it, and what can happen.
+
+use ostraca::sharding::bug::{Bug, Canary};
+
+/// What is left out beside the rules of the two machines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Outside {
+    #[default]
+    Nothing,
+    /// Replicas refuse nobody.
+    NoFence,
+    /// Coordinators take the same term number, and replicas tell them not apart.
+    OneTermTwice,
+    /// A fencing read is not written back.
+    NoRecoveryWrite,
+    /// A region that restarts keeps its id, and has forgotten everything.
+    RestartKeepsId,
+    /// A region is removed though it still hosts.
+    RemovedWhileLeased,
+}
+
+/// How much may happen in a world.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) regions: usize,
+    pub(crate) coordinators: usize,
+    pub(crate) moves: usize,
+    pub(crate) crashes: usize,
+    pub(crate) gossip: bool,
+    /// Nodes install configurations at times of their own, and the last region joins late.
+    pub(crate) lag: bool,
+    /// A shard may be sent nowhere.
+    pub(crate) nowhere: bool,
+    /// Two hosts at once are all that is looked for.
+    pub(crate) hosts_only: bool,
+    pub(crate) canary: Canary,
+    pub(crate) outside: Outside,
+}
+
+impl Limits {
+    pub(crate) fn of(coordinators: usize, moves: usize, crashes: usize) -> Self {
+        Self {
+            regions: 3,
+            coordinators,
+            moves,
+            crashes,
+            gossip: false,
+            lag: false,
+            nowhere: false,
+            hosts_only: false,
+            canary: Canary::none(),
+            outside: Outside::Nothing,
+        }
+    }
+
+    pub(crate) fn with(self, bug: Bug) -> Self {
+        Self { canary: Canary::with(bug), ..self }
+    }
+
+    pub(crate) fn hosts_only(self) -> Self {
+        Self { hosts_only: true, ..self }
+    }
+
+    pub(crate) fn without(self, outside: Outside) -> Self {
+        Self { outside, ..self }
+    }
+}
+
+/// Something that can happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Start(usize),
+    FenceAt(usize, usize),
+    BackAt(usize, usize),
+    WriteAt(usize, usize),
+    Move(usize, Option<usize>),
+    Place(usize, usize),
+    Deliver(u64),
+    Drained(usize),
+    Crash(usize),
+    Remove(usize),
+    InstallAtRegion(usize),
+    InstallAtCoordinator(usize),
+    Restart(usize),
+    Gossip(usize, usize),
+}
