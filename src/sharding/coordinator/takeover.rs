@@ -7,6 +7,7 @@
 //! ever. (Writing back only what the answers differ in, as spec/reference/moves.md C1 has it,
 //! gives two hosts with four coordinators: tests/sharding/moves.)
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ostraca_ddata::clock::Now;
@@ -127,8 +128,23 @@ impl Coordinator {
         }
     }
 
+    /// Nobody has heard of this term yet: a higher one is as good.
+    fn raise(&mut self, now: Now, current: Term, out: &mut Out) {
+        let number = current.number.max(self.term.number);
+        if number >= Term::NUMBER_MAX {
+            return self.step_down(current, "there is no higher term", out);
+        }
+        self.take(number + 1);
+        self.ask_at = Some(now.mono + self.config.retry);
+    }
+
     fn read(&mut self, now: Now, cells: Vec<(ShardId, ShardHome)>, out: &mut Out) {
-        let mut cells: std::collections::BTreeMap<_, _> = cells.into_iter().collect();
+        // A replica that promised this term early may show what a higher one has written since.
+        let highest = cells.iter().map(|(_, home)| home.generation.term).max();
+        if let Some(current) = highest.filter(|highest| *highest > self.term) {
+            return self.raise(now, current, out);
+        }
+        let mut cells: BTreeMap<_, _> = cells.into_iter().collect();
         if self.canary.has(Bug::RecoveryDropsAfter) {
             cells.values_mut().for_each(|home| home.after.clear());
         }

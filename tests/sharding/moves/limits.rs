@@ -31,6 +31,9 @@ pub(crate) struct Limits {
     pub(crate) lag: bool,
     /// A shard may be sent nowhere.
     pub(crate) nowhere: bool,
+    /// Regions hear nothing and do nothing: only coordinators and replicas act, and every decision
+    /// must list all that were spoken of before.
+    pub(crate) mute: bool,
     /// Two hosts at once are all that is looked for.
     pub(crate) hosts_only: bool,
     pub(crate) canary: Canary,
@@ -47,6 +50,7 @@ impl Limits {
             gossip: false,
             lag: false,
             nowhere: false,
+            mute: false,
             hosts_only: false,
             canary: Canary::none(),
             outside: Outside::Nothing,

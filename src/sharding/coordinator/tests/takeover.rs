@@ -49,6 +49,15 @@ fn a_term_that_is_too_low_is_raised_as_long_as_nothing_was_said_under_it() {
 }
 
 #[test]
+fn what_a_higher_term_has_written_is_not_built_upon_under_a_lower_one() {
+    let mut bench = Bench::new(CoordinatorConfig::default());
+    bench.tell(CoordinatorInput::Start { above: 0 });
+    assert_eq!(bench.answer(Answer::Fenced(read())), [], "terms 4 and 2, and this one is 1");
+    let (_, out) = bench.wait().unwrap();
+    assert_eq!(asked(&out), [Ask::Fence { term: term(5), within: Duration::from_secs(2) }]);
+}
+
+#[test]
 fn every_cell_is_written_unchanged_under_its_own_stamp_before_anything_is_said() {
     let (mut bench, out) = rewriting();
     assert_eq!(written(&out), [(1, read())]);
