@@ -7,7 +7,7 @@ use std::time::Duration;
 use rand::RngExt;
 
 use super::durability::After;
-use super::epoch::{AcceptorState, EpochInput};
+use super::epoch::{AcceptorState, EpochInput, EpochMessage};
 use super::expiry::owner;
 use super::fence::is_promise;
 use super::port::{Alarm, LoadError, Output};
@@ -143,9 +143,6 @@ impl Replicator {
             if busy { self.config.busy_gossip_interval } else { self.config.gossip_interval };
         let jitter = self.rng.random_range(0.8..1.2);
         self.gossip_at = Some(now.mono + interval.mul_f64(jitter));
-        if !self.epochs.is_member() {
-            return;
-        }
         let mut best: Option<(bool, Instant, u64, ReplicaId)> = None;
         for &peer in &self.peers {
             let unreachable = self.membership.get(&peer).is_some_and(|peer| !peer.reachable);
@@ -153,9 +150,14 @@ impl Replicator {
             let candidate = (unreachable, heard, self.rng.random(), peer);
             best = Some(best.map_or(candidate, |best| best.min(candidate)));
         }
-        if let Some((.., peer)) = best {
-            self.contacted.insert(peer, now.mono);
+        let Some((.., peer)) = best else { return };
+        self.contacted.insert(peer, now.mono);
+        if self.epochs.is_member() {
             self.compare_with(now, peer, At::Live, out);
+        } else if let Some(epoch) = self.epochs.installed().cloned() {
+            // A joiner may be the only one alive that knows this configuration: whoever is in it
+            // must learn it, or nobody ever says anything again.
+            self.send(peer, Body::Epoch(EpochMessage::Install { epoch }), out);
         }
     }
 

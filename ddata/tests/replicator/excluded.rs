@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use ostraca_ddata::key::Group;
-use ostraca_ddata::replicator::epoch::{Change, EpochMessage};
+use ostraca_ddata::replicator::config::Config;
+use ostraca_ddata::replicator::epoch::{Change, Epoch, EpochMessage, EpochSettings};
 use ostraca_ddata::replicator::port::Output;
 use ostraca_ddata::replicator::request::{Request, RequestError, WriteConsistency as To};
 use ostraca_ddata::replicator::wire::Body;
@@ -71,4 +72,28 @@ fn a_refusal_of_who_is_no_voter_ends_no_fence() {
     assert_eq!(bare.answer(id), None);
     bare.hear(2, Body::NotPromised { request: id.0, current });
     assert_eq!(bare.answer(id), Some(Err(RequestError::Fenced { current, nowhere: false })));
+}
+
+/// The others may have died right after they decided it: without this nobody says anything.
+#[test]
+fn a_joiner_that_knows_a_configuration_tells_it_to_whoever_is_in_it() {
+    let mut bare = Bare::joining(Config::default());
+    bare.hear(1, Body::Epoch(EpochMessage::Install { epoch: of_the_others() }));
+    assert!(!bare.replicator.epochs().is_member());
+    bare.sent();
+    bare.pass(secs(10));
+    let tells = |(to, body): &(_, _)| match body {
+        Body::Epoch(EpochMessage::Install { epoch }) => {
+            *to == peer(1) && *epoch == of_the_others()
+        }
+        _ => false,
+    };
+    let sent = bare.sent();
+    assert!(sent.iter().any(tells), "{sent:?}");
+    assert!(sent.len() <= 20, "now and then: {}", sent.len());
+}
+
+fn of_the_others() -> Arc<Epoch> {
+    let settings = EpochSettings::default();
+    Arc::new(Epoch::founding(epoch_id(), vec![peer(1)], settings).unwrap())
 }

@@ -25,3 +25,10 @@ fn a_replica_counts_for_no_write_below_its_own_promise() {
 fn a_disk_that_was_slow_answers_late_after_the_last_fault() {
     holds(plans::durable, 63_317_374_239_910);
 }
+
+/// Both voters decided a configuration of one other and crashed. Only a joiner had heard of it, and
+/// whoever is in no configuration told nobody anything: its one member never learned of it.
+#[test]
+fn a_configuration_that_only_a_joiner_knows_reaches_its_members() {
+    holds(plans::contested, 53_245_328_238_394);
+}
