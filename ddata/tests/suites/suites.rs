@@ -10,10 +10,18 @@ fn suite(test: &'static str, seeds: u64, plan: fn(Seed) -> Plan) -> Totals {
         Ok(report) => report.totals,
         Err(failure) => panic!("{failure}"),
     });
+    told(test, &totals);
     let [inside, outside] = ["run.inside", "run.outside"].map(|name| totals.marks.count(name));
     let most = totals.runs < 2 || inside > 2 * outside;
     assert!(most, "only {inside} runs were followed to their rest, {outside} lost a majority");
     totals
+}
+
+/// What a run for hours is asked for afterwards.
+#[expect(clippy::print_stderr, reason = "how much was simulated is part of the result")]
+fn told(test: &str, totals: &Totals) {
+    let hours = totals.simulated.as_secs_f64() / 3_600.0;
+    eprintln!("{test}: {} seeds, {hours:.1} simulated cluster-hours", totals.runs);
 }
 
 #[test]
