@@ -118,9 +118,21 @@ pub enum Told {
     FirstWithoutHome,
 }
 
+/// The way on which nothing waits and nothing has to be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Clear {
+    Not,
+    /// Down a lane.
+    Lane(Current),
+    /// Into a mailbox of this node.
+    Here,
+}
+
 /// The gate of a shard.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[repr(C)] // a message on a clear way touches only what stands first
 pub struct Gate<M> {
+    clear: Clear, // follows from the rest; set anew by whatever changes it
     me: RegionId,
     route: Route<M>,
     host: Host<Item<M>>,
@@ -132,7 +144,13 @@ impl<M> Gate<M> {
     /// messages from lanes.
     #[must_use]
     pub const fn new(me: RegionId, held_max: usize) -> Self {
-        Self { me, route: Route::new(), host: Host::new(held_max), canary: Canary::none() }
+        Self {
+            clear: Clear::Not,
+            me,
+            route: Route::new(),
+            host: Host::new(held_max),
+            canary: Canary::none(),
+        }
     }
 
     /// A message of this node.
@@ -145,22 +163,20 @@ impl<M> Gate<M> {
         origin: Origin,
         post: &mut impl Post<M>,
     ) -> Result<Told, (Full, Item<M>)> {
-        if let Some(current) = self.route.open(self.canary) {
-            match self.send(current, item, origin, post) {
-                Ok(()) => {
-                    self.flush(post);
-                    return Ok(Told::Sent);
-                }
-                Err(NotSent::Full(item)) => return self.buffer(item, post),
-                Err(NotSent::Gone(item)) => {
-                    self.lane_ended(current);
-                    let told = self.buffer(item, post);
-                    self.flush(post);
-                    return told;
-                }
+        let item = match self.clear {
+            Clear::Lane(Current { generation, home }) => match post.send(home, generation, item) {
+                Ok(()) => return Ok(Told::Sent),
+                Err(NotSent::Full(item) | NotSent::Gone(item)) => item,
+            },
+            Clear::Here => {
+                post.accept(self.me, item, origin);
+                return Ok(Told::Sent);
             }
-        }
-        self.buffer(item, post)
+            Clear::Not => item,
+        };
+        let told = self.tell_unclear(item, origin, post);
+        self.flush(post);
+        told
     }
 
     /// An acked decision: from an announcement or the coordinator's answer.
@@ -249,8 +265,8 @@ impl<M> Gate<M> {
         }
         if let Some(current) = current.filter(|current| current.home == region) {
             self.lane_ended(current);
-            self.flush(post);
         }
+        self.flush(post);
         self.host.forget(region)
     }
 
@@ -307,6 +323,32 @@ impl<M> Gate<M> {
 
 /// The steps of both halves, and how they meet on the own lane.
 impl<M> Gate<M> {
+    fn tell_unclear(
+        &mut self,
+        item: Item<M>,
+        origin: Origin,
+        post: &mut impl Post<M>,
+    ) -> Result<Told, (Full, Item<M>)> {
+        let Some(current) = self.route.open(self.canary) else { return self.buffer(item, post) };
+        match self.send(current, item, origin, post) {
+            Ok(()) => Ok(Told::Sent),
+            Err(NotSent::Full(item)) => self.buffer(item, post),
+            Err(NotSent::Gone(item)) => {
+                self.lane_ended(current);
+                self.buffer(item, post)
+            }
+        }
+    }
+
+    /// Sets `clear` by the rest.
+    fn look(&mut self) {
+        self.clear = match self.route.open(Canary::none()) {
+            Some(_) if self.stays_here() => Clear::Here,
+            Some(current) if current.home != self.me => Clear::Lane(current),
+            _ => Clear::Not,
+        };
+    }
+
     fn buffer(&mut self, item: Item<M>, post: &mut impl Post<M>) -> Result<Told, (Full, Item<M>)> {
         let first = self.route.waiting() == 0 && self.route.mode == Mode::Parked;
         match post.reserve(item.bytes, self.route.counted()) {
@@ -316,8 +358,14 @@ impl<M> Gate<M> {
         Ok(if first { Told::FirstWithoutHome } else { Told::Buffered })
     }
 
-    /// As many as the lane has room for (S2). The lane may change on the way.
+    /// Sends what can be sent. Whatever changed the gate ends with it.
     fn flush(&mut self, post: &mut impl Post<M>) {
+        self.send_waiting(post);
+        self.look();
+    }
+
+    /// As many as the lane has room for (S2). The lane may change on the way.
+    fn send_waiting(&mut self, post: &mut impl Post<M>) {
         while let Some((current, waiting)) = self.route.next() {
             let (counts, bytes) = (waiting.counts, waiting.item.bytes);
             let put_back = |item| route::Waiting { item, counts };

@@ -36,7 +36,7 @@ pub(super) struct Composite {
 impl Composite {
     pub(super) fn new(settings: &settings::Composite, limit: usize, counts: Counts) -> Self {
         let share = if settings.window.is_some() { settings.window_proportion } else { 0.0 };
-        let in_window = super::portion(share, limit);
+        let in_window = super::portion(share, limit).min(limit);
         let window = settings.window.clone().unwrap_or_default();
         let optimizes = settings.window.is_some() && settings.optimizer == Optimizer::HillClimbing;
         let mut composite = Self {
@@ -90,13 +90,15 @@ impl Composite {
 
     pub(super) fn set_limit(&mut self, limit: usize, out: &mut Vec<Slot>) {
         self.limit = limit;
-        if self.counts == Counts::Dropped {
-            self.forget_counts();
+        match (&mut self.sketch, self.counts) {
+            (Some(sketch), Counts::Kept) => sketch.set_limit(limit),
+            (_, Counts::Kept) => {}
+            (_, Counts::Dropped) => self.forget_counts(),
         }
         if let Some(climbing) = &mut self.climbing {
             climbing.set_limit(limit);
         }
-        let in_window = super::portion(self.share, limit);
+        let in_window = super::portion(self.share, limit).min(limit);
         self.main.aim(limit - in_window);
         self.window.aim(in_window);
         let mut candidates = std::mem::take(&mut self.candidates);
@@ -152,7 +154,7 @@ impl Composite {
         let (low, high) =
             (self.settings.minimum_window_proportion, self.settings.maximum_window_proportion);
         self.share = (self.share + step).clamp(low, high.max(low));
-        let in_window = super::portion(self.share, self.limit);
+        let in_window = super::portion(self.share, self.limit).min(self.limit);
         self.window.aim(in_window);
         self.main.aim(self.limit - in_window);
         spill(&mut self.main, &mut self.window);

@@ -21,7 +21,7 @@ use chains::{Chain, Chains};
 use composite::{Composite, Counts};
 use idle::Idle;
 use replacement::Replacement;
-use settings::{Scope, Strategy};
+use settings::{ACTIVE_ENTITIES_MAX, Scope, Strategy};
 
 /// Busy entities that one access looks at, if they should have stopped: each is looked at again
 /// by a later one, so few are enough.
@@ -98,7 +98,7 @@ impl Passivation {
     /// With the limit that the settings name.
     #[must_use]
     pub fn new(settings: &settings::Passivation) -> Self {
-        let limit = settings.active_entity_limit.max(1);
+        let limit = settings.active_entity_limit.clamp(1, ACTIVE_ENTITIES_MAX);
         let counts = match settings.scope {
             Scope::Region => Counts::Kept,
             Scope::Shard => Counts::Dropped,
@@ -158,14 +158,14 @@ impl Passivation {
         };
     }
 
-    /// Sets another limit, at least 1, and appends to `stop` whoever is over it now.
+    /// Sets another limit, 1 to [`ACTIVE_ENTITIES_MAX`], and appends to `stop` whoever is over it now.
     pub fn set_limit(
         &mut self,
         limit: usize,
         busy: &mut dyn FnMut(Slot) -> bool,
         stop: &mut Vec<Slot>,
     ) {
-        self.limit = limit.max(1);
+        self.limit = limit.clamp(1, ACTIVE_ENTITIES_MAX);
         match &mut self.limited {
             Limited::No => return,
             Limited::By(replacement) => {

@@ -17,6 +17,7 @@ pub(super) struct Sketch {
     depth: usize,
     increments: usize,
     halve_after: usize, // increments
+    reset_multiplier: f64,
 }
 
 impl Sketch {
@@ -28,13 +29,21 @@ impl Sketch {
             .next_power_of_two()
             .clamp(COUNTERS_PER_WORD, settings::SKETCH_WIDTH_MAX);
         let depth = settings.depth;
-        Self {
+        let mut sketch = Self {
             rows: vec![0; width / COUNTERS_PER_WORD * depth],
             width,
             depth,
             increments: 0,
-            halve_after: super::portion(settings.reset_multiplier, limit).max(1),
-        }
+            halve_after: 1,
+            reset_multiplier: settings.reset_multiplier,
+        };
+        sketch.set_limit(limit);
+        sketch
+    }
+
+    /// Keeps the counts, and the width that it was made for.
+    pub(super) fn set_limit(&mut self, limit: usize) {
+        self.halve_after = super::portion(self.reset_multiplier, limit).max(1);
     }
 
     /// Counts one use.

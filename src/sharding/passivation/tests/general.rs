@@ -188,3 +188,16 @@ fn the_limit_holds_for_all_that_are_not_busy_and_nobody_is_told_twice() {
         assert_eq!(passivation.waiting_to_stop(), 0, "{strategy:?}, seed {seed}");
     }
 }
+
+#[test]
+fn any_limit_that_a_user_sets_is_within_bounds() {
+    for strategy in LIMITED {
+        let mut passivation = passivation(strategy, 3, Duration::ZERO);
+        touch(&mut passivation, at(0), 1);
+        for limit in [0, usize::MAX, 1] {
+            passivation.set_limit(limit, &mut |_| false, &mut Vec::new());
+            assert!((1..=settings::ACTIVE_ENTITIES_MAX).contains(&passivation.limit()));
+        }
+        assert_eq!(passivation.counted(), 1, "{strategy:?}");
+    }
+}
