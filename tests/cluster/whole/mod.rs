@@ -455,7 +455,7 @@ impl WholeNode {
 
     fn transport(&mut self, now: Now, order: Links, fx: &mut Effects<Self>) {
         match order {
-            Links::Dial(address) => self.dial(now, address, fx),
+            Links::Dial(address) => self.dial(now, &address, fx),
             Links::Keep { node, address } => {
                 self.kept.insert(node, address);
                 self.redial(now, fx);
@@ -474,8 +474,8 @@ impl WholeNode {
         }
     }
 
-    fn dial(&mut self, now: Now, address: Address, fx: &mut Effects<Self>) {
-        let places = dialled(&address);
+    fn dial(&mut self, now: Now, address: &Address, fx: &mut Effects<Self>) {
+        let places = dialled(address);
         if places.is_empty() {
             let refused = Input::DialRefused { address: address.clone(), node: None };
             self.work.push_back(Work::Membership(refused));
@@ -506,7 +506,7 @@ impl WholeNode {
             let there = self.links.get(&place) == Some(&node);
             missing |= !there;
             if !there && !self.dials.contains_key(&place) {
-                self.dial(now, address, fx);
+                self.dial(now, &address, fx);
             }
         }
         self.redial_at = missing.then(|| now.mono + REDIAL_EVERY);
