@@ -140,6 +140,12 @@ impl Address {
         &self.0
     }
 
+    /// Whether it is a name, which may stand for several nodes, this one among them.
+    #[must_use]
+    pub fn is_name(&self) -> bool {
+        self.0.split('/').nth(1).is_some_and(|protocol| protocol.starts_with("dns"))
+    }
+
     /// Host and port; the whole text and 0 if it is no multiaddr.
     fn host_and_port(&self) -> (&str, u16) {
         let mut parts = self.0.split('/').skip(1);

@@ -5,18 +5,17 @@ use std::time::{Duration, Instant};
 
 use crate::namespaces::Namespaces;
 use crate::peer::Peer;
-use crate::served::{Kind, Order};
+use crate::served::Order;
 
 const USER_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(crate) fn order(host: usize) -> Order {
     let listen = format!("/ip4/{}/tcp/7001", Namespaces::address(host));
     Order {
-        kind: Kind::Transport,
         listen: listen.parse().expect("an address"),
         user_timeout: USER_TIMEOUT,
         link_down: Duration::from_secs(3_600),
-        data_dir: None,
+        ..Order::default()
     }
 }
 

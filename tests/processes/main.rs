@@ -1,5 +1,5 @@
 //! Nodes as processes of the operating system: killed, paused, and on hosts that vanish.
-//! spec/transport.md, "To be shown"
+//! "To be shown" of spec/transport.md and spec/membership.md
 #![expect(clippy::print_stderr, reason = "a run says what it took, and what it skips")]
 #![expect(clippy::print_stdout, reason = "a process tells its test what it sees")]
 #![allow(
@@ -10,8 +10,10 @@
 #[path = "../fixtures/namespaces.rs"]
 mod namespaces;
 
+mod cluster;
 mod deaths;
 mod hosts;
+mod member;
 mod peer;
 mod replicas;
 mod served;

@@ -1,6 +1,6 @@
 //! A node in a process of its own, as a test holds it: orders go in line by line, news come out.
 
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use libp2p::{Multiaddr, PeerId};
@@ -72,6 +72,25 @@ impl Peer {
         next(&mut self.told, word).await
     }
 
+    /// Asks what is answered with this word; `Err` is what it tells at its end instead.
+    pub(crate) async fn asks(&mut self, what: &str) -> Result<String, String> {
+        // An error: it has ended, which it has told before.
+        let _ = self.orders.write_all(format!("{what}\n").as_bytes()).await;
+        let (which, rest) = next_of(&mut self.told, &[what, "ended"]).await;
+        if which == 0 { Ok(rest) } else { Err(rest) }
+    }
+
+    /// Waits until its process has ended.
+    pub(crate) async fn exits(&mut self) -> ExitStatus {
+        let exit = tokio::time::timeout(PATIENCE, self.child.wait()).await;
+        exit.expect("it does not end").expect("it is ours")
+    }
+
+    /// Asks it to end.
+    pub(crate) fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
     /// Dials that peer whenever there is no connection; waits until both have said Hello.
     pub(crate) async fn keeps(&mut self, other: &mut Self) {
         self.order(&format!("keep {}", other.address)).await;
@@ -137,20 +156,27 @@ impl Peer {
 }
 
 async fn next(told: &mut Lines<BufReader<ChildStdout>>, word: &str) -> String {
+    next_of(told, &[word]).await.1
+}
+
+/// Which of the words is told next, and the rest of the line.
+async fn next_of(told: &mut Lines<BufReader<ChildStdout>>, words: &[&str]) -> (usize, String) {
     let mut heard = Vec::new();
     let found = async {
         while let Some(line) = told.next_line().await.expect("it talks") {
             // The harness of the tests writes its own beginnings of lines.
             let Some((_, news)) = line.split_once("@ ") else { continue };
-            if let Some(rest) = news.strip_prefix(word) {
-                return rest.trim().to_owned();
+            for (which, word) in words.iter().enumerate() {
+                if let Some(rest) = news.strip_prefix(word) {
+                    return (which, rest.trim().to_owned());
+                }
             }
             heard.push(news.to_owned());
         }
-        panic!("it ended instead of telling {word:?}");
+        panic!("it ended instead of telling {words:?}");
     };
     match tokio::time::timeout(PATIENCE, found).await {
-        Ok(rest) => rest,
-        Err(_) => panic!("never told {word:?}, but {heard:?}"),
+        Ok(found) => found,
+        Err(_) => panic!("never told {words:?}, but {heard:?}"),
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures::future::{BoxFuture, FutureExt};
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
+use ostraca::cluster::config::StrategyName;
 use ostraca::ddata::id::ReplicaId;
 use ostraca::net::config::{Config, Limits, Secret};
 use ostraca::net::handle::{Event, Net};
@@ -17,6 +18,7 @@ use ostraca::net::lane::SendError;
 use ostraca::net::{Busy, Class, Inbound, Receiver, address};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
+use crate::member;
 use crate::peer::Peer;
 use crate::replicas;
 
@@ -28,6 +30,7 @@ pub(crate) const ORDER: &str = "OSTRACA_PEER";
 pub(crate) enum Kind {
     Transport,
     Node,
+    Member,
 }
 
 /// How a peer is to be.
@@ -38,6 +41,10 @@ pub(crate) struct Order {
     pub(crate) user_timeout: Duration,
     pub(crate) link_down: Duration,
     pub(crate) data_dir: Option<PathBuf>,
+    /// A member's seeds.
+    pub(crate) seeds: Vec<Multiaddr>,
+    /// A member's strategy.
+    pub(crate) downing: StrategyName,
 }
 
 impl Default for Order {
@@ -49,6 +56,8 @@ impl Default for Order {
             user_timeout: limits.tcp_user_timeout,
             link_down: limits.link_down_max,
             data_dir: None,
+            seeds: Vec::new(),
+            downing: StrategyName::default(),
         }
     }
 }
@@ -57,7 +66,10 @@ impl fmt::Display for Order {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dir = self.data_dir.as_deref().unwrap_or_else(|| "".as_ref()).display();
         let (user, link) = (self.user_timeout.as_millis(), self.link_down.as_millis());
-        write!(f, "{:?}\n{}\n{user}\n{link}\n{dir}", self.kind, self.listen)
+        let seeds: Vec<String> = self.seeds.iter().map(ToString::to_string).collect();
+        let (seeds, downing) = (seeds.join(" "), self.downing);
+        write!(f, "{:?}\n{}\n{user}\n{link}\n", self.kind, self.listen)?;
+        write!(f, "{dir}\n{seeds}\n{downing}")
     }
 }
 
@@ -65,14 +77,25 @@ impl Order {
     fn of_this_process() -> Option<Self> {
         let text = std::env::var(ORDER).ok()?;
         let parts: Vec<&str> = text.split('\n').collect();
-        let [kind, listen, user, link, dir] = parts[..] else { panic!("no order: {text:?}") };
+        let [kind, listen, user, link, dir, seeds, downing] = parts[..] else {
+            panic!("no order: {text:?}")
+        };
+        let strategy = StrategyName::ALL.into_iter().find(|name| name.to_string() == downing);
+        let seeds = seeds.split_whitespace().map(|seed| seed.parse().expect("an address"));
         let millis = |text: &str| Duration::from_millis(text.parse().expect("milliseconds"));
         Some(Self {
-            kind: if kind == "Node" { Kind::Node } else { Kind::Transport },
+            kind: match kind {
+                "Transport" => Kind::Transport,
+                "Node" => Kind::Node,
+                "Member" => Kind::Member,
+                _ => panic!("no kind: {kind:?}"),
+            },
             listen: listen.parse().expect("an address"),
             user_timeout: millis(user),
             link_down: millis(link),
             data_dir: Some(PathBuf::from(dir)).filter(|dir| !dir.as_os_str().is_empty()),
+            seeds: seeds.collect(),
+            downing: strategy.expect("a strategy"),
         })
     }
 
@@ -100,6 +123,7 @@ fn a_peer_says_who_it_is_and_ends_with_its_test() {
         match order.kind {
             Kind::Transport => runtime.block_on(serve(&order)),
             Kind::Node => runtime.block_on(replicas::serve(&order)),
+            Kind::Member => runtime.block_on(member::serve(&order)),
         }
         std::process::exit(0);
     }

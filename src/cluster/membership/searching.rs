@@ -51,6 +51,7 @@ pub(super) struct Searching {
     started: Instant,
     seeds: BTreeSet<Address>, // the list; ≤ SEEDS_MAX
     asked: BTreeSet<Address>, // whom to ask: the list without this node, or whom it is to join
+    own: BTreeSet<Address>,   // names among them that this node answers to; ≤ `asked`
     founding: Option<Founding>,
     equal: BTreeSet<NodeId>, // searching seeds with the same list and settings; ≤ ANSWERS_MAX
     answers: BTreeMap<NodeId, InitAnswer>, // ≤ ANSWERS_MAX
@@ -83,6 +84,7 @@ impl Searching {
             started: now.mono,
             seeds,
             asked,
+            own: BTreeSet::new(),
             founding,
             equal: BTreeSet::new(),
             answers: BTreeMap::new(),
@@ -113,12 +115,18 @@ impl Searching {
         self.join = self.join.filter(|(via, _)| *via != node);
     }
 
-    /// A seed's address is this node's own by another name: no other node holds that seat.
+    /// A seed's address is this node's own by another name: no other node holds that seat. A name
+    /// may stand for others too, who are asked all the same.
     pub(super) fn is_own(&mut self, core: &Core, addresses: &[Address]) {
         let before = self.asked.len();
-        addresses.iter().for_each(|address| {
-            self.asked.remove(address);
-        });
+        let many = core.config.expected_nodes.is_some() || self.founding.is_none();
+        for address in addresses {
+            if !(many && address.is_name()) {
+                self.asked.remove(address);
+            } else if self.asked.contains(address) {
+                self.own.insert(address.clone());
+            }
+        }
         let twice = before - self.asked.len();
         if let Some(founding) = self.founding.as_mut().filter(|_| twice > 0)
             && core.config.expected_nodes.is_none()
@@ -207,8 +215,12 @@ impl Searching {
     fn ask(&mut self, core: &mut Core, now: Now, out: &mut Out) {
         let linked = core.links.at(&self.asked);
         let there: BTreeSet<&Address> = linked.iter().map(|(_, address)| address).collect();
-        for address in self.asked.iter().filter(|address| !there.contains(address)) {
-            out.push(Output::Dial(address.clone()));
+        // A name may stand for more than have answered, and for others than before.
+        let all = core.config.expected_nodes.is_none_or(|nodes| linked.len() + 1 >= nodes);
+        for address in &self.asked {
+            if !there.contains(address) || (address.is_name() && !all) {
+                out.push(Output::Dial(address.clone()));
+            }
         }
         for (node, _) in &linked {
             self.init(core, *node, out);
@@ -232,7 +244,7 @@ impl Searching {
         let answering = core.links.at(&self.asked);
         let answering = answering.iter().filter(|(node, _)| self.answers.contains_key(node));
         let answering: BTreeSet<&Address> = answering.map(|(_, address)| address).collect();
-        let silent = self.asked.iter().filter(|address| !answering.contains(address));
+        let silent = self.asked.difference(&self.own).filter(|at| !answering.contains(at));
         let silent: Vec<Address> = silent.cloned().collect();
         if !silent.is_empty() {
             core.say(now, Notice::SeedsSilent { silent }, out);

@@ -14,7 +14,7 @@ use ostraca::cluster::wire::{ClusterMessage, FoundingBallot, InitAnswer, Setting
 use ostraca_ddata::id::{NodeId, ReplicaId};
 use ostraca_ddata::sim::{Fault, NodeIndex};
 
-use super::super::whole::{Command, World, address, addresses, alias, node_at};
+use super::super::whole::{Command, World, address, addresses, alias, name_of_all, node_at};
 use super::going::cluster_of;
 use super::{SECOND, Sim, agree, at, calm, until};
 
@@ -70,6 +70,29 @@ fn a_list_with_one_node_under_two_names_founds_one_cluster_all_the_same() {
     }
     let mut sim = calm(1, 1, 1, with_seeds(|_| vec![address(0), alias(0)]));
     until(&mut sim, 10, |sim| agree(sim, &[0]));
+}
+
+/// As before a headless service: every node's only seed is the name of all of them. The second and
+/// third come when the first has long looked.
+#[test]
+fn known_failure_29_one_name_that_stands_for_all_seeds_founds_one_cluster() {
+    for (seed, started) in [(1, 3), (2, 1), (3, 1)] {
+        let mut sim = calm(
+            seed,
+            3,
+            started,
+            World::with(|_| Cluster {
+                seeds: vec![name_of_all(0..3)],
+                expected_nodes: Some(3),
+                ..Cluster::default()
+            }),
+        );
+        for place in started..3 {
+            sim.run_for(20 * SECOND);
+            sim.restart(NodeIndex::new(place));
+        }
+        until(&mut sim, 10, |sim| agree(sim, &[0, 1, 2]));
+    }
 }
 
 #[test]

@@ -99,9 +99,17 @@ pub(crate) fn addresses(places: impl IntoIterator<Item = usize>) -> Vec<Address>
     places.into_iter().map(address).collect()
 }
 
-fn dialled(address: &Address) -> Option<usize> {
-    let host = address.as_str().split('/').nth(2)?;
-    host.strip_prefix("10.0.0.").or_else(|| host.strip_prefix('n'))?.parse().ok()
+/// One name for all these places.
+pub(crate) fn name_of_all(places: impl IntoIterator<Item = usize>) -> Address {
+    let places: Vec<String> = places.into_iter().map(|place| place.to_string()).collect();
+    Address::new(format!("/dns4/n{}/tcp/7000", places.join("-"))).expect("short")
+}
+
+/// The places that an address stands for.
+fn dialled(address: &Address) -> Vec<usize> {
+    let host = address.as_str().split('/').nth(2).unwrap_or_default();
+    let places = host.strip_prefix("10.0.0.").or_else(|| host.strip_prefix('n'));
+    places.into_iter().flat_map(|places| places.split('-')).flat_map(str::parse).collect()
 }
 
 /// The node at a place in one of its lives. Without a data directory it is another peer each time.
@@ -447,7 +455,7 @@ impl WholeNode {
 
     fn transport(&mut self, now: Now, order: Links, fx: &mut Effects<Self>) {
         match order {
-            Links::Dial(address) => self.dial(now, address, fx),
+            Links::Dial(address) => self.dial(now, &address, fx),
             Links::Keep { node, address } => {
                 self.kept.insert(node, address);
                 self.redial(now, fx);
@@ -466,20 +474,20 @@ impl WholeNode {
         }
     }
 
-    fn dial(&mut self, now: Now, address: Address, fx: &mut Effects<Self>) {
-        match dialled(&address) {
-            Some(place) if place == self.place => {
+    fn dial(&mut self, now: Now, address: &Address, fx: &mut Effects<Self>) {
+        let places = dialled(address);
+        if places.is_empty() {
+            let refused = Input::DialRefused { address: address.clone(), node: None };
+            self.work.push_back(Work::Membership(refused));
+        }
+        for place in places {
+            if place == self.place {
                 let (node, cluster) = (self.me, self.cluster);
-                let up = Input::Up { node, addresses: vec![address], cluster };
+                let up = Input::Up { node, addresses: vec![address.clone()], cluster };
                 self.work.push_back(Work::Membership(up));
-            }
-            Some(place) => {
-                self.dials.insert(place, (address, now.mono + DIAL_TIMEOUT));
+            } else {
+                self.dials.insert(place, (address.clone(), now.mono + DIAL_TIMEOUT));
                 self.hello(place, false, fx);
-            }
-            None => {
-                let refused = Input::DialRefused { address, node: None };
-                self.work.push_back(Work::Membership(refused));
             }
         }
     }
@@ -498,7 +506,7 @@ impl WholeNode {
             let there = self.links.get(&place) == Some(&node);
             missing |= !there;
             if !there && !self.dials.contains_key(&place) {
-                self.dial(now, address, fx);
+                self.dial(now, &address, fx);
             }
         }
         self.redial_at = missing.then(|| now.mono + REDIAL_EVERY);

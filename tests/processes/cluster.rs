@@ -1,0 +1,351 @@
+//! Clusters of processes, each on a host of its own, with the defaults: split, paused, killed, cut
+//! off, restarted, ended in order. spec/membership.md; skipped, and said so, without privileges.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use libp2p::Multiaddr;
+use ostraca::cluster::config::StrategyName;
+use tempfile::TempDir;
+use tokio::sync::{Mutex, MutexGuard};
+
+use crate::hosts;
+use crate::member::{Running, View};
+use crate::namespaces::Namespaces;
+use crate::served::{Kind, Order};
+
+const HOSTS: usize = 5;
+/// The first so many hosts are seeds.
+const SEEDS: usize = 3;
+
+/// One cluster at a time, for the figures' sake.
+static TURN: Mutex<()> = Mutex::const_new(());
+
+/// A host for each member, and what they were told.
+struct Hosts {
+    orders: Vec<Order>,
+    network: Namespaces,
+    _dirs: Vec<TempDir>,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Hosts {
+    async fn new(test: &str, count: usize, seeds: &[Multiaddr]) -> Option<Self> {
+        let turn = TURN.lock().await;
+        let network = Namespaces::or_skip(count, test)?;
+        let dirs: Vec<TempDir> =
+            (0..count).map(|_| tempfile::tempdir().expect("a directory")).collect();
+        let order = |host: usize| Order {
+            kind: Kind::Member,
+            data_dir: Some(dirs[host].path().to_owned()),
+            seeds: seeds.to_vec(),
+            ..hosts::order(host)
+        };
+        let orders = (0..count).map(order).collect();
+        Some(Self { orders, network, _dirs: dirs, _turn: turn })
+    }
+
+    /// Five members of one cluster, which agree; three of them are seeds.
+    async fn five(test: &str, downing: StrategyName) -> Option<(Self, Vec<Running>)> {
+        let seeds: Vec<_> = (0..SEEDS).map(|host| hosts::order(host).listen).collect();
+        let mut hosts = Self::new(test, HOSTS, &seeds).await?;
+        for order in &mut hosts.orders {
+            order.downing = downing;
+        }
+        let began = Instant::now();
+        let mut all = hosts.start_all().await;
+        let listening = began.elapsed();
+        agree(&mut all).await;
+        eprintln!(
+            "five processes were one cluster after {:?}, of which they took {listening:?} to \
+             listen (goal: < 2 s)",
+            began.elapsed()
+        );
+        Some((hosts, all))
+    }
+
+    async fn start(&self, host: usize) -> Running {
+        Running::start(&self.network.on(host), &self.orders[host]).await
+    }
+
+    async fn start_all(&self) -> Vec<Running> {
+        join_all((0..self.orders.len()).map(|host| self.start(host))).await
+    }
+}
+
+fn ids<'a>(members: impl IntoIterator<Item = &'a Running>) -> BTreeSet<String> {
+    members.into_iter().map(|member| member.me.clone()).collect()
+}
+
+/// Waits until each of these sees exactly these, all Up and reachable, and may run entities.
+async fn agree(members: &mut [Running]) {
+    let wanted = ids(&*members);
+    let mut clusters = BTreeSet::new();
+    for member in members {
+        let view = member.sees("all are Up", |view| is_whole(view, &wanted)).await;
+        clusters.insert(view.cluster);
+    }
+    assert_eq!(clusters.len(), 1, "one cluster: {clusters:?}");
+}
+
+fn is_whole(view: &View, wanted: &BTreeSet<String>) -> bool {
+    view.up == *wanted && view.known == *wanted && view.unreachable.is_empty() && view.serves
+}
+
+/// Waits until each of these sees these removed.
+async fn lose(members: &mut [Running], lost: &BTreeSet<String>) {
+    for member in members {
+        member.sees("they are out", |view| view.known.is_disjoint(lost)).await;
+    }
+}
+
+/// Nobody has found anybody unreachable, ever, or declared anybody dead.
+async fn missed_nobody(members: &mut [Running]) {
+    for member in members {
+        let view = member.view().await;
+        assert!(view.accusations == 0 && view.downed.is_empty(), "{view:?}");
+    }
+}
+
+/// It runs no entities any more: it has ended, or knows that it may not.
+async fn serves_nothing(member: &mut Running) {
+    if let Ok(view) = member.look().await {
+        assert!(!view.serves, "the others have removed it: {view:?}");
+    }
+}
+
+// ── Splits ──
+
+/// Two of three seeds are in the minority. Started again there, they know of a cluster that exists.
+async fn the_three_stay_and_the_two_go(test: &str, downing: StrategyName) {
+    let Some((hosts, mut all)) = Hosts::five(test, downing).await else { return };
+    assert!(all[0].writes().await);
+    let cluster = all[0].view().await.cluster;
+    hosts.network.partition(&[0, 1], &[2, 3, 4]);
+    let split_at = Instant::now();
+    let mut staying = all.split_off(2);
+    let mut going = all;
+    lose(&mut staying, &ids(&going)).await;
+    for member in &mut going {
+        serves_nothing(member).await;
+    }
+    eprintln!("{downing}: the three went on without the two after {:?}", split_at.elapsed());
+    agree(&mut staying).await;
+    assert!(staying[0].writes().await);
+    for member in going {
+        let end = member.ends().await;
+        assert!(end.reason.starts_with("Membership"), "{end:?}");
+        assert!(end.removed.is_empty(), "the smaller side removes nobody: {end:?}");
+    }
+    eprintln!("{downing}: the two had ended after {:?}", split_at.elapsed());
+
+    let mut again = vec![hosts.start(0).await, hosts.start(1).await];
+    for member in &mut again {
+        member.has_sent(8).await; // time enough to found another one, if they wanted
+        let view = member.view().await;
+        assert!(view.up.is_empty(), "a second cluster: {view:?}");
+    }
+    hosts.network.heal();
+    again.append(&mut staying);
+    agree(&mut again).await;
+    assert_eq!(again[0].view().await.cluster, cluster);
+    assert_eq!(again[0].reads().await, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_keep_majority_the_larger_side_of_a_split_stays() {
+    let test = "with_keep_majority_the_larger_side_of_a_split_stays";
+    the_three_stay_and_the_two_go(test, StrategyName::KeepMajority).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_static_quorum_the_side_that_has_it_stays() {
+    let test = "with_static_quorum_the_side_that_has_it_stays";
+    the_three_stay_and_the_two_go(test, StrategyName::StaticQuorum).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_manual_both_sides_stay_and_only_the_larger_one_serves() {
+    let test = "with_manual_both_sides_stay_and_only_the_larger_one_serves";
+    let Some((hosts, mut all)) = Hosts::five(test, StrategyName::Manual).await else { return };
+    let everybody = ids(&all);
+    hosts.network.partition(&[0, 1], &[2, 3, 4]);
+    let (two, three) = all.split_at_mut(2);
+    let (lost, rest) = (ids(&*two), ids(&*three));
+    for member in two {
+        member.sees("its lease is over", |view| !view.serves && view.unreachable == rest).await;
+        assert!(!member.writes().await, "two of five are no majority");
+    }
+    for member in three {
+        member.sees("it misses them", |view| view.serves && view.unreachable == lost).await;
+        assert!(member.writes().await);
+    }
+    hosts.network.heal();
+    agree(&mut all).await;
+    assert_eq!(ids(&all), everybody, "nobody was started again");
+    for member in &mut all {
+        assert!(member.writes().await);
+    }
+    for member in &mut all {
+        let view = member.view().await;
+        assert!(view.removed.is_empty() && view.downed.is_empty(), "{view:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_down_all_nobody_stays() {
+    let test = "with_down_all_nobody_stays";
+    let Some((hosts, all)) = Hosts::five(test, StrategyName::DownAll).await else { return };
+    hosts.network.partition(&[0, 1], &[2, 3, 4]);
+    for member in all {
+        let end = member.ends().await;
+        assert!(end.reason.starts_with("Membership"), "{end:?}");
+    }
+}
+
+// ── Pauses and deaths ──
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_misses_a_member_that_is_paused_for_two_seconds() {
+    let test = "nobody_misses_a_member_that_is_paused_for_two_seconds";
+    let strategy = StrategyName::default();
+    let Some((_hosts, mut all)) = Hosts::five(test, strategy).await else { return };
+    let paused_at = Instant::now();
+    all[3].peer.pause().await;
+    tokio::time::sleep(Duration::from_secs(2)).await; // this is the pause
+    all[3].peer.go_on();
+    eprintln!("a member stood still for {:?}", paused_at.elapsed());
+    assert!(all[3].writes().await);
+    agree(&mut all).await;
+    missed_nobody(&mut all).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_member_is_removed_and_joins_by_itself_when_it_starts_again() {
+    let test = "a_killed_member_is_removed_and_joins_by_itself_when_it_starts_again";
+    let strategy = StrategyName::default();
+    let Some((hosts, mut all)) = Hosts::five(test, strategy).await else { return };
+    assert!(all[0].writes().await);
+    let cluster = all[0].view().await.cluster;
+    for host in [4, 0] {
+        let killed = all.remove(host);
+        let lost = BTreeSet::from([killed.me.clone()]);
+        killed.peer.kill().await;
+        let killed_at = Instant::now();
+        lose(&mut all, &lost).await;
+        eprintln!("a killed member was out after {:?} (goal: ≤ 6 s)", killed_at.elapsed());
+        agree(&mut all).await;
+        assert!(all[1].writes().await);
+
+        let started_at = Instant::now();
+        all.insert(host, hosts.start(host).await);
+        agree(&mut all).await;
+        eprintln!("started again it was a member after {:?}", started_at.elapsed());
+        assert_eq!(all[host].view().await.cluster, cluster);
+    }
+    assert_eq!(all[0].reads().await, 3);
+}
+
+/// The restart itself is proof that the old life is over: nobody has to find it out.
+#[tokio::test(flavor = "multi_thread")]
+async fn known_failure_22_a_member_that_is_killed_and_started_at_once_is_never_up_twice() {
+    let test = "known_failure_22_a_member_that_is_killed_and_started_at_once_is_never_up_twice";
+    let strategy = StrategyName::default();
+    let Some((hosts, mut all)) = Hosts::five(test, strategy).await else { return };
+    for host in [3, 1] {
+        let killed = all.remove(host);
+        let (old, killed_at) = (killed.me.clone(), Instant::now());
+        killed.peer.kill().await;
+        all.insert(host, hosts.start(host).await);
+        assert_ne!(all[host].me, old, "the same peer, another life");
+        assert_eq!(all[host].me.split('/').next(), old.split('/').next());
+        agree(&mut all).await; // looks for two lives in every view
+        eprintln!("killed and started at once: a member after {:?}", killed_at.elapsed());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_falls_silent_is_removed_and_serves_nothing_then() {
+    let test = "a_host_that_falls_silent_is_removed_and_serves_nothing_then";
+    let strategy = StrategyName::default();
+    let Some((hosts, mut all)) = Hosts::five(test, strategy).await else { return };
+    let mut silent = all.remove(3);
+    hosts.network.cut(3);
+    let cut_at = Instant::now();
+    lose(&mut all, &BTreeSet::from([silent.me.clone()])).await;
+    serves_nothing(&mut silent).await;
+    eprintln!("a host that fell silent was out after {:?} (goal: ≤ 9 s)", cut_at.elapsed());
+    agree(&mut all).await;
+    assert!(all[0].writes().await);
+    let end = silent.ends().await;
+    assert!(end.reason.starts_with("Membership") && end.removed.is_empty(), "{end:?}");
+    hosts.network.heal();
+    all.insert(3, hosts.start(3).await);
+    agree(&mut all).await;
+}
+
+// ── Ends in order ──
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_is_told_to_end_leaves_and_nobody_misses_it() {
+    let test = "a_member_that_is_told_to_end_leaves_and_nobody_misses_it";
+    let strategy = StrategyName::default();
+    let Some((_hosts, mut all)) = Hosts::five(test, strategy).await else { return };
+    for host in [4, 0] {
+        let leaver = all.remove(host);
+        let who = leaver.me.clone();
+        let told_at = Instant::now();
+        leaver.peer.terminate();
+        let end = leaver.ends().await;
+        assert_eq!(end.reason, "Signal");
+        for member in &mut all {
+            member.sees("it is removed", |view| view.removed.contains(&who)).await;
+        }
+        eprintln!("a SIGTERM: ended, and removed everywhere, after {:?}", told_at.elapsed());
+        agree(&mut all).await;
+        missed_nobody(&mut all).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_can_be_restarted_one_by_one_and_a_majority_is_always_there() {
+    let test = "all_can_be_restarted_one_by_one_and_a_majority_is_always_there";
+    let strategy = StrategyName::default();
+    let Some((hosts, mut all)) = Hosts::five(test, strategy).await else { return };
+    let cluster = all[0].view().await.cluster;
+    assert!(all[0].writes().await);
+    let (mut written, began) = (1, Instant::now());
+    for host in 0..HOSTS {
+        let writer = (host + 1) % HOSTS;
+        all[writer].peer.asks("write-on").await.expect("it runs");
+        let leaver = all.remove(host);
+        leaver.peer.terminate();
+        assert_eq!(leaver.ends().await.reason, "Signal");
+        all.insert(host, hosts.start(host).await);
+        agree(&mut all).await;
+        let told = all[writer].peer.asks("enough").await.expect("it runs");
+        let (done, failed) = told.split_once(' ').expect("two counts");
+        assert_eq!(failed, "0", "of {done} and {failed} writes while host {host} was restarted");
+        written += done.parse::<u64>().expect("a count");
+    }
+    eprintln!("all five were restarted in {:?}, with {written} writes", began.elapsed());
+    missed_nobody(&mut all).await;
+    assert_eq!(all[0].view().await.cluster, cluster);
+    for member in &mut all {
+        assert_eq!(member.reads().await, written);
+    }
+}
+
+/// As in a container: no multicast, no broadcast, one name that stands for all.
+#[tokio::test(flavor = "multi_thread")]
+async fn known_failure_29_a_cluster_is_founded_by_a_name_where_no_multicast_passes() {
+    let test = "known_failure_29_a_cluster_is_founded_by_a_name_where_no_multicast_passes";
+    let seed = "/dns4/nodes.shop/tcp/7001".parse().expect("an address");
+    let Some(hosts) = Hosts::new(test, SEEDS, &[seed]).await else { return };
+    let names: Vec<_> = (0..SEEDS).map(|host| ("nodes.shop", Namespaces::address(host))).collect();
+    for host in 0..SEEDS {
+        hosts.network.set_names(host, &names);
+    }
+    agree(&mut hosts.start_all().await).await;
+}

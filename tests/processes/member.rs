@@ -1,0 +1,332 @@
+//! A member of a cluster, all of it with the defaults: the process, and what its test sees of it.
+
+use std::collections::BTreeSet;
+use std::fmt::Display;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use ostraca::cluster::config::StrategyName;
+use ostraca::cluster::member::Address;
+use ostraca::config::Config;
+use ostraca::net::config::Limits;
+use ostraca::node::lease::Lease;
+use ostraca::prelude::*;
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+use crate::peer::{PATIENCE, Peer};
+use crate::served::{Order, tell};
+
+/// How long a majority may take before a write, or a read, is said to have failed.
+const WITHIN: Duration = Duration::from_secs(5);
+
+/// Half of the planned size, and one.
+const QUORUM_SIZE: usize = 3;
+
+fn hits() -> Key<PNCounter> {
+    Key::new("hits")
+}
+
+// ── The process ──
+
+fn config(order: &Order) -> Config {
+    let mut config = Config { net: order.config(), ..Config::default() };
+    config.net.limits = Limits::default();
+    let address = |seed: &Multiaddr| Address::new(seed.to_string()).expect("short");
+    config.cluster.seeds = order.seeds.iter().map(address).collect();
+    if order.seeds.iter().any(|seed| seed.to_string().starts_with("/dns4/")) {
+        config.cluster.expected_nodes = Some(3);
+    }
+    config.cluster.downing.strategy = order.downing;
+    if order.downing == StrategyName::StaticQuorum {
+        config.cluster.downing.static_quorum.quorum_size = QUORUM_SIZE;
+    }
+    config
+}
+
+/// What has happened so far, as events told it: who was removed, who was declared dead.
+#[derive(Debug, Default)]
+struct Told {
+    removed: BTreeSet<String>,
+    downed: BTreeSet<String>,
+}
+
+impl Told {
+    fn hear(&mut self, event: &ClusterEvent) {
+        match event {
+            ClusterEvent::MemberRemoved { member, .. } => {
+                self.removed.insert(member.node.to_string());
+            }
+            ClusterEvent::MemberDowned(member) => {
+                self.downed.insert(member.node.to_string());
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The handles of a node that runs, or has ended.
+struct Handles {
+    cluster: Cluster,
+    replicator: Replicator,
+    lease: Lease,
+    told: Arc<Mutex<Told>>,
+    writes: Arc<AtomicBool>,
+}
+
+pub(crate) async fn serve(order: &Order) {
+    let node = Node::start(config(order)).await.expect("it starts");
+    let handles = Handles {
+        cluster: node.cluster(),
+        replicator: node.replicator(),
+        lease: node.lease(),
+        told: Arc::default(),
+        writes: Arc::default(),
+    };
+    let (mut events, told) = (node.cluster().events(), handles.told.clone());
+    tokio::spawn(async move {
+        while let Some(event) = events.next().await {
+            told.lock().expect("no panic inside").hear(&event);
+        }
+    });
+    let ready = format!("ready {}", node.addresses()[0]);
+    let mut orders = BufReader::new(tokio::io::stdin()).lines();
+    let run = node.run_until_signal();
+    tokio::pin!(run);
+    let mut is_ready = false;
+    loop {
+        tokio::select! {
+            biased; // signals are listened to before anything is told
+            reason = &mut run => {
+                let reason = reason.expect("signals can be handled");
+                let removed = joined(handles.told.lock().expect("no panic inside").removed.iter());
+                return tell(&format!("ended {reason:?} {removed}"));
+            }
+            () = async {}, if !is_ready => {
+                is_ready = true;
+                tell(&ready);
+            }
+            line = orders.next_line(), if is_ready => match line.expect("the test talks") {
+                Some(line) => handles.obey(&line).await,
+                None => return, // the test is over
+            },
+        }
+    }
+}
+
+impl Handles {
+    async fn obey(&self, line: &str) {
+        match line {
+            "who" => tell(&format!("who {}", self.cluster.me())),
+            "view" => self.say_view().await,
+            "sent" => {
+                // An error: it ends, and tells that.
+                let Ok(stats) = self.cluster.stats().await else { return };
+                tell(&format!("sent {}", stats.sent));
+            }
+            "write" => {
+                let replicator = self.replicator.clone();
+                tokio::spawn(async move {
+                    let (done, failed) = write(&replicator).await;
+                    tell(&format!("write {done} {failed}"));
+                });
+            }
+            "write-on" => self.write_on(),
+            "enough" => self.writes.store(false, Ordering::Relaxed),
+            "read" => {
+                let replicator = self.replicator.clone();
+                tokio::spawn(async move {
+                    match replicator.get(&hits(), ReadMajority::within(WITHIN)).await {
+                        Ok(hits) => tell(&format!("read {}", hits.map_or(0, |hits| hits.value()))),
+                        Err(error) => tell(&format!("read {error}")),
+                    }
+                });
+            }
+            _ => panic!("no order: {line:?}"),
+        }
+    }
+
+    async fn say_view(&self) {
+        // Errors: it ends, and tells that.
+        let Ok(view) = self.cluster.state().await else { return };
+        let Ok(stats) = self.cluster.stats().await else { return };
+        let is_up = |member: &&Arc<Member>| member.status == Status::Up;
+        let up = joined(view.members.iter().filter(is_up).map(|member| member.node));
+        let known = joined(view.members.iter().map(|member| member.node));
+        let unreachable = joined(view.unreachable.keys());
+        let cluster = view.id.map_or_else(|| "-".to_owned(), |id| id.to_string());
+        let (removed, downed) = {
+            let told = self.told.lock().expect("no panic inside");
+            (joined(told.removed.iter()), joined(told.downed.iter()))
+        };
+        let (serves, accusations) = (self.lease.serves(), stats.accusations);
+        tell(&format!(
+            "view {serves} {accusations} {cluster} {up} {known} {unreachable} {removed} {downed}"
+        ));
+    }
+
+    /// Writes one after the other until it is enough.
+    fn write_on(&self) {
+        self.writes.store(true, Ordering::Relaxed);
+        let (replicator, writes) = (self.replicator.clone(), self.writes.clone());
+        tokio::spawn(async move {
+            let mut sum = (0, 0);
+            while writes.load(Ordering::Relaxed) {
+                let (done, failed) = write(&replicator).await;
+                sum = (sum.0 + done, sum.1 + failed);
+                tokio::time::sleep(Duration::from_millis(5)).await; // so that others get to run
+            }
+            tell(&format!("enough {} {}", sum.0, sum.1));
+        });
+        tell("write-on");
+    }
+}
+
+/// One write to a majority: how many were done, and how many failed.
+async fn write(replicator: &Replicator) -> (u64, u64) {
+    let within = WriteMajority::within(WITHIN);
+    match replicator.update(&hits(), within, |hits| hits.increment()).await {
+        Ok(()) => (1, 0),
+        Err(error) => {
+            eprintln!("a write failed: {error}");
+            (0, 1)
+        }
+    }
+}
+
+fn joined<T: Display>(items: impl Iterator<Item = T>) -> String {
+    let items: Vec<String> = items.map(|item| item.to_string()).collect();
+    if items.is_empty() { "-".to_owned() } else { items.join(",") }
+}
+
+// ── The test's side ──
+
+/// A process that is a member of a cluster, or was, or wants to be.
+pub(crate) struct Running {
+    /// The node, this life of it.
+    pub(crate) me: String,
+    pub(crate) peer: Peer,
+}
+
+/// A member's answer: the cluster as it sees it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct View {
+    /// Whether entities could run here.
+    pub(crate) serves: bool,
+    /// How often it has found somebody unreachable.
+    pub(crate) accusations: u64,
+    pub(crate) cluster: String,
+    pub(crate) up: BTreeSet<String>,
+    /// All members, those that are Up among them.
+    pub(crate) known: BTreeSet<String>,
+    /// To whomever.
+    pub(crate) unreachable: BTreeSet<String>,
+    /// Whom it has seen removed.
+    pub(crate) removed: BTreeSet<String>,
+    /// Whom it has seen declared dead.
+    pub(crate) downed: BTreeSet<String>,
+}
+
+/// How a process has ended.
+#[derive(Clone, Debug)]
+pub(crate) struct End {
+    pub(crate) reason: String,
+    /// Whom it had seen removed.
+    pub(crate) removed: BTreeSet<String>,
+}
+
+impl View {
+    fn parse(line: &str) -> Self {
+        let parts: Vec<&str> = line.split(' ').collect();
+        let [serves, accusations, cluster, up, known, unreachable, removed, downed] = parts[..]
+        else {
+            panic!("no view: {line:?}")
+        };
+        Self {
+            serves: serves == "true",
+            accusations: accusations.parse().expect("a count"),
+            cluster: cluster.to_owned(),
+            up: parse_list(up),
+            known: parse_list(known),
+            unreachable: parse_list(unreachable),
+            removed: parse_list(removed),
+            downed: parse_list(downed),
+        }
+    }
+}
+
+fn parse_list(list: &str) -> BTreeSet<String> {
+    list.split(',').filter(|item| *item != "-").map(str::to_owned).collect()
+}
+
+fn parse_end(line: &str) -> End {
+    let (reason, removed) = line.rsplit_once(' ').expect("two words");
+    End { reason: reason.to_owned(), removed: parse_list(removed) }
+}
+
+impl Running {
+    pub(crate) async fn start(host: &[String], order: &Order) -> Self {
+        let mut peer = Peer::start(host, order).await;
+        let me = peer.asks("who").await.expect("it has just begun");
+        Self { me, peer }
+    }
+
+    /// The cluster as it sees it; or how it ended.
+    pub(crate) async fn look(&mut self) -> Result<View, End> {
+        let view = self.peer.asks("view").await.map_err(|end| parse_end(&end))?;
+        let view = View::parse(&view);
+        let peers: Vec<&str> = view.up.iter().filter_map(|id| id.split('/').next()).collect();
+        let lives = peers.iter().collect::<BTreeSet<_>>().len();
+        assert_eq!(lives, peers.len(), "known failure 22: two lives of one node are Up: {view:?}");
+        Ok(view)
+    }
+
+    /// The cluster as it sees it. It runs.
+    pub(crate) async fn view(&mut self) -> View {
+        self.look().await.unwrap_or_else(|end| panic!("it has ended: {end:?}"))
+    }
+
+    /// Waits until it sees the cluster like that.
+    pub(crate) async fn sees(&mut self, what: &str, is_so: impl Fn(&View) -> bool) -> View {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let view = self.view().await;
+            if is_so(&view) {
+                return view;
+            }
+            assert!(Instant::now() < until, "not within {PATIENCE:?}: {what}: {view:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Waits until it has ended by itself, in order.
+    pub(crate) async fn ends(mut self) -> End {
+        let end = parse_end(&self.peer.tells("ended").await);
+        assert!(self.peer.exits().await.success(), "{end:?}");
+        end
+    }
+
+    /// Whether a majority takes a write of its.
+    pub(crate) async fn writes(&mut self) -> bool {
+        self.peer.asks("write").await.expect("it runs") == "1 0"
+    }
+
+    /// How many writes a majority knows of.
+    pub(crate) async fn reads(&mut self) -> u64 {
+        let read = self.peer.asks("read").await.expect("it runs");
+        read.parse().unwrap_or_else(|_| panic!("a majority answers: {read}"))
+    }
+
+    /// Waits until it has sent so many messages of membership.
+    pub(crate) async fn has_sent(&mut self, count: u64) {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let sent = self.peer.asks("sent").await.expect("it runs");
+            if sent.parse::<u64>().expect("a count") >= count {
+                return;
+            }
+            assert!(Instant::now() < until, "it has sent {sent} messages only");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
