@@ -99,6 +99,26 @@ pub(super) fn join(
     }
 }
 
+/// Lets in who was let in already, by a member that was removed before anybody else heard of it:
+/// the newcomer holds itself for inside and asks nobody any more. Only who was never Up can be
+/// such a one; who was removed here is not let in.
+pub(super) fn adopt(core: &mut Core, gossip: &mut Gossip, from: NodeId, theirs: &Gossip) -> Done {
+    let me = core.me.incarnation;
+    let Some(member) = theirs.member(from.incarnation) else { return Done::Nothing };
+    let waits = matches!(member.status, Status::Joining | Status::WeaklyUp);
+    let goes = gossip.member(me).is_none_or(|own| own.status.is_going());
+    if member.node != from || !waits || goes {
+        return Done::Nothing;
+    }
+    match gossip.let_in(me, Member::clone(member)) {
+        Ok(Joined::Added) => {
+            core.stats.let_in += 1;
+            Done::Changed
+        }
+        Ok(Joined::Known) | Err(_) => Done::Nothing,
+    }
+}
+
 fn refuse(core: &mut Core, to: NodeId, why: String, retry: bool, out: &mut Out) -> Done {
     core.stats.join_refused += 1;
     core.send(to, ClusterMessage::JoinRefused { why, retry }, out);

@@ -136,7 +136,8 @@ impl Deciding {
         let line = leader::succession(gossip, me);
         let position = line.iter().filter(|id| epoch.is_member(**id)).position(|id| *id == me);
         let leads = position == Some(0);
-        let mut changed = leads && self.drop_never_taken_up(&epoch, gossip, me);
+        let is_quorum = reaches_quorum(&epoch, &unreachable);
+        let mut changed = leads && is_quorum && self.drop_never_taken_up(&epoch, gossip, me);
         changed |= self.take_up_weakly(core, now, gossip, leads);
         if leads && core.canary.has(Bug::UpWithoutConfiguration) {
             let age = gossip.next_up_number();
@@ -259,6 +260,13 @@ impl Deciding {
         }
         changed
     }
+}
+
+/// Whether this node reaches a quorum: else there may be a newer configuration that it has not heard
+/// of, and it cannot say who was never in one.
+fn reaches_quorum(epoch: &Epoch, unreachable: &BTreeSet<ReplicaId>) -> bool {
+    let there = epoch.voters().iter().copied().filter(|id| !unreachable.contains(id));
+    epoch.is_quorum(&there.collect(), ostraca_ddata::bug::Canary::none())
 }
 
 /// What of `wanted` is not in `proposed`.

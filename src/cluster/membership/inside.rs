@@ -322,6 +322,14 @@ impl Inside {
                     GossipRefused::Stranger(id) if self.gossip.contains(id) => {
                         core.send(from, ClusterMessage::YouAreOut { removed: false }, out);
                     }
+                    GossipRefused::Stranger(_) => {
+                        if let ClusterMessage::Gossip(theirs) = message
+                            && admitting::adopt(core, &mut self.gossip, from, theirs)
+                                == Done::Changed
+                        {
+                            self.changed_by_me();
+                        }
+                    }
                     _ => {}
                 }
             }

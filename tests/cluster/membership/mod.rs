@@ -8,9 +8,11 @@ use super::whole::{Watch, WholeNode, World};
 
 mod bad_input;
 mod canaries;
+mod chaos;
 mod going;
 mod joining;
 mod splitting;
+mod weather;
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 

@@ -126,3 +126,18 @@ fn a_node_that_slept_through_its_removal_stops_when_it_wakes() {
         assert_eq!(at(&sim, 2).over, Some(StopReason::Removed), "seed {seed}");
     }
 }
+
+/// The member that let it in is removed before anybody else has heard of it.
+#[test]
+fn who_was_let_in_by_the_side_that_goes_is_taken_in_by_the_other() {
+    for seed in 0..10 {
+        let mut sim = cluster_of(seed, 3, World::new(3));
+        sim.partition([&[0, 3], &[1, 2, 4]]);
+        sim.restart(NodeIndex::new(3));
+        until(&mut sim, 5, |sim| at(sim, 3).membership.gossip().is_some());
+        until(&mut sim, 40, |sim| agree(sim, &[1, 2]));
+        assert!(!at(&sim, 1).members().contains(&3), "nobody has told of it, seed {seed}");
+        sim.heal();
+        until(&mut sim, 20, |sim| agree(sim, &[1, 2, 3]) && is_over(sim, &[0]));
+    }
+}

@@ -4,10 +4,12 @@
 //! Links are those of the simulator. A node talks only to whom it has shaken hands with; a message
 //! for a life that is over is answered by a reset, as a TCP connection is.
 
-#![allow(dead_code, reason = "shared by suites, each of which uses a part")]
+#![allow(dead_code, unused_imports, reason = "shared by suites, each of which uses a part")]
 
+mod meter;
 mod watch;
 
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::rc::Rc;
@@ -35,8 +37,9 @@ use ostraca_ddata::replicator::config::Config;
 use ostraca_ddata::replicator::epoch::{Epoch, EpochId};
 use ostraca_ddata::replicator::wire::Message;
 use ostraca_ddata::replicator::{self, Replicator, port as data};
-use ostraca_ddata::sim::{Boot, Direction, Effects, NodeIndex, Process, SyncFailed};
+use ostraca_ddata::sim::{Boot, Direction, Effects, NodeIndex, Process, Stream, SyncFailed};
 
+pub(crate) use self::meter::{Meter, Sent};
 pub(crate) use self::watch::Watch;
 
 /// How long a dial may take, and how often a link that is to be kept is dialled again.
@@ -58,6 +61,10 @@ pub(crate) struct World {
     pub(crate) proof: bool,
     /// How long a leaving node takes to drain; `None`: it never does.
     pub(crate) drain: Option<Duration>,
+    /// Probability that a message between nodes that have shaken hands is lost; 0 to 1.
+    pub(crate) loss: Rc<Cell<f64>>,
+    /// Counts what is sent, if somebody wants to know.
+    pub(crate) meter: Option<Rc<RefCell<Meter>>>,
     pub(crate) canary: Canary,
 }
 
@@ -75,6 +82,8 @@ impl World {
             keeps: Rc::new(|_| true),
             proof: true,
             drain: Some(Duration::from_millis(50)),
+            loss: Rc::new(Cell::new(0.0)),
+            meter: None,
             canary: Canary::none(),
         }
     }
@@ -114,7 +123,7 @@ fn dialled(address: &Address) -> Vec<usize> {
 
 /// The node at a place in one of its lives. Without a data directory it is another peer each time.
 pub(crate) fn node_at(place: usize, life: u32, keeps: bool) -> NodeId {
-    let mut key = [place as u8 + 1; 32];
+    let mut key = [(place + 1) as u8; 32];
     key[0] = (place >> 8) as u8;
     if !keeps {
         key[28..].copy_from_slice(&life.to_be_bytes());
@@ -225,6 +234,7 @@ pub(crate) struct WholeNode {
     work: VecDeque<Work>,
     persists: u64,
     pub(crate) notices: Vec<Notice>,
+    losing: Stream,              // which messages are lost
     seen: Vec<(NodeId, Status)>, // what subscribers were told of members
 }
 
@@ -269,6 +279,7 @@ impl WholeNode {
             work: VecDeque::new(),
             persists: 0,
             notices: Vec::new(),
+            losing: Stream::split(boot.seed, "loss", 0),
             seen: Vec::new(),
         }
     }
@@ -388,8 +399,8 @@ impl WholeNode {
         match output {
             GuardOutput::Lease { to, message } => self.lease(to, message, fx),
             GuardOutput::Data(data::Output::Send { to, message, .. }) => {
-                if let Some(to) = self.links.get(&place_of_id(to)).filter(|n| n.incarnation == to) {
-                    self.send(*to, Body::Data(message), fx);
+                if let Some(to) = self.linked(to) {
+                    self.send(to, Body::Data(message), fx);
                 }
             }
             GuardOutput::Data(data::Output::Installed(epoch)) => fx.emit(Event::Installed(epoch)),
@@ -401,8 +412,8 @@ impl WholeNode {
     fn lease(&mut self, to: ReplicaId, message: LeaseMessage, fx: &mut Effects<Self>) {
         if to == self.me.incarnation {
             self.leased(to, message);
-        } else if let Some(to) = self.links.get(&place_of_id(to)).filter(|n| n.incarnation == to) {
-            self.send(*to, Body::Lease(message), fx);
+        } else if let Some(to) = self.linked(to) {
+            self.send(to, Body::Lease(message), fx);
         }
     }
 
@@ -447,8 +458,20 @@ impl WholeNode {
         fx.send(NodeIndex::new(place), 0, Letter { from: self.me, to, body });
     }
 
-    fn send(&self, to: NodeId, body: Body, fx: &mut Effects<Self>) {
+    /// That incarnation, if hands were shaken with it.
+    fn linked(&self, id: ReplicaId) -> Option<NodeId> {
+        self.links.get(&place_of_id(id)).copied().filter(|node| node.incarnation == id)
+    }
+
+    fn send(&mut self, to: NodeId, body: Body, fx: &mut Effects<Self>) {
+        let loss = self.world.loss.get();
+        if loss > 0.0 && self.losing.chance(loss) {
+            return;
+        }
         if self.links.get(&place_of(to)) == Some(&to) {
+            if let Some(meter) = &self.world.meter {
+                meter.borrow_mut().count(&body);
+            }
             self.write(place_of(to), Some(to), body, fx);
         }
     }

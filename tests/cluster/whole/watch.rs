@@ -12,17 +12,29 @@ use ostraca_ddata::sim::{NodeIndex, Observer, Orders, View, Violation};
 use super::{Event, WholeNode};
 
 /// Configurations decide, and nothing else: who is Up stands in an installed one, who was removed
-/// is out of the newest, and no two of one number differ.
+/// is out of the newest, no two of one number differ, and nobody serves once one without it is
+/// installed anywhere.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     pub(crate) installed: BTreeMap<EpochId, Arc<Epoch>>,
     taken_up: BTreeSet<ReplicaId>,
+    buried: BTreeSet<ReplicaId>,
+    removed: BTreeSet<ReplicaId>,
+    served: BTreeSet<ReplicaId>,
+    /// Removals of nodes that had served.
+    pub(crate) takeovers: u64,
+    founds_once: bool,
     /// Clusters that a node ever belonged to.
     pub(crate) clusters: BTreeSet<ClusterId>,
 }
 
 impl Watch {
-    fn judge(&self, node: &WholeNode) -> Result<(), String> {
+    /// Every seed remembers: a second foundation is a violation.
+    pub(crate) fn founding_once() -> Self {
+        Self { founds_once: true, ..Self::default() }
+    }
+
+    fn judge(&mut self, node: &WholeNode) -> Result<(), String> {
         let Some(gossip) = node.membership.gossip() else { return Ok(()) };
         let of_it = node.epoch().map(|epoch| epoch.id().generation);
         let newest = self.installed.values().rfind(|e| Some(e.id().generation) == of_it);
@@ -33,10 +45,42 @@ impl Watch {
             }
         }
         for (removed, _) in gossip.tombstones() {
-            if newest.is_some_and(|epoch| epoch.is_member(removed)) {
+            // Judged when it is removed first: a proposal under way may take it in afterwards, and
+            // the next one removes it.
+            if self.buried.insert(removed) && newest.is_some_and(|epoch| epoch.is_member(removed)) {
                 let me = node.me();
                 return Err(format!("{me} calls {removed} removed, which is in the newest one"));
             }
+        }
+        Ok(())
+    }
+
+    fn install(&mut self, epoch: &Arc<Epoch>) -> Result<(), String> {
+        self.taken_up.extend(epoch.members());
+        let known = self.installed.get(&epoch.id());
+        if known.is_some_and(|known| known != epoch) {
+            return Err(format!("two configurations {}", epoch.id()));
+        }
+        if known.is_none() {
+            self.installed.insert(epoch.id(), epoch.clone());
+            for id in epoch.left() {
+                if self.removed.insert(*id) && self.served.contains(id) {
+                    self.takeovers += 1;
+                }
+            }
+        }
+        let generations: BTreeSet<_> = self.installed.keys().map(|id| id.generation).collect();
+        if self.founds_once && generations.len() > 1 {
+            return Err(format!("two foundations: {generations:?}"));
+        }
+        Ok(())
+    }
+
+    fn lease(&self, view: &View<'_, WholeNode>, index: NodeIndex) -> Result<(), String> {
+        let Some(node) = view.process(index) else { return Ok(()) };
+        let id = node.me().incarnation;
+        if self.removed.contains(&id) && node.membership.serves(view.clock(index).mono) {
+            return Err(format!("{id} serves, and a configuration without it is installed"));
         }
         Ok(())
     }
@@ -45,21 +89,22 @@ impl Watch {
 impl Observer<WholeNode> for Watch {
     fn event(
         &mut self,
-        _: &View<'_, WholeNode>,
-        _: NodeIndex,
+        view: &View<'_, WholeNode>,
+        node: NodeIndex,
         event: &Event,
         _: &mut Orders<WholeNode>,
     ) -> Result<(), Violation> {
         match event {
             Event::Found(epoch) | Event::Installed(epoch) => {
-                self.taken_up.extend(epoch.members());
-                let known = self.installed.entry(epoch.id()).or_insert_with(|| epoch.clone());
-                if known != epoch {
-                    return Err(Violation::new(format!("two configurations {}", epoch.id())));
-                }
+                self.install(epoch).map_err(Violation::new)?;
+                let mut all = (0..view.nodes()).map(NodeIndex::new);
+                all.try_for_each(|index| self.lease(view, index)).map_err(Violation::new)?;
             }
             Event::Belongs(cluster) => {
                 self.clusters.insert(*cluster);
+            }
+            Event::Leased => {
+                self.served.extend(view.process(node).map(|node| node.me().incarnation));
             }
             _ => {}
         }
@@ -67,7 +112,8 @@ impl Observer<WholeNode> for Watch {
     }
 
     fn check(&mut self, view: &View<'_, WholeNode>) -> Result<(), Violation> {
-        let node = view.touched().and_then(|node| view.process(node));
-        node.map_or(Ok(()), |node| self.judge(node)).map_err(Violation::new)
+        let Some(index) = view.touched() else { return Ok(()) };
+        self.lease(view, index).map_err(Violation::new)?;
+        view.process(index).map_or(Ok(()), |node| self.judge(node)).map_err(Violation::new)
     }
 }

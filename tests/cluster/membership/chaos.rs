@@ -1,0 +1,205 @@
+//! Whole nodes under faults: safety at every step, and one view of the cluster after every heal.
+//!
+//! What is real: membership, the Replicator with its configurations, the guard with the lease.
+//! What is a stand-in: the transport (handshakes over links that break), entities (a node drains
+//! after a while). At every step [`Watch`](super::super::whole::Watch) looks on: no two
+//! configurations of one number and no second foundation (so at most one side of a split goes
+//! on), nobody Up or removed but by a configuration, and nobody with a lease once one without it
+//! is installed anywhere.
+//!
+//! After each heal a supervisor starts what has stopped, and all must agree within two minutes:
+//! the same members, Up in every view, the same configuration, convergence, one leader. If no
+//! quorum of the newest configuration lives, nothing can (spec/safety.md §1), and that is counted;
+//! so is a cluster without a seed inside, which nobody outside can find.
+//!
+//! `OSTRACA_SIM_SECONDS=600 cargo test -p ostraca --test cluster chaos:: -- --nocapture`
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use ostraca::cluster::config::StrategyName;
+use ostraca::cluster::leader::leader;
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::sim::{Failure, NodeIndex, Seed, Stream, Totals, on_all_cores};
+
+use super::super::whole::World;
+use super::weather::{Weather, living, world};
+use super::{SECOND, Sim, agree, at, calm};
+
+/// How long the nodes have to agree after a heal.
+const SETTLE: Duration = Duration::from_secs(120);
+/// Who decides something at the heal has decided it by then.
+const UNDER_WAY: Duration = Duration::from_secs(10);
+
+/// Whether the cluster can go on: a quorum of the newest configuration lives.
+fn can_go_on(sim: &Sim) -> bool {
+    let Some(newest) = sim.observer().installed.values().next_back() else { return true };
+    let living: BTreeSet<ReplicaId> =
+        living(sim).into_iter().map(|place| at(sim, place).me().incarnation).collect();
+    newest.is_quorum(&living, ostraca_ddata::bug::Canary::none())
+}
+
+/// Whether all that live are Up in every view, with one configuration and one leader.
+fn is_one(sim: &Sim) -> bool {
+    let living = living(sim);
+    let views = || living.iter().map(|place| at(sim, *place));
+    let epochs: BTreeSet<_> = views().map(|node| node.epoch().map(|epoch| epoch.id())).collect();
+    let leads = views().map(|node| leader(node.membership.gossip()?, node.me().incarnation));
+    let leaders: BTreeSet<_> = leads.collect();
+    !living.is_empty() && epochs.len() == 1 && leaders.len() == 1 && agree(sim, &living)
+}
+
+/// How a peace ends; its name is the mark.
+type Ending = &'static str;
+const AGREED: Ending = "agreed";
+const QUORUM_LOST: Ending = "quorum lost";
+const NO_SEED: Ending = "no seed inside";
+
+/// Whether somebody outside could find the cluster.
+fn has_seed_inside(sim: &Sim, weather: &Weather) -> bool {
+    let seeds = (0..weather.seeds).filter_map(|place| sim.process(NodeIndex::new(place)));
+    seeds.into_iter().any(|node| node.over.is_none() && node.membership.gossip().is_some())
+}
+
+/// Everything ends well, or nothing can. Says which.
+fn settle(sim: &mut Sim, weather: &Weather) -> Result<Ending, Box<Failure>> {
+    weather.heal(sim);
+    let begun = sim.now();
+    loop {
+        weather.supervise(sim);
+        sim.try_run_for(SECOND / 2)?;
+        let rest = (0..weather.places).filter(|place| !weather.left.contains(place));
+        let stopped = |place: usize| {
+            sim.process(NodeIndex::new(place)).is_none_or(|node| node.over.is_some())
+        };
+        if !rest.clone().any(stopped) && is_one(sim) {
+            return Ok(AGREED);
+        }
+        let passed = sim.now() - begun;
+        if passed > UNDER_WAY && !can_go_on(sim) {
+            return Ok(QUORUM_LOST);
+        }
+        if passed > UNDER_WAY && !has_seed_inside(sim, weather) {
+            return Ok(NO_SEED);
+        }
+        if passed > SETTLE {
+            let stories: String = sim.processes().map(|(_, node)| node.story()).collect();
+            let what = format!("no agreement {SETTLE:?} after the heal\n{stories}");
+            return Err(Box::new(sim.failure(what)));
+        }
+    }
+}
+
+/// Chaos and peace by turns.
+fn run(seed: Seed, sizes: (u64, u64), strategies: &[StrategyName]) -> Result<Totals, Box<Failure>> {
+    let mut draw = Stream::split(seed.value, "membership size", 0);
+    let places = draw.between(sizes.0, sizes.1) as usize;
+    let (mut sim, mut weather) = world(seed, places, strategies);
+    let is_judged = strategies == [StrategyName::KeepMajority];
+    let mut endings = Vec::new();
+    for _ in 0..draw.between(1, 4) {
+        let every = draw.span(SECOND / 5, 8 * SECOND);
+        for _ in 0..draw.between(2, 10) {
+            sim.try_run_for(draw.span(SECOND / 100, every))?;
+            weather.strike(&mut sim);
+        }
+        sim.try_run_for(draw.span(SECOND / 100, 20 * SECOND))?;
+        if !is_judged {
+            weather.heal(&mut sim);
+            sim.try_run_for(20 * SECOND)?;
+            continue;
+        }
+        let ending = settle(&mut sim, &weather)?;
+        endings.push(ending);
+        if ending != AGREED {
+            break;
+        }
+    }
+    let mut totals = sim.totals();
+    endings.into_iter().for_each(|ending| totals.marks.hit(ending));
+    (0..sim.observer().takeovers).for_each(|_| totals.marks.hit("takeover"));
+    Ok(totals)
+}
+
+#[expect(clippy::print_stderr, reason = "the figures are the result")]
+fn all(name: &'static str, seeds: u64, sizes: (u64, u64), strategies: &[StrategyName]) -> Totals {
+    let totals = on_all_cores(name, seeds, |seed| {
+        run(seed, sizes, strategies).unwrap_or_else(|failure| panic!("{failure}"))
+    });
+    let Totals { runs, simulated, sent, crashes, marks, .. } = &totals;
+    eprintln!(
+        "{runs} seeds, {:.1} h simulated, {sent} messages, {crashes} crashes, {} takeovers, {} \
+         heals that all agreed after, {} clusters that lost their quorum, {} without a seed inside",
+        simulated.as_secs_f64() / 3_600.0,
+        marks.count("takeover"),
+        marks.count(AGREED),
+        marks.count(QUORUM_LOST),
+        marks.count(NO_SEED),
+    );
+    totals
+}
+
+#[test]
+fn after_every_heal_all_have_one_view_and_no_two_sides_go_on() {
+    let name = "after_every_heal_all_have_one_view_and_no_two_sides_go_on";
+    let totals = all(name, 60, (3, 9), &[StrategyName::KeepMajority]);
+    totals.must_have_hit([AGREED, "takeover"]);
+    let (agreed, lost) = (totals.marks.count(AGREED), totals.marks.count(QUORUM_LOST));
+    assert!(totals.runs == 1 || agreed > lost, "{agreed} agreed, {lost} lost their quorum");
+}
+
+#[test]
+fn larger_clusters_have_one_view_after_every_heal() {
+    let name = "larger_clusters_have_one_view_after_every_heal";
+    all(name, 4, (10, 20), &[StrategyName::KeepMajority]).must_have_hit([AGREED]);
+}
+
+#[test]
+fn whatever_the_strategy_no_two_sides_go_on() {
+    use StrategyName as S;
+    let name = "whatever_the_strategy_no_two_sides_go_on";
+    let strategies = [
+        S::StaticQuorum,
+        S::KeepMajority,
+        S::KeepOldest,
+        S::DownAll,
+        S::Oldest,
+        S::QuorumLeader,
+        S::MajorityLeader,
+        S::AutoDown,
+        S::Manual,
+    ];
+    all(name, 30, (3, 7), &strategies).must_have_hit(["takeover"]);
+}
+
+/// Five minutes at 5 % loss, with pauses just below the acceptable one.
+fn accused(seed: Seed) -> Result<Totals, Box<Failure>> {
+    let mut draw = Stream::split(seed.value, "calm size", 0);
+    let places = *draw.pick(&[3, 5, 10, 30]);
+    let world = World::new(3);
+    let loss = world.loss.clone();
+    let mut sim = calm(seed, places, places, world);
+    let everybody: Vec<usize> = (0..places).collect();
+    sim.try_run_until(30 * SECOND, |sim| agree(sim, &everybody))?;
+    loss.set(0.05);
+    for _ in 0..30 {
+        let node = NodeIndex::new(draw.index(places));
+        sim.pause(node, draw.span(SECOND / 100, SECOND * 299 / 100));
+        sim.try_run_for(10 * SECOND)?;
+    }
+    let accused = |place: &usize| at(&sim, *place).membership.stats().accusations;
+    match everybody.iter().map(accused).sum::<u64>() {
+        0 => Ok(sim.totals()),
+        count => Err(Box::new(sim.failure(format!("{count} false unreachables")))),
+    }
+}
+
+#[test]
+#[expect(clippy::print_stderr, reason = "the figures are the result")]
+fn at_5_percent_loss_and_with_pauses_below_3_s_nobody_is_found_unreachable() {
+    let name = "at_5_percent_loss_and_with_pauses_below_3_s_nobody_is_found_unreachable";
+    let totals =
+        on_all_cores(name, 12, |seed| accused(seed).unwrap_or_else(|failure| panic!("{failure}")));
+    let hours = totals.simulated.as_secs_f64() / 3_600.0;
+    eprintln!("{} seeds, {hours:.1} h simulated, 0 false unreachables", totals.runs);
+}

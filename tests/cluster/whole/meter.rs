@@ -1,0 +1,88 @@
+//! How much the nodes of a run send.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use ostraca::cluster::gossip::Gossip;
+use ostraca::cluster::wire::ClusterMessage;
+use serde::Serialize;
+
+use super::Body;
+
+/// States whose length is remembered: the same one goes to many.
+const STATES_MAX: usize = 1_024;
+
+/// Messages and their bytes as they are encoded; frames and encryption come on top.
+#[derive(Debug, Default)]
+pub(crate) struct Meter {
+    /// Of membership: gossip, heartbeats of the failure detector, joins.
+    pub(crate) membership: Sent,
+    /// Of the hosting lease.
+    pub(crate) lease: Sent,
+    /// Of the Replicator: configurations, and its own gossip.
+    pub(crate) data: Sent,
+    states: BTreeMap<usize, (Arc<Gossip>, u64)>, // by address; ≤ STATES_MAX
+}
+
+/// Of one kind.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sent {
+    pub(crate) messages: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Sent {
+    fn add(&mut self, bytes: u64) {
+        self.messages += 1;
+        self.bytes += bytes;
+    }
+}
+
+impl Meter {
+    pub(crate) fn reset(&mut self) {
+        (self.membership, self.lease, self.data) = Default::default();
+    }
+
+    pub(super) fn count(&mut self, body: &Body) {
+        match body {
+            Body::Cluster(ClusterMessage::Gossip(state)) => {
+                let bytes = self.state(state);
+                self.membership.add(bytes);
+            }
+            Body::Cluster(message) => self.membership.add(length(message)),
+            Body::Lease(message) => self.lease.add(length(message)),
+            Body::Data(message) => self.data.add(message.encode().len() as u64),
+            Body::Hello { .. } | Body::Refused | Body::Reset { .. } => {}
+        }
+    }
+
+    fn state(&mut self, state: &Arc<Gossip>) -> u64 {
+        if self.states.len() >= STATES_MAX {
+            self.states.clear();
+        }
+        let of_it = || (state.clone(), length(&ClusterMessage::Gossip(state.clone())));
+        self.states.entry(Arc::as_ptr(state).addr()).or_insert_with(of_it).1
+    }
+}
+
+fn length(message: &impl Serialize) -> u64 {
+    let mut counted = Counted(0);
+    let mut serializer = rmp_serde::Serializer::new(&mut counted).with_struct_map();
+    message.serialize(&mut serializer).expect("plain data");
+    counted.0
+}
+
+/// Keeps nothing but the length.
+struct Counted(u64);
+
+impl io::Write for Counted {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
