@@ -375,6 +375,13 @@ mod tests {
     }
 
     #[test]
+    fn names_are_told_from_addresses_of_one_host() {
+        let is_name = |text: &str| Address::new(text).unwrap().is_name();
+        assert!(["/dns/a/tcp/1", "/dns4/a/tcp/1", "/dns6/a/tcp/1"].into_iter().all(is_name));
+        assert!(!["/ip4/10.0.0.1/tcp/1", "/ip6/::1/tcp/1", "dns"].into_iter().any(is_name));
+    }
+
+    #[test]
     fn addresses_order_by_host_then_by_port_as_a_number() {
         let ordered = [
             "/dns4/a/tcp/80",
