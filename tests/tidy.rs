@@ -259,7 +259,7 @@ fn unnamed_events(path: &str, text: &str) -> Vec<String> {
         text.match_indices(&call).map(|(at, call)| at + call.len()).collect::<Vec<_>>()
     });
     let unnamed = calls.filter_map(|at| {
-        let call = text[at..].split(");").next().unwrap_or_default();
+        let call = up_to_the_bracket(&text[at..]);
         let said = call.rsplit('"').nth(1).unwrap_or_default();
         let name = said.split(':').next().unwrap_or_default();
         let is_word = |word: &str| {
@@ -271,6 +271,25 @@ fn unnamed_events(path: &str, text: &str) -> Vec<String> {
             .then(|| format!("{path}:{line}: {said:?} names no event: begin it with `room.what`"))
     });
     unnamed.collect()
+}
+
+/// What a call is given: the text before the bracket that closes it.
+fn up_to_the_bracket(text: &str) -> &str {
+    let (mut depth, mut quoted, mut escaped) = (1, false, false);
+    for (at, c) in text.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = quoted,
+            '"' => quoted = !quoted,
+            '(' if !quoted => depth += 1,
+            ')' if !quoted => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return &text[..at];
+        }
+    }
+    text
 }
 
 fn ignored(path: &str, text: &str) -> Vec<String> {

@@ -83,9 +83,7 @@ fn a_joiner_that_knows_a_configuration_tells_it_to_whoever_is_in_it() {
     bare.sent();
     bare.pass(secs(10));
     let tells = |(to, body): &(_, _)| match body {
-        Body::Epoch(EpochMessage::Install { epoch }) => {
-            *to == peer(1) && *epoch == of_the_others()
-        }
+        Body::Epoch(EpochMessage::Install { epoch }) => *to == peer(1) && *epoch == of_the_others(),
         _ => false,
     };
     let sent = bare.sent();
