@@ -32,11 +32,25 @@ async fn join(seed: &str) -> Node {
     node
 }
 
-/// Runs until the node ends, and tells why.
+/// Runs until the node ends, and tells why after `last`.
+async fn run_before(node: Node, last: impl FnOnce()) {
+    let me = node.cluster().me();
+    let run = node.run_until_signal();
+    tokio::pin!(run);
+    let reason = tokio::select! {
+        biased; // asked once, it handles signals: only then may one be sent
+        reason = &mut run => reason,
+        () = std::future::ready(()) => {
+            tell(&format!("up {me}"));
+            run.await
+        }
+    };
+    last();
+    tell(&format!("ended {:?}", reason.expect("signals can be handled")));
+}
+
 async fn run(node: Node) {
-    tell(&format!("up {}", node.cluster().me()));
-    let reason = node.run_until_signal().await.expect("signals can be handled");
-    tell(&format!("ended {reason:?}"));
+    run_before(node, || ()).await;
 }
 
 /// Tells whether the node serves when it wakes from a pause: reads the clock first.
@@ -45,11 +59,10 @@ fn tell_when_woken(lease: &Lease) {
     loop {
         std::thread::sleep(Duration::from_millis(1));
         let now = Instant::now();
-        let paused = now - last >= Duration::from_secs(1);
-        last = now;
-        if paused {
-            tell(&format!("woken, serves: {}", lease.serves()));
+        if now - last >= Duration::from_secs(1) {
+            return tell(&format!("woken, serves: {}", lease.serves()));
         }
+        last = now;
     }
 }
 
@@ -142,8 +155,8 @@ async fn one_that_was_paused_for_too_long_serves_nothing_and_ends() {
         let node = join(&seed).await;
         let lease = node.lease();
         eventually("it may serve", async || lease.serves()).await;
-        std::thread::spawn(move || tell_when_woken(&lease));
-        return run(node).await;
+        let woken = std::thread::spawn(move || tell_when_woken(&lease));
+        return run_before(node, || woken.join().expect("it told")).await;
     }
     let plan = Plan::with_seeds(1);
     let nodes = plan.start().await;
