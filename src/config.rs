@@ -163,7 +163,7 @@ fn check_times(cluster: &Cluster) -> Result<(), ConfigError> {
             positive,
         ),
         (
-            lease.enabled && lease.duration < lease.heartbeat_interval * 2,
+            lease.enabled && lease.duration < lease.heartbeat_interval.saturating_mul(2),
             "lease.duration",
             lease.duration,
             "must be at least twice lease.heartbeat-interval, else one lost heartbeat ends a lease",
@@ -226,12 +226,13 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused_by_name() {
-        let broken: [Broken; 10] = [
+        let broken: [Broken; 11] = [
             (|c| c.gossip_interval = Duration::ZERO, "cluster.gossip-interval"),
             (|c| c.retry_unsuccessful_join_after = Duration::ZERO, "retry-unsuccessful-join-after"),
             (|c| c.seed_node_timeout = Duration::ZERO, "cluster.seed-node-timeout"),
             (|c| c.lease.heartbeat_interval = Duration::ZERO, "cluster.lease.heartbeat-interval"),
             (|c| c.lease.duration = Duration::from_secs(1), "cluster.lease.duration"),
+            (|c| c.lease.heartbeat_interval = Duration::MAX, "cluster.lease.duration"),
             (|c| c.gossip_different_view_probability = f64::NAN, "different-view-probability"),
             (|c| c.failure_detector.threshold = 0.0, "cluster.failure-detector.threshold"),
             (|c| c.downing.strategy = StrategyName::AutoDown, "trust-downing"),

@@ -379,12 +379,6 @@ pub enum ConfigError {
         /// Nodes that the cluster is to have.
         nodes: usize,
     },
-    /// There is no installation without a quorum in this release.
-    #[error(
-        "cluster.downing.trust-downing is on, which this release cannot do: removals need a quorum \
-         of the configuration; switch it off, and choose keep-majority"
-    )]
-    TrustNotSupported,
     /// A number that makes no sense.
     #[error("cluster.{setting} is {value}: {must}")]
     OutOfRange {
@@ -422,22 +416,6 @@ pub enum Warning {
     /// Nobody is downed but by hand.
     #[error("downing strategy manual: what runs on a lost node stays there until down(node)")]
     Manual,
-}
-
-impl Cluster {
-    /// Checks what membership itself relies on. Says what to warn of.
-    ///
-    /// # Errors
-    /// [`ConfigError`] if a node must not start with them.
-    pub fn check(&self) -> Result<Vec<Warning>, ConfigError> {
-        self.failure_detector.check()?;
-        let seeds = Some(self.seeds.len()).filter(|seeds| *seeds > 0);
-        let warnings = self.downing.check(self.expected_nodes.or(seeds))?;
-        if self.downing.trust_downing {
-            return Err(ConfigError::TrustNotSupported);
-        }
-        Ok(warnings)
-    }
 }
 
 impl Downing {

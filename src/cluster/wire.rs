@@ -102,7 +102,7 @@ pub enum ClusterMessage {
         #[serde(rename = "s")]
         settings: Settings,
     },
-    /// Member → newcomer: the state with the newcomer in it, and the installed configuration.
+    /// Member → newcomer: the state with the newcomer in it.
     #[serde(rename = "w")]
     Welcome {
         /// The state.

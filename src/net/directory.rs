@@ -101,10 +101,7 @@ impl Directory {
     /// Every lane that somebody has used.
     pub(super) fn all(&self) -> Vec<(NodeId, Class, Lane)> {
         let nodes: Vec<Arc<Lanes>> = self.read().values().cloned().collect();
-        let used = |lanes: &Arc<Lanes>| {
-            lanes.used().map(|(class, lane)| (lanes.node, class, lane)).collect::<Vec<_>>()
-        };
-        nodes.iter().flat_map(used).collect()
+        used_of(&nodes)
     }
 
     /// From now on there are lanes to this node, which says what it takes.
@@ -138,10 +135,7 @@ impl Directory {
     /// Nobody gets lanes any more. Returns those that were used.
     pub(super) fn close(&self) -> Vec<(NodeId, Class, Lane)> {
         let nodes = std::mem::take(&mut *self.write());
-        let used = |lanes: &Arc<Lanes>| {
-            lanes.used().map(|(class, lane)| (lanes.node, class, lane)).collect::<Vec<_>>()
-        };
-        nodes.values().flat_map(used).collect()
+        used_of(nodes.values())
     }
 
     /// Takes a node out: nobody gets its lanes any more. Returns those that were used.
@@ -149,6 +143,13 @@ impl Directory {
         let removed = self.write().remove(&incarnation);
         removed.map_or_else(Vec::new, |lanes| lanes.used().collect())
     }
+}
+
+fn used_of<'a>(nodes: impl IntoIterator<Item = &'a Arc<Lanes>>) -> Vec<(NodeId, Class, Lane)> {
+    let used = |lanes: &'a Arc<Lanes>| {
+        lanes.used().map(|(class, lane)| (lanes.node, class, lane)).collect::<Vec<_>>()
+    };
+    nodes.into_iter().flat_map(used).collect()
 }
 
 #[cfg(test)]
@@ -160,27 +161,12 @@ mod tests {
         NodeId { peer: PeerId::random(), incarnation: ReplicaId::new(incarnation) }
     }
 
-    /// Takes messages of 1,000 bytes.
-    fn facts(node: NodeId) -> Facts {
-        Facts {
-            version: 1,
-            cluster: "shop".to_owned(),
-            cluster_id: None,
-            incarnation: node.incarnation,
-            boot: None,
-            lock: None,
-            addresses: Vec::new(),
-            message_bytes_max: 1_000,
-            frame_bytes_max: None,
-        }
-    }
-
     #[test]
     fn a_lane_is_asked_for_once_and_is_the_same_for_all() {
         let (directory, mut wanted) = Directory::new(Limits::default());
         let node = node(1);
         assert!(directory.lane(node.incarnation, Class::Data).is_none(), "not known yet");
-        directory.add(node, &facts(node));
+        directory.add(node, &Facts::of(node.incarnation));
         let lane = directory.lane(node.incarnation, Class::Data).expect("known now");
         lane.send(&[], b"one").expect("room");
         let again = directory.lane(node.incarnation, Class::Data).expect("still");
@@ -194,7 +180,7 @@ mod tests {
     fn a_lane_that_was_given_up_is_followed_by_a_new_one() {
         let (directory, _wanted) = Directory::new(Limits::default());
         let node = node(1);
-        directory.add(node, &facts(node));
+        directory.add(node, &Facts::of(node.incarnation));
         let old = directory.lane(node.incarnation, Class::User).expect("known");
         old.send(&[], b"lost").expect("room");
         let given_up = directory.renew(node.incarnation, Class::User);
@@ -209,7 +195,7 @@ mod tests {
     fn nobody_gets_lanes_to_a_node_that_was_taken_out() {
         let (directory, _wanted) = Directory::new(Limits::default());
         let node = node(1);
-        directory.add(node, &facts(node));
+        directory.add(node, &Facts::of(node.incarnation));
         directory.lane(node.incarnation, Class::Control);
         assert_eq!(directory.remove(node.incarnation).len(), 1);
         assert!(directory.lane(node.incarnation, Class::Control).is_none());

@@ -84,6 +84,24 @@ pub struct Facts {
     pub frame_bytes_max: Option<u32>,
 }
 
+#[cfg(test)]
+impl Facts {
+    /// Of a life in the cluster `shop` that takes messages of 1,000 bytes.
+    pub(crate) fn of(incarnation: ReplicaId) -> Self {
+        Self {
+            version: 1,
+            cluster: "shop".to_owned(),
+            cluster_id: None,
+            incarnation,
+            boot: None,
+            lock: None,
+            addresses: Vec::new(),
+            message_bytes_max: 1_000,
+            frame_bytes_max: None,
+        }
+    }
+}
+
 /// The opener's request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {

@@ -136,11 +136,11 @@ impl<M: Machine, W: World<M>> Driver<M, W> {
         let mut out = Outbox::new();
         let mut slow = Rarely::default();
         while self.wait(&mut batch).await {
-            let began = self.clock.now().mono;
+            let began = self.clock.mono();
             let turn = self.turn(&mut batch, &mut out);
-            let took = self.clock.now().mono - began;
+            let took = self.clock.mono() - began;
             self.counters.turn(turn, took);
-            if took >= SLOW_TURN && slow.now(self.clock.now().mono) {
+            if took >= SLOW_TURN && slow.now(self.clock.mono()) {
                 let (part, millis) = (W::NAME, took.as_millis());
                 tracing::warn!(part, millis, inputs = turn.inputs, "node.slow_turn");
             }
@@ -165,7 +165,7 @@ impl<M: Machine, W: World<M>> Driver<M, W> {
             let due = self.machine.next_deadline();
             match self.inbox.take(batch, TURN_MAX, appetite) {
                 Took::TheLast => return false,
-                Took::Nothing if due.is_none_or(|at| at > self.clock.now().mono) => {}
+                Took::Nothing if due.is_none_or(|at| at > self.clock.mono()) => {}
                 Took::Some | Took::Nothing => return true,
             }
             self.rested = true;

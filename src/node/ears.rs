@@ -164,18 +164,7 @@ mod tests {
     use crate::node::shutdown::Settings;
 
     fn up(node: NodeId) -> handle::Event {
-        let facts = NetFacts {
-            version: 1,
-            cluster: "shop".to_owned(),
-            cluster_id: None,
-            incarnation: node.incarnation,
-            boot: None,
-            lock: None,
-            addresses: Vec::new(),
-            message_bytes_max: 1_000,
-            frame_bytes_max: None,
-        };
-        handle::Event::Up { node, facts }
+        handle::Event::Up { node, facts: NetFacts::of(node.incarnation) }
     }
 
     #[tokio::test]

@@ -34,9 +34,7 @@ impl Lanes {
         self.known.insert((to, class), lane.clone());
         Some(lane)
     }
-}
 
-impl Lanes {
     /// Sends a message with a header.
     pub(super) fn send_with(
         &mut self,

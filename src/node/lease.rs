@@ -32,13 +32,7 @@ impl Lease {
     /// How long it still runs, if nothing is heard any more; zero if it is over.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.until() - self.clock.mono()
-    }
-
-    /// Until when, by the clock of this node.
-    #[must_use]
-    pub fn until(&self) -> Instant {
-        Instant::from_nanos(self.until.load(Ordering::Acquire))
+        Instant::from_nanos(self.until.load(Ordering::Acquire)) - self.clock.mono()
     }
 
     pub(super) fn hold(&self, until: Instant) {

@@ -140,8 +140,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        self.shutdown.abandon();
-        if self.shutdown.reason().is_none() {
+        if self.shutdown.abandon() {
             self.ending.drop_parts();
         }
     }

@@ -1,5 +1,5 @@
-//! How the parts of a node are started and stopped. So far there is one: the Replicator, on a task
-//! of its own.
+//! How the data part of a node is started and stopped: the Replicator with its node's promises,
+//! on a task of its own.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;

@@ -88,7 +88,7 @@ impl DataReceiver {
 
     fn refuse(&self, message: &Inbound<'_>, why: &dyn std::fmt::Display) {
         let count = self.undecodable.fetch_add(1, Ordering::Relaxed) + 1;
-        let now = self.clock.now().mono;
+        let now = self.clock.mono();
         if self.warned.lock().unwrap_or_else(PoisonError::into_inner).now(now) {
             let (from, class, bytes) = (message.from, message.class, message.body.len());
             tracing::warn!(

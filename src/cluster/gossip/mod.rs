@@ -374,6 +374,17 @@ impl Gossip {
     /// A node that learns of its own removal stops; it does not record it.
     pub fn remove(&mut self, by: ReplicaId, who: &[ReplicaId]) -> bool {
         assert!(!who.contains(&by), "a removed node tells nobody");
+        let any = self.bury(who);
+        if any {
+            self.content.tidy();
+            self.changed(by);
+            self.shed(by);
+        }
+        any
+    }
+
+    /// Puts tombstones in the place of members; says whether there were any.
+    fn bury(&mut self, who: &[ReplicaId]) -> bool {
         let mut any = false;
         for &id in who {
             let stamp = self.next_stamp();
@@ -381,11 +392,6 @@ impl Gossip {
                 self.content.tombstones.insert(id, stamp);
                 any = true;
             }
-        }
-        if any {
-            self.content.tidy();
-            self.changed(by);
-            self.shed(by);
         }
         any
     }
@@ -408,13 +414,7 @@ impl Gossip {
                 any = true;
             }
         }
-        for &id in gone {
-            let stamp = self.next_stamp();
-            if self.content.members.remove(&id).is_some() {
-                self.content.tombstones.insert(id, stamp);
-                any = true;
-            }
-        }
+        any |= self.bury(gone);
         if any {
             self.content.tidy();
             self.seen = BTreeSet::from([me]);

@@ -3,7 +3,6 @@
 //! Facts change the state; what follows from it, for this node and for the others, is worked out
 //! once after each batch of inputs (`settle`).
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +23,7 @@ use crate::cluster::events::ClusterState;
 use crate::cluster::gossip::exchange::GossipRefused;
 use crate::cluster::gossip::targets::News;
 use crate::cluster::gossip::{ClusterId, Gossip};
-use crate::cluster::member::{Address, Status};
+use crate::cluster::member::Status;
 use crate::cluster::reachability::Verdict;
 use crate::cluster::wire::ClusterMessage;
 
@@ -173,8 +172,7 @@ impl Inside {
     /// Another peer answers where a member is dialled: evidence against that one, no proof.
     fn at_a_members_address(&mut self, core: &mut Core, now: Now, node: NodeId, out: &mut Out) {
         let own = self.gossip.member(node.incarnation).map(|member| member.address.clone());
-        let addresses = core.links.all().find(|(up, _)| *up == node).map(|(_, at)| at.clone());
-        let addresses: BTreeSet<Address> = addresses.unwrap_or_default();
+        let addresses = core.links.addresses(node).cloned().unwrap_or_default();
         let taken = self.gossip.members().filter(|member| {
             let is_same = own.as_ref() == Some(&member.address);
             member.peer() != node.peer && !is_same && addresses.contains(&member.address)

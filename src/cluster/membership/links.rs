@@ -20,11 +20,9 @@ pub(super) struct Links {
 }
 
 impl Links {
-    /// Whether it was not connected before.
-    pub(super) fn up(&mut self, node: NodeId, addresses: Vec<Address>) -> bool {
-        let is_new = !self.up.contains_key(&node);
-        if is_new && self.up.len() >= LINKS_MAX {
-            return false;
+    pub(super) fn up(&mut self, node: NodeId, addresses: Vec<Address>) {
+        if self.up.len() >= LINKS_MAX && !self.up.contains_key(&node) {
+            return;
         }
         let known = self.up.entry(node).or_default();
         for address in addresses {
@@ -32,7 +30,6 @@ impl Links {
                 known.insert(address);
             }
         }
-        is_new
     }
 
     pub(super) fn closed(&mut self, node: NodeId) {
@@ -43,9 +40,9 @@ impl Links {
         self.up.contains_key(&node)
     }
 
-    /// All connected nodes, with their addresses.
-    pub(super) fn all(&self) -> impl Iterator<Item = (NodeId, &BTreeSet<Address>)> {
-        self.up.iter().map(|(node, addresses)| (*node, addresses))
+    /// Where a connected node is dialled.
+    pub(super) fn addresses(&self, node: NodeId) -> Option<&BTreeSet<Address>> {
+        self.up.get(&node)
     }
 
     /// Who answers at one of these addresses, and at which: the first of them.

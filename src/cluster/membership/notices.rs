@@ -37,7 +37,6 @@ const fn kind(notice: &Notice) -> &'static str {
         Notice::BadLink(_) => "link",
         Notice::Paused(_) => "paused",
         Notice::Downing(_) => "downing",
-        Notice::TrustedDowning(_) => "trusted",
         Notice::AddressTaken { .. } => "address",
     }
 }

@@ -290,9 +290,6 @@ pub enum Notice {
     /// A strategy's verdict was not a quorum's, or was.
     #[error("downing: {0}")]
     Downing(String),
-    /// A survivors' word was installed because `trust-downing` is on.
-    #[error("trust-downing: {0:?} were removed without the consent of a quorum")]
-    TrustedDowning(Vec<NodeId>),
     /// Another peer answers at a member's address.
     #[error("{address} of member {member} is answered by another peer, {by}")]
     AddressTaken {

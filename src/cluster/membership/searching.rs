@@ -102,6 +102,7 @@ impl Searching {
     /// A node without seeds is told whom to join: it founds nothing any more.
     pub(super) fn join(&mut self, core: &mut Core, now: Now, address: Address, out: &mut Out) {
         if self.seeds.is_empty() {
+            self.stop_founding();
             self.founding = None;
             self.asked = BTreeSet::from([address]);
             self.pause = FIRST_ROUND;
@@ -299,6 +300,12 @@ impl Searching {
             }
             _ => {}
         }
+        self.remember(from, what);
+        self.try_join(core, now, out);
+        self.found(core, now, out);
+    }
+
+    fn remember(&mut self, from: NodeId, what: InitAnswer) {
         if self.answers.len() < ANSWERS_MAX || self.answers.contains_key(&from) {
             self.answers.insert(from, what);
         }
@@ -307,8 +314,6 @@ impl Searching {
         } else {
             self.equal.remove(&from);
         }
-        self.try_join(core, now, out);
-        self.found(core, now, out);
     }
 
     // ── joining ──
@@ -349,7 +354,7 @@ impl Searching {
         let by_key = core.config.expected_nodes.is_some();
         let seat = |node: NodeId, address: &Address| {
             if by_key {
-                format!("{:?}{}", node.peer, node.incarnation)
+                format!("{:?}", node.peer.as_bytes()) // two lives of a peer have one vote
             } else {
                 address.as_str().into()
             }
@@ -561,8 +566,7 @@ impl Searching {
         // Founded without this node: it joins.
         self.stop_founding();
         if from != core.me {
-            self.answers.insert(from, InitAnswer::Member(foundation.gossip.cluster()));
-            self.equal.remove(&from);
+            self.remember(from, InitAnswer::Member(foundation.gossip.cluster()));
         }
         self.try_join(core, now, out);
         None

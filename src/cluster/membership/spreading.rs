@@ -9,11 +9,11 @@ use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::id::{NodeId, ReplicaId};
 
 use super::{Core, Out};
+use crate::cluster::gossip::Gossip;
 use crate::cluster::gossip::exchange::{Answer, GossipRefused, Received};
 use crate::cluster::gossip::forgetting::Forgetting;
 use crate::cluster::gossip::merge::Merged;
 use crate::cluster::gossip::targets::{News, Targeting, fanout, pace};
-use crate::cluster::gossip::{Gossip, targets};
 use crate::cluster::leader;
 use crate::cluster::wire::ClusterMessage;
 
@@ -205,11 +205,11 @@ impl Spreading {
             return;
         }
         let due = self.forgetting.due(now.mono, gossip, age);
-        let leads = leader::leader(gossip, me) == Some(me) && gossip.converged(me);
-        if let Some(stamp) = due.filter(|_| leads)
+        let leads = |gossip: &Gossip| leader::leader(gossip, me) == Some(me);
+        if let Some(stamp) = due.filter(|_| leads(gossip) && gossip.converged(me))
             && gossip.forget_up_to(me, stamp)
         {
-            self.changed(targets::News::Own);
+            self.changed(News::Own);
         }
     }
 }

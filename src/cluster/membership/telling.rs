@@ -64,8 +64,10 @@ impl Telling {
     /// It is removed, connected, and may not know it.
     pub(super) fn dismiss(&mut self, core: &mut Core, now: Now, node: NodeId, out: &mut Out) {
         core.send(node, ClusterMessage::YouAreOut { removed: true }, out);
-        if self.departed.len() < DEPARTED_MAX {
+        if self.departed.len() < DEPARTED_MAX || self.departed.contains_key(&node) {
             self.departed.entry(node).or_insert(now.mono + LINGER);
+        } else {
+            out.push(Output::Forget(node));
         }
     }
 

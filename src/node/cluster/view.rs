@@ -43,12 +43,6 @@ impl ClusterView {
         }
     }
 
-    /// This node as a member.
-    #[must_use]
-    pub fn myself(&self) -> Option<&Arc<Member>> {
-        self.members.iter().find(|member| member.node == self.me)
-    }
-
     /// Members that are Up.
     #[must_use]
     pub fn up(&self) -> usize {

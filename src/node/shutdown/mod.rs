@@ -160,12 +160,14 @@ impl CoordinatedShutdown {
         reason.expect("the sender lives as long as this, and nothing is done without a reason")
     }
 
-    /// The node is gone without a shutdown: what the tasks hold goes, too.
-    pub(super) fn abandon(&self) {
-        if self.reason().is_none() {
+    /// The node is gone: without a shutdown what the tasks hold goes, too, and it says so.
+    pub(super) fn abandon(&self) -> bool {
+        let is_alone = self.reason().is_none();
+        if is_alone {
             let tasks = std::mem::take(&mut self.lock().tasks);
             drop(tasks); // after the lock
         }
+        is_alone
     }
 
     async fn run_phases(self) {
@@ -313,7 +315,7 @@ mod tests {
         let held = Arc::new(());
         let holds = held.clone();
         shutdown.add_task(Phase::Terminate, "holds", || async { drop(holds) }).expect("in time");
-        shutdown.abandon();
+        assert!(shutdown.abandon());
         assert_eq!(Arc::strong_count(&held), 1);
     }
 }

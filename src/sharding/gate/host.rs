@@ -132,7 +132,12 @@ impl<M> Host<M> {
         canary: Canary,
     ) -> Verdict<M> {
         if self.is_holding(from) && !canary.has(Bug::EchoPastHeld) {
-            self.held.entry(from).or_default().push_back(Held::Barrier { stamp });
+            let queue = self.held.entry(from).or_default();
+            match queue.back_mut() {
+                // Its sender waits for the newest only, and no peer may grow the queue by asking.
+                Some(Held::Barrier { stamp: last }) => *last = stamp,
+                _ => queue.push_back(Held::Barrier { stamp }),
+            }
             return Verdict::Hold;
         }
         Verdict::Echo { stamp }
