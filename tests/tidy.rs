@@ -74,6 +74,12 @@ const ROOMS: &[Room] = &[
         files: &["sharding/coordinator/", "sharding/region/", "sharding/store.rs"],
         never: &["net", "cluster", "node"],
     },
+    Room {
+        below: "src/",
+        name: "sharding's policies",
+        files: &["sharding/"],
+        never: &["net", "node"],
+    },
 ];
 
 /// Where there are only machines and what they are made of.

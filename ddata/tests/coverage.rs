@@ -18,9 +18,6 @@ const NOT_HERE: [(&str, &str); 4] = [
 /// Numbers of spec/known-failures.md that concern replicated data.
 const KNOWN_FAILURES: [u32; 12] = [9, 12, 13, 15, 16, 17, 25, 28, 32, 33, 36, 40];
 
-/// Marks that correct replicas never hit.
-const NEVER_HIT: [(&str, &str); 0] = [];
-
 /// Every source below a directory of this package, by path.
 fn sources(below: &str) -> BTreeMap<String, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -134,10 +131,8 @@ fn every_mark_of_the_suites_is_demanded_of_one_or_never_hit_for_a_reason() {
     let sources = sources("tests/suites");
     let set = marks(&sources["tests/suites/run.rs"]);
     let demanded = marks(&sources["tests/suites/suites.rs"]);
-    let excused: BTreeSet<String> = NEVER_HIT.iter().map(|(name, _)| (*name).to_owned()).collect();
     assert!(set.len() > 20, "{set:?}");
-    let forgotten: Vec<_> =
-        set.iter().filter(|mark| !demanded.contains(*mark) && !excused.contains(*mark)).collect();
+    let forgotten: Vec<_> = set.iter().filter(|mark| !demanded.contains(*mark)).collect();
     assert!(forgotten.is_empty(), "no suite must hit {forgotten:?}");
     assert!(demanded.is_subset(&set), "never set: {:?}", demanded.difference(&set));
 }

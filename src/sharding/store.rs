@@ -15,6 +15,7 @@ use ostraca_ddata::replicator::request::{
 use ostraca_ddata::types::edit::Edit;
 use ostraca_ddata::types::{LWWRegister, ORMap, Term};
 
+use super::config::MajorityPlus;
 use super::home::ShardHome;
 use super::ids::{EntityType, ShardId};
 
@@ -70,30 +71,18 @@ pub enum Answer {
     },
 }
 
-/// To how many replicas a decision is written before it is spoken of.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WriteLevel {
-    /// A majority of the voters.
-    #[default]
-    Majority,
-    /// A majority and so many more.
-    MajorityPlus(usize),
-    /// Every member.
-    All,
-}
-
 /// Where the homes of one entity type are kept.
 #[derive(Clone, Debug)]
 pub struct HomesKey {
     key: Key<Homes>,
     group: Group,
-    level: WriteLevel,
+    level: MajorityPlus,
 }
 
 impl HomesKey {
     /// The homes of a type, written at `level`.
     #[must_use]
-    pub fn new(entity_type: &EntityType, level: WriteLevel) -> Self {
+    pub fn new(entity_type: &EntityType, level: MajorityPlus) -> Self {
         let name = format!("sharding/{entity_type}/homes");
         Self { key: Key::new(&name), group: Group::new(&name), level }
     }
@@ -112,11 +101,11 @@ impl HomesKey {
             Ask::Fence { term, within } => Request::Fence { group, term, within },
             Ask::Write { term, seq, cells, within } => {
                 let consistency = match self.level {
-                    WriteLevel::Majority => WriteConsistency::majority(within),
-                    WriteLevel::MajorityPlus(more) => {
+                    MajorityPlus::Some(0) => WriteConsistency::majority(within),
+                    MajorityPlus::Some(more) => {
                         WriteConsistency::MajorityPlus(more, MinCap(0), within)
                     }
-                    WriteLevel::All => WriteConsistency::All(within),
+                    MajorityPlus::All(_) => WriteConsistency::All(within),
                 };
                 let write = move |homes: &mut Edit<'_, Homes>| {
                     cells.iter().try_for_each(|(shard, home)| {

@@ -191,7 +191,12 @@ async fn behind_a_proxy(config_of_b: &Config) -> (Host, Host, Proxy) {
 }
 
 async fn pair(config: &Config) -> (Host, Host) {
-    let (mut a, mut b) = (Host::start(config).await, Host::start(config).await);
+    pair_with_room(config, usize::MAX / 2).await
+}
+
+/// The second takes so many messages.
+async fn pair_with_room(config: &Config, room: usize) -> (Host, Host) {
+    let (mut a, mut b) = (Host::start(config).await, Host::with_room(config, room).await);
     a.keep(&b);
     assert_eq!((a.up().await, b.up().await), (b.id(), a.id()));
     (a, b)

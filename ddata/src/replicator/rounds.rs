@@ -174,9 +174,12 @@ impl Replicator {
         }
         let (mut gone, mut used) = (Vec::new(), BTreeMap::<ReplicaId, Vec<(KeyName, u64)>>::new());
         let guarded = |held: &Held| self.store.group_of(&held.key, Some(held)).is_some();
-        let live = |held: &&Arc<Held>| !held.state.is_bottom() && !guarded(held);
+        let live = |held: &&Arc<Held>| !held.state.is_bottom();
         for held in self.store.iter().filter(live) {
             let Some(after) = self.config.expiry_of(&held.key) else { continue };
+            if guarded(held) {
+                continue;
+            }
             let Some(owner) = owner(&held.key, &members) else { continue };
             if owner == self.me {
                 if held.used + after <= now.mono && now.mono >= self.own_from {

@@ -1,7 +1,5 @@
 //! The order of program versions, so that new shards go to the newest during a rolling update.
 
-use std::cmp::Ordering;
-
 /// A part of a version, numbers below words.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
@@ -19,7 +17,7 @@ enum Rest {
 
 /// A program's version, ordered by age: `1.9 < 1.10-M1 < 1.10 = 1.10.0 < 1.10+3-ab12 < 2`. Any
 /// text is a version; the empty one is the oldest.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AppVersion {
     numbers: Vec<Part>, // no trailing zeros
     rest: Rest,
@@ -43,26 +41,6 @@ impl AppVersion {
         Self { numbers, rest }
     }
 }
-
-impl Ord for AppVersion {
-    fn cmp(&self, other: &Self) -> Ordering {
-        (&self.numbers, &self.rest).cmp(&(&other.numbers, &other.rest))
-    }
-}
-
-impl PartialOrd for AppVersion {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for AppVersion {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for AppVersion {}
 
 fn parts(text: &str) -> Vec<Part> {
     let words = text.split(['.', '-', '+']).filter(|word| !word.is_empty());

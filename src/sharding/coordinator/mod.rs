@@ -249,7 +249,7 @@ impl Machine for Coordinator {
     fn handle(&mut self, now: Now, input: CoordinatorInput, out: &mut Out) {
         match input {
             CoordinatorInput::Tick => return self.work(now, out),
-            CoordinatorInput::Start { above } => self.start(now, above),
+            CoordinatorInput::Start { above } => self.start(now, above, out),
             CoordinatorInput::Stop => self.stop(),
             CoordinatorInput::Installed(installed) => self.install(now, installed, out),
             CoordinatorInput::Message { from, message } => {

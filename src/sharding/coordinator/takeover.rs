@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ostraca_ddata::clock::Now;
+use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::types::Term;
 
 use super::desk::{Desk, Writing};
@@ -25,14 +25,12 @@ use crate::sharding::store::{Answer, Ask};
 use crate::sharding::wire::ToRegion;
 
 impl Coordinator {
-    pub(super) fn start(&mut self, now: Now, above: u64) {
+    pub(super) fn start(&mut self, now: Now, above: u64, out: &mut Out) {
         if self.phase != Phase::Off {
             return; // it runs, or has stepped down for good
         }
         self.phase = Phase::Reading;
-        let number = above.max(self.term.number) + 1;
-        self.take(number);
-        self.ask_at = Some(now.mono);
+        self.raise(now.mono, Term { number: above, owner: self.me }, out);
     }
 
     fn take(&mut self, number: u64) {
@@ -106,10 +104,8 @@ impl Coordinator {
         match (self.phase, answer) {
             (Phase::Off | Phase::Down, _) => {}
             (Phase::Reading, Answer::Fenced(cells)) => self.read(now, cells, out),
-            // Nobody has heard of this term: a higher one is as good.
-            (Phase::Reading, Answer::Refused { current }) if current.number < Term::NUMBER_MAX => {
-                self.take(current.number.max(self.term.number) + 1);
-                self.ask_at = Some(now.mono + self.config.retry);
+            (Phase::Reading, Answer::Refused { current }) => {
+                self.raise(now.mono + self.config.retry, current, out);
             }
             (_, Answer::Refused { current }) => {
                 self.step_down(current, "another coordinator holds a higher term", out);
@@ -128,21 +124,21 @@ impl Coordinator {
         }
     }
 
-    /// Nobody has heard of this term yet: a higher one is as good.
-    fn raise(&mut self, now: Now, current: Term, out: &mut Out) {
+    /// Nobody has heard of this term yet: a higher one is as good. It is asked for at `at`.
+    fn raise(&mut self, at: Instant, current: Term, out: &mut Out) {
         let number = current.number.max(self.term.number);
         if number >= Term::NUMBER_MAX {
             return self.step_down(current, "there is no higher term", out);
         }
         self.take(number + 1);
-        self.ask_at = Some(now.mono + self.config.retry);
+        self.ask_at = Some(at);
     }
 
     fn read(&mut self, now: Now, cells: Vec<(ShardId, ShardHome)>, out: &mut Out) {
         // A replica that promised this term early may show what a higher one has written since.
         let highest = cells.iter().map(|(_, home)| home.generation.term).max();
         if let Some(current) = highest.filter(|highest| *highest > self.term) {
-            return self.raise(now, current, out);
+            return self.raise(now.mono + self.config.retry, current, out);
         }
         let mut cells: BTreeMap<_, _> = cells.into_iter().collect();
         if self.canary.has(Bug::RecoveryDropsAfter) {
@@ -212,7 +208,8 @@ impl Coordinator {
 
     /// A region has heard of a term above this one.
     pub(super) fn is_superseded(&mut self, highest: Generation, out: &mut Out) -> bool {
-        let superseded = self.phase == Phase::Active && highest.term > self.term;
+        let is_higher = highest.term.is_valid() && highest.term > self.term; // a peer's word
+        let superseded = self.phase == Phase::Active && is_higher;
         if superseded {
             self.step_down(highest.term, "a region has heard of a higher term", out);
         }

@@ -7,7 +7,7 @@ use super::bug::{Bug, Canary};
 use crate::sharding::ids::{Generation, RegionId};
 
 /// What a shard does here.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Run {
     /// Nothing.
     #[default]

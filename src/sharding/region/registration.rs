@@ -34,7 +34,7 @@ impl Registration {
 
     /// A coordinator says that it is here, and under which term.
     pub(super) fn invited(&mut self, now: Instant, from: ReplicaId, term: Term) {
-        if term >= self.term {
+        if term.is_valid() && term >= self.term {
             self.term = term;
             (self.coordinator, self.registered, self.due) = (Some(from), false, now);
         }

@@ -8,21 +8,10 @@ use ostraca_ddata::id::ReplicaId;
 
 use super::payload::{self, Carried};
 use crate::sharding::bug::{Bug, Canary};
+pub use crate::sharding::gate::Run;
 use crate::sharding::ids::{Generation, RegionId, ShardId};
 use crate::sharding::installed::Installed;
 use crate::sharding::wire::{HostShard, ReleaseShard, Released};
-
-/// Whether the shard lives here.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Run {
-    /// It does not.
-    #[default]
-    Idle,
-    /// It does, by this decision.
-    Hosting(Generation),
-    /// It did; what runs is being stopped, and begins nothing.
-    Draining(Generation),
-}
 
 /// A decision that names this region and waits for earlier hosts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

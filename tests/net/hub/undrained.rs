@@ -12,9 +12,7 @@ fn a_control_lane_keeps_16_mib() {
 async fn a_peer_that_takes_too_little_control_is_disconnected_and_what_it_lost_is_counted() {
     let limits = Limits { lane_bytes_max: [64 * 1024; 4], ..quick().limits };
     let config = Config { limits, ..quick() };
-    let (mut a, mut b) = (Host::start(&config).await, Host::with_room(&config, 0).await);
-    a.keep(&b);
-    assert_eq!((a.up().await, b.up().await), (b.id(), a.id()));
+    let (mut a, b) = pair_with_room(&config, 0).await;
     let to = b.id().incarnation;
     let lane = a.net.lane(to, Class::Control).expect("known");
     let mut sent = 0_u64;
@@ -49,9 +47,7 @@ async fn a_peer_that_takes_no_control_at_all_is_disconnected_and_nothing_is_lost
         ..quick().limits
     };
     let config = Config { limits, ..quick() };
-    let (mut a, mut b) = (Host::start(&config).await, Host::with_room(&config, 0).await);
-    a.keep(&b);
-    assert_eq!((a.up().await, b.up().await), (b.id(), a.id()));
+    let (mut a, b) = pair_with_room(&config, 0).await;
     for n in 0..100_u64 {
         a.send(b.id().incarnation, Class::Control, &n.to_be_bytes());
     }
@@ -72,9 +68,7 @@ async fn a_peer_that_takes_no_control_at_all_is_disconnected_and_nothing_is_lost
 async fn a_full_lane_for_data_disconnects_nobody() {
     let limits = Limits { lane_bytes_max: [64 * 1024; 4], ..quick().limits };
     let config = Config { limits, ..quick() };
-    let (mut a, mut b) = (Host::start(&config).await, Host::with_room(&config, 0).await);
-    a.keep(&b);
-    assert_eq!((a.up().await, b.up().await), (b.id(), a.id()));
+    let (mut a, b) = pair_with_room(&config, 0).await;
     let to = b.id().incarnation;
     let lane = a.net.lane(to, Class::Data).expect("known");
     let mut sent = 0_u64;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ostraca::sharding::bug::Canary;
+use ostraca::sharding::config::MajorityPlus;
 use ostraca::sharding::coordinator::{
     Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, Phase,
 };
@@ -17,7 +18,7 @@ use ostraca::sharding::home::ShardHome;
 use ostraca::sharding::ids::{EntityType, Generation, RegionId, ShardId};
 use ostraca::sharding::installed::Installed;
 use ostraca::sharding::region::{Region, RegionConfig, RegionInput, RegionOutput, Run, Shard};
-use ostraca::sharding::store::{Answer, Ask, HomesKey, WriteLevel};
+use ostraca::sharding::store::{Answer, Ask, HomesKey};
 use ostraca::sharding::wire::ShardingMessage;
 use ostraca_ddata::bug::Canary as StoreCanary;
 use ostraca_ddata::clock::{Instant, Now};
@@ -127,7 +128,7 @@ impl Node {
         let entity_type = EntityType::new("counter").expect("a fine name");
         Self {
             id,
-            key: HomesKey::new(&entity_type, WriteLevel::Majority),
+            key: HomesKey::new(&entity_type, MajorityPlus::Some(0)),
             replicator: Replicator::new(setup),
             coordinator: coordinator(id, weakened.rule),
             region: Region::new(RegionId::new(id), config, weakened.rule),
