@@ -1,12 +1,12 @@
 //! Signals: a node in a process of its own, which is this program once more, ended and paused.
 
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ostraca::node::lease::Lease;
 use ostraca::prelude::*;
 use rustix::process::{Pid, kill_process};
-use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
 use crate::fixture::{Plan, all_up, drop_all, events_until, eventually, soon};
@@ -53,21 +53,11 @@ async fn run(node: Node) {
     run_before(node, || ()).await;
 }
 
-/// A pause is longer: the others remove a node after its lease of 5 s. What is shorter is a busy
-/// machine.
-const PAUSED: Duration = Duration::from_secs(3);
-
-/// Tells whether the node serves when it wakes from a pause: reads the clock first.
-fn tell_when_woken(lease: &Lease) {
-    let mut last = Instant::now();
-    loop {
-        std::thread::sleep(Duration::from_millis(1));
-        let now = Instant::now();
-        if now - last >= PAUSED {
-            return tell(&format!("woken, serves: {}", lease.serves()));
-        }
-        last = now;
-    }
+/// Tells whether the node serves, when it is asked on stdin: what was written during a pause is
+/// read as soon as the process runs again.
+fn tell_when_asked(lease: &Lease) {
+    std::io::stdin().read_line(&mut String::new()).expect("a line");
+    tell(&format!("woken, serves: {}", lease.serves()));
 }
 
 /// This program once more, as the test of that name.
@@ -75,7 +65,7 @@ fn process(test: &str, seed: &Multiaddr) -> (Child, Told) {
     let mut child = Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", &format!("signals::{test}"), "--nocapture"])
         .env(SEED, seed.to_string())
-        .stdin(Stdio::null())
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
@@ -159,7 +149,7 @@ async fn one_that_was_paused_for_too_long_serves_nothing_and_ends() {
         let node = join(&seed).await;
         let lease = node.lease();
         eventually("it may serve", async || lease.serves()).await;
-        let woken = std::thread::spawn(move || tell_when_woken(&lease));
+        let woken = std::thread::spawn(move || tell_when_asked(&lease));
         return run_before(node, || woken.join().expect("it told")).await;
     }
     let plan = Plan::with_seeds(1);
@@ -174,6 +164,8 @@ async fn one_that_was_paused_for_too_long_serves_nothing_and_ends() {
             if member.node.to_string() == who)
     };
     events_until(&mut events, is_removal).await;
+    let mut ask = child.stdin.take().expect("piped");
+    ask.write_all(b"now\n").await.expect("a pipe holds a line");
     signal(&child, rustix::process::Signal::CONT);
     assert_eq!(told(&mut lines, "woken, serves:").await, "false");
     let reason = told(&mut lines, "ended").await;
