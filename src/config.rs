@@ -1,5 +1,8 @@
 //! All settings of a node, a struct per room; what they must be together.
 
+mod defaults;
+mod load;
+
 use std::time::Duration;
 
 use libp2p::Multiaddr;
@@ -8,7 +11,13 @@ use ostraca_ddata::replicator;
 
 use crate::cluster::config::{Cluster, ConfigError, StrategyName, Warning};
 use crate::net;
-use crate::node::shutdown;
+use crate::net::admission;
+use crate::node::shutdown::{self, Phase};
+use crate::sharding;
+use crate::sharding::config::Sharding;
+
+pub use self::defaults::documented;
+pub use self::load::LoadError;
 
 /// Settings of a node. `Config::default()` runs on a free port of loopback, without a data
 /// directory and without a secret, and founds a cluster of its own: nothing has to be set for the
@@ -21,6 +30,8 @@ pub struct Config {
     pub ddata: replicator::config::Config,
     /// `[cluster]`: who belongs together.
     pub cluster: Cluster,
+    /// `[cluster.sharding]`: entities, and where they live.
+    pub sharding: Sharding,
     /// `[cluster.shutdown]`: how long the phases of an orderly end may take.
     pub shutdown: shutdown::Settings,
 }
@@ -35,6 +46,12 @@ pub enum InvalidConfig {
     /// A setting of `[cluster]`.
     #[error(transparent)]
     Cluster(#[from] ConfigError),
+    /// A setting of `[net]`.
+    #[error(transparent)]
+    Net(#[from] admission::ConfigError),
+    /// A setting of `[cluster.sharding]`.
+    #[error(transparent)]
+    Sharding(#[from] sharding::config::ConfigError),
     /// A seed that can't be dialled.
     #[error(
         "the seed {seed} is neither /ip4|ip6/ADDRESS/tcp/PORT nor /dns|dns4|dns6/NAME/tcp/PORT: \
@@ -91,6 +108,7 @@ impl Config {
     /// assert!(config.check().unwrap_err().to_string().contains("trust-downing"));
     /// ```
     pub fn check(&self) -> Result<Vec<Warning>, InvalidConfig> {
+        admission::check(&self.net)?;
         let cluster = &self.cluster;
         cluster.failure_detector.check()?;
         check_times(cluster)?;
@@ -101,6 +119,7 @@ impl Config {
         if cluster.downing.trust_downing {
             return Err(InvalidConfig::TrustDowning);
         }
+        self.sharding.check(self.shutdown.timeout(Phase::ClusterShardingShutdownRegion))?;
         let seeds = Some(cluster.seeds.len()).filter(|seeds| *seeds > 0);
         Ok(cluster.downing.check(cluster.expected_nodes.or(seeds))?)
     }

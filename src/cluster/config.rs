@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
+use documented::DocumentedFields;
 use humantime_serde::re::humantime;
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +16,7 @@ use super::downing::{
 use super::member::Address;
 
 /// `[cluster]`: who belongs together, and how they find each other.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Cluster {
     /// Addresses of nodes to found or join a cluster with, the same list on every node; up to 64.
@@ -67,7 +68,7 @@ pub struct Cluster {
 
 /// `[cluster.lease]`: the hosting lease. What the founders set stands in the configuration and
 /// holds for all; what later nodes set is only compared.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct HostingLease {
     /// Off: what ran on a lost node counts as stopped after `down-removal-margin`, with Akka's
@@ -132,7 +133,7 @@ impl Default for Cluster {
 /// A silent node is suspected `acceptable-heartbeat-pause` and about 1.5 s after its last answer;
 /// one that died visibly (its connection closed, its port refusing) after
 /// `indirect-probe-timeout`.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct FailureDetector {
     /// How often each node that is monitored is asked for a sign of life.
@@ -180,7 +181,7 @@ impl Default for FailureDetector {
 }
 
 /// `[cluster.downing]`: who stays when the cluster splits.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Downing {
     /// `keep-majority` suits clusters whose size changes. Nodes may differ in it while it is

@@ -242,14 +242,23 @@ pub fn check(config: &Config) -> Result<(), ConfigError> {
     if len == 0 || len > CLUSTER_NAME_MAX {
         return Err(ConfigError::ClusterName { len });
     }
-    if config.private_network && config.secret.is_none() {
+    let has_secret = config.secret.is_some() || config.secret_file.is_some();
+    if config.private_network && !has_secret {
         return Err(ConfigError::PrivateWithoutSecret);
     }
-    let closed = config.secret.is_some() || !config.allowed_peers.is_empty() || config.insecure;
+    let closed = has_secret || !config.allowed_peers.is_empty() || config.insecure;
     match config.listen.iter().find(|listen| !address::is_loopback(listen)) {
         Some(open) if !closed => Err(ConfigError::Open { listen: open.clone() }),
         _ => Ok(()),
     }
+}
+
+/// Checks that the secret's file, if there is one, has been read: without it anybody could join.
+///
+/// # Errors
+/// [`ConfigError::UnreadSecret`].
+pub const fn check_secret_is_read(config: &Config) -> Result<(), ConfigError> {
+    if config.secret_file.is_some() { Err(ConfigError::UnreadSecret) } else { Ok(()) }
 }
 
 /// Settings that a node does not start with.
@@ -259,19 +268,25 @@ pub enum ConfigError {
     /// Anybody could join.
     #[error(
         "listening on {listen} without a secret would let anybody who reaches it join the \
-         cluster. Make a secret with `head -c 32 /dev/urandom | base64 > cluster.secret` and name \
-         that file as cluster-secret-file on every node; or list the nodes in allowed-peers; or \
-         listen on 127.0.0.1; or, if the network is closed by other means, set insecure = true"
+         cluster. Make a secret with `ostraca secret > cluster.secret` and name that file as \
+         net.cluster-secret-file on every node; or list the nodes in net.allowed-peers; or listen \
+         on 127.0.0.1; or, if the network is closed by other means, set net.insecure = true"
     )]
     Open {
         /// The first address that is not loopback.
         listen: Multiaddr,
     },
+    /// Who starts the transport by hand reads the secret first.
+    #[error("net.cluster-secret-file is not read yet: call Config::read_secret first")]
+    UnreadSecret,
     /// A private network is one that shares a secret.
-    #[error("private-network needs a secret to be private by: set cluster-secret-file, or drop it")]
+    #[error(
+        "net.private-network needs a secret to be private by: set net.cluster-secret-file, or \
+         drop it"
+    )]
     PrivateWithoutSecret,
     /// The name is missing or too long.
-    #[error("cluster-name has {len} bytes: give it 1 to {CLUSTER_NAME_MAX}")]
+    #[error("net.cluster-name has {len} bytes: give it 1 to {CLUSTER_NAME_MAX}")]
     ClusterName {
         /// Its length, in bytes.
         len: usize,

@@ -1,15 +1,21 @@
 //! `[net]`: listening, admission, limits.
 
-use std::path::PathBuf;
-use std::time::Duration;
+mod text;
 
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{fs, io};
+
+use documented::DocumentedFields;
 use libp2p::{Multiaddr, PeerId};
+use serde::{Deserialize, Serialize};
 
 use super::Class;
 
-/// Settings of the transport. `Config::default()` listens on a free port of loopback, as an
-/// ephemeral identity, without a secret.
-#[derive(Clone, Debug, PartialEq)]
+/// `[net]`: settings of the transport. `Config::default()` listens on a free port of loopback, as
+/// an ephemeral identity, without a secret.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, DocumentedFields)]
+#[serde(from = "text::Text", into = "text::Text")]
 pub struct Config {
     /// Only nodes of the same name talk to each other.
     pub cluster_name: String,
@@ -19,8 +25,11 @@ pub struct Config {
     pub advertise: Vec<Multiaddr>,
     /// Holds `identity.key` and the lock; `None`: a new identity at every start, nothing kept.
     pub data_dir: Option<PathBuf>,
-    /// Shared by all nodes of the cluster; at least 32 bytes of full entropy.
+    /// Shared by all nodes of the cluster; at least 32 bytes of full entropy, as `ostraca secret`
+    /// makes one. Better kept in a file of its own.
     pub secret: Option<Secret>,
+    /// The file that holds the secret; white space around it does not count.
+    pub secret_file: Option<PathBuf>,
     /// Adds libp2p's private network below Noise: strangers do not even learn the protocol.
     /// Costs a third to two thirds of the throughput.
     pub private_network: bool,
@@ -40,6 +49,7 @@ impl Default for Config {
             advertise: Vec::new(),
             data_dir: None,
             secret: None,
+            secret_file: None,
             private_network: false,
             allowed_peers: Vec::new(),
             insecure: false,
@@ -48,8 +58,23 @@ impl Default for Config {
     }
 }
 
-/// What strangers and peers may use up. Each has a counter of its violations.
-#[derive(Clone, Debug, PartialEq)]
+impl Config {
+    /// Takes the secret out of its file, if it is in one.
+    ///
+    /// # Errors
+    /// [`SecretError`] if it can't be read, is too short, or is given twice.
+    pub fn read_secret(&mut self) -> Result<(), SecretError> {
+        let Some(path) = self.secret_file.take() else { return Ok(()) };
+        if self.secret.is_some() {
+            return Err(SecretError::Twice { path });
+        }
+        self.secret = Some(Secret::read(&path)?);
+        Ok(())
+    }
+}
+
+/// `[net.limits]`: what strangers and peers may use up. Each has a counter of its violations.
+#[derive(Clone, Debug, PartialEq, DocumentedFields)]
 pub struct Limits {
     /// The longest frame that this node takes, in bytes, 8 KiB at least; peers are told.
     pub frame_bytes_max: usize,
@@ -131,6 +156,14 @@ impl Secret {
         Ok(Self(bytes))
     }
 
+    /// The secret in a file, without the white space around it.
+    fn read(path: &Path) -> Result<Self, SecretError> {
+        let bytes = fs::read(path)
+            .map_err(|source| SecretError::Unreadable { path: path.to_owned(), source })?;
+        Self::new(bytes.trim_ascii())
+            .map_err(|source| SecretError::Short { path: path.to_owned(), source })
+    }
+
     /// The bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
@@ -148,10 +181,45 @@ impl std::fmt::Debug for Secret {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the cluster secret has {len} bytes, at least {min} random ones are needed: make one with \
-     `head -c 32 /dev/urandom | base64`",
+     `ostraca secret`",
     min = Secret::BYTES_MIN
 )]
 pub struct ShortSecret {
     /// What was given, in bytes.
     pub len: usize,
+}
+
+/// Why a node has no secret although one is set.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SecretError {
+    /// Which of the two?
+    #[error(
+        "both net.cluster-secret and net.cluster-secret-file ({path}) are set: drop one of them",
+        path = path.display()
+    )]
+    Twice {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file can't be read.
+    #[error(
+        "net.cluster-secret-file: {path} can't be read: make one with `ostraca secret > {path}`, \
+         the same on every node",
+        path = path.display()
+    )]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// What it holds can be guessed.
+    #[error("net.cluster-secret-file: {path}", path = path.display())]
+    Short {
+        /// The file.
+        path: PathBuf,
+        /// What is the matter.
+        source: ShortSecret,
+    },
 }

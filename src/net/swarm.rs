@@ -41,6 +41,7 @@ use limits::Connections;
 /// [`StartError`]; nothing listens then.
 pub fn swarm(config: &Config, keypair: &Keypair) -> Result<Swarm<Lines>, StartError> {
     admission::check(config)?;
+    admission::check_secret_is_read(config)?;
     for address in &config.listen {
         check_free(address)?;
     }

@@ -36,6 +36,7 @@ use crate::cluster::membership::Membership as Machine;
 use crate::cluster::membership::port::{self, Memory};
 use crate::cluster::wire::Settings;
 use crate::config::{Config, InvalidConfig};
+use crate::net::config::SecretError;
 use crate::net::handle::{self, Net};
 use crate::net::identity::{Identity, IdentityError};
 use crate::net::swarm;
@@ -48,6 +49,9 @@ pub enum StartError {
     /// Its settings do not fit together.
     #[error(transparent)]
     Config(#[from] InvalidConfig),
+    /// Its secret can't be had.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
     /// It can't be itself.
     #[error(transparent)]
     Identity(#[from] IdentityError),
@@ -104,7 +108,8 @@ impl Node {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn start(config: Config) -> Result<Self, StartError> {
+    pub async fn start(mut config: Config) -> Result<Self, StartError> {
+        config.net.read_secret()?;
         for warning in config.check()? {
             tracing::warn!("cluster.settings: {warning}");
         }
@@ -126,7 +131,8 @@ impl Node {
     ///
     /// # Errors
     /// [`StartError`], whose sentences say what to do.
-    pub async fn listen(config: Config) -> Result<Self, StartError> {
+    pub async fn listen(mut config: Config) -> Result<Self, StartError> {
+        config.net.read_secret()?;
         let identity = Arc::new(Identity::load(config.net.data_dir.as_deref())?);
         let base = Base::start(&config, identity, HasMembership::No).await?;
         base.inbox.close();

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use documented::DocumentedFields;
 use humantime_serde::re::humantime;
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +18,7 @@ pub const TYPES_MAX: usize = 1_024;
 
 /// `[cluster.sharding]`: for all entity types; `[cluster.sharding.types.<name>]` overrides what
 /// it names for one of them ([`Overrides`]).
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Sharding {
     /// Hosts only on nodes with this role; on others a start gives a proxy. Unset: everywhere.
@@ -230,7 +231,7 @@ pub enum EntityRecovery {
 }
 
 /// `[cluster.sharding.entity-recovery-constant-rate]`
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ConstantRate {
     /// Time between two batches.
@@ -282,7 +283,7 @@ pub enum StrategyName {
 
 /// `[cluster.sharding.healthcheck]`: a node is ready once its regions have registered; later
 /// trouble of a coordinator does not make it unready.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct HealthCheck {
     /// Entity types whose regions must have registered.

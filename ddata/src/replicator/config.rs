@@ -8,6 +8,7 @@ mod text;
 
 use std::time::Duration;
 
+use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
 use super::epoch::EpochConfig;
@@ -22,7 +23,7 @@ use crate::key::Pattern;
 /// let config: Config = serde_json::from_str(text).unwrap();
 /// assert_eq!(config.gossip_interval.as_secs(), 2);
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, DocumentedFields)]
 #[serde(from = "text::Text", into = "text::Text")]
 pub struct Config {
     /// Anti-entropy goes to one random peer this often (jittered by a fifth). Shorter mends lost

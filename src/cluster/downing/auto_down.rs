@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
 use super::Decision;
@@ -10,7 +11,7 @@ use super::view::View;
 /// `[cluster.downing.auto-down]`: **unsafe**. Every side of a split downs every other one and goes
 /// on. For tests, and for nodes whose work may run twice. Needs `trust-downing`, and is warned of
 /// at every start.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct AutoDown {
     /// How long a member must have been unreachable, each for itself.

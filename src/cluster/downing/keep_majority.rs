@@ -1,5 +1,6 @@
 //! `keep-majority`: the larger side stays. The default.
 
+use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
 use super::indirect::Indirect;
@@ -7,7 +8,7 @@ use super::view::{MEMBERS, POSSIBLE, SURE, Sides, View, lowest_is_reachable};
 use super::{Decision, Stays};
 
 /// `[cluster.downing.keep-majority]`: suits clusters whose size changes.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct KeepMajority {
     /// Counts only members with this role; unset: all. A side with the larger part of a role but

@@ -1,5 +1,6 @@
 //! `keep-oldest`: the side with the oldest member stays.
 
+use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
 use super::indirect::Indirect;
@@ -10,7 +11,7 @@ use crate::cluster::member::Status;
 /// `[cluster.downing.keep-oldest]`: keeps what runs on the oldest node, singletons above all.
 ///
 /// It may keep the smaller side, which has no quorum: needs `trust-downing`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct KeepOldest {
     /// The oldest goes if it is alone against two or more. Off: whatever happens to the oldest's

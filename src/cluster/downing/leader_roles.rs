@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
 use super::Decision;
@@ -11,7 +12,7 @@ use super::view::View;
 /// sides of a split act: needs `trust-downing`.
 ///
 /// Source: the custom downing of seed 004 (spec/reference/pekko-cluster.md §2.10).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LeaderRoles {
     /// Who may be downed: members with any of these roles. Must not be empty.

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
 use super::Decision;
@@ -11,7 +12,7 @@ use super::keep_majority::TieBreak;
 use super::view::{MEMBERS, View};
 
 /// `[cluster.downing.lease-majority]`: leaves the last word to a lease outside of the cluster.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LeaseMajority {
     /// What the lease is called; unset: `<cluster name>-downing`. Clusters that share a provider

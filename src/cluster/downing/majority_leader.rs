@@ -1,5 +1,6 @@
 //! `majority-leader`: the leader of the majority downs the rest.
 
+use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
 use super::Decision;
@@ -10,7 +11,7 @@ use super::view::{MEMBERS, POSSIBLE, View, lowest_is_reachable};
 ///
 /// Source: the custom downing of seed 004 (spec/reference/pekko-cluster.md §2.10). There reachable
 /// Joining members count against the own side; here only unreachable ones do.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct MajorityLeader {
     /// Counts only members with this role, and their leader acts; unset: all.

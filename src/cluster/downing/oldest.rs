@@ -1,5 +1,6 @@
 //! `oldest`: the oldest member downs whom it cannot reach; who cannot reach the oldest goes.
 
+use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
 use super::Decision;
@@ -12,7 +13,7 @@ use crate::cluster::member::{Member, Status};
 /// Source: the custom downing of seed 004 (spec/reference/pekko-cluster.md §2.10), with two
 /// changes: alone means without *anybody*, not only without others of the role; and of two nodes
 /// the oldest stays.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Oldest {
     /// Whose oldest has the word; unset: of all.

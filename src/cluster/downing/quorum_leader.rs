@@ -1,5 +1,6 @@
 //! `quorum-leader`: the leader downs the unreachable while enough members remain.
 
+use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
 use super::Decision;
@@ -10,7 +11,7 @@ use super::view::{MEMBERS, View};
 ///
 /// Source: the custom downing of seed 004 (spec/reference/pekko-cluster.md §2.10). There a graceful
 /// leave that takes the cluster below the quorum ends it too; here only unreachable members count.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct QuorumLeader {
     /// Counts only members with this role, and their leader acts; unset: all.

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
 use super::Decision;
@@ -12,7 +13,7 @@ use super::view::View;
 /// of a split may act: needs `trust-downing`.
 ///
 /// Source: the custom downing of seed 004 (spec/reference/pekko-cluster.md §2.10).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct RoleLeaderRoles {
     /// Whose leader acts. Must be set.

@@ -1,5 +1,6 @@
 //! `static-quorum`: a side stays if it has a fixed number of members.
 
+use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
 use super::indirect::Indirect;
@@ -11,7 +12,7 @@ use super::{Decision, Stays};
 /// A cluster of more than `2 · quorum-size − 1` members downs itself as a whole when anybody is
 /// unreachable, since two quorums could stand side by side. A side below the quorum downs itself
 /// even if it is all that is left.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct StaticQuorum {
     /// Members that a side must have to stay: more than half of the planned size. Must be set.

@@ -4,6 +4,7 @@
 //! Highest random weight (Thaler, Ravishankar, *Using name-based mappings to increase hit rates*,
 //! 1998) rather than a ring: no virtual nodes, and an even spread.
 
+use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -11,7 +12,7 @@ use super::{Allocations, Move, Why};
 use crate::sharding::ids::{RegionId, ShardId};
 
 /// `[cluster.sharding.consistent-hashing]`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ConsistentHashing {
     /// Most moves that are unfinished at a time. 0: all at once.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
 use super::{Allocations, Candidate, Move, Why};
@@ -10,7 +11,7 @@ use crate::cluster::member::Status;
 use crate::sharding::ids::{RegionId, ShardId};
 
 /// `[cluster.sharding.least-shard]`: sizes end within ⌊S/R⌋ and ⌈S/R⌉.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LeastShard {
     /// Moves that are unfinished at a time, per source and per target; at least 1. Half of that

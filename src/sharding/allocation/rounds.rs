@@ -6,13 +6,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
 use super::{Allocations, Move, Why};
 use crate::sharding::ids::{RegionId, ShardId};
 
 /// `[cluster.sharding.least-shard-rounds]`: a round every `rebalance-interval`.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LeastShardRounds {
     /// Above 0: Pekko's newer algorithm, with at most that many moves in a round. 0: its older

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
 /// Most active entities that a limit can name: slots are 32-bit numbers.
@@ -14,7 +15,7 @@ pub const SKETCH_WIDTH_MAX: usize = 1 << 24;
 ///
 /// Never stopped: an entity that is handling a message or has messages waiting. With
 /// `remember-entities` all of this is off.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Passivation {
     /// `idle` alone, or a limit as well; `composite` keeps the most messages from finding their
@@ -105,7 +106,7 @@ pub enum Policy {
 }
 
 /// Levels of least recently used.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Segmented {
     /// Share of the limit of each level, the lowest first, from which entities go; together 1;
@@ -120,7 +121,7 @@ impl Default for Segmented {
 }
 
 /// Settings of least frequently used.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LeastFrequentlyUsed {
     /// Whoever was popular once does not stay for ever.
@@ -128,7 +129,7 @@ pub struct LeastFrequentlyUsed {
 }
 
 /// An admission window and a filter before a main area.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Composite {
     /// Policy of the main area.
@@ -191,7 +192,7 @@ pub enum Filter {
 }
 
 /// How an admission window adapts.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct HillClimbing {
     /// A step each time that many messages came, as a multiple of the limit.
@@ -217,7 +218,7 @@ impl Default for HillClimbing {
 }
 
 /// How frequencies are estimated.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct FrequencySketch {
     /// Rows of counters, 1 to 8: each more makes an estimate less often too high.

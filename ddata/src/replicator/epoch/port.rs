@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
 use super::acceptor::AcceptorState;
@@ -12,7 +13,7 @@ use super::message::{EpochMessage, Remaining};
 use crate::id::ReplicaId;
 
 /// Timers of the configuration machine. The defaults suit networks up to about 100 ms round trip.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct EpochConfig {
     /// A replica sealed for this long (plus a random part up to the same) without a next

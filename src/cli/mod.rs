@@ -1,0 +1,95 @@
+//! The command line: what can be asked, and how errors are told.
+
+mod config;
+mod node;
+mod secret;
+
+use std::error::Error;
+use std::io::{self, Write};
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+/// What a command ends with.
+pub(crate) type Outcome = Result<(), Box<dyn Error>>;
+
+/// Sharded, stateful entities on a cluster that needs no external store.
+///
+/// Logs go to stderr and are chosen by RUST_LOG, such as `RUST_LOG=ostraca=debug`.
+#[derive(Debug, Parser)]
+#[command(version, propagate_version = true)]
+pub(crate) struct Ostraca {
+    /// How logs are written.
+    #[arg(long, global = true, value_enum, default_value_t = Log::Text)]
+    log: Log,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Log {
+    /// Lines for people.
+    Text,
+    /// A JSON object a line.
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs a node without entities of its own: a replica of the cluster's data, and a vote.
+    ///
+    /// It leaves the cluster in order when it gets SIGTERM or Ctrl-C; a second one ends it at once.
+    Node(node::Arguments),
+    /// Prints the default settings, or checks a file of settings.
+    Config(config::Arguments),
+    /// Makes a secret for a cluster: `ostraca secret > cluster.secret`, the same file on all nodes.
+    ///
+    /// Name the file in `net.cluster-secret-file`. Whoever holds the secret may join the cluster.
+    Secret,
+}
+
+impl Ostraca {
+    /// Does what was asked.
+    pub(crate) fn run(self) -> Outcome {
+        match self.command {
+            Command::Node(arguments) => {
+                begin_log(self.log);
+                arguments.run()
+            }
+            Command::Config(arguments) => arguments.run(),
+            Command::Secret => secret::run(),
+        }
+    }
+}
+
+fn begin_log(log: Log) {
+    let filter = tracing_subscriber::EnvFilter::builder()
+        .with_default_directive(tracing::Level::INFO.into())
+        .from_env_lossy();
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_target(false);
+    match log {
+        Log::Text => builder.with_ansi(io::IsTerminal::is_terminal(&io::stderr())).init(),
+        Log::Json => builder.json().init(),
+    }
+}
+
+/// Prints an answer. Who reads only its beginning, as `head` does, is no error.
+fn answer(text: &str) -> Outcome {
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Tells an error and what is behind it.
+pub(crate) fn complain(error: &dyn Error) {
+    let mut text = format!("error: {error}");
+    let mut cause = error.source();
+    while let Some(behind) = cause {
+        text.push_str(&format!("\n  because: {behind}"));
+        cause = behind.source();
+    }
+    let _ = writeln!(io::stderr(), "{text}"); // nobody listens
+}

@@ -1,0 +1,35 @@
+//! `ostraca node`: a node until a signal ends it.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use ostraca::{Config, Node};
+
+use super::Outcome;
+
+/// How the node is set up.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  ostraca node\n  ostraca node --config node.toml\n  \
+                        OSTRACA__CLUSTER__SEEDS='[\"/ip4/10.0.0.1/tcp/4001\"]' ostraca node")]
+pub(super) struct Arguments {
+    /// A TOML file of settings; `ostraca config --defaults` prints one. Without it: defaults, and
+    /// variables such as OSTRACA__NET__LISTEN.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl Arguments {
+    pub(super) fn run(self) -> Outcome {
+        let config = match self.config {
+            Some(file) => Config::load(file)?,
+            None => Config::from_env()?,
+        };
+        let runtime = tokio::runtime::Runtime::new()?;
+        runtime.block_on(async {
+            let node = Node::start(config).await?;
+            let reason = node.run_until_signal().await?;
+            tracing::info!(%reason, "node.ended");
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,214 @@
+//! All settings with their defaults as a TOML file: what each means is its doc comment.
+
+use std::fmt::Write;
+
+use documented::DocumentedFields;
+use ostraca_ddata::replicator::config as ddata;
+use ostraca_ddata::replicator::epoch::EpochConfig;
+use serde::Serialize;
+use toml::{Table, Value};
+
+use super::Config;
+use crate::cluster::config as cluster;
+use crate::cluster::downing;
+use crate::net::config as net;
+use crate::node::shutdown::Phase;
+use crate::sharding::config as sharding;
+use crate::sharding::{allocation, passivation::settings as passivation};
+
+/// The longest line of a comment.
+const LINE_MAX: usize = 96;
+
+/// The fields of a struct of settings, and what each means.
+struct Described {
+    section: &'static str,
+    names: &'static [&'static str],
+    docs: &'static [&'static str],
+}
+
+const fn described<T: DocumentedFields>(section: &'static str) -> Described {
+    Described { section, names: T::FIELD_NAMES, docs: T::FIELD_DOCS }
+}
+
+/// Every section, in the order in which it is written.
+const SECTIONS: [Described; 30] = [
+    described::<net::Config>("net"),
+    described::<net::Limits>("net.limits"),
+    described::<cluster::Cluster>("cluster"),
+    described::<cluster::FailureDetector>("cluster.failure-detector"),
+    described::<cluster::HostingLease>("cluster.lease"),
+    described::<cluster::Downing>("cluster.downing"),
+    described::<downing::KeepMajority>("cluster.downing.keep-majority"),
+    described::<downing::StaticQuorum>("cluster.downing.static-quorum"),
+    described::<downing::KeepOldest>("cluster.downing.keep-oldest"),
+    described::<downing::LeaseMajority>("cluster.downing.lease-majority"),
+    described::<downing::Oldest>("cluster.downing.oldest"),
+    described::<downing::QuorumLeader>("cluster.downing.quorum-leader"),
+    described::<downing::MajorityLeader>("cluster.downing.majority-leader"),
+    described::<downing::LeaderRoles>("cluster.downing.leader-roles"),
+    described::<downing::RoleLeaderRoles>("cluster.downing.role-leader-roles"),
+    described::<downing::AutoDown>("cluster.downing.auto-down"),
+    described::<sharding::Sharding>("cluster.sharding"),
+    described::<sharding::ConstantRate>("cluster.sharding.entity-recovery-constant-rate"),
+    described::<allocation::LeastShard>("cluster.sharding.least-shard"),
+    described::<allocation::LeastShardRounds>("cluster.sharding.least-shard-rounds"),
+    described::<allocation::ConsistentHashing>("cluster.sharding.consistent-hashing"),
+    described::<passivation::Passivation>("cluster.sharding.passivation"),
+    described::<passivation::Segmented>("cluster.sharding.passivation.segmented"),
+    described::<passivation::LeastFrequentlyUsed>(
+        "cluster.sharding.passivation.least-frequently-used",
+    ),
+    described::<passivation::Composite>("cluster.sharding.passivation.composite"),
+    described::<passivation::HillClimbing>("cluster.sharding.passivation.composite.hill-climbing"),
+    described::<passivation::FrequencySketch>(
+        "cluster.sharding.passivation.composite.frequency-sketch",
+    ),
+    described::<sharding::HealthCheck>("cluster.sharding.healthcheck"),
+    described::<ddata::Config>("ddata"),
+    described::<EpochConfig>("ddata.epoch"),
+];
+
+/// Fields that are written under another name than their own.
+const RENAMED: [(&str, &str, &str); 5] = [
+    ("net", "secret", "cluster-secret"),
+    ("net", "secret_file", "cluster-secret-file"),
+    ("ddata", "delta_enabled", "delta.enabled"),
+    ("ddata", "durable_keys", "durable.keys"),
+    ("ddata", "write_behind_interval", "durable.write-behind-interval"),
+];
+
+/// The whole file of default settings, with what each of them means. A setting without a default
+/// stands there as a comment.
+///
+/// # Example
+/// ```
+/// let text = ostraca::config::documented();
+/// assert!(text.contains("state-store-mode = \"ddata\""));
+/// ```
+#[must_use]
+pub fn documented() -> String {
+    let config = Config::default();
+    let mut cluster = table(&config.cluster);
+    cluster.insert("sharding".to_owned(), Value::Table(table(&config.sharding)));
+    let tables =
+        [("net", table(&config.net)), ("cluster", cluster), ("ddata", table(&config.ddata))];
+    let all: Table =
+        tables.into_iter().map(|(name, table)| (name.to_owned(), Value::Table(table))).collect();
+    let mut text = String::from(
+        "# Every setting of a node, with its default. What is left out has its default, so that a\n\
+         # file of one's own holds only what differs. Variables of the environment go before the\n\
+         # file: OSTRACA__CLUSTER__GOSSIP_INTERVAL=2s sets cluster.gossip-interval.\n",
+    );
+    for section in &SECTIONS {
+        write_section(&mut text, section, &all);
+    }
+    for phase in Phase::ALL {
+        let span = humantime_serde::re::humantime::format_duration(phase.default_timeout());
+        let _ = write!(text, "\n[cluster.shutdown.{phase}]\ntimeout = \"{span}\"\n");
+    }
+    text
+}
+
+fn table(settings: &impl Serialize) -> Table {
+    Table::try_from(settings).expect("settings are a table")
+}
+
+fn write_section(text: &mut String, section: &Described, all: &Table) {
+    let _ = write!(text, "\n[{}]\n", section.section);
+    for (name, docs) in section.names.iter().zip(section.docs) {
+        let key = key_of(section.section, name);
+        let path = format!("{}.{key}", section.section);
+        if SECTIONS.iter().any(|other| other.section == path) || key == "types" {
+            continue; // a section of its own
+        }
+        comment(text, docs);
+        let _ = match find(all, &path) {
+            Some(value) => writeln!(text, "{key} = {value}"),
+            None => writeln!(text, "# {key} ="),
+        };
+    }
+}
+
+fn key_of(section: &str, name: &str) -> String {
+    let renamed = RENAMED.iter().find(|(of, field, _)| (*of, *field) == (section, name));
+    renamed.map_or_else(|| name.replace('_', "-"), |(_, _, key)| (*key).to_owned())
+}
+
+fn find<'a>(all: &'a Table, path: &str) -> Option<&'a Value> {
+    let (first, rest) = path.split_once('.').unwrap_or((path, ""));
+    let value = all.get(first)?;
+    if rest.is_empty() { Some(value) } else { find(value.as_table()?, rest) }
+}
+
+/// A doc comment as lines of a comment.
+fn comment(text: &mut String, docs: &str) {
+    let docs = docs.replace("[`", "`").replace("`]", "`");
+    let mut line = String::from("#");
+    for word in docs.split_whitespace() {
+        if line.len() + 1 + word.len() > LINE_MAX {
+            let _ = writeln!(text, "{line}");
+            line = String::from("#");
+        }
+        line.push(' ');
+        line.push_str(word);
+    }
+    let _ = writeln!(text, "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// Every key of a table.
+    fn keys(at: &str, table: &Table, found: &mut BTreeSet<String>) {
+        for (name, value) in table {
+            let key = if at.is_empty() { name.clone() } else { format!("{at}.{name}") };
+            match value {
+                Value::Table(inner) if !inner.is_empty() => keys(&key, inner, found),
+                _ => {
+                    found.insert(key);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_file_of_defaults_holds_every_default_and_says_what_it_means() {
+        let text = documented();
+        let written: Table = text.parse().expect("TOML");
+        let config = Config::default();
+        let mut cluster = table(&config.cluster);
+        cluster.insert("sharding".to_owned(), Value::Table(table(&config.sharding)));
+        let mut expected = BTreeSet::new();
+        keys("net", &table(&config.net), &mut expected);
+        keys("cluster", &cluster, &mut expected);
+        keys("ddata", &table(&config.ddata), &mut expected);
+        expected.remove("cluster.sharding.types"); // a section for each type
+        for key in &expected {
+            let value = find(&written, key);
+            assert!(value.is_some(), "{key} is missing");
+        }
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("defaults.toml");
+        std::fs::write(&path, &text).expect("it is written");
+        let read = Config::load(&path).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        assert_eq!((&read.net, &read.ddata), (&config.net, &config.ddata));
+        assert_eq!((&read.cluster, &read.sharding), (&config.cluster, &config.sharding));
+        for phase in Phase::ALL {
+            assert_eq!(read.shutdown.timeout(phase), phase.default_timeout());
+        }
+        let long = text.lines().find(|line| line.starts_with('#') && line.len() > LINE_MAX);
+        assert_eq!(long, None);
+    }
+
+    #[test]
+    fn what_has_no_default_stands_there_as_a_comment() {
+        let text = documented();
+        for key in ["data-dir", "cluster-secret", "cluster-secret-file", "expected-nodes"] {
+            let line = format!("\n# {key} =\n");
+            assert!(text.contains(&line), "{key}");
+        }
+    }
+}

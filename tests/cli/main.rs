@@ -1,0 +1,156 @@
+//! The command line as a shell runs it: what it prints, and what it ends with.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Ten times what anything here takes on a machine that has other things to do.
+const SOON: Duration = Duration::from_secs(90);
+
+fn ostraca() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ostraca"));
+    command.env_remove("RUST_LOG").stdin(Stdio::null());
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    ostraca().args(arguments).output().expect("it runs")
+}
+
+fn said(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("UTF-8");
+    (text(&output.stdout), text(&output.stderr))
+}
+
+fn check(file: &Path) -> Output {
+    run(&["config", "--check", file.to_str().expect("UTF-8")])
+}
+
+#[test]
+fn the_default_settings_are_a_file_that_a_node_starts_with() {
+    let output = run(&["config", "--defaults"]);
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("node.toml");
+    std::fs::write(&file, &output.stdout).expect("it is written");
+    let checked = check(&file);
+    let (answer, errors) = said(&checked);
+    assert!(output.status.success() && checked.status.success(), "{errors}");
+    assert!(answer.ends_with("node.toml: a node starts with these settings\n"), "{answer}");
+}
+
+#[test]
+fn wrong_settings_are_an_error_that_says_where_and_what() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("node.toml");
+    let wrong = [
+        ("[cluster]\ngosip-interval = \"1s\"", "cluster.gosip-interval: unknown field"),
+        ("[cluster.sharding]\nstate-store-mode = \"persistence\"", "needs a journal"),
+        ("[net]\nlisten = [\"/ip4/0.0.0.0/tcp/1\"]", "ostraca secret > cluster.secret"),
+        ("[net]\ncluster-secret-file = \"/nowhere\"", "because: No such file"),
+    ];
+    for (text, expected) in wrong {
+        std::fs::write(&file, text).expect("it is written");
+        let output = check(&file);
+        let (answer, errors) = said(&output);
+        assert_eq!((output.status.code(), answer.as_str()), (Some(1), ""), "{text}");
+        assert!(errors.starts_with("error: ") && errors.contains(expected), "{errors}");
+    }
+    assert_eq!(run(&["config"]).status.code(), Some(2), "which of the two?");
+}
+
+#[test]
+fn a_secret_is_new_each_time_and_lets_a_node_listen_to_the_world() {
+    let [first, second] = [(); 2].map(|()| run(&["secret"]).stdout);
+    assert_eq!(first.len(), 65, "32 bytes in hex, and a line end");
+    assert_ne!(first, second);
+    let dir = tempfile::tempdir().expect("a directory");
+    let (secret, file) = (dir.path().join("cluster.secret"), dir.path().join("node.toml"));
+    std::fs::write(&secret, first).expect("it is written");
+    let text = format!(
+        "[net]\nlisten = [\"/ip4/0.0.0.0/tcp/1\"]\ncluster-secret-file = {:?}\n",
+        secret.to_str().expect("UTF-8")
+    );
+    std::fs::write(&file, text).expect("it is written");
+    assert!(check(&file).status.success());
+}
+
+/// A node in a process of its own, killed with the test.
+struct Running {
+    child: Child,
+    log: std::io::Lines<BufReader<ChildStderr>>,
+}
+
+impl Running {
+    /// Starts a node with that seed, which listens at `address`.
+    fn start(seed: &str, address: &str) -> Self {
+        let mut child = ostraca()
+            .args(["--log", "json", "node"])
+            .env("OSTRACA__CLUSTER__SEEDS", format!("[{seed:?}]"))
+            .env("OSTRACA__NET__LISTEN", format!("[{address:?}]"))
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let log = BufReader::new(child.stderr.take().expect("piped")).lines();
+        Self { child, log }
+    }
+
+    /// Reads its log up to a line that holds all of these. The watchdog ends what hangs.
+    fn tells(&mut self, words: &[&str]) {
+        let mut lines = Vec::new();
+        for line in self.log.by_ref() {
+            let line = line.expect("UTF-8");
+            assert!(line.starts_with('{') && line.ends_with('}'), "no JSON: {line}");
+            let is_it = words.iter().all(|word| line.contains(word));
+            lines.push(line);
+            if is_it {
+                return;
+            }
+        }
+        panic!("it ended before {words:?}: {}", lines.join("\n"));
+    }
+
+    fn signal(&self, signal: Signal) {
+        let id = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        kill_process(id.expect("it runs"), signal).expect("it is ours");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // it may have ended
+        let _ = self.child.wait();
+    }
+}
+
+/// Kills a process that is there after [`SOON`], so that its reader sees the end of its log.
+fn watch(process: &Running) {
+    let id = i32::try_from(process.child.id()).ok().and_then(Pid::from_raw).expect("it runs");
+    std::thread::spawn(move || {
+        std::thread::sleep(SOON);
+        let _ = kill_process(id, Signal::KILL); // it may have ended
+    });
+}
+
+#[test]
+fn two_nodes_form_a_cluster_and_one_leaves_it_at_a_signal() {
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr());
+    let seed = format!("/ip4/127.0.0.1/tcp/{}", port.expect("loopback has ports").port());
+    let mut first = Running::start(&seed, &seed);
+    watch(&first);
+    first.tells(&["cluster.member", "\"what\":\"up\""]);
+    let mut second = Running::start(&seed, "/ip4/127.0.0.1/tcp/0");
+    watch(&second);
+    second.tells(&["ddata.installed", "\"members\":2"]);
+    first.tells(&["cluster.member", "\"what\":\"up\""]);
+    second.signal(Signal::TERM);
+    second.tells(&["node.ended"]);
+    assert!(second.child.wait().expect("it is ours").success());
+    first.tells(&["cluster.member", "\"what\":\"removed\""]);
+    first.signal(Signal::INT);
+    first.tells(&["node.ended"]);
+    assert!(first.child.wait().expect("it is ours").success());
+}
