@@ -240,3 +240,11 @@ fn who_is_about_to_leave_removes_the_last_other_member_if_that_one_is_dead() {
 fn a_member_whose_sponsor_died_with_the_news_is_listed_all_the_same() {
     holds(137_671_003_558_429, (3, 9), &[StrategyName::KeepMajority]);
 }
+
+/// All wanted the same dead member out and waited for its lease. The first to go on was overtaken
+/// by one for whom the lease still ran on a slower clock: it was sealed, so it proposed the same
+/// members, from which the lease counted anew.
+#[test]
+fn who_waits_for_a_lease_does_not_overtake_who_need_not() {
+    holds(56_333_212_298_647, (3, 9), &[StrategyName::KeepMajority]);
+}

@@ -175,7 +175,8 @@ impl Epochs {
     }
 
     /// Removals whose leases still run hold up nobody who can go on without them: the batch leaves
-    /// them out. If there is nothing else to do, it waits.
+    /// them out. If there is nothing else to do, it waits; even sealed by somebody else's attempt,
+    /// which may be about to do the same and is given up for lost only as any other.
     fn leases_run(
         &mut self,
         now: Now,
@@ -186,7 +187,7 @@ impl Epochs {
         let Some(attempt) = &mut self.attempt else { return };
         let kept = attempt.to_keep(members);
         let others = attempt.change.clone().keeping(&kept);
-        if attempt.phase == Phase::Withholding && others.is_empty() && !self.state.is_sealed() {
+        if attempt.phase == Phase::Withholding && others.is_empty() {
             attempt.phase = Phase::Waiting;
             self.deadlines.clear(Deadline::Resend);
             self.deadlines.set(Deadline::Leases, now.mono + longest);

@@ -150,6 +150,28 @@ fn a_join_goes_on_alone_if_the_removals_beside_it_must_wait() {
     assert!(out.contains(&send(4, seal(&first(members), ballot(2, 3), &next))), "{out:?}");
 }
 
+/// Every configuration lets all leases count anew: whoever overtook the other's removal for the
+/// same members would do so each time.
+#[test]
+fn a_removal_that_waits_does_not_overtake_another_node_s_that_does_not() {
+    let base = first([1, 2, 3]);
+    let runs = |millis| vec![(id(3), Duration::from_millis(millis))];
+    let mut node = Bench::member(1, &base);
+    node.say(EpochInput::Propose(leave([3])));
+    node.say(consent(1));
+    assert_eq!(node.hear(2, withheld(&base, ballot(1, 1), runs(100))), []);
+    node.hear(2, seal(&base, ballot(7, 2), &after(&base, &leave([3]))));
+    let out = node.say(consent(2));
+    assert!(out.contains(&send(2, sealed(&base, ballot(7, 2), None))), "{out:?}");
+    node.wait(Duration::from_millis(100));
+    node.say(consent(3));
+    assert_eq!(node.hear(2, withheld(&base, ballot(1, 1), runs(20))), [], "its clock is slow");
+    let out = node.wait(Duration::from_secs(3));
+    let same = after(&base, &Change::default());
+    let taken_over = out.contains(&send(2, seal(&base, ballot(8, 1), &same)));
+    assert!(taken_over, "the other one's is abandoned: {out:?}");
+}
+
 #[test]
 fn a_removal_alone_waits_until_its_lease_is_over() {
     let base = first([1, 2, 3]);
