@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::{Epoch, EpochId};
 
 use crate::parent::{Cell, Term};
@@ -19,6 +20,8 @@ pub(crate) enum Violation {
     D1,
     /// A recovered coordinator lacks a decision acked or spoken of under a term up to its own.
     D2,
+    /// A member that had left, or was barred, in an earlier configuration.
+    Returned,
     /// A replica acked though it lacks what was acked in an earlier epoch. Harmless alone
     /// (epochs.md §3); looked at only where it is the question.
     Unsynced,
@@ -42,6 +45,21 @@ impl Checker {
         if first != epoch {
             self.violated(Violation::A);
         }
+        let has_left = |id| {
+            let earlier = self.configurations.range(..epoch.id()).map(|(_, earlier)| earlier);
+            earlier.into_iter().any(|earlier| earlier.left().contains(id))
+        };
+        if epoch.members().iter().any(has_left) {
+            self.violated(Violation::Returned);
+        }
+    }
+
+    /// How many that never were members are listed with those who left.
+    pub(crate) fn barred(&self) -> u64 {
+        let configurations = || self.configurations.values();
+        let was_member = |id: &ReplicaId| configurations().any(|epoch| epoch.is_member(*id));
+        let left = configurations().next_back().map(|epoch| epoch.left()).unwrap_or_default();
+        left.iter().filter(|id| !was_member(id)).count() as u64
     }
 
     fn violated(&mut self, violation: Violation) {

@@ -151,6 +151,10 @@ impl Run {
                 .push(gone);
         }
         change.join.retain(|id| !epoch.left().contains(id));
+        if self.chance(1, 10) {
+            // It may be a member here, be one elsewhere by now, or join in the same batch.
+            change.leave.push(ReplicaId::new(self.rng.random_range(first..=last)));
+        }
         change
     }
 
@@ -324,6 +328,7 @@ impl Reached {
     fn add(&mut self, run: &Run, healed: bool) {
         self.count("healed", u64::from(healed));
         self.count("decided", run.world.check.configurations.len() as u64 - 1);
+        self.count("barred", run.world.check.barred());
         for node in run.world.nodes.values() {
             let stats = node.epochs.stats();
             self.count("abandoned", stats.abandoned);
@@ -369,6 +374,7 @@ fn nothing_acked_is_lost_and_everything_serves_again() {
         "refused",
         "excluded",
         "skipped an epoch",
+        "barred",
         "decided as asked",
         "a removal deferred",
         "superseded",

@@ -103,11 +103,11 @@ impl View {
     }
 
     /// Whether this node leads (the members with `role`) and has been taken up itself: only then
-    /// may it act for its side.
+    /// may it act for its side. Who is Exiting leads where nobody else is left.
     #[must_use]
     pub fn leads(&self, role: Option<&str>) -> bool {
         let taken_up = self.member(self.own).is_some_and(|own| {
-            matches!(own.status, Status::WeaklyUp | Status::Up | Status::Leaving)
+            matches!(own.status, Status::WeaklyUp | Status::Up | Status::Leaving | Status::Exiting)
         });
         taken_up && self.leader(role) == Some(self.own)
     }

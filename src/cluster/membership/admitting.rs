@@ -100,14 +100,16 @@ pub(super) fn join(
 }
 
 /// Lets in who was let in already, by a member that was removed before anybody else heard of it:
-/// the newcomer holds itself for inside and asks nobody any more. Only who was never Up can be
-/// such a one; who was removed here is not let in.
+/// the newcomer holds itself for inside and asks nobody any more. Only who waits to be taken up,
+/// or was by the installed configuration, can be such a one; who was removed here is not let in.
 pub(super) fn adopt(core: &mut Core, gossip: &mut Gossip, from: NodeId, theirs: &Gossip) -> Done {
     let me = core.me.incarnation;
     let Some(member) = theirs.member(from.incarnation) else { return Done::Nothing };
     let waits = matches!(member.status, Status::Joining | Status::WeaklyUp);
+    let is_taken_up =
+        core.installed.as_ref().is_some_and(|epoch| epoch.is_member(from.incarnation));
     let goes = gossip.member(me).is_none_or(|own| own.status.is_going());
-    if member.node != from || !waits || goes {
+    if member.node != from || !(waits || is_taken_up) || goes {
         return Done::Nothing;
     }
     match gossip.let_in(me, Member::clone(member)) {

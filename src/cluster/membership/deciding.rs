@@ -31,6 +31,10 @@ const AGAIN: Duration = Duration::from_millis(500);
 const PRESS_FIRST: Duration = Duration::from_millis(200);
 const PRESS_TIMES: u32 = 4;
 
+/// A member of the configuration that no gossip has brought for this long is removed. Whoever let
+/// it in has died with the news, and if it lived it would have told of itself.
+const UNLISTED_FOR: Duration = Duration::from_secs(5);
+
 /// Positions of members in one configuration: a power of two above their greatest number.
 const POSITIONS: u64 = 1 << 14;
 /// Numbers of configurations that ages are made of, at most.
@@ -70,12 +74,16 @@ pub(super) struct Deciding {
     /// Since when each waits to be taken up.
     waiting_since: BTreeMap<ReplicaId, Instant>, // ≤ members
     weakly_up_at: Option<Instant>,
+    /// Since when members of the configuration are missing in the state.
+    unlisted_since: BTreeMap<ReplicaId, Instant>, // ≤ members
+    unlisted_at: Option<Instant>,
     turn_at: Option<Instant>,
 }
 
 impl Deciding {
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        [self.weakly_up_at, self.turn_at, self.press_at].into_iter().flatten().min()
+        let all = [self.weakly_up_at, self.unlisted_at, self.turn_at, self.press_at];
+        all.into_iter().flatten().min()
     }
 
     /// Another configuration: everything is judged anew.
@@ -116,8 +124,7 @@ impl Deciding {
         (!gone.is_empty() || !up.is_empty()) && gossip.follow(me, &up, &gone)
     }
 
-    /// Proposes what is wanted, if it is this node's turn. Says whether the state changed: who was
-    /// never in a configuration goes without one.
+    /// Proposes what is wanted, if it is this node's turn. Says whether the state changed.
     pub(super) fn consider(
         &mut self,
         core: &mut Core,
@@ -126,7 +133,7 @@ impl Deciding {
         out: &mut Out,
     ) -> bool {
         let me = core.me.incarnation;
-        (self.turn_at, self.weakly_up_at) = (None, None);
+        (self.turn_at, self.weakly_up_at, self.unlisted_at) = (None, None, None);
         let Some(epoch) = core.installed.clone().filter(|epoch| epoch.is_member(me)) else {
             self.press_at = None;
             return false;
@@ -136,16 +143,15 @@ impl Deciding {
         let line = leader::succession(gossip, me);
         let position = line.iter().filter(|id| epoch.is_member(**id)).position(|id| *id == me);
         let leads = position == Some(0);
-        let is_quorum = reaches_quorum(&epoch, &unreachable);
-        let mut changed = leads && is_quorum && self.drop_never_taken_up(&epoch, gossip, me);
-        changed |= self.take_up_weakly(core, now, gossip, leads);
+        let mut changed = self.take_up_weakly(core, now, gossip, leads);
         if leads && core.canary.has(Bug::UpWithoutConfiguration) {
             let age = gossip.next_up_number();
             let up: Vec<_> =
                 gossip.promotable().iter().map(|m| m.incarnation()).zip(age..).collect();
             changed |= gossip.promote(me, &up);
         }
-        let wanted = self.wanted(core, &epoch, gossip, &unreachable);
+        self.miss(now, &epoch, gossip);
+        let wanted = self.wanted(core, now, &epoch, gossip, &unreachable);
         if wanted.is_empty() {
             (self.wanted_since, self.press_at) = (None, None);
             return changed;
@@ -191,6 +197,7 @@ impl Deciding {
     fn wanted(
         &self,
         core: &Core,
+        now: Now,
         epoch: &Epoch,
         gossip: &Gossip,
         unreachable: &BTreeSet<ReplicaId>,
@@ -203,12 +210,15 @@ impl Deciding {
         join.retain(|m| there(m.incarnation(), m.node) && !epoch.is_member(m.incarnation()));
         join.sort_by_key(|member| member.since);
         let removed = |id: ReplicaId| !gossip.contains(id) && gossip.is_removed(id, u64::MAX);
+        let is_missed = |id| {
+            self.unlisted_since.get(&id).is_some_and(|since| now.mono >= *since + UNLISTED_FOR)
+        };
         let (mut leave, mut lost) = (Vec::new(), Vec::new());
         for &id in epoch.members() {
             match gossip.member(id).map(|member| member.status) {
                 // What is Down was declared so, or is proven: nobody asks it once more.
                 Some(Status::Exiting | Status::Down) => leave.push(id),
-                _ if self.victims.contains(&id) || removed(id) => lost.push(id),
+                _ if self.victims.contains(&id) || removed(id) || is_missed(id) => lost.push(id),
                 _ => {}
             }
         }
@@ -217,19 +227,24 @@ impl Deciding {
         if join.is_empty() && leave.len() + lost.len() == epoch.members().len() {
             leave.retain(|id| *id != me);
         }
+        // Who goes before any configuration had it may stand in a proposal under way, or in one
+        // that this node has not heard of: that it is out, too, only a configuration can say.
+        let going = gossip.members().filter(|member| member.status.is_going());
+        let going = going.map(|member| member.incarnation());
+        leave.extend(going.filter(|id| !epoch.is_member(*id)));
         Change { join, leave, lost }
     }
 
-    /// Members that go before any configuration had them.
-    fn drop_never_taken_up(&self, epoch: &Epoch, gossip: &mut Gossip, me: ReplicaId) -> bool {
-        let goes = |id: ReplicaId| {
-            let inside = epoch.is_member(id) || self.proposed.join.contains(&id);
-            id != me && !inside
-        };
-        let going = gossip.members().filter(|member| member.status.is_going());
-        let going: Vec<_> =
-            going.map(|member| member.incarnation()).filter(|id| goes(*id)).collect();
-        !going.is_empty() && gossip.remove(me, &going)
+    /// Notes which members of the configuration the state does not list.
+    fn miss(&mut self, now: Now, epoch: &Epoch, gossip: &Gossip) {
+        let unlisted = epoch.members().iter().copied().filter(|id| !gossip.contains(*id));
+        let unlisted: BTreeSet<_> = unlisted.collect();
+        self.unlisted_since.retain(|id, _| unlisted.contains(id));
+        for id in unlisted {
+            self.unlisted_since.entry(id).or_insert(now.mono);
+        }
+        let due = self.unlisted_since.values().map(|since| *since + UNLISTED_FOR);
+        self.unlisted_at = due.filter(|at| *at > now.mono).min();
     }
 
     /// Who waits for long becomes WeaklyUp.
@@ -260,13 +275,6 @@ impl Deciding {
         }
         changed
     }
-}
-
-/// Whether this node reaches a quorum: else there may be a newer configuration that it has not heard
-/// of, and it cannot say who was never in one.
-fn reaches_quorum(epoch: &Epoch, unreachable: &BTreeSet<ReplicaId>) -> bool {
-    let there = epoch.voters().iter().copied().filter(|id| !unreachable.contains(id));
-    epoch.is_quorum(&there.collect(), ostraca_ddata::bug::Canary::none())
 }
 
 /// What of `wanted` is not in `proposed`.

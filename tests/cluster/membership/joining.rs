@@ -120,3 +120,20 @@ fn the_member_that_let_a_node_in_may_crash_at_any_moment() {
         }
     }
 }
+
+/// Then a configuration may have a member that no state lists.
+#[test]
+fn both_a_newcomer_and_the_member_that_let_it_in_may_crash_at_any_moment() {
+    for millis in (0..60).step_by(2) {
+        for who in 0..3 {
+            let mut sim = calm(13, 5, 4, World::new(3));
+            until(&mut sim, 10, |sim| agree(sim, &[0, 1, 2, 3]));
+            sim.restart(NodeIndex::new(4));
+            sim.run_for(SECOND / 2_000 * millis);
+            sim.crash(NodeIndex::new(who));
+            sim.crash(NodeIndex::new(4));
+            let rest: Vec<usize> = (0..4).filter(|place| *place != who).collect();
+            until(&mut sim, 60, |sim| agree(sim, &rest));
+        }
+    }
+}

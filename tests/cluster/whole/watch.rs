@@ -18,7 +18,6 @@ use super::{Event, WholeNode};
 pub(crate) struct Watch {
     pub(crate) installed: BTreeMap<EpochId, Arc<Epoch>>,
     taken_up: BTreeSet<ReplicaId>,
-    buried: BTreeSet<ReplicaId>,
     removed: BTreeSet<ReplicaId>,
     served: BTreeSet<ReplicaId>,
     /// Removals of nodes that had served.
@@ -34,7 +33,7 @@ impl Watch {
         Self { founds_once: true, ..Self::default() }
     }
 
-    fn judge(&mut self, node: &WholeNode) -> Result<(), String> {
+    fn judge(&self, node: &WholeNode) -> Result<(), String> {
         let Some(gossip) = node.membership.gossip() else { return Ok(()) };
         let of_it = node.epoch().map(|epoch| epoch.id().generation);
         let newest = self.installed.values().rfind(|e| Some(e.id().generation) == of_it);
@@ -45,9 +44,7 @@ impl Watch {
             }
         }
         for (removed, _) in gossip.tombstones() {
-            // Judged when it is removed first: a proposal under way may take it in afterwards, and
-            // the next one removes it.
-            if self.buried.insert(removed) && newest.is_some_and(|epoch| epoch.is_member(removed)) {
+            if newest.is_some_and(|epoch| epoch.is_member(removed)) {
                 let me = node.me();
                 return Err(format!("{me} calls {removed} removed, which is in the newest one"));
             }

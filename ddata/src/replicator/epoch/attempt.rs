@@ -162,6 +162,28 @@ impl Attempt {
         self.still_leased().map_or(Step::Wait, |(members, longest)| Step::Leased(members, longest))
     }
 
+    /// Whose removal is left to a later batch while the leases of `leased` run: theirs; but all
+    /// removals, if the members that stay otherwise could not go on without those who are to go.
+    ///
+    /// (Such a batch never syncs. The abandoned seal would end with the same members, every lease
+    /// would count anew from there, the next batch would be the same, and so on for ever.)
+    pub(super) fn to_keep(&self, leased: &BTreeSet<ReplicaId>) -> BTreeSet<ReplicaId> {
+        let going = self.change.removed().chain(self.deferred.iter().copied());
+        let going: BTreeSet<_> = going.filter(|id| self.base.is_member(*id)).collect();
+        let rest = self.base.next(&self.change.clone().keeping(leased));
+        let lives = |id: &ReplicaId| !going.contains(id) || self.has_answered(*id);
+        let goes_on = rest.is_ok_and(|rest| {
+            let living = rest.voters().iter().copied().filter(lives);
+            rest.is_quorum(&living.collect(), self.canary)
+        });
+        if goes_on { leased.clone() } else { going }
+    }
+
+    fn has_answered(&self, id: ReplicaId) -> bool {
+        let refused = self.withheld.contains_key(&id) || self.leased.contains_key(&id);
+        refused || self.sealed.contains_key(&id)
+    }
+
     /// Members to be removed whose leases made a voter refuse the Seal.
     pub(super) fn still_leased(&self) -> Option<(BTreeSet<ReplicaId>, Duration)> {
         Self::running(&self.leased)

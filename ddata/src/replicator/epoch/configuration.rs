@@ -156,7 +156,7 @@ pub struct Epoch {
     #[serde(rename = "f")]
     forget_below: Option<EpochId>,
     #[serde(rename = "g")]
-    left: Vec<ReplicaId>, // whoever was a member once, in order of leaving; ≤ LEFT_MAX, then the first goes
+    left: Vec<ReplicaId>, // whoever is no member and never will be, in that order; ≤ LEFT_MAX, then the first goes
 }
 
 /// [`Epoch`] as a peer sends it: anything.
@@ -224,7 +224,7 @@ pub struct Change {
     /// New members, oldest first; they become the youngest.
     #[serde(rename = "j")]
     pub join: Vec<ReplicaId>,
-    /// Members that go by their own wish: not probed.
+    /// Members that go by their own wish, and others that are never to be members: not probed.
     #[serde(rename = "l")]
     pub leave: Vec<ReplicaId>,
     /// Members believed dead: probed once more before the first Accept.
@@ -298,7 +298,7 @@ pub enum Unfit {
     /// Who stays keeps the order of age, before all joiners.
     #[error("the order of age changes")]
     Order,
-    /// The list of those who left is not the old one and who goes now.
+    /// The list of those who left is not the old one, who goes now, and who is barred now.
     #[error("the list of those who left does not follow")]
     Left,
     /// What is retired or forgotten stays so.
@@ -334,8 +334,9 @@ impl Epoch {
         .try_into()
     }
 
-    /// The configuration after this one with `change`. Joins of members and removals of others
-    /// are already done and change nothing; who joins and goes in one batch goes.
+    /// The configuration after this one with `change`. Joins of members and removals of who has
+    /// left are already done and change nothing; who joins and goes in one batch goes. Who goes
+    /// and never was a member is barred: it counts as having left, and no later one takes it in.
     ///
     /// # Errors
     /// [`ChangeError`]: somebody would return, nobody would be left, or too many.
@@ -358,7 +359,7 @@ impl Epoch {
         Ok(Self {
             id: self.id.next(),
             tiebreaker: voters[0],
-            left: self.left_after(&members),
+            left: self.left_after(&members, &self.barred_by(change)),
             members,
             voters,
             ..self.clone()
@@ -371,11 +372,18 @@ impl Epoch {
         ids.iter().find(|id| left.contains(id)).copied()
     }
 
-    /// Who has left once `members` are installed: the old list, then who goes now, oldest first.
-    fn left_after(&self, members: &[ReplicaId]) -> Vec<ReplicaId> {
+    /// Who goes without ever having been a member, in the order of the wish.
+    fn barred_by(&self, change: &Change) -> Vec<ReplicaId> {
+        let mut known: BTreeSet<_> = self.members.iter().chain(&self.left).copied().collect();
+        change.removed().filter(|id| known.insert(*id)).collect()
+    }
+
+    /// Who has left once `members` are installed: the old list, then who goes now, oldest first,
+    /// then who is barred.
+    fn left_after(&self, members: &[ReplicaId], barred: &[ReplicaId]) -> Vec<ReplicaId> {
         let staying: BTreeSet<_> = members.iter().collect();
         let going = self.members.iter().filter(|id| !staying.contains(id));
-        let mut left: Vec<_> = self.left.iter().chain(going).copied().collect();
+        let mut left: Vec<_> = self.left.iter().chain(going).chain(barred).copied().collect();
         left.drain(..left.len().saturating_sub(LEFT_MAX));
         left
     }
@@ -398,7 +406,9 @@ impl Epoch {
         if !staying.chain(joining).eq(&next.members) {
             return Err(Unfit::Order);
         }
-        if next.left != self.left_after(&next.members) {
+        let known: BTreeSet<_> = self.members.iter().chain(&self.left).collect();
+        let barred: Vec<_> = next.left.iter().copied().filter(|id| !known.contains(id)).collect();
+        if next.left != self.left_after(&next.members, &barred) {
             return Err(Unfit::Left);
         }
         if !next.retired.starts_with(&self.retired) || next.forget_below < self.forget_below {
@@ -461,7 +471,8 @@ impl Epoch {
         self.forget_below
     }
 
-    /// The last [`LEFT_MAX`] incarnations that left, in order of leaving. They never return.
+    /// The last [`LEFT_MAX`] incarnations that left or were barred, in that order. They never
+    /// return.
     #[must_use]
     pub fn left(&self) -> &[ReplicaId] {
         &self.left

@@ -174,8 +174,9 @@ impl Epochs {
         }
     }
 
-    /// Removals whose leases still run hold up nobody else: the batch goes on without them. If
-    /// there is nothing else to do, it waits.
+    /// Removals whose leases still run hold up nobody who can go on without them: the batch leaves
+    /// them out. If there is nothing else to do, it waits; even sealed by somebody else's attempt,
+    /// which may be about to do the same and is given up for lost only as any other.
     fn leases_run(
         &mut self,
         now: Now,
@@ -184,13 +185,14 @@ impl Epochs {
         out: &mut Out,
     ) {
         let Some(attempt) = &mut self.attempt else { return };
-        let others = attempt.change.clone().keeping(members);
-        if attempt.phase == Phase::Withholding && others.is_empty() && !self.state.is_sealed() {
+        let kept = attempt.to_keep(members);
+        let others = attempt.change.clone().keeping(&kept);
+        if attempt.phase == Phase::Withholding && others.is_empty() {
             attempt.phase = Phase::Waiting;
             self.deadlines.clear(Deadline::Resend);
             self.deadlines.set(Deadline::Leases, now.mono + longest);
         } else {
-            self.again_keeping(now, members, out);
+            self.again_keeping(now, &kept, out);
         }
     }
 
@@ -253,7 +255,8 @@ impl Epochs {
                 self.begin(now, attempt.into_goal().keeping(&kept), out);
             }
             (Phase::Sealing, Some((leased, _))) => {
-                self.begin(now, attempt.into_goal().keeping(&leased), out);
+                let kept = attempt.to_keep(&leased);
+                self.begin(now, attempt.into_goal().keeping(&kept), out);
             }
             (Phase::Syncing, _) if unsynced => {
                 if attempt.origin == Origin::Asked {

@@ -287,4 +287,11 @@ fn only_the_leader_that_has_been_taken_up_acts() {
     }
     let alone = super::split("+A | B").view(0);
     assert!(!resolve(&strategy, Trust::Configuration, &alone).responsible, "a joining leader");
+    let last = super::split("!A | B ;=A").view(0);
+    let resolution = resolve(&strategy, Trust::Configuration, &last);
+    assert_eq!(
+        (resolution.decision, super::names(&resolution.down)),
+        (DownUnreachable, "B".into())
+    );
+    assert!(resolution.responsible, "nobody else could ever say so");
 }

@@ -73,10 +73,20 @@ fn above_the_limit_the_nine_oldest_vote() {
 
 #[test]
 fn what_is_done_already_changes_nothing() {
-    let epoch = first([1, 2]);
+    let epoch = after(&first([1, 2, 7, 8]), &leave([7, 8]));
     let next = epoch.next(&Change { join: ids([2, 2]), leave: ids([7]), lost: ids([8]) }).unwrap();
     assert_eq!(next.members(), epoch.members());
-    assert_eq!(next.left(), []);
+    assert_eq!(next.left(), epoch.left());
+}
+
+#[test]
+fn who_goes_and_never_was_a_member_never_will_be() {
+    let epoch = first([1, 2, 3]);
+    let change = Change { join: ids([6, 9]), leave: ids([7, 3, 7]), lost: ids([9]) };
+    let next = after(&epoch, &change);
+    assert_eq!((next.members(), next.left()), (&ids([1, 2, 6])[..], &ids([3, 7, 9])[..]));
+    assert_eq!(epoch.admits(&next), Ok(()));
+    assert_eq!(next.next(&join([9])), Err(ChangeError::Returned(id(9))));
 }
 
 #[test]
@@ -115,6 +125,22 @@ fn only_what_follows_is_admitted() {
     assert_eq!(base.admits(&founded(ids([2, 1]))), Err(Unfit::Order));
     assert_eq!(base.admits(&founded(ids([4, 1, 2]))), Err(Unfit::Order));
     assert_eq!(base.admits(&founded(ids([1, 2]))), Err(Unfit::Left));
+}
+
+#[test]
+fn who_left_before_who_goes_now_and_who_is_barred_stand_in_this_order() {
+    let base = after(&first([1, 2, 3]), &leave([3]));
+    for (left, expected) in [
+        (vec![3, 2], Ok(())),
+        (vec![3, 2, 8, 7], Ok(())),
+        (vec![3, 8, 2], Err(Unfit::Left)),
+        (vec![2, 3], Err(Unfit::Left)),
+        (vec![3, 8], Err(Unfit::Left)),
+        (vec![2, 8], Err(Unfit::Left)),
+    ] {
+        let next = tampered(&after(&base, &leave([2])), "g", left.clone()).unwrap();
+        assert_eq!(base.admits(&next), expected, "{left:?}");
+    }
 }
 
 #[test]

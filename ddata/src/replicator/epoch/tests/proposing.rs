@@ -97,6 +97,81 @@ fn a_running_lease_holds_up_nobody_else() {
     assert!(out.contains(&decided(&next, ids([3]))), "{out:?}");
 }
 
+/// 3 of `members` wants `change`; `answering` say, as the last of a quorum, that leases of 1 and 2
+/// still run.
+fn two_leases_run<const N: usize>(
+    members: [u64; N],
+    change: Change,
+    answering: &[u64],
+) -> (Bench, Vec<EpochOutput>) {
+    let base = first(members);
+    let mut node = Bench::member(3, &base);
+    node.say(EpochInput::Propose(change));
+    node.say(consent(1));
+    let runs = || [1, 2].map(|who| (id(who), Duration::from_secs(3))).to_vec();
+    let answers =
+        answering.iter().map(|from| node.hear(*from, withheld(&base, ballot(1, 3), runs())));
+    let last = answers.last().unwrap();
+    (node, last)
+}
+
+fn withhold(base: &Arc<Epoch>, ballot: Ballot, removed: Vec<ReplicaId>) -> EpochMessage {
+    EpochMessage::Withhold { epoch: base.id(), ballot, removed }
+}
+
+#[test]
+fn a_batch_that_could_not_go_on_without_the_removals_that_wait_waits_with_them() {
+    let base = first([1, 2, 3, 4, 5]);
+    let (mut node, out) = two_leases_run([1, 2, 3, 4, 5], leave([1, 2, 5]), &[4, 5]);
+    assert_eq!(out, [], "of 1, 2, 3 and 4 only two would live, and 1 breaks ties");
+    assert_eq!(node.wait(Duration::from_millis(2_999)), []);
+    assert!(node.machine.eligible(), "nothing is sealed meanwhile");
+    let out = node.wait(Duration::from_millis(1));
+    let again = withhold(&base, ballot(1, 3), ids([1, 2, 5]));
+    assert_eq!(out[..4], [1, 2, 4, 5].map(|to| send(to, again.clone())));
+}
+
+#[test]
+fn a_batch_that_can_go_on_leaves_out_the_removals_that_wait() {
+    // 3 breaks ties; then 1 has answered, so it lives, whatever it is accused of.
+    for (members, third) in [([3, 4, 5, 1, 2], 5), ([1, 2, 3, 4, 5], 1)] {
+        let (_, out) = two_leases_run(members, leave([1, 2, 5]), &[4, third]);
+        let ask = withhold(&first(members), ballot(2, 3), ids([5]));
+        assert!(out.contains(&send(4, ask)), "{out:?}");
+    }
+}
+
+#[test]
+fn a_join_goes_on_alone_if_the_removals_beside_it_must_wait() {
+    let members = [1, 2, 3, 4, 5];
+    let change = Change { leave: ids([1, 2, 4, 5]), ..join([6]) };
+    let (_, out) = two_leases_run(members, change, &[4, 5]);
+    let next = after(&first(members), &join([6]));
+    assert!(out.contains(&send(4, seal(&first(members), ballot(2, 3), &next))), "{out:?}");
+}
+
+/// Every configuration lets all leases count anew: whoever overtook the other's removal for the
+/// same members would do so each time.
+#[test]
+fn a_removal_that_waits_does_not_overtake_another_node_s_that_does_not() {
+    let base = first([1, 2, 3]);
+    let runs = |millis| vec![(id(3), Duration::from_millis(millis))];
+    let mut node = Bench::member(1, &base);
+    node.say(EpochInput::Propose(leave([3])));
+    node.say(consent(1));
+    assert_eq!(node.hear(2, withheld(&base, ballot(1, 1), runs(100))), []);
+    node.hear(2, seal(&base, ballot(7, 2), &after(&base, &leave([3]))));
+    let out = node.say(consent(2));
+    assert!(out.contains(&send(2, sealed(&base, ballot(7, 2), None))), "{out:?}");
+    node.wait(Duration::from_millis(100));
+    node.say(consent(3));
+    assert_eq!(node.hear(2, withheld(&base, ballot(1, 1), runs(20))), [], "its clock is slow");
+    let out = node.wait(Duration::from_secs(3));
+    let same = after(&base, &Change::default());
+    let taken_over = out.contains(&send(2, seal(&base, ballot(8, 1), &same)));
+    assert!(taken_over, "the other one's is abandoned: {out:?}");
+}
+
 #[test]
 fn a_removal_alone_waits_until_its_lease_is_over() {
     let base = first([1, 2, 3]);
