@@ -54,8 +54,8 @@ struct Parting {
 impl Inside {
     pub(super) fn new(core: &mut Core, now: Now, gossip: Gossip) -> Self {
         let mut inside = Self {
+            spreading: Spreading::new(core, now, &gossip),
             gossip,
-            spreading: Spreading::new(core, now),
             watching: Watching::new(core, now),
             deciding: Deciding::default(),
             telling: Telling::default(),
@@ -119,8 +119,8 @@ impl Inside {
     /// Works out what follows from all that has happened, and tells it.
     fn settle(&mut self, core: &mut Core, now: Now, out: &mut Out) -> Option<StopReason> {
         let me = core.me.incarnation;
-        let follows = Deciding::follow(core, &mut self.gossip);
-        if follows {
+        let mut news = self.is_unsettled || self.spreading.has_news();
+        if news && Deciding::follow(core, &mut self.gossip) {
             self.spreading.changed(News::Heard);
         }
         if self.gossip.member(me).is_some_and(|own| own.status == Status::Down) {
@@ -130,11 +130,12 @@ impl Inside {
             self.exit(core);
         }
         self.spreading.forget(core, now, &mut self.gossip);
-        let news = self.is_unsettled || self.spreading.has_news();
+        news |= self.spreading.has_news();
         if news {
             self.watching.observe(core, now, &mut self.gossip, out);
         }
-        if self.deciding.consider(core, now, &mut self.gossip, out) {
+        let is_due = self.deciding.next_deadline().is_some_and(|at| now.mono >= at);
+        if (news || is_due) && self.deciding.consider(core, now, &mut self.gossip, out) {
             self.spreading.changed(News::Own);
         }
         if news || self.spreading.has_news() {
@@ -254,7 +255,11 @@ impl Inside {
             M::Probed { subject, probe } => self.watched(core, now, out, |monitor, orders| {
                 monitor.vouched(now.mono, from, subject, probe, orders);
             }),
-            M::Gossip(_) | M::GossipStatus(_) | M::GossipSeen(_) => {
+            M::Gossip(_)
+            | M::GossipDelta(_)
+            | M::GossipDigest(_)
+            | M::GossipStatus(_)
+            | M::GossipSeen(_) => {
                 return self.heard(core, now, from, &message, waited, out);
             }
             M::InitJoin { settings, cluster, .. } => {
@@ -301,10 +306,14 @@ impl Inside {
             core.stats.late += 1;
             return None;
         }
-        let seen = self.gossip.seen().len();
-        match self.spreading.receive(core, &mut self.gossip, from, message, out) {
+        let (me, seen) = (core.me.incarnation, self.gossip.seen().len());
+        match self.spreading.receive(core, now, &mut self.gossip, from, message, out) {
             Ok(()) => {
-                self.is_unsettled |= self.spreading.has_news() || self.gossip.seen().len() != seen;
+                // Who has seen it matters once all have, or if somebody was thought not to be there.
+                let matters =
+                    || self.gossip.converged(me) || !self.gossip.reachability().is_all_reachable();
+                let is_seen = self.gossip.seen().len() != seen && matters();
+                self.is_unsettled |= self.spreading.has_news() || is_seen;
                 return None;
             }
             Err(GossipRefused::Removed(_)) => return Some(self.out_for_good(core)),
@@ -320,19 +329,29 @@ impl Inside {
                     GossipRefused::Stranger(id) if self.gossip.contains(id) => {
                         core.send(from, ClusterMessage::YouAreOut { removed: false }, out);
                     }
-                    GossipRefused::Stranger(_) => {
-                        if let ClusterMessage::Gossip(theirs) = message
-                            && admitting::adopt(core, &mut self.gossip, from, theirs)
-                                == Done::Changed
-                        {
-                            self.changed_by_me();
-                        }
-                    }
+                    GossipRefused::Stranger(_) => self.strange(core, from, message, out),
                     _ => {}
                 }
             }
         }
         None
+    }
+
+    /// Of somebody whom this node does not know: perhaps it was let in, and nobody heard of it.
+    fn strange(&mut self, core: &mut Core, from: NodeId, message: &ClusterMessage, out: &mut Out) {
+        use ClusterMessage as M;
+        match message {
+            M::Gossip(theirs) => {
+                if admitting::adopt(core, &mut self.gossip, from, theirs) == Done::Changed {
+                    self.changed_by_me();
+                }
+            }
+            // Its whole state says whether that is so.
+            M::GossipDelta(_) | M::GossipDigest(_) => {
+                core.send(from, M::GossipStatus(self.gossip.status()), out);
+            }
+            _ => {}
+        }
     }
 
     /// A member says that this node is out.

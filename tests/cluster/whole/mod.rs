@@ -721,6 +721,7 @@ impl Process for WholeNode {
         (letter.from, letter.to).hash(&mut hasher);
         match &letter.body {
             Body::Cluster(ClusterMessage::Gossip(gossip)) => gossip.digest().hash(&mut hasher),
+            Body::Cluster(ClusterMessage::GossipDelta(delta)) => delta.content().hash(&mut hasher),
             Body::Data(message) => message.hash(&mut hasher),
             _ => return None,
         }
