@@ -147,7 +147,7 @@ impl Gossip {
 
 impl Content {
     /// Joins what a delta brings; says whether it brought anything.
-    fn add(&mut self, delta: &GossipDelta) -> bool {
+    pub(super) fn add(&mut self, delta: &GossipDelta) -> bool {
         let mut changed = false;
         for (&id, &stamp) in &delta.tombstones {
             let mine = self.tombstones.get(&id).copied();

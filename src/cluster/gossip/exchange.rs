@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use crdts::VClock;
 use ostraca_ddata::id::ReplicaId;
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::Xxh3Default;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::merge::Merged;
 use super::{ClusterId, Content, Gossip, MEMBERS_MAX};
@@ -310,21 +310,22 @@ impl Content {
     }
 }
 
-/// A hash of fields, by hand: independent of the wire form, so that releases agree.
-struct Digest(Xxh3Default);
+/// A hash of fields, by hand: independent of the wire form, so that releases agree. Gathered first,
+/// which is several times faster than to feed the hash number by number.
+struct Digest(Vec<u8>);
 
 impl Digest {
-    fn new() -> Self {
-        Self(Xxh3Default::new())
+    const fn new() -> Self {
+        Self(Vec::new())
     }
 
     fn number(&mut self, number: u64) {
-        self.0.update(&number.to_le_bytes());
+        self.0.extend_from_slice(&number.to_le_bytes());
     }
 
     fn text(&mut self, text: &str) {
         self.number(text.len() as u64);
-        self.0.update(text.as_bytes());
+        self.0.extend_from_slice(text.as_bytes());
     }
 
     fn list<T>(
@@ -341,7 +342,7 @@ impl Digest {
         let Member { node, address, status, roles, up_number, app_version, since, hosting } =
             member;
         self.number(node.incarnation.get());
-        self.0.update(node.peer.as_bytes());
+        self.0.extend_from_slice(node.peer.as_bytes());
         self.text(address.as_str());
         self.number(*status as u64);
         self.list(roles, |digest, role| digest.text(role));
@@ -353,7 +354,7 @@ impl Digest {
         self.list(&hosting.entity_types, |digest, name| digest.text(name));
     }
 
-    fn finish(self) -> u64 {
-        self.0.digest()
+    fn finish(&self) -> u64 {
+        xxh3_64(&self.0)
     }
 }

@@ -1,5 +1,5 @@
-//! Former states: those that the present one contains, by digest, and those that others were told
-//! of, to say only what is new since. Knows nothing of who is told when.
+//! Former states: those that the present one contains, by digest, and the last few that this node
+//! held, to say only what is new since. Knows nothing of who is told when.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,17 +10,20 @@ use crate::cluster::gossip::delta::{BASES_MAX, GossipDelta};
 /// Digests that are remembered, at most; who names an older one is answered in full.
 const KNOWN_MAX: usize = 256;
 
+/// The present state, and those before it that a delta may be based on.
+const HELD_MAX: usize = BASES_MAX + 1;
+
 /// What is remembered of former states.
 #[derive(Debug)]
 pub(super) struct Former {
     known: VecDeque<u64>,               // ≤ KNOWN_MAX, oldest first
-    told: VecDeque<(u64, Arc<Gossip>)>, // ≤ BASES_MAX, oldest first
+    held: VecDeque<(u64, Arc<Gossip>)>, // ≤ HELD_MAX, oldest first; the last is the present one
 }
 
 impl Former {
     pub(super) fn new(state: Arc<Gossip>) -> Self {
         let digest = state.digest();
-        Self { known: VecDeque::from([digest]), told: VecDeque::from([(digest, state)]) }
+        Self { known: VecDeque::from([digest]), held: VecDeque::from([(digest, state)]) }
     }
 
     /// The present state contains the one with this digest.
@@ -37,33 +40,35 @@ impl Former {
         self.known.contains(&digest)
     }
 
-    /// Others are told of the present state.
-    pub(super) fn tells(&mut self, digest: u64, state: &Arc<Gossip>) {
-        if self.told.iter().any(|(told, _)| *told == digest) {
+    /// The present state is another one.
+    pub(super) fn is_now(&mut self, digest: u64, state: Arc<Gossip>) {
+        self.contains(digest);
+        if self.held.back().is_some_and(|(held, _)| *held == digest) {
             return;
         }
-        if self.told.len() == BASES_MAX {
-            self.told.pop_front();
+        if self.held.len() == HELD_MAX {
+            self.held.pop_front();
         }
-        self.told.push_back((digest, Arc::clone(state)));
+        self.held.push_back((digest, state));
     }
 
     /// All have the present state: what came before it is nobody's base any more.
     pub(super) fn all_have(&mut self, digest: u64) {
-        if self.told.back().is_some_and(|(told, _)| *told == digest) {
-            self.told.drain(..self.told.len() - 1);
+        if self.held.back().is_some_and(|(held, _)| *held == digest) {
+            self.held.drain(..self.held.len() - 1);
         }
     }
 
-    /// What is new since the oldest state that others were told of; `None`: the whole is better.
+    /// What is new since the oldest of the former states; `None`: the whole is better.
     pub(super) fn news(&self, state: &Gossip) -> Option<GossipDelta> {
-        let (_, oldest) = self.told.front()?;
-        state.delta(oldest, self.told.iter().map(|(digest, _)| *digest).collect())
+        let former = self.held.iter().take(self.held.len().saturating_sub(1));
+        let (_, oldest) = self.held.front().filter(|_| self.held.len() > 1)?;
+        state.delta(oldest, former.map(|(digest, _)| *digest).collect())
     }
 
     /// What is new since the state with this digest.
     pub(super) fn news_since(&self, state: &Gossip, digest: u64) -> Option<GossipDelta> {
-        let (_, base) = self.told.iter().find(|(told, _)| *told == digest)?;
+        let (_, base) = self.held.iter().find(|(held, _)| *held == digest)?;
         state.delta(base, vec![digest])
     }
 }

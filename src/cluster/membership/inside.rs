@@ -30,6 +30,8 @@ use crate::cluster::wire::ClusterMessage;
 /// How often a node that is out asks whether others know it, and for how long at most.
 const ASK_OUT_EVERY: Duration = Duration::from_millis(200);
 const ASK_OUT_FOR: Duration = Duration::from_secs(3);
+/// Who does not lead looks that long after a newcomer's connection whether it could be taken up.
+const FOLLOWERS_LOOK: Duration = Duration::from_secs(1);
 
 /// The node's place in a cluster.
 #[derive(Debug)]
@@ -43,6 +45,8 @@ pub(super) struct Inside {
     parting: Option<Parting>,
     /// Something happened: what follows is worked out after this batch.
     is_unsettled: bool,
+    /// When to look whether there is something to decide.
+    look_at: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +65,7 @@ impl Inside {
             telling: Telling::default(),
             parting: None,
             is_unsettled: true,
+            look_at: None,
         };
         inside.gossip.see(core.me.incarnation);
         inside.spreading.changed(News::Heard);
@@ -83,6 +88,7 @@ impl Inside {
         let others = [
             self.deciding.next_deadline(),
             self.telling.next_deadline(),
+            self.look_at,
             self.parting.map(|parting| parting.ask_at.min(parting.until)),
             Some(self.watching.next_deadline()),
         ];
@@ -134,7 +140,11 @@ impl Inside {
         if news {
             self.watching.observe(core, now, &mut self.gossip, out);
         }
-        let is_due = self.deciding.next_deadline().is_some_and(|at| now.mono >= at);
+        let dues = [self.deciding.next_deadline(), self.look_at];
+        let is_due = dues.into_iter().flatten().any(|at| now.mono >= at);
+        if news || is_due {
+            self.look_at = None;
+        }
         if (news || is_due) && self.deciding.consider(core, now, &mut self.gossip, out) {
             self.spreading.changed(News::Own);
         }
@@ -167,13 +177,23 @@ impl Inside {
         }
         self.at_a_members_address(core, now, node, out);
         self.watched(core, now, out, |monitor, orders| monitor.connected(now.mono, node, orders));
-        self.is_unsettled = true; // who is connected may be taken up
+        let waits = |status| matches!(status, Status::Joining | Status::WeaklyUp);
+        if self.gossip.member(node.incarnation).is_some_and(|member| waits(member.status)) {
+            // Who is connected may be taken up. (Not at once by all: where a thousand join at once,
+            // each of them connects with all the others.)
+            let leads = self.told().leader == Some(core.me);
+            let at = if leads { now.mono } else { now.mono + FOLLOWERS_LOOK };
+            self.look_at = Some(self.look_at.map_or(at, |first| first.min(at)));
+        }
     }
 
     /// Another peer answers where a member is dialled: evidence against that one, no proof.
     fn at_a_members_address(&mut self, core: &mut Core, now: Now, node: NodeId, out: &mut Out) {
         let own = self.gossip.member(node.incarnation).map(|member| member.address.clone());
         let addresses = core.links.addresses(node).cloned().unwrap_or_default();
+        if addresses.iter().all(|address| Some(address) == own.as_ref()) {
+            return;
+        }
         let taken = self.gossip.members().filter(|member| {
             let is_same = own.as_ref() == Some(&member.address);
             member.peer() != node.peer && !is_same && addresses.contains(&member.address)

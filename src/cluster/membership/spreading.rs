@@ -122,8 +122,8 @@ impl Spreading {
     /// What is new, after all of a batch is known.
     pub(super) fn flush(&mut self, core: &mut Core, now: Now, gossip: &Gossip, out: &mut Out) {
         if std::mem::take(&mut self.is_fresh) {
-            let digest = self.digest(gossip);
-            self.former.contains(digest);
+            let (digest, state) = self.shared(gossip).clone();
+            self.former.is_now(digest, state);
             self.repair_until = now.mono + REPAIR_FOR;
             self.repair_at.get_or_insert(now.mono + REPAIR_EVERY);
             self.whole_at.retain(|_, at| now.mono < *at + PACE);
@@ -148,7 +148,7 @@ impl Spreading {
         self.paid_until = self.paid_until.max(now.mono) + PACE;
         let eager = self.targeting.eager(gossip, me, news, &mut core.rng);
         if !eager.is_empty() {
-            let message = self.news(core, gossip, eager.len());
+            let message = self.news_of(core, gossip, eager.len());
             for target in &eager {
                 send(core, gossip, *target, message.clone(), out);
             }
@@ -162,16 +162,13 @@ impl Spreading {
     }
 
     /// What changed, or all of it if that is not much more.
-    fn news(&mut self, core: &mut Core, gossip: &Gossip, targets: usize) -> ClusterMessage {
-        let delta = self.former.news(gossip);
-        let (digest, state) = self.shared(gossip).clone();
-        self.former.tells(digest, &state);
-        if let Some(delta) = delta {
+    fn news_of(&mut self, core: &mut Core, gossip: &Gossip, targets: usize) -> ClusterMessage {
+        if let Some(delta) = self.former.news(gossip) {
             core.stats.deltas_sent += targets as u64;
             ClusterMessage::GossipDelta(Arc::new(delta))
         } else {
             core.stats.states_sent += targets as u64;
-            ClusterMessage::Gossip(state)
+            self.state(gossip)
         }
     }
 
@@ -238,10 +235,16 @@ impl Spreading {
         let mut theirs = None;
         let answer = match message {
             ClusterMessage::Gossip(state) => {
-                let received = gossip.receive(me, peer, state)?;
-                let content = state.digest();
-                self.former.contains(content);
+                let (content, own) = (state.digest(), self.digest(gossip));
                 theirs = Some(content);
+                let received = if content != own && self.former.knows(content) {
+                    // Many send the same: what is contained is not merged again.
+                    let digest = GossipDigest { cluster: state.cluster(), content, seen: None };
+                    gossip.receive_digest(peer, &digest, own, |_| true)?
+                } else {
+                    gossip.receive(me, peer, state)?
+                };
+                self.former.contains(content);
                 self.received(core, now, received)
             }
             ClusterMessage::GossipDelta(delta) => {

@@ -155,6 +155,12 @@ fn larger_clusters_have_one_view_after_every_heal() {
 }
 
 #[test]
+fn clusters_of_up_to_100_nodes_have_one_view_after_every_heal() {
+    let name = "clusters_of_up_to_100_nodes_have_one_view_after_every_heal";
+    all(name, 2, (50, 100), &[StrategyName::KeepMajority]).must_have_hit([AGREED]);
+}
+
+#[test]
 fn whatever_the_strategy_no_two_sides_go_on() {
     use StrategyName as S;
     let name = "whatever_the_strategy_no_two_sides_go_on";

@@ -480,8 +480,13 @@ impl WholeNode {
         match order {
             Links::Dial(address) => self.dial(now, &address, fx),
             Links::Keep { node, address } => {
+                if self.links.get(&place_of(node)) != Some(&node) {
+                    if !self.dials.contains_key(&place_of(node)) {
+                        self.dial(now, &address, fx);
+                    }
+                    self.redial_at.get_or_insert(now.mono + REDIAL_EVERY);
+                }
                 self.kept.insert(node, address);
-                self.redial(now, fx);
             }
             Links::Release(node) => {
                 self.kept.remove(&node);
@@ -523,16 +528,19 @@ impl WholeNode {
 
     /// Dials whom membership wants and who is not there.
     fn redial(&mut self, now: Now, fx: &mut Effects<Self>) {
-        let mut missing = false;
-        for (node, address) in self.kept.clone() {
-            let place = place_of(node);
-            let there = self.links.get(&place) == Some(&node);
-            missing |= !there;
-            if !there && !self.dials.contains_key(&place) {
+        let is_there = |node: &NodeId| self.links.get(&place_of(*node)) == Some(node);
+        let missing: Vec<(NodeId, Address)> = self
+            .kept
+            .iter()
+            .filter(|(node, _)| !is_there(node))
+            .map(|(node, address)| (*node, address.clone()))
+            .collect();
+        self.redial_at = (!missing.is_empty()).then(|| now.mono + REDIAL_EVERY);
+        for (node, address) in missing {
+            if !self.dials.contains_key(&place_of(node)) {
                 self.dial(now, &address, fx);
             }
         }
-        self.redial_at = missing.then(|| now.mono + REDIAL_EVERY);
     }
 
     fn hang_up(&mut self, node: NodeId) {
