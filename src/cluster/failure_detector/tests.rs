@@ -413,7 +413,8 @@ fn a_witness_off_the_ring_is_silent_once_another_node_has_accused() {
         net.does(0, |monitor, now, out| monitor.set_members(now, all.clone(), &ring, out));
         net.does(0, |monitor, now, out| monitor.refused(now, node(2), out));
         net.run_until(at(30_000));
-        assert_eq!(net.accusations().len(), accused, "heard at {heard} ms");
+        let by_it = net.accusations().into_iter().filter(|(_, by, ..)| *by == 0);
+        assert_eq!(by_it.count(), accused, "heard at {heard} ms");
         let monitored: BTreeSet<NodeId> = net.monitors[0].monitored().collect();
         assert_eq!(monitored.contains(&node(2)), accused == 1, "its own word it may take back");
     }
@@ -606,10 +607,12 @@ fn in_100000_random_changes_exactly_the_ring_and_the_suspected_are_monitored() {
             let monitored: BTreeSet<NodeId> = monitor.monitored().collect();
             assert!(ring.intersection(&members).all(|node| monitored.contains(node)), "{seed}");
             assert!(monitored.is_subset(&members) && !monitored.contains(&node(0)), "{seed}");
-            let trusted = monitor
-                .subjects
-                .iter()
-                .filter(|(_, subject)| subject.standing == super::subject::Standing::Trusted);
+            let settled = |subject: &super::subject::Subject| {
+                // A witness off the ring that waits for others to speak is not.
+                subject.standing == super::subject::Standing::Trusted
+                    && (subject.on_ring || subject.speaks_at.is_none())
+            };
+            let trusted = monitor.subjects.iter().filter(|(_, subject)| settled(subject));
             assert!(trusted.into_iter().all(|(node, _)| ring.contains(node)), "{seed}");
         }
         let (stats, ..) = monitor.stats();
