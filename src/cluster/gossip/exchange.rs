@@ -121,6 +121,12 @@ impl Gossip {
         }
     }
 
+    /// A status that knows of no change: whoever gets it sends its whole state.
+    #[must_use]
+    pub fn ask_for_all(&self) -> GossipStatus {
+        GossipStatus { version: VClock::new(), ..self.status() }
+    }
+
     /// Digest of who has seen this state.
     #[must_use]
     pub fn seen_digest(&self) -> u64 {

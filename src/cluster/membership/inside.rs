@@ -368,7 +368,7 @@ impl Inside {
             }
             // Its whole state says whether that is so.
             M::GossipDelta(_) | M::GossipDigest(_) => {
-                core.send(from, M::GossipStatus(self.gossip.status()), out);
+                core.send(from, M::GossipStatus(self.gossip.ask_for_all()), out);
             }
             _ => {}
         }
