@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use ostraca_ddata::id::{NodeId, PeerKey, ReplicaId};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 /// Bytes of an [`Address`], at most.
 pub const ADDRESS_BYTES_MAX: usize = 256;
@@ -109,9 +109,16 @@ impl fmt::Display for Status {
 /// assert!(at("/dns4/a/tcp/9000") < at("/dns4/b/tcp/80"));
 /// assert!(at("/dns4/a/tcp/80") < at("/dns4/a/tcp/9000"));
 /// ```
-#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Deserialize)]
 #[serde(try_from = "String")]
-pub struct Address(String);
+pub struct Address {
+    text: String,
+    // Sorting members compares addresses again and again: where the host stands, and the port.
+    host: (u16, u16),
+    port: u16,
+}
+
+const _: () = assert!(ADDRESS_BYTES_MAX <= u16::MAX as usize, "offsets are short");
 
 /// A text that is no [`Address`]. Nothing was taken over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -129,7 +136,10 @@ impl Address {
     pub fn new(text: impl Into<String>) -> Result<Self, InvalidAddress> {
         let text = text.into();
         match text.len() {
-            1..=ADDRESS_BYTES_MAX => Ok(Self(text)),
+            1..=ADDRESS_BYTES_MAX => {
+                let (host, port) = host_and_port(&text);
+                Ok(Self { text, host, port })
+            }
             len => Err(InvalidAddress { len }),
         }
     }
@@ -137,29 +147,47 @@ impl Address {
     /// The text.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
     }
 
     /// Whether it is a name, which may stand for several nodes, this one among them.
     #[must_use]
     pub fn is_name(&self) -> bool {
-        self.0.split('/').nth(1).is_some_and(|protocol| protocol.starts_with("dns"))
+        self.text.split('/').nth(1).is_some_and(|protocol| protocol.starts_with("dns"))
     }
 
-    /// Host and port; the whole text and 0 if it is no multiaddr.
-    fn host_and_port(&self) -> (&str, u16) {
-        let mut parts = self.0.split('/').skip(1);
-        let (mut host, mut port) = (None, None);
-        while let (Some(protocol), Some(value)) = (parts.next(), parts.next()) {
-            match protocol {
-                "ip4" | "ip6" | "dns" | "dns4" | "dns6" | "dnsaddr" if host.is_none() => {
-                    host = Some(value);
-                }
-                "tcp" | "udp" if port.is_none() => port = value.parse().ok(),
-                _ => {}
+    fn host(&self) -> &str {
+        &self.text[usize::from(self.host.0)..usize::from(self.host.1)]
+    }
+}
+
+/// Where the host stands, and the port; the whole text and 0 if it is no multiaddr.
+fn host_and_port(text: &str) -> ((u16, u16), u16) {
+    let mut at = 0;
+    let mut parts = text.split('/').map(|part| {
+        let from = at;
+        at = from + part.len() + 1;
+        (from, part)
+    });
+    parts.next();
+    let (mut host, mut port) = (None, None);
+    while let (Some((_, protocol)), Some((from, value))) = (parts.next(), parts.next()) {
+        match protocol {
+            "ip4" | "ip6" | "dns" | "dns4" | "dns6" | "dnsaddr" if host.is_none() => {
+                host = Some((from, from + value.len()));
             }
+            "tcp" | "udp" if port.is_none() => port = value.parse().ok(),
+            _ => {}
         }
-        (host.unwrap_or(&self.0), port.unwrap_or(0))
+    }
+    let (from, to) = host.unwrap_or((0, text.len()));
+    let short = |at: usize| u16::try_from(at).expect("no longer than an address");
+    ((short(from), short(to)), port.unwrap_or(0))
+}
+
+impl Serialize for Address {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text)
     }
 }
 
@@ -173,7 +201,10 @@ impl TryFrom<String> for Address {
 
 impl Ord for Address {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.host_and_port().cmp(&other.host_and_port()).then_with(|| self.0.cmp(&other.0))
+        self.host()
+            .cmp(other.host())
+            .then_with(|| self.port.cmp(&other.port))
+            .then_with(|| self.text.cmp(&other.text))
     }
 }
 
@@ -185,13 +216,13 @@ impl PartialOrd for Address {
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 
 impl fmt::Debug for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 
@@ -405,8 +436,9 @@ mod tests {
     fn an_address_that_is_no_multiaddr_is_its_own_host() {
         assert!(at("A") < at("B"));
         assert!(at("A") < at("A/x/y/z"));
-        assert_eq!(at("/dns4/a/tcp/many").host_and_port(), ("a", 0));
-        assert_eq!(at("/").host_and_port(), ("/", 0));
+        let parts = |text: &str| (at(text).host().to_owned(), at(text).port);
+        assert_eq!(parts("/dns4/a/tcp/many"), ("a".to_owned(), 0));
+        assert_eq!(parts("/"), ("/".to_owned(), 0));
     }
 
     #[test]

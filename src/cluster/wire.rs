@@ -9,7 +9,8 @@ use ostraca_ddata::id::{NodeId, ReplicaId};
 use ostraca_ddata::replicator::epoch::Epoch;
 use serde::{Deserialize, Serialize};
 
-use super::gossip::exchange::{GossipSeen, GossipStatus};
+use super::gossip::delta::GossipDelta;
+use super::gossip::exchange::{GossipDigest, GossipSeen, GossipStatus};
 use super::gossip::{ClusterId, Gossip};
 use super::member::{Address, Member};
 
@@ -167,6 +168,12 @@ pub enum ClusterMessage {
     /// The state; for the incarnation that it is sent to.
     #[serde(rename = "gg")]
     Gossip(Arc<Gossip>),
+    /// What it has above a former one.
+    #[serde(rename = "gd")]
+    GossipDelta(Arc<GossipDelta>),
+    /// The state in the fewest bytes.
+    #[serde(rename = "gx")]
+    GossipDigest(GossipDigest),
     /// Who has seen it.
     #[serde(rename = "gn")]
     GossipSeen(GossipSeen),

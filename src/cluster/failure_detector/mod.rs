@@ -18,9 +18,9 @@ use std::time::Duration;
 use ostraca_ddata::clock::Instant;
 use ostraca_ddata::id::NodeId;
 use ostraca_ddata::machine::Outbox;
-use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
 
 pub use self::local_health::{LocalHealth, OwnTimer};
 pub use self::phi::{PhiAccrual, phi};
@@ -31,6 +31,13 @@ use crate::cluster::config::FailureDetector;
 /// Who has not answered is asked so many times an interval: one lost message costs a part of it.
 /// (Without: at 5 % loss a pause of 2.8 s after a lost answer was an accusation.)
 const REPEATS: u32 = 4;
+
+/// A witness off the ring waits for those on it, and then for a time that it draws: so few speak
+/// before they hear of each other. So much for each member, and so long at most.
+const WITNESS_EACH: Duration = Duration::from_millis(10);
+const WITNESS_MAX: Duration = Duration::from_secs(1);
+/// How long the word of those on the ring takes to get about.
+const HEARSAY: Duration = Duration::from_millis(100);
 
 /// Why a peer is accused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +125,7 @@ pub struct Monitor {
     config: FailureDetector,
     own: NodeId,
     members: BTreeSet<NodeId>,
+    accused: BTreeSet<NodeId>, // by others; ⊆ members but for a moment
     subjects: BTreeMap<NodeId, Subject>, // ⊆ members
     relays: Relays,
     health: LocalHealth,
@@ -138,6 +146,7 @@ impl Monitor {
             config,
             own,
             members: BTreeSet::new(),
+            accused: BTreeSet::new(),
             subjects: BTreeMap::new(),
             relays: Relays::default(),
             health: LocalHealth::default(),
@@ -163,7 +172,7 @@ impl Monitor {
         let Self { members, subjects, own, .. } = self;
         subjects.retain(|node, subject| {
             subject.on_ring = ring.contains(node);
-            members.contains(node) && (subject.on_ring || subject.standing != Standing::Trusted)
+            members.contains(node) && !subject.is_idle()
         });
         let wanted = ring.intersection(members).filter(|node| *node != own);
         let new: Vec<NodeId> =
@@ -173,6 +182,18 @@ impl Monitor {
             self.ask(now, node, out);
         }
         self.relays.expire(now, |node| self.members.contains(&node));
+    }
+
+    /// Whom others accuse. A witness off the ring, who has nothing but a broken connection, then has
+    /// nothing to add, and what it would say would be one more change for all to hear of.
+    pub fn set_accused(&mut self, accused: BTreeSet<NodeId>) {
+        self.accused = accused;
+        let Self { accused, subjects, .. } = self;
+        subjects.retain(|node, subject| {
+            let speaks =
+                subject.on_ring || matches!(subject.standing, Standing::Unreachable { .. });
+            speaks || !accused.contains(node)
+        });
     }
 
     /// Time has passed; to be called at [`next_deadline`](Self::next_deadline) at the latest.
@@ -211,6 +232,7 @@ impl Monitor {
         }
         subject.answered = sequence;
         subject.link = subject::Link::default();
+        subject.speaks_at = None;
         if !std::mem::replace(&mut subject.answered_round, true) {
             // Only the first answer of a round: that to a repeated question says nothing about
             // how regularly they come.
@@ -241,6 +263,7 @@ impl Monitor {
         self.wake(now, out);
         if let Some(subject) = self.subjects.get_mut(&peer) {
             subject.link = subject::Link::default();
+            subject.speaks_at = None;
         }
     }
 
@@ -406,6 +429,9 @@ impl Monitor {
             return;
         }
         let is_new = !self.subjects.contains_key(&peer);
+        if is_new && self.accused.contains(&peer) {
+            return;
+        }
         let fresh = || Subject::new(PhiAccrual::new(&self.config), false);
         let subject = self.subjects.entry(peer).or_insert_with(fresh);
         note(&mut subject.link);
@@ -427,11 +453,14 @@ impl Monitor {
         }
         let charge = subject.charge(now, pause);
         match &subject.standing {
-            Standing::Trusted => {
-                if let Some(why) = charge {
-                    self.suspect(now, node, why, out);
+            Standing::Trusted => match charge {
+                None => subject.speaks_at = None,
+                Some(why) => {
+                    if self.speaks(now, node) {
+                        self.suspect(now, node, why, out);
+                    }
                 }
-            }
+            },
             Standing::Vouched { until } if now >= *until => match charge {
                 Some(why) => self.suspect(now, node, why, out),
                 None => subject.standing = Standing::Trusted,
@@ -444,6 +473,26 @@ impl Monitor {
             | Standing::Suspected { .. }
             | Standing::Unreachable { .. } => {}
         }
+    }
+
+    /// Whether this node has waited for others to speak, if it is to.
+    fn speaks(&mut self, now: Instant, node: NodeId) -> bool {
+        let most = WITNESS_MAX.min(WITNESS_EACH * u32::try_from(self.members.len()).unwrap_or(100));
+        let Some(subject) = self.subjects.get_mut(&node) else { return false };
+        if subject.on_ring {
+            subject.speaks_at = None;
+            return true;
+        }
+        let first = self.config.indirect_probe_timeout + HEARSAY;
+        let rng = &mut self.rng;
+        let at = *subject
+            .speaks_at
+            .get_or_insert_with(|| now + first + most.mul_f64(rng.random_range(0.0..1.0)));
+        let speaks = now >= at;
+        if speaks {
+            subject.speaks_at = None;
+        }
+        speaks
     }
 
     /// Asks others first; accuses at once only if there is nobody to ask.

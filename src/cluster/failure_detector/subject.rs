@@ -41,6 +41,8 @@ pub(super) struct Subject {
     pub(super) link: Link,
     /// Among the successors on the ring. Others stay only until they answer.
     pub(super) on_ring: bool,
+    /// A witness off the ring does not speak before: others may have done so by then.
+    pub(super) speaks_at: Option<Instant>,
     /// When it was first asked.
     pub(super) asked_at: Option<Instant>,
     /// The highest heartbeat that it has answered.
@@ -56,6 +58,7 @@ impl Subject {
             standing: Standing::Trusted,
             link: Link { is_closed: false, is_refused: false },
             on_ring,
+            speaks_at: None,
             asked_at: None,
             answered: 0,
             answered_round: false,
@@ -73,9 +76,15 @@ impl Subject {
         }
     }
 
+    /// Whether nobody on this node has to do with it any more.
+    pub(super) fn is_idle(&self) -> bool {
+        !self.on_ring && self.standing == Standing::Trusted && self.speaks_at.is_none()
+    }
+
     /// When its standing may change by itself.
     pub(super) fn next_deadline(&self, pause: Duration, expected: Duration) -> Option<Instant> {
         match self.standing {
+            Standing::Trusted if self.speaks_at.is_some() => self.speaks_at,
             Standing::Trusted if self.phi.has_begun() => self.phi.unavailable_at(pause),
             Standing::Trusted => self.asked_at.map(|at| at + expected),
             Standing::Suspected { until, .. } | Standing::Vouched { until } => Some(until),
@@ -88,6 +97,7 @@ impl Subject {
         self.phi.excuse(gap);
         self.asked_at = self.asked_at.map(|at| at + gap);
         self.link = Link::default();
+        self.speaks_at = None;
         self.answered_round = true;
         if matches!(self.standing, Standing::Suspected { .. } | Standing::Vouched { .. }) {
             self.standing = Standing::Trusted;

@@ -388,6 +388,46 @@ fn whoever_had_a_connection_is_a_witness_on_the_ring_or_not() {
     net.crash(2);
     net.does(0, |monitor, now, out| monitor.closed(now, node(2), out));
     net.does(0, |monitor, now, out| monitor.refused(now, node(2), out));
+    net.run_until(at(21_300));
+    let [(when, 0, accused, Why::Refused)] = net.accusations()[..] else {
+        panic!("{:?}", net.accusations())
+    };
+    assert_eq!(accused, node(2));
+    let (first, last) = (at(20_500 + 400 + 300), at(20_500 + 400 + 3 * 10 + 300));
+    assert!((first..=last).contains(&when), "it waits for the ring, and a little: {when:?}");
+}
+
+#[test]
+fn a_witness_off_the_ring_is_silent_once_another_node_has_accused() {
+    for (heard, accused) in [(20_800, 0), (21_500, 1)] {
+        let mut net = Net::new(3, 11);
+        let all = nodes(0..3);
+        let ring = nodes([1]);
+        net.does(0, |monitor, now, out| monitor.set_members(now, all.clone(), &ring, out));
+        net.run_until(at(20_500));
+        net.crash(2);
+        net.does(0, |monitor, now, out| monitor.closed(now, node(2), out));
+        net.does(0, |monitor, now, out| monitor.refused(now, node(2), out));
+        net.run_until(at(heard));
+        net.monitors[0].set_accused(nodes([2]));
+        net.does(0, |monitor, now, out| monitor.set_members(now, all.clone(), &ring, out));
+        net.does(0, |monitor, now, out| monitor.refused(now, node(2), out));
+        net.run_until(at(30_000));
+        let by_it = net.accusations().into_iter().filter(|(_, by, ..)| *by == 0);
+        assert_eq!(by_it.count(), accused, "heard at {heard} ms");
+        let monitored: BTreeSet<NodeId> = net.monitors[0].monitored().collect();
+        assert_eq!(monitored.contains(&node(2)), accused == 1, "its own word it may take back");
+    }
+}
+
+#[test]
+fn who_is_on_the_ring_accuses_whatever_others_say() {
+    let mut net = Net::new(3, 12);
+    net.run_until(at(20_500));
+    net.crash(2);
+    net.monitors[0].set_accused(nodes([2]));
+    net.does(0, |monitor, now, out| monitor.closed(now, node(2), out));
+    net.does(0, |monitor, now, out| monitor.refused(now, node(2), out));
     net.run_until(at(21_000));
     assert_eq!(net.accusations(), [(at(20_800), 0, node(2), Why::Refused)]);
 }
@@ -567,10 +607,12 @@ fn in_100000_random_changes_exactly_the_ring_and_the_suspected_are_monitored() {
             let monitored: BTreeSet<NodeId> = monitor.monitored().collect();
             assert!(ring.intersection(&members).all(|node| monitored.contains(node)), "{seed}");
             assert!(monitored.is_subset(&members) && !monitored.contains(&node(0)), "{seed}");
-            let trusted = monitor
-                .subjects
-                .iter()
-                .filter(|(_, subject)| subject.standing == super::subject::Standing::Trusted);
+            let settled = |subject: &super::subject::Subject| {
+                // A witness off the ring that waits for others to speak is not.
+                subject.standing == super::subject::Standing::Trusted
+                    && (subject.on_ring || subject.speaks_at.is_none())
+            };
+            let trusted = monitor.subjects.iter().filter(|(_, subject)| settled(subject));
             assert!(trusted.into_iter().all(|(node, _)| ring.contains(node)), "{seed}");
         }
         let (stats, ..) = monitor.stats();

@@ -10,7 +10,8 @@ use std::collections::BTreeSet;
 
 use crdts::VClock;
 use ostraca_ddata::id::ReplicaId;
-use xxhash_rust::xxh3::Xxh3Default;
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::merge::Merged;
 use super::{ClusterId, Content, Gossip, MEMBERS_MAX};
@@ -28,6 +29,20 @@ pub struct GossipStatus {
     pub content: u64,
     /// Digest of who has seen it.
     pub seen: u64,
+}
+
+/// A state in the fewest bytes: whoever does not know it asks for more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GossipDigest {
+    /// Which cluster.
+    #[serde(rename = "c")]
+    pub cluster: ClusterId,
+    /// Digest of the state without who has seen it.
+    #[serde(rename = "d")]
+    pub content: u64,
+    /// Digest of who has seen it, if the sender wants to know.
+    #[serde(rename = "s", default, skip_serializing_if = "Option::is_none")]
+    pub seen: Option<u64>,
 }
 
 /// Who has seen the state with this digest.
@@ -106,6 +121,18 @@ impl Gossip {
         }
     }
 
+    /// A status that knows of no change: whoever gets it sends its whole state.
+    #[must_use]
+    pub fn ask_for_all(&self) -> GossipStatus {
+        GossipStatus { version: VClock::new(), ..self.status() }
+    }
+
+    /// Digest of who has seen this state.
+    #[must_use]
+    pub fn seen_digest(&self) -> u64 {
+        digest_of(&self.seen)
+    }
+
     /// Who has seen this state, as far as this node knows.
     #[must_use]
     pub fn who_has_seen(&self) -> GossipSeen {
@@ -143,6 +170,33 @@ impl Gossip {
             // Concurrent, or equal by version only: the peer merges and sends the merge back.
             Some(Ordering::Equal | Ordering::Greater) | None => Answer::State,
         })
+    }
+
+    /// What a peer needs whose state has this digest; as for
+    /// [`receive_delta`](Self::receive_delta). Who holds this very state has seen it.
+    ///
+    /// # Errors
+    /// If it is of another cluster, or from nobody who may gossip.
+    pub fn receive_digest(
+        &mut self,
+        from: ReplicaId,
+        digest: &GossipDigest,
+        own: u64,
+        knows: impl Fn(u64) -> bool,
+    ) -> Result<Received, GossipRefused> {
+        self.admit(from, digest.cluster, None)?;
+        let mut received =
+            Received { merged: Merged::Same, seen_changed: false, answer: Answer::Nothing };
+        if digest.content == own {
+            received.seen_changed = self.see(from);
+            if digest.seen.is_some_and(|seen| seen != self.seen_digest()) {
+                received.answer = Answer::Seen;
+            }
+        } else {
+            let is_behind = knows(digest.content);
+            received.answer = if is_behind { Answer::State } else { Answer::Status };
+        }
+        Ok(received)
     }
 
     /// Merges a state that came, and marks the result as seen by `me`.
@@ -208,7 +262,7 @@ impl Gossip {
     }
 
     /// Whether gossip from `from` is listened to. `since` tells of a removal that is forgotten.
-    fn admit(
+    pub(super) fn admit(
         &self,
         from: ReplicaId,
         theirs: ClusterId,
@@ -262,21 +316,22 @@ impl Content {
     }
 }
 
-/// A hash of fields, by hand: independent of the wire form, so that releases agree.
-struct Digest(Xxh3Default);
+/// A hash of fields, by hand: independent of the wire form, so that releases agree. Gathered first,
+/// which is several times faster than to feed the hash number by number.
+struct Digest(Vec<u8>);
 
 impl Digest {
-    fn new() -> Self {
-        Self(Xxh3Default::new())
+    const fn new() -> Self {
+        Self(Vec::new())
     }
 
     fn number(&mut self, number: u64) {
-        self.0.update(&number.to_le_bytes());
+        self.0.extend_from_slice(&number.to_le_bytes());
     }
 
     fn text(&mut self, text: &str) {
         self.number(text.len() as u64);
-        self.0.update(text.as_bytes());
+        self.0.extend_from_slice(text.as_bytes());
     }
 
     fn list<T>(
@@ -293,7 +348,7 @@ impl Digest {
         let Member { node, address, status, roles, up_number, app_version, since, hosting } =
             member;
         self.number(node.incarnation.get());
-        self.0.update(node.peer.as_bytes());
+        self.0.extend_from_slice(node.peer.as_bytes());
         self.text(address.as_str());
         self.number(*status as u64);
         self.list(roles, |digest, role| digest.text(role));
@@ -305,7 +360,7 @@ impl Digest {
         self.list(&hosting.entity_types, |digest, name| digest.text(name));
     }
 
-    fn finish(self) -> u64 {
-        self.0.digest()
+    fn finish(&self) -> u64 {
+        xxh3_64(&self.0)
     }
 }

@@ -101,7 +101,7 @@ impl Content {
 }
 
 /// Keeps one of the two where it contains the other: states that agree share their members.
-fn join(mine: &Arc<Member>, theirs: &Arc<Member>) -> Arc<Member> {
+pub(super) fn join(mine: &Arc<Member>, theirs: &Arc<Member>) -> Arc<Member> {
     if Arc::ptr_eq(mine, theirs) || mine == theirs {
         return Arc::clone(mine);
     }

@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use super::member::{Hosting, InvalidMember, Member, Status};
 use super::reachability::{Reachability, Verdict};
 
+pub mod delta;
 pub mod exchange;
 pub mod forgetting;
 pub mod merge;

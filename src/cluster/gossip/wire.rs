@@ -12,6 +12,7 @@ use ostraca_ddata::id::ReplicaId;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::delta::{BASES_MAX, GossipDelta};
 use super::exchange::{GossipSeen, GossipStatus};
 use super::{ClusterId, Content, Gossip, MEMBERS_MAX, TOMBSTONES_MAX};
 use crate::cluster::member::{InvalidMember, Member};
@@ -134,6 +135,27 @@ struct RawRow {
     terminated: Vec<ReplicaId>,
 }
 
+/// [`GossipDelta`] on the wire.
+#[derive(Serialize, Deserialize)]
+struct RawDelta {
+    #[serde(rename = "c")]
+    cluster: ClusterId,
+    #[serde(rename = "b")]
+    bases: Vec<u64>,
+    #[serde(rename = "d")]
+    content: u64,
+    #[serde(rename = "m", default, skip_serializing_if = "Vec::is_empty")]
+    members: Vec<Arc<Member>>,
+    #[serde(rename = "r", default, skip_serializing_if = "Vec::is_empty")]
+    rows: Vec<RawRow>,
+    #[serde(rename = "t", default, skip_serializing_if = "Vec::is_empty")]
+    tombstones: Vec<(ReplicaId, u64)>,
+    #[serde(rename = "v", default, skip_serializing_if = "Vec::is_empty")]
+    version: Vec<(ReplicaId, u64)>,
+    #[serde(rename = "s")]
+    seen: Vec<ReplicaId>,
+}
+
 /// [`GossipStatus`] on the wire.
 #[derive(Serialize, Deserialize)]
 struct RawStatus {
@@ -206,6 +228,23 @@ impl Serialize for Gossip {
     }
 }
 
+impl Serialize for GossipDelta {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { cluster, bases, content, members, rows, tombstones, version, seen } = self;
+        let raw = RawDelta {
+            cluster: *cluster,
+            bases: bases.clone(),
+            content: *content,
+            members: members.values().cloned().collect(),
+            rows: rows.iter().map(|(&observer, row)| (observer, row).into()).collect(),
+            tombstones: tombstones.iter().map(|(&id, &stamp)| (id, stamp)).collect(),
+            version: list_of(version),
+            seen: seen.iter().copied().collect(),
+        };
+        raw.serialize(serializer)
+    }
+}
+
 impl Serialize for GossipStatus {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self { cluster, ref version, content, seen } = *self;
@@ -225,6 +264,12 @@ impl Serialize for GossipSeen {
 impl<'de> Deserialize<'de> for Gossip {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         RawGossip::deserialize(deserializer)?.try_into().map_err(D::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for GossipDelta {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        RawDelta::deserialize(deserializer)?.try_into().map_err(D::Error::custom)
     }
 }
 
@@ -273,6 +318,32 @@ impl TryFrom<RawGossip> for Gossip {
     }
 }
 
+impl TryFrom<RawDelta> for GossipDelta {
+    type Error = InvalidGossip;
+
+    fn try_from(raw: RawDelta) -> Result<Self, InvalidGossip> {
+        within(raw.bases.len(), BASES_MAX)?;
+        let members = members_of(raw.members)?;
+        let tombstones = map_of(raw.tombstones, TOMBSTONES_MAX)?;
+        if let Some(&id) = tombstones.keys().find(|id| members.contains_key(id)) {
+            return Err(InvalidGossip::Tombstone(id));
+        }
+        within(raw.rows.len(), MEMBERS_MAX)?;
+        // Whom the rows name need not be in the delta: strangers go when it is merged.
+        let table = rows_of(raw.rows, Ok)?;
+        Ok(Self {
+            cluster: raw.cluster,
+            bases: raw.bases,
+            content: raw.content,
+            members,
+            rows: table.rows().map(|(observer, row)| (observer, row.clone())).collect(),
+            tombstones,
+            version: clock_of(raw.version)?,
+            seen: set_of(raw.seen, MEMBERS_MAX)?,
+        })
+    }
+}
+
 fn members_of(list: Vec<Arc<Member>>) -> Result<BTreeMap<ReplicaId, Arc<Member>>, InvalidGossip> {
     within(list.len(), MEMBERS_MAX)?;
     let mut members = BTreeMap::new();
@@ -293,11 +364,20 @@ fn table_of(
     rows: Vec<RawRow>,
     members: &BTreeMap<ReplicaId, Arc<Member>>,
 ) -> Result<Reachability, InvalidGossip> {
+    rows_of(
+        rows,
+        |id| {
+            if members.contains_key(&id) { Ok(id) } else { Err(InvalidGossip::NoMember(id)) }
+        },
+    )
+}
+
+fn rows_of(
+    rows: Vec<RawRow>,
+    member: impl Fn(ReplicaId) -> Result<ReplicaId, InvalidGossip>,
+) -> Result<Reachability, InvalidGossip> {
     let records = rows.iter().map(|row| row.unreachable.len() + row.terminated.len());
     within(records.sum(), RECORDS_MAX)?;
-    let member = |id: ReplicaId| {
-        if members.contains_key(&id) { Ok(id) } else { Err(InvalidGossip::NoMember(id)) }
-    };
     let mut table = Reachability::new();
     for RawRow { observer, version, unreachable, terminated } in rows {
         let mut row = Row { version: counter(version)?, verdicts: BTreeMap::new() };

@@ -30,6 +30,8 @@ use crate::cluster::wire::ClusterMessage;
 /// How often a node that is out asks whether others know it, and for how long at most.
 const ASK_OUT_EVERY: Duration = Duration::from_millis(200);
 const ASK_OUT_FOR: Duration = Duration::from_secs(3);
+/// Who does not lead looks that long after a newcomer's connection whether it could be taken up.
+const FOLLOWERS_LOOK: Duration = Duration::from_secs(1);
 
 /// The node's place in a cluster.
 #[derive(Debug)]
@@ -43,6 +45,8 @@ pub(super) struct Inside {
     parting: Option<Parting>,
     /// Something happened: what follows is worked out after this batch.
     is_unsettled: bool,
+    /// When to look whether there is something to decide.
+    look_at: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -54,13 +58,14 @@ struct Parting {
 impl Inside {
     pub(super) fn new(core: &mut Core, now: Now, gossip: Gossip) -> Self {
         let mut inside = Self {
+            spreading: Spreading::new(core, now, &gossip),
             gossip,
-            spreading: Spreading::new(core, now),
             watching: Watching::new(core, now),
             deciding: Deciding::default(),
             telling: Telling::default(),
             parting: None,
             is_unsettled: true,
+            look_at: None,
         };
         inside.gossip.see(core.me.incarnation);
         inside.spreading.changed(News::Heard);
@@ -83,6 +88,7 @@ impl Inside {
         let others = [
             self.deciding.next_deadline(),
             self.telling.next_deadline(),
+            self.look_at,
             self.parting.map(|parting| parting.ask_at.min(parting.until)),
             Some(self.watching.next_deadline()),
         ];
@@ -119,8 +125,8 @@ impl Inside {
     /// Works out what follows from all that has happened, and tells it.
     fn settle(&mut self, core: &mut Core, now: Now, out: &mut Out) -> Option<StopReason> {
         let me = core.me.incarnation;
-        let follows = Deciding::follow(core, &mut self.gossip);
-        if follows {
+        let mut news = self.is_unsettled || self.spreading.has_news();
+        if news && Deciding::follow(core, &mut self.gossip) {
             self.spreading.changed(News::Heard);
         }
         if self.gossip.member(me).is_some_and(|own| own.status == Status::Down) {
@@ -130,11 +136,16 @@ impl Inside {
             self.exit(core);
         }
         self.spreading.forget(core, now, &mut self.gossip);
-        let news = self.is_unsettled || self.spreading.has_news();
+        news |= self.spreading.has_news();
         if news {
             self.watching.observe(core, now, &mut self.gossip, out);
         }
-        if self.deciding.consider(core, now, &mut self.gossip, out) {
+        let dues = [self.deciding.next_deadline(), self.look_at];
+        let is_due = dues.into_iter().flatten().any(|at| now.mono >= at);
+        if news || is_due {
+            self.look_at = None;
+        }
+        if (news || is_due) && self.deciding.consider(core, now, &mut self.gossip, out) {
             self.spreading.changed(News::Own);
         }
         if news || self.spreading.has_news() {
@@ -166,13 +177,23 @@ impl Inside {
         }
         self.at_a_members_address(core, now, node, out);
         self.watched(core, now, out, |monitor, orders| monitor.connected(now.mono, node, orders));
-        self.is_unsettled = true; // who is connected may be taken up
+        let waits = |status| matches!(status, Status::Joining | Status::WeaklyUp);
+        if self.gossip.member(node.incarnation).is_some_and(|member| waits(member.status)) {
+            // Who is connected may be taken up. (Not at once by all: where a thousand join at once,
+            // each of them connects with all the others.)
+            let leads = self.told().leader == Some(core.me);
+            let at = if leads { now.mono } else { now.mono + FOLLOWERS_LOOK };
+            self.look_at = Some(self.look_at.map_or(at, |first| first.min(at)));
+        }
     }
 
     /// Another peer answers where a member is dialled: evidence against that one, no proof.
     fn at_a_members_address(&mut self, core: &mut Core, now: Now, node: NodeId, out: &mut Out) {
         let own = self.gossip.member(node.incarnation).map(|member| member.address.clone());
         let addresses = core.links.addresses(node).cloned().unwrap_or_default();
+        if addresses.iter().all(|address| Some(address) == own.as_ref()) {
+            return;
+        }
         let taken = self.gossip.members().filter(|member| {
             let is_same = own.as_ref() == Some(&member.address);
             member.peer() != node.peer && !is_same && addresses.contains(&member.address)
@@ -254,7 +275,11 @@ impl Inside {
             M::Probed { subject, probe } => self.watched(core, now, out, |monitor, orders| {
                 monitor.vouched(now.mono, from, subject, probe, orders);
             }),
-            M::Gossip(_) | M::GossipStatus(_) | M::GossipSeen(_) => {
+            M::Gossip(_)
+            | M::GossipDelta(_)
+            | M::GossipDigest(_)
+            | M::GossipStatus(_)
+            | M::GossipSeen(_) => {
                 return self.heard(core, now, from, &message, waited, out);
             }
             M::InitJoin { settings, cluster, .. } => {
@@ -301,10 +326,14 @@ impl Inside {
             core.stats.late += 1;
             return None;
         }
-        let seen = self.gossip.seen().len();
-        match self.spreading.receive(core, &mut self.gossip, from, message, out) {
+        let (me, seen) = (core.me.incarnation, self.gossip.seen().len());
+        match self.spreading.receive(core, now, &mut self.gossip, from, message, out) {
             Ok(()) => {
-                self.is_unsettled |= self.spreading.has_news() || self.gossip.seen().len() != seen;
+                // Who has seen it matters once all have, or if somebody was thought not to be there.
+                let matters =
+                    || self.gossip.converged(me) || !self.gossip.reachability().is_all_reachable();
+                let is_seen = self.gossip.seen().len() != seen && matters();
+                self.is_unsettled |= self.spreading.has_news() || is_seen;
                 return None;
             }
             Err(GossipRefused::Removed(_)) => return Some(self.out_for_good(core)),
@@ -320,19 +349,29 @@ impl Inside {
                     GossipRefused::Stranger(id) if self.gossip.contains(id) => {
                         core.send(from, ClusterMessage::YouAreOut { removed: false }, out);
                     }
-                    GossipRefused::Stranger(_) => {
-                        if let ClusterMessage::Gossip(theirs) = message
-                            && admitting::adopt(core, &mut self.gossip, from, theirs)
-                                == Done::Changed
-                        {
-                            self.changed_by_me();
-                        }
-                    }
+                    GossipRefused::Stranger(_) => self.strange(core, from, message, out),
                     _ => {}
                 }
             }
         }
         None
+    }
+
+    /// Of somebody whom this node does not know: perhaps it was let in, and nobody heard of it.
+    fn strange(&mut self, core: &mut Core, from: NodeId, message: &ClusterMessage, out: &mut Out) {
+        use ClusterMessage as M;
+        match message {
+            M::Gossip(theirs) => {
+                if admitting::adopt(core, &mut self.gossip, from, theirs) == Done::Changed {
+                    self.changed_by_me();
+                }
+            }
+            // Its whole state says whether that is so.
+            M::GossipDelta(_) | M::GossipDigest(_) => {
+                core.send(from, M::GossipStatus(self.gossip.ask_for_all()), out);
+            }
+            _ => {}
+        }
     }
 
     /// A member says that this node is out.

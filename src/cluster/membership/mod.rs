@@ -10,6 +10,7 @@
 
 mod admitting;
 mod deciding;
+mod former;
 mod founding;
 mod inside;
 mod links;

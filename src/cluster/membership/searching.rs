@@ -186,7 +186,7 @@ impl Searching {
             M::InitJoin { settings, seeds, .. } => {
                 let what = self.judge(core, &settings, &seeds);
                 if what == InitAnswer::Searching {
-                    self.agrees(from);
+                    self.agrees(core, from);
                 }
                 let settings = core.settings.clone();
                 core.send(from, M::InitJoinAnswer { what, settings }, out);
@@ -270,10 +270,27 @@ impl Searching {
         }
     }
 
-    fn agrees(&mut self, from: NodeId) {
-        if self.equal.len() < ANSWERS_MAX {
-            self.equal.insert(from);
+    fn agrees(&mut self, core: &Core, from: NodeId) {
+        let full = self.equal.len() >= ANSWERS_MAX && !self.equal.contains(&from);
+        let room = full.then(|| self.room(core, from, self.equal.iter()));
+        if let Some(room) = room {
+            let Some(other) = room else { return };
+            self.equal.remove(&other);
         }
+        self.equal.insert(from);
+    }
+
+    /// Who makes room for `from`, if anybody: only those that were asked can vote or let this node
+    /// in, and in a large cluster all others that start with it ask it, too.
+    fn room<'a>(
+        &self,
+        core: &Core,
+        from: NodeId,
+        mut held: impl Iterator<Item = &'a NodeId>,
+    ) -> Option<NodeId> {
+        let asked = core.links.at(&self.asked);
+        let is_asked = |id: &NodeId| asked.iter().any(|(node, _)| node == id);
+        if is_asked(&from) { held.find(|id| !is_asked(id)).copied() } else { None }
     }
 
     fn answered(
@@ -300,17 +317,21 @@ impl Searching {
             }
             _ => {}
         }
-        self.remember(from, what);
+        self.remember(core, from, what);
         self.try_join(core, now, out);
         self.found(core, now, out);
     }
 
-    fn remember(&mut self, from: NodeId, what: InitAnswer) {
+    fn remember(&mut self, core: &Core, from: NodeId, what: InitAnswer) {
+        let full = self.answers.len() >= ANSWERS_MAX && !self.answers.contains_key(&from);
+        if let Some(other) = full.then(|| self.room(core, from, self.answers.keys())).flatten() {
+            self.answers.remove(&other);
+        }
         if self.answers.len() < ANSWERS_MAX || self.answers.contains_key(&from) {
             self.answers.insert(from, what);
         }
         if what == InitAnswer::Searching {
-            self.agrees(from);
+            self.agrees(core, from);
         } else {
             self.equal.remove(&from);
         }
@@ -566,7 +587,7 @@ impl Searching {
         // Founded without this node: it joins.
         self.stop_founding();
         if from != core.me {
-            self.remember(from, InitAnswer::Member(foundation.gossip.cluster()));
+            self.remember(core, from, InitAnswer::Member(foundation.gossip.cluster()));
         }
         self.try_join(core, now, out);
         None

@@ -1,16 +1,22 @@
-//! How the state travels: at once when it changes, in short and now and then otherwise
+//! How the state travels: what changed at once, in short and now and then otherwise
 //! (spec/membership.md, *Gossip*). Knows nothing of what it says.
+//!
+//! Many may change the state at the same time: when a node dies, all that watch it accuse it. If
+//! each told every merge of two such states to all, n changes would cost n³ messages. So news of one
+//! node are told a few at once and then one every [`PACE`]; a merge waits [`PACE`] first and is told
+//! only if nobody else is known to have it; and a state goes in full to one peer once every [`PACE`].
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::id::{NodeId, ReplicaId};
 
+use super::former::Former;
 use super::{Core, Out};
 use crate::cluster::gossip::Gossip;
-use crate::cluster::gossip::exchange::{Answer, GossipRefused, Received};
+use crate::cluster::gossip::exchange::{Answer, GossipDigest, GossipRefused, Received};
 use crate::cluster::gossip::forgetting::Forgetting;
 use crate::cluster::gossip::merge::Merged;
 use crate::cluster::gossip::targets::{News, Targeting, fanout, pace};
@@ -21,14 +27,27 @@ use crate::cluster::wire::ClusterMessage;
 const REPAIR_EVERY: Duration = Duration::from_millis(100);
 const REPAIR_FOR: Duration = Duration::from_secs(1);
 
+/// News that follow each other without end are told this often, after a few at once; so long a
+/// merge waits for others to have made it, too.
+const PACE: Duration = Duration::from_millis(100);
+const AT_ONCE: u32 = 4;
+
 /// When to send the state, and to whom.
 #[derive(Debug)]
 pub(super) struct Spreading {
     targeting: Targeting,
-    /// The state has changed since it was sent.
+    /// The state has changed since all that follows from it was worked out.
+    is_fresh: bool,
+    /// The state has changed since others were told.
     news: Option<News>,
-    /// The state, as it is sent; none since it changed.
-    shared: Option<Arc<Gossip>>,
+    /// It was merged of two that nobody had both of; told then, if nobody else has it.
+    merged_at: Option<Instant>,
+    /// When all would be told that was, at one a [`PACE`].
+    paid_until: Instant,
+    former: Former,
+    /// The state and its digest; none since it changed.
+    shared: Option<(u64, Arc<Gossip>)>,
+    whole_at: BTreeMap<ReplicaId, Instant>, // who was sent it in full, of late; ≤ members
     gossip_at: Instant,
     repair_at: Option<Instant>,
     repair_until: Instant,
@@ -37,7 +56,7 @@ pub(super) struct Spreading {
 }
 
 impl Spreading {
-    pub(super) fn new(core: &mut Core, now: Now) -> Self {
+    pub(super) fn new(core: &mut Core, now: Now, gossip: &Gossip) -> Self {
         let config = &core.config;
         let targeting = Targeting {
             different_view_probability: config.gossip_different_view_probability,
@@ -47,8 +66,13 @@ impl Spreading {
         let first = core.jittered(core.config.gossip_interval);
         Self {
             targeting,
+            is_fresh: false,
             news: None,
+            merged_at: None,
+            paid_until: now.mono,
+            former: Former::new(Arc::new(gossip.clone())),
             shared: None,
+            whole_at: BTreeMap::new(),
             gossip_at: now.mono + first,
             repair_at: None,
             repair_until: now.mono,
@@ -59,43 +83,93 @@ impl Spreading {
 
     /// The state has changed.
     pub(super) fn changed(&mut self, news: News) {
-        self.shared = None;
+        self.is_changed();
         self.news = Some(if self.news == Some(News::Own) { News::Own } else { news });
     }
 
+    fn is_changed(&mut self) {
+        self.shared = None;
+        self.is_fresh = true;
+    }
+
     pub(super) const fn has_news(&self) -> bool {
-        self.news.is_some()
+        self.is_fresh
     }
 
     pub(super) fn next_deadline(&self) -> Instant {
-        self.repair_at.map_or(self.gossip_at, |at| at.min(self.gossip_at))
+        let others = [self.news.map(|_| self.tells_at()), self.merged_at, self.repair_at];
+        others.into_iter().flatten().fold(self.gossip_at, Instant::min)
+    }
+
+    /// Before that nothing new is told.
+    fn tells_at(&self) -> Instant {
+        let ahead = PACE * (AT_ONCE - 1);
+        Instant::default() + self.paid_until.saturating_since(Instant::default() + ahead)
+    }
+
+    fn shared(&mut self, gossip: &Gossip) -> &(u64, Arc<Gossip>) {
+        self.shared.get_or_insert_with(|| (gossip.digest(), Arc::new(gossip.clone())))
+    }
+
+    fn digest(&mut self, gossip: &Gossip) -> u64 {
+        self.shared(gossip).0
     }
 
     fn state(&mut self, gossip: &Gossip) -> ClusterMessage {
-        let shared = self.shared.get_or_insert_with(|| Arc::new(gossip.clone()));
-        ClusterMessage::Gossip(Arc::clone(shared))
+        ClusterMessage::Gossip(Arc::clone(&self.shared(gossip).1))
     }
 
-    /// Tells what is new, after all of a batch is known.
+    /// What is new, after all of a batch is known.
     pub(super) fn flush(&mut self, core: &mut Core, now: Now, gossip: &Gossip, out: &mut Out) {
-        let me = core.me.incarnation;
-        if let Some(news) = self.news.take() {
+        if std::mem::take(&mut self.is_fresh) {
+            let (digest, state) = self.shared(gossip).clone();
+            self.former.is_now(digest, state);
             self.repair_until = now.mono + REPAIR_FOR;
-            self.repair_at = Some(now.mono + REPAIR_EVERY);
-            let eager = self.targeting.eager(gossip, me, news, &mut core.rng);
+            self.repair_at.get_or_insert(now.mono + REPAIR_EVERY);
+            self.whole_at.retain(|_, at| now.mono < *at + PACE);
+        }
+        self.tell(core, now, gossip, out);
+        self.tell_convergence(core, gossip, out);
+    }
+
+    /// Tells what is new, if it is time.
+    fn tell(&mut self, core: &mut Core, now: Now, gossip: &Gossip, out: &mut Out) {
+        let me = core.me.incarnation;
+        if self.merged_at.is_some_and(|at| now.mono >= at) {
+            self.merged_at = None;
+            let others_have_it = gossip.seen().iter().any(|id| *id != me);
+            let news = if others_have_it { News::Heard } else { News::Own };
+            self.news = Some(if self.news == Some(News::Own) { News::Own } else { news });
+        }
+        if now.mono < self.tells_at() {
+            return;
+        }
+        let Some(news) = self.news.take() else { return };
+        self.paid_until = self.paid_until.max(now.mono) + PACE;
+        let eager = self.targeting.eager(gossip, me, news, &mut core.rng);
+        if !eager.is_empty() {
+            let message = self.news_of(core, gossip, eager.len());
             for target in &eager {
-                let state = self.state(gossip);
-                send(core, gossip, *target, state, out);
-                core.stats.states_sent += 1;
-            }
-            if let Some(leads) = leader::leader(gossip, me).filter(|id| *id != me)
-                && !eager.contains(&leads)
-            {
-                let seen = ClusterMessage::GossipSeen(gossip.i_have_seen(me));
-                send(core, gossip, leads, seen, out);
+                send(core, gossip, *target, message.clone(), out);
             }
         }
-        self.tell_convergence(core, gossip, out);
+        if let Some(leads) = leader::leader(gossip, me).filter(|id| *id != me)
+            && !eager.contains(&leads)
+        {
+            let seen = ClusterMessage::GossipSeen(gossip.i_have_seen(me));
+            send(core, gossip, leads, seen, out);
+        }
+    }
+
+    /// What changed, or all of it if that is not much more.
+    fn news_of(&mut self, core: &mut Core, gossip: &Gossip, targets: usize) -> ClusterMessage {
+        if let Some(delta) = self.former.news(gossip) {
+            core.stats.deltas_sent += targets as u64;
+            ClusterMessage::GossipDelta(Arc::new(delta))
+        } else {
+            core.stats.states_sent += targets as u64;
+            self.state(gossip)
+        }
     }
 
     /// The leader knows first that all have seen the state: it tells them.
@@ -105,6 +179,8 @@ impl Spreading {
         if std::mem::replace(&mut self.was_converged, converged) == converged || !converged {
             return;
         }
+        let digest = self.digest(gossip);
+        self.former.all_have(digest);
         if leader::leader(gossip, me) == Some(me) {
             let limit = self.targeting.direct_limit.max(fanout(gossip.len()));
             let seen = gossip.who_has_seen();
@@ -115,8 +191,9 @@ impl Spreading {
         }
     }
 
-    /// What is due: a repair, regular gossip.
+    /// What is due: news that had to wait, a repair, regular gossip.
     pub(super) fn tick(&mut self, core: &mut Core, now: Now, gossip: &Gossip, out: &mut Out) {
+        self.tell(core, now, gossip, out);
         let regular = now.mono >= self.gossip_at;
         let repair = self.repair_at.is_some_and(|at| now.mono >= at);
         if !regular && !repair {
@@ -132,57 +209,112 @@ impl Spreading {
         }
         let me = core.me.incarnation;
         let Some(target) = self.targeting.regular(gossip, me, &mut core.rng) else { return };
-        // In short first, but where the whole is surely wanted.
-        let message = if regular && !gossip.seen().contains(&target) {
-            core.stats.states_sent += 1;
-            self.state(gossip)
-        } else {
-            ClusterMessage::GossipStatus(gossip.status())
-        };
-        send(core, gossip, target, message, out);
+        let (cluster, content) = (gossip.cluster(), self.digest(gossip));
+        // Who has seen it is a long list in a large cluster: repair is about the state.
+        let asks = regular || gossip.len() <= self.targeting.direct_limit;
+        let seen = asks.then(|| gossip.seen_digest());
+        let digest = GossipDigest { cluster, content, seen };
+        send(core, gossip, target, ClusterMessage::GossipDigest(digest), out);
     }
 
-    /// Takes a state, a status or who has seen it; answers.
+    /// Takes a state, what is new in it, or one in short, or who has seen it; answers.
     ///
     /// # Errors
     /// As [`Gossip::receive`].
     pub(super) fn receive(
         &mut self,
         core: &mut Core,
+        now: Now,
         gossip: &mut Gossip,
         from: NodeId,
         message: &ClusterMessage,
         out: &mut Out,
     ) -> Result<(), GossipRefused> {
-        let me = core.me.incarnation;
+        let (me, peer) = (core.me.incarnation, from.incarnation);
+        // What the peer has now, by digest.
+        let mut theirs = None;
         let answer = match message {
             ClusterMessage::Gossip(state) => {
-                let received = gossip.receive(me, from.incarnation, state)?;
-                self.received(core, received);
-                received.answer
+                let (content, own) = (state.digest(), self.digest(gossip));
+                theirs = Some(content);
+                let received = if content != own && self.former.knows(content) {
+                    // Many send the same: what is contained is not merged again.
+                    let digest = GossipDigest { cluster: state.cluster(), content, seen: None };
+                    gossip.receive_digest(peer, &digest, own, |_| true)?
+                } else {
+                    gossip.receive(me, peer, state)?
+                };
+                self.former.contains(content);
+                self.received(core, now, received)
             }
-            ClusterMessage::GossipStatus(status) => gossip.compare(from.incarnation, status)?,
+            ClusterMessage::GossipDelta(delta) => {
+                let own = self.digest(gossip);
+                let knows = |digest| self.former.knows(digest);
+                let received = gossip.receive_delta((me, peer), delta, own, knows)?;
+                if received.answer != Answer::Status {
+                    self.former.contains(delta.content());
+                }
+                self.received(core, now, received)
+            }
+            ClusterMessage::GossipDigest(digest) => {
+                let own = self.digest(gossip);
+                theirs = Some(digest.content);
+                let knows = |digest| self.former.knows(digest);
+                let received = gossip.receive_digest(peer, digest, own, knows)?;
+                self.received(core, now, received)
+            }
+            ClusterMessage::GossipStatus(status) => {
+                theirs = Some(status.content);
+                gossip.compare(peer, status)?
+            }
             ClusterMessage::GossipSeen(seen) => {
-                let received = gossip.receive_seen(from.incarnation, seen)?;
-                self.received(core, received);
-                received.answer
+                let received = gossip.receive_seen(peer, seen)?;
+                self.received(core, now, received)
             }
             _ => Answer::Nothing,
         };
-        let message = match answer {
-            Answer::Nothing => return Ok(()),
-            Answer::Status => ClusterMessage::GossipStatus(gossip.status()),
-            Answer::State => {
-                core.stats.states_sent += 1;
-                self.state(gossip)
-            }
-            Answer::Seen => ClusterMessage::GossipSeen(gossip.who_has_seen()),
-        };
-        core.send(from, message, out);
+        self.answer(core, now, gossip, (from, theirs), answer, out);
         Ok(())
     }
 
-    fn received(&mut self, core: &mut Core, received: Received) {
+    fn answer(
+        &mut self,
+        core: &mut Core,
+        now: Now,
+        gossip: &Gossip,
+        (to, theirs): (NodeId, Option<u64>),
+        answer: Answer,
+        out: &mut Out,
+    ) {
+        let message = match answer {
+            Answer::Nothing => return,
+            Answer::Status => ClusterMessage::GossipStatus(gossip.status()),
+            Answer::State => {
+                if let Some(delta) = theirs.and_then(|base| self.former.news_since(gossip, base)) {
+                    core.stats.deltas_sent += 1;
+                    ClusterMessage::GossipDelta(Arc::new(delta))
+                } else if self.may_send_whole(now, gossip, to) {
+                    core.stats.states_sent += 1;
+                    self.state(gossip)
+                } else {
+                    return;
+                }
+            }
+            Answer::Seen => ClusterMessage::GossipSeen(gossip.who_has_seen()),
+        };
+        core.send(to, message, out);
+    }
+
+    fn may_send_whole(&mut self, now: Now, gossip: &Gossip, to: NodeId) -> bool {
+        let id = to.incarnation;
+        let was_sent = self.whole_at.get(&id).is_some_and(|at| now.mono < *at + PACE);
+        if !was_sent && gossip.contains(id) {
+            self.whole_at.insert(id, now.mono);
+        }
+        !was_sent
+    }
+
+    fn received(&mut self, core: &mut Core, now: Now, received: Received) -> Answer {
         match received.merged {
             Merged::TheirsNewer => {
                 core.stats.states_merged += 1;
@@ -190,11 +322,14 @@ impl Spreading {
             }
             Merged::Both => {
                 core.stats.states_merged += 1;
-                self.changed(News::Own);
+                self.is_changed();
+                if self.merged_at.is_none() {
+                    self.merged_at = Some(now.mono + core.jittered(PACE));
+                }
             }
-            Merged::Same | Merged::OursNewer if received.seen_changed => self.shared = None,
             Merged::Same | Merged::OursNewer => {}
         }
+        received.answer
     }
 
     /// For the leader, at convergence: removals that are old enough are forgotten.

@@ -17,7 +17,9 @@ pub struct Stats {
     pub foreign: u64,
     /// States sent.
     pub states_sent: u64,
-    /// States merged that brought something.
+    /// Changes of states sent instead.
+    pub deltas_sent: u64,
+    /// States, or changes of them, merged that brought something.
     pub states_merged: u64,
     /// Joins let in by this node.
     pub let_in: u64,

@@ -18,7 +18,7 @@ use crate::cluster::downing::{
 };
 use crate::cluster::failure_detector::{self, Monitor};
 use crate::cluster::gossip::Gossip;
-use crate::cluster::member::Member;
+use crate::cluster::member::{Member, Status};
 use crate::cluster::reachability::Verdict;
 use crate::cluster::ring::Ring;
 use crate::cluster::wire::ClusterMessage;
@@ -69,7 +69,9 @@ impl Watching {
         let members: BTreeSet<NodeId> = gossip.members().map(|member| member.node).collect();
         let count = core.config.failure_detector.monitored_by_nr_of_members;
         let ring = nodes(gossip, &Ring::watched_by(gossip, me, count));
+        let accused = nodes(gossip, &accused_by_others(gossip, me));
         self.with(core, now, gossip, out, |monitor, orders| {
+            monitor.set_accused(accused);
             monitor.set_members(now.mono, members, &ring, orders);
         });
         let troubled = !gossip.unreachable_to(me).is_empty();
@@ -177,6 +179,12 @@ impl Watching {
         }
         changed
     }
+}
+
+/// Whom others do not reach. The word of who is Down does not count.
+fn accused_by_others(gossip: &Gossip, me: ReplicaId) -> BTreeSet<ReplicaId> {
+    let counts = |id: ReplicaId| gossip.member(id).is_some_and(|m| m.status != Status::Down);
+    gossip.reachability().accused(|observer| observer != me && counts(observer))
 }
 
 /// The state as the strategy looks at it.

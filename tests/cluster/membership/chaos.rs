@@ -167,6 +167,12 @@ const STRATEGIES: [StrategyName; 9] = [
 ];
 
 #[test]
+fn clusters_of_up_to_100_nodes_have_one_view_after_every_heal() {
+    let name = "clusters_of_up_to_100_nodes_have_one_view_after_every_heal";
+    all(name, 2, (50, 100), &[StrategyName::KeepMajority]).must_have_hit([AGREED]);
+}
+
+#[test]
 fn whatever_the_strategy_no_two_sides_go_on() {
     let name = "whatever_the_strategy_no_two_sides_go_on";
     all(name, 30, (3, 7), &STRATEGIES).must_have_hit(["takeover"]);

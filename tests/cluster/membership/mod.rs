@@ -12,6 +12,7 @@ mod chaos;
 mod going;
 mod joining;
 mod splitting;
+mod storms;
 mod weather;
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);

@@ -46,6 +46,16 @@ fn a_status_is_answered_by_what_the_peer_lacks() {
 }
 
 #[test]
+fn who_asks_for_all_gets_the_state_however_the_two_stand_to_each_other() {
+    let pairs: [(&[_], &[_]); 4] =
+        [(&[BY_A], &[]), (&[], &[BY_B]), (&[BY_A], &[BY_B]), (&[BY_A], &[BY_A, BY_B])];
+    for (first, second) in pairs {
+        let (a, b) = pair(first, second);
+        assert_eq!(a.compare(id('B'), &b.ask_for_all()), Ok(Answer::State));
+    }
+}
+
+#[test]
 fn a_state_is_merged_marked_as_seen_and_answered() {
     let table: [(&str, &[_], &[_], _, _, &str); 6] = [
         ("equal", &[], &[], Merged::Same, Answer::Nothing, "ABC"),

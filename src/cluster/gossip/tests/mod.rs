@@ -21,6 +21,7 @@ use super::{ClusterId, Content, Gossip};
 use crate::cluster::member::{Address, Member, Status};
 use crate::cluster::reachability::{Reachability, Verdict};
 
+mod delta;
 mod exchange;
 mod history;
 mod known_failures;

@@ -7,7 +7,8 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-use super::super::exchange::{GossipSeen, GossipStatus};
+use super::super::delta::{BASES_MAX, GossipDelta};
+use super::super::exchange::{GossipDigest, GossipSeen, GossipStatus};
 use super::super::wire::{COUNTER_MAX, GOSSIP_BYTES_MAX, GossipDecodeError, decode, encode};
 use super::super::{MEMBERS_MAX, TOMBSTONES_MAX};
 use super::history::any_state;
@@ -73,6 +74,50 @@ fn the_bytes_of_a_status_and_of_who_has_seen_it_are_these() {
     assert_eq!(hex(&encode(&seen)), "83a163ccc1a16407a16e920102");
     assert_eq!(decode::<GossipStatus>(&encode(&status)).unwrap(), status);
     assert_eq!(decode::<GossipSeen>(&encode(&seen)).unwrap(), seen);
+}
+
+#[test]
+fn the_bytes_of_a_digest_and_of_a_delta_are_these() {
+    let digest = GossipDigest { cluster: CLUSTER, content: 7, seen: Some(8) };
+    assert_eq!(hex(&encode(&digest)), "83a163ccc1a16407a17308");
+    assert_eq!(decode::<GossipDigest>(&encode(&digest)).unwrap(), digest);
+    let nobody_asks = GossipDigest { seen: None, ..digest };
+    assert_eq!(hex(&encode(&nobody_asks)), "82a163ccc1a16407");
+    assert_eq!(decode::<GossipDigest>(&encode(&nobody_asks)).unwrap(), nobody_asks);
+
+    let base = state("A B C; seen A");
+    let mut changed = base.clone();
+    assert!(changed.accuse(id('A'), id('C'), Verdict::Unreachable));
+    let delta = changed.delta(&base, vec![7]).unwrap();
+    let delta = GossipDelta { content: 8, ..delta };
+    let golden = [
+        "86a163ccc1a1629107a16408",     // cluster, bases, digest
+        "a1729183a16f01a16e01a1759103", // A calls C unreachable
+        "a17691920101a1739101",         // A's first change; seen by A
+    ];
+    assert_eq!(hex(&encode(&delta)), golden.concat());
+    assert_eq!(decode::<GossipDelta>(&encode(&delta)).unwrap(), delta);
+}
+
+#[test]
+fn a_delta_that_breaks_a_bound_or_contradicts_itself_is_refused() {
+    let base = state("A B C D; seen A");
+    let mut changed = base.clone();
+    assert!(changed.remove(id('A'), &[id('C')]));
+    let sound = changed.delta(&base, vec![7]).unwrap();
+    let refused = |change: fn(&mut GossipDelta)| {
+        let mut delta = sound.clone();
+        change(&mut delta);
+        decode::<GossipDelta>(&encode(&delta)).is_err()
+    };
+    assert!(!refused(|_| {}));
+    assert!(refused(|delta| delta.bases = vec![7; BASES_MAX + 1]));
+    assert!(refused(|delta| {
+        delta.members.insert(id('C'), Arc::new(joiner(3, 3)));
+    }));
+    assert!(refused(|delta| {
+        delta.version.dots.insert(id('A'), COUNTER_MAX + 1);
+    }));
 }
 
 /// Releases agree about equal states only if their digests agree.

@@ -1,0 +1,199 @@
+//! A change alone, for whoever has the state before it: most changes touch one member or one row
+//! of reachability, and a whole state has a hundred bytes for every member.
+//!
+//! States only grow: who ever held one contains it for ever (`merge.rs`). So what a state has above
+//! a base may be merged by everybody who ever held the base, or any later state of the sender's;
+//! the result is that of merging the whole. The idea is that of delta-state CRDTs (Almeida, Shoker,
+//! Baquero: Delta state replicated data types, 2018). Who does not know the base asks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crdts::VClock;
+use ostraca_ddata::id::ReplicaId;
+
+use super::exchange::{Answer, GossipRefused, Received};
+use super::merge::{Merged, join};
+use super::{ClusterId, Content, Gossip, MEMBERS_MAX};
+use crate::cluster::member::Member;
+use crate::cluster::reachability::{Reachability, Row};
+
+/// States that a delta names as good enough to merge it into, at most.
+pub const BASES_MAX: usize = 8;
+
+/// What a state has above its base.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GossipDelta {
+    pub(super) cluster: ClusterId,
+    pub(super) bases: Vec<u64>, // digests of states that contain the base; ≤ BASES_MAX
+    pub(super) content: u64,    // digest of the state that it is from
+    pub(super) members: BTreeMap<ReplicaId, Arc<Member>>, // ≤ MEMBERS_MAX
+    pub(super) rows: BTreeMap<ReplicaId, Row>, // ≤ MEMBERS_MAX
+    pub(super) tombstones: BTreeMap<ReplicaId, u64>, // ≤ TOMBSTONES_MAX; not members
+    pub(super) version: VClock<ReplicaId>, // ≤ MEMBERS_MAX
+    pub(super) seen: BTreeSet<ReplicaId>, // ≤ MEMBERS_MAX
+}
+
+impl GossipDelta {
+    /// Digest of the state that it is from.
+    #[must_use]
+    pub const fn content(&self) -> u64 {
+        self.content
+    }
+}
+
+impl Gossip {
+    /// What this state has above `base`, a former one of it; `bases` are digests of states that
+    /// contain the base. `None` if the whole is hardly longer, or says what a delta cannot.
+    #[must_use]
+    pub fn delta(&self, base: &Self, bases: Vec<u64>) -> Option<GossipDelta> {
+        assert!(!bases.is_empty() && bases.len() <= BASES_MAX, "{} bases", bases.len());
+        let Content {
+            cluster,
+            members,
+            reachability,
+            tombstones,
+            forgotten,
+            preparing_for_shutdown,
+            version,
+        } = &self.content;
+        let before = &base.content;
+        let buried = |id: &ReplicaId| members.contains_key(id) || tombstones.contains_key(id);
+        if (before.cluster, before.forgotten) != (*cluster, *forgotten)
+            || before.preparing_for_shutdown != *preparing_for_shutdown
+            || !before.members.keys().all(buried)
+        {
+            return None;
+        }
+        let is_new = |(id, member): &(&ReplicaId, &Arc<Member>)| {
+            let known = before.members.get(id);
+            known.is_none_or(|known| !Arc::ptr_eq(known, member) && known != *member)
+        };
+        let changed: BTreeMap<_, _> =
+            members.iter().filter(is_new).map(|(id, member)| (*id, Arc::clone(member))).collect();
+        if changed.len() * 2 > members.len() {
+            return None;
+        }
+        let rows = reachability.rows();
+        let rows = rows.filter(|(id, row)| before.reachability.version_of(*id) != row.version);
+        Some(GossipDelta {
+            cluster: *cluster,
+            bases,
+            content: self.digest(),
+            members: changed,
+            rows: rows.map(|(id, row)| (id, row.clone())).collect(),
+            tombstones: above(tombstones, &before.tombstones),
+            version: VClock { dots: above(&version.dots, &before.version.dots) },
+            seen: self.seen.clone(),
+        })
+    }
+
+    /// Merges a delta that came, and marks the result as seen by `me`. `own` is the digest of this
+    /// state, `knows` says of others whether this one contains them.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive); nothing was merged then.
+    pub fn receive_delta(
+        &mut self,
+        (me, from): (ReplicaId, ReplicaId),
+        delta: &GossipDelta,
+        own: u64,
+        knows: impl Fn(u64) -> bool,
+    ) -> Result<Received, GossipRefused> {
+        let since = delta.members.get(&from).map(|sender| sender.since);
+        self.admit(from, delta.cluster, since)?;
+        if delta.tombstones.contains_key(&me) {
+            return Err(GossipRefused::Removed(me));
+        }
+        let mut received =
+            Received { merged: Merged::Same, seen_changed: false, answer: Answer::Nothing };
+        if delta.content == own {
+            received.seen_changed = self.also_seen_by(&delta.seen);
+            return Ok(received);
+        }
+        received.merged = Merged::OursNewer;
+        if knows(delta.content) {
+            return Ok(received); // the sender hears of it: news went out, or repair finds it
+        }
+        if !delta.bases.iter().any(|base| *base == own || knows(*base)) {
+            received.answer = Answer::Status;
+            return Ok(received);
+        }
+        let new = delta.members.keys().filter(|id| !self.contains(**id)).count();
+        if self.len() + new > MEMBERS_MAX {
+            return Err(GossipRefused::TooManyMembers { len: self.len() + new });
+        }
+        if self.content.add(delta) {
+            received.seen_changed = true;
+            let is_theirs = self.digest() == delta.content;
+            received.merged = if is_theirs { Merged::TheirsNewer } else { Merged::Both };
+            self.seen = BTreeSet::new();
+            if is_theirs {
+                self.also_seen_by(&delta.seen);
+            }
+            self.shed(me);
+            self.see(me);
+        }
+        Ok(received)
+    }
+
+    /// Says whether that is news.
+    pub(super) fn also_seen_by(&mut self, nodes: &BTreeSet<ReplicaId>) -> bool {
+        let (before, members) = (self.seen.len(), &self.content.members);
+        self.seen.extend(nodes.iter().filter(|id| members.contains_key(id)));
+        self.seen.len() > before
+    }
+}
+
+impl Content {
+    /// Joins what a delta brings; says whether it brought anything.
+    pub(super) fn add(&mut self, delta: &GossipDelta) -> bool {
+        let mut changed = false;
+        for (&id, &stamp) in &delta.tombstones {
+            let mine = self.tombstones.get(&id).copied();
+            if stamp > self.forgotten && mine < Some(stamp) {
+                self.tombstones.insert(id, stamp);
+                changed = true;
+            }
+            changed |= self.members.remove(&id).is_some();
+        }
+        for (&id, theirs) in &delta.members {
+            if self.is_removed(id, theirs.since) {
+                continue;
+            }
+            let mine = self.members.get(&id);
+            let joined = mine.map_or_else(|| Arc::clone(theirs), |mine| join(mine, theirs));
+            if mine.is_none_or(|mine| !Arc::ptr_eq(mine, &joined) && *mine != joined) {
+                self.members.insert(id, joined);
+                changed = true;
+            }
+        }
+        let alive = |id: &ReplicaId| self.members.contains_key(id);
+        let mut brought = Reachability::new();
+        for (&observer, row) in &delta.rows {
+            if alive(&observer) && self.reachability.version_of(observer) < row.version {
+                changed |= brought.insert_row(observer, row.clone());
+            }
+        }
+        for (&id, &counter) in &delta.version.dots {
+            if alive(&id) && self.version.get(&id) < counter {
+                self.version.dots.insert(id, counter);
+                changed = true;
+            }
+        }
+        if changed {
+            self.reachability.join(&brought);
+            self.tidy();
+        }
+        changed
+    }
+}
+
+/// What of `now` is not in `before`, or was another number there.
+fn above(
+    now: &BTreeMap<ReplicaId, u64>,
+    before: &BTreeMap<ReplicaId, u64>,
+) -> BTreeMap<ReplicaId, u64> {
+    let is_new = |(id, number): &(&ReplicaId, &u64)| before.get(id) != Some(*number);
+    now.iter().filter(is_new).map(|(id, number)| (*id, *number)).collect()
+}

@@ -1,0 +1,109 @@
+//! Many learn something at once: what that costs each of them.
+
+use ostraca::cluster::config::Cluster;
+use ostraca::cluster::gossip::Gossip;
+use ostraca::cluster::member::Member;
+use ostraca::cluster::membership::Membership;
+use ostraca::cluster::membership::port::{Input, Memory, Output, Setup};
+use ostraca::cluster::wire::{ClusterMessage, InitAnswer, Settings};
+use ostraca_ddata::clock::{Instant, Now, WallTime};
+use ostraca_ddata::machine::{Machine, Outbox};
+use ostraca_ddata::sim::{Fault, Links, NodeIndex};
+
+use super::super::whole::{World, address, addresses, node_at};
+use super::{SECOND, Sim, agree, at, calm, until};
+
+/// What membership has sent in all: messages, and whole states among them.
+fn sent(sim: &Sim) -> (u64, u64) {
+    let stats = sim.processes().map(|(_, node)| node.membership.stats());
+    stats.fold((0, 0), |(messages, states), of| (messages + of.sent, states + of.states_sent))
+}
+
+/// The connections of these with all others break at once, as those of a killed process do.
+fn kill(sim: &mut Sim, place: usize, nodes: usize) {
+    let node = NodeIndex::new(place);
+    let others: Vec<_> = (0..nodes).map(NodeIndex::new).filter(|other| *other != node).collect();
+    let out = Links { from: vec![node], to: others.clone() };
+    sim.fault(&Fault::Break { links: vec![out, Links { from: others, to: vec![node] }] });
+    sim.crash(node);
+}
+
+/// Heartbeats are 10 a second; a killed one is out after less than 6 s. (It was 3,000 messages each
+/// when all that were connected accused it, and every merge of two accusations went to all.)
+#[test]
+fn a_killed_node_that_all_32_were_connected_with_costs_each_a_few_messages() {
+    let nodes = 32;
+    let mut sim = calm(1, nodes, nodes, World::new(3));
+    let all: Vec<usize> = (0..nodes).collect();
+    until(&mut sim, 20, |sim| agree(sim, &all));
+    sim.run_for(20 * SECOND);
+    let before = sent(&sim);
+    sim.run_for(8 * SECOND);
+    let calm = sent(&sim);
+    kill(&mut sim, 7, nodes);
+    let rest: Vec<usize> = (0..nodes).filter(|place| *place != 7).collect();
+    until(&mut sim, 6, |sim| agree(sim, &rest));
+    sim.run_for(2 * SECOND);
+    let after = sent(&sim);
+    let idle = (calm.0 - before.0) / nodes as u64;
+    let (messages, states) = (after.0.saturating_sub(calm.0) / 31, after.1.saturating_sub(calm.1));
+    assert!(messages < idle + 150, "{messages} messages each, {idle} when nothing happens");
+    assert!(states < 64, "{states} whole states in all");
+    let accusers = rest.iter().map(|place| at(&sim, *place).membership.stats().accusations);
+    assert!(accusers.sum::<u64>() <= 8, "those on the ring accuse, and few else");
+}
+
+fn now(millis: u64) -> Now {
+    Now { mono: Instant::from_nanos(millis * 1_000_000), wall: WallTime::from_millis(millis) }
+}
+
+/// As many non-seeds as a node remembers answers ask a seed before the other seeds do.
+#[test]
+fn a_seed_that_hundreds_of_newcomers_ask_first_founds_with_the_other_seeds() {
+    let seeds = addresses(0..3);
+    let config = Cluster { seeds: seeds.clone(), ..Cluster::default() };
+    let mut seed = Membership::new(Setup {
+        me: node_at(0, 1, true),
+        address: address(0),
+        config,
+        settings: Settings::default(),
+        memory: Memory::default(),
+        seed: 1,
+        canary: ostraca::cluster::bug::Canary::none(),
+    });
+    let mut out = Outbox::new();
+    let mut asked = Vec::new();
+    // Newcomers first, in the order of their places; the other two seeds last.
+    let places = (10..1_010).chain([1, 2]);
+    for place in places {
+        let (from, addresses) = (node_at(place, 1, true), vec![address(place)]);
+        let up = Input::Up { node: from, addresses: addresses.clone(), cluster: None };
+        seed.handle(now(1), up, &mut out);
+        let init = ClusterMessage::InitJoin {
+            member: Box::new(Member::joining(from, address(place), 0)),
+            settings: Settings::default(),
+            seeds: seeds.iter().cloned().collect(),
+            cluster: None,
+        };
+        let searching = ClusterMessage::InitJoinAnswer {
+            what: InitAnswer::Searching,
+            settings: Settings::default(),
+        };
+        for message in [init, searching] {
+            let input = Input::Message { from, message, waited: std::time::Duration::ZERO };
+            seed.handle(now(1), input, &mut out);
+        }
+    }
+    for millis in (1..5_000).step_by(50) {
+        seed.handle(now(millis), Input::Tick, &mut out);
+    }
+    for output in out.drain() {
+        if let Output::Send { to, message: ClusterMessage::FoundingPrepare(_) } = output {
+            asked.push(to);
+        }
+    }
+    asked.sort_unstable();
+    asked.dedup();
+    assert_eq!(asked, [node_at(1, 1, true), node_at(2, 1, true)]);
+    assert!(seed.gossip().is_none_or(Gossip::is_empty), "it cannot found alone");
+}
