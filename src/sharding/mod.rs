@@ -14,6 +14,7 @@ pub mod home;
 pub mod hosting;
 pub mod ids;
 pub mod installed;
+pub mod machines;
 pub mod passivation;
 pub mod region;
 pub mod remembered;

@@ -139,6 +139,12 @@ impl Region {
         self.registration.is_registered()
     }
 
+    /// Whether nothing is left here, after [`RegionInput::Leave`] or [`RegionInput::Over`].
+    #[must_use]
+    pub const fn has_left(&self) -> bool {
+        self.left || self.over
+    }
+
     /// Whom a shard waits for before it starts here.
     #[must_use]
     pub fn awaited(&self, shard: ShardId) -> Vec<RegionId> {
