@@ -4,6 +4,7 @@
 //! task, no socket and no clock.
 
 pub mod membership;
+pub mod sharding;
 
 use std::sync::Arc;
 

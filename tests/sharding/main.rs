@@ -2,3 +2,6 @@
 
 mod cluster;
 mod moves;
+mod nodes;
+#[path = "../cluster/whole/mod.rs"]
+mod whole;

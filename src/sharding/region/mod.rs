@@ -428,9 +428,11 @@ impl Region {
             if !std::mem::replace(&mut self.left, true) {
                 out.push(RegionOutput::Left);
             }
-        } else if let (true, Some(to)) = (at <= now.mono, self.registration.coordinator()) {
+        } else if at <= now.mono {
             self.leaving = Some(now.mono + self.config.retry);
-            self.mail.say(to, ToCoordinator::Leaving);
+            if let Some(to) = self.registration.coordinator() {
+                self.mail.say(to, ToCoordinator::Leaving);
+            }
         }
     }
 }
