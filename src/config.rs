@@ -9,6 +9,7 @@ use ostraca_ddata::replicator;
 use crate::cluster::config::{Cluster, ConfigError, StrategyName, Warning};
 use crate::net;
 use crate::node::shutdown;
+use crate::sharding::{self, config::Sharding};
 
 /// Settings of a node. `Config::default()` runs on a free port of loopback, without a data
 /// directory and without a secret, and founds a cluster of its own: nothing has to be set for the
@@ -23,6 +24,8 @@ pub struct Config {
     pub cluster: Cluster,
     /// `[cluster.shutdown]`: how long the phases of an orderly end may take.
     pub shutdown: shutdown::Settings,
+    /// `[cluster.sharding]`: where entities live.
+    pub sharding: Sharding,
 }
 
 /// Seeds of a node, at most.
@@ -35,6 +38,9 @@ pub enum InvalidConfig {
     /// A setting of `[cluster]`.
     #[error(transparent)]
     Cluster(#[from] ConfigError),
+    /// A setting of `[cluster.sharding]`.
+    #[error(transparent)]
+    Sharding(#[from] sharding::config::ConfigError),
     /// A seed that can't be dialled.
     #[error(
         "the seed {seed} is neither /ip4|ip6/ADDRESS/tcp/PORT nor /dns|dns4|dns6/NAME/tcp/PORT: \
@@ -101,6 +107,8 @@ impl Config {
         if cluster.downing.trust_downing {
             return Err(InvalidConfig::TrustDowning);
         }
+        let hands_over = shutdown::Phase::ClusterShardingShutdownRegion;
+        self.sharding.check(self.shutdown.timeout(hands_over))?;
         let seeds = Some(cluster.seeds.len()).filter(|seeds| *seeds > 0);
         Ok(cluster.downing.check(cluster.expected_nodes.or(seeds))?)
     }
