@@ -11,6 +11,7 @@ pub mod coordinator;
 pub mod extractor;
 pub mod gate;
 pub mod home;
+pub mod hosting;
 pub mod ids;
 pub mod installed;
 pub mod passivation;
