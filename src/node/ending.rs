@@ -101,9 +101,9 @@ pub(super) fn leave_in_order(
     let (draining, leaving) = (sharding.clone(), sharding.clone());
     let drain = move || async move { draining.drain() };
     let hand_over = move || async move { leaving.leave().await };
-    let added = shutdown
-        .add_task(Phase::BeforeServiceUnbind, "drain", drain)
-        .and_then(|()| shutdown.add_task(Phase::ClusterShardingShutdownRegion, "shards", hand_over));
+    let added = shutdown.add_task(Phase::BeforeServiceUnbind, "drain", drain).and_then(|()| {
+        shutdown.add_task(Phase::ClusterShardingShutdownRegion, "shards", hand_over)
+    });
     assert!(added.is_ok(), "no shutdown begins before the node has started");
     add(Phase::ClusterLeave, "leave", |cluster| leave(cluster).boxed());
     add(Phase::ClusterExiting, "exit", |cluster| exit(cluster).boxed());

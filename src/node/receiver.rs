@@ -4,8 +4,8 @@
 //! What does not decode is counted, logged once a minute and taken: one bad message must not stop
 //! the lane behind it, nor end the connection.
 
-use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;

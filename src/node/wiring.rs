@@ -471,7 +471,8 @@ mod tests {
             heard.expect_err("it is dropped")
         };
         let beat = say(&LeaseMessage::Release { number: 9 });
-        for names in [&["x"][..], &["m", "l"], &["l", "l"], &[""], &["s"], &["o"], &["s", "t", "t"]] {
+        for names in [&["x"][..], &["m", "l"], &["l", "l"], &[""], &["s"], &["o"], &["s", "t", "t"]]
+        {
             assert!(matches!(why(names, &beat, node()), Unheard::Part), "{names:?}");
         }
         for (name, body) in [("l", &b"\xc1"[..]), ("m", &beat), ("m", b"\x81\xa1\x5a\x01")] {

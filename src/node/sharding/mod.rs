@@ -3,8 +3,10 @@
 //! The machines of a type run beside membership; what runs its entities is told of their orders by
 //! [`hostings`], and has this node's lanes, lease, clock and runtime through [`world`].
 
-pub(crate) mod hostings;
 mod error;
+pub(crate) mod hostings;
+mod starting;
+mod view;
 mod world;
 
 use std::any::Any;
@@ -15,16 +17,20 @@ use std::time::Duration;
 
 use ostraca_ddata::id::ReplicaId;
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 
 pub use self::error::{NotStarted, Unanswered};
 use self::hostings::Hostings;
+pub use self::starting::EntityTypeSetup;
+pub use self::view::TypeView;
 use self::world::{Shared, TypeWorld};
 use super::clock::Clock;
-use super::control::machine::{ControlInbox, ControlInput};
+use super::control::machine::{Control, ControlInbox, ControlInput};
 use super::lease::Lease;
 use crate::cluster::member::NAME_BYTES_MAX;
 use crate::config::Config;
 use crate::net::handle::Net;
+use crate::sharding::asks::Asks;
 use crate::sharding::config::{Sharding as Settings, StrategyName};
 use crate::sharding::hosting::{Hosting, World};
 use crate::sharding::ids::{EntityType, RegionId};
@@ -40,6 +46,7 @@ struct Inner {
     phase: Duration, // of the shutdown, in which shards are handed over
     roles: BTreeSet<String>,
     message_bytes_max: usize,
+    asks: Arc<Asks>,
     shared: Shared,
     hostings: Arc<Hostings>,
     started: Mutex<BTreeMap<EntityType, Box<dyn Any + Send>>>, // handles; ≤ types that hostings takes
@@ -68,6 +75,7 @@ impl Sharding {
             phase: config.shutdown.timeout(phase),
             roles: config.cluster.roles.clone(),
             message_bytes_max: config.net.limits.message_bytes_max,
+            asks: Asks::new(),
             shared: Shared { net, inbox, lease, clock, runtime, hostings: weak },
             hostings,
             started: Mutex::default(),
@@ -86,7 +94,8 @@ impl Sharding {
         let mut started = self.started();
         if let Some(handle) = started.get(entity_type) {
             let same = handle.downcast_ref::<H>().cloned();
-            return same.ok_or_else(|| NotStarted::OtherEntity { entity_type: entity_type.clone() });
+            return same
+                .ok_or_else(|| NotStarted::OtherEntity { entity_type: entity_type.clone() });
         }
         self.check(entity_type, &settings)?;
         let hosts = if self.may_host(&settings) { hosts } else { Hosts::Nothing };
@@ -136,6 +145,36 @@ impl Sharding {
             .await
             .map_err(|_| Unanswered)?;
         if is_registered(&seen.registered) { Ok(()) } else { Err(Unanswered) }
+    }
+
+    /// The entity types that were started here, as they stand on this node.
+    ///
+    /// # Errors
+    /// [`Unanswered`].
+    pub async fn types(&self) -> Result<Vec<TypeView>, Unanswered> {
+        self.look(|control| {
+            let types = control.machines().types();
+            types.filter_map(|(name, of_type)| TypeView::of(name, of_type)).collect()
+        })
+        .await
+    }
+
+    /// Ends when what was told to the machines before is done.
+    async fn settled(&self) -> Result<(), NotStarted> {
+        self.look(|_| ()).await.map_err(|Unanswered| NotStarted::Stopped)
+    }
+
+    async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Control) -> T + Send + 'static,
+    ) -> Result<T, Unanswered> {
+        let (sender, receiver) = oneshot::channel();
+        let place = self.0.shared.inbox.place().await.map_err(|_| Unanswered)?;
+        let look = |control: &Control| {
+            let _ = sender.send(look(control)); // who asked may have left
+        };
+        place.look(look).map_err(|_| Unanswered)?;
+        receiver.await.map_err(|_| Unanswered)
     }
 
     /// No shard is to come here from now on.

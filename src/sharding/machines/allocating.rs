@@ -50,7 +50,9 @@ impl Allocating {
         let mut homes = Vec::with_capacity(shards.len());
         let mut because = None;
         for shard in &shards {
-            let Some((home, why)) = self.strategy.allocate(*shard, self.me, &seen) else { continue };
+            let Some((home, why)) = self.strategy.allocate(*shard, self.me, &seen) else {
+                continue;
+            };
             if let Some(candidate) = seen.regions.get_mut(&home) {
                 candidate.shards.push(*shard); // the next one sees it
             }
@@ -124,9 +126,8 @@ fn seen(coordinator: &Coordinator, state: &ClusterState) -> Allocations {
     };
     let hosts = coordinator.regions().filter(|(_, region)| !region.proxy);
     let mut candidate = candidate;
-    let regions: BTreeMap<RegionId, Candidate> = hosts
-        .filter_map(|(id, region)| Some((id, candidate(id, region.leaving)?)))
-        .collect();
+    let regions: BTreeMap<RegionId, Candidate> =
+        hosts.filter_map(|(id, region)| Some((id, candidate(id, region.leaving)?))).collect();
     let moving = coordinator.under_way().map(|(shard, from, to)| (shard, Moving { from, to }));
     let unsettled = state.members.iter().filter(|(id, member)| {
         let here = regions.contains_key(&RegionId::new(**id));

@@ -37,7 +37,7 @@ type Out = Outbox<Output>;
 pub struct Machines {
     types: BTreeMap<EntityType, TypeMachines>, // ≤ ENTITY_TYPES_MAX
     with: Surroundings,
-    newest: Option<Arc<Epoch>>,       // installed; those out of it may not be over yet
+    newest: Option<Arc<Epoch>>, // installed; those out of it may not be over yet
     departures: Departures,
     over_at: Option<Instant>, // of the next one who departed
     draining: bool,
@@ -161,13 +161,7 @@ impl Machines {
         }
     }
 
-    fn answered(
-        &mut self,
-        now: Now,
-        id: u64,
-        reply: Result<Reply, RequestError>,
-        out: &mut Out,
-    ) {
+    fn answered(&mut self, now: Now, id: u64, reply: Result<Reply, RequestError>, out: &mut Out) {
         let Some(entity_type) = self.with.asked.remove(&id) else { return };
         if let Some(of_type) = self.types.get_mut(&entity_type) {
             let answer = |key: &HomesKey| key.answer(reply);

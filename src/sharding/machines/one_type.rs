@@ -141,12 +141,7 @@ impl TypeMachines {
     }
 
     /// Membership, or the configuration, has changed.
-    pub(super) fn members(
-        &mut self,
-        now: Now,
-        with: &mut Surroundings,
-        out: &mut Outbox<Output>,
-    ) {
+    pub(super) fn members(&mut self, now: Now, with: &mut Surroundings, out: &mut Outbox<Output>) {
         let Some(epoch) = with.epoch.clone() else { return };
         let settings = self.started.as_ref().map(|started| &started.settings);
         let peers = standing::peers(&with.state, &epoch, &self.entity_type, settings);
@@ -213,9 +208,7 @@ impl TypeMachines {
             Word::Singleton(message @ (SingletonMessage::Here | SingletonMessage::Gone)) => {
                 Local::Proxy(ProxyInput::Message { from, message })
             }
-            Word::Singleton(message) => {
-                Local::Singleton(SingletonInput::Message { from, message })
-            }
+            Word::Singleton(message) => Local::Singleton(SingletonInput::Message { from, message }),
         };
         self.feed(now, local, with, out);
     }
@@ -281,13 +274,7 @@ impl TypeMachines {
     // ── Who hears whom ──
 
     /// Tells one of the machines, and what follows from it.
-    fn feed(
-        &mut self,
-        now: Now,
-        first: Local,
-        with: &mut Surroundings,
-        out: &mut Outbox<Output>,
-    ) {
+    fn feed(&mut self, now: Now, first: Local, with: &mut Surroundings, out: &mut Outbox<Output>) {
         let mut queue = VecDeque::from([first]);
         while let Some(local) = queue.pop_front() {
             match local {
@@ -325,7 +312,9 @@ impl TypeMachines {
                     self.coordinate(now, with, out);
                 }
                 // Only who hosts the type is a candidate; another's word may say otherwise.
-                SingletonOutput::Start => queue.push_back(Local::Singleton(SingletonInput::Stopped)),
+                SingletonOutput::Start => {
+                    queue.push_back(Local::Singleton(SingletonInput::Stopped))
+                }
                 SingletonOutput::Stop => {
                     queue.push_back(own(SingletonMessage::Gone));
                     queue.push_back(Local::Coordinator(CoordinatorInput::Stop));
@@ -548,8 +537,6 @@ fn heard(from: ReplicaId, message: ShardingMessage) -> Local {
         ShardingMessage::Coordinator(message) => {
             Local::Coordinator(CoordinatorInput::Message { from, message })
         }
-        ShardingMessage::Region(message) => {
-            Local::Region(RegionInput::Message { from, message })
-        }
+        ShardingMessage::Region(message) => Local::Region(RegionInput::Message { from, message }),
     }
 }

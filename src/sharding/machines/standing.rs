@@ -23,10 +23,10 @@ pub(super) fn peers(
     let hosts = |member: &Member| {
         is_of_role(member) && member.hosting.entity_types.contains(entity_type.as_str())
     };
-    let stays = |member: &Member| {
-        hosts(member) && member.status == Status::Up && !member.hosting.draining
-    };
-    let goes = |member: &Member| hosts(member) && matches!(member.status, Status::Up | Status::Leaving);
+    let stays =
+        |member: &Member| hosts(member) && member.status == Status::Up && !member.hosting.draining;
+    let goes =
+        |member: &Member| hosts(member) && matches!(member.status, Status::Up | Status::Leaving);
     let some_stay = epoch.members().iter().any(|id| member(*id).is_some_and(stays));
     let standing = |member: &Member| match member {
         member if !is_of_role(member) => Standing::Never,
@@ -38,7 +38,8 @@ pub(super) fn peers(
 }
 
 fn has_roles(member: &Member, settings: &Settings) -> bool {
-    member.has_role(settings.role.as_deref()) && member.has_role(settings.coordinator_role.as_deref())
+    member.has_role(settings.role.as_deref())
+        && member.has_role(settings.coordinator_role.as_deref())
 }
 
 #[cfg(test)]

@@ -1,0 +1,414 @@
+//! One shard on one node: its gate and its entities under one lock, and what passing the gate
+//! does to them.
+//!
+//! Nothing of a user runs under the lock but `Serialize` when mailboxes are sealed; values and
+//! messages that are given up are dropped after it.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use futures::task::AtomicWaker;
+
+use super::dead_letters::Lost;
+use super::entity::Entity;
+use super::frame;
+use super::gate::{Bounce, Full, Gate, Gone, Item, NotSent, Origin, Post, Run, Standing, Waits};
+use super::hosting::NoRoom;
+use super::ids::{EntityId, Generation, RegionId, ShardId};
+use super::letter::Letter;
+use super::payload;
+use super::runtime::{Runtime, hash};
+use super::scope;
+use super::tenancy::{Phase, Stage};
+use super::tenants::{Entry, Tenants};
+
+/// A shard.
+pub(super) struct Shard<E: Entity> {
+    pub(super) id: ShardId,
+    /// Read by handlers without the lock.
+    pub(super) phase: Arc<Phase>,
+    /// A hint: messages that are told here need not be encoded.
+    pub(super) here: AtomicBool,
+    inside: Mutex<Inside<E>>,
+}
+
+pub(super) struct Inside<E: Entity> {
+    pub(super) gate: Gate<Letter>,
+    pub(super) floor: Floor<E>,
+}
+
+/// What lives behind the gate.
+pub(super) struct Floor<E: Entity> {
+    pub(super) tenants: Tenants<E>,
+    /// Entities that have a task.
+    pub(super) running: usize,
+    /// By which decision it lives here.
+    pub(super) generation: Generation,
+    /// What the next start takes along.
+    pub(super) carried: Option<Bytes>,
+    wanted: bool,     // the region was asked for a home
+    scratch: Vec<u8>, // a frame
+}
+
+/// What is to be done once the lock is released.
+pub(super) struct After<E: Entity> {
+    pub(super) starts: Vec<(u32, EntityId, Arc<AtomicWaker>)>,
+    pub(super) wanted: bool,
+    pub(super) drained: Option<Option<Bytes>>,
+    /// To be dropped.
+    pub(super) values: Vec<Box<E>>,
+    pub(super) typed: Vec<E::Message>,
+    pub(super) lost: Vec<(Lost, Entry<E::Message>)>,
+}
+
+impl<E: Entity> Default for After<E> {
+    fn default() -> Self {
+        Self {
+            starts: Vec::new(),
+            wanted: false,
+            drained: None,
+            values: Vec::new(),
+            typed: Vec::new(),
+            lost: Vec::new(),
+        }
+    }
+}
+
+/// Whether a message that is accepted has to fit into its mailbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fit {
+    /// It came directly.
+    Must,
+    /// It was buffered, held, bounced or carried along: a planned move loses nothing.
+    Exempt,
+}
+
+impl<E: Entity> Shard<E> {
+    pub(super) fn new(id: ShardId, me: RegionId, held_max: usize) -> Self {
+        let floor = Floor {
+            tenants: Tenants::new(),
+            running: 0,
+            generation: Generation::NEVER,
+            carried: None,
+            wanted: false,
+            scratch: Vec::new(),
+        };
+        Self {
+            id,
+            phase: Arc::default(),
+            here: AtomicBool::new(false),
+            inside: Mutex::new(Inside { gate: Gate::new(me, held_max), floor }),
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inside<E>> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something at the gate, and what follows from it.
+    pub(super) fn pass<T>(
+        self: &Arc<Self>,
+        runtime: &Arc<Runtime<E>>,
+        fit: Fit,
+        act: impl FnOnce(&mut Gate<Letter>, &mut Desk<'_, E>) -> T,
+    ) -> T {
+        let mut after = After::default();
+        let result = {
+            let mut inside = self.lock();
+            let Inside { gate, floor } = &mut *inside;
+            let mut desk = Desk { runtime, shard: self, floor, after: &mut after, fit };
+            let result = act(gate, &mut desk);
+            self.look(gate, floor, &mut after);
+            result
+        };
+        runtime.carry_out(self, after);
+        result
+    }
+
+    /// What anybody outside has to know of the gate now.
+    pub(super) fn look(&self, gate: &Gate<Letter>, floor: &mut Floor<E>, after: &mut After<E>) {
+        self.here.store(gate.leads_here(), Ordering::Release);
+        let wants = gate.wants_home();
+        after.wanted |= wants && !floor.wanted;
+        floor.wanted = wants;
+    }
+}
+
+impl<E: Entity> Floor<E> {
+    /// The region no longer asks: it will be asked again.
+    pub(super) const fn ask_again(&mut self) {
+        self.wanted = false;
+    }
+
+    /// Messages that wait for an entity.
+    pub(super) fn waiting(&self, hash: u64, id: &str) -> usize {
+        let row = self.tenants.find(hash, id);
+        let busy = row.and_then(|row| self.tenants.get(row).busy.as_ref());
+        busy.map_or(0, |busy| busy.mailbox.len())
+    }
+
+    /// A message of this node into its mailbox, or back if that is full.
+    pub(super) fn push_within(
+        &mut self,
+        limit: usize,
+        stage: Stage,
+        to: (u64, &str),
+        message: E::Message,
+        after: &mut After<E>,
+    ) -> Result<(), (usize, E::Message)> {
+        let known = self.tenants.find(to.0, to.1);
+        if let Some(row) = known {
+            let busy = self.tenants.get(row).busy.as_ref();
+            let waiting = busy.map_or(0, |busy| busy.mailbox.len());
+            if waiting >= limit {
+                return Err((waiting, message));
+            }
+        }
+        self.push_at(known, stage, to, Entry::Typed(message), after);
+        Ok(())
+    }
+
+    /// Into its mailbox. Starts its entity, if it has none that runs and the stage allows.
+    pub(super) fn push(
+        &mut self,
+        stage: Stage,
+        (hash, id): (u64, &str),
+        entry: Entry<E::Message>,
+        after: &mut After<E>,
+    ) {
+        let known = self.tenants.find(hash, id);
+        self.push_at(known, stage, (hash, id), entry, after);
+    }
+
+    fn push_at(
+        &mut self,
+        known: Option<u32>,
+        stage: Stage,
+        (hash, id): (u64, &str),
+        entry: Entry<E::Message>,
+        after: &mut After<E>,
+    ) {
+        let row = known.unwrap_or_else(|| {
+            let id = EntityId::new(id).expect("ids are checked where they come in");
+            self.tenants.add(hash, id)
+        });
+        let waited_for = stage == Stage::Draining && scope::is_draining();
+        let busy = self.tenants.busy(row);
+        busy.mailbox.push_back(entry);
+        if waited_for {
+            busy.marked = busy.mailbox.len();
+        }
+        if busy.runs.is_none() && (stage == Stage::Open || waited_for) {
+            self.start(row, after);
+        }
+    }
+
+    /// Gives an entity a task.
+    pub(super) fn start(&mut self, row: u32, after: &mut After<E>) {
+        let waker = Arc::new(AtomicWaker::new());
+        self.tenants.busy(row).runs = Some(Arc::clone(&waker));
+        self.running += 1;
+        after.starts.push((row, self.tenants.get(row).id.clone(), waker));
+    }
+
+    fn wake(&mut self) {
+        for busy in self.tenants.all().filter_map(|tenant| tenant.busy.as_ref()) {
+            if let Some(waker) = &busy.runs {
+                waker.wake();
+            }
+        }
+    }
+}
+
+/// The gate's way to the node, its lanes and its mailboxes.
+pub(super) struct Desk<'a, E: Entity> {
+    pub(super) runtime: &'a Arc<Runtime<E>>,
+    pub(super) shard: &'a Arc<Shard<E>>,
+    pub(super) floor: &'a mut Floor<E>,
+    pub(super) after: &'a mut After<E>,
+    pub(super) fit: Fit,
+}
+
+impl<E: Entity> Desk<'_, E> {
+    /// The shard starts here, lives on here, or is to end here.
+    pub(super) fn stand(&mut self, gate: &mut Gate<Letter>, standing: Standing) {
+        let stage = self.shard.phase.get();
+        let carried = match standing.run {
+            Run::Hosting(generation) => {
+                self.floor.generation = generation;
+                if stage == Stage::Empty {
+                    self.shard.phase.set(Stage::Open);
+                }
+                self.carried()
+            }
+            Run::Draining(_) | Run::Idle => VecDeque::new(),
+        };
+        if stage == Stage::Open && matches!(standing.run, Run::Draining(_)) {
+            // Before the gate knows: what is accepted on the way is not begun.
+            self.shard.phase.set(Stage::Draining);
+            gate.stand(standing, carried, self);
+            self.drain(gate);
+        } else {
+            gate.stand(standing, carried, self);
+        }
+    }
+
+    fn carried(&mut self) -> VecDeque<Item<Letter>> {
+        let Some(carried) = self.floor.carried.take() else { return VecDeque::new() };
+        let (letters, rest) = payload::read(&carried);
+        if let Err(why) = rest {
+            let (entity_type, shard) = (&self.runtime.entity_type, self.shard.id);
+            let (read, bytes) = (letters.len(), carried.len());
+            tracing::error!(
+                %entity_type, %shard, %why, read, bytes,
+                "sharding.payload: cut short; the messages behind that place are lost"
+            );
+            self.runtime.dead(Lost::Undecodable, 1, shard);
+        }
+        letters
+            .into_iter()
+            .map(|letter| Item { bytes: letter.bytes().len(), message: letter })
+            .collect()
+    }
+
+    fn drain(&mut self, gate: &mut Gate<Letter>) {
+        let last_word = E::stop_message().is_some();
+        for row in self.floor.tenants.rows().collect::<Vec<_>>() {
+            let tenant = self.floor.tenants.get_mut(row);
+            if tenant.busy.as_ref().is_some_and(|busy| busy.runs.is_some()) {
+                continue;
+            }
+            if last_word && tenant.state.is_some() {
+                self.floor.start(row, self.after);
+            } else {
+                self.after.values.extend(tenant.state.take());
+            }
+        }
+        self.floor.wake(); // who waits for a restart, or for the lease, waits no longer
+        self.seal_if_done(gate);
+    }
+
+    /// `handoff-timeout` is over.
+    pub(super) fn abort(&mut self) {
+        if self.shard.phase.is_draining() {
+            self.shard.phase.set(Stage::Aborted);
+            self.floor.wake();
+        }
+    }
+
+    /// An entity's task has ended.
+    pub(super) fn ended(&mut self, gate: &mut Gate<Letter>) {
+        assert!(self.floor.running > 0, "a task ends that never began");
+        self.floor.running -= 1;
+        self.seal_if_done(gate);
+    }
+
+    /// The last one has ended: what was accepted and not begun goes to the next home, and this
+    /// node's own gate leaves in the same step (spec/safety.md §5).
+    fn seal_if_done(&mut self, gate: &mut Gate<Letter>) {
+        let ends = matches!(self.shard.phase.get(), Stage::Draining | Stage::Aborted);
+        if !ends || self.floor.running > 0 || self.runtime.is_over() {
+            return;
+        }
+        let tenants = std::mem::replace(&mut self.floor.tenants, Tenants::new());
+        let (payload, left) = payload::seal(tenants);
+        self.after.values.extend(left.values);
+        self.after.lost.extend(left.lost);
+        self.after.typed.extend(left.typed);
+        self.shard.phase.set(Stage::Empty);
+        self.floor.generation = Generation::NEVER;
+        gate.stand(Standing { run: Run::Idle, ..gate.standing() }, VecDeque::new(), self);
+        self.after.drained = Some(payload);
+    }
+
+    /// Everything ends now, and nothing is carried along: how many messages are lost.
+    pub(super) fn stop(&mut self, gate: &Gate<Letter>) -> usize {
+        self.shard.phase.set(Stage::Aborted);
+        for row in self.floor.tenants.rows().collect::<Vec<_>>() {
+            let tenant = self.floor.tenants.get_mut(row);
+            self.after.values.extend(tenant.state.take());
+            if let Some(busy) = &mut tenant.busy {
+                let lost = busy.mailbox.drain(..).map(|entry| (Lost::NodeStopped, entry));
+                self.after.lost.extend(lost);
+                busy.marked = 0;
+            }
+        }
+        self.floor.wake();
+        gate.waiting() + gate.held()
+    }
+
+    fn lose(&mut self, why: Lost, letter: Letter) {
+        self.after.lost.push((why, Entry::Letter(letter)));
+    }
+}
+
+impl<E: Entity> Post<Letter> for Desk<'_, E> {
+    fn send(
+        &mut self,
+        to: RegionId,
+        stamp: Generation,
+        item: Item<Letter>,
+    ) -> Result<(), NotSent<Letter>> {
+        let frame = &mut self.floor.scratch;
+        frame::message(frame, self.shard.id, stamp, &item.message);
+        match self.runtime.world.send(to, frame) {
+            Ok(()) => return Ok(()),
+            Err(NoRoom::NoLane) if self.runtime.is_removed(to) => return Err(NotSent::Gone(item)),
+            Err(NoRoom::Full | NoRoom::NoLane) => {}
+        }
+        // Before the last try: what room is told of after it finds this shard in the list.
+        self.runtime.wait_for_room(to, self.shard.id);
+        self.runtime.world.send(to, frame).map_err(|_| NotSent::Full(item))
+    }
+
+    fn barrier(&mut self, to: RegionId, stamp: Generation) -> Result<(), Gone> {
+        frame::barrier(&mut self.floor.scratch, self.shard.id, stamp);
+        self.runtime.world.answer(to, &self.floor.scratch).map_err(|_| Gone)
+    }
+
+    fn bounce(&mut self, to: RegionId, back: Bounce<Letter>) {
+        let Bounce { stamp, item, newest } = back;
+        frame::bounce(&mut self.floor.scratch, self.shard.id, stamp, newest, &item.message);
+        if self.runtime.world.answer(to, &self.floor.scratch).is_err() {
+            self.lose(Lost::NodeGone, item.message);
+        }
+    }
+
+    fn echo(&mut self, to: RegionId, stamp: Generation) {
+        frame::echo(&mut self.floor.scratch, self.shard.id, stamp);
+        // Whoever is out of the configuration waits for no echo.
+        let _sent = self.runtime.world.answer(to, &self.floor.scratch);
+    }
+
+    fn accept(&mut self, _from: RegionId, item: Item<Letter>, _origin: Origin) {
+        let letter = item.message;
+        let hash = hash(letter.id());
+        let full = self.fit == Fit::Must
+            && self.floor.waiting(hash, letter.id()) >= self.runtime.mailbox_size();
+        if full {
+            return self.lose(Lost::MailboxFull, letter);
+        }
+        let stage = self.shard.phase.get();
+        let entry = Entry::Letter(letter.clone());
+        self.floor.push(stage, (hash, letter.id()), entry, self.after);
+    }
+
+    fn refuse(&mut self, _from: RegionId, item: Item<Letter>) {
+        self.lose(Lost::HeldFull, item.message);
+    }
+
+    fn ignore(&mut self, _from: RegionId, item: Item<Letter>) {
+        self.lose(Lost::LaneGivenUp, item.message);
+    }
+
+    fn reserve(&mut self, bytes: usize, own: Waits) -> Result<(), Full> {
+        self.runtime.budget().reserve(bytes, own)
+    }
+
+    fn release(&mut self, bytes: usize) {
+        self.runtime.budget().release(bytes);
+        self.runtime.room_here();
+    }
+}
