@@ -15,6 +15,7 @@ use futures::future::BoxFuture;
 use futures::task::AtomicWaker;
 
 use super::asks::Way;
+use super::bug::Bug;
 use super::context::Context;
 use super::dead_letters::Lost;
 use super::entity::{Entity, Supervision};
@@ -170,6 +171,12 @@ impl<E: Entity> Task<E> {
         if busy.marked > 0 {
             busy.marked += self.batch.len();
         }
+        if self.runtime.canary.has(Bug::TakenNotGivenBack) {
+            self.batch.clear();
+        }
+        if self.runtime.canary.has(Bug::TakenGivenBackBehind) {
+            busy.mailbox.append(&mut self.batch);
+        }
         while let Some(entry) = self.batch.pop_back() {
             busy.mailbox.push_front(entry);
         }
@@ -241,7 +248,7 @@ impl<E: Entity> Task<E> {
     /// Waits for the lease. False if the shard is no longer at the stage at which the batch was
     /// taken.
     async fn may_begin(&mut self) -> bool {
-        if self.shard.phase.get() == self.stage && self.runtime.world.serves() {
+        if self.shard.phase.get() == self.stage && self.runtime.serves() {
             return true; // the way of nearly all messages
         }
         let Self { runtime, shard, waker, stage, .. } = self;
@@ -252,7 +259,7 @@ impl<E: Entity> Task<E> {
                 if shard.phase.get() != *stage {
                     return Poll::Ready(false);
                 }
-                if runtime.world.serves() {
+                if runtime.serves() {
                     return Poll::Ready(true);
                 }
                 if wait(&mut pause, &**runtime, cx).is_pending() {
@@ -323,6 +330,9 @@ impl<E: Entity> Task<E> {
         }
         if passivates && self.value.is_some() {
             self.stop_value().await;
+            if self.runtime.canary.has(Bug::PassivatedWithMessages) {
+                self.batch.clear();
+            }
         }
     }
 
@@ -430,7 +440,7 @@ async fn guarded<E: Entity>(
             if shard.phase.get() == Stage::Aborted {
                 return Poll::Ready(Outcome::Aborted);
             }
-            if runtime.world.serves() {
+            if runtime.serves() {
                 break;
             }
             if wait(&mut pause, runtime, cx).is_pending() {

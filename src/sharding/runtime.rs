@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 
-use ostraca_ddata::clock::Instant;
 use serde::Serialize;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::asks::{Asker, Asks, Way};
+use super::bug::{Bug, Canary};
 use super::config::Sharding;
 use super::dead_letters::{DeadLetters, Lost};
 use super::entity::{Entity, Supervision};
@@ -43,6 +43,7 @@ pub(super) struct Runtime<E: Entity> {
     pub(super) extractor: Arc<dyn Extractor<E::Message>>,
     pub(super) factory: Box<dyn Fn(&EntityId) -> E + Send + Sync>,
     pub(super) asks: Arc<Asks>,
+    pub(super) canary: Canary,
     pub(super) world: Arc<dyn World>,
     shards: Box<[OnceLock<Arc<Shard<E>>>]>,
     budget: Mutex<Budget>,
@@ -76,6 +77,7 @@ pub(super) struct Parts<E: Entity> {
     pub(super) extractor: Arc<dyn Extractor<E::Message>>,
     pub(super) factory: Box<dyn Fn(&EntityId) -> E + Send + Sync>,
     pub(super) asks: Arc<Asks>,
+    pub(super) canary: Canary,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -109,6 +111,7 @@ impl<E: Entity> Runtime<E> {
             extractor: parts.extractor,
             factory: parts.factory,
             asks: parts.asks,
+            canary: parts.canary,
             world,
             shards,
             budget: Mutex::new(Budget::new(Limits { messages, bytes })),
@@ -137,7 +140,7 @@ impl<E: Entity> Runtime<E> {
     pub(super) fn shard(&self, id: ShardId) -> Option<&Arc<Shard<E>>> {
         let cell = self.shards.get(id.get() as usize)?;
         let held_max = self.settings.buffer_size_per_shard();
-        Some(cell.get_or_init(|| Arc::new(Shard::new(id, self.me, held_max))))
+        Some(cell.get_or_init(|| Arc::new(Shard::new(id, self.me, held_max, self.canary))))
     }
 
     /// Those that anybody ever heard of.
@@ -428,8 +431,9 @@ impl<E: Entity> Runtime<E> {
         }
     }
 
-    pub(super) fn now(&self) -> Instant {
-        self.world.now()
+    /// Whether a message may begin, or go on, now.
+    pub(super) fn serves(&self) -> bool {
+        self.world.serves() || self.canary.has(Bug::LeaseNotAsked)
     }
 }
 

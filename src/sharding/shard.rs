@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use futures::task::AtomicWaker;
 
+use super::bug::{Bug, Canary};
 use super::dead_letters::Lost;
 use super::entity::Entity;
 use super::frame;
@@ -48,6 +49,7 @@ pub(super) struct Floor<E: Entity> {
     pub(super) generation: Generation,
     /// What the next start takes along.
     pub(super) carried: Option<Bytes>,
+    canary: Canary,
     wanted: bool,     // the region was asked for a home
     scratch: Vec<u8>, // a frame
 }
@@ -86,12 +88,13 @@ pub(super) enum Fit {
 }
 
 impl<E: Entity> Shard<E> {
-    pub(super) fn new(id: ShardId, me: RegionId, held_max: usize) -> Self {
+    pub(super) fn new(id: ShardId, me: RegionId, held_max: usize, canary: Canary) -> Self {
         let floor = Floor {
             tenants: Tenants::new(),
             running: 0,
             generation: Generation::NEVER,
             carried: None,
+            canary,
             wanted: false,
             scratch: Vec::new(),
         };
@@ -194,7 +197,9 @@ impl<E: Entity> Floor<E> {
             let id = EntityId::new(id).expect("ids are checked where they come in");
             self.tenants.add(hash, id)
         });
-        let waited_for = stage == Stage::Draining && scope::is_draining();
+        let waited_for = stage == Stage::Draining
+            && scope::is_draining()
+            && !self.canary.has(Bug::DrainingHandlersNotMarked);
         let busy = self.tenants.busy(row);
         busy.mailbox.push_back(entry);
         if waited_for {
