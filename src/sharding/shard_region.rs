@@ -99,6 +99,12 @@ impl<E: Entity> ShardRegion<E> {
         entity.tell(message)
     }
 
+    /// Sets how many entities may be active on this node, at least 1: for strategies of
+    /// passivation that have a limit.
+    pub fn set_active_entity_limit(&self, limit: usize) {
+        self.runtime.set_limit(limit);
+    }
+
     /// The type's name.
     #[must_use]
     pub fn entity_type(&self) -> &EntityType {

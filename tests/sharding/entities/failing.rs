@@ -136,7 +136,7 @@ fn an_ask_names_whom_it_asked_what_and_how_long() {
 
 #[test]
 fn a_full_mailbox_refuses_a_tell_here_and_answers_an_ask_from_elsewhere() {
-    let settings = Sharding { mailbox_size: 2, ..Sharding::default() };
+    let settings = Sharding { mailbox_size: 2, ..Plan::default().settings };
     let plan = Plan { settings, ..Plan::default() };
     let mut nodes = Nodes::new(&plan, |_, _| |_: &EntityId| Fragile::default());
     nodes.host(0, 0);
@@ -157,7 +157,7 @@ fn a_full_mailbox_refuses_a_tell_here_and_answers_an_ask_from_elsewhere() {
 
 #[test]
 fn a_caller_that_waits_for_room_goes_on_when_there_is_some() {
-    let settings = Sharding { mailbox_size: 2, ..Sharding::default() };
+    let settings = Sharding { mailbox_size: 2, ..Plan::default().settings };
     let plan = Plan { settings, ..Plan::default() };
     let mut nodes = Nodes::new(&plan, |_, _| |_: &EntityId| Fragile::default());
     nodes.host(0, 0);

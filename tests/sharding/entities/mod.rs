@@ -6,4 +6,5 @@ mod failing;
 mod first;
 mod journal;
 mod nodes;
+mod passivating;
 mod storm;

@@ -16,6 +16,7 @@ use ostraca::sharding::extractor::{ByMessage, HashExtractor, ShardHash};
 use ostraca::sharding::hosting::{Hosting, NoLane, NoRoom, World};
 use ostraca::sharding::ids::{EntityId, EntityType, Generation, RegionId, ShardId};
 use ostraca::sharding::installed::Installed;
+use ostraca::sharding::passivation::settings::{Passivation, Strategy};
 use ostraca::sharding::region::{Region, RegionConfig, RegionInput, RegionOutput};
 use ostraca::sharding::shard_region::{Setup, ShardRegion};
 use ostraca::sharding::wire::{
@@ -149,7 +150,9 @@ pub(crate) struct Plan {
 
 impl Default for Plan {
     fn default() -> Self {
-        let settings = Sharding::default();
+        // Without a task that looks for idle entities.
+        let passivation = Passivation { strategy: Strategy::None, ..Passivation::default() };
+        let settings = Sharding { passivation, ..Sharding::default() };
         let (supervision, canary) = (Supervision::default(), Canary::none());
         Self { nodes: 2, shards: 1, supervision, settings, canary }
     }

@@ -12,6 +12,7 @@ use ostraca::sharding::dead_letters::Lost;
 use ostraca::sharding::entity::Entity;
 use ostraca::sharding::entity_ref::AskError;
 use ostraca::sharding::ids::{EntityId, ShardId};
+use ostraca::sharding::passivation::settings::{Passivation, Scope, Strategy};
 use ostraca::sharding::reply::Reply;
 use ostraca::sharding::shard_region::ShardRegion;
 use ostraca_ddata::sim::{Seed, Stream, seeds};
@@ -100,7 +101,15 @@ impl Storm {
     fn new(seed: Seed, canary: Canary) -> Self {
         let mut chance = Stream::split(seed.value, "entities", 0);
         let journal = Arc::new(Journal::default());
-        let plan = Plan { nodes: NODES, shards: SHARDS, canary, ..Plan::default() };
+        let mut plan = Plan { nodes: NODES, shards: SHARDS, canary, ..Plan::default() };
+        let strategies = [Strategy::None, Strategy::LeastRecentlyUsed, Strategy::Composite];
+        plan.settings.passivation = Passivation {
+            strategy: *chance.pick(&strategies),
+            active_entity_limit: 1 + chance.index(4),
+            idle_timeout: Duration::ZERO,
+            scope: *chance.pick(&[Scope::Region, Scope::Shard]),
+            ..Passivation::default()
+        };
         let nodes = Nodes::new(&plan, |me, world| {
             let journal = Arc::clone(&journal);
             move |id: &EntityId| Player {
