@@ -4,6 +4,7 @@
 //! Knows nothing of sockets: what peers say arrives as inputs, what they are told leaves as
 //! outputs or down a lane.
 
+mod actives;
 pub mod allocation;
 pub mod asks;
 pub mod bug;

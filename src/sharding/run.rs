@@ -15,13 +15,14 @@ use futures::future::BoxFuture;
 use futures::task::AtomicWaker;
 
 use super::asks::Way;
+use super::bug::Bug;
 use super::context::Context;
 use super::dead_letters::Lost;
 use super::entity::{Entity, Supervision};
 use super::ids::{EntityId, Generation};
-use super::runtime::{Runtime, hash};
+use super::runtime::Runtime;
 use super::scope;
-use super::shard::{Fit, Floor, Inside, Shard};
+use super::shard::{After, Fit, Floor, Inside, Shard};
 use super::tenancy::Stage;
 use super::tenants::Entry;
 
@@ -117,7 +118,7 @@ impl<E: Entity> Task<E> {
         let Inside { floor, .. } = &mut *inside;
         self.give_back(floor);
         self.generation = floor.generation;
-        let was_full = {
+        let (was_full, leaves) = {
             let tenant = floor.tenants.get_mut(self.row);
             if self.value.is_none() {
                 self.value = tenant.state.take();
@@ -137,7 +138,7 @@ impl<E: Entity> Task<E> {
             } else {
                 self.batch.extend(busy.mailbox.drain(..count));
             }
-            was_full
+            (was_full, std::mem::take(&mut busy.leaves))
         };
         self.stage = stage;
         if !self.batch.is_empty() {
@@ -151,9 +152,12 @@ impl<E: Entity> Task<E> {
             Stage::Draining if self.value.is_some() && E::stop_message().is_some() => {
                 Next::LastWord
             }
+            Stage::Open if leaves && self.value.is_some() => Next::LastWord,
             Stage::Open if !may_park => Next::Nothing,
             Stage::Open => {
-                self.park(&mut inside);
+                let after = self.park(floor);
+                drop(inside);
+                self.runtime.carry_out(&self.shard, after);
                 Next::Nothing
             }
             Stage::Draining | Stage::Aborted | Stage::Empty => {
@@ -170,21 +174,24 @@ impl<E: Entity> Task<E> {
         if busy.marked > 0 {
             busy.marked += self.batch.len();
         }
+        if self.runtime.canary.has(Bug::TakenNotGivenBack) {
+            self.batch.clear();
+        }
+        if self.runtime.canary.has(Bug::TakenGivenBackBehind) {
+            busy.mailbox.append(&mut self.batch);
+        }
         while let Some(entry) = self.batch.pop_back() {
             busy.mailbox.push_front(entry);
         }
     }
 
     /// Nothing waits: the entity becomes a row again, or nothing if it has no value.
-    fn park(&mut self, inside: &mut Inside<E>) {
-        let floor = &mut inside.floor;
-        floor.running -= 1;
-        floor.tenants.idle(self.row);
-        match self.value.take() {
-            Some(value) => floor.tenants.get_mut(self.row).state = Some(value),
-            None => drop(floor.tenants.remove(self.row, hash)),
-        }
+    fn park(&mut self, floor: &mut Floor<E>) -> After<E> {
+        let mut after = After::default();
+        floor.tenants.get_mut(self.row).state = self.value.take();
+        floor.park(self.row, &self.runtime, &mut after);
         self.ended = true;
+        after
     }
 
     /// The stay is over for this entity: what it has not begun stays for the payload.
@@ -209,8 +216,8 @@ impl<E: Entity> Task<E> {
                 // It was cut short. After a panic another task goes on; if the executor has
                 // ended, none would.
                 if is_empty {
-                    desk.floor.tenants.idle(self.row);
-                    desk.after.values.extend(desk.floor.tenants.remove(self.row, hash));
+                    desk.floor.running += 1; // parks as if it ended by itself
+                    desk.floor.park(self.row, &runtime, desk.after);
                 } else if std::thread::panicking() {
                     desk.floor.start(self.row, desk.after);
                 }
@@ -241,7 +248,7 @@ impl<E: Entity> Task<E> {
     /// Waits for the lease. False if the shard is no longer at the stage at which the batch was
     /// taken.
     async fn may_begin(&mut self) -> bool {
-        if self.shard.phase.get() == self.stage && self.runtime.world.serves() {
+        if self.shard.phase.get() == self.stage && self.runtime.serves() {
             return true; // the way of nearly all messages
         }
         let Self { runtime, shard, waker, stage, .. } = self;
@@ -252,7 +259,7 @@ impl<E: Entity> Task<E> {
                 if shard.phase.get() != *stage {
                     return Poll::Ready(false);
                 }
-                if runtime.world.serves() {
+                if runtime.serves() {
                     return Poll::Ready(true);
                 }
                 if wait(&mut pause, &**runtime, cx).is_pending() {
@@ -323,6 +330,9 @@ impl<E: Entity> Task<E> {
         }
         if passivates && self.value.is_some() {
             self.stop_value().await;
+            if self.runtime.canary.has(Bug::PassivatedWithMessages) {
+                self.batch.clear();
+            }
         }
     }
 
@@ -430,7 +440,7 @@ async fn guarded<E: Entity>(
             if shard.phase.get() == Stage::Aborted {
                 return Poll::Ready(Outcome::Aborted);
             }
-            if runtime.world.serves() {
+            if runtime.serves() {
                 break;
             }
             if wait(&mut pause, runtime, cx).is_pending() {

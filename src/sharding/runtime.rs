@@ -2,15 +2,17 @@
 //! from the region's machine, and from an entity's task that ends a turn.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
+use std::time::Duration;
 
-use ostraca_ddata::clock::Instant;
 use serde::Serialize;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::actives::{Actives, Leaver};
 use super::asks::{Asker, Asks, Way};
+use super::bug::{Bug, Canary};
 use super::config::Sharding;
 use super::dead_letters::{DeadLetters, Lost};
 use super::entity::{Entity, Supervision};
@@ -22,16 +24,21 @@ use super::gate::{Bounce, Budget, Decision, Item, Limits, Origin};
 use super::hosting::{BadFrame, World};
 use super::ids::{EntityId, EntityType, RegionId, ShardId};
 use super::letter::Letter;
+use super::passivation;
 use super::payload;
 use super::region::{RegionInput, RegionOutput, Standing};
 use super::run;
 use super::scope;
-use super::shard::{After, Fit, Shard};
+use super::shard::{After, Fit, Shard, Visit};
+use super::tenancy::Stage;
 use super::tenants::Entry;
 
 /// Removed regions that are remembered: a lane that is missing after that is one that is not
 /// there yet.
 const REMOVED_MAX: usize = 1_024;
+
+/// Idle entities are looked for no more often.
+const SWEEP_MIN: Duration = Duration::from_millis(10);
 
 /// See [`ShardRegion::new`](super::shard_region::ShardRegion::new).
 pub(super) struct Runtime<E: Entity> {
@@ -43,6 +50,7 @@ pub(super) struct Runtime<E: Entity> {
     pub(super) extractor: Arc<dyn Extractor<E::Message>>,
     pub(super) factory: Box<dyn Fn(&EntityId) -> E + Send + Sync>,
     pub(super) asks: Arc<Asks>,
+    pub(super) canary: Canary,
     pub(super) world: Arc<dyn World>,
     shards: Box<[OnceLock<Arc<Shard<E>>>]>,
     budget: Mutex<Budget>,
@@ -52,7 +60,41 @@ pub(super) struct Runtime<E: Entity> {
     callers: Mutex<Vec<Waker>>,                                   // in tell_wait; ≤ those that wait
     callers_wait: AtomicBool,
     over: AtomicBool,
+    books: Books,
+    sweeps: AtomicBool,
+    limit: AtomicUsize, // of active entities
     pub(super) failures: AtomicU64,
+}
+
+/// Who keeps the books of passivation.
+enum Books {
+    Nobody,
+    /// All shards together.
+    Region(Arc<Actives>),
+    /// Each shard its own. Idle times concern nobody else, so nobody else's lock is touched.
+    Shards(Box<passivation::settings::Passivation>),
+}
+
+impl Books {
+    fn new(settings: &Sharding) -> Self {
+        use passivation::settings::{Scope, Strategy};
+        match settings.automatic_passivation() {
+            None => Self::Nobody,
+            Some(settings) => match (settings.strategy, settings.scope) {
+                (Strategy::None, _) => Self::Nobody,
+                (Strategy::Idle, _) | (_, Scope::Shard) => Self::Shards(Box::new(settings.clone())),
+                (_, Scope::Region) => Self::Region(Arc::new(Actives::new(settings))),
+            },
+        }
+    }
+
+    fn of_shard(&self) -> Option<Arc<Actives>> {
+        match self {
+            Self::Nobody => None,
+            Self::Region(actives) => Some(Arc::clone(actives)),
+            Self::Shards(settings) => Some(Arc::new(Actives::new(settings))),
+        }
+    }
 }
 
 /// A message on its way to its entity.
@@ -76,6 +118,7 @@ pub(super) struct Parts<E: Entity> {
     pub(super) extractor: Arc<dyn Extractor<E::Message>>,
     pub(super) factory: Box<dyn Fn(&EntityId) -> E + Send + Sync>,
     pub(super) asks: Arc<Asks>,
+    pub(super) canary: Canary,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -100,6 +143,8 @@ impl<E: Entity> Runtime<E> {
     pub(super) fn new(parts: Parts<E>, world: Arc<dyn World>) -> Arc<Self> {
         let shards = (0..parts.extractor.shards()).map(|_| OnceLock::new()).collect();
         let Sharding { buffer_size: messages, buffer_bytes_max: bytes, .. } = parts.settings;
+        let books = Books::new(&parts.settings);
+        let limit = parts.settings.passivation.active_entity_limit;
         Arc::new(Self {
             me: parts.me,
             entity_type: parts.entity_type,
@@ -109,6 +154,7 @@ impl<E: Entity> Runtime<E> {
             extractor: parts.extractor,
             factory: parts.factory,
             asks: parts.asks,
+            canary: parts.canary,
             world,
             shards,
             budget: Mutex::new(Budget::new(Limits { messages, bytes })),
@@ -118,6 +164,9 @@ impl<E: Entity> Runtime<E> {
             callers: Mutex::default(),
             callers_wait: AtomicBool::new(false),
             over: AtomicBool::new(false),
+            books,
+            sweeps: AtomicBool::new(false),
+            limit: AtomicUsize::new(limit),
             failures: AtomicU64::new(0),
         })
     }
@@ -137,7 +186,8 @@ impl<E: Entity> Runtime<E> {
     pub(super) fn shard(&self, id: ShardId) -> Option<&Arc<Shard<E>>> {
         let cell = self.shards.get(id.get() as usize)?;
         let held_max = self.settings.buffer_size_per_shard();
-        Some(cell.get_or_init(|| Arc::new(Shard::new(id, self.me, held_max))))
+        let shard = || Shard::new(id, self.me, held_max, self.books.of_shard(), self.canary);
+        Some(cell.get_or_init(|| Arc::new(shard())))
     }
 
     /// Those that anybody ever heard of.
@@ -200,9 +250,9 @@ impl<E: Entity> Runtime<E> {
                 return Ok(Some(message));
             }
             let limit = self.mailbox_size();
-            let stage = shard.phase.get();
+            let visit = Visit { shard, runtime: self };
             if let Err(waiting) =
-                inside.floor.push_within(limit, stage, (hash, id), message, &mut after)
+                inside.floor.push_within(limit, visit, (hash, id), message, &mut after)
             {
                 let (waiting, message) = waiting;
                 drop(inside);
@@ -358,7 +408,12 @@ impl<E: Entity> Runtime<E> {
         let Some(shard) = self.shard(said.shard) else { return };
         let Standing { max_gen: newest, home, pending, run, .. } = *said;
         let standing = gate::Standing { run, newest, home, pending };
+        let before = shard.phase.get();
         shard.pass(self, Fit::Exempt, |gate, desk| desk.stand(gate, standing));
+        if before == Stage::Empty && shard.phase.get() == Stage::Open {
+            self.sweep();
+            self.share_limit();
+        }
     }
 
     fn stop_all(self: &Arc<Self>) {
@@ -385,8 +440,10 @@ impl<E: Entity> Runtime<E> {
         }
         if let Some(payload) = after.drained {
             self.world.tell(RegionInput::Drained { shard: shard.id, payload });
+            self.share_limit();
         }
         drop((after.values, after.typed));
+        self.passivate(after.leavers);
     }
 
     /// A message is not handled: counted, and whoever asks in it learns why.
@@ -412,6 +469,82 @@ impl<E: Entity> Runtime<E> {
         &self.dead
     }
 
+    // ── Passivation ──
+
+    fn passivate(self: &Arc<Self>, leavers: Vec<Leaver>) {
+        for leaver in leavers {
+            let Some(shard) = self.shard(leaver.shard) else { continue };
+            let mut after = After::default();
+            if shard.phase.get() == Stage::Open {
+                shard.lock().floor.passivate(leaver, &mut after);
+            }
+            self.carry_out(shard, after);
+        }
+    }
+
+    /// Begins to look for idle entities, if nobody does.
+    fn sweep(self: &Arc<Self>) {
+        let Some(settings) = self.settings.automatic_passivation() else { return };
+        let off = matches!(self.books, Books::Nobody) || settings.idle_timeout.is_zero();
+        if off || self.sweeps.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let pause = settings.idle_interval.unwrap_or(settings.idle_timeout / 2).max(SWEEP_MIN);
+        let (runtime, world) = (Arc::downgrade(self), Arc::clone(&self.world));
+        self.world.spawn(Box::pin(async move {
+            loop {
+                world.sleep(pause).await;
+                let Some(runtime) = runtime.upgrade().filter(|runtime| !runtime.is_over()) else {
+                    return;
+                };
+                runtime.tick();
+            }
+        }));
+    }
+
+    fn tick(self: &Arc<Self>) {
+        let (now, mut leavers) = (self.world.now(), Vec::new());
+        match &self.books {
+            Books::Nobody => {}
+            Books::Region(actives) => actives.tick(now, &mut leavers),
+            Books::Shards(_) => self.known().for_each(|shard| {
+                if let Some(actives) = shard.lock().floor.actives.clone() {
+                    actives.tick(now, &mut leavers);
+                }
+            }),
+        }
+        self.passivate(leavers);
+    }
+
+    /// Another limit of active entities, for all shards.
+    pub(super) fn set_limit(self: &Arc<Self>, limit: usize) {
+        self.limit.store(limit, Ordering::Release);
+        if let Books::Region(actives) = &self.books {
+            let mut leavers = Vec::new();
+            actives.set_limit(limit, &mut leavers);
+            self.passivate(leavers);
+        }
+        self.share_limit();
+    }
+
+    /// Each shard that lives here has its part of the limit, if there are parts.
+    fn share_limit(self: &Arc<Self>) {
+        use passivation::settings::Scope;
+        match &self.books {
+            Books::Shards(settings) if settings.scope == Scope::Shard => {}
+            _ => return,
+        }
+        let (limit, mut leavers) = (self.limit.load(Ordering::Acquire), Vec::new());
+        let live = |shard: &&Arc<Shard<E>>| shard.phase.get() == Stage::Open;
+        let share = passivation::Passivation::share(limit, self.known().filter(live).count());
+        for shard in self.known().filter(live) {
+            if let Some(actives) = shard.lock().floor.actives.clone() {
+                actives.set_limit(share, &mut leavers);
+            }
+        }
+        self.passivate(leavers);
+    }
+
     // ── Who waits for room ──
 
     pub(super) fn wait_here(&self, waker: Waker) {
@@ -428,8 +561,9 @@ impl<E: Entity> Runtime<E> {
         }
     }
 
-    pub(super) fn now(&self) -> Instant {
-        self.world.now()
+    /// Whether a message may begin, or go on, now.
+    pub(super) fn serves(&self) -> bool {
+        self.world.serves() || self.canary.has(Bug::LeaseNotAsked)
     }
 }
 

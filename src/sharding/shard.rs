@@ -11,6 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use futures::task::AtomicWaker;
 
+use super::actives::{Actives, Leaver};
+use super::bug::{Bug, Canary};
 use super::dead_letters::Lost;
 use super::entity::Entity;
 use super::frame;
@@ -22,7 +24,7 @@ use super::payload;
 use super::runtime::{Runtime, hash};
 use super::scope;
 use super::tenancy::{Phase, Stage};
-use super::tenants::{Entry, Tenants};
+use super::tenants::{Entry, NONE, Tenants};
 
 /// A shard.
 pub(super) struct Shard<E: Entity> {
@@ -48,6 +50,8 @@ pub(super) struct Floor<E: Entity> {
     pub(super) generation: Generation,
     /// What the next start takes along.
     pub(super) carried: Option<Bytes>,
+    pub(super) actives: Option<Arc<Actives>>,
+    canary: Canary,
     wanted: bool,     // the region was asked for a home
     scratch: Vec<u8>, // a frame
 }
@@ -57,6 +61,8 @@ pub(super) struct After<E: Entity> {
     pub(super) starts: Vec<(u32, EntityId, Arc<AtomicWaker>)>,
     pub(super) wanted: bool,
     pub(super) drained: Option<Option<Bytes>>,
+    /// Who has to stop, in whichever shard.
+    pub(super) leavers: Vec<Leaver>,
     /// To be dropped.
     pub(super) values: Vec<Box<E>>,
     pub(super) typed: Vec<E::Message>,
@@ -69,11 +75,18 @@ impl<E: Entity> Default for After<E> {
             starts: Vec::new(),
             wanted: false,
             drained: None,
+            leavers: Vec::new(),
             values: Vec::new(),
             typed: Vec::new(),
             lost: Vec::new(),
         }
     }
+}
+
+/// Where a message comes in.
+pub(super) struct Visit<'a, E: Entity> {
+    pub(super) shard: &'a Shard<E>,
+    pub(super) runtime: &'a Runtime<E>,
 }
 
 /// Whether a message that is accepted has to fit into its mailbox.
@@ -86,12 +99,20 @@ pub(super) enum Fit {
 }
 
 impl<E: Entity> Shard<E> {
-    pub(super) fn new(id: ShardId, me: RegionId, held_max: usize) -> Self {
+    pub(super) fn new(
+        id: ShardId,
+        me: RegionId,
+        held_max: usize,
+        actives: Option<Arc<Actives>>,
+        canary: Canary,
+    ) -> Self {
         let floor = Floor {
             tenants: Tenants::new(),
             running: 0,
             generation: Generation::NEVER,
             carried: None,
+            actives,
+            canary,
             wanted: false,
             scratch: Vec::new(),
         };
@@ -153,7 +174,7 @@ impl<E: Entity> Floor<E> {
     pub(super) fn push_within(
         &mut self,
         limit: usize,
-        stage: Stage,
+        visit: Visit<'_, E>,
         to: (u64, &str),
         message: E::Message,
         after: &mut After<E>,
@@ -166,26 +187,26 @@ impl<E: Entity> Floor<E> {
                 return Err((waiting, message));
             }
         }
-        self.push_at(known, stage, to, Entry::Typed(message), after);
+        self.push_at(known, visit, to, Entry::Typed(message), after);
         Ok(())
     }
 
     /// Into its mailbox. Starts its entity, if it has none that runs and the stage allows.
     pub(super) fn push(
         &mut self,
-        stage: Stage,
+        visit: Visit<'_, E>,
         (hash, id): (u64, &str),
         entry: Entry<E::Message>,
         after: &mut After<E>,
     ) {
         let known = self.tenants.find(hash, id);
-        self.push_at(known, stage, (hash, id), entry, after);
+        self.push_at(known, visit, (hash, id), entry, after);
     }
 
     fn push_at(
         &mut self,
         known: Option<u32>,
-        stage: Stage,
+        Visit { shard, runtime }: Visit<'_, E>,
         (hash, id): (u64, &str),
         entry: Entry<E::Message>,
         after: &mut After<E>,
@@ -194,14 +215,90 @@ impl<E: Entity> Floor<E> {
             let id = EntityId::new(id).expect("ids are checked where they come in");
             self.tenants.add(hash, id)
         });
-        let waited_for = stage == Stage::Draining && scope::is_draining();
+        let stage = shard.phase.get();
+        let waited_for = stage == Stage::Draining
+            && scope::is_draining()
+            && !self.canary.has(Bug::DrainingHandlersNotMarked);
         let busy = self.tenants.busy(row);
         busy.mailbox.push_back(entry);
         if waited_for {
             busy.marked = busy.mailbox.len();
         }
-        if busy.runs.is_none() && (stage == Stage::Open || waited_for) {
+        let starts = busy.runs.is_none() && (stage == Stage::Open || waited_for);
+        if starts {
             self.start(row, after);
+        }
+        if stage == Stage::Open {
+            self.visit(row, hash, starts, Visit { shard, runtime }, after);
+        }
+    }
+
+    /// Counts a message in the books of passivation.
+    fn visit(
+        &mut self,
+        row: u32,
+        hash: u64,
+        starts: bool,
+        Visit { shard, runtime }: Visit<'_, E>,
+        after: &mut After<E>,
+    ) {
+        let Some(actives) = &self.actives else { return };
+        if !starts && !actives.counts_messages {
+            return;
+        }
+        let tenant = self.tenants.get_mut(row);
+        if tenant.slot == NONE {
+            tenant.slot = actives.enter(shard.id, row);
+        } else if starts {
+            actives.set_busy(tenant.slot, true);
+        }
+        actives.touch(runtime.world.now(), tenant.slot, hash, &mut after.leavers);
+    }
+
+    /// An entity has nothing to do: a row without a task, or none if it has no value.
+    pub(super) fn park(&mut self, row: u32, runtime: &Runtime<E>, after: &mut After<E>) {
+        self.running -= 1;
+        self.tenants.idle(row);
+        let tenant = self.tenants.get(row);
+        let slot = tenant.slot;
+        if tenant.state.is_none() {
+            after.values.extend(self.tenants.remove(row, hash));
+        }
+        let Some(actives) = self.actives.as_ref().filter(|_| slot != NONE) else { return };
+        let Some(tenant) = self.tenants.try_get(row) else { return actives.leave(slot) };
+        actives.set_busy(slot, false);
+        if !actives.counts_messages {
+            // Idle from now on, not since its first message.
+            let hash = hash(tenant.id.as_str());
+            actives.touch(runtime.world.now(), slot, hash, &mut after.leavers);
+        }
+    }
+
+    /// An idle entity is to stop: its value goes, after its last word if it has one.
+    pub(super) fn passivate(&mut self, leaver: Leaver, after: &mut After<E>) {
+        let Leaver { row, slot, .. } = leaver;
+        let Some(tenant) = self.tenants.try_get(row) else { return };
+        if tenant.slot != slot || tenant.busy.is_some() || tenant.state.is_none() {
+            return; // somebody else, or busy again
+        }
+        if E::stop_message().is_some() {
+            self.tenants.busy(row).leaves = true;
+            return self.start(row, after);
+        }
+        after.values.extend(self.tenants.remove(row, hash));
+        if let Some(actives) = &self.actives {
+            actives.leave(slot);
+        }
+    }
+
+    /// Its entities are no longer active: their shard leaves.
+    fn close_books(&mut self) {
+        let Self { tenants, actives: Some(actives), .. } = self else { return };
+        for tenant in tenants.all() {
+            let slot = std::mem::replace(&mut tenant.slot, NONE);
+            if slot != NONE {
+                actives.leave(slot);
+            }
         }
     }
 
@@ -274,6 +371,7 @@ impl<E: Entity> Desk<'_, E> {
     }
 
     fn drain(&mut self, gate: &mut Gate<Letter>) {
+        self.floor.close_books();
         let last_word = E::stop_message().is_some();
         for row in self.floor.tenants.rows().collect::<Vec<_>>() {
             let tenant = self.floor.tenants.get_mut(row);
@@ -325,6 +423,7 @@ impl<E: Entity> Desk<'_, E> {
 
     /// Everything ends now, and nothing is carried along: how many messages are lost.
     pub(super) fn stop(&mut self, gate: &Gate<Letter>) -> usize {
+        self.floor.close_books();
         self.shard.phase.set(Stage::Aborted);
         for row in self.floor.tenants.rows().collect::<Vec<_>>() {
             let tenant = self.floor.tenants.get_mut(row);
@@ -390,9 +489,9 @@ impl<E: Entity> Post<Letter> for Desk<'_, E> {
         if full {
             return self.lose(Lost::MailboxFull, letter);
         }
-        let stage = self.shard.phase.get();
         let entry = Entry::Letter(letter.clone());
-        self.floor.push(stage, (hash, letter.id()), entry, self.after);
+        let visit = Visit { shard: self.shard, runtime: self.runtime };
+        self.floor.push(visit, (hash, letter.id()), entry, self.after);
     }
 
     fn refuse(&mut self, _from: RegionId, item: Item<Letter>) {

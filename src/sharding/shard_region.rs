@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::asks::Asks;
+use super::bug::Canary;
 use super::config::Sharding;
 use super::dead_letters::Lost;
 use super::entity::{Entity, Supervision};
@@ -34,6 +35,8 @@ pub struct Setup<E: Entity> {
     pub factory: Box<dyn Fn(&EntityId) -> E + Send + Sync>,
     /// The node's table of asks: one for all its types.
     pub asks: Arc<Asks>,
+    /// [`Canary::none`] but in the suites.
+    pub canary: Canary,
 }
 
 impl<E: Entity> fmt::Debug for Setup<E> {
@@ -55,7 +58,7 @@ impl<E: Entity> ShardRegion<E> {
     #[must_use]
     pub fn new(setup: Setup<E>, world: Arc<dyn World>) -> Self {
         let Setup { entity_type, me, settings, message_bytes_max, .. } = setup;
-        let Setup { supervision, extractor, factory, asks, .. } = setup;
+        let Setup { supervision, extractor, factory, asks, canary, .. } = setup;
         let parts = Parts {
             me,
             entity_type,
@@ -65,6 +68,7 @@ impl<E: Entity> ShardRegion<E> {
             extractor,
             factory,
             asks,
+            canary,
         };
         Self { runtime: Runtime::new(parts, world) }
     }
@@ -93,6 +97,12 @@ impl<E: Entity> ShardRegion<E> {
         let id = self.runtime.extractor.entity_id(&message);
         let entity = id.map(|id| self.entity(&id)).ok_or(TellError::NoEntity)?;
         entity.tell(message)
+    }
+
+    /// Sets how many entities may be active on this node, at least 1: for strategies of
+    /// passivation that have a limit.
+    pub fn set_active_entity_limit(&self, limit: usize) {
+        self.runtime.set_limit(limit);
     }
 
     /// The type's name.

@@ -18,7 +18,8 @@ const SPARE_MAX: usize = 8;
 /// A longer queue is not kept.
 const SPARE_LENGTH_MAX: usize = 256;
 
-const NONE: u32 = u32::MAX;
+/// No row, no slot.
+pub(super) const NONE: u32 = u32::MAX;
 
 /// Leaves numbers that are hashes, or counters, as they are.
 #[derive(Clone, Copy, Debug, Default)]
@@ -56,11 +57,13 @@ pub(super) struct Busy<M> {
     pub(super) marked: usize,
     /// Set while it runs.
     pub(super) runs: Option<Arc<AtomicWaker>>,
+    /// It is to stop if nothing comes.
+    pub(super) leaves: bool,
 }
 
 impl<M> Default for Busy<M> {
     fn default() -> Self {
-        Self { mailbox: VecDeque::new(), marked: 0, runs: None }
+        Self { mailbox: VecDeque::new(), marked: 0, runs: None, leaves: false }
     }
 }
 
@@ -70,6 +73,8 @@ pub(super) struct Tenant<E: Entity> {
     /// Its value, unless it runs, or has not begun.
     pub(super) state: Option<Box<E>>,
     pub(super) busy: Option<Box<Busy<E::Message>>>,
+    /// Its place in the books of passivation, or [`NONE`].
+    pub(super) slot: u32,
     next: u32, // with the same hash
 }
 
@@ -110,7 +115,7 @@ impl<E: Entity> Tenants<E> {
             u32::try_from(self.rows.len() - 1).expect("fewer than 2^32 entities in a shard")
         });
         let next = self.index.insert(hash, at).unwrap_or(NONE);
-        self.rows[at as usize] = Some(Tenant { id, state: None, busy: None, next });
+        self.rows[at as usize] = Some(Tenant { id, state: None, busy: None, slot: NONE, next });
         at
     }
 
@@ -145,6 +150,11 @@ impl<E: Entity> Tenants<E> {
         }
     }
 
+    /// The row of an entity, if it is in use.
+    pub(super) fn try_get(&self, at: u32) -> Option<&Tenant<E>> {
+        self.rows.get(at as usize).and_then(Option::as_ref)
+    }
+
     pub(super) fn get(&self, at: u32) -> &Tenant<E> {
         self.rows[at as usize].as_ref().expect("a row in use")
     }
@@ -165,7 +175,7 @@ impl<E: Entity> Tenants<E> {
         let Some(mut busy) = self.get_mut(at).busy.take() else { return };
         assert!(busy.mailbox.is_empty(), "an idle entity has no messages");
         if self.spare.len() < SPARE_MAX && busy.mailbox.capacity() <= SPARE_LENGTH_MAX {
-            (busy.marked, busy.runs) = (0, None);
+            (busy.marked, busy.runs, busy.leaves) = (0, None, false);
             self.spare.push(busy);
         }
     }
