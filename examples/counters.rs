@@ -30,11 +30,9 @@ impl Entity for Counter {
 
 type Failed = Box<dyn std::error::Error>;
 
-/// A node that finds the others through the first one's address.
-async fn start(seed: Option<&Multiaddr>) -> Result<(Node, ShardRegion<Counter>), Failed> {
+async fn start(seeds: &[Address]) -> Result<(Node, ShardRegion<Counter>), Failed> {
     let mut config = Config::default();
-    config.cluster.seeds =
-        seed.map(|at| Address::new(at.to_string())).into_iter().collect::<Result<_, _>>()?;
+    config.cluster.seeds = seeds.to_vec();
     let node = Node::start(config).await?;
     node.cluster().up().await?;
     let counters = node.sharding().start("counter", |_id| Counter::default()).await?;
@@ -43,17 +41,19 @@ async fn start(seed: Option<&Multiaddr>) -> Result<(Node, ShardRegion<Counter>),
 
 #[tokio::main]
 async fn main() -> Result<(), Failed> {
-    let (first, here) = start(None).await?;
-    let seed = first.addresses()[0].clone();
-    let (second, there) = start(Some(&seed)).await?;
-    let (third, _) = start(Some(&seed)).await?;
+    let (first, here) = start(&[]).await?;
+    let seed = [Address::new(first.addresses()[0].to_string())?];
+    let (second, there) = start(&seed).await?;
+    let (third, _) = start(&seed).await?;
     for n in 0..30 {
-        let id = format!("counter-{}", n % 10);
-        here.entity(&id).tell(Command::Add(n))?;
-        let value = there.entity(&id).ask(Command::Get).await?;
+        here.entity(&format!("counter-{}", n % 10)).tell(Command::Add(n))?;
+    }
+    for id in (0..10).map(|n| format!("counter-{n}")) {
+        let value = here.entity(&id).ask(Command::Get).await?; // behind what it was told from here
+        assert_eq!(there.entity(&id).ask(Command::Get).await?, value);
         println!("{id} = {value}");
     }
-    println!("{} entities on the first node, {} on the second", here.entities(), there.entities());
+    println!("{} live on the first node, {} on the second", here.entities(), there.entities());
     third.stop().await; // its counters start again elsewhere; what they had counted was in memory
     println!("counter-7 = {}", there.entity("counter-7").ask(Command::Get).await?);
     second.stop().await;

@@ -41,11 +41,13 @@ impl ControlPart {
         let inbox = world.inbox.clone();
         let (clock, watchers) = (world.clock, world.watchers.clone());
         let (shutdown, hostings) = (world.shutdown.clone(), world.hostings.clone());
+        let lease = world.lease.clone();
         let driver = Driver::new(machine, world, inbox.clone(), clock);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let (end, ended) = oneshot::channel();
         thread::Builder::new().name("ostraca-control".to_owned()).spawn(move || {
             runtime.block_on(run(driver, &watchers, &shutdown));
+            lease.end(); // nobody renews it: what still polls an entity stops now
             hostings.end();
             drop(runtime);
             drop(alive); // nothing of this part runs any more

@@ -68,7 +68,9 @@ impl Sharding {
     pub(super) fn new(setup: Setup<'_>) -> Self {
         let Setup { me, config, net, inbox, lease, clock, hostings } = setup;
         let phase = super::shutdown::Phase::ClusterShardingShutdownRegion;
-        let (runtime, weak) = (Handle::current(), Arc::downgrade(&hostings));
+        let (runtime, net) = (Handle::current(), Arc::downgrade(&net));
+        let shared =
+            Shared { net, inbox, lease, clock, runtime, hostings: Arc::downgrade(&hostings) };
         Self(Arc::new(Inner {
             me: RegionId::new(me),
             settings: config.sharding.clone(),
@@ -76,7 +78,7 @@ impl Sharding {
             roles: config.cluster.roles.clone(),
             message_bytes_max: config.net.limits.message_bytes_max,
             asks: Asks::new(),
-            shared: Shared { net, inbox, lease, clock, runtime, hostings: weak },
+            shared,
             hostings,
             started: Mutex::default(),
         }))

@@ -29,12 +29,13 @@ const KNOWN_MAX: usize = 4_096;
 /// What all types of a node share.
 #[derive(Clone)]
 pub(crate) struct Shared {
-    pub(crate) net: Arc<OnceLock<Net>>, // empty until the transport has started
+    /// Empty until the transport has started. Weak, and so is the last field: the transport holds what
+    /// takes its messages, that holds what runs entities, and this would hold the transport.
+    pub(crate) net: Weak<OnceLock<Net>>,
     pub(crate) inbox: ControlInbox,
     pub(crate) lease: Lease,
     pub(crate) clock: Clock,
     pub(crate) runtime: Handle,
-    /// Weak: what runs entities holds this.
     pub(crate) hostings: Weak<Hostings>,
 }
 
@@ -93,7 +94,9 @@ impl TypeWorld {
     }
 
     fn find(&self, to: RegionId) -> Option<Lane> {
-        let found = self.shared.net.get().and_then(|net| net.lane(to.replica(), Class::User));
+        let net = self.shared.net.upgrade();
+        let net = net.as_ref().and_then(|net| net.get());
+        let found = net.and_then(|net| net.lane(to.replica(), Class::User));
         let mut lanes = self.lanes.write().unwrap_or_else(PoisonError::into_inner);
         if lanes.len() >= KNOWN_MAX {
             lanes.clear();

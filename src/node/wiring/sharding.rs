@@ -244,7 +244,10 @@ mod tests {
         let to_coordinator = [
             (
                 ToCoordinator::Register { proxy: true, hosted: at.clone(), highest: g(1) },
-                "81a16381a17283a170c3a16891920382a17482a16e02a16f07a17301a16d82a17482a16e02a16f07a17301",
+                concat!(
+                    "81a16381a17283a170c3a16891920382a17482a16e",
+                    "02a16f07a17301a16d82a17482a16e02a16f07a17301"
+                ),
             ),
             (ToCoordinator::GetShardHome(vec![SHARD]), "81a16381a1679103"),
             (ToCoordinator::Hosted(at.clone()), "81a16381a16f91920382a17482a16e02a16f07a17301"),
@@ -254,19 +257,40 @@ mod tests {
         let homes = || [route].into_iter().collect();
         let to_region = [
             (ToRegion::Here(g(1).term), "81a17281a16382a16e02a16f07"),
-            (ToRegion::RegisterAck { term: g(1).term, homes: homes() }, "?"),
+            (
+                ToRegion::RegisterAck { term: g(1).term, homes: homes() },
+                concat!(
+                    "81a17281a16182a17482a16e02a16f07a16883a1",
+                    "749182a16e02a16f07a1729107a173919403000101"
+                ),
+            ),
             (ToRegion::NotYet(NotYet::Reading), "81a17281a16ea172"),
-            (ToRegion::Host(vec![host]), "?"),
+            (
+                ToRegion::Host(vec![host]),
+                concat!(
+                    "81a17281a1689184a17303a16782a17482a16e02a16f07a17301",
+                    "a161810782a17482a16e02a16f07a17301a16582a16705a16e06"
+                ),
+            ),
             (
                 ToRegion::Release(vec![ReleaseShard {
                     shard: SHARD,
                     generation: g(1),
                     to: Some(region),
                 }]),
-                "?",
+                "81a17281a16c9183a17303a16782a17482a16e02a16f07a17301a17407",
             ),
-            (ToRegion::Announce(homes()), "?"),
-            (ToRegion::Released(vec![released]), "?"),
+            (
+                ToRegion::Announce(homes()),
+                "81a17281a17783a1749182a16e02a16f07a1729107a173919403000101",
+            ),
+            (
+                ToRegion::Released(vec![released]),
+                concat!(
+                    "81a17281a1649184a17303a16d82a17482a16e02a16f07",
+                    "a17302a16c82a17482a16e02a16f07a17301a170c4020102"
+                ),
+            ),
             (ToRegion::Hosted(at), "81a17281a16f91920382a17482a16e02a16f07a17301"),
         ];
         let singleton = [

@@ -9,6 +9,8 @@ mod allocating;
 mod one_type;
 mod port;
 mod standing;
+#[cfg(test)]
+mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -180,8 +182,10 @@ impl Machines {
     }
 
     fn state(&mut self, now: Now, state: Arc<ClusterState>, out: &mut Out) {
-        self.with.state = state;
-        self.each(out, |of_type, with, out| of_type.members(now, with, out));
+        if !Arc::ptr_eq(&self.with.state, &state) {
+            self.with.state = state;
+            self.each(out, |of_type, with, out| of_type.members(now, with, out));
+        }
     }
 
     /// A configuration counts here once everybody whom it removed is over: with leases at once.

@@ -133,6 +133,11 @@ impl Region {
         running.map(|(id, shard)| (*id, shard.run()))
     }
 
+    /// Payloads that are kept for a next home that has not confirmed yet.
+    pub fn payloads(&self) -> impl Iterator<Item = &Bytes> {
+        self.shards.values().filter_map(Shard::kept)
+    }
+
     /// Whether the coordinator knows this region: ready to serve.
     #[must_use]
     pub const fn is_registered(&self) -> bool {

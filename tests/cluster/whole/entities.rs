@@ -89,6 +89,17 @@ impl WholeNode {
     }
 
     pub(super) fn shard(&mut self, now: Now, fact: Fact, fx: &mut Effects<Self>) {
+        let me = self.me().incarnation;
+        let ends = match &fact {
+            Fact::Out => true,
+            Fact::Installed(epoch) => !epoch.is_member(me),
+            _ => false,
+        };
+        if ends {
+            // Everything stops: what is held here is counted as lost.
+            let lost = self.messages().into_iter();
+            lost.for_each(|id| fx.emit(Event::Sharding(Seen::Discarded(id))));
+        }
         let mut out = Outbox::new();
         self.machines.handle(now, fact, &mut out);
         for output in out.drain() {
@@ -214,6 +225,13 @@ impl WholeNode {
         }
         let pause = self.entities.chance.span(MS, 500 * MS);
         self.entities.handle_at = more.then(|| now.mono + pause);
+    }
+
+    /// Messages that would be lost with this node: in mailboxes, and in payloads that are kept.
+    pub(crate) fn messages(&self) -> Vec<u64> {
+        let regions = self.machines.types().filter_map(|(_, of_type)| of_type.region());
+        let payloads = regions.flat_map(Region::payloads).flat_map(opened);
+        self.entities.holds().chain(payloads).collect()
     }
 
     /// What this node knows of a type, for a report.
