@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{NotStarted, Sharding};
+use crate::sharding::bug::Canary;
 use crate::sharding::config::Sharding as Settings;
 use crate::sharding::entity::{Entity, Supervision};
 use crate::sharding::extractor::{ByMessage, Extractor, HashExtractor};
@@ -146,6 +147,7 @@ impl Sharding {
                 extractor,
                 factory,
                 asks: self.0.asks.clone(),
+                canary: Canary::none(),
             };
             let region = ShardRegion::new(setup, world);
             let hosting = region.hosting();
