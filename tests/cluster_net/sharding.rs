@@ -201,7 +201,7 @@ async fn entities_of_a_node_that_is_lost_come_back_elsewhere_once_it_is_removed(
     let homes = it.homes().await;
     assert!(!homes.contains(&me));
     it.note(1, 0..5);
-    it.all_have(0, &(0..5).collect::<Vec<_>>()).await;
+    it.all_have(1, &(0..5).collect::<Vec<_>>()).await;
     // A fresh node gets its part.
     let node = it.plan.seed(2).await;
     it.nodes.push(node);
