@@ -44,13 +44,15 @@ pub(super) enum Unanswered {
     Undecodable { bytes: usize, source: rmp_serde::decode::Error },
 }
 
+type Row = HashMap<u64, Arc<dyn Question>, BuildHasherDefault<Numbers>>;
+
 /// The table of one node, shared by all its entity types.
 #[derive(Default)]
 pub struct Asks {
     last: AtomicU64,
     late: AtomicU64,
     /// By number; ≤ asks whose callers wait.
-    stripes: [Mutex<HashMap<u64, Arc<dyn Question>, BuildHasherDefault<Numbers>>>; STRIPES],
+    stripes: [Mutex<Row>; STRIPES],
 }
 
 impl std::fmt::Debug for Asks {
@@ -58,8 +60,6 @@ impl std::fmt::Debug for Asks {
         f.debug_struct("Asks").field("waiting", &self.waiting()).finish_non_exhaustive()
     }
 }
-
-type Row = HashMap<u64, Arc<dyn Question>, BuildHasherDefault<Numbers>>;
 
 impl Asks {
     /// An empty table.

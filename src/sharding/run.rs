@@ -20,6 +20,7 @@ use super::context::Context;
 use super::dead_letters::Lost;
 use super::entity::{Entity, Supervision};
 use super::ids::{EntityId, Generation};
+use super::letter::Letter;
 use super::runtime::Runtime;
 use super::scope;
 use super::shard::{After, Fit, Floor, Inside, Shard};
@@ -40,6 +41,13 @@ enum Next {
     LastWord,
     /// Nothing: it is parked, or gone. The task ends.
     Nothing,
+}
+
+/// Whether the lease was asked right before a handler's first poll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lease {
+    JustAsked,
+    Unasked,
 }
 
 enum Outcome {
@@ -85,7 +93,11 @@ pub(super) fn task<E: Entity>(
         since_yield: 0,
         ended: false,
     };
-    Box::pin(run(task))
+    let phase = Arc::clone(&shard.phase);
+    Box::pin(async move {
+        let mut run = pin!(run(task));
+        poll_fn(|cx| scope::at_work(&phase, || run.as_mut().poll(cx))).await;
+    })
 }
 
 async fn run<E: Entity>(mut task: Task<E>) {
@@ -232,12 +244,19 @@ impl<E: Entity> Task<E> {
             }
             let Some(entry) = self.batch.pop_front() else { return };
             self.since_yield += 1;
-            if self.value.is_none() && !self.create().await {
+            if self.value.is_none() {
                 self.batch.push_front(entry);
-                continue;
+                self.create().await;
+                continue; // the lease is asked again: a factory may take long
             }
-            let Some(message) = self.open(entry) else { continue };
-            self.handle(message).await;
+            match entry {
+                Entry::Typed(message) => self.handle(message, Lease::JustAsked).await,
+                Entry::Letter(letter) => {
+                    if let Some(message) = self.open(letter) {
+                        self.handle(message, Lease::Unasked).await;
+                    }
+                }
+            }
             if self.since_yield >= BATCH {
                 self.since_yield = 1;
                 yield_now().await;
@@ -270,31 +289,19 @@ impl<E: Entity> Task<E> {
         .await
     }
 
-    /// A new instance. False if the factory panicked, after the pause that follows.
-    async fn create(&mut self) -> bool {
+    /// A new instance; or none, after the pause that follows a factory's panic.
+    async fn create(&mut self) {
         let (factory, id) = (&self.runtime.factory, &self.id);
-        let made = scope::at_work(&self.shard.phase, || {
-            catch_unwind(AssertUnwindSafe(|| Box::new(factory(id))))
-        });
-        match made {
-            Ok(value) => {
-                self.value = Some(value);
-                true
-            }
-            Err(_) => {
-                self.failed();
-                self.back_off().await;
-                false
-            }
+        if let Ok(value) = catch_unwind(AssertUnwindSafe(|| Box::new(factory(id)))) {
+            self.value = Some(value);
+        } else {
+            self.failed();
+            self.back_off().await;
         }
     }
 
     /// A message's value.
-    fn open(&mut self, entry: Entry<E::Message>) -> Option<E::Message> {
-        let letter = match entry {
-            Entry::Typed(message) => return Some(message),
-            Entry::Letter(letter) => letter,
-        };
+    fn open(&mut self, letter: Letter) -> Option<E::Message> {
         let way: Arc<dyn Way> = Arc::<Runtime<E>>::clone(&self.runtime);
         let decoded = scope::decoding(way, || {
             catch_unwind(AssertUnwindSafe(|| rmp_serde::from_slice(letter.body())))
@@ -306,14 +313,14 @@ impl<E: Entity> Task<E> {
         None
     }
 
-    async fn handle(&mut self, message: E::Message) {
+    async fn handle(&mut self, message: E::Message, lease: Lease) {
         let mut passivates = false;
         let outcome = {
             let Self { runtime, shard, id, value, waker, generation, .. } = self;
             let value = value.as_deref_mut().expect("an instance was created");
             let mut cx = Context::new(runtime, shard, id, *generation, &mut passivates);
             let handling = pin!(value.handle(message, &mut cx));
-            guarded(handling, runtime, shard, waker).await
+            guarded(handling, lease, runtime, shard, waker).await
         };
         match outcome {
             Outcome::Handled => self.failures = 0,
@@ -409,7 +416,7 @@ impl<E: Entity> Task<E> {
             let Some(value) = value.as_deref_mut() else { return };
             let mut cx = Context::new(runtime, shard, id, *generation, &mut passivates);
             let handling = pin!(value.handle(message, &mut cx));
-            guarded(handling, runtime, shard, waker).await
+            guarded(handling, Lease::Unasked, runtime, shard, waker).await
         };
         if let Outcome::Panicked = outcome {
             self.failed();
@@ -429,32 +436,44 @@ impl<E: Entity> Drop for Task<E> {
 /// Polls a handler: not without the lease, not after an abort, and its panic is caught.
 async fn guarded<E: Entity>(
     mut handling: Pin<&mut (impl Future<Output = ()> + Send)>,
+    mut lease: Lease,
     runtime: &Runtime<E>,
     shard: &Shard<E>,
     waker: &AtomicWaker,
 ) -> Outcome {
     let mut pause: Option<BoxFuture<'static, ()>> = None;
     poll_fn(|cx| {
-        waker.register(cx.waker());
         loop {
             if shard.phase.get() == Stage::Aborted {
                 return Poll::Ready(Outcome::Aborted);
             }
-            if runtime.serves() {
+            if std::mem::replace(&mut lease, Lease::Unasked) == Lease::JustAsked || runtime.serves()
+            {
                 break;
             }
+            waker.register(cx.waker());
             if wait(&mut pause, runtime, cx).is_pending() {
-                return Poll::Pending;
+                return aborted(shard);
             }
         }
-        let poll = || catch_unwind(AssertUnwindSafe(|| handling.as_mut().poll(cx)));
-        match scope::at_work(&shard.phase, poll) {
-            Ok(Poll::Pending) => Poll::Pending,
+        match catch_unwind(AssertUnwindSafe(|| handling.as_mut().poll(cx))) {
+            Ok(Poll::Pending) => {
+                waker.register(cx.waker());
+                aborted(shard)
+            }
             Ok(Poll::Ready(())) => Poll::Ready(Outcome::Handled),
             Err(_) => Poll::Ready(Outcome::Panicked),
         }
     })
     .await
+}
+
+/// An abort that came before its waker was known is seen here.
+fn aborted<E: Entity>(shard: &Shard<E>) -> Poll<Outcome> {
+    match shard.phase.get() {
+        Stage::Aborted => Poll::Ready(Outcome::Aborted),
+        _ => Poll::Pending,
+    }
 }
 
 /// Until a lapsed lease is looked at again.

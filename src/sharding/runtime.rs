@@ -304,7 +304,7 @@ impl<E: Entity> Runtime<E> {
             Frame::Barrier { shard, stamp } => {
                 known(shard)?.pass(self, Fit::Exempt, |gate, desk| {
                     gate.barrier_arrived(from, stamp, desk);
-                })
+                });
             }
             Frame::Echo { shard, stamp } => known(shard)?.pass(self, Fit::Exempt, |gate, desk| {
                 gate.echoed(from, stamp, desk);
@@ -429,6 +429,9 @@ impl<E: Entity> Runtime<E> {
 
     /// Does what had to wait until a shard's lock was released.
     pub(super) fn carry_out(self: &Arc<Self>, shard: &Arc<Shard<E>>, after: After<E>) {
+        if after.is_nothing() {
+            return;
+        }
         for (row, id, waker) in after.starts {
             self.world.spawn(run::task(self, shard, row, id, waker));
         }

@@ -89,6 +89,20 @@ pub(super) struct Visit<'a, E: Entity> {
     pub(super) runtime: &'a Runtime<E>,
 }
 
+impl<E: Entity> After<E> {
+    /// As after nearly every message.
+    pub(super) const fn is_nothing(&self) -> bool {
+        let Self { starts, wanted, drained, leavers, values, typed, lost } = self;
+        starts.is_empty()
+            && !*wanted
+            && drained.is_none()
+            && leavers.is_empty()
+            && values.is_empty()
+            && typed.is_empty()
+            && lost.is_empty()
+    }
+}
+
 /// Whether a message that is accepted has to fit into its mailbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
@@ -165,9 +179,11 @@ impl<E: Entity> Floor<E> {
 
     /// Messages that wait for an entity.
     pub(super) fn waiting(&self, hash: u64, id: &str) -> usize {
-        let row = self.tenants.find(hash, id);
-        let busy = row.and_then(|row| self.tenants.get(row).busy.as_ref());
-        busy.map_or(0, |busy| busy.mailbox.len())
+        self.tenants.find(hash, id).map_or(0, |row| self.waits(row))
+    }
+
+    fn waits(&self, row: u32) -> usize {
+        self.tenants.get(row).busy.as_ref().map_or(0, |busy| busy.mailbox.len())
     }
 
     /// A message of this node into its mailbox, or back if that is full.
@@ -181,40 +197,30 @@ impl<E: Entity> Floor<E> {
     ) -> Result<(), (usize, E::Message)> {
         let known = self.tenants.find(to.0, to.1);
         if let Some(row) = known {
-            let busy = self.tenants.get(row).busy.as_ref();
-            let waiting = busy.map_or(0, |busy| busy.mailbox.len());
+            let waiting = self.waits(row);
             if waiting >= limit {
                 return Err((waiting, message));
             }
         }
-        self.push_at(known, visit, to, Entry::Typed(message), after);
+        let row = known.unwrap_or_else(|| self.add(to.0, to.1));
+        self.push(row, to.0, visit, Entry::Typed(message), after);
         Ok(())
     }
 
-    /// Into its mailbox. Starts its entity, if it has none that runs and the stage allows.
-    pub(super) fn push(
-        &mut self,
-        visit: Visit<'_, E>,
-        (hash, id): (u64, &str),
-        entry: Entry<E::Message>,
-        after: &mut After<E>,
-    ) {
-        let known = self.tenants.find(hash, id);
-        self.push_at(known, visit, (hash, id), entry, after);
+    fn add(&mut self, hash: u64, id: &str) -> u32 {
+        let id = EntityId::new(id).expect("ids are checked where they come in");
+        self.tenants.add(hash, id)
     }
 
-    fn push_at(
+    /// Into its mailbox. Starts its entity, if it has none that runs and the stage allows.
+    fn push(
         &mut self,
-        known: Option<u32>,
+        row: u32,
+        hash: u64,
         Visit { shard, runtime }: Visit<'_, E>,
-        (hash, id): (u64, &str),
         entry: Entry<E::Message>,
         after: &mut After<E>,
     ) {
-        let row = known.unwrap_or_else(|| {
-            let id = EntityId::new(id).expect("ids are checked where they come in");
-            self.tenants.add(hash, id)
-        });
         let stage = shard.phase.get();
         let waited_for = stage == Stage::Draining
             && scope::is_draining()
@@ -484,14 +490,13 @@ impl<E: Entity> Post<Letter> for Desk<'_, E> {
     fn accept(&mut self, _from: RegionId, item: Item<Letter>, _origin: Origin) {
         let letter = item.message;
         let hash = hash(letter.id());
-        let full = self.fit == Fit::Must
-            && self.floor.waiting(hash, letter.id()) >= self.runtime.mailbox_size();
-        if full {
+        let known = self.floor.tenants.find(hash, letter.id());
+        let row = known.unwrap_or_else(|| self.floor.add(hash, letter.id()));
+        if self.fit == Fit::Must && self.floor.waits(row) >= self.runtime.mailbox_size() {
             return self.lose(Lost::MailboxFull, letter);
         }
-        let entry = Entry::Letter(letter.clone());
         let visit = Visit { shard: self.shard, runtime: self.runtime };
-        self.floor.push(visit, (hash, letter.id()), entry, self.after);
+        self.floor.push(row, hash, visit, Entry::Letter(letter), self.after);
     }
 
     fn refuse(&mut self, _from: RegionId, item: Item<Letter>) {

@@ -83,6 +83,7 @@ pub(super) struct Tenants<E: Entity> {
     index: HashMap<u64, u32, BuildHasherDefault<Numbers>>, // the first with that hash
     rows: Vec<Option<Tenant<E>>>,                          // ≤ entities of the shard at a time
     free: Vec<u32>,
+    #[expect(clippy::vec_box, reason = "the boxes are what is kept")]
     spare: Vec<Box<Busy<E::Message>>>, // ≤ SPARE_MAX
 }
 

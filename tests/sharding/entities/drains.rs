@@ -26,7 +26,7 @@ struct Door {
 impl Door {
     fn open(&self) {
         self.open.store(true, Ordering::SeqCst);
-        self.wakers.lock().unwrap().drain(..).for_each(Waker::wake);
+        self.wakers.lock().expect("nobody panicked").drain(..).for_each(Waker::wake);
     }
 
     async fn pass(&self) {
@@ -34,7 +34,7 @@ impl Door {
             if self.open.load(Ordering::SeqCst) {
                 return Poll::Ready(());
             }
-            self.wakers.lock().unwrap().push(cx.waker().clone());
+            self.wakers.lock().expect("nobody panicked").push(cx.waker().clone());
             Poll::Pending
         })
         .await;
@@ -59,7 +59,7 @@ enum Say {
 
 impl Guest {
     fn log(&self, cx: &Context<'_, Self>, what: &str) {
-        self.log.lock().unwrap().push(format!("{}@{} {what}", cx.id(), self.node));
+        self.log.lock().expect("nobody panicked").push(format!("{}@{} {what}", cx.id(), self.node));
     }
 }
 
@@ -110,7 +110,7 @@ impl House {
     }
 
     fn tell(&self, from: usize, to: &str, say: Say) {
-        self.nodes.nodes[from].region.entity(to).tell(say).unwrap();
+        self.nodes.nodes[from].region.entity(to).tell(say).expect("there is room");
     }
 
     fn moves(&mut self, to: usize) {
@@ -119,7 +119,7 @@ impl House {
     }
 
     fn log(&self) -> Vec<String> {
-        self.log.lock().unwrap().clone()
+        self.log.lock().expect("nobody panicked").clone()
     }
 }
 

@@ -31,7 +31,7 @@ impl Wake for Named {
         if let Some(executor) = self.executor.upgrade()
             && !self.queued.swap(true, Ordering::SeqCst)
         {
-            executor.ready.lock().unwrap().push_back(self.id);
+            executor.ready.lock().expect("nobody panicked").push_back(self.id);
         }
     }
 }
@@ -55,40 +55,42 @@ impl Executor {
 
     pub(crate) fn spawn(&self, task: BoxFuture<'static, ()>) {
         let id = self.last.fetch_add(1, Ordering::SeqCst);
-        self.tasks.lock().unwrap().insert(id, task);
-        self.ready.lock().unwrap().push_back(id);
+        self.tasks.lock().expect("nobody panicked").insert(id, task);
+        self.ready.lock().expect("nobody panicked").push_back(id);
     }
 
     pub(crate) fn sleep(&self, pause: Duration) -> BoxFuture<'static, ()> {
         let sleeper = Arc::new(Sleeper::default());
         let at = (self.now() + pause).as_nanos();
-        self.sleepers.lock().unwrap().push((at, Arc::clone(&sleeper)));
+        self.sleepers.lock().expect("nobody panicked").push((at, Arc::clone(&sleeper)));
         Box::pin(std::future::poll_fn(move |cx| {
-            *sleeper.waker.lock().unwrap() = Some(cx.waker().clone());
+            *sleeper.waker.lock().expect("nobody panicked") = Some(cx.waker().clone());
             if sleeper.over.load(Ordering::SeqCst) { Poll::Ready(()) } else { Poll::Pending }
         }))
     }
 
     pub(crate) fn ready(&self) -> usize {
-        self.ready.lock().unwrap().len()
+        self.ready.lock().expect("nobody panicked").len()
     }
 
     pub(crate) fn tasks(&self) -> usize {
-        self.tasks.lock().unwrap().len()
+        self.tasks.lock().expect("nobody panicked").len()
     }
 
     /// Polls a task that is ready, the `pick`th.
     pub(crate) fn step(&self, pick: usize) {
         let id = {
-            let mut ready = self.ready.lock().unwrap();
+            let mut ready = self.ready.lock().expect("nobody panicked");
             let pick = pick % ready.len();
             ready.remove(pick).expect("it is ready")
         };
-        let Some(mut task) = self.tasks.lock().unwrap().remove(&id) else { return };
+        let Some(mut task) = self.tasks.lock().expect("nobody panicked").remove(&id) else {
+            return;
+        };
         let named = Named { id, queued: AtomicBool::new(false), executor: self.me.clone() };
         let waker = Waker::from(Arc::new(named));
         if task.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
-            self.tasks.lock().unwrap().insert(id, task);
+            self.tasks.lock().expect("nobody panicked").insert(id, task);
         }
     }
 
@@ -97,7 +99,7 @@ impl Executor {
         let now = (self.now() + by).as_nanos();
         self.nanos.store(now, Ordering::SeqCst);
         let mut due = Vec::new();
-        self.sleepers.lock().unwrap().retain(|(at, sleeper)| {
+        self.sleepers.lock().expect("nobody panicked").retain(|(at, sleeper)| {
             let is_due = *at <= now;
             if is_due {
                 due.push(Arc::clone(sleeper));
@@ -106,7 +108,7 @@ impl Executor {
         });
         for sleeper in due {
             sleeper.over.store(true, Ordering::SeqCst);
-            if let Some(waker) = sleeper.waker.lock().unwrap().take() {
+            if let Some(waker) = sleeper.waker.lock().expect("nobody panicked").take() {
                 waker.wake();
             }
         }
@@ -114,7 +116,7 @@ impl Executor {
 
     /// Drops every task, as an executor that ends does.
     pub(crate) fn end(&self) {
-        let tasks = std::mem::take(&mut *self.tasks.lock().unwrap());
+        let tasks = std::mem::take(&mut *self.tasks.lock().expect("nobody panicked"));
         drop(tasks);
     }
 }

@@ -184,7 +184,7 @@ fn frames_that_are_none_are_refused_and_a_body_that_does_not_decode_is_counted()
     fragile.tell(Blow::Soft).unwrap();
     nodes.settle();
     nodes.nodes[1].region.entity("f").tell(Blow::Soft).unwrap();
-    for lane in nodes.lanes.lock().unwrap().frames.values_mut() {
+    for lane in nodes.lanes.lock().expect("nobody panicked").frames.values_mut() {
         for frame in lane.iter_mut() {
             *frame.last_mut().unwrap() = 0xc1; // no MessagePack
         }

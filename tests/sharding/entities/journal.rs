@@ -23,7 +23,7 @@ pub(crate) struct Pages {
 
 impl Journal {
     pub(crate) fn pages(&self) -> MutexGuard<'_, Pages> {
-        self.0.lock().unwrap()
+        self.0.lock().expect("nobody panicked")
     }
 
     /// I4: an instance begins.

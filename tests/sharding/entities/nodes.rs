@@ -56,7 +56,7 @@ pub(crate) struct NodeWorld {
 
 impl World for NodeWorld {
     fn send(&self, to: RegionId, frame: &[u8]) -> Result<(), NoRoom> {
-        let mut lanes = self.lanes.lock().unwrap();
+        let mut lanes = self.lanes.lock().expect("nobody panicked");
         if lanes.out.contains(&to) {
             return Err(NoRoom::NoLane);
         }
@@ -71,7 +71,7 @@ impl World for NodeWorld {
     }
 
     fn answer(&self, to: RegionId, frame: &[u8]) -> Result<(), NoLane> {
-        let mut lanes = self.lanes.lock().unwrap();
+        let mut lanes = self.lanes.lock().expect("nobody panicked");
         if lanes.out.contains(&to) {
             return Err(NoLane);
         }
@@ -80,7 +80,7 @@ impl World for NodeWorld {
     }
 
     fn tell(&self, fact: RegionInput) {
-        self.facts.lock().unwrap().push_back(fact);
+        self.facts.lock().expect("nobody panicked").push_back(fact);
     }
 
     fn serves(&self) -> bool {
@@ -176,9 +176,10 @@ impl<E: Entity> Nodes<E> {
                 facts: Mutex::default(),
                 leased: AtomicBool::new(true),
             });
-            let hash = HashExtractor::new(ShardHash::Xxh3, plan.shards).unwrap();
+            let hash = HashExtractor::new(ShardHash::Xxh3, plan.shards)
+                .expect("a number that there can be");
             let setup = Setup {
-                entity_type: EntityType::new("journal").unwrap(),
+                entity_type: EntityType::new("journal").expect("a name"),
                 me,
                 settings: plan.settings.clone(),
                 message_bytes_max: 1 << 20,
@@ -305,7 +306,7 @@ impl<E: Entity> Nodes<E> {
         self.nodes[index].world.leased.store(false, Ordering::SeqCst);
         self.members.remove(&gone);
         {
-            let mut lanes = self.lanes.lock().unwrap();
+            let mut lanes = self.lanes.lock().expect("nobody panicked");
             lanes.out.insert(gone);
             lanes.frames.retain(|(from, to), _| *from != gone && *to != gone);
         }
@@ -323,13 +324,18 @@ impl<E: Entity> Nodes<E> {
         if self.executor.ready() > 0 {
             steps.push(Step::Task);
         }
-        if self.lanes.lock().unwrap().frames.values().any(|lane| !lane.is_empty()) {
+        if self.lanes.lock().expect("nobody panicked").frames.values().any(|lane| !lane.is_empty())
+        {
             steps.push(Step::Lane);
         }
         if !self.words.is_empty() {
             steps.push(Step::Word);
         }
-        if self.nodes.iter().any(|node| !node.world.facts.lock().unwrap().is_empty()) {
+        if self
+            .nodes
+            .iter()
+            .any(|node| !node.world.facts.lock().expect("nobody panicked").is_empty())
+        {
             steps.push(Step::Fact);
         }
         steps
@@ -347,11 +353,13 @@ impl<E: Entity> Nodes<E> {
                 }
             }
             Step::Fact => {
-                let told = |node: &Node<E>| !node.world.facts.lock().unwrap().is_empty();
+                let told =
+                    |node: &Node<E>| !node.world.facts.lock().expect("nobody panicked").is_empty();
                 let with: Vec<usize> =
                     (0..self.nodes.len()).filter(|index| told(&self.nodes[*index])).collect();
                 let index = with[pick % with.len()];
-                let fact = self.nodes[index].world.facts.lock().unwrap().pop_front();
+                let fact =
+                    self.nodes[index].world.facts.lock().expect("nobody panicked").pop_front();
                 let fact = fact.expect("there is one");
                 if let RegionInput::Wanted(shard) = fact {
                     self.wanted(shard);
@@ -373,7 +381,7 @@ impl<E: Entity> Nodes<E> {
 
     fn deliver(&mut self, pick: usize) {
         let (from, to, frame, room) = {
-            let mut lanes = self.lanes.lock().unwrap();
+            let mut lanes = self.lanes.lock().expect("nobody panicked");
             let filled: Vec<_> = lanes
                 .frames
                 .iter()
@@ -426,11 +434,11 @@ impl<E: Entity> Nodes<E> {
         let kept = Arc::clone(&result);
         self.executor.spawn(Box::pin(async move {
             let value = future.await;
-            *kept.lock().unwrap() = Some(value);
+            *kept.lock().expect("nobody panicked") = Some(value);
         }));
         for _ in 0..10_000 {
             self.settle();
-            if let Some(value) = result.lock().unwrap().take() {
+            if let Some(value) = result.lock().expect("nobody panicked").take() {
                 return value;
             }
             self.advance(Duration::from_millis(10));

@@ -40,7 +40,11 @@ impl Entity for Sleeper {
                 "passivate"
             }
         };
-        self.log.lock().unwrap().push(format!("{} {what} {}", cx.id(), self.handled));
+        self.log.lock().expect("nobody panicked").push(format!(
+            "{} {what} {}",
+            cx.id(),
+            self.handled
+        ));
     }
 
     fn stop_message() -> Option<Poke> {
@@ -62,13 +66,13 @@ fn sleepers(passivation: Passivation, shards: u32) -> (Nodes<Sleeper>, Log) {
 
 fn poke(nodes: &mut Nodes<Sleeper>, ids: &[&str]) {
     for id in ids {
-        nodes.nodes[0].region.entity(id).tell(Poke::Once).unwrap();
+        nodes.nodes[0].region.entity(id).tell(Poke::Once).expect("there is room");
         nodes.settle();
     }
 }
 
 fn taken(log: &Log) -> Vec<String> {
-    std::mem::take(&mut *log.lock().unwrap())
+    std::mem::take(&mut *log.lock().expect("nobody panicked"))
 }
 
 #[test]

@@ -119,7 +119,7 @@ impl Storm {
             }
         });
         if chance.chance(0.5) {
-            nodes.lanes.lock().unwrap().limit = 4;
+            nodes.lanes.lock().expect("nobody panicked").limit = 4;
         }
         let (told, moves) = (BTreeMap::new(), 0);
         Self { nodes, journal, chance, told, moves }
