@@ -19,4 +19,10 @@ pub use crate::node::replicator::{
     ReadMajorityPlus, Replicator, UpdateError, WriteAll, WriteLocal, WriteMajority,
     WriteMajorityPlus, WriteTo, secs,
 };
+pub use crate::node::sharding::{EntityTypeSetup, Sharding};
 pub use crate::node::shutdown::{CoordinatedShutdown, Phase, Reason};
+pub use crate::sharding::context::Context;
+pub use crate::sharding::entity::{Entity, Supervision};
+pub use crate::sharding::entity_ref::{AskError, EntityRef, TellError};
+pub use crate::sharding::reply::Reply;
+pub use crate::sharding::shard_region::ShardRegion;

@@ -9,7 +9,7 @@ use ostraca_ddata::replicator::request::{Reply, RequestError, RequestId};
 use ostraca_ddata::replicator::wire::Message;
 use tokio::sync::mpsc;
 
-use super::control::machine::ControlInbox;
+use super::control::machine::{ControlInbox, ControlInput};
 use super::disk::Disk;
 use super::driver::World;
 use super::outgoing::{Outgoing, Sending};
@@ -19,13 +19,12 @@ use super::wiring::membership::Lease;
 use super::wiring::{self, Dest, Event};
 use crate::cluster::lease::LeaseMessage;
 use crate::cluster::lease::guard::{Guard, GuardInput, GuardOutput};
-use crate::cluster::membership::port::Input as MembershipInput;
 use crate::net::Class;
 
 /// What comes of a request.
 pub(super) type Answer = Result<Reply, RequestError>;
 
-/// Membership, on its own thread.
+/// Membership and the sharding machines, on their own thread.
 #[derive(Clone)]
 pub(super) struct Sibling {
     /// This incarnation.
@@ -35,7 +34,7 @@ pub(super) struct Sibling {
 }
 
 impl Sibling {
-    fn tell(&self, input: MembershipInput) {
+    fn tell(&self, input: impl Into<ControlInput>) {
         let _ = self.inbox.fact(input.into()); // refused only after its end
     }
 }
@@ -94,10 +93,13 @@ impl<O: Outgoing> World<Guard> for Surroundings<O> {
     }
 
     fn perform(&mut self, output: GuardOutput) {
-        if let Some(sibling) = &self.sibling
-            && let Some(news) = wiring::membership::news(&output)
-        {
-            sibling.tell(news);
+        if let Some(sibling) = &self.sibling {
+            if let Some(news) = wiring::membership::news(&output) {
+                sibling.tell(news);
+            }
+            if let Some(answer) = wiring::sharding::answer(&output) {
+                return sibling.tell(answer);
+            }
         }
         match wiring::route(output) {
             Dest::Peer { to, class, message } => self.send(to, class, message),

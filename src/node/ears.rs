@@ -1,6 +1,8 @@
 //! What the transport and the Replicator tell the node, passed on to the parts that it concerns.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use libp2p::{Multiaddr, PeerId};
 use tokio::sync::{mpsc, watch};
@@ -8,6 +10,7 @@ use tokio::sync::{mpsc, watch};
 use super::control::dialling::{Dialling, bare};
 use super::control::machine::ControlInbox;
 use super::parts::Facts;
+use super::sharding::hostings::Hostings;
 use super::shutdown::{CoordinatedShutdown, Reason};
 use super::wiring::{self, Event, Fact};
 use crate::cluster::gossip::ClusterId;
@@ -16,6 +19,7 @@ use crate::cluster::membership::port::Input;
 use crate::net::handle;
 use crate::net::wire::Facts as NetFacts;
 use crate::net::{Class, NodeId};
+use crate::sharding::ids::RegionId;
 
 /// The nodes that are connected, each in its present life.
 pub(super) type Up = BTreeMap<PeerId, NodeId>;
@@ -33,6 +37,9 @@ pub(super) struct Ears {
     pub(super) told: mpsc::UnboundedReceiver<handle::Event>,
     pub(super) events: mpsc::Receiver<Event>,
     pub(super) membership: Option<Membership>,
+    pub(super) hostings: Arc<Hostings>,
+    /// A lane that is cut for this long is given up for shards that have moved.
+    pub(super) cut_after: Duration,
     pub(super) shutdown: CoordinatedShutdown,
     /// What each peer has said about its present life.
     pub(super) said: BTreeMap<PeerId, (NodeId, NetFacts)>, // ≤ peers that are connected
@@ -80,6 +87,11 @@ impl Ears {
             handle::Event::LaneBroken { node, class: Class::Data | Class::Bulk, .. } => {
                 self.facts.tell(Fact::LinkUp(node));
             }
+            handle::Event::LaneBroken { node, class: Class::User, .. } => {
+                let region = RegionId::new(node.incarnation);
+                self.hostings.cut(region);
+                self.hostings.room(region);
+            }
             handle::Event::LaneBroken { .. } | handle::Event::Refused { .. } => {} // logged by net
         }
     }
@@ -95,6 +107,7 @@ impl Ears {
             });
         }
         self.facts.tell(Fact::LinkUp(node));
+        self.hostings.room(RegionId::new(node.incarnation));
     }
 
     fn answered(&mut self, node: NodeId, address: &Multiaddr) {
@@ -123,9 +136,21 @@ impl Ears {
     fn closed(&mut self, node: NodeId) {
         tracing::info!(%node, "node.closed");
         self.gone(node);
+        self.cut_if_closed_for_long(node);
         if let Some(node) = wiring::to_cluster(node) {
             self.tell(Input::Closed(node));
         }
+    }
+
+    fn cut_if_closed_for_long(&self, node: NodeId) {
+        let (mut up, hostings, after) =
+            (self.up.subscribe(), self.hostings.clone(), self.cut_after);
+        tokio::spawn(async move {
+            let is_back = up.wait_for(|up| up.get(&node.peer) == Some(&node));
+            if tokio::time::timeout(after, is_back).await.is_err() {
+                hostings.cut(RegionId::new(node.incarnation));
+            }
+        });
     }
 
     /// Nothing is known any more of this life; of a later one it still is.
@@ -177,6 +202,8 @@ mod tests {
             told: mpsc::unbounded_channel().1,
             events: mpsc::channel(1).1,
             membership: None,
+            hostings: Arc::default(),
+            cut_after: Duration::from_secs(5),
             shutdown: CoordinatedShutdown::new(Settings::default()),
             said: BTreeMap::new(),
         };

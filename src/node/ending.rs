@@ -1,9 +1,8 @@
 //! The node's own steps of the coordinated shutdown, and the end by a signal.
 //!
-//! In order: from the beginning no target of allocations; Leaving; with the lease released
-//! Exiting; out by a configuration; membership, replicated data and lanes ended.
+//! In order: from the beginning no target of allocations; shards handed over; Leaving; with the
+//! lease released Exiting; out by a configuration; membership, replicated data and lanes ended.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +16,7 @@ use super::Node;
 use super::cluster::Cluster;
 use super::control::ControlPart;
 use super::parts::Running;
+use super::sharding::Sharding;
 use super::shutdown::{CoordinatedShutdown, Phase, Reason};
 use crate::cluster::member::Status;
 use crate::cluster::membership::port::Command;
@@ -88,13 +88,23 @@ impl fmt::Debug for Ending {
 }
 
 /// Adds the steps of a node that belongs to a cluster.
-pub(super) fn leave_in_order(shutdown: &CoordinatedShutdown, cluster: &Cluster) {
+pub(super) fn leave_in_order(
+    shutdown: &CoordinatedShutdown,
+    cluster: &Cluster,
+    sharding: &Sharding,
+) {
     let add = |phase, name: &str, step: fn(Cluster) -> BoxFuture<'static, ()>| {
         let cluster = cluster.clone();
         let added = shutdown.add_task(phase, name, move || step(cluster));
         assert!(added.is_ok(), "no shutdown begins before the node has started");
     };
-    add(Phase::BeforeServiceUnbind, "drain", |cluster| drain(cluster).boxed());
+    let (draining, leaving) = (sharding.clone(), sharding.clone());
+    let drain = move || async move { draining.drain() };
+    let hand_over = move || async move { leaving.leave().await };
+    let added = shutdown.add_task(Phase::BeforeServiceUnbind, "drain", drain).and_then(|()| {
+        shutdown.add_task(Phase::ClusterShardingShutdownRegion, "shards", hand_over)
+    });
+    assert!(added.is_ok(), "no shutdown begins before the node has started");
     add(Phase::ClusterLeave, "leave", |cluster| leave(cluster).boxed());
     add(Phase::ClusterExiting, "exit", |cluster| exit(cluster).boxed());
     add(Phase::ClusterExitingDone, "out", |cluster| out(cluster).boxed());
@@ -109,12 +119,6 @@ pub(super) fn end_parts(shutdown: &CoordinatedShutdown, ending: &Arc<Ending>) {
         .add_task(Phase::ClusterShutdown, "membership", control)
         .and_then(|()| shutdown.add_task(Phase::Terminate, "parts", rest));
     assert!(added.is_ok(), "no shutdown begins before the node has started");
-}
-
-/// No shard is to come here from now on.
-async fn drain(cluster: Cluster) {
-    let host = Command::Host { entity_types: BTreeSet::new(), draining: true };
-    let _ = cluster.order(host).await; // it has stopped: nothing to drain
 }
 
 async fn leave(cluster: Cluster) {

@@ -6,7 +6,7 @@
 //! | [`wiring`] | who hears whom: a pure function |
 //! | [`parts`], `control` | starting and stopping the data part and the control part |
 //! | `start`, `ears` | how a node begins, and what it hears while it runs |
-//! | [`replicator`], [`cluster`], [`lease`] | the handles of programs |
+//! | [`replicator`], [`cluster`], [`sharding`], [`lease`] | the handles of programs |
 //! | [`shutdown`], `ending` | how a node ends, and its own steps of that |
 //! | [`outgoing`], `receiver` | the two seams to the network |
 //! | [`disk`] | the durable store as a peer |
@@ -29,6 +29,7 @@ mod rarely;
 mod receiver;
 pub mod replicator;
 mod replies;
+pub mod sharding;
 pub mod shutdown;
 mod start;
 pub mod wiring;
@@ -48,6 +49,7 @@ pub use self::inbox::{InboxLimits, Waiting};
 use self::lease::Lease;
 use self::parts::Facts;
 use self::replicator::{Load, Replicator};
+use self::sharding::Sharding;
 use self::shutdown::{CoordinatedShutdown, Reason};
 pub use self::start::StartError;
 use crate::net::NodeId;
@@ -65,6 +67,7 @@ pub struct Node {
     replicator: Replicator,
     cluster: Cluster,
     lease: Lease,
+    sharding: Sharding,
     shutdown: CoordinatedShutdown,
     facts: Facts,
     up: watch::Receiver<Up>,
@@ -105,6 +108,12 @@ impl Node {
     #[must_use]
     pub fn cluster(&self) -> Cluster {
         self.cluster.clone()
+    }
+
+    /// Cluster sharding: entity types, started here.
+    #[must_use]
+    pub fn sharding(&self) -> Sharding {
+        self.sharding.clone()
     }
 
     /// Until when this node may begin messages of entities.

@@ -28,6 +28,7 @@ use super::receiver::DataReceiver;
 use super::replicator::subscription::Subscribers;
 use super::replicator::{Replicator, Shared, said};
 use super::replies::Replies;
+use super::sharding::hostings::Hostings;
 use super::wiring::{self, Event, Fact};
 use crate::cluster::bug::Canary as NoCanary;
 use crate::cluster::lease::guard::{Guard, GuardInput};
@@ -155,7 +156,12 @@ pub async fn start_replicator(
     setup: ReplicatorSetup,
     outgoing: impl Outgoing,
 ) -> Result<ReplicatorPart, StoreError> {
-    let surroundings = InNode { sibling: None, clock: Clock::start(), alive: Arc::new(()) };
+    let surroundings = InNode {
+        sibling: None,
+        hostings: Arc::default(),
+        clock: Clock::start(),
+        alive: Arc::new(()),
+    };
     start_in_node(setup, outgoing, surroundings).await
 }
 
@@ -163,6 +169,8 @@ pub async fn start_replicator(
 pub(super) struct InNode {
     /// Membership, if it runs.
     pub(super) sibling: Option<Sibling>,
+    /// What runs entities.
+    pub(super) hostings: Arc<Hostings>,
     /// By which all parts count.
     pub(super) clock: Clock,
     /// Must outlive the Replicator.
@@ -175,7 +183,7 @@ pub(super) async fn start_in_node(
     outgoing: impl Outgoing,
     node: InNode,
 ) -> Result<ReplicatorPart, StoreError> {
-    let InNode { sibling, clock, alive } = node;
+    let InNode { sibling, hostings, clock, alive } = node;
     let ReplicatorSetup { machine, mut store, inbox: limits } = setup;
     let mut loaded = None;
     if !machine.config.durable_keys.is_empty() {
@@ -212,7 +220,7 @@ pub(super) async fn start_in_node(
     let ended = Ended { replies: replies.clone(), subscribers: subscribers.clone(), _alive: alive };
     let task = tokio::spawn(run(driver, ended, events));
     let control = sibling.map(|sibling| sibling.inbox);
-    let receiver = Arc::new(DataReceiver::new(inbox.clone(), control, clock));
+    let receiver = Arc::new(DataReceiver::new(inbox.clone(), control, hostings, clock));
     let handle = Replicator::new(Shared {
         inbox: inbox.clone(),
         replies,

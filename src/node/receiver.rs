@@ -4,9 +4,8 @@
 //! What does not decode is counted, logged once a minute and taken: one bad message must not stop
 //! the lane behind it, nor end the connection.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -15,15 +14,18 @@ use super::clock::Clock;
 use super::control::machine::{ControlInbox, ControlInput};
 use super::inbox::{Inbox, Urgency};
 use super::rarely::Rarely;
+use super::sharding::hostings::Hostings;
 use super::wiring::membership::{self, Lease};
 use super::wiring::{self, Heard};
 use crate::cluster::lease::guard::{Guard, GuardInput};
 use crate::net::{Busy, Class, Inbound, Receiver};
 
-/// Takes what arrives for the Replicator and its grantor, and for membership where there is one.
+/// Takes what arrives for the Replicator and its grantor, for membership and the sharding machines
+/// where there are some, and for entities.
 pub(crate) struct DataReceiver {
     inbox: Inbox<Guard>,
     control: Option<ControlInbox>,
+    hostings: Arc<Hostings>,
     clock: Clock,
     taken: AtomicU64,
     undecodable: AtomicU64,
@@ -31,9 +33,14 @@ pub(crate) struct DataReceiver {
 }
 
 impl DataReceiver {
-    pub(crate) fn new(inbox: Inbox<Guard>, control: Option<ControlInbox>, clock: Clock) -> Self {
+    pub(crate) fn new(
+        inbox: Inbox<Guard>,
+        control: Option<ControlInbox>,
+        hostings: Arc<Hostings>,
+        clock: Clock,
+    ) -> Self {
         let (taken, undecodable) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { inbox, control, clock, taken, undecodable, warned: Mutex::default() }
+        Self { inbox, control, hostings, clock, taken, undecodable, warned: Mutex::default() }
     }
 
     /// Messages put into the inbox so far.
@@ -61,6 +68,7 @@ impl DataReceiver {
                     return self.take(input, message.body.len(), Urgency::Urgent);
                 }
             },
+            Ok(Heard::Sharding(fact)) => fact.into(),
             Err(why) => {
                 self.refuse(message, &why);
                 return Ok(());
@@ -105,8 +113,10 @@ impl Receiver for DataReceiver {
             return self.receive_control(&message);
         }
         if message.class == Class::User {
-            self.refuse(&message, &"the Replicator has no messages of users");
-            return Ok(());
+            if let Err(why) = self.hostings.arrived(&message) {
+                self.refuse(&message, &why);
+            }
+            return Ok(()); // mailboxes never make a lane wait
         }
         let urgency = urgency(message.class);
         if !self.inbox.has_room(urgency) {

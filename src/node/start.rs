@@ -28,9 +28,12 @@ use super::lanes::Lanes;
 use super::lease::Lease;
 use super::parts::{self, InNode, ReplicatorPart, ReplicatorSetup};
 use super::rarely::Rarely;
+use super::sharding::hostings::Hostings;
+use super::sharding::{self, Sharding};
 use super::shutdown::CoordinatedShutdown;
 use super::wiring;
 use crate::cluster::bug::Canary as ClusterCanary;
+use crate::cluster::config::Leases;
 use crate::cluster::member::Address;
 use crate::cluster::membership::Membership as Machine;
 use crate::cluster::membership::port::{self, Memory};
@@ -41,6 +44,7 @@ use crate::net::handle::{self, Net};
 use crate::net::identity::{Identity, IdentityError};
 use crate::net::swarm;
 use crate::net::wire::PROTOCOL_VERSION;
+use crate::sharding::machines::Machines;
 
 /// Why a node did not start. Nothing runs.
 #[derive(Debug, thiserror::Error)]
@@ -84,6 +88,9 @@ struct Base {
     told: mpsc::UnboundedReceiver<handle::Event>,
     data: ReplicatorPart,
     inbox: ControlInbox,
+    hostings: Arc<Hostings>,
+    lease: Lease,
+    sharding: Sharding,
     shutdown: CoordinatedShutdown,
 }
 
@@ -136,10 +143,10 @@ impl Node {
         let identity = Arc::new(Identity::load(config.net.data_dir.as_deref())?);
         let base = Base::start(&config, identity, HasMembership::No).await?;
         base.inbox.close();
+        base.hostings.end();
         let watchers = Watchers::new();
         watchers.end();
-        let lease = Lease::none(base.clock);
-        Ok(base.finish(None, None, watchers, lease, JoinsBy::Itself))
+        Ok(base.finish(None, None, watchers, JoinsBy::Itself))
     }
 }
 
@@ -165,8 +172,10 @@ impl Base {
         };
         let (clock, inbox) = (Clock::start(), Inbox::new(InboxLimits::default()));
         let sibling = Sibling { me: me.incarnation, inbox: inbox.clone() };
+        let (hostings, lease) = (Arc::<Hostings>::default(), Lease::none(clock));
         let node = InNode {
             sibling: Some(sibling).filter(|_| membership == HasMembership::Yes),
+            hostings: hostings.clone(),
             clock,
             alive: identity.clone(),
         };
@@ -177,7 +186,29 @@ impl Base {
         let _ = net_cell.set(net.clone()); // set once, here
         tracing::info!(node = %me, addresses = ?net.addresses(), "node.listening");
         let shutdown = CoordinatedShutdown::new(config.shutdown.clone());
-        Ok(Self { identity, clock, net_cell, net, told, data, inbox, shutdown })
+        let surroundings = sharding::Setup {
+            me: me.incarnation,
+            config,
+            net: net_cell.clone(),
+            inbox: inbox.clone(),
+            lease: lease.clone(),
+            clock,
+            hostings: hostings.clone(),
+        };
+        let sharding = Sharding::new(surroundings);
+        Ok(Self {
+            identity,
+            clock,
+            net_cell,
+            net,
+            told,
+            data,
+            inbox,
+            hostings,
+            lease,
+            sharding,
+            shutdown,
+        })
     }
 
     /// Starts membership.
@@ -189,8 +220,9 @@ impl Base {
         let stops = cluster.run_coordinated_shutdown_when_down;
         let settings = settings(&config.net.cluster_name, &cluster.downing.strategy);
         let (seed, canary) = (rand::random(), ClusterCanary::none());
+        let margin = cluster.downing.removal_margin(Leases::Off); // counts where there are none
         let setup = port::Setup { me, address, config: cluster, settings, memory, seed, canary };
-        let (watchers, lease) = (Watchers::new(), Lease::none(self.clock));
+        let watchers = Watchers::new();
         let dialling = Dialling::new(self.net.clone(), self.inbox.clone());
         let dir = config.net.data_dir.as_deref().map(Path::to_owned);
         let surroundings = Surroundings {
@@ -201,19 +233,20 @@ impl Base {
             net: self.net.clone(),
             dialling: dialling.clone(),
             watchers: watchers.clone(),
-            lease: lease.clone(),
+            lease: self.lease.clone(),
             memory: dir.map(|dir| Writing::start(dir, self.inbox.clone()).0),
             shutdown: self.shutdown.clone(),
             when_out: if stops { WhenOut::ShutDown } else { WhenOut::Stay },
+            hostings: self.hostings.clone(),
             clock: self.clock,
             complained: Rarely::default(),
             last: None,
         };
-        let machine = Control::new(Machine::new(setup));
+        let machine = Control::new(Machine::new(setup), Machines::new(me.incarnation, margin));
         let _ = self.inbox.fact(port::Input::Tick.into()); // it begins with its first input
         let control = ControlPart::start(machine, surroundings, self.identity.clone())
             .map_err(StartError::Thread)?;
-        Ok(self.finish(Some(control), Some(dialling), watchers, lease, joins_by))
+        Ok(self.finish(Some(control), Some(dialling), watchers, joins_by))
     }
 
     fn finish(
@@ -221,15 +254,15 @@ impl Base {
         control: Option<ControlPart>,
         dialling: Option<Dialling>,
         watchers: Arc<Watchers>,
-        lease: Lease,
         joins_by: JoinsBy,
     ) -> Node {
         let Self { identity, net, told, data, inbox, shutdown, .. } = self;
+        let Self { hostings, lease, sharding, .. } = self;
         let ReplicatorPart { handle, receiver: _, facts, events, running } = data;
         let me = wiring::to_cluster(net.me()).expect("identities are ed25519 keys");
         let cluster = Cluster::new(me, inbox.clone(), watchers, joins_by);
         if control.is_some() {
-            ending::leave_in_order(&shutdown, &cluster);
+            ending::leave_in_order(&shutdown, &cluster, &sharding);
         }
         let (up, ups) = watch::channel(Up::new());
         let membership = dialling.map(|dialling| Membership { inbox, dialling });
@@ -239,6 +272,8 @@ impl Base {
             told,
             events,
             membership,
+            hostings,
+            cut_after: sharding.cut_after(),
             shutdown: shutdown.clone(),
             said: std::collections::BTreeMap::new(),
         };
@@ -248,7 +283,7 @@ impl Base {
         ending::end_parts(&shutdown, &ending);
         let (replicator, up) = (handle, ups);
         let _identity = identity;
-        Node { net, replicator, cluster, lease, shutdown, facts, up, ending, _identity }
+        Node { net, replicator, cluster, lease, sharding, shutdown, facts, up, ending, _identity }
     }
 }
 

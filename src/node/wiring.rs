@@ -4,6 +4,7 @@
 //! task, no socket and no clock.
 
 pub mod membership;
+pub mod sharding;
 
 use std::sync::Arc;
 
@@ -32,16 +33,23 @@ pub enum Part {
     Membership,
     /// Heartbeats and grants of the hosting lease.
     Lease,
+    /// Coordinators and regions of entity types; the type's name is the header's second one.
+    Sharding,
+    /// Where coordinators run; as well.
+    Singleton,
 }
 
 impl Part {
-    /// The header of its messages. The Replicator's is empty, as on the lanes that are its alone.
+    /// The header of its messages, or the begin of it. The Replicator's is empty, as on the lanes
+    /// that are its alone.
     #[must_use]
     pub const fn header(self) -> &'static [&'static str] {
         match self {
             Self::Replicator => &[],
             Self::Membership => &["m"],
             Self::Lease => &["l"],
+            Self::Sharding => &[sharding::SHARDING],
+            Self::Singleton => &[sharding::SINGLETON],
         }
     }
 
@@ -52,6 +60,8 @@ impl Part {
             [] => Some(Self::Replicator),
             [name] if **name == *"m" => Some(Self::Membership),
             [name] if **name == *"l" => Some(Self::Lease),
+            [name, _] if **name == *sharding::SHARDING => Some(Self::Sharding),
+            [name, _] if **name == *sharding::SINGLETON => Some(Self::Singleton),
             _ => None,
         }
     }
@@ -212,6 +222,8 @@ pub enum Heard {
         /// What it says.
         message: LeaseMessage,
     },
+    /// For the sharding machines.
+    Sharding(crate::sharding::machines::Input),
 }
 
 /// Why a message of another part than the Replicator is dropped.
@@ -226,6 +238,9 @@ pub enum Unheard {
     /// Membership knows nodes by their ed25519 keys.
     #[error("its sender's peer id holds no ed25519 key")]
     Sender,
+    /// It is for the sharding machines, and none of theirs.
+    #[error(transparent)]
+    Sharding(#[from] sharding::Unheard),
 }
 
 /// What a message with a header is, and to whom.
@@ -240,6 +255,10 @@ pub fn hear_control(message: &Inbound<'_>) -> Result<Heard, Unheard> {
             Ok(Heard::Cluster { from, message: gossip::decode(message.body)? })
         }
         Some(Part::Lease) => Ok(Heard::Lease { from, message: gossip::decode(message.body)? }),
+        Some(Part::Sharding | Part::Singleton) => {
+            let header = (&*message.fields[0], &*message.fields[1]);
+            Ok(Heard::Sharding(sharding::hear(from, header, message.body)?))
+        }
         Some(Part::Replicator) | None => Err(Unheard::Part),
     }
 }
@@ -452,7 +471,8 @@ mod tests {
             heard.expect_err("it is dropped")
         };
         let beat = say(&LeaseMessage::Release { number: 9 });
-        for names in [&["x"][..], &["m", "l"], &["l", "l"], &[""]] {
+        for names in [&["x"][..], &["m", "l"], &["l", "l"], &[""], &["s"], &["o"], &["s", "t", "t"]]
+        {
             assert!(matches!(why(names, &beat, node()), Unheard::Part), "{names:?}");
         }
         for (name, body) in [("l", &b"\xc1"[..]), ("m", &beat), ("m", b"\x81\xa1\x5a\x01")] {

@@ -57,6 +57,16 @@ pub enum Bug {
     KeptDroppedOnEqual,
     /// A repeated Released brings its payload again.
     PayloadTakenAgain,
+    /// What was taken out of a mailbox and not begun is not given back when the shard drains.
+    TakenNotGivenBack,
+    /// What was taken out and not begun is given back behind what came since.
+    TakenGivenBackBehind,
+    /// What a draining handler tells a draining shard is carried to the next home like the rest.
+    DrainingHandlersNotMarked,
+    /// A message begins, and is polled, without a look at the lease.
+    LeaseNotAsked,
+    /// A message for an entity that passivates goes with it.
+    PassivatedWithMessages,
 }
 
 /// The bug to run with, if any.

@@ -4,18 +4,37 @@
 //! Knows nothing of sockets: what peers say arrives as inputs, what they are told leaves as
 //! outputs or down a lane.
 
+mod actives;
 pub mod allocation;
+pub mod asks;
 pub mod bug;
 pub mod config;
+pub mod context;
 pub mod coordinator;
+pub mod dead_letters;
+pub mod entity;
+pub mod entity_ref;
 pub mod extractor;
+mod frame;
 pub mod gate;
 pub mod home;
+pub mod hosting;
 pub mod ids;
 pub mod installed;
+mod letter;
+pub mod machines;
 pub mod passivation;
+mod payload;
 pub mod region;
 pub mod remembered;
 pub mod repeat;
+pub mod reply;
+mod run;
+mod runtime;
+mod scope;
+mod shard;
+pub mod shard_region;
 pub mod store;
+mod tenancy;
+mod tenants;
 pub mod wire;

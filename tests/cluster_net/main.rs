@@ -9,4 +9,5 @@ mod ending;
 mod fixture;
 mod forming;
 mod losing;
+mod sharding;
 mod signals;

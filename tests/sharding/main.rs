@@ -1,4 +1,8 @@
 //! Sharding's machines together: every order of every step, and the real Replicator below them.
 
 mod cluster;
+mod entities;
 mod moves;
+mod nodes;
+#[path = "../cluster/whole/mod.rs"]
+mod whole;

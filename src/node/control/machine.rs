@@ -1,21 +1,27 @@
-//! Membership as the driver runs it: a message knows when it came, and tells the machine how long
-//! it waited.
+//! Membership and the sharding machines, side by side, as the driver runs them. A message of
+//! membership's knows when it came, and tells the machine how long it waited.
+
+use std::collections::VecDeque;
 
 use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::id::NodeId;
 use ostraca_ddata::machine::{Machine, Outbox};
 
 use super::super::inbox::Inbox;
+use super::super::wiring::sharding::{self, Dest};
 use crate::cluster::membership::Membership;
 use crate::cluster::membership::port::{Input, Output};
 use crate::cluster::wire::ClusterMessage;
+use crate::sharding::machines::{Input as Fact, Machines};
 
 /// The inbox of the control part.
 pub(crate) type ControlInbox = Inbox<Control>;
 
-/// Something for membership.
+/// Something for membership, or for the sharding machines.
 #[derive(Debug)]
 pub(crate) enum ControlInput {
+    /// A deadline of either may have passed.
+    Tick,
     /// As it is.
     Fact(Input),
     /// A message of a peer.
@@ -27,6 +33,8 @@ pub(crate) enum ControlInput {
         /// When it came.
         at: Instant,
     },
+    /// For the sharding machines.
+    Sharding(Fact),
 }
 
 impl From<Input> for ControlInput {
@@ -35,38 +43,122 @@ impl From<Input> for ControlInput {
     }
 }
 
+impl From<Fact> for ControlInput {
+    fn from(fact: Fact) -> Self {
+        Self::Sharding(fact)
+    }
+}
+
+/// An order of either.
+#[derive(Debug)]
+pub(crate) enum ControlOutput {
+    Membership(Output),
+    Sharding(Dest),
+}
+
+/// What one of the two is told.
+enum Work {
+    Membership(Input),
+    Sharding(Fact),
+}
+
 /// See the module's page.
 #[derive(Debug)]
 pub(crate) struct Control {
     membership: Membership,
+    machines: Machines,
 }
 
 impl Control {
-    pub(crate) const fn new(membership: Membership) -> Self {
-        Self { membership }
+    pub(crate) const fn new(membership: Membership, machines: Machines) -> Self {
+        Self { membership, machines }
     }
 
     /// Membership, to look at.
     pub(crate) const fn membership(&self) -> &Membership {
         &self.membership
     }
+
+    /// The sharding machines, to look at.
+    pub(crate) const fn machines(&self) -> &Machines {
+        &self.machines
+    }
+
+    /// Tells one of them, and what follows from it on this node.
+    fn work(&mut self, now: Now, first: Work, out: &mut Outbox<ControlOutput>) {
+        let mut queue = VecDeque::from([first]);
+        while let Some(work) = queue.pop_front() {
+            match work {
+                Work::Membership(input) => self.member(now, input, &mut queue, out),
+                Work::Sharding(fact) => self.shard(now, fact, &mut queue, out),
+            }
+        }
+    }
+
+    fn member(
+        &mut self,
+        now: Now,
+        input: Input,
+        queue: &mut VecDeque<Work>,
+        out: &mut Outbox<ControlOutput>,
+    ) {
+        if let Some(fact) = sharding::overheard(&input) {
+            self.shard(now, fact, queue, out);
+        }
+        let mut orders = Outbox::new();
+        self.membership.handle(now, input, &mut orders);
+        for order in orders.drain() {
+            queue.extend(sharding::news(&order, &self.membership).map(Work::Sharding));
+            out.push(ControlOutput::Membership(order));
+        }
+    }
+
+    fn shard(
+        &mut self,
+        now: Now,
+        fact: Fact,
+        queue: &mut VecDeque<Work>,
+        out: &mut Outbox<ControlOutput>,
+    ) {
+        let mut orders = Outbox::new();
+        self.machines.handle(now, fact, &mut orders);
+        for order in orders.drain() {
+            match sharding::route(order) {
+                Dest::Membership(input) => queue.push_back(Work::Membership(input)),
+                dest => out.push(ControlOutput::Sharding(dest)),
+            }
+        }
+    }
+
+    fn tick(&mut self, now: Now, out: &mut Outbox<ControlOutput>) {
+        let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now.mono);
+        if is_due(self.membership.next_deadline()) {
+            self.work(now, Work::Membership(Input::Tick), out);
+        }
+        if is_due(self.machines.next_deadline()) {
+            self.work(now, Work::Sharding(Fact::Tick), out);
+        }
+    }
 }
 
 impl Machine for Control {
     type Input = ControlInput;
-    type Output = Output;
+    type Output = ControlOutput;
 
-    fn handle(&mut self, now: Now, input: ControlInput, out: &mut Outbox<Output>) {
-        let input = match input {
-            ControlInput::Fact(input) => input,
+    fn handle(&mut self, now: Now, input: ControlInput, out: &mut Outbox<ControlOutput>) {
+        let work = match input {
+            ControlInput::Tick => return self.tick(now, out),
+            ControlInput::Fact(input) => Work::Membership(input),
             ControlInput::Heard { from, message, at } => {
-                Input::Message { from, message, waited: now.mono - at }
+                Work::Membership(Input::Message { from, message, waited: now.mono - at })
             }
+            ControlInput::Sharding(fact) => Work::Sharding(fact),
         };
-        self.membership.handle(now, input, out);
+        self.work(now, work, out);
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        self.membership.next_deadline()
+        let deadlines = [self.membership.next_deadline(), self.machines.next_deadline()];
+        deadlines.into_iter().flatten().min()
     }
 }

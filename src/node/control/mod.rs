@@ -1,4 +1,4 @@
-//! The control part: membership, on a thread and a runtime of its own, so that no large merge and
+//! The control part: membership and the sharding machines, on a thread and a runtime of their own, so that no large merge and
 //! no handler that blocks delays a heartbeat (spec/architecture.md §4).
 
 pub(crate) mod dialling;
@@ -33,19 +33,22 @@ pub(crate) struct ControlPart {
 pub(crate) type Alive = Arc<dyn Any + Send + Sync>;
 
 impl ControlPart {
-    /// Runs membership in these surroundings.
+    /// Runs both in these surroundings.
     ///
     /// # Errors
     /// The system gives no thread.
     pub(crate) fn start(machine: Control, world: Surroundings, alive: Alive) -> io::Result<Self> {
         let inbox = world.inbox.clone();
         let (clock, watchers) = (world.clock, world.watchers.clone());
-        let shutdown = world.shutdown.clone();
+        let (shutdown, hostings) = (world.shutdown.clone(), world.hostings.clone());
+        let lease = world.lease.clone();
         let driver = Driver::new(machine, world, inbox.clone(), clock);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let (end, ended) = oneshot::channel();
         thread::Builder::new().name("ostraca-control".to_owned()).spawn(move || {
             runtime.block_on(run(driver, &watchers, &shutdown));
+            lease.end(); // nobody renews it: what still polls an entity stops now
+            hostings.end();
             drop(runtime);
             drop(alive); // nothing of this part runs any more
             let _ = end.send(()); // nobody waits for it

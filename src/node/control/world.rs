@@ -1,4 +1,4 @@
-//! What surrounds the membership machine in a node: performs its orders.
+//! What surrounds membership and the sharding machines in a node: performs their orders.
 
 use std::sync::Arc;
 
@@ -12,11 +12,13 @@ use super::super::lease::Lease;
 use super::super::outgoing::NotSent;
 use super::super::parts::Facts;
 use super::super::rarely::Rarely;
+use super::super::sharding::hostings::Hostings;
 use super::super::shutdown::{CoordinatedShutdown, Reason};
 use super::super::wiring::membership::{Dest, Event, Lease as HeardBy, Links};
+use super::super::wiring::sharding::{self, Dest as ShardingDest};
 use super::super::wiring::{self, Part};
 use super::dialling::Dialling;
-use super::machine::{Control, ControlInbox, ControlInput};
+use super::machine::{Control, ControlInbox, ControlInput, ControlOutput};
 use super::memory::Writing;
 use crate::cluster::downing::LeaseAnswer;
 use crate::cluster::events::ClusterEvent;
@@ -25,6 +27,8 @@ use crate::cluster::membership::port::{Input, Memory, Output, StopReason};
 use crate::cluster::wire::ClusterMessage;
 use crate::net::Class;
 use crate::net::handle::Net;
+use crate::sharding::ids::EntityType;
+use crate::sharding::machines::Word;
 
 /// What a node does when it is downed or removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +52,8 @@ pub(crate) struct Surroundings {
     pub(crate) memory: Option<Writing>,
     pub(crate) shutdown: CoordinatedShutdown,
     pub(crate) when_out: WhenOut,
+    /// What runs entities.
+    pub(crate) hostings: Arc<Hostings>,
     pub(crate) clock: Clock,
     pub(crate) complained: Rarely,
     /// The last message and its bytes: gossip goes to many in the same words.
@@ -61,24 +67,29 @@ impl Surroundings {
             let bytes = wiring::say(&message);
             (message, bytes)
         });
-        self.send_bytes(to.incarnation, Part::Membership, &bytes);
+        self.send_bytes(to.incarnation, Part::Membership.header(), &bytes);
         self.last = Some((message, bytes));
     }
 
     fn send_lease(&mut self, to: ReplicaId, message: LeaseMessage) {
         match wiring::membership::lease(to, message) {
             HeardBy::Guard(input) if to == self.me.incarnation => self.data.give(input),
-            _ => self.send_bytes(to, Part::Lease, &wiring::say(&message)),
+            _ => self.send_bytes(to, Part::Lease.header(), &wiring::say(&message)),
         }
     }
 
-    /// What can't be sent is dropped: membership says again what matters.
-    fn send_bytes(&mut self, to: ReplicaId, part: Part, bytes: &[u8]) {
-        match self.lanes.send_with(to, Class::Control, part.header(), bytes) {
+    fn send_word(&mut self, to: ReplicaId, entity_type: &EntityType, word: &Word) {
+        let (part, bytes) = sharding::say(word);
+        self.send_bytes(to, &[part, entity_type.as_str()], &bytes);
+    }
+
+    /// What can't be sent is dropped: machines say again what matters.
+    fn send_bytes(&mut self, to: ReplicaId, header: &[&str], bytes: &[u8]) {
+        match self.lanes.send_with(to, Class::Control, header, bytes) {
             Ok(()) | Err(NotSent::NoLink) => {}
             Err(why) if self.complained.now(self.clock.mono()) => {
                 let bytes = bytes.len();
-                tracing::warn!(%to, ?part, bytes, %why, "cluster.not_sent");
+                tracing::warn!(%to, ?header, bytes, %why, "cluster.not_sent");
             }
             Err(_) => {}
         }
@@ -183,10 +194,23 @@ impl World<Control> for Surroundings {
     const NAME: &'static str = "membership";
 
     fn tick() -> ControlInput {
-        Input::Tick.into()
+        ControlInput::Tick
     }
 
-    fn perform(&mut self, output: Output) {
+    fn perform(&mut self, output: ControlOutput) {
+        match output {
+            ControlOutput::Membership(output) => self.member(output),
+            ControlOutput::Sharding(dest) => self.shard(dest),
+        }
+    }
+
+    fn flush(&mut self) {
+        self.last = None;
+    }
+}
+
+impl Surroundings {
+    fn member(&mut self, output: Output) {
         match wiring::membership::route(output) {
             Dest::Peer { to, message } => self.send(to, message),
             Dest::Lease { to, message } => self.send_lease(to, message),
@@ -197,7 +221,22 @@ impl World<Control> for Surroundings {
         }
     }
 
-    fn flush(&mut self) {
-        self.last = None;
+    fn shard(&mut self, dest: ShardingDest) {
+        match dest {
+            ShardingDest::Peer { to, entity_type, word } => {
+                self.send_word(to, &entity_type, &word);
+            }
+            ShardingDest::Guard(input) => self.data.give(input),
+            ShardingDest::Membership(input) => {
+                let _ = self.inbox.fact(input.into()); // refused only at the stop
+            }
+            ShardingDest::Entities { entity_type, order } => {
+                self.hostings.perform(&entity_type, order);
+            }
+            ShardingDest::Removed(regions) => {
+                regions.into_iter().for_each(|region| self.hostings.removed(region));
+            }
+            ShardingDest::Node(event) => self.hostings.happened(event),
+        }
     }
 }

@@ -40,6 +40,25 @@ impl Coordinator {
         open.map(|(shard, _)| *shard)
     }
 
+    /// Shards that are on their way, by decisions that wait for their write or are not carried out
+    /// yet: from where, if they had a home, and to where.
+    pub fn under_way(&self) -> impl Iterator<Item = (ShardId, Option<RegionId>, RegionId)> + '_ {
+        let planned = |shard: ShardId| {
+            let home = self.records.get(&shard).and_then(|record| record.home().region);
+            Some((shard, home, self.desk.planned(shard)??))
+        };
+        let decided = |(shard, record): (&ShardId, &Record)| {
+            let home = record.home();
+            let open = !record.is_settled() && self.desk.planned(*shard).is_none();
+            let from = home.after.iter().max_by_key(|(_, at)| **at).map(|(id, _)| *id);
+            Some((*shard, from, home.region.filter(|_| open)?))
+        };
+        let written = self.desk.writing.iter().flat_map(|writing| &writing.cells);
+        let waits = self.desk.wishes.keys().chain(written.map(|(shard, _)| shard)).copied();
+        let waits: std::collections::BTreeSet<ShardId> = waits.collect();
+        waits.into_iter().filter_map(planned).chain(self.records.iter().filter_map(decided))
+    }
+
     /// Where a shard lives once everything that is decided is carried out.
     pub(super) fn planned(&self, shard: ShardId) -> Option<RegionId> {
         let acked = || self.records.get(&shard).and_then(|record| record.home().region);

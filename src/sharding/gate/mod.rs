@@ -301,6 +301,26 @@ impl<M> Gate<M> {
         self.host.held()
     }
 
+    /// Whether a message of this node goes straight to its mailbox here: exactly then
+    /// [`tell`](Self::tell) would [accept](Post::accept) it, and do nothing else.
+    #[must_use]
+    pub const fn leads_here(&self) -> bool {
+        matches!(self.clear, Clear::Here)
+    }
+
+    /// Whether messages wait and no decision says where to: somebody has to ask for the shard's
+    /// home. Look after every call: a lane may end by any of them.
+    #[must_use]
+    pub fn wants_home(&self) -> bool {
+        self.route.mode == Mode::Parked && self.route.waiting() > 0
+    }
+
+    /// Whether a change of lanes is under way.
+    #[must_use]
+    pub const fn is_moving(&self) -> bool {
+        matches!(self.route.mode, Mode::Wait(_))
+    }
+
     /// The newest acked decision that this gate has heard of.
     #[must_use]
     pub const fn newest(&self) -> Decision {

@@ -133,10 +133,21 @@ impl Region {
         running.map(|(id, shard)| (*id, shard.run()))
     }
 
+    /// Payloads that are kept for a next home that has not confirmed yet.
+    pub fn payloads(&self) -> impl Iterator<Item = &Bytes> {
+        self.shards.values().filter_map(Shard::kept)
+    }
+
     /// Whether the coordinator knows this region: ready to serve.
     #[must_use]
     pub const fn is_registered(&self) -> bool {
         self.registration.is_registered()
+    }
+
+    /// Whether nothing is left here, after [`RegionInput::Leave`] or [`RegionInput::Over`].
+    #[must_use]
+    pub const fn has_left(&self) -> bool {
+        self.left || self.over
     }
 
     /// Whom a shard waits for before it starts here.
@@ -422,9 +433,11 @@ impl Region {
             if !std::mem::replace(&mut self.left, true) {
                 out.push(RegionOutput::Left);
             }
-        } else if let (true, Some(to)) = (at <= now.mono, self.registration.coordinator()) {
+        } else if at <= now.mono {
             self.leaving = Some(now.mono + self.config.retry);
-            self.mail.say(to, ToCoordinator::Leaving);
+            if let Some(to) = self.registration.coordinator() {
+                self.mail.say(to, ToCoordinator::Leaving);
+            }
         }
     }
 }

@@ -6,6 +6,7 @@
 
 #![allow(dead_code, unused_imports, reason = "shared by suites, each of which uses a part")]
 
+pub(crate) mod entities;
 mod meter;
 mod watch;
 
@@ -29,6 +30,8 @@ use ostraca::cluster::membership::port::{
 };
 use ostraca::cluster::wire::{ClusterMessage, Settings};
 use ostraca::node::wiring::membership::{Dest, Event as Told, Lease, Links, lease, news, route};
+use ostraca::node::wiring::sharding::{self, answer, overheard};
+use ostraca::sharding::machines::{Input as Fact, Machines};
 use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::data::Registry;
 use ostraca_ddata::id::{NodeId, PeerKey, ReplicaId};
@@ -39,6 +42,7 @@ use ostraca_ddata::replicator::wire::Message;
 use ostraca_ddata::replicator::{self, Replicator, port as data};
 use ostraca_ddata::sim::{Boot, Direction, Effects, NodeIndex, Process, Stream, SyncFailed};
 
+use self::entities::{Entities, Order, Seen};
 pub(crate) use self::meter::{Meter, Sent};
 pub(crate) use self::watch::Watch;
 
@@ -176,6 +180,8 @@ pub(crate) enum Body {
     Cluster(ClusterMessage),
     Lease(LeaseMessage),
     Data(Message),
+    /// The first name of its header, the entity type, the bytes.
+    Sharding(&'static str, String, Vec<u8>),
 }
 
 #[derive(Clone, Debug)]
@@ -195,6 +201,8 @@ pub(crate) enum Command {
     Inject(NodeId, ClusterMessage),
     /// An input of the Replicator's.
     Data(Box<data::Input>),
+    /// Something for the sharding machines, or for what stands for entities.
+    Sharding(Order),
 }
 
 /// What a harness may know.
@@ -211,12 +219,14 @@ pub(crate) enum Event {
     Leased,
     Lapsed,
     Stopped(StopReason),
+    Sharding(Seen),
 }
 
 #[derive(Debug)]
 enum Work {
     Membership(Input),
     Guard(GuardInput),
+    Sharding(Fact),
 }
 
 pub(crate) struct WholeNode {
@@ -226,6 +236,8 @@ pub(crate) struct WholeNode {
     me: NodeId,
     pub(crate) membership: Membership,
     pub(crate) guard: Guard,
+    pub(crate) machines: Machines,
+    pub(crate) entities: Entities,
     pub(crate) over: Option<StopReason>,
     cluster: Option<ClusterId>,
     links: BTreeMap<usize, NodeId>,             // shaken hands
@@ -266,6 +278,8 @@ impl WholeNode {
         });
         Self {
             guard: Guard::new(replicator, world.canary),
+            machines: Machines::new(me.incarnation, Duration::ZERO),
+            entities: Entities::new(boot.seed),
             world,
             place,
             keeps,
@@ -363,9 +377,15 @@ impl WholeNode {
             match work {
                 Work::Membership(input) => {
                     let mut out = Outbox::new();
+                    self.work.extend(overheard(&input).map(Work::Sharding));
                     self.membership.handle(now, input, &mut out);
-                    out.drain().for_each(|output| self.dest(now, route(output), fx));
+                    for output in out.drain() {
+                        let told = sharding::news(&output, &self.membership);
+                        self.work.extend(told.map(Work::Sharding));
+                        self.dest(now, route(output), fx);
+                    }
                 }
+                Work::Sharding(fact) => self.shard(now, fact, fx),
                 Work::Guard(input) => {
                     let mut out = Outbox::new();
                     self.guard.handle(now, input, &mut out);
@@ -392,14 +412,13 @@ impl WholeNode {
                 fx.sync(self.persists);
             }
             Dest::Disk(_) => self.work.push_back(Work::Membership(Input::Persisted)),
-            Dest::Node(told) => self.told(now, told, fx),
+            Dest::Node(told) => self.told(told, fx),
         }
     }
 
     fn guarded(&mut self, _now: Now, output: GuardOutput, fx: &mut Effects<Self>) {
-        if let Some(input) = news(&output) {
-            self.work.push_back(Work::Membership(input));
-        }
+        self.work.extend(news(&output).map(Work::Membership));
+        self.work.extend(answer(&output).map(Work::Sharding));
         match output {
             GuardOutput::Lease { to, message } => self.lease(to, message, fx),
             GuardOutput::Data(data::Output::Send { to, message, .. }) => {
@@ -428,13 +447,13 @@ impl WholeNode {
         });
     }
 
-    fn told(&mut self, now: Now, told: Told, fx: &mut Effects<Self>) {
+    fn told(&mut self, told: Told, fx: &mut Effects<Self>) {
         match told {
             Told::Cluster(event) => {
                 if let ClusterEvent::MemberLeft(member) = &event
                     && member.node == self.me
                 {
-                    self.drained_at = self.world.drain.map(|takes| now.mono + takes);
+                    self.work.extend([Fact::Drain, Fact::Leave].map(Work::Sharding));
                 }
                 self.seen.extend(told_of(&event));
                 fx.emit(Event::Cluster(event));
@@ -613,6 +632,10 @@ impl WholeNode {
                 self.work.push_back(Work::Membership(input));
             }
             Body::Lease(message) => self.leased(from.incarnation, message),
+            Body::Sharding(part, of_type, bytes) => {
+                let heard = sharding::hear(from.incarnation, (part, &of_type), &bytes);
+                self.work.push_back(Work::Sharding(heard.expect("our own bytes")));
+            }
             Body::Data(message) => {
                 let input = data::Input::Message { from: from.incarnation, message };
                 self.work.push_back(Work::Guard(GuardInput::Data(input)));
@@ -649,13 +672,15 @@ impl Process for WholeNode {
         if self.over.is_some() {
             return;
         }
-        self.work.push_back(match command {
-            Command::User(wish) => Work::Membership(Input::Command(wish)),
+        let work = match command {
+            Command::User(wish) => Some(Work::Membership(Input::Command(wish))),
             Command::Inject(from, message) => {
-                Work::Membership(Input::Message { from, message, waited: Duration::ZERO })
+                Some(Work::Membership(Input::Message { from, message, waited: Duration::ZERO }))
             }
-            Command::Data(input) => Work::Guard(GuardInput::Data(*input)),
-        });
+            Command::Data(input) => Some(Work::Guard(GuardInput::Data(*input))),
+            Command::Sharding(order) => self.ordered(now, order, fx).map(Work::Sharding),
+        };
+        self.work.extend(work);
         self.work_off(now, fx);
     }
 
@@ -685,6 +710,11 @@ impl Process for WholeNode {
             self.work.push_back(Work::Membership(Input::Tick));
             self.work_off(now, fx);
         }
+        self.entities_due(now, fx);
+        if self.over.is_none() && is_due(self.machines.next_deadline()) {
+            self.work.push_back(Work::Sharding(Fact::Tick));
+            self.work_off(now, fx);
+        }
     }
 
     fn next_deadline(&self) -> Option<Instant> {
@@ -692,7 +722,12 @@ impl Process for WholeNode {
             return None;
         }
         let dials = self.dials.values().map(|(_, until)| *until).min();
-        let machines = [self.membership.next_deadline(), self.guard.next_deadline()];
+        let machines = [
+            self.membership.next_deadline(),
+            self.guard.next_deadline(),
+            self.machines.next_deadline(),
+            self.entities.next_deadline(),
+        ];
         let own = [dials, self.redial_at, self.drained_at];
         own.into_iter().chain(machines).flatten().min()
     }

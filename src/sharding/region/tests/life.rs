@@ -100,6 +100,16 @@ fn a_region_that_leaves_has_left_when_its_shards_and_payloads_are_elsewhere() {
 }
 
 #[test]
+fn a_region_that_leaves_without_a_coordinator_waits_instead_of_asking_all_the_time() {
+    let mut bench = Bench::new();
+    bench.order(host(1, &[]));
+    assert_eq!(bench.tell(RegionInput::Leave), []);
+    for _ in 0..3 {
+        assert_eq!(bench.wait(), Some((2_000, vec![])));
+    }
+}
+
+#[test]
 fn an_idle_region_leaves_at_once() {
     let mut bench = Bench::new();
     assert_eq!(bench.tell(RegionInput::Leave), [RegionOutput::Left]);

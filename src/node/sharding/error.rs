@@ -1,0 +1,49 @@
+//! Why an entity type was not started, or not served yet.
+
+use crate::cluster::member::{ENTITY_TYPES_MAX, NAME_BYTES_MAX};
+use crate::sharding::config::ConfigError;
+use crate::sharding::ids::{EntityType, InvalidName};
+
+/// Why an entity type was not started. Nothing runs.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotStarted {
+    /// No type can be called that.
+    #[error(transparent)]
+    Name(#[from] InvalidName),
+    /// Members tell each other what they host, and names there are shorter.
+    #[error("the entity type's name has {bytes} bytes, at most {NAME_BYTES_MAX} are allowed")]
+    LongName {
+        /// Its length.
+        bytes: usize,
+    },
+    /// It runs here, with another entity behind it.
+    #[error("{entity_type} was started on this node with another entity: choose another name")]
+    OtherEntity {
+        /// Which.
+        entity_type: EntityType,
+    },
+    /// Its settings do not fit together.
+    #[error(transparent)]
+    Settings(#[from] ConfigError),
+    /// Nothing pins shards yet.
+    #[error(
+        "allocation-strategy = \"external\" needs somebody who pins shards, and this release has \
+         no way to say where: choose least-shard"
+    )]
+    External,
+    /// Nothing remembers them yet.
+    #[error("remember-entities is set, and this release remembers none: unset it")]
+    RememberEntities,
+    /// More than a member tells others of.
+    #[error("this node has started {ENTITY_TYPES_MAX} entity types, and no more are allowed")]
+    TooMany,
+    /// Nobody is there to be asked.
+    #[error("the node has stopped, or was started without membership")]
+    Stopped,
+}
+
+/// The node has stopped, or was started without membership.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the node has stopped, or was started without membership")]
+pub struct Unanswered;

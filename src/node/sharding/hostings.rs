@@ -1,0 +1,226 @@
+//! What runs the entities of this node, by type: the node's parts tell it orders, frames, and what
+//! became of lanes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use tokio::sync::watch;
+
+use crate::cluster::member::ENTITY_TYPES_MAX;
+use crate::net::Inbound;
+use crate::node::wiring::sharding::Event;
+use crate::sharding::hosting::{BadFrame, Hosting};
+use crate::sharding::ids::{EntityType, RegionId};
+use crate::sharding::region::RegionOutput;
+
+/// What waiters see of the sharding machines.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Progress {
+    /// Types whose region the coordinator has known once.
+    pub(crate) registered: BTreeSet<EntityType>, // ≤ ENTITY_TYPES_MAX
+    /// Everything is handed over.
+    pub(crate) left: bool,
+    /// The machines are gone.
+    pub(crate) ended: bool,
+}
+
+/// See the module's page.
+#[derive(Default)]
+pub(crate) struct Hostings {
+    types: RwLock<BTreeMap<String, Arc<dyn Hosting>>>, // ≤ ENTITY_TYPES_MAX
+    progress: watch::Sender<Progress>,
+}
+
+/// Why a frame on a user lane is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NotArrived {
+    /// The header is not a type's name.
+    #[error("its header is not the name of an entity type")]
+    Header,
+    /// The program has not started the type here.
+    #[error("this node has not started the entity type that it is for")]
+    Type,
+    /// It is none.
+    #[error(transparent)]
+    Frame(#[from] BadFrame),
+}
+
+impl Hostings {
+    /// From now on this hosts the type here. `false`: there are as many as there may be.
+    pub(super) fn add(&self, entity_type: &EntityType, hosting: Arc<dyn Hosting>) -> bool {
+        let mut types = self.types.write().unwrap_or_else(PoisonError::into_inner);
+        let has_room = types.len() < ENTITY_TYPES_MAX;
+        if has_room {
+            types.insert(entity_type.as_str().to_owned(), hosting);
+        }
+        has_room
+    }
+
+    fn find(&self, name: &str) -> Option<Arc<dyn Hosting>> {
+        self.types.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+
+    fn all(&self) -> Vec<Arc<dyn Hosting>> {
+        let types = self.types.read().unwrap_or_else(PoisonError::into_inner);
+        types.values().cloned().collect()
+    }
+
+    /// A frame came down a user lane.
+    pub(crate) fn arrived(&self, message: &Inbound<'_>) -> Result<(), NotArrived> {
+        let [name] = message.fields else { return Err(NotArrived::Header) };
+        let hosting = self.find(name).ok_or(NotArrived::Type)?;
+        Ok(hosting.arrived(RegionId::new(message.from.incarnation), message.body)?)
+    }
+
+    /// An order of a region's machine.
+    pub(crate) fn perform(&self, entity_type: &EntityType, order: RegionOutput) {
+        if let Some(hosting) = self.find(entity_type.as_str()) {
+            hosting.perform(order);
+        }
+    }
+
+    /// The lane to a region has room again, or is new.
+    pub(crate) fn room(&self, to: RegionId) {
+        self.all().iter().for_each(|hosting| hosting.room(to));
+    }
+
+    /// A region is out of the installed configuration.
+    pub(crate) fn removed(&self, region: RegionId) {
+        self.all().iter().for_each(|hosting| hosting.removed(region));
+    }
+
+    /// The lane to a region has been cut for long, or what was on it was given up.
+    pub(crate) fn cut(&self, region: RegionId) {
+        self.all().iter().for_each(|hosting| hosting.cut(region));
+    }
+
+    /// The machines tell their node.
+    pub(crate) fn happened(&self, event: Event) {
+        match event {
+            Event::Registered(entity_type) => {
+                tracing::info!(%entity_type, "sharding.registered");
+                self.progress.send_modify(|progress| {
+                    progress.registered.insert(entity_type);
+                });
+            }
+            Event::Left => {
+                tracing::info!("sharding.left");
+                self.progress.send_modify(|progress| progress.left = true);
+            }
+            Event::Acting { entity_type, term } => {
+                tracing::info!(%entity_type, term, "sharding.coordinator");
+            }
+            Event::SteppedDown { entity_type, why } => {
+                tracing::warn!(%entity_type, %why, "sharding.stepped_down");
+            }
+        }
+    }
+
+    /// There are no machines any more: nobody waits for them.
+    pub(crate) fn end(&self) {
+        self.progress.send_modify(|progress| progress.ended = true);
+    }
+
+    /// What is so now and later.
+    pub(crate) fn progress(&self) -> watch::Receiver<Progress> {
+        self.progress.subscribe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use libp2p::PeerId;
+    use ostraca_ddata::id::ReplicaId;
+
+    use super::*;
+    use crate::net::{Class, NodeId};
+    use crate::sharding::ids::ShardId;
+
+    #[derive(Default)]
+    struct Recorder(Mutex<Vec<String>>);
+
+    impl Recorder {
+        fn note(&self, what: String) {
+            self.0.lock().expect("no test panics under it").push(what);
+        }
+    }
+
+    impl Hosting for Recorder {
+        fn perform(&self, order: RegionOutput) {
+            self.note(format!("{order:?}"));
+        }
+
+        fn arrived(&self, from: RegionId, frame: &[u8]) -> Result<(), BadFrame> {
+            self.note(format!("{from} {frame:?}"));
+            if frame.is_empty() { Err(BadFrame("empty")) } else { Ok(()) }
+        }
+
+        fn room(&self, to: RegionId) {
+            self.note(format!("room {to}"));
+        }
+
+        fn removed(&self, region: RegionId) {
+            self.note(format!("removed {region}"));
+        }
+
+        fn cut(&self, region: RegionId) {
+            self.note(format!("cut {region}"));
+        }
+    }
+
+    fn named(name: &str) -> EntityType {
+        EntityType::new(name).expect("a name")
+    }
+
+    #[test]
+    fn a_frame_goes_to_the_type_that_its_header_names_and_to_nobody_else() {
+        let (hostings, recorder) = (Hostings::default(), Arc::new(Recorder::default()));
+        assert!(hostings.add(&named("counter"), recorder.clone()));
+        let from = NodeId { peer: PeerId::random(), incarnation: ReplicaId::new(7) };
+        let hear = |names: &[&str], body: &[u8]| {
+            let fields: Vec<Arc<str>> = names.iter().map(|name| Arc::from(*name)).collect();
+            hostings.arrived(&Inbound { from, class: Class::User, fields: &fields, body })
+        };
+        assert_eq!(hear(&["counter"], &[1]), Ok(()));
+        assert_eq!(hear(&["other"], &[1]), Err(NotArrived::Type));
+        assert_eq!(hear(&[], &[1]), Err(NotArrived::Header));
+        assert_eq!(hear(&["counter", "x"], &[1]), Err(NotArrived::Header));
+        assert_eq!(hear(&["counter"], &[]), Err(NotArrived::Frame(BadFrame("empty"))));
+        let heard = recorder.0.lock().expect("no test panics under it").clone();
+        let seven = RegionId::new(ReplicaId::new(7));
+        assert_eq!(heard, [format!("{seven} [1]"), format!("{seven} []")]);
+    }
+
+    #[test]
+    fn orders_are_for_one_type_and_news_of_lanes_for_all() {
+        let hostings = Hostings::default();
+        let [one, other] = [(); 2].map(|()| Arc::new(Recorder::default()));
+        assert!(hostings.add(&named("one"), one.clone()));
+        assert!(hostings.add(&named("other"), other.clone()));
+        let order = RegionOutput::Abort(ShardId::new(3));
+        hostings.perform(&named("one"), order.clone());
+        hostings.perform(&named("third"), order);
+        let region = RegionId::new(ReplicaId::new(7));
+        hostings.room(region);
+        hostings.removed(region);
+        hostings.cut(region);
+        let news = ["room", "removed", "cut"].map(|what| format!("{what} {region}"));
+        let heard = |recorder: &Recorder| recorder.0.lock().expect("no panic").clone();
+        assert_eq!(heard(&one)[1..], news);
+        assert_eq!(heard(&other), news);
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_a_registration_or_for_the_end_is_told() {
+        let hostings = Hostings::default();
+        let mut progress = hostings.progress();
+        hostings.happened(Event::Registered(named("counter")));
+        hostings.happened(Event::Left);
+        let seen = progress.wait_for(|progress| progress.left).await.expect("it is there").clone();
+        assert!(seen.registered.contains(&named("counter")) && !seen.ended);
+        hostings.end();
+        assert!(progress.wait_for(|progress| progress.ended).await.is_ok());
+    }
+}

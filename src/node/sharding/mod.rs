@@ -1,0 +1,213 @@
+//! [`Sharding`], the handle: entity types that a program starts on this node (spec/sharding.md).
+//!
+//! The machines of a type run beside membership; what runs its entities is told of their orders by
+//! [`hostings`], and has this node's lanes, lease, clock and runtime through [`world`].
+
+mod error;
+pub(crate) mod hostings;
+mod starting;
+mod view;
+mod world;
+
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use ostraca_ddata::id::ReplicaId;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+pub use self::error::{NotStarted, Unanswered};
+use self::hostings::Hostings;
+pub use self::starting::EntityTypeSetup;
+pub use self::view::TypeView;
+use self::world::{Shared, TypeWorld};
+use super::clock::Clock;
+use super::control::machine::{Control, ControlInbox, ControlInput};
+use super::lease::Lease;
+use crate::cluster::member::NAME_BYTES_MAX;
+use crate::config::Config;
+use crate::net::handle::Net;
+use crate::sharding::asks::Asks;
+use crate::sharding::config::{Sharding as Settings, StrategyName};
+use crate::sharding::hosting::{Hosting, World};
+use crate::sharding::ids::{EntityType, RegionId};
+use crate::sharding::machines::{Hosts, Input};
+
+/// Cluster sharding on this node. Cheap to clone; every clone is the same.
+#[derive(Clone)]
+pub struct Sharding(Arc<Inner>);
+
+struct Inner {
+    me: RegionId,
+    settings: Settings,
+    phase: Duration, // of the shutdown, in which shards are handed over
+    roles: BTreeSet<String>,
+    message_bytes_max: usize,
+    asks: Arc<Asks>,
+    shared: Shared,
+    hostings: Arc<Hostings>,
+    started: Mutex<BTreeMap<EntityType, Box<dyn Any + Send>>>, // handles; ≤ types that hostings takes
+}
+
+/// What a node makes its sharding of.
+pub(super) struct Setup<'a> {
+    pub(super) me: ReplicaId,
+    pub(super) config: &'a Config,
+    pub(super) net: Arc<OnceLock<Net>>,
+    pub(super) inbox: ControlInbox,
+    pub(super) lease: Lease,
+    pub(super) clock: Clock,
+    pub(super) hostings: Arc<Hostings>,
+}
+
+impl Sharding {
+    /// On the runtime that it is made on.
+    pub(super) fn new(setup: Setup<'_>) -> Self {
+        let Setup { me, config, net, inbox, lease, clock, hostings } = setup;
+        let phase = super::shutdown::Phase::ClusterShardingShutdownRegion;
+        let (runtime, net) = (Handle::current(), Arc::downgrade(&net));
+        let shared =
+            Shared { net, inbox, lease, clock, runtime, hostings: Arc::downgrade(&hostings) };
+        Self(Arc::new(Inner {
+            me: RegionId::new(me),
+            settings: config.sharding.clone(),
+            phase: config.shutdown.timeout(phase),
+            roles: config.cluster.roles.clone(),
+            message_bytes_max: config.net.limits.message_bytes_max,
+            asks: Asks::new(),
+            shared,
+            hostings,
+            started: Mutex::default(),
+        }))
+    }
+
+    /// Starts what runs a type here, as `make` says, unless it runs already: then its handle is
+    /// given back.
+    fn start_type<H: Clone + Send + 'static>(
+        &self,
+        entity_type: &EntityType,
+        settings: Settings,
+        hosts: Hosts,
+        make: impl FnOnce(Settings, Arc<dyn World>) -> (H, Arc<dyn Hosting>),
+    ) -> Result<H, NotStarted> {
+        let mut started = self.started();
+        if let Some(handle) = started.get(entity_type) {
+            let same = handle.downcast_ref::<H>().cloned();
+            return same
+                .ok_or_else(|| NotStarted::OtherEntity { entity_type: entity_type.clone() });
+        }
+        self.check(entity_type, &settings)?;
+        let hosts = if self.may_host(&settings) { hosts } else { Hosts::Nothing };
+        let world = TypeWorld::new(entity_type.clone(), self.0.shared.clone());
+        let (handle, hosting) = make(settings.clone(), Arc::new(world));
+        if !self.0.hostings.add(entity_type, hosting) {
+            return Err(NotStarted::TooMany);
+        }
+        let start =
+            Input::Start { entity_type: entity_type.clone(), settings: Box::new(settings), hosts };
+        self.tell(start).map_err(|Unanswered| NotStarted::Stopped)?;
+        started.insert(entity_type.clone(), Box::new(handle.clone()));
+        Ok(handle)
+    }
+
+    fn may_host(&self, settings: &Settings) -> bool {
+        settings.role.as_ref().is_none_or(|role| self.0.roles.contains(role))
+    }
+
+    fn check(&self, entity_type: &EntityType, settings: &Settings) -> Result<(), NotStarted> {
+        let bytes = entity_type.as_str().len();
+        if bytes > NAME_BYTES_MAX {
+            return Err(NotStarted::LongName { bytes });
+        }
+        settings.check(self.0.phase)?;
+        if settings.allocation_strategy == StrategyName::External {
+            return Err(NotStarted::External);
+        }
+        if settings.remember_entities {
+            return Err(NotStarted::RememberEntities);
+        }
+        Ok(())
+    }
+
+    /// Ends when the coordinator has known this node's region of the type once: from then on the
+    /// node serves. What is sent earlier waits.
+    ///
+    /// # Errors
+    /// [`Unanswered`] if the node stops before.
+    pub async fn registered(&self, entity_type: &str) -> Result<(), Unanswered> {
+        let mut progress = self.0.hostings.progress();
+        let is_registered = |registered: &BTreeSet<EntityType>| {
+            registered.iter().any(|known| known.as_str() == entity_type)
+        };
+        let seen = progress
+            .wait_for(|progress| progress.ended || is_registered(&progress.registered))
+            .await
+            .map_err(|_| Unanswered)?;
+        if is_registered(&seen.registered) { Ok(()) } else { Err(Unanswered) }
+    }
+
+    /// The entity types that were started here, as they stand on this node.
+    ///
+    /// # Errors
+    /// [`Unanswered`].
+    pub async fn types(&self) -> Result<Vec<TypeView>, Unanswered> {
+        self.look(|control| {
+            let types = control.machines().types();
+            types.filter_map(|(name, of_type)| TypeView::of(name, of_type)).collect()
+        })
+        .await
+    }
+
+    /// Ends when what was told to the machines before is done.
+    async fn settled(&self) -> Result<(), NotStarted> {
+        self.look(|_| ()).await.map_err(|Unanswered| NotStarted::Stopped)
+    }
+
+    async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Control) -> T + Send + 'static,
+    ) -> Result<T, Unanswered> {
+        let (sender, receiver) = oneshot::channel();
+        let place = self.0.shared.inbox.place().await.map_err(|_| Unanswered)?;
+        let look = |control: &Control| {
+            let _ = sender.send(look(control)); // who asked may have left
+        };
+        place.look(look).map_err(|_| Unanswered)?;
+        receiver.await.map_err(|_| Unanswered)
+    }
+
+    /// No shard is to come here from now on.
+    pub(super) fn drain(&self) {
+        let _ = self.tell(Input::Drain); // it has stopped: nothing to drain
+    }
+
+    /// Hands over everything; ends when nothing is left here.
+    pub(super) async fn leave(&self) {
+        if self.tell(Input::Leave).is_ok() {
+            let mut progress = self.0.hostings.progress();
+            let _ = progress.wait_for(|progress| progress.left || progress.ended).await;
+        }
+    }
+
+    /// After how long a lane that is cut is given up for shards that have moved.
+    pub(super) fn cut_after(&self) -> Duration {
+        self.0.settings.lane_broken_after
+    }
+
+    fn tell(&self, input: Input) -> Result<(), Unanswered> {
+        self.0.shared.inbox.fact(ControlInput::from(input)).map_err(|_| Unanswered)
+    }
+
+    fn started(&self) -> MutexGuard<'_, BTreeMap<EntityType, Box<dyn Any + Send>>> {
+        self.0.started.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Sharding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sharding").field("me", &self.0.me).finish_non_exhaustive()
+    }
+}

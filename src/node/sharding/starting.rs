@@ -1,0 +1,157 @@
+//! Starting an entity type: what a program says of it, and what becomes of that.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::{NotStarted, Sharding};
+use crate::sharding::bug::Canary;
+use crate::sharding::config::Sharding as Settings;
+use crate::sharding::entity::{Entity, Supervision};
+use crate::sharding::extractor::{ByMessage, Extractor, HashExtractor};
+use crate::sharding::ids::{EntityId, EntityType};
+use crate::sharding::machines::Hosts;
+use crate::sharding::shard_region::{Setup, ShardRegion};
+
+/// All that can be said of an entity type at its start; `new` says what must be.
+pub struct EntityTypeSetup<E: Entity> {
+    /// Its name, equal on all nodes: 1 to 128 bytes without a slash.
+    pub name: String,
+    /// Makes a new instance of the entity with this id.
+    pub factory: Box<dyn Fn(&EntityId) -> E + Send + Sync>,
+    /// What happens to an entity that panics.
+    pub supervision: Supervision,
+    /// From ids to shards, and from messages to ids; says how many shards there are. `None`: by
+    /// the hash and the number that are set. All nodes must agree.
+    pub extractor: Option<Arc<dyn Extractor<E::Message>>>,
+    /// In place of what the node's `[cluster.sharding]` says of this type.
+    pub settings: Option<Settings>,
+}
+
+impl<E: Entity> EntityTypeSetup<E> {
+    /// With the settings of the node.
+    #[must_use]
+    pub fn new(name: &str, factory: impl Fn(&EntityId) -> E + Send + Sync + 'static) -> Self {
+        Self {
+            name: name.to_owned(),
+            factory: Box::new(factory),
+            supervision: Supervision::default(),
+            extractor: None,
+            settings: None,
+        }
+    }
+}
+
+impl<E: Entity> fmt::Debug for EntityTypeSetup<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EntityTypeSetup").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Sharding {
+    /// Starts an entity type on this node, or gives back its handle if it was started before. The
+    /// handle is good at once: what is sent before this node has joined a cluster waits.
+    ///
+    /// On a node without the type's `role` it only routes.
+    ///
+    /// # Errors
+    /// [`NotStarted`]; nothing runs then.
+    ///
+    /// # Example
+    /// ```
+    /// use ostraca::prelude::*;
+    /// # use serde::{Deserialize, Serialize};
+    /// #[derive(Default)]
+    /// struct Counter(i64);
+    ///
+    /// #[derive(Serialize, Deserialize)]
+    /// enum Command {
+    ///     Add(i64),
+    ///     Get(Reply<i64>),
+    /// }
+    ///
+    /// impl Entity for Counter {
+    ///     type Message = Command;
+    ///     async fn handle(&mut self, command: Command, _: &mut Context<'_, Self>) {
+    ///         match command {
+    ///             Command::Add(n) => self.0 += n,
+    ///             Command::Get(reply) => reply.send(self.0),
+    ///         }
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let node = Node::start(Config::default()).await?; // a cluster of its own
+    /// let counters = node.sharding().start("counter", |_id| Counter::default()).await?;
+    /// counters.entity("alice").tell(Command::Add(2))?;
+    /// assert_eq!(counters.entity("alice").ask(Command::Get).await?, 2);
+    /// node.stop().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn start<E: Entity>(
+        &self,
+        name: &str,
+        factory: impl Fn(&EntityId) -> E + Send + Sync + 'static,
+    ) -> Result<ShardRegion<E>, NotStarted> {
+        self.start_with(EntityTypeSetup::new(name, factory)).await
+    }
+
+    /// Starts an entity type of which more is to be said; see [`start`](Self::start).
+    ///
+    /// # Errors
+    /// [`NotStarted`]; nothing runs then.
+    pub async fn start_with<E: Entity>(
+        &self,
+        setup: EntityTypeSetup<E>,
+    ) -> Result<ShardRegion<E>, NotStarted> {
+        let region = self.make(setup, Hosts::Shards)?;
+        self.settled().await?;
+        Ok(region)
+    }
+
+    /// Starts what only routes to an entity type: this node hosts none of it.
+    ///
+    /// # Errors
+    /// [`NotStarted`]; nothing runs then.
+    pub async fn start_proxy<E: Entity>(&self, name: &str) -> Result<ShardRegion<E>, NotStarted> {
+        let factory = |_: &EntityId| -> E { unreachable!("no shard ever starts at a proxy") };
+        let region = self.make(EntityTypeSetup::new(name, factory), Hosts::Nothing)?;
+        self.settled().await?;
+        Ok(region)
+    }
+
+    fn make<E: Entity>(
+        &self,
+        setup: EntityTypeSetup<E>,
+        hosts: Hosts,
+    ) -> Result<ShardRegion<E>, NotStarted> {
+        let EntityTypeSetup { name, factory, supervision, extractor, settings } = setup;
+        let entity_type = EntityType::new(&name)?;
+        let mut settings = settings.unwrap_or_else(|| self.0.settings.of(&entity_type));
+        if let Some(extractor) = &extractor {
+            settings.number_of_shards = extractor.shards();
+        }
+        self.start_type(&entity_type, settings, hosts, |settings, world| {
+            let extractor = extractor.unwrap_or_else(|| {
+                let hash = HashExtractor::new(settings.extractor, settings.number_of_shards);
+                let hash = hash.expect("the settings are checked");
+                Arc::new(ByMessage::new(hash, |_: &E::Message| None))
+            });
+            let setup = Setup {
+                entity_type: entity_type.clone(),
+                me: self.0.me,
+                settings,
+                message_bytes_max: self.0.message_bytes_max,
+                supervision,
+                extractor,
+                factory,
+                asks: self.0.asks.clone(),
+                canary: Canary::none(),
+            };
+            let region = ShardRegion::new(setup, world);
+            let hosting = region.hosting();
+            (region, hosting)
+        })
+    }
+}

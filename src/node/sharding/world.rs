@@ -1,0 +1,188 @@
+//! What a node gives to each entity type that it hosts: its user lanes, its region's machine, the
+//! lease, the clock and the program's runtime.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use ostraca_ddata::clock::Instant;
+use tokio::runtime::Handle;
+
+use super::hostings::Hostings;
+use crate::net::Class;
+use crate::net::handle::Net;
+use crate::net::lane::{Lane, SendError};
+use crate::node::clock::Clock;
+use crate::node::control::machine::{ControlInbox, ControlInput};
+use crate::node::lease::Lease;
+use crate::node::rarely::Rarely;
+use crate::sharding::hosting::{NoLane, NoRoom, World};
+use crate::sharding::ids::{EntityType, RegionId};
+use crate::sharding::machines::Input;
+use crate::sharding::region::RegionInput;
+
+/// Lanes that are remembered; beyond, all are looked up anew.
+const KNOWN_MAX: usize = 4_096;
+
+/// What all types of a node share.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    /// Empty until the transport has started. Weak, and so is the last field: the transport holds what
+    /// takes its messages, that holds what runs entities, and this would hold the transport.
+    pub(crate) net: Weak<OnceLock<Net>>,
+    pub(crate) inbox: ControlInbox,
+    pub(crate) lease: Lease,
+    pub(crate) clock: Clock,
+    pub(crate) runtime: Handle,
+    pub(crate) hostings: Weak<Hostings>,
+}
+
+/// The surroundings of one type.
+pub(crate) struct TypeWorld {
+    entity_type: EntityType,
+    shared: Shared,
+    lanes: RwLock<BTreeMap<RegionId, Lane>>, // ≤ KNOWN_MAX
+    full: Arc<Mutex<BTreeSet<RegionId>>>,    // somebody waits for room; ≤ lanes
+    complained: Mutex<Rarely>,
+}
+
+/// What became of a frame.
+enum Sent {
+    Yes,
+    Full(Lane),
+    NoLane,
+}
+
+impl TypeWorld {
+    pub(crate) fn new(entity_type: EntityType, shared: Shared) -> Self {
+        Self {
+            entity_type,
+            shared,
+            lanes: RwLock::default(),
+            full: Arc::default(),
+            complained: Mutex::default(),
+        }
+    }
+
+    /// Appends a frame by `append`, to the lane that is known or, if that is over, to its successor.
+    fn append(
+        &self,
+        to: RegionId,
+        append: impl Fn(&Lane, &[&str]) -> Result<(), SendError>,
+    ) -> Sent {
+        let header = [self.entity_type.as_str()];
+        {
+            let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
+            if let Some(lane) = lanes.get(&to) {
+                match append(lane, &header) {
+                    Ok(()) => return Sent::Yes,
+                    Err(SendError::Full { .. }) => return Sent::Full(lane.clone()),
+                    Err(SendError::Broken) => {}
+                    Err(why) => return self.never_fits(to, &why),
+                }
+            }
+        }
+        let Some(lane) = self.find(to) else { return Sent::NoLane };
+        match append(&lane, &header) {
+            Ok(()) => Sent::Yes,
+            Err(SendError::Full { .. }) => Sent::Full(lane),
+            Err(SendError::Broken) => Sent::NoLane,
+            Err(why) => self.never_fits(to, &why),
+        }
+    }
+
+    fn find(&self, to: RegionId) -> Option<Lane> {
+        let net = self.shared.net.upgrade();
+        let net = net.as_ref().and_then(|net| net.get());
+        let found = net.and_then(|net| net.lane(to.replica(), Class::User));
+        let mut lanes = self.lanes.write().unwrap_or_else(PoisonError::into_inner);
+        if lanes.len() >= KNOWN_MAX {
+            lanes.clear();
+        }
+        match &found {
+            Some(lane) => lanes.insert(to, lane.clone()),
+            None => lanes.remove(&to),
+        };
+        found
+    }
+
+    /// Messages are measured before they come here; one that a lane never takes must not stop
+    /// those behind it.
+    fn never_fits(&self, to: RegionId, why: &SendError) -> Sent {
+        self.complain(to, why);
+        Sent::Yes
+    }
+
+    fn complain(&self, to: RegionId, why: &dyn std::fmt::Display) {
+        let mut complained = self.complained.lock().unwrap_or_else(PoisonError::into_inner);
+        if complained.now(self.shared.clock.mono()) {
+            let entity_type = &self.entity_type;
+            tracing::error!(%entity_type, %to, %why, "sharding.frame_lost");
+        }
+    }
+
+    /// Tells all types when the lane has room; once, however many frames were refused.
+    fn wait_for_room(&self, to: RegionId, lane: Lane) {
+        let first = self.full.lock().unwrap_or_else(PoisonError::into_inner).insert(to);
+        if !first {
+            return;
+        }
+        let (full, hostings) = (self.full.clone(), self.shared.hostings.clone());
+        self.shared.runtime.spawn(async move {
+            lane.room().await;
+            full.lock().unwrap_or_else(PoisonError::into_inner).remove(&to);
+            if let Some(hostings) = hostings.upgrade() {
+                hostings.room(to);
+            }
+        });
+    }
+}
+
+impl World for TypeWorld {
+    fn send(&self, to: RegionId, frame: &[u8]) -> Result<(), NoRoom> {
+        match self.append(to, |lane, header| lane.send(header, frame)) {
+            Sent::Yes => Ok(()),
+            Sent::NoLane => Err(NoRoom::NoLane),
+            Sent::Full(lane) => {
+                self.wait_for_room(to, lane);
+                Err(NoRoom::Full)
+            }
+        }
+    }
+
+    fn answer(&self, to: RegionId, frame: &[u8]) -> Result<(), NoLane> {
+        match self.append(to, |lane, header| lane.answer(header, frame)) {
+            Sent::Yes => Ok(()),
+            Sent::NoLane => Err(NoLane),
+            Sent::Full(lane) => {
+                // The other end takes nothing, and answers fill four times what a lane keeps.
+                self.wait_for_room(to, lane);
+                self.complain(to, &"the lane keeps four times as much as it may");
+                Ok(())
+            }
+        }
+    }
+
+    fn tell(&self, fact: RegionInput) {
+        let fact = Input::Fact { entity_type: self.entity_type.clone(), fact };
+        let _ = self.shared.inbox.fact(ControlInput::from(fact)); // refused only after the end
+    }
+
+    fn serves(&self) -> bool {
+        self.shared.lease.serves()
+    }
+
+    fn now(&self) -> Instant {
+        self.shared.clock.mono()
+    }
+
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        self.shared.runtime.spawn(task);
+    }
+
+    fn sleep(&self, pause: Duration) -> BoxFuture<'static, ()> {
+        async move { tokio::time::sleep(pause).await }.boxed() // the timer is made on the runtime
+    }
+}

@@ -1,0 +1,372 @@
+//! Who hears whom around the sharding machines: pure functions, the same under the driver and in
+//! the simulator.
+//!
+//! Words between nodes travel on the control lane under a header of two names: whether they are of
+//! a type's coordinator and regions or of its singleton, and the type's.
+
+use std::collections::BTreeSet;
+
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::replicator::port as data;
+use ostraca_ddata::replicator::request::RequestId;
+use serde::de::DeserializeOwned;
+
+use crate::cluster::lease::guard::{GuardInput, GuardOutput};
+use crate::cluster::membership::Membership;
+use crate::cluster::membership::port::{Command, Input as MembershipInput, Output as Told};
+use crate::sharding::ids::{EntityType, InvalidName, RegionId};
+use crate::sharding::machines::{Input, Output, Word};
+use crate::sharding::region::RegionOutput;
+use crate::sharding::store::HomesKey;
+
+/// The header's first name, of words between coordinators and regions.
+pub const SHARDING: &str = "s";
+
+/// The header's first name, of words about where a coordinator runs: the oldest.
+pub const SINGLETON: &str = "o";
+
+/// Requests of coordinators to the Replicator have ids with this bit; those of programs count
+/// from 1.
+const OF_COORDINATORS: u64 = 1 << 63;
+
+const NESTING_MAX: usize = 24;
+
+/// Where an order of the sharding machines goes.
+#[derive(Debug)]
+pub enum Dest {
+    /// To a peer's sharding machines, on its control lane.
+    Peer {
+        /// The receiver.
+        to: ReplicaId,
+        /// Of which type.
+        entity_type: EntityType,
+        /// The message.
+        word: Word,
+    },
+    /// To this node's guarded Replicator.
+    Guard(GuardInput),
+    /// To membership.
+    Membership(MembershipInput),
+    /// To what runs the entities of a type.
+    Entities {
+        /// Which type.
+        entity_type: EntityType,
+        /// The order.
+        order: RegionOutput,
+    },
+    /// To what runs entities, of all types: these regions are out of the configuration.
+    Removed(Vec<RegionId>),
+    /// To the node, and whoever runs it.
+    Node(Event),
+}
+
+/// What the sharding machines tell their node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The region of this type serves.
+    Registered(EntityType),
+    /// Everything is handed over.
+    Left,
+    /// The coordinator of a type decides here, under this term.
+    Acting {
+        /// Which type.
+        entity_type: EntityType,
+        /// Its term.
+        term: u64,
+    },
+    /// A coordinator was refused.
+    SteppedDown {
+        /// Of which type.
+        entity_type: EntityType,
+        /// What happened.
+        why: std::sync::Arc<str>,
+    },
+}
+
+/// Where an order of the sharding machines goes.
+#[must_use]
+pub fn route(output: Output) -> Dest {
+    match output {
+        Output::Send { to, entity_type, word } => Dest::Peer { to, entity_type, word },
+        Output::Ask { id, entity_type, level, ask } => {
+            let request = HomesKey::new(&entity_type, level).request(ask);
+            let id = RequestId(OF_COORDINATORS | id);
+            Dest::Guard(GuardInput::Data(data::Input::Request { id, request }))
+        }
+        Output::Order { entity_type, order } => Dest::Entities { entity_type, order },
+        Output::Removed(regions) => Dest::Removed(regions),
+        Output::Host { entity_types, draining } => Dest::Membership(host(entity_types, draining)),
+        Output::Registered(entity_type) => Dest::Node(Event::Registered(entity_type)),
+        Output::Left => Dest::Node(Event::Left),
+        Output::Acting { entity_type, term } => {
+            Dest::Node(Event::Acting { entity_type, term: term.number })
+        }
+        Output::SteppedDown { entity_type, why } => {
+            Dest::Node(Event::SteppedDown { entity_type, why })
+        }
+    }
+}
+
+const fn host(entity_types: BTreeSet<String>, draining: bool) -> MembershipInput {
+    MembershipInput::Command(Command::Host { entity_types, draining })
+}
+
+/// What membership's word is to the sharding machines; `None`: nothing, it is for others.
+#[must_use]
+pub fn news(told: &Told, membership: &Membership) -> Option<Input> {
+    match told {
+        Told::Event(_) => membership.state().cloned().map(Input::State),
+        Told::LeaseHeld { .. } => Some(Input::LeaseHeld),
+        Told::LeaseLost => Some(Input::LeaseLost),
+        Told::Stop(_) => Some(Input::Out),
+        _ => None,
+    }
+}
+
+/// What membership is told, as far as it concerns the sharding machines too.
+#[must_use]
+pub fn overheard(told: &MembershipInput) -> Option<Input> {
+    match told {
+        MembershipInput::Installed(epoch) => Some(Input::Installed(epoch.clone())),
+        // Nothing runs here any more: who coordinates stops before the lease is released.
+        MembershipInput::Command(Command::Drained) => Some(Input::Out),
+        _ => None,
+    }
+}
+
+/// The guard's answer to a coordinator; `None`: it is for others.
+#[must_use]
+pub fn answer(output: &GuardOutput) -> Option<Input> {
+    let GuardOutput::Data(data::Output::Reply { id, reply }) = output else { return None };
+    let is_ours = id.0 & OF_COORDINATORS != 0;
+    is_ours.then(|| Input::Answered { id: id.0 & !OF_COORDINATORS, reply: reply.clone() })
+}
+
+/// The first name of a word's header, and its bytes.
+#[must_use]
+pub fn say(word: &Word) -> (&'static str, Vec<u8>) {
+    let (name, bytes) = match word {
+        Word::Sharding(message) => (SHARDING, rmp_serde::to_vec_named(message)),
+        Word::Singleton(message) => (SINGLETON, rmp_serde::to_vec_named(message)),
+    };
+    (name, bytes.expect("plain data always encodes into memory"))
+}
+
+/// Why a message is none between sharding machines. Count it and go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unheard {
+    /// Its header names no such part.
+    #[error("its header names no part of this release")]
+    Part,
+    /// No entity type can be called that.
+    #[error(transparent)]
+    Type(#[from] InvalidName),
+    /// Not what was expected, or broken.
+    #[error("{len} bytes between sharding machines do not decode")]
+    Malformed {
+        /// Bytes given.
+        len: usize,
+        /// What the decoder says.
+        source: rmp_serde::decode::Error,
+    },
+}
+
+/// What a message under a header of two names is.
+///
+/// # Errors
+/// [`Unheard`]: count it and go on.
+pub fn hear(from: ReplicaId, header: (&str, &str), body: &[u8]) -> Result<Input, Unheard> {
+    let (part, name) = header;
+    let word = match part {
+        SHARDING => Word::Sharding(decoded(body)?),
+        SINGLETON => Word::Singleton(decoded(body)?),
+        _ => return Err(Unheard::Part),
+    };
+    Ok(Input::Message { from, entity_type: EntityType::new(name)?, word })
+}
+
+fn decoded<T: DeserializeOwned>(body: &[u8]) -> Result<T, Unheard> {
+    let mut decoder = rmp_serde::Deserializer::from_read_ref(body);
+    decoder.set_max_depth(NESTING_MAX);
+    T::deserialize(&mut decoder).map_err(|source| Unheard::Malformed { len: body.len(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use bytes::Bytes;
+    use ostraca_ddata::replicator::epoch::EpochId;
+    use ostraca_ddata::replicator::request::RequestError;
+    use ostraca_ddata::types::Term;
+
+    use super::*;
+    use crate::cluster::singleton::SingletonMessage;
+    use crate::sharding::config::MajorityPlus;
+    use crate::sharding::ids::{Generation, ShardId};
+    use crate::sharding::store::Ask;
+    use crate::sharding::wire::{
+        HostShard, NotYet, ReleaseShard, Released, ShardRoute, ShardingMessage, ToCoordinator,
+        ToRegion,
+    };
+
+    const PEER: ReplicaId = ReplicaId::new(7);
+    const SHARD: ShardId = ShardId::new(3);
+
+    fn counter() -> EntityType {
+        EntityType::new("counter").expect("a name")
+    }
+
+    fn g(seq: u64) -> Generation {
+        Generation::new(Term { number: 2, owner: PEER }, seq)
+    }
+
+    /// Each kind of word, and its bytes.
+    fn words() -> Vec<(Word, &'static str)> {
+        let region = RegionId::new(PEER);
+        let epoch = EpochId { generation: 5, number: 6 };
+        let host = HostShard {
+            shard: SHARD,
+            generation: g(1),
+            after: BTreeMap::from([(region, g(1))]),
+            epoch,
+        };
+        let released = Released {
+            shard: SHARD,
+            reached: g(2),
+            last: g(1),
+            payload: Some(Bytes::from_static(b"\x01\x02")),
+        };
+        let route = ShardRoute { shard: SHARD, generation: g(1), home: Some(region) };
+        let at = vec![(SHARD, g(1))];
+        let to_coordinator = [
+            (
+                ToCoordinator::Register { proxy: true, hosted: at.clone(), highest: g(1) },
+                concat!(
+                    "81a16381a17283a170c3a16891920382a17482a16e",
+                    "02a16f07a17301a16d82a17482a16e02a16f07a17301"
+                ),
+            ),
+            (ToCoordinator::GetShardHome(vec![SHARD]), "81a16381a1679103"),
+            (ToCoordinator::Hosted(at.clone()), "81a16381a16f91920382a17482a16e02a16f07a17301"),
+            (ToCoordinator::Drained(at.clone()), "81a16381a16491920382a17482a16e02a16f07a17301"),
+            (ToCoordinator::Leaving, "81a163a16c"),
+        ];
+        let homes = || [route].into_iter().collect();
+        let to_region = [
+            (ToRegion::Here(g(1).term), "81a17281a16382a16e02a16f07"),
+            (
+                ToRegion::RegisterAck { term: g(1).term, homes: homes() },
+                concat!(
+                    "81a17281a16182a17482a16e02a16f07a16883a1",
+                    "749182a16e02a16f07a1729107a173919403000101"
+                ),
+            ),
+            (ToRegion::NotYet(NotYet::Reading), "81a17281a16ea172"),
+            (
+                ToRegion::Host(vec![host]),
+                concat!(
+                    "81a17281a1689184a17303a16782a17482a16e02a16f07a17301",
+                    "a161810782a17482a16e02a16f07a17301a16582a16705a16e06"
+                ),
+            ),
+            (
+                ToRegion::Release(vec![ReleaseShard {
+                    shard: SHARD,
+                    generation: g(1),
+                    to: Some(region),
+                }]),
+                "81a17281a16c9183a17303a16782a17482a16e02a16f07a17301a17407",
+            ),
+            (
+                ToRegion::Announce(homes()),
+                "81a17281a17783a1749182a16e02a16f07a1729107a173919403000101",
+            ),
+            (
+                ToRegion::Released(vec![released]),
+                concat!(
+                    "81a17281a1649184a17303a16d82a17482a16e02a16f07",
+                    "a17302a16c82a17482a16e02a16f07a17301a170c4020102"
+                ),
+            ),
+            (ToRegion::Hosted(at), "81a17281a16f91920382a17482a16e02a16f07a17301"),
+        ];
+        let singleton = [
+            (SingletonMessage::HandOverToMe { number: 9 }, "81a17481a16e09"),
+            (SingletonMessage::HandOverInProgress { number: 9 }, "81a17081a16e09"),
+            (SingletonMessage::HandOverDone { number: 9 }, "81a16481a16e09"),
+            (SingletonMessage::Identify, "a177"),
+            (SingletonMessage::Here, "a168"),
+            (SingletonMessage::Gone, "a167"),
+        ];
+        let coordinators = to_coordinator
+            .into_iter()
+            .map(|(message, hex)| (Word::Sharding(ShardingMessage::Coordinator(message)), hex));
+        let regions = to_region
+            .into_iter()
+            .map(|(message, hex)| (Word::Sharding(ShardingMessage::Region(message)), hex));
+        let singletons =
+            singleton.into_iter().map(|(message, hex)| (Word::Singleton(message), hex));
+        coordinators.chain(regions).chain(singletons).collect()
+    }
+
+    #[test]
+    fn every_word_has_its_header_and_its_bytes_and_is_heard_as_it_was_said() {
+        for (word, golden) in words() {
+            let (name, bytes) = say(&word);
+            let expected = if matches!(word, Word::Sharding(_)) { "s" } else { "o" };
+            assert_eq!(name, expected);
+            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!(hex, golden, "{word:?}");
+            let heard = hear(PEER, (name, "counter"), &bytes).expect("as it was said");
+            assert_eq!(heard, Input::Message { from: PEER, entity_type: counter(), word });
+        }
+    }
+
+    #[test]
+    fn what_is_no_word_is_not_heard() {
+        let (name, bytes) = say(&Word::Singleton(SingletonMessage::Here));
+        let why = |header, body: &[u8]| hear(PEER, header, body).expect_err("it is dropped");
+        assert!(matches!(why(("x", "counter"), &bytes), Unheard::Part));
+        for wrong in ["", "a/b"] {
+            assert!(matches!(why((name, wrong), &bytes), Unheard::Type(_)));
+        }
+        let deep = [&[0x91; 100][..], &[0xc0]].concat();
+        for body in [&b""[..], b"\xc1", b"\x81\xa1\x5a\x01", &deep] {
+            for part in [SHARDING, SINGLETON] {
+                assert!(matches!(why((part, "counter"), body), Unheard::Malformed { .. }));
+            }
+        }
+    }
+
+    #[test]
+    fn a_coordinators_question_is_a_request_whose_reply_comes_back_to_it() {
+        let ask = Ask::Fence { term: g(1).term, within: Duration::from_secs(2) };
+        let level = MajorityPlus::Some(0);
+        let asked = Output::Ask { id: 4, entity_type: counter(), level, ask };
+        let Dest::Guard(GuardInput::Data(data::Input::Request { id, .. })) = route(asked) else {
+            panic!("no request");
+        };
+        let reply = Err(RequestError::NotJoined);
+        let replied = |id| GuardOutput::Data(data::Output::Reply { id, reply: reply.clone() });
+        assert_eq!(
+            answer(&replied(id)),
+            Some(Input::Answered { id: 4, reply: Err(RequestError::NotJoined) })
+        );
+        assert_eq!(answer(&replied(RequestId(4))), None, "a program's");
+    }
+
+    #[test]
+    fn what_is_hosted_goes_to_membership_and_the_end_of_all_comes_back_from_it() {
+        let entity_types = BTreeSet::from(["counter".to_owned()]);
+        let hosts = Output::Host { entity_types: entity_types.clone(), draining: true };
+        let Dest::Membership(MembershipInput::Command(told)) = route(hosts) else {
+            panic!("no command");
+        };
+        assert_eq!(told, Command::Host { entity_types, draining: true });
+        assert_eq!(overheard(&MembershipInput::Command(Command::Drained)), Some(Input::Out));
+        assert_eq!(overheard(&MembershipInput::Tick), None);
+    }
+}

@@ -1,0 +1,122 @@
+//! Which entities are active, and who of them has to stop (spec/sharding.md §10): the books of
+//! automatic passivation, of one shard or of all.
+//!
+//! Lock order: a shard, then this. Whom it names is stopped later, under its own shard's lock,
+//! if it is idle then as well.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ostraca_ddata::clock::Instant;
+
+use super::ids::ShardId;
+use super::passivation::settings::{self, Strategy};
+use super::passivation::{Access, Passivation, Slot};
+
+/// An entity that has to stop, if it is still this one and idle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Leaver {
+    pub(super) shard: ShardId,
+    pub(super) row: u32,
+    pub(super) slot: u32,
+}
+
+struct Active {
+    shard: ShardId,
+    row: u32,
+    busy: bool,
+}
+
+/// The books.
+pub(super) struct Actives {
+    /// Whether each message counts, or only that there was one lately.
+    pub(super) counts_messages: bool,
+    inside: Mutex<Inside>,
+}
+
+struct Inside {
+    passivation: Passivation,
+    slots: Vec<Option<Active>>, // ≤ active entities at a time
+    free: Vec<u32>,
+    stop: Vec<Slot>, // empty between calls
+}
+
+impl Actives {
+    pub(super) fn new(settings: &settings::Passivation) -> Self {
+        let inside = Inside {
+            passivation: Passivation::new(settings),
+            slots: Vec::new(),
+            free: Vec::new(),
+            stop: Vec::new(),
+        };
+        let counts_messages = !matches!(settings.strategy, Strategy::None | Strategy::Idle);
+        Self { counts_messages, inside: Mutex::new(inside) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inside> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for an entity that gets its first message.
+    pub(super) fn enter(&self, shard: ShardId, row: u32) -> u32 {
+        let mut inside = self.lock();
+        let active = Some(Active { shard, row, busy: true });
+        match inside.free.pop() {
+            Some(slot) => {
+                inside.slots[slot as usize] = active;
+                slot
+            }
+            None => {
+                inside.slots.push(active);
+                u32::try_from(inside.slots.len() - 1).expect("fewer than 2^32 active entities")
+            }
+        }
+    }
+
+    /// An entity has stopped, for whatever reason.
+    pub(super) fn leave(&self, slot: u32) {
+        let mut inside = self.lock();
+        inside.slots[slot as usize] = None;
+        inside.passivation.stopped(Slot::new(slot));
+        inside.free.push(slot);
+    }
+
+    /// An entity has messages, or has none any more.
+    pub(super) fn set_busy(&self, slot: u32, busy: bool) {
+        if let Some(active) = &mut self.lock().slots[slot as usize] {
+            active.busy = busy;
+        }
+    }
+
+    /// A message for an entity: appends whoever has to stop for it.
+    pub(super) fn touch(&self, now: Instant, slot: u32, hash: u64, leavers: &mut Vec<Leaver>) {
+        let access = Access { now, slot: Slot::new(slot), hash };
+        self.lock().ask(leavers, |passivation, busy, stop| passivation.touched(access, busy, stop));
+    }
+
+    /// Time has passed.
+    pub(super) fn tick(&self, now: Instant, leavers: &mut Vec<Leaver>) {
+        self.lock().ask(leavers, |passivation, busy, stop| passivation.tick(now, busy, stop));
+    }
+
+    /// Another limit.
+    pub(super) fn set_limit(&self, limit: usize, leavers: &mut Vec<Leaver>) {
+        self.lock()
+            .ask(leavers, |passivation, busy, stop| passivation.set_limit(limit, busy, stop));
+    }
+}
+
+impl Inside {
+    fn ask(
+        &mut self,
+        leavers: &mut Vec<Leaver>,
+        act: impl FnOnce(&mut Passivation, &mut dyn FnMut(Slot) -> bool, &mut Vec<Slot>),
+    ) {
+        let Self { passivation, slots, stop, .. } = self;
+        let active = |slot: Slot| slots.get(slot.get() as usize).and_then(Option::as_ref);
+        act(passivation, &mut |slot| active(slot).is_some_and(|active| active.busy), stop);
+        leavers.extend(stop.drain(..).filter_map(|slot| {
+            let Active { shard, row, .. } = active(slot)?;
+            Some(Leaver { shard: *shard, row: *row, slot: slot.get() })
+        }));
+    }
+}

@@ -1,0 +1,216 @@
+//! Questions of this node that wait for their answers, and how answers find them.
+//!
+//! A question to an entity of this node is answered in place; only one whose address leaves as
+//! bytes gets a number and a row in the table.
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use serde::de::DeserializeOwned;
+
+use super::dead_letters::Lost;
+use super::ids::RegionId;
+use super::tenants::Numbers;
+
+const STRIPES: usize = 16;
+
+/// Who waits for an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Asker {
+    pub(super) node: RegionId,
+    /// From 1.
+    pub(super) correlation: u64,
+}
+
+/// The way of an answer to another node, or back to this one.
+pub(super) trait Way: Send + Sync {
+    /// Sends what [`frame`](super::frame) has written.
+    fn send(&self, to: Asker, frame: &[u8]);
+}
+
+/// A question that was asked: what may become of it.
+pub(super) trait Question: Send + Sync {
+    fn answered(&self, body: &[u8]) -> bool;
+    fn refused(&self, why: Lost) -> bool;
+}
+
+/// Why there is no answer, and will be none.
+#[derive(Debug)]
+pub(super) enum Unanswered {
+    Refused(Lost),
+    Undecodable { bytes: usize, source: rmp_serde::decode::Error },
+}
+
+type Row = HashMap<u64, Arc<dyn Question>, BuildHasherDefault<Numbers>>;
+
+/// The table of one node, shared by all its entity types.
+#[derive(Default)]
+pub struct Asks {
+    last: AtomicU64,
+    late: AtomicU64,
+    /// By number; ≤ asks whose callers wait.
+    stripes: [Mutex<Row>; STRIPES],
+}
+
+impl std::fmt::Debug for Asks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Asks").field("waiting", &self.waiting()).finish_non_exhaustive()
+    }
+}
+
+impl Asks {
+    /// An empty table.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// Asks that wait for an answer that comes as bytes.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        (0..STRIPES as u64).map(|stripe| self.stripe(stripe).len()).sum()
+    }
+
+    /// Answers that came when nobody waited any more: after the timeout, or twice.
+    #[must_use]
+    pub fn late(&self) -> u64 {
+        self.late.load(Ordering::Relaxed)
+    }
+
+    fn stripe(&self, number: u64) -> MutexGuard<'_, Row> {
+        let stripe = (number % STRIPES as u64) as usize;
+        self.stripes[stripe].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, question: Arc<dyn Question>) -> u64 {
+        let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        self.stripe(number).insert(number, question);
+        number
+    }
+
+    fn take(&self, number: u64) -> Option<Arc<dyn Question>> {
+        self.stripe(number).remove(&number)
+    }
+
+    /// An answer came from somewhere.
+    pub(super) fn answered(&self, number: u64, body: &[u8]) {
+        self.count(self.take(number).is_some_and(|question| question.answered(body)));
+    }
+
+    /// There will be no answer.
+    pub(super) fn refused(&self, number: u64, why: Lost) {
+        self.count(self.take(number).is_some_and(|question| question.refused(why)));
+    }
+
+    fn count(&self, somebody_waited: bool) {
+        if !somebody_waited {
+            self.late.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+enum State<T> {
+    Waiting(Option<Waker>),
+    Over(Option<Result<T, Unanswered>>),
+}
+
+/// A question, between who waits and who answers.
+pub(super) struct Slot<T> {
+    number: AtomicU64, // 0: in no table
+    state: Mutex<State<T>>,
+}
+
+impl<T> Slot<T> {
+    pub(super) fn new() -> Arc<Self> {
+        let state = Mutex::new(State::Waiting(None));
+        Arc::new(Self { number: AtomicU64::new(0), state })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether somebody waited for it.
+    fn end(&self, result: Result<T, Unanswered>) -> bool {
+        let before = {
+            let mut state = self.lock();
+            if let State::Over(_) = *state {
+                return false;
+            }
+            std::mem::replace(&mut *state, State::Over(Some(result)))
+        };
+        if let State::Waiting(Some(waker)) = before {
+            waker.wake();
+        }
+        true
+    }
+
+    pub(super) fn fill(&self, value: T, asks: &Asks) {
+        asks.count(self.end(Ok(value)));
+    }
+
+    pub(super) fn refuse(&self, why: Lost) {
+        let _was_waiting = self.end(Err(Unanswered::Refused(why)));
+    }
+
+    pub(super) fn poll(&self, cx: &Context<'_>) -> Poll<Result<T, Unanswered>> {
+        match &mut *self.lock() {
+            State::Waiting(waker) => {
+                match waker {
+                    Some(waker) if waker.will_wake(cx.waker()) => {}
+                    waker => *waker = Some(cx.waker().clone()),
+                }
+                Poll::Pending
+            }
+            State::Over(result) => {
+                Poll::Ready(result.take().unwrap_or(Err(Unanswered::Refused(Lost::NoAnswer))))
+            }
+        }
+    }
+
+    /// Nobody waits any more.
+    pub(super) fn forget(&self, asks: &Asks) {
+        let over = State::Over(None);
+        let _value = std::mem::replace(&mut *self.lock(), over);
+        let number = self.number.load(Ordering::Acquire);
+        if number > 0 {
+            asks.take(number);
+        }
+    }
+
+    /// Its number, if its address left as bytes.
+    pub(super) fn number(&self) -> u64 {
+        self.number.load(Ordering::Acquire)
+    }
+}
+
+impl<T: DeserializeOwned + Send + 'static> Slot<T> {
+    /// Its number in the table, from now on.
+    pub(super) fn enlist(self: &Arc<Self>, asks: &Asks) -> u64 {
+        let known = self.number();
+        if known > 0 {
+            return known;
+        }
+        let number = asks.add(Arc::<Self>::clone(self));
+        self.number.store(number, Ordering::Release);
+        if let State::Over(_) = *self.lock() {
+            asks.take(number); // nobody waits any more
+        }
+        number
+    }
+}
+
+impl<T: DeserializeOwned + Send + 'static> Question for Slot<T> {
+    fn answered(&self, body: &[u8]) -> bool {
+        let bytes = body.len();
+        let value = rmp_serde::from_slice(body);
+        self.end(value.map_err(|source| Unanswered::Undecodable { bytes, source }))
+    }
+
+    fn refused(&self, why: Lost) -> bool {
+        self.end(Err(Unanswered::Refused(why)))
+    }
+}

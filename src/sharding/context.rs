@@ -1,0 +1,104 @@
+//! What an entity sees of where it lives, while it handles a message.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::entity::Entity;
+use super::entity_ref::EntityRef;
+use super::ids::{EntityId, EntityType, Generation, RegionId, ShardId};
+use super::runtime::Runtime;
+use super::shard::Shard;
+use super::shard_region::ShardRegion;
+use super::tenancy::Stage;
+
+/// The surroundings of an entity. Given to [`Entity::handle`] for one message.
+pub struct Context<'a, E: Entity> {
+    runtime: &'a Arc<Runtime<E>>,
+    shard: &'a Shard<E>,
+    id: &'a EntityId,
+    generation: Generation,
+    passivates: &'a mut bool,
+}
+
+impl<'a, E: Entity> Context<'a, E> {
+    pub(super) const fn new(
+        runtime: &'a Arc<Runtime<E>>,
+        shard: &'a Shard<E>,
+        id: &'a EntityId,
+        generation: Generation,
+        passivates: &'a mut bool,
+    ) -> Self {
+        Self { runtime, shard, id, generation, passivates }
+    }
+
+    /// The entity's id.
+    #[must_use]
+    pub const fn id(&self) -> &EntityId {
+        self.id
+    }
+
+    /// Its type.
+    #[must_use]
+    pub fn entity_type(&self) -> &EntityType {
+        &self.runtime.entity_type
+    }
+
+    /// Its shard.
+    #[must_use]
+    pub const fn shard(&self) -> ShardId {
+        self.shard.id
+    }
+
+    /// The node that it lives on now.
+    #[must_use]
+    pub fn node(&self) -> RegionId {
+        self.runtime.me
+    }
+
+    /// The decision by which its shard lives here: a fencing token for systems outside of the
+    /// cluster, which must refuse what comes with a lower one than they have seen. It never goes
+    /// back for an id; it may go up while an instance lives.
+    #[must_use]
+    pub const fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// Whether its shard is about to leave this node: the sooner the handler ends, the shorter
+    /// the pause for everybody in the shard. At most `handoff-timeout` is left.
+    #[must_use]
+    pub fn moving(&self) -> bool {
+        self.shard.phase.get() != Stage::Open
+    }
+
+    /// This instance ends after this message, and its [stop message](Entity::stop_message) if its
+    /// type has one. Messages that wait, or come meanwhile, are handled by a new instance, in
+    /// order.
+    pub const fn passivate(&mut self) {
+        *self.passivates = true;
+    }
+
+    /// Another entity of this type, or this one.
+    #[must_use]
+    pub fn entity(&self, id: &str) -> EntityRef<E> {
+        self.region().entity(id)
+    }
+
+    /// This entity: what it tells itself is handled after what waits already.
+    #[must_use]
+    pub fn myself(&self) -> EntityRef<E> {
+        self.entity(self.id.as_str())
+    }
+
+    /// All entities of this type.
+    #[must_use]
+    pub fn region(&self) -> ShardRegion<E> {
+        ShardRegion::of(Arc::clone(self.runtime))
+    }
+}
+
+impl<E: Entity> fmt::Debug for Context<'_, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (entity_type, id) = (&self.runtime.entity_type, self.id);
+        f.debug_struct("Context").field("entity_type", entity_type).field("id", id).finish()
+    }
+}

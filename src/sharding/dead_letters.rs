@@ -1,0 +1,152 @@
+//! Messages that nobody handles, counted and logged by reason (invariant I6).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ostraca_ddata::clock::Instant;
+
+use super::ids::{EntityType, ShardId};
+
+/// Nanoseconds between two lines of the log about one reason.
+const EVERY: u64 = 60_000_000_000;
+
+/// Why a message was not handled, or not to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum Lost {
+    /// The entity has as many messages waiting as it may.
+    #[error("the entity's mailbox is full; not handled")]
+    MailboxFull,
+    /// More messages came for a shard that is to start here than it may hold.
+    #[error("the shard has not started and holds as much as it may; not handled")]
+    HeldFull,
+    /// The entity's handler, or its factory, panicked.
+    #[error("the entity failed while handling it")]
+    EntityFailed,
+    /// The entity was stopped by its type's supervision.
+    #[error("the entity was stopped after a failure; not handled")]
+    EntityStopped,
+    /// The handler did not end within `handoff-timeout` when its shard moved.
+    #[error("the handler was aborted, as its shard moved; it may have been handled in part")]
+    Aborted,
+    /// The node is out of the configuration, or its lease is over for good.
+    #[error("the node stopped hosting; it may have been handled in part")]
+    NodeStopped,
+    /// The body is no message of this type: another release, or another program.
+    #[error("the message does not decode there; not handled")]
+    Undecodable,
+    /// A message that the type's own `Serialize` refuses could not be carried along.
+    #[error("the message does not encode; not handled")]
+    Unencodable,
+    /// The node that it came from, or that it was to go back to, is out of the configuration.
+    #[error("its node left the cluster; not handled")]
+    NodeGone,
+    /// It came back down a lane that had been given up, and was counted as lost then.
+    #[error("its lane was cut for too long; it may have been handled")]
+    LaneGivenUp,
+    /// It was carried along by a move, and a later home may have handled it.
+    #[error("it was carried by a move that another one overtook; it may have been handled")]
+    Discarded,
+    /// It was handled, and its handler dropped the address without an answer.
+    #[error("it was handled, and no answer was given")]
+    NoAnswer,
+}
+
+const ALL: [Lost; 12] = [
+    Lost::MailboxFull,
+    Lost::HeldFull,
+    Lost::EntityFailed,
+    Lost::EntityStopped,
+    Lost::Aborted,
+    Lost::NodeStopped,
+    Lost::Undecodable,
+    Lost::Unencodable,
+    Lost::NodeGone,
+    Lost::LaneGivenUp,
+    Lost::Discarded,
+    Lost::NoAnswer,
+];
+
+impl Lost {
+    /// As it stands in frames, from 1.
+    pub(super) const fn code(self) -> u8 {
+        self as u8 + 1
+    }
+
+    pub(super) fn of(code: u8) -> Option<Self> {
+        ALL.get(usize::from(code).checked_sub(1)?).copied()
+    }
+
+    /// As it stands in metrics and logs.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::MailboxFull => "mailbox-full",
+            Self::HeldFull => "held-full",
+            Self::EntityFailed => "entity-failed",
+            Self::EntityStopped => "entity-stopped",
+            Self::Aborted => "aborted",
+            Self::NodeStopped => "node-stopped",
+            Self::Undecodable => "undecodable",
+            Self::Unencodable => "unencodable",
+            Self::NodeGone => "node-gone",
+            Self::LaneGivenUp => "lane-given-up",
+            Self::Discarded => "discarded",
+            Self::NoAnswer => "no-answer",
+        }
+    }
+}
+
+/// The counters of one entity type on one node.
+#[derive(Debug, Default)]
+pub(super) struct DeadLetters {
+    counts: [AtomicU64; ALL.len()],
+    logged: [AtomicU64; ALL.len()], // when; 0: never
+}
+
+impl DeadLetters {
+    /// Counts `count` messages, and says so at most once a minute for each reason.
+    pub(super) fn add(
+        &self,
+        why: Lost,
+        count: usize,
+        of: (&EntityType, ShardId),
+        now: impl FnOnce() -> Instant,
+    ) {
+        if count == 0 {
+            return;
+        }
+        let at = why as usize;
+        let total = self.counts[at].fetch_add(count as u64, Ordering::Relaxed) + count as u64;
+        let (now, last) = (now().as_nanos().max(1), self.logged[at].load(Ordering::Relaxed));
+        if last != 0 && now.saturating_sub(last) < EVERY {
+            return;
+        }
+        self.logged[at].store(now, Ordering::Relaxed);
+        let (entity_type, shard) = of;
+        tracing::warn!(
+            %entity_type, %shard, count, total, reason = why.name(), %why,
+            "sharding.dead_letters: messages were not handled"
+        );
+    }
+
+    pub(super) fn of(&self, why: Lost) -> u64 {
+        self.counts[why as usize].load(Ordering::Relaxed)
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = (Lost, u64)> + '_ {
+        ALL.into_iter().map(|why| (why, self.of(why)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_a_code_of_its_own() {
+        for (at, why) in ALL.into_iter().enumerate() {
+            assert_eq!((why as usize, Lost::of(why.code())), (at, Some(why)));
+        }
+        assert_eq!((Lost::of(0), Lost::of(99)), (None, None));
+    }
+}

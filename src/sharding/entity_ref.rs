@@ -1,0 +1,388 @@
+//! The handle of one entity, wherever it lives now: tell and ask.
+
+use std::fmt;
+use std::future::Future;
+use std::hash::{Hash, Hasher};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use serde::de::DeserializeOwned;
+
+use super::asks::{Asker, Slot, Unanswered};
+use super::dead_letters::Lost;
+use super::entity::Entity;
+use super::gate::Full;
+use super::ids::{EntityId, EntityType, InvalidName, ShardId};
+use super::reply::Reply;
+use super::runtime::{Parcel, Runtime, hash};
+
+/// Why a message was not sent. It will not be handled.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TellError {
+    /// No entity has such an id.
+    #[error("{0}; not sent")]
+    InvalidId(#[from] InvalidName),
+    /// The shard has no lane to go by now, and the buffer is full.
+    #[error(transparent)]
+    BufferFull(Full),
+    /// The entity lives here and is slower than its senders.
+    #[error(
+        "{waiting} messages wait for the entity, at most {limit} may; not sent: wait for room \
+         (tell_wait), or raise cluster.sharding.mailbox-size"
+    )]
+    MailboxFull {
+        /// What waits.
+        waiting: usize,
+        /// How much may.
+        limit: usize,
+    },
+    /// No lane takes it.
+    #[error(
+        "the message has {bytes} bytes, at most {limit} are allowed; not sent: split it, or \
+             raise the transport's message-bytes-max"
+    )]
+    TooLong {
+        /// Its length, encoded.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// The type's own `Serialize` refuses it.
+    #[error("the message does not encode: {0}; not sent")]
+    Encode(String),
+    /// This node is out of the cluster, or its lease is over for good.
+    #[error("this node stopped hosting and routing; not sent: restart it")]
+    Stopped,
+    /// The extractor finds no entity in it.
+    #[error("the type's extractor names no entity for the message; not sent")]
+    NoEntity,
+}
+
+impl TellError {
+    /// Whether waiting helps.
+    #[must_use]
+    pub const fn is_full(&self) -> bool {
+        matches!(self, Self::BufferFull(_) | Self::MailboxFull { .. })
+    }
+}
+
+/// What kept an answer, as far as the asking node knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Kept {
+    /// Nothing is known to be wrong: the entity may be slow, or its node dead.
+    Unknown,
+    /// The shard has no home yet: its coordinator is being replaced, or has no quorum.
+    NoHome,
+    /// The shard is moving.
+    Moving,
+    /// The shard lives on this node, which has no lease now: it hears from no quorum.
+    NotLeased,
+}
+
+impl fmt::Display for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unknown => "the entity may have handled the message, or may still",
+            Self::NoHome => "its shard has no home yet; the message waits and may still be handled",
+            Self::Moving => "its shard is moving; the message may still be handled",
+            Self::NotLeased => "this node hosts it and has no lease; it may still be handled",
+        })
+    }
+}
+
+/// Why an ask has no answer. Every variant says whether the message may have been handled.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AskError {
+    /// It was not sent.
+    #[error(transparent)]
+    NotSent(#[from] TellError),
+    /// It was sent, and where it went it was refused, or handled without an answer.
+    #[error("{entity_type}/{entity} gives no answer: {why}")]
+    Refused {
+        /// Asked whom.
+        entity_type: EntityType,
+        /// Asked whom.
+        entity: EntityId,
+        /// What became of the message.
+        why: Lost,
+    },
+    /// Handled, but the answer is not what was asked for: mixed releases.
+    #[error("{entity_type}/{entity} answered {bytes} bytes that do not decode")]
+    Decode {
+        /// Asked whom.
+        entity_type: EntityType,
+        /// Asked whom.
+        entity: EntityId,
+        /// The answer's length.
+        bytes: usize,
+        /// What is wrong with them.
+        source: rmp_serde::decode::Error,
+    },
+    /// May have been handled: repeat only what is idempotent.
+    #[error("no answer from {entity_type}/{entity} to {question} within {waited:?}; {kept}")]
+    Timeout {
+        /// Asked whom.
+        entity_type: EntityType,
+        /// Asked whom.
+        entity: EntityId,
+        /// The type of the message.
+        question: &'static str,
+        /// How long.
+        waited: Duration,
+        /// Why, as far as it is known.
+        kept: Kept,
+    },
+    /// A timeout of nothing.
+    #[error("an ask with a timeout of zero can't be answered; not sent: give it some time")]
+    NoTime,
+}
+
+/// An entity, by type and id. Cheap to clone; equal if type and id are. It need not live yet.
+pub struct EntityRef<E: Entity> {
+    runtime: Arc<Runtime<E>>,
+    id: Result<EntityId, InvalidName>,
+    hash: u64,
+    shard: ShardId,
+}
+
+impl<E: Entity> EntityRef<E> {
+    pub(super) fn new(runtime: &Arc<Runtime<E>>, id: &str) -> Self {
+        let runtime = Arc::clone(runtime);
+        let id = EntityId::new(id);
+        let (hash, shard) = match &id {
+            Ok(id) => (hash(id.as_str()), runtime.extractor.shard(id)),
+            Err(_) => (0, ShardId::default()),
+        };
+        Self { runtime, id, hash, shard }
+    }
+
+    /// Its id, if it is one.
+    ///
+    /// # Errors
+    /// [`InvalidName`] if it is empty or too long; messages to it are refused with the same.
+    pub fn id(&self) -> Result<&EntityId, InvalidName> {
+        self.id.as_ref().map_err(|why| *why)
+    }
+
+    /// Its shard.
+    #[must_use]
+    pub const fn shard(&self) -> ShardId {
+        self.shard
+    }
+
+    /// Sends a message, and does not wait. What one node tells an entity is handled in the order
+    /// of the calls, as far as they have one, also across moves.
+    ///
+    /// # Errors
+    /// [`TellError`]: it was not sent. Without one it is on its way: lost only with a node, or
+    /// where that is counted.
+    pub fn tell(&self, message: E::Message) -> Result<(), TellError> {
+        self.offer(Parcel::Typed(message), None).map_err(|(why, parcel)| {
+            drop_unsent(parcel);
+            why
+        })
+    }
+
+    /// Sends a message, and waits as long as there is no room for it. Nothing was sent if the
+    /// future is dropped.
+    ///
+    /// # Errors
+    /// [`TellError`], but for those that waiting helps against.
+    pub async fn tell_wait(&self, message: E::Message) -> Result<(), TellError> {
+        let mut parcel = Some(Parcel::Typed(message));
+        std::future::poll_fn(|cx| {
+            for registered in [false, true] {
+                let Some(offered) = parcel.take() else { return Poll::Ready(Ok(())) };
+                match self.offer(offered, None) {
+                    Ok(()) => return Poll::Ready(Ok(())),
+                    Err((why, back)) if why.is_full() => parcel = Some(back),
+                    Err((why, back)) => {
+                        drop_unsent(back);
+                        return Poll::Ready(Err(why));
+                    }
+                }
+                if !registered {
+                    self.runtime.wait_here(cx.waker().clone());
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Asks, and waits for `ask-timeout` at most. The message is sent by the call, not by the
+    /// first poll.
+    ///
+    /// `question` makes the message around the answer's address: `ask(Command::Get)`.
+    pub fn ask<T>(&self, question: impl FnOnce(Reply<T>) -> E::Message) -> Asked<E, T>
+    where
+        T: DeserializeOwned + Send + 'static,
+    {
+        self.ask_within(self.runtime.settings.ask_timeout, question)
+    }
+
+    /// Asks, and waits for `timeout` at most.
+    pub fn ask_within<T>(
+        &self,
+        timeout: Duration,
+        question: impl FnOnce(Reply<T>) -> E::Message,
+    ) -> Asked<E, T>
+    where
+        T: DeserializeOwned + Send + 'static,
+    {
+        let slot = Slot::new();
+        let mut asked = Asked {
+            slot: Arc::clone(&slot),
+            entity: self.clone(),
+            timeout,
+            sleep: None,
+            unsent: None,
+        };
+        if timeout.is_zero() {
+            asked.unsent = Some(AskError::NoTime);
+            return asked;
+        }
+        let Runtime { asks, me, .. } = &*self.runtime;
+        let message = question(Reply::here(Arc::clone(&slot), Arc::clone(asks), *me));
+        let asker = || {
+            let correlation = slot.number();
+            (correlation > 0).then_some(Asker { node: *me, correlation })
+        };
+        if let Err((why, parcel)) = self.offer(Parcel::Typed(message), Some(&asker)) {
+            drop_unsent(parcel);
+            asked.unsent = Some(why.into());
+        }
+        asked
+    }
+
+    fn offer(
+        &self,
+        parcel: Parcel<E::Message>,
+        asker: Option<&dyn Fn() -> Option<Asker>>,
+    ) -> Result<(), (TellError, Parcel<E::Message>)> {
+        match &self.id {
+            Ok(id) => self.runtime.offer((id, self.hash, self.shard), parcel, asker),
+            Err(why) => Err((TellError::InvalidId(*why), parcel)),
+        }
+    }
+
+    fn kept(&self) -> Kept {
+        let Some(shard) = self.runtime.shard(self.shard) else { return Kept::Unknown };
+        let inside = shard.lock();
+        if inside.gate.wants_home() {
+            Kept::NoHome
+        } else if inside.gate.is_moving() {
+            Kept::Moving
+        } else if inside.gate.leads_here() && !self.runtime.world.serves() {
+            Kept::NotLeased
+        } else {
+            Kept::Unknown
+        }
+    }
+}
+
+fn drop_unsent<M>(parcel: Parcel<M>) {
+    drop(parcel);
+}
+
+impl<E: Entity> Clone for EntityRef<E> {
+    fn clone(&self) -> Self {
+        let (runtime, id) = (Arc::clone(&self.runtime), self.id.clone());
+        Self { runtime, id, hash: self.hash, shard: self.shard }
+    }
+}
+
+impl<E: Entity> PartialEq for EntityRef<E> {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id && self.runtime.entity_type == other.runtime.entity_type
+    }
+}
+
+impl<E: Entity> Eq for EntityRef<E> {}
+
+impl<E: Entity> Hash for EntityRef<E> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.hash.hash(state);
+    }
+}
+
+impl<E: Entity> fmt::Display for EntityRef<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let id = self.id.as_ref().map_or("?", EntityId::as_str);
+        write!(f, "{}/{id}", self.runtime.entity_type)
+    }
+}
+
+impl<E: Entity> fmt::Debug for EntityRef<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EntityRef({self})")
+    }
+}
+
+/// An answer that is on its way, perhaps. Dropped, it waits no longer; the message was sent.
+#[must_use = "the answer is lost if nobody waits for it; tell() sends without one"]
+pub struct Asked<E: Entity, T> {
+    slot: Arc<Slot<T>>,
+    entity: EntityRef<E>,
+    timeout: Duration,
+    sleep: Option<BoxFuture<'static, ()>>,
+    unsent: Option<AskError>,
+}
+
+impl<E: Entity, T> Asked<E, T> {
+    fn names(&self) -> (EntityType, EntityId) {
+        let id = self.entity.id.clone().expect("messages to no entity are not sent");
+        (self.entity.runtime.entity_type.clone(), id)
+    }
+
+    fn unanswered(&self, why: Unanswered) -> AskError {
+        let (entity_type, entity) = self.names();
+        match why {
+            Unanswered::Refused(why) => AskError::Refused { entity_type, entity, why },
+            Unanswered::Undecodable { bytes, source } => {
+                AskError::Decode { entity_type, entity, bytes, source }
+            }
+        }
+    }
+}
+
+impl<E: Entity, T> Future for Asked<E, T> {
+    type Output = Result<T, AskError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        if let Some(why) = this.unsent.take() {
+            return Poll::Ready(Err(why));
+        }
+        if let Poll::Ready(answer) = this.slot.poll(cx) {
+            return Poll::Ready(answer.map_err(|why| this.unanswered(why)));
+        }
+        let Self { sleep, timeout, entity, .. } = this;
+        let sleep = sleep.get_or_insert_with(|| entity.runtime.world.sleep(*timeout));
+        if sleep.as_mut().poll(cx).is_pending() {
+            return Poll::Pending;
+        }
+        let (entity_type, entity) = this.names();
+        let (question, waited) = (std::any::type_name::<E::Message>(), this.timeout);
+        let kept = this.entity.kept();
+        Poll::Ready(Err(AskError::Timeout { entity_type, entity, question, waited, kept }))
+    }
+}
+
+impl<E: Entity, T> Drop for Asked<E, T> {
+    fn drop(&mut self) {
+        self.slot.forget(&self.entity.runtime.asks);
+    }
+}
+
+impl<E: Entity, T> fmt::Debug for Asked<E, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Asked").field("entity", &self.entity).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,321 @@
+//! What regions of one type say to each other on user lanes: messages, what keeps their order,
+//! and answers (spec/safety.md §5). The node adds the type's name and the sender's incarnation.
+//!
+//! ```text
+//! 1 message  shard · stamp · letter          4 bounce   shard · stamp · newest · home · letter
+//! 2 barrier  shard · stamp                   5 answer   correlation u64 · body
+//! 3 echo     shard · stamp                   6 refused  correlation u64 · reason u8
+//! ```
+//! A shard is a LEB128 number, a stamp three: the term's number, its owner (u64), the sequence
+//! number. A home is 0, or 1 and a u64. Other numbers are little-endian.
+
+use bytes::Bytes;
+use ostraca_ddata::types::Term;
+
+use super::dead_letters::Lost;
+use super::gate::Decision;
+use super::hosting::BadFrame;
+use super::ids::{Generation, RegionId, ShardId};
+use super::letter::Letter;
+
+mod kind {
+    pub(super) const MESSAGE: u8 = 1;
+    pub(super) const BARRIER: u8 = 2;
+    pub(super) const ECHO: u8 = 3;
+    pub(super) const BOUNCE: u8 = 4;
+    pub(super) const ANSWER: u8 = 5;
+    pub(super) const REFUSED: u8 = 6;
+}
+
+/// A frame that arrived.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Frame<'a> {
+    Message { shard: ShardId, stamp: Generation, letter: Letter },
+    Barrier { shard: ShardId, stamp: Generation },
+    Echo { shard: ShardId, stamp: Generation },
+    Bounce { shard: ShardId, stamp: Generation, newest: Decision, letter: Letter },
+    Answer { correlation: u64, body: &'a [u8] },
+    Refused { correlation: u64, why: Lost },
+}
+
+impl<'a> Frame<'a> {
+    pub(super) fn read(bytes: &'a [u8]) -> Result<Self, BadFrame> {
+        let mut rest = Rest(bytes);
+        let kind = rest.byte()?;
+        Ok(match kind {
+            kind::MESSAGE => {
+                let (shard, stamp) = (rest.shard()?, rest.generation()?);
+                Self::Message { shard, stamp, letter: rest.letter()? }
+            }
+            kind::BARRIER => Self::Barrier { shard: rest.shard()?, stamp: rest.generation()? },
+            kind::ECHO => Self::Echo { shard: rest.shard()?, stamp: rest.generation()? },
+            kind::BOUNCE => {
+                let (shard, stamp) = (rest.shard()?, rest.generation()?);
+                let newest = Decision { generation: rest.generation()?, home: rest.home()? };
+                Self::Bounce { shard, stamp, newest, letter: rest.letter()? }
+            }
+            kind::ANSWER => Self::Answer { correlation: rest.fixed()?, body: rest.0 },
+            kind::REFUSED => {
+                let correlation = rest.fixed()?;
+                let why = Lost::of(rest.byte()?).ok_or(BadFrame("an unknown reason"))?;
+                Self::Refused { correlation, why }
+            }
+            _ => return Err(BadFrame("an unknown kind")),
+        })
+    }
+}
+
+/// Writes a message into an empty buffer.
+pub(super) fn message(to: &mut Vec<u8>, shard: ShardId, stamp: Generation, letter: &Letter) {
+    head(to, kind::MESSAGE, shard, stamp);
+    to.extend_from_slice(letter.bytes());
+}
+
+/// Writes a barrier.
+pub(super) fn barrier(to: &mut Vec<u8>, shard: ShardId, stamp: Generation) {
+    head(to, kind::BARRIER, shard, stamp);
+}
+
+/// Writes the echo of a barrier.
+pub(super) fn echo(to: &mut Vec<u8>, shard: ShardId, stamp: Generation) {
+    head(to, kind::ECHO, shard, stamp);
+}
+
+/// Writes a message on its way back.
+pub(super) fn bounce(
+    to: &mut Vec<u8>,
+    shard: ShardId,
+    stamp: Generation,
+    newest: Decision,
+    letter: &Letter,
+) {
+    head(to, kind::BOUNCE, shard, stamp);
+    generation(to, newest.generation);
+    match newest.home {
+        None => to.push(0),
+        Some(home) => {
+            to.push(1);
+            to.extend_from_slice(&home.replica().get().to_le_bytes());
+        }
+    }
+    to.extend_from_slice(letter.bytes());
+}
+
+/// Begins an answer: the encoded value goes behind it.
+pub(super) fn answer(to: &mut Vec<u8>, correlation: u64) {
+    to.clear();
+    to.push(kind::ANSWER);
+    to.extend_from_slice(&correlation.to_le_bytes());
+}
+
+/// Writes why there is no answer.
+pub(super) fn refused(to: &mut Vec<u8>, correlation: u64, why: Lost) {
+    to.clear();
+    to.push(kind::REFUSED);
+    to.extend_from_slice(&correlation.to_le_bytes());
+    to.push(why.code());
+}
+
+fn head(to: &mut Vec<u8>, kind: u8, shard: ShardId, stamp: Generation) {
+    to.clear();
+    to.push(kind);
+    varint(to, shard.get().into());
+    generation(to, stamp);
+}
+
+fn generation(to: &mut Vec<u8>, Generation { term, seq }: Generation) {
+    varint(to, term.number);
+    to.extend_from_slice(&term.owner.get().to_le_bytes());
+    varint(to, seq);
+}
+
+fn varint(to: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        to.push(number as u8 | 0x80); // the low seven bits
+        number >>= 7;
+    }
+    to.push(number as u8);
+}
+
+/// What is not read yet.
+struct Rest<'a>(&'a [u8]);
+
+impl Rest<'_> {
+    fn byte(&mut self) -> Result<u8, BadFrame> {
+        let (first, rest) = self.0.split_first().ok_or(BadFrame("cut short"))?;
+        self.0 = rest;
+        Ok(*first)
+    }
+
+    fn fixed(&mut self) -> Result<u64, BadFrame> {
+        let (first, rest) = self.0.split_first_chunk::<8>().ok_or(BadFrame("cut short"))?;
+        self.0 = rest;
+        Ok(u64::from_le_bytes(*first))
+    }
+
+    fn varint(&mut self) -> Result<u64, BadFrame> {
+        let mut number = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            let bits = u64::from(byte & 0x7f);
+            if shift == 63 && bits > 1 {
+                break;
+            }
+            number |= bits << shift;
+            if byte < 0x80 {
+                return Ok(number);
+            }
+        }
+        Err(BadFrame("a number of more than 64 bits"))
+    }
+
+    fn shard(&mut self) -> Result<ShardId, BadFrame> {
+        let number = self.varint()?;
+        u32::try_from(number).map(ShardId::new).map_err(|_| BadFrame("no shard's number"))
+    }
+
+    fn generation(&mut self) -> Result<Generation, BadFrame> {
+        let (number, owner) = (self.varint()?, self.fixed()?.into());
+        Ok(Generation::new(Term { number, owner }, self.varint()?))
+    }
+
+    fn home(&mut self) -> Result<Option<RegionId>, BadFrame> {
+        match self.byte()? {
+            0 => Ok(None),
+            1 => Ok(Some(RegionId::new(self.fixed()?.into()))),
+            _ => Err(BadFrame("no home")),
+        }
+    }
+
+    fn letter(&mut self) -> Result<Letter, BadFrame> {
+        Letter::read(Bytes::copy_from_slice(self.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+    use crate::sharding::asks::Asker;
+    use crate::sharding::ids::EntityId;
+
+    const fn g(number: u64, owner: u64, seq: u64) -> Generation {
+        Generation::new(Term { number, owner: ostraca_ddata::id::ReplicaId::new(owner) }, seq)
+    }
+
+    fn letter(id: &str, body: &[u8], asker: Option<Asker>) -> Letter {
+        let write = |to: &mut Vec<u8>| {
+            to.extend_from_slice(body);
+            Ok::<(), Infallible>(())
+        };
+        let asking = || asker;
+        let asking = asker.is_some().then_some(&asking as &dyn Fn() -> Option<Asker>);
+        Letter::write(&EntityId::new(id).unwrap(), write, asking).unwrap()
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Every kind of frame, with its bytes: nodes of two releases read each other's.
+    fn all() -> Vec<(Vec<u8>, Frame<'static>, &'static str)> {
+        let (shard, stamp) = (ShardId::new(300), g(2, 3, 129));
+        let node = RegionId::new(7.into());
+        let plain = letter("ab", b"xy", None);
+        let asking = letter("ab", b"xy", Some(Asker { node, correlation: 5 }));
+        let newest = Decision { generation: g(3, 4, 1), home: Some(node) };
+        let nowhere = Decision { home: None, ..newest };
+        let write = |write: &dyn Fn(&mut Vec<u8>)| {
+            let mut bytes = vec![9; 3]; // what was written before is gone
+            write(&mut bytes);
+            bytes
+        };
+        vec![
+            (
+                write(&|to| message(to, shard, stamp, &asking)),
+                Frame::Message { shard, stamp, letter: asking.clone() },
+                "01ac020203000000000000008101\
+                 0107000000000000000500000000000000020061627879",
+            ),
+            (
+                write(&|to| barrier(to, shard, stamp)),
+                Frame::Barrier { shard, stamp },
+                "02ac020203000000000000008101",
+            ),
+            (
+                write(&|to| echo(to, shard, stamp)),
+                Frame::Echo { shard, stamp },
+                "03ac020203000000000000008101",
+            ),
+            (
+                write(&|to| bounce(to, shard, stamp, newest, &plain)),
+                Frame::Bounce { shard, stamp, newest, letter: plain.clone() },
+                "04ac020203000000000000008101\
+                 03040000000000000001010700000000000000\
+                 00020061627879",
+            ),
+            (
+                write(&|to| bounce(to, shard, stamp, nowhere, &plain)),
+                Frame::Bounce { shard, stamp, newest: nowhere, letter: plain.clone() },
+                "04ac020203000000000000008101\
+                 0304000000000000000100\
+                 00020061627879",
+            ),
+            (
+                write(&|to| {
+                    answer(to, 5);
+                    to.extend_from_slice(b"xy");
+                }),
+                Frame::Answer { correlation: 5, body: b"xy" },
+                "0505000000000000007879",
+            ),
+            (
+                write(&|to| refused(to, 5, Lost::MailboxFull)),
+                Frame::Refused { correlation: 5, why: Lost::MailboxFull },
+                "06050000000000000001",
+            ),
+        ]
+    }
+
+    #[test]
+    fn frames_have_golden_bytes() {
+        for (bytes, frame, golden) in all() {
+            assert_eq!(hex(&bytes), golden.replace(char::is_whitespace, ""), "{frame:?}");
+            assert_eq!(Frame::read(&bytes), Ok(frame));
+        }
+    }
+
+    #[test]
+    fn a_letter_gives_back_what_was_written() {
+        let asker = Asker { node: RegionId::new(7.into()), correlation: 5 };
+        let asking = letter("ab", b"xy", Some(asker));
+        let read = Letter::read(Bytes::copy_from_slice(asking.bytes())).unwrap();
+        assert_eq!((read.id(), read.body(), read.asker()), ("ab", &b"xy"[..], Some(asker)));
+        assert_eq!(letter("ab", b"xy", None).asker(), None);
+    }
+
+    #[test]
+    fn whatever_is_cut_or_changed_is_refused_or_read_and_never_panics() {
+        for (bytes, ..) in all() {
+            for length in 0..bytes.len() {
+                let _ = Frame::read(&bytes[..length]);
+            }
+            for at in 0..bytes.len() {
+                for value in 0..=255 {
+                    let mut changed = bytes.clone();
+                    changed[at] = value;
+                    if let Ok(Frame::Message { letter, .. } | Frame::Bounce { letter, .. }) =
+                        Frame::read(&changed)
+                    {
+                        let _ = (letter.id(), letter.body(), letter.asker());
+                    }
+                }
+            }
+        }
+        assert_eq!(Frame::read(&[]), Err(BadFrame("cut short")));
+        assert_eq!(Frame::read(&[77]), Err(BadFrame("an unknown kind")));
+        let long = [2, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f];
+        assert_eq!(Frame::read(&long), Err(BadFrame("a number of more than 64 bits")));
+    }
+}

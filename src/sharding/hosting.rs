@@ -1,0 +1,82 @@
+//! The seam between what hosts an entity type on a node and the node itself: each sees of the
+//! other only what stands here. A simulated node implements [`World`] as a real one does.
+
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use ostraca_ddata::clock::Instant;
+
+use super::ids::RegionId;
+use super::region::{RegionInput, RegionOutput};
+
+/// What hosts one entity type on one node: its gates, its shards, its entities.
+///
+/// Called from many threads at once. Never blocks on a handler.
+pub trait Hosting: Send + Sync + 'static {
+    /// Carries out an order of the region's machine. What only the node can do (`Send`,
+    /// `Registered`, `Left`) does not come here.
+    fn perform(&self, order: RegionOutput);
+
+    /// A frame came down the user lane of a node.
+    ///
+    /// # Errors
+    /// [`BadFrame`] if it is none: count it and go on.
+    fn arrived(&self, from: RegionId, frame: &[u8]) -> Result<(), BadFrame>;
+
+    /// The lane to a region has room again, or is new.
+    fn room(&self, to: RegionId);
+
+    /// A region is out of the installed configuration; its lane has ended.
+    fn removed(&self, region: RegionId);
+
+    /// The lane to a region has been cut for long while its node stays a member.
+    fn cut(&self, region: RegionId);
+}
+
+/// Why a frame of a user lane is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no frame between regions: {0}")]
+pub struct BadFrame(pub &'static str);
+
+/// What a node gives to each entity type that it hosts.
+pub trait World: Send + Sync + 'static {
+    /// Appends a frame to the user lane to a region, within the lane's limit.
+    ///
+    /// # Errors
+    /// [`NoRoom`]; [`Hosting::room`] says when to try again.
+    fn send(&self, to: RegionId, frame: &[u8]) -> Result<(), NoRoom>;
+
+    /// Appends a frame that is never refused for want of room: barriers, bounces, echoes, replies.
+    ///
+    /// # Errors
+    /// [`NoLane`] if the region is out of the installed configuration, or not known yet.
+    fn answer(&self, to: RegionId, frame: &[u8]) -> Result<(), NoLane>;
+
+    /// Tells the region's machine a fact. Never blocks; after the node's stop nobody listens.
+    fn tell(&self, fact: RegionInput);
+
+    /// Whether a message may begin now: asks the hosting lease, by the clock.
+    fn serves(&self) -> bool;
+
+    /// The monotonic clock.
+    fn now(&self) -> Instant;
+
+    /// Runs a task to its end.
+    fn spawn(&self, task: BoxFuture<'static, ()>);
+
+    /// Ends after `pause`.
+    fn sleep(&self, pause: Duration) -> BoxFuture<'static, ()>;
+}
+
+/// Why a frame is not on its lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoRoom {
+    /// The lane keeps as much as it may.
+    Full,
+    /// No lane leads there: the region is out of the configuration, or not known yet.
+    NoLane,
+}
+
+/// No lane leads there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoLane;

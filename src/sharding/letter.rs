@@ -1,0 +1,105 @@
+//! A message for an entity as it travels, waits and is carried along: the entity's id, who wants
+//! an answer, and the encoded body, in one piece.
+//!
+//! ```text
+//! flags u8 (1: an ask) · [asking node u64 · correlation u64] · id length u16 · id · body
+//! ```
+//! Numbers are little-endian. Golden bytes in [`frame`](super::frame)'s tests.
+
+use bytes::Bytes;
+
+use super::asks::Asker;
+use super::hosting::BadFrame;
+use super::ids::{ENTITY_BYTES_MAX, EntityId, RegionId};
+
+const ASKS: u8 = 1;
+const ASKER_BYTES: usize = 16;
+
+/// Room for a body that grows no further.
+const BODY_BYTES: usize = 48;
+
+/// A message whose body was not looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Letter {
+    bytes: Bytes,
+    id_at: u16,
+    body_at: u16, // ≤ 19 + ENTITY_BYTES_MAX
+}
+
+impl Letter {
+    /// A letter with what `body` appends. Who asks, if anybody does, is known once the body is
+    /// written: an answer's address gets its number then.
+    pub(super) fn write<X>(
+        to: &EntityId,
+        body: impl FnOnce(&mut Vec<u8>) -> Result<(), X>,
+        asker: Option<&dyn Fn() -> Option<Asker>>,
+    ) -> Result<Self, X> {
+        let id = to.as_str().as_bytes();
+        let id_length = u16::try_from(id.len()).expect("an id has at most ENTITY_BYTES_MAX bytes");
+        let id_at = if asker.is_some() { 3 + ASKER_BYTES } else { 3 };
+        let mut bytes = Vec::with_capacity(id_at + id.len() + BODY_BYTES);
+        bytes.resize(id_at - 2, 0);
+        bytes.extend_from_slice(&id_length.to_le_bytes());
+        bytes.extend_from_slice(id);
+        body(&mut bytes)?;
+        if let Some(Asker { node, correlation }) = asker.and_then(|asker| asker()) {
+            bytes[0] = ASKS;
+            bytes[1..9].copy_from_slice(&node.replica().get().to_le_bytes());
+            bytes[9..17].copy_from_slice(&correlation.to_le_bytes());
+        } else if asker.is_some() {
+            bytes[0] = ASKS; // number 0: the answer's address is not in the message
+        }
+        let id_at = u16::try_from(id_at).expect("at most 19");
+        Ok(Self { bytes: bytes.into(), id_at, body_at: id_at + id_length })
+    }
+
+    /// Reads where what parts are.
+    pub(super) fn read(bytes: Bytes) -> Result<Self, BadFrame> {
+        let flags = *bytes.first().ok_or(BadFrame("an empty letter"))?;
+        let asker = match flags {
+            0 => 0,
+            ASKS => ASKER_BYTES,
+            _ => return Err(BadFrame("unknown flags of a letter")),
+        };
+        let id_at = 1 + asker + 2;
+        let length = bytes.get(1 + asker..id_at).ok_or(BadFrame("a letter cut short"))?;
+        let id_length = usize::from(u16::from_le_bytes([length[0], length[1]]));
+        if !(1..=ENTITY_BYTES_MAX).contains(&id_length) {
+            return Err(BadFrame("an entity id of a wrong length"));
+        }
+        let body_at = id_at + id_length;
+        let id = bytes.get(id_at..body_at).ok_or(BadFrame("a letter cut short"))?;
+        std::str::from_utf8(id).map_err(|_| BadFrame("an entity id that is no UTF-8"))?;
+        let fits = |at: usize| u16::try_from(at).expect("at most 19 + ENTITY_BYTES_MAX");
+        Ok(Self { id_at: fits(id_at), body_at: fits(body_at), bytes })
+    }
+
+    /// For which entity.
+    pub(super) fn id(&self) -> &str {
+        let id = &self.bytes[usize::from(self.id_at)..usize::from(self.body_at)];
+        std::str::from_utf8(id).expect("read() has looked")
+    }
+
+    /// Who waits for an answer.
+    pub(super) fn asker(&self) -> Option<Asker> {
+        if self.bytes[0] != ASKS {
+            return None;
+        }
+        let number = |at: usize| {
+            let bytes = self.bytes[at..at + 8].try_into().expect("eight bytes");
+            u64::from_le_bytes(bytes)
+        };
+        let asker = Asker { node: RegionId::new(number(1).into()), correlation: number(9) };
+        (asker.correlation > 0).then_some(asker)
+    }
+
+    /// The message, encoded.
+    pub(super) fn body(&self) -> &[u8] {
+        &self.bytes[usize::from(self.body_at)..]
+    }
+
+    /// All of it.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}

@@ -1,0 +1,301 @@
+//! The sharding machines of a node: for each entity type a region, the singleton that its
+//! coordinator is, and the coordinator while it runs here; composed into one machine that runs
+//! beside membership (spec/architecture.md §4).
+//!
+//! Every node with membership has it, whether a type is started there or not: who wants to run a
+//! coordinator asks all. Knows no task, no socket, no clock, and no user's message.
+
+mod allocating;
+mod one_type;
+mod port;
+mod standing;
+#[cfg(test)]
+mod tests;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ostraca_ddata::clock::{Instant, Now};
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::machine::{Machine, Outbox};
+use ostraca_ddata::replicator::epoch::Epoch;
+use ostraca_ddata::replicator::request::{Reply, RequestError};
+
+use self::one_type::Surroundings;
+pub use self::one_type::TypeMachines;
+pub use self::port::{Hosts, Input, Output, Word};
+use super::config::Sharding as Settings;
+use super::ids::{EntityType, RegionId};
+use super::region::RegionInput;
+use super::store::HomesKey;
+use crate::cluster::events::ClusterState;
+use crate::cluster::lease::{Departure, Departures};
+use crate::cluster::member::{ENTITY_TYPES_MAX, Status};
+
+type Out = Outbox<Output>;
+
+/// See the module's page.
+#[derive(Clone, Debug)]
+pub struct Machines {
+    types: BTreeMap<EntityType, TypeMachines>, // ≤ ENTITY_TYPES_MAX
+    with: Surroundings,
+    newest: Option<Arc<Epoch>>, // installed; those out of it may not be over yet
+    departures: Departures,
+    over_at: Option<Instant>, // of the next one who departed
+    draining: bool,
+    leaving: bool,
+    left: bool,
+    refused: u64,
+}
+
+impl Machines {
+    /// The machines of incarnation `me`, with no type started. `removal_margin` is how long a
+    /// removed node goes on counting where there are no leases.
+    #[must_use]
+    pub fn new(me: ReplicaId, removal_margin: Duration) -> Self {
+        let with = Surroundings {
+            me,
+            state: Arc::default(),
+            epoch: None,
+            leased: false,
+            out: false,
+            last_id: 0,
+            asked: BTreeMap::new(),
+        };
+        Self {
+            types: BTreeMap::new(),
+            with,
+            newest: None,
+            departures: Departures::new(removal_margin),
+            over_at: None,
+            draining: false,
+            leaving: false,
+            left: false,
+            refused: 0,
+        }
+    }
+
+    /// The machines of a type; `None`: nobody has said a word of it here.
+    #[must_use]
+    pub fn of(&self, entity_type: &EntityType) -> Option<&TypeMachines> {
+        self.types.get(entity_type)
+    }
+
+    /// All types that were started here or that peers have asked about.
+    pub fn types(&self) -> impl Iterator<Item = (&EntityType, &TypeMachines)> {
+        self.types.iter()
+    }
+
+    /// Words about types beyond the most that there can be; they were dropped.
+    #[must_use]
+    pub const fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// Makes the machines of a type at the first word of it. `false`: there are too many types.
+    fn entry(&mut self, now: Now, entity_type: &EntityType, out: &mut Out) -> bool {
+        if !self.types.contains_key(entity_type) {
+            if self.types.len() >= ENTITY_TYPES_MAX {
+                self.refused += 1;
+                return false;
+            }
+            let mut new = TypeMachines::new(self.with.me, entity_type.clone());
+            new.members(now, &mut self.with, out);
+            new.leased(now, &mut self.with, out);
+            self.types.insert(entity_type.clone(), new);
+        }
+        true
+    }
+
+    fn start(
+        &mut self,
+        now: Now,
+        entity_type: &EntityType,
+        settings: Settings,
+        hosts: Hosts,
+        out: &mut Out,
+    ) {
+        if !self.entry(now, entity_type, out) {
+            return;
+        }
+        if let Some(of_type) = self.types.get_mut(entity_type) {
+            of_type.start(now, settings, hosts, &mut self.with, out);
+        }
+        if self.leaving {
+            self.fact(now, entity_type, RegionInput::Leave, out);
+        }
+        self.announce(out);
+    }
+
+    /// Tells membership what is hosted here.
+    fn announce(&self, out: &mut Out) {
+        let hosting = self.types.iter().filter(|(_, of)| of.hosts() == Some(Hosts::Shards));
+        let entity_types: BTreeSet<String> =
+            hosting.map(|(name, _)| name.as_str().to_owned()).collect();
+        out.push(Output::Host { entity_types, draining: self.draining });
+    }
+
+    fn message(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        entity_type: &EntityType,
+        word: Word,
+        out: &mut Out,
+    ) {
+        // Coordinators and regions speak of types that they know to be here.
+        let is_known = self.types.contains_key(entity_type);
+        if !is_known && matches!(word, Word::Sharding(_)) {
+            self.refused += 1;
+            return;
+        }
+        if !self.entry(now, entity_type, out) {
+            return;
+        }
+        if let Some(of_type) = self.types.get_mut(entity_type) {
+            of_type.message(now, from, word, &mut self.with, out);
+        }
+    }
+
+    fn fact(&mut self, now: Now, entity_type: &EntityType, fact: RegionInput, out: &mut Out) {
+        if let Some(of_type) = self.types.get_mut(entity_type) {
+            of_type.fact(now, fact, &mut self.with, out);
+        }
+    }
+
+    fn answered(&mut self, now: Now, id: u64, reply: Result<Reply, RequestError>, out: &mut Out) {
+        let Some(entity_type) = self.with.asked.remove(&id) else { return };
+        if let Some(of_type) = self.types.get_mut(&entity_type) {
+            let answer = |key: &HomesKey| key.answer(reply);
+            of_type.answered(now, id, answer, &mut self.with, out);
+        }
+    }
+
+    fn each(
+        &mut self,
+        out: &mut Out,
+        mut tell: impl FnMut(&mut TypeMachines, &mut Surroundings, &mut Out),
+    ) {
+        for of_type in self.types.values_mut() {
+            tell(of_type, &mut self.with, out);
+        }
+    }
+
+    fn state(&mut self, now: Now, state: Arc<ClusterState>, out: &mut Out) {
+        if !Arc::ptr_eq(&self.with.state, &state) {
+            self.with.state = state;
+            self.each(out, |of_type, with, out| of_type.members(now, with, out));
+        }
+    }
+
+    /// A configuration counts here once everybody whom it removed is over: with leases at once.
+    fn installed(&mut self, now: Now, epoch: Arc<Epoch>, out: &mut Out) {
+        let me = self.with.me;
+        if self.newest.as_ref().is_some_and(|newest| newest.id() >= epoch.id()) {
+            return;
+        }
+        if let Some(previous) = self.newest.replace(epoch.clone()) {
+            let state = &self.with.state;
+            let how = |id: ReplicaId| match state.members.get(&id).map(|member| member.status) {
+                Some(Status::Exiting) => Departure::Stopped,
+                _ => Departure::Unheard,
+            };
+            self.departures.installed(now, &previous, &epoch, how);
+            if previous.is_member(me) && !epoch.is_member(me) {
+                self.out(now, out);
+            }
+        }
+        self.count(now, out);
+    }
+
+    fn count(&mut self, now: Now, out: &mut Out) {
+        let is_told = self.with.epoch.as_ref().map(|epoch| epoch.id());
+        let Some(newest) = self.newest.clone() else { return };
+        self.over_at = self.departures.next_deadline(now);
+        if is_told == Some(newest.id()) || self.over_at.is_some() {
+            return;
+        }
+        let before = self.with.epoch.replace(newest.clone());
+        let before = before.iter().flat_map(|before| before.members());
+        let gone = before.copied().filter(|id| !newest.is_member(*id)).map(RegionId::new);
+        let gone: Vec<RegionId> = gone.collect();
+        self.each(out, |of_type, with, out| {
+            of_type.installed(now, with, out);
+            of_type.members(now, with, out);
+        });
+        if !gone.is_empty() {
+            out.push(Output::Removed(gone));
+        }
+    }
+
+    fn lease(&mut self, now: Now, leased: bool, out: &mut Out) {
+        let leased = leased && !self.with.out;
+        if self.with.leased != leased {
+            self.with.leased = leased;
+            self.each(out, |of_type, with, out| of_type.leased(now, with, out));
+        }
+    }
+
+    fn out(&mut self, now: Now, out: &mut Out) {
+        if !self.with.out {
+            (self.with.out, self.with.leased) = (true, false);
+            self.each(out, |of_type, with, out| of_type.over(now, with, out));
+        }
+    }
+
+    fn leave(&mut self, now: Now, out: &mut Out) {
+        self.leaving = true;
+        // The whole cluster is about to stop: nothing moves any more.
+        let stays = self.with.state.preparing_for_shutdown;
+        let fact = || if stays { RegionInput::Over } else { RegionInput::Leave };
+        self.each(out, |of_type, with, out| of_type.fact(now, fact(), with, out));
+    }
+
+    fn tick(&mut self, now: Now, out: &mut Out) {
+        self.count(now, out);
+        self.each(out, |of_type, with, out| of_type.tick(now, with, out));
+    }
+
+    /// What is so after every input.
+    fn settle(&mut self, out: &mut Out) {
+        if self.leaving && !self.left && self.types.values().all(TypeMachines::has_left) {
+            self.left = true;
+            out.push(Output::Left);
+        }
+    }
+}
+
+impl Machine for Machines {
+    type Input = Input;
+    type Output = Output;
+
+    fn handle(&mut self, now: Now, input: Input, out: &mut Out) {
+        match input {
+            Input::Tick => self.tick(now, out),
+            Input::Start { entity_type, settings, hosts } => {
+                self.start(now, &entity_type, *settings, hosts, out);
+            }
+            Input::State(state) => self.state(now, state, out),
+            Input::Installed(epoch) => self.installed(now, epoch, out),
+            Input::LeaseHeld => self.lease(now, true, out),
+            Input::LeaseLost => self.lease(now, false, out),
+            Input::Out => self.out(now, out),
+            Input::Message { from, entity_type, word } => {
+                self.message(now, from, &entity_type, word, out);
+            }
+            Input::Answered { id, reply } => self.answered(now, id, reply, out),
+            Input::Fact { entity_type, fact } => self.fact(now, &entity_type, fact, out),
+            Input::Drain => {
+                self.draining = true;
+                self.announce(out);
+            }
+            Input::Leave => self.leave(now, out),
+        }
+        self.settle(out);
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let types = self.types.values().filter_map(TypeMachines::next_deadline);
+        types.chain(self.over_at).min()
+    }
+}

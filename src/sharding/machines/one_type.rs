@@ -1,0 +1,542 @@
+//! The machines of one entity type on one node: who hears whom among them.
+//!
+//! The singleton says where the coordinator is to run, its proxy where it does run, the region
+//! registers there, and the strategy is asked by the coordinator that runs here, if one does. What
+//! one of them says to another on this node goes through a queue, in order.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ostraca_ddata::clock::{Instant, Now};
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::machine::{Machine, Outbox};
+use ostraca_ddata::replicator::epoch::Epoch;
+
+use super::allocating::Allocating;
+use super::port::{Hosts, Output, Word};
+use super::standing;
+use crate::cluster::bug::Canary as ClusterCanary;
+use crate::cluster::events::ClusterState;
+use crate::cluster::singleton::{
+    Proxy, ProxyInput, ProxyOutput, Running, Singleton, SingletonInput, SingletonMessage,
+    SingletonOutput,
+};
+use crate::sharding::bug::Canary;
+use crate::sharding::config::Sharding as Settings;
+use crate::sharding::coordinator::{
+    Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, Phase,
+};
+use crate::sharding::ids::{EntityType, RegionId};
+use crate::sharding::installed::Installed;
+use crate::sharding::region::{Region, RegionConfig, RegionInput, RegionOutput};
+use crate::sharding::repeat::Pauses;
+use crate::sharding::store::{Answer, HomesKey};
+use crate::sharding::wire::ShardingMessage;
+
+/// Between two requests of a singleton, and before a coordinator that was refused is replaced.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What all types of a node share.
+#[derive(Clone, Debug)]
+pub(super) struct Surroundings {
+    pub(super) me: ReplicaId,
+    pub(super) state: Arc<ClusterState>,
+    /// The configuration by which others count as over.
+    pub(super) epoch: Option<Arc<Epoch>>,
+    pub(super) leased: bool,
+    /// Nothing runs here ever again.
+    pub(super) out: bool,
+    pub(super) last_id: u64, // of questions to the Replicator
+    pub(super) asked: BTreeMap<u64, EntityType>, // those that are not answered yet; ≤ a few per type
+}
+
+/// A word of one machine to another.
+#[derive(Debug)]
+pub(super) enum Local {
+    Region(RegionInput),
+    Coordinator(CoordinatorInput),
+    Singleton(SingletonInput),
+    Proxy(ProxyInput),
+}
+
+/// See the module's page.
+#[derive(Clone, Debug)]
+pub struct TypeMachines {
+    entity_type: EntityType,
+    singleton: Singleton,
+    started: Option<Box<Started>>,
+}
+
+/// What there is once the program has started the type here.
+#[derive(Clone, Debug)]
+struct Started {
+    settings: Settings,
+    hosts: Hosts,
+    key: HomesKey,
+    proxy: Proxy,
+    region: Region,
+    coordinator: Coordinator,
+    coordinator_at: Option<ReplicaId>, // as the region was told
+    above: u64,                        // the highest term used or heard of
+    asked: Option<(u64, u64)>,         // the question under way: here, and at the coordinator
+    again_at: Option<Instant>,         // a coordinator that was refused is replaced
+    allocating: Allocating,
+}
+
+impl TypeMachines {
+    pub(super) fn new(me: ReplicaId, entity_type: EntityType) -> Self {
+        let singleton = Singleton::new(me, RETRY, ClusterCanary::none());
+        Self { entity_type, singleton, started: None }
+    }
+
+    /// Whether the coordinator is to run here.
+    #[must_use]
+    pub const fn singleton(&self) -> &Singleton {
+        &self.singleton
+    }
+
+    /// The region, once the type is started here.
+    #[must_use]
+    pub fn region(&self) -> Option<&Region> {
+        self.started.as_ref().map(|started| &started.region)
+    }
+
+    /// The coordinator, once the type is started here; most of them are off.
+    #[must_use]
+    pub fn coordinator(&self) -> Option<&Coordinator> {
+        self.started.as_ref().map(|started| &started.coordinator)
+    }
+
+    /// Where the coordinator runs, as far as is known here.
+    #[must_use]
+    pub fn coordinator_at(&self) -> Option<ReplicaId> {
+        self.started.as_ref().and_then(|started| started.proxy.target())
+    }
+
+    /// What the type does here; `None`: the program has not started it.
+    #[must_use]
+    pub fn hosts(&self) -> Option<Hosts> {
+        self.started.as_ref().map(|started| started.hosts)
+    }
+
+    /// The program starts the type.
+    pub(super) fn start(
+        &mut self,
+        now: Now,
+        settings: Settings,
+        hosts: Hosts,
+        with: &mut Surroundings,
+        out: &mut Outbox<Output>,
+    ) {
+        if self.started.is_some() {
+            return;
+        }
+        self.started = Some(Box::new(Started::new(with.me, &self.entity_type, settings, hosts)));
+        if with.out {
+            return self.feed(now, Local::Region(RegionInput::Over), with, out);
+        }
+        self.installed(now, with, out);
+        self.members(now, with, out);
+    }
+
+    /// Membership, or the configuration, has changed.
+    pub(super) fn members(&mut self, now: Now, with: &mut Surroundings, out: &mut Outbox<Output>) {
+        let Some(epoch) = with.epoch.clone() else { return };
+        let settings = self.started.as_ref().map(|started| &started.settings);
+        let peers = standing::peers(&with.state, &epoch, &self.entity_type, settings);
+        if with.state.preparing_for_shutdown {
+            self.feed(now, Local::Singleton(SingletonInput::Prepare), with, out);
+            self.feed(now, Local::Coordinator(CoordinatorInput::Prepare), with, out);
+        }
+        self.feed(now, Local::Singleton(SingletonInput::Members(peers.clone())), with, out);
+        self.feed(now, Local::Proxy(ProxyInput::Members(peers)), with, out);
+        if let Some(started) = &mut self.started {
+            started.allocating.upset(now.mono);
+        }
+        self.allocate(now, with, out);
+    }
+
+    /// A configuration is installed, and those who are out of it are over.
+    pub(super) fn installed(
+        &mut self,
+        now: Now,
+        with: &mut Surroundings,
+        out: &mut Outbox<Output>,
+    ) {
+        let Some(installed) = with.epoch.as_deref().map(installed) else { return };
+        let told = CoordinatorInput::Installed(installed.clone());
+        self.feed(now, Local::Coordinator(told), with, out);
+        self.feed(now, Local::Region(RegionInput::Installed(installed)), with, out);
+    }
+
+    pub(super) fn leased(&mut self, now: Now, with: &mut Surroundings, out: &mut Outbox<Output>) {
+        let input = match with.leased {
+            true => SingletonInput::LeaseHeld,
+            false => SingletonInput::LeaseOver,
+        };
+        self.feed(now, Local::Singleton(input), with, out);
+    }
+
+    /// Nothing runs here ever again.
+    pub(super) fn over(&mut self, now: Now, with: &mut Surroundings, out: &mut Outbox<Output>) {
+        self.leased(now, with, out);
+        self.feed(now, Local::Region(RegionInput::Over), with, out);
+    }
+
+    pub(super) fn fact(
+        &mut self,
+        now: Now,
+        fact: RegionInput,
+        with: &mut Surroundings,
+        out: &mut Outbox<Output>,
+    ) {
+        self.feed(now, Local::Region(fact), with, out);
+    }
+
+    /// A peer's machine says.
+    pub(super) fn message(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        word: Word,
+        with: &mut Surroundings,
+        out: &mut Outbox<Output>,
+    ) {
+        let local = match word {
+            Word::Sharding(message) => heard(from, message),
+            Word::Singleton(message @ (SingletonMessage::Here | SingletonMessage::Gone)) => {
+                Local::Proxy(ProxyInput::Message { from, message })
+            }
+            Word::Singleton(message) => Local::Singleton(SingletonInput::Message { from, message }),
+        };
+        self.feed(now, local, with, out);
+    }
+
+    /// What became of a question to the Replicator.
+    pub(super) fn answered(
+        &mut self,
+        now: Now,
+        id: u64,
+        answer: impl FnOnce(&HomesKey) -> Answer,
+        with: &mut Surroundings,
+        out: &mut Outbox<Output>,
+    ) {
+        let Some(started) = &mut self.started else { return };
+        let Some((_, own)) = started.asked.take_if(|(asked, _)| *asked == id) else { return };
+        let answer = answer(&started.key);
+        let input = CoordinatorInput::Answered { id: own, answer };
+        self.feed(now, Local::Coordinator(input), with, out);
+    }
+
+    pub(super) fn tick(&mut self, now: Now, with: &mut Surroundings, out: &mut Outbox<Output>) {
+        let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now.mono);
+        if is_due(self.singleton.next_deadline()) {
+            self.feed(now, Local::Singleton(SingletonInput::Tick), with, out);
+        }
+        let Some(started) = &mut self.started else { return };
+        let proxy = is_due(started.proxy.next_deadline());
+        let again = started.again_at.take_if(|at| *at <= now.mono).is_some();
+        if again && self.singleton.running() == Running::Yes {
+            self.coordinate(now, with, out);
+        }
+        if proxy {
+            self.feed(now, Local::Proxy(ProxyInput::Tick), with, out);
+        }
+        let Some(started) = &mut self.started else { return };
+        let Started { coordinator, allocating, .. } = started.as_mut();
+        for wanted in allocating.look(now.mono, coordinator, &with.state) {
+            self.feed(now, Local::Coordinator(wanted), with, out);
+        }
+        // Last, since what was said to them makes them want a tick: their words leave together.
+        if is_due(self.coordinator().and_then(Machine::next_deadline)) {
+            self.feed(now, Local::Coordinator(CoordinatorInput::Tick), with, out);
+        }
+        if is_due(self.region().and_then(Machine::next_deadline)) {
+            self.feed(now, Local::Region(RegionInput::Tick), with, out);
+        }
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let singleton = self.singleton.next_deadline();
+        let Some(started) = &self.started else { return singleton };
+        let machines = [
+            singleton,
+            started.proxy.next_deadline(),
+            started.region.next_deadline(),
+            started.coordinator.next_deadline(),
+            started.allocating.next_deadline(),
+            started.again_at,
+        ];
+        machines.into_iter().flatten().min()
+    }
+
+    // ── Who hears whom ──
+
+    /// Tells one of the machines, and what follows from it.
+    fn feed(&mut self, now: Now, first: Local, with: &mut Surroundings, out: &mut Outbox<Output>) {
+        let mut queue = VecDeque::from([first]);
+        while let Some(local) = queue.pop_front() {
+            match local {
+                Local::Singleton(input) => self.sing(now, input, with, &mut queue, out),
+                Local::Proxy(input) => self.seek(now, input, with, &mut queue, out),
+                Local::Region(input) => self.host(now, input, with, &mut queue, out),
+                Local::Coordinator(input) => self.decide(now, input, with, &mut queue, out),
+            }
+        }
+    }
+
+    fn send(&self, to: ReplicaId, word: Word, out: &mut Outbox<Output>) {
+        out.push(Output::Send { to, entity_type: self.entity_type.clone(), word });
+    }
+
+    fn sing(
+        &mut self,
+        now: Now,
+        input: SingletonInput,
+        with: &mut Surroundings,
+        queue: &mut VecDeque<Local>,
+        out: &mut Outbox<Output>,
+    ) {
+        let mut orders = Outbox::new();
+        self.singleton.handle(now, input, &mut orders);
+        let me = with.me;
+        let own = |message| Local::Proxy(ProxyInput::Message { from: me, message });
+        for order in orders.drain() {
+            match order {
+                SingletonOutput::Send { to, message } => {
+                    self.send(to, Word::Singleton(message), out);
+                }
+                SingletonOutput::Start if self.started.is_some() => {
+                    queue.push_back(own(SingletonMessage::Here));
+                    self.coordinate(now, with, out);
+                }
+                // Only who hosts the type is a candidate; another's word may say otherwise.
+                SingletonOutput::Start => {
+                    queue.push_back(Local::Singleton(SingletonInput::Stopped))
+                }
+                SingletonOutput::Stop => {
+                    queue.push_back(own(SingletonMessage::Gone));
+                    queue.push_back(Local::Coordinator(CoordinatorInput::Stop));
+                    queue.push_back(Local::Singleton(SingletonInput::Stopped));
+                }
+            }
+        }
+    }
+
+    /// A coordinator begins here, above every term that is known.
+    fn coordinate(&mut self, now: Now, with: &mut Surroundings, out: &mut Outbox<Output>) {
+        let Some(started) = &mut self.started else { return };
+        started.above = started.above.max(started.coordinator.term().number);
+        if started.coordinator.phase() == Phase::Down {
+            started.coordinator = coordinator(with.me, &started.settings);
+            started.asked = None;
+        }
+        let above = started.above;
+        if let Some(installed) = with.epoch.as_deref().map(installed) {
+            let told = CoordinatorInput::Installed(installed);
+            self.feed(now, Local::Coordinator(told), with, out);
+        }
+        if with.state.preparing_for_shutdown {
+            self.feed(now, Local::Coordinator(CoordinatorInput::Prepare), with, out);
+        }
+        self.feed(now, Local::Coordinator(CoordinatorInput::Start { above }), with, out);
+    }
+
+    fn seek(
+        &mut self,
+        now: Now,
+        input: ProxyInput,
+        with: &Surroundings,
+        queue: &mut VecDeque<Local>,
+        out: &mut Outbox<Output>,
+    ) {
+        let Some(started) = &mut self.started else { return };
+        let mut orders = Outbox::new();
+        started.proxy.handle(now, input, &mut orders);
+        let at = started.proxy.target();
+        if started.coordinator_at != at {
+            started.coordinator_at = at;
+            queue.push_back(Local::Region(RegionInput::CoordinatorAt(at)));
+        }
+        for order in orders.drain() {
+            match order {
+                ProxyOutput::Identify { to } if to == with.me => {
+                    if self.singleton.running() == Running::Yes {
+                        let message = SingletonMessage::Here;
+                        queue.push_back(Local::Proxy(ProxyInput::Message { from: to, message }));
+                    }
+                }
+                ProxyOutput::Identify { to } => {
+                    self.send(to, Word::Singleton(SingletonMessage::Identify), out);
+                }
+                // Nothing is sent through this proxy: it only finds.
+                ProxyOutput::Deliver { .. } | ProxyOutput::Dropped { .. } => {}
+            }
+        }
+    }
+
+    fn host(
+        &mut self,
+        now: Now,
+        input: RegionInput,
+        with: &Surroundings,
+        queue: &mut VecDeque<Local>,
+        out: &mut Outbox<Output>,
+    ) {
+        let Some(started) = &mut self.started else { return };
+        let mut orders = Outbox::new();
+        started.region.handle(now, input, &mut orders);
+        for order in orders.drain() {
+            match order {
+                RegionOutput::Send { to, message } if to == with.me => {
+                    queue.push_back(heard(to, message));
+                }
+                RegionOutput::Send { to, message } => self.send(to, Word::Sharding(message), out),
+                RegionOutput::Registered => out.push(Output::Registered(self.entity_type.clone())),
+                RegionOutput::Left => {} // asked for by `has_left`
+                order => {
+                    let entity_type = self.entity_type.clone();
+                    out.push(Output::Order { entity_type, order });
+                }
+            }
+        }
+    }
+
+    fn decide(
+        &mut self,
+        now: Now,
+        input: CoordinatorInput,
+        with: &mut Surroundings,
+        queue: &mut VecDeque<Local>,
+        out: &mut Outbox<Output>,
+    ) {
+        let Some(started) = &mut self.started else { return };
+        if !matches!(input, CoordinatorInput::Tick | CoordinatorInput::Move { .. }) {
+            started.allocating.upset(now.mono);
+        }
+        let mut orders = Outbox::new();
+        started.coordinator.handle(now, input, &mut orders);
+        if started.coordinator.phase() != Phase::Active {
+            started.allocating.acts(now.mono, false);
+        }
+        for order in orders.drain() {
+            self.decided(now, order, with, queue, out);
+        }
+    }
+
+    fn decided(
+        &mut self,
+        now: Now,
+        order: CoordinatorOutput,
+        with: &mut Surroundings,
+        queue: &mut VecDeque<Local>,
+        out: &mut Outbox<Output>,
+    ) {
+        let entity_type = self.entity_type.clone();
+        let Some(started) = &mut self.started else { return };
+        match order {
+            CoordinatorOutput::Send { to, message } if to == with.me => {
+                queue.push_back(heard(to, message));
+            }
+            CoordinatorOutput::Send { to, message } => self.send(to, Word::Sharding(message), out),
+            CoordinatorOutput::Ask { id: own, ask } => {
+                with.last_id += 1;
+                let (id, level) = (with.last_id, started.settings.write_majority_plus);
+                started.asked = Some((id, own));
+                with.asked.insert(id, entity_type.clone());
+                out.push(Output::Ask { id, entity_type, level, ask });
+            }
+            CoordinatorOutput::Allocate { question, shards } => {
+                started.allocating.ask(question, shards);
+                let answer = started.allocating.answer(&started.coordinator, &with.state);
+                queue.extend(answer.map(Local::Coordinator));
+            }
+            CoordinatorOutput::Acting(term) => {
+                started.above = started.above.max(term.number);
+                started.allocating.acts(now.mono, true);
+                out.push(Output::Acting { entity_type, term });
+            }
+            CoordinatorOutput::SteppedDown { highest, why } => {
+                started.above = started.above.max(highest.number);
+                // The singleton still stands here: the next coordinator takes a higher term.
+                if self.singleton.running() == Running::Yes {
+                    started.again_at = Some(now.mono + RETRY);
+                }
+                out.push(Output::SteppedDown { entity_type, why });
+            }
+        }
+    }
+
+    /// A question that had no answer may have one now.
+    fn allocate(&mut self, now: Now, with: &mut Surroundings, out: &mut Outbox<Output>) {
+        let Some(started) = &mut self.started else { return };
+        let answer = started.allocating.answer(&started.coordinator, &with.state);
+        if let Some(answer) = answer {
+            self.feed(now, Local::Coordinator(answer), with, out);
+        }
+    }
+
+    /// Whether everything is handed over, after [`RegionInput::Leave`].
+    pub(super) fn has_left(&self) -> bool {
+        self.started.as_ref().is_none_or(|started| started.region.has_left())
+    }
+}
+
+impl Started {
+    fn new(me: ReplicaId, entity_type: &EntityType, settings: Settings, hosts: Hosts) -> Self {
+        let config = RegionConfig {
+            shards: settings.number_of_shards,
+            proxy: hosts == Hosts::Nothing,
+            retry: settings.retry_interval,
+            audit: settings.audit_interval,
+            handoff_timeout: settings.handoff_timeout,
+            repeat: pauses(&settings),
+        };
+        Self {
+            hosts,
+            key: HomesKey::new(entity_type, settings.write_majority_plus),
+            proxy: Proxy::new(0, RETRY),
+            region: Region::new(RegionId::new(me), config, Canary::none()),
+            coordinator: coordinator(me, &settings),
+            coordinator_at: None,
+            above: 0,
+            asked: None,
+            again_at: None,
+            allocating: Allocating::new(me, settings.strategy(), settings.rebalance_interval),
+            settings,
+        }
+    }
+}
+
+fn coordinator(me: ReplicaId, settings: &Settings) -> Coordinator {
+    let config = CoordinatorConfig {
+        shards: settings.number_of_shards,
+        reading: settings.waiting_for_state_timeout,
+        writing: settings.updating_state_timeout,
+        repeat: pauses(settings),
+        min_regions: settings.min_nr_of_members,
+        preallocate: settings.preallocate,
+        ..CoordinatorConfig::default()
+    };
+    Coordinator::new(me, config, Canary::none())
+}
+
+const fn pauses(settings: &Settings) -> Pauses {
+    Pauses { first: settings.move_retry_min, longest: settings.move_retry_max }
+}
+
+fn installed(epoch: &Epoch) -> Installed {
+    let members = epoch.members().iter().copied().map(RegionId::new).collect();
+    Installed { epoch: epoch.id(), members }
+}
+
+/// Whose input a message is.
+fn heard(from: ReplicaId, message: ShardingMessage) -> Local {
+    match message {
+        ShardingMessage::Coordinator(message) => {
+            Local::Coordinator(CoordinatorInput::Message { from, message })
+        }
+        ShardingMessage::Region(message) => Local::Region(RegionInput::Message { from, message }),
+    }
+}

@@ -1,0 +1,150 @@
+//! The surroundings of a node's sharding machines: what they are told and what they order.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::replicator::epoch::Epoch;
+use ostraca_ddata::replicator::request::{Reply, RequestError};
+use ostraca_ddata::types::Term;
+
+use crate::cluster::events::ClusterState;
+use crate::cluster::singleton::SingletonMessage;
+use crate::sharding::config::{MajorityPlus, Sharding as Settings};
+use crate::sharding::ids::{EntityType, RegionId};
+use crate::sharding::region::{RegionInput, RegionOutput};
+use crate::sharding::store::Ask;
+use crate::sharding::wire::ShardingMessage;
+
+/// What the machines of one type say to those of another node. The header names the type, and
+/// which of the two it is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Word {
+    /// Between coordinator and regions.
+    Sharding(ShardingMessage),
+    /// About where the coordinator runs.
+    Singleton(SingletonMessage),
+}
+
+/// What a type does on this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Hosts {
+    /// It hosts shards.
+    Shards,
+    /// It only routes.
+    Nothing,
+}
+
+/// A fact for the machines.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Input {
+    /// A deadline may have passed.
+    Tick,
+    /// The program starts a type here. A second time changes nothing.
+    Start {
+        /// Which.
+        entity_type: EntityType,
+        /// As [`Settings::of`] gives them.
+        settings: Box<Settings>,
+        /// Whether it may host.
+        hosts: Hosts,
+    },
+    /// How membership stands now.
+    State(Arc<ClusterState>),
+    /// A configuration is installed on this node.
+    Installed(Arc<Epoch>),
+    /// The hosting lease is held.
+    LeaseHeld,
+    /// The hosting lease lapsed for so long that what runs must stop.
+    LeaseLost,
+    /// This node is out of the cluster, or its lease is released: nothing runs here ever again.
+    Out,
+    /// A peer's machine says.
+    Message {
+        /// Which incarnation, as the transport knows it.
+        from: ReplicaId,
+        /// Of which type.
+        entity_type: EntityType,
+        /// What it says.
+        word: Word,
+    },
+    /// What became of an [`Output::Ask`].
+    Answered {
+        /// As asked.
+        id: u64,
+        /// What the Replicator said.
+        reply: Result<Reply, RequestError>,
+    },
+    /// What runs the entities of a type tells its region.
+    Fact {
+        /// Which type.
+        entity_type: EntityType,
+        /// The fact.
+        fact: RegionInput,
+    },
+    /// This node is about to stop: no shard is to come here any more.
+    Drain,
+    /// This node stops: hand over everything. Answered by [`Output::Left`].
+    Leave,
+}
+
+/// An order of the machines.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// Send on the control lane, in order.
+    Send {
+        /// The receiver, never this node.
+        to: ReplicaId,
+        /// Of which type.
+        entity_type: EntityType,
+        /// The message.
+        word: Word,
+    },
+    /// Ask the Replicator; see [`HomesKey`](crate::sharding::store::HomesKey).
+    Ask {
+        /// Names the question.
+        id: u64,
+        /// Whose homes.
+        entity_type: EntityType,
+        /// How they are written.
+        level: MajorityPlus,
+        /// What.
+        ask: Ask,
+    },
+    /// For what runs the entities of a type, see
+    /// [`Hosting::perform`](crate::sharding::hosting::Hosting::perform).
+    Order {
+        /// Which type.
+        entity_type: EntityType,
+        /// The order.
+        order: RegionOutput,
+    },
+    /// The coordinator knows the region of this type: it is ready to serve.
+    Registered(EntityType),
+    /// These are out of the installed configuration: for what runs entities, of all types.
+    Removed(Vec<RegionId>),
+    /// For membership: what this node hosts, and whether it drains.
+    Host {
+        /// Names of entity types.
+        entity_types: BTreeSet<String>,
+        /// No new shard is to come here.
+        draining: bool,
+    },
+    /// After [`Input::Leave`]: nothing is left here.
+    Left,
+    /// The coordinator of a type runs here and decides.
+    Acting {
+        /// Which type.
+        entity_type: EntityType,
+        /// Its term.
+        term: Term,
+    },
+    /// The coordinator of a type was refused; another one takes its place if it is still to run
+    /// here.
+    SteppedDown {
+        /// Which type.
+        entity_type: EntityType,
+        /// What happened.
+        why: Arc<str>,
+    },
+}

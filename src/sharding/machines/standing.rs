@@ -1,0 +1,121 @@
+//! What each member is to the singleton that a type's coordinator is: a pure function of how
+//! membership stands, the same on every node that sees the same.
+
+use ostraca_ddata::replicator::epoch::Epoch;
+
+use crate::cluster::events::ClusterState;
+use crate::cluster::member::{Member, Status};
+use crate::cluster::singleton::{Peer, Standing};
+use crate::sharding::config::Sharding as Settings;
+use crate::sharding::ids::EntityType;
+
+/// Members of the configuration by age, with their standing. A node that drains gives the
+/// coordinator away at once; only when all candidates are on their way does the oldest of them
+/// keep it, so that the last ones can stop in order.
+pub(super) fn peers(
+    state: &ClusterState,
+    epoch: &Epoch,
+    entity_type: &EntityType,
+    settings: Option<&Settings>,
+) -> Vec<Peer> {
+    let member = |id| state.members.get(&id).map(AsRef::as_ref);
+    let is_of_role = |member: &Member| settings.is_none_or(|settings| has_roles(member, settings));
+    let hosts = |member: &Member| {
+        is_of_role(member) && member.hosting.entity_types.contains(entity_type.as_str())
+    };
+    let stays =
+        |member: &Member| hosts(member) && member.status == Status::Up && !member.hosting.draining;
+    let goes =
+        |member: &Member| hosts(member) && matches!(member.status, Status::Up | Status::Leaving);
+    let some_stay = epoch.members().iter().any(|id| member(*id).is_some_and(stays));
+    let standing = |member: &Member| match member {
+        member if !is_of_role(member) => Standing::Never,
+        member if stays(member) || (!some_stay && goes(member)) => Standing::Candidate,
+        _ => Standing::NotNow,
+    };
+    let peer = |id| Peer { id, standing: member(id).map_or(Standing::NotNow, standing) };
+    epoch.members().iter().copied().map(peer).collect()
+}
+
+fn has_roles(member: &Member, settings: &Settings) -> bool {
+    member.has_role(settings.role.as_deref())
+        && member.has_role(settings.coordinator_role.as_deref())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    use ostraca_ddata::id::{NodeId, PeerKey, ReplicaId};
+    use ostraca_ddata::replicator::epoch::{EpochId, EpochSettings};
+
+    use super::*;
+    use crate::cluster::member::{Address, Hosting};
+    use Standing::{Candidate, Never, NotNow};
+    use Status::{Exiting, Leaving, Up};
+
+    struct Is {
+        status: Status,
+        hosts: bool,
+        draining: bool,
+        role: &'static str,
+    }
+
+    const GOOD: Is = Is { status: Up, hosts: true, draining: false, role: "backend" };
+
+    fn standings<const N: usize>(members: [Is; N], role: Option<&str>) -> Vec<Standing> {
+        let ids = 1..=N as u64;
+        let member = |(number, is): (u64, Is)| {
+            let id = ReplicaId::new(number);
+            let node = NodeId { peer: PeerKey::new([number as u8; 32]), incarnation: id };
+            let types = is.hosts.then(|| "counter".to_owned()).into_iter().collect();
+            let hosting = Hosting { revision: 1, draining: is.draining, entity_types: types };
+            let address = Address::new("/ip4/10.0.0.1/tcp/1").expect("short");
+            let joining = Member::joining(node, address, 0);
+            let roles = BTreeSet::from([is.role.to_owned()]);
+            (id, Arc::new(Member { status: is.status, hosting, roles, ..joining }))
+        };
+        let members = ids.clone().zip(members).map(member).collect();
+        let state = ClusterState { members, ..ClusterState::default() };
+        let id = EpochId { generation: 1, number: 1 };
+        // One more, of which nothing is known.
+        let all = ids.chain([99]).map(ReplicaId::new).collect();
+        let epoch = Epoch::founding(id, all, EpochSettings::default()).expect("distinct");
+        let entity_type = EntityType::new("counter").expect("a name");
+        let settings =
+            Settings { coordinator_role: role.map(str::to_owned), ..Settings::default() };
+        let peers = peers(&state, &epoch, &entity_type, Some(&settings));
+        assert_eq!(peers.last().map(|peer| peer.standing), Some(NotNow));
+        peers[..N].iter().map(|peer| peer.standing).collect()
+    }
+
+    #[test]
+    fn who_hosts_the_type_and_stays_is_a_candidate() {
+        let others = [
+            GOOD,
+            Is { hosts: false, ..GOOD },
+            Is { draining: true, ..GOOD },
+            Is { status: Leaving, ..GOOD },
+            Is { status: Exiting, ..GOOD },
+        ];
+        assert_eq!(standings(others, None), [Candidate, NotNow, NotNow, NotNow, NotNow]);
+    }
+
+    #[test]
+    fn who_lacks_the_role_never_is() {
+        let members = [Is { role: "web", ..GOOD }, GOOD];
+        assert_eq!(standings(members, Some("backend")), [Never, Candidate]);
+    }
+
+    #[test]
+    fn when_all_are_on_their_way_those_who_have_not_drained_keep_it() {
+        let members = [
+            Is { status: Exiting, ..GOOD },
+            Is { status: Leaving, ..GOOD },
+            Is { draining: true, ..GOOD },
+            Is { hosts: false, ..GOOD },
+        ];
+        assert_eq!(standings(members, None), [NotNow, Candidate, Candidate, NotNow]);
+    }
+}

@@ -1,0 +1,206 @@
+//! The machines of one node, incarnation 1, in a cluster of its own or with others that are silent.
+
+use ostraca_ddata::id::{NodeId, PeerKey};
+use ostraca_ddata::replicator::epoch::{Change, EpochId, EpochSettings};
+use ostraca_ddata::replicator::request::Reply;
+use ostraca_ddata::types::Term;
+
+use super::*;
+use crate::cluster::member::{Address, Hosting, Member};
+use crate::cluster::singleton::SingletonMessage;
+use crate::sharding::region::RegionOutput;
+use crate::sharding::store::Ask;
+use crate::sharding::wire::{ShardingMessage, ToCoordinator};
+
+const ME: ReplicaId = ReplicaId::new(1);
+const OTHER: ReplicaId = ReplicaId::new(2);
+
+fn counter() -> EntityType {
+    EntityType::new("counter").expect("a name")
+}
+
+fn epoch(members: impl IntoIterator<Item = u64>) -> Arc<Epoch> {
+    let id = EpochId { generation: 1, number: 1 };
+    let members = members.into_iter().map(ReplicaId::new).collect();
+    Arc::new(Epoch::founding(id, members, EpochSettings::default()).expect("distinct"))
+}
+
+struct Bench {
+    machines: Machines,
+    now: Now,
+    out: Out,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let machines = Machines::new(ME, Duration::from_secs(20));
+        Self { machines, now: Now::default(), out: Out::new() }
+    }
+
+    /// One input, and the ticks that follow from it; what was ordered.
+    fn tell(&mut self, input: Input) -> Vec<Output> {
+        self.machines.handle(self.now, input, &mut self.out);
+        for _ in 0..10 {
+            if self.machines.next_deadline().is_some_and(|at| at <= self.now.mono) {
+                self.machines.handle(self.now, Input::Tick, &mut self.out);
+            }
+        }
+        self.out.drain().collect()
+    }
+
+    fn pass(&mut self, span: Duration) -> Vec<Output> {
+        self.now.mono = self.now.mono + span;
+        self.tell(Input::Tick)
+    }
+
+    fn start(&mut self) -> Vec<Output> {
+        let (entity_type, settings) = (counter(), Box::default());
+        self.tell(Input::Start { entity_type, settings, hosts: Hosts::Shards })
+    }
+
+    /// It is Up, hosts the type, and holds a lease; `change` says what else is so.
+    fn up(&mut self, members: &[u64], change: impl FnOnce(&mut ClusterState)) -> Vec<Output> {
+        let member = |number: u64| {
+            let id = ReplicaId::new(number);
+            let node = NodeId { peer: PeerKey::new([number as u8; 32]), incarnation: id };
+            let address = Address::new(format!("/ip4/10.0.0.{number}/tcp/1")).expect("short");
+            let entity_types = BTreeSet::from(["counter".to_owned()]);
+            let hosting = Hosting { revision: 1, draining: false, entity_types };
+            let joining = Member::joining(node, address, 0);
+            (id, Arc::new(Member { status: Status::Up, hosting, ..joining }))
+        };
+        let members_of = members.iter().map(|number| member(*number)).collect();
+        let mut state = ClusterState { members: members_of, ..ClusterState::default() };
+        change(&mut state);
+        let mut out = self.tell(Input::State(Arc::new(state)));
+        out.extend(self.tell(Input::Installed(epoch(members.iter().copied()))));
+        out.extend(self.tell(Input::LeaseHeld));
+        out
+    }
+}
+
+fn fence(outputs: &[Output]) -> Option<(u64, Term)> {
+    outputs.iter().find_map(|output| match output {
+        Output::Ask { id, ask: Ask::Fence { term, .. }, .. } => Some((*id, *term)),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_lone_node_coordinates_registers_and_says_what_it_hosts() {
+    let mut bench = Bench::new();
+    let entity_types = BTreeSet::from(["counter".to_owned()]);
+    assert_eq!(bench.start(), [Output::Host { entity_types, draining: false }]);
+    let (id, term) = fence(&bench.up(&[1], |_| {})).expect("it takes a term");
+    assert_eq!(term, Term { number: 1, owner: ME });
+    let values = Vec::new();
+    let read = bench.tell(Input::Answered { id, reply: Ok(Reply::Fenced { term, values }) });
+    assert!(read.contains(&Output::Acting { entity_type: counter(), term }));
+    assert!(read.contains(&Output::Registered(counter())), "{read:?}");
+    assert_eq!(bench.tell(Input::LeaseHeld), [], "nothing new");
+    assert_eq!(bench.start().len(), 1, "it runs already; what it hosts is said again");
+}
+
+#[test]
+fn a_coordinator_that_was_refused_is_replaced_by_one_with_a_higher_term() {
+    let mut bench = Bench::new();
+    bench.start();
+    let (id, term) = fence(&bench.up(&[1], |_| {})).expect("it takes a term");
+    bench.tell(Input::Answered { id, reply: Ok(Reply::Fenced { term, values: Vec::new() }) });
+    let highest = crate::sharding::ids::Generation::new(Term { number: 7, owner: OTHER }, 1);
+    let message = ToCoordinator::Register { proxy: false, hosted: Vec::new(), highest };
+    let word = Word::Sharding(ShardingMessage::Coordinator(message));
+    let refused = bench.tell(Input::Message { from: OTHER, entity_type: counter(), word });
+    assert!(matches!(refused[..], [Output::SteppedDown { .. }]), "{refused:?}");
+    assert_eq!(fence(&refused), None);
+    let again = bench.pass(Duration::from_secs(1));
+    assert_eq!(fence(&again).map(|(_, term)| term), Some(Term { number: 8, owner: ME }));
+}
+
+#[test]
+fn a_node_without_the_type_lets_others_coordinate_it() {
+    let mut bench = Bench::new();
+    bench.up(&[1, 2], |state| {
+        let me = Arc::make_mut(state.members.get_mut(&ME).expect("it is there"));
+        me.hosting.entity_types.clear();
+    });
+    let ask = Word::Singleton(SingletonMessage::HandOverToMe { number: 4 });
+    let said = bench.tell(Input::Message { from: OTHER, entity_type: counter(), word: ask });
+    let word = Word::Singleton(SingletonMessage::HandOverDone { number: 4 });
+    assert_eq!(said, [Output::Send { to: OTHER, entity_type: counter(), word }]);
+    assert!(bench.machines.of(&counter()).is_some_and(|of_type| of_type.region().is_none()));
+}
+
+#[test]
+fn words_about_types_that_are_not_here_make_nothing_and_there_are_not_too_many_types() {
+    let mut bench = Bench::new();
+    let leaving = Word::Sharding(ShardingMessage::Coordinator(ToCoordinator::Leaving));
+    let from = OTHER;
+    let told = bench.tell(Input::Message { from, entity_type: counter(), word: leaving });
+    assert_eq!((told, bench.machines.types().count()), (vec![], 0));
+    for number in 0..=ENTITY_TYPES_MAX {
+        let entity_type = EntityType::new(&format!("type-{number}")).expect("a name");
+        let word = Word::Singleton(SingletonMessage::Identify);
+        bench.tell(Input::Message { from, entity_type, word });
+    }
+    assert_eq!(bench.machines.types().count(), ENTITY_TYPES_MAX);
+    assert_eq!(bench.machines.refused(), 2);
+}
+
+#[test]
+fn who_is_removed_without_a_lease_counts_until_its_margin_is_over() {
+    let mut bench = Bench::new();
+    let lease = ostraca_ddata::replicator::epoch::LeaseSettings {
+        enabled: false,
+        ..ostraca_ddata::replicator::epoch::LeaseSettings::default()
+    };
+    let id = EpochId { generation: 1, number: 1 };
+    let settings = EpochSettings { lease, ..EpochSettings::default() };
+    let first = Epoch::founding(id, vec![ME, OTHER], settings).expect("distinct");
+    let next = first.next(&Change { lost: vec![OTHER], ..Change::default() }).expect("one is left");
+    bench.tell(Input::Installed(Arc::new(first)));
+    assert_eq!(bench.tell(Input::Installed(Arc::new(next))), []);
+    assert_eq!(bench.pass(Duration::from_secs(19)), []);
+    let removed = Output::Removed(vec![RegionId::new(OTHER)]);
+    assert_eq!(bench.pass(Duration::from_secs(1)), [removed]);
+}
+
+#[test]
+fn with_leases_who_is_removed_is_over_at_once() {
+    let mut bench = Bench::new();
+    let first = epoch([1, 2]);
+    let next = first.next(&Change { lost: vec![OTHER], ..Change::default() }).expect("one is left");
+    bench.tell(Input::Installed(first));
+    let removed = Output::Removed(vec![RegionId::new(OTHER)]);
+    assert_eq!(bench.tell(Input::Installed(Arc::new(next))), [removed]);
+}
+
+#[test]
+fn who_has_nothing_or_is_out_has_left_at_once() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.tell(Input::Leave), [Output::Left]);
+    let mut bench = Bench::new();
+    bench.start();
+    bench.up(&[1, 2], |_| {});
+    let stop = Output::Order { entity_type: counter(), order: RegionOutput::StopAll };
+    assert!(bench.tell(Input::Out).contains(&stop));
+    assert_eq!(bench.tell(Input::Leave), [Output::Left]);
+    assert_eq!(fence(&bench.tell(Input::LeaseHeld)), None, "nothing runs here ever again");
+}
+
+#[test]
+fn before_a_stop_of_all_nothing_is_handed_over() {
+    let mut bench = Bench::new();
+    bench.start();
+    bench.up(&[1, 2], |state| state.preparing_for_shutdown = true);
+    let stop = Output::Order { entity_type: counter(), order: RegionOutput::StopAll };
+    assert_eq!(bench.tell(Input::Leave), [stop, Output::Left]);
+}
+
+#[test]
+fn a_node_that_drains_says_so_and_goes_on_hosting() {
+    let mut bench = Bench::new();
+    bench.start();
+    let entity_types = BTreeSet::from(["counter".to_owned()]);
+    assert_eq!(bench.tell(Input::Drain), [Output::Host { entity_types, draining: true }]);
+}

@@ -1,0 +1,504 @@
+//! An entity's task: one for each burst of messages. It takes what waits, handles one message
+//! after the other, asks the lease before each and before each poll, and goes when nothing waits
+//! (spec/safety.md §4, spec/sharding.md §5 R4, §9).
+
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context as TaskContext, Poll};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::task::AtomicWaker;
+
+use super::asks::Way;
+use super::bug::Bug;
+use super::context::Context;
+use super::dead_letters::Lost;
+use super::entity::{Entity, Supervision};
+use super::ids::{EntityId, Generation};
+use super::letter::Letter;
+use super::runtime::Runtime;
+use super::scope;
+use super::shard::{After, Fit, Floor, Inside, Shard};
+use super::tenancy::Stage;
+use super::tenants::Entry;
+
+/// Messages that are taken out of a mailbox at a time, and after which others have their turn.
+const BATCH: usize = 256;
+
+/// How often a lease that has lapsed is looked at again.
+const LEASE_PAUSE: Duration = Duration::from_millis(10);
+
+/// What the entity is to do next.
+enum Next {
+    /// These messages.
+    Batch,
+    /// Its stop message, and then go.
+    LastWord,
+    /// Nothing: it is parked, or gone. The task ends.
+    Nothing,
+}
+
+/// Whether the lease was asked right before a handler's first poll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lease {
+    JustAsked,
+    Unasked,
+}
+
+enum Outcome {
+    Handled,
+    Panicked,
+    Aborted,
+}
+
+struct Task<E: Entity> {
+    runtime: Arc<Runtime<E>>,
+    shard: Arc<Shard<E>>,
+    row: u32,
+    id: EntityId,
+    waker: Arc<AtomicWaker>,
+    value: Option<Box<E>>,
+    batch: VecDeque<Entry<E::Message>>, // ≤ BATCH
+    stage: Stage,                       // when the batch was taken
+    generation: Generation,
+    failures: u32, // in a row
+    since_yield: usize,
+    ended: bool,
+}
+
+/// The task of an entity that was given one under its shard's lock.
+pub(super) fn task<E: Entity>(
+    runtime: &Arc<Runtime<E>>,
+    shard: &Arc<Shard<E>>,
+    row: u32,
+    id: EntityId,
+    waker: Arc<AtomicWaker>,
+) -> BoxFuture<'static, ()> {
+    let task = Task {
+        runtime: Arc::clone(runtime),
+        shard: Arc::clone(shard),
+        row,
+        id,
+        waker,
+        value: None,
+        batch: VecDeque::new(),
+        stage: Stage::Open,
+        generation: Generation::NEVER,
+        failures: 0,
+        since_yield: 0,
+        ended: false,
+    };
+    let phase = Arc::clone(&shard.phase);
+    Box::pin(async move {
+        let mut run = pin!(run(task));
+        poll_fn(|cx| scope::at_work(&phase, || run.as_mut().poll(cx))).await;
+    })
+}
+
+async fn run<E: Entity>(mut task: Task<E>) {
+    loop {
+        match task.next().await {
+            Next::Batch => task.handle_batch().await,
+            Next::LastWord => task.last_word().await,
+            Next::Nothing => return,
+        }
+    }
+}
+
+impl<E: Entity> Task<E> {
+    /// Takes what is to be handled next. Before it goes it lets others have a turn once: what
+    /// comes in a stream shall find it awake.
+    async fn next(&mut self) -> Next {
+        let next = self.take(self.since_yield == 0);
+        if !matches!(next, Next::Nothing) || self.ended {
+            return next;
+        }
+        self.since_yield = 0;
+        yield_now().await;
+        self.take(true)
+    }
+
+    fn take(&mut self, may_park: bool) -> Next {
+        let shard = Arc::clone(&self.shard);
+        let mut inside = shard.lock();
+        let stage = shard.phase.get();
+        let Inside { floor, .. } = &mut *inside;
+        self.give_back(floor);
+        self.generation = floor.generation;
+        let (was_full, leaves) = {
+            let tenant = floor.tenants.get_mut(self.row);
+            if self.value.is_none() {
+                self.value = tenant.state.take();
+            }
+            let busy = tenant.busy.as_mut().expect("a task's entity is busy");
+            let (count, was_full) = match stage {
+                Stage::Open => {
+                    let waiting = busy.mailbox.len();
+                    (waiting.min(BATCH), waiting >= self.runtime.mailbox_size())
+                }
+                Stage::Draining => (busy.marked, false),
+                Stage::Aborted | Stage::Empty => (0, false),
+            };
+            busy.marked = busy.marked.saturating_sub(count);
+            if count == busy.mailbox.len() && self.batch.is_empty() {
+                std::mem::swap(&mut self.batch, &mut busy.mailbox);
+            } else {
+                self.batch.extend(busy.mailbox.drain(..count));
+            }
+            (was_full, std::mem::take(&mut busy.leaves))
+        };
+        self.stage = stage;
+        if !self.batch.is_empty() {
+            drop(inside);
+            if was_full {
+                self.runtime.room_here();
+            }
+            return Next::Batch;
+        }
+        match stage {
+            Stage::Draining if self.value.is_some() && E::stop_message().is_some() => {
+                Next::LastWord
+            }
+            Stage::Open if leaves && self.value.is_some() => Next::LastWord,
+            Stage::Open if !may_park => Next::Nothing,
+            Stage::Open => {
+                let after = self.park(floor);
+                drop(inside);
+                self.runtime.carry_out(&self.shard, after);
+                Next::Nothing
+            }
+            Stage::Draining | Stage::Aborted | Stage::Empty => {
+                drop(inside);
+                self.end();
+                Next::Nothing
+            }
+        }
+    }
+
+    /// What was taken and not begun goes back, ahead of what came since.
+    fn give_back(&mut self, floor: &mut Floor<E>) {
+        let busy = floor.tenants.busy(self.row);
+        if busy.marked > 0 {
+            busy.marked += self.batch.len();
+        }
+        if self.runtime.canary.has(Bug::TakenNotGivenBack) {
+            self.batch.clear();
+        }
+        if self.runtime.canary.has(Bug::TakenGivenBackBehind) {
+            busy.mailbox.append(&mut self.batch);
+        }
+        while let Some(entry) = self.batch.pop_back() {
+            busy.mailbox.push_front(entry);
+        }
+    }
+
+    /// Nothing waits: the entity becomes a row again, or nothing if it has no value.
+    fn park(&mut self, floor: &mut Floor<E>) -> After<E> {
+        let mut after = After::default();
+        floor.tenants.get_mut(self.row).state = self.value.take();
+        floor.park(self.row, &self.runtime, &mut after);
+        self.ended = true;
+        after
+    }
+
+    /// The stay is over for this entity: what it has not begun stays for the payload.
+    fn end(&mut self) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        let value = self.value.take();
+        let (shard, runtime) = (Arc::clone(&self.shard), Arc::clone(&self.runtime));
+        shard.pass(&runtime, Fit::Exempt, |gate, desk| {
+            self.give_back(desk.floor);
+            let busy = desk.floor.tenants.busy(self.row);
+            busy.runs = None;
+            if runtime.is_over() {
+                let lost = busy.mailbox.drain(..).map(|entry| (Lost::NodeStopped, entry));
+                desk.after.lost.extend(lost);
+            }
+            let is_empty = busy.mailbox.is_empty();
+            desk.after.values.extend(value);
+            desk.ended(gate);
+            if shard.phase.get() == Stage::Open {
+                // It was cut short. After a panic another task goes on; if the executor has
+                // ended, none would.
+                if is_empty {
+                    desk.floor.running += 1; // parks as if it ended by itself
+                    desk.floor.park(self.row, &runtime, desk.after);
+                } else if std::thread::panicking() {
+                    desk.floor.start(self.row, desk.after);
+                }
+            }
+        });
+    }
+
+    async fn handle_batch(&mut self) {
+        while !self.batch.is_empty() {
+            if !self.may_begin().await {
+                return; // the rest goes back
+            }
+            let Some(entry) = self.batch.pop_front() else { return };
+            self.since_yield += 1;
+            if self.value.is_none() {
+                self.batch.push_front(entry);
+                self.create().await;
+                continue; // the lease is asked again: a factory may take long
+            }
+            match entry {
+                Entry::Typed(message) => self.handle(message, Lease::JustAsked).await,
+                Entry::Letter(letter) => {
+                    if let Some(message) = self.open(letter) {
+                        self.handle(message, Lease::Unasked).await;
+                    }
+                }
+            }
+            if self.since_yield >= BATCH {
+                self.since_yield = 1;
+                yield_now().await;
+            }
+        }
+    }
+
+    /// Waits for the lease. False if the shard is no longer at the stage at which the batch was
+    /// taken.
+    async fn may_begin(&mut self) -> bool {
+        if self.shard.phase.get() == self.stage && self.runtime.serves() {
+            return true; // the way of nearly all messages
+        }
+        let Self { runtime, shard, waker, stage, .. } = self;
+        let mut pause: Option<BoxFuture<'static, ()>> = None;
+        poll_fn(|cx| {
+            waker.register(cx.waker());
+            loop {
+                if shard.phase.get() != *stage {
+                    return Poll::Ready(false);
+                }
+                if runtime.serves() {
+                    return Poll::Ready(true);
+                }
+                if wait(&mut pause, &**runtime, cx).is_pending() {
+                    return Poll::Pending;
+                }
+            }
+        })
+        .await
+    }
+
+    /// A new instance; or none, after the pause that follows a factory's panic.
+    async fn create(&mut self) {
+        let (factory, id) = (&self.runtime.factory, &self.id);
+        if let Ok(value) = catch_unwind(AssertUnwindSafe(|| Box::new(factory(id)))) {
+            self.value = Some(value);
+        } else {
+            self.failed();
+            self.back_off().await;
+        }
+    }
+
+    /// A message's value.
+    fn open(&mut self, letter: Letter) -> Option<E::Message> {
+        let way: Arc<dyn Way> = Arc::<Runtime<E>>::clone(&self.runtime);
+        let decoded = scope::decoding(way, || {
+            catch_unwind(AssertUnwindSafe(|| rmp_serde::from_slice(letter.body())))
+        });
+        if let Ok(Ok(message)) = decoded {
+            return Some(message);
+        }
+        self.runtime.lose(Lost::Undecodable, Entry::Letter(letter), self.shard.id);
+        None
+    }
+
+    async fn handle(&mut self, message: E::Message, lease: Lease) {
+        let mut passivates = false;
+        let outcome = {
+            let Self { runtime, shard, id, value, waker, generation, .. } = self;
+            let value = value.as_deref_mut().expect("an instance was created");
+            let mut cx = Context::new(runtime, shard, id, *generation, &mut passivates);
+            let handling = pin!(value.handle(message, &mut cx));
+            guarded(handling, lease, runtime, shard, waker).await
+        };
+        match outcome {
+            Outcome::Handled => self.failures = 0,
+            Outcome::Aborted => {
+                let why = if self.runtime.is_over() { Lost::NodeStopped } else { Lost::Aborted };
+                self.runtime.dead(why, 1, self.shard.id);
+                self.value = None;
+            }
+            Outcome::Panicked => {
+                self.runtime.dead(Lost::EntityFailed, 1, self.shard.id);
+                self.failed();
+                self.supervise().await;
+            }
+        }
+        if passivates && self.value.is_some() {
+            self.stop_value().await;
+            if self.runtime.canary.has(Bug::PassivatedWithMessages) {
+                self.batch.clear();
+            }
+        }
+    }
+
+    async fn supervise(&mut self) {
+        match self.runtime.supervision {
+            Supervision::Resume => {}
+            Supervision::Restart => {
+                self.value = None;
+                self.back_off().await;
+            }
+            Supervision::Stop => {
+                self.value = None;
+                let shard = Arc::clone(&self.shard);
+                let mut lost: Vec<_> = self.batch.drain(..).collect();
+                {
+                    let mut inside = shard.lock();
+                    let busy = inside.floor.tenants.busy(self.row);
+                    busy.marked = 0;
+                    lost.extend(busy.mailbox.drain(..));
+                }
+                for entry in lost {
+                    self.runtime.lose(Lost::EntityStopped, entry, shard.id);
+                }
+            }
+        }
+    }
+
+    fn failed(&mut self) {
+        self.failures = self.failures.saturating_add(1);
+        self.runtime.failures.fetch_add(1, Ordering::Relaxed);
+        let (entity_type, shard) = (&self.runtime.entity_type, self.shard.id);
+        let (entity, failures) = (&self.id, self.failures);
+        tracing::error!(
+            %entity_type, %entity, %shard, failures,
+            "sharding.entity_failed: its code panicked; only this entity is concerned"
+        );
+    }
+
+    /// Waits before a restart, as long as the shard stays.
+    async fn back_off(&mut self) {
+        if self.stage != Stage::Open {
+            return; // what running handlers wait for does not wait as well
+        }
+        let settings = &self.runtime.settings;
+        let doubled = 1_u32.checked_shl(self.failures.saturating_sub(1)).unwrap_or(u32::MAX);
+        let pause = settings.restart_backoff_min.saturating_mul(doubled);
+        let mut sleep = self.runtime.world.sleep(pause.min(settings.restart_backoff_max));
+        let Self { shard, waker, stage, .. } = self;
+        poll_fn(|cx| {
+            waker.register(cx.waker());
+            if shard.phase.get() != *stage {
+                return Poll::Ready(());
+            }
+            sleep.as_mut().poll(cx)
+        })
+        .await;
+    }
+
+    /// The last message of a value that is to go because its shard moves.
+    async fn last_word(&mut self) {
+        if self.may_begin().await {
+            self.stop_value().await;
+        }
+    }
+
+    async fn stop_value(&mut self) {
+        let Some(message) = E::stop_message() else {
+            self.value = None;
+            return;
+        };
+        let mut passivates = false;
+        let outcome = {
+            let Self { runtime, shard, id, value, waker, generation, .. } = self;
+            let Some(value) = value.as_deref_mut() else { return };
+            let mut cx = Context::new(runtime, shard, id, *generation, &mut passivates);
+            let handling = pin!(value.handle(message, &mut cx));
+            guarded(handling, Lease::Unasked, runtime, shard, waker).await
+        };
+        if let Outcome::Panicked = outcome {
+            self.failed();
+        }
+        self.value = None;
+    }
+}
+
+/// A task that is dropped, or whose code panics outside a handler, ends as well: its shard's
+/// drain must not wait for it for ever.
+impl<E: Entity> Drop for Task<E> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Polls a handler: not without the lease, not after an abort, and its panic is caught.
+async fn guarded<E: Entity>(
+    mut handling: Pin<&mut (impl Future<Output = ()> + Send)>,
+    mut lease: Lease,
+    runtime: &Runtime<E>,
+    shard: &Shard<E>,
+    waker: &AtomicWaker,
+) -> Outcome {
+    let mut pause: Option<BoxFuture<'static, ()>> = None;
+    poll_fn(|cx| {
+        loop {
+            if shard.phase.get() == Stage::Aborted {
+                return Poll::Ready(Outcome::Aborted);
+            }
+            if std::mem::replace(&mut lease, Lease::Unasked) == Lease::JustAsked || runtime.serves()
+            {
+                break;
+            }
+            waker.register(cx.waker());
+            if wait(&mut pause, runtime, cx).is_pending() {
+                return aborted(shard);
+            }
+        }
+        match catch_unwind(AssertUnwindSafe(|| handling.as_mut().poll(cx))) {
+            Ok(Poll::Pending) => {
+                waker.register(cx.waker());
+                aborted(shard)
+            }
+            Ok(Poll::Ready(())) => Poll::Ready(Outcome::Handled),
+            Err(_) => Poll::Ready(Outcome::Panicked),
+        }
+    })
+    .await
+}
+
+/// An abort that came before its waker was known is seen here.
+fn aborted<E: Entity>(shard: &Shard<E>) -> Poll<Outcome> {
+    match shard.phase.get() {
+        Stage::Aborted => Poll::Ready(Outcome::Aborted),
+        _ => Poll::Pending,
+    }
+}
+
+/// Until a lapsed lease is looked at again.
+fn wait<E: Entity>(
+    pause: &mut Option<BoxFuture<'static, ()>>,
+    runtime: &Runtime<E>,
+    cx: &mut TaskContext<'_>,
+) -> Poll<()> {
+    let sleep = pause.get_or_insert_with(|| runtime.world.sleep(LEASE_PAUSE));
+    let polled = sleep.as_mut().poll(cx);
+    if polled.is_ready() {
+        *pause = None;
+    }
+    polled
+}
+
+/// Lets others have a turn.
+async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}

@@ -1,0 +1,586 @@
+//! One entity type on one node: its shards, and the ways into them — from this node, from lanes,
+//! from the region's machine, and from an entity's task that ends a turn.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
+
+use serde::Serialize;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::actives::{Actives, Leaver};
+use super::asks::{Asker, Asks, Way};
+use super::bug::{Bug, Canary};
+use super::config::Sharding;
+use super::dead_letters::{DeadLetters, Lost};
+use super::entity::{Entity, Supervision};
+use super::entity_ref::TellError;
+use super::extractor::Extractor;
+use super::frame::{self, Frame};
+use super::gate;
+use super::gate::{Bounce, Budget, Decision, Item, Limits, Origin};
+use super::hosting::{BadFrame, World};
+use super::ids::{EntityId, EntityType, RegionId, ShardId};
+use super::letter::Letter;
+use super::passivation;
+use super::payload;
+use super::region::{RegionInput, RegionOutput, Standing};
+use super::run;
+use super::scope;
+use super::shard::{After, Fit, Shard, Visit};
+use super::tenancy::Stage;
+use super::tenants::Entry;
+
+/// Removed regions that are remembered: a lane that is missing after that is one that is not
+/// there yet.
+const REMOVED_MAX: usize = 1_024;
+
+/// Idle entities are looked for no more often.
+const SWEEP_MIN: Duration = Duration::from_millis(10);
+
+/// See [`ShardRegion::new`](super::shard_region::ShardRegion::new).
+pub(super) struct Runtime<E: Entity> {
+    pub(super) me: RegionId,
+    pub(super) entity_type: EntityType,
+    pub(super) settings: Sharding,
+    pub(super) message_bytes_max: usize,
+    pub(super) supervision: Supervision,
+    pub(super) extractor: Arc<dyn Extractor<E::Message>>,
+    pub(super) factory: Box<dyn Fn(&EntityId) -> E + Send + Sync>,
+    pub(super) asks: Arc<Asks>,
+    pub(super) canary: Canary,
+    pub(super) world: Arc<dyn World>,
+    shards: Box<[OnceLock<Arc<Shard<E>>>]>,
+    budget: Mutex<Budget>,
+    dead: DeadLetters,
+    waits_for_room: Mutex<BTreeMap<RegionId, BTreeSet<ShardId>>>, // ≤ regions × shards
+    removed: Mutex<VecDeque<RegionId>>,                           // ≤ REMOVED_MAX
+    callers: Mutex<Vec<Waker>>,                                   // in tell_wait; ≤ those that wait
+    callers_wait: AtomicBool,
+    over: AtomicBool,
+    books: Books,
+    sweeps: AtomicBool,
+    limit: AtomicUsize, // of active entities
+    pub(super) failures: AtomicU64,
+}
+
+/// Who keeps the books of passivation.
+enum Books {
+    Nobody,
+    /// All shards together.
+    Region(Arc<Actives>),
+    /// Each shard its own. Idle times concern nobody else, so nobody else's lock is touched.
+    Shards(Box<passivation::settings::Passivation>),
+}
+
+impl Books {
+    fn new(settings: &Sharding) -> Self {
+        use passivation::settings::{Scope, Strategy};
+        match settings.automatic_passivation() {
+            None => Self::Nobody,
+            Some(settings) => match (settings.strategy, settings.scope) {
+                (Strategy::None, _) => Self::Nobody,
+                (Strategy::Idle, _) | (_, Scope::Shard) => Self::Shards(Box::new(settings.clone())),
+                (_, Scope::Region) => Self::Region(Arc::new(Actives::new(settings))),
+            },
+        }
+    }
+
+    fn of_shard(&self) -> Option<Arc<Actives>> {
+        match self {
+            Self::Nobody => None,
+            Self::Region(actives) => Some(Arc::clone(actives)),
+            Self::Shards(settings) => Some(Arc::new(Actives::new(settings))),
+        }
+    }
+}
+
+/// A message on its way to its entity.
+pub(super) enum Parcel<M> {
+    Typed(M),
+    Letter(Letter),
+}
+
+/// Why it was not taken.
+pub(super) type NotTaken<M> = (TellError, Parcel<M>);
+
+pub(super) type Address<'a> = (&'a EntityId, u64, ShardId);
+
+/// Parts of a runtime that its maker chooses.
+pub(super) struct Parts<E: Entity> {
+    pub(super) me: RegionId,
+    pub(super) entity_type: EntityType,
+    pub(super) settings: Sharding,
+    pub(super) message_bytes_max: usize,
+    pub(super) supervision: Supervision,
+    pub(super) extractor: Arc<dyn Extractor<E::Message>>,
+    pub(super) factory: Box<dyn Fn(&EntityId) -> E + Send + Sync>,
+    pub(super) asks: Arc<Asks>,
+    pub(super) canary: Canary,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Finds an entity in its shard.
+pub(super) fn hash(id: &str) -> u64 {
+    xxh3_64(id.as_bytes())
+}
+
+/// A message as a letter.
+pub(super) fn encode<M: Serialize>(
+    to: &EntityId,
+    message: &M,
+    asker: Option<&dyn Fn() -> Option<Asker>>,
+) -> Result<Letter, rmp_serde::encode::Error> {
+    Letter::write(to, |bytes| rmp_serde::encode::write_named(bytes, message), asker)
+}
+
+impl<E: Entity> Runtime<E> {
+    pub(super) fn new(parts: Parts<E>, world: Arc<dyn World>) -> Arc<Self> {
+        let shards = (0..parts.extractor.shards()).map(|_| OnceLock::new()).collect();
+        let Sharding { buffer_size: messages, buffer_bytes_max: bytes, .. } = parts.settings;
+        let books = Books::new(&parts.settings);
+        let limit = parts.settings.passivation.active_entity_limit;
+        Arc::new(Self {
+            me: parts.me,
+            entity_type: parts.entity_type,
+            settings: parts.settings,
+            message_bytes_max: parts.message_bytes_max,
+            supervision: parts.supervision,
+            extractor: parts.extractor,
+            factory: parts.factory,
+            asks: parts.asks,
+            canary: parts.canary,
+            world,
+            shards,
+            budget: Mutex::new(Budget::new(Limits { messages, bytes })),
+            dead: DeadLetters::default(),
+            waits_for_room: Mutex::default(),
+            removed: Mutex::default(),
+            callers: Mutex::default(),
+            callers_wait: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+            books,
+            sweeps: AtomicBool::new(false),
+            limit: AtomicUsize::new(limit),
+            failures: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) const fn mailbox_size(&self) -> usize {
+        self.settings.mailbox_size
+    }
+
+    pub(super) fn budget(&self) -> MutexGuard<'_, Budget> {
+        lock(&self.budget)
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    pub(super) fn shard(&self, id: ShardId) -> Option<&Arc<Shard<E>>> {
+        let cell = self.shards.get(id.get() as usize)?;
+        let held_max = self.settings.buffer_size_per_shard();
+        let shard = || Shard::new(id, self.me, held_max, self.books.of_shard(), self.canary);
+        Some(cell.get_or_init(|| Arc::new(shard())))
+    }
+
+    /// Those that anybody ever heard of.
+    fn known(&self) -> impl Iterator<Item = &Arc<Shard<E>>> {
+        self.shards.iter().filter_map(OnceLock::get)
+    }
+
+    /// Messages that wait at gates, and those that are held there.
+    pub(super) fn at_gates(&self) -> (usize, usize) {
+        self.known().fold((0, 0), |(waiting, held), shard| {
+            let gate = &shard.lock().gate;
+            (waiting + gate.waiting(), held + gate.held())
+        })
+    }
+
+    /// Entities that live here.
+    pub(super) fn entities(&self) -> usize {
+        self.known().map(|shard| shard.lock().floor.tenants.len()).sum()
+    }
+
+    // ── From this node ──
+
+    /// A message for an entity, from this node.
+    pub(super) fn offer(
+        self: &Arc<Self>,
+        (to, hash, shard): Address<'_>,
+        parcel: Parcel<E::Message>,
+        asker: Option<&dyn Fn() -> Option<Asker>>,
+    ) -> Result<(), NotTaken<E::Message>> {
+        let shard = self.shard(shard).expect("an extractor gives shards below its number");
+        let message = match parcel {
+            Parcel::Typed(message) if shard.here.load(Ordering::Acquire) => {
+                match self.tell_here(shard, (hash, to.as_str()), message) {
+                    Ok(None) => return Ok(()),
+                    Ok(Some(message)) => message, // the hint was wrong
+                    Err((why, message)) => return Err((why, Parcel::Typed(message))),
+                }
+            }
+            Parcel::Typed(message) => message,
+            Parcel::Letter(letter) => return self.tell_letter(shard, hash, letter),
+        };
+        match encode(to, &message, asker) {
+            Ok(letter) => self.tell_letter(shard, hash, letter),
+            Err(why) => Err((TellError::Encode(why.to_string()), Parcel::Typed(message))),
+        }
+    }
+
+    /// Straight into the mailbox, if the gate leads here: what [`Gate::tell`](gate::Gate::tell)
+    /// does then. Else gives the message back.
+    fn tell_here(
+        self: &Arc<Self>,
+        shard: &Arc<Shard<E>>,
+        (hash, id): (u64, &str),
+        message: E::Message,
+    ) -> Result<Option<E::Message>, (TellError, E::Message)> {
+        let mut after = After::default();
+        {
+            let mut inside = shard.lock();
+            if self.is_over() || !inside.gate.leads_here() {
+                return Ok(Some(message));
+            }
+            let limit = self.mailbox_size();
+            let visit = Visit { shard, runtime: self };
+            if let Err(waiting) =
+                inside.floor.push_within(limit, visit, (hash, id), message, &mut after)
+            {
+                let (waiting, message) = waiting;
+                drop(inside);
+                return Err((TellError::MailboxFull { waiting, limit }, message));
+            }
+        }
+        self.carry_out(shard, after);
+        Ok(None)
+    }
+
+    fn tell_letter(
+        self: &Arc<Self>,
+        shard: &Arc<Shard<E>>,
+        hash: u64,
+        letter: Letter,
+    ) -> Result<(), NotTaken<E::Message>> {
+        let bytes = letter.bytes().len();
+        if bytes > self.message_bytes_max {
+            let limit = self.message_bytes_max;
+            return Err((TellError::TooLong { bytes, limit }, Parcel::Letter(letter)));
+        }
+        if self.is_over() {
+            return Err((TellError::Stopped, Parcel::Letter(letter)));
+        }
+        let limit = self.mailbox_size();
+        let told = shard.pass(self, Fit::Exempt, |gate, desk| {
+            let waiting = desk.floor.waiting(hash, letter.id());
+            if waiting >= limit && gate.leads_here() {
+                return Err((TellError::MailboxFull { waiting, limit }, letter));
+            }
+            let item = Item { message: letter, bytes };
+            let told = gate.tell(item, Origin::Anybody, desk);
+            told.map_err(|(full, item)| (TellError::BufferFull(full), item.message))
+        });
+        told.map(|_| ()).map_err(|(why, letter)| (why, Parcel::Letter(letter)))
+    }
+
+    // ── From lanes ──
+
+    pub(super) fn arrived(self: &Arc<Self>, from: RegionId, bytes: &[u8]) -> Result<(), BadFrame> {
+        let known = |shard| self.shard(shard).ok_or(BadFrame("no shard of this type"));
+        match Frame::read(bytes)? {
+            Frame::Message { shard, stamp, letter } => {
+                let item = Item { bytes: letter.bytes().len(), message: letter };
+                known(shard)?.pass(self, Fit::Must, |gate, desk| {
+                    gate.arrived(from, stamp, item, desk);
+                });
+            }
+            Frame::Barrier { shard, stamp } => {
+                known(shard)?.pass(self, Fit::Exempt, |gate, desk| {
+                    gate.barrier_arrived(from, stamp, desk);
+                });
+            }
+            Frame::Echo { shard, stamp } => known(shard)?.pass(self, Fit::Exempt, |gate, desk| {
+                gate.echoed(from, stamp, desk);
+            }),
+            Frame::Bounce { shard, stamp, newest, letter } => {
+                let item = Item { bytes: letter.bytes().len(), message: letter };
+                known(shard)?.pass(self, Fit::Exempt, |gate, desk| {
+                    gate.bounced(from, Bounce { stamp, item, newest }, desk);
+                });
+            }
+            Frame::Answer { correlation, body } => self.asks.answered(correlation, body),
+            Frame::Refused { correlation, why } => self.asks.refused(correlation, why),
+        }
+        Ok(())
+    }
+
+    /// A lane has no room for a message of this shard.
+    pub(super) fn wait_for_room(&self, to: RegionId, shard: ShardId) {
+        lock(&self.waits_for_room).entry(to).or_default().insert(shard);
+    }
+
+    pub(super) fn room(self: &Arc<Self>, to: RegionId) {
+        let waiting = lock(&self.waits_for_room).remove(&to).unwrap_or_default();
+        for shard in waiting.into_iter().filter_map(|shard| self.shard(shard)) {
+            shard.pass(self, Fit::Exempt, |gate, desk| gate.room(desk));
+        }
+    }
+
+    pub(super) fn removed(self: &Arc<Self>, region: RegionId) {
+        {
+            let mut removed = lock(&self.removed);
+            if removed.len() == REMOVED_MAX {
+                removed.pop_front();
+            }
+            removed.push_back(region);
+        }
+        lock(&self.waits_for_room).remove(&region);
+        for shard in self.known() {
+            let held = shard.pass(self, Fit::Exempt, |gate, desk| gate.removed(region, desk));
+            self.dead(Lost::NodeGone, held, shard.id);
+        }
+    }
+
+    pub(super) fn is_removed(&self, region: RegionId) -> bool {
+        lock(&self.removed).contains(&region)
+    }
+
+    pub(super) fn cut(self: &Arc<Self>, region: RegionId) {
+        for shard in self.known() {
+            if shard.pass(self, Fit::Exempt, |gate, desk| gate.give_up(region, desk)) {
+                let (entity_type, shard) = (&self.entity_type, shard.id);
+                tracing::warn!(
+                    %entity_type, %shard, %region,
+                    "sharding.lane_broken: given up for a shard that has moved; what it had not \
+                     acknowledged is lost"
+                );
+            }
+        }
+    }
+
+    // ── From the region's machine ──
+
+    pub(super) fn perform(self: &Arc<Self>, order: RegionOutput) {
+        match order {
+            RegionOutput::Start { shard, payload, .. } => {
+                if let Some(shard) = self.shard(shard) {
+                    shard.lock().floor.carried = payload;
+                }
+            }
+            RegionOutput::Standing(standing) => self.stand(&standing),
+            RegionOutput::Route(route) => {
+                let Some(shard) = self.shard(route.shard) else { return };
+                let decision = Decision { generation: route.generation, home: route.home };
+                shard.pass(self, Fit::Exempt, |gate, desk| {
+                    desk.floor.ask_again();
+                    gate.learn(decision, desk);
+                });
+            }
+            RegionOutput::Abort(shard) => {
+                let Some(shard) = self.shard(shard) else { return };
+                shard.pass(self, Fit::Exempt, |_, desk| desk.abort());
+            }
+            RegionOutput::Discard { shard, payload, .. } => {
+                let (letters, _) = payload::read(&payload);
+                let lost =
+                    letters.into_iter().map(|letter| (Lost::Discarded, Entry::Letter(letter)));
+                lost.for_each(|(why, entry)| self.lose(why, entry, shard));
+            }
+            RegionOutput::StopAll => self.stop_all(),
+            // A standing follows an adoption and a drain, and says all of it; the rest is the
+            // node's.
+            RegionOutput::Adopt { .. }
+            | RegionOutput::Drain { .. }
+            | RegionOutput::Send { .. }
+            | RegionOutput::Registered
+            | RegionOutput::Left => {}
+        }
+    }
+
+    fn stand(self: &Arc<Self>, said: &Standing) {
+        let Some(shard) = self.shard(said.shard) else { return };
+        let Standing { max_gen: newest, home, pending, run, .. } = *said;
+        let standing = gate::Standing { run, newest, home, pending };
+        let before = shard.phase.get();
+        shard.pass(self, Fit::Exempt, |gate, desk| desk.stand(gate, standing));
+        if before == Stage::Empty && shard.phase.get() == Stage::Open {
+            self.sweep();
+            self.share_limit();
+        }
+    }
+
+    fn stop_all(self: &Arc<Self>) {
+        self.over.store(true, Ordering::Release);
+        for shard in self.known() {
+            let lost = shard.pass(self, Fit::Exempt, |gate, desk| desk.stop(gate));
+            self.dead(Lost::NodeStopped, lost, shard.id);
+        }
+        self.room_here();
+    }
+
+    // ── What follows ──
+
+    /// Does what had to wait until a shard's lock was released.
+    pub(super) fn carry_out(self: &Arc<Self>, shard: &Arc<Shard<E>>, after: After<E>) {
+        if after.is_nothing() {
+            return;
+        }
+        for (row, id, waker) in after.starts {
+            self.world.spawn(run::task(self, shard, row, id, waker));
+        }
+        if after.wanted {
+            self.world.tell(RegionInput::Wanted(shard.id));
+        }
+        for (why, entry) in after.lost {
+            self.lose(why, entry, shard.id);
+        }
+        if let Some(payload) = after.drained {
+            self.world.tell(RegionInput::Drained { shard: shard.id, payload });
+            self.share_limit();
+        }
+        drop((after.values, after.typed));
+        self.passivate(after.leavers);
+    }
+
+    /// A message is not handled: counted, and whoever asks in it learns why.
+    pub(super) fn lose(&self, why: Lost, entry: Entry<E::Message>, shard: ShardId) {
+        self.dead(why, 1, shard);
+        match entry {
+            Entry::Typed(message) => scope::dropping(why, message),
+            Entry::Letter(letter) => {
+                if let Some(asker) = letter.asker() {
+                    let mut bytes = Vec::with_capacity(16);
+                    frame::refused(&mut bytes, asker.correlation, why);
+                    self.send(asker, &bytes);
+                }
+            }
+        }
+    }
+
+    pub(super) fn dead(&self, why: Lost, count: usize, shard: ShardId) {
+        self.dead.add(why, count, (&self.entity_type, shard), || self.world.now());
+    }
+
+    pub(super) const fn dead_letters(&self) -> &DeadLetters {
+        &self.dead
+    }
+
+    // ── Passivation ──
+
+    fn passivate(self: &Arc<Self>, leavers: Vec<Leaver>) {
+        for leaver in leavers {
+            let Some(shard) = self.shard(leaver.shard) else { continue };
+            let mut after = After::default();
+            if shard.phase.get() == Stage::Open {
+                shard.lock().floor.passivate(leaver, &mut after);
+            }
+            self.carry_out(shard, after);
+        }
+    }
+
+    /// Begins to look for idle entities, if nobody does.
+    fn sweep(self: &Arc<Self>) {
+        let Some(settings) = self.settings.automatic_passivation() else { return };
+        let off = matches!(self.books, Books::Nobody) || settings.idle_timeout.is_zero();
+        if off || self.sweeps.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let pause = settings.idle_interval.unwrap_or(settings.idle_timeout / 2).max(SWEEP_MIN);
+        let (runtime, world) = (Arc::downgrade(self), Arc::clone(&self.world));
+        self.world.spawn(Box::pin(async move {
+            loop {
+                world.sleep(pause).await;
+                let Some(runtime) = runtime.upgrade().filter(|runtime| !runtime.is_over()) else {
+                    return;
+                };
+                runtime.tick();
+            }
+        }));
+    }
+
+    fn tick(self: &Arc<Self>) {
+        let (now, mut leavers) = (self.world.now(), Vec::new());
+        match &self.books {
+            Books::Nobody => {}
+            Books::Region(actives) => actives.tick(now, &mut leavers),
+            Books::Shards(_) => self.known().for_each(|shard| {
+                if let Some(actives) = shard.lock().floor.actives.clone() {
+                    actives.tick(now, &mut leavers);
+                }
+            }),
+        }
+        self.passivate(leavers);
+    }
+
+    /// Another limit of active entities, for all shards.
+    pub(super) fn set_limit(self: &Arc<Self>, limit: usize) {
+        self.limit.store(limit, Ordering::Release);
+        if let Books::Region(actives) = &self.books {
+            let mut leavers = Vec::new();
+            actives.set_limit(limit, &mut leavers);
+            self.passivate(leavers);
+        }
+        self.share_limit();
+    }
+
+    /// Each shard that lives here has its part of the limit, if there are parts.
+    fn share_limit(self: &Arc<Self>) {
+        use passivation::settings::Scope;
+        match &self.books {
+            Books::Shards(settings) if settings.scope == Scope::Shard => {}
+            _ => return,
+        }
+        let (limit, mut leavers) = (self.limit.load(Ordering::Acquire), Vec::new());
+        let live = |shard: &&Arc<Shard<E>>| shard.phase.get() == Stage::Open;
+        let share = passivation::Passivation::share(limit, self.known().filter(live).count());
+        for shard in self.known().filter(live) {
+            if let Some(actives) = shard.lock().floor.actives.clone() {
+                actives.set_limit(share, &mut leavers);
+            }
+        }
+        self.passivate(leavers);
+    }
+
+    // ── Who waits for room ──
+
+    pub(super) fn wait_here(&self, waker: Waker) {
+        lock(&self.callers).push(waker);
+        self.callers_wait.store(true, Ordering::SeqCst);
+    }
+
+    /// A buffer or a mailbox of this node has room again.
+    pub(super) fn room_here(&self) {
+        if self.callers_wait.load(Ordering::SeqCst) {
+            self.callers_wait.store(false, Ordering::SeqCst);
+            let callers = std::mem::take(&mut *lock(&self.callers));
+            callers.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// Whether a message may begin, or go on, now.
+    pub(super) fn serves(&self) -> bool {
+        self.world.serves() || self.canary.has(Bug::LeaseNotAsked)
+    }
+}
+
+impl<E: Entity> Way for Runtime<E> {
+    fn send(&self, to: Asker, frame: &[u8]) {
+        if to.node != self.me {
+            // Whoever is out of the configuration waits for no answer.
+            let _sent = self.world.answer(to.node, frame);
+            return;
+        }
+        match Frame::read(frame) {
+            Ok(Frame::Answer { correlation, body }) => self.asks.answered(correlation, body),
+            Ok(Frame::Refused { correlation, why }) => self.asks.refused(correlation, why),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! What holds on a thread while an entity's code runs on it: which shard is at work, which way
+//! answers go, and why a message is dropped. Synchronous: never held across an await.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
+use super::asks::Way;
+use super::dead_letters::Lost;
+use super::tenancy::Phase;
+
+thread_local! {
+    static AT_WORK: RefCell<Option<Arc<Phase>>> = const { RefCell::new(None) };
+    static WAY: RefCell<Option<Arc<dyn Way>>> = const { RefCell::new(None) };
+    static DROPPED: Cell<Lost> = const { Cell::new(Lost::NoAnswer) };
+}
+
+/// Runs a poll of a handler of a shard.
+pub(super) fn at_work<T>(phase: &Arc<Phase>, poll: impl FnOnce() -> T) -> T {
+    struct Before(Option<Arc<Phase>>);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            let before = self.0.take();
+            AT_WORK.with(|at_work| *at_work.borrow_mut() = before);
+        }
+    }
+    let _before = Before(AT_WORK.with(|at_work| at_work.borrow_mut().replace(Arc::clone(phase))));
+    poll()
+}
+
+/// Whether a handler of a shard that drains is at work on this thread.
+pub(super) fn is_draining() -> bool {
+    AT_WORK.with(|at_work| at_work.borrow().as_ref().is_some_and(|phase| phase.is_draining()))
+}
+
+/// Decodes something in which addresses of answers may stand: they go `way`.
+pub(super) fn decoding<T>(way: Arc<dyn Way>, decode: impl FnOnce() -> T) -> T {
+    struct Before(Option<Arc<dyn Way>>);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            let before = self.0.take();
+            WAY.with(|way| *way.borrow_mut() = before);
+        }
+    }
+    let _before = Before(WAY.with(|slot| slot.borrow_mut().replace(way)));
+    decode()
+}
+
+/// The way for an address that is being decoded.
+pub(super) fn way() -> Option<Arc<dyn Way>> {
+    WAY.with(|way| way.borrow().clone())
+}
+
+/// Drops a message: whoever asked in it learns why.
+pub(super) fn dropping<T>(why: Lost, what: T) {
+    struct Before(Lost);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            DROPPED.with(|dropped| dropped.set(self.0));
+        }
+    }
+    let _before = Before(DROPPED.with(|dropped| dropped.replace(why)));
+    drop(what);
+}
+
+/// Why an address that nobody used is dropped now.
+pub(super) fn dropped() -> Lost {
+    if std::thread::panicking() { Lost::EntityFailed } else { DROPPED.with(Cell::get) }
+}

@@ -1,0 +1,518 @@
+//! One shard on one node: its gate and its entities under one lock, and what passing the gate
+//! does to them.
+//!
+//! Nothing of a user runs under the lock but `Serialize` when mailboxes are sealed; values and
+//! messages that are given up are dropped after it.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use futures::task::AtomicWaker;
+
+use super::actives::{Actives, Leaver};
+use super::bug::{Bug, Canary};
+use super::dead_letters::Lost;
+use super::entity::Entity;
+use super::frame;
+use super::gate::{Bounce, Full, Gate, Gone, Item, NotSent, Origin, Post, Run, Standing, Waits};
+use super::hosting::NoRoom;
+use super::ids::{EntityId, Generation, RegionId, ShardId};
+use super::letter::Letter;
+use super::payload;
+use super::runtime::{Runtime, hash};
+use super::scope;
+use super::tenancy::{Phase, Stage};
+use super::tenants::{Entry, NONE, Tenants};
+
+/// A shard.
+pub(super) struct Shard<E: Entity> {
+    pub(super) id: ShardId,
+    /// Read by handlers without the lock.
+    pub(super) phase: Arc<Phase>,
+    /// A hint: messages that are told here need not be encoded.
+    pub(super) here: AtomicBool,
+    inside: Mutex<Inside<E>>,
+}
+
+pub(super) struct Inside<E: Entity> {
+    pub(super) gate: Gate<Letter>,
+    pub(super) floor: Floor<E>,
+}
+
+/// What lives behind the gate.
+pub(super) struct Floor<E: Entity> {
+    pub(super) tenants: Tenants<E>,
+    /// Entities that have a task.
+    pub(super) running: usize,
+    /// By which decision it lives here.
+    pub(super) generation: Generation,
+    /// What the next start takes along.
+    pub(super) carried: Option<Bytes>,
+    pub(super) actives: Option<Arc<Actives>>,
+    canary: Canary,
+    wanted: bool,     // the region was asked for a home
+    scratch: Vec<u8>, // a frame
+}
+
+/// What is to be done once the lock is released.
+pub(super) struct After<E: Entity> {
+    pub(super) starts: Vec<(u32, EntityId, Arc<AtomicWaker>)>,
+    pub(super) wanted: bool,
+    pub(super) drained: Option<Option<Bytes>>,
+    /// Who has to stop, in whichever shard.
+    pub(super) leavers: Vec<Leaver>,
+    /// To be dropped.
+    pub(super) values: Vec<Box<E>>,
+    pub(super) typed: Vec<E::Message>,
+    pub(super) lost: Vec<(Lost, Entry<E::Message>)>,
+}
+
+impl<E: Entity> Default for After<E> {
+    fn default() -> Self {
+        Self {
+            starts: Vec::new(),
+            wanted: false,
+            drained: None,
+            leavers: Vec::new(),
+            values: Vec::new(),
+            typed: Vec::new(),
+            lost: Vec::new(),
+        }
+    }
+}
+
+/// Where a message comes in.
+pub(super) struct Visit<'a, E: Entity> {
+    pub(super) shard: &'a Shard<E>,
+    pub(super) runtime: &'a Runtime<E>,
+}
+
+impl<E: Entity> After<E> {
+    /// As after nearly every message.
+    pub(super) const fn is_nothing(&self) -> bool {
+        let Self { starts, wanted, drained, leavers, values, typed, lost } = self;
+        starts.is_empty()
+            && !*wanted
+            && drained.is_none()
+            && leavers.is_empty()
+            && values.is_empty()
+            && typed.is_empty()
+            && lost.is_empty()
+    }
+}
+
+/// Whether a message that is accepted has to fit into its mailbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fit {
+    /// It came directly.
+    Must,
+    /// It was buffered, held, bounced or carried along: a planned move loses nothing.
+    Exempt,
+}
+
+impl<E: Entity> Shard<E> {
+    pub(super) fn new(
+        id: ShardId,
+        me: RegionId,
+        held_max: usize,
+        actives: Option<Arc<Actives>>,
+        canary: Canary,
+    ) -> Self {
+        let floor = Floor {
+            tenants: Tenants::new(),
+            running: 0,
+            generation: Generation::NEVER,
+            carried: None,
+            actives,
+            canary,
+            wanted: false,
+            scratch: Vec::new(),
+        };
+        Self {
+            id,
+            phase: Arc::default(),
+            here: AtomicBool::new(false),
+            inside: Mutex::new(Inside { gate: Gate::new(me, held_max), floor }),
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inside<E>> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something at the gate, and what follows from it.
+    pub(super) fn pass<T>(
+        self: &Arc<Self>,
+        runtime: &Arc<Runtime<E>>,
+        fit: Fit,
+        act: impl FnOnce(&mut Gate<Letter>, &mut Desk<'_, E>) -> T,
+    ) -> T {
+        let mut after = After::default();
+        let result = {
+            let mut inside = self.lock();
+            let Inside { gate, floor } = &mut *inside;
+            let mut desk = Desk { runtime, shard: self, floor, after: &mut after, fit };
+            let result = act(gate, &mut desk);
+            self.look(gate, floor, &mut after);
+            result
+        };
+        runtime.carry_out(self, after);
+        result
+    }
+
+    /// What anybody outside has to know of the gate now.
+    pub(super) fn look(&self, gate: &Gate<Letter>, floor: &mut Floor<E>, after: &mut After<E>) {
+        self.here.store(gate.leads_here(), Ordering::Release);
+        let wants = gate.wants_home();
+        after.wanted |= wants && !floor.wanted;
+        floor.wanted = wants;
+    }
+}
+
+impl<E: Entity> Floor<E> {
+    /// The region no longer asks: it will be asked again.
+    pub(super) const fn ask_again(&mut self) {
+        self.wanted = false;
+    }
+
+    /// Messages that wait for an entity.
+    pub(super) fn waiting(&self, hash: u64, id: &str) -> usize {
+        self.tenants.find(hash, id).map_or(0, |row| self.waits(row))
+    }
+
+    fn waits(&self, row: u32) -> usize {
+        self.tenants.get(row).busy.as_ref().map_or(0, |busy| busy.mailbox.len())
+    }
+
+    /// A message of this node into its mailbox, or back if that is full.
+    pub(super) fn push_within(
+        &mut self,
+        limit: usize,
+        visit: Visit<'_, E>,
+        to: (u64, &str),
+        message: E::Message,
+        after: &mut After<E>,
+    ) -> Result<(), (usize, E::Message)> {
+        let known = self.tenants.find(to.0, to.1);
+        if let Some(row) = known {
+            let waiting = self.waits(row);
+            if waiting >= limit {
+                return Err((waiting, message));
+            }
+        }
+        let row = known.unwrap_or_else(|| self.add(to.0, to.1));
+        self.push(row, to.0, visit, Entry::Typed(message), after);
+        Ok(())
+    }
+
+    fn add(&mut self, hash: u64, id: &str) -> u32 {
+        let id = EntityId::new(id).expect("ids are checked where they come in");
+        self.tenants.add(hash, id)
+    }
+
+    /// Into its mailbox. Starts its entity, if it has none that runs and the stage allows.
+    fn push(
+        &mut self,
+        row: u32,
+        hash: u64,
+        Visit { shard, runtime }: Visit<'_, E>,
+        entry: Entry<E::Message>,
+        after: &mut After<E>,
+    ) {
+        let stage = shard.phase.get();
+        let waited_for = stage == Stage::Draining
+            && scope::is_draining()
+            && !self.canary.has(Bug::DrainingHandlersNotMarked);
+        let busy = self.tenants.busy(row);
+        busy.mailbox.push_back(entry);
+        if waited_for {
+            busy.marked = busy.mailbox.len();
+        }
+        let starts = busy.runs.is_none() && (stage == Stage::Open || waited_for);
+        if starts {
+            self.start(row, after);
+        }
+        if stage == Stage::Open {
+            self.visit(row, hash, starts, Visit { shard, runtime }, after);
+        }
+    }
+
+    /// Counts a message in the books of passivation.
+    fn visit(
+        &mut self,
+        row: u32,
+        hash: u64,
+        starts: bool,
+        Visit { shard, runtime }: Visit<'_, E>,
+        after: &mut After<E>,
+    ) {
+        let Some(actives) = &self.actives else { return };
+        if !starts && !actives.counts_messages {
+            return;
+        }
+        let tenant = self.tenants.get_mut(row);
+        if tenant.slot == NONE {
+            tenant.slot = actives.enter(shard.id, row);
+        } else if starts {
+            actives.set_busy(tenant.slot, true);
+        }
+        actives.touch(runtime.world.now(), tenant.slot, hash, &mut after.leavers);
+    }
+
+    /// An entity has nothing to do: a row without a task, or none if it has no value.
+    pub(super) fn park(&mut self, row: u32, runtime: &Runtime<E>, after: &mut After<E>) {
+        self.running -= 1;
+        self.tenants.idle(row);
+        let tenant = self.tenants.get(row);
+        let slot = tenant.slot;
+        if tenant.state.is_none() {
+            after.values.extend(self.tenants.remove(row, hash));
+        }
+        let Some(actives) = self.actives.as_ref().filter(|_| slot != NONE) else { return };
+        let Some(tenant) = self.tenants.try_get(row) else { return actives.leave(slot) };
+        actives.set_busy(slot, false);
+        if !actives.counts_messages {
+            // Idle from now on, not since its first message.
+            let hash = hash(tenant.id.as_str());
+            actives.touch(runtime.world.now(), slot, hash, &mut after.leavers);
+        }
+    }
+
+    /// An idle entity is to stop: its value goes, after its last word if it has one.
+    pub(super) fn passivate(&mut self, leaver: Leaver, after: &mut After<E>) {
+        let Leaver { row, slot, .. } = leaver;
+        let Some(tenant) = self.tenants.try_get(row) else { return };
+        if tenant.slot != slot || tenant.busy.is_some() || tenant.state.is_none() {
+            return; // somebody else, or busy again
+        }
+        if E::stop_message().is_some() {
+            self.tenants.busy(row).leaves = true;
+            return self.start(row, after);
+        }
+        after.values.extend(self.tenants.remove(row, hash));
+        if let Some(actives) = &self.actives {
+            actives.leave(slot);
+        }
+    }
+
+    /// Its entities are no longer active: their shard leaves.
+    fn close_books(&mut self) {
+        let Self { tenants, actives: Some(actives), .. } = self else { return };
+        for tenant in tenants.all() {
+            let slot = std::mem::replace(&mut tenant.slot, NONE);
+            if slot != NONE {
+                actives.leave(slot);
+            }
+        }
+    }
+
+    /// Gives an entity a task.
+    pub(super) fn start(&mut self, row: u32, after: &mut After<E>) {
+        let waker = Arc::new(AtomicWaker::new());
+        self.tenants.busy(row).runs = Some(Arc::clone(&waker));
+        self.running += 1;
+        after.starts.push((row, self.tenants.get(row).id.clone(), waker));
+    }
+
+    fn wake(&mut self) {
+        for busy in self.tenants.all().filter_map(|tenant| tenant.busy.as_ref()) {
+            if let Some(waker) = &busy.runs {
+                waker.wake();
+            }
+        }
+    }
+}
+
+/// The gate's way to the node, its lanes and its mailboxes.
+pub(super) struct Desk<'a, E: Entity> {
+    pub(super) runtime: &'a Arc<Runtime<E>>,
+    pub(super) shard: &'a Arc<Shard<E>>,
+    pub(super) floor: &'a mut Floor<E>,
+    pub(super) after: &'a mut After<E>,
+    pub(super) fit: Fit,
+}
+
+impl<E: Entity> Desk<'_, E> {
+    /// The shard starts here, lives on here, or is to end here.
+    pub(super) fn stand(&mut self, gate: &mut Gate<Letter>, standing: Standing) {
+        let stage = self.shard.phase.get();
+        let carried = match standing.run {
+            Run::Hosting(generation) => {
+                self.floor.generation = generation;
+                if stage == Stage::Empty {
+                    self.shard.phase.set(Stage::Open);
+                }
+                self.carried()
+            }
+            Run::Draining(_) | Run::Idle => VecDeque::new(),
+        };
+        if stage == Stage::Open && matches!(standing.run, Run::Draining(_)) {
+            // Before the gate knows: what is accepted on the way is not begun.
+            self.shard.phase.set(Stage::Draining);
+            gate.stand(standing, carried, self);
+            self.drain(gate);
+        } else {
+            gate.stand(standing, carried, self);
+        }
+    }
+
+    fn carried(&mut self) -> VecDeque<Item<Letter>> {
+        let Some(carried) = self.floor.carried.take() else { return VecDeque::new() };
+        let (letters, rest) = payload::read(&carried);
+        if let Err(why) = rest {
+            let (entity_type, shard) = (&self.runtime.entity_type, self.shard.id);
+            let (read, bytes) = (letters.len(), carried.len());
+            tracing::error!(
+                %entity_type, %shard, %why, read, bytes,
+                "sharding.payload: cut short; the messages behind that place are lost"
+            );
+            self.runtime.dead(Lost::Undecodable, 1, shard);
+        }
+        letters
+            .into_iter()
+            .map(|letter| Item { bytes: letter.bytes().len(), message: letter })
+            .collect()
+    }
+
+    fn drain(&mut self, gate: &mut Gate<Letter>) {
+        self.floor.close_books();
+        let last_word = E::stop_message().is_some();
+        for row in self.floor.tenants.rows().collect::<Vec<_>>() {
+            let tenant = self.floor.tenants.get_mut(row);
+            if tenant.busy.as_ref().is_some_and(|busy| busy.runs.is_some()) {
+                continue;
+            }
+            if last_word && tenant.state.is_some() {
+                self.floor.start(row, self.after);
+            } else {
+                self.after.values.extend(tenant.state.take());
+            }
+        }
+        self.floor.wake(); // who waits for a restart, or for the lease, waits no longer
+        self.seal_if_done(gate);
+    }
+
+    /// `handoff-timeout` is over.
+    pub(super) fn abort(&mut self) {
+        if self.shard.phase.is_draining() {
+            self.shard.phase.set(Stage::Aborted);
+            self.floor.wake();
+        }
+    }
+
+    /// An entity's task has ended.
+    pub(super) fn ended(&mut self, gate: &mut Gate<Letter>) {
+        assert!(self.floor.running > 0, "a task ends that never began");
+        self.floor.running -= 1;
+        self.seal_if_done(gate);
+    }
+
+    /// The last one has ended: what was accepted and not begun goes to the next home, and this
+    /// node's own gate leaves in the same step (spec/safety.md §5).
+    fn seal_if_done(&mut self, gate: &mut Gate<Letter>) {
+        let ends = matches!(self.shard.phase.get(), Stage::Draining | Stage::Aborted);
+        if !ends || self.floor.running > 0 || self.runtime.is_over() {
+            return;
+        }
+        let tenants = std::mem::replace(&mut self.floor.tenants, Tenants::new());
+        let (payload, left) = payload::seal(tenants);
+        self.after.values.extend(left.values);
+        self.after.lost.extend(left.lost);
+        self.after.typed.extend(left.typed);
+        self.shard.phase.set(Stage::Empty);
+        self.floor.generation = Generation::NEVER;
+        gate.stand(Standing { run: Run::Idle, ..gate.standing() }, VecDeque::new(), self);
+        self.after.drained = Some(payload);
+    }
+
+    /// Everything ends now, and nothing is carried along: how many messages are lost.
+    pub(super) fn stop(&mut self, gate: &Gate<Letter>) -> usize {
+        self.floor.close_books();
+        self.shard.phase.set(Stage::Aborted);
+        for row in self.floor.tenants.rows().collect::<Vec<_>>() {
+            let tenant = self.floor.tenants.get_mut(row);
+            self.after.values.extend(tenant.state.take());
+            if let Some(busy) = &mut tenant.busy {
+                let lost = busy.mailbox.drain(..).map(|entry| (Lost::NodeStopped, entry));
+                self.after.lost.extend(lost);
+                busy.marked = 0;
+            }
+        }
+        self.floor.wake();
+        gate.waiting() + gate.held()
+    }
+
+    fn lose(&mut self, why: Lost, letter: Letter) {
+        self.after.lost.push((why, Entry::Letter(letter)));
+    }
+}
+
+impl<E: Entity> Post<Letter> for Desk<'_, E> {
+    fn send(
+        &mut self,
+        to: RegionId,
+        stamp: Generation,
+        item: Item<Letter>,
+    ) -> Result<(), NotSent<Letter>> {
+        let frame = &mut self.floor.scratch;
+        frame::message(frame, self.shard.id, stamp, &item.message);
+        match self.runtime.world.send(to, frame) {
+            Ok(()) => return Ok(()),
+            Err(NoRoom::NoLane) if self.runtime.is_removed(to) => return Err(NotSent::Gone(item)),
+            Err(NoRoom::Full | NoRoom::NoLane) => {}
+        }
+        // Before the last try: what room is told of after it finds this shard in the list.
+        self.runtime.wait_for_room(to, self.shard.id);
+        self.runtime.world.send(to, frame).map_err(|_| NotSent::Full(item))
+    }
+
+    fn barrier(&mut self, to: RegionId, stamp: Generation) -> Result<(), Gone> {
+        frame::barrier(&mut self.floor.scratch, self.shard.id, stamp);
+        self.runtime.world.answer(to, &self.floor.scratch).map_err(|_| Gone)
+    }
+
+    fn bounce(&mut self, to: RegionId, back: Bounce<Letter>) {
+        let Bounce { stamp, item, newest } = back;
+        frame::bounce(&mut self.floor.scratch, self.shard.id, stamp, newest, &item.message);
+        if self.runtime.world.answer(to, &self.floor.scratch).is_err() {
+            self.lose(Lost::NodeGone, item.message);
+        }
+    }
+
+    fn echo(&mut self, to: RegionId, stamp: Generation) {
+        frame::echo(&mut self.floor.scratch, self.shard.id, stamp);
+        // Whoever is out of the configuration waits for no echo.
+        let _sent = self.runtime.world.answer(to, &self.floor.scratch);
+    }
+
+    fn accept(&mut self, _from: RegionId, item: Item<Letter>, _origin: Origin) {
+        let letter = item.message;
+        let hash = hash(letter.id());
+        let known = self.floor.tenants.find(hash, letter.id());
+        let row = known.unwrap_or_else(|| self.floor.add(hash, letter.id()));
+        if self.fit == Fit::Must && self.floor.waits(row) >= self.runtime.mailbox_size() {
+            return self.lose(Lost::MailboxFull, letter);
+        }
+        let visit = Visit { shard: self.shard, runtime: self.runtime };
+        self.floor.push(row, hash, visit, Entry::Letter(letter), self.after);
+    }
+
+    fn refuse(&mut self, _from: RegionId, item: Item<Letter>) {
+        self.lose(Lost::HeldFull, item.message);
+    }
+
+    fn ignore(&mut self, _from: RegionId, item: Item<Letter>) {
+        self.lose(Lost::LaneGivenUp, item.message);
+    }
+
+    fn reserve(&mut self, bytes: usize, own: Waits) -> Result<(), Full> {
+        self.runtime.budget().reserve(bytes, own)
+    }
+
+    fn release(&mut self, bytes: usize) {
+        self.runtime.budget().release(bytes);
+        self.runtime.room_here();
+    }
+}

@@ -1,0 +1,176 @@
+//! The handle of one entity type on one node: its entities by id, and what is known about them
+//! here.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::asks::Asks;
+use super::bug::Canary;
+use super::config::Sharding;
+use super::dead_letters::Lost;
+use super::entity::{Entity, Supervision};
+use super::entity_ref::{EntityRef, TellError};
+use super::extractor::Extractor;
+use super::hosting::{BadFrame, Hosting, World};
+use super::ids::{EntityId, EntityType, RegionId};
+use super::region::RegionOutput;
+use super::runtime::{Parts, Runtime};
+
+/// What an entity type needs on a node.
+pub struct Setup<E: Entity> {
+    /// Its name, equal on all nodes.
+    pub entity_type: EntityType,
+    /// This node's region.
+    pub me: RegionId,
+    /// Its settings: of [`Sharding::of`].
+    pub settings: Sharding,
+    /// Most bytes of a message with its id, as the node's lanes allow.
+    pub message_bytes_max: usize,
+    /// What happens to an entity that panics.
+    pub supervision: Supervision,
+    /// From ids to shards, and from messages to ids.
+    pub extractor: Arc<dyn Extractor<E::Message>>,
+    /// Makes a new instance.
+    pub factory: Box<dyn Fn(&EntityId) -> E + Send + Sync>,
+    /// The node's table of asks: one for all its types.
+    pub asks: Arc<Asks>,
+    /// [`Canary::none`] but in the suites.
+    pub canary: Canary,
+}
+
+impl<E: Entity> fmt::Debug for Setup<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, me) = (&self.entity_type, &self.me);
+        f.debug_struct("Setup").field("entity_type", name).field("me", me).finish_non_exhaustive()
+    }
+}
+
+/// One entity type, seen from one node. Cheap to clone.
+///
+/// The node drives it as a [`Hosting`].
+pub struct ShardRegion<E: Entity> {
+    runtime: Arc<Runtime<E>>,
+}
+
+impl<E: Entity> ShardRegion<E> {
+    /// Hosts a type, or routes to it, by what the region's machine orders.
+    #[must_use]
+    pub fn new(setup: Setup<E>, world: Arc<dyn World>) -> Self {
+        let Setup { entity_type, me, settings, message_bytes_max, .. } = setup;
+        let Setup { supervision, extractor, factory, asks, canary, .. } = setup;
+        let parts = Parts {
+            me,
+            entity_type,
+            settings,
+            message_bytes_max,
+            supervision,
+            extractor,
+            factory,
+            asks,
+            canary,
+        };
+        Self { runtime: Runtime::new(parts, world) }
+    }
+
+    pub(super) const fn of(runtime: Arc<Runtime<E>>) -> Self {
+        Self { runtime }
+    }
+
+    /// What the node drives.
+    #[must_use]
+    pub fn hosting(&self) -> Arc<dyn Hosting> {
+        Arc::new(self.clone())
+    }
+
+    /// The entity with this id. An id that none can have is refused by the first call.
+    #[must_use]
+    pub fn entity(&self, id: &str) -> EntityRef<E> {
+        EntityRef::new(&self.runtime, id)
+    }
+
+    /// Sends a message to the entity that the type's extractor finds in it.
+    ///
+    /// # Errors
+    /// [`TellError::NoEntity`] if it finds none; else as [`EntityRef::tell`].
+    pub fn tell(&self, message: E::Message) -> Result<(), TellError> {
+        let id = self.runtime.extractor.entity_id(&message);
+        let entity = id.map(|id| self.entity(&id)).ok_or(TellError::NoEntity)?;
+        entity.tell(message)
+    }
+
+    /// Sets how many entities may be active on this node, at least 1: for strategies of
+    /// passivation that have a limit.
+    pub fn set_active_entity_limit(&self, limit: usize) {
+        self.runtime.set_limit(limit);
+    }
+
+    /// The type's name.
+    #[must_use]
+    pub fn entity_type(&self) -> &EntityType {
+        &self.runtime.entity_type
+    }
+
+    /// Entities that live on this node, with those that only have messages waiting.
+    #[must_use]
+    pub fn entities(&self) -> usize {
+        self.runtime.entities()
+    }
+
+    /// Messages of this node that wait for a lane.
+    #[must_use]
+    pub fn buffered(&self) -> usize {
+        self.runtime.at_gates().0
+    }
+
+    /// Messages of other nodes that wait for a shard to start here.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.runtime.at_gates().1
+    }
+
+    /// Messages that nobody handled, by reason, since the start.
+    pub fn dead_letters(&self) -> impl Iterator<Item = (Lost, u64)> + '_ {
+        self.runtime.dead_letters().all()
+    }
+
+    /// Panics of handlers and factories, since the start.
+    #[must_use]
+    pub fn failures(&self) -> u64 {
+        self.runtime.failures.load(Ordering::Relaxed)
+    }
+}
+
+impl<E: Entity> Clone for ShardRegion<E> {
+    fn clone(&self) -> Self {
+        Self { runtime: Arc::clone(&self.runtime) }
+    }
+}
+
+impl<E: Entity> fmt::Debug for ShardRegion<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ShardRegion").field(&self.runtime.entity_type).finish()
+    }
+}
+
+impl<E: Entity> Hosting for ShardRegion<E> {
+    fn perform(&self, order: RegionOutput) {
+        self.runtime.perform(order);
+    }
+
+    fn arrived(&self, from: RegionId, frame: &[u8]) -> Result<(), BadFrame> {
+        self.runtime.arrived(from, frame)
+    }
+
+    fn room(&self, to: RegionId) {
+        self.runtime.room(to);
+    }
+
+    fn removed(&self, region: RegionId) {
+        self.runtime.removed(region);
+    }
+
+    fn cut(&self, region: RegionId) {
+        self.runtime.cut(region);
+    }
+}

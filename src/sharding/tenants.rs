@@ -1,0 +1,192 @@
+//! The entities of one shard on one node: a table by id, and their mailboxes.
+//!
+//! An idle entity is a row: no task, no channel, no queue. Under the shard's lock.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+
+use futures::task::AtomicWaker;
+
+use super::entity::Entity;
+use super::ids::EntityId;
+use super::letter::Letter;
+
+/// Queues that are kept for the next entity that gets messages.
+const SPARE_MAX: usize = 8;
+
+/// A longer queue is not kept.
+const SPARE_LENGTH_MAX: usize = 256;
+
+/// No row, no slot.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// Leaves numbers that are hashes, or counters, as they are.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Numbers(u64);
+
+impl Hasher for Numbers {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // The table takes its place from the low bits and a tag from the high ones.
+        self.0 = number ^ number.rotate_left(57);
+    }
+}
+
+/// A message in a mailbox.
+pub(super) enum Entry<M> {
+    /// As it was told on this node.
+    Typed(M),
+    /// As it came from elsewhere.
+    Letter(Letter),
+}
+
+/// An entity that has messages, or handles one.
+pub(super) struct Busy<M> {
+    pub(super) mailbox: VecDeque<Entry<M>>, // ≤ mailbox-size for direct messages
+    /// How many of the first ones a draining handler waits for.
+    pub(super) marked: usize,
+    /// Set while it runs.
+    pub(super) runs: Option<Arc<AtomicWaker>>,
+    /// It is to stop if nothing comes.
+    pub(super) leaves: bool,
+}
+
+impl<M> Default for Busy<M> {
+    fn default() -> Self {
+        Self { mailbox: VecDeque::new(), marked: 0, runs: None, leaves: false }
+    }
+}
+
+/// One entity.
+pub(super) struct Tenant<E: Entity> {
+    pub(super) id: EntityId,
+    /// Its value, unless it runs, or has not begun.
+    pub(super) state: Option<Box<E>>,
+    pub(super) busy: Option<Box<Busy<E::Message>>>,
+    /// Its place in the books of passivation, or [`NONE`].
+    pub(super) slot: u32,
+    next: u32, // with the same hash
+}
+
+/// The table.
+pub(super) struct Tenants<E: Entity> {
+    index: HashMap<u64, u32, BuildHasherDefault<Numbers>>, // the first with that hash
+    rows: Vec<Option<Tenant<E>>>,                          // ≤ entities of the shard at a time
+    free: Vec<u32>,
+    #[expect(clippy::vec_box, reason = "the boxes are what is kept")]
+    spare: Vec<Box<Busy<E::Message>>>, // ≤ SPARE_MAX
+}
+
+impl<E: Entity> Tenants<E> {
+    pub(super) fn new() -> Self {
+        Self { index: HashMap::default(), rows: Vec::new(), free: Vec::new(), spare: Vec::new() }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.rows.len() - self.free.len()
+    }
+
+    pub(super) fn find(&self, hash: u64, id: &str) -> Option<u32> {
+        let mut at = self.index.get(&hash).copied()?;
+        loop {
+            let tenant = self.rows[at as usize].as_ref().expect("the index names rows in use");
+            if tenant.id.as_str() == id {
+                return Some(at);
+            }
+            if tenant.next == NONE {
+                return None;
+            }
+            at = tenant.next;
+        }
+    }
+
+    pub(super) fn add(&mut self, hash: u64, id: EntityId) -> u32 {
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.rows.push(None);
+            u32::try_from(self.rows.len() - 1).expect("fewer than 2^32 entities in a shard")
+        });
+        let next = self.index.insert(hash, at).unwrap_or(NONE);
+        self.rows[at as usize] = Some(Tenant { id, state: None, busy: None, slot: NONE, next });
+        at
+    }
+
+    /// Forgets an entity that neither runs nor has messages.
+    pub(super) fn remove(&mut self, at: u32, hash: impl FnOnce(&str) -> u64) -> Option<Box<E>> {
+        let tenant = self.rows[at as usize].take().expect("a row in use");
+        let busy = tenant.busy.as_ref();
+        assert!(busy.is_none_or(|busy| busy.mailbox.is_empty() && busy.runs.is_none()));
+        self.unlink(at, tenant.next, hash(tenant.id.as_str()));
+        self.free.push(at);
+        tenant.state
+    }
+
+    fn unlink(&mut self, at: u32, next: u32, hash: u64) {
+        let first = *self.index.get(&hash).expect("every row is in the index");
+        if first == at {
+            if next == NONE {
+                self.index.remove(&hash);
+            } else {
+                self.index.insert(hash, next);
+            }
+            return;
+        }
+        let mut before = first;
+        loop {
+            let tenant = self.rows[before as usize].as_mut().expect("rows in use are linked");
+            if tenant.next == at {
+                tenant.next = next;
+                return;
+            }
+            before = tenant.next;
+        }
+    }
+
+    /// The row of an entity, if it is in use.
+    pub(super) fn try_get(&self, at: u32) -> Option<&Tenant<E>> {
+        self.rows.get(at as usize).and_then(Option::as_ref)
+    }
+
+    pub(super) fn get(&self, at: u32) -> &Tenant<E> {
+        self.rows[at as usize].as_ref().expect("a row in use")
+    }
+
+    pub(super) fn get_mut(&mut self, at: u32) -> &mut Tenant<E> {
+        self.rows[at as usize].as_mut().expect("a row in use")
+    }
+
+    /// Its queue, with a new one if it has none.
+    pub(super) fn busy(&mut self, at: u32) -> &mut Busy<E::Message> {
+        let Self { rows, spare, .. } = self;
+        let tenant = rows[at as usize].as_mut().expect("a row in use");
+        tenant.busy.get_or_insert_with(|| spare.pop().unwrap_or_default())
+    }
+
+    /// It has nothing to do.
+    pub(super) fn idle(&mut self, at: u32) {
+        let Some(mut busy) = self.get_mut(at).busy.take() else { return };
+        assert!(busy.mailbox.is_empty(), "an idle entity has no messages");
+        if self.spare.len() < SPARE_MAX && busy.mailbox.capacity() <= SPARE_LENGTH_MAX {
+            (busy.marked, busy.runs, busy.leaves) = (0, None, false);
+            self.spare.push(busy);
+        }
+    }
+
+    pub(super) fn rows(&self) -> impl Iterator<Item = u32> + '_ {
+        let rows = self.rows.iter().enumerate();
+        rows.filter_map(|(at, row)| row.as_ref().and_then(|_| u32::try_from(at).ok()))
+    }
+
+    pub(super) fn all(&mut self) -> impl Iterator<Item = &mut Tenant<E>> {
+        self.rows.iter_mut().flatten()
+    }
+}

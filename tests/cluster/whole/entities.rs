@@ -1,0 +1,249 @@
+//! What a node's sharding machines order, and a stand-in for what runs entities: mailboxes of
+//! numbers, handled one after the other while the lease runs; what is left when a drain ends is the
+//! payload. A message comes where its shard lives: gates have tests of their own.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ostraca::node::wiring::sharding::{Dest, Event as Told, route, say};
+use ostraca::sharding::config::Sharding as Settings;
+use ostraca::sharding::ids::{EntityType, Generation, ShardId};
+use ostraca::sharding::machines::{Hosts, Input as Fact};
+use ostraca::sharding::region::{Region, RegionInput, RegionOutput, Run, Shard};
+use ostraca_ddata::clock::{Instant, Now};
+use ostraca_ddata::machine::{Machine as _, Outbox};
+use ostraca_ddata::sim::{Effects, Stream};
+
+use super::{Body, Event, WholeNode, Work};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// What a harness asks.
+#[derive(Debug)]
+pub(crate) enum Order {
+    Start(EntityType, Box<Settings>, Hosts),
+    /// Somebody here sends to a shard without a home.
+    Want(EntityType, ShardId),
+    /// A message for an entity of the shard, if it lives here.
+    Tell(EntityType, ShardId, u64),
+}
+
+/// What a harness may know.
+#[derive(Clone, Debug)]
+pub(crate) enum Seen {
+    Registered,
+    Acting,
+    SteppedDown,
+    Hosts(ShardId, Generation),
+    Accepted(u64),
+    Handled(u64),
+    Discarded(u64),
+    Left,
+}
+
+type Key = (EntityType, ShardId);
+
+/// See the module's page.
+pub(crate) struct Entities {
+    mailboxes: BTreeMap<Key, Vec<u64>>,
+    drains: BTreeMap<Key, Instant>,
+    handle_at: Option<Instant>,
+    chance: Stream,
+}
+
+impl Entities {
+    pub(super) fn new(seed: u64) -> Self {
+        let chance = Stream::split(seed, "entities", 0);
+        Self { mailboxes: BTreeMap::new(), drains: BTreeMap::new(), handle_at: None, chance }
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.drains.values().copied().chain(self.handle_at).min()
+    }
+
+    /// Accepted and neither handled nor handed over.
+    pub(crate) fn holds(&self) -> impl Iterator<Item = u64> + '_ {
+        self.mailboxes.values().flatten().copied()
+    }
+}
+
+fn sealed(messages: &[u64]) -> Bytes {
+    messages.iter().flat_map(|id| id.to_be_bytes()).collect()
+}
+
+fn opened(payload: &Bytes) -> Vec<u64> {
+    let ids = payload.chunks_exact(8);
+    ids.map(|id| u64::from_be_bytes(id.try_into().expect("eight bytes"))).collect()
+}
+
+impl WholeNode {
+    /// The region of a type here.
+    pub(crate) fn region(&self, entity_type: &EntityType) -> Option<&Region> {
+        self.machines.of(entity_type)?.region()
+    }
+
+    fn run(&self, (entity_type, shard): &Key) -> Run {
+        let shard = self.region(entity_type).and_then(|region| region.shard(*shard));
+        shard.map_or(Run::Idle, Shard::run)
+    }
+
+    pub(super) fn shard(&mut self, now: Now, fact: Fact, fx: &mut Effects<Self>) {
+        let me = self.me().incarnation;
+        let ends = match &fact {
+            Fact::Out => true,
+            Fact::Installed(epoch) => !epoch.is_member(me),
+            _ => false,
+        };
+        if ends {
+            // Everything stops: what is held here is counted as lost.
+            let lost = self.messages().into_iter();
+            lost.for_each(|id| fx.emit(Event::Sharding(Seen::Discarded(id))));
+        }
+        let mut out = Outbox::new();
+        self.machines.handle(now, fact, &mut out);
+        for output in out.drain() {
+            match route(output) {
+                Dest::Peer { to, entity_type, word } => {
+                    if let Some(to) = self.linked(to) {
+                        let (part, bytes) = say(&word);
+                        self.send(to, Body::Sharding(part, entity_type.into(), bytes), fx);
+                    }
+                }
+                Dest::Guard(input) => self.work.push_back(Work::Guard(input)),
+                Dest::Membership(input) => self.work.push_back(Work::Membership(input)),
+                Dest::Entities { entity_type, order } => self.perform(now, entity_type, order, fx),
+                Dest::Removed(_) => {}
+                Dest::Node(told) => {
+                    if told == Told::Left {
+                        self.drained_at = self.world.drain.map(|takes| now.mono + takes);
+                    }
+                    fx.emit(Event::Sharding(match told {
+                        Told::Registered(_) => Seen::Registered,
+                        Told::Left => Seen::Left,
+                        Told::Acting { .. } => Seen::Acting,
+                        Told::SteppedDown { .. } => Seen::SteppedDown,
+                    }));
+                }
+            }
+        }
+    }
+
+    fn perform(
+        &mut self,
+        now: Now,
+        entity_type: EntityType,
+        order: RegionOutput,
+        fx: &mut Effects<Self>,
+    ) {
+        let Entities { mailboxes, drains, handle_at, chance } = &mut self.entities;
+        match order {
+            RegionOutput::Start { shard, generation, payload } => {
+                fx.emit(Event::Sharding(Seen::Hosts(shard, generation)));
+                let carried = payload.map(|payload| opened(&payload)).unwrap_or_default();
+                let before = mailboxes.insert((entity_type, shard), carried);
+                assert!(before.is_none_or(|mailbox| mailbox.is_empty()), "it was drained");
+                *handle_at = Some(now.mono);
+            }
+            RegionOutput::Adopt { shard, generation } => {
+                fx.emit(Event::Sharding(Seen::Hosts(shard, generation)));
+            }
+            RegionOutput::Drain { shard, .. } => {
+                let longest = *chance.pick(&[MS, 20 * MS, 200 * MS, 3_000 * MS]);
+                let takes = chance.span(Duration::ZERO, longest);
+                drains.insert((entity_type, shard), now.mono + takes);
+            }
+            RegionOutput::Abort(shard) => {
+                drains.insert((entity_type, shard), now.mono);
+            }
+            RegionOutput::Discard { payload, .. } => {
+                let discarded = |id| fx.emit(Event::Sharding(Seen::Discarded(id)));
+                opened(&payload).into_iter().for_each(discarded);
+            }
+            RegionOutput::StopAll => {
+                drains.clear();
+                mailboxes.clear();
+            }
+            _ => {}
+        }
+    }
+
+    /// What a harness asks, as a fact for the machines.
+    pub(super) fn ordered(
+        &mut self,
+        now: Now,
+        order: Order,
+        fx: &mut Effects<Self>,
+    ) -> Option<Fact> {
+        match order {
+            Order::Start(entity_type, settings, hosts) => {
+                Some(Fact::Start { entity_type, settings, hosts })
+            }
+            Order::Want(entity_type, shard) => {
+                Some(Fact::Fact { entity_type, fact: RegionInput::Wanted(shard) })
+            }
+            Order::Tell(entity_type, shard, id) => {
+                let key = (entity_type, shard);
+                if matches!(self.run(&key), Run::Hosting(_)) {
+                    fx.emit(Event::Sharding(Seen::Accepted(id)));
+                    self.entities.mailboxes.entry(key).or_default().push(id);
+                    let pause = self.entities.chance.span(MS, 500 * MS);
+                    self.entities.handle_at.get_or_insert(now.mono + pause);
+                }
+                None
+            }
+        }
+    }
+
+    pub(super) fn entities_due(&mut self, now: Now, fx: &mut Effects<Self>) {
+        let over = self.entities.drains.iter().filter(|(_, at)| **at <= now.mono);
+        for key in over.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
+            self.entities.drains.remove(&key);
+            let left = self.entities.mailboxes.remove(&key).unwrap_or_default();
+            let payload = (!left.is_empty()).then(|| sealed(&left));
+            let (entity_type, shard) = key;
+            let fact = RegionInput::Drained { shard, payload };
+            self.work.push_back(Work::Sharding(Fact::Fact { entity_type, fact }));
+        }
+        if self.entities.handle_at.is_some_and(|at| at <= now.mono) {
+            self.handle_some(now, fx);
+        }
+        self.work_off(now, fx);
+    }
+
+    /// Each shard that lives here handles a message, if the lease runs.
+    fn handle_some(&mut self, now: Now, fx: &mut Effects<Self>) {
+        let mut more = false;
+        let serves = self.membership.serves(now.mono);
+        for key in self.entities.mailboxes.keys().cloned().collect::<Vec<_>>() {
+            let hosts = matches!(self.run(&key), Run::Hosting(_));
+            let Some(mailbox) = self.entities.mailboxes.get_mut(&key) else { continue };
+            if serves && hosts && !mailbox.is_empty() {
+                fx.emit(Event::Sharding(Seen::Handled(mailbox.remove(0))));
+            }
+            more |= hosts && !mailbox.is_empty();
+        }
+        let pause = self.entities.chance.span(MS, 500 * MS);
+        self.entities.handle_at = more.then(|| now.mono + pause);
+    }
+
+    /// Messages that would be lost with this node: in mailboxes, and in payloads that are kept.
+    pub(crate) fn messages(&self) -> Vec<u64> {
+        let regions = self.machines.types().filter_map(|(_, of_type)| of_type.region());
+        let payloads = regions.flat_map(Region::payloads).flat_map(opened);
+        self.entities.holds().chain(payloads).collect()
+    }
+
+    /// What this node knows of a type, for a report.
+    pub(crate) fn sharding_story(&self, entity_type: &EntityType) -> String {
+        let Some(of) = self.machines.of(entity_type) else { return "no type".into() };
+        let coordinator = of.coordinator().map(|c| (c.phase(), c.hindrance()));
+        let region = of.region().map(|r| (r.is_registered(), r.hosted().collect::<Vec<_>>()));
+        format!(
+            "{}: singleton {:?}, coordinator at {:?} {coordinator:?}, region {region:?}\n",
+            self.me().incarnation,
+            of.singleton().running(),
+            of.coordinator_at(),
+        )
+    }
+}

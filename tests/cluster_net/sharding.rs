@@ -1,0 +1,230 @@
+//! Entities on whole nodes over real sockets: they spread, are told and asked from any node, move
+//! when a node leaves, and come back when one is lost.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use ostraca::node::sharding::TypeView;
+use ostraca::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use crate::fixture::{Plan, all_up, drop_all, eventually, gone, soon};
+
+const ENTITIES: u64 = 60;
+
+/// Remembers what it has handled, in order.
+#[derive(Default)]
+struct Journal(Vec<u64>);
+
+#[derive(Serialize, Deserialize)]
+enum Command {
+    Note(u64),
+    All(Reply<Vec<u64>>),
+    Where(Reply<u64>),
+    /// Asks another entity where it lives.
+    AskOf(String, Reply<Option<u64>>),
+    Panic,
+}
+
+impl Entity for Journal {
+    type Message = Command;
+
+    async fn handle(&mut self, command: Command, cx: &mut Context<'_, Self>) {
+        match command {
+            Command::Note(number) => self.0.push(number),
+            Command::All(reply) => reply.send(self.0.clone()),
+            Command::Where(reply) => reply.send(cx.node().replica().get()),
+            Command::AskOf(other, reply) => {
+                reply.send(cx.entity(&other).ask(Command::Where).await.ok());
+            }
+            Command::Panic => panic!("as ordered"),
+        }
+    }
+}
+
+type Journals = ShardRegion<Journal>;
+
+fn name(number: u64) -> String {
+    format!("journal-{number}")
+}
+
+async fn started(node: &Node) -> Journals {
+    let sharding = node.sharding();
+    let region = sharding.start("journal", |_| Journal::default()).await.expect("it starts");
+    soon(sharding.registered("journal")).await.expect("it serves");
+    region
+}
+
+/// A node's view of the type.
+async fn view(node: &Node) -> TypeView {
+    node.sharding().types().await.expect("it runs").pop().expect("started")
+}
+
+struct Fixture {
+    plan: Plan,
+    nodes: Vec<Node>,
+    regions: Vec<Journals>,
+}
+
+impl Fixture {
+    async fn of_three() -> Self {
+        let plan = Plan::with_seeds(3);
+        let nodes = plan.start().await;
+        let mut regions = Vec::new();
+        for node in &nodes {
+            regions.push(started(node).await);
+        }
+        Self { plan, nodes, regions }
+    }
+
+    /// Where each entity lives, as it says itself.
+    async fn homes(&self) -> Vec<u64> {
+        let mut homes = Vec::new();
+        for number in 0..ENTITIES {
+            let entity = self.regions[0].entity(&name(number));
+            let mut home = None;
+            eventually("it answers", async || {
+                home = entity.ask(Command::Where).await.ok();
+                home.is_some()
+            })
+            .await;
+            homes.push(home.expect("it has answered"));
+        }
+        homes
+    }
+
+    /// Tells every entity, from some node, a few numbers; returns the numbers.
+    fn note(&self, from: usize, numbers: std::ops::Range<u64>) {
+        for number in numbers {
+            for entity in 0..ENTITIES {
+                let told = self.regions[from].entity(&name(entity)).tell(Command::Note(number));
+                told.expect("there is room");
+            }
+        }
+    }
+
+    /// Waits until every entity has handled exactly these numbers, in order.
+    async fn all_have(&self, at: usize, expected: &[u64]) {
+        for entity in 0..ENTITIES {
+            let entity = self.regions[at].entity(&name(entity));
+            let noted = soon(entity.ask(Command::All)).await.expect("it answers");
+            assert_eq!(noted, expected, "{:?}", entity.id());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entities_spread_and_are_told_and_asked_from_every_node_in_order() {
+    let it = Fixture::of_three().await;
+    let homes: BTreeSet<u64> = it.homes().await.into_iter().collect();
+    assert_eq!(homes.len(), 3, "on every node");
+    it.note(1, 0..20);
+    it.all_have(1, &(0..20).collect::<Vec<_>>()).await;
+    it.all_have(2, &(0..20).collect::<Vec<_>>()).await;
+    let one = it.regions[0].entity(&name(0));
+    for other in 1..10 {
+        let home = soon(one.ask(|reply| Command::AskOf(name(other), reply))).await;
+        let own = soon(it.regions[2].entity(&name(other)).ask(Command::Where)).await;
+        assert_eq!(home.expect("it answers"), own.ok(), "an entity asks an entity");
+    }
+    soon(async {
+        for node in it.nodes {
+            node.stop().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_proxy_routes_and_hosts_nothing_and_the_same_name_gives_the_same_handle() {
+    let it = Fixture::of_three().await;
+    let node = it.plan.other().await;
+    soon(node.cluster().up()).await.expect("it joins");
+    let sharding = node.sharding();
+    let proxy: Journals = sharding.start_proxy("journal").await.expect("it starts");
+    proxy.entity("a").tell(Command::Note(7)).expect("room");
+    assert_eq!(soon(proxy.entity("a").ask(Command::All)).await.expect("it answers"), [7]);
+    assert!(view(&node).await.shards.is_empty());
+    let again: Journals =
+        sharding.start("journal", |_| Journal::default()).await.expect("is there");
+    assert_eq!(soon(again.entity("a").ask(Command::All)).await.expect("it answers"), [7]);
+    drop_all(it.nodes);
+    drop(node);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_leaves_loses_no_message_and_its_entities_live_on_elsewhere() {
+    let mut it = Fixture::of_three().await;
+    it.homes().await;
+    let (leaver, region) = (it.nodes.remove(1), it.regions.remove(1));
+    let (left, me) = (leaver.cluster().me(), leaver.cluster().me().incarnation.get());
+    // State is in memory: what an entity noted before it moved is gone with its old instance, so
+    // what is counted is that every message told while nodes change is handled, once and in order.
+    let stops = tokio::spawn(async move { leaver.stop().await });
+    let mut numbers = 0..;
+    while !stops.is_finished() {
+        let number = numbers.next().expect("endless");
+        it.note(0, number..number + 1);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let told = numbers.next().expect("endless");
+    soon(stops).await.expect("it stopped");
+    gone(&it.nodes, left).await;
+    for entity in 0..ENTITIES {
+        let noted = soon(it.regions[0].entity(&name(entity)).ask(Command::All)).await;
+        let noted = noted.expect("it answers");
+        let last = noted.last().copied().map_or(0, |last| last + 1);
+        let first = noted.first().copied().unwrap_or(told);
+        assert_eq!(noted, (first..last).collect::<Vec<_>>(), "in order, none left out");
+        assert_eq!(last, told, "none lost at the end");
+    }
+    let homes = it.homes().await;
+    assert!(
+        !homes.contains(&me) && region.dead_letters().map(|(_, count)| count).sum::<u64>() == 0
+    );
+    let lost: u64 = it.regions.iter().flat_map(|r| r.dead_letters()).map(|(_, count)| count).sum();
+    assert_eq!(lost, 0);
+    drop_all(it.nodes);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entities_of_a_node_that_is_lost_come_back_elsewhere_once_it_is_removed() {
+    let mut it = Fixture::of_three().await;
+    let before = it.homes().await;
+    let (lost, _) = (it.nodes.remove(2), it.regions.remove(2));
+    let (id, me) = (lost.cluster().me(), lost.cluster().me().incarnation.get());
+    assert!(before.contains(&me));
+    drop(lost);
+    // What is sent meanwhile waits, unless it was on the lane to the node that is gone.
+    it.regions[0].entity("new").tell(Command::Note(1)).expect("there is room");
+    gone(&it.nodes, id).await;
+    let homes = it.homes().await;
+    assert!(!homes.contains(&me));
+    it.note(1, 0..5);
+    it.all_have(1, &(0..5).collect::<Vec<_>>()).await;
+    // A fresh node gets its part.
+    let node = it.plan.seed(2).await;
+    it.nodes.push(node);
+    all_up(&it.nodes).await;
+    it.regions.push(started(&it.nodes[2]).await);
+    eventually("it hosts its part", async || {
+        let mut hosted = Vec::new();
+        for node in &it.nodes {
+            hosted.push(view(node).await.shards.len());
+        }
+        hosted.iter().max().zip(hosted.iter().min()).is_some_and(|(most, least)| most - least <= 1)
+    })
+    .await;
+    drop_all(it.nodes);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_entity_that_panics_concerns_nobody_else() {
+    let it = Fixture::of_three().await;
+    let (bad, good) = (it.regions[0].entity("bad"), it.regions[0].entity("good"));
+    good.tell(Command::Note(1)).expect("room");
+    bad.tell(Command::Panic).expect("room");
+    assert_eq!(soon(good.ask(Command::All)).await.expect("it answers"), [1]);
+    eventually("it is there again", async || bad.ask(Command::All).await.is_ok()).await;
+    drop_all(it.nodes);
+}

@@ -1,0 +1,234 @@
+//! What a drain waits for, what it carries along, and what an abort costs.
+
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use ostraca::sharding::bug::{Bug, Canary};
+use ostraca::sharding::context::Context;
+use ostraca::sharding::dead_letters::Lost;
+use ostraca::sharding::entity::Entity;
+use ostraca::sharding::ids::{EntityId, ShardId};
+use ostraca::sharding::reply::Reply;
+use serde::{Deserialize, Serialize};
+
+use super::nodes::{Nodes, Plan, node};
+
+/// Handlers wait at it until it is opened.
+#[derive(Default)]
+struct Door {
+    open: AtomicBool,
+    wakers: Mutex<Vec<Waker>>,
+}
+
+impl Door {
+    fn open(&self) {
+        self.open.store(true, Ordering::SeqCst);
+        self.wakers.lock().expect("nobody panicked").drain(..).for_each(Waker::wake);
+    }
+
+    async fn pass(&self) {
+        poll_fn(|cx| {
+            if self.open.load(Ordering::SeqCst) {
+                return Poll::Ready(());
+            }
+            self.wakers.lock().expect("nobody panicked").push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+struct Guest {
+    door: Arc<Door>,
+    log: Arc<Mutex<Vec<String>>>,
+    node: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+enum Say {
+    Wait(String),
+    Word(String),
+    /// Waits at the door, then asks another one.
+    WaitAndAsk(String),
+    Echo(Reply<u64>),
+    Last,
+}
+
+impl Guest {
+    fn log(&self, cx: &Context<'_, Self>, what: &str) {
+        self.log.lock().expect("nobody panicked").push(format!("{}@{} {what}", cx.id(), self.node));
+    }
+}
+
+impl Entity for Guest {
+    type Message = Say;
+
+    async fn handle(&mut self, say: Say, cx: &mut Context<'_, Self>) {
+        match say {
+            Say::Word(word) => self.log(cx, &word),
+            Say::Wait(word) => {
+                self.door.pass().await;
+                self.log(cx, &format!("{word} moving={}", cx.moving()));
+            }
+            Say::WaitAndAsk(other) => {
+                self.door.pass().await;
+                let answer = cx.entity(&other).ask(Say::Echo).await;
+                self.log(cx, &format!("asked {:?}", answer.ok()));
+            }
+            Say::Echo(reply) => reply.send(self.node),
+            Say::Last => self.log(cx, "last"),
+        }
+    }
+
+    fn stop_message() -> Option<Say> {
+        Some(Say::Last)
+    }
+}
+
+struct House {
+    nodes: Nodes<Guest>,
+    door: Arc<Door>,
+    log: Arc<Mutex<Vec<String>>>,
+}
+
+impl House {
+    fn new(canary: Canary) -> Self {
+        let (door, log) = (Arc::<Door>::default(), Arc::<Mutex<Vec<String>>>::default());
+        let plan = Plan { canary, ..Plan::default() };
+        let nodes = Nodes::new(&plan, |me, _| {
+            let (door, log) = (Arc::clone(&door), Arc::clone(&log));
+            move |_: &EntityId| Guest {
+                door: Arc::clone(&door),
+                log: Arc::clone(&log),
+                node: me.replica().get(),
+            }
+        });
+        Self { nodes, door, log }
+    }
+
+    fn tell(&self, from: usize, to: &str, say: Say) {
+        self.nodes.nodes[from].region.entity(to).tell(say).expect("there is room");
+    }
+
+    fn moves(&mut self, to: usize) {
+        self.nodes.decide(ShardId::new(0), Some(to));
+        self.nodes.settle();
+    }
+
+    fn log(&self) -> Vec<String> {
+        self.log.lock().expect("nobody panicked").clone()
+    }
+}
+
+#[test]
+fn a_drain_waits_for_running_handlers_and_carries_the_rest_along_in_order() {
+    let mut house = House::new(Canary::none());
+    house.nodes.host(0, 0);
+    house.tell(0, "a", Say::Wait("first".to_owned()));
+    house.nodes.settle();
+    house.tell(0, "a", Say::Word("second".to_owned()));
+    house.tell(1, "b", Say::Word("idle soon".to_owned()));
+    house.nodes.settle();
+    house.moves(1);
+    house.tell(0, "a", Say::Word("third".to_owned()));
+    house.tell(1, "a", Say::Word("from elsewhere".to_owned()));
+    house.nodes.settle();
+    assert_eq!(house.log(), ["b@1 idle soon", "b@1 last"], "nothing else begins");
+    house.door.open();
+    house.nodes.settle();
+    let log = house.log();
+    let expected = ["a@1 first moving=true", "a@1 last", "a@2 second", "a@2 third"];
+    let of_node_one = log[2..].iter().filter(|line| !line.contains("elsewhere"));
+    assert_eq!(of_node_one.collect::<Vec<_>>(), expected);
+    assert!(log.iter().any(|line| line == "a@2 from elsewhere"), "{log:?}");
+    assert_eq!(house.nodes.all_lost(), 0);
+}
+
+#[test]
+fn entities_of_one_shard_that_ask_each_other_do_not_hold_up_its_drain() {
+    let run = |canary| {
+        let mut house = House::new(canary);
+        house.nodes.host(0, 0);
+        house.tell(0, "a", Say::WaitAndAsk("b".to_owned()));
+        house.nodes.settle();
+        house.moves(1);
+        house.tell(0, "b", Say::Word("before the ask".to_owned()));
+        house.door.open();
+        house.nodes.settle();
+        house.tell(0, "b", Say::Word("after the ask".to_owned()));
+        house.nodes.settle();
+        house.log()
+    };
+    let log = run(Canary::none());
+    let expected = ["b@1 before the ask", "a@1 asked Some(1)", "a@1 last", "b@1 last"];
+    let here = log.iter().filter(|line| line.contains("@1"));
+    let mut here: Vec<_> = here.map(String::as_str).collect();
+    here.sort_unstable();
+    let mut sorted = expected;
+    sorted.sort_unstable();
+    assert_eq!(here, sorted, "answered before the mailboxes were sealed: {log:?}");
+    assert_eq!(log.last().map(String::as_str), Some("b@2 after the ask"));
+    let stuck = run(Canary::with(Bug::DrainingHandlersNotMarked));
+    assert!(!stuck.iter().any(|line| line.contains("asked")), "{stuck:?}");
+}
+
+#[test]
+fn a_handler_that_does_not_end_is_aborted_and_what_waits_behind_it_is_not_lost() {
+    let mut house = House::new(Canary::none());
+    house.nodes.host(0, 0);
+    house.tell(0, "a", Say::Wait("never".to_owned()));
+    house.nodes.settle();
+    house.tell(0, "a", Say::Word("second".to_owned()));
+    house.moves(1);
+    assert_eq!(house.log(), [""; 0]);
+    house.nodes.advance(Duration::from_secs(16));
+    house.nodes.settle();
+    assert_eq!(house.log(), ["a@2 second"]);
+    assert_eq!((house.nodes.lost(Lost::Aborted), house.nodes.all_lost()), (1, 1));
+}
+
+#[test]
+fn a_lapsed_lease_pauses_handlers_and_begins_nothing() {
+    let mut house = House::new(Canary::none());
+    house.nodes.host(0, 0);
+    house.tell(0, "a", Say::Wait("first".to_owned()));
+    house.nodes.settle();
+    house.nodes.nodes[0].world.leased.store(false, Ordering::SeqCst);
+    house.tell(0, "b", Say::Word("other".to_owned()));
+    house.door.open();
+    for _ in 0..10 {
+        house.nodes.settle();
+        house.nodes.advance(Duration::from_millis(10));
+    }
+    assert_eq!(house.log(), [""; 0], "nothing begins, and nothing goes on");
+    house.nodes.nodes[0].world.leased.store(true, Ordering::SeqCst);
+    house.nodes.advance(Duration::from_millis(10));
+    house.nodes.settle();
+    let mut log = house.log();
+    log.sort_unstable();
+    assert_eq!(log, ["a@1 first moving=false", "b@1 other"]);
+}
+
+#[test]
+fn a_node_that_is_out_stops_everything_and_counts_what_it_held() {
+    let mut house = House::new(Canary::none());
+    house.nodes.host(0, 0);
+    house.tell(0, "a", Say::Wait("first".to_owned()));
+    house.nodes.settle();
+    house.tell(0, "a", Say::Word("second".to_owned()));
+    house.tell(0, "b", Say::Word("other".to_owned()));
+    house.nodes.crash(0);
+    house.door.open();
+    house.nodes.settle();
+    assert_eq!(house.log(), [""; 0]);
+    assert_eq!(house.nodes.lost(Lost::NodeStopped), 3, "one of them had begun");
+    assert_eq!(house.nodes.executor.tasks(), 0);
+    house.tell(1, "a", Say::Word("again".to_owned()));
+    house.nodes.settle();
+    assert_eq!(house.log(), ["a@2 again"], "{:?}", node(1));
+    let refused = house.nodes.nodes[0].region.entity("a").tell(Say::Word("here".to_owned()));
+    assert!(refused.is_err());
+}

@@ -1,0 +1,122 @@
+//! An executor that runs one task a step, as it is told, and a clock that stands still.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use ostraca_ddata::clock::Instant;
+
+/// What all nodes of a test share.
+#[derive(Default)]
+pub(crate) struct Executor {
+    tasks: Mutex<BTreeMap<u64, BoxFuture<'static, ()>>>,
+    ready: Mutex<VecDeque<u64>>,
+    last: AtomicU64,
+    nanos: AtomicU64,
+    sleepers: Mutex<Vec<(u64, Arc<Sleeper>)>>,
+    me: Weak<Self>,
+}
+
+struct Named {
+    id: u64,
+    queued: AtomicBool,
+    executor: Weak<Executor>,
+}
+
+impl Wake for Named {
+    fn wake(self: Arc<Self>) {
+        if let Some(executor) = self.executor.upgrade()
+            && !self.queued.swap(true, Ordering::SeqCst)
+        {
+            executor.ready.lock().expect("nobody panicked").push_back(self.id);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Sleeper {
+    over: AtomicBool,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl Executor {
+    pub(crate) fn new() -> Arc<Self> {
+        // Not at zero: what never happened stands there.
+        let nanos = AtomicU64::new(1_000_000_000);
+        Arc::new_cyclic(|me| Self { me: me.clone(), nanos, ..Self::default() })
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        Instant::from_nanos(self.nanos.load(Ordering::SeqCst))
+    }
+
+    pub(crate) fn spawn(&self, task: BoxFuture<'static, ()>) {
+        let id = self.last.fetch_add(1, Ordering::SeqCst);
+        self.tasks.lock().expect("nobody panicked").insert(id, task);
+        self.ready.lock().expect("nobody panicked").push_back(id);
+    }
+
+    pub(crate) fn sleep(&self, pause: Duration) -> BoxFuture<'static, ()> {
+        let sleeper = Arc::new(Sleeper::default());
+        let at = (self.now() + pause).as_nanos();
+        self.sleepers.lock().expect("nobody panicked").push((at, Arc::clone(&sleeper)));
+        Box::pin(std::future::poll_fn(move |cx| {
+            *sleeper.waker.lock().expect("nobody panicked") = Some(cx.waker().clone());
+            if sleeper.over.load(Ordering::SeqCst) { Poll::Ready(()) } else { Poll::Pending }
+        }))
+    }
+
+    pub(crate) fn ready(&self) -> usize {
+        self.ready.lock().expect("nobody panicked").len()
+    }
+
+    pub(crate) fn tasks(&self) -> usize {
+        self.tasks.lock().expect("nobody panicked").len()
+    }
+
+    /// Polls a task that is ready, the `pick`th.
+    pub(crate) fn step(&self, pick: usize) {
+        let id = {
+            let mut ready = self.ready.lock().expect("nobody panicked");
+            let pick = pick % ready.len();
+            ready.remove(pick).expect("it is ready")
+        };
+        let Some(mut task) = self.tasks.lock().expect("nobody panicked").remove(&id) else {
+            return;
+        };
+        let named = Named { id, queued: AtomicBool::new(false), executor: self.me.clone() };
+        let waker = Waker::from(Arc::new(named));
+        if task.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+            self.tasks.lock().expect("nobody panicked").insert(id, task);
+        }
+    }
+
+    /// Time passes.
+    pub(crate) fn advance(&self, by: Duration) {
+        let now = (self.now() + by).as_nanos();
+        self.nanos.store(now, Ordering::SeqCst);
+        let mut due = Vec::new();
+        self.sleepers.lock().expect("nobody panicked").retain(|(at, sleeper)| {
+            let is_due = *at <= now;
+            if is_due {
+                due.push(Arc::clone(sleeper));
+            }
+            !is_due && Arc::strong_count(sleeper) > 1
+        });
+        for sleeper in due {
+            sleeper.over.store(true, Ordering::SeqCst);
+            if let Some(waker) = sleeper.waker.lock().expect("nobody panicked").take() {
+                waker.wake();
+            }
+        }
+    }
+
+    /// Drops every task, as an executor that ends does.
+    pub(crate) fn end(&self) {
+        let tasks = std::mem::take(&mut *self.tasks.lock().expect("nobody panicked"));
+        drop(tasks);
+    }
+}

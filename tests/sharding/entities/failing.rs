@@ -1,0 +1,206 @@
+//! Entities that panic, messages that nobody can read, mailboxes that are full.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use ostraca::sharding::config::Sharding;
+use ostraca::sharding::context::Context;
+use ostraca::sharding::dead_letters::Lost;
+use ostraca::sharding::entity::{Entity, Supervision};
+use ostraca::sharding::entity_ref::{AskError, TellError};
+use ostraca::sharding::ids::EntityId;
+use ostraca::sharding::reply::Reply;
+use serde::{Deserialize, Serialize};
+
+use super::nodes::{Nodes, Plan, node};
+
+#[derive(Default)]
+struct Fragile {
+    handled: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+enum Blow {
+    Soft,
+    Hard,
+    HardAsked(Reply<u64>),
+    Count(Reply<u64>),
+    Sleep(Reply<u64>),
+}
+
+impl Entity for Fragile {
+    type Message = Blow;
+
+    async fn handle(&mut self, blow: Blow, _: &mut Context<'_, Self>) {
+        match blow {
+            Blow::Soft => self.handled += 1,
+            Blow::Hard => panic!("as the test wants it"),
+            Blow::HardAsked(_reply) => panic!("as the test wants it"),
+            Blow::Count(reply) => reply.send(self.handled),
+            Blow::Sleep(_reply) => std::future::pending().await,
+        }
+    }
+}
+
+fn nodes(supervision: Supervision) -> (Nodes<Fragile>, Arc<AtomicUsize>) {
+    let plan = Plan { supervision, ..Plan::default() };
+    let made = Arc::new(AtomicUsize::new(0));
+    let mut nodes = Nodes::new(&plan, |_, _| {
+        let made = Arc::clone(&made);
+        move |_: &EntityId| {
+            made.fetch_add(1, Ordering::SeqCst);
+            Fragile::default()
+        }
+    });
+    nodes.host(0, 0);
+    (nodes, made)
+}
+
+fn count(nodes: &mut Nodes<Fragile>, from: usize) -> Result<u64, AskError> {
+    let fragile = nodes.nodes[from].region.entity("f");
+    nodes.wait_for(async move { fragile.ask(Blow::Count).await })
+}
+
+#[test]
+fn an_entity_that_panics_is_restarted_after_a_pause_and_keeps_its_mailbox() {
+    let (mut nodes, made) = nodes(Supervision::Restart);
+    let fragile = nodes.nodes[1].region.entity("f");
+    for blow in [Blow::Soft, Blow::Hard, Blow::Soft, Blow::Soft] {
+        fragile.tell(blow).unwrap();
+    }
+    nodes.settle();
+    assert_eq!(made.load(Ordering::SeqCst), 1, "the restart waits");
+    nodes.advance(Duration::from_millis(199));
+    nodes.settle();
+    assert_eq!(made.load(Ordering::SeqCst), 1);
+    nodes.advance(Duration::from_millis(1));
+    assert_eq!(count(&mut nodes, 1).unwrap(), 2, "a fresh one, with what waited");
+    assert_eq!((made.load(Ordering::SeqCst), nodes.lost(Lost::EntityFailed)), (2, 1));
+}
+
+#[test]
+fn an_entity_that_panics_may_go_on_as_it_is_or_stop() {
+    for (supervision, counted, lost) in [(Supervision::Resume, 2, 1), (Supervision::Stop, 0, 2)] {
+        let (mut nodes, _) = nodes(supervision);
+        let fragile = nodes.nodes[0].region.entity("f");
+        for blow in [Blow::Soft, Blow::Hard, Blow::Soft] {
+            fragile.tell(blow).unwrap();
+        }
+        nodes.settle();
+        assert_eq!(count(&mut nodes, 0).unwrap(), counted, "{supervision:?}");
+        assert_eq!(nodes.all_lost(), lost, "{supervision:?}");
+    }
+}
+
+#[test]
+fn an_ask_that_makes_its_entity_panic_fails_at_once_and_says_so() {
+    let (mut nodes, _) = nodes(Supervision::Restart);
+    for from in [0, 1] {
+        let fragile = nodes.nodes[from].region.entity(&format!("f{from}"));
+        let start = nodes.executor.now();
+        let asked = nodes.wait_for(async move { fragile.ask(Blow::HardAsked).await });
+        let why = asked.unwrap_err();
+        assert!(matches!(why, AskError::Refused { why: Lost::EntityFailed, .. }), "{why}");
+        assert_eq!(nodes.executor.now(), start);
+    }
+}
+
+#[test]
+fn back_off_is_interrupted_by_a_drain_and_its_messages_move() {
+    let (mut nodes, _) = nodes(Supervision::Restart);
+    let fragile = nodes.nodes[0].region.entity("f");
+    for blow in [Blow::Hard, Blow::Soft, Blow::Soft] {
+        fragile.tell(blow).unwrap();
+    }
+    nodes.settle();
+    nodes.host(0, 1);
+    assert_eq!(count(&mut nodes, 0).unwrap(), 2);
+    assert_eq!((nodes.nodes[0].region.entities(), nodes.nodes[1].region.entities()), (0, 1));
+    assert_eq!(nodes.all_lost(), 1);
+}
+
+#[test]
+fn an_ask_names_whom_it_asked_what_and_how_long() {
+    let (mut nodes, _) = nodes(Supervision::Restart);
+    let fragile = nodes.nodes[1].region.entity("f");
+    let asked = fragile.ask_within(Duration::from_millis(300), Blow::Sleep);
+    let text = nodes.wait_for(asked).unwrap_err().to_string();
+    for part in ["journal/f", "Blow", "300ms", "may have handled"] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert_eq!(nodes.nodes[1].asks.waiting(), 0, "it is forgotten");
+    let none = fragile.ask_within(Duration::ZERO, Blow::Count);
+    assert!(matches!(nodes.wait_for(none), Err(AskError::NoTime)));
+}
+
+#[test]
+fn a_full_mailbox_refuses_a_tell_here_and_answers_an_ask_from_elsewhere() {
+    let settings = Sharding { mailbox_size: 2, ..Plan::default().settings };
+    let plan = Plan { settings, ..Plan::default() };
+    let mut nodes = Nodes::new(&plan, |_, _| |_: &EntityId| Fragile::default());
+    nodes.host(0, 0);
+    let here = nodes.nodes[0].region.entity("f");
+    let forever = here.ask(Blow::Sleep);
+    nodes.settle();
+    assert_eq!((here.tell(Blow::Soft), here.tell(Blow::Soft)), (Ok(()), Ok(())));
+    let full = TellError::MailboxFull { waiting: 2, limit: 2 };
+    assert_eq!(here.tell(Blow::Soft), Err(full));
+    let there = nodes.nodes[1].region.entity("f");
+    there.tell(Blow::Soft).unwrap();
+    nodes.settle();
+    assert_eq!(nodes.lost(Lost::MailboxFull), 1, "nobody can be told any more");
+    let asked = nodes.wait_for(async move { there.ask(Blow::Count).await });
+    assert!(matches!(asked, Err(AskError::Refused { why: Lost::MailboxFull, .. })));
+    drop(forever);
+}
+
+#[test]
+fn a_caller_that_waits_for_room_goes_on_when_there_is_some() {
+    let settings = Sharding { mailbox_size: 2, ..Plan::default().settings };
+    let plan = Plan { settings, ..Plan::default() };
+    let mut nodes = Nodes::new(&plan, |_, _| |_: &EntityId| Fragile::default());
+    nodes.host(0, 0);
+    let here = nodes.nodes[0].region.entity("f");
+    let teller = here.clone();
+    nodes.wait_for(async move {
+        for _ in 0..50 {
+            teller.tell_wait(Blow::Soft).await.unwrap();
+        }
+    });
+    assert_eq!(count(&mut nodes, 0).unwrap(), 50);
+}
+
+#[test]
+fn frames_that_are_none_are_refused_and_a_body_that_does_not_decode_is_counted() {
+    let (mut nodes, _) = nodes(Supervision::Restart);
+    let hosting = Arc::clone(&nodes.nodes[0].hosting);
+    for bad in [&[][..], &[99], &[1, 0], &[2, 0xff, 0xff, 0xff, 0xff, 0xff]] {
+        assert!(hosting.arrived(node(1), bad).is_err(), "{bad:?}");
+    }
+    let away = [2, 7, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+    assert!(hosting.arrived(node(1), &away).is_err(), "there is no shard 7");
+    let fragile = nodes.nodes[1].region.entity("f");
+    fragile.tell(Blow::Soft).unwrap();
+    nodes.settle();
+    nodes.nodes[1].region.entity("f").tell(Blow::Soft).unwrap();
+    for lane in nodes.lanes.lock().expect("nobody panicked").frames.values_mut() {
+        for frame in lane.iter_mut() {
+            *frame.last_mut().unwrap() = 0xc1; // no MessagePack
+        }
+    }
+    nodes.settle();
+    assert_eq!(nodes.lost(Lost::Undecodable), 1);
+    assert_eq!(count(&mut nodes, 1).unwrap(), 1);
+}
+
+#[test]
+fn a_task_that_is_dropped_with_its_executor_leaves_no_instance_behind() {
+    let (mut nodes, _) = nodes(Supervision::Restart);
+    let fragile = nodes.nodes[0].region.entity("f");
+    let asked = fragile.ask(Blow::Sleep);
+    nodes.settle();
+    nodes.executor.end();
+    assert_eq!(nodes.nodes[0].region.entities(), 0);
+    assert!(matches!(nodes.wait_for(asked), Err(AskError::Refused { .. })));
+}

@@ -1,0 +1,10 @@
+//! Entities on nodes: the code that runs, under an executor and lanes that the tests drive.
+
+mod drains;
+mod executor;
+mod failing;
+mod first;
+mod journal;
+mod nodes;
+mod passivating;
+mod storm;

@@ -1,0 +1,456 @@
+//! Nodes: the runtime of one entity type and its region's machine on each, lanes in memory, and a
+//! scripted coordinator that decides by rules C2 to C4. Every step is chosen by the test.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use ostraca::sharding::asks::Asks;
+use ostraca::sharding::bug::Canary;
+use ostraca::sharding::config::Sharding;
+use ostraca::sharding::dead_letters::Lost;
+use ostraca::sharding::entity::{Entity, Supervision};
+use ostraca::sharding::extractor::{ByMessage, HashExtractor, ShardHash};
+use ostraca::sharding::hosting::{Hosting, NoLane, NoRoom, World};
+use ostraca::sharding::ids::{EntityId, EntityType, Generation, RegionId, ShardId};
+use ostraca::sharding::installed::Installed;
+use ostraca::sharding::passivation::settings::{Passivation, Strategy};
+use ostraca::sharding::region::{Region, RegionConfig, RegionInput, RegionOutput};
+use ostraca::sharding::shard_region::{Setup, ShardRegion};
+use ostraca::sharding::wire::{
+    HostShard, ReleaseShard, RouteTable, ShardRoute, ShardingMessage, ToCoordinator, ToRegion,
+};
+use ostraca_ddata::clock::{Instant, Now};
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::machine::{Machine, Outbox};
+use ostraca_ddata::replicator::epoch::EpochId;
+use ostraca_ddata::types::Term;
+
+use super::executor::Executor;
+
+const COORDINATOR: ReplicaId = ReplicaId::new(1_000);
+
+pub(crate) fn node(index: usize) -> RegionId {
+    RegionId::new(ReplicaId::new(index as u64 + 1))
+}
+
+/// All lanes.
+#[derive(Default)]
+pub(crate) struct Lanes {
+    pub(crate) frames: BTreeMap<(RegionId, RegionId), VecDeque<Vec<u8>>>,
+    refused: BTreeSet<(RegionId, RegionId)>,
+    pub(crate) limit: usize, // frames
+    out: BTreeSet<RegionId>,
+}
+
+/// One node's world.
+pub(crate) struct NodeWorld {
+    me: RegionId,
+    executor: Arc<Executor>,
+    lanes: Arc<Mutex<Lanes>>,
+    facts: Mutex<VecDeque<RegionInput>>,
+    pub(crate) leased: AtomicBool,
+}
+
+impl World for NodeWorld {
+    fn send(&self, to: RegionId, frame: &[u8]) -> Result<(), NoRoom> {
+        let mut lanes = self.lanes.lock().expect("nobody panicked");
+        if lanes.out.contains(&to) {
+            return Err(NoRoom::NoLane);
+        }
+        let limit = lanes.limit;
+        let lane = lanes.frames.entry((self.me, to)).or_default();
+        if lane.len() < limit {
+            lane.push_back(frame.to_vec());
+            return Ok(());
+        }
+        lanes.refused.insert((self.me, to));
+        Err(NoRoom::Full)
+    }
+
+    fn answer(&self, to: RegionId, frame: &[u8]) -> Result<(), NoLane> {
+        let mut lanes = self.lanes.lock().expect("nobody panicked");
+        if lanes.out.contains(&to) {
+            return Err(NoLane);
+        }
+        lanes.frames.entry((self.me, to)).or_default().push_back(frame.to_vec());
+        Ok(())
+    }
+
+    fn tell(&self, fact: RegionInput) {
+        self.facts.lock().expect("nobody panicked").push_back(fact);
+    }
+
+    fn serves(&self) -> bool {
+        self.leased.load(Ordering::SeqCst)
+    }
+
+    fn now(&self) -> Instant {
+        self.executor.now()
+    }
+
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        self.executor.spawn(task);
+    }
+
+    fn sleep(&self, pause: Duration) -> BoxFuture<'static, ()> {
+        self.executor.sleep(pause)
+    }
+}
+
+/// One node.
+pub(crate) struct Node<E: Entity> {
+    pub(crate) region: ShardRegion<E>,
+    pub(crate) world: Arc<NodeWorld>,
+    pub(crate) asks: Arc<Asks>,
+    pub(crate) hosting: Arc<dyn Hosting>,
+    machine: Region,
+    pub(crate) up: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Cell {
+    generation: Generation,
+    home: Option<RegionId>,
+    after: BTreeMap<RegionId, Generation>,
+    hosted: Generation, // the highest
+}
+
+/// The nodes, the coordinator, and what is on its way between them.
+pub(crate) struct Nodes<E: Entity> {
+    pub(crate) nodes: Vec<Node<E>>,
+    pub(crate) executor: Arc<Executor>,
+    pub(crate) lanes: Arc<Mutex<Lanes>>,
+    cells: BTreeMap<ShardId, Cell>,
+    seq: u64,
+    epoch: u64,
+    members: BTreeSet<RegionId>,
+    words: Vec<(RegionId, ReplicaId, ToRegion)>, // they come in any order
+}
+
+/// What a step may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Task,
+    Lane,
+    Word,
+    Fact,
+}
+
+/// What differs between tests.
+pub(crate) struct Plan {
+    pub(crate) nodes: usize,
+    pub(crate) shards: u32,
+    pub(crate) supervision: Supervision,
+    pub(crate) settings: Sharding,
+    pub(crate) canary: Canary,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        // Without a task that looks for idle entities.
+        let passivation = Passivation { strategy: Strategy::None, ..Passivation::default() };
+        let settings = Sharding { passivation, ..Sharding::default() };
+        let (supervision, canary) = (Supervision::default(), Canary::none());
+        Self { nodes: 2, shards: 1, supervision, settings, canary }
+    }
+}
+
+impl<E: Entity> Nodes<E> {
+    pub(crate) fn new<F>(plan: &Plan, factory: impl Fn(RegionId, Arc<NodeWorld>) -> F) -> Self
+    where
+        F: Fn(&EntityId) -> E + Send + Sync + 'static,
+    {
+        let executor = Executor::new();
+        let lanes = Arc::new(Mutex::new(Lanes { limit: usize::MAX, ..Lanes::default() }));
+        let members: BTreeSet<RegionId> = (0..plan.nodes).map(node).collect();
+        let mut nodes = Vec::new();
+        for index in 0..plan.nodes {
+            let (me, asks) = (node(index), Asks::new());
+            let world = Arc::new(NodeWorld {
+                me,
+                executor: Arc::clone(&executor),
+                lanes: Arc::clone(&lanes),
+                facts: Mutex::default(),
+                leased: AtomicBool::new(true),
+            });
+            let hash = HashExtractor::new(ShardHash::Xxh3, plan.shards)
+                .expect("a number that there can be");
+            let setup = Setup {
+                entity_type: EntityType::new("journal").expect("a name"),
+                me,
+                settings: plan.settings.clone(),
+                message_bytes_max: 1 << 20,
+                supervision: plan.supervision,
+                extractor: Arc::new(ByMessage::new(hash, |_: &E::Message| None)),
+                factory: Box::new(factory(me, Arc::clone(&world))),
+                asks: Arc::clone(&asks),
+                canary: plan.canary,
+            };
+            let region = ShardRegion::new(setup, Arc::<NodeWorld>::clone(&world));
+            let config = RegionConfig { shards: plan.shards, ..RegionConfig::default() };
+            let machine = Region::new(me, config, Canary::none());
+            let hosting = region.hosting();
+            nodes.push(Node { region, world, asks, hosting, machine, up: true });
+        }
+        let (cells, words) = (BTreeMap::new(), Vec::new());
+        let (seq, epoch) = (0, 0);
+        let mut all = Self { nodes, executor, lanes, cells, seq, epoch, members, words };
+        all.install();
+        all
+    }
+
+    fn now(&self) -> Now {
+        Now { mono: self.executor.now(), ..Now::default() }
+    }
+
+    fn feed(&mut self, index: usize, input: RegionInput) {
+        let now = self.now();
+        let mut out = Outbox::new();
+        let node = &mut self.nodes[index];
+        node.machine.handle(now, input, &mut out);
+        node.machine.handle(now, RegionInput::Tick, &mut out);
+        for output in out.drain() {
+            match output {
+                RegionOutput::Send { to, message } => self.sent(node_of(index), to, message),
+                order => self.nodes[index].hosting.perform(order),
+            }
+        }
+    }
+
+    fn sent(&mut self, from: RegionId, to: ReplicaId, message: ShardingMessage) {
+        match message {
+            ShardingMessage::Region(word) => {
+                self.words.push((RegionId::new(to), from.replica(), word));
+            }
+            ShardingMessage::Coordinator(ToCoordinator::Hosted(all)) => {
+                for (shard, at) in all {
+                    let cell = self.cells.entry(shard).or_default();
+                    cell.hosted = cell.hosted.max(at);
+                }
+            }
+            ShardingMessage::Coordinator(_) => {}
+        }
+    }
+
+    fn install(&mut self) {
+        self.epoch += 1;
+        let epoch = EpochId { generation: 1, number: self.epoch };
+        for index in 0..self.nodes.len() {
+            if self.members.contains(&node(index)) {
+                let installed = Installed { epoch, members: self.members.clone() };
+                self.feed(index, RegionInput::Installed(installed));
+            }
+        }
+    }
+
+    /// A decision, written and acknowledged; what is said about it comes when it comes.
+    pub(crate) fn decide(&mut self, shard: ShardId, home: Option<usize>) {
+        self.seq += 1;
+        let generation = Generation::new(Term { number: 1, owner: COORDINATOR }, self.seq);
+        let home = home.map(node_of);
+        let cell = self.cells.entry(shard).or_default();
+        let hosted = cell.hosted;
+        cell.after.retain(|_, at| hosted <= *at);
+        if let Some(old) = cell.home {
+            cell.after.insert(old, cell.generation);
+        }
+        if let Some(home) = home {
+            cell.after.remove(&home);
+        }
+        (cell.generation, cell.home) = (generation, home);
+        self.speak(shard);
+        let route = ShardRoute { shard, generation, home };
+        for to in self.members.clone() {
+            let homes: RouteTable = [route].into_iter().collect();
+            self.words.push((to, COORDINATOR, ToRegion::Announce(homes)));
+        }
+    }
+
+    /// C4, and its repetitions.
+    pub(crate) fn speak(&mut self, shard: ShardId) {
+        let Some(Cell { generation, home, after, .. }) = self.cells.get(&shard).cloned() else {
+            return;
+        };
+        let epoch = EpochId { generation: 1, number: self.epoch };
+        for from in after.keys() {
+            let word = ReleaseShard { shard, generation, to: home };
+            self.words.push((*from, COORDINATOR, ToRegion::Release(vec![word])));
+        }
+        if let Some(home) = home {
+            let word = HostShard { shard, generation, after, epoch };
+            self.words.push((home, COORDINATOR, ToRegion::Host(vec![word])));
+        }
+    }
+
+    /// Time passes, for entities and for regions.
+    pub(crate) fn advance(&mut self, by: Duration) {
+        self.executor.advance(by);
+        for index in 0..self.nodes.len() {
+            if self.nodes[index].up {
+                self.feed(index, RegionInput::Tick);
+            }
+        }
+    }
+
+    pub(crate) fn home(&self, shard: ShardId) -> Option<RegionId> {
+        self.cells.get(&shard).and_then(|cell| cell.home)
+    }
+
+    /// A node dies: its tasks are gone, its lanes end, a configuration without it is installed.
+    pub(crate) fn crash(&mut self, index: usize) {
+        let gone = node(index);
+        self.nodes[index].up = false;
+        self.nodes[index].world.leased.store(false, Ordering::SeqCst);
+        self.members.remove(&gone);
+        {
+            let mut lanes = self.lanes.lock().expect("nobody panicked");
+            lanes.out.insert(gone);
+            lanes.frames.retain(|(from, to), _| *from != gone && *to != gone);
+        }
+        self.words.retain(|(to, ..)| *to != gone);
+        self.feed(index, RegionInput::Over);
+        self.install();
+        for node in self.nodes.iter().filter(|node| node.up) {
+            node.hosting.removed(gone);
+        }
+    }
+
+    /// The steps that something is there for.
+    pub(crate) fn possible(&self) -> Vec<Step> {
+        let mut steps = Vec::new();
+        if self.executor.ready() > 0 {
+            steps.push(Step::Task);
+        }
+        if self.lanes.lock().expect("nobody panicked").frames.values().any(|lane| !lane.is_empty())
+        {
+            steps.push(Step::Lane);
+        }
+        if !self.words.is_empty() {
+            steps.push(Step::Word);
+        }
+        if self
+            .nodes
+            .iter()
+            .any(|node| !node.world.facts.lock().expect("nobody panicked").is_empty())
+        {
+            steps.push(Step::Fact);
+        }
+        steps
+    }
+
+    pub(crate) fn step(&mut self, step: Step, pick: usize) {
+        match step {
+            Step::Task => self.executor.step(pick),
+            Step::Lane => self.deliver(pick),
+            Step::Word => {
+                let (to, from, message) = self.words.swap_remove(pick % self.words.len());
+                let index = index_of(to);
+                if self.nodes[index].up {
+                    self.feed(index, RegionInput::Message { from, message });
+                }
+            }
+            Step::Fact => {
+                let told =
+                    |node: &Node<E>| !node.world.facts.lock().expect("nobody panicked").is_empty();
+                let with: Vec<usize> =
+                    (0..self.nodes.len()).filter(|index| told(&self.nodes[*index])).collect();
+                let index = with[pick % with.len()];
+                let fact =
+                    self.nodes[index].world.facts.lock().expect("nobody panicked").pop_front();
+                let fact = fact.expect("there is one");
+                if let RegionInput::Wanted(shard) = fact {
+                    self.wanted(shard);
+                }
+                self.feed(index, fact);
+            }
+        }
+    }
+
+    /// The coordinator is asked: it decides, or says again what it has decided.
+    fn wanted(&mut self, shard: ShardId) {
+        let home = self.home(shard);
+        if home.is_none_or(|home| !self.members.contains(&home)) {
+            let up: Vec<usize> = (0..self.nodes.len()).filter(|at| self.nodes[*at].up).collect();
+            let chosen = up[shard.get() as usize % up.len()];
+            self.decide(shard, Some(chosen));
+        }
+    }
+
+    fn deliver(&mut self, pick: usize) {
+        let (from, to, frame, room) = {
+            let mut lanes = self.lanes.lock().expect("nobody panicked");
+            let filled: Vec<_> = lanes
+                .frames
+                .iter()
+                .filter(|(_, lane)| !lane.is_empty())
+                .map(|(ends, _)| *ends)
+                .collect();
+            let (from, to) = filled[pick % filled.len()];
+            let lane = lanes.frames.get_mut(&(from, to)).expect("it has frames");
+            let frame = lane.pop_front().expect("it has frames");
+            (from, to, frame, lanes.refused.remove(&(from, to)))
+        };
+        let receiver = &self.nodes[index_of(to)];
+        receiver.hosting.arrived(from, &frame).expect("a frame of ours");
+        if room {
+            self.nodes[index_of(from)].hosting.room(to);
+        }
+    }
+
+    /// Runs until nothing is left to do, first come first served.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..1_000_000 {
+            let Some(step) = self.possible().first().copied() else { return };
+            self.step(step, 0);
+        }
+        panic!("it does not come to rest");
+    }
+
+    /// A shard lives on a node.
+    pub(crate) fn host(&mut self, shard: u32, index: usize) {
+        self.decide(ShardId::new(shard), Some(index));
+        self.settle();
+    }
+
+    pub(crate) fn lost(&self, why: Lost) -> u64 {
+        let all = self.nodes.iter().flat_map(|node| node.region.dead_letters());
+        all.filter(|(of, _)| *of == why).map(|(_, count)| count).sum()
+    }
+
+    pub(crate) fn all_lost(&self) -> u64 {
+        let all = self.nodes.iter().flat_map(|node| node.region.dead_letters());
+        all.map(|(_, count)| count).sum()
+    }
+
+    /// Polls a future of the test until it is ready, letting everything else run.
+    pub(crate) fn wait_for<T: Send + 'static>(
+        &mut self,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> T {
+        let result = Arc::new(Mutex::new(None));
+        let kept = Arc::clone(&result);
+        self.executor.spawn(Box::pin(async move {
+            let value = future.await;
+            *kept.lock().expect("nobody panicked") = Some(value);
+        }));
+        for _ in 0..10_000 {
+            self.settle();
+            if let Some(value) = result.lock().expect("nobody panicked").take() {
+                return value;
+            }
+            self.advance(Duration::from_millis(10));
+        }
+        panic!("it never ends");
+    }
+}
+
+fn node_of(index: usize) -> RegionId {
+    node(index)
+}
+
+fn index_of(region: RegionId) -> usize {
+    usize::try_from(region.replica().get()).expect("small") - 1
+}

@@ -1,0 +1,132 @@
+//! Entities that stop to make room, by themselves or by a policy: what comes meanwhile is handled
+//! by the next instance.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ostraca::sharding::config::Sharding;
+use ostraca::sharding::context::Context;
+use ostraca::sharding::entity::Entity;
+use ostraca::sharding::ids::EntityId;
+use ostraca::sharding::passivation::settings::{Passivation, Scope, Strategy};
+use serde::{Deserialize, Serialize};
+
+use super::nodes::{Nodes, Plan};
+
+type Log = Arc<Mutex<Vec<String>>>;
+
+struct Sleeper {
+    log: Log,
+    handled: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+enum Poke {
+    Once,
+    Passivate,
+    Last,
+}
+
+impl Entity for Sleeper {
+    type Message = Poke;
+
+    async fn handle(&mut self, poke: Poke, cx: &mut Context<'_, Self>) {
+        self.handled += 1;
+        let what = match poke {
+            Poke::Once => "once",
+            Poke::Last => "last",
+            Poke::Passivate => {
+                cx.passivate();
+                "passivate"
+            }
+        };
+        self.log.lock().expect("nobody panicked").push(format!(
+            "{} {what} {}",
+            cx.id(),
+            self.handled
+        ));
+    }
+
+    fn stop_message() -> Option<Poke> {
+        Some(Poke::Last)
+    }
+}
+
+fn sleepers(passivation: Passivation, shards: u32) -> (Nodes<Sleeper>, Log) {
+    let settings = Sharding { passivation, ..Sharding::default() };
+    let plan = Plan { settings, shards, ..Plan::default() };
+    let log = Log::default();
+    let mut nodes = Nodes::new(&plan, |_, _| {
+        let log = Arc::clone(&log);
+        move |_: &EntityId| Sleeper { log: Arc::clone(&log), handled: 0 }
+    });
+    (0..shards).for_each(|shard| nodes.host(shard, 0));
+    (nodes, log)
+}
+
+fn poke(nodes: &mut Nodes<Sleeper>, ids: &[&str]) {
+    for id in ids {
+        nodes.nodes[0].region.entity(id).tell(Poke::Once).expect("there is room");
+        nodes.settle();
+    }
+}
+
+fn taken(log: &Log) -> Vec<String> {
+    std::mem::take(&mut *log.lock().expect("nobody panicked"))
+}
+
+#[test]
+fn an_entity_that_passivates_itself_loses_no_message() {
+    let off = Passivation { strategy: Strategy::None, ..Passivation::default() };
+    let (mut nodes, log) = sleepers(off, 1);
+    for from in [0, 1] {
+        let entity = nodes.nodes[from].region.entity("a");
+        for poke in [Poke::Once, Poke::Passivate, Poke::Once, Poke::Passivate] {
+            entity.tell(poke).unwrap();
+        }
+        nodes.settle();
+        let turn = ["a once 1", "a passivate 2", "a last 3"];
+        assert_eq!(taken(&log), [turn, turn].concat());
+        assert_eq!(nodes.nodes[0].region.entities(), 0);
+    }
+}
+
+#[test]
+fn an_entity_that_was_idle_for_long_stops_and_a_busy_one_does_not() {
+    let idle = Passivation { idle_timeout: Duration::from_secs(60), ..Passivation::default() };
+    let (mut nodes, log) = sleepers(idle, 2);
+    poke(&mut nodes, &["a", "b"]);
+    assert_eq!(taken(&log), ["a once 1", "b once 1"]);
+    for _ in 0..6 {
+        nodes.advance(Duration::from_secs(15));
+        poke(&mut nodes, &["b"]);
+    }
+    let lines = taken(&log);
+    assert_eq!(lines.iter().filter(|line| line.starts_with('a')).collect::<Vec<_>>(), ["a last 2"]);
+    assert!(!lines.contains(&"b last 2".to_owned()), "{lines:?}");
+    assert_eq!(nodes.nodes[0].region.entities(), 1);
+    poke(&mut nodes, &["a"]);
+    assert_eq!(taken(&log), ["a once 1"], "a fresh one");
+}
+
+#[test]
+fn over_the_limit_the_one_that_was_used_least_recently_stops_in_whichever_shard() {
+    for (scope, shards, left) in [(Scope::Region, 5, 3), (Scope::Shard, 1, 3)] {
+        let limit = Passivation {
+            strategy: Strategy::LeastRecentlyUsed,
+            active_entity_limit: 3,
+            scope,
+            ..Passivation::default()
+        };
+        let (mut nodes, log) = sleepers(limit, shards);
+        poke(&mut nodes, &["a", "b", "c", "a", "d"]);
+        assert_eq!(taken(&log).last().map(String::as_str), Some("b last 2"), "{scope:?}");
+        assert_eq!(nodes.nodes[0].region.entities(), left);
+        nodes.nodes[0].region.set_active_entity_limit(1);
+        nodes.settle();
+        let mut stopped = taken(&log);
+        stopped.sort_unstable();
+        assert_eq!(stopped, ["a last 3", "c last 2"], "{scope:?}");
+        assert_eq!(nodes.nodes[0].region.entities(), 1);
+    }
+}

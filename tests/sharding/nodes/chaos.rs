@@ -1,0 +1,187 @@
+//! Whole nodes that host shards, under faults: one host at every step; when the faults are over,
+//! every shard lives somewhere, the balance is even, and every accepted message was handled, but
+//! for those that died with a node or were counted.
+//!
+//! Links are cut, nodes pause, crash, leave and come back. A crash spares a quorum of the newest
+//! configuration, so that the cluster can always go on.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::sim::{
+    Failure, FaultKind, Faults, NodeIndex, Seed, Stream, Totals, on_all_cores,
+};
+
+use super::{Cluster, SECOND, SHARDS};
+use crate::whole::{WholeNode, World};
+
+const PLACES: usize = 5;
+const CHAOS: Duration = Duration::from_secs(60);
+/// Simulated time in which everything must be at rest after the last fault.
+const REST_WITHIN: Duration = Duration::from_secs(200);
+const MS: Duration = Duration::from_millis(1);
+
+fn faults(seed: Seed) -> Faults {
+    const KINDS: [FaultKind; 6] = [
+        FaultKind::PartitionBySize,
+        FaultKind::Isolate,
+        FaultKind::OneWay,
+        FaultKind::Flapping,
+        FaultKind::SlowLink,
+        FaultKind::Pause,
+    ];
+    let mut draw = Stream::split(seed.value, "sharding weather", 0);
+    let kept = *draw.pick(&[0.0, 0.3, 0.7]);
+    let kinds = KINDS.iter().filter(|_| draw.chance(kept)).map(|kind| (*kind, 1)).collect();
+    Faults {
+        kinds,
+        every: draw.span(SECOND, 10 * SECOND),
+        span: (10 * MS, 12 * SECOND),
+        pause: (MS, 15 * SECOND),
+        ..Faults::none()
+    }
+}
+
+struct Chaos {
+    it: Cluster,
+    chance: Stream,
+    died_with: BTreeSet<u64>, // messages that dead nodes held
+}
+
+impl Chaos {
+    fn new(seed: Seed) -> Self {
+        let it = Cluster::with(seed, PLACES, PLACES, faults(seed), World::new(3));
+        let chance = Stream::split(seed.value, "harness", 0);
+        Self { it, chance, died_with: BTreeSet::new() }
+    }
+
+    fn living(&self) -> Vec<(usize, ReplicaId)> {
+        let living = self.it.sim.processes().filter(|(_, node)| node.over.is_none());
+        living.map(|(at, node)| (at.get(), node.me().incarnation)).collect()
+    }
+
+    /// What a node holds is lost with it: its mailboxes, and payloads that nobody has taken.
+    fn crash(&mut self, place: usize) {
+        let held = self.it.sim.process(NodeIndex::new(place)).map(WholeNode::messages);
+        self.died_with.extend(held.unwrap_or_default());
+        self.it.sim.crash(NodeIndex::new(place));
+    }
+
+    /// Whether a quorum of the newest configuration lives without this one.
+    fn survives_without(&self, id: ReplicaId) -> bool {
+        let installed = &self.it.sim.observer().membership.installed;
+        let Some(newest) = installed.values().next_back() else { return false };
+        let others = self.living().into_iter().map(|(_, id)| id).filter(|other| *other != id);
+        let others: BTreeSet<ReplicaId> = others.collect();
+        newest.members().iter().filter(|id| others.contains(id)).count()
+            > newest.members().len() / 2 + 1
+    }
+
+    fn act(&mut self) {
+        let living = self.living();
+        if !living.is_empty() {
+            let (place, id) = *self.chance.pick(&living);
+            self.it.want_all(place);
+            self.it.tell();
+            if self.chance.chance(0.03) && self.survives_without(id) {
+                self.crash(place);
+            } else if self.chance.chance(0.02) && self.survives_without(id) {
+                self.it.leave(place);
+            }
+        }
+        if self.chance.chance(0.1) {
+            self.supervise();
+        }
+    }
+
+    /// Starts what has stopped or crashed, and the type on it.
+    fn supervise(&mut self) {
+        for place in 0..PLACES {
+            let node = NodeIndex::new(place);
+            if self.it.sim.process(node).is_some_and(|node| node.over.is_some()) {
+                self.crash(place);
+            }
+            if self.it.sim.process(node).is_none() {
+                self.it.sim.restart(node);
+                self.it.host(place);
+            }
+        }
+    }
+
+    fn storm(&mut self) -> Result<(), Box<Failure>> {
+        let end = self.it.sim.now() + CHAOS;
+        while self.it.sim.now() < end {
+            let wait = self.chance.span(10 * MS, 600 * MS);
+            self.it.sim.try_run_for(wait)?;
+            self.act();
+        }
+        Ok(())
+    }
+
+    fn peace(&mut self) -> Result<(), Box<Failure>> {
+        self.it.sim.heal();
+        let end = self.it.sim.now() + REST_WITHIN;
+        while self.it.sim.now() < end {
+            self.supervise();
+            self.it.want_all(0);
+            self.it.sim.try_run_for(SECOND)?;
+            if self.unrest().is_none() {
+                return Ok(());
+            }
+        }
+        let what = format!("{}\n{}", self.unrest().unwrap_or_default(), self.it.story());
+        Err(Box::new(self.it.sim.failure(what)))
+    }
+
+    fn unrest(&self) -> Option<String> {
+        let sizes = self.it.sizes([0, 1, 2, 3, 4]);
+        if sizes.iter().sum::<usize>() != SHARDS as usize {
+            return Some(format!("not every shard lives: {sizes:?}"));
+        }
+        if sizes.iter().any(|size| !(2..=3).contains(size)) {
+            return Some(format!("uneven: {sizes:?}"));
+        }
+        let lost = self.it.sim.observer().open.difference(&self.died_with).next();
+        lost.map(|id| format!("message {id} is neither handled nor counted"))
+    }
+}
+
+fn run(seed: Seed) -> Result<Totals, Box<Failure>> {
+    let mut chaos = Chaos::new(seed);
+    chaos.storm()?;
+    chaos.peace()?;
+    let mut totals = chaos.it.sim.totals();
+    let seen = chaos.it.sim.observer();
+    let mut hit = |mark, count: u64| (0..count).for_each(|_| totals.marks.hit(mark));
+    hit("handled", seen.handled.len() as u64);
+    hit("coordinators", seen.acting);
+    hit("starts", seen.starts);
+    hit("discarded", seen.discarded);
+    hit("died with a node", chaos.died_with.len() as u64);
+    hit("stepped down", seen.stepped_down);
+    Ok(totals)
+}
+
+#[test]
+#[expect(clippy::print_stderr, reason = "the figures are the result")]
+fn every_shard_has_one_host_on_whole_nodes_and_all_live_after_the_faults() {
+    let name = "every_shard_has_one_host_on_whole_nodes_and_all_live_after_the_faults";
+    let totals =
+        on_all_cores(name, 40, |seed| run(seed).unwrap_or_else(|failure| panic!("{failure}")));
+    let of = |mark| totals.marks.count(mark);
+    eprintln!(
+        "{} seeds, {:.1} h simulated, {} crashes, {} terms, {} starts, {} messages handled, {} \
+         discarded, {} died with a node, {} coordinators stepped down",
+        totals.runs,
+        totals.simulated.as_secs_f64() / 3_600.0,
+        totals.crashes,
+        of("coordinators"),
+        of("starts"),
+        of("handled"),
+        of("discarded"),
+        of("died with a node"),
+        of("stepped down"),
+    );
+    totals.must_have_hit(["handled", "coordinators", "starts", "died with a node"]);
+}

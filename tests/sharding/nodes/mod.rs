@@ -1,0 +1,244 @@
+//! Whole nodes with everything but entities: membership, leases, replicated data and the sharding
+//! machines, wired by the functions that the driver uses. Shards find homes, move when nodes come
+//! and go, and come back when one is lost.
+
+mod chaos;
+mod watch;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ostraca::cluster::membership::port::Command as Wish;
+use ostraca::sharding::config::Sharding as Settings;
+use ostraca::sharding::coordinator::Phase;
+use ostraca::sharding::ids::{EntityType, ShardId};
+use ostraca::sharding::machines::Hosts;
+use ostraca::sharding::region::Run;
+use ostraca_ddata::sim::{Faults, LaneRule, NodeIndex, Seed, Setup, Simulation};
+
+use self::watch::ShardWatch;
+use crate::whole::entities::Order;
+use crate::whole::{Command, WholeNode, World};
+
+type Sim = Simulation<WholeNode, ShardWatch>;
+
+const SHARDS: u32 = 12;
+const SECOND: Duration = Duration::from_secs(1);
+
+fn counter() -> EntityType {
+    EntityType::new("counter").expect("a fine name")
+}
+
+fn settings() -> Box<Settings> {
+    Box::new(Settings { number_of_shards: SHARDS, ..Settings::default() })
+}
+
+fn shards() -> impl Iterator<Item = ShardId> {
+    (0..SHARDS).map(ShardId::new)
+}
+
+struct Cluster {
+    sim: Sim,
+    told: u64,
+}
+
+impl Cluster {
+    /// Without faults but those that the test orders.
+    fn calm(seed: impl Into<Seed>, places: usize, started: usize) -> Self {
+        Self::with(seed, places, started, Faults::none(), World::new(3.min(places)))
+    }
+
+    fn with(
+        seed: impl Into<Seed>,
+        places: usize,
+        started: usize,
+        faults: Faults,
+        world: World,
+    ) -> Self {
+        let setup = Setup {
+            started: Some(started),
+            lanes: vec![LaneRule::STREAM],
+            faults,
+            ..Setup::new(seed, places)
+        };
+        let sim = Simulation::new(setup, ShardWatch::default(), world.factory());
+        let mut cluster = Self { sim, told: 0 };
+        (0..started).for_each(|place| cluster.host(place));
+        cluster
+    }
+
+    fn order(&mut self, place: usize, order: Order) {
+        self.sim.command(NodeIndex::new(place), Command::Sharding(order));
+    }
+
+    fn host(&mut self, place: usize) {
+        self.order(place, Order::Start(counter(), settings(), Hosts::Shards));
+    }
+
+    fn want_all(&mut self, place: usize) {
+        shards().for_each(|shard| self.order(place, Order::Want(counter(), shard)));
+    }
+
+    fn leave(&mut self, place: usize) {
+        let id = self.at(place).me().incarnation;
+        self.sim.command(NodeIndex::new(place), Command::User(Wish::Leave(id)));
+    }
+
+    fn at(&self, place: usize) -> &WholeNode {
+        self.sim.process(NodeIndex::new(place)).expect("it is up")
+    }
+
+    /// Some messages for what lives somewhere.
+    fn tell(&mut self) {
+        for (shard, place) in self.homes() {
+            self.told += 1;
+            let told = self.told;
+            self.order(place, Order::Tell(counter(), shard, told));
+        }
+    }
+
+    /// Where shards live.
+    fn homes(&self) -> BTreeMap<ShardId, usize> {
+        let hosted = |(node, process): (NodeIndex, &WholeNode)| {
+            let region = process.region(&counter());
+            let hosted = region.into_iter().flat_map(|region| region.hosted());
+            let lives = hosted.filter(|(_, run)| matches!(run, Run::Hosting(_)));
+            lives.map(|(shard, _)| (shard, node.get())).collect::<Vec<_>>()
+        };
+        self.sim.processes().flat_map(hosted).collect()
+    }
+
+    /// How many live at each of these places.
+    fn sizes<const N: usize>(&self, places: [usize; N]) -> [usize; N] {
+        let homes = self.homes();
+        places.map(|place| homes.values().filter(|at| **at == place).count())
+    }
+
+    fn story(&self) -> String {
+        let story = |(_, node): (_, &WholeNode)| node.sharding_story(&counter()) + &node.story();
+        self.sim.processes().map(story).collect()
+    }
+
+    #[track_caller]
+    fn until(&mut self, seconds: u32, what: &str, mut reached: impl FnMut(&Self) -> bool) {
+        let end = self.sim.now() + seconds * SECOND;
+        loop {
+            if let Err(failure) = self.sim.try_run_for(Duration::from_millis(50)) {
+                panic!("{}\n{}{failure}", failure.reason, self.story());
+            }
+            if reached(self) {
+                return;
+            }
+            assert!(self.sim.now() < end, "never: {what}\n{}", self.story());
+        }
+    }
+
+    /// Three nodes that host all shards evenly.
+    fn of_three(seed: u64, places: usize) -> Self {
+        let mut cluster = Self::calm(seed, places, 3);
+        cluster.until(20, "all are registered", |it| (0..3).all(|place| it.is_registered(place)));
+        cluster.want_all(1);
+        cluster.until(20, "even", |it| it.sizes([0, 1, 2]) == [4, 4, 4]);
+        cluster
+    }
+
+    /// Whether the coordinator knows this place's region.
+    fn is_registered(&self, place: usize) -> bool {
+        self.at(place).region(&counter()).is_some_and(|region| region.is_registered())
+    }
+
+    /// Whether this place's coordinator decides.
+    fn acts(&self, place: usize) -> bool {
+        let of_type = self.sim.process(NodeIndex::new(place)).map(|node| &node.machines);
+        let coordinator = of_type.and_then(|machines| machines.of(&counter())?.coordinator());
+        coordinator.is_some_and(|coordinator| coordinator.phase() == Phase::Active)
+    }
+}
+
+#[test]
+fn shards_that_are_asked_for_live_evenly_on_three_nodes_under_one_coordinator() {
+    for seed in 0..10 {
+        let cluster = Cluster::of_three(seed, 3);
+        let acting = (0..3).filter(|place| cluster.acts(*place)).count();
+        assert_eq!(acting, 1, "seed {seed}");
+        assert_eq!(cluster.sim.observer().starts, u64::from(SHARDS), "no shard moved");
+    }
+}
+
+#[test]
+fn a_node_that_joins_gets_its_part_with_the_fewest_moves() {
+    for seed in 0..5 {
+        let mut cluster = Cluster::of_three(seed, 4);
+        cluster.sim.restart(NodeIndex::new(3));
+        cluster.host(3);
+        cluster.until(20, "even", |it| it.sizes([0, 1, 2, 3]) == [3, 3, 3, 3]);
+        assert_eq!(cluster.sim.observer().starts, u64::from(SHARDS) + 3, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_proxy_hosts_nothing_and_never_coordinates() {
+    let mut cluster = Cluster::of_three(1, 4);
+    cluster.sim.restart(NodeIndex::new(3));
+    cluster.order(3, Order::Start(counter(), settings(), Hosts::Nothing));
+    cluster.until(20, "the proxy is registered", |it| it.is_registered(3));
+    cluster.sim.try_run_for(30 * SECOND).expect("nothing is wrong");
+    assert_eq!(cluster.sizes([0, 1, 2, 3]), [4, 4, 4, 0]);
+    (0..3).for_each(|place| cluster.sim.crash(NodeIndex::new(place)));
+    cluster.sim.try_run_for(30 * SECOND).expect("nothing is wrong");
+    assert!(!cluster.acts(3));
+}
+
+/// Who leaves in order hands over everything; a leaving coordinator its role as well.
+#[test]
+fn nodes_leave_one_after_the_other_and_no_message_is_lost() {
+    for seed in 0..10 {
+        let mut cluster = Cluster::of_three(seed, 3);
+        for place in 0..3 {
+            (0..5).for_each(|_| cluster.tell());
+            cluster.leave(place);
+            cluster.until(60, "it has left", |it| it.at(place).over.is_some());
+            let live_on = if place == 2 { 0 } else { SHARDS as usize };
+            cluster.until(60, "all shards live on", |it| it.homes().len() == live_on);
+            if place < 2 {
+                let is_handled = |it: &Cluster| it.sim.observer().open.is_empty();
+                cluster.until(60, "what was told is handled", is_handled);
+            }
+        }
+        assert_eq!(cluster.sim.observer().discarded, 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn shards_of_a_crashed_node_come_back_elsewhere_when_it_is_removed() {
+    for seed in 0..10 {
+        let mut cluster = Cluster::of_three(seed, 3);
+        let crashed = (seed % 3) as usize;
+        cluster.sim.crash(NodeIndex::new(crashed));
+        cluster.until(60, "all shards live again", |it| it.homes().len() == SHARDS as usize);
+        let others: Vec<usize> = (0..3).filter(|place| *place != crashed).collect();
+        cluster.until(20, "even", |it| it.sizes([others[0], others[1]]) == [6, 6]);
+        (0..3).for_each(|_| cluster.tell());
+        cluster.until(20, "what is told is handled", |it| it.sim.observer().open.is_empty());
+    }
+}
+
+#[test]
+fn a_paused_coordinator_is_replaced_and_the_rest_goes_on() {
+    for seed in 0..5 {
+        let mut cluster = Cluster::of_three(seed, 3);
+        let coordinates = (0..3).find(|place| cluster.acts(*place)).expect("one does");
+        let node = NodeIndex::new(coordinates);
+        cluster.sim.pause(node, 60 * SECOND);
+        cluster.until(50, "another one acts", |it| {
+            (0..3).any(|place| place != coordinates && it.acts(place))
+        });
+        cluster.until(20, "its shards live elsewhere", |it| {
+            let homes = it.homes();
+            let elsewhere = homes.values().filter(|place| **place != coordinates).count();
+            elsewhere == SHARDS as usize
+        });
+        cluster.until(60, "it knows that it is out", |it| it.at(coordinates).over.is_some());
+        assert_eq!(cluster.sizes([coordinates]), [0]);
+    }
+}

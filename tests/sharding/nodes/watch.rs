@@ -1,0 +1,86 @@
+//! What must hold after every step on whole nodes: what holds for membership, at most one node that
+//! hosts a shard and may begin its messages, messages handled at most once and only under a lease.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ostraca::sharding::ids::{Generation, ShardId};
+use ostraca_ddata::sim::{NodeIndex, Observer, Orders, View, Violation};
+
+use super::counter;
+use crate::whole::entities::Seen;
+use crate::whole::{Event, Watch, WholeNode};
+
+#[derive(Default)]
+pub(crate) struct ShardWatch {
+    pub(crate) membership: Watch,
+    hosted: BTreeMap<ShardId, Generation>,
+    /// Messages that were accepted and are neither handled nor counted as lost.
+    pub(crate) open: BTreeSet<u64>,
+    pub(crate) handled: BTreeSet<u64>,
+    pub(crate) discarded: u64,
+    pub(crate) acting: u64,
+    pub(crate) stepped_down: u64,
+    pub(crate) starts: u64,
+}
+
+impl ShardWatch {
+    fn saw(&mut self, seen: &Seen) -> Result<(), String> {
+        match seen {
+            Seen::Hosts(shard, at) => {
+                self.starts += 1;
+                let before = self.hosted.insert(*shard, *at);
+                if before >= Some(*at) {
+                    return Err(format!("shard {shard} is hosted at {at} after {before:?}"));
+                }
+            }
+            Seen::Accepted(id) => {
+                self.open.insert(*id);
+            }
+            Seen::Handled(id) => {
+                self.open.remove(id);
+                if !self.handled.insert(*id) {
+                    return Err(format!("message {id} was handled twice"));
+                }
+            }
+            Seen::Discarded(id) => {
+                self.discarded += u64::from(self.open.remove(id));
+            }
+            Seen::Acting => self.acting += 1,
+            Seen::SteppedDown => self.stepped_down += 1,
+            Seen::Registered | Seen::Left => {}
+        }
+        Ok(())
+    }
+}
+
+impl Observer<WholeNode> for ShardWatch {
+    fn event(
+        &mut self,
+        view: &View<'_, WholeNode>,
+        node: NodeIndex,
+        event: &Event,
+        orders: &mut Orders<WholeNode>,
+    ) -> Result<(), Violation> {
+        if let Event::Sharding(seen) = event {
+            self.saw(seen).map_err(Violation::new)?;
+        }
+        self.membership.event(view, node, event, orders)
+    }
+
+    fn check(&mut self, view: &View<'_, WholeNode>) -> Result<(), Violation> {
+        self.membership.check(view)?;
+        let mut hosts: BTreeMap<ShardId, NodeIndex> = BTreeMap::new();
+        for (node, process) in view.processes() {
+            if !process.membership.serves(view.clock(node).mono) {
+                continue;
+            }
+            let hosted = process.region(&counter()).into_iter().flat_map(|region| region.hosted());
+            for (shard, _) in hosted {
+                if let Some(other) = hosts.insert(shard, node) {
+                    return Err(Violation::new(format!("shard {shard} at {other} and {node}")));
+                }
+            }
+        }
+        Ok(())
+    }
+}
