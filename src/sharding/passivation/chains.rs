@@ -163,7 +163,8 @@ mod tests {
                     assert_eq!(chains.len_of(Chain(index)), list.len(), "seed {seed}");
                     assert_eq!(chains.back(Chain(index)), list.back().copied(), "seed {seed}");
                 }
-                assert_eq!(chains.len(), model.iter().map(VecDeque::len).sum(), "seed {seed}");
+                let all: usize = model.iter().map(VecDeque::len).sum();
+                assert_eq!(chains.len(), all, "seed {seed}");
             }
         }
     }

@@ -92,21 +92,21 @@ fn b2_b3_the_older_algorithm_at_higher_thresholds_and_its_limit() {
     let at = |threshold, most, given: &[usize], moving: &[u32]| {
         chosen(&older(threshold, most), &in_progress(sizes(given), moving))
     };
-    assert_eq!(at(2, 10, &[1, 2, 0], &[]), []);
+    assert_eq!(at(2, 10, &[1, 2, 0], &[]), [0_u32; 0]);
     assert_eq!(at(2, 10, &[1, 3, 0], &[]), [2]);
-    assert_eq!(at(2, 10, &[1, 3, 0], &[2]), []);
-    assert_eq!(at(2, 10, &[2, 2, 0], &[]), []);
+    assert_eq!(at(2, 10, &[1, 3, 0], &[2]), [0_u32; 0]);
+    assert_eq!(at(2, 10, &[2, 2, 0], &[]), [0_u32; 0]);
     assert_eq!(at(2, 10, &[3, 3, 0], &[]), [1]);
     assert_eq!(at(2, 10, &[3, 3, 0], &[1]), [4]);
-    assert_eq!(at(2, 10, &[3, 3, 0], &[1, 4]), []);
+    assert_eq!(at(2, 10, &[3, 3, 0], &[1, 4]), [0_u32; 0]);
     assert_eq!(at(2, 10, &[4, 4, 0], &[]), [1, 2]);
     assert_eq!(at(2, 10, &[4, 4, 0], &[1, 2]), [5, 6]);
-    assert_eq!(at(2, 10, &[4, 4, 0], &[1, 2, 5, 6]), []);
+    assert_eq!(at(2, 10, &[4, 4, 0], &[1, 2, 5, 6]), [0_u32; 0]);
     assert_eq!(at(2, 10, &[5, 5, 0], &[]), [1, 2]);
     assert_eq!(at(2, 10, &[5, 5, 0], &[1, 2]), [6, 7]);
     assert_eq!(at(2, 10, &[5, 5, 0], &[1, 2, 6, 7]), [3]);
     assert_eq!(at(3, 2, &[1, 10, 0], &[]), [2, 3]);
-    assert_eq!(at(3, 2, &[1, 10, 0], &[2, 3]), []);
+    assert_eq!(at(3, 2, &[1, 10, 0], &[2, 3]), [0_u32; 0]);
 }
 
 fn chosen(rounds: &LeastShardRounds, seen: &Allocations) -> Vec<u32> {

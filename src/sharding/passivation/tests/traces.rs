@@ -57,7 +57,7 @@ fn l2_least_recently_used_follows_its_limit_down_and_up() {
     region.each(2, [21], |_| ids(11..=15));
     assert_eq!(region.set_limit(6), [16, 17]);
     region.each(1, 1..=10, |id| vec![if id < 4 { id + 17 } else { id - 3 }]);
-    assert_eq!(region.set_limit(12), []);
+    assert_eq!(region.set_limit(12), [0_u32; 0]);
     region.each(1, 11..=20, past(14, |id| id - 6));
     assert_eq!(areas(region.shard(1)).1[0], ids(15..=20));
 }
@@ -87,7 +87,7 @@ fn l4_segmented_follows_its_limit_down_and_up() {
     region.each(2, [31], |_| ids(11..=20));
     assert_eq!(region.set_limit(10), ids(21..=25));
     region.each(1, 1..=10, |id| vec![if id < 6 { id + 25 } else { id - 5 }]);
-    assert_eq!(region.set_limit(30), []);
+    assert_eq!(region.set_limit(30), [0_u32; 0]);
     region.each(1, 11..=30, past(21, |id| id - 15));
     assert_eq!(areas(region.shard(1)).1[0], ids(16..=30));
 }
@@ -117,7 +117,7 @@ fn l5_most_recently_used_follows_its_limit_down_and_up() {
     region.each(2, [21], |_| vec![20, 9, 8, 7, 6]);
     assert_eq!(region.set_limit(6), [5, 4]);
     region.each(1, 1..=10, past(4, |id| id - 1));
-    assert_eq!(region.set_limit(12), []);
+    assert_eq!(region.set_limit(12), [0_u32; 0]);
     region.each(1, 11..=20, past(14, |id| id - 1));
     assert_eq!(areas(region.shard(1)).1[0], [1, 2, 10, 11, 12, 20]);
 }
@@ -157,7 +157,7 @@ fn l7_least_frequently_used_follows_its_limit_down_and_up() {
     region.each(2, [21], |_| ids(11..=15));
     assert_eq!(region.set_limit(6), [16, 17]);
     region.each(1, 1..=10, |id| vec![if id < 4 { id + 17 } else { id - 3 }]);
-    assert_eq!(region.set_limit(12), []);
+    assert_eq!(region.set_limit(12), [0_u32; 0]);
     region.each(1, 11..=20, past(14, |id| id - 6));
 }
 
