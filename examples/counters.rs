@@ -1,6 +1,4 @@
-//! Three nodes in one process, and counters that live somewhere among them: told and asked from any
-//! node, wherever they are; when one node leaves, what it had accepted goes along to the others.
-//!
+//! Three nodes in one process, and counters that live among them, told and asked from any node:
 //! `cargo run --example counters`
 #![allow(clippy::print_stdout, reason = "an example talks to its reader")]
 

@@ -547,3 +547,14 @@ fn a_link_to_a_missing_file_is_found() {
 }
 
 const NONE: Vec<String> = Vec::new();
+
+/// What a newcomer reads is what compiles.
+#[test]
+fn the_readme_shows_its_example_as_it_is() {
+    let example = std::fs::read_to_string("examples/counters.rs").expect("it is there");
+    let code = &example[example.find("use ").expect("it uses something")..];
+    let readme = std::fs::read_to_string("README.md").expect("it is there");
+    let shown = format!("```rust\n{code}```");
+    assert!(readme.contains(&shown), "copy examples/counters.rs, from its first `use`, there");
+    assert!(example.lines().count() <= 60, "the smallest useful program");
+}
