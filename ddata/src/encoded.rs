@@ -6,13 +6,13 @@
 //! never panics: what a peer sends is foreign. Values inside are MessagePack with named fields
 //! ([`Encoded`]), since the positional form does not survive an added field (known failure 28).
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use smallvec::SmallVec;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::id::ReplicaId;
@@ -257,12 +257,11 @@ pub enum DecodeError {
 /// Writes the hand-laid layout: integers as LEB128, replicas as indices into a table.
 #[derive(Debug, Default)]
 pub(crate) struct Writer {
-    table: Vec<ReplicaId>,
-    index: BTreeMap<ReplicaId, usize>, // used once the table has outgrown a linear look
+    table: SmallVec<[ReplicaId; 8]>,
+    sorted: SmallVec<[(ReplicaId, usize); 8]>, // the same in order, with their places in it
+    next: usize, // of `sorted`: who comes next, for replicas are mostly named in their order
     body: Vec<u8>,
 }
-
-const LINEAR: usize = 8;
 
 impl Writer {
     pub(crate) fn new() -> Self {
@@ -304,26 +303,18 @@ impl Writer {
     }
 
     fn intern(&mut self, replica: ReplicaId) -> usize {
-        if self.table.len() <= LINEAR
-            && let Some(at) = self.table.iter().position(|&known| known == replica)
-        {
-            return at;
-        }
-        if self.table.len() > LINEAR
-            && let Some(&at) = self.index.get(&replica)
-        {
-            return at;
-        }
-        let at = self.table.len();
-        self.table.push(replica);
-        if self.table.len() > LINEAR {
-            if self.index.is_empty() {
-                self.index.extend(self.table.iter().enumerate().map(|(i, &r)| (r, i)));
-            } else {
-                self.index.insert(replica, at);
-            }
-        }
-        at
+        let found = match self.sorted.get(self.next) {
+            Some((known, _)) if *known == replica => Ok(self.next),
+            None if self.sorted.last().is_none_or(|(last, _)| *last < replica) => Err(self.next),
+            _ => self.sorted.binary_search_by_key(&replica, |(known, _)| *known),
+        };
+        let at = found.unwrap_or_else(|at| {
+            self.sorted.insert(at, (replica, self.table.len()));
+            self.table.push(replica);
+            at
+        });
+        self.next = at + 1;
+        self.sorted[at].1
     }
 
     /// Version, table and body in one piece.
@@ -350,23 +341,22 @@ fn put_varint(bytes: &mut Vec<u8>, mut value: u64) {
 /// Reads what a [`Writer`] wrote, or whatever a peer says it wrote.
 #[derive(Debug)]
 pub(crate) struct Reader<'a> {
-    table: Vec<ReplicaId>,
+    table: &'a [[u8; 8]],
     left: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
     /// Reads version and replica table.
     pub(crate) fn new(bytes: &'a [u8]) -> Result<Self, DecodeError> {
-        let mut reader = Self { table: Vec::new(), left: bytes };
+        let mut reader = Self { table: &[], left: bytes };
         let found = reader.byte()?;
         if found != VERSION {
             return Err(DecodeError::Version { found });
         }
-        for _ in 0..reader.length(8)? {
-            let replica = ReplicaId::new(reader.fixed()?);
-            reader.table.push(replica);
-        }
-        Ok(reader)
+        let count = reader.length(8)?;
+        let (table, left) =
+            reader.left.split_at_checked(count * 8).ok_or(DecodeError::Truncated)?;
+        Ok(Self { table: table.as_chunks().0, left })
     }
 
     pub(crate) fn byte(&mut self) -> Result<u8, DecodeError> {
@@ -376,6 +366,12 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn varint(&mut self) -> Result<u64, DecodeError> {
+        if let Some((&byte, left)) = self.left.split_first()
+            && byte < 0x80
+        {
+            self.left = left;
+            return Ok(byte.into());
+        }
         u64::try_from(self.wide()?).map_err(|_| DecodeError::Truncated)
     }
 
@@ -419,7 +415,8 @@ impl<'a> Reader<'a> {
 
     pub(crate) fn replica(&mut self) -> Result<ReplicaId, DecodeError> {
         let at = usize::try_from(self.varint()?).map_err(|_| DecodeError::Truncated)?;
-        self.table.get(at).copied().ok_or(DecodeError::Truncated)
+        let replica = self.table.get(at).ok_or(DecodeError::Truncated)?;
+        Ok(ReplicaId::new(u64::from_le_bytes(*replica)))
     }
 
     /// Says so if bytes are left over.

@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::sums::{FANOUT, Sums};
 use super::wire::{At, Held, Query};
-use crate::causal::CausalContext;
 use crate::clock::Instant;
 use crate::id::ReplicaId;
 use crate::key::KeyName;
@@ -283,18 +282,5 @@ impl AntiEntropy {
             }
         }
         due
-    }
-}
-
-/// What a key's two holders lack of each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Difference {
-    pub(super) here: bool,
-    pub(super) there: bool,
-}
-
-impl Difference {
-    pub(super) fn between(mine: &CausalContext, theirs: &CausalContext) -> Self {
-        Self { here: !mine.includes(theirs), there: !theirs.includes(mine) }
     }
 }

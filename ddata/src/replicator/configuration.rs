@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::anti_entropy::{Comparison, Difference, Step};
+use super::anti_entropy::{Comparison, Step};
 use super::durability::{After, Owed};
 use super::epoch::{Epoch, EpochId, EpochInput, EpochOutput};
 use super::fence::is_promise;
@@ -522,7 +522,8 @@ impl Replicator {
         let mut wants = Vec::new();
         for (key, context) in &theirs {
             let later = deferred.is_some_and(|from| bucket_of(key) >= from);
-            if !later && Difference::between(&live.context(key), context).here {
+            let known = live.get(key).is_some_and(|held| held.state.context().includes(context));
+            if !later && !known && !context.is_empty() {
                 wants.push(key.clone());
             }
         }
@@ -564,7 +565,7 @@ impl Replicator {
         for (first, last) in covered {
             for (bucket, mine) in self.store.live().in_buckets(*first..=*last) {
                 let context = theirs.get(&mine.key).unwrap_or(&nothing);
-                if !Difference::between(mine.state.context(), context).there {
+                if context.includes(mine.state.context()) {
                     continue;
                 }
                 if bytes >= budget && last_given != Some(bucket) {

@@ -15,18 +15,24 @@ const LEAST: Duration = Duration::from_millis(5);
 const MOST: Duration = Duration::from_secs(2);
 
 /// Round trips of the last 64 answers.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct RoundTrips {
     samples: Vec<Duration>, // ≤ SAMPLES
     next: usize,
     sorted: Vec<Duration>, // the same, so that whoever asks how long to wait does not sort
-    latest: Duration,
-    backed_off: u32, // times the patience is doubled until the next sample
+    base: Duration,        // how long the first answer is waited for: asked for far more often
+    backed_off: u32,       // times the patience is doubled until the next sample
+}
+
+impl Default for RoundTrips {
+    fn default() -> Self {
+        let (samples, sorted) = (Vec::new(), Vec::new());
+        Self { samples, next: 0, sorted, base: 2 * FIRST, backed_off: 0 }
+    }
 }
 
 impl RoundTrips {
     pub(super) fn note(&mut self, took: Duration) {
-        self.latest = took;
         self.backed_off = 0;
         if self.samples.len() < SAMPLES {
             self.samples.push(took);
@@ -38,6 +44,7 @@ impl RoundTrips {
         let at = self.sorted.partition_point(|sample| *sample < took);
         self.sorted.insert(at, took);
         self.next = (self.next + 1) % SAMPLES;
+        self.base = (2 * self.p95().max(took)).clamp(LEAST, MOST);
     }
 
     fn p95(&self) -> Duration {
@@ -53,8 +60,10 @@ impl RoundTrips {
     /// How long to wait for an answer before the question goes out again: twice the p95 (or the
     /// latest round trip, if that was longer), doubled with every try.
     pub(super) fn patience(&self, tries: u32) -> Duration {
-        let base = (2 * self.p95().max(self.latest)).clamp(LEAST, MOST);
-        base.saturating_mul(1 << tries.max(self.backed_off).min(10)).min(MOST)
+        match tries.max(self.backed_off).min(10) {
+            0 => self.base,
+            doublings => self.base.saturating_mul(1 << doublings).min(MOST),
+        }
     }
 }
 

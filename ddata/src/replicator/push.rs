@@ -307,7 +307,9 @@ impl Pushes {
     /// What goes again now. What nobody waits for and a silent peer lacks is left to anti-entropy.
     pub(super) fn take_due(&mut self, now: Instant, trips: &RoundTrips) -> Vec<Resend> {
         let mut resends = Vec::new();
-        let peers: Vec<ReplicaId> = self.lines.keys().copied().collect();
+        let late = |line: &Line| line.due().is_some_and(|at| at <= now);
+        let peers = self.lines.iter().filter(|(_, line)| late(line)).map(|(peer, _)| *peer);
+        let peers: SmallVec<[ReplicaId; 8]> = peers.collect();
         for to in peers {
             let Some(line) = self.lines.get_mut(&to) else { continue };
             let due = line.take_due(now);

@@ -114,9 +114,12 @@ impl Replicator {
             asked.shuffle(&mut self.rng);
             asked.truncate(read.need.answers());
         }
+        if asked.is_empty() {
+            return;
+        }
+        let held = Held::new(&read.key, &read.own);
         for to in asked {
-            let held = Held::new(&read.key, &read.own);
-            self.send(to, Body::Read { request: id.0, held }, out);
+            self.send(to, Body::Read { request: id.0, held: held.clone() }, out);
         }
     }
 
@@ -184,11 +187,11 @@ impl Replicator {
     }
 
     pub(super) fn check_read(&mut self, now: Now, id: RequestId, out: &mut Out) {
-        let Some(read) = self.reads.remove(id) else { return };
-        if read.is_met(&self.electors()) {
+        if !self.reads.get(id).is_some_and(|read| read.is_met(&self.electors())) {
+            return;
+        }
+        if let Some(read) = self.reads.remove(id) {
             self.finish_read(now, id, &read, out);
-        } else {
-            self.reads.insert(id, read);
         }
     }
 

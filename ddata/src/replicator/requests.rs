@@ -279,7 +279,7 @@ impl Replicator {
 
     /// A key's content before a change, if anybody is to be told of it.
     pub(super) fn before(&self, key: &KeyName) -> Option<Value> {
-        if self.subscriptions.of(key).is_empty() { None } else { self.value(key) }
+        if self.subscriptions.has(key) { self.value(key) } else { None }
     }
 
     /// What a key holds; `None` if nothing.

@@ -125,6 +125,16 @@ fn check_names(entry: &Entry) -> Result<(), DecodeError> {
     Ok(())
 }
 
+/// Refuses what speaks of changes that this very replica is to have made, and has not: taking it
+/// would make the next ones invisible elsewhere.
+fn check_own(made: u64, last: Option<u64>, canary: Canary) -> Result<(), DecodeError> {
+    let false_claim = last.is_some_and(|last| last > made);
+    if false_claim && !canary.has(Bug::DeleteErasesUnseen) {
+        return Err(DecodeError::ImpossibleDot);
+    }
+    Ok(())
+}
+
 /// Where a key stands: the order costs a comparison of numbers, not of names.
 pub(super) fn place(key: &KeyName) -> Place {
     (hash_of(key.as_str().as_bytes()), key.clone())
@@ -354,6 +364,7 @@ impl Store {
             Some(_) => return Err(Unfit::WrongType),
             None => entry.shape.parse()?,
         };
+        let made = held.map_or(0, |held| held.state.context().next_dot(me).counter - 1);
         let taken = match &entry.content {
             Content::Probe(context) => {
                 let asked = context.decode()?;
@@ -370,13 +381,13 @@ impl Store {
                 let mine = mine.map(|run| run.last).max();
                 let standing = Standing::of(held, &delta);
                 let at = at.sized(bytes.len());
-                self.check_own(&entry.key, me, mine, canary)?;
+                check_own(made, mine, canary)?;
                 self.take_delta(&entry.key, &shape, standing, &delta, at, canary)
             }
             Content::Full(bytes) => {
                 let state = State::decode(bytes.as_slice(), &shape)?;
                 let mine = state.context().next_dot(me).counter - 1;
-                self.check_own(&entry.key, me, Some(mine), canary)?;
+                check_own(made, Some(mine), canary)?;
                 self.take_state(&entry.key, &shape, &state, at.sized(bytes.len()), canary)
             }
         };
@@ -386,23 +397,6 @@ impl Store {
             self.set_group(&entry.key, &guard.group);
         }
         Ok(taken)
-    }
-
-    /// Refuses what speaks of changes that this very replica is to have made, and has not: taking
-    /// it would make the next ones invisible elsewhere.
-    fn check_own(
-        &self,
-        key: &KeyName,
-        me: ReplicaId,
-        last: Option<u64>,
-        canary: Canary,
-    ) -> Result<(), Unfit> {
-        let made = self.get(key).map_or(0, |held| held.state.context().next_dot(me).counter - 1);
-        let false_claim = last.is_some_and(|last| last > made);
-        if false_claim && !canary.has(Bug::DeleteErasesUnseen) {
-            return Err(Unfit::Decode(DecodeError::ImpossibleDot));
-        }
-        Ok(())
     }
 
     fn take_delta(

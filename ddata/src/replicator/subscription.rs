@@ -72,6 +72,17 @@ impl Subscriptions {
         }
     }
 
+    /// Whether anybody is to hear of a key.
+    pub(super) fn has(&self, key: &KeyName) -> bool {
+        if self.patterns.is_empty() {
+            return false;
+        }
+        let text = key.as_str();
+        let mut lengths = self.lengths.keys().take_while(|length| **length <= text.len());
+        self.exact.contains_key(key)
+            || lengths.any(|l| text.get(..*l).is_some_and(|p| self.prefixes.contains_key(p)))
+    }
+
     /// Everybody who is to hear of a key.
     pub(super) fn of(&self, key: &KeyName) -> BTreeSet<SubscriptionId> {
         let mut all = self.exact.get(key).cloned().unwrap_or_default();
@@ -92,7 +103,7 @@ impl Subscriptions {
         key: &KeyName,
         before: impl FnOnce() -> Option<Value>,
     ) {
-        if self.changed.contains_key(key) || self.of(key).is_empty() {
+        if !self.has(key) || self.changed.contains_key(key) {
             return;
         }
         self.changed.insert(key.clone(), before());
@@ -133,6 +144,18 @@ mod tests {
         }
         assert_eq!(subscriptions.of(&"abc".into()), ids(&[1, 2, 3, 4, 6]));
         assert_eq!(subscriptions.of(&"ä".into()), ids(&[4]));
+    }
+
+    #[test]
+    fn somebody_hears_where_there_is_somebody_to_hear() {
+        let mut subscriptions = Subscriptions::default();
+        for (id, pattern) in [(1, "ab*"), (2, "abc"), (3, "ä*")] {
+            subscriptions.add(SubscriptionId(id), Pattern::new(pattern));
+        }
+        for key in ["", "a", "ab", "abc", "abd", "b", "ä", "äb"] {
+            let key = key.into();
+            assert_eq!(subscriptions.has(&key), !subscriptions.of(&key).is_empty(), "{key}");
+        }
     }
 
     #[test]

@@ -122,6 +122,7 @@ pub struct Node {
     out: Outbox<Output>,
     loaded: Option<Vec<Record>>,
     own: BTreeMap<KeyName, u64>, // the last change of this replica's that was told ≤ keys
+    expires: bool,
     expired: u64,
 }
 
@@ -129,9 +130,10 @@ impl Node {
     pub fn new(setup: Setup, disk: &[Record]) -> Self {
         let durable = !setup.config.durable_keys.is_empty();
         let loaded = durable.then(|| disk.to_vec());
+        let expires = !setup.config.expire_keys_after_inactivity.is_empty();
         let replicator = Replicator::new(setup);
         let (out, own) = (Outbox::new(), BTreeMap::new());
-        Self { replicator, sent: None, out, loaded, own, expired: 0 }
+        Self { replicator, sent: None, out, loaded, own, expires, expired: 0 }
     }
 
     /// Counts what it sends, with the bytes on the wire: every message is encoded for that.
@@ -159,7 +161,9 @@ impl Node {
         let before = key.as_ref().map(|key| self.context(key));
         self.replicator.handle(now, Input::Request { id, request }, &mut self.out);
         if let (Some(key), Some(before)) = (key, before) {
-            let (after, value) = (self.context(&key), self.replicator.peek(&key));
+            let value = self.replicator.peek(&key);
+            let after = value.as_ref().map(|value| value.state().context().clone());
+            let after = after.unwrap_or_default();
             self.own.insert(key.clone(), after.next_dot(self.id()).counter);
             fx.emit(Event::Made(id, Box::new(Made { key, before, after, value })));
         }
@@ -168,6 +172,9 @@ impl Node {
 
     /// Tells of keys that expired just now: a change of each that nobody asked for.
     fn tell_expired(&mut self, fx: &mut Effects<Self>) {
+        if !self.expires {
+            return;
+        }
         let expired = self.replicator.stats().expired;
         if std::mem::replace(&mut self.expired, expired) == expired {
             return;
@@ -198,9 +205,12 @@ impl Node {
 
     fn carry_out(&mut self, now: Now, fx: &mut Effects<Self>) {
         while !self.out.is_empty() {
-            let outputs: Vec<Output> = self.out.drain().collect();
-            for output in outputs {
+            let mut outputs = std::mem::take(&mut self.out);
+            for output in outputs.drain() {
                 self.perform(now, output, fx);
+            }
+            if self.out.is_empty() {
+                self.out = outputs; // it is long enough by now
             }
         }
     }

@@ -191,7 +191,7 @@ impl Model {
             What::Write(slot, _) => {
                 let known = self.known(context);
                 let live = self.siblings(&known, Some(*slot));
-                live.values().flatten().flat_map(|(event, _)| event.dots.iter()).collect()
+                live.iter().flat_map(|(_, event, _)| event.dots.iter()).collect()
             }
             What::Insert(_) | What::Add(_) | What::On => DotSet::new(),
         }
@@ -236,10 +236,12 @@ impl Model {
         }
         if let Some(register) = value.get::<LWWRegister<u64>>() {
             let shown = register.get().map_err(|error| error.to_string())?;
-            return same(&shown, &self.written(context).get(&Slot::Whole).copied());
+            let due = self.written(context);
+            return same(&shown, &due.first().map(|(_, value)| *value));
         }
         if let Some(map) = value.get::<LWWMap<u32, u64>>() {
-            let shown: BTreeMap<u32, u64> = map.entries().map_err(|error| error.to_string())?;
+            let mut shown: Vec<(u32, u64)> = map.entries().map_err(|error| error.to_string())?;
+            shown.sort_unstable();
             let shown = shown.into_iter().map(|(key, value)| (Slot::Of(key), value)).collect();
             return same(&shown, &self.written(context));
         }
@@ -298,36 +300,44 @@ impl Model {
         sum + known.folded.map_or(0, |folded| folded.sum)
     }
 
-    fn written(&self, context: &CausalContext) -> BTreeMap<Slot, u64> {
-        let rank = |(event, _): &&(&Event, u64)| (event.rank, event.dots.runs()[0].first);
-        let winner = |(slot, live): (Slot, Vec<(&Event, u64)>)| {
-            live.iter().max_by_key(rank).map(|(_, value)| (slot, *value))
-        };
-        self.siblings(&self.known(context), None).into_iter().filter_map(winner).collect()
+    /// What every register holds, by register.
+    fn written(&self, context: &CausalContext) -> Vec<(Slot, u64)> {
+        let rank = |event: &Event| (event.rank, event.dots.runs()[0].first);
+        let mut live = self.siblings(&self.known(context), None);
+        live.sort_by_key(|(slot, ..)| *slot);
+        live.dedup_by(|(later, event, value), (slot, best, shown)| {
+            let same = slot == later;
+            if same && rank(event) >= rank(best) {
+                (*best, *shown) = (*event, *value);
+            }
+            same
+        });
+        live.into_iter().map(|(slot, _, value)| (slot, value)).collect()
     }
 
-    /// The writes that nothing known has overwritten, by register; of one register, or of all.
+    /// The writes that nothing known has overwritten, of one register, or of all.
     fn siblings<'a>(
         &'a self,
         known: &Known<'a>,
         only: Option<Slot>,
-    ) -> BTreeMap<Slot, Vec<(&'a Event, u64)>> {
-        let mut live: BTreeMap<Slot, Vec<(&Event, u64)>> = BTreeMap::new();
+    ) -> Vec<(Slot, &'a Event, u64)> {
         let folded: Vec<&Vec<usize>> = match (known.folded, &only) {
             (Some(folded), Some(slot)) => folded.writes.get(slot).into_iter().collect(),
             (Some(folded), None) => folded.writes.values().collect(),
             (None, _) => Vec::new(),
         };
+        // What is folded is live but for what the others overwrote.
         let folded = folded.into_iter().flatten().map(|index| &self.events[*index]);
-        for event in folded.chain(known.others.iter().copied()) {
-            if let What::Write(slot, value) = event.what
-                && only.is_none_or(|only| only == slot)
-                && event.dots.iter().any(|dot| !known.is_gone(dot))
-            {
-                live.entry(slot).or_default().push((event, value));
+        let folded = folded.filter(|event| !known.gone.includes(&event.dots));
+        let is_live = |event: &&&Event| event.dots.iter().any(|dot| !known.is_gone(dot));
+        let others = known.others.iter().filter(is_live).copied();
+        let written = |event: &'a Event| match event.what {
+            What::Write(slot, value) if only.is_none_or(|only| only == slot) => {
+                Some((slot, event, value))
             }
-        }
-        live
+            _ => None,
+        };
+        folded.chain(others).filter_map(written).collect()
     }
 }
 

@@ -69,7 +69,7 @@ pub struct Users {
     names: Vec<(Kind, KeyName)>,
     chance: Stream,
     unique: u64,
-    inserted: Vec<(KeyName, u64)>, // ≤ insertions of a run
+    inserted: BTreeMap<KeyName, Vec<u64>>, // ≤ insertions of a run
     /// Who has subscribed where, oldest first.
     subscribed: BTreeMap<NodeIndex, VecDeque<SubscriptionId>>, // ≤ SUBSCRIPTIONS_MAX each
 }
@@ -82,7 +82,7 @@ impl Users {
         let named = |(number, kind): (usize, &Kind)| (*kind, kind.name(number).as_str().into());
         let names = habits.keys.iter().enumerate().map(named).collect();
         let chance = Stream::split(seed, "users", 0);
-        let (inserted, subscribed) = (Vec::new(), BTreeMap::new());
+        let (inserted, subscribed) = (BTreeMap::new(), BTreeMap::new());
         Self { habits, names, chance, unique: 0, inserted, subscribed }
     }
 
@@ -218,7 +218,7 @@ impl Users {
             let first = self.unique;
             self.unique += count;
             let elements: Vec<u64> = (first..first + count).collect();
-            self.inserted.extend(elements.iter().map(|element| (key.clone(), *element)));
+            self.inserted.entry(key.clone()).or_default().extend(&elements);
             let what = What::Insert(elements.clone());
             let f = move |set: &mut Edit<'_, Set>| {
                 elements.iter().try_for_each(|element| set.insert(element).map(|_| ()))
@@ -235,9 +235,8 @@ impl Users {
                 (request, asked(What::Clear))
             }
             _ => {
-                let known: Vec<u64> =
-                    self.inserted.iter().filter(|(of, _)| of == key).map(|(_, e)| *e).collect();
-                let element = if known.is_empty() { 0 } else { *self.chance.pick(&known) };
+                let known = self.inserted.get(key);
+                let element = known.map_or(0, |known| *self.chance.pick(known));
                 let f = move |set: &mut Edit<'_, Set>| set.remove(&element);
                 (update::<Set, _>(key, level, f), asked(What::Remove(element)))
             }
