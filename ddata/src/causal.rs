@@ -217,6 +217,9 @@ pub struct CausalContext {
     cloud: DotSet, // ≤ CLOUD_RUNS_MAX runs by deltas; a merge adds what the other side holds
 }
 
+/// Replicas that a decoded context has room for before it has read them.
+const AT_ONCE: usize = 64;
+
 /// The vector of who has seen nothing.
 static NOTHING: VClock<ReplicaId> = VClock { dots: BTreeMap::new() };
 
@@ -436,8 +439,9 @@ impl CausalContext {
     }
 
     pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let mut dots: Vec<(ReplicaId, u64)> = Vec::new();
-        for _ in 0..reader.length(2)? {
+        let count = reader.length(2)?;
+        let mut dots: Vec<(ReplicaId, u64)> = Vec::with_capacity(count.min(AT_ONCE));
+        for _ in 0..count {
             let (replica, last) = (reader.replica()?, reader.varint()?);
             if last == 0 || last > COUNTER_MAX {
                 return Err(DecodeError::ImpossibleDot);

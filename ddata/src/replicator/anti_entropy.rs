@@ -272,6 +272,9 @@ impl AntiEntropy {
         now: Instant,
         patience: impl Fn(u32) -> std::time::Duration,
     ) -> Vec<(u64, ReplicaId, At, Query)> {
+        if self.due().is_none_or(|at| at > now) {
+            return Vec::new();
+        }
         self.open.retain(|_, (_, comparison)| comparison.resend > now || !comparison.is_given_up());
         let mut due = Vec::new();
         for (session, (peer, comparison)) in &mut self.open {

@@ -76,7 +76,8 @@ impl Read {
 /// Reads that wait.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reads {
-    open: BTreeMap<RequestId, Read>, // ≤ max_pending_requests, with writes and fences
+    /// Each on its own: they are long, and a map moves what stands behind one that is removed.
+    open: BTreeMap<RequestId, Box<Read>>, // ≤ max_pending_requests, with writes and fences
     timers: BTreeSet<(Instant, RequestId)>,
 }
 
@@ -91,7 +92,7 @@ impl Reads {
 
     pub(super) fn insert(&mut self, id: RequestId, read: Read) {
         self.timers.insert((Self::timer(&read), id));
-        self.open.insert(id, read);
+        self.open.insert(id, Box::new(read));
     }
 
     pub(super) fn ids(&self) -> Vec<RequestId> {
@@ -99,15 +100,15 @@ impl Reads {
     }
 
     pub(super) fn get(&self, id: RequestId) -> Option<&Read> {
-        self.open.get(&id)
+        self.open.get(&id).map(|read| &**read)
     }
 
     pub(super) fn get_mut(&mut self, id: RequestId) -> Option<&mut Read> {
-        self.open.get_mut(&id)
+        self.open.get_mut(&id).map(|read| &mut **read)
     }
 
     pub(super) fn remove(&mut self, id: RequestId) -> Option<Read> {
-        let read = self.open.remove(&id)?;
+        let read = *self.open.remove(&id)?;
         self.timers.remove(&(Self::timer(&read), id));
         Some(read)
     }
@@ -124,7 +125,7 @@ impl Reads {
                 break;
             }
             self.timers.remove(&(at, id));
-            due.extend(self.open.remove(&id).map(|read| (id, read)));
+            due.extend(self.open.remove(&id).map(|read| (id, *read)));
         }
         due
     }
@@ -139,6 +140,6 @@ impl Reads {
     /// Takes out every read, to be begun anew in another epoch.
     pub(super) fn take_all(&mut self) -> Vec<(RequestId, Read)> {
         self.timers.clear();
-        std::mem::take(&mut self.open).into_iter().collect()
+        std::mem::take(&mut self.open).into_iter().map(|(id, read)| (id, *read)).collect()
     }
 }

@@ -52,6 +52,8 @@ pub struct Plan {
     /// How long faults last.
     pub span: Duration,
     pub canary: Canary,
+    /// Whether the history judges what it sees. Only the speed test does without.
+    pub judged: bool,
 }
 
 /// What a run has shown.
@@ -93,7 +95,7 @@ impl Run {
     fn new(plan: Plan) -> Self {
         let epoch = first_epoch(&plan);
         let Plan { seed, members, spares, config, faults, strikes, churn, habits, zeal, .. } = plan;
-        let (span, canary) = (plan.span, plan.canary);
+        let (span, canary, judged) = (plan.span, plan.canary, plan.judged);
         let setup = SimSetup {
             faults,
             lanes: vec![LaneRule::WILD; 3],
@@ -103,6 +105,7 @@ impl Run {
         let value = seed.value;
         let mut history = History::default();
         history.strikes = Strikes::new(value, strikes);
+        history.is_blind = !judged;
         let mut sim = Simulation::new(setup, history, move |boot| {
             let setup = Setup {
                 me: replica(boot.node.get(), boot.incarnation),

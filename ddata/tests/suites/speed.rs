@@ -6,7 +6,7 @@ use std::time::Duration;
 use ostraca_ddata::sim::Seed;
 
 use crate::plans;
-use crate::run::run;
+use crate::run::{Plan, run};
 
 /// Time that this thread has spent on a core; `None` where the kernel does not say.
 fn cpu_time() -> Option<Duration> {
@@ -15,26 +15,45 @@ fn cpu_time() -> Option<Duration> {
     Some(Duration::from_nanos(nanos))
 }
 
-/// 5 replicas, 20 operations a second over 10 keys, every kind of fault, every tenth message
-/// through the wire codec. Printed only: no test asserts a time.
-#[test]
-#[expect(clippy::print_stderr, reason = "the issue wants the speed printed")]
-fn cluster_hours_per_cpu_minute() {
-    let Some(before) = cpu_time() else { return };
-    let mut simulated = Duration::ZERO;
-    let seeds = 6;
+/// Simulated hours, CPU-minutes and event hashes of some runs.
+struct Spent {
+    hours: f64,
+    minutes: f64,
+    hashes: Vec<u64>,
+}
+
+fn spent(seeds: u64, judged: bool) -> Option<Spent> {
+    let before = cpu_time()?;
+    let (mut simulated, mut hashes) = (Duration::ZERO, Vec::new());
     for seed in 0..seeds {
-        match run(plans::speed(Seed::from(seed))) {
-            Ok(report) => simulated += report.totals.simulated,
+        match run(Plan { judged, ..plans::speed(Seed::from(seed)) }) {
+            Ok(report) => {
+                simulated += report.totals.simulated;
+                hashes.push(report.hash);
+            }
             Err(failure) => panic!("{failure}"),
         }
     }
-    let spent = cpu_time().map_or(Duration::ZERO, |after| after.saturating_sub(before));
-    let hours = simulated.as_secs_f64() / 3_600.0;
-    let minutes = spent.as_secs_f64() / 60.0;
-    eprintln!(
-        "{seeds} seeds, {hours:.2} simulated cluster-hours in {minutes:.3} CPU-minutes: \
-         {:.0} cluster-hours per CPU-minute (bar: 20; in the test profile)",
-        hours / minutes
-    );
+    let spent = cpu_time()?.saturating_sub(before);
+    let (hours, minutes) = (simulated.as_secs_f64() / 3_600.0, spent.as_secs_f64() / 60.0);
+    Some(Spent { hours, minutes, hashes })
+}
+
+/// 5 replicas, 20 operations a second over 10 keys, every kind of fault, every tenth message
+/// through the wire codec: with history and oracle, and the same runs without. Printed only: no
+/// test asserts a time.
+#[test]
+#[expect(clippy::print_stderr, reason = "the issue wants the speed printed")]
+fn cluster_hours_per_cpu_minute() {
+    let seeds = 6;
+    let (Some(suite), Some(alone)) = (spent(seeds, true), spent(seeds, false)) else { return };
+    assert_eq!(suite.hashes, alone.hashes, "who watches changes nothing");
+    for (what, spent) in [("with history and oracle", suite), ("the simulator alone", alone)] {
+        let Spent { hours, minutes, .. } = spent;
+        eprintln!(
+            "{what}: {seeds} seeds, {hours:.2} simulated cluster-hours in {minutes:.3} \
+             CPU-minutes: {:.1} cluster-hours per CPU-minute (bar: 20)",
+            hours / minutes
+        );
+    }
 }
