@@ -258,7 +258,8 @@ impl Strategy {
 /// Under [`Trust::Configuration`] a side that holds a quorum never ends itself, except under
 /// `down-all` and `static-quorum` (spec/safety.md §6): nobody else can install a configuration.
 /// Where the strategy would have the side go, it stays and proposes to remove whom it cannot
-/// reach; where everybody on it is indirectly connected, it waits.
+/// reach. So it does where everybody on it is indirectly connected, if this node itself reaches
+/// none of them: they may have ended themselves, and nobody tells. Else it waits.
 #[must_use]
 pub fn resolve(strategy: &Strategy, trust: Trust, view: &View) -> Resolution {
     let verdict = strategy.decide(view);
@@ -267,6 +268,7 @@ pub fn resolve(strategy: &Strategy, trust: Trust, view: &View) -> Resolution {
         (Trust::Survivors, _) => verdict,
         _ if strategy.ends_quorums() || !view.holds_quorum() => verdict,
         _ if verdict.ends_this_side() => Decision::DownUnreachable,
+        _ if view.leaves_nobody(&down) && view.accuses_all() => Decision::DownUnreachable,
         _ if view.leaves_nobody(&down) => Decision::Nothing,
         _ => verdict,
     };

@@ -138,6 +138,12 @@ impl View {
         able.map(|member| member.node)
     }
 
+    /// Whether this node itself says of all who are unreachable that they are.
+    pub(super) fn accuses_all(&self) -> bool {
+        let says = |subject| self.records.contains(&Record { observer: self.own, subject });
+        self.unreachable.keys().all(|subject| says(*subject))
+    }
+
     /// Those of `role` whose status is one of the given, each side by its own list.
     pub(super) fn sides(&self, role: Option<&str>, [here, there]: [&[Status]; 2]) -> Sides<'_> {
         let mut of_role: Vec<&Member> =

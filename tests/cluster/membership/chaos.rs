@@ -254,3 +254,10 @@ fn a_member_whose_sponsor_died_with_the_news_is_listed_all_the_same() {
 fn who_waits_for_a_lease_does_not_overtake_who_need_not() {
     holds(56_333_212_298_647, (3, 9), &[StrategyName::KeepMajority]);
 }
+
+/// Two called each other unreachable, and the one without the quorum ended itself. For the other
+/// one both were indirectly connected, so it waited for a word that nobody was left to give.
+#[test]
+fn of_two_that_accuse_each_other_the_one_with_the_quorum_goes_on() {
+    holds(13_954_711_207_784, (3, 9), &[StrategyName::KeepMajority]);
+}

@@ -252,6 +252,7 @@ fn a_side_with_a_quorum_never_ends_itself_but_under_down_all_and_static_quorum()
         (&of_role, "A B E | C D ;=E", DownUnreachable, Some(DownReachable)),
         // C cannot reach the others, who hear each other well: the network is bad, nobody is dead.
         (&majority, "A B C ;C>A C>B =A", Nothing, Some(DownIndirectlyConnected)),
+        (&majority, "A B ;A>B B>A =A", DownUnreachable, Some(DownIndirectlyConnected)),
         // Somebody is left: the pair goes.
         (&majority, "A B C ;A>B B>A =A", DownIndirectlyConnected, None),
         // No quorum, no word.
