@@ -362,7 +362,8 @@ impl Inside {
         use ClusterMessage as M;
         match message {
             M::Gossip(theirs) => {
-                if admitting::adopt(core, &mut self.gossip, from, theirs) == Done::Changed {
+                let done = admitting::adopt(core, &mut self.gossip, from, theirs);
+                if done == Done::Changed {
                     self.changed_by_me();
                 }
             }

@@ -12,6 +12,8 @@ use super::history::World;
 use super::*;
 use crate::cluster::gossip::merge::Merged;
 
+type Change = fn(&mut Gossip);
+
 fn contains(state: &Gossip, other: &Gossip) -> bool {
     let mut joined = state.clone();
     joined.merge(other);
@@ -142,7 +144,7 @@ fn a_delta_is_refused_as_a_state_would_be() {
 
 #[test]
 fn what_a_delta_cannot_say_is_told_in_full() {
-    let table: [(&str, fn(&mut Gossip)); 3] = [
+    let table: [(&str, Change); 3] = [
         ("most of it is new", |gossip| {
             gossip.move_to(id('A'), id('A'), Status::Leaving).unwrap();
             gossip.move_to(id('A'), id('B'), Status::Leaving).unwrap();
