@@ -15,6 +15,7 @@ use super::asks::{Asker, Slot, Unanswered};
 use super::dead_letters::Lost;
 use super::entity::Entity;
 use super::gate::Full;
+use super::hosting::World;
 use super::ids::{EntityId, EntityType, InvalidName, ShardId};
 use super::reply::Reply;
 use super::runtime::{Parcel, Runtime, hash};
@@ -270,6 +271,10 @@ impl<E: Entity> EntityRef<E> {
             Ok(id) => self.runtime.offer((id, self.hash, self.shard), parcel, asker),
             Err(why) => Err((TellError::InvalidId(*why), parcel)),
         }
+    }
+
+    pub(super) fn world(&self) -> Arc<dyn World> {
+        Arc::clone(&self.runtime.world)
     }
 
     fn kept(&self) -> Kept {

@@ -2,6 +2,7 @@
 //! from the region's machine, and from an entity's task that ends a turn.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
@@ -441,11 +442,18 @@ impl<E: Entity> Runtime<E> {
         for (why, entry) in after.lost {
             self.lose(why, entry, shard.id);
         }
+        // Before anybody hears that nothing lives here. A user's drop may panic, and this may be
+        // the thread of the node's machines.
+        for value in after.values {
+            let _panicked = catch_unwind(AssertUnwindSafe(|| drop(value)));
+        }
+        for message in after.typed {
+            let _panicked = catch_unwind(AssertUnwindSafe(|| drop(message)));
+        }
         if let Some(payload) = after.drained {
             self.world.tell(RegionInput::Drained { shard: shard.id, payload });
             self.share_limit();
         }
-        drop((after.values, after.typed));
         self.passivate(after.leavers);
     }
 
@@ -453,7 +461,10 @@ impl<E: Entity> Runtime<E> {
     pub(super) fn lose(&self, why: Lost, entry: Entry<E::Message>, shard: ShardId) {
         self.dead(why, 1, shard);
         match entry {
-            Entry::Typed(message) => scope::dropping(why, message),
+            Entry::Typed(message) => {
+                let drop = || scope::dropping(why, message);
+                let _panicked = catch_unwind(AssertUnwindSafe(drop));
+            }
             Entry::Letter(letter) => {
                 if let Some(asker) = letter.asker() {
                     let mut bytes = Vec::with_capacity(16);

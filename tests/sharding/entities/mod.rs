@@ -8,3 +8,4 @@ mod journal;
 mod nodes;
 mod passivating;
 mod storm;
+mod timing;
