@@ -197,6 +197,7 @@ impl<E: Entity> EntityRef<E> {
     /// [`TellError`], but for those that waiting helps against.
     pub async fn tell_wait(&self, message: E::Message) -> Result<(), TellError> {
         let mut parcel = Some(Parcel::Typed(message));
+        let mut since = None;
         std::future::poll_fn(|cx| {
             for registered in [false, true] {
                 let Some(offered) = parcel.take() else { return Poll::Ready(Ok(())) };
@@ -209,7 +210,7 @@ impl<E: Entity> EntityRef<E> {
                     }
                 }
                 if !registered {
-                    self.runtime.wait_here(cx.waker().clone());
+                    self.runtime.wait_here(cx.waker(), &mut since);
                 }
             }
             Poll::Pending

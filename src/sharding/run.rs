@@ -369,6 +369,7 @@ impl<E: Entity> Task<E> {
                 for entry in lost {
                     self.runtime.lose(Lost::EntityStopped, entry, shard.id);
                 }
+                self.runtime.room_here();
             }
         }
     }

@@ -58,13 +58,20 @@ pub(super) struct Runtime<E: Entity> {
     dead: DeadLetters,
     waits_for_room: Mutex<BTreeMap<RegionId, BTreeSet<ShardId>>>, // ≤ regions × shards
     removed: Mutex<VecDeque<RegionId>>,                           // ≤ REMOVED_MAX
-    callers: Mutex<Vec<Waker>>,                                   // in tell_wait; ≤ those that wait
+    callers: Mutex<Callers>,
     callers_wait: AtomicBool,
     over: AtomicBool,
     books: Books,
     sweeps: AtomicBool,
     limit: AtomicUsize, // of active entities
     pub(super) failures: AtomicU64,
+}
+
+/// Who waits in `tell_wait`.
+#[derive(Default)]
+struct Callers {
+    wakers: Vec<Waker>, // ≤ those that wait, and those that gave up since the last turn
+    turn: u64,
 }
 
 /// Who keeps the books of passivation.
@@ -453,6 +460,7 @@ impl<E: Entity> Runtime<E> {
         if let Some(payload) = after.drained {
             self.world.tell(RegionInput::Drained { shard: shard.id, payload });
             self.share_limit();
+            self.room_here(); // in the mailboxes of its next home
         }
         self.passivate(after.leavers);
     }
@@ -561,18 +569,30 @@ impl<E: Entity> Runtime<E> {
 
     // ── Who waits for room ──
 
-    pub(super) fn wait_here(&self, waker: Waker) {
-        lock(&self.callers).push(waker);
+    /// Is woken when there is room somewhere, once: `since` says whether that is still to come.
+    pub(super) fn wait_here(&self, waker: &Waker, since: &mut Option<(u64, Waker)>) {
+        let mut callers = lock(&self.callers);
+        let turn = callers.turn;
+        if since.as_ref().is_some_and(|(at, known)| *at == turn && known.will_wake(waker)) {
+            return;
+        }
+        callers.wakers.push(waker.clone());
+        *since = Some((turn, waker.clone()));
         self.callers_wait.store(true, Ordering::SeqCst);
     }
 
     /// A buffer or a mailbox of this node has room again.
     pub(super) fn room_here(&self) {
-        if self.callers_wait.load(Ordering::SeqCst) {
-            self.callers_wait.store(false, Ordering::SeqCst);
-            let callers = std::mem::take(&mut *lock(&self.callers));
-            callers.into_iter().for_each(Waker::wake);
+        if !self.callers_wait.load(Ordering::SeqCst) {
+            return;
         }
+        let wakers = {
+            let mut callers = lock(&self.callers);
+            self.callers_wait.store(false, Ordering::SeqCst);
+            callers.turn += 1;
+            std::mem::take(&mut callers.wakers)
+        };
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Whether a message may begin, or go on, now.
