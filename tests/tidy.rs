@@ -83,7 +83,13 @@ const ROOMS: &[Room] = &[
 ];
 
 /// Where there are only machines and what they are made of.
-const PURE: &[&str] = &[DDATA, "src/cluster/", "src/sharding/coordinator/", "src/sharding/region/"];
+const PURE: &[&str] = &[
+    DDATA,
+    "src/cluster/",
+    "src/sharding/coordinator/",
+    "src/sharding/region/",
+    "src/sharding/machines/",
+];
 
 // ── The rules ──
 

@@ -2,10 +2,12 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::entity::Entity;
 use super::entity_ref::EntityRef;
 use super::ids::{EntityId, EntityType, Generation, RegionId, ShardId};
+use super::instance::{Extras, Timer};
 use super::runtime::Runtime;
 use super::shard::Shard;
 use super::shard_region::ShardRegion;
@@ -18,6 +20,7 @@ pub struct Context<'a, E: Entity> {
     id: &'a EntityId,
     generation: Generation,
     passivates: &'a mut bool,
+    extras: &'a mut Option<Box<Extras<E>>>,
 }
 
 impl<'a, E: Entity> Context<'a, E> {
@@ -27,8 +30,9 @@ impl<'a, E: Entity> Context<'a, E> {
         id: &'a EntityId,
         generation: Generation,
         passivates: &'a mut bool,
+        extras: &'a mut Option<Box<Extras<E>>>,
     ) -> Self {
-        Self { runtime, shard, id, generation, passivates }
+        Self { runtime, shard, id, generation, passivates, extras }
     }
 
     /// The entity's id.
@@ -87,6 +91,28 @@ impl<'a, E: Entity> Context<'a, E> {
     #[must_use]
     pub fn myself(&self) -> EntityRef<E> {
         self.entity(self.id.as_str())
+    }
+
+    /// Sends this entity a message after `pause`, if this instance still lives then: it comes like
+    /// any other, after what waits.
+    pub fn after(&mut self, pause: Duration, message: E::Message) -> Timer {
+        let myself = self.myself();
+        Extras::of(self.extras).after(myself, pause, message)
+    }
+
+    /// Sends this entity what `message` makes, each time that it has had nothing to do for
+    /// `pause`, as long as this instance lives.
+    pub fn set_receive_timeout(
+        &mut self,
+        pause: Duration,
+        message: impl Fn() -> E::Message + Send + Sync + 'static,
+    ) {
+        Extras::of(self.extras).set_receive_timeout(pause, Arc::new(message));
+    }
+
+    /// Ends [`set_receive_timeout`](Self::set_receive_timeout).
+    pub fn cancel_receive_timeout(&mut self) {
+        Extras::of(self.extras).cancel_receive_timeout();
     }
 
     /// All entities of this type.

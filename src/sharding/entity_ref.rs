@@ -15,6 +15,7 @@ use super::asks::{Asker, Slot, Unanswered};
 use super::dead_letters::Lost;
 use super::entity::Entity;
 use super::gate::Full;
+use super::hosting::World;
 use super::ids::{EntityId, EntityType, InvalidName, ShardId};
 use super::reply::Reply;
 use super::runtime::{Parcel, Runtime, hash};
@@ -196,6 +197,7 @@ impl<E: Entity> EntityRef<E> {
     /// [`TellError`], but for those that waiting helps against.
     pub async fn tell_wait(&self, message: E::Message) -> Result<(), TellError> {
         let mut parcel = Some(Parcel::Typed(message));
+        let mut since = None;
         std::future::poll_fn(|cx| {
             for registered in [false, true] {
                 let Some(offered) = parcel.take() else { return Poll::Ready(Ok(())) };
@@ -208,7 +210,7 @@ impl<E: Entity> EntityRef<E> {
                     }
                 }
                 if !registered {
-                    self.runtime.wait_here(cx.waker().clone());
+                    self.runtime.wait_here(cx.waker(), &mut since);
                 }
             }
             Poll::Pending
@@ -270,6 +272,10 @@ impl<E: Entity> EntityRef<E> {
             Ok(id) => self.runtime.offer((id, self.hash, self.shard), parcel, asker),
             Err(why) => Err((TellError::InvalidId(*why), parcel)),
         }
+    }
+
+    pub(super) fn world(&self) -> Arc<dyn World> {
+        Arc::clone(&self.runtime.world)
     }
 
     fn kept(&self) -> Kept {

@@ -21,6 +21,7 @@ pub mod home;
 pub mod hosting;
 pub mod ids;
 pub mod installed;
+pub mod instance;
 mod letter;
 pub mod machines;
 pub mod passivation;

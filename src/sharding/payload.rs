@@ -13,6 +13,7 @@ use super::dead_letters::Lost;
 use super::entity::Entity;
 use super::hosting::BadFrame;
 use super::ids::EntityId;
+use super::instance::Instance;
 use super::letter::Letter;
 use super::runtime::encode;
 use super::tenants::{Entry, Tenants};
@@ -21,7 +22,7 @@ const VERSION: u8 = 1;
 
 /// What is dropped once the lock is released.
 pub(super) struct Left<E: Entity> {
-    pub(super) values: Vec<Box<E>>,
+    pub(super) values: Vec<Box<Instance<E>>>,
     /// Their bytes are in the payload.
     pub(super) typed: Vec<E::Message>,
     pub(super) lost: Vec<(Lost, Entry<E::Message>)>,

@@ -20,6 +20,7 @@ use super::context::Context;
 use super::dead_letters::Lost;
 use super::entity::{Entity, Supervision};
 use super::ids::{EntityId, Generation};
+use super::instance::Instance;
 use super::letter::Letter;
 use super::runtime::Runtime;
 use super::scope;
@@ -62,7 +63,7 @@ struct Task<E: Entity> {
     row: u32,
     id: EntityId,
     waker: Arc<AtomicWaker>,
-    value: Option<Box<E>>,
+    value: Option<Box<Instance<E>>>,
     batch: VecDeque<Entry<E::Message>>, // ≤ BATCH
     stage: Stage,                       // when the batch was taken
     generation: Generation,
@@ -134,6 +135,7 @@ impl<E: Entity> Task<E> {
             let tenant = floor.tenants.get_mut(self.row);
             if self.value.is_none() {
                 self.value = tenant.state.take();
+                self.value.iter().for_each(|instance| instance.wakes());
             }
             let busy = tenant.busy.as_mut().expect("a task's entity is busy");
             let (count, was_full) = match stage {
@@ -200,6 +202,9 @@ impl<E: Entity> Task<E> {
     /// Nothing waits: the entity becomes a row again, or nothing if it has no value.
     fn park(&mut self, floor: &mut Floor<E>) -> After<E> {
         let mut after = After::default();
+        if let Some(instance) = &self.value {
+            instance.rests(&self.runtime, self.id.as_str());
+        }
         floor.tenants.get_mut(self.row).state = self.value.take();
         floor.park(self.row, &self.runtime, &mut after);
         self.ended = true;
@@ -292,7 +297,7 @@ impl<E: Entity> Task<E> {
     /// A new instance; or none, after the pause that follows a factory's panic.
     async fn create(&mut self) {
         let (factory, id) = (&self.runtime.factory, &self.id);
-        if let Ok(value) = catch_unwind(AssertUnwindSafe(|| Box::new(factory(id)))) {
+        if let Ok(value) = catch_unwind(AssertUnwindSafe(|| Box::new(Instance::new(factory(id))))) {
             self.value = Some(value);
         } else {
             self.failed();
@@ -317,8 +322,9 @@ impl<E: Entity> Task<E> {
         let mut passivates = false;
         let outcome = {
             let Self { runtime, shard, id, value, waker, generation, .. } = self;
-            let value = value.as_deref_mut().expect("an instance was created");
-            let mut cx = Context::new(runtime, shard, id, *generation, &mut passivates);
+            let instance = value.as_deref_mut().expect("an instance was created");
+            let Instance { value, extras } = instance;
+            let mut cx = Context::new(runtime, shard, id, *generation, &mut passivates, extras);
             let handling = pin!(value.handle(message, &mut cx));
             guarded(handling, lease, runtime, shard, waker).await
         };
@@ -363,6 +369,7 @@ impl<E: Entity> Task<E> {
                 for entry in lost {
                     self.runtime.lose(Lost::EntityStopped, entry, shard.id);
                 }
+                self.runtime.room_here();
             }
         }
     }
@@ -413,8 +420,8 @@ impl<E: Entity> Task<E> {
         let mut passivates = false;
         let outcome = {
             let Self { runtime, shard, id, value, waker, generation, .. } = self;
-            let Some(value) = value.as_deref_mut() else { return };
-            let mut cx = Context::new(runtime, shard, id, *generation, &mut passivates);
+            let Some(Instance { value, extras }) = value.as_deref_mut() else { return };
+            let mut cx = Context::new(runtime, shard, id, *generation, &mut passivates, extras);
             let handling = pin!(value.handle(message, &mut cx));
             guarded(handling, Lease::Unasked, runtime, shard, waker).await
         };

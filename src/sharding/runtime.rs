@@ -2,6 +2,7 @@
 //! from the region's machine, and from an entity's task that ends a turn.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
@@ -57,13 +58,20 @@ pub(super) struct Runtime<E: Entity> {
     dead: DeadLetters,
     waits_for_room: Mutex<BTreeMap<RegionId, BTreeSet<ShardId>>>, // ≤ regions × shards
     removed: Mutex<VecDeque<RegionId>>,                           // ≤ REMOVED_MAX
-    callers: Mutex<Vec<Waker>>,                                   // in tell_wait; ≤ those that wait
+    callers: Mutex<Callers>,
     callers_wait: AtomicBool,
     over: AtomicBool,
     books: Books,
     sweeps: AtomicBool,
     limit: AtomicUsize, // of active entities
     pub(super) failures: AtomicU64,
+}
+
+/// Who waits in `tell_wait`.
+#[derive(Default)]
+struct Callers {
+    wakers: Vec<Waker>, // ≤ those that wait, and those that gave up since the last turn
+    turn: u64,
 }
 
 /// Who keeps the books of passivation.
@@ -441,11 +449,19 @@ impl<E: Entity> Runtime<E> {
         for (why, entry) in after.lost {
             self.lose(why, entry, shard.id);
         }
+        // Before anybody hears that nothing lives here. A user's drop may panic, and this may be
+        // the thread of the node's machines.
+        for value in after.values {
+            let _panicked = catch_unwind(AssertUnwindSafe(|| drop(value)));
+        }
+        for message in after.typed {
+            let _panicked = catch_unwind(AssertUnwindSafe(|| drop(message)));
+        }
         if let Some(payload) = after.drained {
             self.world.tell(RegionInput::Drained { shard: shard.id, payload });
             self.share_limit();
+            self.room_here(); // in the mailboxes of its next home
         }
-        drop((after.values, after.typed));
         self.passivate(after.leavers);
     }
 
@@ -453,7 +469,10 @@ impl<E: Entity> Runtime<E> {
     pub(super) fn lose(&self, why: Lost, entry: Entry<E::Message>, shard: ShardId) {
         self.dead(why, 1, shard);
         match entry {
-            Entry::Typed(message) => scope::dropping(why, message),
+            Entry::Typed(message) => {
+                let drop = || scope::dropping(why, message);
+                let _panicked = catch_unwind(AssertUnwindSafe(drop));
+            }
             Entry::Letter(letter) => {
                 if let Some(asker) = letter.asker() {
                     let mut bytes = Vec::with_capacity(16);
@@ -550,18 +569,30 @@ impl<E: Entity> Runtime<E> {
 
     // ── Who waits for room ──
 
-    pub(super) fn wait_here(&self, waker: Waker) {
-        lock(&self.callers).push(waker);
+    /// Is woken when there is room somewhere, once: `since` says whether that is still to come.
+    pub(super) fn wait_here(&self, waker: &Waker, since: &mut Option<(u64, Waker)>) {
+        let mut callers = lock(&self.callers);
+        let turn = callers.turn;
+        if since.as_ref().is_some_and(|(at, known)| *at == turn && known.will_wake(waker)) {
+            return;
+        }
+        callers.wakers.push(waker.clone());
+        *since = Some((turn, waker.clone()));
         self.callers_wait.store(true, Ordering::SeqCst);
     }
 
     /// A buffer or a mailbox of this node has room again.
     pub(super) fn room_here(&self) {
-        if self.callers_wait.load(Ordering::SeqCst) {
-            self.callers_wait.store(false, Ordering::SeqCst);
-            let callers = std::mem::take(&mut *lock(&self.callers));
-            callers.into_iter().for_each(Waker::wake);
+        if !self.callers_wait.load(Ordering::SeqCst) {
+            return;
         }
+        let wakers = {
+            let mut callers = lock(&self.callers);
+            self.callers_wait.store(false, Ordering::SeqCst);
+            callers.turn += 1;
+            std::mem::take(&mut callers.wakers)
+        };
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Whether a message may begin, or go on, now.

@@ -19,6 +19,7 @@ use super::frame;
 use super::gate::{Bounce, Full, Gate, Gone, Item, NotSent, Origin, Post, Run, Standing, Waits};
 use super::hosting::NoRoom;
 use super::ids::{EntityId, Generation, RegionId, ShardId};
+use super::instance::Instance;
 use super::letter::Letter;
 use super::payload;
 use super::runtime::{Runtime, hash};
@@ -64,7 +65,7 @@ pub(super) struct After<E: Entity> {
     /// Who has to stop, in whichever shard.
     pub(super) leavers: Vec<Leaver>,
     /// To be dropped.
-    pub(super) values: Vec<Box<E>>,
+    pub(super) values: Vec<Box<Instance<E>>>,
     pub(super) typed: Vec<E::Message>,
     pub(super) lost: Vec<(Lost, Entry<E::Message>)>,
 }

@@ -10,6 +10,7 @@ use futures::task::AtomicWaker;
 
 use super::entity::Entity;
 use super::ids::EntityId;
+use super::instance::Instance;
 use super::letter::Letter;
 
 /// Queues that are kept for the next entity that gets messages.
@@ -71,7 +72,7 @@ impl<M> Default for Busy<M> {
 pub(super) struct Tenant<E: Entity> {
     pub(super) id: EntityId,
     /// Its value, unless it runs, or has not begun.
-    pub(super) state: Option<Box<E>>,
+    pub(super) state: Option<Box<Instance<E>>>,
     pub(super) busy: Option<Box<Busy<E::Message>>>,
     /// Its place in the books of passivation, or [`NONE`].
     pub(super) slot: u32,
@@ -121,7 +122,11 @@ impl<E: Entity> Tenants<E> {
     }
 
     /// Forgets an entity that neither runs nor has messages.
-    pub(super) fn remove(&mut self, at: u32, hash: impl FnOnce(&str) -> u64) -> Option<Box<E>> {
+    pub(super) fn remove(
+        &mut self,
+        at: u32,
+        hash: impl FnOnce(&str) -> u64,
+    ) -> Option<Box<Instance<E>>> {
         let tenant = self.rows[at as usize].take().expect("a row in use");
         let busy = tenant.busy.as_ref();
         assert!(busy.is_none_or(|busy| busy.mailbox.is_empty() && busy.runs.is_none()));

@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use ostraca::node::sharding::TypeView;
+use ostraca::node::sharding::{NotStarted, TypeView};
 use ostraca::prelude::*;
+use ostraca::sharding::config::{Sharding as Settings, StrategyName};
 use serde::{Deserialize, Serialize};
 
 use crate::fixture::{Plan, all_up, drop_all, eventually, gone, soon};
@@ -227,4 +228,42 @@ async fn an_entity_that_panics_concerns_nobody_else() {
     assert_eq!(soon(good.ask(Command::All)).await.expect("it answers"), [1]);
     eventually("it is there again", async || bad.ask(Command::All).await.is_ok()).await;
     drop_all(it.nodes);
+}
+
+/// Another entity than [`Journal`].
+struct Other;
+
+impl Entity for Other {
+    type Message = ();
+
+    async fn handle(&mut self, (): (), _: &mut Context<'_, Self>) {}
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn types_that_make_no_sense_are_refused_and_nothing_runs() {
+    let node = Node::start(Config::default()).await.expect("it starts");
+    let sharding = node.sharding();
+    let why = async |name: &str| {
+        let started = sharding.start(name, |_| Other).await;
+        started.expect_err("it makes no sense")
+    };
+    let journals = sharding.start("journal", |_| Journal::default()).await.expect("it starts");
+    assert!(matches!(why("journal").await, NotStarted::OtherEntity { .. }));
+    assert!(matches!(why("").await, NotStarted::Name(_)));
+    assert!(matches!(why(&"x".repeat(129)).await, NotStarted::LongName { bytes: 129 }));
+    for settings in [
+        Settings { allocation_strategy: StrategyName::External, ..Settings::default() },
+        Settings { remember_entities: true, ..Settings::default() },
+        Settings { handoff_timeout: Duration::from_secs(60), ..Settings::default() },
+    ] {
+        let setup = EntityTypeSetup {
+            settings: Some(settings),
+            ..EntityTypeSetup::new("other", |_| Other)
+        };
+        assert!(sharding.start_with(setup).await.is_err());
+    }
+    assert_eq!(sharding.types().await.expect("it runs").len(), 1);
+    assert_eq!(soon(journals.entity("a").ask(Command::All)).await.expect("it answers"), [0; 0]);
+    soon(node.stop()).await;
+    assert!(matches!(why("late").await, NotStarted::Stopped));
 }

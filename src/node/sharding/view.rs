@@ -2,6 +2,7 @@
 
 use ostraca_ddata::id::ReplicaId;
 
+use crate::sharding::coordinator::Coordinator;
 use crate::sharding::ids::{EntityType, RegionId, ShardId};
 use crate::sharding::machines::{Hosts, TypeMachines};
 use crate::sharding::region::{Region, Run};
@@ -26,7 +27,7 @@ pub struct TypeView {
 impl TypeView {
     /// `None`: the program has not started it here.
     pub(super) fn of(entity_type: &EntityType, machines: &TypeMachines) -> Option<Self> {
-        let records = machines.coordinator().into_iter().flat_map(|of| of.records());
+        let records = machines.coordinator().into_iter().flat_map(Coordinator::records);
         let homes = records.filter_map(|(shard, record)| Some((shard, record.home().region?)));
         Some(Self {
             entity_type: entity_type.clone(),

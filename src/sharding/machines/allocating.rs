@@ -9,7 +9,7 @@ use ostraca_ddata::id::ReplicaId;
 
 use crate::cluster::events::ClusterState;
 use crate::cluster::member::Status;
-use crate::sharding::allocation::{Allocations, AppVersion, Candidate, Moving, Strategy};
+use crate::sharding::allocation::{Allocations, AppVersion, Candidate, Move, Moving, Strategy};
 use crate::sharding::coordinator::{Coordinator, CoordinatorInput};
 use crate::sharding::ids::{RegionId, ShardId};
 
@@ -92,7 +92,7 @@ impl Allocating {
         }
         (self.looked, self.look_at) = (now, Some(now + self.interval));
         let moves = self.strategy.rebalance(&seen(coordinator, state)).into_iter();
-        let order = |wanted: crate::sharding::allocation::Move| {
+        let order = |wanted: Move| {
             let why: Arc<str> = wanted.why.to_string().into();
             CoordinatorInput::Move { shard: wanted.shard, to: Some(wanted.to), why }
         };
@@ -111,7 +111,7 @@ fn seen(coordinator: &Coordinator, state: &ClusterState) -> Allocations {
         let decided = coordinator.record(*shard).map(|record| record.home().generation);
         (decided.is_none(), decided, *shard)
     };
-    let candidate = |region: RegionId, leaving: bool| {
+    let mut candidate = |region: RegionId, leaving: bool| {
         let member = state.members.get(&region.replica())?;
         let mut shards = planned.remove(&region).unwrap_or_default();
         shards.sort_by_key(age);
@@ -125,16 +125,14 @@ fn seen(coordinator: &Coordinator, state: &ClusterState) -> Allocations {
         })
     };
     let hosts = coordinator.regions().filter(|(_, region)| !region.proxy);
-    let mut candidate = candidate;
     let regions: BTreeMap<RegionId, Candidate> =
         hosts.filter_map(|(id, region)| Some((id, candidate(id, region.leaving)?))).collect();
     let moving = coordinator.under_way().map(|(shard, from, to)| (shard, Moving { from, to }));
-    let unsettled = state.members.iter().filter(|(id, member)| {
-        let here = regions.contains_key(&RegionId::new(**id));
+    let others_unsettled = state.members.iter().any(|(id, member)| {
+        let here = regions.contains_key(&RegionId::new(*id));
         let joins = matches!(member.status, Status::Joining | Status::WeaklyUp);
-        !here && (joins || state.unreachable.contains(*id))
+        !here && (joins || state.unreachable.contains(id))
     });
-    let others_unsettled = unsettled.count() > 0;
     let (load, stall_p99) = (BTreeMap::new(), None);
     Allocations { moving: moving.collect(), others_unsettled, regions, load, stall_p99 }
 }

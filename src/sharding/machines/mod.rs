@@ -189,7 +189,7 @@ impl Machines {
     }
 
     /// A configuration counts here once everybody whom it removed is over: with leases at once.
-    fn installed(&mut self, now: Now, epoch: Arc<Epoch>, out: &mut Out) {
+    fn installed(&mut self, now: Now, epoch: &Arc<Epoch>, out: &mut Out) {
         let me = self.with.me;
         if self.newest.as_ref().is_some_and(|newest| newest.id() >= epoch.id()) {
             return;
@@ -200,7 +200,7 @@ impl Machines {
                 Some(Status::Exiting) => Departure::Stopped,
                 _ => Departure::Unheard,
             };
-            self.departures.installed(now, &previous, &epoch, how);
+            self.departures.installed(now, &previous, epoch, how);
             if previous.is_member(me) && !epoch.is_member(me) {
                 self.out(now, out);
             }
@@ -276,7 +276,7 @@ impl Machine for Machines {
                 self.start(now, &entity_type, *settings, hosts, out);
             }
             Input::State(state) => self.state(now, state, out),
-            Input::Installed(epoch) => self.installed(now, epoch, out),
+            Input::Installed(epoch) => self.installed(now, &epoch, out),
             Input::LeaseHeld => self.lease(now, true, out),
             Input::LeaseLost => self.lease(now, false, out),
             Input::Out => self.out(now, out),

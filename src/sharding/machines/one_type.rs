@@ -171,10 +171,8 @@ impl TypeMachines {
     }
 
     pub(super) fn leased(&mut self, now: Now, with: &mut Surroundings, out: &mut Outbox<Output>) {
-        let input = match with.leased {
-            true => SingletonInput::LeaseHeld,
-            false => SingletonInput::LeaseOver,
-        };
+        let held = with.leased;
+        let input = if held { SingletonInput::LeaseHeld } else { SingletonInput::LeaseOver };
         self.feed(now, Local::Singleton(input), with, out);
     }
 
@@ -313,7 +311,7 @@ impl TypeMachines {
                 }
                 // Only who hosts the type is a candidate; another's word may say otherwise.
                 SingletonOutput::Start => {
-                    queue.push_back(Local::Singleton(SingletonInput::Stopped))
+                    queue.push_back(Local::Singleton(SingletonInput::Stopped));
                 }
                 SingletonOutput::Stop => {
                     queue.push_back(own(SingletonMessage::Gone));

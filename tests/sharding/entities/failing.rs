@@ -204,3 +204,29 @@ fn a_task_that_is_dropped_with_its_executor_leaves_no_instance_behind() {
     assert_eq!(nodes.nodes[0].region.entities(), 0);
     assert!(matches!(nodes.wait_for(asked), Err(AskError::Refused { .. })));
 }
+
+#[test]
+fn a_caller_that_waits_at_a_full_mailbox_goes_on_when_the_shard_has_moved() {
+    let settings = Sharding { mailbox_size: 2, ..Plan::default().settings };
+    let plan = Plan { settings, ..Plan::default() };
+    let mut nodes = Nodes::new(&plan, |_, _| |_: &EntityId| Fragile::default());
+    nodes.host(0, 0);
+    let here = nodes.nodes[0].region.entity("f");
+    let forever = here.ask(Blow::Sleep);
+    nodes.settle();
+    let told = Arc::new(AtomicUsize::new(0));
+    let (teller, count) = (here.clone(), Arc::clone(&told));
+    nodes.executor.spawn(Box::pin(async move {
+        for _ in 0..4 {
+            teller.tell_wait(Blow::Soft).await.unwrap();
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+    }));
+    nodes.settle();
+    assert_eq!(told.load(Ordering::SeqCst), 2, "the mailbox is full");
+    nodes.host(0, 1);
+    nodes.advance(Duration::from_secs(16)); // the sleeper is aborted
+    nodes.settle();
+    assert_eq!(told.load(Ordering::SeqCst), 4);
+    drop(forever);
+}

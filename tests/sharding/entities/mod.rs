@@ -8,3 +8,5 @@ mod journal;
 mod nodes;
 mod passivating;
 mod storm;
+mod threads;
+mod timing;

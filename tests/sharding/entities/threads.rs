@@ -1,0 +1,194 @@
+//! Real threads: senders, handlers and a shard that drains and starts again, all at once.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant as Clock};
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use ostraca::sharding::asks::Asks;
+use ostraca::sharding::bug::Canary;
+use ostraca::sharding::context::Context;
+use ostraca::sharding::entity::{Entity, Supervision};
+use ostraca::sharding::extractor::{ByMessage, HashExtractor, ShardHash};
+use ostraca::sharding::hosting::{NoLane, NoRoom, World};
+use ostraca::sharding::ids::{EntityId, EntityType, Generation, RegionId, ShardId};
+use ostraca::sharding::region::{RegionInput, RegionOutput, Run, Standing};
+use ostraca::sharding::shard_region::{Setup, ShardRegion};
+use ostraca::sharding::wire::ShardRoute;
+use ostraca_ddata::clock::Instant;
+use ostraca_ddata::types::Term;
+use serde::{Deserialize, Serialize};
+
+use super::journal::{Alive, Journal};
+use super::nodes::{Plan, node};
+
+const SENDERS: u64 = 3;
+const ENTITIES: u64 = 4;
+const MESSAGES: u64 = 20_000;
+const SHARD: ShardId = ShardId::new(0);
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// A node alone, on tokio.
+struct Alone {
+    start: Clock,
+    tokio: tokio::runtime::Handle,
+    drained: Mutex<Sender<Option<Bytes>>>,
+}
+
+impl World for Alone {
+    fn send(&self, to: RegionId, _: &[u8]) -> Result<(), NoRoom> {
+        panic!("there is no {to}");
+    }
+
+    fn answer(&self, to: RegionId, _: &[u8]) -> Result<(), NoLane> {
+        panic!("there is no {to}");
+    }
+
+    fn tell(&self, fact: RegionInput) {
+        if let RegionInput::Drained { payload, .. } = fact {
+            self.drained.lock().expect("nobody panicked").send(payload).expect("it is awaited");
+        }
+    }
+
+    fn serves(&self) -> bool {
+        true
+    }
+
+    fn now(&self) -> Instant {
+        Instant::from_nanos(u64::try_from(self.start.elapsed().as_nanos()).expect("584 years"))
+    }
+
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        self.tokio.spawn(task);
+    }
+
+    fn sleep(&self, pause: Duration) -> BoxFuture<'static, ()> {
+        let _guard = self.tokio.enter();
+        Box::pin(tokio::time::sleep(pause))
+    }
+}
+
+struct Reader {
+    journal: Arc<Journal>,
+    handled: Arc<AtomicUsize>,
+    _alive: Alive,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Page {
+    sender: u64,
+    number: u64,
+}
+
+impl Entity for Reader {
+    type Message = Page;
+
+    async fn handle(&mut self, Page { sender, number }: Page, cx: &mut Context<'_, Self>) {
+        self.journal.handles(sender, cx.id().as_str(), number);
+        if number % 97 == 0 {
+            tokio::task::yield_now().await;
+        }
+        if number % 301 == 0 {
+            cx.passivate();
+        }
+        self.handled.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn g(seq: u64) -> Generation {
+    Generation::new(Term { number: 1, owner: 1.into() }, seq)
+}
+
+fn stands(region: &ShardRegion<Reader>, seq: u64, home: Option<RegionId>, run: Run) {
+    let standing = Standing { shard: SHARD, max_gen: g(seq), home, pending: false, run };
+    region.hosting().perform(RegionOutput::Standing(standing));
+}
+
+fn starts(region: &ShardRegion<Reader>, seq: u64, payload: Option<Bytes>) {
+    let (generation, home) = (g(seq), Some(node(0)));
+    let hosting = region.hosting();
+    hosting.perform(RegionOutput::Route(ShardRoute { shard: SHARD, generation, home }));
+    hosting.perform(RegionOutput::Start { shard: SHARD, generation, payload });
+    stands(region, seq, home, Run::Hosting(generation));
+}
+
+/// Drains and starts again until `done`: how often.
+fn moves(
+    region: &ShardRegion<Reader>,
+    drained: &Receiver<Option<Bytes>>,
+    done: &AtomicBool,
+) -> u64 {
+    let mut seq = 1;
+    while !done.load(Ordering::SeqCst) {
+        stands(region, seq + 1, None, Run::Draining(g(seq)));
+        let payload = drained.recv_timeout(DEADLINE).expect("it drains");
+        seq += 2;
+        starts(region, seq, payload);
+    }
+    seq / 2
+}
+
+fn send(region: &ShardRegion<Reader>, sender: u64) {
+    for number in 1..=MESSAGES {
+        let to = region.entity(&format!("e{}", number % ENTITIES));
+        let started = Clock::now();
+        while let Err(why) = to.tell(Page { sender, number }) {
+            assert!(why.is_full() && started.elapsed() < DEADLINE, "{why}");
+            thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn a_shard_that_drains_under_load_handles_each_message_once_and_in_order() {
+    let tokio = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let (journal, handled) = (Arc::<Journal>::default(), Arc::<AtomicUsize>::default());
+    let (sender, drained) = channel();
+    let (start, handle) = (Clock::now(), tokio.handle().clone());
+    let world = Alone { start, tokio: handle, drained: Mutex::new(sender) };
+    let hash = HashExtractor::new(ShardHash::Xxh3, 1).expect("one shard");
+    let (book, count) = (Arc::clone(&journal), Arc::clone(&handled));
+    let setup = Setup {
+        entity_type: EntityType::new("readers").expect("a name"),
+        me: node(0),
+        settings: Plan::default().settings,
+        message_bytes_max: 1 << 20,
+        supervision: Supervision::Restart,
+        extractor: Arc::new(ByMessage::new(hash, |_: &Page| None)),
+        factory: Box::new(move |id: &EntityId| Reader {
+            _alive: book.begins(id.as_str(), node(0)),
+            journal: Arc::clone(&book),
+            handled: Arc::clone(&count),
+        }),
+        asks: Asks::new(),
+        canary: Canary::none(),
+    };
+    let region = ShardRegion::new(setup, Arc::new(world));
+    starts(&region, 1, None);
+    let done = AtomicBool::new(false);
+    let all = (SENDERS * MESSAGES) as usize;
+    let moved = thread::scope(|scope| {
+        let (region, done) = (&region, &done);
+        let mover = scope.spawn(move || moves(region, &drained, done));
+        let sends = |sender| scope.spawn(move || send(region, sender));
+        let senders: Vec<_> = (0..SENDERS).map(sends).collect();
+        senders.into_iter().for_each(|sender| sender.join().expect("it sends"));
+        let sent = Clock::now();
+        while handled.load(Ordering::SeqCst) < all && sent.elapsed() < DEADLINE {
+            thread::yield_now();
+        }
+        done.store(true, Ordering::SeqCst);
+        mover.join().expect("it moves")
+    });
+    assert_eq!(journal.pages().violations, [""; 0]);
+    assert_eq!(handled.load(Ordering::SeqCst), all);
+    assert_eq!(region.dead_letters().map(|(_, count)| count).sum::<u64>(), 0);
+    assert!(moved > 0, "it never moved");
+}

@@ -1,0 +1,102 @@
+//! Messages that an entity sends itself later.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ostraca::sharding::context::Context;
+use ostraca::sharding::entity::Entity;
+use ostraca::sharding::ids::EntityId;
+use ostraca::sharding::instance::Timer;
+use serde::{Deserialize, Serialize};
+
+use super::nodes::{Nodes, Plan};
+
+type Log = Arc<Mutex<Vec<&'static str>>>;
+
+struct Clock {
+    log: Log,
+    timer: Option<Timer>,
+}
+
+#[derive(Serialize, Deserialize)]
+enum Tick {
+    Start(u64),
+    Cancel,
+    Rang,
+    Listen(u64),
+    Silence,
+    Stop,
+}
+
+impl Entity for Clock {
+    type Message = Tick;
+
+    async fn handle(&mut self, tick: Tick, cx: &mut Context<'_, Self>) {
+        match tick {
+            Tick::Start(secs) => self.timer = Some(cx.after(Duration::from_secs(secs), Tick::Rang)),
+            Tick::Cancel => self.timer.iter().for_each(Timer::cancel),
+            Tick::Listen(secs) => {
+                cx.set_receive_timeout(Duration::from_secs(secs), || Tick::Silence);
+            }
+            Tick::Stop => cx.passivate(),
+            Tick::Rang => self.log.lock().expect("nobody panicked").push("rang"),
+            Tick::Silence => self.log.lock().expect("nobody panicked").push("silence"),
+        }
+    }
+}
+
+struct Stage {
+    nodes: Nodes<Clock>,
+    log: Log,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let log = Log::default();
+        let mut nodes = Nodes::new(&Plan::default(), |_, _| {
+            let log = Arc::clone(&log);
+            move |_: &EntityId| Clock { log: Arc::clone(&log), timer: None }
+        });
+        nodes.host(0, 0);
+        Self { nodes, log }
+    }
+
+    fn tell(&mut self, tick: Tick) {
+        self.nodes.nodes[1].region.entity("c").tell(tick).expect("there is room");
+        self.nodes.settle();
+    }
+
+    fn pass(&mut self, secs: u64) -> Vec<&'static str> {
+        self.nodes.advance(Duration::from_secs(secs));
+        self.nodes.settle();
+        std::mem::take(&mut *self.log.lock().expect("nobody panicked"))
+    }
+}
+
+#[test]
+fn a_timer_rings_once_unless_it_is_cancelled_or_its_instance_is_gone() {
+    let mut stage = Stage::new();
+    stage.tell(Tick::Start(10));
+    assert_eq!((stage.pass(9), stage.pass(1), stage.pass(20)), (vec![], vec!["rang"], vec![]));
+    for end in [Tick::Cancel, Tick::Stop] {
+        stage.tell(Tick::Start(10));
+        stage.tell(end);
+        assert_eq!(stage.pass(20), [""; 0]);
+    }
+    stage.tell(Tick::Start(10));
+    stage.nodes.host(0, 1);
+    assert_eq!(stage.pass(20), [""; 0], "it does not move with its shard");
+}
+
+#[test]
+fn a_receive_timeout_comes_each_time_that_nothing_else_came_for_so_long() {
+    let mut stage = Stage::new();
+    stage.tell(Tick::Listen(10));
+    assert_eq!((stage.pass(9), stage.pass(1)), (vec![], vec!["silence"]));
+    assert_eq!((stage.pass(9), stage.pass(1)), (vec![], vec!["silence"]));
+    assert_eq!(stage.pass(9), [""; 0]);
+    stage.tell(Tick::Cancel);
+    assert_eq!((stage.pass(9), stage.pass(1)), (vec![], vec!["silence"]));
+    stage.tell(Tick::Stop);
+    assert_eq!((stage.pass(20), stage.nodes.executor.tasks()), (vec![], 0));
+}
