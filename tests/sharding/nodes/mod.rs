@@ -13,7 +13,7 @@ use ostraca::sharding::config::Sharding as Settings;
 use ostraca::sharding::coordinator::Phase;
 use ostraca::sharding::ids::{EntityType, ShardId};
 use ostraca::sharding::machines::Hosts;
-use ostraca::sharding::region::Run;
+use ostraca::sharding::region::{Region, Run};
 use ostraca_ddata::sim::{Faults, LaneRule, NodeIndex, Seed, Setup, Simulation};
 
 use self::watch::ShardWatch;
@@ -101,7 +101,7 @@ impl Cluster {
     fn homes(&self) -> BTreeMap<ShardId, usize> {
         let hosted = |(node, process): (NodeIndex, &WholeNode)| {
             let region = process.region(&counter());
-            let hosted = region.into_iter().flat_map(|region| region.hosted());
+            let hosted = region.into_iter().flat_map(Region::hosted);
             let lives = hosted.filter(|(_, run)| matches!(run, Run::Hosting(_)));
             lives.map(|(shard, _)| (shard, node.get())).collect::<Vec<_>>()
         };
@@ -144,7 +144,7 @@ impl Cluster {
 
     /// Whether the coordinator knows this place's region.
     fn is_registered(&self, place: usize) -> bool {
-        self.at(place).region(&counter()).is_some_and(|region| region.is_registered())
+        self.at(place).region(&counter()).is_some_and(Region::is_registered)
     }
 
     /// Whether this place's coordinator decides.

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ostraca::sharding::ids::{Generation, ShardId};
+use ostraca::sharding::region::Region;
 use ostraca_ddata::sim::{NodeIndex, Observer, Orders, View, Violation};
 
 use super::counter;
@@ -74,7 +75,7 @@ impl Observer<WholeNode> for ShardWatch {
             if !process.membership.serves(view.clock(node).mono) {
                 continue;
             }
-            let hosted = process.region(&counter()).into_iter().flat_map(|region| region.hosted());
+            let hosted = process.region(&counter()).into_iter().flat_map(Region::hosted);
             for (shard, _) in hosted {
                 if let Some(other) = hosts.insert(shard, node) {
                     return Err(Violation::new(format!("shard {shard} at {other} and {node}")));
