@@ -223,8 +223,26 @@ mod tests {
         Generation::new(Term { number: 2, owner: PEER }, seq)
     }
 
-    /// Each kind of word, and its bytes.
-    fn words() -> Vec<(Word, &'static str)> {
+    type Golden<T> = Vec<(T, &'static str)>;
+
+    fn to_coordinators() -> Golden<ToCoordinator> {
+        let at = vec![(SHARD, g(1))];
+        vec![
+            (
+                ToCoordinator::Register { proxy: true, hosted: at.clone(), highest: g(1) },
+                concat!(
+                    "81a16381a17283a170c3a16891920382a17482a16e",
+                    "02a16f07a17301a16d82a17482a16e02a16f07a17301"
+                ),
+            ),
+            (ToCoordinator::GetShardHome(vec![SHARD]), "81a16381a1679103"),
+            (ToCoordinator::Hosted(at.clone()), "81a16381a16f91920382a17482a16e02a16f07a17301"),
+            (ToCoordinator::Drained(at.clone()), "81a16381a16491920382a17482a16e02a16f07a17301"),
+            (ToCoordinator::Leaving, "81a163a16c"),
+        ]
+    }
+
+    fn to_regions() -> Golden<ToRegion> {
         let region = RegionId::new(PEER);
         let epoch = EpochId { generation: 5, number: 6 };
         let host = HostShard {
@@ -241,21 +259,8 @@ mod tests {
         };
         let route = ShardRoute { shard: SHARD, generation: g(1), home: Some(region) };
         let at = vec![(SHARD, g(1))];
-        let to_coordinator = [
-            (
-                ToCoordinator::Register { proxy: true, hosted: at.clone(), highest: g(1) },
-                concat!(
-                    "81a16381a17283a170c3a16891920382a17482a16e",
-                    "02a16f07a17301a16d82a17482a16e02a16f07a17301"
-                ),
-            ),
-            (ToCoordinator::GetShardHome(vec![SHARD]), "81a16381a1679103"),
-            (ToCoordinator::Hosted(at.clone()), "81a16381a16f91920382a17482a16e02a16f07a17301"),
-            (ToCoordinator::Drained(at.clone()), "81a16381a16491920382a17482a16e02a16f07a17301"),
-            (ToCoordinator::Leaving, "81a163a16c"),
-        ];
         let homes = || [route].into_iter().collect();
-        let to_region = [
+        vec![
             (ToRegion::Here(g(1).term), "81a17281a16382a16e02a16f07"),
             (
                 ToRegion::RegisterAck { term: g(1).term, homes: homes() },
@@ -292,23 +297,30 @@ mod tests {
                 ),
             ),
             (ToRegion::Hosted(at), "81a17281a16f91920382a17482a16e02a16f07a17301"),
-        ];
-        let singleton = [
+        ]
+    }
+
+    fn of_singletons() -> Golden<SingletonMessage> {
+        vec![
             (SingletonMessage::HandOverToMe { number: 9 }, "81a17481a16e09"),
             (SingletonMessage::HandOverInProgress { number: 9 }, "81a17081a16e09"),
             (SingletonMessage::HandOverDone { number: 9 }, "81a16481a16e09"),
             (SingletonMessage::Identify, "a177"),
             (SingletonMessage::Here, "a168"),
             (SingletonMessage::Gone, "a167"),
-        ];
-        let coordinators = to_coordinator
+        ]
+    }
+
+    /// Each kind of word, and its bytes.
+    fn words() -> Golden<Word> {
+        let coordinators = to_coordinators()
             .into_iter()
             .map(|(message, hex)| (Word::Sharding(ShardingMessage::Coordinator(message)), hex));
-        let regions = to_region
+        let regions = to_regions()
             .into_iter()
             .map(|(message, hex)| (Word::Sharding(ShardingMessage::Region(message)), hex));
         let singletons =
-            singleton.into_iter().map(|(message, hex)| (Word::Singleton(message), hex));
+            of_singletons().into_iter().map(|(message, hex)| (Word::Singleton(message), hex));
         coordinators.chain(regions).chain(singletons).collect()
     }
 
