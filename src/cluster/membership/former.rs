@@ -28,7 +28,7 @@ impl Former {
 
     /// The present state contains the one with this digest.
     pub(super) fn contains(&mut self, digest: u64) {
-        if self.known.back() != Some(&digest) {
+        if !self.known.contains(&digest) {
             if self.known.len() == KNOWN_MAX {
                 self.known.pop_front();
             }
@@ -37,7 +37,8 @@ impl Former {
     }
 
     pub(super) fn knows(&self, digest: u64) -> bool {
-        self.known.contains(&digest)
+        let held = self.held.iter().any(|(held, _)| *held == digest);
+        held || self.known.contains(&digest)
     }
 
     /// The present state is another one.
@@ -70,5 +71,39 @@ impl Former {
     pub(super) fn news_since(&self, state: &Gossip, digest: u64) -> Option<GossipDelta> {
         let (_, base) = self.held.iter().find(|(held, _)| *held == digest)?;
         state.delta(base, vec![digest])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ostraca_ddata::id::{NodeId, PeerKey, ReplicaId};
+
+    use super::*;
+    use crate::cluster::gossip::ClusterId;
+    use crate::cluster::member::{Address, Member};
+
+    fn state() -> Gossip {
+        let node = NodeId { peer: PeerKey::new([1; 32]), incarnation: ReplicaId::new(1) };
+        let founder = Member::joining(node, Address::new("/dns4/a/tcp/1").expect("short"), 1);
+        Gossip::found(ClusterId(7), founder).expect("within bounds")
+    }
+
+    #[test]
+    fn what_comes_again_and_again_forgets_nothing_else() {
+        let mut former = Former::new(Arc::new(state()));
+        for digest in 1..=KNOWN_MAX as u64 - 3 {
+            former.contains(digest);
+        }
+        for _ in 0..KNOWN_MAX {
+            former.contains(1_001);
+            former.contains(1_002);
+        }
+        assert!((1..KNOWN_MAX as u64 - 3).all(|digest| former.knows(digest)));
+        for digest in 2_001..2_001 + KNOWN_MAX as u64 {
+            former.contains(digest);
+        }
+        assert!(!former.knows(1), "there is a bound");
+        let present = state().digest();
+        assert!(former.knows(present), "who has the same has nothing new");
     }
 }

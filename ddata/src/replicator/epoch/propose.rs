@@ -175,8 +175,9 @@ impl Epochs {
     }
 
     /// Removals whose leases still run hold up nobody who can go on without them: the batch leaves
-    /// them out. If there is nothing else to do, it waits; even sealed by somebody else's attempt,
-    /// which may be about to do the same and is given up for lost only as any other.
+    /// them out. If it would change no member then, it waits, since all leases count anew from the
+    /// next configuration; even sealed by somebody else's attempt, which may be about to do the
+    /// same and is given up for lost only as any other.
     fn leases_run(
         &mut self,
         now: Now,
@@ -186,8 +187,9 @@ impl Epochs {
     ) {
         let Some(attempt) = &mut self.attempt else { return };
         let kept = attempt.to_keep(members);
-        let others = attempt.change.clone().keeping(&kept);
-        if attempt.phase == Phase::Withholding && others.is_empty() {
+        let rest = attempt.base.next(&attempt.change.clone().keeping(&kept));
+        let changes_nobody = rest.is_ok_and(|rest| rest.members() == attempt.base.members());
+        if attempt.phase == Phase::Withholding && changes_nobody {
             attempt.phase = Phase::Waiting;
             self.deadlines.clear(Deadline::Resend);
             self.deadlines.set(Deadline::Leases, now.mono + longest);
