@@ -217,7 +217,7 @@ fn an_open_door_needs_a_secret_a_list_or_a_word() {
         let listen = open.parse().expect("valid");
         let error = check(&on(open)).expect_err("anybody could join");
         assert_eq!(error, ConfigError::Open { listen });
-        for how in [open, "cluster-secret-file", "/dev/urandom", "allowed-peers", "insecure"] {
+        for how in [open, "cluster-secret-file", "ostraca secret", "allowed-peers", "insecure"] {
             assert!(error.to_string().contains(how), "{how} in {error}");
         }
         assert_eq!(check(&Config { secret: Some(secret(1)), ..on(open) }), Ok(()));

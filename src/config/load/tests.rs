@@ -38,9 +38,9 @@ fn what_is_set_counts_and_all_else_has_its_default() {
 /// A wrong file, the key that is named, and what is said of it.
 const WRONG: [(&str, &str, &str); 19] = [
     ("[clutser]\n", "clutser", "the sections are cluster, ddata, net"),
-    ("cluster = 3", "cluster", "found unsigned int `3`, but this is a section"),
+    ("cluster = 3", "cluster", "found signed int `3`, but this is a section"),
     ("[cluster]\ngosip-interval = \"1s\"", "cluster.gosip-interval", "expected `one of"),
-    ("[cluster]\ngossip-interval = 3", "cluster.gossip-interval", "found unsigned int `3`"),
+    ("[cluster]\ngossip-interval = 3", "cluster.gossip-interval", "found signed int `3`"),
     ("[cluster]\ngossip-interval = \"fast\"", "cluster.gossip-interval", "fast"),
     ("[cluster]\nseeds = \"/ip4/10.0.0.1/tcp/1\"", "cluster.seeds", "expected a sequence"),
     ("[cluster]\nroles = [3]", "cluster.roles.0", "expected a string"),
@@ -55,7 +55,7 @@ const WRONG: [(&str, &str, &str); 19] = [
     ("[net]\nlisten = [\"localhost:1\"]", "net.listen.0", "invalid multiaddr"),
     ("[net]\nallowed-peers = [\"me\"]", "net.allowed-peers.0", "is no peer id"),
     ("[net]\ncluster-secret = \"hush\"", "net.cluster-secret", "at least 32"),
-    ("[net]\nlimits.back-off.min = 1", "net.limits.back-off.min", "found unsigned int `1`"),
+    ("[net]\nlimits.back-off.min = 1", "net.limits.back-off.min", "found signed int `1`"),
 ];
 
 #[test]

@@ -8,6 +8,7 @@
 
 pub(crate) mod entities;
 mod meter;
+mod places;
 mod watch;
 
 use std::cell::{Cell, RefCell};
@@ -44,6 +45,8 @@ use ostraca_ddata::sim::{Boot, Direction, Effects, NodeIndex, Process, Stream, S
 
 use self::entities::{Entities, Order, Seen};
 pub(crate) use self::meter::{Meter, Sent};
+pub(crate) use self::places::{address, addresses, alias, name_of_all, node_at, place_of};
+use self::places::{dialled, place_of_id};
 pub(crate) use self::watch::Watch;
 
 /// How long a dial may take, and how often a link that is to be kept is dialled again.
@@ -100,52 +103,6 @@ impl World {
     pub(crate) fn factory(self) -> impl FnMut(Boot<'_, Vec<Memory>>) -> WholeNode {
         move |boot| WholeNode::new(&boot, self.clone())
     }
-}
-
-/// Where the node at a place is dialled.
-pub(crate) fn address(place: usize) -> Address {
-    Address::new(format!("/ip4/10.0.0.{place}/tcp/7000")).expect("short")
-}
-
-/// The same place by another name.
-pub(crate) fn alias(place: usize) -> Address {
-    Address::new(format!("/dns4/n{place}/tcp/7000")).expect("short")
-}
-
-pub(crate) fn addresses(places: impl IntoIterator<Item = usize>) -> Vec<Address> {
-    places.into_iter().map(address).collect()
-}
-
-/// One name for all these places.
-pub(crate) fn name_of_all(places: impl IntoIterator<Item = usize>) -> Address {
-    let places: Vec<String> = places.into_iter().map(|place| place.to_string()).collect();
-    Address::new(format!("/dns4/n{}/tcp/7000", places.join("-"))).expect("short")
-}
-
-/// The places that an address stands for.
-fn dialled(address: &Address) -> Vec<usize> {
-    let host = address.as_str().split('/').nth(2).unwrap_or_default();
-    let places = host.strip_prefix("10.0.0.").or_else(|| host.strip_prefix('n'));
-    places.into_iter().flat_map(|places| places.split('-')).flat_map(str::parse).collect()
-}
-
-/// The node at a place in one of its lives. Without a data directory it is another peer each time.
-pub(crate) fn node_at(place: usize, life: u32, keeps: bool) -> NodeId {
-    let mut key = [(place + 1) as u8; 32];
-    key[0] = (place >> 8) as u8;
-    if !keeps {
-        key[28..].copy_from_slice(&life.to_be_bytes());
-    }
-    let incarnation = ReplicaId::new((u64::from(life) << 16) | (place as u64 + 1));
-    NodeId { peer: PeerKey::new(key), incarnation }
-}
-
-pub(crate) fn place_of(node: NodeId) -> usize {
-    (node.incarnation.get() & 0xffff) as usize - 1
-}
-
-fn place_of_id(id: ReplicaId) -> usize {
-    (id.get() & 0xffff) as usize - 1
 }
 
 /// The member that an event is about, and where it stands.
