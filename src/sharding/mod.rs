@@ -5,6 +5,7 @@
 //! outputs or down a lane.
 
 mod actives;
+pub mod agreed;
 pub mod allocation;
 pub mod asks;
 pub mod bug;

@@ -110,6 +110,13 @@ impl Hostings {
             Event::Acting { entity_type, term } => {
                 tracing::info!(%entity_type, term, "sharding.coordinator");
             }
+            Event::Differs { entity_type, here, coordinator, there } => {
+                tracing::warn!(
+                    %entity_type, %here, %coordinator, %there,
+                    "sharding.settings_differ: this node gets no shards of the type and learns \
+                     no homes; set it alike on all nodes and start the wrong ones anew"
+                );
+            }
             Event::SteppedDown { entity_type, why } => {
                 tracing::warn!(%entity_type, %why, "sharding.stepped_down");
             }

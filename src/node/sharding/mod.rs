@@ -90,6 +90,7 @@ impl Sharding {
         &self,
         entity_type: &EntityType,
         settings: Settings,
+        extractor: Arc<str>,
         hosts: Hosts,
         make: impl FnOnce(Settings, Arc<dyn World>) -> (H, Arc<dyn Hosting>),
     ) -> Result<H, NotStarted> {
@@ -106,8 +107,8 @@ impl Sharding {
         if !self.0.hostings.add(entity_type, hosting) {
             return Err(NotStarted::TooMany);
         }
-        let start =
-            Input::Start { entity_type: entity_type.clone(), settings: Box::new(settings), hosts };
+        let (entity, settings) = (entity_type.clone(), Box::new(settings));
+        let start = Input::Start { entity_type: entity, settings, extractor, hosts };
         self.tell(start).map_err(|Unanswered| NotStarted::Stopped)?;
         started.insert(entity_type.clone(), Box::new(handle.clone()));
         Ok(handle)

@@ -61,6 +61,7 @@ impl Machines {
             out: false,
             last_id: 0,
             asked: BTreeMap::new(),
+            announce: false,
         };
         Self {
             types: BTreeMap::new(),
@@ -111,7 +112,7 @@ impl Machines {
         &mut self,
         now: Now,
         entity_type: &EntityType,
-        settings: Settings,
+        (settings, extractor): (Settings, &str),
         hosts: Hosts,
         out: &mut Out,
     ) {
@@ -119,17 +120,17 @@ impl Machines {
             return;
         }
         if let Some(of_type) = self.types.get_mut(entity_type) {
-            of_type.start(now, settings, hosts, &mut self.with, out);
+            of_type.start(now, settings, extractor, hosts, &mut self.with, out);
         }
         if self.leaving {
             self.fact(now, entity_type, RegionInput::Leave, out);
         }
-        self.announce(out);
+        self.with.announce = true;
     }
 
     /// Tells membership what is hosted here.
     fn announce(&self, out: &mut Out) {
-        let hosting = self.types.iter().filter(|(_, of)| of.hosts() == Some(Hosts::Shards));
+        let hosting = self.types.iter().filter(|(_, of)| of.offers_shards());
         let entity_types: BTreeSet<String> =
             hosting.map(|(name, _)| name.as_str().to_owned()).collect();
         out.push(Output::Host { entity_types, draining: self.draining });
@@ -258,6 +259,9 @@ impl Machines {
 
     /// What is so after every input.
     fn settle(&mut self, out: &mut Out) {
+        if std::mem::take(&mut self.with.announce) {
+            self.announce(out);
+        }
         if self.leaving && !self.left && self.types.values().all(TypeMachines::has_left) {
             self.left = true;
             out.push(Output::Left);
@@ -272,8 +276,8 @@ impl Machine for Machines {
     fn handle(&mut self, now: Now, input: Input, out: &mut Out) {
         match input {
             Input::Tick => self.tick(now, out),
-            Input::Start { entity_type, settings, hosts } => {
-                self.start(now, &entity_type, *settings, hosts, out);
+            Input::Start { entity_type, settings, extractor, hosts } => {
+                self.start(now, &entity_type, (*settings, &extractor), hosts, out);
             }
             Input::State(state) => self.state(now, state, out),
             Input::Installed(epoch) => self.installed(now, &epoch, out),
@@ -286,8 +290,7 @@ impl Machine for Machines {
             Input::Answered { id, reply } => self.answered(now, id, reply, out),
             Input::Fact { entity_type, fact } => self.fact(now, &entity_type, fact, out),
             Input::Drain => {
-                self.draining = true;
-                self.announce(out);
+                (self.draining, self.with.announce) = (true, true);
             }
             Input::Leave => self.leave(now, out),
         }

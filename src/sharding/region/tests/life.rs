@@ -4,7 +4,7 @@ use super::*;
 
 fn registers(hosted: &[(ShardId, Generation)], highest: Generation) -> (u64, ShardingMessage) {
     let hosted = hosted.to_vec();
-    let word = ToCoordinator::Register { proxy: false, hosted, highest };
+    let word = ToCoordinator::Register { proxy: false, hosted, highest, agreed: Agreed::default() };
     (COORDINATOR.get(), ShardingMessage::Coordinator(word))
 }
 
