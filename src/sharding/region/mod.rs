@@ -259,6 +259,12 @@ impl Region {
         if !self.is_shard(shard) || self.config.proxy {
             return;
         }
+        if self.left {
+            // As if it were lost, for nobody would hand the shard over again; who leaves is given
+            // none, and its shards go elsewhere.
+            self.leaving = Some(now.mono);
+            return;
+        }
         if epoch > self.installed.epoch && !self.canary.has(Bug::AbsentIsRemoved) {
             self.stats.too_early += 1; // it is said again
             return;
@@ -400,6 +406,13 @@ impl Region {
     /// R6.
     fn stop_for_good(&mut self, out: &mut Out) {
         self.over = true;
+        // What nobody has taken yet, nobody ever will.
+        for (shard, held) in &self.shards {
+            if let Some(payload) = held.kept().cloned() {
+                self.stats.discarded += 1;
+                out.push(RegionOutput::Discard { shard: *shard, from: self.me, payload });
+            }
+        }
         self.shards.values_mut().for_each(Shard::over);
         self.carrying.clear();
         self.aborts.clear();
@@ -457,11 +470,11 @@ impl Region {
             let carries = held.kept().is_some() && held.home().is_some();
             held.run() != Run::Idle || held.pending().is_some() || carries
         };
-        if !self.shards.values().any(busy) {
-            if !std::mem::replace(&mut self.left, true) {
-                out.push(RegionOutput::Left);
-            }
-        } else if at <= now.mono {
+        if !self.shards.values().any(busy) && !std::mem::replace(&mut self.left, true) {
+            out.push(RegionOutput::Left);
+        }
+        // Said by an idle one, too: nothing is to come here any more.
+        if at <= now.mono {
             self.leaving = Some(now.mono + self.config.retry);
             if let Some(to) = self.registration.coordinator() {
                 self.mail.say(to, ToCoordinator::Leaving);

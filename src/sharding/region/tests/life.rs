@@ -117,6 +117,21 @@ fn an_idle_region_leaves_at_once() {
 }
 
 #[test]
+fn an_idle_region_that_leaves_says_so_and_takes_no_shard_any_more() {
+    let mut bench = Bench::new();
+    found(&mut bench);
+    bench.order(ack(1));
+    let leaving = (COORDINATOR.get(), ShardingMessage::Coordinator(ToCoordinator::Leaving));
+    let out = bench.tell(RegionInput::Leave);
+    assert!(out.contains(&RegionOutput::Left));
+    assert_eq!(sent(&out), std::slice::from_ref(&leaving));
+    let out = bench.order(host(1, &[]));
+    assert_eq!((sent(&out), bench.run()), (vec![leaving], Run::Idle), "{out:?}");
+    let out = bench.order(release(2, Some(2)));
+    assert_eq!(sent(&out), [says(2, released(2, 0, None))], "the next home waits for its word");
+}
+
+#[test]
 fn it_remembers_how_long_a_start_took_and_who_was_awaited() {
     let mut bench = Bench::new();
     bench.order(host(3, &[(2, 2)]));
