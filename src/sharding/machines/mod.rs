@@ -31,13 +31,14 @@ use super::store::HomesKey;
 use crate::cluster::events::ClusterState;
 use crate::cluster::lease::{Departure, Departures};
 use crate::cluster::member::{ENTITY_TYPES_MAX, Status};
+use crate::cluster::singleton::SingletonMessage;
 
 type Out = Outbox<Output>;
 
 /// See the module's page.
 #[derive(Clone, Debug)]
 pub struct Machines {
-    types: BTreeMap<EntityType, TypeMachines>, // ≤ ENTITY_TYPES_MAX
+    types: BTreeMap<EntityType, TypeMachines>, // ≤ ENTITY_TYPES_MAX started, and as many asked for
     with: Surroundings,
     newest: Option<Arc<Epoch>>, // installed; those out of it may not be over yet
     departures: Departures,
@@ -93,13 +94,19 @@ impl Machines {
         self.refused
     }
 
-    /// Makes the machines of a type at the first word of it. `false`: there are too many types.
-    fn entry(&mut self, now: Now, entity_type: &EntityType, out: &mut Out) -> bool {
-        if !self.types.contains_key(entity_type) {
-            if self.types.len() >= ENTITY_TYPES_MAX {
+    /// Makes the machines of a type at the first word of it. `false`: there are too many types
+    /// like it; those that peers ask for take no place of those that the program starts.
+    fn entry(&mut self, now: Now, entity_type: &EntityType, starts: bool, out: &mut Out) -> bool {
+        let is_like = |of: &TypeMachines| of.hosts().is_some() == starts;
+        let is_new = !self.types.contains_key(entity_type);
+        let starts_now = starts && self.types.get(entity_type).is_some_and(|of| !is_like(of));
+        if is_new || starts_now {
+            if self.types.values().filter(|of| is_like(of)).count() >= ENTITY_TYPES_MAX {
                 self.refused += 1;
                 return false;
             }
+        }
+        if is_new {
             let mut new = TypeMachines::new(self.with.me, entity_type.clone());
             new.members(now, &mut self.with, out);
             new.leased(now, &mut self.with, out);
@@ -116,14 +123,14 @@ impl Machines {
         hosts: Hosts,
         out: &mut Out,
     ) {
-        if !self.entry(now, entity_type, out) {
+        if !self.entry(now, entity_type, true, out) {
             return;
         }
         if let Some(of_type) = self.types.get_mut(entity_type) {
             of_type.start(now, settings, extractor, hosts, &mut self.with, out);
         }
         if self.leaving {
-            self.fact(now, entity_type, RegionInput::Leave, out);
+            self.fact(now, entity_type, self.farewell(), out);
         }
         self.with.announce = true;
     }
@@ -144,13 +151,14 @@ impl Machines {
         word: Word,
         out: &mut Out,
     ) {
-        // Coordinators and regions speak of types that they know to be here.
+        // A type that nobody has started here has one thing to give: the right to coordinate it.
         let is_known = self.types.contains_key(entity_type);
-        if !is_known && matches!(word, Word::Sharding(_)) {
-            self.refused += 1;
+        let asks = matches!(word, Word::Singleton(SingletonMessage::HandOverToMe { .. }));
+        if !is_known && !asks {
+            self.refused += u64::from(!matches!(word, Word::Singleton(_)));
             return;
         }
-        if !self.entry(now, entity_type, out) {
+        if !self.entry(now, entity_type, false, out) {
             return;
         }
         if let Some(of_type) = self.types.get_mut(entity_type) {
@@ -184,8 +192,12 @@ impl Machines {
 
     fn state(&mut self, now: Now, state: Arc<ClusterState>, out: &mut Out) {
         if !Arc::ptr_eq(&self.with.state, &state) {
+            let prepared = self.with.state.preparing_for_shutdown;
             self.with.state = state;
             self.each(out, |of_type, with, out| of_type.members(now, with, out));
+            if self.leaving && !prepared && self.with.state.preparing_for_shutdown {
+                self.leave(now, out); // nobody takes what is not handed over yet
+            }
         }
     }
 
@@ -246,10 +258,14 @@ impl Machines {
 
     fn leave(&mut self, now: Now, out: &mut Out) {
         self.leaving = true;
-        // The whole cluster is about to stop: nothing moves any more.
+        let fact = self.farewell();
+        self.each(out, |of_type, with, out| of_type.fact(now, fact.clone(), with, out));
+    }
+
+    /// How regions leave. While the whole cluster is about to stop nothing moves any more.
+    fn farewell(&self) -> RegionInput {
         let stays = self.with.state.preparing_for_shutdown;
-        let fact = || if stays { RegionInput::Over } else { RegionInput::Leave };
-        self.each(out, |of_type, with, out| of_type.fact(now, fact(), with, out));
+        if stays { RegionInput::Over } else { RegionInput::Leave }
     }
 
     fn tick(&mut self, now: Now, out: &mut Out) {

@@ -9,9 +9,10 @@ use super::*;
 use crate::cluster::member::{Address, Hosting, Member};
 use crate::cluster::singleton::SingletonMessage;
 use crate::sharding::agreed::Agreed;
+use crate::sharding::ids::{Generation, ShardId};
 use crate::sharding::region::RegionOutput;
 use crate::sharding::store::Ask;
-use crate::sharding::wire::{NotYet, ShardingMessage, ToCoordinator, ToRegion};
+use crate::sharding::wire::{HostShard, NotYet, ShardingMessage, ToCoordinator, ToRegion};
 
 const ME: ReplicaId = ReplicaId::new(1);
 const OTHER: ReplicaId = ReplicaId::new(2);
@@ -150,13 +151,30 @@ fn words_about_types_that_are_not_here_make_nothing_and_there_are_not_too_many_t
     let from = OTHER;
     let told = bench.tell(Input::Message { from, entity_type: counter(), word: leaving });
     assert_eq!((told, bench.machines.types().count()), (vec![], 0));
+    let word = |number| match number {
+        0 => Word::Singleton(SingletonMessage::Identify),
+        _ => Word::Singleton(SingletonMessage::HandOverToMe { number }),
+    };
+    let identify = bench.tell(Input::Message { from, entity_type: counter(), word: word(0) });
+    assert_eq!((identify, bench.machines.types().count()), (vec![], 0));
     for number in 0..=ENTITY_TYPES_MAX {
         let entity_type = EntityType::new(&format!("type-{number}")).expect("a name");
-        let word = Word::Singleton(SingletonMessage::Identify);
-        bench.tell(Input::Message { from, entity_type, word });
+        bench.tell(Input::Message { from, entity_type, word: word(1) });
     }
     assert_eq!(bench.machines.types().count(), ENTITY_TYPES_MAX);
     assert_eq!(bench.machines.refused(), 2);
+}
+
+#[test]
+fn types_that_peers_ask_for_keep_the_program_from_starting_none() {
+    let mut bench = Bench::new();
+    for number in 0..ENTITY_TYPES_MAX {
+        let entity_type = EntityType::new(&format!("type-{number}")).expect("a name");
+        let word = Word::Singleton(SingletonMessage::HandOverToMe { number: 1 });
+        bench.tell(Input::Message { from: OTHER, entity_type, word });
+    }
+    bench.start();
+    assert_eq!(bench.machines.of(&counter()).and_then(TypeMachines::hosts), Some(Hosts::Shards));
 }
 
 #[test]
@@ -207,6 +225,23 @@ fn before_a_stop_of_all_nothing_is_handed_over() {
     bench.up(&[1, 2], |state| state.preparing_for_shutdown = true);
     let stop = Output::Order { entity_type: counter(), order: RegionOutput::StopAll };
     assert_eq!(bench.tell(Input::Leave), [stop, Output::Left]);
+}
+
+#[test]
+fn who_leaves_when_a_stop_of_all_begins_waits_for_nobody() {
+    let mut bench = Bench::new();
+    bench.start();
+    bench.up(&[1, 2], |_| {});
+    let shard = ShardId::new(3);
+    let generation = Generation::new(Term { number: 1, owner: OTHER }, 1);
+    let id = EpochId { generation: 1, number: 1 };
+    let host = HostShard { shard, generation, after: BTreeMap::new(), epoch: id };
+    let word = Word::Sharding(ShardingMessage::Region(ToRegion::Host(vec![host])));
+    bench.tell(Input::Message { from: OTHER, entity_type: counter(), word });
+    assert!(!bench.tell(Input::Leave).contains(&Output::Left), "it hosts a shard");
+    let prepared = bench.up(&[1, 2], |state| state.preparing_for_shutdown = true);
+    let stop = Output::Order { entity_type: counter(), order: RegionOutput::StopAll };
+    assert!(prepared.contains(&stop) && prepared.contains(&Output::Left), "{prepared:?}");
 }
 
 #[test]
