@@ -30,6 +30,10 @@ use crate::net::handle::Net;
 use crate::sharding::ids::EntityType;
 use crate::sharding::machines::Word;
 
+/// Long without a quorum: entities are not stopped, they stand still, and go on with the lease.
+const STANDS_STILL: &str =
+    "no quorum has answered for long: entities stand still and coordinators have stopped";
+
 /// What a node does when it is downed or removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WhenOut {
@@ -123,7 +127,7 @@ impl Surroundings {
             Event::Notice(notice) => tracing::warn!(%notice, "cluster.notice"),
             Event::LeaseHeld(until) => self.lease.hold(until),
             Event::LeaseLapsed => self.lapsed("nothing begins here until a quorum answers"),
-            Event::LeaseLost => self.lapsed("no quorum has answered for long: what ran stops"),
+            Event::LeaseLost => self.lapsed(STANDS_STILL),
             // No provider can be set in this release; the strategy is refused at the start.
             Event::DowningLease { acquire } => {
                 let denied = acquire.then_some(LeaseAnswer::Denied);

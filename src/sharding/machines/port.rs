@@ -58,7 +58,8 @@ pub enum Input {
     Installed(Arc<Epoch>),
     /// The hosting lease is held.
     LeaseHeld,
-    /// The hosting lease lapsed for so long that what runs must stop.
+    /// The hosting lease lapsed for long: no coordinator runs here. What hosts entities needs no
+    /// word: without a lease it begins nothing and polls nothing, until one is held again.
     LeaseLost,
     /// This node is out of the cluster, or its lease is released: nothing runs here ever again.
     Out,
