@@ -37,6 +37,7 @@ mod scope;
 mod shard;
 pub mod shard_region;
 pub mod store;
+pub mod stray;
 mod tenancy;
 mod tenants;
 pub mod wire;
