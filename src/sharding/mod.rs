@@ -5,6 +5,7 @@
 //! outputs or down a lane.
 
 mod actives;
+pub mod agreed;
 pub mod allocation;
 pub mod asks;
 pub mod bug;
@@ -36,6 +37,7 @@ mod scope;
 mod shard;
 pub mod shard_region;
 pub mod store;
+pub mod stray;
 mod tenancy;
 mod tenants;
 pub mod wire;

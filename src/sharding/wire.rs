@@ -10,6 +10,7 @@ use ostraca_ddata::replicator::epoch::EpochId;
 use ostraca_ddata::types::Term;
 use serde::{Deserialize, Serialize};
 
+use super::agreed::Agreed;
 use super::ids::{Generation, RegionId, ShardId};
 
 /// To one of the two parts that a node may run.
@@ -38,6 +39,9 @@ pub enum ToCoordinator {
         /// The highest generation that it has heard of.
         #[serde(rename = "m")]
         highest: Generation,
+        /// What its node says of the type.
+        #[serde(rename = "s", default)]
+        agreed: Agreed,
     },
     /// Where do these live?
     #[serde(rename = "g")]
@@ -90,7 +94,7 @@ pub enum ToRegion {
 }
 
 /// Why a coordinator answers no registration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
 pub enum NotYet {
     /// It takes its term and reads the homes.
     #[serde(rename = "r")]
@@ -104,6 +108,10 @@ pub enum NotYet {
     #[serde(rename = "m")]
     #[error("the coordinator's node does not know this member yet")]
     NoMember,
+    /// The region's node says otherwise of the type than the coordinator's, which says this.
+    #[serde(rename = "d")]
+    #[error("the coordinator's node says otherwise of the type: {0}")]
+    Differs(Agreed),
 }
 
 /// Start a shard, or go on with it, once everybody in `after` is over.
@@ -314,10 +322,17 @@ mod tests {
         let hosted = vec![(shard, g(1, 1))];
         let release = ReleaseShard { shard, generation: g(2, 2), to: Some(region(2)) };
         let host = HostShard { shard, generation: g(2, 2), after, epoch };
+        let agreed = Agreed {
+            shards: 100,
+            extractor: "xxh3".into(),
+            remember: true,
+            coordinator_role: Some("backend".into()),
+        };
         let to_regions = [
             ToRegion::Here(g(1, 1).term),
             ToRegion::RegisterAck { term: g(1, 1).term, homes: table.clone() },
             ToRegion::NotYet(NotYet::Reading),
+            ToRegion::NotYet(NotYet::Differs(agreed.clone())),
             ToRegion::Host(vec![host]),
             ToRegion::Release(vec![release, ReleaseShard { to: None, ..release }]),
             ToRegion::Announce(table),
@@ -325,7 +340,12 @@ mod tests {
             ToRegion::Hosted(hosted.clone()),
         ];
         let to_coordinator = [
-            ToCoordinator::Register { proxy: true, hosted: hosted.clone(), highest: g(2, 2) },
+            ToCoordinator::Register {
+                proxy: true,
+                hosted: hosted.clone(),
+                highest: g(2, 2),
+                agreed: agreed.clone(),
+            },
             ToCoordinator::GetShardHome(vec![shard]),
             ToCoordinator::Hosted(hosted.clone()),
             ToCoordinator::Drained(hosted),

@@ -29,6 +29,11 @@ use crate::net::Class;
 use crate::net::handle::Net;
 use crate::sharding::ids::EntityType;
 use crate::sharding::machines::Word;
+use crate::sharding::wire::{Released, ShardingMessage, ToRegion};
+
+/// Long without a quorum: entities are not stopped, they stand still, and go on with the lease.
+const STANDS_STILL: &str =
+    "no quorum has answered for long: entities stand still and coordinators have stopped";
 
 /// What a node does when it is downed or removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,15 +85,52 @@ impl Surroundings {
 
     fn send_word(&mut self, to: ReplicaId, entity_type: &EntityType, word: &Word) {
         let (part, bytes) = sharding::say(word);
-        self.send_bytes(to, &[part, entity_type.as_str()], &bytes);
+        let sent = self.lanes.send_with(to, Class::Control, &[part, entity_type.as_str()], &bytes);
+        match (sent, word) {
+            (
+                Err(NotSent::TooLong),
+                Word::Sharding(ShardingMessage::Region(ToRegion::Released(released))),
+            ) => self.never_fits(to, entity_type, released, bytes.len()),
+            (sent, _) => self.complain(to, &[part, entity_type.as_str()], bytes.len(), sent),
+        }
+    }
+
+    /// What a shard's entities had accepted and not begun does not fit the lane: it is said again
+    /// as it is, in vain, until this node is out and counts it as lost.
+    fn never_fits(
+        &mut self,
+        to: ReplicaId,
+        entity_type: &EntityType,
+        released: &[Released],
+        bytes: usize,
+    ) {
+        if self.complained.now(self.clock.mono()) {
+            let shards: Vec<u32> = released.iter().map(|released| released.shard.get()).collect();
+            tracing::warn!(
+                %to, %entity_type, ?shards, bytes,
+                "sharding.payload_too_long: the shard waits at its next home for messages that do \
+                 not fit one message of the lane; raise net.limits.message-bytes-max on all nodes, \
+                 or stop this node, which counts them as lost"
+            );
+        }
     }
 
     /// What can't be sent is dropped: machines say again what matters.
     fn send_bytes(&mut self, to: ReplicaId, header: &[&str], bytes: &[u8]) {
-        match self.lanes.send_with(to, Class::Control, header, bytes) {
+        let sent = self.lanes.send_with(to, Class::Control, header, bytes);
+        self.complain(to, header, bytes.len(), sent);
+    }
+
+    fn complain(
+        &mut self,
+        to: ReplicaId,
+        header: &[&str],
+        bytes: usize,
+        sent: Result<(), NotSent>,
+    ) {
+        match sent {
             Ok(()) | Err(NotSent::NoLink) => {}
             Err(why) if self.complained.now(self.clock.mono()) => {
-                let bytes = bytes.len();
                 tracing::warn!(%to, ?header, bytes, %why, "cluster.not_sent");
             }
             Err(_) => {}
@@ -123,7 +165,7 @@ impl Surroundings {
             Event::Notice(notice) => tracing::warn!(%notice, "cluster.notice"),
             Event::LeaseHeld(until) => self.lease.hold(until),
             Event::LeaseLapsed => self.lapsed("nothing begins here until a quorum answers"),
-            Event::LeaseLost => self.lapsed("no quorum has answered for long: what ran stops"),
+            Event::LeaseLost => self.lapsed(STANDS_STILL),
             // No provider can be set in this release; the strategy is refused at the start.
             Event::DowningLease { acquire } => {
                 let denied = acquire.then_some(LeaseAnswer::Denied);

@@ -23,6 +23,15 @@ pub enum NotStarted {
         /// Which.
         entity_type: EntityType,
     },
+    /// It was started to route only, and what is to host it would never do.
+    #[error(
+        "{entity_type} was started on this node by start_proxy, which hosts nothing: call start \
+         alone, whose handle routes as well"
+    )]
+    OnlyRoutes {
+        /// Which.
+        entity_type: EntityType,
+    },
     /// Its settings do not fit together.
     #[error(transparent)]
     Settings(#[from] ConfigError),

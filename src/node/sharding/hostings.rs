@@ -9,9 +9,11 @@ use tokio::sync::watch;
 use crate::cluster::member::ENTITY_TYPES_MAX;
 use crate::net::Inbound;
 use crate::node::wiring::sharding::Event;
+use crate::sharding::asks::Asks;
 use crate::sharding::hosting::{BadFrame, Hosting};
 use crate::sharding::ids::{EntityType, RegionId};
 use crate::sharding::region::RegionOutput;
+use crate::sharding::stray;
 
 /// What waiters see of the sharding machines.
 #[derive(Clone, Debug, Default)]
@@ -29,6 +31,7 @@ pub(crate) struct Progress {
 pub(crate) struct Hostings {
     types: RwLock<BTreeMap<String, Arc<dyn Hosting>>>, // ≤ ENTITY_TYPES_MAX
     progress: watch::Sender<Progress>,
+    asks: Arc<Asks>,
 }
 
 /// Why a frame on a user lane is dropped.
@@ -46,14 +49,24 @@ pub(crate) enum NotArrived {
 }
 
 impl Hostings {
-    /// From now on this hosts the type here. `false`: there are as many as there may be.
+    /// From now on this hosts the type here; at once over if the machines have ended. `false`:
+    /// there are as many as there may be.
     pub(super) fn add(&self, entity_type: &EntityType, hosting: Arc<dyn Hosting>) -> bool {
         let mut types = self.types.write().unwrap_or_else(PoisonError::into_inner);
         let has_room = types.len() < ENTITY_TYPES_MAX;
         if has_room {
-            types.insert(entity_type.as_str().to_owned(), hosting);
+            types.insert(entity_type.as_str().to_owned(), hosting.clone());
+        }
+        drop(types);
+        if self.progress.borrow().ended {
+            hosting.perform(RegionOutput::StopAll);
         }
         has_room
+    }
+
+    /// The questions of all types of this node.
+    pub(super) const fn asks(&self) -> &Arc<Asks> {
+        &self.asks
     }
 
     fn find(&self, name: &str) -> Option<Arc<dyn Hosting>> {
@@ -68,7 +81,11 @@ impl Hostings {
     /// A frame came down a user lane.
     pub(crate) fn arrived(&self, message: &Inbound<'_>) -> Result<(), NotArrived> {
         let [name] = message.fields else { return Err(NotArrived::Header) };
-        let hosting = self.find(name).ok_or(NotArrived::Type)?;
+        let Some(hosting) = self.find(name) else {
+            // Under the name of who answers, and the asker need not have that type.
+            let taken = stray::take_answer(&self.asks, message.body)?;
+            return if taken { Ok(()) } else { Err(NotArrived::Type) };
+        };
         Ok(hosting.arrived(RegionId::new(message.from.incarnation), message.body)?)
     }
 
@@ -110,15 +127,28 @@ impl Hostings {
             Event::Acting { entity_type, term } => {
                 tracing::info!(%entity_type, term, "sharding.coordinator");
             }
+            Event::Differs { entity_type, here, coordinator, there } => {
+                tracing::warn!(
+                    %entity_type, %here, %coordinator, %there,
+                    "sharding.settings_differ: this node gets no shards of the type and learns \
+                     no homes; set it alike on all nodes and start the wrong ones anew"
+                );
+            }
             Event::SteppedDown { entity_type, why } => {
                 tracing::warn!(%entity_type, %why, "sharding.stepped_down");
             }
         }
     }
 
-    /// There are no machines any more: nobody waits for them.
+    /// There are no machines any more: nothing runs, and nobody waits for them. Whatever they
+    /// ended by, they may not have said so themselves.
     pub(crate) fn end(&self) {
-        self.progress.send_modify(|progress| progress.ended = true);
+        {
+            // Under the lock: what is added later finds it and is stopped, too.
+            let _types = self.types.write().unwrap_or_else(PoisonError::into_inner);
+            self.progress.send_modify(|progress| progress.ended = true);
+        }
+        self.all().iter().for_each(|hosting| hosting.perform(RegionOutput::StopAll));
     }
 
     /// What is so now and later.
@@ -184,7 +214,11 @@ mod tests {
             hostings.arrived(&Inbound { from, class: Class::User, fields: &fields, body })
         };
         assert_eq!(hear(&["counter"], &[1]), Ok(()));
-        assert_eq!(hear(&["other"], &[1]), Err(NotArrived::Type));
+        let barrier = [2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(hear(&["other"], &barrier), Err(NotArrived::Type));
+        let refused = [6, 1, 0, 0, 0, 0, 0, 0, 0, 1]; // an answer, which comes too late
+        assert_eq!((hear(&["other"], &refused), hostings.asks().late()), (Ok(()), 1));
+        assert!(matches!(hear(&["other"], &[0]), Err(NotArrived::Frame(_))));
         assert_eq!(hear(&[], &[1]), Err(NotArrived::Header));
         assert_eq!(hear(&["counter", "x"], &[1]), Err(NotArrived::Header));
         assert_eq!(hear(&["counter"], &[]), Err(NotArrived::Frame(BadFrame("empty"))));
@@ -210,6 +244,19 @@ mod tests {
         let heard = |recorder: &Recorder| recorder.0.lock().expect("no panic").clone();
         assert_eq!(heard(&one)[1..], news);
         assert_eq!(heard(&other), news);
+    }
+
+    #[test]
+    fn with_the_end_of_the_machines_everything_stops_and_what_is_added_later_too() {
+        let hostings = Hostings::default();
+        let [one, late] = [(); 2].map(|()| Arc::new(Recorder::default()));
+        assert!(hostings.add(&named("one"), one.clone()));
+        hostings.end();
+        assert!(hostings.add(&named("late"), late.clone()));
+        for recorder in [one, late] {
+            let heard = recorder.0.lock().expect("no panic").clone();
+            assert_eq!(heard, [format!("{:?}", RegionOutput::StopAll)]);
+        }
     }
 
     #[tokio::test]

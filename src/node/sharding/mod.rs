@@ -49,8 +49,11 @@ struct Inner {
     asks: Arc<Asks>,
     shared: Shared,
     hostings: Arc<Hostings>,
-    started: Mutex<BTreeMap<EntityType, Box<dyn Any + Send>>>, // handles; ≤ types that hostings takes
+    started: Mutex<Started>,
 }
+
+/// Handles, and what each was started for; ≤ types that hostings takes.
+type Started = BTreeMap<EntityType, (Hosts, Box<dyn Any + Send>)>;
 
 /// What a node makes its sharding of.
 pub(super) struct Setup<'a> {
@@ -77,7 +80,7 @@ impl Sharding {
             phase: config.shutdown.timeout(phase),
             roles: config.cluster.roles.clone(),
             message_bytes_max: config.net.limits.message_bytes_max,
-            asks: Asks::new(),
+            asks: hostings.asks().clone(),
             shared,
             hostings,
             started: Mutex::default(),
@@ -90,15 +93,15 @@ impl Sharding {
         &self,
         entity_type: &EntityType,
         settings: Settings,
+        extractor: Arc<str>,
         hosts: Hosts,
         make: impl FnOnce(Settings, Arc<dyn World>) -> (H, Arc<dyn Hosting>),
     ) -> Result<H, NotStarted> {
         let mut started = self.started();
-        if let Some(handle) = started.get(entity_type) {
-            let same = handle.downcast_ref::<H>().cloned();
-            return same
-                .ok_or_else(|| NotStarted::OtherEntity { entity_type: entity_type.clone() });
+        if let Some(known) = known(&started, entity_type, hosts) {
+            return known;
         }
+        let wanted = hosts;
         self.check(entity_type, &settings)?;
         let hosts = if self.may_host(&settings) { hosts } else { Hosts::Nothing };
         let world = TypeWorld::new(entity_type.clone(), self.0.shared.clone());
@@ -106,10 +109,10 @@ impl Sharding {
         if !self.0.hostings.add(entity_type, hosting) {
             return Err(NotStarted::TooMany);
         }
-        let start =
-            Input::Start { entity_type: entity_type.clone(), settings: Box::new(settings), hosts };
+        let (entity, settings) = (entity_type.clone(), Box::new(settings));
+        let start = Input::Start { entity_type: entity, settings, extractor, hosts };
         self.tell(start).map_err(|Unanswered| NotStarted::Stopped)?;
-        started.insert(entity_type.clone(), Box::new(handle.clone()));
+        started.insert(entity_type.clone(), (wanted, Box::new(handle.clone())));
         Ok(handle)
     }
 
@@ -201,13 +204,52 @@ impl Sharding {
         self.0.shared.inbox.fact(ControlInput::from(input)).map_err(|_| Unanswered)
     }
 
-    fn started(&self) -> MutexGuard<'_, BTreeMap<EntityType, Box<dyn Any + Send>>> {
+    fn started(&self) -> MutexGuard<'_, Started> {
         self.0.started.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What a second start of a type gives; `None`: it is the first.
+fn known<H: Clone + 'static>(
+    started: &Started,
+    entity_type: &EntityType,
+    hosts: Hosts,
+) -> Option<Result<H, NotStarted>> {
+    let (before, handle) = started.get(entity_type)?;
+    let entity_type = || entity_type.clone();
+    let Some(handle) = handle.downcast_ref::<H>() else {
+        return Some(Err(NotStarted::OtherEntity { entity_type: entity_type() }));
+    };
+    if (*before, hosts) == (Hosts::Nothing, Hosts::Shards) {
+        return Some(Err(NotStarted::OnlyRoutes { entity_type: entity_type() }));
+    }
+    Some(Ok(handle.clone()))
 }
 
 impl fmt::Debug for Sharding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sharding").field("me", &self.0.me).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_type_started_again_gives_its_handle_unless_another_was_meant() {
+        let named = |name: &str| EntityType::new(name).expect("a name");
+        let mut started = Started::new();
+        started.insert(named("hosted"), (Hosts::Shards, Box::new(1_u32)));
+        started.insert(named("routed"), (Hosts::Nothing, Box::new(2_u32)));
+        let again = |name: &str, hosts| known::<u32>(&started, &named(name), hosts);
+        assert!(again("new", Hosts::Shards).is_none());
+        assert!(matches!(again("hosted", Hosts::Shards), Some(Ok(1))));
+        assert!(matches!(again("hosted", Hosts::Nothing), Some(Ok(1))), "it routes as well");
+        assert!(matches!(again("routed", Hosts::Nothing), Some(Ok(2))));
+        let only_routes = again("routed", Hosts::Shards);
+        assert!(matches!(only_routes, Some(Err(NotStarted::OnlyRoutes { .. }))));
+        let other = known::<i64>(&started, &named("routed"), Hosts::Shards);
+        assert!(matches!(other, Some(Err(NotStarted::OtherEntity { .. }))));
     }
 }

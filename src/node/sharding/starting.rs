@@ -132,7 +132,9 @@ impl Sharding {
         if let Some(extractor) = &extractor {
             settings.number_of_shards = extractor.shards();
         }
-        self.start_type(&entity_type, settings, hosts, |settings, world| {
+        let name = extractor.as_ref().map(|extractor| extractor.name().into_owned());
+        let name = name.unwrap_or_else(|| settings.extractor.name().to_owned()).into();
+        self.start_type(&entity_type, settings, name, hosts, |settings, world| {
             let extractor = extractor.unwrap_or_else(|| {
                 let hash = HashExtractor::new(settings.extractor, settings.number_of_shards);
                 let hash = hash.expect("the settings are checked");

@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use crate::cluster::lease::guard::{GuardInput, GuardOutput};
 use crate::cluster::membership::Membership;
 use crate::cluster::membership::port::{Command, Input as MembershipInput, Output as Told};
+use crate::sharding::agreed::Agreed;
 use crate::sharding::ids::{EntityType, InvalidName, RegionId};
 use crate::sharding::machines::{Input, Output, Word};
 use crate::sharding::region::RegionOutput;
@@ -74,6 +75,17 @@ pub enum Event {
         /// Its term.
         term: u64,
     },
+    /// The coordinator gives this node no shards of a type, since their nodes say otherwise of it.
+    Differs {
+        /// Of which type.
+        entity_type: EntityType,
+        /// What this node says.
+        here: Agreed,
+        /// The coordinator's node.
+        coordinator: ReplicaId,
+        /// What that says.
+        there: Agreed,
+    },
     /// A coordinator was refused.
     SteppedDown {
         /// Of which type.
@@ -100,6 +112,9 @@ pub fn route(output: Output) -> Dest {
         Output::Left => Dest::Node(Event::Left),
         Output::Acting { entity_type, term } => {
             Dest::Node(Event::Acting { entity_type, term: term.number })
+        }
+        Output::Differs { entity_type, here, coordinator, there } => {
+            Dest::Node(Event::Differs { entity_type, here, coordinator, there })
         }
         Output::SteppedDown { entity_type, why } => {
             Dest::Node(Event::SteppedDown { entity_type, why })
@@ -225,20 +240,40 @@ mod tests {
 
     type Golden<T> = Vec<(T, &'static str)>;
 
+    fn agreed() -> Agreed {
+        Agreed { shards: 100, extractor: "xxh3".into(), ..Agreed::default() }
+    }
+
     fn to_coordinators() -> Golden<ToCoordinator> {
         let at = vec![(SHARD, g(1))];
         vec![
             (
-                ToCoordinator::Register { proxy: true, hosted: at.clone(), highest: g(1) },
+                ToCoordinator::Register {
+                    proxy: true,
+                    hosted: at.clone(),
+                    highest: g(1),
+                    agreed: agreed(),
+                },
                 concat!(
-                    "81a16381a17283a170c3a16891920382a17482a16e",
-                    "02a16f07a17301a16d82a17482a16e02a16f07a17301"
+                    "81a16381a17284a170c3a16891920382a17482a16e",
+                    "02a16f07a17301a16d82a17482a16e02a16f07a17301",
+                    "a17384a16e64a178a478786833a165c2a163c0"
                 ),
             ),
             (ToCoordinator::GetShardHome(vec![SHARD]), "81a16381a1679103"),
             (ToCoordinator::Hosted(at.clone()), "81a16381a16f91920382a17482a16e02a16f07a17301"),
             (ToCoordinator::Drained(at.clone()), "81a16381a16491920382a17482a16e02a16f07a17301"),
             (ToCoordinator::Leaving, "81a163a16c"),
+        ]
+    }
+
+    fn refusals() -> Golden<ToRegion> {
+        vec![
+            (ToRegion::NotYet(NotYet::Reading), "81a17281a16ea172"),
+            (
+                ToRegion::NotYet(NotYet::Differs(agreed())),
+                "81a17281a16e81a16484a16e64a178a478786833a165c2a163c0",
+            ),
         ]
     }
 
@@ -269,7 +304,6 @@ mod tests {
                     "749182a16e02a16f07a1729107a173919403000101"
                 ),
             ),
-            (ToRegion::NotYet(NotYet::Reading), "81a17281a16ea172"),
             (
                 ToRegion::Host(vec![host]),
                 concat!(
@@ -318,6 +352,7 @@ mod tests {
             .map(|(message, hex)| (Word::Sharding(ShardingMessage::Coordinator(message)), hex));
         let regions = to_regions()
             .into_iter()
+            .chain(refusals())
             .map(|(message, hex)| (Word::Sharding(ShardingMessage::Region(message)), hex));
         let singletons =
             of_singletons().into_iter().map(|(message, hex)| (Word::Singleton(message), hex));

@@ -28,17 +28,18 @@ use ostraca_ddata::machine::{Machine, Outbox};
 use ostraca_ddata::types::Term;
 
 use self::desk::Desk;
-use self::mail::Mail;
+use self::mail::{Mail, send};
 pub use self::port::{CoordinatorInput, CoordinatorOutput};
 pub use self::record::Record;
 pub use self::registry::Registered;
 pub use self::stats::CoordinatorStats;
+use super::agreed::Agreed;
 use super::bug::Canary;
 use super::ids::{RegionId, SHARDS_MAX, ShardId};
 use super::installed::Installed;
 use super::remembered::Ring;
 use super::repeat::{Pauses, Repeats};
-use super::wire::ToCoordinator;
+use super::wire::{ToCoordinator, ToRegion};
 
 type Out = Outbox<CoordinatorOutput>;
 
@@ -103,6 +104,7 @@ pub enum Phase {
 pub struct Coordinator {
     me: ReplicaId,
     config: CoordinatorConfig,
+    agreed: Agreed,
     canary: Canary,
     phase: Phase,
     term: Term,
@@ -135,6 +137,7 @@ impl Coordinator {
         Self {
             me,
             config,
+            agreed: Agreed::default(),
             canary,
             phase: Phase::Off,
             term: Term::default(),
@@ -154,6 +157,12 @@ impl Coordinator {
             ring: Ring::default(),
             stats: CoordinatorStats::default(),
         }
+    }
+
+    /// The same, of a type of which this node says this.
+    #[must_use]
+    pub fn agreeing(self, agreed: Agreed) -> Self {
+        Self { agreed, ..self }
     }
 
     /// How far it is.
@@ -204,8 +213,14 @@ impl Coordinator {
 
     fn message(&mut self, now: Now, from: RegionId, message: ToCoordinator, out: &mut Out) {
         match message {
-            ToCoordinator::Register { proxy, hosted, highest } => {
-                self.register(now, from, proxy, &hosted, highest, out);
+            ToCoordinator::Register { proxy, hosted, highest, agreed } => {
+                if self.is_superseded(highest, out) {
+                    return;
+                }
+                match self.refusal(from, &agreed) {
+                    Some(why) => send(from.replica(), ToRegion::NotYet(why), out),
+                    None => self.register(now, from, proxy, &hosted, highest, out),
+                }
             }
             _ if self.phase != Phase::Active => {} // said again once it is
             ToCoordinator::GetShardHome(shards) => self.get_homes(from, shards),

@@ -6,6 +6,7 @@ use ostraca_ddata::clock::Now;
 use super::mail::send;
 use super::takeover::words;
 use super::{Coordinator, Out, Phase};
+use crate::sharding::agreed::Agreed;
 use crate::sharding::ids::{Generation, RegionId, ShardId};
 use crate::sharding::installed::Installed;
 use crate::sharding::wire::{NotYet, ReleaseShard, ToRegion};
@@ -30,6 +31,16 @@ impl Coordinator {
         self.regions.get(&region).is_some_and(|region| !region.proxy && !region.leaving)
     }
 
+    /// Why it does not register a region; `None`: it does.
+    pub(super) fn refusal(&self, from: RegionId, agreed: &Agreed) -> Option<NotYet> {
+        match self.phase {
+            Phase::Off | Phase::Down => Some(NotYet::Elsewhere),
+            _ if *agreed != self.agreed => Some(NotYet::Differs(self.agreed.clone())),
+            Phase::Reading | Phase::Rewriting => Some(NotYet::Reading),
+            Phase::Active => (!self.installed.members.contains(&from)).then_some(NotYet::NoMember),
+        }
+    }
+
     pub(super) fn register(
         &mut self,
         now: Now,
@@ -39,17 +50,6 @@ impl Coordinator {
         highest: Generation,
         out: &mut Out,
     ) {
-        if self.is_superseded(highest, out) {
-            return;
-        }
-        let refusal = match self.phase {
-            Phase::Off | Phase::Down => Some(NotYet::Elsewhere),
-            Phase::Reading | Phase::Rewriting => Some(NotYet::Reading),
-            Phase::Active => (!self.installed.members.contains(&from)).then_some(NotYet::NoMember),
-        };
-        if let Some(why) = refusal {
-            return send(from.replica(), ToRegion::NotYet(why), out);
-        }
         let known = self.regions.get(&from).copied();
         let leaving = known.is_some_and(|known| known.leaving);
         self.regions.insert(from, Registered { proxy, leaving });

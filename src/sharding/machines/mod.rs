@@ -31,13 +31,14 @@ use super::store::HomesKey;
 use crate::cluster::events::ClusterState;
 use crate::cluster::lease::{Departure, Departures};
 use crate::cluster::member::{ENTITY_TYPES_MAX, Status};
+use crate::cluster::singleton::SingletonMessage;
 
 type Out = Outbox<Output>;
 
 /// See the module's page.
 #[derive(Clone, Debug)]
 pub struct Machines {
-    types: BTreeMap<EntityType, TypeMachines>, // ≤ ENTITY_TYPES_MAX
+    types: BTreeMap<EntityType, TypeMachines>, // ≤ ENTITY_TYPES_MAX started, and as many asked for
     with: Surroundings,
     newest: Option<Arc<Epoch>>, // installed; those out of it may not be over yet
     departures: Departures,
@@ -61,6 +62,7 @@ impl Machines {
             out: false,
             last_id: 0,
             asked: BTreeMap::new(),
+            announce: false,
         };
         Self {
             types: BTreeMap::new(),
@@ -92,13 +94,19 @@ impl Machines {
         self.refused
     }
 
-    /// Makes the machines of a type at the first word of it. `false`: there are too many types.
-    fn entry(&mut self, now: Now, entity_type: &EntityType, out: &mut Out) -> bool {
-        if !self.types.contains_key(entity_type) {
-            if self.types.len() >= ENTITY_TYPES_MAX {
+    /// Makes the machines of a type at the first word of it. `false`: there are too many types
+    /// like it; those that peers ask for take no place of those that the program starts.
+    fn entry(&mut self, now: Now, entity_type: &EntityType, starts: bool, out: &mut Out) -> bool {
+        let is_like = |of: &TypeMachines| of.hosts().is_some() == starts;
+        let is_new = !self.types.contains_key(entity_type);
+        let starts_now = starts && self.types.get(entity_type).is_some_and(|of| !is_like(of));
+        if is_new || starts_now {
+            if self.types.values().filter(|of| is_like(of)).count() >= ENTITY_TYPES_MAX {
                 self.refused += 1;
                 return false;
             }
+        }
+        if is_new {
             let mut new = TypeMachines::new(self.with.me, entity_type.clone());
             new.members(now, &mut self.with, out);
             new.leased(now, &mut self.with, out);
@@ -111,25 +119,25 @@ impl Machines {
         &mut self,
         now: Now,
         entity_type: &EntityType,
-        settings: Settings,
+        (settings, extractor): (Settings, &str),
         hosts: Hosts,
         out: &mut Out,
     ) {
-        if !self.entry(now, entity_type, out) {
+        if !self.entry(now, entity_type, true, out) {
             return;
         }
         if let Some(of_type) = self.types.get_mut(entity_type) {
-            of_type.start(now, settings, hosts, &mut self.with, out);
+            of_type.start(now, settings, extractor, hosts, &mut self.with, out);
         }
         if self.leaving {
-            self.fact(now, entity_type, RegionInput::Leave, out);
+            self.fact(now, entity_type, self.farewell(), out);
         }
-        self.announce(out);
+        self.with.announce = true;
     }
 
     /// Tells membership what is hosted here.
     fn announce(&self, out: &mut Out) {
-        let hosting = self.types.iter().filter(|(_, of)| of.hosts() == Some(Hosts::Shards));
+        let hosting = self.types.iter().filter(|(_, of)| of.offers_shards());
         let entity_types: BTreeSet<String> =
             hosting.map(|(name, _)| name.as_str().to_owned()).collect();
         out.push(Output::Host { entity_types, draining: self.draining });
@@ -143,13 +151,14 @@ impl Machines {
         word: Word,
         out: &mut Out,
     ) {
-        // Coordinators and regions speak of types that they know to be here.
+        // A type that nobody has started here has one thing to give: the right to coordinate it.
         let is_known = self.types.contains_key(entity_type);
-        if !is_known && matches!(word, Word::Sharding(_)) {
-            self.refused += 1;
+        let asks = matches!(word, Word::Singleton(SingletonMessage::HandOverToMe { .. }));
+        if !is_known && !asks {
+            self.refused += u64::from(!matches!(word, Word::Singleton(_)));
             return;
         }
-        if !self.entry(now, entity_type, out) {
+        if !self.entry(now, entity_type, false, out) {
             return;
         }
         if let Some(of_type) = self.types.get_mut(entity_type) {
@@ -183,8 +192,12 @@ impl Machines {
 
     fn state(&mut self, now: Now, state: Arc<ClusterState>, out: &mut Out) {
         if !Arc::ptr_eq(&self.with.state, &state) {
+            let prepared = self.with.state.preparing_for_shutdown;
             self.with.state = state;
             self.each(out, |of_type, with, out| of_type.members(now, with, out));
+            if self.leaving && !prepared && self.with.state.preparing_for_shutdown {
+                self.leave(now, out); // nobody takes what is not handed over yet
+            }
         }
     }
 
@@ -245,10 +258,14 @@ impl Machines {
 
     fn leave(&mut self, now: Now, out: &mut Out) {
         self.leaving = true;
-        // The whole cluster is about to stop: nothing moves any more.
+        let fact = self.farewell();
+        self.each(out, |of_type, with, out| of_type.fact(now, fact.clone(), with, out));
+    }
+
+    /// How regions leave. While the whole cluster is about to stop nothing moves any more.
+    fn farewell(&self) -> RegionInput {
         let stays = self.with.state.preparing_for_shutdown;
-        let fact = || if stays { RegionInput::Over } else { RegionInput::Leave };
-        self.each(out, |of_type, with, out| of_type.fact(now, fact(), with, out));
+        if stays { RegionInput::Over } else { RegionInput::Leave }
     }
 
     fn tick(&mut self, now: Now, out: &mut Out) {
@@ -258,6 +275,9 @@ impl Machines {
 
     /// What is so after every input.
     fn settle(&mut self, out: &mut Out) {
+        if std::mem::take(&mut self.with.announce) {
+            self.announce(out);
+        }
         if self.leaving && !self.left && self.types.values().all(TypeMachines::has_left) {
             self.left = true;
             out.push(Output::Left);
@@ -272,8 +292,8 @@ impl Machine for Machines {
     fn handle(&mut self, now: Now, input: Input, out: &mut Out) {
         match input {
             Input::Tick => self.tick(now, out),
-            Input::Start { entity_type, settings, hosts } => {
-                self.start(now, &entity_type, *settings, hosts, out);
+            Input::Start { entity_type, settings, extractor, hosts } => {
+                self.start(now, &entity_type, (*settings, &extractor), hosts, out);
             }
             Input::State(state) => self.state(now, state, out),
             Input::Installed(epoch) => self.installed(now, &epoch, out),
@@ -286,8 +306,7 @@ impl Machine for Machines {
             Input::Answered { id, reply } => self.answered(now, id, reply, out),
             Input::Fact { entity_type, fact } => self.fact(now, &entity_type, fact, out),
             Input::Drain => {
-                self.draining = true;
-                self.announce(out);
+                (self.draining, self.with.announce) = (true, true);
             }
             Input::Leave => self.leave(now, out),
         }

@@ -18,10 +18,12 @@ use super::port::{Hosts, Output, Word};
 use super::standing;
 use crate::cluster::bug::Canary as ClusterCanary;
 use crate::cluster::events::ClusterState;
+use crate::cluster::member::Member;
 use crate::cluster::singleton::{
     Proxy, ProxyInput, ProxyOutput, Running, Singleton, SingletonInput, SingletonMessage,
     SingletonOutput,
 };
+use crate::sharding::agreed::Agreed;
 use crate::sharding::bug::Canary;
 use crate::sharding::config::Sharding as Settings;
 use crate::sharding::coordinator::{
@@ -37,6 +39,9 @@ use crate::sharding::wire::ShardingMessage;
 /// Between two requests of a singleton, and before a coordinator that was refused is replaced.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// Between two complaints about settings that differ.
+const COMPLAIN: Duration = Duration::from_secs(60);
+
 /// What all types of a node share.
 #[derive(Clone, Debug)]
 pub(super) struct Surroundings {
@@ -49,6 +54,7 @@ pub(super) struct Surroundings {
     pub(super) out: bool,
     pub(super) last_id: u64, // of questions to the Replicator
     pub(super) asked: BTreeMap<u64, EntityType>, // those that are not answered yet; ≤ a few per type
+    pub(super) announce: bool, // what is hosted here, to membership, after this input
 }
 
 /// A word of one machine to another.
@@ -72,7 +78,11 @@ pub struct TypeMachines {
 #[derive(Clone, Debug)]
 struct Started {
     settings: Settings,
+    agreed: Agreed,
     hosts: Hosts,
+    /// A coordinator says otherwise of the type: this node is no candidate for its place.
+    withdrawn: bool,
+    complained: Option<Instant>,
     key: HomesKey,
     proxy: Proxy,
     region: Region,
@@ -120,11 +130,18 @@ impl TypeMachines {
         self.started.as_ref().map(|started| started.hosts)
     }
 
+    /// Whether membership is to know of it: it hosts, and nobody has refused what it says.
+    pub(super) fn offers_shards(&self) -> bool {
+        let started = self.started.as_ref();
+        started.is_some_and(|started| started.hosts == Hosts::Shards && !started.withdrawn)
+    }
+
     /// The program starts the type.
     pub(super) fn start(
         &mut self,
         now: Now,
         settings: Settings,
+        extractor: &str,
         hosts: Hosts,
         with: &mut Surroundings,
         out: &mut Outbox<Output>,
@@ -132,7 +149,9 @@ impl TypeMachines {
         if self.started.is_some() {
             return;
         }
-        self.started = Some(Box::new(Started::new(with.me, &self.entity_type, settings, hosts)));
+        let agreed = Agreed::new(&settings, extractor);
+        let started = Started::new(with.me, &self.entity_type, (settings, agreed), hosts);
+        self.started = Some(Box::new(started));
         if with.out {
             return self.feed(now, Local::Region(RegionInput::Over), with, out);
         }
@@ -153,6 +172,14 @@ impl TypeMachines {
         self.feed(now, Local::Proxy(ProxyInput::Members(peers)), with, out);
         if let Some(started) = &mut self.started {
             started.allocating.upset(now.mono);
+            let offers =
+                |member: &Member| member.hosting.entity_types.contains(self.entity_type.as_str());
+            let mut of_others = with.state.members.iter().filter(|(id, _)| **id != with.me);
+            // Nobody is left who could say otherwise: without a candidate nobody would decide.
+            if started.withdrawn && !of_others.any(|(_, member)| offers(member)) {
+                started.region.forget_refusal();
+                (started.withdrawn, with.announce) = (false, true);
+            }
         }
         self.allocate(now, with, out);
     }
@@ -327,7 +354,7 @@ impl TypeMachines {
         let Some(started) = &mut self.started else { return };
         started.above = started.above.max(started.coordinator.term().number);
         if started.coordinator.phase() == Phase::Down {
-            started.coordinator = coordinator(with.me, &started.settings);
+            started.coordinator = coordinator(with.me, &started.settings, &started.agreed);
             started.asked = None;
         }
         let above = started.above;
@@ -378,13 +405,14 @@ impl TypeMachines {
         &mut self,
         now: Now,
         input: RegionInput,
-        with: &Surroundings,
+        with: &mut Surroundings,
         queue: &mut VecDeque<Local>,
         out: &mut Outbox<Output>,
     ) {
         let Some(started) = &mut self.started else { return };
         let mut orders = Outbox::new();
         started.region.handle(now, input, &mut orders);
+        started.compare(now.mono, &self.entity_type, with, out);
         for order in orders.drain() {
             match order {
                 RegionOutput::Send { to, message } if to == with.me => {
@@ -482,7 +510,12 @@ impl TypeMachines {
 }
 
 impl Started {
-    fn new(me: ReplicaId, entity_type: &EntityType, settings: Settings, hosts: Hosts) -> Self {
+    fn new(
+        me: ReplicaId,
+        entity_type: &EntityType,
+        (settings, agreed): (Settings, Agreed),
+        hosts: Hosts,
+    ) -> Self {
         let config = RegionConfig {
             shards: settings.number_of_shards,
             proxy: hosts == Hosts::Nothing,
@@ -493,21 +526,46 @@ impl Started {
         };
         Self {
             hosts,
+            withdrawn: false,
+            complained: None,
             key: HomesKey::new(entity_type, settings.write_majority_plus),
             proxy: Proxy::new(0, RETRY),
-            region: Region::new(RegionId::new(me), config, Canary::none()),
-            coordinator: coordinator(me, &settings),
+            region: Region::new(RegionId::new(me), config, Canary::none()).agreeing(agreed.clone()),
+            coordinator: coordinator(me, &settings, &agreed),
             coordinator_at: None,
             above: 0,
             asked: None,
             again_at: None,
             allocating: Allocating::new(me, settings.strategy(), settings.rebalance_interval),
             settings,
+            agreed,
         }
+    }
+
+    /// What follows from a coordinator's word that it says otherwise of the type.
+    fn compare(
+        &mut self,
+        now: Instant,
+        entity_type: &EntityType,
+        with: &mut Surroundings,
+        out: &mut Outbox<Output>,
+    ) {
+        let refused = self.region.refused();
+        if self.withdrawn != refused.is_some() {
+            (self.withdrawn, with.announce) = (refused.is_some(), true);
+        }
+        let Some((coordinator, there)) = refused else { return };
+        if self.complained.is_some_and(|at| now - at < COMPLAIN) {
+            return;
+        }
+        self.complained = Some(now);
+        let (entity_type, here) = (entity_type.clone(), self.agreed.clone());
+        let (coordinator, there) = (*coordinator, there.clone());
+        out.push(Output::Differs { entity_type, here, coordinator, there });
     }
 }
 
-fn coordinator(me: ReplicaId, settings: &Settings) -> Coordinator {
+fn coordinator(me: ReplicaId, settings: &Settings, agreed: &Agreed) -> Coordinator {
     let config = CoordinatorConfig {
         shards: settings.number_of_shards,
         reading: settings.waiting_for_state_timeout,
@@ -517,7 +575,7 @@ fn coordinator(me: ReplicaId, settings: &Settings) -> Coordinator {
         preallocate: settings.preallocate,
         ..CoordinatorConfig::default()
     };
-    Coordinator::new(me, config, Canary::none())
+    Coordinator::new(me, config, Canary::none()).agreeing(agreed.clone())
 }
 
 const fn pauses(settings: &Settings) -> Pauses {

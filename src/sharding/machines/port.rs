@@ -10,6 +10,7 @@ use ostraca_ddata::types::Term;
 
 use crate::cluster::events::ClusterState;
 use crate::cluster::singleton::SingletonMessage;
+use crate::sharding::agreed::Agreed;
 use crate::sharding::config::{MajorityPlus, Sharding as Settings};
 use crate::sharding::ids::{EntityType, RegionId};
 use crate::sharding::region::{RegionInput, RegionOutput};
@@ -46,6 +47,8 @@ pub enum Input {
         entity_type: EntityType,
         /// As [`Settings::of`] gives them.
         settings: Box<Settings>,
+        /// Its extractor's name.
+        extractor: Arc<str>,
         /// Whether it may host.
         hosts: Hosts,
     },
@@ -55,7 +58,8 @@ pub enum Input {
     Installed(Arc<Epoch>),
     /// The hosting lease is held.
     LeaseHeld,
-    /// The hosting lease lapsed for so long that what runs must stop.
+    /// The hosting lease lapsed for long: no coordinator runs here. What hosts entities needs no
+    /// word: without a lease it begins nothing and polls nothing, until one is held again.
     LeaseLost,
     /// This node is out of the cluster, or its lease is released: nothing runs here ever again.
     Out,
@@ -132,6 +136,18 @@ pub enum Output {
     },
     /// After [`Input::Leave`]: nothing is left here.
     Left,
+    /// The coordinator gives this node no shards of a type, since their nodes say otherwise of it.
+    /// Said again once a minute.
+    Differs {
+        /// Which type.
+        entity_type: EntityType,
+        /// What this node says.
+        here: Agreed,
+        /// The coordinator's node.
+        coordinator: ReplicaId,
+        /// What that says.
+        there: Agreed,
+    },
     /// The coordinator of a type runs here and decides.
     Acting {
         /// Which type.

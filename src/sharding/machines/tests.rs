@@ -8,9 +8,11 @@ use ostraca_ddata::types::Term;
 use super::*;
 use crate::cluster::member::{Address, Hosting, Member};
 use crate::cluster::singleton::SingletonMessage;
+use crate::sharding::agreed::Agreed;
+use crate::sharding::ids::{Generation, ShardId};
 use crate::sharding::region::RegionOutput;
 use crate::sharding::store::Ask;
-use crate::sharding::wire::{ShardingMessage, ToCoordinator};
+use crate::sharding::wire::{HostShard, NotYet, ShardingMessage, ToCoordinator, ToRegion};
 
 const ME: ReplicaId = ReplicaId::new(1);
 const OTHER: ReplicaId = ReplicaId::new(2);
@@ -54,8 +56,8 @@ impl Bench {
     }
 
     fn start(&mut self) -> Vec<Output> {
-        let (entity_type, settings) = (counter(), Box::default());
-        self.tell(Input::Start { entity_type, settings, hosts: Hosts::Shards })
+        let (entity_type, settings, extractor) = (counter(), Box::default(), "xxh3".into());
+        self.tell(Input::Start { entity_type, settings, extractor, hosts: Hosts::Shards })
     }
 
     /// It is Up, hosts the type, and holds a lease; `change` says what else is so.
@@ -77,6 +79,12 @@ impl Bench {
         out.extend(self.tell(Input::LeaseHeld));
         out
     }
+}
+
+/// What a node says of the type that has so many shards of it.
+fn agreed(shards: u32) -> Agreed {
+    let settings = Settings { number_of_shards: shards, ..Settings::default() };
+    Agreed::new(&settings, "xxh3")
 }
 
 fn fence(outputs: &[Output]) -> Option<(u64, Term)> {
@@ -108,7 +116,12 @@ fn a_coordinator_that_was_refused_is_replaced_by_one_with_a_higher_term() {
     let (id, term) = fence(&bench.up(&[1], |_| {})).expect("it takes a term");
     bench.tell(Input::Answered { id, reply: Ok(Reply::Fenced { term, values: Vec::new() }) });
     let highest = crate::sharding::ids::Generation::new(Term { number: 7, owner: OTHER }, 1);
-    let message = ToCoordinator::Register { proxy: false, hosted: Vec::new(), highest };
+    let message = ToCoordinator::Register {
+        proxy: false,
+        hosted: Vec::new(),
+        highest,
+        agreed: agreed(1_000),
+    };
     let word = Word::Sharding(ShardingMessage::Coordinator(message));
     let refused = bench.tell(Input::Message { from: OTHER, entity_type: counter(), word });
     assert!(matches!(refused[..], [Output::SteppedDown { .. }]), "{refused:?}");
@@ -138,13 +151,30 @@ fn words_about_types_that_are_not_here_make_nothing_and_there_are_not_too_many_t
     let from = OTHER;
     let told = bench.tell(Input::Message { from, entity_type: counter(), word: leaving });
     assert_eq!((told, bench.machines.types().count()), (vec![], 0));
+    let word = |number| match number {
+        0 => Word::Singleton(SingletonMessage::Identify),
+        _ => Word::Singleton(SingletonMessage::HandOverToMe { number }),
+    };
+    let identify = bench.tell(Input::Message { from, entity_type: counter(), word: word(0) });
+    assert_eq!((identify, bench.machines.types().count()), (vec![], 0));
     for number in 0..=ENTITY_TYPES_MAX {
         let entity_type = EntityType::new(&format!("type-{number}")).expect("a name");
-        let word = Word::Singleton(SingletonMessage::Identify);
-        bench.tell(Input::Message { from, entity_type, word });
+        bench.tell(Input::Message { from, entity_type, word: word(1) });
     }
     assert_eq!(bench.machines.types().count(), ENTITY_TYPES_MAX);
     assert_eq!(bench.machines.refused(), 2);
+}
+
+#[test]
+fn types_that_peers_ask_for_keep_the_program_from_starting_none() {
+    let mut bench = Bench::new();
+    for number in 0..ENTITY_TYPES_MAX {
+        let entity_type = EntityType::new(&format!("type-{number}")).expect("a name");
+        let word = Word::Singleton(SingletonMessage::HandOverToMe { number: 1 });
+        bench.tell(Input::Message { from: OTHER, entity_type, word });
+    }
+    bench.start();
+    assert_eq!(bench.machines.of(&counter()).and_then(TypeMachines::hosts), Some(Hosts::Shards));
 }
 
 #[test]
@@ -198,9 +228,91 @@ fn before_a_stop_of_all_nothing_is_handed_over() {
 }
 
 #[test]
+fn who_leaves_when_a_stop_of_all_begins_waits_for_nobody() {
+    let mut bench = Bench::new();
+    bench.start();
+    bench.up(&[1, 2], |_| {});
+    let shard = ShardId::new(3);
+    let generation = Generation::new(Term { number: 1, owner: OTHER }, 1);
+    let id = EpochId { generation: 1, number: 1 };
+    let host = HostShard { shard, generation, after: BTreeMap::new(), epoch: id };
+    let word = Word::Sharding(ShardingMessage::Region(ToRegion::Host(vec![host])));
+    bench.tell(Input::Message { from: OTHER, entity_type: counter(), word });
+    assert!(!bench.tell(Input::Leave).contains(&Output::Left), "it hosts a shard");
+    let prepared = bench.up(&[1, 2], |state| state.preparing_for_shutdown = true);
+    let stop = Output::Order { entity_type: counter(), order: RegionOutput::StopAll };
+    assert!(prepared.contains(&stop) && prepared.contains(&Output::Left), "{prepared:?}");
+}
+
+#[test]
 fn a_node_that_drains_says_so_and_goes_on_hosting() {
     let mut bench = Bench::new();
     bench.start();
     let entity_types = BTreeSet::from(["counter".to_owned()]);
     assert_eq!(bench.tell(Input::Drain), [Output::Host { entity_types, draining: true }]);
+}
+
+fn differs(shards: u32) -> Word {
+    Word::Sharding(ShardingMessage::Region(ToRegion::NotYet(NotYet::Differs(agreed(shards)))))
+}
+
+/// Whether the last word to membership names the type.
+fn offers(outputs: &[Output]) -> Option<bool> {
+    outputs.iter().rev().find_map(|output| match output {
+        Output::Host { entity_types, .. } => Some(!entity_types.is_empty()),
+        _ => None,
+    })
+}
+
+#[test]
+fn who_says_otherwise_of_a_type_than_its_coordinator_says_so_and_is_no_candidate_until_it_is_alone()
+{
+    let mut bench = Bench::new();
+    bench.start();
+    bench.up(&[1, 2], |state| {
+        let me = Arc::make_mut(state.members.get_mut(&ME).expect("it is there"));
+        me.hosting.entity_types.clear(); // the other is older, and coordinates
+    });
+    let here = Word::Singleton(SingletonMessage::Here);
+    bench.tell(Input::Message { from: OTHER, entity_type: counter(), word: here });
+    let hear = |bench: &mut Bench| {
+        let (from, entity_type) = (OTHER, counter());
+        bench.tell(Input::Message { from, entity_type, word: differs(100) })
+    };
+    let told = hear(&mut bench);
+    let complaint = Output::Differs {
+        entity_type: counter(),
+        here: agreed(1_000),
+        coordinator: OTHER,
+        there: agreed(100),
+    };
+    assert!(told.contains(&complaint), "{told:?}");
+    assert_eq!(offers(&told), Some(false));
+    assert_eq!(hear(&mut bench), [], "said once a minute");
+    assert!(bench.pass(Duration::from_secs(60)).contains(&complaint));
+    let alone = bench.up(&[1, 2], |state| {
+        state.members.remove(&OTHER);
+    });
+    assert_eq!(offers(&alone), Some(true));
+}
+
+#[test]
+fn a_coordinator_registers_nobody_who_says_otherwise_of_the_type() {
+    let mut bench = Bench::new();
+    bench.start();
+    let (id, term) = fence(&bench.up(&[1, 2], |_| {})).expect("it takes a term");
+    bench.tell(Input::Answered { id, reply: Ok(Reply::Fenced { term, values: Vec::new() }) });
+    let highest = crate::sharding::ids::Generation::NEVER;
+    let mut register = |agreed| {
+        let message = ToCoordinator::Register { proxy: false, hosted: vec![], highest, agreed };
+        let word = Word::Sharding(ShardingMessage::Coordinator(message));
+        bench.tell(Input::Message { from: OTHER, entity_type: counter(), word })
+    };
+    let no = Output::Send { to: OTHER, entity_type: counter(), word: differs(1_000) };
+    let other_role = Agreed { coordinator_role: Some("web".into()), ..agreed(1_000) };
+    let other_hash = Agreed { extractor: "java".into(), ..agreed(1_000) };
+    for wrong in [agreed(100), other_role, other_hash, Agreed::default()] {
+        assert_eq!(register(wrong.clone()), std::slice::from_ref(&no), "{wrong}");
+    }
+    assert!(!register(agreed(1_000)).contains(&no));
 }

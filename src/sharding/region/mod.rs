@@ -27,6 +27,7 @@ use self::registration::Registration;
 pub use self::shard::{Heard, Pending, Run, Shard};
 use self::shard::{Judge, Step};
 pub use self::stats::RegionStats;
+use super::agreed::Agreed;
 use super::bug::{Bug, Canary};
 use super::ids::{Generation, RegionId, SHARDS_MAX, ShardId};
 use super::installed::Installed;
@@ -73,6 +74,8 @@ impl Default for RegionConfig {
 pub struct Region {
     me: RegionId,
     config: RegionConfig,
+    agreed: Agreed,
+    refused: Option<(ReplicaId, Agreed)>, // by which coordinator, and what that says
     canary: Canary,
     installed: Installed,
     shards: BTreeMap<ShardId, Shard>, // ≤ config.shards, for ever
@@ -102,6 +105,8 @@ impl Region {
         Self {
             me,
             config,
+            agreed: Agreed::default(),
+            refused: None,
             canary,
             installed: Installed::default(),
             shards: BTreeMap::new(),
@@ -119,6 +124,23 @@ impl Region {
             ring: Ring::default(),
             stats: RegionStats::default(),
         }
+    }
+
+    /// The same, of a type of which this node says this.
+    #[must_use]
+    pub fn agreeing(self, agreed: Agreed) -> Self {
+        Self { agreed, ..self }
+    }
+
+    /// The coordinator that registers this region not, and what it says of the type.
+    #[must_use]
+    pub const fn refused(&self) -> Option<&(ReplicaId, Agreed)> {
+        self.refused.as_ref()
+    }
+
+    /// Nobody is left who refused it.
+    pub(in crate::sharding) fn forget_refusal(&mut self) {
+        self.refused = None;
     }
 
     /// What it knows of a shard; `None`: it was never told anything.
@@ -174,6 +196,7 @@ impl Region {
             ToRegion::RegisterAck { term, homes } => {
                 self.learn(&homes, out);
                 if self.registration.acked(now.mono, from, term, self.config.audit) {
+                    self.refused = None;
                     self.ask_at = (!self.wanted.is_empty()).then_some(now.mono);
                     self.leaving = self.leaving.map(|_| now.mono);
                     out.push(RegionOutput::Registered);
@@ -182,8 +205,12 @@ impl Region {
             ToRegion::NotYet(why) => {
                 self.stats.put_off += 1;
                 self.registration.put_off(now.mono, from, self.config.retry);
-                if why == NotYet::Elsewhere {
-                    self.stats.misled += 1;
+                match why {
+                    NotYet::Elsewhere => self.stats.misled += 1,
+                    NotYet::Differs(theirs) if self.registration.coordinator() == Some(from) => {
+                        self.refused = Some((from, theirs));
+                    }
+                    _ => {}
                 }
             }
             ToRegion::Host(words) => {
@@ -230,6 +257,12 @@ impl Region {
     fn host(&mut self, now: Now, from: ReplicaId, word: HostShard, out: &mut Out) {
         let HostShard { shard, generation, epoch, .. } = word;
         if !self.is_shard(shard) || self.config.proxy {
+            return;
+        }
+        if self.left {
+            // As if it were lost, for nobody would hand the shard over again; who leaves is given
+            // none, and its shards go elsewhere.
+            self.leaving = Some(now.mono);
             return;
         }
         if epoch > self.installed.epoch && !self.canary.has(Bug::AbsentIsRemoved) {
@@ -373,6 +406,13 @@ impl Region {
     /// R6.
     fn stop_for_good(&mut self, out: &mut Out) {
         self.over = true;
+        // What nobody has taken yet, nobody ever will.
+        for (shard, held) in &self.shards {
+            if let Some(payload) = held.kept().cloned() {
+                self.stats.discarded += 1;
+                out.push(RegionOutput::Discard { shard: *shard, from: self.me, payload });
+            }
+        }
         self.shards.values_mut().for_each(Shard::over);
         self.carrying.clear();
         self.aborts.clear();
@@ -406,7 +446,8 @@ impl Region {
                 Run::Hosting(at) | Run::Draining(at) => Some((*id, at)),
             });
             let (proxy, highest, hosted) = (self.config.proxy, self.highest, hosted.collect());
-            self.mail.say(to, ToCoordinator::Register { proxy, hosted, highest });
+            let agreed = self.agreed.clone();
+            self.mail.say(to, ToCoordinator::Register { proxy, hosted, highest, agreed });
         }
     }
 
@@ -429,11 +470,11 @@ impl Region {
             let carries = held.kept().is_some() && held.home().is_some();
             held.run() != Run::Idle || held.pending().is_some() || carries
         };
-        if !self.shards.values().any(busy) {
-            if !std::mem::replace(&mut self.left, true) {
-                out.push(RegionOutput::Left);
-            }
-        } else if at <= now.mono {
+        if !self.shards.values().any(busy) && !std::mem::replace(&mut self.left, true) {
+            out.push(RegionOutput::Left);
+        }
+        // Said by an idle one, too: nothing is to come here any more.
+        if at <= now.mono {
             self.leaving = Some(now.mono + self.config.retry);
             if let Some(to) = self.registration.coordinator() {
                 self.mail.say(to, ToCoordinator::Leaving);

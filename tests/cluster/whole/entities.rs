@@ -123,6 +123,7 @@ impl WholeNode {
                         Told::Left => Seen::Left,
                         Told::Acting { .. } => Seen::Acting,
                         Told::SteppedDown { .. } => Seen::SteppedDown,
+                        Told::Differs { .. } => unreachable!("all nodes are set alike"),
                     }));
                 }
             }
@@ -177,7 +178,7 @@ impl WholeNode {
     ) -> Option<Fact> {
         match order {
             Order::Start(entity_type, settings, hosts) => {
-                Some(Fact::Start { entity_type, settings, hosts })
+                Some(Fact::Start { entity_type, settings, extractor: "xxh3".into(), hosts })
             }
             Order::Want(entity_type, shard) => {
                 Some(Fact::Fact { entity_type, fact: RegionInput::Wanted(shard) })

@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
+use ostraca::sharding::agreed::Agreed;
 use ostraca::sharding::bug::Bug;
 use ostraca::sharding::coordinator::{
     Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, Phase,
@@ -454,7 +455,8 @@ impl World {
             CoordinatorOutput::Send { to, message: ShardingMessage::Region(ToRegion::Here(_)) } => {
                 let (from, proxy) = (to, false);
                 let (hosted, highest) = (Vec::new(), Generation::NEVER);
-                let message = ToCoordinator::Register { proxy, hosted, highest };
+                let message =
+                    ToCoordinator::Register { proxy, hosted, highest, agreed: Agreed::default() };
                 self.tell(seat, CoordinatorInput::Message { from, message })?;
             }
             CoordinatorOutput::Send { to, message: ShardingMessage::Region(word) } => {

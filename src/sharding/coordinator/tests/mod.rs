@@ -95,7 +95,10 @@ impl Bench {
         hosted: &[(ShardId, Generation)],
     ) -> Vec<CoordinatorOutput> {
         let (hosted, highest) = (hosted.to_vec(), Generation::NEVER);
-        self.hear(from, ToCoordinator::Register { proxy: false, hosted, highest })
+        self.hear(
+            from,
+            ToCoordinator::Register { proxy: false, hosted, highest, agreed: Agreed::default() },
+        )
     }
 
     /// The Replicator's answer to what was asked last.

@@ -7,7 +7,7 @@ use crate::sharding::wire::NotYet;
 fn a_region_gets_the_whole_table_and_a_proxy_no_shard() {
     let mut bench = Bench::hosted();
     let (hosted, highest) = (Vec::new(), Generation::NEVER);
-    let word = ToCoordinator::Register { proxy: true, hosted, highest };
+    let word = ToCoordinator::Register { proxy: true, hosted, highest, agreed: Agreed::default() };
     let route = ShardRoute { shard: SHARD, generation: g(1), home: Some(region(1)) };
     let homes: RouteTable = [route].into_iter().collect();
     assert_eq!(sent(&bench.hear(4, word)), [(4, ToRegion::RegisterAck { term: term(1), homes })]);
@@ -21,7 +21,15 @@ fn a_region_gets_the_whole_table_and_a_proxy_no_shard() {
 fn an_audit_is_answered_with_the_table_only_if_something_was_missed() {
     let mut bench = Bench::hosted();
     for (highest, routes) in [(Generation::NEVER, 1), (g(1), 0)] {
-        let out = bench.hear(2, ToCoordinator::Register { proxy: false, hosted: vec![], highest });
+        let out = bench.hear(
+            2,
+            ToCoordinator::Register {
+                proxy: false,
+                hosted: vec![],
+                highest,
+                agreed: Agreed::default(),
+            },
+        );
         let [(2, ToRegion::RegisterAck { homes, .. })] = &sent(&out)[..] else {
             panic!("{out:?}");
         };
@@ -64,7 +72,10 @@ fn a_region_that_hosts_without_authority_is_told_to_release_and_counted() {
     for (highest, counted) in [(g(1), 0), (g(2), 0), (g(3), 1)] {
         let mut bench = moved_twice();
         let hosted = vec![(SHARD, g(1))];
-        let out = bench.hear(1, ToCoordinator::Register { proxy: false, hosted, highest });
+        let out = bench.hear(
+            1,
+            ToCoordinator::Register { proxy: false, hosted, highest, agreed: Agreed::default() },
+        );
         assert!(sent(&out).contains(&(1, release(3, Some(3)))), "{out:?}");
         let stats = bench.machine.stats();
         assert_eq!(stats.duplicate_home_detected, counted, "having heard of {highest}");
@@ -77,7 +88,10 @@ fn a_region_that_is_still_to_release_is_no_duplicate() {
     bench.moves(Some(2));
     bench.answer(Answer::Written);
     let (hosted, highest) = (vec![(SHARD, g(1))], g(2));
-    bench.hear(1, ToCoordinator::Register { proxy: false, hosted, highest });
+    bench.hear(
+        1,
+        ToCoordinator::Register { proxy: false, hosted, highest, agreed: Agreed::default() },
+    );
     assert_eq!(bench.machine.stats().duplicate_home_detected, 0);
 }
 

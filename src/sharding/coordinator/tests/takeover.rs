@@ -114,7 +114,12 @@ fn refused_once_it_is_silent_for_good() {
 fn a_region_that_has_heard_of_a_higher_term_ends_it() {
     let mut bench = Bench::hosted();
     let highest = Generation::new(Term { number: 2, owner: ReplicaId::new(3) }, 1);
-    let word = ToCoordinator::Register { proxy: false, hosted: vec![], highest };
+    let word = ToCoordinator::Register {
+        proxy: false,
+        hosted: vec![],
+        highest,
+        agreed: Agreed::default(),
+    };
     let out = bench.hear(2, word);
     assert!(matches!(&out[..], [CoordinatorOutput::SteppedDown { highest: term, .. }]
         if *term == highest.term));

@@ -4,7 +4,7 @@ use super::*;
 
 fn registers(hosted: &[(ShardId, Generation)], highest: Generation) -> (u64, ShardingMessage) {
     let hosted = hosted.to_vec();
-    let word = ToCoordinator::Register { proxy: false, hosted, highest };
+    let word = ToCoordinator::Register { proxy: false, hosted, highest, agreed: Agreed::default() };
     (COORDINATOR.get(), ShardingMessage::Coordinator(word))
 }
 
@@ -114,6 +114,21 @@ fn an_idle_region_leaves_at_once() {
     let mut bench = Bench::new();
     assert_eq!(bench.tell(RegionInput::Leave), [RegionOutput::Left]);
     assert_eq!(bench.wait(), None);
+}
+
+#[test]
+fn an_idle_region_that_leaves_says_so_and_takes_no_shard_any_more() {
+    let mut bench = Bench::new();
+    found(&mut bench);
+    bench.order(ack(1));
+    let leaving = (COORDINATOR.get(), ShardingMessage::Coordinator(ToCoordinator::Leaving));
+    let out = bench.tell(RegionInput::Leave);
+    assert!(out.contains(&RegionOutput::Left));
+    assert_eq!(sent(&out), std::slice::from_ref(&leaving));
+    let out = bench.order(host(1, &[]));
+    assert_eq!((sent(&out), bench.run()), (vec![leaving], Run::Idle), "{out:?}");
+    let out = bench.order(release(2, Some(2)));
+    assert_eq!(sent(&out), [says(2, released(2, 0, None))], "the next home waits for its word");
 }
 
 #[test]

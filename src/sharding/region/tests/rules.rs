@@ -181,6 +181,18 @@ fn r6_a_region_that_is_out_stops_everything_and_never_hosts_again() {
 }
 
 #[test]
+fn r6_what_is_carried_and_not_taken_when_a_region_is_out_is_counted_as_lost() {
+    let mut bench = Bench::new();
+    bench.order(host(1, &[]));
+    bench.order(release(2, Some(2)));
+    bench.drained(Some("m"));
+    let (from, payload) = (region(1), Bytes::from_static(b"m"));
+    let lost = RegionOutput::Discard { shard: SHARD, from, payload };
+    assert_eq!(bench.tell(RegionInput::Over), [lost, RegionOutput::StopAll]);
+    assert_eq!(bench.region.stats().discarded, 1);
+}
+
+#[test]
 fn an_announcement_changes_routes_only() {
     let mut bench = Bench::new();
     bench.order(host(1, &[]));

@@ -1,0 +1,63 @@
+//! Frames of an entity type that this node has not started: answers are taken all the same.
+//!
+//! An address may have been handed on, from the entity that was asked to one of another type: then
+//! the answer comes under that type's name. Who waits for it is known by its number alone.
+
+use super::asks::Asks;
+use super::frame::Frame;
+use super::hosting::BadFrame;
+
+/// Whether it was an answer, and is taken. What else comes for such a type is for nobody.
+///
+/// # Errors
+/// [`BadFrame`] if it is no frame: count it and go on.
+pub fn take_answer(asks: &Asks, frame: &[u8]) -> Result<bool, BadFrame> {
+    match Frame::read(frame)? {
+        Frame::Answer { correlation, body } => asks.answered(correlation, body),
+        Frame::Refused { correlation, why } => asks.refused(correlation, why),
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+    use crate::sharding::asks::{Slot, Unanswered};
+    use crate::sharding::dead_letters::Lost;
+    use crate::sharding::frame;
+
+    #[test]
+    fn an_answer_under_a_type_that_is_not_here_finds_who_waits() {
+        let asks = Asks::new();
+        let polled = |write: &dyn Fn(&mut Vec<u8>, u64)| {
+            let slot = Slot::<u32>::new();
+            let mut frame = Vec::new();
+            write(&mut frame, slot.enlist(&asks));
+            assert_eq!(take_answer(&asks, &frame), Ok(true));
+            slot.poll(&Context::from_waker(Waker::noop()))
+        };
+        let answered = polled(&|to, number| {
+            frame::answer(to, number);
+            to.extend(rmp_serde::to_vec(&7_u32).expect("it encodes"));
+        });
+        assert!(matches!(answered, Poll::Ready(Ok(7))));
+        let refused = polled(&|to, number| frame::refused(to, number, Lost::NodeStopped));
+        assert!(matches!(refused, Poll::Ready(Err(Unanswered::Refused(Lost::NodeStopped)))));
+        assert_eq!(asks.waiting(), 0);
+    }
+
+    #[test]
+    fn other_frames_are_for_nobody_and_what_is_none_is_said_to_be() {
+        let mut barrier = Vec::new();
+        frame::barrier(
+            &mut barrier,
+            crate::sharding::ids::ShardId::new(1),
+            crate::sharding::ids::Generation::NEVER,
+        );
+        assert_eq!(take_answer(&Asks::new(), &barrier), Ok(false));
+        assert!(take_answer(&Asks::new(), &[0xff]).is_err());
+    }
+}
