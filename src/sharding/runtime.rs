@@ -282,11 +282,11 @@ impl<E: Entity> Runtime<E> {
             let limit = self.message_bytes_max;
             return Err((TellError::TooLong { bytes, limit }, Parcel::Letter(letter)));
         }
-        if self.is_over() {
-            return Err((TellError::Stopped, Parcel::Letter(letter)));
-        }
         let limit = self.mailbox_size();
         let told = shard.pass(self, Fit::Exempt, |gate, desk| {
+            if self.is_over() {
+                return Err((TellError::Stopped, letter));
+            }
             let waiting = desk.floor.waiting(hash, letter.id());
             if waiting >= limit && gate.leads_here() {
                 return Err((TellError::MailboxFull { waiting, limit }, letter));
@@ -306,6 +306,9 @@ impl<E: Entity> Runtime<E> {
             Frame::Message { shard, stamp, letter } => {
                 let item = Item { bytes: letter.bytes().len(), message: letter };
                 known(shard)?.pass(self, Fit::Must, |gate, desk| {
+                    if self.is_over() {
+                        return desk.lose(Lost::NodeStopped, item.message);
+                    }
                     gate.arrived(from, stamp, item, desk);
                 });
             }
@@ -320,6 +323,9 @@ impl<E: Entity> Runtime<E> {
             Frame::Bounce { shard, stamp, newest, letter } => {
                 let item = Item { bytes: letter.bytes().len(), message: letter };
                 known(shard)?.pass(self, Fit::Exempt, |gate, desk| {
+                    if self.is_over() {
+                        return desk.lose(Lost::NodeStopped, item.message);
+                    }
                     gate.bounced(from, Bounce { stamp, item, newest }, desk);
                 });
             }
@@ -425,10 +431,11 @@ impl<E: Entity> Runtime<E> {
     }
 
     fn stop_all(self: &Arc<Self>) {
-        self.over.store(true, Ordering::Release);
+        if self.over.swap(true, Ordering::AcqRel) {
+            return;
+        }
         for shard in self.known() {
-            let lost = shard.pass(self, Fit::Exempt, |gate, desk| desk.stop(gate));
-            self.dead(Lost::NodeStopped, lost, shard.id);
+            shard.pass(self, Fit::Exempt, |gate, desk| desk.stop(gate));
         }
         self.room_here();
     }

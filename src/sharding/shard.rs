@@ -342,7 +342,7 @@ impl<E: Entity> Desk<'_, E> {
         let carried = match standing.run {
             Run::Hosting(generation) => {
                 self.floor.generation = generation;
-                if stage == Stage::Empty {
+                if stage == Stage::Empty && !self.runtime.is_over() {
                     self.shard.phase.set(Stage::Open);
                 }
                 self.carried()
@@ -428,8 +428,9 @@ impl<E: Entity> Desk<'_, E> {
         self.after.drained = Some(payload);
     }
 
-    /// Everything ends now, and nothing is carried along: how many messages are lost.
-    pub(super) fn stop(&mut self, gate: &Gate<Letter>) -> usize {
+    /// Everything ends now, and nothing is carried along: whatever waits anywhere is lost. What
+    /// comes later finds the runtime over, under this lock.
+    pub(super) fn stop(&mut self, gate: &mut Gate<Letter>) {
         self.floor.close_books();
         self.shard.phase.set(Stage::Aborted);
         for row in self.floor.tenants.rows().collect::<Vec<_>>() {
@@ -442,10 +443,12 @@ impl<E: Entity> Desk<'_, E> {
             }
         }
         self.floor.wake();
-        gate.waiting() + gate.held()
+        for item in self.carried().into_iter().chain(gate.empty(self)) {
+            self.lose(Lost::NodeStopped, item.message);
+        }
     }
 
-    fn lose(&mut self, why: Lost, letter: Letter) {
+    pub(super) fn lose(&mut self, why: Lost, letter: Letter) {
         self.after.lost.push((why, Entry::Letter(letter)));
     }
 }
@@ -490,6 +493,9 @@ impl<E: Entity> Post<Letter> for Desk<'_, E> {
 
     fn accept(&mut self, _from: RegionId, item: Item<Letter>, _origin: Origin) {
         let letter = item.message;
+        if self.runtime.is_over() {
+            return self.lose(Lost::NodeStopped, letter);
+        }
         let hash = hash(letter.id());
         let known = self.floor.tenants.find(hash, letter.id());
         let row = known.unwrap_or_else(|| self.floor.add(hash, letter.id()));

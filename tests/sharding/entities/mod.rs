@@ -7,6 +7,7 @@ mod first;
 mod journal;
 mod nodes;
 mod passivating;
+mod stopping;
 mod storm;
 mod threads;
 mod timing;
