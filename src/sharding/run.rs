@@ -21,7 +21,7 @@ use super::dead_letters::Lost;
 use super::entity::{Entity, Supervision};
 use super::ids::{EntityId, Generation};
 use super::instance::Instance;
-use super::letter::Letter;
+use super::letter::{Letter, decode};
 use super::runtime::Runtime;
 use super::scope;
 use super::shard::{After, Fit, Floor, Inside, Shard};
@@ -294,24 +294,28 @@ impl<E: Entity> Task<E> {
         .await
     }
 
-    /// A new instance; or none, after the pause that follows a factory's panic.
+    /// A new instance; or none, after the pause that follows a factory's panic. While its shard
+    /// drains, the message that it was for is lost instead.
     async fn create(&mut self) {
         let (factory, id) = (&self.runtime.factory, &self.id);
         if let Ok(value) = catch_unwind(AssertUnwindSafe(|| Box::new(Instance::new(factory(id))))) {
             self.value = Some(value);
-        } else {
-            self.failed();
-            self.back_off().await;
+            return;
+        }
+        self.failed();
+        if self.stage == Stage::Open {
+            return self.back_off().await;
+        }
+        // A drain waits for no pause, and the factory may fail for ever.
+        if let Some(entry) = self.batch.pop_front() {
+            self.runtime.lose(Lost::EntityFailed, entry, self.shard.id);
         }
     }
 
     /// A message's value.
     fn open(&mut self, letter: Letter) -> Option<E::Message> {
         let way: Arc<dyn Way> = Arc::<Runtime<E>>::clone(&self.runtime);
-        let decoded = scope::decoding(way, || {
-            catch_unwind(AssertUnwindSafe(|| rmp_serde::from_slice(letter.body())))
-        });
-        if let Ok(Ok(message)) = decoded {
+        if let Ok(message) = scope::decoding(way, || decode(letter.body())) {
             return Some(message);
         }
         self.runtime.lose(Lost::Undecodable, Entry::Letter(letter), self.shard.id);
@@ -325,7 +329,8 @@ impl<E: Entity> Task<E> {
             let instance = value.as_deref_mut().expect("an instance was created");
             let Instance { value, extras } = instance;
             let mut cx = Context::new(runtime, shard, id, *generation, &mut passivates, extras);
-            let handling = pin!(value.handle(message, &mut cx));
+            // Its part before the first await is polled as well: guarded like the rest.
+            let handling = pin!(async { value.handle(message, &mut cx).await });
             guarded(handling, lease, runtime, shard, waker).await
         };
         match outcome {
@@ -422,7 +427,8 @@ impl<E: Entity> Task<E> {
             let Self { runtime, shard, id, value, waker, generation, .. } = self;
             let Some(Instance { value, extras }) = value.as_deref_mut() else { return };
             let mut cx = Context::new(runtime, shard, id, *generation, &mut passivates, extras);
-            let handling = pin!(value.handle(message, &mut cx));
+            // Its part before the first await is polled as well: guarded like the rest.
+            let handling = pin!(async { value.handle(message, &mut cx).await });
             guarded(handling, Lease::Unasked, runtime, shard, waker).await
         };
         if let Outcome::Panicked = outcome {
