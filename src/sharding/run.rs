@@ -163,9 +163,7 @@ impl<E: Entity> Task<E> {
             return Next::Batch;
         }
         match stage {
-            Stage::Draining if self.value.is_some() && E::stop_message().is_some() => {
-                Next::LastWord
-            }
+            Stage::Draining if self.value.is_some() && self.runtime.last_word => Next::LastWord,
             Stage::Open if leaves && self.value.is_some() => Next::LastWord,
             Stage::Open if !may_park => Next::Nothing,
             Stage::Open => {
@@ -211,12 +209,20 @@ impl<E: Entity> Task<E> {
         after
     }
 
+    /// The value's own `Drop` may panic: that concerns nobody but this entity.
+    fn drop_value(&mut self) {
+        let Some(value) = self.value.take() else { return };
+        if catch_unwind(AssertUnwindSafe(|| drop(value))).is_err() {
+            self.failed();
+        }
+    }
+
     /// The stay is over for this entity: what it has not begun stays for the payload.
     fn end(&mut self) {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
-        let value = self.value.take();
+        self.drop_value();
         let (shard, runtime) = (Arc::clone(&self.shard), Arc::clone(&self.runtime));
         shard.pass(&runtime, Fit::Exempt, |gate, desk| {
             self.give_back(desk.floor);
@@ -227,7 +233,6 @@ impl<E: Entity> Task<E> {
                 desk.after.lost.extend(lost);
             }
             let is_empty = busy.mailbox.is_empty();
-            desk.after.values.extend(value);
             desk.ended(gate);
             if shard.phase.get() == Stage::Open {
                 // It was cut short. After a panic another task goes on; if the executor has
@@ -338,7 +343,7 @@ impl<E: Entity> Task<E> {
             Outcome::Aborted => {
                 let why = if self.runtime.is_over() { Lost::NodeStopped } else { Lost::Aborted };
                 self.runtime.dead(why, 1, self.shard.id);
-                self.value = None;
+                self.drop_value();
             }
             Outcome::Panicked => {
                 self.runtime.dead(Lost::EntityFailed, 1, self.shard.id);
@@ -358,11 +363,11 @@ impl<E: Entity> Task<E> {
         match self.runtime.supervision {
             Supervision::Resume => {}
             Supervision::Restart => {
-                self.value = None;
+                self.drop_value();
                 self.back_off().await;
             }
             Supervision::Stop => {
-                self.value = None;
+                self.drop_value();
                 let shard = Arc::clone(&self.shard);
                 let mut lost: Vec<_> = self.batch.drain(..).collect();
                 {
@@ -419,7 +424,7 @@ impl<E: Entity> Task<E> {
 
     async fn stop_value(&mut self) {
         let Some(message) = E::stop_message() else {
-            self.value = None;
+            self.drop_value();
             return;
         };
         let mut passivates = false;
@@ -434,7 +439,7 @@ impl<E: Entity> Task<E> {
         if let Outcome::Panicked = outcome {
             self.failed();
         }
-        self.value = None;
+        self.drop_value();
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde::Serialize;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -24,6 +25,7 @@ use super::gate;
 use super::gate::{Bounce, Budget, Decision, Item, Limits, Origin};
 use super::hosting::{BadFrame, World};
 use super::ids::{EntityId, EntityType, RegionId, ShardId};
+use super::instance::Instance;
 use super::letter::Letter;
 use super::passivation;
 use super::payload;
@@ -52,6 +54,8 @@ pub(super) struct Runtime<E: Entity> {
     pub(super) factory: Box<dyn Fn(&EntityId) -> E + Send + Sync>,
     pub(super) asks: Arc<Asks>,
     pub(super) canary: Canary,
+    /// Whether the type has a stop message: asked once, for it is the user's code.
+    pub(super) last_word: bool,
     pub(super) world: Arc<dyn World>,
     shards: Box<[OnceLock<Arc<Shard<E>>>]>,
     budget: Mutex<Budget>,
@@ -163,6 +167,7 @@ impl<E: Entity> Runtime<E> {
             factory: parts.factory,
             asks: parts.asks,
             canary: parts.canary,
+            last_word: E::stop_message().is_some(),
             world,
             shards,
             budget: Mutex::new(Budget::new(Limits { messages, bytes })),
@@ -453,33 +458,36 @@ impl<E: Entity> Runtime<E> {
         if after.wanted {
             self.world.tell(RegionInput::Wanted(shard.id));
         }
-        for (why, entry) in after.lost {
-            self.lose(why, entry, shard.id);
-        }
-        // Before anybody hears that nothing lives here. A user's drop may panic, and this may be
-        // the thread of the node's machines.
-        for value in after.values {
-            let _panicked = catch_unwind(AssertUnwindSafe(|| drop(value)));
-        }
-        for message in after.typed {
-            let _panicked = catch_unwind(AssertUnwindSafe(|| drop(message)));
-        }
-        if let Some(payload) = after.drained {
-            self.world.tell(RegionInput::Drained { shard: shard.id, payload });
-            self.share_limit();
-            self.room_here(); // in the mailboxes of its next home
+        // Values of the user are dropped in a task: this may be the thread of the node's machines,
+        // or of a lane. Dropped with its executor, the task does it as well.
+        let After { lost, values, typed, counts, drained, .. } = after;
+        let ends = drained.is_some() || counts;
+        if ends || !(lost.is_empty() && values.is_empty() && typed.is_empty()) {
+            let (runtime, shard) = (Arc::clone(self), Arc::clone(shard));
+            let chaff = Chaff { runtime, shard, lost, values, typed, counts, drained };
+            if chaff.is_light() {
+                drop(chaff);
+            } else {
+                self.world.spawn(Box::pin(async move { drop(chaff) }));
+            }
         }
         self.passivate(after.leavers);
+    }
+
+    /// Drops something of the user's.
+    fn discard<T>(&self, what: T) {
+        if catch_unwind(AssertUnwindSafe(|| drop(what))).is_err() {
+            self.failures.fetch_add(1, Ordering::Relaxed);
+            let entity_type = &self.entity_type;
+            tracing::error!(%entity_type, "sharding.drop_failed: the type's own Drop panicked");
+        }
     }
 
     /// A message is not handled: counted, and whoever asks in it learns why.
     pub(super) fn lose(&self, why: Lost, entry: Entry<E::Message>, shard: ShardId) {
         self.dead(why, 1, shard);
         match entry {
-            Entry::Typed(message) => {
-                let drop = || scope::dropping(why, message);
-                let _panicked = catch_unwind(AssertUnwindSafe(drop));
-            }
+            Entry::Typed(message) => scope::dropping(why, || self.discard(message)),
             Entry::Letter(letter) => {
                 if let Some(asker) = letter.asker() {
                     let mut bytes = Vec::with_capacity(16);
@@ -605,6 +613,45 @@ impl<E: Entity> Runtime<E> {
     /// Whether a message may begin, or go on, now.
     pub(super) fn serves(&self) -> bool {
         self.world.serves() || self.canary.has(Bug::LeaseNotAsked)
+    }
+}
+
+/// What a shard has given up. Its `Drop` does what is left to do: it is never lost on the way.
+struct Chaff<E: Entity> {
+    runtime: Arc<Runtime<E>>,
+    shard: Arc<Shard<E>>,
+    lost: Vec<(Lost, Entry<E::Message>)>,
+    values: Vec<Box<Instance<E>>>,
+    typed: Vec<E::Message>,
+    counts: bool,
+    drained: Option<Option<Bytes>>,
+}
+
+impl<E: Entity> Chaff<E> {
+    /// Nothing of the user's is in it.
+    fn is_light(&self) -> bool {
+        let letters = self.lost.iter().all(|(_, entry)| matches!(entry, Entry::Letter(_)));
+        letters && self.values.is_empty() && self.typed.is_empty()
+    }
+}
+
+impl<E: Entity> Drop for Chaff<E> {
+    fn drop(&mut self) {
+        let (runtime, shard) = (&self.runtime, &self.shard);
+        for (why, entry) in self.lost.drain(..) {
+            runtime.lose(why, entry, shard.id);
+        }
+        self.values.drain(..).for_each(|value| runtime.discard(value));
+        self.typed.drain(..).for_each(|message| runtime.discard(message));
+        // Only now may anybody hear that nothing lives here.
+        if self.counts {
+            shard.pass(runtime, Fit::Exempt, |gate, desk| desk.ended(gate));
+        }
+        if let Some(payload) = self.drained.take() {
+            runtime.world.tell(RegionInput::Drained { shard: shard.id, payload });
+            runtime.share_limit();
+            runtime.room_here(); // in the mailboxes of its next home
+        }
     }
 }
 

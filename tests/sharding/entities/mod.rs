@@ -2,6 +2,7 @@
 
 mod decoding;
 mod drains;
+mod dropping;
 mod executor;
 mod failing;
 mod first;
