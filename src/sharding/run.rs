@@ -51,6 +51,7 @@ enum Lease {
     Unasked,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Handled,
     Panicked,
@@ -335,14 +336,13 @@ impl<E: Entity> Task<E> {
             let Instance { value, extras } = instance;
             let mut cx = Context::new(runtime, shard, id, *generation, &mut passivates, extras);
             // Its part before the first await is polled as well: guarded like the rest.
-            let handling = pin!(async { value.handle(message, &mut cx).await });
+            let handling = pin!(Some(async { value.handle(message, &mut cx).await }));
             guarded(handling, lease, runtime, shard, waker).await
         };
         match outcome {
             Outcome::Handled => self.failures = 0,
             Outcome::Aborted => {
-                let why = if self.runtime.is_over() { Lost::NodeStopped } else { Lost::Aborted };
-                self.runtime.dead(why, 1, self.shard.id);
+                self.runtime.dead(self.runtime.why_aborted(), 1, self.shard.id);
                 self.drop_value();
             }
             Outcome::Panicked => {
@@ -433,7 +433,7 @@ impl<E: Entity> Task<E> {
             let Some(Instance { value, extras }) = value.as_deref_mut() else { return };
             let mut cx = Context::new(runtime, shard, id, *generation, &mut passivates, extras);
             // Its part before the first await is polled as well: guarded like the rest.
-            let handling = pin!(async { value.handle(message, &mut cx).await });
+            let handling = pin!(Some(async { value.handle(message, &mut cx).await }));
             guarded(handling, Lease::Unasked, runtime, shard, waker).await
         };
         if let Outcome::Panicked = outcome {
@@ -453,14 +453,14 @@ impl<E: Entity> Drop for Task<E> {
 
 /// Polls a handler: not without the lease, not after an abort, and its panic is caught.
 async fn guarded<E: Entity>(
-    mut handling: Pin<&mut (impl Future<Output = ()> + Send)>,
+    mut handling: Pin<&mut Option<impl Future<Output = ()> + Send>>,
     mut lease: Lease,
     runtime: &Runtime<E>,
     shard: &Shard<E>,
     waker: &AtomicWaker,
 ) -> Outcome {
     let mut pause: Option<BoxFuture<'static, ()>> = None;
-    poll_fn(|cx| {
+    let outcome = poll_fn(|cx| {
         loop {
             if shard.phase.get() == Stage::Aborted {
                 return Poll::Ready(Outcome::Aborted);
@@ -474,7 +474,8 @@ async fn guarded<E: Entity>(
                 return aborted(shard);
             }
         }
-        match catch_unwind(AssertUnwindSafe(|| handling.as_mut().poll(cx))) {
+        let running = handling.as_mut().as_pin_mut().expect("it is dropped at the end");
+        match catch_unwind(AssertUnwindSafe(|| running.poll(cx))) {
             Ok(Poll::Pending) => {
                 waker.register(cx.waker());
                 aborted(shard)
@@ -483,7 +484,17 @@ async fn guarded<E: Entity>(
             Err(_) => Poll::Ready(Outcome::Panicked),
         }
     })
-    .await
+    .await;
+    // An answer that it owes is not to come, and why is known here.
+    let mut drop = || handling.set(None);
+    let dropped = catch_unwind(AssertUnwindSafe(|| match outcome {
+        Outcome::Aborted => scope::dropping(runtime.why_aborted(), drop),
+        Outcome::Handled | Outcome::Panicked => drop(),
+    }));
+    match (dropped, outcome) {
+        (Err(_), Outcome::Handled) => Outcome::Panicked,
+        (_, outcome) => outcome,
+    }
 }
 
 /// An abort that came before its waker was known is seen here.

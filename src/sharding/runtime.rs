@@ -74,8 +74,38 @@ pub(super) struct Runtime<E: Entity> {
 /// Who waits in `tell_wait`.
 #[derive(Default)]
 struct Callers {
-    wakers: Vec<Waker>, // ≤ those that wait, and those that gave up since the last turn
-    turn: u64,
+    wakers: BTreeMap<u64, Waker>, // by seat; ≤ those that wait
+    last: u64,
+}
+
+/// The place of one caller among those that wait for room: it has one waker at a time, and none
+/// once it has gone.
+pub(super) struct Seat<'a, E: Entity> {
+    runtime: &'a Runtime<E>,
+    number: u64, // 0: not taken yet
+}
+
+impl<E: Entity> Seat<'_, E> {
+    /// Is woken when there is room somewhere, once.
+    pub(super) fn wait(&mut self, waker: &Waker) {
+        let mut callers = lock(&self.runtime.callers);
+        if self.number == 0 {
+            callers.last += 1;
+            self.number = callers.last;
+        }
+        if !callers.wakers.get(&self.number).is_some_and(|known| known.will_wake(waker)) {
+            callers.wakers.insert(self.number, waker.clone());
+        }
+        self.runtime.callers_wait.store(true, Ordering::SeqCst);
+    }
+}
+
+impl<E: Entity> Drop for Seat<'_, E> {
+    fn drop(&mut self) {
+        if self.number > 0 {
+            lock(&self.runtime.callers).wakers.remove(&self.number);
+        }
+    }
 }
 
 /// Who keeps the books of passivation.
@@ -194,6 +224,11 @@ impl<E: Entity> Runtime<E> {
 
     pub(super) fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
+    }
+
+    /// Why a handler is dropped at an await.
+    pub(super) fn why_aborted(&self) -> Lost {
+        if self.is_over() { Lost::NodeStopped } else { Lost::Aborted }
     }
 
     pub(super) fn shard(&self, id: ShardId) -> Option<&Arc<Shard<E>>> {
@@ -584,16 +619,14 @@ impl<E: Entity> Runtime<E> {
 
     // ── Who waits for room ──
 
-    /// Is woken when there is room somewhere, once: `since` says whether that is still to come.
-    pub(super) fn wait_here(&self, waker: &Waker, since: &mut Option<(u64, Waker)>) {
-        let mut callers = lock(&self.callers);
-        let turn = callers.turn;
-        if since.as_ref().is_some_and(|(at, known)| *at == turn && known.will_wake(waker)) {
-            return;
-        }
-        callers.wakers.push(waker.clone());
-        *since = Some((turn, waker.clone()));
-        self.callers_wait.store(true, Ordering::SeqCst);
+    /// For somebody who may have to wait for room.
+    pub(super) const fn seat(&self) -> Seat<'_, E> {
+        Seat { runtime: self, number: 0 }
+    }
+
+    /// Callers that wait for room.
+    pub(super) fn callers(&self) -> usize {
+        lock(&self.callers).wakers.len()
     }
 
     /// A buffer or a mailbox of this node has room again.
@@ -604,10 +637,9 @@ impl<E: Entity> Runtime<E> {
         let wakers = {
             let mut callers = lock(&self.callers);
             self.callers_wait.store(false, Ordering::SeqCst);
-            callers.turn += 1;
             std::mem::take(&mut callers.wakers)
         };
-        wakers.into_iter().for_each(Waker::wake);
+        wakers.into_values().for_each(Waker::wake);
     }
 
     /// Whether a message may begin, or go on, now.

@@ -80,9 +80,10 @@ fn a_shard_leaves_when_its_idle_values_are_dropped_which_keeps_no_machine_waitin
     nodes.nodes[0].region.entity("a").tell(Lift::Up).unwrap();
     nodes.settle();
     nodes.decide(ShardId::new(0), Some(1));
-    nodes.nodes[1].region.entity("a").tell(Lift::Up).unwrap();
     settle_without_tasks(&mut nodes);
     assert_eq!(watch.dropped.load(Ordering::SeqCst), 0, "not where machines and lanes run");
+    nodes.nodes[1].region.entity("a").tell(Lift::Up).unwrap();
+    settle_without_tasks(&mut nodes);
     assert_eq!(nodes.nodes[1].region.entities(), 0, "its next home has not begun");
     nodes.settle();
     assert_eq!(watch.dropped.load(Ordering::SeqCst), 1);
