@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 
 use super::dead_letters::Lost;
 use super::ids::RegionId;
+use super::letter::decode;
 use super::tenants::Numbers;
 
 const STRIPES: usize = 16;
@@ -206,8 +207,7 @@ impl<T: DeserializeOwned + Send + 'static> Slot<T> {
 impl<T: DeserializeOwned + Send + 'static> Question for Slot<T> {
     fn answered(&self, body: &[u8]) -> bool {
         let bytes = body.len();
-        let value = rmp_serde::from_slice(body);
-        self.end(value.map_err(|source| Unanswered::Undecodable { bytes, source }))
+        self.end(decode(body).map_err(|source| Unanswered::Undecodable { bytes, source }))
     }
 
     fn refused(&self, why: Lost) -> bool {

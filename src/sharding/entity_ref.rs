@@ -197,7 +197,7 @@ impl<E: Entity> EntityRef<E> {
     /// [`TellError`], but for those that waiting helps against.
     pub async fn tell_wait(&self, message: E::Message) -> Result<(), TellError> {
         let mut parcel = Some(Parcel::Typed(message));
-        let mut since = None;
+        let mut seat = self.runtime.seat();
         std::future::poll_fn(|cx| {
             for registered in [false, true] {
                 let Some(offered) = parcel.take() else { return Poll::Ready(Ok(())) };
@@ -210,7 +210,7 @@ impl<E: Entity> EntityRef<E> {
                     }
                 }
                 if !registered {
-                    self.runtime.wait_here(cx.waker(), &mut since);
+                    seat.wait(cx.waker());
                 }
             }
             Poll::Pending

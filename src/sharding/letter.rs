@@ -6,7 +6,10 @@
 //! ```
 //! Numbers are little-endian. Golden bytes in [`frame`](super::frame)'s tests.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use bytes::Bytes;
+use serde::de::{DeserializeOwned, Error};
 
 use super::asks::Asker;
 use super::hosting::BadFrame;
@@ -17,6 +20,24 @@ const ASKER_BYTES: usize = 16;
 
 /// Room for a body that grows no further.
 const BODY_BYTES: usize = 48;
+
+/// How deep values of users may nest in what another node sent: a deeper one could overflow the
+/// stack of the thread that reads it.
+const NESTING_MAX: usize = 64;
+
+/// What a user's type makes of bytes that came from another node.
+///
+/// # Errors
+/// If they are none of its values, nest too deep, or its `Deserialize` panics.
+pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, rmp_serde::decode::Error> {
+    let read = || {
+        let mut decoder = rmp_serde::Deserializer::from_read_ref(bytes);
+        decoder.set_max_depth(NESTING_MAX);
+        T::deserialize(&mut decoder)
+    };
+    catch_unwind(AssertUnwindSafe(read))
+        .unwrap_or_else(|_| Err(Error::custom("the type's Deserialize panicked")))
+}
 
 /// A message whose body was not looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

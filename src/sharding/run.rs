@@ -21,7 +21,7 @@ use super::dead_letters::Lost;
 use super::entity::{Entity, Supervision};
 use super::ids::{EntityId, Generation};
 use super::instance::Instance;
-use super::letter::Letter;
+use super::letter::{Letter, decode};
 use super::runtime::Runtime;
 use super::scope;
 use super::shard::{After, Fit, Floor, Inside, Shard};
@@ -51,6 +51,7 @@ enum Lease {
     Unasked,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Handled,
     Panicked,
@@ -163,9 +164,7 @@ impl<E: Entity> Task<E> {
             return Next::Batch;
         }
         match stage {
-            Stage::Draining if self.value.is_some() && E::stop_message().is_some() => {
-                Next::LastWord
-            }
+            Stage::Draining if self.value.is_some() && self.runtime.last_word => Next::LastWord,
             Stage::Open if leaves && self.value.is_some() => Next::LastWord,
             Stage::Open if !may_park => Next::Nothing,
             Stage::Open => {
@@ -211,12 +210,20 @@ impl<E: Entity> Task<E> {
         after
     }
 
+    /// The value's own `Drop` may panic: that concerns nobody but this entity.
+    fn drop_value(&mut self) {
+        let Some(value) = self.value.take() else { return };
+        if catch_unwind(AssertUnwindSafe(|| drop(value))).is_err() {
+            self.failed();
+        }
+    }
+
     /// The stay is over for this entity: what it has not begun stays for the payload.
     fn end(&mut self) {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
-        let value = self.value.take();
+        self.drop_value();
         let (shard, runtime) = (Arc::clone(&self.shard), Arc::clone(&self.runtime));
         shard.pass(&runtime, Fit::Exempt, |gate, desk| {
             self.give_back(desk.floor);
@@ -227,7 +234,6 @@ impl<E: Entity> Task<E> {
                 desk.after.lost.extend(lost);
             }
             let is_empty = busy.mailbox.is_empty();
-            desk.after.values.extend(value);
             desk.ended(gate);
             if shard.phase.get() == Stage::Open {
                 // It was cut short. After a panic another task goes on; if the executor has
@@ -294,24 +300,28 @@ impl<E: Entity> Task<E> {
         .await
     }
 
-    /// A new instance; or none, after the pause that follows a factory's panic.
+    /// A new instance; or none, after the pause that follows a factory's panic. While its shard
+    /// drains, the message that it was for is lost instead.
     async fn create(&mut self) {
         let (factory, id) = (&self.runtime.factory, &self.id);
         if let Ok(value) = catch_unwind(AssertUnwindSafe(|| Box::new(Instance::new(factory(id))))) {
             self.value = Some(value);
-        } else {
-            self.failed();
-            self.back_off().await;
+            return;
+        }
+        self.failed();
+        if self.stage == Stage::Open {
+            return self.back_off().await;
+        }
+        // A drain waits for no pause, and the factory may fail for ever.
+        if let Some(entry) = self.batch.pop_front() {
+            self.runtime.lose(Lost::EntityFailed, entry, self.shard.id);
         }
     }
 
     /// A message's value.
     fn open(&mut self, letter: Letter) -> Option<E::Message> {
         let way: Arc<dyn Way> = Arc::<Runtime<E>>::clone(&self.runtime);
-        let decoded = scope::decoding(way, || {
-            catch_unwind(AssertUnwindSafe(|| rmp_serde::from_slice(letter.body())))
-        });
-        if let Ok(Ok(message)) = decoded {
+        if let Ok(message) = scope::decoding(way, || decode(letter.body())) {
             return Some(message);
         }
         self.runtime.lose(Lost::Undecodable, Entry::Letter(letter), self.shard.id);
@@ -325,15 +335,15 @@ impl<E: Entity> Task<E> {
             let instance = value.as_deref_mut().expect("an instance was created");
             let Instance { value, extras } = instance;
             let mut cx = Context::new(runtime, shard, id, *generation, &mut passivates, extras);
-            let handling = pin!(value.handle(message, &mut cx));
+            // Its part before the first await is polled as well: guarded like the rest.
+            let handling = pin!(Some(async { value.handle(message, &mut cx).await }));
             guarded(handling, lease, runtime, shard, waker).await
         };
         match outcome {
             Outcome::Handled => self.failures = 0,
             Outcome::Aborted => {
-                let why = if self.runtime.is_over() { Lost::NodeStopped } else { Lost::Aborted };
-                self.runtime.dead(why, 1, self.shard.id);
-                self.value = None;
+                self.runtime.dead(self.runtime.why_aborted(), 1, self.shard.id);
+                self.drop_value();
             }
             Outcome::Panicked => {
                 self.runtime.dead(Lost::EntityFailed, 1, self.shard.id);
@@ -353,11 +363,11 @@ impl<E: Entity> Task<E> {
         match self.runtime.supervision {
             Supervision::Resume => {}
             Supervision::Restart => {
-                self.value = None;
+                self.drop_value();
                 self.back_off().await;
             }
             Supervision::Stop => {
-                self.value = None;
+                self.drop_value();
                 let shard = Arc::clone(&self.shard);
                 let mut lost: Vec<_> = self.batch.drain(..).collect();
                 {
@@ -414,7 +424,7 @@ impl<E: Entity> Task<E> {
 
     async fn stop_value(&mut self) {
         let Some(message) = E::stop_message() else {
-            self.value = None;
+            self.drop_value();
             return;
         };
         let mut passivates = false;
@@ -422,13 +432,14 @@ impl<E: Entity> Task<E> {
             let Self { runtime, shard, id, value, waker, generation, .. } = self;
             let Some(Instance { value, extras }) = value.as_deref_mut() else { return };
             let mut cx = Context::new(runtime, shard, id, *generation, &mut passivates, extras);
-            let handling = pin!(value.handle(message, &mut cx));
+            // Its part before the first await is polled as well: guarded like the rest.
+            let handling = pin!(Some(async { value.handle(message, &mut cx).await }));
             guarded(handling, Lease::Unasked, runtime, shard, waker).await
         };
         if let Outcome::Panicked = outcome {
             self.failed();
         }
-        self.value = None;
+        self.drop_value();
     }
 }
 
@@ -442,14 +453,14 @@ impl<E: Entity> Drop for Task<E> {
 
 /// Polls a handler: not without the lease, not after an abort, and its panic is caught.
 async fn guarded<E: Entity>(
-    mut handling: Pin<&mut (impl Future<Output = ()> + Send)>,
+    mut handling: Pin<&mut Option<impl Future<Output = ()> + Send>>,
     mut lease: Lease,
     runtime: &Runtime<E>,
     shard: &Shard<E>,
     waker: &AtomicWaker,
 ) -> Outcome {
     let mut pause: Option<BoxFuture<'static, ()>> = None;
-    poll_fn(|cx| {
+    let outcome = poll_fn(|cx| {
         loop {
             if shard.phase.get() == Stage::Aborted {
                 return Poll::Ready(Outcome::Aborted);
@@ -463,7 +474,8 @@ async fn guarded<E: Entity>(
                 return aborted(shard);
             }
         }
-        match catch_unwind(AssertUnwindSafe(|| handling.as_mut().poll(cx))) {
+        let running = handling.as_mut().as_pin_mut().expect("it is dropped at the end");
+        match catch_unwind(AssertUnwindSafe(|| running.poll(cx))) {
             Ok(Poll::Pending) => {
                 waker.register(cx.waker());
                 aborted(shard)
@@ -472,7 +484,17 @@ async fn guarded<E: Entity>(
             Err(_) => Poll::Ready(Outcome::Panicked),
         }
     })
-    .await
+    .await;
+    // An answer that it owes is not to come, and why is known here.
+    let mut drop = || handling.set(None);
+    let dropped = catch_unwind(AssertUnwindSafe(|| match outcome {
+        Outcome::Aborted => scope::dropping(runtime.why_aborted(), drop),
+        Outcome::Handled | Outcome::Panicked => drop(),
+    }));
+    match (dropped, outcome) {
+        (Err(_), Outcome::Handled) => Outcome::Panicked,
+        (_, outcome) => outcome,
+    }
 }
 
 /// An abort that came before its waker was known is seen here.

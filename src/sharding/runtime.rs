@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde::Serialize;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -24,6 +25,7 @@ use super::gate;
 use super::gate::{Bounce, Budget, Decision, Item, Limits, Origin};
 use super::hosting::{BadFrame, World};
 use super::ids::{EntityId, EntityType, RegionId, ShardId};
+use super::instance::Instance;
 use super::letter::Letter;
 use super::passivation;
 use super::payload;
@@ -52,6 +54,8 @@ pub(super) struct Runtime<E: Entity> {
     pub(super) factory: Box<dyn Fn(&EntityId) -> E + Send + Sync>,
     pub(super) asks: Arc<Asks>,
     pub(super) canary: Canary,
+    /// Whether the type has a stop message: asked once, for it is the user's code.
+    pub(super) last_word: bool,
     pub(super) world: Arc<dyn World>,
     shards: Box<[OnceLock<Arc<Shard<E>>>]>,
     budget: Mutex<Budget>,
@@ -70,8 +74,38 @@ pub(super) struct Runtime<E: Entity> {
 /// Who waits in `tell_wait`.
 #[derive(Default)]
 struct Callers {
-    wakers: Vec<Waker>, // ≤ those that wait, and those that gave up since the last turn
-    turn: u64,
+    wakers: BTreeMap<u64, Waker>, // by seat; ≤ those that wait
+    last: u64,
+}
+
+/// The place of one caller among those that wait for room: it has one waker at a time, and none
+/// once it has gone.
+pub(super) struct Seat<'a, E: Entity> {
+    runtime: &'a Runtime<E>,
+    number: u64, // 0: not taken yet
+}
+
+impl<E: Entity> Seat<'_, E> {
+    /// Is woken when there is room somewhere, once.
+    pub(super) fn wait(&mut self, waker: &Waker) {
+        let mut callers = lock(&self.runtime.callers);
+        if self.number == 0 {
+            callers.last += 1;
+            self.number = callers.last;
+        }
+        if !callers.wakers.get(&self.number).is_some_and(|known| known.will_wake(waker)) {
+            callers.wakers.insert(self.number, waker.clone());
+        }
+        self.runtime.callers_wait.store(true, Ordering::SeqCst);
+    }
+}
+
+impl<E: Entity> Drop for Seat<'_, E> {
+    fn drop(&mut self) {
+        if self.number > 0 {
+            lock(&self.runtime.callers).wakers.remove(&self.number);
+        }
+    }
 }
 
 /// Who keeps the books of passivation.
@@ -163,6 +197,7 @@ impl<E: Entity> Runtime<E> {
             factory: parts.factory,
             asks: parts.asks,
             canary: parts.canary,
+            last_word: E::stop_message().is_some(),
             world,
             shards,
             budget: Mutex::new(Budget::new(Limits { messages, bytes })),
@@ -189,6 +224,11 @@ impl<E: Entity> Runtime<E> {
 
     pub(super) fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
+    }
+
+    /// Why a handler is dropped at an await.
+    pub(super) fn why_aborted(&self) -> Lost {
+        if self.is_over() { Lost::NodeStopped } else { Lost::Aborted }
     }
 
     pub(super) fn shard(&self, id: ShardId) -> Option<&Arc<Shard<E>>> {
@@ -282,11 +322,11 @@ impl<E: Entity> Runtime<E> {
             let limit = self.message_bytes_max;
             return Err((TellError::TooLong { bytes, limit }, Parcel::Letter(letter)));
         }
-        if self.is_over() {
-            return Err((TellError::Stopped, Parcel::Letter(letter)));
-        }
         let limit = self.mailbox_size();
         let told = shard.pass(self, Fit::Exempt, |gate, desk| {
+            if self.is_over() {
+                return Err((TellError::Stopped, letter));
+            }
             let waiting = desk.floor.waiting(hash, letter.id());
             if waiting >= limit && gate.leads_here() {
                 return Err((TellError::MailboxFull { waiting, limit }, letter));
@@ -306,6 +346,9 @@ impl<E: Entity> Runtime<E> {
             Frame::Message { shard, stamp, letter } => {
                 let item = Item { bytes: letter.bytes().len(), message: letter };
                 known(shard)?.pass(self, Fit::Must, |gate, desk| {
+                    if self.is_over() {
+                        return desk.lose(Lost::NodeStopped, item.message);
+                    }
                     gate.arrived(from, stamp, item, desk);
                 });
             }
@@ -320,6 +363,9 @@ impl<E: Entity> Runtime<E> {
             Frame::Bounce { shard, stamp, newest, letter } => {
                 let item = Item { bytes: letter.bytes().len(), message: letter };
                 known(shard)?.pass(self, Fit::Exempt, |gate, desk| {
+                    if self.is_over() {
+                        return desk.lose(Lost::NodeStopped, item.message);
+                    }
                     gate.bounced(from, Bounce { stamp, item, newest }, desk);
                 });
             }
@@ -425,10 +471,11 @@ impl<E: Entity> Runtime<E> {
     }
 
     fn stop_all(self: &Arc<Self>) {
-        self.over.store(true, Ordering::Release);
+        if self.over.swap(true, Ordering::AcqRel) {
+            return;
+        }
         for shard in self.known() {
-            let lost = shard.pass(self, Fit::Exempt, |gate, desk| desk.stop(gate));
-            self.dead(Lost::NodeStopped, lost, shard.id);
+            shard.pass(self, Fit::Exempt, |gate, desk| desk.stop(gate));
         }
         self.room_here();
     }
@@ -446,33 +493,36 @@ impl<E: Entity> Runtime<E> {
         if after.wanted {
             self.world.tell(RegionInput::Wanted(shard.id));
         }
-        for (why, entry) in after.lost {
-            self.lose(why, entry, shard.id);
-        }
-        // Before anybody hears that nothing lives here. A user's drop may panic, and this may be
-        // the thread of the node's machines.
-        for value in after.values {
-            let _panicked = catch_unwind(AssertUnwindSafe(|| drop(value)));
-        }
-        for message in after.typed {
-            let _panicked = catch_unwind(AssertUnwindSafe(|| drop(message)));
-        }
-        if let Some(payload) = after.drained {
-            self.world.tell(RegionInput::Drained { shard: shard.id, payload });
-            self.share_limit();
-            self.room_here(); // in the mailboxes of its next home
+        // Values of the user are dropped in a task: this may be the thread of the node's machines,
+        // or of a lane. Dropped with its executor, the task does it as well.
+        let After { lost, values, typed, counts, drained, .. } = after;
+        let ends = drained.is_some() || counts;
+        if ends || !(lost.is_empty() && values.is_empty() && typed.is_empty()) {
+            let (runtime, shard) = (Arc::clone(self), Arc::clone(shard));
+            let chaff = Chaff { runtime, shard, lost, values, typed, counts, drained };
+            if chaff.is_light() {
+                drop(chaff);
+            } else {
+                self.world.spawn(Box::pin(async move { drop(chaff) }));
+            }
         }
         self.passivate(after.leavers);
+    }
+
+    /// Drops something of the user's.
+    fn discard<T>(&self, what: T) {
+        if catch_unwind(AssertUnwindSafe(|| drop(what))).is_err() {
+            self.failures.fetch_add(1, Ordering::Relaxed);
+            let entity_type = &self.entity_type;
+            tracing::error!(%entity_type, "sharding.drop_failed: the type's own Drop panicked");
+        }
     }
 
     /// A message is not handled: counted, and whoever asks in it learns why.
     pub(super) fn lose(&self, why: Lost, entry: Entry<E::Message>, shard: ShardId) {
         self.dead(why, 1, shard);
         match entry {
-            Entry::Typed(message) => {
-                let drop = || scope::dropping(why, message);
-                let _panicked = catch_unwind(AssertUnwindSafe(drop));
-            }
+            Entry::Typed(message) => scope::dropping(why, || self.discard(message)),
             Entry::Letter(letter) => {
                 if let Some(asker) = letter.asker() {
                     let mut bytes = Vec::with_capacity(16);
@@ -569,16 +619,14 @@ impl<E: Entity> Runtime<E> {
 
     // ── Who waits for room ──
 
-    /// Is woken when there is room somewhere, once: `since` says whether that is still to come.
-    pub(super) fn wait_here(&self, waker: &Waker, since: &mut Option<(u64, Waker)>) {
-        let mut callers = lock(&self.callers);
-        let turn = callers.turn;
-        if since.as_ref().is_some_and(|(at, known)| *at == turn && known.will_wake(waker)) {
-            return;
-        }
-        callers.wakers.push(waker.clone());
-        *since = Some((turn, waker.clone()));
-        self.callers_wait.store(true, Ordering::SeqCst);
+    /// For somebody who may have to wait for room.
+    pub(super) const fn seat(&self) -> Seat<'_, E> {
+        Seat { runtime: self, number: 0 }
+    }
+
+    /// Callers that wait for room.
+    pub(super) fn callers(&self) -> usize {
+        lock(&self.callers).wakers.len()
     }
 
     /// A buffer or a mailbox of this node has room again.
@@ -589,15 +637,53 @@ impl<E: Entity> Runtime<E> {
         let wakers = {
             let mut callers = lock(&self.callers);
             self.callers_wait.store(false, Ordering::SeqCst);
-            callers.turn += 1;
             std::mem::take(&mut callers.wakers)
         };
-        wakers.into_iter().for_each(Waker::wake);
+        wakers.into_values().for_each(Waker::wake);
     }
 
     /// Whether a message may begin, or go on, now.
     pub(super) fn serves(&self) -> bool {
         self.world.serves() || self.canary.has(Bug::LeaseNotAsked)
+    }
+}
+
+/// What a shard has given up. Its `Drop` does what is left to do: it is never lost on the way.
+struct Chaff<E: Entity> {
+    runtime: Arc<Runtime<E>>,
+    shard: Arc<Shard<E>>,
+    lost: Vec<(Lost, Entry<E::Message>)>,
+    values: Vec<Box<Instance<E>>>,
+    typed: Vec<E::Message>,
+    counts: bool,
+    drained: Option<Option<Bytes>>,
+}
+
+impl<E: Entity> Chaff<E> {
+    /// Nothing of the user's is in it.
+    fn is_light(&self) -> bool {
+        let letters = self.lost.iter().all(|(_, entry)| matches!(entry, Entry::Letter(_)));
+        letters && self.values.is_empty() && self.typed.is_empty()
+    }
+}
+
+impl<E: Entity> Drop for Chaff<E> {
+    fn drop(&mut self) {
+        let (runtime, shard) = (&self.runtime, &self.shard);
+        for (why, entry) in self.lost.drain(..) {
+            runtime.lose(why, entry, shard.id);
+        }
+        self.values.drain(..).for_each(|value| runtime.discard(value));
+        self.typed.drain(..).for_each(|message| runtime.discard(message));
+        // Only now may anybody hear that nothing lives here.
+        if self.counts {
+            shard.pass(runtime, Fit::Exempt, |gate, desk| desk.ended(gate));
+        }
+        if let Some(payload) = self.drained.take() {
+            runtime.world.tell(RegionInput::Drained { shard: shard.id, payload });
+            runtime.share_limit();
+            runtime.room_here(); // in the mailboxes of its next home
+        }
     }
 }
 

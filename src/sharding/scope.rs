@@ -50,8 +50,8 @@ pub(super) fn way() -> Option<Arc<dyn Way>> {
     WAY.with(|way| way.borrow().clone())
 }
 
-/// Drops a message: whoever asked in it learns why.
-pub(super) fn dropping<T>(why: Lost, what: T) {
+/// Where a message is dropped by `drop`, whoever asked in it learns why.
+pub(super) fn dropping(why: Lost, drop: impl FnOnce()) {
     struct Before(Lost);
     impl Drop for Before {
         fn drop(&mut self) {
@@ -59,7 +59,7 @@ pub(super) fn dropping<T>(why: Lost, what: T) {
         }
     }
     let _before = Before(DROPPED.with(|dropped| dropped.replace(why)));
-    drop(what);
+    drop();
 }
 
 /// Why an address that nobody used is dropped now.

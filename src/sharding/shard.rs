@@ -68,6 +68,8 @@ pub(super) struct After<E: Entity> {
     pub(super) values: Vec<Box<Instance<E>>>,
     pub(super) typed: Vec<E::Message>,
     pub(super) lost: Vec<(Lost, Entry<E::Message>)>,
+    /// The shard's drain waits until they are dropped: they count among those that run.
+    pub(super) counts: bool,
 }
 
 impl<E: Entity> Default for After<E> {
@@ -80,6 +82,7 @@ impl<E: Entity> Default for After<E> {
             values: Vec::new(),
             typed: Vec::new(),
             lost: Vec::new(),
+            counts: false,
         }
     }
 }
@@ -93,7 +96,7 @@ pub(super) struct Visit<'a, E: Entity> {
 impl<E: Entity> After<E> {
     /// As after nearly every message.
     pub(super) const fn is_nothing(&self) -> bool {
-        let Self { starts, wanted, drained, leavers, values, typed, lost } = self;
+        let Self { starts, wanted, drained, leavers, values, typed, lost, counts } = self;
         starts.is_empty()
             && !*wanted
             && drained.is_none()
@@ -101,6 +104,7 @@ impl<E: Entity> After<E> {
             && values.is_empty()
             && typed.is_empty()
             && lost.is_empty()
+            && !*counts
     }
 }
 
@@ -288,14 +292,12 @@ impl<E: Entity> Floor<E> {
         if tenant.slot != slot || tenant.busy.is_some() || tenant.state.is_none() {
             return; // somebody else, or busy again
         }
-        if E::stop_message().is_some() {
-            self.tenants.busy(row).leaves = true;
-            return self.start(row, after);
+        // In a task of its own: no other instance begins before this one is dropped.
+        self.tenants.busy(row).leaves = true;
+        if let Some(actives) = self.actives.as_ref().filter(|_| slot != NONE) {
+            actives.set_busy(slot, true);
         }
-        after.values.extend(self.tenants.remove(row, hash));
-        if let Some(actives) = &self.actives {
-            actives.leave(slot);
-        }
+        self.start(row, after);
     }
 
     /// Its entities are no longer active: their shard leaves.
@@ -342,7 +344,7 @@ impl<E: Entity> Desk<'_, E> {
         let carried = match standing.run {
             Run::Hosting(generation) => {
                 self.floor.generation = generation;
-                if stage == Stage::Empty {
+                if stage == Stage::Empty && !self.runtime.is_over() {
                     self.shard.phase.set(Stage::Open);
                 }
                 self.carried()
@@ -379,7 +381,7 @@ impl<E: Entity> Desk<'_, E> {
 
     fn drain(&mut self, gate: &mut Gate<Letter>) {
         self.floor.close_books();
-        let last_word = E::stop_message().is_some();
+        let last_word = self.runtime.last_word;
         for row in self.floor.tenants.rows().collect::<Vec<_>>() {
             let tenant = self.floor.tenants.get_mut(row);
             if tenant.busy.as_ref().is_some_and(|busy| busy.runs.is_some()) {
@@ -390,6 +392,10 @@ impl<E: Entity> Desk<'_, E> {
             } else {
                 self.after.values.extend(tenant.state.take());
             }
+        }
+        if !self.after.values.is_empty() {
+            self.floor.running += 1; // until they are dropped
+            self.after.counts = true;
         }
         self.floor.wake(); // who waits for a restart, or for the lease, waits no longer
         self.seal_if_done(gate);
@@ -428,8 +434,9 @@ impl<E: Entity> Desk<'_, E> {
         self.after.drained = Some(payload);
     }
 
-    /// Everything ends now, and nothing is carried along: how many messages are lost.
-    pub(super) fn stop(&mut self, gate: &Gate<Letter>) -> usize {
+    /// Everything ends now, and nothing is carried along: whatever waits anywhere is lost. What
+    /// comes later finds the runtime over, under this lock.
+    pub(super) fn stop(&mut self, gate: &mut Gate<Letter>) {
         self.floor.close_books();
         self.shard.phase.set(Stage::Aborted);
         for row in self.floor.tenants.rows().collect::<Vec<_>>() {
@@ -442,10 +449,12 @@ impl<E: Entity> Desk<'_, E> {
             }
         }
         self.floor.wake();
-        gate.waiting() + gate.held()
+        for item in self.carried().into_iter().chain(gate.empty(self)) {
+            self.lose(Lost::NodeStopped, item.message);
+        }
     }
 
-    fn lose(&mut self, why: Lost, letter: Letter) {
+    pub(super) fn lose(&mut self, why: Lost, letter: Letter) {
         self.after.lost.push((why, Entry::Letter(letter)));
     }
 }
@@ -490,6 +499,9 @@ impl<E: Entity> Post<Letter> for Desk<'_, E> {
 
     fn accept(&mut self, _from: RegionId, item: Item<Letter>, _origin: Origin) {
         let letter = item.message;
+        if self.runtime.is_over() {
+            return self.lose(Lost::NodeStopped, letter);
+        }
         let hash = hash(letter.id());
         let known = self.floor.tenants.find(hash, letter.id());
         let row = known.unwrap_or_else(|| self.floor.add(hash, letter.id()));

@@ -129,6 +129,12 @@ impl<E: Entity> ShardRegion<E> {
         self.runtime.at_gates().1
     }
 
+    /// Callers of [`EntityRef::tell_wait`] that wait for room.
+    #[must_use]
+    pub fn callers(&self) -> usize {
+        self.runtime.callers()
+    }
+
     /// Messages that nobody handled, by reason, since the start.
     pub fn dead_letters(&self) -> impl Iterator<Item = (Lost, u64)> + '_ {
         self.runtime.dead_letters().all()

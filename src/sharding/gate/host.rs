@@ -184,6 +184,16 @@ impl<M> Host<M> {
         lost
     }
 
+    /// All that is held.
+    pub(super) fn empty(&mut self) -> impl Iterator<Item = M> {
+        self.messages = 0;
+        let held = std::mem::take(&mut self.held).into_values().flatten();
+        held.filter_map(|held| match held {
+            Held::Message { message, .. } => Some(message),
+            Held::Barrier { .. } => None,
+        })
+    }
+
     fn is_holding(&self, lane: RegionId) -> bool {
         self.held.get(&lane).is_some_and(|queue| !queue.is_empty())
     }

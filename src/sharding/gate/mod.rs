@@ -289,6 +289,20 @@ impl<M> Gate<M> {
         self.flush(post);
     }
 
+    /// Takes out whatever waits or is held: this node is over, and nobody will handle it.
+    pub fn empty(&mut self, post: &mut impl Post<M>) -> Vec<Item<M>> {
+        let mut taken = Vec::with_capacity(self.waiting() + self.held());
+        for (item, counts) in self.route.empty() {
+            if counts {
+                post.release(item.bytes);
+            }
+            taken.push(item);
+        }
+        taken.extend(self.host.empty());
+        self.look();
+        taken
+    }
+
     /// Messages of this node that wait here.
     #[must_use]
     pub fn waiting(&self) -> usize {

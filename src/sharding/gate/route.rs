@@ -126,6 +126,14 @@ impl<M> Route<M> {
         self.buffer.push_front(waiting);
     }
 
+    /// All that wait, with whether they counted.
+    pub(super) fn empty(&mut self) -> impl Iterator<Item = (Item<M>, bool)> {
+        self.counted = Waits { messages: 0, bytes: 0 };
+        let returned = std::mem::take(&mut self.returned);
+        let all = returned.into_iter().chain(std::mem::take(&mut self.buffer));
+        all.map(|Waiting { item, counts }| (item, counts))
+    }
+
     /// A message came back from the lane.
     pub(super) fn returned(&mut self, item: Item<M>) {
         self.returned.push_back(Waiting { item, counts: false });

@@ -105,10 +105,9 @@ impl House {
         let plan = Plan { canary, ..Plan::default() };
         let nodes = Nodes::new(&plan, |me, _| {
             let (door, log) = (Arc::clone(&door), Arc::clone(&log));
-            move |_: &EntityId| Guest {
-                door: Arc::clone(&door),
-                log: Arc::clone(&log),
-                node: me.replica().get(),
+            move |id: &EntityId| {
+                assert!(id.as_str() != "unborn", "as the test wants it");
+                Guest { door: Arc::clone(&door), log: Arc::clone(&log), node: me.replica().get() }
             }
         });
         Self { nodes, door, log }
@@ -193,6 +192,20 @@ fn a_handler_that_does_not_end_is_aborted_and_what_waits_behind_it_is_not_lost()
     house.nodes.settle();
     assert_eq!(house.log(), ["a@2 second"]);
     assert_eq!((house.nodes.lost(Lost::Aborted), house.nodes.all_lost()), (1, 1));
+}
+
+#[test]
+fn a_factory_that_panics_while_its_shard_drains_loses_the_message_and_no_time() {
+    let mut house = House::new(Canary::none());
+    house.nodes.host(0, 0);
+    house.tell(0, "a", Say::WaitAndAsk("unborn".to_owned()));
+    house.nodes.settle();
+    house.moves(1);
+    house.door.open();
+    house.nodes.settle();
+    assert_eq!(house.log(), ["a@1 asked None", "a@1 last"]);
+    assert_eq!((house.nodes.lost(Lost::EntityFailed), house.nodes.all_lost()), (1, 1));
+    assert_eq!(house.nodes.nodes[0].region.entities(), 0, "the shard has left");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context as TaskContext, Wake, Waker};
 use std::time::Duration;
 
 use ostraca::sharding::config::Sharding;
@@ -9,7 +10,7 @@ use ostraca::sharding::context::Context;
 use ostraca::sharding::dead_letters::Lost;
 use ostraca::sharding::entity::{Entity, Supervision};
 use ostraca::sharding::entity_ref::{AskError, TellError};
-use ostraca::sharding::ids::EntityId;
+use ostraca::sharding::ids::{EntityId, ShardId};
 use ostraca::sharding::reply::Reply;
 use serde::{Deserialize, Serialize};
 
@@ -229,4 +230,51 @@ fn a_caller_that_waits_at_a_full_mailbox_goes_on_when_the_shard_has_moved() {
     nodes.settle();
     assert_eq!(told.load(Ordering::SeqCst), 4);
     drop(forever);
+}
+
+#[test]
+fn a_caller_that_waits_for_room_has_one_waker_and_none_once_it_has_gone() {
+    let settings = Sharding { mailbox_size: 1, ..Plan::default().settings };
+    let plan = Plan { settings, ..Plan::default() };
+    let mut nodes = Nodes::new(&plan, |_, _| |_: &EntityId| Fragile::default());
+    nodes.host(0, 0);
+    let here = nodes.nodes[0].region.entity("f");
+    let forever = here.ask(Blow::Sleep);
+    nodes.settle();
+    here.tell(Blow::Soft).unwrap();
+    let mut waits = Box::pin(here.tell_wait(Blow::Soft));
+    for _ in 0..100 {
+        // Each time from another task, as a select in a loop polls.
+        let waker = Waker::from(Arc::new(Nobody));
+        assert!(waits.as_mut().poll(&mut TaskContext::from_waker(&waker)).is_pending());
+        assert_eq!(nodes.nodes[0].region.callers(), 1);
+    }
+    drop(waits);
+    assert_eq!(nodes.nodes[0].region.callers(), 0);
+    drop(forever);
+}
+
+struct Nobody;
+
+impl Wake for Nobody {
+    fn wake(self: Arc<Self>) {}
+}
+
+#[test]
+fn who_asked_a_handler_that_is_aborted_learns_that_it_was() {
+    for (crashes, expected) in [(false, Lost::Aborted), (true, Lost::NodeStopped)] {
+        let (mut nodes, _) = nodes(Supervision::Restart);
+        let asked = nodes.nodes[0].region.entity("f").ask(Blow::Sleep);
+        nodes.settle();
+        if crashes {
+            nodes.crash(0);
+        } else {
+            nodes.decide(ShardId::new(0), Some(1));
+            nodes.settle();
+            nodes.advance(Duration::from_secs(16));
+        }
+        nodes.settle();
+        let why = nodes.wait_for(asked).unwrap_err();
+        assert!(matches!(&why, AskError::Refused { why, .. } if *why == expected), "{why}");
+    }
 }

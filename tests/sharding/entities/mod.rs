@@ -1,12 +1,15 @@
 //! Entities on nodes: the code that runs, under an executor and lanes that the tests drive.
 
+mod decoding;
 mod drains;
+mod dropping;
 mod executor;
 mod failing;
 mod first;
 mod journal;
 mod nodes;
 mod passivating;
+mod stopping;
 mod storm;
 mod threads;
 mod timing;

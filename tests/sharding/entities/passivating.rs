@@ -130,3 +130,21 @@ fn over_the_limit_the_one_that_was_used_least_recently_stops_in_whichever_shard(
         assert_eq!(nodes.nodes[0].region.entities(), 1);
     }
 }
+
+#[test]
+fn an_entity_that_was_to_stop_and_got_a_message_is_not_forgotten() {
+    let limit = Passivation {
+        strategy: Strategy::LeastRecentlyUsed,
+        active_entity_limit: 1,
+        ..Passivation::default()
+    };
+    let (mut nodes, log) = sleepers(limit, 1);
+    poke(&mut nodes, &["a"]);
+    for id in ["b", "a", "c"] {
+        nodes.nodes[0].region.entity(id).tell(Poke::Once).expect("there is room");
+    }
+    nodes.settle();
+    poke(&mut nodes, &["d", "d", "d", "d"]);
+    assert_eq!(nodes.nodes[0].region.entities(), 1);
+    assert!(taken(&log).contains(&"a last 3".to_owned()));
+}

@@ -1,0 +1,114 @@
+//! What other nodes send is read with care: depth, panics of the user's own code, and the part of
+//! a handler before its first await.
+
+use ostraca::sharding::context::Context;
+use ostraca::sharding::dead_letters::Lost;
+use ostraca::sharding::entity::{Entity, Supervision};
+use ostraca::sharding::entity_ref::AskError;
+use ostraca::sharding::ids::EntityId;
+use ostraca::sharding::reply::Reply;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::nodes::{Nodes, Plan};
+
+#[derive(Serialize, Deserialize)]
+struct Deep(Vec<Deep>);
+
+impl Deep {
+    fn of(levels: usize) -> Self {
+        (1..levels).fold(Self(Vec::new()), |inner, _| Self(vec![inner]))
+    }
+}
+
+/// Reading it panics.
+#[derive(Debug, Serialize)]
+struct Rude(u8);
+
+impl<'de> Deserialize<'de> for Rude {
+    fn deserialize<D: Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+        panic!("as the test wants it");
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+enum Talk {
+    Plain,
+    Deep(Deep),
+    AskDeep(usize, Reply<Deep>),
+    AskRude(Reply<Rude>),
+    PanicAtOnce,
+    Count(Reply<u64>),
+}
+
+#[derive(Default)]
+struct Listener {
+    handled: u64,
+}
+
+impl Entity for Listener {
+    type Message = Talk;
+
+    fn handle(&mut self, talk: Talk, _: &mut Context<'_, Self>) -> impl Future<Output = ()> + Send {
+        assert!(!matches!(talk, Talk::PanicAtOnce), "as the test wants it");
+        async move {
+            match talk {
+                Talk::Plain | Talk::Deep(_) => self.handled += 1,
+                Talk::AskDeep(levels, reply) => reply.send(Deep::of(levels)),
+                Talk::AskRude(reply) => reply.send(Rude(1)),
+                Talk::Count(reply) => reply.send(self.handled),
+                Talk::PanicAtOnce => {}
+            }
+        }
+    }
+}
+
+fn nodes() -> Nodes<Listener> {
+    let plan = Plan { supervision: Supervision::Resume, ..Plan::default() };
+    let mut nodes = Nodes::new(&plan, |_, _| |_: &EntityId| Listener::default());
+    nodes.host(0, 0);
+    nodes
+}
+
+fn count(nodes: &mut Nodes<Listener>) -> u64 {
+    let listener = nodes.nodes[1].region.entity("l");
+    nodes.wait_for(async move { listener.ask(Talk::Count).await }).unwrap()
+}
+
+#[test]
+fn bodies_and_answers_nest_only_so_deep() {
+    let mut nodes = nodes();
+    let listener = nodes.nodes[1].region.entity("l");
+    for levels in [20, 100] {
+        listener.tell(Talk::Deep(Deep::of(levels))).unwrap();
+    }
+    nodes.settle();
+    assert_eq!((count(&mut nodes), nodes.lost(Lost::Undecodable)), (1, 1));
+    for (levels, reads) in [(20, true), (100, false)] {
+        let listener = listener.clone();
+        let ask = async move { listener.ask(|reply| Talk::AskDeep(levels, reply)).await };
+        let answer = nodes.wait_for(ask);
+        assert_eq!(answer.is_ok(), reads);
+        assert!(matches!(answer, Ok(_) | Err(AskError::Decode { .. })));
+    }
+}
+
+#[test]
+fn an_answer_whose_deserialize_panics_harms_only_who_asked() {
+    let mut nodes = nodes();
+    let listener = nodes.nodes[1].region.entity("l");
+    let answer = nodes.wait_for(async move { listener.ask(Talk::AskRude).await });
+    assert!(matches!(answer, Err(AskError::Decode { .. })), "{answer:?}");
+    assert_eq!(count(&mut nodes), 0, "the lane goes on");
+}
+
+#[test]
+fn a_handler_that_panics_before_its_future_is_there_is_supervised_like_any() {
+    let mut nodes = nodes();
+    let listener = nodes.nodes[0].region.entity("l");
+    for talk in [Talk::Plain, Talk::PanicAtOnce, Talk::Plain] {
+        listener.tell(talk).unwrap();
+    }
+    nodes.settle();
+    assert_eq!(count(&mut nodes), 2, "the same instance goes on");
+    assert_eq!((nodes.lost(Lost::EntityFailed), nodes.nodes[0].region.failures()), (1, 1));
+}
