@@ -80,6 +80,7 @@ fn what_is_no_toml_is_told_with_its_line() {
 }
 
 #[test]
+#[expect(clippy::result_large_err, reason = "a jail takes figment's own errors")]
 fn the_environment_goes_before_the_file_and_is_named_in_errors() {
     figment::Jail::expect_with(|jail| {
         jail.create_file("node.toml", "[cluster]\ngossip-interval = \"2s\"\ndirect-limit = 7")?;

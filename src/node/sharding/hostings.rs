@@ -54,12 +54,13 @@ impl Hostings {
     pub(super) fn add(&self, entity_type: &EntityType, hosting: Arc<dyn Hosting>) -> bool {
         let mut types = self.types.write().unwrap_or_else(PoisonError::into_inner);
         let has_room = types.len() < ENTITY_TYPES_MAX;
+        let added = Arc::clone(&hosting);
         if has_room {
-            types.insert(entity_type.as_str().to_owned(), hosting.clone());
+            types.insert(entity_type.as_str().to_owned(), hosting);
         }
         drop(types);
         if self.progress.borrow().ended {
-            hosting.perform(RegionOutput::StopAll);
+            added.perform(RegionOutput::StopAll);
         }
         has_room
     }

@@ -100,11 +100,10 @@ impl Machines {
         let is_like = |of: &TypeMachines| of.hosts().is_some() == starts;
         let is_new = !self.types.contains_key(entity_type);
         let starts_now = starts && self.types.get(entity_type).is_some_and(|of| !is_like(of));
-        if is_new || starts_now {
-            if self.types.values().filter(|of| is_like(of)).count() >= ENTITY_TYPES_MAX {
-                self.refused += 1;
-                return false;
-            }
+        let like = self.types.values().filter(|of| is_like(of)).count();
+        if (is_new || starts_now) && like >= ENTITY_TYPES_MAX {
+            self.refused += 1;
+            return false;
         }
         if is_new {
             let mut new = TypeMachines::new(self.with.me, entity_type.clone());

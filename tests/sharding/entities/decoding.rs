@@ -71,7 +71,7 @@ fn nodes() -> Nodes<Listener> {
 
 fn count(nodes: &mut Nodes<Listener>) -> u64 {
     let listener = nodes.nodes[1].region.entity("l");
-    nodes.wait_for(async move { listener.ask(Talk::Count).await }).unwrap()
+    nodes.wait_for(async move { listener.ask(Talk::Count).await }).expect("it answers")
 }
 
 #[test]
