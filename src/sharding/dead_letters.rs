@@ -49,9 +49,15 @@ pub enum Lost {
     /// It was handled, and its handler dropped the address without an answer.
     #[error("it was handled, and no answer was given")]
     NoAnswer,
+    /// It is longer than the lane to its entity's node takes: that node allows less.
+    #[error("no lane takes so long a message; not handled")]
+    TooLong,
+    /// It was handled, and the answer is longer than a lane takes.
+    #[error("it was handled, and no lane takes so long an answer")]
+    AnswerTooLong,
 }
 
-const ALL: [Lost; 12] = [
+const ALL: [Lost; 14] = [
     Lost::MailboxFull,
     Lost::HeldFull,
     Lost::EntityFailed,
@@ -64,6 +70,8 @@ const ALL: [Lost; 12] = [
     Lost::LaneGivenUp,
     Lost::Discarded,
     Lost::NoAnswer,
+    Lost::TooLong,
+    Lost::AnswerTooLong,
 ];
 
 impl Lost {
@@ -92,6 +100,8 @@ impl Lost {
             Self::LaneGivenUp => "lane-given-up",
             Self::Discarded => "discarded",
             Self::NoAnswer => "no-answer",
+            Self::TooLong => "too-long",
+            Self::AnswerTooLong => "answer-too-long",
         }
     }
 }

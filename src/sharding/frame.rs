@@ -27,6 +27,9 @@ mod kind {
     pub(super) const REFUSED: u8 = 6;
 }
 
+/// Most bytes of a frame before its letter: those of a bounce with the longest numbers.
+pub(super) const HEAD_BYTES_MAX: usize = 1 + 5 + 2 * (10 + 8 + 10) + 9;
+
 /// A frame that arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Frame<'a> {
@@ -284,6 +287,15 @@ mod tests {
             assert_eq!(hex(&bytes), golden.replace(char::is_whitespace, ""), "{frame:?}");
             assert_eq!(Frame::read(&bytes), Ok(frame));
         }
+    }
+
+    #[test]
+    fn no_frame_has_a_longer_head_than_is_reserved_for_it() {
+        let (shard, stamp) = (ShardId::new(u32::MAX), g(u64::MAX, u64::MAX, u64::MAX));
+        let home = Some(RegionId::new(u64::MAX.into()));
+        let (letter, mut bytes) = (letter("ab", b"xy", None), Vec::new());
+        bounce(&mut bytes, shard, stamp, Decision { generation: stamp, home }, &letter);
+        assert_eq!(bytes.len() - letter.bytes().len(), HEAD_BYTES_MAX);
     }
 
     #[test]

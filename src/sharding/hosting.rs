@@ -73,6 +73,8 @@ pub trait World: Send + Sync + 'static {
 pub enum NoRoom {
     /// The lane keeps as much as it may.
     Full,
+    /// The frame is longer than the lane ever takes.
+    TooLong,
     /// No lane leads there: the region is out of the configuration, or not known yet.
     NoLane,
 }

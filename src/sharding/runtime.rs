@@ -318,8 +318,8 @@ impl<E: Entity> Runtime<E> {
         letter: Letter,
     ) -> Result<(), NotTaken<E::Message>> {
         let bytes = letter.bytes().len();
-        if bytes > self.message_bytes_max {
-            let limit = self.message_bytes_max;
+        let limit = self.message_bytes_max.saturating_sub(frame::HEAD_BYTES_MAX);
+        if bytes > limit {
             return Err((TellError::TooLong { bytes, limit }, Parcel::Letter(letter)));
         }
         let limit = self.mailbox_size();
@@ -688,13 +688,19 @@ impl<E: Entity> Drop for Chaff<E> {
 }
 
 impl<E: Entity> Way for Runtime<E> {
-    fn send(&self, to: Asker, frame: &[u8]) {
+    fn send(&self, to: Asker, bytes: &[u8]) {
         if to.node != self.me {
             // Whoever is out of the configuration waits for no answer.
-            let _sent = self.world.answer(to.node, frame);
+            let _sent = if bytes.len() <= self.message_bytes_max {
+                self.world.answer(to.node, bytes)
+            } else {
+                let mut refused = Vec::with_capacity(16);
+                frame::refused(&mut refused, to.correlation, Lost::AnswerTooLong);
+                self.world.answer(to.node, &refused)
+            };
             return;
         }
-        match Frame::read(frame) {
+        match Frame::read(bytes) {
             Ok(Frame::Answer { correlation, body }) => self.asks.answered(correlation, body),
             Ok(Frame::Refused { correlation, why }) => self.asks.refused(correlation, why),
             _ => {}

@@ -471,11 +471,22 @@ impl<E: Entity> Post<Letter> for Desk<'_, E> {
         match self.runtime.world.send(to, frame) {
             Ok(()) => return Ok(()),
             Err(NoRoom::NoLane) if self.runtime.is_removed(to) => return Err(NotSent::Gone(item)),
+            Err(NoRoom::TooLong) => {
+                self.lose(Lost::TooLong, item.message); // those behind it go on
+                return Ok(());
+            }
             Err(NoRoom::Full | NoRoom::NoLane) => {}
         }
         // Before the last try: what room is told of after it finds this shard in the list.
         self.runtime.wait_for_room(to, self.shard.id);
-        self.runtime.world.send(to, frame).map_err(|_| NotSent::Full(item))
+        match self.runtime.world.send(to, frame) {
+            Ok(()) => Ok(()),
+            Err(NoRoom::TooLong) => {
+                self.lose(Lost::TooLong, item.message);
+                Ok(())
+            }
+            Err(NoRoom::Full | NoRoom::NoLane) => Err(NotSent::Full(item)),
+        }
     }
 
     fn barrier(&mut self, to: RegionId, stamp: Generation) -> Result<(), Gone> {

@@ -53,6 +53,8 @@ enum Sent {
     Yes,
     Full(Lane),
     NoLane,
+    /// The lane never takes it.
+    TooLong,
 }
 
 impl TypeWorld {
@@ -108,11 +110,11 @@ impl TypeWorld {
         found
     }
 
-    /// Messages are measured before they come here; one that a lane never takes must not stop
-    /// those behind it.
+    /// Messages are measured before they come here, by this node's limit; the other may allow
+    /// less.
     fn never_fits(&self, to: RegionId, why: &SendError) -> Sent {
         self.complain(to, why);
-        Sent::Yes
+        Sent::TooLong
     }
 
     fn complain(&self, to: RegionId, why: &dyn std::fmt::Display) {
@@ -145,6 +147,7 @@ impl World for TypeWorld {
         match self.append(to, |lane, header| lane.send(header, frame)) {
             Sent::Yes => Ok(()),
             Sent::NoLane => Err(NoRoom::NoLane),
+            Sent::TooLong => Err(NoRoom::TooLong),
             Sent::Full(lane) => {
                 self.wait_for_room(to, lane);
                 Err(NoRoom::Full)
@@ -154,7 +157,7 @@ impl World for TypeWorld {
 
     fn answer(&self, to: RegionId, frame: &[u8]) -> Result<(), NoLane> {
         match self.append(to, |lane, header| lane.answer(header, frame)) {
-            Sent::Yes => Ok(()),
+            Sent::Yes | Sent::TooLong => Ok(()), // complained about
             Sent::NoLane => Err(NoLane),
             Sent::Full(lane) => {
                 // The other end takes nothing, and answers fill four times what a lane keeps.

@@ -7,6 +7,7 @@ mod executor;
 mod failing;
 mod first;
 mod journal;
+mod lengths;
 mod nodes;
 mod passivating;
 mod stopping;

@@ -30,6 +30,9 @@ use ostraca_ddata::types::Term;
 
 use super::executor::Executor;
 
+/// What a node's settings allow.
+pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 16;
+
 const COORDINATOR: ReplicaId = ReplicaId::new(1_000);
 
 pub(crate) fn node(index: usize) -> RegionId {
@@ -42,6 +45,7 @@ pub(crate) struct Lanes {
     pub(crate) frames: BTreeMap<(RegionId, RegionId), VecDeque<Vec<u8>>>,
     refused: BTreeSet<(RegionId, RegionId)>,
     pub(crate) limit: usize, // frames
+    pub(crate) bytes_max: usize,
     out: BTreeSet<RegionId>,
 }
 
@@ -60,6 +64,9 @@ impl World for NodeWorld {
         if lanes.out.contains(&to) {
             return Err(NoRoom::NoLane);
         }
+        if frame.len() > lanes.bytes_max {
+            return Err(NoRoom::TooLong);
+        }
         let limit = lanes.limit;
         let lane = lanes.frames.entry((self.me, to)).or_default();
         if lane.len() < limit {
@@ -74,6 +81,9 @@ impl World for NodeWorld {
         let mut lanes = self.lanes.lock().expect("nobody panicked");
         if lanes.out.contains(&to) {
             return Err(NoLane);
+        }
+        if frame.len() > lanes.bytes_max {
+            return Ok(()); // as a real lane: it is gone
         }
         lanes.frames.entry((self.me, to)).or_default().push_back(frame.to_vec());
         Ok(())
@@ -164,7 +174,11 @@ impl<E: Entity> Nodes<E> {
         F: Fn(&EntityId) -> E + Send + Sync + 'static,
     {
         let executor = Executor::new();
-        let lanes = Arc::new(Mutex::new(Lanes { limit: usize::MAX, ..Lanes::default() }));
+        let lanes = Arc::new(Mutex::new(Lanes {
+            limit: usize::MAX,
+            bytes_max: MESSAGE_BYTES_MAX,
+            ..Lanes::default()
+        }));
         let members: BTreeSet<RegionId> = (0..plan.nodes).map(node).collect();
         let mut nodes = Vec::new();
         for index in 0..plan.nodes {
@@ -182,7 +196,7 @@ impl<E: Entity> Nodes<E> {
                 entity_type: EntityType::new("journal").expect("a name"),
                 me,
                 settings: plan.settings.clone(),
-                message_bytes_max: 1 << 20,
+                message_bytes_max: MESSAGE_BYTES_MAX,
                 supervision: plan.supervision,
                 extractor: Arc::new(ByMessage::new(hash, |_: &E::Message| None)),
                 factory: Box::new(factory(me, Arc::clone(&world))),

@@ -1,0 +1,91 @@
+//! Messages and answers near what lanes take: each is handled, refused, or counted.
+
+use ostraca::sharding::context::Context;
+use ostraca::sharding::dead_letters::Lost;
+use ostraca::sharding::entity::Entity;
+use ostraca::sharding::entity_ref::{AskError, TellError};
+use ostraca::sharding::ids::EntityId;
+use ostraca::sharding::reply::Reply;
+use serde::{Deserialize, Serialize};
+
+use super::nodes::{MESSAGE_BYTES_MAX, Nodes, Plan};
+
+#[derive(Default)]
+struct Store {
+    handled: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+enum Load {
+    Put(String),
+    Get(usize, Reply<String>),
+    PutAsked(String, Reply<u64>),
+    Count(Reply<u64>),
+}
+
+impl Entity for Store {
+    type Message = Load;
+
+    async fn handle(&mut self, load: Load, _: &mut Context<'_, Self>) {
+        match load {
+            Load::Put(_) => self.handled += 1,
+            Load::Get(bytes, reply) => reply.send("x".repeat(bytes)),
+            Load::PutAsked(_, reply) | Load::Count(reply) => reply.send(self.handled),
+        }
+    }
+}
+
+fn nodes() -> Nodes<Store> {
+    let mut nodes = Nodes::new(&Plan::default(), |_, _| |_: &EntityId| Store::default());
+    nodes.host(0, 0);
+    nodes
+}
+
+fn count(nodes: &mut Nodes<Store>) -> u64 {
+    let store = nodes.nodes[1].region.entity("s");
+    nodes.wait_for(async move { store.ask(Load::Count).await }).unwrap()
+}
+
+#[test]
+fn a_message_near_the_limit_is_refused_or_handled() {
+    let mut nodes = nodes();
+    let store = nodes.nodes[1].region.entity("s");
+    count(&mut nodes); // it knows the way
+    let (mut sent, mut refused) = (0, 0);
+    for bytes in MESSAGE_BYTES_MAX - 150..MESSAGE_BYTES_MAX + 5 {
+        match store.tell(Load::Put("x".repeat(bytes))) {
+            Ok(()) => sent += 1,
+            Err(TellError::TooLong { bytes, limit }) => {
+                assert!(bytes > limit);
+                refused += 1;
+            }
+            Err(why) => panic!("{why}"),
+        }
+    }
+    assert_eq!((count(&mut nodes), nodes.all_lost()), (sent, 0));
+    assert!(sent > 0 && refused > 0);
+}
+
+#[test]
+fn what_another_nodes_lane_never_takes_is_counted_and_stops_nobody_behind_it() {
+    let mut nodes = nodes();
+    let store = nodes.nodes[1].region.entity("s");
+    count(&mut nodes);
+    nodes.lanes.lock().expect("nobody panicked").bytes_max = 1_000;
+    store.tell(Load::Put("x".repeat(2_000))).unwrap();
+    store.tell(Load::Put("x".repeat(20))).unwrap();
+    nodes.settle();
+    assert_eq!((count(&mut nodes), nodes.lost(Lost::TooLong)), (1, 1));
+    let long = async move { store.ask(|reply| Load::PutAsked("x".repeat(2_000), reply)).await };
+    let asked = nodes.wait_for(long);
+    assert!(matches!(asked, Err(AskError::Refused { why: Lost::TooLong, .. })), "{asked:?}");
+}
+
+#[test]
+fn an_answer_that_is_too_long_is_refused_at_once() {
+    let mut nodes = nodes();
+    let store = nodes.nodes[1].region.entity("s");
+    let long = async move { store.ask(|reply| Load::Get(MESSAGE_BYTES_MAX, reply)).await };
+    let asked = nodes.wait_for(long);
+    assert!(matches!(asked, Err(AskError::Refused { why: Lost::AnswerTooLong, .. })), "{asked:?}");
+}
