@@ -43,7 +43,7 @@ fn nodes() -> Nodes<Store> {
 
 fn count(nodes: &mut Nodes<Store>) -> u64 {
     let store = nodes.nodes[1].region.entity("s");
-    nodes.wait_for(async move { store.ask(Load::Count).await }).unwrap()
+    nodes.wait_for(async move { store.ask(Load::Count).await }).expect("it answers")
 }
 
 #[test]
