@@ -1,7 +1,7 @@
 //! [`Sharding`], the handle: entity types that a program starts on this node (spec/sharding.md).
 //!
 //! The machines of a type run beside membership; what runs its entities is told of their orders by
-//! [`hostings`], and has this node's lanes, lease, clock and runtime through [`world`].
+//! `hostings`, and has this node's lanes, lease, clock and runtime through `world`.
 
 mod error;
 pub(crate) mod hostings;
