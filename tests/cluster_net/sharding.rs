@@ -137,7 +137,7 @@ async fn entities_spread_and_are_told_and_asked_from_every_node_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_proxy_routes_and_hosts_nothing_and_the_same_name_gives_the_same_handle() {
+async fn a_proxy_routes_and_hosts_nothing_also_when_it_is_started_again() {
     let it = Fixture::of_three().await;
     let node = it.plan.other().await;
     soon(node.cluster().up()).await.expect("it joins");
@@ -146,9 +146,10 @@ async fn a_proxy_routes_and_hosts_nothing_and_the_same_name_gives_the_same_handl
     proxy.entity("a").tell(Command::Note(7)).expect("room");
     assert_eq!(soon(proxy.entity("a").ask(Command::All)).await.expect("it answers"), [7]);
     assert!(view(&node).await.shards.is_empty());
-    let again: Journals =
-        sharding.start("journal", |_| Journal::default()).await.expect("is there");
+    let again: Journals = sharding.start_proxy("journal").await.expect("is there");
     assert_eq!(soon(again.entity("a").ask(Command::All)).await.expect("it answers"), [7]);
+    let host = sharding.start("journal", |_| Journal::default()).await;
+    assert!(matches!(host, Err(NotStarted::OnlyRoutes { .. })), "{host:?}");
     drop_all(it.nodes);
     drop(node);
 }
