@@ -32,8 +32,8 @@ async fn start(seeds: &[Address]) -> Result<(Node, ShardRegion<Counter>), Failed
     let mut config = Config::default();
     config.cluster.seeds = seeds.to_vec();
     let node = Node::start(config).await?;
-    node.cluster().up().await?;
     let counters = node.sharding().start("counter", |_id| Counter::default()).await?;
+    node.sharding().registered("counter").await?; // now it gets its part; later, shards would move
     Ok((node, counters))
 }
 
