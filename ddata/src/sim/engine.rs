@@ -228,7 +228,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
                 trace.record(self.now, index, kind, digest, message);
             }
             Input::Command(command) => {
-                let digest = trace.digest(command);
+                let digest = P::digest_command(command).unwrap_or_else(|| trace.digest(command));
                 trace.record(self.now, index, Kind::Command, digest, command);
             }
             Input::Start => trace.record(self.now, index, Kind::Start, 0, &()),

@@ -207,6 +207,11 @@ pub trait Process: Sized {
         None
     }
 
+    /// A hash of what tells a command from others; `None`: that of its `Debug` text.
+    fn digest_command(_command: &Self::Command) -> Option<u64> {
+        None
+    }
+
     /// A message after the real codec. Asked of every tenth message, so that a run also tests
     /// that what is decoded is what was encoded.
     fn recode(message: Self::Message) -> Self::Message {

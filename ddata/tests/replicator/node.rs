@@ -315,6 +315,12 @@ impl Process for Node {
         Some(content.finish())
     }
 
+    /// A request by its number: what it asks for shows in what follows.
+    fn digest_command(command: &Command) -> Option<u64> {
+        let Command::Request(id, _) = command else { return None };
+        Some(id.0)
+    }
+
     fn recode(letter: Letter) -> Letter {
         let decoded = Message::decode(&letter.message.encode());
         let message = decoded.expect("what is encoded decodes");

@@ -34,6 +34,9 @@
 #![cfg(feature = "canaries")]
 #![allow(unreachable_pub, missing_docs, reason = "a test binary exports nothing")]
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 mod canaries;
 mod chain;
 mod coordinators;
