@@ -12,6 +12,7 @@
 //! | know when a write is safe | [`replicator::request::WriteConsistency`], [`replicator::quorum`] |
 //! | know what a membership change does to it | [`replicator::epoch`] |
 //! | simulate a protocol of one's own | [`sim`] |
+//! | measure how fast changes spread | [`convergence`] |
 //!
 //! What is promised, and shown by the suites under `tests/`:
 //!
@@ -25,6 +26,8 @@
 pub mod bug;
 pub mod causal;
 pub mod clock;
+#[cfg(feature = "sim")]
+pub mod convergence;
 pub mod data;
 pub mod durable;
 pub mod encoded;

@@ -4,6 +4,7 @@
 #![cfg(feature = "sim")]
 
 mod clocks;
+mod convergence;
 mod disks;
 mod links;
 mod pauses;

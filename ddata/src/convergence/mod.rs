@@ -1,0 +1,428 @@
+//! How fast a change reaches every replica: clusters of real [Replicators](crate::replicator) in
+//! the [simulator](crate::sim), measured in simulated time, rounds, messages and bytes.
+//!
+//! One [`Plan`] is one cluster: it is founded, its key gets its entries, and then changes are made,
+//! one after the other, each by a node that the seed draws. What an [`Outcome`] tells is of those
+//! changes only. The same plan gives the same outcome on every machine.
+//!
+//! ```
+//! use ostraca_ddata::convergence::{Plan, run};
+//!
+//! let plan = Plan { nodes: 20, changes: 3, ..Plan::default() };
+//! let outcome = run(&plan, &mut |_done| {})?;
+//! assert!(outcome.rounds(&plan) < 2.0); // straight to everybody, and nothing is lost
+//! # Ok::<(), ostraca_ddata::convergence::Failed>(())
+//! ```
+
+mod replica;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::causal::CausalContext;
+use crate::key::{Key, KeyName};
+use crate::replicator::config::Config;
+use crate::replicator::epoch::{Epoch, EpochId, EpochSettings};
+use crate::replicator::port::Peer;
+use crate::replicator::request::{Request, Update, WriteConsistency};
+use crate::sim::{
+    Fault, Faults, LaneLoss, LaneRule, LinkQuality, NodeIndex, Setup, SimTime, Simulation, Stream,
+};
+use crate::types::{LWWRegister, ORMap, ORSet};
+
+use replica::{Command, Replica, Watch, id_of};
+
+/// Most replicas of one simulated cluster.
+pub const NODES_MAX: usize = 10_000;
+
+/// What one change may take, in simulated time, before the run is given up.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// From the last change's convergence until its acknowledgements are counted as well.
+const ECHO: Duration = Duration::from_millis(200);
+/// From one change to the next: quick gossip after a change is over by then.
+const PAUSE: Duration = Duration::from_secs(3);
+
+/// The kind of data that is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// An `LWWRegister<u64>` that is set.
+    LwwRegister,
+    /// An `ORSet<u64>` that gets an element.
+    OrSet,
+    /// An `ORMap<u64, LWWRegister<u64>>`, one of whose registers is set.
+    OrMap,
+}
+
+/// How safe a change is before its author is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// `WriteLocal`.
+    Local,
+    /// `WriteMajority`.
+    Majority,
+}
+
+/// What is measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// Replicas, 2 to [`NODES_MAX`].
+    pub nodes: usize,
+    /// Where all chance comes from.
+    pub seed: u64,
+    /// The time that a message is under way, above zero; a tenth of it more on average.
+    pub one_way: Duration,
+    /// The share of messages that are lost, from 0 to below 1. Above 0, nobody is told of a loss;
+    /// at 0 the links are like connections, whose breaks are told.
+    pub loss: f64,
+    /// What is changed.
+    pub kind: Kind,
+    /// What the author waits for.
+    pub level: Level,
+    /// Entries that the set or map has before.
+    pub entries: u64,
+    /// Changes, at least 1.
+    pub changes: usize,
+    /// Cuts the cluster in two halves for so long before each change; both sides change, and time
+    /// counts from the heal. `Majority` then waits for the heal on one side at least.
+    pub partition: Option<Duration>,
+}
+
+impl Default for Plan {
+    /// Ten nodes, 1 ms, nothing lost, one entry of a map of 100, `WriteLocal`, ten changes.
+    fn default() -> Self {
+        Self {
+            nodes: 10,
+            seed: 1,
+            one_way: Duration::from_millis(1),
+            loss: 0.0,
+            kind: Kind::OrMap,
+            level: Level::Local,
+            entries: 100,
+            changes: 10,
+            partition: None,
+        }
+    }
+}
+
+/// Why there is no outcome.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failed {
+    /// The plan has a figure that it cannot have.
+    #[error("{what} is {found}; it must be {allowed}")]
+    Unfit {
+        /// Which.
+        what: &'static str,
+        /// What it is.
+        found: String,
+        /// What it may be.
+        allowed: &'static str,
+    },
+    /// A change was not everywhere in two simulated minutes.
+    #[error(
+        "change {change} was on {reached} of {nodes} replicas after {} simulated seconds: \
+         too much is lost",
+        PATIENCE.as_secs()
+    )]
+    TooLong {
+        /// Which change, from 1.
+        change: usize,
+        /// Replicas that had it.
+        reached: usize,
+        /// Replicas.
+        nodes: usize,
+    },
+}
+
+/// Messages of some kind that were sent, by all nodes together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// How many.
+    pub messages: u64,
+    /// Bytes of their encoding.
+    pub bytes: u64,
+}
+
+/// What was measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// For each change, when each replica had it (its author among them), from the change or from
+    /// the heal; ascending.
+    pub seen: Vec<Vec<Duration>>,
+    /// For each change, when its author was answered; the later of two.
+    pub answered: Vec<Duration>,
+    /// Pushes, their acknowledgements and reads, of all changes.
+    pub pushed: Sent,
+    /// Anti-entropy: comparisons, their answers and the repairs that these carry, of all changes.
+    pub compared: Sent,
+    /// Bytes of the shortest push: what nobody can spread a change with less than, per replica.
+    pub push_bytes: u64,
+    /// Simulated time of the whole run.
+    pub simulated: Duration,
+}
+
+impl Outcome {
+    /// When the last replica had a change, on average over the changes.
+    #[must_use]
+    pub fn converged(&self) -> Duration {
+        let last = self.seen.iter().filter_map(|seen| seen.last());
+        last.sum::<Duration>() / u32::try_from(self.seen.len().max(1)).unwrap_or(u32::MAX)
+    }
+
+    /// [`converged`](Self::converged) in one-way trips: 1 is the bound.
+    #[must_use]
+    pub fn rounds(&self, plan: &Plan) -> f64 {
+        self.converged().as_secs_f64() / plan.one_way.as_secs_f64()
+    }
+}
+
+/// What no protocol does better than, for one change.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bound {
+    /// One-way trips: one. With loss, the rounds in which a sender that repeats every round trip
+    /// reaches all of them with probability ½.
+    pub rounds: f64,
+    /// A push and an acknowledgement for each other replica, and again what is lost of them.
+    pub messages: f64,
+    /// The pushes' bytes.
+    pub bytes: f64,
+}
+
+impl Bound {
+    /// Of a plan whose shortest push has so many bytes.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "counts of simulated nodes are small")]
+    pub fn of(plan: &Plan, push_bytes: u64) -> Self {
+        let (others, sides) = ((plan.nodes - 1) as f64, 1.0 + f64::from(plan.partition.is_some()));
+        let kept = 1.0 - plan.loss;
+        // All of n arrive within k sendings with probability (1 - p^k)^n.
+        let sendings = if plan.loss > 0.0 {
+            ((1.0 - 0.5_f64.powf(1.0 / others)).ln() / plan.loss.ln()).max(1.0)
+        } else {
+            1.0
+        };
+        Self {
+            rounds: 1.0 + 2.0 * (sendings - 1.0),
+            messages: sides * others * (1.0 / (kept * kept) + 1.0 / kept),
+            bytes: sides * others / kept * push_bytes as f64,
+        }
+    }
+}
+
+/// Runs a plan. `progress` is told how many changes are done, after each.
+///
+/// # Errors
+/// [`Failed::Unfit`] for a plan that cannot be, [`Failed::TooLong`] if a change does not get
+/// everywhere.
+pub fn run(plan: &Plan, progress: &mut dyn FnMut(usize)) -> Result<Outcome, Failed> {
+    fit(plan)?;
+    let mut run = Run::found(plan);
+    run.fill()?;
+    for change in 1..=plan.changes {
+        run.change(change)?;
+        progress(change);
+    }
+    Ok(run.outcome())
+}
+
+fn fit(plan: &Plan) -> Result<(), Failed> {
+    let unfit = |what, found: &dyn ToString, allowed| {
+        Err(Failed::Unfit { what, found: found.to_string(), allowed })
+    };
+    if !(2..=NODES_MAX).contains(&plan.nodes) {
+        return unfit("the number of nodes", &plan.nodes, "2 to 10000");
+    }
+    if !(0.0..1.0).contains(&plan.loss) {
+        return unfit("the loss", &plan.loss, "a share of messages, from 0 to below 1");
+    }
+    if plan.one_way.is_zero() || plan.one_way > Duration::from_secs(10) {
+        let millis = plan.one_way.as_secs_f64() * 1e3;
+        return unfit("the one-way time", &format!("{millis} ms"), "above 0 and at most 10 s");
+    }
+    if plan.changes == 0 {
+        return unfit("the number of changes", &0, "at least 1");
+    }
+    if plan.partition.is_some_and(|cut| cut.is_zero() || cut > Duration::from_secs(3_600)) {
+        return unfit("the partition", &"out of range", "above 0 and at most an hour");
+    }
+    Ok(())
+}
+
+struct Run<'a> {
+    plan: &'a Plan,
+    sim: Simulation<Replica, Watch>,
+    chance: Stream,
+    key: KeyName,
+    value: u64,
+    outcome: Outcome,
+}
+
+impl<'a> Run<'a> {
+    fn found(plan: &'a Plan) -> Self {
+        let link = LinkQuality {
+            base: plan.one_way,
+            spread: plan.one_way / 10,
+            loss: plan.loss,
+            ..LinkQuality::clean()
+        };
+        let lossy = LaneRule { loss: LaneLoss::Lossy, fifo: false, ..LaneRule::STREAM };
+        let lane = if plan.loss > 0.0 { lossy } else { LaneRule::STREAM };
+        let setup = Setup {
+            lanes: vec![lane; 3],
+            faults: Faults { links: vec![link], ..Faults::none() },
+            ..Setup::new(plan.seed, plan.nodes)
+        };
+        let key = KeyName::from("converges");
+        let watch = Watch::new(key.clone(), plan.nodes);
+        let mut sim = Simulation::new(setup, watch, |boot| {
+            Replica::new(boot.node, boot.seed, Config::default())
+        });
+        let members: Vec<_> = (0..plan.nodes).map(|node| id_of(NodeIndex::new(node))).collect();
+        let id = EpochId { generation: 1, number: 1 };
+        let epoch = Epoch::founding(id, members.clone(), EpochSettings::default());
+        let epoch = Arc::new(epoch.expect("distinct members, as many as fit says"));
+        let peer = |id| Peer { id, stopping: false, reachable: true };
+        let peers: Vec<Peer> = members.into_iter().map(peer).collect();
+        for node in (0..plan.nodes).map(NodeIndex::new) {
+            sim.command(node, Command::Found(epoch.clone()));
+            sim.command(node, Command::Members(peers.clone()));
+        }
+        let outcome = Outcome {
+            seen: Vec::new(),
+            answered: Vec::new(),
+            pushed: Sent::default(),
+            compared: Sent::default(),
+            push_bytes: 0,
+            simulated: Duration::ZERO,
+        };
+        Self { plan, sim, chance: Stream::split(plan.seed, "authors", 0), key, value: 0, outcome }
+    }
+
+    /// Brings the set or map to its size, on every replica.
+    fn fill(&mut self) -> Result<(), Failed> {
+        self.settle();
+        self.sim.observer_mut().expect(1);
+        let request = self.update(self.plan.entries.max(1));
+        self.sim.command(NodeIndex::new(0), Command::Request(request));
+        self.wait(0)?;
+        self.settle();
+        Ok(())
+    }
+
+    /// One change, or one on each side of a partition, until it is everywhere.
+    fn change(&mut self, number: usize) -> Result<(), Failed> {
+        let authors = self.authors();
+        let mut heals = self.sim.now();
+        if let Some(span) = self.plan.partition {
+            heals = heals + span;
+            let groups = self.sides().to_vec();
+            self.sim.fault(&Fault::Partition { groups, span: Some(span) });
+            self.sim.run_for(span / 2);
+        }
+        self.sim.observer_mut().expect(authors.len());
+        let before = self.sent();
+        for author in authors {
+            let request = self.update(1);
+            self.sim.command(author, Command::Request(request));
+        }
+        let begun = heals.max(self.sim.now());
+        self.wait(number)?;
+        let watch = self.sim.observer();
+        let since = |at: SimTime| Duration::from_nanos(at.as_nanos().saturating_sub(begun.as_nanos()));
+        let mut seen: Vec<Duration> = watch.seen().map(since).collect();
+        seen.sort_unstable();
+        self.outcome.seen.push(seen);
+        self.outcome.answered.push(since(watch.answered_at()));
+        self.sim.run_for(ECHO);
+        let after = self.sent();
+        for (sum, (after, before)) in [
+            (&mut self.outcome.pushed, (after.0, before.0)),
+            (&mut self.outcome.compared, (after.1, before.1)),
+        ] {
+            sum.messages += after.messages - before.messages;
+            sum.bytes += after.bytes - before.bytes;
+        }
+        self.settle();
+        Ok(())
+    }
+
+    /// Who makes the next changes: anybody; with a partition, somebody of each side.
+    fn authors(&mut self) -> Vec<NodeIndex> {
+        let groups = match self.plan.partition {
+            None => vec![(0..self.plan.nodes).map(NodeIndex::new).collect()],
+            Some(_) => self.sides().to_vec(),
+        };
+        groups.iter().map(|group: &Vec<NodeIndex>| *self.chance.pick(group)).collect()
+    }
+
+    fn sides(&self) -> [Vec<NodeIndex>; 2] {
+        let (nodes, half) = (self.plan.nodes, self.plan.nodes.div_ceil(2));
+        [(0..half), (half..nodes)].map(|side| side.map(NodeIndex::new).collect())
+    }
+
+    fn wait(&mut self, change: usize) -> Result<(), Failed> {
+        let done = self.sim.try_run_until(PATIENCE, |sim| sim.observer().is_done());
+        let reached = self.sim.observer().seen().count();
+        done.map_err(|_| Failed::TooLong { change, reached, nodes: self.plan.nodes })
+    }
+
+    fn settle(&mut self) {
+        self.sim.run_for(PAUSE);
+    }
+
+    fn sent(&self) -> (Sent, Sent) {
+        let mut sums = (Sent::default(), Sent::default());
+        for (_, replica) in self.sim.processes() {
+            for (sum, sent) in [(&mut sums.0, replica.pushed), (&mut sums.1, replica.compared)] {
+                sum.messages += sent.messages;
+                sum.bytes += sent.bytes;
+            }
+        }
+        sums
+    }
+
+    /// The change of so many entries: other ones each time, or the same ones to other values.
+    fn update(&mut self, entries: u64) -> Request {
+        let first = self.value;
+        self.value += entries;
+        let within = PATIENCE;
+        let level = match self.plan.level {
+            Level::Local => WriteConsistency::Local,
+            Level::Majority => WriteConsistency::majority(within),
+        };
+        let name = self.key.as_str();
+        let range = first..self.value;
+        let size = self.plan.entries.max(1);
+        Request::Update(match self.plan.kind {
+            Kind::LwwRegister => {
+                let key = Key::<LWWRegister<u64>>::new(name);
+                Update::new(&key, level, move |edit| edit.set(&range.end))
+            }
+            Kind::OrSet => {
+                let key = Key::<ORSet<u64>>::new(name);
+                Update::new(&key, level, move |edit| {
+                    range.into_iter().try_for_each(|n| edit.insert(&n).map(drop))
+                })
+            }
+            Kind::OrMap => {
+                let key = Key::<ORMap<u64, LWWRegister<u64>>>::new(name);
+                Update::new(&key, level, move |edit| {
+                    let mut set = |n: u64| edit.update(&(n % size), |register| register.set(&n));
+                    range.into_iter().try_for_each(&mut set)
+                })
+            }
+        })
+    }
+
+    fn outcome(self) -> Outcome {
+        let shortest = self.sim.processes().filter_map(|(_, replica)| replica.shortest_push).min();
+        let simulated = Duration::from_nanos(self.sim.now().as_nanos());
+        Outcome { push_bytes: shortest.unwrap_or(0), simulated, ..self.outcome }
+    }
+}
+
+/// Whether a replica's copy has all of `wanted`.
+fn holds(replica: &Replica, key: &KeyName, wanted: &CausalContext) -> bool {
+    let value = replica.replicator.peek(key);
+    value.is_some_and(|value| value.state().context().includes(wanted))
+}

@@ -1,0 +1,89 @@
+//! What `ostraca_ddata::convergence` measures.
+
+use std::time::Duration;
+
+use ostraca_ddata::convergence::{Bound, Failed, Kind, Level, Outcome, Plan, run};
+
+const MS: Duration = Duration::from_millis(1);
+
+fn measured(plan: &Plan) -> Outcome {
+    run(plan, &mut |_| {}).unwrap_or_else(|failed| panic!("{plan:?}: {failed}"))
+}
+
+#[test]
+fn a_change_goes_straight_to_everybody() {
+    for kind in [Kind::LwwRegister, Kind::OrSet, Kind::OrMap] {
+        let plan = Plan { nodes: 10, changes: 5, kind, ..Plan::default() };
+        let outcome = measured(&plan);
+        assert_eq!(outcome.seen.len(), 5);
+        for seen in &outcome.seen {
+            assert_eq!(seen.len(), 10, "everybody sees it");
+            assert!(seen.is_sorted() && seen[0].is_zero() && seen[9] >= MS, "{seen:?}");
+        }
+        assert!(outcome.rounds(&plan) < 2.0, "{kind:?}: {} rounds", outcome.rounds(&plan));
+        let bound = Bound::of(&plan, outcome.push_bytes);
+        assert_eq!(outcome.pushed.messages, 5 * bound.messages as u64, "{kind:?}");
+        assert!(outcome.answered.iter().all(Duration::is_zero), "nobody is waited for");
+    }
+}
+
+#[test]
+fn a_majority_answers_after_a_round_trip() {
+    let plan = Plan { level: Level::Majority, changes: 3, ..Plan::default() };
+    let outcome = measured(&plan);
+    assert!(outcome.answered.iter().all(|&answered| answered >= 2 * MS && answered < 5 * MS));
+}
+
+#[test]
+fn what_is_lost_is_sent_again() {
+    let plan = Plan { nodes: 20, loss: 0.3, changes: 5, ..Plan::default() };
+    let outcome = measured(&plan);
+    let bound = Bound::of(&plan, outcome.push_bytes);
+    assert!(bound.rounds > 1.0);
+    assert!(outcome.rounds(&plan) > 1.5, "a third is lost, so somebody waits");
+    let pushed = outcome.pushed.messages as f64 / 5.0;
+    assert!(pushed > 1.2 * 2.0 * 19.0, "{pushed} messages");
+}
+
+#[test]
+fn both_halves_learn_of_each_other_once_they_meet() {
+    let partition = Some(Duration::from_secs(4));
+    let plan = Plan { nodes: 7, partition, level: Level::Majority, changes: 2, ..Plan::default() };
+    let outcome = measured(&plan);
+    for (seen, answered) in outcome.seen.iter().zip(&outcome.answered) {
+        assert_eq!(seen.len(), 7);
+        assert!(seen[0] >= MS, "nobody has both before the heal");
+        assert!(seen[6] < Duration::from_secs(20), "{seen:?}");
+        assert!(*answered >= MS, "the smaller half has no majority before the heal");
+    }
+}
+
+#[test]
+fn the_same_plan_gives_the_same_outcome() {
+    let plan = Plan { nodes: 12, loss: 0.1, changes: 3, seed: 7, ..Plan::default() };
+    assert_eq!(measured(&plan), measured(&plan));
+    assert_ne!(measured(&plan).seen, measured(&Plan { seed: 8, ..plan.clone() }).seen);
+}
+
+#[test]
+fn a_plan_that_cannot_be_is_refused_by_name() {
+    let base = Plan::default();
+    for (plan, what) in [
+        (Plan { nodes: 1, ..base.clone() }, "the number of nodes is 1; it must be 2 to 10000"),
+        (Plan { loss: 1.0, ..base.clone() }, "the loss is 1;"),
+        (Plan { loss: f64::NAN, ..base.clone() }, "the loss is NaN;"),
+        (Plan { one_way: Duration::ZERO, ..base.clone() }, "the one-way time is 0 ms;"),
+        (Plan { changes: 0, ..base.clone() }, "the number of changes is 0;"),
+        (Plan { partition: Some(Duration::ZERO), ..base.clone() }, "the partition is"),
+    ] {
+        let failed = run(&plan, &mut |_| {}).expect_err(what);
+        assert!(matches!(failed, Failed::Unfit { .. }) && failed.to_string().starts_with(what));
+    }
+}
+
+#[test]
+fn a_network_that_loses_nearly_all_is_told_so() {
+    let plan = Plan { nodes: 40, loss: 0.999, changes: 1, ..Plan::default() };
+    let failed = run(&plan, &mut |_| {}).expect_err("nothing gets through");
+    assert!(matches!(failed, Failed::TooLong { nodes: 40, .. }), "{failed}");
+}
