@@ -78,6 +78,41 @@ fn a_secret_is_new_each_time_and_lets_a_node_listen_to_the_world() {
     assert!(check(&file).status.success());
 }
 
+#[test]
+fn a_simulated_cluster_prints_figures_and_draws_a_plot() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let plot = dir.path().join("plot.svg");
+    let plot_text = plot.to_str().expect("UTF-8");
+    let simulate = ["sim", "--nodes", "30", "--seed", "7", "--loss", "0.01", "--plot", plot_text];
+    let figures = || {
+        let (answer, errors) = said(&run(&simulate));
+        assert!(errors.is_empty(), "a progress line is for terminals: {errors}");
+        let real_time = answer.lines().last().expect("lines").to_owned();
+        answer.replace(&real_time, "")
+    };
+    let first = figures();
+    assert!(first.contains("30 replicas, WriteLocal, 1ms one way, 1 % lost, seed 7"), "{first}");
+    assert!(first.contains("all have it, ms") && first.contains("in one-way trips; bound"));
+    assert_eq!(first, figures(), "the same arguments, the same figures");
+    let drawn = std::fs::read_to_string(plot).expect("it is drawn");
+    assert!(drawn.starts_with("<svg") && drawn.matches("<polyline").count() >= 10, "{drawn}");
+}
+
+#[test]
+fn a_simulation_that_cannot_be_says_what_may_be() {
+    for (arguments, expected) in [
+        (["--nodes", "1"], "the number of nodes is 1; it must be 2 to 10000"),
+        (["--loss", "1.5"], "the loss is 1.5; it must be a share of messages"),
+        (["--one-way", "fast"], "write 500us, 1ms or 10s"),
+    ] {
+        let (_, errors) = said(&run(&[&["sim"], &arguments[..]].concat()));
+        assert!(errors.contains(expected), "{errors}");
+    }
+    let unwritten = run(&["sim", "--nodes", "3", "--plot", "/nowhere/plot.svg"]);
+    let (_, errors) = said(&unwritten);
+    assert!(!unwritten.status.success() && errors.contains("/nowhere/plot.svg"), "{errors}");
+}
+
 /// A node in a process of its own, killed with the test.
 struct Running {
     child: Child,
@@ -114,8 +149,7 @@ impl Running {
     }
 
     fn signal(&self, signal: Signal) {
-        let id = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        kill_process(id.expect("it runs"), signal).expect("it is ours");
+        kill_process(Pid::from_child(&self.child), signal).expect("it is ours");
     }
 }
 
@@ -128,7 +162,7 @@ impl Drop for Running {
 
 /// Kills a process that is there after [`SOON`], so that its reader sees the end of its log.
 fn watch(process: &Running) {
-    let id = i32::try_from(process.child.id()).ok().and_then(Pid::from_raw).expect("it runs");
+    let id = Pid::from_child(&process.child);
     std::thread::spawn(move || {
         std::thread::sleep(SOON);
         let _ = kill_process(id, Signal::KILL); // it may have ended

@@ -328,7 +328,8 @@ impl<'a> Run<'a> {
         let begun = heals.max(self.sim.now());
         self.wait(number)?;
         let watch = self.sim.observer();
-        let since = |at: SimTime| Duration::from_nanos(at.as_nanos().saturating_sub(begun.as_nanos()));
+        let since =
+            |at: SimTime| Duration::from_nanos(at.as_nanos().saturating_sub(begun.as_nanos()));
         let mut seen: Vec<Duration> = watch.seen().map(since).collect();
         seen.sort_unstable();
         self.outcome.seen.push(seen);

@@ -1,0 +1,73 @@
+//! A picture of convergence: which share of the replicas had a change, over time.
+
+use std::error::Error;
+use std::path::Path;
+use std::time::Duration;
+
+use plotters::prelude::*;
+
+/// What is drawn as one colour: for each change, when each replica had it, ascending.
+pub(crate) struct Curve<'a> {
+    /// In the legend, if there is one.
+    pub(crate) name: Option<String>,
+    /// A line each.
+    pub(crate) seen: &'a [Vec<Duration>],
+}
+
+const SIZE: (u32, u32) = (800, 480);
+
+/// Draws curves into an SVG file, one line per change.
+pub(crate) fn draw(file: &Path, title: &str, curves: &[Curve<'_>]) -> Result<(), Box<dyn Error>> {
+    let millis = |span: &Duration| span.as_secs_f64() * 1e3;
+    let last = curves.iter().flat_map(|curve| curve.seen).flatten().max();
+    let end = last.map_or(1.0, millis).max(0.001) * 1.05;
+    let root = SVGBackend::new(file, SIZE).into_drawing_area();
+    root.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(&root)
+        .caption(title, ("sans-serif", 16))
+        .margin(12)
+        .x_label_area_size(40)
+        .y_label_area_size(56)
+        .build_cartesian_2d(0.0..end, 0.0..100.0)?;
+    chart
+        .configure_mesh()
+        .x_desc("milliseconds since the change")
+        .y_desc("replicas that have it, %")
+        .light_line_style(TRANSPARENT)
+        .draw()?;
+    for (number, curve) in curves.iter().enumerate() {
+        let color = Palette99::pick(number).to_rgba();
+        for (line, seen) in curve.seen.iter().enumerate() {
+            let drawn = chart.draw_series(LineSeries::new(steps(seen, end), color.mix(0.7)))?;
+            if let (0, Some(name)) = (line, &curve.name) {
+                let sample = move |(x, y)| PathElement::new([(x, y), (x + 16, y)], color);
+                drawn.label(name).legend(sample);
+            }
+        }
+    }
+    if curves.iter().any(|curve| curve.name.is_some()) {
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::LowerRight)
+            .background_style(WHITE.mix(0.8))
+            .border_style(BLACK.mix(0.3))
+            .draw()?;
+    }
+    let told = |error| format!("the plot {} can't be written: {error}", file.display());
+    root.present().map_err(told)?;
+    Ok(())
+}
+
+/// The corners of a step for each replica.
+#[expect(clippy::cast_precision_loss, reason = "shares for a picture")]
+fn steps(seen: &[Duration], end: f64) -> Vec<(f64, f64)> {
+    let all = seen.len().max(1) as f64;
+    let mut corners = vec![(0.0, 0.0)];
+    for (before, at) in seen.iter().enumerate() {
+        let x = at.as_secs_f64() * 1e3;
+        corners.push((x, before as f64 / all * 100.0));
+        corners.push((x, (before + 1) as f64 / all * 100.0));
+    }
+    corners.push((end, 100.0));
+    corners
+}
