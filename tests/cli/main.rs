@@ -43,6 +43,20 @@ fn the_default_settings_are_a_file_that_a_node_starts_with() {
 }
 
 #[test]
+fn the_file_that_the_docs_show_is_one_that_a_node_starts_with() {
+    let page = include_str!("../../docs/configuration.md");
+    let (_, from) = page.split_once("```toml\n").expect("the page shows a file");
+    let (shown, _) = from.split_once("```").expect("the file ends");
+    let dir = tempfile::tempdir().expect("a directory");
+    let (file, secret) = (dir.path().join("node.toml"), dir.path().join("secret"));
+    std::fs::write(&secret, run(&["secret"]).stdout).expect("it is written");
+    let shown = shown.replace("/run/secrets/cluster", secret.to_str().expect("UTF-8"));
+    std::fs::write(&file, shown).expect("it is written");
+    let checked = check(&file);
+    assert!(checked.status.success(), "{}", said(&checked).1);
+}
+
+#[test]
 fn wrong_settings_are_an_error_that_says_where_and_what() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("node.toml");
