@@ -142,9 +142,15 @@ fn the_readme_names_one_test_command() {
 }
 
 #[test]
-fn what_readme_and_changelog_link_to_exists() {
-    for page in ["README.md", "CHANGELOG.md"] {
-        let dead = dead_links(page, &read(page), |target| root().join(target).exists());
+fn what_pages_link_to_exists() {
+    let docs = std::fs::read_dir(root().join("docs")).expect("there are pages");
+    let docs = docs.map(|entry| entry.expect("it can be read").path());
+    let pages = docs.filter(|path| path.extension().is_some_and(|it| it == "md"));
+    for page in ["README.md", "CHANGELOG.md"].map(|page| root().join(page)).into_iter().chain(pages)
+    {
+        let text = std::fs::read_to_string(&page).expect("a page is text");
+        let beside = |target: &str| page.with_file_name(target).exists();
+        let dead = dead_links(&page.display().to_string(), &text, beside);
         assert!(dead.is_empty(), "\n{}", dead.join("\n"));
     }
 }
