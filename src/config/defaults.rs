@@ -87,13 +87,7 @@ const RENAMED: [(&str, &str, &str); 5] = [
 /// ```
 #[must_use]
 pub fn documented() -> String {
-    let config = Config::default();
-    let mut cluster = table(&config.cluster);
-    cluster.insert("sharding".to_owned(), Value::Table(table(&config.sharding)));
-    let tables =
-        [("net", table(&config.net)), ("cluster", cluster), ("ddata", table(&config.ddata))];
-    let all: Table =
-        tables.into_iter().map(|(name, table)| (name.to_owned(), Value::Table(table))).collect();
+    let all = defaults();
     let mut text = String::from(
         "# Every setting of a node, with its default. What is left out has its default, so that a\n\
          # file of one's own holds only what differs. Variables of the environment go before the\n\
@@ -107,6 +101,16 @@ pub fn documented() -> String {
         let _ = write!(text, "\n[cluster.shutdown.{phase}]\ntimeout = \"{span}\"\n");
     }
     text
+}
+
+/// Every default, by section and key.
+fn defaults() -> Table {
+    let config = Config::default();
+    let mut cluster = table(&config.cluster);
+    cluster.insert("sharding".to_owned(), Value::Table(table(&config.sharding)));
+    let sections =
+        [("net", table(&config.net)), ("cluster", cluster), ("ddata", table(&config.ddata))];
+    sections.into_iter().map(|(name, table)| (name.to_owned(), Value::Table(table))).collect()
 }
 
 fn table(settings: &impl Serialize) -> Table {
@@ -179,12 +183,8 @@ mod tests {
         let text = documented();
         let written: Table = text.parse().expect("TOML");
         let config = Config::default();
-        let mut cluster = table(&config.cluster);
-        cluster.insert("sharding".to_owned(), Value::Table(table(&config.sharding)));
         let mut expected = BTreeSet::new();
-        keys("net", &table(&config.net), &mut expected);
-        keys("cluster", &cluster, &mut expected);
-        keys("ddata", &table(&config.ddata), &mut expected);
+        keys("", &defaults(), &mut expected);
         expected.remove("cluster.sharding.types"); // a section for each type
         for key in &expected {
             let value = find(&written, key);

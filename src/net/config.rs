@@ -15,7 +15,7 @@ use super::Class;
 /// `[net]`: settings of the transport. `Config::default()` listens on a free port of loopback, as
 /// an ephemeral identity, without a secret.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, DocumentedFields)]
-#[serde(from = "text::Text", into = "text::Text")]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Config {
     /// Only nodes of the same name talk to each other.
     pub cluster_name: String,
@@ -24,16 +24,20 @@ pub struct Config {
     /// What others dial; empty: what is listened on.
     pub advertise: Vec<Multiaddr>,
     /// Holds `identity.key` and the lock; `None`: a new identity at every start, nothing kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub data_dir: Option<PathBuf>,
     /// Shared by all nodes of the cluster; at least 32 bytes of full entropy, as `ostraca secret`
     /// makes one. Better kept in a file of its own.
+    #[serde(rename = "cluster-secret", skip_serializing, deserialize_with = "text::secret")]
     pub secret: Option<Secret>,
     /// The file that holds the secret; white space around it does not count.
+    #[serde(rename = "cluster-secret-file", skip_serializing_if = "Option::is_none")]
     pub secret_file: Option<PathBuf>,
     /// Adds libp2p's private network below Noise: strangers do not even learn the protocol.
     /// Costs a third to two thirds of the throughput.
     pub private_network: bool,
     /// If not empty: only these may talk, secret or not.
+    #[serde(serialize_with = "text::write_peers", deserialize_with = "text::read_peers")]
     pub allowed_peers: Vec<PeerId>,
     /// Listens beyond loopback with neither a secret nor a list.
     pub insecure: bool,
@@ -74,7 +78,8 @@ impl Config {
 }
 
 /// `[net.limits]`: what strangers and peers may use up. Each has a counter of its violations.
-#[derive(Clone, Debug, PartialEq, DocumentedFields)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, DocumentedFields)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Limits {
     /// The longest frame that this node takes, in bytes, 8 KiB at least; peers are told.
     pub frame_bytes_max: usize,
@@ -89,20 +94,27 @@ pub struct Limits {
     /// Inbound lanes of one peer, all classes and generations together.
     pub lanes_per_peer: usize,
     /// Bytes that a lane keeps: unsent and unacknowledged. Per class: control, data, user, bulk.
+    #[serde(with = "text::lane_bytes")]
     pub lane_bytes_max: [usize; 4],
     /// Bytes under way on a lane that the receiver has not acknowledged.
     pub lane_window: usize,
     /// How long a handshake, and the opening of a lane, may take.
+    #[serde(with = "humantime_serde")]
     pub handshake_within: Duration,
     /// How long a connection without a lane is kept.
+    #[serde(with = "humantime_serde")]
     pub idle_timeout: Duration,
     /// How long a control lane may hold messages that nobody takes.
+    #[serde(with = "humantime_serde")]
     pub control_undrained_max: Duration,
     /// How long what is unacknowledged is kept for a node that cannot be reached.
+    #[serde(with = "humantime_serde")]
     pub link_down_max: Duration,
     /// After how long the kernel gives up on a connection whose peer acknowledges nothing.
+    #[serde(with = "humantime_serde")]
     pub tcp_user_timeout: Duration,
     /// Reconnecting: the first pause, and the longest.
+    #[serde(with = "text::back_off")]
     pub back_off: (Duration, Duration),
 }
 
