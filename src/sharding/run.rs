@@ -19,6 +19,7 @@ use super::bug::Bug;
 use super::context::Context;
 use super::dead_letters::Lost;
 use super::entity::{Entity, Supervision};
+use super::handover::State;
 use super::ids::{EntityId, Generation};
 use super::instance::Instance;
 use super::letter::{Letter, decode};
@@ -65,6 +66,7 @@ struct Task<E: Entity> {
     id: EntityId,
     waker: Arc<AtomicWaker>,
     value: Option<Box<Instance<E>>>,
+    state: Option<State>,               // for the next value
     batch: VecDeque<Entry<E::Message>>, // ≤ BATCH
     stage: Stage,                       // when the batch was taken
     generation: Generation,
@@ -88,6 +90,7 @@ pub(super) fn task<E: Entity>(
         id,
         waker,
         value: None,
+        state: None,
         batch: VecDeque::new(),
         stage: Stage::Open,
         generation: Generation::NEVER,
@@ -133,11 +136,12 @@ impl<E: Entity> Task<E> {
         self.give_back(floor);
         self.generation = floor.generation;
         let (was_full, leaves) = {
-            let tenant = floor.tenants.get_mut(self.row);
             if self.value.is_none() {
-                self.value = tenant.state.take();
+                self.value = floor.tenants.get_mut(self.row).state.take();
                 self.value.iter().for_each(|instance| instance.wakes());
+                self.state = self.state.take().or_else(|| floor.tenants.wake(self.row));
             }
+            let tenant = floor.tenants.get_mut(self.row);
             let busy = tenant.busy.as_mut().expect("a task's entity is busy");
             let (count, was_full) = match stage {
                 Stage::Open => {
@@ -175,6 +179,7 @@ impl<E: Entity> Task<E> {
             }
             Stage::Draining | Stage::Aborted | Stage::Empty => {
                 drop(inside);
+                self.hand_over();
                 self.end();
                 Next::Nothing
             }
@@ -204,6 +209,9 @@ impl<E: Entity> Task<E> {
         if let Some(instance) = &self.value {
             instance.rests(&self.runtime, self.id.as_str());
         }
+        if let (None, Some(state)) = (&self.value, self.state.take()) {
+            floor.tenants.keep(self.row, state); // its factory failed
+        }
         floor.tenants.get_mut(self.row).state = self.value.take();
         floor.park(self.row, &self.runtime, &mut after);
         self.ended = true;
@@ -216,6 +224,14 @@ impl<E: Entity> Task<E> {
         if catch_unwind(AssertUnwindSafe(|| drop(value))).is_err() {
             self.failed();
         }
+    }
+
+    /// The stay is over for this instance, which is whole: the next one may go on with its state.
+    fn hand_over(&mut self) {
+        if let Some(instance) = self.value.as_mut().filter(|_| !self.runtime.is_over()) {
+            self.state = self.runtime.hand_over(self.shard.id, &self.id, &mut instance.value);
+        }
+        self.drop_value();
     }
 
     /// The stay is over for this entity: what it has not begun stays for the payload.
@@ -234,6 +250,12 @@ impl<E: Entity> Task<E> {
                 desk.after.lost.extend(lost);
             }
             let is_empty = busy.mailbox.is_empty();
+            if let Some(state) = self.state.take() {
+                desk.keep(self.row, state);
+            }
+            if shard.phase.is_draining() && !runtime.is_over() && !std::thread::panicking() {
+                desk.floor.go_on(self.row, desk.after); // it came while the value was dropped
+            }
             desk.ended(gate);
             if shard.phase.get() == Stage::Open {
                 // It was cut short. After a panic another task goes on; if the executor has
@@ -306,7 +328,7 @@ impl<E: Entity> Task<E> {
         let (factory, id) = (&self.runtime.factory, &self.id);
         if let Ok(value) = catch_unwind(AssertUnwindSafe(|| Box::new(Instance::new(factory(id))))) {
             self.value = Some(value);
-            return;
+            return self.take_over().await;
         }
         self.failed();
         if self.stage == Stage::Open {
@@ -315,6 +337,20 @@ impl<E: Entity> Task<E> {
         // A drain waits for no pause, and the factory may fail for ever.
         if let Some(entry) = self.batch.pop_front() {
             self.runtime.lose(Lost::EntityFailed, entry, self.shard.id);
+        }
+    }
+
+    /// What another instance handed over goes into a fresh one. One that fails at that is
+    /// supervised as if it had failed at a message.
+    async fn take_over(&mut self) {
+        let (Some(state), Some(instance)) = (self.state.take(), &mut self.value) else { return };
+        let taken = self.runtime.take_over(self.shard.id, &self.id, &mut instance.value, &state);
+        if self.runtime.canary.has(Bug::StateTakenAgain) {
+            self.state = Some(state);
+        }
+        if !taken {
+            self.failed();
+            self.supervise().await;
         }
     }
 
@@ -352,7 +388,8 @@ impl<E: Entity> Task<E> {
             }
         }
         if passivates && self.value.is_some() {
-            self.stop_value().await;
+            self.say_last_word().await;
+            self.drop_value();
             if self.runtime.canary.has(Bug::PassivatedWithMessages) {
                 self.batch.clear();
             }
@@ -415,22 +452,29 @@ impl<E: Entity> Task<E> {
         .await;
     }
 
-    /// The last message of a value that is to go because its shard moves.
+    /// The last message of a value that is to go, because it is passivated or its shard moves.
     async fn last_word(&mut self) {
-        if self.may_begin().await {
-            self.stop_value().await;
+        if !self.may_begin().await {
+            return; // the stage is another one
+        }
+        let outcome = self.say_last_word().await;
+        let resumes = self.runtime.supervision == Supervision::Resume;
+        let is_whole = outcome == Outcome::Handled || outcome == Outcome::Panicked && resumes;
+        if self.stage == Stage::Draining && is_whole {
+            self.hand_over();
+        } else {
+            self.drop_value();
         }
     }
 
-    async fn stop_value(&mut self) {
-        let Some(message) = E::stop_message() else {
-            self.drop_value();
-            return;
-        };
+    async fn say_last_word(&mut self) -> Outcome {
+        let Some(message) = E::stop_message() else { return Outcome::Handled };
         let mut passivates = false;
         let outcome = {
             let Self { runtime, shard, id, value, waker, generation, .. } = self;
-            let Some(Instance { value, extras }) = value.as_deref_mut() else { return };
+            let Some(Instance { value, extras }) = value.as_deref_mut() else {
+                return Outcome::Handled;
+            };
             let mut cx = Context::new(runtime, shard, id, *generation, &mut passivates, extras);
             // Its part before the first await is polled as well: guarded like the rest.
             let handling = pin!(Some(async { value.handle(message, &mut cx).await }));
@@ -439,7 +483,7 @@ impl<E: Entity> Task<E> {
         if let Outcome::Panicked = outcome {
             self.failed();
         }
-        self.drop_value();
+        outcome
     }
 }
 
@@ -520,7 +564,7 @@ fn wait<E: Entity>(
 }
 
 /// Lets others have a turn.
-async fn yield_now() {
+pub(super) async fn yield_now() {
     let mut yielded = false;
     poll_fn(|cx| {
         if std::mem::replace(&mut yielded, true) {

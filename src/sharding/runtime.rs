@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
-use bytes::Bytes;
 use serde::Serialize;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -23,12 +22,11 @@ use super::extractor::Extractor;
 use super::frame::{self, Frame};
 use super::gate;
 use super::gate::{Bounce, Budget, Decision, Item, Limits, Origin};
+use super::handover::{Chaff, LostStates};
 use super::hosting::{BadFrame, World};
 use super::ids::{EntityId, EntityType, RegionId, ShardId};
-use super::instance::Instance;
 use super::letter::Letter;
 use super::passivation;
-use super::payload;
 use super::region::{RegionInput, RegionOutput, Standing};
 use super::run;
 use super::scope;
@@ -60,6 +58,7 @@ pub(super) struct Runtime<E: Entity> {
     shards: Box<[OnceLock<Arc<Shard<E>>>]>,
     budget: Mutex<Budget>,
     dead: DeadLetters,
+    pub(super) lost_states: LostStates,
     waits_for_room: Mutex<BTreeMap<RegionId, BTreeSet<ShardId>>>, // ≤ regions × shards
     removed: Mutex<VecDeque<RegionId>>,                           // ≤ REMOVED_MAX
     callers: Mutex<Callers>,
@@ -202,6 +201,7 @@ impl<E: Entity> Runtime<E> {
             shards,
             budget: Mutex::new(Budget::new(Limits { messages, bytes })),
             dead: DeadLetters::default(),
+            lost_states: LostStates::default(),
             waits_for_room: Mutex::default(),
             removed: Mutex::default(),
             callers: Mutex::default(),
@@ -441,12 +441,7 @@ impl<E: Entity> Runtime<E> {
                 let Some(shard) = self.shard(shard) else { return };
                 shard.pass(self, Fit::Exempt, |_, desk| desk.abort());
             }
-            RegionOutput::Discard { shard, payload, .. } => {
-                let (letters, _) = payload::read(&payload);
-                let lost =
-                    letters.into_iter().map(|letter| (Lost::Discarded, Entry::Letter(letter)));
-                lost.for_each(|(why, entry)| self.lose(why, entry, shard));
-            }
+            RegionOutput::Discard { shard, payload, .. } => self.lose_payload(shard, &payload),
             RegionOutput::StopAll => self.stop_all(),
             // A standing follows an adoption and a drain, and says all of it; the rest is the
             // node's.
@@ -495,22 +490,22 @@ impl<E: Entity> Runtime<E> {
         }
         // Values of the user are dropped in a task: this may be the thread of the node's machines,
         // or of a lane. Dropped with its executor, the task does it as well.
-        let After { lost, values, typed, counts, drained, .. } = after;
-        let ends = drained.is_some() || counts;
+        let After { lost, values, typed, leaving, drained, .. } = after;
+        let ends = drained.is_some() || leaving.is_some();
         if ends || !(lost.is_empty() && values.is_empty() && typed.is_empty()) {
-            let (runtime, shard) = (Arc::clone(self), Arc::clone(shard));
-            let chaff = Chaff { runtime, shard, lost, values, typed, counts, drained };
+            let (runtime, shard, states) = (Arc::clone(self), Arc::clone(shard), Vec::new());
+            let chaff = Chaff { runtime, shard, lost, values, typed, leaving, states, drained };
             if chaff.is_light() {
                 drop(chaff);
             } else {
-                self.world.spawn(Box::pin(async move { drop(chaff) }));
+                self.world.spawn(Box::pin(chaff.sweep()));
             }
         }
         self.passivate(after.leavers);
     }
 
     /// Drops something of the user's.
-    fn discard<T>(&self, what: T) {
+    pub(super) fn discard<T>(&self, what: T) {
         if catch_unwind(AssertUnwindSafe(|| drop(what))).is_err() {
             self.failures.fetch_add(1, Ordering::Relaxed);
             let entity_type = &self.entity_type;
@@ -600,7 +595,7 @@ impl<E: Entity> Runtime<E> {
     }
 
     /// Each shard that lives here has its part of the limit, if there are parts.
-    fn share_limit(self: &Arc<Self>) {
+    pub(super) fn share_limit(self: &Arc<Self>) {
         use passivation::settings::Scope;
         match &self.books {
             Books::Shards(settings) if settings.scope == Scope::Shard => {}
@@ -645,45 +640,6 @@ impl<E: Entity> Runtime<E> {
     /// Whether a message may begin, or go on, now.
     pub(super) fn serves(&self) -> bool {
         self.world.serves() || self.canary.has(Bug::LeaseNotAsked)
-    }
-}
-
-/// What a shard has given up. Its `Drop` does what is left to do: it is never lost on the way.
-struct Chaff<E: Entity> {
-    runtime: Arc<Runtime<E>>,
-    shard: Arc<Shard<E>>,
-    lost: Vec<(Lost, Entry<E::Message>)>,
-    values: Vec<Box<Instance<E>>>,
-    typed: Vec<E::Message>,
-    counts: bool,
-    drained: Option<Option<Bytes>>,
-}
-
-impl<E: Entity> Chaff<E> {
-    /// Nothing of the user's is in it.
-    fn is_light(&self) -> bool {
-        let letters = self.lost.iter().all(|(_, entry)| matches!(entry, Entry::Letter(_)));
-        letters && self.values.is_empty() && self.typed.is_empty()
-    }
-}
-
-impl<E: Entity> Drop for Chaff<E> {
-    fn drop(&mut self) {
-        let (runtime, shard) = (&self.runtime, &self.shard);
-        for (why, entry) in self.lost.drain(..) {
-            runtime.lose(why, entry, shard.id);
-        }
-        self.values.drain(..).for_each(|value| runtime.discard(value));
-        self.typed.drain(..).for_each(|message| runtime.discard(message));
-        // Only now may anybody hear that nothing lives here.
-        if self.counts {
-            shard.pass(runtime, Fit::Exempt, |gate, desk| desk.ended(gate));
-        }
-        if let Some(payload) = self.drained.take() {
-            runtime.world.tell(RegionInput::Drained { shard: shard.id, payload });
-            runtime.share_limit();
-            runtime.room_here(); // in the mailboxes of its next home
-        }
     }
 }
 

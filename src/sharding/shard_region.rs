@@ -111,7 +111,8 @@ impl<E: Entity> ShardRegion<E> {
         &self.runtime.entity_type
     }
 
-    /// Entities that live on this node, with those that only have messages waiting.
+    /// Entities that live on this node, with those that only have messages waiting, or a state
+    /// that a move has brought.
     #[must_use]
     pub fn entities(&self) -> usize {
         self.runtime.entities()
@@ -138,6 +139,13 @@ impl<E: Entity> ShardRegion<E> {
     /// Messages that nobody handled, by reason, since the start.
     pub fn dead_letters(&self) -> impl Iterator<Item = (Lost, u64)> + '_ {
         self.runtime.dead_letters().all()
+    }
+
+    /// States that entities [handed over](Entity::hand_over) and none will take, since the start.
+    /// They may have been taken where a later move overtook the one that carried them.
+    #[must_use]
+    pub fn lost_states(&self) -> u64 {
+        self.runtime.lost_states.count()
     }
 
     /// Panics of handlers and factories, since the start.

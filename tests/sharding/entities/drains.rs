@@ -1,9 +1,7 @@
 //! What a drain waits for, what it carries along, and what an abort costs.
 
-use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use ostraca::sharding::bug::{Bug, Canary};
@@ -14,32 +12,8 @@ use ostraca::sharding::ids::{EntityId, ShardId};
 use ostraca::sharding::reply::Reply;
 use serde::{Deserialize, Serialize};
 
+use super::door::Door;
 use super::nodes::{Nodes, Plan, node};
-
-/// Handlers wait at it until it is opened.
-#[derive(Default)]
-struct Door {
-    open: AtomicBool,
-    wakers: Mutex<Vec<Waker>>,
-}
-
-impl Door {
-    fn open(&self) {
-        self.open.store(true, Ordering::SeqCst);
-        self.wakers.lock().expect("nobody panicked").drain(..).for_each(Waker::wake);
-    }
-
-    async fn pass(&self) {
-        poll_fn(|cx| {
-            if self.open.load(Ordering::SeqCst) {
-                return Poll::Ready(());
-            }
-            self.wakers.lock().expect("nobody panicked").push(cx.waker().clone());
-            Poll::Pending
-        })
-        .await;
-    }
-}
 
 struct Guest {
     door: Arc<Door>,

@@ -1,6 +1,7 @@
 //! Entities on nodes: the code that runs, under an executor and lanes that the tests drive.
 
 mod decoding;
+mod door;
 mod drains;
 mod dropping;
 mod executor;
@@ -8,6 +9,7 @@ mod failing;
 mod first;
 mod journal;
 mod lengths;
+mod moving;
 mod nodes;
 mod passivating;
 mod stopping;
