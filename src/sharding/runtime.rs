@@ -31,6 +31,7 @@ use super::region::{RegionInput, RegionOutput, Standing};
 use super::run;
 use super::scope;
 use super::shard::{After, Fit, Shard, Visit};
+use super::shard_region::Setup;
 use super::tenancy::Stage;
 use super::tenants::Entry;
 
@@ -149,19 +150,6 @@ pub(super) type NotTaken<M> = (TellError, Parcel<M>);
 
 pub(super) type Address<'a> = (&'a EntityId, u64, ShardId);
 
-/// Parts of a runtime that its maker chooses.
-pub(super) struct Parts<E: Entity> {
-    pub(super) me: RegionId,
-    pub(super) entity_type: EntityType,
-    pub(super) settings: Sharding,
-    pub(super) message_bytes_max: usize,
-    pub(super) supervision: Supervision,
-    pub(super) extractor: Arc<dyn Extractor<E::Message>>,
-    pub(super) factory: Box<dyn Fn(&EntityId) -> E + Send + Sync>,
-    pub(super) asks: Arc<Asks>,
-    pub(super) canary: Canary,
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -181,21 +169,22 @@ pub(super) fn encode<M: Serialize>(
 }
 
 impl<E: Entity> Runtime<E> {
-    pub(super) fn new(parts: Parts<E>, world: Arc<dyn World>) -> Arc<Self> {
-        let shards = (0..parts.extractor.shards()).map(|_| OnceLock::new()).collect();
-        let Sharding { buffer_size: messages, buffer_bytes_max: bytes, .. } = parts.settings;
-        let books = Books::new(&parts.settings);
-        let limit = parts.settings.passivation.active_entity_limit;
+    pub(super) fn new(setup: Setup<E>, world: Arc<dyn World>) -> Arc<Self> {
+        let Setup { entity_type, me, settings, message_bytes_max, supervision, .. } = setup;
+        let Setup { extractor, factory, asks, canary, .. } = setup;
+        let shards = (0..extractor.shards()).map(|_| OnceLock::new()).collect();
+        let Sharding { buffer_size: messages, buffer_bytes_max: bytes, .. } = settings;
+        let (books, limit) = (Books::new(&settings), settings.passivation.active_entity_limit);
         Arc::new(Self {
-            me: parts.me,
-            entity_type: parts.entity_type,
-            settings: parts.settings,
-            message_bytes_max: parts.message_bytes_max,
-            supervision: parts.supervision,
-            extractor: parts.extractor,
-            factory: parts.factory,
-            asks: parts.asks,
-            canary: parts.canary,
+            me,
+            entity_type,
+            settings,
+            message_bytes_max,
+            supervision,
+            extractor,
+            factory,
+            asks,
+            canary,
             last_word: E::stop_message().is_some(),
             world,
             shards,

@@ -15,7 +15,7 @@ use super::extractor::Extractor;
 use super::hosting::{BadFrame, Hosting, World};
 use super::ids::{EntityId, EntityType, RegionId};
 use super::region::RegionOutput;
-use super::runtime::{Parts, Runtime};
+use super::runtime::Runtime;
 
 /// What an entity type needs on a node.
 pub struct Setup<E: Entity> {
@@ -57,20 +57,7 @@ impl<E: Entity> ShardRegion<E> {
     /// Hosts a type, or routes to it, by what the region's machine orders.
     #[must_use]
     pub fn new(setup: Setup<E>, world: Arc<dyn World>) -> Self {
-        let Setup { entity_type, me, settings, message_bytes_max, .. } = setup;
-        let Setup { supervision, extractor, factory, asks, canary, .. } = setup;
-        let parts = Parts {
-            me,
-            entity_type,
-            settings,
-            message_bytes_max,
-            supervision,
-            extractor,
-            factory,
-            asks,
-            canary,
-        };
-        Self { runtime: Runtime::new(parts, world) }
+        Self { runtime: Runtime::new(setup, world) }
     }
 
     pub(super) const fn of(runtime: Arc<Runtime<E>>) -> Self {
