@@ -73,11 +73,12 @@ pub trait Entity: Sized + Send + 'static {
     ///
     /// It goes ahead of the messages that wait, and is [taken over](Self::take_over) at most once.
     /// Until the entity gets a message it waits, through further moves if there are any, and is
-    /// passivated as an idle instance would be. What a shard holds travels in one piece, so keep it
-    /// small; one state has at most about `net.limits.message-bytes-max` bytes.
+    /// passivated as an idle instance would be. A shard starts when all that moves with it has
+    /// come, so keep it small; a state has at most about `net.limits.message-bytes-max` bytes.
     ///
     /// Only planned moves ask for it: whoever is passivated, restarted by supervision, aborted
-    /// after `handoff-timeout`, or lives on a node that crashes or is removed hands nothing over.
+    /// after `handoff-timeout`, or lives on a node that crashes, is removed, or has no hosting lease
+    /// for long, hands nothing over.
     /// What was handed over and is lost is counted:
     /// [`lost_states`](super::shard_region::ShardRegion::lost_states).
     ///

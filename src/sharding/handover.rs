@@ -151,17 +151,25 @@ pub(super) struct Chaff<E: Entity> {
     pub(super) lost: Vec<(Lost, Entry<E::Message>)>,
     pub(super) values: Vec<Box<Instance<E>>>,
     pub(super) typed: Vec<E::Message>,
-    /// Idle instances of a shard that drains, by row; it waits for them.
-    pub(super) leaving: Option<Vec<Leaving<E>>>,
+    /// Idle instances that are to end; their shard waits for them.
+    pub(super) leaving: Option<Leaving<E>>,
     pub(super) states: Vec<(u32, State)>,
     pub(super) drained: Option<Option<Bytes>>,
 }
 
-/// An idle instance whose shard leaves: it hands over, and is dropped.
+/// Idle instances of a shard that end together, by row.
 pub(super) struct Leaving<E: Entity> {
-    pub(super) row: u32,
-    pub(super) id: EntityId,
-    pub(super) instance: Box<Instance<E>>,
+    pub(super) hand_over: HandOver,
+    pub(super) instances: Vec<(u32, EntityId, Box<Instance<E>>)>,
+}
+
+/// Whether instances are asked for their state before they are dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HandOver {
+    /// Their shard moves.
+    Asked,
+    /// Their node has no lease.
+    No,
 }
 
 impl<E: Entity> Chaff<E> {
@@ -184,12 +192,10 @@ impl<E: Entity> Chaff<E> {
 
     /// False: nobody is left.
     fn part_one(&mut self) -> bool {
-        let Some(Leaving { row, id, mut instance }) = self.leaving.as_mut().and_then(Vec::pop)
-        else {
-            return false;
-        };
+        let Some(Leaving { hand_over, instances }) = &mut self.leaving else { return false };
+        let Some((row, id, mut instance)) = instances.pop() else { return false };
         let forgets = self.runtime.canary.has(Bug::IdleHandNothingOver);
-        if !self.runtime.is_over() && !forgets {
+        if *hand_over == HandOver::Asked && !self.runtime.is_over() && !forgets {
             let state = self.runtime.hand_over(self.shard.id, &id, &mut instance.value);
             self.states.extend(state.map(|state| (row, state)));
         }

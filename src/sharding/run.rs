@@ -41,6 +41,8 @@ enum Next {
     Batch,
     /// Its stop message, and then go.
     LastWord,
+    /// Drop its instance: the lease has lapsed for long.
+    LetGo,
     /// Nothing: it is parked, or gone. The task ends.
     Nothing,
 }
@@ -56,7 +58,7 @@ enum Lease {
 enum Outcome {
     Handled,
     Panicked,
-    Aborted,
+    Aborted(Lost),
 }
 
 struct Task<E: Entity> {
@@ -70,6 +72,7 @@ struct Task<E: Entity> {
     batch: VecDeque<Entry<E::Message>>, // ≤ BATCH
     stage: Stage,                       // when the batch was taken
     generation: Generation,
+    lapses: u64,   // when its instance began, or was taken
     failures: u32, // in a row
     since_yield: usize,
     ended: bool,
@@ -94,6 +97,7 @@ pub(super) fn task<E: Entity>(
         batch: VecDeque::new(),
         stage: Stage::Open,
         generation: Generation::NEVER,
+        lapses: runtime.lapses(),
         failures: 0,
         since_yield: 0,
         ended: false,
@@ -110,6 +114,7 @@ async fn run<E: Entity>(mut task: Task<E>) {
         match task.next().await {
             Next::Batch => task.handle_batch().await,
             Next::LastWord => task.last_word().await,
+            Next::LetGo => task.drop_value(),
             Next::Nothing => return,
         }
     }
@@ -135,30 +140,14 @@ impl<E: Entity> Task<E> {
         let Inside { floor, .. } = &mut *inside;
         self.give_back(floor);
         self.generation = floor.generation;
-        let (was_full, leaves) = {
-            if self.value.is_none() {
-                self.value = floor.tenants.get_mut(self.row).state.take();
-                self.value.iter().for_each(|instance| instance.wakes());
-                self.state = self.state.take().or_else(|| floor.tenants.wake(self.row));
-            }
-            let tenant = floor.tenants.get_mut(self.row);
-            let busy = tenant.busy.as_mut().expect("a task's entity is busy");
-            let (count, was_full) = match stage {
-                Stage::Open => {
-                    let waiting = busy.mailbox.len();
-                    (waiting.min(BATCH), waiting >= self.runtime.mailbox_size())
-                }
-                Stage::Draining => (busy.marked, false),
-                Stage::Aborted | Stage::Empty => (0, false),
-            };
-            busy.marked = busy.marked.saturating_sub(count);
-            if count == busy.mailbox.len() && self.batch.is_empty() {
-                std::mem::swap(&mut self.batch, &mut busy.mailbox);
-            } else {
-                self.batch.extend(busy.mailbox.drain(..count));
-            }
-            (was_full, std::mem::take(&mut busy.leaves))
-        };
+        let lapses = self.runtime.lapses();
+        if std::mem::replace(&mut self.lapses, lapses) != lapses
+            && stage == Stage::Open
+            && self.value.is_some()
+        {
+            return Next::LetGo;
+        }
+        let (was_full, leaves) = self.take_batch(floor, stage);
         self.stage = stage;
         if !self.batch.is_empty() {
             drop(inside);
@@ -184,6 +173,32 @@ impl<E: Entity> Task<E> {
                 Next::Nothing
             }
         }
+    }
+
+    /// Whether the mailbox was full, and whether the instance is to stop if it was empty.
+    fn take_batch(&mut self, floor: &mut Floor<E>, stage: Stage) -> (bool, bool) {
+        if self.value.is_none() {
+            self.value = floor.tenants.get_mut(self.row).state.take();
+            self.value.iter().for_each(|instance| instance.wakes());
+            self.state = self.state.take().or_else(|| floor.tenants.wake(self.row));
+        }
+        let busy = floor.tenants.get_mut(self.row).busy.as_mut();
+        let busy = busy.expect("a task's entity is busy");
+        let (count, was_full) = match stage {
+            Stage::Open => {
+                let waiting = busy.mailbox.len();
+                (waiting.min(BATCH), waiting >= self.runtime.mailbox_size())
+            }
+            Stage::Draining => (busy.marked, false),
+            Stage::Aborted | Stage::Empty => (0, false),
+        };
+        busy.marked = busy.marked.saturating_sub(count);
+        if count == busy.mailbox.len() && self.batch.is_empty() {
+            std::mem::swap(&mut self.batch, &mut busy.mailbox);
+        } else {
+            self.batch.extend(busy.mailbox.drain(..count));
+        }
+        (was_full, std::mem::take(&mut busy.leaves))
     }
 
     /// What was taken and not begun goes back, ahead of what came since.
@@ -298,17 +313,18 @@ impl<E: Entity> Task<E> {
     }
 
     /// Waits for the lease. False if the shard is no longer at the stage at which the batch was
-    /// taken.
+    /// taken, or the lease has lapsed for so long that the instance has to go.
     async fn may_begin(&mut self) -> bool {
-        if self.shard.phase.get() == self.stage && self.runtime.serves() {
+        let stays = self.shard.phase.get() == self.stage && self.runtime.lapses() == self.lapses;
+        if stays && self.runtime.serves() {
             return true; // the way of nearly all messages
         }
-        let Self { runtime, shard, waker, stage, .. } = self;
+        let Self { runtime, shard, waker, stage, lapses, .. } = self;
         let mut pause: Option<BoxFuture<'static, ()>> = None;
         poll_fn(|cx| {
             waker.register(cx.waker());
             loop {
-                if shard.phase.get() != *stage {
+                if shard.phase.get() != *stage || runtime.lapses() != *lapses {
                     return Poll::Ready(false);
                 }
                 if runtime.serves() {
@@ -367,18 +383,19 @@ impl<E: Entity> Task<E> {
     async fn handle(&mut self, message: E::Message, lease: Lease) {
         let mut passivates = false;
         let outcome = {
-            let Self { runtime, shard, id, value, waker, generation, .. } = self;
+            let Self { runtime, shard, id, value, waker, generation, lapses, .. } = self;
+            let stays = Stays { runtime, shard, lapses: *lapses };
             let instance = value.as_deref_mut().expect("an instance was created");
             let Instance { value, extras } = instance;
             let mut cx = Context::new(runtime, shard, id, *generation, &mut passivates, extras);
             // Its part before the first await is polled as well: guarded like the rest.
             let handling = pin!(Some(async { value.handle(message, &mut cx).await }));
-            guarded(handling, lease, runtime, shard, waker).await
+            guarded(handling, lease, stays, waker).await
         };
         match outcome {
             Outcome::Handled => self.failures = 0,
-            Outcome::Aborted => {
-                self.runtime.dead(self.runtime.why_aborted(), 1, self.shard.id);
+            Outcome::Aborted(why) => {
+                self.runtime.dead(why, 1, self.shard.id);
                 self.drop_value();
             }
             Outcome::Panicked => {
@@ -471,14 +488,15 @@ impl<E: Entity> Task<E> {
         let Some(message) = E::stop_message() else { return Outcome::Handled };
         let mut passivates = false;
         let outcome = {
-            let Self { runtime, shard, id, value, waker, generation, .. } = self;
+            let Self { runtime, shard, id, value, waker, generation, lapses, .. } = self;
+            let stays = Stays { runtime, shard, lapses: *lapses };
             let Some(Instance { value, extras }) = value.as_deref_mut() else {
                 return Outcome::Handled;
             };
             let mut cx = Context::new(runtime, shard, id, *generation, &mut passivates, extras);
             // Its part before the first await is polled as well: guarded like the rest.
             let handling = pin!(Some(async { value.handle(message, &mut cx).await }));
-            guarded(handling, Lease::Unasked, runtime, shard, waker).await
+            guarded(handling, Lease::Unasked, stays, waker).await
         };
         if let Outcome::Panicked = outcome {
             self.failed();
@@ -495,19 +513,44 @@ impl<E: Entity> Drop for Task<E> {
     }
 }
 
+/// As long as which a handler may go on.
+struct Stays<'a, E: Entity> {
+    runtime: &'a Runtime<E>,
+    shard: &'a Shard<E>,
+    lapses: u64,
+}
+
+impl<E: Entity> Stays<'_, E> {
+    /// Why it may not.
+    fn aborted(&self) -> Option<Lost> {
+        let stage = self.shard.phase.get();
+        let aborts = match stage {
+            Stage::Aborted => true,
+            Stage::Open => self.runtime.lapses() != self.lapses,
+            Stage::Empty | Stage::Draining => false,
+        };
+        aborts.then(|| self.runtime.why_aborted(stage))
+    }
+
+    /// An abort that came before its waker was known is seen here.
+    fn poll(&self) -> Poll<Outcome> {
+        self.aborted().map_or(Poll::Pending, |why| Poll::Ready(Outcome::Aborted(why)))
+    }
+}
+
 /// Polls a handler: not without the lease, not after an abort, and its panic is caught.
 async fn guarded<E: Entity>(
     mut handling: Pin<&mut Option<impl Future<Output = ()> + Send>>,
     mut lease: Lease,
-    runtime: &Runtime<E>,
-    shard: &Shard<E>,
+    stays: Stays<'_, E>,
     waker: &AtomicWaker,
 ) -> Outcome {
+    let runtime = stays.runtime;
     let mut pause: Option<BoxFuture<'static, ()>> = None;
     let outcome = poll_fn(|cx| {
         loop {
-            if shard.phase.get() == Stage::Aborted {
-                return Poll::Ready(Outcome::Aborted);
+            if let Some(why) = stays.aborted() {
+                return Poll::Ready(Outcome::Aborted(why));
             }
             if std::mem::replace(&mut lease, Lease::Unasked) == Lease::JustAsked || runtime.serves()
             {
@@ -515,14 +558,14 @@ async fn guarded<E: Entity>(
             }
             waker.register(cx.waker());
             if wait(&mut pause, runtime, cx).is_pending() {
-                return aborted(shard);
+                return stays.poll();
             }
         }
         let running = handling.as_mut().as_pin_mut().expect("it is dropped at the end");
         match catch_unwind(AssertUnwindSafe(|| running.poll(cx))) {
             Ok(Poll::Pending) => {
                 waker.register(cx.waker());
-                aborted(shard)
+                stays.poll()
             }
             Ok(Poll::Ready(())) => Poll::Ready(Outcome::Handled),
             Err(_) => Poll::Ready(Outcome::Panicked),
@@ -532,20 +575,12 @@ async fn guarded<E: Entity>(
     // An answer that it owes is not to come, and why is known here.
     let mut drop = || handling.set(None);
     let dropped = catch_unwind(AssertUnwindSafe(|| match outcome {
-        Outcome::Aborted => scope::dropping(runtime.why_aborted(), drop),
+        Outcome::Aborted(why) => scope::dropping(why, drop),
         Outcome::Handled | Outcome::Panicked => drop(),
     }));
     match (dropped, outcome) {
         (Err(_), Outcome::Handled) => Outcome::Panicked,
         (_, outcome) => outcome,
-    }
-}
-
-/// An abort that came before its waker was known is seen here.
-fn aborted<E: Entity>(shard: &Shard<E>) -> Poll<Outcome> {
-    match shard.phase.get() {
-        Stage::Aborted => Poll::Ready(Outcome::Aborted),
-        _ => Poll::Pending,
     }
 }
 

@@ -65,6 +65,7 @@ pub(super) struct Runtime<E: Entity> {
     callers: Mutex<Callers>,
     callers_wait: AtomicBool,
     over: AtomicBool,
+    lapses: AtomicU64, // that lasted
     books: Books,
     sweeps: AtomicBool,
     limit: AtomicUsize, // of active entities
@@ -196,6 +197,7 @@ impl<E: Entity> Runtime<E> {
             callers: Mutex::default(),
             callers_wait: AtomicBool::new(false),
             over: AtomicBool::new(false),
+            lapses: AtomicU64::new(0),
             books,
             sweeps: AtomicBool::new(false),
             limit: AtomicUsize::new(limit),
@@ -215,9 +217,26 @@ impl<E: Entity> Runtime<E> {
         self.over.load(Ordering::Acquire)
     }
 
-    /// Why a handler is dropped at an await.
-    pub(super) fn why_aborted(&self) -> Lost {
-        if self.is_over() { Lost::NodeStopped } else { Lost::Aborted }
+    /// Why a handler of a shard at this stage is dropped at an await.
+    pub(super) fn why_aborted(&self, stage: Stage) -> Lost {
+        match stage {
+            _ if self.is_over() => Lost::NodeStopped,
+            Stage::Open => Lost::NotLeased,
+            Stage::Empty | Stage::Draining | Stage::Aborted => Lost::Aborted,
+        }
+    }
+
+    /// Lapses of the lease that lasted: no instance outlives one.
+    pub(super) fn lapses(&self) -> u64 {
+        self.lapses.load(Ordering::Acquire)
+    }
+
+    /// The lease has lapsed for long. Shards that drain have their own time.
+    pub(super) fn let_go(self: &Arc<Self>) {
+        self.lapses.fetch_add(1, Ordering::AcqRel);
+        for shard in self.known().filter(|shard| shard.phase.get() == Stage::Open) {
+            shard.pass(self, Fit::Exempt, |_, desk| desk.let_go());
+        }
     }
 
     pub(super) fn shard(&self, id: ShardId) -> Option<&Arc<Shard<E>>> {

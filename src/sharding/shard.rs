@@ -17,7 +17,7 @@ use super::dead_letters::Lost;
 use super::entity::Entity;
 use super::frame;
 use super::gate::{Bounce, Full, Gate, Gone, Item, NotSent, Origin, Post, Run, Standing, Waits};
-use super::handover::{Leaving, State};
+use super::handover::{HandOver, Leaving, State};
 use super::hosting::NoRoom;
 use super::ids::{EntityId, Generation, RegionId, ShardId};
 use super::instance::Instance;
@@ -56,8 +56,8 @@ pub(super) struct Floor<E: Entity> {
     /// What the next start takes along.
     pub(super) carried: Option<Bytes>,
     pub(super) actives: Option<Arc<Actives>>,
-    /// Idle instances of a drain are not dropped yet: no other begins.
-    leaving: bool,
+    /// Tasks that drop idle instances: no other begins before they have.
+    leaving: u32,
     canary: Canary,
     wanted: bool,     // the region was asked for a home
     scratch: Vec<u8>, // a frame
@@ -74,8 +74,8 @@ pub(super) struct After<E: Entity> {
     pub(super) values: Vec<Box<Instance<E>>>,
     pub(super) typed: Vec<E::Message>,
     pub(super) lost: Vec<(Lost, Entry<E::Message>)>,
-    /// Idle instances whose shard drains: together they count as one that runs.
-    pub(super) leaving: Option<Vec<Leaving<E>>>,
+    /// Idle instances that are to end: together they count as one that runs.
+    pub(super) leaving: Option<Leaving<E>>,
 }
 
 impl<E: Entity> Default for After<E> {
@@ -137,7 +137,7 @@ impl<E: Entity> Shard<E> {
             generation: Generation::NEVER,
             carried: None,
             actives,
-            leaving: false,
+            leaving: 0,
             canary,
             wanted: false,
             scratch: Vec::new(),
@@ -242,7 +242,8 @@ impl<E: Entity> Floor<E> {
         if waited_for {
             busy.marked = busy.mailbox.len();
         }
-        let starts = busy.runs.is_none() && (stage == Stage::Open || waited_for && !self.leaving);
+        let may_start = busy.runs.is_none() && self.leaving == 0;
+        let starts = may_start && (stage == Stage::Open || waited_for);
         if starts {
             self.start(row, after);
         }
@@ -447,7 +448,7 @@ impl<E: Entity> Desk<'_, E> {
 
     fn drain(&mut self, gate: &mut Gate<Letter>) {
         self.floor.close_books();
-        let (last_word, mut leaving) = (self.runtime.last_word, Vec::new());
+        let (last_word, mut instances) = (self.runtime.last_word, Vec::new());
         for row in self.floor.tenants.rows().collect::<Vec<_>>() {
             let tenant = self.floor.tenants.get_mut(row);
             if tenant.busy.as_ref().is_some_and(|busy| busy.runs.is_some()) {
@@ -456,14 +457,10 @@ impl<E: Entity> Desk<'_, E> {
             if last_word && tenant.state.is_some() {
                 self.floor.start(row, self.after);
             } else if let Some(instance) = tenant.state.take() {
-                leaving.push(Leaving { row, id: tenant.id.clone(), instance });
+                instances.push((row, tenant.id.clone(), instance));
             }
         }
-        if !leaving.is_empty() {
-            self.floor.running += 1; // until they are dropped
-            self.floor.leaving = true;
-            self.after.leaving = Some(leaving);
-        }
+        self.end(instances, HandOver::Asked);
         self.floor.wake(); // who waits for a restart, or for the lease, waits no longer
         self.seal_if_done(gate);
     }
@@ -476,19 +473,64 @@ impl<E: Entity> Desk<'_, E> {
         }
     }
 
-    /// The idle instances of a drain are dropped, and these states are left of them.
+    /// The lease has lapsed for long: nothing is told to anybody, for no handler may run.
+    pub(super) fn let_go(&mut self) {
+        let tenants = &mut self.floor.tenants;
+        let mut instances = Vec::new();
+        for row in tenants.rows().collect::<Vec<_>>() {
+            let tenant = tenants.get_mut(row);
+            let id = &tenant.id;
+            instances.extend(tenant.state.take().map(|instance| (row, id.clone(), instance)));
+        }
+        self.end(instances, HandOver::No);
+        self.floor.wake(); // who handles a message drops it
+    }
+
+    fn end(&mut self, instances: Vec<(u32, EntityId, Box<Instance<E>>)>, hand_over: HandOver) {
+        if !instances.is_empty() {
+            self.floor.running += 1; // until they are dropped
+            self.floor.leaving += 1;
+            self.after.leaving = Some(Leaving { hand_over, instances });
+        }
+    }
+
+    /// Idle instances are dropped, and these states are left of them.
     pub(super) fn left(&mut self, gate: &mut Gate<Letter>, states: Vec<(u32, State)>) {
         for (row, state) in states {
             self.keep(row, state);
         }
-        self.floor.leaving = false;
-        if self.shard.phase.is_draining() && !self.runtime.is_over() {
-            // What draining handlers wait for, and what came too early.
+        assert!(self.floor.leaving > 0, "they were to end");
+        self.floor.leaving -= 1;
+        let stage = self.shard.phase.get();
+        if self.floor.leaving == 0 && !self.runtime.is_over() {
             for row in self.floor.tenants.rows().collect::<Vec<_>>() {
-                self.floor.go_on(row, self.after);
+                match stage {
+                    Stage::Open => self.begin(row),
+                    Stage::Draining => self.floor.go_on(row, self.after),
+                    Stage::Empty | Stage::Aborted => {}
+                }
             }
         }
         self.ended(gate);
+    }
+
+    /// A row that has no instance: it starts for what came too early, or is none any more.
+    fn begin(&mut self, row: u32) {
+        let (shard, runtime) = (self.shard, self.runtime);
+        let tenant = self.floor.tenants.get(row);
+        match &tenant.busy {
+            Some(busy) if busy.runs.is_some() => {}
+            Some(busy) if !busy.mailbox.is_empty() => {
+                let hash = hash(tenant.id.as_str());
+                self.floor.start(row, self.after);
+                self.floor.visit(row, hash, true, Visit { shard, runtime }, self.after);
+            }
+            _ if tenant.state.is_none() && !self.floor.tenants.is_dormant(row) => {
+                self.floor.running += 1; // parks as if it had run
+                self.floor.park(row, runtime, self.after);
+            }
+            _ => {}
+        }
     }
 
     /// A state waits for the next instance, here or elsewhere.

@@ -159,6 +159,10 @@ impl<E: Entity> Hosting for ShardRegion<E> {
         self.runtime.perform(order);
     }
 
+    fn lapsed(&self) {
+        self.runtime.let_go();
+    }
+
     fn arrived(&self, from: RegionId, frame: &[u8]) -> Result<(), BadFrame> {
         self.runtime.arrived(from, frame)
     }

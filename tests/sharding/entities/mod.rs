@@ -8,6 +8,7 @@ mod executor;
 mod failing;
 mod first;
 mod journal;
+mod lapsing;
 mod lengths;
 mod moving;
 mod nodes;
