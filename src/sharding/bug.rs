@@ -67,6 +67,12 @@ pub enum Bug {
     LeaseNotAsked,
     /// A message for an entity that passivates goes with it.
     PassivatedWithMessages,
+    /// What an entity handed over is carried by one move only.
+    StatesStay,
+    /// What an instance took over is given to the next one as well.
+    StateTakenAgain,
+    /// An idle instance is dropped and hands nothing over.
+    IdleHandNothingOver,
 }
 
 /// The bug to run with, if any.

@@ -55,9 +55,12 @@ pub enum Lost {
     /// It was handled, and the answer is longer than a lane takes.
     #[error("it was handled, and no lane takes so long an answer")]
     AnswerTooLong,
+    /// Its handler was dropped, for the node had no lease for long.
+    #[error("its node heard from no quorum for long; it may have been handled in part")]
+    NotLeased,
 }
 
-const ALL: [Lost; 14] = [
+const ALL: [Lost; 15] = [
     Lost::MailboxFull,
     Lost::HeldFull,
     Lost::EntityFailed,
@@ -72,6 +75,7 @@ const ALL: [Lost; 14] = [
     Lost::NoAnswer,
     Lost::TooLong,
     Lost::AnswerTooLong,
+    Lost::NotLeased,
 ];
 
 impl Lost {
@@ -102,6 +106,7 @@ impl Lost {
             Self::NoAnswer => "no-answer",
             Self::TooLong => "too-long",
             Self::AnswerTooLong => "answer-too-long",
+            Self::NotLeased => "not-leased",
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What a user writes: an entity, which handles one message at a time (spec/sharding.md §9).
 
+use std::error::Error;
 use std::future::Future;
 
 use serde::Serialize;
@@ -7,10 +8,14 @@ use serde::de::DeserializeOwned;
 
 use super::context::Context;
 
+/// Any error, for what a type of the user's may say.
+pub type BoxError = Box<dyn Error + Send + Sync>;
+
 /// A stateful thing with an id, of which the cluster keeps at most one instance alive.
 ///
-/// Started by the first message for it. Its state is in memory only: a new instance begins with
-/// what the type's factory makes.
+/// Started by the first message for it. Its state is in memory: a new instance begins with what the
+/// type's factory makes and, after a planned move, with what the last one [handed
+/// over](Self::hand_over).
 ///
 /// # Example
 /// ```
@@ -60,6 +65,40 @@ pub trait Entity: Sized + Send + 'static {
     #[must_use]
     fn stop_message() -> Option<Self::Message> {
         None
+    }
+
+    /// What the entity's next instance is to go on with. Called once, when a planned move takes the
+    /// shard to another node (a drain of this one is such a move): after the last handler, and
+    /// after the [stop message](Self::stop_message). `None`: the next one begins as new.
+    ///
+    /// It goes ahead of the messages that wait, and is [taken over](Self::take_over) at most once.
+    /// Until the entity gets a message it waits, through further moves if there are any, and is
+    /// passivated as an idle instance would be. A shard starts when all that moves with it has
+    /// come, so keep it small; a state has at most about `net.limits.message-bytes-max` bytes.
+    ///
+    /// Only planned moves ask for it: whoever is passivated, restarted by supervision, aborted
+    /// after `handoff-timeout`, or lives on a node that crashes, is removed, or has no hosting lease
+    /// for long, hands nothing over.
+    /// What was handed over and is lost is counted:
+    /// [`lost_states`](super::shard_region::ShardRegion::lost_states).
+    ///
+    /// If it panics, there is no state. It holds up the move of its shard, and may run without the
+    /// hosting lease: no place for effects outside.
+    #[must_use]
+    fn hand_over(&mut self) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// Goes on with what the entity's last instance [handed over](Self::hand_over). Called on a fresh
+    /// instance of the factory, before its first message.
+    ///
+    /// As it stands here it refuses: that is for nodes of two releases.
+    ///
+    /// # Errors
+    /// Whatever keeps it from that, a panic included: the state is lost and counted, and
+    /// [`Supervision`] decides how the entity goes on, as after a handler that panicked.
+    fn take_over(&mut self, state: &[u8]) -> Result<(), BoxError> {
+        Err(format!("this release of the type takes no state over ({} bytes)", state.len()).into())
     }
 }
 

@@ -17,6 +17,10 @@ pub trait Hosting: Send + Sync + 'static {
     /// `Registered`, `Left`) does not come here.
     fn perform(&self, order: RegionOutput);
 
+    /// The hosting lease has lapsed for long: instances are dropped, handlers at their next await.
+    /// What waits for them goes on waiting, until there is a lease again.
+    fn lapsed(&self);
+
     /// A frame came down the user lane of a node.
     ///
     /// # Errors

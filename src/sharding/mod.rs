@@ -18,6 +18,7 @@ pub mod entity_ref;
 pub mod extractor;
 mod frame;
 pub mod gate;
+mod handover;
 pub mod home;
 pub mod hosting;
 pub mod ids;

@@ -1,16 +1,20 @@
-//! What a move carries along: messages that were accepted and not begun, in order
-//! (spec/sharding.md §5 R5).
+//! What a move carries along: what entities handed over, then the messages that were accepted and
+//! not begun, in order (spec/sharding.md §5 R5).
 //!
 //! ```text
-//! version u8 (1) · (length u32 · letter) per message
+//! version u8 (2) · per entry: kind u8 · length u32 · content
+//! 1 message  letter                           2 state  id length u16 · id · state
 //! ```
+//! Numbers are little-endian.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
 
+use super::bug::{Bug, Canary};
 use super::dead_letters::Lost;
 use super::entity::Entity;
+use super::handover::State;
 use super::hosting::BadFrame;
 use super::ids::EntityId;
 use super::instance::Instance;
@@ -18,7 +22,19 @@ use super::letter::Letter;
 use super::runtime::encode;
 use super::tenants::{Entry, Tenants};
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+
+mod kind {
+    pub(super) const MESSAGE: u8 = 1;
+    pub(super) const STATE: u8 = 2;
+}
+
+/// What a payload holds.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Carried {
+    pub(super) states: Vec<(EntityId, State)>,
+    pub(super) letters: Vec<Letter>,
+}
 
 /// What is dropped once the lock is released.
 pub(super) struct Left<E: Entity> {
@@ -28,10 +44,12 @@ pub(super) struct Left<E: Entity> {
     pub(super) lost: Vec<(Lost, Entry<E::Message>)>,
 }
 
-/// Empties a shard's mailboxes.
-pub(super) fn seal<E: Entity>(mut tenants: Tenants<E>) -> (Option<Bytes>, Left<E>) {
+/// Empties a shard's mailboxes, and takes the states that no instance has.
+pub(super) fn seal<E: Entity>(mut tenants: Tenants<E>, canary: Canary) -> (Option<Bytes>, Left<E>) {
     let mut left = Left { values: Vec::new(), typed: Vec::new(), lost: Vec::new() };
     let mut bytes = Vec::new();
+    let dormant = tenants.dormant().filter(|_| !canary.has(Bug::StatesStay));
+    dormant.for_each(|(id, state)| append_state(&mut bytes, id, state));
     for tenant in tenants.all() {
         left.values.extend(tenant.state.take());
         let Some(busy) = &mut tenant.busy else { continue };
@@ -57,58 +75,126 @@ fn letter_of<M: serde::Serialize>(to: &EntityId, message: &M) -> Option<Letter> 
 }
 
 fn append(bytes: &mut Vec<u8>, letter: &Letter) {
-    if bytes.is_empty() {
-        bytes.push(VERSION);
-    }
-    let length = u32::try_from(letter.bytes().len()).expect("a message is shorter than 4 GiB");
-    bytes.extend_from_slice(&length.to_le_bytes());
+    head(bytes, kind::MESSAGE, letter.bytes().len());
     bytes.extend_from_slice(letter.bytes());
 }
 
-/// The letters of a payload, and why there are no more, if it ends too early.
-pub(super) fn read(payload: &Bytes) -> (Vec<Letter>, Result<(), BadFrame>) {
-    let mut letters = Vec::new();
-    let Some((VERSION, mut rest)) = payload.split_first().map(|(v, rest)| (*v, rest)) else {
-        return (letters, Err(BadFrame("a payload of an unknown version")));
-    };
-    while !rest.is_empty() {
-        match next(payload, rest) {
-            Ok((letter, behind)) => {
-                letters.push(letter);
-                rest = behind;
-            }
-            Err(why) => return (letters, Err(why)),
-        }
-    }
-    (letters, Ok(()))
+fn append_state(bytes: &mut Vec<u8>, id: &EntityId, state: &[u8]) {
+    let id = id.as_str().as_bytes();
+    let id_length = u16::try_from(id.len()).expect("an id has at most ENTITY_BYTES_MAX bytes");
+    head(bytes, kind::STATE, 2 + id.len() + state.len());
+    bytes.extend_from_slice(&id_length.to_le_bytes());
+    bytes.extend_from_slice(id);
+    bytes.extend_from_slice(state);
 }
 
-fn next<'a>(whole: &Bytes, rest: &'a [u8]) -> Result<(Letter, &'a [u8]), BadFrame> {
-    let cut = BadFrame("a payload cut short");
-    let (length, rest) = rest.split_first_chunk::<4>().ok_or(cut)?;
+fn head(bytes: &mut Vec<u8>, kind: u8, length: usize) {
+    if bytes.is_empty() {
+        bytes.push(VERSION);
+    }
+    let length = u32::try_from(length).expect("what a lane takes is shorter than 4 GiB");
+    bytes.push(kind);
+    bytes.extend_from_slice(&length.to_le_bytes());
+}
+
+/// What a payload holds, and why there is no more, if it ends too early.
+pub(super) fn read(payload: &Bytes) -> (Carried, Result<(), BadFrame>) {
+    let mut carried = Carried::default();
+    let Some((VERSION, mut rest)) = payload.split_first().map(|(v, rest)| (*v, rest)) else {
+        return (carried, Err(BadFrame("a payload of an unknown version")));
+    };
+    while !rest.is_empty() {
+        match next(payload, rest, &mut carried) {
+            Ok(behind) => rest = behind,
+            Err(why) => return (carried, Err(why)),
+        }
+    }
+    (carried, Ok(()))
+}
+
+const CUT: BadFrame = BadFrame("a payload cut short");
+
+fn next<'a>(whole: &Bytes, rest: &'a [u8], to: &mut Carried) -> Result<&'a [u8], BadFrame> {
+    let (kind, rest) = rest.split_first().ok_or(CUT)?;
+    let (length, rest) = rest.split_first_chunk::<4>().ok_or(CUT)?;
     let length = u32::from_le_bytes(*length) as usize;
-    let (letter, behind) = rest.split_at_checked(length).ok_or(cut)?;
-    Ok((Letter::read(whole.slice_ref(letter))?, behind))
+    let (content, behind) = rest.split_at_checked(length).ok_or(CUT)?;
+    match *kind {
+        kind::MESSAGE => to.letters.push(Letter::read(whole.slice_ref(content))?),
+        kind::STATE => to.states.push(state(content)?),
+        _ => return Err(BadFrame("an entry of an unknown kind in a payload")),
+    }
+    Ok(behind)
+}
+
+fn state(content: &[u8]) -> Result<(EntityId, State), BadFrame> {
+    let (length, rest) = content.split_first_chunk::<2>().ok_or(CUT)?;
+    let length = usize::from(u16::from_le_bytes(*length));
+    let (id, state) = rest.split_at_checked(length).ok_or(CUT)?;
+    let id = std::str::from_utf8(id).map_err(|_| BadFrame("an entity id that is no UTF-8"))?;
+    let id = EntityId::new(id).map_err(|_| BadFrame("an entity id of a wrong length"))?;
+    Ok((id, state.into())) // copied: it may stay long after the rest is gone
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn ends() -> (Vec<u8>, Vec<usize>) {
+        let to = EntityId::new("a").unwrap();
+        let (mut bytes, mut ends) = (Vec::new(), vec![1]);
+        append_state(&mut bytes, &to, b"xyz");
+        ends.push(bytes.len());
+        append_state(&mut bytes, &EntityId::new("bc").unwrap(), b"");
+        ends.push(bytes.len());
+        for letter in [letter_of(&to, &1).unwrap(), letter_of(&to, &"two").unwrap()] {
+            append(&mut bytes, &letter);
+            ends.push(bytes.len());
+        }
+        (bytes, ends)
+    }
+
+    #[test]
+    fn payloads_have_golden_bytes() {
+        let hex: String = ends().0.iter().map(|byte| format!("{byte:02x}")).collect();
+        let golden = "02\
+             02060000000100 61 78797a\
+             02040000000200 6263\
+             0105000000 00 0100 61 01\
+             0108000000 00 0100 61 a374776f";
+        assert_eq!(hex, golden.replace(' ', ""));
+    }
+
     #[test]
     fn a_payload_that_is_cut_gives_what_is_whole() {
-        let to = EntityId::new("a").unwrap();
-        let letters = [letter_of(&to, &1).unwrap(), letter_of(&to, &"two").unwrap()];
-        let mut bytes = Vec::new();
-        letters.iter().for_each(|letter| append(&mut bytes, letter));
-        let whole = bytes.len();
-        let first = 1 + 4 + letters[0].bytes().len();
-        for length in 0..=whole {
+        let (bytes, ends) = ends();
+        for length in 0..=bytes.len() {
             let (read, rest) = read(&Bytes::copy_from_slice(&bytes[..length]));
-            let expected = usize::from(length >= first) + usize::from(length == whole);
-            assert_eq!(read, letters[..expected]);
-            assert_eq!(rest.is_ok(), length == 1 || length == first || length == whole);
+            let whole = ends[1..].iter().filter(|end| length >= **end).count();
+            assert_eq!((read.states.len(), read.letters.len()), (whole.min(2), whole.max(2) - 2));
+            assert_eq!(rest.is_ok(), ends.contains(&length));
         }
+        let (read, _) = read(&bytes.into());
+        let states = read.states.iter().map(|(id, state)| (id.as_str(), &state[..]));
+        assert_eq!(states.collect::<Vec<_>>(), [("a", &b"xyz"[..]), ("bc", b"")]);
+        let ids = read.letters.iter().map(Letter::id);
+        assert_eq!(ids.collect::<Vec<_>>(), ["a", "a"]);
+    }
+
+    #[test]
+    fn what_is_no_payload_is_refused_and_never_panics() {
         assert!(read(&Bytes::from_static(&[9])).1.is_err(), "of another release");
+        let (bytes, _) = ends();
+        for at in 0..bytes.len() {
+            for value in 0..=255 {
+                let mut changed = bytes.clone();
+                changed[at] = value;
+                let (carried, rest) = read(&changed.into());
+                let entries = carried.states.len() + carried.letters.len();
+                assert!(entries == 4 || rest.is_err() || at > 0, "{at} {value}");
+            }
+        }
+        let no_id = [VERSION, kind::STATE, 2, 0, 0, 0, 0, 0];
+        assert!(read(&Bytes::copy_from_slice(&no_id)).1.is_err(), "of nobody");
     }
 }

@@ -19,6 +19,7 @@ use super::bug::Bug;
 use super::context::Context;
 use super::dead_letters::Lost;
 use super::entity::{Entity, Supervision};
+use super::handover::State;
 use super::ids::{EntityId, Generation};
 use super::instance::Instance;
 use super::letter::{Letter, decode};
@@ -40,6 +41,8 @@ enum Next {
     Batch,
     /// Its stop message, and then go.
     LastWord,
+    /// Drop its instance: the lease has lapsed for long.
+    LetGo,
     /// Nothing: it is parked, or gone. The task ends.
     Nothing,
 }
@@ -55,7 +58,7 @@ enum Lease {
 enum Outcome {
     Handled,
     Panicked,
-    Aborted,
+    Aborted(Lost),
 }
 
 struct Task<E: Entity> {
@@ -65,9 +68,11 @@ struct Task<E: Entity> {
     id: EntityId,
     waker: Arc<AtomicWaker>,
     value: Option<Box<Instance<E>>>,
+    state: Option<State>,               // for the next value
     batch: VecDeque<Entry<E::Message>>, // ≤ BATCH
     stage: Stage,                       // when the batch was taken
     generation: Generation,
+    lapses: u64,   // when its instance began, or was taken
     failures: u32, // in a row
     since_yield: usize,
     ended: bool,
@@ -88,9 +93,11 @@ pub(super) fn task<E: Entity>(
         id,
         waker,
         value: None,
+        state: None,
         batch: VecDeque::new(),
         stage: Stage::Open,
         generation: Generation::NEVER,
+        lapses: runtime.lapses(),
         failures: 0,
         since_yield: 0,
         ended: false,
@@ -107,6 +114,7 @@ async fn run<E: Entity>(mut task: Task<E>) {
         match task.next().await {
             Next::Batch => task.handle_batch().await,
             Next::LastWord => task.last_word().await,
+            Next::LetGo => task.drop_value(),
             Next::Nothing => return,
         }
     }
@@ -132,29 +140,14 @@ impl<E: Entity> Task<E> {
         let Inside { floor, .. } = &mut *inside;
         self.give_back(floor);
         self.generation = floor.generation;
-        let (was_full, leaves) = {
-            let tenant = floor.tenants.get_mut(self.row);
-            if self.value.is_none() {
-                self.value = tenant.state.take();
-                self.value.iter().for_each(|instance| instance.wakes());
-            }
-            let busy = tenant.busy.as_mut().expect("a task's entity is busy");
-            let (count, was_full) = match stage {
-                Stage::Open => {
-                    let waiting = busy.mailbox.len();
-                    (waiting.min(BATCH), waiting >= self.runtime.mailbox_size())
-                }
-                Stage::Draining => (busy.marked, false),
-                Stage::Aborted | Stage::Empty => (0, false),
-            };
-            busy.marked = busy.marked.saturating_sub(count);
-            if count == busy.mailbox.len() && self.batch.is_empty() {
-                std::mem::swap(&mut self.batch, &mut busy.mailbox);
-            } else {
-                self.batch.extend(busy.mailbox.drain(..count));
-            }
-            (was_full, std::mem::take(&mut busy.leaves))
-        };
+        let lapses = self.runtime.lapses();
+        if std::mem::replace(&mut self.lapses, lapses) != lapses
+            && stage == Stage::Open
+            && self.value.is_some()
+        {
+            return Next::LetGo;
+        }
+        let (was_full, leaves) = self.take_batch(floor, stage);
         self.stage = stage;
         if !self.batch.is_empty() {
             drop(inside);
@@ -175,10 +168,37 @@ impl<E: Entity> Task<E> {
             }
             Stage::Draining | Stage::Aborted | Stage::Empty => {
                 drop(inside);
+                self.hand_over();
                 self.end();
                 Next::Nothing
             }
         }
+    }
+
+    /// Whether the mailbox was full, and whether the instance is to stop if it was empty.
+    fn take_batch(&mut self, floor: &mut Floor<E>, stage: Stage) -> (bool, bool) {
+        if self.value.is_none() {
+            self.value = floor.tenants.get_mut(self.row).state.take();
+            self.value.iter().for_each(|instance| instance.wakes());
+            self.state = self.state.take().or_else(|| floor.tenants.wake(self.row));
+        }
+        let busy = floor.tenants.get_mut(self.row).busy.as_mut();
+        let busy = busy.expect("a task's entity is busy");
+        let (count, was_full) = match stage {
+            Stage::Open => {
+                let waiting = busy.mailbox.len();
+                (waiting.min(BATCH), waiting >= self.runtime.mailbox_size())
+            }
+            Stage::Draining => (busy.marked, false),
+            Stage::Aborted | Stage::Empty => (0, false),
+        };
+        busy.marked = busy.marked.saturating_sub(count);
+        if count == busy.mailbox.len() && self.batch.is_empty() {
+            std::mem::swap(&mut self.batch, &mut busy.mailbox);
+        } else {
+            self.batch.extend(busy.mailbox.drain(..count));
+        }
+        (was_full, std::mem::take(&mut busy.leaves))
     }
 
     /// What was taken and not begun goes back, ahead of what came since.
@@ -204,6 +224,9 @@ impl<E: Entity> Task<E> {
         if let Some(instance) = &self.value {
             instance.rests(&self.runtime, self.id.as_str());
         }
+        if let (None, Some(state)) = (&self.value, self.state.take()) {
+            floor.tenants.keep(self.row, state); // its factory failed
+        }
         floor.tenants.get_mut(self.row).state = self.value.take();
         floor.park(self.row, &self.runtime, &mut after);
         self.ended = true;
@@ -216,6 +239,14 @@ impl<E: Entity> Task<E> {
         if catch_unwind(AssertUnwindSafe(|| drop(value))).is_err() {
             self.failed();
         }
+    }
+
+    /// The stay is over for this instance, which is whole: the next one may go on with its state.
+    fn hand_over(&mut self) {
+        if let Some(instance) = self.value.as_mut().filter(|_| !self.runtime.is_over()) {
+            self.state = self.runtime.hand_over(self.shard.id, &self.id, &mut instance.value);
+        }
+        self.drop_value();
     }
 
     /// The stay is over for this entity: what it has not begun stays for the payload.
@@ -234,6 +265,12 @@ impl<E: Entity> Task<E> {
                 desk.after.lost.extend(lost);
             }
             let is_empty = busy.mailbox.is_empty();
+            if let Some(state) = self.state.take() {
+                desk.keep(self.row, state);
+            }
+            if shard.phase.is_draining() && !runtime.is_over() && !std::thread::panicking() {
+                desk.floor.go_on(self.row, desk.after); // it came while the value was dropped
+            }
             desk.ended(gate);
             if shard.phase.get() == Stage::Open {
                 // It was cut short. After a panic another task goes on; if the executor has
@@ -276,17 +313,18 @@ impl<E: Entity> Task<E> {
     }
 
     /// Waits for the lease. False if the shard is no longer at the stage at which the batch was
-    /// taken.
+    /// taken, or the lease has lapsed for so long that the instance has to go.
     async fn may_begin(&mut self) -> bool {
-        if self.shard.phase.get() == self.stage && self.runtime.serves() {
+        let stays = self.shard.phase.get() == self.stage && self.runtime.lapses() == self.lapses;
+        if stays && self.runtime.serves() {
             return true; // the way of nearly all messages
         }
-        let Self { runtime, shard, waker, stage, .. } = self;
+        let Self { runtime, shard, waker, stage, lapses, .. } = self;
         let mut pause: Option<BoxFuture<'static, ()>> = None;
         poll_fn(|cx| {
             waker.register(cx.waker());
             loop {
-                if shard.phase.get() != *stage {
+                if shard.phase.get() != *stage || runtime.lapses() != *lapses {
                     return Poll::Ready(false);
                 }
                 if runtime.serves() {
@@ -306,7 +344,7 @@ impl<E: Entity> Task<E> {
         let (factory, id) = (&self.runtime.factory, &self.id);
         if let Ok(value) = catch_unwind(AssertUnwindSafe(|| Box::new(Instance::new(factory(id))))) {
             self.value = Some(value);
-            return;
+            return self.take_over().await;
         }
         self.failed();
         if self.stage == Stage::Open {
@@ -315,6 +353,20 @@ impl<E: Entity> Task<E> {
         // A drain waits for no pause, and the factory may fail for ever.
         if let Some(entry) = self.batch.pop_front() {
             self.runtime.lose(Lost::EntityFailed, entry, self.shard.id);
+        }
+    }
+
+    /// What another instance handed over goes into a fresh one. One that fails at that is
+    /// supervised as if it had failed at a message.
+    async fn take_over(&mut self) {
+        let (Some(state), Some(instance)) = (self.state.take(), &mut self.value) else { return };
+        let taken = self.runtime.take_over(self.shard.id, &self.id, &mut instance.value, &state);
+        if self.runtime.canary.has(Bug::StateTakenAgain) {
+            self.state = Some(state);
+        }
+        if !taken {
+            self.failed();
+            self.supervise().await;
         }
     }
 
@@ -331,18 +383,19 @@ impl<E: Entity> Task<E> {
     async fn handle(&mut self, message: E::Message, lease: Lease) {
         let mut passivates = false;
         let outcome = {
-            let Self { runtime, shard, id, value, waker, generation, .. } = self;
+            let Self { runtime, shard, id, value, waker, generation, lapses, .. } = self;
+            let stays = Stays { runtime, shard, lapses: *lapses };
             let instance = value.as_deref_mut().expect("an instance was created");
             let Instance { value, extras } = instance;
             let mut cx = Context::new(runtime, shard, id, *generation, &mut passivates, extras);
             // Its part before the first await is polled as well: guarded like the rest.
             let handling = pin!(Some(async { value.handle(message, &mut cx).await }));
-            guarded(handling, lease, runtime, shard, waker).await
+            guarded(handling, lease, stays, waker).await
         };
         match outcome {
             Outcome::Handled => self.failures = 0,
-            Outcome::Aborted => {
-                self.runtime.dead(self.runtime.why_aborted(), 1, self.shard.id);
+            Outcome::Aborted(why) => {
+                self.runtime.dead(why, 1, self.shard.id);
                 self.drop_value();
             }
             Outcome::Panicked => {
@@ -352,7 +405,8 @@ impl<E: Entity> Task<E> {
             }
         }
         if passivates && self.value.is_some() {
-            self.stop_value().await;
+            self.say_last_word().await;
+            self.drop_value();
             if self.runtime.canary.has(Bug::PassivatedWithMessages) {
                 self.batch.clear();
             }
@@ -415,31 +469,39 @@ impl<E: Entity> Task<E> {
         .await;
     }
 
-    /// The last message of a value that is to go because its shard moves.
+    /// The last message of a value that is to go, because it is passivated or its shard moves.
     async fn last_word(&mut self) {
-        if self.may_begin().await {
-            self.stop_value().await;
+        if !self.may_begin().await {
+            return; // the stage is another one
+        }
+        let outcome = self.say_last_word().await;
+        let resumes = self.runtime.supervision == Supervision::Resume;
+        let is_whole = outcome == Outcome::Handled || outcome == Outcome::Panicked && resumes;
+        if self.stage == Stage::Draining && is_whole {
+            self.hand_over();
+        } else {
+            self.drop_value();
         }
     }
 
-    async fn stop_value(&mut self) {
-        let Some(message) = E::stop_message() else {
-            self.drop_value();
-            return;
-        };
+    async fn say_last_word(&mut self) -> Outcome {
+        let Some(message) = E::stop_message() else { return Outcome::Handled };
         let mut passivates = false;
         let outcome = {
-            let Self { runtime, shard, id, value, waker, generation, .. } = self;
-            let Some(Instance { value, extras }) = value.as_deref_mut() else { return };
+            let Self { runtime, shard, id, value, waker, generation, lapses, .. } = self;
+            let stays = Stays { runtime, shard, lapses: *lapses };
+            let Some(Instance { value, extras }) = value.as_deref_mut() else {
+                return Outcome::Handled;
+            };
             let mut cx = Context::new(runtime, shard, id, *generation, &mut passivates, extras);
             // Its part before the first await is polled as well: guarded like the rest.
             let handling = pin!(Some(async { value.handle(message, &mut cx).await }));
-            guarded(handling, Lease::Unasked, runtime, shard, waker).await
+            guarded(handling, Lease::Unasked, stays, waker).await
         };
         if let Outcome::Panicked = outcome {
             self.failed();
         }
-        self.drop_value();
+        outcome
     }
 }
 
@@ -451,19 +513,44 @@ impl<E: Entity> Drop for Task<E> {
     }
 }
 
+/// As long as which a handler may go on.
+struct Stays<'a, E: Entity> {
+    runtime: &'a Runtime<E>,
+    shard: &'a Shard<E>,
+    lapses: u64,
+}
+
+impl<E: Entity> Stays<'_, E> {
+    /// Why it may not.
+    fn aborted(&self) -> Option<Lost> {
+        let stage = self.shard.phase.get();
+        let aborts = match stage {
+            Stage::Aborted => true,
+            Stage::Open => self.runtime.lapses() != self.lapses,
+            Stage::Empty | Stage::Draining => false,
+        };
+        aborts.then(|| self.runtime.why_aborted(stage))
+    }
+
+    /// An abort that came before its waker was known is seen here.
+    fn poll(&self) -> Poll<Outcome> {
+        self.aborted().map_or(Poll::Pending, |why| Poll::Ready(Outcome::Aborted(why)))
+    }
+}
+
 /// Polls a handler: not without the lease, not after an abort, and its panic is caught.
 async fn guarded<E: Entity>(
     mut handling: Pin<&mut Option<impl Future<Output = ()> + Send>>,
     mut lease: Lease,
-    runtime: &Runtime<E>,
-    shard: &Shard<E>,
+    stays: Stays<'_, E>,
     waker: &AtomicWaker,
 ) -> Outcome {
+    let runtime = stays.runtime;
     let mut pause: Option<BoxFuture<'static, ()>> = None;
     let outcome = poll_fn(|cx| {
         loop {
-            if shard.phase.get() == Stage::Aborted {
-                return Poll::Ready(Outcome::Aborted);
+            if let Some(why) = stays.aborted() {
+                return Poll::Ready(Outcome::Aborted(why));
             }
             if std::mem::replace(&mut lease, Lease::Unasked) == Lease::JustAsked || runtime.serves()
             {
@@ -471,14 +558,14 @@ async fn guarded<E: Entity>(
             }
             waker.register(cx.waker());
             if wait(&mut pause, runtime, cx).is_pending() {
-                return aborted(shard);
+                return stays.poll();
             }
         }
         let running = handling.as_mut().as_pin_mut().expect("it is dropped at the end");
         match catch_unwind(AssertUnwindSafe(|| running.poll(cx))) {
             Ok(Poll::Pending) => {
                 waker.register(cx.waker());
-                aborted(shard)
+                stays.poll()
             }
             Ok(Poll::Ready(())) => Poll::Ready(Outcome::Handled),
             Err(_) => Poll::Ready(Outcome::Panicked),
@@ -488,20 +575,12 @@ async fn guarded<E: Entity>(
     // An answer that it owes is not to come, and why is known here.
     let mut drop = || handling.set(None);
     let dropped = catch_unwind(AssertUnwindSafe(|| match outcome {
-        Outcome::Aborted => scope::dropping(runtime.why_aborted(), drop),
+        Outcome::Aborted(why) => scope::dropping(why, drop),
         Outcome::Handled | Outcome::Panicked => drop(),
     }));
     match (dropped, outcome) {
         (Err(_), Outcome::Handled) => Outcome::Panicked,
         (_, outcome) => outcome,
-    }
-}
-
-/// An abort that came before its waker was known is seen here.
-fn aborted<E: Entity>(shard: &Shard<E>) -> Poll<Outcome> {
-    match shard.phase.get() {
-        Stage::Aborted => Poll::Ready(Outcome::Aborted),
-        _ => Poll::Pending,
     }
 }
 
@@ -520,7 +599,7 @@ fn wait<E: Entity>(
 }
 
 /// Lets others have a turn.
-async fn yield_now() {
+pub(super) async fn yield_now() {
     let mut yielded = false;
     poll_fn(|cx| {
         if std::mem::replace(&mut yielded, true) {

@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
-use bytes::Bytes;
 use serde::Serialize;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -23,16 +22,16 @@ use super::extractor::Extractor;
 use super::frame::{self, Frame};
 use super::gate;
 use super::gate::{Bounce, Budget, Decision, Item, Limits, Origin};
+use super::handover::{Chaff, LostStates};
 use super::hosting::{BadFrame, World};
 use super::ids::{EntityId, EntityType, RegionId, ShardId};
-use super::instance::Instance;
 use super::letter::Letter;
 use super::passivation;
-use super::payload;
 use super::region::{RegionInput, RegionOutput, Standing};
 use super::run;
 use super::scope;
 use super::shard::{After, Fit, Shard, Visit};
+use super::shard_region::Setup;
 use super::tenancy::Stage;
 use super::tenants::Entry;
 
@@ -60,11 +59,13 @@ pub(super) struct Runtime<E: Entity> {
     shards: Box<[OnceLock<Arc<Shard<E>>>]>,
     budget: Mutex<Budget>,
     dead: DeadLetters,
+    pub(super) lost_states: LostStates,
     waits_for_room: Mutex<BTreeMap<RegionId, BTreeSet<ShardId>>>, // ≤ regions × shards
     removed: Mutex<VecDeque<RegionId>>,                           // ≤ REMOVED_MAX
     callers: Mutex<Callers>,
     callers_wait: AtomicBool,
     over: AtomicBool,
+    lapses: AtomicU64, // that lasted
     books: Books,
     sweeps: AtomicBool,
     limit: AtomicUsize, // of active entities
@@ -150,19 +151,6 @@ pub(super) type NotTaken<M> = (TellError, Parcel<M>);
 
 pub(super) type Address<'a> = (&'a EntityId, u64, ShardId);
 
-/// Parts of a runtime that its maker chooses.
-pub(super) struct Parts<E: Entity> {
-    pub(super) me: RegionId,
-    pub(super) entity_type: EntityType,
-    pub(super) settings: Sharding,
-    pub(super) message_bytes_max: usize,
-    pub(super) supervision: Supervision,
-    pub(super) extractor: Arc<dyn Extractor<E::Message>>,
-    pub(super) factory: Box<dyn Fn(&EntityId) -> E + Send + Sync>,
-    pub(super) asks: Arc<Asks>,
-    pub(super) canary: Canary,
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -182,31 +170,34 @@ pub(super) fn encode<M: Serialize>(
 }
 
 impl<E: Entity> Runtime<E> {
-    pub(super) fn new(parts: Parts<E>, world: Arc<dyn World>) -> Arc<Self> {
-        let shards = (0..parts.extractor.shards()).map(|_| OnceLock::new()).collect();
-        let Sharding { buffer_size: messages, buffer_bytes_max: bytes, .. } = parts.settings;
-        let books = Books::new(&parts.settings);
-        let limit = parts.settings.passivation.active_entity_limit;
+    pub(super) fn new(setup: Setup<E>, world: Arc<dyn World>) -> Arc<Self> {
+        let Setup { entity_type, me, settings, message_bytes_max, supervision, .. } = setup;
+        let Setup { extractor, factory, asks, canary, .. } = setup;
+        let shards = (0..extractor.shards()).map(|_| OnceLock::new()).collect();
+        let Sharding { buffer_size: messages, buffer_bytes_max: bytes, .. } = settings;
+        let (books, limit) = (Books::new(&settings), settings.passivation.active_entity_limit);
         Arc::new(Self {
-            me: parts.me,
-            entity_type: parts.entity_type,
-            settings: parts.settings,
-            message_bytes_max: parts.message_bytes_max,
-            supervision: parts.supervision,
-            extractor: parts.extractor,
-            factory: parts.factory,
-            asks: parts.asks,
-            canary: parts.canary,
+            me,
+            entity_type,
+            settings,
+            message_bytes_max,
+            supervision,
+            extractor,
+            factory,
+            asks,
+            canary,
             last_word: E::stop_message().is_some(),
             world,
             shards,
             budget: Mutex::new(Budget::new(Limits { messages, bytes })),
             dead: DeadLetters::default(),
+            lost_states: LostStates::default(),
             waits_for_room: Mutex::default(),
             removed: Mutex::default(),
             callers: Mutex::default(),
             callers_wait: AtomicBool::new(false),
             over: AtomicBool::new(false),
+            lapses: AtomicU64::new(0),
             books,
             sweeps: AtomicBool::new(false),
             limit: AtomicUsize::new(limit),
@@ -226,9 +217,26 @@ impl<E: Entity> Runtime<E> {
         self.over.load(Ordering::Acquire)
     }
 
-    /// Why a handler is dropped at an await.
-    pub(super) fn why_aborted(&self) -> Lost {
-        if self.is_over() { Lost::NodeStopped } else { Lost::Aborted }
+    /// Why a handler of a shard at this stage is dropped at an await.
+    pub(super) fn why_aborted(&self, stage: Stage) -> Lost {
+        match stage {
+            _ if self.is_over() => Lost::NodeStopped,
+            Stage::Open => Lost::NotLeased,
+            Stage::Empty | Stage::Draining | Stage::Aborted => Lost::Aborted,
+        }
+    }
+
+    /// Lapses of the lease that lasted: no instance outlives one.
+    pub(super) fn lapses(&self) -> u64 {
+        self.lapses.load(Ordering::Acquire)
+    }
+
+    /// The lease has lapsed for long. Shards that drain have their own time.
+    pub(super) fn let_go(self: &Arc<Self>) {
+        self.lapses.fetch_add(1, Ordering::AcqRel);
+        for shard in self.known().filter(|shard| shard.phase.get() == Stage::Open) {
+            shard.pass(self, Fit::Exempt, |_, desk| desk.let_go());
+        }
     }
 
     pub(super) fn shard(&self, id: ShardId) -> Option<&Arc<Shard<E>>> {
@@ -441,12 +449,7 @@ impl<E: Entity> Runtime<E> {
                 let Some(shard) = self.shard(shard) else { return };
                 shard.pass(self, Fit::Exempt, |_, desk| desk.abort());
             }
-            RegionOutput::Discard { shard, payload, .. } => {
-                let (letters, _) = payload::read(&payload);
-                let lost =
-                    letters.into_iter().map(|letter| (Lost::Discarded, Entry::Letter(letter)));
-                lost.for_each(|(why, entry)| self.lose(why, entry, shard));
-            }
+            RegionOutput::Discard { shard, payload, .. } => self.lose_payload(shard, &payload),
             RegionOutput::StopAll => self.stop_all(),
             // A standing follows an adoption and a drain, and says all of it; the rest is the
             // node's.
@@ -495,22 +498,22 @@ impl<E: Entity> Runtime<E> {
         }
         // Values of the user are dropped in a task: this may be the thread of the node's machines,
         // or of a lane. Dropped with its executor, the task does it as well.
-        let After { lost, values, typed, counts, drained, .. } = after;
-        let ends = drained.is_some() || counts;
+        let After { lost, values, typed, leaving, drained, .. } = after;
+        let ends = drained.is_some() || leaving.is_some();
         if ends || !(lost.is_empty() && values.is_empty() && typed.is_empty()) {
-            let (runtime, shard) = (Arc::clone(self), Arc::clone(shard));
-            let chaff = Chaff { runtime, shard, lost, values, typed, counts, drained };
+            let (runtime, shard, states) = (Arc::clone(self), Arc::clone(shard), Vec::new());
+            let chaff = Chaff { runtime, shard, lost, values, typed, leaving, states, drained };
             if chaff.is_light() {
                 drop(chaff);
             } else {
-                self.world.spawn(Box::pin(async move { drop(chaff) }));
+                self.world.spawn(Box::pin(chaff.sweep()));
             }
         }
         self.passivate(after.leavers);
     }
 
     /// Drops something of the user's.
-    fn discard<T>(&self, what: T) {
+    pub(super) fn discard<T>(&self, what: T) {
         if catch_unwind(AssertUnwindSafe(|| drop(what))).is_err() {
             self.failures.fetch_add(1, Ordering::Relaxed);
             let entity_type = &self.entity_type;
@@ -600,7 +603,7 @@ impl<E: Entity> Runtime<E> {
     }
 
     /// Each shard that lives here has its part of the limit, if there are parts.
-    fn share_limit(self: &Arc<Self>) {
+    pub(super) fn share_limit(self: &Arc<Self>) {
         use passivation::settings::Scope;
         match &self.books {
             Books::Shards(settings) if settings.scope == Scope::Shard => {}
@@ -645,45 +648,6 @@ impl<E: Entity> Runtime<E> {
     /// Whether a message may begin, or go on, now.
     pub(super) fn serves(&self) -> bool {
         self.world.serves() || self.canary.has(Bug::LeaseNotAsked)
-    }
-}
-
-/// What a shard has given up. Its `Drop` does what is left to do: it is never lost on the way.
-struct Chaff<E: Entity> {
-    runtime: Arc<Runtime<E>>,
-    shard: Arc<Shard<E>>,
-    lost: Vec<(Lost, Entry<E::Message>)>,
-    values: Vec<Box<Instance<E>>>,
-    typed: Vec<E::Message>,
-    counts: bool,
-    drained: Option<Option<Bytes>>,
-}
-
-impl<E: Entity> Chaff<E> {
-    /// Nothing of the user's is in it.
-    fn is_light(&self) -> bool {
-        let letters = self.lost.iter().all(|(_, entry)| matches!(entry, Entry::Letter(_)));
-        letters && self.values.is_empty() && self.typed.is_empty()
-    }
-}
-
-impl<E: Entity> Drop for Chaff<E> {
-    fn drop(&mut self) {
-        let (runtime, shard) = (&self.runtime, &self.shard);
-        for (why, entry) in self.lost.drain(..) {
-            runtime.lose(why, entry, shard.id);
-        }
-        self.values.drain(..).for_each(|value| runtime.discard(value));
-        self.typed.drain(..).for_each(|message| runtime.discard(message));
-        // Only now may anybody hear that nothing lives here.
-        if self.counts {
-            shard.pass(runtime, Fit::Exempt, |gate, desk| desk.ended(gate));
-        }
-        if let Some(payload) = self.drained.take() {
-            runtime.world.tell(RegionInput::Drained { shard: shard.id, payload });
-            runtime.share_limit();
-            runtime.room_here(); // in the mailboxes of its next home
-        }
     }
 }
 

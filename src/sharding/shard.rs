@@ -17,6 +17,7 @@ use super::dead_letters::Lost;
 use super::entity::Entity;
 use super::frame;
 use super::gate::{Bounce, Full, Gate, Gone, Item, NotSent, Origin, Post, Run, Standing, Waits};
+use super::handover::{HandOver, Leaving, State};
 use super::hosting::NoRoom;
 use super::ids::{EntityId, Generation, RegionId, ShardId};
 use super::instance::Instance;
@@ -26,6 +27,9 @@ use super::runtime::{Runtime, hash};
 use super::scope;
 use super::tenancy::{Phase, Stage};
 use super::tenants::{Entry, NONE, Tenants};
+
+/// Why states are lost at the end.
+const OVER: &str = "their node is out of the configuration";
 
 /// A shard.
 pub(super) struct Shard<E: Entity> {
@@ -52,6 +56,8 @@ pub(super) struct Floor<E: Entity> {
     /// What the next start takes along.
     pub(super) carried: Option<Bytes>,
     pub(super) actives: Option<Arc<Actives>>,
+    /// Tasks that drop idle instances: no other begins before they have.
+    leaving: u32,
     canary: Canary,
     wanted: bool,     // the region was asked for a home
     scratch: Vec<u8>, // a frame
@@ -68,8 +74,8 @@ pub(super) struct After<E: Entity> {
     pub(super) values: Vec<Box<Instance<E>>>,
     pub(super) typed: Vec<E::Message>,
     pub(super) lost: Vec<(Lost, Entry<E::Message>)>,
-    /// The shard's drain waits until they are dropped: they count among those that run.
-    pub(super) counts: bool,
+    /// Idle instances that are to end: together they count as one that runs.
+    pub(super) leaving: Option<Leaving<E>>,
 }
 
 impl<E: Entity> Default for After<E> {
@@ -82,7 +88,7 @@ impl<E: Entity> Default for After<E> {
             values: Vec::new(),
             typed: Vec::new(),
             lost: Vec::new(),
-            counts: false,
+            leaving: None,
         }
     }
 }
@@ -96,7 +102,7 @@ pub(super) struct Visit<'a, E: Entity> {
 impl<E: Entity> After<E> {
     /// As after nearly every message.
     pub(super) const fn is_nothing(&self) -> bool {
-        let Self { starts, wanted, drained, leavers, values, typed, lost, counts } = self;
+        let Self { starts, wanted, drained, leavers, values, typed, lost, leaving } = self;
         starts.is_empty()
             && !*wanted
             && drained.is_none()
@@ -104,7 +110,7 @@ impl<E: Entity> After<E> {
             && values.is_empty()
             && typed.is_empty()
             && lost.is_empty()
-            && !*counts
+            && leaving.is_none()
     }
 }
 
@@ -131,6 +137,7 @@ impl<E: Entity> Shard<E> {
             generation: Generation::NEVER,
             carried: None,
             actives,
+            leaving: 0,
             canary,
             wanted: false,
             scratch: Vec::new(),
@@ -235,7 +242,8 @@ impl<E: Entity> Floor<E> {
         if waited_for {
             busy.marked = busy.mailbox.len();
         }
-        let starts = busy.runs.is_none() && (stage == Stage::Open || waited_for);
+        let may_start = busy.runs.is_none() && self.leaving == 0;
+        let starts = may_start && (stage == Stage::Open || waited_for);
         if starts {
             self.start(row, after);
         }
@@ -272,7 +280,7 @@ impl<E: Entity> Floor<E> {
         self.tenants.idle(row);
         let tenant = self.tenants.get(row);
         let slot = tenant.slot;
-        if tenant.state.is_none() {
+        if tenant.state.is_none() && !self.tenants.is_dormant(row) {
             after.values.extend(self.tenants.remove(row, hash));
         }
         let Some(actives) = self.actives.as_ref().filter(|_| slot != NONE) else { return };
@@ -285,12 +293,37 @@ impl<E: Entity> Floor<E> {
         }
     }
 
+    /// A move has brought what an instance handed over elsewhere. False: that is lost, for its
+    /// entity had one already.
+    fn arrive(
+        &mut self,
+        id: EntityId,
+        state: State,
+        Visit { shard, runtime }: Visit<'_, E>,
+        after: &mut After<E>,
+    ) -> bool {
+        let hash = hash(id.as_str());
+        let known = self.tenants.find(hash, id.as_str());
+        let row = known.unwrap_or_else(|| self.tenants.add(hash, id));
+        let is_first = self.tenants.keep(row, state).is_none();
+        if let Some(actives) = self.actives.as_ref().filter(|_| is_first) {
+            let slot = actives.enter(shard.id, row);
+            self.tenants.get_mut(row).slot = slot;
+            actives.touch(runtime.world.now(), slot, hash, &mut after.leavers);
+            actives.set_busy(slot, false);
+        }
+        is_first
+    }
+
     /// An idle entity is to stop: its value goes, after its last word if it has one.
     pub(super) fn passivate(&mut self, leaver: Leaver, after: &mut After<E>) {
         let Leaver { row, slot, .. } = leaver;
         let Some(tenant) = self.tenants.try_get(row) else { return };
-        if tenant.slot != slot || tenant.busy.is_some() || tenant.state.is_none() {
+        if tenant.slot != slot || tenant.busy.is_some() {
             return; // somebody else, or busy again
+        }
+        if tenant.state.is_none() {
+            return self.forget(row, slot);
         }
         // In a task of its own: no other instance begins before this one is dropped.
         self.tenants.busy(row).leaves = true;
@@ -298,6 +331,17 @@ impl<E: Entity> Floor<E> {
             actives.set_busy(slot, true);
         }
         self.start(row, after);
+    }
+
+    /// A dormant state goes as its entity would: that has had its last word.
+    fn forget(&mut self, row: u32, slot: u32) {
+        if self.tenants.wake(row).is_none() {
+            return;
+        }
+        let _no_value = self.tenants.remove(row, hash);
+        if let Some(actives) = self.actives.as_ref().filter(|_| slot != NONE) {
+            actives.leave(slot);
+        }
     }
 
     /// Its entities are no longer active: their shard leaves.
@@ -317,6 +361,14 @@ impl<E: Entity> Floor<E> {
         self.tenants.busy(row).runs = Some(Arc::clone(&waker));
         self.running += 1;
         after.starts.push((row, self.tenants.get(row).id.clone(), waker));
+    }
+
+    /// Starts it for messages that a draining handler waits for, if nobody handles them yet.
+    pub(super) fn go_on(&mut self, row: u32, after: &mut After<E>) {
+        let busy = self.tenants.get(row).busy.as_ref();
+        if busy.is_some_and(|busy| busy.marked > 0 && busy.runs.is_none()) {
+            self.start(row, after);
+        }
     }
 
     fn wake(&mut self) {
@@ -362,26 +414,41 @@ impl<E: Entity> Desk<'_, E> {
     }
 
     fn carried(&mut self) -> VecDeque<Item<Letter>> {
-        let Some(carried) = self.floor.carried.take() else { return VecDeque::new() };
-        let (letters, rest) = payload::read(&carried);
+        let Some(payload) = self.floor.carried.take() else { return VecDeque::new() };
+        let (carried, rest) = payload::read(&payload);
         if let Err(why) = rest {
             let (entity_type, shard) = (&self.runtime.entity_type, self.shard.id);
-            let (read, bytes) = (letters.len(), carried.len());
+            let (read, bytes) = (carried.letters.len(), payload.len());
             tracing::error!(
                 %entity_type, %shard, %why, read, bytes,
-                "sharding.payload: cut short; the messages behind that place are lost"
+                "sharding.payload: cut short; messages and states behind that place are lost"
             );
             self.runtime.dead(Lost::Undecodable, 1, shard);
         }
-        letters
+        self.arrive(carried.states);
+        carried
+            .letters
             .into_iter()
             .map(|letter| Item { bytes: letter.bytes().len(), message: letter })
             .collect()
     }
 
+    /// Before any message: an instance that these begin finds its state.
+    fn arrive(&mut self, states: Vec<(EntityId, State)>) {
+        let (shard, runtime, mut lost) = (self.shard, self.runtime, 0);
+        if runtime.is_over() {
+            return runtime.lose_states(states.len(), shard.id, OVER);
+        }
+        for (id, state) in states {
+            let visit = Visit { shard, runtime };
+            lost += usize::from(!self.floor.arrive(id, state, visit, self.after));
+        }
+        runtime.lose_states(lost, shard.id, "a move carried two for one entity");
+    }
+
     fn drain(&mut self, gate: &mut Gate<Letter>) {
         self.floor.close_books();
-        let last_word = self.runtime.last_word;
+        let (last_word, mut instances) = (self.runtime.last_word, Vec::new());
         for row in self.floor.tenants.rows().collect::<Vec<_>>() {
             let tenant = self.floor.tenants.get_mut(row);
             if tenant.busy.as_ref().is_some_and(|busy| busy.runs.is_some()) {
@@ -389,14 +456,11 @@ impl<E: Entity> Desk<'_, E> {
             }
             if last_word && tenant.state.is_some() {
                 self.floor.start(row, self.after);
-            } else {
-                self.after.values.extend(tenant.state.take());
+            } else if let Some(instance) = tenant.state.take() {
+                instances.push((row, tenant.id.clone(), instance));
             }
         }
-        if !self.after.values.is_empty() {
-            self.floor.running += 1; // until they are dropped
-            self.after.counts = true;
-        }
+        self.end(instances, HandOver::Asked);
         self.floor.wake(); // who waits for a restart, or for the lease, waits no longer
         self.seal_if_done(gate);
     }
@@ -407,6 +471,75 @@ impl<E: Entity> Desk<'_, E> {
             self.shard.phase.set(Stage::Aborted);
             self.floor.wake();
         }
+    }
+
+    /// The lease has lapsed for long: nothing is told to anybody, for no handler may run.
+    pub(super) fn let_go(&mut self) {
+        let tenants = &mut self.floor.tenants;
+        let mut instances = Vec::new();
+        for row in tenants.rows().collect::<Vec<_>>() {
+            let tenant = tenants.get_mut(row);
+            let id = &tenant.id;
+            instances.extend(tenant.state.take().map(|instance| (row, id.clone(), instance)));
+        }
+        self.end(instances, HandOver::No);
+        self.floor.wake(); // who handles a message drops it
+    }
+
+    fn end(&mut self, instances: Vec<(u32, EntityId, Box<Instance<E>>)>, hand_over: HandOver) {
+        if !instances.is_empty() {
+            self.floor.running += 1; // until they are dropped
+            self.floor.leaving += 1;
+            self.after.leaving = Some(Leaving { hand_over, instances });
+        }
+    }
+
+    /// Idle instances are dropped, and these states are left of them.
+    pub(super) fn left(&mut self, gate: &mut Gate<Letter>, states: Vec<(u32, State)>) {
+        for (row, state) in states {
+            self.keep(row, state);
+        }
+        assert!(self.floor.leaving > 0, "they were to end");
+        self.floor.leaving -= 1;
+        let stage = self.shard.phase.get();
+        if self.floor.leaving == 0 && !self.runtime.is_over() {
+            for row in self.floor.tenants.rows().collect::<Vec<_>>() {
+                match stage {
+                    Stage::Open => self.begin(row),
+                    Stage::Draining => self.floor.go_on(row, self.after),
+                    Stage::Empty | Stage::Aborted => {}
+                }
+            }
+        }
+        self.ended(gate);
+    }
+
+    /// A row that has no instance: it starts for what came too early, or is none any more.
+    fn begin(&mut self, row: u32) {
+        let (shard, runtime) = (self.shard, self.runtime);
+        let tenant = self.floor.tenants.get(row);
+        match &tenant.busy {
+            Some(busy) if busy.runs.is_some() => {}
+            Some(busy) if !busy.mailbox.is_empty() => {
+                let hash = hash(tenant.id.as_str());
+                self.floor.start(row, self.after);
+                self.floor.visit(row, hash, true, Visit { shard, runtime }, self.after);
+            }
+            _ if tenant.state.is_none() && !self.floor.tenants.is_dormant(row) => {
+                self.floor.running += 1; // parks as if it had run
+                self.floor.park(row, runtime, self.after);
+            }
+            _ => {}
+        }
+    }
+
+    /// A state waits for the next instance, here or elsewhere.
+    pub(super) fn keep(&mut self, row: u32, state: State) {
+        if self.runtime.is_over() {
+            return self.runtime.lose_states(1, self.shard.id, OVER);
+        }
+        let before = self.floor.tenants.keep(row, state);
+        assert!(before.is_none(), "an entity has one state");
     }
 
     /// An entity's task has ended.
@@ -424,7 +557,7 @@ impl<E: Entity> Desk<'_, E> {
             return;
         }
         let tenants = std::mem::replace(&mut self.floor.tenants, Tenants::new());
-        let (payload, left) = payload::seal(tenants);
+        let (payload, left) = payload::seal(tenants, self.runtime.canary);
         self.after.values.extend(left.values);
         self.after.lost.extend(left.lost);
         self.after.typed.extend(left.typed);
@@ -439,6 +572,8 @@ impl<E: Entity> Desk<'_, E> {
     pub(super) fn stop(&mut self, gate: &mut Gate<Letter>) {
         self.floor.close_books();
         self.shard.phase.set(Stage::Aborted);
+        let dormant = self.floor.tenants.forget_dormant();
+        self.runtime.lose_states(dormant, self.shard.id, OVER);
         for row in self.floor.tenants.rows().collect::<Vec<_>>() {
             let tenant = self.floor.tenants.get_mut(row);
             self.after.values.extend(tenant.state.take());

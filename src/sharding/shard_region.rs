@@ -15,7 +15,7 @@ use super::extractor::Extractor;
 use super::hosting::{BadFrame, Hosting, World};
 use super::ids::{EntityId, EntityType, RegionId};
 use super::region::RegionOutput;
-use super::runtime::{Parts, Runtime};
+use super::runtime::Runtime;
 
 /// What an entity type needs on a node.
 pub struct Setup<E: Entity> {
@@ -57,20 +57,7 @@ impl<E: Entity> ShardRegion<E> {
     /// Hosts a type, or routes to it, by what the region's machine orders.
     #[must_use]
     pub fn new(setup: Setup<E>, world: Arc<dyn World>) -> Self {
-        let Setup { entity_type, me, settings, message_bytes_max, .. } = setup;
-        let Setup { supervision, extractor, factory, asks, canary, .. } = setup;
-        let parts = Parts {
-            me,
-            entity_type,
-            settings,
-            message_bytes_max,
-            supervision,
-            extractor,
-            factory,
-            asks,
-            canary,
-        };
-        Self { runtime: Runtime::new(parts, world) }
+        Self { runtime: Runtime::new(setup, world) }
     }
 
     pub(super) const fn of(runtime: Arc<Runtime<E>>) -> Self {
@@ -111,7 +98,8 @@ impl<E: Entity> ShardRegion<E> {
         &self.runtime.entity_type
     }
 
-    /// Entities that live on this node, with those that only have messages waiting.
+    /// Entities that live on this node, with those that only have messages waiting, or a state
+    /// that a move has brought.
     #[must_use]
     pub fn entities(&self) -> usize {
         self.runtime.entities()
@@ -140,6 +128,13 @@ impl<E: Entity> ShardRegion<E> {
         self.runtime.dead_letters().all()
     }
 
+    /// States that entities [handed over](Entity::hand_over) and none will take, since the start.
+    /// They may have been taken where a later move overtook the one that carried them.
+    #[must_use]
+    pub fn lost_states(&self) -> u64 {
+        self.runtime.lost_states.count()
+    }
+
     /// Panics of handlers and factories, since the start.
     #[must_use]
     pub fn failures(&self) -> u64 {
@@ -162,6 +157,10 @@ impl<E: Entity> fmt::Debug for ShardRegion<E> {
 impl<E: Entity> Hosting for ShardRegion<E> {
     fn perform(&self, order: RegionOutput) {
         self.runtime.perform(order);
+    }
+
+    fn lapsed(&self) {
+        self.runtime.let_go();
     }
 
     fn arrived(&self, from: RegionId, frame: &[u8]) -> Result<(), BadFrame> {

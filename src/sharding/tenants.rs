@@ -2,13 +2,14 @@
 //!
 //! An idle entity is a row: no task, no channel, no queue. Under the shard's lock.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use futures::task::AtomicWaker;
 
 use super::entity::Entity;
+use super::handover::State;
 use super::ids::EntityId;
 use super::instance::Instance;
 use super::letter::Letter;
@@ -84,13 +85,20 @@ pub(super) struct Tenants<E: Entity> {
     index: HashMap<u64, u32, BuildHasherDefault<Numbers>>, // the first with that hash
     rows: Vec<Option<Tenant<E>>>,                          // ≤ entities of the shard at a time
     free: Vec<u32>,
+    dormant: BTreeMap<u32, State>, // by row; ≤ rows, none of which has a value
     #[expect(clippy::vec_box, reason = "the boxes are what is kept")]
     spare: Vec<Box<Busy<E::Message>>>, // ≤ SPARE_MAX
 }
 
 impl<E: Entity> Tenants<E> {
     pub(super) fn new() -> Self {
-        Self { index: HashMap::default(), rows: Vec::new(), free: Vec::new(), spare: Vec::new() }
+        Self {
+            index: HashMap::default(),
+            rows: Vec::new(),
+            free: Vec::new(),
+            dormant: BTreeMap::new(),
+            spare: Vec::new(),
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -130,6 +138,7 @@ impl<E: Entity> Tenants<E> {
         let tenant = self.rows[at as usize].take().expect("a row in use");
         let busy = tenant.busy.as_ref();
         assert!(busy.is_none_or(|busy| busy.mailbox.is_empty() && busy.runs.is_none()));
+        assert!(!self.is_dormant(at), "its state would be the next one's");
         self.unlink(at, tenant.next, hash(tenant.id.as_str()));
         self.free.push(at);
         tenant.state
@@ -184,6 +193,30 @@ impl<E: Entity> Tenants<E> {
             (busy.marked, busy.runs, busy.leaves) = (0, None, false);
             self.spare.push(busy);
         }
+    }
+
+    /// Keeps what an instance handed over until the next one needs it. Gives back what was kept.
+    pub(super) fn keep(&mut self, at: u32, state: State) -> Option<State> {
+        self.dormant.insert(at, state)
+    }
+
+    /// What is kept for the instance that begins now.
+    pub(super) fn wake(&mut self, at: u32) -> Option<State> {
+        self.dormant.remove(&at)
+    }
+
+    pub(super) fn is_dormant(&self, at: u32) -> bool {
+        self.dormant.contains_key(&at)
+    }
+
+    /// All that is kept, in the order of rows.
+    pub(super) fn dormant(&self) -> impl Iterator<Item = (&EntityId, &[u8])> + '_ {
+        self.dormant.iter().map(|(at, state)| (&self.get(*at).id, &state[..]))
+    }
+
+    /// How many were kept.
+    pub(super) fn forget_dormant(&mut self) -> usize {
+        std::mem::take(&mut self.dormant).len()
     }
 
     pub(super) fn rows(&self) -> impl Iterator<Item = u32> + '_ {

@@ -31,9 +31,9 @@ use crate::sharding::ids::EntityType;
 use crate::sharding::machines::Word;
 use crate::sharding::wire::{Released, ShardingMessage, ToRegion};
 
-/// Long without a quorum: entities are not stopped, they stand still, and go on with the lease.
-const STANDS_STILL: &str =
-    "no quorum has answered for long: entities stand still and coordinators have stopped";
+/// Long without a quorum: with the lease other instances begin, with what waits.
+const STOPS: &str =
+    "no quorum has answered for long: entities and coordinators are stopped; their shards stay";
 
 /// What a node does when it is downed or removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,7 +165,10 @@ impl Surroundings {
             Event::Notice(notice) => tracing::warn!(%notice, "cluster.notice"),
             Event::LeaseHeld(until) => self.lease.hold(until),
             Event::LeaseLapsed => self.lapsed("nothing begins here until a quorum answers"),
-            Event::LeaseLost => self.lapsed(STANDS_STILL),
+            Event::LeaseLost => {
+                self.lapsed(STOPS);
+                self.hostings.lapsed();
+            }
             // No provider can be set in this release; the strategy is refused at the start.
             Event::DowningLease { acquire } => {
                 let denied = acquire.then_some(LeaseAnswer::Denied);

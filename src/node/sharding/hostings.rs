@@ -97,6 +97,11 @@ impl Hostings {
         }
     }
 
+    /// The hosting lease has lapsed for long.
+    pub(crate) fn lapsed(&self) {
+        self.all().iter().for_each(|hosting| hosting.lapsed());
+    }
+
     /// The lane to a region has room again, or is new.
     pub(crate) fn room(&self, to: RegionId) {
         self.all().iter().for_each(|hosting| hosting.room(to));
@@ -181,6 +186,10 @@ mod tests {
     impl Hosting for Recorder {
         fn perform(&self, order: RegionOutput) {
             self.note(format!("{order:?}"));
+        }
+
+        fn lapsed(&self) {
+            self.note("lapsed".to_owned());
         }
 
         fn arrived(&self, from: RegionId, frame: &[u8]) -> Result<(), BadFrame> {

@@ -58,6 +58,15 @@ fn nodes(supervision: Supervision) -> (Nodes<Fragile>, Arc<AtomicUsize>) {
     (nodes, made)
 }
 
+/// Entities that may have so many messages waiting.
+fn narrow(mailbox_size: usize) -> Nodes<Fragile> {
+    let settings = Sharding { mailbox_size, ..Plan::default().settings };
+    let plan = Plan { settings, ..Plan::default() };
+    let mut nodes = Nodes::new(&plan, |_, _| |_: &EntityId| Fragile::default());
+    nodes.host(0, 0);
+    nodes
+}
+
 fn count(nodes: &mut Nodes<Fragile>, from: usize) -> Result<u64, AskError> {
     let fragile = nodes.nodes[from].region.entity("f");
     nodes.wait_for(async move { fragile.ask(Blow::Count).await })
@@ -137,10 +146,7 @@ fn an_ask_names_whom_it_asked_what_and_how_long() {
 
 #[test]
 fn a_full_mailbox_refuses_a_tell_here_and_answers_an_ask_from_elsewhere() {
-    let settings = Sharding { mailbox_size: 2, ..Plan::default().settings };
-    let plan = Plan { settings, ..Plan::default() };
-    let mut nodes = Nodes::new(&plan, |_, _| |_: &EntityId| Fragile::default());
-    nodes.host(0, 0);
+    let mut nodes = narrow(2);
     let here = nodes.nodes[0].region.entity("f");
     let forever = here.ask(Blow::Sleep);
     nodes.settle();
@@ -158,10 +164,7 @@ fn a_full_mailbox_refuses_a_tell_here_and_answers_an_ask_from_elsewhere() {
 
 #[test]
 fn a_caller_that_waits_for_room_goes_on_when_there_is_some() {
-    let settings = Sharding { mailbox_size: 2, ..Plan::default().settings };
-    let plan = Plan { settings, ..Plan::default() };
-    let mut nodes = Nodes::new(&plan, |_, _| |_: &EntityId| Fragile::default());
-    nodes.host(0, 0);
+    let mut nodes = narrow(2);
     let here = nodes.nodes[0].region.entity("f");
     let teller = here.clone();
     nodes.wait_for(async move {
@@ -208,10 +211,7 @@ fn a_task_that_is_dropped_with_its_executor_leaves_no_instance_behind() {
 
 #[test]
 fn a_caller_that_waits_at_a_full_mailbox_goes_on_when_the_shard_has_moved() {
-    let settings = Sharding { mailbox_size: 2, ..Plan::default().settings };
-    let plan = Plan { settings, ..Plan::default() };
-    let mut nodes = Nodes::new(&plan, |_, _| |_: &EntityId| Fragile::default());
-    nodes.host(0, 0);
+    let mut nodes = narrow(2);
     let here = nodes.nodes[0].region.entity("f");
     let forever = here.ask(Blow::Sleep);
     nodes.settle();
@@ -234,10 +234,7 @@ fn a_caller_that_waits_at_a_full_mailbox_goes_on_when_the_shard_has_moved() {
 
 #[test]
 fn a_caller_that_waits_for_room_has_one_waker_and_none_once_it_has_gone() {
-    let settings = Sharding { mailbox_size: 1, ..Plan::default().settings };
-    let plan = Plan { settings, ..Plan::default() };
-    let mut nodes = Nodes::new(&plan, |_, _| |_: &EntityId| Fragile::default());
-    nodes.host(0, 0);
+    let mut nodes = narrow(1);
     let here = nodes.nodes[0].region.entity("f");
     let forever = here.ask(Blow::Sleep);
     nodes.settle();

@@ -19,6 +19,11 @@ pub(crate) struct Pages {
     pub(crate) violations: Vec<String>,
     pub(crate) started: usize,
     pub(crate) timeouts: usize,
+    /// What entities count goes with them, unless a policy may have passivated them.
+    pub(crate) policy: bool,
+    pub(crate) taken: usize,
+    counts: BTreeMap<String, u64>,
+    handed: BTreeMap<String, u64>, // on its way
 }
 
 impl Journal {
@@ -48,6 +53,41 @@ impl Journal {
             let what = format!("I5: {id} handles {number} of {sender} after {last:?}");
             pages.violations.push(what);
         }
+    }
+
+    /// S: an entity counts a message, as the one after those that it has counted anywhere.
+    pub(crate) fn counts(&self, id: &str, count: u64) {
+        let mut pages = self.pages();
+        let expected = pages.counts.get(id).copied().unwrap_or(0) + 1;
+        if count != expected && !(pages.policy && count == 1) {
+            pages.violations.push(format!("S: {id} counts {count}, not {expected}"));
+        }
+        pages.counts.insert(id.to_owned(), count);
+    }
+
+    pub(crate) fn hands_over(&self, id: &str, count: u64) {
+        self.pages().handed.insert(id.to_owned(), count);
+    }
+
+    pub(crate) fn takes_over(&self, id: &str, count: u64) {
+        let mut pages = self.pages();
+        pages.taken += 1;
+        let handed = pages.handed.remove(id);
+        if handed != Some(count) {
+            pages.violations.push(format!("S: {id} takes {count} over, handed were {handed:?}"));
+        }
+    }
+
+    /// An instance ends. If it may, what it had counted is gone.
+    pub(crate) fn ends(&self, id: &str, may_go: bool) {
+        let Ok(mut pages) = self.0.lock() else { return };
+        if pages.handed.contains_key(id) {
+            return;
+        }
+        if !may_go && !pages.policy {
+            pages.violations.push(format!("S: {id} ends and hands nothing over"));
+        }
+        pages.counts.remove(id);
     }
 
     pub(crate) fn violates(&self, what: String) {

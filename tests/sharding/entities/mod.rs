@@ -1,13 +1,16 @@
 //! Entities on nodes: the code that runs, under an executor and lanes that the tests drive.
 
 mod decoding;
+mod door;
 mod drains;
 mod dropping;
 mod executor;
 mod failing;
 mod first;
 mod journal;
+mod lapsing;
 mod lengths;
+mod moving;
 mod nodes;
 mod passivating;
 mod stopping;

@@ -423,6 +423,14 @@ impl<E: Entity> Nodes<E> {
         panic!("it does not come to rest");
     }
 
+    /// The same, but for what regions and the coordinator say to each other: that is under way.
+    pub(crate) fn settle_without_words(&mut self) {
+        let possible = |nodes: &Self| nodes.possible().into_iter().find(|step| *step != Step::Word);
+        while let Some(step) = possible(self) {
+            self.step(step, 0);
+        }
+    }
+
     /// A shard lives on a node.
     pub(crate) fn host(&mut self, shard: u32, index: usize) {
         self.decide(ShardId::new(shard), Some(index));
@@ -432,6 +440,11 @@ impl<E: Entity> Nodes<E> {
     pub(crate) fn lost(&self, why: Lost) -> u64 {
         let all = self.nodes.iter().flat_map(|node| node.region.dead_letters());
         all.filter(|(of, _)| *of == why).map(|(_, count)| count).sum()
+    }
+
+    /// Payloads that were given up though they may have been taken.
+    pub(crate) fn discarded(&self) -> u64 {
+        self.nodes.iter().map(|node| node.machine.stats().discarded).sum()
     }
 
     pub(crate) fn all_lost(&self) -> u64 {

@@ -1,5 +1,6 @@
 //! Random schedules: tells and asks from all nodes while shards move, leases lapse and lanes are
-//! full. I4 and I5 at every step, I6 at the end: a planned move loses nothing.
+//! full. I4 and I5 at every step, I6 at the end: a planned move loses nothing. What entities have
+//! counted moves with them, each count once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use ostraca::sharding::bug::{Bug, Canary};
 use ostraca::sharding::context::Context;
 use ostraca::sharding::dead_letters::Lost;
-use ostraca::sharding::entity::Entity;
+use ostraca::sharding::entity::{BoxError, Entity};
 use ostraca::sharding::entity_ref::AskError;
 use ostraca::sharding::ids::{EntityId, ShardId};
 use ostraca::sharding::passivation::settings::{Passivation, Scope, Strategy};
@@ -28,6 +29,9 @@ const ENTITIES: u64 = 6;
 struct Player {
     journal: Arc<Journal>,
     world: Arc<NodeWorld>,
+    id: String,
+    count: u64,
+    may_go: bool, // with its count: passivated, or handed over
     _alive: Alive,
 }
 
@@ -53,6 +57,8 @@ impl Entity for Player {
 
     async fn handle(&mut self, word: Word, cx: &mut Context<'_, Self>) {
         self.look(cx.id());
+        self.count += 1;
+        self.journal.counts(&self.id, self.count);
         let note = |sender, number| self.journal.handles(sender, cx.id().as_str(), number);
         match word {
             Word::Note { sender, number } => note(sender, number),
@@ -64,6 +70,7 @@ impl Entity for Player {
             }
             Word::Passivate { sender, number } => {
                 note(sender, number);
+                self.may_go = true;
                 cx.passivate();
             }
             Word::AskPeer { sender, number, peer } => {
@@ -83,6 +90,24 @@ impl Entity for Player {
             Word::Answer(reply) => reply.send(1),
         }
     }
+
+    fn hand_over(&mut self) -> Option<Vec<u8>> {
+        self.journal.hands_over(&self.id, self.count);
+        self.may_go = true;
+        Some(self.count.to_le_bytes().to_vec())
+    }
+
+    fn take_over(&mut self, state: &[u8]) -> Result<(), BoxError> {
+        self.count = u64::from_le_bytes(state.try_into()?);
+        self.journal.takes_over(&self.id, self.count);
+        Ok(())
+    }
+}
+
+impl Drop for Player {
+    fn drop(&mut self) {
+        self.journal.ends(&self.id, self.may_go);
+    }
 }
 
 fn name(entity: u64) -> String {
@@ -100,7 +125,6 @@ struct Storm {
 impl Storm {
     fn new(seed: Seed, canary: Canary) -> Self {
         let mut chance = Stream::split(seed.value, "entities", 0);
-        let journal = Arc::new(Journal::default());
         let mut plan = Plan { nodes: NODES, shards: SHARDS, canary, ..Plan::default() };
         let strategies = [Strategy::None, Strategy::LeastRecentlyUsed, Strategy::Composite];
         plan.settings.passivation = Passivation {
@@ -110,12 +134,17 @@ impl Storm {
             scope: *chance.pick(&[Scope::Region, Scope::Shard]),
             ..Passivation::default()
         };
+        let journal = Arc::new(Journal::default());
+        journal.pages().policy = plan.settings.passivation.strategy != Strategy::None;
         let nodes = Nodes::new(&plan, |me, world| {
             let journal = Arc::clone(&journal);
             move |id: &EntityId| Player {
                 _alive: journal.begins(id.as_str(), me),
                 journal: Arc::clone(&journal),
                 world: Arc::clone(&world),
+                id: id.as_str().to_owned(),
+                count: 0,
+                may_go: false,
             }
         });
         if chance.chance(0.5) {
@@ -211,6 +240,10 @@ impl Storm {
             let lost: Vec<_> = lost.filter(|(_, count)| *count > 0).collect();
             return Err(format!("I6: messages are counted as lost: {lost:?}"));
         }
+        let states: u64 = self.nodes.nodes.iter().map(|node| node.region.lost_states()).sum();
+        if states > 0 && self.nodes.discarded() == 0 {
+            return Err(format!("S: {states} states are counted as lost"));
+        }
         let pages = self.journal.pages();
         for (to, count) in &self.told {
             let handled = pages.handled.get(to).map_or(&[][..], |numbers| &numbers[..]);
@@ -235,6 +268,7 @@ impl Storm {
 #[test]
 fn whatever_moves_each_message_is_handled_once_and_in_order_by_one_instance() {
     let (mut runs, mut started, mut told, mut moves, mut timeouts) = (0, 0, 0, 0, 0);
+    let mut taken = 0;
     let test = "whatever_moves_each_message_is_handled_once_and_in_order_by_one_instance";
     for seed in seeds(test, 300) {
         let storm = Storm::new(seed, Canary::none()).run();
@@ -242,12 +276,17 @@ fn whatever_moves_each_message_is_handled_once_and_in_order_by_one_instance() {
         runs += 1;
         started += storm.journal.pages().started;
         timeouts += storm.journal.pages().timeouts;
+        taken += storm.journal.pages().taken;
         moves += storm.moves;
         told += storm.told.values().sum::<u64>();
     }
-    let all = format!("{told} told, {moves} decisions, {started} instances, {timeouts} timeouts");
+    let all = format!(
+        "{told} told, {moves} decisions, {started} instances, {taken} counts moved, {timeouts} \
+         timeouts"
+    );
+    let often = |count: usize, times: usize| count > times * runs as usize;
     assert!(
-        told > 200 * runs && moves > 10 * runs as usize && started > 10 * runs as usize,
+        told > 200 * runs && often(moves, 10) && often(started, 10) && often(taken, 5),
         "no storm: {all}"
     );
     assert!(timeouts < runs as usize * 5, "asks wait for each other: {all}");
@@ -266,6 +305,9 @@ fn canaries_are_found() {
         (Bug::TakenGivenBackBehind, "I5"),
         (Bug::LeaseNotAsked, "I4"),
         (Bug::PassivatedWithMessages, "I6"),
+        (Bug::StatesStay, "S"),
+        (Bug::StateTakenAgain, "S"),
+        (Bug::IdleHandNothingOver, "S"),
     ] {
         let found = found(bug);
         assert!(found.iter().any(|why| why.starts_with(invariant)), "{bug:?}: {found:?}");

@@ -1,0 +1,227 @@
+//! The state of entities that a planned move carries along (spec/sharding.md §5 R5): asked of an
+//! instance that ends, kept dormant where its shard arrives, given to the next instance.
+//!
+//! A dormant state is a row of its shard's table: no task, no value. The books of passivation
+//! treat it as an idle entity, and it travels on if its shard moves before anybody needed it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use ostraca_ddata::clock::Instant;
+
+use super::bug::Bug;
+use super::dead_letters::Lost;
+use super::entity::Entity;
+use super::ids::{ENTITY_BYTES_MAX, EntityId, EntityType, ShardId};
+use super::instance::Instance;
+use super::payload;
+use super::run::yield_now;
+use super::runtime::Runtime;
+use super::shard::{Fit, Shard};
+use super::tenants::Entry;
+use crate::sharding::region::RegionInput;
+
+/// Nanoseconds between two lines of the log about states that went with their shard.
+const EVERY: u64 = 60_000_000_000;
+
+/// Room for the words around a state in a frame between regions.
+const AROUND_BYTES: usize = 256;
+
+/// Instances after which others have their turn.
+const TURN: usize = 256;
+
+/// What an instance handed over, and no other has taken yet.
+pub(super) type State = Box<[u8]>;
+
+/// States that no instance will ever take.
+#[derive(Debug, Default)]
+pub(super) struct LostStates {
+    count: AtomicU64,
+    logged: AtomicU64, // when; 0: never
+}
+
+impl LostStates {
+    pub(super) fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Some of a shard, and says so at most once a minute.
+    fn add(
+        &self,
+        count: usize,
+        of: (&EntityType, ShardId),
+        why: &'static str,
+        now: impl FnOnce() -> Instant,
+    ) {
+        if count == 0 {
+            return;
+        }
+        let total = self.count.fetch_add(count as u64, Ordering::Relaxed) + count as u64;
+        let (now, last) = (now().as_nanos().max(1), self.logged.load(Ordering::Relaxed));
+        if last != 0 && now.saturating_sub(last) < EVERY {
+            return;
+        }
+        self.logged.store(now, Ordering::Relaxed);
+        let (entity_type, shard) = of;
+        tracing::warn!(
+            %entity_type, %shard, count, total, why,
+            "sharding.lost_states: what entities handed over will be taken by nobody"
+        );
+    }
+
+    /// That of one entity; the caller says so.
+    fn one(&self) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl<E: Entity> Runtime<E> {
+    /// What an instance that ends hands over to the next one. Not under a lock: the user's code.
+    pub(super) fn hand_over(&self, shard: ShardId, id: &EntityId, value: &mut E) -> Option<State> {
+        let handed = catch_unwind(AssertUnwindSafe(|| value.hand_over()));
+        let limit = self.message_bytes_max.saturating_sub(AROUND_BYTES + ENTITY_BYTES_MAX);
+        let entity_type = &self.entity_type;
+        match handed {
+            Ok(None) => return None,
+            Ok(Some(state)) if state.len() <= limit => return Some(state.into()),
+            Ok(Some(state)) => tracing::error!(
+                %entity_type, entity = %id, %shard, bytes = state.len(), limit,
+                "sharding.hand_over_failed: no lane takes so long a state; it is lost: hand over \
+                 less, or raise net.limits.message-bytes-max on all nodes"
+            ),
+            Err(_) => {
+                self.failures.fetch_add(1, Ordering::Relaxed);
+                tracing::error!(
+                    %entity_type, entity = %id, %shard,
+                    "sharding.hand_over_failed: it panicked; the state is lost"
+                );
+            }
+        }
+        self.lost_states.one();
+        None
+    }
+
+    /// Gives a state to a fresh instance. False if that can't take it.
+    pub(super) fn take_over(
+        &self,
+        shard: ShardId,
+        id: &EntityId,
+        value: &mut E,
+        state: &State,
+    ) -> bool {
+        let taken = catch_unwind(AssertUnwindSafe(|| value.take_over(state)));
+        let (entity_type, bytes) = (&self.entity_type, state.len());
+        match taken {
+            Ok(Ok(())) => return true,
+            Ok(Err(why)) => tracing::error!(
+                %entity_type, entity = %id, %shard, bytes, %why,
+                "sharding.take_over_failed: the state is lost"
+            ),
+            Err(_) => tracing::error!(
+                %entity_type, entity = %id, %shard, bytes,
+                "sharding.take_over_failed: it panicked; the state is lost"
+            ),
+        }
+        self.lost_states.one();
+        false
+    }
+
+    /// States are gone with what held them.
+    pub(super) fn lose_states(&self, count: usize, shard: ShardId, why: &'static str) {
+        self.lost_states.add(count, (&self.entity_type, shard), why, || self.world.now());
+    }
+
+    /// What a move carried, and nobody can take any more.
+    pub(super) fn lose_payload(&self, shard: ShardId, payload: &Bytes) {
+        let (carried, _) = payload::read(payload);
+        for letter in carried.letters {
+            self.lose(Lost::Discarded, Entry::Letter(letter), shard);
+        }
+        let why = "a move carried them that another one overtook, or whose node is out";
+        self.lose_states(carried.states.len(), shard, why);
+    }
+}
+
+/// What a shard has given up. Its `Drop` does what is left to do: it is never lost on the way.
+pub(super) struct Chaff<E: Entity> {
+    pub(super) runtime: Arc<Runtime<E>>,
+    pub(super) shard: Arc<Shard<E>>,
+    pub(super) lost: Vec<(Lost, Entry<E::Message>)>,
+    pub(super) values: Vec<Box<Instance<E>>>,
+    pub(super) typed: Vec<E::Message>,
+    /// Idle instances that are to end; their shard waits for them.
+    pub(super) leaving: Option<Leaving<E>>,
+    pub(super) states: Vec<(u32, State)>,
+    pub(super) drained: Option<Option<Bytes>>,
+}
+
+/// Idle instances of a shard that end together, by row.
+pub(super) struct Leaving<E: Entity> {
+    pub(super) hand_over: HandOver,
+    pub(super) instances: Vec<(u32, EntityId, Box<Instance<E>>)>,
+}
+
+/// Whether instances are asked for their state before they are dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HandOver {
+    /// Their shard moves.
+    Asked,
+    /// Their node has no lease.
+    No,
+}
+
+impl<E: Entity> Chaff<E> {
+    /// Nothing of the user's is in it.
+    pub(super) fn is_light(&self) -> bool {
+        let letters = self.lost.iter().all(|(_, entry)| matches!(entry, Entry::Letter(_)));
+        letters && self.values.is_empty() && self.typed.is_empty() && self.leaving.is_none()
+    }
+
+    /// Does away with it, and lets others have their turn.
+    pub(super) async fn sweep(mut self) {
+        let mut turn = 0;
+        while self.part_one() {
+            turn += 1;
+            if turn % TURN == 0 {
+                yield_now().await;
+            }
+        }
+    }
+
+    /// False: nobody is left.
+    fn part_one(&mut self) -> bool {
+        let Some(Leaving { hand_over, instances }) = &mut self.leaving else { return false };
+        let Some((row, id, mut instance)) = instances.pop() else { return false };
+        let forgets = self.runtime.canary.has(Bug::IdleHandNothingOver);
+        if *hand_over == HandOver::Asked && !self.runtime.is_over() && !forgets {
+            let state = self.runtime.hand_over(self.shard.id, &id, &mut instance.value);
+            self.states.extend(state.map(|state| (row, state)));
+        }
+        self.runtime.discard(instance);
+        true
+    }
+}
+
+impl<E: Entity> Drop for Chaff<E> {
+    fn drop(&mut self) {
+        while self.part_one() {}
+        let (runtime, shard) = (&self.runtime, &self.shard);
+        for (why, entry) in self.lost.drain(..) {
+            runtime.lose(why, entry, shard.id);
+        }
+        self.values.drain(..).for_each(|value| runtime.discard(value));
+        self.typed.drain(..).for_each(|message| runtime.discard(message));
+        // Only now may anybody hear that nothing lives here.
+        if self.leaving.is_some() {
+            let states = std::mem::take(&mut self.states);
+            shard.pass(runtime, Fit::Exempt, |gate, desk| desk.left(gate, states));
+        }
+        if let Some(payload) = self.drained.take() {
+            runtime.world.tell(RegionInput::Drained { shard: shard.id, payload });
+            runtime.share_limit();
+            runtime.room_here(); // in the mailboxes of its next home
+        }
+    }
+}

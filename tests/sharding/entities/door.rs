@@ -1,0 +1,31 @@
+//! A place where handlers wait until a test lets them through.
+
+use std::future::poll_fn;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Poll, Waker};
+
+/// Handlers wait at it until it is opened.
+#[derive(Default)]
+pub(crate) struct Door {
+    open: AtomicBool,
+    wakers: Mutex<Vec<Waker>>,
+}
+
+impl Door {
+    pub(crate) fn open(&self) {
+        self.open.store(true, Ordering::SeqCst);
+        self.wakers.lock().expect("nobody panicked").drain(..).for_each(Waker::wake);
+    }
+
+    pub(crate) async fn pass(&self) {
+        poll_fn(|cx| {
+            if self.open.load(Ordering::SeqCst) {
+                return Poll::Ready(());
+            }
+            self.wakers.lock().expect("nobody panicked").push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+}

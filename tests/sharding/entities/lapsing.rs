@@ -1,0 +1,200 @@
+//! A node whose lease has lapsed for long: its entities stop, its shards stay.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ostraca::sharding::context::Context;
+use ostraca::sharding::dead_letters::Lost;
+use ostraca::sharding::entity::Entity;
+use ostraca::sharding::entity_ref::AskError;
+use ostraca::sharding::ids::{EntityId, ShardId};
+use ostraca::sharding::reply::Reply;
+use serde::{Deserialize, Serialize};
+
+use super::door::Door;
+use super::nodes::{Nodes, Plan};
+
+type Log = Arc<Mutex<Vec<String>>>;
+
+struct Clerk {
+    id: String,
+    count: u64,
+    door: Arc<Door>,
+    log: Log,
+}
+
+#[derive(Serialize, Deserialize)]
+enum Task {
+    Count(Reply<u64>),
+    Add,
+    Wait(Reply<u64>),
+    Ring,
+    Last,
+}
+
+impl Entity for Clerk {
+    type Message = Task;
+
+    async fn handle(&mut self, task: Task, cx: &mut Context<'_, Self>) {
+        match task {
+            Task::Count(reply) => reply.send(self.count),
+            Task::Add => {
+                self.count += 1;
+                let _timer = cx.after(Duration::from_secs(20), Task::Ring);
+            }
+            Task::Wait(reply) => {
+                self.door.pass().await;
+                reply.send(self.count);
+            }
+            Task::Ring => self.note("rang"),
+            Task::Last => self.note("last"),
+        }
+    }
+
+    fn stop_message() -> Option<Task> {
+        Some(Task::Last)
+    }
+
+    fn hand_over(&mut self) -> Option<Vec<u8>> {
+        self.note("hands over");
+        None
+    }
+}
+
+impl Clerk {
+    fn note(&self, what: &str) {
+        self.log.lock().expect("nobody panicked").push(format!("{} {what}", self.id));
+    }
+}
+
+impl Drop for Clerk {
+    fn drop(&mut self) {
+        self.note("dropped");
+    }
+}
+
+struct Office {
+    nodes: Nodes<Clerk>,
+    door: Arc<Door>,
+    log: Log,
+}
+
+impl Office {
+    fn new() -> Self {
+        let (door, log) = (Arc::<Door>::default(), Log::default());
+        let mut nodes = Nodes::new(&Plan::default(), |_, _| {
+            let (door, log) = (Arc::clone(&door), Arc::clone(&log));
+            move |id: &EntityId| Clerk {
+                id: id.as_str().to_owned(),
+                count: 0,
+                door: Arc::clone(&door),
+                log: Arc::clone(&log),
+            }
+        });
+        nodes.host(0, 0);
+        Self { nodes, door, log }
+    }
+
+    fn tell(&mut self, to: &str) {
+        self.nodes.nodes[1].region.entity(to).tell(Task::Add).expect("there is room");
+        self.nodes.settle();
+    }
+
+    fn lease(&self, held: bool) {
+        self.nodes.nodes[0].world.leased.store(held, Ordering::SeqCst);
+    }
+
+    /// Time in which whoever looks at the lease looks at it.
+    fn pass(&mut self) {
+        for _ in 0..3 {
+            self.nodes.advance(Duration::from_millis(10));
+            self.nodes.settle();
+        }
+    }
+
+    fn taken(&self) -> Vec<String> {
+        let mut log = std::mem::take(&mut *self.log.lock().expect("nobody panicked"));
+        log.sort_unstable();
+        log
+    }
+
+    fn count(&mut self, of: &str) -> u64 {
+        let clerk = self.nodes.nodes[1].region.entity(of);
+        self.nodes.wait_for(async move { clerk.ask(Task::Count).await }).expect("it answers")
+    }
+}
+
+#[test]
+fn a_short_lapse_stops_nobody() {
+    let mut office = Office::new();
+    office.tell("a");
+    office.lease(false);
+    office.tell("a");
+    office.pass();
+    office.lease(true);
+    office.pass();
+    assert_eq!((office.count("a"), office.taken()), (2, vec![]));
+}
+
+#[test]
+fn a_long_lapse_drops_instances_and_handlers_and_keeps_what_waits() {
+    let mut office = Office::new();
+    ["idle", "busy", "paused"].iter().for_each(|id| office.tell(id));
+    let asked = office.nodes.nodes[1].region.entity("busy").ask(Task::Wait);
+    office.nodes.settle();
+    office.lease(false);
+    ["busy", "paused", "new"].iter().for_each(|id| office.tell(id));
+    office.pass();
+    assert_eq!(office.taken(), [""; 0], "it lasts not yet");
+    office.nodes.nodes[0].hosting.lapsed();
+    office.pass();
+    let dropped = ["busy dropped", "idle dropped", "paused dropped"];
+    assert_eq!(office.taken(), dropped, "no stop message, and nobody is asked for a state");
+    let why = office.nodes.wait_for(asked).expect_err("nobody answers");
+    assert!(matches!(why, AskError::Refused { why: Lost::NotLeased, .. }), "{why}");
+    assert_eq!(office.nodes.nodes[0].region.entities(), 3, "those for which something waits");
+    office.door.open();
+    office.lease(true);
+    office.pass();
+    for (id, count) in [("idle", 0), ("busy", 1), ("paused", 1), ("new", 1)] {
+        assert_eq!(office.count(id), count, "{id}");
+    }
+    assert_eq!((office.nodes.lost(Lost::NotLeased), office.nodes.all_lost()), (1, 1));
+    office.nodes.advance(Duration::from_secs(20));
+    office.nodes.settle();
+    assert_eq!(
+        office.taken(),
+        ["busy rang", "new rang", "paused rang"],
+        "timers of the dropped end"
+    );
+}
+
+#[test]
+fn what_comes_while_instances_are_dropped_waits_for_that() {
+    let mut office = Office::new();
+    office.tell("a");
+    office.nodes.nodes[0].hosting.lapsed();
+    assert_eq!((office.nodes.executor.ready(), office.taken()), (1, vec![]), "in a task");
+    let before = office.nodes.executor.tasks();
+    for id in ["a", "b"] {
+        office.nodes.nodes[0].region.entity(id).tell(Task::Add).expect("there is room");
+    }
+    assert_eq!(office.nodes.executor.tasks(), before, "nobody begins meanwhile");
+    office.nodes.settle();
+    assert_eq!(office.taken(), ["a dropped"]);
+    assert_eq!((office.count("a"), office.count("b")), (1, 1));
+}
+
+#[test]
+fn a_lapse_while_a_shard_drains_leaves_the_drain_its_time() {
+    let mut office = Office::new();
+    let asked = office.nodes.nodes[1].region.entity("a").ask(Task::Wait);
+    office.nodes.settle();
+    office.nodes.decide(ShardId::new(0), Some(1));
+    office.nodes.settle();
+    office.nodes.nodes[0].hosting.lapsed();
+    office.door.open();
+    assert_eq!(office.nodes.wait_for(asked).expect("it answers"), 0);
+    assert_eq!(office.taken(), ["a dropped", "a hands over", "a last"]);
+}

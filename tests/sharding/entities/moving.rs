@@ -1,0 +1,394 @@
+//! What entities hand over when their shard moves, and who takes it over.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ostraca::sharding::config::Sharding;
+use ostraca::sharding::context::Context;
+use ostraca::sharding::dead_letters::Lost;
+use ostraca::sharding::entity::{BoxError, Entity, Supervision};
+use ostraca::sharding::ids::{EntityId, ShardId};
+use ostraca::sharding::passivation::settings::{Passivation, Strategy};
+use ostraca::sharding::reply::Reply;
+use serde::{Deserialize, Serialize};
+
+use super::door::Door;
+use super::nodes::{MESSAGE_BYTES_MAX, Nodes, Plan, Step};
+
+/// What the next instance, or its factory, does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Manner {
+    #[default]
+    Well,
+    HandOverPanics,
+    HandOverTooMuch,
+    TakeOverPanics,
+    TakeOverFails,
+    FactoryPanics,
+    LastWordPanics,
+}
+
+#[derive(Default)]
+struct Town {
+    manner: Mutex<Manner>,
+    door: Door,
+    log: Mutex<Vec<String>>,
+}
+
+impl Town {
+    fn manner(&self) -> Manner {
+        *self.manner.lock().expect("nobody panicked")
+    }
+
+    fn is(&self, manner: Manner) {
+        *self.manner.lock().expect("nobody panicked") = manner;
+    }
+
+    fn taken(&self) -> Vec<String> {
+        std::mem::take(&mut *self.log.lock().expect("nobody panicked"))
+    }
+}
+
+/// `LAST`: its type has a stop message.
+struct Purse<const LAST: bool> {
+    coins: u64,
+    town: Arc<Town>,
+    node: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+enum Deal {
+    Add(u64),
+    Wait,
+    WaitAndAsk(String),
+    Passivate,
+    Panic,
+    Count(Reply<u64>),
+    Last,
+}
+
+impl<const LAST: bool> Entity for Purse<LAST> {
+    type Message = Deal;
+
+    async fn handle(&mut self, deal: Deal, cx: &mut Context<'_, Self>) {
+        match deal {
+            Deal::Add(coins) => {
+                self.coins += coins;
+                let what = format!("{}@{} {}", cx.id(), self.node, self.coins);
+                self.town.log.lock().expect("nobody panicked").push(what);
+            }
+            Deal::Wait => self.town.door.pass().await,
+            Deal::WaitAndAsk(other) => {
+                self.town.door.pass().await;
+                self.coins += cx.entity(&other).ask(Deal::Count).await.expect("it answers");
+            }
+            Deal::Passivate => cx.passivate(),
+            Deal::Panic => panic!("as the test wants it"),
+            Deal::Count(reply) => reply.send(self.coins),
+            Deal::Last => {
+                assert!(self.town.manner() != Manner::LastWordPanics, "as the test wants it");
+                self.coins += 100;
+            }
+        }
+    }
+
+    fn stop_message() -> Option<Deal> {
+        LAST.then_some(Deal::Last)
+    }
+
+    fn hand_over(&mut self) -> Option<Vec<u8>> {
+        match self.town.manner() {
+            Manner::HandOverPanics if self.coins == 13 => panic!("as the test wants it"),
+            Manner::HandOverTooMuch if self.coins == 13 => Some(vec![0; MESSAGE_BYTES_MAX]),
+            _ => Some(self.coins.to_le_bytes().to_vec()),
+        }
+    }
+
+    fn take_over(&mut self, state: &[u8]) -> Result<(), BoxError> {
+        self.coins = u64::from_le_bytes(state.try_into()?);
+        assert!(self.town.manner() != Manner::TakeOverPanics, "as the test wants it");
+        if self.town.manner() == Manner::TakeOverFails {
+            return Err("as the test wants it".into());
+        }
+        Ok(())
+    }
+}
+
+struct Purses<const LAST: bool> {
+    nodes: Nodes<Purse<LAST>>,
+    town: Arc<Town>,
+}
+
+impl<const LAST: bool> Purses<LAST> {
+    fn new(plan: &Plan) -> Self {
+        let town = Arc::<Town>::default();
+        let nodes = Nodes::new(plan, |me, _| {
+            let town = Arc::clone(&town);
+            move |_: &EntityId| {
+                assert!(town.manner() != Manner::FactoryPanics, "as the test wants it");
+                Purse { coins: 0, town: Arc::clone(&town), node: me.replica().get() }
+            }
+        });
+        let mut purses = Self { nodes, town };
+        purses.nodes.host(0, 0);
+        purses
+    }
+
+    fn tell(&mut self, to: &str, deal: Deal) {
+        self.nodes.nodes[1].region.entity(to).tell(deal).expect("there is room");
+        self.nodes.settle();
+    }
+
+    fn count(&mut self, of: &str) -> u64 {
+        let purse = self.nodes.nodes[1].region.entity(of);
+        self.nodes.wait_for(async move { purse.ask(Deal::Count).await }).expect("it answers")
+    }
+
+    fn lost_states(&self) -> u64 {
+        self.nodes.nodes.iter().map(|node| node.region.lost_states()).sum()
+    }
+
+    fn failures(&self) -> u64 {
+        self.nodes.nodes.iter().map(|node| node.region.failures()).sum()
+    }
+}
+
+fn plain() -> Purses<false> {
+    Purses::new(&Plan::default())
+}
+
+#[test]
+fn what_an_entity_holds_moves_with_it_also_when_it_moves_on_before_anybody_asks() {
+    let mut purses = plain();
+    for to in ["a", "b"] {
+        purses.tell(to, Deal::Add(7));
+    }
+    purses.nodes.host(0, 1);
+    assert_eq!(purses.count("a"), 7);
+    assert_eq!((purses.nodes.nodes[1].region.entities(), purses.nodes.executor.tasks()), (2, 0));
+    for node in [0, 1, 0] {
+        purses.nodes.host(0, node);
+    }
+    purses.tell("a", Deal::Add(1));
+    assert_eq!((purses.count("a"), purses.count("b"), purses.count("c")), (8, 7, 0));
+    assert_eq!((purses.lost_states(), purses.nodes.all_lost(), purses.failures()), (0, 0, 0));
+}
+
+#[test]
+fn the_state_comes_first_and_then_the_messages_that_waited() {
+    let mut purses = plain();
+    purses.tell("a", Deal::Add(1));
+    purses.tell("a", Deal::Wait);
+    purses.tell("a", Deal::Add(10));
+    purses.nodes.decide(ShardId::new(0), Some(1));
+    purses.tell("a", Deal::Add(100));
+    purses.town.door.open();
+    purses.nodes.settle();
+    assert_eq!(purses.town.taken(), ["a@1 1", "a@2 11", "a@2 111"]);
+}
+
+#[test]
+fn the_stop_message_comes_before_the_state_is_handed_over() {
+    let mut purses = Purses::<true>::new(&Plan::default());
+    purses.tell("a", Deal::Add(1));
+    purses.nodes.host(0, 1);
+    assert_eq!(purses.count("a"), 101);
+    purses.nodes.host(0, 0);
+    purses.nodes.host(0, 1);
+    assert_eq!(purses.count("a"), 201, "one instance each time, and one stop message");
+}
+
+#[test]
+fn who_passivates_or_is_restarted_or_aborted_hands_nothing_over() {
+    let mut purses = plain();
+    for (to, deal) in [("a", Deal::Passivate), ("b", Deal::Panic), ("c", Deal::Wait)] {
+        purses.tell(to, Deal::Add(5));
+        purses.tell(to, deal);
+    }
+    purses.tell("d", Deal::Add(5));
+    purses.nodes.decide(ShardId::new(0), Some(1));
+    purses.nodes.settle();
+    purses.nodes.advance(Duration::from_secs(16));
+    purses.nodes.settle();
+    assert_eq!(purses.nodes.lost(Lost::Aborted), 1);
+    let counts = ["a", "b", "c", "d"].map(|id| purses.count(id));
+    assert_eq!((counts, purses.lost_states()), ([0, 0, 0, 5], 0));
+    purses.tell("d", Deal::Panic);
+    purses.nodes.advance(Duration::from_secs(1));
+    assert_eq!(purses.count("d"), 0, "a restart begins fresh");
+}
+
+#[test]
+fn a_stop_message_that_panics_leaves_no_state_unless_its_type_resumes() {
+    for (supervision, coins) in [(Supervision::Restart, 0), (Supervision::Resume, 5)] {
+        let mut purses = Purses::<true>::new(&Plan { supervision, ..Plan::default() });
+        purses.tell("a", Deal::Add(5));
+        purses.town.is(Manner::LastWordPanics);
+        purses.nodes.host(0, 1);
+        purses.town.is(Manner::Well);
+        assert_eq!((purses.count("a"), purses.failures()), (coins, 1), "{supervision:?}");
+    }
+}
+
+#[test]
+fn a_state_that_cant_be_handed_over_is_counted_and_concerns_nobody_else() {
+    for (manner, failures) in [(Manner::HandOverPanics, 1), (Manner::HandOverTooMuch, 0)] {
+        let mut purses = plain();
+        for (to, coins) in [("a", 1), ("unlucky", 13), ("c", 3)] {
+            purses.tell(to, Deal::Add(coins));
+        }
+        purses.town.is(manner);
+        purses.nodes.host(0, 1);
+        let counts = ["a", "unlucky", "c"].map(|id| purses.count(id));
+        assert_eq!((counts, purses.lost_states()), ([1, 0, 3], 1), "{manner:?}");
+        assert_eq!((purses.failures(), purses.nodes.all_lost()), (failures, 0), "{manner:?}");
+    }
+}
+
+#[test]
+fn an_instance_that_cant_take_over_has_failed_and_its_state_is_lost() {
+    let restart = (Supervision::Restart, 4, 0);
+    let resume = (Supervision::Resume, 9, 0); // as far as it came
+    let stop = (Supervision::Stop, 0, 1);
+    for (supervision, coins, lost) in [restart, resume, stop] {
+        for manner in [Manner::TakeOverFails, Manner::TakeOverPanics] {
+            let mut purses = Purses::<false>::new(&Plan { supervision, ..Plan::default() });
+            purses.tell("a", Deal::Add(5));
+            purses.nodes.host(0, 1);
+            purses.town.is(manner);
+            purses.tell("a", Deal::Add(4));
+            purses.nodes.advance(Duration::from_secs(1));
+            assert_eq!(purses.count("a"), coins, "{supervision:?} {manner:?}");
+            assert_eq!((purses.lost_states(), purses.failures()), (1, 1));
+            assert_eq!(purses.nodes.all_lost(), lost, "{supervision:?} {manner:?}");
+        }
+    }
+}
+
+#[test]
+fn a_state_waits_until_the_factory_works() {
+    let mut purses = plain();
+    purses.tell("a", Deal::Add(5));
+    purses.nodes.host(0, 1);
+    purses.town.is(Manner::FactoryPanics);
+    purses.tell("a", Deal::Add(1));
+    purses.nodes.host(0, 0);
+    purses.town.is(Manner::Well);
+    purses.nodes.advance(Duration::from_secs(1));
+    assert_eq!((purses.count("a"), purses.lost_states()), (6, 0));
+}
+
+#[test]
+fn who_is_asked_by_a_draining_handler_answers_with_its_state_and_takes_it_along() {
+    let mut purses = plain();
+    purses.tell("a", Deal::WaitAndAsk("b".to_owned()));
+    purses.tell("b", Deal::Add(7));
+    purses.nodes.decide(ShardId::new(0), Some(1));
+    purses.nodes.settle();
+    assert_eq!(purses.nodes.nodes[0].region.entities(), 2, "a waits at the door");
+    purses.town.door.open();
+    purses.nodes.settle();
+    assert_eq!((purses.count("a"), purses.count("b"), purses.lost_states()), (7, 7, 0));
+    assert_eq!(purses.nodes.nodes[0].region.entities(), 0);
+}
+
+#[test]
+fn who_is_asked_while_it_hands_over_begins_again_after_that() {
+    for first in [0, 1] {
+        let mut purses = plain();
+        purses.tell("b", Deal::Add(7));
+        purses.tell("a", Deal::WaitAndAsk("b".to_owned()));
+        purses.nodes.decide(ShardId::new(0), Some(1));
+        for _ in 0..4 {
+            purses.nodes.step(Step::Word, 0);
+        }
+        purses.town.door.open();
+        assert_eq!(purses.nodes.executor.ready(), 2, "b hands over, a goes on");
+        purses.nodes.step(Step::Task, first);
+        purses.nodes.settle();
+        assert_eq!((purses.count("a"), purses.count("b"), purses.lost_states()), (7, 7, 0));
+    }
+}
+
+#[test]
+fn a_state_that_nobody_asks_for_is_passivated_like_an_idle_entity() {
+    let idle = Passivation { idle_timeout: Duration::from_secs(60), ..Passivation::default() };
+    let limit = Passivation {
+        strategy: Strategy::LeastRecentlyUsed,
+        active_entity_limit: 2,
+        idle_timeout: Duration::ZERO,
+        ..Passivation::default()
+    };
+    for (passivation, left) in [(idle, 0), (limit, 2)] {
+        let settings = Sharding { passivation, ..Sharding::default() };
+        let mut purses = Purses::<false>::new(&Plan { settings, ..Plan::default() });
+        purses.nodes.nodes[0].region.set_active_entity_limit(10);
+        for to in ["a", "b", "c"] {
+            purses.tell(to, Deal::Add(5));
+        }
+        purses.nodes.host(0, 1);
+        for _ in 0..8 {
+            purses.nodes.advance(Duration::from_secs(15));
+            purses.nodes.settle();
+        }
+        assert_eq!(purses.nodes.nodes[1].region.entities(), left);
+        let sum: u64 = ["a", "b", "c"].iter().map(|id| purses.count(id)).sum();
+        assert!(sum <= 5 * left as u64 && purses.lost_states() == 0, "{sum}");
+    }
+}
+
+#[test]
+fn states_that_are_gone_with_a_node_are_counted_apart_from_messages() {
+    let mut purses = plain();
+    for to in ["a", "b"] {
+        purses.tell(to, Deal::Add(5));
+    }
+    purses.nodes.host(0, 1);
+    assert_eq!(purses.count("a"), 5);
+    purses.nodes.crash(1);
+    purses.nodes.settle();
+    assert_eq!((purses.lost_states(), purses.nodes.all_lost()), (1, 0), "a has taken its own");
+
+    let mut purses = plain();
+    purses.tell("a", Deal::Add(5));
+    purses.nodes.decide(ShardId::new(0), Some(1));
+    for _ in 0..4 {
+        purses.nodes.step(Step::Word, 0); // to release, to host, two announcements
+    }
+    purses.nodes.settle_without_words();
+    assert_eq!(purses.nodes.nodes[0].region.entities(), 0, "its word is under way");
+    purses.nodes.crash(0);
+    purses.nodes.settle();
+    assert_eq!((purses.lost_states(), purses.nodes.all_lost()), (1, 0), "nobody has heard of it");
+}
+
+/// Hands over what the next release will take.
+struct Mute;
+
+impl Entity for Mute {
+    type Message = Deal;
+
+    async fn handle(&mut self, deal: Deal, _: &mut Context<'_, Self>) {
+        if let Deal::Count(reply) = deal {
+            reply.send(1);
+        }
+    }
+
+    fn hand_over(&mut self) -> Option<Vec<u8>> {
+        Some(vec![1])
+    }
+}
+
+#[test]
+fn a_type_that_takes_nothing_over_loses_states_and_counts_them() {
+    let mut nodes = Nodes::new(&Plan::default(), |_, _| |_: &EntityId| Mute);
+    nodes.host(0, 0);
+    for node in [1, 0] {
+        let mute = nodes.nodes[0].region.entity("m");
+        let answer = nodes.wait_for(async move { mute.ask(Deal::Count).await });
+        assert_eq!(answer.expect("it answers"), 1);
+        nodes.host(0, node);
+    }
+    let lost: u64 = nodes.nodes.iter().map(|node| node.region.lost_states()).sum();
+    assert_eq!((lost, nodes.all_lost()), (1, 0), "the last one is still on its way");
+}
