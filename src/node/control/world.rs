@@ -28,7 +28,7 @@ use crate::cluster::wire::ClusterMessage;
 use crate::net::Class;
 use crate::net::handle::Net;
 use crate::sharding::ids::EntityType;
-use crate::sharding::machines::Word;
+use crate::sharding::machines::{Input as Fact, Word};
 use crate::sharding::wire::{Released, ShardingMessage, ToRegion};
 
 /// Long without a quorum: entities are not stopped, they stand still, and go on with the lease.
@@ -274,6 +274,15 @@ impl Surroundings {
             }
             ShardingDest::Entities { entity_type, order } => {
                 self.hostings.perform(&entity_type, order);
+            }
+            ShardingDest::Count { to, entity_type, number, shards } => {
+                let word = sharding::counted(number, &shards, &self.hostings.count(&entity_type));
+                if to == self.me.incarnation {
+                    let own = Fact::Message { from: to, entity_type, word };
+                    let _ = self.inbox.fact(own.into()); // refused only at the stop
+                } else {
+                    self.send_word(to, &entity_type, &word);
+                }
             }
             ShardingDest::Removed(regions) => {
                 regions.into_iter().for_each(|region| self.hostings.removed(region));

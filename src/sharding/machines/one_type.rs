@@ -16,6 +16,7 @@ use ostraca_ddata::replicator::epoch::Epoch;
 use super::allocating::Allocating;
 use super::port::{Hosts, Output, Word};
 use super::standing;
+use super::survey::SurveyMessage;
 use crate::cluster::bug::Canary as ClusterCanary;
 use crate::cluster::events::ClusterState;
 use crate::cluster::member::Member;
@@ -172,8 +173,7 @@ impl TypeMachines {
         self.feed(now, Local::Proxy(ProxyInput::Members(peers)), with, out);
         if let Some(started) = &mut self.started {
             started.allocating.upset(now.mono);
-            let offers =
-                |member: &Member| member.hosting.entity_types.contains(self.entity_type.as_str());
+            let offers = |member: &Member| standing::offers(member, &self.entity_type);
             let mut of_others = with.state.members.iter().filter(|(id, _)| **id != with.me);
             // Nobody is left who could say otherwise: without a candidate nobody would decide.
             if started.withdrawn && !of_others.any(|(_, member)| offers(member)) {
@@ -234,8 +234,18 @@ impl TypeMachines {
                 Local::Proxy(ProxyInput::Message { from, message })
             }
             Word::Singleton(message) => Local::Singleton(SingletonInput::Message { from, message }),
+            Word::Survey(SurveyMessage::Ask { number }) => return self.count(from, number, out),
+            Word::Survey(SurveyMessage::Told { .. }) => return, // of no type in particular
         };
         self.feed(now, local, with, out);
+    }
+
+    /// Somebody wants to know what lives here.
+    pub(super) fn count(&self, to: ReplicaId, number: u64, out: &mut Outbox<Output>) {
+        if let Some(region) = self.region() {
+            let shards = region.hosted().map(|(shard, _)| shard).collect();
+            out.push(Output::Count { to, entity_type: self.entity_type.clone(), number, shards });
+        }
     }
 
     /// What became of a question to the Replicator.
