@@ -29,7 +29,6 @@ use crate::net::Class;
 use crate::net::handle::Net;
 use crate::sharding::ids::EntityType;
 use crate::sharding::machines::{Input as Fact, Word};
-use crate::sharding::wire::{Released, ShardingMessage, ToRegion};
 
 /// Long without a quorum: entities are not stopped, they stand still, and go on with the lease.
 const STANDS_STILL: &str =
@@ -85,34 +84,7 @@ impl Surroundings {
 
     fn send_word(&mut self, to: ReplicaId, entity_type: &EntityType, word: &Word) {
         let (part, bytes) = sharding::say(word);
-        let sent = self.lanes.send_with(to, Class::Control, &[part, entity_type.as_str()], &bytes);
-        match (sent, word) {
-            (
-                Err(NotSent::TooLong),
-                Word::Sharding(ShardingMessage::Region(ToRegion::Released(released))),
-            ) => self.never_fits(to, entity_type, released, bytes.len()),
-            (sent, _) => self.complain(to, &[part, entity_type.as_str()], bytes.len(), sent),
-        }
-    }
-
-    /// What a shard's entities had accepted and not begun does not fit the lane: it is said again
-    /// as it is, in vain, until this node is out and counts it as lost.
-    fn never_fits(
-        &mut self,
-        to: ReplicaId,
-        entity_type: &EntityType,
-        released: &[Released],
-        bytes: usize,
-    ) {
-        if self.complained.now(self.clock.mono()) {
-            let shards: Vec<u32> = released.iter().map(|released| released.shard.get()).collect();
-            tracing::warn!(
-                %to, %entity_type, ?shards, bytes,
-                "sharding.payload_too_long: the shard waits at its next home for messages that do \
-                 not fit one message of the lane; raise net.limits.message-bytes-max on all nodes, \
-                 or stop this node, which counts them as lost"
-            );
-        }
+        self.send_bytes(to, &[part, entity_type.as_str()], &bytes);
     }
 
     /// What can't be sent is dropped: machines say again what matters.

@@ -257,8 +257,8 @@ mod tests {
     use crate::sharding::ids::{Generation, ShardId};
     use crate::sharding::store::Ask;
     use crate::sharding::wire::{
-        HostShard, NotYet, ReleaseShard, Released, ShardRoute, ShardingMessage, ToCoordinator,
-        ToRegion,
+        Carries, Fetch, HostShard, NotYet, Part, ReleaseShard, Released, ShardRoute,
+        ShardingMessage, ToCoordinator, ToRegion,
     };
 
     const PEER: ReplicaId = ReplicaId::new(7);
@@ -389,6 +389,28 @@ mod tests {
         ]
     }
 
+    fn of_long_payloads() -> Golden<ToRegion> {
+        let (shard, last) = (SHARD, g(1));
+        let bytes = Bytes::from_static(b"\x01\x02");
+        vec![
+            (
+                ToRegion::Carries(vec![Carries { shard, reached: g(2), last, length: 9 }]),
+                concat!(
+                    "81a17281a16b9184a17303a16d82a17482a16e02a16f07",
+                    "a17302a16c82a17482a16e02a16f07a17301a16e09"
+                ),
+            ),
+            (
+                ToRegion::Fetch(vec![Fetch { shard, last, at: 4 }]),
+                "81a17281a1669183a17303a16c82a17482a16e02a16f07a17301a16104",
+            ),
+            (
+                ToRegion::Part(Part { shard, last, at: 4, bytes }),
+                concat!("81a17281a17084a17303a16c82a17482a16e02a16f07", "a17301a16104a162c4020102"),
+            ),
+        ]
+    }
+
     /// Each kind of word, and its bytes.
     fn words() -> Golden<Word> {
         let coordinators = to_coordinators()
@@ -396,6 +418,7 @@ mod tests {
             .map(|(message, hex)| (Word::Sharding(ShardingMessage::Coordinator(message)), hex));
         let regions = to_regions()
             .into_iter()
+            .chain(of_long_payloads())
             .chain(refusals())
             .map(|(message, hex)| (Word::Sharding(ShardingMessage::Region(message)), hex));
         let singletons =

@@ -29,7 +29,7 @@ use self::survey::Survey;
 pub use self::survey::{ClusterShardingStats, SurveyMessage};
 use super::config::Sharding as Settings;
 use super::ids::{EntityType, RegionId, ShardId};
-use super::region::RegionInput;
+use super::region::{Cut, RegionInput};
 use super::store::HomesKey;
 use crate::cluster::events::ClusterState;
 use crate::cluster::lease::{Departure, Departures};
@@ -63,6 +63,7 @@ impl Machines {
     pub fn new(me: ReplicaId, removal_margin: Duration) -> Self {
         let with = Surroundings {
             me,
+            cut: Cut::default(),
             state: Arc::default(),
             epoch: None,
             leased: false,
@@ -83,6 +84,13 @@ impl Machines {
             left: false,
             refused: 0,
         }
+    }
+
+    /// The same, over lanes that need payloads cut in this way.
+    #[must_use]
+    pub fn cutting(mut self, cut: Cut) -> Self {
+        self.with.cut = cut;
+        self
     }
 
     /// The machines of a type; `None`: nobody has said a word of it here.

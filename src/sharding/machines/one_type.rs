@@ -32,7 +32,7 @@ use crate::sharding::coordinator::{
 };
 use crate::sharding::ids::{EntityType, RegionId};
 use crate::sharding::installed::Installed;
-use crate::sharding::region::{Region, RegionConfig, RegionInput, RegionOutput};
+use crate::sharding::region::{Cut, Region, RegionConfig, RegionInput, RegionOutput};
 use crate::sharding::repeat::Pauses;
 use crate::sharding::store::{Answer, HomesKey};
 use crate::sharding::wire::ShardingMessage;
@@ -47,6 +47,7 @@ const COMPLAIN: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug)]
 pub(super) struct Surroundings {
     pub(super) me: ReplicaId,
+    pub(super) cut: Cut,
     pub(super) state: Arc<ClusterState>,
     /// The configuration by which others count as over.
     pub(super) epoch: Option<Arc<Epoch>>,
@@ -151,7 +152,7 @@ impl TypeMachines {
             return;
         }
         let agreed = Agreed::new(&settings, extractor);
-        let started = Started::new(with.me, &self.entity_type, (settings, agreed), hosts);
+        let started = Started::new(with.me, &self.entity_type, (settings, agreed), hosts, with.cut);
         self.started = Some(Box::new(started));
         if with.out {
             return self.feed(now, Local::Region(RegionInput::Over), with, out);
@@ -525,6 +526,7 @@ impl Started {
         entity_type: &EntityType,
         (settings, agreed): (Settings, Agreed),
         hosts: Hosts,
+        cut: Cut,
     ) -> Self {
         let config = RegionConfig {
             shards: settings.number_of_shards,
@@ -533,6 +535,7 @@ impl Started {
             audit: settings.audit_interval,
             handoff_timeout: settings.handoff_timeout,
             repeat: pauses(&settings),
+            cut,
         };
         Self {
             hosts,
