@@ -45,6 +45,7 @@ use crate::net::identity::{Identity, IdentityError};
 use crate::net::swarm;
 use crate::net::wire::PROTOCOL_VERSION;
 use crate::sharding::machines::Machines;
+use crate::sharding::region::Cut;
 
 /// Why a node did not start. Nothing runs.
 #[derive(Debug, thiserror::Error)]
@@ -242,7 +243,9 @@ impl Base {
             complained: Rarely::default(),
             last: None,
         };
-        let machine = Control::new(Machine::new(setup), Machines::new(me.incarnation, margin));
+        let cut = Cut::within(config.net.limits.message_bytes_max);
+        let machines = Machines::new(me.incarnation, margin).cutting(cut);
+        let machine = Control::new(Machine::new(setup), machines);
         let _ = self.inbox.fact(port::Input::Tick.into()); // it begins with its first input
         let control = ControlPart::start(machine, surroundings, self.identity.clone())
             .map_err(StartError::Thread)?;

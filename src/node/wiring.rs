@@ -37,6 +37,8 @@ pub enum Part {
     Sharding,
     /// Where coordinators run; as well.
     Singleton,
+    /// How many entities live where; as well.
+    Survey,
 }
 
 impl Part {
@@ -50,6 +52,7 @@ impl Part {
             Self::Lease => &["l"],
             Self::Sharding => &[sharding::SHARDING],
             Self::Singleton => &[sharding::SINGLETON],
+            Self::Survey => &[sharding::SURVEY],
         }
     }
 
@@ -62,6 +65,7 @@ impl Part {
             [name] if **name == *"l" => Some(Self::Lease),
             [name, _] if **name == *sharding::SHARDING => Some(Self::Sharding),
             [name, _] if **name == *sharding::SINGLETON => Some(Self::Singleton),
+            [name, _] if **name == *sharding::SURVEY => Some(Self::Survey),
             _ => None,
         }
     }
@@ -255,7 +259,7 @@ pub fn hear_control(message: &Inbound<'_>) -> Result<Heard, Unheard> {
             Ok(Heard::Cluster { from, message: gossip::decode(message.body)? })
         }
         Some(Part::Lease) => Ok(Heard::Lease { from, message: gossip::decode(message.body)? }),
-        Some(Part::Sharding | Part::Singleton) => {
+        Some(Part::Sharding | Part::Singleton | Part::Survey) => {
             let header = (&*message.fields[0], &*message.fields[1]);
             Ok(Heard::Sharding(sharding::hear(from, header, message.body)?))
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use ostraca_ddata::clock::Instant;
 
-use super::ids::RegionId;
+use super::ids::{RegionId, ShardId};
 use super::region::{RegionInput, RegionOutput};
 
 /// What hosts one entity type on one node: its gates, its shards, its entities.
@@ -35,6 +35,12 @@ pub trait Hosting: Send + Sync + 'static {
 
     /// The lane to a region has been cut for long while its node stays a member.
     fn cut(&self, region: RegionId);
+
+    /// Shards in which entities live, and how many; with those that only have messages waiting.
+    fn entities(&self) -> Vec<(ShardId, u64)>;
+
+    /// Where a shard lives, by the newest acknowledged decision that this node has heard of.
+    fn home(&self, shard: ShardId) -> Option<RegionId>;
 }
 
 /// Why a frame of a user lane is dropped.

@@ -169,6 +169,11 @@ impl fmt::Display for ShardId {
 pub struct RegionId(ReplicaId);
 
 impl RegionId {
+    /// The least of all.
+    pub(super) const MIN: Self = Self(ReplicaId::new(0));
+    /// The greatest of all.
+    pub(super) const MAX: Self = Self(ReplicaId::new(u64::MAX));
+
     /// The region of this incarnation.
     #[must_use]
     pub const fn new(node: ReplicaId) -> Self {

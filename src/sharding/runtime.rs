@@ -259,9 +259,16 @@ impl<E: Entity> Runtime<E> {
         })
     }
 
-    /// Entities that live here.
-    pub(super) fn entities(&self) -> usize {
-        self.known().map(|shard| shard.lock().floor.tenants.len()).sum()
+    /// Shards in which entities live, and how many.
+    pub(super) fn entities(&self) -> impl Iterator<Item = (ShardId, usize)> {
+        let entities = self.known().map(|shard| (shard.id, shard.lock().floor.tenants.len()));
+        entities.filter(|(_, entities)| *entities > 0)
+    }
+
+    /// Where a shard lives, as far as is known here.
+    pub(super) fn home(&self, shard: ShardId) -> Option<RegionId> {
+        let shard = self.shards.get(shard.get() as usize)?.get()?;
+        shard.lock().gate.newest().home
     }
 
     // ── From this node ──

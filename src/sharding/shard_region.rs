@@ -13,7 +13,7 @@ use super::entity::{Entity, Supervision};
 use super::entity_ref::{EntityRef, TellError};
 use super::extractor::Extractor;
 use super::hosting::{BadFrame, Hosting, World};
-use super::ids::{EntityId, EntityType, RegionId};
+use super::ids::{EntityId, EntityType, RegionId, ShardId};
 use super::region::RegionOutput;
 use super::runtime::Runtime;
 
@@ -102,7 +102,14 @@ impl<E: Entity> ShardRegion<E> {
     /// that a move has brought.
     #[must_use]
     pub fn entities(&self) -> usize {
-        self.runtime.entities()
+        self.runtime.entities().map(|(_, entities)| entities).sum()
+    }
+
+    /// Where a shard lives, by the newest acknowledged decision that this node has heard of;
+    /// [`EntityRef::shard`] names that of an entity. `None`: it has no home yet, or the home is lost, or this node has not registered.
+    #[must_use]
+    pub fn shard_home(&self, shard: ShardId) -> Option<RegionId> {
+        self.runtime.home(shard)
     }
 
     /// Messages of this node that wait for a lane.
@@ -177,5 +184,13 @@ impl<E: Entity> Hosting for ShardRegion<E> {
 
     fn cut(&self, region: RegionId) {
         self.runtime.cut(region);
+    }
+
+    fn entities(&self) -> Vec<(ShardId, u64)> {
+        self.runtime.entities().map(|(shard, entities)| (shard, entities as u64)).collect()
+    }
+
+    fn home(&self, shard: ShardId) -> Option<RegionId> {
+        self.runtime.home(shard)
     }
 }

@@ -91,6 +91,15 @@ pub enum ToRegion {
     /// Another region: these are hosted here, drop what you keep of them.
     #[serde(rename = "o")]
     Hosted(Vec<(ShardId, Generation)>),
+    /// Another region: these are released here, and a long payload is kept of each.
+    #[serde(rename = "k")]
+    Carries(Vec<Carries>),
+    /// Another region: send more of these payloads.
+    #[serde(rename = "f")]
+    Fetch(Vec<Fetch>),
+    /// Another region: a piece of a payload.
+    #[serde(rename = "p")]
+    Part(Part),
 }
 
 /// Why a coordinator answers no registration.
@@ -160,6 +169,54 @@ pub struct Released {
     /// What was accepted and not begun, if it is still kept.
     #[serde(rename = "p", default, with = "payload")]
     pub payload: Option<Bytes>,
+}
+
+/// A [`Released`] whose payload is too long to come along: it counts once that is fetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Carries {
+    /// Which.
+    #[serde(rename = "s")]
+    pub shard: ShardId,
+    /// The highest generation that the sender has heard of.
+    #[serde(rename = "m")]
+    pub reached: Generation,
+    /// The generation of the stay that left the payload.
+    #[serde(rename = "l")]
+    pub last: Generation,
+    /// The payload's length, in bytes.
+    #[serde(rename = "n")]
+    pub length: u64,
+}
+
+/// A question for more of a payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Fetch {
+    /// Of which shard.
+    #[serde(rename = "s")]
+    pub shard: ShardId,
+    /// Of which stay.
+    #[serde(rename = "l")]
+    pub last: Generation,
+    /// Bytes that have come.
+    #[serde(rename = "a")]
+    pub at: u64,
+}
+
+/// A piece of a payload.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Part {
+    /// Of which shard.
+    #[serde(rename = "s")]
+    pub shard: ShardId,
+    /// Of which stay.
+    #[serde(rename = "l")]
+    pub last: Generation,
+    /// Bytes before it.
+    #[serde(rename = "a")]
+    pub at: u64,
+    /// The piece; at least a byte.
+    #[serde(rename = "b", with = "piece")]
+    pub bytes: Bytes,
 }
 
 /// Where a shard lives, by an acknowledged decision.
@@ -242,7 +299,7 @@ mod payload {
     use serde::de::{Error, Visitor};
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    struct Carried(Bytes);
+    pub(super) struct Carried(pub(super) Bytes);
 
     impl Serialize for Carried {
         fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
@@ -283,6 +340,22 @@ mod payload {
         from: D,
     ) -> Result<Option<Bytes>, D::Error> {
         Ok(Option::<Carried>::deserialize(from)?.map(|carried| carried.0))
+    }
+}
+
+/// A piece as a byte string.
+mod piece {
+    use bytes::Bytes;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::payload::Carried;
+
+    pub(super) fn serialize<S: Serializer>(bytes: &Bytes, to: S) -> Result<S::Ok, S::Error> {
+        Carried(bytes.clone()).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Bytes, D::Error> {
+        Ok(Carried::deserialize(from)?.0)
     }
 }
 
@@ -338,6 +411,14 @@ mod tests {
             ToRegion::Announce(table),
             ToRegion::Released(vec![released, bare]),
             ToRegion::Hosted(hosted.clone()),
+            ToRegion::Carries(vec![Carries { shard, reached: g(2, 1), last: g(1, 1), length: 9 }]),
+            ToRegion::Fetch(vec![Fetch { shard, last: g(1, 1), at: 4 }]),
+            ToRegion::Part(Part {
+                shard,
+                last: g(1, 1),
+                at: 4,
+                bytes: Bytes::from_static(b"\x00piece"),
+            }),
         ];
         let to_coordinator = [
             ToCoordinator::Register {

@@ -4,12 +4,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use ostraca::node::sharding::{NotStarted, TypeView};
+use ostraca::node::sharding::{NotStarted, QueryError, TypeView};
 use ostraca::prelude::*;
 use ostraca::sharding::config::{Sharding as Settings, StrategyName};
+use ostraca::sharding::ids::RegionId;
 use serde::{Deserialize, Serialize};
 
-use crate::fixture::{Plan, all_up, drop_all, eventually, gone, soon};
+use crate::fixture::{Plan, SOON, all_up, drop_all, eventually, gone, soon};
 
 const ENTITIES: u64 = 60;
 
@@ -24,6 +25,10 @@ enum Command {
     Where(Reply<u64>),
     /// Asks another entity where it lives.
     AskOf(String, Reply<Option<u64>>),
+    /// Goes on until the shard is to move.
+    Hold,
+    /// Notes the number; the rest only has its length.
+    Long(u64, Vec<u8>),
     Panic,
 }
 
@@ -38,6 +43,12 @@ impl Entity for Journal {
             Command::AskOf(other, reply) => {
                 reply.send(cx.entity(&other).ask(Command::Where).await.ok());
             }
+            Command::Hold => {
+                while !cx.moving() {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            }
+            Command::Long(number, _) => self.0.push(number),
             Command::Panic => panic!("as ordered"),
         }
     }
@@ -186,6 +197,55 @@ async fn a_node_that_leaves_loses_no_message_and_its_entities_live_on_elsewhere(
     );
     let lost: u64 = it.regions.iter().flat_map(|r| r.dead_letters()).map(|(_, count)| count).sum();
     assert_eq!(lost, 0);
+    drop_all(it.nodes);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mailboxes_that_are_longer_than_any_message_move_whole_and_in_order() {
+    const MESSAGES: u64 = 200;
+    const LENGTH: usize = 64 * 1_024; // twelve MiB in all, and a frame takes four
+    let mut it = Fixture::of_three().await;
+    it.homes().await;
+    let (leaver, region) = (it.nodes.remove(1), it.regions.remove(1));
+    let me = leaver.cluster().me();
+    let lives_here = |name: &String| {
+        let home = region.shard_home(region.entity(name).shard());
+        home.is_some_and(|home| home.replica() == me.incarnation)
+    };
+    let id = (0..ENTITIES).map(name).find(lives_here).expect("one of them does");
+    let entity = region.entity(&id);
+    entity.tell(Command::Hold).expect("there is room");
+    for number in 0..MESSAGES {
+        entity.tell(Command::Long(number, vec![7; LENGTH])).expect("there is room");
+    }
+    soon(leaver.stop()).await;
+    let noted = soon(it.regions[0].entity(&id).ask(Command::All)).await.expect("it answers");
+    assert_eq!(noted, (0..MESSAGES).collect::<Vec<_>>());
+    assert_eq!(region.dead_letters().map(|(_, count)| count).sum::<u64>(), 0);
+    drop_all(it.nodes);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_may_ask_where_everything_lives() {
+    let it = Fixture::of_three().await;
+    let homes = it.homes().await;
+    let sharding = it.nodes[1].sharding();
+    let stats = soon(sharding.cluster_sharding_stats("journal", SOON)).await.expect("it answers");
+    assert!(stats.unanswered.is_empty(), "{stats:?}");
+    assert_eq!((stats.regions.len(), stats.entities()), (3, ENTITIES));
+    let regions = sharding.current_regions("journal").await.expect("it answers");
+    assert_eq!(regions, stats.regions.keys().copied().collect());
+    let own = sharding.region_state("journal").await.expect("it is there");
+    let me = RegionId::new(it.nodes[1].cluster().me().incarnation);
+    assert_eq!(own.entities(), stats.regions[&me].values().sum::<u64>());
+    for (number, home) in homes.iter().enumerate() {
+        let shard = it.regions[1].entity(&name(number as u64)).shard();
+        let known = sharding.shard_home("journal", shard).expect("it is known");
+        assert_eq!(known.map(|home| home.replica().get()), Some(*home));
+        assert_eq!(known, it.regions[1].shard_home(shard));
+    }
+    let unknown = sharding.region_state("other").await;
+    assert!(matches!(unknown, Err(QueryError::NotStarted { .. })), "{unknown:?}");
     drop_all(it.nodes);
 }
 

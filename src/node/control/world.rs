@@ -28,8 +28,7 @@ use crate::cluster::wire::ClusterMessage;
 use crate::net::Class;
 use crate::net::handle::Net;
 use crate::sharding::ids::EntityType;
-use crate::sharding::machines::Word;
-use crate::sharding::wire::{Released, ShardingMessage, ToRegion};
+use crate::sharding::machines::{Input as Fact, Word};
 
 /// Long without a quorum: with the lease other instances begin, with what waits.
 const STOPS: &str =
@@ -85,34 +84,7 @@ impl Surroundings {
 
     fn send_word(&mut self, to: ReplicaId, entity_type: &EntityType, word: &Word) {
         let (part, bytes) = sharding::say(word);
-        let sent = self.lanes.send_with(to, Class::Control, &[part, entity_type.as_str()], &bytes);
-        match (sent, word) {
-            (
-                Err(NotSent::TooLong),
-                Word::Sharding(ShardingMessage::Region(ToRegion::Released(released))),
-            ) => self.never_fits(to, entity_type, released, bytes.len()),
-            (sent, _) => self.complain(to, &[part, entity_type.as_str()], bytes.len(), sent),
-        }
-    }
-
-    /// What a shard's entities had accepted and not begun does not fit the lane: it is said again
-    /// as it is, in vain, until this node is out and counts it as lost.
-    fn never_fits(
-        &mut self,
-        to: ReplicaId,
-        entity_type: &EntityType,
-        released: &[Released],
-        bytes: usize,
-    ) {
-        if self.complained.now(self.clock.mono()) {
-            let shards: Vec<u32> = released.iter().map(|released| released.shard.get()).collect();
-            tracing::warn!(
-                %to, %entity_type, ?shards, bytes,
-                "sharding.payload_too_long: the shard waits at its next home for messages that do \
-                 not fit one message of the lane; raise net.limits.message-bytes-max on all nodes, \
-                 or stop this node, which counts them as lost"
-            );
-        }
+        self.send_bytes(to, &[part, entity_type.as_str()], &bytes);
     }
 
     /// What can't be sent is dropped: machines say again what matters.
@@ -277,6 +249,15 @@ impl Surroundings {
             }
             ShardingDest::Entities { entity_type, order } => {
                 self.hostings.perform(&entity_type, order);
+            }
+            ShardingDest::Count { to, entity_type, number, shards } => {
+                let word = sharding::counted(number, &shards, &self.hostings.count(&entity_type));
+                if to == self.me.incarnation {
+                    let own = Fact::Message { from: to, entity_type, word };
+                    let _ = self.inbox.fact(own.into()); // refused only at the stop
+                } else {
+                    self.send_word(to, &entity_type, &word);
+                }
             }
             ShardingDest::Removed(regions) => {
                 regions.into_iter().for_each(|region| self.hostings.removed(region));

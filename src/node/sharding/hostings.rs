@@ -2,16 +2,18 @@
 //! became of lanes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use crate::cluster::member::ENTITY_TYPES_MAX;
 use crate::net::Inbound;
 use crate::node::wiring::sharding::Event;
 use crate::sharding::asks::Asks;
 use crate::sharding::hosting::{BadFrame, Hosting};
-use crate::sharding::ids::{EntityType, RegionId};
+use crate::sharding::ids::{EntityType, RegionId, ShardId};
+use crate::sharding::machines::ClusterShardingStats;
 use crate::sharding::region::RegionOutput;
 use crate::sharding::stray;
 
@@ -32,6 +34,8 @@ pub(crate) struct Hostings {
     types: RwLock<BTreeMap<String, Arc<dyn Hosting>>>, // ≤ ENTITY_TYPES_MAX
     progress: watch::Sender<Progress>,
     asks: Arc<Asks>,
+    surveys: Mutex<BTreeMap<u64, oneshot::Sender<ClusterShardingStats>>>, // ≤ callers, until they time out
+    last_survey: AtomicU64,
 }
 
 /// Why a frame on a user lane is dropped.
@@ -117,6 +121,32 @@ impl Hostings {
         self.all().iter().for_each(|hosting| hosting.cut(region));
     }
 
+    /// How many entities of a type live in each shard here; shards without any are left out.
+    pub(crate) fn count(&self, entity_type: &EntityType) -> BTreeMap<ShardId, u64> {
+        let hosting = self.find(entity_type.as_str());
+        hosting.map(|hosting| hosting.entities().into_iter().collect()).unwrap_or_default()
+    }
+
+    /// Where a shard of a type lives, as far as is known here.
+    pub(super) fn home(&self, entity_type: &EntityType, shard: ShardId) -> Option<RegionId> {
+        self.find(entity_type.as_str())?.home(shard)
+    }
+
+    /// A place for the answer to a survey, and the survey's number.
+    pub(super) fn await_survey(&self) -> (u64, oneshot::Receiver<ClusterShardingStats>) {
+        let number = self.last_survey.fetch_add(1, Ordering::Relaxed) + 1;
+        let (sender, receiver) = oneshot::channel();
+        let mut surveys = self.surveys();
+        if !self.progress.borrow().ended {
+            surveys.insert(number, sender);
+        }
+        (number, receiver)
+    }
+
+    fn surveys(&self) -> MutexGuard<'_, BTreeMap<u64, oneshot::Sender<ClusterShardingStats>>> {
+        self.surveys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The machines tell their node.
     pub(crate) fn happened(&self, event: Event) {
         match event {
@@ -125,6 +155,10 @@ impl Hostings {
                 self.progress.send_modify(|progress| {
                     progress.registered.insert(entity_type);
                 });
+            }
+            Event::Surveyed { id, stats } => {
+                let waits = self.surveys().remove(&id);
+                let _ = waits.map(|sender| sender.send(stats)); // who asked may have left
             }
             Event::Left => {
                 tracing::info!("sharding.left");
@@ -154,6 +188,7 @@ impl Hostings {
             let _types = self.types.write().unwrap_or_else(PoisonError::into_inner);
             self.progress.send_modify(|progress| progress.ended = true);
         }
+        self.surveys().clear(); // whoever waits hears that nobody answers
         self.all().iter().for_each(|hosting| hosting.perform(RegionOutput::StopAll));
     }
 
@@ -165,14 +200,11 @@ impl Hostings {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use libp2p::PeerId;
     use ostraca_ddata::id::ReplicaId;
 
     use super::*;
     use crate::net::{Class, NodeId};
-    use crate::sharding::ids::ShardId;
 
     #[derive(Default)]
     struct Recorder(Mutex<Vec<String>>);
@@ -207,6 +239,14 @@ mod tests {
 
         fn cut(&self, region: RegionId) {
             self.note(format!("cut {region}"));
+        }
+
+        fn entities(&self) -> Vec<(ShardId, u64)> {
+            vec![(ShardId::new(1), 5)]
+        }
+
+        fn home(&self, _: ShardId) -> Option<RegionId> {
+            Some(RegionId::new(ReplicaId::new(7)))
         }
     }
 

@@ -5,6 +5,7 @@
 
 mod error;
 pub(crate) mod hostings;
+mod queries;
 mod starting;
 mod view;
 mod world;
@@ -21,6 +22,7 @@ use tokio::sync::oneshot;
 
 pub use self::error::{NotStarted, Unanswered};
 use self::hostings::Hostings;
+pub use self::queries::{QueryError, RegionState, ShardState};
 pub use self::starting::EntityTypeSetup;
 pub use self::view::TypeView;
 use self::world::{Shared, TypeWorld};
@@ -34,6 +36,7 @@ use crate::sharding::asks::Asks;
 use crate::sharding::config::{Sharding as Settings, StrategyName};
 use crate::sharding::hosting::{Hosting, World};
 use crate::sharding::ids::{EntityType, RegionId};
+pub use crate::sharding::machines::ClusterShardingStats;
 use crate::sharding::machines::{Hosts, Input};
 
 /// Cluster sharding on this node. Cheap to clone; every clone is the same.

@@ -2,9 +2,10 @@
 //! the simulator.
 //!
 //! Words between nodes travel on the control lane under a header of two names: whether they are of
-//! a type's coordinator and regions or of its singleton, and the type's.
+//! a type's coordinator and regions, of its singleton, or about its entities' number, and the
+//! type's.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::port as data;
@@ -15,8 +16,8 @@ use crate::cluster::lease::guard::{GuardInput, GuardOutput};
 use crate::cluster::membership::Membership;
 use crate::cluster::membership::port::{Command, Input as MembershipInput, Output as Told};
 use crate::sharding::agreed::Agreed;
-use crate::sharding::ids::{EntityType, InvalidName, RegionId};
-use crate::sharding::machines::{Input, Output, Word};
+use crate::sharding::ids::{EntityType, InvalidName, RegionId, ShardId};
+use crate::sharding::machines::{ClusterShardingStats, Input, Output, SurveyMessage, Word};
 use crate::sharding::region::RegionOutput;
 use crate::sharding::store::HomesKey;
 
@@ -25,6 +26,9 @@ pub const SHARDING: &str = "s";
 
 /// The header's first name, of words about where a coordinator runs: the oldest.
 pub const SINGLETON: &str = "o";
+
+/// The header's first name, of words about how many entities live where.
+pub const SURVEY: &str = "q";
 
 /// Requests of coordinators to the Replicator have ids with this bit; those of programs count
 /// from 1.
@@ -55,6 +59,17 @@ pub enum Dest {
         /// The order.
         order: RegionOutput,
     },
+    /// To what runs the entities of a type, which says to `to` how many live in these shards.
+    Count {
+        /// Who asked; it may be this node.
+        to: ReplicaId,
+        /// Which type.
+        entity_type: EntityType,
+        /// Names the question.
+        number: u64,
+        /// The shards.
+        shards: Vec<ShardId>, // ≤ number-of-shards
+    },
     /// To what runs entities, of all types: these regions are out of the configuration.
     Removed(Vec<RegionId>),
     /// To the node, and whoever runs it.
@@ -66,6 +81,13 @@ pub enum Dest {
 pub enum Event {
     /// The region of this type serves.
     Registered(EntityType),
+    /// How many entities live where.
+    Surveyed {
+        /// Names the question.
+        id: u64,
+        /// What regions have said.
+        stats: ClusterShardingStats,
+    },
     /// Everything is handed over.
     Left,
     /// The coordinator of a type decides here, under this term.
@@ -106,6 +128,10 @@ pub fn route(output: Output) -> Dest {
             Dest::Guard(GuardInput::Data(data::Input::Request { id, request }))
         }
         Output::Order { entity_type, order } => Dest::Entities { entity_type, order },
+        Output::Count { to, entity_type, number, shards } => {
+            Dest::Count { to, entity_type, number, shards }
+        }
+        Output::Surveyed { id, stats } => Dest::Node(Event::Surveyed { id, stats }),
         Output::Removed(regions) => Dest::Removed(regions),
         Output::Host { entity_types, draining } => Dest::Membership(host(entity_types, draining)),
         Output::Registered(entity_type) => Dest::Node(Event::Registered(entity_type)),
@@ -163,8 +189,16 @@ pub fn say(word: &Word) -> (&'static str, Vec<u8>) {
     let (name, bytes) = match word {
         Word::Sharding(message) => (SHARDING, rmp_serde::to_vec_named(message)),
         Word::Singleton(message) => (SINGLETON, rmp_serde::to_vec_named(message)),
+        Word::Survey(message) => (SURVEY, rmp_serde::to_vec_named(message)),
     };
     (name, bytes.expect("plain data always encodes into memory"))
+}
+
+/// The answer to [`Dest::Count`]: shards that the region has and no entity lives in count, too.
+#[must_use]
+pub fn counted(number: u64, shards: &[ShardId], entities: &BTreeMap<ShardId, u64>) -> Word {
+    let count = |shard: &ShardId| (*shard, entities.get(shard).copied().unwrap_or(0));
+    Word::Survey(SurveyMessage::Told { number, shards: shards.iter().map(count).collect() })
 }
 
 /// Why a message is none between sharding machines. Count it and go on.
@@ -196,6 +230,7 @@ pub fn hear(from: ReplicaId, header: (&str, &str), body: &[u8]) -> Result<Input,
     let word = match part {
         SHARDING => Word::Sharding(decoded(body)?),
         SINGLETON => Word::Singleton(decoded(body)?),
+        SURVEY => Word::Survey(decoded(body)?),
         _ => return Err(Unheard::Part),
     };
     Ok(Input::Message { from, entity_type: EntityType::new(name)?, word })
@@ -209,7 +244,6 @@ fn decoded<T: DeserializeOwned>(body: &[u8]) -> Result<T, Unheard> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::time::Duration;
 
     use bytes::Bytes;
@@ -223,8 +257,8 @@ mod tests {
     use crate::sharding::ids::{Generation, ShardId};
     use crate::sharding::store::Ask;
     use crate::sharding::wire::{
-        HostShard, NotYet, ReleaseShard, Released, ShardRoute, ShardingMessage, ToCoordinator,
-        ToRegion,
+        Carries, Fetch, HostShard, NotYet, Part, ReleaseShard, Released, ShardRoute,
+        ShardingMessage, ToCoordinator, ToRegion,
     };
 
     const PEER: ReplicaId = ReplicaId::new(7);
@@ -345,6 +379,38 @@ mod tests {
         ]
     }
 
+    fn of_surveys() -> Golden<SurveyMessage> {
+        vec![
+            (SurveyMessage::Ask { number: 9 }, "81a16181a16e09"),
+            (
+                SurveyMessage::Told { number: 9, shards: vec![(SHARD, 5)] },
+                "81a17482a16e09a17391920305",
+            ),
+        ]
+    }
+
+    fn of_long_payloads() -> Golden<ToRegion> {
+        let (shard, last) = (SHARD, g(1));
+        let bytes = Bytes::from_static(b"\x01\x02");
+        vec![
+            (
+                ToRegion::Carries(vec![Carries { shard, reached: g(2), last, length: 9 }]),
+                concat!(
+                    "81a17281a16b9184a17303a16d82a17482a16e02a16f07",
+                    "a17302a16c82a17482a16e02a16f07a17301a16e09"
+                ),
+            ),
+            (
+                ToRegion::Fetch(vec![Fetch { shard, last, at: 4 }]),
+                "81a17281a1669183a17303a16c82a17482a16e02a16f07a17301a16104",
+            ),
+            (
+                ToRegion::Part(Part { shard, last, at: 4, bytes }),
+                concat!("81a17281a17084a17303a16c82a17482a16e02a16f07", "a17301a16104a162c4020102"),
+            ),
+        ]
+    }
+
     /// Each kind of word, and its bytes.
     fn words() -> Golden<Word> {
         let coordinators = to_coordinators()
@@ -352,18 +418,24 @@ mod tests {
             .map(|(message, hex)| (Word::Sharding(ShardingMessage::Coordinator(message)), hex));
         let regions = to_regions()
             .into_iter()
+            .chain(of_long_payloads())
             .chain(refusals())
             .map(|(message, hex)| (Word::Sharding(ShardingMessage::Region(message)), hex));
         let singletons =
             of_singletons().into_iter().map(|(message, hex)| (Word::Singleton(message), hex));
-        coordinators.chain(regions).chain(singletons).collect()
+        let surveys = of_surveys().into_iter().map(|(message, hex)| (Word::Survey(message), hex));
+        coordinators.chain(regions).chain(singletons).chain(surveys).collect()
     }
 
     #[test]
     fn every_word_has_its_header_and_its_bytes_and_is_heard_as_it_was_said() {
         for (word, golden) in words() {
             let (name, bytes) = say(&word);
-            let expected = if matches!(word, Word::Sharding(_)) { "s" } else { "o" };
+            let expected = match word {
+                Word::Sharding(_) => "s",
+                Word::Singleton(_) => "o",
+                Word::Survey(_) => "q",
+            };
             assert_eq!(name, expected);
             let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
             assert_eq!(hex, golden, "{word:?}");
@@ -382,7 +454,7 @@ mod tests {
         }
         let deep = [&[0x91; 100][..], &[0xc0]].concat();
         for body in [&b""[..], b"\xc1", b"\x81\xa1\x5a\x01", &deep] {
-            for part in [SHARDING, SINGLETON] {
+            for part in [SHARDING, SINGLETON, SURVEY] {
                 assert!(matches!(why((part, "counter"), body), Unheard::Malformed { .. }));
             }
         }

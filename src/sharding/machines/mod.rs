@@ -9,6 +9,7 @@ mod allocating;
 mod one_type;
 mod port;
 mod standing;
+mod survey;
 #[cfg(test)]
 mod tests;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,9 +25,11 @@ use ostraca_ddata::replicator::request::{Reply, RequestError};
 use self::one_type::Surroundings;
 pub use self::one_type::TypeMachines;
 pub use self::port::{Hosts, Input, Output, Word};
+use self::survey::Survey;
+pub use self::survey::{ClusterShardingStats, SurveyMessage};
 use super::config::Sharding as Settings;
-use super::ids::{EntityType, RegionId};
-use super::region::RegionInput;
+use super::ids::{EntityType, RegionId, ShardId};
+use super::region::{Cut, RegionInput};
 use super::store::HomesKey;
 use crate::cluster::events::ClusterState;
 use crate::cluster::lease::{Departure, Departures};
@@ -35,6 +38,9 @@ use crate::cluster::singleton::SingletonMessage;
 
 type Out = Outbox<Output>;
 
+/// Surveys that are collected at a time; more are answered at once, by nobody.
+pub const SURVEYS_MAX: usize = 1_024;
+
 /// See the module's page.
 #[derive(Clone, Debug)]
 pub struct Machines {
@@ -42,7 +48,8 @@ pub struct Machines {
     with: Surroundings,
     newest: Option<Arc<Epoch>>, // installed; those out of it may not be over yet
     departures: Departures,
-    over_at: Option<Instant>, // of the next one who departed
+    over_at: Option<Instant>,       // of the next one who departed
+    surveys: BTreeMap<u64, Survey>, // ≤ SURVEYS_MAX
     draining: bool,
     leaving: bool,
     left: bool,
@@ -56,6 +63,7 @@ impl Machines {
     pub fn new(me: ReplicaId, removal_margin: Duration) -> Self {
         let with = Surroundings {
             me,
+            cut: Cut::default(),
             state: Arc::default(),
             epoch: None,
             leased: false,
@@ -70,11 +78,19 @@ impl Machines {
             newest: None,
             departures: Departures::new(removal_margin),
             over_at: None,
+            surveys: BTreeMap::new(),
             draining: false,
             leaving: false,
             left: false,
             refused: 0,
         }
+    }
+
+    /// The same, over lanes that need payloads cut in this way.
+    #[must_use]
+    pub fn cutting(mut self, cut: Cut) -> Self {
+        self.with.cut = cut;
+        self
     }
 
     /// The machines of a type; `None`: nobody has said a word of it here.
@@ -86,6 +102,14 @@ impl Machines {
     /// All types that were started here or that peers have asked about.
     pub fn types(&self) -> impl Iterator<Item = (&EntityType, &TypeMachines)> {
         self.types.iter()
+    }
+
+    /// Regions of a type, as their members say: what only routes is none.
+    pub fn regions(&self, entity_type: &EntityType) -> impl Iterator<Item = RegionId> {
+        let members = self.with.state.members.iter();
+        let hosting =
+            members.filter(|(_, member)| standing::offers(member, entity_type)).map(|(id, _)| *id);
+        hosting.map(RegionId::new)
     }
 
     /// Words about types beyond the most that there can be; they were dropped.
@@ -150,6 +174,9 @@ impl Machines {
         word: Word,
         out: &mut Out,
     ) {
+        if let Word::Survey(SurveyMessage::Told { number, shards }) = word {
+            return self.told(now, from, number, shards, out);
+        }
         // A type that nobody has started here has one thing to give: the right to coordinate it.
         let is_known = self.types.contains_key(entity_type);
         let asks = matches!(word, Word::Singleton(SingletonMessage::HandOverToMe { .. }));
@@ -162,6 +189,58 @@ impl Machines {
         }
         if let Some(of_type) = self.types.get_mut(entity_type) {
             of_type.message(now, from, word, &mut self.with, out);
+        }
+    }
+
+    fn survey(
+        &mut self,
+        now: Now,
+        id: u64,
+        entity_type: EntityType,
+        within: Duration,
+        out: &mut Out,
+    ) {
+        let regions = self.regions(&entity_type).collect();
+        let survey = Survey::new(now.mono, entity_type, within, regions);
+        if self.surveys.len() >= SURVEYS_MAX {
+            return out.push(Output::Surveyed { id, stats: survey.end() });
+        }
+        self.surveys.insert(id, survey);
+        self.collect(now, out);
+    }
+
+    fn told(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        number: u64,
+        shards: Vec<(ShardId, u64)>,
+        out: &mut Out,
+    ) {
+        if let Some(survey) = self.surveys.get_mut(&number) {
+            survey.told(from, shards);
+            self.collect(now, out);
+        }
+    }
+
+    /// Asks whoever is to be asked, and ends what is over.
+    fn collect(&mut self, now: Now, out: &mut Out) {
+        for (number, survey) in &mut self.surveys {
+            let entity_type = &survey.entity_type.clone();
+            for region in survey.take_due(now.mono) {
+                let (to, number) = (region.replica(), *number);
+                if to != self.with.me {
+                    let word = Word::Survey(SurveyMessage::Ask { number });
+                    out.push(Output::Send { to, entity_type: entity_type.clone(), word });
+                } else if let Some(of_type) = self.types.get(entity_type) {
+                    of_type.count(to, number, out);
+                }
+            }
+        }
+        let over = self.surveys.iter().filter(|(_, survey)| survey.is_over(now.mono));
+        for id in over.map(|(id, _)| *id).collect::<Vec<_>>() {
+            let stats = self.surveys.remove(&id).map(Survey::end).unwrap_or_default();
+            out.push(Output::Surveyed { id, stats });
         }
     }
 
@@ -270,6 +349,7 @@ impl Machines {
     fn tick(&mut self, now: Now, out: &mut Out) {
         self.count(now, out);
         self.each(out, |of_type, with, out| of_type.tick(now, with, out));
+        self.collect(now, out);
     }
 
     /// What is so after every input.
@@ -304,6 +384,9 @@ impl Machine for Machines {
             }
             Input::Answered { id, reply } => self.answered(now, id, reply, out),
             Input::Fact { entity_type, fact } => self.fact(now, &entity_type, fact, out),
+            Input::Survey { id, entity_type, within } => {
+                self.survey(now, id, entity_type, within, out);
+            }
             Input::Drain => {
                 (self.draining, self.with.announce) = (true, true);
             }
@@ -314,6 +397,7 @@ impl Machine for Machines {
 
     fn next_deadline(&self) -> Option<Instant> {
         let types = self.types.values().filter_map(TypeMachines::next_deadline);
-        types.chain(self.over_at).min()
+        let surveys = self.surveys.values().map(Survey::next_deadline);
+        types.chain(surveys).chain(self.over_at).min()
     }
 }

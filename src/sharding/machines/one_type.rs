@@ -16,6 +16,7 @@ use ostraca_ddata::replicator::epoch::Epoch;
 use super::allocating::Allocating;
 use super::port::{Hosts, Output, Word};
 use super::standing;
+use super::survey::SurveyMessage;
 use crate::cluster::bug::Canary as ClusterCanary;
 use crate::cluster::events::ClusterState;
 use crate::cluster::member::Member;
@@ -31,7 +32,7 @@ use crate::sharding::coordinator::{
 };
 use crate::sharding::ids::{EntityType, RegionId};
 use crate::sharding::installed::Installed;
-use crate::sharding::region::{Region, RegionConfig, RegionInput, RegionOutput};
+use crate::sharding::region::{Cut, Region, RegionConfig, RegionInput, RegionOutput};
 use crate::sharding::repeat::Pauses;
 use crate::sharding::store::{Answer, HomesKey};
 use crate::sharding::wire::ShardingMessage;
@@ -46,6 +47,7 @@ const COMPLAIN: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug)]
 pub(super) struct Surroundings {
     pub(super) me: ReplicaId,
+    pub(super) cut: Cut,
     pub(super) state: Arc<ClusterState>,
     /// The configuration by which others count as over.
     pub(super) epoch: Option<Arc<Epoch>>,
@@ -150,7 +152,7 @@ impl TypeMachines {
             return;
         }
         let agreed = Agreed::new(&settings, extractor);
-        let started = Started::new(with.me, &self.entity_type, (settings, agreed), hosts);
+        let started = Started::new(with.me, &self.entity_type, (settings, agreed), hosts, with.cut);
         self.started = Some(Box::new(started));
         if with.out {
             return self.feed(now, Local::Region(RegionInput::Over), with, out);
@@ -172,8 +174,7 @@ impl TypeMachines {
         self.feed(now, Local::Proxy(ProxyInput::Members(peers)), with, out);
         if let Some(started) = &mut self.started {
             started.allocating.upset(now.mono);
-            let offers =
-                |member: &Member| member.hosting.entity_types.contains(self.entity_type.as_str());
+            let offers = |member: &Member| standing::offers(member, &self.entity_type);
             let mut of_others = with.state.members.iter().filter(|(id, _)| **id != with.me);
             // Nobody is left who could say otherwise: without a candidate nobody would decide.
             if started.withdrawn && !of_others.any(|(_, member)| offers(member)) {
@@ -234,8 +235,18 @@ impl TypeMachines {
                 Local::Proxy(ProxyInput::Message { from, message })
             }
             Word::Singleton(message) => Local::Singleton(SingletonInput::Message { from, message }),
+            Word::Survey(SurveyMessage::Ask { number }) => return self.count(from, number, out),
+            Word::Survey(SurveyMessage::Told { .. }) => return, // of no type in particular
         };
         self.feed(now, local, with, out);
+    }
+
+    /// Somebody wants to know what lives here.
+    pub(super) fn count(&self, to: ReplicaId, number: u64, out: &mut Outbox<Output>) {
+        if let Some(region) = self.region() {
+            let shards = region.hosted().map(|(shard, _)| shard).collect();
+            out.push(Output::Count { to, entity_type: self.entity_type.clone(), number, shards });
+        }
     }
 
     /// What became of a question to the Replicator.
@@ -515,6 +526,7 @@ impl Started {
         entity_type: &EntityType,
         (settings, agreed): (Settings, Agreed),
         hosts: Hosts,
+        cut: Cut,
     ) -> Self {
         let config = RegionConfig {
             shards: settings.number_of_shards,
@@ -523,6 +535,7 @@ impl Started {
             audit: settings.audit_interval,
             handoff_timeout: settings.handoff_timeout,
             repeat: pauses(&settings),
+            cut,
         };
         Self {
             hosts,

@@ -2,29 +2,33 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::Epoch;
 use ostraca_ddata::replicator::request::{Reply, RequestError};
 use ostraca_ddata::types::Term;
 
+use super::survey::{ClusterShardingStats, SurveyMessage};
 use crate::cluster::events::ClusterState;
 use crate::cluster::singleton::SingletonMessage;
 use crate::sharding::agreed::Agreed;
 use crate::sharding::config::{MajorityPlus, Sharding as Settings};
-use crate::sharding::ids::{EntityType, RegionId};
+use crate::sharding::ids::{EntityType, RegionId, ShardId};
 use crate::sharding::region::{RegionInput, RegionOutput};
 use crate::sharding::store::Ask;
 use crate::sharding::wire::ShardingMessage;
 
 /// What the machines of one type say to those of another node. The header names the type, and
-/// which of the two it is.
+/// which of them it is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Word {
     /// Between coordinator and regions.
     Sharding(ShardingMessage),
     /// About where the coordinator runs.
     Singleton(SingletonMessage),
+    /// About how many entities live where.
+    Survey(SurveyMessage),
 }
 
 /// What a type does on this node.
@@ -86,6 +90,15 @@ pub enum Input {
         /// The fact.
         fact: RegionInput,
     },
+    /// Somebody wants to know how many entities live where. Answered by [`Output::Surveyed`].
+    Survey {
+        /// Names the question.
+        id: u64,
+        /// Of which type.
+        entity_type: EntityType,
+        /// How long to wait for regions.
+        within: Duration,
+    },
     /// This node is about to stop: no shard is to come here any more.
     Drain,
     /// This node stops: hand over everything. Answered by [`Output::Left`].
@@ -122,6 +135,25 @@ pub enum Output {
         entity_type: EntityType,
         /// The order.
         order: RegionOutput,
+    },
+    /// Count the entities of these shards, which live here, and say so to who asked by
+    /// [`SurveyMessage::Told`]; it may be this node.
+    Count {
+        /// Who asked.
+        to: ReplicaId,
+        /// Of which type.
+        entity_type: EntityType,
+        /// Names the question.
+        number: u64,
+        /// Which shards.
+        shards: Vec<ShardId>, // ≤ number-of-shards
+    },
+    /// What became of an [`Input::Survey`].
+    Surveyed {
+        /// As asked.
+        id: u64,
+        /// What regions have said.
+        stats: ClusterShardingStats,
     },
     /// The coordinator knows the region of this type: it is ready to serve.
     Registered(EntityType),

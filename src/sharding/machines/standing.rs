@@ -20,9 +20,7 @@ pub(super) fn peers(
 ) -> Vec<Peer> {
     let member = |id| state.members.get(&id).map(AsRef::as_ref);
     let is_of_role = |member: &Member| settings.is_none_or(|settings| has_roles(member, settings));
-    let hosts = |member: &Member| {
-        is_of_role(member) && member.hosting.entity_types.contains(entity_type.as_str())
-    };
+    let hosts = |member: &Member| is_of_role(member) && offers(member, entity_type);
     let stays =
         |member: &Member| hosts(member) && member.status == Status::Up && !member.hosting.draining;
     let goes =
@@ -35,6 +33,11 @@ pub(super) fn peers(
     };
     let peer = |id| Peer { id, standing: member(id).map_or(Standing::NotNow, standing) };
     epoch.members().iter().copied().map(peer).collect()
+}
+
+/// Whether a member hosts shards of the type, as it says itself.
+pub(super) fn offers(member: &Member, entity_type: &EntityType) -> bool {
+    member.hosting.entity_types.contains(entity_type.as_str())
 }
 
 fn has_roles(member: &Member, settings: &Settings) -> bool {

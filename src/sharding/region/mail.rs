@@ -7,10 +7,12 @@ use ostraca_ddata::id::ReplicaId;
 use super::Out;
 use super::port::RegionOutput;
 use crate::sharding::ids::{Generation, RegionId, ShardId};
-use crate::sharding::wire::{Released, ShardingMessage, ToCoordinator, ToRegion};
+use crate::sharding::wire::{
+    Carries, Fetch, Part, Released, ShardingMessage, ToCoordinator, ToRegion,
+};
 
-/// Payloads in one message, in bytes: more go into the next one. One payload may be longer.
-const PAYLOADS_MAX: usize = 256 * 1_024;
+/// What a release takes on its way beside its payload, in bytes, at most.
+const RELEASE_BYTES: usize = 80;
 
 type Confirmed = BTreeMap<ReplicaId, Vec<(ShardId, Generation)>>;
 
@@ -21,6 +23,9 @@ pub(super) struct Mail {
     confirmed: Confirmed,
     drained: Confirmed,
     released: BTreeMap<RegionId, Vec<Released>>,
+    carries: BTreeMap<RegionId, Vec<Carries>>,
+    fetches: BTreeMap<RegionId, Vec<Fetch>>,
+    pieces: Vec<(RegionId, Part)>, // ≤ a window for each question
     said: Vec<(ReplicaId, ToCoordinator)>, // ≤ kinds of words
 }
 
@@ -45,18 +50,43 @@ impl Mail {
         self.released.entry(to).or_default().push(word);
     }
 
+    /// To the next home: a release with a long payload.
+    pub(super) fn carries(&mut self, to: RegionId, word: Carries) {
+        self.carries.entry(to).or_default().push(word);
+    }
+
+    /// To who keeps a long payload.
+    pub(super) fn fetch(&mut self, to: RegionId, word: Fetch) {
+        self.fetches.entry(to).or_default().push(word);
+    }
+
+    /// To the next home: a piece of a payload.
+    pub(super) fn piece(&mut self, to: RegionId, word: Part) {
+        self.pieces.push((to, word));
+    }
+
     /// To the coordinator, anything else.
     pub(super) fn say(&mut self, to: ReplicaId, word: ToCoordinator) {
         self.said.push((to, word));
     }
 
-    /// Sends everything.
-    pub(super) fn flush(&mut self, out: &mut Out) {
-        let Self { confirm, confirmed, drained, released, said } = std::mem::take(self);
+    /// Sends everything. Releases go together up to `bytes_max` bytes; one may be longer.
+    pub(super) fn flush(&mut self, bytes_max: usize, out: &mut Out) {
+        let Self { confirm, confirmed, drained, released, carries, fetches, pieces, said } =
+            std::mem::take(self);
         for (to, words) in released {
-            for part in parts(words) {
-                send_region(to.replica(), ToRegion::Released(part), out);
+            for together in messages(words, bytes_max) {
+                send_region(to.replica(), ToRegion::Released(together), out);
             }
+        }
+        for (to, words) in carries {
+            send_region(to.replica(), ToRegion::Carries(words), out);
+        }
+        for (to, words) in fetches {
+            send_region(to.replica(), ToRegion::Fetch(words), out);
+        }
+        for (to, piece) in pieces {
+            send_region(to.replica(), ToRegion::Part(piece), out);
         }
         for (to, shards) in confirmed {
             send_region(to, ToRegion::Hosted(shards), out);
@@ -73,19 +103,19 @@ impl Mail {
     }
 }
 
-/// Cuts releases into messages of a bearable length.
-fn parts(words: Vec<Released>) -> Vec<Vec<Released>> {
-    let (mut parts, mut bytes) = (Vec::<Vec<Released>>::new(), usize::MAX);
+/// Puts releases into messages of a bearable length.
+fn messages(words: Vec<Released>, bytes_max: usize) -> Vec<Vec<Released>> {
+    let (mut messages, mut bytes) = (Vec::<Vec<Released>>::new(), usize::MAX);
     for word in words {
-        let length = word.payload.as_ref().map_or(0, bytes::Bytes::len);
-        if bytes.saturating_add(length) > PAYLOADS_MAX {
-            parts.push(Vec::new());
+        let length = RELEASE_BYTES + word.payload.as_ref().map_or(0, bytes::Bytes::len);
+        if bytes.saturating_add(length) > bytes_max {
+            messages.push(Vec::new());
             bytes = 0;
         }
         bytes += length;
-        parts.last_mut().expect("one was begun").push(word);
+        messages.last_mut().expect("one was begun").push(word);
     }
-    parts
+    messages
 }
 
 fn send(to: ReplicaId, word: ToCoordinator, out: &mut Out) {
@@ -110,10 +140,10 @@ mod tests {
             last: Generation::NEVER,
             payload: Some(Bytes::from(vec![0; bytes])),
         };
-        let lengths = [10, 20, PAYLOADS_MAX, 5, 2 * PAYLOADS_MAX, 7];
+        let lengths = [10, 20, 1_000, 5, 2_000, 7];
         let words = lengths.iter().enumerate().map(|(at, bytes)| word(at as u32, *bytes));
-        let parts = parts(words.collect());
-        let sizes: Vec<usize> = parts.iter().map(Vec::len).collect();
+        let messages = messages(words.collect(), 1_000);
+        let sizes: Vec<usize> = messages.iter().map(Vec::len).collect();
         assert_eq!(sizes, [2, 1, 1, 1, 1]);
     }
 }

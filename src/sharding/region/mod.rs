@@ -4,6 +4,7 @@
 //! Knows no user's message: those pass the gates, which learn from its outputs. Payloads are
 //! bytes. What it has to say is joined into one message per receiver and batch of inputs.
 
+mod intake;
 mod mail;
 mod payload;
 mod port;
@@ -21,11 +22,13 @@ use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::machine::{Machine, Outbox};
 
+pub use self::intake::Cut;
+use self::intake::Intake;
 use self::mail::Mail;
 pub use self::port::{RegionInput, RegionOutput, Standing};
 use self::registration::Registration;
 pub use self::shard::{Heard, Pending, Run, Shard};
-use self::shard::{Judge, Step};
+use self::shard::{Judge, News, Step};
 pub use self::stats::RegionStats;
 use super::agreed::Agreed;
 use super::bug::{Bug, Canary};
@@ -34,7 +37,8 @@ use super::installed::Installed;
 use super::remembered::{Remembered, Ring};
 use super::repeat::{Pauses, Repeats};
 use super::wire::{
-    HostShard, NotYet, ReleaseShard, Released, RouteTable, ShardRoute, ToCoordinator, ToRegion,
+    Carries, Fetch, HostShard, NotYet, Part, ReleaseShard, Released, RouteTable, ShardRoute,
+    ToCoordinator, ToRegion,
 };
 
 type Out = Outbox<RegionOutput>;
@@ -54,6 +58,8 @@ pub struct RegionConfig {
     pub handoff_timeout: Duration,
     /// Between repetitions of a release whose payload nobody has taken yet.
     pub repeat: Pauses,
+    /// How payloads are cut that don't fit one message.
+    pub cut: Cut,
 }
 
 impl Default for RegionConfig {
@@ -65,6 +71,7 @@ impl Default for RegionConfig {
             audit: Duration::from_secs(30),
             handoff_timeout: Duration::from_secs(15),
             repeat: Pauses::default(),
+            cut: Cut::default(),
         }
     }
 }
@@ -85,6 +92,7 @@ pub struct Region {
     ask_at: Option<Instant>,
     mail: Mail,
     carrying: Repeats,
+    intake: Intake,
     aborts: BTreeMap<ShardId, Instant>, // draining shards
     leaving: Option<Instant>,           // when to ask again
     left: bool,
@@ -116,6 +124,7 @@ impl Region {
             ask_at: None,
             mail: Mail::default(),
             carrying: Repeats::default(),
+            intake: Intake::default(),
             aborts: BTreeMap::new(),
             leaving: None,
             left: false,
@@ -158,6 +167,12 @@ impl Region {
     /// Payloads that are kept for a next home that has not confirmed yet.
     pub fn payloads(&self) -> impl Iterator<Item = &Bytes> {
         self.shards.values().filter_map(Shard::kept)
+    }
+
+    /// Bytes of payloads that have come in part.
+    #[must_use]
+    pub fn arriving(&self) -> u64 {
+        self.intake.bytes()
     }
 
     /// Whether the coordinator knows this region: ready to serve.
@@ -226,6 +241,11 @@ impl Region {
             ToRegion::Hosted(confirmed) => {
                 confirmed.into_iter().for_each(|(shard, at)| self.confirmed(shard, at));
             }
+            ToRegion::Carries(words) => {
+                words.into_iter().for_each(|word| self.carries(now, from, word, out));
+            }
+            ToRegion::Fetch(words) => words.iter().for_each(|word| self.fetched(from, word)),
+            ToRegion::Part(part) => self.part(now, from, &part, out),
         }
     }
 
@@ -313,7 +333,48 @@ impl Region {
     fn released(&mut self, now: Now, from: ReplicaId, word: Released, out: &mut Out) {
         if self.is_shard(word.shard) && !self.config.proxy {
             let from = RegionId::new(from);
+            self.intake.superseded(word.shard, from, word.last);
             self.change(now, word.shard, out, |held, judge| held.released(from, word, judge));
+        }
+    }
+
+    /// The same, with a payload that is to be fetched first. Of members only: what is left of
+    /// others is nothing.
+    fn carries(&mut self, now: Now, from: ReplicaId, word: Carries, out: &mut Out) {
+        let from = RegionId::new(from);
+        let Carries { shard, reached, last, length } = word;
+        if !self.is_shard(shard) || self.config.proxy || !self.installed.members.contains(&from) {
+            return;
+        }
+        let held = self.shards.entry(shard).or_default();
+        let brought = held.brought(from, last).filter(|brought| brought.len() as u64 == length);
+        if held.news(from, reached) != News::Counts || brought.is_some() {
+            let word = Released { shard, reached, last, payload: brought.cloned() };
+            self.change(now, shard, out, |held, judge| held.released(from, word, judge));
+        } else if !self.intake.announced(now.mono, from, word) {
+            self.stats.strange += 1;
+        }
+    }
+
+    /// Somebody wants more of what is kept here.
+    fn fetched(&mut self, from: ReplicaId, word: &Fetch) {
+        let Fetch { shard, last, at } = *word;
+        let held = self.shards.get(&shard).filter(|held| held.last() == last);
+        let Some(kept) = held.and_then(Shard::kept) else { return };
+        let Cut { part, window, .. } = self.config.cut;
+        let begin = usize::try_from(at).map_or(kept.len(), |at| at.min(kept.len()));
+        let end = begin.saturating_add(window.max(part)).min(kept.len());
+        for from_here in (begin..end).step_by(part.max(1)) {
+            let bytes = kept.slice(from_here..from_here.saturating_add(part.max(1)).min(end));
+            let at = from_here as u64;
+            self.mail.piece(RegionId::new(from), Part { shard, last, at, bytes });
+        }
+    }
+
+    fn part(&mut self, now: Now, from: ReplicaId, part: &Part, out: &mut Out) {
+        if let Some(whole) = self.intake.took(now.mono, RegionId::new(from), part) {
+            self.stats.fetched += 1;
+            self.released(now, from, whole, out);
         }
     }
 
@@ -339,6 +400,7 @@ impl Region {
         let before = standing(shard, held);
         let steps = rule(held, judge);
         let after = standing(shard, held);
+        self.intake.retain(shard, |from, reached| held.news(from, reached) == News::Counts);
         for step in steps {
             self.perform(now, shard, after, step, out);
         }
@@ -370,7 +432,7 @@ impl Region {
                 if word.payload.is_some() && !self.carrying.contains(shard) {
                     self.carrying.begin(now.mono, shard, self.config.repeat);
                 }
-                self.mail.released(to, word);
+                self.say_released(to, word);
             }
             Step::Drained { to, reached } => self.mail.drained(to, shard, reached),
             Step::Confirm { to } => self.mail.confirm(to, shard, generation),
@@ -380,6 +442,16 @@ impl Region {
                 out.push(RegionOutput::Discard { shard, from, payload });
             }
         }
+    }
+
+    /// What does not fit is fetched by who is told.
+    fn say_released(&mut self, to: RegionId, word: Released) {
+        let length = word.payload.as_ref().map_or(0, Bytes::len);
+        if length <= self.config.cut.whole {
+            return self.mail.released(to, word);
+        }
+        let Released { shard, reached, last, .. } = word;
+        self.mail.carries(to, Carries { shard, reached, last, length: length as u64 });
     }
 
     fn note_hosted(&mut self, now: Now, shard: ShardId, generation: Generation) {
@@ -397,6 +469,7 @@ impl Region {
         if !self.installed.install(installed) {
             return;
         }
+        self.intake.keep_only(&self.installed.members);
         let pending = self.shards.iter().filter(|(_, held)| held.pending().is_some());
         for shard in pending.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.change(now, shard, out, Shard::judge);
@@ -415,6 +488,7 @@ impl Region {
         }
         self.shards.values_mut().for_each(Shard::over);
         self.carrying.clear();
+        self.intake.clear();
         self.aborts.clear();
         self.mail = Mail::default();
         out.push(RegionOutput::StopAll);
@@ -436,7 +510,10 @@ impl Region {
         self.register(now);
         self.ask(now);
         self.leave(now, out);
-        self.mail.flush(out);
+        for (to, word) in self.intake.take_due(now.mono, self.config.cut.window) {
+            self.mail.fetch(to, word);
+        }
+        self.mail.flush(self.config.cut.part, out);
     }
 
     fn register(&mut self, now: Now) {

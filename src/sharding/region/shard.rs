@@ -33,6 +33,17 @@ pub struct Heard {
     pub payload: Option<Bytes>,
 }
 
+/// What a release says that another region has just sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum News {
+    /// It was taken long ago: the sender is to be told.
+    Taken,
+    /// It is of a decision that is no more, or late; it is said again when it is needed.
+    Nothing,
+    /// It counts.
+    Counts,
+}
+
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
@@ -298,21 +309,34 @@ impl Shard {
         {
             return vec![Step::Start { payload: Some(payload.clone()) }];
         }
+        match self.news(from, reached) {
+            News::Taken => vec![Step::Confirmed { to: from }],
+            News::Nothing => Vec::new(),
+            News::Counts => {
+                self.heard.insert(from, Heard { reached, last, payload });
+                self.judge(judge)
+            }
+        }
+    }
+
+    /// What it means that a region has released everything below `reached`.
+    pub(super) fn news(&self, from: RegionId, reached: Generation) -> News {
         if let Run::Hosting(h) = self.run
             && self.pend.is_none()
             && reached <= h
         {
-            return vec![Step::Confirmed { to: from }]; // taken long ago
-        }
-        if self.pend.is_none() && reached <= self.max_gen {
-            return Vec::new(); // of a decision that is no more; said again when it is needed
+            return News::Taken;
         }
         let known = self.heard.get(&from).map_or(Generation::NEVER, |heard| heard.reached);
-        if reached < known {
-            return Vec::new();
+        if (self.pend.is_none() && reached <= self.max_gen) || reached < known {
+            return News::Nothing;
         }
-        self.heard.insert(from, Heard { reached, last, payload });
-        self.judge(judge)
+        News::Counts
+    }
+
+    /// The payload of a region's stay, if it is here already.
+    pub(super) fn brought(&self, from: RegionId, last: Generation) -> Option<&Bytes> {
+        self.heard.get(&from).filter(|heard| heard.last == last)?.payload.as_ref()
     }
 
     /// Somebody hosts it at `at`: what is kept of an earlier stay was taken, or is of no use.

@@ -19,6 +19,8 @@ pub struct RegionStats {
     pub strange: u64,
     /// Payloads that could not be taken: their messages are lost.
     pub discarded: u64,
+    /// Payloads that came in pieces and are whole.
+    pub fetched: u64,
     /// Registrations that were not answered yet.
     pub put_off: u64,
     /// Of these, by a node that is not the coordinator.

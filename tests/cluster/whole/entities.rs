@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ostraca::node::wiring::sharding::{Dest, Event as Told, route, say};
+use ostraca::node::wiring::sharding::{Dest, Event as Told, counted, route, say};
 use ostraca::sharding::config::Sharding as Settings;
 use ostraca::sharding::ids::{EntityType, Generation, ShardId};
-use ostraca::sharding::machines::{Hosts, Input as Fact};
+use ostraca::sharding::machines::{ClusterShardingStats, Hosts, Input as Fact};
 use ostraca::sharding::region::{Region, RegionInput, RegionOutput, Run, Shard};
 use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::machine::{Machine as _, Outbox};
@@ -27,6 +27,8 @@ pub(crate) enum Order {
     Want(EntityType, ShardId),
     /// A message for an entity of the shard, if it lives here.
     Tell(EntityType, ShardId, u64),
+    /// How many entities live where? Of each shard one for each message that waits.
+    Survey(EntityType, Duration),
 }
 
 /// What a harness may know.
@@ -39,6 +41,7 @@ pub(crate) enum Seen {
     Accepted(u64),
     Handled(u64),
     Discarded(u64),
+    Surveyed(ClusterShardingStats),
     Left,
 }
 
@@ -60,6 +63,11 @@ impl Entities {
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.drains.values().copied().chain(self.handle_at).min()
+    }
+
+    fn count(&self, entity_type: &EntityType) -> BTreeMap<ShardId, u64> {
+        let own = self.mailboxes.iter().filter(|((of, _), _)| of == entity_type);
+        own.map(|((_, shard), mailbox)| (*shard, mailbox.len() as u64)).collect()
     }
 
     /// Accepted and neither handled nor handed over.
@@ -113,6 +121,16 @@ impl WholeNode {
                 Dest::Guard(input) => self.work.push_back(Work::Guard(input)),
                 Dest::Membership(input) => self.work.push_back(Work::Membership(input)),
                 Dest::Entities { entity_type, order } => self.perform(now, entity_type, order, fx),
+                Dest::Count { to, entity_type, number, shards } => {
+                    let word = counted(number, &shards, &self.entities.count(&entity_type));
+                    if to == me {
+                        let own = Fact::Message { from: me, entity_type, word };
+                        self.work.push_back(Work::Sharding(own));
+                    } else if let Some(to) = self.linked(to) {
+                        let (part, bytes) = say(&word);
+                        self.send(to, Body::Sharding(part, entity_type.into(), bytes), fx);
+                    }
+                }
                 Dest::Removed(_) => {}
                 Dest::Node(told) => {
                     if told == Told::Left {
@@ -120,6 +138,7 @@ impl WholeNode {
                     }
                     fx.emit(Event::Sharding(match told {
                         Told::Registered(_) => Seen::Registered,
+                        Told::Surveyed { stats, .. } => Seen::Surveyed(stats),
                         Told::Left => Seen::Left,
                         Told::Acting { .. } => Seen::Acting,
                         Told::SteppedDown { .. } => Seen::SteppedDown,
@@ -183,6 +202,7 @@ impl WholeNode {
             Order::Want(entity_type, shard) => {
                 Some(Fact::Fact { entity_type, fact: RegionInput::Wanted(shard) })
             }
+            Order::Survey(entity_type, within) => Some(Fact::Survey { id: 1, entity_type, within }),
             Order::Tell(entity_type, shard, id) => {
                 let key = (entity_type, shard);
                 if matches!(self.run(&key), Run::Hosting(_)) {

@@ -33,6 +33,7 @@ use ostraca::cluster::wire::{ClusterMessage, Settings};
 use ostraca::node::wiring::membership::{Dest, Event as Told, Lease, Links, lease, news, route};
 use ostraca::node::wiring::sharding::{self, answer, overheard};
 use ostraca::sharding::machines::{Input as Fact, Machines};
+use ostraca::sharding::region::Cut;
 use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::data::Registry;
 use ostraca_ddata::id::{NodeId, PeerKey, ReplicaId};
@@ -56,6 +57,9 @@ const REDIAL_EVERY: Duration = Duration::from_millis(500);
 /// States of more members are neither encoded nor hashed on their way: a bench of a thousand nodes
 /// would do little else.
 const MEMBERS_LOOKED_AT: usize = 200;
+
+/// Messages for entities have 8 bytes: two go together, more come in pieces.
+const CUT: Cut = Cut { whole: 16, part: 8, window: 16 };
 
 /// What the nodes of a run are made of. Cheap to clone.
 #[derive(Clone)]
@@ -235,7 +239,7 @@ impl WholeNode {
         });
         Self {
             guard: Guard::new(replicator, world.canary),
-            machines: Machines::new(me.incarnation, Duration::ZERO),
+            machines: Machines::new(me.incarnation, Duration::ZERO).cutting(CUT),
             entities: Entities::new(boot.seed),
             world,
             place,

@@ -292,8 +292,9 @@ fn run(seed: Seed, weakened: Weakened, coordinators: usize) -> Result<Counts, Bo
         let stats = process.coordinator.stats();
         assert_eq!(stats.duplicate_home_detected, 0, "at {node}, seed {}", seed.value);
     }
+    let fetched = world.sim.processes().map(|(_, process)| process.region.stats().fetched).sum();
     let Watch { open, counts, .. } = world.sim.observer();
-    Ok(Counts { lost_with_a_node: open.len() as u64, ..*counts })
+    Ok(Counts { lost_with_a_node: open.len() as u64, fetched, ..*counts })
 }
 
 #[test]
@@ -310,7 +311,8 @@ fn every_shard_has_one_host_and_ends_at_its_last_home() {
         runs += 1;
     }
     println!("{runs} runs: {all:?}");
-    let reached = [all.decided, all.hosted, all.adopted, all.refused, all.read, all.handled];
+    let Counts { decided, hosted, adopted, refused, read, handled, fetched, .. } = all;
+    let reached = [decided, hosted, adopted, refused, read, handled, fetched];
     let changed = all.configurations > runs;
     assert!(runs < 20 || (changed && reached.iter().all(|count| *count > 0)), "{all:?}");
 }

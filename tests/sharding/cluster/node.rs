@@ -17,7 +17,7 @@ use ostraca::sharding::coordinator::{
 use ostraca::sharding::home::ShardHome;
 use ostraca::sharding::ids::{EntityType, Generation, RegionId, ShardId};
 use ostraca::sharding::installed::Installed;
-use ostraca::sharding::region::{Region, RegionConfig, RegionInput, RegionOutput, Run, Shard};
+use ostraca::sharding::region::{Cut, Region, RegionConfig, RegionInput, RegionOutput, Run, Shard};
 use ostraca::sharding::store::{Answer, Ask, HomesKey};
 use ostraca::sharding::wire::ShardingMessage;
 use ostraca_ddata::bug::Canary as StoreCanary;
@@ -124,7 +124,9 @@ impl Node {
             seed: boot.seed,
             canary: weakened.store,
         };
-        let config = RegionConfig { shards: SHARDS, ..RegionConfig::default() };
+        // Messages have 8 bytes: two go together, more come in pieces.
+        let cut = Cut { whole: 16, part: 8, window: 16 };
+        let config = RegionConfig { shards: SHARDS, cut, ..RegionConfig::default() };
         let entity_type = EntityType::new("counter").expect("a fine name");
         Self {
             id,

@@ -32,6 +32,8 @@ pub(crate) struct Counts {
     pub(crate) read: u64,
     pub(crate) discarded: u64,
     pub(crate) handled: u64,
+    /// Payloads that came in pieces, at nodes that were there at the end.
+    pub(crate) fetched: u64,
     pub(crate) lost_with_a_node: u64,
     pub(crate) configurations: u64,
 }
@@ -45,6 +47,7 @@ impl Counts {
         self.read += other.read;
         self.discarded += other.discarded;
         self.handled += other.handled;
+        self.fetched += other.fetched;
         self.lost_with_a_node += other.lost_with_a_node;
         self.configurations += other.configurations;
     }

@@ -3,6 +3,7 @@
 //! and go, and come back when one is lost.
 
 mod chaos;
+mod queries;
 mod watch;
 
 use std::collections::BTreeMap;

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ostraca::sharding::ids::{Generation, ShardId};
+use ostraca::sharding::machines::ClusterShardingStats;
 use ostraca::sharding::region::Region;
 use ostraca_ddata::sim::{NodeIndex, Observer, Orders, View, Violation};
 
@@ -22,6 +23,7 @@ pub(crate) struct ShardWatch {
     pub(crate) acting: u64,
     pub(crate) stepped_down: u64,
     pub(crate) starts: u64,
+    pub(crate) surveyed: Vec<ClusterShardingStats>,
 }
 
 impl ShardWatch {
@@ -48,6 +50,7 @@ impl ShardWatch {
             }
             Seen::Acting => self.acting += 1,
             Seen::SteppedDown => self.stepped_down += 1,
+            Seen::Surveyed(stats) => self.surveyed.push(stats.clone()),
             Seen::Registered | Seen::Left => {}
         }
         Ok(())

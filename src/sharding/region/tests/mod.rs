@@ -2,6 +2,7 @@
 
 mod life;
 mod payloads;
+mod pieces;
 mod rules;
 
 use std::collections::BTreeMap;

@@ -1,0 +1,147 @@
+//! What a program may ask about entity types: where shards live, and how many entities are in them
+//! (spec/sharding.md §13).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::{Sharding, Unanswered};
+use crate::sharding::ids::{EntityType, InvalidName, RegionId, ShardId};
+use crate::sharding::machines::{ClusterShardingStats, Input, TypeMachines};
+use crate::sharding::region::{Region, Run};
+
+/// Why a question about an entity type has no answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum QueryError {
+    /// No type can be called that.
+    #[error(transparent)]
+    Name(#[from] InvalidName),
+    /// This node knows nothing of it.
+    #[error("{entity_type} was not started on this node: start it, or start_proxy to only route")]
+    NotStarted {
+        /// Which.
+        entity_type: EntityType,
+    },
+    /// Nobody is there to be asked.
+    #[error(transparent)]
+    Unanswered(#[from] Unanswered),
+}
+
+/// A shard on this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ShardState {
+    /// Whether it lives here or is being drained, and by which decision it came.
+    pub run: Run,
+    /// Entities in it, with those that only have messages waiting.
+    pub entities: u64,
+}
+
+/// The region of a type on this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RegionState {
+    /// Shards that live here or are being drained.
+    pub shards: BTreeMap<ShardId, ShardState>, // ≤ number-of-shards
+}
+
+impl RegionState {
+    /// Entities of all its shards.
+    #[must_use]
+    pub fn entities(&self) -> u64 {
+        self.shards.values().map(|shard| shard.entities).sum()
+    }
+}
+
+impl Sharding {
+    /// The shards of a type on this node, with their entities. A proxy has none.
+    ///
+    /// # Errors
+    /// [`QueryError`] if the type was not started here, or the node has stopped.
+    ///
+    /// # Example
+    /// ```
+    /// use ostraca::prelude::*;
+    /// # struct Bell;
+    /// # impl Entity for Bell {
+    /// #     type Message = Reply<()>;
+    /// #     async fn handle(&mut self, ring: Reply<()>, _: &mut Context<'_, Self>) {
+    /// #         ring.send(());
+    /// #     }
+    /// # }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let node = Node::start(Config::default()).await?;
+    /// let bells = node.sharding().start("bell", |_id| Bell).await?;
+    /// bells.entity("big").ask(|reply| reply).await?;
+    /// assert_eq!(node.sharding().region_state("bell").await?.entities(), 1);
+    /// let home = bells.shard_home(bells.entity("big").shard()).expect("it has answered");
+    /// assert_eq!(home.replica(), node.cluster().me().incarnation);
+    /// # node.stop().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn region_state(&self, entity_type: &str) -> Result<RegionState, QueryError> {
+        let entity_type = self.known_here(entity_type)?;
+        let named = entity_type.clone();
+        let hosted = self.look(move |control| {
+            let region = control.machines().of(&named).and_then(TypeMachines::region);
+            region.into_iter().flat_map(Region::hosted).collect::<Vec<_>>()
+        });
+        let hosted = hosted.await?;
+        let entities = self.0.hostings.count(&entity_type);
+        let state = |(shard, run)| {
+            (shard, ShardState { run, entities: entities.get(&shard).copied().unwrap_or(0) })
+        };
+        Ok(RegionState { shards: hosted.into_iter().map(state).collect() })
+    }
+
+    /// Asks all regions of a type how many entities live in which of their shards. Ends when all
+    /// have answered, or after `timeout`; who has not answered by then is named in the result.
+    ///
+    /// # Errors
+    /// [`QueryError`] if the type was not started here, or the node stops.
+    pub async fn cluster_sharding_stats(
+        &self,
+        entity_type: &str,
+        timeout: Duration,
+    ) -> Result<ClusterShardingStats, QueryError> {
+        let entity_type = self.known_here(entity_type)?;
+        let (id, answer) = self.0.hostings.await_survey();
+        self.tell(Input::Survey { id, entity_type, within: timeout })?;
+        Ok(answer.await.map_err(|_| Unanswered)?)
+    }
+
+    /// Where a shard of a type lives, by the newest acknowledged decision that this node has heard
+    /// of. `None`: it has no home yet, or its home is lost, or this node has not registered.
+    ///
+    /// # Errors
+    /// [`QueryError::NotStarted`] if the type was not started here.
+    pub fn shard_home(
+        &self,
+        entity_type: &str,
+        shard: ShardId,
+    ) -> Result<Option<RegionId>, QueryError> {
+        let entity_type = self.known_here(entity_type)?;
+        Ok(self.0.hostings.home(&entity_type, shard))
+    }
+
+    /// The regions that host a type, as their members say. What only routes is none of them.
+    ///
+    /// # Errors
+    /// [`QueryError`] if the type was not started here, or the node has stopped.
+    pub async fn current_regions(
+        &self,
+        entity_type: &str,
+    ) -> Result<BTreeSet<RegionId>, QueryError> {
+        let entity_type = self.known_here(entity_type)?;
+        Ok(self.look(move |control| control.machines().regions(&entity_type).collect()).await?)
+    }
+
+    fn known_here(&self, entity_type: &str) -> Result<EntityType, QueryError> {
+        let entity_type = EntityType::new(entity_type)?;
+        if self.started().contains_key(&entity_type) {
+            Ok(entity_type)
+        } else {
+            Err(QueryError::NotStarted { entity_type })
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Payloads that come in pieces: they count when they are whole, and as what they are.
+
+use super::*;
+use crate::sharding::wire::{Carries, Fetch, Part};
+
+/// Ten bytes in pieces of two; two pieces are fetched by one question.
+const CUT: Cut = Cut { whole: 4, part: 2, window: 4 };
+const LONG: &str = "0123456789";
+
+fn bench() -> Bench {
+    Bench::with(RegionConfig { cut: CUT, ..RegionConfig::default() }, Canary::none())
+}
+
+fn carries(reached: u64, last: u64, length: u64) -> ToRegion {
+    let (reached, last) = (g(reached), g(last));
+    ToRegion::Carries(vec![Carries { shard: SHARD, reached, last, length }])
+}
+
+fn fetch(last: u64, at: u64) -> ToRegion {
+    ToRegion::Fetch(vec![Fetch { shard: SHARD, last: g(last), at }])
+}
+
+fn piece(last: u64, at: usize) -> ToRegion {
+    let bytes = Bytes::from_static(&LONG.as_bytes()[at..at + 2]);
+    ToRegion::Part(Part { shard: SHARD, last: g(last), at: at as u64, bytes })
+}
+
+fn whole() -> Option<Bytes> {
+    Some(Bytes::from_static(LONG.as_bytes()))
+}
+
+/// Where 2 is asked from, if it is.
+fn asked(out: &[RegionOutput]) -> Vec<u64> {
+    let fetches = sent(out).into_iter().filter_map(|(to, message)| match message {
+        ShardingMessage::Region(ToRegion::Fetch(words)) if to == 2 => Some(words),
+        _ => None,
+    });
+    fetches.flatten().map(|word| word.at).collect()
+}
+
+#[test]
+fn a_long_payload_is_announced_and_sent_piece_by_piece_to_who_asks() {
+    let mut bench = bench();
+    bench.order(host(1, &[]));
+    bench.order(release(2, Some(2)));
+    let word = says(2, carries(2, 1, 10));
+    assert_eq!(sent(&bench.drained(Some(LONG))), std::slice::from_ref(&word));
+    for (at, pieces) in [(0, &[0, 2][..]), (4, &[4, 6]), (8, &[8]), (10, &[]), (99, &[])] {
+        let expected: Vec<_> = pieces.iter().map(|at| says(2, piece(1, *at))).collect();
+        assert_eq!(sent(&bench.hear(2, fetch(1, at))), expected, "from {at}");
+    }
+    assert_eq!(sent(&bench.hear(2, fetch(3, 0))), [], "of another stay");
+    assert_eq!(bench.wait().map(|(_, out)| sent(&out)), Some(vec![word]), "unchanged");
+    bench.hear(2, ToRegion::Hosted(vec![(SHARD, g(2))]));
+    assert_eq!(sent(&bench.hear(2, fetch(1, 0))), [], "it is dropped");
+}
+
+#[test]
+fn a_shard_starts_with_a_long_payload_once_that_is_whole() {
+    let mut bench = bench();
+    bench.order(host(2, &[(2, 1)]));
+    assert_eq!(asked(&bench.hear(2, carries(2, 1, 10))), [0]);
+    let mut out = Vec::new();
+    for at in [0, 2, 4, 6, 8] {
+        assert_eq!(starts(&out), []);
+        assert_eq!(asked(&out), if at == 4 || at == 8 { vec![at as u64] } else { vec![] });
+        out = bench.hear(2, piece(1, at));
+    }
+    assert_eq!(starts(&out), [(g(2), whole())]);
+    assert!(sent(&out).contains(&says(2, ToRegion::Hosted(vec![(SHARD, g(2))]))));
+    assert_eq!(bench.region.arriving(), 0);
+    let again = bench.hear(2, carries(2, 1, 10));
+    assert_eq!(sent(&again), [says(2, ToRegion::Hosted(vec![(SHARD, g(2))]))]);
+}
+
+#[test]
+fn lost_pieces_are_asked_for_again_and_those_that_come_twice_or_early_do_no_harm() {
+    let mut bench = bench();
+    bench.order(host(2, &[(2, 1)]));
+    bench.hear(2, carries(2, 1, 10));
+    bench.hear(2, piece(1, 2)); // too early
+    bench.hear(2, piece(1, 0));
+    bench.hear(2, piece(1, 0)); // again
+    assert_eq!(bench.region.arriving(), 2);
+    assert_eq!(
+        asked(&bench.hear(2, carries(2, 1, 10))),
+        [],
+        "something came: more may be under way"
+    );
+    assert_eq!(asked(&bench.hear(2, carries(2, 1, 10))), [2]);
+    for at in [2, 0, 8, 4] {
+        bench.hear(2, piece(1, at));
+    }
+    assert_eq!(bench.region.arriving(), 6);
+    bench.hear(2, piece(1, 6));
+    assert_eq!(starts(&bench.hear(2, piece(1, 8))), [(g(2), whole())]);
+}
+
+#[test]
+fn a_sender_that_is_removed_in_the_middle_leaves_nothing() {
+    let mut bench = bench();
+    bench.order(host(2, &[(2, 1)]));
+    bench.hear(2, carries(2, 1, 10));
+    bench.hear(2, piece(1, 0));
+    let out = bench.tell(RegionInput::Installed(installed(2, [1, 3, 4, 5])));
+    assert_eq!((starts(&out), bench.region.arriving()), (vec![(g(2), None)], 0));
+    assert_eq!(sent(&bench.hear(2, carries(9, 1, 10))), [], "it is heard no more");
+}
+
+#[test]
+fn pieces_of_an_earlier_stay_are_no_pieces_of_a_later_one() {
+    let mut bench = bench();
+    bench.order(host(5, &[(2, 4)]));
+    bench.hear(2, carries(5, 1, 10));
+    bench.hear(2, piece(1, 0));
+    assert_eq!(asked(&bench.hear(2, carries(5, 4, 10))), [0], "begun anew");
+    bench.hear(2, piece(1, 0));
+    bench.hear(2, carries(5, 1, 10)); // late
+    assert_eq!(bench.region.arriving(), 0);
+    let [.., last] = [0, 2, 4, 6, 8].map(|at| bench.hear(2, piece(4, at)));
+    assert_eq!(starts(&last), [(g(5), whole())]);
+}
+
+#[test]
+fn a_payload_that_has_come_is_not_fetched_again_when_its_sender_has_heard_of_more() {
+    let mut bench = bench();
+    bench.order(host(3, &[(2, 1), (3, 2)]));
+    bench.hear(2, carries(2, 1, 10));
+    [0, 2, 4, 6, 8].into_iter().for_each(|at| drop(bench.hear(2, piece(1, at))));
+    assert_eq!(asked(&bench.hear(2, carries(3, 1, 10))), []);
+    bench.tell(RegionInput::Installed(installed(2, [1, 2, 4, 5])));
+    assert_eq!(bench.run(), Run::Hosting(g(3)));
+}
+
+#[test]
+fn what_is_fetched_for_a_decision_that_is_no_more_is_forgotten() {
+    let mut bench = bench();
+    bench.order(host(2, &[(2, 1)]));
+    bench.hear(2, carries(2, 1, 10));
+    bench.hear(2, piece(1, 0));
+    bench.order(release(3, Some(4)));
+    assert_eq!(bench.region.arriving(), 0);
+    assert_eq!(sent(&bench.hear(2, carries(2, 1, 10))), []);
+}
+
+#[test]
+fn a_release_without_its_payload_ends_the_fetch_of_it() {
+    let mut bench = bench();
+    bench.order(host(2, &[(2, 1)]));
+    bench.hear(2, carries(2, 1, 10));
+    bench.hear(2, piece(1, 0));
+    assert_eq!(starts(&bench.hear(2, released(2, 1, None))), [(g(2), None)]);
+    assert_eq!(bench.region.arriving(), 0);
+}
+
+#[test]
+fn four_are_fetched_at_a_time_and_one_of_which_nothing_comes_loses_its_turn() {
+    let mut bench = bench();
+    let announce = |bench: &mut Bench| {
+        let word =
+            |shard| Carries { shard: ShardId::new(shard), reached: g(2), last: g(1), length: 10 };
+        let out = bench.hear(2, ToRegion::Carries((0..6).map(word).collect()));
+        sent(&out)
+            .into_iter()
+            .flat_map(|(_, message)| match message {
+                ShardingMessage::Region(ToRegion::Fetch(words)) => {
+                    words.iter().map(|word| word.shard.get()).collect()
+                }
+                _ => Vec::new(),
+            })
+            .collect::<Vec<u32>>()
+    };
+    assert_eq!(announce(&mut bench), [0, 1, 2, 3]);
+    assert_eq!(announce(&mut bench), [0, 1, 2, 3], "asked again, no others");
+    bench.now.mono = bench.now.mono + Duration::from_secs(10);
+    let turns = announce(&mut bench);
+    assert!(turns.contains(&4) && turns.contains(&5), "{turns:?}");
+}
+
+#[test]
+fn a_claim_that_can_not_be_is_counted() {
+    let mut bench = bench();
+    for length in [0, 1 << 32, u64::MAX] {
+        assert_eq!(sent(&bench.hear(2, carries(2, 1, length))), []);
+    }
+    assert_eq!(bench.region.stats().strange, 3);
+    bench.hear(2, carries(2, 1, 1)); // and a piece that is longer than what was announced
+    bench.hear(2, piece(1, 0));
+    assert_eq!(bench.region.arriving(), 0);
+}
