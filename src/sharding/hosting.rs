@@ -41,6 +41,20 @@ pub trait Hosting: Send + Sync + 'static {
 
     /// Where a shard lives, by the newest acknowledged decision that this node has heard of.
     fn home(&self, shard: ShardId) -> Option<RegionId>;
+
+    /// What shows that nodes do not agree yet where shards live; `None`: nothing moves here any
+    /// more.
+    fn unrest(&self) -> Option<Unrest>;
+}
+
+/// Messages that are not where their entity is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unrest {
+    /// Messages of other nodes that were sent back to them, and barriers of theirs that were
+    /// echoed, since the start: grows as long as somebody does not know of a move.
+    pub sent_back: u64,
+    /// Messages of this node that wait for a lane.
+    pub waiting: usize,
 }
 
 /// Why a frame of a user lane is dropped.

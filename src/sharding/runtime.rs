@@ -23,7 +23,7 @@ use super::frame::{self, Frame};
 use super::gate;
 use super::gate::{Bounce, Budget, Decision, Item, Limits, Origin};
 use super::handover::{Chaff, LostStates};
-use super::hosting::{BadFrame, World};
+use super::hosting::{BadFrame, Unrest, World};
 use super::ids::{EntityId, EntityType, RegionId, ShardId};
 use super::letter::Letter;
 use super::passivation;
@@ -65,7 +65,8 @@ pub(super) struct Runtime<E: Entity> {
     callers: Mutex<Callers>,
     callers_wait: AtomicBool,
     over: AtomicBool,
-    lapses: AtomicU64, // that lasted
+    pub(super) sent_back: AtomicU64, // bounces and echoes
+    lapses: AtomicU64,               // that lasted
     books: Books,
     sweeps: AtomicBool,
     limit: AtomicUsize, // of active entities
@@ -197,6 +198,7 @@ impl<E: Entity> Runtime<E> {
             callers: Mutex::default(),
             callers_wait: AtomicBool::new(false),
             over: AtomicBool::new(false),
+            sent_back: AtomicU64::new(0),
             lapses: AtomicU64::new(0),
             books,
             sweeps: AtomicBool::new(false),
@@ -257,6 +259,12 @@ impl<E: Entity> Runtime<E> {
             let gate = &shard.lock().gate;
             (waiting + gate.waiting(), held + gate.held())
         })
+    }
+
+    /// See [`Hosting::unrest`](super::hosting::Hosting::unrest).
+    pub(super) fn unrest(&self) -> Option<Unrest> {
+        let (sent_back, waiting) = (self.sent_back.load(Ordering::Relaxed), self.at_gates().0);
+        (!self.is_over()).then_some(Unrest { sent_back, waiting })
     }
 
     /// Shards in which entities live, and how many.

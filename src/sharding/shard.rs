@@ -631,6 +631,7 @@ impl<E: Entity> Post<Letter> for Desk<'_, E> {
 
     fn bounce(&mut self, to: RegionId, back: Bounce<Letter>) {
         let Bounce { stamp, item, newest } = back;
+        self.runtime.sent_back.fetch_add(1, Ordering::Relaxed);
         frame::bounce(&mut self.floor.scratch, self.shard.id, stamp, newest, &item.message);
         if self.runtime.world.answer(to, &self.floor.scratch).is_err() {
             self.lose(Lost::NodeGone, item.message);
@@ -638,6 +639,7 @@ impl<E: Entity> Post<Letter> for Desk<'_, E> {
     }
 
     fn echo(&mut self, to: RegionId, stamp: Generation) {
+        self.runtime.sent_back.fetch_add(1, Ordering::Relaxed);
         frame::echo(&mut self.floor.scratch, self.shard.id, stamp);
         // Whoever is out of the configuration waits for no echo.
         let _sent = self.runtime.world.answer(to, &self.floor.scratch);

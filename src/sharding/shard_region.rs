@@ -12,7 +12,7 @@ use super::dead_letters::Lost;
 use super::entity::{Entity, Supervision};
 use super::entity_ref::{EntityRef, TellError};
 use super::extractor::Extractor;
-use super::hosting::{BadFrame, Hosting, World};
+use super::hosting::{BadFrame, Hosting, Unrest, World};
 use super::ids::{EntityId, EntityType, RegionId, ShardId};
 use super::region::RegionOutput;
 use super::runtime::Runtime;
@@ -184,6 +184,10 @@ impl<E: Entity> Hosting for ShardRegion<E> {
 
     fn cut(&self, region: RegionId) {
         self.runtime.cut(region);
+    }
+
+    fn unrest(&self) -> Option<Unrest> {
+        self.runtime.unrest()
     }
 
     fn entities(&self) -> Vec<(ShardId, u64)> {

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 
@@ -16,6 +17,10 @@ use crate::sharding::ids::{EntityType, RegionId, ShardId};
 use crate::sharding::machines::ClusterShardingStats;
 use crate::sharding::region::RegionOutput;
 use crate::sharding::stray;
+
+/// Who has not heard of a move is told of it by what comes back, within a round trip; with that
+/// much of a pause between two messages nothing is under way.
+const CALM: Duration = Duration::from_millis(200);
 
 /// What waiters see of the sharding machines.
 #[derive(Clone, Debug, Default)]
@@ -192,6 +197,22 @@ impl Hostings {
         self.all().iter().for_each(|hosting| hosting.perform(RegionOutput::StopAll));
     }
 
+    /// Ends when nothing has been sent back from here for a while, and nothing waits here for a
+    /// lane: then all who send have heard where shards went, as far as can be seen from here. What
+    /// is told to a node that has gone is lost.
+    pub(super) async fn calm(&self) {
+        let unrest = || {
+            let all: Vec<_> = self.all().iter().filter_map(|hosting| hosting.unrest()).collect();
+            (!all.is_empty()).then_some(all)
+        };
+        let mut before = unrest();
+        while let Some(seen) = before {
+            tokio::time::sleep(CALM).await;
+            before = unrest()
+                .filter(|now| *now != seen || now.iter().any(|of_type| of_type.waiting > 0));
+        }
+    }
+
     /// What is so now and later.
     pub(crate) fn progress(&self) -> watch::Receiver<Progress> {
         self.progress.subscribe()
@@ -205,6 +226,7 @@ mod tests {
 
     use super::*;
     use crate::net::{Class, NodeId};
+    use crate::sharding::hosting::Unrest;
 
     #[derive(Default)]
     struct Recorder(Mutex<Vec<String>>);
@@ -239,6 +261,11 @@ mod tests {
 
         fn cut(&self, region: RegionId) {
             self.note(format!("cut {region}"));
+        }
+
+        fn unrest(&self) -> Option<Unrest> {
+            let mut heard = self.0.lock().expect("no test panics under it");
+            heard.pop().map(|_| Unrest { sent_back: heard.len() as u64, waiting: 0 })
         }
 
         fn entities(&self) -> Vec<(ShardId, u64)> {
@@ -307,6 +334,16 @@ mod tests {
             let heard = recorder.0.lock().expect("no panic").clone();
             assert_eq!(heard, [format!("{:?}", RegionOutput::StopAll)]);
         }
+    }
+
+    #[tokio::test]
+    async fn who_leaves_waits_as_long_as_messages_are_sent_back_and_not_for_what_has_stopped() {
+        let (hostings, recorder) = (Hostings::default(), Arc::new(Recorder::default()));
+        hostings.calm().await; // nobody is there
+        assert!(hostings.add(&named("counter"), recorder.clone()));
+        (0..3).for_each(|_| recorder.note("unrest".to_owned()));
+        hostings.calm().await;
+        assert!(recorder.0.lock().expect("no panic").is_empty(), "each look was another one");
     }
 
     #[tokio::test]

@@ -190,11 +190,12 @@ impl Sharding {
         let _ = self.tell(Input::Drain); // it has stopped: nothing to drain
     }
 
-    /// Hands over everything; ends when nothing is left here.
+    /// Hands over everything; ends when nothing is left here, and nobody believes otherwise.
     pub(super) async fn leave(&self) {
         if self.tell(Input::Leave).is_ok() {
             let mut progress = self.0.hostings.progress();
             let _ = progress.wait_for(|progress| progress.left || progress.ended).await;
+            self.0.hostings.calm().await;
         }
     }
 

@@ -204,10 +204,14 @@ impl TypeMachines {
         self.feed(now, Local::Singleton(input), with, out);
     }
 
-    /// Nothing runs here ever again.
+    /// Nothing runs here ever again. A region that has handed over everything starts nothing any
+    /// more either way, and goes on sending back what comes to it until its node ends: there may be
+    /// senders that have not heard of the moves (spec/safety.md §5, "everything else → bounce").
     pub(super) fn over(&mut self, now: Now, with: &mut Surroundings, out: &mut Outbox<Output>) {
         self.leased(now, with, out);
-        self.feed(now, Local::Region(RegionInput::Over), with, out);
+        if !self.has_left() {
+            self.feed(now, Local::Region(RegionInput::Over), with, out);
+        }
     }
 
     pub(super) fn fact(

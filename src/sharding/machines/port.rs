@@ -66,6 +66,7 @@ pub enum Input {
     /// word: without a lease it begins nothing and polls nothing, until one is held again.
     LeaseLost,
     /// This node is out of the cluster, or its lease is released: nothing runs here ever again.
+    /// Regions that have handed over everything go on sending back what comes to them.
     Out,
     /// A peer's machine says.
     Message {

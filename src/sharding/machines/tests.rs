@@ -219,6 +219,23 @@ fn who_has_nothing_or_is_out_has_left_at_once() {
 }
 
 #[test]
+fn who_has_handed_over_everything_stops_no_gate_and_takes_nothing_any_more() {
+    let mut bench = Bench::new();
+    bench.start();
+    bench.up(&[1, 2], |_| {});
+    assert!(bench.tell(Input::Leave).contains(&Output::Left));
+    let stop = Output::Order { entity_type: counter(), order: RegionOutput::StopAll };
+    assert!(!bench.tell(Input::Out).contains(&stop), "what comes late is sent back");
+    let generation = Generation::new(Term { number: 1, owner: OTHER }, 1);
+    let id = EpochId { generation: 1, number: 1 };
+    let host = HostShard { shard: ShardId::new(3), generation, after: BTreeMap::new(), epoch: id };
+    let word = Word::Sharding(ShardingMessage::Region(ToRegion::Host(vec![host])));
+    bench.tell(Input::Message { from: OTHER, entity_type: counter(), word });
+    let region = bench.machines.of(&counter()).and_then(TypeMachines::region);
+    assert_eq!(region.map(|region| region.hosted().count()), Some(0));
+}
+
+#[test]
 fn before_a_stop_of_all_nothing_is_handed_over() {
     let mut bench = Bench::new();
     bench.start();

@@ -38,7 +38,7 @@ use super::remembered::{Remembered, Ring};
 use super::repeat::{Pauses, Repeats};
 use super::wire::{
     Carries, Fetch, HostShard, NotYet, Part, ReleaseShard, Released, RouteTable, ShardRoute,
-    ToCoordinator, ToRegion,
+    ShardingMessage, ToCoordinator, ToRegion,
 };
 
 type Out = Outbox<RegionOutput>;
@@ -548,6 +548,7 @@ impl Region {
             held.run() != Run::Idle || held.pending().is_some() || carries
         };
         if !self.shards.values().any(busy) && !std::mem::replace(&mut self.left, true) {
+            self.tell_where_all_went(out);
             out.push(RegionOutput::Left);
         }
         // Said by an idle one, too: nothing is to come here any more.
@@ -556,6 +557,25 @@ impl Region {
             if let Some(to) = self.registration.coordinator() {
                 self.mail.say(to, ToCoordinator::Leaving);
             }
+        }
+    }
+}
+
+impl Region {
+    /// Its coordinator may have left with it, and others may not have found the next one: then they
+    /// have heard of no move since, and would learn of the moves only when this region is gone.
+    fn tell_where_all_went(&self, out: &mut Out) {
+        let route = |(shard, held): (&ShardId, &Shard)| {
+            let home = held.home().filter(|home| *home != self.me)?;
+            Some(ShardRoute { shard: *shard, generation: held.max_gen(), home: Some(home) })
+        };
+        let routes: Vec<ShardRoute> = self.shards.iter().filter_map(route).collect();
+        if routes.is_empty() {
+            return;
+        }
+        let message = ShardingMessage::Region(ToRegion::Announce(routes.into_iter().collect()));
+        for to in self.installed.members.iter().filter(|to| **to != self.me) {
+            out.push(RegionOutput::Send { to: to.replica(), message: message.clone() });
         }
     }
 }
