@@ -1,0 +1,155 @@
+//! What happens to the cluster while flights stream through it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ostraca::prelude::*;
+use serde::Serialize;
+use tokio::sync::Mutex;
+use tokio::task::JoinHandle;
+
+use crate::Failed;
+use crate::processes::{PATIENCE, Processes};
+
+/// Nodes come and go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Act {
+    /// One more joins and gets its part of the shards.
+    AddNode,
+    /// The one that coordinates leaves in order.
+    Drain,
+    /// The one that coordinates is killed.
+    Crash,
+}
+
+/// An act that is over.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Played {
+    pub(crate) act: Act,
+    /// The flight at which it began.
+    pub(crate) at_row: u64,
+    /// Flights that were fed in while it went on.
+    pub(crate) rows_meanwhile: u64,
+    pub(crate) seconds: f64,
+}
+
+/// Where acts are played.
+#[derive(Clone)]
+pub(crate) struct Stage {
+    pub(crate) nodes: Arc<Mutex<Processes>>,
+    pub(crate) cluster: Cluster,
+    pub(crate) sharding: Sharding,
+}
+
+impl Stage {
+    async fn play(self, act: Act) -> Result<(), Failed> {
+        let mut nodes = self.nodes.lock().await;
+        if act == Act::AddNode {
+            return nodes.add_and_fill().await;
+        }
+        let node = self.coordinates().await?;
+        match act {
+            Act::Crash => nodes.kill(node).await?,
+            _ => nodes.drain(node).await?,
+        }
+        drop(nodes);
+        let removed = tokio::time::timeout(PATIENCE, self.removed(node)).await;
+        removed.map_err(|_| format!("node {node} is still a member after {PATIENCE:?}"))?
+    }
+
+    /// The node on which the coordinators run.
+    async fn coordinates(&self) -> Result<u64, Failed> {
+        let types = self.sharding.types().await?;
+        let known = types.iter().find_map(|view| view.coordinator);
+        Ok(known.ok_or("nobody is known to coordinate")?.get())
+    }
+
+    async fn removed(&self, node: u64) -> Result<(), Failed> {
+        let mut events = self.cluster.events();
+        let is_member = || {
+            let members = self.cluster.members();
+            members.iter().any(|member| member.node.incarnation.get() == node)
+        };
+        while is_member() {
+            events.next().await.ok_or("the feeder's node has stopped")?;
+        }
+        Ok(())
+    }
+}
+
+/// Acts, spread over the file: each has a stretch of it, which it shares with those that feed. The
+/// first half of the stretch is fed at full speed, the second slowly, so that the act is over before
+/// the file is, however short that is.
+pub(crate) struct Play {
+    stage: Stage,
+    stretch: u64,                 // flights
+    coming: VecDeque<(u64, Act)>, // ≤ 3
+    now: Option<Scene>,
+    pub(crate) over: Vec<Played>, // ≤ 3
+}
+
+struct Scene {
+    act: Act,
+    at_row: u64,
+    ends: JoinHandle<(Result<(), Failed>, Duration)>,
+}
+
+/// How the next flight is to be fed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Speed {
+    Full,
+    /// Nodes come or go, at full speed.
+    Disturbed,
+    Slow,
+}
+
+/// The second half of a stretch takes about so many pauses.
+const PAUSES: u64 = 300;
+
+const PAUSE: Duration = Duration::from_millis(10);
+
+impl Play {
+    pub(crate) fn new(stage: Stage, acts: &[Act], rows: u64) -> Self {
+        let stretch = rows / (acts.len() as u64 + 1);
+        let coming = (1..).map(|part| part * stretch).zip(acts.iter().copied()).collect();
+        Self { stage, stretch, coming, now: None, over: Vec::new() }
+    }
+
+    /// Before each flight: what begins and ends with it. Waits where an act has no more of its
+    /// stretch left.
+    pub(crate) async fn before(&mut self, row: u64) -> Result<Speed, Failed> {
+        if self.now.as_ref().is_some_and(|scene| {
+            scene.ends.is_finished() || row.saturating_sub(scene.at_row) >= self.stretch
+        }) {
+            self.finish(row).await?;
+        }
+        if self.now.is_none()
+            && let Some((_, act)) = self.coming.pop_front_if(|(at_row, _)| *at_row <= row)
+        {
+            let (stage, began) = (self.stage.clone(), Instant::now());
+            let ends = tokio::spawn(async move { (stage.play(act).await, began.elapsed()) });
+            self.now = Some(Scene { act, at_row: row, ends });
+        }
+        let Some(scene) = &self.now else { return Ok(Speed::Full) };
+        let fed = row.saturating_sub(scene.at_row);
+        if fed < self.stretch / 2 {
+            return Ok(Speed::Disturbed);
+        }
+        if fed.is_multiple_of((self.stretch / 2 / PAUSES).max(1)) {
+            tokio::time::sleep(PAUSE).await;
+        }
+        Ok(Speed::Slow)
+    }
+
+    /// Waits for the end of the act that is going on.
+    pub(crate) async fn finish(&mut self, row: u64) -> Result<(), Failed> {
+        let Some(Scene { act, at_row, ends }) = self.now.take() else { return Ok(()) };
+        let (outcome, took) = ends.await?;
+        outcome.map_err(|why| format!("{act:?} failed: {why}"))?;
+        let (rows_meanwhile, seconds) = (row.saturating_sub(at_row), took.as_secs_f64());
+        self.over.push(Played { act, at_row, rows_meanwhile, seconds });
+        Ok(())
+    }
+}

@@ -1,0 +1,264 @@
+//! The main job: a year of flights through a cluster of processes.
+//!
+//! `cargo run --release --example flights` starts three nodes, each a process of its own, and joins
+//! them by a node that hosts nothing. It reads flight records (the public schema of nycflights13,
+//! CSV, plain or gzip) and tells each flight to the entity of its aircraft, which passes it on to
+//! the entities of the airline and of both airports. At the end it asks every entity what it knows,
+//! prints it, and compares it with a sequential pass over the same file.
+//!
+//! Nodes can come and go meanwhile (`--add-node`, `--drain`): nothing is lost or counted twice. With
+//! `--crash` the node that coordinates is killed: what its entities knew is gone, since they keep it
+//! in memory only; the flights that are missing are named, entity by entity.
+//!
+//! Exit code: 0 if every entity agrees, or if with `--crash` flights are missing and none is
+//! surplus; 1 if anything differs; 2 if it could not be run.
+#![allow(clippy::print_stderr, reason = "an example talks to its reader")]
+
+mod acts;
+mod entities;
+mod feed;
+mod member;
+mod processes;
+mod records;
+mod report;
+mod tally;
+
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use ostraca::prelude::*;
+use tokio::sync::Mutex;
+use tracing_subscriber::EnvFilter;
+
+use acts::{Act, Play, Stage};
+use entities::{Regions, TYPES};
+use feed::{Fed, Pass, Said};
+use member::Word;
+use processes::Processes;
+use report::{Counts, Home, Report};
+use tally::Verdict;
+
+type Failed = Box<dyn std::error::Error + Send + Sync>;
+
+/// Every tenth flight of the year: see the README beside it.
+const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/flights-sample.csv.gz");
+
+/// Streams flight records through a cluster of processes, and checks that none is lost.
+///
+/// Logs go to stderr and are chosen by RUST_LOG, such as `RUST_LOG=ostraca=info`.
+#[derive(Debug, Parser)]
+#[command(
+    after_help = "Exit code: 0 if every entity agrees with a sequential pass over the file, \
+                        or if with --crash flights are missing and none is surplus; 1 if anything \
+                        differs; 2 if it could not be run."
+)]
+struct Options {
+    /// Flight records in the schema of nycflights13, plain or gzip. Without it: a sample of a tenth
+    /// of the year 2013.
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Processes that host entities.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=32))]
+    nodes: u8,
+    /// In the middle a node joins and gets its part of the shards.
+    #[arg(long)]
+    add_node: bool,
+    /// In the middle the node that coordinates leaves in order (SIGTERM).
+    #[arg(long)]
+    drain: bool,
+    /// In the middle the node that coordinates is killed (SIGKILL).
+    #[arg(long)]
+    crash: bool,
+    /// Prints the report as JSON.
+    #[arg(long)]
+    json: bool,
+    /// How logs are written.
+    #[arg(long, value_enum, default_value_t = Log::Text)]
+    log: Log,
+    #[command(subcommand)]
+    part: Option<Part>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Part {
+    /// One of the nodes; the example starts them itself.
+    #[command(hide = true)]
+    Node(member::Arguments),
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Log {
+    /// Lines for people.
+    Text,
+    /// A JSON object a line.
+    Json,
+}
+
+impl Options {
+    fn acts(&self) -> Result<Vec<Act>, Failed> {
+        let acts = [(self.add_node, Act::AddNode), (self.drain, Act::Drain)];
+        let acts = acts.into_iter().chain([(self.crash, Act::Crash)]);
+        let acts: Vec<Act> = acts.filter(|(wanted, _)| *wanted).map(|(_, act)| act).collect();
+        let mut hosts = i32::from(self.nodes);
+        for act in &acts {
+            match act {
+                Act::AddNode => hosts += 1,
+                Act::Drain | Act::Crash if hosts == 1 => {
+                    return Err("no node is left to take over: raise --nodes".into());
+                }
+                Act::Drain | Act::Crash => hosts -= 1,
+            }
+        }
+        Ok(acts)
+    }
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let options = Options::parse();
+    begin_log(options.log);
+    let outcome = match &options.part {
+        Some(Part::Node(arguments)) => member::run(arguments).await.map(|()| ExitCode::SUCCESS),
+        None => tokio::select! {
+            outcome = run(&options) => outcome,
+            _ = tokio::signal::ctrl_c() => Err("interrupted".into()),
+        },
+    };
+    outcome.unwrap_or_else(|why| {
+        complain(&*why);
+        ExitCode::from(2)
+    })
+}
+
+/// Quiet about nodes that leave in order: each is told that it is excluded, and lanes to it break.
+const LOGGED: &str = "warn,ostraca::node::data=off,ostraca::net::hub=off";
+
+fn begin_log(log: Log) {
+    let wanted = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_else(|_| LOGGED.to_owned());
+    let filter = EnvFilter::new(wanted);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false);
+    match log {
+        Log::Text => builder.with_ansi(std::io::stderr().is_terminal()).init(),
+        Log::Json => builder.json().init(),
+    }
+}
+
+fn complain(why: &dyn std::error::Error) {
+    eprintln!("error: {why}");
+    let mut cause = why.source();
+    while let Some(behind) = cause {
+        eprintln!("  because: {behind}");
+        cause = behind.source();
+    }
+}
+
+async fn run(options: &Options) -> Result<ExitCode, Failed> {
+    let acts = options.acts()?;
+    let path = options.csv.clone().unwrap_or_else(|| SAMPLE.into());
+    let (file, counted) = (path.display().to_string(), path.clone());
+    let pass = tokio::task::spawn_blocking(move || feed::sequential(&counted)).await??;
+    let log = match options.log {
+        Log::Text => "text",
+        Log::Json => "json",
+    };
+    let nodes = Processes::start(options.nodes.into(), log).await?;
+    let node = Node::start(member::settings(&nodes.arguments())?).await?;
+    node.cluster().up().await?;
+    let regions = Regions::start_proxies(&node.sharding()).await?;
+    let (cluster, sharding) = (node.cluster(), node.sharding());
+    let nodes = Arc::new(Mutex::new(nodes));
+    let stage = Stage { nodes: nodes.clone(), cluster: cluster.clone(), sharding };
+    let flights = pass.totals.all().flights;
+    let mut play = Play::new(stage, &acts, flights);
+    let bar = feed::bar(flights, "flights");
+    let fed = feed::feed(path, &regions.aircraft, &mut play, &bar).await?;
+    bar.finish_and_clear();
+    let bar = feed::bar(pass.totals.entities() as u64, "entities");
+    let said = feed::ask_all(&regions, &pass.totals, &bar).await;
+    bar.finish_and_clear();
+    let mut nodes = nodes.lock().await;
+    let report = Outcome { file, pass, fed, play, said, crashed: options.crash };
+    let own = Word {
+        dead_letters: regions.dead_letters(),
+        given_up: node.net().stats().await.given_up,
+        ..Word::default()
+    };
+    let report = report.report(&mut nodes, &own).await?;
+    print(&report, options.json)?;
+    cluster.prepare_for_full_shutdown().await?;
+    nodes.stop().await?;
+    node.stop().await;
+    Ok(match report.verdict {
+        Verdict::Exact | Verdict::MissingAsAsked => ExitCode::SUCCESS,
+        Verdict::Different => ExitCode::from(1),
+    })
+}
+
+fn print(report: &Report, json: bool) -> Result<(), Failed> {
+    let text = match json {
+        true => serde_json::to_string_pretty(report)?,
+        false => report.to_string(),
+    };
+    match writeln!(std::io::stdout().lock(), "{text}") {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// All that a report is made of.
+struct Outcome {
+    file: String,
+    pass: Pass,
+    fed: Fed,
+    play: Play,
+    said: Said,
+    crashed: bool,
+}
+
+impl Outcome {
+    async fn report(self, nodes: &mut Processes, own: &Word) -> Result<Report, Failed> {
+        let Self { file, pass, fed, play, said, crashed } = self;
+        let words = nodes.words().await?;
+        let (mut dead_letters, mut failures) = (BTreeMap::new(), 0);
+        let (mut given_up, mut lost_states) = (0, 0);
+        for word in words.values().chain(nodes.last_words()).chain([own]) {
+            failures += word.failures;
+            given_up += word.given_up;
+            lost_states += word.lost_states;
+            for (why, count) in &word.dead_letters {
+                *dead_letters.entry(why.clone()).or_default() += count;
+            }
+        }
+        let differences = tally::differences(&pass.totals, &said.totals);
+        let verdict = Verdict::of(crashed, said.disorder, &differences);
+        let home = |(name, word): (String, Word)| {
+            let entities = said.homes.get(&word.node).copied().unwrap_or_default();
+            let entities = TYPES.into_iter().zip(entities).collect();
+            (name, Home { shards: word.shards, entities })
+        };
+        Ok(Report {
+            file,
+            totals: Counts::of(&said.totals),
+            busiest_aircraft: report::busiest(&said.totals),
+            most_delayed_routes: report::most_delayed(&said.totals),
+            problems: pass.problems,
+            fed,
+            acts: play.over,
+            nodes: words.into_iter().map(home).collect(),
+            dead_letters,
+            given_up,
+            lost_states,
+            failures,
+            disorder: said.disorder,
+            differences,
+            verdict,
+        })
+    }
+}

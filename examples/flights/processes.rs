@@ -1,0 +1,186 @@
+//! The nodes, as their parent holds them: it starts them, asks them, drains and kills them.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::process::Stdio;
+use std::time::Duration;
+
+use rand::TryRng;
+use rand::rngs::SysRng;
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::NamedTempFile;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+use crate::Failed;
+use crate::member::{Arguments, Word};
+
+/// How long a node may take to start, to answer, or to leave.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One process.
+struct Process {
+    name: String,
+    word: Word, // the last that it said
+    child: Child,
+    asks: ChildStdin,
+    says: Lines<BufReader<ChildStdout>>,
+}
+
+/// All of them. Dropped, they are killed.
+pub(crate) struct Processes {
+    secret: NamedTempFile,
+    log: &'static str,
+    running: Vec<Process>,
+    started: usize,
+    /// What nodes said that have ended.
+    gone: Vec<Word>,
+}
+
+impl Processes {
+    /// A founder, and `more` nodes that join it.
+    pub(crate) async fn start(count: usize, log: &'static str) -> Result<Self, Failed> {
+        let mut bytes = [0; 32];
+        SysRng.try_fill_bytes(&mut bytes)?;
+        let mut secret = NamedTempFile::new()?; // nobody else may read it
+        let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        secret.write_all(text.as_bytes())?;
+        let mut nodes = Self { secret, log, running: Vec::new(), started: 0, gone: Vec::new() };
+        nodes.add().await?;
+        let joining: Vec<_> = (1..count).map(|_| nodes.begin()).collect::<Result<_, _>>()?;
+        for process in joining {
+            nodes.running.push(process.ready().await?);
+        }
+        Ok(nodes)
+    }
+
+    /// What a node needs to join these.
+    pub(crate) fn arguments(&self) -> Arguments {
+        let seeds = self.running.iter().map(|process| process.word.address.clone()).collect();
+        Arguments { secret_file: self.secret.path().to_owned(), seeds }
+    }
+
+    /// Starts one more, and waits until it serves.
+    pub(crate) async fn add(&mut self) -> Result<(), Failed> {
+        let process = self.begin()?.ready().await?;
+        self.running.push(process);
+        Ok(())
+    }
+
+    /// Starts one more, and waits until shards have moved to it.
+    pub(crate) async fn add_and_fill(&mut self) -> Result<(), Failed> {
+        self.add().await?;
+        let newest = self.running.last_mut().ok_or("no node runs")?;
+        let filling = async {
+            while newest.ask().await?.shards.values().all(|shards| *shards == 0) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            Ok::<(), Failed>(())
+        };
+        let filled = tokio::time::timeout(PATIENCE, filling).await;
+        filled.map_err(|_| format!("{} has got no shard within {PATIENCE:?}", self.started))?
+    }
+
+    /// Lets one leave in order, and waits for its end.
+    pub(crate) async fn drain(&mut self, node: u64) -> Result<(), Failed> {
+        let process = self.take(node)?;
+        process.signal(Signal::TERM)?;
+        self.gone.push(process.ended().await?);
+        Ok(())
+    }
+
+    /// Kills one.
+    pub(crate) async fn kill(&mut self, node: u64) -> Result<(), Failed> {
+        let mut process = self.take(node)?;
+        process.signal(Signal::KILL)?;
+        process.child.wait().await?;
+        Ok(())
+    }
+
+    /// What every node says now, by its name.
+    pub(crate) async fn words(&mut self) -> Result<BTreeMap<String, Word>, Failed> {
+        let mut words = BTreeMap::new();
+        for process in &mut self.running {
+            words.insert(process.name.clone(), process.ask().await?);
+        }
+        Ok(words)
+    }
+
+    /// What those said last that have left in order.
+    pub(crate) fn last_words(&self) -> &[Word] {
+        &self.gone
+    }
+
+    /// Ends all in order.
+    pub(crate) async fn stop(&mut self) -> Result<(), Failed> {
+        for process in &self.running {
+            process.signal(Signal::TERM)?;
+        }
+        for process in std::mem::take(&mut self.running) {
+            self.gone.push(process.ended().await?);
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, node: u64) -> Result<Process, Failed> {
+        let at = self.running.iter().position(|process| process.word.node == node);
+        let at = at.ok_or_else(|| format!("node {node} is none of those that were started"))?;
+        Ok(self.running.remove(at))
+    }
+
+    fn begin(&mut self) -> Result<Process, Failed> {
+        let Arguments { secret_file, seeds } = self.arguments();
+        self.started += 1;
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(["--log", self.log, "node", "--secret-file"])
+            .arg(secret_file)
+            .args(seeds.iter().flat_map(|seed| ["--seed", seed]))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        let asks = child.stdin.take().ok_or("no way to ask a node")?;
+        let says = child.stdout.take().ok_or("no way to hear a node")?;
+        let says = BufReader::new(says).lines();
+        let name = format!("node-{}", self.started);
+        Ok(Process { name, word: Word::default(), child, asks, says })
+    }
+}
+
+impl Process {
+    async fn ready(mut self) -> Result<Self, Failed> {
+        self.word = self.next().await?;
+        Ok(self)
+    }
+
+    async fn ask(&mut self) -> Result<Word, Failed> {
+        self.asks.write_all(b"\n").await?;
+        self.word = self.next().await?;
+        Ok(self.word.clone())
+    }
+
+    async fn next(&mut self) -> Result<Word, Failed> {
+        let line = tokio::time::timeout(PATIENCE, self.says.next_line()).await;
+        let line = line.map_err(|_| format!("{} says nothing for {PATIENCE:?}", self.name))??;
+        let line = line.ok_or_else(|| format!("{} has ended: see its log above", self.name))?;
+        Ok(serde_json::from_str(&line)?)
+    }
+
+    /// Waits for its end in order; what it said last.
+    async fn ended(mut self) -> Result<Word, Failed> {
+        let word = self.next().await?;
+        drop(self.asks); // it waits for a line otherwise
+        let status = tokio::time::timeout(PATIENCE, self.child.wait()).await;
+        let status = status.map_err(|_| format!("{} does not end", self.name))??;
+        match status.success() {
+            true => Ok(word),
+            false => Err(format!("{} ended with {status}", self.name).into()),
+        }
+    }
+
+    fn signal(&self, signal: Signal) -> Result<(), Failed> {
+        let id = self.child.id().ok_or_else(|| format!("{} has ended", self.name))?;
+        let id = Pid::from_raw(i32::try_from(id)?).ok_or("no process id")?;
+        Ok(kill_process(id, signal)?)
+    }
+}

@@ -1,0 +1,127 @@
+//! Files as they come: plain and gzip, with lines that are no flights and values that are missing.
+
+use std::io::Write;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use tempfile::NamedTempFile;
+
+use crate::records::{FileError, Flight, Gaps, Malformed, Problems, Record, Records};
+
+const HEADER: &str = "year,dep_time,arr_delay,carrier,tailnum,origin,dest,distance";
+
+fn file(bytes: &[u8]) -> NamedTempFile {
+    let mut file = NamedTempFile::new().expect("there is room for it");
+    file.write_all(bytes).expect("there is room for it");
+    file
+}
+
+fn read(bytes: &[u8]) -> (Vec<Record>, Problems) {
+    let file = file(bytes);
+    let mut records = Records::open(file.path()).expect("it has the columns");
+    let all = records.by_ref().collect();
+    (all, records.problems)
+}
+
+fn gzip(text: &str) -> Vec<u8> {
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    gzip.write_all(text.as_bytes()).expect("memory takes it");
+    gzip.finish().expect("memory takes it")
+}
+
+fn flight(row: u64) -> Record {
+    let (carrier, origin, dest) = ("UA".to_owned(), "EWR".to_owned(), "IAH".to_owned());
+    let flight =
+        Flight { row, carrier, origin, dest, miles: 1_400, cancelled: false, delay: Some(-11) };
+    Record { tailnum: "N14228".to_owned(), flight }
+}
+
+#[test]
+fn plain_and_gzip_give_the_same_flights() {
+    let text = format!("{HEADER}\n2013,517,-11,UA,N14228,EWR,IAH,1400\n");
+    let expected = (vec![flight(1)], Problems::default());
+    assert_eq!(read(text.as_bytes()), expected);
+    assert_eq!(read(&gzip(&text)), expected);
+}
+
+#[test]
+fn quotes_spaces_and_other_line_ends_are_no_part_of_a_value() {
+    let text = "\"year\",\"dep_time\",\"arr_delay\",\"carrier\",\"tailnum\",\"origin\",\"dest\",\
+                \"distance\"\r\n2013,517,-11,\"UA\", N14228 ,\"EWR\",\"IAH\",1400\r\n";
+    assert_eq!(read(text.as_bytes()), (vec![flight(1)], Problems::default()));
+}
+
+#[test]
+fn lines_that_are_no_flights_are_named_with_their_numbers_and_the_rest_is_read() {
+    let good = "2013,517,-11,UA,N14228,EWR,IAH,1400";
+    let long = "N".repeat(65);
+    let mut bytes = format!(
+        "{HEADER}\n{good}\n2013,517\n2013,517,late,UA,N14228,EWR,IAH,1400\n{good}\n\
+         2013,517,1,UA,N14228,EWR,IAH,-3\n2013,517,1,UA,{long},EWR,IAH,3\n\
+         2013,517,1,\"UA,N14228,EWR,IAH,3,4\n"
+    )
+    .into_bytes();
+    bytes.extend_from_slice(b"2013,517,1,UA,N\xff,EWR,IAH,3\n");
+    bytes.extend_from_slice(good.as_bytes());
+    let (flights, problems) = read(&bytes);
+    assert_eq!(flights, [flight(1), flight(2), flight(3)]);
+    let named = |line, why: &str| Malformed { line, why: why.to_owned() };
+    let expected = [
+        named(3, "2 fields, the header has 8"),
+        named(4, "arr_delay is \"late\", no number that it can be"),
+        named(6, "distance is \"-3\", no number that it can be"),
+        named(7, "tailnum has 65 bytes"),
+        named(8, "9 fields, the header has 8"),
+        named(9, "tailnum is not UTF-8"),
+    ];
+    assert_eq!((problems.malformed, &problems.named[..]), (6, &expected[..]));
+}
+
+#[test]
+fn of_many_bad_lines_ten_are_named_and_all_are_counted() {
+    let (flights, problems) = read(format!("{HEADER}\n{}", "x\n".repeat(25)).as_bytes());
+    assert_eq!((flights.len(), problems.malformed, problems.named.len()), (0, 25, 10));
+}
+
+#[test]
+fn missing_values_are_counted_by_column_and_line() {
+    let (flights, problems) = read(
+        format!("{HEADER}\n2013,NA,NA,UA,NA,EWR,IAH,\n2013,NA,3,UA,N1,EWR,IAH,7\n").as_bytes(),
+    );
+    assert!(flights[0].flight.cancelled && flights[1].flight.cancelled);
+    assert_eq!((flights[0].tailnum.as_str(), flights[0].flight.miles), ("NA", 0));
+    let gaps = |lines: &[u64]| Gaps { count: lines.len() as u64, first_lines: lines.to_vec() };
+    let expected = [
+        ("arr_delay", gaps(&[2])),
+        ("dep_time", gaps(&[2, 3])),
+        ("distance", gaps(&[2])),
+        ("tailnum", gaps(&[2])),
+    ];
+    assert_eq!(problems.not_available, expected.into_iter().collect());
+}
+
+#[test]
+fn a_column_that_is_missing_is_named_and_its_values_count_as_unknown() {
+    let (flights, problems) = read(b"carrier,tailnum,origin,dest\nUA,N1,EWR,IAH\n");
+    assert_eq!(problems.missing_columns, ["dep_time", "arr_delay", "distance"]);
+    let Flight { cancelled, delay, miles, .. } = &flights[0].flight;
+    assert_eq!((*cancelled, *delay, *miles), (false, None, 0));
+}
+
+#[test]
+fn a_file_that_is_cut_off_gives_what_could_be_read() {
+    let text = format!("{HEADER}\n{}", "2013,517,-11,UA,N14228,EWR,IAH,1400\n".repeat(20_000));
+    let bytes = gzip(&text);
+    let (flights, problems) = read(&bytes[..bytes.len() / 2]);
+    assert!(!flights.is_empty() && flights.len() < 20_000, "{}", flights.len());
+    assert!(problems.cut_short.is_some());
+}
+
+#[test]
+fn a_file_of_another_kind_is_refused_with_what_to_do() {
+    let other = file(b"name,price\ntea,3\n");
+    let Err(error) = Records::open(other.path()) else { panic!("it is no flight record") };
+    assert!(matches!(error, FileError::OtherSchema { .. }), "{error}");
+    let Err(error) = Records::open("no/such/file".as_ref()) else { panic!("nobody made it") };
+    assert!(error.to_string().contains("--csv"), "{error}");
+}

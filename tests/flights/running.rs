@@ -1,0 +1,119 @@
+//! The program itself: nodes as processes, real sockets, its report in JSON.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+/// The example, where `cargo test` has put it: beside the folder of the tests.
+fn program() -> PathBuf {
+    let this = std::env::current_exe().expect("this test");
+    let folder = this.ancestors().nth(2).expect("target/<profile>/deps/<test>");
+    let program = folder.join("examples").join("flights");
+    assert!(program.exists(), "{program:?} is missing: cargo build --example flights");
+    program
+}
+
+fn run(options: &[&str]) -> (Output, Value) {
+    let output = Command::new(program()).args(options).arg("--json").output().expect("it starts");
+    let report = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
+    (output, report)
+}
+
+/// The sample's figures, as awk counts them: examples/data/README.md has the command.
+fn is_the_sample(report: &Value) {
+    let totals = json!({
+        "flights": 33_678, "aircraft": 3_514, "airlines": 16, "airports": 103, "cancelled": 826,
+        "miles": 35_002_073, "arrived": 32_729, "delay": 224_341,
+    });
+    assert_eq!(report["totals"], totals);
+    assert_eq!(report["verdict"], "exact");
+    assert_eq!(report["busiest_aircraft"][0]["tailnum"], "N722MQ");
+    assert_eq!(report["busiest_aircraft"][0]["flights"], 67);
+    let delayed = json!({ "origin": "LGA", "dest": "ATL", "delay": 10_794, "arrived": 1_035 });
+    assert_eq!(report["most_delayed_routes"][0], delayed);
+    assert_eq!(report["problems"]["not_available"]["tailnum"]["count"], 268);
+    assert_eq!(report["problems"]["malformed"], 0);
+    for nothing in ["dead_letters", "differences"] {
+        let all = &report[nothing];
+        assert!(all == &json!({}) || all == &json!([]), "{nothing}: {all}");
+    }
+    for none in ["disorder", "failures", "lost_states"] {
+        assert_eq!(report[none], 0, "{none}");
+    }
+}
+
+fn nodes(report: &Value) -> Vec<&str> {
+    let nodes = report["nodes"].as_object().expect("a report");
+    nodes.keys().map(String::as_str).collect()
+}
+
+#[test]
+fn the_sample_comes_out_as_it_was_counted_by_other_means() {
+    let (output, report) = run(&[]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    is_the_sample(&report);
+    assert_eq!(report["fed"]["unanswered"], json!({}));
+    assert_eq!(nodes(&report), ["node-1", "node-2", "node-3"]);
+    let entities = |of_type: &str| -> u64 {
+        let nodes = report["nodes"].as_object().expect("a report").values();
+        nodes.map(|node| node["entities"][of_type].as_u64().expect("a number")).sum()
+    };
+    assert_eq!(["aircraft", "airline", "airport"].map(entities), [3_514, 16, 103]);
+}
+
+#[test]
+fn nodes_that_join_and_leave_in_the_middle_lose_nothing() {
+    let (output, report) = run(&["--add-node", "--drain"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    is_the_sample(&report);
+    let acts: Vec<&str> = report["acts"]
+        .as_array()
+        .expect("a report")
+        .iter()
+        .map(|act| act["act"].as_str().expect("a name"))
+        .collect();
+    assert_eq!(acts, ["add-node", "drain"]);
+    assert_eq!(nodes(&report).len(), 3, "one more, and one less");
+    assert!(nodes(&report).contains(&"node-4"), "it joined in the middle");
+}
+
+#[test]
+fn a_killed_node_leaves_gaps_that_are_named_one_by_one_and_nothing_is_counted_twice() {
+    let (output, report) = run(&["--crash"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(report["verdict"], "missing-as-asked");
+    assert_eq!(nodes(&report).len(), 2);
+    let differences = report["differences"].as_array().expect("a report");
+    let of_aircraft = differences.iter().filter(|one| one["kind"] == "aircraft");
+    let missing: u64 = of_aircraft
+        .map(|one| {
+            let flights = |of: &str| one[of].as_u64().expect("a number");
+            flights("flights_expected").checked_sub(flights("flights_counted")).expect("no surplus")
+        })
+        .sum();
+    let counted = report["totals"]["flights"].as_u64().expect("a number");
+    assert_eq!(counted + missing, 33_678, "what is missing is exactly what is named");
+    assert!(missing > 0, "a third of the aircraft lived there");
+}
+
+#[test]
+fn bad_lines_stop_nobody_and_a_file_of_another_kind_is_told_apart_from_a_wrong_count() {
+    let mut file = tempfile::NamedTempFile::new().expect("there is room for it");
+    let text = "dep_time,arr_delay,carrier,tailnum,origin,dest,distance\n\
+                517,11,UA,N1,EWR,IAH,1400\noh\n554,NA,UA,N1,EWR,IAH,x\n555,2,UA,N1,EWR,EWR,9\n";
+    file.write_all(text.as_bytes()).expect("there is room for it");
+    let path = file.path().to_str().expect("plain");
+    let (output, report) = run(&["--nodes", "1", "--csv", path]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!((&report["totals"]["flights"], &report["verdict"]), (&json!(2), &json!("exact")));
+    let lines = report["problems"]["named"].as_array().expect("a report");
+    assert_eq!([&lines[0]["line"], &lines[1]["line"]], [3, 4]);
+    let (output, _) = run(&["--csv", "Cargo.toml"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said.contains("nycflights13"), "{said}");
+    let (output, _) = run(&["--nodes", "1", "--drain"]);
+    assert_eq!(output.status.code(), Some(2), "nobody would be left");
+}
