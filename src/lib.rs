@@ -109,3 +109,8 @@ pub use config::Config;
 pub use node::Node;
 pub use node::replicator::Replicator;
 pub use ostraca_ddata as ddata;
+
+/// Its programs compile and run with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
