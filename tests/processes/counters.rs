@@ -18,14 +18,14 @@ use crate::served::{Kind, tell};
 
 pub(crate) const SHARDS: u32 = 30;
 
-/// Each has a sender of its own.
-const COUNTERS: u64 = 60;
+/// So many that every shard has some; each has a sender of its own.
+const COUNTERS: u64 = 240;
 
 /// Messages that are told before the counter is asked what it has.
 const TOLD: u64 = 3;
 
 /// Between two asks of one sender, so that others get to run.
-const PAUSE: Duration = Duration::from_millis(4);
+const PAUSE: Duration = Duration::from_millis(40);
 
 const TYPE: &str = "counter";
 
