@@ -41,4 +41,5 @@ pub mod store;
 pub mod stray;
 mod tenancy;
 mod tenants;
+mod types;
 pub mod wire;

@@ -112,6 +112,10 @@ fn an_ask_that_makes_its_entity_panic_fails_at_once_and_says_so() {
         let asked = nodes.wait_for(async move { fragile.ask(Blow::HardAsked).await });
         let why = asked.unwrap_err();
         assert!(matches!(why, AskError::Refused { why: Lost::EntityFailed, .. }), "{why}");
+        let text = why.to_string();
+        for part in [format!("journal/f{from}").as_str(), "Blow", "0ns", "failed while"] {
+            assert!(text.contains(part), "{text}");
+        }
         assert_eq!(nodes.executor.now(), start);
     }
 }

@@ -13,6 +13,7 @@ mod lengths;
 mod moving;
 mod nodes;
 mod passivating;
+mod references;
 mod stopping;
 mod storm;
 mod threads;
