@@ -585,7 +585,7 @@ async fn guarded<E: Entity>(
 }
 
 /// Until a lapsed lease is looked at again.
-fn wait<E: Entity>(
+pub(super) fn wait<E: Entity>(
     pause: &mut Option<BoxFuture<'static, ()>>,
     runtime: &Runtime<E>,
     cx: &mut TaskContext<'_>,

@@ -16,5 +16,6 @@ mod passivating;
 mod references;
 mod stopping;
 mod storm;
+mod tasks;
 mod threads;
 mod timing;
