@@ -19,6 +19,7 @@ use super::entity::Entity;
 use super::gate::Full;
 use super::hosting::World;
 use super::ids::{EntityId, EntityType, InvalidName, ShardId};
+use super::letter::Letter;
 use super::reply::Reply;
 use super::runtime::{Parcel, Runtime, hash};
 use super::scope;
@@ -255,15 +256,8 @@ impl<E: Entity> EntityRef<E> {
     where
         T: DeserializeOwned + Send + 'static,
     {
-        let slot = Slot::new();
-        let mut asked = Asked {
-            slot: Arc::clone(&slot),
-            entity: self.clone(),
-            asked_at: self.runtime.world.now(),
-            timeout,
-            sleep: None,
-            unsent: None,
-        };
+        let mut asked = self.asked(std::any::type_name::<E::Message>(), timeout);
+        let slot = Arc::clone(&asked.slot);
         if timeout.is_zero() {
             asked.unsent = Some(AskError::NoTime);
             return asked;
@@ -279,6 +273,39 @@ impl<E: Entity> EntityRef<E> {
             asked.unsent = Some(why.into());
         }
         asked
+    }
+
+    /// Starts the entity if it does not live, and waits, for `ask-timeout` at most, until it does:
+    /// it comes after what waits for it. Sent by the call, not by the first poll.
+    ///
+    /// An entity that fails to start is tried again as its type's supervision says, and this waits.
+    pub fn start(&self) -> Asked<E, ()> {
+        let mut asked = self.asked(START, self.runtime.settings.ask_timeout);
+        let id = match &self.id {
+            Ok(id) => id,
+            Err(why) => {
+                asked.unsent = Some(TellError::InvalidId(*why).into());
+                return asked;
+            }
+        };
+        let Runtime { asks, me, .. } = &*self.runtime;
+        let asker = Asker { node: *me, correlation: asked.slot.enlist(asks) };
+        if let Err((why, _)) = self.offer(Parcel::Letter(Letter::start(id, asker)), None) {
+            asked.unsent = Some(why.into());
+        }
+        asked
+    }
+
+    fn asked<T>(&self, question: &'static str, timeout: Duration) -> Asked<E, T> {
+        Asked {
+            slot: Slot::new(),
+            question,
+            entity: self.clone(),
+            asked_at: self.runtime.world.now(),
+            timeout,
+            sleep: None,
+            unsent: None,
+        }
     }
 
     fn offer(
@@ -370,11 +397,15 @@ impl<E: Entity> fmt::Debug for EntityRef<E> {
     }
 }
 
+/// What an error calls the question whether an entity lives.
+const START: &str = "a start";
+
 /// An answer that is on its way, perhaps. Dropped, it waits no longer; the message was sent.
 #[must_use = "the answer is lost if nobody waits for it; tell() sends without one"]
 pub struct Asked<E: Entity, T> {
     slot: Arc<Slot<T>>,
     entity: EntityRef<E>,
+    question: &'static str,
     asked_at: Instant,
     timeout: Duration,
     sleep: Option<BoxFuture<'static, ()>>,
@@ -393,7 +424,7 @@ impl<E: Entity, T> Asked<E, T> {
 
     fn unanswered(&self, why: Unanswered) -> AskError {
         let (entity_type, entity) = self.names();
-        let (question, waited) = (std::any::type_name::<E::Message>(), self.waited());
+        let (question, waited) = (self.question, self.waited());
         match why {
             Unanswered::Refused(why) => {
                 AskError::Refused { entity_type, entity, question, waited, why }
@@ -422,7 +453,7 @@ impl<E: Entity, T> Future for Asked<E, T> {
             return Poll::Pending;
         }
         let (entity_type, entity) = this.names();
-        let (question, waited) = (std::any::type_name::<E::Message>(), this.timeout);
+        let (question, waited) = (this.question, this.timeout);
         let kept = this.entity.kept();
         Poll::Ready(Err(AskError::Timeout { entity_type, entity, question, waited, kept }))
     }

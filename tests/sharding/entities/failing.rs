@@ -262,6 +262,26 @@ impl Wake for Nobody {
 }
 
 #[test]
+fn who_starts_an_entity_waits_for_its_factory_and_moves_with_its_shard() {
+    let made = Arc::new(AtomicUsize::new(0));
+    let mut nodes = Nodes::new(&Plan::default(), |_, _| {
+        let made = Arc::clone(&made);
+        move |_: &EntityId| {
+            assert!(made.fetch_add(1, Ordering::SeqCst) > 0, "as the test wants it");
+            Fragile::default()
+        }
+    });
+    nodes.host(0, 0);
+    let started = nodes.nodes[0].region.start_entity("f");
+    nodes.settle();
+    assert_eq!(made.load(Ordering::SeqCst), 1, "it panicked");
+    nodes.host(0, 1);
+    assert_eq!(nodes.nodes[1].region.entities(), 1, "the next home starts it");
+    nodes.wait_for(started).expect("it lives");
+    assert_eq!(nodes.all_lost(), 0);
+}
+
+#[test]
 fn who_asked_a_handler_that_is_aborted_learns_that_it_was() {
     for (crashes, expected) in [(false, Lost::Aborted), (true, Lost::NodeStopped)] {
         let (mut nodes, _) = nodes(Supervision::Restart);
