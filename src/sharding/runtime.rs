@@ -34,6 +34,7 @@ use super::shard::{After, Fit, Shard, Visit};
 use super::shard_region::Setup;
 use super::tenancy::Stage;
 use super::tenants::Entry;
+use super::types::Types;
 
 /// Removed regions that are remembered: a lane that is missing after that is one that is not
 /// there yet.
@@ -176,7 +177,7 @@ impl<E: Entity> Runtime<E> {
         let shards = (0..extractor.shards()).map(|_| OnceLock::new()).collect();
         let Sharding { buffer_size: messages, buffer_bytes_max: bytes, .. } = settings;
         let (books, limit) = (Books::new(&settings), settings.passivation.active_entity_limit);
-        Arc::new(Self {
+        let runtime = Arc::new(Self {
             me,
             entity_type,
             settings,
@@ -202,7 +203,9 @@ impl<E: Entity> Runtime<E> {
             sweeps: AtomicBool::new(false),
             limit: AtomicUsize::new(limit),
             failures: AtomicU64::new(0),
-        })
+        });
+        runtime.asks.types().add(runtime.entity_type.clone(), &runtime);
+        runtime
     }
 
     pub(super) const fn mailbox_size(&self) -> usize {
@@ -659,6 +662,10 @@ impl<E: Entity> Runtime<E> {
 }
 
 impl<E: Entity> Way for Runtime<E> {
+    fn types(&self) -> &Arc<Types> {
+        self.asks.types()
+    }
+
     fn send(&self, to: Asker, bytes: &[u8]) {
         if to.node != self.me {
             // Whoever is out of the configuration waits for no answer.
