@@ -79,8 +79,8 @@ impl Sharding {
         let phase = super::shutdown::Phase::ClusterShardingShutdownRegion;
         drop(hostings.remind_every(REMIND)); // it ends with the machines
         let (runtime, net) = (Handle::current(), Arc::downgrade(&net));
-        let shared =
-            Shared { net, inbox, lease, clock, runtime, hostings: Arc::downgrade(&hostings) };
+        let (full, weak) = (Arc::default(), Arc::downgrade(&hostings));
+        let shared = Shared { net, inbox, lease, clock, runtime, hostings: weak, full };
         Self(Arc::new(Inner {
             me: RegionId::new(me),
             settings: config.sharding.clone(),
