@@ -437,6 +437,15 @@ impl<E: Entity> Runtime<E> {
         }
     }
 
+    /// What is waited for may be lost with its lane.
+    pub(super) fn remind(self: &Arc<Self>) {
+        for shard in self.known() {
+            if shard.lock().gate.is_moving() {
+                shard.pass(self, Fit::Exempt, |gate, desk| gate.remind(desk));
+            }
+        }
+    }
+
     // ── From the region's machine ──
 
     pub(super) fn perform(self: &Arc<Self>, order: RegionOutput) {

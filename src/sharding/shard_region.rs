@@ -191,6 +191,10 @@ impl<E: Entity> Hosting for ShardRegion<E> {
         self.runtime.cut(region);
     }
 
+    fn remind(&self) {
+        self.runtime.remind();
+    }
+
     fn entities(&self) -> Vec<(ShardId, u64)> {
         self.runtime.entities().map(|(shard, entities)| (shard, entities as u64)).collect()
     }

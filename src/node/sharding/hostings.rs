@@ -4,8 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
 
 use crate::cluster::member::ENTITY_TYPES_MAX;
 use crate::net::Inbound;
@@ -119,6 +121,19 @@ impl Hostings {
     /// The lane to a region has been cut for long, or what was on it was given up.
     pub(crate) fn cut(&self, region: RegionId) {
         self.all().iter().for_each(|hosting| hosting.cut(region));
+    }
+
+    /// Reminds all types every while, until the machines end or nobody holds this any more.
+    pub(super) fn remind_every(self: &Arc<Self>, pause: Duration) -> JoinHandle<()> {
+        let (hostings, mut progress) = (Arc::downgrade(self), self.progress());
+        tokio::spawn(async move {
+            let ended = progress.wait_for(|progress| progress.ended);
+            tokio::pin!(ended);
+            while tokio::time::timeout(pause, &mut ended).await.is_err() {
+                let Some(hostings) = hostings.upgrade() else { return };
+                hostings.all().iter().for_each(|hosting| hosting.remind());
+            }
+        })
     }
 
     /// How many entities of a type live in each shard here; shards without any are left out.
@@ -241,6 +256,10 @@ mod tests {
             self.note(format!("cut {region}"));
         }
 
+        fn remind(&self) {
+            self.note("remind".to_owned());
+        }
+
         fn entities(&self) -> Vec<(ShardId, u64)> {
             vec![(ShardId::new(1), 5)]
         }
@@ -307,6 +326,20 @@ mod tests {
             let heard = recorder.0.lock().expect("no panic").clone();
             assert_eq!(heard, [format!("{:?}", RegionOutput::StopAll)]);
         }
+    }
+
+    #[tokio::test]
+    async fn types_are_reminded_until_the_machines_end() {
+        let hostings = Arc::new(Hostings::default());
+        let one = Arc::new(Recorder::default());
+        assert!(hostings.add(&named("one"), one.clone()));
+        let reminds = hostings.remind_every(Duration::from_millis(1));
+        let reminded = || one.0.lock().expect("no panic").iter().filter(|x| *x == "remind").count();
+        while reminded() < 3 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        hostings.end();
+        reminds.await.expect("it ends");
     }
 
     #[tokio::test]

@@ -14,6 +14,7 @@ mod watch;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -350,7 +351,7 @@ impl WholeNode {
                 Work::Guard(input) => {
                     let mut out = Outbox::new();
                     self.guard.handle(now, input, &mut out);
-                    out.drain().for_each(|output| self.guarded(now, output, fx));
+                    out.drain().for_each(|output| self.guarded(output, fx));
                 }
             }
         }
@@ -377,9 +378,12 @@ impl WholeNode {
         }
     }
 
-    fn guarded(&mut self, _now: Now, output: GuardOutput, fx: &mut Effects<Self>) {
+    fn guarded(&mut self, output: GuardOutput, fx: &mut Effects<Self>) {
         self.work.extend(news(&output).map(Work::Membership));
-        self.work.extend(answer(&output).map(Work::Sharding));
+        let output = match answer(output) {
+            ControlFlow::Break(fact) => return self.work.push_back(Work::Sharding(fact)),
+            ControlFlow::Continue(output) => output,
+        };
         match output {
             GuardOutput::Lease { to, message } => self.lease(to, message, fx),
             GuardOutput::Data(data::Output::Send { to, message, .. }) => {
