@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca_ddata::clock::{Instant, Now};
-use ostraca_ddata::id::{NodeId, ReplicaId};
+use ostraca_ddata::id::{NodeId, PeerKey, ReplicaId};
 use ostraca_ddata::replicator::epoch::Outcome;
 
 use super::admitting::{self, Done};
 use super::deciding::Deciding;
 use super::port::{Command, Notice, StopReason};
+use super::shunned::Shunned;
 use super::spreading::Spreading;
 use super::telling::Telling;
 use super::watching::Watching;
@@ -41,6 +42,7 @@ pub(super) struct Inside {
     watching: Watching,
     deciding: Deciding,
     telling: Telling,
+    shunned: Shunned,
     /// It is out in order, and waits until somebody who stays knows it.
     parting: Option<Parting>,
     /// Something happened: what follows is worked out after this batch.
@@ -63,6 +65,7 @@ impl Inside {
             watching: Watching::new(core, now),
             deciding: Deciding::default(),
             telling: Telling::default(),
+            shunned: Shunned::default(),
             parting: None,
             is_unsettled: true,
             look_at: None,
@@ -175,6 +178,7 @@ impl Inside {
         {
             return self.telling.dismiss(core, now, node, out);
         }
+        self.shunned.not_by(node.peer);
         self.at_a_members_address(core, now, node, out);
         self.watched(core, now, out, |monitor, orders| monitor.connected(now.mono, node, orders));
         let waits = |status| matches!(status, Status::Joining | Status::WeaklyUp);
@@ -207,6 +211,15 @@ impl Inside {
     pub(super) fn closed(&mut self, core: &mut Core, now: Now, node: NodeId, out: &mut Out) {
         self.telling.closed(node, out);
         self.watched(core, now, out, |monitor, orders| monitor.closed(now.mono, node, orders));
+    }
+
+    /// A peer refuses this node as removed.
+    pub(super) fn quarantined(&mut self, core: &mut Core, by: PeerKey) -> Option<StopReason> {
+        if !self.shunned.by(&self.gossip, by) {
+            core.stats.nonsense += 1;
+        }
+        let (me, epoch) = (core.me.incarnation, core.installed.as_deref());
+        self.shunned.is_out(me, epoch, &self.gossip).then(|| self.out_for_good(core))
     }
 
     pub(super) fn refused(&mut self, core: &mut Core, now: Now, node: NodeId, out: &mut Out) {
