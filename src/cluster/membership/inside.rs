@@ -33,6 +33,9 @@ const ASK_OUT_EVERY: Duration = Duration::from_millis(200);
 const ASK_OUT_FOR: Duration = Duration::from_secs(3);
 /// Who does not lead looks that long after a newcomer's connection whether it could be taken up.
 const FOLLOWERS_LOOK: Duration = Duration::from_secs(1);
+/// Who has seen the state, where somebody is out of reach, is looked at this often: in a large
+/// cluster every message may add to them, and each look is at all members.
+const SEEN_EVERY: Duration = Duration::from_millis(100);
 
 /// The node's place in a cluster.
 #[derive(Debug)]
@@ -49,6 +52,8 @@ pub(super) struct Inside {
     is_unsettled: bool,
     /// When to look whether there is something to decide.
     look_at: Option<Instant>,
+    /// When to work out what follows from who has seen the state.
+    seen_at: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +74,7 @@ impl Inside {
             parting: None,
             is_unsettled: true,
             look_at: None,
+            seen_at: None,
         };
         inside.gossip.see(core.me.incarnation);
         inside.spreading.changed(News::Heard);
@@ -92,6 +98,7 @@ impl Inside {
             self.deciding.next_deadline(),
             self.telling.next_deadline(),
             self.look_at,
+            self.seen_at,
             self.parting.map(|parting| parting.ask_at.min(parting.until)),
             Some(self.watching.next_deadline()),
         ];
@@ -128,6 +135,7 @@ impl Inside {
     /// Works out what follows from all that has happened, and tells it.
     fn settle(&mut self, core: &mut Core, now: Now, out: &mut Out) -> Option<StopReason> {
         let me = core.me.incarnation;
+        self.is_unsettled |= self.seen_at.is_some_and(|at| now.mono >= at);
         let mut news = self.is_unsettled || self.spreading.has_news();
         if news && Deciding::follow(core, &mut self.gossip) {
             self.spreading.changed(News::Heard);
@@ -141,6 +149,7 @@ impl Inside {
         self.spreading.forget(core, now, &mut self.gossip);
         news |= self.spreading.has_news();
         if news {
+            self.seen_at = None;
             self.watching.observe(core, now, &mut self.gossip, out);
         }
         let dues = [self.deciding.next_deadline(), self.look_at];
@@ -198,11 +207,14 @@ impl Inside {
         if addresses.iter().all(|address| Some(address) == own.as_ref()) {
             return;
         }
-        let taken = self.gossip.members().filter(|member| {
-            let is_same = own.as_ref() == Some(&member.address);
-            member.peer() != node.peer && !is_same && addresses.contains(&member.address)
-        });
-        for (member, address) in taken.map(|m| (m.node, m.address.clone())).collect::<Vec<_>>() {
+        let mut taken = Vec::new();
+        for address in addresses.into_iter().filter(|address| Some(address) != own.as_ref()) {
+            let own_one = (address == core.address).then_some(core.me);
+            let members = self.telling.at(&address).chain(own_one);
+            let others: Vec<_> = members.filter(|member| member.peer != node.peer).collect();
+            taken.extend(others.into_iter().map(|member| (member, address.clone())));
+        }
+        for (member, address) in taken {
             core.say(now, Notice::AddressTaken { address, member, by: node }, out);
             self.refused(core, now, member, out);
         }
@@ -343,10 +355,12 @@ impl Inside {
         match self.spreading.receive(core, now, &mut self.gossip, from, message, out) {
             Ok(()) => {
                 // Who has seen it matters once all have, or if somebody was thought not to be there.
-                let matters =
-                    || self.gossip.converged(me) || !self.gossip.reachability().is_all_reachable();
-                let is_seen = self.gossip.seen().len() != seen && matters();
-                self.is_unsettled |= self.spreading.has_news() || is_seen;
+                let is_seen = self.gossip.seen().len() != seen;
+                self.is_unsettled |=
+                    self.spreading.has_news() || is_seen && self.gossip.converged(me);
+                if is_seen && !self.gossip.reachability().is_all_reachable() {
+                    self.seen_at.get_or_insert(now.mono + SEEN_EVERY);
+                }
                 return None;
             }
             Err(GossipRefused::Removed(_)) => return Some(self.out_for_good(core)),
