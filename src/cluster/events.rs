@@ -164,7 +164,11 @@ impl ClusterState {
 
     fn statuses(&self, next: &Self, events: &mut Vec<ClusterEvent>) {
         let mut hosting = Vec::new();
-        for member in in_order(next.members.values()) {
+        let is_new = |member: &&Arc<Member>| {
+            let before = self.members.get(&member.incarnation());
+            before.is_none_or(|before| !Arc::ptr_eq(before, member))
+        };
+        for member in in_order(next.members.values().filter(is_new)) {
             let before = self.members.get(&member.incarnation());
             let standing = |member: &Member| (member.status, member.up_number);
             if before.is_none_or(|before| standing(before) != standing(member)) {

@@ -33,13 +33,14 @@ pub fn role_leaders(gossip: &Gossip, me: ReplicaId) -> BTreeMap<String, Option<R
     roles.into_iter().map(|role| (role.clone(), first(&reachable, Some(role)))).collect()
 }
 
-/// All reachable members in the order in which they would lead, the leader first: who is to
-/// propose if those before it do not.
+/// How many reachable members, of those that count, would lead before `me`: it is to propose if
+/// they do not. 0 if it is no member.
 #[must_use]
-pub fn succession(gossip: &Gossip, me: ReplicaId) -> Vec<ReplicaId> {
-    let mut members = reachable(gossip, me);
-    members.sort_by(|one, other| by_right(one, other));
-    members.into_iter().map(Member::incarnation).collect()
+pub fn ahead_of(gossip: &Gossip, me: ReplicaId, counts: impl Fn(ReplicaId) -> bool) -> usize {
+    let Some(own) = gossip.member(me) else { return 0 };
+    let members = reachable(gossip, me).into_iter();
+    let before = members.filter(|member| by_right(member, own) == Ordering::Less);
+    before.filter(|member| counts(member.incarnation())).count()
 }
 
 /// Whom `me` reaches, as far as anybody says; always itself.
@@ -125,10 +126,12 @@ mod tests {
     }
 
     #[test]
-    fn whoever_comes_first_in_the_succession_leads() {
+    fn nobody_is_ahead_of_who_leads_and_all_that_are_nearer_to_it_of_the_others() {
         let gossip = state("A Bj C Dl Ex F Gw; A>C");
-        let order = succession(&gossip, id('A'));
-        assert_eq!(order, ['A', 'D', 'F', 'G', 'B', 'E'].map(id));
-        assert_eq!(leader(&gossip, id('A')), order.first().copied());
+        for (place, name) in ['A', 'D', 'F', 'G', 'B', 'E'].into_iter().enumerate() {
+            assert_eq!(ahead_of(&gossip, id(name), |_| true), place, "{name}");
+        }
+        assert_eq!(ahead_of(&gossip, id('B'), |other| other != id('D')), 3);
+        assert_eq!(ahead_of(&gossip, id('Z'), |_| true), 0);
     }
 }

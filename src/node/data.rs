@@ -1,6 +1,7 @@
 //! What surrounds the Replicator's machine, under its guard, in a node: performs what `wiring`
 //! says.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use ostraca_ddata::id::ReplicaId;
@@ -93,13 +94,15 @@ impl<O: Outgoing> World<Guard> for Surroundings<O> {
     }
 
     fn perform(&mut self, output: GuardOutput) {
+        let mut output = output;
         if let Some(sibling) = &self.sibling {
             if let Some(news) = wiring::membership::news(&output) {
                 sibling.tell(news);
             }
-            if let Some(answer) = wiring::sharding::answer(&output) {
-                return sibling.tell(answer);
-            }
+            output = match wiring::sharding::answer(output) {
+                ControlFlow::Break(answer) => return sibling.tell(answer),
+                ControlFlow::Continue(output) => output,
+            };
         }
         match wiring::route(output) {
             Dest::Peer { to, class, message } => self.send(to, class, message),

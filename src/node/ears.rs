@@ -17,7 +17,7 @@ use crate::cluster::gossip::ClusterId;
 use crate::cluster::member::Address;
 use crate::cluster::membership::port::Input;
 use crate::net::handle;
-use crate::net::wire::Facts as NetFacts;
+use crate::net::wire::{Facts as NetFacts, Refusal};
 use crate::net::{Class, NodeId};
 use crate::sharding::ids::RegionId;
 
@@ -91,6 +91,11 @@ impl Ears {
                 let region = RegionId::new(node.incarnation);
                 self.hostings.cut(region);
                 self.hostings.room(region);
+            }
+            handle::Event::Refused { peer, refusal: Refusal::Quarantined } => {
+                if let Some(peer) = wiring::to_key(peer) {
+                    self.tell(Input::Quarantined(peer));
+                }
             }
             handle::Event::LaneBroken { .. } | handle::Event::Refused { .. } => {} // logged by net
         }

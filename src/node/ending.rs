@@ -7,8 +7,6 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use futures::FutureExt;
-use futures::future::BoxFuture;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
 
@@ -93,31 +91,35 @@ pub(super) fn leave_in_order(
     cluster: &Cluster,
     sharding: &Sharding,
 ) {
-    let add = |phase, name: &str, step: fn(Cluster) -> BoxFuture<'static, ()>| {
-        let cluster = cluster.clone();
-        let added = shutdown.add_task(phase, name, move || step(cluster));
-        assert!(added.is_ok(), "no shutdown begins before the node has started");
-    };
     let (draining, leaving) = (sharding.clone(), sharding.clone());
-    let drain = move || async move { draining.drain() };
-    let hand_over = move || async move { leaving.leave().await };
-    let added = shutdown.add_task(Phase::BeforeServiceUnbind, "drain", drain).and_then(|()| {
-        shutdown.add_task(Phase::ClusterShardingShutdownRegion, "shards", hand_over)
+    add(shutdown, Phase::BeforeServiceUnbind, "drain", move || async move { draining.drain() });
+    add(shutdown, Phase::ClusterShardingShutdownRegion, "shards", move || async move {
+        leaving.leave().await;
     });
-    assert!(added.is_ok(), "no shutdown begins before the node has started");
-    add(Phase::ClusterLeave, "leave", |cluster| leave(cluster).boxed());
-    add(Phase::ClusterExiting, "exit", |cluster| exit(cluster).boxed());
-    add(Phase::ClusterExitingDone, "out", |cluster| out(cluster).boxed());
+    let [leaves, exits, goes] = [(); 3].map(|()| cluster.clone());
+    add(shutdown, Phase::ClusterLeave, "leave", move || leave(leaves));
+    add(shutdown, Phase::ClusterExiting, "exit", move || exit(exits));
+    add(shutdown, Phase::ClusterExitingDone, "out", move || out(goes));
 }
 
 /// Adds the end of all parts.
 pub(super) fn end_parts(shutdown: &CoordinatedShutdown, ending: &Arc<Ending>) {
     let (first, last) = (ending.clone(), ending.clone());
-    let control = move || async move { first.stop_control().await };
-    let rest = move || async move { last.stop_rest().await };
-    let added = shutdown
-        .add_task(Phase::ClusterShutdown, "membership", control)
-        .and_then(|()| shutdown.add_task(Phase::Terminate, "parts", rest));
+    add(shutdown, Phase::ClusterShutdown, "membership", move || async move {
+        first.stop_control().await;
+    });
+    add(shutdown, Phase::Terminate, "parts", move || async move { last.stop_rest().await });
+}
+
+fn add<F>(
+    shutdown: &CoordinatedShutdown,
+    phase: Phase,
+    name: &str,
+    task: impl FnOnce() -> F + Send + 'static,
+) where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let added = shutdown.add_task(phase, name, task);
     assert!(added.is_ok(), "no shutdown begins before the node has started");
 }
 

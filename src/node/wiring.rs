@@ -291,9 +291,15 @@ const ED25519: [u8; 6] = [0x00, 0x24, 0x08, 0x01, 0x12, 0x20];
 /// admits nobody with.
 #[must_use]
 pub fn to_cluster(node: NodeId) -> Option<id::NodeId> {
-    let bytes = node.peer.to_bytes();
+    Some(id::NodeId { peer: to_key(node.peer)?, incarnation: node.incarnation })
+}
+
+/// A peer's key; `None` as for [`to_cluster`].
+#[must_use]
+pub fn to_key(peer: PeerId) -> Option<PeerKey> {
+    let bytes = peer.to_bytes();
     let key = bytes.strip_prefix(&ED25519)?.try_into().ok()?;
-    Some(id::NodeId { peer: PeerKey::new(key), incarnation: node.incarnation })
+    Some(PeerKey::new(key))
 }
 
 /// A node as the transport names it.

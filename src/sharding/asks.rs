@@ -14,7 +14,9 @@ use serde::de::DeserializeOwned;
 use super::dead_letters::Lost;
 use super::ids::RegionId;
 use super::letter::decode;
+use super::scope;
 use super::tenants::Numbers;
+use super::types::Types;
 
 const STRIPES: usize = 16;
 
@@ -30,6 +32,9 @@ pub(super) struct Asker {
 pub(super) trait Way: Send + Sync {
     /// Sends what [`frame`](super::frame) has written.
     fn send(&self, to: Asker, frame: &[u8]);
+
+    /// The types of the node that it begins at.
+    fn types(&self) -> &Arc<Types>;
 }
 
 /// A question that was asked: what may become of it.
@@ -54,6 +59,7 @@ pub struct Asks {
     late: AtomicU64,
     /// By number; ≤ asks whose callers wait.
     stripes: [Mutex<Row>; STRIPES],
+    types: Arc<Types>,
 }
 
 impl std::fmt::Debug for Asks {
@@ -67,6 +73,11 @@ impl Asks {
     #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::default()
+    }
+
+    /// The types of the node whose table this is.
+    pub(super) const fn types(&self) -> &Arc<Types> {
+        &self.types
     }
 
     /// Asks that wait for an answer that comes as bytes.
@@ -98,7 +109,10 @@ impl Asks {
 
     /// An answer came from somewhere.
     pub(super) fn answered(&self, number: u64, body: &[u8]) {
-        self.count(self.take(number).is_some_and(|question| question.answered(body)));
+        let answered = |question: Arc<dyn Question>| {
+            scope::reading(Arc::clone(&self.types), || question.answered(body))
+        };
+        self.count(self.take(number).is_some_and(answered));
     }
 
     /// There will be no answer.

@@ -1,6 +1,7 @@
 //! What an entity sees of where it lives, while it handles a message.
 
 use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -113,6 +114,16 @@ impl<'a, E: Entity> Context<'a, E> {
     /// Ends [`set_receive_timeout`](Self::set_receive_timeout).
     pub fn cancel_receive_timeout(&mut self) {
         Extras::of(self.extras).cancel_receive_timeout();
+    }
+
+    /// Runs something beside the handlers, as long as this instance lives: then it is dropped at
+    /// its next await. Like a handler it runs only while the node has the hosting lease, and the
+    /// shard moves only when it has ended. It has no access to the instance; what it finds out it
+    /// tells [`myself`](Self::myself). A panic in it is counted, and concerns nobody else.
+    pub fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        let Self { runtime, shard, id, extras, .. } = self;
+        let shard = runtime.shard(shard.id).expect("it lives there");
+        Extras::of(extras).tracked.spawn((runtime, shard), id, task);
     }
 
     /// All entities of this type.

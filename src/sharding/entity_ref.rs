@@ -9,7 +9,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use serde::de::DeserializeOwned;
+use ostraca_ddata::clock::Instant;
+use serde::de::{DeserializeOwned, Error};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::asks::{Asker, Slot, Unanswered};
 use super::dead_letters::Lost;
@@ -17,8 +19,10 @@ use super::entity::Entity;
 use super::gate::Full;
 use super::hosting::World;
 use super::ids::{EntityId, EntityType, InvalidName, ShardId};
+use super::letter::Letter;
 use super::reply::Reply;
 use super::runtime::{Parcel, Runtime, hash};
+use super::scope;
 
 /// Why a message was not sent. It will not be handled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -104,22 +108,33 @@ pub enum AskError {
     #[error(transparent)]
     NotSent(#[from] TellError),
     /// It was sent, and where it went it was refused, or handled without an answer.
-    #[error("{entity_type}/{entity} gives no answer: {why}")]
+    #[error("{entity_type}/{entity} gave no answer to {question} after {waited:?}: {why}")]
     Refused {
         /// Asked whom.
         entity_type: EntityType,
         /// Asked whom.
         entity: EntityId,
+        /// The type of the message.
+        question: &'static str,
+        /// How long it took to learn that.
+        waited: Duration,
         /// What became of the message.
         why: Lost,
     },
     /// Handled, but the answer is not what was asked for: mixed releases.
-    #[error("{entity_type}/{entity} answered {bytes} bytes that do not decode")]
+    #[error(
+        "{entity_type}/{entity} answered {question} after {waited:?} with {bytes} bytes that do \
+         not decode"
+    )]
     Decode {
         /// Asked whom.
         entity_type: EntityType,
         /// Asked whom.
         entity: EntityId,
+        /// The type of the message.
+        question: &'static str,
+        /// When the answer came.
+        waited: Duration,
         /// The answer's length.
         bytes: usize,
         /// What is wrong with them.
@@ -145,6 +160,9 @@ pub enum AskError {
 }
 
 /// An entity, by type and id. Cheap to clone; equal if type and id are. It need not live yet.
+///
+/// May stand in messages and in answers, which is where it is read: by a node that has started its
+/// type, be it as a proxy. Elsewhere (a file, an outside system) keep type and id.
 pub struct EntityRef<E: Entity> {
     runtime: Arc<Runtime<E>>,
     id: Result<EntityId, InvalidName>,
@@ -238,14 +256,8 @@ impl<E: Entity> EntityRef<E> {
     where
         T: DeserializeOwned + Send + 'static,
     {
-        let slot = Slot::new();
-        let mut asked = Asked {
-            slot: Arc::clone(&slot),
-            entity: self.clone(),
-            timeout,
-            sleep: None,
-            unsent: None,
-        };
+        let mut asked = self.asked(std::any::type_name::<E::Message>(), timeout);
+        let slot = Arc::clone(&asked.slot);
         if timeout.is_zero() {
             asked.unsent = Some(AskError::NoTime);
             return asked;
@@ -261,6 +273,39 @@ impl<E: Entity> EntityRef<E> {
             asked.unsent = Some(why.into());
         }
         asked
+    }
+
+    /// Starts the entity if it does not live, and waits, for `ask-timeout` at most, until it does:
+    /// it comes after what waits for it. Sent by the call, not by the first poll.
+    ///
+    /// An entity that fails to start is tried again as its type's supervision says, and this waits.
+    pub fn start(&self) -> Asked<E, ()> {
+        let mut asked = self.asked(START, self.runtime.settings.ask_timeout);
+        let id = match &self.id {
+            Ok(id) => id,
+            Err(why) => {
+                asked.unsent = Some(TellError::InvalidId(*why).into());
+                return asked;
+            }
+        };
+        let Runtime { asks, me, .. } = &*self.runtime;
+        let asker = Asker { node: *me, correlation: asked.slot.enlist(asks) };
+        if let Err((why, _)) = self.offer(Parcel::Letter(Letter::start(id, asker)), None) {
+            asked.unsent = Some(why.into());
+        }
+        asked
+    }
+
+    fn asked<T>(&self, question: &'static str, timeout: Duration) -> Asked<E, T> {
+        Asked {
+            slot: Slot::new(),
+            question,
+            entity: self.clone(),
+            asked_at: self.runtime.world.now(),
+            timeout,
+            sleep: None,
+            unsent: None,
+        }
     }
 
     fn offer(
@@ -318,6 +363,27 @@ impl<E: Entity> Hash for EntityRef<E> {
     }
 }
 
+impl<E: Entity> Serialize for EntityRef<E> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let id = self.id.as_ref().map_err(serde::ser::Error::custom)?;
+        (&self.runtime.entity_type, id).serialize(to)
+    }
+}
+
+impl<'de, E: Entity> Deserialize<'de> for EntityRef<E> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let (entity_type, id): (EntityType, EntityId) = Deserialize::deserialize(from)?;
+        let types = scope::types().ok_or_else(|| {
+            D::Error::custom("a reference to an entity is read only in a message, or in an answer")
+        })?;
+        let runtime = types.find(&entity_type).ok_or_else(|| {
+            let why = format!("this node has not started {entity_type}, or as another type");
+            D::Error::custom(why)
+        })?;
+        Ok(Self::new(&runtime, id.as_str()))
+    }
+}
+
 impl<E: Entity> fmt::Display for EntityRef<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let id = self.id.as_ref().map_or("?", EntityId::as_str);
@@ -331,11 +397,16 @@ impl<E: Entity> fmt::Debug for EntityRef<E> {
     }
 }
 
+/// What an error calls the question whether an entity lives.
+const START: &str = "a start";
+
 /// An answer that is on its way, perhaps. Dropped, it waits no longer; the message was sent.
 #[must_use = "the answer is lost if nobody waits for it; tell() sends without one"]
 pub struct Asked<E: Entity, T> {
     slot: Arc<Slot<T>>,
     entity: EntityRef<E>,
+    question: &'static str,
+    asked_at: Instant,
     timeout: Duration,
     sleep: Option<BoxFuture<'static, ()>>,
     unsent: Option<AskError>,
@@ -347,12 +418,19 @@ impl<E: Entity, T> Asked<E, T> {
         (self.entity.runtime.entity_type.clone(), id)
     }
 
+    fn waited(&self) -> Duration {
+        self.entity.runtime.world.now() - self.asked_at
+    }
+
     fn unanswered(&self, why: Unanswered) -> AskError {
         let (entity_type, entity) = self.names();
+        let (question, waited) = (self.question, self.waited());
         match why {
-            Unanswered::Refused(why) => AskError::Refused { entity_type, entity, why },
+            Unanswered::Refused(why) => {
+                AskError::Refused { entity_type, entity, question, waited, why }
+            }
             Unanswered::Undecodable { bytes, source } => {
-                AskError::Decode { entity_type, entity, bytes, source }
+                AskError::Decode { entity_type, entity, question, waited, bytes, source }
             }
         }
     }
@@ -375,7 +453,7 @@ impl<E: Entity, T> Future for Asked<E, T> {
             return Poll::Pending;
         }
         let (entity_type, entity) = this.names();
-        let (question, waited) = (std::any::type_name::<E::Message>(), this.timeout);
+        let (question, waited) = (this.question, this.timeout);
         let kept = this.entity.kept();
         Poll::Ready(Err(AskError::Timeout { entity_type, entity, question, waited, kept }))
     }

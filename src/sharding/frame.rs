@@ -308,6 +308,17 @@ mod tests {
     }
 
     #[test]
+    fn a_letter_that_starts_its_entity_has_golden_bytes() {
+        let asker = Asker { node: RegionId::new(7.into()), correlation: 5 };
+        let starts = Letter::start(&EntityId::new("ab").unwrap(), asker);
+        assert_eq!(hex(starts.bytes()), "030700000000000000050000000000000002006162");
+        let read = Letter::read(Bytes::copy_from_slice(starts.bytes())).unwrap();
+        assert_eq!((read.id(), read.asker(), read.starts()), ("ab", Some(asker), true));
+        assert_eq!(read, starts);
+        assert!(!letter("ab", b"xy", Some(asker)).starts());
+    }
+
+    #[test]
     fn whatever_is_cut_or_changed_is_refused_or_read_and_never_panics() {
         for (bytes, ..) in all() {
             for length in 0..bytes.len() {

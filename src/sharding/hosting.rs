@@ -36,6 +36,10 @@ pub trait Hosting: Send + Sync + 'static {
     /// The lane to a region has been cut for long while its node stays a member.
     fn cut(&self, region: RegionId);
 
+    /// Some time has passed: asks again for echoes that are still out. They, or what asked for
+    /// them, may be lost with a lane.
+    fn remind(&self);
+
     /// Shards in which entities live, and how many; with those that only have messages waiting.
     fn entities(&self) -> Vec<(ShardId, u64)>;
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::entity::Entity;
 use super::entity_ref::EntityRef;
 use super::runtime::Runtime;
+use super::tracked::Tracked;
 
 /// A value with what hangs on it. Most have nothing.
 pub(super) struct Instance<E: Entity> {
@@ -19,6 +20,7 @@ pub(super) struct Instance<E: Entity> {
 pub(super) struct Extras<E: Entity> {
     life: Arc<AtomicU64>, // counts bursts of messages
     receive: Option<Receive<E>>,
+    pub(super) tracked: Tracked,
 }
 
 struct Receive<E: Entity> {
@@ -58,7 +60,8 @@ impl<E: Entity> Instance<E> {
 
 impl<E: Entity> Extras<E> {
     pub(super) fn of(extras: &mut Option<Box<Self>>) -> &mut Self {
-        extras.get_or_insert_with(|| Box::new(Self { life: Arc::default(), receive: None }))
+        let none = || Self { life: Arc::default(), receive: None, tracked: Tracked::default() };
+        extras.get_or_insert_with(|| Box::new(none()))
     }
 
     pub(super) fn after(&self, to: EntityRef<E>, pause: Duration, message: E::Message) -> Timer {

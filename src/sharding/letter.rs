@@ -2,8 +2,11 @@
 //! an answer, and the encoded body, in one piece.
 //!
 //! ```text
-//! flags u8 (1: an ask) · [asking node u64 · correlation u64] · id length u16 · id · body
+//! flags u8 · [asking node u64 · correlation u64] · id length u16 · id · body
 //! ```
+//! Flags: 0 a message, 1 one whose sender waits for an answer, 3 no message: the entity is to start,
+//! and somebody waits for that.
+//!
 //! Numbers are little-endian. Golden bytes in [`frame`](super::frame)'s tests.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,6 +19,7 @@ use super::hosting::BadFrame;
 use super::ids::{ENTITY_BYTES_MAX, EntityId, RegionId};
 
 const ASKS: u8 = 1;
+const STARTS: u8 = 3;
 const ASKER_BYTES: usize = 16;
 
 /// Room for a body that grows no further.
@@ -74,12 +78,30 @@ impl Letter {
         Ok(Self { bytes: bytes.into(), id_at, body_at: id_at + id_length })
     }
 
+    /// Asks an entity to start.
+    pub(super) fn start(to: &EntityId, Asker { node, correlation }: Asker) -> Self {
+        let id = to.as_str().as_bytes();
+        let id_length = u16::try_from(id.len()).expect("an id has at most ENTITY_BYTES_MAX bytes");
+        let mut bytes = vec![STARTS];
+        bytes.extend_from_slice(&node.replica().get().to_le_bytes());
+        bytes.extend_from_slice(&correlation.to_le_bytes());
+        bytes.extend_from_slice(&id_length.to_le_bytes());
+        bytes.extend_from_slice(id);
+        let id_at = 19;
+        Self { bytes: bytes.into(), id_at, body_at: id_at + id_length }
+    }
+
+    /// Whether it is no message: its entity is to start.
+    pub(super) fn starts(&self) -> bool {
+        self.bytes[0] == STARTS
+    }
+
     /// Reads where what parts are.
     pub(super) fn read(bytes: Bytes) -> Result<Self, BadFrame> {
         let flags = *bytes.first().ok_or(BadFrame("an empty letter"))?;
         let asker = match flags {
             0 => 0,
-            ASKS => ASKER_BYTES,
+            ASKS | STARTS => ASKER_BYTES,
             _ => return Err(BadFrame("unknown flags of a letter")),
         };
         let id_at = 1 + asker + 2;
@@ -103,7 +125,7 @@ impl Letter {
 
     /// Who waits for an answer.
     pub(super) fn asker(&self) -> Option<Asker> {
-        if self.bytes[0] != ASKS {
+        if self.bytes[0] == 0 {
             return None;
         }
         let number = |at: usize| {

@@ -41,4 +41,6 @@ pub mod store;
 pub mod stray;
 mod tenancy;
 mod tenants;
+mod tracked;
+mod types;
 pub mod wire;

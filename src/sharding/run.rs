@@ -19,6 +19,7 @@ use super::bug::Bug;
 use super::context::Context;
 use super::dead_letters::Lost;
 use super::entity::{Entity, Supervision};
+use super::frame;
 use super::handover::State;
 use super::ids::{EntityId, Generation};
 use super::instance::Instance;
@@ -299,6 +300,7 @@ impl<E: Entity> Task<E> {
             }
             match entry {
                 Entry::Typed(message) => self.handle(message, Lease::JustAsked).await,
+                Entry::Letter(letter) if letter.starts() => self.started(&letter),
                 Entry::Letter(letter) => {
                     if let Some(message) = self.open(letter) {
                         self.handle(message, Lease::Unasked).await;
@@ -368,6 +370,15 @@ impl<E: Entity> Task<E> {
             self.failed();
             self.supervise().await;
         }
+    }
+
+    /// It lives: whoever asked for that hears of it.
+    fn started(&self, letter: &Letter) {
+        let Some(asker) = letter.asker() else { return };
+        let mut bytes = Vec::with_capacity(16);
+        frame::answer(&mut bytes, asker.correlation);
+        rmp_serde::encode::write_named(&mut bytes, &()).expect("nothing encodes");
+        self.runtime.send(asker, &bytes);
     }
 
     /// A message's value.
@@ -585,7 +596,7 @@ async fn guarded<E: Entity>(
 }
 
 /// Until a lapsed lease is looked at again.
-fn wait<E: Entity>(
+pub(super) fn wait<E: Entity>(
     pause: &mut Option<BoxFuture<'static, ()>>,
     runtime: &Runtime<E>,
     cx: &mut TaskContext<'_>,

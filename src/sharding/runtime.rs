@@ -34,6 +34,7 @@ use super::shard::{After, Fit, Shard, Visit};
 use super::shard_region::Setup;
 use super::tenancy::Stage;
 use super::tenants::Entry;
+use super::types::Types;
 
 /// Removed regions that are remembered: a lane that is missing after that is one that is not
 /// there yet.
@@ -177,7 +178,7 @@ impl<E: Entity> Runtime<E> {
         let shards = (0..extractor.shards()).map(|_| OnceLock::new()).collect();
         let Sharding { buffer_size: messages, buffer_bytes_max: bytes, .. } = settings;
         let (books, limit) = (Books::new(&settings), settings.passivation.active_entity_limit);
-        Arc::new(Self {
+        let runtime = Arc::new(Self {
             me,
             entity_type,
             settings,
@@ -204,7 +205,9 @@ impl<E: Entity> Runtime<E> {
             sweeps: AtomicBool::new(false),
             limit: AtomicUsize::new(limit),
             failures: AtomicU64::new(0),
-        })
+        });
+        runtime.asks.types().add(runtime.entity_type.clone(), &runtime);
+        runtime
     }
 
     pub(super) const fn mailbox_size(&self) -> usize {
@@ -442,6 +445,15 @@ impl<E: Entity> Runtime<E> {
         }
     }
 
+    /// What is waited for may be lost with its lane.
+    pub(super) fn remind(self: &Arc<Self>) {
+        for shard in self.known() {
+            if shard.lock().gate.is_moving() {
+                shard.pass(self, Fit::Exempt, |gate, desk| gate.remind(desk));
+            }
+        }
+    }
+
     // ── From the region's machine ──
 
     pub(super) fn perform(self: &Arc<Self>, order: RegionOutput) {
@@ -667,6 +679,10 @@ impl<E: Entity> Runtime<E> {
 }
 
 impl<E: Entity> Way for Runtime<E> {
+    fn types(&self) -> &Arc<Types> {
+        self.asks.types()
+    }
+
     fn send(&self, to: Asker, bytes: &[u8]) {
         if to.node != self.me {
             // Whoever is out of the configuration waits for no answer.

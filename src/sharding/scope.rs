@@ -1,5 +1,6 @@
 //! What holds on a thread while an entity's code runs on it: which shard is at work, which way
-//! answers go, and why a message is dropped. Synchronous: never held across an await.
+//! answers go, which types there are, and why a message is dropped. Synchronous: never held across
+//! an await.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -7,10 +8,12 @@ use std::sync::Arc;
 use super::asks::Way;
 use super::dead_letters::Lost;
 use super::tenancy::Phase;
+use super::types::Types;
 
 thread_local! {
     static AT_WORK: RefCell<Option<Arc<Phase>>> = const { RefCell::new(None) };
     static WAY: RefCell<Option<Arc<dyn Way>>> = const { RefCell::new(None) };
+    static TYPES: RefCell<Option<Arc<Types>>> = const { RefCell::new(None) };
     static DROPPED: Cell<Lost> = const { Cell::new(Lost::NoAnswer) };
 }
 
@@ -48,6 +51,25 @@ pub(super) fn decoding<T>(way: Arc<dyn Way>, decode: impl FnOnce() -> T) -> T {
 /// The way for an address that is being decoded.
 pub(super) fn way() -> Option<Arc<dyn Way>> {
     WAY.with(|way| way.borrow().clone())
+}
+
+/// Reads an answer, in which references to entities may stand.
+pub(super) fn reading<T>(types: Arc<Types>, read: impl FnOnce() -> T) -> T {
+    struct Before(Option<Arc<Types>>);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            let before = self.0.take();
+            TYPES.with(|types| *types.borrow_mut() = before);
+        }
+    }
+    let _before = Before(TYPES.with(|slot| slot.borrow_mut().replace(types)));
+    read()
+}
+
+/// The types of the node that reads a message, or an answer, now.
+pub(super) fn types() -> Option<Arc<Types>> {
+    let of_answer = || TYPES.with(|types| types.borrow().clone());
+    way().map(|way| Arc::clone(way.types())).or_else(of_answer)
 }
 
 /// Where a message is dropped by `drop`, whoever asked in it learns why.

@@ -10,7 +10,7 @@ use super::bug::Canary;
 use super::config::Sharding;
 use super::dead_letters::Lost;
 use super::entity::{Entity, Supervision};
-use super::entity_ref::{EntityRef, TellError};
+use super::entity_ref::{Asked, EntityRef, TellError};
 use super::extractor::Extractor;
 use super::hosting::{BadFrame, Hosting, Unrest, World};
 use super::ids::{EntityId, EntityType, RegionId, ShardId};
@@ -74,6 +74,11 @@ impl<E: Entity> ShardRegion<E> {
     #[must_use]
     pub fn entity(&self, id: &str) -> EntityRef<E> {
         EntityRef::new(&self.runtime, id)
+    }
+
+    /// Starts an entity, and waits until it lives: [`EntityRef::start`].
+    pub fn start_entity(&self, id: &str) -> Asked<E, ()> {
+        self.entity(id).start()
     }
 
     /// Sends a message to the entity that the type's extractor finds in it.
@@ -188,6 +193,10 @@ impl<E: Entity> Hosting for ShardRegion<E> {
 
     fn unrest(&self) -> Option<Unrest> {
         self.runtime.unrest()
+    }
+
+    fn remind(&self) {
+        self.runtime.remind();
     }
 
     fn entities(&self) -> Vec<(ShardId, u64)> {

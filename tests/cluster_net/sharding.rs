@@ -37,7 +37,7 @@ impl Entity for Journal {
 
     async fn handle(&mut self, command: Command, cx: &mut Context<'_, Self>) {
         match command {
-            Command::Note(number) => self.0.push(number),
+            Command::Note(number) | Command::Long(number, _) => self.0.push(number),
             Command::All(reply) => reply.send(self.0.clone()),
             Command::Where(reply) => reply.send(cx.node().replica().get()),
             Command::AskOf(other, reply) => {
@@ -48,7 +48,6 @@ impl Entity for Journal {
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
             }
-            Command::Long(number, _) => self.0.push(number),
             Command::Panic => panic!("as ordered"),
         }
     }

@@ -23,15 +23,15 @@ const SEEDS: usize = 3;
 static TURN: Mutex<()> = Mutex::const_new(());
 
 /// A host for each member, and what they were told.
-struct Hosts {
-    orders: Vec<Order>,
-    network: Namespaces,
+pub(crate) struct Hosts {
+    pub(crate) orders: Vec<Order>,
+    pub(crate) network: Namespaces,
     _dirs: Vec<TempDir>,
     _turn: MutexGuard<'static, ()>,
 }
 
 impl Hosts {
-    async fn new(test: &str, count: usize, seeds: &[Multiaddr]) -> Option<Self> {
+    pub(crate) async fn new(test: &str, count: usize, seeds: &[Multiaddr]) -> Option<Self> {
         let turn = TURN.lock().await;
         let network = Namespaces::or_skip(count, test)?;
         let dirs: Vec<TempDir> =
@@ -65,21 +65,21 @@ impl Hosts {
         Some((hosts, all))
     }
 
-    async fn start(&self, host: usize) -> Running {
+    pub(crate) async fn start(&self, host: usize) -> Running {
         Running::start(&self.network.on(host), &self.orders[host]).await
     }
 
-    async fn start_all(&self) -> Vec<Running> {
+    pub(crate) async fn start_all(&self) -> Vec<Running> {
         join_all((0..self.orders.len()).map(|host| self.start(host))).await
     }
 }
 
-fn ids<'a>(members: impl IntoIterator<Item = &'a Running>) -> BTreeSet<String> {
+pub(crate) fn ids<'a>(members: impl IntoIterator<Item = &'a Running>) -> BTreeSet<String> {
     members.into_iter().map(|member| member.me.clone()).collect()
 }
 
 /// Waits until each of these sees exactly these, all Up and reachable, and may run entities.
-async fn agree(members: &mut [Running]) {
+pub(crate) async fn agree(members: &mut [Running]) {
     let wanted = ids(&*members);
     let mut clusters = BTreeSet::new();
     for member in members {

@@ -1,5 +1,6 @@
 //! Nodes as processes of the operating system: killed, paused, and on hosts that vanish.
-//! "To be shown" of spec/transport.md and spec/membership.md
+//! "To be shown" of spec/transport.md, spec/membership.md and
+//! spec/sharding.md.
 #![expect(clippy::print_stderr, reason = "a run says what it took, and what it skips")]
 #![expect(clippy::print_stdout, reason = "a process tells its test what it sees")]
 #![allow(
@@ -11,7 +12,9 @@
 mod namespaces;
 
 mod cluster;
+mod counters;
 mod deaths;
+mod entities;
 mod hosts;
 mod member;
 mod peer;

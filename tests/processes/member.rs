@@ -14,6 +14,7 @@ use ostraca::node::lease::Lease;
 use ostraca::prelude::*;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
+use crate::counters::{Counters, SHARDS};
 use crate::peer::{PATIENCE, Peer};
 use crate::served::{Order, tell};
 
@@ -38,6 +39,7 @@ fn config(order: &Order) -> Config {
         config.cluster.expected_nodes = Some(3);
     }
     config.cluster.downing.strategy = order.downing;
+    config.sharding.number_of_shards = SHARDS;
     if order.downing == StrategyName::StaticQuorum {
         config.cluster.downing.static_quorum.quorum_size = QUORUM_SIZE;
     }
@@ -72,6 +74,7 @@ struct Handles {
     lease: Lease,
     told: Arc<Mutex<Told>>,
     writes: Arc<AtomicBool>,
+    counters: Option<Counters>,
 }
 
 pub(crate) async fn serve(order: &Order) {
@@ -82,6 +85,7 @@ pub(crate) async fn serve(order: &Order) {
         lease: node.lease(),
         told: Arc::default(),
         writes: Arc::default(),
+        counters: Counters::start(&node, order.kind).await,
     };
     let (mut events, told) = (node.cluster().events(), handles.told.clone());
     tokio::spawn(async move {
@@ -142,7 +146,10 @@ impl Handles {
                     }
                 });
             }
-            _ => panic!("no order: {line:?}"),
+            _ => match &self.counters {
+                Some(counters) => counters.obey(line).await,
+                None => panic!("no order: {line:?}"),
+            },
         }
     }
 

@@ -31,6 +31,10 @@ pub(crate) enum Kind {
     Transport,
     Node,
     Member,
+    /// A member on which counters live.
+    Host,
+    /// A member that keeps counters busy, and books of what they say.
+    Feeder,
 }
 
 /// How a peer is to be.
@@ -88,6 +92,8 @@ impl Order {
                 "Transport" => Kind::Transport,
                 "Node" => Kind::Node,
                 "Member" => Kind::Member,
+                "Host" => Kind::Host,
+                "Feeder" => Kind::Feeder,
                 _ => panic!("no kind: {kind:?}"),
             },
             listen: listen.parse().expect("an address"),
@@ -123,7 +129,7 @@ fn a_peer_says_who_it_is_and_ends_with_its_test() {
         match order.kind {
             Kind::Transport => runtime.block_on(serve(&order)),
             Kind::Node => runtime.block_on(replicas::serve(&order)),
-            Kind::Member => runtime.block_on(member::serve(&order)),
+            Kind::Member | Kind::Host | Kind::Feeder => runtime.block_on(member::serve(&order)),
         }
         std::process::exit(0);
     }

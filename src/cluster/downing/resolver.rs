@@ -55,7 +55,8 @@ pub struct Resolver {
     since: BTreeMap<NodeId, Instant>, // unreachable members
     quiet_since: Instant,
     unquiet_since: Option<Instant>,
-    decided: bool, // the present view leads to nothing
+    has_work: bool, // somebody is unreachable in it who could be downed
+    decided: bool,  // the present view leads to nothing
     lease: Lease,
 }
 
@@ -87,6 +88,7 @@ impl Resolver {
             since: BTreeMap::new(),
             quiet_since: Instant::from_nanos(0),
             unquiet_since: None,
+            has_work: false,
             decided: false,
             lease: Lease::Absent,
         }
@@ -108,7 +110,8 @@ impl Resolver {
         if change == Change::Reachability {
             self.unquiet_since.get_or_insert(now);
         }
-        if !has_work(&view) {
+        self.has_work = has_work(&view);
+        if !self.has_work {
             self.unquiet_since = None;
         }
         self.since.retain(|node, _| view.unreachable.contains_key(node));
@@ -182,7 +185,7 @@ impl Resolver {
     // ── when ──
 
     fn decide_at(&self) -> Option<Instant> {
-        let view = self.view.as_ref().filter(|view| !self.decided && has_work(view))?;
+        let view = self.view.as_ref().filter(|_| !self.decided && self.has_work)?;
         let Strategy::AutoDown(strategy) = &self.strategy else {
             return Some(self.quiet_since + self.timing.stable_after);
         };
@@ -315,7 +318,7 @@ impl Resolver {
 
 /// Whether anybody is unreachable who could be downed.
 fn has_work(view: &View) -> bool {
-    view.downable().any(|node| !view.is_reachable(node))
+    !view.unreachable.is_empty() && view.downable().any(|node| !view.is_reachable(node))
 }
 
 /// What a new view means for the clocks.

@@ -56,8 +56,8 @@ impl Gossip {
             forgotten,
             preparing_for_shutdown,
             version,
-        } = &self.content;
-        let before = &base.content;
+        } = &*self.content;
+        let before = &*base.content;
         let buried = |id: &ReplicaId| members.contains_key(id) || tombstones.contains_key(id);
         if (before.cluster, before.forgotten) != (*cluster, *forgotten)
             || before.preparing_for_shutdown != *preparing_for_shutdown

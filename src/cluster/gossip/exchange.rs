@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use crdts::VClock;
 use ostraca_ddata::id::ReplicaId;
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::Xxh3;
 
 use super::merge::Merged;
 use super::{ClusterId, Content, Gossip, MEMBERS_MAX};
@@ -285,12 +285,12 @@ impl Gossip {
 /// Digest of a set of incarnations.
 fn digest_of(nodes: &BTreeSet<ReplicaId>) -> u64 {
     let mut digest = Digest::new();
-    nodes.iter().for_each(|node| digest.number(node.get()));
+    digest.list(nodes, |digest, node| digest.number(node.get()));
     digest.finish()
 }
 
 impl Content {
-    fn digest(&self) -> u64 {
+    pub(super) fn digest(&self) -> u64 {
         let mut digest = Digest::new();
         digest.number(self.cluster.0);
         digest.list(&self.members, |digest, (_, member)| digest.member(member));
@@ -316,22 +316,28 @@ impl Content {
     }
 }
 
-/// A hash of fields, by hand: independent of the wire form, so that releases agree. Gathered first,
-/// which is several times faster than to feed the hash number by number.
-struct Digest(Vec<u8>);
+/// Bytes that are hashed at a time.
+const GATHERED: usize = 4_096;
+
+/// A hash of fields, by hand: independent of the wire form, so that releases agree. Some are gathered
+/// first, which is several times faster than to feed the hash number by number.
+struct Digest {
+    gathered: Vec<u8>, // not much above GATHERED
+    hash: Xxh3,
+}
 
 impl Digest {
-    const fn new() -> Self {
-        Self(Vec::new())
+    fn new() -> Self {
+        Self { gathered: Vec::new(), hash: Xxh3::new() }
     }
 
     fn number(&mut self, number: u64) {
-        self.0.extend_from_slice(&number.to_le_bytes());
+        self.gathered.extend_from_slice(&number.to_le_bytes());
     }
 
     fn text(&mut self, text: &str) {
         self.number(text.len() as u64);
-        self.0.extend_from_slice(text.as_bytes());
+        self.gathered.extend_from_slice(text.as_bytes());
     }
 
     fn list<T>(
@@ -341,14 +347,20 @@ impl Digest {
     ) {
         let items = items.into_iter();
         self.number(items.len() as u64);
-        items.for_each(|item| each(self, item));
+        for item in items {
+            each(self, item);
+            if self.gathered.len() >= GATHERED {
+                self.hash.update(&self.gathered);
+                self.gathered.clear();
+            }
+        }
     }
 
     fn member(&mut self, member: &Member) {
         let Member { node, address, status, roles, up_number, app_version, since, hosting } =
             member;
         self.number(node.incarnation.get());
-        self.0.extend_from_slice(node.peer.as_bytes());
+        self.gathered.extend_from_slice(node.peer.as_bytes());
         self.text(address.as_str());
         self.number(*status as u64);
         self.list(roles, |digest, role| digest.text(role));
@@ -360,7 +372,8 @@ impl Digest {
         self.list(&hosting.entity_types, |digest, name| digest.text(name));
     }
 
-    fn finish(&self) -> u64 {
-        xxh3_64(&self.0)
+    fn finish(mut self) -> u64 {
+        self.hash.update(&self.gathered);
+        self.hash.digest()
     }
 }

@@ -40,16 +40,17 @@ impl Gossip {
             return Merged::Same;
         }
         let joined = self.content.join(&other.content);
-        let merged = if joined == self.content {
+        let merged = if joined == *self.content {
             return Merged::OursNewer;
-        } else if joined == other.content {
+        } else if joined == *other.content {
             self.seen.clone_from(&other.seen);
             Merged::TheirsNewer
         } else {
             self.seen = BTreeSet::new();
             Merged::Both
         };
-        self.content = joined;
+        self.content =
+            if merged == Merged::TheirsNewer { other.content.clone() } else { joined.into() };
         merged
     }
 }

@@ -21,12 +21,14 @@ use crdts::{CmRDT, VClock};
 use ostraca_ddata::id::{PeerKey, ReplicaId};
 use serde::{Deserialize, Serialize};
 
+use self::hashed::Hashed;
 use super::member::{Hosting, InvalidMember, Member, Status};
 use super::reachability::{Reachability, Verdict};
 
 pub mod delta;
 pub mod exchange;
 pub mod forgetting;
+mod hashed;
 pub mod merge;
 pub mod targets;
 pub mod wire;
@@ -57,7 +59,7 @@ impl fmt::Display for ClusterId {
 /// version, and from then on only that member has seen the state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gossip {
-    content: Content,
+    content: Hashed,
     seen: BTreeSet<ReplicaId>, // ⊆ members
 }
 
@@ -140,14 +142,14 @@ impl Gossip {
             preparing_for_shutdown: false,
             version: VClock::new(),
         };
-        let mut gossip = Self { content, seen: BTreeSet::new() };
+        let mut gossip = Self { content: content.into(), seen: BTreeSet::new() };
         gossip.changed(me);
         Ok(gossip)
     }
 
     /// Which cluster this is.
     #[must_use]
-    pub const fn cluster(&self) -> ClusterId {
+    pub fn cluster(&self) -> ClusterId {
         self.content.cluster
     }
 
@@ -193,22 +195,27 @@ impl Gossip {
         if self.content.preparing_for_shutdown {
             return Vec::new();
         }
-        let mut lives: BTreeMap<PeerKey, usize> = BTreeMap::new();
-        for member in self.members() {
-            *lives.entry(member.peer()).or_default() += 1;
-        }
-        let waits = |member: &&Arc<Member>| {
-            matches!(member.status, Status::Joining | Status::WeaklyUp)
-                && lives[&member.peer()] == 1
-        };
+        let waits =
+            |member: &&Arc<Member>| matches!(member.status, Status::Joining | Status::WeaklyUp);
         let mut waiting: Vec<_> = self.members().filter(waits).collect();
+        let mut lives: BTreeMap<PeerKey, usize> =
+            waiting.iter().map(|member| (member.peer(), 0)).collect();
+        if lives.is_empty() {
+            return waiting;
+        }
+        for member in self.members() {
+            if let Some(count) = lives.get_mut(&member.peer()) {
+                *count += 1;
+            }
+        }
+        waiting.retain(|member| lives[&member.peer()] == 1);
         waiting.sort_by(|one, other| one.by_address(other));
         waiting
     }
 
     /// Who reaches whom.
     #[must_use]
-    pub const fn reachability(&self) -> &Reachability {
+    pub fn reachability(&self) -> &Reachability {
         &self.content.reachability
     }
 
@@ -252,7 +259,7 @@ impl Gossip {
 
     /// How many changes of each member this state contains.
     #[must_use]
-    pub const fn version(&self) -> &VClock<ReplicaId> {
+    pub fn version(&self) -> &VClock<ReplicaId> {
         &self.content.version
     }
 
@@ -263,7 +270,7 @@ impl Gossip {
 
     /// Up to which stamp removals are forgotten; 0: none is.
     #[must_use]
-    pub const fn forgotten(&self) -> u64 {
+    pub fn forgotten(&self) -> u64 {
         self.content.forgotten
     }
 
@@ -294,7 +301,7 @@ impl Gossip {
 
     /// Whether joins, promotions, rebalance and hand-over are frozen ahead of a stop of all.
     #[must_use]
-    pub const fn is_preparing_for_shutdown(&self) -> bool {
+    pub fn is_preparing_for_shutdown(&self) -> bool {
         self.content.preparing_for_shutdown
     }
 }

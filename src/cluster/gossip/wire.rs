@@ -314,7 +314,7 @@ impl TryFrom<RawGossip> for Gossip {
         if let Some((&id, _)) = content.tombstones.iter().find(impossible) {
             return Err(InvalidGossip::Tombstone(id));
         }
-        Ok(Self { content, seen })
+        Ok(Self { content: content.into(), seen })
     }
 }
 

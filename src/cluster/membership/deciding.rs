@@ -140,9 +140,9 @@ impl Deciding {
         };
         let unreachable = gossip.unreachable_to(me);
         self.victims.retain(|id| unreachable.contains(id) && gossip.contains(*id));
-        let line = leader::succession(gossip, me);
-        let position = line.iter().filter(|id| epoch.is_member(**id)).position(|id| *id == me);
-        let leads = position == Some(0);
+        let voted: BTreeSet<ReplicaId> = epoch.members().iter().copied().collect();
+        let ahead = leader::ahead_of(gossip, me, |id| voted.contains(&id));
+        let leads = ahead == 0;
         let mut changed = self.take_up_weakly(core, now, gossip, leads);
         if leads && core.canary.has(Bug::UpWithoutConfiguration) {
             let age = gossip.next_up_number();
@@ -157,13 +157,9 @@ impl Deciding {
             return changed;
         }
         let since = *self.wanted_since.get_or_insert(now.mono);
-        let patience = match position {
-            None => {
-                self.press_at = None;
-                return changed;
-            }
-            Some(0) => Duration::ZERO,
-            Some(nth) => LEADER_FIRST + TURN * u32::try_from(nth).unwrap_or(u32::MAX),
+        let patience = match u32::try_from(ahead).unwrap_or(u32::MAX) {
+            0 => Duration::ZERO,
+            nth => LEADER_FIRST + TURN.saturating_mul(nth),
         };
         let at = (since + patience).max(self.not_before);
         if now.mono < at {

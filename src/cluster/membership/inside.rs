@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca_ddata::clock::{Instant, Now};
-use ostraca_ddata::id::{NodeId, ReplicaId};
+use ostraca_ddata::id::{NodeId, PeerKey, ReplicaId};
 use ostraca_ddata::replicator::epoch::Outcome;
 
 use super::admitting::{self, Done};
 use super::deciding::Deciding;
 use super::port::{Command, Notice, StopReason};
+use super::shunned::Shunned;
 use super::spreading::Spreading;
 use super::telling::Telling;
 use super::watching::Watching;
@@ -32,6 +33,9 @@ const ASK_OUT_EVERY: Duration = Duration::from_millis(200);
 const ASK_OUT_FOR: Duration = Duration::from_secs(3);
 /// Who does not lead looks that long after a newcomer's connection whether it could be taken up.
 const FOLLOWERS_LOOK: Duration = Duration::from_secs(1);
+/// Who has seen the state, where somebody is out of reach, is looked at this often: in a large
+/// cluster every message may add to them, and each look is at all members.
+const SEEN_EVERY: Duration = Duration::from_millis(100);
 
 /// The node's place in a cluster.
 #[derive(Debug)]
@@ -41,12 +45,15 @@ pub(super) struct Inside {
     watching: Watching,
     deciding: Deciding,
     telling: Telling,
+    shunned: Shunned,
     /// It is out in order, and waits until somebody who stays knows it.
     parting: Option<Parting>,
     /// Something happened: what follows is worked out after this batch.
     is_unsettled: bool,
     /// When to look whether there is something to decide.
     look_at: Option<Instant>,
+    /// When to work out what follows from who has seen the state.
+    seen_at: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -63,9 +70,11 @@ impl Inside {
             watching: Watching::new(core, now),
             deciding: Deciding::default(),
             telling: Telling::default(),
+            shunned: Shunned::default(),
             parting: None,
             is_unsettled: true,
             look_at: None,
+            seen_at: None,
         };
         inside.gossip.see(core.me.incarnation);
         inside.spreading.changed(News::Heard);
@@ -89,6 +98,7 @@ impl Inside {
             self.deciding.next_deadline(),
             self.telling.next_deadline(),
             self.look_at,
+            self.seen_at,
             self.parting.map(|parting| parting.ask_at.min(parting.until)),
             Some(self.watching.next_deadline()),
         ];
@@ -125,6 +135,7 @@ impl Inside {
     /// Works out what follows from all that has happened, and tells it.
     fn settle(&mut self, core: &mut Core, now: Now, out: &mut Out) -> Option<StopReason> {
         let me = core.me.incarnation;
+        self.is_unsettled |= self.seen_at.is_some_and(|at| now.mono >= at);
         let mut news = self.is_unsettled || self.spreading.has_news();
         if news && Deciding::follow(core, &mut self.gossip) {
             self.spreading.changed(News::Heard);
@@ -138,6 +149,7 @@ impl Inside {
         self.spreading.forget(core, now, &mut self.gossip);
         news |= self.spreading.has_news();
         if news {
+            self.seen_at = None;
             self.watching.observe(core, now, &mut self.gossip, out);
         }
         let dues = [self.deciding.next_deadline(), self.look_at];
@@ -175,6 +187,7 @@ impl Inside {
         {
             return self.telling.dismiss(core, now, node, out);
         }
+        self.shunned.not_by(node.peer);
         self.at_a_members_address(core, now, node, out);
         self.watched(core, now, out, |monitor, orders| monitor.connected(now.mono, node, orders));
         let waits = |status| matches!(status, Status::Joining | Status::WeaklyUp);
@@ -194,11 +207,14 @@ impl Inside {
         if addresses.iter().all(|address| Some(address) == own.as_ref()) {
             return;
         }
-        let taken = self.gossip.members().filter(|member| {
-            let is_same = own.as_ref() == Some(&member.address);
-            member.peer() != node.peer && !is_same && addresses.contains(&member.address)
-        });
-        for (member, address) in taken.map(|m| (m.node, m.address.clone())).collect::<Vec<_>>() {
+        let mut taken = Vec::new();
+        for address in addresses.into_iter().filter(|address| Some(address) != own.as_ref()) {
+            let own_one = (address == core.address).then_some(core.me);
+            let members = self.telling.at(&address).chain(own_one);
+            let others: Vec<_> = members.filter(|member| member.peer != node.peer).collect();
+            taken.extend(others.into_iter().map(|member| (member, address.clone())));
+        }
+        for (member, address) in taken {
             core.say(now, Notice::AddressTaken { address, member, by: node }, out);
             self.refused(core, now, member, out);
         }
@@ -207,6 +223,15 @@ impl Inside {
     pub(super) fn closed(&mut self, core: &mut Core, now: Now, node: NodeId, out: &mut Out) {
         self.telling.closed(node, out);
         self.watched(core, now, out, |monitor, orders| monitor.closed(now.mono, node, orders));
+    }
+
+    /// A peer refuses this node as removed.
+    pub(super) fn quarantined(&mut self, core: &mut Core, by: PeerKey) -> Option<StopReason> {
+        if !self.shunned.by(&self.gossip, by) {
+            core.stats.nonsense += 1;
+        }
+        let (me, epoch) = (core.me.incarnation, core.installed.as_deref());
+        self.shunned.is_out(me, epoch, &self.gossip).then(|| self.out_for_good(core))
     }
 
     pub(super) fn refused(&mut self, core: &mut Core, now: Now, node: NodeId, out: &mut Out) {
@@ -330,10 +355,12 @@ impl Inside {
         match self.spreading.receive(core, now, &mut self.gossip, from, message, out) {
             Ok(()) => {
                 // Who has seen it matters once all have, or if somebody was thought not to be there.
-                let matters =
-                    || self.gossip.converged(me) || !self.gossip.reachability().is_all_reachable();
-                let is_seen = self.gossip.seen().len() != seen && matters();
-                self.is_unsettled |= self.spreading.has_news() || is_seen;
+                let is_seen = self.gossip.seen().len() != seen;
+                self.is_unsettled |=
+                    self.spreading.has_news() || is_seen && self.gossip.converged(me);
+                if is_seen && !self.gossip.reachability().is_all_reachable() {
+                    self.seen_at.get_or_insert(now.mono + SEEN_EVERY);
+                }
                 return None;
             }
             Err(GossipRefused::Removed(_)) => return Some(self.out_for_good(core)),

@@ -17,6 +17,7 @@ mod links;
 mod notices;
 pub mod port;
 mod searching;
+mod shunned;
 mod spreading;
 pub mod stats;
 mod telling;
@@ -27,7 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca_ddata::clock::{Instant, Now};
-use ostraca_ddata::id::NodeId;
+use ostraca_ddata::id::{NodeId, PeerKey};
 use ostraca_ddata::machine::{Machine, Outbox};
 use ostraca_ddata::replicator::epoch::Epoch;
 use rand::rngs::SmallRng;
@@ -191,6 +192,7 @@ impl Membership {
                     inside.refused(&mut self.core, now, node, out);
                 }
             }
+            Input::Quarantined(by) => self.quarantined(now, by, out),
             Input::NewIncarnation { old, node, is_proof } => {
                 if let Stage::Inside(inside) = &mut self.stage {
                     inside.new_incarnation(&mut self.core, now, (old, node), is_proof, out);
@@ -261,6 +263,16 @@ impl Membership {
             Stage::Inside(inside) => inside.up(&mut self.core, now, node, cluster, out),
             Stage::New | Stage::Over(_) => {}
         }
+    }
+
+    fn quarantined(&mut self, now: Now, by: PeerKey, out: &mut Out) {
+        let why = match &mut self.stage {
+            Stage::Inside(inside) => inside.quarantined(&mut self.core, by),
+            // It was let in and removed before it heard of either: this life never gets in.
+            Stage::Searching(_) => Some(StopReason::Removed),
+            Stage::New | Stage::Over(_) => None,
+        };
+        self.stop_if(now, why, out);
     }
 
     fn message(

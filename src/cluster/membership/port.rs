@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostraca_ddata::id::{NodeId, ReplicaId};
+use ostraca_ddata::id::{NodeId, PeerKey, ReplicaId};
 use ostraca_ddata::replicator::epoch::{Change, Epoch, EpochId, Outcome};
 use ostraca_ddata::replicator::port::Peer;
 
@@ -69,6 +69,9 @@ pub enum Input {
         /// Who was expected there, if that is known.
         node: Option<NodeId>,
     },
+    /// A peer has refused this incarnation because it was removed there. It has closed its lanes, and
+    /// can say no more than that.
+    Quarantined(PeerKey),
     /// A peer has come back as another incarnation.
     NewIncarnation {
         /// The life that was known.

@@ -4,7 +4,8 @@
 //! Many may change the state at the same time: when a node dies, all that watch it accuse it. If
 //! each told every merge of two such states to all, n changes would cost n³ messages. So news of one
 //! node are told a few at once and then one every [`PACE`]; a merge waits [`PACE`] first and is told
-//! only if nobody else is known to have it; and a state goes in full to one peer once every [`PACE`].
+//! only if nobody of a lower incarnation has sent it meanwhile (of n that made the same one, about
+//! ln n tell it); and a state goes in full to one peer once every [`PACE`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -40,7 +41,7 @@ pub(super) struct Spreading {
     is_fresh: bool,
     /// The state has changed since others were told.
     news: Option<News>,
-    /// It was merged of two that nobody had both of; told then, if nobody else has it.
+    /// It was merged of two that nobody had both of; told then, if nobody else has told it.
     merged_at: Option<Instant>,
     /// When all would be told that was, at one a [`PACE`].
     paid_until: Instant,
@@ -137,9 +138,7 @@ impl Spreading {
         let me = core.me.incarnation;
         if self.merged_at.is_some_and(|at| now.mono >= at) {
             self.merged_at = None;
-            let others_have_it = gossip.seen().iter().any(|id| *id != me);
-            let news = if others_have_it { News::Heard } else { News::Own };
-            self.news = Some(if self.news == Some(News::Own) { News::Own } else { news });
+            self.news = Some(News::Own);
         }
         if now.mono < self.tells_at() {
             return;
@@ -245,10 +244,12 @@ impl Spreading {
                     gossip.receive(me, peer, state)?
                 };
                 self.former.contains(content);
+                self.has_it_too(me, peer, content == own);
                 self.received(core, now, received)
             }
             ClusterMessage::GossipDelta(delta) => {
                 let own = self.digest(gossip);
+                self.has_it_too(me, peer, delta.content() == own);
                 let knows = |digest| self.former.knows(digest);
                 let received = gossip.receive_delta((me, peer), delta, own, knows)?;
                 if received.answer != Answer::Status {
@@ -275,6 +276,13 @@ impl Spreading {
         };
         self.answer(core, now, gossip, (from, theirs), answer, out);
         Ok(())
+    }
+
+    /// Many may have made the same merge. Of two that know it of each other one tells the rest.
+    fn has_it_too(&mut self, me: ReplicaId, peer: ReplicaId, is_same: bool) {
+        if is_same && peer < me {
+            self.merged_at = None;
+        }
     }
 
     fn answer(
@@ -318,6 +326,7 @@ impl Spreading {
         match received.merged {
             Merged::TheirsNewer => {
                 core.stats.states_merged += 1;
+                self.merged_at = None;
                 self.changed(News::Heard);
             }
             Merged::Both => {

@@ -26,11 +26,12 @@ const DEPARTED_MAX: usize = 1_024;
 #[derive(Debug, Default)]
 pub(super) struct Telling {
     publisher: Publisher,
-    kept: BTreeMap<NodeId, Address>,     // ≤ members
-    peers: Vec<Peer>,                    // ≤ members
-    down: BTreeSet<ReplicaId>,           // ≤ members
-    dead: BTreeSet<ReplicaId>,           // proven so; ≤ members
-    departed: BTreeMap<NodeId, Instant>, // ≤ DEPARTED_MAX
+    kept: BTreeMap<NodeId, Address>,         // ≤ members
+    at: BTreeMap<Address, BTreeSet<NodeId>>, // those that are kept; ≤ members
+    peers: Vec<Peer>,                        // ≤ members
+    down: BTreeSet<ReplicaId>,               // ≤ members
+    dead: BTreeSet<ReplicaId>,               // proven so; ≤ members
+    departed: BTreeMap<NodeId, Instant>,     // ≤ DEPARTED_MAX
 }
 
 impl Telling {
@@ -98,16 +99,35 @@ impl Telling {
         out.extend(events.into_iter().map(Output::Event));
     }
 
+    /// The other members that are dialled at this address.
+    pub(super) fn at(&self, address: &Address) -> impl Iterator<Item = NodeId> + '_ {
+        self.at.get(address).into_iter().flatten().copied()
+    }
+
+    fn is_elsewhere(&mut self, node: NodeId, former: &Address) {
+        if let Some(nodes) = self.at.get_mut(former) {
+            nodes.remove(&node);
+            if nodes.is_empty() {
+                self.at.remove(former);
+            }
+        }
+    }
+
     fn links(&mut self, core: &mut Core, now: Now, gossip: &Gossip, out: &mut Out) {
         for member in gossip.members().filter(|member| member.node != core.me) {
             if self.kept.get(&member.node) != Some(&member.address) {
-                self.kept.insert(member.node, member.address.clone());
+                if let Some(former) = self.kept.insert(member.node, member.address.clone()) {
+                    self.is_elsewhere(member.node, &former);
+                }
+                self.at.entry(member.address.clone()).or_default().insert(member.node);
                 out.push(Output::Keep { node: member.node, address: member.address.clone() });
             }
         }
         let gone = self.kept.keys().filter(|node| !gossip.contains(node.incarnation));
         for node in gone.copied().collect::<Vec<_>>() {
-            self.kept.remove(&node);
+            if let Some(former) = self.kept.remove(&node) {
+                self.is_elsewhere(node, &former);
+            }
             out.push(Output::Release(node));
             if core.links.is_up(node) {
                 self.dismiss(core, now, node, out);

@@ -56,12 +56,6 @@ pub(crate) enum ControlOutput {
     Sharding(Dest),
 }
 
-/// What one of the two is told.
-enum Work {
-    Membership(Input),
-    Sharding(Fact),
-}
-
 /// See the module's page.
 #[derive(Debug)]
 pub(crate) struct Control {
@@ -85,12 +79,17 @@ impl Control {
     }
 
     /// Tells one of them, and what follows from it on this node.
-    fn work(&mut self, now: Now, first: Work, out: &mut Outbox<ControlOutput>) {
+    fn work(&mut self, now: Now, first: ControlInput, out: &mut Outbox<ControlOutput>) {
         let mut queue = VecDeque::from([first]);
         while let Some(work) = queue.pop_front() {
             match work {
-                Work::Membership(input) => self.member(now, input, &mut queue, out),
-                Work::Sharding(fact) => self.shard(now, fact, &mut queue, out),
+                ControlInput::Tick => self.tick(now, out),
+                ControlInput::Fact(input) => self.member(now, input, &mut queue, out),
+                ControlInput::Heard { from, message, at } => {
+                    let input = Input::Message { from, message, waited: now.mono - at };
+                    self.member(now, input, &mut queue, out);
+                }
+                ControlInput::Sharding(fact) => self.shard(now, fact, &mut queue, out),
             }
         }
     }
@@ -99,7 +98,7 @@ impl Control {
         &mut self,
         now: Now,
         input: Input,
-        queue: &mut VecDeque<Work>,
+        queue: &mut VecDeque<ControlInput>,
         out: &mut Outbox<ControlOutput>,
     ) {
         if let Some(fact) = sharding::overheard(&input) {
@@ -108,7 +107,7 @@ impl Control {
         let mut orders = Outbox::new();
         self.membership.handle(now, input, &mut orders);
         for order in orders.drain() {
-            queue.extend(sharding::news(&order, &self.membership).map(Work::Sharding));
+            queue.extend(sharding::news(&order, &self.membership).map(ControlInput::Sharding));
             out.push(ControlOutput::Membership(order));
         }
     }
@@ -117,14 +116,14 @@ impl Control {
         &mut self,
         now: Now,
         fact: Fact,
-        queue: &mut VecDeque<Work>,
+        queue: &mut VecDeque<ControlInput>,
         out: &mut Outbox<ControlOutput>,
     ) {
         let mut orders = Outbox::new();
         self.machines.handle(now, fact, &mut orders);
         for order in orders.drain() {
             match sharding::route(order) {
-                Dest::Membership(input) => queue.push_back(Work::Membership(input)),
+                Dest::Membership(input) => queue.push_back(input.into()),
                 dest => out.push(ControlOutput::Sharding(dest)),
             }
         }
@@ -133,10 +132,10 @@ impl Control {
     fn tick(&mut self, now: Now, out: &mut Outbox<ControlOutput>) {
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now.mono);
         if is_due(self.membership.next_deadline()) {
-            self.work(now, Work::Membership(Input::Tick), out);
+            self.work(now, Input::Tick.into(), out);
         }
         if is_due(self.machines.next_deadline()) {
-            self.work(now, Work::Sharding(Fact::Tick), out);
+            self.work(now, Fact::Tick.into(), out);
         }
     }
 }
@@ -146,15 +145,7 @@ impl Machine for Control {
     type Output = ControlOutput;
 
     fn handle(&mut self, now: Now, input: ControlInput, out: &mut Outbox<ControlOutput>) {
-        let work = match input {
-            ControlInput::Tick => return self.tick(now, out),
-            ControlInput::Fact(input) => Work::Membership(input),
-            ControlInput::Heard { from, message, at } => {
-                Work::Membership(Input::Message { from, message, waited: now.mono - at })
-            }
-            ControlInput::Sharding(fact) => Work::Sharding(fact),
-        };
-        self.work(now, work, out);
+        self.work(now, input, out);
     }
 
     fn next_deadline(&self) -> Option<Instant> {

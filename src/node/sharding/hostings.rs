@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
 
 use crate::cluster::member::ENTITY_TYPES_MAX;
 use crate::net::Inbound;
@@ -124,6 +125,19 @@ impl Hostings {
     /// The lane to a region has been cut for long, or what was on it was given up.
     pub(crate) fn cut(&self, region: RegionId) {
         self.all().iter().for_each(|hosting| hosting.cut(region));
+    }
+
+    /// Reminds all types every while, until the machines end or nobody holds this any more.
+    pub(super) fn remind_every(self: &Arc<Self>, pause: Duration) -> JoinHandle<()> {
+        let (hostings, mut progress) = (Arc::downgrade(self), self.progress());
+        tokio::spawn(async move {
+            let ended = progress.wait_for(|progress| progress.ended);
+            tokio::pin!(ended);
+            while tokio::time::timeout(pause, &mut ended).await.is_err() {
+                let Some(hostings) = hostings.upgrade() else { return };
+                hostings.all().iter().for_each(|hosting| hosting.remind());
+            }
+        })
     }
 
     /// How many entities of a type live in each shard here; shards without any are left out.
@@ -268,6 +282,10 @@ mod tests {
             heard.pop().map(|_| Unrest { sent_back: heard.len() as u64, waiting: 0 })
         }
 
+        fn remind(&self) {
+            self.note("remind".to_owned());
+        }
+
         fn entities(&self) -> Vec<(ShardId, u64)> {
             vec![(ShardId::new(1), 5)]
         }
@@ -344,6 +362,20 @@ mod tests {
         (0..3).for_each(|_| recorder.note("unrest".to_owned()));
         hostings.calm().await;
         assert!(recorder.0.lock().expect("no panic").is_empty(), "each look was another one");
+    }
+
+    #[tokio::test]
+    async fn types_are_reminded_until_the_machines_end() {
+        let hostings = Arc::new(Hostings::default());
+        let one = Arc::new(Recorder::default());
+        assert!(hostings.add(&named("one"), one.clone()));
+        let reminds = hostings.remind_every(Duration::from_millis(1));
+        let reminded = || one.0.lock().expect("no panic").iter().filter(|x| *x == "remind").count();
+        while reminded() < 3 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        hostings.end();
+        reminds.await.expect("it ends");
     }
 
     #[tokio::test]

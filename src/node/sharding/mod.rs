@@ -39,6 +39,9 @@ use crate::sharding::ids::{EntityType, RegionId};
 pub use crate::sharding::machines::ClusterShardingStats;
 use crate::sharding::machines::{Hosts, Input};
 
+/// Between two looks at what still waits for the end of a change of lanes.
+const REMIND: Duration = Duration::from_secs(2);
+
 /// Cluster sharding on this node. Cheap to clone; every clone is the same.
 #[derive(Clone)]
 pub struct Sharding(Arc<Inner>);
@@ -74,9 +77,10 @@ impl Sharding {
     pub(super) fn new(setup: Setup<'_>) -> Self {
         let Setup { me, config, net, inbox, lease, clock, hostings } = setup;
         let phase = super::shutdown::Phase::ClusterShardingShutdownRegion;
+        drop(hostings.remind_every(REMIND)); // it ends with the machines
         let (runtime, net) = (Handle::current(), Arc::downgrade(&net));
-        let shared =
-            Shared { net, inbox, lease, clock, runtime, hostings: Arc::downgrade(&hostings) };
+        let (full, weak) = (Arc::default(), Arc::downgrade(&hostings));
+        let shared = Shared { net, inbox, lease, clock, runtime, hostings: weak, full };
         Self(Arc::new(Inner {
             me: RegionId::new(me),
             settings: config.sharding.clone(),

@@ -29,7 +29,7 @@ const KNOWN_MAX: usize = 4_096;
 /// What all types of a node share.
 #[derive(Clone)]
 pub(crate) struct Shared {
-    /// Empty until the transport has started. Weak, and so is the last field: the transport holds what
+    /// Empty until the transport has started. Weak, and so is `hostings`: the transport holds what
     /// takes its messages, that holds what runs entities, and this would hold the transport.
     pub(crate) net: Weak<OnceLock<Net>>,
     pub(crate) inbox: ControlInbox,
@@ -37,6 +37,8 @@ pub(crate) struct Shared {
     pub(crate) clock: Clock,
     pub(crate) runtime: Handle,
     pub(crate) hostings: Weak<Hostings>,
+    /// Lanes in which somebody waits for room; ≤ lanes.
+    pub(crate) full: Arc<Mutex<BTreeSet<RegionId>>>,
 }
 
 /// The surroundings of one type.
@@ -44,7 +46,6 @@ pub(crate) struct TypeWorld {
     entity_type: EntityType,
     shared: Shared,
     lanes: RwLock<BTreeMap<RegionId, Lane>>, // ≤ KNOWN_MAX
-    full: Arc<Mutex<BTreeSet<RegionId>>>,    // somebody waits for room; ≤ lanes
     complained: Mutex<Rarely>,
 }
 
@@ -59,13 +60,7 @@ enum Sent {
 
 impl TypeWorld {
     pub(crate) fn new(entity_type: EntityType, shared: Shared) -> Self {
-        Self {
-            entity_type,
-            shared,
-            lanes: RwLock::default(),
-            full: Arc::default(),
-            complained: Mutex::default(),
-        }
+        Self { entity_type, shared, lanes: RwLock::default(), complained: Mutex::default() }
     }
 
     /// Appends a frame by `append`, to the lane that is known or, if that is over, to its successor.
@@ -75,24 +70,23 @@ impl TypeWorld {
         append: impl Fn(&Lane, &[&str]) -> Result<(), SendError>,
     ) -> Sent {
         let header = [self.entity_type.as_str()];
-        {
-            let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
-            if let Some(lane) = lanes.get(&to) {
-                match append(lane, &header) {
-                    Ok(()) => return Sent::Yes,
-                    Err(SendError::Full { .. }) => return Sent::Full(lane.clone()),
-                    Err(SendError::Broken) => {}
-                    Err(why) => return self.never_fits(to, &why),
-                }
+        // `None`: the lane is over.
+        let append = |lane: &Lane| match append(lane, &header) {
+            Ok(()) => Some(Sent::Yes),
+            Err(SendError::Full { .. }) => Some(Sent::Full(lane.clone())),
+            Err(SendError::Broken) => None,
+            Err(why) => {
+                // Messages are measured before they come here, by this node's limit; the other may
+                // allow less.
+                self.complain(to, &why);
+                Some(Sent::TooLong)
             }
-        }
-        let Some(lane) = self.find(to) else { return Sent::NoLane };
-        match append(&lane, &header) {
-            Ok(()) => Sent::Yes,
-            Err(SendError::Full { .. }) => Sent::Full(lane),
-            Err(SendError::Broken) => Sent::NoLane,
-            Err(why) => self.never_fits(to, &why),
-        }
+        };
+        let known = {
+            let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
+            lanes.get(&to).and_then(append)
+        };
+        known.or_else(|| append(&self.find(to)?)).unwrap_or(Sent::NoLane)
     }
 
     fn find(&self, to: RegionId) -> Option<Lane> {
@@ -110,13 +104,6 @@ impl TypeWorld {
         found
     }
 
-    /// Messages are measured before they come here, by this node's limit; the other may allow
-    /// less.
-    fn never_fits(&self, to: RegionId, why: &SendError) -> Sent {
-        self.complain(to, why);
-        Sent::TooLong
-    }
-
     fn complain(&self, to: RegionId, why: &dyn std::fmt::Display) {
         let mut complained = self.complained.lock().unwrap_or_else(PoisonError::into_inner);
         if complained.now(self.shared.clock.mono()) {
@@ -127,11 +114,11 @@ impl TypeWorld {
 
     /// Tells all types when the lane has room; once, however many frames were refused.
     fn wait_for_room(&self, to: RegionId, lane: Lane) {
-        let first = self.full.lock().unwrap_or_else(PoisonError::into_inner).insert(to);
+        let first = self.shared.full.lock().unwrap_or_else(PoisonError::into_inner).insert(to);
         if !first {
             return;
         }
-        let (full, hostings) = (self.full.clone(), self.shared.hostings.clone());
+        let (full, hostings) = (self.shared.full.clone(), self.shared.hostings.clone());
         self.shared.runtime.spawn(async move {
             lane.room().await;
             full.lock().unwrap_or_else(PoisonError::into_inner).remove(&to);

@@ -6,6 +6,7 @@
 //! type's.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::port as data;
@@ -175,12 +176,14 @@ pub fn overheard(told: &MembershipInput) -> Option<Input> {
     }
 }
 
-/// The guard's answer to a coordinator; `None`: it is for others.
-#[must_use]
-pub fn answer(output: &GuardOutput) -> Option<Input> {
-    let GuardOutput::Data(data::Output::Reply { id, reply }) = output else { return None };
-    let is_ours = id.0 & OF_COORDINATORS != 0;
-    is_ours.then(|| Input::Answered { id: id.0 & !OF_COORDINATORS, reply: reply.clone() })
+/// The guard's answer to a coordinator, to break off with; what is for others goes on.
+pub fn answer(output: GuardOutput) -> ControlFlow<Input, GuardOutput> {
+    match output {
+        GuardOutput::Data(data::Output::Reply { id, reply }) if id.0 & OF_COORDINATORS != 0 => {
+            ControlFlow::Break(Input::Answered { id: id.0 & !OF_COORDINATORS, reply })
+        }
+        output => ControlFlow::Continue(output),
+    }
 }
 
 /// The first name of a word's header, and its bytes.
@@ -470,11 +473,10 @@ mod tests {
         };
         let reply = Err(RequestError::NotJoined);
         let replied = |id| GuardOutput::Data(data::Output::Reply { id, reply: reply.clone() });
-        assert_eq!(
-            answer(&replied(id)),
-            Some(Input::Answered { id: 4, reply: Err(RequestError::NotJoined) })
-        );
-        assert_eq!(answer(&replied(RequestId(4))), None, "a program's");
+        let expected = Input::Answered { id: 4, reply: Err(RequestError::NotJoined) };
+        assert!(matches!(answer(replied(id)), ControlFlow::Break(input) if input == expected));
+        let of_a_program = answer(replied(RequestId(4)));
+        assert!(matches!(of_a_program, ControlFlow::Continue(GuardOutput::Data(_))));
     }
 
     #[test]

@@ -90,6 +90,12 @@ impl<M> Host<M> {
         })
     }
 
+    #[cfg(test)]
+    pub(super) fn holds_barrier_of(&self, lane: RegionId) -> bool {
+        let held = self.held.get(&lane).into_iter().flatten();
+        held.into_iter().any(|held| matches!(held, Held::Barrier { .. }))
+    }
+
     /// H1.
     fn kind(&self, lane: Lane, stamp: Generation, canary: Canary) -> Kind {
         let Standing { run, newest, pending, .. } = self.standing;

@@ -284,6 +284,18 @@ impl<M> Gate<M> {
         true
     }
 
+    /// While a change of lanes is under way: says the barrier again. It, or its echo, may be lost
+    /// with a lane that one of its ends has given up; a second echo is of nothing any more.
+    pub fn remind(&mut self, post: &mut impl Post<M>) {
+        if let Mode::Wait(current) = self.route.mode
+            && current.home != self.me
+            && post.barrier(current.home, current.generation).is_err()
+        {
+            self.lane_ended(current);
+        }
+        self.flush(post);
+    }
+
     /// The lane in use has room again.
     pub fn room(&mut self, post: &mut impl Post<M>) {
         self.flush(post);
@@ -352,6 +364,10 @@ impl<M> Gate<M> {
 impl<M> Gate<M> {
     fn held_messages(&self) -> impl Iterator<Item = &Item<M>> + '_ {
         self.host.messages()
+    }
+
+    fn holds_barrier_of(&self, lane: RegionId) -> bool {
+        self.host.holds_barrier_of(lane)
     }
 }
 

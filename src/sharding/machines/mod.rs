@@ -69,7 +69,6 @@ impl Machines {
             leased: false,
             out: false,
             last_id: 0,
-            asked: BTreeMap::new(),
             announce: false,
         };
         Self {
@@ -124,8 +123,8 @@ impl Machines {
         let is_like = |of: &TypeMachines| of.hosts().is_some() == starts;
         let is_new = !self.types.contains_key(entity_type);
         let starts_now = starts && self.types.get(entity_type).is_some_and(|of| !is_like(of));
-        let like = self.types.values().filter(|of| is_like(of)).count();
-        if (is_new || starts_now) && like >= ENTITY_TYPES_MAX {
+        let like = || self.types.values().filter(|of| is_like(of)).count();
+        if (is_new || starts_now) && like() >= ENTITY_TYPES_MAX {
             self.refused += 1;
             return false;
         }
@@ -251,8 +250,7 @@ impl Machines {
     }
 
     fn answered(&mut self, now: Now, id: u64, reply: Result<Reply, RequestError>, out: &mut Out) {
-        let Some(entity_type) = self.with.asked.remove(&id) else { return };
-        if let Some(of_type) = self.types.get_mut(&entity_type) {
+        if let Some(of_type) = self.types.values_mut().find(|of_type| of_type.awaits(id)) {
             let answer = |key: &HomesKey| key.answer(reply);
             of_type.answered(now, id, answer, &mut self.with, out);
         }

@@ -2,9 +2,11 @@
 //!
 //! The singleton says where the coordinator is to run, its proxy where it does run, the region
 //! registers there, and the strategy is asked by the coordinator that runs here, if one does. What
-//! one of them says to another on this node goes through a queue, in order.
+//! one of them says to another on this node goes through a queue, in order: what follows from a word
+//! comes behind what was said before it. Only a coordinator that begins here is told at once, by a
+//! queue of its own, what it begins with.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,14 +56,13 @@ pub(super) struct Surroundings {
     pub(super) leased: bool,
     /// Nothing runs here ever again.
     pub(super) out: bool,
-    pub(super) last_id: u64, // of questions to the Replicator
-    pub(super) asked: BTreeMap<u64, EntityType>, // those that are not answered yet; ≤ a few per type
+    pub(super) last_id: u64,   // of questions to the Replicator
     pub(super) announce: bool, // what is hosted here, to membership, after this input
 }
 
 /// A word of one machine to another.
 #[derive(Debug)]
-pub(super) enum Local {
+enum Local {
     Region(RegionInput),
     Coordinator(CoordinatorInput),
     Singleton(SingletonInput),
@@ -163,9 +164,9 @@ impl TypeMachines {
 
     /// Membership, or the configuration, has changed.
     pub(super) fn members(&mut self, now: Now, with: &mut Surroundings, out: &mut Outbox<Output>) {
-        let Some(epoch) = with.epoch.clone() else { return };
+        let Some(epoch) = with.epoch.as_deref() else { return };
         let settings = self.started.as_ref().map(|started| &started.settings);
-        let peers = standing::peers(&with.state, &epoch, &self.entity_type, settings);
+        let peers = standing::peers(&with.state, epoch, &self.entity_type, settings);
         if with.state.preparing_for_shutdown {
             self.feed(now, Local::Singleton(SingletonInput::Prepare), with, out);
             self.feed(now, Local::Coordinator(CoordinatorInput::Prepare), with, out);
@@ -251,6 +252,12 @@ impl TypeMachines {
             let shards = region.hosted().map(|(shard, _)| shard).collect();
             out.push(Output::Count { to, entity_type: self.entity_type.clone(), number, shards });
         }
+    }
+
+    /// Whether this is its question to the Replicator.
+    pub(super) fn awaits(&self, id: u64) -> bool {
+        let asked = self.started.as_ref().and_then(|started| started.asked);
+        asked.is_some_and(|(asked, _)| asked == id)
     }
 
     /// What became of a question to the Replicator.
@@ -485,7 +492,6 @@ impl TypeMachines {
                 with.last_id += 1;
                 let (id, level) = (with.last_id, started.settings.write_majority_plus);
                 started.asked = Some((id, own));
-                with.asked.insert(id, entity_type.clone());
                 out.push(Output::Ask { id, entity_type, level, ask });
             }
             CoordinatorOutput::Allocate { question, shards } => {

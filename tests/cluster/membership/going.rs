@@ -26,7 +26,7 @@ fn ask(sim: &mut Sim, place: usize, wish: Wish) {
     sim.command(NodeIndex::new(place), Command::User(wish));
 }
 
-fn leave(sim: &mut Sim, asked: usize, who: usize) {
+pub(super) fn leave(sim: &mut Sim, asked: usize, who: usize) {
     let id = at(sim, who).me().incarnation;
     ask(sim, asked, Wish::Leave(id));
 }

@@ -7,7 +7,7 @@ use ostraca::cluster::membership::port::StopReason;
 use ostraca_ddata::sim::{Fault, Links, NodeIndex};
 
 use super::super::whole::World;
-use super::going::cluster_of;
+use super::going::{cluster_of, leave};
 use super::{SECOND, Sim, agree, at, until};
 
 fn nodes(places: &[usize]) -> Vec<NodeIndex> {
@@ -58,20 +58,24 @@ fn a_split_that_heals_in_time_removes_nobody() {
     }
 }
 
+/// Nodes at these places would never end themselves.
+fn without_verdicts(places: usize) -> World {
+    let mut world = World::new(3);
+    let config = world.config.clone();
+    world.config = std::rc::Rc::new(move |place| {
+        let mut config = config(place);
+        if place < places {
+            config.downing.strategy = ostraca::cluster::config::StrategyName::Manual;
+        }
+        config
+    });
+    world
+}
+
 #[test]
 fn the_removed_side_of_a_healed_split_learns_it_and_stops() {
     for seed in 0..10 {
-        let mut world = World::new(3);
-        // Those that are cut off would never end themselves.
-        let config = world.config.clone();
-        world.config = std::rc::Rc::new(move |place| {
-            let mut config = config(place);
-            if place < 2 {
-                config.downing.strategy = ostraca::cluster::config::StrategyName::Manual;
-            }
-            config
-        });
-        let mut sim = cluster_of(seed, 5, world);
+        let mut sim = cluster_of(seed, 5, without_verdicts(2));
         sim.partition([&[0, 1], &[2, 3, 4]]);
         until(&mut sim, 40, |sim| agree(sim, &[2, 3, 4]));
         assert!(!is_over(&sim, &[0]));
@@ -81,6 +85,42 @@ fn the_removed_side_of_a_healed_split_learns_it_and_stops() {
             assert_eq!(at(&sim, place).over, Some(StopReason::Removed), "seed {seed}");
         }
         assert!(agree(&sim, &[2, 3, 4]));
+    }
+}
+
+/// By then the others keep no lanes for it: it is refused before anybody could say why.
+#[test]
+fn the_removed_side_learns_it_however_late_the_split_heals() {
+    for seed in 0..10 {
+        let mut sim = cluster_of(seed, 5, without_verdicts(2));
+        sim.partition([&[0, 1], &[2, 3, 4]]);
+        until(&mut sim, 40, |sim| agree(sim, &[2, 3, 4]));
+        sim.run_for(30 * SECOND);
+        assert!(!is_over(&sim, &[0]));
+        sim.heal();
+        until(&mut sim, 20, |sim| is_over(sim, &[0, 1]));
+        for place in [0, 1] {
+            assert_eq!(at(&sim, place).over, Some(StopReason::Removed), "seed {seed}");
+        }
+        assert!(agree(&sim, &[2, 3, 4]));
+    }
+}
+
+/// Seed 42958640453030 of chaos, while chaos ran as it did then: no strategy ends who is Exiting.
+#[test]
+fn who_was_removed_while_it_was_about_to_leave_and_cut_off_learns_it_and_has_left() {
+    for seed in 0..10 {
+        let mut sim = cluster_of(seed, 3, World::new(3));
+        leave(&mut sim, 2, 2);
+        until(&mut sim, 5, |sim| at(sim, 2).status() == Some(Status::Exiting));
+        sim.partition([&[0, 1], &[2]]);
+        until(&mut sim, 40, |sim| agree(sim, &[0, 1]));
+        sim.run_for(30 * SECOND);
+        assert!(!is_over(&sim, &[2]), "nobody has told it, seed {seed}");
+        sim.heal();
+        until(&mut sim, 20, |sim| is_over(sim, &[2]));
+        assert_eq!(at(&sim, 2).over, Some(StopReason::Left), "seed {seed}");
+        assert!(agree(&sim, &[0, 1]));
     }
 }
 

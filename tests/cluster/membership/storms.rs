@@ -4,13 +4,13 @@ use ostraca::cluster::config::Cluster;
 use ostraca::cluster::gossip::Gossip;
 use ostraca::cluster::member::Member;
 use ostraca::cluster::membership::Membership;
-use ostraca::cluster::membership::port::{Input, Memory, Output, Setup};
+use ostraca::cluster::membership::port::{Command as Wish, Input, Memory, Output, Setup};
 use ostraca::cluster::wire::{ClusterMessage, InitAnswer, Settings};
 use ostraca_ddata::clock::{Instant, Now, WallTime};
 use ostraca_ddata::machine::{Machine, Outbox};
 use ostraca_ddata::sim::{Fault, Links, NodeIndex};
 
-use super::super::whole::{World, address, addresses, node_at};
+use super::super::whole::{Command, World, address, addresses, node_at};
 use super::{SECOND, Sim, agree, at, calm, until};
 
 /// What membership has sent in all: messages, and whole states among them.
@@ -51,6 +51,42 @@ fn a_killed_node_that_all_32_were_connected_with_costs_each_a_few_messages() {
     assert!(states < 64, "{states} whole states in all");
     let accusers = rest.iter().map(|place| at(&sim, *place).membership.stats().accusations);
     assert!(accusers.sum::<u64>() <= 8, "those on the ring accuse, and few else");
+}
+
+/// Each half has news of its own. Who merges them tells it. (Each of two that had made the same merge
+/// left that to the other one, and all found it by repair: doubled every 100 ms.)
+#[test]
+fn the_merge_of_two_halves_is_told_to_all_at_once_by_few() {
+    let nodes = 60;
+    for seed in 0..3 {
+        let mut sim = calm(seed, nodes, nodes, World::new(3));
+        let all: Vec<usize> = (0..nodes).collect();
+        until(&mut sim, 20, |sim| agree(sim, &all));
+        let (one, other) = all.split_at(nodes / 2);
+        sim.partition([one, other]);
+        let draining = |sim: &Sim, place: usize, of: usize| {
+            let id = at(sim, of).me().incarnation;
+            let gossip = at(sim, place).membership.gossip().expect("inside");
+            gossip.member(id).is_some_and(|member| member.hosting.draining)
+        };
+        for place in [0, nodes - 1] {
+            let wish = Wish::Host { entity_types: [].into(), draining: true };
+            sim.command(NodeIndex::new(place), Command::User(wish));
+        }
+        until(&mut sim, 1, |sim| {
+            let tells = |places: &[usize], of| places.iter().all(|p| draining(sim, *p, of));
+            tells(one, 0) && tells(other, nodes - 1)
+        });
+        sim.heal();
+        let knows = |sim: &Sim, p: &usize| draining(sim, *p, 0) && draining(sim, *p, nodes - 1);
+        until(&mut sim, 3, |sim| all.iter().any(|place| knows(sim, place)));
+        let before = sent(&sim);
+        sim.run_for(SECOND / 4);
+        let deaf = all.iter().filter(|place| !knows(&sim, place)).count();
+        assert_eq!(deaf, 0, "seed {seed}: some have not heard of it");
+        let each = (sent(&sim).0 - before.0) / nodes as u64;
+        assert!(each < 40, "seed {seed}: {each} messages each");
+    }
 }
 
 fn now(millis: u64) -> Now {

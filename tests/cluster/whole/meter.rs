@@ -53,7 +53,11 @@ impl Meter {
             Body::Cluster(message) => self.membership.add(length(message)),
             Body::Lease(message) => self.lease.add(length(message)),
             Body::Data(message) => self.data.add(message.encode().len() as u64),
-            Body::Hello { .. } | Body::Refused | Body::Reset { .. } | Body::Sharding(..) => {}
+            Body::Hello { .. }
+            | Body::Refused
+            | Body::Quarantined
+            | Body::Reset { .. }
+            | Body::Sharding(..) => {}
         }
     }
 

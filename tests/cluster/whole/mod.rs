@@ -14,6 +14,7 @@ mod watch;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -132,8 +133,10 @@ pub(crate) enum Body {
         keeps: bool,
         is_answer: bool,
     },
-    /// Nobody listens here, or nobody for you.
+    /// Nobody listens here.
     Refused,
+    /// Nobody for you: you were removed.
+    Quarantined,
     /// The life that this is for is over, or has hung up.
     Reset {
         meant: NodeId,
@@ -350,7 +353,7 @@ impl WholeNode {
                 Work::Guard(input) => {
                     let mut out = Outbox::new();
                     self.guard.handle(now, input, &mut out);
-                    out.drain().for_each(|output| self.guarded(now, output, fx));
+                    out.drain().for_each(|output| self.guarded(output, fx));
                 }
             }
         }
@@ -377,9 +380,12 @@ impl WholeNode {
         }
     }
 
-    fn guarded(&mut self, _now: Now, output: GuardOutput, fx: &mut Effects<Self>) {
+    fn guarded(&mut self, output: GuardOutput, fx: &mut Effects<Self>) {
         self.work.extend(news(&output).map(Work::Membership));
-        self.work.extend(answer(&output).map(Work::Sharding));
+        let output = match answer(output) {
+            ControlFlow::Break(fact) => return self.work.push_back(Work::Sharding(fact)),
+            ControlFlow::Continue(output) => output,
+        };
         match output {
             GuardOutput::Lease { to, message } => self.lease(to, message, fx),
             GuardOutput::Data(data::Output::Send { to, message, .. }) => {
@@ -539,7 +545,7 @@ impl WholeNode {
         let place = place_of(from);
         let dialled = self.dials.remove(&place).map(|(address, _)| address);
         if self.forgotten.contains(&from) {
-            return self.write(place, Some(from), Body::Refused, fx);
+            return self.write(place, Some(from), Body::Quarantined, fx);
         }
         let before = self.lives.get(&place).copied();
         if before.is_some_and(|before| before.incarnation > from.incarnation) {
@@ -580,9 +586,14 @@ impl WholeNode {
             return;
         }
         if to != Some(self.me) || self.links.get(&place) != Some(&from) {
-            if let (Body::Refused, Some((address, _))) = (&body, self.dials.remove(&place)) {
+            let is_quarantine = matches!(body, Body::Quarantined) && to == Some(self.me);
+            if is_quarantine {
+                self.work.push_back(Work::Membership(Input::Quarantined(from.peer)));
+            }
+            let is_refusal = matches!(body, Body::Refused | Body::Quarantined);
+            if let (true, Some((address, _))) = (is_refusal, self.dials.remove(&place)) {
                 self.refused(place, address);
-            } else if let Some(meant) = to.filter(|_| !matches!(body, Body::Refused)) {
+            } else if let Some(meant) = to.filter(|_| !is_refusal) {
                 self.write(place, Some(from), Body::Reset { meant }, fx);
             }
             return;
@@ -601,7 +612,7 @@ impl WholeNode {
                 let input = data::Input::Message { from: from.incarnation, message };
                 self.work.push_back(Work::Guard(GuardInput::Data(input)));
             }
-            Body::Hello { .. } | Body::Refused | Body::Reset { .. } => {}
+            Body::Hello { .. } | Body::Refused | Body::Quarantined | Body::Reset { .. } => {}
         }
     }
 
@@ -728,8 +739,9 @@ impl Process for WholeNode {
         let mut hasher = DefaultHasher::new();
         (letter.from, letter.to).hash(&mut hasher);
         match &letter.body {
+            // (None has it hashed by its text.)
             Body::Cluster(ClusterMessage::Gossip(gossip)) if gossip.len() > MEMBERS_LOOKED_AT => {
-                return None;
+                (gossip.len(), gossip.seen().len()).hash(&mut hasher);
             }
             Body::Cluster(ClusterMessage::Gossip(gossip)) => gossip.digest().hash(&mut hasher),
             Body::Cluster(ClusterMessage::GossipDelta(delta)) => delta.content().hash(&mut hasher),

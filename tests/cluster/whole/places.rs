@@ -42,7 +42,7 @@ pub(crate) fn node_at(place: usize, life: u32, keeps: bool) -> NodeId {
 }
 
 pub(crate) fn place_of(node: NodeId) -> usize {
-    (node.incarnation.get() & 0xffff) as usize - 1
+    place_of_id(node.incarnation)
 }
 
 pub(super) fn place_of_id(id: ReplicaId) -> usize {

@@ -179,7 +179,7 @@ impl World {
         }
     }
 
-    /// Whether a quorum of the newest configuration runs without this one.
+    /// Whether a quorum of the newest configuration, and one member more, runs without this one.
     fn survives_without(&self, id: ReplicaId) -> bool {
         let running = self.running();
         let Some(epoch) = &self.sim.observer().newest else { return false };

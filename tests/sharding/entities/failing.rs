@@ -112,6 +112,10 @@ fn an_ask_that_makes_its_entity_panic_fails_at_once_and_says_so() {
         let asked = nodes.wait_for(async move { fragile.ask(Blow::HardAsked).await });
         let why = asked.unwrap_err();
         assert!(matches!(why, AskError::Refused { why: Lost::EntityFailed, .. }), "{why}");
+        let text = why.to_string();
+        for part in [format!("journal/f{from}").as_str(), "Blow", "0ns", "failed while"] {
+            assert!(text.contains(part), "{text}");
+        }
         assert_eq!(nodes.executor.now(), start);
     }
 }
@@ -255,6 +259,26 @@ struct Nobody;
 
 impl Wake for Nobody {
     fn wake(self: Arc<Self>) {}
+}
+
+#[test]
+fn who_starts_an_entity_waits_for_its_factory_and_moves_with_its_shard() {
+    let made = Arc::new(AtomicUsize::new(0));
+    let mut nodes = Nodes::new(&Plan::default(), |_, _| {
+        let made = Arc::clone(&made);
+        move |_: &EntityId| {
+            assert!(made.fetch_add(1, Ordering::SeqCst) > 0, "as the test wants it");
+            Fragile::default()
+        }
+    });
+    nodes.host(0, 0);
+    let started = nodes.nodes[0].region.start_entity("f");
+    nodes.settle();
+    assert_eq!(made.load(Ordering::SeqCst), 1, "it panicked");
+    nodes.host(0, 1);
+    assert_eq!(nodes.nodes[1].region.entities(), 1, "the next home starts it");
+    nodes.wait_for(started).expect("it lives");
+    assert_eq!(nodes.all_lost(), 0);
 }
 
 #[test]

@@ -85,6 +85,21 @@ fn an_entity_asks_another_one_while_it_handles_a_message() {
 }
 
 #[test]
+fn an_entity_is_started_without_a_message_from_whichever_node() {
+    let mut nodes = counters(&Plan::default());
+    for (from, id) in [(0, "a"), (1, "b"), (1, "a"), (0, "a")] {
+        let started = nodes.nodes[from].region.start_entity(id);
+        nodes.wait_for(started).expect("it starts");
+    }
+    let lives: usize = nodes.nodes.iter().map(|node| node.region.entities()).sum();
+    assert_eq!((lives, nodes.executor.tasks(), nodes.all_lost()), (2, 0, 0));
+    assert!(nodes.nodes.iter().all(|node| node.asks.waiting() == 0), "nobody waits");
+    let nobody = nodes.nodes[0].region.start_entity("");
+    let why = nodes.wait_for(nobody).expect_err("it has no name");
+    assert!(matches!(why, AskError::NotSent(TellError::InvalidId(_))), "{why}");
+}
+
+#[test]
 fn an_empty_id_is_refused_at_the_call() {
     let mut nodes = counters(&Plan::default());
     let nobody = nodes.nodes[0].region.entity("");

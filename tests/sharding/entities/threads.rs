@@ -1,4 +1,5 @@
-//! Real threads: senders, handlers and a shard that drains and starts again, all at once.
+//! Real threads: senders, handlers and a shard that drains and starts again, all at once. What
+//! entities count moves with them.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -11,7 +12,7 @@ use futures::future::BoxFuture;
 use ostraca::sharding::asks::Asks;
 use ostraca::sharding::bug::Canary;
 use ostraca::sharding::context::Context;
-use ostraca::sharding::entity::{Entity, Supervision};
+use ostraca::sharding::entity::{BoxError, Entity, Supervision};
 use ostraca::sharding::extractor::{ByMessage, HashExtractor, ShardHash};
 use ostraca::sharding::hosting::{NoLane, NoRoom, World};
 use ostraca::sharding::ids::{EntityId, EntityType, Generation, RegionId, ShardId};
@@ -74,6 +75,9 @@ impl World for Alone {
 struct Reader {
     journal: Arc<Journal>,
     handled: Arc<AtomicUsize>,
+    id: String,
+    count: u64,
+    may_go: bool,
     _alive: Alive,
 }
 
@@ -87,14 +91,34 @@ impl Entity for Reader {
     type Message = Page;
 
     async fn handle(&mut self, Page { sender, number }: Page, cx: &mut Context<'_, Self>) {
-        self.journal.handles(sender, cx.id().as_str(), number);
+        self.journal.handles(sender, &self.id, number);
+        self.count += 1;
+        self.journal.counts(&self.id, self.count);
         if number % 97 == 0 {
             tokio::task::yield_now().await;
         }
         if number % 301 == 0 {
             cx.passivate();
+            self.may_go = true;
         }
         self.handled.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn hand_over(&mut self) -> Option<Vec<u8>> {
+        self.journal.hands_over(&self.id, self.count);
+        Some(self.count.to_le_bytes().to_vec())
+    }
+
+    fn take_over(&mut self, state: &[u8]) -> Result<(), BoxError> {
+        self.count = u64::from_le_bytes(state.try_into()?);
+        self.journal.takes_over(&self.id, self.count);
+        Ok(())
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.journal.ends(&self.id, self.may_go);
     }
 }
 
@@ -166,6 +190,9 @@ fn a_shard_that_drains_under_load_handles_each_message_once_and_in_order() {
             _alive: book.begins(id.as_str(), node(0)),
             journal: Arc::clone(&book),
             handled: Arc::clone(&count),
+            id: id.as_str().to_owned(),
+            count: 0,
+            may_go: false,
         }),
         asks: Asks::new(),
         canary: Canary::none(),
@@ -190,5 +217,6 @@ fn a_shard_that_drains_under_load_handles_each_message_once_and_in_order() {
     assert_eq!(journal.pages().violations, [""; 0]);
     assert_eq!(handled.load(Ordering::SeqCst), all);
     assert_eq!(region.dead_letters().map(|(_, count)| count).sum::<u64>(), 0);
-    assert!(moved > 0, "it never moved");
+    assert_eq!(region.lost_states(), 0);
+    assert!(moved > 0 && journal.pages().taken > 0, "it never moved");
 }

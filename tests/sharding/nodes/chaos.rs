@@ -94,7 +94,7 @@ impl Chaos {
         self.it.sim.processes().any(is_inside)
     }
 
-    /// Whether a quorum of the newest configuration lives without this one.
+    /// Whether a quorum of the newest configuration, and one member more, lives without this one.
     fn survives_without(&self, id: ReplicaId) -> bool {
         let installed = &self.it.sim.observer().membership.installed;
         let Some(newest) = installed.values().next_back() else { return false };

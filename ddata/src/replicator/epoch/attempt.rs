@@ -355,6 +355,13 @@ impl Goal {
         }
     }
 
+    /// The same, where an earlier ballot left out these removals; what is asked for anew is not left
+    /// out.
+    pub(super) fn leaving_out(self, mut deferred: BTreeSet<ReplicaId>) -> Self {
+        deferred.retain(|id| !self.change.removed().any(|removed| removed == *id));
+        Self { deferred, ..self }
+    }
+
     /// The same members: ends an abandoned seal.
     pub(super) fn abandoned() -> Self {
         Self { origin: Origin::Abandoned, ..Self::asked(Change::default()) }

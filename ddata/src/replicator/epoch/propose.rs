@@ -22,7 +22,10 @@ impl Epochs {
             Some(attempt) if before_seal(attempt) => {
                 let both = attempt.change.clone().and(&change);
                 match self.current().next(&both) {
-                    Ok(_) => self.begin(now, Goal::asked(both), out),
+                    Ok(_) => {
+                        let deferred = attempt.deferred.clone();
+                        self.begin(now, Goal::asked(both).leaving_out(deferred), out);
+                    }
                     Err(why) => refuse(WhyRefused::Change(why), out),
                 }
             }

@@ -87,7 +87,7 @@ pub(in crate::cluster) fn state(text: &str) -> Gossip {
         preparing_for_shutdown: false,
         version: VClock::new(),
     };
-    Gossip { content, seen }
+    Gossip { content: content.into(), seen }
 }
 
 fn only(name: &str) -> ReplicaId {

@@ -333,3 +333,32 @@ fn a_shard_without_a_home_parks_its_messages() {
     gate.learn(decision(3, B), &mut node);
     assert_eq!(node.did(), [Barrier(B, 1), Send(B, 3, 1)]);
 }
+
+#[test]
+fn a_barrier_is_said_again_and_a_second_echo_completes_nothing() {
+    let (mut gate, mut node) = (Gate::new(ME, 10), Node::new());
+    gate.remind(&mut node);
+    gate.learn(decision(1, B), &mut node);
+    gate.remind(&mut node);
+    assert_eq!(node.did(), [], "nothing is waited for");
+    gate.learn(decision(3, B), &mut node);
+    gate.remind(&mut node);
+    assert_eq!(node.did(), [Barrier(B, 1), Barrier(B, 1)]);
+    gate.echoed(B, g(1), &mut node);
+    gate.learn(decision(4, C), &mut node);
+    gate.echoed(B, g(1), &mut node);
+    assert!(gate.is_moving(), "it waits for the echo of another barrier");
+    gate.echoed(B, g(3), &mut node);
+    assert_eq!((tell(&mut gate, &mut node, 1), gate.is_moving()), (Told::Sent, false));
+}
+
+#[test]
+fn a_reminder_to_a_home_that_is_gone_ends_the_wait() {
+    let (mut gate, mut node) = (Gate::new(ME, 10), Node::new());
+    gate.learn(decision(1, B), &mut node);
+    gate.learn(decision(2, C), &mut node);
+    node.gone = Some(B);
+    gate.remind(&mut node);
+    assert_eq!(tell(&mut gate, &mut node, 1), Told::Sent);
+    assert_eq!(node.did(), [Barrier(B, 1), Send(C, 2, 1)]);
+}

@@ -155,6 +155,48 @@ fn a_lane_given_up_at_any_moment_loses_only_what_is_counted() {
     assert!(explored.lossy > 0, "nothing was ever given up: what was explored?");
 }
 
+/// Either direction, at any moment, with any part of what was on its way; barriers are said again.
+#[test]
+fn a_lane_that_breaks_loses_only_what_is_counted_and_stops_nobody() {
+    let worlds = [(2, 1, 3, 1, 1), (2, 2, 2, 1, 0), (3, 1, 2, 1, 1)];
+    let deep = [(2, 2, 2, 2, 0), (2, 2, 2, 1, 1), (3, 2, 2, 1, 0)];
+    for (messages, moves, regions, breaks, spurious) in worlds.into_iter().chain(self::deep(deep)) {
+        let scope = Scope { messages, moves, regions, breaks, spurious, ..Scope::default() };
+        let name = format!(
+            "{messages} messages, {moves} moves, {regions} regions, {breaks} breaks, {spurious} \
+             barriers too many"
+        );
+        let explored = is_safe(&name, &scope);
+        assert!(explored.lossy > 0, "no lane ever broke: what was explored?");
+    }
+}
+
+/// What is said too often without any loss changes nothing.
+#[test]
+fn barriers_that_are_said_too_often_do_no_harm() {
+    for (messages, moves) in [(3, 1), (2, 2)] {
+        let scope = Scope { messages, moves, regions: 2, spurious: 2, ..Scope::default() };
+        let name = format!("{messages} messages, {moves} moves, 2 barriers too many");
+        assert_eq!(is_safe(&name, &scope).lossy, 0);
+    }
+}
+
+/// Why barriers are said again: a lost one, or a lost echo, leaves its sender waiting for ever.
+#[test]
+fn without_a_reminder_a_broken_lane_stops_its_sender() {
+    let scope = Scope { messages: 1, regions: 2, breaks: 1, reminds: false, ..Scope::default() };
+    let found = explore(&scope).found.expect("a sender is stuck");
+    println!(
+        "no reminder: {:?} after {} steps: {:?}",
+        found.violation,
+        found.steps.len(),
+        found.steps
+    );
+    assert_eq!(found.violation, Violation::Lost);
+    let breaks = |step: &Step| matches!(step, Step::BreakDown(..) | Step::BreakUp(..));
+    assert!(found.steps.iter().any(breaks), "{:?}", found.steps);
+}
+
 /// Each rule of the gate, left out: what goes wrong, in the smallest world where it does.
 #[test]
 fn every_rule_that_is_left_out_is_noticed() {

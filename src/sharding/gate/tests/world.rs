@@ -40,6 +40,13 @@ pub(super) struct Scope {
     pub(super) moves: u8,
     pub(super) crashes: u8,
     pub(super) give_ups: u8,
+    /// Lanes that are given up by whoever sends on them: what was not read yet is counted, and what
+    /// comes later goes down a new one.
+    pub(super) breaks: u8,
+    /// Whether barriers are said again once they or their echoes are lost,
+    pub(super) reminds: bool,
+    /// and how often though they are not.
+    pub(super) spurious: u8,
     /// Whether a decision may leave the shard without a home.
     pub(super) deallocates: bool,
     /// Messages that fit into a lane.
@@ -56,6 +63,9 @@ impl Default for Scope {
             moves: 1,
             crashes: 0,
             give_ups: 0,
+            breaks: 0,
+            reminds: true,
+            spurious: 0,
             deallocates: false,
             lane: 8,
             canary: Canary::none(),
@@ -85,6 +95,12 @@ pub(super) enum Step {
     /// The first one installs a configuration without the second one.
     Removed(Node, Node),
     GiveUp(Node, Node),
+    /// The lane from a sender to a host keeps so many words, and loses the others.
+    BreakDown(Node, Node, usize),
+    /// As well, back.
+    BreakUp(Node, Node, usize),
+    /// A sender says its barrier again.
+    Remind(Node),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -163,6 +179,8 @@ pub(super) struct World {
     moves: u8,
     crashes: u8,
     give_ups: u8,
+    breaks: u8,
+    spurious: u8,
 }
 
 /// What must never be.
@@ -293,6 +311,8 @@ impl World {
             moves: scope.moves,
             crashes: scope.crashes,
             give_ups: scope.give_ups,
+            breaks: scope.breaks,
+            spurious: scope.spurious,
         };
         world.take(scope, Step::Host(1, 1));
         world.take(scope, Step::Start(1));
@@ -306,7 +326,38 @@ impl World {
         self.steps_of_regions(&mut steps);
         self.steps_of_the_coordinator(scope, &mut steps);
         self.steps_of_fate(&mut steps);
+        self.steps_of_lanes(scope, &mut steps);
         steps
+    }
+
+    fn steps_of_lanes(&self, scope: &Scope, steps: &mut Vec<Step>) {
+        for &sender in self.told.keys().filter(|sender| self.lives(**sender)) {
+            let waits = scope.reminds && self.gates[&sender].is_moving();
+            if waits && (self.spurious > 0 || !self.is_answered(sender)) {
+                steps.push(Step::Remind(sender));
+            }
+        }
+        if self.breaks == 0 {
+            return;
+        }
+        for (&(from, to), words) in &self.down {
+            steps.extend((0..words.len()).map(|keeps| Step::BreakDown(from, to, keeps)));
+        }
+        for (&(from, to), words) in &self.up {
+            steps.extend((0..words.len()).map(|keeps| Step::BreakUp(from, to, keeps)));
+        }
+    }
+
+    /// Whether the echo that a sender waits for will come.
+    fn is_answered(&self, sender: Node) -> bool {
+        let asked = |word: &Down| matches!(word, Down::Barrier(_));
+        let answered = |word: &Up| matches!(word, Up::Echo(_));
+        let down = self.down.iter().filter(|((from, _), _)| *from == sender);
+        let up = self.up.iter().filter(|((_, to), _)| *to == sender);
+        let holds = self.gates.values().any(|gate| gate.holds_barrier_of(region(sender)));
+        down.flat_map(|(_, words)| words).any(asked)
+            || up.flat_map(|(_, words)| words).any(answered)
+            || holds
     }
 
     fn steps_of_senders(&self, scope: &Scope, steps: &mut Vec<Step>) {
@@ -416,12 +467,20 @@ impl World {
             Step::Crash(node) => self.crash(node),
             Step::Removed(node, gone) => self.removed(scope, node, gone),
             Step::GiveUp(sender, host) => self.give_up(scope, sender, host),
+            Step::BreakDown(from, to, keeps) => self.break_down(from, to, keeps),
+            Step::BreakUp(from, to, keeps) => self.break_up(from, to, keeps),
+            Step::Remind(sender) => {
+                if self.is_answered(sender) {
+                    self.spurious -= 1;
+                }
+                self.with(scope, sender, |gate, post| gate.remind(post));
+            }
         }
     }
 
     /// What is wrong now, if anything; `quiet` says that nothing more can happen.
     pub(super) fn violation(&self, scope: &Scope, quiet: bool) -> Option<Violation> {
-        if scope.crashes + scope.give_ups == 0 && !self.lost.is_empty() {
+        if scope.crashes + scope.give_ups + scope.breaks == 0 && !self.lost.is_empty() {
             return Some(Violation::Lost);
         }
         let hosts = |(node, of): &(&Node, &Region)| self.lives(**node) && of.life != Life::Idle;
@@ -634,6 +693,28 @@ impl World {
             self.give_ups -= 1;
             self.count_between(sender, host);
         }
+    }
+
+    fn break_down(&mut self, from: Node, to: Node, keeps: usize) {
+        self.breaks -= 1;
+        let lane = self.down.get_mut(&(from, to)).expect("words are on it");
+        let lost = lane.split_off(keeps).into_iter().filter_map(|word| match word {
+            Down::Message(_, item) => Some(item.message),
+            Down::Barrier(_) => None,
+        });
+        self.lost.extend(lost);
+        self.down.retain(|_, words| !words.is_empty());
+    }
+
+    fn break_up(&mut self, from: Node, to: Node, keeps: usize) {
+        self.breaks -= 1;
+        let lane = self.up.get_mut(&(from, to)).expect("words are on it");
+        let lost = lane.split_off(keeps).into_iter().filter_map(|word| match word {
+            Up::Bounce(back) => Some(back.item.message),
+            Up::Echo(_) => None,
+        });
+        self.lost.extend(lost);
+        self.up.retain(|_, words| !words.is_empty());
     }
 
     fn count_between(&mut self, sender: Node, host: Node) {

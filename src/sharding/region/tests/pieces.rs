@@ -82,11 +82,8 @@ fn lost_pieces_are_asked_for_again_and_those_that_come_twice_or_early_do_no_harm
     bench.hear(2, piece(1, 0));
     bench.hear(2, piece(1, 0)); // again
     assert_eq!(bench.region.arriving(), 2);
-    assert_eq!(
-        asked(&bench.hear(2, carries(2, 1, 10))),
-        [],
-        "something came: more may be under way"
-    );
+    let asked_soon = asked(&bench.hear(2, carries(2, 1, 10)));
+    assert!(asked_soon.is_empty(), "something came: more may be under way");
     assert_eq!(asked(&bench.hear(2, carries(2, 1, 10))), [2]);
     for at in [2, 0, 8, 4] {
         bench.hear(2, piece(1, at));
@@ -127,7 +124,7 @@ fn a_payload_that_has_come_is_not_fetched_again_when_its_sender_has_heard_of_mor
     bench.order(host(3, &[(2, 1), (3, 2)]));
     bench.hear(2, carries(2, 1, 10));
     [0, 2, 4, 6, 8].into_iter().for_each(|at| drop(bench.hear(2, piece(1, at))));
-    assert_eq!(asked(&bench.hear(2, carries(3, 1, 10))), []);
+    assert!(asked(&bench.hear(2, carries(3, 1, 10))).is_empty());
     bench.tell(RegionInput::Installed(installed(2, [1, 2, 4, 5])));
     assert_eq!(bench.run(), Run::Hosting(g(3)));
 }

@@ -1,0 +1,58 @@
+//! A state's content with its digest, which is reckoned once for each content: states travel as
+//! they are to many, and each receiver asks.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::OnceLock;
+
+use super::Content;
+
+/// Whoever changes the content forgets the digest.
+#[derive(Clone)]
+pub(super) struct Hashed {
+    content: Content,
+    digest: OnceLock<u64>,
+}
+
+impl Hashed {
+    pub(super) fn digest(&self) -> u64 {
+        *self.digest.get_or_init(|| self.content.digest())
+    }
+}
+
+impl From<Content> for Hashed {
+    fn from(content: Content) -> Self {
+        Self { content, digest: OnceLock::new() }
+    }
+}
+
+impl Deref for Hashed {
+    type Target = Content;
+
+    fn deref(&self) -> &Content {
+        &self.content
+    }
+}
+
+impl DerefMut for Hashed {
+    fn deref_mut(&mut self) -> &mut Content {
+        self.digest = OnceLock::new();
+        &mut self.content
+    }
+}
+
+impl PartialEq for Hashed {
+    fn eq(&self, other: &Self) -> bool {
+        let digests = (self.digest.get(), other.digest.get());
+        let differ = matches!(digests, (Some(one), Some(two)) if one != two);
+        !differ && self.content == other.content
+    }
+}
+
+impl Eq for Hashed {}
+
+impl fmt::Debug for Hashed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.content.fmt(f)
+    }
+}

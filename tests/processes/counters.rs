@@ -1,0 +1,305 @@
+//! Counters on members, and books of what they have counted: each message that is told must be
+//! counted once, in its turn, by an instance that nobody else doubles.
+
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use ostraca::node::sharding::Sharding;
+use ostraca::prelude::*;
+use ostraca::sharding::entity::BoxError;
+use serde::{Deserialize, Serialize};
+use tokio::task::JoinHandle;
+
+use crate::peer::PATIENCE;
+use crate::served::{Kind, tell};
+
+pub(crate) const SHARDS: u32 = 30;
+
+/// So many that every shard has some; each has a sender of its own.
+const COUNTERS: u64 = 240;
+
+/// Messages that are told before the counter is asked what it has.
+const TOLD: u64 = 3;
+
+/// Between two asks of one sender, so that others get to run.
+const PAUSE: Duration = Duration::from_millis(40);
+
+const TYPE: &str = "counter";
+
+// ── The counter ──
+
+/// What a counter knows, and hands over when its shard moves.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Counted {
+    /// Which beginning this goes back to: another one is drawn by every new counter.
+    line: u64,
+    messages: u64,
+    /// The number of the last one.
+    last: u64,
+    /// Messages that came after one with a higher number, or twice.
+    disordered: u64,
+}
+
+struct Counter(Counted);
+
+#[derive(Serialize, Deserialize)]
+enum Command {
+    Count(u64),
+    /// With the node that it lives on.
+    Tell(Reply<(Counted, u64)>),
+}
+
+impl Counter {
+    fn new() -> Self {
+        Self(Counted { line: RandomState::new().hash_one(0), ..Counted::default() })
+    }
+}
+
+impl Entity for Counter {
+    type Message = Command;
+
+    async fn handle(&mut self, command: Command, cx: &mut Context<'_, Self>) {
+        match command {
+            Command::Count(number) => {
+                self.0.disordered += u64::from(number <= self.0.last);
+                self.0.last = self.0.last.max(number);
+                self.0.messages += 1;
+            }
+            Command::Tell(reply) => reply.send((self.0.clone(), cx.node().replica().get())),
+        }
+    }
+
+    fn hand_over(&mut self) -> Option<Vec<u8>> {
+        rmp_serde::to_vec(&self.0).ok()
+    }
+
+    fn take_over(&mut self, state: &[u8]) -> Result<(), BoxError> {
+        self.0 = rmp_serde::from_slice(state)?;
+        Ok(())
+    }
+}
+
+// ── The books ──
+
+/// What one sender knows of its counter.
+#[derive(Debug, Default)]
+struct Book {
+    told: u64,
+    known: Option<(Counted, u64)>,
+    /// Told since `known` was heard.
+    open: u64,
+    sums: Sums,
+}
+
+/// What is wrong, over all counters, and what is not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sums {
+    /// Messages that were told.
+    pub(crate) told: u64,
+    /// Of those, what no counter has, although the line of the one that they were for goes on.
+    pub(crate) lost: u64,
+    /// Counted by a line that has ended, or told to one while it ended.
+    pub(crate) gone: u64,
+    /// Counted, but never told.
+    pub(crate) too_many: u64,
+    /// Counted out of turn, or twice.
+    pub(crate) disordered: u64,
+    /// Asks that were not answered.
+    pub(crate) unanswered: u64,
+    /// Nodes on which lines have ended, as they were last heard of.
+    pub(crate) ended_on: BTreeSet<String>,
+}
+
+impl Book {
+    /// The counter says what it has; all that was told before is counted by then, or lost.
+    fn hear(&mut self, (counted, node): (Counted, u64)) {
+        let before = match self.known.take() {
+            Some((known, _)) if known.line == counted.line => known.messages,
+            Some((known, on)) => {
+                self.sums.gone += known.messages + self.open.saturating_sub(counted.messages);
+                self.sums.ended_on.insert(format!("{on:x}"));
+                self.open = self.open.min(counted.messages);
+                0
+            }
+            None => 0,
+        };
+        let new = counted.messages.saturating_sub(before);
+        self.sums.lost += self.open.saturating_sub(new);
+        self.sums.too_many += new.saturating_sub(self.open);
+        self.open = 0;
+        self.known = Some((counted, node));
+    }
+
+    fn close(mut self) -> Sums {
+        self.sums.told = self.told;
+        self.sums.disordered = self.known.map_or(0, |(counted, _)| counted.disordered);
+        self.sums
+    }
+}
+
+impl Sums {
+    fn add(&mut self, other: Self) {
+        self.told += other.told;
+        self.lost += other.lost;
+        self.gone += other.gone;
+        self.too_many += other.too_many;
+        self.disordered += other.disordered;
+        self.unanswered += other.unanswered;
+        self.ended_on.extend(other.ended_on);
+    }
+
+    fn text(&self) -> String {
+        let Self { told, lost, gone, too_many, disordered, unanswered, ended_on } = self;
+        let ended_on: Vec<&str> = ended_on.iter().map(String::as_str).collect();
+        let ended_on = ended_on.join(",");
+        format!("{told} {lost} {gone} {too_many} {disordered} {unanswered} -{ended_on}")
+    }
+
+    pub(crate) fn parse(text: &str) -> Self {
+        let parts: Vec<&str> = text.split(' ').collect();
+        let [told, lost, gone, too_many, disordered, unanswered, ended_on] = parts[..] else {
+            panic!("no sums: {text:?}")
+        };
+        let figure = |text: &str| text.parse().expect("a count");
+        let nodes = ended_on.trim_start_matches('-').split(',').filter(|node| !node.is_empty());
+        Self {
+            told: figure(told),
+            lost: figure(lost),
+            gone: figure(gone),
+            too_many: figure(too_many),
+            disordered: figure(disordered),
+            unanswered: figure(unanswered),
+            ended_on: nodes.map(str::to_owned).collect(),
+        }
+    }
+}
+
+/// A book that knows where its counter begins.
+async fn begin(counter: &EntityRef<Counter>) -> Book {
+    let mut book = Book::default();
+    let until = Instant::now() + PATIENCE;
+    while !ask(counter, &mut book).await {
+        assert!(Instant::now() < until, "a counter never answers");
+    }
+    book
+}
+
+/// Tells its counter one number after the other, and asks, until it is enough; then until the
+/// counter answers once more.
+async fn feed(counter: EntityRef<Counter>, mut book: Book, enough: Arc<AtomicBool>) -> Sums {
+    while !enough.load(Ordering::Relaxed) {
+        for _ in 0..TOLD {
+            if counter.tell(Command::Count(book.told + 1)).is_ok() {
+                book.told += 1;
+                book.open += 1;
+            }
+        }
+        ask(&counter, &mut book).await;
+        tokio::time::sleep(PAUSE).await;
+    }
+    let until = Instant::now() + PATIENCE;
+    while !ask(&counter, &mut book).await {
+        assert!(Instant::now() < until, "a counter never answers again");
+    }
+    book.close()
+}
+
+async fn ask(counter: &EntityRef<Counter>, book: &mut Book) -> bool {
+    match counter.ask(Command::Tell).await {
+        Ok(answer) => {
+            book.hear(answer);
+            true
+        }
+        Err(why) => {
+            eprintln!("no answer: {why}");
+            book.sums.unanswered += 1;
+            false
+        }
+    }
+}
+
+// ── On a member ──
+
+/// A member's part in the counters.
+pub(crate) struct Counters {
+    sharding: Sharding,
+    region: ShardRegion<Counter>,
+    enough: Arc<AtomicBool>,
+    feeds: Mutex<Vec<JoinHandle<Sums>>>, // ≤ COUNTERS
+}
+
+impl Counters {
+    pub(crate) async fn start(node: &Node, kind: Kind) -> Option<Self> {
+        let sharding = node.sharding();
+        let region = match kind {
+            Kind::Host => sharding.start(TYPE, |_| Counter::new()).await,
+            Kind::Feeder => sharding.start_proxy::<Counter>(TYPE).await,
+            _ => return None,
+        };
+        let region = region.expect("it starts");
+        let (enough, feeds) = (Arc::default(), Mutex::default());
+        Some(Self { sharding, region, enough, feeds })
+    }
+
+    pub(crate) async fn obey(&self, line: &str) {
+        match line {
+            "hosting" => self.say_hosting().await,
+            "feed-on" => {
+                let mut feeds = Vec::new();
+                for number in 0..COUNTERS {
+                    let counter = self.region.entity(&format!("counter-{number}"));
+                    let book = begin(&counter).await;
+                    feeds.push(tokio::spawn(feed(counter, book, self.enough.clone())));
+                }
+                *self.feeds.lock().expect("no panic inside") = feeds;
+                tell("feed-on");
+            }
+            "fed" => {
+                self.enough.store(true, Ordering::Relaxed);
+                let feeds = std::mem::take(&mut *self.feeds.lock().expect("no panic inside"));
+                tokio::spawn(async {
+                    let mut sums = Sums::default();
+                    for feed in feeds {
+                        sums.add(feed.await.expect("no feed panics"));
+                    }
+                    tell(&format!("fed {}", sums.text()));
+                });
+            }
+            _ => panic!("no order: {line:?}"),
+        }
+    }
+
+    /// Whether its region is registered, where the coordinator runs, and how many shards are here.
+    async fn say_hosting(&self) {
+        let Ok(types) = self.sharding.types().await else { return }; // it ends, and tells that
+        let Some(counters) = types.first() else { return tell("hosting false - 0") };
+        let coordinator = counters.coordinator.map_or_else(|| "-".to_owned(), |at| at.to_string());
+        let shards = counters.shards.len();
+        tell(&format!("hosting {} {coordinator} {shards}", counters.registered));
+    }
+}
+
+// ── The books, shown to find what they are kept for ──
+
+#[test]
+fn the_books_find_what_is_lost_doubled_and_gone() {
+    let counted = |line, messages| (Counted { line, messages, last: messages, disordered: 0 }, 7);
+    let mut book = Book { told: 3, open: 3, ..Book::default() };
+    book.hear(counted(1, 3));
+    assert_eq!(book.sums, Sums::default(), "all is there");
+    (book.told, book.open) = (6, 3);
+    book.hear(counted(1, 5));
+    assert_eq!((book.sums.lost, book.sums.too_many), (1, 0));
+    (book.told, book.open) = (9, 3);
+    book.hear(counted(1, 9));
+    assert_eq!((book.sums.lost, book.sums.too_many), (1, 1));
+    (book.told, book.open) = (12, 3);
+    book.hear(counted(2, 1));
+    let sums = book.close();
+    assert_eq!((sums.told, sums.lost, sums.too_many, sums.gone), (12, 1, 1, 9 + 2));
+    assert_eq!(sums.ended_on, BTreeSet::from(["7".to_owned()]));
+    assert_eq!(Sums::parse(&sums.text()), sums);
+}
