@@ -208,23 +208,6 @@ fn a_second_wish_before_the_seal_joins_the_batch_and_after_it_is_refused() {
 }
 
 #[test]
-fn a_second_wish_forgets_nothing_that_was_left_out() {
-    let base = first([1, 2, 3, 4, 5]);
-    for (wish, left_out) in [(join([6]), ids([5])), (leave([5]), vec![])] {
-        let mut node = Bench::member(1, &base);
-        node.say(EpochInput::Propose(leave([4, 5])));
-        node.say(consent(1));
-        node.hear(2, withheld(&base, ballot(1, 1), vec![(id(5), Duration::from_secs(3))]));
-        let out = node.hear(3, withheld(&base, ballot(1, 1), vec![]));
-        assert!(out.contains(&send(2, withhold(&base, ballot(2, 1), ids([4])))), "{out:?}");
-        node.say(EpochInput::Propose(wish.clone()));
-        let next = after(&base, &leave([4]).and(&wish));
-        let out = node.hear(3, install(&next));
-        assert!(out.contains(&decided(&next, left_out)), "{out:?}");
-    }
-}
-
-#[test]
 fn a_lease_that_blocks_the_seal_is_left_to_a_later_batch() {
     let base = first([1, 2, 3]);
     let mut node = Bench::member(1, &base);
