@@ -126,7 +126,8 @@ impl Play {
             self.finish(row).await?;
         }
         if self.now.is_none()
-            && let Some((_, act)) = self.coming.pop_front_if(|(at_row, _)| *at_row <= row)
+            && self.coming.front().is_some_and(|(at_row, _)| *at_row <= row)
+            && let Some((_, act)) = self.coming.pop_front()
         {
             let (stage, began) = (self.stage.clone(), Instant::now());
             let ends = tokio::spawn(async move { (stage.play(act).await, began.elapsed()) });

@@ -53,7 +53,7 @@ fn a_flight_that_is_missing_is_named_at_each_entity_that_misses_it() {
 #[test]
 fn a_flight_that_is_counted_twice_or_out_of_order_is_wrong_whatever_was_asked() {
     let one = record("N1", 1, Some(5));
-    let (expected, counted) = (totals(&[one.clone()]), totals(&[one.clone(), one]));
+    let (expected, counted) = (totals(std::slice::from_ref(&one)), totals(&[one.clone(), one]));
     let all = differences(&expected, &counted);
     assert_eq!(Verdict::of(true, 0, &all), Verdict::Different);
     assert_eq!(Verdict::of(true, 1, &[]), Verdict::Different);
