@@ -229,6 +229,11 @@ async fn a_program_may_ask_where_everything_lives() {
     let it = Fixture::of_three().await;
     let homes = it.homes().await;
     let sharding = it.nodes[1].sharding();
+    // Who hosts a type is told by gossip, which may come after the type's first homes.
+    eventually("it knows who hosts the type", async || {
+        sharding.current_regions("journal").await.expect("it answers").len() == 3
+    })
+    .await;
     let stats = soon(sharding.cluster_sharding_stats("journal", SOON)).await.expect("it answers");
     assert!(stats.unanswered.is_empty(), "{stats:?}");
     assert_eq!((stats.regions.len(), stats.entities()), (3, ENTITIES));

@@ -1,9 +1,6 @@
 //! Settings of `[net]` that are written otherwise than they are held: as names for the places of
 //! an array, and as text.
 
-use std::fmt::Display;
-use std::str::FromStr;
-
 use libp2p::PeerId;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serializer};
@@ -101,14 +98,21 @@ pub(super) fn write_peers<S: Serializer>(peers: &[PeerId], to: S) -> Result<S::O
     to.collect_seq(peers.iter().map(PeerId::to_string))
 }
 
-pub(super) fn read_peers<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<PeerId>, D::Error> {
-    let read = |text: String| {
-        let refused = |why: <PeerId as FromStr>::Err| refused(&text, &why);
-        text.parse().map_err(|why| D::Error::custom(refused(why)))
-    };
-    Vec::<String>::deserialize(from)?.into_iter().map(read).collect()
+/// Each by itself, so that an error says which.
+#[derive(Deserialize)]
+#[serde(try_from = "String")]
+struct Peer(PeerId);
+
+impl TryFrom<String> for Peer {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let refused = |why| format!("`{text}` is no peer id, such as 12D3KooW…: {why}");
+        text.parse().map(Self).map_err(refused)
+    }
 }
 
-fn refused(text: &str, why: &dyn Display) -> String {
-    format!("`{text}` is no peer id, such as 12D3KooW…: {why}")
+pub(super) fn read_peers<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<PeerId>, D::Error> {
+    let peers = Vec::<Peer>::deserialize(from)?;
+    Ok(peers.into_iter().map(|peer| peer.0).collect())
 }
