@@ -77,10 +77,9 @@ impl Entity for Player {
                 note(sender, number);
                 let peer = cx.entity(&name(peer));
                 match peer.ask_within(Duration::from_secs(2), Word::Answer).await {
-                    Ok(_) => {}
+                    Ok(_) | Err(AskError::Refused { why: Lost::NotLeased, .. }) => {}
                     // Two shards that leave two nodes and ask each other wait for each other.
                     Err(AskError::Timeout { .. }) => self.journal.pages().timeouts += 1,
-                    Err(AskError::Refused { why: Lost::NotLeased, .. }) => {}
                     Err(why) => {
                         let what = format!("I6: {peer} gives {} no answer: {why}", cx.id());
                         self.journal.violates(what);
