@@ -73,6 +73,8 @@ pub enum Bug {
     StateTakenAgain,
     /// An idle instance is dropped and hands nothing over.
     IdleHandNothingOver,
+    /// A lapse takes an instance from its entity's task that has not begun.
+    LetGoTakesStarted,
 }
 
 /// The bug to run with, if any.

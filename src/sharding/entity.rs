@@ -79,8 +79,11 @@ pub trait Entity: Sized + Send + 'static {
     /// Only planned moves ask for it: whoever is passivated, restarted by supervision, aborted
     /// after `handoff-timeout`, or lives on a node that crashes, is removed, or has no hosting lease
     /// for long, hands nothing over.
+    /// So does an instance that an abort finds before its stop message.
     /// What was handed over and is lost is counted:
-    /// [`lost_states`](super::shard_region::ShardRegion::lost_states).
+    /// [`lost_states`](super::shard_region::ShardRegion::lost_states). How many states a payload
+    /// held behind the place where it is cut short is not known: that counts as one dead letter,
+    /// [`Lost::Undecodable`](super::dead_letters::Lost::Undecodable).
     ///
     /// If it panics, there is no state. It holds up the move of its shard, and may run without the
     /// hosting lease: no place for effects outside.

@@ -163,6 +163,10 @@ pub enum AskError {
 ///
 /// May stand in messages and in answers, which is where it is read: by a node that has started its
 /// type, be it as a proxy. Elsewhere (a file, an outside system) keep type and id.
+///
+/// Types whose messages refer to each other should be started one right after the other, the one
+/// that is referred to first: a message with a reference to a type that its node has not started
+/// yet does not decode there. It is lost, and counted as [`Lost::Undecodable`].
 pub struct EntityRef<E: Entity> {
     runtime: Arc<Runtime<E>>,
     id: Result<EntityId, InvalidName>,
@@ -377,7 +381,8 @@ impl<'de, E: Entity> Deserialize<'de> for EntityRef<E> {
             D::Error::custom("a reference to an entity is read only in a message, or in an answer")
         })?;
         let runtime = types.find(&entity_type).ok_or_else(|| {
-            let why = format!("this node has not started {entity_type}, or as another type");
+            let why = format!("this node has not started {entity_type}, or as another type: start it before those whose \
+                 messages refer to it");
             D::Error::custom(why)
         })?;
         Ok(Self::new(&runtime, id.as_str()))

@@ -26,7 +26,7 @@ use super::instance::Instance;
 use super::letter::{Letter, decode};
 use super::runtime::Runtime;
 use super::scope;
-use super::shard::{After, Fit, Floor, Inside, Shard};
+use super::shard::{After, Fit, Floor, Inside, Shard, Start};
 use super::tenancy::Stage;
 use super::tenants::Entry;
 
@@ -62,6 +62,14 @@ enum Outcome {
     Aborted(Lost),
 }
 
+/// How a task ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    ByItself,
+    /// Its code panicked, or its executor has ended: that takes no other task.
+    Dropped,
+}
+
 struct Task<E: Entity> {
     runtime: Arc<Runtime<E>>,
     shard: Arc<Shard<E>>,
@@ -76,6 +84,7 @@ struct Task<E: Entity> {
     lapses: u64,   // when its instance began, or was taken
     failures: u32, // in a row
     since_yield: usize,
+    begun: bool, // it was polled
     ended: bool,
 }
 
@@ -83,9 +92,7 @@ struct Task<E: Entity> {
 pub(super) fn task<E: Entity>(
     runtime: &Arc<Runtime<E>>,
     shard: &Arc<Shard<E>>,
-    row: u32,
-    id: EntityId,
-    waker: Arc<AtomicWaker>,
+    Start { row, id, waker, lapses }: Start,
 ) -> BoxFuture<'static, ()> {
     let task = Task {
         runtime: Arc::clone(runtime),
@@ -98,9 +105,10 @@ pub(super) fn task<E: Entity>(
         batch: VecDeque::new(),
         stage: Stage::Open,
         generation: Generation::NEVER,
-        lapses: runtime.lapses(),
+        lapses,
         failures: 0,
         since_yield: 0,
+        begun: false,
         ended: false,
     };
     let phase = Arc::clone(&shard.phase);
@@ -111,6 +119,7 @@ pub(super) fn task<E: Entity>(
 }
 
 async fn run<E: Entity>(mut task: Task<E>) {
+    task.begun = true;
     loop {
         match task.next().await {
             Next::Batch => task.handle_batch().await,
@@ -141,11 +150,9 @@ impl<E: Entity> Task<E> {
         let Inside { floor, .. } = &mut *inside;
         self.give_back(floor);
         self.generation = floor.generation;
-        let lapses = self.runtime.lapses();
-        if std::mem::replace(&mut self.lapses, lapses) != lapses
-            && stage == Stage::Open
-            && self.value.is_some()
-        {
+        self.take_value(floor); // first: it may be one from before a lapse
+        let lapsed = std::mem::replace(&mut self.lapses, floor.lapses) != floor.lapses;
+        if lapsed && stage == Stage::Open && self.value.is_some() {
             return Next::LetGo;
         }
         let (was_full, leaves) = self.take_batch(floor, stage);
@@ -169,20 +176,27 @@ impl<E: Entity> Task<E> {
             }
             Stage::Draining | Stage::Aborted | Stage::Empty => {
                 drop(inside);
-                self.hand_over();
-                self.end();
+                // Aborted before its last word, it is not whole.
+                if stage == Stage::Draining || !self.runtime.last_word {
+                    self.hand_over();
+                }
+                self.end(End::ByItself);
                 Next::Nothing
             }
         }
     }
 
-    /// Whether the mailbox was full, and whether the instance is to stop if it was empty.
-    fn take_batch(&mut self, floor: &mut Floor<E>, stage: Stage) -> (bool, bool) {
+    /// The entity's value, if its row holds it; or the state for the next one.
+    fn take_value(&mut self, floor: &mut Floor<E>) {
         if self.value.is_none() {
             self.value = floor.tenants.get_mut(self.row).state.take();
             self.value.iter().for_each(|instance| instance.wakes());
             self.state = self.state.take().or_else(|| floor.tenants.wake(self.row));
         }
+    }
+
+    /// Whether the mailbox was full, and whether the instance is to stop if it was empty.
+    fn take_batch(&mut self, floor: &mut Floor<E>, stage: Stage) -> (bool, bool) {
         let busy = floor.tenants.get_mut(self.row).busy.as_mut();
         let busy = busy.expect("a task's entity is busy");
         let (count, was_full) = match stage {
@@ -205,7 +219,7 @@ impl<E: Entity> Task<E> {
     /// What was taken and not begun goes back, ahead of what came since.
     fn give_back(&mut self, floor: &mut Floor<E>) {
         let busy = floor.tenants.busy(self.row);
-        if busy.marked > 0 {
+        if busy.marked > 0 || self.stage == Stage::Draining {
             busy.marked += self.batch.len();
         }
         if self.runtime.canary.has(Bug::TakenNotGivenBack) {
@@ -251,7 +265,7 @@ impl<E: Entity> Task<E> {
     }
 
     /// The stay is over for this entity: what it has not begun stays for the payload.
-    fn end(&mut self) {
+    fn end(&mut self, how: End) {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
@@ -269,17 +283,17 @@ impl<E: Entity> Task<E> {
             if let Some(state) = self.state.take() {
                 desk.keep(self.row, state);
             }
-            if shard.phase.is_draining() && !runtime.is_over() && !std::thread::panicking() {
+            if how == End::ByItself && shard.phase.is_draining() && !runtime.is_over() {
                 desk.floor.go_on(self.row, desk.after); // it came while the value was dropped
             }
             desk.ended(gate);
             if shard.phase.get() == Stage::Open {
                 // It was cut short. After a panic another task goes on; if the executor has
-                // ended, none would.
+                // ended, none would, and that one would end here as well, and so on.
                 if is_empty {
                     desk.floor.running += 1; // parks as if it ended by itself
                     desk.floor.park(self.row, &runtime, desk.after);
-                } else if std::thread::panicking() {
+                } else if self.begun && std::thread::panicking() {
                     desk.floor.start(self.row, desk.after);
                 }
             }
@@ -317,7 +331,7 @@ impl<E: Entity> Task<E> {
     /// Waits for the lease. False if the shard is no longer at the stage at which the batch was
     /// taken, or the lease has lapsed for so long that the instance has to go.
     async fn may_begin(&mut self) -> bool {
-        let stays = self.shard.phase.get() == self.stage && self.runtime.lapses() == self.lapses;
+        let stays = self.shard.phase.get() == self.stage && self.shard.lapses() == self.lapses;
         if stays && self.runtime.serves() {
             return true; // the way of nearly all messages
         }
@@ -326,7 +340,7 @@ impl<E: Entity> Task<E> {
         poll_fn(|cx| {
             waker.register(cx.waker());
             loop {
-                if shard.phase.get() != *stage || runtime.lapses() != *lapses {
+                if shard.phase.get() != *stage || shard.lapses() != *lapses {
                     return Poll::Ready(false);
                 }
                 if runtime.serves() {
@@ -520,7 +534,7 @@ impl<E: Entity> Task<E> {
 /// drain must not wait for it for ever.
 impl<E: Entity> Drop for Task<E> {
     fn drop(&mut self) {
-        self.end();
+        self.end(End::Dropped);
     }
 }
 
@@ -537,7 +551,7 @@ impl<E: Entity> Stays<'_, E> {
         let stage = self.shard.phase.get();
         let aborts = match stage {
             Stage::Aborted => true,
-            Stage::Open => self.runtime.lapses() != self.lapses,
+            Stage::Open => self.shard.lapses() != self.lapses,
             Stage::Empty | Stage::Draining => false,
         };
         aborts.then(|| self.runtime.why_aborted(stage))

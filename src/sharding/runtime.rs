@@ -67,7 +67,6 @@ pub(super) struct Runtime<E: Entity> {
     callers_wait: AtomicBool,
     over: AtomicBool,
     pub(super) sent_back: AtomicU64, // bounces and echoes
-    lapses: AtomicU64,               // that lasted
     books: Books,
     sweeps: AtomicBool,
     limit: AtomicUsize, // of active entities
@@ -200,7 +199,6 @@ impl<E: Entity> Runtime<E> {
             callers_wait: AtomicBool::new(false),
             over: AtomicBool::new(false),
             sent_back: AtomicU64::new(0),
-            lapses: AtomicU64::new(0),
             books,
             sweeps: AtomicBool::new(false),
             limit: AtomicUsize::new(limit),
@@ -231,14 +229,8 @@ impl<E: Entity> Runtime<E> {
         }
     }
 
-    /// Lapses of the lease that lasted: no instance outlives one.
-    pub(super) fn lapses(&self) -> u64 {
-        self.lapses.load(Ordering::Acquire)
-    }
-
-    /// The lease has lapsed for long. Shards that drain have their own time.
+    /// The lease has lapsed for long.
     pub(super) fn let_go(self: &Arc<Self>) {
-        self.lapses.fetch_add(1, Ordering::AcqRel);
         for shard in self.known().filter(|shard| shard.phase.get() == Stage::Open) {
             shard.pass(self, Fit::Exempt, |_, desk| desk.let_go());
         }
@@ -517,8 +509,8 @@ impl<E: Entity> Runtime<E> {
         if after.is_nothing() {
             return;
         }
-        for (row, id, waker) in after.starts {
-            self.world.spawn(run::task(self, shard, row, id, waker));
+        for start in after.starts {
+            self.world.spawn(run::task(self, shard, start));
         }
         if after.wanted {
             self.world.tell(RegionInput::Wanted(shard.id));

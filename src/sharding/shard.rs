@@ -5,7 +5,7 @@
 //! messages that are given up are dropped after it.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -38,6 +38,7 @@ pub(super) struct Shard<E: Entity> {
     pub(super) phase: Arc<Phase>,
     /// A hint: messages that are told here need not be encoded.
     pub(super) here: AtomicBool,
+    lapses: AtomicU64, // the floor's, read by handlers without the lock
     inside: Mutex<Inside<E>>,
 }
 
@@ -56,6 +57,8 @@ pub(super) struct Floor<E: Entity> {
     /// What the next start takes along.
     pub(super) carried: Option<Bytes>,
     pub(super) actives: Option<Arc<Actives>>,
+    /// Lapses of the lease that lasted while entities lived here: no instance outlives one.
+    pub(super) lapses: u64,
     /// Tasks that drop idle instances: no other begins before they have.
     leaving: u32,
     canary: Canary,
@@ -63,9 +66,18 @@ pub(super) struct Floor<E: Entity> {
     scratch: Vec<u8>, // a frame
 }
 
+/// A task that is to begin.
+pub(super) struct Start {
+    pub(super) row: u32,
+    pub(super) id: EntityId,
+    pub(super) waker: Arc<AtomicWaker>,
+    /// Of the floor, when the row was given the task.
+    pub(super) lapses: u64,
+}
+
 /// What is to be done once the lock is released.
 pub(super) struct After<E: Entity> {
-    pub(super) starts: Vec<(u32, EntityId, Arc<AtomicWaker>)>,
+    pub(super) starts: Vec<Start>,
     pub(super) wanted: bool,
     pub(super) drained: Option<Option<Bytes>>,
     /// Who has to stop, in whichever shard.
@@ -137,6 +149,7 @@ impl<E: Entity> Shard<E> {
             generation: Generation::NEVER,
             carried: None,
             actives,
+            lapses: 0,
             leaving: 0,
             canary,
             wanted: false,
@@ -146,8 +159,14 @@ impl<E: Entity> Shard<E> {
             id,
             phase: Arc::default(),
             here: AtomicBool::new(false),
+            lapses: AtomicU64::new(0),
             inside: Mutex::new(Inside { gate: Gate::new(me, held_max), floor }),
         }
+    }
+
+    /// See [`Floor::lapses`].
+    pub(super) fn lapses(&self) -> u64 {
+        self.lapses.load(Ordering::Acquire)
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Inside<E>> {
@@ -360,7 +379,8 @@ impl<E: Entity> Floor<E> {
         let waker = Arc::new(AtomicWaker::new());
         self.tenants.busy(row).runs = Some(Arc::clone(&waker));
         self.running += 1;
-        after.starts.push((row, self.tenants.get(row).id.clone(), waker));
+        let (id, lapses) = (self.tenants.get(row).id.clone(), self.lapses);
+        after.starts.push(Start { row, id, waker, lapses });
     }
 
     /// Starts it for messages that a draining handler waits for, if nobody handles them yet.
@@ -473,12 +493,22 @@ impl<E: Entity> Desk<'_, E> {
         }
     }
 
-    /// The lease has lapsed for long: nothing is told to anybody, for no handler may run.
+    /// The lease has lapsed for long: nothing is told to anybody, for no handler may run. A shard
+    /// that drains has its own time.
     pub(super) fn let_go(&mut self) {
+        if self.shard.phase.get() != Stage::Open {
+            return;
+        }
+        self.floor.lapses += 1;
+        self.shard.lapses.store(self.floor.lapses, Ordering::Release);
         let tenants = &mut self.floor.tenants;
         let mut instances = Vec::new();
         for row in tenants.rows().collect::<Vec<_>>() {
             let tenant = tenants.get_mut(row);
+            let runs = tenant.busy.as_ref().is_some_and(|busy| busy.runs.is_some());
+            if runs && !self.floor.canary.has(Bug::LetGoTakesStarted) {
+                continue; // its task drops it: nobody else begins another one meanwhile
+            }
             let id = &tenant.id;
             instances.extend(tenant.state.take().map(|instance| (row, id.clone(), instance)));
         }

@@ -14,6 +14,7 @@ use super::entity::Entity;
 use super::ids::EntityId;
 use super::run::wait;
 use super::runtime::Runtime;
+use super::scope;
 use super::shard::{Fit, Shard};
 
 /// What an instance holds of its tasks. Dropped, it ends them.
@@ -40,14 +41,19 @@ impl Tracked {
         id: &EntityId,
         task: impl Future<Output = ()> + Send + 'static,
     ) {
+        let leash = self.leash();
+        shard.lock().floor.running += 1;
+        let stay = Stay { runtime: Arc::clone(runtime), shard: Arc::clone(shard) };
+        runtime.world.spawn(Box::pin(run(stay, id.clone(), leash, task)));
+    }
+
+    fn leash(&mut self) -> Arc<Leash> {
         if self.0.len() == self.0.capacity() {
             self.0.retain(|leash| Arc::strong_count(leash) > 1); // those that run
         }
         let leash = Arc::<Leash>::default();
         self.0.push(Arc::clone(&leash));
-        shard.lock().floor.running += 1;
-        let stay = Stay { runtime: Arc::clone(runtime), shard: Arc::clone(shard) };
-        runtime.world.spawn(Box::pin(run(stay, id.clone(), leash, task)));
+        leash
     }
 }
 
@@ -73,7 +79,9 @@ async fn run<E: Entity>(
                 return Poll::Pending;
             }
         }
-        catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(cx))).unwrap_or_else(|_| {
+        // Its shard's drain waits for it, and so for those that it asks.
+        let poll = || scope::at_work(&stay.shard.phase, || task.as_mut().poll(cx));
+        catch_unwind(AssertUnwindSafe(poll)).unwrap_or_else(|_| {
             runtime.failures.fetch_add(1, Ordering::Relaxed);
             let (entity_type, shard) = (&runtime.entity_type, stay.shard.id);
             tracing::error!(
@@ -99,5 +107,22 @@ impl<E: Entity> Drop for Stay<E> {
     fn drop(&mut self) {
         let Self { runtime, shard } = self;
         shard.pass(runtime, Fit::Exempt, |gate, desk| desk.ended(gate));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_that_have_ended_are_forgotten_and_those_that_run_are_not() {
+        let mut tracked = Tracked::default();
+        let running: Vec<_> = (0..3).map(|_| tracked.leash()).collect();
+        for _ in 0..100 {
+            drop(tracked.leash());
+        }
+        assert!(tracked.0.len() <= 8, "{} are remembered", tracked.0.len());
+        drop(tracked);
+        assert!(running.iter().all(|leash| leash.over.load(Ordering::Acquire)));
     }
 }

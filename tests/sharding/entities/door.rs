@@ -18,6 +18,10 @@ impl Door {
         self.wakers.lock().expect("nobody panicked").drain(..).for_each(Waker::wake);
     }
 
+    pub(crate) fn close(&self) {
+        self.open.store(false, Ordering::SeqCst);
+    }
+
     pub(crate) async fn pass(&self) {
         poll_fn(|cx| {
             if self.open.load(Ordering::SeqCst) {

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures::channel::oneshot;
 use ostraca::sharding::bug::{Bug, Canary};
 use ostraca::sharding::context::Context;
 use ostraca::sharding::dead_letters::Lost;
@@ -28,6 +29,8 @@ enum Say {
     /// Waits at the door, then asks another one.
     WaitAndAsk(String),
     WaitAndPassivate,
+    /// As `WaitAndAsk`, in a task of its own, for which it waits.
+    AskInTask(String),
     Echo(Reply<u64>),
     Last,
 }
@@ -56,6 +59,16 @@ impl Entity for Guest {
             Say::WaitAndPassivate => {
                 self.door.pass().await;
                 cx.passivate();
+            }
+            Say::AskInTask(other) => {
+                let (door, other) = (Arc::clone(&self.door), cx.entity(&other));
+                let (tell, told) = oneshot::channel();
+                cx.spawn(async move {
+                    door.pass().await;
+                    let _told = tell.send(other.ask(Say::Echo).await.ok());
+                });
+                let answer = told.await;
+                self.log(cx, &format!("asked {:?}", answer.ok().flatten()));
             }
             Say::Echo(reply) => reply.send(self.node),
             Say::Last => self.log(cx, "last"),
@@ -151,6 +164,36 @@ fn entities_of_one_shard_that_ask_each_other_do_not_hold_up_its_drain() {
     assert_eq!(log.last().map(String::as_str), Some("b@2 after the ask"));
     let stuck = run(Canary::with(Bug::DrainingHandlersNotMarked));
     assert!(!stuck.iter().any(|line| line.contains("asked")), "{stuck:?}");
+}
+
+#[test]
+fn a_task_that_an_entity_waits_for_and_that_asks_another_does_not_hold_up_its_drain() {
+    let mut house = House::new(Canary::none());
+    house.tell(0, "a", Say::AskInTask("b".to_owned()));
+    house.nodes.settle();
+    house.moves(1);
+    house.door.open();
+    house.nodes.settle();
+    let mut log = house.log();
+    log.sort_unstable();
+    assert_eq!(log, ["a@1 asked Some(1)", "a@1 last", "b@1 last"], "no time has passed");
+    assert_eq!(house.nodes.nodes[0].region.entities(), 0, "the shard has left");
+}
+
+#[test]
+fn an_executor_that_ends_during_a_drain_takes_no_further_task() {
+    let mut house = House::new(Canary::none());
+    house.tell(0, "a", Say::WaitAndAsk("b".to_owned()));
+    house.nodes.settle();
+    house.moves(1);
+    house.door.open();
+    let before = house.nodes.executor.tasks();
+    while house.nodes.executor.tasks() == before {
+        house.nodes.executor.step(0);
+    }
+    house.nodes.executor.shut_down(); // the task of b, for which a waits, has not begun
+    assert_eq!((house.log(), house.nodes.executor.tasks()), (vec![], 0));
+    assert_eq!(house.nodes.nodes[0].region.entities(), 0, "what waits is in a payload");
 }
 
 #[test]

@@ -17,6 +17,7 @@ pub(crate) struct Executor {
     last: AtomicU64,
     nanos: AtomicU64,
     sleepers: Mutex<Vec<(u64, Arc<Sleeper>)>>,
+    over: AtomicBool,
     me: Weak<Self>,
 }
 
@@ -54,6 +55,9 @@ impl Executor {
     }
 
     pub(crate) fn spawn(&self, task: BoxFuture<'static, ()>) {
+        if self.over.load(Ordering::SeqCst) {
+            return drop(task); // as a runtime that is shut down
+        }
         let id = self.last.fetch_add(1, Ordering::SeqCst);
         self.tasks.lock().expect("nobody panicked").insert(id, task);
         self.ready.lock().expect("nobody panicked").push_back(id);
@@ -118,5 +122,11 @@ impl Executor {
     pub(crate) fn end(&self) {
         let tasks = std::mem::take(&mut *self.tasks.lock().expect("nobody panicked"));
         drop(tasks);
+    }
+
+    /// As [`end`](Self::end), and no further task is taken.
+    pub(crate) fn shut_down(&self) {
+        self.over.store(true, Ordering::SeqCst);
+        self.end();
     }
 }

@@ -1,6 +1,6 @@
 //! What entities did, all nodes together: checked as it happens.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use ostraca::sharding::ids::RegionId;
@@ -22,6 +22,8 @@ pub(crate) struct Pages {
     /// What entities count goes with them, unless a policy may have passivated them.
     pub(crate) policy: bool,
     pub(crate) taken: usize,
+    /// Whose lease has lapsed for long: what their instances count may go at any time.
+    pub(crate) lapsed: BTreeSet<RegionId>,
     counts: BTreeMap<String, u64>,
     handed: BTreeMap<String, u64>, // on its way
 }
@@ -84,6 +86,7 @@ impl Journal {
         if pages.handed.contains_key(id) {
             return;
         }
+        let may_go = may_go || pages.alive.get(id).is_some_and(|at| pages.lapsed.contains(at));
         if !may_go && !pages.policy {
             pages.violations.push(format!("S: {id} ends and hands nothing over"));
         }

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures::future::join;
 use ostraca::sharding::context::Context;
 use ostraca::sharding::dead_letters::Lost;
 use ostraca::sharding::entity::Entity;
@@ -29,6 +30,8 @@ enum Task {
     Count(Reply<u64>),
     Add,
     Wait(Reply<u64>),
+    /// Waits, and asks "a" twice at once.
+    Ask(Reply<u64>),
     Ring,
     Last,
 }
@@ -46,6 +49,12 @@ impl Entity for Clerk {
             Task::Wait(reply) => {
                 self.door.pass().await;
                 reply.send(self.count);
+            }
+            Task::Ask(reply) => {
+                self.door.pass().await;
+                let a = cx.entity("a");
+                let (one, other) = join(a.ask(Task::Wait), a.ask(Task::Count)).await;
+                reply.send(one.unwrap_or(99) + other.unwrap_or(99));
             }
             Task::Ring => self.note("rang"),
             Task::Last => self.note("last"),
@@ -187,14 +196,33 @@ fn what_comes_while_instances_are_dropped_waits_for_that() {
 }
 
 #[test]
+fn a_task_that_has_not_begun_drops_the_old_instance_before_a_new_one_begins() {
+    let mut office = Office::new();
+    office.tell("a");
+    office.nodes.nodes[0].region.entity("a").tell(Task::Add).expect("there is room");
+    office.nodes.nodes[0].hosting.lapsed();
+    assert_eq!((office.nodes.executor.ready(), office.taken()), (1, vec![]), "by its own task");
+    office.nodes.executor.step(0);
+    assert_eq!(office.taken(), ["a dropped"]);
+    office.nodes.settle();
+    assert_eq!((office.count("a"), office.taken()), (1, vec![]));
+}
+
+#[test]
 fn a_lapse_while_a_shard_drains_leaves_the_drain_its_time() {
     let mut office = Office::new();
-    let asked = office.nodes.nodes[1].region.entity("a").ask(Task::Wait);
+    let asked = office.nodes.nodes[1].region.entity("boss").ask(Task::Ask);
     office.nodes.settle();
     office.nodes.decide(ShardId::new(0), Some(1));
     office.nodes.settle();
+    office.door.open();
+    office.nodes.executor.step(0); // asks "a" twice
+    office.door.close();
+    office.nodes.settle(); // the first of them waits
     office.nodes.nodes[0].hosting.lapsed();
     office.door.open();
     assert_eq!(office.nodes.wait_for(asked).expect("it answers"), 0);
-    assert_eq!(office.taken(), ["a dropped", "a hands over", "a last"]);
+    let each = ["dropped", "hands over", "last"];
+    let of = |who: &'static str| each.map(|what| format!("{who} {what}"));
+    assert_eq!(office.taken(), [of("a"), of("boss")].concat());
 }

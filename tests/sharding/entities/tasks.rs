@@ -154,15 +154,3 @@ fn a_task_that_panics_is_counted_and_its_entity_goes_on() {
     works.nodes.host(0, 1);
     assert_eq!(works.nodes.nodes[0].region.entities(), 0, "its shard leaves");
 }
-
-#[test]
-fn tasks_that_have_ended_are_forgotten() {
-    let mut works = Works::new();
-    for _ in 0..100 {
-        works.tell(Order::Work(1));
-        works.pass(1);
-    }
-    assert_eq!((works.taken().len(), works.nodes.executor.tasks()), (200, 0));
-    works.tell(Order::Passivate);
-    assert_eq!(works.nodes.nodes[0].region.entities(), 0);
-}
