@@ -104,6 +104,23 @@ fn a_region_that_leaves_has_left_when_its_shards_and_payloads_are_elsewhere() {
 }
 
 #[test]
+fn what_the_last_host_keeps_without_a_next_home_is_discarded_once_when_its_node_is_out() {
+    let mut bench = Bench::new();
+    bench.order(host(1, &[]));
+    bench.order(release(2, None));
+    bench.drained(Some("m"));
+    assert_eq!(bench.tell(RegionInput::Leave), [RegionOutput::Left]);
+    let lost = RegionOutput::Discard {
+        shard: SHARD,
+        from: region(1),
+        payload: Bytes::from_static(b"m"),
+    };
+    assert_eq!(bench.tell(RegionInput::Forsaken), [lost], "and nothing is stopped");
+    assert_eq!(bench.tell(RegionInput::Forsaken), []);
+    assert_eq!(sent(&bench.order(release(2, None))).len(), 1, "it still tells of its release");
+}
+
+#[test]
 fn a_region_that_leaves_without_a_coordinator_waits_instead_of_asking_all_the_time() {
     let mut bench = Bench::new();
     bench.order(host(1, &[]));
