@@ -19,9 +19,9 @@ pub mod port;
 mod searching;
 mod shunned;
 mod spreading;
+pub mod stats;
 #[cfg(test)]
 mod stranger_tests;
-pub mod stats;
 mod telling;
 mod watching;
 

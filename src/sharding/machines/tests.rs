@@ -12,7 +12,9 @@ use crate::sharding::agreed::Agreed;
 use crate::sharding::ids::{Generation, ShardId};
 use crate::sharding::region::RegionOutput;
 use crate::sharding::store::Ask;
-use crate::sharding::wire::{HostShard, NotYet, ReleaseShard, ShardingMessage, ToCoordinator, ToRegion};
+use crate::sharding::wire::{
+    HostShard, NotYet, ReleaseShard, ShardingMessage, ToCoordinator, ToRegion,
+};
 
 const ME: ReplicaId = ReplicaId::new(1);
 const OTHER: ReplicaId = ReplicaId::new(2);
