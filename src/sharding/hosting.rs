@@ -57,7 +57,8 @@ pub struct Unrest {
     /// Messages of other nodes that were sent back to them, and barriers of theirs that were
     /// echoed, since the start: grows as long as somebody does not know of a move.
     pub sent_back: u64,
-    /// Messages of this node that wait for a lane.
+    /// Messages of this node that wait for a lane, and others' that are held here until it is known
+    /// where they go. Those that wait for a home to be known are not counted.
     pub waiting: usize,
 }
 

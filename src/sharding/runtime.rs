@@ -258,7 +258,11 @@ impl<E: Entity> Runtime<E> {
 
     /// See [`Hosting::unrest`](super::hosting::Hosting::unrest).
     pub(super) fn unrest(&self) -> Option<Unrest> {
-        let (sent_back, waiting) = (self.sent_back.load(Ordering::Relaxed), self.at_gates().0);
+        let sent_back = self.sent_back.load(Ordering::Relaxed);
+        let waiting = self.known().fold(0, |waiting, shard| {
+            let gate = &shard.lock().gate;
+            waiting + gate.behind_a_lane() + gate.held()
+        });
         (!self.is_over()).then_some(Unrest { sent_back, waiting })
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ostraca_ddata::id::NodeId;
+use ostraca_ddata::id::{NodeId, PeerKey};
 
 use crate::cluster::member::Address;
 
@@ -17,12 +17,16 @@ const ADDRESSES_MAX: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct Links {
     up: BTreeMap<NodeId, BTreeSet<Address>>, // ≤ LINKS_MAX
+    proved: BTreeSet<PeerKey>,               // were ever up; ≤ LINKS_MAX
 }
 
 impl Links {
     pub(super) fn up(&mut self, node: NodeId, addresses: Vec<Address>) {
         if self.up.len() >= LINKS_MAX && !self.up.contains_key(&node) {
             return;
+        }
+        if self.proved.len() < LINKS_MAX {
+            self.proved.insert(node.peer);
         }
         let known = self.up.entry(node).or_default();
         for address in addresses {
@@ -38,6 +42,11 @@ impl Links {
 
     pub(super) fn is_up(&self, node: NodeId) -> bool {
         self.up.contains_key(&node)
+    }
+
+    /// Whether it has shown to this life that it is of the cluster, by its secret, however long ago.
+    pub(super) fn has_proved(&self, peer: PeerKey) -> bool {
+        self.proved.contains(&peer)
     }
 
     /// Where a connected node is dialled.

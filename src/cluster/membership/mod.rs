@@ -20,6 +20,8 @@ mod searching;
 mod shunned;
 mod spreading;
 pub mod stats;
+#[cfg(test)]
+mod stranger_tests;
 mod telling;
 mod watching;
 
@@ -268,8 +270,13 @@ impl Membership {
     fn quarantined(&mut self, now: Now, by: PeerKey, out: &mut Out) {
         let why = match &mut self.stage {
             Stage::Inside(inside) => inside.quarantined(&mut self.core, by),
-            // It was let in and removed before it heard of either: this life never gets in.
-            Stage::Searching(_) => Some(StopReason::Removed),
+            // It was let in and removed before it heard of either: this life never gets in. Who has
+            // never been up has proved nothing, and may be a stranger at a seed's address.
+            Stage::Searching(_) if self.core.links.has_proved(by) => Some(StopReason::Removed),
+            Stage::Searching(_) => {
+                self.core.stats.nonsense += 1;
+                None
+            }
             Stage::New | Stage::Over(_) => None,
         };
         self.stop_if(now, why, out);

@@ -27,8 +27,9 @@ use crate::cluster::membership::port::{Input, Memory, Output, StopReason};
 use crate::cluster::wire::ClusterMessage;
 use crate::net::Class;
 use crate::net::handle::Net;
-use crate::sharding::ids::EntityType;
+use crate::sharding::ids::{EntityType, ShardId};
 use crate::sharding::machines::{Input as Fact, Word};
+use crate::sharding::wire::{Released, ShardingMessage, ToRegion};
 
 /// Long without a quorum: with the lease other instances begin, with what waits.
 const STOPS: &str =
@@ -84,7 +85,33 @@ impl Surroundings {
 
     fn send_word(&mut self, to: ReplicaId, entity_type: &EntityType, word: &Word) {
         let (part, bytes) = sharding::say(word);
-        self.send_bytes(to, &[part, entity_type.as_str()], &bytes);
+        let header = [part, entity_type.as_str()];
+        let sent = self.lanes.send_with(to, Class::Control, &header, &bytes);
+        match (sent, carried(word)) {
+            (Err(NotSent::TooLong), Some(shard)) => {
+                self.never_fits(to, entity_type, shard, bytes.len());
+            }
+            (sent, _) => self.complain(to, &header, bytes.len(), sent),
+        }
+    }
+
+    /// What a shard's entities had accepted and not begun is cut by this node's limit, and the other
+    /// takes less: it is said again as it is, in vain, until one of the two is out.
+    fn never_fits(
+        &mut self,
+        to: ReplicaId,
+        entity_type: &EntityType,
+        shard: ShardId,
+        bytes: usize,
+    ) {
+        if self.complained.now(self.clock.mono()) {
+            tracing::warn!(
+                %to, %entity_type, %shard, bytes,
+                "sharding.payload_too_long: the shard waits at its next home for messages that it \
+                 takes in shorter pieces only; set net.limits.message-bytes-max alike on all \
+                 nodes, or stop this node, which counts them as lost"
+            );
+        }
     }
 
     /// What can't be sent is dropped: machines say again what matters.
@@ -184,6 +211,18 @@ impl Surroundings {
     }
 }
 
+/// The shard whose payload a word carries; of several, the one with the longest.
+fn carried(word: &Word) -> Option<ShardId> {
+    match word {
+        Word::Sharding(ShardingMessage::Region(ToRegion::Part(part))) => Some(part.shard),
+        Word::Sharding(ShardingMessage::Region(ToRegion::Released(words))) => {
+            let length = |word: &&Released| word.payload.as_ref().map_or(0, |bytes| bytes.len());
+            words.iter().max_by_key(length).map(|word| word.shard)
+        }
+        _ => None,
+    }
+}
+
 /// What an operator wants to read: who, what, and where it stood.
 fn log(event: &ClusterEvent) {
     let (what, member) = match event {
@@ -264,5 +303,31 @@ impl Surroundings {
             }
             ShardingDest::Node(event) => self.hostings.happened(event),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::sharding::ids::Generation;
+    use crate::sharding::wire::Part as Piece;
+
+    use super::*;
+
+    #[test]
+    fn a_word_that_is_too_long_is_complained_about_by_the_shard_that_makes_it_so() {
+        let last = Generation::NEVER;
+        let word = |shard, length: usize| Released {
+            shard: ShardId::new(shard),
+            reached: last,
+            last,
+            payload: (length > 0).then(|| vec![0; length].into()),
+        };
+        let say = |message| Word::Sharding(ShardingMessage::Region(message));
+        let released = say(ToRegion::Released(vec![word(1, 5), word(2, 90), word(3, 0)]));
+        assert_eq!(carried(&released), Some(ShardId::new(2)));
+        let (shard, bytes) = (ShardId::new(4), vec![0; 9].into());
+        let piece = say(ToRegion::Part(Piece { shard, last, at: 0, bytes }));
+        assert_eq!(carried(&piece), Some(shard));
+        assert_eq!(carried(&say(ToRegion::Hosted(vec![(shard, last)]))), None);
     }
 }

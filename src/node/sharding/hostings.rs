@@ -13,15 +13,19 @@ use crate::cluster::member::ENTITY_TYPES_MAX;
 use crate::net::Inbound;
 use crate::node::wiring::sharding::Event;
 use crate::sharding::asks::Asks;
-use crate::sharding::hosting::{BadFrame, Hosting};
+use crate::sharding::hosting::{BadFrame, Hosting, Unrest};
 use crate::sharding::ids::{EntityType, RegionId, ShardId};
 use crate::sharding::machines::ClusterShardingStats;
 use crate::sharding::region::RegionOutput;
 use crate::sharding::stray;
 
-/// Who has not heard of a move is told of it by what comes back, within a round trip; with that
-/// much of a pause between two messages nothing is under way.
+/// Who has not heard of a move is told of it by what comes back, within a round trip. When nothing
+/// was sent back for so long, most likely everybody has heard; who was silent, or is farther away
+/// than that, may not have.
 const CALM: Duration = Duration::from_millis(200);
+
+/// Whoever leaves waits no longer for that: a sender may never hear, and a lane never have room.
+const CALM_WITHIN: Duration = Duration::from_secs(2);
 
 /// What waiters see of the sharding machines.
 #[derive(Clone, Debug, Default)]
@@ -212,19 +216,34 @@ impl Hostings {
     }
 
     /// Ends when nothing has been sent back from here for a while, and nothing waits here for a
-    /// lane: then all who send have heard where shards went, as far as can be seen from here. What
-    /// is told to a node that has gone is lost.
+    /// lane or a decision, and after a bound in any case. What still waits then, and what is told to
+    /// a node that has gone, is lost.
     pub(super) async fn calm(&self) {
-        let unrest = || {
-            let all: Vec<_> = self.all().iter().filter_map(|hosting| hosting.unrest()).collect();
-            (!all.is_empty()).then_some(all)
-        };
-        let mut before = unrest();
-        while let Some(seen) = before {
-            tokio::time::sleep(CALM).await;
-            before = unrest()
-                .filter(|now| *now != seen || now.iter().any(|of_type| of_type.waiting > 0));
+        if tokio::time::timeout(CALM_WITHIN, self.calmed()).await.is_err() {
+            let waiting: usize = self.unrest().iter().map(|of_type| of_type.waiting).sum();
+            tracing::warn!(
+                waiting,
+                within = ?CALM_WITHIN,
+                "sharding.not_calm: left all the same; so many messages still wait here, and \
+                 other nodes may not have heard yet where shards went"
+            );
         }
+    }
+
+    async fn calmed(&self) {
+        let mut seen = self.unrest();
+        while !seen.is_empty() {
+            tokio::time::sleep(CALM).await;
+            let now = self.unrest();
+            if now == seen && now.iter().all(|of_type| of_type.waiting == 0) {
+                return;
+            }
+            seen = now;
+        }
+    }
+
+    fn unrest(&self) -> Vec<Unrest> {
+        self.all().iter().filter_map(|hosting| hosting.unrest()).collect() // ≤ ENTITY_TYPES_MAX
     }
 
     /// What is so now and later.
@@ -240,7 +259,6 @@ mod tests {
 
     use super::*;
     use crate::net::{Class, NodeId};
-    use crate::sharding::hosting::Unrest;
 
     #[derive(Default)]
     struct Recorder(Mutex<Vec<String>>);
@@ -279,7 +297,12 @@ mod tests {
 
         fn unrest(&self) -> Option<Unrest> {
             let mut heard = self.0.lock().expect("no test panics under it");
-            heard.pop().map(|_| Unrest { sent_back: heard.len() as u64, waiting: 0 })
+            let note = heard.pop()?;
+            let waits = note == "waits for ever";
+            if waits {
+                heard.push(note);
+            }
+            Some(Unrest { sent_back: heard.len() as u64, waiting: usize::from(waits) })
         }
 
         fn remind(&self) {
@@ -362,6 +385,16 @@ mod tests {
         (0..3).for_each(|_| recorder.note("unrest".to_owned()));
         hostings.calm().await;
         assert!(recorder.0.lock().expect("no panic").is_empty(), "each look was another one");
+    }
+
+    #[tokio::test]
+    async fn who_leaves_does_not_wait_for_ever_for_a_lane_without_room() {
+        let (hostings, recorder) = (Hostings::default(), Arc::new(Recorder::default()));
+        assert!(hostings.add(&named("counter"), recorder.clone()));
+        recorder.note("waits for ever".to_owned());
+        let within = CALM_WITHIN * 20; // a slow machine
+        tokio::time::timeout(within, hostings.calm()).await.expect("it is bounded");
+        assert_eq!(recorder.0.lock().expect("no panic").len(), 1, "it still waits");
     }
 
     #[tokio::test]

@@ -194,7 +194,8 @@ impl Sharding {
         let _ = self.tell(Input::Drain); // it has stopped: nothing to drain
     }
 
-    /// Hands over everything; ends when nothing is left here, and nobody believes otherwise.
+    /// Hands over everything; ends when nothing is left here and, as far as can be seen from here
+    /// within a bound, nobody sends here any more.
     pub(super) async fn leave(&self) {
         if self.tell(Input::Leave).is_ok() {
             let mut progress = self.0.hostings.progress();

@@ -321,6 +321,12 @@ impl<M> Gate<M> {
         self.route.waiting()
     }
 
+    /// Those of them that wait for a lane, not for a home to be known.
+    #[must_use]
+    pub fn behind_a_lane(&self) -> usize {
+        if self.route.mode == Mode::Parked { 0 } else { self.route.waiting() }
+    }
+
     /// Messages from lanes that are held here.
     #[must_use]
     pub const fn held(&self) -> usize {

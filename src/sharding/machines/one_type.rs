@@ -210,9 +210,8 @@ impl TypeMachines {
     /// senders that have not heard of the moves (spec/safety.md §5, "everything else → bounce").
     pub(super) fn over(&mut self, now: Now, with: &mut Surroundings, out: &mut Outbox<Output>) {
         self.leased(now, with, out);
-        if !self.has_left() {
-            self.feed(now, Local::Region(RegionInput::Over), with, out);
-        }
+        let how = if self.has_left() { RegionInput::Forsaken } else { RegionInput::Over };
+        self.feed(now, Local::Region(how), with, out);
     }
 
     pub(super) fn fact(

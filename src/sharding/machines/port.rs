@@ -62,8 +62,9 @@ pub enum Input {
     Installed(Arc<Epoch>),
     /// The hosting lease is held.
     LeaseHeld,
-    /// The hosting lease lapsed for long: no coordinator runs here. What hosts entities needs no
-    /// word: without a lease it begins nothing and polls nothing, until one is held again.
+    /// The hosting lease lapsed for long: no coordinator runs here. What hosts entities hears it
+    /// from the node, not from here: without a lease it begins nothing, and after such a lapse it
+    /// stops its entities. Regions keep their shards.
     LeaseLost,
     /// This node is out of the cluster, or its lease is released: nothing runs here ever again.
     /// Regions that have handed over everything go on sending back what comes to them.

@@ -52,7 +52,8 @@ impl ClusterShardingStats {
     /// Entities of all regions that have answered.
     #[must_use]
     pub fn entities(&self) -> u64 {
-        self.regions.values().flat_map(BTreeMap::values).sum()
+        let counts = self.regions.values().flat_map(BTreeMap::values);
+        counts.fold(0, |sum, count| sum.saturating_add(*count)) // whatever others say
     }
 
     /// Shards of all regions that have answered.

@@ -12,7 +12,9 @@ use crate::sharding::agreed::Agreed;
 use crate::sharding::ids::{Generation, ShardId};
 use crate::sharding::region::RegionOutput;
 use crate::sharding::store::Ask;
-use crate::sharding::wire::{HostShard, NotYet, ShardingMessage, ToCoordinator, ToRegion};
+use crate::sharding::wire::{
+    HostShard, NotYet, ReleaseShard, ShardingMessage, ToCoordinator, ToRegion,
+};
 
 const ME: ReplicaId = ReplicaId::new(1);
 const OTHER: ReplicaId = ReplicaId::new(2);
@@ -233,6 +235,33 @@ fn who_has_handed_over_everything_stops_no_gate_and_takes_nothing_any_more() {
     bench.tell(Input::Message { from: OTHER, entity_type: counter(), word });
     let region = bench.machines.of(&counter()).and_then(TypeMachines::region);
     assert_eq!(region.map(|region| region.hosted().count()), Some(0));
+}
+
+#[test]
+fn what_the_last_host_of_a_type_kept_for_nobody_is_counted_as_lost_once() {
+    let mut bench = Bench::new();
+    bench.start();
+    bench.up(&[1, 2], |_| {});
+    let (shard, id) = (ShardId::new(3), EpochId { generation: 1, number: 1 });
+    let at = |seq| Generation::new(Term { number: 1, owner: OTHER }, seq);
+    let word = HostShard { shard, generation: at(1), after: BTreeMap::new(), epoch: id };
+    let release = ReleaseShard { shard, generation: at(2), to: None };
+    for message in [ToRegion::Host(vec![word]), ToRegion::Release(vec![release])] {
+        let word = Word::Sharding(ShardingMessage::Region(message));
+        bench.tell(Input::Message { from: OTHER, entity_type: counter(), word });
+    }
+    let fact = RegionInput::Drained { shard, payload: Some(vec![1, 2].into()) };
+    bench.tell(Input::Fact { entity_type: counter(), fact });
+    assert!(bench.tell(Input::Leave).contains(&Output::Left));
+    let mut told = bench.tell(Input::Out);
+    told.extend(bench.tell(Input::Out));
+    let orders = told.iter().filter_map(|output| match output {
+        Output::Order { order, .. } => Some(order.clone()),
+        _ => None,
+    });
+    let from = RegionId::new(ME);
+    let lost = RegionOutput::Discard { shard, from, payload: vec![1, 2].into() };
+    assert_eq!(orders.collect::<Vec<_>>(), [lost], "and the gates go on sending back");
 }
 
 #[test]

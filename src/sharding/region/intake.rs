@@ -28,7 +28,9 @@ const PAYLOAD_MAX: u64 = u32::MAX as u64;
 /// A payload of which nothing came for so long makes room for those that wait.
 const STALLED: Duration = Duration::from_secs(10);
 
-/// How payloads are cut, in bytes.
+/// How payloads are cut, in bytes. Pieces go down the lane of leases and decisions, which is kept
+/// in order and limited: what stands there before a heartbeat, [`AT_A_TIME`] windows from each of
+/// its peers, is to be short beside a lease, and small beside what the lane keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// Up to this length a payload travels with its release.
@@ -41,7 +43,7 @@ pub struct Cut {
 
 impl Default for Cut {
     fn default() -> Self {
-        Self { whole: 1_024 * 1_024, part: 256 * 1_024, window: 1_024 * 1_024 }
+        Self { whole: 32 * 1_024, part: 64 * 1_024, window: 256 * 1_024 }
     }
 }
 
@@ -72,7 +74,7 @@ struct Arriving {
     length: u64,        // 1 to PAYLOAD_MAX
     bytes: Vec<u8>,     // what has come, from the beginning; ≤ length
     asked: Option<u64>, // for what comes before; `None`: it waits for its turn
-    since: Instant,     // the last piece, or the turn that was lost
+    since: Instant,     // the last piece, the turn that it got or lost, or the announcement
     moves: bool,        // something came since it was announced last
 }
 
@@ -182,6 +184,9 @@ impl Intake {
         let ask = |key: Key| {
             let known = self.arriving.get_mut(&key)?;
             let at = known.bytes.len() as u64;
+            if known.asked.is_none() {
+                known.since = now; // its turn begins
+            }
             known.asked = Some(at.saturating_add(window as u64));
             Some((key.1, Fetch { shard: key.0, last: known.last, at }))
         };

@@ -169,10 +169,14 @@ impl Region {
         self.shards.values().filter_map(Shard::kept)
     }
 
-    /// Bytes of payloads that have come in part.
+    /// Bytes of payloads that have come and that no shard has started with: in part, or whole while
+    /// others are waited for. What has come for a decision that was superseded stays until the
+    /// shard starts here by a later one, since that may need it: at most the last payload of each
+    /// shard and region.
     #[must_use]
     pub fn arriving(&self) -> u64 {
-        self.intake.bytes()
+        let heard = self.shards.values().map(Shard::heard_bytes);
+        heard.fold(self.intake.bytes(), u64::saturating_add)
     }
 
     /// Whether the coordinator knows this region: ready to serve.
@@ -244,7 +248,14 @@ impl Region {
             ToRegion::Carries(words) => {
                 words.into_iter().for_each(|word| self.carries(now, from, word, out));
             }
-            ToRegion::Fetch(words) => words.iter().for_each(|word| self.fetched(from, word)),
+            ToRegion::Fetch(words) => {
+                let mut given = BTreeSet::new(); // one window of each shard; ≤ config.shards
+                for word in &words {
+                    if self.shards.contains_key(&word.shard) && given.insert(word.shard) {
+                        self.fetched(from, word);
+                    }
+                }
+            }
             ToRegion::Part(part) => self.part(now, from, &part, out),
         }
     }
@@ -479,19 +490,24 @@ impl Region {
     /// R6.
     fn stop_for_good(&mut self, out: &mut Out) {
         self.over = true;
-        // What nobody has taken yet, nobody ever will.
-        for (shard, held) in &self.shards {
-            if let Some(payload) = held.kept().cloned() {
-                self.stats.discarded += 1;
-                out.push(RegionOutput::Discard { shard: *shard, from: self.me, payload });
-            }
-        }
+        self.forsake(out);
         self.shards.values_mut().for_each(Shard::over);
-        self.carrying.clear();
         self.intake.clear();
         self.aborts.clear();
         self.mail = Mail::default();
         out.push(RegionOutput::StopAll);
+    }
+
+    /// What nobody has taken yet, nobody ever will. It is not said again either: a release without
+    /// its payload would be another one.
+    fn forsake(&mut self, out: &mut Out) {
+        for (shard, held) in &mut self.shards {
+            if let Some(payload) = held.forsake() {
+                self.stats.discarded += 1;
+                out.push(RegionOutput::Discard { shard: *shard, from: self.me, payload });
+            }
+        }
+        self.carrying.clear();
     }
 
     /// What is due, then everything said in this batch.
@@ -606,6 +622,7 @@ impl Machine for Region {
             RegionInput::Drained { shard, payload } => self.on_drained(now, shard, payload, out),
             RegionInput::Leave => self.leaving = self.leaving.or(Some(now.mono)),
             RegionInput::Over => return self.stop_for_good(out),
+            RegionInput::Forsaken => self.forsake(out),
         }
         self.dirty = true;
     }

@@ -37,6 +37,9 @@ pub enum RegionInput {
     Leave,
     /// This node is out of the configuration, or its lease is over for good.
     Over,
+    /// The same, after everything was handed over: what is kept without a next home is nobody's.
+    /// The region goes on telling where its shards went.
+    Forsaken,
 }
 
 /// An order of the region.

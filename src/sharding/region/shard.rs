@@ -347,6 +347,17 @@ impl Shard {
         }
     }
 
+    /// Bytes of payloads that have come from others and wait here.
+    pub(super) fn heard_bytes(&self) -> u64 {
+        let payloads = self.heard.values().filter_map(|heard| heard.payload.as_ref());
+        payloads.map(|payload| payload.len() as u64).sum()
+    }
+
+    /// Nobody will take what is kept here any more.
+    pub(super) fn forsake(&mut self) -> Option<Bytes> {
+        self.kept.take()
+    }
+
     /// This region is out: whatever ran was stopped, and nothing starts.
     pub(super) fn over(&mut self) {
         *self = Self { max_gen: self.max_gen, home: self.home, last: self.last, ..Self::default() };

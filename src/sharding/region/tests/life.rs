@@ -104,6 +104,20 @@ fn a_region_that_leaves_has_left_when_its_shards_and_payloads_are_elsewhere() {
 }
 
 #[test]
+fn what_the_last_host_keeps_without_a_next_home_is_discarded_once_when_its_node_is_out() {
+    let mut bench = Bench::new();
+    bench.order(host(1, &[]));
+    bench.order(release(2, None));
+    bench.drained(Some("m"));
+    assert_eq!(bench.tell(RegionInput::Leave), [RegionOutput::Left]);
+    let lost =
+        RegionOutput::Discard { shard: SHARD, from: region(1), payload: Bytes::from_static(b"m") };
+    assert_eq!(bench.tell(RegionInput::Forsaken), [lost], "and nothing is stopped");
+    assert_eq!(bench.tell(RegionInput::Forsaken), []);
+    assert_eq!(sent(&bench.order(release(2, None))).len(), 1, "it still tells of its release");
+}
+
+#[test]
 fn a_region_that_leaves_without_a_coordinator_waits_instead_of_asking_all_the_time() {
     let mut bench = Bench::new();
     bench.order(host(1, &[]));
@@ -147,13 +161,16 @@ fn it_remembers_how_long_a_start_took_and_who_was_awaited() {
 }
 
 #[test]
-fn a_thousand_releases_to_one_region_are_one_message() {
+fn a_thousand_releases_to_one_region_are_two_messages() {
     let mut bench = Bench::new();
     let word =
         |shard| ReleaseShard { shard: ShardId::new(shard), generation: g(2), to: Some(region(2)) };
     let out = bench.order(ToRegion::Release((0..1_000).map(word).collect()));
-    let [(2, ShardingMessage::Region(ToRegion::Released(words)))] = &sent(&out)[..] else {
-        panic!("{} messages", sent(&out).len());
-    };
-    assert_eq!(words.len(), 1_000);
+    let sent = sent(&out);
+    let lengths = sent.iter().map(|(to, message)| match message {
+        ShardingMessage::Region(ToRegion::Released(words)) if *to == 2 => words.len(),
+        other => panic!("{other:?}"),
+    });
+    let lengths: Vec<usize> = lengths.collect();
+    assert_eq!((lengths.len(), lengths.iter().sum()), (2, 1_000), "by their bytes");
 }

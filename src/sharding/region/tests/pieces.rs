@@ -175,6 +175,48 @@ fn four_are_fetched_at_a_time_and_one_of_which_nothing_comes_loses_its_turn() {
 }
 
 #[test]
+fn who_waited_for_a_turn_as_long_as_a_turn_may_stall_still_has_it_at_the_next_look() {
+    let mut bench = bench();
+    let of = |shard, at: usize| {
+        let bytes = Bytes::from_static(&LONG.as_bytes()[at..at + 2]);
+        ToRegion::Part(Part { shard: ShardId::new(shard), last: g(1), at: at as u64, bytes })
+    };
+    let word =
+        |shard| Carries { shard: ShardId::new(shard), reached: g(2), last: g(1), length: 10 };
+    bench.hear(2, ToRegion::Carries((0..6).map(word).collect()));
+    for at in [0, 2, 4, 6] {
+        bench.now.mono = bench.now.mono + Duration::from_secs(3);
+        (0..4).for_each(|shard| drop(bench.hear(2, of(shard, at))));
+    }
+    assert_eq!(asked(&bench.hear(2, of(0, 8))), [0], "the fifth has the turn of the first");
+    assert!(asked(&bench.tell(RegionInput::Tick)).is_empty(), "and nobody else gets it");
+    assert!(asked(&bench.hear(2, of(5, 0))).is_empty());
+    bench.hear(2, of(4, 0));
+    assert_eq!(bench.region.arriving(), 10 + 3 * 8 + 2, "what comes for it is taken");
+}
+
+#[test]
+fn who_asks_for_the_same_many_times_in_one_message_gets_it_once() {
+    let mut bench = bench();
+    bench.order(host(1, &[]));
+    bench.order(release(2, Some(2)));
+    bench.drained(Some(LONG));
+    let word = |at| Fetch { shard: SHARD, last: g(1), at };
+    let out = bench.hear(2, ToRegion::Fetch((0..100).map(|at| word(at % 10)).collect()));
+    assert_eq!(sent(&out), [0, 2].map(|at| says(2, piece(1, at))));
+}
+
+#[test]
+fn what_has_come_for_a_decision_that_is_no_more_still_counts_as_held() {
+    let mut bench = bench();
+    bench.order(host(3, &[(2, 1), (3, 2)]));
+    bench.hear(2, released(3, 1, Some("abc")));
+    assert_eq!(bench.region.arriving(), 3, "whole, and another is waited for");
+    bench.order(release(4, Some(4)));
+    assert_eq!(bench.region.arriving(), 3);
+}
+
+#[test]
 fn a_claim_that_can_not_be_is_counted() {
     let mut bench = bench();
     for length in [0, 1 << 32, u64::MAX] {
