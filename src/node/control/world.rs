@@ -216,7 +216,7 @@ fn carried(word: &Word) -> Option<ShardId> {
     match word {
         Word::Sharding(ShardingMessage::Region(ToRegion::Part(part))) => Some(part.shard),
         Word::Sharding(ShardingMessage::Region(ToRegion::Released(words))) => {
-            let length = |word: &&Released| word.payload.as_ref().map_or(0, |bytes| bytes.len());
+            let length = |word: &&Released| word.payload.as_ref().map_or(0, bytes::Bytes::len);
             words.iter().max_by_key(length).map(|word| word.shard)
         }
         _ => None,

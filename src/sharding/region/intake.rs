@@ -29,7 +29,7 @@ const PAYLOAD_MAX: u64 = u32::MAX as u64;
 const STALLED: Duration = Duration::from_secs(10);
 
 /// How payloads are cut, in bytes. Pieces go down the lane of leases and decisions, which is kept
-/// in order and limited: what stands there before a heartbeat, [`AT_A_TIME`] windows from each of
+/// in order and limited: what stands there before a heartbeat, four windows from each of
 /// its peers, is to be short beside a lease, and small beside what the lane keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
