@@ -22,7 +22,7 @@ use std::time::Duration;
 use crate::causal::CausalContext;
 use crate::key::{Key, KeyName};
 use crate::replicator::config::Config;
-use crate::replicator::epoch::{Epoch, EpochId, EpochSettings};
+use crate::replicator::epoch::{Epoch, EpochId, EpochSettings, MEMBERS_MAX};
 use crate::replicator::port::Peer;
 use crate::replicator::request::{Request, Update, WriteConsistency};
 use crate::sim::{
@@ -32,8 +32,8 @@ use crate::types::{LWWRegister, ORMap, ORSet};
 
 use replica::{Command, Replica, Watch, id_of};
 
-/// Most replicas of one simulated cluster.
-pub const NODES_MAX: usize = 10_000;
+/// Most replicas of one simulated cluster: as many as a configuration may have.
+pub const NODES_MAX: usize = MEMBERS_MAX;
 
 /// What one change may take, in simulated time, before the run is given up.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -144,7 +144,7 @@ pub struct Sent {
 }
 
 /// What was measured.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
     /// For each change, when each replica had it (its author among them), from the change or from
     /// the heal; ascending.
@@ -287,15 +287,8 @@ impl<'a> Run<'a> {
             sim.command(node, Command::Found(epoch.clone()));
             sim.command(node, Command::Members(peers.clone()));
         }
-        let outcome = Outcome {
-            seen: Vec::new(),
-            answered: Vec::new(),
-            pushed: Sent::default(),
-            compared: Sent::default(),
-            push_bytes: 0,
-            simulated: Duration::ZERO,
-        };
-        Self { plan, sim, chance: Stream::split(plan.seed, "authors", 0), key, value: 0, outcome }
+        let (chance, outcome) = (Stream::split(plan.seed, "authors", 0), Outcome::default());
+        Self { plan, sim, chance, key, value: 0, outcome }
     }
 
     /// Brings the set or map to its size, on every replica.

@@ -86,7 +86,8 @@ impl Sharding {
             settings: config.sharding.clone(),
             phase: config.shutdown.timeout(phase),
             roles: config.cluster.roles.clone(),
-            message_bytes_max: config.net.limits.message_bytes_max,
+            // A message's length is 32 bits on the wire.
+            message_bytes_max: config.net.limits.message_bytes_max.min(u32::MAX as usize),
             asks: hostings.asks().clone(),
             shared,
             hostings,
