@@ -138,7 +138,8 @@ fn log(event: &Event) {
         }
         Event::Synced(epoch) => tracing::info!(%epoch, "ddata.synced"),
         Event::Excluded(epoch) => {
-            tracing::error!(%epoch, "ddata.excluded: this incarnation was removed, restart the node");
+            // Whether that was wanted, membership knows, and says as `cluster.out` or `cluster.left`.
+            tracing::info!(%epoch, "ddata.excluded: this incarnation's data takes part no more");
         }
         Event::StopServing => tracing::warn!("ddata.stop_serving"),
         Event::Alarm(alarm) => log_alarm(alarm),
