@@ -156,16 +156,19 @@ impl<M: Machine, W: World<M>> Driver<M, W> {
 
     /// Waits for inputs or the next deadline. `false`: there will be none any more.
     async fn wait(&mut self, batch: &mut Vec<Item<M>>) -> bool {
-        if !self.rested {
-            tokio::task::yield_now().await; // others have their turn too
-        }
-        self.rested = false;
         loop {
-            let appetite = if self.world.is_behind() { Appetite::Little } else { Appetite::All };
             let due = self.machine.next_deadline();
+            let is_due = due.is_some_and(|at| at <= self.clock.mono());
+            if !self.rested && (is_due || self.inbox.has_any()) {
+                // Others have their turn too. Only if there is more to do: a runtime wakes a thread
+                // for a task that yields, twice for every request and every answer.
+                tokio::task::yield_now().await;
+            }
+            self.rested = false;
+            let appetite = if self.world.is_behind() { Appetite::Little } else { Appetite::All };
             match self.inbox.take(batch, TURN_MAX, appetite) {
                 Took::TheLast => return false,
-                Took::Nothing if due.is_none_or(|at| at > self.clock.mono()) => {}
+                Took::Nothing if !is_due => {}
                 Took::Some | Took::Nothing => return true,
             }
             self.rested = true;

@@ -271,6 +271,14 @@ impl<M: Machine> Inbox<M> {
         }
     }
 
+    /// Whether anything waits.
+    pub(super) fn has_any(&self) -> bool {
+        let queues = self.lock();
+        let lines = [&queues.urgent, &queues.messages];
+        !(queues.facts.is_empty() && queues.requests.is_empty())
+            || lines.iter().any(|line| !line.waiting.is_empty())
+    }
+
     /// Appends at most `most` items to `batch`: facts first, then what is urgent, then messages and
     /// requests by halves, so that neither starves the other.
     pub(super) fn take(&self, batch: &mut Vec<Item<M>>, most: usize, appetite: Appetite) -> Took {
