@@ -1,7 +1,7 @@
 //! Replicated data over libp2p, between processes: what a majority write takes, how many there are
 //! in a second, and how soon everybody sees a change.
 //!
-//! `cargo bench --bench replicator_wire`. The limit, a round trip over raw TCP to another process,
+//! `cargo bench --bench replicator_wire`; with `-- many`, the second figure only. The limit, a round trip over raw TCP to another process,
 //! is measured in the same run. Every figure is of loopback and of this machine at this moment:
 //! look at the ratios.
 #![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
@@ -33,6 +33,10 @@ fn main() -> Result<(), Error> {
     match args.next().as_deref() {
         Some("node") => runtime.block_on(node(args.next().ok_or("node <name>")?)),
         Some("echo") => runtime.block_on(echo()),
+        Some("many") => runtime.block_on(async {
+            let cluster = Cluster::start(2).await?;
+            many_in_flight(&cluster).await
+        }),
         _ => runtime.block_on(bench()),
     }
 }
@@ -88,7 +92,7 @@ fn parse(peers: &str) -> Result<Vec<Multiaddr>, Error> {
 }
 
 struct Process {
-    _child: Child, // killed when it is dropped
+    child: Child, // killed when it is dropped
     orders: ChildStdin,
     said: Lines<BufReader<ChildStdout>>,
 }
@@ -103,7 +107,7 @@ impl Process {
             .spawn()?;
         let orders = child.stdin.take().ok_or("no stdin")?;
         let said = BufReader::new(child.stdout.take().ok_or("no stdout")?).lines();
-        Ok(Self { _child: child, orders, said })
+        Ok(Self { child, orders, said })
     }
 
     async fn line(&mut self) -> Result<String, Error> {
@@ -142,6 +146,21 @@ impl Cluster {
     fn replicator(&self) -> Replicator {
         self.node.replicator()
     }
+
+    /// Time that all its processes have spent on a core; `None` where the kernel does not say.
+    fn cpu_time(&self) -> Option<Duration> {
+        let others = self.others.iter().filter_map(|process| process.child.id());
+        others.chain([std::process::id()]).map(cpu_time).sum()
+    }
+}
+
+/// Time that a process has spent on a core, of which the kernel counts hundredths of a second.
+fn cpu_time(process: u32) -> Option<Duration> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut ticks = fields.split(' ').skip(11).take(2).filter_map(|field| field.parse().ok());
+    let (user, system): (u64, u64) = (ticks.next()?, ticks.next()?);
+    Some(Duration::from_millis(10 * (user + system)))
 }
 
 // ── What is measured ──
@@ -196,7 +215,8 @@ async fn one_at_a_time(replicator: &Replicator, limit: Duration) -> Result<(), E
     Ok(())
 }
 
-async fn many_in_flight(replicator: &Replicator) -> Result<(), Error> {
+async fn many_in_flight(cluster: &Cluster) -> Result<(), Error> {
+    let replicator = cluster.replicator();
     let keys: Vec<Key<PNCounter>> =
         (0..IN_FLIGHT).map(|n| Key::new(&format!("many-{n}"))).collect();
     let write = |n: usize| {
@@ -214,14 +234,16 @@ async fn many_in_flight(replicator: &Replicator) -> Result<(), Error> {
             pending.push(write(n));
             continue;
         }
-        let begun = *begun.get_or_insert(now);
+        let (begun, spent) = *begun.get_or_insert_with(|| (now, cluster.cpu_time()));
         done += 1;
         if now < begun + SPAN {
             pending.push(write(n));
         } else if pending.is_empty() {
             let rate = done as f64 / begun.elapsed().as_secs_f64();
+            let spent = cluster.cpu_time().zip(spent).map(|(now, before)| now - before);
+            let each = spent.map_or(f64::NAN, |spent| spent.as_secs_f64() * 1e6 / done as f64);
             println!(
-                "{:<44} {rate:>9.0}/s",
+                "{:<44} {rate:>9.0}/s   {each:.1} us of processor time each, over all processes",
                 format!("WriteMajority, 3 nodes, {IN_FLIGHT} in flight")
             );
         }
@@ -259,7 +281,7 @@ async fn bench() -> Result<(), Error> {
     let cluster = Cluster::start(2).await?;
     let replicator = cluster.replicator();
     one_at_a_time(&replicator, limit).await?;
-    many_in_flight(&replicator).await?;
+    many_in_flight(&cluster).await?;
     drop(cluster);
     for others in [2, 4, 9] {
         seen_by_all(others).await?;

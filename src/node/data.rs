@@ -88,6 +88,7 @@ impl<O: Outgoing> Surroundings<O> {
 
 impl<O: Outgoing> World<Guard> for Surroundings<O> {
     const NAME: &'static str = "replicator";
+    const ON_CALLERS: bool = true;
 
     fn tick() -> GuardInput {
         GuardInput::Data(Input::Tick)
@@ -119,8 +120,8 @@ impl<O: Outgoing> World<Guard> for Surroundings<O> {
     fn flush(&mut self) {
         self.last = None;
         self.outgoing.flush();
-        for (id, reply) in self.answers.drain(..) {
-            self.replies.reply(id, reply);
+        if !self.answers.is_empty() {
+            self.replies.reply_all(self.answers.drain(..));
         }
     }
 

@@ -4,19 +4,30 @@
 //! Messages of one batch so leave together under load, and at once when idle; no timer makes
 //! batches. A turn is bounded ([`TURN_MAX`] inputs), so that a full inbox delays outputs by one
 //! turn and never for ever. Knows no protocol: what an output means is the [`World`]'s business.
+//!
+//! Where the world allows it ([`World::ON_CALLERS`]), whoever finds the inbox at rest runs one turn
+//! on its own thread: after "Flat Combining and the Synchronization-Parallelism Tradeoff" (Hendler,
+//! Incze, Shavit, Tzafrir; SPAA 2010). Who finds it busy only pushes. The loop looks after deadlines
+//! and all that a caller leaves.
 
-use std::sync::Arc;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
+use ostraca_ddata::clock::Instant;
 use ostraca_ddata::machine::{Machine, Outbox};
 
 use super::clock::Clock;
-use super::inbox::{Appetite, Inbox, Item, Took};
+use super::inbox::{Appetite, Inbox, Item, RunNow, Took};
 use super::rarely::Rarely;
 
 /// Inputs of one turn, at most.
 pub const TURN_MAX: usize = 1_024;
+
+/// Inputs of a turn that a caller runs itself, at most.
+pub(crate) const TURN_NOW_MAX: usize = 64;
 
 /// Ticks after the last input, at most: what ends a batch is still done, what waits is not.
 const LAST_TICKS: usize = 8;
@@ -28,6 +39,11 @@ const SLOW_TURN: Duration = Duration::from_millis(100);
 pub(crate) trait World<M: Machine>: Send {
     /// Names the machine in events.
     const NAME: &'static str;
+
+    /// Whether who pushes something into an inbox that rests runs the turn itself, rather than wake
+    /// the loop for it. That saves a switch of threads, most of what a small request takes; but a
+    /// long turn then holds up whoever pushed.
+    const ON_CALLERS: bool = false;
 
     /// The input that says that a deadline may have passed.
     fn tick() -> M::Input;
@@ -110,102 +126,214 @@ struct Turn {
 
 /// A machine with all that it needs to run.
 pub(crate) struct Driver<M: Machine, W> {
+    core: Core<M, W>,
+}
+
+impl<M, W> Driver<M, W>
+where
+    M: Machine<Input: Send, Output: Send> + Send + 'static,
+    W: World<M> + 'static,
+{
+    pub(crate) fn new(machine: M, world: W, inbox: Inbox<M>, clock: Clock) -> Self {
+        Self { core: Core::new(machine, world, inbox, clock) }
+    }
+
+    /// What it counts, while it runs.
+    pub(crate) fn counters(&self) -> Arc<Counters> {
+        self.core.counters.clone()
+    }
+
+    /// Runs the machine until its inbox is closed and empty; gives both back when the last output
+    /// is performed.
+    pub(crate) async fn run(self) -> (M, W) {
+        let inbox = self.core.inbox.clone();
+        let _emptied = Emptied(inbox.clone());
+        let shared = Arc::new(Shared { core: Mutex::new(Some(self.core)), inbox: inbox.clone() });
+        if W::ON_CALLERS {
+            let shared: Arc<dyn RunNow> = shared.clone();
+            inbox.run_by(Arc::downgrade(&shared));
+        }
+        loop {
+            match shared.step() {
+                Step::More => tokio::task::yield_now().await, // others have their turn too
+                Step::Rest(None) => inbox.pushed().await,
+                Step::Rest(Some(until)) => {
+                    let _ = tokio::time::timeout_at(until, inbox.pushed()).await;
+                }
+                Step::Over => return shared.end(),
+            }
+        }
+    }
+}
+
+/// What the loop does next.
+enum Step {
+    /// There is more to do.
+    More,
+    /// It sleeps until something is pushed, or until then.
+    Rest(Option<tokio::time::Instant>),
+    /// There will be nothing any more.
+    Over,
+}
+
+/// The machine, for the loop and for callers that run it themselves. Only the loop ever waits for
+/// the lock, and a caller holds it for one turn of [`TURN_NOW_MAX`] inputs at most.
+struct Shared<M: Machine, W> {
+    core: Mutex<Option<Core<M, W>>>, // none: the loop has ended
+    inbox: Inbox<M>,
+}
+
+impl<M: Machine, W: World<M>> Shared<M, W> {
+    fn step(&self) -> Step {
+        let mut guard = self.lock();
+        let core = guard.as_mut().expect("only the loop's end takes it");
+        if let Some(panic) = core.failed.take() {
+            drop(guard);
+            std::panic::resume_unwind(panic); // as if it had happened here
+        }
+        loop {
+            match core.take(TURN_MAX) {
+                Took::TheLast => return Step::Over,
+                Took::Nothing if !core.is_due() => {
+                    core.armed = core.machine.next_deadline();
+                    return Step::Rest(core.armed.map(|at| core.clock.moment(at)));
+                }
+                Took::Some | Took::Nothing => core.turn(),
+            }
+            // A runtime wakes a thread for a task that yields: only if there is more to do.
+            if core.is_due() || core.inbox.has_any() {
+                return Step::More;
+            }
+        }
+    }
+
+    fn end(&self) -> (M, W) {
+        let mut core = self.lock().take().expect("taken once");
+        for _ in 0..LAST_TICKS {
+            if core.tick() == 0 {
+                break;
+            }
+            core.perform();
+        }
+        (core.machine, core.world)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Core<M, W>>> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner) // the loop's own panic ends it
+    }
+}
+
+impl<M, W> RunNow for Shared<M, W>
+where
+    M: Machine<Input: Send, Output: Send> + Send,
+    W: World<M>,
+{
+    fn run_now(&self) {
+        let mut guard = match self.core.try_lock() {
+            Ok(guard) => guard,
+            // Somebody is at it, perhaps past its last look at the inbox.
+            Err(TryLockError::WouldBlock) => return self.inbox.notify(),
+            Err(TryLockError::Poisoned(_)) => return,
+        };
+        let Some(core) = guard.as_mut() else { return };
+        let done = catch_unwind(AssertUnwindSafe(|| core.turn_now()));
+        let is_done = done.unwrap_or_else(|panic| {
+            core.failed = Some(panic); // the loop's to tell: a caller has no part in it
+            false
+        });
+        drop(guard);
+        if !is_done {
+            self.inbox.notify();
+        }
+    }
+}
+
+struct Core<M: Machine, W> {
     machine: M,
     world: W,
     inbox: Inbox<M>,
     clock: Clock,
     counters: Arc<Counters>,
-    rested: bool, // before this turn there was nothing to do
+    batch: Vec<Item<M>>, // ≤ TURN_MAX, empty between turns
+    out: Outbox<M::Output>,
+    slow: Rarely,
+    armed: Option<Instant>,              // when the loop wakes by itself
+    failed: Option<Box<dyn Any + Send>>, // what a turn on a caller's thread panicked with
 }
 
-impl<M: Machine, W: World<M>> Driver<M, W> {
-    pub(crate) fn new(machine: M, world: W, inbox: Inbox<M>, clock: Clock) -> Self {
-        Self { machine, world, inbox, clock, counters: Arc::default(), rested: true }
-    }
-
-    /// What it counts, while it runs.
-    pub(crate) fn counters(&self) -> Arc<Counters> {
-        self.counters.clone()
-    }
-
-    /// Runs the machine until its inbox is closed and empty; gives both back when the last output
-    /// is performed.
-    pub(crate) async fn run(mut self) -> (M, W) {
-        let _emptied = Emptied(self.inbox.clone());
-        let mut batch = Vec::with_capacity(TURN_MAX);
-        let mut out = Outbox::new();
-        let mut slow = Rarely::default();
-        while self.wait(&mut batch).await {
-            let began = self.clock.mono();
-            let turn = self.turn(&mut batch, &mut out);
-            let took = self.clock.mono() - began;
-            self.counters.turn(turn, took);
-            if took >= SLOW_TURN && slow.now(self.clock.mono()) {
-                let (part, millis) = (W::NAME, took.as_millis());
-                tracing::warn!(part, millis, inputs = turn.inputs, "node.slow_turn");
-            }
-        }
-        for _ in 0..LAST_TICKS {
-            if self.tick(&mut out) == 0 {
-                break;
-            }
-            self.perform(&mut out);
-        }
-        (self.machine, self.world)
-    }
-
-    /// Waits for inputs or the next deadline. `false`: there will be none any more.
-    async fn wait(&mut self, batch: &mut Vec<Item<M>>) -> bool {
-        loop {
-            let due = self.machine.next_deadline();
-            let is_due = due.is_some_and(|at| at <= self.clock.mono());
-            if !self.rested && (is_due || self.inbox.has_any()) {
-                // Others have their turn too. Only if there is more to do: a runtime wakes a thread
-                // for a task that yields, twice for every request and every answer.
-                tokio::task::yield_now().await;
-            }
-            self.rested = false;
-            let appetite = if self.world.is_behind() { Appetite::Little } else { Appetite::All };
-            match self.inbox.take(batch, TURN_MAX, appetite) {
-                Took::TheLast => return false,
-                Took::Nothing if !is_due => {}
-                Took::Some | Took::Nothing => return true,
-            }
-            self.rested = true;
-            match due.map(|at| self.clock.moment(at)) {
-                None => self.inbox.pushed().await,
-                Some(at) => {
-                    let _ = tokio::time::timeout_at(at, self.inbox.pushed()).await;
-                }
-            }
+impl<M: Machine, W: World<M>> Core<M, W> {
+    fn new(machine: M, world: W, inbox: Inbox<M>, clock: Clock) -> Self {
+        Self {
+            machine,
+            world,
+            inbox,
+            clock,
+            counters: Arc::default(),
+            batch: Vec::new(),
+            out: Outbox::new(),
+            slow: Rarely::default(),
+            armed: None,
+            failed: None,
         }
     }
 
-    fn turn(&mut self, batch: &mut Vec<Item<M>>, out: &mut Outbox<M::Output>) -> Turn {
-        let inputs = batch.len() as u64;
-        for item in batch.drain(..) {
+    fn take(&mut self, most: usize) -> Took {
+        let appetite = if self.world.is_behind() { Appetite::Little } else { Appetite::All };
+        self.inbox.take(&mut self.batch, most, appetite)
+    }
+
+    fn is_due(&self) -> bool {
+        self.machine.next_deadline().is_some_and(|at| at <= self.clock.mono())
+    }
+
+    /// One turn on a caller's thread. `false`: the loop has to look after the rest.
+    fn turn_now(&mut self) -> bool {
+        if self.failed.is_some() {
+            return false;
+        }
+        match self.take(TURN_NOW_MAX) {
+            Took::TheLast => return false,
+            Took::Nothing if !self.is_due() => {}
+            Took::Some | Took::Nothing => self.turn(),
+        }
+        let due = self.machine.next_deadline();
+        let is_earlier = due.is_some_and(|due| self.armed.is_none_or(|armed| due < armed));
+        self.inbox.rest() && !is_earlier
+    }
+
+    fn turn(&mut self) {
+        let began = self.clock.mono();
+        let inputs = self.batch.len() as u64;
+        for item in self.batch.drain(..) {
             match item {
-                Item::Input(input) => self.machine.handle(self.clock.now(), input, out),
+                Item::Input(input) => self.machine.handle(self.clock.now(), input, &mut self.out),
                 Item::Look(look) => look(&self.machine),
             }
         }
-        let ticks = self.tick(out);
-        Turn { inputs, ticks, outputs: self.perform(out) }
+        let ticks = self.tick();
+        let turn = Turn { inputs, ticks, outputs: self.perform() };
+        let now = self.clock.mono();
+        let took = now - began;
+        self.counters.turn(turn, took);
+        if took >= SLOW_TURN && self.slow.now(now) {
+            let (part, millis) = (W::NAME, took.as_millis());
+            tracing::warn!(part, millis, inputs, "node.slow_turn");
+        }
     }
 
     /// Tells the machine if a deadline has passed; how often, which is at most once.
-    fn tick(&mut self, out: &mut Outbox<M::Output>) -> u64 {
+    fn tick(&mut self) -> u64 {
         let now = self.clock.now();
         if self.machine.next_deadline().is_none_or(|at| at > now.mono) {
             return 0;
         }
-        self.machine.handle(now, W::tick(), out);
+        self.machine.handle(now, W::tick(), &mut self.out);
         1
     }
 
-    fn perform(&mut self, out: &mut Outbox<M::Output>) -> u64 {
-        let outputs = out.len() as u64;
-        for output in out.drain() {
+    fn perform(&mut self) -> u64 {
+        let outputs = self.out.len() as u64;
+        for output in self.out.drain() {
             self.world.perform(output);
         }
         self.world.flush();
@@ -223,154 +351,4 @@ impl<M: Machine> Drop for Emptied<M> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Mutex;
-
-    use ostraca_ddata::clock::{Instant, Now};
-
-    use super::super::inbox::InboxLimits;
-    use super::*;
-
-    /// Says what it hears, and asks for a tick after each batch, or at a given time.
-    #[derive(Debug, Default)]
-    struct Echo {
-        due: Option<Instant>,
-    }
-
-    enum Heard {
-        Tick,
-        Word(u32),
-        WakeIn(Duration),
-        Panic,
-    }
-
-    impl Machine for Echo {
-        type Input = Heard;
-        type Output = u32;
-
-        fn handle(&mut self, now: Now, input: Heard, out: &mut Outbox<u32>) {
-            match input {
-                Heard::Word(word) => {
-                    out.push(word);
-                    self.due.get_or_insert(now.mono);
-                }
-                Heard::WakeIn(span) => self.due = Some(now.mono + span),
-                Heard::Tick => {
-                    assert!(self.due.take().is_some_and(|at| at <= now.mono), "not yet");
-                    out.push(u32::MAX);
-                }
-                Heard::Panic => panic!("as ordered"),
-            }
-        }
-
-        fn next_deadline(&self) -> Option<Instant> {
-            self.due
-        }
-    }
-
-    #[derive(Clone, Debug, Default)]
-    struct Seen(Arc<Mutex<Vec<Vec<u32>>>>, Vec<u32>, bool);
-
-    impl World<Echo> for Seen {
-        const NAME: &'static str = "echo";
-
-        fn tick() -> Heard {
-            Heard::Tick
-        }
-
-        fn perform(&mut self, output: u32) {
-            self.1.push(output);
-        }
-
-        fn flush(&mut self) {
-            let batch = std::mem::take(&mut self.1);
-            self.0.lock().expect("no test panics under it").push(batch);
-        }
-
-        fn is_behind(&self) -> bool {
-            self.2
-        }
-    }
-
-    fn driver(behind: bool) -> (Driver<Echo, Seen>, Inbox<Echo>) {
-        let inbox = Inbox::new(InboxLimits::default());
-        let world = Seen(Arc::default(), Vec::new(), behind);
-        (Driver::new(Echo::default(), world, inbox.clone(), Clock::start()), inbox)
-    }
-
-    fn batches(world: &Seen) -> Vec<Vec<u32>> {
-        world.0.lock().expect("no test panics under it").clone()
-    }
-
-    #[tokio::test]
-    async fn what_waits_is_one_batch_and_its_end_is_told_in_the_same_turn() {
-        let (driver, inbox) = driver(false);
-        let counters = driver.counters();
-        (0..3).for_each(|n| inbox.fact(Heard::Word(n)).expect("open"));
-        inbox.close();
-        let (_, world) = driver.run().await;
-        assert_eq!(batches(&world), [vec![0, 1, 2, u32::MAX]]);
-        let turns = counters.read();
-        assert_eq!((turns.turns, turns.inputs, turns.ticks, turns.outputs), (1, 3, 1, 4));
-        assert_eq!(turns.batch_max, 3);
-        assert!(turns.turn_max > Duration::ZERO && turns.busy >= turns.turn_max);
-    }
-
-    #[tokio::test]
-    async fn a_turn_is_bounded_and_nothing_that_was_queued_is_lost_at_the_stop() {
-        let (driver, inbox) = driver(false);
-        let many = u32::try_from(TURN_MAX).expect("small") * 2 + 1;
-        (0..many).for_each(|n| inbox.fact(Heard::Word(n)).expect("open"));
-        inbox.close();
-        let (_, world) = driver.run().await;
-        let sizes: Vec<usize> = batches(&world).iter().map(Vec::len).collect();
-        assert_eq!(sizes, [TURN_MAX + 1, TURN_MAX + 1, 2]);
-        let words: Vec<u32> = batches(&world).concat();
-        let words: Vec<u32> = words.into_iter().filter(|word| *word != u32::MAX).collect();
-        assert_eq!(words, (0..many).collect::<Vec<_>>());
-    }
-
-    #[tokio::test]
-    async fn a_deadline_wakes_a_machine_that_hears_nothing() {
-        let (driver, inbox) = driver(false);
-        let world = driver.world.clone();
-        let running = tokio::spawn(driver.run());
-        inbox.fact(Heard::WakeIn(Duration::from_millis(2))).expect("open");
-        for _ in 0..1_000 {
-            if batches(&world).concat() == [u32::MAX] {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        assert_eq!(batches(&world).concat(), [u32::MAX]);
-        inbox.close();
-        running.await.expect("it ended");
-    }
-
-    #[tokio::test]
-    async fn a_world_that_is_behind_gets_facts_only_until_the_end() {
-        let (driver, inbox) = driver(true);
-        let world = driver.world.clone();
-        inbox.request_now(Heard::Word(2)).expect("open");
-        inbox.fact(Heard::Word(1)).expect("open");
-        let running = tokio::spawn(driver.run());
-        while batches(&world).is_empty() {
-            tokio::task::yield_now().await;
-        }
-        assert_eq!(batches(&world), [vec![1, u32::MAX]]);
-        inbox.close();
-        running.await.expect("it ended");
-        assert_eq!(batches(&world)[1], [2, u32::MAX], "what was queued is handled at the end");
-    }
-
-    #[tokio::test]
-    async fn a_machine_that_panics_leaves_nobody_waiting() {
-        let (driver, inbox) = driver(false);
-        let running = tokio::spawn(driver.run());
-        inbox.fact(Heard::Panic).expect("open");
-        assert!(running.await.expect_err("it panicked").is_panic());
-        assert!(inbox.fact(Heard::Tick).is_err());
-        assert!(inbox.place().await.is_err());
-        assert_eq!(inbox.waiting(), super::super::inbox::Waiting::default());
-    }
-}
+mod tests;

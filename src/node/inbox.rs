@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use ostraca_ddata::machine::Machine;
 use tokio::sync::{Notify, Semaphore};
@@ -96,6 +96,12 @@ pub(crate) enum Urgency {
     Ordinary,
 }
 
+/// Runs a turn of the machine on the thread that asks for it.
+pub(super) trait RunNow: Send + Sync {
+    /// Runs it, unless somebody does already; whatever is left is the loop's, which is woken.
+    fn run_now(&self);
+}
+
 struct Shared<M: Machine> {
     limits: InboxLimits,
     queues: Mutex<Queues<M>>,
@@ -103,6 +109,7 @@ struct Shared<M: Machine> {
     places: Semaphore, // for requests; fair, and nothing is lost if a caller gives up
     callers: AtomicUsize,
     room: Notify, // for messages
+    runner: OnceLock<Weak<dyn RunNow>>,
 }
 
 /// The inbox of one machine. A clone is the same inbox.
@@ -156,6 +163,12 @@ impl<M: Machine> Queues<M> {
             Urgency::Ordinary => &mut self.messages,
         }
     }
+
+    fn has_any(&self) -> bool {
+        let lines = [&self.urgent, &self.messages];
+        !(self.facts.is_empty() && self.requests.is_empty())
+            || lines.iter().any(|line| !line.waiting.is_empty())
+    }
 }
 
 impl<M: Machine> Inbox<M> {
@@ -174,6 +187,7 @@ impl<M: Machine> Inbox<M> {
             places: Semaphore::new(limits.requests),
             callers: AtomicUsize::new(0),
             room: Notify::new(),
+            runner: OnceLock::new(),
             limits,
         }))
     }
@@ -201,7 +215,9 @@ impl<M: Machine> Inbox<M> {
     }
 
     /// Takes a peer's message of `bytes` bytes, or says that there is no room. After the end
-    /// messages are taken and dropped: nobody must wait for a machine that is gone.
+    /// messages are taken and dropped: nobody must wait for a machine that is gone. An ordinary
+    /// message wakes nobody where callers run the machine: [`run`](Self::run) does, when no more
+    /// are at hand.
     pub(crate) fn offer(
         &self,
         input: M::Input,
@@ -217,8 +233,23 @@ impl<M: Machine> Inbox<M> {
             return Err(Busy);
         }
         line.put(input, bytes);
-        self.wake(queues);
+        if urgency == Urgency::Urgent || self.0.runner.get().is_none() {
+            self.wake(queues);
+        }
         Ok(())
+    }
+
+    /// From here on, who finds the machine at rest lets this run it.
+    pub(super) fn run_by(&self, runner: Weak<dyn RunNow>) {
+        let _ = self.0.runner.set(runner); // an inbox has one driver
+    }
+
+    /// Runs a turn on this thread if something waits and nobody has begun with it.
+    pub(crate) fn run(&self) {
+        let queues = self.lock();
+        if queues.has_any() {
+            self.wake_now(queues);
+        }
     }
 
     /// Whether a message would be taken now.
@@ -273,10 +304,14 @@ impl<M: Machine> Inbox<M> {
 
     /// Whether anything waits.
     pub(super) fn has_any(&self) -> bool {
-        let queues = self.lock();
-        let lines = [&queues.urgent, &queues.messages];
-        !(queues.facts.is_empty() && queues.requests.is_empty())
-            || lines.iter().any(|line| !line.waiting.is_empty())
+        self.lock().has_any()
+    }
+
+    /// The end of a turn on a caller's thread: from here on a push wakes. `false`: something waits.
+    pub(super) fn rest(&self) -> bool {
+        let mut queues = self.lock();
+        queues.asleep = !queues.closed && !queues.has_any();
+        queues.asleep
     }
 
     /// Appends at most `most` items to `batch`: facts first, then what is urgent, then messages and
@@ -335,8 +370,24 @@ impl<M: Machine> Inbox<M> {
         let sleeps = std::mem::take(&mut queues.asleep);
         drop(queues);
         if sleeps {
-            self.0.wake.notify_one();
+            self.notify();
         }
+    }
+
+    fn wake_now(&self, mut queues: MutexGuard<'_, Queues<M>>) {
+        let sleeps = std::mem::take(&mut queues.asleep);
+        drop(queues);
+        if sleeps {
+            match self.0.runner.get().and_then(Weak::upgrade) {
+                Some(runner) => runner.run_now(),
+                None => self.notify(),
+            }
+        }
+    }
+
+    /// Wakes the loop.
+    pub(super) fn notify(&self) {
+        self.0.wake.notify_one();
     }
 
     fn lock(&self) -> MutexGuard<'_, Queues<M>> {
@@ -354,6 +405,21 @@ pub(crate) struct Place<'a, M: Machine> {
 impl<M: Machine> Place<'_, M> {
     pub(crate) fn request(self, input: M::Input) -> Result<(), Closed> {
         self.put(Item::Input(input))
+    }
+
+    /// [`request`](Self::request), and runs it on this thread if the machine rests.
+    pub(crate) fn request_here(self, input: M::Input) -> Result<(), Closed> {
+        let asked = Asked { item: Item::Input(input), counted: true };
+        let mut queues = self.inbox.lock();
+        if queues.closed {
+            drop(queues);
+            drop(asked); // after the lock: it may hold a caller's function
+            return Err(Closed);
+        }
+        queues.requests.push_back(asked);
+        self.permit.forget(); // given back when the request is taken
+        self.inbox.wake_now(queues);
+        Ok(())
     }
 
     pub(crate) fn look(self, look: impl FnOnce(&M) + Send + 'static) -> Result<(), Closed> {

@@ -129,6 +129,10 @@ impl Receiver for DataReceiver {
         Ok(())
     }
 
+    fn pause(&self) {
+        self.inbox.run();
+    }
+
     fn ready(&self, class: Class) -> BoxFuture<'_, ()> {
         let data = self.inbox.room(urgency(class));
         match &self.control {

@@ -67,10 +67,14 @@ impl<R> Replies<R> {
         self.lock().next()
     }
 
-    /// Hands a reply to whoever waits for it, if anybody still does.
-    pub(crate) fn reply(&self, id: RequestId, reply: R) {
-        let waits = self.lock().open.remove(&id);
-        if let Some(sender) = waits {
+    /// Hands the replies of a batch to whoever waits for them, if anybody still does: under one
+    /// lock for all, and under none while callers are woken.
+    pub(crate) fn reply_all(&self, replies: impl Iterator<Item = (RequestId, R)>) {
+        let mut table = self.lock();
+        let waits = |(id, reply)| Some((table.open.remove(&id)?, reply));
+        let waiting: Vec<_> = replies.filter_map(waits).collect();
+        drop(table);
+        for (sender, reply) in waiting {
             let _ = sender.send(reply); // dropped this very moment: then nobody cares
         }
     }
@@ -151,11 +155,22 @@ mod tests {
         let replies = table(9);
         let (one, mut two) = (replies.open().expect("room"), replies.open().expect("room"));
         let id = one.id();
-        replies.reply(id, "yes");
-        replies.reply(id, "and again");
+        replies.reply_all([(id, "yes")].into_iter());
+        replies.reply_all([(id, "and again")].into_iter());
         assert_eq!(one.now_or_never(), Some(Ok("yes")));
         assert_eq!((&mut two).now_or_never(), None);
         assert_eq!(replies.len(), 1);
+    }
+
+    #[test]
+    fn a_batch_of_replies_reaches_those_who_still_wait() {
+        let replies = table(9);
+        let (one, two) = (replies.open().expect("room"), replies.open().expect("room"));
+        let gone = replies.open().expect("room").id();
+        let batch = [(two.id(), "two"), (gone, "nobody"), (one.id(), "one")];
+        replies.reply_all(batch.into_iter());
+        assert_eq!((one.now_or_never(), two.now_or_never()), (Some(Ok("one")), Some(Ok("two"))));
+        assert_eq!(replies.len(), 0);
     }
 
     #[test]
@@ -168,7 +183,7 @@ mod tests {
             assert!(seen.insert(replies.id_without_reply()), "an id came twice");
         }
         assert_eq!(replies.len(), 0);
-        replies.reply(*seen.first().expect("some"), "too late, and no harm");
+        replies.reply_all([(*seen.first().expect("some"), "too late, and no harm")].into_iter());
     }
 
     #[test]

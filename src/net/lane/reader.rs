@@ -59,6 +59,7 @@ pub async fn run<S: AsyncRead + AsyncWrite + Unpin>(
             fields: Vec::new(),
             repeatable: Vec::new(),
             pieces: None,
+            unpaused: false,
         },
         buffer: Buffer::new(frame::bytes_max(limits)),
         frame_bytes_max: frame::bytes_max(limits),
@@ -97,6 +98,7 @@ struct Intake<'a> {
     fields: Vec<Arc<str>>,  // of the message under way; ≤ FIELDS_MAX
     repeatable: Vec<u8>,    // the header that `fields` stand for, if it can come again; else empty
     pieces: Option<Pieces>, // of a longer message
+    unpaused: bool,         // the receiver has heard of no pause since its last message
 }
 
 /// A longer message, as far as it has come.
@@ -137,6 +139,7 @@ where
                             _ => None,
                         };
                         while self.intake.offer(body) == Err(Busy) {
+                            self.intake.pause();
                             self.line.wait(&self.intake).await?;
                         }
                         self.intake.accept();
@@ -151,6 +154,7 @@ where
                     self.line.say(self.intake.turn.accepted()).await?;
                 }
             }
+            self.intake.pause();
             self.fill().await?;
         }
     }
@@ -355,9 +359,24 @@ impl Intake<'_> {
         progress.accepted += 1;
         progress.names.accept();
         self.pieces = None;
+        self.unpaused = true;
         progress.accepted_ever += 1;
         let ever = progress.accepted_ever;
         self.turn.counters().accepted.store(ever, Ordering::Relaxed);
+    }
+}
+
+impl Intake<'_> {
+    fn pause(&mut self) {
+        if std::mem::take(&mut self.unpaused) {
+            self.receiver.pause();
+        }
+    }
+}
+
+impl Drop for Intake<'_> {
+    fn drop(&mut self) {
+        self.pause(); // the reader may end at any message
     }
 }
 

@@ -41,6 +41,10 @@ use super::receiver::DataReceiver;
 use super::replies::{Replies, Unopened};
 use crate::cluster::lease::guard::{Guard as Machine, GuardInput};
 
+/// Requests under way, this one among them, up to which a caller runs it itself. Of more, many share
+/// a turn of the Replicator's task, and their messages a frame.
+const FEW: usize = 4;
+
 /// The replicated data of this node. Cheap to clone; every clone is the same.
 ///
 /// # Example
@@ -102,8 +106,8 @@ impl Replicator {
     /// Changes the value under `key` with `f`, on the empty value if there is none, and returns
     /// what `f` returns when as many replicas as `consistency` asks for hold the change.
     ///
-    /// `f` runs on the Replicator's task, so it must neither block nor take long: every other
-    /// request waits for it. All of its changes happen, or none. It may return the new value:
+    /// `f` runs within the Replicator, on the caller's thread or another, so it must neither block
+    /// nor take long: every other request waits for it. All of its changes happen, or none. It may return the new value:
     /// `|edit| { edit.increment()?; Ok(edit.view()) }`.
     ///
     /// The level's time counts twice at most: once for a place in the queue, once from when the
@@ -371,7 +375,12 @@ impl Shared {
             Unopened::Ended => Lost::Stopped,
         })?;
         let input = GuardInput::Data(Input::Request { id: pending.id(), request });
-        place.request(input).map_err(|_| Lost::Stopped)?;
+        let asked = if self.replies.len() <= FEW {
+            place.request_here(input)
+        } else {
+            place.request(input)
+        };
+        asked.map_err(|_| Lost::Stopped)?;
         pending.await.map_err(|_| Lost::Interrupted)
     }
 }
