@@ -142,7 +142,7 @@ fn pictures() -> Result<PathBuf, Failed> {
 fn real() -> Result<(), Failed> {
     let runtime = Runtime::new()?;
     let mut criterion = Criterion::default().sample_size(20).configure_from_args();
-    let mut group = criterion.benchmark_group("converges");
+    let mut group = criterion.benchmark_group("real nodes");
     group.sampling_mode(SamplingMode::Flat).measurement_time(Duration::from_secs(2));
     group.warm_up_time(Duration::from_millis(500));
     group.bench_function("one way over raw TCP", |bencher| {

@@ -108,10 +108,12 @@ pub trait Receiver: Send + Sync + 'static {
     /// [`Busy`] if there is no room.
     fn receive(&self, message: Inbound<'_>) -> Result<(), Busy>;
 
-    /// No further message of this reader is at hand. Comes after one or more that were received,
+    /// No further message of this lane is at hand. Comes after one or more that were received,
     /// before their reader waits for anything, and when it ends; a receiver may put off until then
     /// what it does once for many.
-    fn pause(&self) {}
+    fn pause(&self, class: Class) {
+        let _ = class;
+    }
 
     /// Ends when there is (probably) room again for messages of this class.
     fn ready(&self, class: Class) -> futures::future::BoxFuture<'_, ()>;

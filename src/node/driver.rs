@@ -12,12 +12,13 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use ostraca_ddata::clock::Instant;
 use ostraca_ddata::machine::{Machine, Outbox};
+use tokio::runtime::Handle;
 
 use super::clock::Clock;
 use super::inbox::{Appetite, Inbox, Item, RunNow, Took};
@@ -28,6 +29,9 @@ pub const TURN_MAX: usize = 1_024;
 
 /// Inputs of a turn that a caller runs itself, at most.
 pub(crate) const TURN_NOW_MAX: usize = 64;
+
+/// Bytes of messages that wait, above which a caller leaves the turn to the loop.
+pub(crate) const TURN_NOW_BYTES: usize = 64 * 1024;
 
 /// Ticks after the last input, at most: what ends a batch is still done, what waits is not.
 const LAST_TICKS: usize = 8;
@@ -148,7 +152,13 @@ where
     pub(crate) async fn run(self) -> (M, W) {
         let inbox = self.core.inbox.clone();
         let _emptied = Emptied(inbox.clone());
-        let shared = Arc::new(Shared { core: Mutex::new(Some(self.core)), inbox: inbox.clone() });
+        let shared = Arc::new(Shared {
+            core: Mutex::new(Some(self.core)),
+            loop_waits: AtomicBool::new(false),
+            inbox: inbox.clone(),
+            runtime: Handle::current(),
+        });
+        let _over = Over(&shared);
         if W::ON_CALLERS {
             let shared: Arc<dyn RunNow> = shared.clone();
             inbox.run_by(Arc::downgrade(&shared));
@@ -160,40 +170,44 @@ where
                 Step::Rest(Some(until)) => {
                     let _ = tokio::time::timeout_at(until, inbox.pushed()).await;
                 }
-                Step::Over => return shared.end(),
+                Step::Over(core) => return core.end(),
             }
         }
     }
 }
 
 /// What the loop does next.
-enum Step {
+enum Step<M: Machine, W> {
     /// There is more to do.
     More,
-    /// It sleeps until something is pushed, or until then.
+    /// It sleeps until it is woken, or until then.
     Rest(Option<tokio::time::Instant>),
     /// There will be nothing any more.
-    Over,
+    Over(Box<Core<M, W>>),
 }
 
-/// The machine, for the loop and for callers that run it themselves. Only the loop ever waits for
-/// the lock, and a caller holds it for one turn of [`TURN_NOW_MAX`] inputs at most.
+/// The machine, for the loop and for callers that run it themselves: one turn of at most
+/// [`TURN_NOW_MAX`] inputs and [`TURN_NOW_BYTES`] bytes. Nobody waits for the lock: a caller that
+/// finds it held leaves the rest to the loop, the loop is woken when it is free.
 struct Shared<M: Machine, W> {
     core: Mutex<Option<Core<M, W>>>, // none: the loop has ended
+    loop_waits: AtomicBool,          // for the lock
     inbox: Inbox<M>,
+    runtime: Handle,
 }
 
 impl<M: Machine, W: World<M>> Shared<M, W> {
-    fn step(&self) -> Step {
-        let mut guard = self.lock();
-        let core = guard.as_mut().expect("only the loop's end takes it");
+    fn step(&self) -> Step<M, W> {
+        let Some(mut guard) = self.lock_for_loop() else { return Step::Rest(None) };
+        let core = guard.as_mut().expect("only the loop takes it, at its end");
         if let Some(panic) = core.failed.take() {
+            *guard = None; // nothing is run by a machine that has failed
             drop(guard);
             std::panic::resume_unwind(panic); // as if it had happened here
         }
         loop {
             match core.take(TURN_MAX) {
-                Took::TheLast => return Step::Over,
+                Took::TheLast => break,
                 Took::Nothing if !core.is_due() => {
                     core.armed = core.machine.next_deadline();
                     return Step::Rest(core.armed.map(|at| core.clock.moment(at)));
@@ -205,21 +219,20 @@ impl<M: Machine, W: World<M>> Shared<M, W> {
                 return Step::More;
             }
         }
+        Step::Over(Box::new(guard.take().expect("it is there")))
     }
 
-    fn end(&self) -> (M, W) {
-        let mut core = self.lock().take().expect("taken once");
-        for _ in 0..LAST_TICKS {
-            if core.tick() == 0 {
-                break;
-            }
-            core.perform();
-        }
-        (core.machine, core.world)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Core<M, W>>> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner) // the loop's own panic ends it
+    /// `None`: a caller is at it, and wakes the loop when its turn is over.
+    fn lock_for_loop(&self) -> Option<MutexGuard<'_, Option<Core<M, W>>>> {
+        self.loop_waits.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst); // either this finds it free, or the caller sees who waits
+        let guard = match self.core.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::WouldBlock) => return None,
+            Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
+        };
+        self.loop_waits.store(false, Ordering::Relaxed);
+        Some(guard)
     }
 }
 
@@ -236,15 +249,31 @@ where
             Err(TryLockError::Poisoned(_)) => return,
         };
         let Some(core) = guard.as_mut() else { return };
+        let inside = self.runtime.enter(); // as on the loop's task, wherever the caller runs
         let done = catch_unwind(AssertUnwindSafe(|| core.turn_now()));
+        drop(inside);
         let is_done = done.unwrap_or_else(|panic| {
             core.failed = Some(panic); // the loop's to tell: a caller has no part in it
             false
         });
         drop(guard);
-        if !is_done {
+        fence(Ordering::SeqCst);
+        if self.loop_waits.load(Ordering::Relaxed) || !is_done {
             self.inbox.notify();
         }
+    }
+}
+
+/// Ends the machine with its loop, however that ends: after the turn that a caller is at, and no
+/// turn follows.
+struct Over<'a, M: Machine, W>(&'a Shared<M, W>);
+
+impl<M: Machine, W> Drop for Over<'_, M, W> {
+    fn drop(&mut self) {
+        let mut guard = self.0.core.lock().unwrap_or_else(PoisonError::into_inner);
+        let core = guard.take();
+        drop(guard);
+        drop(core);
     }
 }
 
@@ -288,7 +317,7 @@ impl<M: Machine, W: World<M>> Core<M, W> {
 
     /// One turn on a caller's thread. `false`: the loop has to look after the rest.
     fn turn_now(&mut self) -> bool {
-        if self.failed.is_some() {
+        if self.failed.is_some() || self.inbox.message_bytes() > TURN_NOW_BYTES {
             return false;
         }
         match self.take(TURN_NOW_MAX) {
@@ -299,6 +328,17 @@ impl<M: Machine, W: World<M>> Core<M, W> {
         let due = self.machine.next_deadline();
         let is_earlier = due.is_some_and(|due| self.armed.is_none_or(|armed| due < armed));
         self.inbox.rest() && !is_earlier
+    }
+
+    /// What ends a batch is still done.
+    fn end(mut self) -> (M, W) {
+        for _ in 0..LAST_TICKS {
+            if self.tick() == 0 {
+                break;
+            }
+            self.perform();
+        }
+        (self.machine, self.world)
     }
 
     fn turn(&mut self) {

@@ -307,11 +307,24 @@ impl<M: Machine> Inbox<M> {
         self.lock().has_any()
     }
 
-    /// The end of a turn on a caller's thread: from here on a push wakes. `false`: something waits.
+    /// The end of a turn on a caller's thread: from here on a push runs the next. `false`:
+    /// something waits, and the loop must be woken; it may be long in coming.
     pub(super) fn rest(&self) -> bool {
         let mut queues = self.lock();
-        queues.asleep = !queues.closed && !queues.has_any();
-        queues.asleep
+        queues.asleep = !queues.closed;
+        queues.asleep && !queues.has_any()
+    }
+
+    /// Whether the next push runs a turn or wakes the loop.
+    #[cfg(test)]
+    pub(super) fn rests(&self) -> bool {
+        self.lock().asleep
+    }
+
+    /// Bytes of messages that wait.
+    pub(super) fn message_bytes(&self) -> usize {
+        let queues = self.lock();
+        queues.urgent.bytes + queues.messages.bytes
     }
 
     /// Appends at most `most` items to `batch`: facts first, then what is urgent, then messages and

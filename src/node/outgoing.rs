@@ -8,7 +8,8 @@ use ostraca_ddata::id::ReplicaId;
 
 use crate::net::Class;
 
-/// Takes messages for other nodes. Called from the Replicator's task only, so it must not block.
+/// Takes messages for other nodes. Called within the Replicator, on its task, a caller's or a lane
+/// reader's, one at a time: it must not block.
 pub trait Outgoing: Send + 'static {
     /// Sends `message` to an incarnation, in order within its class, or says why not. What is not
     /// sent is not lost for good: the Replicator sends again, or mends it by anti-entropy.

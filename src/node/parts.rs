@@ -59,7 +59,8 @@ impl ReplicatorSetup {
 pub struct ReplicatorPart {
     /// For programs.
     pub handle: Replicator,
-    /// For lanes: what arrives on control, data and bulk.
+    /// For lanes: what arrives on control, data and bulk. Who feeds it calls [`Receiver::pause`], or
+    /// it is heard late.
     pub receiver: Arc<dyn Receiver>,
     /// For membership and the network: what they know.
     pub facts: Facts,

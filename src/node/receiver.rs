@@ -129,8 +129,11 @@ impl Receiver for DataReceiver {
         Ok(())
     }
 
-    fn pause(&self) {
-        self.inbox.run();
+    fn pause(&self, class: Class) {
+        match class {
+            Class::Data | Class::Bulk => self.inbox.run(),
+            Class::Control | Class::User => {} // neither beats nor entities wait for a merge
+        }
     }
 
     fn ready(&self, class: Class) -> BoxFuture<'_, ()> {

@@ -71,11 +71,12 @@ impl<R> Replies<R> {
     /// lock for all, and under none while callers are woken.
     pub(crate) fn reply_all(&self, replies: impl Iterator<Item = (RequestId, R)>) {
         let mut table = self.lock();
-        let waits = |(id, reply)| Some((table.open.remove(&id)?, reply));
-        let waiting: Vec<_> = replies.filter_map(waits).collect();
-        drop(table);
+        let waiting: Vec<_> = replies.map(|(id, reply)| (table.open.remove(&id), reply)).collect();
+        drop(table); // before what nobody waits for is dropped: it may hold a user's value
         for (sender, reply) in waiting {
-            let _ = sender.send(reply); // dropped this very moment: then nobody cares
+            if let Some(sender) = sender {
+                let _ = sender.send(reply); // dropped this very moment: then nobody cares
+            }
         }
     }
 

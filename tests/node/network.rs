@@ -35,11 +35,11 @@ impl Network {
             while let Some((from, class, body)) = letters.recv().await {
                 let inbound = Inbound { from, class, fields: &[], body: &body };
                 while receiver.receive(inbound).is_err() {
-                    receiver.pause();
+                    receiver.pause(class);
                     receiver.ready(class).await;
                 }
                 if letters.is_empty() {
-                    receiver.pause();
+                    receiver.pause(class);
                 }
             }
         });

@@ -61,6 +61,7 @@ async fn what_does_not_decode_is_counted_and_the_next_message_is_heard() {
     let inputs = load.turns.inputs;
     for class in [Class::Control, Class::Data, Class::Bulk] {
         assert_eq!(receiver.receive(inbound(class, &message())), Ok(()));
+        receiver.pause(class);
     }
     eventually("they are heard", async || cluster.at(0).load().turns.inputs >= inputs + 3).await;
     assert_eq!(cluster.at(0).load().received, 3);

@@ -21,7 +21,7 @@ async fn a_kind_of_message_of_a_later_release_is_counted_skipped_and_what_follow
     for body in [&later[..], &known, later, &known] {
         assert_eq!(hear(body), Ok(()), "the lane goes on");
     }
-    receiver.pause();
+    receiver.pause(Class::Data);
     let load = cluster.at(0).load();
     assert_eq!((load.undecodable, load.received), (2, 2));
     eventually("they are heard", async || cluster.at(0).load().turns.inputs >= inputs + 2).await;

@@ -369,7 +369,7 @@ impl Intake<'_> {
 impl Intake<'_> {
     fn pause(&mut self) {
         if std::mem::take(&mut self.unpaused) {
-            self.receiver.pause();
+            self.receiver.pause(self.class);
         }
     }
 }

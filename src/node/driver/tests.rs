@@ -20,6 +20,7 @@ enum Heard {
     Word(u32),
     WakeIn(Duration),
     Panic,
+    Hold(std::sync::mpsc::Receiver<()>),
 }
 
 impl Machine for Echo {
@@ -38,6 +39,7 @@ impl Machine for Echo {
                 out.push(u32::MAX);
             }
             Heard::Panic => panic!("as ordered"),
+            Heard::Hold(until) => until.recv().expect("its end is told"),
         }
     }
 
@@ -163,8 +165,12 @@ async fn a_machine_that_panics_leaves_nobody_waiting() {
 // ── Turns that callers run ──
 
 fn ask(inbox: &Inbox<Echo>, input: Heard) {
-    let place = inbox.place().now_or_never().expect("a free place").expect("open");
-    place.request_here(input).expect("open");
+    assert!(ask_if_open(inbox, input), "open");
+}
+
+fn ask_if_open(inbox: &Inbox<Echo>, input: Heard) -> bool {
+    let place = inbox.place().now_or_never().expect("a free place, or none any more");
+    place.is_ok_and(|place| place.request_here(input).is_ok())
 }
 
 #[tokio::test(flavor = "current_thread")]
@@ -212,15 +218,49 @@ async fn a_deadline_that_a_callers_turn_brings_forward_is_kept_by_the_loop() {
 #[tokio::test(flavor = "current_thread")]
 async fn a_machine_that_panics_on_a_callers_thread_ends_its_loop_and_not_the_caller() {
     let (driver, inbox) = driver_of::<true>(false);
+    let world = driver.core.world.clone();
     let running = tokio::spawn(driver.run());
     tokio::task::yield_now().await;
     ask(&inbox, Heard::Panic);
-    ask(&inbox, Heard::Word(1)); // nothing is run by a machine that has failed
+    ask(&inbox, Heard::Word(1)); // finds the token again
     assert!(running.await.expect_err("it panicked").is_panic());
+    ask_if_open(&inbox, Heard::Word(2));
+    assert_eq!(batches(&world).concat(), [0; 0], "nothing is run by a machine that has failed");
     assert!(inbox.fact(Heard::Tick).is_err(), "nobody is left waiting");
 }
 
-/// Every way to push, from several threads at once, against the loop and its deadlines.
+#[tokio::test(flavor = "current_thread")]
+async fn a_caller_at_its_turn_blocks_no_runtime_and_what_came_meanwhile_is_done_afterwards() {
+    let (driver, inbox) = driver_of::<true>(false);
+    let world = driver.core.world.clone();
+    let running = tokio::spawn(driver.run());
+    tokio::task::yield_now().await;
+    let (release, until) = std::sync::mpsc::channel();
+    let caller = thread::spawn({
+        let inbox = inbox.clone();
+        move || ask(&inbox, Heard::Hold(until))
+    });
+    while inbox.rests() {
+        tokio::task::yield_now().await;
+    }
+    inbox.fact(Heard::Word(1)).expect("open");
+    inbox.notify(); // the loop finds a caller at it, as it would at a deadline
+    for _ in 0..10 {
+        tokio::task::yield_now().await; // this thread goes on
+    }
+    release.send(()).expect("the caller waits");
+    let done = async {
+        while batches(&world).concat() != [1, u32::MAX] {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), done).await.expect("nothing is forgotten");
+    caller.join().expect("no panic");
+    inbox.close();
+    running.await.expect("it ended");
+}
+
+/// Every way to push, from several threads at once, against the loop.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_runs_it_each_input_is_handled_once_and_in_its_senders_order() {
     const EACH: u32 = 20_000;

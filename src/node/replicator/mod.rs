@@ -106,8 +106,9 @@ impl Replicator {
     /// Changes the value under `key` with `f`, on the empty value if there is none, and returns
     /// what `f` returns when as many replicas as `consistency` asks for hold the change.
     ///
-    /// `f` runs within the Replicator, on the caller's thread or another, so it must neither block
-    /// nor take long: every other request waits for it. All of its changes happen, or none. It may return the new value:
+    /// `f` runs within the Replicator, on the caller's thread or another's (also while another
+    /// caller's future is polled), so it must neither block nor take long: every other request
+    /// waits for it. All of its changes happen, or none. It may return the new value:
     /// `|edit| { edit.increment()?; Ok(edit.view()) }`.
     ///
     /// The level's time counts twice at most: once for a place in the queue, once from when the
