@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use libp2p::PeerId;
 use libp2p::swarm::ConnectionId;
 use tokio::sync::mpsc;
 
