@@ -21,7 +21,8 @@ pub struct Config {
     pub cluster_name: String,
     /// Where to listen.
     pub listen: Vec<Multiaddr>,
-    /// What others dial; empty: what is listened on.
+    /// What others dial; empty: what is listened on, and in place of `0.0.0.0` and `::` the address
+    /// of the default route.
     pub advertise: Vec<Multiaddr>,
     /// Holds `identity.key` and the lock; `None`: a new identity at every start, nothing kept.
     #[serde(skip_serializing_if = "Option::is_none")]

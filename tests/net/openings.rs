@@ -257,7 +257,9 @@ proptest! {
     fn no_bytes_of_a_stranger_make_a_decoder_panic(bytes in any_bytes()) {
         let _ = from_msgpack::<Greeting>(&bytes);
         let _ = from_msgpack::<Hello>(&bytes);
+        let _ = from_msgpack::<ClientHello>(&bytes);
         let _ = decode_answer(&bytes);
+        let _ = decode_client_answer(&bytes);
     }
 
     #[test]
@@ -273,7 +275,7 @@ proptest! {
         }
     }
 
-    /// Whatever an opener says, the acceptor ends in time and with an error.
+    /// Whatever an opener or a client says, the acceptor ends in time and with an error.
     #[test]
     fn no_bytes_of_a_stranger_open_a_lane(bytes in any_bytes()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
@@ -286,6 +288,12 @@ proptest! {
             let from = PeerId::random();
             let accepted = handshake::accept(&mut near, &us, from, Class::User, DEADLINE).await;
             assert!(accepted.is_err(), "{accepted:?}");
+            let (near, far) = tokio::io::duplex(64 * 1024);
+            let (mut near, mut far) = (near.compat(), far.compat());
+            far.write_all(&bytes).await.expect("room");
+            far.close().await.expect("closed");
+            let let_in = handshake::answer(&mut near, &us, from, DEADLINE, || Ok(())).await;
+            assert!(let_in.is_err(), "{let_in:?}");
         });
     }
 }

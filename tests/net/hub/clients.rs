@@ -116,6 +116,14 @@ async fn a_client_of_another_cluster_or_secret_is_told_so_and_what_to_do() {
         assert!(matches!(error, ConnectError::Handshake { .. }), "{error:?}");
         assert!(error.to_string().contains("the cluster-secret-file of that node"), "{error}");
     }
+    let private = Config { private_network: true, ..config.clone() };
+    let error = connect(&private, &host.address(), Duration::from_secs(5)).await.err();
+    let error = error.expect("only one side is private");
+    assert!(
+        matches!(error, ConnectError::Handshake { .. } | ConnectError::NoAnswer { .. }),
+        "{error:?}"
+    );
+    assert!(error.to_string().contains("net.private-network"), "{error}");
     let other = Config { cluster_name: "another".to_owned(), ..config.clone() };
     let error = refused(&other, &host.address()).await;
     let why = Refusal::ClusterName { theirs: "ostraca".to_owned() };
