@@ -42,7 +42,7 @@ async fn is_echoed(client: &mut ClientStream, word: &[u8]) {
 
 async fn refused(config: &Config, address: &Multiaddr) -> ConnectError {
     let connected = soon("an answer", connect(config, address, PATIENCE)).await;
-    connected.err().expect("it is refused")
+    connected.expect_err("it is refused")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -151,7 +151,7 @@ async fn a_list_of_peers_holds_for_clients_too_on_either_side() {
     let called = connect_as(&friend, &config, &host.address(), PATIENCE).await;
     is_echoed(&mut called.expect("it is on the list"), b"word").await;
     let picky = connect_as(&friend, &listed, &host.address(), PATIENCE).await;
-    let error = picky.err().expect("the node is not on the client's list");
+    let error = picky.expect_err("the node is not on the client's list");
     assert!(matches!(error, ConnectError::NotInOwnList { .. }), "{error:?}");
     echoing.abort();
 }
@@ -209,7 +209,7 @@ async fn a_client_that_finds_no_node_or_another_one_is_told_so() {
     let port = silent.local_addr().expect("bound").port();
     let address = format!("/ip4/127.0.0.1/tcp/{port}").parse().expect("valid");
     let called = connect(&config, &address, Duration::from_millis(200)).await;
-    let error = called.err().expect("nobody says a word");
+    let error = called.expect_err("nobody says a word");
     assert!(matches!(error, ConnectError::NoAnswer { .. }), "{error:?}");
 }
 
@@ -248,10 +248,10 @@ async fn who_calls_with_the_key_of_a_node_is_refused_and_the_nodes_lanes_go_on()
         a.send(b.id().incarnation, Class::User, &n.to_be_bytes());
     }
     let own = connect_as(&a._identity, &config, &a.address(), PATIENCE).await;
-    let error = own.err().expect("it would talk to itself");
+    let error = own.expect_err("it would talk to itself");
     assert!(matches!(error, ConnectError::OwnIdentity { .. }), "{error:?}");
     let twin = connect_as(&b._identity, &config, &a.address(), PATIENCE).await;
-    let error = twin.err().expect("a node has this key");
+    let error = twin.expect_err("a node has this key");
     assert!(matches!(&error, ConnectError::Refused { refusal: Refusal::Twin, .. }), "{error:?}");
     for n in 100..200_u64 {
         a.send(b.id().incarnation, Class::User, &n.to_be_bytes());
