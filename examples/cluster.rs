@@ -11,6 +11,8 @@
 //! stands, who does not reach it, who leads, whether all agree. Piped, it prints a line for each
 //! event. The exit code is 1 if anything that should happen does not.
 
+mod logging;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};
@@ -38,7 +40,7 @@ const LINES: usize = 12;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments = logging::begin();
     let outcome = match &arguments[..] {
         [name, port, dir, seeds] => node(name, port, Path::new(dir), seeds).await,
         _ => watch().await,
@@ -177,6 +179,7 @@ impl Stage {
             .args([name, &self.ports[name].to_string()])
             .arg(self.dir.join(name))
             .arg(&self.seeds)
+            .args(logging::passed_on())
             .stdin(Stdio::null())
             .stdout(Stdio::inherit())
             .kill_on_drop(true)

@@ -5,6 +5,8 @@
 //! is paused for a while (SIGSTOP) and continued. At the end all three must hold the same; if not,
 //! the exit code is 1.
 
+mod logging;
+
 use std::collections::BTreeMap;
 use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -35,7 +37,7 @@ fn headline() -> Key<LWWRegister<String>> {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let child = std::env::args().nth(1);
+    let child = logging::begin().into_iter().next();
     let outcome = match child {
         Some(name) => node(&name).await.map(|()| true),
         None => parent().await,
@@ -169,6 +171,7 @@ impl Process {
     fn start(name: &str, said: mpsc::Sender<(String, String)>) -> Result<Self, Error> {
         let mut child = Command::new(std::env::current_exe()?)
             .arg(name)
+            .args(logging::passed_on())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)

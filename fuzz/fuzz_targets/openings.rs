@@ -1,11 +1,13 @@
-//! Any bytes as the messages that open a lane: they decode or they do not, and what decodes
+//! Any bytes as the messages that open a lane or a client's stream: they decode or they do not, and what decodes
 //! encodes to what decodes alike.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use ostraca::ddata::encoded::from_msgpack;
-use ostraca::net::handshake::{decode_answer, encode};
-use ostraca::net::wire::{Answer, Greeting, Hello, OPENING_BYTES_MAX, Refusal};
+use ostraca::net::handshake::{decode_answer, decode_client_answer, encode};
+use ostraca::net::wire::{
+    Answer, ClientAnswer, ClientHello, Greeting, Hello, OPENING_BYTES_MAX, Refusal,
+};
 
 fuzz_target!(|bytes: &[u8]| {
     if bytes.len() > OPENING_BYTES_MAX {
@@ -23,6 +25,15 @@ fuzz_target!(|bytes: &[u8]| {
     }
     alike!(Greeting);
     alike!(Hello);
+    alike!(ClientHello);
+    match decode_client_answer(bytes) {
+        Ok(ClientAnswer::Refused(Refusal::Unknown)) | Err(_) => {}
+        Ok(answer) => {
+            if let Ok(again) = encode(&answer) {
+                assert_eq!(decode_client_answer(&again[4..]).expect("ours"), answer);
+            }
+        }
+    }
     match decode_answer(bytes) {
         Ok(Answer::Refused(Refusal::Unknown)) | Err(_) => {}
         Ok(answer) => {

@@ -90,7 +90,7 @@ fn ip_of(part: &Protocol<'_>) -> Option<IpAddr> {
 pub enum ResolveError {
     /// Not a form that can be dialled.
     #[error(
-        "the seed {seed} is neither /ip4|ip6/ADDRESS/tcp/PORT nor /dns|dns4|dns6/NAME/tcp/PORT: \
+        "{seed} is neither /ip4|ip6/ADDRESS/tcp/PORT nor /dns|dns4|dns6/NAME/tcp/PORT: \
          write it like that"
     )]
     Unsupported {
@@ -98,7 +98,7 @@ pub enum ResolveError {
         seed: Multiaddr,
     },
     /// The resolver failed.
-    #[error("the name in the seed {seed} does not resolve: does it exist in this network's DNS?")]
+    #[error("the name in {seed} does not resolve: does it exist in this network's DNS?")]
     Failed {
         /// The seed.
         seed: Multiaddr,
@@ -106,7 +106,7 @@ pub enum ResolveError {
         source: io::Error,
     },
     /// The name has no address of the family asked for.
-    #[error("the name in the seed {seed} has no such address: try /dns/ for both families")]
+    #[error("the name in {seed} has no such address: try /dns/ for both families")]
     Nothing {
         /// The seed.
         seed: Multiaddr,

@@ -13,7 +13,8 @@ use sha2::Sha256;
 
 use super::config::{Config, Secret};
 use super::wire::{
-    ADDRESSES_MAX, Facts, Greeting, Hello, Nonce, PROTOCOL_VERSION, Proof, Refusal, Welcome,
+    ADDRESSES_MAX, ClientHello, ClientWelcome, Facts, Greeting, Hello, Nonce, PROTOCOL_VERSION,
+    Proof, Refusal, Welcome,
 };
 use super::{Class, NodeId, address, frame};
 
@@ -69,6 +70,28 @@ pub enum Role {
     Acceptor,
 }
 
+/// Which call of a client a proof belongs to.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    /// Who calls.
+    pub client: PeerId,
+    /// Whom.
+    pub node: PeerId,
+    /// The client's nonce.
+    pub client_nonce: &'a Nonce,
+    /// The node's nonce.
+    pub node_nonce: &'a Nonce,
+}
+
+/// Who proves in a call. Neither's proof is one of the other, nor of either [`Role`] on a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Party {
+    /// Calls.
+    Client,
+    /// Is called.
+    Node,
+}
+
 impl Standing {
     /// This node, by its settings and identity; tells where it is dialled
     /// (at most [`ADDRESSES_MAX`]).
@@ -111,13 +134,19 @@ impl Standing {
         Some(Proof(mac.finalize().into_bytes().into()))
     }
 
-    /// Whether the other side knows what this side knows: the same secret, or none on both.
     fn proven(&self, role: Role, opening: &Opening<'_>, proof: Option<&Proof>) -> bool {
+        self.knows_the_same(|secret| mac(secret, role, opening), proof)
+    }
+
+    /// Whether the other side knows what this side knows: the same secret, or none on both.
+    fn knows_the_same(
+        &self,
+        mac: impl FnOnce(&Secret) -> Hmac<Sha256>,
+        proof: Option<&Proof>,
+    ) -> bool {
         match (&self.secret, proof) {
             (None, None) => true,
-            (Some(secret), Some(proof)) => {
-                mac(secret, role, opening).verify_slice(&proof.0).is_ok() // in constant time
-            }
+            (Some(secret), Some(proof)) => mac(secret).verify_slice(&proof.0).is_ok(), // in constant time
             _ => false,
         }
     }
@@ -189,17 +218,75 @@ impl Standing {
         Ok(node)
     }
 
+    /// The proof that this process gives in a call; none without a secret.
+    #[must_use]
+    pub fn prove_call(&self, party: Party, call: &Call<'_>) -> Option<Proof> {
+        let mac = mac_of_call(self.secret.as_ref()?, party, call);
+        Some(Proof(mac.finalize().into_bytes().into()))
+    }
+
+    /// Judges what a client says, as [`judge_hello`](Self::judge_hello) judges a node.
+    ///
+    /// # Errors
+    /// The [`Refusal`] to answer with.
+    pub fn judge_client(
+        &self,
+        from: PeerId,
+        nonce: &Nonce,
+        hello: &ClientHello,
+    ) -> Result<(), Refusal> {
+        check_version(hello.version)?;
+        let call =
+            Call { client: from, node: self.peer, client_nonce: &hello.nonce, node_nonce: nonce };
+        let mac = |secret: &Secret| mac_of_call(secret, Party::Client, &call);
+        if !self.knows_the_same(mac, hello.proof.as_ref()) {
+            return Err(Refusal::Secret);
+        }
+        self.judge_peer(from, &hello.cluster)?;
+        if self.stopping { Err(Refusal::Stopping) } else { Ok(()) }
+    }
+
+    /// Judges what a node answers to `hello`, which this client has said after `greeting`.
+    ///
+    /// # Errors
+    /// The [`Refusal`] that a node would get: nothing must be said to it.
+    pub fn judge_client_welcome(
+        &self,
+        node: PeerId,
+        greeting: &Greeting,
+        hello: &ClientHello,
+        welcome: &ClientWelcome,
+    ) -> Result<(), Refusal> {
+        check_version(welcome.version)?;
+        let call = Call {
+            client: self.peer,
+            node,
+            client_nonce: &hello.nonce,
+            node_nonce: &greeting.nonce,
+        };
+        let mac = |secret: &Secret| mac_of_call(secret, Party::Node, &call);
+        if !self.knows_the_same(mac, welcome.proof.as_ref()) {
+            return Err(Refusal::Secret);
+        }
+        self.judge_peer(node, &welcome.cluster)
+    }
+
     fn judge_node(&self, peer: PeerId, facts: &Facts) -> Result<NodeId, Refusal> {
-        if facts.cluster != self.facts.cluster {
+        self.judge_peer(peer, &facts.cluster)?;
+        if self.quarantined.contains(&facts.incarnation) {
+            return Err(Refusal::Quarantined);
+        }
+        Ok(NodeId { peer, incarnation: facts.incarnation })
+    }
+
+    fn judge_peer(&self, peer: PeerId, cluster: &str) -> Result<(), Refusal> {
+        if cluster != self.facts.cluster {
             return Err(Refusal::ClusterName { theirs: self.facts.cluster.clone() });
         }
         if !self.allowed.is_empty() && !self.allowed.contains(&peer) {
             return Err(Refusal::NotAllowed);
         }
-        if self.quarantined.contains(&facts.incarnation) {
-            return Err(Refusal::Quarantined);
-        }
-        Ok(NodeId { peer, incarnation: facts.incarnation })
+        Ok(())
     }
 }
 
@@ -214,22 +301,42 @@ pub const fn check_version(version: u16) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Every part that may vary in length stands behind its length, so that no two openings read alike.
 fn mac(secret: &Secret, role: Role, opening: &Opening<'_>) -> Hmac<Sha256> {
-    let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("HMAC takes any length");
-    mac.update(match role {
+    let label = match role {
         Role::Opener => b"ostraca/1/opener\0\0",
         Role::Acceptor => b"ostraca/1/acceptor",
-    });
-    for peer in [opening.opener, opening.acceptor] {
+    };
+    let peers = [opening.opener, opening.acceptor];
+    let mut mac = begun(secret, label, peers, [opening.opener_nonce, opening.acceptor_nonce]);
+    mac.update(&[opening.class as u8]);
+    mac.update(&opening.generation.to_be_bytes());
+    mac
+}
+
+fn mac_of_call(secret: &Secret, party: Party, call: &Call<'_>) -> Hmac<Sha256> {
+    let label = match party {
+        Party::Client => b"ostraca/1/client\0\0",
+        Party::Node => b"ostraca/1/called\0\0",
+    };
+    begun(secret, label, [call.client, call.node], [call.client_nonce, call.node_nonce])
+}
+
+/// Labels are of one length, and every part that may vary in length stands behind its length, so
+/// that no two openings or calls read alike.
+fn begun(
+    secret: &Secret,
+    label: &[u8; 18],
+    peers: [PeerId; 2],
+    nonces: [&Nonce; 2],
+) -> Hmac<Sha256> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("HMAC takes any length");
+    mac.update(label);
+    for peer in peers {
         let bytes = peer.to_bytes();
         mac.update(&(bytes.len() as u64).to_be_bytes());
         mac.update(&bytes);
     }
-    mac.update(&opening.opener_nonce.0);
-    mac.update(&opening.acceptor_nonce.0);
-    mac.update(&[opening.class as u8]);
-    mac.update(&opening.generation.to_be_bytes());
+    nonces.iter().for_each(|nonce| mac.update(&nonce.0));
     mac
 }
 

@@ -21,7 +21,8 @@ pub struct Config {
     pub cluster_name: String,
     /// Where to listen.
     pub listen: Vec<Multiaddr>,
-    /// What others dial; empty: what is listened on.
+    /// What others dial; empty: what is listened on, and in place of `0.0.0.0` and `::` the address
+    /// of the default route.
     pub advertise: Vec<Multiaddr>,
     /// Holds `identity.key` and the lock; `None`: a new identity at every start, nothing kept.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -89,8 +90,11 @@ pub struct Limits {
     pub connections_per_peer: usize,
     /// Connections in all.
     pub connections: usize,
-    /// Inbound connections whose handshake is under way.
+    /// Inbound connections whose handshake is under way; as many clients that have connected and
+    /// not said hello.
     pub handshakes: usize,
+    /// Clients at a time: tools that ask this node and are no nodes. 0: none.
+    pub clients: usize,
     /// Inbound lanes of one peer, all classes and generations together.
     pub lanes_per_peer: usize,
     /// Bytes that a lane keeps: unsent and unacknowledged. Per class: control, data, user, bulk.
@@ -104,7 +108,7 @@ pub struct Limits {
     /// How long a connection without a lane is kept.
     #[serde(with = "humantime_serde")]
     pub idle_timeout: Duration,
-    /// How long a control lane may hold messages that nobody takes.
+    /// How long a control lane may hold messages, or a client's stream bytes, that nobody takes.
     #[serde(with = "humantime_serde")]
     pub control_undrained_max: Duration,
     /// How long what is unacknowledged is kept for a node that cannot be reached.
@@ -127,6 +131,7 @@ impl Default for Limits {
             connections_per_peer: 4,
             connections: 1_024,
             handshakes: 64,
+            clients: 16,
             lanes_per_peer: 16,
             lane_bytes_max: [16 * MIB, 16 * MIB, 16 * MIB, 64 * MIB],
             lane_window: 8 * MIB,

@@ -6,9 +6,10 @@ use libp2p::{Multiaddr, PeerId};
 use ostraca_ddata::id::ReplicaId;
 use tokio::sync::{mpsc, oneshot};
 
+use super::client::ClientStream;
 use super::config::Config;
 use super::directory::Directory;
-use super::hub::{Command, Hub, Setup};
+use super::hub::{Command, Hub, Setup, Started};
 use super::identity::Identity;
 use super::lane::inbound::InboundStats;
 use super::lane::{Lane, LaneStats};
@@ -112,8 +113,10 @@ pub struct Stats {
     pub exceeded: Refusals,
     /// Inbound connections whose handshake is under way.
     pub handshakes: usize,
-    /// Lanes that this node did not open, or not let be opened: another secret, another cluster, a
-    /// life that is over.
+    /// Clients that are let in, those included that nobody has taken up yet.
+    pub clients: usize,
+    /// Lanes that this node did not open, or not let be opened, and clients that it did not let in:
+    /// another secret, another cluster, a life that is over, no room.
     pub refused: u64,
     /// Lanes of peers that were cut off because they broke the protocol.
     pub violations: u64,
@@ -128,6 +131,7 @@ pub struct Net {
     addresses: Arc<[Multiaddr]>,
     listening: Arc<[Multiaddr]>,
     directory: Arc<Directory>,
+    clients_max: usize,
     commands: mpsc::UnboundedSender<Command>, // orders of the node, not of peers
 }
 
@@ -145,12 +149,13 @@ impl Net {
         let (commands, orders) = mpsc::unbounded_channel();
         let (events, facts) = mpsc::unbounded_channel();
         let setup = Setup { config, identity, receiver, commands: orders, events };
-        let (hub, directory, listening) = Hub::start(setup).await?;
+        let Started { hub, directory, listening, advertised } = Hub::start(setup).await?;
         tokio::spawn(hub.run());
-        let told = if config.advertise.is_empty() { &listening } else { &config.advertise };
-        let named = |a: &Multiaddr| a.clone().with_p2p(me.peer).unwrap_or_else(|other| other);
-        let addresses = told.iter().map(named).collect();
-        Ok((Self { me, addresses, listening: listening.into(), directory, commands }, facts))
+        let named = |address: Multiaddr| address.with_p2p(me.peer).unwrap_or_else(|other| other);
+        let (addresses, listening) =
+            (advertised.into_iter().map(named).collect(), listening.into());
+        let clients_max = config.limits.clients;
+        Ok((Self { me, addresses, listening, directory, clients_max, commands }, facts))
     }
 
     /// Who this is.
@@ -202,6 +207,16 @@ impl Net {
     /// An incarnation is out of the cluster: its lanes are closed, and it is refused.
     pub fn forget(&self, node: NodeId) {
         self.order(Command::Forget(node));
+    }
+
+    /// Takes clients from now on: whoever is let in comes out here, at most `limits.clients` at a
+    /// time. Until this is called, and after the receiver is dropped, clients are refused. Called
+    /// again, it takes over: the receiver before gets no more.
+    #[must_use]
+    pub fn clients(&self) -> mpsc::Receiver<ClientStream> {
+        let (taker, clients) = mpsc::channel(self.clients_max.max(1));
+        self.order(Command::Clients(taker));
+        clients
     }
 
     /// Everybody who is known, by peer id; empty after the stop.

@@ -1,8 +1,9 @@
-//! Handshake: the first three messages on a lane's substream, over anything that reads and writes.
+//! Handshake: the first three messages on a substream, over anything that reads and writes.
 //!
-//! `Greeting` ←, `Hello` →, `Answer` ←. Each is a length (`u32`, big-endian) and named
+//! On a lane's `Greeting` ←, `Hello` →, `Answer` ←, on a client's `Greeting` ←, `ClientHello` →,
+//! `ClientAnswer` ←. Each is a length (`u32`, big-endian) and named
 //! MessagePack, at most [`OPENING_BYTES_MAX`], and all must be over within the time given. Not a
-//! byte beyond the last message is read: what follows is the lane's. (spec/transport.md)
+//! byte beyond the last message is read: what follows is the lane's, or the client's. (spec/transport.md)
 
 use std::future::Future;
 use std::io;
@@ -15,10 +16,11 @@ use ostraca_ddata::id::ReplicaId;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
-use super::admission::{Opening, Role, Standing, check_version};
+use super::admission::{Call, Opening, Party, Role, Standing, check_version};
 use super::identity::{Entropy, random};
 use super::wire::{
-    Answer, Facts, Greeting, Hello, Nonce, OPENING_BYTES_MAX, PROTOCOL_VERSION, Refusal, Welcome,
+    Answer, ClientAnswer, ClientHello, ClientWelcome, Facts, Greeting, Hello, Nonce,
+    OPENING_BYTES_MAX, PROTOCOL_VERSION, Refusal, Welcome,
 };
 use super::{Class, NodeId};
 
@@ -185,11 +187,74 @@ impl Asked {
     }
 }
 
+/// Calls a node as a client, on a fresh substream.
+///
+/// # Errors
+/// [`HandshakeError`]; the substream must be dropped then.
+pub async fn call<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut S,
+    us: &Standing,
+    node: PeerId,
+    within: Duration,
+) -> Result<(), HandshakeError> {
+    limited(within, async {
+        let greeting: Greeting = receive(stream).await?;
+        let version = greeting.version.min(PROTOCOL_VERSION);
+        check_version(version).map_err(HandshakeError::Unacceptable)?;
+        let nonce = Nonce(random()?);
+        let call =
+            Call { client: us.peer, node, client_nonce: &nonce, node_nonce: &greeting.nonce };
+        let proof = us.prove_call(Party::Client, &call);
+        let hello = ClientHello { version, cluster: us.facts.cluster.clone(), nonce, proof };
+        send(stream, &hello).await?;
+        match decode_client_answer(&receive_bytes(stream).await?)? {
+            ClientAnswer::Refused(refusal) => Err(HandshakeError::Refused(refusal)),
+            ClientAnswer::Welcome(welcome) => us
+                .judge_client_welcome(node, &greeting, &hello, &welcome)
+                .map_err(HandshakeError::Unacceptable),
+        }
+    })
+    .await
+}
+
+/// Greets whoever calls as a client, and judges what it says. If it may talk, `room` says whether
+/// there is room for it; who is not let in is told why, and the substream is closed.
+///
+/// # Errors
+/// [`HandshakeError`]; the substream must be dropped then.
+pub async fn answer<S: AsyncRead + AsyncWrite + Unpin, T>(
+    stream: &mut S,
+    us: &Standing,
+    from: PeerId,
+    within: Duration,
+    room: impl FnOnce() -> Result<T, Refusal>,
+) -> Result<T, HandshakeError> {
+    limited(within, async {
+        let nonce = Nonce(random()?);
+        send(stream, &Greeting { version: PROTOCOL_VERSION, nonce }).await?;
+        let hello: ClientHello = receive(stream).await?;
+        let room = match us.judge_client(from, &nonce, &hello).and_then(|()| room()) {
+            Ok(room) => room,
+            Err(refusal) => {
+                say_no(stream, &refusal).await?;
+                return Err(HandshakeError::Unacceptable(refusal));
+            }
+        };
+        let call =
+            Call { client: from, node: us.peer, client_nonce: &hello.nonce, node_nonce: &nonce };
+        let proof = us.prove_call(Party::Node, &call);
+        let (version, cluster) = (hello.version, us.facts.cluster.clone());
+        send(stream, &ClientAnswer::Welcome(ClientWelcome { version, cluster, proof })).await?;
+        Ok(room)
+    })
+    .await
+}
+
 async fn say_no<S: AsyncWrite + Unpin>(
     stream: &mut S,
     refusal: &Refusal,
 ) -> Result<(), HandshakeError> {
-    send(stream, &Answer::Refused(refusal.clone())).await?;
+    send(stream, &Answer::Refused(refusal.clone())).await?; // to a client it reads alike
     Ok(stream.close().await?)
 }
 
@@ -247,6 +312,20 @@ pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, HandshakeError> {
 /// # Errors
 /// [`HandshakeError::Malformed`] if it is neither a welcome nor a refusal.
 pub fn decode_answer(bytes: &[u8]) -> Result<Answer, HandshakeError> {
+    decode_yes_or_no(bytes)
+}
+
+/// Decodes an answer to a client, also a refusal for a reason that only a later release knows.
+///
+/// # Errors
+/// [`HandshakeError::Malformed`] if it is neither a welcome nor a refusal.
+pub fn decode_client_answer(bytes: &[u8]) -> Result<ClientAnswer, HandshakeError> {
+    decode_yes_or_no(bytes)
+}
+
+fn decode_yes_or_no<A: DeserializeOwned + From<Refusal>>(
+    bytes: &[u8],
+) -> Result<A, HandshakeError> {
     #[derive(Deserialize)]
     struct Refused {
         #[serde(rename = "r")]
@@ -258,7 +337,7 @@ pub fn decode_answer(bytes: &[u8]) -> Result<Answer, HandshakeError> {
         Err(error) => error,
     };
     match from_msgpack::<Refused>(bytes) {
-        Ok(_) => Ok(Answer::Refused(Refusal::Unknown)),
+        Ok(_) => Ok(A::from(Refusal::Unknown)),
         Err(_) => Err(error.into()),
     }
 }

@@ -6,7 +6,9 @@
 
 pub mod address;
 pub mod admission;
+mod advertised;
 mod buffered;
+pub mod client;
 pub mod complaints;
 pub mod config;
 mod directory;
@@ -78,6 +80,9 @@ impl Class {
         }
     }
 }
+
+/// The name of the protocol that a client's substream speaks. See [`client`].
+pub const CLIENT_PROTOCOL: &str = "/ostraca/1/client";
 
 /// A message that has arrived, still in the reader's buffer.
 #[derive(Clone, Copy, Debug)]

@@ -13,9 +13,10 @@ use std::io;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+use libp2p::core::Endpoint;
 use libp2p::core::transport::PortUse;
+use libp2p::core::transport::{ListenerId, TransportError};
 use libp2p::core::upgrade::Version;
-use libp2p::core::{Endpoint, transport::TransportError};
 use libp2p::identity::Keypair;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::swarm::{
@@ -27,12 +28,13 @@ use tokio::sync::oneshot;
 
 pub use handler::{Handler, Line, OpenFailed};
 pub use limits::{Exceeded, Refusals};
+pub(super) use limits::{Slot, Slots};
 
 use super::admission::{self, ConfigError};
 use super::complaints::Complaints;
 use super::config::Config;
 use super::{Class, address, transport};
-use handler::{FromHandler, Open};
+use handler::{FromHandler, Open, Protocol};
 use limits::Connections;
 
 /// A swarm that listens where `config.listen` says.
@@ -40,11 +42,44 @@ use limits::Connections;
 /// # Errors
 /// [`StartError`]; nothing listens then.
 pub fn swarm(config: &Config, keypair: &Keypair) -> Result<Swarm<Lines>, StartError> {
+    Ok(listening(config, keypair)?.0)
+}
+
+/// The same, with the listener of each of `config.listen`, in order.
+pub(super) fn listening(
+    config: &Config,
+    keypair: &Keypair,
+) -> Result<(Swarm<Lines>, Vec<ListenerId>), StartError> {
     admission::check(config)?;
     admission::check_secret_is_read(config)?;
     for address in &config.listen {
         check_free(address)?;
     }
+    let mut swarm = silent(config, keypair, Protocol::ALL)?;
+    let mut listeners = Vec::new(); // ≤ config.listen
+    for address in &config.listen {
+        let listen = |source| StartError::Listen { address: address.clone(), source };
+        let listener = swarm.listen_on(address.clone()).map_err(|error| match error {
+            TransportError::Other(source) => listen(source),
+            TransportError::MultiaddrNotSupported(_) => {
+                listen(io::Error::new(io::ErrorKind::Unsupported, "not /ip4|ip6/…/tcp/…"))
+            }
+        })?;
+        listeners.push(listener);
+    }
+    Ok((swarm, listeners))
+}
+
+/// A swarm that only dials, and lets nobody open a substream. The settings have been checked.
+pub(super) fn of_client(config: &Config, keypair: &Keypair) -> Result<Swarm<Lines>, noise::Error> {
+    silent(config, keypair, &[])
+}
+
+fn silent(
+    config: &Config,
+    keypair: &Keypair,
+    takes: &'static [Protocol],
+) -> Result<Swarm<Lines>, noise::Error> {
     let transport = transport::transport(config, keypair)?;
     let limits = &config.limits;
     let settings = libp2p::swarm::Config::with_tokio_executor()
@@ -52,17 +87,7 @@ pub fn swarm(config: &Config, keypair: &Keypair) -> Result<Swarm<Lines>, StartEr
         .with_max_negotiating_inbound_streams(limits.lanes_per_peer)
         .with_substream_upgrade_protocol_override(Version::V1Lazy);
     let us = keypair.public().to_peer_id();
-    let mut swarm = Swarm::new(transport, Lines::new(config), us, settings);
-    for address in &config.listen {
-        let listen = |source| StartError::Listen { address: address.clone(), source };
-        swarm.listen_on(address.clone()).map_err(|error| match error {
-            TransportError::Other(source) => listen(source),
-            TransportError::MultiaddrNotSupported(_) => {
-                listen(io::Error::new(io::ErrorKind::Unsupported, "not /ip4|ip6/…/tcp/…"))
-            }
-        })?;
-    }
-    Ok(swarm)
+    Ok(Swarm::new(transport, Lines::new(config, takes), us, settings))
 }
 
 fn check_free(address: &Multiaddr) -> Result<(), StartError> {
@@ -93,6 +118,7 @@ pub fn dial(peer: Option<PeerId>, address: Multiaddr) -> DialOpts {
 pub struct Lines {
     connections: Connections,
     complaints: Complaints,
+    takes: &'static [Protocol],
     queue: VecDeque<ToSwarm<Event, Open>>, // drained at every poll of the swarm
 }
 
@@ -111,6 +137,8 @@ pub enum Event {
         /// The substream; nothing was said on it.
         stream: Line,
     },
+    /// A client calls.
+    Client(Calling),
     /// This side is closing a connection. Abort its lanes' tasks: closing wakes no local reader,
     /// and the swarm's own event may wait for the peer.
     Closing {
@@ -121,21 +149,50 @@ pub enum Event {
     },
 }
 
+/// A client that has said nothing yet.
+#[derive(Debug)]
+pub struct Calling {
+    pub(super) peer: PeerId,
+    pub(super) connection: ConnectionId,
+    pub(super) stream: Line,
+    /// Among those that are not answered yet.
+    pub(super) place: Slot,
+}
+
 impl Lines {
-    fn new(config: &Config) -> Self {
+    fn new(config: &Config, takes: &'static [Protocol]) -> Self {
         Self {
             connections: Connections::new(&config.limits, &config.allowed_peers),
             complaints: Complaints::default(),
+            takes,
             queue: VecDeque::new(),
         }
     }
 
-    /// Opens a substream on that connection. `reply` is dropped if the connection is about to
-    /// close.
+    /// Opens a lane's substream on that connection. `reply` is dropped if the connection is about
+    /// to close.
     pub fn open(
         &mut self,
         connection: ConnectionId,
         class: Class,
+        reply: oneshot::Sender<Result<Line, OpenFailed>>,
+    ) {
+        self.open_as(Protocol::Lane(class), connection, reply);
+    }
+
+    /// Opens a client's substream on that connection, likewise.
+    pub fn call(
+        &mut self,
+        connection: ConnectionId,
+        reply: oneshot::Sender<Result<Line, OpenFailed>>,
+    ) {
+        self.open_as(Protocol::Client, connection, reply);
+    }
+
+    fn open_as(
+        &mut self,
+        protocol: Protocol,
+        connection: ConnectionId,
         reply: oneshot::Sender<Result<Line, OpenFailed>>,
     ) {
         let Some(peer_id) = self.connections.peer_of(connection) else {
@@ -145,7 +202,7 @@ impl Lines {
         self.queue.push_back(ToSwarm::NotifyHandler {
             peer_id,
             handler: NotifyHandler::One(connection),
-            event: Open { class, reply },
+            event: Open { protocol, reply },
         });
     }
 
@@ -188,7 +245,7 @@ impl Lines {
 
     fn established(&mut self, id: ConnectionId, peer: PeerId) -> Result<Handler, ConnectionDenied> {
         match self.connections.admit(id, peer) {
-            Ok(slots) => Ok(Handler::new(slots, self.connections.handshake_within())),
+            Ok(slots) => Ok(Handler::new(slots, self.connections.handshake_within(), self.takes)),
             Err(exceeded) => Err(self.refuse(Some(peer), exceeded)),
         }
     }
@@ -263,9 +320,18 @@ impl NetworkBehaviour for Lines {
         event: FromHandler,
     ) {
         match event {
-            FromHandler::Inbound { class, stream } => {
+            FromHandler::Inbound { protocol: Protocol::Lane(class), stream } => {
                 let event = Event::Inbound { peer, connection, class, stream };
                 self.queue.push_back(ToSwarm::GenerateEvent(event));
+            }
+            FromHandler::Inbound { protocol: Protocol::Client, stream } => {
+                match self.connections.call() {
+                    Ok(place) => {
+                        let calling = Calling { peer, connection, stream, place };
+                        self.queue.push_back(ToSwarm::GenerateEvent(Event::Client(calling)));
+                    }
+                    Err(exceeded) => self.complain(None, exceeded), // and it is reset
+                }
             }
             FromHandler::TooMany => {
                 self.connections.count(Exceeded::Lanes);

@@ -2,7 +2,8 @@
 //! a field less decodes on the release before and after.
 //!
 //! The opening of a lane, on a fresh substream from A to B: B says [`Greeting`], A says [`Hello`],
-//! B says [`Answer`]. Both nonces are then known to both, and each proof covers both.
+//! B says [`Answer`]. Both nonces are then known to both, and each proof covers both. A client's
+//! call goes alike: [`Greeting`], [`ClientHello`], [`ClientAnswer`].
 
 use std::fmt;
 
@@ -153,7 +154,50 @@ pub struct Welcome {
     pub accepted: u64,
 }
 
-/// Why a lane is not opened. The sentences are for the log of the node that is refused.
+/// A client's request: it tells no incarnation and no address, since it is nobody's peer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientHello {
+    /// The version that it speaks.
+    #[serde(rename = "v")]
+    pub version: u16,
+    /// The cluster that it is meant for.
+    #[serde(rename = "c")]
+    pub cluster: String,
+    /// To be covered by the node's proof.
+    #[serde(rename = "n")]
+    pub nonce: Nonce,
+    /// Of knowing the secret; absent without one.
+    #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
+    pub proof: Option<Proof>,
+}
+
+/// The node's answer to a client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ClientAnswer {
+    /// Go on.
+    #[serde(rename = "w")]
+    Welcome(ClientWelcome),
+    /// No.
+    #[serde(rename = "r")]
+    Refused(Refusal),
+}
+
+/// The client is let in: what follows is no more the transport's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientWelcome {
+    /// The version that it speaks.
+    #[serde(rename = "v")]
+    pub version: u16,
+    /// The node's cluster.
+    #[serde(rename = "c")]
+    pub cluster: String,
+    /// Of knowing the secret.
+    #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
+    pub proof: Option<Proof>,
+}
+
+/// Why a lane is not opened, or a client not let in. The sentences are for the log of the node that
+/// is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -220,10 +264,30 @@ pub enum Refusal {
     #[serde(rename = "z")]
     #[error("it is stopping")]
     Stopping,
+    /// The program there takes no clients.
+    #[serde(rename = "n")]
+    #[error("its program takes no clients: ask another node, such as one run by `ostraca node`")]
+    Unserved,
+    /// A client has the identity of a node that is known.
+    #[serde(rename = "k")]
+    #[error("a node of the cluster has this identity: give the client another, or none")]
+    Twin,
     /// A reason of a later release. Never sent.
     #[serde(skip)]
     #[error("it refuses for a reason that this release does not know: look at its log")]
     Unknown,
+}
+
+impl From<Refusal> for Answer {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<Refusal> for ClientAnswer {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
 }
 
 /// Reads a list without believing the length that it claims, and keeps the first few.

@@ -97,7 +97,13 @@ impl Ears {
                     self.tell(Input::Quarantined(peer));
                 }
             }
-            handle::Event::LaneBroken { .. } | handle::Event::Refused { .. } => {} // logged by net
+            handle::Event::Refused { peer, refusal } => {
+                tracing::debug!(%peer, %refusal, "node.refused"); // warned of by net
+                if let Some(membership) = &self.membership {
+                    membership.dialling.was_refused();
+                }
+            }
+            handle::Event::LaneBroken { .. } => {} // logged by net
         }
     }
 

@@ -124,7 +124,7 @@ impl Node {
         let identity = Arc::new(Identity::load(config.net.data_dir.as_deref())?);
         let memory = config.net.data_dir.as_deref().map(memory::load).transpose()?;
         let base = Base::start(&config, identity, HasMembership::Yes).await?;
-        let address = own_address(&config, base.net.addresses())?;
+        let address = own_address(&config, base.net.addresses(), base.net.listening())?;
         if config.cluster.seeds.is_empty() && !config.cluster.wait_for_join {
             tracing::info!(
                 %address,
@@ -311,14 +311,21 @@ fn bare_seeds(seeds: &mut Vec<Address>) {
 
 /// Where others dial this node: what is advertised; else what its seeds call it; else the first
 /// address that other hosts reach, or that this host does.
-fn own_address(config: &Config, all: &[Multiaddr]) -> Result<Address, StartError> {
+fn own_address(
+    config: &Config,
+    all: &[Multiaddr],
+    listening: &[Multiaddr],
+) -> Result<Address, StartError> {
     let mut seeds = config.cluster.seeds.clone();
     bare_seeds(&mut seeds);
     let is_seed = |at: &&Multiaddr| bare(at).is_some_and(|at| seeds.contains(&at));
     let is_remote = |at: &&Multiaddr| !crate::net::address::is_loopback(at);
     let chosen = match config.net.advertise.first() {
         Some(_) => all.iter().find(is_seed).or_else(|| all.first()),
-        None => all.iter().find(is_seed).or_else(|| all.iter().find(is_remote)).or(all.first()),
+        None => {
+            let seed = all.iter().chain(listening).find(is_seed);
+            seed.or_else(|| all.iter().find(is_remote)).or(all.first())
+        }
     };
     let address = chosen.expect("a node listens somewhere, and advertises that if nothing else");
     bare(address).ok_or_else(|| StartError::Address { address: address.clone() })
@@ -360,9 +367,21 @@ mod tests {
             let peer = libp2p::PeerId::from_bytes(&[0, 1, 9]).expect("an identity hash");
             let named = |text: &&str| parse(text).with_p2p(peer).expect("it names none yet");
             let all: Vec<Multiaddr> = all.iter().map(named).collect();
-            let address = own_address(&config, &all).expect("short");
+            let address = own_address(&config, &all, &all).expect("short");
             assert_eq!(address.as_str(), expected, "{all:?}");
         }
+    }
+
+    #[test]
+    fn who_listens_everywhere_is_still_called_as_its_seeds_call_it() {
+        let parse = |text: &str| text.parse::<Multiaddr>().expect("valid");
+        let told = [parse("/ip4/10.0.0.1/tcp/1")];
+        let listening = [parse("/ip4/127.0.0.1/tcp/1"), parse("/ip4/10.0.0.1/tcp/1")];
+        let mut config = Config::default();
+        let address = |config: &Config| own_address(config, &told, &listening).expect("short");
+        assert_eq!(address(&config).as_str(), "/ip4/10.0.0.1/tcp/1");
+        config.cluster.seeds = vec![Address::new("/ip4/127.0.0.1/tcp/1").expect("short")];
+        assert_eq!(address(&config).as_str(), "/ip4/127.0.0.1/tcp/1");
     }
 
     #[test]

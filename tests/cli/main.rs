@@ -1,5 +1,7 @@
 //! The command line as a shell runs it: what it prints, and what it ends with.
 
+mod logging;
+
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::Path;

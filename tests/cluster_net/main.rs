@@ -6,6 +6,7 @@
 )]
 
 mod ending;
+mod first_minutes;
 mod fixture;
 mod forming;
 mod losing;

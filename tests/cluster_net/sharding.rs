@@ -147,6 +147,37 @@ async fn entities_spread_and_are_told_and_asked_from_every_node_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_told_before_the_node_is_up_waits_and_comes_in_order() {
+    let plan = Plan::with_seeds(1);
+    let joiner = plan.other().await; // its seed is not there yet
+    let sharding = joiner.sharding();
+    let region = sharding.start("journal", |_| Journal::default()).await.expect("at once");
+    assert!(joiner.cluster().members().is_empty(), "it belongs to no cluster");
+    for number in 0..100 {
+        for entity in 0..10 {
+            let told = region.entity(&name(entity)).tell(Command::Note(number));
+            told.expect("the buffer has room");
+        }
+    }
+    let seed = plan.seed(0).await;
+    let there = started(&seed).await;
+    soon(joiner.cluster().up()).await.expect("it is let in");
+    for entity in 0..10 {
+        for region in [&region, &there] {
+            let entity = region.entity(&name(entity));
+            let mut noted = None;
+            eventually("it answers", async || {
+                noted = entity.ask(Command::All).await.ok();
+                noted.is_some()
+            })
+            .await;
+            assert_eq!(noted, Some((0..100).collect::<Vec<_>>()), "{:?}", entity.id());
+        }
+    }
+    drop_all(vec![joiner, seed]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_proxy_routes_and_hosts_nothing_also_when_it_is_started_again() {
     let it = Fixture::of_three().await;
     let node = it.plan.other().await;

@@ -8,11 +8,34 @@ use serde_json::{Value, json};
 
 /// The example, where `cargo test` has put it: beside the folder of the tests.
 fn program() -> PathBuf {
+    example("flights")
+}
+
+fn example(name: &str) -> PathBuf {
     let this = std::env::current_exe().expect("this test");
     let folder = this.ancestors().nth(2).expect("target/<profile>/deps/<test>");
-    let program = folder.join("examples").join("flights");
-    assert!(program.exists(), "{program:?} is missing: cargo build --example flights");
+    let program = folder.join("examples").join(name);
+    assert!(program.exists(), "{program:?} is missing: cargo build --example {name}");
     program
+}
+
+#[test]
+fn the_examples_log_as_rust_log_says_and_as_json_if_asked() {
+    let counters = |filter: Option<&str>, options: &[&str]| {
+        let mut command = Command::new(example("counters"));
+        command.env_remove("RUST_LOG").args(options);
+        let output = command.envs(filter.map(|filter| ("RUST_LOG", filter))).output();
+        let output = output.expect("it starts");
+        assert!(output.status.success());
+        String::from_utf8(output.stderr).expect("UTF-8")
+    };
+    assert_eq!(counters(None, &[]), "", "what it prints is its answer");
+    let logged = counters(Some("ostraca::node=info"), &["--log", "json"]);
+    let lines: Vec<Value> =
+        logged.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert!(lines.iter().all(|line| line["level"] != "DEBUG"), "{logged}");
+    let listening = lines.iter().filter(|line| line["fields"]["message"] == "node.listening");
+    assert_eq!(listening.count(), 3, "{logged}");
 }
 
 fn run(options: &[&str]) -> (Output, Value) {

@@ -3,11 +3,13 @@
 use libp2p::PeerId;
 use libp2p::swarm::{DialError, ListenError};
 use ostraca::ddata::id::ReplicaId;
-use ostraca::net::admission::{ConfigError, Opening, Role, Standing, check};
+use ostraca::net::admission::{Call, ConfigError, Opening, Party, Role, Standing, check};
 use ostraca::net::config::Config;
 use ostraca::net::handshake::HandshakeError;
 use ostraca::net::identity::Identity;
-use ostraca::net::wire::{Greeting, Hello, Nonce, Proof, Refusal, Welcome};
+use ostraca::net::wire::{
+    ClientHello, ClientWelcome, Greeting, Hello, Nonce, Proof, Refusal, Welcome,
+};
 use ostraca::net::{Class, NodeId};
 
 use crate::nodes::{Node, Seen, config, only, secret, serves};
@@ -202,6 +204,131 @@ fn an_acceptor_cannot_send_the_openers_own_proof_back() {
     let greeting = Greeting { version: 1, nonce: OURS };
     let opinion = us.judge_welcome(them.peer, &greeting, &hello, &welcome);
     assert_eq!(opinion, Err(Refusal::Secret));
+}
+
+fn call(client: &Standing, node: &Standing) -> Call<'static> {
+    Call { client: client.peer, node: node.peer, client_nonce: &THEIRS, node_nonce: &OURS }
+}
+
+fn client_hello(client: &Standing, node: &Standing) -> ClientHello {
+    ClientHello {
+        version: 1,
+        cluster: client.facts.cluster.clone(),
+        nonce: THEIRS,
+        proof: client.prove_call(Party::Client, &call(client, node)),
+    }
+}
+
+/// What `us` answers to a client that differs by `them` and says what `said` makes of its hello.
+fn client_verdict(
+    us: impl FnOnce(&mut Standing),
+    them: impl FnOnce(&mut Standing),
+    said: impl FnOnce(&mut ClientHello),
+) -> Result<(), Refusal> {
+    let (us, them) = (standing(us), standing(them));
+    let mut hello = client_hello(&them, &us);
+    said(&mut hello);
+    us.judge_client(them.peer, &OURS, &hello)
+}
+
+#[test]
+fn a_client_is_let_in_and_refused_as_a_node_is() {
+    assert_eq!(client_verdict(|_| {}, |_| {}, |_| {}), Ok(()));
+    assert_eq!(client_verdict(|us| us.secret = None, |them| them.secret = None, |_| {}), Ok(()));
+    let other_name = |them: &mut Standing| them.facts.cluster = "another".to_owned();
+    let verdicts = [
+        client_verdict(|_| {}, |them| them.secret = Some(secret(2)), |_| {}),
+        client_verdict(|_| {}, |them| them.secret = None, |_| {}),
+        client_verdict(|us| us.secret = None, |_| {}, |_| {}),
+        client_verdict(|_| {}, |_| {}, |said| said.proof = None),
+        client_verdict(|_| {}, |_| {}, |said| said.nonce = Nonce([9; 32])),
+        client_verdict(|_| {}, |_| {}, |said| said.version = 0),
+        client_verdict(|_| {}, |_| {}, |said| (said.version, said.proof) = (2, None)),
+        client_verdict(|_| {}, other_name, |_| {}),
+        client_verdict(|_| {}, other_name, |said| said.proof = None),
+        client_verdict(|us| us.allowed = only(PeerId::random()), |_| {}, |_| {}),
+        client_verdict(|us| us.stopping = true, |_| {}, |_| {}),
+    ];
+    let refusals = [
+        Refusal::Secret,
+        Refusal::Secret,
+        Refusal::Secret,
+        Refusal::Secret,
+        Refusal::Secret,
+        Refusal::Version { theirs: 1 },
+        Refusal::Version { theirs: 1 },
+        Refusal::ClusterName { theirs: "ostraca".to_owned() },
+        Refusal::Secret,
+        Refusal::NotAllowed,
+        Refusal::Stopping,
+    ];
+    assert_eq!(verdicts, refusals.map(Err));
+}
+
+#[test]
+fn a_client_judges_the_node_that_lets_it_in() {
+    let opinion = |them: fn(&mut Standing), said: fn(&mut ClientWelcome)| {
+        let (us, them) = (standing(|_| {}), standing(them));
+        let hello = client_hello(&us, &them);
+        let mut welcome = ClientWelcome {
+            version: 1,
+            cluster: them.facts.cluster.clone(),
+            proof: them.prove_call(Party::Node, &call(&us, &them)),
+        };
+        said(&mut welcome);
+        let greeting = Greeting { version: 1, nonce: OURS };
+        us.judge_client_welcome(them.peer, &greeting, &hello, &welcome)
+    };
+    assert_eq!(opinion(|_| {}, |_| {}), Ok(()));
+    let verdicts = [
+        opinion(|them| them.secret = Some(secret(2)), |_| {}),
+        opinion(|_| {}, |said| said.proof = None),
+        opinion(|_| {}, |said| said.version = 9),
+        opinion(|them| them.facts.cluster = "another".to_owned(), |_| {}),
+    ];
+    let refusals = [
+        Refusal::Secret,
+        Refusal::Secret,
+        Refusal::Version { theirs: 1 },
+        Refusal::ClusterName { theirs: "ostraca".to_owned() },
+    ];
+    assert_eq!(verdicts, refusals.map(Err));
+}
+
+#[test]
+fn what_one_role_proves_is_no_proof_in_any_other() {
+    let (us, them) = (standing(|_| {}), standing(|_| {}));
+    let opening = opening(&them, &us);
+    let call = call(&them, &us);
+    let proofs = [
+        us.prove(Role::Opener, &opening),
+        us.prove(Role::Acceptor, &opening),
+        us.prove_call(Party::Client, &call),
+        us.prove_call(Party::Node, &call),
+    ];
+    for (nth, proof) in proofs.iter().enumerate() {
+        assert!(proof.is_some() && !proofs[..nth].contains(proof), "{nth}");
+        let lane = Hello { proof: *proof, ..hello(&them, &us) };
+        assert_eq!(us.judge_hello(them.peer, &OURS, &lane).is_ok(), nth == 0, "{nth}");
+        let client = ClientHello { proof: *proof, ..client_hello(&them, &us) };
+        assert_eq!(us.judge_client(them.peer, &OURS, &client).is_ok(), nth == 2, "{nth}");
+        let greeting = Greeting { version: 1, nonce: OURS };
+        let welcome = ClientWelcome { version: 1, cluster: "ostraca".to_owned(), proof: *proof };
+        let hello = client_hello(&them, &us);
+        let opinion = them.judge_client_welcome(us.peer, &greeting, &hello, &welcome);
+        assert_eq!(opinion.is_ok(), nth == 3, "{nth}");
+    }
+}
+
+#[test]
+fn a_clients_proof_is_worth_nothing_from_another_peer_to_another_node_or_after_another_greeting() {
+    let (us, them) = (standing(|_| {}), standing(|_| {}));
+    let hello = client_hello(&them, &us);
+    assert_eq!(us.judge_client(them.peer, &OURS, &hello), Ok(()));
+    let no = Err(Refusal::Secret);
+    assert_eq!(us.judge_client(PeerId::random(), &OURS, &hello), no);
+    assert_eq!(us.judge_client(them.peer, &Nonce([3; 32]), &hello), no);
+    assert_eq!(standing(|_| {}).judge_client(them.peer, &OURS, &hello), no);
 }
 
 #[test]

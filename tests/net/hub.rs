@@ -492,6 +492,7 @@ async fn known_failure_26_and_30_requests_in_flight_share_a_handful_of_substream
     assert_eq!((peers.len(), peers[0].connections), (1, 1));
 }
 
+mod clients;
 mod contacts;
 mod counts;
 mod lives;

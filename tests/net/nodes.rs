@@ -56,6 +56,7 @@ pub(crate) enum Seen {
 enum Do {
     Dial(Option<PeerId>, Multiaddr),
     Open(ConnectionId, Class, oneshot::Sender<Result<Line, OpenFailed>>),
+    Call(ConnectionId, oneshot::Sender<Result<Line, OpenFailed>>),
     Close(ConnectionId),
     Count(oneshot::Sender<(Refusals, usize)>),
 }
@@ -154,6 +155,13 @@ impl Node {
     pub(crate) async fn line(&self, id: ConnectionId, class: Class) -> Result<Line, OpenFailed> {
         let (reply, answer) = oneshot::channel();
         self.order(Do::Open(id, class, reply));
+        soon("a substream", answer).await.unwrap_or(Err(OpenFailed::Closed))
+    }
+
+    /// A substream such as clients call on.
+    pub(crate) async fn call(&self, id: ConnectionId) -> Result<Line, OpenFailed> {
+        let (reply, answer) = oneshot::channel();
+        self.order(Do::Call(id, reply));
         soon("a substream", answer).await.unwrap_or(Err(OpenFailed::Closed))
     }
 
@@ -258,6 +266,7 @@ fn obey(swarm: &mut Swarm<Lines>, order: Do) -> Option<Seen> {
             return swarm.dial(dial(peer, address)).err().map(Seen::DialFailed);
         }
         Do::Open(id, class, reply) => swarm.behaviour_mut().open(id, class, reply),
+        Do::Call(id, reply) => swarm.behaviour_mut().call(id, reply),
         Do::Close(id) => swarm.behaviour_mut().close(id),
         Do::Count(reply) => {
             let lines = swarm.behaviour();

@@ -10,10 +10,12 @@ use ostraca::ddata::id::ReplicaId;
 use ostraca::net::Class;
 use ostraca::net::admission::{Role, Standing};
 use ostraca::net::config::Secret;
-use ostraca::net::handshake::{self, HandshakeError, Wanted, decode_answer, encode};
+use ostraca::net::handshake::{
+    self, HandshakeError, Wanted, decode_answer, decode_client_answer, encode,
+};
 use ostraca::net::wire::{
-    ADDRESSES_MAX, Answer, Facts, Greeting, Hello, Nonce, OPENING_BYTES_MAX, PROTOCOL_VERSION,
-    Proof, Refusal, Welcome,
+    ADDRESSES_MAX, Answer, ClientAnswer, ClientHello, ClientWelcome, Facts, Greeting, Hello, Nonce,
+    OPENING_BYTES_MAX, PROTOCOL_VERSION, Proof, Refusal, Welcome,
 };
 use proptest::prelude::*;
 use serde::Serialize;
@@ -76,7 +78,19 @@ fn refusals() -> Vec<(&'static str, Refusal)> {
         ("refused-gap", Refusal::Gap { accepted: 4, first: 9 }),
         ("refused-limit", Refusal::Limit { what: "lanes".to_owned() }),
         ("refused-stopping", Refusal::Stopping),
+        ("refused-unserved", Refusal::Unserved),
+        ("refused-twin", Refusal::Twin),
     ]
+}
+
+fn client_hello() -> ClientHello {
+    let (nonce, proof) = (Nonce([0xaa; 32]), Some(Proof([0xbb; 32])));
+    ClientHello { version: 1, cluster: "shop".to_owned(), nonce, proof }
+}
+
+fn client_welcome() -> ClientAnswer {
+    let proof = Some(Proof([0xcc; 32]));
+    ClientAnswer::Welcome(ClientWelcome { version: 1, cluster: "shop".to_owned(), proof })
 }
 
 fn golden() -> String {
@@ -87,6 +101,8 @@ fn golden() -> String {
         line("welcome", &welcome()),
     ];
     lines.extend(refusals().into_iter().map(|(name, why)| line(name, &Answer::Refused(why))));
+    lines.push(line("client-hello", &client_hello()));
+    lines.push(line("client-welcome", &client_welcome()));
     lines.concat()
 }
 
@@ -123,6 +139,12 @@ fn every_opening_decodes_to_what_was_said() {
         let answer = Answer::Refused(refusal);
         assert_eq!(decode_answer(&body(&answer)).expect(name), answer);
     }
+    assert_eq!(from_msgpack::<ClientHello>(&body(&client_hello())).expect("one"), client_hello());
+    assert_eq!(decode_client_answer(&body(&client_welcome())).expect("one"), client_welcome());
+    for (name, refusal) in refusals() {
+        let answer = ClientAnswer::Refused(refusal);
+        assert_eq!(decode_client_answer(&body(&answer)).expect(name), answer);
+    }
 }
 
 /// Adds a field to the map that `bytes` end with; its header stands at `at`.
@@ -144,6 +166,10 @@ fn a_field_of_a_later_release_is_skipped() {
     assert_eq!(from_msgpack::<Facts>(&later).expect("facts"), facts());
     let later = with_one_more(body(&welcome()), 3); // inside {"w": {..}}
     assert_eq!(decode_answer(&later).expect("a welcome"), welcome());
+    let later = with_one_more(body(&client_hello()), 0);
+    assert_eq!(from_msgpack::<ClientHello>(&later).expect("a hello"), client_hello());
+    let later = with_one_more(body(&client_welcome()), 3);
+    assert_eq!(decode_client_answer(&later).expect("a welcome"), client_welcome());
 }
 
 #[test]
@@ -198,9 +224,12 @@ fn known_failure_28_an_opening_survives_an_added_field_both_ways() {
 fn a_refusal_for_a_reason_of_a_later_release_is_still_a_refusal() {
     for later in [&b"\x81\xa1r\xa5later"[..], b"\x81\xa1r\x81\xa1z\x81\xa1w\xc3"] {
         assert_eq!(decode_answer(later).expect("a refusal"), Answer::Refused(Refusal::Unknown));
+        let to_client = decode_client_answer(later).expect("a refusal");
+        assert_eq!(to_client, ClientAnswer::Refused(Refusal::Unknown));
     }
     for neither in [&b""[..], b"\xc0", b"\x81\xa1x\xc0", b"\x81\xa1w\xc0"] {
         assert!(decode_answer(neither).is_err(), "{neither:?}");
+        assert!(decode_client_answer(neither).is_err(), "{neither:?}");
     }
 }
 
@@ -228,7 +257,9 @@ proptest! {
     fn no_bytes_of_a_stranger_make_a_decoder_panic(bytes in any_bytes()) {
         let _ = from_msgpack::<Greeting>(&bytes);
         let _ = from_msgpack::<Hello>(&bytes);
+        let _ = from_msgpack::<ClientHello>(&bytes);
         let _ = decode_answer(&bytes);
+        let _ = decode_client_answer(&bytes);
     }
 
     #[test]
@@ -244,7 +275,7 @@ proptest! {
         }
     }
 
-    /// Whatever an opener says, the acceptor ends in time and with an error.
+    /// Whatever an opener or a client says, the acceptor ends in time and with an error.
     #[test]
     fn no_bytes_of_a_stranger_open_a_lane(bytes in any_bytes()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
@@ -257,6 +288,12 @@ proptest! {
             let from = PeerId::random();
             let accepted = handshake::accept(&mut near, &us, from, Class::User, DEADLINE).await;
             assert!(accepted.is_err(), "{accepted:?}");
+            let (near, far) = tokio::io::duplex(64 * 1024);
+            let (mut near, mut far) = (near.compat(), far.compat());
+            far.write_all(&bytes).await.expect("room");
+            far.close().await.expect("closed");
+            let let_in = handshake::answer(&mut near, &us, from, DEADLINE, || Ok(())).await;
+            assert!(let_in.is_err(), "{let_in:?}");
         });
     }
 }

@@ -4,6 +4,7 @@
 //! [`admission`](super::admission) who may talk. No message passes through here; a lane's task is
 //! woken by whoever appends to it.
 
+mod clients;
 mod peer;
 mod tasks;
 
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
+use libp2p::core::transport::ListenerId;
 use libp2p::swarm::{ConnectionId, DialError, ListenError, Swarm, SwarmEvent};
 use libp2p::{Multiaddr, PeerId};
 use ostraca_ddata::clock::{Instant, Now, WallTime};
@@ -20,9 +22,12 @@ use ostraca_ddata::machine::{Machine, Outbox};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 
+use self::clients::{Clients, Key};
 use self::peer::{Peer, Reborn, Word};
 use self::tasks::{Accepting, Ended, Opening, Report, Tasks, Welcomed, Why};
 use super::admission::Standing;
+use super::advertised::{Listener, advertised};
+use super::client::{ClientStream, Ends};
 use super::complaints::Complaints;
 use super::config::Config;
 use super::directory::{Directory, Wanted};
@@ -30,7 +35,7 @@ use super::handle::{Event, PeerStats, Stats};
 use super::identity::Identity;
 use super::lane::Lane;
 use super::link::{self, Dialler, End, Purpose};
-use super::swarm::{self, Lines, StartError};
+use super::swarm::{self, Calling, Lines, Slots, StartError};
 use super::wire::{Facts, Refusal};
 use super::{Class, NodeId, Receiver};
 
@@ -58,6 +63,8 @@ pub(super) enum Command {
     Release(PeerId),
     /// This incarnation is out of the cluster: it is refused from now on.
     Forget(NodeId),
+    /// Hand clients to this taker.
+    Clients(mpsc::Sender<ClientStream>),
     /// Tell others this id of the cluster.
     BelongsTo(u64),
     /// Tell who is known, and what was counted.
@@ -87,6 +94,7 @@ pub(super) struct Hub {
     events: mpsc::UnboundedSender<Event>,
     peers: BTreeMap<PeerId, Peer>, // ≤ admitted peers and those that the node keeps
     dials: BTreeMap<ConnectionId, Dialled>, // ≤ two a kept peer, and what the node dials
+    clients: Clients,
     /// Those that `standing` refuses, the oldest first.
     quarantined: VecDeque<ReplicaId>, // ≤ QUARANTINED_MAX
     complaints: Complaints,
@@ -113,17 +121,27 @@ pub(super) struct Setup<'a> {
     pub(super) events: mpsc::UnboundedSender<Event>,
 }
 
+/// A hub that is to be run, and what others may know of it.
+pub(super) struct Started {
+    pub(super) hub: Hub,
+    pub(super) directory: Arc<Directory>,
+    pub(super) listening: Vec<Multiaddr>,
+    pub(super) advertised: Vec<Multiaddr>,
+}
+
 impl Hub {
-    /// Listens. Returns where.
-    pub(super) async fn start(
-        setup: Setup<'_>,
-    ) -> Result<(Self, Arc<Directory>, Vec<Multiaddr>), StartError> {
+    /// Listens.
+    pub(super) async fn start(setup: Setup<'_>) -> Result<Started, StartError> {
         let Setup { config, identity, receiver, commands, events } = setup;
-        let mut swarm = swarm::swarm(config, identity.keypair())?;
-        let listened = listening(&mut swarm, &config.listen).await?;
+        let (mut swarm, listeners) = swarm::listening(config, identity.keypair())?;
+        let listeners = listening(&mut swarm, &config.listen, &listeners).await?;
         let me = identity.node_id();
-        let told = if config.advertise.is_empty() { &listened } else { &config.advertise };
-        let (standing, standings) = watch::channel(Arc::new(Standing::new(config, identity, told)));
+        let told = match config.advertise.is_empty() {
+            true => advertised(&listeners),
+            false => config.advertise.clone(),
+        };
+        let (standing, standings) =
+            watch::channel(Arc::new(Standing::new(config, identity, &told)));
         let (directory, wanted) = Directory::new(config.limits.clone());
         let (reporter, reports) = mpsc::unbounded_channel();
         let limits = Arc::new(config.limits.clone());
@@ -139,6 +157,7 @@ impl Hub {
             events,
             peers: BTreeMap::new(),
             dials: BTreeMap::new(),
+            clients: Clients::new(Slots::new(config.limits.clients)),
             quarantined: VecDeque::new(),
             complaints: Complaints::default(),
             counted: Counted::default(),
@@ -146,7 +165,8 @@ impl Hub {
             look_at: Instant::default(),
             stops: false,
         };
-        Ok((hub, directory, listened))
+        let listening = listeners.into_iter().flat_map(|listener| listener.heard).collect();
+        Ok(Started { hub, directory, listening, advertised: told })
     }
 
     pub(super) async fn run(mut self) {
@@ -229,6 +249,7 @@ impl Hub {
             }
             Command::Release(peer) => self.give(peer, link::Input::Release),
             Command::Forget(node) => self.forget(node),
+            Command::Clients(taker) => self.clients.are_for(taker),
             Command::BelongsTo(id) => self.standing.send_modify(|standing| {
                 Arc::make_mut(standing).facts.cluster_id = Some(id);
             }),
@@ -263,6 +284,7 @@ impl Hub {
             peers: self.peers.iter().map(stats).collect(),
             exceeded: lines.refusals(),
             handshakes: lines.handshakes(),
+            clients: self.clients.count(),
             refused,
             violations,
             given_up,
@@ -451,6 +473,7 @@ impl Hub {
             SwarmEvent::Behaviour(swarm::Event::Inbound { peer, connection, class, stream }) => {
                 self.tasks.accept(Accepting { peer, connection, class, stream });
             }
+            SwarmEvent::Behaviour(swarm::Event::Client(calling)) => self.called(calling),
             SwarmEvent::Behaviour(swarm::Event::Closing { peer, connection }) => {
                 self.closed(peer, connection);
             }
@@ -488,7 +511,8 @@ impl Hub {
         if self.complaints.due(std::time::Instant::now(), id, "handshake") {
             tracing::warn!(
                 %from, %error,
-                "net.handshake_failed: a stranger, or another secret"
+                "net.handshake_failed: a stranger, or a node or client with another secret: give \
+                 it the net.cluster-secret-file of this node, and net.private-network as here"
             );
         }
     }
@@ -510,6 +534,7 @@ impl Hub {
 
     /// A connection is gone, or going: what reads on it is ended, since nothing wakes it.
     fn closed(&mut self, id: PeerId, connection: ConnectionId) {
+        self.clients.connection_ended(connection);
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.connection_ended(connection);
             self.give(id, link::Input::Closed(connection));
@@ -518,6 +543,40 @@ impl Hub {
 
     fn close(&mut self, connection: ConnectionId) {
         self.swarm.behaviour_mut().close(connection);
+    }
+
+    // ── Clients ──
+
+    fn called(&mut self, calling: Calling) {
+        if self.swarm.behaviour().is_open(calling.connection) {
+            let is_node = self.peers.contains_key(&calling.peer);
+            let key = if is_node { Key::OfNode } else { Key::Own };
+            self.clients.call(calling, key, &self.tasks);
+        }
+    }
+
+    fn let_in(&mut self, connection: ConnectionId, ends: Ends) {
+        if self.swarm.behaviour().is_open(connection) {
+            self.clients.opened(connection, ends);
+        }
+    }
+
+    fn not_let_in(&mut self, id: PeerId, connection: ConnectionId, why: &Why) {
+        let Why::Refused(refusal) = why else {
+            tracing::debug!(peer = %id, ?why, "net.client_not_let_in");
+            return;
+        };
+        self.counted.refused += 1;
+        // Most clients have a new name each time: one complaint for all of them.
+        if self.complaints.due(std::time::Instant::now(), None, "client") {
+            tracing::warn!(
+                peer = %id, told = %refusal,
+                "net.client_refused: a client wants to talk that may not; it was told why"
+            );
+        }
+        if *refusal == Refusal::Twin {
+            self.close(connection); // the node's link takes it for its own
+        }
     }
 
     // ── What the lanes' tasks tell ──
@@ -541,6 +600,8 @@ impl Hub {
                 self.outbound_ended(peer, class, attempt, ended);
             }
             Report::Inbound { peer, class, why } => self.inbound_ended(peer, class, why),
+            Report::LetIn { connection, ends } => self.let_in(connection, ends),
+            Report::Client { peer, connection, why } => self.not_let_in(peer, connection, &why),
         }
     }
 
@@ -685,31 +746,37 @@ impl Hub {
     fn refused(&mut self, id: PeerId, refusal: &Refusal) {
         self.counted.refused += 1;
         if self.complaints.due(std::time::Instant::now(), Some(id), "refused") {
-            tracing::warn!(peer = %id, %refusal, "net.refused");
+            tracing::warn!(
+                peer = %id, told = %refusal,
+                "net.refused: a node wants to talk that may not; it was told why"
+            );
         }
     }
 }
 
-/// Waits until the swarm says where it listens, and returns that.
+/// Waits until the swarm says where each of its listeners listens, and returns that.
 async fn listening(
     swarm: &mut Swarm<Lines>,
     wanted: &[Multiaddr],
-) -> Result<Vec<Multiaddr>, StartError> {
-    let mut addresses = Vec::new();
-    let mut heard = Vec::new(); // ≤ wanted
-    while heard.len() < wanted.len() {
+    ids: &[ListenerId],
+) -> Result<Vec<Listener>, StartError> {
+    let silent = |wanted: &Multiaddr| Listener { wanted: wanted.clone(), heard: Vec::new() };
+    let mut listeners: Vec<Listener> = wanted.iter().map(silent).collect();
+    let nth = |id: ListenerId| ids.iter().position(|known| *known == id);
+    while listeners.iter().any(|listener| listener.heard.is_empty()) {
         match swarm.select_next_some().await {
             SwarmEvent::NewListenAddr { listener_id, address } => {
-                if !heard.contains(&listener_id) {
-                    heard.push(listener_id);
+                if let Some(nth) = nth(listener_id) {
+                    listeners[nth].heard.push(address);
                 }
-                addresses.push(address);
             }
-            SwarmEvent::ListenerClosed { reason: Err(source), .. } => {
-                return Err(StartError::Listen { address: wanted[heard.len()].clone(), source });
+            SwarmEvent::ListenerClosed { listener_id, reason: Err(source), .. } => {
+                if let Some(nth) = nth(listener_id) {
+                    return Err(StartError::Listen { address: wanted[nth].clone(), source });
+                }
             }
             _ => {} // who is that early tries again
         }
     }
-    Ok(addresses)
+    Ok(listeners)
 }

@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 
 use crate::net::admission::Standing;
+use crate::net::client::Ends;
 use crate::net::config::Limits;
 use crate::net::handshake::{self, HandshakeError, Wanted};
 use crate::net::lane::inbound::InboundLane;
@@ -37,6 +38,10 @@ pub(super) enum Report {
     Outbound { peer: PeerId, class: Class, attempt: u64, ended: Ended },
     /// A peer was not let in, or its lane ended against the rules.
     Inbound { peer: PeerId, class: Class, why: Why },
+    /// A client was let in. Its stream must end with its connection.
+    LetIn { connection: ConnectionId, ends: Ends },
+    /// A client was not let in.
+    Client { peer: PeerId, connection: ConnectionId, why: Why },
 }
 
 /// A lane of ours that a peer has welcomed.
@@ -114,11 +119,11 @@ pub(super) struct Tasks {
 }
 
 impl Tasks {
-    fn standing(&self) -> Arc<Standing> {
+    pub(super) fn standing(&self) -> Arc<Standing> {
         self.standing.borrow().clone()
     }
 
-    fn tell(&self, report: Report) {
+    pub(super) fn tell(&self, report: Report) {
         let _ = self.reports.send(report); // the hub has stopped, and with it the node
     }
 

@@ -1,11 +1,12 @@
-//! A connection's handler: negotiates substreams of the four classes, within the peer's limit.
+//! A connection's handler: negotiates substreams of lanes and of clients, within the peer's limit.
 
-use std::array;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::io::{self, IoSlice};
+use std::iter::Copied;
 use std::pin::Pin;
+use std::slice;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -22,14 +23,43 @@ use libp2p::swarm::{
 use tokio::sync::oneshot;
 
 use super::limits::{Slot, Slots};
-use crate::net::Class;
+use crate::net::{CLIENT_PROTOCOL, Class};
 
 pub(super) type Answer = Result<Line, OpenFailed>;
+
+/// What a substream speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// That of the lanes of a class.
+    Lane(Class),
+    /// That of clients.
+    Client,
+}
+
+impl Protocol {
+    /// What a node takes.
+    pub(super) const ALL: &'static [Self] = &[
+        Self::Lane(Class::Control),
+        Self::Lane(Class::Data),
+        Self::Lane(Class::User),
+        Self::Lane(Class::Bulk),
+        Self::Client,
+    ];
+}
+
+impl AsRef<str> for Protocol {
+    fn as_ref(&self) -> &str {
+        match self {
+            Self::Lane(class) => class.protocol(),
+            Self::Client => CLIENT_PROTOCOL,
+        }
+    }
+}
 
 /// A request for a substream.
 #[derive(Debug)]
 pub struct Open {
-    pub(super) class: Class,
+    pub(super) protocol: Protocol,
     pub(super) reply: oneshot::Sender<Answer>,
 }
 
@@ -45,8 +75,8 @@ pub struct Reply {
 pub enum FromHandler {
     /// The peer has opened a substream.
     Inbound {
-        /// What it is to carry.
-        class: Class,
+        /// What it speaks.
+        protocol: Protocol,
         /// The substream.
         stream: Line,
     },
@@ -88,6 +118,7 @@ pub struct Line {
 pub struct Handler {
     slots: Arc<PeerSlots>,
     within: Duration,
+    takes: &'static [Protocol],
     queue: VecDeque<ConnectionHandlerEvent<Outbound, Reply, FromHandler>>, // ≤ slots, and refusals
 }
 
@@ -99,13 +130,17 @@ pub(super) struct PeerSlots {
 }
 
 impl Handler {
-    pub(super) const fn new(slots: Arc<PeerSlots>, within: Duration) -> Self {
-        Self { slots, within, queue: VecDeque::new() }
+    pub(super) const fn new(
+        slots: Arc<PeerSlots>,
+        within: Duration,
+        takes: &'static [Protocol],
+    ) -> Self {
+        Self { slots, within, takes, queue: VecDeque::new() }
     }
 
-    fn arrived(&mut self, class: Class, stream: Stream) {
+    fn arrived(&mut self, protocol: Protocol, stream: Stream) {
         let event = match self.slots.inbound.take() {
-            Some(slot) => FromHandler::Inbound { class, stream: Line { stream, _slot: slot } },
+            Some(slot) => FromHandler::Inbound { protocol, stream: Line { stream, _slot: slot } },
             None => FromHandler::TooMany,
         };
         self.queue.push_back(ConnectionHandlerEvent::NotifyBehaviour(event));
@@ -121,7 +156,7 @@ impl ConnectionHandler for Handler {
     type OutboundOpenInfo = Reply;
 
     fn listen_protocol(&self) -> SubstreamProtocol<Inbound> {
-        SubstreamProtocol::new(Inbound, ()).with_timeout(self.within)
+        SubstreamProtocol::new(Inbound(self.takes), ()).with_timeout(self.within)
     }
 
     fn poll(
@@ -131,12 +166,12 @@ impl ConnectionHandler for Handler {
         self.queue.pop_front().map_or(Poll::Pending, Poll::Ready)
     }
 
-    fn on_behaviour_event(&mut self, Open { class, reply: to }: Open) {
+    fn on_behaviour_event(&mut self, Open { protocol, reply: to }: Open) {
         let Some(slot) = self.slots.outbound.take() else {
             let _ = to.send(Err(OpenFailed::TooMany(self.slots.outbound.max()))); // or gone
             return;
         };
-        let protocol = SubstreamProtocol::new(Outbound(class), Reply { to, slot });
+        let protocol = SubstreamProtocol::new(Outbound(protocol), Reply { to, slot });
         self.queue.push_back(ConnectionHandlerEvent::OutboundSubstreamRequest {
             protocol: protocol.with_timeout(self.within),
         });
@@ -145,9 +180,9 @@ impl ConnectionHandler for Handler {
     fn on_connection_event(&mut self, event: ConnectionEvent<'_, Inbound, Outbound, (), Reply>) {
         match event {
             ConnectionEvent::FullyNegotiatedInbound(FullyNegotiatedInbound {
-                protocol: (class, stream),
+                protocol: (protocol, stream),
                 ..
-            }) => self.arrived(class, stream),
+            }) => self.arrived(protocol, stream),
             ConnectionEvent::FullyNegotiatedOutbound(FullyNegotiatedOutbound {
                 protocol: stream,
                 info: Reply { to, slot },
@@ -170,49 +205,39 @@ fn failed(error: StreamUpgradeError<Infallible>) -> OpenFailed {
     }
 }
 
-/// The name of a class's protocol, as libp2p wants it.
+/// Takes substreams that speak one of these.
 #[derive(Clone, Copy, Debug)]
-pub struct Name(Class);
-
-impl AsRef<str> for Name {
-    fn as_ref(&self) -> &str {
-        self.0.protocol()
-    }
-}
-
-/// Takes substreams of every class.
-#[derive(Clone, Copy, Debug)]
-pub struct Inbound;
+pub struct Inbound(&'static [Protocol]);
 
 impl UpgradeInfo for Inbound {
-    type Info = Name;
-    type InfoIter = array::IntoIter<Name, 4>;
+    type Info = Protocol;
+    type InfoIter = Copied<slice::Iter<'static, Protocol>>;
 
     fn protocol_info(&self) -> Self::InfoIter {
-        Class::ALL.map(Name).into_iter()
+        self.0.iter().copied()
     }
 }
 
 impl InboundUpgrade<Stream> for Inbound {
-    type Output = (Class, Stream);
+    type Output = (Protocol, Stream);
     type Error = Infallible;
     type Future = Ready<Result<Self::Output, Infallible>>;
 
-    fn upgrade_inbound(self, stream: Stream, name: Name) -> Self::Future {
-        ready(Ok((name.0, stream)))
+    fn upgrade_inbound(self, stream: Stream, protocol: Protocol) -> Self::Future {
+        ready(Ok((protocol, stream)))
     }
 }
 
-/// Asks for a substream of one class.
+/// Asks for a substream that speaks this.
 #[derive(Clone, Copy, Debug)]
-pub struct Outbound(Class);
+pub struct Outbound(Protocol);
 
 impl UpgradeInfo for Outbound {
-    type Info = Name;
-    type InfoIter = array::IntoIter<Name, 1>;
+    type Info = Protocol;
+    type InfoIter = std::iter::Once<Protocol>;
 
     fn protocol_info(&self) -> Self::InfoIter {
-        [Name(self.0)].into_iter()
+        std::iter::once(self.0)
     }
 }
 
@@ -221,7 +246,7 @@ impl OutboundUpgrade<Stream> for Outbound {
     type Error = Infallible;
     type Future = Ready<Result<Stream, Infallible>>;
 
-    fn upgrade_outbound(self, stream: Stream, _: Name) -> Self::Future {
+    fn upgrade_outbound(self, stream: Stream, _: Protocol) -> Self::Future {
         ready(Ok(stream))
     }
 }

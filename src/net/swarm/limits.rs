@@ -40,6 +40,12 @@ pub enum Exceeded {
     /// Too many inbound substreams of one peer.
     #[error("a peer opens more lanes than limits.lanes-per-peer: it is of another make, or broken")]
     Lanes,
+    /// Too many clients that have not said who they are.
+    #[error(
+        "more clients than limits.handshakes have connected and not said hello: who connects and \
+         says nothing?"
+    )]
+    Clients,
 }
 
 impl Exceeded {
@@ -50,6 +56,7 @@ impl Exceeded {
             Self::Connections => "connections",
             Self::ConnectionsPerPeer => "connections-per-peer",
             Self::Lanes => "lanes-per-peer",
+            Self::Clients => "clients",
         }
     }
 }
@@ -67,6 +74,8 @@ pub struct Refusals {
     pub connections_per_peer: u64,
     /// Substreams beyond a peer's limit.
     pub lanes: u64,
+    /// Clients that came while too many others had not said hello.
+    pub clients: u64,
 }
 
 /// All connections of this node.
@@ -77,7 +86,8 @@ pub(super) struct Connections {
     beginning: BTreeMap<ConnectionId, Option<IpAddr>>, // ≤ limits.handshakes
     open: BTreeMap<ConnectionId, Open>,                // ≤ limits.connections
     peers: BTreeMap<PeerId, Peer>,                     // ≤ limits.connections
-    admitted: u64,                                     // connections, ever
+    calls: Slots,  // of clients, not answered yet: ≤ limits.handshakes
+    admitted: u64, // connections, ever
     refusals: Refusals,
 }
 
@@ -102,6 +112,7 @@ impl Connections {
             beginning: BTreeMap::new(),
             open: BTreeMap::new(),
             peers: BTreeMap::new(),
+            calls: Slots::new(limits.handshakes),
             admitted: 0,
             refusals: Refusals::default(),
         }
@@ -201,6 +212,11 @@ impl Connections {
         }
     }
 
+    /// A client calls; the place is its until it is let in, or not.
+    pub(super) fn call(&mut self) -> Result<Slot, Exceeded> {
+        self.calls.take().ok_or_else(|| self.count(Exceeded::Clients))
+    }
+
     /// The peer of a connection that lanes may be opened on.
     pub(super) fn peer_of(&self, id: ConnectionId) -> Option<PeerId> {
         self.open.get(&id).filter(|open| !open.closing).map(|open| open.peer)
@@ -218,28 +234,29 @@ impl Connections {
             Exceeded::Connections => self.refusals.connections += 1,
             Exceeded::ConnectionsPerPeer => self.refusals.connections_per_peer += 1,
             Exceeded::Lanes => self.refusals.lanes += 1,
+            Exceeded::Clients => self.refusals.clients += 1,
         }
         exceeded
     }
 }
 
-/// A number of places, given out one by one.
-#[derive(Debug)]
-pub(super) struct Slots {
+/// A number of places, given out one by one. A clone gives out the same ones.
+#[derive(Clone, Debug)]
+pub(in crate::net) struct Slots {
     taken: Arc<AtomicUsize>,
     max: usize,
 }
 
 /// A place, free again when this is dropped.
 #[derive(Debug)]
-pub(super) struct Slot(Arc<AtomicUsize>);
+pub(in crate::net) struct Slot(Arc<AtomicUsize>);
 
 impl Slots {
-    pub(super) fn new(max: usize) -> Self {
+    pub(in crate::net) fn new(max: usize) -> Self {
         Self { taken: Arc::new(AtomicUsize::new(0)), max }
     }
 
-    pub(super) fn take(&self) -> Option<Slot> {
+    pub(in crate::net) fn take(&self) -> Option<Slot> {
         let room = |taken| (taken < self.max).then(|| taken + 1);
         let taken = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room);
         taken.is_ok().then(|| Slot(Arc::clone(&self.taken)))
@@ -247,6 +264,10 @@ impl Slots {
 
     pub(super) const fn max(&self) -> usize {
         self.max
+    }
+
+    pub(in crate::net) fn taken(&self) -> usize {
+        self.taken.load(Ordering::Relaxed)
     }
 }
 

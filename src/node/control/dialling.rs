@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
@@ -23,6 +24,9 @@ use crate::net::handle::Net;
 /// forgotten, and its answer counts for the address itself.
 const NAMES_MAX: usize = 4_096;
 
+/// For how long a refusal explains that seeds do not answer: as long as it is warned of.
+const REFUSED_FOR: Duration = Duration::from_secs(60);
+
 /// Orders of membership to the transport's links. A clone is the same.
 #[derive(Clone)]
 pub(crate) struct Dialling {
@@ -36,6 +40,7 @@ pub(crate) struct Dialling {
 struct Table {
     kept: BTreeMap<PeerId, ReplicaId>,   // ≤ members
     names: BTreeMap<Multiaddr, Address>, // ≤ NAMES_MAX
+    refused_at: Option<Instant>,
 }
 
 impl Dialling {
@@ -79,6 +84,16 @@ impl Dialling {
     pub(crate) fn dialled_as(&self, at: &Multiaddr) -> Option<Address> {
         let named = self.lock().names.remove(at);
         named.or_else(|| bare(at))
+    }
+
+    /// A node does not let this one talk, and has told it why.
+    pub(crate) fn was_refused(&self) {
+        self.lock().refused_at = Some(Instant::now());
+    }
+
+    /// Whether that was so a moment ago.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.lock().refused_at.is_some_and(|at| at.elapsed() < REFUSED_FOR)
     }
 
     /// Keeps the link to a member up.

@@ -23,7 +23,7 @@ use super::memory::Writing;
 use crate::cluster::downing::LeaseAnswer;
 use crate::cluster::events::ClusterEvent;
 use crate::cluster::lease::LeaseMessage;
-use crate::cluster::membership::port::{Input, Memory, Output, StopReason};
+use crate::cluster::membership::port::{Input, Memory, Notice, Output, StopReason};
 use crate::cluster::wire::ClusterMessage;
 use crate::net::Class;
 use crate::net::handle::Net;
@@ -161,7 +161,7 @@ impl Surroundings {
     fn tell(&self, event: Event) {
         match event {
             Event::Cluster(event) => self.publish(event),
-            Event::Notice(notice) => tracing::warn!(%notice, "cluster.notice"),
+            Event::Notice(notice) => self.notice(&notice),
             Event::LeaseHeld(until) => self.lease.hold(until),
             Event::LeaseLapsed => self.lapsed("nothing begins here until a quorum answers"),
             Event::LeaseLost => {
@@ -174,6 +174,15 @@ impl Surroundings {
                 let _ = self.inbox.fact(Input::DowningLease(denied).into()); // at the stop
             }
             Event::Stop(reason) => self.stop(reason),
+        }
+    }
+
+    /// One fault is one warning: that of the transport says what a silent seed has said.
+    fn notice(&self, notice: &Notice) {
+        if matches!(notice, Notice::SeedsSilent { .. }) && self.dialling.is_refused() {
+            tracing::debug!(%notice, "cluster.notice");
+        } else {
+            tracing::warn!(%notice, "cluster.notice");
         }
     }
 

@@ -1,0 +1,133 @@
+//! Advertised: where others are told to dial a node whose settings do not say it.
+//!
+//! Who listens on every address of its host (`0.0.0.0`, `::`) is told about at one of them, that of
+//! the default route: the others may be bridges of containers, or loopback, where another host
+//! would find somebody else or itself.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+use libp2p::Multiaddr;
+use libp2p::multiaddr::Protocol;
+
+use super::address;
+
+/// Hosts of the documentation (RFC 5737, RFC 3849): behind the default route, if anything is.
+const FAR_AWAY: (Ipv4Addr, Ipv6Addr) =
+    (Ipv4Addr::new(192, 0, 2, 1), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1));
+
+/// One of the addresses that are listened on.
+#[derive(Clone, Debug)]
+pub(super) struct Listener {
+    /// As set.
+    pub(super) wanted: Multiaddr,
+    /// What that came to, the port included.
+    pub(super) heard: Vec<Multiaddr>,
+}
+
+/// What to tell others, and the log where the settings leave it open.
+pub(super) fn advertised(listeners: &[Listener]) -> Vec<Multiaddr> {
+    let mut told = Vec::new(); // ≤ all that is listened on
+    for listener in listeners {
+        let wanted = &listener.wanted;
+        match routed(listener, default_route) {
+            Routed::Set => told.extend(listener.heard.iter().cloned()),
+            Routed::By(address) => {
+                tracing::info!(
+                    %address, listen = %wanted,
+                    "net.advertised: the address of the default route; set net.advertise for \
+                     another"
+                );
+                told.push(address);
+            }
+            Routed::Nowhere => {
+                let addresses = &listener.heard;
+                tracing::warn!(
+                    listen = %wanted, ?addresses,
+                    "net.no_route: this host has no default route that would tell which of its \
+                     addresses others reach; set net.advertise"
+                );
+                told.extend(addresses.iter().cloned());
+            }
+        }
+    }
+    told.dedup();
+    told
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Routed {
+    /// The settings say where.
+    Set,
+    /// They say everywhere, and this is what others reach.
+    By(Multiaddr),
+    /// They say everywhere, and nothing says more.
+    Nowhere,
+}
+
+fn routed(listener: &Listener, route: impl FnOnce(IpAddr) -> Option<IpAddr>) -> Routed {
+    let Some(any) = address::host(&listener.wanted).filter(IpAddr::is_unspecified) else {
+        return Routed::Set;
+    };
+    let port = listener.heard.iter().find_map(address::socket_address).map(|at| at.port());
+    match (route(any), port) {
+        (Some(host), Some(port)) => Routed::By(Multiaddr::from(host).with(Protocol::Tcp(port))),
+        _ => Routed::Nowhere,
+    }
+}
+
+/// This host's address on the default route of that family. A socket of UDP that is connected
+/// sends nothing: the system only chooses a route for it.
+fn default_route(any: IpAddr) -> Option<IpAddr> {
+    let far = match any {
+        IpAddr::V4(_) => IpAddr::from(FAR_AWAY.0),
+        IpAddr::V6(_) => IpAddr::from(FAR_AWAY.1),
+    };
+    let socket = UdpSocket::bind(SocketAddr::new(any, 0)).ok()?;
+    socket.connect(SocketAddr::new(far, 9)).ok()?;
+    let own = socket.local_addr().ok()?.ip();
+    let reaches_this_host_only = match own {
+        IpAddr::V4(own) => own.is_link_local(),
+        IpAddr::V6(own) => own.is_unicast_link_local(), // would need an interface beside it
+    };
+    let is_useless = own.is_unspecified() || own.is_loopback() || reaches_this_host_only;
+    (!is_useless).then_some(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listener(wanted: &str, heard: &[&str]) -> Listener {
+        let parse = |text: &&str| text.parse().expect("valid");
+        Listener { wanted: parse(&wanted), heard: heard.iter().map(parse).collect() }
+    }
+
+    #[test]
+    fn who_listens_everywhere_is_told_about_on_the_default_route_with_the_port_it_got() {
+        let all =
+            listener("/ip4/0.0.0.0/tcp/0", &["/ip4/127.0.0.1/tcp/7", "/ip4/172.17.0.1/tcp/7"]);
+        let by = |address: &str| Routed::By(address.parse().expect("valid"));
+        let route = |any: IpAddr| {
+            assert!(any.is_ipv4(), "of the same family");
+            Some(IpAddr::from([10, 0, 0, 5]))
+        };
+        assert_eq!(routed(&all, route), by("/ip4/10.0.0.5/tcp/7"));
+        let all = listener("/ip6/::/tcp/7001", &["/ip6/::1/tcp/7001"]);
+        let route = |any: IpAddr| {
+            assert!(any.is_ipv6(), "of the same family");
+            Some("2001:db8::5".parse().expect("valid"))
+        };
+        assert_eq!(routed(&all, route), by("/ip6/2001:db8::5/tcp/7001"));
+    }
+
+    #[test]
+    fn without_a_route_it_is_where_it_listens_and_what_is_set_is_left_alone() {
+        let all = listener("/ip4/0.0.0.0/tcp/0", &["/ip4/127.0.0.1/tcp/7"]);
+        assert_eq!(routed(&all, |_| None), Routed::Nowhere);
+        for one in ["/ip4/127.0.0.1/tcp/7", "/ip4/10.0.0.5/tcp/7", "/ip6/::1/tcp/7"] {
+            let one = listener(one, &[one]);
+            assert_eq!(routed(&one, |_| unreachable!("it is not asked")), Routed::Set);
+            assert_eq!(advertised(std::slice::from_ref(&one)), one.heard);
+        }
+    }
+}

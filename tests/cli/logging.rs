@@ -1,0 +1,60 @@
+//! What the tool logs: as `RUST_LOG` says, on stderr, as text unless it is told otherwise.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{SOON, ostraca};
+
+/// Killed with the test, and at the latest after [`SOON`].
+struct Node(Child);
+
+impl Node {
+    fn start(filter: &str, options: &[&str]) -> Self {
+        let mut command = ostraca();
+        command.args(options).arg("node").env("RUST_LOG", filter).stderr(Stdio::piped());
+        let node = Self(command.spawn().expect("it starts"));
+        let id = Pid::from_child(&node.0);
+        std::thread::spawn(move || {
+            std::thread::sleep(SOON);
+            let _ = kill_process(id, Signal::KILL); // it may have ended
+        });
+        node
+    }
+
+    /// All that it logs; it is told to end once it has started.
+    fn log(&mut self) -> Vec<String> {
+        let log = BufReader::new(self.0.stderr.take().expect("piped")).lines();
+        let mut lines = Vec::new();
+        for line in log {
+            let line = line.expect("UTF-8");
+            if line.contains("cluster.alone") {
+                kill_process(Pid::from_child(&self.0), Signal::TERM).expect("it is ours");
+            }
+            lines.push(line);
+        }
+        lines
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.0.kill(); // it may have ended
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn the_tool_logs_what_rust_log_asks_for_and_nothing_else() {
+    for (options, is_json) in [(&[][..], false), (&["--log", "json"], true)] {
+        let lines = Node::start("ostraca::node::start=info", options).log();
+        let wanted = ["node.listening", "cluster.alone"];
+        assert!(
+            lines.iter().all(|line| wanted.iter().any(|word| line.contains(word))),
+            "{lines:#?}"
+        );
+        assert_eq!(lines.len(), wanted.len(), "{lines:#?}");
+        assert!(lines.iter().all(|line| line.starts_with('{') == is_json), "{lines:#?}");
+    }
+}

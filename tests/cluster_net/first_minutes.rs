@@ -1,0 +1,202 @@
+//! What a new user sees first: a node that founds alone, and warnings that say what to do.
+//!
+//! What is logged is the whole process's, so each of these runs in one of its own.
+
+use std::io::Write;
+use std::net::{TcpStream, UdpSocket};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use ostraca::cluster::member::Address;
+use ostraca::net::address::{is_loopback, socket_address};
+use ostraca::net::config::Secret;
+use ostraca::prelude::*;
+
+use crate::fixture::{eventually, free_addresses, soon};
+
+static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+
+fn log() -> MutexGuard<'static, Vec<u8>> {
+    LOG.lock().expect("no test panics under it")
+}
+
+struct Log;
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        log().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What a host that is overloaded is warned of besides.
+const OVERLOADED: [&str; 3] =
+    ["node.slow_turn", "this node was stopped for", "cluster.lease_lapsed"];
+
+/// The lines so far that hold all of these.
+fn lines(words: &[&str]) -> Vec<String> {
+    let text = String::from_utf8(log().clone()).expect("UTF-8");
+    let has_all = |line: &&str| words.iter().all(|word| line.contains(word));
+    let of_load = |line: &&str| OVERLOADED.iter().any(|word| line.contains(word));
+    text.lines().filter(|line| has_all(line) && !of_load(line)).map(str::to_owned).collect()
+}
+
+/// Runs that test once more in a process of its own, and there what it does.
+async fn alone(test: &str, what: impl Future<Output = ()>) {
+    const ALONE: &str = "OSTRACA_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return what.await;
+    }
+    let name = format!("first_minutes::{test}");
+    let this = std::env::current_exe().expect("this program");
+    let mut run = tokio::process::Command::new(this);
+    run.args(["--exact", &name, "--nocapture"]).env(ALONE, "1").kill_on_drop(true);
+    let output = soon(run.output()).await.expect("it runs");
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{told}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(told.contains("1 passed"), "{name} is not the test's name: {told}");
+}
+
+fn begin_log() {
+    tracing_subscriber::fmt()
+        .with_env_filter("ostraca=debug")
+        .with_ansi(false)
+        .with_writer(|| Log)
+        .init();
+}
+
+fn config(secret: u8) -> Config {
+    let mut config = Config::default();
+    config.net.secret = Some(Secret::new([secret; 32]).expect("32 bytes"));
+    config
+}
+
+/// With that seed, and in a hurry.
+fn seeded(mut config: Config, seed: &Multiaddr) -> Config {
+    config.cluster.seeds = vec![Address::new(seed.to_string()).expect("short")];
+    config.cluster.seed_node_timeout = Duration::from_secs(1);
+    config.cluster.retry_unsuccessful_join_after = Duration::from_millis(200);
+    config
+}
+
+/// Waits until all of these were warned of, and then for so many more lines of that kind; each was
+/// warned of once.
+async fn are_the_only_warnings(wanted: &[&[&str]], more: (&str, usize)) {
+    let warned = |words: &[&str]| lines(&[&["WARN"], words].concat()).len();
+    eventually("all is warned of", async || wanted.iter().all(|words| warned(words) > 0)).await;
+    let (tries, count) = more;
+    let so_far = lines(&[tries]).len();
+    eventually("it goes on trying", async || lines(&[tries]).len() >= so_far + count).await;
+    let all = lines(&["WARN"]);
+    assert!(wanted.iter().all(|words| warned(words) == 1), "{all:#?}");
+    assert_eq!(all.len(), wanted.len(), "{all:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_default_settings_listen_on_loopback_found_alone_and_say_so() {
+    alone("the_default_settings_listen_on_loopback_found_alone_and_say_so", async {
+        begin_log();
+        let node = Node::start(Config::default()).await.expect("nothing has to be set");
+        // It listens when it has started, not a moment later.
+        let address = socket_address(&node.addresses()[0]).expect("an address of TCP");
+        assert!(address.ip().is_loopback() && address.port() != 0, "{address}");
+        TcpStream::connect(address).expect("it listens");
+        soon(node.cluster().up()).await.expect("it founds alone");
+        let said =
+            lines(&["INFO", "cluster.alone: no seeds are set", "founds a cluster of its own"]);
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert_eq!(lines(&["INFO", "node.listening", &address.port().to_string()]).len(), 1);
+        soon(node.stop()).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_secret_is_one_warning_on_either_side_that_says_what_to_do() {
+    alone("a_wrong_secret_is_one_warning_on_either_side_that_says_what_to_do", async {
+        begin_log();
+        let founder = Node::start(config(1)).await.expect("it starts");
+        let stranger = Node::start(seeded(config(2), &founder.addresses()[0])).await;
+        let here: &[&str] = &["net.handshake_failed", "net.cluster-secret-file"];
+        let there: &[&str] = &["cluster.notice", "the addresses and the secret right"];
+        are_the_only_warnings(&[here, there], ("net.dial_failed", 5)).await;
+        drop((founder, stranger));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_cluster_name_is_one_warning_on_either_side_that_says_what_to_do() {
+    alone("another_cluster_name_is_one_warning_on_either_side_that_says_what_to_do", async {
+        begin_log();
+        let founder = Node::start(config(1)).await.expect("it starts");
+        let mut other = config(1);
+        other.net.cluster_name = "another".to_owned();
+        other.net.limits.back_off = (Duration::from_millis(10), Duration::from_millis(100));
+        let mut other = seeded(other, &founder.addresses()[0]);
+        other.cluster.seed_node_timeout = Duration::from_secs(5); // the refusal comes first
+        let other = Node::start(other).await;
+        let here: &[&str] = &["net.refused:", "set cluster-name to that"];
+        let there: &[&str] = &["net.refused_by_peer", "set cluster-name to that"];
+        // The seed is silent, too, which says less than that it has refused this node.
+        eventually("that is told", async || !lines(&["DEBUG", "cluster.notice"]).is_empty()).await;
+        are_the_only_warnings(&[here, there], ("node.refused", 2)).await;
+        drop((founder, other));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_seed_where_nobody_listens_is_one_warning_that_says_what_to_do() {
+    alone("a_seed_where_nobody_listens_is_one_warning_that_says_what_to_do", async {
+        begin_log();
+        let nobody = free_addresses(1).remove(0);
+        let node = Node::start(seeded(config(1), &nobody)).await.expect("it starts");
+        let port = socket_address(&nobody).expect("an address of TCP").port().to_string();
+        let silent: &[&str] = &["cluster.notice", "do not answer; are they started", &port];
+        are_the_only_warnings(&[silent], ("net.dial_failed", 5)).await;
+        drop(node);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_library_installs_no_subscriber() {
+    alone("the_library_installs_no_subscriber", async {
+        let node = Node::start(Config::default()).await.expect("it starts");
+        soon(node.cluster().up()).await.expect("it founds alone");
+        soon(node.stop()).await;
+        assert!(!tracing::dispatcher::has_been_set(), "what is logged is the program's choice");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_listens_everywhere_tells_the_address_of_the_default_route() {
+    alone("who_listens_everywhere_tells_the_address_of_the_default_route", async {
+        begin_log();
+        let mut config = config(1);
+        config.net.listen = vec!["/ip4/0.0.0.0/tcp/0".parse().expect("valid")];
+        let node = Node::start(config).await.expect("it starts");
+        let [told] = node.addresses() else { panic!("{:?}", node.addresses()) };
+        let socket = UdpSocket::bind("0.0.0.0:0").expect("a port");
+        match socket.connect("192.0.2.1:9").and_then(|()| socket.local_addr()) {
+            Ok(own) if !own.ip().is_loopback() => {
+                let address = socket_address(told).expect("an address of TCP");
+                assert_eq!(address.ip(), own.ip());
+                assert!(!is_loopback(told));
+                let said = lines(&["INFO", "net.advertised", &own.ip().to_string()]);
+                assert_eq!(said.len(), 1, "{said:?}");
+                TcpStream::connect(address).expect("it listens there");
+            }
+            // A host without a route, such as a container without a network.
+            _ => assert_eq!(lines(&["WARN", "net.no_route", "set net.advertise"]).len(), 1),
+        }
+        drop(node);
+    })
+    .await;
+}

@@ -1,0 +1,382 @@
+//! Clients: let in like nodes, known to nobody, and in nobody's way.
+
+use super::*;
+use crate::nodes::{self, Node, secret};
+use libp2p::swarm::{Swarm, SwarmEvent, dummy};
+use ostraca::net::CLIENT_PROTOCOL;
+use ostraca::net::client::{ClientStream, ConnectError, connect, connect_as};
+use ostraca::net::handshake::HandshakeError;
+use ostraca::net::transport::transport;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+fn closed_to_strangers() -> Config {
+    Config { secret: Some(secret(1)), ..quick() }
+}
+
+async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("never: {what}"))
+}
+
+/// Answers every client with its own words, until the client has said all.
+fn echoes(host: &Host) -> tokio::task::JoinHandle<()> {
+    let mut clients = host.net.clients();
+    tokio::spawn(async move {
+        while let Some(client) = clients.recv().await {
+            tokio::spawn(async move {
+                let (mut words, mut back) = tokio::io::split(client);
+                if tokio::io::copy(&mut words, &mut back).await.is_ok() {
+                    let _ = back.shutdown().await; // it may be gone
+                }
+            });
+        }
+    })
+}
+
+async fn is_echoed(client: &mut ClientStream, word: &[u8]) {
+    let mut heard = vec![0; word.len()];
+    client.write_all(word).await.expect("written");
+    client.flush().await.expect("sent");
+    soon("an echo", client.read_exact(&mut heard)).await.expect("it answers");
+    assert_eq!(heard, word);
+}
+
+async fn refused(config: &Config, address: &Multiaddr) -> ConnectError {
+    let connected = soon("an answer", connect(config, address, PATIENCE)).await;
+    connected.expect_err("it is refused")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_is_let_in_with_the_same_settings_and_talks_in_both_directions() {
+    let private = Config { private_network: true, ..closed_to_strangers() };
+    for config in [quick(), closed_to_strangers(), private] {
+        let host = Host::start(&config).await;
+        let echoing = echoes(&host);
+        let named = format!("/dns4/localhost/tcp/{}", host.port()).parse().expect("valid");
+        for address in [&host.net.listening()[0], &host.address(), &named] {
+            let mut client = connect(&config, address, PATIENCE).await.expect("it is let in");
+            assert_eq!(client.peer(), host.id().peer);
+            is_echoed(&mut client, b"word").await;
+            is_echoed(&mut client, &[7; 100_000]).await;
+            client.write_all(b"last").await.expect("written");
+            client.shutdown().await.expect("said");
+            let mut rest = Vec::new();
+            soon("the end", client.read_to_end(&mut rest)).await.expect("a clean end");
+            assert_eq!(rest, b"last");
+        }
+        until("all places are free again", async || host.net.stats().await.clients == 0).await;
+        echoing.abort();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_beside_running_lanes_disturbs_nothing_and_never_shows_up_as_a_peer() {
+    let config = closed_to_strangers();
+    let (mut a, b) = pair(&config).await;
+    let echoing = echoes(&a);
+    let peers = |stats: &ostraca::net::handle::Stats| -> Vec<_> {
+        stats.peers.iter().map(|peer| (peer.peer, peer.connections)).collect()
+    };
+    let before = peers(&a.net.stats().await);
+    let mut clients = Vec::new();
+    for n in 0..3_000_u64 {
+        a.send_waiting(b.id().incarnation, Class::User, &n.to_be_bytes()).await;
+        b.send_waiting(a.id().incarnation, Class::User, &n.to_be_bytes()).await;
+        if n % 1_000 == 0 {
+            let client = connect(&config, &a.address(), PATIENCE).await.expect("it is let in");
+            clients.push(client);
+        }
+        if n % 100 == 0 {
+            for client in &mut clients {
+                is_echoed(client, &n.to_be_bytes()).await;
+            }
+        }
+    }
+    receives_in_order(&b, 3_000).await;
+    receives_in_order(&a, 3_000).await;
+    let stats = a.net.stats().await;
+    assert_eq!((stats.clients, peers(&stats)), (3, before));
+    assert_eq!((stats.refused, stats.violations, stats.given_up), (0, 0, 0));
+    drop(clients);
+    until("they are gone", async || a.net.stats().await.clients == 0).await;
+    b.net.stop().await;
+    // What membership hears goes in order: nothing came of clients before this.
+    let next = a.event("anything", Some).await;
+    assert!(matches!(&next, Event::Closed { node } if *node == b.id()), "{next:?}");
+    echoing.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_of_another_cluster_or_secret_is_told_so_and_what_to_do() {
+    let config = closed_to_strangers();
+    let host = Host::start(&config).await;
+    let echoing = echoes(&host);
+    for stranger in [None, Some(secret(2))] {
+        let wrong = Config { secret: stranger, ..config.clone() };
+        let error = refused(&wrong, &host.address()).await;
+        assert!(matches!(error, ConnectError::Handshake { .. }), "{error:?}");
+        assert!(error.to_string().contains("the cluster-secret-file of that node"), "{error}");
+    }
+    let private = Config { private_network: true, ..config.clone() };
+    let error = connect(&private, &host.address(), Duration::from_secs(5)).await.err();
+    let error = error.expect("only one side is private");
+    assert!(
+        matches!(error, ConnectError::Handshake { .. } | ConnectError::NoAnswer { .. }),
+        "{error:?}"
+    );
+    assert!(error.to_string().contains("net.private-network"), "{error}");
+    let other = Config { cluster_name: "another".to_owned(), ..config.clone() };
+    let error = refused(&other, &host.address()).await;
+    let why = Refusal::ClusterName { theirs: "ostraca".to_owned() };
+    assert!(
+        matches!(&error, ConnectError::Refused { refusal, .. } if *refusal == why),
+        "{error:?}"
+    );
+    assert!(error.to_string().contains("set cluster-name to that"), "{error}");
+    until("it is counted", async || host.net.stats().await.refused == 1).await;
+    connect(&config, &host.address(), PATIENCE).await.expect("it serves its own");
+    echoing.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_of_peers_holds_for_clients_too_on_either_side() {
+    let friend = Identity::load(None).expect("an identity");
+    let listed = Config { allowed_peers: vec![friend.node_id().peer], ..closed_to_strangers() };
+    let host = Host::start(&listed).await;
+    let echoing = echoes(&host);
+    let config = closed_to_strangers();
+    let error = refused(&config, &host.address()).await;
+    assert!(matches!(error, ConnectError::Cut { .. }), "{error:?}");
+    assert!(error.to_string().contains("net.allowed-peers"), "{error}");
+    assert_eq!(host.net.stats().await.exceeded.not_allowed, 1);
+    let called = connect_as(&friend, &config, &host.address(), PATIENCE).await;
+    is_echoed(&mut called.expect("it is on the list"), b"word").await;
+    let picky = connect_as(&friend, &listed, &host.address(), PATIENCE).await;
+    let error = picky.expect_err("the node is not on the client's list");
+    assert!(matches!(error, ConnectError::NotInOwnList { .. }), "{error:?}");
+    echoing.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_without_room_or_without_use_for_clients_says_so() {
+    let limits = Limits { clients: 2, ..quick().limits };
+    let config = Config { limits, ..closed_to_strangers() };
+    let host = Host::start(&config).await;
+    let error = refused(&config, &host.address()).await;
+    let is = |error: &ConnectError, why: &Refusal| {
+        let said = matches!(error, ConnectError::Refused { refusal, .. } if refusal == why);
+        assert!(said, "{error:?}");
+    };
+    is(&error, &Refusal::Unserved);
+    let mut clients = host.net.clients(); // nobody takes them up yet: they wait
+    let first = connect(&config, &host.address(), PATIENCE).await.expect("there is room");
+    let _second = connect(&config, &host.address(), PATIENCE).await.expect("there is room");
+    let full = Refusal::Limit { what: "net.limits.clients".to_owned() };
+    let error = refused(&config, &host.address()).await;
+    is(&error, &full);
+    assert!(error.to_string().contains("try again later, or raise it there"), "{error}");
+    let served = soon("the first", clients.recv()).await.expect("it was handed over");
+    is(&refused(&config, &host.address()).await, &full); // taken up, but not over
+    drop((first, served));
+    until("its place is free", async || host.net.stats().await.clients == 1).await;
+    connect(&config, &host.address(), PATIENCE).await.expect("there is room again");
+    drop(clients);
+    is(&refused(&config, &host.address()).await, &Refusal::Unserved);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_finds_no_node_or_another_one_is_told_so() {
+    let config = closed_to_strangers();
+    let host = Host::start(&config).await;
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = closed.local_addr().expect("bound").port();
+    drop(closed);
+    let address = format!("/ip4/127.0.0.1/tcp/{port}").parse().expect("valid");
+    let error = refused(&config, &address).await;
+    assert!(matches!(error, ConnectError::NobodyListens { .. }), "{error:?}");
+    assert!(error.to_string().contains("is the node running"), "{error}");
+
+    let other = libp2p::PeerId::random();
+    let address = host.net.listening()[0].clone().with_p2p(other).expect("it names none");
+    let error = refused(&config, &address).await;
+    let found = host.id().peer;
+    assert!(matches!(error, ConnectError::AnotherPeer { found: peer, .. } if peer == found));
+
+    let address: Multiaddr = "/ip4/127.0.0.1/udp/1/quic-v1".parse().expect("valid");
+    let error = refused(&config, &address).await;
+    assert!(matches!(error, ConnectError::Unresolved(_)), "{error:?}");
+
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = silent.local_addr().expect("bound").port();
+    let address = format!("/ip4/127.0.0.1/tcp/{port}").parse().expect("valid");
+    let called = connect(&config, &address, Duration::from_millis(200)).await;
+    let error = called.expect_err("nobody says a word");
+    assert!(matches!(error, ConnectError::NoAnswer { .. }), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_tells_a_release_without_clients_from_a_refusal() {
+    let config = closed_to_strangers();
+    let identity = Identity::load(None).expect("an identity");
+    let stack = transport(&config, identity.keypair()).expect("a key that signs");
+    let settings = libp2p::swarm::Config::with_tokio_executor()
+        .with_idle_connection_timeout(Duration::from_secs(60));
+    let peer = identity.node_id().peer;
+    let mut older = Swarm::new(stack, dummy::Behaviour, peer, settings);
+    older.listen_on(config.listen[0].clone()).expect("a port");
+    let (tell, address) = tokio::sync::oneshot::channel();
+    let driving = tokio::spawn(async move {
+        let mut tell = Some(tell);
+        loop {
+            let event = futures::StreamExt::select_next_some(&mut older).await;
+            if let (SwarmEvent::NewListenAddr { address, .. }, Some(tell)) = (event, tell.take()) {
+                let _ = tell.send(address); // the test is over
+            }
+        }
+    });
+    let error = refused(&config, &soon("listening", address).await.expect("it says")).await;
+    assert!(matches!(error, ConnectError::Unsupported { .. }), "{error:?}");
+    assert!(error.to_string().contains(CLIENT_PROTOCOL), "{error}");
+    driving.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_calls_with_the_key_of_a_node_is_refused_and_the_nodes_lanes_go_on() {
+    let config = closed_to_strangers();
+    let (a, b) = pair(&config).await;
+    let echoing = echoes(&a);
+    for n in 0..100_u64 {
+        a.send(b.id().incarnation, Class::User, &n.to_be_bytes());
+    }
+    let own = connect_as(&a._identity, &config, &a.address(), PATIENCE).await;
+    let error = own.expect_err("it would talk to itself");
+    assert!(matches!(error, ConnectError::OwnIdentity { .. }), "{error:?}");
+    let twin = connect_as(&b._identity, &config, &a.address(), PATIENCE).await;
+    let error = twin.expect_err("a node has this key");
+    assert!(matches!(&error, ConnectError::Refused { refusal: Refusal::Twin, .. }), "{error:?}");
+    for n in 100..200_u64 {
+        a.send(b.id().incarnation, Class::User, &n.to_be_bytes());
+    }
+    receives_in_order(&b, 200).await;
+    assert_eq!(a.net.stats().await.given_up, 0);
+    echoing.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_call_and_say_nothing_are_bounded_and_given_up() {
+    let within = Duration::from_secs(2);
+    let limits = Limits { handshakes: 4, handshake_within: within, ..quick().limits };
+    let config = Config { limits, ..closed_to_strangers() };
+    let host = Host::start(&config).await;
+    let echoing = echoes(&host);
+    let (mut crowd, mut strangers) = (Vec::new(), Vec::new());
+    for _ in 0..3 {
+        let mut stranger = Node::start(nodes::config()).await;
+        let address = host.net.listening()[0].clone();
+        let connection = stranger.connect_at(host.id().peer, address).await;
+        for _ in 0..4 {
+            let mut line = stranger.call(connection).await.expect("a substream");
+            let _ = futures::AsyncWriteExt::flush(&mut line).await; // it may be reset already
+            strangers.push(line);
+        }
+        crowd.push(stranger); // with its connection
+    }
+    until("the others are refused", async || {
+        let stats = host.net.stats().await;
+        stats.exceeded.clients >= 8 && stats.clients == 0
+    })
+    .await;
+    until("there is room when their time is over", async || {
+        connect(&config, &host.address(), PATIENCE).await.is_ok()
+    })
+    .await;
+    drop((crowd, strangers));
+    echoing.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_speaks_as_a_node_and_a_node_as_a_client_get_nowhere() {
+    let host = Host::start(&closed_to_strangers()).await;
+    let echoing = echoes(&host);
+    let mut peer = Node::start(nodes::config()).await;
+    let connection = peer.connect_at(host.id().peer, host.net.listening()[0].clone()).await;
+    let (to, within) = (host.id().peer, PATIENCE);
+    let mut line = peer.call(connection).await.expect("a substream");
+    let wanted = ostraca::net::handshake::Wanted {
+        peer: to,
+        to: None,
+        class: Class::User,
+        generation: 1,
+        first_unacknowledged: 1,
+    };
+    let opened = ostraca::net::handshake::open(&mut line, &peer.standing, wanted, within).await;
+    assert!(matches!(opened, Err(HandshakeError::Io(_))), "{opened:?}");
+    let mut line = peer.line(connection, Class::User).await.expect("a substream");
+    let called = ostraca::net::handshake::call(&mut line, &peer.standing, to, within).await;
+    assert!(matches!(called, Err(HandshakeError::Io(_))), "{called:?}");
+    let stats = host.net.stats().await;
+    assert_eq!((stats.clients, stats.peers.len()), (0, 0));
+    echoing.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_stops_reading_holds_nobody() {
+    let longest = Duration::from_millis(300);
+    let limits = Limits { control_undrained_max: longest, ..quick().limits };
+    let config = Config { limits, ..closed_to_strangers() };
+    let (a, b) = pair(&config).await;
+    let mut clients = a.net.clients();
+    let deaf = connect(&config, &a.address(), PATIENCE).await.expect("it is let in");
+    let mut server = soon("the client", clients.recv()).await.expect("it was handed over");
+    let talking = tokio::spawn(async move {
+        let failed = loop {
+            if let Err(error) = server.write_all(&[7; 64 * 1024]).await {
+                break error;
+            }
+        };
+        failed.kind()
+    });
+    let mut other = connect(&config, &a.address(), PATIENCE).await.expect("it is let in");
+    let mut served = soon("the client", clients.recv()).await.expect("it was handed over");
+    for n in 0..100_u64 {
+        a.send(b.id().incarnation, Class::User, &n.to_be_bytes());
+        served.write_u64(n).await.expect("written");
+        served.flush().await.expect("sent");
+        assert_eq!(soon("its words", other.read_u64()).await.expect("they come"), n);
+    }
+    receives_in_order(&b, 100).await;
+    let failed = soon("it is given up", talking).await.expect("no panic");
+    assert_eq!(failed, std::io::ErrorKind::TimedOut);
+    until("its place is free", async || a.net.stats().await.clients == 1).await;
+    drop(deaf);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_ends_with_its_connection_whichever_side_ends_that() {
+    let config = closed_to_strangers();
+    let host = Host::start(&config).await;
+    let mut clients = host.net.clients();
+    let one = Identity::load(None).expect("an identity");
+    let (mut here, mut there) = (Vec::new(), Vec::new());
+    for _ in 0..=config.limits.connections_per_peer {
+        let called = connect_as(&one, &config, &host.address(), PATIENCE).await;
+        here.push(called.expect("it is let in"));
+        there.push(soon("the client", clients.recv()).await.expect("it was handed over"));
+    }
+    // The oldest connection is one too many: the node closes it.
+    for oldest in [here.remove(0), there.remove(0)] {
+        let (mut reader, _writer) = tokio::io::split(oldest);
+        let mut rest = Vec::new();
+        let _ = soon("its end", reader.read_to_end(&mut rest)).await; // clean or not
+        assert_eq!(rest, b"");
+    }
+    drop(here.remove(0));
+    let mut rest = Vec::new();
+    let _ = soon("its end", there.remove(0).read_to_end(&mut rest)).await; // clean or not
+    host.net.stop().await;
+    for mut left in here.into_iter().chain(there) {
+        let _ = soon("its end", left.read_to_end(&mut rest)).await; // clean or not
+    }
+    assert_eq!(rest, b"");
+    let error = refused(&config, &host.address()).await;
+    assert!(matches!(error, ConnectError::NobodyListens { .. }), "{error:?}");
+}
