@@ -7,6 +7,7 @@ mod error;
 pub(crate) mod hostings;
 mod queries;
 mod starting;
+mod steps;
 mod view;
 mod world;
 
@@ -34,6 +35,7 @@ use crate::config::Config;
 use crate::net::handle::Net;
 use crate::sharding::asks::Asks;
 use crate::sharding::config::{Sharding as Settings, StrategyName};
+pub use crate::sharding::explain::{About, Account, Explained, Explanation, Witness};
 use crate::sharding::hosting::{Hosting, World};
 use crate::sharding::ids::{EntityType, RegionId};
 pub use crate::sharding::machines::ClusterShardingStats;

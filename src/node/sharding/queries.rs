@@ -1,12 +1,13 @@
-//! What a program may ask about entity types: where shards live, and how many entities are in them
-//! (spec/sharding.md §13).
+//! What a program may ask about entity types: where shards live and why, which entities live, and
+//! how many are in which shard (spec/sharding.md §13).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::{Sharding, Unanswered};
+use crate::sharding::explain::{About, Explanation, Recalled, Topic};
 use crate::sharding::ids::{EntityType, InvalidName, RegionId, ShardId};
-use crate::sharding::machines::{ClusterShardingStats, Input, TypeMachines};
+use crate::sharding::machines::{ClusterShardingStats, Found, Input, Question, TypeMachines};
 use crate::sharding::region::{Region, Run};
 
 /// Why a question about an entity type has no answer.
@@ -105,9 +106,83 @@ impl Sharding {
         timeout: Duration,
     ) -> Result<ClusterShardingStats, QueryError> {
         let entity_type = self.known_here(entity_type)?;
+        match self.survey(entity_type, Question::Count, timeout).await? {
+            Found::Counted(stats) => Ok(stats),
+            _ => Ok(ClusterShardingStats::default()), // no answer to another question comes
+        }
+    }
+
+    async fn survey(
+        &self,
+        entity_type: EntityType,
+        question: Question,
+        within: Duration,
+    ) -> Result<Found, QueryError> {
         let (id, answer) = self.0.hostings.await_survey();
-        self.tell(Input::Survey { id, entity_type, within: timeout })?;
+        self.tell(Input::Survey { id, entity_type, question, within })?;
         Ok(answer.await.map_err(|_| Unanswered)?)
+    }
+
+    /// Why a shard, or an entity's, lives where it lives, or what came to a node and left it: the
+    /// newest decisions, as this node's coordinator and region remember them, and those of all
+    /// nodes that host the type and answer within `timeout`. Who does not is named. Of each
+    /// coordinator and each region the 64 newest that concern it are told; each remembers
+    /// `remembered-decisions`, and nothing of a former life.
+    ///
+    /// # Errors
+    /// [`QueryError`] if the type was not started here, or the node stops.
+    ///
+    /// # Example
+    /// ```
+    /// use ostraca::node::sharding::About;
+    /// use ostraca::prelude::*;
+    /// # use std::time::Duration;
+    /// # struct Bell;
+    /// # impl Entity for Bell {
+    /// #     type Message = Reply<()>;
+    /// #     async fn handle(&mut self, ring: Reply<()>, _: &mut Context<'_, Self>) {
+    /// #         ring.send(());
+    /// #     }
+    /// # }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let node = Node::start(Config::default()).await?;
+    /// let bells = node.sharding().start("bell", |_id| Bell).await?;
+    /// bells.entity("big").ask(|reply| reply).await?;
+    /// let why = node.sharding().explain("bell", About::entity("big")?, Duration::from_secs(1));
+    /// let why = why.await?;
+    /// println!("{why}"); // entity "big" of bell is in shard 412, which lives on 5ad8…
+    /// assert_eq!(why.shard, Some(bells.entity("big").shard()));
+    /// assert_eq!(why.home, Some(node.cluster().me().incarnation.into()));
+    /// assert_eq!(why.decisions.len(), 1);
+    /// # node.stop().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn explain(
+        &self,
+        entity_type: &str,
+        about: About,
+        timeout: Duration,
+    ) -> Result<Explanation, QueryError> {
+        let entity_type = self.known_here(entity_type)?;
+        let shard = match &about {
+            About::Shard(shard) => Some(*shard),
+            About::Entity(id) => self.0.hostings.shard(&entity_type, id),
+            About::Node(_) => None,
+        };
+        let topic = match (&about, shard) {
+            (About::Node(node), _) => Topic::Region(RegionId::new(*node)),
+            (_, Some(shard)) => Topic::Shard(shard),
+            (_, None) => return Err(QueryError::NotStarted { entity_type }),
+        };
+        let found = self.survey(entity_type.clone(), Question::Why(topic), timeout).await?;
+        let recalled = match found {
+            Found::Recalled(recalled) => recalled,
+            _ => Recalled::default(), // no answer to another question comes
+        };
+        let home = shard.and_then(|shard| self.0.hostings.home(&entity_type, shard));
+        Ok(Explanation { shard, home, ..Explanation::new(entity_type, about, recalled) })
     }
 
     /// Where a shard of a type lives, by the newest acknowledged decision that this node has heard

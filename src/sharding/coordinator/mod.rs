@@ -12,6 +12,7 @@ mod mail;
 mod port;
 mod record;
 mod registry;
+mod remembering;
 mod speaking;
 mod stats;
 mod takeover;
@@ -37,7 +38,8 @@ use super::agreed::Agreed;
 use super::bug::Canary;
 use super::ids::{RegionId, SHARDS_MAX, ShardId};
 use super::installed::Installed;
-use super::remembered::Ring;
+use super::pace::Pace;
+use super::remembered::{REMEMBERED_MAX, Ring, Step};
 use super::repeat::{Pauses, Repeats};
 use super::wire::{ToCoordinator, ToRegion};
 
@@ -66,6 +68,8 @@ pub struct CoordinatorConfig {
     pub min_regions: usize,
     /// All shards get a home as soon as there are regions.
     pub preallocate: bool,
+    /// `remembered-decisions`: with why and how long.
+    pub remembered: usize,
 }
 
 impl Default for CoordinatorConfig {
@@ -79,6 +83,7 @@ impl Default for CoordinatorConfig {
             repeat: Pauses::default(),
             min_regions: 1,
             preallocate: false,
+            remembered: REMEMBERED_MAX,
         }
     }
 }
@@ -122,6 +127,8 @@ pub struct Coordinator {
     preparing: bool,
     dirty: bool,
     ring: Ring,
+    steps: Vec<Step>, // of this batch
+    pace: Pace,
     stats: CoordinatorStats,
 }
 
@@ -154,7 +161,9 @@ impl Coordinator {
             repeats: Repeats::default(),
             preparing: false,
             dirty: false,
-            ring: Ring::default(),
+            ring: Ring::new(config.remembered),
+            steps: Vec::new(),
+            pace: Pace::default(),
             stats: CoordinatorStats::default(),
         }
     }
@@ -163,6 +172,12 @@ impl Coordinator {
     #[must_use]
     pub fn agreeing(self, agreed: Agreed) -> Self {
         Self { agreed, ..self }
+    }
+
+    /// The same, with what another one that ran on this node remembers.
+    #[must_use]
+    pub fn remembering(self, ring: Ring) -> Self {
+        Self { ring, ..self }
     }
 
     /// How far it is.
@@ -252,7 +267,9 @@ impl Coordinator {
             self.place(now, out);
             self.commit(now, out);
             self.repeat(now);
+            self.look_for_slow(now, out);
         }
+        self.tell_steps(out);
         self.mail.flush(out);
     }
 }
@@ -272,9 +289,9 @@ impl Machine for Coordinator {
             }
             CoordinatorInput::Answered { id, answer } => self.answered(now, id, answer, out),
             CoordinatorInput::Allocated { question, homes, why } => {
-                self.allocated(question, &homes, &why);
+                self.allocated(now, question, &homes, &why);
             }
-            CoordinatorInput::Move { shard, to, why } => self.wish_move(shard, to, &why),
+            CoordinatorInput::Move { shard, to, why } => self.wish_move(now, shard, to, &why),
             CoordinatorInput::Prepare => self.preparing = true,
         }
         self.dirty = true;

@@ -7,6 +7,7 @@ use ostraca_ddata::types::Term;
 
 use crate::sharding::ids::{RegionId, ShardId};
 use crate::sharding::installed::Installed;
+use crate::sharding::remembered::{Slow, Step};
 use crate::sharding::store::{Answer, Ask};
 use crate::sharding::wire::{ShardingMessage, ToCoordinator};
 
@@ -87,6 +88,10 @@ pub enum CoordinatorOutput {
         /// Which need one.
         shards: Vec<ShardId>, // ≤ shards
     },
+    /// For an event.
+    Step(Box<Step>),
+    /// For a warning.
+    Slow(Slow),
     /// The term is taken and everything read: this coordinator decides now.
     Acting(Term),
     /// It says nothing any more. Stop the singleton's instance here; should it start again, then

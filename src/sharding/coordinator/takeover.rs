@@ -52,6 +52,7 @@ impl Coordinator {
         self.records.clear();
         self.regions.clear();
         self.repeats.clear();
+        self.pace.forget_all();
         self.mail = super::Mail::default();
     }
 
@@ -164,7 +165,7 @@ impl Coordinator {
         if cells.is_empty() {
             return self.act(now, out);
         }
-        self.desk.writing = Some(Writing { cells, recovery: true, since: now.mono });
+        self.desk.writing = Some(Writing { cells, recovery: true });
         self.write(out);
     }
 
@@ -180,11 +181,9 @@ impl Coordinator {
             self.adopt(writing.cells);
             return self.rewrite(now, out);
         }
-        let took = now.mono - writing.since;
         for (shard, home) in writing.cells {
             self.stats.decisions += 1;
-            let generation = home.generation;
-            self.ring.note(shard, generation, |entry| entry.written = Some(took));
+            self.note_written(now, shard, home.generation);
             self.decided(now, shard, home);
         }
     }
@@ -198,11 +197,14 @@ impl Coordinator {
             send(region.replica(), ToRegion::Here(self.term), out);
         }
         // Regions say in their registrations what is settled: only the rest is said again.
+        let mut open = Vec::new();
         for (shard, record) in &mut self.records {
             if !record.settle_empty(&self.installed) {
                 self.repeats.begin(now.mono, *shard, self.config.repeat);
+                open.push(*shard);
             }
         }
+        open.into_iter().for_each(|shard| self.note_open(now, shard));
         self.check_homes();
     }
 

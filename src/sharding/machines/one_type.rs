@@ -32,9 +32,11 @@ use crate::sharding::config::Sharding as Settings;
 use crate::sharding::coordinator::{
     Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, Phase,
 };
+use crate::sharding::explain::{self, Topic, Witness};
 use crate::sharding::ids::{EntityType, RegionId};
 use crate::sharding::installed::Installed;
 use crate::sharding::region::{Cut, Region, RegionConfig, RegionInput, RegionOutput};
+use crate::sharding::remembered::{Slow, Step};
 use crate::sharding::repeat::Pauses;
 use crate::sharding::store::{Answer, HomesKey};
 use crate::sharding::wire::ShardingMessage;
@@ -239,18 +241,53 @@ impl TypeMachines {
                 Local::Proxy(ProxyInput::Message { from, message })
             }
             Word::Singleton(message) => Local::Singleton(SingletonInput::Message { from, message }),
-            Word::Survey(SurveyMessage::Ask { number }) => return self.count(from, number, out),
-            Word::Survey(SurveyMessage::Told { .. }) => return, // of no type in particular
+            Word::Survey(question) => {
+                if let Some(answer) = self.asked(with.me, from, question, out) {
+                    self.send(from, Word::Survey(answer), out);
+                }
+                return;
+            }
         };
         self.feed(now, local, with, out);
     }
 
-    /// Somebody wants to know what lives here.
-    pub(super) fn count(&self, to: ReplicaId, number: u64, out: &mut Outbox<Output>) {
-        if let Some(region) = self.region() {
-            let shards = region.hosted().map(|(shard, _)| shard).collect();
-            out.push(Output::Count { to, entity_type: self.entity_type.clone(), number, shards });
+    /// Somebody wants to know something; `None`: what runs entities is to answer, or nobody.
+    pub(super) fn asked(
+        &self,
+        me: ReplicaId,
+        from: ReplicaId,
+        question: SurveyMessage,
+        out: &mut Outbox<Output>,
+    ) -> Option<SurveyMessage> {
+        let (to, entity_type, region) = (from, self.entity_type.clone(), self.region()?);
+        match question {
+            SurveyMessage::Ask { number } => {
+                let shards = region.hosted().map(|(shard, _)| shard).collect();
+                out.push(Output::Count { to, entity_type, number, shards });
+                None
+            }
+            SurveyMessage::Exists { number, entity } => {
+                out.push(Output::Exists { to, entity_type, number, entity });
+                None
+            }
+            SurveyMessage::Why { number, topic } => {
+                let accounts = self.recall(me, topic);
+                Some(SurveyMessage::Because { number, accounts })
+            }
+            SurveyMessage::Told { .. }
+            | SurveyMessage::Because { .. }
+            | SurveyMessage::Lives { .. } => None, // answers, of no type in particular
         }
+    }
+
+    /// What this node remembers of decisions, the newest of its coordinator and of its region.
+    fn recall(&self, me: ReplicaId, topic: Topic) -> Vec<explain::Account> {
+        let Some(Started { coordinator, region, .. }) = self.started.as_deref() else {
+            return Vec::new();
+        };
+        let mut all = explain::accounts(me, Witness::Coordinator, coordinator.remembered(), topic);
+        all.extend(explain::accounts(me, Witness::Region, region.remembered(), topic));
+        all
     }
 
     /// Whether this is its question to the Replicator.
@@ -375,7 +412,9 @@ impl TypeMachines {
         let Some(started) = &mut self.started else { return };
         started.above = started.above.max(started.coordinator.term().number);
         if started.coordinator.phase() == Phase::Down {
-            started.coordinator = coordinator(with.me, &started.settings, &started.agreed);
+            let ring = started.coordinator.remembered().clone();
+            started.coordinator =
+                coordinator(with.me, &started.settings, &started.agreed).remembering(ring);
             started.asked = None;
         }
         let above = started.above;
@@ -442,6 +481,8 @@ impl TypeMachines {
                 RegionOutput::Send { to, message } => self.send(to, Word::Sharding(message), out),
                 RegionOutput::Registered => out.push(Output::Registered(self.entity_type.clone())),
                 RegionOutput::Left => {} // asked for by `has_left`
+                RegionOutput::Step(step) => self.step(step, out),
+                RegionOutput::Slow(slow) => self.slow(slow, out),
                 order => {
                     let entity_type = self.entity_type.clone();
                     out.push(Output::Order { entity_type, order });
@@ -498,6 +539,8 @@ impl TypeMachines {
                 let answer = started.allocating.answer(&started.coordinator, &with.state);
                 queue.extend(answer.map(Local::Coordinator));
             }
+            CoordinatorOutput::Step(step) => self.step(step, out),
+            CoordinatorOutput::Slow(slow) => self.slow(slow, out),
             CoordinatorOutput::Acting(term) => {
                 started.above = started.above.max(term.number);
                 started.allocating.acts(now.mono, true);
@@ -512,6 +555,14 @@ impl TypeMachines {
                 out.push(Output::SteppedDown { entity_type, why });
             }
         }
+    }
+
+    fn step(&self, step: Box<Step>, out: &mut Outbox<Output>) {
+        out.push(Output::Step { entity_type: self.entity_type.clone(), step });
+    }
+
+    fn slow(&self, slow: Slow, out: &mut Outbox<Output>) {
+        out.push(Output::Slow { entity_type: self.entity_type.clone(), slow });
     }
 
     /// A question that had no answer may have one now.
@@ -545,6 +596,7 @@ impl Started {
             handoff_timeout: settings.handoff_timeout,
             repeat: pauses(&settings),
             cut,
+            remembered: settings.remembered_decisions,
         };
         Self {
             hosts,
@@ -595,6 +647,7 @@ fn coordinator(me: ReplicaId, settings: &Settings, agreed: &Agreed) -> Coordinat
         repeat: pauses(settings),
         min_regions: settings.min_nr_of_members,
         preallocate: settings.preallocate,
+        remembered: settings.remembered_decisions,
         ..CoordinatorConfig::default()
     };
     Coordinator::new(me, config, Canary::none()).agreeing(agreed.clone())

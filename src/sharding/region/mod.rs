@@ -9,6 +9,7 @@ mod mail;
 mod payload;
 mod port;
 mod registration;
+mod remembering;
 mod shard;
 mod stats;
 #[cfg(test)]
@@ -34,7 +35,8 @@ use super::agreed::Agreed;
 use super::bug::{Bug, Canary};
 use super::ids::{Generation, RegionId, SHARDS_MAX, ShardId};
 use super::installed::Installed;
-use super::remembered::{Remembered, Ring};
+use super::pace::Pace;
+use super::remembered::{REMEMBERED_MAX, Ring, Step as Happened, What};
 use super::repeat::{Pauses, Repeats};
 use super::wire::{
     Carries, Fetch, HostShard, NotYet, Part, ReleaseShard, Released, RouteTable, ShardRoute,
@@ -60,6 +62,8 @@ pub struct RegionConfig {
     pub repeat: Pauses,
     /// How payloads are cut that don't fit one message.
     pub cut: Cut,
+    /// `remembered-decisions`: with who was awaited and how long.
+    pub remembered: usize,
 }
 
 impl Default for RegionConfig {
@@ -72,6 +76,7 @@ impl Default for RegionConfig {
             handoff_timeout: Duration::from_secs(15),
             repeat: Pauses::default(),
             cut: Cut::default(),
+            remembered: REMEMBERED_MAX,
         }
     }
 }
@@ -99,6 +104,8 @@ pub struct Region {
     over: bool,
     dirty: bool,
     ring: Ring,
+    steps: Vec<Happened>, // of this batch
+    pace: Pace,
     stats: RegionStats,
 }
 
@@ -130,7 +137,9 @@ impl Region {
             left: false,
             over: false,
             dirty: false,
-            ring: Ring::default(),
+            ring: Ring::new(config.remembered),
+            steps: Vec::new(),
+            pace: Pace::default(),
             stats: RegionStats::default(),
         }
     }
@@ -303,26 +312,11 @@ impl Region {
         let known = self.shards.get(&shard).map(Shard::max_gen);
         if known.is_none_or(|known| generation > known) {
             self.route(ShardRoute { shard, generation, home: Some(self.me) }, out);
-            self.remember(now, &word);
+            self.remember_told(now, &word);
         } else if known != Some(generation) {
             self.stats.stale += 1;
         }
         self.change(now, shard, out, |held, judge| held.host(from, word, judge));
-    }
-
-    fn remember(&mut self, now: Now, word: &HostShard) {
-        let from = word.after.iter().max_by_key(|(_, last)| **last).map(|(id, _)| *id);
-        self.ring.push(Remembered {
-            at: now,
-            shard: word.shard,
-            generation: word.generation,
-            from,
-            to: Some(self.me),
-            why: "told to host it".into(),
-            written: None,
-            hosted: None,
-            awaited: word.after.keys().copied().collect(),
-        });
     }
 
     /// R4.
@@ -334,6 +328,7 @@ impl Region {
         let known = self.shards.get(&shard).map_or(Generation::NEVER, Shard::max_gen);
         if generation > known {
             self.route(ShardRoute { shard, generation, home: to }, out);
+            self.remember_release(now, &word);
         } else if generation < known {
             self.stats.stale += 1;
         }
@@ -415,6 +410,7 @@ impl Region {
         for step in steps {
             self.perform(now, shard, after, step, out);
         }
+        self.keep_pace(now, before, after);
         if before != after {
             out.push(RegionOutput::Standing(after));
         }
@@ -426,12 +422,12 @@ impl Region {
             Step::Start { payload } => {
                 self.stats.started += 1;
                 self.carrying.end(shard);
-                self.note_hosted(now, shard, generation);
+                self.note_settled(now, shard, generation, What::Started);
                 out.push(RegionOutput::Start { shard, generation, payload });
             }
             Step::Adopt => {
                 self.stats.adopted += 1;
-                self.note_hosted(now, shard, generation);
+                self.note_settled(now, shard, generation, What::Adopted);
                 out.push(RegionOutput::Adopt { shard, generation });
             }
             Step::Drain => {
@@ -465,13 +461,10 @@ impl Region {
         self.mail.carries(to, Carries { shard, reached, last, length: length as u64 });
     }
 
-    fn note_hosted(&mut self, now: Now, shard: ShardId, generation: Generation) {
-        self.ring.note(shard, generation, |entry| entry.hosted = Some(now.mono - entry.at.mono));
-    }
-
     fn on_drained(&mut self, now: Now, shard: ShardId, payload: Option<Bytes>, out: &mut Out) {
         if self.shards.contains_key(&shard) {
             self.aborts.remove(&shard);
+            self.note_drained(now, shard);
             self.change(now, shard, out, |held, judge| held.drained(payload, judge));
         }
     }
@@ -526,6 +519,8 @@ impl Region {
         self.register(now);
         self.ask(now);
         self.leave(now, out);
+        self.look_for_slow(now, out);
+        self.tell_steps(out);
         for (to, word) in self.intake.take_due(now.mono, self.config.cut.window) {
             self.mail.fetch(to, word);
         }

@@ -6,6 +6,7 @@ use ostraca_ddata::id::ReplicaId;
 use super::shard::Run;
 use crate::sharding::ids::{Generation, RegionId, ShardId};
 use crate::sharding::installed::Installed;
+use crate::sharding::remembered::{Slow, Step};
 use crate::sharding::wire::{ShardRoute, ShardingMessage, ToRegion};
 
 /// A fact for the region.
@@ -93,6 +94,10 @@ pub enum RegionOutput {
     },
     /// Stop everything at once and for good.
     StopAll,
+    /// For an event.
+    Step(Box<Step>),
+    /// For a warning.
+    Slow(Slow),
     /// The coordinator knows this region, and its gate knows all homes.
     Registered,
     /// Everything is handed over after [`RegionInput::Leave`].

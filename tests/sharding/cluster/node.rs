@@ -220,7 +220,9 @@ impl Node {
                 CoordinatorOutput::SteppedDown { highest, .. } => {
                     self.above = self.above.max(highest.number);
                 }
-                CoordinatorOutput::Acting(_) => {}
+                CoordinatorOutput::Acting(_)
+                | CoordinatorOutput::Step(_)
+                | CoordinatorOutput::Slow(_) => {}
             }
         }
     }

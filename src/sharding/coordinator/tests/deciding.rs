@@ -232,6 +232,61 @@ fn it_remembers_why_and_how_long() {
     let entry = bench.machine.remembered().of_shard(SHARD).next().unwrap();
     assert_eq!((entry.from, entry.to, &*entry.why), (Some(region(1)), Some(region(2)), "test"));
     let ms = |ms| Some(Duration::from_millis(ms));
-    assert_eq!((entry.written, entry.hosted), (ms(3), ms(23)));
+    assert_eq!((entry.queued, entry.written, entry.settled), (ms(0), ms(3), ms(23)));
     assert_eq!(entry.awaited, [region(1)]);
+    let moved = [What::Decided, What::Written, What::Settled];
+    assert_eq!(bench.steps, [moved, moved].concat(), "its first home, and the move");
+}
+
+#[test]
+fn what_waited_behind_another_write_says_for_how_long() {
+    let mut bench = Bench::hosted();
+    bench.moves(Some(2));
+    let pass = |bench: &mut Bench, ms| bench.now.mono = bench.now.mono + Duration::from_millis(ms);
+    bench.hear(3, ToCoordinator::GetShardHome(vec![ShardId::new(8)]));
+    bench.place(&[(ShardId::new(8), 3)]);
+    pass(&mut bench, 30);
+    bench.answer(Answer::Written);
+    pass(&mut bench, 4);
+    bench.answer(Answer::Written);
+    let entry = bench.machine.remembered().of_shard(ShardId::new(8)).next().unwrap();
+    let ms = |ms| Some(Duration::from_millis(ms));
+    assert_eq!((entry.queued, entry.written, entry.settled), (ms(30), ms(34), None));
+}
+
+#[test]
+fn a_home_that_is_lost_or_leaves_is_why_before_the_strategys_words() {
+    for (leaves, why) in [
+        (true, "its region leaves: fewest shards"),
+        (false, "its region is out of the cluster: fewest shards"),
+    ] {
+        let mut bench = Bench::hosted();
+        if leaves {
+            bench.hear(1, ToCoordinator::Leaving);
+        } else {
+            bench.tell(CoordinatorInput::Installed(installed(2, 2..=5)));
+        }
+        bench.place(&[(SHARD, 2)]);
+        let entry = bench.machine.remembered().of_shard(SHARD).next().unwrap();
+        assert_eq!((&*entry.why, entry.from), (why, Some(region(1))));
+    }
+}
+
+#[test]
+fn a_move_that_takes_too_long_is_told_of_once_with_who_is_awaited() {
+    let mut bench = Bench::hosted();
+    bench.moves(Some(2));
+    bench.answer(Answer::Written);
+    let mut told = Vec::new();
+    while bench.now.mono < Now::default().mono + Duration::from_secs(90) {
+        let (_, out) = bench.wait().unwrap();
+        told.extend(out.into_iter().filter_map(|order| match order {
+            CoordinatorOutput::Slow(slow) => Some(slow),
+            _ => None,
+        }));
+    }
+    let [Slow { shards, waited, limit, awaited }] = &told[..] else { panic!("{told:?}") };
+    assert_eq!((&shards[..], *limit), (&[SHARD][..], Duration::from_secs(30)));
+    assert!((*limit..*limit + Duration::from_secs(3)).contains(waited), "{waited:?}");
+    assert_eq!(awaited[..], [region(1), region(2)]);
 }
