@@ -487,6 +487,7 @@ impl<E: Entity> Runtime<E> {
             RegionOutput::Adopt { .. }
             | RegionOutput::Drain { .. }
             | RegionOutput::Send { .. }
+            | RegionOutput::Stopped
             | RegionOutput::Step(_)
             | RegionOutput::Slow(_)
             | RegionOutput::Registered

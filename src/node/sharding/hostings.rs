@@ -33,6 +33,8 @@ const CALM_WITHIN: Duration = Duration::from_secs(2);
 pub(crate) struct Progress {
     /// Types whose region the coordinator has known once.
     pub(crate) registered: BTreeSet<EntityType>, // ≤ ENTITY_TYPES_MAX
+    /// How often shards have stopped that the program wanted to.
+    pub(crate) stopped: u64,
     /// Everything is handed over.
     pub(crate) left: bool,
     /// The machines are gone.
@@ -194,6 +196,7 @@ impl Hostings {
                 let waits = self.surveys().remove(&id);
                 let _ = waits.map(|sender| sender.send(found)); // who asked may have left
             }
+            Event::Stopped(_) => self.progress.send_modify(|progress| progress.stopped += 1),
             Event::Step { entity_type, step } => steps::log(&entity_type, &step),
             Event::Slow { entity_type, slow } => steps::warn(&entity_type, &slow),
             Event::Left => {

@@ -4,6 +4,7 @@
 //! `hostings`, and has this node's lanes, lease, clock and runtime through `world`.
 
 mod error;
+mod health;
 pub(crate) mod hostings;
 mod queries;
 mod starting;
@@ -21,7 +22,7 @@ use ostraca_ddata::id::ReplicaId;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-pub use self::error::{NotStarted, Unanswered};
+pub use self::error::{NotReady, NotStarted, Unanswered};
 use self::hostings::Hostings;
 pub use self::queries::{QueryError, RegionState, ShardState};
 pub use self::starting::EntityTypeSetup;
@@ -58,6 +59,7 @@ struct Inner {
     shared: Shared,
     hostings: Arc<Hostings>,
     started: Mutex<Started>,
+    seen_up: OnceLock<tokio::time::Instant>, // by a health check
 }
 
 /// Handles, and what each was started for; ≤ types that hostings takes.
@@ -93,6 +95,7 @@ impl Sharding {
             shared,
             hostings,
             started: Mutex::default(),
+            seen_up: OnceLock::new(),
         }))
     }
 

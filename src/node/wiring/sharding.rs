@@ -101,6 +101,8 @@ pub enum Event {
         /// What they have said.
         found: Found,
     },
+    /// Shards of a type that the program wanted to stop have, or are asked for no longer.
+    Stopped(EntityType),
     /// A step of a decision about a shard.
     Step {
         /// Of which type.
@@ -162,6 +164,7 @@ pub fn route(output: Output) -> Dest {
             Dest::Exists { to, entity_type, number, entity }
         }
         Output::Surveyed { id, found } => Dest::Node(Event::Surveyed { id, found }),
+        Output::Stopped(entity_type) => Dest::Node(Event::Stopped(entity_type)),
         Output::Step { entity_type, step } => Dest::Node(Event::Step { entity_type, step }),
         Output::Slow { entity_type, slow } => Dest::Node(Event::Slow { entity_type, slow }),
         Output::Removed(regions) => Dest::Removed(regions),
@@ -341,6 +344,7 @@ mod tests {
             (ToCoordinator::Hosted(at.clone()), "81a16381a16f91920382a17482a16e02a16f07a17301"),
             (ToCoordinator::Drained(at.clone()), "81a16381a16491920382a17482a16e02a16f07a17301"),
             (ToCoordinator::Leaving, "81a163a16c"),
+            (ToCoordinator::Stop(vec![SHARD]), "81a16381a1739103"),
         ]
     }
 
@@ -408,6 +412,7 @@ mod tests {
                 ),
             ),
             (ToRegion::Hosted(at), "81a17281a16f91920382a17482a16e02a16f07a17301"),
+            (ToRegion::Stopped(vec![SHARD]), "81a17281a1739103"),
         ]
     }
 

@@ -15,11 +15,12 @@ mod registry;
 mod remembering;
 mod speaking;
 mod stats;
+mod stopping;
 mod takeover;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -124,6 +125,7 @@ pub struct Coordinator {
     hindrance: Option<Arc<str>>,
     mail: Mail,
     repeats: Repeats,
+    stops: BTreeMap<ShardId, BTreeSet<RegionId>>, // ≤ shards × members
     preparing: bool,
     dirty: bool,
     ring: Ring,
@@ -159,6 +161,7 @@ impl Coordinator {
             hindrance: None,
             mail: Mail::default(),
             repeats: Repeats::default(),
+            stops: BTreeMap::new(),
             preparing: false,
             dirty: false,
             ring: Ring::new(config.remembered),
@@ -253,6 +256,7 @@ impl Coordinator {
                 }
             }
             ToCoordinator::Leaving => self.leaving(from),
+            ToCoordinator::Stop(shards) => self.stop_shards(now, from, &shards),
         }
     }
 

@@ -148,6 +148,9 @@ impl Coordinator {
             return;
         }
         self.regions.retain(|id, _| self.installed.members.contains(id));
+        for wanted in self.stops.values_mut() {
+            wanted.retain(|id| self.installed.members.contains(id));
+        }
         self.desk.reconsider();
         for new in self.installed.members.difference(&before) {
             send(new.replica(), ToRegion::Here(self.term), out);

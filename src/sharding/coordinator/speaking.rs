@@ -61,6 +61,7 @@ impl Coordinator {
         if let Some(record) = self.records.get(&shard) {
             let generation = record.home().generation;
             self.note_settled(now, shard, generation);
+            self.tell_stopped(shard);
         }
     }
 }

@@ -53,6 +53,7 @@ impl Coordinator {
         self.regions.clear();
         self.repeats.clear();
         self.pace.forget_all();
+        self.stops.clear();
         self.mail = super::Mail::default();
     }
 

@@ -481,6 +481,7 @@ impl TypeMachines {
                 RegionOutput::Send { to, message } => self.send(to, Word::Sharding(message), out),
                 RegionOutput::Registered => out.push(Output::Registered(self.entity_type.clone())),
                 RegionOutput::Left => {} // asked for by `has_left`
+                RegionOutput::Stopped => out.push(Output::Stopped(self.entity_type.clone())),
                 RegionOutput::Step(step) => self.step(step, out),
                 RegionOutput::Slow(slow) => self.slow(slow, out),
                 order => {

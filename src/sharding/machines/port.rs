@@ -172,6 +172,8 @@ pub enum Output {
         /// What nodes have said.
         found: Found,
     },
+    /// Shards of this type that the program wanted to stop have, or are asked for no longer.
+    Stopped(EntityType),
     /// A step of a decision, for an event.
     Step {
         /// Of which type.

@@ -12,6 +12,7 @@ mod registration;
 mod remembering;
 mod shard;
 mod stats;
+mod stopping;
 #[cfg(test)]
 mod tests;
 
@@ -31,6 +32,7 @@ use self::registration::Registration;
 pub use self::shard::{Heard, Pending, Run, Shard};
 use self::shard::{Judge, News, Step};
 pub use self::stats::RegionStats;
+use self::stopping::Stopping;
 use super::agreed::Agreed;
 use super::bug::{Bug, Canary};
 use super::ids::{Generation, RegionId, SHARDS_MAX, ShardId};
@@ -99,7 +101,8 @@ pub struct Region {
     carrying: Repeats,
     intake: Intake,
     aborts: BTreeMap<ShardId, Instant>, // draining shards
-    leaving: Option<Instant>,           // when to ask again
+    stopping: Stopping,
+    leaving: Option<Instant>, // when to ask again
     left: bool,
     over: bool,
     dirty: bool,
@@ -133,6 +136,7 @@ impl Region {
             carrying: Repeats::default(),
             intake: Intake::default(),
             aborts: BTreeMap::new(),
+            stopping: Stopping::default(),
             leaving: None,
             left: false,
             over: false,
@@ -227,6 +231,7 @@ impl Region {
                     self.refused = None;
                     self.ask_at = (!self.wanted.is_empty()).then_some(now.mono);
                     self.leaving = self.leaving.map(|_| now.mono);
+                    self.stopping.again(now.mono);
                     out.push(RegionOutput::Registered);
                 }
             }
@@ -266,6 +271,7 @@ impl Region {
                 }
             }
             ToRegion::Part(part) => self.part(now, from, &part, out),
+            ToRegion::Stopped(shards) => self.stopped(from, &shards, out),
         }
     }
 
@@ -519,6 +525,7 @@ impl Region {
         self.register(now);
         self.ask(now);
         self.leave(now, out);
+        self.stop_others(now, out);
         self.look_for_slow(now, out);
         self.tell_steps(out);
         for (to, word) in self.intake.take_due(now.mono, self.config.cut.window) {
@@ -615,6 +622,7 @@ impl Machine for Region {
                 }
             }
             RegionInput::Drained { shard, payload } => self.on_drained(now, shard, payload, out),
+            RegionInput::Stop { shards, within } => self.wish_stop(now, shards, within),
             RegionInput::Leave => self.leaving = self.leaving.or(Some(now.mono)),
             RegionInput::Over => return self.stop_for_good(out),
             RegionInput::Forsaken => self.forsake(out),
@@ -632,7 +640,8 @@ impl Machine for Region {
         let asks = self.ask_at.filter(|_| self.registration.is_registered());
         let leaves = self.leaving.filter(|_| !self.left);
         let aborts = self.aborts.values().min().copied();
-        [self.carrying.next(), self.registration.next(), asks, leaves, aborts]
+        let stops = self.stopping.next(self.registration.is_registered());
+        [self.carrying.next(), self.registration.next(), asks, leaves, aborts, stops]
             .into_iter()
             .flatten()
             .min()

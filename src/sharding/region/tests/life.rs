@@ -211,3 +211,26 @@ fn a_thousand_releases_to_one_region_are_two_messages() {
     let lengths: Vec<usize> = lengths.collect();
     assert_eq!((lengths.len(), lengths.iter().sum()), (2, 1_000), "by their bytes");
 }
+
+#[test]
+fn shards_that_are_to_stop_are_asked_for_until_the_coordinator_says_that_they_have() {
+    let mut bench = Bench::new();
+    let within = Duration::from_secs(9);
+    let shards = vec![SHARD, ShardId::new(8)];
+    bench.tell(RegionInput::Stop { shards: shards.clone(), within });
+    bench.tell(RegionInput::CoordinatorAt(Some(COORDINATOR)));
+    let asks = |out: &[RegionOutput], shards: &[ShardId]| {
+        let word = ShardingMessage::Coordinator(ToCoordinator::Stop(shards.to_vec()));
+        sent(out).contains(&(COORDINATOR.get(), word))
+    };
+    assert!(asks(&bench.order(ack(1)), &shards), "as soon as there is somebody to ask");
+    let out = bench.hear(3, ToRegion::Stopped(shards.clone()));
+    assert!(!out.contains(&RegionOutput::Stopped), "of no coordinator");
+    assert!(bench.order(ToRegion::Stopped(vec![SHARD])).contains(&RegionOutput::Stopped));
+    let (waited, out) = bench.wait().unwrap();
+    assert!(waited == 2_000 && asks(&out, &[ShardId::new(8)]), "{waited}: {out:?}");
+    let given_up =
+        (0..9).find_map(|_| bench.wait()?.1.contains(&RegionOutput::Stopped).then_some(()));
+    assert_eq!((given_up, bench.region.stopping().count()), (Some(()), 0));
+    assert_eq!(bench.now.mono - Now::default().mono, within);
+}
