@@ -217,7 +217,7 @@ impl fmt::Display for Account {
             }
         }
         if !self.remembered.is_over() {
-            f.write_str(", not over")?;
+            f.write_str(", not carried out")?;
         }
         for (at, region) in awaited.iter().enumerate() {
             write!(f, "{} {region}", if at == 0 { ", awaited" } else { " and" })?;
@@ -304,7 +304,7 @@ mod tests {
         let expected = "\
 entity \"alice\" of counter is in shard 7, which lives on 2
 2023-11-14T22:13:20.900Z  decision 4.2: shard 7 from 1 to 2
-    coordinator on 9: fewest shards, queued after 1ms, not over, awaited 1
+    coordinator on 9: fewest shards, queued after 1ms, not carried out, awaited 1
     region on 1: told to release it, drained after 12ms
 2023-11-14T22:13:20.000Z  decision 4.1: shard 7 to 1
     coordinator on 9: fewest shards, written after 3ms, settled after 5ms

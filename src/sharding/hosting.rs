@@ -43,8 +43,8 @@ pub trait Hosting: Send + Sync + 'static {
     /// Shards in which entities live, and how many; with those that only have messages waiting.
     fn entities(&self) -> Vec<(ShardId, u64)>;
 
-    /// Whether an entity lives here: it runs, or messages or a carried state wait for it. `None`: its
-    /// shard does not live here.
+    /// Whether an entity lives here: it runs, or messages or a carried state wait for it. `None`:
+    /// its shard does not live here.
     fn lives(&self, entity: &EntityId) -> Option<bool>;
 
     /// The shard of an entity.

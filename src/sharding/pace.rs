@@ -20,7 +20,7 @@ const SAMPLES_MIN: usize = 100;
 /// The percentile is found anew after so many new durations.
 const ANEW: usize = 32;
 
-/// What takes less is not slow, however fast others were: it may wait for one word to be said again.
+/// What takes less is not slow, however fast others were: a word may have to be said again.
 const AT_LEAST: Duration = Duration::from_secs(1);
 
 /// What is slow while it is not known how long such things take: twice as long as a shard may be

@@ -200,17 +200,19 @@ impl Ring {
         Some(entry)
     }
 
-    /// Notes something at the newest decision about a shard that is like this.
-    pub fn note_newest(
+    /// Notes something at all decisions about a shard that are like this; the newest of them.
+    pub fn note_each(
         &mut self,
         shard: ShardId,
         like: impl Fn(&Remembered) -> bool,
-        change: impl FnOnce(&mut Remembered),
+        change: impl Fn(&mut Remembered),
     ) -> Option<&Remembered> {
-        let at = self.entries.iter().rposition(|entry| entry.shard == shard && like(entry))?;
-        let entry = self.entries.get_mut(at)?;
-        change(entry);
-        Some(entry)
+        let mut newest = None;
+        for entry in self.entries.iter_mut().filter(|entry| entry.shard == shard && like(entry)) {
+            change(entry);
+            newest = Some(&*entry);
+        }
+        newest
     }
 
     /// All of them, oldest first.

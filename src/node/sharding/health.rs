@@ -1,5 +1,5 @@
-//! Whether this node is ready to serve (spec/sharding.md §13): once its regions have registered. Later
-//! trouble of a coordinator makes it unready no more, since homes that are known go on being served.
+//! Whether this node is ready to serve (spec/sharding.md §13): once its regions have registered.
+//! Later trouble of a coordinator makes it unready no more, since known homes go on being served.
 
 use std::collections::BTreeSet;
 

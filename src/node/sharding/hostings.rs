@@ -207,8 +207,9 @@ impl Hostings {
                 tracing::info!(%entity_type, term, "sharding.coordinator");
             }
             Event::Differs { entity_type, here, coordinator, there } => {
+                let coordinator = coordinator.map(tracing::field::display);
                 tracing::warn!(
-                    %entity_type, %here, %coordinator, %there,
+                    %entity_type, %here, coordinator, %there,
                     "sharding.settings_differ: this node gets no shards of the type and learns \
                      no homes; set it alike on all nodes and start the wrong ones anew"
                 );

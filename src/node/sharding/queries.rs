@@ -292,8 +292,8 @@ impl Sharding {
 
     /// Stops shards wherever they live: their entities end as for a move, with the stop message
     /// and within `handoff-timeout`; what waited for them waits for the next start. They live
-    /// nowhere until a message needs them. Ends when all have stopped, which need not mean that none
-    /// lives again.
+    /// nowhere until a message needs them. Ends when all have stopped, which need not mean that
+    /// none lives again.
     ///
     /// # Errors
     /// [`QueryError::NotStopped`] if that takes longer than `timeout`; others if the type was not

@@ -132,8 +132,8 @@ pub enum Event {
         entity_type: EntityType,
         /// What this node says.
         here: Agreed,
-        /// The coordinator's node.
-        coordinator: ReplicaId,
+        /// The coordinator's node; `None`: the cluster's data say it.
+        coordinator: Option<ReplicaId>,
         /// What that says.
         there: Agreed,
     },

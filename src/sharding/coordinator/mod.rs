@@ -6,6 +6,7 @@
 //! held by a quorum before it is spoken of; all decisions that wait go in one write. Refused once,
 //! it is silent for good. Knows no message of a user, and of a strategy only its choices.
 
+mod agreeing;
 mod decisions;
 mod desk;
 mod mail;
@@ -97,7 +98,7 @@ pub enum Phase {
     Off,
     /// It takes its term and reads.
     Reading,
-    /// A quorum is to hold under this term what was read.
+    /// A quorum is to hold under this term what was read, and what all nodes must agree on.
     Rewriting,
     /// It decides.
     Active,
@@ -111,6 +112,7 @@ pub struct Coordinator {
     me: ReplicaId,
     config: CoordinatorConfig,
     agreed: Agreed,
+    agreeing: bool, // it is written
     canary: Canary,
     phase: Phase,
     term: Term,
@@ -147,6 +149,7 @@ impl Coordinator {
             me,
             config,
             agreed: Agreed::default(),
+            agreeing: false,
             canary,
             phase: Phase::Off,
             term: Term::default(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::types::Term;
 
+use crate::sharding::agreed::Agreed;
 use crate::sharding::ids::{RegionId, ShardId};
 use crate::sharding::installed::Installed;
 use crate::sharding::remembered::{Slow, Step};
@@ -88,6 +89,9 @@ pub enum CoordinatorOutput {
         /// Which need one.
         shards: Vec<ShardId>, // ≤ shards
     },
+    /// The cluster's data say this of the type, and this node something else: it has stepped down,
+    /// and would again.
+    Differs(Agreed),
     /// For an event.
     Step(Box<Step>),
     /// For a warning.

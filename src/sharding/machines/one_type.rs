@@ -85,8 +85,11 @@ struct Started {
     settings: Settings,
     agreed: Agreed,
     hosts: Hosts,
-    /// A coordinator says otherwise of the type: this node is no candidate for its place.
+    /// A coordinator, or the cluster's data, say otherwise of the type: this node is no candidate
+    /// for its place.
     withdrawn: bool,
+    /// What the cluster's data say, if they say otherwise: nothing that others do mends that.
+    bound: Option<Agreed>,
     complained: Option<Instant>,
     key: HomesKey,
     proxy: Proxy,
@@ -180,7 +183,8 @@ impl TypeMachines {
             let offers = |member: &Member| standing::offers(member, &self.entity_type);
             let mut of_others = with.state.members.iter().filter(|(id, _)| **id != with.me);
             // Nobody is left who could say otherwise: without a candidate nobody would decide.
-            if started.withdrawn && !of_others.any(|(_, member)| offers(member)) {
+            let may_return = started.withdrawn && started.bound.is_none();
+            if may_return && !of_others.any(|(_, member)| offers(member)) {
                 started.region.forget_refusal();
                 (started.withdrawn, with.announce) = (false, true);
             }
@@ -320,7 +324,8 @@ impl TypeMachines {
         let Some(started) = &mut self.started else { return };
         let proxy = is_due(started.proxy.next_deadline());
         let again = started.again_at.take_if(|at| *at <= now.mono).is_some();
-        if again && self.singleton.running() == Running::Yes {
+        let may_begin = again && started.bound.is_none();
+        if may_begin && self.singleton.running() == Running::Yes {
             self.coordinate(now, with, out);
         }
         if proxy {
@@ -540,6 +545,10 @@ impl TypeMachines {
                 let answer = started.allocating.answer(&started.coordinator, &with.state);
                 queue.extend(answer.map(Local::Coordinator));
             }
+            CoordinatorOutput::Differs(there) => {
+                started.bound = Some(there);
+                started.compare(now.mono, &entity_type, with, out);
+            }
             CoordinatorOutput::Step(step) => self.step(step, out),
             CoordinatorOutput::Slow(slow) => self.slow(slow, out),
             CoordinatorOutput::Acting(term) => {
@@ -602,6 +611,7 @@ impl Started {
         Self {
             hosts,
             withdrawn: false,
+            bound: None,
             complained: None,
             key: HomesKey::new(entity_type, settings.write_majority_plus),
             proxy: Proxy::new(0, RETRY),
@@ -625,7 +635,9 @@ impl Started {
         with: &mut Surroundings,
         out: &mut Outbox<Output>,
     ) {
-        let refused = self.region.refused();
+        let by_data = self.bound.as_ref().map(|there| (None, there));
+        let refused = self.region.refused().map(|(coordinator, there)| (Some(*coordinator), there));
+        let refused = by_data.or(refused);
         if self.withdrawn != refused.is_some() {
             (self.withdrawn, with.announce) = (refused.is_some(), true);
         }
@@ -635,7 +647,7 @@ impl Started {
         }
         self.complained = Some(now);
         let (entity_type, here) = (entity_type.clone(), self.agreed.clone());
-        let (coordinator, there) = (*coordinator, there.clone());
+        let there = there.clone();
         out.push(Output::Differs { entity_type, here, coordinator, there });
     }
 }

@@ -201,15 +201,16 @@ pub enum Output {
     },
     /// After [`Input::Leave`]: nothing is left here.
     Left,
-    /// The coordinator gives this node no shards of a type, since their nodes say otherwise of it.
-    /// Said again once a minute.
+    /// The coordinator gives this node no shards of a type, since their nodes say otherwise of it;
+    /// or this node coordinates it not, since the cluster's data say otherwise. Said again once a
+    /// minute.
     Differs {
         /// Which type.
         entity_type: EntityType,
         /// What this node says.
         here: Agreed,
-        /// The coordinator's node.
-        coordinator: ReplicaId,
+        /// The coordinator's node; `None`: the cluster's data.
+        coordinator: Option<ReplicaId>,
         /// What that says.
         there: Agreed,
     },

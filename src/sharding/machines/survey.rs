@@ -1,6 +1,6 @@
 //! What nodes are asked about the shards of a type: how many entities live where, what they
-//! remember of decisions, and whether an entity lives. Collected until all have answered or the time
-//! is over (spec/sharding.md §13).
+//! remember of decisions, and whether an entity lives. Collected until all have answered or the
+//! time is over (spec/sharding.md §13).
 //!
 //! A slow node never empties the answer: who has not answered is named. Words may be lost with
 //! their lanes, so whoever has not answered is asked again.

@@ -104,8 +104,8 @@ pub enum RegionOutput {
     },
     /// Stop everything at once and for good.
     StopAll,
-    /// Nobody hosts one of the shards any more that [`RegionInput::Stop`] named, or it is asked for no
-    /// longer: see [`Region::stopping`](super::Region::stopping).
+    /// Nobody hosts one of the shards any more that [`RegionInput::Stop`] named, or it is asked for
+    /// no longer: see [`Region::stopping`](super::Region::stopping).
     Stopped,
     /// For an event.
     Step(Box<Step>),

@@ -64,7 +64,7 @@ impl Region {
         let me = self.me;
         let like = |entry: &Remembered| entry.from == Some(me) && entry.drained.is_none();
         let note = |entry: &mut Remembered| entry.drained = Some(now.mono - entry.begun);
-        if let Some(entry) = self.ring.note_newest(shard, like, note) {
+        if let Some(entry) = self.ring.note_each(shard, like, note) {
             self.steps.push(Step { what: What::Drained, of: entry.clone() });
         }
     }

@@ -55,7 +55,9 @@ impl Region {
             return;
         }
         let before = self.stopping.until.len();
-        shards.iter().for_each(|shard| drop(self.stopping.until.remove(shard)));
+        for shard in shards {
+            self.stopping.until.remove(shard);
+        }
         if self.stopping.until.len() < before {
             out.push(RegionOutput::Stopped);
         }

@@ -69,7 +69,7 @@ impl Bench {
     ) -> Self {
         let mut bench = Self::new(config);
         bench.tell(CoordinatorInput::Start { above: 0 });
-        bench.answer(Answer::Fenced(Vec::new()));
+        bench.answer(Answer::Fenced(Vec::new(), None));
         for id in regions {
             bench.register(id, &[]);
         }
@@ -161,7 +161,7 @@ pub(super) fn asked(outputs: &[CoordinatorOutput]) -> Vec<Ask> {
 pub(super) fn written(outputs: &[CoordinatorOutput]) -> Vec<(u64, Vec<(ShardId, ShardHome)>)> {
     let written = asked(outputs).into_iter().filter_map(|ask| match ask {
         Ask::Write { seq, cells, .. } => Some((seq, cells)),
-        Ask::Fence { .. } => None,
+        Ask::Fence { .. } | Ask::Agree { .. } => None,
     });
     written.collect()
 }
