@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use ostraca_ddata::clock::Instant;
 
-use super::ids::{RegionId, ShardId};
+use super::ids::{EntityId, RegionId, ShardId};
 use super::region::{RegionInput, RegionOutput};
 
 /// What hosts one entity type on one node: its gates, its shards, its entities.
@@ -42,6 +42,13 @@ pub trait Hosting: Send + Sync + 'static {
 
     /// Shards in which entities live, and how many; with those that only have messages waiting.
     fn entities(&self) -> Vec<(ShardId, u64)>;
+
+    /// Whether an entity lives here: it runs, or messages or a carried state wait for it. `None`:
+    /// its shard does not live here.
+    fn lives(&self, entity: &EntityId) -> Option<bool>;
+
+    /// The shard of an entity.
+    fn shard(&self, entity: &EntityId) -> ShardId;
 
     /// Where a shard lives, by the newest acknowledged decision that this node has heard of.
     fn home(&self, shard: ShardId) -> Option<RegionId>;

@@ -278,6 +278,14 @@ impl<E: Entity> Runtime<E> {
         shard.lock().gate.newest().home
     }
 
+    /// Whether an entity lives here; `None`: its shard does not.
+    pub(super) fn lives(&self, entity: &EntityId) -> Option<bool> {
+        let shard = self.shards.get(self.extractor.shard(entity).get() as usize)?.get()?;
+        let inside = shard.lock();
+        let hosts = inside.gate.standing().run != gate::Run::Idle;
+        hosts.then(|| inside.floor.tenants.find(hash(entity.as_str()), entity.as_str()).is_some())
+    }
+
     // ── From this node ──
 
     /// A message for an entity, from this node.
@@ -479,6 +487,9 @@ impl<E: Entity> Runtime<E> {
             RegionOutput::Adopt { .. }
             | RegionOutput::Drain { .. }
             | RegionOutput::Send { .. }
+            | RegionOutput::Stopped
+            | RegionOutput::Step(_)
+            | RegionOutput::Slow(_)
             | RegionOutput::Registered
             | RegionOutput::Left => {}
         }

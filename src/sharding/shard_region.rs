@@ -203,6 +203,14 @@ impl<E: Entity> Hosting for ShardRegion<E> {
         self.runtime.entities().map(|(shard, entities)| (shard, entities as u64)).collect()
     }
 
+    fn lives(&self, entity: &EntityId) -> Option<bool> {
+        self.runtime.lives(entity)
+    }
+
+    fn shard(&self, entity: &EntityId) -> ShardId {
+        self.runtime.extractor.shard(entity)
+    }
+
     fn home(&self, shard: ShardId) -> Option<RegionId> {
         self.runtime.home(shard)
     }

@@ -1,5 +1,6 @@
 //! Between the coordinator and the Replicator: what it asks as requests on the guarded group
-//! `sharding/<type>/homes`, and the replies as facts (spec/safety.md §2).
+//! `sharding/<type>/homes`, and the replies as facts (spec/safety.md §2). The group has two keys:
+//! the homes, and beneath them `settings`, what all nodes must agree on (§13).
 //!
 //! A register's stamp says who wrote it last; the generation inside says which decision it is. A
 //! decision that is written again, by its own coordinator after a timeout or by the next one after
@@ -8,13 +9,15 @@
 
 use std::time::Duration;
 
-use ostraca_ddata::key::{Group, Key};
+use ostraca_ddata::data::Value;
+use ostraca_ddata::key::{Group, Key, KeyName};
 use ostraca_ddata::replicator::request::{
     Guard, MinCap, Reply, Request, RequestError, Update, WriteConsistency,
 };
 use ostraca_ddata::types::edit::Edit;
 use ostraca_ddata::types::{LWWRegister, ORMap, Term};
 
+use super::agreed::Agreed;
 use super::config::MajorityPlus;
 use super::home::ShardHome;
 use super::ids::{EntityType, ShardId};
@@ -43,13 +46,24 @@ pub enum Ask {
         /// How long to wait.
         within: Duration,
     },
+    /// Writes under the term what all nodes must agree on.
+    Agree {
+        /// The term.
+        term: Term,
+        /// The stamp of the write.
+        seq: u64,
+        /// What is written.
+        agreed: Agreed,
+        /// How long to wait.
+        within: Duration,
+    },
 }
 
 /// What became of an [`Ask`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The term is taken; a quorum holds these cells.
-    Fenced(Vec<(ShardId, ShardHome)>),
+    /// The term is taken; a quorum holds these cells, and this of the settings.
+    Fenced(Vec<(ShardId, ShardHome)>, Option<Agreed>),
     /// A quorum holds what was written.
     Written,
     /// Somebody holds a higher term.
@@ -75,6 +89,7 @@ pub enum Answer {
 #[derive(Clone, Debug)]
 pub struct HomesKey {
     key: Key<Homes>,
+    settings: Key<LWWRegister<Agreed>>,
     group: Group,
     level: MajorityPlus,
 }
@@ -84,7 +99,8 @@ impl HomesKey {
     #[must_use]
     pub fn new(entity_type: &EntityType, level: MajorityPlus) -> Self {
         let name = format!("sharding/{entity_type}/homes");
-        Self { key: Key::new(&name), group: Group::new(&name), level }
+        let settings = Key::new(&format!("{name}/settings"));
+        Self { key: Key::new(&name), settings, group: Group::new(&name), level }
     }
 
     /// The key.
@@ -100,13 +116,7 @@ impl HomesKey {
         match ask {
             Ask::Fence { term, within } => Request::Fence { group, term, within },
             Ask::Write { term, seq, cells, within } => {
-                let consistency = match self.level {
-                    MajorityPlus::Some(0) => WriteConsistency::majority(within),
-                    MajorityPlus::Some(more) => {
-                        WriteConsistency::MajorityPlus(more, MinCap(0), within)
-                    }
-                    MajorityPlus::All(_) => WriteConsistency::All(within),
-                };
+                let consistency = self.consistency(within);
                 let write = move |homes: &mut Edit<'_, Homes>| {
                     cells.iter().try_for_each(|(shard, home)| {
                         homes.update(shard, |register| register.set_at(seq, home))
@@ -115,6 +125,22 @@ impl HomesKey {
                 let update = Update::new(&self.key, consistency, write);
                 Request::Update(update.guarded(Guard { group, term }))
             }
+            Ask::Agree { term, seq, agreed, within } => {
+                let consistency = self.consistency(within);
+                let write = move |register: &mut Edit<'_, LWWRegister<Agreed>>| {
+                    register.set_at(seq, &agreed)
+                };
+                let update = Update::new(&self.settings, consistency, write);
+                Request::Update(update.guarded(Guard { group, term }))
+            }
+        }
+    }
+
+    const fn consistency(&self, within: Duration) -> WriteConsistency {
+        match self.level {
+            MajorityPlus::Some(0) => WriteConsistency::majority(within),
+            MajorityPlus::Some(more) => WriteConsistency::MajorityPlus(more, MinCap(0), within),
+            MajorityPlus::All(_) => WriteConsistency::All(within),
         }
     }
 
@@ -123,17 +149,10 @@ impl HomesKey {
     pub fn answer(&self, reply: Result<Reply, RequestError>) -> Answer {
         match reply {
             Ok(Reply::Updated { .. }) => Answer::Written,
-            Ok(Reply::Fenced { values, .. }) => {
-                let homes = values.iter().find(|(key, _)| key == self.key.name());
-                let Some((_, value)) = homes else { return Answer::Fenced(Vec::new()) };
-                match value.get::<Homes>().map(|homes| cells(&homes)) {
-                    Some(Ok(cells)) => Answer::Fenced(cells),
-                    Some(Err(why)) => Answer::NotNow { why },
-                    None => {
-                        Answer::NotNow { why: format!("`{}` holds other data", self.key.name()) }
-                    }
-                }
-            }
+            Ok(Reply::Fenced { values, .. }) => match self.read(&values) {
+                Ok((cells, agreed)) => Answer::Fenced(cells, agreed),
+                Err(why) => Answer::NotNow { why },
+            },
             Ok(_) => Answer::NotNow { why: "the reply is to another request".into() },
             Err(RequestError::Fenced { current, .. }) => Answer::Refused { current },
             Err(RequestError::Timeout(_) | RequestError::StoreFailure { .. }) => Answer::Late,
@@ -144,6 +163,25 @@ impl HomesKey {
         }
     }
 }
+
+impl HomesKey {
+    /// What the group holds, or why it can't be read: nothing can be built on a part of it.
+    fn read(&self, values: &[(KeyName, Value)]) -> Result<(Cells, Option<Agreed>), String> {
+        let of = |name: &KeyName| values.iter().find(|(key, _)| key == name);
+        let other = |name: &KeyName| format!("`{name}` holds other data");
+        let homes = of(self.key.name()).map(|(name, value)| {
+            let homes = value.get::<Homes>().ok_or_else(|| other(name))?;
+            cells(&homes)
+        });
+        let agreed = of(self.settings.name()).map(|(name, value)| {
+            let register = value.get::<LWWRegister<Agreed>>().ok_or_else(|| other(name))?;
+            register.get().map_err(|why| format!("`{name}`: {why}"))
+        });
+        Ok((homes.transpose()?.unwrap_or_default(), agreed.transpose()?.flatten()))
+    }
+}
+
+type Cells = Vec<(ShardId, ShardHome)>;
 
 /// Every cell, or which of them can't be read: nothing can be built on a part of them.
 fn cells(homes: &Homes) -> Result<Vec<(ShardId, ShardHome)>, String> {

@@ -55,6 +55,9 @@ pub enum ToCoordinator {
     /// It is to stop: find other homes for its shards, and give it no new ones.
     #[serde(rename = "l")]
     Leaving,
+    /// Somebody there wants these to stop, wherever they live; repeated until answered.
+    #[serde(rename = "s")]
+    Stop(Vec<ShardId>), // ≤ SHARDS_MAX
 }
 
 /// The coordinator, or another region → a region.
@@ -100,6 +103,9 @@ pub enum ToRegion {
     /// Another region: a piece of a payload.
     #[serde(rename = "p")]
     Part(Part),
+    /// These have stopped, as was wanted.
+    #[serde(rename = "s")]
+    Stopped(Vec<ShardId>), // ≤ SHARDS_MAX
 }
 
 /// Why a coordinator answers no registration.

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use ostraca::node::sharding::{NotStarted, QueryError, TypeView};
+use ostraca::node::sharding::{About, NotStarted, QueryError, TypeView, Witness};
 use ostraca::prelude::*;
 use ostraca::sharding::config::{Sharding as Settings, StrategyName};
 use ostraca::sharding::ids::RegionId;
@@ -281,6 +281,47 @@ async fn a_program_may_ask_where_everything_lives() {
     }
     let unknown = sharding.region_state("other").await;
     assert!(matches!(unknown, Err(QueryError::NotStarted { .. })), "{unknown:?}");
+    drop_all(it.nodes);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_may_ask_why_an_entity_lives_there_and_whether_and_may_stop_its_shard() {
+    let it = Fixture::of_three().await;
+    let home = it.homes().await[0];
+    let shard = it.regions[0].entity(&name(0)).shard();
+    for node in &it.nodes {
+        let sharding = node.sharding();
+        soon(sharding.ready()).await.expect("it has registered");
+        eventually("it knows who hosts the type", async || {
+            sharding.current_regions("journal").await.expect("it answers").len() == 3
+        })
+        .await;
+        let about = About::entity(&name(0)).expect("a name");
+        let why = soon(sharding.explain("journal", about, SOON)).await.expect("it answers");
+        assert!(why.unanswered.is_empty(), "{why}");
+        assert_eq!(
+            (why.shard, why.home.map(|home| home.replica().get())),
+            (Some(shard), Some(home))
+        );
+        let newest = why.decisions.first().expect("it was decided");
+        let told = |witness| newest.accounts.iter().find(|account| account.witness == witness);
+        let region = told(Witness::Region).expect("its region remembers");
+        assert_eq!((region.by.get(), region.remembered.is_over()), (home, true), "{why}");
+        assert!(
+            told(Witness::Coordinator).is_some_and(|it| it.remembered.written.is_some()),
+            "{why}"
+        );
+        let exists = async |id: &str| sharding.entity_exists("journal", id, SOON).await;
+        assert!(soon(exists(&name(0))).await.expect("it answers"));
+        assert!(!soon(exists("nobody")).await.expect("it answers"));
+    }
+    let sharding = it.nodes[2].sharding();
+    soon(sharding.stop_shards("journal", [shard], SOON)).await.expect("it stops");
+    let exists = sharding.entity_exists("journal", &name(0), SOON);
+    assert!(!soon(exists).await.expect("its shard lives nowhere"));
+    soon(it.regions[1].entity(&name(0)).ask(Command::Where)).await.expect("it lives again");
+    let exists = sharding.entity_exists("journal", &name(0), SOON);
+    assert!(soon(exists).await.expect("it answers"));
     drop_all(it.nodes);
 }
 

@@ -286,6 +286,16 @@ impl Surroundings {
         }
     }
 
+    /// Of a question of these machines' like; it may be this node's own.
+    fn answer(&mut self, to: ReplicaId, entity_type: EntityType, word: Word) {
+        if to == self.me.incarnation {
+            let own = Fact::Message { from: to, entity_type, word };
+            let _ = self.inbox.fact(own.into()); // refused only at the stop
+        } else {
+            self.send_word(to, &entity_type, &word);
+        }
+    }
+
     fn shard(&mut self, dest: ShardingDest) {
         match dest {
             ShardingDest::Peer { to, entity_type, word } => {
@@ -300,12 +310,11 @@ impl Surroundings {
             }
             ShardingDest::Count { to, entity_type, number, shards } => {
                 let word = sharding::counted(number, &shards, &self.hostings.count(&entity_type));
-                if to == self.me.incarnation {
-                    let own = Fact::Message { from: to, entity_type, word };
-                    let _ = self.inbox.fact(own.into()); // refused only at the stop
-                } else {
-                    self.send_word(to, &entity_type, &word);
-                }
+                self.answer(to, entity_type, word);
+            }
+            ShardingDest::Exists { to, entity_type, number, entity } => {
+                let lives = self.hostings.lives(&entity_type, &entity);
+                self.answer(to, entity_type, sharding::lives(number, lives));
             }
             ShardingDest::Removed(regions) => {
                 regions.into_iter().for_each(|region| self.hostings.removed(region));

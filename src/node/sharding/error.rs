@@ -1,5 +1,7 @@
 //! Why an entity type was not started, or not served yet.
 
+use std::collections::BTreeSet;
+
 use crate::cluster::member::{ENTITY_TYPES_MAX, NAME_BYTES_MAX};
 use crate::sharding::config::ConfigError;
 use crate::sharding::ids::{EntityType, InvalidName};
@@ -56,3 +58,22 @@ pub enum NotStarted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the node has stopped, or was started without membership")]
 pub struct Unanswered;
+
+/// Why a node is not ready to serve. It becomes ready once, and stays so.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotReady {
+    /// Messages wait until it is known where shards live.
+    #[error("no coordinator has known the region of {} here yet", list(.types))]
+    Unregistered {
+        /// Of which types.
+        types: BTreeSet<EntityType>, // ≤ ENTITY_TYPES_MAX, and names in the settings
+    },
+    /// Nothing runs here any more.
+    #[error("the node has stopped, or was started without membership")]
+    Stopped,
+}
+
+fn list(types: &BTreeSet<EntityType>) -> String {
+    types.iter().map(EntityType::as_str).collect::<Vec<_>>().join(", ")
+}

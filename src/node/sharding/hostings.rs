@@ -9,13 +9,14 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
+use super::steps;
 use crate::cluster::member::ENTITY_TYPES_MAX;
 use crate::net::Inbound;
 use crate::node::wiring::sharding::Event;
 use crate::sharding::asks::Asks;
 use crate::sharding::hosting::{BadFrame, Hosting, Unrest};
-use crate::sharding::ids::{EntityType, RegionId, ShardId};
-use crate::sharding::machines::ClusterShardingStats;
+use crate::sharding::ids::{EntityId, EntityType, RegionId, ShardId};
+use crate::sharding::machines::Found;
 use crate::sharding::region::RegionOutput;
 use crate::sharding::stray;
 
@@ -32,6 +33,8 @@ const CALM_WITHIN: Duration = Duration::from_secs(2);
 pub(crate) struct Progress {
     /// Types whose region the coordinator has known once.
     pub(crate) registered: BTreeSet<EntityType>, // ≤ ENTITY_TYPES_MAX
+    /// How often shards have stopped that the program wanted to.
+    pub(crate) stopped: u64,
     /// Everything is handed over.
     pub(crate) left: bool,
     /// The machines are gone.
@@ -44,7 +47,7 @@ pub(crate) struct Hostings {
     types: RwLock<BTreeMap<String, Arc<dyn Hosting>>>, // ≤ ENTITY_TYPES_MAX
     progress: watch::Sender<Progress>,
     asks: Arc<Asks>,
-    surveys: Mutex<BTreeMap<u64, oneshot::Sender<ClusterShardingStats>>>, // ≤ callers, until they time out
+    surveys: Mutex<BTreeMap<u64, oneshot::Sender<Found>>>, // ≤ callers, until they time out
     last_survey: AtomicU64,
 }
 
@@ -150,13 +153,23 @@ impl Hostings {
         hosting.map(|hosting| hosting.entities().into_iter().collect()).unwrap_or_default()
     }
 
+    /// Whether an entity lives here; `None`: its shard does not.
+    pub(crate) fn lives(&self, entity_type: &EntityType, entity: &EntityId) -> Option<bool> {
+        self.find(entity_type.as_str())?.lives(entity)
+    }
+
+    /// The shard of an entity; `None`: the type was not started here.
+    pub(super) fn shard(&self, entity_type: &EntityType, entity: &EntityId) -> Option<ShardId> {
+        Some(self.find(entity_type.as_str())?.shard(entity))
+    }
+
     /// Where a shard of a type lives, as far as is known here.
     pub(super) fn home(&self, entity_type: &EntityType, shard: ShardId) -> Option<RegionId> {
         self.find(entity_type.as_str())?.home(shard)
     }
 
     /// A place for the answer to a survey, and the survey's number.
-    pub(super) fn await_survey(&self) -> (u64, oneshot::Receiver<ClusterShardingStats>) {
+    pub(super) fn await_survey(&self) -> (u64, oneshot::Receiver<Found>) {
         let number = self.last_survey.fetch_add(1, Ordering::Relaxed) + 1;
         let (sender, receiver) = oneshot::channel();
         let mut surveys = self.surveys();
@@ -166,7 +179,7 @@ impl Hostings {
         (number, receiver)
     }
 
-    fn surveys(&self) -> MutexGuard<'_, BTreeMap<u64, oneshot::Sender<ClusterShardingStats>>> {
+    fn surveys(&self) -> MutexGuard<'_, BTreeMap<u64, oneshot::Sender<Found>>> {
         self.surveys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -179,10 +192,13 @@ impl Hostings {
                     progress.registered.insert(entity_type);
                 });
             }
-            Event::Surveyed { id, stats } => {
+            Event::Surveyed { id, found } => {
                 let waits = self.surveys().remove(&id);
-                let _ = waits.map(|sender| sender.send(stats)); // who asked may have left
+                let _ = waits.map(|sender| sender.send(found)); // who asked may have left
             }
+            Event::Stopped(_) => self.progress.send_modify(|progress| progress.stopped += 1),
+            Event::Step { entity_type, step } => steps::log(&entity_type, &step),
+            Event::Slow { entity_type, slow } => steps::warn(&entity_type, &slow),
             Event::Left => {
                 tracing::info!("sharding.left");
                 self.progress.send_modify(|progress| progress.left = true);
@@ -191,8 +207,9 @@ impl Hostings {
                 tracing::info!(%entity_type, term, "sharding.coordinator");
             }
             Event::Differs { entity_type, here, coordinator, there } => {
+                let coordinator = coordinator.map(tracing::field::display);
                 tracing::warn!(
-                    %entity_type, %here, %coordinator, %there,
+                    %entity_type, %here, coordinator, %there,
                     "sharding.settings_differ: this node gets no shards of the type and learns \
                      no homes; set it alike on all nodes and start the wrong ones anew"
                 );
@@ -311,6 +328,14 @@ mod tests {
 
         fn entities(&self) -> Vec<(ShardId, u64)> {
             vec![(ShardId::new(1), 5)]
+        }
+
+        fn lives(&self, _: &EntityId) -> Option<bool> {
+            Some(true)
+        }
+
+        fn shard(&self, _: &EntityId) -> ShardId {
+            ShardId::new(1)
         }
 
         fn home(&self, _: ShardId) -> Option<RegionId> {

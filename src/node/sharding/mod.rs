@@ -4,9 +4,11 @@
 //! `hostings`, and has this node's lanes, lease, clock and runtime through `world`.
 
 mod error;
+mod health;
 pub(crate) mod hostings;
 mod queries;
 mod starting;
+mod steps;
 mod view;
 mod world;
 
@@ -20,7 +22,7 @@ use ostraca_ddata::id::ReplicaId;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-pub use self::error::{NotStarted, Unanswered};
+pub use self::error::{NotReady, NotStarted, Unanswered};
 use self::hostings::Hostings;
 pub use self::queries::{QueryError, RegionState, ShardState};
 pub use self::starting::EntityTypeSetup;
@@ -34,6 +36,7 @@ use crate::config::Config;
 use crate::net::handle::Net;
 use crate::sharding::asks::Asks;
 use crate::sharding::config::{Sharding as Settings, StrategyName};
+pub use crate::sharding::explain::{About, Account, Explained, Explanation, Witness};
 use crate::sharding::hosting::{Hosting, World};
 use crate::sharding::ids::{EntityType, RegionId};
 pub use crate::sharding::machines::ClusterShardingStats;
@@ -56,6 +59,7 @@ struct Inner {
     shared: Shared,
     hostings: Arc<Hostings>,
     started: Mutex<Started>,
+    seen_up: OnceLock<tokio::time::Instant>, // by a health check
 }
 
 /// Handles, and what each was started for; ≤ types that hostings takes.
@@ -92,6 +96,7 @@ impl Sharding {
             shared,
             hostings,
             started: Mutex::default(),
+            seen_up: OnceLock::new(),
         }))
     }
 

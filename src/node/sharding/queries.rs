@@ -1,13 +1,19 @@
-//! What a program may ask about entity types: where shards live, and how many entities are in them
-//! (spec/sharding.md §13).
+//! What a program may ask about entity types: where shards live and why, which entities live, and
+//! how many are in which shard (spec/sharding.md §13).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::{Sharding, Unanswered};
-use crate::sharding::ids::{EntityType, InvalidName, RegionId, ShardId};
-use crate::sharding::machines::{ClusterShardingStats, Input, TypeMachines};
-use crate::sharding::region::{Region, Run};
+use crate::sharding::explain::{About, Explanation, Recalled, Topic};
+use crate::sharding::ids::{EntityId, EntityType, InvalidName, RegionId, ShardId};
+use crate::sharding::machines::{ClusterShardingStats, Found, Input, Question, TypeMachines};
+use crate::sharding::region::{Region, RegionInput, Run};
+
+/// Before a node where a shard does not live yet is asked again.
+const AGAIN: Duration = Duration::from_millis(50);
 
 /// Why a question about an entity type has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +27,29 @@ pub enum QueryError {
     NotStarted {
         /// Which.
         entity_type: EntityType,
+    },
+    /// The shard lives elsewhere than was thought, or its node says nothing.
+    #[error(
+        "the node where shard {shard} lives, {home}, has not said within {waited:?}; ask again"
+    )]
+    NoAnswer {
+        /// Which shard.
+        shard: ShardId,
+        /// Where it should live.
+        home: RegionId,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// They are asked for no longer; some may yet stop.
+    #[error(
+        "{left} shards have not stopped within {waited:?}: a handler may run long, or no \
+         coordinator is known; some may yet stop"
+    )]
+    NotStopped {
+        /// How many.
+        left: usize,
+        /// How long was waited.
+        waited: Duration,
     },
     /// Nobody is there to be asked.
     #[error(transparent)]
@@ -105,9 +134,83 @@ impl Sharding {
         timeout: Duration,
     ) -> Result<ClusterShardingStats, QueryError> {
         let entity_type = self.known_here(entity_type)?;
+        match self.survey(entity_type, Question::Count, timeout).await? {
+            Found::Counted(stats) => Ok(stats),
+            _ => Ok(ClusterShardingStats::default()), // no answer to another question comes
+        }
+    }
+
+    async fn survey(
+        &self,
+        entity_type: EntityType,
+        question: Question,
+        within: Duration,
+    ) -> Result<Found, QueryError> {
         let (id, answer) = self.0.hostings.await_survey();
-        self.tell(Input::Survey { id, entity_type, within: timeout })?;
+        self.tell(Input::Survey { id, entity_type, question, within })?;
         Ok(answer.await.map_err(|_| Unanswered)?)
+    }
+
+    /// Why a shard, or an entity's, lives where it lives, or what came to a node and left it: the
+    /// newest decisions, as this node's coordinator and region remember them, and those of all
+    /// nodes that host the type and answer within `timeout`. Who does not is named. Of each
+    /// coordinator and each region the 64 newest that concern it are told; each remembers
+    /// `remembered-decisions`, and nothing of a former life.
+    ///
+    /// # Errors
+    /// [`QueryError`] if the type was not started here, or the node stops.
+    ///
+    /// # Example
+    /// ```
+    /// use ostraca::node::sharding::About;
+    /// use ostraca::prelude::*;
+    /// # use std::time::Duration;
+    /// # struct Bell;
+    /// # impl Entity for Bell {
+    /// #     type Message = Reply<()>;
+    /// #     async fn handle(&mut self, ring: Reply<()>, _: &mut Context<'_, Self>) {
+    /// #         ring.send(());
+    /// #     }
+    /// # }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let node = Node::start(Config::default()).await?;
+    /// let bells = node.sharding().start("bell", |_id| Bell).await?;
+    /// bells.entity("big").ask(|reply| reply).await?;
+    /// let why = node.sharding().explain("bell", About::entity("big")?, Duration::from_secs(1));
+    /// let why = why.await?;
+    /// println!("{why}"); // entity "big" of bell is in shard 412, which lives on 5ad8…
+    /// assert_eq!(why.shard, Some(bells.entity("big").shard()));
+    /// assert_eq!(why.home, Some(node.cluster().me().incarnation.into()));
+    /// assert_eq!(why.decisions.len(), 1);
+    /// # node.stop().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn explain(
+        &self,
+        entity_type: &str,
+        about: About,
+        timeout: Duration,
+    ) -> Result<Explanation, QueryError> {
+        let entity_type = self.known_here(entity_type)?;
+        let shard = match &about {
+            About::Shard(shard) => Some(*shard),
+            About::Entity(id) => self.0.hostings.shard(&entity_type, id),
+            About::Node(_) => None,
+        };
+        let topic = match (&about, shard) {
+            (About::Node(node), _) => Topic::Region(RegionId::new(*node)),
+            (_, Some(shard)) => Topic::Shard(shard),
+            (_, None) => return Err(QueryError::NotStarted { entity_type }),
+        };
+        let found = self.survey(entity_type.clone(), Question::Why(topic), timeout).await?;
+        let recalled = match found {
+            Found::Recalled(recalled) => recalled,
+            _ => Recalled::default(), // no answer to another question comes
+        };
+        let home = shard.and_then(|shard| self.0.hostings.home(&entity_type, shard));
+        Ok(Explanation { shard, home, ..Explanation::new(entity_type, about, recalled) })
     }
 
     /// Where a shard of a type lives, by the newest acknowledged decision that this node has heard
@@ -122,6 +225,119 @@ impl Sharding {
     ) -> Result<Option<RegionId>, QueryError> {
         let entity_type = self.known_here(entity_type)?;
         Ok(self.0.hostings.home(&entity_type, shard))
+    }
+
+    /// Whether an entity lives now, on whichever node: it runs, or messages wait for it, or a state
+    /// that a move has brought. Nothing is started. `false` as well if its shard has no home that
+    /// this node has heard of.
+    ///
+    /// # Errors
+    /// [`QueryError::NoAnswer`] if the node where it should live says nothing within `timeout`;
+    /// others if the type was not started here, or the node stops.
+    ///
+    /// # Example
+    /// ```
+    /// use ostraca::prelude::*;
+    /// # use std::time::Duration;
+    /// # struct Bell;
+    /// # impl Entity for Bell {
+    /// #     type Message = Reply<()>;
+    /// #     async fn handle(&mut self, ring: Reply<()>, _: &mut Context<'_, Self>) {
+    /// #         ring.send(());
+    /// #     }
+    /// # }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let node = Node::start(Config::default()).await?;
+    /// let bells = node.sharding().start("bell", |_id| Bell).await?;
+    /// let second = Duration::from_secs(1);
+    /// assert!(!node.sharding().entity_exists("bell", "big", second).await?);
+    /// bells.entity("big").ask(|reply| reply).await?;
+    /// assert!(node.sharding().entity_exists("bell", "big", second).await?);
+    /// let shard = bells.entity("big").shard();
+    /// node.sharding().stop_shards("bell", [shard], second).await?;
+    /// assert!(!node.sharding().entity_exists("bell", "big", second).await?);
+    /// # node.stop().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn entity_exists(
+        &self,
+        entity_type: &str,
+        id: &str,
+        timeout: Duration,
+    ) -> Result<bool, QueryError> {
+        let entity_type = self.known_here(entity_type)?;
+        let entity = EntityId::new(id)?;
+        let hostings = &self.0.hostings;
+        let Some(shard) = hostings.shard(&entity_type, &entity) else {
+            return Err(QueryError::NotStarted { entity_type });
+        };
+        let until = Instant::now() + timeout;
+        loop {
+            let Some(at) = hostings.home(&entity_type, shard) else { return Ok(false) };
+            let question = Question::Exists { entity: entity.clone(), at };
+            let left = until.saturating_duration_since(Instant::now());
+            if let Found::Lives(Some(lives)) =
+                self.survey(entity_type.clone(), question, left).await?
+            {
+                return Ok(lives);
+            }
+            if Instant::now() >= until {
+                return Err(QueryError::NoAnswer { shard, home: at, waited: timeout });
+            }
+            tokio::time::sleep(AGAIN.min(left)).await; // it starts there, or has moved on
+        }
+    }
+
+    /// Stops shards wherever they live: their entities end as for a move, with the stop message
+    /// and within `handoff-timeout`; what waited for them waits for the next start. They live
+    /// nowhere until a message needs them. Ends when all have stopped, which need not mean that
+    /// none lives again.
+    ///
+    /// # Errors
+    /// [`QueryError::NotStopped`] if that takes longer than `timeout`; others if the type was not
+    /// started here, or the node stops.
+    pub async fn stop_shards(
+        &self,
+        entity_type: &str,
+        shards: impl IntoIterator<Item = ShardId>,
+        timeout: Duration,
+    ) -> Result<(), QueryError> {
+        let entity_type = self.known_here(entity_type)?;
+        let wanted: BTreeSet<ShardId> = shards.into_iter().collect();
+        let mut progress = self.0.hostings.progress();
+        let until = Instant::now() + timeout;
+        // Given up there a little later than here, so that what is missing then has not stopped.
+        let (shards, within) = (wanted.iter().copied().collect(), timeout + AGAIN);
+        let fact = RegionInput::Stop { shards, within };
+        self.tell(Input::Fact { entity_type: entity_type.clone(), fact })?;
+        loop {
+            let left = self.stopping(&entity_type, &wanted).await?;
+            let changed = tokio::time::timeout_at(until, progress.changed());
+            if left == 0 {
+                return Ok(());
+            }
+            match changed.await {
+                Ok(Ok(())) if !progress.borrow().ended => {}
+                Ok(_) => return Err(Unanswered.into()),
+                Err(_) => return Err(QueryError::NotStopped { left, waited: timeout }),
+            }
+        }
+    }
+
+    async fn stopping(
+        &self,
+        entity_type: &EntityType,
+        wanted: &BTreeSet<ShardId>,
+    ) -> Result<usize, Unanswered> {
+        let (named, wanted) = (entity_type.clone(), wanted.clone());
+        self.look(move |control| {
+            let region = control.machines().of(&named).and_then(TypeMachines::region);
+            let stopping = region.into_iter().flat_map(Region::stopping);
+            stopping.filter(|shard| wanted.contains(shard)).count()
+        })
+        .await
     }
 
     /// The regions that host a type, as their members say. What only routes is none of them.

@@ -17,9 +17,10 @@ use crate::cluster::lease::guard::{GuardInput, GuardOutput};
 use crate::cluster::membership::Membership;
 use crate::cluster::membership::port::{Command, Input as MembershipInput, Output as Told};
 use crate::sharding::agreed::Agreed;
-use crate::sharding::ids::{EntityType, InvalidName, RegionId, ShardId};
-use crate::sharding::machines::{ClusterShardingStats, Input, Output, SurveyMessage, Word};
+use crate::sharding::ids::{EntityId, EntityType, InvalidName, RegionId, ShardId};
+use crate::sharding::machines::{Found, Input, Output, SurveyMessage, Word};
 use crate::sharding::region::RegionOutput;
+use crate::sharding::remembered::{Slow, Step};
 use crate::sharding::store::HomesKey;
 
 /// The header's first name, of words between coordinators and regions.
@@ -28,7 +29,7 @@ pub const SHARDING: &str = "s";
 /// The header's first name, of words about where a coordinator runs: the oldest.
 pub const SINGLETON: &str = "o";
 
-/// The header's first name, of words about how many entities live where.
+/// The header's first name, of questions about how things are.
 pub const SURVEY: &str = "q";
 
 /// Requests of coordinators to the Replicator have ids with this bit; those of programs count
@@ -71,6 +72,17 @@ pub enum Dest {
         /// The shards.
         shards: Vec<ShardId>, // ≤ number-of-shards
     },
+    /// To what runs the entities of a type, which says to `to` whether this one lives.
+    Exists {
+        /// Who asked; it may be this node.
+        to: ReplicaId,
+        /// Which type.
+        entity_type: EntityType,
+        /// Names the question.
+        number: u64,
+        /// Which.
+        entity: EntityId,
+    },
     /// To what runs entities, of all types: these regions are out of the configuration.
     Removed(Vec<RegionId>),
     /// To the node, and whoever runs it.
@@ -82,12 +94,28 @@ pub enum Dest {
 pub enum Event {
     /// The region of this type serves.
     Registered(EntityType),
-    /// How many entities live where.
+    /// What was asked of nodes.
     Surveyed {
         /// Names the question.
         id: u64,
-        /// What regions have said.
-        stats: ClusterShardingStats,
+        /// What they have said.
+        found: Found,
+    },
+    /// Shards of a type that the program wanted to stop have, or are asked for no longer.
+    Stopped(EntityType),
+    /// A step of a decision about a shard.
+    Step {
+        /// Of which type.
+        entity_type: EntityType,
+        /// Which.
+        step: Box<Step>,
+    },
+    /// Decisions about shards take long.
+    Slow {
+        /// Of which type.
+        entity_type: EntityType,
+        /// Which.
+        slow: Slow,
     },
     /// Everything is handed over.
     Left,
@@ -104,8 +132,8 @@ pub enum Event {
         entity_type: EntityType,
         /// What this node says.
         here: Agreed,
-        /// The coordinator's node.
-        coordinator: ReplicaId,
+        /// The coordinator's node; `None`: the cluster's data say it.
+        coordinator: Option<ReplicaId>,
         /// What that says.
         there: Agreed,
     },
@@ -132,7 +160,13 @@ pub fn route(output: Output) -> Dest {
         Output::Count { to, entity_type, number, shards } => {
             Dest::Count { to, entity_type, number, shards }
         }
-        Output::Surveyed { id, stats } => Dest::Node(Event::Surveyed { id, stats }),
+        Output::Exists { to, entity_type, number, entity } => {
+            Dest::Exists { to, entity_type, number, entity }
+        }
+        Output::Surveyed { id, found } => Dest::Node(Event::Surveyed { id, found }),
+        Output::Stopped(entity_type) => Dest::Node(Event::Stopped(entity_type)),
+        Output::Step { entity_type, step } => Dest::Node(Event::Step { entity_type, step }),
+        Output::Slow { entity_type, slow } => Dest::Node(Event::Slow { entity_type, slow }),
         Output::Removed(regions) => Dest::Removed(regions),
         Output::Host { entity_types, draining } => Dest::Membership(host(entity_types, draining)),
         Output::Registered(entity_type) => Dest::Node(Event::Registered(entity_type)),
@@ -204,6 +238,12 @@ pub fn counted(number: u64, shards: &[ShardId], entities: &BTreeMap<ShardId, u64
     Word::Survey(SurveyMessage::Told { number, shards: shards.iter().map(count).collect() })
 }
 
+/// The answer to [`Dest::Exists`].
+#[must_use]
+pub const fn lives(number: u64, lives: Option<bool>) -> Word {
+    Word::Survey(SurveyMessage::Lives { number, lives })
+}
+
 /// Why a message is none between sharding machines. Count it and go on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -250,6 +290,7 @@ mod tests {
     use std::time::Duration;
 
     use bytes::Bytes;
+    use ostraca_ddata::clock::Now;
     use ostraca_ddata::replicator::epoch::EpochId;
     use ostraca_ddata::replicator::request::RequestError;
     use ostraca_ddata::types::Term;
@@ -257,7 +298,9 @@ mod tests {
     use super::*;
     use crate::cluster::singleton::SingletonMessage;
     use crate::sharding::config::MajorityPlus;
+    use crate::sharding::explain::{Account, Topic, Witness};
     use crate::sharding::ids::{Generation, ShardId};
+    use crate::sharding::remembered::Remembered;
     use crate::sharding::store::Ask;
     use crate::sharding::wire::{
         Carries, Fetch, HostShard, NotYet, Part, ReleaseShard, Released, ShardRoute,
@@ -301,6 +344,7 @@ mod tests {
             (ToCoordinator::Hosted(at.clone()), "81a16381a16f91920382a17482a16e02a16f07a17301"),
             (ToCoordinator::Drained(at.clone()), "81a16381a16491920382a17482a16e02a16f07a17301"),
             (ToCoordinator::Leaving, "81a163a16c"),
+            (ToCoordinator::Stop(vec![SHARD]), "81a16381a1739103"),
         ]
     }
 
@@ -368,6 +412,7 @@ mod tests {
                 ),
             ),
             (ToRegion::Hosted(at), "81a17281a16f91920382a17482a16e02a16f07a17301"),
+            (ToRegion::Stopped(vec![SHARD]), "81a17281a1739103"),
         ]
     }
 
@@ -382,6 +427,14 @@ mod tests {
         ]
     }
 
+    fn account() -> Account {
+        let (from, awaited) = (Some(RegionId::new(PEER)), vec![RegionId::new(PEER)]);
+        let new = Remembered::new(Now::default(), SHARD, g(1), "test".into());
+        let settled = Some(Duration::from_millis(5));
+        let remembered = Remembered { from, awaited, settled, ..new };
+        Account { by: PEER, witness: Witness::Region, remembered }
+    }
+
     fn of_surveys() -> Golden<SurveyMessage> {
         vec![
             (SurveyMessage::Ask { number: 9 }, "81a16181a16e09"),
@@ -389,6 +442,29 @@ mod tests {
                 SurveyMessage::Told { number: 9, shards: vec![(SHARD, 5)] },
                 "81a17482a16e09a17391920305",
             ),
+            (
+                SurveyMessage::Why { number: 9, topic: Topic::Shard(SHARD) },
+                "81a17782a16e09a17481a17303",
+            ),
+            (
+                SurveyMessage::Why { number: 9, topic: Topic::Region(RegionId::new(PEER)) },
+                "81a17782a16e09a17481a17207",
+            ),
+            (
+                SurveyMessage::Because { number: 9, accounts: vec![account()] },
+                concat!(
+                    "81a16282a16e09a1619183a2627907a77769746e657373a6726567696f6eaa72",
+                    "656d656d626572656488a2617400a5736861726403aa67656e65726174696f6e",
+                    "82a17482a16e02a16f07a17301a466726f6d07a2746fc0a3776879a474657374",
+                    "a7736574746c6564a3356d73a7617761697465649107"
+                ),
+            ),
+            (
+                SurveyMessage::Exists { number: 9, entity: EntityId::new("a").expect("a name") },
+                "81a16582a16e09a169a161",
+            ),
+            (SurveyMessage::Lives { number: 9, lives: Some(true) }, "81a16c82a16e09a16cc3"),
+            (SurveyMessage::Lives { number: 9, lives: None }, "81a16c82a16e09a16cc0"),
         ]
     }
 

@@ -12,7 +12,6 @@ use super::{BATCH_MAX, Coordinator, Out, Phase};
 use crate::sharding::bug::Bug;
 use crate::sharding::home::{Decision, ShardHome};
 use crate::sharding::ids::{Generation, RegionId, ShardId};
-use crate::sharding::remembered::Remembered;
 
 impl Coordinator {
     /// Where every shard that has a home lives or is to live, decisions under way included: what
@@ -105,7 +104,7 @@ impl Coordinator {
             self.desk.unplaced.extend(new);
         }
         if targets == 0 {
-            return self.leave_nowhere();
+            return self.leave_nowhere(now);
         }
         if self.desk.unplaced.is_empty() {
             return;
@@ -127,19 +126,20 @@ impl Coordinator {
     }
 
     /// Nobody can host: what a leaving region hosts is to live nowhere.
-    fn leave_nowhere(&mut self) {
+    fn leave_nowhere(&mut self, now: Now) {
         let why = words("its region leaves and there is no other");
         for shard in self.desk.unplaced.clone() {
             let home = self.planned(shard);
             let leaving = home.and_then(|home| self.regions.get(&home)).is_some_and(|r| r.leaving);
             if leaving {
-                self.desk.wish(shard, None, &why);
+                self.desk.wish(now, shard, None, &why);
             }
         }
     }
 
     pub(super) fn allocated(
         &mut self,
+        now: Now,
         question: u64,
         homes: &[(ShardId, RegionId)],
         why: &Arc<str>,
@@ -151,7 +151,8 @@ impl Coordinator {
         let mut chosen = false;
         for (shard, to) in homes {
             if self.desk.unplaced.contains(shard) && self.is_target(*to) {
-                self.desk.wish(*shard, Some(*to), why);
+                let why = self.cause(*shard, why);
+                self.desk.wish(now, *shard, Some(*to), &why);
                 chosen = true;
             } else {
                 self.stats.refused += 1;
@@ -164,14 +165,20 @@ impl Coordinator {
         }
     }
 
-    pub(super) fn wish_move(&mut self, shard: ShardId, to: Option<RegionId>, why: &Arc<str>) {
+    pub(super) fn wish_move(
+        &mut self,
+        now: Now,
+        shard: ShardId,
+        to: Option<RegionId>,
+        why: &Arc<str>,
+    ) {
         let fits = to.is_none_or(|to| self.is_target(to)) && shard.get() < self.config.shards;
         let there = self.planned(shard) == to || self.desk.planned(shard).is_some();
         if self.phase != Phase::Active || self.preparing || !fits || there {
             self.stats.refused += 1;
             return;
         }
-        self.desk.wish(shard, to, why);
+        self.desk.wish(now, shard, to, why);
     }
 
     /// Everything that waits goes in one write.
@@ -189,24 +196,15 @@ impl Coordinator {
             let before = record.map(Record::home);
             let decision = Decision { generation, region: wish.to, epoch, hosted };
             let home = ShardHome::decide(before, decision, self.canary);
-            self.ring.push(Remembered {
-                at: now,
-                shard,
-                generation,
-                from: before.and_then(|before| before.region),
-                to: wish.to,
-                why: wish.why,
-                written: None,
-                hosted: None,
-                awaited: home.after.keys().copied().collect(),
-            });
+            let from = before.and_then(|before| before.region);
+            self.remember(now, shard, &home, from, wish);
             cells.push((shard, home));
         }
         if cells.is_empty() {
             return;
         }
         let early = self.canary.has(Bug::SpeaksBeforeAck).then(|| cells.clone());
-        self.desk.writing = Some(Writing { cells, recovery: false, since: now.mono });
+        self.desk.writing = Some(Writing { cells, recovery: false });
         self.write(out);
         for (shard, home) in early.into_iter().flatten() {
             self.decided(now, shard, home);
@@ -224,6 +222,7 @@ impl Coordinator {
             return self.settled(now, shard);
         }
         self.speak(shard);
+        self.note_open(now, shard);
         self.repeats.begin(now.mono, shard, self.config.repeat);
         self.check_home(shard);
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ostraca_ddata::clock::Instant;
+use ostraca_ddata::clock::{Instant, Now};
 
 use crate::sharding::home::ShardHome;
 use crate::sharding::ids::{RegionId, ShardId};
@@ -13,6 +13,7 @@ use crate::sharding::ids::{RegionId, ShardId};
 pub(super) struct Wish {
     pub(super) to: Option<RegionId>,
     pub(super) why: Arc<str>,
+    pub(super) since: Now,
 }
 
 /// Cells under way to the Replicator.
@@ -21,7 +22,6 @@ pub(super) struct Writing {
     pub(super) cells: Vec<(ShardId, ShardHome)>, // ≤ BATCH_MAX
     /// The recovery write of a takeover: nothing new is decided.
     pub(super) recovery: bool,
-    pub(super) since: Instant,
 }
 
 /// A question to the strategy.
@@ -50,9 +50,15 @@ impl Desk {
     }
 
     /// A decision is made: it waits for the next write.
-    pub(super) fn wish(&mut self, shard: ShardId, to: Option<RegionId>, why: &Arc<str>) {
+    pub(super) fn wish(
+        &mut self,
+        since: Now,
+        shard: ShardId,
+        to: Option<RegionId>,
+        why: &Arc<str>,
+    ) {
         self.unplaced.remove(&shard);
-        self.wishes.insert(shard, Wish { to, why: why.clone() });
+        self.wishes.insert(shard, Wish { to, why: why.clone(), since });
     }
 
     /// Where a shard is to live by what is decided and not yet written; `None`: nothing is.

@@ -6,7 +6,7 @@ use ostraca_ddata::id::ReplicaId;
 
 use super::Out;
 use super::port::CoordinatorOutput;
-use crate::sharding::ids::RegionId;
+use crate::sharding::ids::{RegionId, ShardId};
 use crate::sharding::wire::{HostShard, ReleaseShard, ShardRoute, ShardingMessage, ToRegion};
 
 #[derive(Clone, Debug, Default)]
@@ -14,6 +14,7 @@ struct Letter {
     release: Vec<ReleaseShard>,
     host: Vec<HostShard>,
     announce: Vec<ShardRoute>,
+    stopped: Vec<ShardId>,
 }
 
 /// Messages of one batch.
@@ -35,10 +36,14 @@ impl Mail {
         self.letters.entry(to).or_default().announce.push(route);
     }
 
+    pub(super) fn stopped(&mut self, to: RegionId, shard: ShardId) {
+        self.letters.entry(to).or_default().stopped.push(shard);
+    }
+
     /// Sends everything: releases first, they start the longest work.
     pub(super) fn flush(&mut self, out: &mut Out) {
         for (to, letter) in std::mem::take(&mut self.letters) {
-            let Letter { release, host, announce } = letter;
+            let Letter { release, host, announce, stopped } = letter;
             if !release.is_empty() {
                 send(to.replica(), ToRegion::Release(release), out);
             }
@@ -48,6 +53,9 @@ impl Mail {
             if !announce.is_empty() {
                 let table = announce.into_iter().collect();
                 send(to.replica(), ToRegion::Announce(table), out);
+            }
+            if !stopped.is_empty() {
+                send(to.replica(), ToRegion::Stopped(stopped), out);
             }
         }
     }

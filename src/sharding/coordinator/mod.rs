@@ -6,19 +6,22 @@
 //! held by a quorum before it is spoken of; all decisions that wait go in one write. Refused once,
 //! it is silent for good. Knows no message of a user, and of a strategy only its choices.
 
+mod agreeing;
 mod decisions;
 mod desk;
 mod mail;
 mod port;
 mod record;
 mod registry;
+mod remembering;
 mod speaking;
 mod stats;
+mod stopping;
 mod takeover;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,7 +40,8 @@ use super::agreed::Agreed;
 use super::bug::Canary;
 use super::ids::{RegionId, SHARDS_MAX, ShardId};
 use super::installed::Installed;
-use super::remembered::Ring;
+use super::pace::Pace;
+use super::remembered::{REMEMBERED_MAX, Ring, Step};
 use super::repeat::{Pauses, Repeats};
 use super::wire::{ToCoordinator, ToRegion};
 
@@ -66,6 +70,8 @@ pub struct CoordinatorConfig {
     pub min_regions: usize,
     /// All shards get a home as soon as there are regions.
     pub preallocate: bool,
+    /// `remembered-decisions`: with why and how long.
+    pub remembered: usize,
 }
 
 impl Default for CoordinatorConfig {
@@ -79,6 +85,7 @@ impl Default for CoordinatorConfig {
             repeat: Pauses::default(),
             min_regions: 1,
             preallocate: false,
+            remembered: REMEMBERED_MAX,
         }
     }
 }
@@ -91,7 +98,7 @@ pub enum Phase {
     Off,
     /// It takes its term and reads.
     Reading,
-    /// A quorum is to hold under this term what was read.
+    /// A quorum is to hold under this term what was read, and what all nodes must agree on.
     Rewriting,
     /// It decides.
     Active,
@@ -105,6 +112,7 @@ pub struct Coordinator {
     me: ReplicaId,
     config: CoordinatorConfig,
     agreed: Agreed,
+    agreeing: bool, // it is written
     canary: Canary,
     phase: Phase,
     term: Term,
@@ -119,9 +127,12 @@ pub struct Coordinator {
     hindrance: Option<Arc<str>>,
     mail: Mail,
     repeats: Repeats,
+    stops: BTreeMap<ShardId, BTreeSet<RegionId>>, // ≤ shards × members
     preparing: bool,
     dirty: bool,
     ring: Ring,
+    steps: Vec<Step>, // of this batch
+    pace: Pace,
     stats: CoordinatorStats,
 }
 
@@ -138,6 +149,7 @@ impl Coordinator {
             me,
             config,
             agreed: Agreed::default(),
+            agreeing: false,
             canary,
             phase: Phase::Off,
             term: Term::default(),
@@ -152,9 +164,12 @@ impl Coordinator {
             hindrance: None,
             mail: Mail::default(),
             repeats: Repeats::default(),
+            stops: BTreeMap::new(),
             preparing: false,
             dirty: false,
-            ring: Ring::default(),
+            ring: Ring::new(config.remembered),
+            steps: Vec::new(),
+            pace: Pace::default(),
             stats: CoordinatorStats::default(),
         }
     }
@@ -163,6 +178,12 @@ impl Coordinator {
     #[must_use]
     pub fn agreeing(self, agreed: Agreed) -> Self {
         Self { agreed, ..self }
+    }
+
+    /// The same, with what another one that ran on this node remembers.
+    #[must_use]
+    pub fn remembering(self, ring: Ring) -> Self {
+        Self { ring, ..self }
     }
 
     /// How far it is.
@@ -238,6 +259,7 @@ impl Coordinator {
                 }
             }
             ToCoordinator::Leaving => self.leaving(from),
+            ToCoordinator::Stop(shards) => self.stop_shards(now, from, &shards),
         }
     }
 
@@ -252,7 +274,9 @@ impl Coordinator {
             self.place(now, out);
             self.commit(now, out);
             self.repeat(now);
+            self.look_for_slow(now, out);
         }
+        self.tell_steps(out);
         self.mail.flush(out);
     }
 }
@@ -272,9 +296,9 @@ impl Machine for Coordinator {
             }
             CoordinatorInput::Answered { id, answer } => self.answered(now, id, answer, out),
             CoordinatorInput::Allocated { question, homes, why } => {
-                self.allocated(question, &homes, &why);
+                self.allocated(now, question, &homes, &why);
             }
-            CoordinatorInput::Move { shard, to, why } => self.wish_move(shard, to, &why),
+            CoordinatorInput::Move { shard, to, why } => self.wish_move(now, shard, to, &why),
             CoordinatorInput::Prepare => self.preparing = true,
         }
         self.dirty = true;

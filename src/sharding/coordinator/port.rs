@@ -5,8 +5,10 @@ use std::sync::Arc;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::types::Term;
 
+use crate::sharding::agreed::Agreed;
 use crate::sharding::ids::{RegionId, ShardId};
 use crate::sharding::installed::Installed;
+use crate::sharding::remembered::{Slow, Step};
 use crate::sharding::store::{Answer, Ask};
 use crate::sharding::wire::{ShardingMessage, ToCoordinator};
 
@@ -87,6 +89,13 @@ pub enum CoordinatorOutput {
         /// Which need one.
         shards: Vec<ShardId>, // ≤ shards
     },
+    /// The cluster's data say this of the type, and this node something else: it has stepped down,
+    /// and would again.
+    Differs(Agreed),
+    /// For an event.
+    Step(Box<Step>),
+    /// For a warning.
+    Slow(Slow),
     /// The term is taken and everything read: this coordinator decides now.
     Acting(Term),
     /// It says nothing any more. Stop the singleton's instance here; should it start again, then

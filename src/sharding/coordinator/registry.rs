@@ -75,7 +75,7 @@ impl Coordinator {
     ) {
         for (shard, at) in hosted {
             self.confirmed(now, *shard, from, *at);
-            self.audit_shard(*shard, *at, from, highest);
+            self.audit_shard(now, (*shard, *at), from, highest);
         }
         let concerned = self.records.iter().filter(|(_, record)| {
             let home = record.home();
@@ -88,7 +88,13 @@ impl Coordinator {
         }
     }
 
-    fn audit_shard(&mut self, shard: ShardId, at: Generation, from: RegionId, highest: Generation) {
+    fn audit_shard(
+        &mut self,
+        now: Now,
+        (shard, at): (ShardId, Generation),
+        from: RegionId,
+        highest: Generation,
+    ) {
         if shard.get() >= self.config.shards {
             self.stats.strange += 1;
             return;
@@ -97,7 +103,7 @@ impl Coordinator {
             // Only after a quorum has lost its memory: what runs is taken over.
             if self.desk.planned(shard).is_none() {
                 let why = words("it was found running");
-                self.desk.wish(shard, Some(from), &why);
+                self.desk.wish(now, shard, Some(from), &why);
             }
             return;
         };
@@ -142,6 +148,9 @@ impl Coordinator {
             return;
         }
         self.regions.retain(|id, _| self.installed.members.contains(id));
+        for wanted in self.stops.values_mut() {
+            wanted.retain(|id| self.installed.members.contains(id));
+        }
         self.desk.reconsider();
         for new in self.installed.members.difference(&before) {
             send(new.replica(), ToRegion::Here(self.term), out);

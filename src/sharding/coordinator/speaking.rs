@@ -60,8 +60,8 @@ impl Coordinator {
         self.repeats.end(shard);
         if let Some(record) = self.records.get(&shard) {
             let generation = record.home().generation;
-            let took = |at: Now| Some(now.mono - at.mono);
-            self.ring.note(shard, generation, |entry| entry.hosted = took(entry.at));
+            self.note_settled(now, shard, generation);
+            self.tell_stopped(shard);
         }
     }
 }

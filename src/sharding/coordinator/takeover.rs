@@ -18,6 +18,7 @@ use super::mail::send;
 use super::port::CoordinatorOutput;
 use super::record::Record;
 use super::{BATCH_MAX, Coordinator, Out, Phase};
+use crate::sharding::agreed::Agreed;
 use crate::sharding::bug::Bug;
 use crate::sharding::home::ShardHome;
 use crate::sharding::ids::{Generation, ShardId};
@@ -47,11 +48,14 @@ impl Coordinator {
     }
 
     fn forget(&mut self) {
+        self.agreeing = false;
         (self.desk, self.asked, self.ask_at) = (Desk::default(), None, None);
         self.hindrance = None;
         self.records.clear();
         self.regions.clear();
         self.repeats.clear();
+        self.pace.forget_all();
+        self.stops.clear();
         self.mail = super::Mail::default();
     }
 
@@ -74,7 +78,7 @@ impl Coordinator {
         }
     }
 
-    fn ask(&mut self, ask: Ask, out: &mut Out) {
+    pub(super) fn ask(&mut self, ask: Ask, out: &mut Out) {
         self.last_id += 1;
         self.asked = Some(self.last_id);
         out.push(CoordinatorOutput::Ask { id: self.last_id, ask });
@@ -83,6 +87,9 @@ impl Coordinator {
     /// Writes what is under way, under a stamp of its own; also when it is written again. A
     /// decision keeps the generation that it got when it was written first.
     pub(super) fn write(&mut self, out: &mut Out) {
+        if self.agreeing {
+            return self.write_agreed(out);
+        }
         let Some(writing) = &self.desk.writing else { return };
         let cells = writing.cells.clone();
         self.seq += 1;
@@ -103,7 +110,7 @@ impl Coordinator {
         (self.asked, self.hindrance) = (None, None);
         match (self.phase, answer) {
             (Phase::Off | Phase::Down, _) => {}
-            (Phase::Reading, Answer::Fenced(cells)) => self.read(now, cells, out),
+            (Phase::Reading, Answer::Fenced(cells, agreed)) => self.read(now, cells, agreed, out),
             (Phase::Reading, Answer::Refused { current }) => {
                 self.raise(now.mono + self.config.retry, current, out);
             }
@@ -120,7 +127,7 @@ impl Coordinator {
                 self.ask_at = Some(now.mono + self.config.retry);
             }
             (_, Answer::Over { why }) => self.step_down(self.term, &why, out),
-            (_, Answer::Fenced(_) | Answer::Written) => {} // to another question: not ours
+            (_, Answer::Fenced(..) | Answer::Written) => {} // to another question: not ours
         }
     }
 
@@ -134,11 +141,20 @@ impl Coordinator {
         self.ask_at = Some(at);
     }
 
-    fn read(&mut self, now: Now, cells: Vec<(ShardId, ShardHome)>, out: &mut Out) {
+    fn read(
+        &mut self,
+        now: Now,
+        cells: Vec<(ShardId, ShardHome)>,
+        agreed: Option<Agreed>,
+        out: &mut Out,
+    ) {
         // A replica that promised this term early may show what a higher one has written since.
         let highest = cells.iter().map(|(_, home)| home.generation.term).max();
         if let Some(current) = highest.filter(|highest| *highest > self.term) {
             return self.raise(now.mono + self.config.retry, current, out);
+        }
+        if !self.agrees(!cells.is_empty(), agreed, out) {
+            return;
         }
         let mut cells: BTreeMap<_, _> = cells.into_iter().collect();
         if self.canary.has(Bug::RecoveryDropsAfter) {
@@ -150,7 +166,7 @@ impl Coordinator {
             return self.act(now, out);
         }
         self.desk.unread = cells;
-        self.rewrite(now, out);
+        if self.agreeing { self.write(out) } else { self.rewrite(now, out) }
     }
 
     /// The next cells that were read, or, when all are written, the work of a coordinator.
@@ -164,7 +180,7 @@ impl Coordinator {
         if cells.is_empty() {
             return self.act(now, out);
         }
-        self.desk.writing = Some(Writing { cells, recovery: true, since: now.mono });
+        self.desk.writing = Some(Writing { cells, recovery: true });
         self.write(out);
     }
 
@@ -175,16 +191,17 @@ impl Coordinator {
     }
 
     fn written(&mut self, now: Now, out: &mut Out) {
+        if std::mem::take(&mut self.agreeing) {
+            return self.rewrite(now, out);
+        }
         let Some(writing) = self.desk.writing.take() else { return };
         if writing.recovery {
             self.adopt(writing.cells);
             return self.rewrite(now, out);
         }
-        let took = now.mono - writing.since;
         for (shard, home) in writing.cells {
             self.stats.decisions += 1;
-            let generation = home.generation;
-            self.ring.note(shard, generation, |entry| entry.written = Some(took));
+            self.note_written(now, shard, home.generation);
             self.decided(now, shard, home);
         }
     }
@@ -198,11 +215,14 @@ impl Coordinator {
             send(region.replica(), ToRegion::Here(self.term), out);
         }
         // Regions say in their registrations what is settled: only the rest is said again.
+        let mut open = Vec::new();
         for (shard, record) in &mut self.records {
             if !record.settle_empty(&self.installed) {
                 self.repeats.begin(now.mono, *shard, self.config.repeat);
+                open.push(*shard);
             }
         }
+        open.into_iter().for_each(|shard| self.note_open(now, shard));
         self.check_homes();
     }
 

@@ -26,9 +26,9 @@ use self::one_type::Surroundings;
 pub use self::one_type::TypeMachines;
 pub use self::port::{Hosts, Input, Output, Word};
 use self::survey::Survey;
-pub use self::survey::{ClusterShardingStats, SurveyMessage};
+pub use self::survey::{ClusterShardingStats, Found, Question, SurveyMessage};
 use super::config::Sharding as Settings;
-use super::ids::{EntityType, RegionId, ShardId};
+use super::ids::{EntityType, RegionId};
 use super::region::{Cut, RegionInput};
 use super::store::HomesKey;
 use crate::cluster::events::ClusterState;
@@ -173,8 +173,13 @@ impl Machines {
         word: Word,
         out: &mut Out,
     ) {
-        if let Word::Survey(SurveyMessage::Told { number, shards }) = word {
-            return self.told(now, from, number, shards, out);
+        if let Word::Survey(
+            answer @ (SurveyMessage::Told { number, .. }
+            | SurveyMessage::Because { number, .. }
+            | SurveyMessage::Lives { number, .. }),
+        ) = word
+        {
+            return self.told(now, from, number, answer, out);
         }
         // A type that nobody has started here has one thing to give: the right to coordinate it.
         let is_known = self.types.contains_key(entity_type);
@@ -195,17 +200,32 @@ impl Machines {
         &mut self,
         now: Now,
         id: u64,
-        entity_type: EntityType,
+        (entity_type, question): (EntityType, Question),
         within: Duration,
         out: &mut Out,
     ) {
-        let regions = self.regions(&entity_type).collect();
-        let survey = Survey::new(now.mono, entity_type, within, regions);
+        let asked = self.asked(&entity_type, &question);
+        let survey = Survey::new(now.mono, entity_type, question, within, asked);
         if self.surveys.len() >= SURVEYS_MAX {
-            return out.push(Output::Surveyed { id, stats: survey.end() });
+            return out.push(Output::Surveyed { id, found: survey.end() });
         }
         self.surveys.insert(id, survey);
         self.collect(now, out);
+    }
+
+    /// Whom a question concerns. Who coordinates remembers even if it offers to host no more, and
+    /// so does this node.
+    fn asked(&self, entity_type: &EntityType, question: &Question) -> BTreeSet<RegionId> {
+        let mut asked: BTreeSet<RegionId> = match question {
+            Question::Exists { at, .. } => return BTreeSet::from([*at]),
+            Question::Count | Question::Why(_) => self.regions(entity_type).collect(),
+        };
+        if matches!(question, Question::Why(_)) {
+            let coordinator = self.of(entity_type).and_then(TypeMachines::coordinator_at);
+            asked.extend(coordinator.map(RegionId::new));
+            asked.insert(RegionId::new(self.with.me));
+        }
+        asked
     }
 
     fn told(
@@ -213,11 +233,11 @@ impl Machines {
         now: Now,
         from: ReplicaId,
         number: u64,
-        shards: Vec<(ShardId, u64)>,
+        answer: SurveyMessage,
         out: &mut Out,
     ) {
         if let Some(survey) = self.surveys.get_mut(&number) {
-            survey.told(from, shards);
+            survey.told(from, answer);
             self.collect(now, out);
         }
     }
@@ -225,21 +245,25 @@ impl Machines {
     /// Asks whoever is to be asked, and ends what is over.
     fn collect(&mut self, now: Now, out: &mut Out) {
         for (number, survey) in &mut self.surveys {
-            let entity_type = &survey.entity_type.clone();
             for region in survey.take_due(now.mono) {
-                let (to, number) = (region.replica(), *number);
-                if to != self.with.me {
-                    let word = Word::Survey(SurveyMessage::Ask { number });
-                    out.push(Output::Send { to, entity_type: entity_type.clone(), word });
-                } else if let Some(of_type) = self.types.get(entity_type) {
-                    of_type.count(to, number, out);
+                let (to, question) = (region.replica(), survey.question.word(*number));
+                let own = self.types.get(&survey.entity_type).filter(|_| to == self.with.me);
+                match own.map(|of_type| of_type.asked(to, to, question.clone(), out)) {
+                    Some(answer) => answer.into_iter().for_each(|own| survey.told(to, own)),
+                    None if to == self.with.me => {} // it has nothing to say
+                    None => {
+                        let (entity_type, word) =
+                            (survey.entity_type.clone(), Word::Survey(question));
+                        out.push(Output::Send { to, entity_type, word });
+                    }
                 }
             }
         }
         let over = self.surveys.iter().filter(|(_, survey)| survey.is_over(now.mono));
         for id in over.map(|(id, _)| *id).collect::<Vec<_>>() {
-            let stats = self.surveys.remove(&id).map(Survey::end).unwrap_or_default();
-            out.push(Output::Surveyed { id, stats });
+            if let Some(found) = self.surveys.remove(&id).map(Survey::end) {
+                out.push(Output::Surveyed { id, found });
+            }
         }
     }
 
@@ -382,8 +406,8 @@ impl Machine for Machines {
             }
             Input::Answered { id, reply } => self.answered(now, id, reply, out),
             Input::Fact { entity_type, fact } => self.fact(now, &entity_type, fact, out),
-            Input::Survey { id, entity_type, within } => {
-                self.survey(now, id, entity_type, within, out);
+            Input::Survey { id, entity_type, question, within } => {
+                self.survey(now, id, (entity_type, question), within, out);
             }
             Input::Drain => {
                 (self.draining, self.with.announce) = (true, true);

@@ -32,9 +32,11 @@ use crate::sharding::config::Sharding as Settings;
 use crate::sharding::coordinator::{
     Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, Phase,
 };
+use crate::sharding::explain::{self, Topic, Witness};
 use crate::sharding::ids::{EntityType, RegionId};
 use crate::sharding::installed::Installed;
 use crate::sharding::region::{Cut, Region, RegionConfig, RegionInput, RegionOutput};
+use crate::sharding::remembered::{Slow, Step};
 use crate::sharding::repeat::Pauses;
 use crate::sharding::store::{Answer, HomesKey};
 use crate::sharding::wire::ShardingMessage;
@@ -83,8 +85,11 @@ struct Started {
     settings: Settings,
     agreed: Agreed,
     hosts: Hosts,
-    /// A coordinator says otherwise of the type: this node is no candidate for its place.
+    /// A coordinator, or the cluster's data, say otherwise of the type: this node is no candidate
+    /// for its place.
     withdrawn: bool,
+    /// What the cluster's data say, if they say otherwise: nothing that others do mends that.
+    bound: Option<Agreed>,
     complained: Option<Instant>,
     key: HomesKey,
     proxy: Proxy,
@@ -178,7 +183,8 @@ impl TypeMachines {
             let offers = |member: &Member| standing::offers(member, &self.entity_type);
             let mut of_others = with.state.members.iter().filter(|(id, _)| **id != with.me);
             // Nobody is left who could say otherwise: without a candidate nobody would decide.
-            if started.withdrawn && !of_others.any(|(_, member)| offers(member)) {
+            let may_return = started.withdrawn && started.bound.is_none();
+            if may_return && !of_others.any(|(_, member)| offers(member)) {
                 started.region.forget_refusal();
                 (started.withdrawn, with.announce) = (false, true);
             }
@@ -239,18 +245,53 @@ impl TypeMachines {
                 Local::Proxy(ProxyInput::Message { from, message })
             }
             Word::Singleton(message) => Local::Singleton(SingletonInput::Message { from, message }),
-            Word::Survey(SurveyMessage::Ask { number }) => return self.count(from, number, out),
-            Word::Survey(SurveyMessage::Told { .. }) => return, // of no type in particular
+            Word::Survey(question) => {
+                if let Some(answer) = self.asked(with.me, from, question, out) {
+                    self.send(from, Word::Survey(answer), out);
+                }
+                return;
+            }
         };
         self.feed(now, local, with, out);
     }
 
-    /// Somebody wants to know what lives here.
-    pub(super) fn count(&self, to: ReplicaId, number: u64, out: &mut Outbox<Output>) {
-        if let Some(region) = self.region() {
-            let shards = region.hosted().map(|(shard, _)| shard).collect();
-            out.push(Output::Count { to, entity_type: self.entity_type.clone(), number, shards });
+    /// Somebody wants to know something; `None`: what runs entities is to answer, or nobody.
+    pub(super) fn asked(
+        &self,
+        me: ReplicaId,
+        from: ReplicaId,
+        question: SurveyMessage,
+        out: &mut Outbox<Output>,
+    ) -> Option<SurveyMessage> {
+        let (to, entity_type, region) = (from, self.entity_type.clone(), self.region()?);
+        match question {
+            SurveyMessage::Ask { number } => {
+                let shards = region.hosted().map(|(shard, _)| shard).collect();
+                out.push(Output::Count { to, entity_type, number, shards });
+                None
+            }
+            SurveyMessage::Exists { number, entity } => {
+                out.push(Output::Exists { to, entity_type, number, entity });
+                None
+            }
+            SurveyMessage::Why { number, topic } => {
+                let accounts = self.recall(me, topic);
+                Some(SurveyMessage::Because { number, accounts })
+            }
+            SurveyMessage::Told { .. }
+            | SurveyMessage::Because { .. }
+            | SurveyMessage::Lives { .. } => None, // answers, of no type in particular
         }
+    }
+
+    /// What this node remembers of decisions, the newest of its coordinator and of its region.
+    fn recall(&self, me: ReplicaId, topic: Topic) -> Vec<explain::Account> {
+        let Some(Started { coordinator, region, .. }) = self.started.as_deref() else {
+            return Vec::new();
+        };
+        let mut all = explain::accounts(me, Witness::Coordinator, coordinator.remembered(), topic);
+        all.extend(explain::accounts(me, Witness::Region, region.remembered(), topic));
+        all
     }
 
     /// Whether this is its question to the Replicator.
@@ -283,7 +324,8 @@ impl TypeMachines {
         let Some(started) = &mut self.started else { return };
         let proxy = is_due(started.proxy.next_deadline());
         let again = started.again_at.take_if(|at| *at <= now.mono).is_some();
-        if again && self.singleton.running() == Running::Yes {
+        let may_begin = again && started.bound.is_none();
+        if may_begin && self.singleton.running() == Running::Yes {
             self.coordinate(now, with, out);
         }
         if proxy {
@@ -375,7 +417,9 @@ impl TypeMachines {
         let Some(started) = &mut self.started else { return };
         started.above = started.above.max(started.coordinator.term().number);
         if started.coordinator.phase() == Phase::Down {
-            started.coordinator = coordinator(with.me, &started.settings, &started.agreed);
+            let ring = started.coordinator.remembered().clone();
+            started.coordinator =
+                coordinator(with.me, &started.settings, &started.agreed).remembering(ring);
             started.asked = None;
         }
         let above = started.above;
@@ -442,6 +486,9 @@ impl TypeMachines {
                 RegionOutput::Send { to, message } => self.send(to, Word::Sharding(message), out),
                 RegionOutput::Registered => out.push(Output::Registered(self.entity_type.clone())),
                 RegionOutput::Left => {} // asked for by `has_left`
+                RegionOutput::Stopped => out.push(Output::Stopped(self.entity_type.clone())),
+                RegionOutput::Step(step) => self.step(step, out),
+                RegionOutput::Slow(slow) => self.slow(slow, out),
                 order => {
                     let entity_type = self.entity_type.clone();
                     out.push(Output::Order { entity_type, order });
@@ -498,6 +545,12 @@ impl TypeMachines {
                 let answer = started.allocating.answer(&started.coordinator, &with.state);
                 queue.extend(answer.map(Local::Coordinator));
             }
+            CoordinatorOutput::Differs(there) => {
+                started.bound = Some(there);
+                started.compare(now.mono, &entity_type, with, out);
+            }
+            CoordinatorOutput::Step(step) => self.step(step, out),
+            CoordinatorOutput::Slow(slow) => self.slow(slow, out),
             CoordinatorOutput::Acting(term) => {
                 started.above = started.above.max(term.number);
                 started.allocating.acts(now.mono, true);
@@ -512,6 +565,14 @@ impl TypeMachines {
                 out.push(Output::SteppedDown { entity_type, why });
             }
         }
+    }
+
+    fn step(&self, step: Box<Step>, out: &mut Outbox<Output>) {
+        out.push(Output::Step { entity_type: self.entity_type.clone(), step });
+    }
+
+    fn slow(&self, slow: Slow, out: &mut Outbox<Output>) {
+        out.push(Output::Slow { entity_type: self.entity_type.clone(), slow });
     }
 
     /// A question that had no answer may have one now.
@@ -545,10 +606,12 @@ impl Started {
             handoff_timeout: settings.handoff_timeout,
             repeat: pauses(&settings),
             cut,
+            remembered: settings.remembered_decisions,
         };
         Self {
             hosts,
             withdrawn: false,
+            bound: None,
             complained: None,
             key: HomesKey::new(entity_type, settings.write_majority_plus),
             proxy: Proxy::new(0, RETRY),
@@ -572,7 +635,9 @@ impl Started {
         with: &mut Surroundings,
         out: &mut Outbox<Output>,
     ) {
-        let refused = self.region.refused();
+        let by_data = self.bound.as_ref().map(|there| (None, there));
+        let refused = self.region.refused().map(|(coordinator, there)| (Some(*coordinator), there));
+        let refused = by_data.or(refused);
         if self.withdrawn != refused.is_some() {
             (self.withdrawn, with.announce) = (refused.is_some(), true);
         }
@@ -582,7 +647,7 @@ impl Started {
         }
         self.complained = Some(now);
         let (entity_type, here) = (entity_type.clone(), self.agreed.clone());
-        let (coordinator, there) = (*coordinator, there.clone());
+        let there = there.clone();
         out.push(Output::Differs { entity_type, here, coordinator, there });
     }
 }
@@ -595,6 +660,7 @@ fn coordinator(me: ReplicaId, settings: &Settings, agreed: &Agreed) -> Coordinat
         repeat: pauses(settings),
         min_regions: settings.min_nr_of_members,
         preallocate: settings.preallocate,
+        remembered: settings.remembered_decisions,
         ..CoordinatorConfig::default()
     };
     Coordinator::new(me, config, Canary::none()).agreeing(agreed.clone())

@@ -9,13 +9,14 @@ use ostraca_ddata::replicator::epoch::Epoch;
 use ostraca_ddata::replicator::request::{Reply, RequestError};
 use ostraca_ddata::types::Term;
 
-use super::survey::{ClusterShardingStats, SurveyMessage};
+use super::survey::{Found, Question, SurveyMessage};
 use crate::cluster::events::ClusterState;
 use crate::cluster::singleton::SingletonMessage;
 use crate::sharding::agreed::Agreed;
 use crate::sharding::config::{MajorityPlus, Sharding as Settings};
-use crate::sharding::ids::{EntityType, RegionId, ShardId};
+use crate::sharding::ids::{EntityId, EntityType, RegionId, ShardId};
 use crate::sharding::region::{RegionInput, RegionOutput};
+use crate::sharding::remembered::{Slow, Step};
 use crate::sharding::store::Ask;
 use crate::sharding::wire::ShardingMessage;
 
@@ -27,7 +28,7 @@ pub enum Word {
     Sharding(ShardingMessage),
     /// About where the coordinator runs.
     Singleton(SingletonMessage),
-    /// About how many entities live where.
+    /// Questions of those who want to know how things are.
     Survey(SurveyMessage),
 }
 
@@ -92,12 +93,14 @@ pub enum Input {
         /// The fact.
         fact: RegionInput,
     },
-    /// Somebody wants to know how many entities live where. Answered by [`Output::Surveyed`].
+    /// Somebody wants to know something. Answered by [`Output::Surveyed`].
     Survey {
         /// Names the question.
         id: u64,
         /// Of which type.
         entity_type: EntityType,
+        /// What.
+        question: Question,
         /// How long to wait for regions.
         within: Duration,
     },
@@ -150,12 +153,40 @@ pub enum Output {
         /// Which shards.
         shards: Vec<ShardId>, // ≤ number-of-shards
     },
+    /// Find out whether an entity lives here, and say so to who asked by
+    /// [`SurveyMessage::Lives`]; it may be this node.
+    Exists {
+        /// Who asked.
+        to: ReplicaId,
+        /// Of which type.
+        entity_type: EntityType,
+        /// Names the question.
+        number: u64,
+        /// Which.
+        entity: EntityId,
+    },
     /// What became of an [`Input::Survey`].
     Surveyed {
         /// As asked.
         id: u64,
-        /// What regions have said.
-        stats: ClusterShardingStats,
+        /// What nodes have said.
+        found: Found,
+    },
+    /// Shards of this type that the program wanted to stop have, or are asked for no longer.
+    Stopped(EntityType),
+    /// A step of a decision, for an event.
+    Step {
+        /// Of which type.
+        entity_type: EntityType,
+        /// Which.
+        step: Box<Step>,
+    },
+    /// Decisions take long, for a warning.
+    Slow {
+        /// Of which type.
+        entity_type: EntityType,
+        /// Which.
+        slow: Slow,
     },
     /// The coordinator knows the region of this type: it is ready to serve.
     Registered(EntityType),
@@ -170,15 +201,16 @@ pub enum Output {
     },
     /// After [`Input::Leave`]: nothing is left here.
     Left,
-    /// The coordinator gives this node no shards of a type, since their nodes say otherwise of it.
-    /// Said again once a minute.
+    /// The coordinator gives this node no shards of a type, since their nodes say otherwise of it;
+    /// or this node coordinates it not, since the cluster's data say otherwise. Said again once a
+    /// minute.
     Differs {
         /// Which type.
         entity_type: EntityType,
         /// What this node says.
         here: Agreed,
-        /// The coordinator's node.
-        coordinator: ReplicaId,
+        /// The coordinator's node; `None`: the cluster's data.
+        coordinator: Option<ReplicaId>,
         /// What that says.
         there: Agreed,
     },

@@ -1,7 +1,8 @@
-//! How many entities live in which shard of every region: asked of all nodes that host the type,
-//! and collected until all have answered or the time is over (spec/sharding.md §13).
+//! What nodes are asked about the shards of a type: how many entities live where, what they
+//! remember of decisions, and whether an entity lives. Collected until all have answered or the
+//! time is over (spec/sharding.md §13).
 //!
-//! A slow region never empties the answer: who has not answered is named. Words may be lost with
+//! A slow node never empties the answer: who has not answered is named. Words may be lost with
 //! their lanes, so whoever has not answered is asked again.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,12 +12,13 @@ use ostraca_ddata::clock::Instant;
 use ostraca_ddata::id::ReplicaId;
 use serde::{Deserialize, Serialize};
 
-use crate::sharding::ids::{EntityType, RegionId, ShardId};
+use crate::sharding::explain::{Account, Recalled, TOLD_MAX, Topic};
+use crate::sharding::ids::{EntityId, EntityType, RegionId, ShardId};
 
 /// Before those who have not answered are asked again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Between who wants to know and those who host.
+/// Between who wants to know and those who do.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum SurveyMessage {
     /// How many entities live in your shards?
@@ -36,6 +38,84 @@ pub enum SurveyMessage {
         #[serde(rename = "s")]
         shards: Vec<(ShardId, u64)>, // ≤ SHARDS_MAX
     },
+    /// What do you remember of this?
+    #[serde(rename = "w")]
+    Why {
+        /// Names the question.
+        #[serde(rename = "n")]
+        number: u64,
+        /// Of what.
+        #[serde(rename = "t")]
+        topic: Topic,
+    },
+    /// This.
+    #[serde(rename = "b")]
+    Because {
+        /// As asked.
+        #[serde(rename = "n")]
+        number: u64,
+        /// What the coordinator and the region there remember.
+        #[serde(rename = "a")]
+        accounts: Vec<Account>, // ≤ 2 × TOLD_MAX
+    },
+    /// Does this entity live at your region?
+    #[serde(rename = "e")]
+    Exists {
+        /// Names the question.
+        #[serde(rename = "n")]
+        number: u64,
+        /// Which.
+        #[serde(rename = "i")]
+        entity: EntityId,
+    },
+    /// It does or does not.
+    #[serde(rename = "l")]
+    Lives {
+        /// As asked.
+        #[serde(rename = "n")]
+        number: u64,
+        /// `None`: its shard does not live here.
+        #[serde(rename = "l")]
+        lives: Option<bool>,
+    },
+}
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Question {
+    /// How many entities live in which shard, of all regions.
+    Count,
+    /// What is remembered of decisions, by all who host the type.
+    Why(Topic),
+    /// Whether an entity lives, of the region where its shard should.
+    Exists {
+        /// Which.
+        entity: EntityId,
+        /// Where.
+        at: RegionId,
+    },
+}
+
+impl Question {
+    pub(super) fn word(&self, number: u64) -> SurveyMessage {
+        match self {
+            Self::Count => SurveyMessage::Ask { number },
+            Self::Why(topic) => SurveyMessage::Why { number, topic: *topic },
+            Self::Exists { entity, .. } => SurveyMessage::Exists { number, entity: entity.clone() },
+        }
+    }
+}
+
+/// What was found out.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Found {
+    /// After [`Question::Count`].
+    Counted(ClusterShardingStats),
+    /// After [`Question::Why`].
+    Recalled(Recalled),
+    /// After [`Question::Exists`]. `None`: nobody has answered in time, or the shard does not live
+    /// there.
+    Lives(Option<bool>),
 }
 
 /// Where the entities of a type live, as their regions say.
@@ -67,20 +147,33 @@ impl ClusterShardingStats {
 #[derive(Clone, Debug)]
 pub(super) struct Survey {
     pub(super) entity_type: EntityType,
+    pub(super) question: Question,
     until: Instant,
     ask_at: Instant,
-    stats: ClusterShardingStats,
+    counted: BTreeMap<RegionId, BTreeMap<ShardId, u64>>, // ≤ members
+    accounts: Vec<Account>,                              // ≤ 2 × TOLD_MAX of each member
+    lives: Option<bool>,
+    unanswered: BTreeSet<RegionId>, // ≤ members
 }
 
 impl Survey {
     pub(super) fn new(
         now: Instant,
         entity_type: EntityType,
+        question: Question,
         within: Duration,
-        regions: BTreeSet<RegionId>,
+        of: BTreeSet<RegionId>,
     ) -> Self {
-        let stats = ClusterShardingStats { regions: BTreeMap::new(), unanswered: regions };
-        Self { entity_type, until: now + within, ask_at: now, stats }
+        Self {
+            entity_type,
+            question,
+            until: now + within,
+            ask_at: now,
+            counted: BTreeMap::new(),
+            accounts: Vec::new(),
+            lives: None,
+            unanswered: of,
+        }
     }
 
     /// Whom to ask now.
@@ -89,23 +182,49 @@ impl Survey {
             return Vec::new();
         }
         self.ask_at = now + AGAIN;
-        self.stats.unanswered.iter().copied().collect()
+        self.unanswered.iter().copied().collect()
     }
 
-    pub(super) fn told(&mut self, from: ReplicaId, shards: Vec<(ShardId, u64)>) {
-        let from = RegionId::new(from);
-        if self.stats.unanswered.remove(&from) {
-            self.stats.regions.insert(from, shards.into_iter().collect());
+    /// Takes an answer, if it is one to this question and the first of that node.
+    pub(super) fn told(&mut self, from: ReplicaId, answer: SurveyMessage) {
+        let region = RegionId::new(from);
+        match (&self.question, answer) {
+            (Question::Count, SurveyMessage::Told { shards, .. }) => {
+                if self.unanswered.remove(&region) {
+                    self.counted.insert(region, shards.into_iter().collect());
+                }
+            }
+            (Question::Why(topic), SurveyMessage::Because { accounts, .. }) => {
+                if self.unanswered.remove(&region) {
+                    let own =
+                        |account: &Account| account.by == from && topic.covers(&account.remembered);
+                    let own = accounts.into_iter().filter(own).take(2 * TOLD_MAX);
+                    self.accounts.extend(own);
+                }
+            }
+            (Question::Exists { .. }, SurveyMessage::Lives { lives, .. }) => {
+                if self.unanswered.remove(&region) {
+                    self.lives = lives;
+                }
+            }
+            _ => {} // no answer to this
         }
     }
 
     /// Whether there is nothing more to wait for.
     pub(super) fn is_over(&self, now: Instant) -> bool {
-        self.stats.unanswered.is_empty() || self.until <= now
+        self.unanswered.is_empty() || self.until <= now
     }
 
-    pub(super) fn end(self) -> ClusterShardingStats {
-        self.stats
+    pub(super) fn end(self) -> Found {
+        let Self { question, counted, accounts, lives, unanswered, .. } = self;
+        match question {
+            Question::Count => {
+                Found::Counted(ClusterShardingStats { regions: counted, unanswered })
+            }
+            Question::Why(_) => Found::Recalled(Recalled { accounts, unanswered }),
+            Question::Exists { .. } => Found::Lives(lives),
+        }
     }
 
     pub(super) fn next_deadline(&self) -> Instant {

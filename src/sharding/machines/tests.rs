@@ -9,9 +9,11 @@ use super::*;
 use crate::cluster::member::{Address, Hosting, Member};
 use crate::cluster::singleton::SingletonMessage;
 use crate::sharding::agreed::Agreed;
+use crate::sharding::coordinator::{Coordinator, Phase};
+use crate::sharding::home::ShardHome;
 use crate::sharding::ids::{Generation, ShardId};
 use crate::sharding::region::RegionOutput;
-use crate::sharding::store::Ask;
+use crate::sharding::store::{Answer, Ask};
 use crate::sharding::wire::{
     HostShard, NotYet, ReleaseShard, ShardingMessage, ToCoordinator, ToRegion,
 };
@@ -54,6 +56,22 @@ impl Bench {
 
     fn pass(&mut self, span: Duration) -> Vec<Output> {
         self.now.mono = self.now.mono + span;
+        self.tell(Input::Tick)
+    }
+
+    /// It has read nothing, writes what all must agree on, and decides.
+    fn act(&mut self, id: u64, term: Term) -> Vec<Output> {
+        let fenced = Reply::Fenced { term, values: Vec::new() };
+        let read = self.tell(Input::Answered { id, reply: Ok(fenced) });
+        let written = read.iter().find_map(|output| match output {
+            Output::Ask { id, ask: Ask::Agree { agreed, .. }, .. } => Some((*id, agreed.clone())),
+            _ => None,
+        });
+        let (id, says) = written.expect("it writes what its node says");
+        assert_eq!(says, agreed(1_000));
+        let Machines { types, with, .. } = &mut self.machines;
+        let of_type = types.get_mut(&counter()).expect("it is started");
+        of_type.answered(self.now, id, |_| Answer::Written, with, &mut self.out);
         self.tell(Input::Tick)
     }
 
@@ -103,10 +121,9 @@ fn a_lone_node_coordinates_registers_and_says_what_it_hosts() {
     assert_eq!(bench.start(), [Output::Host { entity_types, draining: false }]);
     let (id, term) = fence(&bench.up(&[1], |_| {})).expect("it takes a term");
     assert_eq!(term, Term { number: 1, owner: ME });
-    let values = Vec::new();
-    let read = bench.tell(Input::Answered { id, reply: Ok(Reply::Fenced { term, values }) });
-    assert!(read.contains(&Output::Acting { entity_type: counter(), term }));
-    assert!(read.contains(&Output::Registered(counter())), "{read:?}");
+    let acting = bench.act(id, term);
+    assert!(acting.contains(&Output::Acting { entity_type: counter(), term }));
+    assert!(acting.contains(&Output::Registered(counter())), "{acting:?}");
     assert_eq!(bench.tell(Input::LeaseHeld), [], "nothing new");
     assert_eq!(bench.start().len(), 1, "it runs already; what it hosts is said again");
 }
@@ -116,7 +133,7 @@ fn a_coordinator_that_was_refused_is_replaced_by_one_with_a_higher_term() {
     let mut bench = Bench::new();
     bench.start();
     let (id, term) = fence(&bench.up(&[1], |_| {})).expect("it takes a term");
-    bench.tell(Input::Answered { id, reply: Ok(Reply::Fenced { term, values: Vec::new() }) });
+    bench.act(id, term);
     let highest = crate::sharding::ids::Generation::new(Term { number: 7, owner: OTHER }, 1);
     let message = ToCoordinator::Register {
         proxy: false,
@@ -329,7 +346,7 @@ fn who_says_otherwise_of_a_type_than_its_coordinator_says_so_and_is_no_candidate
     let complaint = Output::Differs {
         entity_type: counter(),
         here: agreed(1_000),
-        coordinator: OTHER,
+        coordinator: Some(OTHER),
         there: agreed(100),
     };
     assert!(told.contains(&complaint), "{told:?}");
@@ -343,11 +360,11 @@ fn who_says_otherwise_of_a_type_than_its_coordinator_says_so_and_is_no_candidate
 }
 
 #[test]
-fn a_coordinator_registers_nobody_who_says_otherwise_of_the_type() {
+fn known_failure_14_a_coordinator_registers_nobody_who_says_otherwise_of_the_type() {
     let mut bench = Bench::new();
     bench.start();
     let (id, term) = fence(&bench.up(&[1, 2], |_| {})).expect("it takes a term");
-    bench.tell(Input::Answered { id, reply: Ok(Reply::Fenced { term, values: Vec::new() }) });
+    bench.act(id, term);
     let highest = crate::sharding::ids::Generation::NEVER;
     let mut register = |agreed| {
         let message = ToCoordinator::Register { proxy: false, hosted: vec![], highest, agreed };
@@ -361,4 +378,47 @@ fn a_coordinator_registers_nobody_who_says_otherwise_of_the_type() {
         assert_eq!(register(wrong.clone()), std::slice::from_ref(&no), "{wrong}");
     }
     assert!(!register(agreed(1_000)).contains(&no));
+}
+
+#[test]
+fn a_node_that_says_otherwise_than_the_clusters_data_coordinates_never_again_even_alone() {
+    let mut bench = Bench::new();
+    bench.start();
+    let (id, _) = fence(&bench.up(&[1], |_| {})).expect("it takes a term");
+    let Machines { types, with, .. } = &mut bench.machines;
+    let of_type = types.get_mut(&counter()).expect("it is started");
+    let generation = Generation::NEVER;
+    let home = ShardHome { generation, region: None, after: BTreeMap::new(), epoch: with_epoch() };
+    let answer = Answer::Fenced(vec![(ShardId::new(3), home)], Some(agreed(100)));
+    of_type.answered(bench.now, id, |_| answer, with, &mut bench.out);
+    let told = bench.tell(Input::Tick);
+    let (here, there) = (agreed(1_000), agreed(100));
+    let complaint = Output::Differs { entity_type: counter(), here, coordinator: None, there };
+    assert!(told.contains(&complaint), "{told:?}");
+    assert_eq!(offers(&told), Some(false));
+    assert_eq!(fence(&bench.pass(Duration::from_secs(1))), None);
+    let alone = bench.up(&[1], |state| state.unreachable.clear());
+    assert_eq!((fence(&alone), offers(&alone)), (None, None), "it is still withdrawn");
+}
+
+const fn with_epoch() -> EpochId {
+    EpochId { generation: 1, number: 1 }
+}
+
+#[test]
+fn known_failure_42_a_coordinator_that_ends_leaves_the_region_beside_it_as_it_is() {
+    let mut bench = Bench::new();
+    bench.start();
+    let (id, term) = fence(&bench.up(&[1, 2], |_| {})).expect("it takes a term");
+    bench.act(id, term);
+    let (shard, generation) = (ShardId::new(3), Generation::new(term, 2));
+    let host = HostShard { shard, generation, after: BTreeMap::new(), epoch: with_epoch() };
+    let word = Word::Sharding(ShardingMessage::Region(ToRegion::Host(vec![host])));
+    bench.tell(Input::Message { from: ME, entity_type: counter(), word });
+    let told = bench.tell(Input::LeaseLost);
+    let of_type = bench.machines.of(&counter()).expect("it is started");
+    assert_eq!(of_type.coordinator().map(Coordinator::phase), Some(Phase::Off));
+    assert_eq!(of_type.region().map(|region| region.hosted().count()), Some(1));
+    let orders = told.iter().filter(|output| matches!(output, Output::Order { .. }));
+    assert_eq!(orders.count(), 0, "{told:?}");
 }

@@ -9,8 +9,10 @@ mod mail;
 mod payload;
 mod port;
 mod registration;
+mod remembering;
 mod shard;
 mod stats;
+mod stopping;
 #[cfg(test)]
 mod tests;
 
@@ -30,11 +32,13 @@ use self::registration::Registration;
 pub use self::shard::{Heard, Pending, Run, Shard};
 use self::shard::{Judge, News, Step};
 pub use self::stats::RegionStats;
+use self::stopping::Stopping;
 use super::agreed::Agreed;
 use super::bug::{Bug, Canary};
 use super::ids::{Generation, RegionId, SHARDS_MAX, ShardId};
 use super::installed::Installed;
-use super::remembered::{Remembered, Ring};
+use super::pace::Pace;
+use super::remembered::{REMEMBERED_MAX, Ring, Step as Happened, What};
 use super::repeat::{Pauses, Repeats};
 use super::wire::{
     Carries, Fetch, HostShard, NotYet, Part, ReleaseShard, Released, RouteTable, ShardRoute,
@@ -60,6 +64,8 @@ pub struct RegionConfig {
     pub repeat: Pauses,
     /// How payloads are cut that don't fit one message.
     pub cut: Cut,
+    /// `remembered-decisions`: with who was awaited and how long.
+    pub remembered: usize,
 }
 
 impl Default for RegionConfig {
@@ -72,6 +78,7 @@ impl Default for RegionConfig {
             handoff_timeout: Duration::from_secs(15),
             repeat: Pauses::default(),
             cut: Cut::default(),
+            remembered: REMEMBERED_MAX,
         }
     }
 }
@@ -94,11 +101,14 @@ pub struct Region {
     carrying: Repeats,
     intake: Intake,
     aborts: BTreeMap<ShardId, Instant>, // draining shards
-    leaving: Option<Instant>,           // when to ask again
+    stopping: Stopping,
+    leaving: Option<Instant>, // when to ask again
     left: bool,
     over: bool,
     dirty: bool,
     ring: Ring,
+    steps: Vec<Happened>, // of this batch
+    pace: Pace,
     stats: RegionStats,
 }
 
@@ -126,11 +136,14 @@ impl Region {
             carrying: Repeats::default(),
             intake: Intake::default(),
             aborts: BTreeMap::new(),
+            stopping: Stopping::default(),
             leaving: None,
             left: false,
             over: false,
             dirty: false,
-            ring: Ring::default(),
+            ring: Ring::new(config.remembered),
+            steps: Vec::new(),
+            pace: Pace::default(),
             stats: RegionStats::default(),
         }
     }
@@ -218,6 +231,7 @@ impl Region {
                     self.refused = None;
                     self.ask_at = (!self.wanted.is_empty()).then_some(now.mono);
                     self.leaving = self.leaving.map(|_| now.mono);
+                    self.stopping.again(now.mono);
                     out.push(RegionOutput::Registered);
                 }
             }
@@ -257,6 +271,7 @@ impl Region {
                 }
             }
             ToRegion::Part(part) => self.part(now, from, &part, out),
+            ToRegion::Stopped(shards) => self.stopped(from, &shards, out),
         }
     }
 
@@ -303,26 +318,11 @@ impl Region {
         let known = self.shards.get(&shard).map(Shard::max_gen);
         if known.is_none_or(|known| generation > known) {
             self.route(ShardRoute { shard, generation, home: Some(self.me) }, out);
-            self.remember(now, &word);
+            self.remember_told(now, &word);
         } else if known != Some(generation) {
             self.stats.stale += 1;
         }
         self.change(now, shard, out, |held, judge| held.host(from, word, judge));
-    }
-
-    fn remember(&mut self, now: Now, word: &HostShard) {
-        let from = word.after.iter().max_by_key(|(_, last)| **last).map(|(id, _)| *id);
-        self.ring.push(Remembered {
-            at: now,
-            shard: word.shard,
-            generation: word.generation,
-            from,
-            to: Some(self.me),
-            why: "told to host it".into(),
-            written: None,
-            hosted: None,
-            awaited: word.after.keys().copied().collect(),
-        });
     }
 
     /// R4.
@@ -334,6 +334,7 @@ impl Region {
         let known = self.shards.get(&shard).map_or(Generation::NEVER, Shard::max_gen);
         if generation > known {
             self.route(ShardRoute { shard, generation, home: to }, out);
+            self.remember_release(now, &word);
         } else if generation < known {
             self.stats.stale += 1;
         }
@@ -415,6 +416,7 @@ impl Region {
         for step in steps {
             self.perform(now, shard, after, step, out);
         }
+        self.keep_pace(now, before, after);
         if before != after {
             out.push(RegionOutput::Standing(after));
         }
@@ -426,12 +428,12 @@ impl Region {
             Step::Start { payload } => {
                 self.stats.started += 1;
                 self.carrying.end(shard);
-                self.note_hosted(now, shard, generation);
+                self.note_settled(now, shard, generation, What::Started);
                 out.push(RegionOutput::Start { shard, generation, payload });
             }
             Step::Adopt => {
                 self.stats.adopted += 1;
-                self.note_hosted(now, shard, generation);
+                self.note_settled(now, shard, generation, What::Adopted);
                 out.push(RegionOutput::Adopt { shard, generation });
             }
             Step::Drain => {
@@ -465,13 +467,10 @@ impl Region {
         self.mail.carries(to, Carries { shard, reached, last, length: length as u64 });
     }
 
-    fn note_hosted(&mut self, now: Now, shard: ShardId, generation: Generation) {
-        self.ring.note(shard, generation, |entry| entry.hosted = Some(now.mono - entry.at.mono));
-    }
-
     fn on_drained(&mut self, now: Now, shard: ShardId, payload: Option<Bytes>, out: &mut Out) {
         if self.shards.contains_key(&shard) {
             self.aborts.remove(&shard);
+            self.note_drained(now, shard);
             self.change(now, shard, out, |held, judge| held.drained(payload, judge));
         }
     }
@@ -526,6 +525,9 @@ impl Region {
         self.register(now);
         self.ask(now);
         self.leave(now, out);
+        self.stop_others(now, out);
+        self.look_for_slow(now, out);
+        self.tell_steps(out);
         for (to, word) in self.intake.take_due(now.mono, self.config.cut.window) {
             self.mail.fetch(to, word);
         }
@@ -620,6 +622,7 @@ impl Machine for Region {
                 }
             }
             RegionInput::Drained { shard, payload } => self.on_drained(now, shard, payload, out),
+            RegionInput::Stop { shards, within } => self.wish_stop(now, shards, within),
             RegionInput::Leave => self.leaving = self.leaving.or(Some(now.mono)),
             RegionInput::Over => return self.stop_for_good(out),
             RegionInput::Forsaken => self.forsake(out),
@@ -637,7 +640,8 @@ impl Machine for Region {
         let asks = self.ask_at.filter(|_| self.registration.is_registered());
         let leaves = self.leaving.filter(|_| !self.left);
         let aborts = self.aborts.values().min().copied();
-        [self.carrying.next(), self.registration.next(), asks, leaves, aborts]
+        let stops = self.stopping.next(self.registration.is_registered());
+        [self.carrying.next(), self.registration.next(), asks, leaves, aborts, stops]
             .into_iter()
             .flatten()
             .min()

@@ -1,11 +1,14 @@
 //! The region's surroundings: what it is told and what it orders.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use ostraca_ddata::id::ReplicaId;
 
 use super::shard::Run;
 use crate::sharding::ids::{Generation, RegionId, ShardId};
 use crate::sharding::installed::Installed;
+use crate::sharding::remembered::{Slow, Step};
 use crate::sharding::wire::{ShardRoute, ShardingMessage, ToRegion};
 
 /// A fact for the region.
@@ -32,6 +35,14 @@ pub enum RegionInput {
         shard: ShardId,
         /// Encoded messages and the roster; `None`: there are none.
         payload: Option<Bytes>,
+    },
+    /// The program wants these shards to stop, wherever they live; asked for until it is done or
+    /// `within` is over.
+    Stop {
+        /// Which.
+        shards: Vec<ShardId>, // ≤ shards
+        /// For how long it is asked for.
+        within: Duration,
     },
     /// This node is to stop: hand over everything.
     Leave,
@@ -93,6 +104,13 @@ pub enum RegionOutput {
     },
     /// Stop everything at once and for good.
     StopAll,
+    /// Nobody hosts one of the shards any more that [`RegionInput::Stop`] named, or it is asked for
+    /// no longer: see [`Region::stopping`](super::Region::stopping).
+    Stopped,
+    /// For an event.
+    Step(Box<Step>),
+    /// For a warning.
+    Slow(Slow),
     /// The coordinator knows this region, and its gate knows all homes.
     Registered,
     /// Everything is handed over after [`RegionInput::Leave`].

@@ -6,12 +6,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ostraca::node::wiring::sharding::{Dest, Event as Told, counted, route, say};
+use ostraca::node::wiring::sharding::{Dest, Event as Told, counted, lives, route, say};
 use ostraca::sharding::config::Sharding as Settings;
 use ostraca::sharding::ids::{EntityType, Generation, ShardId};
-use ostraca::sharding::machines::{ClusterShardingStats, Hosts, Input as Fact};
+use ostraca::sharding::machines::{Found, Hosts, Input as Fact, Question, Word};
 use ostraca::sharding::region::{Region, RegionInput, RegionOutput, Run, Shard};
+use ostraca::sharding::remembered::Slow;
 use ostraca_ddata::clock::{Instant, Now};
+use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::machine::{Machine as _, Outbox};
 use ostraca_ddata::sim::{Effects, Stream};
 
@@ -27,8 +29,8 @@ pub(crate) enum Order {
     Want(EntityType, ShardId),
     /// A message for an entity of the shard, if it lives here.
     Tell(EntityType, ShardId, u64),
-    /// How many entities live where? Of each shard one for each message that waits.
-    Survey(EntityType, Duration),
+    /// What do nodes say? Of each shard there is an entity for each message that waits.
+    Survey(EntityType, Question, Duration),
 }
 
 /// What a harness may know.
@@ -41,7 +43,8 @@ pub(crate) enum Seen {
     Accepted(u64),
     Handled(u64),
     Discarded(u64),
-    Surveyed(ClusterShardingStats),
+    Surveyed(Found),
+    Slow(Slow),
     Left,
 }
 
@@ -123,13 +126,10 @@ impl WholeNode {
                 Dest::Entities { entity_type, order } => self.perform(now, entity_type, order, fx),
                 Dest::Count { to, entity_type, number, shards } => {
                     let word = counted(number, &shards, &self.entities.count(&entity_type));
-                    if to == me {
-                        let own = Fact::Message { from: me, entity_type, word };
-                        self.work.push_back(Work::Sharding(own));
-                    } else if let Some(to) = self.linked(to) {
-                        let (part, bytes) = say(&word);
-                        self.send(to, Body::Sharding(part, entity_type.into(), bytes), fx);
-                    }
+                    self.answer(to, entity_type, word, fx);
+                }
+                Dest::Exists { to, entity_type, number, .. } => {
+                    self.answer(to, entity_type, lives(number, None), fx); // it knows no ids
                 }
                 Dest::Removed(_) => {}
                 Dest::Node(told) => {
@@ -138,7 +138,9 @@ impl WholeNode {
                     }
                     fx.emit(Event::Sharding(match told {
                         Told::Registered(_) => Seen::Registered,
-                        Told::Surveyed { stats, .. } => Seen::Surveyed(stats),
+                        Told::Surveyed { found, .. } => Seen::Surveyed(found),
+                        Told::Slow { slow, .. } => Seen::Slow(slow),
+                        Told::Step { .. } | Told::Stopped(_) => continue,
                         Told::Left => Seen::Left,
                         Told::Acting { .. } => Seen::Acting,
                         Told::SteppedDown { .. } => Seen::SteppedDown,
@@ -146,6 +148,22 @@ impl WholeNode {
                     }));
                 }
             }
+        }
+    }
+
+    fn answer(
+        &mut self,
+        to: ReplicaId,
+        entity_type: EntityType,
+        word: Word,
+        fx: &mut Effects<Self>,
+    ) {
+        let me = self.me().incarnation;
+        if to == me {
+            self.work.push_back(Work::Sharding(Fact::Message { from: me, entity_type, word }));
+        } else if let Some(to) = self.linked(to) {
+            let (part, bytes) = say(&word);
+            self.send(to, Body::Sharding(part, entity_type.into(), bytes), fx);
         }
     }
 
@@ -202,7 +220,9 @@ impl WholeNode {
             Order::Want(entity_type, shard) => {
                 Some(Fact::Fact { entity_type, fact: RegionInput::Wanted(shard) })
             }
-            Order::Survey(entity_type, within) => Some(Fact::Survey { id: 1, entity_type, within }),
+            Order::Survey(entity_type, question, within) => {
+                Some(Fact::Survey { id: 1, entity_type, question, within })
+            }
             Order::Tell(entity_type, shard, id) => {
                 let key = (entity_type, shard);
                 if matches!(self.run(&key), Run::Hosting(_)) {

@@ -190,7 +190,7 @@ impl Node {
     fn answered(&mut self, now: Now, id: RequestId, answer: Answer, fx: &mut Effects<Self>) {
         let asked = self.asked.remove(&id);
         match (&answer, asked) {
-            (Answer::Fenced(cells), _) => fx.emit(Event::Read(cells.clone())),
+            (Answer::Fenced(cells, _), _) => fx.emit(Event::Read(cells.clone())),
             (Answer::Written, Some(Ask::Write { cells, .. })) => fx.emit(Event::Decided(cells)),
             (Answer::Refused { .. }, _) => fx.emit(Event::Refused),
             _ => {}
@@ -220,7 +220,10 @@ impl Node {
                 CoordinatorOutput::SteppedDown { highest, .. } => {
                     self.above = self.above.max(highest.number);
                 }
-                CoordinatorOutput::Acting(_) => {}
+                CoordinatorOutput::Acting(_)
+                | CoordinatorOutput::Differs(_)
+                | CoordinatorOutput::Step(_)
+                | CoordinatorOutput::Slow(_) => {}
             }
         }
     }

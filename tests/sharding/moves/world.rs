@@ -376,7 +376,7 @@ impl World {
             }
             merged => {
                 let cells = merged.map(|(_, _, home)| (SHARD, home)).into_iter().collect();
-                self.answer(seat, id, Answer::Fenced(cells))
+                self.answer(seat, id, Answer::Fenced(cells, None))
             }
         }
     }
@@ -401,7 +401,7 @@ impl World {
         }
         let (id, home) = (*id, cell.2.clone());
         if matches!(op, Op::Back { .. }) {
-            return self.answer(seat, id, Answer::Fenced(vec![(SHARD, home)]));
+            return self.answer(seat, id, Answer::Fenced(vec![(SHARD, home)], None));
         }
         self.acknowledged(&home)?;
         self.answer(seat, id, Answer::Written)
@@ -471,6 +471,7 @@ impl World {
                     Ask::Fence { term, .. } => {
                         Some(Op::Fence { id, term, read: Vec::new(), merged: None })
                     }
+                    Ask::Agree { .. } => unreachable!("its type says nothing"),
                     Ask::Write { term, seq, cells, .. } => cells.into_iter().next().map(|cell| {
                         let cell = (term, seq, cell.1);
                         Op::Write { id, term, cell, acked: Vec::new() }

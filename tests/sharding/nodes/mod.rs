@@ -3,6 +3,7 @@
 //! and go, and come back when one is lost.
 
 mod chaos;
+mod known_failures;
 mod queries;
 mod watch;
 
@@ -157,7 +158,7 @@ impl Cluster {
 }
 
 #[test]
-fn shards_that_are_asked_for_live_evenly_on_three_nodes_under_one_coordinator() {
+fn known_failure_39_shards_asked_for_at_once_live_evenly_under_one_coordinator() {
     for seed in 0..10 {
         let cluster = Cluster::of_three(seed, 3);
         let acting = (0..3).filter(|place| cluster.acts(*place)).count();
@@ -225,7 +226,7 @@ fn shards_of_a_crashed_node_come_back_elsewhere_when_it_is_removed() {
 }
 
 #[test]
-fn a_paused_coordinator_is_replaced_and_the_rest_goes_on() {
+fn known_failure_06_a_paused_coordinator_is_replaced_and_takes_nothing_back() {
     for seed in 0..5 {
         let mut cluster = Cluster::of_three(seed, 3);
         let coordinates = (0..3).find(|place| cluster.acts(*place)).expect("one does");

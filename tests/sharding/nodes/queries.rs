@@ -1,9 +1,12 @@
-//! How many entities live where: whoever answers is in the result, and who does not is named.
+//! How many entities live where, and why shards live there: whoever answers is in the result, and
+//! who does not is named.
 
 use std::time::Duration;
 
-use ostraca::sharding::ids::RegionId;
-use ostraca::sharding::machines::ClusterShardingStats;
+use ostraca::sharding::coordinator::Coordinator;
+use ostraca::sharding::explain::{Recalled, Topic, Witness};
+use ostraca::sharding::ids::{RegionId, ShardId};
+use ostraca::sharding::machines::{ClusterShardingStats, Found, Question};
 use ostraca_ddata::sim::{Faults, NodeIndex};
 
 use super::{Cluster, SECOND, SHARDS, counter, settings};
@@ -12,10 +15,24 @@ use crate::whole::entities::Order;
 
 impl Cluster {
     fn survey(&mut self, place: usize, within: Duration) -> ClusterShardingStats {
-        let before = self.sim.observer().surveyed.len();
-        self.order(place, Order::Survey(counter(), within));
-        self.until(30, "the survey ends", |it| it.sim.observer().surveyed.len() > before);
-        self.sim.observer().surveyed[before].clone()
+        match self.find(place, Question::Count, within) {
+            Found::Counted(stats) => stats,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn recall(&mut self, place: usize, topic: Topic) -> Recalled {
+        match self.find(place, Question::Why(topic), SECOND) {
+            Found::Recalled(recalled) => recalled,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn find(&mut self, place: usize, question: Question, within: Duration) -> Found {
+        let before = self.sim.observer().found.len();
+        self.order(place, Order::Survey(counter(), question, within));
+        self.until(30, "the survey ends", |it| it.sim.observer().found.len() > before);
+        self.sim.observer().found[before].clone()
     }
 
     fn region_at(&self, place: usize) -> RegionId {
@@ -40,7 +57,7 @@ fn a_survey_has_every_shard_of_every_region_once_and_empty_ones_too() {
 }
 
 #[test]
-fn a_node_that_does_not_answer_is_named_and_the_others_are_there() {
+fn known_failure_37_a_node_that_does_not_answer_is_named_and_the_others_are_there() {
     let mut cluster = Cluster::of_three(2, 3);
     let silent = cluster.region_at(2);
     cluster.sim.pause(NodeIndex::new(2), 3 * SECOND);
@@ -76,4 +93,81 @@ fn a_node_that_only_routes_is_asked_by_nobody_and_may_ask() {
     assert_eq!(stats.shards(), SHARDS as usize);
     let regions: Vec<RegionId> = cluster.at(0).machines.regions(&counter()).collect();
     assert_eq!(regions, (0..3).map(|place| cluster.region_at(place)).collect::<Vec<_>>());
+}
+
+/// Who remembers what of a shard: which part of which place, and from where to where it went.
+type Story = Vec<(Witness, usize, Option<usize>, Option<usize>)>;
+
+impl Cluster {
+    /// Whether every decision is carried out.
+    fn is_settled(&self) -> bool {
+        let coordinators = self
+            .sim
+            .processes()
+            .filter_map(|(_, node)| node.machines.of(&counter())?.coordinator());
+        coordinators.flat_map(Coordinator::moving).next().is_none()
+    }
+
+    fn story_of(&mut self, asker: usize, shard: ShardId, places: usize) -> Story {
+        let regions: Vec<RegionId> = (0..places).map(|place| self.region_at(place)).collect();
+        let place = |region: RegionId| regions.iter().position(|known| *known == region);
+        let recalled = self.recall(asker, Topic::Shard(shard));
+        assert!(recalled.unanswered.is_empty(), "{recalled:?}");
+        let story = recalled.accounts.into_iter().map(|account| {
+            let entry = account.remembered;
+            assert!(entry.is_over(), "{entry:?}");
+            let by = place(account.by.into()).expect("a node of the cluster");
+            (
+                entry.generation,
+                account.witness,
+                by,
+                entry.from.and_then(place),
+                entry.to.and_then(place),
+            )
+        });
+        let mut story: Vec<_> = story.collect();
+        story.sort_unstable();
+        story.into_iter().map(|(_, witness, by, from, to)| (witness, by, from, to)).collect()
+    }
+}
+
+#[test]
+fn whoever_asks_hears_of_every_decision_from_the_coordinator_and_both_regions() {
+    use Witness::{Coordinator, Region};
+
+    let mut cluster = Cluster::of_three(5, 4);
+    let coordinator = (0..3).find(|place| cluster.acts(*place)).expect("one acts");
+    let first = cluster.homes();
+    cluster.sim.restart(NodeIndex::new(3));
+    cluster.host(3);
+    cluster.until(20, "even", |it| it.sizes([0, 1, 2, 3]) == [3, 3, 3, 3] && it.is_settled());
+    let (shard, _) = cluster.homes().into_iter().find(|(_, at)| *at == 3).expect("it has three");
+    let from = first[&shard];
+    for asker in 0..4 {
+        let begin =
+            [(Coordinator, coordinator, None, Some(from)), (Region, from, None, Some(from))];
+        let moved = |witness, by| (witness, by, Some(from), Some(3));
+        let then = [moved(Coordinator, coordinator), moved(Region, from), moved(Region, 3)];
+        assert_eq!(cluster.story_of(asker, shard, 4), [&begin[..], &then[..]].concat());
+    }
+    let of_new = cluster.recall(1, Topic::Region(cluster.region_at(3)));
+    let shards = of_new.accounts.iter().map(|account| account.remembered.shard);
+    assert_eq!(shards.collect::<std::collections::BTreeSet<_>>().len(), 3);
+}
+
+#[test]
+fn a_shard_that_lost_its_home_says_so() {
+    let mut cluster = Cluster::of_three(6, 3);
+    let [lost, asker] = {
+        let others: Vec<usize> = (0..3).filter(|place| !cluster.acts(*place)).collect();
+        [others[0], others[1]]
+    };
+    let (shard, _) = cluster.homes().into_iter().find(|(_, at)| *at == lost).expect("it has four");
+    cluster.sim.crash(NodeIndex::new(lost));
+    cluster.until(60, "all shards live again", |it| it.homes().len() == SHARDS as usize);
+    let recalled = cluster.recall(asker, Topic::Shard(shard));
+    let by_coordinator = recalled.accounts.iter().filter(|it| it.witness == Witness::Coordinator);
+    let newest = by_coordinator.map(|account| &account.remembered).max_by_key(|it| it.generation);
+    let why = newest.map(|entry| entry.why.to_string()).expect("the coordinator remembers");
+    assert!(why.starts_with("its region is out of the cluster: "), "{why}");
 }

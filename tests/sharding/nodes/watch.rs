@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ostraca::sharding::ids::{Generation, ShardId};
-use ostraca::sharding::machines::ClusterShardingStats;
+use ostraca::sharding::machines::Found;
 use ostraca::sharding::region::Region;
+use ostraca::sharding::remembered::Slow;
 use ostraca_ddata::sim::{NodeIndex, Observer, Orders, View, Violation};
 
 use super::counter;
@@ -23,7 +24,8 @@ pub(crate) struct ShardWatch {
     pub(crate) acting: u64,
     pub(crate) stepped_down: u64,
     pub(crate) starts: u64,
-    pub(crate) surveyed: Vec<ClusterShardingStats>,
+    pub(crate) found: Vec<Found>,
+    pub(crate) slow: Vec<Slow>,
 }
 
 impl ShardWatch {
@@ -50,7 +52,8 @@ impl ShardWatch {
             }
             Seen::Acting => self.acting += 1,
             Seen::SteppedDown => self.stepped_down += 1,
-            Seen::Surveyed(stats) => self.surveyed.push(stats.clone()),
+            Seen::Surveyed(found) => self.found.push(found.clone()),
+            Seen::Slow(slow) => self.slow.push(slow.clone()),
             Seen::Registered | Seen::Left => {}
         }
         Ok(())

@@ -232,6 +232,110 @@ fn it_remembers_why_and_how_long() {
     let entry = bench.machine.remembered().of_shard(SHARD).next().unwrap();
     assert_eq!((entry.from, entry.to, &*entry.why), (Some(region(1)), Some(region(2)), "test"));
     let ms = |ms| Some(Duration::from_millis(ms));
-    assert_eq!((entry.written, entry.hosted), (ms(3), ms(23)));
+    assert_eq!((entry.queued, entry.written, entry.settled), (ms(0), ms(3), ms(23)));
     assert_eq!(entry.awaited, [region(1)]);
+    let moved = [What::Decided, What::Written, What::Settled];
+    assert_eq!(bench.steps, [moved, moved].concat(), "its first home, and the move");
+}
+
+#[test]
+fn what_waited_behind_another_write_says_for_how_long() {
+    let mut bench = Bench::hosted();
+    bench.moves(Some(2));
+    let pass = |bench: &mut Bench, ms| bench.now.mono = bench.now.mono + Duration::from_millis(ms);
+    bench.hear(3, ToCoordinator::GetShardHome(vec![ShardId::new(8)]));
+    bench.place(&[(ShardId::new(8), 3)]);
+    pass(&mut bench, 30);
+    bench.answer(Answer::Written);
+    pass(&mut bench, 4);
+    bench.answer(Answer::Written);
+    let entry = bench.machine.remembered().of_shard(ShardId::new(8)).next().unwrap();
+    let ms = |ms| Some(Duration::from_millis(ms));
+    assert_eq!((entry.queued, entry.written, entry.settled), (ms(30), ms(34), None));
+}
+
+#[test]
+fn a_home_that_is_lost_or_leaves_is_why_before_the_strategys_words() {
+    for (leaves, why) in [
+        (true, "its region leaves: fewest shards"),
+        (false, "its region is out of the cluster: fewest shards"),
+    ] {
+        let mut bench = Bench::hosted();
+        if leaves {
+            bench.hear(1, ToCoordinator::Leaving);
+        } else {
+            bench.tell(CoordinatorInput::Installed(installed(2, 2..=5)));
+        }
+        bench.place(&[(SHARD, 2)]);
+        let entry = bench.machine.remembered().of_shard(SHARD).next().unwrap();
+        assert_eq!((&*entry.why, entry.from), (why, Some(region(1))));
+    }
+}
+
+#[test]
+fn a_move_that_takes_too_long_is_told_of_once_with_who_is_awaited() {
+    let mut bench = Bench::hosted();
+    bench.moves(Some(2));
+    bench.answer(Answer::Written);
+    let mut told = Vec::new();
+    while bench.now.mono < Now::default().mono + Duration::from_secs(90) {
+        let (_, out) = bench.wait().unwrap();
+        told.extend(out.into_iter().filter_map(|order| match order {
+            CoordinatorOutput::Slow(slow) => Some(slow),
+            _ => None,
+        }));
+    }
+    let [Slow { shards, waited, limit, awaited }] = &told[..] else { panic!("{told:?}") };
+    assert_eq!((&shards[..], *limit), (&[SHARD][..], Duration::from_secs(30)));
+    assert!((*limit..*limit + Duration::from_secs(3)).contains(waited), "{waited:?}");
+    assert_eq!(awaited[..], [region(1), region(2)]);
+}
+
+fn stopped(outputs: &[CoordinatorOutput]) -> Vec<u64> {
+    let told =
+        sent(outputs).into_iter().filter(|(_, word)| *word == ToRegion::Stopped(vec![SHARD]));
+    told.map(|(to, _)| to).collect()
+}
+
+#[test]
+fn a_shard_that_is_to_stop_lives_nowhere_once_its_region_has_drained_it() {
+    let mut bench = Bench::hosted();
+    let stop = || ToCoordinator::Stop(vec![SHARD, ShardId::new(99_999)]);
+    let out = bench.hear(2, stop());
+    assert_eq!(written(&out), [(2, vec![(SHARD, cell(g(2), None, &[(1, 1)]))])]);
+    assert_eq!(sent(&bench.answer(Answer::Written))[0], (1, release(2, None)));
+    assert_eq!(written(&bench.hear(3, stop())), [], "once");
+    let out = bench.hear(1, ToCoordinator::Drained(vec![(SHARD, g(2))]));
+    assert_eq!(stopped(&out), [2, 3]);
+    assert_eq!(stopped(&bench.hear(2, stop())), [2], "said again");
+    let never = bench.hear(2, ToCoordinator::Stop(vec![ShardId::new(8)]));
+    assert_eq!(sent(&never), [(2, ToRegion::Stopped(vec![ShardId::new(8)]))], "nobody hosts it");
+}
+
+#[test]
+fn who_needs_a_shard_that_is_stopping_gets_it_and_the_stop_has_happened() {
+    let mut bench = Bench::hosted();
+    bench.hear(2, ToCoordinator::Stop(vec![SHARD]));
+    bench.answer(Answer::Written);
+    bench.hear(3, ToCoordinator::GetShardHome(vec![SHARD]));
+    let out = bench.place(&[(SHARD, 3)]);
+    assert_eq!(written(&out), [(3, vec![(SHARD, cell(g(3), Some(3), &[(1, 1)]))])]);
+    let out = bench.answer(Answer::Written);
+    assert_eq!(stopped(&out), Vec::<u64>::new(), "region 1 may still run it");
+    let out = bench.hear(3, ToCoordinator::Hosted(vec![(SHARD, g(3))]));
+    assert_eq!(stopped(&out), [2]);
+}
+
+#[test]
+fn a_confirmation_that_comes_before_the_stop_is_written_is_not_its_end() {
+    let mut bench = Bench::acting(1..=3);
+    bench.hear(1, ToCoordinator::GetShardHome(vec![SHARD]));
+    bench.place(&[(SHARD, 1)]);
+    bench.answer(Answer::Written);
+    bench.hear(2, ToCoordinator::Stop(vec![SHARD]));
+    let out = bench.hear(1, ToCoordinator::Hosted(vec![(SHARD, g(1))]));
+    assert_eq!(stopped(&out), Vec::<u64>::new());
+    bench.answer(Answer::Written);
+    let out = bench.hear(1, ToCoordinator::Drained(vec![(SHARD, g(2))]));
+    assert_eq!(stopped(&out), [2]);
 }

@@ -9,6 +9,7 @@ use ostraca_ddata::replicator::epoch::EpochId;
 use super::*;
 use crate::sharding::home::ShardHome;
 use crate::sharding::ids::Generation;
+use crate::sharding::remembered::{Slow, What};
 use crate::sharding::store::{Answer, Ask};
 use crate::sharding::wire::{
     HostShard, ReleaseShard, RouteTable, ShardRoute, ShardingMessage, ToRegion,
@@ -45,13 +46,14 @@ pub(super) fn cell(generation: Generation, home: Option<u64>, after: &[(u64, u64
 pub(super) struct Bench {
     pub(super) machine: Coordinator,
     pub(super) now: Now,
+    pub(super) steps: Vec<What>,
     out: Out,
 }
 
 impl Bench {
     pub(super) fn new(config: CoordinatorConfig) -> Self {
         let machine = Coordinator::new(ME, config, Canary::none());
-        let mut bench = Self { machine, now: Now::default(), out: Out::new() };
+        let mut bench = Self { machine, now: Now::default(), steps: Vec::new(), out: Out::new() };
         bench.tell(CoordinatorInput::Installed(installed(1, 1..=5)));
         bench
     }
@@ -67,7 +69,7 @@ impl Bench {
     ) -> Self {
         let mut bench = Self::new(config);
         bench.tell(CoordinatorInput::Start { above: 0 });
-        bench.answer(Answer::Fenced(Vec::new()));
+        bench.answer(Answer::Fenced(Vec::new(), None));
         for id in regions {
             bench.register(id, &[]);
         }
@@ -82,7 +84,15 @@ impl Bench {
 
     pub(super) fn tick(&mut self) -> Vec<CoordinatorOutput> {
         self.machine.handle(self.now, CoordinatorInput::Tick, &mut self.out);
-        self.out.drain().collect()
+        let mut ordered: Vec<CoordinatorOutput> = self.out.drain().collect();
+        ordered.retain(|order| match order {
+            CoordinatorOutput::Step(step) => {
+                self.steps.push(step.what);
+                false
+            }
+            _ => true,
+        });
+        ordered
     }
 
     pub(super) fn hear(&mut self, from: u64, message: ToCoordinator) -> Vec<CoordinatorOutput> {
@@ -151,7 +161,7 @@ pub(super) fn asked(outputs: &[CoordinatorOutput]) -> Vec<Ask> {
 pub(super) fn written(outputs: &[CoordinatorOutput]) -> Vec<(u64, Vec<(ShardId, ShardHome)>)> {
     let written = asked(outputs).into_iter().filter_map(|ask| match ask {
         Ask::Write { seq, cells, .. } => Some((seq, cells)),
-        Ask::Fence { .. } => None,
+        Ask::Fence { .. } | Ask::Agree { .. } => None,
     });
     written.collect()
 }

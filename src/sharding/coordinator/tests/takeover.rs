@@ -14,7 +14,7 @@ fn read() -> Vec<(ShardId, ShardHome)> {
 fn rewriting() -> (Bench, Vec<CoordinatorOutput>) {
     let mut bench = Bench::new(CoordinatorConfig::default());
     bench.tell(CoordinatorInput::Start { above: 4 });
-    let out = bench.answer(Answer::Fenced(read()));
+    let out = bench.answer(Answer::Fenced(read(), None));
     (bench, out)
 }
 
@@ -52,7 +52,7 @@ fn a_term_that_is_too_low_is_raised_as_long_as_nothing_was_said_under_it() {
 fn what_a_higher_term_has_written_is_not_built_upon_under_a_lower_one() {
     let mut bench = Bench::new(CoordinatorConfig::default());
     bench.tell(CoordinatorInput::Start { above: 0 });
-    assert_eq!(bench.answer(Answer::Fenced(read())), [], "terms 4 and 2, and this one is 1");
+    assert_eq!(bench.answer(Answer::Fenced(read(), None)), [], "terms 4 and 2, and this one is 1");
     let (_, out) = bench.wait().unwrap();
     assert_eq!(asked(&out), [Ask::Fence { term: term(5), within: Duration::from_secs(2) }]);
 }
@@ -84,7 +84,7 @@ fn many_cells_are_written_in_several_batches() {
     let mut bench = Bench::new(CoordinatorConfig { shards: 10_000, ..Default::default() });
     bench.tell(CoordinatorInput::Start { above: 0 });
     let cells = |from, to| (from..to).map(|s| (ShardId::new(s), cell(g(1), Some(1), &[])));
-    let out = bench.answer(Answer::Fenced(cells(0, 5_000).collect()));
+    let out = bench.answer(Answer::Fenced(cells(0, 5_000).collect(), None));
     assert_eq!(written(&out), [(1, cells(0, 4_096).collect())]);
     let out = bench.answer(Answer::Written);
     assert_eq!(written(&out), [(2, cells(4_096, 5_000).collect())]);
@@ -174,4 +174,88 @@ fn homes_that_were_lost_meanwhile_are_replaced_by_one_write() {
     let [(2, cells)] = &written(&out)[..] else { panic!("{out:?}") };
     let after = |index: usize| cells[index].1.after.keys().copied().collect::<Vec<_>>();
     assert_eq!((after(0), after(1)), (vec![region(1)], vec![region(2)]), "3 is the home now");
+}
+
+#[test]
+fn known_failure_11_what_a_coordinator_reads_or_writes_after_its_end_is_not_used() {
+    for rewrites in [false, true] {
+        let mut bench = Bench::new(CoordinatorConfig::default());
+        bench.tell(CoordinatorInput::Start { above: 4 });
+        let mut answer = Answer::Fenced(read(), None);
+        if rewrites {
+            bench.answer(answer);
+            answer = Answer::Written;
+        }
+        let late = bench.machine.asked.unwrap();
+        bench.tell(CoordinatorInput::Stop);
+        assert_eq!(bench.tell(CoordinatorInput::Answered { id: late, answer: answer.clone() }), []);
+        assert_eq!((bench.machine.phase(), bench.machine.records().count()), (Phase::Off, 0));
+        let out = bench.tell(CoordinatorInput::Start { above: 4 });
+        assert_eq!(asked(&out), [Ask::Fence { term: term(6), within: Duration::from_secs(2) }]);
+        assert_eq!(bench.tell(CoordinatorInput::Answered { id: late, answer }), []);
+        assert_eq!(bench.machine.phase(), Phase::Reading, "of another life");
+    }
+}
+
+/// Of a type that its node has in so many shards; it has read these cells and settings.
+fn agreeing(
+    shards: u32,
+    cells: Vec<(ShardId, ShardHome)>,
+    there: Option<u32>,
+) -> (Bench, Vec<CoordinatorOutput>) {
+    let says = |shards| Agreed { shards, extractor: "xxh3".into(), ..Agreed::default() };
+    let mut bench = Bench::new(CoordinatorConfig::default());
+    bench.machine = bench.machine.agreeing(says(shards));
+    bench.tell(CoordinatorInput::Start { above: 4 });
+    let out = bench.answer(Answer::Fenced(cells, there.map(says)));
+    (bench, out)
+}
+
+/// What was to be agreed on, and under which stamp.
+fn agrees(outputs: &[CoordinatorOutput]) -> Vec<(u64, u32)> {
+    let asked = asked(outputs).into_iter().filter_map(|ask| match ask {
+        Ask::Agree { seq, agreed, .. } => Some((seq, agreed.shards)),
+        _ => None,
+    });
+    asked.collect()
+}
+
+#[test]
+fn before_the_first_decision_of_all_what_its_node_says_is_written_whatever_stood_there() {
+    for there in [None, Some(1_000), Some(100)] {
+        let (mut bench, out) = agreeing(1_000, vec![], there);
+        assert_eq!((agrees(&out), bench.machine.phase()), (vec![(1, 1_000)], Phase::Rewriting));
+        assert_eq!(agrees(&bench.answer(Answer::Late)), [(2, 1_000)]);
+        let out = bench.answer(Answer::Written);
+        assert!(out.contains(&CoordinatorOutput::Acting(term(5))), "{there:?}");
+    }
+}
+
+#[test]
+fn homes_of_an_earlier_release_get_settings_before_they_are_written_again() {
+    let (mut bench, out) = agreeing(1_000, read(), None);
+    assert_eq!((agrees(&out), written(&out)), (vec![(1, 1_000)], vec![]));
+    assert_eq!(written(&bench.answer(Answer::Written)), [(2, read())]);
+}
+
+#[test]
+fn who_says_otherwise_than_the_data_where_there_are_homes_writes_nothing_and_steps_down() {
+    let (mut bench, out) = agreeing(100, read(), Some(1_000));
+    let [CoordinatorOutput::SteppedDown { .. }, CoordinatorOutput::Differs(there)] = &out[..]
+    else {
+        panic!("{out:?}");
+    };
+    assert_eq!((there.shards, bench.machine.phase()), (1_000, Phase::Down));
+    assert_eq!(bench.register(1, &[]).len(), 1, "it is told to look elsewhere");
+    let (_, out) = agreeing(1_000, read(), Some(1_000));
+    assert_eq!((agrees(&out), written(&out)), (vec![], vec![(1, read())]), "it agrees");
+}
+
+#[test]
+fn a_coordinator_that_is_refused_while_it_writes_settings_decides_nothing() {
+    let (mut bench, _) = agreeing(1_000, vec![], None);
+    let current = Term { number: 9, owner: ReplicaId::new(3) };
+    let out = bench.answer(Answer::Refused { current });
+    assert!(matches!(&out[..], [CoordinatorOutput::SteppedDown { .. }]), "{out:?}");
+    assert_eq!(bench.hear(1, ToCoordinator::GetShardHome(vec![SHARD])), []);
 }

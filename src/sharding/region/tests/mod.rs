@@ -52,6 +52,7 @@ pub(super) fn released(reached: u64, last: u64, payload: Option<&'static str>) -
 pub(super) struct Bench {
     pub(super) region: Region,
     pub(super) now: Now,
+    pub(super) steps: Vec<What>,
     out: Out,
 }
 
@@ -62,7 +63,7 @@ impl Bench {
 
     pub(super) fn with(config: RegionConfig, canary: Canary) -> Self {
         let region = Region::new(region(1), config, canary);
-        let mut bench = Self { region, now: Now::default(), out: Out::new() };
+        let mut bench = Self { region, now: Now::default(), steps: Vec::new(), out: Out::new() };
         bench.tell(RegionInput::Installed(installed(1, 1..=5)));
         bench
     }
@@ -70,8 +71,21 @@ impl Bench {
     /// One input and the tick that follows a batch; what was ordered.
     pub(super) fn tell(&mut self, input: RegionInput) -> Vec<RegionOutput> {
         self.region.handle(self.now, input, &mut self.out);
+        self.tick()
+    }
+
+    /// What was ordered, without its steps, which are kept.
+    fn tick(&mut self) -> Vec<RegionOutput> {
         self.region.handle(self.now, RegionInput::Tick, &mut self.out);
-        self.out.drain().collect()
+        let mut ordered: Vec<RegionOutput> = self.out.drain().collect();
+        ordered.retain(|order| match order {
+            RegionOutput::Step(step) => {
+                self.steps.push(step.what);
+                false
+            }
+            _ => true,
+        });
+        ordered
     }
 
     pub(super) fn hear(&mut self, from: u64, message: ToRegion) -> Vec<RegionOutput> {
@@ -92,8 +106,7 @@ impl Bench {
         let at = self.region.next_deadline()?;
         let waited = (at - self.now.mono).as_millis();
         self.now.mono = at.max(self.now.mono);
-        self.region.handle(self.now, RegionInput::Tick, &mut self.out);
-        Some((u64::try_from(waited).unwrap(), self.out.drain().collect()))
+        Some((u64::try_from(waited).unwrap(), self.tick()))
     }
 
     pub(super) fn run(&self) -> Run {

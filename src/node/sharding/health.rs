@@ -1,0 +1,111 @@
+//! Whether this node is ready to serve (spec/sharding.md §13): once its regions have registered.
+//! Later trouble of a coordinator makes it unready no more, since known homes go on being served.
+
+use std::collections::BTreeSet;
+
+use tokio::time::Instant;
+
+use super::hostings::Progress;
+use super::{NotReady, Sharding};
+use crate::cluster::member::Status;
+use crate::sharding::ids::EntityType;
+
+impl Sharding {
+    /// Ends when every entity type in `healthcheck.names` (without names: every type that was
+    /// started here) has been known by its coordinator once, and says so for ever after. As a probe
+    /// of an orchestrator asks it.
+    ///
+    /// `healthcheck.disabled-after` the check first saw this node Up it says ready all the same:
+    /// whoever waits for a first deployment is not to wait for a type that nobody starts.
+    ///
+    /// # Errors
+    /// [`NotReady`] after `healthcheck.timeout`, with the types that are missing.
+    ///
+    /// # Example
+    /// ```
+    /// use ostraca::prelude::*;
+    /// # struct Bell;
+    /// # impl Entity for Bell {
+    /// #     type Message = Reply<()>;
+    /// #     async fn handle(&mut self, ring: Reply<()>, _: &mut Context<'_, Self>) {
+    /// #         ring.send(());
+    /// #     }
+    /// # }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let node = Node::start(Config::default()).await?;
+    /// node.sharding().start("bell", |_id| Bell).await?;
+    /// node.sharding().ready().await?;
+    /// # node.stop().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn ready(&self) -> Result<(), NotReady> {
+        let check = &self.0.settings.healthcheck;
+        let mut progress = self.0.hostings.progress();
+        let missing = |progress: &Progress| missing(&self.names(), progress);
+        if !progress.borrow().ended && !missing(&progress.borrow()).is_empty() {
+            if self.was_up_for_long().await {
+                return Ok(());
+            }
+            let is_settled = |progress: &Progress| progress.ended || missing(progress).is_empty();
+            let _ = tokio::time::timeout(check.timeout, progress.wait_for(is_settled)).await;
+        }
+        let progress = progress.borrow();
+        let types = missing(&progress);
+        match (progress.ended, types.is_empty()) {
+            (true, _) => Err(NotReady::Stopped),
+            (false, true) => Ok(()),
+            (false, false) => Err(NotReady::Unregistered { types }),
+        }
+    }
+
+    fn names(&self) -> BTreeSet<EntityType> {
+        let names = &self.0.settings.healthcheck.names;
+        if names.is_empty() {
+            self.started().keys().cloned().collect()
+        } else {
+            names.iter().cloned().collect()
+        }
+    }
+
+    /// Whether this node has been Up for so long that a check says nothing any more.
+    async fn was_up_for_long(&self) -> bool {
+        let me = self.0.me.replica();
+        let is_up = self.look(move |control| {
+            let state = control.membership().state();
+            let member = state.and_then(|state| state.members.get(&me).cloned());
+            member.is_some_and(|member| member.status == Status::Up)
+        });
+        if is_up.await != Ok(true) {
+            return false;
+        }
+        let since = *self.0.seen_up.get_or_init(Instant::now);
+        since.elapsed() >= self.0.settings.healthcheck.disabled_after
+    }
+}
+
+/// Which of these no coordinator has known yet.
+fn missing(names: &BTreeSet<EntityType>, progress: &Progress) -> BTreeSet<EntityType> {
+    names.difference(&progress.registered).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_registered_once_is_missing_no_more() {
+        let [one, two] = ["one", "two"].map(|name| EntityType::new(name).expect("a name"));
+        let names = BTreeSet::from([one.clone(), two.clone()]);
+        let mut progress = Progress::default();
+        assert_eq!(missing(&names, &progress), names);
+        progress.registered.insert(one);
+        let left = missing(&names, &progress);
+        assert_eq!(left, BTreeSet::from([two.clone()]));
+        let error = NotReady::Unregistered { types: left };
+        assert_eq!(error.to_string(), "no coordinator has known the region of two here yet");
+        progress.registered.insert(two);
+        assert_eq!(missing(&names, &progress), BTreeSet::new());
+    }
+}

@@ -1,0 +1,73 @@
+//! Events about shards: each step of each decision at DEBUG, and what takes too long as a WARN.
+
+use std::time::Duration;
+
+use crate::sharding::ids::{EntityType, RegionId, ShardId};
+use crate::sharding::remembered::{Remembered, Slow, Step, What};
+
+/// Shards and nodes that a warning names; it says how many there are.
+const NAMED_MAX: usize = 8;
+
+/// Where it went from or to, as a field.
+fn place(region: Option<RegionId>) -> Option<tracing::field::DisplayValue<RegionId>> {
+    region.map(tracing::field::display)
+}
+
+fn took(span: Option<Duration>) -> Option<tracing::field::DebugValue<Duration>> {
+    span.map(tracing::field::debug)
+}
+
+/// A step of a decision.
+pub(super) fn log(entity_type: &EntityType, step: &Step) {
+    let Step { what, of } = step;
+    let Remembered { shard, generation, why, awaited, .. } = of;
+    let (from, to) = (place(of.from), place(of.to));
+    let [queued, written, drained, settled] =
+        [of.queued, of.written, of.drained, of.settled].map(took);
+    tracing::debug!(
+        what = name(*what), %entity_type, %shard, %generation, from, to, why = &**why, ?awaited,
+        queued, written, drained, settled,
+        "sharding.step"
+    );
+}
+
+const fn name(what: What) -> &'static str {
+    match what {
+        What::Decided => "decided",
+        What::Written => "written",
+        What::Settled => "settled",
+        What::Told => "told",
+        What::Started => "started",
+        What::Adopted => "adopted",
+        What::Draining => "draining",
+        What::Drained => "drained",
+    }
+}
+
+/// Decisions that take long; who is awaited is what to look at.
+pub(super) fn warn(entity_type: &EntityType, slow: &Slow) {
+    let Slow { shards, waited, limit, awaited } = slow;
+    let (count, some) = (shards.len(), &shards[..shards.len().min(NAMED_MAX)]);
+    tracing::warn!(
+        %entity_type, count, shards = names(some.iter(), ShardId::to_string),
+        ?waited, ?limit, awaited = names(awaited.iter().take(NAMED_MAX), RegionId::to_string),
+        of = awaited.len(),
+        "sharding.slow: shards wait far longer than nearly all did before; look at the nodes that \
+         are awaited"
+    );
+}
+
+fn names<'a, T: 'a>(of: impl Iterator<Item = &'a T>, name: impl Fn(&T) -> String) -> String {
+    of.map(name).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_names_reads_as_one() {
+        let shards = [1, 20].map(ShardId::new);
+        assert_eq!(names(shards.iter(), ShardId::to_string), "1, 20");
+    }
+}

@@ -1,0 +1,97 @@
+//! What is remembered of decisions, and said of their steps.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ostraca_ddata::clock::Now;
+
+use super::desk::Wish;
+use super::port::CoordinatorOutput;
+use super::takeover::words;
+use super::{Coordinator, Out};
+use crate::sharding::home::ShardHome;
+use crate::sharding::ids::{Generation, RegionId, ShardId};
+use crate::sharding::pace::Kind;
+use crate::sharding::remembered::{Remembered, Slow, Step, What};
+
+impl Coordinator {
+    /// A decision is made, and its write begins.
+    pub(super) fn remember(
+        &mut self,
+        now: Now,
+        shard: ShardId,
+        home: &ShardHome,
+        from: Option<RegionId>,
+        wish: Wish,
+    ) {
+        let Wish { to, why, since } = wish;
+        let entry = Remembered {
+            from,
+            to,
+            queued: Some(now.mono - since.mono),
+            awaited: home.after.keys().copied().collect(),
+            ..Remembered::new(since, shard, home.generation, why)
+        };
+        self.ring.push(entry.clone());
+        self.steps.push(Step { what: What::Decided, of: entry });
+    }
+
+    pub(super) fn note_written(&mut self, now: Now, shard: ShardId, generation: Generation) {
+        let note = |entry: &mut Remembered| entry.written = Some(now.mono - entry.begun);
+        if let Some(entry) = self.ring.note(shard, generation, note) {
+            self.steps.push(Step { what: What::Written, of: entry.clone() });
+        }
+    }
+
+    pub(super) fn note_settled(&mut self, now: Now, shard: ShardId, generation: Generation) {
+        self.pace.end(now.mono, shard);
+        let note = |entry: &mut Remembered| entry.settled = Some(now.mono - entry.begun);
+        if let Some(entry) = self.ring.note(shard, generation, note) {
+            self.steps.push(Step { what: What::Settled, of: entry.clone() });
+        }
+    }
+
+    /// A decision waits for what regions say of it.
+    pub(super) fn note_open(&mut self, now: Now, shard: ShardId) {
+        let Some(record) = self.records.get(&shard) else { return };
+        let kind = if record.home().after.is_empty() { Kind::Start } else { Kind::Move };
+        self.pace.begin(now.mono, shard, kind);
+    }
+
+    /// Why a shard needs a home, before the strategy's words.
+    pub(super) fn cause(&self, shard: ShardId, why: &Arc<str>) -> Arc<str> {
+        let Some(record) = self.records.get(&shard) else { return why.clone() };
+        let leaves = |home| self.regions.get(&home).is_some_and(|region| region.leaving);
+        if record.is_lost(&self.installed) {
+            words(&format!("its region is out of the cluster: {why}"))
+        } else if record.home().region.is_some_and(leaves) {
+            words(&format!("its region leaves: {why}"))
+        } else {
+            why.clone()
+        }
+    }
+
+    pub(super) fn tell_steps(&mut self, out: &mut Out) {
+        for step in self.steps.drain(..) {
+            out.push(CoordinatorOutput::Step(Box::new(step)));
+        }
+    }
+
+    /// Names whom the slow ones wait for: homes that have not confirmed, and those that may still
+    /// host.
+    pub(super) fn look_for_slow(&mut self, now: Now, out: &mut Out) {
+        let slow = self.pace.take_slow(now.mono);
+        let Some((_, waited, _)) = slow.first().copied() else { return };
+        let limit = slow.iter().map(|(.., limit)| *limit).min().unwrap_or(Duration::ZERO);
+        let shards: Vec<ShardId> = slow.into_iter().map(|(shard, ..)| shard).collect();
+        let mut awaited = BTreeSet::new();
+        for record in shards.iter().filter_map(|shard| self.records.get(shard)) {
+            let home = record.home();
+            let named = home.region.iter().chain(home.after.keys());
+            awaited.extend(named.filter(|id| !record.is_out(**id, &self.installed)));
+        }
+        let awaited = awaited.into_iter().collect();
+        out.push(CoordinatorOutput::Slow(Slow { shards, waited, limit, awaited }));
+    }
+}

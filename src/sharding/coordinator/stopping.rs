@@ -1,0 +1,51 @@
+//! Shards that somebody wants to stop: they live nowhere, by a decision like any other, until a
+//! message needs them again (spec/sharding.md §13).
+
+use ostraca_ddata::clock::Now;
+
+use super::Coordinator;
+use super::takeover::words;
+use crate::sharding::ids::{RegionId, ShardId};
+
+impl Coordinator {
+    /// Stops these, and tells who asked of each once its entities have ended. Asked again it stops
+    /// nothing twice, unless the answer was lost and the shard has come to live again.
+    pub(super) fn stop_shards(&mut self, now: Now, from: RegionId, shards: &[ShardId]) {
+        let why = words("somebody wanted it to stop");
+        for shard in shards.iter().copied() {
+            if shard.get() >= self.config.shards {
+                self.stats.strange += 1;
+                continue;
+            }
+            let waits = self.stops.get(&shard).is_some_and(|wanted| !wanted.is_empty());
+            if !waits && !self.is_over(shard) && self.planned(shard).is_some() {
+                self.wish_move(now, shard, None, &why);
+                if self.desk.planned(shard) != Some(None) {
+                    continue; // not now: it is asked for again
+                }
+            }
+            self.stops.entry(shard).or_default().insert(from);
+            if self.is_over(shard) {
+                self.tell_stopped(shard);
+            }
+        }
+    }
+
+    /// Whether nothing of a shard runs anywhere, and nothing is decided that would change it.
+    fn is_over(&self, shard: ShardId) -> bool {
+        let record = self.records.get(&shard);
+        let rests = record.is_none_or(|it| it.is_settled() && it.home().region.is_none());
+        rests && self.desk.planned(shard).is_none()
+    }
+
+    /// A decision is carried out: whoever lived there before has ended. One that is still to be
+    /// written may be the stop itself.
+    pub(super) fn tell_stopped(&mut self, shard: ShardId) {
+        if self.desk.planned(shard).is_some() {
+            return;
+        }
+        for region in self.stops.remove(&shard).into_iter().flatten() {
+            self.mail.stopped(region, shard);
+        }
+    }
+}

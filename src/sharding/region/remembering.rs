@@ -1,0 +1,106 @@
+//! What a region remembers of decisions that concern it, and says of their steps.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use ostraca_ddata::clock::Now;
+
+use super::port::{RegionOutput, Standing};
+use super::shard::Run;
+use super::{Out, Region};
+use crate::sharding::ids::{Generation, ShardId};
+use crate::sharding::pace::Kind;
+use crate::sharding::remembered::{Remembered, Slow, Step, What};
+use crate::sharding::wire::{HostShard, ReleaseShard};
+
+impl Region {
+    /// It is to host the shard.
+    pub(super) fn remember_told(&mut self, now: Now, word: &HostShard) {
+        let entry = Remembered {
+            from: word.after.iter().max_by_key(|(_, last)| **last).map(|(id, _)| *id),
+            to: Some(self.me),
+            awaited: word.after.keys().copied().collect(),
+            ..Remembered::new(now, word.shard, word.generation, "told to host it".into())
+        };
+        self.keep(What::Told, entry);
+    }
+
+    /// It is to release the shard. Of what it does not host others remember.
+    pub(super) fn remember_release(&mut self, now: Now, word: &ReleaseShard) {
+        let ReleaseShard { shard, generation, to } = *word;
+        let runs = self.shards.get(&shard).is_some_and(|held| held.run() != Run::Idle);
+        if !runs || to == Some(self.me) {
+            return;
+        }
+        let (from, why) = (Some(self.me), "told to release it".into());
+        let entry = Remembered { from, to, ..Remembered::new(now, shard, generation, why) };
+        self.keep(What::Draining, entry);
+    }
+
+    fn keep(&mut self, what: What, entry: Remembered) {
+        self.ring.push(entry.clone());
+        self.steps.push(Step { what, of: entry });
+    }
+
+    pub(super) fn note_settled(
+        &mut self,
+        now: Now,
+        shard: ShardId,
+        generation: Generation,
+        what: What,
+    ) {
+        let note = |entry: &mut Remembered| entry.settled = Some(now.mono - entry.begun);
+        if let Some(entry) = self.ring.note(shard, generation, note) {
+            self.steps.push(Step { what, of: entry.clone() });
+        }
+    }
+
+    /// The last entity of a shard has ended. It may have been told of several decisions meanwhile.
+    pub(super) fn note_drained(&mut self, now: Now, shard: ShardId) {
+        let drains = self.shards.get(&shard).is_some_and(|held| held.run() != Run::Idle);
+        if !drains {
+            return;
+        }
+        let me = self.me;
+        let like = |entry: &Remembered| entry.from == Some(me) && entry.drained.is_none();
+        let note = |entry: &mut Remembered| entry.drained = Some(now.mono - entry.begun);
+        if let Some(entry) = self.ring.note_each(shard, like, note) {
+            self.steps.push(Step { what: What::Drained, of: entry.clone() });
+        }
+    }
+
+    /// How long a shard waits for earlier hosts.
+    pub(super) fn keep_pace(&mut self, now: Now, before: Standing, after: Standing) {
+        let Standing { shard, .. } = after;
+        let waits_anew = !before.pending || before.max_gen != after.max_gen;
+        match (before.pending, after.pending) {
+            (_, true) if waits_anew => self.pace.begin(now.mono, shard, Kind::Move),
+            (true, false) if matches!(after.run, Run::Hosting(_)) => self.pace.end(now.mono, shard),
+            (true, false) => self.pace.forget(shard),
+            _ => {}
+        }
+    }
+
+    pub(super) fn tell_steps(&mut self, out: &mut Out) {
+        for step in self.steps.drain(..) {
+            out.push(RegionOutput::Step(Box::new(step)));
+        }
+    }
+
+    /// Names whom the slow ones wait for: itself, where it is still draining them.
+    pub(super) fn look_for_slow(&mut self, now: Now, out: &mut Out) {
+        let slow = self.pace.take_slow(now.mono);
+        let Some((_, waited, _)) = slow.first().copied() else { return };
+        let limit = slow.iter().map(|(.., limit)| *limit).min().unwrap_or(Duration::ZERO);
+        let shards: Vec<ShardId> = slow.into_iter().map(|(shard, ..)| shard).collect();
+        let mut awaited = BTreeSet::new();
+        for held in shards.iter().filter_map(|shard| self.shards.get(shard)) {
+            awaited.extend(held.awaited(&self.installed));
+            if matches!(held.run(), Run::Draining(_)) {
+                awaited.insert(self.me);
+            }
+        }
+        let awaited = awaited.into_iter().collect();
+        out.push(RegionOutput::Slow(Slow { shards, waited, limit, awaited }));
+    }
+}
