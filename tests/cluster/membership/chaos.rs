@@ -261,3 +261,10 @@ fn who_waits_for_a_lease_does_not_overtake_who_need_not() {
 fn of_two_that_accuse_each_other_the_one_with_the_quorum_goes_on() {
     holds(13_954_711_207_784, (3, 9), &[StrategyName::KeepMajority]);
 }
+
+/// A joiner's sponsor held the only other member as Down, and left; that one removed the sponsor and
+/// took the joiner for a stranger, whom the joiner in turn did not listen to.
+#[test]
+fn who_is_known_to_nobody_that_is_left_looks_for_the_cluster_anew() {
+    holds(94_721_512_669_171, (3, 9), &[StrategyName::KeepMajority]);
+}
