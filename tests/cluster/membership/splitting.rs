@@ -126,6 +126,25 @@ fn who_was_removed_while_it_was_about_to_leave_and_cut_off_learns_it_and_has_lef
 }
 
 #[test]
+fn a_newcomer_on_the_smaller_side_is_weakly_up_and_up_after_the_heal() {
+    for seed in 0..5 {
+        let mut sim = cluster_of(seed, 5, without_verdicts(0..7));
+        sim.partition([&[0, 1, 5], &[2, 3, 4, 6]]);
+        until(&mut sim, 20, |sim| {
+            at(sim, 0).membership.state().is_some_and(|state| state.unreachable.len() == 3)
+        });
+        sim.restart(NodeIndex::new(5));
+        sim.restart(NodeIndex::new(6));
+        until(&mut sim, 20, |sim| at(sim, 5).status() == Some(Status::WeaklyUp));
+        assert!(!at(&sim, 0).up().contains(&5), "seed {seed}");
+        // Its seed is there, and so is a quorum.
+        until(&mut sim, 20, |sim| at(sim, 6).status() == Some(Status::Up));
+        sim.heal();
+        until(&mut sim, 30, |sim| agree(sim, &[0, 1, 2, 3, 4, 5, 6]));
+    }
+}
+
+#[test]
 fn one_bad_link_removes_nobody() {
     for seed in 0..10 {
         let mut sim = cluster_of(seed, 5, World::new(3));
