@@ -117,11 +117,12 @@ pub(super) fn join(
 pub(super) fn adopt(core: &mut Core, gossip: &mut Gossip, from: NodeId, theirs: &Gossip) -> Done {
     let me = core.me.incarnation;
     let Some(member) = theirs.member(from.incarnation) else { return Done::Nothing };
+    let goes = gossip.member(me).is_none_or(|own| own.status.is_going());
     let waits = !matches!(member.status, Status::Up | Status::Down | Status::Removed);
+    // Who goes votes on with it until it is out, and needs its vote for that.
     let is_taken_up =
         core.installed.as_ref().is_some_and(|epoch| epoch.is_member(from.incarnation));
-    let goes = gossip.member(me).is_none_or(|own| own.status.is_going());
-    if member.node != from || !(waits || is_taken_up) || goes {
+    if member.node != from || !(waits && !goes || is_taken_up) {
         return Done::Nothing;
     }
     match gossip.let_in(me, Member::clone(member)) {

@@ -279,3 +279,11 @@ fn who_is_known_to_nobody_that_is_left_looks_for_the_cluster_anew() {
 fn half_without_the_tiebreaker_does_not_go_on_whatever_the_dead_had_decided() {
     holds(68_182_727_702_234, (3, 9), &[StrategyName::KeepMajority]);
 }
+
+/// Who was Exiting took nobody in, not even whom the configuration had: it voted with a newcomer whom
+/// it never listened to, that one never heard that it wanted to leave, and each asked for the removal
+/// of somebody else, for ever.
+#[test]
+fn who_is_about_to_leave_listens_to_all_whom_the_configuration_has() {
+    holds(23_373_502_397_473, (3, 9), &[StrategyName::KeepMajority]);
+}

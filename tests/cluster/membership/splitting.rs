@@ -277,3 +277,22 @@ fn who_was_let_in_by_the_side_that_goes_may_leave_all_the_same() {
         }
     }
 }
+
+/// It is cut off from the only member that it knows, and a newcomer that both reach is in the
+/// configuration by then.
+#[test]
+fn who_is_about_to_leave_is_let_go_by_a_newcomer_that_its_configuration_has() {
+    for seed in 0..5 {
+        let mut sim = cluster_of(seed, 2, without_verdicts(0..3));
+        let tiebreaker = at(&sim, 0).epoch().expect("installed").tiebreaker();
+        let stays = usize::from(at(&sim, 1).me().incarnation == tiebreaker);
+        let goes = 1 - stays;
+        sim.partition([&[stays], &[goes]]);
+        leave(&mut sim, goes, goes);
+        until(&mut sim, 5, |sim| at(sim, goes).status() == Some(Status::Exiting));
+        sim.restart(NodeIndex::new(2));
+        until(&mut sim, 60, |sim| is_over(sim, &[goes]));
+        assert_eq!(at(&sim, goes).over, Some(StopReason::Left), "seed {seed}");
+        until(&mut sim, 20, |sim| agree(sim, &[stays, 2]));
+    }
+}
