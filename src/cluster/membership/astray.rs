@@ -16,13 +16,14 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ostraca_ddata::clock::{Instant, Now};
-use ostraca_ddata::id::NodeId;
+use ostraca_ddata::id::{NodeId, ReplicaId};
+use ostraca_ddata::replicator::epoch::Epoch;
 
 use super::port::Notice;
 use super::searching::{Entry, Searching};
 use super::{Core, Out};
 use crate::cluster::gossip::Gossip;
-use crate::cluster::member::{Address, Status};
+use crate::cluster::member::{Address, Member, Status};
 use crate::cluster::wire::ClusterMessage;
 
 /// How long nobody is there before it looks around: links break now and then.
@@ -35,24 +36,26 @@ pub(super) struct Astray {
     search: Option<Box<Searching>>,
 }
 
-/// Whether this node is in no configuration and knows nobody alive who could be in one.
-pub(super) fn is_lost(core: &Core, gossip: &Gossip) -> bool {
-    let me = core.me.incarnation;
-    let is_taken_up = core.installed.as_ref().is_some_and(|epoch| epoch.is_member(me));
+/// Whether `me` is in no configuration, was in none, and knows nobody alive who could be in one.
+fn is_lost(me: ReplicaId, epoch: Option<&Epoch>, gossip: &Gossip) -> bool {
+    let is_taken_up = epoch.is_some_and(|epoch| epoch.is_member(me));
     let has_been = gossip.member(me).is_none_or(|own| own.up_number.is_some());
     if is_taken_up || has_been {
         return false;
     }
     let unreachable = gossip.unreachable_to(me);
     let decides = |status| matches!(status, Status::Up | Status::Leaving | Status::Exiting);
-    let mut others = gossip.members().filter(|member| member.node != core.me);
-    !others.any(|m| decides(m.status) && !unreachable.contains(&m.incarnation()))
+    let there = |member: &Member| {
+        let id = member.incarnation();
+        id != me && decides(member.status) && !unreachable.contains(&id)
+    };
+    !gossip.members().any(|member| there(member))
 }
 
 impl Astray {
     /// The state has changed.
     pub(super) fn observe(&mut self, core: &Core, now: Now, gossip: &Gossip) {
-        if is_lost(core, gossip) {
+        if is_lost(core.me.incarnation, core.installed.as_deref(), gossip) {
             self.since.get_or_insert(now.mono);
         } else {
             *self = Self::default();
@@ -115,5 +118,45 @@ impl Astray {
         out: &mut Out,
     ) -> Option<Entry> {
         self.search.as_mut()?.message(core, now, from, message, out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ostraca_ddata::replicator::epoch::{EpochId, EpochSettings};
+
+    use super::*;
+    use crate::cluster::gossip::tests::{id, state};
+
+    /// What is told, the state as C knows it, whether C is lost.
+    const CASES: &[(&str, &str, bool)] = &[
+        ("who let it in is there", "A Cj", false),
+        ("one of several is", "Ad Bl Cj; C>A", false),
+        ("one that exits has a vote still", "Ax Cj", false),
+        ("all are Down", "Ad Bd Cj", true),
+        ("all are out of reach", "A Bx Cw; C>A C>B", true),
+        ("another one says so of the last", "Ad B Cj Dj; D>B", true),
+        ("who waits like it can do nothing for it", "Ad Bw Cj", true),
+        ("it was Up once", "Ad Bd C", false),
+        ("it was, and leaves", "Ad Bd Cl", false),
+    ];
+
+    #[test]
+    fn who_was_never_taken_up_and_knows_nobody_who_could_is_lost() {
+        for (what, text, expected) in CASES {
+            assert_eq!(is_lost(id('C'), None, &state(text)), *expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn who_is_in_the_configuration_is_not_lost_before_it_is_up() {
+        let first = EpochId { generation: 1, number: 1 };
+        let epoch = |members: &str| {
+            Epoch::founding(first, members.chars().map(id).collect(), EpochSettings::default())
+        };
+        for (members, expected) in [("AC", false), ("AB", true)] {
+            let epoch = epoch(members).expect("two");
+            assert_eq!(is_lost(id('C'), Some(&epoch), &state("Ad Bd Cj")), expected, "{members}");
+        }
     }
 }
