@@ -52,7 +52,7 @@ pub(super) enum Entry {
 pub(super) struct Searching {
     started: Instant,
     seeds: BTreeSet<Address>, // the list; ≤ SEEDS_MAX
-    asked: BTreeSet<Address>, // whom to ask: the list without this node, or whom it is to join; ≤ ASKED_MAX
+    asked: BTreeSet<Address>, // seeds but this node, or whom it is to join; ≤ ASKED_MAX
     own: BTreeSet<Address>,   // names among them that this node answers to; ≤ `asked`
     founding: Option<Founding>,
     equal: BTreeSet<NodeId>, // searching seeds with the same list and settings; ≤ ANSWERS_MAX
