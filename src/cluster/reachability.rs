@@ -148,6 +148,16 @@ impl Reachability {
         }
     }
 
+    /// `observer`'s verdicts are those of `former`, in a newer row than here and there.
+    pub(super) fn resume(&mut self, observer: ReplicaId, former: &Self) {
+        let version = self.version_of(observer).max(former.version_of(observer));
+        let verdicts = former.rows.get(&observer).map(|row| row.verdicts.clone());
+        if version > 0 {
+            let row = Row { version: version + 1, verdicts: verdicts.unwrap_or_default() };
+            self.rows.insert(observer, row);
+        }
+    }
+
     /// Drops the rows of observers that are gone, and what the others say of subjects that are.
     pub fn retain(&mut self, alive: impl Fn(ReplicaId) -> bool) {
         self.rows.retain(|observer, _| alive(*observer));

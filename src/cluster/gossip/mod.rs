@@ -463,6 +463,19 @@ impl Gossip {
         new
     }
 
+    /// For a member that takes this state over instead of `former`, in the same life: what it has
+    /// said of itself and of others it says still, newer than all that it has told.
+    pub fn resume(&mut self, me: ReplicaId, former: &Self) {
+        let Content { members, reachability, version, .. } = &mut *self.content;
+        if let (Some(own), Some(told)) = (members.get_mut(&me), former.member(me)) {
+            Arc::make_mut(own).join(told);
+        }
+        reachability.resume(me, &former.content.reachability);
+        reachability.retain(|id| members.contains_key(&id));
+        version.apply(former.content.version.dot(me));
+        self.changed(me);
+    }
+
     /// Freezes joins and promotions ahead of a stop of all; `false` if they are.
     pub fn prepare_for_full_shutdown(&mut self, by: ReplicaId) -> bool {
         let new = !self.content.preparing_for_shutdown;

@@ -28,10 +28,17 @@ pub(super) fn answer(
             InitAnswer::Member(ours)
         }
         _ if differs(core, now, from, settings, out) => InitAnswer::Incompatible,
+        _ if waits(core, gossip) => InitAnswer::Remembers(gossip.cluster()),
         _ => InitAnswer::Member(gossip.cluster()),
     };
     let settings = core.settings.clone();
     core.send(from, ClusterMessage::InitJoinAnswer { what, settings }, out);
+}
+
+/// Whether this node is let in but not taken up: what it knows may be all that is left of its side.
+fn waits(core: &Core, gossip: &Gossip) -> bool {
+    let own = gossip.member(core.me.incarnation);
+    own.is_some_and(|own| matches!(own.status, Status::Joining | Status::WeaklyUp))
 }
 
 /// Whether settings that must agree do not; tells of those that should, too.
@@ -70,6 +77,10 @@ pub(super) fn join(
         let why = "the node that was asked is leaving; ask another one".to_owned();
         return refuse(core, from, why, true, out);
     }
+    if waits(core, gossip) {
+        let why = "the node that was asked waits to be taken up itself; ask another one".to_owned();
+        return refuse(core, from, why, true, out);
+    }
     if differs(core, now, from, settings, out) {
         let why = "settings that must agree do not; make them equal".to_owned();
         return refuse(core, from, why, false, out);
@@ -100,16 +111,18 @@ pub(super) fn join(
 }
 
 /// Lets in who was let in already, by a member that was removed before anybody else heard of it:
-/// the newcomer holds itself for inside and asks nobody any more. Only who waits to be taken up,
-/// or was by the installed configuration, can be such a one; who was removed here is not let in.
+/// the newcomer holds itself for inside and asks nobody any more. Only who waits to be taken up, or
+/// to be let go again, or was taken up by the installed configuration, can be such a one; who was
+/// removed here is not let in.
 pub(super) fn adopt(core: &mut Core, gossip: &mut Gossip, from: NodeId, theirs: &Gossip) -> Done {
     let me = core.me.incarnation;
     let Some(member) = theirs.member(from.incarnation) else { return Done::Nothing };
-    let waits = matches!(member.status, Status::Joining | Status::WeaklyUp);
+    let goes = gossip.member(me).is_none_or(|own| own.status.is_going());
+    let waits = !matches!(member.status, Status::Up | Status::Down | Status::Removed);
+    // Who goes votes on with it until it is out, and needs its vote for that.
     let is_taken_up =
         core.installed.as_ref().is_some_and(|epoch| epoch.is_member(from.incarnation));
-    let goes = gossip.member(me).is_none_or(|own| own.status.is_going());
-    if member.node != from || !(waits || is_taken_up) || goes {
+    if member.node != from || !(waits && !goes || is_taken_up) {
         return Done::Nothing;
     }
     match gossip.let_in(me, Member::clone(member)) {

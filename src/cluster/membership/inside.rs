@@ -11,8 +11,10 @@ use ostraca_ddata::id::{NodeId, PeerKey, ReplicaId};
 use ostraca_ddata::replicator::epoch::Outcome;
 
 use super::admitting::{self, Done};
+use super::astray::Astray;
 use super::deciding::Deciding;
 use super::port::{Command, Notice, StopReason};
+use super::searching::Entry;
 use super::shunned::Shunned;
 use super::spreading::Spreading;
 use super::telling::Telling;
@@ -26,7 +28,7 @@ use crate::cluster::gossip::targets::News;
 use crate::cluster::gossip::{ClusterId, Gossip};
 use crate::cluster::member::Status;
 use crate::cluster::reachability::Verdict;
-use crate::cluster::wire::ClusterMessage;
+use crate::cluster::wire::{ClusterMessage, Foundation};
 
 /// How often a node that is out asks whether others know it, and for how long at most.
 const ASK_OUT_EVERY: Duration = Duration::from_millis(200);
@@ -46,6 +48,8 @@ pub(super) struct Inside {
     deciding: Deciding,
     telling: Telling,
     shunned: Shunned,
+    /// Nobody who is left may know it.
+    astray: Astray,
     /// It is out in order, and waits until somebody who stays knows it.
     parting: Option<Parting>,
     /// Something happened: what follows is worked out after this batch.
@@ -71,6 +75,7 @@ impl Inside {
             deciding: Deciding::default(),
             telling: Telling::default(),
             shunned: Shunned::default(),
+            astray: Astray::default(),
             parting: None,
             is_unsettled: true,
             look_at: None,
@@ -97,6 +102,7 @@ impl Inside {
         let others = [
             self.deciding.next_deadline(),
             self.telling.next_deadline(),
+            self.astray.next_deadline(),
             self.look_at,
             self.seen_at,
             self.parting.map(|parting| parting.ask_at.min(parting.until)),
@@ -113,7 +119,7 @@ impl Inside {
     // ── time ──
 
     pub(super) fn tick(&mut self, core: &mut Core, now: Now, out: &mut Out) -> Option<StopReason> {
-        if let Some(why) = self.part(core, now, out) {
+        if let Some(why) = self.part(core, now, out).or_else(|| self.seek(core, now, out)) {
             return Some(why);
         }
         self.telling.tick(now, out);
@@ -150,6 +156,7 @@ impl Inside {
         news |= self.spreading.has_news();
         if news {
             self.seen_at = None;
+            self.astray.observe(core, now, &self.gossip);
             self.watching.observe(core, now, &mut self.gossip, out);
         }
         let dues = [self.deciding.next_deadline(), self.look_at];
@@ -188,6 +195,7 @@ impl Inside {
             return self.telling.dismiss(core, now, node, out);
         }
         self.shunned.not_by(node.peer);
+        self.astray.up(core, node, out);
         self.at_a_members_address(core, now, node, out);
         self.watched(core, now, out, |monitor, orders| monitor.connected(now.mono, node, orders));
         let waits = |status| matches!(status, Status::Joining | Status::WeaklyUp);
@@ -222,6 +230,7 @@ impl Inside {
 
     pub(super) fn closed(&mut self, core: &mut Core, now: Now, node: NodeId, out: &mut Out) {
         self.telling.closed(node, out);
+        self.astray.closed(node);
         self.watched(core, now, out, |monitor, orders| monitor.closed(now.mono, node, orders));
     }
 
@@ -319,6 +328,12 @@ impl Inside {
             M::Leave(id) if self.is_member(from) => self.leave(core, id),
             M::Down(id) if self.is_member(from) => self.down(core, id, out),
             M::YouAreOut { removed } => return self.is_out(core, from, removed),
+            M::InitJoinAnswer { .. } | M::Welcome { .. } | M::JoinRefused { .. }
+                if self.astray.is_searching() =>
+            {
+                let entry = self.astray.answered(core, now, from, message, out)?;
+                return self.found(core, now, (from, entry), out);
+            }
             // Late answers to what was asked before it was in the cluster.
             M::InitJoinAnswer { .. }
             | M::Welcome { .. }
@@ -373,6 +388,8 @@ impl Inside {
                     GossipRefused::SenderRemoved(_) => {
                         self.telling.dismiss(core, now, from, out);
                     }
+                    // Who is lost itself had that from others who are gone.
+                    GossipRefused::Stranger(_) if self.astray.is_searching() => {}
                     GossipRefused::Stranger(id) if self.gossip.contains(id) => {
                         core.send(from, ClusterMessage::YouAreOut { removed: false }, out);
                     }
@@ -414,6 +431,50 @@ impl Inside {
     fn out_for_good(&self, core: &Core) -> StopReason {
         let own = self.gossip.member(core.me.incarnation).map(|own| own.status);
         if own == Some(Status::Exiting) { StopReason::Left } else { StopReason::Removed }
+    }
+
+    // ── nobody who is left knows it ──
+
+    /// Looks for the cluster anew, if it has to. Who only waits to be let go needs nobody for it.
+    fn seek(&mut self, core: &mut Core, now: Now, out: &mut Out) -> Option<StopReason> {
+        let own = self.gossip.member(core.me.incarnation).map(|own| own.status);
+        if own == Some(Status::Exiting) && self.astray.is_over(now) {
+            return Some(StopReason::Left);
+        }
+        let entry = self.astray.tick(core, now, &self.gossip, out)?;
+        self.found(core, now, (core.me, entry), out)
+    }
+
+    fn found(
+        &mut self,
+        core: &mut Core,
+        now: Now,
+        (from, entry): (NodeId, Entry),
+        out: &mut Out,
+    ) -> Option<StopReason> {
+        let (Entry::Welcome(gossip) | Entry::Found(Foundation { gossip, .. })) = entry else {
+            return Some(StopReason::NotJoined);
+        };
+        let sponsor = self.gossip.member(from.incarnation);
+        if sponsor.is_some_and(|sponsor| sponsor.status != Status::Down) {
+            let state = ClusterMessage::Gossip(gossip);
+            return self.heard(core, now, from, &state, Duration::ZERO, out);
+        }
+        self.begin_anew(core, now, &gossip, out);
+        None
+    }
+
+    /// The cluster is as its new sponsor knows it. What this node itself finds of others stays.
+    fn begin_anew(&mut self, core: &mut Core, now: Now, state: &Gossip, out: &mut Out) {
+        let mut gossip = state.clone();
+        gossip.resume(core.me.incarnation, &self.gossip);
+        self.spreading = Spreading::new(core, now, &gossip);
+        self.gossip = gossip;
+        self.telling.let_go(&self.gossip, out);
+        (self.deciding, self.shunned) = (Deciding::default(), Shunned::default());
+        self.astray = Astray::default();
+        self.changed_by_me();
+        self.host(core);
     }
 
     // ── going ──

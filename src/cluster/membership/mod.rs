@@ -9,6 +9,7 @@
 //! This file holds the fields and the `match`. Knows no socket, clock, disk, key or shard.
 
 mod admitting;
+mod astray;
 mod deciding;
 mod former;
 mod founding;

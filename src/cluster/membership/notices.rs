@@ -31,6 +31,7 @@ const fn kind(notice: &Notice) -> &'static str {
         Notice::SeedsSilent { .. } => "silent",
         Notice::OtherSeeds { .. } => "seeds",
         Notice::Remembers { .. } => "remembers",
+        Notice::Astray => "astray",
         Notice::JoinRefused { .. } => "refused",
         Notice::SettingsDiffer { .. } => "settings",
         Notice::ForeignCluster { .. } => "foreign",

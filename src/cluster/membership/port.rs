@@ -263,6 +263,12 @@ pub enum Notice {
         /// Which.
         cluster: ClusterId,
     },
+    /// Whoever let this node in is gone, and nobody else knows of it.
+    #[error(
+        "no member that this node knows is alive, and it is in no configuration: it asks its seeds \
+         and the members' addresses to be let in anew"
+    )]
+    Astray,
     /// Settings differ that should agree.
     #[error("{node} has other settings: {which:?}")]
     SettingsDiffer {

@@ -18,6 +18,8 @@ use crate::cluster::wire::{ClusterMessage, Foundation, FoundingBallot, InitAnswe
 
 /// Addresses in a list of seeds, at most; what a list has on top is not used.
 const SEEDS_MAX: usize = 64;
+/// Addresses that are asked, at most: those, and as many members that are known.
+const ASKED_MAX: usize = 2 * SEEDS_MAX;
 
 /// The first round of questions is repeated this soon; each later one after twice the time.
 const FIRST_ROUND: Duration = Duration::from_millis(100);
@@ -50,7 +52,7 @@ pub(super) enum Entry {
 pub(super) struct Searching {
     started: Instant,
     seeds: BTreeSet<Address>, // the list; ≤ SEEDS_MAX
-    asked: BTreeSet<Address>, // whom to ask: the list without this node, or whom it is to join
+    asked: BTreeSet<Address>, // seeds but this node, or whom it is to join; ≤ ASKED_MAX
     own: BTreeSet<Address>,   // names among them that this node answers to; ≤ `asked`
     founding: Option<Founding>,
     equal: BTreeSet<NodeId>, // searching seeds with the same list and settings; ≤ ANSWERS_MAX
@@ -80,6 +82,25 @@ impl Searching {
             let memory = core.memory.founding.clone().unwrap_or_default();
             Founding::new(core.me, seats, memory, core.canary)
         });
+        Self::of(core, now, (seeds, asked), founding)
+    }
+
+    /// The search of a node that was inside already: it asks these addresses, too, and founds
+    /// nothing.
+    pub(super) fn anew(core: &Core, now: Now, known: BTreeSet<Address>) -> Self {
+        let seeds: BTreeSet<Address> = core.config.seeds.iter().take(SEEDS_MAX).cloned().collect();
+        let mut asked: BTreeSet<Address> =
+            seeds.iter().cloned().chain(known).take(ASKED_MAX).collect();
+        asked.remove(&core.address);
+        Self::of(core, now, (seeds, asked), None)
+    }
+
+    fn of(
+        core: &Core,
+        now: Now,
+        (seeds, asked): (BTreeSet<Address>, BTreeSet<Address>),
+        founding: Option<Founding>,
+    ) -> Self {
         Self {
             started: now.mono,
             seeds,

@@ -125,14 +125,27 @@ impl Telling {
         }
         let gone = self.kept.keys().filter(|node| !gossip.contains(node.incarnation));
         for node in gone.copied().collect::<Vec<_>>() {
-            if let Some(former) = self.kept.remove(&node) {
-                self.is_elsewhere(node, &former);
-            }
-            out.push(Output::Release(node));
+            self.release(node, out);
             if core.links.is_up(node) {
                 self.dismiss(core, now, node, out);
             }
         }
+    }
+
+    /// The state is another one: no link is kept to whom it does not list. It says nothing of them,
+    /// and nobody tells them anything.
+    pub(super) fn let_go(&mut self, gossip: &Gossip, out: &mut Out) {
+        let gone = self.kept.keys().filter(|node| !gossip.contains(node.incarnation));
+        for node in gone.copied().collect::<Vec<_>>() {
+            self.release(node, out);
+        }
+    }
+
+    fn release(&mut self, node: NodeId, out: &mut Out) {
+        if let Some(former) = self.kept.remove(&node) {
+            self.is_elsewhere(node, &former);
+        }
+        out.push(Output::Release(node));
     }
 
     fn replicator(&mut self, core: &Core, gossip: &Gossip, out: &mut Out) {

@@ -22,7 +22,7 @@ use ostraca::cluster::leader::leader;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::sim::{Failure, NodeIndex, Seed, Stream, Totals, on_all_cores};
 
-use super::super::whole::World;
+use super::super::whole::{WholeNode, World};
 use super::weather::{Weather, living, world};
 use super::{SECOND, Sim, agree, at, calm};
 
@@ -31,12 +31,16 @@ const SETTLE: Duration = Duration::from_secs(120);
 /// Who decides something at the heal has decided it by then.
 const UNDER_WAY: Duration = Duration::from_secs(10);
 
-/// Whether the cluster can go on: a quorum of the newest configuration lives.
+/// Whether the cluster can go on: a quorum of the newest configuration lives, and one of the newest
+/// that the living know, which is an older one if all have died who had installed the next.
 fn can_go_on(sim: &Sim) -> bool {
-    let Some(newest) = sim.observer().installed.values().next_back() else { return true };
-    let living: BTreeSet<ReplicaId> =
-        living(sim).into_iter().map(|place| at(sim, place).me().incarnation).collect();
-    newest.is_quorum(&living, ostraca_ddata::bug::Canary::none())
+    let places = living(sim);
+    let views = || places.iter().map(|place| at(sim, *place));
+    let living: BTreeSet<ReplicaId> = views().map(|node| node.me().incarnation).collect();
+    let known = views().filter_map(WholeNode::epoch).max_by_key(|epoch| epoch.id());
+    let newest = sim.observer().installed.values().next_back();
+    let none = ostraca_ddata::bug::Canary::none();
+    [newest, known].into_iter().flatten().all(|epoch| epoch.is_quorum(&living, none))
 }
 
 /// Whether all that live are Up in every view, with one configuration and one leader.
@@ -260,4 +264,26 @@ fn who_waits_for_a_lease_does_not_overtake_who_need_not() {
 #[test]
 fn of_two_that_accuse_each_other_the_one_with_the_quorum_goes_on() {
     holds(13_954_711_207_784, (3, 9), &[StrategyName::KeepMajority]);
+}
+
+/// A joiner's sponsor held the only other member as Down, and left; that one removed the sponsor and
+/// took the joiner for a stranger, whom the joiner in turn did not listen to.
+#[test]
+fn who_is_known_to_nobody_that_is_left_looks_for_the_cluster_anew() {
+    holds(94_721_512_669_171, (3, 9), &[StrategyName::KeepMajority]);
+}
+
+/// Half of four, the tiebreaker among them, decided the next configuration and died with the news. The
+/// other half is no quorum of the one that it knows: nothing can go on, and nothing did.
+#[test]
+fn half_without_the_tiebreaker_does_not_go_on_whatever_the_dead_had_decided() {
+    holds(68_182_727_702_234, (3, 9), &[StrategyName::KeepMajority]);
+}
+
+/// Who was Exiting took nobody in, not even whom the configuration had: it voted with a newcomer whom
+/// it never listened to, that one never heard that it wanted to leave, and each asked for the removal
+/// of somebody else, for ever.
+#[test]
+fn who_is_about_to_leave_listens_to_all_whom_the_configuration_has() {
+    holds(23_373_502_397_473, (3, 9), &[StrategyName::KeepMajority]);
 }

@@ -73,6 +73,35 @@ fn all_may_leave_at_once_and_the_last_one_needs_nobody() {
 }
 
 #[test]
+fn of_six_all_but_one_may_leave_at_once() {
+    for seed in 0..5 {
+        for stays in [0, 5] {
+            let mut sim = cluster(seed, 6);
+            let rest: Vec<usize> = (0..6).filter(|place| *place != stays).collect();
+            rest.iter().for_each(|place| leave(&mut sim, *place, *place));
+            until(&mut sim, 30, |sim| agree(sim, &[stays]));
+            until(&mut sim, 5, |sim| rest.iter().all(|p| stopped(sim, *p, StopReason::Left)));
+        }
+    }
+}
+
+#[test]
+fn a_life_that_is_over_leaves_nothing_but_a_tombstone() {
+    let mut sim = cluster(8, 4);
+    for round in 1..=10 {
+        leave(&mut sim, 3, 3);
+        until(&mut sim, 10, |sim| stopped(sim, 3, StopReason::Left));
+        sim.crash(NodeIndex::new(3));
+        sim.restart(NodeIndex::new(3));
+        until(&mut sim, 10, |sim| agree(sim, &[0, 1, 2, 3]));
+        let gossip = at(&sim, 0).membership.gossip().expect("inside");
+        assert_eq!((gossip.len(), gossip.tombstones().len()), (4, round));
+        assert!(gossip.version().dots.keys().all(|id| gossip.contains(*id)));
+        assert_eq!(at(&sim, 0).epoch().expect("installed").members().len(), 4);
+    }
+}
+
+#[test]
 fn who_crashes_is_removed_by_a_quorum_whoever_it_was() {
     for seed in 0..5 {
         for who in 0..5 {

@@ -70,8 +70,17 @@ fn a_node_without_seeds_founds_alone_and_another_one_is_told_to_join_it() {
     until(&mut sim, 5, |sim| agree(sim, &[0]));
     sim.run_for(20 * SECOND);
     assert!(at(&sim, 1).membership.gossip().is_none(), "it waits to be told");
-    sim.command(NodeIndex::new(1), Command::User(Wish::Join(address(0))));
+    let join = |sim: &mut Sim, place| {
+        sim.command(NodeIndex::new(1), Command::User(Wish::Join(address(place))));
+    };
+    join(&mut sim, 0);
+    join(&mut sim, 0);
     until(&mut sim, 5, |sim| agree(sim, &[0, 1]));
+    // Who is inside joins nothing more.
+    join(&mut sim, 0);
+    join(&mut sim, 7);
+    sim.run_for(20 * SECOND);
+    assert!(agree(&sim, &[0, 1]));
 }
 
 /// Whether only two founded, and the older of them is the one that crashed: the younger cannot go

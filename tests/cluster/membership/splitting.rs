@@ -1,12 +1,13 @@
 //! The network splits, and heals.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use ostraca::cluster::member::Status;
-use ostraca::cluster::membership::port::StopReason;
+use ostraca::cluster::membership::port::{Command as Wish, Notice, StopReason};
 use ostraca_ddata::sim::{Fault, Links, NodeIndex};
 
-use super::super::whole::World;
+use super::super::whole::{Command, World};
 use super::going::{cluster_of, leave};
 use super::{SECOND, Sim, agree, at, until};
 
@@ -59,12 +60,12 @@ fn a_split_that_heals_in_time_removes_nobody() {
 }
 
 /// Nodes at these places would never end themselves.
-fn without_verdicts(places: usize) -> World {
+fn without_verdicts(places: Range<usize>) -> World {
     let mut world = World::new(3);
     let config = world.config.clone();
     world.config = std::rc::Rc::new(move |place| {
         let mut config = config(place);
-        if place < places {
+        if places.contains(&place) {
             config.downing.strategy = ostraca::cluster::config::StrategyName::Manual;
         }
         config
@@ -75,7 +76,7 @@ fn without_verdicts(places: usize) -> World {
 #[test]
 fn the_removed_side_of_a_healed_split_learns_it_and_stops() {
     for seed in 0..10 {
-        let mut sim = cluster_of(seed, 5, without_verdicts(2));
+        let mut sim = cluster_of(seed, 5, without_verdicts(0..2));
         sim.partition([&[0, 1], &[2, 3, 4]]);
         until(&mut sim, 40, |sim| agree(sim, &[2, 3, 4]));
         assert!(!is_over(&sim, &[0]));
@@ -92,7 +93,7 @@ fn the_removed_side_of_a_healed_split_learns_it_and_stops() {
 #[test]
 fn the_removed_side_learns_it_however_late_the_split_heals() {
     for seed in 0..10 {
-        let mut sim = cluster_of(seed, 5, without_verdicts(2));
+        let mut sim = cluster_of(seed, 5, without_verdicts(0..2));
         sim.partition([&[0, 1], &[2, 3, 4]]);
         until(&mut sim, 40, |sim| agree(sim, &[2, 3, 4]));
         sim.run_for(30 * SECOND);
@@ -121,6 +122,25 @@ fn who_was_removed_while_it_was_about_to_leave_and_cut_off_learns_it_and_has_lef
         until(&mut sim, 20, |sim| is_over(sim, &[2]));
         assert_eq!(at(&sim, 2).over, Some(StopReason::Left), "seed {seed}");
         assert!(agree(&sim, &[0, 1]));
+    }
+}
+
+#[test]
+fn a_newcomer_on_the_smaller_side_is_weakly_up_and_up_after_the_heal() {
+    for seed in 0..5 {
+        let mut sim = cluster_of(seed, 5, without_verdicts(0..7));
+        sim.partition([&[0, 1, 5], &[2, 3, 4, 6]]);
+        until(&mut sim, 20, |sim| {
+            at(sim, 0).membership.state().is_some_and(|state| state.unreachable.len() == 3)
+        });
+        sim.restart(NodeIndex::new(5));
+        sim.restart(NodeIndex::new(6));
+        until(&mut sim, 20, |sim| at(sim, 5).status() == Some(Status::WeaklyUp));
+        assert!(!at(&sim, 0).up().contains(&5), "seed {seed}");
+        // Its seed is there, and so is a quorum.
+        until(&mut sim, 20, |sim| at(sim, 6).status() == Some(Status::Up));
+        sim.heal();
+        until(&mut sim, 30, |sim| agree(sim, &[0, 1, 2, 3, 4, 5, 6]));
     }
 }
 
@@ -180,5 +200,99 @@ fn who_was_let_in_by_the_side_that_goes_is_taken_in_by_the_other() {
         sim.heal();
         sim.restart(NodeIndex::new(0));
         until(&mut sim, 20, |sim| agree(sim, &[0, 1, 2, 3]));
+    }
+}
+
+/// As [`who_was_let_in_by_the_side_that_goes_is_taken_in_by_the_other`], but what it was told of the
+/// cluster has nobody alive in it who stays: it listens to no one, and no one knows it.
+#[test]
+fn who_was_let_in_by_a_side_that_held_all_others_down_looks_for_the_cluster_anew() {
+    for seed in 0..10 {
+        let mut sim = cluster_of(seed, 2, World::new(2));
+        let tiebreaker = at(&sim, 0).epoch().expect("installed").tiebreaker();
+        let stays = usize::from(at(&sim, 1).me().incarnation == tiebreaker);
+        let goes = 1 - stays;
+        sim.partition([&[stays], &[goes, 2]]);
+        sim.restart(NodeIndex::new(2));
+        until(&mut sim, 5, |sim| at(sim, 2).membership.gossip().is_some());
+        let declared = at(&sim, stays).me().incarnation;
+        sim.command(NodeIndex::new(goes), Command::User(Wish::Down(declared)));
+        leave(&mut sim, goes, goes);
+        until(&mut sim, 5, |sim| at(sim, 2).lives_seen(goes).last() == Some(&Status::Exiting));
+        assert_eq!(at(&sim, 2).lives_seen(stays).last(), Some(&Status::Down));
+        sim.crash(NodeIndex::new(goes));
+        until(&mut sim, 30, |sim| agree(sim, &[stays]));
+        sim.heal();
+        until(&mut sim, 20, |sim| agree(sim, &[stays, 2]));
+        let notices = &at(&sim, 2).notices;
+        assert!(notices.contains(&Notice::Astray), "seed {seed}: {notices:?}");
+    }
+}
+
+/// All that it knew by name have come back under other names meanwhile.
+#[test]
+fn who_was_let_in_before_all_others_were_replaced_looks_for_the_cluster_anew() {
+    for seed in 0..5 {
+        let mut sim = cluster_of(seed, 3, without_verdicts(3..4));
+        sim.partition([&[0, 3], &[1, 2]]);
+        sim.restart(NodeIndex::new(3));
+        until(&mut sim, 5, |sim| at(sim, 3).membership.gossip().is_some());
+        sim.crash(NodeIndex::new(0));
+        until(&mut sim, 30, |sim| agree(sim, &[1, 2]));
+        sim.heal();
+        sim.partition([&[3], &[0, 1, 2]]);
+        sim.restart(NodeIndex::new(0));
+        until(&mut sim, 30, |sim| agree(sim, &[0, 1, 2]));
+        for place in 0..3 {
+            sim.crash(NodeIndex::new(place));
+            sim.restart(NodeIndex::new(place));
+            until(&mut sim, 30, |sim| agree(sim, &[0, 1, 2]));
+        }
+        assert!(!at(&sim, 1).members().contains(&3), "nobody has told of it, seed {seed}");
+        sim.heal();
+        until(&mut sim, 20, |sim| agree(sim, &[0, 1, 2, 3]));
+    }
+}
+
+#[test]
+fn who_was_let_in_by_the_side_that_goes_may_leave_all_the_same() {
+    for seed in 0..10 {
+        for before in [false, true] {
+            let mut sim = cluster_of(seed, 3, World::new(3));
+            sim.partition([&[0, 3], &[1, 2]]);
+            sim.restart(NodeIndex::new(3));
+            until(&mut sim, 5, |sim| at(sim, 3).membership.gossip().is_some());
+            sim.crash(NodeIndex::new(0));
+            until(&mut sim, 30, |sim| agree(sim, &[1, 2]));
+            if before {
+                leave(&mut sim, 3, 3);
+                until(&mut sim, 20, |sim| at(sim, 3).over.is_some());
+            }
+            sim.heal();
+            if !before {
+                leave(&mut sim, 3, 3);
+            }
+            until(&mut sim, 20, |sim| agree(sim, &[1, 2]) && is_over(sim, &[3]));
+            assert_eq!(at(&sim, 3).over, Some(StopReason::Left), "seed {seed}");
+        }
+    }
+}
+
+/// It is cut off from the only member that it knows, and a newcomer that both reach is in the
+/// configuration by then.
+#[test]
+fn who_is_about_to_leave_is_let_go_by_a_newcomer_that_its_configuration_has() {
+    for seed in 0..5 {
+        let mut sim = cluster_of(seed, 2, without_verdicts(0..3));
+        let tiebreaker = at(&sim, 0).epoch().expect("installed").tiebreaker();
+        let stays = usize::from(at(&sim, 1).me().incarnation == tiebreaker);
+        let goes = 1 - stays;
+        sim.partition([&[stays], &[goes]]);
+        leave(&mut sim, goes, goes);
+        until(&mut sim, 5, |sim| at(sim, goes).status() == Some(Status::Exiting));
+        sim.restart(NodeIndex::new(2));
+        until(&mut sim, 60, |sim| is_over(sim, &[goes]));
+        assert_eq!(at(&sim, goes).over, Some(StopReason::Left), "seed {seed}");
+        until(&mut sim, 20, |sim| agree(sim, &[stays, 2]));
     }
 }

@@ -209,3 +209,24 @@ fn only_the_single_life_of_a_peer_is_promotable_in_address_order() {
     assert_eq!(names, [id('B'), id('D')]);
     assert_eq!(gossip.incarnations_of(node(1).peer).count(), 2);
 }
+
+#[test]
+fn who_takes_another_state_over_says_what_it_has_said_newer_than_before() {
+    // C was let in by a side that held A as Down, was told to leave there, and is let in by A.
+    let mut former = state("Ad B Cj; C>B C>D");
+    let own = Arc::make_mut(former.content.members.get_mut(&id('C')).unwrap());
+    own.status = Status::Leaving;
+    let mut anew = state("A B Cj");
+    anew.resume(id('C'), &former);
+    let statuses: Vec<_> = anew.members().map(|member| member.status).collect();
+    assert_eq!(statuses, [Status::Up, Status::Up, Status::Leaving]);
+    let accused: Vec<_> = anew.reachability().accused_by(id('C')).collect();
+    assert_eq!(accused, [id('B')], "and D is nobody here");
+    assert!(anew.version().get(&id('C')) > former.version().get(&id('C')));
+    assert_eq!(anew.seen(), &BTreeSet::from([id('C')]));
+    // Whoever still has what it said then takes back nothing that it says since.
+    assert!(anew.acquit(id('C'), id('B')));
+    let mut other = state("A B Cj; C>B C>A");
+    other.merge(&anew);
+    assert!(other.reachability().is_all_reachable());
+}

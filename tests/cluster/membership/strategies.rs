@@ -1,0 +1,124 @@
+//! Each strategy in a cluster of whole nodes: a crash, and a split three against two. The rows of
+//! spec/reference/pekko-cluster.md §5.3 and §5.4 for several nodes; what each says in every other
+//! situation is in src/cluster/downing/tests.
+
+use std::time::Duration;
+
+use ostraca::cluster::config::{Cluster, Downing, StrategyName};
+use ostraca::cluster::downing::{
+    AutoDown, LeaderRoles, QuorumLeader, RoleLeaderRoles, StaticQuorum,
+};
+use ostraca_ddata::sim::{Fault, Links, NodeIndex};
+
+use super::super::whole::{World, addresses};
+use super::going::cluster_of;
+use super::{Sim, agree, at, until};
+
+const ROLE: &str = "worker";
+
+/// Those that take somebody out when the network splits, and want nothing from outside.
+const STRATEGIES: [StrategyName; 9] = [
+    StrategyName::StaticQuorum,
+    StrategyName::KeepMajority,
+    StrategyName::KeepOldest,
+    StrategyName::Oldest,
+    StrategyName::QuorumLeader,
+    StrategyName::MajorityLeader,
+    StrategyName::LeaderRoles,
+    StrategyName::RoleLeaderRoles,
+    StrategyName::AutoDown,
+];
+
+/// Five members with this strategy, all of one role; the oldest is one of the first three.
+fn five(seed: u64, strategy: StrategyName) -> Sim {
+    some(seed, 5, strategy)
+}
+
+fn some(seed: u64, size: usize, strategy: StrategyName) -> Sim {
+    let roles = || [ROLE.to_owned()].into();
+    let downing = Downing {
+        strategy,
+        static_quorum: StaticQuorum { quorum_size: 3, ..StaticQuorum::default() },
+        quorum_leader: QuorumLeader { quorum_size: 3, ..QuorumLeader::default() },
+        leader_roles: LeaderRoles { target_roles: roles() },
+        role_leader_roles: RoleLeaderRoles { leader_role: ROLE.into(), target_roles: roles() },
+        auto_down: AutoDown { after: Duration::from_secs(4) },
+        ..Downing::default()
+    };
+    let world = World::with(move |_| Cluster {
+        seeds: addresses(0..3),
+        roles: roles(),
+        downing: downing.clone(),
+        ..Cluster::default()
+    });
+    cluster_of(seed, size, world)
+}
+
+fn is_over(sim: &Sim, place: usize) -> bool {
+    at(sim, place).over.is_some()
+}
+
+#[test]
+fn whatever_the_strategy_who_crashes_is_removed_the_leader_and_the_oldest_among_them() {
+    for (seed, strategy) in (0..).zip(STRATEGIES) {
+        for who in [0, 4] {
+            let mut sim = five(seed, strategy);
+            sim.crash(NodeIndex::new(who));
+            let rest: Vec<usize> = (0..5).filter(|place| *place != who).collect();
+            until(&mut sim, 30, |sim| agree(sim, &rest));
+        }
+    }
+}
+
+#[test]
+fn whatever_the_strategy_three_of_five_go_on_after_a_split_and_the_two_learn_it() {
+    for (seed, strategy) in (0..).zip(STRATEGIES) {
+        let mut sim = five(seed, strategy);
+        sim.partition([&[0, 1, 2], &[3, 4]]);
+        until(&mut sim, 30, |sim| agree(sim, &[0, 1, 2]));
+        sim.heal();
+        until(&mut sim, 20, |sim| is_over(sim, 3) && is_over(sim, 4));
+        assert!(agree(&sim, &[0, 1, 2]), "{strategy:?}");
+    }
+}
+
+/// Upstream would keep one node of the three. Here all stay; but where the side is no more than a
+/// quorum, those two cannot get each other's last word in the old configuration, so that the next one
+/// waits for their link.
+#[test]
+fn a_bad_link_inside_the_larger_side_of_a_split_costs_nobody_of_it() {
+    for (seed, size, waits) in [(0, 5, true), (1, 5, true), (2, 7, false), (3, 7, false)] {
+        let mut sim = some(seed, size, StrategyName::KeepMajority);
+        let (two, three) = (vec![NodeIndex::new(1)], vec![NodeIndex::new(2)]);
+        let links =
+            vec![Links { from: two.clone(), to: three.clone() }, Links { from: three, to: two }];
+        sim.fault(&Fault::Cut { links, span: None });
+        let larger: Vec<usize> = (0..size - 2).collect();
+        let smaller = [size - 2, size - 1];
+        sim.partition([larger.as_slice(), &smaller]);
+        until(&mut sim, 40, |sim| smaller.iter().all(|place| is_over(sim, *place)));
+        sim.run_for(Duration::from_secs(30));
+        for place in &larger {
+            let node = at(&sim, *place);
+            let members = node.epoch().map(|epoch| epoch.members().len());
+            let expected = if waits { size } else { larger.len() };
+            assert_eq!((node.over, members), (None, Some(expected)), "seed {seed}");
+        }
+        sim.heal();
+        until(&mut sim, 30, |sim| agree(sim, &larger));
+    }
+}
+
+#[test]
+fn with_down_all_nobody_stays_and_with_manual_everybody_does() {
+    let mut sim = five(1, StrategyName::DownAll);
+    sim.partition([&[0, 1, 2], &[3, 4]]);
+    until(&mut sim, 30, |sim| (0..5).all(|place| is_over(sim, place)));
+
+    let mut sim = five(1, StrategyName::Manual);
+    sim.partition([&[0, 1, 2], &[3, 4]]);
+    sim.run_for(Duration::from_secs(60));
+    assert!(!(0..5).any(|place| is_over(&sim, place)));
+    sim.heal();
+    until(&mut sim, 20, |sim| agree(sim, &[0, 1, 2, 3, 4]));
+}
