@@ -154,7 +154,7 @@ fn code_of(error: &AskError) -> u8 {
             Why::TooFew => 5,
             _ => 1,
         },
-        AskError::Silent { .. } | AskError::HungUp | AskError::Frame(_) => 4,
+        AskError::Silent { .. } | AskError::HungUp | AskError::Ended | AskError::Frame(_) => 4,
         _ => 1,
     }
 }

@@ -123,6 +123,9 @@ pub enum AskError {
     /// Sent, and perhaps done.
     #[error("the node hung up before it answered; what was asked may be done")]
     HungUp,
+    /// There will be no further changes.
+    #[error("the node has ended, and with it the watch: watch another one")]
+    Ended,
     /// Sent, and perhaps done.
     #[error("the connection to the node failed; what was asked may be done")]
     Frame(#[from] FrameError),
@@ -204,11 +207,13 @@ impl Watch {
     /// cancel-safe.
     ///
     /// # Errors
-    /// [`AskError`]; [`AskError::HungUp`] when the node has ended.
+    /// [`AskError`]; [`AskError::Ended`] when the node has.
     pub async fn next(&mut self) -> Result<Option<Data>, AskError> {
-        match hear(&mut self.stream).await? {
-            Answer::Value(value) => Ok(value),
-            _ => Err(AskError::Unexpected),
+        match hear(&mut self.stream).await {
+            Ok(Answer::Value(value)) => Ok(value),
+            Ok(_) => Err(AskError::Unexpected),
+            Err(AskError::HungUp) => Err(AskError::Ended),
+            Err(error) => Err(error),
         }
     }
 }

@@ -136,7 +136,7 @@ impl Bound {
 }
 
 async fn accept(listener: UnixListener, server: Server) {
-    let mut connections = JoinSet::new(); // ≤ seats, and those who are just told that there is none
+    let mut connections = JoinSet::new(); // ≤ seats, and who is just told that there is none
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {

@@ -84,7 +84,7 @@ async fn nonsense_costs_the_connection_that_says_it() {
     client.ask(&set, SOON).await.expect("it is set");
     assert!(watching.next().await.expect("told").is_some(), "it was there all the time");
     node.stop().await;
-    assert!(matches!(watching.next().await, Err(AskError::HungUp | AskError::Frame(_))));
+    assert!(matches!(watching.next().await, Err(AskError::Ended | AskError::Frame(_))));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
