@@ -93,7 +93,7 @@ fn span(level: Level) -> Duration {
 
 async fn members(handles: &Handles) -> Result<Answer, Refusal> {
     let view = handles.cluster.state().await.map_err(stopped)?;
-    let installed = handles.replicator.configuration().await.map_err(unasked)?;
+    let installed = handles.replicator.configuration().await.map_err(|why| unasked(&why))?;
     let configuration = installed.map(|epoch| Configuration {
         generation: epoch.id().generation,
         number: epoch.id().number,
@@ -194,7 +194,7 @@ async fn get(handles: &Handles, key: &str, level: Level) -> Result<Answer, Refus
         Level::Majority { .. } => ReadConsistency::majority(span(level)),
     };
     let read = handles.replicator.get_value(&KeyName::new(key), consistency).await;
-    Ok(value(read.map_err(unread)?).await)
+    Ok(value(read.map_err(|why| unread(&why))?).await)
 }
 
 /// What to say of a key that holds something, or nothing any more.
@@ -220,7 +220,7 @@ pub(super) async fn nothing_yet(handles: &Handles, key: &KeyName) -> Option<Answ
     match handles.replicator.get_value(key, ReadConsistency::Local).await {
         Ok(Some(_)) => None,
         Ok(None) => Some(Answer::Value(None)),
-        Err(why) => Some(Answer::Refused(unread(why))),
+        Err(why) => Some(Answer::Refused(unread(&why))),
     }
 }
 
@@ -255,21 +255,25 @@ async fn keys(
 ) -> Result<Answer, Refusal> {
     let after = after.as_deref().map(KeyName::new);
     let limit = limit.min(KEYS_MAX) as usize;
-    let page = handles.replicator.keys(prefix, after.as_ref(), limit).await.map_err(unasked)?;
+    let page = handles
+        .replicator
+        .keys(prefix, after.as_ref(), limit)
+        .await
+        .map_err(|why| unasked(&why))?;
     Ok(Answer::Keys(page.iter().map(|key| key.as_str().to_owned()).collect()))
 }
 
 // ── Why not ──
 
-fn unread(why: GetError) -> Refusal {
-    let kind = match &why {
+fn unread(why: &GetError) -> Refusal {
+    let kind = match why {
         GetError::Timeout(_) => Why::TooFew,
         GetError::NotJoined => Why::NotJoined,
         GetError::Overloaded { .. } => Why::Busy,
         GetError::Stopped => Why::Stopped,
         _ => Why::Other,
     };
-    refusal(kind, &why)
+    refusal(kind, why)
 }
 
 fn unwritten(why: &UpdateError) -> Refusal {
@@ -286,13 +290,13 @@ fn unwritten(why: &UpdateError) -> Refusal {
     refusal(kind, why)
 }
 
-fn unasked(why: QueryError) -> Refusal {
+fn unasked(why: &QueryError) -> Refusal {
     let kind = match why {
         QueryError::Overloaded { .. } => Why::Busy,
         QueryError::Stopped => Why::Stopped,
         _ => Why::Other,
     };
-    refusal(kind, &why)
+    refusal(kind, why)
 }
 
 fn stopped(why: impl Error) -> Refusal {
