@@ -10,6 +10,7 @@ use libp2p::multiaddr::Protocol;
 use ostraca_ddata::replicator;
 
 use crate::cluster::config::{Cluster, ConfigError, StrategyName, Warning};
+use crate::management::config::{LongPath, Management};
 use crate::net;
 use crate::net::admission;
 use crate::node::shutdown::{self, Phase};
@@ -34,6 +35,8 @@ pub struct Config {
     pub sharding: Sharding,
     /// `[cluster.shutdown]`: how long the phases of an orderly end may take.
     pub shutdown: shutdown::Settings,
+    /// `[management]`: where tools ask this node.
+    pub management: Management,
 }
 
 /// Seeds of a node, at most.
@@ -52,6 +55,9 @@ pub enum InvalidConfig {
     /// A setting of `[cluster.sharding]`.
     #[error(transparent)]
     Sharding(#[from] sharding::config::ConfigError),
+    /// A setting of `[management]`.
+    #[error(transparent)]
+    Management(#[from] LongPath),
     /// A seed that can't be dialled.
     #[error(
         "the seed {seed} is neither /ip4|ip6/ADDRESS/tcp/PORT nor /dns|dns4|dns6/NAME/tcp/PORT: \
@@ -109,6 +115,7 @@ impl Config {
     /// ```
     pub fn check(&self) -> Result<Vec<Warning>, InvalidConfig> {
         admission::check(&self.net)?;
+        self.management.check()?;
         let cluster = &self.cluster;
         cluster.failure_detector.check()?;
         check_times(cluster)?;
@@ -218,6 +225,17 @@ mod tests {
     #[test]
     fn nothing_has_to_be_set_for_the_first_try() {
         assert_eq!(with(|_| {}).expect("valid"), []);
+    }
+
+    #[test]
+    fn a_control_socket_has_a_path_that_the_system_takes() {
+        let mut config = Config::default();
+        config.management.control_socket = Some("s".repeat(107).into());
+        assert_eq!(config.check().expect("valid"), []);
+        config.management.control_socket = Some("s".repeat(108).into());
+        let error = config.check().expect_err("too long").to_string();
+        assert!(error.starts_with("management.control-socket: sss"), "{error}");
+        assert!(error.contains("has 108 bytes and the system takes 107: choose"), "{error}");
     }
 
     #[test]

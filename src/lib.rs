@@ -93,6 +93,7 @@
 //! | supervise, passivate, set timers | [`sharding::entity::Entity`], [`sharding::context::Context`] |
 //! | see who is there, join, leave | [`node::cluster::Cluster`] |
 //! | end a node in order, at SIGTERM as well | [`node::shutdown::CoordinatedShutdown`] |
+//! | ask a running node, as the `ostraca` tool does | [`management`] |
 //! | set anything | [`Config`] |
 //!
 //! The repository's `docs/` tells how to choose a downing strategy, how to configure a node, and how
@@ -100,6 +101,7 @@
 
 pub mod cluster;
 pub mod config;
+pub mod management;
 pub mod net;
 pub mod node;
 pub mod prelude;

@@ -1,4 +1,4 @@
-//! `ostraca`: runs nodes, checks settings, makes secrets. `ostraca help` says how.
+//! `ostraca`: runs nodes, asks them, checks settings, makes secrets. `ostraca help` says how.
 
 mod cli;
 
@@ -11,7 +11,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             cli::complain(&*error);
-            ExitCode::FAILURE
+            cli::exit_code(&*error)
         }
     }
 }

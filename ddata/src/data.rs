@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::encoded::Encoded;
+use crate::types::content::Content;
 use crate::types::delta::State;
 use crate::types::shape::Shape;
 use crate::types::{DataType, ReplicatedData};
@@ -33,6 +34,33 @@ impl Value {
     #[must_use]
     pub fn state(&self) -> &State {
         &self.0
+    }
+
+    /// What it holds, whatever its type, with elements, keys and values still encoded: for tools.
+    /// Copies as much as there is; [`size`](Self::size) says how much.
+    ///
+    /// # Example
+    /// ```
+    /// use ostraca_ddata::data::Value;
+    /// use ostraca_ddata::types::content::Content;
+    ///
+    /// fn elements(value: &Value) -> usize {
+    ///     match value.content() {
+    ///         Content::Elements(all) => all.len(),
+    ///         Content::Map(entries) => entries.len(),
+    ///         _ => 1,
+    ///     }
+    /// }
+    /// ```
+    #[must_use]
+    pub fn content(&self) -> Content {
+        Content::of(self.0.shape(), &self.0.store)
+    }
+
+    /// About its encoded size, in bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.0.store.size()
     }
 
     /// Which keys of a map, or elements of a set, differ in content from an earlier snapshot.

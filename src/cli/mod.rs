@@ -2,23 +2,46 @@
 
 mod config;
 mod curve;
+mod data;
+mod members;
 mod node;
 mod secret;
+mod shards;
+mod shown;
 mod sim;
+mod table;
+mod target;
 
 use std::error::Error;
 use std::io::{self, Write};
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use ostraca::management::client::{AskError, ConnectError};
+use ostraca::management::wire::Why;
 
 /// What a command ends with.
 pub(crate) type Outcome = Result<(), Box<dyn Error>>;
 
 /// Sharded, stateful entities on a cluster that needs no external store.
 ///
+/// `ostraca node` runs a node; `members`, `shards` and `data` ask one that runs, yours or
+/// `ostraca node`, over its control socket.
+///
 /// Logs go to stderr and are chosen by RUST_LOG, such as `RUST_LOG=ostraca=debug`.
 #[derive(Debug, Parser)]
-#[command(version, propagate_version = true)]
+#[command(
+    version,
+    propagate_version = true,
+    after_long_help = "\
+    Exit codes:\n  \
+    0  it is done\n  \
+    1  it failed, or was refused: nothing was changed unless the error says otherwise\n  \
+    2  the arguments make no sense\n  \
+    3  there is no such key, or the node knows no such entity type\n  \
+    4  no node answers there\n  \
+    5  too few nodes answered in time: a write stays and will spread"
+)]
 pub(crate) struct Ostraca {
     /// How logs are written.
     #[arg(long, global = true, value_enum, default_value_t = Log::Text)]
@@ -43,6 +66,18 @@ enum Command {
     Node(node::Arguments),
     /// Prints the default settings, or checks a file of settings.
     Config(config::Arguments),
+    /// Prints who belongs to the cluster, as a running node sees it.
+    ///
+    /// Who is there and where they stand, who leads, who has lost whom, and which configuration
+    /// decides about replicated data. Nodes may see it differently for a moment: ask another one.
+    Members(members::Arguments),
+    /// Prints where the shards of an entity type live, and how many entities are in them.
+    ///
+    /// Asks a node that has started the type, which asks all that host it. Who does not answer in
+    /// time is named.
+    Shards(shards::Arguments),
+    /// Reads, sets and watches replicated data of a running node.
+    Data(data::Arguments),
     /// Makes a secret for a cluster: `ostraca secret > cluster.secret`, the same file on all nodes.
     ///
     /// Name the file in `net.cluster-secret-file`. Whoever holds the secret may join the cluster.
@@ -63,6 +98,9 @@ impl Ostraca {
                 arguments.run()
             }
             Command::Config(arguments) => arguments.run(),
+            Command::Members(arguments) => arguments.run(),
+            Command::Shards(arguments) => arguments.run(),
+            Command::Data(arguments) => arguments.run(),
             Command::Secret => secret::run(),
             Command::Sim(arguments) => arguments.run(),
         }
@@ -88,6 +126,36 @@ fn answer(text: &str) -> Outcome {
     match io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
+    }
+}
+
+/// What was asked for is not there.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Missing(String);
+
+/// What the process ends with; `ostraca --help` lists the codes.
+pub(crate) fn exit_code(error: &(dyn Error + 'static)) -> ExitCode {
+    let code = if error.is::<Missing>() {
+        3
+    } else if error.is::<ConnectError>() {
+        4
+    } else {
+        error.downcast_ref().map_or(1, code_of)
+    };
+    ExitCode::from(code)
+}
+
+fn code_of(error: &AskError) -> u8 {
+    match error {
+        AskError::Refused(refusal) => match refusal.why {
+            Why::UnknownType => 3,
+            Why::Stopped => 4,
+            Why::TooFew => 5,
+            _ => 1,
+        },
+        AskError::Silent { .. } | AskError::HungUp | AskError::Ended | AskError::Frame(_) => 4,
+        _ => 1,
     }
 }
 

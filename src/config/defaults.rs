@@ -11,6 +11,7 @@ use toml::{Table, Value};
 use super::Config;
 use crate::cluster::config as cluster;
 use crate::cluster::downing;
+use crate::management::config::Management;
 use crate::net::config as net;
 use crate::node::shutdown::Phase;
 use crate::sharding::config as sharding;
@@ -31,7 +32,7 @@ const fn described<T: DocumentedFields>(section: &'static str) -> Described {
 }
 
 /// Every section, in the order in which it is written.
-const SECTIONS: [Described; 30] = [
+const SECTIONS: [Described; 31] = [
     described::<net::Config>("net"),
     described::<net::Limits>("net.limits"),
     described::<cluster::Cluster>("cluster"),
@@ -66,6 +67,7 @@ const SECTIONS: [Described; 30] = [
     described::<sharding::HealthCheck>("cluster.sharding.healthcheck"),
     described::<ddata::Config>("ddata"),
     described::<EpochConfig>("ddata.epoch"),
+    described::<Management>("management"),
 ];
 
 /// Fields that are written under another name than their own.
@@ -108,8 +110,12 @@ fn defaults() -> Table {
     let config = Config::default();
     let mut cluster = table(&config.cluster);
     cluster.insert("sharding".to_owned(), Value::Table(table(&config.sharding)));
-    let sections =
-        [("net", table(&config.net)), ("cluster", cluster), ("ddata", table(&config.ddata))];
+    let sections = [
+        ("net", table(&config.net)),
+        ("cluster", cluster),
+        ("ddata", table(&config.ddata)),
+        ("management", table(&config.management)),
+    ];
     sections.into_iter().map(|(name, table)| (name.to_owned(), Value::Table(table))).collect()
 }
 
@@ -195,6 +201,7 @@ mod tests {
         std::fs::write(&path, &text).expect("it is written");
         let read = Config::load(&path).unwrap_or_else(|error| panic!("{error}\n{text}"));
         assert_eq!((&read.net, &read.ddata), (&config.net, &config.ddata));
+        assert_eq!(read.management, config.management);
         assert_eq!((&read.cluster, &read.sharding), (&config.cluster, &config.sharding));
         for phase in Phase::ALL {
             assert_eq!(read.shutdown.timeout(phase), phase.default_timeout());
@@ -206,7 +213,14 @@ mod tests {
     #[test]
     fn what_has_no_default_stands_there_as_a_comment() {
         let text = documented();
-        for key in ["data-dir", "cluster-secret", "cluster-secret-file", "expected-nodes"] {
+        let keys = [
+            "data-dir",
+            "cluster-secret",
+            "cluster-secret-file",
+            "expected-nodes",
+            "control-socket",
+        ];
+        for key in keys {
             let line = format!("\n# {key} =\n");
             assert!(text.contains(&line), "{key}");
         }

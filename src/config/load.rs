@@ -19,7 +19,7 @@ const PREFIX: &str = "OSTRACA__";
 const BELOW_CLUSTER: [&str; 2] = ["sharding", "shutdown"];
 
 /// All sections.
-const SECTIONS: [&str; 3] = ["cluster", "ddata", "net"];
+const SECTIONS: [&str; 4] = ["cluster", "ddata", "management", "net"];
 
 /// Why settings can't be read.
 #[derive(Debug, thiserror::Error)]
@@ -110,6 +110,7 @@ fn extract(all: &Figment) -> Result<Config, LoadError> {
     Ok(Config {
         net: sections.below("net")?.extract()?,
         ddata: sections.below("ddata")?.extract()?,
+        management: sections.below("management")?.extract()?,
         sharding: cluster.below("sharding")?.extract()?,
         shutdown: cluster.below("shutdown")?.extract()?,
         cluster: cluster.without(&BELOW_CLUSTER).extract()?,

@@ -18,6 +18,7 @@ use super::sharding::Sharding;
 use super::shutdown::{CoordinatedShutdown, Phase, Reason};
 use crate::cluster::member::Status;
 use crate::cluster::membership::port::Command;
+use crate::management::socket::Serving;
 use crate::net::handle::Net;
 use crate::net::identity::Identity;
 
@@ -31,6 +32,7 @@ pub(super) struct Ending {
 
 #[derive(Default)]
 pub(super) struct Parts {
+    pub(super) tools: Option<Serving>,
     pub(super) control: Option<ControlPart>,
     pub(super) rest: Option<Rest>,
 }
@@ -54,6 +56,16 @@ impl Ending {
             rest.listening.abort();
         }
         drop(parts); // after the lock
+    }
+
+    /// Tools are served until the end.
+    pub(super) fn has_tools(&self, serving: Serving) {
+        self.lock().tools = Some(serving);
+    }
+
+    fn stop_tools(&self) {
+        let tools = self.lock().tools.take();
+        drop(tools); // after the lock
     }
 
     async fn stop_control(&self) {
@@ -104,10 +116,11 @@ pub(super) fn leave_in_order(
 
 /// Adds the end of all parts.
 pub(super) fn end_parts(shutdown: &CoordinatedShutdown, ending: &Arc<Ending>) {
-    let (first, last) = (ending.clone(), ending.clone());
+    let [first, tools, last] = [(); 3].map(|()| ending.clone());
     add(shutdown, Phase::ClusterShutdown, "membership", move || async move {
         first.stop_control().await;
     });
+    add(shutdown, Phase::BeforeTerminate, "tools", move || async move { tools.stop_tools() });
     add(shutdown, Phase::Terminate, "parts", move || async move { last.stop_rest().await });
 }
 

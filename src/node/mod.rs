@@ -52,6 +52,7 @@ use self::replicator::{Load, Replicator};
 use self::sharding::Sharding;
 use self::shutdown::{CoordinatedShutdown, Reason};
 pub use self::start::StartError;
+use crate::management::server::Server;
 use crate::net::NodeId;
 use crate::net::handle::{self, Net};
 use crate::net::identity::Identity;
@@ -70,6 +71,7 @@ pub struct Node {
     sharding: Sharding,
     shutdown: CoordinatedShutdown,
     facts: Facts,
+    management: Server,
     up: watch::Receiver<Up>,
     ending: Arc<Ending>,
     _identity: Arc<Identity>, // the last to go: its lock says that this incarnation lives
@@ -126,6 +128,12 @@ impl Node {
     #[must_use]
     pub const fn net(&self) -> &Net {
         &self.net
+    }
+
+    /// What answers tools, over any stream that somebody else has admitted.
+    #[must_use]
+    pub fn management(&self) -> Server {
+        self.management.clone()
     }
 
     /// The node at this moment: what waits, how it is batched, how much went over each lane.

@@ -39,6 +39,10 @@ use crate::cluster::membership::Membership as Machine;
 use crate::cluster::membership::port::{self, Memory};
 use crate::cluster::wire::Settings;
 use crate::config::{Config, InvalidConfig};
+use crate::management::Handles;
+use crate::management::config::Place;
+use crate::management::server::Server;
+use crate::management::socket::{Bound, SocketError};
 use crate::net::config::SecretError;
 use crate::net::handle::{self, Net};
 use crate::net::identity::{Identity, IdentityError};
@@ -69,6 +73,9 @@ pub enum StartError {
     /// Its durable data can't be read.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// It can't listen for tools where it is told to.
+    #[error(transparent)]
+    Management(#[from] SocketError),
     /// Where others are to dial it is no address of a member.
     #[error("{address} is too long to be a member's address: set a shorter one in net.advertise")]
     Address {
@@ -123,6 +130,7 @@ impl Node {
         }
         let identity = Arc::new(Identity::load(config.net.data_dir.as_deref())?);
         let memory = config.net.data_dir.as_deref().map(memory::load).transpose()?;
+        let socket = control_socket(&config).await?;
         let base = Base::start(&config, identity, HasMembership::Yes).await?;
         let address = own_address(&config, base.net.addresses(), base.net.listening())?;
         if config.cluster.seeds.is_empty() && !config.cluster.wait_for_join {
@@ -131,7 +139,11 @@ impl Node {
                 "cluster.alone: no seeds are set, so this node founds a cluster of its own"
             );
         }
-        base.join(config, address, memory.unwrap_or_default())
+        let node = base.join(config, address, memory.unwrap_or_default())?;
+        if let Some(socket) = socket {
+            node.ending.has_tools(socket.serve(node.management()));
+        }
+        Ok(node)
     }
 
     /// Starts a node that listens and talks to whoever is admitted, but belongs to no cluster:
@@ -282,12 +294,42 @@ impl Base {
         };
         let listening = tokio::spawn(ears.listen());
         let rest = Rest { running, net: net.clone(), listening, identity: identity.clone() };
-        let ending = Ending::new(Parts { control, rest: Some(rest) });
+        let ending = Ending::new(Parts { tools: None, control, rest: Some(rest) });
         ending::end_parts(&shutdown, &ending);
         let (replicator, up) = (handle, ups);
-        let _identity = identity;
-        Node { net, replicator, cluster, lease, sharding, shutdown, facts, up, ending, _identity }
+        let (handles, _identity) = (Handles::of(&cluster, &replicator, &sharding), identity);
+        let management = Server::new(handles);
+        Node {
+            net,
+            replicator,
+            cluster,
+            lease,
+            sharding,
+            shutdown,
+            facts,
+            management,
+            up,
+            ending,
+            _identity,
+        }
     }
+}
+
+/// Where tools connect. One that is not asked for by name is worth a warning, not a node.
+async fn control_socket(config: &Config) -> Result<Option<Bound>, SocketError> {
+    let (path, bound) = match config.management.place(config.net.data_dir.as_deref()) {
+        None => return Ok(None),
+        Some(Place::Set(path)) => (path.clone(), Bound::make(&path).await?),
+        Some(Place::Beside(path)) => match Bound::make(&path).await {
+            Ok(bound) => (path, bound),
+            Err(error) => {
+                tracing::warn!("management.no_socket: {error}");
+                return Ok(None);
+            }
+        },
+    };
+    tracing::info!(socket = %path.display(), "management.listening");
+    Ok(Some(bound))
 }
 
 /// What members of a cluster compare when one joins.

@@ -1,6 +1,8 @@
 //! The command line as a shell runs it: what it prints, and what it ends with.
 
+mod asking;
 mod logging;
+mod serving;
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -138,13 +140,16 @@ struct Running {
 impl Running {
     /// Starts a node with that seed, which listens at `address`.
     fn start(seed: &str, address: &str) -> Self {
-        let mut child = ostraca()
+        let mut command = ostraca();
+        command
             .args(["--log", "json", "node"])
             .env("OSTRACA__CLUSTER__SEEDS", format!("[{seed:?}]"))
-            .env("OSTRACA__NET__LISTEN", format!("[{address:?}]"))
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("it starts");
+            .env("OSTRACA__NET__LISTEN", format!("[{address:?}]"));
+        Self::of(command)
+    }
+
+    fn of(mut command: Command) -> Self {
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
         let log = BufReader::new(child.stderr.take().expect("piped")).lines();
         Self { child, log }
     }

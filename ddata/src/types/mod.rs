@@ -17,6 +17,7 @@
 use crate::types::store::Store;
 
 pub mod causal_value;
+pub mod content;
 pub mod delta;
 pub(crate) mod dot_map;
 pub(crate) mod dot_store;

@@ -37,7 +37,7 @@ fn what_is_set_counts_and_all_else_has_its_default() {
 
 /// A wrong file, the key that is named, and what is said of it.
 const WRONG: [(&str, &str, &str); 19] = [
-    ("[clutser]\n", "clutser", "the sections are cluster, ddata, net"),
+    ("[clutser]\n", "clutser", "the sections are cluster, ddata, management, net"),
     ("cluster = 3", "cluster", "found signed int `3`, but this is a section"),
     ("[cluster]\ngosip-interval = \"1s\"", "cluster.gosip-interval", "expected `one of"),
     ("[cluster]\ngossip-interval = 3", "cluster.gossip-interval", "found signed int `3`"),

@@ -14,7 +14,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ostraca_ddata::key::{Key, KeyName};
+use ostraca_ddata::data::Value;
+use ostraca_ddata::key::{Key, KeyName, Pattern};
+use ostraca_ddata::replicator::epoch::Epoch;
 use ostraca_ddata::replicator::port::Input;
 use ostraca_ddata::replicator::request::{
     ReadConsistency, Reply, Request, RequestError, Update, WriteConsistency,
@@ -183,6 +185,25 @@ impl Replicator {
         }
     }
 
+    /// Reads what a key holds, whatever its type: for tools.
+    ///
+    /// # Errors
+    /// [`GetError`], but never `WrongType`.
+    pub fn get_value(
+        &self,
+        key: &KeyName,
+        consistency: ReadConsistency,
+    ) -> impl Future<Output = Result<Option<Value>, GetError>> + Send + use<> {
+        let request = Request::Get { key: key.clone(), shape: None, consistency };
+        let reply = self.ask::<GetError>(request, patience_of_read(consistency));
+        async move {
+            match reply.await? {
+                Reply::Got { value, .. } => Ok(value),
+                other => unreachable!("a read is answered by Got, not {other:?}"),
+            }
+        }
+    }
+
     /// Deletes what this node has seen under `key`, of whatever type. A concurrent update survives
     /// it, and the key can be used again.
     ///
@@ -239,11 +260,21 @@ impl Replicator {
         Subscription::open(subscribers, inbox, replies, key.name())
     }
 
+    /// The changes of a key, of whatever type: its current value first, if it has one.
+    #[must_use]
+    pub fn subscribe_value(&self, key: &KeyName) -> PrefixSubscription {
+        self.subscribe_pattern(Pattern::Exact(key.clone()))
+    }
+
     /// The changes of every key that begins with `prefix`: their current values first.
     #[must_use]
     pub fn subscribe_prefix(&self, prefix: &str) -> PrefixSubscription {
+        self.subscribe_pattern(Pattern::Prefix(prefix.into()))
+    }
+
+    fn subscribe_pattern(&self, pattern: Pattern) -> PrefixSubscription {
         let Shared { subscribers, inbox, replies, .. } = &*self.shared;
-        PrefixSubscription::open(subscribers, inbox, replies, prefix)
+        PrefixSubscription::open(subscribers, inbox, replies, pattern)
     }
 
     /// Keys of this node that begin with `prefix` and hold something, in the order of their names:
@@ -313,17 +344,35 @@ impl Replicator {
         async move { reply.await.map(drop) }
     }
 
+    /// The configuration that is installed here; `None` before this node has heard of one.
+    ///
+    /// # Errors
+    /// [`QueryError`].
+    pub fn configuration(
+        &self,
+    ) -> impl Future<Output = Result<Option<Arc<Epoch>>, QueryError>> + Send + use<> {
+        self.look(|machine| machine.replicator().epochs().installed().cloned())
+    }
+
     /// What the Replicator counts.
     ///
     /// # Errors
     /// [`QueryError`].
     pub fn stats(&self) -> impl Future<Output = Result<Stats, QueryError>> + Send + use<> {
+        self.look(|machine| machine.replicator().stats())
+    }
+
+    fn look<T, F>(&self, look: F) -> impl Future<Output = Result<T, QueryError>> + Send + use<T, F>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Machine) -> T + Send + 'static,
+    {
         let shared = self.shared.clone();
         async move {
             let (sender, receiver) = oneshot::channel();
             let place = shared.inbox.place().await.map_err(|_| QueryError::Stopped)?;
             let look = |machine: &Machine| {
-                let _ = sender.send(machine.replicator().stats()); // who asked may have left
+                let _ = sender.send(look(machine)); // who asked may have left
             };
             place.look(look).map_err(|_| QueryError::Stopped)?;
             receiver.await.map_err(|_| QueryError::Stopped)

@@ -255,8 +255,9 @@ pub struct KeyChange {
     pub value: Option<Value>,
 }
 
-/// The changes of all keys with a prefix: a [`Stream`] that ends when the node stops. Of keys that
-/// wait to be read none is passed over for ever. Dropping it unsubscribes.
+/// The changes of one key, or of all keys with a prefix, whatever they hold: a [`Stream`] that ends
+/// when the node stops. Of keys that wait to be read none is passed over for ever. Dropping it
+/// unsubscribes.
 pub struct PrefixSubscription {
     feed: Feed,
 }
@@ -266,9 +267,9 @@ impl PrefixSubscription {
         subscribers: &Arc<Subscribers>,
         inbox: &Inbox<Machine>,
         replies: &Arc<Replies<Answer>>,
-        prefix: &str,
+        pattern: Pattern,
     ) -> Self {
-        Self { feed: Feed::open(subscribers, inbox, replies, Pattern::Prefix(prefix.into())) }
+        Self { feed: Feed::open(subscribers, inbox, replies, pattern) }
     }
 
     /// The next change; `None` when the node has stopped. Cancel-safe.

@@ -1,0 +1,152 @@
+//! [`Content`]: what a value holds, as its reader sees it, for tools that know none of its types.
+//!
+//! Elements, keys and values stay encoded. Which replica wrote what does not show.
+
+use crate::encoded::Encoded;
+use crate::types::dot_store::{DotFun, DotStore, Stamped};
+use crate::types::hash_ordered::Hashed;
+use crate::types::lww_register::winner;
+use crate::types::shape::Shape;
+use crate::types::store::Store;
+use crate::types::{GCounter, Open, PNCounter};
+
+/// What a value holds. Elements and entries have an order that is the same on every node and has
+/// no meaning.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Content {
+    /// Whether a flag is on.
+    Flag(bool),
+    /// A grow-only counter's value.
+    Total(u128),
+    /// An up-and-down counter's value.
+    Net(i128),
+    /// A set's elements.
+    Elements(Vec<Encoded>),
+    /// What was written last to a register; `None`: nothing.
+    Register(Option<Encoded>),
+    /// What was written to a register, with all that was written at the same time.
+    Siblings(Vec<Encoded>),
+    /// A map's entries.
+    Map(Vec<(Encoded, Self)>),
+    /// A user type, which only its own code can read.
+    User {
+        /// Parts of replicas, as many as there are.
+        parts: usize,
+        /// Their length, in bytes.
+        bytes: usize,
+    },
+}
+
+impl Content {
+    pub(crate) fn of(shape: &Shape, store: &Store) -> Self {
+        match store {
+            Store::Unit(fun) => Self::Flag(!fun.is_bottom()),
+            Store::Total(_) => Self::Total(GCounter::open(store.clone()).value()),
+            Store::Net(_) => Self::Net(PNCounter::open(store.clone()).value()),
+            Store::Register(fun) => register(fun),
+            Store::Plain(fun) => plain(shape, fun),
+            Store::Set(map) => Self::Elements(map.iter().map(|(e, _)| e.key().clone()).collect()),
+            Store::Registers(map) => {
+                let entry = |(key, fun): (&Hashed, _)| (key.key().clone(), register(fun));
+                Self::Map(map.iter().map(entry).collect())
+            }
+            Store::Map(map) => {
+                let inner = shape.inner().expect("a store of a map stands under a map's shape");
+                let entry = |(key, of): (&Hashed, &Store)| (key.key().clone(), Self::of(inner, of));
+                Self::Map(map.iter().map(entry).collect())
+            }
+        }
+    }
+}
+
+fn register(fun: &DotFun<Stamped>) -> Content {
+    Content::Register(winner(fun).map(|(_, stamped)| stamped.value.clone()))
+}
+
+fn plain(shape: &Shape, fun: &DotFun<Encoded>) -> Content {
+    let parts = fun.iter().map(|(_, part)| part);
+    match shape {
+        Shape::User(_) => {
+            Content::User { parts: fun.len(), bytes: parts.map(|part| part.as_bytes().len()).sum() }
+        }
+        _ => Content::Siblings(parts.cloned().collect()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::{Deserialize, Serialize};
+
+    use super::*;
+    use crate::clock::HybridTimestamp;
+    use crate::id::ReplicaId;
+    use crate::types::edit::{Author, Edit, EditError};
+    use crate::types::{
+        Causal, DataType, Flag, GCounter, GSet, LWWMap, LWWRegister, MVRegister, ORMap, ORSet,
+        PNCounter, PNCounterMap, ReplicatedData, User,
+    };
+
+    fn after<T: DataType>(f: impl FnOnce(&mut Edit<'_, T>) -> Result<(), EditError>) -> Content {
+        let mut value = Causal::<T>::new();
+        let author = Author::new(ReplicaId::new(1), HybridTimestamp::default());
+        value.edit(author, f).expect("a change that can be made");
+        Content::of(&T::shape(), &value.state().store)
+    }
+
+    fn encoded<T: Serialize + ?Sized>(value: &T) -> Encoded {
+        Encoded::new(value).expect("it encodes")
+    }
+
+    #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+    struct Highest(u8);
+
+    impl ReplicatedData for Highest {
+        const NAME: &'static str = "highest";
+
+        fn merge(&mut self, other: &Self) {
+            self.0 = self.0.max(other.0);
+        }
+    }
+
+    #[test]
+    fn every_leaf_reads_as_its_own_type_does() {
+        assert_eq!(after::<Flag>(|_| Ok(())), Content::Flag(false));
+        assert_eq!(after::<Flag>(|flag| flag.switch_on().map(drop)), Content::Flag(true));
+        assert_eq!(after::<GCounter>(|it| it.increment(7)), Content::Total(7));
+        assert_eq!(after::<PNCounter>(|it| it.add(-7)), Content::Net(-7));
+        assert_eq!(after::<LWWRegister<u8>>(|_| Ok(())), Content::Register(None));
+        let written = after::<LWWRegister<u8>>(|it| it.set(&1).and_then(|()| it.set(&2)));
+        assert_eq!(written, Content::Register(Some(encoded(&2))));
+        let written = after::<MVRegister<u8>>(|it| it.set(&1));
+        assert_eq!(written, Content::Siblings(vec![encoded(&1)]));
+        let changed = after::<User<Highest>>(|it| {
+            it.change_with(|highest| {
+                highest.0 = 9;
+                Ok(())
+            })
+        });
+        assert_eq!(changed, Content::User { parts: 1, bytes: 1 });
+    }
+
+    #[test]
+    fn sets_and_maps_hold_what_was_put_in_however_deep() {
+        let one = || Content::Elements(vec![encoded("a")]);
+        assert_eq!(after::<GSet<String>>(|set| set.insert("a").map(drop)), one());
+        assert_eq!(after::<ORSet<String>>(|set| set.insert("a").map(drop)), one());
+        let map = after::<LWWMap<u8, String>>(|map| map.insert(&3, "x"));
+        let register = Content::Register(Some(encoded("x")));
+        assert_eq!(map, Content::Map(vec![(encoded(&3), register.clone())]));
+        let map = after::<PNCounterMap<u8>>(|map| map.add(&3, 5));
+        assert_eq!(map, Content::Map(vec![(encoded(&3), Content::Net(5))]));
+        let map = after::<ORMap<u8, ORMap<u8, LWWRegister<String>>>>(|map| {
+            map.update(&1, |inner| inner.update(&2, |it| it.set("x")))
+        });
+        let inner = Content::Map(vec![(encoded(&2), register)]);
+        assert_eq!(map, Content::Map(vec![(encoded(&1), inner)]));
+        let map = after::<ORMap<u8, ORSet<String>>>(|map| {
+            map.update(&1, |set| set.insert("a")).map(drop)
+        });
+        assert_eq!(map, Content::Map(vec![(encoded(&1), one())]));
+    }
+}

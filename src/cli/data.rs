@@ -1,0 +1,232 @@
+//! `ostraca data`: what keys of replicated data hold, from outside.
+
+use std::error::Error;
+use std::io::{self, Write};
+use std::time::{Duration, SystemTime};
+
+use clap::{Args, Subcommand};
+use ostraca::management::client::{AskError, Client};
+use ostraca::management::item::Item;
+use ostraca::management::wire::{Answer, Data, KEYS_MAX, Packed, Request};
+
+use super::shown;
+use super::target::{Consistency, Output, Target, wait};
+use super::{Missing, Outcome, answer};
+
+/// Keys that an error names.
+const NAMED_MAX: usize = 8;
+
+/// How long a page of keys may take.
+const SOON: Duration = Duration::from_secs(15);
+
+/// What to do with data.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Prints what a key holds, whatever its type.
+    ///
+    /// Sets, maps and registers of any program can be read: their elements, keys and values say
+    /// themselves what they are. Of a user type only its name and its size can be told.
+    #[command(after_help = "Examples:\n  ostraca data get online --config node.toml\n  \
+                            ostraca data get stock --majority --timeout 1s --json \
+                            --socket /var/lib/shop/control.sock")]
+    Get(Get),
+    /// Sets a key that is, or becomes, a last-writer-wins register.
+    ///
+    /// VALUE is JSON, or else text as it stands: 3 and {"on":true} are a number and a map, on and
+    /// '"3"' are text. A program reads it as LWWRegister<T> of a fitting T. A key that holds
+    /// another type, and the cluster's own keys, are left alone.
+    #[command(
+        after_help = "Examples:\n  ostraca data set motd 'down at noon' --config node.toml\n  \
+                            ostraca data set limits '{\"orders\": 100}' --majority \
+                            --config node.toml"
+    )]
+    Set(Set),
+    /// Prints what a key holds, and every change, until Ctrl-C.
+    ///
+    /// A reader that is slow sees the latest value, not every one in between.
+    #[command(after_help = "Examples:\n  ostraca data watch online --config node.toml\n  \
+                            ostraca data watch online --json --config node.toml | jq .value")]
+    Watch(Watch),
+    /// Prints the keys that hold something, a line each, in the order of their names.
+    #[command(after_help = "Examples:\n  ostraca data list --config node.toml\n  \
+                            ostraca data list room/ --config node.toml")]
+    List(List),
+}
+
+#[derive(Debug, Args)]
+struct Get {
+    /// The key.
+    key: String,
+    #[command(flatten)]
+    consistency: Consistency,
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+struct Set {
+    /// The key.
+    key: String,
+    /// What it is to hold: JSON, or else text.
+    #[arg(allow_hyphen_values = true)]
+    value: String,
+    /// Takes VALUE as text, even if it is JSON.
+    #[arg(long)]
+    text: bool,
+    #[command(flatten)]
+    consistency: Consistency,
+    #[command(flatten)]
+    target: Target,
+}
+
+#[derive(Debug, Args)]
+struct Watch {
+    /// The key.
+    key: String,
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+struct List {
+    /// Only keys that begin so.
+    #[arg(default_value = "", hide_default_value = true)]
+    prefix: String,
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl Arguments {
+    pub(super) fn run(self) -> Outcome {
+        match self.verb {
+            Verb::Get(get) => wait(get.run()),
+            Verb::Set(set) => wait(set.run()),
+            Verb::Watch(watch) => wait(watch.run()),
+            Verb::List(list) => wait(list.run()),
+        }
+    }
+}
+
+impl Get {
+    async fn run(self) -> Outcome {
+        let Self { key, consistency, target, output } = self;
+        let request = Request::Get { key: key.clone(), level: consistency.level() };
+        match target.ask(&request, consistency.patience()).await? {
+            Answer::Value(Some(data)) => {
+                output.print(&shown::json(&key, Some(&data)), || shown::text(&key, &data))
+            }
+            Answer::Value(None) => Err(missing(&target, &key).await.into()),
+            _ => Err(AskError::Unexpected.into()),
+        }
+    }
+}
+
+/// What to say of a key that holds nothing: which ones do.
+async fn missing(target: &Target, key: &str) -> Missing {
+    let request = Request::Keys { prefix: String::new(), after: None, limit: 1 + NAMED_MAX as u32 };
+    let there = match target.ask(&request, Duration::ZERO).await {
+        Ok(Answer::Keys(keys)) => keys,
+        _ => Vec::new(), // what is wrong with the key matters more
+    };
+    let names = there.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
+    let there = match there.len() {
+        0 => "this node holds no keys at all".to_owned(),
+        1..=NAMED_MAX => format!("the keys that hold something are {names}"),
+        _ => format!("keys that hold something are {names} and more: `ostraca data list`"),
+    };
+    Missing(format!("{key} holds nothing: it was never written, or was deleted; {there}"))
+}
+
+impl Set {
+    async fn run(self) -> Outcome {
+        let Self { key, value, text, consistency, target } = self;
+        let item = if text { Item::Text(value) } else { shown::read(&value) };
+        let request = Request::Set { key, value: Packed::new(&item)?, level: consistency.level() };
+        match target.ask(&request, consistency.patience()).await? {
+            Answer::Done => Ok(()),
+            _ => Err(AskError::Unexpected.into()),
+        }
+    }
+}
+
+impl Watch {
+    async fn run(self) -> Outcome {
+        let Self { key, target, output } = self;
+        let mut watch = target.connect().await?.watch(&key).await?;
+        let watching = async {
+            loop {
+                let data = watch.next().await?;
+                let line = match output.is_json() {
+                    true => shown::json(&key, data.as_ref()).to_string(),
+                    false => line(data.as_ref()),
+                };
+                if let Err(error) = writeln!(io::stdout().lock(), "{line}") {
+                    return match error.kind() {
+                        io::ErrorKind::BrokenPipe => Ok(()), // who reads has seen enough
+                        _ => Err(Box::<dyn Error>::from(error)),
+                    };
+                }
+            }
+        };
+        tokio::select! {
+            ended = watching => ended,
+            stop = tokio::signal::ctrl_c() => Ok(stop?),
+        }
+    }
+}
+
+fn line(data: Option<&Data>) -> String {
+    let now = humantime::format_rfc3339_seconds(SystemTime::now());
+    match data {
+        None => format!("{now}  holds nothing"),
+        Some(data) => format!("{now}  {}  {}", data.shape, shown::content(&data.content)),
+    }
+}
+
+impl List {
+    async fn run(self) -> Outcome {
+        let Self { prefix, target, output } = self;
+        let mut client = target.connect().await?;
+        let mut all = Vec::new(); // as many as the node has
+        while page(&mut client, &prefix, &mut all).await? == Page::Full {}
+        if output.is_json() {
+            return output.print(&all, String::new);
+        }
+        answer(&all.iter().map(|key| format!("{key}\n")).collect::<String>())
+    }
+}
+
+/// Whether there may be another one.
+#[derive(PartialEq, Eq)]
+enum Page {
+    Full,
+    Last,
+}
+
+/// Adds a page of keys.
+async fn page(
+    client: &mut Client,
+    prefix: &str,
+    all: &mut Vec<String>,
+) -> Result<Page, Box<dyn Error>> {
+    let request =
+        Request::Keys { prefix: prefix.to_owned(), after: all.last().cloned(), limit: KEYS_MAX };
+    let Answer::Keys(keys) = client.ask(&request, SOON).await? else {
+        return Err(AskError::Unexpected.into());
+    };
+    let page = if keys.len() < KEYS_MAX as usize { Page::Last } else { Page::Full };
+    all.extend(keys);
+    Ok(page)
+}

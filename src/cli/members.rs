@@ -1,0 +1,117 @@
+//! `ostraca members`: who belongs to the cluster, as one node sees it.
+
+use std::time::Duration;
+
+use clap::Args;
+use ostraca::management::client::AskError;
+use ostraca::management::wire::{Answer, Member, Members, Request};
+
+use super::Outcome;
+use super::table::table;
+use super::target::{Output, Target, wait};
+
+/// Whom to ask, and how to print.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  ostraca members --config node.toml\n  \
+                        ostraca members --socket /var/lib/ostraca/control.sock\n  \
+                        ostraca members --config node.toml --json | jq '.members[].address'")]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl Arguments {
+    pub(super) fn run(&self) -> Outcome {
+        wait(async {
+            match self.target.ask(&Request::Members, Duration::ZERO).await? {
+                Answer::Members(all) => self.output.print(&all, || shown(&all)),
+                _ => Err(AskError::Unexpected.into()),
+            }
+        })
+    }
+}
+
+fn shown(all: &Members) -> String {
+    let Some(cluster) = &all.cluster else {
+        return format!("{} belongs to no cluster yet: its log says whom it asks\n", all.me);
+    };
+    let agree = if all.converged { "all have seen this" } else { "not all have seen this yet" };
+    let count = all.members.len();
+    let counted = if count == 1 { "1 member".to_owned() } else { format!("{count} members") };
+    let mut text = format!("cluster {cluster}: {counted}, {agree}\n");
+    if let Some(it) = all.configuration {
+        text += &format!(
+            "configuration {}: replicated data on {}, decided by {} voters\n",
+            it.number, it.members, it.voters
+        );
+    }
+    if all.preparing_for_shutdown {
+        text += "all are about to stop: nothing moves any more\n";
+    }
+    let rows: Vec<[String; 7]> = all.members.iter().map(|member| row(all, member)).collect();
+    let heads = ["ADDRESS", "STATUS", "ROLES", "HOSTS", "NODE", "NOTE", "UNREACHABLE BY"];
+    text + "\n" + &table(heads, &rows)
+}
+
+fn row(all: &Members, member: &Member) -> [String; 7] {
+    let is = |who: &str| who == member.node;
+    let notes = [
+        (all.leader.as_deref().is_some_and(is), "leads"),
+        (is(&all.me), "asked"),
+        (member.draining, "drains"),
+    ];
+    let notes = notes.iter().filter(|(holds, _)| *holds).map(|(_, note)| *note);
+    let address_of = |node: &String| {
+        let known = all.members.iter().find(|member| member.node == *node);
+        known.map_or_else(|| node.clone(), |member| member.address.clone())
+    };
+    [
+        member.address.clone(),
+        member.status.clone(),
+        member.roles.join(", "),
+        member.entity_types.join(", "),
+        member.node.clone(),
+        notes.collect::<Vec<_>>().join(", "),
+        member.unreachable_by.iter().map(address_of).collect::<Vec<_>>().join(", "),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(port: u8, status: &str) -> Member {
+        Member {
+            node: format!("node-{port}"),
+            address: format!("/ip4/10.0.0.{port}/tcp/1"),
+            status: status.to_owned(),
+            ..Member::default()
+        }
+    }
+
+    #[test]
+    fn whoever_is_lost_stands_beside_whoever_has_lost_it() {
+        let mut lost = member(2, "Up");
+        lost.unreachable_by = vec!["node-1".to_owned(), "node-9".to_owned()];
+        let all = Members {
+            me: "node-1".to_owned(),
+            cluster: Some("c".to_owned()),
+            leader: Some("node-1".to_owned()),
+            members: vec![member(1, "Up"), lost],
+            ..Members::default()
+        };
+        let expected = "cluster c: 2 members, not all have seen this yet\n\n\
+            ADDRESS               STATUS  NODE    NOTE          UNREACHABLE BY\n\
+            /ip4/10.0.0.1/tcp/1  Up      node-1  leads, asked\n\
+            /ip4/10.0.0.2/tcp/1  Up      node-2                /ip4/10.0.0.1/tcp/1, node-9\n";
+        assert_eq!(shown(&all), expected.replace("ADDRESS  ", "ADDRESS "));
+    }
+
+    #[test]
+    fn a_node_without_a_cluster_says_so() {
+        let all = Members { me: "node-1".to_owned(), ..Members::default() };
+        assert!(shown(&all).starts_with("node-1 belongs to no cluster yet"));
+    }
+}

@@ -1,0 +1,141 @@
+//! `ostraca shards`: where the shards of an entity type live.
+
+use std::time::Duration;
+
+use clap::Args;
+use humantime::parse_duration;
+use ostraca::management::client::AskError;
+use ostraca::management::wire::{Answer, Region, Request, Shards};
+
+use super::Outcome;
+use super::table::table;
+use super::target::{Output, Target, milliseconds, wait};
+
+/// Which type, whom to ask, and how to print.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  ostraca shards cart --config node.toml\n  \
+                        ostraca shards cart --each --socket /var/lib/shop/control.sock\n  \
+                        ostraca shards cart --config node.toml --json | jq '.regions[].node'")]
+pub(super) struct Arguments {
+    /// The entity type, as the program that is asked has started it.
+    #[arg(value_name = "TYPE")]
+    entity_type: String,
+    /// Prints a line for each shard.
+    #[arg(long)]
+    each: bool,
+    /// How long regions may take to answer: `500ms`, `3s`.
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = parse_duration)]
+    timeout: Duration,
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl Arguments {
+    pub(super) fn run(self) -> Outcome {
+        let Self { entity_type, each, timeout, target, output } = self;
+        let request = Request::Shards { entity_type, within_ms: milliseconds(timeout) };
+        wait(async {
+            match target.ask(&request, timeout).await? {
+                Answer::Shards(all) => output.print(&all, || match each {
+                    true => summary(&all) + "\n" + &by_shard(&all),
+                    false => summary(&all) + "\n" + &by_region(&all),
+                }),
+                _ => Err(AskError::Unexpected.into()),
+            }
+        })
+    }
+}
+
+fn entities(region: &Region) -> u64 {
+    region.shards.iter().fold(0, |sum, (_, count)| sum.saturating_add(*count))
+}
+
+fn summary(all: &Shards) -> String {
+    let shards: usize = all.regions.iter().map(|region| region.shards.len()).sum();
+    let entities = all.regions.iter().map(entities).fold(0, u64::saturating_add);
+    let (regions, silent) = (all.regions.len(), all.unanswered.len());
+    let mut text = format!("{}: {entities} entities in {shards} shards on ", all.entity_type);
+    text += if regions == 1 { "1 node" } else { "" };
+    if regions != 1 {
+        text += &format!("{regions} nodes");
+    }
+    if silent > 0 {
+        text += &format!("; {silent} did not answer in time: what they host is not counted");
+    }
+    text + "\n"
+}
+
+fn by_region(all: &Shards) -> String {
+    let is = |region: &Region| all.coordinator.as_ref() == Some(&region.node);
+    let note = |region: &Region| if is(region) { "coordinates" } else { "" };
+    let answered = all.regions.iter().map(|region| {
+        let (shards, entities) = (region.shards.len().to_string(), entities(region).to_string());
+        [place(region), shards, entities, region.node.clone(), note(region).to_owned()]
+    });
+    let silent = all.unanswered.iter().map(|region| {
+        let [unknown, same] = [(); 2].map(|()| "?".to_owned());
+        [place(region), unknown, same, region.node.clone(), "no answer".to_owned()]
+    });
+    let rows: Vec<[String; 5]> = answered.chain(silent).collect();
+    table(["ADDRESS", "SHARDS", "ENTITIES", "NODE", "NOTE"], &rows)
+}
+
+fn by_shard(all: &Shards) -> String {
+    let of = |region: &Region| {
+        let address = place(region);
+        let row = move |(shard, count): &(u32, u64)| (*shard, *count, address.clone());
+        region.shards.iter().map(row).collect::<Vec<_>>()
+    };
+    let mut rows: Vec<(u32, u64, String)> = all.regions.iter().flat_map(of).collect();
+    rows.sort();
+    let row = |(shard, count, address): (u32, u64, String)| {
+        [shard.to_string(), count.to_string(), address]
+    };
+    table(["SHARD", "ENTITIES", "ADDRESS"], &rows.into_iter().map(row).collect::<Vec<_>>())
+}
+
+fn place(region: &Region) -> String {
+    match region.address.as_str() {
+        "" => "(no member any more)".to_owned(),
+        address => address.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_did_not_answer_is_named_and_not_counted() {
+        let region = |node: &str, address: &str, shards: &[(u32, u64)]| Region {
+            node: node.to_owned(),
+            address: address.to_owned(),
+            shards: shards.to_vec(),
+        };
+        let all = Shards {
+            entity_type: "cart".to_owned(),
+            coordinator: Some("b".to_owned()),
+            regions: vec![region("a", "/a", &[(9, 2), (10, 0)]), region("b", "/b", &[(3, 5)])],
+            unanswered: vec![region("c", "", &[])],
+        };
+        let expected = "cart: 7 entities in 3 shards on 2 nodes; 1 did not answer in time: what \
+                        they host is not counted\n";
+        assert_eq!(summary(&all), expected);
+        let expected = [
+            "ADDRESS               SHARDS  ENTITIES  NODE  NOTE",
+            "/a                    2       2         a",
+            "/b                    1       5         b     coordinates",
+            "(no member any more)  ?       ?         c     no answer",
+        ];
+        assert_eq!(by_region(&all).lines().collect::<Vec<_>>(), expected);
+        let expected = [
+            "SHARD  ENTITIES  ADDRESS",
+            "3      5         /b",
+            "9      2         /a",
+            "10     0         /a",
+        ];
+        assert_eq!(by_shard(&all).lines().collect::<Vec<_>>(), expected);
+    }
+}

@@ -1,0 +1,217 @@
+//! Values of replicated data as people and programs read them: JSON, whatever their type.
+//!
+//! Bytes are written as `0x…`, numbers that JSON has no form for as text, and keys of maps that are
+//! no text as their JSON. Elements and entries are sorted.
+
+use std::cmp::Ordering;
+
+use ostraca::management::item::Item;
+use ostraca::management::wire::{Content, Data, Packed};
+use serde_json::{Map, Number, Value};
+
+use super::table::table;
+
+/// A key with what it holds, over several lines.
+pub(super) fn text(key: &str, data: &Data) -> String {
+    let counted = |count: usize, one: &str, many: &str| {
+        format!("{key}: {}, {count} {}\n", data.shape, if count == 1 { one } else { many })
+    };
+    match &data.content {
+        Content::Elements(elements) => {
+            let lines = sorted(elements).into_iter().map(|element| format!("  {element}\n"));
+            counted(elements.len(), "element", "elements") + &lines.collect::<String>()
+        }
+        Content::Map(entries) => {
+            let mut rows: Vec<(Value, Value)> =
+                entries.iter().map(|(key, value)| (unpacked(key), content(value))).collect();
+            rows.sort_by(|one, other| order(&one.0, &other.0));
+            let row = |(key, value): (Value, Value)| [format!("  {key}"), value.to_string()];
+            let rows: Vec<[String; 2]> = rows.into_iter().map(row).collect();
+            let below = table(["", ""], &rows);
+            let below = below.split_once('\n').map_or("", |(_, rows)| rows);
+            counted(entries.len(), "entry", "entries") + below
+        }
+        Content::Siblings(values) if values.len() != 1 => {
+            let lines = sorted(values).into_iter().map(|value| format!("  {value}\n"));
+            let count = counted(values.len(), "value", "values written at the same time");
+            count + &lines.collect::<String>()
+        }
+        Content::User { bytes } => format!(
+            "{key}: {}, {bytes} bytes, which only the program that wrote them can read\n",
+            data.shape
+        ),
+        other => format!("{key}: {}\n  {}\n", data.shape, content(other)),
+    }
+}
+
+/// A key with what it holds, for programs. A key that holds nothing has no type.
+pub(super) fn json(key: &str, data: Option<&Data>) -> Value {
+    let shape = data.map_or(Value::Null, |data| Value::from(data.shape.as_str()));
+    let value = data.map_or(Value::Null, |data| content(&data.content));
+    let entries = [("key", Value::from(key)), ("type", shape), ("value", value)];
+    Value::Object(entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+}
+
+/// What is in a value.
+pub(super) fn content(content: &Content) -> Value {
+    match content {
+        Content::Flag(is_on) => Value::Bool(*is_on),
+        Content::Count(digits) => count(digits),
+        Content::Elements(all) => Value::Array(sorted(all)),
+        Content::Siblings(all) => Value::Array(sorted(all)),
+        Content::Register(value) => value.as_ref().map_or(Value::Null, unpacked),
+        Content::Map(entries) => {
+            let entry =
+                |(key, value): &(Packed, Content)| (name(unpacked(key)), self::content(value));
+            Value::Object(entries.iter().map(entry).collect())
+        }
+        Content::User { bytes } => Value::from(format!("{bytes} bytes of a user type")),
+        _ => Value::from("(of a later release)"),
+    }
+}
+
+fn count(digits: &str) -> Value {
+    let small = digits.parse::<u64>().map(Value::from);
+    small.or_else(|_| digits.parse::<i64>().map(Value::from)).unwrap_or_else(|_| digits.into())
+}
+
+fn sorted(all: &[Packed]) -> Vec<Value> {
+    let mut values: Vec<Value> = all.iter().map(unpacked).collect();
+    values.sort_by(order);
+    values
+}
+
+/// Numbers as numbers, all else as text.
+fn order(one: &Value, other: &Value) -> Ordering {
+    match (one.as_f64(), other.as_f64()) {
+        (Some(one), Some(other)) => one.total_cmp(&other),
+        _ => one.to_string().cmp(&other.to_string()),
+    }
+}
+
+fn unpacked(packed: &Packed) -> Value {
+    let unreadable = |_| Value::from(format!("({} bytes that are no value)", packed.len()));
+    packed.item().map_or_else(unreadable, shown)
+}
+
+fn shown(item: Item) -> Value {
+    match item {
+        Item::Nil => Value::Null,
+        Item::Bool(it) => Value::Bool(it),
+        Item::Integer(it) => count(&it.to_string()),
+        Item::Float(it) => {
+            Number::from_f64(it).map_or_else(|| Value::from(it.to_string()), Value::Number)
+        }
+        Item::Text(it) => Value::String(it),
+        Item::Bytes(it) => {
+            let digits: String = it.iter().map(|byte| format!("{byte:02x}")).collect();
+            Value::String(format!("0x{digits}"))
+        }
+        Item::List(it) => Value::Array(it.into_iter().map(shown).collect()),
+        Item::Map(it) => {
+            let entry = |(key, value)| (name(shown(key)), shown(value));
+            Value::Object(it.into_iter().map(entry).collect::<Map<_, _>>())
+        }
+    }
+}
+
+fn name(key: Value) -> String {
+    match key {
+        Value::String(key) => key,
+        other => other.to_string(),
+    }
+}
+
+/// What somebody wrote on the command line: JSON, or else text as it stands.
+pub(super) fn read(text: &str) -> Item {
+    serde_json::from_str(text).unwrap_or_else(|_| Item::Text(text.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packed(text: &str) -> Packed {
+        Packed::new(&read(text)).expect("it has a form")
+    }
+
+    fn data(shape: &str, content: Content) -> Data {
+        Data { shape: shape.to_owned(), content }
+    }
+
+    #[test]
+    fn what_is_no_json_is_text() {
+        let cases = [
+            ("on", Item::Text("on".to_owned())),
+            ("\"3\"", Item::Text("3".to_owned())),
+            ("3", Item::Integer(3)),
+            ("-0.5", Item::Float(-0.5)),
+            ("18446744073709551615", Item::Integer(u64::MAX.into())),
+            ("null", Item::Nil),
+            ("[true]", Item::List(vec![Item::Bool(true)])),
+            ("{\"a\":1}", Item::Map(vec![(Item::Text("a".to_owned()), Item::Integer(1))])),
+            ("{\"a\":", Item::Text("{\"a\":".to_owned())),
+            ("", Item::Text(String::new())),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(read(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn each_kind_of_data_has_a_text_and_a_json() {
+        let map = Content::Map(vec![
+            (packed("pears"), Content::Count("-3".to_owned())),
+            (packed("7"), Content::Elements(vec![packed("b"), packed("a")])),
+        ]);
+        let wide = "170141183460469231731687303715884105727";
+        let cases = [
+            (data("flag", Content::Flag(true)), "k: flag\n  true\n", "true".to_owned()),
+            (
+                data("g-counter", Content::Count(wide.to_owned())),
+                &format!("k: g-counter\n  \"{wide}\"\n"),
+                format!("\"{wide}\""),
+            ),
+            (
+                data("or-set", Content::Elements(["10", "9", "x"].map(packed).to_vec())),
+                "k: or-set, 3 elements\n  \"x\"\n  9\n  10\n",
+                "[\"x\",9,10]".to_owned(),
+            ),
+            (
+                data("lww-register", Content::Register(None)),
+                "k: lww-register\n  null\n",
+                "null".to_owned(),
+            ),
+            (
+                data("mv-register", Content::Siblings(vec![packed("b"), packed("a")])),
+                "k: mv-register, 2 values written at the same time\n  \"a\"\n  \"b\"\n",
+                "[\"a\",\"b\"]".to_owned(),
+            ),
+            (
+                data("or-map/x", map),
+                "k: or-map/x, 2 entries\n  \"pears\"  -3\n  7        [\"a\",\"b\"]\n",
+                "{\"7\":[\"a\",\"b\"],\"pears\":-3}".to_owned(),
+            ),
+        ];
+        for (data, expected, as_json) in cases {
+            assert_eq!(text("k", &data), *expected);
+            assert_eq!(content(&data.content).to_string(), as_json);
+        }
+        let user = data("user/board", Content::User { bytes: 151 });
+        let expected =
+            "k: user/board, 151 bytes, which only the program that wrote them can read\n";
+        assert_eq!(text("k", &user), expected);
+        let nothing = json("k", None).to_string();
+        assert_eq!(nothing, "{\"key\":\"k\",\"type\":null,\"value\":null}");
+    }
+
+    #[test]
+    fn what_json_has_no_form_for_is_text() {
+        let bytes = Packed::new(&Item::Bytes(vec![1, 255])).expect("it has a form");
+        let nan = Packed::new(&Item::Float(f64::NAN)).expect("it has a form");
+        assert_eq!(unpacked(&bytes), Value::from("0x01ff"));
+        assert_eq!(unpacked(&nan), Value::from("NaN"));
+        let keys = Item::Map(vec![(Item::List(vec![Item::Integer(1)]), Item::Nil)]);
+        assert_eq!(shown(keys).to_string(), "{\"[1]\":null}");
+    }
+}

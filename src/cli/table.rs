@@ -1,0 +1,32 @@
+//! Columns of text.
+
+/// Rows with their columns below each other, a line each; what is empty in all rows is left out.
+pub(super) fn table<const N: usize>(heads: [&str; N], rows: &[[String; N]]) -> String {
+    let width = |at: usize| {
+        let longest = rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
+        if longest == 0 { None } else { Some(longest.max(heads[at].len())) }
+    };
+    let widths: Vec<Option<usize>> = (0..N).map(width).collect();
+    let line = |cells: &[String; N]| {
+        let shown = cells.iter().zip(&widths).filter_map(|(cell, width)| {
+            let width = (*width)?;
+            Some(format!("{cell:width$}"))
+        });
+        shown.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    let head = line(&heads.map(str::to_owned));
+    let rows: String = rows.iter().map(line).collect();
+    head + &rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_stand_below_each_other_and_empty_ones_are_left_out() {
+        let row = |cells: [&str; 3]| cells.map(str::to_owned);
+        let rows = [row(["ä", "", "10"]), row(["longer", "", ""])];
+        assert_eq!(table(["NAME", "ROLES", "N"], &rows), "NAME    N\nä       10\nlonger\n");
+    }
+}

@@ -1,0 +1,123 @@
+//! Which node a command asks, and how its answers come out.
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use humantime::parse_duration;
+use ostraca::Config;
+use ostraca::management::client::Client;
+use ostraca::management::wire::{Answer, Level, Request};
+
+use super::answer;
+
+/// How long a node that asks nobody else may take.
+const SOON: Duration = Duration::from_secs(15);
+
+/// Which node to ask. Without either: the one that variables such as OSTRACA__NET__DATA_DIR name.
+#[derive(Debug, Args)]
+pub(super) struct Target {
+    /// The file of settings that the node runs with: its control socket is found there.
+    #[arg(long, value_name = "FILE", help_heading = "Which node", conflicts_with = "socket")]
+    config: Option<PathBuf>,
+    /// The node's control socket: `control.sock` in its data directory unless set otherwise.
+    #[arg(long, value_name = "PATH", help_heading = "Which node")]
+    socket: Option<PathBuf>,
+}
+
+/// Nobody is named.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "which node? Name its settings (--config FILE) or its control socket (--socket PATH); these \
+     settings have neither net.data-dir nor management.control-socket"
+)]
+pub(super) struct Unnamed;
+
+impl Target {
+    /// A way to the node.
+    pub(super) async fn connect(&self) -> Result<Client, Box<dyn Error>> {
+        Ok(Client::connect(&self.path()?).await?)
+    }
+
+    fn path(&self) -> Result<PathBuf, Box<dyn Error>> {
+        let config = match (&self.socket, &self.config) {
+            (Some(path), _) => return Ok(path.clone()),
+            (None, Some(file)) => Config::load(file)?,
+            (None, None) => Config::from_env()?,
+        };
+        Ok(config.management.socket(config.net.data_dir.as_deref()).ok_or(Unnamed)?)
+    }
+
+    /// Asks one thing. `patience`: how long the node may ask others.
+    pub(super) async fn ask(
+        &self,
+        request: &Request,
+        patience: Duration,
+    ) -> Result<Answer, Box<dyn Error>> {
+        Ok(self.connect().await?.ask(request, SOON + 2 * patience).await?)
+    }
+}
+
+/// How answers come out.
+#[derive(Debug, Args)]
+pub(super) struct Output {
+    /// Prints JSON, for programs.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Output {
+    pub(super) const fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// Prints what was answered.
+    pub(super) fn print(
+        &self,
+        json: &impl serde::Serialize,
+        text: impl FnOnce() -> String,
+    ) -> Result<(), Box<dyn Error>> {
+        match self.json {
+            true => answer(&(serde_json::to_string_pretty(json)? + "\n")),
+            false => answer(&text()),
+        }
+    }
+}
+
+/// How many replicas take part.
+#[derive(Debug, Args)]
+pub(super) struct Consistency {
+    /// Asks a majority of the cluster, not only the node's own copy: what a majority has
+    /// acknowledged is seen by every later majority read.
+    #[arg(long)]
+    majority: bool,
+    /// How long a majority may take: `500ms`, `3s`. Twice at most.
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = parse_duration)]
+    timeout: Duration,
+}
+
+impl Consistency {
+    pub(super) fn level(&self) -> Level {
+        match self.majority {
+            true => Level::Majority { within_ms: milliseconds(self.timeout) },
+            false => Level::Local,
+        }
+    }
+
+    pub(super) const fn patience(&self) -> Duration {
+        self.timeout
+    }
+}
+
+/// As the wire has it.
+pub(super) fn milliseconds(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Does what waits, on a thread of its own: this one.
+pub(super) fn wait<T>(
+    work: impl Future<Output = Result<T, Box<dyn Error>>>,
+) -> Result<T, Box<dyn Error>> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
+}

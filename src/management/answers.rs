@@ -1,0 +1,319 @@
+//! What a node answers: each request put to the node's public handles.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ostraca_ddata::data::Value;
+use ostraca_ddata::id::{NodeId, ReplicaId};
+use ostraca_ddata::key::{Key, KeyName};
+use ostraca_ddata::replicator::request::{ReadConsistency, WriteConsistency};
+use ostraca_ddata::types::LWWRegister;
+
+use super::item::Item;
+use super::server::too_long;
+use super::wire::{
+    ANSWER_BYTES_MAX, Answer, Configuration, Data, KEYS_MAX, Level, Member, Members, Packed,
+    Refusal, Region, Request, Shards, Why,
+};
+use crate::cluster::member;
+use crate::node::cluster::{Cluster, ClusterView};
+use crate::node::replicator::{GetError, QueryError, Replicator, UpdateError};
+use crate::node::sharding::{self, ClusterShardingStats, Sharding};
+use crate::node::wiring;
+use crate::sharding::ids::RegionId;
+
+/// How long a caller may have a request wait.
+const WITHIN_MAX: Duration = Duration::from_secs(60);
+
+/// How long a node that is asked nothing of others may take: then it is about to end, or stuck.
+const SOON: Duration = Duration::from_secs(10);
+
+/// What keys of the cluster's own begin with.
+const OWN: &str = "sharding/";
+
+/// What answers are made of.
+#[derive(Clone, Debug)]
+pub struct Handles {
+    /// Who belongs to the cluster.
+    pub cluster: Cluster,
+    /// Replicated data.
+    pub replicator: Replicator,
+    /// Where entities live.
+    pub sharding: Sharding,
+}
+
+impl Handles {
+    pub(crate) fn of(cluster: &Cluster, replicator: &Replicator, sharding: &Sharding) -> Self {
+        let (cluster, replicator) = (cluster.clone(), replicator.clone());
+        Self { cluster, replicator, sharding: sharding.clone() }
+    }
+}
+
+pub(super) async fn answer(handles: &Handles, request: Request) -> Answer {
+    let patience = match &request {
+        Request::Shards { within_ms, .. } => SOON + within(*within_ms),
+        Request::Get { level, .. } | Request::Set { level, .. } => SOON + 2 * span(*level),
+        Request::Members | Request::Watch { .. } | Request::Keys { .. } => SOON,
+    };
+    let answer = async {
+        match request {
+            Request::Members => members(handles).await,
+            Request::Shards { entity_type, within_ms } => {
+                shards(handles, &entity_type, within(within_ms)).await
+            }
+            Request::Get { key, level } => get(handles, &key, level).await,
+            Request::Set { key, value, level } => set(handles, &key, &value, level).await,
+            Request::Keys { prefix, after, limit } => keys(handles, &prefix, after, limit).await,
+            Request::Watch { .. } => unreachable!("who watches is answered more than once"),
+        }
+    };
+    match tokio::time::timeout(patience, answer).await {
+        Ok(answered) => answered.unwrap_or_else(Answer::Refused),
+        Err(_) => {
+            let text = format!("the node has not answered within {patience:?}: see its log");
+            Answer::Refused(Refusal { why: Why::Stopped, text })
+        }
+    }
+}
+
+fn within(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds).min(WITHIN_MAX)
+}
+
+fn span(level: Level) -> Duration {
+    match level {
+        Level::Local => Duration::ZERO,
+        Level::Majority { within_ms } => within(within_ms),
+    }
+}
+
+// ── Members ──
+
+async fn members(handles: &Handles) -> Result<Answer, Refusal> {
+    let view = handles.cluster.state().await.map_err(stopped)?;
+    let installed = handles.replicator.configuration().await.map_err(|why| unasked(&why))?;
+    let configuration = installed.map(|epoch| Configuration {
+        generation: epoch.id().generation,
+        number: epoch.id().number,
+        members: epoch.members().len() as u64,
+        voters: epoch.voters().len() as u64,
+    });
+    Ok(Answer::Members(Members {
+        me: view.me.to_string(),
+        cluster: view.id.map(|id| id.to_string()),
+        leader: view.leader.map(|leader| leader.to_string()),
+        converged: view.converged,
+        preparing_for_shutdown: view.preparing_for_shutdown,
+        configuration,
+        members: view.members.iter().map(|member| shown(member, &view)).collect(),
+    }))
+}
+
+fn shown(member: &member::Member, view: &ClusterView) -> Member {
+    let accusers = view.unreachable.get(&member.node).into_iter().flatten();
+    Member {
+        node: member.node.to_string(),
+        peer: wiring::to_net(member.node).peer.to_string(),
+        address: member.address.to_string(),
+        status: member.status.to_string(),
+        roles: member.roles.iter().cloned().collect(),
+        unreachable_by: accusers.map(NodeId::to_string).collect(),
+        entity_types: member.hosting.entity_types.iter().cloned().collect(),
+        draining: member.hosting.draining,
+        app_version: member.app_version.clone(),
+        up_number: member.up_number,
+    }
+}
+
+// ── Shards ──
+
+/// Members by their incarnation.
+type Known = BTreeMap<ReplicaId, Arc<member::Member>>;
+
+async fn shards(handles: &Handles, entity_type: &str, within: Duration) -> Result<Answer, Refusal> {
+    let sharding = &handles.sharding;
+    let stats = match sharding.cluster_sharding_stats(entity_type, within).await {
+        Ok(stats) => stats,
+        Err(sharding::QueryError::Unanswered(why)) => return Err(stopped(why)),
+        Err(why) => return Err(not_started(handles, entity_type, &why).await),
+    };
+    let types = sharding.types().await.map_err(stopped)?;
+    let of_type = types.iter().find(|of_type| of_type.entity_type.as_str() == entity_type);
+    let members = handles.cluster.members().into_iter();
+    let known: Known = members.map(|member| (member.incarnation(), member)).collect();
+    let coordinator = of_type.and_then(|of_type| of_type.coordinator);
+    let ClusterShardingStats { regions, unanswered } = stats;
+    let answered = regions.into_iter().map(|(region, shards)| {
+        let shards = shards.into_iter().map(|(shard, entities)| (shard.get(), entities)).collect();
+        Region { shards, ..named(region, &known) }
+    });
+    Ok(Answer::Shards(Shards {
+        entity_type: entity_type.to_owned(),
+        coordinator: coordinator.map(|at| named(RegionId::new(at), &known).node),
+        regions: answered.collect(),
+        unanswered: unanswered.into_iter().map(|region| named(region, &known)).collect(),
+    }))
+}
+
+fn named(region: RegionId, known: &Known) -> Region {
+    let replica = region.replica();
+    let (node, address) = match known.get(&replica) {
+        Some(member) => (member.node.to_string(), member.address.to_string()),
+        None => (replica.to_string(), String::new()),
+    };
+    Region { node, address, shards: Vec::new() }
+}
+
+/// The types that are there, and the members that know this one.
+async fn not_started(handles: &Handles, entity_type: &str, why: &sharding::QueryError) -> Refusal {
+    let mut text = told(why);
+    let here = handles.sharding.types().await.unwrap_or_default();
+    let here: Vec<&str> = here.iter().map(|view| view.entity_type.as_str()).collect();
+    if here.is_empty() {
+        text.push_str("; nothing was started here");
+    } else {
+        text.push_str(&format!("; started here: {}", here.join(", ")));
+    }
+    let hosts = |member: &Arc<member::Member>| member.hosting.entity_types.contains(entity_type);
+    let members = handles.cluster.members();
+    let hosts: Vec<&str> =
+        members.iter().filter(|member| hosts(member)).map(|it| it.address.as_str()).collect();
+    if !hosts.is_empty() {
+        text.push_str(&format!("; hosted by the nodes at {}: ask one of them", hosts.join(", ")));
+    }
+    Refusal { why: Why::UnknownType, text }
+}
+
+// ── Replicated data ──
+
+async fn get(handles: &Handles, key: &str, level: Level) -> Result<Answer, Refusal> {
+    let consistency = match level {
+        Level::Local => ReadConsistency::Local,
+        Level::Majority { .. } => ReadConsistency::majority(span(level)),
+    };
+    let read = handles.replicator.get_value(&KeyName::new(key), consistency).await;
+    Ok(value(read.map_err(|why| unread(&why))?).await)
+}
+
+/// What to say of a key that holds something, or nothing any more.
+pub(super) async fn value(value: Option<Value>) -> Answer {
+    let Some(value) = value else { return Answer::Value(None) };
+    let bytes = value.size();
+    if bytes > ANSWER_BYTES_MAX {
+        return too_long(bytes);
+    }
+    // A large one takes as long as many messages, which others wait to see handled.
+    let packed = tokio::task::spawn_blocking(move || Data {
+        shape: value.shape().to_string(),
+        content: value.content().into(),
+    });
+    match packed.await {
+        Ok(data) => Answer::Value(Some(data)),
+        Err(error) => Answer::Refused(Refusal { why: Why::Other, text: error.to_string() }),
+    }
+}
+
+/// What to say of a key that is not there (yet), to who watches it.
+pub(super) async fn nothing_yet(handles: &Handles, key: &KeyName) -> Option<Answer> {
+    match handles.replicator.get_value(key, ReadConsistency::Local).await {
+        Ok(Some(_)) => None,
+        Ok(None) => Some(Answer::Value(None)),
+        Err(why) => Some(Answer::Refused(unread(&why))),
+    }
+}
+
+async fn set(
+    handles: &Handles,
+    key: &str,
+    value: &Packed,
+    level: Level,
+) -> Result<Answer, Refusal> {
+    if key.starts_with(OWN) {
+        let text = format!(
+            "keys that begin with {OWN} are the cluster's own, guarded by whoever coordinates: \
+             nothing was changed; choose another key"
+        );
+        return Err(Refusal { why: Why::Guarded, text });
+    }
+    let item = value.item().map_err(|why| refusal(Why::NotUnderstood, &why))?;
+    let consistency = match level {
+        Level::Local => WriteConsistency::Local,
+        Level::Majority { .. } => WriteConsistency::majority(span(level)),
+    };
+    let key = Key::<LWWRegister<Item>>::new(key);
+    let update = handles.replicator.update(&key, consistency, move |it| it.set(&item));
+    update.await.map(|()| Answer::Done).map_err(|why| unwritten(&why))
+}
+
+async fn keys(
+    handles: &Handles,
+    prefix: &str,
+    after: Option<String>,
+    limit: u32,
+) -> Result<Answer, Refusal> {
+    let after = after.as_deref().map(KeyName::new);
+    let limit = limit.min(KEYS_MAX) as usize;
+    let page = handles
+        .replicator
+        .keys(prefix, after.as_ref(), limit)
+        .await
+        .map_err(|why| unasked(&why))?;
+    Ok(Answer::Keys(page.iter().map(|key| key.as_str().to_owned()).collect()))
+}
+
+// ── Why not ──
+
+fn unread(why: &GetError) -> Refusal {
+    let kind = match why {
+        GetError::Timeout(_) => Why::TooFew,
+        GetError::NotJoined => Why::NotJoined,
+        GetError::Overloaded { .. } => Why::Busy,
+        GetError::Stopped => Why::Stopped,
+        _ => Why::Other,
+    };
+    refusal(kind, why)
+}
+
+fn unwritten(why: &UpdateError) -> Refusal {
+    let kind = match why {
+        UpdateError::Timeout(_) => Why::TooFew,
+        UpdateError::Guarded { .. } | UpdateError::Fenced { .. } => Why::Guarded,
+        UpdateError::WrongType { .. } => Why::WrongType,
+        UpdateError::NotJoined => Why::NotJoined,
+        UpdateError::Overloaded { .. } => Why::Busy,
+        UpdateError::TooLarge { .. } => Why::TooLong,
+        UpdateError::Stopped | UpdateError::Interrupted => Why::Stopped,
+        _ => Why::Other,
+    };
+    refusal(kind, why)
+}
+
+fn unasked(why: &QueryError) -> Refusal {
+    let kind = match why {
+        QueryError::Overloaded { .. } => Why::Busy,
+        QueryError::Stopped => Why::Stopped,
+        _ => Why::Other,
+    };
+    refusal(kind, why)
+}
+
+fn stopped(why: impl Error) -> Refusal {
+    refusal(Why::Stopped, &why)
+}
+
+fn refusal(why: Why, error: &dyn Error) -> Refusal {
+    Refusal { why, text: told(error) }
+}
+
+/// An error with what is behind it.
+pub(super) fn told(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(behind) = cause {
+        text.push_str(&format!(": {behind}"));
+        cause = behind.source();
+    }
+    text
+}

@@ -1,0 +1,206 @@
+//! [`Item`]: any MessagePack value, as it describes itself: elements, keys and values of types
+//! that this program does not have.
+
+use std::fmt;
+
+use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A value that says itself what it is. Written and read, it is that value, not this enum.
+///
+/// # Example
+/// ```
+/// use ostraca::ddata::encoded::Encoded;
+/// use ostraca::management::item::Item;
+///
+/// let encoded = Encoded::new(&("a", 1_u8)).unwrap();
+/// let expected = Item::List(vec![Item::Text("a".to_owned()), Item::Integer(1)]);
+/// assert_eq!(encoded.decode::<Item>().unwrap(), expected);
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub enum Item {
+    /// Nothing: `None`, `()`.
+    Nil,
+    /// Yes or no.
+    Bool(bool),
+    /// −2⁶³ to 2⁶⁴ − 1. MessagePack knows no others.
+    Integer(i128),
+    /// A number with a fraction.
+    Float(f64),
+    /// Text.
+    Text(String),
+    /// Bytes that are no text; also integers of 128 bits.
+    Bytes(Vec<u8>),
+    /// A sequence or a tuple.
+    List(Vec<Self>),
+    /// A map, or a struct with its fields' names.
+    Map(Vec<(Self, Self)>),
+}
+
+impl Serialize for Item {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Nil => to.serialize_unit(),
+            Self::Bool(it) => to.serialize_bool(*it),
+            Self::Integer(it) => match (u64::try_from(*it), i64::try_from(*it)) {
+                (Ok(it), _) => to.serialize_u64(it),
+                (_, Ok(it)) => to.serialize_i64(it),
+                _ => to.serialize_i128(*it),
+            },
+            Self::Float(it) => to.serialize_f64(*it),
+            Self::Text(it) => to.serialize_str(it),
+            Self::Bytes(it) => to.serialize_bytes(it),
+            Self::List(it) => to.collect_seq(it),
+            Self::Map(entries) => {
+                let mut map = to.serialize_map(Some(entries.len()))?;
+                for (key, value) in entries {
+                    map.serialize_entry(key, value)?;
+                }
+                map.end()
+            }
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Item {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(Whatever)
+    }
+}
+
+struct Whatever;
+
+impl<'de> Visitor<'de> for Whatever {
+    type Value = Item;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Item, E> {
+        Ok(Item::Nil)
+    }
+
+    fn visit_none<E>(self) -> Result<Item, E> {
+        Ok(Item::Nil)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, from: D) -> Result<Item, D::Error> {
+        Item::deserialize(from)
+    }
+
+    /// An extension of MessagePack: its number and its bytes.
+    fn visit_newtype_struct<D: Deserializer<'de>>(self, from: D) -> Result<Item, D::Error> {
+        Item::deserialize(from)
+    }
+
+    fn visit_bool<E>(self, it: bool) -> Result<Item, E> {
+        Ok(Item::Bool(it))
+    }
+
+    fn visit_i64<E>(self, it: i64) -> Result<Item, E> {
+        Ok(Item::Integer(it.into()))
+    }
+
+    fn visit_u64<E>(self, it: u64) -> Result<Item, E> {
+        Ok(Item::Integer(it.into()))
+    }
+
+    fn visit_f64<E>(self, it: f64) -> Result<Item, E> {
+        Ok(Item::Float(it))
+    }
+
+    fn visit_str<E>(self, it: &str) -> Result<Item, E> {
+        Ok(Item::Text(it.to_owned()))
+    }
+
+    fn visit_bytes<E>(self, it: &[u8]) -> Result<Item, E> {
+        Ok(Item::Bytes(it.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Item, A::Error> {
+        let mut list = Vec::new(); // ≤ the value's length in bytes
+        while let Some(item) = from.next_element()? {
+            list.push(item);
+        }
+        Ok(Item::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Item, A::Error> {
+        let mut map = Vec::new(); // ≤ the value's length in bytes
+        while let Some(entry) = from.next_entry()? {
+            map.push(entry);
+        }
+        Ok(Item::Map(map))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use ostraca_ddata::encoded::{Encoded, from_msgpack};
+    use serde::Serialize;
+
+    use super::*;
+
+    #[derive(Serialize)]
+    struct Order {
+        id: u32,
+        tags: Vec<&'static str>,
+        paid: Option<bool>,
+        weights: BTreeMap<i8, f32>,
+        unit: (),
+        kind: Kind,
+    }
+
+    #[derive(Serialize)]
+    enum Kind {
+        Parcel { grams: u64 },
+    }
+
+    fn item(value: &impl Serialize) -> Item {
+        Encoded::new(value).expect("it encodes").decode().expect("it is a value")
+    }
+
+    fn text(text: &str) -> Item {
+        Item::Text(text.to_owned())
+    }
+
+    #[test]
+    fn a_value_of_any_type_is_read_and_written_as_it_was() {
+        let order = Order {
+            id: 7,
+            tags: vec!["a", "b"],
+            paid: None,
+            weights: [(-1, 0.5)].into(),
+            unit: (),
+            kind: Kind::Parcel { grams: u64::MAX },
+        };
+        let grams = Item::Map(vec![(text("grams"), Item::Integer(u64::MAX.into()))]);
+        let expected = Item::Map(vec![
+            (text("id"), Item::Integer(7)),
+            (text("tags"), Item::List(vec![text("a"), text("b")])),
+            (text("paid"), Item::Nil),
+            (text("weights"), Item::Map(vec![(Item::Integer(-1), Item::Float(0.5))])),
+            (text("unit"), Item::Nil),
+            (text("kind"), Item::Map(vec![(text("Parcel"), grams)])),
+        ]);
+        assert_eq!(item(&order), expected);
+        assert_eq!(item(&expected), expected);
+        assert_eq!(item(&i64::MIN), Item::Integer(i64::MIN.into()));
+        assert_eq!(from_msgpack::<Item>(&[0xc4, 2, 1, 2]).ok(), Some(Item::Bytes(vec![1, 2])));
+        let extension = from_msgpack::<Item>(&[0xd5, 5, 1, 2]).expect("a fixext of two bytes");
+        assert_eq!(extension, Item::List(vec![Item::Integer(5), Item::Bytes(vec![1, 2])]));
+    }
+
+    #[test]
+    fn what_is_no_value_is_refused_without_harm() {
+        let tower = [vec![0x91; 3_000], vec![0xc0]].concat();
+        let lie = [0xdd, 0xff, 0xff, 0xff, 0xff, 0xc0]; // four billion elements, one there
+        for bytes in [&[][..], &[0xc1], &[0x92, 1], &lie, &tower, &[1, 2]] {
+            assert!(from_msgpack::<Item>(bytes).is_err(), "{:?}", &bytes[..bytes.len().min(6)]);
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! [`Server`]: talks with a tool over one stream, whatever the stream is.
+//!
+//! Everything that a caller can make grow is bounded: connections ([`seats`](super::seats)), a
+//! request's and an answer's length, the time that a connection may say nothing or may leave an
+//! answer unread. Nonsense costs the connection that says it, nobody else.
+
+use std::error::Error;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ostraca_ddata::key::KeyName;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::time::timeout;
+
+use super::answers::{self, Handles};
+use super::seats::{NoSeat, Seats};
+use super::wire::{
+    self, ANSWER_BYTES_MAX, Answer, FrameError, REQUEST_BYTES_MAX, Refusal, Request, Why,
+};
+
+/// How long a connection may say nothing.
+pub const SILENT_MAX: Duration = Duration::from_secs(60);
+
+/// How long an answer may be unread. Who watches has all the time of the world: it is told of the
+/// latest value when it reads on.
+pub const UNREAD_MAX: Duration = Duration::from_secs(30);
+
+/// How long somebody who is not let in is told so.
+const REFUSING_MAX: Duration = Duration::from_secs(1);
+
+/// A node's answers to tools. Cheap to clone; every clone is the same.
+#[derive(Clone, Debug)]
+pub struct Server {
+    handles: Arc<Handles>,
+    seats: Seats,
+}
+
+/// Why a conversation is over.
+#[derive(Debug, thiserror::Error)]
+enum Over {
+    #[error("nothing was said for {SILENT_MAX:?}")]
+    Silent,
+    #[error("an answer was not read for {UNREAD_MAX:?}")]
+    Unread,
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    #[error("the connection failed")]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    NoSeat(#[from] NoSeat),
+}
+
+impl Server {
+    /// Answers by these handles.
+    #[must_use]
+    pub fn new(handles: Handles) -> Self {
+        Self { handles: Arc::new(handles), seats: Seats::default() }
+    }
+
+    /// Talks with whoever is at the other end, until they hang up, misbehave, are silent for too
+    /// long, or the node ends. The stream must have been admitted: everything here is answered.
+    pub async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send>(&self, mut stream: S) {
+        let Some(seat) = self.seats.take() else {
+            let _ = timeout(REFUSING_MAX, say(&mut stream, &busy())).await; // nor do they listen
+            return;
+        };
+        let over = tokio::select! {
+            () = seat.sent_away() => Err(NoSeat::SentAway.into()),
+            over = self.talk(&mut stream, &seat) => over,
+        };
+        if let Err(why) = over {
+            tracing::debug!(why = &why as &dyn Error, "management.hung_up");
+        }
+    }
+
+    async fn talk<S>(&self, stream: &mut S, seat: &super::seats::Seat) -> Result<(), Over>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send,
+    {
+        loop {
+            let Some(request) = hear(stream).await? else { return Ok(()) };
+            seat.waits()?;
+            let answer = match wire::decode::<Request>(&request) {
+                Ok(Request::Watch { key }) => match seat.watches() {
+                    Ok(()) => return self.watch(stream, &key).await,
+                    Err(why) => refused(Why::Busy, &why),
+                },
+                Ok(request) => answers::answer(&self.handles, request).await,
+                Err(why) => refused(Why::NotUnderstood, &why),
+            };
+            timeout(UNREAD_MAX, say(stream, &answer)).await.map_err(|_| Over::Unread)??;
+            seat.is_silent()?;
+        }
+    }
+
+    /// Tells what a key holds, then every change that the reader is quick enough to see.
+    async fn watch<S>(&self, stream: &mut S, key: &str) -> Result<(), Over>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send,
+    {
+        let key = KeyName::new(key);
+        let mut changes = self.handles.replicator.subscribe_value(&key);
+        if let Some(answer) = answers::nothing_yet(&self.handles, &key).await {
+            say(stream, &answer).await?;
+        }
+        let mut byte = [0];
+        loop {
+            tokio::select! {
+                change = changes.next() => {
+                    let Some(change) = change else { return Ok(()) }; // the node has ended
+                    say(stream, &answers::value(change.value).await).await?;
+                }
+                _ = stream.read(&mut byte) => return Ok(()), // whatever it is: that is enough
+            }
+        }
+    }
+}
+
+/// The next request; `None`: they have hung up.
+async fn hear<S>(stream: &mut S) -> Result<Option<Vec<u8>>, Over>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send,
+{
+    let heard = timeout(SILENT_MAX, wire::read_frame(stream, REQUEST_BYTES_MAX)).await;
+    let heard = heard.map_err(|_| Over::Silent)?;
+    if let Err(FrameError::TooLong { .. }) = &heard {
+        let why = refused(Why::TooLong, heard.as_ref().expect_err("it was just seen"));
+        timeout(UNREAD_MAX, say(stream, &why)).await.map_err(|_| Over::Unread)??;
+    }
+    Ok(heard?)
+}
+
+async fn say<S: AsyncWrite + Unpin>(stream: &mut S, answer: &Answer) -> io::Result<()> {
+    let mut body = wire::encode(answer);
+    if body.len() > ANSWER_BYTES_MAX {
+        body = wire::encode(&too_long(body.len()));
+    }
+    wire::write_frame(stream, &body).await
+}
+
+/// An answer that nobody would take.
+pub(super) fn too_long(bytes: usize) -> Answer {
+    let text = format!(
+        "the answer has {bytes} bytes, at most {ANSWER_BYTES_MAX} are sent: read it in a program"
+    );
+    Answer::Refused(Refusal { why: Why::TooLong, text })
+}
+
+fn busy() -> Answer {
+    let text = "as many connections as this node takes wait for answers: try again".to_owned();
+    Answer::Refused(Refusal { why: Why::Busy, text })
+}
+
+fn refused(why: Why, error: &dyn Error) -> Answer {
+    Answer::Refused(Refusal { why, text: answers::told(error) })
+}

@@ -1,0 +1,146 @@
+//! The bytes of requests and answers: golden, of other releases, and of nobody in particular.
+
+use super::*;
+
+fn packed(item: Item) -> Packed {
+    Packed::new(&item).expect("it has a form")
+}
+
+fn text(text: &str) -> String {
+    text.to_owned()
+}
+
+fn requests() -> Vec<Request> {
+    let level = Level::Majority { within_ms: 3_000 };
+    let value = packed(Item::Text(text("on")));
+    vec![
+        Request::Members,
+        Request::Shards { entity_type: text("cart"), within_ms: 5 },
+        Request::Get { key: text("k"), level: Level::Local },
+        Request::Set { key: text("k"), value, level },
+        Request::Watch { key: text("k") },
+        Request::Keys { prefix: text("a"), after: None, limit: 7 },
+    ]
+}
+
+fn answers() -> Vec<Answer> {
+    let all = [Item::Integer(1), Item::Nil].map(packed).to_vec();
+    let entry = (packed(Item::Bool(true)), Content::Count(text("-7")));
+    let held = |shape: &str, content| Answer::Value(Some(Data { shape: text(shape), content }));
+    let refusal = Refusal { why: Why::WrongType, text: text("no") };
+    let region = Region { node: text("n"), address: text("/a"), shards: vec![(3, 9)] };
+    let shards = Shards { entity_type: text("t"), regions: vec![region], ..Shards::default() };
+    vec![
+        Answer::Members(members()),
+        Answer::Shards(shards),
+        Answer::Value(None),
+        held("flag", Content::Flag(true)),
+        held("or-set", Content::Elements(all.clone())),
+        held("lww-register", Content::Register(None)),
+        held("mv-register", Content::Siblings(all)),
+        held("pn-counter-map", Content::Map(vec![entry])),
+        held("user/x", Content::User { bytes: 5 }),
+        Answer::Done,
+        Answer::Keys(vec![text("k")]),
+        Answer::Refused(refusal),
+    ]
+}
+
+fn members() -> Members {
+    let member = Member {
+        node: text("n"),
+        peer: text("p"),
+        address: text("/a"),
+        status: text("Up"),
+        roles: vec![text("r")],
+        unreachable_by: vec![text("m")],
+        entity_types: vec![text("t")],
+        draining: true,
+        app_version: text("1"),
+        up_number: Some(4),
+    };
+    let configuration = Configuration { generation: 1, number: 2, members: 3, voters: 3 };
+    Members {
+        me: text("n"),
+        cluster: Some(text("c")),
+        leader: None,
+        converged: true,
+        preparing_for_shutdown: false,
+        configuration: Some(configuration),
+        members: vec![member],
+    }
+}
+
+/// As a reader of this page sees them: text as text, all other bytes in hexadecimal.
+fn readable(bytes: &[u8]) -> String {
+    let shown = |byte: &u8| match byte {
+        b'a'..=b'z' | b'_' | b'/' | b'-' => char::from(*byte).to_string(),
+        _ => format!("<{byte:02x}>"),
+    };
+    bytes.iter().map(shown).collect::<String>().replace("><", " ")
+}
+
+#[test]
+fn requests_and_answers_have_golden_bytes() {
+    let mut found = Vec::new();
+    for request in requests() {
+        let bytes = encode(&request);
+        assert_eq!(decode::<Request>(&bytes).expect("it is one"), request);
+        found.push(readable(&bytes));
+    }
+    for answer in answers() {
+        let bytes = encode(&answer);
+        assert_eq!(decode::<Answer>(&bytes).expect("it is one"), answer);
+        found.push(readable(&bytes));
+    }
+    let golden: Vec<&str> = include_str!("golden.txt").lines().collect();
+    assert_eq!(found, golden, "\n{}", found.join("\n"));
+}
+
+#[test]
+fn what_a_later_release_adds_is_skipped_and_what_an_earlier_one_lacks_has_its_default() {
+    let later = b"\x81\xa5watch\x82\xa3key\xa1k\xa5since\x01";
+    assert_eq!(decode::<Request>(later).ok(), Some(Request::Watch { key: text("k") }));
+    let unknown = b"\x81\xa5evict\x81\xa4node\xa1n";
+    assert!(decode::<Request>(unknown).is_err(), "the node refuses it, and goes on");
+    let reason = b"\x81\xa7refused\x82\xa3why\xa4moon\xa4text\xa2no";
+    let expected = Answer::Refused(Refusal { why: Why::Other, text: text("no") });
+    assert_eq!(decode::<Answer>(reason).ok(), Some(expected));
+    let earlier = b"\x81\xa7members\x81\xa2me\xa1n";
+    let expected = Answer::Members(Members { me: text("n"), ..Members::default() });
+    assert_eq!(decode::<Answer>(earlier).ok(), Some(expected));
+}
+
+#[test]
+fn the_deepest_map_that_there_can_be_survives_the_wire() {
+    let mut content = Content::Count(text("1"));
+    for _ in 0..16 {
+        content = Content::Map(vec![(packed(Item::Nil), content)]);
+    }
+    let answer = Answer::Value(Some(Data { shape: text("deep"), content }));
+    assert_eq!(decode::<Answer>(&encode(&answer)).ok(), Some(answer));
+}
+
+async fn read(bytes: &[u8], limit: usize) -> Result<Option<Vec<u8>>, FrameError> {
+    let mut from = bytes;
+    read_frame(&mut from, limit).await
+}
+
+#[tokio::test]
+async fn frames_are_read_whole_or_not_at_all() {
+    let mut written = Vec::new();
+    write_frame(&mut written, b"abc").await.expect("memory");
+    write_frame(&mut written, b"").await.expect("memory");
+    assert_eq!(written, b"\0\0\0\x03abc\0\0\0\0");
+    let mut from = &written[..];
+    assert_eq!(read_frame(&mut from, 3).await.expect("a frame"), Some(b"abc".to_vec()));
+    assert_eq!(read_frame(&mut from, 3).await.expect("a frame"), Some(Vec::new()));
+    assert_eq!(read_frame(&mut from, 3).await.expect("the end"), None);
+    for cut in [1, 3, 4, 6] {
+        assert!(matches!(read(&written[..cut], 3).await, Err(FrameError::Short)), "{cut}");
+    }
+    let error = read(&written, 2).await.expect_err("too long");
+    assert!(matches!(error, FrameError::TooLong { len: 3, limit: 2 }), "{error}");
+    let huge = read(b"GET / HTTP/1.1\r\n", ANSWER_BYTES_MAX).await;
+    assert!(matches!(huge, Err(FrameError::TooLong { .. })), "{huge:?}");
+}

@@ -1,0 +1,282 @@
+//! The tool against running nodes: `ostraca node`, and one of a program, in this process.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use ostraca::cluster::member::Address;
+use ostraca::prelude::*;
+use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::{Running, ostraca, run, said, watch};
+
+/// What a shell would show: the exit code, what was printed, what was complained of.
+fn ended(output: &Output) -> (i32, String, String) {
+    let (answer, errors) = said(output);
+    (output.status.code().expect("it ended by itself"), answer, errors)
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// A directory with the settings of a node that keeps its data there.
+fn settings() -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (file, data) = (dir.path().join("node.toml"), dir.path().join("data"));
+    let text = format!("[net]\ndata-dir = {:?}\n", data.to_str().expect("UTF-8"));
+    std::fs::write(&file, text).expect("it is written");
+    (dir, file)
+}
+
+fn start(file: &Path) -> Running {
+    let mut command = ostraca();
+    command.args(["--log", "json", "node", "--config"]).arg(file);
+    let mut node = Running::of(command);
+    watch(&node);
+    node.tells(&["management.listening", "control.sock"]);
+    node
+}
+
+#[test]
+fn a_node_is_asked_by_its_settings_until_it_ends_and_again_after_it_was_killed() {
+    let (dir, file) = settings();
+    let config = file.to_str().expect("UTF-8");
+    let socket = dir.path().join("data/control.sock");
+    let ask = |arguments: &[&str]| ended(&run(&[arguments, &["--config", config]].concat()));
+
+    let (code, _, errors) = ask(&["members"]);
+    assert_eq!(code, 4, "{errors}");
+    assert!(errors.contains("there is no control socket at") && errors.contains("control.sock"));
+
+    let mut node = start(&file);
+    node.tells(&["cluster.member", "\"what\":\"up\""]);
+    let (code, answer, errors) = ask(&["members"]);
+    assert_eq!((code, errors.as_str()), (0, ""), "{answer}");
+    assert!(answer.contains(": 1 member, all have seen this"), "{answer}");
+    assert!(answer.contains("configuration 1: replicated data on 1, decided by 1 voters"));
+    assert!(answer.contains("  Up  ") && answer.contains("leads, asked"), "{answer}");
+    let members = json(&ask(&["members", "--json"]).1);
+    assert_eq!(members["members"][0]["status"], "Up");
+    assert_eq!(members["members"][0]["node"], members["me"]);
+
+    assert_eq!(ask(&["data", "list"]), (0, String::new(), String::new()));
+    assert_eq!(ask(&["data", "set", "motd", "hello"]), (0, String::new(), String::new()));
+    let limits = ["data", "set", "limits", "{\"orders\":[1,-2]}", "--majority"];
+    assert_eq!(ask(&limits), (0, String::new(), String::new()));
+    let get = ask(&["data", "get", "motd"]);
+    assert_eq!(get, (0, "motd: lww-register\n  \"hello\"\n".to_owned(), String::new()));
+    let get = json(&ask(&["data", "get", "limits", "--json", "--majority"]).1);
+    assert_eq!(
+        get,
+        json("{\"key\":\"limits\",\"type\":\"lww-register\",\"value\":{\"orders\":[1,-2]}}")
+    );
+    assert_eq!(ask(&["data", "list"]).1, "limits\nmotd\n");
+    assert_eq!(ask(&["data", "list", "mo"]).1, "motd\n");
+
+    node.signal(Signal::KILL);
+    node.child.wait().expect("it is ours");
+    let (code, _, errors) = ask(&["members"]);
+    assert_eq!(code, 4);
+    assert!(errors.contains("it was killed; start it again"), "{errors}");
+    assert!(socket.exists(), "nobody tidied up");
+
+    let mut again = start(&file);
+    let (code, answer, _) = ask(&["members"]);
+    assert_eq!(code, 0, "the stale socket was replaced");
+    assert!(answer.contains("belongs to no cluster yet"), "it was alone, and waits: {answer}");
+    again.signal(Signal::TERM);
+    again.tells(&["node.ended"]);
+    assert!(again.child.wait().expect("it is ours").success());
+    assert!(!socket.exists(), "it tidied up");
+}
+
+/// A node of this process, with a socket in a directory.
+async fn node_at(dir: &TempDir) -> (Node, String) {
+    let socket = dir.path().join("s");
+    let mut config = Config::default();
+    config.management.control_socket = Some(socket.clone());
+    let node = Node::start(config).await.expect("it starts");
+    node.cluster().up().await.expect("it founds a cluster");
+    (node, socket.to_str().expect("UTF-8").to_owned())
+}
+
+#[derive(Serialize, Deserialize)]
+struct Seat {
+    row: u8,
+    taken_by: Option<String>,
+}
+
+async fn fill(data: &Replicator) {
+    let edit = WriteLocal;
+    let online = Key::<ORSet<String>>::new("online");
+    data.update(&online, edit, |set| {
+        set.insert("bob")?;
+        set.insert("alice")
+    })
+    .await
+    .expect("made");
+    let hits = Key::<PNCounter>::new("hits");
+    data.update(&hits, edit, |hits| hits.add(-3)).await.expect("made");
+    let seat = Seat { row: 7, taken_by: None };
+    let seats = Key::<ORMap<(u8, char), LWWRegister<Seat>>>::new("seats");
+    data.update(&seats, edit, move |map| map.update(&(7, 'A'), |it| it.set(&seat)))
+        .await
+        .expect("made");
+    let rooms = Key::<ORMultiMap<String, u32>>::new("rooms");
+    data.update(&rooms, edit, |map| map.bind("lobby", &12)).await.expect("made");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_programs_keys_hold_is_read_whatever_its_types_and_only_registers_are_set() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (node, socket) = node_at(&dir).await;
+    fill(&node.replicator()).await;
+    let ask = |arguments: &[&str]| ended(&run(&[arguments, &["--socket", &socket]].concat()));
+    for (key, expected) in [
+        ("online", "online: or-set, 2 elements\n  \"alice\"\n  \"bob\"\n"),
+        ("hits", "hits: pn-counter\n  -3\n"),
+        (
+            "seats",
+            "seats: or-map/lww-register, 1 entry\n  [7,\"A\"]  {\"row\":7,\"taken_by\":null}\n",
+        ),
+        ("rooms", "rooms: or-multi-map, 1 entry\n  \"lobby\"  [12]\n"),
+    ] {
+        assert_eq!(ask(&["data", "get", key]), (0, expected.to_owned(), String::new()));
+    }
+    for (key, says) in [
+        ("online", "the key holds `or-set`, not `lww-register`; nothing was changed"),
+        ("sharding/cart/homes", "keys that begin with sharding/ are the cluster's own"),
+    ] {
+        let (code, answer, errors) = ask(&["data", "set", key, "1"]);
+        assert_eq!((code, answer.as_str()), (1, ""));
+        assert!(errors.contains(says), "{errors}");
+    }
+    let (code, answer, errors) = ask(&["data", "get", "onlin"]);
+    assert_eq!((code, answer.as_str()), (3, ""));
+    let expected = "error: onlin holds nothing: it was never written, or was deleted; the keys \
+                    that hold something are hits, online, rooms, seats\n";
+    assert_eq!(errors, expected);
+    let (code, _, errors) = ask(&["data", "set", "big", &"x".repeat(120_000)]);
+    assert_eq!(code, 0, "{errors}");
+    node.stop().await;
+    assert_eq!(ask(&["data", "list"]).0, 4);
+}
+
+struct Bell;
+
+impl Entity for Bell {
+    type Message = Reply<()>;
+
+    async fn handle(&mut self, ring: Reply<()>, _: &mut Context<'_, Self>) {
+        ring.send(());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_shards_live_is_told_and_an_unknown_type_names_those_that_there_are() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (node, socket) = node_at(&dir).await;
+    let ask = |arguments: &[&str]| ended(&run(&[arguments, &["--socket", &socket]].concat()));
+    let (code, _, errors) = ask(&["shards", "bell"]);
+    assert_eq!(code, 3);
+    assert!(errors.contains("bell was not started on this node"), "{errors}");
+    assert!(errors.contains("nothing was started here"), "{errors}");
+    let mut config = Config::default();
+    let seed = node.addresses()[0].to_string();
+    config.cluster.seeds = vec![Address::new(seed).expect("short")];
+    let other = Node::start(config).await.expect("it starts");
+    let mut bells = None;
+    for node in [&node, &other] {
+        bells = Some(node.sharding().start("bell", |_id| Bell).await.expect("it starts"));
+        node.sharding().registered("bell").await.expect("it is let in");
+    }
+    let bells = bells.expect("it was started twice");
+    for n in 0..20 {
+        bells.entity(&format!("bell-{n}")).ask(|reply| reply).await.expect("it rings");
+    }
+    let (code, answer, errors) = ask(&["shards", "bell"]);
+    assert_eq!((code, errors.as_str()), (0, ""));
+    assert!(answer.starts_with("bell: 20 entities in "), "{answer}");
+    assert!(answer.contains(" shards on 2 nodes\n"), "{answer}");
+    assert_eq!(answer.matches("/ip4/127.0.0.1/tcp/").count(), 2, "{answer}");
+    assert_eq!(answer.matches("  coordinates\n").count(), 1, "{answer}");
+    let (_, each, _) = ask(&["shards", "bell", "--each"]);
+    let shards = each.lines().count() - 3; // a summary, nothing, and heads
+    assert!(answer.contains(&format!(" in {shards} shards on ")), "{each}");
+    let all = json(&ask(&["shards", "bell", "--json"]).1);
+    assert_eq!(all["regions"].as_array().map(Vec::len), Some(2), "{all}");
+    assert_eq!(all["unanswered"].as_array().map(Vec::len), Some(0), "{all}");
+    let (code, _, errors) = ask(&["shards", "ball"]);
+    assert_eq!(code, 3);
+    assert!(errors.contains("started here: bell"), "{errors}");
+    other.stop().await;
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_is_watched_until_ctrl_c() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (node, socket) = node_at(&dir).await;
+    let (data, key) = (node.replicator(), Key::<PNCounter>::new("hits"));
+    let mut command: Command = ostraca();
+    command.args(["data", "watch", "hits", "--socket", &socket]).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("it starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let mut next = || lines.next().expect("a line").expect("UTF-8");
+    assert!(next().ends_with("Z  holds nothing"));
+    for total in [2, 4] {
+        data.update(&key, WriteLocal, |hits| hits.add(2)).await.expect("made");
+        let line = next();
+        assert!(line.ends_with(&format!("Z  pn-counter  {total}")), "{line}");
+    }
+    data.delete(&key, WriteLocal).await.expect("made");
+    assert!(next().ends_with("Z  holds nothing"));
+    kill_process(Pid::from_child(&child), Signal::INT).expect("it is ours");
+    assert!(child.wait().expect("it is ours").success());
+    node.stop().await;
+}
+
+#[test]
+fn an_argument_that_makes_no_sense_says_what_does() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (file, socket) = (dir.path().join("file"), dir.path().join("none"));
+    std::fs::write(&file, "no socket").expect("it is written");
+    let [file, none] = [&file, &socket].map(|path| path.to_str().expect("UTF-8").to_owned());
+    for (arguments, code, says) in [
+        (&["members"][..], 1, "which node? Name its settings (--config FILE)"),
+        (&["members", "--socket", &none], 4, "there is no control socket at"),
+        (&["members", "--socket", &file], 4, "no node listens at"),
+        (&["members", "--config", &none], 1, "none can't be read"),
+        (&["members", "--config", "a", "--socket", "b"], 2, "cannot be used with"),
+        (&["data", "get", "k", "--timeout", "soon", "--socket", &none], 2, "invalid value 'soon'"),
+        (&["data", "set", "k"], 2, "<VALUE>"),
+        (&["shards"], 2, "<TYPE>"),
+    ] {
+        let (found, answer, errors) = ended(&run(arguments));
+        assert_eq!((found, answer.as_str()), (code, ""), "{errors}");
+        assert!(errors.contains(says), "{arguments:?}: {errors}");
+    }
+}
+
+#[test]
+fn every_command_has_an_example_in_its_help() {
+    for command in [
+        &["members"][..],
+        &["shards"],
+        &["data", "get"],
+        &["data", "set"],
+        &["data", "watch"],
+        &["data", "list"],
+    ] {
+        let (code, answer, _) = ended(&run(&[command, &["--help"]].concat()));
+        assert_eq!(code, 0);
+        let example = format!("  ostraca {} ", command.join(" "));
+        assert!(answer.contains("Examples:\n") && answer.contains(&example), "{answer}");
+    }
+    let (_, answer, _) = ended(&run(&["--help"]));
+    assert!(answer.contains("Exit codes:\n  0  it is done\n"), "{answer}");
+}

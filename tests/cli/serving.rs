@@ -1,0 +1,202 @@
+//! The control socket against whoever connects: nonsense, silence and slowness cost the connection
+//! that shows them, and nobody else.
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use ostraca::management::client::{AskError, Client};
+use ostraca::management::item::Item;
+use ostraca::management::server::Server;
+use ostraca::management::wire::{Answer, Content, Level, Packed, Request, Why};
+use ostraca::node::StartError;
+use ostraca::prelude::*;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+
+use crate::SOON;
+
+fn config(socket: &Path) -> Config {
+    let mut config = Config::default();
+    config.management.control_socket = Some(socket.to_owned());
+    config
+}
+
+async fn node() -> (TempDir, PathBuf, Node) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("s");
+    let node = Node::start(config(&socket)).await.expect("it starts");
+    (dir, socket, node)
+}
+
+async fn refusal(node: &Config) -> String {
+    match Node::start(node.clone()).await {
+        Err(error @ StartError::Management(_)) => error.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn can_be_asked(socket: &Path) {
+    let mut client = Client::connect(socket).await.expect("it listens");
+    let answer = client.ask(&Request::Members, SOON).await.expect("it answers");
+    assert!(matches!(answer, Answer::Members(_)), "{answer:?}");
+}
+
+/// What a connection is told after it has said this and no more; up to the end.
+async fn answer_to(socket: &Path, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = UnixStream::connect(socket).await.expect("it listens");
+    let _ = stream.write_all(bytes).await; // it may have hung up
+    let _ = stream.shutdown().await;
+    let mut answer = Vec::new();
+    let read = tokio::time::timeout(SOON, stream.read_to_end(&mut answer)).await;
+    let _ = read.expect("it hangs up"); // a reset is an end, too
+    answer
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nonsense_costs_the_connection_that_says_it() {
+    let (_dir, socket, node) = node().await;
+    let mut watching = Client::connect(&socket).await.expect("it listens").watch("k").await;
+    let watching = watching.as_mut().expect("it is asked");
+    assert_eq!(watching.next().await.expect("told"), None);
+    let contains = |answer: &[u8], text: &str| {
+        String::from_utf8_lossy(answer).contains(text).then_some(()).ok_or(())
+    };
+    let garbage = answer_to(&socket, b"GET / HTTP/1.1\r\n\r\n").await;
+    assert_eq!(contains(&garbage, "is announced"), Ok(()), "{garbage:?}");
+    let oversized = answer_to(&socket, &(1_u32 << 21).to_be_bytes()).await;
+    assert_eq!(contains(&oversized, "too_long"), Ok(()), "{oversized:?}");
+    for half in [&b"\0\0"[..], b"\0\0\0\x09\x81", b""] {
+        assert_eq!(answer_to(&socket, half).await, b"", "{half:?}");
+    }
+    let mut later = vec![0, 0, 0, 6];
+    later.extend(b"\xa5evict");
+    later.extend(b"\0\0\0\x08\xa7members");
+    let answers = answer_to(&socket, &later).await;
+    for expected in ["not_understood", "converged"] {
+        assert_eq!(contains(&answers, expected), Ok(()), "one after the other: {answers:?}");
+    }
+    can_be_asked(&socket).await;
+    let value = Packed::new(&Item::Integer(1)).expect("it has a form");
+    let set = Request::Set { key: "k".to_owned(), value, level: Level::Local };
+    let mut client = Client::connect(&socket).await.expect("it listens");
+    client.ask(&set, SOON).await.expect("it is set");
+    assert!(watching.next().await.expect("told").is_some(), "it was there all the time");
+    node.stop().await;
+    assert!(matches!(watching.next().await, Err(AskError::Ended | AskError::Frame(_))));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_idle_connections_lock_nobody_out() {
+    let (_dir, socket, node) = node().await;
+    let mut idle = Vec::new();
+    for _ in 0..1_000 {
+        idle.push(UnixStream::connect(&socket).await.expect("it listens"));
+    }
+    can_be_asked(&socket).await;
+    let mut byte = [0];
+    let sent_away = tokio::time::timeout(SOON, idle[0].read(&mut byte)).await;
+    assert!(matches!(sent_away, Ok(Ok(0) | Err(_))), "the first is long gone: {sent_away:?}");
+    drop(idle);
+    can_be_asked(&socket).await;
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_watches_and_reads_slowly_is_told_of_the_last_value() {
+    let (_dir, _socket, node) = node().await;
+    let (data, key) = (node.replicator(), Key::<LWWRegister<String>>::new("k"));
+    let filler = "x".repeat(8 << 10);
+    let (near, far) = tokio::io::duplex(1 << 10); // a pipe that holds no whole value
+    let server: Server = node.management();
+    let serving = tokio::spawn(async move { server.serve(far).await });
+    let mut watching = Client::over(near).watch("k").await.expect("it is asked");
+    for n in 0..200 {
+        let value = format!("{n} {filler}");
+        data.update(&key, WriteLocal, move |it| it.set(&value)).await.expect("made");
+    }
+    let mut seen = Vec::new();
+    while seen.last() != Some(&199) {
+        let next = tokio::time::timeout(SOON, watching.next()).await.expect("there is more");
+        let Some(told) = next.expect("told") else { continue };
+        let Content::Register(Some(value)) = told.content else { panic!("{told:?}") };
+        let Item::Text(text) = value.item().expect("a value") else { panic!("{value:?}") };
+        let (n, _) = text.split_once(' ').expect("a number first");
+        seen.push(n.parse::<u32>().expect("a number"));
+    }
+    assert!(seen.len() < 20, "nothing was kept but the last: {seen:?}");
+    assert!(seen.is_sorted(), "{seen:?}");
+    drop(watching);
+    tokio::time::timeout(SOON, serving).await.expect("it hears of that").expect("no panic");
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_others_do_not_have_time_for_they_are_told() {
+    let (_dir, socket, node) = node().await;
+    let mut watching = Vec::new();
+    for n in 0..17 {
+        let client = Client::connect(&socket).await.expect("it listens");
+        let mut watch = client.watch("k").await.expect("it is asked");
+        let told = watch.next().await;
+        match told {
+            Ok(None) if n < 16 => watching.push(watch),
+            Err(AskError::Refused(why)) if n == 16 && why.why == Why::Busy => {
+                assert!(why.text.contains("16 connections of this node watch"), "{why}");
+            }
+            other => panic!("{n}: {other:?}"),
+        }
+    }
+    can_be_asked(&socket).await;
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_socket_is_for_its_user_and_what_is_in_its_place_is_judged() {
+    let (dir, socket, node) = node().await;
+    let mode = std::fs::metadata(&socket).expect("it is there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let error = refusal(&config(&socket)).await;
+    assert!(error.contains("another process serves the control socket"), "{error}");
+    can_be_asked(&socket).await;
+    node.stop().await;
+    assert!(!socket.exists());
+
+    drop(UnixListener::bind(&socket).expect("as a killed node leaves it behind"));
+    assert!(socket.exists());
+    let node = Node::start(config(&socket)).await.expect("it replaces that");
+    can_be_asked(&socket).await;
+    drop(node); // without a goodbye
+    assert!(!socket.exists());
+
+    std::fs::write(&socket, "precious").expect("it is written");
+    let error = refusal(&config(&socket)).await;
+    assert!(error.contains("is no socket"), "{error}");
+    assert_eq!(std::fs::read_to_string(&socket).expect("untouched"), "precious");
+
+    let error = refusal(&config(&dir.path().join("nowhere/s"))).await;
+    assert!(error.contains("can't be looked at: make it"), "{error}");
+    let open = dir.path().join("open");
+    std::fs::create_dir(&open).expect("it is made");
+    std::fs::set_permissions(&open, PermissionsExt::from_mode(0o777)).expect("it is ours");
+    let error = refusal(&config(&open.join("s"))).await;
+    assert!(error.contains("has mode 777: `chmod go-w` it"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_starts_without_a_socket_that_nobody_asked_for_by_name() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let deep = dir.path().join("d".repeat(120));
+    let mut config = Config::default();
+    config.net.data_dir = Some(deep.clone());
+    let node = Node::start(config).await.expect("its path is too long, and that is a warning");
+    assert!(!deep.join("control.sock").exists());
+    let mut config = Config::default();
+    config.net.data_dir = Some(dir.path().join("data"));
+    config.management.control_socket = Some(PathBuf::new());
+    let other = Node::start(config).await.expect("it starts");
+    assert!(!dir.path().join("data/control.sock").exists(), "none was wanted");
+    node.stop().await;
+    other.stop().await;
+}
