@@ -3,6 +3,7 @@
 mod config;
 mod curve;
 mod data;
+mod explain;
 mod members;
 mod node;
 mod secret;
@@ -76,6 +77,11 @@ enum Command {
     /// Asks a node that has started the type, which asks all that host it. Who does not answer in
     /// time is named.
     Shards(shards::Arguments),
+    /// Prints why a shard or an entity lives where it lives, or what came to a node and left it.
+    ///
+    /// Asks a node that has started the type, which asks all that host it what they remember of
+    /// decisions. A node that ends takes what it remembers along.
+    Explain(explain::Arguments),
     /// Reads, sets and watches replicated data of a running node.
     Data(data::Arguments),
     /// Makes a secret for a cluster: `ostraca secret > cluster.secret`, the same file on all nodes.
@@ -100,6 +106,7 @@ impl Ostraca {
             Command::Config(arguments) => arguments.run(),
             Command::Members(arguments) => arguments.run(),
             Command::Shards(arguments) => arguments.run(),
+            Command::Explain(arguments) => arguments.run(),
             Command::Data(arguments) => arguments.run(),
             Command::Secret => secret::run(),
             Command::Sim(arguments) => arguments.run(),

@@ -89,7 +89,8 @@ fn order(one: &Value, other: &Value) -> Ordering {
     }
 }
 
-fn unpacked(packed: &Packed) -> Value {
+/// A packed value.
+pub(super) fn unpacked(packed: &Packed) -> Value {
     let unreadable = |_| Value::from(format!("({} bytes that are no value)", packed.len()));
     packed.item().map_or_else(unreadable, shown)
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca_ddata::data::Value;
+use ostraca_ddata::encoded::Encoded;
 use ostraca_ddata::id::{NodeId, ReplicaId};
 use ostraca_ddata::key::{Key, KeyName};
 use ostraca_ddata::replicator::request::{ReadConsistency, WriteConsistency};
@@ -14,15 +15,15 @@ use ostraca_ddata::types::LWWRegister;
 use super::item::Item;
 use super::server::too_long;
 use super::wire::{
-    ANSWER_BYTES_MAX, Answer, Configuration, Data, KEYS_MAX, Level, Member, Members, Packed,
-    Refusal, Region, Request, Shards, Why,
+    self, ANSWER_BYTES_MAX, Answer, Configuration, Data, Explained, KEYS_MAX, Level, Member,
+    Members, Packed, Refusal, Region, Request, Shards, Why,
 };
 use crate::cluster::member;
 use crate::node::cluster::{Cluster, ClusterView};
 use crate::node::replicator::{GetError, QueryError, Replicator, UpdateError};
-use crate::node::sharding::{self, ClusterShardingStats, Sharding};
+use crate::node::sharding::{self, About, ClusterShardingStats, Sharding};
 use crate::node::wiring;
-use crate::sharding::ids::RegionId;
+use crate::sharding::ids::{RegionId, ShardId};
 
 /// How long a caller may have a request wait.
 const WITHIN_MAX: Duration = Duration::from_secs(60);
@@ -53,7 +54,9 @@ impl Handles {
 
 pub(super) async fn answer(handles: &Handles, request: Request) -> Answer {
     let patience = match &request {
-        Request::Shards { within_ms, .. } => SOON + within(*within_ms),
+        Request::Shards { within_ms, .. } | Request::Explain { within_ms, .. } => {
+            SOON + within(*within_ms)
+        }
         Request::Get { level, .. } | Request::Set { level, .. } => SOON + 2 * span(*level),
         Request::Members | Request::Watch { .. } | Request::Keys { .. } => SOON,
     };
@@ -62,6 +65,9 @@ pub(super) async fn answer(handles: &Handles, request: Request) -> Answer {
             Request::Members => members(handles).await,
             Request::Shards { entity_type, within_ms } => {
                 shards(handles, &entity_type, within(within_ms)).await
+            }
+            Request::Explain { entity_type, about, within_ms } => {
+                explain(handles, &entity_type, about, within(within_ms)).await
             }
             Request::Get { key, level } => get(handles, &key, level).await,
             Request::Set { key, value, level } => set(handles, &key, &value, level).await,
@@ -155,6 +161,44 @@ async fn shards(handles: &Handles, entity_type: &str, within: Duration) -> Resul
         regions: answered.collect(),
         unanswered: unanswered.into_iter().map(|region| named(region, &known)).collect(),
     }))
+}
+
+async fn explain(
+    handles: &Handles,
+    entity_type: &str,
+    about: wire::About,
+    within: Duration,
+) -> Result<Answer, Refusal> {
+    let senseless = |why: &dyn Error| refusal(Why::NotUnderstood, why);
+    let about = match about {
+        wire::About::Shard(number) => About::Shard(ShardId::new(number)),
+        wire::About::Entity(id) => About::entity(&id).map_err(|why| senseless(&why))?,
+        wire::About::Node(name) => About::Node(node_called(handles, &name)?),
+    };
+    let why = match handles.sharding.explain(entity_type, about, within).await {
+        Ok(why) => why,
+        Err(sharding::QueryError::Unanswered(why)) => return Err(stopped(why)),
+        Err(why) => return Err(not_started(handles, entity_type, &why).await),
+    };
+    let detail = Encoded::new(&why).map_err(|why| refusal(Why::Other, &why))?;
+    Ok(Answer::Explained(Explained { text: why.to_string(), detail: Packed::from(&detail) }))
+}
+
+/// A member by its name, its address or its incarnation; who is gone has only the latter.
+fn node_called(handles: &Handles, name: &str) -> Result<ReplicaId, Refusal> {
+    let members = handles.cluster.members();
+    let called = |member: &&Arc<member::Member>| {
+        member.node.to_string() == name || member.address.as_str() == name
+    };
+    let incarnation = name.rsplit('/').next().and_then(|text| u64::from_str_radix(text, 16).ok());
+    let known = members.iter().find(called).map(|member| member.incarnation());
+    known.or(incarnation.map(ReplicaId::new)).ok_or_else(|| {
+        let text = format!(
+            "{name} is neither a member's name or address nor an incarnation: `ostraca members` \
+             lists them"
+        );
+        Refusal { why: Why::NotUnderstood, text }
+    })
 }
 
 fn named(region: RegionId, known: &Known) -> Region {

@@ -40,6 +40,15 @@ pub enum Request {
         /// How long regions may take to answer, in milliseconds.
         within_ms: u64,
     },
+    /// Why does something live where it lives?
+    Explain {
+        /// The entity type.
+        entity_type: String,
+        /// What.
+        about: About,
+        /// How long nodes may take to tell what they remember, in milliseconds.
+        within_ms: u64,
+    },
     /// What does a key hold?
     Get {
         /// The key.
@@ -72,6 +81,19 @@ pub enum Request {
     },
 }
 
+/// What is to be explained.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum About {
+    /// Where a shard lives.
+    Shard(u32),
+    /// Where an entity lives.
+    Entity(String),
+    /// What came to a node and left it: its name, its address, or its incarnation.
+    Node(String),
+}
+
 /// How many replicas take part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -95,6 +117,8 @@ pub enum Answer {
     Members(Members),
     /// To [`Request::Shards`].
     Shards(Shards),
+    /// To [`Request::Explain`].
+    Explained(Explained),
     /// To [`Request::Get`], and every answer to [`Request::Watch`]; `None`: nothing is there.
     Value(Option<Data>),
     /// To [`Request::Set`]: as many as were asked for have it.
@@ -227,6 +251,15 @@ pub struct Region {
     pub address: String,
     /// Its shards, and how many entities live in each.
     pub shards: Vec<(u32, u64)>,
+}
+
+/// Why something lives where it lives.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Explained {
+    /// For people.
+    pub text: String,
+    /// For programs: a `node::sharding::Explanation`, as the node's release has it.
+    pub detail: Packed,
 }
 
 /// What a key holds.

@@ -210,6 +210,20 @@ async fn where_shards_live_is_told_and_an_unknown_type_names_those_that_there_ar
     let all = json(&ask(&["shards", "bell", "--json"]).1);
     assert_eq!(all["regions"].as_array().map(Vec::len), Some(2), "{all}");
     assert_eq!(all["unanswered"].as_array().map(Vec::len), Some(0), "{all}");
+    let why = ask(&["explain", "entity", "bell", "bell-3"]);
+    assert_eq!((why.0, why.2.as_str()), (0, ""));
+    assert!(why.1.starts_with("entity \"bell-3\" of bell is in shard "), "{}", why.1);
+    let told = json(&ask(&["explain", "entity", "bell", "bell-3", "--json"]).1);
+    let shard = told["shard"].to_string();
+    assert_eq!(told["about"], json("{\"entity\":\"bell-3\"}"), "{told}");
+    let why = ask(&["explain", "shard", "bell", &shard]).1;
+    assert!(why.starts_with(&format!("shard {shard} of bell lives on ")), "{why}");
+    let me = node.cluster().me().to_string();
+    let why = ask(&["explain", "node", "bell", &me]).1;
+    assert!(why.starts_with("node ") && why.contains(" had a part in "), "{why}");
+    let (code, _, errors) = ask(&["explain", "node", "bell", "nobody"]);
+    assert_eq!(code, 1);
+    assert!(errors.contains("`ostraca members` lists them"), "{errors}");
     let (code, _, errors) = ask(&["shards", "ball"]);
     assert_eq!(code, 3);
     assert!(errors.contains("started here: bell"), "{errors}");
@@ -267,6 +281,9 @@ fn every_command_has_an_example_in_its_help() {
     for command in [
         &["members"][..],
         &["shards"],
+        &["explain", "shard"],
+        &["explain", "entity"],
+        &["explain", "node"],
         &["data", "get"],
         &["data", "set"],
         &["data", "watch"],
