@@ -9,7 +9,7 @@ use crate::figures::{Rate, Row, Spans, Watch, beside, median, rate, span, times}
 use crate::here::{asks, round_trips, sum};
 use crate::peers::{Cluster, Peer, start};
 use crate::subject::{Command, Subject, note, one_per_shard};
-use crate::{Error, RUN, RUNS, limits, progress};
+use crate::{Error, RUN, RUNS, limits};
 
 const ROUND_TRIPS: usize = 4_000;
 const TARGETS: usize = 16;
@@ -18,9 +18,8 @@ const WINDOW: usize = 4_000;
 
 type Entities = Vec<EntityRef<Subject>>;
 
+/// Asks.
 pub(crate) async fn run() -> Result<(), Error> {
-    progress("tells to another process");
-    tell().await?;
     let mut cluster = Cluster::start(2).await?;
     let region = cluster.host("there").await?;
     let all = one_per_shard(&region);
@@ -30,7 +29,6 @@ pub(crate) async fn run() -> Result<(), Error> {
         region.shard_home(entity.shard()).is_some_and(|home| home.replica() == me)
     };
     let (here, there): (Entities, Entities) = all.iter().cloned().partition(lives_here);
-    progress("asks of other processes");
     ask_alone(&there[0]).await?;
     ask(&cluster, &there, "elsewhere").await?;
     ask(&cluster, &here, "here").await?;
@@ -41,8 +39,8 @@ pub(crate) async fn run() -> Result<(), Error> {
 
 // ── Tells ──
 
-/// A peer on which everything lives, and this process, which only routes.
-async fn tell() -> Result<(), Error> {
+/// To a peer on which everything lives, from this process, which only routes.
+pub(crate) async fn run_tells() -> Result<(), Error> {
     let mut peer = Peer::start(&[]).await?;
     let node = start(&[&peer.address]).await?;
     peer.host("told").await?;

@@ -1,8 +1,8 @@
 //! Sharding on nodes that are processes of their own, over libp2p on loopback: messages here and
 //! elsewhere, homes, moves, a coordinator that is killed, and what an idle entity costs.
 //!
-//! `cargo bench --bench sharding`; arguments pick parts: `-- here elsewhere cold moves entities
-//! memory`. Each figure stands beside its goal, what Pekko 1.7.0 was measured at on the same kind of
+//! `cargo bench --bench sharding`; arguments pick parts: `-- here tells asks cold moves entities
+//! memory`, where tells and asks are those to other processes. Each figure stands beside its goal, what Pekko 1.7.0 was measured at on the same kind of
 //! machine (DESIGN §6), and a limit of this run: raw TCP between two processes with the same
 //! encoding, or tokio's own tasks and channels. The median of runs counts, which take turns with
 //! the limit's. "CPU" is processor time of all processes of the run, and says more than a rate on
@@ -47,9 +47,10 @@ fn progress(what: &str) {
 type Part = (&'static str, fn() -> BoxFuture<'static, Result<(), Error>>);
 
 async fn bench(chosen: &[String]) -> Result<(), Error> {
-    let parts: [Part; 6] = [
+    let parts: [Part; 7] = [
         ("here", || here::run().boxed()),
-        ("elsewhere", || elsewhere::run().boxed()),
+        ("tells", || elsewhere::run_tells().boxed()),
+        ("asks", || elsewhere::run().boxed()),
         ("cold", || homes::run().boxed()),
         ("moves", || moves::run().boxed()),
         ("entities", || entities::run().boxed()),
