@@ -4,6 +4,7 @@
 
 use std::time::{Duration, Instant};
 
+use ostraca::ddata::id::ReplicaId;
 use ostraca::prelude::*;
 
 use crate::figures::{Row, Spans, runs, span};
@@ -142,7 +143,7 @@ impl Round {
 
     async fn coordinator(&self) -> Result<Option<u64>, Error> {
         let types = self.cluster.node.sharding().types().await?;
-        Ok(types.iter().find_map(|of_type| of_type.coordinator).map(|at| at.get()))
+        Ok(types.iter().find_map(|of_type| of_type.coordinator).map(ReplicaId::get))
     }
 }
 
