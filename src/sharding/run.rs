@@ -94,7 +94,7 @@ pub(super) fn task<E: Entity>(
     shard: &Arc<Shard<E>>,
     Start { row, id, waker, lapses }: Start,
 ) -> BoxFuture<'static, ()> {
-    let task = Task {
+    let mut task = Task {
         runtime: Arc::clone(runtime),
         shard: Arc::clone(shard),
         row,
@@ -113,12 +113,12 @@ pub(super) fn task<E: Entity>(
     };
     let phase = Arc::clone(&shard.phase);
     Box::pin(async move {
-        let mut run = pin!(run(task));
+        let mut run = pin!(run(&mut task)); // by value it would be in here three times
         poll_fn(|cx| scope::at_work(&phase, || run.as_mut().poll(cx))).await;
     })
 }
 
-async fn run<E: Entity>(mut task: Task<E>) {
+async fn run<E: Entity>(task: &mut Task<E>) {
     task.begun = true;
     loop {
         match task.next().await {
@@ -241,6 +241,10 @@ impl<E: Entity> Task<E> {
         }
         if let (None, Some(state)) = (&self.value, self.state.take()) {
             floor.tenants.keep(self.row, state); // its factory failed
+        }
+        let busy = floor.tenants.busy(self.row);
+        if busy.mailbox.capacity() == 0 {
+            std::mem::swap(&mut busy.mailbox, &mut self.batch); // both empty: room for the next
         }
         floor.tenants.get_mut(self.row).state = self.value.take();
         floor.park(self.row, &self.runtime, &mut after);

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use futures::task::AtomicWaker;
+use smallvec::SmallVec;
 
 use super::actives::{Actives, Leaver};
 use super::bug::{Bug, Canary};
@@ -77,7 +78,7 @@ pub(super) struct Start {
 
 /// What is to be done once the lock is released.
 pub(super) struct After<E: Entity> {
-    pub(super) starts: Vec<Start>,
+    pub(super) starts: SmallVec<[Start; 1]>,
     pub(super) wanted: bool,
     pub(super) drained: Option<Option<Bytes>>,
     /// Who has to stop, in whichever shard.
@@ -93,7 +94,7 @@ pub(super) struct After<E: Entity> {
 impl<E: Entity> Default for After<E> {
     fn default() -> Self {
         Self {
-            starts: Vec::new(),
+            starts: SmallVec::new(),
             wanted: false,
             drained: None,
             leavers: Vec::new(),
@@ -113,7 +114,7 @@ pub(super) struct Visit<'a, E: Entity> {
 
 impl<E: Entity> After<E> {
     /// As after nearly every message.
-    pub(super) const fn is_nothing(&self) -> bool {
+    pub(super) fn is_nothing(&self) -> bool {
         let Self { starts, wanted, drained, leavers, values, typed, lost, leaving } = self;
         starts.is_empty()
             && !*wanted

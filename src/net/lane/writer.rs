@@ -14,6 +14,7 @@ use futures::io::{AsyncRead, AsyncWrite};
 use super::buffer::Buffer;
 use super::outbound::Taken;
 use super::{Ended, Lane};
+use crate::net::Class;
 use crate::net::frame::{self, Cut, FRAME_BYTES, Frame, Violation, kind};
 
 /// Writes, and reads of acknowledgements, before others get a turn.
@@ -34,6 +35,7 @@ pub async fn run<S: AsyncRead + AsyncWrite + Unpin>(stream: S, lane: Lane, accep
         batch: Batch::None,
         copy: Vec::new(),
         unflushed: false,
+        rests: false,
         closing: false,
         acks: Buffer::new(FRAME_BYTES),
     };
@@ -47,6 +49,7 @@ struct Writer<S> {
     batch: Batch,
     copy: Vec<u8>, // ≤ FRAME_BYTES
     unflushed: bool,
+    rests: bool, // all was sent when it was polled last
     closing: bool,
     acks: Buffer,
 }
@@ -68,6 +71,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Writer<S> {
             && let Err(ended) = self.read_acks(cx)
         {
             return Poll::Ready(ended);
+        }
+        if self.rests && self.lane.class() == Class::User {
+            // Who woke it is often the first of many that have something to send: a runtime that
+            // runs first what was woken last would have it write each message alone. A wake from
+            // within a poll goes to the end of the queue: those that are ready go first.
+            self.rests = false;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
         }
         match self.write(cx) {
             Poll::Ready(Ok(ended)) => Poll::Ready(ended),
@@ -95,6 +106,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Writer<S> {
                 Taken::Superseded => return Poll::Ready(Ok(Ended::Superseded)),
                 Taken::Nothing => {
                     ready!(self.flush(cx))?;
+                    self.rests = true;
                     return Poll::Pending;
                 }
             };

@@ -1,0 +1,163 @@
+//! Messages to entities of other nodes, which are processes of their own; the limit is raw TCP to
+//! another process, with the same encoding and queues.
+
+use std::collections::VecDeque;
+
+use ostraca::prelude::*;
+
+use crate::figures::{Rate, Row, Spans, Watch, beside, median, rate, span, times};
+use crate::here::{asks, round_trips, sum};
+use crate::peers::{Cluster, Peer, start};
+use crate::subject::{Command, Subject, note, one_per_shard};
+use crate::{Error, RUN, RUNS, limits};
+
+const ROUND_TRIPS: usize = 4_000;
+const TARGETS: usize = 16;
+/// Messages between two questions to one entity; twice that fits its mailbox.
+const WINDOW: usize = 4_000;
+
+type Entities = Vec<EntityRef<Subject>>;
+
+/// Asks.
+pub(crate) async fn run() -> Result<(), Error> {
+    let mut cluster = Cluster::start(2).await?;
+    let region = cluster.host("there").await?;
+    let all = one_per_shard(&region);
+    sum(&all).await?; // all live from here on
+    let me = cluster.node.id().incarnation;
+    let lives_here = |entity: &EntityRef<Subject>| {
+        region.shard_home(entity.shard()).is_some_and(|home| home.replica() == me)
+    };
+    let (here, there): (Entities, Entities) = all.iter().cloned().partition(lives_here);
+    ask_alone(&there[0]).await?;
+    ask(&cluster, &there, "elsewhere").await?;
+    ask(&cluster, &here, "here").await?;
+    ask(&cluster, &all, "everywhere").await?;
+    cluster.stop().await;
+    Ok(())
+}
+
+// ── Tells ──
+
+/// To a peer on which everything lives, from this process, which only routes.
+pub(crate) async fn run_tells() -> Result<(), Error> {
+    let mut peer = Peer::start(&[]).await?;
+    let node = start(&[&peer.address]).await?;
+    peer.host("told").await?;
+    let region = node.sharding().start_proxy::<Subject>("told").await?;
+    let (mut ours, mut limit) = (Vec::new(), Vec::new());
+    let all = one_per_shard(&region);
+    sum(&all).await?;
+    let others: Vec<u32> = peer.process.id().into_iter().collect();
+    for _ in 0..RUNS {
+        ours.push(tells(&all[..TARGETS], others.clone()).await?);
+        limit.push(limits::tells().await?);
+    }
+    let (ours, limit) = (median(ours), median(limit));
+    Row {
+        what: "tell elsewhere, 1 sender, 100 B, 2 processes",
+        goal: ">= 3 M/s, >= 0.6",
+        pekko: "443,000/s, 275,000",
+        ours: rate(ours),
+        limit: beside(ours, limit, "raw TCP"),
+    }
+    .print();
+    node.stop().await;
+    Ok(())
+}
+
+/// One sender. Mailboxes of other nodes give no back-pressure, so it asks each entity from time to
+/// time, and is never two windows ahead of an answer.
+async fn tells(entities: &[EntityRef<Subject>], others: Vec<u32>) -> Result<Rate, Error> {
+    let before = sum(entities).await?;
+    let (watch, mut told) = (Watch::start(others), 0);
+    let mut asked = VecDeque::with_capacity(entities.len());
+    'run: loop {
+        for entity in entities {
+            if asked.len() == entities.len()
+                && let Some(asked) = asked.pop_front()
+            {
+                match asked.await {
+                    // Nobody waits for that one: all that was told is waited for instead.
+                    Err(AskError::NotSent(full)) if full.is_full() => {
+                        sum(entities).await?;
+                    }
+                    answer => {
+                        answer?;
+                    }
+                }
+            }
+            if watch.elapsed() > RUN {
+                break 'run;
+            }
+            for _ in 0..WINDOW {
+                if entity.tell(note(told)).is_err() {
+                    entity.tell_wait(note(told)).await?;
+                }
+                told += 1;
+            }
+            entity.tell_wait(Command::Add(0)).await?;
+            asked.push_back(entity.ask_within(secs(30), Command::Get));
+        }
+    }
+    let counted = sum(entities).await? - before;
+    assert_eq!(counted, told, "what was told there is handled");
+    Ok(watch.stop(told))
+}
+
+// ── Asks ──
+
+async fn ask_alone(entity: &EntityRef<Subject>) -> Result<(), Error> {
+    let (mut ours, mut limit) = (Vec::new(), Vec::new());
+    for _ in 0..RUNS {
+        ours.extend(round_trips(entity, ROUND_TRIPS).await?);
+        limit.extend(limits::round_trips().await?);
+    }
+    let (ours, limit) = (Spans::of(ours), Spans::of(limit));
+    Row {
+        what: "ask elsewhere, one at a time, p50",
+        goal: "<= 1.4 x",
+        pekko: "127 µs",
+        ours: span(ours.at(50)),
+        limit: format!(
+            "p99 {}; {}",
+            span(ours.at(99)),
+            times(ours.at(50), limit.at(50), "raw TCP")
+        ),
+    }
+    .print();
+    Ok(())
+}
+
+async fn ask(cluster: &Cluster, entities: &Entities, place: &str) -> Result<(), Error> {
+    let (mut ours, mut limit) = (Vec::new(), Vec::new());
+    let (mut spans, mut limit_spans) = (Vec::new(), Vec::new());
+    for _ in 0..RUNS {
+        let (rate, took) = asks(entities, cluster.processes()).await?;
+        ours.push(rate);
+        spans.push(took);
+        let (rate, took) = limits::asks().await?;
+        limit.push(rate);
+        limit_spans.push(took);
+    }
+    let (ours, limit) = (median(ours), median(limit));
+    let p99 = [&spans, &limit_spans].map(|spans| span(limits::p99(spans)));
+    Row {
+        what: &format!("ask {place} of 3 nodes, 1,024 in flight"),
+        goal: ">= 700,000/s",
+        pekko: "141,000-163,000/s",
+        ours: rate(ours),
+        limit: beside(ours, limit, "raw TCP, 1 task"),
+    }
+    .print();
+    let [ours, limit] = p99;
+    Row {
+        what: "    its p99",
+        goal: "< 5 ms",
+        pekko: "17-32 ms",
+        ours,
+        limit: format!("raw TCP, 1 task {limit}"),
+    }
+    .print();
+    Ok(())
+}

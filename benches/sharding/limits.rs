@@ -1,0 +1,354 @@
+//! The limits: raw TCP to another process, with the same encoding and queues where ours has them;
+//! and a task of tokio's behind a channel of tokio's.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use crate::figures::{Rate, Spans, Watch};
+use crate::peers::Process;
+use crate::subject::{Command, note};
+use crate::{Error, IN_FLIGHT, RUN};
+
+const BODY: usize = 100;
+const ROUND_TRIPS: usize = 4_000;
+const QUEUE: usize = 10_000; // as a mailbox
+const WRITE_MAX: usize = 64 * 1024;
+const KEPT_MAX: usize = 4 * 1024 * 1024;
+
+// ── Streams of frames ──
+
+/// What waits to be written, and who waits for it.
+#[derive(Default)]
+struct Outbox {
+    bytes: Mutex<Vec<u8>>, // ≤ KEPT_MAX and a message
+    more: Notify,
+    less: Notify,
+}
+
+impl Outbox {
+    async fn push(&self, message: &impl Serialize, scratch: &mut Vec<u8>) -> Result<(), Error> {
+        scratch.clear();
+        rmp_serde::encode::write_named(scratch, message)?;
+        loop {
+            let less = self.less.notified();
+            {
+                let mut bytes = self.bytes.lock().expect("no panic inside");
+                if bytes.len() < KEPT_MAX {
+                    let was_empty = bytes.is_empty();
+                    bytes.extend_from_slice(&u32::try_from(scratch.len())?.to_be_bytes());
+                    bytes.extend_from_slice(scratch);
+                    if was_empty {
+                        self.more.notify_one();
+                    }
+                    return Ok(());
+                }
+            }
+            less.await;
+        }
+    }
+
+    async fn write(&self, mut stream: OwnedWriteHalf) {
+        let mut taken = Vec::new();
+        loop {
+            std::mem::swap(&mut taken, &mut *self.bytes.lock().expect("no panic inside"));
+            self.less.notify_waiters();
+            if taken.is_empty() {
+                self.more.notified().await;
+            }
+            for piece in taken.chunks(WRITE_MAX) {
+                if stream.write_all(piece).await.is_err() {
+                    return; // the run is over
+                }
+            }
+            taken.clear();
+        }
+    }
+}
+
+/// Reads frames; ends with the stream.
+struct Frames {
+    stream: OwnedReadHalf,
+    bytes: Vec<u8>,
+    at: usize,
+    end: usize,
+}
+
+impl Frames {
+    fn new(stream: OwnedReadHalf) -> Self {
+        Self { stream, bytes: vec![0; 256 * 1024], at: 0, end: 0 }
+    }
+
+    async fn next(&mut self) -> Option<&[u8]> {
+        loop {
+            let have = &self.bytes[self.at..self.end];
+            if let Some((len, rest)) = have.split_first_chunk::<4>() {
+                let len = u32::from_be_bytes(*len) as usize;
+                if rest.len() >= len {
+                    let from = self.at + 4;
+                    self.at = from + len;
+                    return Some(&self.bytes[from..from + len]);
+                }
+            }
+            self.bytes.copy_within(self.at..self.end, 0);
+            (self.at, self.end) = (0, self.end - self.at);
+            match self.stream.read(&mut self.bytes[self.end..]).await {
+                Ok(0) | Err(_) => return None,
+                Ok(len) => self.end += len,
+            }
+        }
+    }
+}
+
+async fn accept() -> Result<TcpStream, Error> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    println!("{}", listener.local_addr()?);
+    let (stream, _) = listener.accept().await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+async fn connect(peer: &mut Process) -> Result<TcpStream, Error> {
+    let stream = TcpStream::connect(peer.line().await?).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+// ── One at a time ──
+
+/// Answers what comes, byte for byte.
+pub(crate) async fn echo() -> Result<(), Error> {
+    let mut stream = accept().await?;
+    let mut buffer = [0; BODY];
+    while stream.read_exact(&mut buffer).await.is_ok() {
+        stream.write_all(&buffer).await?;
+    }
+    Ok(())
+}
+
+/// 100 bytes there and back, over raw TCP.
+pub(crate) async fn round_trips() -> Result<Vec<Duration>, Error> {
+    let mut echo = Process::start(&["echo"])?;
+    let mut stream = connect(&mut echo).await?;
+    let (mut buffer, mut spans) = ([7; BODY], Vec::with_capacity(ROUND_TRIPS));
+    for _ in 0..ROUND_TRIPS {
+        let begun = Instant::now();
+        stream.write_all(&buffer).await?;
+        stream.read_exact(&mut buffer).await?;
+        spans.push(begun.elapsed());
+    }
+    Ok(spans)
+}
+
+// ── A stream of messages ──
+
+/// Decodes and queues what comes; says how many when the stream ends.
+pub(crate) async fn sink() -> Result<(), Error> {
+    let (read, _write) = accept().await?.into_split();
+    let (queue, mut queued) = mpsc::channel::<Command>(QUEUE);
+    let count = tokio::spawn(async move {
+        let mut count = 0_u64;
+        while let Some(command) = queued.recv().await {
+            std::hint::black_box(command);
+            count += 1;
+        }
+        count
+    });
+    let mut frames = Frames::new(read);
+    while let Some(frame) = frames.next().await {
+        queue.send(rmp_serde::from_slice(frame)?).await?;
+    }
+    drop(queue);
+    println!("{}", count.await?);
+    Ok(())
+}
+
+/// One sender: encoded, queued, written, read, decoded and queued.
+pub(crate) async fn tells() -> Result<Rate, Error> {
+    let mut sink = Process::start(&["sink"])?;
+    let (_read, write) = connect(&mut sink).await?.into_split();
+    let (outbox, mut scratch, mut told) = (Arc::<Outbox>::default(), Vec::new(), 0);
+    let watch = Watch::start(sink.id().into_iter().collect());
+    let writing = outbox.clone();
+    let writes = tokio::spawn(async move { writing.write(write).await });
+    while watch.elapsed() < RUN {
+        for _ in 0..100 {
+            outbox.push(&note(told), &mut scratch).await?;
+            told += 1;
+        }
+        tokio::task::yield_now().await;
+    }
+    writes.abort(); // what it had not written is not counted: the sink says what came
+    let came = sink.line().await?.parse()?;
+    Ok(watch.stop(came))
+}
+
+// ── Questions ──
+
+/// As [`Command::Get`] on the wire.
+#[derive(Serialize, Deserialize)]
+enum Question {
+    Get((u64, u64)),
+}
+
+/// Decodes questions, queues them, answers them.
+pub(crate) async fn answer() -> Result<(), Error> {
+    let (read, write) = accept().await?.into_split();
+    let (queue, mut queued) = mpsc::channel::<Question>(QUEUE);
+    let outbox = Arc::<Outbox>::default();
+    let writing = outbox.clone();
+    tokio::spawn(async move { writing.write(write).await });
+    let answers = tokio::spawn(async move {
+        let mut scratch = Vec::new();
+        while let Some(Question::Get((_, number))) = queued.recv().await {
+            outbox.push(&(number, 0_u64), &mut scratch).await?;
+        }
+        Ok::<(), Error>(())
+    });
+    let mut frames = Frames::new(read);
+    while let Some(frame) = frames.next().await {
+        queue.send(rmp_serde::from_slice(frame)?).await?;
+    }
+    drop(queue);
+    answers.await?
+}
+
+/// Who waits for which answer.
+#[derive(Default)]
+struct Waiting(Mutex<HashMap<u64, oneshot::Sender<u64>>>); // ≤ IN_FLIGHT
+
+/// As many questions in flight over one connection as ours has.
+pub(crate) async fn asks() -> Result<(Rate, Vec<Duration>), Error> {
+    let mut peer = Process::start(&["answer"])?;
+    let (read, write) = connect(&mut peer).await?.into_split();
+    let (outbox, waiting) = (Arc::<Outbox>::default(), Arc::<Waiting>::default());
+    let (writing, answered) = (outbox.clone(), waiting.clone());
+    tokio::spawn(async move { writing.write(write).await });
+    tokio::spawn(async move {
+        let mut frames = Frames::new(read);
+        while let Some(frame) = frames.next().await {
+            let (number, answer) = rmp_serde::from_slice::<(u64, u64)>(frame)?;
+            let waits = answered.0.lock().expect("no panic inside").remove(&number);
+            let _ = waits.map(|waits| waits.send(answer)); // who asked may have left
+        }
+        Ok::<(), Error>(())
+    });
+    let numbers = Arc::<AtomicU64>::default();
+    in_flight(peer.id().into_iter().collect(), move |_| {
+        let (outbox, waiting) = (outbox.clone(), waiting.clone());
+        let number = numbers.fetch_add(1, Ordering::Relaxed);
+        async move {
+            let (sender, receiver) = oneshot::channel();
+            waiting.0.lock().expect("no panic inside").insert(number, sender);
+            outbox.push(&Question::Get((1, number)), &mut Vec::with_capacity(64)).await?;
+            Ok(receiver.await?)
+        }
+    })
+    .await
+}
+
+// ── A task behind a channel ──
+
+enum Told {
+    Add(u64),
+    Get(oneshot::Sender<u64>),
+}
+
+fn task() -> mpsc::Sender<Told> {
+    let (sender, mut receiver) = mpsc::channel(QUEUE);
+    tokio::spawn(async move {
+        let mut sum = 0;
+        while let Some(told) = receiver.recv().await {
+            match told {
+                Told::Add(n) => sum += n,
+                Told::Get(reply) => drop(reply.send(sum)),
+            }
+        }
+    });
+    sender
+}
+
+async fn get(task: &mpsc::Sender<Told>) -> Result<u64, Error> {
+    let (sender, receiver) = oneshot::channel();
+    task.send(Told::Get(sender)).await.map_err(|_| "the task has ended")?;
+    Ok(receiver.await?)
+}
+
+pub(crate) async fn channel_tells() -> Result<Rate, Error> {
+    let (task, watch, mut told) = (task(), Watch::start(Vec::new()), 0);
+    while watch.elapsed() < RUN {
+        for _ in 0..1_000 {
+            if task.try_send(Told::Add(1)).is_err() {
+                task.send(Told::Add(1)).await.map_err(|_| "the task has ended")?;
+            }
+        }
+        told += 1_000;
+    }
+    get(&task).await?;
+    Ok(watch.stop(told))
+}
+
+pub(crate) async fn channel_asks(tasks: usize) -> Result<(Rate, Vec<Duration>), Error> {
+    let tasks: Arc<[_]> = (0..tasks).map(|_| task()).collect();
+    in_flight(Vec::new(), move |n| {
+        let task = tasks[n % tasks.len()].clone();
+        async move { get(&task).await }
+    })
+    .await
+}
+
+pub(crate) async fn channel_round_trips(count: usize) -> Result<Vec<Duration>, Error> {
+    let (task, mut spans) = (task(), Vec::with_capacity(count));
+    for _ in 0..count {
+        let begun = Instant::now();
+        get(&task).await?;
+        spans.push(begun.elapsed());
+    }
+    Ok(spans)
+}
+
+// ── Many at a time ──
+
+/// So many tasks, each of which asks again as soon as it has an answer: how many a second, and what
+/// each took.
+pub(crate) async fn in_flight<F>(
+    others: Vec<u32>,
+    ask: impl Fn(usize) -> F + Clone + Send + 'static,
+) -> Result<(Rate, Vec<Duration>), Error>
+where
+    F: Future<Output = Result<u64, Error>> + Send + 'static,
+{
+    let watch = Watch::start(others);
+    let until = Instant::now() + RUN;
+    let asks = (0..IN_FLIGHT).map(|n| {
+        let ask = ask.clone();
+        tokio::spawn(async move {
+            let mut spans = Vec::new();
+            let mut begun = Instant::now();
+            while begun < until {
+                ask(n).await?;
+                let now = Instant::now();
+                spans.push(now - begun);
+                begun = now;
+            }
+            Ok::<_, Error>(spans)
+        })
+    });
+    let (asks, mut spans) = (asks.collect::<Vec<_>>(), Vec::new());
+    for asks in asks {
+        spans.extend(asks.await??);
+    }
+    Ok((watch.stop(spans.len() as u64), spans))
+}
+
+/// Percentile 99 of several runs together.
+pub(crate) fn p99(runs: &[Vec<Duration>]) -> Duration {
+    Spans::of(runs.concat()).at(99)
+}

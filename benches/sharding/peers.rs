@@ -1,0 +1,164 @@
+//! The other processes: this program again, which does what it is told line by line.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use ostraca::cluster::member::Address;
+use ostraca::prelude::*;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+use crate::{Error, entities, limits, subject};
+
+/// The argument that makes a run of this program a peer.
+pub(crate) const PEER: &str = "--peer";
+
+/// For anything that a peer does.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+pub(crate) async fn serve(args: &[String]) -> Result<(), Error> {
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match args[..] {
+        ["node", ref seeds @ ..] => node(seeds).await,
+        ["echo"] => limits::echo().await,
+        ["sink"] => limits::sink().await,
+        ["answer"] => limits::answer().await,
+        ["memory"] => entities::memory().await,
+        _ => Err(format!("no such peer: {args:?}").into()),
+    }
+}
+
+/// A node of this process, once it is a member that is up.
+pub(crate) async fn start(seeds: &[&str]) -> Result<Node, Error> {
+    let mut config = Config::default();
+    config.cluster.seeds =
+        seeds.iter().map(|seed| Address::new(*seed)).collect::<Result<_, _>>()?;
+    let node = Node::start(config).await?;
+    node.cluster().up().await?;
+    Ok(node)
+}
+
+async fn node(seeds: &[&str]) -> Result<(), Error> {
+    let node = start(seeds).await?;
+    println!("{} {}", node.addresses()[0], node.id().incarnation.get());
+    let mut orders = BufReader::new(tokio::io::stdin()).lines();
+    while let Some(order) = orders.next_line().await? {
+        let words: Vec<&str> = order.split(' ').collect();
+        match words[..] {
+            ["host", name] => {
+                subject::start(&node, name).await?;
+                println!("hosts");
+            }
+            ["leave"] => {
+                node.stop().await;
+                println!("left");
+                return Ok(());
+            }
+            _ => return Err(format!("no order: {order:?}").into()),
+        }
+    }
+    Ok(()) // the bench is over
+}
+
+/// Another process, killed when this is dropped.
+pub(crate) struct Process {
+    child: Child,
+    orders: ChildStdin,
+    said: Lines<BufReader<ChildStdout>>,
+}
+
+impl Process {
+    pub(crate) fn start(args: &[&str]) -> Result<Self, Error> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .arg(PEER)
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        let orders = child.stdin.take().ok_or("no stdin")?;
+        let said = BufReader::new(child.stdout.take().ok_or("no stdout")?).lines();
+        Ok(Self { child, orders, said })
+    }
+
+    pub(crate) fn id(&self) -> Option<u32> {
+        self.child.id()
+    }
+
+    pub(crate) async fn line(&mut self) -> Result<String, Error> {
+        let line = tokio::time::timeout(PATIENCE, self.said.next_line()).await??;
+        line.ok_or_else(|| "a process has ended".into())
+    }
+
+    pub(crate) async fn order(&mut self, order: &str) -> Result<String, Error> {
+        self.orders.write_all(format!("{order}\n").as_bytes()).await?;
+        self.line().await
+    }
+
+    pub(crate) async fn kill(&mut self) -> Result<(), Error> {
+        Ok(self.child.kill().await?)
+    }
+}
+
+/// A node in another process.
+pub(crate) struct Peer {
+    pub(crate) process: Process,
+    pub(crate) address: String,
+    pub(crate) incarnation: u64,
+}
+
+impl Peer {
+    /// Ends when it is a member that is up, and is a cluster of its own without a seed.
+    pub(crate) async fn start(seeds: &[&str]) -> Result<Self, Error> {
+        let mut process = Process::start(&[&["node"], seeds].concat())?;
+        let line = process.line().await?;
+        let (address, incarnation) = line.split_once(' ').ok_or("no address")?;
+        let (address, incarnation) = (address.to_owned(), incarnation.parse()?);
+        Ok(Self { process, address, incarnation })
+    }
+
+    pub(crate) async fn host(&mut self, name: &str) -> Result<(), Error> {
+        self.process.order(&format!("host {name}")).await?;
+        Ok(())
+    }
+}
+
+/// This process and others as one cluster. The first of the others is the oldest.
+pub(crate) struct Cluster {
+    pub(crate) node: Node,
+    pub(crate) peers: Vec<Peer>,
+}
+
+impl Cluster {
+    /// With that many other processes, at least one.
+    pub(crate) async fn start(others: usize) -> Result<Self, Error> {
+        let first = Peer::start(&[]).await?;
+        let seed = first.address.clone();
+        let mut peers = vec![first];
+        while peers.len() < others {
+            peers.push(Peer::start(&[&seed]).await?);
+        }
+        let node = start(&[&seed]).await?;
+        Ok(Self { node, peers })
+    }
+
+    /// Starts an entity type everywhere.
+    pub(crate) async fn host(
+        &mut self,
+        name: &str,
+    ) -> Result<ShardRegion<subject::Subject>, Error> {
+        for peer in &mut self.peers {
+            peer.host(name).await?;
+        }
+        subject::start(&self.node, name).await
+    }
+
+    /// The processes of the others.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        self.peers.iter().filter_map(|peer| peer.process.id()).collect()
+    }
+
+    pub(crate) async fn stop(self) {
+        self.node.stop().await;
+    }
+}
