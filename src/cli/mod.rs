@@ -20,6 +20,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand, ValueEnum};
 use ostraca::management::client::{AskError, ConnectError};
 use ostraca::management::wire::Why;
+use ostraca::net;
 
 /// What a command ends with.
 pub(crate) type Outcome = Result<(), Box<dyn Error>>;
@@ -145,7 +146,7 @@ struct Missing(String);
 pub(crate) fn exit_code(error: &(dyn Error + 'static)) -> ExitCode {
     let code = if error.is::<Missing>() {
         3
-    } else if error.is::<ConnectError>() {
+    } else if error.is::<ConnectError>() || error.is::<net::client::ConnectError>() {
         4
     } else {
         error.downcast_ref().map_or(1, code_of)

@@ -9,13 +9,15 @@ use humantime::parse_duration;
 use ostraca::Config;
 use ostraca::management::client::Client;
 use ostraca::management::wire::{Answer, Level, Request};
+use ostraca::net;
+use ostraca::prelude::Multiaddr;
 
 use super::answer;
 
 /// How long a node that asks nobody else may take.
 const SOON: Duration = Duration::from_secs(15);
 
-/// Which node to ask. Without either: the one that variables such as OSTRACA__NET__DATA_DIR name.
+/// Which node to ask. Without any: the one that variables such as OSTRACA__NET__DATA_DIR name.
 #[derive(Debug, Args)]
 pub(super) struct Target {
     /// The file of settings that the node runs with: its control socket is found there.
@@ -24,29 +26,37 @@ pub(super) struct Target {
     /// The node's control socket: `control.sock` in its data directory unless set otherwise.
     #[arg(long, value_name = "PATH", help_heading = "Which node")]
     socket: Option<PathBuf>,
+    /// A node on another host, by an address that others dial, such as
+    /// `/dns4/a.example/tcp/2551`. The settings (--config FILE) tell the cluster's name and its
+    /// secret; the tool asks as a client, and never joins.
+    #[arg(long, value_name = "MULTIADDR", help_heading = "Which node", conflicts_with = "socket")]
+    node: Option<Multiaddr>,
 }
 
 /// Nobody is named.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "which node? Name its settings (--config FILE) or its control socket (--socket PATH); these \
-     settings have neither net.data-dir nor management.control-socket"
+    "which node? Name its settings (--config FILE), its control socket (--socket PATH) or its \
+     address (--node MULTIADDR); these settings have neither net.data-dir nor \
+     management.control-socket"
 )]
 pub(super) struct Unnamed;
 
 impl Target {
     /// A way to the node.
     pub(super) async fn connect(&self) -> Result<Client, Box<dyn Error>> {
-        Ok(Client::connect(&self.path()?).await?)
-    }
-
-    fn path(&self) -> Result<PathBuf, Box<dyn Error>> {
-        let config = match (&self.socket, &self.config) {
-            (Some(path), _) => return Ok(path.clone()),
-            (None, Some(file)) => Config::load(file)?,
-            (None, None) => Config::from_env()?,
+        if let Some(path) = &self.socket {
+            return Ok(Client::connect(path).await?);
+        }
+        let config = match &self.config {
+            Some(file) => Config::load(file)?,
+            None => Config::from_env()?,
         };
-        Ok(config.management.socket(config.net.data_dir.as_deref()).ok_or(Unnamed)?)
+        if let Some(node) = &self.node {
+            return Ok(Client::over(net::client::connect(&config.net, node, SOON).await?));
+        }
+        let path = config.management.socket(config.net.data_dir.as_deref()).ok_or(Unnamed)?;
+        Ok(Client::connect(&path).await?)
     }
 
     /// Asks one thing. `patience`: how long the node may ask others.

@@ -16,9 +16,9 @@ use super::control::ControlPart;
 use super::parts::Running;
 use super::sharding::Sharding;
 use super::shutdown::{CoordinatedShutdown, Phase, Reason};
+use super::tools::Tools;
 use crate::cluster::member::Status;
 use crate::cluster::membership::port::Command;
-use crate::management::socket::Serving;
 use crate::net::handle::Net;
 use crate::net::identity::Identity;
 
@@ -32,7 +32,7 @@ pub(super) struct Ending {
 
 #[derive(Default)]
 pub(super) struct Parts {
-    pub(super) tools: Option<Serving>,
+    pub(super) tools: Option<Tools>,
     pub(super) control: Option<ControlPart>,
     pub(super) rest: Option<Rest>,
 }
@@ -59,8 +59,8 @@ impl Ending {
     }
 
     /// Tools are served until the end.
-    pub(super) fn has_tools(&self, serving: Serving) {
-        self.lock().tools = Some(serving);
+    pub(super) fn has_tools(&self, tools: Tools) {
+        self.lock().tools = Some(tools);
     }
 
     fn stop_tools(&self) {

@@ -32,6 +32,7 @@ mod replies;
 pub mod sharding;
 pub mod shutdown;
 mod start;
+mod tools;
 pub mod wiring;
 
 use std::sync::Arc;

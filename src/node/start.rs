@@ -31,6 +31,7 @@ use super::rarely::Rarely;
 use super::sharding::hostings::Hostings;
 use super::sharding::{self, Sharding};
 use super::shutdown::CoordinatedShutdown;
+use super::tools::Tools;
 use super::wiring;
 use crate::cluster::bug::Canary as ClusterCanary;
 use crate::cluster::config::Leases;
@@ -140,9 +141,8 @@ impl Node {
             );
         }
         let node = base.join(config, address, memory.unwrap_or_default())?;
-        if let Some(socket) = socket {
-            node.ending.has_tools(socket.serve(node.management()));
-        }
+        let tools = Tools::serve(socket, node.net().clients(), &node.management());
+        node.ending.has_tools(tools);
         Ok(node)
     }
 

@@ -254,6 +254,41 @@ async fn a_key_is_watched_until_ctrl_c() {
     node.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_elsewhere_is_asked_by_a_client_that_knows_the_secret_and_never_joins() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = |name: &str, secret: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, format!("[net]\ncluster-secret = \"{secret}\"\n")).expect("written");
+        path.to_str().expect("UTF-8").to_owned()
+    };
+    let ours = file("ours.toml", &"k7".repeat(32));
+    let other = file("other.toml", &"q3".repeat(32));
+    let node = Node::start(Config::load(&ours).expect("settings")).await.expect("it starts");
+    node.cluster().up().await.expect("it founds");
+    let at = node.addresses()[0].to_string();
+    let ask = async |arguments: &[&str], config: &str| {
+        let arguments = [arguments, &["--node", &at, "--config", config]].concat();
+        let arguments: Vec<String> = arguments.into_iter().map(str::to_owned).collect();
+        let asked = tokio::task::spawn_blocking(move || {
+            run(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
+        });
+        ended(&asked.await.expect("no panic"))
+    };
+    let (code, _, errors) = ask(&["data", "set", "motd", "hello"], &ours).await;
+    assert_eq!(code, 0, "{errors}");
+    let key = Key::<LWWRegister<String>>::new("motd");
+    let held = node.replicator().get(&key, ReadLocal).await.expect("read").expect("set");
+    assert_eq!(held.get().expect("text"), Some("hello".to_owned()));
+    let (code, answer, errors) = ask(&["members"], &ours).await;
+    assert_eq!(code, 0, "{errors}");
+    assert!(answer.contains(": 1 member, all have seen this"), "who asks is none: {answer}");
+    let (code, answer, errors) = ask(&["members"], &other).await;
+    assert_eq!((code, answer.as_str()), (4, ""), "{errors}");
+    assert!(errors.contains("secret"), "{errors}");
+    node.stop().await;
+}
+
 #[test]
 fn an_argument_that_makes_no_sense_says_what_does() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -266,6 +301,7 @@ fn an_argument_that_makes_no_sense_says_what_does() {
         (&["members", "--socket", &file], 4, "no node listens at"),
         (&["members", "--config", &none], 1, "none can't be read"),
         (&["members", "--config", "a", "--socket", "b"], 2, "cannot be used with"),
+        (&["members", "--node", "nonsense"], 2, "invalid value 'nonsense'"),
         (&["data", "get", "k", "--timeout", "soon", "--socket", &none], 2, "invalid value 'soon'"),
         (&["data", "set", "k"], 2, "<VALUE>"),
         (&["shards"], 2, "<TYPE>"),

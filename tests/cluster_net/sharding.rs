@@ -316,11 +316,12 @@ async fn a_program_may_ask_why_an_entity_lives_there_and_whether_and_may_stop_it
         assert!(!soon(exists("nobody")).await.expect("it answers"));
     }
     let sharding = it.nodes[2].sharding();
+    let counter = name(0);
     soon(sharding.stop_shards("journal", [shard], SOON)).await.expect("it stops");
-    let exists = sharding.entity_exists("journal", &name(0), SOON);
+    let exists = sharding.entity_exists("journal", &counter, SOON);
     assert!(!soon(exists).await.expect("its shard lives nowhere"));
     soon(it.regions[1].entity(&name(0)).ask(Command::Where)).await.expect("it lives again");
-    let exists = sharding.entity_exists("journal", &name(0), SOON);
+    let exists = sharding.entity_exists("journal", &counter, SOON);
     assert!(soon(exists).await.expect("it answers"));
     drop_all(it.nodes);
 }
