@@ -10,14 +10,11 @@ use ostraca::management::item::Item;
 use ostraca::management::wire::{Answer, Data, KEYS_MAX, Packed, Request};
 
 use super::shown;
-use super::target::{Consistency, Output, Target, wait};
+use super::target::{Consistency, Output, SOON, Target, wait};
 use super::{Missing, Outcome, answer};
 
 /// Keys that an error names.
 const NAMED_MAX: usize = 8;
-
-/// How long a page of keys may take.
-const SOON: Duration = Duration::from_secs(15);
 
 /// What to do with data.
 #[derive(Debug, Args)]
@@ -166,8 +163,9 @@ impl Watch {
         let Self { key, target, output } = self;
         let mut watch = target.connect().await?.watch(&key).await?;
         let watching = async {
+            let first = tokio::time::timeout(SOON, watch.next()).await;
+            let mut data = first.map_err(|_| AskError::Silent { within: SOON })??;
             loop {
-                let data = watch.next().await?;
                 let line = match output.is_json() {
                     true => shown::json(&key, data.as_ref()).to_string(),
                     false => line(data.as_ref()),
@@ -178,6 +176,7 @@ impl Watch {
                         _ => Err(Box::<dyn Error>::from(error)),
                     };
                 }
+                data = watch.next().await?;
             }
         };
         tokio::select! {

@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use humantime::parse_duration;
 use ostraca::management::client::AskError;
 use ostraca::management::wire::{About, Answer, Request};
 
-use super::target::{Output, Target, milliseconds, wait};
+use super::target::{Output, Target, milliseconds, patience, wait};
 use super::{Outcome, shown};
 
 /// What to explain.
@@ -58,7 +57,7 @@ enum What {
 #[derive(Debug, Args)]
 struct How {
     /// How long nodes may take to answer: `500ms`, `3s`.
-    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = patience)]
     timeout: Duration,
     #[command(flatten)]
     target: Target,

@@ -146,12 +146,18 @@ struct Missing(String);
 pub(crate) fn exit_code(error: &(dyn Error + 'static)) -> ExitCode {
     let code = if error.is::<Missing>() {
         3
-    } else if error.is::<ConnectError>() || error.is::<net::client::ConnectError>() {
+    } else if error.is::<ConnectError>() || error.downcast_ref().is_some_and(is_nobody_there) {
         4
     } else {
         error.downcast_ref().map_or(1, code_of)
     };
     ExitCode::from(code)
+}
+
+/// Whoever refuses is there.
+const fn is_nobody_there(error: &net::client::ConnectError) -> bool {
+    use net::client::ConnectError::{NoAnswer, NobodyListens};
+    matches!(error, NoAnswer { .. } | NobodyListens { .. })
 }
 
 fn code_of(error: &AskError) -> u8 {

@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use clap::Args;
-use humantime::parse_duration;
 use ostraca::management::client::AskError;
 use ostraca::management::wire::{Answer, Region, Request, Shards};
 
 use super::Outcome;
 use super::table::table;
-use super::target::{Output, Target, milliseconds, wait};
+use super::target::{Output, Target, milliseconds, patience, wait};
 
 /// Which type, whom to ask, and how to print.
 #[derive(Debug, Args)]
@@ -24,7 +23,7 @@ pub(super) struct Arguments {
     #[arg(long)]
     each: bool,
     /// How long regions may take to answer: `500ms`, `3s`.
-    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = patience)]
     timeout: Duration,
     #[command(flatten)]
     target: Target,

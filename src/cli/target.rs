@@ -8,14 +8,15 @@ use clap::Args;
 use humantime::parse_duration;
 use ostraca::Config;
 use ostraca::management::client::Client;
-use ostraca::management::wire::{Answer, Level, Request};
+use ostraca::management::wire::{Answer, Level, Request, WITHIN_MAX};
 use ostraca::net;
+use ostraca::net::identity::Identity;
 use ostraca::prelude::Multiaddr;
 
 use super::answer;
 
 /// How long a node that asks nobody else may take.
-const SOON: Duration = Duration::from_secs(15);
+pub(super) const SOON: Duration = Duration::from_secs(15);
 
 /// Which node to ask. Without any: the one that variables such as OSTRACA__NET__DATA_DIR name.
 #[derive(Debug, Args)]
@@ -31,6 +32,10 @@ pub(super) struct Target {
     /// secret; the tool asks as a client, and never joins.
     #[arg(long, value_name = "MULTIADDR", help_heading = "Which node", conflicts_with = "socket")]
     node: Option<Multiaddr>,
+    /// Where this tool keeps an identity of its own, for nodes with a list of who may talk to them
+    /// (net.allowed-peers); made if there is none. Never a node's data directory.
+    #[arg(long, value_name = "DIR", help_heading = "Which node", requires = "node")]
+    identity: Option<PathBuf>,
 }
 
 /// Nobody is named.
@@ -53,7 +58,9 @@ impl Target {
             None => Config::from_env()?,
         };
         if let Some(node) = &self.node {
-            return Ok(Client::over(net::client::connect(&config.net, node, SOON).await?));
+            let identity = Identity::load(self.identity.as_deref())?;
+            let called = net::client::connect_as(&identity, &config.net, node, SOON).await?;
+            return Ok(Client::over(called));
         }
         let path = config.management.socket(config.net.data_dir.as_deref()).ok_or(Unnamed)?;
         Ok(Client::connect(&path).await?)
@@ -103,7 +110,7 @@ pub(super) struct Consistency {
     #[arg(long)]
     majority: bool,
     /// How long a majority may take: `500ms`, `3s`. Twice at most.
-    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = patience)]
     timeout: Duration,
 }
 
@@ -117,6 +124,15 @@ impl Consistency {
 
     pub(super) const fn patience(&self) -> Duration {
         self.timeout
+    }
+}
+
+/// A time that a node may ask others for.
+pub(super) fn patience(text: &str) -> Result<Duration, String> {
+    match parse_duration(text) {
+        Ok(span) if span <= WITHIN_MAX => Ok(span),
+        Ok(_) => Err(format!("at most {WITHIN_MAX:?}")),
+        Err(why) => Err(why.to_string()),
     }
 }
 

@@ -227,7 +227,8 @@ pub enum InitAnswer {
     /// It knows no cluster either; a seed can take part in founding.
     #[serde(rename = "s")]
     Searching,
-    /// It knows no cluster now, but remembers one: it founds none.
+    /// It takes part in no cluster now, but remembers one, or waits for one that does not know it: it
+    /// founds none.
     #[serde(rename = "r")]
     Remembers(ClusterId),
     /// Something that must agree does not; see the settings.

@@ -16,7 +16,7 @@ use super::item::Item;
 use super::server::too_long;
 use super::wire::{
     self, ANSWER_BYTES_MAX, Answer, Configuration, Data, Explained, KEYS_MAX, Level, Member,
-    Members, Packed, Refusal, Region, Request, Shards, Why,
+    Members, Packed, Refusal, Region, Request, Shards, WITHIN_MAX, Why,
 };
 use crate::cluster::member;
 use crate::node::cluster::{Cluster, ClusterView};
@@ -24,9 +24,6 @@ use crate::node::replicator::{GetError, QueryError, Replicator, UpdateError};
 use crate::node::sharding::{self, About, ClusterShardingStats, Sharding};
 use crate::node::wiring;
 use crate::sharding::ids::{RegionId, ShardId};
-
-/// How long a caller may have a request wait.
-const WITHIN_MAX: Duration = Duration::from_secs(60);
 
 /// How long a node that is asked nothing of others may take: then it is about to end, or stuck.
 const SOON: Duration = Duration::from_secs(10);
@@ -78,7 +75,10 @@ pub(super) async fn answer(handles: &Handles, request: Request) -> Answer {
     match tokio::time::timeout(patience, answer).await {
         Ok(answered) => answered.unwrap_or_else(Answer::Refused),
         Err(_) => {
-            let text = format!("the node has not answered within {patience:?}: see its log");
+            let text = format!(
+                "the node has not answered within {patience:?} (see its log); what was asked of it \
+                 may still be done"
+            );
             Answer::Refused(Refusal { why: Why::Stopped, text })
         }
     }
@@ -190,7 +190,9 @@ fn node_called(handles: &Handles, name: &str) -> Result<ReplicaId, Refusal> {
     let called = |member: &&Arc<member::Member>| {
         member.node.to_string() == name || member.address.as_str() == name
     };
-    let incarnation = name.rsplit('/').next().and_then(|text| u64::from_str_radix(text, 16).ok());
+    let is_id = |text: &&str| text.len() == 16 && text.bytes().all(|it| it.is_ascii_hexdigit());
+    let ends_in = name.rsplit('/').next().filter(|text| !name.starts_with('/') && is_id(text));
+    let incarnation = ends_in.and_then(|text| u64::from_str_radix(text, 16).ok());
     let known = members.iter().find(called).map(|member| member.incarnation());
     known.or(incarnation.map(ReplicaId::new)).ok_or_else(|| {
         let text = format!(

@@ -149,6 +149,7 @@ impl Client {
         connected.map(Self::over).map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => ConnectError::Nowhere { path: path() },
             io::ErrorKind::ConnectionRefused => ConnectError::Dead { path: path() },
+            io::ErrorKind::WouldBlock => ConnectError::Stuck { path: path() }, // too many wait
             io::ErrorKind::PermissionDenied => ConnectError::Forbidden { path: path() },
             _ => ConnectError::Io { path: path(), source },
         })

@@ -1,15 +1,17 @@
 //! The control socket: a UNIX socket of the node's own user, and who may take its place.
 //!
 //! The file has mode 0600 in a directory where nobody else may write, and whoever connects must be
-//! the same user, or root. What a killed node left behind takes no connection and is replaced; a
+//! the same user, or root. A lock beside it (`.lock`) is held as long as it is served. What a killed node left behind takes no connection and is replaced; a
 //! socket that somebody serves is left alone.
 
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -107,6 +109,7 @@ struct Owned {
     path: PathBuf,
     device: u64,
     inode: u64,
+    _lock: File, // of two that start at once only one looks whether the socket is stale
 }
 
 impl Bound {
@@ -117,11 +120,13 @@ impl Bound {
     pub async fn make(path: &Path) -> Result<Self, SocketError> {
         config::check_length(path)?;
         check_directory(path)?;
+        let lock = lock(path)?;
         clear(path).await?;
         let unmade = |source| SocketError::Unmade { path: path.to_owned(), source };
         let listener = UnixListener::bind(path).map_err(unmade)?;
         let made = fs::symlink_metadata(path).map_err(unmade)?;
-        let file = Owned { path: path.to_owned(), device: made.dev(), inode: made.ino() };
+        let (device, inode) = (made.dev(), made.ino());
+        let file = Owned { path: path.to_owned(), device, inode, _lock: lock };
         fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(unmade)?;
         Ok(Self { listener, file })
     }
@@ -174,6 +179,20 @@ fn check_directory(path: &Path) -> Result<(), SocketError> {
 }
 
 /// Removes what a killed node left behind.
+fn lock(path: &Path) -> Result<File, SocketError> {
+    let unmade = |source| SocketError::Unmade { path: path.to_owned(), source };
+    let mut name = path.to_owned().into_os_string();
+    name.push(".lock");
+    let mut options = File::options();
+    let lock = options.create(true).truncate(false).write(true).mode(0o600).open(name);
+    let lock = lock.map_err(unmade)?;
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(lock),
+        Err(Errno::WOULDBLOCK) => Err(SocketError::Served { path: path.to_owned() }),
+        Err(error) => Err(unmade(error.into())),
+    }
+}
+
 async fn clear(path: &Path) -> Result<(), SocketError> {
     let unmade = |source| SocketError::Unmade { path: path.to_owned(), source };
     match fs::symlink_metadata(path) {
@@ -190,8 +209,8 @@ async fn clear(path: &Path) -> Result<(), SocketError> {
             fs::remove_file(path).map_err(unmade)
         }
         Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => Ok(()), // gone meanwhile
-        Ok(Err(error)) => Err(unmade(error)),
-        Ok(Ok(_)) | Err(_) => Err(SocketError::Served { path: path.to_owned() }),
+        Ok(Err(error)) if error.kind() != io::ErrorKind::WouldBlock => Err(unmade(error)),
+        Ok(_) | Err(_) => Err(SocketError::Served { path: path.to_owned() }),
     }
 }
 

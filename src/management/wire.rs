@@ -8,6 +8,7 @@
 
 use std::fmt;
 use std::io;
+use std::time::Duration;
 
 use ostraca_ddata::encoded::{Encoded, ValueError, from_msgpack};
 use ostraca_ddata::types::content;
@@ -16,6 +17,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::item::Item;
+
+/// How long a caller may have a request wait, at most.
+pub const WITHIN_MAX: Duration = Duration::from_secs(60);
 
 /// Longest request, in bytes.
 pub const REQUEST_BYTES_MAX: usize = 1 << 20;

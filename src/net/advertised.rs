@@ -46,7 +46,10 @@ pub(super) fn advertised(listeners: &[Listener]) -> Vec<Multiaddr> {
                     "net.no_route: this host has no default route that would tell which of its \
                      addresses others reach; set net.advertise"
                 );
-                told.extend(addresses.iter().cloned());
+                let is_near =
+                    |at: &&Multiaddr| address::host(at).is_some_and(|at| at.is_loopback());
+                let (near, far): (Vec<_>, Vec<_>) = addresses.iter().partition(is_near);
+                told.extend(if far.is_empty() { near } else { far }.into_iter().cloned());
             }
         }
     }

@@ -147,7 +147,8 @@ async fn not_connected(address: Multiaddr, error: DialError) -> ConnectError {
     let listens = async { TcpStream::connect(address::socket_address(&address)?).await.err() };
     match tokio::time::timeout(PROBE_WITHIN, listens).await {
         Ok(Some(source)) => ConnectError::NobodyListens { address, source },
-        Ok(None) | Err(_) => ConnectError::Handshake { address, source: Box::new(error) },
+        Ok(None) => ConnectError::Handshake { address, source: Box::new(error) },
+        Err(_) => ConnectError::NoAnswer { address, within: PROBE_WITHIN },
     }
 }
 

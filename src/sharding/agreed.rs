@@ -39,6 +39,15 @@ impl Agreed {
     }
 }
 
+impl Agreed {
+    /// Whether homes that were given by these settings are of use by those.
+    #[must_use]
+    pub fn has_same_homes(&self, other: &Self) -> bool {
+        let of = |it: &Self| (it.shards, it.extractor.clone(), it.remember);
+        of(self) == of(other)
+    }
+}
+
 impl fmt::Display for Agreed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { shards, extractor, remember, coordinator_role } = self;

@@ -28,7 +28,7 @@ pub(super) fn answer(
             InitAnswer::Member(ours)
         }
         _ if differs(core, now, from, settings, out) => InitAnswer::Incompatible,
-        _ if waits(core, gossip) => InitAnswer::Remembers(gossip.cluster()),
+        _ if waits_itself(core, gossip) => InitAnswer::Remembers(gossip.cluster()),
         _ => InitAnswer::Member(gossip.cluster()),
     };
     let settings = core.settings.clone();
@@ -36,7 +36,7 @@ pub(super) fn answer(
 }
 
 /// Whether this node is let in but not taken up: what it knows may be all that is left of its side.
-fn waits(core: &Core, gossip: &Gossip) -> bool {
+fn waits_itself(core: &Core, gossip: &Gossip) -> bool {
     let own = gossip.member(core.me.incarnation);
     own.is_some_and(|own| matches!(own.status, Status::Joining | Status::WeaklyUp))
 }
@@ -77,7 +77,7 @@ pub(super) fn join(
         let why = "the node that was asked is leaving; ask another one".to_owned();
         return refuse(core, from, why, true, out);
     }
-    if waits(core, gossip) {
+    if waits_itself(core, gossip) {
         let why = "the node that was asked waits to be taken up itself; ask another one".to_owned();
         return refuse(core, from, why, true, out);
     }
@@ -122,7 +122,9 @@ pub(super) fn adopt(core: &mut Core, gossip: &mut Gossip, from: NodeId, theirs: 
     // Who goes votes on with it until it is out, and needs its vote for that.
     let is_taken_up =
         core.installed.as_ref().is_some_and(|epoch| epoch.is_member(from.incarnation));
-    if member.node != from || !(waits && !goes || is_taken_up) {
+    // Two whom nobody knows would take each other for a cluster.
+    let lets_in = waits && !goes && !waits_itself(core, gossip);
+    if member.node != from || !(lets_in || is_taken_up) {
         return Done::Nothing;
     }
     match gossip.let_in(me, Member::clone(member)) {

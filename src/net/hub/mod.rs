@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use libp2p::core::transport::ListenerId;
 use libp2p::swarm::{ConnectionId, DialError, ListenError, Swarm, SwarmEvent};
 use libp2p::{Multiaddr, PeerId};
@@ -763,8 +763,15 @@ async fn listening(
     let silent = |wanted: &Multiaddr| Listener { wanted: wanted.clone(), heard: Vec::new() };
     let mut listeners: Vec<Listener> = wanted.iter().map(silent).collect();
     let nth = |id: ListenerId| ids.iter().position(|known| *known == id);
-    while listeners.iter().any(|listener| listener.heard.is_empty()) {
-        match swarm.select_next_some().await {
+    loop {
+        let event = if listeners.iter().any(|listener| listener.heard.is_empty()) {
+            swarm.select_next_some().await
+        } else {
+            // Who listens everywhere is told of one interface after the other, all queued by now.
+            let Some(event) = swarm.select_next_some().now_or_never() else { break };
+            event
+        };
+        match event {
             SwarmEvent::NewListenAddr { listener_id, address } => {
                 if let Some(nth) = nth(listener_id) {
                     listeners[nth].heard.push(address);

@@ -15,6 +15,9 @@ use crate::sharding::region::{Region, RegionInput, Run};
 /// Before a node where a shard does not live yet is asked again.
 const AGAIN: Duration = Duration::from_millis(50);
 
+/// How long a home may take to answer before it is looked up again: it may be gone.
+const HOME_ANSWERS: Duration = Duration::from_secs(1);
+
 /// Why a question about an entity type has no answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -279,7 +282,7 @@ impl Sharding {
             let question = Question::Exists { entity: entity.clone(), at };
             let left = until.saturating_duration_since(Instant::now());
             if let Found::Lives(Some(lives)) =
-                self.survey(entity_type.clone(), question, left).await?
+                self.survey(entity_type.clone(), question, left.min(HOME_ANSWERS)).await?
             {
                 return Ok(lives);
             }
@@ -334,10 +337,11 @@ impl Sharding {
         let (named, wanted) = (entity_type.clone(), wanted.clone());
         self.look(move |control| {
             let region = control.machines().of(&named).and_then(TypeMachines::region);
-            let stopping = region.into_iter().flat_map(Region::stopping);
-            stopping.filter(|shard| wanted.contains(shard)).count()
+            let region = region.filter(|region| !region.has_left())?;
+            Some(region.stopping().filter(|shard| wanted.contains(shard)).count())
         })
-        .await
+        .await?
+        .ok_or(Unanswered)
     }
 
     /// The regions that host a type, as their members say. What only routes is none of them.

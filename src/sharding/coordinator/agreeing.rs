@@ -3,7 +3,9 @@
 //! It is written under a term, like homes, before the first decision of all: whoever reads a home
 //! reads it, too. While there are no homes it binds nobody, and the coordinator writes what its own
 //! node says; a value that lies on a minority has a lower term from then on, and is never read
-//! again. Once there are homes it stays: they are of no use to who counts shards otherwise.
+//! again. Once there are homes, what they depend on stays: they are of no use to who counts shards
+//! otherwise. The coordinator's role may change with a rolling restart: the next coordinator writes
+//! its own.
 
 use super::port::CoordinatorOutput;
 use super::{Coordinator, Out};
@@ -18,12 +20,12 @@ impl Coordinator {
             return true; // of no type that can run
         }
         match there {
-            Some(there) if homes && there != self.agreed => {
+            Some(there) if homes && !there.has_same_homes(&self.agreed) => {
                 self.step_down(self.term, "the cluster's data say otherwise of the type", out);
                 out.push(CoordinatorOutput::Differs(there));
                 return false;
             }
-            Some(_) if homes => {}
+            Some(there) if homes && there == self.agreed => {}
             _ => self.agreeing = true,
         }
         true

@@ -35,8 +35,9 @@ impl Coordinator {
     pub(super) fn refusal(&self, from: RegionId, agreed: &Agreed) -> Option<NotYet> {
         match self.phase {
             Phase::Off | Phase::Down => Some(NotYet::Elsewhere),
-            _ if *agreed != self.agreed => Some(NotYet::Differs(self.agreed.clone())),
+            // It may be the odd one itself: it has not read yet what the cluster says.
             Phase::Reading | Phase::Rewriting => Some(NotYet::Reading),
+            _ if *agreed != self.agreed => Some(NotYet::Differs(self.agreed.clone())),
             Phase::Active => (!self.installed.members.contains(&from)).then_some(NotYet::NoMember),
         }
     }
@@ -129,6 +130,8 @@ impl Coordinator {
             match self.route(shard).filter(|route| route.home.is_some() && !lost) {
                 Some(route) => self.mail.announce(from, route),
                 None if self.desk.planned(shard).flatten().is_some() => {} // announced to all
+                // Who asked for its end is not told so by a new beginning. Regions ask again.
+                None if self.stops.get(&shard).is_some_and(|wanted| !wanted.is_empty()) => {}
                 None => self.unplace(shard),
             }
         }
