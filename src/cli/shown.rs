@@ -57,8 +57,7 @@ pub(super) fn content(content: &Content) -> Value {
     match content {
         Content::Flag(is_on) => Value::Bool(*is_on),
         Content::Count(digits) => count(digits),
-        Content::Elements(all) => Value::Array(sorted(all)),
-        Content::Siblings(all) => Value::Array(sorted(all)),
+        Content::Elements(all) | Content::Siblings(all) => Value::Array(sorted(all)),
         Content::Register(value) => value.as_ref().map_or(Value::Null, unpacked),
         Content::Map(entries) => {
             let entry =

@@ -30,11 +30,16 @@ pub(super) struct Target {
     /// A node on another host, by an address that others dial, such as
     /// `/dns4/a.example/tcp/2551`. The settings (--config FILE) tell the cluster's name and its
     /// secret; the tool asks as a client, and never joins.
-    #[arg(long, value_name = "MULTIADDR", help_heading = "Which node", conflicts_with = "socket")]
-    node: Option<Multiaddr>,
+    #[arg(
+        long = "node",
+        value_name = "MULTIADDR",
+        help_heading = "Which node",
+        conflicts_with = "socket"
+    )]
+    elsewhere: Option<Multiaddr>,
     /// Where this tool keeps an identity of its own, for nodes with a list of who may talk to them
     /// (net.allowed-peers); made if there is none. Never a node's data directory.
-    #[arg(long, value_name = "DIR", help_heading = "Which node", requires = "node")]
+    #[arg(long, value_name = "DIR", help_heading = "Which node", requires = "elsewhere")]
     identity: Option<PathBuf>,
 }
 
@@ -57,7 +62,7 @@ impl Target {
             Some(file) => Config::load(file)?,
             None => Config::from_env()?,
         };
-        if let Some(node) = &self.node {
+        if let Some(node) = &self.elsewhere {
             let identity = Identity::load(self.identity.as_deref())?;
             let called = net::client::connect_as(&identity, &config.net, node, SOON).await?;
             return Ok(Client::over(called));

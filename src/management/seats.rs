@@ -1,4 +1,4 @@
-//! [`Seats`]: how many connections a server takes, and who goes when there are too many.
+//! Seats: how many connections a server takes, and who goes when there are too many.
 //!
 //! Whoever waits for an answer is never sent away; of those who say nothing the one that has been
 //! silent for the longest goes when somebody new comes. So idle connections lock nobody out.

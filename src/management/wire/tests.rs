@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn packed(item: Item) -> Packed {
-    Packed::new(&item).expect("it has a form")
+fn packed(item: &Item) -> Packed {
+    Packed::new(item).expect("it has a form")
 }
 
 fn text(text: &str) -> String {
@@ -12,7 +12,7 @@ fn text(text: &str) -> String {
 
 fn requests() -> Vec<Request> {
     let level = Level::Majority { within_ms: 3_000 };
-    let value = packed(Item::Text(text("on")));
+    let value = packed(&Item::Text(text("on")));
     vec![
         Request::Members,
         Request::Shards { entity_type: text("cart"), within_ms: 5 },
@@ -29,8 +29,8 @@ fn requests() -> Vec<Request> {
 }
 
 fn answers() -> Vec<Answer> {
-    let all = [Item::Integer(1), Item::Nil].map(packed).to_vec();
-    let entry = (packed(Item::Bool(true)), Content::Count(text("-7")));
+    let all = [Item::Integer(1), Item::Nil].each_ref().map(packed).to_vec();
+    let entry = (packed(&Item::Bool(true)), Content::Count(text("-7")));
     let held = |shape: &str, content| Answer::Value(Some(Data { shape: text(shape), content }));
     let refusal = Refusal { why: Why::WrongType, text: text("no") };
     let region = Region { node: text("n"), address: text("/a"), shards: vec![(3, 9)] };
@@ -39,7 +39,7 @@ fn answers() -> Vec<Answer> {
         Answer::Members(members()),
         Answer::Shards(shards),
         Answer::Value(None),
-        Answer::Explained(Explained { text: text("why"), detail: packed(Item::Nil) }),
+        Answer::Explained(Explained { text: text("why"), detail: packed(&Item::Nil) }),
         held("flag", Content::Flag(true)),
         held("or-set", Content::Elements(all.clone())),
         held("lww-register", Content::Register(None)),
@@ -121,7 +121,7 @@ fn what_a_later_release_adds_is_skipped_and_what_an_earlier_one_lacks_has_its_de
 fn the_deepest_map_that_there_can_be_survives_the_wire() {
     let mut content = Content::Count(text("1"));
     for _ in 0..16 {
-        content = Content::Map(vec![(packed(Item::Nil), content)]);
+        content = Content::Map(vec![(packed(&Item::Nil), content)]);
     }
     let answer = Answer::Value(Some(Data { shape: text("deep"), content }));
     assert_eq!(decode::<Answer>(&encode(&answer)).ok(), Some(answer));

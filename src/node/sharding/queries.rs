@@ -180,8 +180,8 @@ impl Sharding {
     /// # let node = Node::start(Config::default()).await?;
     /// let bells = node.sharding().start("bell", |_id| Bell).await?;
     /// bells.entity("big").ask(|reply| reply).await?;
-    /// let why = node.sharding().explain("bell", About::entity("big")?, Duration::from_secs(1));
-    /// let why = why.await?;
+    /// let sharding = node.sharding();
+    /// let why = sharding.explain("bell", About::entity("big")?, Duration::from_secs(1)).await?;
     /// println!("{why}"); // entity "big" of bell is in shard 412, which lives on 5ad8…
     /// assert_eq!(why.shard, Some(bells.entity("big").shard()));
     /// assert_eq!(why.home, Some(node.cluster().me().incarnation.into()));

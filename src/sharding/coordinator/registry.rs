@@ -130,8 +130,6 @@ impl Coordinator {
             match self.route(shard).filter(|route| route.home.is_some() && !lost) {
                 Some(route) => self.mail.announce(from, route),
                 None if self.desk.planned(shard).flatten().is_some() => {} // announced to all
-                // Who asked for its end is not told so by a new beginning. Regions ask again.
-                None if self.stops.get(&shard).is_some_and(|wanted| !wanted.is_empty()) => {}
                 None => self.unplace(shard),
             }
         }

@@ -188,27 +188,23 @@ impl Survey {
     /// Takes an answer, if it is one to this question and the first of that node.
     pub(super) fn told(&mut self, from: ReplicaId, answer: SurveyMessage) {
         let region = RegionId::new(from);
+        if !self.unanswered.contains(&region) {
+            return;
+        }
         match (&self.question, answer) {
             (Question::Count, SurveyMessage::Told { shards, .. }) => {
-                if self.unanswered.remove(&region) {
-                    self.counted.insert(region, shards.into_iter().collect());
-                }
+                self.counted.insert(region, shards.into_iter().collect());
             }
             (Question::Why(topic), SurveyMessage::Because { accounts, .. }) => {
-                if self.unanswered.remove(&region) {
-                    let own =
-                        |account: &Account| account.by == from && topic.covers(&account.remembered);
-                    let own = accounts.into_iter().filter(own).take(2 * TOLD_MAX);
-                    self.accounts.extend(own);
-                }
+                let own =
+                    |account: &Account| account.by == from && topic.covers(&account.remembered);
+                let own = accounts.into_iter().filter(own).take(2 * TOLD_MAX);
+                self.accounts.extend(own);
             }
-            (Question::Exists { .. }, SurveyMessage::Lives { lives, .. }) => {
-                if self.unanswered.remove(&region) {
-                    self.lives = lives;
-                }
-            }
-            _ => {} // no answer to this
+            (Question::Exists { .. }, SurveyMessage::Lives { lives, .. }) => self.lives = lives,
+            _ => return, // no answer to this
         }
+        self.unanswered.remove(&region);
     }
 
     /// Whether there is nothing more to wait for.
