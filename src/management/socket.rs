@@ -21,6 +21,9 @@ use super::server::Server;
 /// How long a socket that is there may take to take a connection: then somebody serves it.
 const PROBE_MAX: Duration = Duration::from_secs(1);
 
+/// Between two looks at a lock that is held.
+const AGAIN: Duration = Duration::from_millis(20);
+
 /// Between two tries when the system gives no connection: too many files are open.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -120,7 +123,7 @@ impl Bound {
     pub async fn make(path: &Path) -> Result<Self, SocketError> {
         config::check_length(path)?;
         check_directory(path)?;
-        let lock = lock(path)?;
+        let lock = lock(path).await?;
         clear(path).await?;
         let unmade = |source| SocketError::Unmade { path: path.to_owned(), source };
         let listener = UnixListener::bind(path).map_err(unmade)?;
@@ -179,17 +182,25 @@ fn check_directory(path: &Path) -> Result<(), SocketError> {
 }
 
 /// Removes what a killed node left behind.
-fn lock(path: &Path) -> Result<File, SocketError> {
+/// Waits a little for who is just leaving, and for children of this process between their birth and
+/// their own program: until then they hold whatever it holds.
+async fn lock(path: &Path) -> Result<File, SocketError> {
     let unmade = |source| SocketError::Unmade { path: path.to_owned(), source };
     let mut name = path.to_owned().into_os_string();
     name.push(".lock");
     let mut options = File::options();
     let lock = options.create(true).truncate(false).write(true).mode(0o600).open(name);
     let lock = lock.map_err(unmade)?;
-    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(lock),
-        Err(Errno::WOULDBLOCK) => Err(SocketError::Served { path: path.to_owned() }),
-        Err(error) => Err(unmade(error.into())),
+    let until = tokio::time::Instant::now() + PROBE_MAX;
+    loop {
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(lock),
+            Err(Errno::WOULDBLOCK) if tokio::time::Instant::now() < until => {
+                tokio::time::sleep(AGAIN).await;
+            }
+            Err(Errno::WOULDBLOCK) => return Err(SocketError::Served { path: path.to_owned() }),
+            Err(error) => return Err(unmade(error.into())),
+        }
     }
 }
 
