@@ -1,7 +1,7 @@
-//! Three nodes in one process, and counters that live among them, told and asked from any node:
-//! `cargo run --example counters`
+//! Three nodes in one process, and counters that live among them: `cargo run --example counters`
 #![allow(clippy::print_stdout, reason = "an example talks to its reader")]
 
+mod logging;
 use ostraca::cluster::member::Address;
 use ostraca::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -27,7 +27,6 @@ impl Entity for Counter {
 }
 
 type Failed = Box<dyn std::error::Error>;
-
 async fn start(seeds: &[Address]) -> Result<(Node, ShardRegion<Counter>), Failed> {
     let mut config = Config::default();
     config.cluster.seeds = seeds.to_vec();
@@ -39,6 +38,7 @@ async fn start(seeds: &[Address]) -> Result<(Node, ShardRegion<Counter>), Failed
 
 #[tokio::main]
 async fn main() -> Result<(), Failed> {
+    logging::begin(); // to stderr, as RUST_LOG says
     let (first, here) = start(&[]).await?;
     let seed = [Address::new(first.addresses()[0].to_string())?];
     let (second, there) = start(&seed).await?;
