@@ -350,6 +350,7 @@ fn name(outcome: &Outcome) -> &'static str {
         Outcome::Superseded { .. } => "superseded",
         Outcome::Refused { why: WhyRefused::Busy } => "busy",
         Outcome::Refused { why: WhyRefused::NotSynced } => "not synced",
+        Outcome::Refused { why: WhyRefused::TooFewAnswered } => "too few answered",
         Outcome::Refused { .. } => "refused otherwise",
         _ => "another outcome",
     }

@@ -287,3 +287,11 @@ fn half_without_the_tiebreaker_does_not_go_on_whatever_the_dead_had_decided() {
 fn who_is_about_to_leave_listens_to_all_whom_the_configuration_has() {
     holds(23_373_502_397_473, (3, 9), &[StrategyName::KeepMajority]);
 }
+
+/// Two of four were dead. The other two waited for their leases, but one of these was leaving, had not
+/// judged both, and went on without the lease of the one it had judged: three would have been left, of
+/// whom one lived. The same members were decided instead, from which all leases counted anew.
+#[test]
+fn a_batch_that_too_few_would_survive_is_not_begun() {
+    holds(122_054_726_459_027, (3, 9), &[StrategyName::KeepMajority]);
+}

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::configuration::{Ballot, Change, Shared};
+use super::configuration::{Ballot, Change, Epoch, Shared};
 use super::message::{AcceptedProposal, EpochMessage, Remaining};
 use crate::bug::{Bug, Canary};
 use crate::id::ReplicaId;
@@ -131,17 +131,24 @@ impl Attempt {
     }
 
     pub(super) fn withheld(&mut self, from: ReplicaId, remaining: Vec<Remaining>) -> Step {
-        if self.phase != Phase::Withholding || !self.base.is_voter(from) {
+        if self.phase > Phase::Waiting || !self.base.is_voter(from) {
             return Step::Wait;
         }
         self.withheld.insert(from, self.of_the_removed(remaining));
-        if !self.base.is_quorum(&self.withheld.keys().copied().collect(), self.canary) {
+        if !self.has_withheld() {
             return Step::Wait;
         }
         match Self::running(&self.withheld) {
             Some((members, longest)) => Step::Leased(members, longest),
+            // Once sealed it would never sync, and end as an abandoned seal.
+            None if !self.would_go_on(&self.wish) => Step::Wait,
             None => Step::Seal,
         }
+    }
+
+    /// Whether a quorum has said how long the leases of those to be removed run.
+    pub(super) fn has_withheld(&self) -> bool {
+        self.base.is_quorum(&self.withheld.keys().copied().collect(), self.canary)
     }
 
     /// Goes on without those whose leases still run, or asks them all again later.
@@ -163,20 +170,37 @@ impl Attempt {
     }
 
     /// Whose removal is left to a later batch while the leases of `leased` run: theirs; but all
-    /// removals, if the members that stay otherwise could not go on without those who are to go.
+    /// removals, if of those that stay otherwise too few are known to live.
     ///
     /// (Such a batch never syncs. The abandoned seal would end with the same members, every lease
     /// would count anew from there, the next batch would be the same, and so on for ever.)
     pub(super) fn to_keep(&self, leased: &BTreeSet<ReplicaId>) -> BTreeSet<ReplicaId> {
-        let going = self.change.removed().chain(self.deferred.iter().copied());
-        let going: BTreeSet<_> = going.filter(|id| self.base.is_member(*id)).collect();
         let rest = self.base.next(&self.change.clone().keeping(leased));
-        let lives = |id: &ReplicaId| !going.contains(id) || self.has_answered(*id);
-        let goes_on = rest.is_ok_and(|rest| {
-            let living = rest.voters().iter().copied().filter(lives);
-            rest.is_quorum(&living.collect(), self.canary)
-        });
-        if goes_on { leased.clone() } else { going }
+        if rest.is_ok_and(|rest| self.would_go_on(&rest)) { leased.clone() } else { self.going() }
+    }
+
+    /// Whether removals are in the way of the rest: enough voters have answered, but too few of
+    /// those that would be left.
+    pub(super) fn is_held_up(&self) -> bool {
+        self.phase == Phase::Withholding && self.has_withheld() && !self.would_go_on(&self.wish)
+    }
+
+    /// Members whose removal is wanted, in this batch or later.
+    pub(super) fn going(&self) -> BTreeSet<ReplicaId> {
+        let going = self.change.removed().chain(self.deferred.iter().copied());
+        going.filter(|id| self.base.is_member(*id)).collect()
+    }
+
+    /// Whether a quorum of `next` lives, as far as this ballot knows: voters that have answered.
+    /// Who is asked nothing (a joiner, or no voter yet) lives unless its removal is wanted: this
+    /// node's view of who is reachable may be older than the voters' silence.
+    fn would_go_on(&self, next: &Epoch) -> bool {
+        let going = self.going();
+        let lives = |id: &ReplicaId| {
+            self.has_answered(*id) || !self.base.is_voter(*id) && !going.contains(id)
+        };
+        let living = next.voters().iter().copied().filter(lives);
+        next.is_quorum(&living.collect(), self.canary)
     }
 
     fn has_answered(&self, id: ReplicaId) -> bool {

@@ -211,6 +211,13 @@ pub enum WhyRefused {
     /// The change leads nowhere.
     #[error(transparent)]
     Change(#[from] ChangeError),
+    /// Of those that the removals would leave, no quorum answered: are others gone as well? Nothing
+    /// was sealed.
+    #[error(
+        "no quorum of those that would be left has answered; nothing was sealed, propose the removal \
+         of everybody who is gone"
+    )]
+    TooFewAnswered,
     /// A quorum of the proposed configuration did not sync: is every joiner alive?
     #[error("no quorum of the proposed configuration synced; the same members are proposed again")]
     NotSynced,

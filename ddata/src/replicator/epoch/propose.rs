@@ -192,12 +192,14 @@ impl Epochs {
         let kept = attempt.to_keep(members);
         let rest = attempt.base.next(&attempt.change.clone().keeping(&kept));
         let changes_nobody = rest.is_ok_and(|rest| rest.members() == attempt.base.members());
-        if attempt.phase == Phase::Withholding && changes_nobody {
-            attempt.phase = Phase::Waiting;
-            self.deadlines.clear(Deadline::Resend);
-            self.deadlines.set(Deadline::Leases, now.mono + longest);
-        } else {
-            self.again_keeping(now, &kept, out);
+        match attempt.phase {
+            Phase::Withholding if changes_nobody => {
+                attempt.phase = Phase::Waiting;
+                self.deadlines.clear(Deadline::Resend);
+                self.deadlines.set(Deadline::Leases, now.mono + longest);
+            }
+            Phase::Waiting if changes_nobody => {} // a late answer; all are asked again
+            _ => self.again_keeping(now, &kept, out),
         }
     }
 
@@ -257,6 +259,17 @@ impl Epochs {
             // Sealed by somebody else's attempt: the others' joins must not wait for leases.
             (Phase::Withholding | Phase::Waiting, _) if self.state.is_sealed() => {
                 let kept = attempt.change.removed().collect();
+                self.begin(now, attempt.into_goal().keeping(&kept), out);
+            }
+            // The joins beside the removals must not wait. Without joins the parent, who may know
+            // better by now who is gone, is to wish anew.
+            (Phase::Withholding, _) if attempt.is_held_up() => {
+                self.attempts = self.attempts.saturating_sub(1); // nothing was sealed
+                if attempt.change.join.is_empty() {
+                    self.deadlines.clear(Deadline::Resend);
+                    return refuse(WhyRefused::TooFewAnswered, out);
+                }
+                let kept = attempt.going();
                 self.begin(now, attempt.into_goal().keeping(&kept), out);
             }
             (Phase::Sealing, Some((leased, _))) => {

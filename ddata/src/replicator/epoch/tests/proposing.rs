@@ -150,6 +150,71 @@ fn a_join_goes_on_alone_if_the_removals_beside_it_must_wait() {
     assert!(out.contains(&send(4, seal(&first(members), ballot(2, 3), &next))), "{out:?}");
 }
 
+#[test]
+fn nothing_is_sealed_while_too_few_of_those_that_would_be_left_have_answered() {
+    let base = first([1, 2, 3, 4]);
+    let mut node = Bench::member(1, &base);
+    node.say(EpochInput::Propose(leave([1])));
+    node.say(consent(1));
+    let b = ballot(1, 1);
+    assert_eq!(node.hear(2, withheld(&base, b, vec![])), [], "2 alone is no quorum of 2, 3 and 4");
+    assert_eq!(node.wait(Duration::from_millis(199)), []);
+    let again = withhold(&base, b, ids([1]));
+    let out = node.wait(Duration::from_millis(1));
+    assert_eq!(
+        out,
+        [3, 4].map(|to| send(to, again.clone())),
+        "who has answered is not asked again"
+    );
+    assert!(node.machine.eligible(), "nothing is sealed meanwhile");
+    let out = node.hear(4, withheld(&base, b, vec![]));
+    assert_eq!(out[0], send(2, seal(&base, b, &after(&base, &leave([1])))));
+}
+
+#[test]
+fn a_removal_that_too_few_would_survive_is_given_back_and_may_be_wished_with_others() {
+    let base = first([1, 2]);
+    let mut node = Bench::member(1, &base);
+    node.say(EpochInput::Propose(leave([1])));
+    node.say(consent(1));
+    let out = node.wait(Duration::from_secs(1));
+    let why = WhyRefused::TooFewAnswered;
+    assert_eq!(out.last(), Some(&outcome(Outcome::Refused { why })));
+    assert_eq!(node.wait(Duration::from_secs(60)), [], "nothing is left of it");
+    node.say(EpochInput::Propose(lost([2])));
+    let alone = after(&base, &lost([2]));
+    let asks = node.say(consent(2));
+    assert!(asks.contains(&send(2, seal(&base, ballot(2, 1), &alone))), "{asks:?}");
+}
+
+#[test]
+fn a_late_answer_lets_a_batch_go_on_without_the_removals_that_wait() {
+    let base = first([1, 2, 3, 4]);
+    let mut node = Bench::member(1, &base);
+    node.say(EpochInput::Propose(leave([1, 3])));
+    node.say(consent(1));
+    let runs = || vec![(id(3), Duration::from_secs(3))];
+    let out = node.hear(2, withheld(&base, ballot(1, 1), runs()));
+    assert_eq!(out, [], "of 2, 3 and 4 only 2 is known to live");
+    assert_eq!(node.hear(2, withheld(&base, ballot(1, 1), runs())), [], "and that is no news");
+    let out = node.hear(4, withheld(&base, ballot(1, 1), runs()));
+    assert_eq!(out[0], send(2, withhold(&base, ballot(2, 1), ids([1]))));
+}
+
+#[test]
+fn a_join_goes_on_alone_if_too_few_would_be_left_after_the_removals_beside_it() {
+    let base = first([1, 2, 3, 4, 5]);
+    let mut node = Bench::member(4, &base);
+    node.say(EpochInput::Propose(Change { leave: ids([1, 2]), ..join([6]) }));
+    node.say(consent(1));
+    node.hear(1, withheld(&base, ballot(1, 4), vec![]));
+    let out = node.hear(2, withheld(&base, ballot(1, 4), vec![]));
+    assert_eq!(out, [], "of 3, 4, 5 and 6 only 4 and 6 live, and 3 breaks ties");
+    let out = node.wait(Duration::from_secs(2));
+    let alone = after(&base, &join([6]));
+    assert!(out.contains(&send(1, seal(&base, ballot(2, 4), &alone))), "{out:?}");
+}
+
 /// Every configuration lets all leases count anew: whoever overtook the other's removal for the
 /// same members would do so each time.
 #[test]
@@ -401,7 +466,8 @@ fn a_proposer_may_remove_itself() {
     let b = ballot(1, 1);
     let mut node = Bench::member(1, &base);
     node.say(EpochInput::Propose(leave([1])));
-    assert_eq!(node.say(consent(1)).len(), 2, "half with the tiebreaker: the Seal and its lease");
+    assert_eq!(node.say(consent(1)), [], "half with the tiebreaker, but nobody would be left");
+    assert_eq!(node.hear(2, withheld(&base, b, vec![])).len(), 2, "the Seal and its lease");
     let out = node.say(consent(2));
     assert_eq!(out[..2], [EpochOutput::Freeze(base.id()), EpochOutput::StopServing]);
     assert!(out.contains(&send(2, sync(&base, b, &next, ids([1])))), "{out:?}");
