@@ -173,6 +173,7 @@ impl Membership {
         if sight.members.len() > 2 && self.chance.chance(self.churn.suspect) {
             change.lost.push(*self.chance.pick(&sight.members));
         }
+        self.keep_one(sight, &mut change);
         let members: Vec<NodeIndex> = sight
             .running
             .iter()
@@ -192,6 +193,17 @@ impl Membership {
             }
             if !change.is_empty() {
                 sim.schedule_command(after, proposer, Command::Propose(change));
+            }
+        }
+    }
+
+    /// The last ones cannot all go: one that runs thinks better of it.
+    fn keep_one(&mut self, sight: &Sight, change: &mut Change) {
+        let goes = |id: &ReplicaId| change.leave.contains(id) || change.lost.contains(id);
+        if change.join.is_empty() && sight.members.iter().all(goes) {
+            let stays = sight.members.iter().copied().find(|id| sight.runs(*id));
+            for going in [&mut self.leaving, &mut change.leave, &mut change.lost] {
+                going.retain(|id| Some(*id) != stays);
             }
         }
     }
