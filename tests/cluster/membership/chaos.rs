@@ -20,6 +20,7 @@ use std::time::Duration;
 use ostraca::cluster::config::StrategyName;
 use ostraca::cluster::leader::leader;
 use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::replicator::epoch::{AcceptedProposal, Epoch};
 use ostraca_ddata::sim::{Failure, NodeIndex, Seed, Stream, Totals, on_all_cores};
 
 use super::super::whole::{WholeNode, World};
@@ -39,8 +40,30 @@ fn can_go_on(sim: &Sim) -> bool {
     let living: BTreeSet<ReplicaId> = views().map(|node| node.me().incarnation).collect();
     let known = views().filter_map(WholeNode::epoch).max_by_key(|epoch| epoch.id());
     let newest = sim.observer().installed.values().next_back();
-    let none = ostraca_ddata::bug::Canary::none();
-    [newest, known].into_iter().flatten().all(|epoch| epoch.is_quorum(&living, none))
+    [newest, known].into_iter().flatten().all(|epoch| lives(epoch, &living))
+        && known.is_none_or(|epoch| may_choose_who_lives(sim, epoch, &living))
+}
+
+fn lives(epoch: &Epoch, living: &BTreeSet<ReplicaId>) -> bool {
+    epoch.is_quorum(living, ostraca_ddata::bug::Canary::none())
+}
+
+/// Whether what the next ballot of `known` adopts can go on: from the first Accept on the proposal
+/// needs a live quorum, too, unless a quorum can do without those that accepted it.
+fn may_choose_who_lives(sim: &Sim, known: &Epoch, living: &BTreeSet<ReplicaId>) -> bool {
+    let places = super::weather::living(sim);
+    let voters = places.into_iter().map(|place| at(sim, place));
+    let of_known = voters.filter(|node| node.epoch().is_some_and(|epoch| epoch.id() == known.id()));
+    let accepted: Vec<_> =
+        of_known.filter_map(|node| Some((node.me().incarnation, node.accepted()?))).collect();
+    let Some((_, highest)) = accepted.iter().max_by_key(|(_, (ballot, _))| *ballot) else {
+        return true;
+    };
+    let holds =
+        |(id, (ballot, _)): &(ReplicaId, &AcceptedProposal)| (*ballot == highest.0).then_some(*id);
+    let holders: BTreeSet<ReplicaId> = accepted.iter().filter_map(holds).collect();
+    let others = living.difference(&holders).copied().collect();
+    lives(&highest.1, living) || lives(known, &others)
 }
 
 /// Whether all that live are Up in every view, with one configuration and one leader.
@@ -294,4 +317,11 @@ fn who_is_about_to_leave_listens_to_all_whom_the_configuration_has() {
 #[test]
 fn a_batch_that_too_few_would_survive_is_not_begun() {
     holds(122_054_726_459_027, (3, 9), &[StrategyName::KeepMajority]);
+}
+
+/// The only other voter proposed a configuration with a joiner, and both ended themselves before they
+/// had synced. Who was left had accepted it: two of its three were dead, so nothing could go on.
+#[test]
+fn who_has_accepted_a_configuration_whose_quorum_is_dead_does_not_go_on_without_it() {
+    holds(11_433_649_308_674, (3, 9), &[StrategyName::KeepMajority]);
 }

@@ -40,7 +40,7 @@ use ostraca_ddata::data::Registry;
 use ostraca_ddata::id::{NodeId, PeerKey, ReplicaId};
 use ostraca_ddata::machine::{Machine, Outbox};
 use ostraca_ddata::replicator::config::Config;
-use ostraca_ddata::replicator::epoch::{Epoch, EpochId};
+use ostraca_ddata::replicator::epoch::{AcceptedProposal, Epoch, EpochId};
 use ostraca_ddata::replicator::wire::Message;
 use ostraca_ddata::replicator::{self, Replicator, port as data};
 use ostraca_ddata::sim::{Boot, Direction, Effects, NodeIndex, Process, Stream, SyncFailed};
@@ -279,6 +279,11 @@ impl WholeNode {
     /// The configuration that its Replicator has installed.
     pub(crate) fn epoch(&self) -> Option<&Arc<Epoch>> {
         self.guard.replicator().epochs().installed()
+    }
+
+    /// What it has accepted as the next configuration.
+    pub(crate) fn accepted(&self) -> Option<&AcceptedProposal> {
+        self.guard.replicator().epochs().state().accepted.as_ref()
     }
 
     /// Places of the members that it lists as Up.
