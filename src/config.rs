@@ -52,6 +52,12 @@ pub enum InvalidConfig {
     /// A setting of `[net]`.
     #[error(transparent)]
     Net(#[from] admission::ConfigError),
+    /// A member that nobody could dial.
+    #[error(
+        "net.listen is empty: nobody could dial this node, and a member has an address. Leave it \
+         out for a free port of loopback, or set net.advertise to where others dial"
+    )]
+    ListensNowhere,
     /// A setting of `[cluster.sharding]`.
     #[error(transparent)]
     Sharding(#[from] sharding::config::ConfigError),
@@ -115,6 +121,9 @@ impl Config {
     /// ```
     pub fn check(&self) -> Result<Vec<Warning>, InvalidConfig> {
         admission::check(&self.net)?;
+        if self.net.listen.is_empty() && self.net.advertise.is_empty() {
+            return Err(InvalidConfig::ListensNowhere); // a client's settings may say that
+        }
         self.management.check()?;
         let cluster = &self.cluster;
         cluster.failure_detector.check()?;
@@ -236,6 +245,16 @@ mod tests {
         let error = config.check().expect_err("too long").to_string();
         assert!(error.starts_with("management.control-socket: sss"), "{error}");
         assert!(error.contains("has 108 bytes and the system takes 107: choose"), "{error}");
+    }
+
+    #[test]
+    fn a_member_listens_or_says_where_others_dial() {
+        let mut config = Config::default();
+        config.net.listen.clear();
+        let error = config.check().expect_err("nobody could dial it").to_string();
+        assert!(error.starts_with("net.listen is empty: "), "{error}");
+        config.net.advertise = vec!["/ip4/10.0.0.1/tcp/1".parse().expect("an address")];
+        assert_eq!(config.check().expect("valid"), []);
     }
 
     #[test]
