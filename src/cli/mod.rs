@@ -27,8 +27,8 @@ pub(crate) type Outcome = Result<(), Box<dyn Error>>;
 
 /// Sharded, stateful entities on a cluster that needs no external store.
 ///
-/// `ostraca node` runs a node; `members`, `shards` and `data` ask one that runs, yours or
-/// `ostraca node`, over its control socket.
+/// `ostraca node` runs a node; `members`, `shards`, `explain` and `data` ask one that runs, yours or
+/// `ostraca node`, over its control socket or, elsewhere, by its address.
 ///
 /// Logs go to stderr and are chosen by RUST_LOG, such as `RUST_LOG=ostraca=debug`.
 #[derive(Debug, Parser)]
