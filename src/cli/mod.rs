@@ -88,6 +88,7 @@ enum Command {
     /// Makes a secret for a cluster: `ostraca secret > cluster.secret`, the same file on all nodes.
     ///
     /// Name the file in `net.cluster-secret-file`. Whoever holds the secret may join the cluster.
+    #[command(after_help = "Examples:\n  ostraca secret > cluster.secret")]
     Secret,
     /// Simulates a cluster, and measures how fast changes reach every replica.
     ///
