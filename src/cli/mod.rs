@@ -21,6 +21,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use ostraca::management::client::{AskError, ConnectError};
 use ostraca::management::wire::Why;
 use ostraca::net;
+use tracing_subscriber::EnvFilter;
 
 /// What a command ends with.
 pub(crate) type Outcome = Result<(), Box<dyn Error>>;
@@ -116,12 +117,14 @@ impl Ostraca {
     }
 }
 
+/// Unless RUST_LOG says otherwise: what a node tells of itself, under names that stay.
+const LOGGED: &str = "info,libp2p_swarm=warn";
+
 fn begin_log(log: Log) {
-    let filter = tracing_subscriber::EnvFilter::builder()
-        .with_default_directive(tracing::Level::INFO.into())
-        .from_env_lossy();
+    let wanted = std::env::var(EnvFilter::DEFAULT_ENV).ok().filter(|wanted| !wanted.is_empty());
+    let wanted = wanted.unwrap_or_else(|| LOGGED.to_owned());
     let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_env_filter(EnvFilter::new(wanted))
         .with_writer(io::stderr)
         .with_target(false);
     match log {
