@@ -1,21 +1,25 @@
 //! Replicated data over libp2p, between processes: what a majority write takes, how many there are
 //! in a second, and how soon everybody sees a change.
 //!
-//! `cargo bench --bench replicator_wire`; with `-- many`, the second figure only. The limit, a round trip over raw TCP to another process,
+//! `cargo bench --bench replicator_wire`; with `-- many`, the second figure only. The limit, a round
+//! trip over raw TCP to another process,
 //! is measured in the same run. Every figure is of loopback and of this machine at this moment:
 //! look at the ratios.
 #![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
 #![expect(clippy::redundant_closure_for_method_calls, reason = "`Edit::increment` says less")]
 
-use std::process::Stdio;
+#[path = "raw/process.rs"]
+mod process;
+
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use ostraca::prelude::*;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+use process::Process;
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
@@ -91,31 +95,6 @@ fn parse(peers: &str) -> Result<Vec<Multiaddr>, Error> {
     Ok(peers.split_whitespace().map(str::parse).collect::<Result<_, _>>()?)
 }
 
-struct Process {
-    child: Child, // killed when it is dropped
-    orders: ChildStdin,
-    said: Lines<BufReader<ChildStdout>>,
-}
-
-impl Process {
-    fn start(args: &[&str]) -> Result<Self, Error> {
-        let mut child = Command::new(std::env::current_exe()?)
-            .args(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()?;
-        let orders = child.stdin.take().ok_or("no stdin")?;
-        let said = BufReader::new(child.stdout.take().ok_or("no stdout")?).lines();
-        Ok(Self { child, orders, said })
-    }
-
-    async fn line(&mut self) -> Result<String, Error> {
-        let line = tokio::time::timeout(Duration::from_secs(30), self.said.next_line()).await??;
-        line.ok_or_else(|| "a process has ended".into())
-    }
-}
-
 /// This process and `others` more, as one cluster.
 struct Cluster {
     node: Node,
@@ -134,7 +113,7 @@ impl Cluster {
         }
         let all = addresses.join(" ");
         for process in &mut processes {
-            process.orders.write_all(format!("{all}\n").as_bytes()).await?;
+            process.order(&all).await?;
         }
         node.found_static(&parse(&all)?).await?;
         for process in &mut processes {

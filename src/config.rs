@@ -2,6 +2,7 @@
 
 mod defaults;
 mod load;
+mod ranges;
 
 use std::time::Duration;
 
@@ -42,6 +43,9 @@ pub struct Config {
 /// Seeds of a node, at most.
 pub const SEEDS_MAX: usize = 64;
 
+/// A lease would be worth a third of what was granted, and with 1,000,000 nothing.
+const DRIFT_PPM_MAX: u32 = 500_000;
+
 /// Why a node does not start with these settings. Nothing was started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -52,6 +56,22 @@ pub enum InvalidConfig {
     /// A setting of `[net]`.
     #[error(transparent)]
     Net(#[from] admission::ConfigError),
+    /// A member that nobody could dial.
+    #[error(
+        "net.listen is empty: nobody could dial this node, and a member has an address. Leave it \
+         out for a free port of loopback, or set net.advertise to where others dial"
+    )]
+    ListensNowhere,
+    /// A setting of `[net]` or `[ddata]` that makes no sense.
+    #[error("{setting} is {value}: {must}")]
+    OutOfRange {
+        /// Which, with its section.
+        setting: &'static str,
+        /// What is set.
+        value: String,
+        /// What it must be.
+        must: &'static str,
+    },
     /// A setting of `[cluster.sharding]`.
     #[error(transparent)]
     Sharding(#[from] sharding::config::ConfigError),
@@ -114,7 +134,11 @@ impl Config {
     /// assert!(config.check().unwrap_err().to_string().contains("trust-downing"));
     /// ```
     pub fn check(&self) -> Result<Vec<Warning>, InvalidConfig> {
+        ranges::check(self)?;
         admission::check(&self.net)?;
+        if self.net.listen.is_empty() && self.net.advertise.is_empty() {
+            return Err(InvalidConfig::ListensNowhere); // a client's settings may say that
+        }
         self.management.check()?;
         let cluster = &self.cluster;
         cluster.failure_detector.check()?;
@@ -198,6 +222,16 @@ fn check_times(cluster: &Cluster) -> Result<(), ConfigError> {
     if let Some((_, setting, value, must)) = times.into_iter().find(|(is_wrong, ..)| *is_wrong) {
         return Err(ConfigError::OutOfRange { setting, value: format!("{value:?}"), must });
     }
+    let ppm = lease.drift_ppm;
+    if ppm > DRIFT_PPM_MAX {
+        let (setting, must) = ("lease.drift-ppm", "must be at most 500,000: half of true");
+        return Err(ConfigError::OutOfRange { setting, value: ppm.to_string(), must });
+    }
+    let seeds = cluster.seeds.len().max(1);
+    if let Some(nodes) = cluster.expected_nodes.filter(|nodes| *nodes < seeds) {
+        let (setting, must) = ("expected-nodes", "must be at least as many as there are seeds");
+        return Err(ConfigError::OutOfRange { setting, value: nodes.to_string(), must });
+    }
     let probability = cluster.gossip_different_view_probability;
     if !(0.0..=1.0).contains(&probability) {
         let (setting, must) = ("gossip-different-view-probability", "must be 0 to 1");
@@ -239,6 +273,16 @@ mod tests {
     }
 
     #[test]
+    fn a_member_listens_or_says_where_others_dial() {
+        let mut config = Config::default();
+        config.net.listen.clear();
+        let error = config.check().expect_err("nobody could dial it").to_string();
+        assert!(error.starts_with("net.listen is empty: "), "{error}");
+        config.net.advertise = vec!["/ip4/10.0.0.1/tcp/1".parse().expect("an address")];
+        assert_eq!(config.check().expect("valid"), []);
+    }
+
+    #[test]
     fn seeds_can_be_dialled_and_counted() {
         let valid = ["/ip4/10.0.0.1/tcp/1", "/ip6/::1/tcp/2"];
         assert_eq!(with(|c| seeds(c, &valid)).expect("valid"), [Warning::TwoNodes]);
@@ -263,7 +307,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused_by_name() {
-        let broken: [Broken; 11] = [
+        let broken: [Broken; 20] = [
             (|c| c.gossip_interval = Duration::ZERO, "cluster.gossip-interval"),
             (|c| c.retry_unsuccessful_join_after = Duration::ZERO, "retry-unsuccessful-join-after"),
             (|c| c.seed_node_timeout = Duration::ZERO, "cluster.seed-node-timeout"),
@@ -271,7 +315,31 @@ mod tests {
             (|c| c.lease.duration = Duration::from_secs(1), "cluster.lease.duration"),
             (|c| c.lease.heartbeat_interval = Duration::MAX, "cluster.lease.duration"),
             (|c| c.gossip_different_view_probability = f64::NAN, "different-view-probability"),
+            (|c| c.lease.drift_ppm = 500_001, "cluster.lease.drift-ppm is 500001"),
+            (|c| c.expected_nodes = Some(0), "cluster.expected-nodes is 0"),
+            (
+                |c| {
+                    seeds(c, &["/ip4/10.0.0.1/tcp/1", "/ip4/10.0.0.2/tcp/1"]);
+                    c.expected_nodes = Some(1);
+                },
+                "cluster.expected-nodes is 1: must be at least as many as there are seeds",
+            ),
             (|c| c.failure_detector.threshold = 0.0, "cluster.failure-detector.threshold"),
+            (
+                |c| c.failure_detector.heartbeat_interval = Duration::ZERO,
+                "cluster.failure-detector.heartbeat-interval is 0s",
+            ),
+            (|c| c.failure_detector.max_sample_size = 1, "failure-detector.max-sample-size is 1"),
+            (|c| c.failure_detector.min_std_deviation = Duration::ZERO, "min-std-deviation is 0s"),
+            (|c| c.failure_detector.monitored_by_nr_of_members = 0, "nobody notices a crash"),
+            (
+                |c| c.failure_detector.expected_response_after = Duration::ZERO,
+                "failure-detector.expected-response-after is 0s",
+            ),
+            (
+                |c| c.failure_detector.indirect_probe_timeout = Duration::ZERO,
+                "failure-detector.indirect-probe-timeout is 0s",
+            ),
             (|c| c.downing.strategy = StrategyName::AutoDown, "trust-downing"),
             (|c| c.downing.strategy = StrategyName::LeaseMajority, "lease-majority"),
             (|c| c.downing.trust_downing = true, "trust-downing is set"),

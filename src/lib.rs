@@ -96,8 +96,8 @@
 //! | ask a running node, as the `ostraca` tool does | [`management`] |
 //! | set anything | [`Config`] |
 //!
-//! The repository's `docs/` tells how to choose a downing strategy, how to configure a node, and how
-//! it works inside.
+//! The repository's `docs/` tells what is guaranteed and what is lost when something fails, how to
+//! operate a cluster, how to configure a node and choose a downing strategy, and how it works inside.
 
 pub mod cluster;
 pub mod config;

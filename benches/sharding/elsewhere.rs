@@ -48,7 +48,7 @@ pub(crate) async fn run_tells() -> Result<(), Error> {
     let (mut ours, mut limit) = (Vec::new(), Vec::new());
     let all = one_per_shard(&region);
     sum(&all).await?;
-    let others: Vec<u32> = peer.process.id().into_iter().collect();
+    let others: Vec<u32> = peer.process.child.id().into_iter().collect();
     for _ in 0..RUNS {
         ours.push(tells(&all[..TARGETS], others.clone()).await?);
         limit.push(limits::tells().await?);

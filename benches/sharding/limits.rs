@@ -10,10 +10,12 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
 use crate::figures::{Rate, Spans, Watch};
-use crate::peers::Process;
+use crate::outbox::Outbox;
+use crate::peers::PEER;
+use crate::process::Process;
 use crate::subject::{Command, note};
 use crate::{Error, IN_FLIGHT, RUN};
 
@@ -21,56 +23,26 @@ const BODY: usize = 100;
 const ROUND_TRIPS: usize = 4_000;
 const QUEUE: usize = 10_000; // as a mailbox
 const WRITE_MAX: usize = 64 * 1024;
-const KEPT_MAX: usize = 4 * 1024 * 1024;
 
 // ── Streams of frames ──
 
-/// What waits to be written, and who waits for it.
-#[derive(Default)]
-struct Outbox {
-    bytes: Mutex<Vec<u8>>, // ≤ KEPT_MAX and a message
-    more: Notify,
-    less: Notify,
+async fn write(outbox: Arc<Outbox>, mut stream: OwnedWriteHalf) {
+    let mut taken = Vec::new();
+    loop {
+        outbox.take(&mut taken).await;
+        for piece in taken.chunks(WRITE_MAX) {
+            if stream.write_all(piece).await.is_err() {
+                return; // the run is over
+            }
+        }
+        taken.clear();
+    }
 }
 
-impl Outbox {
-    async fn push(&self, message: &impl Serialize, scratch: &mut Vec<u8>) -> Result<(), Error> {
-        scratch.clear();
-        rmp_serde::encode::write_named(scratch, message)?;
-        loop {
-            let less = self.less.notified();
-            {
-                let mut bytes = self.bytes.lock().expect("no panic inside");
-                if bytes.len() < KEPT_MAX {
-                    let was_empty = bytes.is_empty();
-                    bytes.extend_from_slice(&u32::try_from(scratch.len())?.to_be_bytes());
-                    bytes.extend_from_slice(scratch);
-                    if was_empty {
-                        self.more.notify_one();
-                    }
-                    return Ok(());
-                }
-            }
-            less.await;
-        }
-    }
-
-    async fn write(&self, mut stream: OwnedWriteHalf) {
-        let mut taken = Vec::new();
-        loop {
-            std::mem::swap(&mut taken, &mut *self.bytes.lock().expect("no panic inside"));
-            self.less.notify_waiters();
-            if taken.is_empty() {
-                self.more.notified().await;
-            }
-            for piece in taken.chunks(WRITE_MAX) {
-                if stream.write_all(piece).await.is_err() {
-                    return; // the run is over
-                }
-            }
-            taken.clear();
-        }
-    }
+fn encode<'a>(message: &impl Serialize, scratch: &'a mut Vec<u8>) -> Result<&'a [u8], Error> {
+    scratch.clear();
+    rmp_serde::encode::write_named(scratch, message)?;
+    Ok(scratch)
 }
 
 /// Reads frames; ends with the stream.
@@ -135,7 +107,7 @@ pub(crate) async fn echo() -> Result<(), Error> {
 
 /// 100 bytes there and back, over raw TCP.
 pub(crate) async fn round_trips() -> Result<Vec<Duration>, Error> {
-    let mut echo = Process::start(&["echo"])?;
+    let mut echo = Process::start(&[PEER, "echo"])?;
     let mut stream = connect(&mut echo).await?;
     let (mut buffer, mut spans) = ([7; BODY], Vec::with_capacity(ROUND_TRIPS));
     for _ in 0..ROUND_TRIPS {
@@ -172,15 +144,14 @@ pub(crate) async fn sink() -> Result<(), Error> {
 
 /// One sender: encoded, queued, written, read, decoded and queued.
 pub(crate) async fn tells() -> Result<Rate, Error> {
-    let mut sink = Process::start(&["sink"])?;
+    let mut sink = Process::start(&[PEER, "sink"])?;
     let (_read, write) = connect(&mut sink).await?.into_split();
     let (outbox, mut scratch, mut told) = (Arc::<Outbox>::default(), Vec::new(), 0);
-    let watch = Watch::start(sink.id().into_iter().collect());
-    let writing = outbox.clone();
-    let writes = tokio::spawn(async move { writing.write(write).await });
+    let watch = Watch::start(sink.child.id().into_iter().collect());
+    let writes = tokio::spawn(self::write(outbox.clone(), write));
     while watch.elapsed() < RUN {
         for _ in 0..100 {
-            outbox.push(&note(told), &mut scratch).await?;
+            outbox.push(encode(&note(told), &mut scratch)?).await;
             told += 1;
         }
         tokio::task::yield_now().await;
@@ -203,12 +174,11 @@ pub(crate) async fn answer() -> Result<(), Error> {
     let (read, write) = accept().await?.into_split();
     let (queue, mut queued) = mpsc::channel::<Question>(QUEUE);
     let outbox = Arc::<Outbox>::default();
-    let writing = outbox.clone();
-    tokio::spawn(async move { writing.write(write).await });
+    tokio::spawn(self::write(outbox.clone(), write));
     let answers = tokio::spawn(async move {
         let mut scratch = Vec::new();
         while let Some(Question::Get((_, number))) = queued.recv().await {
-            outbox.push(&(number, 0_u64), &mut scratch).await?;
+            outbox.push(encode(&(number, 0_u64), &mut scratch)?).await;
         }
         Ok::<(), Error>(())
     });
@@ -226,11 +196,11 @@ struct Waiting(Mutex<HashMap<u64, oneshot::Sender<u64>>>); // ≤ IN_FLIGHT
 
 /// As many questions in flight over one connection as ours has.
 pub(crate) async fn asks() -> Result<(Rate, Vec<Duration>), Error> {
-    let mut peer = Process::start(&["answer"])?;
+    let mut peer = Process::start(&[PEER, "answer"])?;
     let (read, write) = connect(&mut peer).await?.into_split();
     let (outbox, waiting) = (Arc::<Outbox>::default(), Arc::<Waiting>::default());
-    let (writing, answered) = (outbox.clone(), waiting.clone());
-    tokio::spawn(async move { writing.write(write).await });
+    let answered = waiting.clone();
+    tokio::spawn(self::write(outbox.clone(), write));
     tokio::spawn(async move {
         let mut frames = Frames::new(read);
         while let Some(frame) = frames.next().await {
@@ -241,13 +211,14 @@ pub(crate) async fn asks() -> Result<(Rate, Vec<Duration>), Error> {
         Ok::<(), Error>(())
     });
     let numbers = Arc::<AtomicU64>::default();
-    in_flight(peer.id().into_iter().collect(), move |_| {
+    in_flight(peer.child.id().into_iter().collect(), move |_| {
         let (outbox, waiting) = (outbox.clone(), waiting.clone());
         let number = numbers.fetch_add(1, Ordering::Relaxed);
         async move {
             let (sender, receiver) = oneshot::channel();
             waiting.0.lock().expect("no panic inside").insert(number, sender);
-            outbox.push(&Question::Get((1, number)), &mut Vec::with_capacity(64)).await?;
+            let mut scratch = Vec::with_capacity(64);
+            outbox.push(encode(&Question::Get((1, number)), &mut scratch)?).await;
             Ok(receiver.await?)
         }
     })

@@ -18,8 +18,12 @@ mod here;
 mod homes;
 mod limits;
 mod moves;
+#[path = "../raw/outbox.rs"]
+mod outbox;
 mod peers;
 mod probes;
+#[path = "../raw/process.rs"]
+mod process;
 mod subject;
 
 use std::io::{IsTerminal as _, stderr};

@@ -118,7 +118,7 @@ impl Round {
     async fn leave(&mut self) -> Result<Duration, Error> {
         let mut leaver = self.cluster.peers.remove(1);
         let begun = Instant::now();
-        leaver.process.order("leave").await?;
+        leaver.order("leave").await?;
         Ok(begun.elapsed())
     }
 
@@ -129,7 +129,7 @@ impl Round {
         let at = self.cluster.peers.iter().position(|peer| peer.incarnation == killed);
         let mut peer = self.cluster.peers.remove(at.ok_or("the oldest is another process")?);
         let begun = Instant::now();
-        peer.process.kill().await?;
+        peer.process.child.kill().await?;
         while self.coordinator().await?.is_none_or(|now| now == killed) {
             if begun.elapsed() > PATIENCE {
                 return Err("no other coordinator".into());

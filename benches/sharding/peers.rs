@@ -1,20 +1,14 @@
-//! The other processes: this program again, which does what it is told line by line.
-
-use std::process::Stdio;
-use std::time::Duration;
+//! What the other processes do, and nodes among them.
 
 use ostraca::cluster::member::Address;
 use ostraca::prelude::*;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::io::{AsyncBufReadExt, BufReader};
 
+use crate::process::Process;
 use crate::{Error, entities, limits, subject};
 
 /// The argument that makes a run of this program a peer.
 pub(crate) const PEER: &str = "--peer";
-
-/// For anything that a peer does.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) async fn serve(args: &[String]) -> Result<(), Error> {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -60,46 +54,6 @@ async fn node(seeds: &[&str]) -> Result<(), Error> {
     Ok(()) // the bench is over
 }
 
-/// Another process, killed when this is dropped.
-pub(crate) struct Process {
-    child: Child,
-    orders: ChildStdin,
-    said: Lines<BufReader<ChildStdout>>,
-}
-
-impl Process {
-    pub(crate) fn start(args: &[&str]) -> Result<Self, Error> {
-        let mut child = Command::new(std::env::current_exe()?)
-            .arg(PEER)
-            .args(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()?;
-        let orders = child.stdin.take().ok_or("no stdin")?;
-        let said = BufReader::new(child.stdout.take().ok_or("no stdout")?).lines();
-        Ok(Self { child, orders, said })
-    }
-
-    pub(crate) fn id(&self) -> Option<u32> {
-        self.child.id()
-    }
-
-    pub(crate) async fn line(&mut self) -> Result<String, Error> {
-        let line = tokio::time::timeout(PATIENCE, self.said.next_line()).await??;
-        line.ok_or_else(|| "a process has ended".into())
-    }
-
-    pub(crate) async fn order(&mut self, order: &str) -> Result<String, Error> {
-        self.orders.write_all(format!("{order}\n").as_bytes()).await?;
-        self.line().await
-    }
-
-    pub(crate) async fn kill(&mut self) -> Result<(), Error> {
-        Ok(self.child.kill().await?)
-    }
-}
-
 /// A node in another process.
 pub(crate) struct Peer {
     pub(crate) process: Process,
@@ -110,16 +64,22 @@ pub(crate) struct Peer {
 impl Peer {
     /// Ends when it is a member that is up, and is a cluster of its own without a seed.
     pub(crate) async fn start(seeds: &[&str]) -> Result<Self, Error> {
-        let mut process = Process::start(&[&["node"], seeds].concat())?;
+        let mut process = Process::start(&[&[PEER, "node"], seeds].concat())?;
         let line = process.line().await?;
         let (address, incarnation) = line.split_once(' ').ok_or("no address")?;
         let (address, incarnation) = (address.to_owned(), incarnation.parse()?);
         Ok(Self { process, address, incarnation })
     }
 
-    pub(crate) async fn host(&mut self, name: &str) -> Result<(), Error> {
-        self.process.order(&format!("host {name}")).await?;
+    /// Ends when it is done.
+    pub(crate) async fn order(&mut self, order: &str) -> Result<(), Error> {
+        self.process.order(order).await?;
+        self.process.line().await?;
         Ok(())
+    }
+
+    pub(crate) async fn host(&mut self, name: &str) -> Result<(), Error> {
+        self.order(&format!("host {name}")).await
     }
 }
 
@@ -155,7 +115,7 @@ impl Cluster {
 
     /// The processes of the others.
     pub(crate) fn processes(&self) -> Vec<u32> {
-        self.peers.iter().filter_map(|peer| peer.process.id()).collect()
+        self.peers.iter().filter_map(|peer| peer.process.child.id()).collect()
     }
 
     pub(crate) async fn stop(self) {

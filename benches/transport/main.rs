@@ -7,6 +7,8 @@
 #![expect(clippy::print_stdout, reason = "a bench prints")]
 
 mod latency;
+#[path = "../raw/outbox.rs"]
+mod outbox;
 mod stacks;
 mod throughput;
 mod whole_path;

@@ -1,8 +1,8 @@
 //! The whole path: four producers encode, a queue leaves and a queue arrives, one consumer has it
 //! decoded. Ours through a lane; the limit with the same encoding and queues over raw TCP.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use futures::future::{BoxFuture, FutureExt};
@@ -10,15 +10,15 @@ use futures::io::{AsyncReadExt, AsyncWriteExt};
 use ostraca::net::lane::Lane;
 use ostraca::net::{Busy, Class, Inbound, Receiver};
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 
+use crate::outbox::Outbox;
 use crate::stacks::{Boxed, Sides, tcp};
 use crate::throughput::{Count, Figure, Watch, median};
 use crate::{BATCH, RUN, RUNS};
 
 const PRODUCERS: usize = 4;
 const QUEUE: usize = 4_096;
-const KEPT_MAX: usize = 4 * 1024 * 1024; // bytes
 
 /// About 100 bytes on the wire.
 #[derive(Clone, Serialize, Deserialize)]
@@ -106,49 +106,16 @@ fn ours() -> Figure {
     watch.stop(count.load(Ordering::Relaxed) as f64)
 }
 
-/// What waits to be written, and who waits for it.
-#[derive(Default)]
-struct Outbox {
-    bytes: Mutex<Vec<u8>>, // ≤ KEPT_MAX
-    more: Notify,
-    less: Notify,
-}
-
-impl Outbox {
-    async fn push(&self, message: &[u8]) {
-        loop {
-            let less = self.less.notified();
-            {
-                let mut bytes = self.bytes.lock().expect("no panic inside");
-                if bytes.len() < KEPT_MAX {
-                    let was_empty = bytes.is_empty();
-                    bytes.extend_from_slice(&(message.len() as u32).to_be_bytes());
-                    bytes.extend_from_slice(message);
-                    if was_empty {
-                        self.more.notify_one();
-                    }
-                    return;
-                }
+async fn write(outbox: Arc<Outbox>, mut stream: Boxed) {
+    let mut taken = Vec::new();
+    loop {
+        outbox.take(&mut taken).await;
+        for piece in taken.chunks(BATCH) {
+            if stream.write_all(piece).await.is_err() {
+                return; // the run is over
             }
-            less.await;
         }
-    }
-
-    async fn write(&self, mut stream: Boxed) {
-        let mut taken = Vec::new();
-        loop {
-            std::mem::swap(&mut taken, &mut *self.bytes.lock().expect("no panic inside"));
-            self.less.notify_waiters();
-            if taken.is_empty() {
-                self.more.notified().await;
-            }
-            for piece in taken.chunks(BATCH) {
-                if stream.write_all(piece).await.is_err() {
-                    return; // the run is over
-                }
-            }
-            taken.clear();
-        }
+        taken.clear();
     }
 }
 
@@ -179,8 +146,7 @@ fn limit() -> Figure {
     let (give, take) = mpsc::channel(QUEUE);
     let count = consume(&sides, take);
     let outbox = Arc::<Outbox>::default();
-    let writing = outbox.clone();
-    sides.near.spawn(async move { writing.write(here).await });
+    sides.near.spawn(write(outbox.clone(), here));
     sides.far.spawn(read(there, give));
     let until = Instant::now() + RUN;
     let produce = |outbox: Arc<Outbox>| async move {

@@ -1,5 +1,7 @@
 //! `ostraca config`: the default settings, and whether a file is right.
 
+use std::error::Error;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -31,11 +33,44 @@ impl Arguments {
 }
 
 fn check(file: &Path) -> Outcome {
-    let mut config = Config::load(file)?;
-    config.net.read_secret()?;
     let mut text = String::new();
-    for warning in config.check()? {
+    for warning in fit(Some(file))?.check()? {
         text.push_str(&format!("warning: {warning}\n"));
     }
     answer(&format!("{text}{}: a node starts with these settings\n", file.display()))
+}
+
+/// Settings that a node starts with: those of a file, if one is named, and of the environment.
+pub(super) fn fit(file: Option<&Path>) -> Result<Config, Box<dyn Error>> {
+    let Some(file) = file else { return Ok(Config::from_env()?) };
+    let mut config = Config::load(file)?;
+    match checked(&mut config) {
+        Ok(()) => Ok(config),
+        Err(why) => Err(Unfit { file: file.to_owned(), why }.into()),
+    }
+}
+
+fn checked(config: &mut Config) -> Outcome {
+    config.net.read_secret()?;
+    config.check()?;
+    Ok(())
+}
+
+/// What is wrong with settings that can be read, and in which file.
+#[derive(Debug)]
+struct Unfit {
+    file: PathBuf,
+    why: Box<dyn Error>,
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.file.display(), self.why)
+    }
+}
+
+impl Error for Unfit {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.why.source()
+    }
 }

@@ -10,7 +10,7 @@ use ostraca::management::item::Item;
 use ostraca::management::wire::{Answer, Data, KEYS_MAX, Packed, Request};
 
 use super::shown;
-use super::target::{Consistency, Output, SOON, Target, wait};
+use super::target::{Asking, Consistency, SOON, Target, wait};
 use super::{Missing, Outcome, answer};
 
 /// Keys that an error names.
@@ -63,9 +63,7 @@ struct Get {
     #[command(flatten)]
     consistency: Consistency,
     #[command(flatten)]
-    target: Target,
-    #[command(flatten)]
-    output: Output,
+    asking: Asking,
 }
 
 #[derive(Debug, Args)]
@@ -89,9 +87,7 @@ struct Watch {
     /// The key.
     key: String,
     #[command(flatten)]
-    target: Target,
-    #[command(flatten)]
-    output: Output,
+    asking: Asking,
 }
 
 #[derive(Debug, Args)]
@@ -100,9 +96,7 @@ struct List {
     #[arg(default_value = "", hide_default_value = true)]
     prefix: String,
     #[command(flatten)]
-    target: Target,
-    #[command(flatten)]
-    output: Output,
+    asking: Asking,
 }
 
 impl Arguments {
@@ -118,7 +112,7 @@ impl Arguments {
 
 impl Get {
     async fn run(self) -> Outcome {
-        let Self { key, consistency, target, output } = self;
+        let Self { key, consistency, asking: Asking { target, output } } = self;
         let request = Request::Get { key: key.clone(), level: consistency.level() };
         match target.ask(&request, consistency.patience()).await? {
             Answer::Value(Some(data)) => {
@@ -160,7 +154,7 @@ impl Set {
 
 impl Watch {
     async fn run(self) -> Outcome {
-        let Self { key, target, output } = self;
+        let Self { key, asking: Asking { target, output } } = self;
         let mut watch = target.connect().await?.watch(&key).await?;
         let watching = async {
             let first = tokio::time::timeout(SOON, watch.next()).await;
@@ -196,7 +190,7 @@ fn line(data: Option<&Data>) -> String {
 
 impl List {
     async fn run(self) -> Outcome {
-        let Self { prefix, target, output } = self;
+        let Self { prefix, asking: Asking { target, output } } = self;
         let mut client = target.connect().await?;
         let mut all = Vec::new(); // as many as the node has
         while page(&mut client, &prefix, &mut all).await? == Page::Full {}

@@ -1,12 +1,10 @@
 //! `ostraca explain`: why a shard, or an entity, lives where it lives.
 
-use std::time::Duration;
-
 use clap::{Args, Subcommand};
 use ostraca::management::client::AskError;
 use ostraca::management::wire::{About, Answer, Request};
 
-use super::target::{Output, Target, milliseconds, patience, wait};
+use super::target::{AskingAll, wait};
 use super::{Outcome, shown};
 
 /// What to explain.
@@ -27,7 +25,7 @@ enum What {
         /// The shard's number.
         shard: u32,
         #[command(flatten)]
-        how: How,
+        how: AskingAll,
     },
     /// Why an entity lives where it lives.
     #[command(after_help = "Examples:\n  ostraca explain entity cart alice --config node.toml")]
@@ -38,7 +36,7 @@ enum What {
         /// The entity's id.
         id: String,
         #[command(flatten)]
-        how: How,
+        how: AskingAll,
     },
     /// What came to a node and left it.
     #[command(after_help = "Examples:\n  ostraca explain node cart /ip4/10.0.0.2/tcp/4001 \
@@ -50,19 +48,8 @@ enum What {
         /// The node: its name, its address, or its incarnation; `ostraca members` lists them.
         node: String,
         #[command(flatten)]
-        how: How,
+        how: AskingAll,
     },
-}
-
-#[derive(Debug, Args)]
-struct How {
-    /// How long nodes may take to answer: `500ms`, `3s`.
-    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = patience)]
-    timeout: Duration,
-    #[command(flatten)]
-    target: Target,
-    #[command(flatten)]
-    output: Output,
 }
 
 impl Arguments {
@@ -72,12 +59,11 @@ impl Arguments {
             What::Entity { entity_type, id, how } => (entity_type, About::Entity(id), how),
             What::Node { entity_type, node, how } => (entity_type, About::Node(node), how),
         };
-        let How { timeout, target, output } = how;
-        let request = Request::Explain { entity_type, about, within_ms: milliseconds(timeout) };
+        let request = Request::Explain { entity_type, about, within_ms: how.within_ms() };
         wait(async {
-            match target.ask(&request, timeout).await? {
+            match how.ask(&request).await? {
                 Answer::Explained(why) => {
-                    output.print(&shown::unpacked(&why.detail), || why.text.clone())
+                    how.output().print(&shown::unpacked(&why.detail), || why.text.clone())
                 }
                 _ => Err(AskError::Unexpected.into()),
             }

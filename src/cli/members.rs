@@ -8,7 +8,7 @@ use ostraca::management::wire::{Answer, Member, Members, Request};
 
 use super::Outcome;
 use super::table::table;
-use super::target::{Output, Target, wait};
+use super::target::{Asking, wait};
 
 /// Whom to ask, and how to print.
 #[derive(Debug, Args)]
@@ -17,16 +17,15 @@ use super::target::{Output, Target, wait};
                         ostraca members --config node.toml --json | jq '.members[].address'")]
 pub(super) struct Arguments {
     #[command(flatten)]
-    target: Target,
-    #[command(flatten)]
-    output: Output,
+    asking: Asking,
 }
 
 impl Arguments {
     pub(super) fn run(&self) -> Outcome {
+        let Asking { target, output } = &self.asking;
         wait(async {
-            match self.target.ask(&Request::Members, Duration::ZERO).await? {
-                Answer::Members(all) => self.output.print(&all, || shown(&all)),
+            match target.ask(&Request::Members, Duration::ZERO).await? {
+                Answer::Members(all) => output.print(&all, || shown(&all)),
                 _ => Err(AskError::Unexpected.into()),
             }
         })

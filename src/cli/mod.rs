@@ -21,14 +21,15 @@ use clap::{Parser, Subcommand, ValueEnum};
 use ostraca::management::client::{AskError, ConnectError};
 use ostraca::management::wire::Why;
 use ostraca::net;
+use tracing_subscriber::EnvFilter;
 
 /// What a command ends with.
 pub(crate) type Outcome = Result<(), Box<dyn Error>>;
 
 /// Sharded, stateful entities on a cluster that needs no external store.
 ///
-/// `ostraca node` runs a node; `members`, `shards` and `data` ask one that runs, yours or
-/// `ostraca node`, over its control socket.
+/// `ostraca node` runs a node; `members`, `shards`, `explain` and `data` ask one that runs, yours or
+/// `ostraca node`, over its control socket or, elsewhere, by its address.
 ///
 /// Logs go to stderr and are chosen by RUST_LOG, such as `RUST_LOG=ostraca=debug`.
 #[derive(Debug, Parser)]
@@ -88,6 +89,7 @@ enum Command {
     /// Makes a secret for a cluster: `ostraca secret > cluster.secret`, the same file on all nodes.
     ///
     /// Name the file in `net.cluster-secret-file`. Whoever holds the secret may join the cluster.
+    #[command(after_help = "Examples:\n  ostraca secret > cluster.secret")]
     Secret,
     /// Simulates a cluster, and measures how fast changes reach every replica.
     ///
@@ -115,12 +117,14 @@ impl Ostraca {
     }
 }
 
+/// Unless RUST_LOG says otherwise: what a node tells of itself, under names that stay.
+const LOGGED: &str = "info,libp2p_swarm=warn";
+
 fn begin_log(log: Log) {
-    let filter = tracing_subscriber::EnvFilter::builder()
-        .with_default_directive(tracing::Level::INFO.into())
-        .from_env_lossy();
+    let wanted = std::env::var(EnvFilter::DEFAULT_ENV).ok().filter(|wanted| !wanted.is_empty());
+    let wanted = wanted.unwrap_or_else(|| LOGGED.to_owned());
     let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_env_filter(EnvFilter::new(wanted))
         .with_writer(io::stderr)
         .with_target(false);
     match log {

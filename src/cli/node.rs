@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use ostraca::{Config, Node};
+use ostraca::Node;
 
 use super::Outcome;
+use super::config::fit;
 
 /// How the node is set up.
 #[derive(Debug, Args)]
@@ -20,10 +21,7 @@ pub(super) struct Arguments {
 
 impl Arguments {
     pub(super) fn run(self) -> Outcome {
-        let config = match self.config {
-            Some(file) => Config::load(file)?,
-            None => Config::from_env()?,
-        };
+        let config = fit(self.config.as_deref())?;
         let runtime = tokio::runtime::Runtime::new()?;
         runtime.block_on(async {
             let node = Node::start(config).await?;

@@ -1,14 +1,12 @@
 //! `ostraca shards`: where the shards of an entity type live.
 
-use std::time::Duration;
-
 use clap::Args;
 use ostraca::management::client::AskError;
 use ostraca::management::wire::{Answer, Region, Request, Shards};
 
 use super::Outcome;
 use super::table::table;
-use super::target::{Output, Target, milliseconds, patience, wait};
+use super::target::{AskingAll, wait};
 
 /// Which type, whom to ask, and how to print.
 #[derive(Debug, Args)]
@@ -22,22 +20,17 @@ pub(super) struct Arguments {
     /// Prints a line for each shard.
     #[arg(long)]
     each: bool,
-    /// How long regions may take to answer: `500ms`, `3s`.
-    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = patience)]
-    timeout: Duration,
     #[command(flatten)]
-    target: Target,
-    #[command(flatten)]
-    output: Output,
+    how: AskingAll,
 }
 
 impl Arguments {
     pub(super) fn run(self) -> Outcome {
-        let Self { entity_type, each, timeout, target, output } = self;
-        let request = Request::Shards { entity_type, within_ms: milliseconds(timeout) };
+        let Self { entity_type, each, how } = self;
+        let request = Request::Shards { entity_type, within_ms: how.within_ms() };
         wait(async {
-            match target.ask(&request, timeout).await? {
-                Answer::Shards(all) => output.print(&all, || match each {
+            match how.ask(&request).await? {
+                Answer::Shards(all) => how.output().print(&all, || match each {
                     true => summary(&all) + "\n" + &by_shard(&all),
                     false => summary(&all) + "\n" + &by_region(&all),
                 }),

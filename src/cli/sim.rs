@@ -149,7 +149,11 @@ fn table(plan: &Plan, measured: &Measured) -> String {
     line("per change", "measured".into(), None);
     line("half of the replicas have it, ms", format!("{:.2}", millis(share(50))), None);
     line("99 of 100 have it, ms", format!("{:.2}", millis(share(99))), None);
-    line("all have it, ms", format!("{:.2}", millis(Some(measured.converged()))), None);
+    line(
+        "all have it, mean of changes, ms",
+        format!("{:.2}", millis(Some(measured.converged()))),
+        None,
+    );
     let rounds = measured.rounds(plan);
     line("  in one-way trips; bound", format!("{rounds:.2}"), Some(bound.rounds));
     line("the author is answered within, ms", format!("{:.2}", millis(answered)), None);

@@ -81,6 +81,40 @@ impl Target {
     }
 }
 
+/// Which node to ask, and how its answers come out.
+#[derive(Debug, Args)]
+pub(super) struct Asking {
+    #[command(flatten)]
+    pub(super) target: Target,
+    #[command(flatten)]
+    pub(super) output: Output,
+}
+
+/// The same of a node that asks others before it answers.
+#[derive(Debug, Args)]
+pub(super) struct AskingAll {
+    /// How long nodes may take to answer: `500ms`, `3s`.
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = patience)]
+    timeout: Duration,
+    #[command(flatten)]
+    asking: Asking,
+}
+
+impl AskingAll {
+    /// As the wire has it, in milliseconds.
+    pub(super) fn within_ms(&self) -> u64 {
+        milliseconds(self.timeout)
+    }
+
+    pub(super) async fn ask(&self, request: &Request) -> Result<Answer, Box<dyn Error>> {
+        self.asking.target.ask(request, self.timeout).await
+    }
+
+    pub(super) const fn output(&self) -> &Output {
+        &self.asking.output
+    }
+}
+
 /// How answers come out.
 #[derive(Debug, Args)]
 pub(super) struct Output {
@@ -133,7 +167,7 @@ impl Consistency {
 }
 
 /// A time that a node may ask others for.
-pub(super) fn patience(text: &str) -> Result<Duration, String> {
+fn patience(text: &str) -> Result<Duration, String> {
     match parse_duration(text) {
         Ok(span) if span <= WITHIN_MAX => Ok(span),
         Ok(_) => Err(format!("at most {WITHIN_MAX:?}")),
@@ -141,8 +175,7 @@ pub(super) fn patience(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// As the wire has it.
-pub(super) fn milliseconds(span: Duration) -> u64 {
+fn milliseconds(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 

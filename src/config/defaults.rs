@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use documented::DocumentedFields;
+use documented::{DocumentedFields, DocumentedVariants};
 use ostraca_ddata::replicator::config as ddata;
 use ostraca_ddata::replicator::epoch::EpochConfig;
 use serde::Serialize;
@@ -98,11 +98,31 @@ pub fn documented() -> String {
     for section in &SECTIONS {
         write_section(&mut text, section, &all);
     }
-    for phase in Phase::ALL {
+    write_types(&mut text);
+    for (nth, phase) in Phase::ALL.into_iter().enumerate() {
         let span = humantime_serde::re::humantime::format_duration(phase.default_timeout());
-        let _ = write!(text, "\n[cluster.shutdown.{phase}]\ntimeout = \"{span}\"\n");
+        let _ = writeln!(text, "\n[cluster.shutdown.{phase}]");
+        if nth == 0 {
+            comment(&mut text, "The phases of an orderly end, one after the other:");
+            comment(&mut text, "how long its tasks may take until the next one begins.");
+        }
+        comment(&mut text, phase.get_variant_docs());
+        let _ = writeln!(text, "timeout = \"{span}\"");
     }
     text
+}
+
+/// What a section of an entity type may hold; there is none by default.
+fn write_types(text: &mut String) {
+    let names = sharding::Overrides::FIELD_NAMES.iter().map(|name| name.replace('_', "-"));
+    let names = names.collect::<Vec<_>>().join(", ");
+    text.push('\n');
+    comment(
+        text,
+        "Where an entity type differs from `[cluster.sharding]`, in a section of its own:",
+    );
+    comment(text, &format!("{names}."));
+    text.push_str("# [cluster.sharding.types.cart]\n# number-of-shards = 300\n");
 }
 
 /// Every default, by section and key.
@@ -208,6 +228,15 @@ mod tests {
         }
         let long = text.lines().find(|line| line.starts_with('#') && line.len() > LINE_MAX);
         assert_eq!(long, None);
+    }
+
+    #[test]
+    fn types_and_phases_are_explained() {
+        let text = documented();
+        assert!(text.contains("# [cluster.sharding.types.cart]\n"), "{text}");
+        assert!(text.contains("coordinator-role, number-of-shards, extractor,"), "{text}");
+        let leave = "[cluster.shutdown.cluster-leave]\n# This node becomes Leaving.\ntimeout =";
+        assert!(text.contains(leave), "{text}");
     }
 
     #[test]

@@ -329,7 +329,8 @@ impl Packed {
     /// Packs a value.
     ///
     /// # Errors
-    /// It holds an integer that MessagePack has no form for.
+    /// It nests deeper than MessagePack's encoder follows, 1,024 levels. Integers that MessagePack
+    /// does not have become their 16 bytes.
     pub fn new(item: &Item) -> Result<Self, ostraca_ddata::encoded::EncodeError> {
         Ok(Self::from(&Encoded::new(item)?))
     }

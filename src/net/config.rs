@@ -24,7 +24,7 @@ pub struct Config {
     /// What others dial; empty: what is listened on, and in place of `0.0.0.0` and `::` the address
     /// of the default route.
     pub advertise: Vec<Multiaddr>,
-    /// Holds `identity.key` and the lock; `None`: a new identity at every start, nothing kept.
+    /// Holds `identity.key` and the lock. Unset: a new identity at every start, nothing kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data_dir: Option<PathBuf>,
     /// Shared by all nodes of the cluster; at least 32 bytes of full entropy, as `ostraca secret`
@@ -84,7 +84,9 @@ impl Config {
 pub struct Limits {
     /// The longest frame that this node takes, in bytes, 8 KiB at least; peers are told.
     pub frame_bytes_max: usize,
-    /// A message's length, in bytes; longer ones are refused at the sender.
+    /// A message's length, in bytes; longer ones are refused at the sender. Also called
+    /// `max-message-size`.
+    #[serde(alias = "max-message-size")]
     pub message_bytes_max: usize,
     /// Connections with one peer: crossing dials, and one for bulk from each side.
     pub connections_per_peer: usize,

@@ -30,9 +30,6 @@ pub const TURN_MAX: usize = 1_024;
 /// Inputs of a turn that a caller runs itself, at most.
 pub(crate) const TURN_NOW_MAX: usize = 64;
 
-/// Bytes of messages that wait, above which a caller leaves the turn to the loop.
-pub(crate) const TURN_NOW_BYTES: usize = 64 * 1024;
-
 /// Ticks after the last input, at most: what ends a batch is still done, what waits is not.
 const LAST_TICKS: usize = 8;
 
@@ -187,8 +184,8 @@ enum Step<M: Machine, W> {
 }
 
 /// The machine, for the loop and for callers that run it themselves: one turn of at most
-/// [`TURN_NOW_MAX`] inputs and [`TURN_NOW_BYTES`] bytes. Nobody waits for the lock: a caller that
-/// finds it held leaves the rest to the loop, the loop is woken when it is free.
+/// [`TURN_NOW_MAX`] inputs. Nobody waits for the lock: a caller that finds it held leaves the rest
+/// to the loop, the loop is woken when it is free.
 struct Shared<M: Machine, W> {
     core: Mutex<Option<Core<M, W>>>, // none: the loop has ended
     loop_waits: AtomicBool,          // for the lock
@@ -317,7 +314,7 @@ impl<M: Machine, W: World<M>> Core<M, W> {
 
     /// One turn on a caller's thread. `false`: the loop has to look after the rest.
     fn turn_now(&mut self) -> bool {
-        if self.failed.is_some() || self.inbox.message_bytes() > TURN_NOW_BYTES {
+        if self.failed.is_some() {
             return false;
         }
         match self.take(TURN_NOW_MAX) {

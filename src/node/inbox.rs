@@ -12,6 +12,9 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::net::Busy;
 
+/// Bytes of messages that wait, above which a caller leaves the turn to the loop.
+const TURN_NOW_BYTES: usize = 64 * 1024;
+
 /// How much may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InboxLimits {
@@ -145,6 +148,15 @@ pub(super) enum Appetite {
     Little,
 }
 
+/// Who handles what is pushed while the machine rests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// The loop, which is woken.
+    Loop,
+    /// Whoever pushes, on its own thread, where callers run the machine.
+    Here,
+}
+
 /// What came of taking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Took {
@@ -162,6 +174,10 @@ impl<M: Machine> Queues<M> {
             Urgency::Urgent => &mut self.urgent,
             Urgency::Ordinary => &mut self.messages,
         }
+    }
+
+    fn message_bytes(&self) -> usize {
+        self.urgent.bytes + self.messages.bytes
     }
 
     fn has_any(&self) -> bool {
@@ -198,7 +214,7 @@ impl<M: Machine> Inbox<M> {
 
     /// A fact: always taken.
     pub(crate) fn fact(&self, input: M::Input) -> Result<(), Closed> {
-        self.push(|queues| queues.facts.push_back(input))
+        self.push(Turn::Loop, |queues| queues.facts.push_back(input))
     }
 
     /// Waits for a place for a request. Cancel-safe; who waits longest comes first.
@@ -210,8 +226,8 @@ impl<M: Machine> Inbox<M> {
 
     /// A request that must not wait: the begin or end of a subscription.
     pub(crate) fn request_now(&self, input: M::Input) -> Result<(), Closed> {
-        let item = Item::Input(input);
-        self.push(|queues| queues.requests.push_back(Asked { item, counted: false }))
+        let asked = Asked { item: Item::Input(input), counted: false };
+        self.push(Turn::Loop, |queues| queues.requests.push_back(asked))
     }
 
     /// Takes a peer's message of `bytes` bytes, or says that there is no room. After the end
@@ -234,7 +250,7 @@ impl<M: Machine> Inbox<M> {
         }
         line.put(input, bytes);
         if urgency == Urgency::Urgent || self.0.runner.get().is_none() {
-            self.wake(queues);
+            self.wake(queues, Turn::Loop);
         }
         Ok(())
     }
@@ -248,7 +264,7 @@ impl<M: Machine> Inbox<M> {
     pub(crate) fn run(&self) {
         let queues = self.lock();
         if queues.has_any() {
-            self.wake_now(queues);
+            self.wake(queues, Turn::Here);
         }
     }
 
@@ -275,7 +291,7 @@ impl<M: Machine> Inbox<M> {
         let mut queues = self.lock();
         queues.closed = true;
         self.0.places.close();
-        self.wake(queues);
+        self.wake(queues, Turn::Loop);
         self.0.room.notify_waiters();
     }
 
@@ -298,7 +314,7 @@ impl<M: Machine> Inbox<M> {
             requests: queues.requests.len(),
             callers: self.0.callers.load(Ordering::Relaxed),
             messages: queues.urgent.waiting.len() + queues.messages.waiting.len(),
-            message_bytes: queues.urgent.bytes + queues.messages.bytes,
+            message_bytes: queues.message_bytes(),
         }
     }
 
@@ -319,12 +335,6 @@ impl<M: Machine> Inbox<M> {
     #[cfg(test)]
     pub(super) fn rests(&self) -> bool {
         self.lock().asleep
-    }
-
-    /// Bytes of messages that wait.
-    pub(super) fn message_bytes(&self) -> usize {
-        let queues = self.lock();
-        queues.urgent.bytes + queues.messages.bytes
     }
 
     /// Appends at most `most` items to `batch`: facts first, then what is urgent, then messages and
@@ -368,33 +378,27 @@ impl<M: Machine> Inbox<M> {
         self.0.wake.notified().await;
     }
 
-    fn push(&self, put: impl FnOnce(&mut Queues<M>)) -> Result<(), Closed> {
+    fn push(&self, turn: Turn, put: impl FnOnce(&mut Queues<M>)) -> Result<(), Closed> {
         let mut queues = self.lock();
         if queues.closed {
             drop(queues); // `put` goes after it: it may hold a caller's function
             return Err(Closed);
         }
         put(&mut queues);
-        self.wake(queues);
+        self.wake(queues, turn);
         Ok(())
     }
 
-    fn wake(&self, mut queues: MutexGuard<'_, Queues<M>>) {
+    fn wake(&self, mut queues: MutexGuard<'_, Queues<M>>, turn: Turn) {
         let sleeps = std::mem::take(&mut queues.asleep);
+        let is_here = turn == Turn::Here && queues.message_bytes() <= TURN_NOW_BYTES;
         drop(queues);
-        if sleeps {
-            self.notify();
+        if !sleeps {
+            return;
         }
-    }
-
-    fn wake_now(&self, mut queues: MutexGuard<'_, Queues<M>>) {
-        let sleeps = std::mem::take(&mut queues.asleep);
-        drop(queues);
-        if sleeps {
-            match self.0.runner.get().and_then(Weak::upgrade) {
-                Some(runner) => runner.run_now(),
-                None => self.notify(),
-            }
+        match self.0.runner.get().filter(|_| is_here).and_then(Weak::upgrade) {
+            Some(runner) => runner.run_now(),
+            None => self.notify(),
         }
     }
 
@@ -417,33 +421,24 @@ pub(crate) struct Place<'a, M: Machine> {
 
 impl<M: Machine> Place<'_, M> {
     pub(crate) fn request(self, input: M::Input) -> Result<(), Closed> {
-        self.put(Item::Input(input))
+        self.push(Item::Input(input), Turn::Loop)
     }
 
     /// [`request`](Self::request), and runs it on this thread if the machine rests.
     pub(crate) fn request_here(self, input: M::Input) -> Result<(), Closed> {
-        let asked = Asked { item: Item::Input(input), counted: true };
-        let mut queues = self.inbox.lock();
-        if queues.closed {
-            drop(queues);
-            drop(asked); // after the lock: it may hold a caller's function
-            return Err(Closed);
-        }
-        queues.requests.push_back(asked);
-        self.permit.forget(); // given back when the request is taken
-        self.inbox.wake_now(queues);
-        Ok(())
+        self.push(Item::Input(input), Turn::Here)
     }
 
     pub(crate) fn look(self, look: impl FnOnce(&M) + Send + 'static) -> Result<(), Closed> {
-        self.put(Item::Look(Box::new(look)))
+        self.push(Item::Look(Box::new(look)), Turn::Loop)
     }
 
-    fn put(self, item: Item<M>) -> Result<(), Closed> {
-        let asked = Asked { item, counted: true };
-        self.inbox.push(|queues| queues.requests.push_back(asked))?;
-        self.permit.forget(); // the driver gives it back when it takes the request
-        Ok(())
+    fn push(self, item: Item<M>, turn: Turn) -> Result<(), Closed> {
+        let Self { inbox, permit } = self;
+        inbox.push(turn, |queues| {
+            queues.requests.push_back(Asked { item, counted: true });
+            permit.forget(); // given back when the request is taken
+        })
     }
 }
 

@@ -369,7 +369,7 @@ fn own_address(
             seed.or_else(|| all.iter().find(is_remote)).or(all.first())
         }
     };
-    let address = chosen.expect("a node listens somewhere, and advertises that if nothing else");
+    let address = chosen.expect("Config::check wants a node to listen or to advertise");
     bare(address).ok_or_else(|| StartError::Address { address: address.clone() })
 }
 

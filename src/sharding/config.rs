@@ -164,7 +164,7 @@ impl Default for Sharding {
 
 /// `[cluster.sharding.types.<name>]`: what is different for one entity type. What is unset is as
 /// in `[cluster.sharding]`.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Overrides {
     /// See [`Sharding::role`].

@@ -10,6 +10,7 @@ use std::time::Duration;
 use ostraca_ddata::clock::Instant;
 
 use super::ids::ShardId;
+use super::remembered::Slow;
 
 /// Durations that are remembered of each kind.
 const SAMPLES_MAX: usize = 1_024;
@@ -119,14 +120,14 @@ impl Pace {
         self.order.clear();
     }
 
-    /// What is slow now and was not before, the oldest first: since when, and from when on it is.
-    pub(super) fn take_slow(&mut self, now: Instant) -> Vec<(ShardId, Duration, Duration)> {
-        let mut slow = Vec::new();
+    /// What is slow now and was not before, the oldest first. Whom it waits for others know.
+    pub(super) fn take_slow(&mut self, now: Instant) -> Option<Slow> {
         if now < self.look_at {
-            return slow;
+            return None;
         }
         self.look_at = now + LOOK_AGAIN;
         let least = self.starts.limit().min(self.moves.limit());
+        let (mut slow, mut shortest) = (Vec::new(), Duration::MAX);
         for (begun, shard) in &self.order {
             let waited = now - *begun;
             if waited <= least {
@@ -135,15 +136,16 @@ impl Pace {
             let Some((_, kind)) = self.open.get(shard) else { continue };
             let limit = self.limit(*kind);
             if waited > limit {
-                slow.push((*shard, waited, limit));
+                slow.push((*begun, *shard));
+                shortest = shortest.min(limit);
             }
         }
-        for (shard, ..) in &slow {
-            if let Some((begun, _)) = self.open.get(shard) {
-                self.order.remove(&(*begun, *shard));
-            }
+        let waited = now - slow.first()?.0;
+        for spoken_of in &slow {
+            self.order.remove(spoken_of);
         }
-        slow
+        let shards = slow.into_iter().map(|(_, shard)| shard).collect();
+        Some(Slow { shards, waited, limit: shortest, awaited: Vec::new() })
     }
 }
 
@@ -157,8 +159,9 @@ mod tests {
         Instant::from_nanos(ms * 1_000_000)
     }
 
-    fn span(ms: u64) -> Duration {
-        Duration::from_millis(ms)
+    fn slow(waited: u64, limit: u64) -> Option<Slow> {
+        let (waited, limit) = (Duration::from_millis(waited), Duration::from_millis(limit));
+        Some(Slow { shards: vec![SHARD], waited, limit, awaited: Vec::new() })
     }
 
     #[test]
@@ -170,24 +173,24 @@ mod tests {
             pace.end(ms(if number == 99 { 90_000 } else { 500 }), shard);
         }
         pace.begin(ms(0), SHARD, Kind::Move);
-        assert_eq!(pace.take_slow(ms(1_500)), []);
-        assert_eq!(pace.take_slow(ms(1_501)), [], "not looked at again so soon");
-        assert_eq!(pace.take_slow(ms(1_700)), [(SHARD, span(1_700), span(1_500))]);
-        assert_eq!(pace.take_slow(ms(9_999)), [], "once");
+        assert_eq!(pace.take_slow(ms(1_500)), None);
+        assert_eq!(pace.take_slow(ms(1_501)), None, "not looked at again so soon");
+        assert_eq!(pace.take_slow(ms(1_700)), slow(1_700, 1_500));
+        assert_eq!(pace.take_slow(ms(9_999)), None, "once");
         pace.end(ms(9_999), SHARD);
         pace.begin(ms(10_000), SHARD, Kind::Move);
-        assert_eq!(pace.take_slow(ms(11_501)).len(), 1, "another decision");
+        assert_eq!(pace.take_slow(ms(11_501)), slow(1_501, 1_500), "another decision");
     }
 
     #[test]
     fn while_little_is_known_only_half_a_minute_is_slow_and_what_is_over_never() {
         let mut pace = Pace::default();
         pace.begin(ms(0), SHARD, Kind::Start);
-        assert_eq!(pace.take_slow(ms(30_000)), []);
-        assert_eq!(pace.take_slow(ms(30_200)).len(), 1);
+        assert_eq!(pace.take_slow(ms(30_000)), None);
+        assert_eq!(pace.take_slow(ms(30_200)), slow(30_200, 30_000));
         pace.begin(ms(0), SHARD, Kind::Start);
         pace.forget(SHARD);
-        assert_eq!(pace.take_slow(ms(99_000)), []);
+        assert_eq!(pace.take_slow(ms(99_000)), None);
     }
 
     #[test]
@@ -199,7 +202,7 @@ mod tests {
         }
         pace.begin(ms(0), SHARD, Kind::Start);
         pace.begin(ms(0), ShardId::new(8), Kind::Move);
-        assert_eq!(pace.take_slow(ms(1_000)), []);
-        assert_eq!(pace.take_slow(ms(5_000)), [(SHARD, span(5_000), span(1_000))]);
+        assert_eq!(pace.take_slow(ms(1_000)), None);
+        assert_eq!(pace.take_slow(ms(5_000)), slow(5_000, 1_000));
     }
 }

@@ -316,7 +316,11 @@ fn an_argument_that_makes_no_sense_says_what_does() {
 #[test]
 fn every_command_has_an_example_in_its_help() {
     for command in [
-        &["members"][..],
+        &["node"][..],
+        &["config"],
+        &["secret"],
+        &["sim"],
+        &["members"],
         &["shards"],
         &["explain", "shard"],
         &["explain", "entity"],

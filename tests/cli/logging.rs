@@ -11,9 +11,10 @@ use super::{SOON, ostraca};
 struct Node(Child);
 
 impl Node {
-    fn start(filter: &str, options: &[&str]) -> Self {
+    fn start(filter: Option<&str>, options: &[&str]) -> Self {
         let mut command = ostraca();
-        command.args(options).arg("node").env("RUST_LOG", filter).stderr(Stdio::piped());
+        command.args(options).arg("node").stderr(Stdio::piped());
+        command.envs(filter.map(|filter| ("RUST_LOG", filter)));
         let node = Self(command.spawn().expect("it starts"));
         let id = Pid::from_child(&node.0);
         std::thread::spawn(move || {
@@ -48,7 +49,7 @@ impl Drop for Node {
 #[test]
 fn the_tool_logs_what_rust_log_asks_for_and_nothing_else() {
     for (options, is_json) in [(&[][..], false), (&["--log", "json"], true)] {
-        let lines = Node::start("ostraca::node::start=info", options).log();
+        let lines = Node::start(Some("ostraca::node::start=info"), options).log();
         let wanted = ["node.listening", "cluster.alone"];
         assert!(
             lines.iter().all(|line| wanted.iter().any(|word| line.contains(word))),
@@ -57,4 +58,16 @@ fn the_tool_logs_what_rust_log_asks_for_and_nothing_else() {
         assert_eq!(lines.len(), wanted.len(), "{lines:#?}");
         assert!(lines.iter().all(|line| line.starts_with('{') == is_json), "{lines:#?}");
     }
+}
+
+#[test]
+fn unless_told_otherwise_it_logs_what_happens_and_each_line_has_a_name() {
+    let lines = Node::start(None, &["--log", "json"]).log();
+    let rooms = ["cluster.", "ddata.", "management.", "net.", "node.", "sharding."];
+    for line in &lines {
+        let event: serde_json::Value = serde_json::from_str(line).expect("JSON");
+        let name = event["fields"]["message"].as_str().unwrap_or_default();
+        assert!(rooms.iter().any(|room| name.starts_with(room)), "{line}");
+    }
+    assert!(lines.iter().any(|line| line.contains("cluster.alone")), "{lines:#?}");
 }

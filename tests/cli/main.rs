@@ -69,6 +69,8 @@ fn wrong_settings_are_an_error_that_says_where_and_what() {
         ("[cluster.sharding]\nstate-store-mode = \"persistence\"", "needs a journal"),
         ("[net]\nlisten = [\"/ip4/0.0.0.0/tcp/1\"]", "ostraca secret > cluster.secret"),
         ("[net]\ncluster-secret-file = \"/nowhere\"", "because: No such file"),
+        ("[net]\ncluster-secret-file = \"/dev/null\"", "because: the cluster secret has 0 bytes"),
+        ("[net]\nlisten = []", "net.listen is empty: nobody could dial this node"),
     ];
     for (text, expected) in wrong {
         std::fs::write(&file, text).expect("it is written");
@@ -76,7 +78,15 @@ fn wrong_settings_are_an_error_that_says_where_and_what() {
         let (answer, errors) = said(&output);
         assert_eq!((output.status.code(), answer.as_str()), (Some(1), ""), "{text}");
         assert!(errors.starts_with("error: ") && errors.contains(expected), "{errors}");
+        assert!(errors.contains("/node.toml: "), "it names the file: {errors}");
+        let node = run(&["node", "--config", file.to_str().expect("UTF-8")]);
+        assert_eq!((node.status.code(), said(&node).1), (Some(1), errors), "the same at a start");
     }
+    let secret = "k7".repeat(32);
+    let twice = format!("[net]\ncluster-secret = {secret:?}\ncluster-secret-file = \"/nowhere\"");
+    std::fs::write(&file, twice).expect("it is written");
+    let (_, errors) = said(&check(&file));
+    assert!(errors.contains("both net.cluster-secret and net.cluster-secret-file"), "{errors}");
     assert_eq!(run(&["config"]).status.code(), Some(2), "which of the two?");
 }
 
@@ -110,7 +120,10 @@ fn a_simulated_cluster_prints_figures_and_draws_a_plot() {
     };
     let first = figures();
     assert!(first.contains("30 replicas, WriteLocal, 1ms one way, 1 % lost, seed 7"), "{first}");
-    assert!(first.contains("all have it, ms") && first.contains("in one-way trips; bound"));
+    assert!(
+        first.contains("all have it, mean of changes, ms")
+            && first.contains("in one-way trips; bound")
+    );
     assert_eq!(first, figures(), "the same arguments, the same figures");
     let drawn = std::fs::read_to_string(plot).expect("it is drawn");
     assert!(drawn.starts_with("<svg") && drawn.matches("<polyline").count() >= 10, "{drawn}");

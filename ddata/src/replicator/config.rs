@@ -63,7 +63,7 @@ pub struct Config {
     pub frame_bytes_max: usize,
     /// Bytes of cut messages that are being put together, over all peers, and the longest message:
     /// a longer one is neither sent nor taken, but counted and alarmed. The same on all nodes, and
-    /// far above `max_value_size`, since what is merged may grow beyond that.
+    /// far above `max-value-size`, since what is merged may grow beyond that.
     pub assembly_bytes_max: usize,
     /// Timers of the configuration machine.
     pub epoch: EpochConfig,

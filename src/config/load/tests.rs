@@ -19,7 +19,7 @@ fn what_is_set_counts_and_all_else_has_its_default() {
          [cluster.sharding.types.counter]\nnumber-of-shards = 7\n\
          [cluster.shutdown.cluster-leave]\ntimeout = \"9s\"\n\
          [ddata]\ndurable.keys = [\"shard-*\"]\n\
-         [net]\nlisten = [\"/ip4/127.0.0.1/tcp/7\"]\nlimits.lane-bytes-max.user = 1_000\n",
+         [net]\nlisten = [\"/ip4/127.0.0.1/tcp/7\"]\nlimits.lane-bytes-max.user = 1_000\nlimits.max-message-size = 9_000\n",
     )
     .expect("valid");
     assert_eq!(config.cluster.gossip_interval, Duration::from_secs(2));
@@ -32,11 +32,12 @@ fn what_is_set_counts_and_all_else_has_its_default() {
     assert_eq!(config.net.listen[0].to_string(), "/ip4/127.0.0.1/tcp/7");
     let defaults = crate::net::config::Limits::default().lane_bytes_max;
     assert_eq!(config.net.limits.lane_bytes_max, [defaults[0], defaults[1], 1_000, defaults[3]]);
+    assert_eq!(config.net.limits.message_bytes_max, 9_000, "the specification's name for it");
     assert!(load("").is_ok(), "nothing has to be set");
 }
 
 /// A wrong file, the key that is named, and what is said of it.
-const WRONG: [(&str, &str, &str); 19] = [
+const WRONG: [(&str, &str, &str); 22] = [
     ("[clutser]\n", "clutser", "the sections are cluster, ddata, management, net"),
     ("cluster = 3", "cluster", "found signed int `3`, but this is a section"),
     ("[cluster]\ngosip-interval = \"1s\"", "cluster.gosip-interval", "expected `one of"),
@@ -56,6 +57,13 @@ const WRONG: [(&str, &str, &str); 19] = [
     ("[net]\nallowed-peers = [\"me\"]", "net.allowed-peers.0", "is no peer id"),
     ("[net]\ncluster-secret = \"hush\"", "net.cluster-secret", "at least 32"),
     ("[net]\nlimits.back-off.min = 1", "net.limits.back-off.min", "found signed int `1`"),
+    ("[net.limits]\nmax-message-size = \"4MiB\"", "net.limits.max-message-size", "expected usize"),
+    (
+        "[cluster.sharding.passivation]\nidle-timeout = 120",
+        "cluster.sharding.passivation.idle-timeout",
+        "found signed int `120`",
+    ),
+    ("[management]\nsocket = \"s\"", "management.socket", "control-socket"),
 ];
 
 #[test]

@@ -198,6 +198,21 @@ async fn who_finds_the_machine_at_rest_runs_it_and_wakes_nobody() {
 }
 
 #[tokio::test(flavor = "current_thread")]
+async fn a_long_turn_is_left_to_the_loop() {
+    let (driver, inbox) = driver_of::<true>(false);
+    let world = driver.core.world.clone();
+    let running = tokio::spawn(driver.run());
+    tokio::task::yield_now().await; // the loop is at rest
+    inbox.offer(Heard::Word(1), 64 * 1024 + 1, Urgency::Ordinary).expect("room");
+    inbox.run();
+    assert!(batches(&world).is_empty(), "so many bytes are no caller's");
+    tokio::task::yield_now().await;
+    assert_eq!(batches(&world), [vec![1, u32::MAX]]);
+    inbox.close();
+    running.await.expect("it ended");
+}
+
+#[tokio::test(flavor = "current_thread")]
 async fn a_deadline_that_a_callers_turn_brings_forward_is_kept_by_the_loop() {
     let (driver, inbox) = driver_of::<true>(false);
     let world = driver.core.world.clone();

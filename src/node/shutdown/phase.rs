@@ -6,10 +6,23 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use documented::DocumentedVariants;
 use serde::{Deserialize, Serialize};
 
 /// A step of the shutdown. The order of the variants is the order in which they run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    DocumentedVariants,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
     /// The first: tell whoever sends work here, such as a load balancer.

@@ -86,6 +86,20 @@ fn every_value_that_makes_no_sense_is_named() {
         ("remembered-decisions = 0", "remembered-decisions is 0"),
         ("ask-timeout = \"0s\"", "ask-timeout is 0s: must be longer than nothing"),
         ("retry-interval = \"0s\"", "retry-interval is 0s"),
+        ("waiting-for-state-timeout = \"0s\"", "waiting-for-state-timeout is 0s"),
+        ("updating-state-timeout = \"0s\"", "updating-state-timeout is 0s"),
+        ("audit-interval = \"0s\"", "audit-interval is 0s"),
+        ("move-retry-min = \"0s\"", "move-retry-min is 0s"),
+        ("handoff-timeout = \"0s\"", "handoff-timeout is 0s"),
+        ("lane-broken-after = \"0s\"", "lane-broken-after is 0s"),
+        ("restart-backoff-min = \"0s\"", "restart-backoff-min is 0s"),
+        ("region-query-timeout = \"0s\"", "region-query-timeout is 0s"),
+        ("rebalance-interval = \"0s\"", "rebalance-interval is 0s"),
+        ("[entity-recovery-constant-rate]\nfrequency = \"0s\"", "constant-rate.frequency is 0s"),
+        ("[entity-recovery-constant-rate]\nnumber-of-entities = 0", "number-of-entities is 0"),
+        ("[least-shard]\nstall-max = \"0s\"", "least-shard.stall-max is 0s"),
+        ("[least-shard-rounds]\nmax-simultaneous-rebalance = 0", "simultaneous-rebalance is 0"),
+        ("[healthcheck]\ntimeout = \"0s\"", "healthcheck.timeout is 0s"),
         ("move-retry-max = \"100ms\"", "move-retry-max is 100ms: must be at least move-retry-min"),
         ("restart-backoff-max = \"1ms\"", "restart-backoff-max is 1ms: must be at least restart"),
         ("[least-shard]\nmax-moves-in-flight = 0", "least-shard.max-moves-in-flight is 0"),
@@ -100,14 +114,25 @@ fn every_value_that_makes_no_sense_is_named() {
         ("[passivation.segmented]\nproportions = [1.0]", "segmented.proportions is [1.0]"),
         ("[passivation.composite]\nwindow-proportion = 1.1", "composite.window-proportion is 1.1"),
         ("[passivation.composite]\nminimum-window-proportion = nan", "proportion is NaN"),
+        ("[passivation.composite]\nmaximum-window-proportion = 2", "window-proportion is 2"),
         ("[passivation.composite.hill-climbing]\nstep-decay = 2.0", "step-decay is 2"),
+        ("[passivation.composite.hill-climbing]\ninitial-step = 2.0", "initial-step is 2"),
+        ("[passivation.composite.hill-climbing]\nrestart-threshold = 0", "threshold is 0"),
+        ("[passivation.composite.hill-climbing]\nadjust-multiplier = 0", "multiplier is 0"),
         ("[passivation.composite.frequency-sketch]\ndepth = 0", "frequency-sketch.depth is 0"),
+        ("[passivation.composite.frequency-sketch]\nreset-multiplier = 0", "multiplier is 0"),
+        ("[passivation.composite.frequency-sketch]\nwidth-multiplier = 0", "multiplier is 0"),
         ("[types.a]\nmailbox-size = 0", "cluster.sharding.types.a.mailbox-size is 0"),
     ];
     for (text, expected) in table {
         let error = refusal(text);
         assert!(error.contains(expected), "{text}: {error}");
     }
+    let mut many = Sharding::default();
+    let name = |n| EntityType::new(&format!("t{n}")).expect("a valid name");
+    many.types.extend((0..=TYPES_MAX).map(|n| (name(n), Overrides::default())));
+    let error = many.check(PHASE).expect_err("too many").to_string();
+    assert!(error.contains("cluster.sharding.types is 1025: must have 1,024"), "{error}");
 }
 
 #[test]

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ostraca_ddata::clock::Now;
 
@@ -81,17 +80,14 @@ impl Coordinator {
     /// Names whom the slow ones wait for: homes that have not confirmed, and those that may still
     /// host.
     pub(super) fn look_for_slow(&mut self, now: Now, out: &mut Out) {
-        let slow = self.pace.take_slow(now.mono);
-        let Some((_, waited, _)) = slow.first().copied() else { return };
-        let limit = slow.iter().map(|(.., limit)| *limit).min().unwrap_or(Duration::ZERO);
-        let shards: Vec<ShardId> = slow.into_iter().map(|(shard, ..)| shard).collect();
+        let Some(slow) = self.pace.take_slow(now.mono) else { return };
         let mut awaited = BTreeSet::new();
-        for record in shards.iter().filter_map(|shard| self.records.get(shard)) {
+        for record in slow.shards.iter().filter_map(|shard| self.records.get(shard)) {
             let home = record.home();
             let named = home.region.iter().chain(home.after.keys());
             awaited.extend(named.filter(|id| !record.is_out(**id, &self.installed)));
         }
         let awaited = awaited.into_iter().collect();
-        out.push(CoordinatorOutput::Slow(Slow { shards, waited, limit, awaited }));
+        out.push(CoordinatorOutput::Slow(Slow { awaited, ..slow }));
     }
 }

@@ -1,7 +1,6 @@
 //! What a region remembers of decisions that concern it, and says of their steps.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use ostraca_ddata::clock::Now;
 
@@ -89,18 +88,15 @@ impl Region {
 
     /// Names whom the slow ones wait for: itself, where it is still draining them.
     pub(super) fn look_for_slow(&mut self, now: Now, out: &mut Out) {
-        let slow = self.pace.take_slow(now.mono);
-        let Some((_, waited, _)) = slow.first().copied() else { return };
-        let limit = slow.iter().map(|(.., limit)| *limit).min().unwrap_or(Duration::ZERO);
-        let shards: Vec<ShardId> = slow.into_iter().map(|(shard, ..)| shard).collect();
+        let Some(slow) = self.pace.take_slow(now.mono) else { return };
         let mut awaited = BTreeSet::new();
-        for held in shards.iter().filter_map(|shard| self.shards.get(shard)) {
+        for held in slow.shards.iter().filter_map(|shard| self.shards.get(shard)) {
             awaited.extend(held.awaited(&self.installed));
             if matches!(held.run(), Run::Draining(_)) {
                 awaited.insert(self.me);
             }
         }
         let awaited = awaited.into_iter().collect();
-        out.push(RegionOutput::Slow(Slow { shards, waited, limit, awaited }));
+        out.push(RegionOutput::Slow(Slow { awaited, ..slow }));
     }
 }

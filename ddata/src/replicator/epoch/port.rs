@@ -20,7 +20,7 @@ pub struct EpochConfig {
     /// configuration proposes one. Doubles with each attempt of its own.
     #[serde(with = "humantime_serde")]
     pub abandoned_after: Duration,
-    /// First resend of an unanswered message; doubles up to `resend_most`.
+    /// First resend of an unanswered message; doubles up to `resend-most`.
     #[serde(with = "humantime_serde")]
     pub resend_first: Duration,
     /// Longest time between two resends.

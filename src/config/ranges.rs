@@ -1,0 +1,233 @@
+//! What the numbers, times and addresses of `[net]` and `[ddata]` must be where their types allow
+//! more: with these a node would stand still, or be found by nobody.
+
+use std::time::Duration;
+
+use humantime_serde::re::humantime;
+use libp2p::Multiaddr;
+use ostraca_ddata::replicator::config as ddata;
+
+use super::{Config, InvalidConfig, Kind, kind};
+use crate::net::address;
+use crate::net::config::Limits;
+use crate::net::frame::FRAME_BYTES_MIN;
+
+/// Smaller frames hold next to nothing beside what each message begins with.
+const PIECE_BYTES_MIN: usize = 1_024;
+
+/// A setting, what was found, and what it must be.
+type Found = (&'static str, String, &'static str);
+
+/// Says what is wrong first.
+pub(super) fn check(config: &Config) -> Result<(), InvalidConfig> {
+    check_addresses("net.listen", &config.net.listen, Listening::Here)?;
+    check_addresses("net.advertise", &config.net.advertise, Listening::Elsewhere)?;
+    let limits = &config.net.limits;
+    let all = times(config).into_iter().chain(counts(config)).chain(sizes(limits, &config.ddata));
+    match all.into_iter().find(|(is_right, _)| !is_right) {
+        Some((_, (setting, value, must))) => {
+            Err(InvalidConfig::OutOfRange { setting, value, must })
+        }
+        None => Ok(()),
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Listening {
+    Here,
+    Elsewhere,
+}
+
+fn check_addresses(
+    setting: &'static str,
+    all: &[Multiaddr],
+    listening: Listening,
+) -> Result<(), InvalidConfig> {
+    let must = match listening {
+        Listening::Here => "must be /ip4|ip6/ADDRESS/tcp/PORT",
+        Listening::Elsewhere => {
+            "must be what others dial: /ip4|ip6/ADDRESS/tcp/PORT or /dns|dns4|dns6/NAME/tcp/PORT"
+        }
+    };
+    let is_right = |at: &&Multiaddr| match (kind(at), listening) {
+        (Some(Kind::Ip), Listening::Here) | (Some(Kind::Name), Listening::Elsewhere) => true,
+        (Some(Kind::Ip), Listening::Elsewhere) => {
+            address::host(at).is_some_and(|host| !host.is_unspecified())
+        }
+        (Some(Kind::Name), Listening::Here) | (None, _) => false,
+    };
+    match all.iter().find(|at| !is_right(at)) {
+        Some(at) => Err(InvalidConfig::OutOfRange { setting, value: at.to_string(), must }),
+        None => Ok(()),
+    }
+}
+
+fn times(config: &Config) -> Vec<(bool, Found)> {
+    let (limits, ddata, epoch) = (&config.net.limits, &config.ddata, &config.ddata.epoch);
+    let (back_off_min, back_off_max) = limits.back_off;
+    let positive = [
+        ("net.limits.handshake-within", limits.handshake_within),
+        ("net.limits.idle-timeout", limits.idle_timeout),
+        ("net.limits.control-undrained-max", limits.control_undrained_max),
+        ("net.limits.back-off.min", back_off_min),
+        ("ddata.gossip-interval", ddata.gossip_interval),
+        ("ddata.busy-gossip-interval", ddata.busy_gossip_interval),
+        ("ddata.epoch.abandoned-after", epoch.abandoned_after),
+        ("ddata.epoch.resend-first", epoch.resend_first),
+        ("ddata.epoch.source-patience", epoch.source_patience),
+    ];
+    let positive = positive
+        .map(|(setting, it)| (!it.is_zero(), (setting, time(it), "must be longer than nothing")));
+    let expires = ddata.expire_keys_after_inactivity.iter().map(|(_, after)| *after).min();
+    let others = [
+        (
+            back_off_max >= back_off_min,
+            ("net.limits.back-off.max", time(back_off_max), "must be at least back-off.min"),
+        ),
+        (
+            epoch.resend_most >= epoch.resend_first,
+            ("ddata.epoch.resend-most", time(epoch.resend_most), "must be at least resend-first"),
+        ),
+        (
+            expires != Some(Duration::ZERO),
+            (
+                "ddata.expire-keys-after-inactivity",
+                time(Duration::ZERO),
+                "must be longer than nothing, for every pattern",
+            ),
+        ),
+    ];
+    positive.into_iter().chain(others).collect()
+}
+
+fn counts(config: &Config) -> Vec<(bool, Found)> {
+    let (limits, ddata) = (&config.net.limits, &config.ddata);
+    let [control, data, user, bulk] = limits.lane_bytes_max;
+    let positive = [
+        ("net.limits.connections-per-peer", limits.connections_per_peer),
+        ("net.limits.connections", limits.connections),
+        ("net.limits.handshakes", limits.handshakes),
+        ("net.limits.lane-bytes-max.control", control),
+        ("net.limits.lane-bytes-max.data", data),
+        ("net.limits.lane-bytes-max.user", user),
+        ("net.limits.lane-bytes-max.bulk", bulk),
+        ("net.limits.lane-window", limits.lane_window),
+        ("ddata.max-delta-elements", ddata.max_delta_elements),
+        ("ddata.max-value-size", ddata.max_value_size),
+        ("ddata.max-pending-requests", ddata.max_pending_requests),
+        ("ddata.epoch.sync-attempts", ddata.epoch.sync_attempts as usize),
+    ];
+    let positive =
+        positive.map(|(setting, it)| (it >= 1, (setting, it.to_string(), "must be at least 1")));
+    let lanes = limits.lanes_per_peer;
+    let must = "must be at least 4: one of each class";
+    let lanes = (lanes >= 4, ("net.limits.lanes-per-peer", lanes.to_string(), must));
+    positive.into_iter().chain([lanes]).collect()
+}
+
+fn sizes(limits: &Limits, ddata: &ddata::Config) -> [(bool, Found); 4] {
+    let (frame, message, piece, assembly) = (
+        limits.frame_bytes_max,
+        limits.message_bytes_max,
+        ddata.frame_bytes_max,
+        ddata.assembly_bytes_max,
+    );
+    [
+        (
+            (FRAME_BYTES_MIN..=u32::MAX as usize).contains(&frame),
+            ("net.limits.frame-bytes-max", frame.to_string(), "must be 8192 bytes to 4 GiB"),
+        ),
+        (
+            (FRAME_BYTES_MIN..=u32::MAX as usize).contains(&message),
+            ("net.limits.message-bytes-max", message.to_string(), "must be 8192 bytes to 4 GiB"),
+        ),
+        (
+            (PIECE_BYTES_MIN..=message).contains(&piece),
+            (
+                "ddata.frame-bytes-max",
+                piece.to_string(),
+                "must be at least 1024 bytes, and at most net.limits.message-bytes-max, beyond \
+                 which no message travels",
+            ),
+        ),
+        (
+            assembly >= ddata.max_value_size,
+            (
+                "ddata.assembly-bytes-max",
+                assembly.to_string(),
+                "must be at least ddata.max-value-size, else what may be written does not travel",
+            ),
+        ),
+    ]
+}
+
+fn time(value: Duration) -> String {
+    humantime::format_duration(value).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What breaks a setting, and what is said.
+    type Broken = (fn(&mut Config), &'static str);
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const BROKEN: [Broken; 33] = [
+        (|c| c.net.limits.handshake_within = Duration::ZERO, "net.limits.handshake-within is 0s"),
+        (|c| c.net.limits.idle_timeout = Duration::ZERO, "net.limits.idle-timeout is 0s"),
+        (|c| c.net.limits.control_undrained_max = Duration::ZERO, "control-undrained-max is 0s"),
+        (|c| c.net.limits.back_off.0 = Duration::ZERO, "net.limits.back-off.min is 0s"),
+        (|c| c.net.limits.back_off = (2 * SECOND, SECOND), "back-off.max is 1s: must be at least"),
+        (|c| c.net.limits.connections_per_peer = 0, "net.limits.connections-per-peer is 0"),
+        (|c| c.net.limits.connections = 0, "net.limits.connections is 0"),
+        (|c| c.net.limits.handshakes = 0, "net.limits.handshakes is 0"),
+        (|c| c.net.limits.lanes_per_peer = 3, "net.limits.lanes-per-peer is 3: must be at least 4"),
+        (|c| c.net.limits.lane_bytes_max[0] = 0, "net.limits.lane-bytes-max.control is 0"),
+        (|c| c.net.limits.lane_bytes_max[1] = 0, "net.limits.lane-bytes-max.data is 0"),
+        (|c| c.net.limits.lane_bytes_max[2] = 0, "net.limits.lane-bytes-max.user is 0"),
+        (|c| c.net.limits.lane_bytes_max[3] = 0, "net.limits.lane-bytes-max.bulk is 0"),
+        (|c| c.net.limits.lane_window = 0, "net.limits.lane-window is 0"),
+        (|c| c.net.limits.frame_bytes_max = 8_191, "frame-bytes-max is 8191: must be 8192 bytes"),
+        (|c| c.net.limits.message_bytes_max = 10, "net.limits.message-bytes-max is 10: must be"),
+        (|c| c.net.listen = at(&["/dns4/a.example/tcp/1"]), "net.listen is /dns4/a.example/tcp/1"),
+        (|c| c.net.listen = at(&["/ip4/127.0.0.1/udp/1"]), "must be /ip4|ip6/ADDRESS/tcp/PORT"),
+        (|c| c.net.advertise = at(&["/ip4/0.0.0.0/tcp/1"]), "net.advertise is /ip4/0.0.0.0/tcp/1"),
+        (|c| c.net.advertise = at(&["/memory/1"]), "must be what others dial"),
+        (|c| c.ddata.gossip_interval = Duration::ZERO, "ddata.gossip-interval is 0s"),
+        (|c| c.ddata.busy_gossip_interval = Duration::ZERO, "ddata.busy-gossip-interval is 0s"),
+        (|c| c.ddata.max_delta_elements = 0, "ddata.max-delta-elements is 0"),
+        (|c| c.ddata.max_value_size = 0, "ddata.max-value-size is 0"),
+        (|c| c.ddata.max_pending_requests = 0, "ddata.max-pending-requests is 0"),
+        (|c| c.ddata.frame_bytes_max = 5 << 20, "at most net.limits.message-bytes-max"),
+        (|c| c.ddata.frame_bytes_max = 1_000, "ddata.frame-bytes-max is 1000: must be at least"),
+        (|c| c.ddata.assembly_bytes_max = 1 << 20, "must be at least ddata.max-value-size"),
+        (|c| c.ddata.epoch.abandoned_after = Duration::ZERO, "ddata.epoch.abandoned-after is 0s"),
+        (|c| c.ddata.epoch.resend_first = Duration::ZERO, "ddata.epoch.resend-first is 0s"),
+        (|c| c.ddata.epoch.resend_most = Duration::ZERO, "resend-most is 0s: must be at least"),
+        (|c| c.ddata.epoch.source_patience = Duration::ZERO, "ddata.epoch.source-patience is 0s"),
+        (|c| c.ddata.epoch.sync_attempts = 0, "ddata.epoch.sync-attempts is 0"),
+    ];
+
+    fn at(texts: &[&str]) -> Vec<Multiaddr> {
+        texts.iter().map(|text| text.parse().expect("an address")).collect()
+    }
+
+    #[test]
+    fn what_would_stand_still_or_be_found_by_nobody_is_refused_by_name() {
+        for (breaks, said) in BROKEN {
+            let mut config = Config::default();
+            breaks(&mut config);
+            let error = config.check().expect_err(said).to_string();
+            assert!(error.contains(said), "{said}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_key_that_expires_at_once_is_refused() {
+        let text = "{ \"expire-keys-after-inactivity\": { \"session-*\": \"0s\" } }";
+        let ddata = serde_json::from_str(text).expect("settings");
+        let error = Config { ddata, ..Config::default() }.check().expect_err("at once").to_string();
+        assert!(error.starts_with("ddata.expire-keys-after-inactivity is 0s: "), "{error}");
+    }
+}
