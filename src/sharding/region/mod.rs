@@ -165,6 +165,12 @@ impl Region {
         self.refused = None;
     }
 
+    /// How many shards its type has.
+    #[must_use]
+    pub const fn number_of_shards(&self) -> u32 {
+        self.config.shards
+    }
+
     /// What it knows of a shard; `None`: it was never told anything.
     #[must_use]
     pub fn shard(&self, shard: ShardId) -> Option<&Shard> {
