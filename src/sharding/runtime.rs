@@ -243,6 +243,11 @@ impl<E: Entity> Runtime<E> {
         Some(cell.get_or_init(|| Arc::new(shard())))
     }
 
+    /// The shard of an entity.
+    pub(super) fn shard_of(&self, id: &EntityId) -> ShardId {
+        self.extractor.shard(id)
+    }
+
     /// Those that anybody ever heard of.
     fn known(&self) -> impl Iterator<Item = &Arc<Shard<E>>> {
         self.shards.iter().filter_map(OnceLock::get)
