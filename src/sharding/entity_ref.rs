@@ -393,9 +393,7 @@ impl<E: Entity> EntityRef<E> {
         match &self.known {
             Known::Here(runtime, shard) => runtime.offer((id, self.hash, *shard), parcel, asker),
             Known::NotYet(..) => match self.runtime() {
-                Ok(runtime) => {
-                    runtime.offer((id, self.hash, runtime.shard_of(id)), parcel, asker)
-                }
+                Ok(runtime) => runtime.offer((id, self.hash, runtime.shard_of(id)), parcel, asker),
                 Err(why) => Err((why, parcel)),
             },
         }

@@ -496,6 +496,7 @@ impl<E: Entity> Runtime<E> {
             | RegionOutput::Step(_)
             | RegionOutput::Slow(_)
             | RegionOutput::Registered
+            | RegionOutput::Unregistered(_)
             | RegionOutput::Left => {}
         }
     }

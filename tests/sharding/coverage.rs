@@ -19,8 +19,7 @@ const BELOW: [&str; 6] = [
 
 /// Numbers of spec/known-failures.md that concern sharding, but 10, 18 and 19: of daemons and of
 /// remembered entities, which are not there yet.
-const KNOWN_FAILURES: [u32; 18] =
-    [1, 2, 3, 4, 5, 6, 7, 11, 14, 24, 27, 34, 35, 37, 38, 39, 42, 43];
+const KNOWN_FAILURES: [u32; 18] = [1, 2, 3, 4, 5, 6, 7, 11, 14, 24, 27, 34, 35, 37, 38, 39, 42, 43];
 
 /// Which test shows a behaviour.
 const SHOWN: &[(&str, &str)] = &[

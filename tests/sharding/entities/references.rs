@@ -45,7 +45,9 @@ impl Entity for Friend {
             Note::Visit(stranger) => self.of = Some(stranger),
             Note::Myself(reply) => reply.send(cx.myself()),
             Note::Likes(reply) => reply.send(self.likes),
-            Note::Of(reply) => reply.send(self.of.as_ref().map(ToString::to_string).unwrap_or_default()),
+            Note::Of(reply) => {
+                reply.send(self.of.as_ref().map(ToString::to_string).unwrap_or_default())
+            }
             Note::Hail(reply) => reply.send(self.hail()),
         }
     }
@@ -55,7 +57,9 @@ impl Friend {
     /// What becomes of everything that one can do to a stranger.
     fn hail(&self) -> Vec<String> {
         let Some(stranger) = &self.of else { return Vec::new() };
-        let sent = |sent: Result<(), TellError>| sent.map_or_else(|why| why.to_string(), |()| "told".into());
+        let sent = |sent: Result<(), TellError>| {
+            sent.map_or_else(|why| why.to_string(), |()| "told".into())
+        };
         let asked = |asked: Option<Result<(), AskError>>| match asked {
             Some(Err(why)) => why.to_string(),
             _ => "waits".into(),
