@@ -1,6 +1,7 @@
 //! What a program that uses Ostraca names all the time: `use ostraca::prelude::*`.
 
 pub use libp2p::Multiaddr;
+pub use ostraca_ddata::data::Registry;
 pub use ostraca_ddata::key::Key;
 pub use ostraca_ddata::replicator::request::{ReadConsistency, WriteConsistency};
 pub use ostraca_ddata::types::edit::{Edit, EditError};

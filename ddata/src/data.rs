@@ -94,7 +94,10 @@ pub struct NameTaken {
 
 /// A user type that was not registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the user type `{name}` is not registered: call `Registry::register` at start")]
+#[error(
+    "the user type `{name}` is not registered: start this node with it (`Registry::register`, \
+     `Node::start_with`)"
+)]
 pub struct NotRegistered {
     /// The name.
     pub name: String,

@@ -10,6 +10,7 @@ mod limits;
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::IpAddr;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -28,7 +29,7 @@ use tokio::sync::oneshot;
 
 pub use handler::{Handler, Line, OpenFailed};
 pub use limits::{Exceeded, Refusals};
-pub(super) use limits::{Slot, Slots};
+pub(super) use limits::{Place, Slot, Slots};
 
 use super::admission::{self, ConfigError};
 use super::complaints::Complaints;
@@ -156,7 +157,7 @@ pub struct Calling {
     pub(super) connection: ConnectionId,
     pub(super) stream: Line,
     /// Among those that are not answered yet.
-    pub(super) place: Slot,
+    pub(super) place: Place,
 }
 
 impl Lines {
@@ -243,8 +244,13 @@ impl Lines {
         self.connections.handshakes()
     }
 
-    fn established(&mut self, id: ConnectionId, peer: PeerId) -> Result<Handler, ConnectionDenied> {
-        match self.connections.admit(id, peer) {
+    fn established(
+        &mut self,
+        id: ConnectionId,
+        peer: PeerId,
+        host: Option<IpAddr>,
+    ) -> Result<Handler, ConnectionDenied> {
+        match self.connections.admit(id, peer, host) {
             Ok(slots) => Ok(Handler::new(slots, self.connections.handshake_within(), self.takes)),
             Err(exceeded) => Err(self.refuse(Some(peer), exceeded)),
         }
@@ -284,8 +290,8 @@ impl NetworkBehaviour for Lines {
         _: &Multiaddr,
         _: &Multiaddr,
     ) -> Result<Handler, ConnectionDenied> {
-        self.connections.end(id);
-        self.established(id, peer)
+        let host = self.connections.end(id);
+        self.established(id, peer, host)
     }
 
     fn handle_established_outbound_connection(
@@ -296,12 +302,14 @@ impl NetworkBehaviour for Lines {
         _: Endpoint,
         _: PortUse,
     ) -> Result<Handler, ConnectionDenied> {
-        self.established(id, peer)
+        self.established(id, peer, None)
     }
 
     fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
         match event {
-            FromSwarm::ListenFailure(failure) => self.connections.end(failure.connection_id),
+            FromSwarm::ListenFailure(failure) => {
+                self.connections.end(failure.connection_id);
+            }
             FromSwarm::ConnectionEstablished(new) => {
                 if let Some(oldest) = self.connections.crowded_out(new.peer_id) {
                     self.complain(Some(new.peer_id), Exceeded::ConnectionsPerPeer);
@@ -325,7 +333,7 @@ impl NetworkBehaviour for Lines {
                 self.queue.push_back(ToSwarm::GenerateEvent(event));
             }
             FromHandler::Inbound { protocol: Protocol::Client, stream } => {
-                match self.connections.call() {
+                match self.connections.call(connection) {
                     Ok(place) => {
                         let calling = Calling { peer, connection, stream, place };
                         self.queue.push_back(ToSwarm::GenerateEvent(Event::Client(calling)));

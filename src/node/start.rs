@@ -124,7 +124,50 @@ impl Node {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn start(mut config: Config) -> Result<Self, StartError> {
+    pub async fn start(config: Config) -> Result<Self, StartError> {
+        Self::start_with(config, Registry::new()).await
+    }
+
+    /// Starts a node whose program has data types of its own: updates of a type that is not
+    /// registered are refused on this node. Data of any type are replicated, and kept, by all.
+    ///
+    /// # Errors
+    /// [`StartError`], whose sentences say what to do.
+    ///
+    /// # Example
+    /// ```
+    /// use ostraca::prelude::*;
+    /// # use serde::{Deserialize, Serialize};
+    /// #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+    /// struct HighScore(u64);
+    ///
+    /// impl ReplicatedData for HighScore {
+    ///     const NAME: &'static str = "high-score";
+    ///     fn merge(&mut self, other: &Self) {
+    ///         self.0 = self.0.max(other.0);
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut types = Registry::new();
+    /// types.register::<HighScore>()?;
+    /// let node = Node::start_with(Config::default(), types).await?;
+    /// node.cluster().up().await?;
+    /// let best = Key::<User<HighScore>>::new("best");
+    /// let within = secs(3);
+    /// let majority = WriteMajority::within(within);
+    /// let beaten = |best: &mut Edit<'_, User<HighScore>>| {
+    ///     best.change_with(|score| Ok(score.0 = score.0.max(7)))
+    /// };
+    /// node.replicator().update(&best, majority, beaten).await?;
+    /// let read = node.replicator().get(&best, ReadMajority::within(within)).await?;
+    /// assert_eq!(read.expect("it was written").get()?, HighScore(7));
+    /// node.stop().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn start_with(mut config: Config, types: Registry) -> Result<Self, StartError> {
         config.net.read_secret()?;
         for warning in config.check()? {
             tracing::warn!("cluster.settings: {warning}");
@@ -132,7 +175,7 @@ impl Node {
         let identity = Arc::new(Identity::load(config.net.data_dir.as_deref())?);
         let memory = config.net.data_dir.as_deref().map(memory::load).transpose()?;
         let socket = control_socket(&config).await?;
-        let base = Base::start(&config, identity, HasMembership::Yes).await?;
+        let base = Base::start(&config, identity, types, HasMembership::Yes).await?;
         let address = own_address(&config, base.net.addresses(), base.net.listening())?;
         if config.cluster.seeds.is_empty() && !config.cluster.wait_for_join {
             tracing::info!(
@@ -154,7 +197,7 @@ impl Node {
     pub async fn listen(mut config: Config) -> Result<Self, StartError> {
         config.net.read_secret()?;
         let identity = Arc::new(Identity::load(config.net.data_dir.as_deref())?);
-        let base = Base::start(&config, identity, HasMembership::No).await?;
+        let base = Base::start(&config, identity, Registry::new(), HasMembership::No).await?;
         base.inbox.close();
         base.hostings.end();
         let watchers = Watchers::new();
@@ -173,13 +216,14 @@ impl Base {
     async fn start(
         config: &Config,
         identity: Arc<Identity>,
+        registry: Registry,
         membership: HasMembership,
     ) -> Result<Self, StartError> {
         let me = identity.node_id();
         let machine = Setup {
             me: me.incarnation,
             config: config.ddata.clone(),
-            registry: Registry::new(),
+            registry,
             seed: rand::random(),
             canary: Canary::none(),
         };

@@ -41,6 +41,9 @@ pub enum Bug {
     UnconfirmedLeftOut,
     /// A move back to a listed region lists nobody.
     MoveBackEmptiesAfter,
+    /// A shard that is to live nowhere leaves no cell behind, as if its key had been removed: who
+    /// reads the homes finds nothing of it.
+    HomeKeyRemoved,
     /// The coordinator speaks before a quorum holds its decision.
     SpeaksBeforeAck,
     /// Only the last home is told to release.

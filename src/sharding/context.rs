@@ -97,8 +97,8 @@ impl<'a, E: Entity> Context<'a, E> {
     /// Sends this entity a message after `pause`, if this instance still lives then: it comes like
     /// any other, after what waits.
     pub fn after(&mut self, pause: Duration, message: E::Message) -> Timer {
-        let myself = self.myself();
-        Extras::of(self.extras).after(myself, pause, message)
+        let (myself, world) = (self.myself(), &self.runtime.world);
+        Extras::of(self.extras).after(world, myself, pause, message)
     }
 
     /// Sends this entity what `message` makes, each time that it has had nothing to do for

@@ -1,5 +1,6 @@
 //! The handle of one entity, wherever it lives now: tell and ask.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::hash::{Hash, Hasher};
@@ -17,12 +18,12 @@ use super::asks::{Asker, Slot, Unanswered};
 use super::dead_letters::Lost;
 use super::entity::Entity;
 use super::gate::Full;
-use super::hosting::World;
 use super::ids::{EntityId, EntityType, InvalidName, ShardId};
 use super::letter::Letter;
 use super::reply::Reply;
 use super::runtime::{Parcel, Runtime, hash};
 use super::scope;
+use super::types::Types;
 
 /// Why a message was not sent. It will not be handled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -65,6 +66,15 @@ pub enum TellError {
     /// The extractor finds no entity in it.
     #[error("the type's extractor names no entity for the message; not sent")]
     NoEntity,
+    /// The reference came in a message, and leads nowhere from here yet.
+    #[error(
+        "this node has not started {entity_type} (or started it as another type); not sent: start \
+         it, be it as a proxy"
+    )]
+    NotStarted {
+        /// Which type.
+        entity_type: EntityType,
+    },
 }
 
 impl TellError {
@@ -161,28 +171,52 @@ pub enum AskError {
 
 /// An entity, by type and id. Cheap to clone; equal if type and id are. It need not live yet.
 ///
-/// May stand in messages and in answers, which is where it is read: by a node that has started its
-/// type, be it as a proxy. Elsewhere (a file, an outside system) keep type and id.
+/// May stand in messages and in answers, which is where it is read. Elsewhere (a file, an outside
+/// system) keep type and id.
 ///
-/// Types whose messages refer to each other should be started one right after the other, the one
-/// that is referred to first: a message with a reference to a type that its node has not started
-/// yet does not decode there. It is lost, and counted as [`Lost::Undecodable`].
+/// What it is told goes its way where the node has started its type, be it as a proxy. Until then
+/// (a node that joins starts its types one after the other, and the first messages may come in
+/// between) it can be kept and passed on, and sending says [`TellError::NotStarted`].
 pub struct EntityRef<E: Entity> {
-    runtime: Arc<Runtime<E>>,
+    known: Known<E>,
     id: Result<EntityId, InvalidName>,
     hash: u64,
-    shard: ShardId,
+}
+
+/// How a reference finds its type.
+enum Known<E: Entity> {
+    Here(Arc<Runtime<E>>, ShardId),
+    /// Its node had not started the type when it was read: looked for at each use.
+    NotYet(EntityType, Arc<Types>),
 }
 
 impl<E: Entity> EntityRef<E> {
     pub(super) fn new(runtime: &Arc<Runtime<E>>, id: &str) -> Self {
-        let runtime = Arc::clone(runtime);
         let id = EntityId::new(id);
-        let (hash, shard) = match &id {
-            Ok(id) => (hash(id.as_str()), runtime.extractor.shard(id)),
-            Err(_) => (0, ShardId::default()),
-        };
-        Self { runtime, id, hash, shard }
+        let shard = id.as_ref().map_or_else(|_| ShardId::default(), |id| runtime.shard_of(id));
+        Self::on(Known::Here(Arc::clone(runtime), shard), id)
+    }
+
+    fn on(known: Known<E>, id: Result<EntityId, InvalidName>) -> Self {
+        let hash = id.as_ref().map_or(0, |id| hash(id.as_str()));
+        Self { known, id, hash }
+    }
+
+    fn runtime(&self) -> Result<Cow<'_, Arc<Runtime<E>>>, TellError> {
+        match &self.known {
+            Known::Here(runtime, _) => Ok(Cow::Borrowed(runtime)),
+            Known::NotYet(entity_type, types) => {
+                let not_started = || TellError::NotStarted { entity_type: entity_type.clone() };
+                types.find(entity_type).map(Cow::Owned).ok_or_else(not_started)
+            }
+        }
+    }
+
+    fn entity_type(&self) -> &EntityType {
+        match &self.known {
+            Known::Here(runtime, _) => &runtime.entity_type,
+            Known::NotYet(entity_type, _) => entity_type,
+        }
     }
 
     /// Its id, if it is one.
@@ -193,10 +227,14 @@ impl<E: Entity> EntityRef<E> {
         self.id.as_ref().map_err(|why| *why)
     }
 
-    /// Its shard.
+    /// Its shard; the first one, as long as this node has not started its type.
     #[must_use]
-    pub const fn shard(&self) -> ShardId {
-        self.shard
+    pub fn shard(&self) -> ShardId {
+        match (&self.known, self.runtime(), &self.id) {
+            (Known::Here(_, shard), ..) => *shard,
+            (Known::NotYet(..), Ok(runtime), Ok(id)) => runtime.shard_of(id),
+            _ => ShardId::default(),
+        }
     }
 
     /// Sends a message, and does not wait. What one node tells an entity is handled in the order
@@ -219,7 +257,14 @@ impl<E: Entity> EntityRef<E> {
     /// [`TellError`], but for those that waiting helps against.
     pub async fn tell_wait(&self, message: E::Message) -> Result<(), TellError> {
         let mut parcel = Some(Parcel::Typed(message));
-        let mut seat = self.runtime.seat();
+        let runtime = match self.runtime() {
+            Ok(runtime) => runtime,
+            Err(why) => {
+                parcel.map(drop_unsent);
+                return Err(why);
+            }
+        };
+        let mut seat = runtime.seat();
         std::future::poll_fn(|cx| {
             for registered in [false, true] {
                 let Some(offered) = parcel.take() else { return Poll::Ready(Ok(())) };
@@ -248,7 +293,7 @@ impl<E: Entity> EntityRef<E> {
     where
         T: DeserializeOwned + Send + 'static,
     {
-        self.ask_within(self.runtime.settings.ask_timeout, question)
+        self.ask_for(None, question)
     }
 
     /// Asks, and waits for `timeout` at most.
@@ -260,13 +305,29 @@ impl<E: Entity> EntityRef<E> {
     where
         T: DeserializeOwned + Send + 'static,
     {
-        let mut asked = self.asked(std::any::type_name::<E::Message>(), timeout);
+        self.ask_for(Some(timeout), question)
+    }
+
+    /// `None`: for as long as its type's asks wait.
+    fn ask_for<T>(
+        &self,
+        timeout: Option<Duration>,
+        question: impl FnOnce(Reply<T>) -> E::Message,
+    ) -> Asked<E, T>
+    where
+        T: DeserializeOwned + Send + 'static,
+    {
+        let named = std::any::type_name::<E::Message>();
+        let runtime = match self.runtime() {
+            Ok(_) if timeout.is_some_and(|timeout| timeout.is_zero()) => {
+                return self.unasked(named, AskError::NoTime);
+            }
+            Ok(runtime) => runtime,
+            Err(why) => return self.unasked(named, why.into()),
+        };
+        let mut asked = self.asked(&runtime, named, timeout);
         let slot = Arc::clone(&asked.slot);
-        if timeout.is_zero() {
-            asked.unsent = Some(AskError::NoTime);
-            return asked;
-        }
-        let Runtime { asks, me, .. } = &*self.runtime;
+        let Runtime { asks, me, .. } = &**runtime;
         let message = question(Reply::here(Arc::clone(&slot), Arc::clone(asks), *me));
         let asker = || {
             let correlation = slot.number();
@@ -284,15 +345,13 @@ impl<E: Entity> EntityRef<E> {
     ///
     /// An entity that fails to start is tried again as its type's supervision says, and this waits.
     pub fn start(&self) -> Asked<E, ()> {
-        let mut asked = self.asked(START, self.runtime.settings.ask_timeout);
-        let id = match &self.id {
-            Ok(id) => id,
-            Err(why) => {
-                asked.unsent = Some(TellError::InvalidId(*why).into());
-                return asked;
-            }
+        let (runtime, id) = match (self.runtime(), &self.id) {
+            (Ok(runtime), Ok(id)) => (runtime, id),
+            (Err(why), _) => return self.unasked(START, why.into()),
+            (_, Err(why)) => return self.unasked(START, TellError::InvalidId(*why).into()),
         };
-        let Runtime { asks, me, .. } = &*self.runtime;
+        let mut asked = self.asked(&runtime, START, None);
+        let Runtime { asks, me, .. } = &**runtime;
         let asker = Asker { node: *me, correlation: asked.slot.enlist(asks) };
         if let Err((why, _)) = self.offer(Parcel::Letter(Letter::start(id, asker)), None) {
             asked.unsent = Some(why.into());
@@ -300,16 +359,26 @@ impl<E: Entity> EntityRef<E> {
         asked
     }
 
-    fn asked<T>(&self, question: &'static str, timeout: Duration) -> Asked<E, T> {
-        Asked {
-            slot: Slot::new(),
-            question,
-            entity: self.clone(),
-            asked_at: self.runtime.world.now(),
-            timeout,
+    fn asked<T>(
+        &self,
+        runtime: &Arc<Runtime<E>>,
+        question: &'static str,
+        timeout: Option<Duration>,
+    ) -> Asked<E, T> {
+        let waits = Waits {
+            runtime: Arc::clone(runtime),
+            asked_at: runtime.world.now(),
+            timeout: timeout.unwrap_or(runtime.settings.ask_timeout),
             sleep: None,
-            unsent: None,
-        }
+        };
+        let (slot, entity, waits) = (Slot::new(), self.clone(), Some(waits));
+        Asked { slot, entity, question, waits, unsent: None }
+    }
+
+    /// Nothing was sent, and nothing is waited for.
+    fn unasked<T>(&self, question: &'static str, why: AskError) -> Asked<E, T> {
+        let (slot, entity, unsent) = (Slot::new(), self.clone(), Some(why));
+        Asked { slot, entity, question, waits: None, unsent }
     }
 
     fn offer(
@@ -317,24 +386,28 @@ impl<E: Entity> EntityRef<E> {
         parcel: Parcel<E::Message>,
         asker: Option<&dyn Fn() -> Option<Asker>>,
     ) -> Result<(), (TellError, Parcel<E::Message>)> {
-        match &self.id {
-            Ok(id) => self.runtime.offer((id, self.hash, self.shard), parcel, asker),
-            Err(why) => Err((TellError::InvalidId(*why), parcel)),
+        let id = match &self.id {
+            Ok(id) => id,
+            Err(why) => return Err((TellError::InvalidId(*why), parcel)),
+        };
+        match &self.known {
+            Known::Here(runtime, shard) => runtime.offer((id, self.hash, *shard), parcel, asker),
+            Known::NotYet(..) => match self.runtime() {
+                Ok(runtime) => runtime.offer((id, self.hash, runtime.shard_of(id)), parcel, asker),
+                Err(why) => Err((why, parcel)),
+            },
         }
     }
 
-    pub(super) fn world(&self) -> Arc<dyn World> {
-        Arc::clone(&self.runtime.world)
-    }
-
     fn kept(&self) -> Kept {
-        let Some(shard) = self.runtime.shard(self.shard) else { return Kept::Unknown };
+        let Ok(runtime) = self.runtime() else { return Kept::Unknown };
+        let Some(shard) = runtime.shard(self.shard()) else { return Kept::Unknown };
         let inside = shard.lock();
         if inside.gate.wants_home() {
             Kept::NoHome
         } else if inside.gate.is_moving() {
             Kept::Moving
-        } else if inside.gate.leads_here() && !self.runtime.world.serves() {
+        } else if inside.gate.leads_here() && !runtime.world.serves() {
             Kept::NotLeased
         } else {
             Kept::Unknown
@@ -348,14 +421,24 @@ fn drop_unsent<M>(parcel: Parcel<M>) {
 
 impl<E: Entity> Clone for EntityRef<E> {
     fn clone(&self) -> Self {
-        let (runtime, id) = (Arc::clone(&self.runtime), self.id.clone());
-        Self { runtime, id, hash: self.hash, shard: self.shard }
+        Self { known: self.known.clone(), id: self.id.clone(), hash: self.hash }
+    }
+}
+
+impl<E: Entity> Clone for Known<E> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Here(runtime, shard) => Self::Here(Arc::clone(runtime), *shard),
+            Self::NotYet(entity_type, types) => {
+                Self::NotYet(entity_type.clone(), Arc::clone(types))
+            }
+        }
     }
 }
 
 impl<E: Entity> PartialEq for EntityRef<E> {
     fn eq(&self, other: &Self) -> bool {
-        self.id == other.id && self.runtime.entity_type == other.runtime.entity_type
+        self.id == other.id && self.entity_type() == other.entity_type()
     }
 }
 
@@ -370,7 +453,7 @@ impl<E: Entity> Hash for EntityRef<E> {
 impl<E: Entity> Serialize for EntityRef<E> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let id = self.id.as_ref().map_err(serde::ser::Error::custom)?;
-        (&self.runtime.entity_type, id).serialize(to)
+        (self.entity_type(), id).serialize(to)
     }
 }
 
@@ -380,19 +463,21 @@ impl<'de, E: Entity> Deserialize<'de> for EntityRef<E> {
         let types = scope::types().ok_or_else(|| {
             D::Error::custom("a reference to an entity is read only in a message, or in an answer")
         })?;
-        let runtime = types.find(&entity_type).ok_or_else(|| {
-            let why = format!("this node has not started {entity_type}, or as another type: start it before those whose \
-                 messages refer to it");
-            D::Error::custom(why)
-        })?;
-        Ok(Self::new(&runtime, id.as_str()))
+        match types.find(&entity_type) {
+            Some(runtime) => Ok(Self::new(&runtime, id.as_str())),
+            None if types.has(&entity_type) => {
+                let why = format!("this node has started {entity_type} as another type");
+                Err(D::Error::custom(why))
+            }
+            None => Ok(Self::on(Known::NotYet(entity_type, types), Ok(id))),
+        }
     }
 }
 
 impl<E: Entity> fmt::Display for EntityRef<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let id = self.id.as_ref().map_or("?", EntityId::as_str);
-        write!(f, "{}/{id}", self.runtime.entity_type)
+        write!(f, "{}/{id}", self.entity_type())
     }
 }
 
@@ -411,25 +496,26 @@ pub struct Asked<E: Entity, T> {
     slot: Arc<Slot<T>>,
     entity: EntityRef<E>,
     question: &'static str,
+    waits: Option<Waits<E>>,
+    unsent: Option<AskError>,
+}
+
+/// Until when an answer may come.
+struct Waits<E: Entity> {
+    runtime: Arc<Runtime<E>>,
     asked_at: Instant,
     timeout: Duration,
     sleep: Option<BoxFuture<'static, ()>>,
-    unsent: Option<AskError>,
 }
 
 impl<E: Entity, T> Asked<E, T> {
     fn names(&self) -> (EntityType, EntityId) {
         let id = self.entity.id.clone().expect("messages to no entity are not sent");
-        (self.entity.runtime.entity_type.clone(), id)
+        (self.entity.entity_type().clone(), id)
     }
 
-    fn waited(&self) -> Duration {
-        self.entity.runtime.world.now() - self.asked_at
-    }
-
-    fn unanswered(&self, why: Unanswered) -> AskError {
-        let (entity_type, entity) = self.names();
-        let (question, waited) = (self.question, self.waited());
+    fn unanswered(&self, why: Unanswered, waited: Duration) -> AskError {
+        let ((entity_type, entity), question) = (self.names(), self.question);
         match why {
             Unanswered::Refused(why) => {
                 AskError::Refused { entity_type, entity, question, waited, why }
@@ -449,16 +535,17 @@ impl<E: Entity, T> Future for Asked<E, T> {
         if let Some(why) = this.unsent.take() {
             return Poll::Ready(Err(why));
         }
+        let Some(waits) = &mut this.waits else { return Poll::Pending };
         if let Poll::Ready(answer) = this.slot.poll(cx) {
-            return Poll::Ready(answer.map_err(|why| this.unanswered(why)));
+            let waited = waits.runtime.world.now() - waits.asked_at;
+            return Poll::Ready(answer.map_err(|why| this.unanswered(why, waited)));
         }
-        let Self { sleep, timeout, entity, .. } = this;
-        let sleep = sleep.get_or_insert_with(|| entity.runtime.world.sleep(*timeout));
-        if sleep.as_mut().poll(cx).is_pending() {
+        let Waits { runtime, timeout, sleep, .. } = waits;
+        let waited = *timeout;
+        if sleep.get_or_insert_with(|| runtime.world.sleep(waited)).as_mut().poll(cx).is_pending() {
             return Poll::Pending;
         }
-        let (entity_type, entity) = this.names();
-        let (question, waited) = (this.question, this.timeout);
+        let ((entity_type, entity), question) = (this.names(), this.question);
         let kept = this.entity.kept();
         Poll::Ready(Err(AskError::Timeout { entity_type, entity, question, waited, kept }))
     }
@@ -466,7 +553,9 @@ impl<E: Entity, T> Future for Asked<E, T> {
 
 impl<E: Entity, T> Drop for Asked<E, T> {
     fn drop(&mut self) {
-        self.slot.forget(&self.entity.runtime.asks);
+        if let Some(waits) = &self.waits {
+            self.slot.forget(&waits.runtime.asks);
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::entity::Entity;
 use super::entity_ref::EntityRef;
+use super::hosting::World;
 use super::runtime::Runtime;
 use super::tracked::Tracked;
 
@@ -64,11 +65,16 @@ impl<E: Entity> Extras<E> {
         extras.get_or_insert_with(|| Box::new(none()))
     }
 
-    pub(super) fn after(&self, to: EntityRef<E>, pause: Duration, message: E::Message) -> Timer {
+    pub(super) fn after(
+        &self,
+        world: &Arc<dyn World>,
+        to: EntityRef<E>,
+        pause: Duration,
+        message: E::Message,
+    ) -> Timer {
         let cancelled = Arc::new(AtomicBool::new(false));
         let timer = Timer { cancelled: Arc::clone(&cancelled) };
         let life = Arc::downgrade(&self.life);
-        let world = to.world();
         let sleep = world.sleep(pause);
         world.spawn(Box::pin(async move {
             sleep.await;

@@ -243,6 +243,11 @@ impl<E: Entity> Runtime<E> {
         Some(cell.get_or_init(|| Arc::new(shard())))
     }
 
+    /// The shard of an entity.
+    pub(super) fn shard_of(&self, id: &EntityId) -> ShardId {
+        self.extractor.shard(id)
+    }
+
     /// Those that anybody ever heard of.
     fn known(&self) -> impl Iterator<Item = &Arc<Shard<E>>> {
         self.shards.iter().filter_map(OnceLock::get)
@@ -491,6 +496,7 @@ impl<E: Entity> Runtime<E> {
             | RegionOutput::Step(_)
             | RegionOutput::Slow(_)
             | RegionOutput::Registered
+            | RegionOutput::Unregistered(_)
             | RegionOutput::Left => {}
         }
     }

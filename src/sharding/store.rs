@@ -18,6 +18,7 @@ use ostraca_ddata::types::edit::Edit;
 use ostraca_ddata::types::{LWWRegister, ORMap, Term};
 
 use super::agreed::Agreed;
+use super::bug::{Bug, Canary};
 use super::config::MajorityPlus;
 use super::home::ShardHome;
 use super::ids::{EntityType, ShardId};
@@ -92,6 +93,7 @@ pub struct HomesKey {
     settings: Key<LWWRegister<Agreed>>,
     group: Group,
     level: MajorityPlus,
+    canary: Canary,
 }
 
 impl HomesKey {
@@ -100,7 +102,14 @@ impl HomesKey {
     pub fn new(entity_type: &EntityType, level: MajorityPlus) -> Self {
         let name = format!("sharding/{entity_type}/homes");
         let settings = Key::new(&format!("{name}/settings"));
-        Self { key: Key::new(&name), settings, group: Group::new(&name), level }
+        let (key, group, canary) = (Key::new(&name), Group::new(&name), Canary::none());
+        Self { key, settings, group, level, canary }
+    }
+
+    /// The same, with a rule left out.
+    #[must_use]
+    pub fn with_canary(self, canary: Canary) -> Self {
+        Self { canary, ..self }
     }
 
     /// The key.
@@ -177,7 +186,11 @@ impl HomesKey {
             let register = value.get::<LWWRegister<Agreed>>().ok_or_else(|| other(name))?;
             register.get().map_err(|why| format!("`{name}`: {why}"))
         });
-        Ok((homes.transpose()?.unwrap_or_default(), agreed.transpose()?.flatten()))
+        let mut cells = homes.transpose()?.unwrap_or_default();
+        if self.canary.has(Bug::HomeKeyRemoved) {
+            cells.retain(|(_, home)| home.region.is_some());
+        }
+        Ok((cells, agreed.transpose()?.flatten()))
     }
 }
 

@@ -18,6 +18,12 @@ impl Types {
         self.0.write().unwrap_or_else(PoisonError::into_inner).insert(entity_type, runtime);
     }
 
+    /// Whether the type runs here, as whatever.
+    pub(super) fn has(&self, entity_type: &EntityType) -> bool {
+        let types = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        types.get(entity_type).is_some_and(|runtime| runtime.strong_count() > 0)
+    }
+
     /// What runs the type, if that is an `R`.
     pub(super) fn find<R: Any + Send + Sync>(&self, entity_type: &EntityType) -> Option<Arc<R>> {
         let types = self.0.read().unwrap_or_else(PoisonError::into_inner);

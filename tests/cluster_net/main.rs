@@ -12,3 +12,4 @@ mod forming;
 mod losing;
 mod sharding;
 mod signals;
+mod types;

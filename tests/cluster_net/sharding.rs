@@ -7,7 +7,7 @@ use std::time::Duration;
 use ostraca::node::sharding::{About, NotStarted, QueryError, TypeView, Witness};
 use ostraca::prelude::*;
 use ostraca::sharding::config::{Sharding as Settings, StrategyName};
-use ostraca::sharding::ids::RegionId;
+use ostraca::sharding::ids::{RegionId, ShardId};
 use serde::{Deserialize, Serialize};
 
 use crate::fixture::{Plan, SOON, all_up, drop_all, eventually, gone, soon};
@@ -317,6 +317,9 @@ async fn a_program_may_ask_why_an_entity_lives_there_and_whether_and_may_stop_it
     }
     let sharding = it.nodes[2].sharding();
     let counter = name(0);
+    let none = soon(sharding.stop_shards("journal", [shard, ShardId::new(1_000)], SOON)).await;
+    let none = none.expect_err("there are 1,000");
+    assert_eq!(none.to_string(), "journal has the shards 0 to 999: there is no 1000");
     soon(sharding.stop_shards("journal", [shard], SOON)).await.expect("it stops");
     let exists = sharding.entity_exists("journal", &counter, SOON);
     assert!(!soon(exists).await.expect("its shard lives nowhere"));

@@ -86,7 +86,8 @@ pub(super) struct Connections {
     beginning: BTreeMap<ConnectionId, Option<IpAddr>>, // ≤ limits.handshakes
     open: BTreeMap<ConnectionId, Open>,                // ≤ limits.connections
     peers: BTreeMap<PeerId, Peer>,                     // ≤ limits.connections
-    calls: Slots,  // of clients, not answered yet: ≤ limits.handshakes
+    calls: Slots, // of clients, not answered yet: ≤ limits.handshakes
+    calls_by_host: BTreeMap<IpAddr, Slots>, // ≤ limits.handshakes, and those that have just gone
     admitted: u64, // connections, ever
     refusals: Refusals,
 }
@@ -94,6 +95,7 @@ pub(super) struct Connections {
 #[derive(Debug)]
 struct Open {
     peer: PeerId,
+    host: Option<IpAddr>, // of who dialled
     rank: u64,
     closing: bool,
 }
@@ -113,6 +115,7 @@ impl Connections {
             open: BTreeMap::new(),
             peers: BTreeMap::new(),
             calls: Slots::new(limits.handshakes),
+            calls_by_host: BTreeMap::new(),
             admitted: 0,
             refusals: Refusals::default(),
         }
@@ -134,7 +137,7 @@ impl Connections {
     /// shut out the others by itself.
     pub(super) fn begin(&mut self, id: ConnectionId, host: Option<IpAddr>) -> Result<(), Exceeded> {
         let of_host = self.beginning.values().filter(|&&other| other == host).count();
-        let share = self.limits.handshakes.div_ceil(2);
+        let share = self.share();
         if self.beginning.len() >= self.limits.handshakes || of_host >= share {
             return Err(self.count(Exceeded::Handshakes));
         }
@@ -142,9 +145,14 @@ impl Connections {
         Ok(())
     }
 
-    /// An inbound handshake is over, well or badly.
-    pub(super) fn end(&mut self, id: ConnectionId) {
-        self.beginning.remove(&id);
+    /// How many of the places in the door one host may have.
+    const fn share(&self) -> usize {
+        self.limits.handshakes.div_ceil(2)
+    }
+
+    /// An inbound handshake is over, well or badly; says from where it came.
+    pub(super) fn end(&mut self, id: ConnectionId) -> Option<IpAddr> {
+        self.beginning.remove(&id).flatten()
     }
 
     /// Judges a connection whose peer is known, before any protocol is negotiated.
@@ -156,6 +164,7 @@ impl Connections {
         &mut self,
         id: ConnectionId,
         peer: PeerId,
+        host: Option<IpAddr>,
     ) -> Result<Arc<PeerSlots>, Exceeded> {
         if !self.allowed.is_empty() && !self.allowed.contains(&peer) {
             return Err(self.count(Exceeded::NotAllowed));
@@ -169,7 +178,7 @@ impl Connections {
             return Err(self.count(Exceeded::ConnectionsPerPeer));
         }
         self.admitted += 1;
-        self.open.insert(id, Open { peer, rank: self.admitted, closing: false });
+        self.open.insert(id, Open { peer, host, rank: self.admitted, closing: false });
         let known = self.peers.entry(peer).or_insert_with(|| Peer {
             connections: BTreeSet::new(),
             slots: Arc::new(PeerSlots { inbound: Slots::new(lanes), outbound: Slots::new(lanes) }),
@@ -212,9 +221,20 @@ impl Connections {
         }
     }
 
-    /// A client calls; the place is its until it is let in, or not.
-    pub(super) fn call(&mut self) -> Result<Slot, Exceeded> {
-        self.calls.take().ok_or_else(|| self.count(Exceeded::Clients))
+    /// A client calls on that connection; the place is its until it is let in, or not. One host
+    /// gets half of the places at most.
+    pub(super) fn call(&mut self, id: ConnectionId) -> Result<Place, Exceeded> {
+        self.calls_by_host.retain(|_, calls| calls.taken() > 0);
+        let share = self.share();
+        let of_host = match self.open.get(&id).and_then(|open| open.host) {
+            Some(host) => {
+                let calls = self.calls_by_host.entry(host).or_insert_with(|| Slots::new(share));
+                Some(calls.take().ok_or_else(|| self.count(Exceeded::Clients))?)
+            }
+            None => None, // we dialled: no stranger
+        };
+        let of_all = self.calls.take().ok_or_else(|| self.count(Exceeded::Clients))?;
+        Ok(Place { _of_host: of_host, _of_all: of_all })
     }
 
     /// The peer of a connection that lanes may be opened on.
@@ -250,6 +270,13 @@ pub(in crate::net) struct Slots {
 /// A place, free again when this is dropped.
 #[derive(Debug)]
 pub(in crate::net) struct Slot(Arc<AtomicUsize>);
+
+/// The places that a client's call takes.
+#[derive(Debug)]
+pub(in crate::net) struct Place {
+    _of_host: Option<Slot>,
+    _of_all: Slot,
+}
 
 impl Slots {
     pub(in crate::net) fn new(max: usize) -> Self {
@@ -308,14 +335,33 @@ mod tests {
     }
 
     #[test]
+    fn one_host_gets_half_of_the_calls_that_wait_for_an_answer() {
+        let mut all = connections(&Limits { handshakes: 4, ..Limits::default() });
+        for number in 1..=6 {
+            let from = host(u8::try_from(number).expect("few").div_ceil(3)); // two hosts
+            all.admit(id(number), PeerId::random(), from).expect("within the limit");
+        }
+        let first = [1, 2].map(|number| all.call(id(number)).expect("half of them"));
+        assert_eq!(all.call(id(3)).err(), Some(Exceeded::Clients));
+        assert_eq!(all.call(id(1)).err(), Some(Exceeded::Clients), "whichever connection");
+        let others = [4, 5].map(|number| all.call(id(number)).expect("the other half"));
+        assert_eq!(all.call(id(6)).err(), Some(Exceeded::Clients));
+        drop(first);
+        let again = all.call(id(3)).expect("two were answered");
+        assert_eq!((all.refusals().clients, all.calls_by_host.len()), (3, 2));
+        drop((others, again));
+        assert!(all.call(id(4)).is_ok() && all.calls_by_host.len() == 1);
+    }
+
+    #[test]
     fn a_peer_that_restarted_gets_in_and_its_oldest_connection_goes() {
         let mut all = connections(&Limits { connections_per_peer: 2, ..Limits::default() });
         let peer = PeerId::random();
         for number in 1..=2 {
-            all.admit(id(number), peer).expect("within the limit");
+            all.admit(id(number), peer, None).expect("within the limit");
             assert_eq!(all.crowded_out(peer), None);
         }
-        all.admit(id(3), peer).expect("may be a new life of the peer");
+        all.admit(id(3), peer, None).expect("may be a new life of the peer");
         assert_eq!(all.crowded_out(peer), Some(id(1)));
         assert_eq!(all.close(id(1)), Some(peer));
         assert_eq!(all.close(id(1)), None, "once");
@@ -330,7 +376,7 @@ mod tests {
         let mut all = connections(&Limits { connections_per_peer: 2, ..Limits::default() });
         let peer = PeerId::random();
         let admitted = (1..=100).filter(|&number| {
-            let admitted = all.admit(id(number), peer).is_ok();
+            let admitted = all.admit(id(number), peer, None).is_ok();
             if let Some(oldest) = all.crowded_out(peer) {
                 assert_eq!(all.close(oldest), Some(peer));
             }
@@ -338,16 +384,16 @@ mod tests {
         });
         assert_eq!(admitted.count(), 4);
         all.closed(id(1));
-        assert!(all.admit(id(101), peer).is_ok());
+        assert!(all.admit(id(101), peer, None).is_ok());
     }
 
     #[test]
     fn connections_in_all_are_bounded_and_nothing_of_a_gone_peer_is_kept() {
         let mut all = connections(&Limits { connections: 2, ..Limits::default() });
         let peers = [PeerId::random(), PeerId::random(), PeerId::random()];
-        assert!(all.admit(id(1), peers[0]).is_ok());
-        assert!(all.admit(id(2), peers[1]).is_ok());
-        assert_eq!(all.admit(id(3), peers[2]).err(), Some(Exceeded::Connections));
+        assert!(all.admit(id(1), peers[0], None).is_ok());
+        assert!(all.admit(id(2), peers[1], None).is_ok());
+        assert_eq!(all.admit(id(3), peers[2], None).err(), Some(Exceeded::Connections));
         all.closed(id(1));
         all.closed(id(2));
         assert!(all.open.is_empty() && all.peers.is_empty());
@@ -357,8 +403,8 @@ mod tests {
     fn a_list_admits_only_those_on_it() {
         let (friend, stranger) = (PeerId::random(), PeerId::random());
         let mut all = Connections::new(&Limits::default(), &[friend]);
-        assert!(all.admit(id(1), friend).is_ok());
-        assert_eq!(all.admit(id(2), stranger).err(), Some(Exceeded::NotAllowed));
+        assert!(all.admit(id(1), friend, None).is_ok());
+        assert_eq!(all.admit(id(2), stranger, None).err(), Some(Exceeded::NotAllowed));
         assert_eq!(all.refusals().not_allowed, 1);
     }
 

@@ -199,6 +199,9 @@ impl Hostings {
             Event::Stopped(_) => self.progress.send_modify(|progress| progress.stopped += 1),
             Event::Step { entity_type, step } => steps::log(&entity_type, &step),
             Event::Slow { entity_type, slow } => steps::warn(&entity_type, &slow),
+            Event::Unregistered { entity_type, complaint } => {
+                steps::complain(&entity_type, &complaint);
+            }
             Event::Left => {
                 tracing::info!("sharding.left");
                 self.progress.send_modify(|progress| progress.left = true);

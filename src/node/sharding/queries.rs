@@ -43,6 +43,16 @@ pub enum QueryError {
         /// How long was waited.
         waited: Duration,
     },
+    /// The type has fewer shards. Nothing was asked.
+    #[error("{entity_type} has the shards 0 to {}: there is no {shard}", shards - 1)]
+    NoShard {
+        /// Which type.
+        entity_type: EntityType,
+        /// Which shard.
+        shard: ShardId,
+        /// How many there are; at least 1.
+        shards: u32,
+    },
     /// They are asked for no longer; some may yet stop.
     #[error(
         "{left} shards have not stopped within {waited:?}: a handler may run long, or no \
@@ -299,8 +309,8 @@ impl Sharding {
     /// none lives again.
     ///
     /// # Errors
-    /// [`QueryError::NotStopped`] if that takes longer than `timeout`; others if the type was not
-    /// started here, or the node stops.
+    /// [`QueryError::NotStopped`] if that takes longer than `timeout`, [`QueryError::NoShard`];
+    /// others if the type was not started here, or the node stops.
     pub async fn stop_shards(
         &self,
         entity_type: &str,
@@ -309,6 +319,11 @@ impl Sharding {
     ) -> Result<(), QueryError> {
         let entity_type = self.known_here(entity_type)?;
         let wanted: BTreeSet<ShardId> = shards.into_iter().collect();
+        let shards = self.of_region(&entity_type, Region::number_of_shards).await?;
+        if let Some(shard) = wanted.last().copied().filter(|shard| shard.get() >= shards) {
+            return Err(QueryError::NoShard { entity_type, shard, shards });
+        }
+        let asked = wanted.len();
         let mut progress = self.0.hostings.progress();
         let until = Instant::now() + timeout;
         // Given up there a little later than here, so that what is missing then has not stopped.
@@ -316,10 +331,17 @@ impl Sharding {
         let fact = RegionInput::Stop { shards, within };
         self.tell(Input::Fact { entity_type: entity_type.clone(), fact })?;
         loop {
-            let left = self.stopping(&entity_type, &wanted).await?;
+            let wanted = wanted.clone();
+            let stopping = move |region: &Region| {
+                region.stopping().filter(|shard| wanted.contains(shard)).count()
+            };
+            let left = self.of_region(&entity_type, stopping).await?;
+            let late = Instant::now().saturating_duration_since(until);
             let changed = tokio::time::timeout_at(until, progress.changed());
-            if left == 0 {
-                return Ok(());
+            match (left, late < AGAIN) {
+                (0, true) => return Ok(()),
+                (0, false) => return Err(QueryError::NotStopped { left: asked, waited: timeout }),
+                _ => {}
             }
             match changed.await {
                 Ok(Ok(())) if !progress.borrow().ended => {}
@@ -329,16 +351,16 @@ impl Sharding {
         }
     }
 
-    async fn stopping(
+    /// What the region of a type on this node says of itself.
+    async fn of_region<T: Send + 'static>(
         &self,
         entity_type: &EntityType,
-        wanted: &BTreeSet<ShardId>,
-    ) -> Result<usize, Unanswered> {
-        let (named, wanted) = (entity_type.clone(), wanted.clone());
+        say: impl FnOnce(&Region) -> T + Send + 'static,
+    ) -> Result<T, Unanswered> {
+        let named = entity_type.clone();
         self.look(move |control| {
             let region = control.machines().of(&named).and_then(TypeMachines::region);
-            let region = region.filter(|region| !region.has_left())?;
-            Some(region.stopping().filter(|shard| wanted.contains(shard)).count())
+            region.filter(|region| !region.has_left()).map(say)
         })
         .await?
         .ok_or(Unanswered)

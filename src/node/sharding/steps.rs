@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::sharding::ids::{EntityType, RegionId, ShardId};
+use crate::sharding::region::Unregistered;
 use crate::sharding::remembered::{Remembered, Slow, Step, What};
 
 /// Shards and nodes that a warning names; it says how many there are.
@@ -55,6 +56,24 @@ pub(super) fn warn(entity_type: &EntityType, slow: &Slow) {
         "sharding.slow: shards wait far longer than nearly all did before; look at the nodes that \
          are awaited"
     );
+}
+
+/// Nobody gives the shards of a type homes; messages for those without one wait.
+pub(super) fn complain(entity_type: &EntityType, complaint: &Unregistered) {
+    let Unregistered { waited, coordinator } = complaint;
+    match coordinator {
+        Some(coordinator) => tracing::warn!(
+            %entity_type, ?waited, %coordinator,
+            "sharding.unregistered: the coordinator does not register this node; look at the log \
+             of the node where it runs"
+        ),
+        None => tracing::warn!(
+            %entity_type, ?waited,
+            "sharding.unregistered: no member coordinates the type, so that its messages wait: is \
+             this node Up, and has a member with the type's coordinator-role started it, not as a \
+             proxy?"
+        ),
+    }
 }
 
 fn names<'a, T: 'a>(of: impl Iterator<Item = &'a T>, name: impl Fn(&T) -> String) -> String {

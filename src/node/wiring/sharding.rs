@@ -19,7 +19,7 @@ use crate::cluster::membership::port::{Command, Input as MembershipInput, Output
 use crate::sharding::agreed::Agreed;
 use crate::sharding::ids::{EntityId, EntityType, InvalidName, RegionId, ShardId};
 use crate::sharding::machines::{Found, Input, Output, SurveyMessage, Word};
-use crate::sharding::region::RegionOutput;
+use crate::sharding::region::{RegionOutput, Unregistered};
 use crate::sharding::remembered::{Slow, Step};
 use crate::sharding::store::HomesKey;
 
@@ -117,6 +117,13 @@ pub enum Event {
         /// Which.
         slow: Slow,
     },
+    /// No coordinator has known the region of a type for long, and messages wait for homes.
+    Unregistered {
+        /// Of which type.
+        entity_type: EntityType,
+        /// For how long, and who should.
+        complaint: Unregistered,
+    },
     /// Everything is handed over.
     Left,
     /// The coordinator of a type decides here, under this term.
@@ -167,6 +174,9 @@ pub fn route(output: Output) -> Dest {
         Output::Stopped(entity_type) => Dest::Node(Event::Stopped(entity_type)),
         Output::Step { entity_type, step } => Dest::Node(Event::Step { entity_type, step }),
         Output::Slow { entity_type, slow } => Dest::Node(Event::Slow { entity_type, slow }),
+        Output::Unregistered { entity_type, complaint } => {
+            Dest::Node(Event::Unregistered { entity_type, complaint })
+        }
         Output::Removed(regions) => Dest::Removed(regions),
         Output::Host { entity_types, draining } => Dest::Membership(host(entity_types, draining)),
         Output::Registered(entity_type) => Dest::Node(Event::Registered(entity_type)),

@@ -106,14 +106,15 @@ impl Coordinator {
         if targets == 0 {
             return self.leave_nowhere(now);
         }
-        if self.desk.unplaced.is_empty() {
+        let unplaced = self.desk.unplaced.iter().copied();
+        let shards: Vec<ShardId> = unplaced.filter(|shard| !self.is_stopping(*shard)).collect();
+        if shards.is_empty() {
             return;
         }
         self.last_id += 1;
         let question = self.last_id;
         let ask_again = now.mono + self.config.allocating;
         self.desk.question = Some(Question { number: question, ask_again, vain: false });
-        let shards = self.desk.unplaced.iter().copied().collect();
         out.push(CoordinatorOutput::Allocate { question, shards });
     }
 
@@ -150,7 +151,8 @@ impl Coordinator {
         }
         let mut chosen = false;
         for (shard, to) in homes {
-            if self.desk.unplaced.contains(shard) && self.is_target(*to) {
+            let waits = self.desk.unplaced.contains(shard) && !self.is_stopping(*shard);
+            if waits && self.is_target(*to) {
                 let why = self.cause(*shard, why);
                 self.desk.wish(now, *shard, Some(*to), &why);
                 chosen = true;
@@ -174,6 +176,7 @@ impl Coordinator {
     ) {
         let fits = to.is_none_or(|to| self.is_target(to)) && shard.get() < self.config.shards;
         let there = self.planned(shard) == to || self.desk.planned(shard).is_some();
+        let fits = fits && !(to.is_some() && self.is_stopping(shard));
         if self.phase != Phase::Active || self.preparing || !fits || there {
             self.stats.refused += 1;
             return;

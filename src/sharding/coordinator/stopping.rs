@@ -1,5 +1,8 @@
 //! Shards that somebody wants to stop: they live nowhere, by a decision like any other, until a
 //! message needs them again (spec/sharding.md §13).
+//!
+//! A shard that stops gets no home before it has: a region that never heard of the stop would take
+//! a new decision over with everything that runs, and its confirmation would pass for the end.
 
 use ostraca_ddata::clock::Now;
 
@@ -29,6 +32,12 @@ impl Coordinator {
                 self.tell_stopped(shard);
             }
         }
+    }
+
+    /// Whether a shard is to have ended before it gets a home again.
+    pub(super) fn is_stopping(&self, shard: ShardId) -> bool {
+        let waits = self.stops.get(&shard).is_some_and(|wanted| !wanted.is_empty());
+        waits && self.planned(shard).is_none() && !self.is_over(shard)
     }
 
     /// Whether nothing of a shard runs anywhere, and nothing is decided that would change it.

@@ -489,6 +489,10 @@ impl TypeMachines {
                 RegionOutput::Stopped => out.push(Output::Stopped(self.entity_type.clone())),
                 RegionOutput::Step(step) => self.step(step, out),
                 RegionOutput::Slow(slow) => self.slow(slow, out),
+                RegionOutput::Unregistered(complaint) => {
+                    let entity_type = self.entity_type.clone();
+                    out.push(Output::Unregistered { entity_type, complaint });
+                }
                 order => {
                     let entity_type = self.entity_type.clone();
                     out.push(Output::Order { entity_type, order });

@@ -15,7 +15,7 @@ use crate::cluster::singleton::SingletonMessage;
 use crate::sharding::agreed::Agreed;
 use crate::sharding::config::{MajorityPlus, Sharding as Settings};
 use crate::sharding::ids::{EntityId, EntityType, RegionId, ShardId};
-use crate::sharding::region::{RegionInput, RegionOutput};
+use crate::sharding::region::{RegionInput, RegionOutput, Unregistered};
 use crate::sharding::remembered::{Slow, Step};
 use crate::sharding::store::Ask;
 use crate::sharding::wire::ShardingMessage;
@@ -187,6 +187,13 @@ pub enum Output {
         entity_type: EntityType,
         /// Which.
         slow: Slow,
+    },
+    /// No coordinator has known the region of this type for long, and messages wait for homes.
+    Unregistered {
+        /// Of which type.
+        entity_type: EntityType,
+        /// For how long, and who should.
+        complaint: Unregistered,
     },
     /// The coordinator knows the region of this type: it is ready to serve.
     Registered(EntityType),

@@ -29,6 +29,7 @@ use self::intake::Intake;
 use self::mail::Mail;
 pub use self::port::{RegionInput, RegionOutput, Standing};
 use self::registration::Registration;
+pub use self::registration::Unregistered;
 pub use self::shard::{Heard, Pending, Run, Shard};
 use self::shard::{Judge, News, Step};
 pub use self::stats::RegionStats;
@@ -165,6 +166,12 @@ impl Region {
         self.refused = None;
     }
 
+    /// How many shards its type has.
+    #[must_use]
+    pub const fn number_of_shards(&self) -> u32 {
+        self.config.shards
+    }
+
     /// What it knows of a shard; `None`: it was never told anything.
     #[must_use]
     pub fn shard(&self, shard: ShardId) -> Option<&Shard> {
@@ -183,9 +190,8 @@ impl Region {
     }
 
     /// Bytes of payloads that have come and that no shard has started with: in part, or whole while
-    /// others are waited for. What has come for a decision that was superseded stays until the
-    /// shard starts here by a later one, since that may need it: at most the last payload of each
-    /// shard and region.
+    /// others are waited for. At most the last payload of each shard and region; forgotten when a
+    /// decision for another home comes, for they are kept where they come from.
     #[must_use]
     pub fn arriving(&self) -> u64 {
         let heard = self.shards.values().map(Shard::heard_bytes);
@@ -523,6 +529,7 @@ impl Region {
             self.change(now, shard, out, Shard::say_released);
         }
         self.register(now);
+        self.complain(now, out);
         self.ask(now);
         self.leave(now, out);
         self.stop_others(now, out);
@@ -543,6 +550,14 @@ impl Region {
             let (proxy, highest, hosted) = (self.config.proxy, self.highest, hosted.collect());
             let agreed = self.agreed.clone();
             self.mail.say(to, ToCoordinator::Register { proxy, hosted, highest, agreed });
+        }
+    }
+
+    fn complain(&mut self, now: Now, out: &mut Out) {
+        if self.left || self.wanted.is_empty() {
+            self.registration.is_not_missed();
+        } else if let Some(complaint) = self.registration.complain(now.mono) {
+            out.push(RegionOutput::Unregistered(complaint));
         }
     }
 

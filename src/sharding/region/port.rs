@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use ostraca_ddata::id::ReplicaId;
 
+use super::registration::Unregistered;
 use super::shard::Run;
 use crate::sharding::ids::{Generation, RegionId, ShardId};
 use crate::sharding::installed::Installed;
@@ -113,6 +114,8 @@ pub enum RegionOutput {
     Slow(Slow),
     /// The coordinator knows this region, and its gate knows all homes.
     Registered,
+    /// No coordinator has known it for long, and messages wait for homes; for a warning.
+    Unregistered(Unregistered),
     /// Everything is handed over after [`RegionInput::Leave`].
     Left,
 }

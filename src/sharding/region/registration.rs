@@ -7,6 +7,22 @@ use ostraca_ddata::clock::Instant;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::types::Term;
 
+/// How long a region may be unknown, and homes wanted, before it complains. A takeover takes a few
+/// seconds.
+const COMPLAIN_AFTER: Duration = Duration::from_secs(10);
+
+/// Between two complaints.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
+
+/// A region that no coordinator knows while messages wait for homes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unregistered {
+    /// For how long.
+    pub waited: Duration,
+    /// Who should coordinate and does not answer; `None`: no member is known to do so.
+    pub coordinator: Option<ReplicaId>,
+}
+
 /// See the module's page.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Registration {
@@ -14,6 +30,13 @@ pub(super) struct Registration {
     term: Term, // the highest that a coordinator named
     registered: bool,
     due: Instant,
+    complaint: Option<Complaint>, // while it is not registered, and missed
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Complaint {
+    since: Instant,
+    at: Instant,
 }
 
 impl Registration {
@@ -70,7 +93,28 @@ impl Registration {
         Some(to)
     }
 
+    /// Nobody waits for a registration.
+    pub(super) const fn is_not_missed(&mut self) {
+        self.complaint = None;
+    }
+
+    /// Whether it is time to complain, of what: somebody waits.
+    pub(super) fn complain(&mut self, now: Instant) -> Option<Unregistered> {
+        if self.registered {
+            self.complaint = None;
+            return None;
+        }
+        let first = Complaint { since: now, at: now + COMPLAIN_AFTER };
+        let complaint = self.complaint.get_or_insert(first);
+        if complaint.at > now {
+            return None;
+        }
+        complaint.at = now + COMPLAIN_EVERY;
+        Some(Unregistered { waited: now - complaint.since, coordinator: self.coordinator })
+    }
+
     pub(super) fn next(&self) -> Option<Instant> {
-        self.coordinator.map(|_| self.due)
+        let complains = self.complaint.map(|complaint| complaint.at);
+        self.coordinator.map(|_| self.due).into_iter().chain(complains).min()
     }
 }

@@ -245,6 +245,8 @@ impl Shard {
         if generation > self.max_gen || lowers {
             self.max_gen = generation;
             (self.home, self.pend, self.released_by) = (to, None, Some(from));
+            // Of decisions that are no more: who keeps a payload says it again to the next home.
+            self.heard.retain(|_, heard| heard.reached > generation);
             return match self.run {
                 Run::Idle => self.say_released(judge),
                 Run::Hosting(_) => self.drain(judge),

@@ -140,7 +140,9 @@ impl WholeNode {
                         Told::Registered(_) => Seen::Registered,
                         Told::Surveyed { found, .. } => Seen::Surveyed(found),
                         Told::Slow { slow, .. } => Seen::Slow(slow),
-                        Told::Step { .. } | Told::Stopped(_) => continue,
+                        Told::Step { .. } | Told::Stopped(_) | Told::Unregistered { .. } => {
+                            continue;
+                        }
                         Told::Left => Seen::Left,
                         Told::Acting { .. } => Seen::Acting,
                         Told::SteppedDown { .. } => Seen::SteppedDown,

@@ -1,5 +1,5 @@
-//! Four coordinators one after the other, two of which leave a decision on one replica only: on
-//! the real Replicator.
+//! Rare traces on the real Replicator: four coordinators one after the other, two of which leave a
+//! decision on one replica only; and a home key that is removed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +59,8 @@ impl Stage {
     }
 
     fn moves(&mut self, coordinator: usize, to: usize) {
-        self.command(coordinator, Command::MoveTo(SHARD, RegionId::new(replica(to, 1))));
+        let to = Some(RegionId::new(replica(to, 1)));
+        self.command(coordinator, Command::MoveTo(SHARD, to));
         self.run(300);
     }
 
@@ -99,4 +100,28 @@ fn a_takeover_that_does_not_write_what_it_read_makes_two_hosts_on_the_real_repli
     let seen = weak.seen.unwrap_or_default();
     assert!(seen.contains("shard 0 at "), "{seen:?}");
     assert_eq!(two_decisions_that_one_replica_holds(Canary::none()).seen, None);
+}
+
+/// The shard's only host hears of nothing, while two others decide that it is to live nowhere, and
+/// then that it is to live with one of them.
+fn a_home_for_what_lives_nowhere(rule: Canary) -> Stage {
+    let mut stage = Stage::new(rule);
+    stage.splits([&[0, 1], &[2]]);
+    stage.command(0, Command::MoveTo(SHARD, None));
+    stage.run(300);
+    stage.stops(0);
+    stage.acts(1);
+    stage.command(1, Command::CoordinatorAt(replica(1, 1)));
+    stage.command(1, Command::Want(SHARD));
+    stage.run(8_000);
+    stage
+}
+
+/// The kernel refuses to remove a key under guard; this is what would happen if it did not.
+#[test]
+fn a_home_key_that_is_removed_makes_two_hosts() {
+    let weak = a_home_for_what_lives_nowhere(Canary::with(Bug::HomeKeyRemoved));
+    let seen = weak.seen.unwrap_or_default();
+    assert!(seen.contains("shard 0"), "{seen:?}");
+    assert_eq!(a_home_for_what_lives_nowhere(Canary::none()).seen, None);
 }

@@ -70,7 +70,7 @@ pub(crate) enum Command {
     Want(ShardId),
     /// To any region, or nowhere.
     Move(ShardId),
-    MoveTo(ShardId, RegionId),
+    MoveTo(ShardId, Option<RegionId>),
     /// A message for an entity of the shard, if it lives here.
     Tell(ShardId, u64),
 }
@@ -130,7 +130,7 @@ impl Node {
         let entity_type = EntityType::new("counter").expect("a fine name");
         Self {
             id,
-            key: HomesKey::new(&entity_type, MajorityPlus::Some(0)),
+            key: HomesKey::new(&entity_type, MajorityPlus::Some(0)).with_canary(weakened.rule),
             replicator: Replicator::new(setup),
             coordinator: coordinator(id, weakened.rule),
             region: Region::new(RegionId::new(id), config, weakened.rule),
@@ -381,7 +381,7 @@ impl Process for Node {
             }
             Command::Want(shard) => self.region(now, RegionInput::Wanted(shard), fx),
             Command::MoveTo(shard, to) => {
-                let input = CoordinatorInput::Move { shard, to: Some(to), why: "test".into() };
+                let input = CoordinatorInput::Move { shard, to, why: "test".into() };
                 self.coordinate(now, input, fx);
             }
             Command::Move(shard) => {

@@ -24,6 +24,7 @@ struct Sleeper {
 enum Poke {
     Once,
     Passivate,
+    Panic,
     Last,
 }
 
@@ -35,6 +36,7 @@ impl Entity for Sleeper {
         let what = match poke {
             Poke::Once => "once",
             Poke::Last => "last",
+            Poke::Panic => panic!("as the test wants it"),
             Poke::Passivate => {
                 cx.passivate();
                 "passivate"
@@ -147,4 +149,39 @@ fn an_entity_that_was_to_stop_and_got_a_message_is_not_forgotten() {
     poke(&mut nodes, &["d", "d", "d", "d"]);
     assert_eq!(nodes.nodes[0].region.entities(), 1);
     assert!(taken(&log).contains(&"a last 3".to_owned()));
+}
+
+#[test]
+fn who_starts_an_entity_that_passivates_waits_for_the_next_instance() {
+    let off = Passivation { strategy: Strategy::None, ..Passivation::default() };
+    let (mut nodes, log) = sleepers(off, 1);
+    let entity = nodes.nodes[1].region.entity("a");
+    for poke in [Poke::Once, Poke::Passivate] {
+        entity.tell(poke).unwrap();
+    }
+    let started = nodes.nodes[1].region.start_entity("a");
+    nodes.wait_for(started).expect("it lives");
+    nodes.settle();
+    assert_eq!(taken(&log), ["a once 1", "a passivate 2", "a last 3"]);
+    assert_eq!(nodes.nodes[0].region.entities(), 1, "the next one, of which nothing was asked");
+    entity.tell(Poke::Once).unwrap();
+    nodes.settle();
+    assert_eq!(taken(&log), ["a once 1"]);
+}
+
+#[test]
+fn an_entity_that_panics_and_passivates_loses_no_message_behind_either() {
+    let off = Passivation { strategy: Strategy::None, ..Passivation::default() };
+    let (mut nodes, log) = sleepers(off, 1);
+    let entity = nodes.nodes[1].region.entity("a");
+    for poke in [Poke::Panic, Poke::Once, Poke::Passivate, Poke::Once] {
+        entity.tell(poke).unwrap();
+    }
+    nodes.settle();
+    assert_eq!(taken(&log), [""; 0], "it waits before it is tried again");
+    nodes.advance(Duration::from_secs(1));
+    nodes.settle();
+    let first = ["a once 1", "a passivate 2", "a last 3"];
+    assert_eq!(taken(&log), [&first[..], &["a once 1"]].concat());
+    assert_eq!(nodes.all_lost(), 1, "the message that it panicked of");
 }

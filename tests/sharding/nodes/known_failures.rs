@@ -14,7 +14,7 @@ impl Cluster {
         Some((node.get(), process.machines.of(&counter())?.coordinator()?))
     }
 
-    fn coordinates(&self) -> usize {
+    pub(super) fn coordinates(&self) -> usize {
         self.coordinator().expect("one acts").0
     }
 }

@@ -3,6 +3,7 @@
 //! and go, and come back when one is lost.
 
 mod chaos;
+mod going;
 mod known_failures;
 mod queries;
 mod watch;

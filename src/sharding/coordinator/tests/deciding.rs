@@ -313,17 +313,39 @@ fn a_shard_that_is_to_stop_lives_nowhere_once_its_region_has_drained_it() {
 }
 
 #[test]
-fn who_needs_a_shard_that_is_stopping_gets_it_and_the_stop_has_happened() {
+fn who_needs_a_shard_that_is_stopping_gets_it_once_it_has_stopped() {
+    let mut bench = Bench::hosted();
+    bench.hear(2, ToCoordinator::Stop(vec![SHARD]));
+    bench.answer(Answer::Written);
+    let out = bench.hear(3, ToCoordinator::GetShardHome(vec![SHARD]));
+    assert_eq!(questions(&out), [[]; 0], "region 1 may still run it, and would adopt it");
+    assert_eq!(written(&bench.moves(Some(1))), [], "whoever wants that");
+    let out = bench.hear(1, ToCoordinator::Drained(vec![(SHARD, g(2))]));
+    assert_eq!((stopped(&out), questions(&out)), (vec![2], vec![vec![SHARD]]));
+    let out = bench.place(&[(SHARD, 1)]);
+    assert_eq!(written(&out), [(3, vec![(SHARD, cell(g(3), Some(1), &[]))])]);
+}
+
+#[test]
+fn a_stop_that_comes_while_the_strategy_is_asked_is_first() {
+    let mut bench = Bench::hosted();
+    bench.hear(1, ToCoordinator::Leaving);
+    bench.hear(2, ToCoordinator::Stop(vec![SHARD]));
+    assert_eq!(written(&bench.place(&[(SHARD, 3)])), [], "it is decided already: nowhere");
+    bench.answer(Answer::Written);
+    bench.hear(3, ToCoordinator::GetShardHome(vec![SHARD]));
+    let out = bench.tell(CoordinatorInput::Installed(installed(2, 2..=5)));
+    assert_eq!((stopped(&out), questions(&out)), (vec![2], vec![vec![SHARD]]), "1 is out");
+}
+
+#[test]
+fn who_waits_for_a_stop_and_is_gone_holds_nobody_up() {
     let mut bench = Bench::hosted();
     bench.hear(2, ToCoordinator::Stop(vec![SHARD]));
     bench.answer(Answer::Written);
     bench.hear(3, ToCoordinator::GetShardHome(vec![SHARD]));
-    let out = bench.place(&[(SHARD, 3)]);
-    assert_eq!(written(&out), [(3, vec![(SHARD, cell(g(3), Some(3), &[(1, 1)]))])]);
-    let out = bench.answer(Answer::Written);
-    assert_eq!(stopped(&out), Vec::<u64>::new(), "region 1 may still run it");
-    let out = bench.hear(3, ToCoordinator::Hosted(vec![(SHARD, g(3))]));
-    assert_eq!(stopped(&out), [2]);
+    let out = bench.tell(CoordinatorInput::Installed(installed(2, [1, 3, 4, 5])));
+    assert_eq!(questions(&out), [vec![SHARD]]);
 }
 
 #[test]

@@ -234,3 +234,29 @@ fn shards_that_are_to_stop_are_asked_for_until_the_coordinator_says_that_they_ha
     assert_eq!((given_up, bench.region.stopping().count()), (Some(()), 0));
     assert_eq!(bench.now.mono - Now::default().mono, within);
 }
+
+#[test]
+fn who_is_registered_nowhere_for_long_complains_and_again_every_minute() {
+    for found_one in [false, true] {
+        let mut bench = Bench::new();
+        bench.tell(RegionInput::Wanted(SHARD)); // a message waits
+        if found_one {
+            found(&mut bench);
+        }
+        let (mut complaints, end) = (Vec::new(), bench.now.mono + Duration::from_secs(100));
+        while bench.region.next_deadline().is_some_and(|at| at < end) {
+            let (_, out) = bench.wait().expect("there is a deadline");
+            complaints.extend(out.into_iter().filter_map(|order| match order {
+                RegionOutput::Unregistered(complaint) => Some(complaint),
+                _ => None,
+            }));
+        }
+        let coordinator = found_one.then_some(COORDINATOR);
+        let after = |secs| Unregistered { waited: Duration::from_secs(secs), coordinator };
+        assert_eq!(complaints, [after(10), after(70)]);
+        found(&mut bench);
+        bench.order(ack(1));
+        let (waited, out) = bench.wait().expect("its question for a home is repeated");
+        assert!(waited <= 2_000 && !matches!(out[..], [RegionOutput::Unregistered(_), ..]));
+    }
+}

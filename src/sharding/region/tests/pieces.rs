@@ -207,13 +207,30 @@ fn who_asks_for_the_same_many_times_in_one_message_gets_it_once() {
 }
 
 #[test]
-fn what_has_come_for_a_decision_that_is_no_more_still_counts_as_held() {
+fn what_has_come_is_held_until_the_shard_is_another_ones_and_comes_again_when_it_is_not() {
     let mut bench = bench();
     bench.order(host(3, &[(2, 1), (3, 2)]));
     bench.hear(2, released(3, 1, Some("abc")));
     assert_eq!(bench.region.arriving(), 3, "whole, and another is waited for");
     bench.order(release(4, Some(4)));
+    assert_eq!(bench.region.arriving(), 0, "region 2 keeps it for region 4");
+    bench.order(host(5, &[(2, 1), (3, 2), (4, 4)]));
+    let words = [(3, released(5, 0, None)), (4, released(5, 0, None))];
+    for (from, word) in words {
+        assert_eq!(starts(&bench.hear(from, word)), [], "region 2 has not said it again");
+    }
+    let out = bench.hear(2, released(5, 1, Some("abc")));
+    assert_eq!(starts(&out), [(g(5), Some(Bytes::from_static(b"abc")))]);
+}
+
+#[test]
+fn what_came_for_a_later_decision_outlives_an_earlier_one_that_comes_late() {
+    let mut bench = bench();
+    bench.hear(2, released(5, 1, Some("abc")));
+    bench.order(release(4, Some(4)));
     assert_eq!(bench.region.arriving(), 3);
+    let out = bench.order(host(5, &[(2, 1)]));
+    assert_eq!(starts(&out), [(g(5), Some(Bytes::from_static(b"abc")))]);
 }
 
 #[test]

@@ -218,3 +218,27 @@ fn a_proxy_hosts_nothing() {
     let mut bench = Bench::with(config, Canary::none());
     assert_eq!(bench.order(host(1, &[])), []);
 }
+
+#[test]
+fn known_failure_02_a_drain_is_told_to_the_coordinator_that_asks_for_it_now() {
+    let mut bench = Bench::new();
+    bench.order(host(1, &[]));
+    bench.order(release(2, None));
+    assert_eq!(sent(&bench.hear(8, release(2, None))), [], "another one acts; it drains still");
+    let told = |to: u64| {
+        let drained = ToCoordinator::Drained(vec![(SHARD, g(2))]);
+        vec![(to, ShardingMessage::Coordinator(drained))]
+    };
+    bench.drained(None);
+    assert_eq!(sent(&bench.hear(8, release(2, None))), told(8));
+}
+
+#[test]
+fn known_failure_03_who_dies_before_it_has_released_is_waited_for_no_more() {
+    let mut bench = Bench::new();
+    assert_eq!(starts(&bench.order(host(3, &[(2, 1), (3, 2)]))), []);
+    let out = bench.tell(RegionInput::Installed(installed(2, [1, 3, 4, 5])));
+    assert_eq!(starts(&out), [], "region 3 may still host");
+    let out = bench.hear(3, released(3, 2, Some("m")));
+    assert_eq!(starts(&out), [(g(3), Some(Bytes::from_static(b"m")))]);
+}

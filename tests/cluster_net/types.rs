@@ -1,0 +1,149 @@
+//! Several entity types, on nodes of several roles, started by several threads.
+
+use std::collections::BTreeSet;
+
+use ostraca::prelude::*;
+use ostraca::sharding::config::Sharding as Settings;
+use serde::{Deserialize, Serialize};
+
+use crate::fixture::{Plan, all_up, drop_all, eventually, free_addresses, soon};
+
+/// Says on which node it lives.
+struct Guest;
+
+impl Entity for Guest {
+    type Message = Reply<u64>;
+
+    async fn handle(&mut self, reply: Reply<u64>, cx: &mut Context<'_, Self>) {
+        reply.send(cx.node().replica().get());
+    }
+}
+
+async fn names(node: &Node) -> Vec<String> {
+    let types = node.sharding().types().await.expect("it runs");
+    types.into_iter().map(|it| it.entity_type.to_string()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn twenty_types_started_twice_each_by_several_threads_are_up_and_none_twice() {
+    let node = Node::start(Config::default()).await.expect("it starts");
+    assert_eq!(names(&node).await, [""; 0]);
+    let starts: Vec<_> = (0..40)
+        .map(|number: u32| {
+            let sharding = node.sharding();
+            let start = async move {
+                let name = format!("guest-{:02}", number % 20);
+                sharding.start(&name, |_| Guest).await.map(|region| (name, region))
+            };
+            tokio::spawn(start)
+        })
+        .collect();
+    for start in starts {
+        let (name, region) = soon(start).await.expect("no panic").expect("it starts");
+        soon(node.sharding().registered(&name)).await.expect("it serves");
+        soon(region.entity("a").ask(|reply| reply)).await.expect("it answers");
+    }
+    let expected: Vec<String> = (0..20).map(|number| format!("guest-{number:02}")).collect();
+    assert_eq!(names(&node).await, expected);
+    soon(node.stop()).await;
+}
+
+/// Hosted by members of a role.
+fn of_role(role: &str) -> EntityTypeSetup<Guest> {
+    let settings = Settings { role: Some(role.to_owned()), ..Settings::default() };
+    let settings = Settings { number_of_shards: 20, ..settings };
+    EntityTypeSetup { settings: Some(settings), ..EntityTypeSetup::new(role, |_| Guest) }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_types_of_two_roles_live_on_their_own_members_and_answer_everywhere() {
+    let mut plan = Plan::with_seeds(2);
+    plan.change(|settings| settings.roles = ["cook".to_owned()].into());
+    let mut nodes = vec![plan.seed(0).await, plan.seed(1).await];
+    plan.change(|settings| settings.roles = ["waiter".to_owned()].into());
+    let last = plan.config(&free_addresses(1).remove(0), None);
+    nodes.push(Node::start(last).await.expect("it starts"));
+    all_up(&nodes).await;
+    let mut regions = Vec::new();
+    for node in &nodes {
+        for role in ["cook", "waiter"] {
+            let region = node.sharding().start_with(of_role(role)).await.expect("it starts");
+            regions.push((role, region));
+        }
+    }
+    let id = |node: &Node| node.cluster().me().incarnation.get();
+    let members = |role| -> BTreeSet<u64> {
+        let those = if role == "cook" { &nodes[..2] } else { &nodes[2..] };
+        those.iter().map(id).collect()
+    };
+    for role in ["cook", "waiter"] {
+        for node in &nodes {
+            eventually("its members host it", async || {
+                let known = node.sharding().current_regions(role).await.expect("it is started");
+                known.into_iter().map(|region| region.replica().get()).eq(members(role))
+            })
+            .await;
+        }
+    }
+    for (role, region) in &regions {
+        let mut homes = BTreeSet::new();
+        for number in 0..30 {
+            let guest = region.entity(&format!("guest-{number}"));
+            homes.insert(soon(guest.ask(|reply| reply)).await.expect("it answers"));
+        }
+        assert_eq!(homes, members(role), "{role}");
+    }
+    drop(regions);
+    drop_all(nodes);
+}
+
+/// The largest of what anybody has said.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Highest(u64);
+
+impl ReplicatedData for Highest {
+    const NAME: &'static str = "highest";
+
+    fn merge(&mut self, other: &Self) {
+        self.0 = self.0.max(other.0);
+    }
+}
+
+fn raise(to: u64) -> impl FnOnce(&mut Edit<'_, User<Highest>>) -> Result<(), EditError> {
+    move |highest| {
+        highest.change_with(|it| {
+            it.0 = it.0.max(to);
+            Ok(())
+        })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn data_of_a_programs_own_type_are_changed_where_it_is_registered_and_kept_everywhere() {
+    let plan = Plan::with_seeds(3);
+    let mut nodes = Vec::new();
+    for number in 0..3 {
+        let mut types = Registry::new();
+        if number > 0 {
+            types.register::<Highest>().expect("the only one of its name");
+        }
+        let config = plan.config(&plan.seeds[number], None);
+        nodes.push(Node::start_with(config, types).await.expect("it starts"));
+    }
+    all_up(&nodes).await;
+    let key = Key::<User<Highest>>::new("highest");
+    let (write, read) = (WriteMajority::within(secs(60)), ReadMajority::within(secs(60)));
+    for (number, to) in [(1, 7), (2, 5)] {
+        let raised = nodes[number].replicator().update(&key, write, raise(to));
+        soon(raised).await.expect("a majority is there");
+    }
+    for node in &nodes {
+        let found = soon(node.replicator().get(&key, read)).await.expect("a majority is there");
+        let found = found.expect("it was written").get();
+        assert_eq!(found.expect("it decodes"), Highest(7));
+    }
+    let refused = soon(nodes[0].replicator().update(&key, WriteLocal, raise(9))).await;
+    let why = refused.expect_err("nobody registered it there").to_string();
+    assert!(why.contains("Node::start_with"), "{why}");
+    drop_all(nodes);
+}

@@ -1,0 +1,159 @@
+//! Who goes while others go, or while the network is split: whole nodes of five.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ostraca::cluster::config::{Cluster as Settings, Downing, StrategyName};
+use ostraca::cluster::downing::{LeaderRoles, QuorumLeader, RoleLeaderRoles, StaticQuorum};
+use ostraca::sharding::ids::ShardId;
+use ostraca::sharding::region::{Region, Run};
+use ostraca_ddata::sim::{Faults, NodeIndex};
+
+use super::{Cluster, SECOND, SHARDS, counter};
+use crate::whole::{WholeNode, World, addresses};
+
+const ROLE: &str = "worker";
+const PLACES: usize = 5;
+
+impl Cluster {
+    /// Five nodes that host all shards evenly.
+    fn of_five(seed: u64, world: World) -> Self {
+        let mut cluster = Self::with(seed, PLACES, PLACES, Faults::none(), world);
+        cluster.until(20, "all register", |it| (0..PLACES).all(|place| it.is_registered(place)));
+        cluster.want_all(0);
+        cluster.until(20, "even", |it| {
+            let sizes = it.sizes([0, 1, 2, 3, 4]);
+            sizes.iter().sum::<usize>() == SHARDS as usize
+                && sizes.iter().all(|size| (2..=3).contains(size))
+        });
+        cluster
+    }
+
+    fn runs(&self, place: usize) -> Vec<Run> {
+        let hosted = self.at(place).region(&counter()).into_iter().flat_map(Region::hosted);
+        hosted.map(|(_, run)| run).collect()
+    }
+
+    /// A leaver, and a drain under way there; `None`: all were over at once.
+    fn of_five_in_mid_drain(seed: u64) -> Option<(Self, usize)> {
+        let mut cluster = Self::of_five(seed, World::new(3));
+        let leaver = (cluster.coordinates() + 1) % PLACES;
+        (0..5).for_each(|_| cluster.tell());
+        cluster.leave(leaver);
+        while cluster.at(leaver).over.is_none() {
+            cluster.sim.try_run_for(Duration::from_millis(1)).expect("nothing is wrong");
+            if cluster.runs(leaver).iter().any(|run| matches!(run, Run::Draining(_))) {
+                return Some((cluster, leaver));
+            }
+        }
+        None
+    }
+
+    /// Every shard lives, at none of these, and what did not die with them is handled.
+    fn lives_without(&mut self, gone: &[usize], died: &[u64]) {
+        self.until(60, "all shards live elsewhere", |it| {
+            let homes = it.homes();
+            homes.len() == SHARDS as usize && homes.values().all(|home| !gone.contains(home))
+        });
+        self.until(60, "what was told is handled", |it| {
+            it.sim.observer().open.iter().all(|id| died.contains(id))
+        });
+    }
+}
+
+#[test]
+fn known_failure_02_a_drain_ends_though_the_coordinator_that_wanted_it_is_gone() {
+    let mut met = 0;
+    for (mut cluster, leaver) in (0..6).filter_map(Cluster::of_five_in_mid_drain) {
+        met += 1;
+        let coordinates = cluster.coordinates();
+        let died = cluster.at(coordinates).messages();
+        cluster.sim.crash(NodeIndex::new(coordinates));
+        cluster.lives_without(&[leaver, coordinates], &died);
+        cluster.until(30, "it has left", |it| it.at(leaver).over.is_some());
+    }
+    assert!(met > 2, "{met} of 6 were still draining");
+}
+
+#[test]
+fn known_failure_03_a_shard_whose_old_home_dies_in_mid_drain_waits_for_it_no_more() {
+    let mut met = 0;
+    for (mut cluster, leaver) in (0..6).filter_map(Cluster::of_five_in_mid_drain) {
+        met += 1;
+        let died = cluster.at(leaver).messages();
+        cluster.sim.crash(NodeIndex::new(leaver));
+        cluster.lives_without(&[leaver], &died);
+    }
+    assert!(met > 2, "{met} of 6 were still draining");
+}
+
+#[test]
+fn two_of_five_that_leave_at_once_with_the_coordinator_among_them_move_only_what_they_host() {
+    for seed in 0..5 {
+        let mut cluster = Cluster::of_five(seed, World::new(3));
+        (0..5).for_each(|_| cluster.tell());
+        let coordinates = cluster.coordinates();
+        let leavers = [coordinates, (coordinates + 2) % PLACES];
+        let stays = |homes: BTreeMap<ShardId, usize>| -> BTreeMap<ShardId, usize> {
+            homes.into_iter().filter(|(_, home)| !leavers.contains(home)).collect()
+        };
+        let before = stays(cluster.homes());
+        leavers.into_iter().for_each(|place| cluster.leave(place));
+        for place in leavers {
+            cluster.until(60, "it has left", |it| it.at(place).over.is_some());
+        }
+        cluster.lives_without(&leavers, &[]);
+        let after = cluster.homes();
+        assert!(before.iter().all(|(shard, home)| after.get(shard) == Some(home)), "seed {seed}");
+        assert_eq!(cluster.sim.observer().discarded, 0, "seed {seed}");
+    }
+}
+
+fn judged_by(strategy: StrategyName) -> World {
+    let roles = || [ROLE.to_owned()].into();
+    let downing = Downing {
+        strategy,
+        static_quorum: StaticQuorum { quorum_size: 3, ..StaticQuorum::default() },
+        quorum_leader: QuorumLeader { quorum_size: 3, ..QuorumLeader::default() },
+        leader_roles: LeaderRoles { target_roles: roles() },
+        role_leader_roles: RoleLeaderRoles { leader_role: ROLE.into(), target_roles: roles() },
+        ..Downing::default()
+    };
+    World::with(move |_| Settings {
+        seeds: addresses(0..3),
+        roles: roles(),
+        downing: downing.clone(),
+        ..Settings::default()
+    })
+}
+
+/// What is under test is that nothing is hosted twice, which is judged after every step.
+#[test]
+fn whatever_the_strategy_shards_live_on_one_side_of_a_split() {
+    let strategies = [
+        StrategyName::StaticQuorum,
+        StrategyName::KeepMajority,
+        StrategyName::KeepOldest,
+        StrategyName::Oldest,
+        StrategyName::QuorumLeader,
+        StrategyName::MajorityLeader,
+        StrategyName::LeaderRoles,
+        StrategyName::RoleLeaderRoles,
+        StrategyName::AutoDown,
+    ];
+    for (seed, strategy) in (0..).zip(strategies) {
+        let mut cluster = Cluster::of_five(seed, judged_by(strategy));
+        cluster.sim.partition([&[0, 1, 2], &[3, 4]]);
+        cluster.until(60, "all shards live on the larger side", |it| {
+            let live = |place| it.runs(place).len();
+            (0..3).map(live).sum::<usize>() == SHARDS as usize
+        });
+        cluster.sim.heal();
+        let is_over = |it: &Cluster, place| {
+            it.sim.process(NodeIndex::new(place)).is_none_or(|node: &WholeNode| node.over.is_some())
+        };
+        cluster.until(60, "the others know it", |it| is_over(it, 3) && is_over(it, 4));
+        cluster.sim.try_run_for(5 * SECOND).expect("nothing is wrong");
+        assert_eq!(cluster.homes().len(), SHARDS as usize, "{strategy:?}");
+    }
+}
