@@ -7,6 +7,7 @@
 //! | [`parts`], `control` | starting and stopping the data part and the control part |
 //! | `start`, `ears` | how a node begins, and what it hears while it runs |
 //! | [`replicator`], [`cluster`], [`sharding`], [`lease`] | the handles of programs |
+//! | [`downing`] | what a program may provide |
 //! | [`shutdown`], `ending` | how a node ends, and its own steps of that |
 //! | [`outgoing`], `receiver` | the two seams to the network |
 //! | [`disk`] | the durable store as a peer |
@@ -16,6 +17,7 @@ pub mod cluster;
 mod control;
 mod data;
 pub mod disk;
+pub mod downing;
 mod driver;
 mod ears;
 mod ending;

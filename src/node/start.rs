@@ -21,6 +21,7 @@ use super::control::memory::{self, Writing};
 use super::control::world::{Surroundings, WhenOut};
 use super::control::{ControlPart, MemoryError};
 use super::data::Sibling;
+use super::downing::{Asking, DowningLease, LeaseName};
 use super::ears::{Ears, Membership, Up};
 use super::ending::{self, Ending, Parts, Rest};
 use super::inbox::{Inbox, InboxLimits};
@@ -124,9 +125,28 @@ impl Node {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn start(mut config: Config) -> Result<Self, StartError> {
+    pub async fn start(config: Config) -> Result<Self, StartError> {
+        Self::start_and_ask(config, None).await
+    }
+
+    /// Starts a node as [`start`](Self::start) does, with a provider of the lease that the downing
+    /// strategy `lease-majority` asks for. With another strategy nobody asks it.
+    ///
+    /// # Errors
+    /// [`StartError`], whose sentences say what to do.
+    pub async fn start_with_downing_lease(
+        config: Config,
+        provider: Arc<dyn DowningLease>,
+    ) -> Result<Self, StartError> {
+        Self::start_and_ask(config, Some(provider)).await
+    }
+
+    async fn start_and_ask(
+        mut config: Config,
+        provider: Option<Arc<dyn DowningLease>>,
+    ) -> Result<Self, StartError> {
         config.net.read_secret()?;
-        for warning in config.check()? {
+        for warning in config.check_with(provider.is_some())? {
             tracing::warn!("cluster.settings: {warning}");
         }
         let identity = Arc::new(Identity::load(config.net.data_dir.as_deref())?);
@@ -140,7 +160,7 @@ impl Node {
                 "cluster.alone: no seeds are set, so this node founds a cluster of its own"
             );
         }
-        let node = base.join(config, address, memory.unwrap_or_default())?;
+        let node = base.join(config, address, memory.unwrap_or_default(), provider)?;
         let tools = Tools::serve(socket, node.net().clients(), &node.management());
         node.ending.has_tools(tools);
         Ok(node)
@@ -225,7 +245,14 @@ impl Base {
     }
 
     /// Starts membership.
-    fn join(self, config: Config, address: Address, memory: Memory) -> Result<Node, StartError> {
+    fn join(
+        self,
+        config: Config,
+        address: Address,
+        memory: Memory,
+        provider: Option<Arc<dyn DowningLease>>,
+    ) -> Result<Node, StartError> {
+        let asking = provider.map(|provider| self.ask(&config, provider));
         let me = wiring::to_cluster(self.identity.node_id()).expect("identities are ed25519 keys");
         let mut cluster = config.cluster;
         bare_seeds(&mut cluster.seeds);
@@ -247,6 +274,7 @@ impl Base {
             dialling: dialling.clone(),
             watchers: watchers.clone(),
             lease: self.lease.clone(),
+            asking,
             memory: dir.map(|dir| Writing::start(dir, self.inbox.clone()).0),
             shutdown: self.shutdown.clone(),
             when_out: if stops { WhenOut::ShutDown } else { WhenOut::Stay },
@@ -262,6 +290,15 @@ impl Base {
         let control = ControlPart::start(machine, surroundings, self.identity.clone())
             .map_err(StartError::Thread)?;
         Ok(self.finish(Some(control), Some(dialling), watchers, joins_by))
+    }
+
+    /// For the lease of `lease-majority`.
+    fn ask(&self, config: &Config, provider: Arc<dyn DowningLease>) -> Asking {
+        let settings = &config.cluster.downing.lease_majority;
+        let usual = || format!("{}-downing", config.net.cluster_name);
+        let name = settings.lease_name.clone().unwrap_or_else(usual);
+        let lease = LeaseName { name, owner: self.identity.node_id().to_string() };
+        Asking::start(provider, lease, settings.acquire_within, self.inbox.clone())
     }
 
     fn finish(
