@@ -433,7 +433,6 @@ impl Node {
             Body::Lease(LeaseMessage::Granted(beat)) => {
                 self.hold(HolderInput::Granted { from, beat: *beat }, fx);
             }
-            Body::Lease(LeaseMessage::Release { .. }) | Body::Over(_) => {}
             Body::Frozen(epoch, token) if self.pulls.contains(&Pull::Snapshot(*epoch, from)) => {
                 self.learn_token(*token, fx);
                 self.tell(beats, EpochInput::SnapshotMerged { epoch: *epoch, of: from }, fx);
@@ -442,7 +441,11 @@ impl Node {
                 self.learn_token(*token, fx);
                 self.tell(beats, EpochInput::StateMerged { epoch: *epoch, from }, fx);
             }
-            Body::Frozen(..) | Body::State(..) => {}
+            // Not asked for, or a fact.
+            Body::Lease(LeaseMessage::Release { .. })
+            | Body::Over(_)
+            | Body::Frozen(..)
+            | Body::State(..) => {}
         }
     }
 
@@ -456,12 +459,13 @@ impl Node {
     fn give_state(&self, fx: &mut Effects) {
         let id = self.epochs.id().filter(|id| id.number > 1 && self.epochs.synced());
         let state = id.filter(|_| self.token_moves).map(|id| Body::State(id, self.token));
-        self.say_all(state, fx);
+        self.say_all(state.as_ref(), fx);
     }
 
-    fn say_all(&self, body: Option<Body>, fx: &mut Effects) {
+    fn say_all(&self, body: Option<&Body>, fx: &mut Effects) {
         let others = self.all.iter().filter(|to| **to != self.me);
-        fx.said.extend(body.iter().flat_map(|body| others.clone().map(|to| (*to, body.clone()))));
+        fx.said
+            .extend(body.into_iter().flat_map(|body| others.clone().map(|to| (*to, body.clone()))));
     }
 
     fn tell(&mut self, beats: u64, input: EpochInput, fx: &mut Effects) {
@@ -487,15 +491,16 @@ impl Node {
         match output {
             // Answered by a configuration that its decider has told everybody.
             EpochOutput::Send { message: EpochMessage::Ask { .. }, .. } => {}
-            // It may as well hear of the Seal later.
-            EpochOutput::Send {
+            // It may as well propose later, or hear of the Seal later.
+            EpochOutput::Outcome(Outcome::Refused { .. })
+            | EpochOutput::Send {
                 message: EpochMessage::Refused { why: Refusal::Leased(_), .. },
                 ..
             } => fx.void = true,
             EpochOutput::Send { to, message } => fx.said.push((to, Body::Epoch(message))),
             EpochOutput::Freeze(id) => {
                 let frozen = self.token_moves.then_some(Body::Frozen(id, self.token));
-                self.say_all(frozen, fx);
+                self.say_all(frozen.as_ref(), fx);
             }
             EpochOutput::PullSnapshot { epoch, of } if self.token_moves => {
                 self.pulls.insert(Pull::Snapshot(epoch, of));
@@ -529,7 +534,6 @@ impl Node {
             }
             EpochOutput::StopServing => self.hold(HolderInput::StopServing, fx),
             EpochOutput::Excluded(_) => self.hold(HolderInput::Excluded, fx),
-            EpochOutput::Outcome(Outcome::Refused { .. }) => fx.void = true,
             EpochOutput::Outcome(_) | EpochOutput::Persist(_) => {}
         }
     }
