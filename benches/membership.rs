@@ -7,12 +7,18 @@
 //! that its spreading took. Times are simulated and the same on every machine, but for the last line
 //! of each size: how much faster than real time the simulation ran.
 //!
+//! In the end it starts 5 and 10 processes of the operating system and prints how long they take to be
+//! one cluster, with the goal beside; `-- processes` does this alone.
+//!
 //! Theory: up to `direct-limit` (100) members a change goes straight to all, one hop, and here it is
 //! the proposer that tells all that a configuration is installed. Above, push gossip to one random
 //! peer a round doubles those who know: log2 n rounds at least; to f = ⌈ln n⌉ + 6 at once it is
 //! log n / log (f + 1).
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a bench prints")]
 
+#[cfg(feature = "cli")] // whole nodes need the transport, which pure builds leave out
+#[path = "membership/processes.rs"]
+mod processes;
 #[path = "../tests/cluster/whole/mod.rs"]
 mod whole;
 
@@ -56,8 +62,24 @@ struct Rate {
     bytes: f64,
 }
 
-fn main() {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    #[cfg(feature = "cli")]
+    if processes::serves()? {
+        return Ok(());
+    }
+    let alone = std::env::args().any(|argument| argument == "processes");
     let chosen: Vec<usize> = std::env::args().skip(1).filter_map(|arg| arg.parse().ok()).collect();
+    if !alone {
+        simulated(&chosen);
+    }
+    #[cfg(feature = "cli")]
+    if chosen.is_empty() {
+        processes::figures()?;
+    }
+    Ok(())
+}
+
+fn simulated(chosen: &[usize]) {
     println!(
         "one round is 1 ms; messages and bytes are those above idle, per node, until a second"
     );

@@ -111,8 +111,8 @@ pub enum InvalidConfig {
     TrustDowning,
     /// Nothing provides the lease.
     #[error(
-        "downing strategy lease-majority needs a provider of its lease, and this release has none: \
-         choose keep-majority"
+        "downing strategy lease-majority needs a provider of its lease: start the node with \
+         NodeBuilder::downing_lease, or choose keep-majority"
     )]
     NoLeaseProvider,
 }
@@ -134,6 +134,11 @@ impl Config {
     /// assert!(config.check().unwrap_err().to_string().contains("trust-downing"));
     /// ```
     pub fn check(&self) -> Result<Vec<Warning>, InvalidConfig> {
+        self.check_with(false)
+    }
+
+    /// The same for a program that may provide the lease of `lease-majority`.
+    pub(crate) fn check_with(&self, has_lease: bool) -> Result<Vec<Warning>, InvalidConfig> {
         ranges::check(self)?;
         admission::check(&self.net)?;
         if self.net.listen.is_empty() && self.net.advertise.is_empty() {
@@ -144,7 +149,7 @@ impl Config {
         cluster.failure_detector.check()?;
         check_times(cluster)?;
         check_seeds(cluster)?;
-        if cluster.downing.strategy == StrategyName::LeaseMajority {
+        if cluster.downing.strategy == StrategyName::LeaseMajority && !has_lease {
             return Err(InvalidConfig::NoLeaseProvider);
         }
         if cluster.downing.trust_downing {

@@ -96,7 +96,7 @@ pub struct NameTaken {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the user type `{name}` is not registered: start this node with it (`Registry::register`, \
-     `Node::start_with`)"
+     `NodeBuilder::types`)"
 )]
 pub struct NotRegistered {
     /// The name.

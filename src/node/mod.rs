@@ -7,15 +7,18 @@
 //! | [`parts`], `control` | starting and stopping the data part and the control part |
 //! | `start`, `ears` | how a node begins, and what it hears while it runs |
 //! | [`replicator`], [`cluster`], [`sharding`], [`lease`] | the handles of programs |
+//! | [`downing`] | what a program may provide |
 //! | [`shutdown`], `ending` | how a node ends, and its own steps of that |
 //! | [`outgoing`], `receiver` | the two seams to the network |
 //! | [`disk`] | the durable store as a peer |
 
+mod builder;
 pub mod clock;
 pub mod cluster;
 mod control;
 mod data;
 pub mod disk;
+pub mod downing;
 mod driver;
 mod ears;
 mod ending;
@@ -40,6 +43,7 @@ use std::sync::Arc;
 use libp2p::Multiaddr;
 use tokio::sync::watch;
 
+pub use self::builder::NodeBuilder;
 use self::cluster::Cluster;
 pub use self::control::MemoryError;
 pub use self::driver::{TURN_MAX, Turns};

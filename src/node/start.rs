@@ -12,6 +12,7 @@ use ostraca_ddata::replicator::Setup;
 use tokio::sync::{mpsc, watch};
 
 use super::Node;
+use super::builder::NodeBuilder;
 use super::clock::Clock;
 use super::cluster::watching::Watchers;
 use super::cluster::{Cluster, JoinsBy};
@@ -21,6 +22,7 @@ use super::control::memory::{self, Writing};
 use super::control::world::{Surroundings, WhenOut};
 use super::control::{ControlPart, MemoryError};
 use super::data::Sibling;
+use super::downing::{Asking, DowningLease, LeaseName};
 use super::ears::{Ears, Membership, Up};
 use super::ending::{self, Ending, Parts, Rest};
 use super::inbox::{Inbox, InboxLimits};
@@ -125,51 +127,22 @@ impl Node {
     /// # }
     /// ```
     pub async fn start(config: Config) -> Result<Self, StartError> {
-        Self::start_with(config, Registry::new()).await
+        Self::builder(config).start().await
     }
 
-    /// Starts a node whose program has data types of its own: updates of a type that is not
-    /// registered are refused on this node. Data of any type are replicated, and kept, by all.
-    ///
-    /// # Errors
-    /// [`StartError`], whose sentences say what to do.
-    ///
-    /// # Example
-    /// ```
-    /// use ostraca::prelude::*;
-    /// # use serde::{Deserialize, Serialize};
-    /// #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-    /// struct HighScore(u64);
-    ///
-    /// impl ReplicatedData for HighScore {
-    ///     const NAME: &'static str = "high-score";
-    ///     fn merge(&mut self, other: &Self) {
-    ///         self.0 = self.0.max(other.0);
-    ///     }
-    /// }
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let mut types = Registry::new();
-    /// types.register::<HighScore>()?;
-    /// let node = Node::start_with(Config::default(), types).await?;
-    /// node.cluster().up().await?;
-    /// let best = Key::<User<HighScore>>::new("best");
-    /// let within = secs(3);
-    /// let majority = WriteMajority::within(within);
-    /// let beaten = |best: &mut Edit<'_, User<HighScore>>| {
-    ///     best.change_with(|score| Ok(score.0 = score.0.max(7)))
-    /// };
-    /// node.replicator().update(&best, majority, beaten).await?;
-    /// let read = node.replicator().get(&best, ReadMajority::within(within)).await?;
-    /// assert_eq!(read.expect("it was written").get()?, HighScore(7));
-    /// node.stop().await;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn start_with(mut config: Config, types: Registry) -> Result<Self, StartError> {
+    /// A node to which the program brings what no settings can say: data types of its own, the
+    /// lease of a downing strategy.
+    pub fn builder(config: Config) -> NodeBuilder {
+        NodeBuilder::new(config)
+    }
+
+    pub(super) async fn start_with(
+        mut config: Config,
+        types: Registry,
+        provider: Option<Arc<dyn DowningLease>>,
+    ) -> Result<Self, StartError> {
         config.net.read_secret()?;
-        for warning in config.check()? {
+        for warning in config.check_with(provider.is_some())? {
             tracing::warn!("cluster.settings: {warning}");
         }
         let identity = Arc::new(Identity::load(config.net.data_dir.as_deref())?);
@@ -183,7 +156,7 @@ impl Node {
                 "cluster.alone: no seeds are set, so this node founds a cluster of its own"
             );
         }
-        let node = base.join(config, address, memory.unwrap_or_default())?;
+        let node = base.join(config, address, memory.unwrap_or_default(), provider)?;
         let tools = Tools::serve(socket, node.net().clients(), &node.management());
         node.ending.has_tools(tools);
         Ok(node)
@@ -269,7 +242,14 @@ impl Base {
     }
 
     /// Starts membership.
-    fn join(self, config: Config, address: Address, memory: Memory) -> Result<Node, StartError> {
+    fn join(
+        self,
+        config: Config,
+        address: Address,
+        memory: Memory,
+        provider: Option<Arc<dyn DowningLease>>,
+    ) -> Result<Node, StartError> {
+        let asking = provider.map(|provider| self.ask(&config, provider));
         let me = wiring::to_cluster(self.identity.node_id()).expect("identities are ed25519 keys");
         let mut cluster = config.cluster;
         bare_seeds(&mut cluster.seeds);
@@ -291,6 +271,7 @@ impl Base {
             dialling: dialling.clone(),
             watchers: watchers.clone(),
             lease: self.lease.clone(),
+            asking,
             memory: dir.map(|dir| Writing::start(dir, self.inbox.clone()).0),
             shutdown: self.shutdown.clone(),
             when_out: if stops { WhenOut::ShutDown } else { WhenOut::Stay },
@@ -306,6 +287,15 @@ impl Base {
         let control = ControlPart::start(machine, surroundings, self.identity.clone())
             .map_err(StartError::Thread)?;
         Ok(self.finish(Some(control), Some(dialling), watchers, joins_by))
+    }
+
+    /// For the lease of `lease-majority`.
+    fn ask(&self, config: &Config, provider: Arc<dyn DowningLease>) -> Asking {
+        let settings = &config.cluster.downing.lease_majority;
+        let usual = || format!("{}-downing", config.net.cluster_name);
+        let name = settings.lease_name.clone().unwrap_or_else(usual);
+        let lease = LeaseName { name, owner: self.identity.node_id().to_string() };
+        Asking::start(provider, lease, settings.acquire_within, self.inbox.clone())
     }
 
     fn finish(

@@ -1,7 +1,14 @@
 //! What becomes of a node that vanishes, and of one that comes back.
 
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
+use ostraca::cluster::config::StrategyName;
+use ostraca::config::InvalidConfig;
+use ostraca::node::StartError;
+use ostraca::node::downing::{DowningLease, LeaseError, LeaseName};
 use ostraca::prelude::*;
 
 use crate::fixture::{Plan, all_up, drop_all, events_until, eventually, gone, soon};
@@ -98,4 +105,67 @@ async fn one_that_is_declared_dead_stops() {
     all_up(&nodes).await;
     assert!(!victim.lease().serves());
     drop_all(nodes);
+}
+
+/// Whoever asks first has it, once it is there to be had.
+#[derive(Default)]
+struct Outside {
+    holder: Arc<Mutex<Option<LeaseName>>>,
+    is_there: AtomicBool,
+    refused: AtomicUsize,
+}
+
+impl DowningLease for Outside {
+    fn acquire(&self, lease: LeaseName) -> BoxFuture<'static, Result<bool, LeaseError>> {
+        if !self.is_there.load(Ordering::SeqCst) {
+            self.refused.fetch_add(1, Ordering::SeqCst);
+            return Box::pin(async { Err("nobody can tell".into()) });
+        }
+        let mut holder = self.holder.lock().expect("nobody panics under it");
+        let has_it = *holder.get_or_insert_with(|| lease.clone()) == lease;
+        Box::pin(async move { Ok(has_it) })
+    }
+
+    fn release(&self, lease: LeaseName) -> BoxFuture<'static, Result<(), LeaseError>> {
+        let mut holder = self.holder.lock().expect("nobody panics under it");
+        holder.take_if(|holder| *holder == lease);
+        Box::pin(async { Ok(()) })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_lease_majority_nobody_is_removed_without_the_lease_and_it_is_given_back_after() {
+    let mut plan = Plan::with_seeds(3);
+    plan.change(|settings| {
+        settings.downing.strategy = StrategyName::LeaseMajority;
+        settings.downing.lease_majority.release_after = Duration::from_millis(200);
+    });
+    let outside = Arc::new(Outside::default());
+    let mut nodes = Vec::new();
+    for seed in &plan.seeds {
+        let config = plan.config(seed, None);
+        let node = Node::builder(config).downing_lease(outside.clone()).start();
+        nodes.push(node.await.expect("it starts"));
+    }
+    all_up(&nodes).await;
+    let lost = nodes.pop().expect("three");
+    let who = lost.cluster().me();
+    drop(lost);
+    eventually("it is asked for twice", async || outside.refused.load(Ordering::SeqCst) > 1).await;
+    for node in &nodes {
+        assert!(node.cluster().members().iter().any(|member| member.node == who));
+    }
+    outside.is_there.store(true, Ordering::SeqCst);
+    gone(&nodes, who).await;
+    all_up(&nodes).await;
+    let is_held = || outside.holder.lock().expect("nobody panics under it").is_some();
+    eventually("it is given back", async || !is_held()).await;
+    drop_all(nodes);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_lease_majority_and_nobody_who_provides_the_lease_nothing_starts() {
+    let plan = Plan::changed(1, |settings| settings.downing.strategy = StrategyName::LeaseMajority);
+    let refused = Node::start(plan.config(&plan.seeds[0], None)).await.expect_err("no provider");
+    assert!(matches!(refused, StartError::Config(InvalidConfig::NoLeaseProvider)), "{refused}");
 }

@@ -128,7 +128,7 @@ async fn data_of_a_programs_own_type_are_changed_where_it_is_registered_and_kept
             types.register::<Highest>().expect("the only one of its name");
         }
         let config = plan.config(&plan.seeds[number], None);
-        nodes.push(Node::start_with(config, types).await.expect("it starts"));
+        nodes.push(Node::builder(config).types(types).start().await.expect("it starts"));
     }
     all_up(&nodes).await;
     let key = Key::<User<Highest>>::new("highest");
@@ -144,6 +144,6 @@ async fn data_of_a_programs_own_type_are_changed_where_it_is_registered_and_kept
     }
     let refused = soon(nodes[0].replicator().update(&key, WriteLocal, raise(9))).await;
     let why = refused.expect_err("nobody registered it there").to_string();
-    assert!(why.contains("Node::start_with"), "{why}");
+    assert!(why.contains("NodeBuilder::types"), "{why}");
     drop_all(nodes);
 }

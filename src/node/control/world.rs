@@ -6,6 +6,7 @@ use ostraca_ddata::id::{NodeId, ReplicaId};
 
 use super::super::clock::Clock;
 use super::super::cluster::watching::Watchers;
+use super::super::downing::Asking;
 use super::super::driver::World;
 use super::super::lanes::Lanes;
 use super::super::lease::Lease;
@@ -54,6 +55,8 @@ pub(crate) struct Surroundings {
     pub(crate) dialling: Dialling,
     pub(crate) watchers: Arc<Watchers>,
     pub(crate) lease: Lease,
+    /// Who asks for the lease of `lease-majority`, if it has a provider.
+    pub(crate) asking: Option<Asking>,
     pub(crate) memory: Option<Writing>,
     pub(crate) shutdown: CoordinatedShutdown,
     pub(crate) when_out: WhenOut,
@@ -168,12 +171,17 @@ impl Surroundings {
                 self.lapsed(STOPS);
                 self.hostings.lapsed();
             }
-            // No provider can be set in this release; the strategy is refused at the start.
-            Event::DowningLease { acquire } => {
-                let denied = acquire.then_some(LeaseAnswer::Denied);
-                let _ = self.inbox.fact(Input::DowningLease(denied).into()); // at the stop
-            }
+            Event::DowningLease { acquire } => self.ask_for_lease(acquire),
             Event::Stop(reason) => self.stop(reason),
+        }
+    }
+
+    /// Without a provider the strategy is refused at the start.
+    fn ask_for_lease(&self, acquire: bool) {
+        let is_asked = self.asking.as_ref().is_some_and(|asking| asking.order(acquire));
+        if acquire && !is_asked {
+            let denied = Input::DowningLease(Some(LeaseAnswer::Denied));
+            let _ = self.inbox.fact(denied.into()); // refused only at the stop
         }
     }
 

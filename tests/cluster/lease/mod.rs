@@ -11,6 +11,7 @@
 //! takes as many takeovers as fit.
 
 mod directed;
+mod exhaustive;
 pub(crate) mod node;
 pub(crate) mod watch;
 

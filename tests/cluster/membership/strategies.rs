@@ -10,13 +10,14 @@ use ostraca::cluster::downing::{
 };
 use ostraca_ddata::sim::{Fault, Links, NodeIndex};
 
-use super::super::whole::{World, addresses};
+use super::super::whole::{World, addresses, node_at, place_of};
 use super::going::cluster_of;
 use super::{Sim, agree, at, until};
 
 const ROLE: &str = "worker";
 
-/// Those that take somebody out when the network splits, and want nothing from outside.
+/// Those that take somebody out when the network splits, and want nothing from outside;
+/// lease-majority has tests of its own below.
 const STRATEGIES: [StrategyName; 9] = [
     StrategyName::StaticQuorum,
     StrategyName::KeepMajority,
@@ -35,6 +36,10 @@ fn five(seed: u64, strategy: StrategyName) -> Sim {
 }
 
 fn some(seed: u64, size: usize, strategy: StrategyName) -> Sim {
+    cluster_of(seed, size, world(strategy))
+}
+
+fn world(strategy: StrategyName) -> World {
     let roles = || [ROLE.to_owned()].into();
     let downing = Downing {
         strategy,
@@ -45,13 +50,12 @@ fn some(seed: u64, size: usize, strategy: StrategyName) -> Sim {
         auto_down: AutoDown { after: Duration::from_secs(4) },
         ..Downing::default()
     };
-    let world = World::with(move |_| Cluster {
+    World::with(move |_| Cluster {
         seeds: addresses(0..3),
         roles: roles(),
         downing: downing.clone(),
         ..Cluster::default()
-    });
-    cluster_of(seed, size, world)
+    })
 }
 
 fn is_over(sim: &Sim, place: usize) -> bool {
@@ -121,4 +125,43 @@ fn with_down_all_nobody_stays_and_with_manual_everybody_does() {
     assert!(!(0..5).any(|place| is_over(&sim, place)));
     sim.heal();
     until(&mut sim, 20, |sim| agree(sim, &[0, 1, 2, 3, 4]));
+}
+
+#[test]
+fn with_lease_majority_the_side_that_gets_the_lease_goes_on_and_gives_it_back_in_the_end() {
+    for seed in 0..3 {
+        let world = world(StrategyName::LeaseMajority);
+        let lease = world.downing_lease.clone();
+        let mut sim = cluster_of(seed, 5, world);
+        sim.partition([&[0, 1, 2], &[3, 4]]);
+        until(&mut sim, 30, |sim| agree(sim, &[0, 1, 2]) && is_over(sim, 3) && is_over(sim, 4));
+        let holder = lease.get().map(place_of);
+        assert!(
+            holder.is_some_and(|place| place < 3),
+            "{holder:?}: a late side would find it taken"
+        );
+        until(&mut sim, 60, |_| lease.get().is_none());
+        assert!(agree(&sim, &[0, 1, 2]));
+    }
+}
+
+/// A side that holds a quorum never ends itself: nobody else could go on.
+#[test]
+fn with_lease_majority_and_the_lease_elsewhere_a_quorum_waits_until_it_is_given_back() {
+    for seed in 0..3 {
+        let world = world(StrategyName::LeaseMajority);
+        let lease = world.downing_lease.clone();
+        lease.set(Some(node_at(9, 1, true)));
+        let mut sim = cluster_of(seed, 5, world);
+        sim.partition([&[0, 1, 2], &[3, 4]]);
+        until(&mut sim, 30, |sim| is_over(sim, 3) && is_over(sim, 4));
+        sim.run_for(Duration::from_secs(30));
+        for place in 0..3 {
+            let node = at(&sim, place);
+            let members = node.epoch().map(|epoch| epoch.members().len());
+            assert_eq!((node.over, members), (None, Some(5)), "seed {seed}");
+        }
+        lease.set(None);
+        until(&mut sim, 30, |sim| agree(sim, &[0, 1, 2]));
+    }
 }

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use ostraca::cluster::bug::Canary;
 use ostraca::cluster::config::Cluster;
+use ostraca::cluster::downing::LeaseAnswer;
 use ostraca::cluster::events::ClusterEvent;
 use ostraca::cluster::gossip::ClusterId;
 use ostraca::cluster::lease::LeaseMessage;
@@ -79,6 +80,8 @@ pub(crate) struct World {
     pub(crate) drain: Option<Duration>,
     /// Probability that a message between nodes that have shaken hands is lost; 0 to 1.
     pub(crate) loss: Rc<Cell<f64>>,
+    /// Who holds the lease of `lease-majority`.
+    pub(crate) downing_lease: Rc<Cell<Option<NodeId>>>,
     /// Counts what is sent, if somebody wants to know.
     pub(crate) meter: Option<Rc<RefCell<Meter>>>,
     pub(crate) canary: Canary,
@@ -99,6 +102,7 @@ impl World {
             proof: true,
             drain: Some(Duration::from_millis(50)),
             loss: Rc::new(Cell::new(0.0)),
+            downing_lease: Rc::new(Cell::new(None)),
             meter: None,
             canary: Canary::none(),
         }
@@ -436,7 +440,7 @@ impl WholeNode {
             }
             Told::LeaseHeld(_) => fx.emit(Event::Leased),
             Told::LeaseLapsed | Told::LeaseLost => fx.emit(Event::Lapsed),
-            Told::DowningLease { .. } => {}
+            Told::DowningLease { acquire } => self.outside(acquire),
             Told::Stop(why) => {
                 fx.emit(Event::Stopped(why));
                 self.over = Some(why);
@@ -444,6 +448,19 @@ impl WholeNode {
                     self.write(place_of(to), Some(to), Body::Reset { meant: self.me }, fx);
                 }
             }
+        }
+    }
+
+    /// The provider of `lease-majority`'s lease answers at once.
+    fn outside(&mut self, acquire: bool) {
+        let holder = self.world.downing_lease.get();
+        let is_free = holder.is_none_or(|holder| holder == self.me);
+        if is_free {
+            self.world.downing_lease.set(acquire.then_some(self.me));
+        }
+        if acquire {
+            let answer = if is_free { LeaseAnswer::Granted } else { LeaseAnswer::Denied };
+            self.work.push_back(Work::Membership(Input::DowningLease(Some(answer))));
         }
     }
 

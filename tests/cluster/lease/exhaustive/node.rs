@@ -1,0 +1,611 @@
+//! One node of the exhaustive model: the real configuration machine, grantor and holder, with a
+//! data of one token and clocks that only say what comes before what.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ostraca::cluster::bug::Bug;
+use ostraca::cluster::lease::{
+    Grantor, Holder, HolderInput, HolderOutput, LeaseConfig, LeaseMessage, holding_time,
+};
+use ostraca_ddata::clock::{Instant, Now, WallTime};
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::machine::{Machine, Outbox};
+use ostraca_ddata::replicator::epoch::{
+    Ballot, Change, Epoch, EpochConfig, EpochId, EpochInput, EpochMessage, EpochOutput,
+    EpochSettings, Epochs, LeaseSettings, Outcome, Refusal,
+};
+
+use super::Case;
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+/// Of every grantor: whatever was promised in an earlier life is over.
+const LONG_AFTER_BOOT: Instant = Instant::from_nanos(1_000_000_000_000);
+
+/// What one node may learn of another. Whatever was said once may be heard at any later time, any
+/// number of times, or never.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Body {
+    Epoch(EpochMessage),
+    Lease(LeaseMessage),
+    /// A fact that nobody says: at the holder, the leases from its heartbeats up to this one are
+    /// over.
+    Over(u64),
+    /// The snapshot that its sender froze for this epoch.
+    Frozen(EpochId, bool),
+    /// The state of a sender that is synced for this epoch.
+    State(EpochId, bool),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Event {
+    /// The message with this index among those to this node.
+    Hear(u16),
+    Propose,
+    LosePatience,
+    /// Acks the token.
+    Ack,
+    /// Answers a read that began when the token was acked, without it.
+    Lack,
+    Beat,
+    /// At the holder, the lease from its oldest running heartbeat ends.
+    Expire,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Pull {
+    Snapshot(EpochId, ReplicaId),
+    State(EpochId),
+}
+
+/// What came of an event beside the new state.
+#[derive(Default)]
+pub(super) struct Effects {
+    pub(super) said: Vec<(ReplicaId, Body)>,
+    pub(super) acked: bool,
+    pub(super) lacked: bool,
+    /// Nothing came of it: as if it had not happened.
+    pub(super) void: bool,
+}
+
+/// This node's own ballot, and how far it is; read from the machine's essence.
+#[derive(Clone, Default)]
+struct Own {
+    ballot: Option<String>,
+    phase: Option<String>,
+}
+
+impl Own {
+    fn asks(&self, ballot: Ballot, phases: &[&str]) -> bool {
+        self.ballot == Some(format!("{ballot:?}"))
+            && self.phase.as_deref().is_some_and(|phase| phases.contains(&phase))
+    }
+}
+
+#[derive(Clone)]
+pub(super) struct Node {
+    pub(super) me: ReplicaId,
+    pub(super) epochs: Epochs,
+    all: Vec<ReplicaId>,
+    token_moves: bool,
+    now: Instant,
+    wishes: VecDeque<Change>,
+    patience: u8,
+    token: bool,
+    acked: BTreeSet<EpochId>,
+    lacked: BTreeSet<EpochId>,
+    pulls: BTreeSet<Pull>,
+    /// Of whom the lease is in the model.
+    leased: Option<ReplicaId>,
+    grantor: Grantor,
+    clock: Instant,
+    /// The promises here may be over once the leases from heartbeats up to this one are.
+    protects: u64,
+    /// They are, up to this one.
+    over: u64,
+    /// The last heartbeat that was granted.
+    granted: u64,
+    /// It was asked for its consent; matters only to who grants all the same.
+    consented: bool,
+    holder: Option<Holder>,
+    holder_clock: Instant,
+    /// When each heartbeat was sent, by number from 1.
+    sent: Vec<Instant>,
+    expired: u64,
+    beats: u64,
+    lease_bug: Option<Bug>,
+    stop_at_accept: bool,
+    own: Own,
+}
+
+fn lease() -> LeaseSettings {
+    LeaseSettings::default()
+}
+
+/// The first configuration.
+pub(super) fn founding(members: u64) -> Arc<Epoch> {
+    let id = EpochId { generation: 1, number: 1 };
+    let ids = (1..=members).map(ReplicaId::new).collect();
+    Arc::new(Epoch::founding(id, ids, EpochSettings::default()).expect("well formed"))
+}
+
+impl Node {
+    pub(super) fn new(id: u64, case: &Case) -> Self {
+        let me = ReplicaId::new(id);
+        let plan = case.plan.iter().find(|plan| plan.node == id);
+        let boot = Now { mono: Instant::default(), wall: WallTime::default() };
+        let config = LeaseConfig { heartbeat_interval: MS, ..LeaseConfig::default() };
+        let leased = case.holder.map(ReplicaId::new);
+        Self {
+            me,
+            epochs: Epochs::new(me, EpochConfig::default(), 0, case.epoch_canary()),
+            all: (1..=case.nodes).map(ReplicaId::new).collect(),
+            token_moves: case.token,
+            now: Instant::default(),
+            wishes: plan.map(|plan| plan.wishes.clone().into()).unwrap_or_default(),
+            patience: plan.map_or(0, |plan| plan.patience),
+            token: false,
+            acked: BTreeSet::new(),
+            lacked: BTreeSet::new(),
+            pulls: BTreeSet::new(),
+            leased,
+            grantor: Grantor::new(me, boot, case.lease_canary()),
+            clock: Instant::default(),
+            protects: 0,
+            over: 0,
+            granted: 0,
+            consented: false,
+            holder: (leased == Some(me)).then(|| Holder::new(me, config, case.lease_canary())),
+            holder_clock: LONG_AFTER_BOOT,
+            sent: Vec::new(),
+            expired: 0,
+            beats: case.beats,
+            lease_bug: case.lease_bug,
+            stop_at_accept: false,
+            own: Own::default(),
+        }
+    }
+
+    /// The first configuration is here, for long already.
+    pub(super) fn found(&mut self, epoch: Arc<Epoch>) -> Effects {
+        let mut fx = Effects::default();
+        self.tell(0, EpochInput::Found(epoch), &mut fx);
+        self.clock = LONG_AFTER_BOOT;
+        (self.protects, self.expired) = (0, self.sent());
+        self.holder_clock = self.holder_clock + lease().duration;
+        fx.said.retain(|(_, body)| !matches!(body, Body::Lease(_))); // it was lost, long ago
+        let over = (self.expired > 0).then_some(Body::Over(self.expired));
+        fx.said.extend(over.iter().flat_map(|over| self.all.iter().map(|to| (*to, over.clone()))));
+        fx
+    }
+
+    pub(super) fn join_later(&mut self) {
+        self.clock = LONG_AFTER_BOOT;
+    }
+
+    /// Everything that decides what this node does next: two of one essence go the same ways.
+    pub(super) fn essence(&self) -> String {
+        if self.epochs.is_excluded() {
+            return format!("{} out {} {}", self.me, self.sent.len(), self.expired);
+        }
+        let rest = (self.wishes.len(), self.patience, self.token, &self.acked, &self.lacked);
+        let lease = (self.promise(), self.expired, self.sent.len(), self.stop_at_accept);
+        let mut text =
+            format!("{} {} {rest:?} {lease:?} {:?}", self.me, self.epochs.essence(), self.pulls);
+        if let Some(holder) = &self.holder {
+            let holder = format!("{holder:?}");
+            text += &named(upto(&holder, ", beat_at:"), |at| self.holders(at));
+        }
+        text
+    }
+
+    /// Whether a promise runs here; until which heartbeat's lease is over, at least; which one was
+    /// granted last. What was promised ends T_q after the last time that anything was.
+    fn promise(&self) -> (bool, u64, u64, bool) {
+        let now = Now { mono: self.clock, wall: WallTime::default() };
+        let leased = self.leased.as_slice();
+        let runs = !self.grantor.clone().consent(now, leased).is_empty();
+        let granted = if self.grants() { self.granted } else { 0 };
+        (runs, if runs { self.protects } else { 0 }, granted, self.consented)
+    }
+
+    /// Sealed, it grants nothing any more in this configuration.
+    fn grants(&self) -> bool {
+        !self.epochs.sealed()
+            || matches!(self.lease_bug, Some(Bug::SealedGrants | Bug::AckAfterConsent))
+    }
+
+    /// The holder's times are its heartbeats', and T_p after each.
+    fn holders(&self, at: u64) -> String {
+        let at = Instant::from_nanos(at);
+        let number = |at: Instant| self.sent.iter().position(|sent| *sent == at);
+        if let Some(index) = number(at) {
+            let is_over = (index as u64) < self.expired && !self.misjudges_time();
+            return if is_over { "over".to_owned() } else { format!("#{index}") };
+        }
+        let end = self.sent.iter().position(|sent| *sent + held() == at);
+        match end {
+            _ if at + held() <= self.holder_clock => "over".to_owned(),
+            _ if at <= self.holder_clock => "late".to_owned(), // only who misjudges it
+            Some(index) => format!("#{index}+"),
+            None => "longer".to_owned(), // so does this one
+        }
+    }
+
+    fn misjudges_time(&self) -> bool {
+        matches!(self.lease_bug, Some(Bug::LeaseFromAck | Bug::NoDriftMargin))
+    }
+
+    // ── what the search asks ──
+
+    pub(super) fn serves(&self) -> bool {
+        self.holder.as_ref().is_some_and(|holder| holder.serves(self.holder_clock))
+    }
+
+    pub(super) fn sent(&self) -> u64 {
+        self.sent.len() as u64
+    }
+
+    pub(super) fn accepted(&self) -> Option<&(Ballot, Arc<Epoch>)> {
+        self.epochs.state().accepted.as_ref()
+    }
+
+    /// What can happen here beside hearing something; `known`: a majority has acked the token.
+    pub(super) fn own_events(&self, known: bool) -> Vec<Event> {
+        let mut events = Vec::new();
+        let epoch = self.epochs.id().filter(|_| self.token_moves && self.epochs.eligible());
+        let mut may = |may: bool, event: Event| events.extend(may.then_some(event));
+        may(!self.wishes.is_empty(), Event::Propose);
+        may(self.patience > 0 && self.epochs.sealed(), Event::LosePatience);
+        may(epoch.is_some_and(|id| !known && !self.acked.contains(&id)), Event::Ack);
+        let lacks = known && !self.token;
+        may(epoch.is_some_and(|id| lacks && !self.lacked.contains(&id)), Event::Lack);
+        may(self.holder.is_some() && self.sent() <= self.beats, Event::Beat);
+        may(self.expired < self.sent(), Event::Expire);
+        events
+    }
+
+    /// Whether hearing this will never again change anything here that is looked at.
+    ///
+    /// Of an earlier configuration: it would only be answered by the installed one, which whoever
+    /// decided it has told everybody concerned, in a message that stays.
+    pub(super) fn is_deaf_to(&self, body: &Body) -> bool {
+        if self.epochs.is_excluded() && self.holder.is_none() {
+            return !matches!(body, Body::Over(_));
+        }
+        let mine = self.epochs.id();
+        let is_older = |id: EpochId| mine.is_some_and(|mine| id < mine);
+        let two_epochs = self.lease_bug == Some(Bug::LeaseOverTwoEpochs);
+        match body {
+            Body::Epoch(EpochMessage::Install { epoch }) => mine.is_some_and(|m| epoch.id() <= m),
+            Body::Epoch(message) => {
+                epoch_of(message).is_some_and(is_older) || self.needs_no(message)
+            }
+            Body::Lease(LeaseMessage::Beat(beat)) => {
+                let is_mine = mine == Some(beat.epoch) && !self.grants();
+                (is_mine || is_older(beat.epoch) || beat.number < self.granted) && !two_epochs
+            }
+            Body::Lease(LeaseMessage::Granted(beat)) => {
+                let is_over = beat.number <= self.expired && !self.misjudges_time();
+                is_over || is_older(beat.epoch) && !two_epochs
+            }
+            Body::Lease(LeaseMessage::Release { .. }) | Body::Over(_) => false,
+            Body::Frozen(id, _) => {
+                let ready = self.epochs.state().ready && mine == Some(*id);
+                let synced = self.epochs.synced() && mine == Some(id.next());
+                ready || synced || mine.is_some_and(|mine| id.next() < mine)
+            }
+            Body::State(id, _) => {
+                let synced = self.epochs.synced() && mine == Some(*id);
+                synced || is_older(*id)
+            }
+        }
+    }
+
+    /// Of the own configuration: an answer to a question that is not asked any more, or a question
+    /// that was answered.
+    fn needs_no(&self, message: &EpochMessage) -> bool {
+        use EpochMessage as M;
+        if epoch_of(message) != self.epochs.id() || self.epochs.id().is_none() {
+            return false;
+        }
+        let state = self.epochs.state();
+        let tries_again = self.patience > 0 || !self.wishes.is_empty();
+        match message {
+            M::Seal { ballot, .. } => state.promise == Some(*ballot),
+            M::Accept { ballot, .. } => self.accepted().is_some_and(|(last, _)| last == ballot),
+            M::Sealed { ballot, .. } => !self.own.asks(*ballot, &["Sealing"]),
+            M::Accepted { ballot, .. } => {
+                !self.own.asks(*ballot, &["Sealing", "Syncing", "Accepting"])
+            }
+            M::Synced { .. } => {
+                let counts = self.own.phase.as_deref().is_some_and(|phase| phase != "Accepting");
+                !tries_again && !counts
+            }
+            M::Refused { .. } => !tries_again,
+            _ => false,
+        }
+    }
+
+    /// To be called after each step.
+    fn look_at_attempt(&mut self) {
+        let essence = self.epochs.essence();
+        let attempt = essence.split_once("Attempt { ballot: ").map(|(_, attempt)| attempt);
+        self.own.ballot = attempt.map(|attempt| upto(attempt, ", origin:").to_owned());
+        let phase = attempt.and_then(|attempt| attempt.split_once(" phase: "));
+        self.own.phase = phase.map(|(_, phase)| upto(phase, ",").to_owned());
+    }
+
+    // ── steps ──
+
+    /// `beats`: how many heartbeats the holder has sent, wherever it is; `over`: up to which one
+    /// the leases are over there.
+    pub(super) fn take(
+        &mut self,
+        event: Event,
+        heard: Option<&(ReplicaId, Body)>,
+        (beats, over): (u64, u64),
+    ) -> Effects {
+        let mut fx = Effects::default();
+        self.over = over;
+        match event {
+            Event::Hear(_) => {
+                let (from, body) = heard.expect("a message comes with its event");
+                self.hear(*from, body, beats, &mut fx);
+            }
+            Event::Propose => {
+                let change = self.wishes.pop_front().unwrap_or_default();
+                self.tell(beats, EpochInput::Propose(change), &mut fx);
+                self.withhold_nothing(beats, &mut fx);
+            }
+            Event::LosePatience => {
+                self.patience -= 1;
+                self.now = self.now + 3_600 * SECOND;
+                self.tell(beats, EpochInput::Tick, &mut fx);
+                self.withhold_nothing(beats, &mut fx);
+            }
+            Event::Ack => {
+                self.acked.extend(self.epochs.id());
+                fx.acked = true;
+                self.learn_token(true, &mut fx);
+            }
+            Event::Lack => {
+                self.lacked.extend(self.epochs.id());
+                fx.lacked = true;
+            }
+            Event::Beat => {
+                let sent = self.sent();
+                self.hold(HolderInput::Tick, &mut fx);
+                fx.void |= self.sent() == sent;
+            }
+            Event::Expire => {
+                let end = self.sent[self.expired as usize] + held();
+                self.holder_clock = self.holder_clock.max(end);
+                self.expired += 1;
+                let over = Body::Over(self.expired);
+                fx.said.extend(self.all.iter().map(|to| (*to, over.clone())));
+            }
+        }
+        if self.stop_at_accept && self.accepted().is_some() {
+            self.stop_at_accept = false;
+            self.hold(HolderInput::StopServing, &mut fx);
+        }
+        self.look_at_attempt();
+        fx
+    }
+
+    /// Everybody says at once that no lease runs. (To ask before the Seal saves time; the Seal asks
+    /// again, and only what is granted later would be refused in between.)
+    fn withhold_nothing(&mut self, beats: u64, fx: &mut Effects) {
+        let asked = |(to, body): &(ReplicaId, Body)| match body {
+            Body::Epoch(EpochMessage::Withhold { epoch, ballot, .. }) => {
+                Some((*to, *epoch, *ballot))
+            }
+            _ => None,
+        };
+        let all: Vec<_> = fx.said.iter().filter_map(asked).collect();
+        fx.said.retain(|said| asked(said).is_none());
+        for (from, epoch, ballot) in all {
+            let message = EpochMessage::Withheld { epoch, ballot, remaining: Vec::new() };
+            self.tell(beats, EpochInput::Message { from, message }, fx);
+        }
+    }
+
+    fn hear(&mut self, from: ReplicaId, body: &Body, beats: u64, fx: &mut Effects) {
+        match body {
+            Body::Epoch(message) => {
+                let message = message.clone();
+                self.tell(beats, EpochInput::Message { from, message }, fx);
+            }
+            Body::Lease(LeaseMessage::Beat(beat)) => {
+                let unsealed = self.epochs.id();
+                let unsealed =
+                    unsealed.filter(|_| self.epochs.is_member() && !self.epochs.sealed());
+                let now = Now { mono: self.clock, wall: WallTime::default() };
+                if let Some(granted) = self.grantor.beat(now, from, *beat, unsealed) {
+                    self.protects = self.protects.max(beat.number);
+                    self.granted = self.granted.max(beat.number);
+                    fx.said.push((from, Body::Lease(granted)));
+                }
+            }
+            Body::Lease(LeaseMessage::Granted(beat)) => {
+                self.hold(HolderInput::Granted { from, beat: *beat }, fx);
+            }
+            Body::Frozen(epoch, token) if self.pulls.contains(&Pull::Snapshot(*epoch, from)) => {
+                self.learn_token(*token, fx);
+                self.tell(beats, EpochInput::SnapshotMerged { epoch: *epoch, of: from }, fx);
+            }
+            Body::State(epoch, token) if self.pulls.contains(&Pull::State(*epoch)) => {
+                self.learn_token(*token, fx);
+                self.tell(beats, EpochInput::StateMerged { epoch: *epoch, from }, fx);
+            }
+            // Not asked for, or a fact.
+            Body::Lease(LeaseMessage::Release { .. })
+            | Body::Over(_)
+            | Body::Frozen(..)
+            | Body::State(..) => {}
+        }
+    }
+
+    fn learn_token(&mut self, token: bool, fx: &mut Effects) {
+        if token && !std::mem::replace(&mut self.token, true) {
+            self.give_state(fx);
+        }
+    }
+
+    /// Whoever pulls may get what is here now. In the first configuration nobody does.
+    fn give_state(&self, fx: &mut Effects) {
+        let id = self.epochs.id().filter(|id| id.number > 1 && self.epochs.synced());
+        let state = id.filter(|_| self.token_moves).map(|id| Body::State(id, self.token));
+        self.say_all(state.as_ref(), fx);
+    }
+
+    fn say_all(&self, body: Option<&Body>, fx: &mut Effects) {
+        let others = self.all.iter().filter(|to| **to != self.me);
+        fx.said
+            .extend(body.into_iter().flat_map(|body| others.clone().map(|to| (*to, body.clone()))));
+    }
+
+    fn tell(&mut self, beats: u64, input: EpochInput, fx: &mut Effects) {
+        let mut inputs = VecDeque::from([input]);
+        while let Some(input) = inputs.pop_front() {
+            let mut out = Outbox::new();
+            self.now = self.now + SECOND; // past every pace
+            let now = Now { mono: self.now, wall: WallTime::default() };
+            self.epochs.handle(now, input, &mut out);
+            for output in out.drain().collect::<Vec<_>>() {
+                self.perform(beats, output, &mut inputs, fx);
+            }
+        }
+    }
+
+    fn perform(
+        &mut self,
+        beats: u64,
+        output: EpochOutput,
+        inputs: &mut VecDeque<EpochInput>,
+        fx: &mut Effects,
+    ) {
+        match output {
+            // Answered by a configuration that its decider has told everybody.
+            EpochOutput::Send { message: EpochMessage::Ask { .. }, .. } => {}
+            // It may as well propose later, or hear of the Seal later.
+            EpochOutput::Outcome(Outcome::Refused { .. })
+            | EpochOutput::Send {
+                message: EpochMessage::Refused { why: Refusal::Leased(_), .. },
+                ..
+            } => fx.void = true,
+            EpochOutput::Send { to, message } => fx.said.push((to, Body::Epoch(message))),
+            EpochOutput::Freeze(id) => {
+                let frozen = self.token_moves.then_some(Body::Frozen(id, self.token));
+                self.say_all(frozen.as_ref(), fx);
+            }
+            EpochOutput::PullSnapshot { epoch, of } if self.token_moves => {
+                self.pulls.insert(Pull::Snapshot(epoch, of));
+            }
+            EpochOutput::PullSnapshot { epoch, of } => {
+                inputs.push_back(EpochInput::SnapshotMerged { epoch, of });
+            }
+            EpochOutput::PullState { epoch, .. } if self.token_moves => {
+                self.pulls.retain(|pull| matches!(pull, Pull::Snapshot(..)));
+                self.pulls.insert(Pull::State(epoch));
+            }
+            EpochOutput::PullState { epoch, from } => {
+                inputs.push_back(EpochInput::StateMerged { epoch, from });
+            }
+            EpochOutput::StopPulls => self.pulls.clear(),
+            EpochOutput::Installed(epoch) => {
+                let now = Now { mono: self.clock, wall: WallTime::default() };
+                self.grantor.installed(now, &epoch);
+                self.protects = self.protects.max(beats);
+                self.consented = false;
+                self.stop_at_accept = false;
+                self.hold(HolderInput::Installed(epoch), fx);
+            }
+            EpochOutput::Synced(_) => self.give_state(fx),
+            EpochOutput::AskConsent { query, removed, .. } => {
+                let remaining = self.remaining(&removed);
+                inputs.push_front(EpochInput::Consent { query, remaining });
+            }
+            EpochOutput::StopServing if self.lease_bug == Some(Bug::StopsAtAccept) => {
+                self.stop_at_accept = true;
+            }
+            EpochOutput::StopServing => self.hold(HolderInput::StopServing, fx),
+            EpochOutput::Excluded(_) => self.hold(HolderInput::Excluded, fx),
+            EpochOutput::Outcome(_) | EpochOutput::Persist(_) => {}
+        }
+    }
+
+    /// How long exactly a promise still runs decides nothing: it is a T_q, or over.
+    fn remaining(&mut self, removed: &[ReplicaId]) -> Vec<(ReplicaId, Duration)> {
+        let Some(leased) = self.leased.filter(|id| removed.contains(id)) else { return Vec::new() };
+        if self.protects <= self.over {
+            self.clock = self.clock + lease().duration; // it may be as late as that
+            self.protects = 0;
+        }
+        self.consented = self.lease_bug == Some(Bug::AckAfterConsent);
+        let now = Now { mono: self.clock, wall: WallTime::default() };
+        let running = self.grantor.consent(now, &[leased]);
+        running.into_iter().map(|(id, _)| (id, lease().duration)).collect()
+    }
+
+    fn hold(&mut self, input: HolderInput, fx: &mut Effects) {
+        let Some(holder) = &mut self.holder else { return };
+        self.holder_clock = self.holder_clock + MS; // no two heartbeats at one time
+        let now = Now { mono: self.holder_clock, wall: WallTime::default() };
+        let mut out = Outbox::new();
+        holder.handle(now, input, &mut out);
+        for output in out.drain() {
+            if let HolderOutput::Send { to, message } = output {
+                if let LeaseMessage::Beat(beat) = message
+                    && self.sent.len() < beat.number as usize
+                {
+                    self.sent.push(self.holder_clock);
+                }
+                fx.said.push((to, Body::Lease(message)));
+            }
+        }
+    }
+}
+
+/// T_p.
+fn held() -> Duration {
+    holding_time(&lease())
+}
+
+/// Of which configuration a message is, but for `Install`.
+fn epoch_of(message: &EpochMessage) -> Option<EpochId> {
+    use EpochMessage as M;
+    match message {
+        M::Withhold { epoch, .. }
+        | M::Withheld { epoch, .. }
+        | M::Seal { epoch, .. }
+        | M::Sealed { epoch, .. }
+        | M::Refused { epoch, .. }
+        | M::Synced { epoch }
+        | M::Ping { epoch, .. }
+        | M::Pong { epoch, .. }
+        | M::Accept { epoch, .. }
+        | M::Accepted { epoch, .. } => Some(*epoch),
+        M::Sync { base, .. } => Some(base.id()),
+        M::Install { .. } | M::Ask { .. } => None,
+    }
+}
+
+fn upto<'a>(text: &'a str, end: &str) -> &'a str {
+    text.split_once(end).expect("the field is printed").0
+}
+
+/// The text with each `Instant(n)` in it by another name.
+fn named(text: &str, name: impl Fn(u64) -> String) -> String {
+    let mut parts = text.split("Instant(");
+    let mut named = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (at, rest) = part.split_once(')').expect("a number in brackets");
+        named += &name(at.parse().expect("nanoseconds"));
+        named += rest;
+    }
+    named
+}

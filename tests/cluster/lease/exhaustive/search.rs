@@ -1,0 +1,490 @@
+//! Breadth first through every schedule of a [`Case`].
+//!
+//! # What makes it fit, and why nothing is left out
+//! - A node's step depends on its own state and one message: each is executed once and remembered.
+//! - Whatever was said stays to be heard, at any later time, any number of times or never. So steps
+//!   of different nodes commute, and a step that says nothing and shows nothing (an answer that
+//!   completes no quorum) may as well happen right before the same node's next one that does:
+//!   states between are not visited. The order of one node's own steps stays as it is. (A step's
+//!   one look at another node, how many heartbeats the holder has sent when a configuration is
+//!   installed, belongs to steps that show something.)
+//! - What a node would hear without effect for ever ([`Node::is_deaf_to`]) is dropped, so that
+//!   states that differ in it only are one.
+//! - A state is five small numbers, each a node with its unheard messages, and what was shown.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use ostraca_ddata::bug::Canary as NoBug;
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::replicator::epoch::{Ballot, Epoch, EpochId};
+
+use super::node::{Body, Effects, Event, Node, founding};
+use super::{Case, Found, Violation};
+
+/// Nodes of a case, at most.
+const NODES: usize = 5;
+/// Messages to one node that a case can tell apart, at most.
+const MESSAGES_MAX: usize = 256;
+/// Configurations, epochs: what [`Facts`] has room for.
+const CONFIGURATIONS_MAX: usize = 32;
+const EPOCHS_MAX: u64 = 3;
+
+type Inbox = [u64; MESSAGES_MAX / 64];
+
+/// What was shown: a bit for each configuration that is decided; whether a majority has acked the
+/// token; until then who has, by epoch; after that who has answered a read without it.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Debug)]
+struct Facts {
+    decided: u32,
+    known: bool,
+    by: [u8; EPOCHS_MAX as usize],
+}
+
+/// A node, and what it may yet hear.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Place {
+    local: u32,
+    inbox: Inbox,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct State {
+    places: [u32; NODES],
+    facts: Facts,
+}
+
+/// One node's state, and what is asked of it in every state.
+struct Local {
+    node: Node,
+    id: usize,
+    installed: Option<u8>,
+    accepted: Option<(Ballot, u8)>,
+    serves: bool,
+    sent: u64,
+}
+
+/// Where a step of a node leads.
+#[derive(Clone)]
+struct Step {
+    local: u32,
+    said: Vec<(u8, u16)>,
+    acked: bool,
+    lacked: bool,
+    is_shown: bool,
+}
+
+/// A step that shows something, after as many as one likes that do not.
+#[derive(Clone)]
+struct Move {
+    place: u32,
+    said: Vec<(u8, u16)>,
+    acked: bool,
+    lacked: bool,
+}
+
+pub(super) struct Search<'a> {
+    case: &'a Case,
+    locals: Vec<Local>,
+    by_essence: HashMap<String, u32>,
+    heard: Vec<Vec<(ReplicaId, Body)>>, // by receiver
+    by_text: HashMap<String, u16>,
+    configurations: Vec<Arc<Epoch>>,
+    steps: HashMap<(u32, Event, (u64, u64)), Option<Step>>,
+    places: Vec<Place>,
+    by_place: HashMap<Place, u32>,
+    added: HashMap<(u32, u16), u32>,
+    moves: HashMap<(u32, u64, bool), Arc<[Move]>>,
+    seen: Seen,
+}
+
+impl<'a> Search<'a> {
+    pub(super) fn new(case: &'a Case) -> Self {
+        assert!(case.nodes as usize <= NODES, "a state has {NODES} places");
+        Self {
+            case,
+            locals: Vec::new(),
+            by_essence: HashMap::new(),
+            heard: vec![Vec::new(); NODES],
+            by_text: HashMap::new(),
+            configurations: Vec::new(),
+            steps: HashMap::new(),
+            places: Vec::new(),
+            by_place: HashMap::new(),
+            added: HashMap::new(),
+            moves: HashMap::new(),
+            seen: Seen::new(),
+        }
+    }
+
+    /// Visits states until there are no more, or `most`, or one breaks a promise.
+    pub(super) fn run(mut self, most: usize) -> Found {
+        let start = self.start();
+        self.seen.insert(start, u32::MAX);
+        let (mut depth, mut level_end, mut next) = (0, 1, 0);
+        let mut found = Found::default();
+        while next < self.seen.order.len() {
+            if next == level_end {
+                (depth, level_end) = (depth + 1, self.seen.order.len());
+            }
+            let state = self.seen.order[next].0;
+            found.note(self.newest(&state), self.takes_over(&state));
+            if let Some(violation) = self.violation(&state) {
+                found.violation = Some((violation, depth));
+                found.trace = self.trace(next);
+                break;
+            }
+            if self.seen.order.len() >= most {
+                found.is_complete = false;
+                break;
+            }
+            self.expand(state, next as u32);
+            next += 1;
+        }
+        found.states = self.seen.order.len();
+        found.depth = depth;
+        found.nodes = self.locals.len();
+        found.places = self.places.len();
+        found.messages = self.heard.iter().map(Vec::len).max().unwrap_or_default();
+        found
+    }
+
+    fn start(&mut self) -> State {
+        let first = founding(self.case.members);
+        let mut said = Vec::new();
+        let mut state = State { places: [0; NODES], facts: Facts::default() };
+        for id in 1..=NODES as u64 {
+            let mut node = Node::new(id, self.case);
+            if id <= self.case.members {
+                let effects = node.found(first.clone());
+                said.extend(effects.said.into_iter().map(|(to, body)| (node.me, to, body)));
+            } else {
+                node.join_later();
+            }
+            let local = self.intern(node);
+            state.places[id as usize - 1] = self.place(Place { local, inbox: Inbox::default() });
+        }
+        for (from, to, body) in said {
+            let (to, message) = self.message(from, to, body);
+            state.places[usize::from(to)] = self.add(state.places[usize::from(to)], message);
+        }
+        let first = self.configuration(&first);
+        state.facts.decided |= 1 << first;
+        state
+    }
+
+    // ── one node ──
+
+    fn intern(&mut self, node: Node) -> u32 {
+        let essence = node.essence();
+        if let Some(local) = self.by_essence.get(&essence) {
+            return *local;
+        }
+        // All that are out are alike.
+        let installed = node.epochs.installed().filter(|_| !node.epochs.is_excluded()).cloned();
+        let installed = installed.map(|epoch| self.configuration(&epoch));
+        let accepted = node.accepted().cloned();
+        let accepted = accepted.map(|(ballot, epoch)| (ballot, self.configuration(&epoch)));
+        let (serves, sent, id) = (node.serves(), node.sent(), node.me.get() as usize - 1);
+        self.locals.push(Local { node, id, installed, accepted, serves, sent });
+        let local = self.locals.len() as u32 - 1;
+        self.by_essence.insert(essence, local);
+        local
+    }
+
+    fn configuration(&mut self, epoch: &Arc<Epoch>) -> u8 {
+        let known = self.configurations.iter().position(|known| known == epoch);
+        let index = known.unwrap_or_else(|| {
+            self.configurations.push(epoch.clone());
+            self.configurations.len() - 1
+        });
+        assert!(index < CONFIGURATIONS_MAX, "room for {CONFIGURATIONS_MAX} configurations");
+        index as u8
+    }
+
+    fn message(&mut self, from: ReplicaId, to: ReplicaId, body: Body) -> (u8, u16) {
+        let receiver = to.get() as usize - 1;
+        let text = format!("{from} {to} {body:?}");
+        let heard = &mut self.heard[receiver];
+        let message = *self.by_text.entry(text).or_insert_with(|| {
+            heard.push((from, body));
+            heard.len() as u16 - 1
+        });
+        assert!(usize::from(message) < MESSAGES_MAX, "room for {MESSAGES_MAX} messages");
+        (receiver as u8, message)
+    }
+
+    fn step(&mut self, at: u32, event: Event, lease: (u64, u64)) -> Option<Step> {
+        if let Some(step) = self.steps.get(&(at, event, lease)) {
+            return step.clone();
+        }
+        let before = &self.locals[at as usize];
+        let (was, served, from) = (before.installed, before.serves, before.node.me);
+        let mut node = before.node.clone();
+        let heard = match event {
+            Event::Hear(message) => Some(&self.heard[before.id][usize::from(message)]),
+            _ => None,
+        };
+        let Effects { said, acked, lacked, void } = node.take(event, heard, lease);
+        let local = self.intern(node);
+        let said: Vec<_> =
+            said.into_iter().map(|(to, body)| self.message(from, to, body)).collect();
+        let after = &self.locals[local as usize];
+        let shows = after.installed != was || after.serves && !served;
+        let is_shown = shows || acked || lacked || !said.is_empty();
+        let nothing = void || local == at && !is_shown;
+        let step = (!nothing).then_some(Step { local, said, acked, lacked, is_shown });
+        self.steps.insert((at, event, lease), step.clone());
+        step
+    }
+
+    fn place(&mut self, mut place: Place) -> u32 {
+        place.inbox = self.audible(place);
+        let places = &mut self.places;
+        *self.by_place.entry(place).or_insert_with(|| {
+            places.push(place);
+            places.len() as u32 - 1
+        })
+    }
+
+    /// What the node may yet hear to any effect.
+    fn audible(&self, place: Place) -> Inbox {
+        let local = &self.locals[place.local as usize];
+        let over = self.over(place);
+        let mut inbox = Inbox::default();
+        for message in bits(&place.inbox) {
+            let body = &self.heard[local.id][usize::from(message)].1;
+            let is_past = matches!(body, Body::Over(number) if *number < over);
+            if !is_past && !local.node.is_deaf_to(body) {
+                inbox[usize::from(message) / 64] |= 1 << (message % 64);
+            }
+        }
+        inbox
+    }
+
+    /// The holder's leases from its heartbeats up to this one are over.
+    fn over(&self, place: Place) -> u64 {
+        let heard = &self.heard[self.locals[place.local as usize].id];
+        let over = bits(&place.inbox).map(|message| match heard[usize::from(message)].1 {
+            Body::Over(number) => number,
+            _ => 0,
+        });
+        over.max().unwrap_or_default()
+    }
+
+    fn add(&mut self, at: u32, message: u16) -> u32 {
+        if let Some(place) = self.added.get(&(at, message)) {
+            return *place;
+        }
+        let mut place = self.places[at as usize];
+        place.inbox[usize::from(message) / 64] |= 1 << (message % 64);
+        let with = self.place(place);
+        self.added.insert((at, message), with);
+        with
+    }
+
+    /// Everything that can be shown next from here.
+    fn moves(&mut self, at: u32, beats: u64, known: bool) -> Arc<[Move]> {
+        if let Some(moves) = self.moves.get(&(at, beats, known)) {
+            return moves.clone();
+        }
+        let Place { local, inbox } = self.places[at as usize];
+        let over = self.over(self.places[at as usize]);
+        let (mut moves, mut waiting) = (Vec::new(), vec![local]);
+        let mut visited = BTreeSet::from([local]);
+        while let Some(local) = waiting.pop() {
+            let own = self.locals[local as usize].node.own_events(known);
+            for event in bits(&inbox).map(Event::Hear).chain(own) {
+                let Some(step) = self.step(local, event, (beats, over)) else { continue };
+                let Step { local, said, acked, lacked, is_shown } = step;
+                if is_shown {
+                    let place = self.place(Place { local, inbox });
+                    moves.push(Move { place, said, acked, lacked });
+                } else if visited.insert(local) {
+                    waiting.push(local);
+                }
+            }
+        }
+        let moves: Arc<[Move]> = moves.into();
+        self.moves.insert((at, beats, known), moves.clone());
+        moves
+    }
+
+    // ── all of them ──
+
+    fn local(&self, state: &State, index: usize) -> &Local {
+        &self.locals[self.places[state.places[index] as usize].local as usize]
+    }
+
+    fn beats(&self, state: &State) -> u64 {
+        self.case.holder.map_or(0, |id| self.local(state, id as usize - 1).sent)
+    }
+
+    fn expand(&mut self, state: State, index: u32) {
+        let beats = self.beats(&state);
+        for id in 0..NODES {
+            let moves = self.moves(state.places[id], beats, state.facts.known);
+            for step in moves.iter() {
+                let mut after = state;
+                after.places[id] = step.place;
+                for &(to, message) in &step.said {
+                    let to = usize::from(to);
+                    after.places[to] = self.add(after.places[to], message);
+                }
+                self.show(&state, &mut after, id, step);
+                if after != state {
+                    self.seen.insert(after, index);
+                }
+            }
+        }
+    }
+
+    fn show(&self, before: &State, after: &mut State, id: usize, step: &Move) {
+        let (was, is) = (self.local(before, id), self.local(after, id));
+        if let Some(installed) = is.installed.filter(|_| is.installed != was.installed) {
+            after.facts.decided |= 1 << installed;
+        }
+        if let Some(accepted) = is.accepted.filter(|_| is.accepted != was.accepted) {
+            let base = &self.configurations[usize::from(is.installed.expect("a voter"))];
+            let took = |other: &&Local| {
+                other.accepted == Some(accepted) && other.installed == is.installed
+            };
+            let who = (0..NODES).map(|id| self.local(after, id)).filter(took);
+            let who: BTreeSet<_> = who.map(|local| local.node.me).collect();
+            if base.is_quorum(&who, NoBug::none()) {
+                after.facts.decided |= 1 << accepted.1;
+            }
+        }
+        if step.acked || step.lacked {
+            let epoch = was.node.epochs.id().expect("who acks has one");
+            let by = &mut after.facts.by[epoch.number as usize - 1];
+            *by |= 1 << id;
+            if step.acked && self.is_majority(epoch, *by) {
+                (after.facts.known, after.facts.by) = (true, Default::default());
+            }
+        }
+    }
+
+    fn is_majority(&self, epoch: EpochId, by: u8) -> bool {
+        let of_epoch = self.configurations.iter().filter(|known| known.id() == epoch);
+        of_epoch.into_iter().any(|epoch| {
+            let voters = epoch.voters();
+            let of = voters.iter().filter(|id| by & (1 << (id.get() - 1)) != 0);
+            2 * of.count() > voters.len()
+        })
+    }
+
+    fn decided(&self, state: &State) -> impl Iterator<Item = &Arc<Epoch>> {
+        let decided = state.facts.decided;
+        let all = self.configurations.iter().enumerate();
+        all.filter(move |(index, _)| decided & (1 << index) != 0).map(|(_, epoch)| epoch)
+    }
+
+    fn newest(&self, state: &State) -> u64 {
+        self.decided(state).map(|epoch| epoch.id().number).max().unwrap_or_default()
+    }
+
+    /// Whether the holder is out after it has served or might have.
+    fn takes_over(&self, state: &State) -> bool {
+        let holder = self.case.holder.map(ReplicaId::new);
+        holder.is_some_and(|id| self.decided(state).any(|epoch| !epoch.is_member(id)))
+    }
+
+    fn violation(&self, state: &State) -> Option<Violation> {
+        let ids: Vec<_> = self.decided(state).map(|epoch| epoch.id()).collect();
+        let distinct: BTreeSet<_> = ids.iter().collect();
+        if distinct.len() != ids.len() {
+            return Some(Violation::TwoConfigurations);
+        }
+        let serves = self.case.holder.is_some_and(|id| self.local(state, id as usize - 1).serves);
+        if serves && self.takes_over(state) {
+            return Some(Violation::Overlap);
+        }
+        let lacks =
+            |(number, by): (u64, &u8)| self.is_majority(EpochId { generation: 1, number }, *by);
+        let lost = state.facts.known && (1..).zip(&state.facts.by).any(lacks);
+        lost.then_some(Violation::Lost)
+    }
+
+    /// How this state came about, a line for each step.
+    fn trace(&self, mut index: usize) -> Vec<String> {
+        let mut lines = Vec::new();
+        while let Some(&(state, before)) = self.seen.order.get(index) {
+            let Some((earlier, _)) = self.seen.order.get(before as usize) else { break };
+            let changed = |id: &usize| state.places[*id] != earlier.places[*id];
+            let story = |id: usize| {
+                let local = self.local(&state, id);
+                let state = local.node.epochs.state();
+                let (accepted, serves) = (state.accepted.as_ref().map(|(b, _)| b), local.serves);
+                let promise = state.promise;
+                let number = local.node.epochs.id().map(|id| id.number);
+                format!(
+                    "{}: {number:?} promised {promise:?} accepted {accepted:?} serves {serves} sent {}",
+                    id + 1,
+                    local.sent
+                )
+            };
+            let line = (0..NODES).filter(changed).map(story).collect::<Vec<_>>().join("; ");
+            lines.push(format!("{line} {:?}", state.facts));
+            index = before as usize;
+        }
+        lines.reverse();
+        lines
+    }
+}
+
+fn bits(inbox: &Inbox) -> impl Iterator<Item = u16> {
+    let words = *inbox;
+    (0..).zip(words).flat_map(|(word, mut left)| {
+        std::iter::from_fn(move || {
+            let bit = (left != 0).then(|| left.trailing_zeros())?;
+            left &= left - 1;
+            Some(word * 64 + bit as u16)
+        })
+    })
+}
+
+/// States in the order in which they were found, each with the one before it.
+struct Seen {
+    order: Vec<(State, u32)>,
+    table: Vec<u32>, // open addressing; at most half full
+}
+
+impl Seen {
+    fn new() -> Self {
+        Self { order: Vec::new(), table: vec![u32::MAX; 1 << 16] }
+    }
+
+    fn insert(&mut self, state: State, before: u32) {
+        if 2 * self.order.len() >= self.table.len() {
+            let size = 2 * self.table.len();
+            self.table = vec![u32::MAX; size];
+            for index in 0..self.order.len() {
+                let slot = self.slot(&self.order[index].0);
+                self.table[slot] = index as u32;
+            }
+        }
+        let slot = self.slot(&state);
+        if self.table[slot] == u32::MAX {
+            self.table[slot] = self.order.len() as u32;
+            self.order.push((state, before));
+        }
+    }
+
+    /// Where it stands, or would.
+    fn slot(&self, state: &State) -> usize {
+        let mut hash = u64::from(state.facts.decided) | u64::from(state.facts.known) << 32;
+        let [one, two, three] = state.facts.by.map(u64::from);
+        hash ^= one << 40 | two << 48 | three << 56;
+        for place in state.places {
+            hash = (hash ^ u64::from(place)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            hash ^= hash >> 29;
+        }
+        let mask = self.table.len() - 1;
+        let mut slot = hash as usize & mask;
+        while self.table[slot] != u32::MAX && self.order[self.table[slot] as usize].0 != *state {
+            slot = (slot + 1) & mask;
+        }
+        slot
+    }
+}
