@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::sums::{FANOUT, Sums};
+use super::sums::{FANOUT, Sums, differing};
 use super::wire::{At, Held, Query};
 use crate::clock::Instant;
 use crate::id::ReplicaId;
@@ -92,11 +92,11 @@ impl Comparison {
         if !matches!(self.asked, Query::Root { .. }) || theirs.len() != FANOUT {
             return Step::Nonsense;
         }
-        for (top, sum) in (0..=u8::MAX).zip(theirs) {
-            match (mine.top(top), *sum) {
-                (own, other) if own == other => {}
-                (0, _) | (_, 0) => self.range(u16::from(top) << 8, u16::from(top) << 8 | 0xff),
-                _ => self.tops.push_back(top),
+        for (top, own, other) in differing(mine.tops(), theirs) {
+            if own == 0 || other == 0 {
+                self.range(u16::from(top) << 8, u16::from(top) << 8 | 0xff);
+            } else {
+                self.tops.push_back(top);
             }
         }
         self.next(held)
@@ -115,11 +115,9 @@ impl Comparison {
             return Step::Nonsense;
         }
         for (top, leaves) in theirs {
-            for (leaf, (own, other)) in (0..=u8::MAX).zip(mine.leaves(*top).iter().zip(leaves)) {
-                if own != other {
-                    let bucket = u16::from(*top) << 8 | u16::from(leaf);
-                    self.range(bucket, bucket);
-                }
+            for (leaf, ..) in differing(mine.leaves(*top), leaves) {
+                let bucket = u16::from(*top) << 8 | u16::from(leaf);
+                self.range(bucket, bucket);
             }
         }
         self.next(held)

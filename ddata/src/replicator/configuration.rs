@@ -293,7 +293,7 @@ impl Replicator {
             {
                 Answer::Same
             }
-            Query::Root { .. } => Answer::Tops(snapshot.sums().tops()),
+            Query::Root { .. } => Answer::Tops(snapshot.sums().tops().to_vec()),
             Query::Leaves(tops) => {
                 let tops = tops.iter().take(64);
                 Answer::Leaves(tops.map(|t| (*t, snapshot.sums().leaves(*t).to_vec())).collect())

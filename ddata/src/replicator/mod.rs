@@ -15,6 +15,7 @@ mod expiry;
 mod fence;
 mod fencing;
 mod line;
+mod lines;
 mod pace;
 mod parts;
 mod peers;

@@ -17,11 +17,11 @@ const MOST: Duration = Duration::from_secs(2);
 /// Round trips of the last 64 answers.
 #[derive(Clone, Debug)]
 pub(super) struct RoundTrips {
-    samples: Vec<Duration>, // ≤ SAMPLES
+    samples: Vec<u64>, // ns; ≤ SAMPLES
     next: usize,
-    sorted: Vec<Duration>, // the same, so that whoever asks how long to wait does not sort
-    base: Duration,        // how long the first answer is waited for: asked for far more often
-    backed_off: u32,       // times the patience is doubled until the next sample
+    sorted: Vec<u64>, // the same, so that whoever asks how long to wait does not sort
+    base: Duration,   // how long the first answer is waited for: asked for far more often
+    backed_off: u32,  // times the patience is doubled until the next sample
 }
 
 impl Default for RoundTrips {
@@ -34,22 +34,30 @@ impl Default for RoundTrips {
 impl RoundTrips {
     pub(super) fn note(&mut self, took: Duration) {
         self.backed_off = 0;
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let place = |sorted: &[u64], nanos| sorted.partition_point(|sample| *sample < nanos);
         if self.samples.len() < SAMPLES {
-            self.samples.push(took);
+            self.samples.push(nanos);
+            self.sorted.insert(place(&self.sorted, nanos), nanos);
         } else {
-            let oldest = std::mem::replace(&mut self.samples[self.next], took);
-            let at = self.sorted.partition_point(|sample| *sample < oldest);
-            self.sorted.remove(at);
+            let oldest = std::mem::replace(&mut self.samples[self.next], nanos);
+            let (from, to) = (place(&self.sorted, oldest), place(&self.sorted, nanos));
+            // Only what lies between the two moves.
+            if from < to {
+                self.sorted.copy_within(from + 1..to, from);
+                self.sorted[to - 1] = nanos;
+            } else {
+                self.sorted.copy_within(to..from, to + 1);
+                self.sorted[to] = nanos;
+            }
         }
-        let at = self.sorted.partition_point(|sample| *sample < took);
-        self.sorted.insert(at, took);
         self.next = (self.next + 1) % SAMPLES;
         self.base = (2 * self.p95().max(took)).clamp(LEAST, MOST);
     }
 
     fn p95(&self) -> Duration {
         let at = (self.sorted.len() * 95).div_ceil(100).saturating_sub(1);
-        self.sorted.get(at).copied().unwrap_or(FIRST)
+        self.sorted.get(at).map_or(FIRST, |nanos| Duration::from_nanos(*nanos))
     }
 
     /// A question went out for the `tries`-th time again.

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::line::{Line, SENDINGS};
+use super::line::SENDINGS;
+use super::lines::Lines;
 use super::pace::RoundTrips;
 use super::request::RequestId;
 use super::store::{Place, place};
@@ -117,11 +118,11 @@ pub(super) struct Pushes {
     fresh_since: Option<Instant>,
     open: BTreeMap<u64, Push>, // ≤ IDLE_MAX and IDLE_BYTES_MAX, + what requests wait for
     idle: BTreeSet<u64>,       // those that nobody waits for or flushes ≤ IDLE_MAX
-    lines: BTreeMap<ReplicaId, Line>, // ≤ peers
+    lines: Lines,
     asks: BTreeSet<(Instant, u64)>, // of pushes that somebody could not count
     /// Who may lack something that was left to anti-entropy, and since when.
     left_behind: BTreeMap<ReplicaId, Instant>, // ≤ peers
-    bytes: usize,              // of the entries of open pushes
+    bytes: usize,                   // of the entries of open pushes
 }
 
 impl Pushes {
@@ -175,7 +176,7 @@ impl Pushes {
     ) -> u64 {
         self.next += 1;
         for peer in peers {
-            self.lines.entry(*peer).or_default().sent(self.next, now);
+            self.lines.to(*peer).sent(self.next, now);
         }
         let missing = peers.iter().map(|&peer| (peer, Missing::All)).collect();
         let bytes = entries.iter().map(Entry::len).sum();
@@ -203,7 +204,7 @@ impl Pushes {
         if let Some(push) = self.open.remove(&id) {
             self.bytes -= push.bytes;
             for (peer, _) in &push.missing {
-                if let Some(line) = self.lines.get_mut(peer) {
+                if let Some(line) = self.lines.get_mut(*peer) {
                     line.done(id);
                 }
             }
@@ -228,7 +229,7 @@ impl Pushes {
         told: Told<'_>,
     ) -> Acked {
         let Told { scope, refused, lacking, counts } = told;
-        let (id, mut line) = (push_of(sending), self.lines.get_mut(&from));
+        let (id, mut line) = (push_of(sending), self.lines.get_mut(from));
         let took = line.as_mut().and_then(|line| line.answered(id, sending % SENDINGS, now));
         let Some(push) = self.open.get_mut(&id) else { return Acked::default() };
         let all = 0..u32::try_from(push.entries.len()).unwrap_or(u32::MAX);
@@ -301,17 +302,14 @@ impl Pushes {
     /// When something goes again.
     pub(super) fn due(&self) -> Option<Instant> {
         let asks = self.asks.first().map(|(at, _)| *at);
-        self.lines.values().filter_map(Line::due).chain(asks).min()
+        self.lines.due().into_iter().chain(asks).min()
     }
 
     /// What goes again now. What nobody waits for and a silent peer lacks is left to anti-entropy.
     pub(super) fn take_due(&mut self, now: Instant, trips: &RoundTrips) -> Vec<Resend> {
         let mut resends = Vec::new();
-        let late = |line: &Line| line.due().is_some_and(|at| at <= now);
-        let peers = self.lines.iter().filter(|(_, line)| late(line)).map(|(peer, _)| *peer);
-        let peers: SmallVec<[ReplicaId; 8]> = peers.collect();
-        for to in peers {
-            let Some(line) = self.lines.get_mut(&to) else { continue };
+        for to in self.lines.late(now) {
+            let Some(line) = self.lines.get_mut(to) else { continue };
             let due = line.take_due(now);
             let mut again = due.pushes;
             if due.unanswered > IDLE_TRIES {
@@ -323,14 +321,14 @@ impl Pushes {
                 again = first.filter(|_| !again.is_empty()).into_iter().collect();
             }
             for id in again {
-                let sent = self.lines.get_mut(&to).map(|line| line.sent_again(id, now));
+                let sent = self.lines.get_mut(to).map(|line| line.sent_again(id, now));
                 if sent.is_some_and(|number| number > u64::from(IDLE_TRIES)) {
                     self.give_up_if_idle(now, id, to);
                 }
                 let lacks = |push: &Push| push.unacked(to);
                 if let (Some(number), Some(indices)) = (sent, self.open.get(&id).and_then(lacks)) {
                     resends.push(Resend { push: id, to, indices, name: name(id, number) });
-                } else if let Some(line) = self.lines.get_mut(&to) {
+                } else if let Some(line) = self.lines.get_mut(to) {
                     line.done(id);
                 }
             }
@@ -366,7 +364,7 @@ impl Pushes {
 
     /// A peer may have lost everything: all that it has not acknowledged.
     pub(super) fn renew(&mut self, now: Instant, peer: ReplicaId) -> Vec<Resend> {
-        let Some(line) = self.lines.get_mut(&peer) else { return Vec::new() };
+        let Some(line) = self.lines.get_mut(peer) else { return Vec::new() };
         line.renewed();
         let mut resends = Vec::new();
         for (id, push) in &self.open {
@@ -380,7 +378,7 @@ impl Pushes {
     /// Something of a push goes to a peer again; what that sending is called.
     pub(super) fn sent_again(&mut self, now: Instant, id: u64, to: ReplicaId) -> u64 {
         let owed = self.open.get(&id).is_some_and(|push| push.is_owed(to));
-        let line = self.lines.get_mut(&to).filter(|_| owed);
+        let line = self.lines.get_mut(to).filter(|_| owed);
         name(id, line.map_or(SENDINGS - 1, |line| line.sent_again(id, now)))
     }
 
@@ -390,12 +388,12 @@ impl Pushes {
         let mut resends = Vec::new();
         for (id, push) in self.open.iter_mut().filter(|(_, push)| !push.waiting.is_empty()) {
             for (peer, _) in push.missing.drain(..).filter(|(peer, _)| !peers.contains(peer)) {
-                self.lines.entry(peer).or_default().done(*id);
+                self.lines.to(peer).done(*id);
             }
             push.uncounted.clear();
             for &to in peers {
                 push.missing.push((to, Missing::All));
-                let number = self.lines.entry(to).or_default().sent_again(*id, now);
+                let number = self.lines.to(to).sent_again(*id, now);
                 let indices = push.all();
                 resends.push(Resend { push: *id, to, indices, name: name(*id, number) });
             }
@@ -406,7 +404,7 @@ impl Pushes {
     /// Forgets a peer that was removed.
     pub(super) fn forget(&mut self, peer: ReplicaId) {
         self.left_behind.remove(&peer);
-        self.lines.remove(&peer);
+        self.lines.remove(peer);
         let ids: Vec<u64> = self.open.keys().copied().collect();
         for id in ids {
             let Some(push) = self.open.get_mut(&id) else { continue };
@@ -467,7 +465,7 @@ impl Pushes {
         let Some(push) = self.open.get_mut(&id).filter(idle) else { return };
         push.missing.retain(|(other, _)| *other != peer);
         self.left_behind.insert(peer, now);
-        if let Some(line) = self.lines.get_mut(&peer) {
+        if let Some(line) = self.lines.get_mut(peer) {
             line.done(id);
         }
         self.drop_if_done(id);

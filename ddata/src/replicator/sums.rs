@@ -17,12 +17,13 @@ pub(super) const FANOUT: usize = 256;
 #[derive(Clone, Debug)]
 pub(super) struct Sums {
     root: u64,
-    tops: Vec<(u64, Arc<[u64; FANOUT]>)>, // always FANOUT
+    tops: Vec<u64>,                  // always FANOUT
+    leaves: Vec<Arc<[u64; FANOUT]>>, // below each top
 }
 
 impl Default for Sums {
     fn default() -> Self {
-        Self { root: 0, tops: vec![(0, Arc::new([0; FANOUT])); FANOUT] }
+        Self { root: 0, tops: vec![0; FANOUT], leaves: vec![Arc::new([0; FANOUT]); FANOUT] }
     }
 }
 
@@ -42,10 +43,10 @@ impl Sums {
     pub(super) fn replace(&mut self, hash: u64, old: u64, new: u64) {
         let change = new.wrapping_sub(old);
         let bucket = bucket(hash);
-        let (top, leaves) = &mut self.tops[usize::from(bucket >> 8)];
+        let at = usize::from(bucket >> 8);
         self.root = self.root.wrapping_add(change);
-        *top = top.wrapping_add(change);
-        let leaf = &mut Arc::make_mut(leaves)[usize::from(bucket & 0xff)];
+        self.tops[at] = self.tops[at].wrapping_add(change);
+        let leaf = &mut Arc::make_mut(&mut self.leaves[at])[usize::from(bucket & 0xff)];
         *leaf = leaf.wrapping_add(change);
     }
 
@@ -53,15 +54,43 @@ impl Sums {
         self.root
     }
 
-    pub(super) fn tops(&self) -> Vec<u64> {
-        self.tops.iter().map(|(top, _)| *top).collect()
-    }
-
-    pub(super) fn top(&self, top: u8) -> u64 {
-        self.tops[usize::from(top)].0
+    pub(super) fn tops(&self) -> &[u64] {
+        &self.tops
     }
 
     pub(super) fn leaves(&self, top: u8) -> &[u64; FANOUT] {
-        &self.tops[usize::from(top)].1
+        &self.leaves[usize::from(top)]
+    }
+}
+
+/// Sums that are looked at together: nearly all are equal.
+const TOGETHER: usize = 16;
+
+/// Where two lists of FANOUT sums differ, in order.
+pub(super) fn differing<'a>(
+    mine: &'a [u64],
+    theirs: &'a [u64],
+) -> impl Iterator<Item = (u8, u64, u64)> + 'a {
+    let parts = mine.chunks(TOGETHER).zip(theirs.chunks(TOGETHER));
+    let parts = (0..=u8::MAX).step_by(TOGETHER).zip(parts).filter(|(_, (a, b))| a != b);
+    let sums = parts.flat_map(|(first, (a, b))| (first..=u8::MAX).zip(a.iter().zip(b)));
+    sums.filter(|(_, (a, b))| a != b).map(|(at, (a, b))| (at, *a, *b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_differs_is_found_wherever_it_stands() {
+        let mine: Vec<u64> = (0..256).collect();
+        assert_eq!(differing(&mine, &mine).count(), 0);
+        let mut theirs = mine.clone();
+        for at in [0, 15, 16, 17, 128, 254, 255] {
+            theirs[at] += 1_000;
+        }
+        let found: Vec<_> = differing(&mine, &theirs).collect();
+        let expected = [0_u8, 15, 16, 17, 128, 254, 255];
+        assert_eq!(found, expected.map(|at| (at, u64::from(at), u64::from(at) + 1_000)));
     }
 }

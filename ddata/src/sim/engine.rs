@@ -40,7 +40,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     /// Takes the next entry; `false` if nothing is due by `end`.
     pub(super) fn step(&mut self, end: SimTime) -> bool {
         let Some((at, whose, what)) = self.queue.pop(end) else { return false };
-        debug_assert!(at >= self.now, "time does not run back");
+        assert!(at >= self.now, "time does not run back");
         self.totals.simulated += at - self.now;
         self.now = at;
         match whose {
@@ -266,10 +266,11 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.effects.orders = orders;
     }
 
-    fn send(&mut self, from: NodeIndex, to: NodeIndex, lane: usize, message: P::Message) {
+    fn send(&mut self, from: NodeIndex, to: NodeIndex, lane: usize, mut message: P::Message) {
         self.totals.sent += 1;
-        let recode = self.totals.sent.is_multiple_of(RECODE_EVERY);
-        let message = if recode { P::recode(message) } else { message };
+        if self.totals.sent.is_multiple_of(RECODE_EVERY) {
+            message = P::recode(message);
+        }
         let link = Link { from, to };
         let letter = Letter {
             from,

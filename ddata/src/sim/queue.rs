@@ -52,9 +52,18 @@ const ORDER_BITS: u32 = 48;
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    at: u64,
-    key: u64, // whose << ORDER_BITS | order of scheduling
+    order: u128, // at << 64 | whose << ORDER_BITS | order of scheduling
     what: What,
+}
+
+impl Entry {
+    const fn at(&self) -> u64 {
+        (self.order >> 64) as u64
+    }
+
+    const fn whose(&self) -> u64 {
+        self.order as u64 >> ORDER_BITS
+    }
 }
 
 impl PartialEq for Entry {
@@ -75,7 +84,7 @@ impl Ord for Entry {
     /// The earliest is the greatest: the heap gives the greatest first.
     #[inline]
     fn cmp(&self, other: &Self) -> Ordering {
-        (other.at, other.key).cmp(&(self.at, self.key))
+        other.order.cmp(&self.order)
     }
 }
 
@@ -91,24 +100,24 @@ impl Queue {
         self.scheduled += 1;
         assert!(self.scheduled < 1 << ORDER_BITS, "a run has fewer than 2^48 entries");
         let key = (whose.code() << ORDER_BITS) | self.scheduled;
-        self.heap.push(Entry { at: at.as_nanos(), key, what });
+        let order = u128::from(at.as_nanos()) << 64 | u128::from(key);
+        self.heap.push(Entry { order, what });
     }
 
     /// The next entry, if it is due by `end`.
     pub(super) fn pop(&mut self, end: SimTime) -> Option<(SimTime, Whose, What)> {
-        if self.heap.peek()?.at > end.as_nanos() {
+        if self.heap.peek()?.at() > end.as_nanos() {
             return None;
         }
         let entry = self.heap.pop()?;
-        let whose = Whose::of(entry.key >> ORDER_BITS);
-        Some((SimTime::from_nanos(entry.at), whose, entry.what))
+        Some((SimTime::from_nanos(entry.at()), Whose::of(entry.whose()), entry.what))
     }
 
     /// The next entry, if it is this node's and due at this very instant.
     #[inline]
     pub(super) fn pop_same(&mut self, at: SimTime, node: NodeIndex) -> Option<What> {
         let next = self.heap.peek()?;
-        let same = next.at == at.as_nanos() && next.key >> ORDER_BITS == Whose::Node(node).code();
+        let same = next.at() == at.as_nanos() && next.whose() == Whose::Node(node).code();
         if same { self.heap.pop().map(|entry| entry.what) } else { None }
     }
 }

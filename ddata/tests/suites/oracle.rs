@@ -212,8 +212,7 @@ impl Model {
         } else {
             (None, self.events.iter().filter(is_known).collect())
         };
-        let mut gone = DotSet::new();
-        others.iter().for_each(|event| gone.extend(&event.over));
+        let gone = others.iter().flat_map(|event| event.over.iter()).collect();
         Known { folded, others, gone }
     }
 

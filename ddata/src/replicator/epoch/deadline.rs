@@ -1,11 +1,9 @@
 //! The machine's deadlines: a table by kind, so that there is at most one of each.
 
-use std::collections::BTreeMap;
-
 use crate::clock::Instant;
 
 /// What the machine waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deadline {
     /// No next configuration has come of this seal.
     Patience,
@@ -21,28 +19,39 @@ pub(super) enum Deadline {
     Ask,
 }
 
+/// Every kind, in the order in which those that are due at once are taken.
+const KINDS: [Deadline; 6] = [
+    Deadline::Patience,
+    Deadline::Resend,
+    Deadline::Leases,
+    Deadline::Probe,
+    Deadline::Source,
+    Deadline::Ask,
+];
+
 #[derive(Clone, Debug, Default)]
 pub(super) struct Deadlines {
-    at: BTreeMap<Deadline, Instant>, // ≤ one per kind
+    at: [Option<Instant>; KINDS.len()], // by the kind's number
 }
 
 impl Deadlines {
-    pub(super) fn set(&mut self, kind: Deadline, at: Instant) {
-        self.at.insert(kind, at);
+    pub(super) const fn set(&mut self, kind: Deadline, at: Instant) {
+        self.at[kind as usize] = Some(at);
     }
 
-    pub(super) fn clear(&mut self, kind: Deadline) {
-        self.at.remove(&kind);
+    pub(super) const fn clear(&mut self, kind: Deadline) {
+        self.at[kind as usize] = None;
     }
 
     pub(super) fn next(&self) -> Option<Instant> {
-        self.at.values().copied().min()
+        self.at.iter().flatten().copied().min()
     }
 
     /// Takes one that has passed, if any.
     pub(super) fn pop_due(&mut self, now: Instant) -> Option<Deadline> {
-        let due = self.at.iter().find(|(_, at)| **at <= now).map(|(&kind, _)| kind)?;
-        self.at.remove(&due);
+        let due = |kind: &Deadline| self.at[*kind as usize].is_some_and(|at| at <= now);
+        let due = KINDS.into_iter().find(due)?;
+        self.clear(due);
         Some(due)
     }
 }
