@@ -68,7 +68,8 @@ pub(crate) fn figures() -> Result<(), Failed> {
     for count in SIZES {
         let mut all = Vec::new();
         for _ in 0..RUNS {
-            all.push(runtime.block_on(tokio::time::timeout(PATIENCE, form(count)))??);
+            let formed = async { tokio::time::timeout(PATIENCE, form(count)).await };
+            all.push(runtime.block_on(formed)??);
         }
         all.sort_unstable();
         let [(_, listening), (median, _), (worst, _)] =

@@ -256,14 +256,8 @@ impl<E: Entity> EntityRef<E> {
     /// # Errors
     /// [`TellError`], but for those that waiting helps against.
     pub async fn tell_wait(&self, message: E::Message) -> Result<(), TellError> {
+        let runtime = self.runtime()?;
         let mut parcel = Some(Parcel::Typed(message));
-        let runtime = match self.runtime() {
-            Ok(runtime) => runtime,
-            Err(why) => {
-                parcel.map(drop_unsent);
-                return Err(why);
-            }
-        };
         let mut seat = runtime.seat();
         std::future::poll_fn(|cx| {
             for registered in [false, true] {

@@ -23,7 +23,8 @@ pub(super) struct Sums {
 
 impl Default for Sums {
     fn default() -> Self {
-        Self { root: 0, tops: vec![0; FANOUT], leaves: vec![Arc::new([0; FANOUT]); FANOUT] }
+        let empty = Arc::new([0; FANOUT]); // shared until something is added
+        Self { root: 0, tops: vec![0; FANOUT], leaves: vec![empty; FANOUT] }
     }
 }
 

@@ -46,7 +46,7 @@ impl Entity for Friend {
             Note::Myself(reply) => reply.send(cx.myself()),
             Note::Likes(reply) => reply.send(self.likes),
             Note::Of(reply) => {
-                reply.send(self.of.as_ref().map(ToString::to_string).unwrap_or_default())
+                reply.send(self.of.as_ref().map(ToString::to_string).unwrap_or_default());
             }
             Note::Hail(reply) => reply.send(self.hail()),
         }
