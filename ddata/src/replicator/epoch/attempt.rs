@@ -17,7 +17,7 @@ use crate::id::ReplicaId;
 pub(super) enum Phase {
     /// Asking how long the leases of those to be removed still run.
     Withholding,
-    /// Nothing to do until those leases are over.
+    /// Until those leases are over; an answer that lets the others go on is still welcome.
     Waiting,
     /// Collecting promises.
     Sealing,
@@ -179,10 +179,37 @@ impl Attempt {
         if rest.is_ok_and(|rest| self.would_go_on(&rest)) { leased.clone() } else { self.going() }
     }
 
-    /// Whether removals are in the way of the rest: enough voters have answered, but too few of
-    /// those that would be left.
-    pub(super) fn is_held_up(&self) -> bool {
-        self.phase == Phase::Withholding && self.has_withheld() && !self.would_go_on(&self.wish)
+    /// Removals without which the others would go on, as few as there must be: of members that have
+    /// answered, the youngest first. `None`: leaving out these does not help.
+    pub(super) fn fewest_to_keep(&self) -> Option<BTreeSet<ReplicaId>> {
+        let removed: BTreeSet<ReplicaId> = self.change.removed().collect();
+        let mut kept = BTreeSet::new();
+        for id in self.base.members().iter().rev().filter(|id| removed.contains(id)) {
+            if self.has_answered(*id) {
+                kept.insert(*id);
+                let rest = self.base.next(&self.change.clone().keeping(&kept));
+                if rest.is_ok_and(|rest| self.would_go_on(&rest)) {
+                    return Some(kept);
+                }
+            }
+        }
+        None
+    }
+
+    /// Whether the batch without the removal of `kept` has other members than there are.
+    pub(super) fn would_change(&self, kept: &BTreeSet<ReplicaId>) -> bool {
+        let rest = self.base.next(&self.change.clone().keeping(kept));
+        !rest.is_ok_and(|rest| rest.members() == self.base.members())
+    }
+
+    /// Whether a voter has not answered yet.
+    pub(super) fn lacks_answers(&self) -> bool {
+        !self.base.voters().iter().all(|id| self.has_answered(*id))
+    }
+
+    /// Members to be removed whose leases ran when their grantors were asked, and the longest.
+    pub(super) fn still_held(&self) -> Option<(BTreeSet<ReplicaId>, Duration)> {
+        Self::running(&self.withheld)
     }
 
     /// Members whose removal is wanted, in this batch or later.
@@ -291,19 +318,20 @@ impl Attempt {
     pub(super) fn silent(&self) -> Vec<ReplicaId> {
         let voters = self.base.voters().iter().copied();
         match self.phase {
-            Phase::Withholding => voters.filter(|id| !self.withheld.contains_key(id)).collect(),
-            Phase::Waiting => Vec::new(),
+            Phase::Withholding | Phase::Waiting => {
+                voters.filter(|id| !self.withheld.contains_key(id)).collect()
+            }
             Phase::Sealing => voters.filter(|id| !self.sealed.contains_key(id)).collect(),
             Phase::Syncing => self.unsynced(),
             Phase::Accepting => voters.filter(|id| !self.accepted.contains(id)).collect(),
         }
     }
 
-    /// What the phase asks; nothing while leases run out.
+    /// What the phase asks.
     pub(super) fn question(&self) -> Option<EpochMessage> {
         let (epoch, ballot) = (self.base.id(), self.ballot);
         match (self.phase, &self.chosen) {
-            (Phase::Withholding, _) => {
+            (Phase::Withholding | Phase::Waiting, _) => {
                 let removed = self.base.removed_by(&self.wish);
                 Some(EpochMessage::Withhold { epoch, ballot, removed })
             }
@@ -317,7 +345,7 @@ impl Attempt {
             (Phase::Accepting, Some(chosen)) => {
                 Some(EpochMessage::Accept { epoch, ballot, proposal: chosen.clone() })
             }
-            (Phase::Waiting | Phase::Syncing | Phase::Accepting, _) => None,
+            (Phase::Syncing | Phase::Accepting, _) => None,
         }
     }
 

@@ -89,7 +89,7 @@ impl Epochs {
         let was = self.standing;
         self.standing = self.standing_in(&epoch);
         self.stopped = false;
-        self.attempts = 0;
+        (self.attempts, self.given_back) = (0, 0);
         self.consents = Consents::default();
         self.installs.reset();
         self.asks.reset();

@@ -69,6 +69,8 @@ type Out = Outbox<EpochOutput>;
 
 /// Doublings of the patience with an abandoned seal, at most.
 const PATIENCE_DOUBLINGS: u32 = 7;
+/// The same for answers to a question that seals nobody.
+const PATIENCE_DOUBLINGS_UNSEALED: u32 = 3;
 
 /// Whether this incarnation counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +97,8 @@ pub struct Epochs {
     attempt: Option<Attempt>,
     /// Ballots begun in this epoch.
     attempts: u32,
+    /// Wishes given back in this epoch.
+    given_back: u32,
     consents: Consents,
     /// Questions to the lease machine so far: their names.
     queries: u64,
@@ -125,6 +129,7 @@ impl Epochs {
             stopped: false,
             attempt: None,
             attempts: 0,
+            given_back: 0,
             consents: Consents::default(),
             queries: 0,
             syncing: None,
@@ -331,7 +336,9 @@ impl Epochs {
     /// Starts the wait for somebody else's success anew, if there is anything to wait for.
     fn restart_patience(&mut self, now: Now) {
         if self.state.is_sealed() || self.attempt.is_some() {
-            let span = self.config.abandoned_after * (1 << self.attempts.min(PATIENCE_DOUBLINGS));
+            let doublings = self.attempts.min(PATIENCE_DOUBLINGS);
+            let doublings = doublings.max(self.given_back.min(PATIENCE_DOUBLINGS_UNSEALED));
+            let span = self.config.abandoned_after * (1 << doublings);
             let random = self.up_to(span);
             self.deadlines.set(Deadline::Patience, now.mono + span + random);
         }

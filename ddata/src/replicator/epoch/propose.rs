@@ -1,6 +1,7 @@
 //! The proposer's side: one attempt at a time, from the wish to the decision (rules E2 and E4).
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::attempt::{Attempt, Goal, Origin, Phase, Step};
 use super::configuration::{Ballot, Change, NUMBER_MAX, Shared};
@@ -51,11 +52,13 @@ impl Epochs {
         self.stats.attempts += 1;
         self.stats.abandoned += u64::from(goal.origin == Origin::Abandoned);
         let first = self.config.resend_first;
-        self.attempt = Some(Attempt::new(ballot, base, wish, goal, first, self.canary));
+        let attempt = Attempt::new(ballot, base, wish, goal, first, self.canary);
+        let seals = attempt.phase == Phase::Sealing;
+        self.attempt = Some(attempt);
         self.deadlines.clear(Deadline::Leases);
         self.deadlines.clear(Deadline::Probe);
         self.restart_patience(now);
-        self.attempts = self.attempts.saturating_add(1);
+        self.attempts = self.attempts.saturating_add(u32::from(seals));
         self.enter(now, out);
     }
 
@@ -158,7 +161,9 @@ impl Epochs {
         match step {
             None | Some(Step::Wait) => {}
             Some(Step::Seal) => self.go_on_to(now, Phase::Sealing, out),
-            Some(Step::Leased(members, longest)) => self.leases_run(now, &members, longest, out),
+            Some(Step::Leased(members, longest)) => {
+                self.leases_run(now, &members, longest, Patience::Left, out);
+            }
             Some(Step::Sync) => {
                 self.probe(now);
                 self.enter(now, out);
@@ -173,6 +178,7 @@ impl Epochs {
     fn go_on_to(&mut self, now: Now, phase: Phase, out: &mut Out) {
         if let Some(attempt) = &mut self.attempt {
             attempt.phase = phase;
+            self.attempts = self.attempts.saturating_add(u32::from(phase == Phase::Sealing));
             self.enter(now, out);
         }
     }
@@ -185,17 +191,23 @@ impl Epochs {
         &mut self,
         now: Now,
         members: &BTreeSet<ReplicaId>,
-        longest: std::time::Duration,
+        longest: Duration,
+        patience: Patience,
         out: &mut Out,
     ) {
         let Some(attempt) = &mut self.attempt else { return };
         let kept = attempt.to_keep(members);
-        let rest = attempt.base.next(&attempt.change.clone().keeping(&kept));
-        let changes_nobody = rest.is_ok_and(|rest| rest.members() == attempt.base.members());
+        let is_needed = kept != *members && attempt.lacks_answers();
+        if attempt.phase == Phase::Withholding && is_needed && patience == Patience::Left {
+            return; // who is asked again may let the others go
+        }
+        let changes_nobody = !attempt.would_change(&kept);
         match attempt.phase {
             Phase::Withholding if changes_nobody => {
                 attempt.phase = Phase::Waiting;
-                self.deadlines.clear(Deadline::Resend);
+                if !is_needed {
+                    self.deadlines.clear(Deadline::Resend);
+                }
                 self.deadlines.set(Deadline::Leases, now.mono + longest);
             }
             Phase::Waiting if changes_nobody => {} // a late answer; all are asked again
@@ -206,6 +218,7 @@ impl Epochs {
     pub(super) fn leases_are_over(&mut self, now: Now, out: &mut Out) {
         if let Some(attempt) = self.attempt.as_mut().filter(|a| a.phase == Phase::Waiting) {
             attempt.withhold_again();
+            self.restart_patience(now);
             self.enter(now, out);
         }
     }
@@ -261,16 +274,8 @@ impl Epochs {
                 let kept = attempt.change.removed().collect();
                 self.begin(now, attempt.into_goal().keeping(&kept), out);
             }
-            // The joins beside the removals must not wait. Without joins the parent, who may know
-            // better by now who is gone, is to wish anew.
-            (Phase::Withholding, _) if attempt.is_held_up() => {
-                self.attempts = self.attempts.saturating_sub(1); // nothing was sealed
-                if attempt.change.join.is_empty() {
-                    self.deadlines.clear(Deadline::Resend);
-                    return refuse(WhyRefused::TooFewAnswered, out);
-                }
-                let kept = attempt.going();
-                self.begin(now, attempt.into_goal().keeping(&kept), out);
+            (Phase::Withholding, _) if attempt.has_withheld() => {
+                self.lose_patience_unsealed(now, attempt, out);
             }
             (Phase::Sealing, Some((leased, _))) => {
                 let kept = attempt.to_keep(&leased);
@@ -291,6 +296,30 @@ impl Epochs {
             }
         }
     }
+
+    /// A quorum has answered, but those who are needed to go on have not.
+    fn lose_patience_unsealed(&mut self, now: Now, attempt: Attempt, out: &mut Out) {
+        if let Some((members, longest)) = attempt.still_held() {
+            self.attempt = Some(attempt);
+            self.restart_patience(now);
+            return self.leases_run(now, &members, longest, Patience::Lost, out);
+        }
+        let kept = attempt.fewest_to_keep().unwrap_or_else(|| attempt.going());
+        if attempt.would_change(&kept) {
+            return self.begin(now, attempt.into_goal().keeping(&kept), out);
+        }
+        // The parent may know better by now who is gone, and is to wish anew.
+        self.given_back = self.given_back.saturating_add(1);
+        self.deadlines.clear(Deadline::Resend);
+        refuse(WhyRefused::TooFewAnswered, out);
+    }
+}
+
+/// Whether those who have not answered yet have had their time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    Left,
+    Lost,
 }
 
 fn refuse(why: WhyRefused, out: &mut Out) {
