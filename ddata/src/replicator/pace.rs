@@ -114,4 +114,18 @@ mod tests {
         trips.note(Duration::from_millis(10));
         assert_eq!(trips.patience(0), Duration::from_millis(20));
     }
+
+    #[test]
+    fn only_the_last_64_round_trips_count_in_whatever_order_they_came() {
+        let (mut trips, mut all) = (RoundTrips::default(), Vec::new());
+        for n in 0_u64..1_000 {
+            let took = Duration::from_millis(n * 7_919 % 50); // with ties, up and down
+            trips.note(took);
+            all.push(took);
+            let mut last = all[all.len().saturating_sub(SAMPLES)..].to_vec();
+            last.sort();
+            let p95 = last[(last.len() * 95).div_ceil(100) - 1];
+            assert_eq!(trips.patience(0), (2 * p95.max(took)).clamp(LEAST, MOST), "after {n}");
+        }
+    }
 }
