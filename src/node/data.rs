@@ -143,6 +143,7 @@ fn log(event: &Event) {
             tracing::info!(%epoch, "ddata.excluded: this incarnation's data takes part no more");
         }
         Event::StopServing => tracing::warn!("ddata.stop_serving"),
+        Event::Pending(epoch) => tracing::debug!(epoch = %epoch.id(), "ddata.pending"),
         Event::Alarm(alarm) => log_alarm(alarm),
         Event::LoadFailed(error) => tracing::error!(%error, "ddata.load_failed"),
         Event::Outcome(_) | Event::Failed(_) => {

@@ -129,6 +129,8 @@ pub enum Event {
     Excluded(EpochId),
     /// Begin no further message until a configuration with this node is installed.
     StopServing,
+    /// This configuration may be the next one.
+    Pending(Arc<Epoch>),
     /// For an operator; logged already.
     Alarm(Alarm),
     /// What a former life left on disk can't be read: nothing is served. Stop the node.
@@ -180,6 +182,7 @@ pub fn route(output: GuardOutput) -> Dest {
         Output::Outcome(outcome) => Dest::Node(Event::Outcome(outcome)),
         Output::Excluded(epoch) => Dest::Node(Event::Excluded(epoch)),
         Output::StopServing => Dest::Node(Event::StopServing),
+        Output::Pending(epoch) => Dest::Node(Event::Pending(epoch)),
         Output::LoadFailed(error) => Dest::Node(Event::LoadFailed(error)),
         Output::Alarm(alarm) => Dest::Node(Event::Alarm(alarm)),
         other => unreachable!("the wiring knows every order of the Replicator, but {other:?}"),
@@ -388,6 +391,7 @@ mod tests {
             (Output::Synced(id), Event::Synced(id)),
             (Output::Excluded(id), Event::Excluded(id)),
             (Output::StopServing, Event::StopServing),
+            (Output::Pending(epoch()), Event::Pending(epoch())),
             (Output::Alarm(alarm.clone()), Event::Alarm(alarm)),
             (Output::LoadFailed(unread.clone()), Event::LoadFailed(unread)),
         ] {

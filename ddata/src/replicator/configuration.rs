@@ -72,6 +72,7 @@ impl Replicator {
             EpochOutput::Outcome(outcome) => out.push(Output::Outcome(outcome)),
             EpochOutput::Excluded(epoch) => out.push(Output::Excluded(epoch)),
             EpochOutput::StopServing => out.push(Output::StopServing),
+            EpochOutput::Pending(epoch) => out.push(Output::Pending(epoch)),
         }
         None
     }

@@ -206,6 +206,9 @@ pub enum Output {
     Excluded(EpochId),
     /// Begin no further message until a configuration with this node is installed.
     StopServing,
+    /// This configuration may be the next one, whatever this replica hears; over with the next
+    /// `Installed`. May be said again.
+    Pending(Arc<Epoch>),
     /// What a former life left on disk can't be read: this replica serves nothing. Stop the node.
     LoadFailed(LoadError),
     /// For an operator.

@@ -134,6 +134,7 @@ impl World {
             }
             EpochOutput::Outcome(outcome) => node.outcomes.push(outcome),
             EpochOutput::StopServing => node.stopped = true,
+            EpochOutput::Pending(_) => {}
             EpochOutput::Excluded(_) => {
                 node.parent.requests.clear();
                 node.parent.coordinator = None;

@@ -259,14 +259,20 @@ impl Strategy {
 /// `down-all` and `static-quorum` (spec/safety.md §6): nobody else can install a configuration.
 /// Where the strategy would have the side go, it stays and proposes to remove whom it cannot
 /// reach. So it does where everybody on it is indirectly connected, if this node itself reaches
-/// none of them: they may have ended themselves, and nobody tells. Else it waits.
+/// none of them: they may have ended themselves, and nobody tells. Else it waits. So does a side
+/// that holds no quorum, but would hold one of the configuration that is being decided: once that
+/// is accepted, the other side cannot go on without this one.
 #[must_use]
 pub fn resolve(strategy: &Strategy, trust: Trust, view: &View) -> Resolution {
     let verdict = strategy.decide(view);
     let down = strategy.down(view, verdict);
     let decision = match (trust, verdict) {
         (Trust::Survivors, _) => verdict,
-        _ if strategy.ends_quorums() || !view.holds_quorum() => verdict,
+        _ if strategy.ends_quorums() => verdict,
+        _ if !view.holds_quorum() && verdict.ends_this_side() && view.may_hold_quorum() => {
+            Decision::Nothing
+        }
+        _ if !view.holds_quorum() => verdict,
         _ if verdict.ends_this_side() => Decision::DownUnreachable,
         _ if view.leaves_nobody(&down) && view.accuses_all() => Decision::DownUnreachable,
         _ if view.leaves_nobody(&down) => Decision::Nothing,

@@ -270,7 +270,8 @@ impl Resolver {
     fn refused(&mut self, now: Instant) -> Option<Order> {
         self.lease = Lease::Absent;
         let view = self.dated(now).filter(has_work)?;
-        if self.trust == Trust::Configuration && view.holds_quorum() {
+        let is_needed = view.holds_quorum() || view.may_hold_quorum();
+        if self.trust == Trust::Configuration && is_needed {
             // Neither side can go on without the other's word: asks again later.
             self.restart(now, &BTreeSet::new());
             return None;

@@ -45,6 +45,8 @@ pub struct View {
     pub seen: BTreeSet<NodeId>,
     /// The installed configuration; `None` before the first one.
     pub electorate: Option<Electorate>,
+    /// The configuration that may be the next one, if a proposal is under way.
+    pub pending: Option<Electorate>,
 }
 
 /// The two sides of a split, as far as they are counted; both in the order of addresses.
@@ -116,7 +118,18 @@ impl View {
     /// installed configuration. False before the first one. Who is Down does not help.
     #[must_use]
     pub fn holds_quorum(&self) -> bool {
-        let Some(electorate) = &self.electorate else { return false };
+        self.reaches_quorum_of(self.electorate.as_ref())
+    }
+
+    /// Whether they form a quorum of the configuration that may be the next one: if it is decided,
+    /// or is yet to be, nobody can go on without this side (spec/safety.md §1).
+    #[must_use]
+    pub fn may_hold_quorum(&self) -> bool {
+        self.reaches_quorum_of(self.pending.as_ref())
+    }
+
+    fn reaches_quorum_of(&self, electorate: Option<&Electorate>) -> bool {
+        let Some(electorate) = electorate else { return false };
         let voters: Vec<_> = electorate.voters.iter().map(|voter| voter.incarnation).collect();
         let answering = |voter: &&NodeId| {
             self.is_reachable(**voter)

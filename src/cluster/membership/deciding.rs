@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use ostraca_ddata::bug::Canary;
 use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::{Change, Epoch, Outcome, WhyRefused};
@@ -30,6 +31,9 @@ const AGAIN: Duration = Duration::from_millis(500);
 /// long: voters that did not know of the proof then named a lease to wait for.
 const PRESS_FIRST: Duration = Duration::from_millis(200);
 const PRESS_TIMES: u32 = 4;
+
+/// Who has been there for this long is not one that dies again as soon as it has started.
+const STEADY_AFTER: Duration = Duration::from_secs(10);
 
 /// A member of the configuration that no gossip has brought for this long is removed. Whoever let
 /// it in has died with the news, and if it lived it would have told of itself.
@@ -78,11 +82,15 @@ pub(super) struct Deciding {
     unlisted_since: BTreeMap<ReplicaId, Instant>, // ≤ members
     unlisted_at: Option<Instant>,
     turn_at: Option<Instant>,
+    /// Since when those who wait have been there.
+    newcomers: BTreeMap<ReplicaId, Instant>, // ≤ members
+    steady_at: Option<Instant>,
 }
 
 impl Deciding {
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let all = [self.weakly_up_at, self.unlisted_at, self.turn_at, self.press_at];
+        let all =
+            [self.weakly_up_at, self.unlisted_at, self.turn_at, self.press_at, self.steady_at];
         all.into_iter().flatten().min()
     }
 
@@ -135,7 +143,7 @@ impl Deciding {
         let me = core.me.incarnation;
         (self.turn_at, self.weakly_up_at, self.unlisted_at) = (None, None, None);
         let Some(epoch) = core.installed.clone().filter(|epoch| epoch.is_member(me)) else {
-            self.press_at = None;
+            (self.press_at, self.steady_at) = (None, None);
             return false;
         };
         let unreachable = gossip.unreachable_to(me);
@@ -151,6 +159,7 @@ impl Deciding {
             changed |= gossip.promote(me, &up);
         }
         self.miss(now, &epoch, gossip);
+        self.meet(now, &epoch, gossip, &unreachable);
         let wanted = self.wanted(core, now, &epoch, gossip, &unreachable);
         if wanted.is_empty() {
             (self.wanted_since, self.press_at) = (None, None);
@@ -218,7 +227,12 @@ impl Deciding {
                 _ => {}
             }
         }
-        let join: Vec<_> = join.into_iter().map(|member| member.incarnation()).collect();
+        let join = join.into_iter().map(|member| member.incarnation()).collect();
+        let join = only_as_many_as_may_die(join, epoch, |id| {
+            let node = gossip.member(id).map(|member| member.node);
+            let steady = self.newcomers.get(&id).is_none_or(|at| now.mono >= *at + STEADY_AFTER);
+            steady && node.is_some_and(|node| there(id, node))
+        });
         // The last ones cannot all be removed by themselves: this one stays to the end.
         if join.is_empty() && leave.len() + lost.len() == epoch.members().len() {
             leave.retain(|id| *id != me);
@@ -241,6 +255,25 @@ impl Deciding {
         }
         let due = self.unlisted_since.values().map(|since| *since + UNLISTED_FOR);
         self.unlisted_at = due.filter(|at| *at > now.mono).min();
+    }
+
+    /// Notes since when each newcomer has been there.
+    fn meet(
+        &mut self,
+        now: Now,
+        epoch: &Epoch,
+        gossip: &Gossip,
+        unreachable: &BTreeSet<ReplicaId>,
+    ) {
+        let waits = gossip.promotable().into_iter().map(|member| member.incarnation());
+        let new = |id: &ReplicaId| !epoch.is_member(*id) && !unreachable.contains(id);
+        let new: BTreeSet<ReplicaId> = waits.filter(new).collect();
+        self.newcomers.retain(|id, _| new.contains(id));
+        for id in new {
+            self.newcomers.entry(id).or_insert(now.mono);
+        }
+        let due = self.newcomers.values().map(|since| *since + STEADY_AFTER);
+        self.steady_at = due.filter(|at| *at > now.mono).min();
     }
 
     /// Who waits for long becomes WeaklyUp.
@@ -271,6 +304,29 @@ impl Deciding {
         }
         changed
     }
+}
+
+/// The first of those who wait, as long as all members answer; else only so many that who is
+/// `steady` would be a quorum if the others died at once. (Newcomers that die one after the other,
+/// each before the last one can be removed, would else outnumber those who live.)
+fn only_as_many_as_may_die(
+    mut join: Vec<ReplicaId>,
+    epoch: &Epoch,
+    steady: impl Fn(ReplicaId) -> bool,
+) -> Vec<ReplicaId> {
+    if epoch.members().iter().all(|id| steady(*id)) {
+        return join;
+    }
+    let all = epoch.members().iter().chain(&join).copied();
+    let steady: BTreeSet<ReplicaId> = all.filter(|id| steady(*id)).collect();
+    let lasts = |join: &[ReplicaId]| {
+        let change = Change { join: join.to_vec(), ..Change::default() };
+        epoch.next(&change).is_ok_and(|next| next.is_quorum(&steady, Canary::none()))
+    };
+    while !join.is_empty() && !lasts(&join) {
+        join.pop();
+    }
+    join
 }
 
 /// What of `wanted` is not in `proposed`.

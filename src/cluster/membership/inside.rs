@@ -569,6 +569,11 @@ impl Inside {
         self.is_unsettled = true;
     }
 
+    /// Something outside of gossip has changed: everything is judged anew.
+    pub(super) const fn unsettle(&mut self) {
+        self.is_unsettled = true;
+    }
+
     pub(super) fn outcome(&mut self, now: Now, outcome: &Outcome) {
         self.deciding.outcome(now, outcome);
         self.is_unsettled = true;

@@ -76,6 +76,8 @@ struct Core {
     memory: Memory,
     /// The newest configuration that is installed here.
     installed: Option<Arc<Epoch>>,
+    /// What may be installed next, as far as this node's voter knows.
+    pending: Option<Arc<Epoch>>,
     hosting: Hosting,
     /// Nothing runs here any more and nothing will.
     drained: bool,
@@ -118,6 +120,7 @@ impl Membership {
             links: Links::default(),
             memory,
             installed: None,
+            pending: None,
             hosting: Hosting::default(),
             drained: false,
             ordered: 0,
@@ -216,6 +219,7 @@ impl Membership {
             }
             Input::Excluded(_) => self.excluded(now, out),
             Input::StopServing => self.hold(now, HolderInput::StopServing, out),
+            Input::Pending(epoch) => self.pending(epoch),
             Input::Persisted => self.core.persisted(out),
             Input::DowningLease(answer) => {
                 if let Stage::Inside(inside) = &mut self.stage {
@@ -337,8 +341,19 @@ impl Membership {
         }
     }
 
+    fn pending(&mut self, epoch: Arc<Epoch>) {
+        let installed = self.core.installed.as_ref().map(|installed| installed.id());
+        if Some(epoch.id()) > installed && self.core.pending.as_ref() != Some(&epoch) {
+            self.core.pending = Some(epoch);
+            if let Stage::Inside(inside) = &mut self.stage {
+                inside.unsettle();
+            }
+        }
+    }
+
     fn installed(&mut self, now: Now, epoch: Arc<Epoch>, out: &mut Out) {
         self.core.installed = Some(epoch.clone());
+        self.core.pending = None;
         self.hold(now, HolderInput::Installed(epoch), out);
         if let Stage::Inside(inside) = &mut self.stage {
             inside.installed();

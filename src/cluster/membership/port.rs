@@ -107,6 +107,8 @@ pub enum Input {
     Excluded(EpochId),
     /// The Replicator has answered a proposal without this node.
     StopServing,
+    /// The Replicator has accepted, or is syncing for, this next configuration.
+    Pending(Arc<Epoch>),
     /// Its [`Output::Persist`] is on disk.
     Persisted,
     /// The lease of `lease-majority`: what its provider said; `None`: it is lost.

@@ -2,11 +2,13 @@
 //! strategy, fed with the state and heard.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::id::{NodeId, PeerKey, ReplicaId};
 use ostraca_ddata::machine::Outbox;
+use ostraca_ddata::replicator::epoch::Epoch;
 use rand::RngExt;
 
 use super::port::{Notice, Output};
@@ -196,7 +198,7 @@ fn view(core: &Core, gossip: &Gossip) -> View {
         Some(Record { observer, subject })
     });
     let unreachable = nodes(gossip, &gossip.unreachable_to(me));
-    let electorate = core.installed.as_ref().map(|epoch| {
+    let electorate = |epoch: &Arc<Epoch>| {
         // A voter that the state does not list is nobody who could answer.
         let nobody = |incarnation| NodeId { peer: PeerKey::new([0; 32]), incarnation };
         let named = |id: ReplicaId| node(id).unwrap_or_else(|| nobody(id));
@@ -204,7 +206,7 @@ fn view(core: &Core, gossip: &Gossip) -> View {
             voters: epoch.voters().iter().map(|id| named(*id)).collect(),
             tiebreaker: named(epoch.tiebreaker()),
         }
-    });
+    };
     View {
         own: core.me,
         members: gossip.members().map(|member| Member::clone(member)).collect(),
@@ -214,6 +216,7 @@ fn view(core: &Core, gossip: &Gossip) -> View {
             .collect::<BTreeMap<_, _>>(),
         records: records.collect(),
         seen: nodes(gossip, gossip.seen()),
-        electorate,
+        electorate: core.installed.as_ref().map(electorate),
+        pending: core.pending.as_ref().map(electorate),
     }
 }

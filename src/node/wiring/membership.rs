@@ -122,6 +122,7 @@ pub fn news(output: &GuardOutput) -> Option<Input> {
         data::Output::Outcome(outcome) => Input::Outcome(outcome.clone()),
         data::Output::Excluded(id) => Input::Excluded(*id),
         data::Output::StopServing => Input::StopServing,
+        data::Output::Pending(epoch) => Input::Pending(epoch.clone()),
         _ => return None,
     })
 }

@@ -345,7 +345,10 @@ impl Node {
                 self.hold(now, HolderInput::Excluded, fx);
                 self.knock_at = self.soon(now, KNOCK_EVERY);
             }
-            EpochOutput::Synced(_) | EpochOutput::StopPulls | EpochOutput::Outcome(_) => {}
+            EpochOutput::Synced(_)
+            | EpochOutput::StopPulls
+            | EpochOutput::Outcome(_)
+            | EpochOutput::Pending(_) => {}
         }
     }
 

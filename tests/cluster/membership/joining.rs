@@ -144,3 +144,19 @@ fn a_member_of_the_configuration_that_no_state_lists_is_removed() {
     until(&mut sim, 5, |sim| size(sim) == Some(4));
     until(&mut sim, 30, |sim| agree(sim, &[0, 1, 2]));
 }
+
+/// Each newcomer dies before the one before it could be removed: members that never live long would
+/// outnumber those that do.
+#[test]
+fn newcomers_that_die_one_after_the_other_cost_no_quorum() {
+    for seed in 0..5 {
+        let mut sim = calm(seed, 15, 3, World::new(3));
+        until(&mut sim, 10, |sim| agree(sim, &[0, 1, 2]));
+        for place in 3..15 {
+            sim.restart(NodeIndex::new(place));
+            sim.run_for(SECOND * 5 / 2);
+            sim.crash(NodeIndex::new(place));
+        }
+        until(&mut sim, 60, |sim| agree(sim, &[0, 1, 2]));
+    }
+}

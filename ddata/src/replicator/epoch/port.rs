@@ -171,6 +171,9 @@ pub enum EpochOutput {
     /// This node answers a proposal without itself: it begins no further message until a
     /// configuration that contains it is installed.
     StopServing,
+    /// This may be decided already, or still be, whatever this node hears: it was accepted here, or
+    /// is synced for. Over with the next `Installed`; may be said again.
+    Pending(Arc<Epoch>),
 }
 
 /// What became of a [`EpochInput::Propose`].

@@ -146,6 +146,7 @@ impl Epochs {
             promised => {
                 self.restart_patience(now);
                 if !again {
+                    out.push(EpochOutput::Pending(proposal.clone()));
                     self.after_promise(now, promised, &proposal, out);
                 }
                 let epoch = current.id();

@@ -183,6 +183,7 @@ impl Case {
             unreachable: unreachable.map(|node| (*node, std::time::Duration::MAX)).collect(),
             seen: self.sides[side].iter().copied().collect(),
             electorate: Some(self.electorate.clone()),
+            pending: None,
         }
     }
 

@@ -129,7 +129,7 @@ impl Split {
             tiebreaker,
         });
         let seen = self.sides[side].iter().map(|member| member.node).collect();
-        View { own, members, unreachable, records, seen, electorate }
+        View { own, members, unreachable, records, seen, electorate, pending: None }
     }
 
     /// Sides on which somebody lives to see.

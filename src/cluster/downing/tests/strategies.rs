@@ -9,8 +9,8 @@ use crate::cluster::downing::Decision::{
     DownUnreachable, Nothing,
 };
 use crate::cluster::downing::{
-    Decision, KeepMajority, KeepOldest, LeaseMajority, StaticQuorum, Strategy, TieBreak, Trust,
-    resolve,
+    Decision, Electorate, KeepMajority, KeepOldest, LeaseMajority, StaticQuorum, Strategy,
+    TieBreak, Trust, resolve,
 };
 
 const AT_ONCE: Decision = Lease { after: Duration::ZERO };
@@ -264,6 +264,26 @@ fn a_side_with_a_quorum_never_ends_itself_but_under_down_all_and_static_quorum()
         let resolution = resolve(strategy, Trust::Configuration, &split(row).view(0));
         assert_eq!((resolution.decision, resolution.overruled), (decision, overruled), "{row}");
     }
+}
+
+/// Once it is accepted, the other side cannot go on without this one, which ended itself for good.
+#[test]
+fn a_side_that_the_configuration_being_decided_needs_waits() {
+    let majority = Strategy::KeepMajority(KeepMajority::default());
+    let mut view = split("C +D | A B ;=A").view(0);
+    let pending = |voters: &str| {
+        let voters = voters.chars().map(super::node).collect();
+        Some(Electorate { voters, tiebreaker: super::node('A') })
+    };
+    for (voters, decision) in [("ACD", Nothing), ("ABC", DownReachable), ("ABCD", DownReachable)] {
+        view.pending = pending(voters);
+        let resolution = resolve(&majority, Trust::Configuration, &view);
+        assert_eq!(resolution.decision, decision, "{voters}");
+        assert_eq!(resolution.down.is_empty(), decision == Nothing, "{voters}");
+    }
+    view.pending = pending("ACD");
+    let all = resolve(&Strategy::DownAll, Trust::Configuration, &view);
+    assert_eq!(all.decision, DownAll, "whoever chose down-all chose that");
 }
 
 #[test]

@@ -534,7 +534,7 @@ impl Node {
             }
             EpochOutput::StopServing => self.hold(HolderInput::StopServing, fx),
             EpochOutput::Excluded(_) => self.hold(HolderInput::Excluded, fx),
-            EpochOutput::Outcome(_) | EpochOutput::Persist(_) => {}
+            EpochOutput::Outcome(_) | EpochOutput::Persist(_) | EpochOutput::Pending(_) => {}
         }
     }
 
