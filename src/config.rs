@@ -234,7 +234,10 @@ fn check_times(cluster: &Cluster) -> Result<(), ConfigError> {
     }
     let seeds = cluster.seeds.len().max(1);
     if let Some(nodes) = cluster.expected_nodes.filter(|nodes| *nodes < seeds) {
-        let (setting, must) = ("expected-nodes", "must be at least as many as there are seeds");
+        let (setting, must) = (
+            "expected-nodes",
+            "must be at least as many as there are seeds: list each node under one address",
+        );
         return Err(ConfigError::OutOfRange { setting, value: nodes.to_string(), must });
     }
     let probability = cluster.gossip_different_view_probability;

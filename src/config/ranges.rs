@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use humantime_serde::re::humantime;
 use libp2p::Multiaddr;
+use libp2p::multiaddr::Protocol;
 use ostraca_ddata::replicator::config as ddata;
 
 use super::{Config, InvalidConfig, Kind, kind};
@@ -56,7 +57,10 @@ fn check_addresses(
         }
         (Some(Kind::Name), Listening::Here) | (None, _) => false,
     };
-    match all.iter().find(|at| !is_right(at)) {
+    let is_dialled = |at: &Multiaddr| {
+        listening == Listening::Here || at.iter().all(|part| part != Protocol::Tcp(0))
+    };
+    match all.iter().find(|at| !is_right(at) || !is_dialled(at)) {
         Some(at) => Err(InvalidConfig::OutOfRange { setting, value: at.to_string(), must }),
         None => Ok(()),
     }
@@ -151,11 +155,12 @@ fn sizes(limits: &Limits, ddata: &ddata::Config) -> [(bool, Found); 4] {
             ),
         ),
         (
-            assembly >= ddata.max_value_size,
+            (ddata.max_value_size.saturating_mul(2)..=u32::MAX as usize).contains(&assembly),
             (
                 "ddata.assembly-bytes-max",
                 assembly.to_string(),
-                "must be at least ddata.max-value-size, else what may be written does not travel",
+                "must be at least twice ddata.max-value-size, else what may be written does not \
+                 travel, and at most 4 GiB",
             ),
         ),
     ]
@@ -173,7 +178,7 @@ mod tests {
     type Broken = (fn(&mut Config), &'static str);
 
     const SECOND: Duration = Duration::from_secs(1);
-    const BROKEN: [Broken; 33] = [
+    const BROKEN: [Broken; 35] = [
         (|c| c.net.limits.handshake_within = Duration::ZERO, "net.limits.handshake-within is 0s"),
         (|c| c.net.limits.idle_timeout = Duration::ZERO, "net.limits.idle-timeout is 0s"),
         (|c| c.net.limits.control_undrained_max = Duration::ZERO, "control-undrained-max is 0s"),
@@ -194,6 +199,7 @@ mod tests {
         (|c| c.net.listen = at(&["/ip4/127.0.0.1/udp/1"]), "must be /ip4|ip6/ADDRESS/tcp/PORT"),
         (|c| c.net.advertise = at(&["/ip4/0.0.0.0/tcp/1"]), "net.advertise is /ip4/0.0.0.0/tcp/1"),
         (|c| c.net.advertise = at(&["/memory/1"]), "must be what others dial"),
+        (|c| c.net.advertise = at(&["/ip4/10.0.0.1/tcp/0"]), "must be what others dial"),
         (|c| c.ddata.gossip_interval = Duration::ZERO, "ddata.gossip-interval is 0s"),
         (|c| c.ddata.busy_gossip_interval = Duration::ZERO, "ddata.busy-gossip-interval is 0s"),
         (|c| c.ddata.max_delta_elements = 0, "ddata.max-delta-elements is 0"),
@@ -201,7 +207,8 @@ mod tests {
         (|c| c.ddata.max_pending_requests = 0, "ddata.max-pending-requests is 0"),
         (|c| c.ddata.frame_bytes_max = 5 << 20, "at most net.limits.message-bytes-max"),
         (|c| c.ddata.frame_bytes_max = 1_000, "ddata.frame-bytes-max is 1000: must be at least"),
-        (|c| c.ddata.assembly_bytes_max = 1 << 20, "must be at least ddata.max-value-size"),
+        (|c| c.ddata.assembly_bytes_max = 1 << 20, "must be at least twice ddata.max-value-size"),
+        (|c| c.ddata.assembly_bytes_max = usize::MAX, "and at most 4 GiB"),
         (|c| c.ddata.epoch.abandoned_after = Duration::ZERO, "ddata.epoch.abandoned-after is 0s"),
         (|c| c.ddata.epoch.resend_first = Duration::ZERO, "ddata.epoch.resend-first is 0s"),
         (|c| c.ddata.epoch.resend_most = Duration::ZERO, "resend-most is 0s: must be at least"),

@@ -3,12 +3,14 @@
 //! Membership says when, and judges the answer by what it sees then. Knows no strategy.
 
 use std::fmt;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 
 use super::control::machine::ControlInbox;
 use crate::cluster::downing::LeaseAnswer;
@@ -92,10 +94,10 @@ pub struct LeaseName {
     pub owner: String,
 }
 
-/// Asks a provider in a task of its own, which ends with this.
+/// Asks a provider in a task of its own. When this is dropped, the task ends after the call that is
+/// under way: a lease that is acquired too late is given back all the same.
 pub(super) struct Asking {
     orders: mpsc::Sender<bool>,
-    task: JoinHandle<()>,
 }
 
 impl Asking {
@@ -107,7 +109,7 @@ impl Asking {
         inbox: ControlInbox,
     ) -> Self {
         let (orders, mut waiting) = mpsc::channel(ORDERS_MAX);
-        let task = tokio::spawn(async move {
+        tokio::spawn(async move {
             while let Some(acquire) = waiting.recv().await {
                 if acquire {
                     let answer = ask(&*provider, &lease, within).await;
@@ -117,18 +119,12 @@ impl Asking {
                 }
             }
         });
-        Self { orders, task }
+        Self { orders }
     }
 
     /// Whether the order will be followed.
     pub(super) fn order(&self, acquire: bool) -> bool {
         self.orders.try_send(acquire).is_ok()
-    }
-}
-
-impl Drop for Asking {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 
@@ -140,13 +136,17 @@ impl fmt::Debug for Asking {
 
 async fn ask(provider: &dyn DowningLease, lease: &LeaseName, within: Duration) -> LeaseAnswer {
     let LeaseName { name, .. } = lease;
-    match tokio::time::timeout(within, provider.acquire(lease.clone())).await {
+    let acquired = guarded(async { provider.acquire(lease.clone()).await });
+    match tokio::time::timeout(within, acquired).await {
         Ok(Ok(true)) => {
             tracing::info!(name, "cluster.downing_lease: this side has it");
             return LeaseAnswer::Granted;
         }
         Ok(Ok(false)) => tracing::warn!(name, "cluster.downing_lease: another side has it"),
-        Ok(Err(error)) => tracing::warn!(name, %error, "cluster.downing_lease: nobody can tell"),
+        Ok(Err(error)) => {
+            tracing::warn!(name, %error, "cluster.downing_lease: nobody can tell");
+            give_back(provider, lease, within).await; // the answer may be what was lost
+        }
         Err(_) => {
             tracing::warn!(name, ?within, "cluster.downing_lease: no answer in time");
             give_back(provider, lease, within).await; // it may be taken all the same
@@ -155,9 +155,16 @@ async fn ask(provider: &dyn DowningLease, lease: &LeaseName, within: Duration) -
     LeaseAnswer::Denied
 }
 
+/// A provider that panics says nothing, this time.
+async fn guarded<T>(call: impl Future<Output = Result<T, LeaseError>>) -> Result<T, LeaseError> {
+    let panicked = |_| Err("the provider panicked".into());
+    AssertUnwindSafe(call).catch_unwind().await.unwrap_or_else(panicked)
+}
+
 async fn give_back(provider: &dyn DowningLease, lease: &LeaseName, within: Duration) {
     let LeaseName { name, .. } = lease;
-    match tokio::time::timeout(within, provider.release(lease.clone())).await {
+    let released = guarded(async { provider.release(lease.clone()).await });
+    match tokio::time::timeout(within, released).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::warn!(name, %error, "cluster.downing_lease: not given back"),
         Err(_) => tracing::warn!(name, ?within, "cluster.downing_lease: not given back in time"),
@@ -169,6 +176,24 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
+
+    #[tokio::test]
+    async fn a_provider_that_panics_denies() {
+        struct Panics;
+        impl DowningLease for Panics {
+            fn acquire(&self, _lease: LeaseName) -> BoxFuture<'static, Result<bool, LeaseError>> {
+                panic!("on purpose")
+            }
+
+            fn release(&self, _lease: LeaseName) -> BoxFuture<'static, Result<(), LeaseError>> {
+                Box::pin(async { panic!("on purpose") })
+            }
+        }
+        let lease = LeaseName { name: "l".to_owned(), owner: "o".to_owned() };
+        let within = Duration::from_secs(10);
+        assert_eq!(ask(&Panics, &lease, within).await, LeaseAnswer::Denied);
+        give_back(&Panics, &lease, within).await;
+    }
 
     /// Answers with this, or never.
     struct Says(Option<Result<bool, &'static str>>, Arc<AtomicUsize>);
@@ -191,7 +216,7 @@ mod tests {
         for (answer, expected, released) in [
             (Some(Ok(true)), LeaseAnswer::Granted, 0),
             (Some(Ok(false)), LeaseAnswer::Denied, 0),
-            (Some(Err("broken")), LeaseAnswer::Denied, 0),
+            (Some(Err("broken")), LeaseAnswer::Denied, 1),
             (None, LeaseAnswer::Denied, 1),
         ] {
             let given_back = Arc::new(AtomicUsize::new(0));

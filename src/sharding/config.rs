@@ -317,6 +317,21 @@ pub enum ConfigError {
          directory is set; take \"ddata\" or leave it out"
     )]
     Persistence,
+    /// Nothing pins shards yet.
+    #[error(
+        "{section}.allocation-strategy = \"external\" needs somebody who pins shards, and this \
+         release has no way to say where: choose least-shard"
+    )]
+    External {
+        /// Where it is set.
+        section: String,
+    },
+    /// Nothing remembers them yet.
+    #[error("{section}.remember-entities is set, and this release remembers none: unset it")]
+    RememberEntities {
+        /// Where it is set.
+        section: String,
+    },
     /// Entities would be cut although they have time left.
     #[error(
         "{section}.handoff-timeout is {handoff:?}, and the shutdown phase that hands shards over \
@@ -431,6 +446,12 @@ impl Sharding {
         if self.handoff_timeout >= phase {
             let (section, handoff) = (section.to_owned(), self.handoff_timeout);
             return Err(ConfigError::HandoffOutlastsPhase { section, handoff, phase });
+        }
+        if self.allocation_strategy == StrategyName::External {
+            return Err(ConfigError::External { section: section.to_owned() });
+        }
+        if self.remember_entities {
+            return Err(ConfigError::RememberEntities { section: section.to_owned() });
         }
         Ok(())
     }

@@ -23,7 +23,7 @@ use super::letter::Letter;
 use super::reply::Reply;
 use super::runtime::{Parcel, Runtime, hash};
 use super::scope;
-use super::types::Types;
+use super::types::{Missing, Types};
 
 /// Why a message was not sent. It will not be handled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -207,7 +207,7 @@ impl<E: Entity> EntityRef<E> {
             Known::Here(runtime, _) => Ok(Cow::Borrowed(runtime)),
             Known::NotYet(entity_type, types) => {
                 let not_started = || TellError::NotStarted { entity_type: entity_type.clone() };
-                types.find(entity_type).map(Cow::Owned).ok_or_else(not_started)
+                types.find(entity_type).map(Cow::Owned).map_err(|_| not_started())
             }
         }
     }
@@ -458,12 +458,12 @@ impl<'de, E: Entity> Deserialize<'de> for EntityRef<E> {
             D::Error::custom("a reference to an entity is read only in a message, or in an answer")
         })?;
         match types.find(&entity_type) {
-            Some(runtime) => Ok(Self::new(&runtime, id.as_str())),
-            None if types.has(&entity_type) => {
+            Ok(runtime) => Ok(Self::new(&runtime, id.as_str())),
+            Err(Missing::Other) => {
                 let why = format!("this node has started {entity_type} as another type");
                 Err(D::Error::custom(why))
             }
-            None => Ok(Self::on(Known::NotYet(entity_type, types), Ok(id))),
+            Err(Missing::Absent) => Ok(Self::on(Known::NotYet(entity_type, types), Ok(id))),
         }
     }
 }

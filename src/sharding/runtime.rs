@@ -177,7 +177,7 @@ impl<E: Entity> Runtime<E> {
         let shards = (0..extractor.shards()).map(|_| OnceLock::new()).collect();
         let Sharding { buffer_size: messages, buffer_bytes_max: bytes, .. } = settings;
         let (books, limit) = (Books::new(&settings), settings.passivation.active_entity_limit);
-        let runtime = Arc::new(Self {
+        Arc::new(Self {
             me,
             entity_type,
             settings,
@@ -203,9 +203,12 @@ impl<E: Entity> Runtime<E> {
             sweeps: AtomicBool::new(false),
             limit: AtomicUsize::new(limit),
             failures: AtomicU64::new(0),
-        });
-        runtime.asks.types().add(runtime.entity_type.clone(), &runtime);
-        runtime
+        })
+    }
+
+    /// References that come in messages find it from now on.
+    pub(super) fn publish(self: &Arc<Self>) {
+        self.asks.types().add(self.entity_type.clone(), self);
     }
 
     pub(super) const fn mailbox_size(&self) -> usize {

@@ -54,10 +54,17 @@ pub struct ShardRegion<E: Entity> {
 }
 
 impl<E: Entity> ShardRegion<E> {
-    /// Hosts a type, or routes to it, by what the region's machine orders.
+    /// Hosts a type, or routes to it, by what the region's machine orders. References that come in
+    /// messages do not find it before it is [published](Self::publish).
     #[must_use]
     pub fn new(setup: Setup<E>, world: Arc<dyn World>) -> Self {
         Self { runtime: Runtime::new(setup, world) }
+    }
+
+    /// References to its entities that come in messages lead here from now on. To be called once
+    /// the machines know the type: what they are told of one that they do not know is lost.
+    pub fn publish(&self) {
+        self.runtime.publish();
     }
 
     pub(super) const fn of(runtime: Arc<Runtime<E>>) -> Self {

@@ -7,6 +7,15 @@ use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use super::ids::EntityType;
 
+/// Why nothing is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Missing {
+    /// Nothing runs the type here.
+    Absent,
+    /// The name stands for other entities here.
+    Other,
+}
+
 /// What runs each type. Does not keep it alive.
 #[derive(Debug, Default)]
 pub(super) struct Types(RwLock<BTreeMap<EntityType, Weak<dyn Any + Send + Sync>>>); // ≤ types that the node starts
@@ -18,15 +27,13 @@ impl Types {
         self.0.write().unwrap_or_else(PoisonError::into_inner).insert(entity_type, runtime);
     }
 
-    /// Whether the type runs here, as whatever.
-    pub(super) fn has(&self, entity_type: &EntityType) -> bool {
+    /// What runs the type.
+    pub(super) fn find<R: Any + Send + Sync>(
+        &self,
+        entity_type: &EntityType,
+    ) -> Result<Arc<R>, Missing> {
         let types = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        types.get(entity_type).is_some_and(|runtime| runtime.strong_count() > 0)
-    }
-
-    /// What runs the type, if that is an `R`.
-    pub(super) fn find<R: Any + Send + Sync>(&self, entity_type: &EntityType) -> Option<Arc<R>> {
-        let types = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        types.get(entity_type)?.upgrade()?.downcast().ok()
+        let runtime = types.get(entity_type).and_then(Weak::upgrade).ok_or(Missing::Absent)?;
+        runtime.downcast().map_err(|_| Missing::Other)
     }
 }

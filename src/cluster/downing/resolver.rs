@@ -303,7 +303,8 @@ impl Resolver {
         }
     }
 
-    /// The lease is held until some time after the last one that it downed is removed.
+    /// The lease is held until some time after the last one that it downed is removed, or everybody
+    /// is back.
     fn reckon_release(&mut self, now: Instant, view: &View) {
         let Strategy::LeaseMajority(LeaseMajority { release_after: after, .. }) = self.strategy
         else {
@@ -311,7 +312,7 @@ impl Resolver {
         };
         let Lease::Held { downed, release_at: release_at @ None } = &mut self.lease else { return };
         downed.retain(|node| view.members.iter().any(|member| member.node == *node));
-        if downed.is_empty() {
+        if downed.is_empty() || !has_work(view) {
             *release_at = Some(now + after);
         }
     }

@@ -173,6 +173,17 @@ impl Grantor {
         }
     }
 
+    /// Gossip no longer says so: this node's state was another cluster's view, which it lost. It is
+    /// granted as before.
+    ///
+    /// (Down only keeps promises from being made, and [`consent`](Self::consent) does not look at it:
+    /// whatever happens with this step happens without the rule, too.)
+    pub fn not_down(&mut self, id: ReplicaId) {
+        if self.silenced.get(&id) == Some(&Silenced::Down) {
+            self.silenced.remove(&id);
+        }
+    }
+
     /// The configuration machine asks: how long do the promises to these still run? Whoever is
     /// not listed holds none. From now on, for 2·T_q, they are granted nothing: T_q would end
     /// just before the proposer, having waited for the leases, asks again.

@@ -178,6 +178,21 @@ fn who_is_down_is_granted_nothing_and_its_promise_runs_out() {
 }
 
 #[test]
+fn who_is_not_down_after_all_is_granted_again_but_not_who_released_or_died() {
+    let mut probe = Probe::new();
+    probe.grantor.down(P);
+    probe.grantor.not_down(P);
+    assert!(probe.beat(100_000, P, 1));
+    probe.grantor.release(P, 1);
+    probe.grantor.not_down(P);
+    assert!(!probe.beat(101_000, P, 1));
+    probe.grantor.proven_dead(P);
+    probe.grantor.not_down(P);
+    assert!(!probe.beat(102_000, P, 1));
+    assert_eq!(probe.left(106_000, P), 0);
+}
+
+#[test]
 fn a_release_ends_the_promise_and_older_heartbeats_grant_nothing() {
     let mut probe = Probe::new();
     let next = after(&probe.epoch, &[], &[3]);

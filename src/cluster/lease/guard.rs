@@ -29,6 +29,8 @@ pub enum GuardInput {
     },
     /// Gossip says that this one is Down.
     Down(ReplicaId),
+    /// Gossip no longer says that this one is Down.
+    NotDown(ReplicaId),
     /// This one's process is dead, and that is proven.
     ProvenDead(ReplicaId),
 }
@@ -150,6 +152,9 @@ impl Machine for Guard {
             GuardInput::Lease { from, message } => self.lease(now, from, message, out),
             GuardInput::Down(id) => {
                 grantor(&mut self.grantor, &self.replicator, now, self.canary).down(id);
+            }
+            GuardInput::NotDown(id) => {
+                grantor(&mut self.grantor, &self.replicator, now, self.canary).not_down(id);
             }
             GuardInput::ProvenDead(id) => {
                 grantor(&mut self.grantor, &self.replicator, now, self.canary).proven_dead(id);

@@ -55,6 +55,17 @@ type Out = Outbox<Output>;
 /// Answers that wait until what they rely on is durable, at most; more are not given.
 const WAITING_MAX: usize = 256;
 
+/// How long a side that only the next configuration needs waits for word of it; a link that broke
+/// should be mended by then, and else those who are left start anew.
+const PENDING_FOR: Duration = Duration::from_secs(120);
+
+/// What may be installed next.
+#[derive(Debug)]
+struct Pending {
+    epoch: Arc<Epoch>,
+    until: Instant,
+}
+
 /// One node's membership. See the module's page.
 #[derive(Debug)]
 pub struct Membership {
@@ -77,7 +88,7 @@ struct Core {
     /// The newest configuration that is installed here.
     installed: Option<Arc<Epoch>>,
     /// What may be installed next, as far as this node's voter knows.
-    pending: Option<Arc<Epoch>>,
+    pending: Option<Pending>,
     hosting: Hosting,
     /// Nothing runs here any more and nothing will.
     drained: bool,
@@ -219,7 +230,7 @@ impl Membership {
             }
             Input::Excluded(_) => self.excluded(now, out),
             Input::StopServing => self.hold(now, HolderInput::StopServing, out),
-            Input::Pending(epoch) => self.pending(epoch),
+            Input::Pending(epoch) => self.pending(now, epoch),
             Input::Persisted => self.core.persisted(out),
             Input::DowningLease(answer) => {
                 if let Stage::Inside(inside) = &mut self.stage {
@@ -341,12 +352,13 @@ impl Membership {
         }
     }
 
-    fn pending(&mut self, epoch: Arc<Epoch>) {
+    fn pending(&mut self, now: Now, epoch: Arc<Epoch>) {
         let installed = self.core.installed.as_ref().map(|installed| installed.id());
-        if Some(epoch.id()) > installed && self.core.pending.as_ref() != Some(&epoch) {
-            self.core.pending = Some(epoch);
+        if Some(epoch.id()) > installed {
+            let until = now.mono + PENDING_FOR;
+            self.core.pending = Some(Pending { epoch, until });
             if let Stage::Inside(inside) = &mut self.stage {
-                inside.unsettle();
+                inside.pending(until);
             }
         }
     }
@@ -414,6 +426,11 @@ impl Membership {
 }
 
 impl Core {
+    /// What may be installed next, for all that was heard lately.
+    fn pending_at(&self, now: Now) -> Option<&Arc<Epoch>> {
+        self.pending.as_ref().filter(|pending| now.mono < pending.until).map(|it| &it.epoch)
+    }
+
     /// How this node would be a member.
     fn member(&self) -> Member {
         Member {

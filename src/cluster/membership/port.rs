@@ -180,6 +180,8 @@ pub enum Output {
     Members(Vec<Peer>),
     /// For the guard: this one is Down.
     GuardDown(ReplicaId),
+    /// For the guard: this one is not Down after all.
+    GuardNotDown(ReplicaId),
     /// For the guard: this one's process is dead.
     GuardProvenDead(ReplicaId),
     /// This node may begin messages before this time of its own clock.

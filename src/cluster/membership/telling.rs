@@ -80,7 +80,8 @@ impl Telling {
         self.publish(core, gossip, out);
     }
 
-    /// Who is Down is granted no lease any more; nobody waits for that of a process that one of the
+    /// Who is Down is granted no lease any more, as long as this node's state says so (it begins with
+    /// another one if nobody knows it: [`astray`](super::astray)); nobody waits for that of a process that one of the
     /// members knows to be dead.
     fn guard(&mut self, gossip: &Gossip, out: &mut Out) {
         let dead = gossip.reachability().records();
@@ -91,6 +92,8 @@ impl Telling {
         let down = gossip.members().filter(|member| member.status == Status::Down);
         let down: BTreeSet<ReplicaId> = down.map(|member| member.incarnation()).collect();
         out.extend(down.difference(&self.down).map(|id| Output::GuardDown(*id)));
+        let risen = self.down.difference(&down).filter(|id| gossip.contains(**id));
+        out.extend(risen.map(|id| Output::GuardNotDown(*id)));
         self.down = down;
     }
 

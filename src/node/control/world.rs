@@ -180,6 +180,7 @@ impl Surroundings {
     fn ask_for_lease(&self, acquire: bool) {
         let is_asked = self.asking.as_ref().is_some_and(|asking| asking.order(acquire));
         if acquire && !is_asked {
+            tracing::warn!("cluster.downing_lease: not asked, since an earlier call still waits");
             let denied = Input::DowningLease(Some(LeaseAnswer::Denied));
             let _ = self.inbox.fact(denied.into()); // refused only at the stop
         }

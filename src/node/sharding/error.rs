@@ -37,15 +37,6 @@ pub enum NotStarted {
     /// Its settings do not fit together.
     #[error(transparent)]
     Settings(#[from] ConfigError),
-    /// Nothing pins shards yet.
-    #[error(
-        "allocation-strategy = \"external\" needs somebody who pins shards, and this release has \
-         no way to say where: choose least-shard"
-    )]
-    External,
-    /// Nothing remembers them yet.
-    #[error("remember-entities is set, and this release remembers none: unset it")]
-    RememberEntities,
     /// More than a member tells others of.
     #[error("this node has started {ENTITY_TYPES_MAX} entity types, and no more are allowed")]
     TooMany,

@@ -35,7 +35,7 @@ use crate::cluster::member::NAME_BYTES_MAX;
 use crate::config::Config;
 use crate::net::handle::Net;
 use crate::sharding::asks::Asks;
-use crate::sharding::config::{Sharding as Settings, StrategyName};
+use crate::sharding::config::Sharding as Settings;
 pub use crate::sharding::explain::{About, Account, Explained, Explanation, Witness};
 use crate::sharding::hosting::{Hosting, World};
 use crate::sharding::ids::{EntityType, RegionId};
@@ -138,14 +138,7 @@ impl Sharding {
         if bytes > NAME_BYTES_MAX {
             return Err(NotStarted::LongName { bytes });
         }
-        settings.check(self.0.phase)?;
-        if settings.allocation_strategy == StrategyName::External {
-            return Err(NotStarted::External);
-        }
-        if settings.remember_entities {
-            return Err(NotStarted::RememberEntities);
-        }
-        Ok(())
+        Ok(settings.check(self.0.phase)?)
     }
 
     /// Ends when the coordinator has known this node's region of the type once: from then on the

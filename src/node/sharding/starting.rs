@@ -134,7 +134,7 @@ impl Sharding {
         }
         let name = extractor.as_ref().map(|extractor| extractor.name().into_owned());
         let name = name.unwrap_or_else(|| settings.extractor.name().to_owned()).into();
-        self.start_type(&entity_type, settings, name, hosts, |settings, world| {
+        let region = self.start_type(&entity_type, settings, name, hosts, |settings, world| {
             let extractor = extractor.unwrap_or_else(|| {
                 let hash = HashExtractor::new(settings.extractor, settings.number_of_shards);
                 let hash = hash.expect("the settings are checked");
@@ -154,6 +154,8 @@ impl Sharding {
             let region = ShardRegion::new(setup, world);
             let hosting = region.hosting();
             (region, hosting)
-        })
+        })?;
+        region.publish(); // the machines know it, or will before whatever comes from now on
+        Ok(region)
     }
 }

@@ -100,6 +100,7 @@ pub fn route(output: Output) -> Dest {
         Output::Propose(change) => Dest::Guard(GuardInput::Data(data::Input::Propose(change))),
         Output::Members(peers) => Dest::Guard(GuardInput::Data(data::Input::Members(peers))),
         Output::GuardDown(id) => Dest::Guard(GuardInput::Down(id)),
+        Output::GuardNotDown(id) => Dest::Guard(GuardInput::NotDown(id)),
         Output::GuardProvenDead(id) => Dest::Guard(GuardInput::ProvenDead(id)),
         Output::Persist(memory) => Dest::Disk(memory),
         Output::LeaseHeld { until } => Dest::Node(Event::LeaseHeld(until)),

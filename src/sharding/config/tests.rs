@@ -75,6 +75,18 @@ fn a_handoff_that_outlasts_the_shutdown_phase_is_refused() {
 }
 
 #[test]
+fn what_is_not_there_yet_is_refused_before_a_node_starts() {
+    let external = refusal("[types.orders]\nallocation-strategy = \"external\"");
+    let remembered = refusal("remember-entities = true");
+    for (error, start) in [
+        (external, "cluster.sharding.types.orders.allocation-strategy = \"external\" needs"),
+        (remembered, "cluster.sharding.remember-entities is set"),
+    ] {
+        assert!(error.starts_with(start), "{error}");
+    }
+}
+
+#[test]
 fn every_value_that_makes_no_sense_is_named() {
     let table = [
         ("number-of-shards = 0", "number-of-shards is 0: must be 1 to"),

@@ -204,6 +204,7 @@ impl<E: Entity> Nodes<E> {
                 canary: plan.canary,
             };
             let region = ShardRegion::new(setup, Arc::<NodeWorld>::clone(&world));
+            region.publish();
             let config = RegionConfig { shards: plan.shards, ..RegionConfig::default() };
             let machine = Region::new(me, config, Canary::none());
             let hosting = region.hosting();

@@ -110,7 +110,9 @@ fn strangers<E: Entity + Default>(nodes: &Nodes<Friend>, index: usize) -> ShardR
         asks: Arc::clone(asks),
         canary: Canary::none(),
     };
-    ShardRegion::new(setup, Arc::<NodeWorld>::clone(world))
+    let region = ShardRegion::new(setup, Arc::<NodeWorld>::clone(world));
+    region.publish();
+    region
 }
 
 #[test]

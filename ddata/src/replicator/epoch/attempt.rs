@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::configuration::{Ballot, Change, Epoch, Shared};
 use super::message::{AcceptedProposal, EpochMessage, Remaining};
 use crate::bug::{Bug, Canary};
+use crate::clock::Instant;
 use crate::id::ReplicaId;
 
 /// How far the ballot is.
@@ -76,6 +77,8 @@ pub(super) struct Attempt {
     pub(super) probing: BTreeSet<ReplicaId>,
     pub(super) probe_over: bool,
     pub(super) resend: Duration,
+    /// Since when it has been asking how long leases run.
+    pub(super) withholding_since: Option<Instant>,
     withheld: BTreeMap<ReplicaId, BTreeMap<ReplicaId, Duration>>, // ≤ voters of base × removed
     leased: BTreeMap<ReplicaId, BTreeMap<ReplicaId, Duration>>,   // ≤ voters of base × removed
     sealed: BTreeMap<ReplicaId, Option<AcceptedProposal>>,        // ≤ voters of base
@@ -110,6 +113,7 @@ impl Attempt {
             probing: BTreeSet::new(),
             probe_over: true,
             resend,
+            withholding_since: None,
             withheld: BTreeMap::new(),
             leased: BTreeMap::new(),
             sealed: BTreeMap::new(),

@@ -54,7 +54,7 @@ pub use self::port::{
     Consenting, EpochConfig, EpochInput, EpochOutput, EpochStats, Outcome, WhyRefused,
 };
 
-use self::attempt::Attempt;
+use self::attempt::{Attempt, Phase};
 use self::configuration::Shared;
 use self::deadline::{Deadline, Deadlines};
 use self::pace::Pace;
@@ -336,8 +336,13 @@ impl Epochs {
     /// Starts the wait for somebody else's success anew, if there is anything to wait for.
     fn restart_patience(&mut self, now: Now) {
         if self.state.is_sealed() || self.attempt.is_some() {
-            let doublings = self.attempts.min(PATIENCE_DOUBLINGS);
-            let doublings = doublings.max(self.given_back.min(PATIENCE_DOUBLINGS_UNSEALED));
+            let asks = |attempt: &Attempt| attempt.phase < Phase::Sealing;
+            let asks = !self.state.is_sealed() && self.attempt.as_ref().is_some_and(asks);
+            let doublings = if asks {
+                self.given_back.min(PATIENCE_DOUBLINGS_UNSEALED)
+            } else {
+                self.attempts.min(PATIENCE_DOUBLINGS)
+            };
             let span = self.config.abandoned_after * (1 << doublings);
             let random = self.up_to(span);
             self.deadlines.set(Deadline::Patience, now.mono + span + random);

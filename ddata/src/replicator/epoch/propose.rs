@@ -65,6 +65,8 @@ impl Epochs {
     /// Asks the question of the phase that was just entered, and again until it is answered.
     fn enter(&mut self, now: Now, out: &mut Out) {
         if let Some(attempt) = &mut self.attempt {
+            let asks = attempt.phase == Phase::Withholding;
+            attempt.withholding_since = asks.then_some(now.mono);
             attempt.resend = self.config.resend_first;
             self.deadlines.set(Deadline::Resend, now.mono + attempt.resend);
             self.ask_the_silent(out);
@@ -274,9 +276,7 @@ impl Epochs {
                 let kept = attempt.change.removed().collect();
                 self.begin(now, attempt.into_goal().keeping(&kept), out);
             }
-            (Phase::Withholding, _) if attempt.has_withheld() => {
-                self.lose_patience_unsealed(now, attempt, out);
-            }
+            (Phase::Withholding, _) => self.lose_patience_unsealed(now, attempt, out),
             (Phase::Sealing, Some((leased, _))) => {
                 let kept = attempt.to_keep(&leased);
                 self.begin(now, attempt.into_goal().keeping(&kept), out);
@@ -297,18 +297,28 @@ impl Epochs {
         }
     }
 
-    /// A quorum has answered, but those who are needed to go on have not.
+    /// Those who are needed to go on have not answered.
     fn lose_patience_unsealed(&mut self, now: Now, attempt: Attempt, out: &mut Out) {
+        if !attempt.has_withheld() {
+            return self.give_back(out);
+        }
         if let Some((members, longest)) = attempt.still_held() {
+            let since = attempt.withholding_since.unwrap_or(now.mono);
             self.attempt = Some(attempt);
             self.restart_patience(now);
-            return self.leases_run(now, &members, longest, Patience::Lost, out);
+            let left = longest.saturating_sub(now.mono - since); // they are asked again then
+            return self.leases_run(now, &members, left, Patience::Lost, out);
         }
         let kept = attempt.fewest_to_keep().unwrap_or_else(|| attempt.going());
         if attempt.would_change(&kept) {
             return self.begin(now, attempt.into_goal().keeping(&kept), out);
         }
-        // The parent may know better by now who is gone, and is to wish anew.
+        self.give_back(out);
+    }
+
+    /// The parent may know better by now who is gone, and is to wish anew. Whoever was named for
+    /// removal is granted leases again, if it is not named any more.
+    fn give_back(&mut self, out: &mut Out) {
         self.given_back = self.given_back.saturating_add(1);
         self.deadlines.clear(Deadline::Resend);
         refuse(WhyRefused::TooFewAnswered, out);

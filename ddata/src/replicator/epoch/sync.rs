@@ -58,7 +58,9 @@ impl Epochs {
         if self.state.installed.as_ref() != Some(&base) || self.standing == Standing::Excluded {
             return;
         }
-        out.push(EpochOutput::Pending(proposal.clone()));
+        if self.state.promise.is_none_or(|promise| ballot >= promise) {
+            out.push(EpochOutput::Pending(proposal.clone()));
+        }
         if self.state.ready {
             return self.send(from, EpochMessage::Synced { epoch: base.id() }, out);
         }

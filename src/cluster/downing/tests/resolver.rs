@@ -330,6 +330,16 @@ fn an_answer_about_the_lease_is_judged_by_the_view_of_its_time() {
 }
 
 #[test]
+fn a_lease_is_given_back_though_those_that_it_downed_came_back() {
+    let mut resolver = resolver(lease(), STABLE);
+    resolver.observe(at(0), seen("A C | B"));
+    run(&mut resolver, 0, 2_000);
+    assert!(resolver.lease_answered(at(2_100), LeaseAnswer::Granted).is_some(), "B is to go");
+    resolver.observe(at(3_000), seen("A B C"));
+    assert_eq!(run(&mut resolver, 3_000, 90_000), ["43000: ReleaseLease"]);
+}
+
+#[test]
 fn a_lost_lease_must_be_asked_for_again() {
     let mut resolver = resolver(lease(), STABLE);
     resolver.observe(at(0), seen("A C | B"));

@@ -47,11 +47,12 @@ fn lost<const N: usize>(members: [u64; N]) -> Change {
     Change { lost: ids(members), ..Change::default() }
 }
 
-/// One machine with a clock, whose `Persist`s are checked and left out of its transcripts.
+/// One machine with a clock. `Persist`s are checked, and left out of its transcripts as `Pending`s are.
 struct Bench {
     machine: Epochs,
     now: Now,
     disk: AcceptorState,
+    pending: Option<Arc<Epoch>>,
 }
 
 impl Bench {
@@ -64,6 +65,7 @@ impl Bench {
             machine: Epochs::new(id(me), EpochConfig::default(), 7, canary),
             now: Now { mono: Instant::from_nanos(1), wall: WallTime::default() },
             disk: AcceptorState::default(),
+            pending: None,
         }
     }
 
@@ -84,6 +86,7 @@ impl Bench {
         for output in out.drain() {
             match output {
                 EpochOutput::Persist(state) => self.disk = state,
+                EpochOutput::Pending(epoch) => self.pending = Some(epoch),
                 EpochOutput::Send { message: EpochMessage::Sealed { ballot, .. }, .. } => {
                     assert!(
                         self.disk.promise >= Some(ballot),

@@ -215,3 +215,18 @@ fn patience_starts_anew_with_each_seal_and_accept_seen() {
     }
     assert_eq!(voter.machine.stats().abandoned, 0);
 }
+
+#[test]
+fn what_is_accepted_or_synced_for_is_pending_and_no_overtaken_ballot_replaces_it() {
+    let base = first([1, 2, 3]);
+    let (grown, other) = (after(&base, &join([4])), after(&base, &join([5])));
+    let mut node = Bench::member(3, &base);
+    node.hear(1, seal(&base, ballot(1, 1), &grown));
+    assert_eq!(node.pending, None, "a seal promises nobody anything");
+    node.hear(1, sync(&base, ballot(1, 1), &grown, ids([1, 2])));
+    assert_eq!(node.pending.take(), Some(grown.clone()));
+    node.hear(2, accept(&base, ballot(2, 2), &other));
+    assert_eq!(node.pending, Some(other.clone()));
+    node.hear(1, sync(&base, ballot(1, 1), &grown, ids([1, 2])));
+    assert_eq!(node.pending, Some(other));
+}
