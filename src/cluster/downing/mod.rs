@@ -266,13 +266,13 @@ impl Strategy {
 pub fn resolve(strategy: &Strategy, trust: Trust, view: &View) -> Resolution {
     let verdict = strategy.decide(view);
     let down = strategy.down(view, verdict);
-    let decision = match (trust, verdict) {
-        (Trust::Survivors, _) => verdict,
+    let holds_quorum = view.holds_quorum();
+    let is_needed = || verdict.ends_this_side() && view.may_hold_quorum();
+    let decision = match trust {
+        Trust::Survivors => verdict,
         _ if strategy.ends_quorums() => verdict,
-        _ if !view.holds_quorum() && verdict.ends_this_side() && view.may_hold_quorum() => {
-            Decision::Nothing
-        }
-        _ if !view.holds_quorum() => verdict,
+        _ if !holds_quorum && is_needed() => Decision::Nothing,
+        _ if !holds_quorum => verdict,
         _ if verdict.ends_this_side() => Decision::DownUnreachable,
         _ if view.leaves_nobody(&down) && view.accuses_all() => Decision::DownUnreachable,
         _ if view.leaves_nobody(&down) => Decision::Nothing,

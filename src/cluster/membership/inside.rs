@@ -58,7 +58,6 @@ pub(super) struct Inside {
     look_at: Option<Instant>,
     /// When to work out what follows from who has seen the state.
     seen_at: Option<Instant>,
-    pending_until: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +80,6 @@ impl Inside {
             is_unsettled: true,
             look_at: None,
             seen_at: None,
-            pending_until: None,
         };
         inside.gossip.see(core.me.incarnation);
         inside.spreading.changed(News::Heard);
@@ -107,7 +105,6 @@ impl Inside {
             self.astray.next_deadline(),
             self.look_at,
             self.seen_at,
-            self.pending_until,
             self.parting.map(|parting| parting.ask_at.min(parting.until)),
             Some(self.watching.next_deadline()),
         ];
@@ -145,8 +142,8 @@ impl Inside {
     fn settle(&mut self, core: &mut Core, now: Now, out: &mut Out) -> Option<StopReason> {
         let me = core.me.incarnation;
         self.is_unsettled |= self.seen_at.is_some_and(|at| now.mono >= at);
-        if self.pending_until.is_some_and(|at| now.mono >= at) {
-            (self.is_unsettled, self.pending_until) = (true, None);
+        if core.pending.take_if(|pending| now.mono >= pending.until).is_some() {
+            self.is_unsettled = true;
         }
         let mut news = self.is_unsettled || self.spreading.has_news();
         if news && Deciding::follow(core, &mut self.gossip) {
@@ -575,10 +572,9 @@ impl Inside {
         self.is_unsettled = true;
     }
 
-    /// Something may be decided without this node's hearing of it, until then.
-    pub(super) const fn pending(&mut self, until: Instant) {
+    /// Something else than gossip has changed: all is judged anew.
+    pub(super) const fn unsettle(&mut self) {
         self.is_unsettled = true;
-        self.pending_until = Some(until);
     }
 
     pub(super) fn outcome(&mut self, now: Now, outcome: &Outcome) {

@@ -355,10 +355,9 @@ impl Membership {
     fn pending(&mut self, now: Now, epoch: Arc<Epoch>) {
         let installed = self.core.installed.as_ref().map(|installed| installed.id());
         if Some(epoch.id()) > installed {
-            let until = now.mono + PENDING_FOR;
-            self.core.pending = Some(Pending { epoch, until });
+            self.core.pending = Some(Pending { epoch, until: now.mono + PENDING_FOR });
             if let Stage::Inside(inside) = &mut self.stage {
-                inside.pending(until);
+                inside.unsettle();
             }
         }
     }
@@ -426,11 +425,6 @@ impl Membership {
 }
 
 impl Core {
-    /// What may be installed next, for all that was heard lately.
-    fn pending_at(&self, now: Now) -> Option<&Arc<Epoch>> {
-        self.pending.as_ref().filter(|pending| now.mono < pending.until).map(|it| &it.epoch)
-    }
-
     /// How this node would be a member.
     fn member(&self) -> Member {
         Member {
@@ -516,7 +510,10 @@ impl Machine for Membership {
         let stage = match &self.stage {
             Stage::New => Some(Instant::default()),
             Stage::Searching(searching) => Some(searching.next_deadline()),
-            Stage::Inside(inside) => Some(inside.next_deadline()),
+            Stage::Inside(inside) => {
+                let pending = self.core.pending.as_ref().map(|pending| pending.until);
+                Some(pending.into_iter().fold(inside.next_deadline(), Instant::min))
+            }
             Stage::Over(_) => None,
         };
         [stage, self.holder.next_deadline()].into_iter().flatten().min()

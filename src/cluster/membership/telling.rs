@@ -81,8 +81,8 @@ impl Telling {
     }
 
     /// Who is Down is granted no lease any more, as long as this node's state says so (it begins with
-    /// another one if nobody knows it: [`astray`](super::astray)); nobody waits for that of a process that one of the
-    /// members knows to be dead.
+    /// another one if nobody knows it: [`astray`](super::astray)). Nobody waits for the lease of a
+    /// process that one of the members knows to be dead.
     fn guard(&mut self, gossip: &Gossip, out: &mut Out) {
         let dead = gossip.reachability().records();
         let dead = dead.filter(|record| record.verdict == Verdict::Terminated);

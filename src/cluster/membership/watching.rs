@@ -78,7 +78,7 @@ impl Watching {
         });
         let troubled = !gossip.unreachable_to(me).is_empty();
         if troubled || self.was_troubled {
-            self.resolver.observe(now.mono, view(core, now, gossip));
+            self.resolver.observe(now.mono, view(core, gossip));
         }
         self.was_troubled = troubled;
     }
@@ -190,7 +190,7 @@ fn accused_by_others(gossip: &Gossip, me: ReplicaId) -> BTreeSet<ReplicaId> {
 }
 
 /// The state as the strategy looks at it.
-fn view(core: &Core, now: Now, gossip: &Gossip) -> View {
+fn view(core: &Core, gossip: &Gossip) -> View {
     let me = core.me.incarnation;
     let node = |id: ReplicaId| gossip.member(id).map(|member| member.node);
     let records = gossip.reachability().records().filter_map(|record| {
@@ -217,6 +217,6 @@ fn view(core: &Core, now: Now, gossip: &Gossip) -> View {
         records: records.collect(),
         seen: nodes(gossip, gossip.seen()),
         electorate: core.installed.as_ref().map(electorate),
-        pending: core.pending_at(now).map(electorate),
+        pending: core.pending.as_ref().map(|pending| electorate(&pending.epoch)),
     }
 }

@@ -95,7 +95,7 @@ pub struct Epochs {
     /// `StopServing` was said in this epoch.
     stopped: bool,
     attempt: Option<Attempt>,
-    /// Ballots begun in this epoch.
+    /// Ballots of this node's in this epoch that asked for seals.
     attempts: u32,
     /// Wishes given back in this epoch.
     given_back: u32,

@@ -52,13 +52,10 @@ impl Epochs {
         self.stats.attempts += 1;
         self.stats.abandoned += u64::from(goal.origin == Origin::Abandoned);
         let first = self.config.resend_first;
-        let attempt = Attempt::new(ballot, base, wish, goal, first, self.canary);
-        let seals = attempt.phase == Phase::Sealing;
-        self.attempt = Some(attempt);
+        self.attempt = Some(Attempt::new(ballot, base, wish, goal, first, self.canary));
         self.deadlines.clear(Deadline::Leases);
         self.deadlines.clear(Deadline::Probe);
         self.restart_patience(now);
-        self.attempts = self.attempts.saturating_add(u32::from(seals));
         self.enter(now, out);
     }
 
@@ -67,6 +64,8 @@ impl Epochs {
         if let Some(attempt) = &mut self.attempt {
             let asks = attempt.phase == Phase::Withholding;
             attempt.withholding_since = asks.then_some(now.mono);
+            self.attempts =
+                self.attempts.saturating_add(u32::from(attempt.phase == Phase::Sealing));
             attempt.resend = self.config.resend_first;
             self.deadlines.set(Deadline::Resend, now.mono + attempt.resend);
             self.ask_the_silent(out);
@@ -180,7 +179,6 @@ impl Epochs {
     fn go_on_to(&mut self, now: Now, phase: Phase, out: &mut Out) {
         if let Some(attempt) = &mut self.attempt {
             attempt.phase = phase;
-            self.attempts = self.attempts.saturating_add(u32::from(phase == Phase::Sealing));
             self.enter(now, out);
         }
     }
