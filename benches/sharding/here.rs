@@ -109,12 +109,15 @@ async fn tell(entities: &Entities, name: &str) -> Result<(), Error> {
 }
 
 async fn ask(entities: &Entities, name: &str) -> Result<(), Error> {
-    let (mut ours, mut limit, mut spans) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut ours, mut spans) = (Vec::new(), Vec::new());
+    let (mut limit, mut limit_spans) = (Vec::new(), Vec::new());
     for _ in 0..RUNS {
         let (rate, took) = asks(entities, Vec::new()).await?;
         ours.push(rate);
         spans.push(took);
-        limit.push(channel_asks(entities.len()).await?.0);
+        let (rate, took) = channel_asks(entities.len()).await?;
+        limit.push(rate);
+        limit_spans.push(took);
     }
     let (ours, limit) = (median(ours), median(limit));
     Row {
@@ -123,9 +126,10 @@ async fn ask(entities: &Entities, name: &str) -> Result<(), Error> {
         pekko: if entities.len() == 1 { "841,000/s" } else { "-" },
         ours: rate(ours),
         limit: format!(
-            "p99 {}; {}",
+            "p99 {}; {}, p99 {}",
             span(p99(&spans)),
-            beside(ours, limit, "mpsc + oneshot, as many tasks")
+            beside(ours, limit, "mpsc + oneshot, as many tasks"),
+            span(p99(&limit_spans))
         ),
     }
     .print();
