@@ -9,7 +9,7 @@ use ostraca_ddata::types::Term;
 
 use super::super::bug::Canary;
 use super::super::{
-    Bounce, Decision, Full, Gate, Gone, Item, NotSent, Origin, Post, Run, Standing, Waits,
+    Bounce, Decision, Fit, Full, Gate, Gone, Item, NotSent, Origin, Post, Run, Standing, Waits,
 };
 use crate::sharding::ids::{Generation, RegionId};
 
@@ -236,6 +236,7 @@ impl Post<Message> for Wires<'_> {
         to: RegionId,
         stamp: Generation,
         item: Item<Message>,
+        _fit: Fit,
     ) -> Result<(), NotSent<Message>> {
         if self.out.contains(&node(to)) {
             return Err(NotSent::Gone(item));
@@ -286,6 +287,14 @@ impl Post<Message> for Wires<'_> {
     fn release(&mut self, bytes: usize) {
         assert_eq!(bytes, BYTES);
     }
+
+    fn reserve_held(&mut self, _bytes: usize, _own: Waits) -> Result<(), Full> {
+        Ok(())
+    }
+
+    fn release_held(&mut self, what: Waits) {
+        assert_eq!(what.bytes, what.messages * BYTES);
+    }
 }
 
 impl World {
@@ -293,8 +302,7 @@ impl World {
     pub(super) fn new(scope: &Scope) -> Self {
         let hosts = 1..=scope.regions;
         let nodes: BTreeSet<Node> = hosts.clone().chain(scope.senders.iter().copied()).collect();
-        let gate =
-            |&node: &Node| (node, Gate::new(region(node), usize::MAX).with_canary(scope.canary));
+        let gate = |&node: &Node| (node, Gate::new(region(node)).with_canary(scope.canary));
         let mut world = Self {
             gates: nodes.iter().map(gate).collect(),
             regions: hosts.map(|node| (node, Region::default())).collect(),
