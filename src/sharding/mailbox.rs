@@ -23,12 +23,19 @@ pub(super) enum Entry<M> {
     Letter(Letter),
 }
 
-impl<M> Entry<M> {
-    /// What it counts, in bytes.
-    fn bytes(&self) -> usize {
-        match self {
-            Self::Typed(message) => size_of_val(message),
-            Self::Letter(letter) => letter.bytes().len(),
+/// Letters of a mailbox. Typed messages are counted by their number alone: that costs them nothing.
+#[derive(Clone, Copy, Default)]
+struct Letters {
+    count: usize,
+    bytes: usize,
+}
+
+impl Letters {
+    #[inline]
+    fn add<M>(&mut self, entry: &Entry<M>) {
+        if let Entry::Letter(letter) = entry {
+            self.count += 1;
+            self.bytes += letter.bytes().len();
         }
     }
 }
@@ -69,6 +76,7 @@ pub(super) struct MailboxFull {
 impl Room {
     /// Whether a message of `bytes` bytes fits. One that is larger than all the room fits where
     /// nothing waits: else it could never be sent.
+    #[inline]
     pub(super) const fn check(self, waits: Waits, bytes: usize) -> Result<(), MailboxFull> {
         if waits.messages >= self.messages {
             let (waiting, limit) = (waits.messages, self.messages);
@@ -94,9 +102,9 @@ impl Room {
 /// See the module's page.
 pub(super) struct Mailbox<M> {
     entries: VecDeque<Entry<M>>, // ≤ `Room` for direct messages
-    bytes: usize,
-    refused: bool,     // somebody was, since room was made last
-    told: Vec<Busied>, // ≤ regions
+    letters: Letters,            // of `entries`
+    refused: bool,               // somebody was, since room was made last
+    told: Vec<Busied>,           // ≤ regions
 }
 
 /// A node that was told that there is no room.
@@ -107,7 +115,8 @@ struct Busied {
 
 impl<M> Default for Mailbox<M> {
     fn default() -> Self {
-        Self { entries: VecDeque::new(), bytes: 0, refused: false, told: Vec::new() }
+        let (entries, letters) = (VecDeque::new(), Letters::default());
+        Self { entries, letters, refused: false, told: Vec::new() }
     }
 }
 
@@ -128,18 +137,21 @@ impl<M> Mailbox<M> {
 
     /// Messages that wait, and their bytes.
     pub(super) fn waits(&self) -> Waits {
-        Waits { messages: self.entries.len(), bytes: self.bytes }
+        let (messages, Letters { count, bytes }) = (self.entries.len(), self.letters);
+        Waits { messages, bytes: bytes + (messages - count) * size_of::<M>() }
     }
 
     /// Whether a message fits. Who is refused is told by [`make_room`](Self::make_room).
+    #[inline]
     pub(super) fn check(&mut self, room: Room, bytes: usize) -> Result<(), MailboxFull> {
         let checked = room.check(self.waits(), bytes);
         self.refused |= checked.is_err();
         checked
     }
 
+    #[inline]
     pub(super) fn push(&mut self, entry: Entry<M>) {
-        self.bytes += entry.bytes();
+        self.letters.add(&entry);
         self.entries.push_back(entry);
     }
 
@@ -147,18 +159,22 @@ impl<M> Mailbox<M> {
     pub(super) fn take(&mut self, count: usize, batch: &mut VecDeque<Entry<M>>) {
         if count == self.entries.len() && batch.is_empty() {
             std::mem::swap(batch, &mut self.entries);
-            self.bytes = 0;
+            self.letters = Letters::default();
             return;
         }
-        let (mut bytes, taken) = (0, self.entries.drain(..count));
-        batch.extend(taken.inspect(|entry| bytes += entry.bytes()));
-        self.bytes -= bytes;
+        if self.letters.count > 0 {
+            let mut taken = Letters::default();
+            self.entries.range(..count).for_each(|entry| taken.add(entry));
+            self.letters.count -= taken.count;
+            self.letters.bytes -= taken.bytes;
+        }
+        batch.extend(self.entries.drain(..count));
     }
 
     /// What was taken comes back, ahead of what came since.
     pub(super) fn give_back(&mut self, batch: &mut VecDeque<Entry<M>>) {
         while let Some(entry) = batch.pop_back() {
-            self.bytes += entry.bytes();
+            self.letters.add(&entry);
             self.entries.push_front(entry);
         }
     }
@@ -176,7 +192,7 @@ impl<M> Mailbox<M> {
     }
 
     pub(super) fn drain(&mut self) -> Drain<'_, Entry<M>> {
-        self.bytes = 0;
+        self.letters = Letters::default();
         self.entries.drain(..)
     }
 

@@ -9,7 +9,8 @@ use ostraca_ddata::types::Term;
 
 use super::super::bug::Canary;
 use super::super::{
-    Bounce, Decision, Fit, Full, Gate, Gone, Item, NotSent, Origin, Post, Run, Standing, Waits,
+    Bounce, Decision, Fit, Full, Gate, Gone, Item, NotSent, Origin, Post, Reached, Run, Standing,
+    Waits,
 };
 use crate::sharding::ids::{Generation, RegionId};
 
@@ -51,6 +52,8 @@ pub(super) struct Scope {
     pub(super) deallocates: bool,
     /// Messages that fit into a lane.
     pub(super) lane: usize,
+    /// Messages that a sender's gate may hold of its own.
+    pub(super) held: usize,
     pub(super) canary: Canary,
 }
 
@@ -68,6 +71,7 @@ impl Default for Scope {
             spurious: 0,
             deallocates: false,
             lane: 8,
+            held: usize::MAX,
             canary: Canary::none(),
         }
     }
@@ -222,6 +226,7 @@ fn items(messages: &[Message]) -> VecDeque<Item<Message>> {
 struct Wires<'a> {
     me: Node,
     lane: usize,
+    held: usize,
     draining: bool,
     down: &'a mut BTreeMap<(Node, Node), VecDeque<Down>>,
     up: &'a mut BTreeMap<(Node, Node), VecDeque<Up>>,
@@ -288,8 +293,9 @@ impl Post<Message> for Wires<'_> {
         assert_eq!(bytes, BYTES);
     }
 
-    fn reserve_held(&mut self, _bytes: usize, _own: Waits) -> Result<(), Full> {
-        Ok(())
+    fn reserve_held(&mut self, _bytes: usize, own: Waits) -> Result<(), Full> {
+        let (buffered, limit, why) = (own.messages, self.held, Reached::RegionMessages);
+        if buffered < limit { Ok(()) } else { Err(Full { buffered, limit, why }) }
     }
 
     fn release_held(&mut self, what: Waits) {
@@ -778,6 +784,7 @@ impl World {
         let mut wires = Wires {
             me,
             lane: scope.lane,
+            held: if scope.senders.contains(&me) { scope.held } else { usize::MAX },
             draining,
             down: &mut self.down,
             up: &mut self.up,
