@@ -1,8 +1,11 @@
 //! Full mailboxes elsewhere: who is told, until when, and what becomes of a notice that is lost or
 //! of no use any more.
 
+use std::collections::{BTreeSet, VecDeque};
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
 use ostraca::sharding::config::Sharding;
@@ -13,10 +16,11 @@ use ostraca::sharding::entity_ref::{AskError, TellError};
 use ostraca::sharding::ids::{EntityId, ShardId};
 use ostraca::sharding::mailbox::Measure;
 use ostraca::sharding::reply::Reply;
+use ostraca_ddata::sim::{Stream, seeds};
 use serde::{Deserialize, Serialize};
 
 use super::door::Door;
-use super::nodes::{Nodes, Plan, node};
+use super::nodes::{Lanes, Nodes, Plan, node};
 
 #[derive(Default)]
 struct Office {
@@ -114,7 +118,46 @@ impl Desks {
     fn drop_all_frames(&self) {
         self.nodes.lanes.lock().expect("nobody panicked").frames.clear();
     }
+
+    /// How many notices were on their way.
+    fn drop_notices(&self) -> usize {
+        let mut lanes = self.nodes.lanes.lock().expect("nobody panicked");
+        let on_lanes = |lanes: &Lanes| lanes.frames.values().map(VecDeque::len).sum::<usize>();
+        let before = on_lanes(&lanes);
+        lanes.frames.values_mut().for_each(|lane| lane.retain(|frame| frame[0] < BUSY));
+        before - on_lanes(&lanes)
+    }
+
+    /// A node tells many, one after the other, and waits for room. How many it has told.
+    fn teller(&self, from: usize) -> Arc<AtomicUsize> {
+        let (clerk, told) = (self.nodes.nodes[from].region.entity("c"), Arc::default());
+        let counts: Arc<AtomicUsize> = Arc::clone(&told);
+        self.nodes.executor.spawn(Box::pin(async move {
+            for number in 1..=EACH as u64 {
+                let note = Paper::Note(1_000 * from as u64 + number);
+                clerk.tell_wait(note).await.expect("there is room some time");
+                counts.fetch_add(1, Ordering::SeqCst);
+                others_turn().await;
+            }
+        }));
+        told
+    }
 }
+
+async fn others_turn() {
+    let mut yielded = false;
+    poll_fn(|cx| {
+        cx.waker().wake_by_ref();
+        if std::mem::replace(&mut yielded, true) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+/// The kind of the first frame of those about mailboxes.
+const BUSY: u8 = 8;
+
+/// What a teller tells.
+const EACH: usize = 40;
 
 fn busy() -> Result<(), TellError> {
     Err(TellError::Busy { home: node(0) })
@@ -230,7 +273,7 @@ fn a_late_notice_of_an_earlier_home_says_nothing() {
         let ends = (node(0), node(2));
         let found = {
             let mut lanes = desks.nodes.lanes.lock().expect("nobody panicked");
-            lanes.frames.get_mut(&ends).and_then(std::collections::VecDeque::pop_front)
+            lanes.frames.get_mut(&ends).and_then(VecDeque::pop_front)
         };
         match found {
             Some(frame) => break frame,
@@ -240,7 +283,7 @@ fn a_late_notice_of_an_earlier_home_says_nothing() {
             }
         }
     };
-    assert_eq!(late[0], 8, "{late:?}");
+    assert_eq!(late[0], BUSY, "{late:?}");
     desks.office.door.open();
     desks.nodes.host(0, 1);
     desks.nodes.nodes[2].hosting.arrived(node(0), &late).expect("a frame");
@@ -284,6 +327,54 @@ fn a_mailbox_is_full_by_bytes_as_well_and_one_long_message_alone_fits() {
     desks.office.door.open();
     desks.nodes.settle();
     assert_eq!((desks.tell(1, long(1)), desks.tell(0, long(1))), (Ok(()), Ok(())));
+}
+
+/// Random schedules; the shard moves all the time. What is lost is what a full mailbox refused.
+#[test]
+fn whatever_moves_and_whichever_notice_is_lost_everybody_who_waits_gets_through() {
+    let test = "whatever_moves_and_whichever_notice_is_lost_everybody_who_waits_gets_through";
+    let (mut runs, mut refused, mut dropped) = (0, 0, 0);
+    for seed in seeds(test, 100) {
+        let mut chance = Stream::split(seed.value, "busy", 0);
+        let mut desks = Desks::of(1 + chance.index(4));
+        let shard = ShardId::new(0);
+        let told = [0, 1, 2].map(|from| desks.teller(from));
+        let pause = *chance.pick(&[20, 500]); // between two moves; steps
+        for _ in 0..500 {
+            let steps = desks.nodes.possible();
+            match chance.below(30) {
+                0 if chance.chance(30.0 / f64::from(pause)) => {
+                    desks.nodes.decide(shard, Some(chance.index(3)));
+                }
+                1 if chance.chance(0.2) => desks.remind(),
+                2 | 3 => dropped += desks.drop_notices(),
+                _ if steps.is_empty() => {}
+                _ => desks.nodes.step(*chance.pick(&steps), chance.index(1 << 20)),
+            }
+        }
+        for _ in 0..2 * EACH {
+            desks.nodes.speak(shard);
+            desks.nodes.settle();
+            desks.remind();
+        }
+        desks.nodes.settle();
+        let told = told.map(|told| told.load(Ordering::SeqCst));
+        assert_eq!(told, [EACH; 3], "{}", seed.replay_command());
+        let handled = desks.office.handled();
+        let lost = desks.nodes.lost(Lost::MailboxFull) as usize;
+        let perhaps = desks.nodes.lost(Lost::Discarded) as usize;
+        let of = |from: u64| handled.iter().filter(move |number| **number / 1_000 == from);
+        assert!((0..3).all(|from| of(from).is_sorted()), "{}", seed.replay_command());
+        let unique = handled.iter().collect::<BTreeSet<_>>().len();
+        let missing = 3 * EACH - handled.len();
+        assert!(
+            unique == handled.len() && (lost..=lost + perhaps).contains(&missing),
+            "{missing} are missing, {lost} lost, {perhaps} perhaps\n{}",
+            seed.replay_command()
+        );
+        (runs, refused) = (runs + 1, refused + lost);
+    }
+    assert!(refused > runs && dropped > runs, "{refused} refused, {dropped} notices lost");
 }
 
 /// A planned move loses nothing, however small the mailboxes are where it ends.
