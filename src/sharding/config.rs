@@ -85,12 +85,20 @@ pub struct Sharding {
     /// Each further one twice as long, at most this.
     #[serde(with = "humantime_serde")]
     pub restart_backoff_max: Duration,
-    /// Messages that a region buffers for shards without a known home.
+    /// Messages that a region buffers for shards without a known home; one shard at most a quarter.
     pub buffer_size: usize,
     /// The same in bytes.
     pub buffer_bytes_max: usize,
+    /// Messages of other nodes that a region holds for shards that are to start there; one shard at
+    /// most a quarter.
+    pub held_size: usize,
+    /// The same in bytes.
+    pub held_bytes_max: usize,
     /// Messages that wait for one entity. Moved messages are exempt.
     pub mailbox_size: usize,
+    /// The same in bytes, encoded; a message that never left its node counts with the size of its
+    /// type. One that is larger fits where nothing waits.
+    pub mailbox_bytes_max: usize,
     /// How long an ask waits for its answer unless it says otherwise.
     #[serde(with = "humantime_serde")]
     pub ask_timeout: Duration,
@@ -146,7 +154,10 @@ impl Default for Sharding {
             restart_backoff_max: Duration::from_secs(10),
             buffer_size: 100_000,
             buffer_bytes_max: 256 << 20,
+            held_size: 100_000,
+            held_bytes_max: 256 << 20,
             mailbox_size: 10_000,
+            mailbox_bytes_max: 16 << 20,
             ask_timeout: Duration::from_secs(5),
             region_query_timeout: Duration::from_secs(3),
             remembered_decisions: 4_096,
@@ -194,9 +205,21 @@ pub struct Overrides {
     /// See [`Sharding::buffer_size`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub buffer_size: Option<usize>,
+    /// See [`Sharding::buffer_bytes_max`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub buffer_bytes_max: Option<usize>,
+    /// See [`Sharding::held_size`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_size: Option<usize>,
+    /// See [`Sharding::held_bytes_max`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_bytes_max: Option<usize>,
     /// See [`Sharding::mailbox_size`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mailbox_size: Option<usize>,
+    /// See [`Sharding::mailbox_bytes_max`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mailbox_bytes_max: Option<usize>,
     /// See [`Sharding::ask_timeout`].
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     pub ask_timeout: Option<Duration>,
@@ -376,7 +399,11 @@ impl Sharding {
         set(&mut own.preallocate, overrides.preallocate);
         set(&mut own.handoff_timeout, overrides.handoff_timeout);
         set(&mut own.buffer_size, overrides.buffer_size);
+        set(&mut own.buffer_bytes_max, overrides.buffer_bytes_max);
+        set(&mut own.held_size, overrides.held_size);
+        set(&mut own.held_bytes_max, overrides.held_bytes_max);
         set(&mut own.mailbox_size, overrides.mailbox_size);
+        set(&mut own.mailbox_bytes_max, overrides.mailbox_bytes_max);
         set(&mut own.ask_timeout, overrides.ask_timeout);
         set(&mut own.allocation_strategy, overrides.allocation_strategy);
         set(&mut own.passivation, overrides.passivation);
@@ -394,19 +421,6 @@ impl Sharding {
             }
             StrategyName::External => Strategy::External(External::default()),
         }
-    }
-
-    /// Messages of one shard that a region buffers at most: a quarter of all.
-    #[must_use]
-    pub const fn buffer_size_per_shard(&self) -> usize {
-        let quarter = self.buffer_size / 4;
-        if quarter == 0 { 1 } else { quarter }
-    }
-
-    /// Bytes of one shard that a region buffers at most: a quarter of all.
-    #[must_use]
-    pub const fn buffer_bytes_per_shard(&self) -> usize {
-        self.buffer_bytes_max / 4
     }
 
     /// Who is stopped to make room; nobody where entities are remembered.
@@ -536,10 +550,15 @@ impl Sharding {
     }
 
     fn limits(&self) -> Vec<(bool, Wrong)> {
-        let limits: [(&'static str, usize, usize, &'static str); 4] = [
-            ("buffer-size", self.buffer_size, 100_000_000, "must be 1 to 100,000,000 messages"),
-            ("buffer-bytes-max", self.buffer_bytes_max, 1 << 40, "must be 1 byte to 1 TiB"),
-            ("mailbox-size", self.mailbox_size, 100_000_000, "must be 1 to 100,000,000 messages"),
+        const MESSAGES: (usize, &str) = (100_000_000, "must be 1 to 100,000,000 messages");
+        const BYTES: (usize, &str) = (1 << 40, "must be 1 byte to 1 TiB");
+        let limits: [(&'static str, usize, usize, &'static str); 7] = [
+            ("buffer-size", self.buffer_size, MESSAGES.0, MESSAGES.1),
+            ("buffer-bytes-max", self.buffer_bytes_max, BYTES.0, BYTES.1),
+            ("held-size", self.held_size, MESSAGES.0, MESSAGES.1),
+            ("held-bytes-max", self.held_bytes_max, BYTES.0, BYTES.1),
+            ("mailbox-size", self.mailbox_size, MESSAGES.0, MESSAGES.1),
+            ("mailbox-bytes-max", self.mailbox_bytes_max, BYTES.0, BYTES.1),
             ("remembered-decisions", self.remembered_decisions, 1 << 20, "must be 1 to 1,048,576"),
         ];
         let within = |(setting, value, high, must): (&'static str, usize, usize, &'static str)| {

@@ -18,8 +18,9 @@ use super::asks::{Asker, Slot, Unanswered};
 use super::dead_letters::Lost;
 use super::entity::Entity;
 use super::gate::Full;
-use super::ids::{EntityId, EntityType, InvalidName, ShardId};
+use super::ids::{EntityId, EntityType, InvalidName, RegionId, ShardId};
 use super::letter::Letter;
+use super::mailbox::{MailboxFull, Measure};
 use super::reply::Reply;
 use super::runtime::{Parcel, Runtime, hash};
 use super::scope;
@@ -37,14 +38,26 @@ pub enum TellError {
     BufferFull(Full),
     /// The entity lives here and is slower than its senders.
     #[error(
-        "{waiting} messages wait for the entity, at most {limit} may; not sent: wait for room \
-         (tell_wait), or raise cluster.sharding.mailbox-size"
+        "{waiting} {of} wait for the entity, at most {limit} may; not sent: wait for room \
+         (tell_wait), or raise cluster.sharding.mailbox-size or mailbox-bytes-max"
     )]
     MailboxFull {
         /// What waits.
         waiting: usize,
         /// How much may.
         limit: usize,
+        /// Of what.
+        of: Measure,
+    },
+    /// The entity lives on another node, is slower than its senders, and that node has said so when
+    /// it refused an earlier message.
+    #[error(
+        "the entity's mailbox on {home} is full; not sent: wait for room (tell_wait), or raise \
+         cluster.sharding.mailbox-size or mailbox-bytes-max there"
+    )]
+    Busy {
+        /// Its node.
+        home: RegionId,
     },
     /// No lane takes it.
     #[error(
@@ -81,7 +94,13 @@ impl TellError {
     /// Whether waiting helps.
     #[must_use]
     pub const fn is_full(&self) -> bool {
-        matches!(self, Self::BufferFull(_) | Self::MailboxFull { .. })
+        matches!(self, Self::BufferFull(_) | Self::MailboxFull { .. } | Self::Busy { .. })
+    }
+}
+
+impl From<MailboxFull> for TellError {
+    fn from(MailboxFull { waiting, limit, of }: MailboxFull) -> Self {
+        Self::MailboxFull { waiting, limit, of }
     }
 }
 

@@ -5,17 +5,20 @@
 //! 1 message  shard · stamp · letter          4 bounce   shard · stamp · newest · home · letter
 //! 2 barrier  shard · stamp                   5 answer   correlation u64 · body
 //! 3 echo     shard · stamp                   6 refused  correlation u64 · reason u8
+//! 7 moved    as a message                    8 busy, 9 free, 10 still busy?  shard · id
 //! ```
+//! A moved message had to wait for a home, or came back. An id is its length (u16) and its bytes.
 //! A shard is a LEB128 number, a stamp three: the term's number, its owner (u64), the sequence
-//! number. A home is 0, or 1 and a u64. Other numbers are little-endian.
+//! number. A home is 0, or 1 and a u64. Other numbers are little-endian. What stands behind the
+//! fields of a frame that has no body is for later releases.
 
 use bytes::Bytes;
 use ostraca_ddata::types::Term;
 
 use super::dead_letters::Lost;
-use super::gate::Decision;
+use super::gate::{Decision, Fit};
 use super::hosting::BadFrame;
-use super::ids::{Generation, RegionId, ShardId};
+use super::ids::{EntityId, Generation, RegionId, ShardId};
 use super::letter::Letter;
 
 mod kind {
@@ -25,6 +28,21 @@ mod kind {
     pub(super) const BOUNCE: u8 = 4;
     pub(super) const ANSWER: u8 = 5;
     pub(super) const REFUSED: u8 = 6;
+    pub(super) const MOVED: u8 = 7;
+    pub(super) const BUSY: u8 = 8;
+    pub(super) const FREE: u8 = 9;
+    pub(super) const STILL_BUSY: u8 = 10;
+}
+
+/// What nodes say of an entity's mailbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Notice {
+    /// It is full: a message was refused.
+    Busy,
+    /// There is room again.
+    Free,
+    /// A question: which of the two?
+    StillBusy,
 }
 
 /// Most bytes of a frame before its letter: those of a bounce with the longest numbers.
@@ -33,12 +51,13 @@ pub(super) const HEAD_BYTES_MAX: usize = 1 + 5 + 2 * (10 + 8 + 10) + 9;
 /// A frame that arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Frame<'a> {
-    Message { shard: ShardId, stamp: Generation, letter: Letter },
+    Message { shard: ShardId, stamp: Generation, fit: Fit, letter: Letter },
     Barrier { shard: ShardId, stamp: Generation },
     Echo { shard: ShardId, stamp: Generation },
     Bounce { shard: ShardId, stamp: Generation, newest: Decision, letter: Letter },
     Answer { correlation: u64, body: &'a [u8] },
     Refused { correlation: u64, why: Lost },
+    Notice { notice: Notice, shard: ShardId, id: EntityId },
 }
 
 impl<'a> Frame<'a> {
@@ -46,9 +65,10 @@ impl<'a> Frame<'a> {
         let mut rest = Rest(bytes);
         let kind = rest.byte()?;
         Ok(match kind {
-            kind::MESSAGE => {
+            kind::MESSAGE | kind::MOVED => {
                 let (shard, stamp) = (rest.shard()?, rest.generation()?);
-                Self::Message { shard, stamp, letter: rest.letter()? }
+                let fit = if kind == kind::MOVED { Fit::Exempt } else { Fit::Must };
+                Self::Message { shard, stamp, fit, letter: rest.letter()? }
             }
             kind::BARRIER => Self::Barrier { shard: rest.shard()?, stamp: rest.generation()? },
             kind::ECHO => Self::Echo { shard: rest.shard()?, stamp: rest.generation()? },
@@ -63,14 +83,27 @@ impl<'a> Frame<'a> {
                 let why = Lost::of(rest.byte()?).ok_or(BadFrame("an unknown reason"))?;
                 Self::Refused { correlation, why }
             }
+            kind::BUSY => rest.notice(Notice::Busy)?,
+            kind::FREE => rest.notice(Notice::Free)?,
+            kind::STILL_BUSY => rest.notice(Notice::StillBusy)?,
             _ => return Err(BadFrame("an unknown kind")),
         })
     }
 }
 
 /// Writes a message into an empty buffer.
-pub(super) fn message(to: &mut Vec<u8>, shard: ShardId, stamp: Generation, letter: &Letter) {
-    head(to, kind::MESSAGE, shard, stamp);
+pub(super) fn message(
+    to: &mut Vec<u8>,
+    shard: ShardId,
+    stamp: Generation,
+    fit: Fit,
+    letter: &Letter,
+) {
+    let kind = match fit {
+        Fit::Must => kind::MESSAGE,
+        Fit::Exempt => kind::MOVED,
+    };
+    head(to, kind, shard, stamp);
     to.extend_from_slice(letter.bytes());
 }
 
@@ -119,6 +152,21 @@ pub(super) fn refused(to: &mut Vec<u8>, correlation: u64, why: Lost) {
     to.push(why.code());
 }
 
+/// Writes what is to be said of an entity's mailbox.
+pub(super) fn notice(to: &mut Vec<u8>, notice: Notice, shard: ShardId, id: &EntityId) {
+    to.clear();
+    to.push(match notice {
+        Notice::Busy => kind::BUSY,
+        Notice::Free => kind::FREE,
+        Notice::StillBusy => kind::STILL_BUSY,
+    });
+    varint(to, shard.get().into());
+    let id = id.as_str().as_bytes();
+    let length = u16::try_from(id.len()).expect("an id has at most ENTITY_BYTES_MAX bytes");
+    to.extend_from_slice(&length.to_le_bytes());
+    to.extend_from_slice(id);
+}
+
 fn head(to: &mut Vec<u8>, kind: u8, shard: ShardId, stamp: Generation) {
     to.clear();
     to.push(kind);
@@ -143,7 +191,7 @@ fn varint(to: &mut Vec<u8>, mut number: u64) {
 /// What is not read yet.
 struct Rest<'a>(&'a [u8]);
 
-impl Rest<'_> {
+impl<'a> Rest<'a> {
     fn byte(&mut self) -> Result<u8, BadFrame> {
         let (first, rest) = self.0.split_first().ok_or(BadFrame("cut short"))?;
         self.0 = rest;
@@ -190,6 +238,15 @@ impl Rest<'_> {
         }
     }
 
+    fn notice(&mut self, notice: Notice) -> Result<Frame<'a>, BadFrame> {
+        let (shard, cut) = (self.shard()?, BadFrame("cut short"));
+        let (length, rest) = self.0.split_first_chunk::<2>().ok_or(cut)?;
+        let id = rest.get(..usize::from(u16::from_le_bytes(*length))).ok_or(cut)?;
+        let id = std::str::from_utf8(id).map_err(|_| BadFrame("an entity id that is no UTF-8"))?;
+        let id = EntityId::new(id).map_err(|_| BadFrame("an entity id of a wrong length"))?;
+        Ok(Frame::Notice { notice, shard, id })
+    }
+
     fn letter(&mut self) -> Result<Letter, BadFrame> {
         Letter::read(Bytes::copy_from_slice(self.0))
     }
@@ -201,7 +258,6 @@ mod tests {
 
     use super::*;
     use crate::sharding::asks::Asker;
-    use crate::sharding::ids::EntityId;
 
     const fn g(number: u64, owner: u64, seq: u64) -> Generation {
         Generation::new(Term { number, owner: ostraca_ddata::id::ReplicaId::new(owner) }, seq)
@@ -236,8 +292,8 @@ mod tests {
         };
         vec![
             (
-                write(&|to| message(to, shard, stamp, &asking)),
-                Frame::Message { shard, stamp, letter: asking.clone() },
+                write(&|to| message(to, shard, stamp, Fit::Must, &asking)),
+                Frame::Message { shard, stamp, fit: Fit::Must, letter: asking.clone() },
                 "01ac020203000000000000008101\
                  0107000000000000000500000000000000020061627879",
             ),
@@ -281,9 +337,42 @@ mod tests {
         ]
     }
 
+    /// The same, of mailboxes.
+    fn notices() -> Vec<(Vec<u8>, Frame<'static>, &'static str)> {
+        let (shard, id) = (ShardId::new(300), EntityId::new("ab").unwrap());
+        let goldens = [
+            (Notice::Busy, "08ac0202006162"),
+            (Notice::Free, "09ac0202006162"),
+            (Notice::StillBusy, "0aac0202006162"),
+        ];
+        let written = goldens.map(|(what, golden)| {
+            let mut bytes = vec![9; 3];
+            notice(&mut bytes, what, shard, &id);
+            (bytes, Frame::Notice { notice: what, shard, id: id.clone() }, golden)
+        });
+        written.into()
+    }
+
+    #[test]
+    fn a_notice_may_be_longer_in_a_later_release() {
+        for (mut bytes, frame, _) in notices() {
+            bytes.extend_from_slice(b"more");
+            assert_eq!(Frame::read(&bytes), Ok(frame));
+        }
+    }
+
+    #[test]
+    fn a_message_that_moved_has_golden_bytes() {
+        let (mut bytes, letter, fit) = (Vec::new(), letter("ab", b"xy", None), Fit::Exempt);
+        message(&mut bytes, ShardId::new(300), g(2, 3, 129), fit, &letter);
+        assert_eq!(hex(&bytes), "07ac02020300000000000000810100020061627879");
+        let (shard, stamp) = (ShardId::new(300), g(2, 3, 129));
+        assert_eq!(Frame::read(&bytes), Ok(Frame::Message { shard, stamp, fit, letter }));
+    }
+
     #[test]
     fn frames_have_golden_bytes() {
-        for (bytes, frame, golden) in all() {
+        for (bytes, frame, golden) in all().into_iter().chain(notices()) {
             assert_eq!(hex(&bytes), golden.replace(char::is_whitespace, ""), "{frame:?}");
             assert_eq!(Frame::read(&bytes), Ok(frame));
         }
@@ -320,7 +409,7 @@ mod tests {
 
     #[test]
     fn whatever_is_cut_or_changed_is_refused_or_read_and_never_panics() {
-        for (bytes, ..) in all() {
+        for (bytes, ..) in all().into_iter().chain(notices()) {
             for length in 0..bytes.len() {
                 let _ = Frame::read(&bytes[..length]);
             }

@@ -14,13 +14,14 @@ use ostraca_ddata::clock::Instant;
 use super::bug::Bug;
 use super::dead_letters::Lost;
 use super::entity::Entity;
+use super::gate::Fit;
 use super::ids::{ENTITY_BYTES_MAX, EntityId, EntityType, ShardId};
 use super::instance::Instance;
+use super::mailbox::Entry;
 use super::payload;
 use super::run::yield_now;
 use super::runtime::Runtime;
-use super::shard::{Fit, Shard};
-use super::tenants::Entry;
+use super::shard::Shard;
 use crate::sharding::region::RegionInput;
 
 /// Nanoseconds between two lines of the log about states that went with their shard.

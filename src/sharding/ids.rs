@@ -1,6 +1,7 @@
 //! Who is who in sharding: types, entities, shards, regions, and the generations that order every
 //! word about a shard.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -110,6 +111,12 @@ impl EntityId {
     /// The id.
     #[must_use]
     pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Borrow<str> for EntityId {
+    fn borrow(&self) -> &str {
         &self.0
     }
 }

@@ -19,8 +19,9 @@ use super::hosting::BadFrame;
 use super::ids::EntityId;
 use super::instance::Instance;
 use super::letter::Letter;
+use super::mailbox::Entry;
 use super::runtime::encode;
-use super::tenants::{Entry, Tenants};
+use super::tenants::Tenants;
 
 const VERSION: u8 = 2;
 
@@ -53,7 +54,7 @@ pub(super) fn seal<E: Entity>(mut tenants: Tenants<E>, canary: Canary) -> (Optio
     for tenant in tenants.all() {
         left.values.extend(tenant.state.take());
         let Some(busy) = &mut tenant.busy else { continue };
-        for entry in busy.mailbox.drain(..) {
+        for entry in busy.mailbox.drain() {
             match entry {
                 Entry::Letter(letter) => append(&mut bytes, &letter),
                 Entry::Typed(message) => match letter_of(&tenant.id, &message) {

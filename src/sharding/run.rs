@@ -20,15 +20,16 @@ use super::context::Context;
 use super::dead_letters::Lost;
 use super::entity::{Entity, Supervision};
 use super::frame;
+use super::gate::Fit;
 use super::handover::State;
 use super::ids::{EntityId, Generation};
 use super::instance::Instance;
 use super::letter::{Letter, decode};
+use super::mailbox::Entry;
 use super::runtime::Runtime;
 use super::scope;
-use super::shard::{After, Fit, Floor, Inside, Shard, Start};
+use super::shard::{After, Floor, Inside, Shard, Start};
 use super::tenancy::Stage;
-use super::tenants::Entry;
 
 /// Messages that are taken out of a mailbox at a time, and after which others have their turn.
 const BATCH: usize = 256;
@@ -155,11 +156,11 @@ impl<E: Entity> Task<E> {
         if lapsed && stage == Stage::Open && self.value.is_some() {
             return Next::LetGo;
         }
-        let (was_full, leaves) = self.take_batch(floor, stage);
+        let (made_room, leaves) = self.take_batch(floor, stage);
         self.stage = stage;
         if !self.batch.is_empty() {
             drop(inside);
-            if was_full {
+            if made_room {
                 self.runtime.room_here();
             }
             return Next::Batch;
@@ -195,25 +196,24 @@ impl<E: Entity> Task<E> {
         }
     }
 
-    /// Whether the mailbox was full, and whether the instance is to stop if it was empty.
+    /// Whether callers wait who may try again, and whether the instance is to stop if the mailbox was
+    /// empty.
     fn take_batch(&mut self, floor: &mut Floor<E>, stage: Stage) -> (bool, bool) {
         let busy = floor.tenants.get_mut(self.row).busy.as_mut();
         let busy = busy.expect("a task's entity is busy");
-        let (count, was_full) = match stage {
-            Stage::Open => {
-                let waiting = busy.mailbox.len();
-                (waiting.min(BATCH), waiting >= self.runtime.mailbox_size())
-            }
-            Stage::Draining => (busy.marked, false),
-            Stage::Aborted | Stage::Empty => (0, false),
+        let count = match stage {
+            Stage::Open => busy.mailbox.len().min(BATCH),
+            Stage::Draining => busy.marked,
+            Stage::Aborted | Stage::Empty => 0,
         };
         busy.marked = busy.marked.saturating_sub(count);
-        if count == busy.mailbox.len() && self.batch.is_empty() {
-            std::mem::swap(&mut self.batch, &mut busy.mailbox);
-        } else {
-            self.batch.extend(busy.mailbox.drain(..count));
+        busy.mailbox.take(count, &mut self.batch);
+        let made_room = count > 0 && busy.mailbox.make_room();
+        let leaves = std::mem::take(&mut busy.leaves);
+        if busy.mailbox.puts_somebody_off() {
+            floor.tell_freed(self.row, self.shard.id, &self.runtime);
         }
-        (was_full, std::mem::take(&mut busy.leaves))
+        (made_room, leaves)
     }
 
     /// What was taken and not begun goes back, ahead of what came since.
@@ -226,11 +226,9 @@ impl<E: Entity> Task<E> {
             self.batch.clear();
         }
         if self.runtime.canary.has(Bug::TakenGivenBackBehind) {
-            busy.mailbox.append(&mut self.batch);
+            busy.mailbox.give_back_behind(&mut self.batch);
         }
-        while let Some(entry) = self.batch.pop_back() {
-            busy.mailbox.push_front(entry);
-        }
+        busy.mailbox.give_back(&mut self.batch);
     }
 
     /// Nothing waits: the entity becomes a row again, or nothing if it has no value.
@@ -243,9 +241,7 @@ impl<E: Entity> Task<E> {
             floor.tenants.keep(self.row, state); // its factory failed
         }
         let busy = floor.tenants.busy(self.row);
-        if busy.mailbox.capacity() == 0 {
-            std::mem::swap(&mut busy.mailbox, &mut self.batch); // both empty: room for the next
-        }
+        busy.mailbox.adopt(&mut self.batch);
         floor.tenants.get_mut(self.row).state = self.value.take();
         floor.park(self.row, &self.runtime, &mut after);
         self.ended = true;
@@ -280,7 +276,7 @@ impl<E: Entity> Task<E> {
             let busy = desk.floor.tenants.busy(self.row);
             busy.runs = None;
             if runtime.is_over() {
-                let lost = busy.mailbox.drain(..).map(|entry| (Lost::NodeStopped, entry));
+                let lost = busy.mailbox.drain().map(|entry| (Lost::NodeStopped, entry));
                 desk.after.lost.extend(lost);
             }
             let is_empty = busy.mailbox.is_empty();
@@ -457,7 +453,8 @@ impl<E: Entity> Task<E> {
                     let mut inside = shard.lock();
                     let busy = inside.floor.tenants.busy(self.row);
                     busy.marked = 0;
-                    lost.extend(busy.mailbox.drain(..));
+                    lost.extend(busy.mailbox.drain());
+                    inside.floor.tell_emptied(self.row, shard.id, &self.runtime);
                 }
                 for entry in lost {
                     self.runtime.lose(Lost::EntityStopped, entry, shard.id);

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::task::Waker;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -14,6 +13,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::actives::{Actives, Leaver};
 use super::asks::{Asker, Asks, Way};
 use super::bug::{Bug, Canary};
+use super::callers::{Callers, Seat};
 use super::config::Sharding;
 use super::dead_letters::{DeadLetters, Lost};
 use super::entity::{Entity, Supervision};
@@ -21,19 +21,19 @@ use super::entity_ref::TellError;
 use super::extractor::Extractor;
 use super::frame::{self, Frame};
 use super::gate;
-use super::gate::{Bounce, Budget, Decision, Item, Limits, Origin};
+use super::gate::{Bounce, Budget, Decision, Fit, Item, Limits, Origin};
 use super::handover::{Chaff, LostStates};
 use super::hosting::{BadFrame, Unrest, World};
 use super::ids::{EntityId, EntityType, RegionId, ShardId};
 use super::letter::Letter;
+use super::mailbox::{Entry, Room};
 use super::passivation;
 use super::region::{RegionInput, RegionOutput, Standing};
 use super::run;
 use super::scope;
-use super::shard::{After, Fit, Shard, Visit};
+use super::shard::{After, Shard, Visit};
 use super::shard_region::Setup;
 use super::tenancy::Stage;
-use super::tenants::Entry;
 use super::types::Types;
 
 /// Removed regions that are remembered: a lane that is missing after that is one that is not
@@ -59,55 +59,18 @@ pub(super) struct Runtime<E: Entity> {
     pub(super) world: Arc<dyn World>,
     shards: Box<[OnceLock<Arc<Shard<E>>>]>,
     budget: Mutex<Budget>,
+    held: Mutex<Budget>,
     dead: DeadLetters,
     pub(super) lost_states: LostStates,
     waits_for_room: Mutex<BTreeMap<RegionId, BTreeSet<ShardId>>>, // ≤ regions × shards
     removed: Mutex<VecDeque<RegionId>>,                           // ≤ REMOVED_MAX
-    callers: Mutex<Callers>,
-    callers_wait: AtomicBool,
+    callers: Callers,
     over: AtomicBool,
     pub(super) sent_back: AtomicU64, // bounces and echoes
     books: Books,
     sweeps: AtomicBool,
     limit: AtomicUsize, // of active entities
     pub(super) failures: AtomicU64,
-}
-
-/// Who waits in `tell_wait`.
-#[derive(Default)]
-struct Callers {
-    wakers: BTreeMap<u64, Waker>, // by seat; ≤ those that wait
-    last: u64,
-}
-
-/// The place of one caller among those that wait for room: it has one waker at a time, and none
-/// once it has gone.
-pub(super) struct Seat<'a, E: Entity> {
-    runtime: &'a Runtime<E>,
-    number: u64, // 0: not taken yet
-}
-
-impl<E: Entity> Seat<'_, E> {
-    /// Is woken when there is room somewhere, once.
-    pub(super) fn wait(&mut self, waker: &Waker) {
-        let mut callers = lock(&self.runtime.callers);
-        if self.number == 0 {
-            callers.last += 1;
-            self.number = callers.last;
-        }
-        if !callers.wakers.get(&self.number).is_some_and(|known| known.will_wake(waker)) {
-            callers.wakers.insert(self.number, waker.clone());
-        }
-        self.runtime.callers_wait.store(true, Ordering::SeqCst);
-    }
-}
-
-impl<E: Entity> Drop for Seat<'_, E> {
-    fn drop(&mut self) {
-        if self.number > 0 {
-            lock(&self.runtime.callers).wakers.remove(&self.number);
-        }
-    }
 }
 
 /// Who keeps the books of passivation.
@@ -175,7 +138,9 @@ impl<E: Entity> Runtime<E> {
         let Setup { entity_type, me, settings, message_bytes_max, supervision, .. } = setup;
         let Setup { extractor, factory, asks, canary, .. } = setup;
         let shards = (0..extractor.shards()).map(|_| OnceLock::new()).collect();
-        let Sharding { buffer_size: messages, buffer_bytes_max: bytes, .. } = settings;
+        let buffers = (settings.buffer_size, settings.buffer_bytes_max);
+        let [budget, held] = [buffers, (settings.held_size, settings.held_bytes_max)]
+            .map(|(messages, bytes)| Mutex::new(Budget::new(Limits { messages, bytes })));
         let (books, limit) = (Books::new(&settings), settings.passivation.active_entity_limit);
         Arc::new(Self {
             me,
@@ -190,13 +155,13 @@ impl<E: Entity> Runtime<E> {
             last_word: E::stop_message().is_some(),
             world,
             shards,
-            budget: Mutex::new(Budget::new(Limits { messages, bytes })),
+            budget,
+            held,
             dead: DeadLetters::default(),
             lost_states: LostStates::default(),
             waits_for_room: Mutex::default(),
             removed: Mutex::default(),
-            callers: Mutex::default(),
-            callers_wait: AtomicBool::new(false),
+            callers: Callers::new(),
             over: AtomicBool::new(false),
             sent_back: AtomicU64::new(0),
             books,
@@ -211,12 +176,19 @@ impl<E: Entity> Runtime<E> {
         self.asks.types().add(self.entity_type.clone(), self);
     }
 
-    pub(super) const fn mailbox_size(&self) -> usize {
-        self.settings.mailbox_size
+    /// For messages of one entity that come directly.
+    pub(super) const fn room_of_mailbox(&self) -> Room {
+        Room { messages: self.settings.mailbox_size, bytes: self.settings.mailbox_bytes_max }
     }
 
+    /// What the gates buffer.
     pub(super) fn budget(&self) -> MutexGuard<'_, Budget> {
         lock(&self.budget)
+    }
+
+    /// What they hold of other nodes.
+    pub(super) fn held(&self) -> MutexGuard<'_, Budget> {
+        lock(&self.held)
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -241,8 +213,7 @@ impl<E: Entity> Runtime<E> {
 
     pub(super) fn shard(&self, id: ShardId) -> Option<&Arc<Shard<E>>> {
         let cell = self.shards.get(id.get() as usize)?;
-        let held_max = self.settings.buffer_size_per_shard();
-        let shard = || Shard::new(id, self.me, held_max, self.books.of_shard(), self.canary);
+        let shard = || Shard::new(id, self.me, self.books.of_shard(), self.canary);
         Some(cell.get_or_init(|| Arc::new(shard())))
     }
 
@@ -335,14 +306,11 @@ impl<E: Entity> Runtime<E> {
             if self.is_over() || !inside.gate.leads_here() {
                 return Ok(Some(message));
             }
-            let limit = self.mailbox_size();
             let visit = Visit { shard, runtime: self };
-            if let Err(waiting) =
-                inside.floor.push_within(limit, visit, (hash, id), message, &mut after)
-            {
-                let (waiting, message) = waiting;
+            let pushed = inside.floor.push_within(visit, (hash, id), message, &mut after);
+            if let Err((full, message)) = pushed {
                 drop(inside);
-                return Err((TellError::MailboxFull { waiting, limit }, message));
+                return Err((full.into(), message));
             }
         }
         self.carry_out(shard, after);
@@ -360,14 +328,17 @@ impl<E: Entity> Runtime<E> {
         if bytes > limit {
             return Err((TellError::TooLong { bytes, limit }, Parcel::Letter(letter)));
         }
-        let limit = self.mailbox_size();
         let told = shard.pass(self, Fit::Exempt, |gate, desk| {
             if self.is_over() {
                 return Err((TellError::Stopped, letter));
             }
-            let waiting = desk.floor.waiting(hash, letter.id());
-            if waiting >= limit && gate.leads_here() {
-                return Err((TellError::MailboxFull { waiting, limit }, letter));
+            if gate.leads_here() {
+                let room = desk.floor.check_room((hash, letter.id()), bytes, self);
+                if let Err(full) = room {
+                    return Err((full.into(), letter));
+                }
+            } else if let Some(home) = desk.floor.crowded_at(letter.id()) {
+                return Err((TellError::Busy { home }, letter));
             }
             let item = Item { message: letter, bytes };
             let told = gate.tell(item, Origin::Anybody, desk);
@@ -381,9 +352,9 @@ impl<E: Entity> Runtime<E> {
     pub(super) fn arrived(self: &Arc<Self>, from: RegionId, bytes: &[u8]) -> Result<(), BadFrame> {
         let known = |shard| self.shard(shard).ok_or(BadFrame("no shard of this type"));
         match Frame::read(bytes)? {
-            Frame::Message { shard, stamp, letter } => {
+            Frame::Message { shard, stamp, fit, letter } => {
                 let item = Item { bytes: letter.bytes().len(), message: letter };
-                known(shard)?.pass(self, Fit::Must, |gate, desk| {
+                known(shard)?.pass(self, fit, |gate, desk| {
                     if self.is_over() {
                         return desk.lose(Lost::NodeStopped, item.message);
                     }
@@ -409,6 +380,11 @@ impl<E: Entity> Runtime<E> {
             }
             Frame::Answer { correlation, body } => self.asks.answered(correlation, body),
             Frame::Refused { correlation, why } => self.asks.refused(correlation, why),
+            Frame::Notice { notice, shard, id } => {
+                known(shard)?.pass(self, Fit::Exempt, |gate, desk| {
+                    desk.noticed(gate, from, notice, id);
+                });
+            }
         }
         Ok(())
     }
@@ -459,10 +435,17 @@ impl<E: Entity> Runtime<E> {
 
     /// What is waited for may be lost with its lane.
     pub(super) fn remind(self: &Arc<Self>) {
-        for shard in self.known() {
-            if shard.lock().gate.is_moving() {
-                shard.pass(self, Fit::Exempt, |gate, desk| gate.remind(desk));
-            }
+        let waits = |shard: &Shard<E>| {
+            let inside = shard.lock();
+            inside.gate.is_moving() || inside.floor.crowded.is_some()
+        };
+        for shard in self.known().filter(|shard| waits(shard)) {
+            shard.pass(self, Fit::Exempt, |gate, desk| {
+                if gate.is_moving() {
+                    gate.remind(desk);
+                }
+                desk.review_crowded();
+            });
         }
     }
 
@@ -538,6 +521,9 @@ impl<E: Entity> Runtime<E> {
         }
         if after.wanted {
             self.world.tell(RegionInput::Wanted(shard.id));
+        }
+        if after.freed {
+            self.room_here();
         }
         // Values of the user are dropped in a task: this may be the thread of the node's machines,
         // or of a lane. Dropped with its executor, the task does it as well.
@@ -666,26 +652,18 @@ impl<E: Entity> Runtime<E> {
     // ── Who waits for room ──
 
     /// For somebody who may have to wait for room.
-    pub(super) const fn seat(&self) -> Seat<'_, E> {
-        Seat { runtime: self, number: 0 }
+    pub(super) const fn seat(&self) -> Seat<'_> {
+        self.callers.seat()
     }
 
     /// Callers that wait for room.
     pub(super) fn callers(&self) -> usize {
-        lock(&self.callers).wakers.len()
+        self.callers.len()
     }
 
     /// A buffer or a mailbox of this node has room again.
     pub(super) fn room_here(&self) {
-        if !self.callers_wait.load(Ordering::SeqCst) {
-            return;
-        }
-        let wakers = {
-            let mut callers = lock(&self.callers);
-            self.callers_wait.store(false, Ordering::SeqCst);
-            std::mem::take(&mut callers.wakers)
-        };
-        wakers.into_values().for_each(Waker::wake);
+        self.callers.wake();
     }
 
     /// Whether a message may begin, or go on, now.

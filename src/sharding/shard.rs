@@ -14,20 +14,24 @@ use smallvec::SmallVec;
 
 use super::actives::{Actives, Leaver};
 use super::bug::{Bug, Canary};
+use super::crowded::Crowded;
 use super::dead_letters::Lost;
 use super::entity::Entity;
 use super::frame;
-use super::gate::{Bounce, Full, Gate, Gone, Item, NotSent, Origin, Post, Run, Standing, Waits};
+use super::gate::{
+    Bounce, Fit, Full, Gate, Gone, Item, NotSent, Origin, Post, Run, Standing, Waits,
+};
 use super::handover::{HandOver, Leaving, State};
 use super::hosting::NoRoom;
 use super::ids::{EntityId, Generation, RegionId, ShardId};
 use super::instance::Instance;
 use super::letter::Letter;
+use super::mailbox::{Entry, MailboxFull};
 use super::payload;
 use super::runtime::{Runtime, hash};
 use super::scope;
 use super::tenancy::{Phase, Stage};
-use super::tenants::{Entry, NONE, Tenants};
+use super::tenants::{NONE, Tenants};
 
 /// Why states are lost at the end.
 const OVER: &str = "their node is out of the configuration";
@@ -63,8 +67,10 @@ pub(super) struct Floor<E: Entity> {
     /// Tasks that drop idle instances: no other begins before they have.
     leaving: u32,
     canary: Canary,
-    wanted: bool,     // the region was asked for a home
-    scratch: Vec<u8>, // a frame
+    wanted: bool, // the region was asked for a home
+    /// Entities that are busy where the shard lives.
+    pub(super) crowded: Option<Box<Crowded>>,
+    pub(super) scratch: Vec<u8>, // a frame
 }
 
 /// A task that is to begin.
@@ -80,6 +86,8 @@ pub(super) struct Start {
 pub(super) struct After<E: Entity> {
     pub(super) starts: SmallVec<[Start; 1]>,
     pub(super) wanted: bool,
+    /// Callers that wait for an entity elsewhere may try again.
+    pub(super) freed: bool,
     pub(super) drained: Option<Option<Bytes>>,
     /// Who has to stop, in whichever shard.
     pub(super) leavers: Vec<Leaver>,
@@ -96,6 +104,7 @@ impl<E: Entity> Default for After<E> {
         Self {
             starts: SmallVec::new(),
             wanted: false,
+            freed: false,
             drained: None,
             leavers: Vec::new(),
             values: Vec::new(),
@@ -115,9 +124,9 @@ pub(super) struct Visit<'a, E: Entity> {
 impl<E: Entity> After<E> {
     /// As after nearly every message.
     pub(super) fn is_nothing(&self) -> bool {
-        let Self { starts, wanted, drained, leavers, values, typed, lost, leaving } = self;
+        let Self { starts, wanted, freed, drained, leavers, values, typed, lost, leaving } = self;
         starts.is_empty()
-            && !*wanted
+            && !(*wanted || *freed)
             && drained.is_none()
             && leavers.is_empty()
             && values.is_empty()
@@ -127,20 +136,10 @@ impl<E: Entity> After<E> {
     }
 }
 
-/// Whether a message that is accepted has to fit into its mailbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fit {
-    /// It came directly.
-    Must,
-    /// It was buffered, held, bounced or carried along: a planned move loses nothing.
-    Exempt,
-}
-
 impl<E: Entity> Shard<E> {
     pub(super) fn new(
         id: ShardId,
         me: RegionId,
-        held_max: usize,
         actives: Option<Arc<Actives>>,
         canary: Canary,
     ) -> Self {
@@ -154,6 +153,7 @@ impl<E: Entity> Shard<E> {
             leaving: 0,
             canary,
             wanted: false,
+            crowded: None,
             scratch: Vec::new(),
         };
         Self {
@@ -161,7 +161,7 @@ impl<E: Entity> Shard<E> {
             phase: Arc::default(),
             here: AtomicBool::new(false),
             lapses: AtomicU64::new(0),
-            inside: Mutex::new(Inside { gate: Gate::new(me, held_max), floor }),
+            inside: Mutex::new(Inside { gate: Gate::new(me), floor }),
         }
     }
 
@@ -200,6 +200,9 @@ impl<E: Entity> Shard<E> {
         let wants = gate.wants_home();
         after.wanted |= wants && !floor.wanted;
         floor.wanted = wants;
+        if floor.crowded.as_ref().is_some_and(|crowded| !crowded.stands(gate.newest())) {
+            (floor.crowded, after.freed) = (None, true);
+        }
     }
 }
 
@@ -209,30 +212,40 @@ impl<E: Entity> Floor<E> {
         self.wanted = false;
     }
 
-    /// Messages that wait for an entity.
-    pub(super) fn waiting(&self, hash: u64, id: &str) -> usize {
-        self.tenants.find(hash, id).map_or(0, |row| self.waits(row))
+    /// Whether there is room for a message of `bytes` bytes in an entity's mailbox.
+    pub(super) fn check_room(
+        &mut self,
+        (hash, id): (u64, &str),
+        bytes: usize,
+        runtime: &Runtime<E>,
+    ) -> Result<(), MailboxFull> {
+        let row = self.tenants.find(hash, id);
+        row.map_or(Ok(()), |row| self.check_row(row, bytes, runtime))
     }
 
-    fn waits(&self, row: u32) -> usize {
-        self.tenants.get(row).busy.as_ref().map_or(0, |busy| busy.mailbox.len())
+    fn check_row(
+        &mut self,
+        row: u32,
+        bytes: usize,
+        runtime: &Runtime<E>,
+    ) -> Result<(), MailboxFull> {
+        let Some(busy) = &mut self.tenants.get_mut(row).busy else { return Ok(()) };
+        busy.mailbox.check(runtime.room_of_mailbox(), bytes)
     }
 
     /// A message of this node into its mailbox, or back if that is full.
     pub(super) fn push_within(
         &mut self,
-        limit: usize,
         visit: Visit<'_, E>,
         to: (u64, &str),
         message: E::Message,
         after: &mut After<E>,
-    ) -> Result<(), (usize, E::Message)> {
+    ) -> Result<(), (MailboxFull, E::Message)> {
         let known = self.tenants.find(to.0, to.1);
-        if let Some(row) = known {
-            let waiting = self.waits(row);
-            if waiting >= limit {
-                return Err((waiting, message));
-            }
+        if let Some(row) = known
+            && let Err(full) = self.check_row(row, size_of::<E::Message>(), visit.runtime)
+        {
+            return Err((full, message));
         }
         let row = known.unwrap_or_else(|| self.add(to.0, to.1));
         self.push(row, to.0, visit, Entry::Typed(message), after);
@@ -258,7 +271,7 @@ impl<E: Entity> Floor<E> {
             && scope::is_draining()
             && !self.canary.has(Bug::DrainingHandlersNotMarked);
         let busy = self.tenants.busy(row);
-        busy.mailbox.push_back(entry);
+        busy.mailbox.push(entry);
         if waited_for {
             busy.marked = busy.mailbox.len();
         }
@@ -587,6 +600,9 @@ impl<E: Entity> Desk<'_, E> {
         if !ends || self.floor.running > 0 || self.runtime.is_over() {
             return;
         }
+        for row in self.floor.tenants.rows().collect::<Vec<_>>() {
+            self.floor.tell_emptied(row, self.shard.id, self.runtime);
+        }
         let tenants = std::mem::replace(&mut self.floor.tenants, Tenants::new());
         let (payload, left) = payload::seal(tenants, self.runtime.canary);
         self.after.values.extend(left.values);
@@ -609,7 +625,7 @@ impl<E: Entity> Desk<'_, E> {
             let tenant = self.floor.tenants.get_mut(row);
             self.after.values.extend(tenant.state.take());
             if let Some(busy) = &mut tenant.busy {
-                let lost = busy.mailbox.drain(..).map(|entry| (Lost::NodeStopped, entry));
+                let lost = busy.mailbox.drain().map(|entry| (Lost::NodeStopped, entry));
                 self.after.lost.extend(lost);
                 busy.marked = 0;
             }
@@ -631,9 +647,10 @@ impl<E: Entity> Post<Letter> for Desk<'_, E> {
         to: RegionId,
         stamp: Generation,
         item: Item<Letter>,
+        fit: Fit,
     ) -> Result<(), NotSent<Letter>> {
         let frame = &mut self.floor.scratch;
-        frame::message(frame, self.shard.id, stamp, &item.message);
+        frame::message(frame, self.shard.id, stamp, fit, &item.message);
         match self.runtime.world.send(to, frame) {
             Ok(()) => return Ok(()),
             Err(NoRoom::NoLane) if self.runtime.is_removed(to) => return Err(NotSent::Gone(item)),
@@ -676,7 +693,7 @@ impl<E: Entity> Post<Letter> for Desk<'_, E> {
         let _sent = self.runtime.world.answer(to, &self.floor.scratch);
     }
 
-    fn accept(&mut self, _from: RegionId, item: Item<Letter>, _origin: Origin) {
+    fn accept(&mut self, from: RegionId, item: Item<Letter>, _origin: Origin) {
         let letter = item.message;
         if self.runtime.is_over() {
             return self.lose(Lost::NodeStopped, letter);
@@ -684,7 +701,8 @@ impl<E: Entity> Post<Letter> for Desk<'_, E> {
         let hash = hash(letter.id());
         let known = self.floor.tenants.find(hash, letter.id());
         let row = known.unwrap_or_else(|| self.floor.add(hash, letter.id()));
-        if self.fit == Fit::Must && self.floor.waits(row) >= self.runtime.mailbox_size() {
+        if self.fit == Fit::Must && self.floor.check_row(row, item.bytes, self.runtime).is_err() {
+            self.turn_away(from, row);
             return self.lose(Lost::MailboxFull, letter);
         }
         let visit = Visit { shard: self.shard, runtime: self.runtime };
@@ -706,5 +724,13 @@ impl<E: Entity> Post<Letter> for Desk<'_, E> {
     fn release(&mut self, bytes: usize) {
         self.runtime.budget().release(bytes);
         self.runtime.room_here();
+    }
+
+    fn reserve_held(&mut self, bytes: usize, own: Waits) -> Result<(), Full> {
+        self.runtime.held().reserve(bytes, own)
+    }
+
+    fn release_held(&mut self, what: Waits) {
+        self.runtime.held().release_all(what);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! An idle entity is a row: no task, no channel, no queue. Under the shard's lock.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::entity::Entity;
 use super::handover::State;
 use super::ids::EntityId;
 use super::instance::Instance;
-use super::letter::Letter;
+use super::mailbox::Mailbox;
 
 /// Queues that are kept for the next entity that gets messages.
 const SPARE_MAX: usize = 8;
@@ -44,17 +44,9 @@ impl Hasher for Numbers {
     }
 }
 
-/// A message in a mailbox.
-pub(super) enum Entry<M> {
-    /// As it was told on this node.
-    Typed(M),
-    /// As it came from elsewhere.
-    Letter(Letter),
-}
-
 /// An entity that has messages, or handles one.
 pub(super) struct Busy<M> {
-    pub(super) mailbox: VecDeque<Entry<M>>, // ≤ mailbox-size for direct messages
+    pub(super) mailbox: Mailbox<M>,
     /// How many of the first ones a draining handler waits for.
     pub(super) marked: usize,
     /// Set while it runs.
@@ -65,7 +57,7 @@ pub(super) struct Busy<M> {
 
 impl<M> Default for Busy<M> {
     fn default() -> Self {
-        Self { mailbox: VecDeque::new(), marked: 0, runs: None, leaves: false }
+        Self { mailbox: Mailbox::default(), marked: 0, runs: None, leaves: false }
     }
 }
 
@@ -189,7 +181,9 @@ impl<E: Entity> Tenants<E> {
     pub(super) fn idle(&mut self, at: u32) {
         let Some(mut busy) = self.get_mut(at).busy.take() else { return };
         assert!(busy.mailbox.is_empty(), "an idle entity has no messages");
-        if self.spare.len() < SPARE_MAX && busy.mailbox.capacity() <= SPARE_LENGTH_MAX {
+        let reusable =
+            busy.mailbox.capacity() <= SPARE_LENGTH_MAX && !busy.mailbox.puts_somebody_off(); // it would be the next entity's
+        if reusable && self.spare.len() < SPARE_MAX {
             (busy.marked, busy.runs, busy.leaves) = (0, None, false);
             self.spare.push(busy);
         }

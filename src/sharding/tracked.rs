@@ -11,11 +11,12 @@ use std::task::Poll;
 use futures::task::AtomicWaker;
 
 use super::entity::Entity;
+use super::gate::Fit;
 use super::ids::EntityId;
 use super::run::wait;
 use super::runtime::Runtime;
 use super::scope;
-use super::shard::{Fit, Shard};
+use super::shard::Shard;
 
 /// What an instance holds of its tasks. Dropped, it ends them.
 #[derive(Default)]

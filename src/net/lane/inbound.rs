@@ -2,12 +2,11 @@
 
 use std::mem;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-
-use tokio::sync::{Notify, watch};
 
 use super::names::Names;
+use super::sync::{Mutex, MutexGuard, Notify, watch};
 use crate::net::wire::Refusal;
 
 /// What was accepted on one lane, from one incarnation. Cheap to clone; all clones are the same.
@@ -141,7 +140,7 @@ impl InboundLane {
         }
     }
 
-    fn slot(&self) -> std::sync::MutexGuard<'_, Option<Progress>> {
+    fn slot(&self) -> MutexGuard<'_, Option<Progress>> {
         self.0.progress.lock().expect("nobody panics while holding this lock")
     }
 }

@@ -12,27 +12,36 @@
 //! [number](Lane::next_generation), at which the receiver begins to count anew.
 
 mod buffer;
+mod handoff;
 pub mod inbound;
 mod names;
 mod outbound;
 pub mod reader;
+#[cfg(test)]
+mod threads;
 pub mod writer;
 
 use std::io;
-use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 use std::time::Instant;
-
-use futures::task::AtomicWaker;
-use tokio::sync::Notify;
 
 use super::config::Limits;
 use super::frame::{NAME_BYTES_MAX, Violation};
 use super::wire::FIELDS_MAX;
 use super::{Class, NodeId};
+use handoff::Handoff;
 use outbound::{Outbound, Taken};
+
+/// What [`handoff`] and [`inbound`] synchronise with. Their tests under loom have other types of
+/// these names.
+mod sync {
+    pub(super) use std::sync::{Mutex, MutexGuard};
+
+    pub(super) use futures::task::AtomicWaker;
+    pub(super) use tokio::sync::{Notify, watch};
+}
 
 /// Numbers the lanes of this process, so that a later lane to the same node is known as such.
 static LANES: AtomicU32 = AtomicU32::new(1);
@@ -119,9 +128,7 @@ struct Shared {
     class: Class,
     number: u32,
     substreams: AtomicU32,
-    outbound: Mutex<Outbound>,
-    writer: AtomicWaker,
-    room: Notify,
+    handoff: Handoff,
 }
 
 impl Lane {
@@ -133,9 +140,7 @@ impl Lane {
             class,
             number: LANES.fetch_add(1, Ordering::Relaxed),
             substreams: AtomicU32::new(0),
-            outbound: Mutex::new(Outbound::new(class, limits)),
-            writer: AtomicWaker::new(),
-            room: Notify::new(),
+            handoff: Handoff::new(Outbound::new(class, limits)),
         }))
     }
 
@@ -162,18 +167,18 @@ impl Lane {
     /// The number of the first message that is kept, or would be: for the `Hello`.
     #[must_use]
     pub fn first_unacknowledged(&self) -> u64 {
-        self.lock().acknowledged() + 1
+        self.0.handoff.lock().acknowledged() + 1
     }
 
     /// Lowers the longest message to what the other end takes, as its `Welcome` says; bytes.
     pub fn limit_messages(&self, bytes_max: usize) {
-        self.lock().limit_messages(bytes_max);
+        self.0.handoff.lock().limit_messages(bytes_max);
     }
 
     /// Lowers the longest frame to what the other end takes, as its `Welcome` says; bytes. For
     /// messages that are appended from now on.
     pub fn limit_frames(&self, bytes_max: usize) {
-        self.lock().limit_frames(bytes_max);
+        self.0.handoff.lock().limit_frames(bytes_max);
     }
 
     /// Appends a message: a short lock, a copy, and the writer is woken only if it sleeps.
@@ -182,11 +187,7 @@ impl Lane {
     /// [`SendError`]; the message was not sent then.
     #[inline]
     pub fn send(&self, fields: &[&str], body: &[u8]) -> Result<(), SendError> {
-        let asleep = self.lock().append(fields, body)?;
-        if asleep {
-            self.0.writer.wake();
-        }
-        Ok(())
+        self.0.handoff.send(fields, body)
     }
 
     /// Appends what answers an accepted message (a reply, an ack, a bounce), past the lane's limit,
@@ -196,82 +197,47 @@ impl Lane {
     /// # Errors
     /// [`SendError`]; the message was not sent then.
     pub fn answer(&self, fields: &[&str], body: &[u8]) -> Result<(), SendError> {
-        let asleep = self.lock().append_answer(fields, body)?;
-        if asleep {
-            self.0.writer.wake();
-        }
-        Ok(())
+        self.0.handoff.answer(fields, body)
     }
 
     /// Ends when a message that was refused as [`SendError::Full`] (probably) fits, or the lane is
     /// over; at once if none was refused since.
     pub async fn room(&self) {
-        loop {
-            let mut room = pin!(self.0.room.notified());
-            room.as_mut().enable();
-            if self.lock().has_room() {
-                return;
-            }
-            room.await;
-        }
+        self.0.handoff.room().await;
     }
 
     /// No message follows: the writer ends the lane in order once all is acknowledged.
     pub fn finish(&self) {
-        self.lock().finish();
-        self.wake_all();
+        self.0.handoff.finish();
     }
 
     /// Gives the lane up, for good, and drops what it keeps: how many messages were not
     /// acknowledged. Each of them may have been accepted. 0 if it was given up before.
     pub fn break_off(&self) -> u64 {
-        let lost = self.lock().give_up();
-        self.wake_all();
-        lost
+        self.0.handoff.break_off()
     }
 
     /// The lane at this moment.
     #[must_use]
     pub fn stats(&self) -> LaneStats {
-        self.lock().stats()
-    }
-
-    fn wake_all(&self) {
-        self.0.writer.wake();
-        self.0.room.notify_waiters();
-    }
-
-    #[inline]
-    fn lock(&self) -> MutexGuard<'_, Outbound> {
-        self.0.outbound.lock().expect("nobody panics while holding a lane's lock")
+        self.0.handoff.stats()
     }
 
     // ── For the writer ──
 
     fn resume(&self, accepted: u64) -> Result<u64, Violation> {
-        let turn = self.lock().resume(accepted)?;
-        self.wake_all(); // an earlier writer, so that it ends; and what was accepted makes room
-        Ok(turn)
+        self.0.handoff.resume(accepted)
     }
 
     fn take(&self, turn: u64, copy: &mut Vec<u8>) -> Taken {
-        self.lock().take(turn, copy)
+        self.0.handoff.take(turn, copy)
     }
 
     fn acknowledge(&self, turn: u64, accepted: u64) -> Result<(), Violation> {
-        if self.lock().acknowledge(turn, accepted)? {
-            self.0.room.notify_waiters();
-        }
-        Ok(())
+        self.0.handoff.acknowledge(turn, accepted)
     }
 
-    /// `false`: a later writer has the lane, and its waker stays.
     fn register(&self, turn: u64, waker: &Waker) -> bool {
-        let outbound = self.lock();
-        let stands = outbound.is_turn(turn);
-        if stands {
-            self.0.writer.register(waker); // under the lock: no later writer comes in between
-        }
-        stands
+        self.0.handoff.register(turn, waker)
     }
 }

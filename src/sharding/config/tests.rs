@@ -20,7 +20,8 @@ fn the_defaults_are_those_of_the_specification_and_fit_together() {
     assert_eq!(read(""), sharding);
     let documented = "number-of-shards = 1000\nextractor = \"xxh3\"\n\
         state-store-mode = \"ddata\"\nremember-entities = false\nbuffer-size = 100000\n\
-        buffer-bytes-max = 268435456\nmailbox-size = 10000\nhandoff-timeout = \"15s\"\n\
+        buffer-bytes-max = 268435456\nheld-size = 100000\nheld-bytes-max = 268435456\n\
+        mailbox-size = 10000\nmailbox-bytes-max = 16777216\nhandoff-timeout = \"15s\"\n\
         retry-interval = \"2s\"\nupdating-state-timeout = \"5s\"\n\
         waiting-for-state-timeout = \"2s\"\nask-timeout = \"5s\"\nrebalance-interval = \"10s\"\n\
         allocation-strategy = \"least-shard\"\nremembered-decisions = 4096\n\
@@ -47,13 +48,16 @@ fn what_is_written_reads_back() {
 fn a_type_overrides_what_it_names_and_nothing_else() {
     let sharding = read(
         "role = \"backend\"\nbuffer-size = 400\n[types.orders]\nnumber-of-shards = 64\n\
-         [types.orders.passivation]\nstrategy = \"composite\"\nscope = \"shard\"",
+         buffer-bytes-max = 1\nheld-size = 2\nheld-bytes-max = 3\nmailbox-size = 4\n\
+         mailbox-bytes-max = 5\n[types.orders.passivation]\nstrategy = \"composite\"\nscope = \"shard\"",
     );
     let orders = sharding.of(&EntityType::new("orders").expect("a valid name"));
     assert_eq!((orders.number_of_shards, orders.buffer_size), (64, 400));
     assert_eq!(orders.role.as_deref(), Some("backend"));
     assert_eq!(orders.passivation.scope, Scope::Shard);
-    assert_eq!(orders.buffer_size_per_shard(), 100);
+    let limits = [orders.buffer_bytes_max, orders.held_size, orders.held_bytes_max];
+    assert_eq!(limits, [1, 2, 3]);
+    assert_eq!((orders.mailbox_size, orders.mailbox_bytes_max), (4, 5));
     let others = sharding.of(&EntityType::new("others").expect("a valid name"));
     assert_eq!((others.number_of_shards, others.passivation.scope), (1_000, Scope::Region));
 }
@@ -94,7 +98,10 @@ fn every_value_that_makes_no_sense_is_named() {
         ("min-nr-of-members = 0", "min-nr-of-members is 0: must be at least 1"),
         ("buffer-size = 0", "buffer-size is 0: must be 1 to"),
         ("buffer-bytes-max = 0", "buffer-bytes-max is 0"),
+        ("held-size = 0", "held-size is 0: must be 1 to"),
+        ("held-bytes-max = 0", "held-bytes-max is 0: must be 1 byte to"),
         ("mailbox-size = 0", "mailbox-size is 0"),
+        ("mailbox-bytes-max = 1099511627777", "mailbox-bytes-max is 1099511627777: must be"),
         ("remembered-decisions = 0", "remembered-decisions is 0"),
         ("ask-timeout = \"0s\"", "ask-timeout is 0s: must be longer than nothing"),
         ("retry-interval = \"0s\"", "retry-interval is 0s"),

@@ -1,11 +1,11 @@
-//! What a region's gates may buffer together, in messages and in bytes; one shard at most a
-//! quarter of it (spec/sharding.md §8).
+//! What a region's gates may buffer together, in messages and in bytes, and what they may hold; one
+//! shard at most a quarter of either (spec/sharding.md §8).
 //!
 //! Asked only for messages that have to wait: one lock for all gates of a region is no burden.
 
 use std::fmt;
 
-/// Limits of a region's buffers.
+/// Limits of what a region's gates keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Messages of all shards; at least 1.
@@ -62,7 +62,7 @@ pub struct Full {
     pub why: Reached,
 }
 
-/// What is buffered, against its limits.
+/// What is kept, against its limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Budget {
     limits: Limits,
@@ -70,7 +70,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Nothing buffered.
+    /// Nothing is kept.
     #[must_use]
     pub const fn new(limits: Limits) -> Self {
         Self { limits, waits: Waits { messages: 0, bytes: 0 } }
@@ -104,12 +104,17 @@ impl Budget {
 
     /// A message that had reserved its room has left.
     pub const fn release(&mut self, bytes: usize) {
-        assert!(self.waits.messages > 0, "a message leaves that never came");
-        self.waits.messages -= 1;
-        self.waits.bytes = self.waits.bytes.saturating_sub(bytes);
+        self.release_all(Waits { messages: 1, bytes });
     }
 
-    /// What is buffered.
+    /// Messages that had reserved their room have left together.
+    pub const fn release_all(&mut self, what: Waits) {
+        assert!(self.waits.messages >= what.messages, "messages leave that never came");
+        self.waits.messages -= what.messages;
+        self.waits.bytes = self.waits.bytes.saturating_sub(what.bytes);
+    }
+
+    /// What is kept.
     #[must_use]
     pub const fn waits(&self) -> Waits {
         self.waits

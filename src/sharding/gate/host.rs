@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::budget::Waits;
 use super::bug::{Bug, Canary};
+use super::route::Item;
 use crate::sharding::ids::{Generation, RegionId};
 
 /// What a shard does here.
@@ -33,26 +35,26 @@ pub struct Standing {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Held<M> {
-    Message { stamp: Generation, message: M },
+    Message { stamp: Generation, item: Item<M> },
     Barrier { stamp: Generation },
 }
 
 /// What becomes of something that arrived, or was held.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Verdict<M> {
-    Accept(M),
+    Accept(Item<M>),
     /// Held: nothing to do.
     Hold,
     /// Back to its sender, with the newest decision known here.
     Bounce {
         stamp: Generation,
-        message: M,
+        item: Item<M>,
     },
     Echo {
         stamp: Generation,
     },
     /// Too much is held.
-    Refuse(M),
+    Refuse(Item<M>),
 }
 
 enum Kind {
@@ -65,27 +67,26 @@ enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Host<M> {
     pub(super) standing: Standing,
-    held: BTreeMap<RegionId, VecDeque<Held<M>>>, // by lane; ≤ held_max messages in all
-    messages: usize,
-    held_max: usize,
+    held: BTreeMap<RegionId, VecDeque<Held<M>>>, // by lane; ≤ the limit of `Post::reserve_held`
+    waits: Waits,
 }
 
 impl<M> Host<M> {
-    pub(super) const fn new(held_max: usize) -> Self {
+    pub(super) const fn new() -> Self {
         let standing =
             Standing { run: Run::Idle, newest: Generation::NEVER, home: None, pending: false };
-        Self { standing, held: BTreeMap::new(), messages: 0, held_max }
+        Self { standing, held: BTreeMap::new(), waits: Waits { messages: 0, bytes: 0 } }
     }
 
-    /// Messages that are held, of all lanes.
-    pub(super) const fn held(&self) -> usize {
-        self.messages
+    /// What is held, of all lanes.
+    pub(super) const fn held(&self) -> Waits {
+        self.waits
     }
 
     #[cfg(test)]
-    pub(super) fn messages(&self) -> impl Iterator<Item = &M> + '_ {
+    pub(super) fn messages(&self) -> impl Iterator<Item = &Item<M>> + '_ {
         self.held.values().flatten().filter_map(|held| match held {
-            Held::Message { message, .. } => Some(message),
+            Held::Message { item, .. } => Some(item),
             Held::Barrier { .. } => None,
         })
     }
@@ -112,22 +113,30 @@ impl<M> Host<M> {
         if ahead || waits { Kind::Hold } else { Kind::Bounce }
     }
 
-    /// A message from a lane.
+    /// A message from a lane. `reserve` says whether one of so many bytes may be held where so much
+    /// is already.
     pub(super) fn arrive(
         &mut self,
         from: RegionId,
         lane: Lane,
-        (stamp, message): (Generation, M),
+        (stamp, item): (Generation, Item<M>),
         canary: Canary,
+        reserve: impl FnOnce(usize, Waits) -> bool,
     ) -> Verdict<M> {
-        if self.is_holding(from) {
-            return self.hold(from, stamp, message);
+        if !self.is_holding(from) {
+            match self.kind(lane, stamp, canary) {
+                Kind::Accept => return Verdict::Accept(item),
+                Kind::Bounce => return Verdict::Bounce { stamp, item },
+                Kind::Hold => {}
+            }
         }
-        match self.kind(lane, stamp, canary) {
-            Kind::Accept => Verdict::Accept(message),
-            Kind::Bounce => Verdict::Bounce { stamp, message },
-            Kind::Hold => self.hold(from, stamp, message),
+        if !reserve(item.bytes, self.waits) {
+            return Verdict::Refuse(item);
         }
+        self.waits.messages += 1;
+        self.waits.bytes += item.bytes;
+        self.held.entry(from).or_default().push_back(Held::Message { stamp, item });
+        Verdict::Hold
     }
 
     /// A barrier from a lane: whether it is echoed now (H3).
@@ -158,25 +167,26 @@ impl<M> Host<M> {
         for (from, mut queue) in std::mem::take(&mut self.held) {
             let lane = if from == me { Lane::Own } else { Lane::Remote };
             while let Some(next) = queue.pop_front() {
-                let (stamp, message) = match next {
+                let (stamp, item) = match next {
                     Held::Barrier { stamp } => {
                         settled.push((from, Verdict::Echo { stamp }));
                         continue;
                     }
-                    Held::Message { stamp, message } => (stamp, message),
+                    Held::Message { stamp, item } => (stamp, item),
                 };
+                let bytes = item.bytes;
                 match self.kind(lane, stamp, canary) {
                     Kind::Hold if !self.bounces_all(canary) => {
-                        queue.push_front(Held::Message { stamp, message });
+                        queue.push_front(Held::Message { stamp, item });
                         self.held.insert(from, queue);
                         break;
                     }
-                    Kind::Accept => settled.push((from, Verdict::Accept(message))),
+                    Kind::Accept => settled.push((from, Verdict::Accept(item))),
                     Kind::Hold | Kind::Bounce => {
-                        settled.push((from, Verdict::Bounce { stamp, message }));
+                        settled.push((from, Verdict::Bounce { stamp, item }));
                     }
                 }
-                self.messages -= 1;
+                self.left(bytes);
             }
         }
         settled
@@ -185,32 +195,32 @@ impl<M> Host<M> {
     /// Forgets what is held of a lane that has ended: how many messages that were.
     pub(super) fn forget(&mut self, lane: RegionId) -> usize {
         let held = self.held.remove(&lane).unwrap_or_default();
-        let lost = held.iter().filter(|held| matches!(held, Held::Message { .. })).count();
-        self.messages -= lost;
-        lost
+        let before = self.waits.messages;
+        for held in held {
+            if let Held::Message { item, .. } = held {
+                self.left(item.bytes);
+            }
+        }
+        before - self.waits.messages
     }
 
     /// All that is held.
-    pub(super) fn empty(&mut self) -> impl Iterator<Item = M> {
-        self.messages = 0;
+    pub(super) fn empty(&mut self) -> impl Iterator<Item = Item<M>> {
+        self.waits = Waits { messages: 0, bytes: 0 };
         let held = std::mem::take(&mut self.held).into_values().flatten();
         held.filter_map(|held| match held {
-            Held::Message { message, .. } => Some(message),
+            Held::Message { item, .. } => Some(item),
             Held::Barrier { .. } => None,
         })
     }
 
-    fn is_holding(&self, lane: RegionId) -> bool {
-        self.held.get(&lane).is_some_and(|queue| !queue.is_empty())
+    const fn left(&mut self, bytes: usize) {
+        self.waits.messages -= 1;
+        self.waits.bytes -= bytes;
     }
 
-    fn hold(&mut self, from: RegionId, stamp: Generation, message: M) -> Verdict<M> {
-        if self.messages >= self.held_max {
-            return Verdict::Refuse(message);
-        }
-        self.messages += 1;
-        self.held.entry(from).or_default().push_back(Held::Message { stamp, message });
-        Verdict::Hold
+    fn is_holding(&self, lane: RegionId) -> bool {
+        self.held.get(&lane).is_some_and(|queue| !queue.is_empty())
     }
 
     fn bounces_all(&self, canary: Canary) -> bool {

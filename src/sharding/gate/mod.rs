@@ -23,7 +23,7 @@ use route::{Current, Mode, Route};
 
 pub use budget::{Budget, Full, Limits, Reached, Waits};
 pub use host::{Run, Standing};
-pub use route::{Decision, Item};
+pub use route::{Decision, Fit, Item};
 
 use super::ids::{Generation, RegionId};
 
@@ -37,7 +37,13 @@ pub trait Post<M> {
     /// Gives the message back if the lane is full ([`Gate::room`] then says that it no longer is)
     /// or not there yet, or if there is none, because the region is out of the installed
     /// configuration: a newer decision will come.
-    fn send(&mut self, to: RegionId, stamp: Generation, item: Item<M>) -> Result<(), NotSent<M>>;
+    fn send(
+        &mut self,
+        to: RegionId,
+        stamp: Generation,
+        item: Item<M>,
+        fit: Fit,
+    ) -> Result<(), NotSent<M>>;
 
     /// Appends a barrier to the lane to a region, full or not.
     ///
@@ -70,6 +76,16 @@ pub trait Post<M> {
 
     /// A message that had reserved its room has left the buffer.
     fn release(&mut self, bytes: usize);
+
+    /// Room for a message of `bytes` bytes that is held, in a gate where `own` are; see
+    /// [`Budget::reserve`].
+    ///
+    /// # Errors
+    /// [`Full`] if the region's or the shard's limit is reached.
+    fn reserve_held(&mut self, bytes: usize, own: Waits) -> Result<(), Full>;
+
+    /// Messages that had reserved their room are held no longer.
+    fn release_held(&mut self, what: Waits);
 }
 
 /// Why a message is not on a lane.
@@ -135,20 +151,19 @@ pub struct Gate<M> {
     clear: Clear, // follows from the rest; set anew by whatever changes it
     me: RegionId,
     route: Route<M>,
-    host: Host<Item<M>>,
+    host: Host<M>,
     canary: Canary,
 }
 
 impl<M> Gate<M> {
-    /// The gate on the node of region `me`, which knows of no home and holds at most `held_max`
-    /// messages from lanes.
+    /// The gate on the node of region `me`, which knows of no home.
     #[must_use]
-    pub const fn new(me: RegionId, held_max: usize) -> Self {
+    pub const fn new(me: RegionId) -> Self {
         Self {
             clear: Clear::Not,
             me,
             route: Route::new(),
-            host: Host::new(held_max),
+            host: Host::new(),
             canary: Canary::none(),
         }
     }
@@ -164,10 +179,12 @@ impl<M> Gate<M> {
         post: &mut impl Post<M>,
     ) -> Result<Told, (Full, Item<M>)> {
         let item = match self.clear {
-            Clear::Lane(Current { generation, home }) => match post.send(home, generation, item) {
-                Ok(()) => return Ok(Told::Sent),
-                Err(NotSent::Full(item) | NotSent::Gone(item)) => item,
-            },
+            Clear::Lane(Current { generation, home }) => {
+                match post.send(home, generation, item, Fit::Must) {
+                    Ok(()) => return Ok(Told::Sent),
+                    Err(NotSent::Full(item) | NotSent::Gone(item)) => item,
+                }
+            }
             Clear::Here => {
                 post.accept(self.me, item, origin);
                 return Ok(Told::Sent);
@@ -193,8 +210,9 @@ impl<M> Gate<M> {
         item: Item<M>,
         post: &mut impl Post<M>,
     ) {
-        let canary = self.canary;
-        let verdict = self.host.arrive(from, Lane::Remote, (stamp, item), canary);
+        let (canary, word) = (self.canary, (stamp, item));
+        let reserve = |bytes, own| post.reserve_held(bytes, own).is_ok();
+        let verdict = self.host.arrive(from, Lane::Remote, word, canary, reserve);
         self.carry_out(from, verdict, Origin::Anybody, post);
     }
 
@@ -249,7 +267,10 @@ impl<M> Gate<M> {
         } else {
             self.learnt(newest, post);
         }
-        for (from, verdict) in self.host.settle(self.me, self.canary) {
+        let held = self.host.held();
+        let settled = self.host.settle(self.me, self.canary);
+        self.release_held(held, post);
+        for (from, verdict) in settled {
             self.carry_out(from, verdict, Origin::Anybody, post);
         }
         payload.drain(..).for_each(|item| post.accept(self.me, item, Origin::Anybody));
@@ -266,8 +287,11 @@ impl<M> Gate<M> {
         if let Some(current) = current.filter(|current| current.home == region) {
             self.lane_ended(current);
         }
+        let held = self.host.held();
+        let lost = self.host.forget(region);
+        self.release_held(held, post);
         self.flush(post);
-        self.host.forget(region)
+        lost
     }
 
     /// A region's lane is cut for long while its node stays a member. If the shard has moved on,
@@ -310,7 +334,9 @@ impl<M> Gate<M> {
             }
             taken.push(item);
         }
+        let held = self.host.held();
         taken.extend(self.host.empty());
+        self.release_held(held, post);
         self.look();
         taken
     }
@@ -330,7 +356,7 @@ impl<M> Gate<M> {
     /// Messages from lanes that are held here.
     #[must_use]
     pub const fn held(&self) -> usize {
-        self.host.held()
+        self.host.held().messages
     }
 
     /// Whether a message of this node goes straight to its mailbox here: exactly then
@@ -386,7 +412,7 @@ impl<M> Gate<M> {
         post: &mut impl Post<M>,
     ) -> Result<Told, (Full, Item<M>)> {
         let Some(current) = self.route.open(self.canary) else { return self.buffer(item, post) };
-        match self.send(current, item, origin, post) {
+        match self.send(current, item, (origin, Fit::Must), post) {
             Ok(()) => Ok(Told::Sent),
             Err(NotSent::Full(item)) => self.buffer(item, post),
             Err(NotSent::Gone(item)) => {
@@ -422,18 +448,18 @@ impl<M> Gate<M> {
 
     /// As many as the lane has room for (S2). The lane may change on the way.
     fn send_waiting(&mut self, post: &mut impl Post<M>) {
-        while let Some((current, waiting)) = self.route.next() {
+        while let Some((current, waiting, fit)) = self.route.next() {
             let (counts, bytes) = (waiting.counts, waiting.item.bytes);
             let put_back = |item| route::Waiting { item, counts };
-            match self.send(current, waiting.item, Origin::Anybody, post) {
+            match self.send(current, waiting.item, (Origin::Anybody, fit), post) {
                 Ok(()) if counts => {
                     self.route.left(bytes);
                     post.release(bytes);
                 }
                 Ok(()) => {}
-                Err(NotSent::Full(item)) => return self.route.put_back(put_back(item)),
+                Err(NotSent::Full(item)) => return self.route.put_back(put_back(item), fit),
                 Err(NotSent::Gone(item)) => {
-                    self.route.put_back(put_back(item));
+                    self.route.put_back(put_back(item), fit);
                     self.lane_ended(current);
                 }
             }
@@ -444,22 +470,38 @@ impl<M> Gate<M> {
         &mut self,
         current: Current,
         item: Item<M>,
-        origin: Origin,
+        (origin, fit): (Origin, Fit),
         post: &mut impl Post<M>,
     ) -> Result<(), NotSent<M>> {
         let Current { generation, home } = current;
         if home != self.me {
-            return post.send(home, generation, item);
+            return post.send(home, generation, item, fit);
         }
-        let verdict = self.host.arrive(self.me, Lane::Own, (generation, item), self.canary);
-        self.carry_out(self.me, verdict, origin, post);
-        Ok(())
+        let (canary, word) = (self.canary, (generation, item));
+        let reserve = |bytes, own| post.reserve_held(bytes, own).is_ok();
+        match self.host.arrive(self.me, Lane::Own, word, canary, reserve) {
+            // Until the shard stands otherwise here: as a lane that is full.
+            Verdict::Refuse(item) => Err(NotSent::Full(item)),
+            verdict => {
+                self.carry_out(self.me, verdict, origin, post);
+                Ok(())
+            }
+        }
+    }
+
+    /// What was held before, and is not any more.
+    fn release_held(&self, before: Waits, post: &mut impl Post<M>) {
+        let Waits { messages, bytes } = self.host.held();
+        if messages < before.messages {
+            let (messages, bytes) = (before.messages - messages, before.bytes - bytes);
+            post.release_held(Waits { messages, bytes });
+        }
     }
 
     fn carry_out(
         &mut self,
         from: RegionId,
-        verdict: Verdict<Item<M>>,
+        verdict: Verdict<M>,
         origin: Origin,
         post: &mut impl Post<M>,
     ) {
@@ -468,9 +510,9 @@ impl<M> Gate<M> {
             Verdict::Hold => {}
             Verdict::Accept(item) => post.accept(from, item, origin),
             Verdict::Refuse(item) => post.refuse(from, item),
-            Verdict::Bounce { stamp, message } => {
+            Verdict::Bounce { stamp, item } => {
                 let newest = Decision { generation: newest, home };
-                let back = Bounce { stamp, item: message, newest };
+                let back = Bounce { stamp, item, newest };
                 if from != self.me {
                     post.bounce(from, back);
                 } else if self.is_current(from, stamp) {

@@ -25,6 +25,15 @@ pub(super) struct Waiting<M> {
     pub(super) counts: bool,
 }
 
+/// Whether a message that is accepted has to fit into its mailbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Fit {
+    /// It came directly.
+    Must,
+    /// It waited for a home, was held, sent back, or carried along: a planned move loses nothing.
+    Exempt,
+}
+
 /// A decision: which home, by which generation. `home` is `None` for a shard that has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Decision {
@@ -68,6 +77,7 @@ pub(super) struct Route<M> {
     pub(super) mode: Mode,
     returned: VecDeque<Waiting<M>>, // ≤ what was on one lane
     buffer: VecDeque<Waiting<M>>,   // ≤ the limit of `Post::reserve`, and what came back
+    exempt: usize,                  // of the buffer's first ones: they waited for a home
     counted: Waits,                 // of those that count
 }
 
@@ -79,6 +89,7 @@ impl<M> Route<M> {
             mode: Mode::Parked,
             returned: VecDeque::new(),
             buffer: VecDeque::new(),
+            exempt: 0,
             counted: Waits { messages: 0, bytes: 0 },
         }
     }
@@ -110,9 +121,12 @@ impl<M> Route<M> {
     }
 
     /// The next message to send, and where, if the lane is in use.
-    pub(super) fn next(&mut self) -> Option<(Current, Waiting<M>)> {
+    pub(super) fn next(&mut self) -> Option<(Current, Waiting<M>, Fit)> {
         let Mode::Open(current) = self.mode else { return None };
-        self.buffer.pop_front().map(|waiting| (current, waiting))
+        let waiting = self.buffer.pop_front()?;
+        let fit = if self.exempt > 0 { Fit::Exempt } else { Fit::Must };
+        self.exempt = self.exempt.saturating_sub(1);
+        Some((current, waiting, fit))
     }
 
     /// A message that counted is on its lane.
@@ -122,13 +136,14 @@ impl<M> Route<M> {
     }
 
     /// The lane had no room for it.
-    pub(super) fn put_back(&mut self, waiting: Waiting<M>) {
+    pub(super) fn put_back(&mut self, waiting: Waiting<M>, fit: Fit) {
         self.buffer.push_front(waiting);
+        self.exempt += usize::from(fit == Fit::Exempt);
     }
 
     /// All that wait, with whether they counted.
     pub(super) fn empty(&mut self) -> impl Iterator<Item = (Item<M>, bool)> {
-        self.counted = Waits { messages: 0, bytes: 0 };
+        (self.counted, self.exempt) = (Waits { messages: 0, bytes: 0 }, 0);
         let returned = std::mem::take(&mut self.returned);
         let all = returned.into_iter().chain(std::mem::take(&mut self.buffer));
         all.map(|Waiting { item, counts }| (item, counts))
@@ -156,7 +171,6 @@ impl<M> Route<M> {
         };
         if canary.has(Bug::ReturnedAtBack) {
             self.buffer.append(&mut self.returned);
-            return;
         }
         if canary.has(Bug::ReturnedReversed) {
             self.returned.make_contiguous().reverse();
@@ -164,5 +178,6 @@ impl<M> Route<M> {
         while let Some(waiting) = self.returned.pop_back() {
             self.buffer.push_front(waiting);
         }
+        self.exempt = self.buffer.len();
     }
 }

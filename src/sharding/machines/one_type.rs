@@ -178,6 +178,7 @@ impl TypeMachines {
         }
         self.feed(now, Local::Singleton(SingletonInput::Members(peers.clone())), with, out);
         self.feed(now, Local::Proxy(ProxyInput::Members(peers)), with, out);
+        self.tell_of_heirs(now, with, out);
         if let Some(started) = &mut self.started {
             started.allocating.upset(now.mono);
             let offers = |member: &Member| standing::offers(member, &self.entity_type);
@@ -190,6 +191,17 @@ impl TypeMachines {
             }
         }
         self.allocate(now, with, out);
+    }
+
+    fn tell_of_heirs(&mut self, now: Now, with: &mut Surroundings, out: &mut Outbox<Output>) {
+        let (Some(started), Some(epoch)) = (self.started.as_deref(), with.epoch.as_deref()) else {
+            return;
+        };
+        let settings = &started.settings;
+        let any = standing::has_heirs(with.me, &with.state, epoch, &self.entity_type, settings);
+        if any != started.region.has_heirs() {
+            self.feed(now, Local::Region(RegionInput::Heirs { any }), with, out);
+        }
     }
 
     /// A configuration is installed, and those who are out of it are over.

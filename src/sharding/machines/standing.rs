@@ -1,6 +1,7 @@
 //! What each member is to the singleton that a type's coordinator is: a pure function of how
 //! membership stands, the same on every node that sees the same.
 
+use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::Epoch;
 
 use crate::cluster::events::ClusterState;
@@ -33,6 +34,22 @@ pub(super) fn peers(
     };
     let peer = |id| Peer { id, standing: member(id).map_or(Standing::NotNow, standing) };
     epoch.members().iter().copied().map(peer).collect()
+}
+
+/// Whether other nodes host the type and stay, where all may host that have its role.
+pub(super) fn has_heirs(
+    me: ReplicaId,
+    state: &ClusterState,
+    epoch: &Epoch,
+    entity_type: &EntityType,
+    settings: &Settings,
+) -> bool {
+    let stays = |member: &Member| {
+        let up = member.status == Status::Up && !member.hosting.draining;
+        up && offers(member, entity_type) && member.has_role(settings.role.as_deref())
+    };
+    let mut others = epoch.members().iter().filter(|id| **id != me);
+    others.any(|id| state.members.get(id).is_some_and(|member| stays(member)))
 }
 
 /// Whether a member hosts shards of the type, as it says itself.

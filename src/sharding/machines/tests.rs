@@ -254,11 +254,18 @@ fn who_has_handed_over_everything_stops_no_gate_and_takes_nothing_any_more() {
     assert_eq!(region.map(|region| region.hosted().count()), Some(0));
 }
 
-#[test]
-fn what_the_last_host_of_a_type_kept_for_nobody_is_counted_as_lost_once() {
+/// The other node, which hosts the type as well, drains.
+fn other_drains(state: &mut ClusterState) {
+    let mut other = state.members[&OTHER].as_ref().clone();
+    other.hosting.draining = true;
+    state.members.insert(OTHER, Arc::new(other));
+}
+
+/// A shard lived here, was stopped, and something of it is kept.
+fn keeps(change: impl FnOnce(&mut ClusterState)) -> (Bench, ShardId) {
     let mut bench = Bench::new();
     bench.start();
-    bench.up(&[1, 2], |_| {});
+    bench.up(&[1, 2], change);
     let (shard, id) = (ShardId::new(3), EpochId { generation: 1, number: 1 });
     let at = |seq| Generation::new(Term { number: 1, owner: OTHER }, seq);
     let word = HostShard { shard, generation: at(1), after: BTreeMap::new(), epoch: id };
@@ -269,6 +276,21 @@ fn what_the_last_host_of_a_type_kept_for_nobody_is_counted_as_lost_once() {
     }
     let fact = RegionInput::Drained { shard, payload: Some(vec![1, 2].into()) };
     bench.tell(Input::Fact { entity_type: counter(), fact });
+    (bench, shard)
+}
+
+#[test]
+fn who_leaves_stays_until_somebody_has_taken_what_it_keeps_or_nobody_is_left_to() {
+    let (mut bench, _) = keeps(|_| {});
+    assert!(!bench.tell(Input::Leave).contains(&Output::Left));
+    let mut state = (*bench.machines.with.state).clone();
+    other_drains(&mut state);
+    assert!(bench.tell(Input::State(Arc::new(state))).contains(&Output::Left));
+}
+
+#[test]
+fn what_the_last_host_of_a_type_kept_for_nobody_is_counted_as_lost_once() {
+    let (mut bench, shard) = keeps(other_drains);
     assert!(bench.tell(Input::Leave).contains(&Output::Left));
     let mut told = bench.tell(Input::Out);
     told.extend(bench.tell(Input::Out));

@@ -104,6 +104,7 @@ pub struct Region {
     aborts: BTreeMap<ShardId, Instant>, // draining shards
     stopping: Stopping,
     leaving: Option<Instant>, // when to ask again
+    heirs: bool,
     left: bool,
     over: bool,
     dirty: bool,
@@ -139,6 +140,7 @@ impl Region {
             aborts: BTreeMap::new(),
             stopping: Stopping::default(),
             leaving: None,
+            heirs: false,
             left: false,
             over: false,
             dirty: false,
@@ -202,6 +204,12 @@ impl Region {
     #[must_use]
     pub const fn is_registered(&self) -> bool {
         self.registration.is_registered()
+    }
+
+    /// Whether other nodes could take what is kept here, as it was told.
+    #[must_use]
+    pub const fn has_heirs(&self) -> bool {
+        self.heirs
     }
 
     /// Whether nothing is left here, after [`RegionInput::Leave`] or [`RegionInput::Over`].
@@ -478,6 +486,9 @@ impl Region {
             self.aborts.remove(&shard);
             self.note_drained(now, shard);
             self.change(now, shard, out, |held, judge| held.drained(payload, judge));
+            if !self.homeless().is_empty() {
+                self.leaving = self.leaving.map(|_| now.mono); // ask for its home
+            }
         }
     }
 
@@ -577,7 +588,7 @@ impl Region {
     fn leave(&mut self, now: Now, out: &mut Out) {
         let Some(at) = self.leaving else { return };
         let busy = |held: &Shard| {
-            let carries = held.kept().is_some() && held.home().is_some();
+            let carries = held.kept().is_some() && (held.home().is_some() || self.heirs);
             held.run() != Run::Idle || held.pending().is_some() || carries
         };
         if !self.shards.values().any(busy) && !std::mem::replace(&mut self.left, true) {
@@ -589,8 +600,20 @@ impl Region {
             self.leaving = Some(now.mono + self.config.retry);
             if let Some(to) = self.registration.coordinator() {
                 self.mail.say(to, ToCoordinator::Leaving);
+                let homeless = self.homeless();
+                if !homeless.is_empty() {
+                    self.mail.say(to, ToCoordinator::GetShardHome(homeless));
+                }
             }
         }
+    }
+
+    /// Shards that live nowhere and of which something is kept here that somebody else could take:
+    /// whoever gets them is told of it by their release.
+    fn homeless(&self) -> Vec<ShardId> {
+        let waits = |held: &Shard| held.kept().is_some() && held.home().is_none();
+        let waiting = self.shards.iter().filter(|(_, held)| waits(held) && self.heirs);
+        waiting.filter(|_| !self.left).map(|(shard, _)| *shard).collect()
     }
 }
 
@@ -639,6 +662,10 @@ impl Machine for Region {
             RegionInput::Drained { shard, payload } => self.on_drained(now, shard, payload, out),
             RegionInput::Stop { shards, within } => self.wish_stop(now, shards, within),
             RegionInput::Leave => self.leaving = self.leaving.or(Some(now.mono)),
+            RegionInput::Heirs { any } => {
+                self.heirs = any;
+                self.leaving = self.leaving.map(|_| now.mono);
+            }
             RegionInput::Over => return self.stop_for_good(out),
             RegionInput::Forsaken => self.forsake(out),
         }

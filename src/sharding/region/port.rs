@@ -47,6 +47,12 @@ pub enum RegionInput {
     },
     /// This node is to stop: hand over everything.
     Leave,
+    /// Whether other nodes host the type and stay: who leaves can hand over what is kept here of
+    /// shards that live nowhere.
+    Heirs {
+        /// At least one.
+        any: bool,
+    },
     /// This node is out of the configuration, or its lease is over for good.
     Over,
     /// The same, after everything was handed over: what is kept without a next home is nobody's.

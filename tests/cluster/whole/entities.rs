@@ -27,6 +27,8 @@ pub(crate) enum Order {
     Start(EntityType, Box<Settings>, Hosts),
     /// Somebody here sends to a shard without a home.
     Want(EntityType, ShardId),
+    /// The program wants the shards to live nowhere.
+    Stop(EntityType, Vec<ShardId>),
     /// A message for an entity of the shard, if it lives here.
     Tell(EntityType, ShardId, u64),
     /// What do nodes say? Of each shard there is an entity for each message that waits.
@@ -221,6 +223,10 @@ impl WholeNode {
             }
             Order::Want(entity_type, shard) => {
                 Some(Fact::Fact { entity_type, fact: RegionInput::Wanted(shard) })
+            }
+            Order::Stop(entity_type, shards) => {
+                let within = Duration::from_secs(60);
+                Some(Fact::Fact { entity_type, fact: RegionInput::Stop { shards, within } })
             }
             Order::Survey(entity_type, question, within) => {
                 Some(Fact::Survey { id: 1, entity_type, question, within })

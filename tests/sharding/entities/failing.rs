@@ -11,6 +11,7 @@ use ostraca::sharding::dead_letters::Lost;
 use ostraca::sharding::entity::{Entity, Supervision};
 use ostraca::sharding::entity_ref::{AskError, TellError};
 use ostraca::sharding::ids::{EntityId, ShardId};
+use ostraca::sharding::mailbox::Measure;
 use ostraca::sharding::reply::Reply;
 use serde::{Deserialize, Serialize};
 
@@ -155,13 +156,14 @@ fn a_full_mailbox_refuses_a_tell_here_and_answers_an_ask_from_elsewhere() {
     let forever = here.ask(Blow::Sleep);
     nodes.settle();
     assert_eq!((here.tell(Blow::Soft), here.tell(Blow::Soft)), (Ok(()), Ok(())));
-    let full = TellError::MailboxFull { waiting: 2, limit: 2 };
+    let full = TellError::MailboxFull { waiting: 2, limit: 2, of: Measure::Messages };
     assert_eq!(here.tell(Blow::Soft), Err(full));
     let there = nodes.nodes[1].region.entity("f");
+    let asked = there.ask(Blow::Count);
     there.tell(Blow::Soft).unwrap();
     nodes.settle();
-    assert_eq!(nodes.lost(Lost::MailboxFull), 1, "nobody can be told any more");
-    let asked = nodes.wait_for(async move { there.ask(Blow::Count).await });
+    assert_eq!(nodes.lost(Lost::MailboxFull), 2, "whoever told can't be told any more");
+    let asked = nodes.wait_for(asked);
     assert!(matches!(asked, Err(AskError::Refused { why: Lost::MailboxFull, .. })));
     drop(forever);
 }

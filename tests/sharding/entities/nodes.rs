@@ -284,6 +284,19 @@ impl<E: Entity> Nodes<E> {
         }
     }
 
+    /// One node hears what is announced, and nobody anything else.
+    pub(crate) fn announce(&mut self, to: usize) {
+        let words = std::mem::take(&mut self.words);
+        let is_heard = |(region, _, word): &(RegionId, ReplicaId, ToRegion)| {
+            *region == node(to) && matches!(word, ToRegion::Announce(_))
+        };
+        let (heard, kept): (Vec<_>, Vec<_>) = words.into_iter().partition(is_heard);
+        self.words = kept;
+        for (_, from, message) in heard {
+            self.feed(to, RegionInput::Message { from, message });
+        }
+    }
+
     /// C4, and its repetitions.
     pub(crate) fn speak(&mut self, shard: ShardId) {
         let Some(Cell { generation, home, after, .. }) = self.cells.get(&shard).cloned() else {

@@ -9,7 +9,8 @@ use ostraca::sharding::ids::ShardId;
 use ostraca::sharding::region::{Region, Run};
 use ostraca_ddata::sim::{Faults, NodeIndex};
 
-use super::{Cluster, SECOND, SHARDS, counter};
+use super::{Cluster, SECOND, SHARDS, counter, shards};
+use crate::whole::entities::Order;
 use crate::whole::{WholeNode, World, addresses};
 
 const ROLE: &str = "worker";
@@ -107,6 +108,31 @@ fn two_of_five_that_leave_at_once_with_the_coordinator_among_them_move_only_what
         assert!(before.iter().all(|(shard, home)| after.get(shard) == Some(home)), "seed {seed}");
         assert_eq!(cluster.sim.observer().discarded, 0, "seed {seed}");
     }
+}
+
+/// What was accepted of a shard that was stopped waits where it lived, and that node leaves.
+#[test]
+fn what_is_kept_of_stopped_shards_outlives_a_graceful_leave_of_their_node() {
+    let mut kept = 0;
+    for seed in 0..6 {
+        let mut cluster = Cluster::of_three(seed, 3);
+        (0..8).for_each(|_| cluster.tell());
+        let leaver = seed as usize % 3;
+        cluster.order(leaver, Order::Stop(counter(), shards().collect()));
+        if seed < 3 {
+            cluster.until(30, "they have stopped", |it| (0..3).all(|at| it.runs(at).is_empty()));
+            let region = cluster.at(leaver).region(&counter()).expect("it hosts");
+            kept += region.payloads().count();
+        }
+        cluster.leave(leaver);
+        cluster.until(60, "it has left", |it| it.at(leaver).over.is_some());
+        let stays = (leaver + 1) % 3;
+        shards().for_each(|shard| cluster.order(stays, Order::Want(counter(), shard)));
+        let is_handled = |it: &Cluster| it.sim.observer().open.is_empty();
+        cluster.until(60, "what was told is handled", is_handled);
+        assert_eq!(cluster.sim.observer().discarded, 0, "seed {seed}");
+    }
+    assert!(kept > 2, "nothing was left of them: {kept}");
 }
 
 fn judged_by(strategy: StrategyName) -> World {

@@ -154,3 +154,25 @@ fn a_drain_of_a_thousand_shards_of_one_of_ten_takes_twenty_words_of_the_coordina
     }
     assert_eq!((bench.wait(), bench.machine.moving().count()), (None, 0));
 }
+
+/// What a leaver keeps of a shard that was stopped goes to a next home like any other's.
+#[test]
+fn a_shard_that_lives_nowhere_gets_a_home_when_who_keeps_what_is_left_of_it_leaves_and_asks() {
+    let mut bench = Bench::hosted();
+    bench.moves(None);
+    bench.answer(Answer::Written);
+    bench.hear(1, ToCoordinator::Drained(vec![(SHARD, g(2))]));
+    assert!(bench.machine.record(SHARD).unwrap().is_settled());
+    bench.hear(1, ToCoordinator::Leaving);
+    let out = bench.hear(1, ToCoordinator::GetShardHome(vec![SHARD]));
+    assert!(matches!(out[..], [CoordinatorOutput::Allocate { .. }]), "{out:?}");
+    bench.place(&[(SHARD, 1)]);
+    assert!(bench.machine.desk.planned(SHARD).is_none(), "who leaves gets none");
+    bench.hear(1, ToCoordinator::GetShardHome(vec![SHARD]));
+    bench.now.mono = bench.now.mono + Duration::from_secs(60);
+    bench.tick();
+    bench.place(&[(SHARD, 2)]);
+    let out = bench.answer(Answer::Written);
+    let word = ReleaseShard { shard: SHARD, generation: g(3), to: Some(region(2)) };
+    assert!(sent(&out).contains(&(1, ToRegion::Release(vec![word]))), "{out:?}");
+}

@@ -6,8 +6,8 @@ use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::types::Term;
 
 use super::super::{
-    Bounce, Budget, Decision, Full, Gate, Gone, Item, Limits, NotSent, Origin, Post, Reached, Run,
-    Standing, Told, Waits,
+    Bounce, Budget, Decision, Fit, Full, Gate, Gone, Item, Limits, NotSent, Origin, Post, Reached,
+    Run, Standing, Told, Waits,
 };
 use crate::sharding::ids::{Generation, RegionId};
 
@@ -33,12 +33,15 @@ struct Node {
     room: usize, // messages that still fit into lanes
     gone: Option<RegionId>,
     budget: Budget,
+    held: Budget,
+    exempt: Vec<u8>, // sent as such
 }
 
 impl Node {
     fn new() -> Self {
         let budget = Budget::new(Limits { messages: 16, bytes: 1_000 });
-        Self { did: Vec::new(), room: usize::MAX, gone: None, budget }
+        let (did, exempt, held) = (Vec::new(), Vec::new(), budget.clone());
+        Self { did, room: usize::MAX, gone: None, budget, held, exempt }
     }
 
     /// What was done since the last question.
@@ -48,12 +51,19 @@ impl Node {
 }
 
 impl Post<u8> for Node {
-    fn send(&mut self, to: RegionId, stamp: Generation, item: Item<u8>) -> Result<(), NotSent<u8>> {
+    fn send(
+        &mut self,
+        to: RegionId,
+        stamp: Generation,
+        item: Item<u8>,
+        fit: Fit,
+    ) -> Result<(), NotSent<u8>> {
         if self.gone == Some(to) {
             return Err(NotSent::Gone(item));
         }
         let Some(room) = self.room.checked_sub(1) else { return Err(NotSent::Full(item)) };
         self.room = room;
+        self.exempt.extend((fit == Fit::Exempt).then_some(item.message));
         self.did.push(Send(to, stamp.seq, item.message));
         Ok(())
     }
@@ -93,6 +103,14 @@ impl Post<u8> for Node {
     fn release(&mut self, bytes: usize) {
         self.budget.release(bytes);
     }
+
+    fn reserve_held(&mut self, bytes: usize, own: Waits) -> Result<(), Full> {
+        self.held.reserve(bytes, own)
+    }
+
+    fn release_held(&mut self, what: Waits) {
+        self.held.release_all(what);
+    }
 }
 
 fn g(seq: u64) -> Generation {
@@ -122,7 +140,7 @@ fn stand(gate: &mut Gate<u8>, node: &mut Node, run: Run, newest: u64, home: Regi
 
 #[test]
 fn the_first_message_without_a_home_asks_and_the_others_only_wait() {
-    let (mut gate, mut node) = (Gate::new(ME, 10), Node::new());
+    let (mut gate, mut node) = (Gate::new(ME), Node::new());
     let told: Vec<Told> = (1..=3).map(|n| tell(&mut gate, &mut node, n)).collect();
     assert_eq!(told, [Told::FirstWithoutHome, Told::Buffered, Told::Buffered]);
     gate.learn(decision(1, B), &mut node);
@@ -132,7 +150,7 @@ fn the_first_message_without_a_home_asks_and_the_others_only_wait() {
 
 #[test]
 fn a_full_buffer_answers_full_and_gives_the_message_back() {
-    let (mut gate, mut node) = (Gate::new(ME, 10), Node::new());
+    let (mut gate, mut node) = (Gate::new(ME), Node::new());
     for n in 1..=4 {
         tell(&mut gate, &mut node, n);
     }
@@ -145,7 +163,7 @@ fn a_full_buffer_answers_full_and_gives_the_message_back() {
 
 #[test]
 fn what_comes_back_goes_first_and_is_exempt_from_the_limit() {
-    let (mut gate, mut node) = (Gate::new(ME, 10), Node::new());
+    let (mut gate, mut node) = (Gate::new(ME), Node::new());
     gate.learn(decision(1, B), &mut node);
     for n in 1..=5 {
         tell(&mut gate, &mut node, n);
@@ -162,7 +180,7 @@ fn what_comes_back_goes_first_and_is_exempt_from_the_limit() {
 
 #[test]
 fn a_second_announcement_waits_for_the_first_barrier_and_goes_straight_to_the_newest() {
-    let (mut gate, mut node) = (Gate::new(ME, 10), Node::new());
+    let (mut gate, mut node) = (Gate::new(ME), Node::new());
     gate.learn(decision(1, B), &mut node);
     gate.learn(decision(2, C), &mut node);
     gate.learn(decision(3, B), &mut node);
@@ -178,7 +196,7 @@ fn a_second_announcement_waits_for_the_first_barrier_and_goes_straight_to_the_ne
 
 #[test]
 fn a_full_lane_makes_later_messages_queue_behind_until_there_is_room() {
-    let (mut gate, mut node) = (Gate::new(ME, 10), Node::new());
+    let (mut gate, mut node) = (Gate::new(ME), Node::new());
     gate.learn(decision(1, B), &mut node);
     node.room = 1;
     let told: Vec<Told> = (1..=3).map(|n| tell(&mut gate, &mut node, n)).collect();
@@ -194,7 +212,7 @@ fn a_full_lane_makes_later_messages_queue_behind_until_there_is_room() {
 
 #[test]
 fn known_failure_24_a_host_accepts_its_own_holds_what_is_ahead_and_sends_back_the_rest() {
-    let (mut gate, mut node) = (Gate::new(ME, 10), Node::new());
+    let (mut gate, mut node) = (Gate::new(ME), Node::new());
     stand(&mut gate, &mut node, Run::Hosting(g(5)), 5, ME);
     gate.arrived(B, g(5), item(1), &mut node);
     gate.arrived(B, g(4), item(2), &mut node);
@@ -214,7 +232,8 @@ fn known_failure_24_a_host_accepts_its_own_holds_what_is_ahead_and_sends_back_th
 
 #[test]
 fn more_than_may_be_held_is_refused_and_counted() {
-    let (mut gate, mut node) = (Gate::new(ME, 2), Node::new());
+    let (mut gate, mut node) = (Gate::new(ME), Node::new());
+    node.held = Budget::new(Limits { messages: 8, bytes: 1_000 }); // one shard a quarter
     (1..=3).for_each(|n| gate.arrived(B, g(9), item(n), &mut node));
     assert_eq!((node.did(), gate.held()), (vec![Refuse(3)], 2));
     assert_eq!((gate.removed(B, &mut node), gate.held()), (2, 0));
@@ -222,7 +241,7 @@ fn more_than_may_be_held_is_refused_and_counted() {
 
 #[test]
 fn a_start_takes_what_was_carried_first_then_what_was_held_then_what_is_told() {
-    let (mut gate, mut node) = (Gate::new(ME, 10), Node::new());
+    let (mut gate, mut node) = (Gate::new(ME), Node::new());
     let pending = Standing { newest: g(2), home: Some(ME), pending: true, ..Standing::default() };
     gate.stand(pending, VecDeque::new(), &mut node);
     gate.arrived(B, g(2), item(3), &mut node);
@@ -239,7 +258,7 @@ fn a_start_takes_what_was_carried_first_then_what_was_held_then_what_is_told() {
 
 #[test]
 fn the_own_gate_stays_while_its_shard_drains_here_and_leaves_when_that_ends() {
-    let (mut gate, mut node) = (Gate::new(ME, 10), Node::new());
+    let (mut gate, mut node) = (Gate::new(ME), Node::new());
     stand(&mut gate, &mut node, Run::Hosting(g(1)), 1, ME);
     gate.learn(decision(2, B), &mut node);
     tell(&mut gate, &mut node, 1);
@@ -253,7 +272,7 @@ fn the_own_gate_stays_while_its_shard_drains_here_and_leaves_when_that_ends() {
 
 #[test]
 fn a_late_word_about_the_drain_does_not_reopen_a_sealed_shard() {
-    let (mut gate, mut node) = (Gate::new(ME, 10), Node::new());
+    let (mut gate, mut node) = (Gate::new(ME), Node::new());
     stand(&mut gate, &mut node, Run::Hosting(g(1)), 1, ME);
     stand(&mut gate, &mut node, Run::Draining(g(1)), 2, B);
     gate.stand(Standing { run: Run::Idle, ..gate.standing() }, VecDeque::new(), &mut node);
@@ -267,7 +286,7 @@ fn a_late_word_about_the_drain_does_not_reopen_a_sealed_shard() {
 
 #[test]
 fn an_adoption_changes_the_stamp_and_restarts_nothing() {
-    let (mut gate, mut node) = (Gate::new(ME, 10), Node::new());
+    let (mut gate, mut node) = (Gate::new(ME), Node::new());
     stand(&mut gate, &mut node, Run::Hosting(g(1)), 1, ME);
     let pending = Standing { run: Run::Hosting(g(1)), newest: g(3), home: Some(ME), pending: true };
     gate.stand(pending, VecDeque::new(), &mut node);
@@ -283,7 +302,7 @@ fn an_adoption_changes_the_stamp_and_restarts_nothing() {
 
 #[test]
 fn a_removed_home_parks_the_gate_until_a_newer_decision() {
-    let (mut gate, mut node) = (Gate::new(ME, 10), Node::new());
+    let (mut gate, mut node) = (Gate::new(ME), Node::new());
     gate.learn(decision(1, B), &mut node);
     node.gone = Some(B);
     gate.removed(B, &mut node);
@@ -297,7 +316,7 @@ fn a_removed_home_parks_the_gate_until_a_newer_decision() {
 /// Found by exploration: the barrier went down a lane that nobody reads, and everything waited.
 #[test]
 fn an_old_announcement_that_names_a_removed_home_does_not_stop_the_gate() {
-    let (mut gate, mut node) = (Gate::new(ME, 10), Node::new());
+    let (mut gate, mut node) = (Gate::new(ME), Node::new());
     node.gone = Some(B);
     gate.removed(B, &mut node);
     gate.learn(decision(1, B), &mut node);
@@ -308,7 +327,7 @@ fn an_old_announcement_that_names_a_removed_home_does_not_stop_the_gate() {
 
 #[test]
 fn a_lane_is_given_up_only_while_its_echo_is_out_and_the_shard_is_elsewhere() {
-    let (mut gate, mut node) = (Gate::new(ME, 10), Node::new());
+    let (mut gate, mut node) = (Gate::new(ME), Node::new());
     gate.learn(decision(1, B), &mut node);
     tell(&mut gate, &mut node, 1);
     assert!(!gate.give_up(B, &mut node), "nothing says that the shard has moved");
@@ -325,7 +344,7 @@ fn a_lane_is_given_up_only_while_its_echo_is_out_and_the_shard_is_elsewhere() {
 
 #[test]
 fn a_shard_without_a_home_parks_its_messages() {
-    let (mut gate, mut node) = (Gate::new(ME, 10), Node::new());
+    let (mut gate, mut node) = (Gate::new(ME), Node::new());
     gate.learn(decision(1, B), &mut node);
     gate.learn(Decision { generation: g(2), home: None }, &mut node);
     gate.echoed(B, g(1), &mut node);
@@ -336,7 +355,7 @@ fn a_shard_without_a_home_parks_its_messages() {
 
 #[test]
 fn a_barrier_is_said_again_and_a_second_echo_completes_nothing() {
-    let (mut gate, mut node) = (Gate::new(ME, 10), Node::new());
+    let (mut gate, mut node) = (Gate::new(ME), Node::new());
     gate.remind(&mut node);
     gate.learn(decision(1, B), &mut node);
     gate.remind(&mut node);
@@ -354,11 +373,68 @@ fn a_barrier_is_said_again_and_a_second_echo_completes_nothing() {
 
 #[test]
 fn a_reminder_to_a_home_that_is_gone_ends_the_wait() {
-    let (mut gate, mut node) = (Gate::new(ME, 10), Node::new());
+    let (mut gate, mut node) = (Gate::new(ME), Node::new());
     gate.learn(decision(1, B), &mut node);
     gate.learn(decision(2, C), &mut node);
     node.gone = Some(B);
     gate.remind(&mut node);
     assert_eq!(tell(&mut gate, &mut node, 1), Told::Sent);
     assert_eq!(node.did(), [Barrier(B, 1), Send(C, 2, 1)]);
+}
+
+#[test]
+fn what_is_held_counts_in_bytes_and_is_given_free_however_it_goes() {
+    let (mut gate, mut node) = (Gate::new(ME), Node::new());
+    node.held = Budget::new(Limits { messages: 100, bytes: 120 }); // one shard thirty
+    for (from, message) in [(B, 1), (B, 2), (C, 3), (C, 4)] {
+        gate.arrived(from, g(6), item(message), &mut node);
+    }
+    assert_eq!(node.did(), [Refuse(4)]);
+    assert_eq!(node.held.waits(), Waits { messages: 3, bytes: 30 });
+    gate.removed(C, &mut node);
+    assert_eq!(node.held.waits(), Waits { messages: 2, bytes: 20 });
+    stand(&mut gate, &mut node, Run::Hosting(g(6)), 6, ME);
+    assert_eq!((node.did(), node.held.waits()), (vec![Accept(1), Accept(2)], Waits::default()));
+    gate.arrived(B, g(7), item(5), &mut node);
+    gate.arrived(B, g(7), item(6), &mut node);
+    assert_eq!(gate.empty(&mut node), [item(5), item(6)]);
+    assert_eq!(node.held.waits(), Waits::default());
+}
+
+/// Its own messages wait where the callers are: they hear of it before they are sent.
+#[test]
+fn what_may_not_be_held_of_its_own_node_waits_in_order_and_then_answers_full() {
+    let (mut gate, mut node) = (Gate::new(ME), Node::new());
+    node.held = Budget::new(Limits { messages: 8, bytes: 1_000 });
+    gate.learn(decision(6, ME), &mut node); // announced; nothing else has been heard yet
+    let told: Vec<Told> = (1..=6).map(|n| tell(&mut gate, &mut node, n)).collect();
+    assert_eq!(told[1..3], [Told::Sent, Told::Buffered], "two are held");
+    let (full, _) = gate.tell(item(7), Origin::Anybody, &mut node).expect_err("all is full");
+    assert_eq!((full.why, gate.waiting(), gate.held()), (Reached::ShardMessages, 4, 2));
+    stand(&mut gate, &mut node, Run::Hosting(g(6)), 6, ME);
+    assert_eq!(node.did(), (1..=6).map(Accept).collect::<Vec<_>>());
+    assert_eq!((node.held.waits(), node.budget.waits()), (Waits::default(), Waits::default()));
+}
+
+#[test]
+fn what_waited_for_a_home_is_exempt_there_and_what_waited_for_its_lane_is_not() {
+    let (mut gate, mut node) = (Gate::new(ME), Node::new());
+    (1..=2).for_each(|n| assert_ne!(tell(&mut gate, &mut node, n), Told::Sent));
+    node.room = 3;
+    gate.learn(decision(1, B), &mut node);
+    (3..=5).for_each(|n| {
+        tell(&mut gate, &mut node, n);
+    });
+    assert_eq!(std::mem::take(&mut node.exempt), [1, 2], "they waited for a home");
+    node.room = 1;
+    gate.room(&mut node);
+    assert_eq!((node.did().last(), &node.exempt[..]), (Some(&Send(B, 1, 4)), &[][..]));
+    gate.learn(decision(2, C), &mut node);
+    gate.bounced(B, back(1, 4, decision(2, C)), &mut node);
+    node.room = 1;
+    gate.echoed(B, g(1), &mut node);
+    node.room = 9;
+    gate.room(&mut node);
+    tell(&mut gate, &mut node, 6);
+    assert_eq!(node.exempt, [4, 5], "it came back, and a move overtook it");
 }

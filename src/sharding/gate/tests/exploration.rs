@@ -118,6 +118,15 @@ fn i5_i6_no_move_loses_doubles_or_reorders_what_the_hosts_own_node_tells() {
     }
 }
 
+/// What its gate may not hold waits in its buffer, as for a lane that is full.
+#[test]
+fn i5_i6_no_move_loses_or_reorders_what_a_host_tells_itself_and_may_not_hold() {
+    for (held, moves) in [(0, 1), (1, 2)] {
+        let scope = Scope { messages: 3, moves, held, senders: HERE, ..Scope::default() };
+        assert_eq!(is_safe(&format!("{held} held, {moves} moves"), &scope).lossy, 0);
+    }
+}
+
 #[test]
 fn i5_i6_two_senders_keep_their_order_each() {
     for moves in [1].into_iter().chain(deep([2])) {

@@ -14,7 +14,7 @@ use ostraca_ddata::types::Term;
 
 use super::super::bug::{Bug, Canary};
 use super::super::{
-    Bounce, Decision, Full, Gate, Gone, Item, NotSent, Origin, Post, Run, Standing, Waits,
+    Bounce, Decision, Fit, Full, Gate, Gone, Item, NotSent, Origin, Post, Run, Standing, Waits,
 };
 use crate::sharding::ids::{Generation, RegionId};
 
@@ -57,6 +57,7 @@ impl Post<u8> for Wires<'_> {
         to: RegionId,
         _stamp: Generation,
         item: Item<u8>,
+        _fit: Fit,
     ) -> Result<(), NotSent<u8>> {
         let mut lane = self.lane(to).lock().expect("nobody panicked");
         if lane.len() >= self.0.lane {
@@ -98,12 +99,18 @@ impl Post<u8> for Wires<'_> {
     }
 
     fn release(&mut self, _bytes: usize) {}
+
+    fn reserve_held(&mut self, _bytes: usize, _own: Waits) -> Result<(), Full> {
+        Ok(())
+    }
+
+    fn release_held(&mut self, _what: Waits) {}
 }
 
 impl Node {
     fn new(lane: usize, canary: Canary) -> Self {
         Self {
-            gate: Mutex::new(Gate::new(ME, 10).with_canary(canary)),
+            gate: Mutex::new(Gate::new(ME).with_canary(canary)),
             to_b: Mutex::default(),
             to_c: Mutex::default(),
             lane,

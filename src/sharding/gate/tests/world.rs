@@ -9,7 +9,8 @@ use ostraca_ddata::types::Term;
 
 use super::super::bug::Canary;
 use super::super::{
-    Bounce, Decision, Full, Gate, Gone, Item, NotSent, Origin, Post, Run, Standing, Waits,
+    Bounce, Decision, Fit, Full, Gate, Gone, Item, NotSent, Origin, Post, Reached, Run, Standing,
+    Waits,
 };
 use crate::sharding::ids::{Generation, RegionId};
 
@@ -51,6 +52,8 @@ pub(super) struct Scope {
     pub(super) deallocates: bool,
     /// Messages that fit into a lane.
     pub(super) lane: usize,
+    /// Messages that a sender's gate may hold of its own.
+    pub(super) held: usize,
     pub(super) canary: Canary,
 }
 
@@ -68,6 +71,7 @@ impl Default for Scope {
             spurious: 0,
             deallocates: false,
             lane: 8,
+            held: usize::MAX,
             canary: Canary::none(),
         }
     }
@@ -222,6 +226,7 @@ fn items(messages: &[Message]) -> VecDeque<Item<Message>> {
 struct Wires<'a> {
     me: Node,
     lane: usize,
+    held: usize,
     draining: bool,
     down: &'a mut BTreeMap<(Node, Node), VecDeque<Down>>,
     up: &'a mut BTreeMap<(Node, Node), VecDeque<Up>>,
@@ -236,6 +241,7 @@ impl Post<Message> for Wires<'_> {
         to: RegionId,
         stamp: Generation,
         item: Item<Message>,
+        _fit: Fit,
     ) -> Result<(), NotSent<Message>> {
         if self.out.contains(&node(to)) {
             return Err(NotSent::Gone(item));
@@ -286,6 +292,15 @@ impl Post<Message> for Wires<'_> {
     fn release(&mut self, bytes: usize) {
         assert_eq!(bytes, BYTES);
     }
+
+    fn reserve_held(&mut self, _bytes: usize, own: Waits) -> Result<(), Full> {
+        let (buffered, limit, why) = (own.messages, self.held, Reached::RegionMessages);
+        if buffered < limit { Ok(()) } else { Err(Full { buffered, limit, why }) }
+    }
+
+    fn release_held(&mut self, what: Waits) {
+        assert_eq!(what.bytes, what.messages * BYTES);
+    }
 }
 
 impl World {
@@ -293,8 +308,7 @@ impl World {
     pub(super) fn new(scope: &Scope) -> Self {
         let hosts = 1..=scope.regions;
         let nodes: BTreeSet<Node> = hosts.clone().chain(scope.senders.iter().copied()).collect();
-        let gate =
-            |&node: &Node| (node, Gate::new(region(node), usize::MAX).with_canary(scope.canary));
+        let gate = |&node: &Node| (node, Gate::new(region(node)).with_canary(scope.canary));
         let mut world = Self {
             gates: nodes.iter().map(gate).collect(),
             regions: hosts.map(|node| (node, Region::default())).collect(),
@@ -770,6 +784,7 @@ impl World {
         let mut wires = Wires {
             me,
             lane: scope.lane,
+            held: if scope.senders.contains(&me) { scope.held } else { usize::MAX },
             draining,
             down: &mut self.down,
             up: &mut self.up,

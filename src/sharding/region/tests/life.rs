@@ -118,6 +118,39 @@ fn what_the_last_host_keeps_without_a_next_home_is_discarded_once_when_its_node_
 }
 
 #[test]
+fn what_is_kept_of_a_shard_without_a_home_waits_for_one_as_long_as_somebody_could_take_it() {
+    let stopped = || {
+        let mut bench = Bench::new();
+        found(&mut bench);
+        bench.order(ack(1));
+        bench.order(host(1, &[]));
+        bench.order(release(2, None));
+        bench.tell(RegionInput::Heirs { any: true });
+        bench
+    };
+    let leaving = (COORDINATOR.get(), ShardingMessage::Coordinator(ToCoordinator::Leaving));
+    let mut bench = stopped();
+    assert_eq!(sent(&bench.tell(RegionInput::Leave)), std::slice::from_ref(&leaving));
+    let drained = sent(&bench.drained(Some("m")));
+    assert!(drained.contains(&asks(&[7])), "at once: {drained:?}");
+    let (waited, out) = bench.wait().unwrap();
+    assert_eq!((waited, sent(&out)), (2_000, vec![leaving, asks(&[7])]));
+    assert_eq!(sent(&bench.order(release(3, Some(2)))), [says(2, released(3, 1, Some("m")))]);
+    let out = bench.hear(2, ToRegion::Hosted(vec![(SHARD, g(3))]));
+    assert_eq!(out.last(), Some(&RegionOutput::Left));
+
+    let mut bench = stopped();
+    bench.drained(Some("m"));
+    assert!(!bench.tell(RegionInput::Leave).contains(&RegionOutput::Left));
+    let out = bench.tell(RegionInput::Heirs { any: false });
+    assert!(out.contains(&RegionOutput::Left), "nobody is left: {out:?}");
+
+    let mut bench = stopped();
+    bench.drained(None);
+    assert!(bench.tell(RegionInput::Leave).contains(&RegionOutput::Left), "nothing is kept");
+}
+
+#[test]
 fn a_region_that_leaves_without_a_coordinator_waits_instead_of_asking_all_the_time() {
     let mut bench = Bench::new();
     bench.order(host(1, &[]));

@@ -1,0 +1,114 @@
+//! Where those who send on a lane and its writer meet: one short lock, the writer's waker, and those
+//! who wait for room.
+//!
+//! What synchronises a lane, and nothing else. Its tests compile this file a second time, with
+//! loom's types under the names of [`sync`](super::sync), and try every interleaving.
+
+use std::pin::pin;
+use std::task::Waker;
+
+use super::outbound::{Outbound, Taken};
+use super::sync::{AtomicWaker, Mutex, MutexGuard, Notify};
+use super::{LaneStats, SendError};
+use crate::net::frame::Violation;
+
+/// See the module's page.
+#[derive(Debug)]
+pub(super) struct Handoff {
+    outbound: Mutex<Outbound>,
+    writer: AtomicWaker,
+    room: Notify,
+}
+
+impl Handoff {
+    pub(super) fn new(outbound: Outbound) -> Self {
+        Self { outbound: Mutex::new(outbound), writer: AtomicWaker::new(), room: Notify::new() }
+    }
+
+    #[inline]
+    pub(super) fn lock(&self) -> MutexGuard<'_, Outbound> {
+        self.outbound.lock().expect("nobody panics while holding a lane's lock")
+    }
+
+    pub(super) fn stats(&self) -> LaneStats {
+        self.lock().stats()
+    }
+
+    // ── For those who send ──
+
+    #[inline]
+    pub(super) fn send(&self, fields: &[&str], body: &[u8]) -> Result<(), SendError> {
+        let asleep = self.lock().append(fields, body)?;
+        self.wake(asleep);
+        Ok(())
+    }
+
+    pub(super) fn answer(&self, fields: &[&str], body: &[u8]) -> Result<(), SendError> {
+        let asleep = self.lock().append_answer(fields, body)?;
+        self.wake(asleep);
+        Ok(())
+    }
+
+    pub(super) async fn room(&self) {
+        loop {
+            let mut room = pin!(self.room.notified());
+            room.as_mut().enable();
+            if self.lock().has_room() {
+                return;
+            }
+            room.await;
+        }
+    }
+
+    pub(super) fn finish(&self) {
+        self.lock().finish();
+        self.wake_all();
+    }
+
+    pub(super) fn break_off(&self) -> u64 {
+        let lost = self.lock().give_up();
+        self.wake_all();
+        lost
+    }
+
+    #[inline]
+    fn wake(&self, asleep: bool) {
+        if asleep {
+            self.writer.wake();
+        }
+    }
+
+    fn wake_all(&self) {
+        self.writer.wake();
+        self.room.notify_waiters();
+    }
+
+    // ── For the writer ──
+
+    pub(super) fn resume(&self, accepted: u64) -> Result<u64, Violation> {
+        let turn = self.lock().resume(accepted)?;
+        self.wake_all(); // an earlier writer, so that it ends; and what was accepted makes room
+        Ok(turn)
+    }
+
+    pub(super) fn take(&self, turn: u64, copy: &mut Vec<u8>) -> Taken {
+        self.lock().take(turn, copy)
+    }
+
+    pub(super) fn acknowledge(&self, turn: u64, accepted: u64) -> Result<(), Violation> {
+        if self.lock().acknowledge(turn, accepted)? {
+            self.room.notify_waiters();
+        }
+        Ok(())
+    }
+
+    /// `false`: a later writer has the lane, and its waker stays.
+    pub(super) fn register(&self, turn: u64, waker: &Waker) -> bool {
+        let outbound = self.lock();
+        let stands = outbound.is_turn(turn);
+        if stands {
+            self.writer.register(waker); // under the lock: no later writer comes in between
+        }
+        stands
+    }
+}

@@ -1,0 +1,423 @@
+//! The synchronisation of lanes, by loom: the files that run in production, compiled once more with
+//! loom's types, in every interleaving of their locks and wake-ups. What nobody wakes any more is
+//! a deadlock, which loom reports.
+//!
+//! The stand-ins can leave a step out: each of them must be noticed.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+
+use loom::model::Builder;
+use loom::thread;
+
+use super::outbound::{Outbound, Taken};
+use super::{LaneStats, SendError, names, outbound};
+use crate::net::Class;
+use crate::net::config::Limits;
+use crate::net::frame::{self, Cut, FRAME_BYTES};
+
+use handoff::Handoff;
+use inbound::InboundLane;
+
+#[path = "handoff.rs"]
+#[expect(dead_code, clippy::duplicate_mod, reason = "with other types, and not all of it")]
+mod handoff;
+#[path = "inbound.rs"]
+#[expect(
+    dead_code,
+    unreachable_pub,
+    clippy::duplicate_mod,
+    reason = "with other types, and not all of it"
+)]
+mod inbound;
+
+/// A step that the stand-ins leave out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    None,
+    /// The writer's waker is not woken.
+    WakeLost,
+    /// Who waits for room, or for a turn, is not woken.
+    NotifyLost,
+    /// Who looks for room, or for a turn, enlists only after it has looked.
+    EnlistedLate,
+    /// A reader hears of no successor.
+    NewestLost,
+}
+
+thread_local! {
+    // loom runs all threads of a model on one.
+    static FAULT: Cell<Fault> = const { Cell::new(Fault::None) };
+}
+
+fn has(fault: Fault) -> bool {
+    FAULT.with(Cell::get) == fault
+}
+
+/// Stand-ins with the documented behaviour of those in [`super::sync`].
+mod sync {
+    use std::future::Future;
+    use std::pin::Pin;
+    use std::task::{Context, Poll, Waker};
+
+    pub(super) use loom::sync::{Mutex, MutexGuard};
+
+    use super::{Fault, has};
+
+    /// One waker: the last one registered.
+    #[derive(Debug)]
+    pub(super) struct AtomicWaker(Mutex<Option<Waker>>);
+
+    impl AtomicWaker {
+        pub(super) fn new() -> Self {
+            Self(Mutex::new(None))
+        }
+
+        pub(super) fn register(&self, waker: &Waker) {
+            *self.0.lock().expect("nobody panicked") = Some(waker.clone());
+        }
+
+        pub(super) fn wake(&self) {
+            let waker = self.0.lock().expect("nobody panicked").take();
+            if let Some(waker) = waker.filter(|_| !has(Fault::WakeLost)) {
+                waker.wake();
+            }
+        }
+    }
+
+    /// Wakes those who are enlisted when it is notified, and nobody who comes later.
+    #[derive(Debug)]
+    pub(super) struct Notify(Mutex<Enlisted>);
+
+    #[derive(Debug, Default)]
+    struct Enlisted {
+        times: u64,
+        wakers: Vec<Waker>,
+    }
+
+    impl Notify {
+        pub(super) fn new() -> Self {
+            Self(Mutex::default())
+        }
+
+        pub(super) const fn notified(&self) -> Notified<'_> {
+            Notified { notify: self, since: None }
+        }
+
+        pub(super) fn notify_waiters(&self) {
+            if !has(Fault::NotifyLost) {
+                self.wake_all();
+            }
+        }
+
+        fn wake_all(&self) {
+            let mut enlisted = self.0.lock().expect("nobody panicked");
+            enlisted.times += 1;
+            let wakers = std::mem::take(&mut enlisted.wakers);
+            drop(enlisted);
+            wakers.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    pub(super) struct Notified<'a> {
+        notify: &'a Notify,
+        since: Option<u64>,
+    }
+
+    impl Notified<'_> {
+        pub(super) fn enable(mut self: Pin<&mut Self>) -> bool {
+            if !has(Fault::EnlistedLate) {
+                self.since = Some(self.notify.0.lock().expect("nobody panicked").times);
+            }
+            false
+        }
+    }
+
+    impl Future for Notified<'_> {
+        type Output = ();
+
+        fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+            let mut enlisted = self.notify.0.lock().expect("nobody panicked");
+            let times = enlisted.times;
+            if self.since.is_some_and(|since| since < times) {
+                return Poll::Ready(());
+            }
+            enlisted.wakers.push(cx.waker().clone());
+            drop(enlisted);
+            self.since = Some(times);
+            Poll::Pending
+        }
+    }
+
+    /// A value and who waits for it to be another one.
+    pub(super) mod watch {
+        use std::pin::pin;
+        use std::sync::Arc;
+
+        use super::{Fault, Mutex, MutexGuard, Notify, has};
+
+        #[derive(Debug)]
+        pub(in super::super) struct Sender<T>(Arc<Shared<T>>);
+
+        #[derive(Debug)]
+        struct Shared<T> {
+            value: Mutex<T>,
+            changed: Notify,
+        }
+
+        pub(in super::super) struct Receiver<T>(Arc<Shared<T>>);
+
+        impl<T> Sender<T> {
+            pub(in super::super) fn new(value: T) -> Self {
+                Self(Arc::new(Shared { value: Mutex::new(value), changed: Notify::new() }))
+            }
+
+            pub(in super::super) fn send_if_modified(
+                &self,
+                modify: impl FnOnce(&mut T) -> bool,
+            ) -> bool {
+                let modified = modify(&mut self.borrow_mut());
+                if modified && !has(Fault::NewestLost) {
+                    self.0.changed.wake_all();
+                }
+                modified
+            }
+
+            fn borrow_mut(&self) -> MutexGuard<'_, T> {
+                self.0.value.lock().expect("nobody panicked")
+            }
+
+            pub(in super::super) fn borrow(&self) -> MutexGuard<'_, T> {
+                self.borrow_mut()
+            }
+
+            pub(in super::super) fn subscribe(&self) -> Receiver<T> {
+                Receiver(Arc::clone(&self.0))
+            }
+        }
+
+        impl<T> Receiver<T> {
+            pub(in super::super) async fn wait_for(
+                &mut self,
+                is: impl Fn(&T) -> bool,
+            ) -> Result<(), ()> {
+                loop {
+                    let mut changed = pin!(self.0.changed.notified());
+                    changed.as_mut().enable();
+                    if is(&self.0.value.lock().expect("nobody panicked")) {
+                        return Ok(());
+                    }
+                    changed.await;
+                }
+            }
+        }
+    }
+}
+
+/// Wakes a thread of the model.
+#[derive(Default)]
+struct Bell(loom::sync::Notify);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.notify();
+    }
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let (mut future, bell) = (pin!(future), Arc::<Bell>::default());
+    let waker = Waker::from(Arc::clone(&bell));
+    loop {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return value;
+        }
+        bell.0.wait();
+    }
+}
+
+fn every_interleaving(check: impl Fn() + Sync + Send + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(2); // each step left out is found; three take ten times as long
+    builder.check(check);
+}
+
+fn is_noticed(fault: Fault, check: fn()) -> bool {
+    FAULT.with(|is| is.set(fault));
+    let explored = catch_unwind(AssertUnwindSafe(|| every_interleaving(check)));
+    FAULT.with(|is| is.set(Fault::None));
+    explored.is_err()
+}
+
+/// How a writer ended.
+#[derive(Debug, PartialEq, Eq)]
+enum Ended {
+    Finished,
+    Superseded,
+}
+
+/// Whether the other end acknowledges what a writer sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Peer {
+    Acknowledges,
+    /// Its connection is cut.
+    Silent,
+}
+
+/// As [`writer`](super::writer) polls. Gives back how many messages it has sent.
+fn write(lane: &Handoff, peer: Peer) -> (Ended, u64) {
+    let bell = Arc::<Bell>::default();
+    let (waker, mut copy) = (Waker::from(Arc::clone(&bell)), Vec::new());
+    let turn = lane.resume(0).expect("nothing was acknowledged");
+    let mut sent = 0;
+    loop {
+        if !lane.register(turn, &waker) {
+            return (Ended::Superseded, sent);
+        }
+        loop {
+            match lane.take(turn, &mut copy) {
+                Taken::Copied => sent += messages(&copy),
+                Taken::Chunk(bytes, from) => sent += messages(&bytes[from..]),
+                Taken::Nothing => break,
+                Taken::Finished => return (Ended::Finished, sent),
+                Taken::Superseded => return (Ended::Superseded, sent),
+            }
+            if peer == Peer::Acknowledges {
+                lane.acknowledge(turn, sent).expect("so many were sent");
+            }
+        }
+        bell.0.wait();
+    }
+}
+
+fn messages(mut bytes: &[u8]) -> u64 {
+    let mut found = 0;
+    while let Ok(Cut::Frame(_, length)) = frame::cut(bytes, FRAME_BYTES) {
+        (found, bytes) = (found + 1, &bytes[length..]);
+    }
+    found
+}
+
+/// A lane that keeps so many bytes.
+fn lane(bytes_max: usize) -> Arc<Handoff> {
+    let limits = Limits { lane_bytes_max: [bytes_max; 4], ..Limits::default() };
+    Arc::new(Handoff::new(Outbound::new(Class::User, &limits)))
+}
+
+/// Two senders, and a writer that sleeps in between.
+fn messages_are_sent() {
+    let lane = lane(1_000);
+    let writer = Arc::clone(&lane);
+    let writer = thread::spawn(move || write(&writer, Peer::Acknowledges));
+    let other = Arc::clone(&lane);
+    let other = thread::spawn(move || other.send(&[], b"1").expect("there is room"));
+    lane.send(&[], b"2").expect("there is room");
+    other.join().expect("nobody panicked");
+    lane.finish();
+    assert_eq!(writer.join().expect("nobody panicked"), (Ended::Finished, 2));
+}
+
+/// A sender that waits for room in a lane that takes one message at a time.
+fn room_is_found() {
+    let lane = lane(1);
+    let writer = Arc::clone(&lane);
+    let writer = thread::spawn(move || write(&writer, Peer::Acknowledges));
+    for body in [b"1", b"2"] {
+        while let Err(full) = lane.send(&[], body) {
+            assert!(matches!(full, SendError::Full { .. }), "{full}");
+            block_on(lane.room());
+        }
+    }
+    lane.finish();
+    assert_eq!(writer.join().expect("nobody panicked"), (Ended::Finished, 2));
+}
+
+/// A writer whose connection is cut, and the next one.
+fn a_later_writer_goes_on() {
+    let lane = lane(1_000);
+    lane.send(&[], b"1").expect("there is room");
+    let first = Arc::clone(&lane);
+    let first = thread::spawn(move || write(&first, Peer::Silent));
+    let second = Arc::clone(&lane);
+    let second = thread::spawn(move || {
+        while second.stats().sent == 0 {
+            thread::yield_now(); // until the first one has begun
+        }
+        write(&second, Peer::Acknowledges)
+    });
+    lane.finish();
+    assert_eq!(first.join().expect("nobody panicked").0, Ended::Superseded);
+    assert_eq!(second.join().expect("nobody panicked"), (Ended::Finished, 1));
+}
+
+/// A lane is given up while a sender waits for room and the writer for an acknowledgement.
+fn a_broken_lane_keeps_nobody() {
+    let lane = lane(1);
+    lane.send(&[], b"1").expect("there is room");
+    let (writer, sender) = (Arc::clone(&lane), Arc::clone(&lane));
+    let writer = thread::spawn(move || write(&writer, Peer::Silent));
+    let sender = thread::spawn(move || {
+        while let Err(SendError::Full { .. }) = sender.send(&[], b"2") {
+            block_on(sender.room());
+        }
+    });
+    assert_eq!(lane.break_off(), 1);
+    assert_eq!(writer.join().expect("nobody panicked").0, Ended::Superseded);
+    sender.join().expect("nobody panicked");
+}
+
+/// A reader, and two connections that come after it.
+fn turns_are_given_on() {
+    let lane = InboundLane::new();
+    let turn = block_on(lane.take_over(1, 1)).expect("it is the first");
+    let reader = thread::spawn(move || {
+        block_on(turn.superseded());
+        drop(turn);
+    });
+    let next = [2, 3].map(|generation| {
+        let lane = lane.clone();
+        thread::spawn(move || block_on(lane.take_over(generation, 1)).map(drop).is_ok())
+    });
+    reader.join().expect("nobody panicked");
+    let [_, last] = next.map(|next| next.join().expect("nobody panicked"));
+    assert!(last, "nobody came later");
+}
+
+#[test]
+fn no_message_waits_for_a_writer_that_sleeps() {
+    every_interleaving(messages_are_sent);
+    assert!(is_noticed(Fault::WakeLost, messages_are_sent));
+}
+
+#[test]
+fn who_waits_for_room_gets_it() {
+    every_interleaving(room_is_found);
+    for fault in [Fault::NotifyLost, Fault::EnlistedLate] {
+        assert!(is_noticed(fault, room_is_found), "{fault:?}");
+    }
+}
+
+#[test]
+fn a_writer_that_has_a_successor_ends_and_that_one_sends_all() {
+    every_interleaving(a_later_writer_goes_on);
+    assert!(is_noticed(Fault::WakeLost, a_later_writer_goes_on));
+}
+
+#[test]
+fn who_waits_at_a_lane_that_is_given_up_goes() {
+    every_interleaving(a_broken_lane_keeps_nobody);
+    for fault in [Fault::WakeLost, Fault::NotifyLost] {
+        assert!(is_noticed(fault, a_broken_lane_keeps_nobody), "{fault:?}");
+    }
+}
+
+#[test]
+fn a_reader_gives_its_turn_to_whoever_comes_last() {
+    every_interleaving(turns_are_given_on);
+    for fault in [Fault::NotifyLost, Fault::EnlistedLate, Fault::NewestLost] {
+        assert!(is_noticed(fault, turns_are_given_on), "{fault:?}");
+    }
+}

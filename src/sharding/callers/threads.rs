@@ -1,0 +1,125 @@
+//! Callers that wait and who makes room for them, by loom: the file that runs in production, with
+//! loom's types. The mailbox is the real one, under a lock as a shard's.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+
+use loom::model::Builder;
+use loom::sync::Mutex;
+use loom::thread;
+
+use crate::sharding::mailbox::{Entry, Mailbox, Room};
+use waiting::Callers;
+
+#[path = "waiting.rs"]
+#[expect(dead_code, clippy::duplicate_mod, reason = "with other types, and not all of it")]
+mod waiting;
+
+mod sync {
+    pub(super) use loom::sync::atomic::AtomicBool;
+    pub(super) use loom::sync::{Mutex, MutexGuard};
+}
+
+const ROOM: Room = Room { messages: 1, bytes: 1_000 };
+
+/// A step that the test leaves out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leaves {
+    Nothing,
+    /// A caller does not look again once it is registered.
+    SecondLook,
+    /// Who makes room wakes nobody.
+    Wake,
+}
+
+#[derive(Default)]
+struct Bell(loom::sync::Notify);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.notify();
+    }
+}
+
+struct Shard {
+    mailbox: Mutex<Mailbox<u8>>,
+    callers: Callers,
+}
+
+impl Shard {
+    fn offer(&self, message: u8) -> bool {
+        let mut mailbox = self.mailbox.lock().expect("nobody panicked");
+        let fits = mailbox.check(ROOM, 1).is_ok();
+        if fits {
+            mailbox.push(Entry::Typed(message));
+        }
+        fits
+    }
+
+    /// As `tell_wait`.
+    fn tell(&self, message: u8, leaves: Leaves) {
+        let (bell, mut seat) = (Arc::<Bell>::default(), self.callers.seat());
+        let waker = Waker::from(Arc::clone(&bell));
+        while !self.offer(message) {
+            seat.wait(&waker);
+            if leaves != Leaves::SecondLook && self.offer(message) {
+                return;
+            }
+            bell.0.wait();
+        }
+    }
+
+    /// As an entity's task.
+    fn take(&self, leaves: Leaves) -> usize {
+        let (mut batch, made_room) = {
+            let mut batch = VecDeque::new();
+            let mut mailbox = self.mailbox.lock().expect("nobody panicked");
+            let count = mailbox.len();
+            mailbox.take(count, &mut batch);
+            (batch, count > 0 && mailbox.make_room())
+        };
+        if made_room && leaves != Leaves::Wake {
+            self.callers.wake();
+        }
+        batch.drain(..).count()
+    }
+}
+
+fn explore(callers: u8, leaves: Leaves) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(move || {
+        let shard = Shard { mailbox: Mutex::new(Mailbox::default()), callers: Callers::new() };
+        let shard = Arc::new(shard);
+        assert!(shard.offer(0), "nothing waits yet");
+        let tellers = (1..=callers).map(|message| {
+            let shard = Arc::clone(&shard);
+            thread::spawn(move || shard.tell(message, leaves))
+        });
+        let tellers: Vec<_> = tellers.collect();
+        let mut taken = 0;
+        while taken < usize::from(callers) + 1 {
+            match shard.take(leaves) {
+                0 => thread::yield_now(),
+                some => taken += some,
+            }
+        }
+        tellers.into_iter().for_each(|teller| teller.join().expect("nobody panicked"));
+    });
+}
+
+#[test]
+fn every_caller_that_waits_for_room_gets_it() {
+    explore(1, Leaves::Nothing);
+    explore(2, Leaves::Nothing);
+}
+
+#[test]
+fn a_step_that_is_left_out_is_noticed() {
+    for leaves in [Leaves::SecondLook, Leaves::Wake] {
+        let explored = catch_unwind(AssertUnwindSafe(|| explore(1, leaves)));
+        assert!(explored.is_err(), "{leaves:?}");
+    }
+}

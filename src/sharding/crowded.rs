@@ -1,0 +1,227 @@
+//! Full mailboxes between nodes (spec/sharding.md §8): who refused a message tells its sender, and
+//! what that is told for the entity is refused where it is told, until the entity's node says that
+//! there is room.
+//!
+//! A hint and nothing more: it stands only as long as the decision that it was given under, it is
+//! asked about while it lasts, and it goes if nobody answers. So none that was lost, or came late,
+//! makes an entity unreachable.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ostraca_ddata::clock::Instant;
+
+use super::entity::Entity;
+use super::frame::{self, Notice};
+use super::gate::{Decision, Gate};
+use super::ids::{EntityId, RegionId, ShardId};
+use super::letter::Letter;
+use super::runtime::{Runtime, hash};
+use super::shard::{Desk, Floor};
+
+/// Entities of a shard that are known to be busy; those beyond are told, and lose what is too much.
+const CROWDED_MAX: usize = 64;
+
+/// After so long a busy entity's node is asked whether it still is; and forgotten after as long
+/// again without an answer. Looked at when the node reminds.
+const ASK_AFTER: Duration = Duration::from_secs(1);
+
+/// Entities of one shard whose mailboxes, at its home, are full.
+#[derive(Debug)]
+pub(super) struct Crowded {
+    by: Decision,                       // under which the home said so
+    entities: BTreeMap<EntityId, Said>, // ≤ CROWDED_MAX
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Said {
+    at: Instant,
+    asked: bool, // since
+}
+
+impl Crowded {
+    pub(super) const fn new(by: Decision) -> Self {
+        Self { by, entities: BTreeMap::new() }
+    }
+
+    /// Whether it still means something.
+    pub(super) fn stands(&self, newest: Decision) -> bool {
+        self.by == newest
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.entities.is_empty()
+    }
+
+    pub(super) fn has(&self, id: &str) -> bool {
+        self.entities.contains_key(id)
+    }
+
+    pub(super) fn add(&mut self, id: EntityId, at: Instant) {
+        if self.entities.len() < CROWDED_MAX || self.entities.contains_key(&id) {
+            self.entities.insert(id, Said { at, asked: false });
+        }
+    }
+
+    /// Whether it was there.
+    pub(super) fn remove(&mut self, id: &str) -> bool {
+        self.entities.remove(id).is_some()
+    }
+
+    /// Whom to ask about, and whether any were forgotten.
+    pub(super) fn review(&mut self, now: Instant) -> (Vec<EntityId>, bool) {
+        let (mut ask, before) = (Vec::new(), self.entities.len());
+        self.entities.retain(|id, said| {
+            if now - said.at < ASK_AFTER {
+                return true;
+            }
+            let was_asked = std::mem::replace(said, Said { at: now, asked: true }).asked;
+            if !was_asked {
+                ask.push(id.clone());
+            }
+            !was_asked
+        });
+        (ask, self.entities.len() < before)
+    }
+}
+
+impl<E: Entity> Floor<E> {
+    /// The home of its shard, if that has said that the entity's mailbox there is full.
+    pub(super) fn crowded_at(&self, id: &str) -> Option<RegionId> {
+        self.crowded.as_ref().filter(|crowded| crowded.has(id))?.by.home
+    }
+
+    /// Tells other nodes that wait for it, if there is ample room for their messages again.
+    pub(super) fn tell_freed(&mut self, row: u32, shard: ShardId, runtime: &Runtime<E>) {
+        let freed = self.tenants.busy(row).mailbox.freed(runtime.room_of_mailbox());
+        freed.into_iter().for_each(|told| self.tell_free(row, told, shard, runtime));
+    }
+
+    /// Tells other nodes that wait for it that nothing waits here any more.
+    pub(super) fn tell_emptied(&mut self, row: u32, shard: ShardId, runtime: &Runtime<E>) {
+        let Some(busy) = &mut self.tenants.get_mut(row).busy else { return };
+        let told = busy.mailbox.all_told();
+        self.tell_free(row, told, shard, runtime);
+    }
+
+    fn tell_free(&mut self, row: u32, told: Vec<RegionId>, shard: ShardId, runtime: &Runtime<E>) {
+        let id = self.tenants.get(row).id.clone();
+        for region in told {
+            self.notify(region, (Notice::Free, shard, &id), runtime);
+        }
+    }
+
+    /// Under the shard's lock: notices about an entity come in the order in which they are true.
+    fn notify(
+        &mut self,
+        to: RegionId,
+        (notice, shard, id): (Notice, ShardId, &EntityId),
+        runtime: &Runtime<E>,
+    ) {
+        frame::notice(&mut self.scratch, notice, shard, id);
+        // Who is out of the configuration tells it nothing more.
+        let _sent = runtime.world.answer(to, &self.scratch);
+    }
+}
+
+impl<E: Entity> Desk<'_, E> {
+    /// A message of another node finds the mailbox full.
+    pub(super) fn turn_away(&mut self, from: RegionId, row: u32) {
+        let (shard, runtime) = (self.shard.id, self.runtime);
+        if from != runtime.me && self.floor.tenants.busy(row).mailbox.turn_away(from) {
+            let id = self.floor.tenants.get(row).id.clone();
+            self.floor.notify(from, (Notice::Busy, shard, &id), runtime);
+        }
+    }
+
+    /// Another node says something about a mailbox, or asks.
+    pub(super) fn noticed(
+        &mut self,
+        gate: &Gate<Letter>,
+        from: RegionId,
+        notice: Notice,
+        id: EntityId,
+    ) {
+        match notice {
+            Notice::Busy if gate.newest().home == Some(from) && !gate.leads_here() => {
+                let new = || Box::new(Crowded::new(gate.newest()));
+                let crowded = self.floor.crowded.get_or_insert_with(new);
+                crowded.add(id, self.runtime.world.now());
+            }
+            Notice::Busy => {} // of an earlier home
+            Notice::Free => {
+                let Some(crowded) = &mut self.floor.crowded else { return };
+                self.after.freed |= crowded.remove(id.as_str());
+                if crowded.is_empty() {
+                    self.floor.crowded = None;
+                }
+            }
+            Notice::StillBusy => self.say_if_busy(from, &id),
+        }
+    }
+
+    fn say_if_busy(&mut self, to: RegionId, id: &EntityId) {
+        let (shard, runtime) = (self.shard.id, self.runtime);
+        let row = self.floor.tenants.find(hash(id.as_str()), id.as_str());
+        let room = runtime.room_of_mailbox();
+        let busy = row.and_then(|row| self.floor.tenants.get_mut(row).busy.as_mut());
+        let is_busy = busy.is_some_and(|busy| busy.mailbox.puts_off(to, room));
+        let notice = if is_busy { Notice::Busy } else { Notice::Free };
+        self.floor.notify(to, (notice, shard, id), runtime);
+    }
+
+    /// Some time has passed: asks about what was said long ago, and forgets what nobody answers.
+    pub(super) fn review_crowded(&mut self) {
+        let Some(crowded) = &mut self.floor.crowded else { return };
+        let (home, (ask, forgot)) = (crowded.by.home, crowded.review(self.runtime.world.now()));
+        self.after.freed |= forgot;
+        if crowded.is_empty() {
+            self.floor.crowded = None;
+        }
+        let (shard, runtime) = (self.shard.id, self.runtime);
+        for id in ask {
+            if let Some(home) = home {
+                self.floor.notify(home, (Notice::StillBusy, shard, &id), runtime);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(number: usize) -> EntityId {
+        EntityId::new(&number.to_string()).expect("an id")
+    }
+
+    fn at(millis: u64) -> Instant {
+        Instant::default() + Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn what_was_said_long_ago_is_asked_about_once_and_forgotten_without_an_answer() {
+        let mut crowded = Crowded::new(Decision::default());
+        crowded.add(id(1), at(0));
+        crowded.add(id(2), at(500));
+        assert_eq!(crowded.review(at(999)), (vec![], false));
+        assert_eq!(crowded.review(at(1_000)), (vec![id(1)], false));
+        assert_eq!(crowded.review(at(1_900)), (vec![id(2)], false));
+        crowded.add(id(1), at(1_950)); // it still is
+        assert_eq!(crowded.review(at(2_900)), (vec![], true), "2 gave no answer");
+        assert!(crowded.has("1") && !crowded.has("2"));
+        assert_eq!(crowded.review(at(2_950)), (vec![id(1)], false));
+    }
+
+    #[test]
+    fn no_more_are_remembered_than_there_may_be() {
+        let mut crowded = Crowded::new(Decision::default());
+        (0..2 * CROWDED_MAX).for_each(|n| crowded.add(id(n), at(0)));
+        assert_eq!(crowded.entities.len(), CROWDED_MAX);
+        crowded.add(id(0), at(5));
+        assert_eq!(crowded.entities[&id(0)].at, at(5));
+        assert!(crowded.remove("0") && !crowded.remove("0"));
+        crowded.add(id(CROWDED_MAX), at(0));
+        assert_eq!(crowded.entities.len(), CROWDED_MAX);
+    }
+}

@@ -1,0 +1,414 @@
+//! Full mailboxes elsewhere: who is told, until when, and what becomes of a notice that is lost or
+//! of no use any more.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::time::Duration;
+
+use ostraca::sharding::config::Sharding;
+use ostraca::sharding::context::Context;
+use ostraca::sharding::dead_letters::Lost;
+use ostraca::sharding::entity::{Entity, Supervision};
+use ostraca::sharding::entity_ref::{AskError, TellError};
+use ostraca::sharding::ids::{EntityId, ShardId};
+use ostraca::sharding::mailbox::Measure;
+use ostraca::sharding::reply::Reply;
+use ostraca_ddata::sim::{Stream, seeds};
+use serde::{Deserialize, Serialize};
+
+use super::door::Door;
+use super::nodes::{Lanes, Nodes, Plan, node};
+
+#[derive(Default)]
+struct Office {
+    door: Door,
+    log: Mutex<Vec<u64>>,
+}
+
+impl Office {
+    fn handled(&self) -> Vec<u64> {
+        self.log.lock().expect("nobody panicked").clone()
+    }
+}
+
+struct Clerk(Arc<Office>);
+
+#[derive(Serialize, Deserialize)]
+enum Paper {
+    Note(u64),
+    Long(Vec<u8>),
+    Wait,
+    Burn,
+    Count(Reply<u64>),
+}
+
+impl Entity for Clerk {
+    type Message = Paper;
+
+    async fn handle(&mut self, paper: Paper, _: &mut Context<'_, Self>) {
+        match paper {
+            Paper::Note(number) => self.0.log.lock().expect("nobody panicked").push(number),
+            Paper::Long(_) => {}
+            Paper::Wait => self.0.door.pass().await,
+            Paper::Burn => {
+                self.0.door.pass().await;
+                panic!("as the test wants it");
+            }
+            Paper::Count(reply) => reply.send(self.0.handled().len() as u64),
+        }
+    }
+}
+
+/// Three nodes; the clerk works on the first one. `mailbox`: messages.
+struct Desks {
+    nodes: Nodes<Clerk>,
+    office: Arc<Office>,
+}
+
+impl Desks {
+    fn new(settings: Sharding, supervision: Supervision) -> Self {
+        let office = Arc::<Office>::default();
+        let plan = Plan { nodes: 3, settings, supervision, ..Plan::default() };
+        let mut nodes = Nodes::new(&plan, |_, _| {
+            let office = Arc::clone(&office);
+            move |_: &EntityId| Clerk(Arc::clone(&office))
+        });
+        nodes.host(0, 0);
+        Self { nodes, office }
+    }
+
+    fn of(mailbox_size: usize) -> Self {
+        let settings = Sharding { mailbox_size, ..Plan::default().settings };
+        Self::new(settings, Supervision::Restart)
+    }
+
+    /// The mailbox is full, and one more came from node 1, which has heard of it.
+    fn full(mailbox_size: usize) -> Self {
+        let mut desks = Self::of(mailbox_size);
+        desks.tell(1, Paper::Wait).expect("it lives");
+        desks.nodes.settle();
+        for number in 1..=mailbox_size as u64 {
+            desks.tell(1, Paper::Note(number)).expect("there is room");
+        }
+        desks.tell(1, Paper::Note(99)).expect("nobody knows yet");
+        desks.nodes.settle();
+        assert_eq!(desks.nodes.lost(Lost::MailboxFull), 1);
+        desks
+    }
+
+    fn tell(&self, from: usize, paper: Paper) -> Result<(), TellError> {
+        self.nodes.nodes[from].region.entity("c").tell(paper)
+    }
+
+    fn count(&mut self, from: usize) -> Result<u64, AskError> {
+        let clerk = self.nodes.nodes[from].region.entity("c");
+        self.nodes.wait_for(async move { clerk.ask(Paper::Count).await })
+    }
+
+    fn remind(&mut self) {
+        self.nodes.advance(Duration::from_secs(2));
+        for node in &self.nodes.nodes {
+            node.hosting.remind();
+        }
+    }
+
+    fn drop_all_frames(&self) {
+        self.nodes.lanes.lock().expect("nobody panicked").frames.clear();
+    }
+
+    /// How many notices were on their way.
+    fn drop_notices(&self) -> usize {
+        let mut lanes = self.nodes.lanes.lock().expect("nobody panicked");
+        let on_lanes = |lanes: &Lanes| lanes.frames.values().map(VecDeque::len).sum::<usize>();
+        let before = on_lanes(&lanes);
+        lanes.frames.values_mut().for_each(|lane| lane.retain(|frame| frame[0] < BUSY));
+        before - on_lanes(&lanes)
+    }
+
+    /// A node tells many, one after the other, and waits for room. How many it has told.
+    fn teller(&self, from: usize) -> Arc<AtomicUsize> {
+        let (clerk, told) = (self.nodes.nodes[from].region.entity("c"), Arc::default());
+        let counts: Arc<AtomicUsize> = Arc::clone(&told);
+        self.nodes.executor.spawn(Box::pin(async move {
+            for number in 1..=EACH as u64 {
+                let note = Paper::Note(1_000 * from as u64 + number);
+                clerk.tell_wait(note).await.expect("there is room some time");
+                counts.fetch_add(1, Ordering::SeqCst);
+                others_turn().await;
+            }
+        }));
+        told
+    }
+}
+
+async fn others_turn() {
+    let mut yielded = false;
+    poll_fn(|cx| {
+        cx.waker().wake_by_ref();
+        if std::mem::replace(&mut yielded, true) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+/// The kind of the first frame of those about mailboxes.
+const BUSY: u8 = 8;
+
+/// What a teller tells.
+const EACH: usize = 40;
+
+fn busy() -> Result<(), TellError> {
+    Err(TellError::Busy { home: node(0) })
+}
+
+#[test]
+fn who_was_refused_elsewhere_is_told_and_waits_until_there_is_room() {
+    let mut desks = Desks::full(4);
+    assert_eq!(desks.tell(1, Paper::Note(5)), busy());
+    assert_eq!(desks.tell(2, Paper::Note(99)), Ok(()), "another node has not heard of it");
+    let asked = desks.count(1);
+    assert!(matches!(asked, Err(AskError::NotSent(TellError::Busy { .. }))), "{asked:?}");
+    let (told, clerk) = (Arc::<AtomicUsize>::default(), desks.nodes.nodes[1].region.entity("c"));
+    let counts = Arc::clone(&told);
+    desks.nodes.executor.spawn(Box::pin(async move {
+        for number in 5..=40 {
+            clerk.tell_wait(Paper::Note(number)).await.expect("there is room some time");
+            counts.fetch_add(1, Ordering::SeqCst);
+        }
+    }));
+    desks.nodes.settle();
+    assert_eq!((told.load(Ordering::SeqCst), desks.nodes.nodes[1].region.callers()), (0, 1));
+    desks.office.door.open();
+    desks.nodes.settle();
+    assert_eq!(told.load(Ordering::SeqCst), 36);
+    // What is on its way when the mailbox is full again is lost, and counted.
+    let handled = desks.office.handled();
+    let lost = desks.nodes.lost(Lost::MailboxFull) as usize;
+    assert!(handled.is_sorted() && handled[..4] == [1, 2, 3, 4], "{handled:?}");
+    assert_eq!(handled.len() + lost, 40 + 2, "{handled:?}");
+    assert_eq!((desks.tell(1, Paper::Note(50)), desks.tell(2, Paper::Note(50))), (Ok(()), Ok(())));
+}
+
+#[test]
+fn a_notice_ends_with_the_home_that_gave_it() {
+    let mut desks = Desks::full(2);
+    let clerk = desks.nodes.nodes[1].region.entity("c");
+    let told = Arc::<AtomicUsize>::default();
+    let counts = Arc::clone(&told);
+    desks.nodes.executor.spawn(Box::pin(async move {
+        clerk.tell_wait(Paper::Note(3)).await.expect("there is room elsewhere");
+        counts.fetch_add(1, Ordering::SeqCst);
+    }));
+    desks.nodes.settle();
+    assert_eq!(told.load(Ordering::SeqCst), 0);
+    desks.nodes.decide(ShardId::new(0), Some(2));
+    desks.nodes.settle();
+    assert_eq!(told.load(Ordering::SeqCst), 1, "a move is announced: it waits for that instead");
+    desks.office.door.open();
+    desks.nodes.settle();
+    assert_eq!(desks.office.handled(), [1, 2, 3]);
+    assert_eq!(desks.nodes.all_lost(), 1);
+}
+
+#[test]
+fn a_notice_ends_with_its_node() {
+    let mut desks = Desks::full(2);
+    assert_eq!(desks.tell(1, Paper::Note(3)), busy());
+    desks.nodes.crash(0);
+    assert_eq!(desks.tell(1, Paper::Note(3)), Ok(()));
+    desks.nodes.settle();
+    assert_eq!(desks.office.handled(), [3]);
+}
+
+/// Whoever waits is never kept for ever by a word that did not come.
+#[test]
+fn a_lost_notice_of_room_is_asked_for_and_without_an_answer_it_is_tried() {
+    for answers in [true, false] {
+        let mut desks = Desks::full(2);
+        desks.office.door.open();
+        while desks.nodes.executor.ready() > 0 {
+            desks.nodes.executor.step(0);
+        }
+        desks.drop_all_frames(); // among them: there is room
+        assert_eq!(desks.tell(1, Paper::Note(3)), busy());
+        let clerk = desks.nodes.nodes[1].region.entity("c");
+        let waits = async move { clerk.tell_wait(Paper::Note(3)).await };
+        let told = Arc::<AtomicUsize>::default();
+        let counts = Arc::clone(&told);
+        desks.nodes.executor.spawn(Box::pin(async move {
+            waits.await.expect("there is room");
+            counts.fetch_add(1, Ordering::SeqCst);
+        }));
+        desks.nodes.settle();
+        desks.remind();
+        if !answers {
+            desks.drop_all_frames();
+        }
+        desks.nodes.settle();
+        assert_eq!(told.load(Ordering::SeqCst), usize::from(answers));
+        desks.remind();
+        desks.nodes.settle();
+        assert_eq!((told.load(Ordering::SeqCst), desks.office.handled()), (1, vec![1, 2, 3]));
+    }
+}
+
+#[test]
+fn as_long_as_it_is_asked_for_a_notice_is_renewed_and_nothing_more_is_lost() {
+    let mut desks = Desks::full(2);
+    for _ in 0..5 {
+        desks.remind();
+        desks.nodes.settle();
+        assert_eq!(desks.tell(1, Paper::Note(3)), busy());
+    }
+    assert_eq!(desks.nodes.lost(Lost::MailboxFull), 1);
+}
+
+#[test]
+fn a_late_notice_of_an_earlier_home_says_nothing() {
+    let mut desks = Desks::full(2);
+    desks.tell(2, Paper::Note(98)).expect("it has not heard of it");
+    let late = loop {
+        let ends = (node(0), node(2));
+        let found = {
+            let mut lanes = desks.nodes.lanes.lock().expect("nobody panicked");
+            lanes.frames.get_mut(&ends).and_then(VecDeque::pop_front)
+        };
+        match found {
+            Some(frame) => break frame,
+            None => {
+                let step = *desks.nodes.possible().first().expect("it is told");
+                desks.nodes.step(step, 0);
+            }
+        }
+    };
+    assert_eq!(late[0], BUSY, "{late:?}");
+    desks.office.door.open();
+    desks.nodes.host(0, 1);
+    desks.nodes.nodes[2].hosting.arrived(node(0), &late).expect("a frame");
+    assert_eq!(desks.tell(2, Paper::Note(3)), Ok(()));
+}
+
+#[test]
+fn an_entity_that_stops_after_a_failure_says_that_nothing_waits_any_more() {
+    let settings = Sharding { mailbox_size: 2, ..Plan::default().settings };
+    let mut desks = Desks::new(settings, Supervision::Stop);
+    desks.tell(1, Paper::Burn).unwrap();
+    desks.nodes.settle();
+    for number in 0..4 {
+        desks.tell(1, Paper::Note(number)).unwrap();
+    }
+    desks.nodes.settle();
+    assert_eq!(desks.tell(1, Paper::Note(9)), busy());
+    desks.office.door.open();
+    desks.nodes.settle();
+    assert_eq!(desks.tell(1, Paper::Note(9)), Ok(()));
+}
+
+#[test]
+fn a_mailbox_is_full_by_bytes_as_well_and_one_long_message_alone_fits() {
+    let settings = Sharding { mailbox_bytes_max: 1_000, ..Plan::default().settings };
+    let mut desks = Desks::new(settings, Supervision::Restart);
+    desks.tell(0, Paper::Wait).unwrap();
+    desks.nodes.settle();
+    let long = |length| Paper::Long(vec![7; length]);
+    desks.tell(1, long(2_000)).unwrap();
+    desks.nodes.settle();
+    let full = desks.tell(0, Paper::Note(1)).expect_err("its bytes are too many");
+    assert!(
+        matches!(full, TellError::MailboxFull { limit: 1_000, of: Measure::Bytes, .. }),
+        "{full}"
+    );
+    assert!(full.to_string().contains("bytes wait for the entity, at most 1000 may"), "{full}");
+    desks.tell(1, long(1)).unwrap();
+    desks.nodes.settle();
+    assert_eq!((desks.nodes.lost(Lost::MailboxFull), desks.tell(1, long(1))), (1, busy()));
+    desks.office.door.open();
+    desks.nodes.settle();
+    assert_eq!((desks.tell(1, long(1)), desks.tell(0, long(1))), (Ok(()), Ok(())));
+}
+
+/// Random schedules; the shard moves all the time. What is lost is what a full mailbox refused.
+#[test]
+fn whatever_moves_and_whichever_notice_is_lost_everybody_who_waits_gets_through() {
+    let test = "whatever_moves_and_whichever_notice_is_lost_everybody_who_waits_gets_through";
+    let (mut runs, mut refused, mut dropped) = (0, 0, 0);
+    for seed in seeds(test, 100) {
+        let mut chance = Stream::split(seed.value, "busy", 0);
+        let mut desks = Desks::of(1 + chance.index(4));
+        let shard = ShardId::new(0);
+        let told = [0, 1, 2].map(|from| desks.teller(from));
+        let pause = *chance.pick(&[20, 500]); // between two moves; steps
+        for _ in 0..500 {
+            let steps = desks.nodes.possible();
+            match chance.below(30) {
+                0 if chance.chance(30.0 / f64::from(pause)) => {
+                    desks.nodes.decide(shard, Some(chance.index(3)));
+                }
+                1 if chance.chance(0.2) => desks.remind(),
+                2 | 3 => dropped += desks.drop_notices(),
+                _ if steps.is_empty() => {}
+                _ => desks.nodes.step(*chance.pick(&steps), chance.index(1 << 20)),
+            }
+        }
+        for _ in 0..2 * EACH {
+            desks.nodes.speak(shard);
+            desks.nodes.settle();
+            desks.remind();
+        }
+        desks.nodes.settle();
+        let told = told.map(|told| told.load(Ordering::SeqCst));
+        assert_eq!(told, [EACH; 3], "{}", seed.replay_command());
+        let handled = desks.office.handled();
+        let lost = desks.nodes.lost(Lost::MailboxFull) as usize;
+        let perhaps = desks.nodes.lost(Lost::Discarded) as usize;
+        let of = |from: u64| handled.iter().filter(move |number| **number / 1_000 == from);
+        assert!((0..3).all(|from| of(from).is_sorted()), "{}", seed.replay_command());
+        let unique = handled.iter().collect::<BTreeSet<_>>().len();
+        let missing = 3 * EACH - handled.len();
+        assert!(
+            unique == handled.len() && (lost..=lost + perhaps).contains(&missing),
+            "{missing} are missing, {lost} lost, {perhaps} perhaps\n{}",
+            seed.replay_command()
+        );
+        (runs, refused) = (runs + 1, refused + lost);
+    }
+    assert!(refused > runs && dropped > runs, "{refused} refused, {dropped} notices lost");
+}
+
+/// A planned move loses nothing, however small the mailboxes are where it ends.
+#[test]
+fn what_waits_for_a_move_at_other_nodes_is_exempt_from_the_limit_of_the_mailbox() {
+    let mut desks = Desks::of(2);
+    desks.tell(0, Paper::Wait).unwrap();
+    desks.nodes.settle();
+    desks.nodes.decide(ShardId::new(0), Some(1));
+    desks.nodes.settle(); // the handler still runs
+    (1..=9).for_each(|number| desks.tell(2, Paper::Note(number)).unwrap());
+    desks.nodes.settle();
+    desks.office.door.open();
+    desks.nodes.settle();
+    assert_eq!((desks.office.handled(), desks.nodes.all_lost()), ((1..=9).collect(), 0));
+}
+
+#[test]
+fn what_is_held_for_a_start_has_a_limit_for_all_shards_of_a_region() {
+    let settings = Sharding { held_size: 8, ..Plan::default().settings };
+    let plan = Plan { nodes: 2, shards: 50, settings, ..Plan::default() };
+    let office = Arc::<Office>::default();
+    let mut nodes = Nodes::new(&plan, |_, _| {
+        let office = Arc::clone(&office);
+        move |_: &EntityId| Clerk(Arc::clone(&office))
+    });
+    for number in 0..40 {
+        let clerk = nodes.nodes[1].region.entity(&format!("c{number}"));
+        nodes.decide(clerk.shard(), Some(0));
+        clerk.tell(Paper::Note(number)).unwrap();
+    }
+    nodes.announce(1); // before the homes themselves hear of it
+    nodes.settle_without_words();
+    assert_eq!((nodes.nodes[0].region.held(), nodes.lost(Lost::HeldFull)), (8, 32));
+    nodes.settle();
+    assert_eq!((nodes.nodes[0].region.held(), office.handled().len()), (0, 8));
+}
