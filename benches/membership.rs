@@ -43,6 +43,9 @@ const DIRECT_LIMIT: usize = 100;
 /// Views are looked at this often.
 const LOOK: Duration = MS;
 
+/// How often a terminal is told how far a large cluster is.
+const TELL_EVERY: Duration = Duration::from_secs(5);
+
 /// Of one node for one event: more is a storm, whose end would take hours.
 const MESSAGES_MAX: f64 = 20_000.0;
 
@@ -226,9 +229,7 @@ impl Bench {
         happens: impl FnOnce(&mut Sim),
         has_it: impl Fn(&WholeNode) -> bool,
     ) -> Result<(), String> {
-        if stderr().is_terminal() {
-            eprintln!("{} nodes: {name} ..", self.nodes);
-        }
+        let mut told = None;
         self.meter.borrow_mut().reset();
         let begun = self.sim.now();
         happens(&mut self.sim);
@@ -258,8 +259,23 @@ impl Bench {
             if self.sent().messages > MESSAGES_MAX {
                 return Err(format!("{name}: given up after {MESSAGES_MAX} messages per node"));
             }
+            self.tell(name, begun, &mut told);
             self.run(look)?;
         }
+    }
+
+    /// On a terminal, now and then.
+    fn tell(&self, name: &str, begun: SimTime, told: &mut Option<Instant>) {
+        if !stderr().is_terminal() || told.is_some_and(|at| at.elapsed() < TELL_EVERY) {
+            return;
+        }
+        *told = Some(Instant::now());
+        let passed = (self.sim.now() - begun).as_secs_f64();
+        let sent = self.sent().messages;
+        eprintln!(
+            "{} nodes: {name}: {passed:.3} s simulated, {sent:.0} messages a node",
+            self.nodes
+        );
     }
 
     fn print(&self, name: &str, begun: SimTime, first: SimTime, last: SimTime) {

@@ -21,6 +21,9 @@ const BELOW_CLUSTER: [&str; 2] = ["sharding", "shutdown"];
 /// All sections.
 const SECTIONS: [&str; 4] = ["cluster", "ddata", "management", "net"];
 
+/// Settings that have two names: the section, what the specification calls it, and what it is here.
+const ALIASES: [(&str, &str, &str); 1] = [("net.limits", "max-message-size", "message-bytes-max")];
+
 /// Why settings can't be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -104,8 +107,9 @@ fn environment() -> Env {
 }
 
 fn extract(all: &Figment) -> Result<Config, LoadError> {
-    let sections = Section::root(all)?;
+    let mut sections = Section::root(all)?;
     sections.only(&SECTIONS)?;
+    sections.one_name_each()?;
     let cluster = sections.below("cluster")?;
     Ok(Config {
         net: sections.below("net")?.extract()?,
@@ -133,6 +137,27 @@ impl<'a> Section<'a> {
 
     fn path_of(&self, name: &str) -> String {
         if self.key.is_empty() { name.to_owned() } else { format!("{}.{name}", self.key) }
+    }
+
+    /// Of a setting that stands under one name in the file and under the other in the environment,
+    /// keeps the environment's.
+    fn one_name_each(&mut self) -> Result<(), LoadError> {
+        for (section, alias, name) in ALIASES {
+            let Some(set) = within(&mut self.set, section) else { continue };
+            let (Some(one), Some(other)) = (set.get(alias), set.get(name)) else { continue };
+            match (is_from_file(self.all, one), is_from_file(self.all, other)) {
+                (true, false) => drop(set.remove(alias)),
+                (false, true) => drop(set.remove(name)),
+                _ => {
+                    let key = format!("{section}.{alias}");
+                    let why = format!(
+                        "is the same setting as {name}, which is set as well: leave one of them out"
+                    );
+                    return Err(LoadError::Setting { origin: origin(self.all, &key), key, why });
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Refuses what has another name.
@@ -169,6 +194,19 @@ impl<'a> Section<'a> {
         let Self { all, key, set } = self;
         Value::from(set).deserialize().map_err(|error| setting(all, &key, &error))
     }
+}
+
+/// The section with that name, if anything is set there.
+fn within<'a>(set: &'a mut Dict, section: &str) -> Option<&'a mut Dict> {
+    section.split('.').try_fold(set, |set, name| match set.get_mut(name)? {
+        Value::Dict(_, below) => Some(below),
+        _ => None,
+    })
+}
+
+fn is_from_file(all: &Figment, value: &Value) -> bool {
+    let metadata = all.get_metadata(value.tag());
+    metadata.is_some_and(|metadata| matches!(metadata.source, Some(Source::File(_))))
 }
 
 /// What figment found, in the section at `above`.

@@ -94,7 +94,7 @@ fn is_whole(view: &View, wanted: &BTreeSet<String>) -> bool {
 }
 
 /// Waits until each of these sees these removed.
-async fn lose(members: &mut [Running], lost: &BTreeSet<String>) {
+pub(crate) async fn lose(members: &mut [Running], lost: &BTreeSet<String>) {
     for member in members {
         member.sees("they are out", |view| view.known.is_disjoint(lost)).await;
     }
@@ -109,7 +109,7 @@ async fn missed_nobody(members: &mut [Running]) {
 }
 
 /// It runs no entities any more: it has ended, or knows that it may not.
-async fn serves_nothing(member: &mut Running) {
+pub(crate) async fn serves_nothing(member: &mut Running) {
     if let Ok(view) = member.look().await {
         assert!(!view.serves, "the others have removed it: {view:?}");
     }

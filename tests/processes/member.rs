@@ -15,11 +15,16 @@ use ostraca::prelude::*;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::counters::{Counters, SHARDS};
+use crate::outside::Outside;
 use crate::peer::{PATIENCE, Peer};
 use crate::served::{Order, tell};
 
 /// How long a majority may take before a write, or a read, is said to have failed.
 const WITHIN: Duration = Duration::from_secs(5);
+
+/// How much later the half without the tiebreaker asks for the lease: the other one may notice the
+/// split that much later. Were it the first, neither could go on.
+const MINORITY_WAITS: Duration = Duration::from_secs(4);
 
 /// Half of the planned size, and one.
 const QUORUM_SIZE: usize = 3;
@@ -39,6 +44,7 @@ fn config(order: &Order) -> Config {
         config.cluster.expected_nodes = Some(3);
     }
     config.cluster.downing.strategy = order.downing;
+    config.cluster.downing.lease_majority.acquire_lease_delay_for_minority = MINORITY_WAITS;
     config.sharding.number_of_shards = SHARDS;
     if order.downing == StrategyName::StaticQuorum {
         config.cluster.downing.static_quorum.quorum_size = QUORUM_SIZE;
@@ -78,7 +84,14 @@ struct Handles {
 }
 
 pub(crate) async fn serve(order: &Order) {
-    let node = Node::start(config(order)).await.expect("it starts");
+    let builder = match &order.lease {
+        Some(journal) => {
+            let outside = Outside::in_file(journal.clone());
+            Node::builder(config(order)).downing_lease(Arc::new(outside))
+        }
+        None => Node::builder(config(order)),
+    };
+    let node = builder.start().await.expect("it starts");
     let handles = Handles {
         cluster: node.cluster(),
         replicator: node.replicator(),

@@ -49,6 +49,8 @@ pub(crate) struct Order {
     pub(crate) seeds: Vec<Multiaddr>,
     /// A member's strategy.
     pub(crate) downing: StrategyName,
+    /// Where the lease of `lease-majority` lies.
+    pub(crate) lease: Option<PathBuf>,
 }
 
 impl Default for Order {
@@ -62,18 +64,22 @@ impl Default for Order {
             data_dir: None,
             seeds: Vec::new(),
             downing: StrategyName::default(),
+            lease: None,
         }
     }
 }
 
 impl fmt::Display for Order {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let dir = self.data_dir.as_deref().unwrap_or_else(|| "".as_ref()).display();
+        let path = |path: &Option<PathBuf>| {
+            path.as_deref().map_or_else(String::new, |path| path.display().to_string())
+        };
+        let (dir, lease) = (path(&self.data_dir), path(&self.lease));
         let (user, link) = (self.user_timeout.as_millis(), self.link_down.as_millis());
         let seeds: Vec<String> = self.seeds.iter().map(ToString::to_string).collect();
         let (seeds, downing) = (seeds.join(" "), self.downing);
         write!(f, "{:?}\n{}\n{user}\n{link}\n", self.kind, self.listen)?;
-        write!(f, "{dir}\n{seeds}\n{downing}")
+        write!(f, "{dir}\n{seeds}\n{downing}\n{lease}")
     }
 }
 
@@ -81,11 +87,12 @@ impl Order {
     fn of_this_process() -> Option<Self> {
         let text = std::env::var(ORDER).ok()?;
         let parts: Vec<&str> = text.split('\n').collect();
-        let [kind, listen, user, link, dir, seeds, downing] = parts[..] else {
+        let [kind, listen, user, link, dir, seeds, downing, lease] = parts[..] else {
             panic!("no order: {text:?}")
         };
         let strategy = StrategyName::ALL.into_iter().find(|name| name.to_string() == downing);
         let seeds = seeds.split_whitespace().map(|seed| seed.parse().expect("an address"));
+        let path = |text: &str| Some(PathBuf::from(text)).filter(|_| !text.is_empty());
         let millis = |text: &str| Duration::from_millis(text.parse().expect("milliseconds"));
         Some(Self {
             kind: match kind {
@@ -99,9 +106,10 @@ impl Order {
             listen: listen.parse().expect("an address"),
             user_timeout: millis(user),
             link_down: millis(link),
-            data_dir: Some(PathBuf::from(dir)).filter(|dir| !dir.as_os_str().is_empty()),
+            data_dir: path(dir),
             seeds: seeds.collect(),
             downing: strategy.expect("a strategy"),
+            lease: path(lease),
         })
     }
 

@@ -259,15 +259,16 @@ impl Strategy {
 /// `down-all` and `static-quorum` (spec/safety.md §6): nobody else can install a configuration.
 /// Where the strategy would have the side go, it stays and proposes to remove whom it cannot
 /// reach. So it does where everybody on it is indirectly connected, if this node itself reaches
-/// none of them: they may have ended themselves, and nobody tells. Else it waits. So does a side
-/// that holds no quorum, but would hold one of the configuration that is being decided: once that
-/// is accepted, the other side cannot go on without this one.
+/// none of them: they may have ended themselves, and nobody tells. Else it waits. So does who would
+/// end itself on a side that holds no quorum, but would hold one of the configuration that is being
+/// decided: once that is accepted, the other side cannot go on without this one.
 #[must_use]
 pub fn resolve(strategy: &Strategy, trust: Trust, view: &View) -> Resolution {
     let verdict = strategy.decide(view);
     let down = strategy.down(view, verdict);
     let holds_quorum = view.holds_quorum();
-    let is_needed = || verdict.ends_this_side() && view.may_hold_quorum();
+    let ends_itself = verdict.ends_this_side() || down.contains(&view.own);
+    let is_needed = || ends_itself && view.may_hold_quorum();
     let decision = match trust {
         Trust::Survivors => verdict,
         _ if strategy.ends_quorums() => verdict,

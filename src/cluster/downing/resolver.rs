@@ -349,10 +349,12 @@ impl Change {
             return Self::Reachability;
         }
         let weighty = |status| matches!(status, Status::Up | Status::Exiting | Status::Down);
-        let moved = after.members.iter().any(|member| {
-            let was = before.member(member.node).map(|member| member.status);
-            weighty(member.status) && was != Some(member.status)
-        });
+        let was: BTreeMap<NodeId, Status> =
+            before.members.iter().map(|member| (member.node, member.status)).collect();
+        let moved = after
+            .members
+            .iter()
+            .any(|member| weighty(member.status) && was.get(&member.node) != Some(&member.status));
         if moved { Self::Membership } else { Self::Minor }
     }
 }

@@ -94,6 +94,11 @@ impl Deciding {
         all.into_iter().flatten().min()
     }
 
+    /// Whether somebody waits to be taken up.
+    pub(super) fn has_newcomers(&self) -> bool {
+        !self.newcomers.is_empty()
+    }
+
     /// Another configuration: everything is judged anew.
     pub(super) fn installed(&mut self) {
         self.proposed = Change::default();

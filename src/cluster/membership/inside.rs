@@ -202,9 +202,10 @@ impl Inside {
         self.at_a_members_address(core, now, node, out);
         self.watched(core, now, out, |monitor, orders| monitor.connected(now.mono, node, orders));
         let waits = |status| matches!(status, Status::Joining | Status::WeaklyUp);
-        if self.gossip.member(node.incarnation).is_some_and(|member| waits(member.status)) {
-            // Who is connected may be taken up. (Not at once by all: where a thousand join at once,
-            // each of them connects with all the others.)
+        let is_missed = |status| waits(status) || self.deciding.has_newcomers();
+        if self.gossip.member(node.incarnation).is_some_and(|member| is_missed(member.status)) {
+            // Who is connected may be taken up, or was missed when others were to be. (Not at once by
+            // all: where a thousand join at once, each of them connects with all the others.)
             let leads = self.told().leader == Some(core.me);
             let at = if leads { now.mono } else { now.mono + FOLLOWERS_LOOK };
             self.look_at = Some(self.look_at.map_or(at, |first| first.min(at)));

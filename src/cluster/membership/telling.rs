@@ -80,9 +80,9 @@ impl Telling {
         self.publish(core, gossip, out);
     }
 
-    /// Who is Down is granted no lease any more, as long as this node's state says so (it begins with
-    /// another one if nobody knows it: [`astray`](super::astray)). Nobody waits for the lease of a
-    /// process that one of the members knows to be dead.
+    /// Who is Down is granted no lease any more, as long as this node's state is the same cluster's
+    /// view ([`let_go`](Self::let_go)). Nobody waits for the lease of a process that one of the
+    /// members knows to be dead.
     fn guard(&mut self, gossip: &Gossip, out: &mut Out) {
         let dead = gossip.reachability().records();
         let dead = dead.filter(|record| record.verdict == Verdict::Terminated);
@@ -92,8 +92,6 @@ impl Telling {
         let down = gossip.members().filter(|member| member.status == Status::Down);
         let down: BTreeSet<ReplicaId> = down.map(|member| member.incarnation()).collect();
         out.extend(down.difference(&self.down).map(|id| Output::GuardDown(*id)));
-        let risen = self.down.difference(&down).filter(|id| gossip.contains(**id));
-        out.extend(risen.map(|id| Output::GuardNotDown(*id)));
         self.down = down;
     }
 
@@ -135,9 +133,14 @@ impl Telling {
         }
     }
 
-    /// The state is another one: no link is kept to whom it does not list. It says nothing of them,
-    /// and nobody tells them anything.
+    /// The state is another one, since nobody knew this node ([`astray`](super::astray)): no link is
+    /// kept to whom it does not list. It says nothing of them, and nobody tells them anything. Who
+    /// was Down in the former one only is granted leases again, listed or not: it may be later.
     pub(super) fn let_go(&mut self, gossip: &Gossip, out: &mut Out) {
+        let is_down = |id: ReplicaId| gossip.member(id).is_some_and(|m| m.status == Status::Down);
+        let is_out = |id: ReplicaId| is_down(id) || gossip.is_removed(id, u64::MAX);
+        let risen = std::mem::take(&mut self.down).into_iter().filter(|id| !is_out(*id));
+        out.extend(risen.map(Output::GuardNotDown));
         let gone = self.kept.keys().filter(|node| !gossip.contains(node.incarnation));
         for node in gone.copied().collect::<Vec<_>>() {
             self.release(node, out);
@@ -164,5 +167,61 @@ impl Telling {
             self.peers.clone_from(&peers);
             out.push(Output::Members(peers));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ostraca_ddata::machine::Outbox;
+
+    use super::*;
+    use crate::cluster::gossip::tests::{id, state};
+
+    /// The state that is lost, the one in its place, who is granted leases again.
+    const LOST: &[(&str, &str, &str)] = &[
+        ("A Bd C", "A B C", "B"),
+        ("A Bd C", "A Bd C", ""),
+        ("A Bd C", "A C", "B"), // which may list it later
+        ("A Bd Cd Dd", "A Cd", "BD"),
+        ("A B C", "A", ""),
+    ];
+
+    fn told(out: &mut Out, is_asked: fn(&Output) -> Option<ReplicaId>) -> String {
+        let name = |id: ReplicaId| ('A'..='Z').find(|name| self::id(*name) == id).expect("one");
+        out.drain().filter_map(|output| is_asked(&output)).map(name).collect()
+    }
+
+    #[test]
+    fn who_was_down_in_a_lost_state_only_is_granted_leases_again_listed_or_not() {
+        for (lost, found, expected) in LOST {
+            let (mut telling, mut out) = (Telling::default(), Outbox::new());
+            let down = |output: &Output| match output {
+                Output::GuardDown(id) => Some(*id),
+                _ => None,
+            };
+            let not_down = |output: &Output| match output {
+                Output::GuardNotDown(id) => Some(*id),
+                _ => None,
+            };
+            telling.guard(&state(lost), &mut out);
+            let first = told(&mut out, down);
+            telling.let_go(&state(found), &mut out);
+            assert_eq!(told(&mut out, not_down), *expected, "{lost}; {found}");
+            telling.guard(&state(found), &mut out);
+            let still: String = first.chars().filter(|name| !expected.contains(*name)).collect();
+            assert_eq!(told(&mut out, down), still, "{lost}; {found}");
+        }
+    }
+
+    #[test]
+    fn who_was_down_and_is_removed_is_granted_nothing_again() {
+        let (mut telling, mut out) = (Telling::default(), Outbox::new());
+        let mut gossip = state("A Bd C");
+        telling.guard(&gossip, &mut out);
+        gossip.remove(id('A'), &[id('B')]);
+        telling.guard(&gossip, &mut out);
+        telling.let_go(&gossip, &mut out);
+        let risen = |output: &Output| matches!(output, Output::GuardNotDown(_));
+        assert!(!out.drain().any(|output| risen(&output)));
     }
 }

@@ -37,7 +37,7 @@ fn what_is_set_counts_and_all_else_has_its_default() {
 }
 
 /// A wrong file, the key that is named, and what is said of it.
-const WRONG: [(&str, &str, &str); 22] = [
+const WRONG: [(&str, &str, &str); 23] = [
     ("[clutser]\n", "clutser", "the sections are cluster, ddata, management, net"),
     ("cluster = 3", "cluster", "found signed int `3`, but this is a section"),
     ("[cluster]\ngosip-interval = \"1s\"", "cluster.gosip-interval", "expected `one of"),
@@ -62,6 +62,11 @@ const WRONG: [(&str, &str, &str); 22] = [
         "[cluster.sharding.passivation]\nidle-timeout = 120",
         "cluster.sharding.passivation.idle-timeout",
         "found signed int `120`",
+    ),
+    (
+        "[net.limits]\nmessage-bytes-max = 9000\nmax-message-size = 9000",
+        "net.limits.max-message-size",
+        "is the same setting as message-bytes-max, which is set as well",
     ),
     ("[management]\nsocket = \"s\"", "management.socket", "control-socket"),
 ];
@@ -107,4 +112,25 @@ fn the_environment_goes_before_the_file_and_is_named_in_errors() {
         }
         Ok(())
     });
+}
+
+/// A setting's other name, in the file or in the environment: the environment goes before.
+#[test]
+#[expect(clippy::result_large_err, reason = "a jail takes figment's own errors")]
+fn a_setting_under_its_other_name_is_the_same_setting() {
+    let names =
+        [("max-message-size", "MESSAGE_BYTES_MAX"), ("message-bytes-max", "MAX_MESSAGE_SIZE")];
+    for (in_file, in_environment) in names {
+        figment::Jail::expect_with(|jail| {
+            jail.create_file("node.toml", &format!("[net.limits]\n{in_file} = 9000"))?;
+            jail.set_env(format!("OSTRACA__NET__LIMITS__{in_environment}"), "10000");
+            let config = Config::load("node.toml").expect("set once in each");
+            assert_eq!(config.net.limits.message_bytes_max, 10_000, "{in_environment}");
+            jail.set_env(format!("OSTRACA__NET__LIMITS__{in_environment}"), "many");
+            let error = Config::load("node.toml").expect_err("no number").to_string();
+            let named = format!("OSTRACA__NET__LIMITS__{in_environment} in the environment: ");
+            assert!(error.starts_with(&named), "{error}");
+            Ok(())
+        });
+    }
 }

@@ -29,6 +29,7 @@ fn world(seed: Seed, places: usize, weakened: Weakened) -> World {
         patience: 20 * SECOND, // whoever is cut off changes nothing meanwhile
         standings: Vec::new(),
         toggles: 0.0,
+        rumours: 0.0,
         weakened,
     };
     let setup = Setup { faults: Faults::none(), ..Setup::new(seed, places) };

@@ -7,8 +7,12 @@
 //! Clock rates within ±1 %, pauses to 12 s, delays to 6 s and more, loss, flapping and one-way
 //! links, crashes, restarts; serving is judged by the holder's own clock in true time.
 //!
-//! `OSTRACA_SIM_SECONDS=3600 cargo test -p ostraca --test cluster nobody_serves -- --nocapture`
-//! takes as many takeovers as fit.
+//! Whoever gossip calls Down comes and goes in each node's view, too: what a grantor refuses for that
+//! is a heartbeat that is lost, and nothing that is safe rests on it.
+//!
+//! `OSTRACA_TAKEOVERS=1000000 cargo test -p ostraca --test cluster nobody_serves -- --nocapture` runs
+//! seeds from 0 on until so many takeovers have been, on all cores, and says every ten seconds how
+//! far it is; `OSTRACA_SIM_SECONDS=3600` in its place runs fresh seeds for so long.
 
 mod directed;
 mod exhaustive;
@@ -17,8 +21,8 @@ pub(crate) mod watch;
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use ostraca::cluster::bug::{Bug, Canary};
 use ostraca_ddata::sim::{
@@ -33,6 +37,9 @@ const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 /// Simulated time of one run.
 const SPAN: Duration = Duration::from_secs(150);
+/// Clock rates differ from true time by at most so many millionths.
+const RATE_PPM: u32 = 10_000;
+const PAUSE_MAX: Duration = Duration::from_secs(12);
 
 /// What is left out in a run: a rule of the library, or of its wiring.
 #[derive(Clone, Copy, Debug, Default)]
@@ -86,9 +93,9 @@ fn faults(seed: u64) -> Faults {
         kinds,
         every: draw.span(500 * MS, 10 * SECOND),
         span: (10 * MS, 12 * SECOND),
-        pause: (MS, 12 * SECOND),
+        pause: (MS, PAUSE_MAX),
         down: (10 * MS, 10 * SECOND),
-        rate_ppm: *draw.pick(&[0, 10_000, 10_000]),
+        rate_ppm: *draw.pick(&[0, RATE_PPM, RATE_PPM]),
         wall_skew: SECOND,
         ..Faults::none()
     }
@@ -122,6 +129,7 @@ pub(crate) fn world_and_shared(
         patience: *draw.pick(&[500 * MS, 500 * MS, 4 * SECOND]),
         standings: Vec::new(),
         toggles: 0.0,
+        rumours: 0.0,
         weakened,
     };
     let struck = *draw.pick(&[0.0, 0.0, 0.1, 0.4]);
@@ -147,32 +155,103 @@ fn split_around(draw: &mut Stream, node: NodeIndex, places: usize) -> Fault {
     Fault::Partition { groups: vec![near, far], span: Some(draw.span(2 * SECOND, 12 * SECOND)) }
 }
 
-static TAKEOVERS: AtomicU64 = AtomicU64::new(0);
-static DECISIONS: AtomicU64 = AtomicU64::new(0);
-
 fn run(seed: Seed, weakened: Weakened) -> Result<Totals, Box<Failure>> {
     let mut sim = world(seed, weakened);
     sim.try_run_for(SPAN)?;
-    TAKEOVERS.fetch_add(sim.observer().takeovers, Ordering::Relaxed);
-    DECISIONS.fetch_add(sim.observer().decisions, Ordering::Relaxed);
     Ok(sim.totals())
+}
+
+/// What runs without a weakened rule have come to, and how many takeovers they are to come to.
+struct Count {
+    wanted: Option<u64>, // else the usual seeds
+    begun: Instant,
+    sums: Mutex<Sums>,
+}
+
+#[derive(Default)]
+struct Sums {
+    runs: u64,
+    takeovers: u64,
+    decisions: u64,
+    told: Duration, // since it begun, when that was said last
+}
+
+/// How often a long run says how far it is.
+const TELL_EVERY: Duration = Duration::from_secs(10);
+
+impl Count {
+    fn from_env() -> Self {
+        let wanted = std::env::var("OSTRACA_TAKEOVERS").ok();
+        let wanted = wanted.map(|text| text.parse().expect("OSTRACA_TAKEOVERS is a number"));
+        Self { wanted, begun: Instant::now(), sums: Mutex::default() }
+    }
+
+    /// Enough of them: a run has some ten takeovers.
+    fn seeds(&self) -> u64 {
+        self.wanted.unwrap_or(150)
+    }
+
+    fn run(&self, seed: Seed) -> Totals {
+        let is_reached = |wanted| self.sums.lock().expect("no panic inside").takeovers >= wanted;
+        if self.wanted.is_some_and(is_reached) {
+            return Totals::default();
+        }
+        let rumours = *Stream::split(seed.value, "lease rumours", 0).pick(&[0.0, 0.1, 0.5]);
+        let mut sim = world_with(seed, Weakened::default(), |weather, _| weather.rumours = rumours);
+        sim.try_run_for(SPAN).unwrap_or_else(|failure| panic!("{failure}"));
+        self.add(sim.observer());
+        sim.totals()
+    }
+
+    #[expect(clippy::print_stderr, reason = "how far it is")]
+    fn add(&self, watch: &Watch) {
+        let mut sums = self.sums.lock().expect("no panic inside");
+        sums.runs += 1;
+        sums.takeovers += watch.takeovers;
+        sums.decisions += watch.decisions;
+        let (Some(wanted), passed) = (self.wanted, self.begun.elapsed()) else { return };
+        if passed >= sums.told + TELL_EVERY {
+            sums.told = passed;
+            let Sums { runs, takeovers, .. } = *sums;
+            let left =
+                passed.mul_f64(wanted.saturating_sub(takeovers) as f64 / takeovers.max(1) as f64);
+            eprintln!(
+                "{takeovers} of {wanted} takeovers, {runs} seeds, {passed:.0?}, {left:.0?} to go"
+            );
+        }
+    }
 }
 
 #[test]
 #[expect(clippy::print_stderr, reason = "the figures are the result")]
 fn nobody_serves_once_a_configuration_without_it_is_installed() {
     let name = "nobody_serves_once_a_configuration_without_it_is_installed";
-    let totals = on_all_cores(name, 150, |seed| {
-        run(seed, Weakened::default()).unwrap_or_else(|failure| panic!("{failure}"))
-    });
-    let takeovers = TAKEOVERS.load(Ordering::Relaxed);
-    let decisions = DECISIONS.load(Ordering::Relaxed);
+    let count = Count::from_env();
+    let totals = on_all_cores(name, count.seeds(), |seed| count.run(seed));
+    let passed = count.begun.elapsed();
+    let Sums { runs, takeovers, decisions, .. } = count.sums.into_inner().expect("no panic inside");
     eprintln!(
-        "{} seeds, {:?} simulated, {decisions} configurations, {takeovers} takeovers, 0 overlaps",
-        totals.runs, totals.simulated
+        "{takeovers} takeovers, 0 overlaps: {runs} seeds, {:?} simulated in {passed:.0?}, {decisions} \
+         configurations; clock rates within ±{} %, pauses to {PAUSE_MAX:?}, messages delayed to 6 s and \
+         more (slow links, and links that hold them for up to 12 s), flapping and one-way links, {} \
+         faults, {} crashes",
+        totals.simulated,
+        f64::from(RATE_PPM) / 10_000.0,
+        totals.faults,
+        totals.crashes,
     );
-    assert!(takeovers >= totals.runs, "{takeovers} takeovers in {} runs", totals.runs);
-    totals.must_have_hit(["lapsed", "released", "restarted voter", "new life", "stopped"]);
+    assert!(takeovers >= runs, "{takeovers} takeovers in {runs} runs");
+    let wanted = count.wanted.filter(|_| runs > 1);
+    assert!(wanted.is_none_or(|wanted| takeovers >= wanted), "seeds have run out");
+    totals.must_have_hit([
+        "lapsed",
+        "released",
+        "restarted voter",
+        "new life",
+        "stopped",
+        "down",
+        "not down",
+    ]);
 }
 
 fn must_be_caught(name: &'static str, weakened: Weakened, at_most: u64) {

@@ -50,6 +50,8 @@ pub(crate) struct Weather {
     pub(crate) standings: Vec<Standing>,
     /// How often a candidate ceases to be one, or becomes one again, when it gossips.
     pub(crate) toggles: f64,
+    /// How often gossip begins, or ceases, to call somebody Down, when a node might propose.
+    pub(crate) rumours: f64,
     pub(crate) weakened: Weakened,
 }
 
@@ -148,6 +150,8 @@ pub(crate) struct Node {
     pub(super) singleton: Option<Singleton>,
     /// A candidate by its place is none while this is false.
     hosting: bool,
+    /// Whom gossip calls Down here.
+    down: BTreeSet<ReplicaId>,
     heard: BTreeMap<ReplicaId, Standing>,
     gossip_at: Option<Instant>,
     /// When the instance will have stopped.
@@ -169,6 +173,7 @@ impl Node {
             me,
             singleton: sings.then(|| Singleton::new(me, RETRY, canary)),
             hosting: true,
+            down: BTreeSet::new(),
             heard: BTreeMap::new(),
             gossip_at: None,
             stopped_at: None,
@@ -365,6 +370,7 @@ impl Node {
         self.holder = Some(Holder::new(self.me, LeaseConfig::default(), canary));
         self.singleton = self.singleton.is_some().then(|| Singleton::new(self.me, RETRY, canary));
         self.stopped_at = None;
+        self.down.clear();
         self.waiting.clear();
         self.inputs.clear();
         (self.served, self.leaving, self.stop_at_accept) = (false, false, false);
@@ -429,6 +435,7 @@ impl Node {
         else {
             return;
         };
+        self.rumour(&epoch, fx);
         let mut change = Change::default();
         let joining = self.waiting.iter().copied().filter(|_| self.rng.random_bool(0.8));
         change.join.extend(joining);
@@ -454,6 +461,23 @@ impl Node {
         }
         if !change.is_empty() {
             self.tell(now, EpochInput::Propose(change), fx);
+        }
+    }
+
+    /// The state may be a view that is lost again: what it said of anybody may be taken back.
+    fn rumour(&mut self, epoch: &Epoch, fx: &mut Effects<Self>) {
+        let rumours = self.weather.rumours;
+        if rumours == 0.0 || !self.rng.random_bool(rumours) {
+            return;
+        }
+        let of = epoch.members()[self.rng.random_range(0..epoch.members().len())];
+        if self.down.remove(&of) {
+            fx.mark("not down");
+            self.grantor.not_down(of);
+        } else {
+            fx.mark("down");
+            self.down.insert(of);
+            self.grantor.down(of);
         }
     }
 

@@ -7,7 +7,7 @@ use ostraca::cluster::gossip::ClusterId;
 use ostraca::cluster::membership::port::Command as Wish;
 use ostraca_ddata::replicator::epoch::Change;
 use ostraca_ddata::replicator::port as data;
-use ostraca_ddata::sim::NodeIndex;
+use ostraca_ddata::sim::{Fault, Links, NodeIndex};
 
 use super::super::whole::{Command, World, address, node_at};
 use super::{SECOND, Sim, agree, at, calm, until};
@@ -158,5 +158,23 @@ fn newcomers_that_die_one_after_the_other_cost_no_quorum() {
             sim.crash(NodeIndex::new(place));
         }
         until(&mut sim, 60, |sim| agree(sim, &[0, 1, 2]));
+    }
+}
+
+/// Of three only one would be sure to be there, and all have heard of the newcomer before the link is
+/// back: nothing else would make anybody look again.
+#[test]
+fn a_link_that_comes_back_keeps_no_newcomer_waiting() {
+    for seed in 0..5 {
+        let mut sim = calm(seed, 3, 2, World::new(2));
+        until(&mut sim, 10, |sim| agree(sim, &[0, 1]));
+        let [one, other] = [0, 1].map(|place| vec![NodeIndex::new(place)]);
+        let there = Links { from: one.clone(), to: other.clone() };
+        let links = vec![there, Links { from: other, to: one }];
+        sim.fault(&Fault::Cut { links, span: Some(4 * SECOND) });
+        sim.restart(NodeIndex::new(2));
+        sim.run_for(4 * SECOND);
+        assert!(!at(&sim, 0).up().contains(&2), "seed {seed}");
+        until(&mut sim, 2, |sim| agree(sim, &[0, 1, 2]));
     }
 }

@@ -11,7 +11,8 @@
 //! - One crash, a split, by strategy: `whatever_the_strategy_who_crashes_…`, `…three_of_five_go_on_…`.
 //! - Repeated flapping ends all: only with `down-all-when-unstable`, `a_cluster_that_does_not_come_to_
 //!   rest_…` of src/cluster/downing; with leases it is off, and chaos shows that nobody need go.
-//! - lease-majority: `a_granted_lease_downs_…` and seven more there; `with_lease_majority_…` (2).
+//! - lease-majority: `a_granted_lease_downs_…` and seven more there; `with_lease_majority_…` (2, and on
+//!   processes 2: tests/processes/lease.rs).
 //! - Quarantined by a peer: src/cluster/membership/shunned.rs, `only_who_was_up_once_…`.
 //! - The larger side keeps what it hosts: tests/sharding.
 //!

@@ -3,11 +3,12 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use ostraca::cluster::config::Cluster;
 use ostraca::cluster::member::Status;
 use ostraca::cluster::membership::port::{Command as Wish, Notice, StopReason};
 use ostraca_ddata::sim::{Fault, Links, NodeIndex};
 
-use super::super::whole::{Command, World};
+use super::super::whole::{Command, World, addresses};
 use super::going::{cluster_of, leave};
 use super::{SECOND, Sim, agree, at, until};
 
@@ -56,6 +57,32 @@ fn a_split_that_heals_in_time_removes_nobody() {
         until(&mut sim, 20, |sim| agree(sim, &[0, 1, 2, 3, 4]));
         let id = at(&sim, 0).epoch().expect("installed").id();
         assert_eq!(at(&sim, 4).epoch().expect("installed").id(), id);
+    }
+}
+
+/// The older of two is cut off before it accepts a configuration with a third one, which the younger
+/// has accepted: that half waits for word of it, for two minutes.
+#[test]
+fn a_side_that_only_the_next_configuration_needs_does_not_wait_for_ever() {
+    for seed in 0..5 {
+        let config = |_| Cluster { seeds: addresses([1]), ..Cluster::default() };
+        let mut sim = cluster_of(seed, 2, World::with(config));
+        let tiebreaker = at(&sim, 0).epoch().expect("installed").tiebreaker();
+        assert_eq!(at(&sim, 1).me().incarnation, tiebreaker, "it has founded");
+        sim.restart(NodeIndex::new(2));
+        until(&mut sim, 5, |sim| at(sim, 0).accepted().is_some());
+        sim.partition([&[1], &[0, 2]]);
+        sim.run_for(100 * SECOND);
+        assert!(!is_over(&sim, &[0]), "seed {seed}");
+        until(&mut sim, 40, |sim| is_over(sim, &[0]));
+        assert_eq!(at(&sim, 0).over, Some(StopReason::DownedItself), "seed {seed}");
+        until(&mut sim, 20, |sim| agree(sim, &[1]));
+        sim.heal();
+        for place in [0, 2] {
+            sim.crash(NodeIndex::new(place));
+            sim.restart(NodeIndex::new(place));
+        }
+        until(&mut sim, 30, |sim| agree(sim, &[0, 1, 2]));
     }
 }
 

@@ -645,6 +645,28 @@ impl WholeNode {
     }
 }
 
+/// What repeats itself, and what is long; the text of a state takes longer than all that follows from
+/// it. `None`: hash its text.
+fn hash_message(message: &ClusterMessage, hasher: &mut DefaultHasher) -> Option<()> {
+    use ClusterMessage as M;
+    std::mem::discriminant(message).hash(hasher);
+    match message {
+        M::Heartbeat(sequence) | M::HeartbeatAnswer(sequence) => sequence.hash(hasher),
+        M::Gossip(gossip) if gossip.len() > MEMBERS_LOOKED_AT => {
+            (gossip.len(), gossip.seen().len()).hash(hasher);
+        }
+        M::Gossip(gossip) | M::Welcome { gossip } => {
+            (gossip.digest(), gossip.seen().len()).hash(hasher);
+        }
+        M::GossipDelta(delta) => delta.content().hash(hasher),
+        M::GossipDigest(digest) => (digest.content, digest.seen).hash(hasher),
+        M::GossipStatus(status) => (status.content, status.seen).hash(hasher),
+        M::GossipSeen(seen) => (seen.content, seen.nodes.len()).hash(hasher),
+        _ => return None,
+    }
+    Some(())
+}
+
 impl Process for WholeNode {
     type Message = Letter;
     type Command = Command;
@@ -761,14 +783,10 @@ impl Process for WholeNode {
         let mut hasher = DefaultHasher::new();
         (letter.from, letter.to).hash(&mut hasher);
         match &letter.body {
-            // (None has it hashed by its text.)
-            Body::Cluster(ClusterMessage::Gossip(gossip)) if gossip.len() > MEMBERS_LOOKED_AT => {
-                (gossip.len(), gossip.seen().len()).hash(&mut hasher);
-            }
-            Body::Cluster(ClusterMessage::Gossip(gossip)) => gossip.digest().hash(&mut hasher),
-            Body::Cluster(ClusterMessage::GossipDelta(delta)) => delta.content().hash(&mut hasher),
+            Body::Cluster(message) => hash_message(message, &mut hasher)?,
+            Body::Lease(message) => message.hash(&mut hasher),
             Body::Data(message) => message.hash(&mut hasher),
-            _ => return None,
+            _ => return None, // hashed by its text
         }
         Some(hasher.finish())
     }

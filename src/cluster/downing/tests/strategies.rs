@@ -286,6 +286,24 @@ fn a_side_that_the_configuration_being_decided_needs_waits() {
     assert_eq!(all.decision, DownAll, "whoever chose down-all chose that");
 }
 
+/// As above, but what would end it is a bad link of its own.
+#[test]
+fn who_is_indirectly_connected_waits_if_the_configuration_being_decided_needs_it() {
+    let majority = Strategy::KeepMajority(KeepMajority::default());
+    let lease = Strategy::LeaseMajority(LeaseMajority::default());
+    for (strategy, verdict) in [(&majority, DownIndirectlyConnected), (&lease, LeaseIndirect)] {
+        let mut view = split("C +D | A B ;=A D>C").view(0);
+        for (voters, decision) in [("ACD", Nothing), ("ABC", verdict)] {
+            let voters: Vec<_> = voters.chars().map(super::node).collect();
+            view.pending = Some(Electorate { voters, tiebreaker: super::node('A') });
+            let resolution = resolve(strategy, Trust::Configuration, &view);
+            assert_eq!(resolution.decision, decision, "{strategy:?}");
+            let ends = resolution.down.contains(&super::node('C'));
+            assert_eq!(ends, decision != Nothing, "{strategy:?}");
+        }
+    }
+}
+
 #[test]
 fn with_trust_downing_the_strategy_has_the_last_word() {
     let oldest = Strategy::KeepOldest(KeepOldest::default());

@@ -1,0 +1,128 @@
+//! `lease-majority` on processes whose lease lies outside of the cluster: what a split and a dead
+//! holder come to. spec/membership.md, *Downing*; skipped, and said so, without privileges.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use ostraca::cluster::config::StrategyName;
+use tempfile::TempDir;
+
+use crate::cluster::{Hosts, agree, ids, lose, serves_nothing};
+use crate::hosts;
+use crate::member::Running;
+use crate::outside::{Entry, Outside, incarnation};
+
+const HOSTS: usize = 4;
+const SEEDS: usize = 3;
+
+/// Four members that agree, and where their lease lies.
+struct Four {
+    hosts: Hosts,
+    all: Vec<Running>,
+    outside: Outside,
+    _dir: TempDir,
+}
+
+impl Four {
+    async fn start(test: &str) -> Option<Self> {
+        let seeds: Vec<_> = (0..SEEDS).map(|host| hosts::order(host).listen).collect();
+        let mut hosts = Hosts::new(test, HOSTS, &seeds).await?;
+        let dir = tempfile::tempdir().expect("a directory");
+        let journal = dir.path().join("lease");
+        for order in &mut hosts.orders {
+            order.downing = StrategyName::LeaseMajority;
+            order.lease = Some(journal.clone());
+        }
+        let mut all = hosts.start_all().await;
+        agree(&mut all).await;
+        Some(Self { hosts, all, outside: Outside::in_file(journal), _dir: dir })
+    }
+}
+
+/// Those whose incarnation is one of these.
+fn are_among(entries: &[Entry], members: &BTreeSet<String>, was: fn(String) -> Entry) -> bool {
+    let mut them = members.iter().map(|id| was(incarnation(id).to_owned()));
+    them.any(|entry| entries.contains(&entry))
+}
+
+fn is_of(members: &[Running], owner: &str) -> bool {
+    members.iter().any(|member| incarnation(&member.me) == owner)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_lease_majority_the_half_that_gets_the_lease_stays_and_serves() {
+    let test = "with_lease_majority_the_half_that_gets_the_lease_stays_and_serves";
+    let Some(Four { hosts, all, outside, _dir }) = Four::start(test).await else { return };
+    let mut halves = all;
+    assert!(halves[0].writes().await);
+    assert_eq!(outside.entries(), [], "nobody asks without need");
+    hosts.network.partition(&[0, 1], &[2, 3]);
+    let split_at = Instant::now();
+    let owner = outside.is_held().await;
+    eprintln!("the lease was taken after {:?}", split_at.elapsed());
+
+    let others = halves.split_off(2);
+    let is_first = is_of(&halves, &owner);
+    let (mut staying, mut going) = if is_first { (halves, others) } else { (others, halves) };
+    assert!(is_of(&staying, &owner));
+    let gone = ids(&going);
+    lose(&mut staying, &gone).await;
+    for member in &mut going {
+        serves_nothing(member).await;
+    }
+    agree(&mut staying).await;
+    eprintln!("its half went on alone after {:?}", split_at.elapsed());
+    assert!(staying[0].writes().await);
+    for member in going {
+        let end = member.ends().await;
+        assert!(end.reason.starts_with("Membership"), "{end:?}");
+        assert!(end.removed.is_empty(), "who has no lease removes nobody: {end:?}");
+    }
+    eprintln!("the other half had ended after {:?}", split_at.elapsed());
+    agree(&mut staying).await;
+    let entries = outside.entries();
+    assert!(are_among(&entries, &gone, Entry::Refused), "they have asked: {entries:?}");
+    assert!(!are_among(&entries, &gone, Entry::Granted), "{entries:?}");
+
+    hosts.network.heal();
+    let empty = if is_first { [2, 3] } else { [0, 1] };
+    for host in empty {
+        staying.push(hosts.start(host).await);
+    }
+    agree(&mut staying).await;
+    assert_eq!(staying[3].reads().await, 2, "nothing was lost on the way");
+}
+
+/// Who is left has a quorum and serves, but removes nobody before the store gives the dead one up.
+#[tokio::test(flavor = "multi_thread")]
+async fn with_lease_majority_a_dead_holder_is_removed_once_its_lease_has_run_out() {
+    let test = "with_lease_majority_a_dead_holder_is_removed_once_its_lease_has_run_out";
+    let Some(Four { hosts: _hosts, mut all, outside, _dir }) = Four::start(test).await else {
+        return;
+    };
+    let killed = all.remove(3);
+    let first = BTreeSet::from([killed.me.clone()]);
+    killed.peer.kill().await;
+    lose(&mut all, &first).await;
+    agree(&mut all).await;
+    let owner = outside.is_held().await;
+    let at = all.iter().position(|member| incarnation(&member.me) == owner);
+    let holder = all.remove(at.expect("a member that lives"));
+    let second = BTreeSet::from([holder.me.clone()]);
+    holder.peer.kill().await;
+
+    let rest = ids(&all);
+    let is_refused = |entries: &[Entry]| are_among(entries, &rest, Entry::Refused);
+    outside.until("the others ask for it", is_refused).await;
+    for member in &mut all {
+        let view = member.view().await;
+        assert!(view.serves && view.known.is_superset(&second), "{view:?}");
+        assert!(member.writes().await);
+    }
+    outside.runs_out();
+    lose(&mut all, &second).await;
+    agree(&mut all).await;
+    let entries = outside.entries();
+    assert!(are_among(&entries, &rest, Entry::Granted), "{entries:?}");
+    assert!(all[0].writes().await);
+}
