@@ -5,5 +5,6 @@ mod coverage;
 mod entities;
 mod moves;
 mod nodes;
+mod stack;
 #[path = "../cluster/whole/mod.rs"]
 mod whole;

@@ -17,9 +17,14 @@ use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::machine::{Machine as _, Outbox};
 use ostraca_ddata::sim::{Effects, Stream};
 
+use super::house::Said;
 use super::{Body, Event, WholeNode, Work};
 
 const MS: Duration = Duration::from_millis(1);
+
+/// As nodes have it.
+const CALM: Duration = Duration::from_millis(200);
+const CALM_WITHIN: Duration = Duration::from_secs(2);
 
 /// What a harness asks.
 #[derive(Debug)]
@@ -31,6 +36,8 @@ pub(crate) enum Order {
     Stop(EntityType, Vec<ShardId>),
     /// A message for an entity of the shard, if it lives here.
     Tell(EntityType, ShardId, u64),
+    /// So many messages of this node to entities anywhere, where they are run for real.
+    TellAny(usize),
     /// What do nodes say? Of each shard there is an entity for each message that waits.
     Survey(EntityType, Question, Duration),
 }
@@ -133,7 +140,11 @@ impl WholeNode {
                 Dest::Exists { to, entity_type, number, .. } => {
                     self.answer(to, entity_type, lives(number, None), fx); // it knows no ids
                 }
-                Dest::Removed(_) => {}
+                Dest::Removed(regions) => {
+                    if let Some(house) = &mut self.house {
+                        regions.iter().for_each(|region| house.removed(*region));
+                    }
+                }
                 Dest::Node(told) => {
                     if told == Told::Left {
                         self.drained_at = self.world.drain.map(|takes| now.mono + takes);
@@ -178,6 +189,14 @@ impl WholeNode {
         order: RegionOutput,
         fx: &mut Effects<Self>,
     ) {
+        if let Some(house) = &mut self.house {
+            if let RegionOutput::Start { shard, generation, .. }
+            | RegionOutput::Adopt { shard, generation } = &order
+            {
+                fx.emit(Event::Sharding(Seen::Hosts(*shard, *generation)));
+            }
+            return house.perform(order);
+        }
         let Entities { mailboxes, drains, handle_at, chance } = &mut self.entities;
         match order {
             RegionOutput::Start { shard, generation, payload } => {
@@ -210,6 +229,40 @@ impl WholeNode {
         }
     }
 
+    /// What runs entities has its turns, and what it says goes where it belongs, until there is
+    /// nothing left to say.
+    pub(super) fn keep_house(&mut self, now: Now, fx: &mut Effects<Self>) {
+        loop {
+            let serves = self.membership.serves(now.mono);
+            let Some(house) = &mut self.house else { return };
+            self.gone.drain(..).for_each(|peer| house.closed(now.mono, peer));
+            if self.over.is_some() {
+                return house.perform(RegionOutput::StopAll);
+            }
+            let Said { parcels, facts } = house.run(now.mono, serves);
+            if parcels.is_empty() && facts.is_empty() {
+                return;
+            }
+            for (to, parcel) in parcels {
+                if let Some(to) = self.linked(to) {
+                    self.send(to, Body::User(parcel), fx);
+                }
+            }
+            let entity_type = self.machines.types().map(|(name, _)| name.clone()).next();
+            let Some(entity_type) = entity_type else { continue };
+            let fact = |fact| Work::Sharding(Fact::Fact { entity_type: entity_type.clone(), fact });
+            self.work.extend(facts.into_iter().map(fact));
+            self.work_off(now, fx);
+        }
+    }
+
+    /// Whoever leaves waits until what it has sent has come, but not for ever.
+    pub(super) fn is_calm(&mut self, now: Now) -> bool {
+        let at = *self.left_at.get_or_insert(now.mono);
+        let Some(house) = &mut self.house else { return true };
+        house.is_calm(now.mono, CALM) || now.mono >= at + CALM_WITHIN
+    }
+
     /// What a harness asks, as a fact for the machines.
     pub(super) fn ordered(
         &mut self,
@@ -227,6 +280,10 @@ impl WholeNode {
             Order::Stop(entity_type, shards) => {
                 let within = Duration::from_secs(60);
                 Some(Fact::Fact { entity_type, fact: RegionInput::Stop { shards, within } })
+            }
+            Order::TellAny(messages) => {
+                self.house.iter_mut().for_each(|house| house.tell(messages));
+                None
             }
             Order::Survey(entity_type, question, within) => {
                 Some(Fact::Survey { id: 1, entity_type, question, within })
@@ -288,8 +345,9 @@ impl WholeNode {
         let Some(of) = self.machines.of(entity_type) else { return "no type".into() };
         let coordinator = of.coordinator().map(|c| (c.phase(), c.hindrance()));
         let region = of.region().map(|r| (r.is_registered(), r.hosted().collect::<Vec<_>>()));
+        let house = self.house.as_ref().map(|house| house.story()).unwrap_or_default();
         format!(
-            "{}: singleton {:?}, coordinator at {:?} {coordinator:?}, region {region:?}\n",
+            "{}: singleton {:?}, coordinator at {:?} {coordinator:?}, region {region:?} {house}\n",
             self.me().incarnation,
             of.singleton().running(),
             of.coordinator_at(),

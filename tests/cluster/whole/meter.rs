@@ -57,7 +57,8 @@ impl Meter {
             | Body::Refused
             | Body::Quarantined
             | Body::Reset { .. }
-            | Body::Sharding(..) => {}
+            | Body::Sharding(..)
+            | Body::User(_) => {}
         }
     }
 

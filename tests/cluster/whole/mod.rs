@@ -7,6 +7,8 @@
 #![allow(dead_code, unused_imports, reason = "shared by suites, each of which uses a part")]
 
 pub(crate) mod entities;
+pub(crate) mod house;
+mod links;
 mod meter;
 mod places;
 mod watch;
@@ -47,6 +49,7 @@ use ostraca_ddata::replicator::{self, Replicator, port as data};
 use ostraca_ddata::sim::{Boot, Direction, Effects, NodeIndex, Process, Stream, SyncFailed};
 
 use self::entities::{Entities, Order, Seen};
+use self::house::{House, Houses, Parcel};
 pub(crate) use self::meter::{Meter, Sent};
 pub(crate) use self::places::{address, addresses, alias, name_of_all, node_at, place_of};
 use self::places::{dialled, place_of_id};
@@ -55,6 +58,9 @@ pub(crate) use self::watch::Watch;
 /// How long a dial may take, and how often a link that is to be kept is dialled again.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(1);
 const REDIAL_EVERY: Duration = Duration::from_millis(500);
+
+/// How often a leaving node looks whether all that it has sent has come.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// States of more members are neither encoded nor hashed on their way: a bench of a thousand nodes
 /// would do little else.
@@ -84,6 +90,9 @@ pub(crate) struct World {
     pub(crate) downing_lease: Rc<Cell<Option<NodeId>>>,
     /// Counts what is sent, if somebody wants to know.
     pub(crate) meter: Option<Rc<RefCell<Meter>>>,
+    /// What runs entities for real.
+    pub(crate) houses: Option<Houses>,
+    pub(crate) cut: Cut,
     pub(crate) canary: Canary,
 }
 
@@ -104,6 +113,8 @@ impl World {
             loss: Rc::new(Cell::new(0.0)),
             downing_lease: Rc::new(Cell::new(None)),
             meter: None,
+            houses: None,
+            cut: CUT,
             canary: Canary::none(),
         }
     }
@@ -150,6 +161,8 @@ pub(crate) enum Body {
     Data(Message),
     /// The first name of its header, the entity type, the bytes.
     Sharding(&'static str, String, Vec<u8>),
+    /// On a user lane.
+    User(Parcel),
 }
 
 #[derive(Clone, Debug)]
@@ -206,15 +219,18 @@ pub(crate) struct WholeNode {
     pub(crate) guard: Guard,
     pub(crate) machines: Machines,
     pub(crate) entities: Entities,
+    pub(crate) house: Option<Box<dyn House>>,
     pub(crate) over: Option<StopReason>,
     cluster: Option<ClusterId>,
     links: BTreeMap<usize, NodeId>,             // shaken hands
+    gone: Vec<ReplicaId>,                       // links that ended in this turn
     lives: BTreeMap<usize, NodeId>,             // last known of each place
     kept: BTreeMap<NodeId, Address>,            // links that membership wants
     dials: BTreeMap<usize, (Address, Instant)>, // not answered yet
     forgotten: BTreeSet<NodeId>,
     redial_at: Option<Instant>,
     drained_at: Option<Instant>,
+    left_at: Option<Instant>, // from then on it waits for calm
     work: VecDeque<Work>,
     persists: u64,
     pub(crate) notices: Vec<Notice>,
@@ -246,8 +262,9 @@ impl WholeNode {
         });
         Self {
             guard: Guard::new(replicator, world.canary),
-            machines: Machines::new(me.incarnation, Duration::ZERO).cutting(CUT),
+            machines: Machines::new(me.incarnation, Duration::ZERO).cutting(world.cut),
             entities: Entities::new(boot.seed),
+            house: world.houses.as_ref().map(|house| house(me.incarnation, boot.seed)),
             world,
             place,
             keeps,
@@ -256,12 +273,14 @@ impl WholeNode {
             over: None,
             cluster: None,
             links: BTreeMap::new(),
+            gone: Vec::new(),
             lives: BTreeMap::new(),
             kept: BTreeMap::new(),
             dials: BTreeMap::new(),
             forgotten: BTreeSet::new(),
             redial_at: None,
             drained_at: None,
+            left_at: None,
             work: VecDeque::new(),
             persists: 0,
             notices: Vec::new(),
@@ -439,7 +458,12 @@ impl WholeNode {
                 fx.emit(Event::Notice(notice));
             }
             Told::LeaseHeld(_) => fx.emit(Event::Leased),
-            Told::LeaseLapsed | Told::LeaseLost => fx.emit(Event::Lapsed),
+            Told::LeaseLapsed | Told::LeaseLost => {
+                if let (Told::LeaseLost, Some(house)) = (&told, &mut self.house) {
+                    house.lapsed();
+                }
+                fx.emit(Event::Lapsed);
+            }
             Told::DowningLease { acquire } => self.outside(acquire),
             Told::Stop(why) => {
                 fx.emit(Event::Stopped(why));
@@ -462,186 +486,6 @@ impl WholeNode {
             let answer = if is_free { LeaseAnswer::Granted } else { LeaseAnswer::Denied };
             self.work.push_back(Work::Membership(Input::DowningLease(Some(answer))));
         }
-    }
-
-    // ── the transport ──
-
-    fn write(&self, place: usize, to: Option<NodeId>, body: Body, fx: &mut Effects<Self>) {
-        fx.send(NodeIndex::new(place), 0, Letter { from: self.me, to, body });
-    }
-
-    /// That incarnation, if hands were shaken with it.
-    fn linked(&self, id: ReplicaId) -> Option<NodeId> {
-        self.links.get(&place_of_id(id)).copied().filter(|node| node.incarnation == id)
-    }
-
-    fn send(&mut self, to: NodeId, body: Body, fx: &mut Effects<Self>) {
-        let loss = self.world.loss.get();
-        if loss > 0.0 && self.losing.chance(loss) {
-            return;
-        }
-        if self.links.get(&place_of(to)) == Some(&to) {
-            if let Some(meter) = &self.world.meter {
-                meter.borrow_mut().count(&body);
-            }
-            self.write(place_of(to), Some(to), body, fx);
-        }
-    }
-
-    fn transport(&mut self, now: Now, order: Links, fx: &mut Effects<Self>) {
-        match order {
-            Links::Dial(address) => self.dial(now, &address, fx),
-            Links::Keep { node, address } => {
-                if self.links.get(&place_of(node)) != Some(&node) {
-                    if !self.dials.contains_key(&place_of(node)) {
-                        self.dial(now, &address, fx);
-                    }
-                    self.redial_at.get_or_insert(now.mono + REDIAL_EVERY);
-                }
-                self.kept.insert(node, address);
-            }
-            Links::Release(node) => {
-                self.kept.remove(&node);
-            }
-            Links::Forget(node) => {
-                self.forgotten.insert(node);
-                self.hang_up(node);
-            }
-            Links::Belongs(cluster) => {
-                self.cluster = Some(cluster);
-                fx.emit(Event::Belongs(cluster));
-            }
-        }
-    }
-
-    fn dial(&mut self, now: Now, address: &Address, fx: &mut Effects<Self>) {
-        let places = dialled(address);
-        if places.is_empty() {
-            let refused = Input::DialRefused { address: address.clone(), node: None };
-            self.work.push_back(Work::Membership(refused));
-        }
-        for place in places {
-            if place == self.place {
-                let (node, cluster) = (self.me, self.cluster);
-                let up = Input::Up { node, addresses: vec![address.clone()], cluster };
-                self.work.push_back(Work::Membership(up));
-            } else {
-                self.dials.insert(place, (address.clone(), now.mono + DIAL_TIMEOUT));
-                self.hello(place, false, fx);
-            }
-        }
-    }
-
-    fn hello(&self, place: usize, is_answer: bool, fx: &mut Effects<Self>) {
-        let (address, cluster) = ((self.world.claims)(self.place), self.cluster);
-        let hello = Body::Hello { address, cluster, keeps: self.keeps, is_answer };
-        self.write(place, None, hello, fx);
-    }
-
-    /// Dials whom membership wants and who is not there.
-    fn redial(&mut self, now: Now, fx: &mut Effects<Self>) {
-        let is_there = |node: &NodeId| self.links.get(&place_of(*node)) == Some(node);
-        let missing: Vec<(NodeId, Address)> = self
-            .kept
-            .iter()
-            .filter(|(node, _)| !is_there(node))
-            .map(|(node, address)| (*node, address.clone()))
-            .collect();
-        self.redial_at = (!missing.is_empty()).then(|| now.mono + REDIAL_EVERY);
-        for (node, address) in missing {
-            if !self.dials.contains_key(&place_of(node)) {
-                self.dial(now, &address, fx);
-            }
-        }
-    }
-
-    fn hang_up(&mut self, node: NodeId) {
-        if self.links.get(&place_of(node)) == Some(&node) {
-            self.links.remove(&place_of(node));
-            self.work.push_back(Work::Membership(Input::Closed(node)));
-        }
-    }
-
-    fn greeted(&mut self, now: Now, from: NodeId, hello: Body, fx: &mut Effects<Self>) {
-        let Body::Hello { address, cluster, keeps, is_answer } = hello else { return };
-        let place = place_of(from);
-        let dialled = self.dials.remove(&place).map(|(address, _)| address);
-        if self.forgotten.contains(&from) {
-            return self.write(place, Some(from), Body::Quarantined, fx);
-        }
-        let before = self.lives.get(&place).copied();
-        if before.is_some_and(|before| before.incarnation > from.incarnation) {
-            return; // of a life that is over
-        }
-        self.lives.insert(place, from);
-        if let Some(old) = before.filter(|old| *old != from) {
-            if old.peer == from.peer {
-                let is_proof = keeps && self.world.proof;
-                let again = Input::NewIncarnation { old, node: from, is_proof };
-                self.work.push_back(Work::Membership(again));
-            }
-            self.hang_up(old);
-        }
-        self.links.insert(place, from);
-        let addresses = std::iter::once(address).chain(dialled).collect();
-        self.work.push_back(Work::Membership(Input::Up { node: from, addresses, cluster }));
-        let link = data::Input::LinkUp(from.incarnation);
-        self.work.push_back(Work::Guard(GuardInput::Data(link)));
-        if !is_answer {
-            self.hello(place, true, fx);
-        }
-        let _ = now;
-    }
-
-    fn receive(&mut self, now: Now, letter: Letter, fx: &mut Effects<Self>) {
-        let Letter { from, to, body } = letter;
-        let place = place_of(from);
-        if let Body::Hello { .. } = body {
-            return self.greeted(now, from, body, fx);
-        }
-        if let Body::Reset { meant } = body {
-            let is_it = self.links.get(&place) == Some(&meant);
-            self.hang_up(meant);
-            if is_it {
-                self.redial(now, fx);
-            }
-            return;
-        }
-        if to != Some(self.me) || self.links.get(&place) != Some(&from) {
-            let is_quarantine = matches!(body, Body::Quarantined) && to == Some(self.me);
-            if is_quarantine {
-                self.work.push_back(Work::Membership(Input::Quarantined(from.peer)));
-            }
-            let is_refusal = matches!(body, Body::Refused | Body::Quarantined);
-            if let (true, Some((address, _))) = (is_refusal, self.dials.remove(&place)) {
-                self.refused(place, address);
-            } else if let Some(meant) = to.filter(|_| !is_refusal) {
-                self.write(place, Some(from), Body::Reset { meant }, fx);
-            }
-            return;
-        }
-        match body {
-            Body::Cluster(message) => {
-                let input = Input::Message { from, message, waited: Duration::ZERO };
-                self.work.push_back(Work::Membership(input));
-            }
-            Body::Lease(message) => self.leased(from.incarnation, message),
-            Body::Sharding(part, of_type, bytes) => {
-                let heard = sharding::hear(from.incarnation, (part, &of_type), &bytes);
-                self.work.push_back(Work::Sharding(heard.expect("our own bytes")));
-            }
-            Body::Data(message) => {
-                let input = data::Input::Message { from: from.incarnation, message };
-                self.work.push_back(Work::Guard(GuardInput::Data(input)));
-            }
-            Body::Hello { .. } | Body::Refused | Body::Quarantined | Body::Reset { .. } => {}
-        }
-    }
-
-    fn refused(&mut self, place: usize, address: Address) {
-        let wanted = self.kept.keys().copied().find(|node| place_of(*node) == place);
-        let node = wanted.filter(|node| self.links.get(&place) != Some(node));
-        self.work.push_back(Work::Membership(Input::DialRefused { address, node }));
     }
 }
 
@@ -682,6 +526,7 @@ impl Process for WholeNode {
         }
         self.receive(now, letter, fx);
         self.work_off(now, fx);
+        self.keep_house(now, fx);
     }
 
     fn command(&mut self, now: Now, command: Command, fx: &mut Effects<Self>) {
@@ -698,6 +543,7 @@ impl Process for WholeNode {
         };
         self.work.extend(work);
         self.work_off(now, fx);
+        self.keep_house(now, fx);
     }
 
     fn tick(&mut self, now: Now, fx: &mut Effects<Self>) {
@@ -714,8 +560,10 @@ impl Process for WholeNode {
             self.redial(now, fx);
         }
         if self.drained_at.is_some_and(|at| now.mono >= at) {
-            self.drained_at = None;
-            self.work.push_back(Work::Membership(Input::Command(Wish::Drained)));
+            let is_calm = self.is_calm(now);
+            self.drained_at = (!is_calm).then(|| now.mono + LOOK_EVERY);
+            let drained = is_calm.then_some(Work::Membership(Input::Command(Wish::Drained)));
+            self.work.extend(drained);
         }
         let is_due = |at: Option<Instant>| at.is_some_and(|at| now.mono >= at);
         if is_due(self.guard.next_deadline()) {
@@ -731,6 +579,7 @@ impl Process for WholeNode {
             self.work.push_back(Work::Sharding(Fact::Tick));
             self.work_off(now, fx);
         }
+        self.keep_house(now, fx);
     }
 
     fn next_deadline(&self) -> Option<Instant> {
@@ -744,7 +593,8 @@ impl Process for WholeNode {
             self.machines.next_deadline(),
             self.entities.next_deadline(),
         ];
-        let own = [dials, self.redial_at, self.drained_at];
+        let house = self.house.as_ref().and_then(|house| house.next_deadline());
+        let own = [dials, self.redial_at, self.drained_at, house];
         own.into_iter().chain(machines).flatten().min()
     }
 
@@ -758,6 +608,7 @@ impl Process for WholeNode {
         if self.over.is_none() && outcome.is_ok() {
             self.work.push_back(Work::Membership(Input::Persisted));
             self.work_off(now, fx);
+            self.keep_house(now, fx);
         }
     }
 
@@ -769,6 +620,7 @@ impl Process for WholeNode {
             self.hang_up(node);
             self.redial(now, fx);
             self.work_off(now, fx);
+            self.keep_house(now, fx);
         }
     }
 
@@ -776,6 +628,7 @@ impl Process for WholeNode {
         if self.over.is_none() {
             self.redial(now, fx);
             self.work_off(now, fx);
+            self.keep_house(now, fx);
         }
     }
 

@@ -98,9 +98,20 @@ impl Executor {
         }
     }
 
+    /// When the next task that sleeps is to wake.
+    pub(crate) fn next_wake(&self) -> Option<Instant> {
+        let sleepers = self.sleepers.lock().expect("nobody panicked");
+        sleepers.iter().map(|(at, _)| Instant::from_nanos(*at)).min()
+    }
+
     /// Time passes.
     pub(crate) fn advance(&self, by: Duration) {
-        let now = (self.now() + by).as_nanos();
+        self.set(self.now() + by);
+    }
+
+    /// It is so late.
+    pub(crate) fn set(&self, now: Instant) {
+        let now = now.as_nanos();
         self.nanos.store(now, Ordering::SeqCst);
         let mut due = Vec::new();
         self.sleepers.lock().expect("nobody panicked").retain(|(at, sleeper)| {

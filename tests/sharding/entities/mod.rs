@@ -5,7 +5,7 @@ mod decoding;
 mod door;
 mod drains;
 mod dropping;
-mod executor;
+pub(crate) mod executor;
 mod failing;
 mod first;
 mod journal;

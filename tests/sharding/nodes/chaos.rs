@@ -7,15 +7,22 @@
 //! nothing can go on (spec/safety.md §1), and that is counted.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
+use ostraca::cluster::membership::port::StopReason;
+use ostraca::sharding::region::Cut;
 use ostraca_ddata::bug::Canary;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::sim::{
     Failure, FaultKind, Faults, NodeIndex, Seed, Stream, Totals, on_all_cores,
 };
 
+use super::watch::ShardWatch;
 use super::{Cluster, SECOND, SHARDS};
+use crate::stack::book::Book;
+use crate::stack::quarters::Plan;
+use crate::whole::entities::Order;
 use crate::whole::{WholeNode, World};
 
 const PLACES: usize = 5;
@@ -25,7 +32,12 @@ const CHAOS: Duration = Duration::from_secs(60);
 const UNDER_WAY: Duration = Duration::from_secs(10);
 /// Simulated time in which everything must be at rest after the last fault.
 const REST_WITHIN: Duration = Duration::from_secs(200);
+/// In which what is told at rest is handled: an answer may be waited for in vain.
+const LAST_WITHIN: Duration = Duration::from_secs(30);
 const MS: Duration = Duration::from_millis(1);
+
+/// What real entities hand over goes together, alone, or in pieces.
+const CUT: Cut = Cut { whole: 100, part: 200, window: 400 };
 
 fn faults(seed: Seed) -> Faults {
     const KINDS: [FaultKind; 6] = [
@@ -49,13 +61,14 @@ fn faults(seed: Seed) -> Faults {
 }
 
 /// How a run ends; its name is the mark.
-type Ending = &'static str;
-const AT_REST: Ending = "at rest";
-const LOST: Ending = "quorum lost, or no seed inside";
+pub(crate) type Ending = &'static str;
+pub(crate) const AT_REST: Ending = "at rest";
+pub(crate) const LOST: Ending = "quorum lost, or no seed inside";
 
-struct Chaos {
-    it: Cluster,
+pub(crate) struct Chaos {
+    pub(crate) it: Cluster,
     chance: Stream,
+    book: Option<Arc<Book>>,  // of real entities
     died_with: BTreeSet<u64>, // messages that dead nodes held
 }
 
@@ -63,7 +76,19 @@ impl Chaos {
     fn new(seed: Seed) -> Self {
         let it = Cluster::with(seed, PLACES, PLACES, faults(seed), World::new(SEEDS));
         let chance = Stream::split(seed.value, "harness", 0);
-        Self { it, chance, died_with: BTreeSet::new() }
+        Self { it, chance, book: None, died_with: BTreeSet::new() }
+    }
+
+    /// With real entities, gates and lanes.
+    pub(crate) fn with_entities(seed: Seed, plan: Plan) -> Self {
+        let book = Some(Arc::clone(&plan.book));
+        let (settings, cut) = (plan.settings.clone(), CUT);
+        let watch = ShardWatch::reading(Arc::clone(&plan.book));
+        let world = World { houses: Some(plan.houses()), cut, ..World::new(SEEDS) };
+        let places = (PLACES, PLACES);
+        let it = Cluster::watched(seed, places, faults(seed), world, settings, watch);
+        let chance = Stream::split(seed.value, "harness", 0);
+        Self { it, chance, book, died_with: BTreeSet::new() }
     }
 
     fn living(&self) -> Vec<(usize, ReplicaId)> {
@@ -73,9 +98,15 @@ impl Chaos {
 
     /// What a node holds is lost with it: its mailboxes, and payloads that nobody has taken.
     fn crash(&mut self, place: usize) {
-        let held = self.it.sim.process(NodeIndex::new(place)).map(WholeNode::messages);
+        let process = self.it.sim.process(NodeIndex::new(place));
+        let held = process.map(WholeNode::messages);
+        let died = process.filter(|node| node.over != Some(StopReason::Left));
+        let died = died.map(|node| node.me().incarnation);
         self.died_with.extend(held.unwrap_or_default());
         self.it.sim.crash(NodeIndex::new(place));
+        if let (Some(book), Some(died)) = (&self.book, died) {
+            book.dies(died);
+        }
     }
 
     /// Whether a quorum of the newest configuration lives.
@@ -109,7 +140,12 @@ impl Chaos {
         if !living.is_empty() {
             let (place, id) = *self.chance.pick(&living);
             self.it.want_all(place);
-            self.it.tell();
+            if self.book.is_some() {
+                let messages = self.chance.index(20);
+                self.it.order(place, Order::TellAny(messages));
+            } else {
+                self.it.tell();
+            }
             if self.chance.chance(0.03) && self.survives_without(id) {
                 self.crash(place);
             } else if self.chance.chance(0.02) && self.survives_without(id) {
@@ -135,7 +171,7 @@ impl Chaos {
         }
     }
 
-    fn storm(&mut self) -> Result<(), Box<Failure>> {
+    pub(crate) fn storm(&mut self) -> Result<(), Box<Failure>> {
         let end = self.it.sim.now() + CHAOS;
         while self.it.sim.now() < end {
             let wait = self.chance.span(10 * MS, 600 * MS);
@@ -146,7 +182,7 @@ impl Chaos {
     }
 
     /// Says whether all is at rest, or nothing can be.
-    fn peace(&mut self) -> Result<Ending, Box<Failure>> {
+    pub(crate) fn peace(&mut self) -> Result<Ending, Box<Failure>> {
         self.it.sim.heal();
         let begun = self.it.sim.now();
         while self.it.sim.now() < begun + REST_WITHIN {
@@ -161,8 +197,27 @@ impl Chaos {
                 return Ok(AT_REST);
             }
         }
+        Err(self.never())
+    }
+
+    /// At rest everybody tells, and everything is handled.
+    pub(crate) fn last_words(&mut self) -> Result<(), Box<Failure>> {
+        for (place, _) in self.living() {
+            self.it.order(place, Order::TellAny(20));
+        }
+        let end = self.it.sim.now() + LAST_WITHIN;
+        while self.unrest().is_some() {
+            if self.it.sim.now() > end {
+                return Err(self.never());
+            }
+            self.it.sim.try_run_for(100 * MS)?;
+        }
+        Ok(())
+    }
+
+    fn never(&self) -> Box<Failure> {
         let what = format!("{}\n{}", self.unrest().unwrap_or_default(), self.it.story());
-        Err(Box::new(self.it.sim.failure(what)))
+        Box::new(self.it.sim.failure(what))
     }
 
     fn unrest(&self) -> Option<String> {
@@ -172,6 +227,9 @@ impl Chaos {
         }
         if sizes.iter().any(|size| !(2..=3).contains(size)) {
             return Some(format!("uneven: {sizes:?}"));
+        }
+        if let Some(book) = &self.book {
+            return book.unrest();
         }
         let lost = self.it.sim.observer().open.difference(&self.died_with).next();
         lost.map(|id| format!("message {id} is neither handled nor counted"))

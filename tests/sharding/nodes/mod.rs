@@ -2,7 +2,7 @@
 //! machines, wired by the functions that the driver uses. Shards find homes, move when nodes come
 //! and go, and come back when one is lost.
 
-mod chaos;
+pub(crate) mod chaos;
 mod going;
 mod known_failures;
 mod queries;
@@ -28,20 +28,21 @@ type Sim = Simulation<WholeNode, ShardWatch>;
 const SHARDS: u32 = 12;
 const SECOND: Duration = Duration::from_secs(1);
 
-fn counter() -> EntityType {
+pub(crate) fn counter() -> EntityType {
     EntityType::new("counter").expect("a fine name")
 }
 
-fn settings() -> Box<Settings> {
-    Box::new(Settings { number_of_shards: SHARDS, ..Settings::default() })
+pub(crate) fn settings() -> Settings {
+    Settings { number_of_shards: SHARDS, ..Settings::default() }
 }
 
 fn shards() -> impl Iterator<Item = ShardId> {
     (0..SHARDS).map(ShardId::new)
 }
 
-struct Cluster {
-    sim: Sim,
+pub(crate) struct Cluster {
+    pub(crate) sim: Sim,
+    settings: Settings,
     told: u64,
 }
 
@@ -58,24 +59,36 @@ impl Cluster {
         faults: Faults,
         world: World,
     ) -> Self {
+        let watch = ShardWatch::default();
+        Self::watched(seed, (places, started), faults, world, settings(), watch)
+    }
+
+    fn watched(
+        seed: impl Into<Seed>,
+        (places, started): (usize, usize),
+        faults: Faults,
+        world: World,
+        settings: Settings,
+        watch: ShardWatch,
+    ) -> Self {
         let setup = Setup {
             started: Some(started),
             lanes: vec![LaneRule::STREAM],
             faults,
             ..Setup::new(seed, places)
         };
-        let sim = Simulation::new(setup, ShardWatch::default(), world.factory());
-        let mut cluster = Self { sim, told: 0 };
+        let sim = Simulation::new(setup, watch, world.factory());
+        let mut cluster = Self { sim, settings, told: 0 };
         (0..started).for_each(|place| cluster.host(place));
         cluster
     }
 
-    fn order(&mut self, place: usize, order: Order) {
+    pub(crate) fn order(&mut self, place: usize, order: Order) {
         self.sim.command(NodeIndex::new(place), Command::Sharding(order));
     }
 
     fn host(&mut self, place: usize) {
-        self.order(place, Order::Start(counter(), settings(), Hosts::Shards));
+        self.order(place, Order::Start(counter(), Box::new(self.settings.clone()), Hosts::Shards));
     }
 
     fn want_all(&mut self, place: usize) {
@@ -117,7 +130,7 @@ impl Cluster {
         places.map(|place| homes.values().filter(|at| **at == place).count())
     }
 
-    fn story(&self) -> String {
+    pub(crate) fn story(&self) -> String {
         let story = |(_, node): (_, &WholeNode)| node.sharding_story(&counter()) + &node.story();
         self.sim.processes().map(story).collect()
     }
@@ -183,7 +196,7 @@ fn a_node_that_joins_gets_its_part_with_the_fewest_moves() {
 fn a_proxy_hosts_nothing_and_never_coordinates() {
     let mut cluster = Cluster::of_three(1, 4);
     cluster.sim.restart(NodeIndex::new(3));
-    cluster.order(3, Order::Start(counter(), settings(), Hosts::Nothing));
+    cluster.order(3, Order::Start(counter(), Box::new(settings()), Hosts::Nothing));
     cluster.until(20, "the proxy is registered", |it| it.is_registered(3));
     cluster.sim.try_run_for(30 * SECOND).expect("nothing is wrong");
     assert_eq!(cluster.sizes([0, 1, 2, 3]), [4, 4, 4, 0]);

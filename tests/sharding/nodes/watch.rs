@@ -2,6 +2,7 @@
 //! hosts a shard and may begin its messages, messages handled at most once and only under a lease.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use ostraca::sharding::ids::{Generation, ShardId};
 use ostraca::sharding::machines::Found;
@@ -10,6 +11,7 @@ use ostraca::sharding::remembered::Slow;
 use ostraca_ddata::sim::{NodeIndex, Observer, Orders, View, Violation};
 
 use super::counter;
+use crate::stack::book::Book;
 use crate::whole::entities::Seen;
 use crate::whole::{Event, Watch, WholeNode};
 
@@ -26,11 +28,20 @@ pub(crate) struct ShardWatch {
     pub(crate) starts: u64,
     pub(crate) found: Vec<Found>,
     pub(crate) slow: Vec<Slow>,
+    /// What real entities did, where there are some.
+    pub(crate) book: Option<Arc<Book>>,
 }
 
 impl ShardWatch {
-    fn saw(&mut self, seen: &Seen) -> Result<(), String> {
+    /// Beside real entities, who write into this.
+    pub(crate) fn reading(book: Arc<Book>) -> Self {
+        Self { book: Some(book), ..Self::default() }
+    }
+
+    fn saw(&mut self, seen: &Seen, serves: bool) -> Result<(), String> {
         match seen {
+            // Who wakes from a pause may start what it was told before; nothing begins there.
+            Seen::Hosts(..) if !serves => self.starts += 1,
             Seen::Hosts(shard, at) => {
                 self.starts += 1;
                 let before = self.hosted.insert(*shard, *at);
@@ -69,13 +80,18 @@ impl Observer<WholeNode> for ShardWatch {
         orders: &mut Orders<WholeNode>,
     ) -> Result<(), Violation> {
         if let Event::Sharding(seen) = event {
-            self.saw(seen).map_err(Violation::new)?;
+            let process = view.processes().find(|(at, _)| *at == node);
+            let serves = |(_, of): (_, &WholeNode)| of.membership.serves(view.clock(node).mono);
+            self.saw(seen, process.is_some_and(serves)).map_err(Violation::new)?;
         }
         self.membership.event(view, node, event, orders)
     }
 
     fn check(&mut self, view: &View<'_, WholeNode>) -> Result<(), Violation> {
         self.membership.check(view)?;
+        if let Some(what) = self.book.as_ref().and_then(|book| book.pages().violation.take()) {
+            return Err(Violation::new(what));
+        }
         let mut hosts: BTreeMap<ShardId, NodeIndex> = BTreeMap::new();
         for (node, process) in view.processes() {
             if !process.membership.serves(view.clock(node).mono) {

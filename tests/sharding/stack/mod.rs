@@ -1,0 +1,108 @@
+//! The whole stack under faults: membership, leases, replicated data, coordinators and regions as the
+//! driver wires them, and on each node the runtime of an entity type with its gates, tasks and a
+//! user's code, over lanes that outlive connections.
+//!
+//! At every step: one host of a shard (I3), no message begun or gone on with without a lease (I4),
+//! each message of a sender to an entity once and in order (I5), under generations that never go
+//! back. At rest (I6): every message was handled, or counted, or died with a node or a lane that was
+//! given up; and what is told then is handled to the last.
+//!
+//! `OSTRACA_SIM_SECONDS=600 cargo test -p ostraca --test sharding the_whole_stack -- --nocapture`
+
+pub(crate) mod book;
+mod player;
+pub(crate) mod quarters;
+
+use std::sync::Arc;
+
+use ostraca::sharding::bug::{Bug, Canary};
+use ostraca::sharding::config::Sharding as Settings;
+use ostraca::sharding::passivation::settings::{Passivation, Scope, Strategy};
+use ostraca_ddata::sim::{Failure, Seed, Stream, Totals, on_all_cores};
+
+use self::book::Book;
+use self::quarters::Plan;
+use crate::nodes::chaos::{AT_REST, Chaos, LOST};
+use crate::nodes::settings;
+
+fn plan(seed: Seed, canary: Canary) -> Plan {
+    let mut chance = Stream::split(seed.value, "plan", 0);
+    let strategies = [Strategy::None, Strategy::LeastRecentlyUsed, Strategy::Composite];
+    let passivation = Passivation {
+        strategy: *chance.pick(&strategies),
+        active_entity_limit: 1 + chance.index(10),
+        idle_timeout: std::time::Duration::ZERO,
+        scope: *chance.pick(&[Scope::Region, Scope::Shard]),
+        ..Passivation::default()
+    };
+    let lane_max = *chance.pick(&[4, 64, usize::MAX]);
+    let settings = Settings { passivation, ..settings() };
+    Plan { book: Arc::<Book>::default(), settings, lane_max, canary }
+}
+
+fn run(seed: Seed, canary: Canary) -> Result<Totals, Box<Failure>> {
+    let plan = plan(seed, canary);
+    let book = Arc::clone(&plan.book);
+    let mut chaos = Chaos::with_entities(seed, plan);
+    chaos.storm()?;
+    let ending = chaos.peace()?;
+    if ending == AT_REST {
+        chaos.last_words()?;
+    }
+    let mut totals = chaos.it.sim.totals();
+    totals.marks.hit(ending);
+    let starts = chaos.it.sim.observer().starts;
+    let pages = book.pages();
+    let mut hit = |mark, count: u64| (0..count).for_each(|_| totals.marks.hit(mark));
+    hit("starts", starts);
+    hit("told", pages.told);
+    hit("handled", pages.handled);
+    hit("excused", pages.excused);
+    hit("states taken over", pages.taken);
+    hit("answers", pages.answers);
+    hit("unanswered", pages.unanswered);
+    drop(pages);
+    Ok(totals)
+}
+
+#[test]
+#[expect(clippy::print_stderr, reason = "the figures are the result")]
+fn the_whole_stack_handles_each_message_once_in_order_under_one_host() {
+    let name = "the_whole_stack_handles_each_message_once_in_order_under_one_host";
+    let run = |seed| run(seed, Canary::none()).unwrap_or_else(|failure| panic!("{failure}"));
+    let totals = on_all_cores(name, 20, run);
+    let of = |mark| totals.marks.count(mark);
+    eprintln!(
+        "{} seeds ({} at rest, {} lost), {:.1} h simulated, {} crashes, {} starts, {} told, {} handled, {} \
+         excused, {} states taken over, {} answers, {} unanswered",
+        totals.runs,
+        of(AT_REST),
+        of(LOST),
+        totals.simulated.as_secs_f64() / 3_600.0,
+        totals.crashes,
+        of("starts"),
+        of("told"),
+        of("handled"),
+        of("excused"),
+        of("states taken over"),
+        of("answers"),
+        of("unanswered"),
+    );
+    totals.must_have_hit(["starts", "handled", "states taken over", "answers", AT_REST]);
+    assert!(totals.runs == 1 || of("handled") > 100 * totals.runs, "no storm");
+}
+
+#[test]
+fn rules_that_entities_leave_out_are_seen() {
+    for (bug, invariant) in [
+        (Bug::LeaseNotAsked, "I4"),
+        (Bug::TakenGivenBackBehind, "I5"),
+        (Bug::PassivatedWithMessages, "I6"),
+        (Bug::StateTakenAgain, "S"),
+    ] {
+        let violation = |value: u64| run(Seed::from(value), Canary::with(bug)).err();
+        let mut found = (0..60).filter_map(violation);
+        let is_it = |failure: Box<Failure>| failure.reason.starts_with(invariant);
+        assert!(found.any(is_it), "{bug:?} is not found as a violation of {invariant}");
+    }
+}
