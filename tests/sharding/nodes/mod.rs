@@ -6,6 +6,7 @@ mod chaos;
 mod going;
 mod known_failures;
 mod queries;
+mod strategies;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -40,9 +41,15 @@ fn shards() -> impl Iterator<Item = ShardId> {
     (0..SHARDS).map(ShardId::new)
 }
 
+fn by_default() -> Order {
+    Order::Start(counter(), settings(), Hosts::Shards)
+}
+
 struct Cluster {
     sim: Sim,
     told: u64,
+    /// How the type is started.
+    start: fn() -> Order,
 }
 
 impl Cluster {
@@ -58,6 +65,17 @@ impl Cluster {
         faults: Faults,
         world: World,
     ) -> Self {
+        Self::starting(by_default, seed, (places, started), faults, world)
+    }
+
+    /// Of a type that is started in this way.
+    fn starting(
+        start: fn() -> Order,
+        seed: impl Into<Seed>,
+        (places, started): (usize, usize),
+        faults: Faults,
+        world: World,
+    ) -> Self {
         let setup = Setup {
             started: Some(started),
             lanes: vec![LaneRule::STREAM],
@@ -65,7 +83,7 @@ impl Cluster {
             ..Setup::new(seed, places)
         };
         let sim = Simulation::new(setup, ShardWatch::default(), world.factory());
-        let mut cluster = Self { sim, told: 0 };
+        let mut cluster = Self { sim, told: 0, start };
         (0..started).for_each(|place| cluster.host(place));
         cluster
     }
@@ -75,7 +93,7 @@ impl Cluster {
     }
 
     fn host(&mut self, place: usize) {
-        self.order(place, Order::Start(counter(), settings(), Hosts::Shards));
+        self.order(place, (self.start)());
     }
 
     fn want_all(&mut self, place: usize) {
