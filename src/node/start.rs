@@ -224,6 +224,7 @@ impl Base {
             lease: lease.clone(),
             clock,
             hostings: hostings.clone(),
+            replicator: data.handle.clone(),
         };
         let sharding = Sharding::new(surroundings);
         Ok(Self {

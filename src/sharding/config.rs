@@ -107,7 +107,9 @@ pub struct Sharding {
     pub region_query_timeout: Duration,
     /// Decisions that coordinator and regions remember for `explain`; about 100 bytes each.
     pub remembered_decisions: usize,
-    /// Which region a shard goes to.
+    /// Which region a shard goes to: `least-shard`, `least-shard-rounds`, `consistent-hashing`, or
+    /// `external`, where the program pins shards to nodes. A strategy of the program's own goes
+    /// before.
     pub allocation_strategy: StrategyName,
     /// Balance is looked at this often at the latest.
     #[serde(with = "humantime_serde")]
@@ -300,7 +302,7 @@ pub enum StrategyName {
     LeastShardRounds,
     /// By a hash of address and shard.
     ConsistentHashing,
-    /// Where somebody says.
+    /// Where somebody pins them: [`pin_shards`](crate::node::sharding::Sharding::pin_shards).
     External,
 }
 
@@ -340,15 +342,6 @@ pub enum ConfigError {
          directory is set; take \"ddata\" or leave it out"
     )]
     Persistence,
-    /// Nothing pins shards yet.
-    #[error(
-        "{section}.allocation-strategy = \"external\" needs somebody who pins shards, and this \
-         release has no way to say where: choose least-shard"
-    )]
-    External {
-        /// Where it is set.
-        section: String,
-    },
     /// Nothing remembers them yet.
     #[error("{section}.remember-entities is set, and this release remembers none: unset it")]
     RememberEntities {
@@ -419,7 +412,10 @@ impl Sharding {
             StrategyName::ConsistentHashing => {
                 Strategy::ConsistentHashing(self.consistent_hashing.clone())
             }
-            StrategyName::External => Strategy::External(External::default()),
+            StrategyName::External => Strategy::External(External {
+                pinned: None,
+                max_moves_in_flight: self.least_shard.max_moves_in_flight,
+            }),
         }
     }
 
@@ -460,9 +456,6 @@ impl Sharding {
         if self.handoff_timeout >= phase {
             let (section, handoff) = (section.to_owned(), self.handoff_timeout);
             return Err(ConfigError::HandoffOutlastsPhase { section, handoff, phase });
-        }
-        if self.allocation_strategy == StrategyName::External {
-            return Err(ConfigError::External { section: section.to_owned() });
         }
         if self.remember_entities {
             return Err(ConfigError::RememberEntities { section: section.to_owned() });

@@ -61,6 +61,18 @@ fn the_file_that_the_docs_show_is_one_that_a_node_starts_with() {
 }
 
 #[test]
+fn every_allocation_strategy_is_one_that_a_node_starts_with() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("node.toml");
+    for name in ["least-shard", "least-shard-rounds", "consistent-hashing", "external"] {
+        let text = format!("[cluster.sharding.types.orders]\nallocation-strategy = \"{name}\"\n");
+        std::fs::write(&file, text).expect("it is written");
+        let checked = check(&file);
+        assert!(checked.status.success(), "{name}: {}", said(&checked).1);
+    }
+}
+
+#[test]
 fn wrong_settings_are_an_error_that_says_where_and_what() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("node.toml");

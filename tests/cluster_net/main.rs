@@ -12,4 +12,5 @@ mod forming;
 mod losing;
 mod sharding;
 mod signals;
+mod strategies;
 mod types;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ostraca::node::sharding::{About, NotStarted, QueryError, TypeView, Witness};
 use ostraca::prelude::*;
-use ostraca::sharding::config::{Sharding as Settings, StrategyName};
+use ostraca::sharding::config::Sharding as Settings;
 use ostraca::sharding::ids::{RegionId, ShardId};
 use serde::{Deserialize, Serialize};
 
@@ -393,7 +393,6 @@ async fn types_that_make_no_sense_are_refused_and_nothing_runs() {
     assert!(matches!(why("").await, NotStarted::Name(_)));
     assert!(matches!(why(&"x".repeat(129)).await, NotStarted::LongName { bytes: 129 }));
     for settings in [
-        Settings { allocation_strategy: StrategyName::External, ..Settings::default() },
         Settings { remember_entities: true, ..Settings::default() },
         Settings { handoff_timeout: Duration::from_secs(60), ..Settings::default() },
     ] {

@@ -325,6 +325,9 @@ impl Surroundings {
                 let lives = self.hostings.lives(&entity_type, &entity);
                 self.answer(to, entity_type, sharding::lives(number, lives));
             }
+            ShardingDest::Strategy { entity_type, number, asked } => {
+                self.hostings.strategies().ask(&entity_type, number, asked);
+            }
             ShardingDest::Removed(regions) => {
                 regions.into_iter().for_each(|region| self.hostings.removed(region));
             }

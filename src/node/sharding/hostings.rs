@@ -10,6 +10,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::steps;
+use super::strategies::Strategies;
 use crate::cluster::member::ENTITY_TYPES_MAX;
 use crate::net::Inbound;
 use crate::node::wiring::sharding::Event;
@@ -47,6 +48,7 @@ pub(crate) struct Hostings {
     types: RwLock<BTreeMap<String, Arc<dyn Hosting>>>, // ≤ ENTITY_TYPES_MAX
     progress: watch::Sender<Progress>,
     asks: Arc<Asks>,
+    strategies: Strategies,
     surveys: Mutex<BTreeMap<u64, oneshot::Sender<Found>>>, // ≤ callers, until they time out
     last_survey: AtomicU64,
 }
@@ -85,6 +87,11 @@ impl Hostings {
     /// The questions of all types of this node.
     pub(super) const fn asks(&self) -> &Arc<Asks> {
         &self.asks
+    }
+
+    /// Allocation strategies that the program brought.
+    pub(crate) const fn strategies(&self) -> &Strategies {
+        &self.strategies
     }
 
     fn find(&self, name: &str) -> Option<Arc<dyn Hosting>> {
@@ -202,6 +209,16 @@ impl Hostings {
             Event::Unregistered { entity_type, complaint } => {
                 steps::complain(&entity_type, &complaint);
             }
+            Event::StrategyFailed { entity_type, why } => {
+                tracing::warn!(
+                    %entity_type, %why,
+                    "sharding.strategy_failed: the program's allocation strategy gives no answer \
+                     that helps; shards stay as they are, and it is asked again"
+                );
+            }
+            Event::PinsAbsent { entity_type, addresses } => {
+                steps::absent(&entity_type, &addresses);
+            }
             Event::Left => {
                 tracing::info!("sharding.left");
                 self.progress.send_modify(|progress| progress.left = true);
@@ -232,6 +249,7 @@ impl Hostings {
             self.progress.send_modify(|progress| progress.ended = true);
         }
         self.surveys().clear(); // whoever waits hears that nobody answers
+        self.strategies.end();
         self.all().iter().for_each(|hosting| hosting.perform(RegionOutput::StopAll));
     }
 

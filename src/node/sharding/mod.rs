@@ -6,9 +6,11 @@
 mod error;
 mod health;
 pub(crate) mod hostings;
+mod pinning;
 mod queries;
 mod starting;
 mod steps;
+mod strategies;
 mod view;
 mod world;
 
@@ -24,6 +26,7 @@ use tokio::sync::oneshot;
 
 pub use self::error::{NotReady, NotStarted, Unanswered};
 use self::hostings::Hostings;
+pub use self::pinning::{Pin, PinError};
 pub use self::queries::{QueryError, RegionState, ShardState};
 pub use self::starting::EntityTypeSetup;
 pub use self::view::TypeView;
@@ -31,9 +34,11 @@ use self::world::{Shared, TypeWorld};
 use super::clock::Clock;
 use super::control::machine::{Control, ControlInbox, ControlInput};
 use super::lease::Lease;
+use super::replicator::Replicator;
 use crate::cluster::member::NAME_BYTES_MAX;
 use crate::config::Config;
 use crate::net::handle::Net;
+use crate::sharding::allocation::ShardAllocationStrategy;
 use crate::sharding::asks::Asks;
 use crate::sharding::config::Sharding as Settings;
 pub use crate::sharding::explain::{About, Account, Explained, Explanation, Witness};
@@ -56,6 +61,7 @@ struct Inner {
     roles: BTreeSet<String>,
     message_bytes_max: usize,
     asks: Arc<Asks>,
+    replicator: Replicator,
     shared: Shared,
     hostings: Arc<Hostings>,
     started: Mutex<Started>,
@@ -74,12 +80,20 @@ pub(super) struct Setup<'a> {
     pub(super) lease: Lease,
     pub(super) clock: Clock,
     pub(super) hostings: Arc<Hostings>,
+    pub(super) replicator: Replicator,
+}
+
+/// What is said of a type that is started, beside its settings.
+struct Spec {
+    extractor: Arc<str>, // its name
+    strategy: Option<Arc<dyn ShardAllocationStrategy>>,
+    hosts: Hosts,
 }
 
 impl Sharding {
     /// On the runtime that it is made on.
     pub(super) fn new(setup: Setup<'_>) -> Self {
-        let Setup { me, config, net, inbox, lease, clock, hostings } = setup;
+        let Setup { me, config, net, inbox, lease, clock, hostings, replicator } = setup;
         let phase = super::shutdown::Phase::ClusterShardingShutdownRegion;
         drop(hostings.remind_every(REMIND)); // it ends with the machines
         let (runtime, net) = (Handle::current(), Arc::downgrade(&net));
@@ -93,6 +107,7 @@ impl Sharding {
             // A message's length is 32 bits on the wire.
             message_bytes_max: config.net.limits.message_bytes_max.min(u32::MAX as usize),
             asks: hostings.asks().clone(),
+            replicator,
             shared,
             hostings,
             started: Mutex::default(),
@@ -106,8 +121,7 @@ impl Sharding {
         &self,
         entity_type: &EntityType,
         settings: Settings,
-        extractor: Arc<str>,
-        hosts: Hosts,
+        Spec { extractor, strategy, hosts }: Spec,
         make: impl FnOnce(Settings, Arc<dyn World>) -> (H, Arc<dyn Hosting>),
     ) -> Result<H, NotStarted> {
         let mut started = self.started();
@@ -122,11 +136,25 @@ impl Sharding {
         if !self.0.hostings.add(entity_type, hosting) {
             return Err(NotStarted::TooMany);
         }
+        let strategy = strategy.map(|strategy| self.bring(entity_type, strategy));
         let (entity, settings) = (entity_type.clone(), Box::new(settings));
-        let start = Input::Start { entity_type: entity, settings, extractor, hosts };
+        let start = Input::Start { entity_type: entity, settings, extractor, strategy, hosts };
         self.tell(start).map_err(|Unanswered| NotStarted::Stopped)?;
         started.insert(entity_type.clone(), (wanted, Box::new(handle.clone())));
         Ok(handle)
+    }
+
+    /// From now on the machines may ask this strategy; what it calls itself.
+    fn bring(
+        &self,
+        entity_type: &EntityType,
+        strategy: Arc<dyn ShardAllocationStrategy>,
+    ) -> Arc<str> {
+        let name = strategy.name().into();
+        let Shared { inbox, runtime, .. } = &self.0.shared;
+        let strategies = self.0.hostings.strategies();
+        strategies.add(entity_type, strategy, runtime.clone(), inbox.clone());
+        name
     }
 
     fn may_host(&self, settings: &Settings) -> bool {

@@ -378,7 +378,7 @@ impl Sharding {
         Ok(self.look(move |control| control.machines().regions(&entity_type).collect()).await?)
     }
 
-    fn known_here(&self, entity_type: &str) -> Result<EntityType, QueryError> {
+    pub(super) fn known_here(&self, entity_type: &str) -> Result<EntityType, QueryError> {
         let entity_type = EntityType::new(entity_type)?;
         if self.started().contains_key(&entity_type) {
             Ok(entity_type)

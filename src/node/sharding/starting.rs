@@ -3,7 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{NotStarted, Sharding};
+use super::{NotStarted, Sharding, Spec};
+use crate::sharding::allocation::ShardAllocationStrategy;
 use crate::sharding::bug::Canary;
 use crate::sharding::config::Sharding as Settings;
 use crate::sharding::entity::{Entity, Supervision};
@@ -25,6 +26,9 @@ pub struct EntityTypeSetup<E: Entity> {
     pub extractor: Option<Arc<dyn Extractor<E::Message>>>,
     /// In place of what the node's `[cluster.sharding]` says of this type.
     pub settings: Option<Settings>,
+    /// Where shards go and which move, in place of the strategy that is set. It is asked on the node
+    /// that coordinates the type, so give it on all that may.
+    pub allocation_strategy: Option<Arc<dyn ShardAllocationStrategy>>,
 }
 
 impl<E: Entity> EntityTypeSetup<E> {
@@ -37,6 +41,7 @@ impl<E: Entity> EntityTypeSetup<E> {
             supervision: Supervision::default(),
             extractor: None,
             settings: None,
+            allocation_strategy: None,
         }
     }
 }
@@ -126,7 +131,14 @@ impl Sharding {
         setup: EntityTypeSetup<E>,
         hosts: Hosts,
     ) -> Result<ShardRegion<E>, NotStarted> {
-        let EntityTypeSetup { name, factory, supervision, extractor, settings } = setup;
+        let EntityTypeSetup {
+            name,
+            factory,
+            supervision,
+            extractor,
+            settings,
+            allocation_strategy: strategy,
+        } = setup;
         let entity_type = EntityType::new(&name)?;
         let mut settings = settings.unwrap_or_else(|| self.0.settings.of(&entity_type));
         if let Some(extractor) = &extractor {
@@ -134,7 +146,8 @@ impl Sharding {
         }
         let name = extractor.as_ref().map(|extractor| extractor.name().into_owned());
         let name = name.unwrap_or_else(|| settings.extractor.name().to_owned()).into();
-        let region = self.start_type(&entity_type, settings, name, hosts, |settings, world| {
+        let spec = Spec { extractor: name, strategy, hosts };
+        let region = self.start_type(&entity_type, settings, spec, |settings, world| {
             let extractor = extractor.unwrap_or_else(|| {
                 let hash = HashExtractor::new(settings.extractor, settings.number_of_shards);
                 let hash = hash.expect("the settings are checked");

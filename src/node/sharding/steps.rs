@@ -1,7 +1,9 @@
 //! Events about shards: each step of each decision at DEBUG, and what takes too long as a WARN.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::cluster::member::Address;
 use crate::sharding::ids::{EntityType, RegionId, ShardId};
 use crate::sharding::region::Unregistered;
 use crate::sharding::remembered::{Remembered, Slow, Step, What};
@@ -74,6 +76,17 @@ pub(super) fn complain(entity_type: &EntityType, complaint: &Unregistered) {
              proxy?"
         ),
     }
+}
+
+/// Shards are pinned to addresses where no region may host.
+pub(super) fn absent(entity_type: &EntityType, addresses: &BTreeMap<Address, usize>) {
+    let shards: usize = addresses.values().sum();
+    tracing::info!(
+        %entity_type, shards, of = addresses.len(),
+        addresses = names(addresses.keys().take(NAMED_MAX), |it| it.as_str().to_owned()),
+        "sharding.pins_wait: shards are pinned to addresses where no region may host, and live \
+         elsewhere until one may"
+    );
 }
 
 fn names<'a, T: 'a>(of: impl Iterator<Item = &'a T>, name: impl Fn(&T) -> String) -> String {

@@ -10,13 +10,16 @@ use std::ops::ControlFlow;
 
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::port as data;
-use ostraca_ddata::replicator::request::RequestId;
+use ostraca_ddata::replicator::request::{RequestId, SubscriptionId};
 use serde::de::DeserializeOwned;
 
 use crate::cluster::lease::guard::{GuardInput, GuardOutput};
+use crate::cluster::member::Address;
 use crate::cluster::membership::Membership;
 use crate::cluster::membership::port::{Command, Input as MembershipInput, Output as Told};
 use crate::sharding::agreed::Agreed;
+use crate::sharding::allocation::Asked;
+use crate::sharding::allocation::pins::PinsKey;
 use crate::sharding::ids::{EntityId, EntityType, InvalidName, RegionId, ShardId};
 use crate::sharding::machines::{Found, Input, Output, SurveyMessage, Word};
 use crate::sharding::region::{RegionOutput, Unregistered};
@@ -32,8 +35,8 @@ pub const SINGLETON: &str = "o";
 /// The header's first name, of questions about how things are.
 pub const SURVEY: &str = "q";
 
-/// Requests of coordinators to the Replicator have ids with this bit; those of programs count
-/// from 1.
+/// Requests and subscriptions of the sharding machines have ids with this bit; those of programs
+/// count from 1.
 const OF_COORDINATORS: u64 = 1 << 63;
 
 const NESTING_MAX: usize = 24;
@@ -83,6 +86,15 @@ pub enum Dest {
         /// Which.
         entity: EntityId,
     },
+    /// To the program's own allocation strategy, which answers by [`Input::Advised`].
+    Strategy {
+        /// Of which type.
+        entity_type: EntityType,
+        /// Names the question.
+        number: u64,
+        /// What.
+        asked: Asked,
+    },
     /// To what runs entities, of all types: these regions are out of the configuration.
     Removed(Vec<RegionId>),
     /// To the node, and whoever runs it.
@@ -124,6 +136,20 @@ pub enum Event {
         /// For how long, and who should.
         complaint: Unregistered,
     },
+    /// The program's own allocation strategy gives no answer that helps.
+    StrategyFailed {
+        /// Of which type.
+        entity_type: EntityType,
+        /// What happened.
+        why: std::sync::Arc<str>,
+    },
+    /// Shards are pinned to addresses that have no region.
+    PinsAbsent {
+        /// Of which type.
+        entity_type: EntityType,
+        /// The addresses, with how many shards are pinned to each.
+        addresses: BTreeMap<Address, usize>, // ≤ number-of-shards
+    },
     /// Everything is handed over.
     Left,
     /// The coordinator of a type decides here, under this term.
@@ -162,6 +188,20 @@ pub fn route(output: Output) -> Dest {
             let request = HomesKey::new(&entity_type, level).request(ask);
             let id = RequestId(OF_COORDINATORS | id);
             Dest::Guard(GuardInput::Data(data::Input::Request { id, request }))
+        }
+        Output::AskPins { id, entity_type, ask } => {
+            let id = OF_COORDINATORS | id;
+            let request = PinsKey::new(&entity_type).request(SubscriptionId(id), ask);
+            Dest::Guard(GuardInput::Data(data::Input::Request { id: RequestId(id), request }))
+        }
+        Output::Consult { entity_type, number, asked } => {
+            Dest::Strategy { entity_type, number, asked }
+        }
+        Output::StrategyFailed { entity_type, why } => {
+            Dest::Node(Event::StrategyFailed { entity_type, why })
+        }
+        Output::PinsAbsent { entity_type, addresses } => {
+            Dest::Node(Event::PinsAbsent { entity_type, addresses })
         }
         Output::Order { entity_type, order } => Dest::Entities { entity_type, order },
         Output::Count { to, entity_type, number, shards } => {
@@ -220,11 +260,16 @@ pub fn overheard(told: &MembershipInput) -> Option<Input> {
     }
 }
 
-/// The guard's answer to a coordinator, to break off with; what is for others goes on.
+/// The guard's word to the sharding machines, to break off with; what is for others goes on.
 pub fn answer(output: GuardOutput) -> ControlFlow<Input, GuardOutput> {
     match output {
         GuardOutput::Data(data::Output::Reply { id, reply }) if id.0 & OF_COORDINATORS != 0 => {
             ControlFlow::Break(Input::Answered { id: id.0 & !OF_COORDINATORS, reply })
+        }
+        GuardOutput::Data(data::Output::Notify { subscription, notice })
+            if subscription.0 & OF_COORDINATORS != 0 =>
+        {
+            ControlFlow::Break(Input::Noticed { id: subscription.0 & !OF_COORDINATORS, notice })
         }
         output => ControlFlow::Continue(output),
     }

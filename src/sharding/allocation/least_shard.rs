@@ -16,7 +16,7 @@ use crate::sharding::ids::{RegionId, ShardId};
 pub struct LeastShard {
     /// Moves that are unfinished at a time, per source and per target; at least 1. Half of that
     /// while entities stand still for longer than `stall-max`. A node that leaves is not held
-    /// back.
+    /// back. Moves to where shards are pinned (`external`) are bounded by the same number.
     pub max_moves_in_flight: usize,
     /// How long the slowest hundredth of moved entities may stand still.
     #[serde(with = "humantime_serde")]

@@ -3,18 +3,19 @@
 //! A strategy sees what *will* be once all decisions that are under way have taken effect, so that
 //! a thousand questions at once spread evenly. It decides nothing: the coordinator takes what it
 //! says, checks it, and asks again where it makes no sense. The strategies of this room are pure
-//! functions of what they see; one of your own may be slow.
+//! functions of what they see; one of the program's own may be slow.
 
 mod consistent;
 mod external;
 mod least_shard;
+mod own;
+pub mod pins;
 mod rounds;
 mod version;
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ use crate::cluster::member::{Address, Status};
 pub use consistent::ConsistentHashing;
 pub use external::External;
 pub use least_shard::LeastShard;
+pub use own::{Advice, Answer, Asked, ShardAllocationStrategy, StrategyError};
 pub use rounds::LeastShardRounds;
 pub use version::AppVersion;
 
@@ -132,8 +134,13 @@ pub enum Why {
     Ring,
     /// It was pinned there.
     Pinned,
-    /// It was pinned nowhere that is there, and asked for here.
+    /// It is pinned nowhere, and was asked for here.
     Asked,
+    /// It is pinned to an address where no region may host, so it went elsewhere for now.
+    Absent {
+        /// Where it is pinned to.
+        pinned: Address,
+    },
     /// In a strategy's own words.
     Custom(Arc<str>),
 }
@@ -146,7 +153,10 @@ impl fmt::Display for Why {
             Self::Drain => f.write_str("its node leaves"),
             Self::Ring => f.write_str("consistent hashing"),
             Self::Pinned => f.write_str("pinned"),
-            Self::Asked => f.write_str("pinned to nobody here, so where it was asked for"),
+            Self::Asked => f.write_str("pinned nowhere, so where it was asked for"),
+            Self::Absent { pinned } => {
+                write!(f, "pinned to {pinned}, where no region may host, so here until one may")
+            }
             Self::Custom(why) => f.write_str(why),
         }
     }
@@ -168,11 +178,12 @@ pub enum Strategy {
 
 impl Strategy {
     /// The region for a shard without a home, asked for by `asker`; `None` if none may host now.
+    /// Nobody asks for a shard whose home is lost or leaves.
     #[must_use]
     pub fn allocate(
         &self,
         shard: ShardId,
-        asker: RegionId,
+        asker: Option<RegionId>,
         seen: &Allocations,
     ) -> Option<(RegionId, Why)> {
         match self {
@@ -192,27 +203,6 @@ impl Strategy {
             Self::External(external) => external.rebalance(seen),
         }
     }
-}
-
-/// What a strategy of your own answers with; dropped if the world has changed by then.
-pub type Answer<T> = Pin<Box<dyn Future<Output = Result<T, StrategyError>> + Send>>;
-
-/// Why a strategy has no answer. Nothing changes, and it is asked again.
-#[derive(Debug, thiserror::Error)]
-#[error("the allocation strategy failed: {0}; nothing was moved, it will be asked again")]
-pub struct StrategyError(#[source] pub Box<dyn std::error::Error + Send + Sync>);
-
-/// A strategy of your own: where shards go, and which move.
-///
-/// Asked by the coordinator, one question at a time of each kind. An answer that is late, an
-/// error, or names a region that is not there (any more) leaves things as they are. Shards of a
-/// node that leaves are moved in any case, to where [`allocate`](Self::allocate) says.
-pub trait ShardAllocationStrategy: Send + Sync + 'static {
-    /// The region for a shard without a home, asked for by `asker`; one of `seen.regions`.
-    fn allocate(&self, shard: ShardId, asker: RegionId, seen: Allocations) -> Answer<RegionId>;
-
-    /// Shards to move, and where to. Those in `seen.moving` are not moved again.
-    fn rebalance(&self, seen: Allocations) -> Answer<BTreeMap<ShardId, RegionId>>;
 }
 
 impl Allocations {

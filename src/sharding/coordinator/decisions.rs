@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ostraca_ddata::clock::Now;
 
 use super::desk::{Question, Writing};
-use super::port::CoordinatorOutput;
+use super::port::{Chosen, CoordinatorOutput};
 use super::record::Record;
 use super::takeover::words;
 use super::{BATCH_MAX, Coordinator, Out, Phase};
@@ -64,9 +64,10 @@ impl Coordinator {
         self.desk.planned(shard).unwrap_or_else(acked)
     }
 
-    /// A shard needs a home.
-    pub(super) fn unplace(&mut self, shard: ShardId) {
-        self.desk.unplaced.insert(shard);
+    /// A shard needs a home, since a region asks for it or its home is none any more.
+    pub(super) fn unplace(&mut self, shard: ShardId, asker: Option<RegionId>) {
+        let first = self.desk.unplaced.entry(shard).or_default();
+        *first = first.or(asker);
     }
 
     /// Looks at every home: those that are lost or leave are to be replaced.
@@ -80,10 +81,8 @@ impl Coordinator {
         if self.desk.planned(shard).is_some() {
             return; // looked at again once that is written
         }
-        let leaves = |home| self.regions.get(&home).is_some_and(|region| region.leaving);
-        let leaves = record.home().region.is_some_and(leaves) && !self.preparing;
-        if record.is_lost(&self.installed) || leaves {
-            self.unplace(shard);
+        if record.is_lost(&self.installed) || self.is_leaving(shard) && !self.preparing {
+            self.unplace(shard, None);
         }
     }
 
@@ -101,13 +100,13 @@ impl Coordinator {
         if targets > 0 && self.config.preallocate && self.records.len() < self.shards() {
             let all = (0..self.config.shards).map(ShardId::new);
             let new: Vec<_> = all.filter(|id| !self.is_known(*id)).collect();
-            self.desk.unplaced.extend(new);
+            new.into_iter().for_each(|shard| self.unplace(shard, None));
         }
         if targets == 0 {
             return self.leave_nowhere(now);
         }
-        let unplaced = self.desk.unplaced.iter().copied();
-        let shards: Vec<ShardId> = unplaced.filter(|shard| !self.is_stopping(*shard)).collect();
+        let unplaced = self.desk.unplaced.iter().map(|(shard, asker)| (*shard, *asker));
+        let shards: Vec<_> = unplaced.filter(|(shard, _)| !self.is_stopping(*shard)).collect();
         if shards.is_empty() {
             return;
         }
@@ -129,7 +128,7 @@ impl Coordinator {
     /// Nobody can host: what a leaving region hosts is to live nowhere.
     fn leave_nowhere(&mut self, now: Now) {
         let why = words("its region leaves and there is no other");
-        for shard in self.desk.unplaced.clone() {
+        for shard in self.desk.unplaced.keys().copied().collect::<Vec<_>>() {
             let home = self.planned(shard);
             let leaving = home.and_then(|home| self.regions.get(&home)).is_some_and(|r| r.leaving);
             if leaving {
@@ -138,20 +137,14 @@ impl Coordinator {
         }
     }
 
-    pub(super) fn allocated(
-        &mut self,
-        now: Now,
-        question: u64,
-        homes: &[(ShardId, RegionId)],
-        why: &Arc<str>,
-    ) {
+    pub(super) fn allocated(&mut self, now: Now, question: u64, homes: &[Chosen]) {
         let asked = self.desk.question.as_ref().is_some_and(|asked| asked.number == question);
         if !asked || self.phase != Phase::Active {
             return;
         }
         let mut chosen = false;
-        for (shard, to) in homes {
-            let waits = self.desk.unplaced.contains(shard) && !self.is_stopping(*shard);
+        for Chosen { shard, to, why } in homes {
+            let waits = self.desk.unplaced.contains_key(shard) && !self.is_stopping(*shard);
             if waits && self.is_target(*to) {
                 let why = self.cause(*shard, why);
                 self.desk.wish(now, *shard, Some(*to), &why);

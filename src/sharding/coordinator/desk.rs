@@ -1,6 +1,6 @@
 //! What a coordinator has still to decide, and what it has decided and not yet written.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ostraca_ddata::clock::{Instant, Now};
@@ -36,7 +36,7 @@ pub(super) struct Question {
 /// See the module's page.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Desk {
-    pub(super) unplaced: BTreeSet<ShardId>, // ≤ shards
+    pub(super) unplaced: BTreeMap<ShardId, Option<RegionId>>, // and who asked first; ≤ shards
     pub(super) question: Option<Question>,
     pub(super) wishes: BTreeMap<ShardId, Wish>, // ≤ shards
     pub(super) unread: BTreeMap<ShardId, ShardHome>, // read and not yet re-written; ≤ shards

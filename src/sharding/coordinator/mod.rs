@@ -32,7 +32,7 @@ use ostraca_ddata::types::Term;
 
 use self::desk::Desk;
 use self::mail::{Mail, send};
-pub use self::port::{CoordinatorInput, CoordinatorOutput};
+pub use self::port::{Chosen, CoordinatorInput, CoordinatorOutput};
 pub use self::record::Record;
 pub use self::registry::Registered;
 pub use self::stats::CoordinatorStats;
@@ -295,8 +295,8 @@ impl Machine for Coordinator {
                 self.message(now, RegionId::new(from), message, out);
             }
             CoordinatorInput::Answered { id, answer } => self.answered(now, id, answer, out),
-            CoordinatorInput::Allocated { question, homes, why } => {
-                self.allocated(now, question, &homes, &why);
+            CoordinatorInput::Allocated { question, homes } => {
+                self.allocated(now, question, &homes);
             }
             CoordinatorInput::Move { shard, to, why } => self.wish_move(now, shard, to, &why),
             CoordinatorInput::Prepare => self.preparing = true,

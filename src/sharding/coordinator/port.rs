@@ -46,9 +46,7 @@ pub enum CoordinatorInput {
         /// As asked.
         question: u64,
         /// Where each is to live.
-        homes: Vec<(ShardId, RegionId)>, // ≤ shards
-        /// Why, in the strategy's words.
-        why: Arc<str>,
+        homes: Vec<Chosen>, // ≤ shards
     },
     /// The strategy, or an operator, wants a shard elsewhere. `None`: nowhere, until it is asked
     /// for.
@@ -62,6 +60,17 @@ pub enum CoordinatorInput {
     },
     /// The whole cluster prepares to stop: no new moves.
     Prepare,
+}
+
+/// A home that the strategy has chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    /// Of which shard.
+    pub shard: ShardId,
+    /// Where it is to live.
+    pub to: RegionId,
+    /// Why, in the strategy's words.
+    pub why: Arc<str>,
 }
 
 /// An order of the coordinator.
@@ -86,8 +95,8 @@ pub enum CoordinatorOutput {
     Allocate {
         /// Names the question.
         question: u64,
-        /// Which need one.
-        shards: Vec<ShardId>, // ≤ shards
+        /// Which need one, and who asks: nobody for those whose home is lost or leaves.
+        shards: Vec<(ShardId, Option<RegionId>)>, // ≤ shards
     },
     /// The cluster's data say this of the type, and this node something else: it has stepped down,
     /// and would again.

@@ -27,8 +27,17 @@ impl Coordinator {
         fit.map(|(id, _)| *id)
     }
 
-    pub(super) fn is_target(&self, region: RegionId) -> bool {
+    /// Whether a region can be given shards.
+    #[must_use]
+    pub fn is_target(&self, region: RegionId) -> bool {
         self.regions.get(&region).is_some_and(|region| !region.proxy && !region.leaving)
+    }
+
+    /// Whether a shard lives at a region that is about to stop.
+    #[must_use]
+    pub fn is_leaving(&self, shard: ShardId) -> bool {
+        let home = self.records.get(&shard).and_then(|record| record.home().region);
+        home.and_then(|home| self.regions.get(&home)).is_some_and(|region| region.leaving)
     }
 
     /// Why it does not register a region; `None`: it does.
@@ -130,7 +139,7 @@ impl Coordinator {
             match self.route(shard).filter(|route| route.home.is_some() && !lost) {
                 Some(route) => self.mail.announce(from, route),
                 None if self.desk.planned(shard).flatten().is_some() => {} // announced to all
-                None => self.unplace(shard),
+                None => self.unplace(shard, Some(from)),
             }
         }
     }
@@ -162,7 +171,7 @@ impl Coordinator {
         let vain = self.desk.wishes.iter().filter(|(_, wish)| gone(wish.to));
         for shard in vain.map(|(shard, _)| *shard).collect::<Vec<_>>() {
             self.desk.wishes.remove(&shard);
-            self.unplace(shard);
+            self.unplace(shard, None);
         }
         let settled = |(shard, record): (&ShardId, &mut super::Record)| {
             record.settle_empty(&self.installed).then_some(*shard)

@@ -61,10 +61,9 @@ impl Coordinator {
     /// Why a shard needs a home, before the strategy's words.
     pub(super) fn cause(&self, shard: ShardId, why: &Arc<str>) -> Arc<str> {
         let Some(record) = self.records.get(&shard) else { return why.clone() };
-        let leaves = |home| self.regions.get(&home).is_some_and(|region| region.leaving);
         if record.is_lost(&self.installed) {
             words(&format!("its region is out of the cluster: {why}"))
-        } else if record.home().region.is_some_and(leaves) {
+        } else if self.is_leaving(shard) {
             words(&format!("its region leaves: {why}"))
         } else {
             why.clone()

@@ -1,83 +1,323 @@
 //! What the allocation strategy sees, and the coordinator's questions to it.
+//!
+//! A strategy of this crate answers at once. One that follows pins answers when these are read; one
+//! of the program's own when it likes, within a time: until then, and after a failure, everything
+//! stays as it is (spec/sharding.md §11). But a node that leaves waits for no strategy that fails: its
+//! time is short, and what it has not handed over by then is lost.
+
+mod pinned;
+mod program;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca_ddata::clock::Instant;
-use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::replicator::request::{Notice, Reply, RequestError};
 
+use self::pinned::Pinned;
+use self::program::{Program, WITHIN};
 use crate::cluster::events::ClusterState;
-use crate::cluster::member::Status;
-use crate::sharding::allocation::{Allocations, AppVersion, Candidate, Move, Moving, Strategy};
-use crate::sharding::coordinator::{Coordinator, CoordinatorInput};
+use crate::cluster::member::{Address, Status};
+use crate::sharding::allocation::pins::AskPins;
+use crate::sharding::allocation::{
+    Advice, Allocations, AppVersion, Asked, Candidate, Move, Moving, Strategy, Why,
+};
+use crate::sharding::config::Sharding as Settings;
+use crate::sharding::coordinator::{Chosen, Coordinator, CoordinatorInput};
 use crate::sharding::ids::{RegionId, ShardId};
 
 /// Between two looks at the balance that something has given cause for, at least.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
+/// The same for a strategy of the program's own.
+const CONSULT_AGAIN: Duration = Duration::from_secs(1);
+
+/// What follows from a strategy's word, or for lack of one.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// For the coordinator.
+    Decide(CoordinatorInput),
+    /// For the Replicator.
+    Ask(AskPins),
+    /// For the program's strategy, which answers by `advised`.
+    Consult { number: u64, asked: Asked },
+    /// For an operator: the program's strategy gives no answer that helps.
+    Failed(Arc<str>),
+    /// For an operator: addresses that shards are pinned to, so many to each, and that have no
+    /// region.
+    Absent(BTreeMap<Address, usize>),
+}
+
+/// What chooses.
+#[derive(Clone, Debug)]
+enum Chooser {
+    Rule(Strategy),
+    Pins(Box<Pinned>),
+    Program(Program),
+}
+
+/// Shards that the coordinator asks about, and who asked it for them.
+type Shards = Vec<(ShardId, Option<RegionId>)>;
+
 /// The strategy of one type, and what it was asked.
 #[derive(Clone, Debug)]
 pub(super) struct Allocating {
-    me: RegionId,
-    strategy: Strategy,
+    chooser: Chooser,
     interval: Duration,
-    /// A question that the strategy had no answer to; asked anew when members change.
-    open: Option<(u64, Vec<ShardId>)>, // ≤ number-of-shards
+    /// A question that has no answer yet.
+    open: Option<(u64, Shards)>, // ≤ number-of-shards
     looked: Instant,
     look_at: Option<Instant>,
 }
 
 impl Allocating {
-    pub(super) const fn new(me: ReplicaId, strategy: Strategy, interval: Duration) -> Self {
-        let (me, looked) = (RegionId::new(me), Instant::from_nanos(0));
-        Self { me, strategy, interval, open: None, looked, look_at: None }
+    /// By a strategy of the program's own if that has a name, else as the settings say.
+    pub(super) fn new(settings: &Settings, own: Option<Arc<str>>) -> Self {
+        let chooser = match (own, settings.strategy()) {
+            (Some(name), _) => Chooser::Program(Program::new(name)),
+            (None, Strategy::External(external)) => {
+                let (shards, patience) =
+                    (settings.number_of_shards, settings.waiting_for_state_timeout);
+                Chooser::Pins(Box::new(Pinned::new(external, shards, patience)))
+            }
+            (None, strategy) => Chooser::Rule(strategy),
+        };
+        let (interval, looked) = (settings.rebalance_interval, Instant::from_nanos(0));
+        Self { chooser, interval, open: None, looked, look_at: None }
     }
 
-    /// The coordinator asks where these are to live.
-    pub(super) fn ask(&mut self, question: u64, shards: Vec<ShardId>) {
+    /// What it needs to be told of as long as it is there.
+    pub(super) const fn watches(&self) -> Option<AskPins> {
+        match &self.chooser {
+            Chooser::Pins(_) => Some(AskPins::Watch),
+            Chooser::Rule(_) | Chooser::Program(_) => None,
+        }
+    }
+
+    /// The coordinator asks where these are to live; [`work`](Self::work) answers.
+    pub(super) fn ask(&mut self, question: u64, shards: Shards) {
         self.open = Some((question, shards));
     }
 
-    /// The answer, as far as there is one now.
-    pub(super) fn answer(
+    /// The answer, as far as there is one now, and what is needed for one.
+    pub(super) fn work(
         &mut self,
+        now: Instant,
         coordinator: &Coordinator,
         state: &ClusterState,
-    ) -> Option<CoordinatorInput> {
+    ) -> Vec<Next> {
+        let mut next = self.overdue(now, coordinator, state);
+        match &mut self.chooser {
+            Chooser::Rule(_) => next.extend(self.answer(coordinator, state)),
+            Chooser::Pins(pins) => {
+                next.extend(pins.due(now).map(Next::Ask));
+                if pins.is_read() {
+                    next.extend(self.answer(coordinator, state));
+                }
+            }
+            Chooser::Program(_) => next.extend(self.consult(now, coordinator, state)),
+        }
+        next
+    }
+
+    /// By a rule, about all shards of the question at once.
+    fn answer(&mut self, coordinator: &Coordinator, state: &ClusterState) -> Option<Next> {
         let (question, shards) = self.open.take()?;
         let mut seen = seen(coordinator, state);
         let mut homes = Vec::with_capacity(shards.len());
-        let mut because = None;
-        for shard in &shards {
-            let Some((home, why)) = self.strategy.allocate(*shard, self.me, &seen) else {
-                continue;
-            };
-            if let Some(candidate) = seen.regions.get_mut(&home) {
+        for (shard, asker) in &shards {
+            let Some((to, why)) = self.chooser.allocate(*shard, *asker, &seen) else { continue };
+            if let Some(candidate) = seen.regions.get_mut(&to) {
                 candidate.shards.push(*shard); // the next one sees it
             }
-            homes.push((*shard, home));
-            because.get_or_insert(why);
+            homes.push(Chosen { shard: *shard, to, why: why.to_string().into() });
         }
-        let Some(why) = because else {
+        if homes.is_empty() {
             self.open = Some((question, shards));
             return None;
+        }
+        Some(Next::Decide(CoordinatorInput::Allocated { question, homes }))
+    }
+
+    /// Of a strategy of the program's own, about one shard of the question.
+    fn consult(
+        &mut self,
+        now: Instant,
+        coordinator: &Coordinator,
+        state: &ClusterState,
+    ) -> Option<Next> {
+        let (Chooser::Program(program), Some((_, shards))) = (&mut self.chooser, &self.open) else {
+            return None;
         };
-        Some(CoordinatorInput::Allocated { question, homes, why: why.to_string().into() })
+        if !program.homes.is_free() {
+            return None;
+        }
+        let is_next = |(shard, _): &&(ShardId, _)| shard.get() >= program.next;
+        let (shard, asker) = *shards.iter().find(is_next).or_else(|| shards.first())?;
+        let seen = seen(coordinator, state);
+        if seen.targets().is_empty() {
+            return None; // no answer would help
+        }
+        let number = program.number();
+        program.next = shard.get().saturating_add(1);
+        program.homes.ask(now, number, shard);
+        Some(Next::Consult { number, asked: Asked::Home { shard, asker, seen: Box::new(seen) } })
+    }
+
+    /// Answers that are waited for no longer.
+    fn overdue(
+        &mut self,
+        now: Instant,
+        coordinator: &Coordinator,
+        state: &ClusterState,
+    ) -> Vec<Next> {
+        let Chooser::Program(program) = &mut self.chooser else { return Vec::new() };
+        let (homes, moves) = (program.homes.pass(now), program.moves.pass(now));
+        let why = || Arc::from(format!("it has not answered within {WITHIN:?}"));
+        let mut next = Vec::new();
+        if homes {
+            next.extend(self.failed_at_home(now, why(), coordinator, state));
+        }
+        if moves {
+            next.extend(self.failed_at_moves(now, why()));
+        }
+        next
+    }
+
+    fn failed_at_home(
+        &mut self,
+        now: Instant,
+        why: Arc<str>,
+        coordinator: &Coordinator,
+        state: &ClusterState,
+    ) -> Vec<Next> {
+        let Chooser::Program(program) = &mut self.chooser else { return Vec::new() };
+        program.homes.failed(now);
+        let complaint = program.complain(now, why).map(Next::Failed);
+        complaint.into_iter().chain(self.rescue(coordinator, state)).collect()
+    }
+
+    /// Homes for what lives on nodes that leave, without the program's strategy.
+    fn rescue(&mut self, coordinator: &Coordinator, state: &ClusterState) -> Option<Next> {
+        let (question, shards) = self.open.as_ref()?;
+        let mut seen = seen(coordinator, state);
+        let mut homes = Vec::new();
+        for shard in shards.iter().map(|(shard, _)| *shard) {
+            let home = coordinator.is_leaving(shard).then(|| seen.fewest()).flatten();
+            let Some((to, why)) = home else { continue };
+            if let Some(candidate) = seen.regions.get_mut(&to) {
+                candidate.shards.push(shard); // the next one sees it
+            }
+            let why = format!("the program's strategy has failed, and time is short: {why}");
+            homes.push(Chosen { shard, to, why: why.into() });
+        }
+        let question = *question;
+        (!homes.is_empty()).then(|| {
+            self.open = None;
+            Next::Decide(CoordinatorInput::Allocated { question, homes })
+        })
+    }
+
+    fn failed_at_moves(&mut self, now: Instant, why: Arc<str>) -> Option<Next> {
+        let Chooser::Program(program) = &mut self.chooser else { return None };
+        program.moves.failed(now);
+        self.look_at = self.look_at.and(program.moves.next_deadline());
+        program.complain(now, why).map(Next::Failed)
+    }
+
+    /// The program's strategy has answered.
+    pub(super) fn advised(
+        &mut self,
+        now: Instant,
+        number: u64,
+        advice: Result<Advice, Arc<str>>,
+        coordinator: &Coordinator,
+        state: &ClusterState,
+    ) -> Vec<Next> {
+        let Chooser::Program(program) = &mut self.chooser else { return Vec::new() };
+        if let Some(shard) = program.homes.take(number) {
+            return match advice {
+                Ok(Advice::Home(to)) if coordinator.is_target(to) => {
+                    self.chosen(shard, to).into_iter().collect()
+                }
+                Ok(advice) => {
+                    let why =
+                        format!("it said {advice:?} of shard {shard}, no region that takes any");
+                    self.failed_at_home(now, why.into(), coordinator, state)
+                }
+                Err(why) => self.failed_at_home(now, why, coordinator, state),
+            };
+        }
+        if program.moves.take(number).is_none() {
+            return Vec::new(); // too late, or of an earlier coordinator
+        }
+        match advice {
+            Ok(Advice::Moves(moves)) => {
+                program.moves.succeeded();
+                let sensible = seen(coordinator, state).sensible(&moves, &program.name);
+                sensible.into_iter().map(decide).collect()
+            }
+            Ok(Advice::Home(_)) => {
+                self.failed_at_moves(now, "it said nothing of moves".into()).into_iter().collect()
+            }
+            Err(why) => self.failed_at_moves(now, why).into_iter().collect(),
+        }
+    }
+
+    fn chosen(&mut self, shard: ShardId, to: RegionId) -> Option<Next> {
+        let Chooser::Program(program) = &mut self.chooser else { return None };
+        program.homes.succeeded();
+        let waits = |(_, shards): &mut (u64, Shards)| shards.iter().any(|(id, _)| *id == shard);
+        let (question, _) = self.open.take_if(waits)?;
+        let homes = vec![Chosen { shard, to, why: program.name.clone() }];
+        Some(Next::Decide(CoordinatorInput::Allocated { question, homes }))
+    }
+
+    /// The Replicator has answered what was asked of it.
+    pub(super) fn answered(
+        &mut self,
+        now: Instant,
+        asked: AskPins,
+        reply: Result<Reply, RequestError>,
+    ) -> Option<Next> {
+        let Chooser::Pins(pins) = &mut self.chooser else { return None };
+        let next = pins.answered(now, asked, reply);
+        self.upset(now);
+        next.map(Next::Ask)
+    }
+
+    /// What it watches has changed.
+    pub(super) fn noticed(&mut self, now: Instant, notice: &Notice) {
+        if let Chooser::Pins(pins) = &mut self.chooser {
+            pins.noticed(notice);
+            self.upset(now);
+        }
     }
 
     /// Something may have upset the balance.
     pub(super) fn upset(&mut self, now: Instant) {
-        if !matches!(self.strategy, Strategy::Rounds(_)) {
-            let soon = now.max(self.looked + LOOK_AGAIN);
-            self.look_at = Some(self.look_at.map_or(soon, |at| at.min(soon)));
-        }
+        let pause = match &self.chooser {
+            Chooser::Rule(Strategy::Rounds(_)) => return,
+            Chooser::Rule(_) | Chooser::Pins(_) => LOOK_AGAIN,
+            Chooser::Program(_) => CONSULT_AGAIN,
+        };
+        let soon = now.max(self.looked + pause);
+        self.look_at = self.look_at.map(|at| at.min(soon));
     }
 
     /// The coordinator acts, or no more.
-    pub(super) fn acts(&mut self, now: Instant, acts: bool) {
+    pub(super) fn acts(&mut self, now: Instant, acts: bool) -> Option<Next> {
         self.look_at = acts.then_some(now + self.interval);
         self.open = None;
+        match &mut self.chooser {
+            Chooser::Rule(_) => None,
+            Chooser::Pins(pins) => pins.acts(acts).map(Next::Ask),
+            Chooser::Program(program) => {
+                program.forget();
+                None
+            }
+        }
     }
 
     /// The moves that the balance needs, if it is time to look.
@@ -86,22 +326,66 @@ impl Allocating {
         now: Instant,
         coordinator: &Coordinator,
         state: &ClusterState,
-    ) -> Vec<CoordinatorInput> {
+    ) -> Vec<Next> {
         if self.look_at.is_none_or(|at| at > now) {
             return Vec::new();
         }
         (self.looked, self.look_at) = (now, Some(now + self.interval));
-        let moves = self.strategy.rebalance(&seen(coordinator, state)).into_iter();
-        let order = |wanted: Move| {
-            let why: Arc<str> = wanted.why.to_string().into();
-            CoordinatorInput::Move { shard: wanted.shard, to: Some(wanted.to), why }
-        };
-        moves.map(order).collect()
+        match &mut self.chooser {
+            Chooser::Rule(strategy) => {
+                let moves = strategy.rebalance(&seen(coordinator, state));
+                moves.into_iter().map(decide).collect()
+            }
+            Chooser::Pins(pins) if !pins.is_read() => Vec::new(),
+            Chooser::Pins(pins) => {
+                let seen = seen(coordinator, state);
+                let moves = pins.external.rebalance(&seen).into_iter().map(decide);
+                moves.chain(pins.absent(&seen).map(Next::Absent)).collect()
+            }
+            Chooser::Program(program) if !program.moves.is_free() => {
+                self.look_at = program.moves.next_deadline();
+                Vec::new()
+            }
+            Chooser::Program(program) => {
+                let number = program.number();
+                program.moves.ask(now, number, ());
+                let asked = Asked::Moves { seen: Box::new(seen(coordinator, state)) };
+                vec![Next::Consult { number, asked }]
+            }
+        }
     }
 
-    pub(super) const fn next_deadline(&self) -> Option<Instant> {
-        self.look_at
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let chooser = match &self.chooser {
+            Chooser::Rule(_) => None,
+            Chooser::Pins(pins) => pins.next_deadline(),
+            Chooser::Program(program) => {
+                let lines = [program.homes.next_deadline(), program.moves.next_deadline()];
+                lines.into_iter().flatten().min()
+            }
+        };
+        chooser.into_iter().chain(self.look_at).min()
     }
+}
+
+impl Chooser {
+    fn allocate(
+        &self,
+        shard: ShardId,
+        asker: Option<RegionId>,
+        seen: &Allocations,
+    ) -> Option<(RegionId, Why)> {
+        match self {
+            Self::Rule(strategy) => strategy.allocate(shard, asker, seen),
+            Self::Pins(pins) => pins.external.allocate(shard, asker, seen),
+            Self::Program(_) => None, // it is asked
+        }
+    }
+}
+
+fn decide(wanted: Move) -> Next {
+    let why: Arc<str> = wanted.why.to_string().into();
+    Next::Decide(CoordinatorInput::Move { shard: wanted.shard, to: Some(wanted.to), why })
 }
 
 /// Everything that is known of the balance. Regions of members that nobody knows are left out.

@@ -20,13 +20,14 @@ use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::machine::{Machine, Outbox};
 use ostraca_ddata::replicator::epoch::Epoch;
-use ostraca_ddata::replicator::request::{Reply, RequestError};
+use ostraca_ddata::replicator::request::{Notice, Reply, RequestError};
 
-use self::one_type::Surroundings;
 pub use self::one_type::TypeMachines;
+use self::one_type::{Spec, Surroundings};
 pub use self::port::{Hosts, Input, Output, Word};
 use self::survey::Survey;
 pub use self::survey::{ClusterShardingStats, Found, Question, SurveyMessage};
+use super::allocation::Advice;
 use super::config::Sharding as Settings;
 use super::ids::{EntityType, RegionId};
 use super::region::{Cut, RegionInput};
@@ -141,15 +142,15 @@ impl Machines {
         &mut self,
         now: Now,
         entity_type: &EntityType,
-        (settings, extractor): (Settings, &str),
-        hosts: Hosts,
+        settings: Settings,
+        spec: Spec,
         out: &mut Out,
     ) {
         if !self.entry(now, entity_type, true, out) {
             return;
         }
         if let Some(of_type) = self.types.get_mut(entity_type) {
-            of_type.start(now, settings, extractor, hosts, &mut self.with, out);
+            of_type.start(now, settings, spec, &mut self.with, out);
         }
         if self.leaving {
             self.fact(now, entity_type, self.farewell(), out);
@@ -277,6 +278,27 @@ impl Machines {
         if let Some(of_type) = self.types.values_mut().find(|of_type| of_type.awaits(id)) {
             let answer = |key: &HomesKey| key.answer(reply);
             of_type.answered(now, id, answer, &mut self.with, out);
+        } else if let Some(of_type) = self.types.values_mut().find(|of| of.awaits_pins(id)) {
+            of_type.answered_pins(now, reply, &mut self.with, out);
+        }
+    }
+
+    fn noticed(&mut self, now: Now, id: u64, notice: &Notice) {
+        if let Some(of_type) = self.types.values_mut().find(|of_type| of_type.watches(id)) {
+            of_type.noticed(now, notice);
+        }
+    }
+
+    fn advised(
+        &mut self,
+        now: Now,
+        entity_type: &EntityType,
+        number: u64,
+        advice: Result<Advice, Arc<str>>,
+        out: &mut Out,
+    ) {
+        if let Some(of_type) = self.types.get_mut(entity_type) {
+            of_type.advised(now, number, advice, &mut self.with, out);
         }
     }
 
@@ -393,8 +415,9 @@ impl Machine for Machines {
     fn handle(&mut self, now: Now, input: Input, out: &mut Out) {
         match input {
             Input::Tick => self.tick(now, out),
-            Input::Start { entity_type, settings, extractor, hosts } => {
-                self.start(now, &entity_type, (*settings, &extractor), hosts, out);
+            Input::Start { entity_type, settings, extractor, strategy, hosts } => {
+                let spec = Spec { extractor, strategy, hosts };
+                self.start(now, &entity_type, *settings, spec, out);
             }
             Input::State(state) => self.state(now, state, out),
             Input::Installed(epoch) => self.installed(now, &epoch, out),
@@ -405,6 +428,10 @@ impl Machine for Machines {
                 self.message(now, from, &entity_type, word, out);
             }
             Input::Answered { id, reply } => self.answered(now, id, reply, out),
+            Input::Noticed { id, notice } => self.noticed(now, id, &notice),
+            Input::Advised { entity_type, number, advice } => {
+                self.advised(now, &entity_type, number, advice, out);
+            }
             Input::Fact { entity_type, fact } => self.fact(now, &entity_type, fact, out),
             Input::Survey { id, entity_type, question, within } => {
                 self.survey(now, id, (entity_type, question), within, out);

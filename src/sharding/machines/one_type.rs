@@ -6,6 +6,8 @@
 //! comes behind what was said before it. Only a coordinator that begins here is told at once, by a
 //! queue of its own, what it begins with.
 
+mod choosing;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +29,7 @@ use crate::cluster::singleton::{
     SingletonOutput,
 };
 use crate::sharding::agreed::Agreed;
+use crate::sharding::allocation::pins::AskPins;
 use crate::sharding::bug::Canary;
 use crate::sharding::config::Sharding as Settings;
 use crate::sharding::coordinator::{
@@ -79,6 +82,15 @@ pub struct TypeMachines {
     started: Option<Box<Started>>,
 }
 
+/// What the program says of a type, beside its settings.
+#[derive(Clone, Debug)]
+pub(super) struct Spec {
+    pub(super) extractor: Arc<str>,
+    /// The name of a strategy of its own.
+    pub(super) strategy: Option<Arc<str>>,
+    pub(super) hosts: Hosts,
+}
+
 /// What there is once the program has started the type here.
 #[derive(Clone, Debug)]
 struct Started {
@@ -100,6 +112,8 @@ struct Started {
     asked: Option<(u64, u64)>,         // the question under way: here, and at the coordinator
     again_at: Option<Instant>,         // a coordinator that was refused is replaced
     allocating: Allocating,
+    asked_pins: Option<(u64, AskPins)>,
+    watching: Option<u64>,
 }
 
 impl TypeMachines {
@@ -138,6 +152,13 @@ impl TypeMachines {
         self.started.as_ref().map(|started| started.hosts)
     }
 
+    /// Whether the strategy here is the one that follows pins.
+    #[must_use]
+    pub fn follows_pins(&self) -> bool {
+        let started = self.started.as_ref();
+        started.is_some_and(|started| started.allocating.watches().is_some())
+    }
+
     /// Whether membership is to know of it: it hosts, and nobody has refused what it says.
     pub(super) fn offers_shards(&self) -> bool {
         let started = self.started.as_ref();
@@ -149,17 +170,18 @@ impl TypeMachines {
         &mut self,
         now: Now,
         settings: Settings,
-        extractor: &str,
-        hosts: Hosts,
+        Spec { extractor, strategy, hosts }: Spec,
         with: &mut Surroundings,
         out: &mut Outbox<Output>,
     ) {
         if self.started.is_some() {
             return;
         }
-        let agreed = Agreed::new(&settings, extractor);
-        let started = Started::new(with.me, &self.entity_type, (settings, agreed), hosts, with.cut);
+        let agreed = Agreed::new(&settings, &extractor);
+        let allocating = Allocating::new(&settings, strategy);
+        let started = Started::new(&self.entity_type, (settings, agreed), hosts, allocating, with);
         self.started = Some(Box::new(started));
+        self.watch(with, out);
         if with.out {
             return self.feed(now, Local::Region(RegionInput::Over), with, out);
         }
@@ -344,9 +366,11 @@ impl TypeMachines {
             self.feed(now, Local::Proxy(ProxyInput::Tick), with, out);
         }
         let Some(started) = &mut self.started else { return };
-        let Started { coordinator, allocating, .. } = started.as_mut();
-        for wanted in allocating.look(now.mono, coordinator, &with.state) {
-            self.feed(now, Local::Coordinator(wanted), with, out);
+        if is_due(started.allocating.next_deadline()) {
+            let Started { coordinator, allocating, .. } = started.as_mut();
+            let mut next = allocating.work(now.mono, coordinator, &with.state);
+            next.extend(allocating.look(now.mono, coordinator, &with.state));
+            self.carry_out(now, next, with, out);
         }
         // Last, since what was said to them makes them want a tick: their words leave together.
         if is_due(self.coordinator().and_then(Machine::next_deadline)) {
@@ -528,7 +552,7 @@ impl TypeMachines {
         let mut orders = Outbox::new();
         started.coordinator.handle(now, input, &mut orders);
         if started.coordinator.phase() != Phase::Active {
-            started.allocating.acts(now.mono, false);
+            let _ = started.allocating.acts(now.mono, false); // nothing is to be asked then
         }
         for order in orders.drain() {
             self.decided(now, order, with, queue, out);
@@ -558,8 +582,10 @@ impl TypeMachines {
             }
             CoordinatorOutput::Allocate { question, shards } => {
                 started.allocating.ask(question, shards);
-                let answer = started.allocating.answer(&started.coordinator, &with.state);
-                queue.extend(answer.map(Local::Coordinator));
+                let Started { coordinator, allocating, .. } = started.as_mut();
+                for next in allocating.work(now.mono, coordinator, &with.state) {
+                    self.follow(next, with, queue, out);
+                }
             }
             CoordinatorOutput::Differs(there) => {
                 started.bound = Some(there);
@@ -569,8 +595,10 @@ impl TypeMachines {
             CoordinatorOutput::Slow(slow) => self.slow(slow, out),
             CoordinatorOutput::Acting(term) => {
                 started.above = started.above.max(term.number);
-                started.allocating.acts(now.mono, true);
                 out.push(Output::Acting { entity_type, term });
+                if let Some(next) = started.allocating.acts(now.mono, true) {
+                    self.follow(next, with, queue, out);
+                }
             }
             CoordinatorOutput::SteppedDown { highest, why } => {
                 started.above = started.above.max(highest.number);
@@ -591,15 +619,6 @@ impl TypeMachines {
         out.push(Output::Slow { entity_type: self.entity_type.clone(), slow });
     }
 
-    /// A question that had no answer may have one now.
-    fn allocate(&mut self, now: Now, with: &mut Surroundings, out: &mut Outbox<Output>) {
-        let Some(started) = &mut self.started else { return };
-        let answer = started.allocating.answer(&started.coordinator, &with.state);
-        if let Some(answer) = answer {
-            self.feed(now, Local::Coordinator(answer), with, out);
-        }
-    }
-
     /// Whether everything is handed over, after [`RegionInput::Leave`].
     pub(super) fn has_left(&self) -> bool {
         self.started.as_ref().is_none_or(|started| started.region.has_left())
@@ -608,12 +627,13 @@ impl TypeMachines {
 
 impl Started {
     fn new(
-        me: ReplicaId,
         entity_type: &EntityType,
         (settings, agreed): (Settings, Agreed),
         hosts: Hosts,
-        cut: Cut,
+        allocating: Allocating,
+        with: &Surroundings,
     ) -> Self {
+        let (me, cut) = (with.me, with.cut);
         let config = RegionConfig {
             shards: settings.number_of_shards,
             proxy: hosts == Hosts::Nothing,
@@ -637,7 +657,9 @@ impl Started {
             above: 0,
             asked: None,
             again_at: None,
-            allocating: Allocating::new(me, settings.strategy(), settings.rebalance_interval),
+            allocating,
+            asked_pins: None,
+            watching: None,
             settings,
             agreed,
         }

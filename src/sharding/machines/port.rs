@@ -1,18 +1,21 @@
 //! The surroundings of a node's sharding machines: what they are told and what they order.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::Epoch;
-use ostraca_ddata::replicator::request::{Reply, RequestError};
+use ostraca_ddata::replicator::request::{Notice, Reply, RequestError};
 use ostraca_ddata::types::Term;
 
 use super::survey::{Found, Question, SurveyMessage};
 use crate::cluster::events::ClusterState;
+use crate::cluster::member::Address;
 use crate::cluster::singleton::SingletonMessage;
 use crate::sharding::agreed::Agreed;
+use crate::sharding::allocation::pins::AskPins;
+use crate::sharding::allocation::{Advice, Asked};
 use crate::sharding::config::{MajorityPlus, Sharding as Settings};
 use crate::sharding::ids::{EntityId, EntityType, RegionId, ShardId};
 use crate::sharding::region::{RegionInput, RegionOutput, Unregistered};
@@ -54,6 +57,9 @@ pub enum Input {
         settings: Box<Settings>,
         /// Its extractor's name.
         extractor: Arc<str>,
+        /// The name of an allocation strategy of the program's own, in place of the one that is
+        /// set.
+        strategy: Option<Arc<str>>,
         /// Whether it may host.
         hosts: Hosts,
     },
@@ -85,6 +91,22 @@ pub enum Input {
         id: u64,
         /// What the Replicator said.
         reply: Result<Reply, RequestError>,
+    },
+    /// What was asked to be told of by [`AskPins::Watch`].
+    Noticed {
+        /// As asked.
+        id: u64,
+        /// What the key holds now.
+        notice: Notice,
+    },
+    /// What became of an [`Output::Consult`].
+    Advised {
+        /// Of which type.
+        entity_type: EntityType,
+        /// As asked.
+        number: u64,
+        /// What the strategy said, or why it said nothing.
+        advice: Result<Advice, Arc<str>>,
     },
     /// What runs the entities of a type tells its region.
     Fact {
@@ -132,6 +154,41 @@ pub enum Output {
         level: MajorityPlus,
         /// What.
         ask: Ask,
+    },
+    /// Ask the Replicator about pins; see [`PinsKey`](crate::sharding::allocation::pins::PinsKey).
+    /// Answered by [`Input::Answered`] but for [`AskPins::Watch`], after which
+    /// [`Input::Noticed`] may come.
+    AskPins {
+        /// Names the question.
+        id: u64,
+        /// Whose pins.
+        entity_type: EntityType,
+        /// What.
+        ask: AskPins,
+    },
+    /// Ask the program's own allocation strategy, and answer by [`Input::Advised`], or never: the
+    /// question is given up in time. An earlier one of its kind is waited for no longer.
+    Consult {
+        /// Of which type.
+        entity_type: EntityType,
+        /// Names the question.
+        number: u64,
+        /// What.
+        asked: Asked,
+    },
+    /// The program's own allocation strategy gives no answer that helps. Said again once a minute.
+    StrategyFailed {
+        /// Of which type.
+        entity_type: EntityType,
+        /// What happened.
+        why: Arc<str>,
+    },
+    /// Shards are pinned to addresses that have no region; they wait for it elsewhere.
+    PinsAbsent {
+        /// Of which type.
+        entity_type: EntityType,
+        /// The addresses, with how many shards are pinned to each.
+        addresses: BTreeMap<Address, usize>, // ≤ number-of-shards
     },
     /// For what runs the entities of a type, see
     /// [`Hosting::perform`](crate::sharding::hosting::Hosting::perform).

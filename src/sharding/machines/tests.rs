@@ -1,5 +1,7 @@
 //! The machines of one node, incarnation 1, in a cluster of its own or with others that are silent.
 
+mod choosing;
+
 use ostraca_ddata::id::{NodeId, PeerKey};
 use ostraca_ddata::replicator::epoch::{Change, EpochId, EpochSettings};
 use ostraca_ddata::replicator::request::Reply;
@@ -77,7 +79,8 @@ impl Bench {
 
     fn start(&mut self) -> Vec<Output> {
         let (entity_type, settings, extractor) = (counter(), Box::default(), "xxh3".into());
-        self.tell(Input::Start { entity_type, settings, extractor, hosts: Hosts::Shards })
+        let hosts = Hosts::Shards;
+        self.tell(Input::Start { entity_type, settings, extractor, strategy: None, hosts })
     }
 
     /// It is Up, hosts the type, and holds a lease; `change` says what else is so.

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ostraca::node::wiring::sharding::{Dest, Event as Told, counted, lives, route, say};
+use ostraca::sharding::allocation::{Advice, Allocations, Asked};
 use ostraca::sharding::config::Sharding as Settings;
-use ostraca::sharding::ids::{EntityType, Generation, ShardId};
+use ostraca::sharding::ids::{EntityType, Generation, RegionId, ShardId};
 use ostraca::sharding::machines::{Found, Hosts, Input as Fact, Question, Word};
 use ostraca::sharding::region::{Region, RegionInput, RegionOutput, Run, Shard};
 use ostraca::sharding::remembered::Slow;
@@ -30,6 +31,9 @@ const CALM_WITHIN: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) enum Order {
     Start(EntityType, Box<Settings>, Hosts),
+    /// The same with a strategy of the program's own: now and then it fails, is late, says nothing
+    /// or names a region that is not there.
+    StartOwn(EntityType, Box<Settings>),
     /// Somebody here sends to a shard without a home.
     Want(EntityType, ShardId),
     /// The program wants the shards to live nowhere.
@@ -54,6 +58,12 @@ pub(crate) enum Seen {
     Discarded(u64),
     Surveyed(Found),
     Slow(Slow),
+    /// The program's strategy was asked; what it is about to do.
+    Consulted(&'static str),
+    /// Its failures were complained about.
+    StrategyFailed,
+    /// Shards are pinned to places without a region.
+    PinsAbsent,
     Left,
 }
 
@@ -64,17 +74,57 @@ pub(crate) struct Entities {
     mailboxes: BTreeMap<Key, Vec<u64>>,
     drains: BTreeMap<Key, Instant>,
     handle_at: Option<Instant>,
+    advice: Vec<(Instant, Fact)>, // under way from the program's strategy
     chance: Stream,
 }
 
 impl Entities {
     pub(super) fn new(seed: u64) -> Self {
         let chance = Stream::split(seed, "entities", 0);
-        Self { mailboxes: BTreeMap::new(), drains: BTreeMap::new(), handle_at: None, chance }
+        Self {
+            mailboxes: BTreeMap::new(),
+            drains: BTreeMap::new(),
+            handle_at: None,
+            advice: Vec::new(),
+            chance,
+        }
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.drains.values().copied().chain(self.handle_at).min()
+        let advice = self.advice.iter().map(|(at, _)| *at);
+        self.drains.values().copied().chain(self.handle_at).chain(advice).min()
+    }
+
+    /// What the program's strategy does with a question.
+    fn consult(
+        &mut self,
+        now: Now,
+        (entity_type, number): (EntityType, u64),
+        asked: &Asked,
+    ) -> &'static str {
+        let chance = &mut self.chance;
+        let fate = *chance.pick(&["good", "good", "good", "fails", "late", "silent", "vanished"]);
+        let longest = if fate == "late" { 8_000 * MS } else { 50 * MS };
+        let at = now.mono + chance.span(Duration::ZERO, longest);
+        let home = |chance: &mut Stream, seen: &Allocations| {
+            let there: Vec<RegionId> = seen.regions.keys().copied().collect();
+            let nobody = RegionId::new(ReplicaId::new(u64::MAX));
+            if fate == "vanished" || there.is_empty() { nobody } else { *chance.pick(&there) }
+        };
+        let advice = match asked {
+            _ if fate == "fails" => Err("as ordered".into()),
+            Asked::Home { seen, .. } => Ok(Advice::Home(home(chance, seen))),
+            Asked::Moves { seen } => {
+                let all: Vec<ShardId> = seen.homes().map(|(shard, _)| shard).collect();
+                let count = if chance.chance(0.3) { 2.min(all.len()) } else { 0 };
+                let moves = (0..count).map(|_| (*chance.pick(&all), home(chance, seen)));
+                Ok(Advice::Moves(moves.collect()))
+            }
+        };
+        if fate != "silent" {
+            self.advice.push((at, Fact::Advised { entity_type, number, advice }));
+        }
+        fate
     }
 
     fn count(&self, entity_type: &EntityType) -> BTreeMap<ShardId, u64> {
@@ -140,6 +190,10 @@ impl WholeNode {
                 Dest::Exists { to, entity_type, number, .. } => {
                     self.answer(to, entity_type, lives(number, None), fx); // it knows no ids
                 }
+                Dest::Strategy { entity_type, number, asked } => {
+                    let fate = self.entities.consult(now, (entity_type, number), &asked);
+                    fx.emit(Event::Sharding(Seen::Consulted(fate)));
+                }
                 Dest::Removed(regions) => {
                     if let Some(house) = &mut self.house {
                         regions.iter().for_each(|region| house.removed(*region));
@@ -153,6 +207,8 @@ impl WholeNode {
                         Told::Registered(_) => Seen::Registered,
                         Told::Surveyed { found, .. } => Seen::Surveyed(found),
                         Told::Slow { slow, .. } => Seen::Slow(slow),
+                        Told::StrategyFailed { .. } => Seen::StrategyFailed,
+                        Told::PinsAbsent { .. } => Seen::PinsAbsent,
                         Told::Step { .. } | Told::Stopped(_) | Told::Unregistered { .. } => {
                             continue;
                         }
@@ -197,7 +253,7 @@ impl WholeNode {
             }
             return house.perform(order);
         }
-        let Entities { mailboxes, drains, handle_at, chance } = &mut self.entities;
+        let Entities { mailboxes, drains, handle_at, chance, .. } = &mut self.entities;
         match order {
             RegionOutput::Start { shard, generation, payload } => {
                 fx.emit(Event::Sharding(Seen::Hosts(shard, generation)));
@@ -272,7 +328,13 @@ impl WholeNode {
     ) -> Option<Fact> {
         match order {
             Order::Start(entity_type, settings, hosts) => {
-                Some(Fact::Start { entity_type, settings, extractor: "xxh3".into(), hosts })
+                let (extractor, strategy) = ("xxh3".into(), None);
+                Some(Fact::Start { entity_type, settings, extractor, strategy, hosts })
+            }
+            Order::StartOwn(entity_type, settings) => {
+                let (extractor, strategy) = ("xxh3".into(), Some("own".into()));
+                let hosts = Hosts::Shards;
+                Some(Fact::Start { entity_type, settings, extractor, strategy, hosts })
             }
             Order::Want(entity_type, shard) => {
                 Some(Fact::Fact { entity_type, fact: RegionInput::Wanted(shard) })
@@ -314,6 +376,8 @@ impl WholeNode {
         if self.entities.handle_at.is_some_and(|at| at <= now.mono) {
             self.handle_some(now, fx);
         }
+        let advice = self.entities.advice.extract_if(.., |(at, _)| *at <= now.mono);
+        self.work.extend(advice.map(|(_, fact)| Work::Sharding(fact)));
         self.work_off(now, fx);
     }
 

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use ostraca::sharding::bug::Canary;
 use ostraca::sharding::config::MajorityPlus;
 use ostraca::sharding::coordinator::{
-    Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, Phase,
+    Chosen, Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, Phase,
 };
 use ostraca::sharding::home::ShardHome;
 use ostraca::sharding::ids::{EntityType, Generation, RegionId, ShardId};
@@ -228,14 +228,19 @@ impl Node {
         }
     }
 
-    fn allocate(&mut self, now: Now, question: u64, shards: Vec<ShardId>) {
+    fn allocate(&mut self, now: Now, question: u64, shards: Vec<(ShardId, Option<RegionId>)>) {
         let targets: Vec<RegionId> = self.coordinator.targets().collect();
         if targets.is_empty() || self.chance.chance(0.05) {
             return; // it fails, and is asked again
         }
-        let homes = shards.into_iter().map(|shard| (shard, *self.chance.pick(&targets))).collect();
+        let why: std::sync::Arc<str> = "any".into();
+        let chosen = |(shard, _)| {
+            let why = why.clone();
+            Chosen { shard, to: *self.chance.pick(&targets), why }
+        };
+        let homes = shards.into_iter().map(chosen).collect();
         let at = now.mono + self.chance.span(Duration::ZERO, 50 * MS);
-        let input = CoordinatorInput::Allocated { question, homes, why: "any".into() };
+        let input = CoordinatorInput::Allocated { question, homes };
         self.chosen = Some((at, input));
     }
 

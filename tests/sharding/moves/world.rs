@@ -13,7 +13,7 @@ use std::rc::Rc;
 use ostraca::sharding::agreed::Agreed;
 use ostraca::sharding::bug::Bug;
 use ostraca::sharding::coordinator::{
-    Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, Phase,
+    Chosen, Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, Phase,
 };
 use ostraca::sharding::home::ShardHome;
 use ostraca::sharding::ids::{Generation, RegionId, ShardId};
@@ -298,9 +298,8 @@ impl World {
             }
             Step::Place(seat, to) => {
                 if let Some(question) = self.seat(seat).question.take() {
-                    let homes = vec![(SHARD, region(to))];
-                    let why = "test".into();
-                    self.tell(seat, CoordinatorInput::Allocated { question, homes, why })?;
+                    let homes = vec![Chosen { shard: SHARD, to: region(to), why: "test".into() }];
+                    self.tell(seat, CoordinatorInput::Allocated { question, homes })?;
                 }
             }
             Step::Deliver(hash) => self.deliver(hash)?,

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca::cluster::membership::port::StopReason;
+use ostraca::sharding::machines::Hosts;
 use ostraca::sharding::region::Cut;
 use ostraca_ddata::bug::Canary;
 use ostraca_ddata::id::ReplicaId;
@@ -19,7 +20,7 @@ use ostraca_ddata::sim::{
 };
 
 use super::watch::ShardWatch;
-use super::{Cluster, SECOND, SHARDS};
+use super::{Cluster, SECOND, SHARDS, by_default, counter};
 use crate::stack::book::Book;
 use crate::stack::quarters::Plan;
 use crate::whole::entities::Order;
@@ -65,18 +66,42 @@ pub(crate) type Ending = &'static str;
 pub(crate) const AT_REST: Ending = "at rest";
 pub(crate) const LOST: Ending = "quorum lost, or no seed inside";
 
+/// What is so in a storm beside the weather.
+#[derive(Clone, Copy)]
+pub(super) struct Manner {
+    /// How the type is started.
+    pub(super) start: fn() -> Order,
+    /// What somebody does to it now and then.
+    pub(super) meddle: fn(&mut Cluster, &mut Stream),
+    /// What is ordered when the faults are over.
+    pub(super) at_last: fn(&mut Cluster),
+    /// What is missing from rest, of where shards live.
+    pub(super) unrest: fn(&Cluster) -> Option<String>,
+}
+
+/// Nobody meddles, and homes end evenly.
+const BALANCED: Manner =
+    Manner { start: by_default, meddle: |_, _| {}, at_last: |_| {}, unrest: uneven };
+
+fn uneven(it: &Cluster) -> Option<String> {
+    let sizes = it.sizes([0, 1, 2, 3, 4]);
+    sizes.iter().any(|size| !(2..=3).contains(size)).then(|| format!("uneven: {sizes:?}"))
+}
+
 pub(crate) struct Chaos {
     pub(crate) it: Cluster,
+    manner: Manner,
     chance: Stream,
     book: Option<Arc<Book>>,  // of real entities
     died_with: BTreeSet<u64>, // messages that dead nodes held
 }
 
 impl Chaos {
-    fn new(seed: Seed) -> Self {
-        let it = Cluster::with(seed, PLACES, PLACES, faults(seed), World::new(SEEDS));
+    fn new(seed: Seed, manner: Manner) -> Self {
+        let (places, world) = ((PLACES, PLACES), World::new(SEEDS));
+        let it = Cluster::starting(manner.start, seed, places, faults(seed), world);
         let chance = Stream::split(seed.value, "harness", 0);
-        Self { it, chance, book: None, died_with: BTreeSet::new() }
+        Self { it, manner, chance, book: None, died_with: BTreeSet::new() }
     }
 
     /// With real entities, gates and lanes.
@@ -85,10 +110,10 @@ impl Chaos {
         let (settings, cut) = (plan.settings.clone(), CUT);
         let watch = ShardWatch::reading(Arc::clone(&plan.book));
         let world = World { houses: Some(plan.houses()), cut, ..World::new(SEEDS) };
-        let places = (PLACES, PLACES);
-        let it = Cluster::watched(seed, places, faults(seed), world, settings, watch);
+        let start = move || Order::Start(counter(), Box::new(settings.clone()), Hosts::Shards);
+        let it = Cluster::watched(start, seed, (PLACES, PLACES), faults(seed), world, watch);
         let chance = Stream::split(seed.value, "harness", 0);
-        Self { it, chance, book, died_with: BTreeSet::new() }
+        Self { it, manner: BALANCED, chance, book, died_with: BTreeSet::new() }
     }
 
     fn living(&self) -> Vec<(usize, ReplicaId)> {
@@ -155,6 +180,7 @@ impl Chaos {
         if self.chance.chance(0.1) {
             self.supervise();
         }
+        (self.manner.meddle)(&mut self.it, &mut self.chance);
     }
 
     /// Starts what has stopped or crashed, and the type on it.
@@ -192,6 +218,7 @@ impl Chaos {
             }
             self.supervise();
             self.it.want_all(0);
+            (self.manner.at_last)(&mut self.it);
             self.it.sim.try_run_for(SECOND)?;
             if self.unrest().is_none() {
                 return Ok(AT_REST);
@@ -225,8 +252,8 @@ impl Chaos {
         if sizes.iter().sum::<usize>() != SHARDS as usize {
             return Some(format!("not every shard lives: {sizes:?}"));
         }
-        if sizes.iter().any(|size| !(2..=3).contains(size)) {
-            return Some(format!("uneven: {sizes:?}"));
+        if let Some(unrest) = (self.manner.unrest)(&self.it) {
+            return Some(unrest);
         }
         if let Some(book) = &self.book {
             return book.unrest();
@@ -236,8 +263,8 @@ impl Chaos {
     }
 }
 
-fn run(seed: Seed) -> Result<Totals, Box<Failure>> {
-    let mut chaos = Chaos::new(seed);
+pub(super) fn run(seed: Seed, manner: Manner) -> Result<Totals, Box<Failure>> {
+    let mut chaos = Chaos::new(seed, manner);
     chaos.storm()?;
     let ending = chaos.peace()?;
     let mut totals = chaos.it.sim.totals();
@@ -250,6 +277,9 @@ fn run(seed: Seed) -> Result<Totals, Box<Failure>> {
     hit("discarded", seen.discarded);
     hit("died with a node", chaos.died_with.len() as u64);
     hit("stepped down", seen.stepped_down);
+    hit("strategy failed", seen.strategy_failed);
+    hit("pins wait", seen.pins_absent);
+    seen.consulted.iter().for_each(|(fate, count)| hit(fate, *count));
     Ok(totals)
 }
 
@@ -257,8 +287,8 @@ fn run(seed: Seed) -> Result<Totals, Box<Failure>> {
 #[expect(clippy::print_stderr, reason = "the figures are the result")]
 fn every_shard_has_one_host_on_whole_nodes_and_all_live_after_the_faults() {
     let name = "every_shard_has_one_host_on_whole_nodes_and_all_live_after_the_faults";
-    let totals =
-        on_all_cores(name, 40, |seed| run(seed).unwrap_or_else(|failure| panic!("{failure}")));
+    let run = |seed| run(seed, BALANCED).unwrap_or_else(|failure| panic!("{failure}"));
+    let totals = on_all_cores(name, 40, run);
     let of = |mark| totals.marks.count(mark);
     eprintln!(
         "{} seeds ({} at rest, {} lost), {:.1} h simulated, {} crashes, {} terms, {} starts, {} messages handled, {} \

@@ -41,7 +41,7 @@ fn known_failure_35_a_frozen_bystander_holds_up_no_move() {
     for seed in 0..5 {
         let mut cluster = Cluster::of_three(seed, 4);
         cluster.sim.restart(NodeIndex::new(3));
-        cluster.order(3, Order::Start(counter(), Box::new(settings()), Hosts::Nothing));
+        cluster.order(3, Order::Start(counter(), settings(), Hosts::Nothing));
         cluster.until(20, "the proxy is registered", |it| it.is_registered(3));
         cluster.sim.pause(NodeIndex::new(3), 30 * SECOND);
         let leaver = (cluster.coordinates() + 1) % 3;

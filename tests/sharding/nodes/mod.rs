@@ -6,6 +6,7 @@ pub(crate) mod chaos;
 mod going;
 mod known_failures;
 mod queries;
+mod strategies;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -32,18 +33,23 @@ pub(crate) fn counter() -> EntityType {
     EntityType::new("counter").expect("a fine name")
 }
 
-pub(crate) fn settings() -> Settings {
-    Settings { number_of_shards: SHARDS, ..Settings::default() }
+pub(crate) fn settings() -> Box<Settings> {
+    Box::new(Settings { number_of_shards: SHARDS, ..Settings::default() })
 }
 
 fn shards() -> impl Iterator<Item = ShardId> {
     (0..SHARDS).map(ShardId::new)
 }
 
+fn by_default() -> Order {
+    Order::Start(counter(), settings(), Hosts::Shards)
+}
+
 pub(crate) struct Cluster {
     pub(crate) sim: Sim,
-    settings: Settings,
     told: u64,
+    /// How the type is started.
+    start: Box<dyn Fn() -> Order>,
 }
 
 impl Cluster {
@@ -59,16 +65,26 @@ impl Cluster {
         faults: Faults,
         world: World,
     ) -> Self {
-        let watch = ShardWatch::default();
-        Self::watched(seed, (places, started), faults, world, settings(), watch)
+        Self::starting(by_default, seed, (places, started), faults, world)
+    }
+
+    /// Of a type that is started in this way.
+    fn starting(
+        start: impl Fn() -> Order + 'static,
+        seed: impl Into<Seed>,
+        places: (usize, usize),
+        faults: Faults,
+        world: World,
+    ) -> Self {
+        Self::watched(start, seed, places, faults, world, ShardWatch::default())
     }
 
     fn watched(
+        start: impl Fn() -> Order + 'static,
         seed: impl Into<Seed>,
         (places, started): (usize, usize),
         faults: Faults,
         world: World,
-        settings: Settings,
         watch: ShardWatch,
     ) -> Self {
         let setup = Setup {
@@ -78,7 +94,7 @@ impl Cluster {
             ..Setup::new(seed, places)
         };
         let sim = Simulation::new(setup, watch, world.factory());
-        let mut cluster = Self { sim, settings, told: 0 };
+        let mut cluster = Self { sim, told: 0, start: Box::new(start) };
         (0..started).for_each(|place| cluster.host(place));
         cluster
     }
@@ -88,7 +104,7 @@ impl Cluster {
     }
 
     fn host(&mut self, place: usize) {
-        self.order(place, Order::Start(counter(), Box::new(self.settings.clone()), Hosts::Shards));
+        self.order(place, (self.start)());
     }
 
     fn want_all(&mut self, place: usize) {
@@ -196,7 +212,7 @@ fn a_node_that_joins_gets_its_part_with_the_fewest_moves() {
 fn a_proxy_hosts_nothing_and_never_coordinates() {
     let mut cluster = Cluster::of_three(1, 4);
     cluster.sim.restart(NodeIndex::new(3));
-    cluster.order(3, Order::Start(counter(), Box::new(settings()), Hosts::Nothing));
+    cluster.order(3, Order::Start(counter(), settings(), Hosts::Nothing));
     cluster.until(20, "the proxy is registered", |it| it.is_registered(3));
     cluster.sim.try_run_for(30 * SECOND).expect("nothing is wrong");
     assert_eq!(cluster.sizes([0, 1, 2, 3]), [4, 4, 4, 0]);

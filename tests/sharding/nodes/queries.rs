@@ -86,7 +86,7 @@ fn a_node_that_only_routes_is_asked_by_nobody_and_may_ask() {
 
     let mut cluster = Cluster::of_three(4, 4);
     cluster.sim.restart(NodeIndex::new(3));
-    cluster.order(3, Order::Start(counter(), Box::new(settings()), Hosts::Nothing));
+    cluster.order(3, Order::Start(counter(), settings(), Hosts::Nothing));
     cluster.until(20, "the proxy is registered", |it| it.is_registered(3));
     let stats = cluster.survey(3, SECOND);
     assert!(!stats.regions.contains_key(&cluster.region_at(3)) && stats.unanswered.is_empty());

@@ -28,6 +28,10 @@ pub(crate) struct ShardWatch {
     pub(crate) starts: u64,
     pub(crate) found: Vec<Found>,
     pub(crate) slow: Vec<Slow>,
+    /// What the program's strategy did, how often.
+    pub(crate) consulted: BTreeMap<&'static str, u64>,
+    pub(crate) strategy_failed: u64,
+    pub(crate) pins_absent: u64,
     /// What real entities did, where there are some.
     pub(crate) book: Option<Arc<Book>>,
 }
@@ -65,6 +69,9 @@ impl ShardWatch {
             Seen::SteppedDown => self.stepped_down += 1,
             Seen::Surveyed(found) => self.found.push(found.clone()),
             Seen::Slow(slow) => self.slow.push(slow.clone()),
+            Seen::Consulted(fate) => *self.consulted.entry(fate).or_default() += 1,
+            Seen::StrategyFailed => self.strategy_failed += 1,
+            Seen::PinsAbsent => self.pins_absent += 1,
             Seen::Registered | Seen::Left => {}
         }
         Ok(())

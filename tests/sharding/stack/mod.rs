@@ -36,7 +36,7 @@ fn plan(seed: Seed, canary: Canary) -> Plan {
         ..Passivation::default()
     };
     let lane_max = *chance.pick(&[4, 64, usize::MAX]);
-    let settings = Settings { passivation, ..settings() };
+    let settings = Settings { passivation, ..*settings() };
     Plan { book: Arc::<Book>::default(), settings, lane_max, canary }
 }
 

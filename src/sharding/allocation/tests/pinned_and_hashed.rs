@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::{Allocations, ConsistentHashing, External, Strategy, Why};
-use super::{address, candidate, counts, done, in_progress, region, shards, sizes};
+use super::super::{Allocations, Candidate, ConsistentHashing, External, Strategy, Why};
+use super::{address, candidate, counts, done, in_progress, region, shards, sizes, started};
 use crate::cluster::member::Status;
 use crate::sharding::ids::ShardId;
 
@@ -72,7 +72,7 @@ fn c8_a_strategy_of_ones_own_can_hash_another_key() {
 
 fn pinned(pins: &[(u32, u64)]) -> External {
     let pin = |&(shard, node): &(u32, u64)| (ShardId::new(shard), address(node));
-    External { pinned: Some(pins.iter().map(pin).collect::<BTreeMap<_, _>>()) }
+    External { pinned: Some(pins.iter().map(pin).collect()), ..External::default() }
 }
 
 #[test]
@@ -81,16 +81,55 @@ fn x1_to_x4_a_shard_goes_where_it_is_pinned_else_to_whoever_asks() {
     let table = [
         (pinned(&[]), Why::Asked, 2),
         (pinned(&[(99, 1)]), Why::Pinned, 1),
-        (pinned(&[(99, 77)]), Why::Asked, 2), // not there
-        (External::default(), Why::Asked, 2), // not read yet
+        (pinned(&[(99, 77)]), Why::Absent { pinned: address(77) }, 2),
+        (External::default(), Why::Asked, 2), // nobody could read it
     ];
     for (external, why, to) in table {
-        let answer = external.allocate(ShardId::new(99), region(2), &seen);
+        let answer = external.allocate(ShardId::new(99), Some(region(2)), &seen);
         assert_eq!(answer, Some((region(to), why)), "{external:?}");
     }
-    let proxy = region(42);
-    let answer = pinned(&[]).allocate(ShardId::new(99), proxy, &seen);
-    assert_eq!(answer, Some((region(3), Why::Fewest { shards: 0 })));
+    for asker in [None, Some(region(42))] {
+        let answer = pinned(&[]).allocate(ShardId::new(99), asker, &seen);
+        assert_eq!(answer, Some((region(3), Why::Fewest { shards: 0 })), "nobody, or a proxy");
+    }
+}
+
+#[test]
+fn a_pin_to_a_node_that_may_not_host_waits_and_is_counted() {
+    let external = pinned(&[(1, 2), (2, 2), (3, 77), (99, 2)]);
+    let mut seen = sizes(&[3, 3]);
+    assert_eq!(external.absent(&seen), BTreeMap::from([(address(77), 1)]));
+    for change in [
+        |candidate: &mut Candidate| candidate.draining = true,
+        |candidate: &mut Candidate| candidate.reachable = false,
+        |candidate: &mut Candidate| candidate.status = Status::Leaving,
+    ] {
+        seen = sizes(&[3, 3]);
+        change(seen.regions.get_mut(&region(2)).expect("it is there"));
+        assert_eq!(external.rebalance(&seen), []);
+        let (home, why) = external.allocate(ShardId::new(99), None, &seen).expect("1 may");
+        assert_eq!((home, why), (region(1), Why::Absent { pinned: address(2) }));
+        let absent = BTreeMap::from([(address(2), 3), (address(77), 1)]);
+        assert_eq!(external.absent(&seen), absent);
+    }
+}
+
+#[test]
+fn of_pinned_shards_so_many_move_at_a_time_per_source_and_target() {
+    let all: Vec<(u32, u64)> = (1..=9).map(|shard| (shard, 3)).collect();
+    let external = External { max_moves_in_flight: 2, ..pinned(&all) };
+    let mut seen = sizes(&[6, 3, 0]);
+    for round in 0.. {
+        let moves = external.rebalance(&seen);
+        if moves.is_empty() {
+            assert_eq!((round, counts(&seen)), (5, vec![0, 0, 9]));
+            return;
+        }
+        assert!(moves.len() <= 2, "{moves:?}");
+        let under_way = started(seen.clone(), &moves);
+        assert_eq!(external.rebalance(&under_way), [], "no more until these are over");
+        seen = done(seen, &moves);
+    }
 }
 
 #[test]

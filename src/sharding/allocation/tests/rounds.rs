@@ -28,7 +28,7 @@ fn a1_a_shard_goes_to_the_region_with_the_fewest() {
     let strategy = Strategy::Rounds(unlimited());
     for (given, expected) in [([0, 0, 0], 1), ([2, 1, 1], 2), ([2, 1, 0], 3)] {
         let (to, _) = strategy
-            .allocate(ShardId::new(99), region(9), &sizes(&given))
+            .allocate(ShardId::new(99), Some(region(9)), &sizes(&given))
             .expect("all of them may host");
         assert_eq!(to, region(expected), "{given:?}");
     }
@@ -127,7 +127,7 @@ fn a14_to_a17_b4_no_round_while_anything_is_in_the_air_but_new_shards_have_a_hom
         unsettle(&mut seen);
         for rounds in [unlimited(), older(1, 10)] {
             assert_eq!(rounds.rebalance(&seen), []);
-            let home = Strategy::Rounds(rounds).allocate(ShardId::new(99), region(1), &seen);
+            let home = Strategy::Rounds(rounds).allocate(ShardId::new(99), Some(region(1)), &seen);
             assert!(home.is_some());
         }
     }

@@ -113,8 +113,23 @@ fn a_choice_that_helps_nothing_is_asked_for_again_after_a_while() {
     bench.place(&[]);
     let out = bench.register(4, &[]);
     assert_eq!(questions(&out), [vec![SHARD]], "at once when there is another region");
-    let late = CoordinatorInput::Allocated { question: 0, homes: vec![], why: "late".into() };
+    let late = CoordinatorInput::Allocated { question: 0, homes: vec![] };
     assert_eq!(bench.tell(late), []);
+}
+
+#[test]
+fn the_strategy_hears_who_asked_first_and_that_nobody_asks_for_what_is_lost() {
+    let mut bench = Bench::acting(1..=3);
+    let asked = bench.hear(2, ToCoordinator::GetShardHome(vec![SHARD]));
+    assert_eq!(askers(&asked), [(SHARD, Some(region(2)))]);
+    let other = ShardId::new(8);
+    bench.hear(3, ToCoordinator::GetShardHome(vec![SHARD, other]));
+    let asked = bench.wait().expect("it is asked again").1;
+    assert_eq!(askers(&asked), [(SHARD, Some(region(2))), (other, Some(region(3)))]);
+    bench.place(&[(SHARD, 1), (other, 1)]);
+    bench.answer(Answer::Written);
+    let lost = bench.tell(CoordinatorInput::Installed(installed(2, [2, 3, 4, 5])));
+    assert_eq!(askers(&lost), [(SHARD, None), (other, None)]);
 }
 
 #[test]

@@ -120,8 +120,13 @@ impl Bench {
     /// The strategy's answer to what was asked last.
     pub(super) fn place(&mut self, homes: &[(ShardId, u64)]) -> Vec<CoordinatorOutput> {
         let question = self.machine.desk.question.as_ref().expect("it was asked").number;
-        let homes = homes.iter().map(|(shard, to)| (*shard, region(*to))).collect();
-        self.tell(CoordinatorInput::Allocated { question, homes, why: "fewest shards".into() })
+        let why: Arc<str> = "fewest shards".into();
+        let chosen = |(shard, to): &(ShardId, u64)| {
+            let why = why.clone();
+            Chosen { shard: *shard, to: region(*to), why }
+        };
+        let homes = homes.iter().map(chosen).collect();
+        self.tell(CoordinatorInput::Allocated { question, homes })
     }
 
     pub(super) fn moves(&mut self, to: Option<u64>) -> Vec<CoordinatorOutput> {
@@ -168,10 +173,21 @@ pub(super) fn written(outputs: &[CoordinatorOutput]) -> Vec<(u64, Vec<(ShardId, 
 
 pub(super) fn questions(outputs: &[CoordinatorOutput]) -> Vec<Vec<ShardId>> {
     let questions = outputs.iter().filter_map(|output| match output {
-        CoordinatorOutput::Allocate { shards, .. } => Some(shards.clone()),
+        CoordinatorOutput::Allocate { shards, .. } => {
+            Some(shards.iter().map(|(shard, _)| *shard).collect())
+        }
         _ => None,
     });
     questions.collect()
+}
+
+/// Who asked for the shards that the strategy was asked about.
+pub(super) fn askers(outputs: &[CoordinatorOutput]) -> Vec<(ShardId, Option<RegionId>)> {
+    let asked = outputs.iter().filter_map(|output| match output {
+        CoordinatorOutput::Allocate { shards, .. } => Some(shards.clone()),
+        _ => None,
+    });
+    asked.flatten().collect()
 }
 
 pub(super) fn sent(outputs: &[CoordinatorOutput]) -> Vec<(u64, ToRegion)> {

@@ -1,0 +1,108 @@
+//! Allocation strategies that the program brought: asked on the program's runtime, one question of
+//! each kind at a time, and never waited for here.
+//!
+//! A newer question ends an older one of its kind. Where that does not give way, since it blocks its
+//! thread, the newer one waits without one: a strategy never holds more than two threads.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures::FutureExt;
+use tokio::runtime::Handle;
+use tokio::sync;
+use tokio::task::JoinHandle;
+
+use crate::node::control::machine::{ControlInbox, ControlInput};
+use crate::node::replicator::said;
+use crate::sharding::allocation::{Advice, Asked, ShardAllocationStrategy};
+use crate::sharding::ids::EntityType;
+use crate::sharding::machines::Input;
+
+/// See the module's page.
+#[derive(Default)]
+pub(crate) struct Strategies(Mutex<BTreeMap<EntityType, Own>>); // ≤ ENTITY_TYPES_MAX
+
+/// The strategy of one type.
+struct Own {
+    strategy: Arc<dyn ShardAllocationStrategy>,
+    runtime: Handle,
+    inbox: ControlInbox,
+    homes: Line,
+    moves: Line,
+}
+
+/// Questions of one kind.
+#[derive(Default)]
+struct Line {
+    turn: Arc<sync::Mutex<()>>,
+    newest: Option<JoinHandle<()>>,
+}
+
+impl Strategies {
+    /// From now on this one is asked about the type, there, and its answers go here.
+    pub(super) fn add(
+        &self,
+        entity_type: &EntityType,
+        strategy: Arc<dyn ShardAllocationStrategy>,
+        runtime: Handle,
+        inbox: ControlInbox,
+    ) {
+        let (homes, moves) = (Line::default(), Line::default());
+        let own = Own { strategy, runtime, inbox, homes, moves };
+        self.all().insert(entity_type.clone(), own);
+    }
+
+    /// Asks the strategy of a type. Never waits.
+    pub(crate) fn ask(&self, entity_type: &EntityType, number: u64, asked: Asked) {
+        let mut all = self.all();
+        let Some(own) = all.get_mut(entity_type) else { return };
+        let (strategy, inbox) = (own.strategy.clone(), own.inbox.clone());
+        let entity_type = entity_type.clone();
+        let line = match &asked {
+            Asked::Home { .. } => &mut own.homes,
+            Asked::Moves { .. } => &mut own.moves,
+        };
+        line.end();
+        let turn = line.turn.clone();
+        line.newest = Some(own.runtime.spawn(async move {
+            let _turn = turn.lock_owned().await;
+            let advice = consult(&*strategy, asked).await;
+            let said = Input::Advised { entity_type, number, advice };
+            let _ = inbox.fact(ControlInput::from(said)); // refused only after the end
+        }));
+    }
+
+    /// Nobody asks any more.
+    pub(super) fn end(&self) {
+        for own in self.all().values_mut() {
+            own.homes.end();
+            own.moves.end();
+        }
+    }
+
+    fn all(&self) -> MutexGuard<'_, BTreeMap<EntityType, Own>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Line {
+    fn end(&mut self) {
+        if let Some(older) = self.newest.take() {
+            older.abort();
+        }
+    }
+}
+
+/// Asks; a panic is no answer.
+async fn consult(strategy: &dyn ShardAllocationStrategy, asked: Asked) -> Result<Advice, Arc<str>> {
+    match AssertUnwindSafe(asked.of(strategy)).catch_unwind().await {
+        Ok(advice) => advice.map_err(|why| why.0.to_string().into()),
+        Err(panic) => Err(panicked(&*panic)),
+    }
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> Arc<str> {
+    format!("it panicked: {}", said(panic)).into()
+}

@@ -1,0 +1,121 @@
+//! Around the allocation strategy: what follows from its words, and the answers that it waits for.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use ostraca_ddata::clock::Now;
+use ostraca_ddata::machine::Outbox;
+use ostraca_ddata::replicator::request::{Notice, Reply, RequestError};
+
+use super::{Local, Surroundings, TypeMachines};
+use crate::sharding::allocation::Advice;
+use crate::sharding::machines::allocating::Next;
+use crate::sharding::machines::port::Output;
+
+impl TypeMachines {
+    /// The type is started: what its strategy watches is asked for, once.
+    pub(super) fn watch(&mut self, with: &mut Surroundings, out: &mut Outbox<Output>) {
+        let Some(started) = &mut self.started else { return };
+        if let Some(ask) = started.allocating.watches() {
+            with.last_id += 1;
+            started.watching = Some(with.last_id);
+            let (id, entity_type) = (with.last_id, self.entity_type.clone());
+            out.push(Output::AskPins { id, entity_type, ask });
+        }
+    }
+
+    /// A question that had no answer may have one now.
+    pub(super) fn allocate(&mut self, now: Now, with: &mut Surroundings, out: &mut Outbox<Output>) {
+        let Some(started) = &mut self.started else { return };
+        let next = started.allocating.work(now.mono, &started.coordinator, &with.state);
+        self.carry_out(now, next, with, out);
+    }
+
+    /// The program's strategy has answered.
+    pub(in crate::sharding::machines) fn advised(
+        &mut self,
+        now: Now,
+        number: u64,
+        advice: Result<Advice, Arc<str>>,
+        with: &mut Surroundings,
+        out: &mut Outbox<Output>,
+    ) {
+        let Some(started) = &mut self.started else { return };
+        let (allocating, coordinator) = (&mut started.allocating, &started.coordinator);
+        let next = allocating.advised(now.mono, number, advice, coordinator, &with.state);
+        self.carry_out(now, next, with, out);
+        self.allocate(now, with, out);
+    }
+
+    /// Whether this question about pins is its own.
+    pub(in crate::sharding::machines) fn awaits_pins(&self, id: u64) -> bool {
+        let asked = self.started.as_ref().and_then(|started| started.asked_pins);
+        asked.is_some_and(|(asked, _)| asked == id)
+    }
+
+    /// The Replicator has answered a question about pins.
+    pub(in crate::sharding::machines) fn answered_pins(
+        &mut self,
+        now: Now,
+        reply: Result<Reply, RequestError>,
+        with: &mut Surroundings,
+        out: &mut Outbox<Output>,
+    ) {
+        let Some(started) = &mut self.started else { return };
+        let Some((_, asked)) = started.asked_pins.take() else { return };
+        let next = started.allocating.answered(now.mono, asked, reply);
+        self.carry_out(now, next, with, out);
+        self.allocate(now, with, out);
+    }
+
+    /// Whether it watches under this number.
+    pub(in crate::sharding::machines) fn watches(&self, id: u64) -> bool {
+        self.started.as_ref().is_some_and(|started| started.watching == Some(id))
+    }
+
+    /// What is watched has changed.
+    pub(in crate::sharding::machines) fn noticed(&mut self, now: Now, notice: &Notice) {
+        if let Some(started) = &mut self.started {
+            started.allocating.noticed(now.mono, notice);
+        }
+    }
+
+    pub(super) fn carry_out(
+        &mut self,
+        now: Now,
+        all: impl IntoIterator<Item = Next>,
+        with: &mut Surroundings,
+        out: &mut Outbox<Output>,
+    ) {
+        let mut queue = VecDeque::new();
+        all.into_iter().for_each(|next| self.follow(next, with, &mut queue, out));
+        for local in queue {
+            self.feed(now, local, with, out);
+        }
+    }
+
+    pub(super) fn follow(
+        &mut self,
+        next: Next,
+        with: &mut Surroundings,
+        queue: &mut VecDeque<Local>,
+        out: &mut Outbox<Output>,
+    ) {
+        let (Some(started), entity_type) = (&mut self.started, self.entity_type.clone()) else {
+            return;
+        };
+        match next {
+            Next::Decide(input) => queue.push_back(Local::Coordinator(input)),
+            Next::Ask(ask) => {
+                with.last_id += 1;
+                started.asked_pins = Some((with.last_id, ask));
+                out.push(Output::AskPins { id: with.last_id, entity_type, ask });
+            }
+            Next::Consult { number, asked } => {
+                out.push(Output::Consult { entity_type, number, asked });
+            }
+            Next::Failed(why) => out.push(Output::StrategyFailed { entity_type, why }),
+            Next::Absent(addresses) => out.push(Output::PinsAbsent { entity_type, addresses }),
+        }
+    }
+}

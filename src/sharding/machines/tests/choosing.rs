@@ -1,0 +1,303 @@
+//! Strategies that take their time: the program's own, and the one that waits for pins.
+
+use ostraca_ddata::replicator::config::Config;
+use ostraca_ddata::replicator::port;
+use ostraca_ddata::replicator::request::{Request, RequestId, Update, WriteConsistency};
+use ostraca_ddata::replicator::{self, Replicator};
+
+use super::*;
+use crate::sharding::allocation::pins::{self, AskPins, PinsKey, Wanted};
+use crate::sharding::allocation::{Advice, Asked};
+use crate::sharding::config::StrategyName;
+
+const HERE: RegionId = RegionId::new(ME);
+const NOBODY: RegionId = RegionId::new(ReplicaId::new(99));
+const MS: Duration = Duration::from_millis(1);
+
+/// Of a type with a strategy of its own, or with one that is set; it is alone and decides.
+fn acting(strategy: Option<&str>, name: StrategyName, members: &[u64]) -> (Bench, Vec<Output>) {
+    let mut bench = Bench::new();
+    let settings = Settings { allocation_strategy: name, ..Settings::default() };
+    let (entity_type, settings, extractor) = (counter(), Box::new(settings), "xxh3".into());
+    let (strategy, hosts) = (strategy.map(Into::into), Hosts::Shards);
+    let started = bench.tell(Input::Start { entity_type, settings, extractor, strategy, hosts });
+    let (id, term) = fence(&bench.up(members, |_| {})).expect("it takes a term");
+    let mut told = started;
+    told.extend(bench.act(id, term));
+    (bench, told)
+}
+
+fn own() -> Bench {
+    acting_with(&[1])
+}
+
+fn acting_with(members: &[u64]) -> Bench {
+    acting(Some("mine"), StrategyName::default(), members).0
+}
+
+impl Bench {
+    fn want(&mut self, shards: &[u32]) -> Vec<Output> {
+        let shards = shards.iter().copied().map(ShardId::new).collect();
+        let message = ToCoordinator::GetShardHome(shards);
+        let word = Word::Sharding(ShardingMessage::Coordinator(message));
+        self.tell(Input::Message { from: ME, entity_type: counter(), word })
+    }
+
+    fn advise(&mut self, number: u64, advice: Result<Advice, Arc<str>>) -> Vec<Output> {
+        self.tell(Input::Advised { entity_type: counter(), number, advice })
+    }
+
+    /// A majority holds what was written.
+    fn written(&mut self, outputs: &[Output]) {
+        let id = outputs.iter().find_map(|output| match output {
+            Output::Ask { id, ask: Ask::Write { .. }, .. } => Some(*id),
+            _ => None,
+        });
+        let id = id.expect("something was written");
+        let Machines { types, with, .. } = &mut self.machines;
+        let of_type = types.get_mut(&counter()).expect("it is started");
+        of_type.answered(self.now, id, |_| Answer::Written, with, &mut self.out);
+    }
+
+    fn home(&mut self, number: u64, home: RegionId) -> Vec<Output> {
+        self.advise(number, Ok(Advice::Home(home)))
+    }
+}
+
+/// Numbers of questions for homes, and the shards that they are about.
+fn homes(outputs: &[Output]) -> Vec<(u64, u32)> {
+    let asked = outputs.iter().filter_map(|output| match output {
+        Output::Consult { number, asked: Asked::Home { shard, .. }, .. } => {
+            Some((*number, shard.get()))
+        }
+        _ => None,
+    });
+    asked.collect()
+}
+
+fn moves(outputs: &[Output]) -> Vec<u64> {
+    let asked = outputs.iter().filter_map(|output| match output {
+        Output::Consult { number, asked: Asked::Moves { .. }, .. } => Some(*number),
+        _ => None,
+    });
+    asked.collect()
+}
+
+fn failures(outputs: &[Output]) -> Vec<&str> {
+    let failed = outputs.iter().filter_map(|output| match output {
+        Output::StrategyFailed { why, .. } => Some(&**why),
+        _ => None,
+    });
+    failed.collect()
+}
+
+/// Homes that are being written.
+fn written(outputs: &[Output]) -> Vec<(u32, Option<RegionId>)> {
+    let cells = outputs.iter().filter_map(|output| match output {
+        Output::Ask { ask: Ask::Write { cells, .. }, .. } => Some(cells),
+        _ => None,
+    });
+    cells.flatten().map(|(shard, home)| (shard.get(), home.region)).collect()
+}
+
+/// Why homes were decided.
+fn reasons(outputs: &[Output]) -> Vec<&str> {
+    let steps = outputs.iter().filter_map(|output| match output {
+        Output::Step { step, .. } if step.what == crate::sharding::remembered::What::Decided => {
+            Some(&*step.of.why)
+        }
+        _ => None,
+    });
+    steps.collect()
+}
+
+#[test]
+fn a_strategy_of_the_programs_own_is_asked_one_by_one_and_its_word_is_the_home() {
+    let mut bench = own();
+    let asked = bench.want(&[3, 4]);
+    let [Output::Consult { number, asked: Asked::Home { shard, asker, seen }, .. }] = &asked[..]
+    else {
+        panic!("{asked:?}");
+    };
+    assert_eq!((*number, shard.get(), *asker), (1, 3, Some(HERE)));
+    assert_eq!(seen.regions.keys().collect::<Vec<_>>(), [&HERE]);
+    assert_eq!(bench.want(&[5]), [], "one at a time");
+    let next = bench.home(1, HERE);
+    assert_eq!((written(&next), homes(&next)), (vec![(3, Some(HERE))], vec![(2, 4)]));
+    assert_eq!(reasons(&next), ["mine"]);
+    assert_eq!(homes(&bench.home(2, HERE)), [(3, 5)]);
+}
+
+#[test]
+fn a_late_answer_is_nobodys_and_another_shard_is_asked_about_first() {
+    let mut bench = own();
+    assert_eq!(homes(&bench.want(&[3, 4])), [(1, 3)]);
+    let over = bench.pass(5_000 * MS);
+    assert_eq!((failures(&over), homes(&over)), (vec!["it has not answered within 5s"], vec![]));
+    assert_eq!(written(&bench.home(1, HERE)), [], "too late");
+    let asked = homes(&bench.pass(100 * MS));
+    let [(number, 4)] = asked[..] else { panic!("it holds up no other: {asked:?}") };
+    let next = bench.home(number, HERE);
+    assert_eq!((written(&next), homes(&next)), (vec![(4, Some(HERE))], vec![(number + 1, 3)]));
+}
+
+#[test]
+fn who_fails_again_and_again_is_asked_more_and_more_rarely_and_complained_about_once_a_minute() {
+    let mut bench = own();
+    let mut asked = homes(&bench.want(&[3]));
+    let mut complaints = 0;
+    for pause in [100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000] {
+        let [(number, 3)] = asked[..] else { panic!("{asked:?}") };
+        complaints += failures(&bench.advise(number, Err("no".into()))).len();
+        assert_eq!(homes(&bench.pass((pause - 1) * MS)), []);
+        asked = homes(&bench.pass(MS));
+    }
+    assert_eq!(complaints, 1);
+    let next = bench.home(asked[0].0, HERE);
+    assert_eq!(written(&next), [(3, Some(HERE))]);
+    let [(number, 4)] = homes(&bench.want(&[4]))[..] else { panic!("it is asked at once") };
+    bench.advise(number, Err("no".into()));
+    assert_eq!(homes(&bench.pass(100 * MS)).len(), 1, "the pause is short again");
+}
+
+#[test]
+fn a_region_that_is_not_there_leaves_things_as_they_are() {
+    let mut bench = own();
+    assert_eq!(homes(&bench.want(&[3])), [(1, 3)]);
+    let told = bench.home(1, NOBODY);
+    assert_eq!((written(&told), failures(&told).len()), (vec![], 1), "{told:?}");
+    assert_eq!(homes(&bench.pass(100 * MS)), [(2, 3)]);
+}
+
+#[test]
+fn an_answer_to_an_earlier_coordinator_is_nobodys() {
+    let mut bench = own();
+    assert_eq!(homes(&bench.want(&[3])), [(1, 3)]);
+    bench.tell(Input::LeaseLost);
+    assert_eq!(written(&bench.home(1, HERE)), []);
+    let (id, term) = fence(&bench.tell(Input::LeaseHeld)).expect("it takes the next term");
+    bench.act(id, term);
+    assert_eq!(written(&bench.home(1, HERE)), [], "also once the next one acts");
+    let [(number, 3)] = homes(&bench.want(&[3]))[..] else { panic!("it is asked anew") };
+    assert!(number > 1);
+    assert_eq!(written(&bench.home(number, HERE)), [(3, Some(HERE))]);
+}
+
+#[test]
+fn moves_are_asked_for_one_question_at_a_time_and_what_makes_no_sense_is_left_out() {
+    let mut bench = own();
+    let asked = bench.pass(10_000 * MS);
+    let [number] = moves(&asked)[..] else { panic!("{asked:?}") };
+    assert_eq!(moves(&bench.pass(4_000 * MS)), [0; 0]);
+    let nonsense = BTreeMap::from([(ShardId::new(3), HERE), (ShardId::new(4), NOBODY)]);
+    let told = bench.advise(number, Ok(Advice::Moves(nonsense)));
+    assert_eq!((written(&told), failures(&told).len()), (vec![], 0));
+    let again = moves(&bench.pass(10_000 * MS));
+    let [number] = again[..] else { panic!("{again:?}") };
+    assert_eq!(failures(&bench.advise(number, Err("no".into()))), ["no"]);
+    assert_eq!(moves(&bench.pass(100 * MS)).len(), 1, "asked again after a pause");
+}
+
+#[test]
+fn a_node_that_leaves_waits_for_no_strategy_that_fails() {
+    let mut bench = acting_with(&[1, 2]);
+    let message = ToCoordinator::Register {
+        proxy: false,
+        hosted: Vec::new(),
+        highest: Generation::NEVER,
+        agreed: agreed(1_000),
+    };
+    let hear = |bench: &mut Bench, message| {
+        let word = Word::Sharding(ShardingMessage::Coordinator(message));
+        bench.tell(Input::Message { from: OTHER, entity_type: counter(), word })
+    };
+    hear(&mut bench, message);
+    assert_eq!(homes(&bench.want(&[3])), [(1, 3)]);
+    let told = bench.home(1, RegionId::new(OTHER));
+    assert_eq!(written(&told), [(3, Some(RegionId::new(OTHER)))]);
+    bench.written(&told);
+    let [(number, 3)] = homes(&hear(&mut bench, ToCoordinator::Leaving))[..] else {
+        panic!("it is asked first")
+    };
+    bench.want(&[4]);
+    let told = bench.advise(number, Err("no".into()));
+    assert_eq!(written(&told), [(3, Some(HERE))], "not what is new");
+    let why = "its region leaves: the program's strategy has failed, and time is short: fewest \
+               shards: 0";
+    assert_eq!(reasons(&told), [why]);
+}
+
+/// What a replica says after this change of no pins.
+fn pinned(wanted: &Wanted) -> Reply {
+    let (config, registry, canary) = (Config::default(), Default::default(), Default::default());
+    let setup = replicator::Setup { me: ME, config, registry, seed: 1, canary };
+    let (mut replica, mut out, wanted) = (Replicator::new(setup), Outbox::new(), wanted.clone());
+    let key = PinsKey::new(&counter());
+    let change = move |map: &mut ostraca_ddata::types::edit::Edit<'_, pins::Pins>| {
+        pins::change(map, &wanted)
+    };
+    let request = port::Input::Request {
+        id: RequestId(1),
+        request: Request::Update(Update::new(key.key(), WriteConsistency::Local, change)),
+    };
+    replica.handle(Now::default(), request, &mut out);
+    let value = out.drain().find_map(|output| match output {
+        port::Output::Reply { reply: Ok(Reply::Updated { value, .. }), .. } => Some(value),
+        _ => None,
+    });
+    Reply::Got { value: Some(value.expect("it is made")), context: Default::default() }
+}
+
+fn to(address: &str) -> Option<Address> {
+    Some(Address::new(address).expect("short"))
+}
+
+fn asks(outputs: &[Output]) -> Vec<(u64, AskPins)> {
+    let asks = outputs.iter().filter_map(|output| match output {
+        Output::AskPins { id, ask, .. } => Some((*id, *ask)),
+        _ => None,
+    });
+    asks.collect()
+}
+
+#[test]
+fn no_home_is_chosen_before_the_pins_are_as_new_as_a_majoritys() {
+    let (mut bench, told) = acting(None, StrategyName::External, &[1]);
+    let [(watched, AskPins::Watch), (catch, AskPins::Catch { .. })] = asks(&told)[..] else {
+        panic!("{told:?}");
+    };
+    assert_eq!(written(&bench.want(&[3, 4])), []);
+    let got = Reply::Got { value: None, context: Default::default() };
+    let told = bench.tell(Input::Answered { id: catch, reply: Ok(got) });
+    let [(read, AskPins::Read)] = asks(&told)[..] else { panic!("{told:?}") };
+    let (here, gone) = (to("/ip4/10.0.0.1/tcp/1"), to("/ip4/10.0.0.9/tcp/1"));
+    let reply = Ok(pinned(&Wanted::from([(ShardId::new(3), here), (ShardId::new(4), gone)])));
+    let told = bench.tell(Input::Answered { id: read, reply });
+    assert_eq!(written(&told), [(3, Some(HERE)), (4, Some(HERE))]);
+    let waits = "pinned to /ip4/10.0.0.9/tcp/1, where no region may host, so here until one may";
+    assert_eq!(reasons(&told), ["pinned", waits]);
+    let told = bench.pass(50 * MS);
+    let waiting = told.iter().filter(|output| matches!(output, Output::PinsAbsent { .. }));
+    assert_eq!(waiting.count(), 1, "{told:?}");
+    let Reply::Got { value: Some(value), .. } = pinned(&Wanted::new()) else { unreachable!() };
+    let key = PinsKey::new(&counter()).key().name().clone();
+    let notice = Notice::Changed { key, value, before: None };
+    bench.tell(Input::Noticed { id: watched, notice });
+    assert_eq!(bench.pass(10_000 * MS), [], "nothing is pinned any more");
+}
+
+#[test]
+fn where_no_majority_answers_its_own_copy_has_to_do_and_it_asks_again() {
+    let (mut bench, told) = acting(None, StrategyName::External, &[1]);
+    let (catch, _) = asks(&told)[1];
+    let late = Err(RequestError::Timeout(Default::default()));
+    let told = bench.tell(Input::Answered { id: catch, reply: late });
+    let [(read, AskPins::Read)] = asks(&told)[..] else { panic!("{told:?}") };
+    bench.want(&[3]);
+    let got = Reply::Got { value: None, context: Default::default() };
+    let told = bench.tell(Input::Answered { id: read, reply: Ok(got) });
+    assert_eq!(written(&told), [(3, Some(HERE))]);
+    assert_eq!(reasons(&told), ["pinned nowhere, so where it was asked for"]);
+    let again = asks(&bench.pass(1_000 * MS));
+    assert!(matches!(again[..], [(_, AskPins::Catch { .. })]), "{again:?}");
+}
