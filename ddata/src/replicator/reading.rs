@@ -239,6 +239,9 @@ impl Replicator {
 
     /// Reads whose time has come: over, or asked again.
     pub(super) fn tick_reads(&mut self, now: Now, out: &mut Out) {
+        if self.reads.due().is_none_or(|at| at > now.mono) {
+            return;
+        }
         for (id, mut read) in self.reads.take_due(now.mono) {
             if read.deadline <= now.mono {
                 self.timed_out(id, &read.answered(), read.need.answers(), out);
