@@ -139,7 +139,7 @@ impl Replicator {
         self.touch(now, &held.key);
         let mine = self.store.get(&held.key);
         let vouched = mine.map(|mine| self.vouched(mine)).unwrap_or_default();
-        let entry = mine.and_then(|mine| mine.repair(&theirs));
+        let entry = mine.and_then(|mine| mine.repair(&theirs)).map(Box::new);
         let context = (vouched != theirs).then(|| ContextBytes::new(&vouched));
         let counts = same_epoch && self.eligible();
         self.send(from, Body::ReadAnswer { request, counts, context, entry }, out);
