@@ -203,28 +203,39 @@ impl<T: DataType> Subject<T> {
     }
 
     /// One entry changed: what the design promises (spec DESIGN §6).
-    fn acceptance(&self, count: usize) {
+    fn acceptance<C>(&self, count: usize, theirs: &Theirs<C>)
+    where
+        C: CmRDT + CvRDT + Clone + Default + Serialize + DeserializeOwned,
+        C::Op: Clone + Serialize + DeserializeOwned,
+    {
         let mut value = self.filled(0..count);
         let mut receiver = Causal::<T>::decode(&value.encode()).expect("our own bytes");
-        let (mut sizes, mut times) = (Vec::new(), Vec::new());
         let mut next = scattered(count);
-        for _ in 0..2_000 {
-            let bytes = self.edit(&mut value, 1, next()).encode();
-            sizes.push(bytes.len());
-            times.push(ratio::timed(|| receive(&mut receiver, &bytes)).1);
-        }
-        let (bytes, took) = (sizes.into_iter().max().unwrap_or(0), ratio::middle(times));
-        let name = format!("{}: one entry changed in {count}", self.name);
-        println!("{name}: {bytes} B (≤ 150), decode+merge {} (≤ 10 µs)", ratio::time(took));
+        let (bytes, took) = ratio::deltas(
+            || self.edit(&mut value, 1, next()).encode(),
+            |bytes| receive(&mut receiver, bytes),
+        );
+        let (their_bytes, theirs_took) = theirs.acceptance(count);
+        println!(
+            "{}: one entry changed in {count}: {bytes} B (≤ 150), decode+merge {} (≤ 10 µs); \
+             crdts, in order only: {their_bytes} B, {}",
+            self.name,
+            ratio::time(took),
+            ratio::time(theirs_took)
+        );
     }
 
     /// Resident memory per entry, before anything else has stretched the heap.
-    fn memory(&self, count: usize) -> Causal<T> {
-        let before = ratio::resident();
-        let value = self.filled(0..count);
-        let grown = ratio::resident().saturating_sub(before);
-        println!("{}: {:.0} B of memory per entry of {count}", self.name, per(grown, count));
-        value
+    fn memory<C>(&self, count: usize, theirs: &Theirs<C>) -> (Causal<T>, C)
+    where
+        C: CmRDT + CvRDT + Clone + Default + Serialize + DeserializeOwned,
+        C::Op: Clone + Serialize + DeserializeOwned,
+    {
+        let (value, ours) = ratio::grown(|| self.filled(0..count));
+        let (rival, their) = ratio::grown(|| theirs.filled(0..count, 0));
+        let (ours, their) = (per(ours, count), per(their, count));
+        println!("{}: {ours:.0} B of memory per entry of {count}, crdts {their:.0} B", self.name);
+        (value, rival)
     }
 }
 
@@ -320,16 +331,16 @@ fn main() {
     let largest = all.last().copied().unwrap_or(100);
     println!("memory and acceptance, {largest} entries");
     drop((
-        OR_SET.memory(largest),
-        LWW_MAP.memory(largest),
-        OR_MAP_SETS.memory(largest),
-        PN_COUNTER_MAP.memory(largest),
+        OR_SET.memory(largest, &theirs::ORSWOT),
+        LWW_MAP.memory(largest, &theirs::REGISTERS),
+        OR_MAP_SETS.memory(largest, &theirs::SETS),
+        PN_COUNTER_MAP.memory(largest, &theirs::COUNTERS),
     ));
-    OR_MAP_LWW.acceptance(largest);
-    OR_MAP_SETS.acceptance(largest);
-    OR_SET.acceptance(largest);
-    LWW_MAP.acceptance(largest);
-    PN_COUNTER_MAP.acceptance(largest);
+    OR_MAP_LWW.acceptance(largest, &theirs::REGISTERS);
+    OR_MAP_SETS.acceptance(largest, &theirs::SETS);
+    OR_SET.acceptance(largest, &theirs::ORSWOT);
+    LWW_MAP.acceptance(largest, &theirs::REGISTERS);
+    PN_COUNTER_MAP.acceptance(largest, &theirs::COUNTERS);
     let mut c = ratio::criterion();
     small::<GCounter>(&mut c, "g_counter", |counter| counter.increment(1));
     small::<PNCounter>(&mut c, "pn_counter", |counter| counter.add(1));

@@ -46,9 +46,15 @@ pub struct Run {
 const FEW: usize = 8;
 
 /// A set of dots as sorted, disjoint, non-adjacent runs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct DotSet {
     runs: SmallVec<[Run; 1]>,
+}
+
+impl Clone for DotSet {
+    fn clone(&self) -> Self {
+        Self { runs: SmallVec::from_slice(&self.runs) } // in one piece, not run by run
+    }
 }
 
 impl DotSet {
@@ -65,6 +71,7 @@ impl DotSet {
     }
 
     /// The runs, by replica and counter.
+    #[inline]
     #[must_use]
     pub fn runs(&self) -> &[Run] {
         &self.runs
@@ -130,6 +137,11 @@ impl DotSet {
     /// Whether any dot is in both sets.
     #[must_use]
     pub fn intersects(&self, other: &Self) -> bool {
+        match (&*self.runs, &*other.runs) {
+            ([one], _) => return other.meets_run(*one),
+            (_, [one]) => return self.meets_run(*one),
+            _ => {}
+        }
         let (mut a, mut b) = (self.runs.iter().peekable(), other.runs.iter().peekable());
         while let (Some(x), Some(y)) = (a.peek(), b.peek()) {
             if (x.replica, x.last) < (y.replica, y.first) {
@@ -141,6 +153,11 @@ impl DotSet {
             }
         }
         false
+    }
+
+    fn meets_run(&self, run: Run) -> bool {
+        let at = self.runs.partition_point(|r| (r.replica, r.last) < (run.replica, run.first));
+        self.runs.get(at).is_some_and(|r| r.replica == run.replica && r.first <= run.last)
     }
 
     /// Whether every dot of `other` is in this set.
@@ -240,12 +257,14 @@ impl CausalContext {
     }
 
     /// The gapless part: per replica the highest counter up to which every dot was seen.
+    #[inline]
     #[must_use]
     pub fn vector(&self) -> &VClock<ReplicaId> {
         self.vector.as_deref().unwrap_or(&NOTHING)
     }
 
     /// The dots seen beyond a gap.
+    #[inline]
     #[must_use]
     pub const fn cloud(&self) -> &DotSet {
         &self.cloud

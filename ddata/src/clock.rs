@@ -18,18 +18,21 @@ pub struct Instant(u64);
 
 impl Instant {
     /// The point `nanos` nanoseconds after the clock's start.
+    #[inline]
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
     /// Nanoseconds since the clock's start.
+    #[inline]
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
     /// Time from `earlier` to this point; zero if `earlier` is later.
+    #[inline]
     #[must_use]
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -39,6 +42,7 @@ impl Instant {
 impl Add<Duration> for Instant {
     type Output = Self;
 
+    #[inline]
     fn add(self, span: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
     }
@@ -47,6 +51,7 @@ impl Add<Duration> for Instant {
 impl Sub<Instant> for Instant {
     type Output = Duration;
 
+    #[inline]
     fn sub(self, earlier: Self) -> Duration {
         self.saturating_since(earlier)
     }

@@ -121,6 +121,9 @@ pub fn from_msgpack<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ValueError> 
 ///
 /// Source: the MessagePack specification, *Formats*.
 fn value_len(bytes: &[u8]) -> Option<usize> {
+    if let Some(len) = bytes.first().and_then(|marker| number_len(*marker)) {
+        return (len <= bytes.len()).then_some(len); // most elements and keys are a number
+    }
     let (mut at, mut values) = (0_usize, 1_u64);
     while values > 0 {
         let marker = *bytes.get(at)?;
@@ -158,6 +161,18 @@ fn value_len(bytes: &[u8]) -> Option<usize> {
         values = values - 1 + inside;
     }
     (at <= bytes.len()).then_some(at)
+}
+
+/// The length of a number, a boolean or nil that begins so.
+const fn number_len(marker: u8) -> Option<usize> {
+    Some(match marker {
+        0x00..=0x7f | 0xe0..=0xff | 0xc0 | 0xc2 | 0xc3 => 1,
+        0xcc | 0xd0 => 2,
+        0xcd | 0xd1 => 3,
+        0xca | 0xce | 0xd2 => 5,
+        0xcb | 0xcf | 0xd3 => 9,
+        _ => return None,
+    })
 }
 
 impl fmt::Debug for Encoded {
@@ -303,11 +318,21 @@ impl Writer {
     }
 
     fn intern(&mut self, replica: ReplicaId) -> usize {
-        let found = match self.sorted.get(self.next) {
-            Some((known, _)) if *known == replica => Ok(self.next),
-            None if self.sorted.last().is_none_or(|(last, _)| *last < replica) => Err(self.next),
-            _ => self.sorted.binary_search_by_key(&replica, |(known, _)| *known),
-        };
+        match self.sorted.get(self.next) {
+            Some((known, at)) if *known == replica => {
+                self.next += 1;
+                return *at;
+            }
+            None if self.sorted.last().is_none_or(|(last, _)| *last < replica) => {
+                let at = self.table.len();
+                self.sorted.push((replica, at));
+                self.table.push(replica);
+                self.next = self.sorted.len();
+                return at;
+            }
+            _ => {}
+        }
+        let found = self.sorted.binary_search_by_key(&replica, |(known, _)| *known);
         let at = found.unwrap_or_else(|at| {
             self.sorted.insert(at, (replica, self.table.len()));
             self.table.push(replica);

@@ -16,12 +16,14 @@ pub struct ReplicaId(u64);
 
 impl ReplicaId {
     /// The replica with this number.
+    #[inline]
     #[must_use]
     pub const fn new(incarnation: u64) -> Self {
         Self(incarnation)
     }
 
     /// The number.
+    #[inline]
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0

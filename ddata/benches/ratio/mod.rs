@@ -109,6 +109,28 @@ pub(crate) fn least(all: &[Duration]) -> f64 {
     all.iter().min().map_or(0.0, |least| least.as_secs_f64() * 1e9)
 }
 
+/// Deltas made and merged one by one: the longest, in bytes, and the middle time of a merge, in
+/// nanoseconds.
+pub(crate) fn deltas(
+    mut make: impl FnMut() -> Vec<u8>,
+    mut merge: impl FnMut(&[u8]),
+) -> (usize, f64) {
+    let (mut longest, mut times) = (0, Vec::new());
+    for _ in 0..2_000 {
+        let bytes = make();
+        longest = longest.max(bytes.len());
+        times.push(timed(|| merge(&bytes)).1);
+    }
+    (longest, middle(times))
+}
+
+/// What `make` makes, and by how much it has made resident memory grow, in bytes.
+pub(crate) fn grown<R>(make: impl FnOnce() -> R) -> (R, usize) {
+    let before = resident();
+    let made = make();
+    (made, resident().saturating_sub(before))
+}
+
 /// Memory of this process that is resident, in bytes; 0 where there is no `/proc`.
 pub(crate) fn resident() -> usize {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -10,7 +10,7 @@ use criterion::BatchSize;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::{AHEAD, Group, WRITERS, key, scattered};
+use crate::{AHEAD, Group, WRITERS, key, ratio, scattered};
 
 /// One of the crate's types: how entry `key` is written.
 pub(crate) struct Theirs<C: CmRDT> {
@@ -78,6 +78,23 @@ where
             };
             b.iter_batched(ahead, merge, AHEAD);
         });
+    }
+
+    /// One entry changed, as for ours: the longest operation, and decoding and applying one.
+    pub(crate) fn acceptance(&self, count: usize) -> (usize, f64) {
+        let mut value = self.filled(0..count, 0);
+        let mut receiver = value.clone();
+        let mut next = scattered(count);
+        ratio::deltas(
+            || {
+                let op = self.edit(&mut value, WRITERS[1], next());
+                rmp_serde::to_vec(&op).expect("it encodes")
+            },
+            |bytes| {
+                let op: C::Op = rmp_serde::from_slice(bytes).expect("its own bytes");
+                receiver.apply(op);
+            },
+        )
     }
 
     pub(crate) fn merge(group: &mut Group<'_>, mine: &C, other: &C) {

@@ -261,6 +261,9 @@ impl AntiEntropy {
     }
 
     pub(super) fn due(&self) -> Option<Instant> {
+        if self.open.is_empty() {
+            return None;
+        }
         self.open.values().map(|(_, comparison)| comparison.resend).min()
     }
 

@@ -274,6 +274,7 @@ impl Replicator {
             }
         }
         let promises = self.promises_for(at, query);
+        let answer = Box::new(answer);
         self.send_as(from, Class::Data, Body::Compared { session, at, answer, promises }, out);
     }
 

@@ -121,6 +121,11 @@ impl Durability {
         matches!(self.gate, Gate::Shut(_) | Gate::Again(_))
     }
 
+    /// Whether everything passes.
+    pub(super) fn is_open(&self) -> bool {
+        self.gate == Gate::Open
+    }
+
     /// Holds a message back behind the last promise, or gives it back if it may leave.
     pub(super) fn gate(&mut self, output: Output) -> Option<Output> {
         let id = match self.gate {

@@ -43,6 +43,7 @@ pub(super) struct Line {
     arrived: Option<Instant>,      // when the latest of what is known to have arrived was sent
     unanswered: u32,               // questions since the last answer
     ask_at: Instant,               // while there are such
+    next: Option<Instant>,         // when something is due: asked for far more often than it moves
 }
 
 /// Acknowledged pushes that may stand between others before the list is tidied.
@@ -68,6 +69,7 @@ impl Line {
             self.over = 0;
         }
         self.once.push_back(Sent { push, at: now, over: false });
+        self.reckon();
     }
 
     /// Something of a push leaves once more; the number of this sending.
@@ -84,11 +86,18 @@ impl Line {
         }
         again.due = now + self.trips.patience(u32::try_from(number).unwrap_or(u32::MAX));
         self.due.insert((again.due, push));
+        self.reckon();
         number
     }
 
     /// An acknowledgement of one sending: how long it took, if that is known.
     pub(super) fn answered(&mut self, push: u64, number: u64, now: Instant) -> Option<Duration> {
+        let took = self.measure(push, number, now);
+        self.reckon();
+        took
+    }
+
+    fn measure(&mut self, push: u64, number: u64, now: Instant) -> Option<Duration> {
         self.unanswered = 0;
         let at = match (number, self.again.get(&push)) {
             (_, Some(again)) => *again.at.get(usize::try_from(number).ok()?)?,
@@ -111,11 +120,13 @@ impl Line {
             self.due.remove(&(again.due, push));
         }
         self.take_once(push);
+        self.reckon();
     }
 
     /// The peer may have lost everything: it is asked anew, as one that answers.
     pub(super) fn renewed(&mut self) {
         self.unanswered = 0;
+        self.reckon();
     }
 
     fn place(&self, push: u64) -> Option<usize> {
@@ -151,16 +162,22 @@ impl Line {
     }
 
     /// When something is lost or the peer is to be asked.
-    pub(super) fn due(&self) -> Option<Instant> {
-        if self.is_idle() {
-            return None;
-        }
-        if self.unanswered > 0 {
-            return Some(self.ask_at);
-        }
-        let once = self.once.front().map(|sent| sent.at + self.trips.patience(0));
-        let again = self.due.first().map(|(at, _)| *at);
-        [once, again].into_iter().flatten().min()
+    #[inline]
+    pub(super) const fn due(&self) -> Option<Instant> {
+        self.next
+    }
+
+    /// Finds out anew what is due next, after every change.
+    fn reckon(&mut self) {
+        self.next = if self.is_idle() {
+            None
+        } else if self.unanswered > 0 {
+            Some(self.ask_at)
+        } else {
+            let once = self.once.front().map(|sent| sent.at + self.trips.patience(0));
+            let again = self.due.first().map(|(at, _)| *at);
+            [once, again].into_iter().flatten().min()
+        };
     }
 
     /// What goes again now.
@@ -192,6 +209,7 @@ impl Line {
             pushes.push(oldest);
         }
         pushes.sort_unstable();
+        self.reckon();
         Due { pushes, unanswered: self.unanswered }
     }
 

@@ -307,9 +307,18 @@ impl Replicator {
 
     /// Sends, behind whatever promise of a voter is not durable yet.
     fn emit(&mut self, output: Output, out: &mut Out) {
-        if let Some(output) = self.durability.gate(output) {
+        if self.durability.is_open() {
+            out.push(output); // nearly always: a message is not moved in and out again
+        } else if let Some(output) = self.durability.gate(output) {
             out.push(output);
         }
+    }
+
+    fn flushes_due(&self) -> Option<Instant> {
+        if self.flushes.is_empty() {
+            return None; // nearly always
+        }
+        self.flushes.values().map(|flush| flush.deadline).min()
     }
 
     fn reply(id: RequestId, reply: Result<Reply, RequestError>, out: &mut Out) {
@@ -380,14 +389,13 @@ impl Machine for Replicator {
         if self.unreadable {
             return None;
         }
-        let flushes = self.flushes.values().map(|flush| flush.deadline).min();
         Soonest(self.pushes.fresh_since())
             .or(self.subscriptions.due())
             .or(self.pushes.due())
             .or(self.writes.due())
             .or(self.reads.due())
             .or(self.fencings.due())
-            .or(flushes)
+            .or(self.flushes_due())
             .or(self.anti_entropy.due())
             .or(self.durability.due())
             .or(self.epochs.next_deadline())

@@ -55,7 +55,7 @@ impl Replicator {
             }
             Body::ReadAnswer { request, counts, context, entry } => {
                 let (id, context) = (RequestId(request), context.as_ref());
-                self.on_read_answer(now, from, epoch, id, counts, context, entry.as_ref(), out);
+                self.on_read_answer(now, from, epoch, id, counts, context, entry.as_deref(), out);
             }
             Body::Fence { request, group, term, held } => {
                 self.on_fence(now, from, same_epoch, request, &group, term, &held, out);
@@ -71,7 +71,7 @@ impl Replicator {
                 self.on_compare(now, from, session, at, &query, out);
             }
             Body::Compared { session, at, answer, promises } => {
-                self.on_compared(now, from, session, at, answer, &promises, out);
+                self.on_compared(now, from, session, at, *answer, &promises, out);
             }
             Body::Used(keys) => self.on_used(now, from, &keys, out),
             Body::Known(keys) => self.on_known(now, from, &keys),

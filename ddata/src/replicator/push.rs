@@ -308,6 +308,9 @@ impl Pushes {
     /// What goes again now. What nobody waits for and a silent peer lacks is left to anti-entropy.
     pub(super) fn take_due(&mut self, now: Instant, trips: &RoundTrips) -> Vec<Resend> {
         let mut resends = Vec::new();
+        if self.due().is_none_or(|at| at > now) {
+            return resends;
+        }
         for to in self.lines.late(now) {
             let Some(line) = self.lines.get_mut(to) else { continue };
             let due = line.take_due(now);

@@ -139,7 +139,7 @@ impl Replicator {
         self.touch(now, &held.key);
         let mine = self.store.get(&held.key);
         let vouched = mine.map(|mine| self.vouched(mine)).unwrap_or_default();
-        let entry = mine.and_then(|mine| mine.repair(&theirs));
+        let entry = mine.and_then(|mine| mine.repair(&theirs)).map(Box::new);
         let context = (vouched != theirs).then(|| ContextBytes::new(&vouched));
         let counts = same_epoch && self.eligible();
         self.send(from, Body::ReadAnswer { request, counts, context, entry }, out);
@@ -239,6 +239,9 @@ impl Replicator {
 
     /// Reads whose time has come: over, or asked again.
     pub(super) fn tick_reads(&mut self, now: Now, out: &mut Out) {
+        if self.reads.due().is_none_or(|at| at > now.mono) {
+            return;
+        }
         for (id, mut read) in self.reads.take_due(now.mono) {
             if read.deadline <= now.mono {
                 self.timed_out(id, &read.answered(), read.need.answers(), out);

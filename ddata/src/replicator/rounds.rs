@@ -86,6 +86,10 @@ impl Replicator {
     }
 
     fn tick_writes(&mut self, now: Now, out: &mut Out) {
+        let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now.mono);
+        if !is_due(self.writes.due()) && !is_due(self.flushes_due()) {
+            return;
+        }
         for (id, write) in self.writes.take_due(now.mono) {
             for place in &write.pushes {
                 self.pushes.done_waiting(*place, id);

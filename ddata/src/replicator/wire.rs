@@ -375,7 +375,7 @@ pub enum Body {
         context: Option<ContextBytes>,
         /// What the reader lacks.
         #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
-        entry: Option<Entry>,
+        entry: Option<Box<Entry>>, // on its own, as all that is long: messages are moved a lot
     },
     /// Promise to refuse guarded writes of this group below this term.
     #[serde(rename = "f")]
@@ -443,7 +443,7 @@ pub enum Body {
         at: At,
         /// The answer.
         #[serde(rename = "r")]
-        answer: Answer,
+        answer: Box<Answer>,
         /// Terms promised: the asker of a sealed or synced state promises them too.
         #[serde(rename = "p", default, skip_serializing_if = "Vec::is_empty")]
         promises: Vec<(Group, Term)>,
@@ -516,7 +516,8 @@ impl Body {
             }
             Self::Read { held, .. } => held.len(),
             Self::ReadAnswer { context, entry, .. } => {
-                context.as_ref().map_or(0, ContextBytes::len) + entry.as_ref().map_or(0, Entry::len)
+                context.as_ref().map_or(0, ContextBytes::len)
+                    + entry.as_deref().map_or(0, Entry::len)
             }
             Self::Promised { differing, entries: all, .. } => held(differing) + entries(all),
             Self::Fence { held: all, .. } | Self::Compare { query: Query::Want(all), .. } => {
@@ -525,7 +526,7 @@ impl Body {
             Self::Compare { .. } | Self::NotPromised { .. } => 1_024,
             Self::Compared { answer, promises, .. } => {
                 promises.len() * 64
-                    + match answer {
+                    + match &**answer {
                         Answer::Same | Answer::Gone => 0,
                         Answer::Tops(_) => 256 * 9,
                         Answer::Leaves(tops) => tops.len() * 256 * 9,

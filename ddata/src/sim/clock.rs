@@ -23,12 +23,14 @@ impl SimTime {
     pub const NEVER: Self = Self(u64::MAX);
 
     /// The point `nanos` nanoseconds after the start.
+    #[inline]
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
     /// Nanoseconds since the start.
+    #[inline]
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
@@ -44,6 +46,7 @@ impl SimTime {
 impl Add<Duration> for SimTime {
     type Output = Self;
 
+    #[inline]
     fn add(self, span: Duration) -> Self {
         Self(self.0.saturating_add(nanos(span)))
     }
@@ -52,6 +55,7 @@ impl Add<Duration> for SimTime {
 impl Sub for SimTime {
     type Output = Duration;
 
+    #[inline]
     fn sub(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

@@ -89,6 +89,7 @@ impl NodeIndex {
     ///
     /// # Panics
     /// If `index` is not below [`NODES_MAX`].
+    #[inline]
     #[must_use]
     pub const fn new(index: usize) -> Self {
         assert!(index < NODES_MAX, "a run has at most 60,000 nodes");
@@ -97,6 +98,7 @@ impl NodeIndex {
     }
 
     /// The number.
+    #[inline]
     #[must_use]
     pub const fn get(self) -> usize {
         self.0 as usize

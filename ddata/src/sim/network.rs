@@ -185,6 +185,7 @@ impl Network {
         }
     }
 
+    #[inline]
     pub(super) fn lane(&self, lane: usize) -> LaneRule {
         self.lanes[lane]
     }
@@ -273,6 +274,7 @@ impl Network {
     }
 
     /// Whether a letter that left when the link had broken `breaks` times may arrive now.
+    #[inline]
     pub(super) fn passes(&self, link: Link, breaks: u32) -> Result<(), Lost> {
         let state = &self.links[self.at(link)];
         if state.breaks != breaks {
@@ -282,6 +284,7 @@ impl Network {
     }
 
     /// How often the link has broken.
+    #[inline]
     pub(super) fn breaks(&self, link: Link) -> u32 {
         self.links[self.at(link)].breaks
     }
@@ -377,6 +380,7 @@ impl Network {
         held
     }
 
+    #[inline]
     fn at(&self, link: Link) -> usize {
         link.from.get() * self.nodes + link.to.get()
     }

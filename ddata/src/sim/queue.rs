@@ -32,6 +32,7 @@ pub(super) enum Whose {
 }
 
 impl Whose {
+    #[inline]
     fn code(self) -> u64 {
         match self {
             Self::Run => 0,
@@ -39,6 +40,7 @@ impl Whose {
         }
     }
 
+    #[inline]
     fn of(code: u64) -> Self {
         match usize::try_from(code) {
             Ok(code) if code > 0 => Self::Node(NodeIndex::new(code - 1)),
@@ -57,10 +59,12 @@ struct Entry {
 }
 
 impl Entry {
+    #[inline]
     const fn at(&self) -> u64 {
         (self.order >> 64) as u64
     }
 
+    #[inline]
     const fn whose(&self) -> u64 {
         self.order as u64 >> ORDER_BITS
     }

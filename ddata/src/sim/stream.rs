@@ -127,6 +127,7 @@ impl Stream {
 }
 
 /// Whole nanoseconds of a span; the highest number for spans beyond 584 years.
+#[inline]
 pub(super) fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -102,7 +102,7 @@ impl<S: DotStore> DotMap<S> {
     }
 
     fn keys_with(&self, seen: &impl Seen) -> Vec<Hashed> {
-        let hit = self.entries.iter().filter(|(_, inner)| any_seen(*inner, seen));
+        let hit = self.entries.iter().filter(|(_, inner)| inner.meets(seen));
         hit.map(|(key, _)| key.clone()).collect()
     }
 }
@@ -129,18 +129,12 @@ fn walk<'a, S: DotStore>(
         match others.next_if(|(theirs_key, _)| *theirs_key == key) {
             Some((_, same)) if same == inner => {}
             Some(differing) => found.differing.push(differing),
-            None if any_seen(inner, theirs) => found.overwritten.push(key.clone()),
+            None if inner.meets(theirs) => found.overwritten.push(key.clone()),
             None => {}
         }
     }
     found.differing.extend(others);
     found
-}
-
-fn any_seen<S: DotStore>(store: &S, seen: &impl Seen) -> bool {
-    let mut any = false;
-    store.each_dot(&mut |dot| any |= seen.seen(dot));
-    any
 }
 
 impl<S: DotStore> DotStore for DotMap<S>
@@ -203,6 +197,10 @@ where
         self.change_each(self.keys_with(gone), |inner| inner.forget(gone));
     }
 
+    fn meets(&self, seen: &impl Seen) -> bool {
+        self.entries.iter().any(|(_, inner)| inner.meets(seen))
+    }
+
     fn each_dot(&self, f: &mut dyn FnMut(Dot)) {
         for (_, inner) in self.entries.iter() {
             inner.each_dot(f);
@@ -211,7 +209,7 @@ where
 
     fn only(&self, dots: &DotSet) -> Self {
         let mut part = self.empty_like();
-        for (key, inner) in self.entries.iter().filter(|(_, inner)| any_seen(*inner, dots)) {
+        for (key, inner) in self.entries.iter().filter(|(_, inner)| inner.meets(dots)) {
             part.entries.insert(key.clone(), inner.only(dots));
         }
         part
@@ -219,7 +217,7 @@ where
 
     fn places(&self, delta: &Self, gone: &DotSet) -> Option<Self> {
         let mut part = self.empty_like();
-        part.sweep = delta.sweep && self.entries.iter().any(|(_, inner)| any_seen(inner, gone));
+        part.sweep = delta.sweep && self.entries.iter().any(|(_, inner)| inner.meets(gone));
         for (key, touched) in delta.entries.iter() {
             if let Some(inner) = self.entries.get(key).and_then(|i| i.places(touched, gone)) {
                 part.entries.insert(key.clone(), inner);

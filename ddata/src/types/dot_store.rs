@@ -43,6 +43,8 @@ pub(crate) trait DotStore: Clone + PartialEq + Debug + Into<Store> + Sized {
     fn join_delta(&mut self, mine: &impl Seen, delta: &Self, gone: &DotSet, empty: Empty);
     /// Drops every entry whose dot is in `gone`.
     fn forget(&mut self, gone: &impl Seen);
+    /// Whether anything live here is in `seen`.
+    fn meets(&self, seen: &impl Seen) -> bool;
     /// Every live dot.
     fn each_dot(&self, f: &mut dyn FnMut(Dot));
     /// The live entries whose dots are in `dots`.
@@ -64,9 +66,20 @@ pub(crate) trait Payload: Clone + PartialEq + Debug {
 }
 
 /// Dots → payloads: siblings that no known mutation has overwritten. Sorted by dot.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug, PartialEq)]
 pub(crate) struct DotFun<P> {
     entries: SmallVec<[(Dot, P); 1]>, // ≤ concurrent writers since the last write that saw them
+}
+
+impl<P: Clone> Clone for DotFun<P> {
+    fn clone(&self) -> Self {
+        // Nearly always there is one: no loop, no growing.
+        let entries = match &*self.entries {
+            [one] => SmallVec::from_buf([one.clone()]),
+            more => more.iter().cloned().collect(),
+        };
+        Self { entries }
+    }
 }
 
 impl<P> Default for DotFun<P> {
@@ -150,6 +163,10 @@ impl<P: Payload> DotStore for DotFun<P> {
         self.entries.retain(|(dot, _)| !gone.seen(*dot));
     }
 
+    fn meets(&self, seen: &impl Seen) -> bool {
+        self.entries.iter().any(|(dot, _)| seen.seen(*dot))
+    }
+
     fn each_dot(&self, f: &mut dyn FnMut(Dot)) {
         for (dot, _) in &self.entries {
             f(*dot);
@@ -161,7 +178,7 @@ impl<P: Payload> DotStore for DotFun<P> {
     }
 
     fn places(&self, _delta: &Self, gone: &DotSet) -> Option<Self> {
-        self.entries.iter().any(|(dot, _)| gone.seen(*dot)).then(Self::default)
+        self.meets(gone).then(Self::default)
     }
 
     fn encode(&self, writer: &mut Writer) {

@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::encoded::{Encoded, ValueError};
 use crate::types::edit::{Edit, EditError};
+use crate::types::lww_register::winner;
 use crate::types::shape::Shape;
 use crate::types::store::Store;
 use crate::types::{DataType, LWWRegister, ORMap, Open};
@@ -80,9 +81,9 @@ where
 
     /// The entries, in an order that is the same on every node but has no meaning.
     pub fn iter(&self) -> impl Iterator<Item = Result<(K, T), ValueError>> + '_ {
-        self.map.iter().filter_map(|(key, register)| match (key, register.get()) {
-            (Ok(key), Ok(value)) => value.map(|value| Ok((key, value))),
-            (Err(error), _) | (_, Err(error)) => Some(Err(error)),
+        self.map.registers().filter_map(|(key, register)| {
+            let (_, stamped) = winner(register)?;
+            Some(key.key().decode().and_then(|key| Ok((key, stamped.value.decode()?))))
         })
     }
 

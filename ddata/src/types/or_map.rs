@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::encoded::{Encoded, ValueError};
+use crate::types::dot_store::{DotFun, Stamped};
 use crate::types::edit::{Edit, EditError};
 use crate::types::hash_ordered::Hashed;
 use crate::types::shape::Shape;
@@ -75,6 +76,12 @@ impl<K, V: DataType> ORMap<K, V> {
             Store::Map(map) => Box::new(map.iter().map(|(k, v)| (k, v.clone()))),
             _ => Box::new(std::iter::empty()),
         }
+    }
+
+    /// The registers of a map of registers, as they stand.
+    pub(super) fn registers(&self) -> impl Iterator<Item = (&Hashed, &DotFun<Stamped>)> {
+        let map = if let Store::Registers(map) = &self.store { Some(map.iter()) } else { None };
+        map.into_iter().flatten()
     }
 
     fn raw_get(&self, key: &Hashed) -> Option<Store> {

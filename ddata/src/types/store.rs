@@ -211,6 +211,10 @@ impl DotStore for Store {
         each!(self, inner => inner.forget(gone));
     }
 
+    fn meets(&self, seen: &impl Seen) -> bool {
+        each!(self, inner => inner.meets(seen))
+    }
+
     fn each_dot(&self, f: &mut dyn FnMut(Dot)) {
         each!(self, inner => inner.each_dot(f));
     }

@@ -418,7 +418,7 @@ fn sync(bare: &mut Bare, epoch: EpochId) {
         _ => None,
     };
     let asked: Vec<_> = bare.sent().into_iter().filter_map(question).collect();
-    let (answer, promises) = (Answer::Same, vec![]);
+    let (answer, promises) = (Answer::Same.into(), vec![]);
     let (source, session, at) = asked.first().copied().expect("it syncs");
     bare.hear_in(source, Some(epoch), Body::Compared { session, at, answer, promises });
 }

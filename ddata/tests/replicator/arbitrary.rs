@@ -142,7 +142,7 @@ fn bodies() -> impl Strategy<Value = Body> {
                 request,
                 counts,
                 context,
-                entry
+                entry: entry.map(Box::new)
             }),
         (numbers(), groups(), terms(), prop::collection::vec(helds(), 0..4))
             .prop_map(|(request, group, term, held)| Body::Fence { request, group, term, held }),
@@ -161,7 +161,7 @@ fn bodies() -> impl Strategy<Value = Body> {
             query
         }),
         (numbers(), ats(), answers(), promises).prop_map(|(session, at, answer, promises)| {
-            Body::Compared { session, at, answer, promises }
+            Body::Compared { session, at, answer: answer.into(), promises }
         }),
         prop::collection::vec((keys(), any::<u64>()), 0..5).prop_map(Body::Used),
         prop::collection::vec((keys(), any::<u64>()), 0..5).prop_map(Body::Known),

@@ -107,7 +107,7 @@ fn promises_that_nobody_can_have_given_are_not_taken_over_in_a_sync() {
     bare.hear_in(
         source,
         Some(epoch_id()),
-        Body::Compared { session, at, answer: Answer::Same, promises },
+        Body::Compared { session, at, answer: Answer::Same.into(), promises },
     );
     assert_eq!(bare.replicator.promises(), [good]);
     assert_eq!(bare.replicator.stats().undecodable, 2);
@@ -250,7 +250,7 @@ fn a_read_does_not_count_who_vouches_for_what_it_does_not_bring() {
         |entry| Body::ReadAnswer { request: id.0, counts: true, context: context.clone(), entry };
     bare.hear(1, answer(None));
     assert_eq!((bare.answer(id), bare.replicator.stats().undecodable), (None, 1));
-    bare.hear(1, answer(Some(entry)));
+    bare.hear(1, answer(Some(entry.into())));
     assert_eq!(bare.replicator.stats().undecodable, 1, "that one is whole");
     assert_eq!(bare.replicator.stats().read_repairs, 1);
 }

@@ -91,7 +91,7 @@ fn data() -> Vec<(&'static str, Body)> {
         (6, Nack::Guarded(group.clone())),
     ];
     let refused = Body::Ack { push: 7, scope: Scope::Only(vec![0, 200]), counts: false, nacks };
-    let (context, entry) = (Some(set().2), Some(entries().remove(0)));
+    let (context, entry) = (Some(set().2), Some(entries().remove(0).into()));
     let promised =
         |differing, entries| Body::Promised { request: 5, counts: true, differing, entries };
     vec![
@@ -117,10 +117,13 @@ fn data() -> Vec<(&'static str, Body)> {
 fn comparisons() -> Vec<(&'static str, Body)> {
     let epoch = second().id();
     let compare = |at, query| Body::Compare { session: 4, at, query };
-    let compared = |answer| Body::Compared { session: 4, at: At::Live, answer, promises: vec![] };
+    let compared = |answer: Answer| {
+        let answer = answer.into();
+        Body::Compared { session: 4, at: At::Live, answer, promises: vec![] }
+    };
     let promises = vec![(Group::new("home-"), term())];
     let synced =
-        Body::Compared { session: 4, at: At::Synced(epoch), answer: Answer::Same, promises };
+        Body::Compared { session: 4, at: At::Synced(epoch), answer: Answer::Same.into(), promises };
     let keys = Answer::Keys { held: vec![held()], upto: 0xffff };
     vec![
         ("compare-root", compare(At::Live, Query::Root { sum: u64::MAX, seed: 9 })),
@@ -229,7 +232,7 @@ fn kinds(message: &Message, found: &mut BTreeSet<String>) {
             of("Scope", scope);
             nacks.extend(all.clone());
         }
-        Body::ReadAnswer { entry, .. } => entries.extend(entry.clone()),
+        Body::ReadAnswer { entry, .. } => entries.extend(entry.clone().map(|entry| *entry)),
         Body::Promised { entries: all, .. } => entries.extend(all.clone()),
         Body::Compare { at, query, .. } => {
             of("At", at);
@@ -237,7 +240,7 @@ fn kinds(message: &Message, found: &mut BTreeSet<String>) {
         }
         Body::Compared { at, answer, .. } => {
             of("At", at);
-            of("Answer", answer);
+            of("Answer", &**answer);
         }
         Body::Epoch(step) => {
             of("EpochMessage", step);

@@ -98,7 +98,7 @@ fn undecodable() -> Vec<(Body, u64)> {
                 request: 1,
                 counts: true,
                 context: None,
-                entry: Some(entry("k", "or-set", Content::Full(junk()))),
+                entry: Some(entry("k", "or-set", Content::Full(junk())).into()),
             },
             1,
         ),
@@ -120,7 +120,7 @@ fn undecodable() -> Vec<(Body, u64)> {
             Body::Compared {
                 session: 1,
                 at,
-                answer: Answer::Keys { held: vec![false_held()], upto: 3 },
+                answer: Answer::Keys { held: vec![false_held()], upto: 3 }.into(),
                 promises: vec![],
             },
             0, // nobody asked
@@ -207,8 +207,8 @@ fn a_majority_read_of_two_types_is_not_taken_for_agreement() {
     bare.sent();
     let id = bare.ask(crate::bare::get("k", READ_MAJORITY));
     let request = id.0;
-    let context = Some(no_context());
-    bare.hear(1, Body::ReadAnswer { request, counts: true, context, entry: Some(theirs) });
+    let (context, entry) = (Some(no_context()), Some(theirs.into()));
+    bare.hear(1, Body::ReadAnswer { request, counts: true, context, entry });
     assert_eq!(bare.answer(id), None, "that answer says nothing about a set");
     bare.hear(2, Body::ReadAnswer { request, counts: true, context: None, entry: None });
     assert!(matches!(bare.answer(id), Some(Ok(Reply::Got { value: Some(_), .. }))));
@@ -372,7 +372,7 @@ fn lied_to(bare: &mut Bare, lie: impl Fn(&Query) -> Answer) -> usize {
             });
             let Some((session, at, query)) = asked else { break };
             assert!(messages < 20_000, "no end to it");
-            let answer = lie(&query);
+            let answer = lie(&query).into();
             bare.hear(1, Body::Compared { session, at, answer, promises: vec![] });
         }
         bare.pass(secs(1));
@@ -463,8 +463,10 @@ fn an_answer_to_an_earlier_question_answers_nothing() {
     };
     let (first, _) = question(&mut bare).unwrap();
     let tops = || Answer::Tops(vec![0; 256]);
-    let compared =
-        |session, answer| Body::Compared { session, at: At::Live, answer, promises: vec![] };
+    let compared = |session, answer: Answer| {
+        let answer = answer.into();
+        Body::Compared { session, at: At::Live, answer, promises: vec![] }
+    };
     bare.hear(1, compared(first, tops()));
     let (second, query) = question(&mut bare).unwrap();
     assert!(second != first && matches!(query, Query::Keys(_)));
@@ -519,7 +521,7 @@ fn every_data_message() -> Vec<Body> {
             request: 1,
             counts: true,
             context: None,
-            entry: Some(entries[0].clone()),
+            entry: Some(entries[0].clone().into()),
         },
         Body::Fence { request: 1, group, term, held: vec![] },
         Body::Promised { request: 1, counts: true, differing: vec![], entries },
@@ -643,13 +645,13 @@ fn answers_to_nothing_change_nothing() {
         Body::Compared {
             session: 77,
             at: At::Live,
-            answer: Answer::Entries { done: 1, entries },
+            answer: Answer::Entries { done: 1, entries }.into(),
             promises: vec![],
         },
         Body::Compared {
             session: 77,
             at: At::Live,
-            answer: Answer::Same,
+            answer: Answer::Same.into(),
             promises: vec![(Group::new("g"), term)],
         },
     ];

@@ -226,7 +226,8 @@ impl Node {
                 if let Some(sent) = &mut self.sent {
                     sent.entry(kind(&message.body)).or_default().add(&message);
                 }
-                fx.send(node_of(to), lane, Letter { from: self.id(), to, message });
+                let letter = Letter { from: self.id(), to, message };
+                fx.send(node_of(to), lane, Box::new(letter));
             }
             Output::Reply { id, reply } => fx.emit(Event::Replied(id, reply)),
             Output::Notify { subscription, notice } => {
@@ -251,7 +252,8 @@ impl Node {
 }
 
 impl Process for Node {
-    type Message = Letter;
+    /// On its own: on its way a letter is moved a dozen times.
+    type Message = Box<Letter>;
     type Command = Command;
     type Event = Event;
     type Disk = Vec<Record>;
@@ -262,9 +264,9 @@ impl Process for Node {
         }
     }
 
-    fn message(&mut self, now: Now, _from: NodeIndex, letter: Letter, fx: &mut Effects<Self>) {
+    fn message(&mut self, now: Now, _: NodeIndex, letter: Self::Message, fx: &mut Effects<Self>) {
         if letter.to == self.id() {
-            let Letter { from, message, .. } = letter;
+            let Letter { from, message, .. } = *letter;
             self.feed(now, Input::Message { from, message }, fx);
         }
     }
@@ -309,7 +311,7 @@ impl Process for Node {
         }
     }
 
-    fn digest(letter: &Letter) -> Option<u64> {
+    fn digest(letter: &Self::Message) -> Option<u64> {
         let mut content = Content(0);
         letter.hash(&mut content);
         Some(content.finish())
@@ -321,11 +323,12 @@ impl Process for Node {
         Some(id.0)
     }
 
-    fn recode(letter: Letter) -> Letter {
+    fn recode(mut letter: Self::Message) -> Self::Message {
         let decoded = Message::decode(&letter.message.encode());
         let message = decoded.expect("what is encoded decodes");
         assert_eq!(message, letter.message, "what is decoded is what was encoded");
-        Letter { message, ..letter }
+        letter.message = message;
+        letter
     }
 }
 

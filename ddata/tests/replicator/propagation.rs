@@ -487,6 +487,7 @@ fn empty_answer(body: &Body) -> Option<Body> {
         }
         Query::Want(_) => Answer::Entries { done: 0, entries: vec![] },
     };
+    let answer = answer.into();
     Some(Body::Compared { session: *session, at: *at, answer, promises: vec![] })
 }
 

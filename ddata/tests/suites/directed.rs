@@ -120,7 +120,7 @@ fn two_of_five_are_enough(canary: Canary) -> bool {
         _ => None,
     });
     let (session, at) = (session.expect("it syncs"), At::Synced(second.id()));
-    let same = Body::Compared { session, at, answer: Answer::Same, promises: Vec::new() };
+    let same = Body::Compared { session, at, answer: Answer::Same.into(), promises: Vec::new() };
     feed(&mut writer, from(2, &second, same));
     assert!(writer.epochs().eligible());
     let first_sending = 1 << 4; // of its first push

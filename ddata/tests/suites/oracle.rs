@@ -6,9 +6,10 @@
 //! overwrote it; a counter is the sum of what is known; a register holds the highest stamp among
 //! the writes that no known write overwrote.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use ostraca_ddata::causal::{CausalContext, Dot, DotSet, Seen};
+use ostraca_ddata::causal::{CausalContext, Dot, DotSet, Run, Seen};
 use ostraca_ddata::data::Value;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::types::{LWWMap, LWWRegister, ORSet, PNCounter, Stamp, Term};
@@ -65,6 +66,7 @@ pub struct Model {
 struct Folded {
     context: CausalContext,             // the dots of what is folded
     rest: Vec<usize>,                   // the other events, oldest first
+    rest_gone: DotSet,                  // what those overwrote
     gone: DotSet,                       // what the folded ones overwrote
     live: Vec<(u64, Dot)>,              // insertions that no folded event overwrote
     sum: i128,                          // of additions
@@ -90,6 +92,7 @@ impl Folded {
             }
         }
         self.rest.sort_unstable();
+        self.rest_gone = gone(self.rest.iter().map(|index| &events[*index]));
     }
 
     fn add(&mut self, events: &[Event], index: usize) {
@@ -117,11 +120,48 @@ impl Folded {
     }
 }
 
+/// What some events overwrote.
+fn gone<'a>(events: impl Iterator<Item = &'a Event>) -> DotSet {
+    events.flat_map(|event| event.over.iter()).collect()
+}
+
+/// How far a context reaches, asked for event after event.
+struct Reach<'a> {
+    context: &'a CausalContext,
+    vector: Vec<(ReplicaId, u64)>, // the context's
+    strays: bool,                  // whether it knows dots beyond a gap
+}
+
+impl<'a> Reach<'a> {
+    fn of(context: &'a CausalContext) -> Self {
+        let dots = context.vector().dots.iter();
+        let vector = dots.map(|(replica, last)| (*replica, *last)).collect();
+        Self { context, vector, strays: !context.cloud().is_empty() }
+    }
+
+    /// Whether the context knows any of these dots.
+    fn meets(&self, dots: &DotSet) -> bool {
+        let known = |run: &Run| {
+            let of = |(replica, _): &&(ReplicaId, u64)| *replica == run.replica;
+            let last = self.vector.iter().find(of).map_or(0, |(_, last)| *last);
+            run.first <= last || (self.strays && self.knows_stray(*run))
+        };
+        match dots.runs() {
+            [run] => known(run), // nearly always
+            runs => runs.iter().any(known),
+        }
+    }
+
+    fn knows_stray(&self, run: Run) -> bool {
+        (run.first..=run.last).any(|counter| self.context.seen(Dot::new(run.replica, counter)))
+    }
+}
+
 /// The events that a context knows: those that are folded, if it knows them all, and others.
 struct Known<'a> {
     folded: Option<&'a Folded>,
     others: Vec<&'a Event>,
-    gone: DotSet, // what the others overwrote
+    gone: Cow<'a, DotSet>, // what the others overwrote
 }
 
 impl Known<'_> {
@@ -160,6 +200,7 @@ impl Model {
         let over = self.overwritten(before, &what);
         self.made.extend(&dots);
         self.folded.rest.push(self.events.len());
+        self.folded.rest_gone.extend(&over);
         self.events.push(Event { dots, over, what, rank });
         self.fold(after);
         Ok(())
@@ -172,7 +213,8 @@ impl Model {
             self.folded.missed += 1;
             if self.folded.missed == MISSED_MAX {
                 let rest = (0..self.events.len()).collect();
-                self.folded = Folded { rest, ..Folded::default() };
+                let rest_gone = gone(self.events.iter());
+                self.folded = Folded { rest, rest_gone, ..Folded::default() };
             }
         }
         if self.events.len().is_multiple_of(FOLD_EVERY) && self.folded.missed == 0 {
@@ -204,16 +246,22 @@ impl Model {
 
     /// The events of which a context knows a dot.
     fn known<'a>(&'a self, context: &CausalContext) -> Known<'a> {
-        let is_known = |event: &&Event| event.dots.iter().any(|dot| context.seen(dot));
-        let folds = context.includes(&self.folded.context);
-        let (folded, others): (_, Vec<&Event>) = if folds {
-            let rest = self.folded.rest.iter().map(|index| &self.events[*index]);
-            (Some(&self.folded), rest.filter(is_known).collect())
+        let reach = Reach::of(context);
+        let is_known = |event: &&Event| reach.meets(&event.dots);
+        if !context.includes(&self.folded.context) {
+            let others: Vec<&Event> = self.events.iter().filter(is_known).collect();
+            let gone = Cow::Owned(gone(others.iter().copied()));
+            return Known { folded: None, others, gone };
+        }
+        let Folded { rest, rest_gone, .. } = &self.folded;
+        let all = rest.iter().map(|index| &self.events[*index]);
+        let others: Vec<&Event> = all.filter(is_known).collect();
+        let gone = if others.len() == rest.len() {
+            Cow::Borrowed(rest_gone)
         } else {
-            (None, self.events.iter().filter(is_known).collect())
+            Cow::Owned(gone(others.iter().copied()))
         };
-        let gone = others.iter().flat_map(|event| event.over.iter()).collect();
-        Known { folded, others, gone }
+        Known { folded: Some(&self.folded), others, gone }
     }
 
     /// Checks a value against the context that it was shown with.
@@ -328,15 +376,16 @@ impl Model {
         // What is folded is live but for what the others overwrote.
         let folded = folded.into_iter().flatten().map(|index| &self.events[*index]);
         let folded = folded.filter(|event| !known.gone.includes(&event.dots));
-        let is_live = |event: &&&Event| event.dots.iter().any(|dot| !known.is_gone(dot));
-        let others = known.others.iter().filter(is_live).copied();
         let written = |event: &'a Event| match event.what {
             What::Write(slot, value) if only.is_none_or(|only| only == slot) => {
                 Some((slot, event, value))
             }
             _ => None,
         };
-        folded.chain(others).filter_map(written).collect()
+        let is_live = |event: &Event| event.dots.iter().any(|dot| !known.is_gone(dot));
+        let others = known.others.iter().copied().filter_map(written);
+        let others = others.filter(|(_, event, _)| is_live(event));
+        folded.filter_map(written).chain(others).collect()
     }
 }
 
@@ -402,7 +451,9 @@ mod tests {
             contexts[at].insert(next);
             model.made(by, &before, &contexts[at], what, None).expect("it may be made");
             let rest = (0..model.events.len()).collect();
-            let plain = Model { folded: Folded { rest, ..Folded::default() }, ..model.clone() };
+            let rest_gone = gone(model.events.iter());
+            let folded = Folded { rest, rest_gone, ..Folded::default() };
+            let plain = Model { folded, ..model.clone() };
             for context in &contexts {
                 folds += u32::from(context.includes(&model.folded.context));
                 assert_eq!(model.live(context), plain.live(context), "step {step}");
