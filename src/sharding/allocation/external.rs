@@ -32,7 +32,8 @@ impl External {
         if let Some(region) = pin.and_then(|address| at(address, seen)) {
             return Some((region, Why::Pinned));
         }
-        let able = |asker: &RegionId| seen.regions.get(asker).is_some_and(|it| it.may_host());
+        let able =
+            |asker: &RegionId| seen.regions.get(asker).is_some_and(super::Candidate::may_host);
         let (home, why) = match asker.filter(able) {
             Some(asker) => (asker, Why::Asked),
             None => seen.fewest()?, // a proxy asked, one that leaves, or nobody

@@ -256,7 +256,7 @@ impl Allocating {
             Ok(Advice::Moves(moves)) => {
                 program.moves.succeeded();
                 let sensible = seen(coordinator, state).sensible(&moves, &program.name);
-                sensible.into_iter().map(decide).collect()
+                sensible.iter().map(decide).collect()
             }
             Ok(Advice::Home(_)) => {
                 self.failed_at_moves(now, "it said nothing of moves".into()).into_iter().collect()
@@ -334,12 +334,13 @@ impl Allocating {
         match &mut self.chooser {
             Chooser::Rule(strategy) => {
                 let moves = strategy.rebalance(&seen(coordinator, state));
-                moves.into_iter().map(decide).collect()
+                moves.iter().map(decide).collect()
             }
             Chooser::Pins(pins) if !pins.is_read() => Vec::new(),
             Chooser::Pins(pins) => {
                 let seen = seen(coordinator, state);
-                let moves = pins.external.rebalance(&seen).into_iter().map(decide);
+                let moves = pins.external.rebalance(&seen);
+                let moves = moves.iter().map(decide);
                 moves.chain(pins.absent(&seen).map(Next::Absent)).collect()
             }
             Chooser::Program(program) if !program.moves.is_free() => {
@@ -383,7 +384,7 @@ impl Chooser {
     }
 }
 
-fn decide(wanted: Move) -> Next {
+fn decide(wanted: &Move) -> Next {
     let why: Arc<str> = wanted.why.to_string().into();
     Next::Decide(CoordinatorInput::Move { shard: wanted.shard, to: Some(wanted.to), why })
 }
