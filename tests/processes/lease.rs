@@ -114,6 +114,13 @@ async fn with_lease_majority_a_dead_holder_is_removed_once_its_lease_has_run_out
     let rest = ids(&all);
     let is_refused = |entries: &[Entry]| are_among(entries, &rest, Entry::Refused);
     outside.until("the others ask for it", is_refused).await;
+    // A configuration without it comes no sooner than its lease is over: they must have asked again.
+    let asked = |entries: &[Entry]| {
+        let refused =
+            |entry: &&Entry| are_among(std::slice::from_ref(*entry), &rest, Entry::Refused);
+        entries.iter().filter(refused).count() >= 3
+    };
+    outside.until("they have asked three times", asked).await;
     for member in &mut all {
         let view = member.view().await;
         assert!(view.serves && view.known.is_superset(&second), "{view:?}");

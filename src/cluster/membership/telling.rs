@@ -219,7 +219,6 @@ mod tests {
         let mut gossip = state("A Bd C");
         telling.guard(&gossip, &mut out);
         gossip.remove(id('A'), &[id('B')]);
-        telling.guard(&gossip, &mut out);
         telling.let_go(&gossip, &mut out);
         let risen = |output: &Output| matches!(output, Output::GuardNotDown(_));
         assert!(!out.drain().any(|output| risen(&output)));
