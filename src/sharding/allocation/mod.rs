@@ -206,15 +206,28 @@ impl Strategy {
 }
 
 impl Allocations {
-    /// The moves of a strategy's answer that make sense: of shards that are at rest, to regions
-    /// that are there and others than where they are.
+    /// Whether shards may be taken from a region: what is merely unreachable keeps them
+    /// (spec/sharding.md §6).
+    #[must_use]
+    pub fn may_give(&self, region: RegionId) -> bool {
+        let is_there = |it: &Candidate| it.reachable && it.status == Status::Up;
+        self.regions.get(&region).is_some_and(|it| it.is_leaving() || is_there(it))
+    }
+
+    /// The moves of a strategy's answer that make sense: of shards that are at rest where they can
+    /// be taken from, to regions that may host and are others than where they are.
     #[must_use]
     pub fn sensible(&self, answer: &BTreeMap<ShardId, RegionId>, why: &Arc<str>) -> Vec<Move> {
         let moves = self.homes().filter_map(|(shard, from)| {
             let to = *answer.get(&shard)?;
-            let sensible =
-                to != from && self.regions.contains_key(&to) && !self.moving.contains_key(&shard);
-            sensible.then(|| Move { shard, from, to, why: Why::Custom(Arc::clone(why)) })
+            let takes = self.regions.get(&to).is_some_and(Candidate::may_host);
+            let at_rest = !self.moving.contains_key(&shard) && self.may_give(from);
+            (to != from && takes && at_rest).then(|| Move {
+                shard,
+                from,
+                to,
+                why: Why::Custom(Arc::clone(why)),
+            })
         });
         moves.collect()
     }

@@ -142,7 +142,7 @@ impl Coordinator {
         if !asked || self.phase != Phase::Active {
             return;
         }
-        let mut chosen = false;
+        let (mut chosen, mut vain) = (false, homes.is_empty());
         for Chosen { shard, to, why } in homes {
             let waits = self.desk.unplaced.contains_key(shard) && !self.is_stopping(*shard);
             if waits && self.is_target(*to) {
@@ -151,11 +151,12 @@ impl Coordinator {
                 chosen = true;
             } else {
                 self.stats.refused += 1;
+                vain |= waits; // else it has got a home meanwhile, by a move
             }
         }
         // A choice that helps nothing waits for its time, or strategy and coordinator would spin.
         match &mut self.desk.question {
-            Some(question) if !chosen => question.vain = true,
+            Some(question) if !chosen && vain => question.vain = true,
             question => *question = None,
         }
     }

@@ -150,6 +150,9 @@ impl Allocating {
         let (Chooser::Program(program), Some((_, shards))) = (&mut self.chooser, &self.open) else {
             return None;
         };
+        if program.homes.is_pausing() {
+            return self.rescue(coordinator, state); // what leaves has no time for that
+        }
         if !program.homes.is_free() {
             return None;
         }
@@ -238,7 +241,9 @@ impl Allocating {
         let Chooser::Program(program) = &mut self.chooser else { return Vec::new() };
         if let Some(shard) = program.homes.take(number) {
             return match advice {
-                Ok(Advice::Home(to)) if coordinator.is_target(to) => {
+                Ok(Advice::Home(to))
+                    if coordinator.is_target(to) && may_host(to, coordinator, state) =>
+                {
                     self.chosen(shard, to).into_iter().collect()
                 }
                 Ok(advice) => {
@@ -336,7 +341,7 @@ impl Allocating {
                 let moves = strategy.rebalance(&seen(coordinator, state));
                 moves.iter().map(decide).collect()
             }
-            Chooser::Pins(pins) if !pins.is_read() => Vec::new(),
+            Chooser::Pins(pins) if !pins.may_move() => Vec::new(),
             Chooser::Pins(pins) => {
                 let seen = seen(coordinator, state);
                 let moves = pins.external.rebalance(&seen);
@@ -387,6 +392,11 @@ impl Chooser {
 fn decide(wanted: &Move) -> Next {
     let why: Arc<str> = wanted.why.to_string().into();
     Next::Decide(CoordinatorInput::Move { shard: wanted.shard, to: Some(wanted.to), why })
+}
+
+/// As the nodes' states are now: the strategy has seen them when it was asked.
+fn may_host(region: RegionId, coordinator: &Coordinator, state: &ClusterState) -> bool {
+    seen(coordinator, state).regions.get(&region).is_some_and(Candidate::may_host)
 }
 
 /// Everything that is known of the balance. Regions of members that nobody knows are left out.

@@ -26,6 +26,8 @@ pub(super) struct Pinned {
     patience: Duration,
     /// The coordinator that acts here has read what there is.
     is_read: bool,
+    /// What it has read is as new as a majority's: shards move by nothing less.
+    caught_up: bool,
     again_at: Option<Instant>,
     told: BTreeMap<Address, usize>, // addresses without a region, as an operator knows; ≤ shards
 }
@@ -33,16 +35,22 @@ pub(super) struct Pinned {
 impl Pinned {
     pub(super) const fn new(external: External, shards: u32, patience: Duration) -> Self {
         let told = BTreeMap::new();
-        Self { external, shards, patience, is_read: false, again_at: None, told }
+        let (is_read, caught_up) = (false, false);
+        Self { external, shards, patience, is_read, caught_up, again_at: None, told }
     }
 
     pub(super) const fn is_read(&self) -> bool {
         self.is_read
     }
 
+    /// Whether what is known may move shards.
+    pub(super) const fn may_move(&self) -> bool {
+        self.is_read && self.caught_up
+    }
+
     /// The coordinator acts, or no more; what is to be asked then.
     pub(super) fn acts(&mut self, acts: bool) -> Option<AskPins> {
-        (self.is_read, self.again_at) = (false, None);
+        (self.is_read, self.caught_up, self.again_at) = (false, false, None);
         self.told.clear();
         acts.then(|| self.catch())
     }
@@ -65,7 +73,10 @@ impl Pinned {
         reply: Result<Reply, RequestError>,
     ) -> Option<AskPins> {
         match (asked, reply) {
-            (AskPins::Catch { .. }, Ok(_)) => Some(AskPins::Read),
+            (AskPins::Catch { .. }, Ok(_)) => {
+                self.caught_up = true;
+                Some(AskPins::Read)
+            }
             (AskPins::Catch { .. }, Err(_)) => {
                 self.again_at = Some(now + AGAIN);
                 Some(AskPins::Read)

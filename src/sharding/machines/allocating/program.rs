@@ -80,6 +80,11 @@ impl<T> Line<T> {
         self.asked.is_none() && self.again_at.is_none()
     }
 
+    /// Whether the last answer was none, and nothing is asked for a while.
+    pub(super) const fn is_pausing(&self) -> bool {
+        self.asked.is_none() && self.again_at.is_some()
+    }
+
     pub(super) fn ask(&mut self, now: Instant, number: u64, about: T) {
         self.asked = Some((number, now + WITHIN, about));
     }
