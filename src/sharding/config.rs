@@ -89,8 +89,9 @@ pub struct Sharding {
     pub buffer_size: usize,
     /// The same in bytes.
     pub buffer_bytes_max: usize,
-    /// Messages of other nodes that a region holds for shards that are to start there; one shard at
-    /// most a quarter.
+    /// Messages, its own node's among them, that a region holds for shards that are to start there;
+    /// one shard at most a quarter. The first 100 of each shard, up to 64 KiB, are held even if this
+    /// is reached; those of other nodes that waited there for a home count and are never refused.
     pub held_size: usize,
     /// The same in bytes.
     pub held_bytes_max: usize,

@@ -126,9 +126,9 @@ impl<E: Entity> Floor<E> {
 
 impl<E: Entity> Desk<'_, E> {
     /// A message of another node finds the mailbox full.
-    pub(super) fn turn_away(&mut self, from: RegionId, row: u32) {
+    pub(super) fn turn_away(&mut self, from: RegionId, row: u32, bytes: usize) {
         let (shard, runtime) = (self.shard.id, self.runtime);
-        if from != runtime.me && self.floor.tenants.busy(row).mailbox.turn_away(from) {
+        if from != runtime.me && self.floor.tenants.busy(row).mailbox.turn_away(from, bytes) {
             let id = self.floor.tenants.get(row).id.clone();
             self.floor.notify(from, (Notice::Busy, shard, &id), runtime);
         }
@@ -151,6 +151,9 @@ impl<E: Entity> Desk<'_, E> {
             Notice::Busy => {} // of an earlier home
             Notice::Free => {
                 let Some(crowded) = &mut self.floor.crowded else { return };
+                if crowded.by.home != Some(from) {
+                    return; // of an earlier home as well
+                }
                 self.after.freed |= crowded.remove(id.as_str());
                 if crowded.is_empty() {
                     self.floor.crowded = None;

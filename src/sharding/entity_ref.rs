@@ -272,6 +272,10 @@ impl<E: Entity> EntityRef<E> {
     /// Sends a message, and waits as long as there is no room for it. Nothing was sent if the
     /// future is dropped.
     ///
+    /// Not without a timeout inside a handler: two entities that wait so for each other's full
+    /// mailbox, on one node or on two, wait for ever. There use [`tell`](Self::tell), and decide what
+    /// [`MailboxFull`](TellError::MailboxFull) and [`Busy`](TellError::Busy) mean.
+    ///
     /// # Errors
     /// [`TellError`], but for those that waiting helps against.
     pub async fn tell_wait(&self, message: E::Message) -> Result<(), TellError> {

@@ -12,8 +12,13 @@ use super::gate::Waits;
 use super::ids::RegionId;
 use super::letter::Letter;
 
-/// A node that goes on sending is told again after so many messages: a notice may be lost.
+/// A node that goes on sending is told again, for a notice may be lost: after two of its messages,
+/// after four, and so on, and whenever it is so many.
 const NOTICE_EVERY: u32 = 64;
+
+/// Nodes that wait for one mailbox and hear of room; those beyond get no notice. A node that starts
+/// anew is another region, and nobody says here that the former one went.
+const TOLD_MAX: usize = 64;
 
 /// A message in a mailbox.
 pub(super) enum Entry<M> {
@@ -104,13 +109,14 @@ pub(super) struct Mailbox<M> {
     entries: VecDeque<Entry<M>>, // ≤ `Room` for direct messages
     letters: Letters,            // of `entries`
     refused: bool,               // somebody was, since room was made last
-    told: Vec<Busied>,           // ≤ regions
+    told: Vec<Busied>,           // ≤ TOLD_MAX
 }
 
 /// A node that was told that there is no room.
 struct Busied {
     region: RegionId,
     refused: u32, // of its messages since
+    bytes: usize, // of the last one
 }
 
 impl<M> Default for Mailbox<M> {
@@ -197,22 +203,41 @@ impl<M> Mailbox<M> {
     }
 
     /// A message of another node was refused: whether that node is to be told.
-    pub(super) fn turn_away(&mut self, region: RegionId) -> bool {
+    pub(super) fn turn_away(&mut self, region: RegionId, bytes: usize) -> bool {
         let Some(known) = self.told.iter_mut().find(|known| known.region == region) else {
-            self.told.push(Busied { region, refused: 1 });
-            return true;
+            return self.remember(Busied { region, refused: 1, bytes });
         };
-        known.refused += 1;
-        known.refused.is_multiple_of(NOTICE_EVERY)
+        known.bytes = bytes;
+        known.refused = known.refused.wrapping_add(1);
+        known.refused.is_power_of_two() || known.refused.is_multiple_of(NOTICE_EVERY)
     }
 
-    /// Whether another node had better wait; if so it hears when it need not any more.
+    /// Whether another node that asks has to wait on; if so it hears when it need not any more. If a
+    /// message fits it does not, be there ample room or not: callers of this node may take each place
+    /// that comes free, and so it gets one try for each question.
     pub(super) fn puts_off(&mut self, region: RegionId, room: Room) -> bool {
-        let busy = !room.is_ample(self.waits());
-        if busy && self.told.iter().all(|known| known.region != region) {
-            self.told.push(Busied { region, refused: 0 });
+        let known = self.told.iter().position(|known| known.region == region);
+        let bytes = known.map_or(1, |known| self.told[known].bytes);
+        let fits = room.check(self.waits(), bytes).is_ok();
+        match known {
+            Some(known) if fits => {
+                self.told.remove(known);
+            }
+            None if !fits => {
+                let _remembered = self.remember(Busied { region, refused: 0, bytes });
+            }
+            _ => {}
         }
-        busy
+        !fits
+    }
+
+    /// Whether there is a place for it.
+    fn remember(&mut self, busied: Busied) -> bool {
+        let may = self.told.len() < TOLD_MAX;
+        if may {
+            self.told.push(busied);
+        }
+        may
     }
 
     /// After some were taken: whether callers of this node were refused, who may try again.
@@ -294,15 +319,38 @@ mod tests {
     fn a_node_is_told_at_once_then_now_and_then_and_again_when_half_is_free() {
         let (mut mailbox, mut batch) = (Mailbox::<u64>::default(), VecDeque::new());
         (0..8).for_each(|_| mailbox.push(letter(10)));
-        assert!(mailbox.turn_away(region(1)) && mailbox.turn_away(region(2)));
-        let again = (2..=128).filter(|_| mailbox.turn_away(region(1))).count();
-        assert_eq!(again, 2, "of 128");
+        assert!(mailbox.turn_away(region(1), 10) && mailbox.turn_away(region(2), 10));
+        let again: Vec<_> = (2..=192).filter(|_| mailbox.turn_away(region(1), 10)).collect();
+        assert_eq!(again, [2, 4, 8, 16, 32, 64, 128, 192]);
         assert!(mailbox.puts_off(region(3), ROOM) && mailbox.puts_off(region(1), ROOM));
         mailbox.take(2, &mut batch);
         assert_eq!(mailbox.freed(ROOM), None, "60 bytes are more than half");
         mailbox.take(2, &mut batch);
         assert_eq!(mailbox.freed(ROOM), Some(vec![region(1), region(2), region(3)]));
         assert_eq!((mailbox.freed(ROOM), mailbox.puts_off(region(3), ROOM)), (None, false));
-        assert!(mailbox.turn_away(region(1)), "it was told otherwise since");
+        assert!(mailbox.turn_away(region(1), 10), "it was told otherwise since");
+    }
+
+    #[test]
+    fn a_node_that_asks_may_try_once_as_soon_as_its_message_fits() {
+        let (mut mailbox, mut batch) = (Mailbox::<u64>::default(), VecDeque::new());
+        (0..8).for_each(|_| mailbox.push(letter(12)));
+        assert!(mailbox.turn_away(region(1), 16) && mailbox.turn_away(region(2), 17));
+        assert!(mailbox.puts_off(region(1), ROOM) && mailbox.puts_off(region(2), ROOM));
+        mailbox.take(1, &mut batch);
+        assert_eq!(mailbox.freed(ROOM), None);
+        assert!(!mailbox.puts_off(region(1), ROOM) && mailbox.puts_off(region(2), ROOM));
+        mailbox.push(letter(12)); // somebody was faster
+        assert!(mailbox.turn_away(region(1), 16), "it was told otherwise since");
+        assert_eq!(mailbox.all_told(), [region(2), region(1)]);
+    }
+
+    #[test]
+    fn no_more_nodes_are_remembered_than_there_may_be() {
+        let mut mailbox = Mailbox::<u64>::default();
+        (0..8).for_each(|_| mailbox.push(letter(10)));
+        let told = (0..100).filter(|&number| mailbox.turn_away(region(number), 10)).count();
+        assert!(mailbox.puts_off(region(200), ROOM));
+        assert_eq!((told, mailbox.all_told().len()), (TOLD_MAX, TOLD_MAX));
     }
 }

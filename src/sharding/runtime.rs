@@ -21,7 +21,7 @@ use super::entity_ref::TellError;
 use super::extractor::Extractor;
 use super::frame::{self, Frame};
 use super::gate;
-use super::gate::{Bounce, Budget, Decision, Fit, Item, Limits, Origin};
+use super::gate::{Bounce, Budget, Decision, Fit, HELD_FLOOR, Item, Limits, Origin};
 use super::handover::{Chaff, LostStates};
 use super::hosting::{BadFrame, Unrest, World};
 use super::ids::{EntityId, EntityType, RegionId, ShardId};
@@ -140,7 +140,7 @@ impl<E: Entity> Runtime<E> {
         let shards = (0..extractor.shards()).map(|_| OnceLock::new()).collect();
         let buffers = (settings.buffer_size, settings.buffer_bytes_max);
         let [budget, held] = [buffers, (settings.held_size, settings.held_bytes_max)]
-            .map(|(messages, bytes)| Mutex::new(Budget::new(Limits { messages, bytes })));
+            .map(|(messages, bytes)| Budget::new(Limits { messages, bytes }));
         let (books, limit) = (Books::new(&settings), settings.passivation.active_entity_limit);
         Arc::new(Self {
             me,
@@ -155,8 +155,8 @@ impl<E: Entity> Runtime<E> {
             last_word: E::stop_message().is_some(),
             world,
             shards,
-            budget,
-            held,
+            budget: Mutex::new(budget),
+            held: Mutex::new(held.with_floor(HELD_FLOOR)),
             dead: DeadLetters::default(),
             lost_states: LostStates::default(),
             waits_for_room: Mutex::default(),
@@ -186,7 +186,7 @@ impl<E: Entity> Runtime<E> {
         lock(&self.budget)
     }
 
-    /// What they hold of other nodes.
+    /// What they hold for shards that are to start here.
     pub(super) fn held(&self) -> MutexGuard<'_, Budget> {
         lock(&self.held)
     }
@@ -333,7 +333,8 @@ impl<E: Entity> Runtime<E> {
                 return Err((TellError::Stopped, letter));
             }
             if gate.leads_here() {
-                let room = desk.floor.check_room((hash, letter.id()), bytes, self);
+                let visit = Visit { shard, runtime: self };
+                let room = desk.floor.check_room((hash, letter.id()), bytes, &visit);
                 if let Err(full) = room {
                     return Err((full.into(), letter));
                 }

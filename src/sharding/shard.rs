@@ -170,6 +170,12 @@ impl<E: Entity> Shard<E> {
         self.lapses.load(Ordering::Acquire)
     }
 
+    /// Whether what comes now comes from a handler that drains, as this shard does: it is handled
+    /// before the shard leaves.
+    fn is_waited_for(&self) -> bool {
+        self.phase.is_draining() && scope::is_draining()
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, Inside<E>> {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -217,20 +223,22 @@ impl<E: Entity> Floor<E> {
         &mut self,
         (hash, id): (u64, &str),
         bytes: usize,
-        runtime: &Runtime<E>,
+        visit: &Visit<'_, E>,
     ) -> Result<(), MailboxFull> {
         let row = self.tenants.find(hash, id);
-        row.map_or(Ok(()), |row| self.check_row(row, bytes, runtime))
+        row.map_or(Ok(()), |row| self.check_row(row, bytes, visit))
     }
 
     fn check_row(
         &mut self,
         row: u32,
         bytes: usize,
-        runtime: &Runtime<E>,
+        Visit { shard, runtime }: &Visit<'_, E>,
     ) -> Result<(), MailboxFull> {
         let Some(busy) = &mut self.tenants.get_mut(row).busy else { return Ok(()) };
-        busy.mailbox.check(runtime.room_of_mailbox(), bytes)
+        let checked = busy.mailbox.check(runtime.room_of_mailbox(), bytes);
+        // Nothing makes room in a shard that drains: who waited for that would hold up the drain.
+        if checked.is_err() && shard.is_waited_for() { Ok(()) } else { checked }
     }
 
     /// A message of this node into its mailbox, or back if that is full.
@@ -243,7 +251,7 @@ impl<E: Entity> Floor<E> {
     ) -> Result<(), (MailboxFull, E::Message)> {
         let known = self.tenants.find(to.0, to.1);
         if let Some(row) = known
-            && let Err(full) = self.check_row(row, size_of::<E::Message>(), visit.runtime)
+            && let Err(full) = self.check_row(row, size_of::<E::Message>(), &visit)
         {
             return Err((full, message));
         }
@@ -267,9 +275,7 @@ impl<E: Entity> Floor<E> {
         after: &mut After<E>,
     ) {
         let stage = shard.phase.get();
-        let waited_for = stage == Stage::Draining
-            && scope::is_draining()
-            && !self.canary.has(Bug::DrainingHandlersNotMarked);
+        let waited_for = shard.is_waited_for() && !self.canary.has(Bug::DrainingHandlersNotMarked);
         let busy = self.tenants.busy(row);
         busy.mailbox.push(entry);
         if waited_for {
@@ -496,6 +502,7 @@ impl<E: Entity> Desk<'_, E> {
         }
         self.end(instances, HandOver::Asked);
         self.floor.wake(); // who waits for a restart, or for the lease, waits no longer
+        self.after.freed = true; // nor does a handler of another shard that drains, for room here
         self.seal_if_done(gate);
     }
 
@@ -612,6 +619,7 @@ impl<E: Entity> Desk<'_, E> {
         self.floor.generation = Generation::NEVER;
         gate.stand(Standing { run: Run::Idle, ..gate.standing() }, VecDeque::new(), self);
         self.after.drained = Some(payload);
+        self.after.freed = true; // who waits for room in a mailbox that was here goes another way
     }
 
     /// Everything ends now, and nothing is carried along: whatever waits anywhere is lost. What
@@ -701,11 +709,11 @@ impl<E: Entity> Post<Letter> for Desk<'_, E> {
         let hash = hash(letter.id());
         let known = self.floor.tenants.find(hash, letter.id());
         let row = known.unwrap_or_else(|| self.floor.add(hash, letter.id()));
-        if self.fit == Fit::Must && self.floor.check_row(row, item.bytes, self.runtime).is_err() {
-            self.turn_away(from, row);
+        let visit = Visit { shard: self.shard, runtime: self.runtime };
+        if self.fit == Fit::Must && self.floor.check_row(row, item.bytes, &visit).is_err() {
+            self.turn_away(from, row, item.bytes);
             return self.lose(Lost::MailboxFull, letter);
         }
-        let visit = Visit { shard: self.shard, runtime: self.runtime };
         self.floor.push(row, hash, visit, Entry::Letter(letter), self.after);
     }
 
@@ -726,8 +734,14 @@ impl<E: Entity> Post<Letter> for Desk<'_, E> {
         self.runtime.room_here();
     }
 
-    fn reserve_held(&mut self, bytes: usize, own: Waits) -> Result<(), Full> {
-        self.runtime.held().reserve(bytes, own)
+    /// What waited for a home elsewhere is refused nothing here: its sender's buffer bounds it.
+    fn reserve_held(&mut self, from: RegionId, bytes: usize, own: Waits) -> Result<(), Full> {
+        let mut held = self.runtime.held();
+        if from != self.runtime.me && self.fit == Fit::Exempt {
+            held.count(bytes);
+            return Ok(());
+        }
+        held.reserve(bytes, own)
     }
 
     fn release_held(&mut self, what: Waits) {

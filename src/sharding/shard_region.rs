@@ -130,7 +130,7 @@ impl<E: Entity> ShardRegion<E> {
         self.runtime.at_gates().0
     }
 
-    /// Messages of other nodes that wait for a shard to start here.
+    /// Messages from lanes, this node's own among them, that wait for a shard to start here.
     #[must_use]
     pub fn held(&self) -> usize {
         self.runtime.at_gates().1

@@ -5,6 +5,10 @@
 
 use std::fmt;
 
+/// What may be held of each shard whatever its region holds of others: a few shards that start late
+/// take no room from all the rest. Beyond the region's limit by at most so much per shard.
+pub const HELD_FLOOR: Waits = Waits { messages: 100, bytes: 64 << 10 };
+
 /// Limits of what a region's gates keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -66,14 +70,23 @@ pub struct Full {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Budget {
     limits: Limits,
-    waits: Waits, // ≤ limits
+    floor: Waits, // of each shard
+    waits: Waits, // ≤ limits, a floor per shard, and what was only counted
 }
 
 impl Budget {
     /// Nothing is kept.
     #[must_use]
     pub const fn new(limits: Limits) -> Self {
-        Self { limits, waits: Waits { messages: 0, bytes: 0 } }
+        const NOTHING: Waits = Waits { messages: 0, bytes: 0 };
+        Self { limits, floor: NOTHING, waits: NOTHING }
+    }
+
+    /// With so much for each shard that the region's limits do not concern; the shard's own do.
+    #[must_use]
+    pub const fn with_floor(mut self, floor: Waits) -> Self {
+        self.floor = floor;
+        self
     }
 
     /// Room for one more message in a gate where `own` wait.
@@ -88,18 +101,26 @@ impl Budget {
         let too_large =
             |wait: Waits, limit| wait.messages > 0 && wait.bytes.saturating_add(bytes) > limit;
         let (all, share) = (self.waits, (messages_max / 4).max(1));
+        let below_floor = own.messages < self.floor.messages
+            && own.bytes.saturating_add(bytes) <= self.floor.bytes;
         let checks = [
             (own.messages >= share, own.messages, share, Reached::ShardMessages),
             (too_large(own, bytes_max / 4), own.bytes, bytes_max / 4, Reached::ShardBytes),
             (all.messages >= messages_max, all.messages, messages_max, Reached::RegionMessages),
             (too_large(all, bytes_max), all.bytes, bytes_max, Reached::RegionBytes),
         ];
-        if let Some((_, buffered, limit, why)) = checks.into_iter().find(|(full, ..)| *full) {
+        let asked = if below_floor { &checks[..2] } else { &checks[..] }; // the shard's own come first
+        if let Some(&(_, buffered, limit, why)) = asked.iter().find(|(full, ..)| *full) {
             return Err(Full { buffered, limit, why });
         }
+        self.count(bytes);
+        Ok(())
+    }
+
+    /// A message that may be kept whatever the limits say: it counts against those that may not.
+    pub const fn count(&mut self, bytes: usize) {
         self.waits.messages += 1;
         self.waits.bytes = self.waits.bytes.saturating_add(bytes);
-        Ok(())
     }
 
     /// A message that had reserved its room has left.
@@ -158,6 +179,21 @@ mod tests {
         assert_eq!(full(&mut budget, 1, waits(1, 5)), Some(Reached::ShardBytes));
         assert_eq!(full(&mut budget, 15, waits(0, 0)), None);
         assert_eq!(full(&mut budget, 1, waits(0, 0)), Some(Reached::RegionBytes));
+    }
+
+    #[test]
+    fn a_shard_has_a_floor_that_the_others_cannot_take_and_that_is_within_its_own_limit() {
+        let limits = Limits { messages: 16, bytes: 100 };
+        let mut budget = Budget::new(limits).with_floor(waits(2, 10));
+        (0..20).for_each(|_| budget.count(6));
+        assert_eq!(budget.waits(), waits(20, 120), "counted, and not refused");
+        assert_eq!(full(&mut budget, 11, waits(0, 0)), Some(Reached::RegionMessages));
+        assert_eq!(full(&mut budget, 5, waits(0, 0)), None);
+        assert_eq!(full(&mut budget, 5, waits(1, 5)), None);
+        assert_eq!(full(&mut budget, 0, waits(2, 10)), Some(Reached::RegionMessages));
+        let mut budget = Budget::new(limits).with_floor(waits(9, 90));
+        assert_eq!(full(&mut budget, 1, waits(4, 4)), Some(Reached::ShardMessages));
+        assert_eq!(full(&mut budget, 9, waits(1, 20)), Some(Reached::ShardBytes));
     }
 
     #[test]

@@ -21,7 +21,7 @@ use bug::{Bug, Canary};
 use host::{Host, Lane, Verdict};
 use route::{Current, Mode, Route};
 
-pub use budget::{Budget, Full, Limits, Reached, Waits};
+pub use budget::{Budget, Full, HELD_FLOOR, Limits, Reached, Waits};
 pub use host::{Run, Standing};
 pub use route::{Decision, Fit, Item};
 
@@ -77,12 +77,13 @@ pub trait Post<M> {
     /// A message that had reserved its room has left the buffer.
     fn release(&mut self, bytes: usize);
 
-    /// Room for a message of `bytes` bytes that is held, in a gate where `own` are; see
-    /// [`Budget::reserve`].
+    /// Room for a message of `bytes` bytes from a lane that is held, in a gate where `own` are; see
+    /// [`Budget::reserve`]. A node's own lane may be refused at no loss, another only at that of the
+    /// message.
     ///
     /// # Errors
     /// [`Full`] if the region's or the shard's limit is reached.
-    fn reserve_held(&mut self, bytes: usize, own: Waits) -> Result<(), Full>;
+    fn reserve_held(&mut self, from: RegionId, bytes: usize, own: Waits) -> Result<(), Full>;
 
     /// Messages that had reserved their room are held no longer.
     fn release_held(&mut self, what: Waits);
@@ -211,7 +212,7 @@ impl<M> Gate<M> {
         post: &mut impl Post<M>,
     ) {
         let (canary, word) = (self.canary, (stamp, item));
-        let reserve = |bytes, own| post.reserve_held(bytes, own).is_ok();
+        let reserve = |bytes, own| post.reserve_held(from, bytes, own).is_ok();
         let verdict = self.host.arrive(from, Lane::Remote, word, canary, reserve);
         self.carry_out(from, verdict, Origin::Anybody, post);
     }
@@ -477,8 +478,8 @@ impl<M> Gate<M> {
         if home != self.me {
             return post.send(home, generation, item, fit);
         }
-        let (canary, word) = (self.canary, (generation, item));
-        let reserve = |bytes, own| post.reserve_held(bytes, own).is_ok();
+        let (canary, me, word) = (self.canary, self.me, (generation, item));
+        let reserve = |bytes, own| post.reserve_held(me, bytes, own).is_ok();
         match self.host.arrive(self.me, Lane::Own, word, canary, reserve) {
             // Until the shard stands otherwise here: as a lane that is full.
             Verdict::Refuse(item) => Err(NotSent::Full(item)),

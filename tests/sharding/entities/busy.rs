@@ -43,12 +43,14 @@ enum Paper {
     Wait,
     Burn,
     Count(Reply<u64>),
+    /// To be told to another one.
+    For(String, u64),
 }
 
 impl Entity for Clerk {
     type Message = Paper;
 
-    async fn handle(&mut self, paper: Paper, _: &mut Context<'_, Self>) {
+    async fn handle(&mut self, paper: Paper, cx: &mut Context<'_, Self>) {
         match paper {
             Paper::Note(number) => self.0.log.lock().expect("nobody panicked").push(number),
             Paper::Long(_) => {}
@@ -58,6 +60,10 @@ impl Entity for Clerk {
                 panic!("as the test wants it");
             }
             Paper::Count(reply) => reply.send(self.0.handled().len() as u64),
+            Paper::For(other, number) => {
+                let told = cx.entity(&other).tell_wait(Paper::Note(number)).await;
+                told.expect("there is room some time");
+            }
         }
     }
 }
@@ -70,13 +76,18 @@ struct Desks {
 
 impl Desks {
     fn new(settings: Sharding, supervision: Supervision) -> Self {
-        let office = Arc::<Office>::default();
         let plan = Plan { nodes: 3, settings, supervision, ..Plan::default() };
-        let mut nodes = Nodes::new(&plan, |_, _| {
+        let mut desks = Self::empty(&plan);
+        desks.nodes.host(0, 0);
+        desks
+    }
+
+    fn empty(plan: &Plan) -> Self {
+        let office = Arc::<Office>::default();
+        let nodes = Nodes::new(plan, |_, _| {
             let office = Arc::clone(&office);
             move |_: &EntityId| Clerk(Arc::clone(&office))
         });
-        nodes.host(0, 0);
         Self { nodes, office }
     }
 
@@ -112,6 +123,22 @@ impl Desks {
         self.nodes.advance(Duration::from_secs(2));
         for node in &self.nodes.nodes {
             node.hosting.remind();
+        }
+    }
+
+    /// The next frame on a lane, which does not arrive.
+    fn intercept(&mut self, from: usize, to: usize) -> Vec<u8> {
+        loop {
+            let found = {
+                let mut lanes = self.nodes.lanes.lock().expect("nobody panicked");
+                let lane = lanes.frames.get_mut(&(node(from), node(to)));
+                lane.and_then(VecDeque::pop_front)
+            };
+            if let Some(frame) = found {
+                return frame;
+            }
+            let step = *self.nodes.possible().first().expect("something is sent");
+            self.nodes.step(step, 0);
         }
     }
 
@@ -155,6 +182,7 @@ async fn others_turn() {
 
 /// The kind of the first frame of those about mailboxes.
 const BUSY: u8 = 8;
+const FREE: u8 = 9;
 
 /// What a teller tells.
 const EACH: usize = 40;
@@ -269,25 +297,72 @@ fn as_long_as_it_is_asked_for_a_notice_is_renewed_and_nothing_more_is_lost() {
 fn a_late_notice_of_an_earlier_home_says_nothing() {
     let mut desks = Desks::full(2);
     desks.tell(2, Paper::Note(98)).expect("it has not heard of it");
-    let late = loop {
-        let ends = (node(0), node(2));
-        let found = {
-            let mut lanes = desks.nodes.lanes.lock().expect("nobody panicked");
-            lanes.frames.get_mut(&ends).and_then(VecDeque::pop_front)
-        };
-        match found {
-            Some(frame) => break frame,
-            None => {
-                let step = *desks.nodes.possible().first().expect("it is told");
-                desks.nodes.step(step, 0);
-            }
-        }
-    };
+    let late = desks.intercept(0, 2);
     assert_eq!(late[0], BUSY, "{late:?}");
     desks.office.door.open();
     desks.nodes.host(0, 1);
     desks.nodes.nodes[2].hosting.arrived(node(0), &late).expect("a frame");
     assert_eq!(desks.tell(2, Paper::Note(3)), Ok(()));
+}
+
+#[test]
+fn only_the_home_that_said_busy_says_free() {
+    let mut desks = Desks::full(2);
+    desks.tell(2, Paper::Note(98)).expect("it has not heard of it");
+    let mut free = desks.intercept(0, 2);
+    assert_eq!(std::mem::replace(&mut free[0], FREE), BUSY, "{free:?}");
+    let hosting = Arc::clone(&desks.nodes.nodes[1].hosting);
+    hosting.arrived(node(2), &free).expect("a frame");
+    assert_eq!(desks.tell(1, Paper::Note(3)), busy());
+    hosting.arrived(node(0), &free).expect("a frame");
+    assert_eq!(desks.tell(1, Paper::Note(3)), Ok(()));
+}
+
+#[test]
+fn who_waits_on_the_node_that_a_shard_leaves_hears_of_it() {
+    let mut desks = Desks::full(2);
+    let (clerk, told) = (desks.nodes.nodes[0].region.entity("c"), Arc::<AtomicUsize>::default());
+    let counts = Arc::clone(&told);
+    desks.nodes.executor.spawn(Box::pin(async move {
+        clerk.tell_wait(Paper::Note(3)).await.expect("there is room elsewhere");
+        counts.fetch_add(1, Ordering::SeqCst);
+    }));
+    desks.nodes.settle();
+    desks.nodes.decide(ShardId::new(0), Some(2));
+    desks.nodes.settle();
+    assert_eq!(told.load(Ordering::SeqCst), 0, "the handler still runs");
+    desks.office.door.open();
+    desks.nodes.settle();
+    assert_eq!((told.load(Ordering::SeqCst), desks.office.handled()), (1, vec![1, 2, 3]));
+}
+
+/// In one shard, and in two.
+#[test]
+fn a_draining_handler_that_waits_for_room_in_what_drains_as_well_holds_up_no_move() {
+    for shards in [1, 50] {
+        let settings = Sharding { mailbox_size: 2, ..Plan::default().settings };
+        let mut desks = Desks::empty(&Plan { nodes: 2, shards, settings, ..Plan::default() });
+        let region = |desks: &Desks| desks.nodes.nodes[0].region.clone();
+        let [c, d] = ["c", "d"].map(|id| region(&desks).entity(id));
+        assert_eq!(shards == 1, c.shard() == d.shard());
+        let moving = BTreeSet::from([c.shard(), d.shard()]);
+        moving.iter().for_each(|shard| desks.nodes.host(shard.get(), 0));
+        d.tell(Paper::Wait).unwrap();
+        desks.nodes.settle();
+        (1..=2).for_each(|number| d.tell(Paper::Note(number)).unwrap());
+        c.tell(Paper::For("d".to_owned(), 3)).unwrap();
+        desks.nodes.settle();
+        assert_eq!(region(&desks).callers(), 1);
+        for shard in [c.shard(), d.shard()].into_iter().take(moving.len()) {
+            desks.nodes.decide(shard, Some(1));
+            desks.nodes.settle();
+        }
+        assert_eq!(region(&desks).callers(), 0, "what drains makes no room");
+        desks.office.door.open();
+        desks.nodes.settle();
+        assert_eq!((desks.office.handled(), desks.nodes.all_lost()), (vec![1, 2, 3], 0));
+        assert_eq!(region(&desks).entities(), 0, "no time has passed");
+    }
 }
 
 #[test]
@@ -392,23 +467,39 @@ fn what_waits_for_a_move_at_other_nodes_is_exempt_from_the_limit_of_the_mailbox(
     assert_eq!((desks.office.handled(), desks.nodes.all_lost()), ((1..=9).collect(), 0));
 }
 
+/// So much is held that each shard has only what nobody can take from it.
 #[test]
-fn what_is_held_for_a_start_has_a_limit_for_all_shards_of_a_region() {
-    let settings = Sharding { held_size: 8, ..Plan::default().settings };
-    let plan = Plan { nodes: 2, shards: 50, settings, ..Plan::default() };
-    let office = Arc::<Office>::default();
-    let mut nodes = Nodes::new(&plan, |_, _| {
-        let office = Arc::clone(&office);
-        move |_: &EntityId| Clerk(Arc::clone(&office))
-    });
-    for number in 0..40 {
-        let clerk = nodes.nodes[1].region.entity(&format!("c{number}"));
-        nodes.decide(clerk.shard(), Some(0));
-        clerk.tell(Paper::Note(number)).unwrap();
+fn what_is_held_for_a_start_has_a_limit_for_all_shards_of_a_region_and_a_floor_for_each() {
+    let settings = Sharding { held_size: 480, ..Plan::default().settings };
+    let mut desks = Desks::empty(&Plan { nodes: 2, shards: 50, settings, ..Plan::default() });
+    let mut shards = BTreeSet::new();
+    let clerks = (0..).map(|number| desks.nodes.nodes[1].region.entity(&format!("c{number}")));
+    let clerks: Vec<_> = clerks.filter(|clerk| shards.insert(clerk.shard())).take(6).collect();
+    clerks.iter().for_each(|clerk| desks.nodes.decide(clerk.shard(), Some(0)));
+    desks.nodes.announce(1); // before the home itself hears of it
+    for clerk in &clerks {
+        (0..130).for_each(|number| clerk.tell(Paper::Note(number)).unwrap());
+        desks.nodes.settle_without_words();
     }
-    nodes.announce(1); // before the homes themselves hear of it
-    nodes.settle_without_words();
-    assert_eq!((nodes.nodes[0].region.held(), nodes.lost(Lost::HeldFull)), (8, 32));
-    nodes.settle();
-    assert_eq!((nodes.nodes[0].region.held(), office.handled().len()), (0, 8));
+    let held = 4 * 120 + 2 * 100; // four have their quarter
+    let lost = desks.nodes.lost(Lost::HeldFull);
+    assert_eq!((desks.nodes.nodes[0].region.held(), lost), (held, 4 * 10 + 2 * 30));
+    desks.nodes.settle();
+    assert_eq!((desks.nodes.nodes[0].region.held(), desks.office.handled().len()), (0, held));
+}
+
+/// A planned move loses nothing, however little may be held where it ends.
+#[test]
+fn what_waited_for_a_home_is_held_whatever_the_limit_and_counts_there() {
+    let settings = Sharding { held_size: 4, ..Plan::default().settings };
+    let mut desks = Desks::empty(&Plan { nodes: 2, settings, ..Plan::default() });
+    (1..=9).for_each(|number| desks.tell(1, Paper::Note(number)).unwrap());
+    desks.nodes.decide(ShardId::new(0), Some(0));
+    desks.nodes.announce(1); // before the home itself hears of it
+    desks.nodes.settle_without_words();
+    assert_eq!((desks.nodes.nodes[0].region.held(), desks.nodes.all_lost()), (9, 0));
+    desks.tell(1, Paper::Note(10)).unwrap(); // it did not wait
+    desks.nodes.settle();
+    assert_eq!((desks.office.handled(), desks.nodes.lost(Lost::HeldFull)), ((1..=9).collect(), 1));
+    assert_eq!(desks.nodes.nodes[0].region.held(), 0);
 }

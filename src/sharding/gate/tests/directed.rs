@@ -104,7 +104,7 @@ impl Post<u8> for Node {
         self.budget.release(bytes);
     }
 
-    fn reserve_held(&mut self, bytes: usize, own: Waits) -> Result<(), Full> {
+    fn reserve_held(&mut self, _from: RegionId, bytes: usize, own: Waits) -> Result<(), Full> {
         self.held.reserve(bytes, own)
     }
 

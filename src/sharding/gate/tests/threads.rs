@@ -100,7 +100,7 @@ impl Post<u8> for Wires<'_> {
 
     fn release(&mut self, _bytes: usize) {}
 
-    fn reserve_held(&mut self, _bytes: usize, _own: Waits) -> Result<(), Full> {
+    fn reserve_held(&mut self, _from: RegionId, _bytes: usize, _own: Waits) -> Result<(), Full> {
         Ok(())
     }
 

@@ -293,7 +293,7 @@ impl Post<Message> for Wires<'_> {
         assert_eq!(bytes, BYTES);
     }
 
-    fn reserve_held(&mut self, _bytes: usize, own: Waits) -> Result<(), Full> {
+    fn reserve_held(&mut self, _from: RegionId, _bytes: usize, own: Waits) -> Result<(), Full> {
         let (buffered, limit, why) = (own.messages, self.held, Reached::RegionMessages);
         if buffered < limit { Ok(()) } else { Err(Full { buffered, limit, why }) }
     }
