@@ -96,6 +96,13 @@ impl ClusterState {
         }
     }
 
+    /// Whether this one may be given something: a member that [stays](Member::stays) and is reachable.
+    #[must_use]
+    pub fn may_take(&self, id: ReplicaId) -> bool {
+        let stays = self.members.get(&id).is_some_and(|member| member.stays());
+        stays && !self.unreachable.contains(&id)
+    }
+
     /// What leads from this state to `next`: removals, other changes of members, what they host,
     /// unreachable, reachable, leader, role leaders, convergence; members in address order.
     #[must_use]

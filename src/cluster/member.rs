@@ -330,6 +330,12 @@ impl Member {
         role.is_none_or(|role| self.roles.contains(role))
     }
 
+    /// Whether it is Up, and nobody has asked it to leave.
+    #[must_use]
+    pub fn stays(&self) -> bool {
+        self.status == Status::Up && !self.hosting.draining
+    }
+
     /// The order of addresses; two nodes at one address are ordered by who they are.
     #[must_use]
     pub fn by_address(&self, other: &Self) -> Ordering {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{QueryError, Sharding, Unanswered};
-use crate::cluster::member::{Address, Status};
+use crate::cluster::member::Address;
 use crate::node::control::machine::Control;
 use crate::node::replicator::{GetError, ReadMajority, UpdateError, WriteMajority};
 use crate::sharding::allocation::pins::{self, PinsKey, Wanted};
@@ -190,10 +190,7 @@ fn regions(control: &Control, entity_type: &EntityType) -> BTreeMap<Address, Reg
     let regions = control.machines().regions(entity_type);
     let able = regions.filter_map(|region| {
         let member = state.members.get(&region.replica())?;
-        let able = member.status == Status::Up
-            && !member.hosting.draining
-            && !state.unreachable.contains(&region.replica());
-        able.then(|| (member.address.clone(), region))
+        state.may_take(region.replica()).then(|| (member.address.clone(), region))
     });
     able.collect()
 }

@@ -123,20 +123,18 @@ impl Allocating {
 
     /// By a rule, about all shards of the question at once.
     fn answer(&mut self, coordinator: &Coordinator, state: &ClusterState) -> Option<Next> {
-        let (question, shards) = self.open.take()?;
-        let mut seen = seen(coordinator, state);
-        let mut homes = Vec::with_capacity(shards.len());
-        for (shard, asker) in &shards {
-            let Some((to, why)) = self.chooser.allocate(*shard, *asker, &seen) else { continue };
-            if let Some(candidate) = seen.regions.get_mut(&to) {
-                candidate.shards.push(*shard); // the next one sees it
-            }
-            homes.push(Chosen { shard: *shard, to, why: why.to_string().into() });
-        }
-        if homes.is_empty() {
-            self.open = Some((question, shards));
-            return None;
-        }
+        let (_, shards) = self.open.as_ref()?;
+        let choose = |(shard, asker), seen: &_| {
+            let (to, why) = self.chooser.allocate(shard, asker, seen)?;
+            Some((to, why.to_string().into()))
+        };
+        let homes = homes(shards, seen(coordinator, state), choose);
+        self.close(homes)
+    }
+
+    /// Answers the question, if these are any homes.
+    fn close(&mut self, homes: Vec<Chosen>) -> Option<Next> {
+        let (question, _) = self.open.take_if(|_| !homes.is_empty())?;
         Some(Next::Decide(CoordinatorInput::Allocated { question, homes }))
     }
 
@@ -203,23 +201,14 @@ impl Allocating {
 
     /// Homes for what lives on nodes that leave, without the program's strategy.
     fn rescue(&mut self, coordinator: &Coordinator, state: &ClusterState) -> Option<Next> {
-        let (question, shards) = self.open.as_ref()?;
-        let mut seen = seen(coordinator, state);
-        let mut homes = Vec::new();
-        for shard in shards.iter().map(|(shard, _)| *shard) {
-            let home = coordinator.is_leaving(shard).then(|| seen.fewest()).flatten();
-            let Some((to, why)) = home else { continue };
-            if let Some(candidate) = seen.regions.get_mut(&to) {
-                candidate.shards.push(shard); // the next one sees it
-            }
+        let (_, shards) = self.open.as_ref()?;
+        let choose = |(shard, _), seen: &Allocations| {
+            let (to, why) = coordinator.is_leaving(shard).then(|| seen.fewest()).flatten()?;
             let why = format!("the program's strategy has failed, and time is short: {why}");
-            homes.push(Chosen { shard, to, why: why.into() });
-        }
-        let question = *question;
-        (!homes.is_empty()).then(|| {
-            self.open = None;
-            Next::Decide(CoordinatorInput::Allocated { question, homes })
-        })
+            Some((to, why.into()))
+        };
+        let homes = homes(shards, seen(coordinator, state), choose);
+        self.close(homes)
     }
 
     fn failed_at_moves(&mut self, now: Instant, why: Arc<str>) -> Option<Next> {
@@ -242,7 +231,7 @@ impl Allocating {
         if let Some(shard) = program.homes.take(number) {
             return match advice {
                 Ok(Advice::Home(to))
-                    if coordinator.is_target(to) && may_host(to, coordinator, state) =>
+                    if coordinator.is_target(to) && state.may_take(to.replica()) =>
                 {
                     self.chosen(shard, to).into_iter().collect()
                 }
@@ -394,9 +383,21 @@ fn decide(wanted: &Move) -> Next {
     Next::Decide(CoordinatorInput::Move { shard: wanted.shard, to: Some(wanted.to), why })
 }
 
-/// As the nodes' states are now: the strategy has seen them when it was asked.
-fn may_host(region: RegionId, coordinator: &Coordinator, state: &ClusterState) -> bool {
-    seen(coordinator, state).regions.get(&region).is_some_and(Candidate::may_host)
+/// Homes of those shards that `choose` finds one for; each sees where the ones before it went.
+fn homes(
+    shards: &Shards,
+    mut seen: Allocations,
+    choose: impl Fn((ShardId, Option<RegionId>), &Allocations) -> Option<(RegionId, Arc<str>)>,
+) -> Vec<Chosen> {
+    let mut homes = Vec::with_capacity(shards.len());
+    for &(shard, asker) in shards {
+        let Some((to, why)) = choose((shard, asker), &seen) else { continue };
+        if let Some(candidate) = seen.regions.get_mut(&to) {
+            candidate.shards.push(shard);
+        }
+        homes.push(Chosen { shard, to, why });
+    }
+    homes
 }
 
 /// Everything that is known of the balance. Regions of members that nobody knows are left out.

@@ -22,8 +22,7 @@ pub(super) fn peers(
     let member = |id| state.members.get(&id).map(AsRef::as_ref);
     let is_of_role = |member: &Member| settings.is_none_or(|settings| has_roles(member, settings));
     let hosts = |member: &Member| is_of_role(member) && offers(member, entity_type);
-    let stays =
-        |member: &Member| hosts(member) && member.status == Status::Up && !member.hosting.draining;
+    let stays = |member: &Member| hosts(member) && member.stays();
     let goes =
         |member: &Member| hosts(member) && matches!(member.status, Status::Up | Status::Leaving);
     let some_stay = epoch.members().iter().any(|id| member(*id).is_some_and(stays));
@@ -44,12 +43,11 @@ pub(super) fn has_heirs(
     entity_type: &EntityType,
     settings: &Settings,
 ) -> bool {
-    let stays = |member: &Member| {
-        let up = member.status == Status::Up && !member.hosting.draining;
-        up && offers(member, entity_type) && member.has_role(settings.role.as_deref())
+    let is_heir = |member: &Member| {
+        member.stays() && offers(member, entity_type) && member.has_role(settings.role.as_deref())
     };
     let mut others = epoch.members().iter().filter(|id| **id != me);
-    others.any(|id| state.members.get(id).is_some_and(|member| stays(member)))
+    others.any(|id| state.members.get(id).is_some_and(|member| is_heir(member)))
 }
 
 /// Whether a member hosts shards of the type, as it says itself.

@@ -194,8 +194,9 @@ impl WholeNode {
                 self.work.push_back(Work::Guard(GuardInput::Data(input)));
             }
             Body::User(parcel) => {
-                let house = self.house.iter_mut();
-                house.for_each(|house| house.arrived(from.incarnation, parcel.clone()));
+                if let Some(house) = &mut self.house {
+                    house.arrived(from.incarnation, parcel);
+                }
             }
             Body::Hello { .. } | Body::Refused | Body::Quarantined | Body::Reset { .. } => {}
         }
