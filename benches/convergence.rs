@@ -5,7 +5,8 @@
 //! time, one-way trips, messages and bytes of a change, each beside the bound that no protocol is
 //! below (`ostraca_ddata::convergence::Bound`). Those figures are the same on every machine. Then
 //! criterion times real nodes over libp2p on loopback, all in this process, beside one way over raw
-//! TCP. Loss and partitions are simulated only: the kernel here has no `netem`.
+//! TCP; and a table has their one-way trips, and the messages and bytes that their lanes counted,
+//! beside the same bound. Loss and partitions are simulated only: the kernel here has no `netem`.
 //!
 //! Pictures and criterion's report are in `target/criterion`. Arguments are criterion's; `--
 //! simulated` prints the table alone, `-- real` measures real nodes alone.
@@ -36,6 +37,10 @@ const LOSSES: [f64; 3] = [0.0, 0.01, 0.1];
 const REAL: [usize; 3] = [3, 5, 10];
 const CHANGES: usize = 10;
 const CUT: Duration = Duration::from_secs(10);
+/// Changes on real nodes of which messages and bytes are counted.
+const COUNTED: u64 = 200;
+/// The data lane, of a node's counters.
+const DATA: usize = 1;
 
 fn main() -> Result<(), Failed> {
     let chosen = |name: &str| env::args().skip(1).any(|argument| argument == name);
@@ -89,6 +94,9 @@ fn simulated() -> Result<(), Failed> {
             .push((nodes, row(&Plan { nodes, partition: Some(CUT), changes: 3, ..base.clone() })?));
     }
     picture(&pictures.join("partition.svg"), "two changes, since a partition healed", &curves)?;
+    for kind in [Kind::OrSet, Kind::LwwRegister] {
+        row(&Plan { nodes: 100, partition: Some(CUT), changes: 3, kind, ..base.clone() })?;
+    }
     println!("\npictures: {}\n", pictures.display());
     Ok(())
 }
@@ -148,6 +156,7 @@ fn real() -> Result<(), Failed> {
     group.bench_function("one way over raw TCP", |bencher| {
         bencher.iter_custom(|trips| runtime.block_on(raw(trips)).expect("loopback works") / 2);
     });
+    let mut rows = Vec::new();
     for nodes in REAL {
         let cluster = match runtime.block_on(Replicas::start(nodes)) {
             Ok(cluster) => cluster,
@@ -166,12 +175,61 @@ fn real() -> Result<(), Failed> {
                         runtime.block_on(spread).expect("a cluster on loopback answers")
                     });
                 });
+                rows.push(runtime.block_on(cluster.count((kind, name), (level, write)))?);
             }
         }
         runtime.block_on(cluster.stop());
     }
     group.finish();
     criterion.final_summary();
+    print(&rows, runtime.block_on(raw(2_000))? / 4_000)
+}
+
+/// Changes on real nodes, and what their data lanes have sent for all of them together.
+struct Counted {
+    plan: Plan,
+    names: [&'static str; 2],
+    took: Duration,
+    messages: u64,
+    bytes: u64,
+}
+
+/// Beside the same bound as the simulated ones.
+#[expect(clippy::cast_precision_loss, reason = "figures for people")]
+fn print(rows: &[Counted], one_way: Duration) -> Result<(), Failed> {
+    println!(
+        "\nreal nodes, mean of {COUNTED} changes, what lanes compare and acknowledge beside them \
+         included; one trip: {one_way:.1?} one way over raw TCP\n"
+    );
+    println!(
+        "{:>8}  {:<12} {:<13}  {:>9}  {:>6} {:>6}  {:>8} {:>8}  {:>9} {:>9}",
+        "nodes",
+        "data",
+        "write",
+        "all, ms",
+        "trips",
+        "bound",
+        "messages",
+        "bound",
+        "bytes",
+        "bound"
+    );
+    for Counted { plan, names: [data, write], took, messages, bytes } in rows {
+        let bound = Bound::of(plan, run(plan, &mut |_| {})?.push_bytes);
+        let each = |sum: u64| sum as f64 / COUNTED as f64;
+        let all = took.as_secs_f64() / COUNTED as f64;
+        println!(
+            "{:>8}  {data:<12} {write:<13}  {:>9.2}  {:>6.1} {:>6.2}  {:>8.1} {:>8.1}  {:>9.0} {:>9.0}",
+            plan.nodes,
+            all * 1e3,
+            all / one_way.as_secs_f64(),
+            bound.rounds,
+            each(*messages),
+            bound.messages,
+            each(*bytes),
+            bound.bytes,
+        );
+    }
     Ok(())
 }
 
@@ -292,6 +350,46 @@ impl Replicas {
             spent += begun.elapsed();
         }
         Ok(spent)
+    }
+
+    /// Some changes more, and what they cost.
+    async fn count(
+        &self,
+        (kind, data): (Kind, &'static str),
+        (level, write): (Level, &'static str),
+    ) -> Result<Counted, Failed> {
+        let plan =
+            Plan { nodes: self.nodes.len(), kind, level, changes: CHANGES, ..Plan::default() };
+        let before = self.settled().await;
+        let took = self.changes(kind, level, COUNTED).await?;
+        let after = self.settled().await;
+        let (messages, bytes) = (after.0 - before.0, after.1 - before.1);
+        Ok(Counted { plan, names: [data, write], took, messages, bytes })
+    }
+
+    /// Messages and bytes that all data lanes have sent, once nothing is under way.
+    async fn settled(&self) -> (u64, u64) {
+        let mut before = self.sent().await;
+        loop {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            let now = self.sent().await;
+            if now == before {
+                return now;
+            }
+            before = now;
+        }
+    }
+
+    async fn sent(&self) -> (u64, u64) {
+        let (mut messages, mut bytes) = (0, 0);
+        for node in &self.nodes {
+            for peer in node.stats().await.net.peers {
+                let Some(lane) = &peer.outbound[DATA] else { continue };
+                messages += lane.sent;
+                bytes += lane.sent_bytes;
+            }
+        }
+        (messages, bytes)
     }
 
     async fn stop(self) {
