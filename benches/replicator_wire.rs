@@ -1,7 +1,7 @@
 //! Replicated data over libp2p, between processes: what a majority write takes, how many there are
 //! in a second, and how soon everybody sees a change.
 //!
-//! `cargo bench --bench replicator_wire`; with `-- many`, the second figure only. The limits, a round
+//! `cargo bench --bench replicator_wire`; with `-- one` or `-- many`, one figure only. The limits, a round
 //! trip over raw TCP to another process and the faster one of two to two others, are measured in the
 //! same run. Every figure is of loopback and of this machine at this moment:
 //! look at the ratios.
@@ -40,6 +40,10 @@ fn main() -> Result<(), Error> {
     let task = match args.next().as_deref() {
         Some("node") => runtime.spawn(node()),
         Some("echo") => runtime.spawn(echo()),
+        Some("one") => runtime.spawn(async {
+            let limits = (raw_round_trip().await?, raw_first_of_two().await?);
+            one_at_a_time(&Cluster::start(2).await?.replicator(), limits.0, limits.1).await
+        }),
         Some("many") => runtime.spawn(async {
             let cluster = Cluster::start(2).await?;
             many_in_flight(&cluster).await

@@ -91,6 +91,10 @@ impl Handoff {
         Ok(turn)
     }
 
+    pub(super) fn appended(&self) -> u64 {
+        self.lock().appended()
+    }
+
     pub(super) fn take(&self, turn: u64, copy: &mut Vec<u8>) -> Taken {
         self.lock().take(turn, copy)
     }

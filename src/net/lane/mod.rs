@@ -229,6 +229,10 @@ impl Lane {
         self.0.handoff.resume(accepted)
     }
 
+    fn appended(&self) -> u64 {
+        self.0.handoff.appended()
+    }
+
     fn take(&self, turn: u64, copy: &mut Vec<u8>) -> Taken {
         self.0.handoff.take(turn, copy)
     }

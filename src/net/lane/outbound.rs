@@ -358,6 +358,11 @@ impl Outbound {
         self.batches += 1;
     }
 
+    /// Messages that were ever appended.
+    pub(super) fn appended(&self) -> u64 {
+        self.appended
+    }
+
     pub(super) fn is_turn(&self, turn: u64) -> bool {
         turn == self.turn
     }

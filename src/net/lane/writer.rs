@@ -5,6 +5,7 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -36,6 +37,8 @@ pub async fn run<S: AsyncRead + AsyncWrite + Unpin>(stream: S, lane: Lane, accep
         copy: Vec::new(),
         unflushed: false,
         rests: false,
+        gives_way: None,
+        courtesy: Courtesy::default(),
         closing: false,
         acks: Buffer::new(FRAME_BYTES),
     };
@@ -49,9 +52,45 @@ struct Writer<S> {
     batch: Batch,
     copy: Vec<u8>, // ≤ FRAME_BYTES
     unflushed: bool,
-    rests: bool, // all was sent when it was polled last
+    rests: bool,            // all was sent when it was polled last
+    gives_way: Option<u64>, // with so many messages appended
+    courtesy: Courtesy,
     closing: bool,
     acks: Buffer,
+}
+
+/// Whether a writer that is woken lets others go first.
+///
+/// Who woke it is often the first of many that have something to send: a runtime that runs first
+/// what was woken last would have it write each message alone. But a task that goes to the end of
+/// the queue costs the switch to a second thread, which tokio wakes for it: of a message that is
+/// alone, most of its way. So it gives way while that has brought more to write, and else tries now
+/// and then.
+#[derive(Debug, Default)]
+struct Courtesy {
+    worth: u8,   // how often yet in vain
+    hurried: u8, // since it was tried last
+}
+
+impl Courtesy {
+    /// In vain in a row, before it stops.
+    const PATIENCE: u8 = 4;
+    /// Wakes for one trial.
+    const TRIAL_EVERY: u8 = 8;
+
+    fn gives_way(&mut self) -> bool {
+        self.hurried += 1;
+        let tries = self.worth > 0 || self.hurried >= Self::TRIAL_EVERY;
+        if tries {
+            self.hurried = 0;
+        }
+        tries
+    }
+
+    /// So many messages more were there after it had given way.
+    const fn learn(&mut self, more: u64) {
+        self.worth = if more > 0 { Self::PATIENCE } else { self.worth.saturating_sub(1) };
+    }
 }
 
 /// What is being written, and from where on.
@@ -72,11 +111,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Writer<S> {
         {
             return Poll::Ready(ended);
         }
-        if self.rests && self.lane.class() == Class::User {
-            // Who woke it is often the first of many that have something to send: a runtime that
-            // runs first what was woken last would have it write each message alone. A wake from
-            // within a poll goes to the end of the queue: those that are ready go first.
-            self.rests = false;
+        if let Some(before) = self.gives_way.take() {
+            self.courtesy.learn(self.lane.appended() - before);
+        } else if mem::take(&mut self.rests)
+            && self.lane.class() == Class::User
+            && self.courtesy.gives_way()
+        {
+            // A wake from within a poll goes to the end of the queue: those that are ready go first.
+            self.gives_way = Some(self.lane.appended());
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -182,5 +224,44 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Writer<S> {
             self.acks.consume(len);
         }
         newest.map_or(Ok(()), |accepted| self.lane.acknowledge(self.turn, accepted))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Courtesy;
+
+    /// How often it gives way in 800 wakes, if each time so many messages more are there then.
+    fn given(more: u64) -> usize {
+        let mut courtesy = Courtesy::default();
+        let given = (0..800).filter(|_| {
+            let given = courtesy.gives_way();
+            if given {
+                courtesy.learn(more);
+            }
+            given
+        });
+        given.count()
+    }
+
+    #[test]
+    fn a_writer_gives_way_while_that_brings_more_to_write() {
+        assert_eq!(given(3), 793, "always, once it was tried");
+    }
+
+    #[test]
+    fn messages_that_are_alone_are_rarely_kept_waiting() {
+        assert_eq!(given(0), 100, "one wake of eight");
+    }
+
+    #[test]
+    fn it_stops_when_that_brings_nothing_any_more() {
+        let mut courtesy = Courtesy::default();
+        courtesy.learn(1);
+        for _ in 0..4 {
+            assert!(courtesy.gives_way());
+            courtesy.learn(0);
+        }
+        assert!(!courtesy.gives_way());
     }
 }
