@@ -97,8 +97,10 @@ impl<C: AsyncRead + AsyncWrite + Unpin> StreamMuxer for Muxer<C> {
         if let Some(stream) = self.arrived.pop_front() {
             return Poll::Ready(Ok(stream));
         }
+        // `poll` drives the connection, and libp2p calls it before this each time: driving it here as
+        // well would do everything twice.
         self.taker = Some(cx.waker().clone());
-        self.drive(cx)
+        Poll::Pending
     }
 
     fn poll_outbound(
