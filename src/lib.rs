@@ -91,6 +91,7 @@
 //! |---|---|
 //! | start types, with settings of their own, or as a proxy | [`node::sharding::Sharding`] |
 //! | supervise, passivate, set timers | [`sharding::entity::Entity`], [`sharding::context::Context`] |
+//! | order effects on systems outside of the cluster | [`sharding::fencing::FencingToken`] |
 //! | see who is there, join, leave | [`node::cluster::Cluster`] |
 //! | end a node in order, at SIGTERM as well | [`node::shutdown::CoordinatedShutdown`] |
 //! | ask a running node, as the `ostraca` tool does | [`management`] |

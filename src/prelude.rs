@@ -25,5 +25,6 @@ pub use crate::node::shutdown::{CoordinatedShutdown, Phase, Reason};
 pub use crate::sharding::context::Context;
 pub use crate::sharding::entity::{Entity, Supervision};
 pub use crate::sharding::entity_ref::{AskError, EntityRef, TellError};
+pub use crate::sharding::fencing::FencingToken;
 pub use crate::sharding::reply::Reply;
 pub use crate::sharding::shard_region::ShardRegion;

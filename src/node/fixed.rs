@@ -74,7 +74,8 @@ impl Node {
     }
 }
 
-/// The same on every node that is given the same members.
+/// The same on every node that is given the same members; hence no clock is in it, and its fencing
+/// tokens are not above those of an earlier cluster of given nodes.
 fn founding(members: Vec<ReplicaId>) -> Epoch {
     let digest_seed = members.iter().fold(0, |seed, member| seed ^ member.get());
     let settings = EpochSettings { digest_seed, ..EpochSettings::default() };

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::entity::Entity;
 use super::entity_ref::EntityRef;
+use super::fencing::FencingToken;
 use super::ids::{EntityId, EntityType, Generation, RegionId, ShardId};
 use super::instance::{Extras, Timer};
 use super::runtime::Runtime;
@@ -19,7 +20,7 @@ pub struct Context<'a, E: Entity> {
     runtime: &'a Arc<Runtime<E>>,
     shard: &'a Shard<E>,
     id: &'a EntityId,
-    generation: Generation,
+    token: FencingToken,
     passivates: &'a mut bool,
     extras: &'a mut Option<Box<Extras<E>>>,
 }
@@ -29,11 +30,11 @@ impl<'a, E: Entity> Context<'a, E> {
         runtime: &'a Arc<Runtime<E>>,
         shard: &'a Shard<E>,
         id: &'a EntityId,
-        generation: Generation,
+        token: FencingToken,
         passivates: &'a mut bool,
         extras: &'a mut Option<Box<Extras<E>>>,
     ) -> Self {
-        Self { runtime, shard, id, generation, passivates, extras }
+        Self { runtime, shard, id, token, passivates, extras }
     }
 
     /// The entity's id.
@@ -60,12 +61,20 @@ impl<'a, E: Entity> Context<'a, E> {
         self.runtime.me
     }
 
-    /// The decision by which its shard lives here: a fencing token for systems outside of the
-    /// cluster, which must refuse what comes with a lower one than they have seen. It never goes
-    /// back for an id; it may go up while an instance lives.
+    /// The decision by which its shard lives here. It orders what happens within one cluster: a
+    /// cluster that is founded anew, or recovered by force, may count from a lower one. What leaves
+    /// the cluster takes the [`fencing_token`](Self::fencing_token).
     #[must_use]
     pub const fn generation(&self) -> Generation {
-        self.generation
+        self.token.generation()
+    }
+
+    /// For systems outside of the cluster, to store with each effect and to compare: they must
+    /// refuse what comes with a lower one than they have seen of this entity. It never goes back for
+    /// an id, and may go up while an instance lives; see [`FencingToken`].
+    #[must_use]
+    pub const fn fencing_token(&self) -> FencingToken {
+        self.token
     }
 
     /// Whether its shard is about to leave this node: the sooner the handler ends, the shorter

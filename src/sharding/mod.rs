@@ -19,6 +19,7 @@ pub mod entity;
 pub mod entity_ref;
 pub mod explain;
 pub mod extractor;
+pub mod fencing;
 mod frame;
 pub mod gate;
 mod handover;

@@ -19,10 +19,11 @@ use super::bug::Bug;
 use super::context::Context;
 use super::dead_letters::Lost;
 use super::entity::{Entity, Supervision};
+use super::fencing::FencingToken;
 use super::frame;
 use super::gate::Fit;
 use super::handover::State;
-use super::ids::{EntityId, Generation};
+use super::ids::EntityId;
 use super::instance::Instance;
 use super::letter::{Letter, decode};
 use super::mailbox::Entry;
@@ -81,9 +82,9 @@ struct Task<E: Entity> {
     state: Option<State>,               // for the next value
     batch: VecDeque<Entry<E::Message>>, // ≤ BATCH
     stage: Stage,                       // when the batch was taken
-    generation: Generation,
-    lapses: u64,   // when its instance began, or was taken
-    failures: u32, // in a row
+    token: FencingToken,                // the same
+    lapses: u64,                        // when its instance began, or was taken
+    failures: u32,                      // in a row
     since_yield: usize,
     begun: bool, // it was polled
     ended: bool,
@@ -105,7 +106,7 @@ pub(super) fn task<E: Entity>(
         state: None,
         batch: VecDeque::new(),
         stage: Stage::Open,
-        generation: Generation::NEVER,
+        token: FencingToken::default(),
         lapses,
         failures: 0,
         since_yield: 0,
@@ -150,7 +151,7 @@ impl<E: Entity> Task<E> {
         let stage = shard.phase.get();
         let Inside { floor, .. } = &mut *inside;
         self.give_back(floor);
-        self.generation = floor.generation;
+        self.token = FencingToken::new(self.runtime.cluster_generation(), floor.generation);
         self.take_value(floor); // first: it may be one from before a lapse
         let lapsed = std::mem::replace(&mut self.lapses, floor.lapses) != floor.lapses;
         if lapsed && stage == Stage::Open && self.value.is_some() {
@@ -408,11 +409,11 @@ impl<E: Entity> Task<E> {
     async fn handle(&mut self, message: E::Message, lease: Lease) {
         let mut passivates = false;
         let outcome = {
-            let Self { runtime, shard, id, value, waker, generation, lapses, .. } = self;
+            let Self { runtime, shard, id, value, waker, token, lapses, .. } = self;
             let stays = Stays { runtime, shard, lapses: *lapses };
             let instance = value.as_deref_mut().expect("an instance was created");
             let Instance { value, extras } = instance;
-            let mut cx = Context::new(runtime, shard, id, *generation, &mut passivates, extras);
+            let mut cx = Context::new(runtime, shard, id, *token, &mut passivates, extras);
             // Its part before the first await is polled as well: guarded like the rest.
             let handling = pin!(Some(async { value.handle(message, &mut cx).await }));
             guarded(handling, lease, stays, waker).await
@@ -514,12 +515,12 @@ impl<E: Entity> Task<E> {
         let Some(message) = E::stop_message() else { return Outcome::Handled };
         let mut passivates = false;
         let outcome = {
-            let Self { runtime, shard, id, value, waker, generation, lapses, .. } = self;
+            let Self { runtime, shard, id, value, waker, token, lapses, .. } = self;
             let stays = Stays { runtime, shard, lapses: *lapses };
             let Some(Instance { value, extras }) = value.as_deref_mut() else {
                 return Outcome::Handled;
             };
-            let mut cx = Context::new(runtime, shard, id, *generation, &mut passivates, extras);
+            let mut cx = Context::new(runtime, shard, id, *token, &mut passivates, extras);
             // Its part before the first await is polled as well: guarded like the rest.
             let handling = pin!(Some(async { value.handle(message, &mut cx).await }));
             guarded(handling, Lease::Unasked, stays, waker).await

@@ -66,6 +66,7 @@ pub(super) struct Runtime<E: Entity> {
     removed: Mutex<VecDeque<RegionId>>,                           // ≤ REMOVED_MAX
     callers: Callers,
     over: AtomicBool,
+    cluster_generation: AtomicU64, // it only rises; read with each batch of messages
     pub(super) sent_back: AtomicU64, // bounces and echoes
     books: Books,
     sweeps: AtomicBool,
@@ -163,6 +164,7 @@ impl<E: Entity> Runtime<E> {
             removed: Mutex::default(),
             callers: Callers::new(),
             over: AtomicBool::new(false),
+            cluster_generation: AtomicU64::new(0),
             sent_back: AtomicU64::new(0),
             books,
             sweeps: AtomicBool::new(false),
@@ -193,6 +195,11 @@ impl<E: Entity> Runtime<E> {
 
     pub(super) fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
+    }
+
+    /// Set before the shards that start in it do.
+    pub(super) fn cluster_generation(&self) -> u64 {
+        self.cluster_generation.load(Ordering::Acquire)
     }
 
     /// Why a handler of a shard at this stage is dropped at an await.
@@ -473,6 +480,9 @@ impl<E: Entity> Runtime<E> {
                 shard.pass(self, Fit::Exempt, |_, desk| desk.abort());
             }
             RegionOutput::Discard { shard, payload, .. } => self.lose_payload(shard, &payload),
+            RegionOutput::ClusterGeneration(generation) => {
+                self.cluster_generation.fetch_max(generation, Ordering::AcqRel);
+            }
             RegionOutput::StopAll => self.stop_all(),
             // A standing follows an adoption and a drain, and says all of it; the rest is the
             // node's.

@@ -175,6 +175,9 @@ pub struct Released {
     /// What was accepted and not begun, if it is still kept.
     #[serde(rename = "p", default, with = "payload")]
     pub payload: Option<Bytes>,
+    /// The generation of the cluster there: in the next home it is no lower.
+    #[serde(rename = "c", default)]
+    pub cluster: u64,
 }
 
 /// A [`Released`] whose payload is too long to come along: it counts once that is fetched.
@@ -192,6 +195,9 @@ pub struct Carries {
     /// The payload's length, in bytes.
     #[serde(rename = "n")]
     pub length: u64,
+    /// The generation of the cluster there.
+    #[serde(rename = "c", default)]
+    pub cluster: u64,
 }
 
 /// A question for more of a payload.
@@ -396,8 +402,10 @@ mod tests {
         let table: RouteTable = routes.into_iter().collect();
         assert_eq!(table.iter().collect::<Vec<_>>(), routes);
         let payload = Some(Bytes::from_static(b"\x00messages"));
-        let released = Released { shard, reached: g(2, 1), last: Generation::NEVER, payload };
+        let released =
+            Released { shard, reached: g(2, 1), last: Generation::NEVER, payload, cluster: 5 };
         let bare = Released { payload: None, ..released.clone() };
+        let carries = Carries { shard, reached: g(2, 1), last: g(1, 1), length: 9, cluster: 5 };
         let hosted = vec![(shard, g(1, 1))];
         let release = ReleaseShard { shard, generation: g(2, 2), to: Some(region(2)) };
         let host = HostShard { shard, generation: g(2, 2), after, epoch };
@@ -417,7 +425,7 @@ mod tests {
             ToRegion::Announce(table),
             ToRegion::Released(vec![released, bare]),
             ToRegion::Hosted(hosted.clone()),
-            ToRegion::Carries(vec![Carries { shard, reached: g(2, 1), last: g(1, 1), length: 9 }]),
+            ToRegion::Carries(vec![carries]),
             ToRegion::Fetch(vec![Fetch { shard, last: g(1, 1), at: 4 }]),
             ToRegion::Part(Part {
                 shard,

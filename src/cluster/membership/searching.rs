@@ -638,6 +638,7 @@ fn foundation(core: &mut Core, now: Now, mut promisers: Vec<Member>) -> Option<F
         trust_downing: false,
     };
     let settings = EpochSettings { lease, ..EpochSettings::default() };
+    // No seed that votes remembers a cluster: its clock is all there is above earlier generations.
     let id = EpochId { generation: now.wall.as_millis().max(1), number: 1 };
     let epoch = Epoch::founding(id, members.clone(), settings).ok()?;
     let cluster = ClusterId(core.rng.random());

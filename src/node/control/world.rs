@@ -351,6 +351,7 @@ mod tests {
             reached: last,
             last,
             payload: (length > 0).then(|| vec![0; length].into()),
+            cluster: 1,
         };
         let say = |message| Word::Sharding(ShardingMessage::Region(message));
         let released = say(ToRegion::Released(vec![word(1, 5), word(2, 90), word(3, 0)]));

@@ -427,6 +427,7 @@ mod tests {
             reached: g(2),
             last: g(1),
             payload: Some(Bytes::from_static(b"\x01\x02")),
+            cluster: 5,
         };
         let route = ShardRoute { shard: SHARD, generation: g(1), home: Some(region) };
         let at = vec![(SHARD, g(1))];
@@ -462,8 +463,8 @@ mod tests {
             (
                 ToRegion::Released(vec![released]),
                 concat!(
-                    "81a17281a1649184a17303a16d82a17482a16e02a16f07",
-                    "a17302a16c82a17482a16e02a16f07a17301a170c4020102"
+                    "81a17281a1649185a17303a16d82a17482a16e02a16f07",
+                    "a17302a16c82a17482a16e02a16f07a17301a170c4020102a16305"
                 ),
             ),
             (ToRegion::Hosted(at), "81a17281a16f91920382a17482a16e02a16f07a17301"),
@@ -528,10 +529,16 @@ mod tests {
         let bytes = Bytes::from_static(b"\x01\x02");
         vec![
             (
-                ToRegion::Carries(vec![Carries { shard, reached: g(2), last, length: 9 }]),
+                ToRegion::Carries(vec![Carries {
+                    shard,
+                    reached: g(2),
+                    last,
+                    length: 9,
+                    cluster: 5,
+                }]),
                 concat!(
-                    "81a17281a16b9184a17303a16d82a17482a16e02a16f07",
-                    "a17302a16c82a17482a16e02a16f07a17301a16e09"
+                    "81a17281a16b9185a17303a16d82a17482a16e02a16f07",
+                    "a17302a16c82a17482a16e02a16f07a17301a16e09a16305"
                 ),
             ),
             (

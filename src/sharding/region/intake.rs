@@ -88,7 +88,7 @@ impl Intake {
     /// A region keeps a payload for this one; said again until that is confirmed. `false`: there
     /// can be none like it.
     pub(super) fn announced(&mut self, now: Instant, from: RegionId, word: Carries) -> bool {
-        let Carries { shard, reached, last, length } = word;
+        let Carries { shard, reached, last, length, .. } = word;
         if length == 0 || length > PAYLOAD_MAX {
             return false;
         }
@@ -134,7 +134,8 @@ impl Intake {
         let whole = self.arriving.remove(&key)?;
         self.due.remove(&key);
         let Arriving { reached, last, bytes, .. } = whole;
-        Some(Released { shard: key.0, reached, last, payload: Some(Bytes::from(bytes)) })
+        let (payload, cluster) = (Some(Bytes::from(bytes)), 0); // it was said with the announcement
+        Some(Released { shard: key.0, reached, last, payload, cluster })
     }
 
     /// Forgets what is of no use any more of a shard.

@@ -12,7 +12,7 @@ use crate::sharding::wire::{
 };
 
 /// What a release takes on its way beside its payload, in bytes, at most.
-const RELEASE_BYTES: usize = 80;
+const RELEASE_BYTES: usize = 96;
 
 type Confirmed = BTreeMap<ReplicaId, Vec<(ShardId, Generation)>>;
 
@@ -139,6 +139,7 @@ mod tests {
             reached: Generation::NEVER,
             last: Generation::NEVER,
             payload: Some(Bytes::from(vec![0; bytes])),
+            cluster: 1,
         };
         let lengths = [10, 20, 1_000, 5, 2_000, 7];
         let words = lengths.iter().enumerate().map(|(at, bytes)| word(at as u32, *bytes));

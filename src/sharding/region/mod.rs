@@ -93,6 +93,8 @@ pub struct Region {
     refused: Option<(ReplicaId, Agreed)>, // by which coordinator, and what that says
     canary: Canary,
     installed: Installed,
+    /// Of what is installed here, or where a shard came from: no token of its next home is lower.
+    cluster: u64,
     shards: BTreeMap<ShardId, Shard>, // ≤ config.shards, for ever
     highest: Generation,              // heard of, routes included
     registration: Registration,
@@ -129,6 +131,7 @@ impl Region {
             refused: None,
             canary,
             installed: Installed::default(),
+            cluster: 0,
             shards: BTreeMap::new(),
             highest: Generation::NEVER,
             registration: Registration::default(),
@@ -359,6 +362,7 @@ impl Region {
     fn released(&mut self, now: Now, from: ReplicaId, word: Released, out: &mut Out) {
         if self.is_shard(word.shard) && !self.config.proxy {
             let from = RegionId::new(from);
+            self.raise(from, word.cluster, out);
             self.intake.superseded(word.shard, from, word.last);
             self.change(now, word.shard, out, |held, judge| held.released(from, word, judge));
         }
@@ -368,14 +372,15 @@ impl Region {
     /// others is nothing.
     fn carries(&mut self, now: Now, from: ReplicaId, word: Carries, out: &mut Out) {
         let from = RegionId::new(from);
-        let Carries { shard, reached, last, length } = word;
+        let Carries { shard, reached, last, length, cluster } = word;
         if !self.is_shard(shard) || self.config.proxy || !self.installed.members.contains(&from) {
             return;
         }
+        self.raise(from, cluster, out);
         let held = self.shards.entry(shard).or_default();
         let brought = held.brought(from, last).filter(|brought| brought.len() as u64 == length);
         if held.news(from, reached) != News::Counts || brought.is_some() {
-            let word = Released { shard, reached, last, payload: brought.cloned() };
+            let word = Released { shard, reached, last, payload: brought.cloned(), cluster };
             self.change(now, shard, out, |held, judge| held.released(from, word, judge));
         } else if !self.intake.announced(now.mono, from, word) {
             self.stats.strange += 1;
@@ -421,7 +426,8 @@ impl Region {
         out: &mut Out,
         rule: impl FnOnce(&mut Shard, Judge<'_>) -> Vec<Step>,
     ) {
-        let judge = Judge { me: self.me, shard, installed: &self.installed, canary: self.canary };
+        let Self { me, installed, cluster, canary, .. } = self;
+        let judge = Judge { me: *me, shard, installed, cluster: *cluster, canary: *canary };
         let held = self.shards.entry(shard).or_default();
         let before = standing(shard, held);
         let steps = rule(held, judge);
@@ -477,8 +483,9 @@ impl Region {
         if length <= self.config.cut.whole {
             return self.mail.released(to, word);
         }
-        let Released { shard, reached, last, .. } = word;
-        self.mail.carries(to, Carries { shard, reached, last, length: length as u64 });
+        let Released { shard, reached, last, cluster, .. } = word;
+        let length = length as u64;
+        self.mail.carries(to, Carries { shard, reached, last, length, cluster });
     }
 
     fn on_drained(&mut self, now: Now, shard: ShardId, payload: Option<Bytes>, out: &mut Out) {
@@ -496,10 +503,21 @@ impl Region {
         if !self.installed.install(installed) {
             return;
         }
+        self.raise(self.me, self.installed.epoch.generation, out);
         self.intake.keep_only(&self.installed.members);
         let pending = self.shards.iter().filter(|(_, held)| held.pending().is_some());
         for shard in pending.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.change(now, shard, out, Shard::judge);
+        }
+    }
+
+    /// A forced installation raises the generation of the cluster, and reaches one member after the
+    /// other: who had it first may have given tokens of it before it released a shard to this one.
+    fn raise(&mut self, from: RegionId, cluster: u64, out: &mut Out) {
+        let counts = from == self.me || self.installed.members.contains(&from);
+        if counts && cluster > self.cluster {
+            self.cluster = cluster;
+            out.push(RegionOutput::ClusterGeneration(cluster));
         }
     }
 

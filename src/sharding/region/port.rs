@@ -109,6 +109,9 @@ pub enum RegionOutput {
         /// As it was sealed.
         payload: Bytes,
     },
+    /// The generation of the cluster that fencing tokens have from now on. It only rises, and comes
+    /// before the starts that follow from the same input.
+    ClusterGeneration(u64),
     /// Stop everything at once and for good.
     StopAll,
     /// Nobody hosts one of the shards any more that [`RegionInput::Stop`] named, or it is asked for

@@ -85,6 +85,7 @@ pub(super) struct Judge<'a> {
     pub(super) me: RegionId,
     pub(super) shard: ShardId,
     pub(super) installed: &'a Installed,
+    pub(super) cluster: u64,
     pub(super) canary: Canary,
 }
 
@@ -280,8 +281,12 @@ impl Shard {
         match (self.home, self.released_by) {
             (Some(to), _) if to == judge.me => Vec::new(),
             (Some(to), _) => {
-                let (shard, last, payload) = (judge.shard, self.last, self.kept.clone());
-                vec![Step::Release { to, word: Released { shard, reached, last, payload } }]
+                let Judge { shard, cluster, .. } = judge;
+                let (last, payload) = (self.last, self.kept.clone());
+                vec![Step::Release {
+                    to,
+                    word: Released { shard, reached, last, payload, cluster },
+                }]
             }
             (None, Some(to)) => vec![Step::Drained { to, reached }],
             (None, None) => Vec::new(),

@@ -7,6 +7,7 @@ mod drains;
 mod dropping;
 pub(crate) mod executor;
 mod failing;
+mod fencing;
 mod first;
 mod journal;
 mod lapsing;

@@ -135,7 +135,7 @@ pub(crate) struct Nodes<E: Entity> {
     pub(crate) lanes: Arc<Mutex<Lanes>>,
     cells: BTreeMap<ShardId, Cell>,
     seq: u64,
-    epoch: u64,
+    epoch: EpochId,
     members: BTreeSet<RegionId>,
     words: Vec<(RegionId, ReplicaId, ToRegion)>, // they come in any order
 }
@@ -211,7 +211,7 @@ impl<E: Entity> Nodes<E> {
             nodes.push(Node { region, world, asks, hosting, machine, up: true });
         }
         let (cells, words) = (BTreeMap::new(), Vec::new());
-        let (seq, epoch) = (0, 0);
+        let (seq, epoch) = (0, EpochId { generation: 1, number: 0 });
         let mut all = Self { nodes, executor, lanes, cells, seq, epoch, members, words };
         all.install();
         all
@@ -251,14 +251,21 @@ impl<E: Entity> Nodes<E> {
     }
 
     fn install(&mut self) {
-        self.epoch += 1;
-        let epoch = EpochId { generation: 1, number: self.epoch };
-        for index in 0..self.nodes.len() {
-            if self.members.contains(&node(index)) {
-                let installed = Installed { epoch, members: self.members.clone() };
-                self.feed(index, RegionInput::Installed(installed));
-            }
+        self.epoch = self.epoch.next();
+        (0..self.nodes.len()).for_each(|index| self.install_at(index));
+    }
+
+    /// A node learns of the newest configuration, if it is in it.
+    pub(crate) fn install_at(&mut self, index: usize) {
+        if self.members.contains(&node(index)) {
+            let installed = Installed { epoch: self.epoch, members: self.members.clone() };
+            self.feed(index, RegionInput::Installed(installed));
         }
+    }
+
+    /// An operator has forced a configuration; the coordinator knows of it, and nobody else.
+    pub(crate) fn recover(&mut self) {
+        self.epoch = EpochId { generation: self.epoch.generation + 1, number: 1 };
     }
 
     /// A decision, written and acknowledged; what is said about it comes when it comes.
@@ -302,7 +309,7 @@ impl<E: Entity> Nodes<E> {
         let Some(Cell { generation, home, after, .. }) = self.cells.get(&shard).cloned() else {
             return;
         };
-        let epoch = EpochId { generation: 1, number: self.epoch };
+        let epoch = self.epoch;
         for from in after.keys() {
             let word = ReleaseShard { shard, generation, to: home };
             self.words.push((*from, COORDINATOR, ToRegion::Release(vec![word])));
@@ -459,6 +466,11 @@ impl<E: Entity> Nodes<E> {
     /// Payloads that were given up though they may have been taken.
     pub(crate) fn discarded(&self) -> u64 {
         self.nodes.iter().map(|node| node.machine.stats().discarded).sum()
+    }
+
+    /// Payloads that came in pieces.
+    pub(crate) fn fetched(&self) -> u64 {
+        self.nodes.iter().map(|node| node.machine.stats().fetched).sum()
     }
 
     pub(crate) fn all_lost(&self) -> u64 {

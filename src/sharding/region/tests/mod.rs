@@ -45,7 +45,13 @@ pub(super) fn release(seq: u64, to: Option<u64>) -> ToRegion {
 pub(super) fn released(reached: u64, last: u64, payload: Option<&'static str>) -> ToRegion {
     let last = if last == 0 { Generation::NEVER } else { g(last) };
     let payload = payload.map(|text| Bytes::from_static(text.as_bytes()));
-    ToRegion::Released(vec![Released { shard: SHARD, reached: g(reached), last, payload }])
+    ToRegion::Released(vec![Released {
+        shard: SHARD,
+        reached: g(reached),
+        last,
+        payload,
+        cluster: 1,
+    }])
 }
 
 /// The machine, and what it has ordered.

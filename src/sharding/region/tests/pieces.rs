@@ -13,7 +13,7 @@ fn bench() -> Bench {
 
 fn carries(reached: u64, last: u64, length: u64) -> ToRegion {
     let (reached, last) = (g(reached), g(last));
-    ToRegion::Carries(vec![Carries { shard: SHARD, reached, last, length }])
+    ToRegion::Carries(vec![Carries { shard: SHARD, reached, last, length, cluster: 1 }])
 }
 
 fn fetch(last: u64, at: u64) -> ToRegion {
@@ -154,8 +154,13 @@ fn a_release_without_its_payload_ends_the_fetch_of_it() {
 fn four_are_fetched_at_a_time_and_one_of_which_nothing_comes_loses_its_turn() {
     let mut bench = bench();
     let announce = |bench: &mut Bench| {
-        let word =
-            |shard| Carries { shard: ShardId::new(shard), reached: g(2), last: g(1), length: 10 };
+        let word = |shard| Carries {
+            shard: ShardId::new(shard),
+            reached: g(2),
+            last: g(1),
+            length: 10,
+            cluster: 1,
+        };
         let out = bench.hear(2, ToRegion::Carries((0..6).map(word).collect()));
         sent(&out)
             .into_iter()
@@ -181,8 +186,13 @@ fn who_waited_for_a_turn_as_long_as_a_turn_may_stall_still_has_it_at_the_next_lo
         let bytes = Bytes::from_static(&LONG.as_bytes()[at..at + 2]);
         ToRegion::Part(Part { shard: ShardId::new(shard), last: g(1), at: at as u64, bytes })
     };
-    let word =
-        |shard| Carries { shard: ShardId::new(shard), reached: g(2), last: g(1), length: 10 };
+    let word = |shard| Carries {
+        shard: ShardId::new(shard),
+        reached: g(2),
+        last: g(1),
+        length: 10,
+        cluster: 1,
+    };
     bench.hear(2, ToRegion::Carries((0..6).map(word).collect()));
     for at in [0, 2, 4, 6] {
         bench.now.mono = bench.now.mono + Duration::from_secs(3);

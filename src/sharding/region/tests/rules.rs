@@ -242,3 +242,52 @@ fn known_failure_03_who_dies_before_it_has_released_is_waited_for_no_more() {
     let out = bench.hear(3, released(3, 2, Some("m")));
     assert_eq!(starts(&out), [(g(3), Some(Bytes::from_static(b"m")))]);
 }
+
+/// Generations of the cluster that were told.
+fn raised(outputs: &[RegionOutput]) -> Vec<u64> {
+    let raised = outputs.iter().filter_map(|output| match output {
+        RegionOutput::ClusterGeneration(generation) => Some(*generation),
+        _ => None,
+    });
+    raised.collect()
+}
+
+fn of_generation(generation: u64, members: impl IntoIterator<Item = u64>) -> RegionInput {
+    let mut forced = installed(1, members);
+    forced.epoch.generation = generation;
+    RegionInput::Installed(forced)
+}
+
+#[test]
+fn the_generation_of_the_cluster_rises_with_what_is_installed_and_is_said_with_each_release() {
+    let mut bench = Bench::new();
+    bench.order(host(1, &[]));
+    assert_eq!(raised(&bench.tell(of_generation(3, 1..=5))), [3]);
+    assert_eq!(raised(&bench.tell(of_generation(2, 1..=5))), [0; 0], "older");
+    assert_eq!(raised(&bench.tell(RegionInput::Installed(installed(9, 1..=5)))), [0; 0], "older");
+    bench.order(release(2, Some(2)));
+    let said = sent(&bench.drained(None));
+    let [(2, ShardingMessage::Region(ToRegion::Released(words)))] = &said[..] else {
+        panic!("{said:?}");
+    };
+    assert_eq!(words[0].cluster, 3);
+}
+
+#[test]
+fn a_release_of_a_member_that_is_ahead_raises_it_before_the_shard_starts() {
+    let word = |cluster| {
+        let ToRegion::Released(mut words) = released(3, 2, None) else { unreachable!() };
+        words[0].cluster = cluster;
+        ToRegion::Released(words)
+    };
+    let mut bench = Bench::new();
+    bench.order(host(3, &[(2, 2)]));
+    let out = bench.hear(2, word(4));
+    let place = |wanted: &dyn Fn(&RegionOutput) -> bool| out.iter().position(wanted);
+    let raise = place(&|output| *output == RegionOutput::ClusterGeneration(4));
+    let start = place(&|output| matches!(output, RegionOutput::Start { .. }));
+    assert!(raise.is_some() && raise < start, "{out:?}");
+    assert_eq!(raised(&bench.hear(6, word(9))), [0; 0], "6 is no member");
+    assert_eq!(raised(&bench.hear(2, word(3))), [0; 0], "older");
+    assert_eq!(raised(&bench.tell(of_generation(5, 1..=5))), [5]);
+}

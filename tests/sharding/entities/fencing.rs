@@ -1,0 +1,161 @@
+//! Fencing tokens: whoever holds an entity later has a higher one, also while a forced installation
+//! spreads from node to node.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use ostraca::sharding::context::Context;
+use ostraca::sharding::entity::Entity;
+use ostraca::sharding::fencing::FencingToken;
+use ostraca::sharding::ids::{EntityId, ShardId};
+use ostraca_ddata::sim::{Seed, Stream, seeds};
+use serde::{Deserialize, Serialize};
+
+use super::nodes::{Nodes, Plan, Step};
+
+const NODES: usize = 3;
+const SHARD: ShardId = ShardId::new(0);
+
+/// What a system outside of the cluster has seen: of each entity, in order.
+type Seen = Arc<Mutex<BTreeMap<EntityId, Vec<FencingToken>>>>;
+
+struct Writer {
+    seen: Seen,
+}
+
+#[derive(Serialize, Deserialize)]
+enum Command {
+    Write,
+}
+
+impl Entity for Writer {
+    type Message = Command;
+
+    async fn handle(&mut self, Command::Write: Command, cx: &mut Context<'_, Self>) {
+        let token = cx.fencing_token();
+        assert_eq!(token.generation(), cx.generation());
+        self.seen.lock().expect("nobody panicked").entry(cx.id().clone()).or_default().push(token);
+    }
+}
+
+struct Outside {
+    nodes: Nodes<Writer>,
+    seen: Seen,
+}
+
+impl Outside {
+    fn new(nodes: usize, shards: u32) -> Self {
+        let seen = Seen::default();
+        let factory = |_, _| {
+            let seen = Arc::clone(&seen);
+            move |_: &EntityId| Writer { seen: Arc::clone(&seen) }
+        };
+        let nodes = Nodes::new(&Plan { nodes, shards, ..Plan::default() }, factory);
+        Self { nodes, seen }
+    }
+
+    fn tell(&self, from: usize, id: &str) {
+        let _full = self.nodes.nodes[from].region.entity(id).tell(Command::Write);
+    }
+
+    /// What it says of one more effect. What regions have said meanwhile is under way.
+    fn write(&mut self, from: usize, id: &str) -> FencingToken {
+        self.tell(from, id);
+        self.nodes.settle_without_words();
+        let seen = self.seen.lock().expect("nobody panicked");
+        *seen[&EntityId::new(id).expect("a name")].last().expect("it was handled")
+    }
+
+    fn went_back(&self) -> Option<String> {
+        let seen = self.seen.lock().expect("nobody panicked");
+        let back = seen.iter().find(|(_, tokens)| !tokens.is_sorted())?;
+        Some(format!("{}: {:?}", back.0, back.1))
+    }
+}
+
+#[test]
+fn a_token_goes_up_with_each_move_and_while_an_instance_lives_with_a_forced_installation() {
+    let mut it = Outside::new(2, 1);
+    it.nodes.host(0, 0);
+    let first = it.write(0, "a");
+    assert_eq!(first.cluster_generation(), 1);
+    assert_eq!(it.write(0, "a"), first, "one stay, one token");
+    it.nodes.host(0, 1);
+    let second = it.write(1, "a");
+    assert!(second > first && second.cluster_generation() == 1);
+    it.nodes.recover();
+    it.nodes.install_at(1);
+    let third = it.write(1, "a");
+    assert_eq!((third.cluster_generation(), third.generation()), (2, second.generation()));
+    assert_eq!(it.nodes.all_lost(), 0);
+}
+
+#[test]
+fn who_takes_over_from_a_node_that_had_the_newer_generation_first_is_not_behind_it() {
+    for long in [false, true] {
+        let mut it = Outside::new(2, 1);
+        it.nodes.host(0, 1);
+        it.nodes.decide(SHARD, Some(0)); // on its way when the generation is raised
+        it.nodes.recover();
+        it.nodes.install_at(1);
+        let before = it.write(1, "a");
+        assert_eq!(before.cluster_generation(), 2);
+        if long {
+            // Messages that wait go along, in pieces: the release is one of the other kind.
+            it.nodes.nodes[1].world.leased.store(false, std::sync::atomic::Ordering::SeqCst);
+            (0..4_000).for_each(|id| it.tell(1, &format!("b{id}")));
+        }
+        it.nodes.settle();
+        let after = it.write(0, "a");
+        assert!(after > before, "{after} after {before}; long: {long}");
+        assert_eq!(it.nodes.fetched() > 0, long);
+    }
+}
+
+/// Moves, forced installations that spread, and a crash, in any order.
+fn run(seed: Seed) -> Outside {
+    let (mut it, mut chance) = (Outside::new(NODES, 2), Stream::split(seed.value, "tokens", 0));
+    for _ in 0..600 {
+        let (steps, at) = (it.nodes.possible(), chance.index(NODES));
+        match chance.below(14) {
+            0..3 => {
+                let id: &&str = chance.pick(&["a", "b", "c"]);
+                it.tell(at, id);
+            }
+            3 if it.nodes.nodes[at].up => {
+                it.nodes.decide(ShardId::new(chance.below(2) as u32), Some(at));
+            }
+            4 if chance.chance(0.3) => it.nodes.recover(),
+            5 => it.nodes.install_at(at),
+            6 => (0..2).for_each(|shard| it.nodes.speak(ShardId::new(shard))),
+            7 if at == 2 && it.nodes.nodes[at].up && chance.chance(0.02) => it.nodes.crash(at),
+            _ if !steps.is_empty() => {
+                let step: Step = *chance.pick(&steps);
+                it.nodes.step(step, chance.index(1 << 20));
+            }
+            _ => {}
+        }
+    }
+    it
+}
+
+#[test]
+fn for_no_id_a_token_ever_goes_back() {
+    let (mut runs, mut tokens, mut holders, mut raised) = (0, 0, 0, 0);
+    for seed in seeds("for_no_id_a_token_ever_goes_back", 200) {
+        let it = run(seed);
+        runs += 1;
+        if let Some(why) = it.went_back() {
+            panic!("{why}\n{}", seed.replay_command());
+        }
+        for seen in it.seen.lock().expect("nobody panicked").values_mut() {
+            tokens += seen.len();
+            seen.dedup();
+            holders += seen.len();
+            let alone = |pair: &&[FencingToken]| pair[0].generation() == pair[1].generation();
+            raised += seen.windows(2).filter(alone).count();
+        }
+    }
+    let often = tokens > 20 * runs && holders > 5 * runs && raised > runs;
+    assert!(often, "{runs} runs: {tokens} effects, {holders} tokens, {raised} of one decision");
+}
