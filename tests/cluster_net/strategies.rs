@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
+use futures::FutureExt;
 use ostraca::cluster::member::Address;
 use ostraca::node::sharding::{About, PinError, QueryError};
 use ostraca::prelude::*;
@@ -139,6 +140,40 @@ async fn x7_a_strategy_that_panics_fails_or_hangs_harms_nobody() {
         }
     })
     .await;
+}
+
+/// Asks its node about types while it is asked for its name.
+struct Nosy(Sharding, Arc<Mutex<Vec<bool>>>);
+
+impl ShardAllocationStrategy for Nosy {
+    fn name(&self) -> &str {
+        let (sharding, (tell, told)) = (self.0.clone(), mpsc::channel());
+        std::thread::spawn(move || {
+            let asked = sharding.current_regions("nobody's").now_or_never();
+            tell.send(matches!(asked, Some(Err(QueryError::NotStarted { .. }))))
+        });
+        let answered = told.recv_timeout(Duration::from_secs(10)).unwrap_or(false);
+        self.1.lock().expect("no panic").push(answered);
+        "nosy"
+    }
+
+    fn allocate(&self, _: ShardId, _: Option<RegionId>, _: Allocations) -> Answer<RegionId> {
+        Box::pin(std::future::pending())
+    }
+
+    fn rebalance(&self, _: Allocations) -> Answer<BTreeMap<ShardId, RegionId>> {
+        Box::pin(std::future::pending())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_strategy_is_asked_for_its_name_once_and_while_nothing_is_locked() {
+    let nodes = Plan::with_seeds(1).start().await;
+    let asked = Arc::<Mutex<Vec<bool>>>::default();
+    let nosy = Nosy(nodes[0].sharding(), asked.clone());
+    nodes[0].sharding().start_with(setup(nosy)).await.expect("it starts");
+    assert_eq!(*asked.lock().expect("no panic"), [true]);
+    drop_all(nodes);
 }
 
 /// How many entities answer, sooner or later.

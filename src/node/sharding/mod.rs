@@ -86,9 +86,13 @@ pub(super) struct Setup<'a> {
 /// What is said of a type that is started, beside its settings.
 struct Spec {
     extractor: Arc<str>, // its name
-    strategy: Option<Arc<dyn ShardAllocationStrategy>>,
+    strategy: Option<Named>,
     hosts: Hosts,
 }
+
+/// A strategy of the program's own, and what it calls itself: asked once, and not while anything is
+/// locked here, for it is the user's code.
+type Named = (Arc<str>, Arc<dyn ShardAllocationStrategy>);
 
 impl Sharding {
     /// On the runtime that it is made on.
@@ -136,7 +140,7 @@ impl Sharding {
         if !self.0.hostings.add(entity_type, hosting) {
             return Err(NotStarted::TooMany);
         }
-        let strategy = strategy.map(|strategy| self.bring(entity_type, strategy));
+        let strategy = strategy.map(|named| self.bring(entity_type, named));
         let (entity, settings) = (entity_type.clone(), Box::new(settings));
         let start = Input::Start { entity_type: entity, settings, extractor, strategy, hosts };
         self.tell(start).map_err(|Unanswered| NotStarted::Stopped)?;
@@ -145,12 +149,7 @@ impl Sharding {
     }
 
     /// From now on the machines may ask this strategy; what it calls itself.
-    fn bring(
-        &self,
-        entity_type: &EntityType,
-        strategy: Arc<dyn ShardAllocationStrategy>,
-    ) -> Arc<str> {
-        let name = strategy.name().into();
+    fn bring(&self, entity_type: &EntityType, (name, strategy): Named) -> Arc<str> {
         let Shared { inbox, runtime, .. } = &self.0.shared;
         let strategies = self.0.hostings.strategies();
         strategies.add(entity_type, strategy, runtime.clone(), inbox.clone());

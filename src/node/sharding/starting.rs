@@ -146,6 +146,7 @@ impl Sharding {
         }
         let name = extractor.as_ref().map(|extractor| extractor.name().into_owned());
         let name = name.unwrap_or_else(|| settings.extractor.name().to_owned()).into();
+        let strategy = strategy.map(|strategy| (strategy.name().into(), strategy));
         let spec = Spec { extractor: name, strategy, hosts };
         let region = self.start_type(&entity_type, settings, spec, |settings, world| {
             let extractor = extractor.unwrap_or_else(|| {
