@@ -2,8 +2,8 @@
 //!
 //! A strategy of this crate answers at once. One that follows pins answers when these are read; one
 //! of the program's own when it likes, within a time: until then, and after a failure, everything
-//! stays as it is (spec/sharding.md §11). But a node that leaves waits for no strategy that fails: its
-//! time is short, and what it has not handed over by then is lost.
+//! stays as it is (spec/sharding.md §11). But a node that leaves waits for no strategy that fails, and
+//! for none that is slow: its time is short, and what it has not handed over by then is lost.
 
 mod pinned;
 mod program;
@@ -16,7 +16,7 @@ use ostraca_ddata::clock::Instant;
 use ostraca_ddata::replicator::request::{Notice, Reply, RequestError};
 
 use self::pinned::Pinned;
-use self::program::{Program, WITHIN};
+use self::program::{LEAVER_WITHIN, Program, WITHIN};
 use crate::cluster::events::ClusterState;
 use crate::cluster::member::{Address, Status};
 use crate::sharding::allocation::pins::AskPins;
@@ -55,6 +55,13 @@ enum Chooser {
     Rule(Strategy),
     Pins(Box<Pinned>),
     Program(Program),
+}
+
+/// Why a home is chosen without the program's strategy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hurry {
+    Failed,
+    Late,
 }
 
 /// Shards that the coordinator asks about, and who asked it for them.
@@ -148,8 +155,13 @@ impl Allocating {
         let (Chooser::Program(program), Some((_, shards))) = (&mut self.chooser, &self.open) else {
             return None;
         };
+        let is_late =
+            |(shard, _): &_| leaves(coordinator, *shard).is_some_and(|at| program.is_late(at));
+        if shards.iter().any(is_late) {
+            return self.rescue(coordinator, state, Hurry::Late);
+        }
         if program.homes.is_pausing() {
-            return self.rescue(coordinator, state); // what leaves has no time for that
+            return self.rescue(coordinator, state, Hurry::Failed); // what leaves has no time for that
         }
         if !program.homes.is_free() {
             return None;
@@ -175,6 +187,8 @@ impl Allocating {
     ) -> Vec<Next> {
         let Chooser::Program(program) = &mut self.chooser else { return Vec::new() };
         let (homes, moves) = (program.homes.pass(now), program.moves.pass(now));
+        let leavers = coordinator.regions().filter(|(_, region)| region.leaving);
+        program.leaving(now, leavers.map(|(region, _)| region));
         let why = || Arc::from(format!("it has not answered within {WITHIN:?}"));
         let mut next = Vec::new();
         if homes {
@@ -196,16 +210,29 @@ impl Allocating {
         let Chooser::Program(program) = &mut self.chooser else { return Vec::new() };
         program.homes.failed(now);
         let complaint = program.complain(now, why).map(Next::Failed);
-        complaint.into_iter().chain(self.rescue(coordinator, state)).collect()
+        let rescue = self.rescue(coordinator, state, Hurry::Failed);
+        complaint.into_iter().chain(rescue).collect()
     }
 
     /// Homes for what lives on nodes that leave, without the program's strategy.
-    fn rescue(&mut self, coordinator: &Coordinator, state: &ClusterState) -> Option<Next> {
-        let (_, shards) = self.open.as_ref()?;
+    fn rescue(
+        &mut self,
+        coordinator: &Coordinator,
+        state: &ClusterState,
+        hurry: Hurry,
+    ) -> Option<Next> {
+        let (Chooser::Program(program), Some((_, shards))) = (&self.chooser, &self.open) else {
+            return None;
+        };
         let choose = |(shard, _), seen: &Allocations| {
-            let (to, why) = coordinator.is_leaving(shard).then(|| seen.fewest()).flatten()?;
-            let why = format!("the program's strategy has failed, and time is short: {why}");
-            Some((to, why.into()))
+            let from = leaves(coordinator, shard)?;
+            let why = match hurry {
+                Hurry::Failed => "the program's strategy has failed, and time is short".into(),
+                Hurry::Late if !program.is_late(from) => return None,
+                Hurry::Late => format!("the program's strategy took over {LEAVER_WITHIN:?} for it"),
+            };
+            let (to, fewest) = seen.fewest()?;
+            Some((to, format!("{why}: {fewest}").into()))
         };
         let homes = homes(shards, seen(coordinator, state), choose);
         self.close(homes)
@@ -354,10 +381,7 @@ impl Allocating {
         let chooser = match &self.chooser {
             Chooser::Rule(_) => None,
             Chooser::Pins(pins) => pins.next_deadline(),
-            Chooser::Program(program) => {
-                let lines = [program.homes.next_deadline(), program.moves.next_deadline()];
-                lines.into_iter().flatten().min()
-            }
+            Chooser::Program(program) => program.next_deadline(),
         };
         chooser.into_iter().chain(self.look_at).min()
     }
@@ -376,6 +400,12 @@ impl Chooser {
             Self::Program(_) => None, // it is asked
         }
     }
+}
+
+/// Where a shard lives, if its node leaves.
+fn leaves(coordinator: &Coordinator, shard: ShardId) -> Option<RegionId> {
+    let record = coordinator.record(shard).filter(|_| coordinator.is_leaving(shard));
+    record.and_then(|record| record.home().region)
 }
 
 fn decide(wanted: &Move) -> Next {

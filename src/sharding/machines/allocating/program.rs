@@ -1,18 +1,24 @@
 //! A strategy of the program's own: one question of each kind at a time, each with a deadline, and a
-//! pause after a failure, which gets longer while nothing else comes.
+//! pause after a failure, which gets longer while nothing else comes; and a time within which all
+//! homes are to be found for what lives on a node that leaves.
 //!
 //! Knows of the strategy no more than its name; whoever has it carries the questions there, and may
 //! bring an answer late or never.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca_ddata::clock::Instant;
 
-use crate::sharding::ids::ShardId;
+use crate::sharding::ids::{RegionId, ShardId};
 
 /// How long an answer is waited for.
 pub(super) const WITHIN: Duration = Duration::from_secs(5);
+
+/// How long it is asked about shards of a node that leaves, all of them together. As long again as
+/// `handoff-timeout` is left then of the 20 s that a node has to hand over what it hosts.
+pub(super) const LEAVER_WITHIN: Duration = Duration::from_secs(5);
 
 /// After the first failure; doubled by each further one in a row.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -31,8 +37,18 @@ pub(super) struct Program {
     /// Of the shards without a home, the first from here on is asked about next: one that the
     /// strategy fails at holds up no other.
     pub(super) next: u32,
-    last: u64, // number of a question
+    leavers: BTreeMap<RegionId, Leaver>, // ≤ members
+    last: u64,                           // number of a question
     complained: Option<Instant>,
+}
+
+/// A region whose node leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leaver {
+    /// The strategy is asked about its shards.
+    Asked { until: Instant },
+    /// Its time is over.
+    Late,
 }
 
 /// Questions of one kind.
@@ -46,7 +62,7 @@ pub(super) struct Line<T> {
 impl Program {
     pub(super) const fn new(name: Arc<str>) -> Self {
         let (homes, moves) = (Line::new(), Line::new());
-        Self { name, homes, moves, next: 0, last: 0, complained: None }
+        Self { name, homes, moves, next: 0, leavers: BTreeMap::new(), last: 0, complained: None }
     }
 
     /// The number of a question that is asked now.
@@ -58,6 +74,34 @@ impl Program {
     /// Answers to what was asked so far are nobody's any more.
     pub(super) fn forget(&mut self) {
         (self.homes.asked, self.moves.asked) = (None, None);
+        self.leavers.clear();
+    }
+
+    /// These regions leave, as the coordinator knows now.
+    pub(super) fn leaving(&mut self, now: Instant, regions: impl Iterator<Item = RegionId>) {
+        let known = std::mem::take(&mut self.leavers);
+        for region in regions {
+            let new = Leaver::Asked { until: now + LEAVER_WITHIN };
+            let leaver = match *known.get(&region).unwrap_or(&new) {
+                Leaver::Asked { until } if until <= now => Leaver::Late,
+                leaver => leaver,
+            };
+            self.leavers.insert(region, leaver);
+        }
+    }
+
+    /// Whether a region leaves and its shards wait for the strategy no longer.
+    pub(super) fn is_late(&self, region: RegionId) -> bool {
+        self.leavers.get(&region) == Some(&Leaver::Late)
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let leavers = self.leavers.values().filter_map(|leaver| match leaver {
+            Leaver::Asked { until } => Some(*until),
+            Leaver::Late => None,
+        });
+        let lines = [self.homes.next_deadline(), self.moves.next_deadline()];
+        lines.into_iter().flatten().chain(leavers).min()
     }
 
     /// Why it failed, unless that was said lately.

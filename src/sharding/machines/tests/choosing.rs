@@ -11,6 +11,7 @@ use crate::sharding::allocation::{Advice, Asked};
 use crate::sharding::config::StrategyName;
 
 const HERE: RegionId = RegionId::new(ME);
+const THERE: RegionId = RegionId::new(OTHER);
 const NOBODY: RegionId = RegionId::new(ReplicaId::new(99));
 const MS: Duration = Duration::from_millis(1);
 
@@ -198,25 +199,52 @@ fn moves_are_asked_for_one_question_at_a_time_and_what_makes_no_sense_is_left_ou
     assert_eq!(moves(&bench.pass(100 * MS)).len(), 1, "asked again after a pause");
 }
 
-#[test]
-fn a_node_that_leaves_waits_for_no_strategy_that_fails() {
+/// It decides, and the region of another node is registered.
+fn own_with_another() -> Bench {
     let mut bench = acting_with(&[1, 2]);
-    let message = ToCoordinator::Register {
+    bench.hear(ToCoordinator::Register {
         proxy: false,
         hosted: Vec::new(),
         highest: Generation::NEVER,
         agreed: agreed(1_000),
-    };
-    let hear = |bench: &mut Bench, message| {
+    });
+    bench
+}
+
+impl Bench {
+    /// Of the region of the other node.
+    fn hear(&mut self, message: ToCoordinator) -> Vec<Output> {
         let word = Word::Sharding(ShardingMessage::Coordinator(message));
-        bench.tell(Input::Message { from: OTHER, entity_type: counter(), word })
-    };
-    hear(&mut bench, message);
-    assert_eq!(homes(&bench.want(&[3])), [(1, 3)]);
-    let told = bench.home(1, RegionId::new(OTHER));
-    assert_eq!(written(&told), [(3, Some(RegionId::new(OTHER)))]);
-    bench.written(&told);
-    let [(number, 3)] = homes(&hear(&mut bench, ToCoordinator::Leaving))[..] else {
+        self.tell(Input::Message { from: OTHER, entity_type: counter(), word })
+    }
+
+    /// What follows if a majority always holds at once what is written.
+    fn hold(&mut self, mut told: Vec<Output>) -> Vec<Output> {
+        let mut all = Vec::new();
+        while !written(&told).is_empty() {
+            self.written(&told);
+            all.append(&mut told);
+            told = self.tell(Input::Tick);
+        }
+        all.extend(told);
+        all
+    }
+
+    /// The strategy has placed these there.
+    fn place(&mut self, shards: &[u32], at: RegionId) {
+        let mut told = self.want(shards);
+        while let [(number, _)] = homes(&told)[..] {
+            let next = self.home(number, at);
+            told = self.hold(next);
+        }
+    }
+}
+
+#[test]
+fn a_node_that_leaves_waits_for_no_strategy_that_fails() {
+    let mut bench = own_with_another();
+    bench.place(&[3], THERE);
+    let [(number, 3)] = homes(&bench.hear(ToCoordinator::Leaving))[..] else {
         panic!("it is asked first")
     };
     bench.want(&[4]);
@@ -225,6 +253,43 @@ fn a_node_that_leaves_waits_for_no_strategy_that_fails() {
     let why = "its region leaves: the program's strategy has failed, and time is short: fewest \
                shards: 0";
     assert_eq!(reasons(&told), [why]);
+}
+
+#[test]
+fn a_node_that_leaves_waits_for_a_slow_strategy_no_longer_than_for_all_its_shards_together() {
+    const SHARDS: u32 = 400;
+    let mut bench = own_with_another();
+    bench.place(&(0..SHARDS).collect::<Vec<_>>(), THERE);
+    let left = bench.now.mono;
+    let mut told = bench.hear(ToCoordinator::Leaving);
+    told.extend(bench.want(&[700]));
+    let (mut asked, mut homes_of) = (Vec::new(), BTreeMap::new());
+    for _ in 0..10 {
+        let [(number, shard)] = homes(&told)[..] else { break };
+        asked.push(shard);
+        let mut late = bench.pass(1_000 * MS);
+        late.extend(bench.home(number, HERE));
+        told = bench.hold(late);
+        homes_of.extend(written(&told));
+    }
+    assert_eq!(asked, [0, 1, 2, 3, 4, 700], "one after the other, a second each");
+    let whole: BTreeMap<u32, _> = (0..SHARDS).chain([700]).map(|id| (id, Some(HERE))).collect();
+    assert_eq!(homes_of, whole);
+    let coordinator = bench.machines.types[&counter()].coordinator().expect("it is started");
+    let why = |shard: u32| {
+        let mut of_shard = coordinator.remembered().of_shard(ShardId::new(shard));
+        let last = of_shard.find(|entry| entry.to == Some(HERE)).expect("it is remembered");
+        ((last.begun - left).as_secs(), &*last.why)
+    };
+    assert_eq!(why(3), (4, "its region leaves: mine"));
+    let late = "its region leaves: the program's strategy took over 5s for it: fewest shards: 4";
+    assert_eq!(why(4), (5, late), "and what it says later of that shard is nobody's");
+    assert_eq!(why(SHARDS - 1).0, 5);
+    assert_eq!(why(700), (6, "mine"), "what does not leave has time");
+    assert!(
+        bench.machines.next_deadline() > Some(bench.now.mono),
+        "nothing is due again and again"
+    );
 }
 
 /// What a replica says after this change of no pins.
