@@ -292,6 +292,31 @@ fn a_node_that_leaves_waits_for_a_slow_strategy_no_longer_than_for_all_its_shard
     );
 }
 
+#[test]
+fn an_old_answer_is_nobodys_also_while_a_newer_question_is_open() {
+    let mut bench = own_with_another();
+    assert_eq!(homes(&bench.want(&[3, 4])), [(1, 3)]);
+    bench.pass(5_000 * MS);
+    let [(number, 4)] = homes(&bench.pass(100 * MS))[..] else { panic!("the other one") };
+    let told = bench.home(1, THERE);
+    assert_eq!((written(&told), homes(&told)), (vec![], vec![]), "of shard 3, and too late");
+    let told = bench.home(number, HERE);
+    assert_eq!(written(&told), [(4, Some(HERE))], "the open question is still waited for");
+    assert_eq!(homes(&told), [(number + 1, 3)], "and shard 3 has no home");
+}
+
+#[test]
+fn old_moves_are_nobodys_also_while_a_newer_question_is_open() {
+    let mut bench = own_with_another();
+    bench.place(&[3, 4], HERE);
+    let [old] = moves(&bench.pass(10_000 * MS))[..] else { panic!("it is time to look") };
+    bench.pass(5_000 * MS);
+    let [new] = moves(&bench.pass(100 * MS))[..] else { panic!("it is asked again") };
+    let away = |shard| Ok(Advice::Moves(BTreeMap::from([(ShardId::new(shard), THERE)])));
+    assert_eq!(written(&bench.advise(old, away(3))), []);
+    assert_eq!(written(&bench.advise(new, away(4))), [(4, Some(THERE))]);
+}
+
 /// What a replica says after this change of no pins.
 fn pinned(wanted: &Wanted) -> Reply {
     let (config, registry, canary) = (Config::default(), Default::default(), Default::default());
