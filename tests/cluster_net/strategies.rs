@@ -56,12 +56,12 @@ impl ShardAllocationStrategy for Told {
         "as told"
     }
 
-    fn allocate(&self, _: ShardId, _: Option<RegionId>, _: Allocations) -> Answer<RegionId> {
+    fn allocate(&self, _: ShardId, _: Option<RegionId>, _: Arc<Allocations>) -> Answer<RegionId> {
         let to = *self.0.lock().expect("no panic");
         Box::pin(async move { Ok(to) })
     }
 
-    fn rebalance(&self, seen: Allocations) -> Answer<BTreeMap<ShardId, RegionId>> {
+    fn rebalance(&self, seen: Arc<Allocations>) -> Answer<BTreeMap<ShardId, RegionId>> {
         let to = *self.0.lock().expect("no panic");
         let moves = seen.homes().map(|(shard, _)| (shard, to)).collect();
         Box::pin(async move { Ok(moves) })
@@ -104,7 +104,7 @@ impl ShardAllocationStrategy for Sick {
         &self,
         shard: ShardId,
         asker: Option<RegionId>,
-        seen: Allocations,
+        seen: Arc<Allocations>,
     ) -> Answer<RegionId> {
         let nobody = RegionId::new(ostraca::ddata::id::ReplicaId::new(7));
         let fewest = seen.fewest().map(|(home, _)| home);
@@ -117,7 +117,7 @@ impl ShardAllocationStrategy for Sick {
         }
     }
 
-    fn rebalance(&self, _: Allocations) -> Answer<BTreeMap<ShardId, RegionId>> {
+    fn rebalance(&self, _: Arc<Allocations>) -> Answer<BTreeMap<ShardId, RegionId>> {
         Box::pin(std::future::pending())
     }
 }
@@ -157,11 +157,11 @@ impl ShardAllocationStrategy for Nosy {
         "nosy"
     }
 
-    fn allocate(&self, _: ShardId, _: Option<RegionId>, _: Allocations) -> Answer<RegionId> {
+    fn allocate(&self, _: ShardId, _: Option<RegionId>, _: Arc<Allocations>) -> Answer<RegionId> {
         Box::pin(std::future::pending())
     }
 
-    fn rebalance(&self, _: Allocations) -> Answer<BTreeMap<ShardId, RegionId>> {
+    fn rebalance(&self, _: Arc<Allocations>) -> Answer<BTreeMap<ShardId, RegionId>> {
         Box::pin(std::future::pending())
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use super::Allocations;
 use crate::sharding::ids::{RegionId, ShardId};
@@ -37,9 +38,13 @@ impl StrategyError {
 /// time. So a strategy whose answers take 10 ms places about 500 shards of a node that leaves; what it
 /// wants elsewhere it can move later.
 ///
+/// What it is shown is kept from one question to the next, and copied if the strategy still holds it by
+/// then: let go of it with the answer.
+///
 /// # Example
 /// ```
 /// use std::collections::BTreeMap;
+/// use std::sync::Arc;
 ///
 /// use ostraca::sharding::allocation::{
 ///     Allocations, Answer, ShardAllocationStrategy, StrategyError,
@@ -61,13 +66,13 @@ impl StrategyError {
 ///         &self,
 ///         shard: ShardId,
 ///         _: Option<RegionId>,
-///         seen: Allocations,
+///         seen: Arc<Allocations>,
 ///     ) -> Answer<RegionId> {
 ///         let home = Self::home(shard, &seen);
 ///         Box::pin(async move { home.ok_or_else(|| StrategyError::new("there is no node")) })
 ///     }
 ///
-///     fn rebalance(&self, seen: Allocations) -> Answer<BTreeMap<ShardId, RegionId>> {
+///     fn rebalance(&self, seen: Arc<Allocations>) -> Answer<BTreeMap<ShardId, RegionId>> {
 ///         let misplaced = seen.homes().filter_map(|(shard, at)| {
 ///             Self::home(shard, &seen).filter(|to| *to != at).map(|to| (shard, to))
 ///         });
@@ -88,11 +93,11 @@ pub trait ShardAllocationStrategy: Send + Sync + 'static {
         &self,
         shard: ShardId,
         asker: Option<RegionId>,
-        seen: Allocations,
+        seen: Arc<Allocations>,
     ) -> Answer<RegionId>;
 
     /// Shards to move, and where to. Those in `seen.moving` are not moved again.
-    fn rebalance(&self, seen: Allocations) -> Answer<BTreeMap<ShardId, RegionId>>;
+    fn rebalance(&self, seen: Arc<Allocations>) -> Answer<BTreeMap<ShardId, RegionId>>;
 }
 
 /// A question to a strategy of the program's own.
@@ -105,12 +110,12 @@ pub enum Asked {
         /// Who has messages for it.
         asker: Option<RegionId>,
         /// What it may know.
-        seen: Box<Allocations>,
+        seen: Arc<Allocations>,
     },
     /// [`rebalance`](ShardAllocationStrategy::rebalance).
     Moves {
         /// What it may know.
-        seen: Box<Allocations>,
+        seen: Arc<Allocations>,
     },
 }
 
@@ -131,9 +136,9 @@ impl Asked {
     pub async fn of(self, strategy: &dyn ShardAllocationStrategy) -> Result<Advice, StrategyError> {
         match self {
             Self::Home { shard, asker, seen } => {
-                strategy.allocate(shard, asker, *seen).await.map(Advice::Home)
+                strategy.allocate(shard, asker, seen).await.map(Advice::Home)
             }
-            Self::Moves { seen } => strategy.rebalance(*seen).await.map(Advice::Moves),
+            Self::Moves { seen } => strategy.rebalance(seen).await.map(Advice::Moves),
         }
     }
 }

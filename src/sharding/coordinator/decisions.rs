@@ -1,5 +1,6 @@
 //! C2: what needs a home, what the strategy chose, and one guarded write for all of it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ostraca_ddata::clock::Now;
@@ -17,15 +18,10 @@ impl Coordinator {
     /// Where every shard that has a home lives or is to live, decisions under way included: what
     /// a strategy balances.
     #[must_use]
-    pub fn allocation(&self) -> std::collections::BTreeMap<RegionId, Vec<ShardId>> {
-        let mut by_region: std::collections::BTreeMap<RegionId, Vec<ShardId>> =
+    pub fn allocation(&self) -> BTreeMap<RegionId, Vec<ShardId>> {
+        let mut by_region: BTreeMap<RegionId, Vec<ShardId>> =
             self.targets().map(|region| (region, Vec::new())).collect();
-        let written = self.desk.writing.iter().filter(|writing| !writing.recovery);
-        let first = written.flat_map(|writing| writing.cells.iter().map(|(id, _)| *id));
-        let new = self.desk.wishes.keys().copied().chain(first);
-        let shards: std::collections::BTreeSet<ShardId> =
-            self.records.keys().copied().chain(new).collect();
-        for shard in shards {
+        for shard in self.placed() {
             if let Some(home) = self.planned(shard) {
                 by_region.entry(home).or_default().push(shard);
             }
@@ -39,27 +35,38 @@ impl Coordinator {
         open.map(|(shard, _)| *shard)
     }
 
-    /// Shards that are on their way, by decisions that wait for their write or are not carried out
-    /// yet: from where, if they had a home, and to where.
+    /// Shards that are on their way, see [`moving_of`](Self::moving_of): from where, if they had a
+    /// home, and to where.
     pub fn under_way(&self) -> impl Iterator<Item = (ShardId, Option<RegionId>, RegionId)> + '_ {
-        let planned = |shard: ShardId| {
-            let home = self.records.get(&shard).and_then(|record| record.home().region);
-            Some((shard, home, self.desk.planned(shard)??))
-        };
-        let decided = |(shard, record): (&ShardId, &Record)| {
-            let home = record.home();
-            let open = !record.is_settled() && self.desk.planned(*shard).is_none();
-            let from = home.after.iter().max_by_key(|(_, at)| **at).map(|(id, _)| *id);
-            Some((*shard, from, home.region.filter(|_| open)?))
-        };
-        let written = self.desk.writing.iter().flat_map(|writing| &writing.cells);
-        let waits = self.desk.wishes.keys().chain(written.map(|(shard, _)| shard)).copied();
-        let waits: std::collections::BTreeSet<ShardId> = waits.collect();
-        waits.into_iter().filter_map(planned).chain(self.records.iter().filter_map(decided))
+        let moving = |shard| self.moving_of(shard).map(|(from, to)| (shard, from, to));
+        self.placed().into_iter().filter_map(moving)
+    }
+
+    /// Whence and whither a shard is on its way, by a decision that waits for its write or is not
+    /// carried out yet.
+    #[must_use]
+    pub fn moving_of(&self, shard: ShardId) -> Option<(Option<RegionId>, RegionId)> {
+        let record = self.records.get(&shard);
+        if let Some(planned) = self.desk.planned(shard) {
+            return Some((record.and_then(|record| record.home().region), planned?));
+        }
+        let record = record.filter(|record| !record.is_settled())?;
+        let home = record.home();
+        let from = home.after.iter().max_by_key(|(_, at)| **at).map(|(id, _)| *id);
+        Some((from, home.region?))
+    }
+
+    /// Shards that were ever decided upon, those that wait for their first write included.
+    fn placed(&self) -> BTreeSet<ShardId> {
+        let written = self.desk.writing.iter().filter(|writing| !writing.recovery);
+        let first = written.flat_map(|writing| writing.cells.iter().map(|(id, _)| *id));
+        let new = self.desk.wishes.keys().copied().chain(first);
+        self.records.keys().copied().chain(new).collect()
     }
 
     /// Where a shard lives once everything that is decided is carried out.
-    pub(super) fn planned(&self, shard: ShardId) -> Option<RegionId> {
+    #[must_use]
+    pub fn planned(&self, shard: ShardId) -> Option<RegionId> {
         let acked = || self.records.get(&shard).and_then(|record| record.home().region);
         self.desk.planned(shard).unwrap_or_else(acked)
     }
@@ -97,7 +104,8 @@ impl Coordinator {
         if first && targets < self.config.min_regions.max(1) {
             return;
         }
-        if targets > 0 && self.config.preallocate && self.records.len() < self.shards() {
+        if targets > 0 && self.config.preallocate && !self.desk.preallocated {
+            self.desk.preallocated = true; // who loses its plan is unplaced again by itself
             let all = (0..self.config.shards).map(ShardId::new);
             let new: Vec<_> = all.filter(|id| !self.is_known(*id)).collect();
             new.into_iter().for_each(|shard| self.unplace(shard, None));
@@ -105,8 +113,8 @@ impl Coordinator {
         if targets == 0 {
             return self.leave_nowhere(now);
         }
-        let unplaced = self.desk.unplaced.iter().map(|(shard, asker)| (*shard, *asker));
-        let shards: Vec<_> = unplaced.filter(|(shard, _)| !self.is_stopping(*shard)).collect();
+        let most = if self.config.one_by_one { 1 } else { usize::MAX };
+        let shards: Vec<_> = self.unplaced(ShardId::default()).take(most).collect();
         if shards.is_empty() {
             return;
         }
@@ -117,8 +125,25 @@ impl Coordinator {
         out.push(CoordinatorOutput::Allocate { question, shards });
     }
 
-    const fn shards(&self) -> usize {
-        self.config.shards as usize
+    /// What needs a home now and who asked for it, from this shard on.
+    pub fn unplaced(
+        &self,
+        from: ShardId,
+    ) -> impl Iterator<Item = (ShardId, Option<RegionId>)> + '_ {
+        let unplaced = self.desk.unplaced.range(from..).map(|(shard, asker)| (*shard, *asker));
+        unplaced.filter(|(shard, _)| !self.is_stopping(*shard))
+    }
+
+    /// Whether a shard needs a home now.
+    #[must_use]
+    pub fn is_unplaced(&self, shard: ShardId) -> bool {
+        self.desk.unplaced.contains_key(&shard) && !self.is_stopping(shard)
+    }
+
+    /// Shards whose place, or way there, has changed since this was asked last; `None`: anything may
+    /// have changed, regions as well.
+    pub fn take_changed(&mut self) -> Option<BTreeSet<ShardId>> {
+        self.desk.changed.replace(BTreeSet::new())
     }
 
     fn is_known(&self, shard: ShardId) -> bool {
@@ -144,7 +169,7 @@ impl Coordinator {
         }
         let (mut chosen, mut vain) = (false, homes.is_empty());
         for Chosen { shard, to, why } in homes {
-            let waits = self.desk.unplaced.contains_key(shard) && !self.is_stopping(*shard);
+            let waits = self.is_unplaced(*shard);
             if waits && self.is_target(*to) {
                 let why = self.cause(*shard, why);
                 self.desk.wish(now, *shard, Some(*to), &why);
@@ -214,6 +239,7 @@ impl Coordinator {
         let mut record = Record::new(home, hosted);
         let empty = record.settle_empty(&self.installed);
         self.records.insert(shard, record);
+        self.desk.touch(shard);
         self.announce(shard);
         if empty {
             return self.settled(now, shard);

@@ -1,6 +1,6 @@
 //! What a coordinator has still to decide, and what it has decided and not yet written.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ostraca_ddata::clock::{Instant, Now};
@@ -41,12 +41,23 @@ pub(super) struct Desk {
     pub(super) wishes: BTreeMap<ShardId, Wish>, // ≤ shards
     pub(super) unread: BTreeMap<ShardId, ShardHome>, // read and not yet re-written; ≤ shards
     pub(super) writing: Option<Writing>,
+    /// All shards that are to have a home beforehand are in `unplaced`, or have been.
+    pub(super) preallocated: bool,
+    /// Shards whose place has changed since that was asked last; `None`: anything may have.
+    pub(super) changed: Option<BTreeSet<ShardId>>, // ≤ shards
 }
 
 impl Desk {
     /// There are other regions than before: a choice that helped nothing may be made anew.
     pub(super) fn reconsider(&mut self) {
         self.question.take_if(|question| question.vain);
+    }
+
+    /// Something of the shard's place has changed: planned, decided, or carried out.
+    pub(super) fn touch(&mut self, shard: ShardId) {
+        if let Some(changed) = &mut self.changed {
+            changed.insert(shard);
+        }
     }
 
     /// A decision is made: it waits for the next write.
@@ -58,6 +69,7 @@ impl Desk {
         why: &Arc<str>,
     ) {
         self.unplaced.remove(&shard);
+        self.touch(shard);
         self.wishes.insert(shard, Wish { to, why: why.clone(), since });
     }
 

@@ -70,6 +70,9 @@ pub struct CoordinatorConfig {
     pub min_regions: usize,
     /// All shards get a home as soon as there are regions.
     pub preallocate: bool,
+    /// Who allocates is told of one shard at a time, and looks for the others itself, by
+    /// [`Coordinator::unplaced`].
+    pub one_by_one: bool,
     /// `remembered-decisions`: with why and how long.
     pub remembered: usize,
 }
@@ -85,6 +88,7 @@ impl Default for CoordinatorConfig {
             repeat: Pauses::default(),
             min_regions: 1,
             preallocate: false,
+            one_by_one: false,
             remembered: REMEMBERED_MAX,
         }
     }

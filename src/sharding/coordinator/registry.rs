@@ -62,7 +62,11 @@ impl Coordinator {
     ) {
         let known = self.regions.get(&from).copied();
         let leaving = known.is_some_and(|known| known.leaving);
-        self.regions.insert(from, Registered { proxy, leaving });
+        let new = Registered { proxy, leaving };
+        self.regions.insert(from, new);
+        if known != Some(new) {
+            self.desk.changed = None;
+        }
         if known.is_none() {
             self.desk.reconsider();
         }
@@ -148,6 +152,7 @@ impl Coordinator {
     pub(super) fn leaving(&mut self, from: RegionId) {
         let Some(region) = self.regions.get_mut(&from) else { return };
         region.leaving = true;
+        self.desk.changed = None;
         self.check_homes();
     }
 
@@ -161,6 +166,7 @@ impl Coordinator {
         for wanted in self.stops.values_mut() {
             wanted.retain(|id| self.installed.members.contains(id));
         }
+        self.desk.changed = None;
         self.desk.reconsider();
         for new in self.installed.members.difference(&before) {
             send(new.replica(), ToRegion::Here(self.term), out);

@@ -57,6 +57,7 @@ impl Coordinator {
     }
 
     pub(super) fn settled(&mut self, now: Now, shard: ShardId) {
+        self.desk.touch(shard);
         self.repeats.end(shard);
         if let Some(record) = self.records.get(&shard) {
             let generation = record.home().generation;

@@ -5,6 +5,7 @@
 //! stays as it is (spec/sharding.md §11). But a node that leaves waits for no strategy that fails, and
 //! for none that is slow: its time is short, and what it has not handed over by then is lost.
 
+mod picture;
 mod pinned;
 mod program;
 
@@ -25,7 +26,7 @@ use crate::sharding::allocation::{
 };
 use crate::sharding::config::Sharding as Settings;
 use crate::sharding::coordinator::{Chosen, Coordinator, CoordinatorInput};
-use crate::sharding::ids::{RegionId, ShardId};
+use crate::sharding::ids::{Generation, RegionId, ShardId};
 
 /// Between two looks at the balance that something has given cause for, at least.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
@@ -63,6 +64,9 @@ enum Hurry {
     Failed,
     Late,
 }
+
+/// The first shard that there can be.
+const FIRST: ShardId = ShardId::new(0);
 
 /// Shards that the coordinator asks about, and who asked it for them.
 type Shards = Vec<(ShardId, Option<RegionId>)>;
@@ -102,6 +106,11 @@ impl Allocating {
         }
     }
 
+    /// Whether it is asked about one shard at a time.
+    pub(super) const fn is_asked_one_by_one(&self) -> bool {
+        matches!(self.chooser, Chooser::Program(_))
+    }
+
     /// The coordinator asks where these are to live; [`work`](Self::work) answers.
     pub(super) fn ask(&mut self, question: u64, shards: Shards) {
         self.open = Some((question, shards));
@@ -111,8 +120,8 @@ impl Allocating {
     pub(super) fn work(
         &mut self,
         now: Instant,
-        coordinator: &Coordinator,
-        state: &ClusterState,
+        coordinator: &mut Coordinator,
+        state: &Arc<ClusterState>,
     ) -> Vec<Next> {
         let mut next = self.overdue(now, coordinator, state);
         match &mut self.chooser {
@@ -145,20 +154,22 @@ impl Allocating {
         Some(Next::Decide(CoordinatorInput::Allocated { question, homes }))
     }
 
-    /// Of a strategy of the program's own, about one shard of the question.
+    /// Of a strategy of the program's own, about one of the shards that need a home.
     fn consult(
         &mut self,
         now: Instant,
-        coordinator: &Coordinator,
-        state: &ClusterState,
+        coordinator: &mut Coordinator,
+        state: &Arc<ClusterState>,
     ) -> Option<Next> {
-        let (Chooser::Program(program), Some((_, shards))) = (&mut self.chooser, &self.open) else {
+        let (Chooser::Program(program), Some(_)) = (&mut self.chooser, &self.open) else {
             return None;
         };
-        let is_late =
-            |(shard, _): &_| leaves(coordinator, *shard).is_some_and(|at| program.is_late(at));
-        if shards.iter().any(is_late) {
-            return self.rescue(coordinator, state, Hurry::Late);
+        if program.has_late() {
+            let is_late =
+                |(shard, _)| leaves(coordinator, shard).is_some_and(|at| program.is_late(at));
+            if coordinator.unplaced(FIRST).any(is_late) {
+                return self.rescue(coordinator, state, Hurry::Late);
+            }
         }
         if program.homes.is_pausing() {
             return self.rescue(coordinator, state, Hurry::Failed); // what leaves has no time for that
@@ -166,16 +177,16 @@ impl Allocating {
         if !program.homes.is_free() {
             return None;
         }
-        let is_next = |(shard, _): &&(ShardId, _)| shard.get() >= program.next;
-        let (shard, asker) = *shards.iter().find(is_next).or_else(|| shards.first())?;
-        let seen = seen(coordinator, state);
+        let first = |from| coordinator.unplaced(from).next();
+        let (shard, asker) = first(program.next).or_else(|| first(FIRST))?;
+        let seen = program.see(coordinator, state);
         if seen.targets().is_empty() {
             return None; // no answer would help
         }
         let number = program.number();
-        program.next = shard.get().saturating_add(1);
+        program.next = ShardId::new(shard.get().saturating_add(1));
         program.homes.ask(now, number, shard);
-        Some(Next::Consult { number, asked: Asked::Home { shard, asker, seen: Box::new(seen) } })
+        Some(Next::Consult { number, asked: Asked::Home { shard, asker, seen } })
     }
 
     /// Answers that are waited for no longer.
@@ -221,7 +232,7 @@ impl Allocating {
         state: &ClusterState,
         hurry: Hurry,
     ) -> Option<Next> {
-        let (Chooser::Program(program), Some((_, shards))) = (&self.chooser, &self.open) else {
+        let (Chooser::Program(program), Some(_)) = (&self.chooser, &self.open) else {
             return None;
         };
         let choose = |(shard, _), seen: &Allocations| {
@@ -234,7 +245,8 @@ impl Allocating {
             let (to, fewest) = seen.fewest()?;
             Some((to, format!("{why}: {fewest}").into()))
         };
-        let homes = homes(shards, seen(coordinator, state), choose);
+        let shards: Shards = coordinator.unplaced(FIRST).collect();
+        let homes = homes(&shards, seen(coordinator, state), choose);
         self.close(homes)
     }
 
@@ -260,7 +272,7 @@ impl Allocating {
                 Ok(Advice::Home(to))
                     if coordinator.is_target(to) && state.may_take(to.replica()) =>
                 {
-                    self.chosen(shard, to).into_iter().collect()
+                    self.chosen(shard, to, coordinator).into_iter().collect()
                 }
                 Ok(advice) => {
                     let why =
@@ -286,11 +298,10 @@ impl Allocating {
         }
     }
 
-    fn chosen(&mut self, shard: ShardId, to: RegionId) -> Option<Next> {
+    fn chosen(&mut self, shard: ShardId, to: RegionId, coordinator: &Coordinator) -> Option<Next> {
         let Chooser::Program(program) = &mut self.chooser else { return None };
         program.homes.succeeded();
-        let waits = |(_, shards): &mut (u64, Shards)| shards.iter().any(|(id, _)| *id == shard);
-        let (question, _) = self.open.take_if(waits)?;
+        let (question, _) = self.open.take_if(|_| coordinator.is_unplaced(shard))?;
         let homes = vec![Chosen { shard, to, why: program.name.clone() }];
         Some(Next::Decide(CoordinatorInput::Allocated { question, homes }))
     }
@@ -345,8 +356,8 @@ impl Allocating {
     pub(super) fn look(
         &mut self,
         now: Instant,
-        coordinator: &Coordinator,
-        state: &ClusterState,
+        coordinator: &mut Coordinator,
+        state: &Arc<ClusterState>,
     ) -> Vec<Next> {
         if self.look_at.is_none_or(|at| at > now) {
             return Vec::new();
@@ -371,7 +382,7 @@ impl Allocating {
             Chooser::Program(program) => {
                 let number = program.number();
                 program.moves.ask(now, number, ());
-                let asked = Asked::Moves { seen: Box::new(seen(coordinator, state)) };
+                let asked = Asked::Moves { seen: program.see(coordinator, state) };
                 vec![Next::Consult { number, asked }]
             }
         }
@@ -430,17 +441,21 @@ fn homes(
     homes
 }
 
+/// By when its home was decided, what is not written yet last.
+type Age = (bool, Option<Generation>, ShardId);
+
+fn age(coordinator: &Coordinator, shard: ShardId) -> Age {
+    let decided = coordinator.record(shard).map(|record| record.home().generation);
+    (decided.is_none(), decided, shard)
+}
+
 /// Everything that is known of the balance. Regions of members that nobody knows are left out.
 fn seen(coordinator: &Coordinator, state: &ClusterState) -> Allocations {
     let mut planned = coordinator.allocation();
-    let age = |shard: &ShardId| {
-        let decided = coordinator.record(*shard).map(|record| record.home().generation);
-        (decided.is_none(), decided, *shard)
-    };
     let mut candidate = |region: RegionId, leaving: bool| {
         let member = state.members.get(&region.replica())?;
         let mut shards = planned.remove(&region).unwrap_or_default();
-        shards.sort_by_key(age);
+        shards.sort_by_key(|shard| age(coordinator, *shard));
         Some(Candidate {
             status: member.status,
             reachable: !state.unreachable.contains(&region.replica()),

@@ -455,7 +455,8 @@ impl TypeMachines {
         if started.coordinator.phase() == Phase::Down {
             let ring = started.coordinator.remembered().clone();
             started.coordinator =
-                coordinator(with.me, &started.settings, &started.agreed).remembering(ring);
+                coordinator(with.me, &started.settings, &started.agreed, &started.allocating)
+                    .remembering(ring);
             started.asked = None;
         }
         let above = started.above;
@@ -652,7 +653,7 @@ impl Started {
             key: HomesKey::new(entity_type, settings.write_majority_plus),
             proxy: Proxy::new(0, RETRY),
             region: Region::new(RegionId::new(me), config, Canary::none()).agreeing(agreed.clone()),
-            coordinator: coordinator(me, &settings, &agreed),
+            coordinator: coordinator(me, &settings, &agreed, &allocating),
             coordinator_at: None,
             above: 0,
             asked: None,
@@ -690,7 +691,12 @@ impl Started {
     }
 }
 
-fn coordinator(me: ReplicaId, settings: &Settings, agreed: &Agreed) -> Coordinator {
+fn coordinator(
+    me: ReplicaId,
+    settings: &Settings,
+    agreed: &Agreed,
+    allocating: &Allocating,
+) -> Coordinator {
     let config = CoordinatorConfig {
         shards: settings.number_of_shards,
         reading: settings.waiting_for_state_timeout,
@@ -698,6 +704,7 @@ fn coordinator(me: ReplicaId, settings: &Settings, agreed: &Agreed) -> Coordinat
         repeat: pauses(settings),
         min_regions: settings.min_nr_of_members,
         preallocate: settings.preallocate,
+        one_by_one: allocating.is_asked_one_by_one(),
         remembered: settings.remembered_decisions,
         ..CoordinatorConfig::default()
     };

@@ -37,12 +37,13 @@ struct Bench {
     machines: Machines,
     now: Now,
     out: Out,
+    shards: u32, // of the type
 }
 
 impl Bench {
     fn new() -> Self {
         let machines = Machines::new(ME, Duration::from_secs(20));
-        Self { machines, now: Now::default(), out: Out::new() }
+        Self { machines, now: Now::default(), out: Out::new(), shards: 1_000 }
     }
 
     /// One input, and the ticks that follow from it; what was ordered.
@@ -70,7 +71,7 @@ impl Bench {
             _ => None,
         });
         let (id, says) = written.expect("it writes what its node says");
-        assert_eq!(says, agreed(1_000));
+        assert_eq!(says, agreed(self.shards));
         let Machines { types, with, .. } = &mut self.machines;
         let of_type = types.get_mut(&counter()).expect("it is started");
         of_type.answered(self.now, id, |_| Answer::Written, with, &mut self.out);

@@ -11,6 +11,10 @@ use std::time::Duration;
 
 use ostraca_ddata::clock::Instant;
 
+use super::picture::Picture;
+use crate::cluster::events::ClusterState;
+use crate::sharding::allocation::Allocations;
+use crate::sharding::coordinator::Coordinator;
 use crate::sharding::ids::{RegionId, ShardId};
 
 /// How long an answer is waited for.
@@ -36,7 +40,8 @@ pub(super) struct Program {
     pub(super) moves: Line<()>,
     /// Of the shards without a home, the first from here on is asked about next: one that the
     /// strategy fails at holds up no other.
-    pub(super) next: u32,
+    pub(super) next: ShardId,
+    picture: Option<Picture>,
     leavers: BTreeMap<RegionId, Leaver>, // ≤ members
     last: u64,                           // number of a question
     complained: Option<Instant>,
@@ -62,7 +67,16 @@ pub(super) struct Line<T> {
 impl Program {
     pub(super) const fn new(name: Arc<str>) -> Self {
         let (homes, moves) = (Line::new(), Line::new());
-        Self { name, homes, moves, next: 0, leavers: BTreeMap::new(), last: 0, complained: None }
+        Self {
+            name,
+            homes,
+            moves,
+            next: ShardId::new(0),
+            picture: None,
+            leavers: BTreeMap::new(),
+            last: 0,
+            complained: None,
+        }
     }
 
     /// The number of a question that is asked now.
@@ -75,6 +89,7 @@ impl Program {
     pub(super) fn forget(&mut self) {
         (self.homes.asked, self.moves.asked) = (None, None);
         self.leavers.clear();
+        self.picture = None;
     }
 
     /// These regions leave, as the coordinator knows now.
@@ -88,6 +103,26 @@ impl Program {
             };
             self.leavers.insert(region, leaver);
         }
+    }
+
+    /// What it is shown now.
+    pub(super) fn see(
+        &mut self,
+        coordinator: &mut Coordinator,
+        state: &Arc<ClusterState>,
+    ) -> Arc<Allocations> {
+        let changed = coordinator.take_changed();
+        let known = self.picture.take().filter(|picture| picture.is_of(state)).zip(changed);
+        let picture = match known {
+            Some((picture, changed)) => picture.with(&changed, coordinator),
+            None => Picture::new(coordinator, state),
+        };
+        self.picture.insert(picture).show()
+    }
+
+    /// Whether anybody is late.
+    pub(super) fn has_late(&self) -> bool {
+        self.leavers.values().any(|leaver| *leaver == Leaver::Late)
     }
 
     /// Whether a region leaves and its shards wait for the strategy no longer.

@@ -27,7 +27,7 @@ impl TypeMachines {
     /// A question that had no answer may have one now.
     pub(super) fn allocate(&mut self, now: Now, with: &mut Surroundings, out: &mut Outbox<Output>) {
         let Some(started) = &mut self.started else { return };
-        let next = started.allocating.work(now.mono, &started.coordinator, &with.state);
+        let next = started.allocating.work(now.mono, &mut started.coordinator, &with.state);
         self.carry_out(now, next, with, out);
     }
 

@@ -7,7 +7,7 @@ use ostraca_ddata::replicator::{self, Replicator};
 
 use super::*;
 use crate::sharding::allocation::pins::{self, AskPins, PinsKey, Wanted};
-use crate::sharding::allocation::{Advice, Asked};
+use crate::sharding::allocation::{Advice, Allocations, Asked};
 use crate::sharding::config::StrategyName;
 
 const HERE: RegionId = RegionId::new(ME);
@@ -17,8 +17,11 @@ const MS: Duration = Duration::from_millis(1);
 
 /// Of a type with a strategy of its own, or with one that is set; it is alone and decides.
 fn acting(strategy: Option<&str>, name: StrategyName, members: &[u64]) -> (Bench, Vec<Output>) {
-    let mut bench = Bench::new();
-    let settings = Settings { allocation_strategy: name, ..Settings::default() };
+    acting_by(strategy, Settings { allocation_strategy: name, ..Settings::default() }, members)
+}
+
+fn acting_by(strategy: Option<&str>, settings: Settings, members: &[u64]) -> (Bench, Vec<Output>) {
+    let mut bench = Bench { shards: settings.number_of_shards, ..Bench::new() };
     let (entity_type, settings, extractor) = (counter(), Box::new(settings), "xxh3".into());
     let (strategy, hosts) = (strategy.map(Into::into), Hosts::Shards);
     let started = bench.tell(Input::Start { entity_type, settings, extractor, strategy, hosts });
@@ -159,6 +162,48 @@ fn who_fails_again_and_again_is_asked_more_and_more_rarely_and_complained_about_
     let [(number, 4)] = homes(&bench.want(&[4]))[..] else { panic!("it is asked at once") };
     bench.advise(number, Err("no".into()));
     assert_eq!(homes(&bench.pass(100 * MS)).len(), 1, "the pause is short again");
+}
+
+#[test]
+fn a_question_costs_what_has_changed_since_the_last_and_not_as_much_as_there_is() {
+    const SHARDS: u32 = 10_000;
+    let settings = Settings { number_of_shards: SHARDS, preallocate: true, ..Settings::default() };
+    let (mut bench, mut told) = acting_by(Some("mine"), settings, &[1]);
+    let (mut asked, mut pictures, mut last) = (0, 0, std::ptr::null());
+    while let Some(Output::Consult { number, asked: Asked::Home { seen, .. }, .. }) =
+        told.iter().find(|output| matches!(output, Output::Consult { .. }))
+    {
+        if asked % 1_000 == 0 {
+            assert_eq!(seen.homes().count(), asked, "all that was chosen is seen");
+        }
+        asked += 1;
+        let picture = std::ptr::from_ref(&**seen);
+        pictures += usize::from(!std::ptr::eq(picture, last));
+        last = picture;
+        let number = *number;
+        drop(told); // as a strategy that has answered
+        let next = bench.home(number, HERE);
+        told = bench.hold(next);
+    }
+    assert_eq!(asked, SHARDS as usize);
+    assert!(pictures < 10, "{pictures} were made");
+}
+
+#[test]
+fn what_a_strategy_still_looks_at_does_not_change_under_its_eyes() {
+    let mut bench = own();
+    let [Output::Consult { number, asked: Asked::Home { seen, .. }, .. }] =
+        &bench.want(&[3, 4])[..]
+    else {
+        panic!("it is asked")
+    };
+    let (number, kept, then) = (*number, Arc::clone(seen), Allocations::clone(seen));
+    let told = bench.home(number, HERE);
+    let Some(Output::Consult { asked: Asked::Home { seen, .. }, .. }) = told.first() else {
+        panic!("{told:?}")
+    };
+    assert_eq!(seen.homes().collect::<Vec<_>>(), [(ShardId::new(3), HERE)]);
+    assert_eq!(*kept, then);
 }
 
 #[test]
