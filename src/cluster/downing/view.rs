@@ -118,21 +118,25 @@ impl View {
     /// installed configuration. False before the first one. Who is Down does not help.
     #[must_use]
     pub fn holds_quorum(&self) -> bool {
-        self.reaches_quorum_of(self.electorate.as_ref())
+        let reaches = |voter: NodeId| self.is_reachable(voter);
+        self.electorate.as_ref().is_some_and(|electorate| self.is_quorum_of(electorate, reaches))
     }
 
-    /// Whether they form a quorum of the configuration that may be the next one: if it is decided,
-    /// or is yet to be, nobody can go on without this side (spec/safety.md §1).
+    /// Whether the voters of this side form a quorum of the configuration that may be the next one: if
+    /// it is decided, or is yet to be, nobody can go on without them (spec/safety.md §1). Who has seen
+    /// the present state is on this side, also behind a bad link, whichever end of that has told of
+    /// it.
     #[must_use]
     pub fn may_hold_quorum(&self) -> bool {
-        self.reaches_quorum_of(self.pending.as_ref())
+        let is_here = |voter: NodeId| self.is_reachable(voter) || self.seen.contains(&voter);
+        self.pending.as_ref().is_some_and(|pending| self.is_quorum_of(pending, is_here))
     }
 
-    fn reaches_quorum_of(&self, electorate: Option<&Electorate>) -> bool {
-        let Some(electorate) = electorate else { return false };
+    /// Whether these voters form a quorum. Who is Down does not help.
+    fn is_quorum_of(&self, electorate: &Electorate, counts: impl Fn(NodeId) -> bool) -> bool {
         let voters: Vec<_> = electorate.voters.iter().map(|voter| voter.incarnation).collect();
         let answering = |voter: &&NodeId| {
-            self.is_reachable(**voter)
+            counts(**voter)
                 && self.member(**voter).is_some_and(|member| member.status < Status::Down)
         };
         let here = electorate.voters.iter().filter(answering).map(|voter| voter.incarnation);

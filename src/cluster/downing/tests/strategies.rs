@@ -304,6 +304,34 @@ fn who_is_indirectly_connected_waits_if_the_configuration_being_decided_needs_it
     }
 }
 
+/// The same bad link, recorded from its other end: who has seen the present state is here, whoever
+/// cannot reach it, and is needed as much.
+#[test]
+fn a_bad_link_counts_the_same_from_both_of_its_ends() {
+    let majority = Strategy::KeepMajority(KeepMajority::default());
+    let lease = Strategy::LeaseMajority(LeaseMajority::default());
+    for (strategy, verdict) in [(&majority, DownIndirectlyConnected), (&lease, LeaseIndirect)] {
+        for (row, own) in [("C>D", 'C'), ("D>C", 'C'), ("C>D", 'D'), ("D>C", 'D')] {
+            let mut view = split(&format!("C +D | A B ;=A {row}")).view_of(0, super::node(own));
+            let pending = |voters: &str| {
+                let voters = voters.chars().map(super::node).collect();
+                Some(Electorate { voters, tiebreaker: super::node('A') })
+            };
+            view.pending = pending("ACD");
+            let needed = resolve(strategy, Trust::Configuration, &view);
+            assert_eq!(needed.decision, Nothing, "{row} at {own}: {strategy:?}");
+            view.pending = pending("ABC");
+            let other = resolve(strategy, Trust::Configuration, &view);
+            assert_eq!(other.decision, verdict, "{row} at {own}: {strategy:?}");
+        }
+    }
+    // D is dead, or on the other side: it has not seen what is known here.
+    let mut view = split("C | D A B ;=A").view(0);
+    let voters = "ACD".chars().map(super::node).collect();
+    view.pending = Some(Electorate { voters, tiebreaker: super::node('A') });
+    assert_eq!(resolve(&majority, Trust::Configuration, &view).decision, DownReachable);
+}
+
 #[test]
 fn with_trust_downing_the_strategy_has_the_last_word() {
     let oldest = Strategy::KeepOldest(KeepOldest::default());
