@@ -59,11 +59,20 @@ impl Stage {
         removed.map_err(|_| format!("node {node} is still a member after {PATIENCE:?}"))?
     }
 
-    /// The node on which the coordinators run.
+    /// The node on which the coordinators run. For a moment there may be none: between two, or while
+    /// the machine is too busy for a lease.
     async fn coordinates(&self) -> Result<u64, Failed> {
-        let types = self.sharding.types().await?;
-        let known = types.iter().find_map(|view| view.coordinator);
-        Ok(known.ok_or("nobody is known to coordinate")?.get())
+        let known = async {
+            loop {
+                let types = self.sharding.types().await?;
+                if let Some(node) = types.iter().find_map(|view| view.coordinator) {
+                    return Ok(node.get());
+                }
+                tokio::time::sleep(PAUSE).await;
+            }
+        };
+        let late = |_| format!("nobody is known to coordinate after {PATIENCE:?}");
+        tokio::time::timeout(PATIENCE, known).await.map_err(late)?
     }
 
     async fn removed(&self, node: u64) -> Result<(), Failed> {

@@ -132,3 +132,52 @@ impl<C: AsyncRead + AsyncWrite + Unpin> StreamMuxer for Muxer<C> {
         Poll::Pending
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::future::poll_fn;
+    use std::pin::pin;
+    use std::time::Duration;
+
+    use futures::future::{Either, select};
+    use futures::{AsyncReadExt, AsyncWriteExt};
+    use tokio_util::compat::TokioAsyncReadCompatExt;
+
+    use super::*;
+
+    /// As libp2p's connections do it, and no other way: `poll`, then what has arrived.
+    #[tokio::test]
+    async fn streams_that_come_at_once_are_all_taken() {
+        let (near, far) = tokio::io::duplex(64 * 1024);
+        let mut here = Muxer::new(near.compat(), Yamux::new(8), Mode::Client);
+        let mut there = Muxer::new(far.compat(), Yamux::new(8), Mode::Server);
+        let mut streams = Vec::new();
+        for name in 0..5_u8 {
+            let mut stream =
+                poll_fn(|cx| Pin::new(&mut here).poll_outbound(cx)).await.expect("open");
+            stream.write_all(&[name]).await.expect("it has room");
+            streams.push(stream);
+        }
+        let mut taken = pin!(async {
+            let mut names = BTreeSet::new();
+            for _ in 0..5 {
+                let next = poll_fn(|cx| {
+                    let _ = Pin::new(&mut there).poll(cx)?;
+                    Pin::new(&mut there).poll_inbound(cx)
+                });
+                let mut name = [0];
+                next.await.expect("a stream").read_exact(&mut name).await.expect("its name");
+                names.insert(name[0]);
+            }
+            names
+        });
+        let driven = poll_fn(|cx| Pin::new(&mut here).poll(cx));
+        let both = select(taken.as_mut(), driven);
+        match tokio::time::timeout(Duration::from_secs(10), both).await {
+            Ok(Either::Left((names, _))) => assert_eq!(names, (0..5).collect()),
+            Ok(Either::Right((ended, _))) => panic!("the connection ended: {ended:?}"),
+            Err(_) => panic!("streams are left"),
+        }
+    }
+}

@@ -21,8 +21,8 @@ const DIGITS: usize = 16;
 /// transaction as the effect, and refuse what comes with a lower one; equal is the same stay.
 ///
 /// It is made of the generation of the cluster, the term of the coordinator that decided, and its
-/// count. For one id it never goes back: not by a move, a crash, a change of members, a forced
-/// recovery, nor for a cluster that is founded anew, as long as the clocks of its founders are not
+/// count. For one id it never goes back: not by a move, a crash, a change of members,
+/// nor for a cluster that is founded anew, as long as the clocks of its founders are not
 /// behind those of the ones before them (the generation of the cluster is the founder's wall clock in
 /// milliseconds). It may go up while an instance lives, so ask for it with each effect. Instances of
 /// one stay, as after passivation or a panic, share it: it orders stays, not messages.
@@ -83,7 +83,7 @@ impl FencingToken {
         Self { cluster: cluster_generation, generation }
     }
 
-    /// The generation of the cluster: wall-clock milliseconds at its founding or forced recovery.
+    /// The generation of the cluster: wall-clock milliseconds at its founding.
     #[must_use]
     pub const fn cluster_generation(&self) -> u64 {
         self.cluster

@@ -175,7 +175,7 @@ pub struct Released {
     /// What was accepted and not begun, if it is still kept.
     #[serde(rename = "p", default, with = "payload")]
     pub payload: Option<Bytes>,
-    /// The generation of the cluster there: in the next home it is no lower.
+    /// The generation of the cluster there: its next home is as far before it starts.
     #[serde(rename = "c", default)]
     pub cluster: u64,
 }

@@ -124,8 +124,9 @@ impl View {
 
     /// Whether the voters of this side form a quorum of the configuration that may be the next one: if
     /// it is decided, or is yet to be, nobody can go on without them (spec/safety.md §1). Who has seen
-    /// the present state is on this side, also behind a bad link, whichever end of that has told of
-    /// it.
+    /// the present state is counted, also behind a bad link, whichever end of that has told of it.
+    /// It may have died since: this only ever puts an end off, for as long as a configuration is
+    /// pending.
     #[must_use]
     pub fn may_hold_quorum(&self) -> bool {
         let is_here = |voter: NodeId| self.is_reachable(voter) || self.seen.contains(&voter);

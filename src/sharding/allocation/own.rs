@@ -34,8 +34,8 @@ impl StrategyError {
 /// they are; after 100 ms, doubling to 5 s while nothing but that comes, it is asked again, about
 /// another shard first if several wait. Shards of a node that leaves or is lost are asked about like
 /// new ones; but those of one that leaves go to the nodes with the fewest after a failure, and once the
-/// strategy has had 5 s for all of them together, since a node would lose what it does not hand over in
-/// time. So a strategy whose answers take 10 ms places about 500 shards of a node that leaves; what it
+/// strategy has had 3 s for all of them together, since a node would lose what it does not hand over in
+/// time. So a strategy whose answers take 10 ms places about 300 shards of a node that leaves; what it
 /// wants elsewhere it can move later.
 ///
 /// What it is shown is kept from one question to the next, and copied if the strategy still holds it by

@@ -134,7 +134,7 @@ impl Intake {
         let whole = self.arriving.remove(&key)?;
         self.due.remove(&key);
         let Arriving { reached, last, bytes, .. } = whole;
-        let (payload, cluster) = (Some(Bytes::from(bytes)), 0); // it was said with the announcement
+        let (payload, cluster) = (Some(Bytes::from(bytes)), 0); // the announcement's was looked at
         Some(Released { shard: key.0, reached, last, payload, cluster })
     }
 

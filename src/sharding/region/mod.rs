@@ -93,8 +93,6 @@ pub struct Region {
     refused: Option<(ReplicaId, Agreed)>, // by which coordinator, and what that says
     canary: Canary,
     installed: Installed,
-    /// Of what is installed here, or where a shard came from: no token of its next home is lower.
-    cluster: u64,
     shards: BTreeMap<ShardId, Shard>, // ≤ config.shards, for ever
     highest: Generation,              // heard of, routes included
     registration: Registration,
@@ -131,7 +129,6 @@ impl Region {
             refused: None,
             canary,
             installed: Installed::default(),
-            cluster: 0,
             shards: BTreeMap::new(),
             highest: Generation::NEVER,
             registration: Registration::default(),
@@ -360,9 +357,8 @@ impl Region {
 
     /// R5 at the other end. Of members only: who is out has its word in no decision that counts.
     fn released(&mut self, now: Now, from: ReplicaId, word: Released, out: &mut Out) {
-        if self.is_shard(word.shard) && !self.config.proxy {
+        if self.is_shard(word.shard) && !self.config.proxy && !self.is_ahead(word.cluster) {
             let from = RegionId::new(from);
-            self.raise(from, word.cluster, out);
             self.intake.superseded(word.shard, from, word.last);
             self.change(now, word.shard, out, |held, judge| held.released(from, word, judge));
         }
@@ -373,10 +369,10 @@ impl Region {
     fn carries(&mut self, now: Now, from: ReplicaId, word: Carries, out: &mut Out) {
         let from = RegionId::new(from);
         let Carries { shard, reached, last, length, cluster } = word;
-        if !self.is_shard(shard) || self.config.proxy || !self.installed.members.contains(&from) {
+        let is_member = self.installed.members.contains(&from);
+        if !self.is_shard(shard) || self.config.proxy || !is_member || self.is_ahead(cluster) {
             return;
         }
-        self.raise(from, cluster, out);
         let held = self.shards.entry(shard).or_default();
         let brought = held.brought(from, last).filter(|brought| brought.len() as u64 == length);
         if held.news(from, reached) != News::Counts || brought.is_some() {
@@ -426,8 +422,8 @@ impl Region {
         out: &mut Out,
         rule: impl FnOnce(&mut Shard, Judge<'_>) -> Vec<Step>,
     ) {
-        let Self { me, installed, cluster, canary, .. } = self;
-        let judge = Judge { me: *me, shard, installed, cluster: *cluster, canary: *canary };
+        let Self { me, installed, canary, .. } = self;
+        let judge = Judge { me: *me, shard, installed, canary: *canary };
         let held = self.shards.entry(shard).or_default();
         let before = standing(shard, held);
         let steps = rule(held, judge);
@@ -500,10 +496,14 @@ impl Region {
     }
 
     fn install(&mut self, now: Now, installed: Installed, out: &mut Out) {
+        let before = self.installed.epoch.generation;
         if !self.installed.install(installed) {
             return;
         }
-        self.raise(self.me, self.installed.epoch.generation, out);
+        let generation = self.installed.epoch.generation;
+        if generation > before {
+            out.push(RegionOutput::ClusterGeneration(generation));
+        }
         self.intake.keep_only(&self.installed.members);
         let pending = self.shards.iter().filter(|(_, held)| held.pending().is_some());
         for shard in pending.map(|(id, _)| *id).collect::<Vec<_>>() {
@@ -512,13 +512,12 @@ impl Region {
     }
 
     /// A forced installation raises the generation of the cluster, and reaches one member after the
-    /// other: who had it first may have given tokens of it before it released a shard to this one.
-    fn raise(&mut self, from: RegionId, cluster: u64, out: &mut Out) {
-        let counts = from == self.me || self.installed.members.contains(&from);
-        if counts && cluster > self.cluster {
-            self.cluster = cluster;
-            out.push(RegionOutput::ClusterGeneration(cluster));
-        }
+    /// other: who had it first may have given tokens of it before it released a shard to this one,
+    /// which starts it once it has it too. It is said again.
+    fn is_ahead(&mut self, cluster: u64) -> bool {
+        let is_ahead = cluster > self.installed.epoch.generation;
+        self.stats.too_early += u64::from(is_ahead);
+        is_ahead
     }
 
     /// R6.

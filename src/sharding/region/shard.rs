@@ -85,7 +85,6 @@ pub(super) struct Judge<'a> {
     pub(super) me: RegionId,
     pub(super) shard: ShardId,
     pub(super) installed: &'a Installed,
-    pub(super) cluster: u64,
     pub(super) canary: Canary,
 }
 
@@ -281,7 +280,8 @@ impl Shard {
         match (self.home, self.released_by) {
             (Some(to), _) if to == judge.me => Vec::new(),
             (Some(to), _) => {
-                let Judge { shard, cluster, .. } = judge;
+                let Judge { shard, installed, .. } = judge;
+                let cluster = installed.epoch.generation;
                 let (last, payload) = (self.last, self.kept.clone());
                 vec![Step::Release {
                     to,

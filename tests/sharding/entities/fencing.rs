@@ -106,6 +106,10 @@ fn who_takes_over_from_a_node_that_had_the_newer_generation_first_is_not_behind_
             (0..4_000).for_each(|id| it.tell(1, &format!("b{id}")));
         }
         it.nodes.settle();
+        assert_eq!(it.nodes.fetched(), 0, "the next home waits until it is as far");
+        it.nodes.install_at(0);
+        it.nodes.speak(SHARD);
+        it.nodes.settle();
         let after = it.write(0, "a");
         assert!(after > before, "{after} after {before}; long: {long}");
         assert_eq!(it.nodes.fetched() > 0, long);

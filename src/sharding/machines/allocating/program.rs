@@ -20,9 +20,10 @@ use crate::sharding::ids::{RegionId, ShardId};
 /// How long an answer is waited for.
 pub(super) const WITHIN: Duration = Duration::from_secs(5);
 
-/// How long it is asked about shards of a node that leaves, all of them together. As long again as
-/// `handoff-timeout` is left then of the 20 s that a node has to hand over what it hosts.
-pub(super) const LEAVER_WITHIN: Duration = Duration::from_secs(5);
+/// How long it is asked about shards of a node that leaves, all of them together. By default a node
+/// has 20 s to hand over what it hosts, of which a handler may take `handoff-timeout`, 15 s: this
+/// leaves 2 s for what is written and said.
+pub(super) const LEAVER_WITHIN: Duration = Duration::from_secs(3);
 
 /// After the first failure; doubled by each further one in a row.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
