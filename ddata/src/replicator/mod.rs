@@ -374,6 +374,7 @@ impl Machine for Replicator {
             }
             Input::Members(peers) => self.members(now, peers, out),
             Input::Propose(change) => self.drive(now, EpochInput::Propose(change), out),
+            Input::Force(kept) => self.drive(now, EpochInput::Force(kept), out),
             Input::Consent { query, remaining } => {
                 self.drive(now, EpochInput::Consent { query, remaining }, out);
             }

@@ -1,5 +1,7 @@
 //! Learning and installing decided configurations (rule E5), and the state pull that follows.
 
+use std::collections::BTreeSet;
+
 use super::attempt::Origin;
 use super::configuration::Shared;
 use super::{AcceptorState, Consents};
@@ -13,6 +15,25 @@ impl Epochs {
         self.state.install(epoch);
         self.state.synced = true;
         self.installed_anew(now, None, out);
+    }
+
+    /// An operator's word in place of a quorum's. What this node holds is the state of the new
+    /// generation, so it is synced; the others merge it with theirs. Whoever is given up is told, too:
+    /// if it lives it ends itself.
+    pub(super) fn force(&mut self, now: Now, kept: &BTreeSet<ReplicaId>, out: &mut Out) {
+        if !self.is_member() {
+            return;
+        }
+        let before = self.current();
+        let Ok(forced) = before.forced(self.me, kept, now.wall.as_millis()) else { return };
+        self.stats.forced += 1;
+        self.state.install(Shared::new(forced));
+        self.state.synced = true;
+        self.installed_anew(now, None, out);
+        let install = EpochMessage::Install { epoch: self.current() };
+        let me = self.me;
+        let others = before.members().iter().copied().filter(|id| *id != me);
+        self.send_all(others, &install, out);
     }
 
     /// Takes over what an earlier run made durable. Of a predecessor's promises nothing follows

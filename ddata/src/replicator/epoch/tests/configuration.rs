@@ -31,6 +31,20 @@ fn a_configuration_survives_its_wire_form() {
 }
 
 #[test]
+fn only_a_forced_one_says_so_in_its_wire_form() {
+    let base = first([1, 2, 3]);
+    let forced = base.forced(id(2), &ids([3]).into_iter().collect(), 5).unwrap();
+    let fields = |epoch: &Epoch| {
+        let bytes = rmp_serde::to_vec_named(epoch).unwrap();
+        assert_eq!(rmp_serde::from_slice::<Epoch>(&bytes).unwrap(), *epoch);
+        rmp_serde::from_slice::<std::collections::BTreeMap<String, Any>>(&bytes).unwrap()
+    };
+    assert!(!fields(&base).contains_key("o"), "bytes of every release so far");
+    assert!(fields(&forced).contains_key("o"));
+    assert_eq!(base.forced(id(9), &ids([1]).into_iter().collect(), 5), Err(NotForced::NoMember));
+}
+
+#[test]
 fn nonsense_does_not_decode() {
     let epoch = after(&first([1, 2, 3]), &leave([3]));
     assert!(tampered(&epoch, "m", vec![1, 2]).is_ok());
