@@ -199,6 +199,11 @@ pub struct Downing {
     /// running. Unset: as long as `stable-after`. With leases nobody waits for it.
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     pub down_removal_margin: Option<Duration>,
+    /// With leases: how long a side without a quorum waits before it ends itself as its strategy says.
+    /// Nothing runs there meanwhile; the others may come back, or an operator goes on without them
+    /// (`ostraca recover`). `down-all` and `static-quorum` end it at once, on purpose. Unset: 30 min.
+    #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
+    pub wait_without_quorum: Option<Duration>,
     /// The word of the survivors removes the others, quorum or not: **two sides may go on side by
     /// side**. Needed for strategies that may keep a side without a quorum.
     pub trust_downing: bool,
@@ -462,6 +467,12 @@ impl Downing {
             (DownAllWhenUnstable::After(after), _) => Some(after),
         };
         Timing { stable_after, down_all_after }
+    }
+
+    /// How long a side that can't go on waits before it ends itself.
+    #[must_use]
+    pub fn waits_without_quorum(&self) -> Duration {
+        self.wait_without_quorum.unwrap_or(Duration::from_secs(30 * 60))
     }
 
     /// How long survivors take what ran on a downed unreachable node to be still running.

@@ -17,6 +17,7 @@ mod inside;
 mod links;
 mod notices;
 pub mod port;
+pub mod recovering;
 mod searching;
 mod shunned;
 mod spreading;
@@ -158,6 +159,12 @@ impl Membership {
             Stage::Inside(inside) => Some(inside.gossip()),
             Stage::New | Stage::Searching(_) | Stage::Over(_) => None,
         }
+    }
+
+    /// The newest configuration that is installed here.
+    #[must_use]
+    pub const fn configuration(&self) -> Option<&Arc<Epoch>> {
+        self.core.installed.as_ref()
     }
 
     /// Why it was told to stop, if it was.
@@ -336,6 +343,7 @@ impl Membership {
                 }
                 return;
             }
+            Command::Recover => return self.recover(now, out),
             Command::Leave(_) | Command::Down(_) | Command::PrepareForFullShutdown => {}
         }
         match &mut self.stage {
@@ -363,11 +371,11 @@ impl Membership {
     }
 
     fn installed(&mut self, now: Now, epoch: Arc<Epoch>, out: &mut Out) {
-        self.core.installed = Some(epoch.clone());
+        let previous = self.core.installed.replace(epoch.clone());
         self.core.pending = None;
         self.hold(now, HolderInput::Installed(epoch), out);
         if let Stage::Inside(inside) = &mut self.stage {
-            inside.installed();
+            inside.installed(&self.core, now, previous.as_deref());
         }
     }
 

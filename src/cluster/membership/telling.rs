@@ -32,6 +32,8 @@ pub(super) struct Telling {
     down: BTreeSet<ReplicaId>,               // ≤ members
     dead: BTreeSet<ReplicaId>,               // proven so; ≤ members
     departed: BTreeMap<NodeId, Instant>,     // ≤ DEPARTED_MAX
+    /// Removed nodes that are called, and listened to, until they have heard of it.
+    pub(super) spared: BTreeSet<NodeId>, // ≤ members of a configuration
 }
 
 impl Telling {
@@ -59,7 +61,9 @@ impl Telling {
 
     fn forget(&mut self, node: NodeId, out: &mut Out) {
         self.departed.remove(&node);
-        out.push(Output::Forget(node));
+        if !self.spared.contains(&node) {
+            out.push(Output::Forget(node));
+        }
     }
 
     /// It is removed, connected, and may not know it.

@@ -93,6 +93,8 @@ pub(crate) struct World {
     /// What runs entities for real.
     pub(crate) houses: Option<Houses>,
     pub(crate) cut: Cut,
+    /// Whether a side without a quorum waits for an operator; else it ends itself at once.
+    pub(crate) waits: bool,
     pub(crate) canary: Canary,
 }
 
@@ -115,6 +117,7 @@ impl World {
             meter: None,
             houses: None,
             cut: CUT,
+            waits: false,
             canary: Canary::none(),
         }
     }
@@ -243,11 +246,15 @@ impl WholeNode {
         let place = boot.node.get();
         let keeps = (world.keeps)(place);
         let me = node_at(place, boot.incarnation, keeps);
+        let mut config = (world.config)(place);
+        if !world.waits {
+            config.downing.wait_without_quorum.get_or_insert(Duration::ZERO);
+        }
         let memory = boot.disk.last().filter(|_| keeps).cloned().unwrap_or_default();
         let membership = Membership::new(Setup {
             me,
             address: (world.claims)(place),
-            config: (world.config)(place),
+            config,
             settings: (world.settings)(place),
             memory,
             seed: boot.seed,
@@ -291,6 +298,11 @@ impl WholeNode {
 
     pub(crate) fn me(&self) -> NodeId {
         self.me
+    }
+
+    /// Whether it talks with that life no more: it was removed here.
+    pub(crate) fn refuses(&self, node: NodeId) -> bool {
+        self.forgotten.contains(&node)
     }
 
     /// Its own status, as it knows it.

@@ -13,7 +13,7 @@ use super::{Event, WholeNode};
 
 /// Configurations decide, and nothing else: who is Up stands in an installed one, who was removed
 /// is out of the newest, no two of one number differ, and nobody serves once one without it is
-/// installed anywhere.
+/// installed anywhere, but by an operator's word.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     pub(crate) installed: BTreeMap<EpochId, Arc<Epoch>>,
@@ -76,6 +76,13 @@ impl Watch {
     fn lease(&self, view: &View<'_, WholeNode>, index: NodeIndex) -> Result<(), String> {
         let Some(node) = view.process(index) else { return Ok(()) };
         let id = node.me().incarnation;
+        // By an operator's word two sides serve, until they hear of it (spec/safety.md §1): what the
+        // other one decides is nothing to who has not.
+        let own = node.epoch().map(|epoch| epoch.id().generation);
+        let newest = self.installed.values().rfind(|epoch| Some(epoch.id().generation) == own);
+        if newest.is_some_and(|epoch| !epoch.has_left(id)) {
+            return Ok(());
+        }
         if self.removed.contains(&id) && node.membership.serves(view.clock(index).mono) {
             return Err(format!("{id} serves, and a configuration without it is installed"));
         }
