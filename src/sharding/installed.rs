@@ -14,6 +14,9 @@ pub struct Installed {
     pub epoch: EpochId,
     /// Its members, as the regions that they may host.
     pub members: BTreeSet<RegionId>, // ≤ members of a configuration
+    /// Its generation began by force: a majority of what was before is lost, and with it perhaps
+    /// decisions about shards.
+    pub forced: bool,
 }
 
 impl Installed {
@@ -22,6 +25,12 @@ impl Installed {
     #[must_use]
     pub fn is_out(&self, region: RegionId, since: EpochId) -> bool {
         self.epoch >= since && !self.members.contains(&region)
+    }
+
+    /// Whether `newer` begins a generation by force: what was decided before it may not be known.
+    #[must_use]
+    pub const fn is_replaced_by(&self, newer: &Self) -> bool {
+        newer.forced && newer.epoch.generation > self.epoch.generation
     }
 
     /// Takes over a newer configuration; an older one changes nothing. Says whether it was newer.
@@ -44,12 +53,16 @@ mod tests {
     fn absent_from_an_older_configuration_is_not_out() {
         let epoch = |number| EpochId { generation: 1, number };
         let (a, b) = (RegionId::new(ReplicaId::new(1)), RegionId::new(ReplicaId::new(2)));
-        let mut installed = Installed { epoch: epoch(3), members: BTreeSet::from([a]) };
+        let of = |number, member| {
+            let members = BTreeSet::from([member]);
+            Installed { epoch: epoch(number), members, forced: false }
+        };
+        let mut installed = of(3, a);
         assert!(installed.is_out(b, epoch(3)));
         assert!(!installed.is_out(b, epoch(4)), "b may have joined by then");
         assert!(!installed.is_out(a, epoch(1)));
-        assert!(!installed.install(Installed { epoch: epoch(2), members: BTreeSet::from([b]) }));
-        assert!(installed.install(Installed { epoch: epoch(4), members: BTreeSet::from([b]) }));
+        assert!(!installed.install(of(2, b)));
+        assert!(installed.install(of(4, b)));
         assert!(installed.is_out(a, epoch(4)));
     }
 }

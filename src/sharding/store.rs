@@ -1,6 +1,7 @@
 //! Between the coordinator and the Replicator: what it asks as requests on the guarded group
-//! `sharding/<type>/homes`, and the replies as facts (spec/safety.md §2). The group has two keys:
-//! the homes, and beneath them `settings`, what all nodes must agree on (§13).
+//! `sharding/<type>/homes`, and the replies as facts (spec/safety.md §2). The group has three keys:
+//! the homes, and beneath them `settings`, what all nodes must agree on (§13), and `recovered`, the
+//! last forced generation whose survivors were asked what runs (spec/safety.md §1).
 //!
 //! A register's stamp says who wrote it last; the generation inside says which decision it is. A
 //! decision that is written again, by its own coordinator after a timeout or by the next one after
@@ -47,6 +48,17 @@ pub enum Ask {
         /// How long to wait.
         within: Duration,
     },
+    /// Writes under the term that the homes hold all that survived a recovery by force.
+    Recover {
+        /// The term.
+        term: Term,
+        /// The stamp of the write.
+        seq: u64,
+        /// The generation of configurations that began so.
+        generation: u64,
+        /// How long to wait.
+        within: Duration,
+    },
     /// Writes under the term what all nodes must agree on.
     Agree {
         /// The term.
@@ -63,8 +75,9 @@ pub enum Ask {
 /// What became of an [`Ask`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The term is taken; a quorum holds these cells, and this of the settings.
-    Fenced(Vec<(ShardId, ShardHome)>, Option<Agreed>),
+    /// The term is taken; a quorum holds these cells, this of the settings, and of which forced
+    /// generation the homes hold what survived.
+    Fenced(Vec<(ShardId, ShardHome)>, Option<Agreed>, Option<u64>),
     /// A quorum holds what was written.
     Written,
     /// Somebody holds a higher term.
@@ -91,6 +104,7 @@ pub enum Answer {
 pub struct HomesKey {
     key: Key<Homes>,
     settings: Key<LWWRegister<Agreed>>,
+    recovered: Key<LWWRegister<u64>>,
     group: Group,
     level: MajorityPlus,
     canary: Canary,
@@ -102,8 +116,9 @@ impl HomesKey {
     pub fn new(entity_type: &EntityType, level: MajorityPlus) -> Self {
         let name = format!("sharding/{entity_type}/homes");
         let settings = Key::new(&format!("{name}/settings"));
+        let recovered = Key::new(&format!("{name}/recovered"));
         let (key, group, canary) = (Key::new(&name), Group::new(&name), Canary::none());
-        Self { key, settings, group, level, canary }
+        Self { key, settings, recovered, group, level, canary }
     }
 
     /// The same, with a rule left out.
@@ -134,6 +149,14 @@ impl HomesKey {
                 let update = Update::new(&self.key, consistency, write);
                 Request::Update(update.guarded(Guard { group, term }))
             }
+            Ask::Recover { term, seq, generation, within } => {
+                let consistency = self.consistency(within);
+                let write = move |register: &mut Edit<'_, LWWRegister<u64>>| {
+                    register.set_at(seq, &generation)
+                };
+                let update = Update::new(&self.recovered, consistency, write);
+                Request::Update(update.guarded(Guard { group, term }))
+            }
             Ask::Agree { term, seq, agreed, within } => {
                 let consistency = self.consistency(within);
                 let write = move |register: &mut Edit<'_, LWWRegister<Agreed>>| {
@@ -159,7 +182,7 @@ impl HomesKey {
         match reply {
             Ok(Reply::Updated { .. }) => Answer::Written,
             Ok(Reply::Fenced { values, .. }) => match self.read(&values) {
-                Ok((cells, agreed)) => Answer::Fenced(cells, agreed),
+                Ok((cells, agreed, recovered)) => Answer::Fenced(cells, agreed, recovered),
                 Err(why) => Answer::NotNow { why },
             },
             Ok(_) => Answer::NotNow { why: "the reply is to another request".into() },
@@ -175,7 +198,7 @@ impl HomesKey {
 
 impl HomesKey {
     /// What the group holds, or why it can't be read: nothing can be built on a part of it.
-    fn read(&self, values: &[(KeyName, Value)]) -> Result<(Cells, Option<Agreed>), String> {
+    fn read(&self, values: &[(KeyName, Value)]) -> Result<Read, String> {
         let of = |name: &KeyName| values.iter().find(|(key, _)| key == name);
         let other = |name: &KeyName| format!("`{name}` holds other data");
         let homes = of(self.key.name()).map(|(name, value)| {
@@ -186,15 +209,22 @@ impl HomesKey {
             let register = value.get::<LWWRegister<Agreed>>().ok_or_else(|| other(name))?;
             register.get().map_err(|why| format!("`{name}`: {why}"))
         });
+        let recovered = of(self.recovered.name()).map(|(name, value)| {
+            let register = value.get::<LWWRegister<u64>>().ok_or_else(|| other(name))?;
+            register.get().map_err(|why| format!("`{name}`: {why}"))
+        });
         let mut cells = homes.transpose()?.unwrap_or_default();
         if self.canary.has(Bug::HomeKeyRemoved) {
             cells.retain(|(_, home)| home.region.is_some());
         }
-        Ok((cells, agreed.transpose()?.flatten()))
+        Ok((cells, agreed.transpose()?.flatten(), recovered.transpose()?.flatten()))
     }
 }
 
 type Cells = Vec<(ShardId, ShardHome)>;
+
+/// The three values of the group.
+type Read = (Cells, Option<Agreed>, Option<u64>);
 
 /// Every cell, or which of them can't be read: nothing can be built on a part of them.
 fn cells(homes: &Homes) -> Result<Vec<(ShardId, ShardHome)>, String> {

@@ -58,6 +58,23 @@ pub enum ToCoordinator {
     /// Somebody there wants these to stop, wherever they live; repeated until answered.
     #[serde(rename = "s")]
     Stop(Vec<ShardId>), // ≤ SHARDS_MAX
+    /// The answer to [`ToRegion::Recount`]: what this node knows, and nothing that is older counts
+    /// here any more.
+    #[serde(rename = "n")]
+    Counted {
+        /// The term that asked.
+        #[serde(rename = "t")]
+        term: Term,
+        /// What it hosts or drains, and at which generation.
+        #[serde(rename = "h", default)]
+        hosted: Vec<(ShardId, Generation)>, // ≤ SHARDS_MAX
+        /// The newest decision that it was told of each shard, started or not.
+        #[serde(rename = "k", default)]
+        told: RouteTable, // ≤ SHARDS_MAX
+        /// The highest generation that it has heard of.
+        #[serde(rename = "m", default)]
+        highest: Generation,
+    },
 }
 
 /// The coordinator, or another region → a region.
@@ -106,6 +123,17 @@ pub enum ToRegion {
     /// These have stopped, as was wanted.
     #[serde(rename = "s")]
     Stopped(Vec<ShardId>), // ≤ SHARDS_MAX
+    /// The generation of configurations began by force, and decisions may be lost: what does this
+    /// node know? Repeated until answered; also by a node that has not started the type.
+    #[serde(rename = "x")]
+    Recount {
+        /// The coordinator's term.
+        #[serde(rename = "t")]
+        term: Term,
+        /// The configuration that it has installed: who has not knows of more than it will.
+        #[serde(rename = "e")]
+        epoch: EpochId,
+    },
 }
 
 /// Why a coordinator answers no registration.
@@ -433,6 +461,7 @@ mod tests {
                 at: 4,
                 bytes: Bytes::from_static(b"\x00piece"),
             }),
+            ToRegion::Recount { term: g(9, 1).term, epoch },
         ];
         let to_coordinator = [
             ToCoordinator::Register {
@@ -445,6 +474,12 @@ mod tests {
             ToCoordinator::Hosted(hosted.clone()),
             ToCoordinator::Drained(hosted),
             ToCoordinator::Leaving,
+            ToCoordinator::Counted {
+                term: g(9, 1).term,
+                hosted: vec![(shard, g(1, 1))],
+                told: routes.into_iter().collect(),
+                highest: g(2, 2),
+            },
         ];
         let all = to_regions.map(ShardingMessage::Region).into_iter();
         for message in all.chain(to_coordinator.map(ShardingMessage::Coordinator)) {

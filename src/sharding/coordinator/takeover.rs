@@ -48,7 +48,7 @@ impl Coordinator {
     }
 
     fn forget(&mut self) {
-        self.agreeing = false;
+        (self.agreeing, self.recount) = (false, None);
         (self.desk, self.asked, self.ask_at) = (Desk::default(), None, None);
         self.hindrance = None;
         self.records.clear();
@@ -74,7 +74,7 @@ impl Coordinator {
                 self.ask(ask, out);
             }
             Phase::Rewriting | Phase::Active => self.write(out),
-            Phase::Off | Phase::Down => {}
+            Phase::Off | Phase::Recounting | Phase::Down => {}
         }
     }
 
@@ -89,6 +89,9 @@ impl Coordinator {
     pub(super) fn write(&mut self, out: &mut Out) {
         if self.agreeing {
             return self.write_agreed(out);
+        }
+        if self.write_recovered(out) {
+            return;
         }
         let Some(writing) = &self.desk.writing else { return };
         let cells = writing.cells.clone();
@@ -110,7 +113,10 @@ impl Coordinator {
         (self.asked, self.hindrance) = (None, None);
         match (self.phase, answer) {
             (Phase::Off | Phase::Down, _) => {}
-            (Phase::Reading, Answer::Fenced(cells, agreed)) => self.read(now, cells, agreed, out),
+            (Phase::Reading, Answer::Fenced(cells, agreed, recovered)) => {
+                self.recovered = recovered.unwrap_or_default();
+                self.read(now, cells, agreed, out);
+            }
             (Phase::Reading, Answer::Refused { current }) => {
                 self.raise(now.mono + self.config.retry, current, out);
             }
@@ -163,14 +169,14 @@ impl Coordinator {
         self.phase = Phase::Rewriting;
         if self.canary.has(Bug::NoRewrite) {
             self.adopt(cells.into_iter().collect());
-            return self.act(now, out);
+            return self.rewritten(now, out);
         }
         self.desk.unread = cells;
         if self.agreeing { self.write(out) } else { self.rewrite(now, out) }
     }
 
     /// The next cells that were read, or, when all are written, the work of a coordinator.
-    fn rewrite(&mut self, now: Now, out: &mut Out) {
+    pub(super) fn rewrite(&mut self, now: Now, out: &mut Out) {
         let mut cells = Vec::new();
         while cells.len() < BATCH_MAX
             && let Some(cell) = self.desk.unread.pop_first()
@@ -178,7 +184,7 @@ impl Coordinator {
             cells.push(cell);
         }
         if cells.is_empty() {
-            return self.act(now, out);
+            return self.rewritten(now, out);
         }
         self.desk.writing = Some(Writing { cells, recovery: true });
         self.write(out);
@@ -194,6 +200,9 @@ impl Coordinator {
         if std::mem::take(&mut self.agreeing) {
             return self.rewrite(now, out);
         }
+        if self.recovered() {
+            return self.act(now, out);
+        }
         let Some(writing) = self.desk.writing.take() else { return };
         if writing.recovery {
             self.adopt(writing.cells);
@@ -207,7 +216,7 @@ impl Coordinator {
     }
 
     /// A quorum holds everything under this term.
-    fn act(&mut self, now: Now, out: &mut Out) {
+    pub(super) fn act(&mut self, now: Now, out: &mut Out) {
         self.phase = Phase::Active;
         self.stats.terms += 1;
         out.push(CoordinatorOutput::Acting(self.term));

@@ -1,11 +1,13 @@
 //! Rare traces on the real Replicator: four coordinators one after the other, two of which leave a
-//! decision on one replica only; and a home key that is removed.
+//! decision on one replica only; a home key that is removed; and a majority that is lost with what
+//! only it and one survivor knew.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca::sharding::bug::{Bug, Canary};
 use ostraca::sharding::ids::{RegionId, ShardId};
+use ostraca::sharding::region::Run;
 use ostraca_ddata::replicator::epoch::{Epoch, EpochId, EpochSettings};
 use ostraca_ddata::sim::{Faults, LaneRule, NodeIndex, Setup, Simulation};
 
@@ -21,18 +23,24 @@ struct Stage {
 }
 
 impl Stage {
-    /// Three nodes; the shard lives on the last one, by a coordinator on the first.
-    fn new(rule: Canary) -> Self {
-        let setup =
-            Setup { faults: Faults::none(), lanes: vec![LaneRule::STREAM; 4], ..Setup::new(1, 3) };
+    /// So many nodes, and nothing decided.
+    fn of(nodes: usize, seed: u64, rule: Canary) -> Self {
+        let lanes = vec![LaneRule::STREAM; 4];
+        let setup = Setup { faults: Faults::none(), lanes, ..Setup::new(seed, nodes) };
         let weakened = Weakened { rule, ..Weakened::default() };
         let sim = Simulation::new(setup, Watch::default(), move |boot| Node::new(&boot, weakened));
         let mut stage = Self { sim, seen: None };
         let id = EpochId { generation: 1, number: 1 };
-        let members = (0..3).map(|node| replica(node, 1)).collect();
+        let members = (0..nodes).map(|node| replica(node, 1)).collect();
         let epoch = Epoch::founding(id, members, EpochSettings::default()).expect("a valid one");
         let epoch = Arc::new(epoch);
-        (0..3).for_each(|node| stage.command(node, Command::Found(epoch.clone())));
+        (0..nodes).for_each(|node| stage.command(node, Command::Found(epoch.clone())));
+        stage
+    }
+
+    /// Three nodes; the shard lives on the last one, by a coordinator on the first.
+    fn new(rule: Canary) -> Self {
+        let mut stage = Self::of(3, 1, rule);
         stage.acts(0);
         stage.command(0, Command::CoordinatorAt(replica(0, 1)));
         stage.command(0, Command::Want(SHARD));
@@ -62,6 +70,19 @@ impl Stage {
         let to = Some(RegionId::new(replica(to, 1)));
         self.command(coordinator, Command::MoveTo(SHARD, to));
         self.run(300);
+    }
+
+    /// A region is told where the coordinator is.
+    fn led_by(&mut self, node: usize, coordinator: usize) {
+        self.command(node, Command::CoordinatorAt(replica(coordinator, 1)));
+    }
+
+    /// Where the shard lives.
+    fn host(&self) -> Option<usize> {
+        let hosts = |node: &Node| {
+            node.region.hosted().any(|(shard, run)| shard == SHARD && run != Run::Idle)
+        };
+        self.sim.processes().find(|(_, node)| hosts(node)).map(|(at, _)| at.get())
     }
 
     fn stops(&mut self, node: usize) {
@@ -124,4 +145,81 @@ fn a_home_key_that_is_removed_makes_two_hosts() {
     let seen = weak.seen.unwrap_or_default();
     assert!(seen.contains("shard 0"), "{seen:?}");
     assert_eq!(a_home_for_what_lives_nowhere(Canary::none()).seen, None);
+}
+
+/// Five nodes. Three of them decide that the shard lives on node 1, two of the three die, and node 0
+/// goes on by force with 1, which it does not reach just then, and 2.
+fn a_majority_that_is_lost_with_what_it_knew(seed: u64, rule: Canary) -> Stage {
+    let mut stage = Stage::of(5, seed, rule);
+    stage.splits([&[0, 2], &[1, 3, 4]]);
+    stage.acts(1);
+    [1, 3, 4].into_iter().for_each(|node| stage.led_by(node, 1));
+    stage.command(1, Command::Want(SHARD));
+    stage.run(8_000);
+    stage.moves(1, 1);
+    stage.run(40_000);
+    stage.stops(1);
+    // Node 0's next term is above that one, or it is to hear of that one only from node 1.
+    for _ in 0..3 * (seed % 2) {
+        stage.acts(0);
+        stage.stops(0);
+    }
+    [3, 4].into_iter().for_each(|node| stage.sim.crash(NodeIndex::new(node)));
+    stage.command(0, Command::Force([1, 2].map(|node| replica(node, 1)).into()));
+    stage.run(1_000);
+    (0..3).for_each(|node| stage.led_by(node, 0));
+    stage.acts(0);
+    stage.command(0, Command::Want(SHARD));
+    stage.run(10_000);
+    stage
+}
+
+#[test]
+fn after_a_recovery_by_force_nothing_is_decided_before_every_survivor_has_said_what_it_runs() {
+    for seed in 0..20 {
+        let canary = Canary::with(Bug::NothingRecounted);
+        let weak = a_majority_that_is_lost_with_what_it_knew(seed, canary).seen.unwrap_or_default();
+        let expected = ["1.1 decided after", "shard 0 at "][seed as usize % 2];
+        assert!(weak.contains(expected), "seed {seed}: {weak:?}");
+        let mut stage = a_majority_that_is_lost_with_what_it_knew(seed, Canary::none());
+        assert_eq!(stage.seen, None, "seed {seed}");
+        assert_eq!(stage.host(), Some(1), "seed {seed}: it runs where it ran");
+        let starts = stage.sim.observer().counts.hosted;
+        stage.sim.heal();
+        for _ in 0..5 {
+            stage.run(4_000); // it asks again, hears of a higher term, and steps down
+            stage.acts(0);
+            stage.command(0, Command::Want(SHARD));
+        }
+        assert_eq!((stage.seen.as_deref(), stage.host()), (None, Some(1)), "seed {seed}");
+        let counts = &stage.sim.observer().counts;
+        assert_eq!((counts.hosted, counts.adopted), (starts + 1, 1), "seed {seed}: adopted");
+        let node = stage.sim.process(NodeIndex::new(0)).expect("it is up");
+        let home = node.coordinator.record(SHARD).map(|record| record.home().region);
+        assert_eq!(home, Some(Some(RegionId::new(replica(1, 1)))), "seed {seed}");
+        stage.moves(0, 2);
+        stage.run(40_000);
+        assert_eq!((stage.seen.as_deref(), stage.host()), (None, Some(2)), "seed {seed}");
+    }
+}
+
+/// A coordinator that dies in the middle of the count leaves it to the next one.
+#[test]
+fn a_count_that_is_not_finished_is_begun_anew_by_the_next_coordinator() {
+    for seed in 0..20 {
+        let mut stage = a_majority_that_is_lost_with_what_it_knew(seed, Canary::none());
+        stage.sim.heal();
+        stage.run(1 + seed * 7); // in the middle, wherever that is
+        stage.stops(0);
+        (0..3).for_each(|node| stage.led_by(node, 2));
+        for _ in 0..5 {
+            stage.acts(2);
+            stage.command(0, Command::Want(SHARD));
+            stage.run(4_000);
+        }
+        assert_eq!((stage.seen.as_deref(), stage.host()), (None, Some(1)), "seed {seed}");
+        let node = stage.sim.process(NodeIndex::new(2)).expect("it is up");
+        let home = node.coordinator.record(SHARD).map(|record| record.home().region);
+        assert_eq!(home, Some(Some(RegionId::new(replica(1, 1)))), "seed {seed}");
+    }
 }
