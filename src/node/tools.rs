@@ -20,7 +20,7 @@ impl Tools {
         server: &Server,
     ) -> Self {
         let socket = socket.map(|socket| socket.serve(server.clone()));
-        let clients = tokio::spawn(answer(clients, server.clone())).abort_handle();
+        let clients = tokio::spawn(answer(clients, server.for_clients())).abort_handle();
         Self { _socket: socket, clients }
     }
 }
