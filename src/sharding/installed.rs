@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use ostraca_ddata::replicator::epoch::EpochId;
+use ostraca_ddata::replicator::epoch::{Epoch, EpochId};
 
 use super::ids::RegionId;
 
@@ -16,7 +16,35 @@ pub struct Installed {
     pub members: BTreeSet<RegionId>, // ≤ members of a configuration
     /// Its generation began by force: a majority of what was before is lost, and with it perhaps
     /// decisions about shards.
-    pub forced: bool,
+    pub forced: Option<Forced>,
+}
+
+/// How a generation of configurations began that no quorum decided on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Forced {
+    /// Its first configuration. Two operators may force two of one generation, so that only this
+    /// tells what belongs together.
+    pub origin: EpochId,
+    /// The members of that one: nobody else can know of anything older.
+    pub kept: BTreeSet<RegionId>, // ≤ members of a configuration
+}
+
+impl Forced {
+    /// Terms begin above this, wherever they were before. A generation is the time of day, so that
+    /// nobody who was given up, and coordinates on, comes near; where it is not, or two have the same
+    /// one, the numbers are far apart.
+    #[must_use]
+    pub const fn terms_above(&self) -> u64 {
+        self.origin.generation.saturating_add(self.origin.number)
+    }
+}
+
+impl From<&Epoch> for Installed {
+    fn from(epoch: &Epoch) -> Self {
+        let regions = |ids: &[_]| ids.iter().copied().map(RegionId::new).collect();
+        let forced = epoch.origin().map(|origin| Forced { origin, kept: regions(epoch.kept()) });
+        Self { epoch: epoch.id(), members: regions(epoch.members()), forced }
+    }
 }
 
 impl Installed {
@@ -27,10 +55,30 @@ impl Installed {
         self.epoch >= since && !self.members.contains(&region)
     }
 
-    /// Whether `newer` begins a generation by force: what was decided before it may not be known.
+    /// The configuration that its generation began with, if that was forced.
     #[must_use]
-    pub const fn is_replaced_by(&self, newer: &Self) -> bool {
-        newer.forced && newer.epoch.generation > self.epoch.generation
+    pub fn origin(&self) -> Option<EpochId> {
+        self.forced.as_ref().map(|forced| forced.origin)
+    }
+
+    /// Whether `newer` began by force, and not as this did: what was decided before it may not be
+    /// known.
+    #[must_use]
+    pub fn is_replaced_by(&self, newer: &Self) -> bool {
+        newer.forced.is_some() && newer.origin() != self.origin()
+    }
+
+    /// Whether somebody is out of a configuration that was forced. It may live, and know nothing of
+    /// it: what it orders was decided by nobody whose word counts.
+    #[must_use]
+    pub fn is_given_up(&self, region: RegionId) -> bool {
+        self.forced.is_some() && !self.members.contains(&region)
+    }
+
+    /// Whether what was decided with that installed was decided before its generation began by force.
+    #[must_use]
+    pub fn is_before_force(&self, epoch: EpochId) -> bool {
+        self.origin().is_some_and(|origin| epoch < origin)
     }
 
     /// Takes over a newer configuration; an older one changes nothing. Says whether it was newer.
@@ -55,7 +103,7 @@ mod tests {
         let (a, b) = (RegionId::new(ReplicaId::new(1)), RegionId::new(ReplicaId::new(2)));
         let of = |number, member| {
             let members = BTreeSet::from([member]);
-            Installed { epoch: epoch(number), members, forced: false }
+            Installed { epoch: epoch(number), members, forced: None }
         };
         let mut installed = of(3, a);
         assert!(installed.is_out(b, epoch(3)));

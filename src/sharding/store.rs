@@ -1,7 +1,7 @@
 //! Between the coordinator and the Replicator: what it asks as requests on the guarded group
 //! `sharding/<type>/homes`, and the replies as facts (spec/safety.md §2). The group has three keys:
 //! the homes, and beneath them `settings`, what all nodes must agree on (§13), and `recovered`, the
-//! last forced generation whose survivors were asked what runs (spec/safety.md §1).
+//! last forced configuration whose survivors were asked what runs (spec/safety.md §1).
 //!
 //! A register's stamp says who wrote it last; the generation inside says which decision it is. A
 //! decision that is written again, by its own coordinator after a timeout or by the next one after
@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use ostraca_ddata::data::Value;
 use ostraca_ddata::key::{Group, Key, KeyName};
+use ostraca_ddata::replicator::epoch::EpochId;
 use ostraca_ddata::replicator::request::{
     Guard, MinCap, Reply, Request, RequestError, Update, WriteConsistency,
 };
@@ -54,8 +55,8 @@ pub enum Ask {
         term: Term,
         /// The stamp of the write.
         seq: u64,
-        /// The generation of configurations that began so.
-        generation: u64,
+        /// The configuration that was forced.
+        origin: EpochId,
         /// How long to wait.
         within: Duration,
     },
@@ -76,8 +77,8 @@ pub enum Ask {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The term is taken; a quorum holds these cells, this of the settings, and of which forced
-    /// generation the homes hold what survived.
-    Fenced(Vec<(ShardId, ShardHome)>, Option<Agreed>, Option<u64>),
+    /// configuration the homes hold what survived.
+    Fenced(Vec<(ShardId, ShardHome)>, Option<Agreed>, Option<EpochId>),
     /// A quorum holds what was written.
     Written,
     /// Somebody holds a higher term.
@@ -104,7 +105,7 @@ pub enum Answer {
 pub struct HomesKey {
     key: Key<Homes>,
     settings: Key<LWWRegister<Agreed>>,
-    recovered: Key<LWWRegister<u64>>,
+    recovered: Key<LWWRegister<EpochId>>,
     group: Group,
     level: MajorityPlus,
     canary: Canary,
@@ -149,10 +150,10 @@ impl HomesKey {
                 let update = Update::new(&self.key, consistency, write);
                 Request::Update(update.guarded(Guard { group, term }))
             }
-            Ask::Recover { term, seq, generation, within } => {
+            Ask::Recover { term, seq, origin, within } => {
                 let consistency = self.consistency(within);
-                let write = move |register: &mut Edit<'_, LWWRegister<u64>>| {
-                    register.set_at(seq, &generation)
+                let write = move |register: &mut Edit<'_, LWWRegister<EpochId>>| {
+                    register.set_at(seq, &origin)
                 };
                 let update = Update::new(&self.recovered, consistency, write);
                 Request::Update(update.guarded(Guard { group, term }))
@@ -210,7 +211,7 @@ impl HomesKey {
             register.get().map_err(|why| format!("`{name}`: {why}"))
         });
         let recovered = of(self.recovered.name()).map(|(name, value)| {
-            let register = value.get::<LWWRegister<u64>>().ok_or_else(|| other(name))?;
+            let register = value.get::<LWWRegister<EpochId>>().ok_or_else(|| other(name))?;
             register.get().map_err(|why| format!("`{name}`: {why}"))
         });
         let mut cells = homes.transpose()?.unwrap_or_default();
@@ -224,7 +225,7 @@ impl HomesKey {
 type Cells = Vec<(ShardId, ShardHome)>;
 
 /// The three values of the group.
-type Read = (Cells, Option<Agreed>, Option<u64>);
+type Read = (Cells, Option<Agreed>, Option<EpochId>);
 
 /// Every cell, or which of them can't be read: nothing can be built on a part of them.
 fn cells(homes: &Homes) -> Result<Vec<(ShardId, ShardHome)>, String> {

@@ -130,9 +130,10 @@ pub enum ToRegion {
         /// The coordinator's term.
         #[serde(rename = "t")]
         term: Term,
-        /// The configuration that it has installed: who has not knows of more than it will.
+        /// The configuration that was forced: who has installed nothing of it yet knows of more than
+        /// it will.
         #[serde(rename = "e")]
-        epoch: EpochId,
+        origin: EpochId,
     },
 }
 
@@ -461,7 +462,7 @@ mod tests {
                 at: 4,
                 bytes: Bytes::from_static(b"\x00piece"),
             }),
-            ToRegion::Recount { term: g(9, 1).term, epoch },
+            ToRegion::Recount { term: g(9, 1).term, origin: epoch },
         ];
         let to_coordinator = [
             ToCoordinator::Register {

@@ -46,7 +46,8 @@ impl Departures {
         how: impl Fn(ReplicaId) -> Departure,
     ) {
         self.over_at.retain(|_, at| now.mono < *at);
-        let consented = previous.id().generation == next.id().generation;
+        let is_same = previous.id().generation == next.id().generation;
+        let consented = is_same && !next.is_forced_after(previous);
         let wait = match (previous.lease().enabled, consented) {
             (true, true) => return,
             (true, false) => previous.lease().duration,

@@ -29,6 +29,7 @@ use std::time::Duration;
 use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::machine::{Machine, Outbox};
+use ostraca_ddata::replicator::epoch::EpochId;
 use ostraca_ddata::types::Term;
 
 use self::desk::Desk;
@@ -121,7 +122,7 @@ pub struct Coordinator {
     config: CoordinatorConfig,
     agreed: Agreed,
     agreeing: bool, // it is written
-    recovered: u64, // the last forced generation of which all that survived was counted
+    recovered: Option<EpochId>, // the last forced one of which all that survived was counted
     recount: Option<Recount>,
     canary: Canary,
     phase: Phase,
@@ -160,7 +161,7 @@ impl Coordinator {
             config,
             agreed: Agreed::default(),
             agreeing: false,
-            recovered: 0,
+            recovered: None,
             recount: None,
             canary,
             phase: Phase::Off,

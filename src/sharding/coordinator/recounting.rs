@@ -6,10 +6,12 @@
 //! of them acts on an older word from then on. Of every shard that anybody has heard of the newest
 //! decision is made again, under this term, which is above all that were reported: what runs goes on
 //! where it runs, who else may run it is told to release it, and a home that was given up is lost
-//! like any other. That it was done for this generation is written with the homes, so that it is
-//! done once, and again if this coordinator ends in the middle.
+//! like any other. That it was done for this configuration is written with the homes, so that it is
+//! done once, and again if this coordinator ends in the middle. What only a survivor's replica holds,
+//! and is read later, is decided again by whoever reads it: no region acts on the older word.
 //!
-//! Nobody starts one before all have answered. (That those who were given up have ended is the
+//! Only members of the configuration that was forced are asked: who came later knows of nothing older.
+//! Nobody starts a shard before all of them have answered. (That those who were given up have ended is the
 //! business of whoever tells of configurations: see `machines`.)
 
 use std::collections::BTreeMap;
@@ -95,10 +97,8 @@ impl Merged {
 impl Coordinator {
     /// Whether what survives a recovery by force is still to be counted.
     fn is_to_recount(&self) -> bool {
-        let installed = &self.installed;
-        installed.forced
-            && self.recovered < installed.epoch.generation
-            && !self.canary.has(Bug::NothingRecounted)
+        let origin = self.installed.origin();
+        origin.is_some() && self.recovered != origin && !self.canary.has(Bug::NothingRecounted)
     }
 
     /// All that was to be written is: on with the count, or with the work of a coordinator.
@@ -130,10 +130,15 @@ impl Coordinator {
         asking.map(|recount| recount.ask_at.min(recount.warn_at))
     }
 
+    /// Who can know of anything older, and still is a member.
+    fn asked(&self) -> impl Iterator<Item = RegionId> + '_ {
+        let kept = self.installed.forced.iter().flat_map(|forced| &forced.kept).copied();
+        kept.filter(|id| self.installed.members.contains(id))
+    }
+
     fn silent(&self) -> Vec<RegionId> {
         let Some(recount) = &self.recount else { return Vec::new() };
-        let members = self.installed.members.iter().copied();
-        members.filter(|id| !recount.counts.contains_key(id)).collect()
+        self.asked().filter(|id| !recount.counts.contains_key(id)).collect()
     }
 
     /// Asks who has not answered, if it is time.
@@ -145,9 +150,9 @@ impl Coordinator {
         let Some(recount) = &mut self.recount else { return };
         if now.mono >= recount.ask_at {
             recount.ask_at = now.mono + self.config.repeat.longest;
-            let (term, epoch) = (self.term, self.installed.epoch);
+            let (term, origin) = (self.term, self.installed.origin().unwrap_or_default());
             for region in &silent {
-                send(region.replica(), ToRegion::Recount { term, epoch }, out);
+                send(region.replica(), ToRegion::Recount { term, origin }, out);
             }
         }
         if now.mono >= recount.warn_at {
@@ -168,8 +173,8 @@ impl Coordinator {
         out: &mut Out,
     ) {
         let asks = self.recounts_at().is_some() && term == self.term;
-        if !asks || !self.installed.members.contains(&from) {
-            return; // of an earlier question, or of who is out
+        if !asks || !self.asked().any(|id| id == from) {
+            return; // of an earlier question, or of who is not asked, or not any more
         }
         let hosted = count.hosted.iter().map(|(_, at)| *at);
         let told = count.told.iter().map(|route| route.generation);
@@ -251,6 +256,29 @@ impl Coordinator {
         ShardHome { generation, region, after, epoch }
     }
 
+    /// Decisions that were made before the force and that the count has not met: a survivor's replica
+    /// alone held them. Regions act on no older word, so they are made again, as they are. (While
+    /// there is a count to come, that does it.)
+    pub(super) fn decide_again_what_is_older(
+        &mut self,
+        now: Now,
+        cells: &mut BTreeMap<ShardId, ShardHome>,
+    ) {
+        if self.is_to_recount() {
+            return;
+        }
+        let is_older = |home: &ShardHome| self.installed.is_before_force(home.epoch);
+        let older = cells.iter().filter(|(_, home)| is_older(home));
+        let why = words("it was decided before a recovery by force");
+        for shard in older.map(|(shard, _)| *shard).collect::<Vec<_>>() {
+            let Some(home) = cells.get_mut(&shard) else { continue };
+            (home.generation, home.epoch) = (self.next_generation(), self.installed.epoch);
+            let (from, home) = (home.region, home.clone());
+            let wish = Wish { to: from, why: why.clone(), since: now };
+            self.remember(now, shard, &home, from, wish);
+        }
+    }
+
     /// Writes that it is done.
     pub(super) fn write_recovered(&mut self, out: &mut Out) -> bool {
         let records = self.recount.as_ref().is_some_and(|it| it.stage == Stage::Recording);
@@ -258,8 +286,8 @@ impl Coordinator {
             self.seq += 1;
             self.stats.writes += 1;
             let (term, seq, within) = (self.term, self.seq, self.config.writing);
-            let generation = self.installed.epoch.generation;
-            self.ask(Ask::Recover { term, seq, generation, within }, out);
+            let origin = self.installed.origin().unwrap_or_default();
+            self.ask(Ask::Recover { term, seq, origin, within }, out);
         }
         records
     }
@@ -268,7 +296,7 @@ impl Coordinator {
     pub(super) fn recovered(&mut self) -> bool {
         let recorded = self.recount.take_if(|recount| recount.stage == Stage::Recording).is_some();
         if recorded {
-            self.recovered = self.installed.epoch.generation;
+            self.recovered = self.installed.origin();
             self.stats.recounts += 1;
         }
         recorded

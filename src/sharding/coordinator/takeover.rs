@@ -22,6 +22,7 @@ use crate::sharding::agreed::Agreed;
 use crate::sharding::bug::Bug;
 use crate::sharding::home::ShardHome;
 use crate::sharding::ids::{Generation, ShardId};
+use crate::sharding::installed::Forced;
 use crate::sharding::store::{Answer, Ask};
 use crate::sharding::wire::ToRegion;
 
@@ -31,7 +32,9 @@ impl Coordinator {
             return; // it runs, or has stepped down for good
         }
         self.phase = Phase::Reading;
-        self.raise(now.mono, Term { number: above, owner: self.me }, out);
+        // What nodes that were given up have written or promised, or may yet, must not win.
+        let forced = self.installed.forced.as_ref().map_or(0, Forced::terms_above);
+        self.raise(now.mono, Term { number: above.max(forced), owner: self.me }, out);
     }
 
     fn take(&mut self, number: u64) {
@@ -114,7 +117,7 @@ impl Coordinator {
         match (self.phase, answer) {
             (Phase::Off | Phase::Down, _) => {}
             (Phase::Reading, Answer::Fenced(cells, agreed, recovered)) => {
-                self.recovered = recovered.unwrap_or_default();
+                self.recovered = recovered;
                 self.read(now, cells, agreed, out);
             }
             (Phase::Reading, Answer::Refused { current }) => {
@@ -163,6 +166,7 @@ impl Coordinator {
             return;
         }
         let mut cells: BTreeMap<_, _> = cells.into_iter().collect();
+        self.decide_again_what_is_older(now, &mut cells);
         if self.canary.has(Bug::RecoveryDropsAfter) {
             cells.values_mut().for_each(|home| home.after.clear());
         }

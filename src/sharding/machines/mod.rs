@@ -185,10 +185,10 @@ impl Machines {
         {
             return self.told(now, from, number, answer, out);
         }
-        if let Word::Sharding(ShardingMessage::Region(ToRegion::Recount { term, epoch })) = word
+        if let Word::Sharding(ShardingMessage::Region(ToRegion::Recount { term, origin })) = word
             && self.of(entity_type).is_none_or(|of_type| of_type.region().is_none())
         {
-            return self.has_nothing(from, entity_type, (term, epoch), out);
+            return self.has_nothing(from, entity_type, (term, origin), out);
         }
         // A type that nobody has started here has one thing to give: the right to coordinate it.
         let is_known = self.types.contains_key(entity_type);
@@ -210,11 +210,11 @@ impl Machines {
         &self,
         to: ReplicaId,
         entity_type: &EntityType,
-        (term, asked): (Term, EpochId),
+        (term, origin): (Term, EpochId),
         out: &mut Out,
     ) {
         let epoch = self.with.epoch.as_ref().filter(|epoch| epoch.is_member(to));
-        if epoch.is_some_and(|epoch| epoch.id().generation == asked.generation) {
+        if epoch.is_some_and(|epoch| epoch.origin() == Some(origin)) {
             let (hosted, told, highest) = Default::default();
             let message = ToCoordinator::Counted { term, hosted, told, highest };
             let word = Word::Sharding(ShardingMessage::Coordinator(message));
@@ -355,8 +355,7 @@ impl Machines {
             return;
         }
         if let Some(previous) = self.newest.replace(epoch.clone()) {
-            let is_forced = epoch.is_forced() && epoch.id().generation > previous.id().generation;
-            if is_forced {
+            if epoch.is_forced_after(&previous) {
                 self.with.forced = true;
                 self.each(out, |of_type, with, out| of_type.forced(now, with, out));
             }

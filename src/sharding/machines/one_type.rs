@@ -236,7 +236,7 @@ impl TypeMachines {
         with: &mut Surroundings,
         out: &mut Outbox<Output>,
     ) {
-        let Some(installed) = with.epoch.as_deref().map(installed) else { return };
+        let Some(installed) = with.epoch.as_deref().map(Installed::from) else { return };
         let told = CoordinatorInput::Installed(installed.clone());
         self.feed(now, Local::Coordinator(told), with, out);
         self.feed(now, Local::Region(RegionInput::Installed(installed)), with, out);
@@ -476,7 +476,7 @@ impl TypeMachines {
             started.asked = None;
         }
         let above = started.above;
-        if let Some(installed) = with.epoch.as_deref().map(installed) {
+        if let Some(installed) = with.epoch.as_deref().map(Installed::from) {
             let told = CoordinatorInput::Installed(installed);
             self.feed(now, Local::Coordinator(told), with, out);
         }
@@ -729,11 +729,6 @@ fn coordinator(
 
 const fn pauses(settings: &Settings) -> Pauses {
     Pauses { first: settings.move_retry_min, longest: settings.move_retry_max }
-}
-
-fn installed(epoch: &Epoch) -> Installed {
-    let members = epoch.members().iter().copied().map(RegionId::new).collect();
-    Installed { epoch: epoch.id(), members, forced: epoch.is_forced() }
 }
 
 /// Whose input a message is.

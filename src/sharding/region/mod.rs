@@ -244,6 +244,9 @@ impl Region {
     }
 
     fn message(&mut self, now: Now, from: ReplicaId, message: ToRegion, out: &mut Out) {
+        if self.is_given_up(from, &message) {
+            return;
+        }
         match message {
             ToRegion::Here(term) => self.registration.invited(now.mono, from, term),
             ToRegion::RegisterAck { term, homes } => {
@@ -293,7 +296,7 @@ impl Region {
             }
             ToRegion::Part(part) => self.part(now, from, &part, out),
             ToRegion::Stopped(shards) => self.stopped(from, &shards, out),
-            ToRegion::Recount { term, epoch } => self.recount(from, term, epoch),
+            ToRegion::Recount { term, origin } => self.recount(from, term, origin),
         }
     }
 

@@ -7,14 +7,14 @@ use ostraca_ddata::types::Term;
 
 use super::{Region, Run};
 use crate::sharding::ids::{Generation, RegionId};
-use crate::sharding::wire::{ShardRoute, ToCoordinator};
+use crate::sharding::wire::{ShardRoute, ToCoordinator, ToRegion};
 
 impl Region {
     /// Not before this node has installed what the coordinator had, and knows that all who were given
     /// up are over: what it would start by their end it would start after its answer.
-    pub(super) fn recount(&mut self, from: ReplicaId, term: Term, epoch: EpochId) {
+    pub(super) fn recount(&mut self, from: ReplicaId, term: Term, origin: EpochId) {
         let installed = &self.installed;
-        let is_same = installed.forced && installed.epoch.generation == epoch.generation;
+        let is_same = installed.origin() == Some(origin);
         let is_member = installed.members.contains(&RegionId::new(from));
         if !(is_same && is_member && term.is_valid()) {
             return; // it is asked again
@@ -42,6 +42,24 @@ impl Region {
         let highest = self.highest.max(Generation::new(self.registration.term(), 0));
         let hosted = hosted.collect();
         self.mail.say(from, ToCoordinator::Counted { term, hosted, told, highest });
+    }
+
+    /// Whether this is an order of a coordinator that was given up by force, and lives. (One that this
+    /// node has not heard of yet says it again.)
+    pub(super) fn is_given_up(&mut self, from: ReplicaId, message: &ToRegion) -> bool {
+        use ToRegion as To;
+        let is_order = matches!(
+            message,
+            To::Here(_)
+                | To::RegisterAck { .. }
+                | To::NotYet(_)
+                | To::Host(_)
+                | To::Release(_)
+                | To::Stopped(_)
+        );
+        let is_given_up = is_order && self.installed.is_given_up(RegionId::new(from));
+        self.stats.given_up += u64::from(is_given_up);
+        is_given_up
     }
 
     /// Whether a decision is one that may be lost: it was decided again, if anybody knew of it.

@@ -183,8 +183,7 @@ impl Node {
 
     fn installed(&mut self, now: Now, epoch: &Arc<Epoch>, fx: &mut Effects<Self>) {
         fx.emit(Event::Installed(epoch.clone()));
-        let members = epoch.members().iter().copied().map(RegionId::new).collect();
-        let installed = Installed { epoch: epoch.id(), members, forced: epoch.is_forced() };
+        let installed = Installed::from(&**epoch);
         self.coordinate(now, CoordinatorInput::Installed(installed.clone()), fx);
         self.region(now, RegionInput::Installed(installed), fx);
     }

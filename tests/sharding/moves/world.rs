@@ -573,7 +573,7 @@ impl World {
 
     fn installed(&self, epoch: u64) -> Installed {
         let members = self.configurations[epoch as usize - 1].clone();
-        Installed { epoch: EpochId { generation: 1, number: epoch }, members, forced: false }
+        Installed { epoch: EpochId { generation: 1, number: epoch }, members, forced: None }
     }
 
     fn install_at_region(&mut self, place: usize) -> Result<(), String> {

@@ -157,13 +157,19 @@ pub struct Epoch {
     forget_below: Option<EpochId>,
     #[serde(rename = "g")]
     left: Vec<ReplicaId>, // whoever is no member and never will be, in that order; ≤ LEFT_MAX, then the first goes
-    #[serde(rename = "o", default, skip_serializing_if = "is_false")]
-    forced: bool, // its generation began so
+    #[serde(rename = "o", default, skip_serializing_if = "Option::is_none")]
+    forced: Option<Forced>,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-const fn is_false(said: &bool) -> bool {
-    !*said
+/// How a generation began that nobody decided on ([`Epoch::forced`]); the same in all of it.
+///
+/// Two nodes may force at once, and their generations be equal: the number says whose it is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+struct Forced {
+    #[serde(rename = "n")]
+    number: u64, // of the first configuration
+    #[serde(rename = "k")]
+    kept: Vec<ReplicaId>, // its members, oldest first; ≤ MEMBERS_MAX
 }
 
 /// [`Epoch`] as a peer sends it: anything.
@@ -190,7 +196,7 @@ struct Raw {
     #[serde(rename = "g", default)]
     left: Vec<ReplicaId>,
     #[serde(rename = "o", default)]
-    forced: bool,
+    forced: Option<Forced>,
 }
 
 /// Why these fields are no configuration. Nothing was taken over.
@@ -354,7 +360,7 @@ impl Epoch {
             retired: Vec::new(),
             forget_below: None,
             left: Vec::new(),
-            forced: false,
+            forced: None,
         }
         .try_into()
     }
@@ -365,7 +371,8 @@ impl Epoch {
     /// until they hear of it (spec/safety.md §1).
     ///
     /// `wall` is the time of day in milliseconds. Two of one generation that are made from one
-    /// configuration, or with two hashes of who made them, have different numbers.
+    /// configuration, or with two hashes of who made them, have different numbers; so only
+    /// [`origin`](Self::origin) tells one from the other.
     ///
     /// # Errors
     /// [`NotForced`]: there is no such configuration.
@@ -388,9 +395,9 @@ impl Epoch {
             id: EpochId { generation, number },
             tiebreaker: voters[0],
             left: self.left_after(&members, &[]),
+            forced: Some(Forced { number, kept: members.clone() }),
             members,
             voters,
-            forced: true,
             ..self.clone()
         })
     }
@@ -545,7 +552,28 @@ impl Epoch {
     /// by a quorum of what was before ([`Epoch::forced`]).
     #[must_use]
     pub const fn is_forced(&self) -> bool {
-        self.forced
+        self.forced.is_some()
+    }
+
+    /// The configuration that its generation began with, if it began by force. Two that differ in it
+    /// know nothing of each other's decisions, even in one generation.
+    #[must_use]
+    pub fn origin(&self) -> Option<EpochId> {
+        let number = self.forced.as_ref()?.number;
+        Some(EpochId { generation: self.id.generation, number })
+    }
+
+    /// Whether no quorum of `before`, or of what followed from it, consented to this.
+    #[must_use]
+    pub fn is_forced_after(&self, before: &Self) -> bool {
+        self.is_forced() && self.origin() != before.origin()
+    }
+
+    /// Who survived the loss of a majority: the members of [`origin`](Self::origin), whether they
+    /// still are or not. Nobody else can know what was before.
+    #[must_use]
+    pub fn kept(&self) -> &[ReplicaId] {
+        self.forced.as_ref().map_or(&[], |forced| &forced.kept)
     }
 
     /// The last [`LEFT_MAX`] incarnations that left or were barred, in that order. They never
@@ -596,7 +624,9 @@ impl TryFrom<Raw> for Epoch {
         if id.number > NUMBER_MAX {
             return Err(InvalidEpoch::Number(id));
         }
-        for (ids, limit) in [(&members, MEMBERS_MAX), (&left, LEFT_MAX)] {
+        let none = Vec::new();
+        let kept = forced.as_ref().map_or(&none, |forced| &forced.kept);
+        for (ids, limit) in [(&members, MEMBERS_MAX), (&left, LEFT_MAX), (kept, MEMBERS_MAX)] {
             if ids.len() > limit {
                 return Err(InvalidEpoch::TooLarge { len: ids.len(), limit });
             }
@@ -607,6 +637,10 @@ impl TryFrom<Raw> for Epoch {
         }
         distinct(&left)?;
         distinct(&retired)?;
+        distinct(kept)?;
+        if let Some(forced) = forced.as_ref().filter(|forced| forced.number > id.number) {
+            return Err(InvalidEpoch::Number(EpochId { number: forced.number, ..id }));
+        }
         seen = distinct(&voters)?;
         if voters.is_empty() || !members.iter().filter(|id| seen.contains(id)).eq(&voters) {
             return Err(if members.is_empty() {
@@ -653,12 +687,13 @@ fn seed_of(id: EpochId, members: &[ReplicaId]) -> u64 {
 }
 
 /// What makes the number of a forced configuration its maker's: its place, whose bits are its own
-/// in one configuration, and a few bits of its hash above them. (Ages are made of numbers, so these
-/// stay small: a cluster that is forced 256 times still tells who is older.)
+/// in one configuration, and a few bits of its hash above them. Never 0: two of one generation are
+/// thousands apart. (Ages are made of numbers, so these stay small: a cluster that is forced 256
+/// times still tells who is older.)
 fn forced_by(position: usize, by: ReplicaId) -> u64 {
     const PLACES: u64 = 1 << 14; // above MEMBERS_MAX
     let hash = xxh3_64_with_seed(&by.get().to_le_bytes(), 0) >> 52;
-    hash * PLACES + position as u64
+    (hash + 1) * PLACES + position as u64
 }
 
 fn voters_of(members: &[ReplicaId], limit: u32) -> Vec<ReplicaId> {

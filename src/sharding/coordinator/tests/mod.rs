@@ -34,7 +34,7 @@ pub(super) fn g(seq: u64) -> Generation {
 
 pub(super) fn installed(number: u64, members: impl IntoIterator<Item = u64>) -> Installed {
     let epoch = EpochId { generation: 1, number };
-    Installed { epoch, members: members.into_iter().map(region).collect(), forced: false }
+    Installed { epoch, members: members.into_iter().map(region).collect(), forced: None }
 }
 
 pub(super) fn cell(generation: Generation, home: Option<u64>, after: &[(u64, u64)]) -> ShardHome {
