@@ -201,7 +201,10 @@ pub struct Downing {
     pub down_removal_margin: Option<Duration>,
     /// With leases: how long a side without a quorum waits before it ends itself as its strategy says.
     /// Nothing runs there meanwhile; the others may come back, or an operator goes on without them
-    /// (`ostraca recover`). `down-all` and `static-quorum` end it at once, on purpose. Unset: 30 min.
+    /// (`ostraca recover`). Unset: not at all. Then the last survivors of a majority end themselves, and
+    /// what only they hold is lost; but a majority without data directories that restarts founds the
+    /// cluster anew at once, for which it waits else. `down-all`, `static-quorum` and `lease-majority`
+    /// end it at once, whatever this says.
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     pub wait_without_quorum: Option<Duration>,
     /// The word of the survivors removes the others, quorum or not: **two sides may go on side by
@@ -472,7 +475,7 @@ impl Downing {
     /// How long a side that can't go on waits before it ends itself.
     #[must_use]
     pub fn waits_without_quorum(&self) -> Duration {
-        self.wait_without_quorum.unwrap_or(Duration::from_secs(30 * 60))
+        self.wait_without_quorum.unwrap_or_default()
     }
 
     /// How long survivors take what ran on a downed unreachable node to be still running.

@@ -62,17 +62,16 @@ enum Over {
 }
 
 impl Server {
-    /// Answers by these handles.
-    #[must_use]
-    pub fn new(handles: Handles) -> Self {
-        Self { handles: Arc::new(handles), seats: Seats::default(), from: From::Here }
-    }
-
-    /// The same for who calls over the network: what only an operator of this very node may do is
+    /// Answers by these handles, whoever calls: what only an operator of this very node may do is
     /// refused.
     #[must_use]
-    pub fn for_clients(&self) -> Self {
-        Self { from: From::Elsewhere, ..self.clone() }
+    pub fn new(handles: Handles) -> Self {
+        Self { handles: Arc::new(handles), seats: Seats::default(), from: From::Elsewhere }
+    }
+
+    /// The same for the control socket.
+    pub(crate) fn for_operators(&self) -> Self {
+        Self { from: From::Here, ..self.clone() }
     }
 
     /// Talks with whoever is at the other end, until they hang up, misbehave, are silent for too

@@ -19,8 +19,8 @@ impl Tools {
         clients: mpsc::Receiver<ClientStream>,
         server: &Server,
     ) -> Self {
-        let socket = socket.map(|socket| socket.serve(server.clone()));
-        let clients = tokio::spawn(answer(clients, server.for_clients())).abort_handle();
+        let socket = socket.map(|socket| socket.serve(server.for_operators()));
+        let clients = tokio::spawn(answer(clients, server.clone())).abort_handle();
         Self { _socket: socket, clients }
     }
 }

@@ -54,6 +54,7 @@ async fn place(dir: &TempDir, name: &str, seeds: &[Multiaddr]) -> Place {
     let address = |seed: &Multiaddr| Address::new(seed.to_string()).expect("short");
     config.cluster.seeds = seeds.iter().map(address).collect();
     config.cluster.downing.stable_after = Some(Duration::from_millis(300));
+    config.cluster.downing.wait_without_quorum = Some(Duration::from_secs(1_800));
     config.cluster.lease.duration = Duration::from_secs(2);
     config.cluster.lease.heartbeat_interval = Duration::from_millis(250);
     config.cluster.lease.stop_after = Duration::from_secs(3_600);

@@ -54,7 +54,6 @@ impl Plan {
         let address = |seed: &Multiaddr| Address::new(seed.to_string()).expect("short");
         let mut settings =
             Settings { seeds: seeds.iter().map(address).collect(), ..Settings::default() };
-        settings.downing.wait_without_quorum = Some(Duration::ZERO);
         change(&mut settings);
         Self { seeds, settings }
     }

@@ -44,7 +44,6 @@ fn config(order: &Order) -> Config {
         config.cluster.expected_nodes = Some(3);
     }
     config.cluster.downing.strategy = order.downing;
-    config.cluster.downing.wait_without_quorum = Some(Duration::ZERO);
     config.cluster.downing.lease_majority.acquire_lease_delay_for_minority = MINORITY_WAITS;
     config.sharding.number_of_shards = SHARDS;
     if order.downing == StrategyName::StaticQuorum {

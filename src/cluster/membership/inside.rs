@@ -168,8 +168,8 @@ impl Inside {
         if core.drained {
             self.exit(core);
         }
-        if self.ends_at.is_some() && self.gossip.unreachable_to(me).is_empty() {
-            self.ends_at = None; // all have come back
+        if self.ends_at.is_some() && self.has_quorum(core) {
+            self.ends_at = None; // enough have come back
         }
         self.spreading.forget(core, now, &mut self.gossip);
         news |= self.spreading.has_news();
@@ -618,14 +618,23 @@ impl Inside {
         self.resolved(core, now, &resolution, out)
     }
 
+    /// Whether this node reaches a quorum of the configuration.
+    fn has_quorum(&self, core: &Core) -> bool {
+        let Some(epoch) = core.installed.as_deref() else { return false };
+        epoch.is_quorum(&reached(core, epoch, &self.gossip), Canary::none())
+    }
+
     /// Whether the end of this side is put off, for an operator or for the others. With leases
-    /// nothing begins on a side without a quorum, so that it does no harm by being there.
+    /// nothing begins on a side without a quorum, so that it does no harm by being there. (Not by
+    /// `lease-majority`: who waits asks for the lease again, gets it once those who had it give it
+    /// back, and keeps it from them.)
     fn waits_without_quorum(&mut self, core: &mut Core, now: Now, out: &mut Out) -> bool {
-        let Some(epoch) = core.installed.clone() else { return false };
+        use StrategyName as S;
         let downing = &core.config.downing;
-        let ends = matches!(downing.strategy, StrategyName::DownAll | StrategyName::StaticQuorum);
-        let reached = reached(core, &epoch, &self.gossip);
-        if ends || !epoch.lease().enabled || epoch.is_quorum(&reached, Canary::none()) {
+        let ends =
+            matches!(downing.strategy, S::DownAll | S::StaticQuorum | S::LeaseMajority);
+        let leased = core.installed.as_ref().is_some_and(|epoch| epoch.lease().enabled);
+        if ends || !leased || self.has_quorum(core) {
             return false;
         }
         let until = *self.ends_at.get_or_insert(now.mono + downing.waits_without_quorum());

@@ -42,6 +42,7 @@ use self::inside::Inside;
 use self::links::Links;
 use self::notices::Notices;
 use self::port::{Command, Input, Memory, Notice, Output, Setup, StopReason};
+use self::recovering::NotRecovered;
 use self::searching::{Entry, Searching};
 use self::stats::Stats;
 use super::bug::Canary;
@@ -91,6 +92,8 @@ struct Core {
     /// What may be installed next, as far as this node's voter knows.
     pending: Option<Pending>,
     hosting: Hosting,
+    /// How often there was nothing to recover when it was ordered, and why the last time.
+    not_forced: Option<(u64, NotRecovered)>,
     /// Nothing runs here any more and nothing will.
     drained: bool,
     ordered: u64, // times that memory was to be persisted
@@ -134,6 +137,7 @@ impl Membership {
             installed: None,
             pending: None,
             hosting: Hosting::default(),
+            not_forced: None,
             drained: false,
             ordered: 0,
             durable: 0,

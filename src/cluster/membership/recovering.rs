@@ -80,8 +80,9 @@ impl Membership {
         }
         // A proposal that was accepted and can't be decided leaves a quorum that decides nothing:
         // then nobody grants, and the lease is over for long (spec/reference/epochs.md §4).
-        let lapsed = self.holder.until().filter(|_| epoch.lease().enabled);
-        let is_stuck = lapsed.is_some_and(|until| now >= until + epoch.lease().duration);
+        // (A voter that has accepted a proposal without itself is granted nothing either.)
+        let lapsed = self.holder.idle_since().filter(|_| epoch.lease().enabled);
+        let is_stuck = lapsed.is_some_and(|since| now >= since + epoch.lease().duration);
         if !is_stuck && epoch.is_quorum(&reached, Canary::none()) {
             let is_reached = |id: &&ReplicaId| reached.contains(id);
             let reached = epoch.voters().iter().filter(is_reached).count();
@@ -89,6 +90,13 @@ impl Membership {
         }
         let (kept, given_up) = epoch.members().iter().partition(|id| reached.contains(id));
         Ok(Recovery { replaces: epoch.id(), kept, given_up })
+    }
+
+    /// How often a [`Command::Recover`](super::port::Command::Recover) was refused, and why the last
+    /// time.
+    #[must_use]
+    pub const fn not_forced(&self) -> Option<(u64, NotRecovered)> {
+        self.core.not_forced
     }
 
     /// An operator's word. What is so by now counts, not what was shown before.
@@ -101,7 +109,11 @@ impl Membership {
                 out.push(Output::Notice(Notice::Forced { kept: kept.len(), given_up }));
                 out.push(Output::Force(kept));
             }
-            Err(why) => out.push(Output::Notice(Notice::NotForced(why))),
+            Err(why) => {
+                let number = self.core.not_forced.map_or(0, |(number, _)| number);
+                self.core.not_forced = Some((number + 1, why));
+                out.push(Output::Notice(Notice::NotForced(why)));
+            }
         }
     }
 }

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::EpochId;
 
 use super::error::RecoverError;
-use super::{Cluster, Command, Stopped};
-use crate::cluster::membership::recovering::Recovery;
+use super::{Cluster, Command};
+use crate::cluster::membership::recovering::{NotRecovered, Recovery};
 use crate::node::control::machine::Control;
 
 /// How long the forced configuration may take to be installed here. Nobody else is asked.
@@ -45,9 +46,10 @@ impl Cluster {
     /// # Errors
     /// [`RecoverError`]; [`Late`](RecoverError::Late) only if it may be done all the same.
     pub async fn recover_by_force(&self) -> Result<Recovered, RecoverError> {
+        let refused = self.look(|control: &Control| control.membership().not_forced()).await?;
         let planned = self.recovery().await?;
         self.order(Command::Recover).await?;
-        let forced = self.forced_after(planned.replaces);
+        let forced = self.forced_after(planned.replaces, refused);
         let late = |_| RecoverError::Late { within: WITHIN };
         let (configuration, members) =
             tokio::time::timeout(WITHIN, forced).await.map_err(late)??;
@@ -58,17 +60,25 @@ impl Cluster {
         Ok(Recovered { recovery, configuration })
     }
 
-    /// The first configuration of a later generation that is installed here.
+    /// The first configuration of a later generation that is installed here, or why there is none: a
+    /// quorum may have come back since it was planned.
     async fn forced_after(
         &self,
         before: EpochId,
-    ) -> Result<(EpochId, Vec<ostraca_ddata::id::ReplicaId>), Stopped> {
+        refused: Option<(u64, NotRecovered)>,
+    ) -> Result<(EpochId, Vec<ReplicaId>), RecoverError> {
         loop {
-            let look = |control: &Control| control.membership().configuration().cloned();
-            let installed = self.look(look).await?;
+            let look = |control: &Control| {
+                let membership = control.membership();
+                (membership.configuration().cloned(), membership.not_forced())
+            };
+            let (installed, refused_now) = self.look(look).await?;
             let is_later = |id: EpochId| id.generation > before.generation;
             if let Some(epoch) = installed.filter(|epoch| is_later(epoch.id())) {
                 return Ok((epoch.id(), epoch.members().to_vec()));
+            }
+            if let Some((_, why)) = refused_now.filter(|_| refused_now != refused) {
+                return Err(why.into());
             }
             tokio::time::sleep(LOOK_AGAIN).await;
         }

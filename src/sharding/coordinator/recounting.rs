@@ -115,6 +115,7 @@ impl Coordinator {
                     stage: Stage::Asking,
                 });
                 self.ask_all(now, out);
+                self.take_stock(now, out); // at once if nobody is left to ask
             }
             Some(stage @ Stage::Deciding) => {
                 *stage = Stage::Recording;

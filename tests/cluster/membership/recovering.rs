@@ -12,7 +12,7 @@ use super::going::cluster_of;
 use super::strategies::{STRATEGIES, world as with_strategy};
 use super::{SECOND, Sim, agree, at, until};
 
-/// Sides without a quorum wait as long as they do by default.
+/// Sides without a quorum wait for an operator.
 fn patient() -> World {
     World { waits: true, ..World::new(3) }
 }

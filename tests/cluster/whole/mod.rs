@@ -56,6 +56,8 @@ use self::places::{dialled, place_of_id};
 pub(crate) use self::watch::Watch;
 
 /// How long a dial may take, and how often a link that is to be kept is dialled again.
+const HALF_AN_HOUR: Duration = Duration::from_secs(1_800);
+
 const DIAL_TIMEOUT: Duration = Duration::from_secs(1);
 const REDIAL_EVERY: Duration = Duration::from_millis(500);
 
@@ -93,7 +95,8 @@ pub(crate) struct World {
     /// What runs entities for real.
     pub(crate) houses: Option<Houses>,
     pub(crate) cut: Cut,
-    /// Whether a side without a quorum waits for an operator; else it ends itself at once.
+    /// Whether a side without a quorum waits for an operator (half an hour); else it ends itself at
+    /// once, as by default.
     pub(crate) waits: bool,
     pub(crate) canary: Canary,
 }
@@ -247,8 +250,8 @@ impl WholeNode {
         let keeps = (world.keeps)(place);
         let me = node_at(place, boot.incarnation, keeps);
         let mut config = (world.config)(place);
-        if !world.waits {
-            config.downing.wait_without_quorum.get_or_insert(Duration::ZERO);
+        if world.waits {
+            config.downing.wait_without_quorum.get_or_insert(HALF_AN_HOUR);
         }
         let memory = boot.disk.last().filter(|_| keeps).cloned().unwrap_or_default();
         let membership = Membership::new(Setup {

@@ -1,6 +1,7 @@
 //! After a recovery by force: who is asked, what is decided again, and what ends in the middle.
 
 use super::*;
+use crate::sharding::installed::Forced;
 use crate::sharding::wire::NotYet;
 
 const OTHER: ShardId = ShardId::new(3);
@@ -15,22 +16,27 @@ fn lives(generation: Generation, home: Option<u64>, after: &[(u64, Generation)])
     ShardHome { generation, region: home.map(region), after, epoch: forced([]).epoch }
 }
 
-/// The generation that began by force, with these members.
+/// The configuration that was forced. Terms begin above its two numbers.
+const ORIGIN: EpochId = EpochId { generation: 2, number: 6 };
+
+/// It is installed, with these members.
 fn forced(members: impl IntoIterator<Item = u64>) -> Installed {
-    let epoch = EpochId { generation: 2, number: 7 };
-    Installed { epoch, members: members.into_iter().map(region).collect(), forced: true }
+    let members: BTreeSet<RegionId> = members.into_iter().map(region).collect();
+    let forced = Some(Forced { origin: ORIGIN, kept: members.clone() });
+    Installed { epoch: ORIGIN, members, forced }
 }
 
-/// A later configuration of it.
+/// A later configuration, of which 1, 2 and 3 were kept.
 fn later(number: u64, members: impl IntoIterator<Item = u64>) -> Installed {
-    Installed { epoch: EpochId { generation: 2, number }, ..forced(members) }
+    let members = members.into_iter().map(region).collect();
+    Installed { epoch: EpochId { number, ..ORIGIN }, members, ..forced(1..=3) }
 }
 
 /// Its term is 9: it has read these, of the survivors 1, 2 and 3, and written them.
 fn asking(cells: Vec<(ShardId, ShardHome)>) -> (Bench, Vec<CoordinatorOutput>) {
     let mut bench = Bench::new(CoordinatorConfig::default());
     bench.tell(CoordinatorInput::Installed(forced(1..=3)));
-    bench.tell(CoordinatorInput::Start { above: 8 });
+    bench.tell(CoordinatorInput::Start { above: 2 });
     let is_empty = cells.is_empty();
     let mut out = bench.answer(Answer::Fenced(cells, None, None));
     if !is_empty {
@@ -63,9 +69,9 @@ fn recounts(outputs: &[CoordinatorOutput]) -> Vec<u64> {
     words.filter(|(_, word)| matches!(word, ToRegion::Recount { .. })).map(|(to, _)| to).collect()
 }
 
-fn recorded(outputs: &[CoordinatorOutput]) -> Option<u64> {
+fn recorded(outputs: &[CoordinatorOutput]) -> Option<EpochId> {
     asked(outputs).into_iter().find_map(|ask| match ask {
-        Ask::Recover { generation, .. } => Some(generation),
+        Ask::Recover { origin, .. } => Some(origin),
         _ => None,
     })
 }
@@ -112,7 +118,7 @@ fn what_runs_stays_where_it_runs_and_a_home_that_is_lost_becomes_free() {
     assert_eq!(written(&out), [(2, cells)]);
     assert_eq!(sent(&out), [], "nobody is told before a quorum holds it");
     let out = bench.answer(Answer::Written);
-    assert_eq!((recorded(&out), sent(&out)), (Some(2), vec![]));
+    assert_eq!((recorded(&out), sent(&out)), (Some(ORIGIN), vec![]));
     let out = bench.answer(Answer::Written);
     assert!(out.contains(&CoordinatorOutput::Acting(bench.machine.term())), "{out:?}");
     assert_eq!(bench.machine.stats().recounts, 1);
@@ -187,14 +193,27 @@ fn the_newest_decision_that_anybody_has_heard_of_stands() {
 }
 
 #[test]
-fn a_node_that_never_answers_is_awaited_until_it_is_removed_and_a_new_one_is_asked() {
+fn a_node_that_never_answers_is_awaited_until_it_is_removed_and_a_new_one_is_not_asked() {
     let (mut bench, _) = asking(vec![]);
     bench.count(1, &[], &[]);
     bench.count(2, &[], &[]);
-    let out = bench.tell(CoordinatorInput::Installed(later(8, [1, 2, 6])));
-    assert_eq!((recounts(&out), bench.machine.phase()), (vec![6], Phase::Recounting));
-    let out = bench.count(6, &[], &[]);
-    assert_eq!((recorded(&out), bench.machine.phase()), (Some(2), Phase::Rewriting));
+    let out = bench.tell(CoordinatorInput::Installed(later(8, [1, 2, 3, 6])));
+    assert_eq!((recounts(&out), bench.machine.phase()), (vec![3], Phase::Recounting));
+    assert_eq!(bench.count(6, &[], &[]), [], "it can know of nothing older");
+    let out = bench.tell(CoordinatorInput::Installed(later(9, [1, 2, 6])));
+    assert_eq!((recorded(&out), bench.machine.phase()), (Some(ORIGIN), Phase::Rewriting));
+    bench.answer(Answer::Written);
+    assert_eq!(bench.machine.phase(), Phase::Active);
+}
+
+/// A type that is started long afterwards, where who was kept is gone, needs nobody.
+#[test]
+fn where_nobody_is_left_who_was_kept_nobody_is_asked() {
+    let mut bench = Bench::new(CoordinatorConfig::default());
+    bench.tell(CoordinatorInput::Installed(later(12, [6, 7])));
+    bench.tell(CoordinatorInput::Start { above: 0 });
+    let out = bench.answer(Answer::Fenced(Vec::new(), None, None));
+    assert_eq!((recounts(&out), recorded(&out)), (vec![], Some(ORIGIN)));
     bench.answer(Answer::Written);
     assert_eq!(bench.machine.phase(), Phase::Active);
 }
@@ -206,12 +225,14 @@ fn what_only_a_node_that_is_removed_has_said_is_lost_with_it() {
     bench.count(2, &[], &[]);
     bench.tell(CoordinatorInput::Installed(later(8, [1, 2])));
     let out = bench.count(1, &[], &[]);
-    assert_eq!((written(&out), recorded(&out)), (vec![], Some(2)));
+    assert_eq!((written(&out), recorded(&out)), (vec![], Some(ORIGIN)));
 }
 
 #[test]
 fn a_count_that_ends_in_the_middle_is_made_again_and_one_that_is_written_is_not() {
-    for recorded in [None, Some(1), Some(2)] {
+    // Of another one, also of the same generation: two operators have forced one each.
+    let others = [EpochId { generation: 1, ..ORIGIN }, EpochId { number: 5, ..ORIGIN }];
+    for recorded in [None, Some(others[0]), Some(others[1]), Some(ORIGIN)] {
         let (mut bench, _) = asking(vec![]);
         (1..=2).for_each(|id| {
             bench.count(id, &[], &[]);
@@ -223,7 +244,7 @@ fn a_count_that_ends_in_the_middle_is_made_again_and_one_that_is_written_is_not(
         bench.tell(CoordinatorInput::Start { above: 9 });
         bench.answer(Answer::Fenced(cells, None, recorded));
         let out = bench.answer(Answer::Written);
-        if recorded == Some(2) {
+        if recorded == Some(ORIGIN) {
             assert!(out.contains(&CoordinatorOutput::Acting(term(10))), "{out:?}");
             continue;
         }
@@ -254,6 +275,46 @@ fn who_decides_as_a_configuration_is_forced_begins_anew() {
     let mut bench = Bench::hosted();
     bench.tell(CoordinatorInput::Installed(later(8, 1..=3)));
     assert_eq!(bench.machine.phase(), Phase::Down, "also where the first one was missed");
+}
+
+#[test]
+fn a_configuration_that_another_operator_forced_in_the_same_generation_is_another_one() {
+    let mut bench = Bench::new(CoordinatorConfig::default());
+    bench.tell(CoordinatorInput::Installed(later(8, 1..=3)));
+    bench.tell(CoordinatorInput::Start { above: 0 });
+    bench.answer(Answer::Fenced(Vec::new(), None, Some(ORIGIN)));
+    assert_eq!(bench.machine.phase(), Phase::Active);
+    let origin = EpochId { number: 90, ..ORIGIN };
+    let kept = [2, 3].map(region).into();
+    let theirs = Installed { epoch: origin, forced: Some(Forced { origin, kept }), ..forced(2..=3) };
+    bench.tell(CoordinatorInput::Installed(theirs));
+    assert_eq!(bench.machine.phase(), Phase::Down);
+}
+
+/// A survivor's replica alone held it, and the count was over as it came.
+#[test]
+fn what_was_decided_before_the_force_and_is_read_after_the_count_is_decided_again() {
+    let mut bench = Bench::new(CoordinatorConfig::default());
+    bench.tell(CoordinatorInput::Installed(forced(1..=3)));
+    bench.tell(CoordinatorInput::Start { above: 9 });
+    let newer = lives(g_of(9, 2), Some(1), &[]);
+    let older = cell(old(2, 4), Some(2), &[(3, 1)]);
+    let cells = vec![(SHARD, newer.clone()), (OTHER, older.clone())];
+    let out = bench.answer(Answer::Fenced(cells, None, Some(ORIGIN)));
+    let again = ShardHome { generation: g_of(10, 1), epoch: ORIGIN, ..older };
+    assert_eq!(written(&out), [(1, vec![(OTHER, again), (SHARD, newer)])]);
+    bench.answer(Answer::Written);
+    assert_eq!(bench.machine.phase(), Phase::Active);
+}
+
+#[test]
+fn the_first_term_is_above_whatever_those_who_were_given_up_come_to() {
+    for (above, expected) in [(0, 9), (7, 9), (8, 9), (20, 21)] {
+        let mut bench = Bench::new(CoordinatorConfig::default());
+        bench.tell(CoordinatorInput::Installed(forced(1..=3)));
+        bench.tell(CoordinatorInput::Start { above });
+        assert_eq!(bench.machine.term(), term(expected));
+    }
 }
 
 #[test]

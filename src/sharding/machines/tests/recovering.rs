@@ -27,7 +27,9 @@ fn nobody_coordinates_before_the_leases_of_those_who_were_given_up_are_over() {
     }
     let out = bench.pass(Duration::from_secs(2));
     let (id, taken) = fence(&out).expect("they are over");
-    assert_eq!(taken, Term { number: term.number + 1, owner: ME });
+    let EpochId { generation, number } = forced.id();
+    assert_eq!(taken, Term { number: generation + number + 1, owner: ME });
+    assert!(taken > term);
     // What its own region knows is counted before it acts.
     let fenced = Reply::Fenced { term: taken, values: Vec::new() };
     bench.tell(Input::Answered { id, reply: Ok(fenced) });
@@ -37,10 +39,10 @@ fn nobody_coordinates_before_the_leases_of_those_who_were_given_up_are_over() {
     of_type.answered(bench.now, id, |_| Answer::Written, with, &mut bench.out);
     let out = bench.tell(Input::Tick);
     let recorded = out.iter().find_map(|output| match output {
-        Output::Ask { id, ask: Ask::Recover { generation, .. }, .. } => Some((*id, *generation)),
+        Output::Ask { id, ask: Ask::Recover { origin, .. }, .. } => Some((*id, *origin)),
         _ => None,
     });
-    assert_eq!(recorded.map(|(_, generation)| generation), Some(forced.id().generation), "{out:?}");
+    assert_eq!(recorded.map(|(_, origin)| origin), Some(forced.id()), "{out:?}");
 }
 
 /// The question under way to the Replicator.
@@ -54,7 +56,7 @@ fn a_node_without_the_type_says_that_it_knows_nothing_once_it_has_installed_the_
     bench.up(&[1, 2], |_| {});
     let forced = forced_after(&epoch([1, 2]), &[2]);
     let term = Term { number: 4, owner: OTHER };
-    let ask = ToRegion::Recount { term, epoch: forced.id() };
+    let ask = ToRegion::Recount { term, origin: forced.id() };
     let ask = || Word::Sharding(ShardingMessage::Region(ask.clone()));
     let asked = |bench: &mut Bench| {
         bench.tell(Input::Message { from: OTHER, entity_type: counter(), word: ask() })

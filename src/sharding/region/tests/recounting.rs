@@ -1,10 +1,14 @@
 //! After a recovery by force: what a region says it knows, and what counts here no more.
 
 use super::*;
+use crate::sharding::installed::Forced;
+
+const ORIGIN: EpochId = EpochId { generation: 2, number: 7 };
 
 fn forced(members: impl IntoIterator<Item = u64>) -> Installed {
-    let epoch = EpochId { generation: 2, number: 7 };
-    Installed { epoch, forced: true, ..installed(1, members) }
+    let installed = installed(1, members);
+    let forced = Some(Forced { origin: ORIGIN, kept: installed.members.clone() });
+    Installed { epoch: ORIGIN, forced, ..installed }
 }
 
 const fn term(number: u64) -> Term {
@@ -13,8 +17,7 @@ const fn term(number: u64) -> Term {
 
 /// Of the coordinator on node 2.
 fn recount(bench: &mut Bench, number: u64) -> Vec<(u64, ShardingMessage)> {
-    let epoch = EpochId { generation: 2, number: 7 };
-    sent(&bench.hear(2, ToRegion::Recount { term: term(number), epoch }))
+    sent(&bench.hear(2, ToRegion::Recount { term: term(number), origin: ORIGIN }))
 }
 
 #[test]
@@ -65,8 +68,9 @@ fn from_its_answer_on_no_older_decision_counts_and_what_waited_still_starts() {
         after: BTreeMap::new(),
         epoch: EpochId { generation: 1, number: 1 },
     };
-    assert_eq!(starts(&bench.order(ToRegion::Host(vec![late]))), [], "it may be lost");
-    bench.order(release(9, Some(2)));
+    // Of one that was kept, too.
+    assert_eq!(starts(&bench.hear(2, ToRegion::Host(vec![late]))), [], "it may be lost");
+    bench.hear(2, release(9, Some(2)));
     assert_eq!((bench.max_gen(), bench.region.stats().stale), (g(1), 2));
     let installed = Installed { epoch: EpochId { generation: 2, number: 8 }, ..forced(1..=3) };
     let out = bench.tell(RegionInput::Installed(installed));
@@ -75,7 +79,7 @@ fn from_its_answer_on_no_older_decision_counts_and_what_waited_still_starts() {
         shard: SHARD,
         generation: Generation::new(term(5), 1),
         after: BTreeMap::new(),
-        epoch: EpochId { generation: 2, number: 7 },
+        epoch: ORIGIN,
     };
     let out = bench.hear(2, ToRegion::Host(vec![again]));
     let adopts = |out: &RegionOutput| matches!(out, RegionOutput::Adopt { .. });
@@ -103,6 +107,31 @@ fn it_tells_nobody_who_is_no_member_and_nothing_where_nothing_was_forced() {
     assert_eq!(recount(&mut bench, 5), []);
     bench.tell(RegionInput::Installed(forced([1, 3])));
     assert_eq!(recount(&mut bench, 5), [], "2 was given up");
-    bench.order(host(1, &[]));
+    bench.hear(3, host(1, &[]));
     assert_eq!(bench.run(), Run::Hosting(g(1)), "nothing is forgotten for that");
+}
+
+/// It lives, and has not heard that it is out.
+#[test]
+fn orders_of_a_coordinator_that_was_given_up_change_nothing_also_before_the_count() {
+    let mut bench = Bench::new();
+    bench.tell(RegionInput::CoordinatorAt(Some(ReplicaId::new(2))));
+    bench.hear(2, host(1, &[]));
+    bench.tell(RegionInput::Installed(forced(1..=3)));
+    let last = bench.max_gen();
+    let other = ShardId::new(3);
+    let late = HostShard {
+        shard: other,
+        generation: g(9),
+        after: BTreeMap::new(),
+        epoch: EpochId { generation: 1, number: 1 },
+    };
+    assert_eq!(starts(&bench.order(ToRegion::Host(vec![late]))), []);
+    bench.order(release(9, Some(2)));
+    assert_eq!((bench.run(), bench.max_gen()), (Run::Hosting(last), last));
+    bench.order(ToRegion::Here(Term { number: 8, owner: COORDINATOR }));
+    assert_eq!(bench.region.registration.coordinator(), Some(ReplicaId::new(2)));
+    assert_eq!((bench.region.stats().given_up, bench.region.stats().stale), (3, 0));
+    bench.hear(3, release(9, Some(2)));
+    assert_eq!(bench.max_gen(), g(9), "of one that was kept it counts until the count");
 }
