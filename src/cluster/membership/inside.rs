@@ -589,7 +589,11 @@ impl Inside {
             && epoch.is_forced()
             && epoch.is_member(core.me.incarnation)
         {
-            self.given_up.add(core, now, &self.gossip, &before.removed_by(epoch));
+            // Later on only who was kept by mistake can know nothing of it.
+            let mut gone = before.removed_by(epoch);
+            gone.retain(|id| epoch.is_forced_after(before) || epoch.kept().contains(id));
+            self.given_up.add(core, now, &self.gossip, &gone);
+            self.given_up.spare(core, now, self.telling.departed(), &gone);
             self.telling.spared = self.given_up.nodes();
         }
         self.deciding.installed();

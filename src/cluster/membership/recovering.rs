@@ -16,7 +16,7 @@ use ostraca_ddata::replicator::epoch::{Epoch, EpochId};
 use super::port::{Notice, Output};
 use super::{Core, Membership, Out, Stage};
 use crate::cluster::gossip::Gossip;
-use crate::cluster::member::{Address, Status};
+use crate::cluster::member::{Address, Member, Status};
 
 /// How often who was given up is dialled.
 const DIAL_EVERY: Duration = Duration::from_secs(5);
@@ -124,7 +124,7 @@ impl Membership {
 /// while there was a link: nobody tells it then.)
 #[derive(Debug, Default)]
 pub(super) struct GivenUp {
-    at: BTreeMap<NodeId, (Address, Instant)>, // and until when; ≤ members of a configuration
+    at: BTreeMap<NodeId, (Option<Address>, Instant)>, // and until when; ≤ members of a configuration
     dial_at: Option<Instant>,
 }
 
@@ -135,7 +135,24 @@ impl GivenUp {
         let until = now.mono + core.config.prune_gossip_tombstones_after;
         let known = gone.iter().filter_map(|id| gossip.member(*id));
         let known = known.filter(|member| member.status != Status::Exiting);
-        self.at.extend(known.map(|member| (member.node, (member.address.clone(), until))));
+        let address = |member: &Member| Some(member.address.clone());
+        self.at.extend(known.map(|member| (member.node, (address(member), until))));
+        self.dial_at = (!self.at.is_empty()).then(|| now.mono + DIAL_EVERY);
+    }
+
+    /// Of these the state has said that they are removed before the configuration came: they are not
+    /// called, but they may call.
+    pub(super) fn spare(
+        &mut self,
+        core: &Core,
+        now: Now,
+        departed: impl Iterator<Item = NodeId>,
+        gone: &[ReplicaId],
+    ) {
+        let until = now.mono + core.config.prune_gossip_tombstones_after;
+        for node in departed.filter(|node| gone.contains(&node.incarnation)) {
+            self.at.entry(node).or_insert((None, until));
+        }
         self.dial_at = (!self.at.is_empty()).then(|| now.mono + DIAL_EVERY);
     }
 
@@ -155,13 +172,14 @@ impl GivenUp {
         }
         let taken: BTreeSet<&Address> = gossip.members().map(|member| &member.address).collect();
         self.at.retain(|node, (address, until)| {
-            let is_over = now.mono >= *until || taken.contains(address);
+            let is_taken = address.as_ref().is_some_and(|address| taken.contains(address));
+            let is_over = now.mono >= *until || is_taken;
             out.extend(is_over.then_some(Output::Forget(*node)));
             !is_over
         });
         self.dial_at = (!self.at.is_empty()).then(|| now.mono + DIAL_EVERY);
         let silent = self.at.iter().filter(|(node, _)| !core.links.is_up(**node));
-        out.extend(silent.map(|(_, (address, _))| Output::Dial(address.clone())));
+        out.extend(silent.filter_map(|(_, (address, _))| address.clone()).map(Output::Dial));
         true
     }
 }

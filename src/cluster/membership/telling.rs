@@ -72,8 +72,13 @@ impl Telling {
         if self.departed.len() < DEPARTED_MAX || self.departed.contains_key(&node) {
             self.departed.entry(node).or_insert(now.mono + LINGER);
         } else {
-            out.push(Output::Forget(node));
+            self.forget(node, out);
         }
+    }
+
+    /// Those of whom it was just learned that they are removed.
+    pub(super) fn departed(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.departed.keys().copied()
     }
 
     /// Tells all others what is new.
