@@ -90,6 +90,9 @@ enum Command {
     /// Ask it of ONE survivor, on its own host. Without --force it changes nothing: it prints who would
     /// be kept (this node, and the members that it reaches now) and who would be given up.
     ///
+    /// Survivors of a majority end themselves within seconds by default, and nobody is left to ask. Set
+    /// cluster.downing.wait-without-quorum = "30min" beforehand, and they wait for you.
+    ///
     /// No node can tell the dead from those whom it does not reach. Be sure that those who are given up
     /// are stopped, every one of them, and will not start again on their own. If they live, even as a
     /// healthy majority that this node is merely cut off from, both sides act at once: the same entity
