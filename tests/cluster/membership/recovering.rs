@@ -7,7 +7,7 @@ use ostraca::cluster::membership::port::{Command as Wish, Notice, StopReason};
 use ostraca::cluster::membership::recovering::{NotRecovered, Recovery};
 use ostraca_ddata::sim::NodeIndex;
 
-use super::super::whole::{Command, World, addresses};
+use super::super::whole::{Command, World, addresses, node_at};
 use super::going::cluster_of;
 use super::strategies::{STRATEGIES, world as with_strategy};
 use super::{SECOND, Sim, agree, at, until};
@@ -178,6 +178,66 @@ fn a_side_that_waits_goes_on_when_the_others_come_back() {
         sim.heal();
         until(&mut sim, 20, |sim| agree(sim, &[0, 1, 2, 3, 4]));
     }
+}
+
+/// A quorum is back for some seconds, with one of them out of reach, and is lost again: the time begins
+/// anew.
+#[test]
+fn a_side_that_reached_a_quorum_for_a_moment_waits_as_long_as_ever() {
+    for seed in 0..5 {
+        let world = World::with(|_| {
+            let mut config = Cluster { seeds: addresses(0..3), ..Cluster::default() };
+            config.downing.wait_without_quorum = Some(Duration::from_secs(60));
+            config.downing.stable_after = Some(Duration::from_secs(20)); // nobody is removed in between
+            config
+        });
+        let mut sim = cluster_of(seed, 5, world);
+        sim.partition([&[0], &[1], &[2], &[3, 4]]);
+        sim.run_for(70 * SECOND); // the notice comes after some 25 s
+        assert!((0..3).all(|place| at(&sim, place).over.is_none()), "seed {seed}");
+        sim.heal();
+        sim.partition([&[0, 1, 2], &[3, 4]]);
+        sim.run_for(8 * SECOND);
+        sim.heal();
+        sim.partition([&[0], &[1], &[2], &[3, 4]]);
+        sim.run_for(40 * SECOND);
+        assert!((0..3).all(|place| at(&sim, place).over.is_none()), "seed {seed}");
+        until(&mut sim, 80, |sim| (0..3).all(|place| at(sim, place).over.is_some()));
+    }
+}
+
+/// Three of five hang while two go on by force, and wake up long after they were told: nobody refuses
+/// them before they have heard, so that they don't go on side by side.
+#[test]
+fn a_majority_that_hangs_as_it_is_given_up_hears_of_it_when_it_wakes() {
+    for seed in 0..10 {
+        let mut sim = cluster_of(seed, 5, patient());
+        for (nth, place) in (0..).zip(2..5) {
+            sim.pause(NodeIndex::new(place), (60 + nth * (seed as u32 % 3)) * SECOND);
+        }
+        sim.run_for(30 * SECOND);
+        force(&mut sim, 0);
+        until(&mut sim, 10, |sim| agree(sim, &[0, 1]) && serves(sim, 0) && serves(sim, 1));
+        let lost = (2..5).map(|place| at(&sim, place).me()).collect::<Vec<_>>();
+        sim.run_for(15 * SECOND);
+        assert!(lost.iter().all(|node| !at(&sim, 0).refuses(*node)), "seed {seed}");
+        until(&mut sim, 60, |sim| (2..5).all(|place| at(sim, place).over.is_some()));
+        assert!(agree(&sim, &[0, 1]) && serves(&sim, 0), "seed {seed}");
+    }
+}
+
+/// By default, and by `lease-majority` whatever is set.
+#[test]
+fn who_is_not_to_wait_ends_at_once() {
+    let mut sim = cluster_of(1, 5, World::new(3));
+    crash(&mut sim, [0, 1, 2]);
+    until(&mut sim, 30, |sim| (3..5).all(|place| at(sim, place).over.is_some()));
+
+    let world = World { waits: true, ..with_strategy(StrategyName::LeaseMajority) };
+    world.downing_lease.set(Some(node_at(9, 1, true))); // somebody else has it
+    let mut sim = cluster_of(1, 5, world);
+    crash(&mut sim, [0, 1, 2]);
+    until(&mut sim, 60, |sim| (3..5).all(|place| at(sim, place).over.is_some()));
 }
 
 /// What docs/downing.md says of each strategy when three of five die at once.

@@ -230,10 +230,10 @@ fn home(stage: &Stage, coordinator: usize, shard: ShardId) -> Option<RegionId> {
     node.coordinator.record(shard).and_then(|record| record.home().region)
 }
 
-/// Five nodes, node 4 coordinates, in terms that nodes 0 and 1 have not heard of. A cut holds back what
-/// it says to them: that 1 is to release the shard to 2. Then it is alone with a decision on another
-/// shard that it can't get acknowledged. Node 0 goes on by force with 1, decides on both shards, and the
-/// cuts heal: all that was held back arrives, and so does what is sent again.
+/// Five nodes, node 4 coordinates, in terms that nodes 0 and 1 have not heard of. A cut keeps from them
+/// what it says: that 1 is to release the shard to 2. Then it is alone with a decision on another shard
+/// that it can't get acknowledged. Node 0 goes on by force with 1, and both decide on what they want. The
+/// cuts heal: it says and writes all of it again, until it hears that it is out.
 fn a_coordinator_that_is_given_up_alive(seed: u64, rule: Canary) -> Stage {
     let mut stage = Stage::of(5, seed, rule);
     (0..5).for_each(|node| stage.led_by(node, 4));

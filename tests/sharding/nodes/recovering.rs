@@ -9,7 +9,7 @@ use ostraca::sharding::ids::ShardId;
 use ostraca::sharding::region::Region;
 use ostraca_ddata::sim::{Faults, NodeIndex};
 
-use super::{Cluster, SECOND, SHARDS, counter};
+use super::{Cluster, Phase, SECOND, SHARDS, counter};
 use crate::whole::{Command, WholeNode, World};
 
 const PLACES: usize = 5;
@@ -100,9 +100,48 @@ fn survivors_keep_their_shards_and_the_others_come_back_once() {
     }
 }
 
+/// Three of five hang, with all their connections, and wake up when the others have gone on: they are a
+/// quorum of what they know, and what they were told meanwhile is still to be read. They host nothing
+/// that anybody else hosts, and end.
+#[test]
+fn who_is_given_up_while_it_hangs_ends_when_it_wakes_and_takes_nothing_along() {
+    for seed in 0..20 {
+        let (mut it, both) = of_five(seed);
+        (0..5).for_each(|_| it.tell());
+        let lost: Vec<usize> = (0..PLACES).filter(|place| !both.contains(place)).collect();
+        let kept = homes_at(&it, both);
+        // All at once, or one after the other.
+        for (nth, place) in (0..).zip(&lost) {
+            let span = 40 * SECOND + nth * (seed as u32 % 3) * SECOND;
+            it.sim.pause(NodeIndex::new(*place), span);
+        }
+        it.sim.try_run_for((12 + seed as u32 % 10) * SECOND).expect("nothing is wrong");
+        force(&mut it, both[0]);
+        it.sim.try_run_for(SECOND).expect("nothing is wrong");
+        both.iter().for_each(|place| it.want_all(*place));
+        let is_there = |it: &Cluster| homes_at(it, both).len() == SHARDS as usize;
+        it.until(20, "all live at survivors", is_there);
+        let is_over = |it: &Cluster, place: usize| {
+            let node = it.sim.process(NodeIndex::new(place));
+            node.is_none_or(|node| node.over.is_some())
+        };
+        it.until(60, "they end", |it| lost.iter().all(|place| is_over(it, *place)));
+        it.sim.try_run_for(20 * SECOND).expect("nothing is wrong");
+        assert_eq!(homes_at(&it, both).len(), SHARDS as usize, "seed {seed}");
+        let survivors = homes_at(&it, both);
+        assert!(kept.keys().all(|shard| survivors.contains_key(shard)), "seed {seed}");
+        let told = it.told;
+        (0..3).for_each(|_| it.tell());
+        let handled =
+            |it: &Cluster| (told + 1..=it.told).all(|id| it.sim.observer().handled.contains(&id));
+        it.until(60, "what is told now is handled", handled);
+    }
+}
+
 /// The node that counts dies while it does.
 #[test]
 fn if_the_coordinator_dies_while_it_counts_the_next_one_counts_again() {
+    let mut counting = 0;
     for seed in 0..20 {
         let world = World { waits: true, ..World::new(3) };
         let mut it = Cluster::with(seed, 7, 7, Faults::none(), world);
@@ -114,10 +153,19 @@ fn if_the_coordinator_dies_while_it_counts_the_next_one_counts_again() {
         force(&mut it, 1);
         it.sim.try_run_for(5 * SECOND).expect("nothing is wrong");
         let counts = |it: &Cluster| (0..3).find(|place| it.phase(*place).is_some());
-        it.until(30, "somebody coordinates", |it| counts(it).is_some());
-        // In the middle, wherever that is.
-        it.sim.try_run_for(SECOND * (seed as u32 % 10) / 100).expect("nothing is wrong");
+        // In every other run as soon as it counts; in the others a moment later, wherever that is.
+        let is_counting = |it: &Cluster| {
+            let coordinator = counts(it).and_then(|place| it.phase(place));
+            coordinator.is_some_and(|phase| phase >= Phase::Recounting)
+        };
+        let end = it.sim.now() + 30 * SECOND;
+        while !is_counting(&it) {
+            assert!(it.sim.now() < end, "nobody counts");
+            it.sim.try_run_for(SECOND / 5_000).expect("nothing is wrong");
+        }
+        it.sim.try_run_for(SECOND * (seed as u32 % 2) / 500).expect("nothing is wrong");
         let Some(coordinates) = counts(&it) else { continue };
+        counting += usize::from(it.phase(coordinates) == Some(Phase::Recounting));
         it.sim.crash(NodeIndex::new(coordinates));
         let left: Vec<usize> = (0..3).filter(|place| *place != coordinates).collect();
         it.sim.try_run_for(20 * SECOND).expect("nothing is wrong");
@@ -127,4 +175,5 @@ fn if_the_coordinator_dies_while_it_counts_the_next_one_counts_again() {
             homes.len() == SHARDS as usize && homes.values().all(|at| left.contains(at))
         });
     }
+    assert!(counting >= 10, "of 20 coordinators only {counting} died while they counted");
 }
