@@ -134,6 +134,22 @@ mod tests {
         assert_eq!(pending_after(&epoch, &forced, 5, Departure::Unheard), []);
     }
 
+    /// Two operators have forced one each, and the generations are equal.
+    #[test]
+    fn so_do_they_after_another_one_that_was_forced_in_the_same_generation() {
+        let epoch = founded(true);
+        let id = ReplicaId::new;
+        let forced = |by, kept: u64| epoch.forced(id(by), &[id(kept)].into(), 7).expect("a member");
+        let mut both = [forced(1, 2), forced(3, 2)];
+        both.sort_by_key(Epoch::id);
+        let [lower, higher] = both;
+        assert_eq!(lower.id().generation, higher.id().generation);
+        assert_eq!(pending_after(&lower, &higher, 4, Departure::Unheard), lower.removed_by(&higher));
+        let change = Change { leave: vec![id(2)], ..Change::default() };
+        let next = higher.next(&change).expect("one is left");
+        assert_eq!(pending_after(&higher, &next, 0, Departure::Unheard), [], "by its quorum");
+    }
+
     #[test]
     fn what_is_over_is_forgotten() {
         let (epoch, mut departures) = (founded(false), Departures::new(MARGIN));
