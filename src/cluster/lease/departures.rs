@@ -1,7 +1,7 @@
 //! When what ran on a removed node counts as stopped.
 //!
 //! With leases a configuration without a node comes after its lease: at once. Two cases wait: a
-//! configuration that no quorum of its predecessor consented to (a higher cluster generation),
+//! configuration that no quorum of its predecessor consented to (one that was forced),
 //! and `lease = "off"`, with Akka's guarantee (spec/safety.md §1, §8).
 
 use std::collections::BTreeMap;

@@ -9,6 +9,7 @@ use ostraca::sharding::bug::{Bug, Canary};
 use ostraca::sharding::ids::{RegionId, ShardId};
 use ostraca::sharding::region::Run;
 use ostraca_ddata::replicator::epoch::{Epoch, EpochId, EpochSettings};
+use ostraca_ddata::replicator::port::Peer;
 use ostraca_ddata::sim::{Faults, LaneRule, NodeIndex, Setup, Simulation};
 
 use super::Sim;
@@ -299,10 +300,11 @@ fn what_a_given_up_coordinator_that_lives_says_and_writes_late_changes_nothing()
 }
 
 /// Two operators force two configurations of one generation: the clock was ahead as the cluster was
-/// founded. What lives on the one survivor is not known in the other's, which has counted already.
+/// founded. The survivor whom both have kept has counted in the lower one already, with one of them.
 fn two_operators(seed: u64) -> (Stage, [usize; 2]) {
     let id = EpochId { generation: 1 << 50, number: 1 };
     let mut stage = Stage::founded(5, seed, Canary::none(), id);
+    stage.run(100);
     let of = |node: usize| {
         let epoch = stage.sim.process(NodeIndex::new(node)).expect("it is up").replicator.epochs();
         let epoch = epoch.installed().expect("founded").clone();
@@ -340,14 +342,28 @@ fn who_was_counted_in_one_configuration_is_counted_again_in_another_one_of_the_s
             node.replicator.epochs().installed().expect("forced").id()
         });
         assert!(ids[0] < ids[1] && ids[0].generation == ids[1].generation, "{ids:?}");
+        let recounts = |stage: &Stage, node| {
+            let node = stage.sim.process(NodeIndex::new(node)).expect("it is up");
+            node.coordinator.stats().recounts
+        };
+        assert_eq!(recounts(&stage, lower), 1, "seed {seed}");
         stage.splits([&[higher, 2], &[lower]]);
-        stage.run(5_000);
+        let peers = [higher, 2].map(|node| Peer {
+            id: replica(node, 1),
+            stopping: false,
+            reachable: true,
+        });
+        [higher, 2].map(|node| stage.command(node, Command::Members(peers.to_vec())));
+        stage.run(20_000);
         [higher, 2].into_iter().for_each(|node| stage.led_by(node, 2));
+        let mut counted = 0;
         for _ in 0..5 {
             stage.acts(2);
             stage.command(2, Command::Want(SHARD));
             stage.run(4_000);
+            counted = recounts(&stage, 2).max(counted);
         }
+        assert_eq!(counted, 1, "seed {seed}");
         assert_eq!((stage.seen.as_deref(), stage.host()), (None, Some(higher)), "seed {seed}");
         let expected = Some(RegionId::new(replica(higher, 1)));
         assert_eq!(home(&stage, 2, SHARD), expected, "seed {seed}");
