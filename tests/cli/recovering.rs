@@ -132,6 +132,14 @@ async fn the_last_of_three_goes_on_by_force_with_what_its_entities_have_counted(
     let Err(AskError::Refused(why)) = refused else { panic!("{refused:?}") };
     assert_eq!(why.why, Why::OnlyHere);
 
+    let (near, far) = tokio::io::duplex(1 << 16); // of a program that serves tools itself
+    let server = last.node.management();
+    let serving = tokio::spawn(async move { server.serve(far).await });
+    let refused = Client::over(near).ask(&Request::Recover { force: true }, SOON).await;
+    let Err(AskError::Refused(why)) = refused else { panic!("{refused:?}") };
+    assert_eq!(why.why, Why::OnlyHere);
+    serving.abort();
+
     drop((one, other)); // as if they were killed
     answered(async || (!last.node.lease().serves()).then_some(())).await;
     let missed = async || {

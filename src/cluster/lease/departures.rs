@@ -144,7 +144,10 @@ mod tests {
         both.sort_by_key(Epoch::id);
         let [lower, higher] = both;
         assert_eq!(lower.id().generation, higher.id().generation);
-        assert_eq!(pending_after(&lower, &higher, 4, Departure::Unheard), lower.removed_by(&higher));
+        assert_eq!(
+            pending_after(&lower, &higher, 4, Departure::Unheard),
+            lower.removed_by(&higher)
+        );
         let change = Change { leave: vec![id(2)], ..Change::default() };
         let next = higher.next(&change).expect("one is left");
         assert_eq!(pending_after(&higher, &next, 0, Departure::Unheard), [], "by its quorum");

@@ -188,7 +188,8 @@ fn who_answered_a_proposal_without_itself_serves_only_in_a_configuration_that_ha
 #[test]
 fn since_when_it_is_idle_is_known_also_of_who_was_told_to_stop() {
     let idle = |probe: &Probe| {
-        probe.holder.idle_since().map(|at| at.as_nanos() / 1_000_000).expect("it is a member")
+        let since = probe.holder.idle_since().expect("it is a member");
+        since.as_nanos().div_ceil(1_000_000)
     };
     let epoch = founded(3, true);
     let mut probe = Probe::of(&epoch);

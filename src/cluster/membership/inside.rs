@@ -635,8 +635,7 @@ impl Inside {
     fn waits_without_quorum(&mut self, core: &mut Core, now: Now, out: &mut Out) -> bool {
         use StrategyName as S;
         let downing = &core.config.downing;
-        let ends =
-            matches!(downing.strategy, S::DownAll | S::StaticQuorum | S::LeaseMajority);
+        let ends = matches!(downing.strategy, S::DownAll | S::StaticQuorum | S::LeaseMajority);
         let leased = core.installed.as_ref().is_some_and(|epoch| epoch.lease().enabled);
         if ends || !leased || self.has_quorum(core) {
             return false;

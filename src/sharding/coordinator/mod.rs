@@ -121,7 +121,7 @@ pub struct Coordinator {
     me: ReplicaId,
     config: CoordinatorConfig,
     agreed: Agreed,
-    agreeing: bool, // it is written
+    agreeing: bool,             // it is written
     recovered: Option<EpochId>, // the last forced one of which all that survived was counted
     recount: Option<Recount>,
     canary: Canary,

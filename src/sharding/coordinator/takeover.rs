@@ -33,8 +33,7 @@ impl Coordinator {
         }
         self.phase = Phase::Reading;
         // What nodes that were given up have written or promised, or may yet, must not win.
-        let forced =
-            self.installed.forced.as_ref().filter(|_| !self.canary.has(Bug::TermsGoOn));
+        let forced = self.installed.forced.as_ref().filter(|_| !self.canary.has(Bug::TermsGoOn));
         let forced = forced.map_or(0, Forced::terms_above);
         self.raise(now.mono, Term { number: above.max(forced), owner: self.me }, out);
     }

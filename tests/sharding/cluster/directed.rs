@@ -348,11 +348,8 @@ fn who_was_counted_in_one_configuration_is_counted_again_in_another_one_of_the_s
         };
         assert_eq!(recounts(&stage, lower), 1, "seed {seed}");
         stage.splits([&[higher, 2], &[lower]]);
-        let peers = [higher, 2].map(|node| Peer {
-            id: replica(node, 1),
-            stopping: false,
-            reachable: true,
-        });
+        let peers =
+            [higher, 2].map(|node| Peer { id: replica(node, 1), stopping: false, reachable: true });
         [higher, 2].map(|node| stage.command(node, Command::Members(peers.to_vec())));
         stage.run(20_000);
         [higher, 2].into_iter().for_each(|node| stage.led_by(node, 2));

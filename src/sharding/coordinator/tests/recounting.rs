@@ -286,7 +286,8 @@ fn a_configuration_that_another_operator_forced_in_the_same_generation_is_anothe
     assert_eq!(bench.machine.phase(), Phase::Active);
     let origin = EpochId { number: 90, ..ORIGIN };
     let kept = [2, 3].map(region).into();
-    let theirs = Installed { epoch: origin, forced: Some(Forced { origin, kept }), ..forced(2..=3) };
+    let theirs =
+        Installed { epoch: origin, forced: Some(Forced { origin, kept }), ..forced(2..=3) };
     bench.tell(CoordinatorInput::Installed(theirs));
     assert_eq!(bench.machine.phase(), Phase::Down);
 }

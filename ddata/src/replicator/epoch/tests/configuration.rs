@@ -64,11 +64,16 @@ fn what_follows_from_one_that_was_forced_knows_whose_it_is_and_who_survived() {
     };
     let [one, other] = [force(1, [3]), force(2, [3])];
     assert_eq!(one.id().generation, other.id().generation);
-    assert_eq!([one.origin(), other.origin(), base.origin()], [Some(one.id()), Some(other.id()), None]);
+    assert_eq!(
+        [one.origin(), other.origin(), base.origin()],
+        [Some(one.id()), Some(other.id()), None]
+    );
     assert!(one.id().number.abs_diff(other.id().number) > 0 && one.id().number > 10_000);
     let next = after(&after(&one, &join([9])), &leave([3]));
     assert_eq!((next.origin(), next.kept()), (Some(one.id()), &ids([1, 3])[..]));
-    assert!(one.is_forced_after(&base) && one.is_forced_after(&other) && next.is_forced_after(&base));
+    assert!(
+        one.is_forced_after(&base) && one.is_forced_after(&other) && next.is_forced_after(&base)
+    );
     assert!(!next.is_forced_after(&one) && !base.is_forced_after(&base));
     // Who says otherwise in between is refused.
     let theirs = forced_so(&after(&one, &join([9])), 1, vec![1, 3]).unwrap();
