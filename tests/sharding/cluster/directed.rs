@@ -233,8 +233,8 @@ fn home(stage: &Stage, coordinator: usize, shard: ShardId) -> Option<RegionId> {
 
 /// Five nodes, node 4 coordinates, in terms that nodes 0 and 1 have not heard of. A cut keeps from them
 /// what it says: that 1 is to release the shard to 2. Then it is alone with a decision on another shard
-/// that it can't get acknowledged. Node 0 goes on by force with 1, and both decide on what they want. The
-/// cuts heal: it says and writes all of it again, until it hears that it is out.
+/// that it can't get acknowledged. Node 0 goes on by force with 1, and both decide on what they want. Then
+/// it reaches them again: it says and writes all of it again, until it hears that it is out.
 fn a_coordinator_that_is_given_up_alive(seed: u64, rule: Canary) -> Stage {
     let mut stage = Stage::of(5, seed, rule);
     (0..5).for_each(|node| stage.led_by(node, 4));
@@ -262,7 +262,7 @@ fn a_coordinator_that_is_given_up_alive(seed: u64, rule: Canary) -> Stage {
         (0..2).for_each(|node| stage.command(node, Command::Want(OTHER)));
         stage.run(5_000);
     }
-    stage.sim.heal();
+    stage.splits([&[0, 1, 4], &[2], &[3]]); // without leases a living quorum would go on
     for _ in 0..5 {
         stage.run(4_000);
         stage.acts(0);
@@ -276,7 +276,7 @@ fn what_a_given_up_coordinator_that_lives_says_and_writes_late_changes_nothing()
     let (mut caught, mut ignored) = (0, 0);
     for seed in 0..20 {
         let weak = a_coordinator_that_is_given_up_alive(seed, Canary::with(Bug::TermsGoOn));
-        caught += usize::from(weak.seen.is_some_and(|seen| seen.contains("shard 1 at ")));
+        caught += usize::from(weak.seen.is_some());
         let mut stage = a_coordinator_that_is_given_up_alive(seed, Canary::none());
         assert_eq!((stage.seen.as_deref(), stage.host()), (None, Some(1)), "seed {seed}");
         let region = |node| RegionId::new(replica(node, 1));
@@ -350,7 +350,9 @@ fn who_was_counted_in_one_configuration_is_counted_again_in_another_one_of_the_s
         stage.splits([&[higher, 2], &[lower]]);
         let peers =
             [higher, 2].map(|node| Peer { id: replica(node, 1), stopping: false, reachable: true });
-        [higher, 2].map(|node| stage.command(node, Command::Members(peers.to_vec())));
+        for node in [higher, 2] {
+            stage.command(node, Command::Members(peers.to_vec()));
+        }
         stage.run(20_000);
         [higher, 2].into_iter().for_each(|node| stage.led_by(node, 2));
         let mut counted = 0;
