@@ -120,6 +120,7 @@ fn where_a_quorum_answers_nothing_is_forced() {
         sim.run_for(SECOND);
         let refused = Notice::NotForced(NotRecovered::Serves);
         assert!(at(&sim, 0).notices.contains(&refused), "seed {seed}");
+        assert_eq!(at(&sim, 0).membership.not_forced(), Some((1, NotRecovered::Serves)));
         until(&mut sim, 30, |sim| agree(sim, &[0, 1, 2]));
         assert!(!at(&sim, 0).epoch().expect("installed").is_forced());
         // Cut off for a moment, it has lost nothing but its lease.
