@@ -77,13 +77,6 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Muxer<C> {
         let connection = Connection::new(socket, settings.config, mode);
         Self { connection, arrived: VecDeque::new(), waiting: settings.waiting, taker: None }
     }
-
-    /// The one call that moves anything on the connection.
-    fn drive(&mut self, cx: &mut Context<'_>) -> Poll<Result<yamux::Stream, ConnectionError>> {
-        self.connection
-            .poll_next_inbound(cx)
-            .map(|next| next.unwrap_or(Err(ConnectionError::Closed)))
-    }
 }
 
 impl<C: AsyncRead + AsyncWrite + Unpin> StreamMuxer for Muxer<C> {
@@ -121,7 +114,9 @@ impl<C: AsyncRead + AsyncWrite + Unpin> StreamMuxer for Muxer<C> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<StreamMuxerEvent, ConnectionError>> {
-        let stream = ready_or_pending!(self.drive(cx))?;
+        // The one call that moves anything on the connection.
+        let next = ready_or_pending!(self.connection.poll_next_inbound(cx));
+        let stream = next.unwrap_or(Err(ConnectionError::Closed))?;
         if self.arrived.len() < self.waiting {
             self.arrived.push_back(stream);
             if let Some(taker) = self.taker.take() {

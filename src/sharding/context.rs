@@ -62,8 +62,7 @@ impl<'a, E: Entity> Context<'a, E> {
     }
 
     /// The decision by which its shard lives here. It orders what happens within one cluster: a
-    /// cluster that is founded anew may count from a lower one. What leaves
-    /// the cluster takes the [`fencing_token`](Self::fencing_token).
+    /// cluster that is founded anew may count from a lower one. What leaves the cluster takes the [`fencing_token`](Self::fencing_token).
     #[must_use]
     pub const fn generation(&self) -> Generation {
         self.token.generation()

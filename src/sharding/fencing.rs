@@ -21,10 +21,9 @@ const DIGITS: usize = 16;
 /// transaction as the effect, and refuse what comes with a lower one; equal is the same stay.
 ///
 /// It is made of the generation of the cluster, the term of the coordinator that decided, and its
-/// count. For one id it never goes back: not by a move, a crash, a change of members,
-/// nor for a cluster that is founded anew, as long as the clocks of its founders are not
-/// behind those of the ones before them (the generation of the cluster is the founder's wall clock in
-/// milliseconds). It may go up while an instance lives, so ask for it with each effect. Instances of
+/// count. For one id it never goes back: not by a move, a crash, a change of members, nor for a
+/// cluster that is founded anew, as long as the clocks of its founders are not behind those of the
+/// ones before them (the generation of the cluster is the founder's wall clock in milliseconds). It may go up while an instance lives, so ask for it with each effect. Instances of
 /// one stay, as after passivation or a panic, share it: it orders stays, not messages.
 ///
 /// [`to_bytes`](Self::to_bytes) and the text of [`Display`](fmt::Display), which is also its form in

@@ -16,6 +16,18 @@ fn carries(reached: u64, last: u64, length: u64) -> ToRegion {
     ToRegion::Carries(vec![Carries { shard: SHARD, reached, last, length, cluster: 1 }])
 }
 
+/// More shards than payloads are fetched at a time.
+fn six() -> ToRegion {
+    let word = |shard| Carries {
+        shard: ShardId::new(shard),
+        reached: g(2),
+        last: g(1),
+        length: 10,
+        cluster: 1,
+    };
+    ToRegion::Carries((0..6).map(word).collect())
+}
+
 fn fetch(last: u64, at: u64) -> ToRegion {
     ToRegion::Fetch(vec![Fetch { shard: SHARD, last: g(last), at }])
 }
@@ -154,14 +166,7 @@ fn a_release_without_its_payload_ends_the_fetch_of_it() {
 fn four_are_fetched_at_a_time_and_one_of_which_nothing_comes_loses_its_turn() {
     let mut bench = bench();
     let announce = |bench: &mut Bench| {
-        let word = |shard| Carries {
-            shard: ShardId::new(shard),
-            reached: g(2),
-            last: g(1),
-            length: 10,
-            cluster: 1,
-        };
-        let out = bench.hear(2, ToRegion::Carries((0..6).map(word).collect()));
+        let out = bench.hear(2, six());
         sent(&out)
             .into_iter()
             .flat_map(|(_, message)| match message {
@@ -186,14 +191,7 @@ fn who_waited_for_a_turn_as_long_as_a_turn_may_stall_still_has_it_at_the_next_lo
         let bytes = Bytes::from_static(&LONG.as_bytes()[at..at + 2]);
         ToRegion::Part(Part { shard: ShardId::new(shard), last: g(1), at: at as u64, bytes })
     };
-    let word = |shard| Carries {
-        shard: ShardId::new(shard),
-        reached: g(2),
-        last: g(1),
-        length: 10,
-        cluster: 1,
-    };
-    bench.hear(2, ToRegion::Carries((0..6).map(word).collect()));
+    bench.hear(2, six());
     for at in [0, 2, 4, 6] {
         bench.now.mono = bench.now.mono + Duration::from_secs(3);
         (0..4).for_each(|shard| drop(bench.hear(2, of(shard, at))));
