@@ -37,7 +37,7 @@ async fn what_a_killed_peer_had_not_acknowledged_is_counted_exactly() {
     assert_eq!(other.status().await.received, 501);
     other.pause().await; // it acknowledges nothing from here on
     one.order(&format!("send {} 321 100", other.id)).await;
-    one.tells("sent").await;
+    one.tells("sent 822").await; // with those before
     assert_eq!(one.status().await.unacknowledged, 321);
     other.kill().await;
     assert_eq!(one.tells("broken User").await, "321");
@@ -76,7 +76,7 @@ async fn a_pause_ends_no_lane_and_loses_nothing() {
     let paused = one.status().await;
     assert_eq!((paused.linked, paused.resent), (1, 0), "only heartbeats can tell: {paused:?}");
     other.go_on();
-    one.tells("sent").await;
+    one.tells(&format!("sent {}", MESSAGES + 1)).await;
     let other = other.becomes("all has come", |other| other.received == MESSAGES + 1).await;
     assert_eq!(other.disordered, 0);
     let one = one.becomes("all is acknowledged", |one| one.unacknowledged == 0).await;
@@ -95,7 +95,7 @@ async fn a_pause_with_full_buffers_is_found_by_the_sockets_user_timeout_and_lose
     one.tells(&format!("closed {}", other.id)).await;
     eprintln!("a pause with full buffers was seen after {:?} (bound: 1 s)", paused_at.elapsed());
     other.go_on();
-    one.tells("sent").await;
+    one.tells(&format!("sent {}", MESSAGES + 1)).await;
     let status = other.becomes("all has come", |other| other.received == MESSAGES + 1).await;
     assert_eq!(status.disordered, 0);
     let status = one.becomes("all is acknowledged", |one| one.unacknowledged == 0).await;

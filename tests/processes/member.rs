@@ -226,6 +226,8 @@ pub(crate) struct Running {
     /// The node, this life of it.
     pub(crate) me: String,
     pub(crate) peer: Peer,
+    /// It has told so, in place of an answer.
+    ended: Option<End>,
 }
 
 /// A member's answer: the cluster as it sees it.
@@ -288,12 +290,15 @@ impl Running {
     pub(crate) async fn start(host: &[String], order: &Order) -> Self {
         let mut peer = Peer::start(host, order).await;
         let me = peer.asks("who").await.expect("it has just begun");
-        Self { me, peer }
+        Self { me, peer, ended: None }
     }
 
     /// The cluster as it sees it; or how it ended.
     pub(crate) async fn look(&mut self) -> Result<View, End> {
-        let view = self.peer.asks("view").await.map_err(|end| parse_end(&end))?;
+        let view = match self.peer.asks("view").await {
+            Ok(view) => view,
+            Err(end) => return Err(self.ended.insert(parse_end(&end)).clone()),
+        };
         let view = View::parse(&view);
         let peers: Vec<&str> = view.up.iter().filter_map(|id| id.split('/').next()).collect();
         let lives = peers.iter().collect::<BTreeSet<_>>().len();
@@ -321,7 +326,10 @@ impl Running {
 
     /// Waits until it has ended by itself, in order.
     pub(crate) async fn ends(mut self) -> End {
-        let end = parse_end(&self.peer.tells("ended").await);
+        let end = match self.ended.take() {
+            Some(end) => end,
+            None => parse_end(&self.peer.tells("ended").await),
+        };
         assert!(self.peer.exits().await.success(), "{end:?}");
         end
     }

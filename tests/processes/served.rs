@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use ostraca::net::identity::Identity;
 use ostraca::net::lane::SendError;
 use ostraca::net::{Busy, Class, Inbound, Receiver, address};
 use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::sync::mpsc;
 
 use crate::member;
 use crate::peer::Peer;
@@ -187,7 +189,14 @@ struct Served {
     net: Net,
     counts: Arc<Counts>,
     known: BTreeMap<PeerId, ReplicaId>, // those that said Hello
-    sent: BTreeMap<ReplicaId, u64>,
+    senders: BTreeMap<ReplicaId, Sender>,
+}
+
+/// What is to be sent to one peer: one order after the other, in one task. (With a task for each
+/// order a busy machine once began the second before the first, and 200 of 200 came out of order.)
+struct Sender {
+    orders: mpsc::UnboundedSender<(u64, usize)>, // so many messages of so many bytes
+    left: Arc<AtomicU64>,                        // ordered, and not in the lane yet
 }
 
 async fn serve(order: &Order) {
@@ -196,8 +205,8 @@ async fn serve(order: &Order) {
     let started = Net::start(&order.config(), &identity, counts.clone()).await;
     let (net, mut events) = started.expect("it starts");
     tell(&format!("ready {}", net.addresses()[0]));
-    let (known, sent) = (BTreeMap::new(), BTreeMap::new());
-    let mut served = Served { net, counts, known, sent };
+    let (known, senders) = (BTreeMap::new(), BTreeMap::new());
+    let mut served = Served { net, counts, known, senders };
     let mut orders = BufReader::new(tokio::io::stdin()).lines();
     loop {
         tokio::select! {
@@ -258,44 +267,66 @@ impl Served {
     /// Sends the next so many messages, while other orders are obeyed.
     fn send(&mut self, to: PeerId, count: u64, len: usize) {
         let to = self.known[&to];
-        let first = self.sent.entry(to).or_default();
-        let numbers = *first..*first + count;
-        *first += count;
-        let net = self.net.clone();
-        tokio::spawn(async move {
-            let mut was_full = false;
-            for number in numbers {
-                let mut body = number.to_be_bytes().to_vec();
-                body.resize(len.max(8), 0);
-                loop {
-                    let Some(lane) = net.lane(to, Class::User) else { return tell("gone") };
-                    match lane.send(&[], &body) {
-                        Ok(()) => break,
-                        Err(SendError::Full { .. }) => {
-                            if !was_full {
-                                tell("full");
-                            }
-                            was_full = true;
-                            lane.room().await;
-                        }
-                        Err(SendError::Broken) => tokio::task::yield_now().await,
-                        Err(other) => panic!("{other}"),
-                    }
-                }
-            }
-            tell("sent");
-        });
+        let sender = self.senders.entry(to).or_insert_with(|| Sender::start(self.net.clone(), to));
+        sender.left.fetch_add(count, Ordering::SeqCst);
+        sender.orders.send((count, len)).expect("it sends as long as its orders come");
     }
 
     async fn say_status(&mut self) {
         let peers = self.net.peers().await;
         let linked = peers.iter().filter(|peer| peer.linked).count();
-        let lanes = self.sent.keys().filter_map(|to| self.net.lane(*to, Class::User));
+        // First what is left, then what is in the lanes: a message in between counts twice, never not.
+        let left = self.senders.values().map(|sender| sender.left.load(Ordering::SeqCst));
+        let left: u64 = left.sum();
+        let lanes = self.senders.keys().filter_map(|to| self.net.lane(*to, Class::User));
         let stats: Vec<_> = lanes.map(|lane| lane.stats()).collect();
-        let unacknowledged: u64 = stats.iter().map(|stats| stats.unacknowledged).sum();
+        let unacknowledged = left + stats.iter().map(|stats| stats.unacknowledged).sum::<u64>();
         let resent: u64 = stats.iter().map(|stats| stats.resent).sum();
         let received: u64 = self.counts.by_sender.lock().expect("no panic inside").values().sum();
         let disordered = *self.counts.disordered.lock().expect("no panic inside");
         tell(&format!("status {received} {disordered} {unacknowledged} {resent} {linked}"));
+    }
+}
+
+impl Sender {
+    fn start(net: Net, to: ReplicaId) -> Self {
+        let (orders, mut ordered) = mpsc::unbounded_channel();
+        let left = Arc::<AtomicU64>::default();
+        let counter = Arc::clone(&left);
+        tokio::spawn(async move {
+            let mut next = 0;
+            while let Some((count, len)) = ordered.recv().await {
+                let mut was_full = false;
+                for number in next..next + count {
+                    if !send_one(&net, to, number, len, &mut was_full).await {
+                        return tell("gone");
+                    }
+                    counter.fetch_sub(1, Ordering::SeqCst);
+                }
+                next += count;
+                tell(&format!("sent {next}"));
+            }
+        });
+        Self { orders, left }
+    }
+}
+
+/// Whether it is in the lane; otherwise there is none any more.
+async fn send_one(net: &Net, to: ReplicaId, number: u64, len: usize, was_full: &mut bool) -> bool {
+    let mut body = number.to_be_bytes().to_vec();
+    body.resize(len.max(8), 0);
+    loop {
+        let Some(lane) = net.lane(to, Class::User) else { return false };
+        match lane.send(&[], &body) {
+            Ok(()) => return true,
+            Err(SendError::Full { .. }) => {
+                if !std::mem::replace(was_full, true) {
+                    tell("full");
+                }
+                lane.room().await;
+            }
+            Err(SendError::Broken) => tokio::task::yield_now().await,
+            Err(other) => panic!("{other}"),
+        }
     }
 }

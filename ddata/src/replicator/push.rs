@@ -126,7 +126,8 @@ pub(super) struct Pushes {
 }
 
 impl Pushes {
-    /// Gathers a change of this batch.
+    /// Gathers a change of this batch, or somebody who waits for others to hold what is here. The caller
+    /// has asked whether it [can be joined](Self::has_other) with what waits.
     pub(super) fn add(
         &mut self,
         now: Instant,
@@ -147,9 +148,12 @@ impl Pushes {
         fresh.waiting.extend(waiting);
     }
 
-    /// Whether a change of this key waits for the end of its batch under another term.
-    pub(super) fn has_other_term(&self, key: &KeyName, term: Option<Term>) -> bool {
-        self.fresh.get(&place(key)).is_some_and(|fresh| fresh.term != term)
+    /// Whether something of this key waits for the end of its batch that this can't be joined with:
+    /// a change under another term; or one that is a change, where this is none and waits for others to
+    /// hold all that is here (or the reverse): who holds the change need not hold what was before it.
+    pub(super) fn has_other(&self, key: &KeyName, term: Option<Term>, changes: bool) -> bool {
+        let differs = |fresh: &Fresh| fresh.term != term || fresh.delta.is_some() != changes;
+        self.fresh.get(&place(key)).is_some_and(differs)
     }
 
     /// Since when changes wait for the end of their batch.

@@ -312,8 +312,8 @@ impl Replicator {
         let waiting = wanted.is_some().then_some(id);
         if made.is_some() || waiting.is_some() {
             let term = guard.as_ref().map(|guard| guard.term);
-            if self.pushes.has_other_term(key, term) {
-                self.flush(now, out); // joined, one would travel under the other's term
+            if self.pushes.has_other(key, term, made.is_some()) {
+                self.flush(now, out);
             }
             self.pushes.add(now.mono, key, made, term, waiting);
         }

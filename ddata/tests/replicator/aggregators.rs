@@ -18,7 +18,7 @@ use ostraca_ddata::replicator::port::Input;
 use ostraca_ddata::replicator::request::{
     MinCap, ReadConsistency as Read, Reply, Request, RequestError, WriteConsistency as To,
 };
-use ostraca_ddata::replicator::wire::{Answer, At, Body, Content, ContextBytes, Held, Nack};
+use ostraca_ddata::replicator::wire::{Answer, At, Body, Content, ContextBytes, Entry, Held, Nack};
 
 use crate::bare::{Bare, Words, ack, epoch_id, get, insert, nack, peer, sent_as};
 use crate::cluster::{READ_MAJORITY, WRITE_MAJORITY, first_epoch, millis, secs};
@@ -587,6 +587,35 @@ fn an_update_that_changes_nothing_still_waits_for_a_majority_to_hold_it() {
     assert_eq!(bare.answer(id), None);
     bare.hear(1, ack(push));
     assert!(matches!(bare.answer(id), Some(Ok(Reply::Updated { dots, .. })) if dots.is_empty()));
+}
+
+/// Joined with a change of its batch it would be acknowledged by who holds that, and need not hold what it
+/// found done before: a majority read would show what was removed.
+#[test]
+fn an_update_that_changes_nothing_waits_for_all_that_it_saw_also_beside_a_change() {
+    let remove = |to| crate::bare::change::<Words, _>("k", to, |set| set.remove("tea"));
+    for first in [0, 1] {
+        let mut bare = Bare::of(3);
+        let _ = bare.now(insert("k", "tea", To::Local));
+        let _ = bare.now(remove(To::Local));
+        bare.sent();
+        let mut both = vec![insert("k", "rum", WRITE_MAJORITY), remove(WRITE_MAJORITY)];
+        both.rotate_left(first);
+        let mut ids = bare.batch(both);
+        ids.rotate_left(first);
+        let pushes = bare.pushes();
+        let push = |probes: bool| {
+            let is_it = |(to, _, entries): &&(_, _, Vec<Entry>)| {
+                *to == peer(1) && matches!(entries[0].content, Content::Probe(_)) == probes
+            };
+            pushes.iter().find(is_it).expect("one for each").1
+        };
+        bare.hear(1, ack(push(false)));
+        assert!(matches!(bare.answer(ids[0]), Some(Ok(Reply::Updated { .. }))));
+        assert_eq!(bare.answer(ids[1]), None, "who holds the change may not hold the removal");
+        bare.hear(1, ack(push(true)));
+        assert!(matches!(bare.answer(ids[1]), Some(Ok(Reply::Updated { .. }))));
+    }
 }
 
 #[test]

@@ -111,6 +111,14 @@ impl Allocating {
         matches!(self.chooser, Chooser::Program(_))
     }
 
+    /// How often all that it is shown was put together anew.
+    pub(super) const fn drawn(&self) -> u64 {
+        match &self.chooser {
+            Chooser::Program(program) => program.drawn(),
+            Chooser::Rule(_) | Chooser::Pins(_) => 0,
+        }
+    }
+
     /// The coordinator asks where these are to live; [`work`](Self::work) answers.
     pub(super) fn ask(&mut self, question: u64, shards: Shards) {
         self.open = Some((question, shards));

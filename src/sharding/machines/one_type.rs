@@ -152,6 +152,13 @@ impl TypeMachines {
         self.started.as_ref().map(|started| started.hosts)
     }
 
+    /// How often all that a strategy of the program's own is shown was put together anew, which costs
+    /// as much as there is.
+    #[must_use]
+    pub fn drawn(&self) -> u64 {
+        self.started.as_ref().map_or(0, |started| started.allocating.drawn())
+    }
+
     /// Whether the strategy here is the one that follows pins.
     #[must_use]
     pub fn follows_pins(&self) -> bool {

@@ -43,6 +43,7 @@ pub(super) struct Program {
     /// strategy fails at holds up no other.
     pub(super) next: ShardId,
     picture: Option<Picture>,
+    drawn: u64, // pictures that were made anew
     leavers: BTreeMap<RegionId, Leaver>, // ≤ members
     last: u64,                           // number of a question
     complained: Option<Instant>,
@@ -74,6 +75,7 @@ impl Program {
             moves,
             next: ShardId::new(0),
             picture: None,
+            drawn: 0,
             leavers: BTreeMap::new(),
             last: 0,
             complained: None,
@@ -116,9 +118,17 @@ impl Program {
         let known = self.picture.take().filter(|picture| picture.is_of(state)).zip(changed);
         let picture = match known {
             Some((picture, changed)) => picture.with(&changed, coordinator),
-            None => Picture::new(coordinator, state),
+            None => {
+                self.drawn += 1;
+                Picture::new(coordinator, state)
+            }
         };
         self.picture.insert(picture).show()
+    }
+
+    /// How often that could not be made of what was shown before.
+    pub(super) const fn drawn(&self) -> u64 {
+        self.drawn
     }
 
     /// Whether anybody is late.
