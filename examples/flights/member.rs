@@ -82,15 +82,20 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failed> {
             failures: regions.failures(),
         }
     };
-    say(&word().await)?;
     let mut asked = BufReader::new(tokio::io::stdin()).lines();
     let runs = node.run_until_signal();
     tokio::pin!(runs);
+    let mut is_said = false;
     loop {
         tokio::select! {
+            biased; // signals are listened to before the first word is said
             reason = &mut runs => {
                 tracing::info!(reason = %reason?, "flights.node_ended");
                 return say(&word().await);
+            }
+            () = async {}, if !is_said => {
+                is_said = true;
+                say(&word().await)?;
             }
             line = asked.next_line() => match line? {
                 Some(_) => say(&word().await)?,

@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -194,8 +194,23 @@ impl Running {
         panic!("it ended before {words:?}: {}", lines.join("\n"));
     }
 
+    /// Sends it once the node handles it: before that it would kill the node.
     fn signal(&self, signal: Signal) {
+        let until = Instant::now() + SOON;
+        while signal != Signal::KILL && !self.handles(signal) {
+            assert!(Instant::now() < until, "it handles no {signal:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
         kill_process(Pid::from_child(&self.child), signal).expect("it is ours");
+    }
+
+    /// Whether it has a handler for this, as the kernel says.
+    fn handles(&self, signal: Signal) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
+        let status = status.expect("Linux");
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        let caught = u64::from_str_radix(caught.expect("a mask").trim(), 16).expect("hex");
+        caught & (1 << (signal.as_raw() - 1)) != 0
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use ostraca::prelude::*;
 
@@ -55,7 +56,10 @@ async fn one_that_others_ask_to_leave_ends_by_itself() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tasks_of_the_program_run_where_they_were_put() {
-    let plan = Plan::with_seeds(2);
+    // With the default lease: a shorter one may lapse for a moment on a busy machine.
+    let plan = Plan::changed(2, |settings| {
+        settings.downing.stable_after = Some(Duration::from_millis(300));
+    });
     let mut nodes = plan.start().await;
     let leaver = nodes.pop().expect("two");
     let (who, log) = (leaver.cluster().me(), Arc::<Mutex<Vec<String>>>::default());

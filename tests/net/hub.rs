@@ -163,6 +163,11 @@ fn quick() -> Config {
     }
 }
 
+/// As [`quick`], but a link may be down for so long: half a second is soon over on a busy machine.
+fn patient(link_down_max: Duration) -> Config {
+    Config { limits: Limits { link_down_max, ..quick().limits }, ..quick() }
+}
+
 fn number(body: &[u8]) -> u64 {
     u64::from_be_bytes(body[..8].try_into().expect("8 bytes and more"))
 }
@@ -180,11 +185,12 @@ async fn receives_in_order(host: &Host, count: u64) {
     .await;
 }
 
-/// Two nodes; all that `a` knows of `b` is a proxy.
-async fn behind_a_proxy(config_of_b: &Config) -> (Host, Host, Proxy) {
+/// Two nodes; all that `a` knows of `b` is a proxy. The directory, if there is one, is `b`'s.
+async fn behind_a_proxy(config: &Config) -> (Host, Host, Proxy) {
     let proxy = Proxy::start().await;
-    let config = Config { advertise: vec![proxy.address.clone()], ..config_of_b.clone() };
-    let (a, b) = (Host::start(&quick()).await, Host::start(&config).await);
+    let config_of_a = Config { data_dir: None, ..config.clone() };
+    let config_of_b = Config { advertise: vec![proxy.address.clone()], ..config.clone() };
+    let (a, b) = (Host::start(&config_of_a).await, Host::start(&config_of_b).await);
     proxy.lead_to(b.port());
     a.net.keep(b.id().peer, vec![proxy.address.clone()]);
     (a, b, proxy)
@@ -267,7 +273,7 @@ async fn crossing_dials() {
 #[tokio::test(flavor = "multi_thread")]
 async fn broken_connections_lose_repeat_and_reorder_nothing() {
     const MESSAGES: u64 = 30_000;
-    let (mut a, mut b, proxy) = behind_a_proxy(&quick()).await;
+    let (mut a, mut b, proxy) = behind_a_proxy(&patient(PATIENCE)).await;
     a.up().await;
     b.up().await;
     let send = async |from: &Host, to: &Host| {
@@ -302,7 +308,8 @@ async fn broken_connections_lose_repeat_and_reorder_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_link_cut_for_good_counts_exactly_what_was_not_acknowledged() {
-    let (mut a, mut b, proxy) = behind_a_proxy(&quick()).await;
+    // Time enough to send while the link is down.
+    let (mut a, mut b, proxy) = behind_a_proxy(&patient(Duration::from_secs(5))).await;
     a.up().await;
     b.up().await;
     let to = b.id().incarnation;
@@ -425,7 +432,7 @@ async fn who_has_another_secret_or_cluster_name_never_comes_up() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_queued_at_the_stop_still_arrives() {
-    let (a, b) = pair(&quick()).await;
+    let (a, b) = pair(&patient(PATIENCE)).await;
     for n in 0..5_000_u64 {
         a.send(b.id().incarnation, Class::User, &n.to_be_bytes());
     }

@@ -175,7 +175,7 @@ async fn with_manual_both_sides_stay_and_only_the_larger_one_serves() {
     let (lost, rest) = (ids(&*two), ids(&*three));
     for member in two {
         member.sees("its lease is over", |view| !view.serves && view.unreachable == rest).await;
-        assert!(!member.writes().await, "two of five are no majority");
+        assert!(!member.tries().await, "two of five are no majority");
     }
     for member in three {
         member.sees("it misses them", |view| view.serves && view.unreachable == lost).await;
@@ -208,6 +208,8 @@ async fn with_down_all_nobody_stays() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_misses_a_member_that_is_paused_for_two_seconds() {
+    /// By default a member may be silent for so long; after a longer pause it is rightly missed.
+    const ACCEPTABLE: Duration = Duration::from_secs(3);
     let test = "nobody_misses_a_member_that_is_paused_for_two_seconds";
     let strategy = StrategyName::default();
     let Some((_hosts, mut all)) = Hosts::five(test, strategy).await else { return };
@@ -215,10 +217,15 @@ async fn nobody_misses_a_member_that_is_paused_for_two_seconds() {
     all[3].peer.pause().await;
     tokio::time::sleep(Duration::from_secs(2)).await; // this is the pause
     all[3].peer.go_on();
-    eprintln!("a member stood still for {:?}", paused_at.elapsed());
     assert!(all[3].writes().await);
+    let silent = paused_at.elapsed(); // at most: now it runs again
+    eprintln!("a member stood still for {silent:?} at most");
     agree(&mut all).await;
-    missed_nobody(&mut all).await;
+    if silent < ACCEPTABLE {
+        missed_nobody(&mut all).await;
+    } else {
+        eprintln!("SKIPPED the end of {test}: this busy machine made the pause a longer one");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

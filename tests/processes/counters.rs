@@ -27,6 +27,9 @@ const TOLD: u64 = 3;
 /// Between two asks of one sender, so that others get to run.
 const PAUSE: Duration = Duration::from_millis(40);
 
+/// Longer than moves hold an ask up on a busy machine, and less than [`PATIENCE`].
+const ANSWER_WITHIN: Duration = Duration::from_secs(15);
+
 const TYPE: &str = "counter";
 
 // ── The counter ──
@@ -208,7 +211,7 @@ async fn feed(counter: EntityRef<Counter>, mut book: Book, enough: Arc<AtomicBoo
 }
 
 async fn ask(counter: &EntityRef<Counter>, book: &mut Book) -> bool {
-    match counter.ask(Command::Tell).await {
+    match counter.ask_within(ANSWER_WITHIN, Command::Tell).await {
         Ok(answer) => {
             book.hear(answer);
             true

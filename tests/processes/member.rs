@@ -19,8 +19,16 @@ use crate::outside::Outside;
 use crate::peer::{PATIENCE, Peer};
 use crate::served::{Order, tell};
 
-/// How long a majority may take before a write, or a read, is said to have failed.
-const WITHIN: Duration = Duration::from_secs(5);
+/// How long a majority may take before a write, or a read, is said to have failed. Less than
+/// [`PATIENCE`]: the test is to hear of it.
+const WITHIN: Duration = Duration::from_secs(50);
+
+/// The same of each of many in a row: longer than a busy machine holds one up, and shorter than a cluster
+/// that can't decide.
+const WHILE_WRITING_ON: Duration = Duration::from_secs(15);
+
+/// How long a write is tried that no majority can take.
+const IN_VAIN: Duration = Duration::from_secs(1);
 
 /// How much later the half without the tiebreaker asks for the lease: the other one may notice the
 /// split that much later. Were it the first, neither could go on.
@@ -141,13 +149,8 @@ impl Handles {
                 let Ok(stats) = self.cluster.stats().await else { return };
                 tell(&format!("sent {}", stats.sent));
             }
-            "write" => {
-                let replicator = self.replicator.clone();
-                tokio::spawn(async move {
-                    let (done, failed) = write(&replicator).await;
-                    tell(&format!("write {done} {failed}"));
-                });
-            }
+            "write" => self.write("write", WITHIN),
+            "try" => self.write("try", IN_VAIN),
             "write-on" => self.write_on(),
             "enough" => self.writes.store(false, Ordering::Relaxed),
             "read" => {
@@ -185,6 +188,15 @@ impl Handles {
         ));
     }
 
+    /// Writes once, and tells by this word what came of it.
+    fn write(&self, word: &'static str, within: Duration) {
+        let replicator = self.replicator.clone();
+        tokio::spawn(async move {
+            let (done, failed) = write(&replicator, within).await;
+            tell(&format!("{word} {done} {failed}"));
+        });
+    }
+
     /// Writes one after the other until it is enough.
     fn write_on(&self) {
         self.writes.store(true, Ordering::Relaxed);
@@ -192,7 +204,7 @@ impl Handles {
         tokio::spawn(async move {
             let mut sum = (0, 0);
             while writes.load(Ordering::Relaxed) {
-                let (done, failed) = write(&replicator).await;
+                let (done, failed) = write(&replicator, WHILE_WRITING_ON).await;
                 sum = (sum.0 + done, sum.1 + failed);
                 tokio::time::sleep(Duration::from_millis(5)).await; // so that others get to run
             }
@@ -203,9 +215,9 @@ impl Handles {
 }
 
 /// One write to a majority: how many were done, and how many failed.
-async fn write(replicator: &Replicator) -> (u64, u64) {
-    let within = WriteMajority::within(WITHIN);
-    match replicator.update(&hits(), within, |hits| hits.increment()).await {
+async fn write(replicator: &Replicator, within: Duration) -> (u64, u64) {
+    let level = WriteMajority::within(within);
+    match replicator.update(&hits(), level, |hits| hits.increment()).await {
         Ok(()) => (1, 0),
         Err(error) => {
             eprintln!("a write failed: {error}");
@@ -337,6 +349,11 @@ impl Running {
     /// Whether a majority takes a write of its.
     pub(crate) async fn writes(&mut self) -> bool {
         self.peer.asks("write").await.expect("it runs") == "1 0"
+    }
+
+    /// As [`writes`](Self::writes), for where none does: it soon gives up.
+    pub(crate) async fn tries(&mut self) -> bool {
+        self.peer.asks("try").await.expect("it runs") == "1 0"
     }
 
     /// How many writes a majority knows of.

@@ -72,6 +72,11 @@ impl Peer {
         next(&mut self.told, word).await
     }
 
+    /// Waits until it tells one of these words, and says which. What comes before is forgotten.
+    pub(crate) async fn tells_one_of(&mut self, words: &[&str]) -> usize {
+        next_of(&mut self.told, words).await.0
+    }
+
     /// Asks what is answered with this word; `Err` is what it tells at its end instead.
     pub(crate) async fn asks(&mut self, what: &str) -> Result<String, String> {
         // An error: it has ended, which it has told before.

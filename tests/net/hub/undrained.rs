@@ -87,7 +87,10 @@ async fn a_full_lane_for_data_disconnects_nobody() {
 /// A peer that takes a lane, and drops it as soon as it has it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lane_that_the_peer_breaks_off_each_time_is_given_up_and_counted() {
-    let mut host = Host::start(&Config { secret: Some(nodes::secret(1)), ..quick() }).await;
+    // Between two attempts the connection has no lane at all: it is not to be closed as idle then.
+    let limits = Limits { idle_timeout: PATIENCE, ..quick().limits };
+    let config = Config { secret: Some(nodes::secret(1)), limits, ..quick() };
+    let mut host = Host::start(&config).await;
     let mut node = Node::start(nodes::config()).await;
     host.net.keep(node.peer(), vec![node.address.clone()]);
     let id = host.up().await;

@@ -43,7 +43,7 @@ pub(super) struct Program {
     /// strategy fails at holds up no other.
     pub(super) next: ShardId,
     picture: Option<Picture>,
-    drawn: u64, // pictures that were made anew
+    drawn: u64,                          // pictures that were made anew
     leavers: BTreeMap<RegionId, Leaver>, // ≤ members
     last: u64,                           // number of a question
     complained: Option<Instant>,
