@@ -374,6 +374,9 @@ impl Machine for Replicator {
             }
             Input::Members(peers) => self.members(now, peers, out),
             Input::Propose(change) => self.drive(now, EpochInput::Propose(change), out),
+            Input::Force { replaced, kept } => {
+                self.drive(now, EpochInput::Force { replaced, kept }, out);
+            }
             Input::Consent { query, remaining } => {
                 self.drive(now, EpochInput::Consent { query, remaining }, out);
             }

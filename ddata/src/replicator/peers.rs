@@ -687,6 +687,9 @@ impl Replicator {
         }
         if self.peers.contains(&peer) {
             self.compare_with(now, peer, At::Live, out);
+        } else if self.epochs.installed().is_some_and(|it| it.is_forced() && it.has_left(peer)) {
+            // It was given up without being asked, and nobody else is left to tell it.
+            self.drive(now, EpochInput::PeerEpoch { from: peer, id: None }, out);
         }
     }
 

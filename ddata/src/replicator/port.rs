@@ -1,5 +1,6 @@
 //! The Replicator's surroundings: what it is told and what it orders.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,6 +53,13 @@ pub enum Input {
     Members(Vec<Peer>),
     /// Membership (or an operator) wants this change of the configuration.
     Propose(Change),
+    /// An operator: these members, and this one, are to go on without a quorum's consent.
+    Force {
+        /// What is installed. Nothing happens if it is not any more.
+        replaced: EpochId,
+        /// Who goes on.
+        kept: BTreeSet<ReplicaId>,
+    },
     /// The lease machine's answer.
     Consent {
         /// As asked.

@@ -157,6 +157,19 @@ pub struct Epoch {
     forget_below: Option<EpochId>,
     #[serde(rename = "g")]
     left: Vec<ReplicaId>, // whoever is no member and never will be, in that order; ≤ LEFT_MAX, then the first goes
+    #[serde(rename = "o", default, skip_serializing_if = "Option::is_none")]
+    forced: Option<Forced>,
+}
+
+/// How a generation began that nobody decided on ([`Epoch::forced`]); the same in all of it.
+///
+/// Two nodes may force at once, and their generations be equal: the number says whose it is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+struct Forced {
+    #[serde(rename = "n")]
+    number: u64, // of the first configuration
+    #[serde(rename = "k")]
+    kept: Vec<ReplicaId>, // its members, oldest first; ≤ MEMBERS_MAX
 }
 
 /// [`Epoch`] as a peer sends it: anything.
@@ -182,6 +195,8 @@ struct Raw {
     forget_below: Option<EpochId>,
     #[serde(rename = "g", default)]
     left: Vec<ReplicaId>,
+    #[serde(rename = "o", default)]
+    forced: Option<Forced>,
 }
 
 /// Why these fields are no configuration. Nothing was taken over.
@@ -304,6 +319,21 @@ pub enum Unfit {
     /// What is retired or forgotten stays so.
     #[error("something retired or forgotten would come back")]
     Retired,
+    /// How a generation began holds for all of it.
+    #[error("it says otherwise of how its generation began")]
+    Forced,
+}
+
+/// Why there is no forced configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotForced {
+    /// Whoever forces one goes on from what it holds as a member.
+    #[error("this node is no member of an installed configuration, or was removed")]
+    NoMember,
+    /// There is no higher generation or number.
+    #[error("there is no higher configuration")]
+    NoNumber,
 }
 
 impl Epoch {
@@ -330,8 +360,46 @@ impl Epoch {
             retired: Vec::new(),
             forget_below: None,
             left: Vec::new(),
+            forced: None,
         }
         .try_into()
+    }
+
+    /// The first configuration of a new generation, installed by the word of `by` alone since no
+    /// quorum of this one is left: `by` and those of `kept` stay, everybody else has left for ever.
+    /// Nobody decided it: what only the others held is lost, and if they live both sides may act
+    /// until they hear of it (spec/safety.md §1).
+    ///
+    /// `wall` is the time of day in milliseconds. Two of one generation that are made from one
+    /// configuration, or with two hashes of who made them, have different numbers; so only
+    /// [`origin`](Self::origin) tells one from the other.
+    ///
+    /// # Errors
+    /// [`NotForced`]: there is no such configuration.
+    pub fn forced(
+        &self,
+        by: ReplicaId,
+        kept: &BTreeSet<ReplicaId>,
+        wall: u64,
+    ) -> Result<Self, NotForced> {
+        let position = self.members.iter().position(|id| *id == by).ok_or(NotForced::NoMember)?;
+        let stays = |id: &ReplicaId| *id == by || kept.contains(id);
+        let members: Vec<_> = self.members.iter().copied().filter(stays).collect();
+        let generation = self.id.generation.saturating_add(1).max(wall);
+        let number = self.id.number.saturating_add(1).saturating_add(forced_by(position, by));
+        if generation == self.id.generation || number > NUMBER_MAX {
+            return Err(NotForced::NoNumber);
+        }
+        let voters = voters_of(&members, self.voter_limit);
+        Ok(Self {
+            id: EpochId { generation, number },
+            tiebreaker: voters[0],
+            left: self.left_after(&members, &[]),
+            forced: Some(Forced { number, kept: members.clone() }),
+            members,
+            voters,
+            ..self.clone()
+        })
     }
 
     /// The configuration after this one with `change`. Joins of members and removals of who has
@@ -414,6 +482,9 @@ impl Epoch {
         if !next.retired.starts_with(&self.retired) || next.forget_below < self.forget_below {
             return Err(Unfit::Retired);
         }
+        if next.forced != self.forced {
+            return Err(Unfit::Forced);
+        }
         Ok(())
     }
 
@@ -471,6 +542,40 @@ impl Epoch {
         self.forget_below
     }
 
+    /// Whether `id` left or was barred, as far as this still remembers.
+    #[must_use]
+    pub fn has_left(&self, id: ReplicaId) -> bool {
+        self.left.contains(&id)
+    }
+
+    /// Whether its generation began by force: it was installed by the word of one node, not decided
+    /// by a quorum of what was before ([`Epoch::forced`]).
+    #[must_use]
+    pub const fn is_forced(&self) -> bool {
+        self.forced.is_some()
+    }
+
+    /// The configuration that its generation began with, if it began by force. Two that differ in it
+    /// know nothing of each other's decisions, even in one generation.
+    #[must_use]
+    pub fn origin(&self) -> Option<EpochId> {
+        let number = self.forced.as_ref()?.number;
+        Some(EpochId { generation: self.id.generation, number })
+    }
+
+    /// Whether no quorum of `before`, or of what followed from it, consented to this.
+    #[must_use]
+    pub fn is_forced_after(&self, before: &Self) -> bool {
+        self.is_forced() && self.origin() != before.origin()
+    }
+
+    /// Who survived the loss of a majority: the members of [`origin`](Self::origin), whether they
+    /// still are or not. Nobody else can know what was before.
+    #[must_use]
+    pub fn kept(&self) -> &[ReplicaId] {
+        self.forced.as_ref().map_or(&[], |forced| &forced.kept)
+    }
+
     /// The last [`LEFT_MAX`] incarnations that left or were barred, in that order. They never
     /// return.
     #[must_use]
@@ -515,11 +620,13 @@ impl TryFrom<Raw> for Epoch {
 
     fn try_from(raw: Raw) -> Result<Self, InvalidEpoch> {
         let Raw { id, members, voters, tiebreaker, lease, .. } = raw;
-        let Raw { voter_limit, digest_seed, retired, forget_below, left, .. } = raw;
+        let Raw { voter_limit, digest_seed, retired, forget_below, left, forced, .. } = raw;
         if id.number > NUMBER_MAX {
             return Err(InvalidEpoch::Number(id));
         }
-        for (ids, limit) in [(&members, MEMBERS_MAX), (&left, LEFT_MAX)] {
+        let none = Vec::new();
+        let kept = forced.as_ref().map_or(&none, |forced| &forced.kept);
+        for (ids, limit) in [(&members, MEMBERS_MAX), (&left, LEFT_MAX), (kept, MEMBERS_MAX)] {
             if ids.len() > limit {
                 return Err(InvalidEpoch::TooLarge { len: ids.len(), limit });
             }
@@ -530,6 +637,10 @@ impl TryFrom<Raw> for Epoch {
         }
         distinct(&left)?;
         distinct(&retired)?;
+        distinct(kept)?;
+        if let Some(forced) = forced.as_ref().filter(|forced| forced.number > id.number) {
+            return Err(InvalidEpoch::Number(EpochId { number: forced.number, ..id }));
+        }
         seen = distinct(&voters)?;
         if voters.is_empty() || !members.iter().filter(|id| seen.contains(id)).eq(&voters) {
             return Err(if members.is_empty() {
@@ -552,6 +663,7 @@ impl TryFrom<Raw> for Epoch {
             retired,
             forget_below,
             left,
+            forced,
         })
     }
 }
@@ -572,6 +684,16 @@ fn seed_of(id: EpochId, members: &[ReplicaId]) -> u64 {
     let ids = members.iter().map(|member| member.get());
     let bytes: Vec<u8> = ids.flat_map(u64::to_le_bytes).collect();
     xxh3_64_with_seed(&bytes, id.generation)
+}
+
+/// What makes the number of a forced configuration its maker's: its place, whose bits are its own
+/// in one configuration, and a few bits of its hash above them. Never 0: two of one generation are
+/// thousands apart. (Ages are made of numbers, so these stay small: a cluster that is forced 256
+/// times still tells who is older.)
+fn forced_by(position: usize, by: ReplicaId) -> u64 {
+    const PLACES: u64 = 1 << 14; // above MEMBERS_MAX
+    let hash = xxh3_64_with_seed(&by.get().to_le_bytes(), 0) >> 52;
+    (hash + 1) * PLACES + position as u64
 }
 
 fn voters_of(members: &[ReplicaId], limit: u32) -> Vec<ReplicaId> {

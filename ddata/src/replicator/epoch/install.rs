@@ -1,9 +1,11 @@
 //! Learning and installing decided configurations (rule E5), and the state pull that follows.
 
+use std::collections::BTreeSet;
+
 use super::attempt::Origin;
 use super::configuration::Shared;
 use super::{AcceptorState, Consents};
-use super::{Deadline, EpochId, EpochMessage, EpochOutput, Epochs, Out, Outcome, Standing};
+use super::{Deadline, Epoch, EpochId, EpochMessage, EpochOutput, Epochs, Out, Outcome, Standing};
 use crate::clock::Now;
 use crate::id::ReplicaId;
 
@@ -13,6 +15,31 @@ impl Epochs {
         self.state.install(epoch);
         self.state.synced = true;
         self.installed_anew(now, None, out);
+    }
+
+    /// An operator's word in place of a quorum's. What this node holds is the state of the new
+    /// generation, so it is synced; the others merge it with theirs. Whoever is given up is told, too:
+    /// if it lives it ends itself.
+    pub(super) fn force(
+        &mut self,
+        now: Now,
+        replaced: EpochId,
+        kept: &BTreeSet<ReplicaId>,
+        out: &mut Out,
+    ) {
+        if !self.is_member() || self.id() != Some(replaced) {
+            return;
+        }
+        let before = self.current();
+        let Ok(forced) = before.forced(self.me, kept, now.wall.as_millis()) else { return };
+        self.stats.forced += 1;
+        self.state.install(Shared::new(forced));
+        self.state.synced = true;
+        self.installed_anew(now, None, out);
+        let install = EpochMessage::Install { epoch: self.current() };
+        let me = self.me;
+        let others = before.members().iter().copied().filter(|id| *id != me);
+        self.send_all(others, &install, out);
     }
 
     /// Takes over what an earlier run made durable. Of a predecessor's promises nothing follows
@@ -55,10 +82,31 @@ impl Epochs {
                     self.peer_epoch(now, from, Some(epoch.id()), out);
                 }
             }
-            Some((std::cmp::Ordering::Less, _)) | None => {
+            Some((std::cmp::Ordering::Less, mine)) => {
+                let before = mine.clone();
+                self.state.install(epoch);
+                self.pass_on(&before, out);
+                self.installed_anew(now, from, out);
+            }
+            None => {
                 self.state.install(epoch);
                 self.installed_anew(now, from, out);
             }
+        }
+    }
+
+    /// Who was given up, and lives, ends itself. Those who live beside it may have been taken up since,
+    /// or refuse whoever forced it: nobody but this node can tell them.
+    fn pass_on(&mut self, before: &Epoch, out: &mut Out) {
+        let epoch = self.current();
+        if self.standing == Standing::Member
+            && !epoch.is_member(self.me)
+            && epoch.is_forced_after(before)
+        {
+            let install = EpochMessage::Install { epoch };
+            let me = self.me;
+            let others = before.removed_by(&self.current()).into_iter().filter(|id| *id != me);
+            self.send_all(others, &install, out);
         }
     }
 

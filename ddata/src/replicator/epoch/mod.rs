@@ -47,7 +47,7 @@ use rand::{RngExt, SeedableRng};
 pub use self::acceptor::AcceptorState;
 pub use self::configuration::{
     Ballot, Change, ChangeError, Epoch, EpochId, EpochSettings, FEW_VOTERS, InvalidEpoch, LEFT_MAX,
-    LeaseSettings, MEMBERS_MAX, Unfit,
+    LeaseSettings, MEMBERS_MAX, NotForced, Unfit,
 };
 pub use self::message::{AcceptedProposal, EpochMessage, Refusal, Remaining};
 pub use self::port::{
@@ -379,6 +379,7 @@ impl Machine for Epochs {
             EpochInput::StateMerged { epoch, from } => self.state_merged(epoch, from, out),
             EpochInput::SourceFailed { epoch, from } => self.source_failed(now, epoch, from),
             EpochInput::Found(epoch) => self.found(now, epoch, out),
+            EpochInput::Force { replaced, kept } => self.force(now, replaced, &kept, out),
             EpochInput::Restore(state) => self.restore(now, state, out),
             EpochInput::PeerEpoch { from, id } => self.peer_epoch(now, from, id, out),
         }

@@ -1,6 +1,7 @@
 //! The configuration machine's surroundings: its settings, what it is told, what it orders, what
 //! it counts.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -97,6 +98,15 @@ pub enum EpochInput {
     },
     /// The first configuration of the cluster; its members start empty, hence synced.
     Found(Arc<Epoch>),
+    /// An operator: no quorum of the installed configuration is left, and these are to go on with
+    /// this node. Answered by [`EpochOutput::Installed`], or not at all if this node is no member, or
+    /// has installed another one meanwhile: the parent has asked before.
+    Force {
+        /// What is installed.
+        replaced: EpochId,
+        /// Who goes on.
+        kept: BTreeSet<ReplicaId>,
+    },
     /// What was persisted before the restart; the first input, if any.
     Restore(AcceptorState),
     /// A peer's message, of whatever kind, carried this epoch (`None`: it has none).
@@ -245,4 +255,6 @@ pub struct EpochStats {
     pub decided: u64,
     /// Questions to the lease machine given up for newer ones.
     pub consents_dropped: u64,
+    /// Configurations forced here, by an operator's word.
+    pub forced: u64,
 }

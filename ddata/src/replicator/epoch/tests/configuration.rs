@@ -4,10 +4,21 @@ use super::*;
 
 /// Encodes `epoch` with `change` applied to its fields, and decodes it again.
 fn tampered(epoch: &Epoch, field: &str, value: Vec<u64>) -> Result<Epoch, String> {
+    with_field(epoch, field, Any::Ids(value))
+}
+
+/// As if its generation had begun so.
+fn forced_so(epoch: &Epoch, number: u64, kept: Vec<u64>) -> Result<Epoch, String> {
+    let fields = [("n", Any::Number(number)), ("k", Any::Ids(kept))];
+    let fields = fields.map(|(name, value)| (name.to_owned(), value));
+    with_field(epoch, "o", Any::Struct(fields.into()))
+}
+
+fn with_field(epoch: &Epoch, field: &str, value: Any) -> Result<Epoch, String> {
     let bytes = rmp_serde::to_vec_named(epoch).unwrap();
     let mut fields: std::collections::BTreeMap<String, Any> =
         rmp_serde::from_slice(&bytes).unwrap();
-    fields.insert(field.to_owned(), Any::Ids(value));
+    fields.insert(field.to_owned(), value);
     let bytes = rmp_serde::to_vec_named(&fields).unwrap();
     rmp_serde::from_slice(&bytes).map_err(|error| error.to_string())
 }
@@ -28,6 +39,53 @@ fn a_configuration_survives_its_wire_form() {
     let bytes = rmp_serde::to_vec_named(&epoch).unwrap();
     assert_eq!(rmp_serde::from_slice::<Epoch>(&bytes).unwrap(), *epoch);
     assert!(bytes.len() < 160, "{} bytes", bytes.len());
+}
+
+#[test]
+fn only_a_forced_one_says_so_in_its_wire_form() {
+    let base = first([1, 2, 3]);
+    let forced = base.forced(id(2), &ids([3]).into_iter().collect(), 5).unwrap();
+    let fields = |epoch: &Epoch| {
+        let bytes = rmp_serde::to_vec_named(epoch).unwrap();
+        assert_eq!(rmp_serde::from_slice::<Epoch>(&bytes).unwrap(), *epoch);
+        rmp_serde::from_slice::<std::collections::BTreeMap<String, Any>>(&bytes).unwrap()
+    };
+    assert!(!fields(&base).contains_key("o"), "bytes of every release so far");
+    assert!(fields(&forced).contains_key("o"));
+    assert_eq!(base.forced(id(9), &ids([1]).into_iter().collect(), 5), Err(NotForced::NoMember));
+}
+
+/// The clocks of both stand still: only the numbers tell one from the other.
+#[test]
+fn what_follows_from_one_that_was_forced_knows_whose_it_is_and_who_survived() {
+    let base = first([1, 2, 3, 4]);
+    let force = |by, kept: [u64; 1]| {
+        Arc::new(base.forced(id(by), &ids(kept).into_iter().collect(), 0).unwrap())
+    };
+    let [one, other] = [force(1, [3]), force(2, [3])];
+    assert_eq!(one.id().generation, other.id().generation);
+    assert_eq!(
+        [one.origin(), other.origin(), base.origin()],
+        [Some(one.id()), Some(other.id()), None]
+    );
+    assert!(one.id().number.abs_diff(other.id().number) > 0 && one.id().number > 10_000);
+    let next = after(&after(&one, &join([9])), &leave([3]));
+    assert_eq!((next.origin(), next.kept()), (Some(one.id()), &ids([1, 3])[..]));
+    assert!(
+        one.is_forced_after(&base) && one.is_forced_after(&other) && next.is_forced_after(&base)
+    );
+    assert!(!next.is_forced_after(&one) && !base.is_forced_after(&base));
+    // Who says otherwise in between is refused.
+    let theirs = forced_so(&after(&one, &join([9])), 1, vec![1, 3]).unwrap();
+    assert_eq!(one.admits(&theirs), Err(Unfit::Forced));
+    for (number, kept, says) in [
+        (one.id().number + 1, vec![1], "can have reached"),
+        (1, vec![1, 1], "listed twice"),
+        (1, (0..10_001).collect(), "at most 10000"),
+    ] {
+        let error = forced_so(&one, number, kept).unwrap_err();
+        assert!(error.contains(says), "{error}");
+    }
 }
 
 #[test]

@@ -157,3 +157,124 @@ fn the_successor_of_a_member_is_a_joiner() {
     assert!(!node.machine.is_member() && !node.machine.eligible());
     assert_eq!(node.hear(1, seal(&base, ballot(1, 1), &after(&base, &join([8])))), []);
 }
+
+/// These are to go on instead of what is installed there.
+fn force<const N: usize>(node: &Bench, kept: [u64; N]) -> EpochInput {
+    let replaced = node.machine.installed().map(|epoch| epoch.id()).unwrap_or_default();
+    EpochInput::Force { replaced, kept: ids(kept).into_iter().collect() }
+}
+
+#[test]
+fn a_forced_configuration_stands_at_once_and_everybody_is_told() {
+    let base = first([1, 2, 3, 4, 5]);
+    let mut node = Bench::member(4, &base);
+    node.hear(1, seal(&base, ballot(1, 1), &after(&base, &leave([2])))); // and nobody went on with it
+    node.now.wall = WallTime::from_millis(9_000);
+    let out = node.say(force(&node, [2, 4, 7]));
+    let forced = node.machine.installed().unwrap().clone();
+    assert_eq!((forced.members(), forced.left()), (&ids([2, 4])[..], &ids([1, 3, 5])[..]));
+    assert_eq!((forced.id().generation, forced.is_forced()), (9_000, true));
+    assert!(node.machine.eligible() && node.disk.synced && node.disk.promise.is_none());
+    let told = [1, 2, 3, 5].map(|to| send(to, install(&forced)));
+    assert_eq!(out[..2], [installed(&forced), EpochOutput::Synced(forced.id())]);
+    assert_eq!(out[2..], told);
+    assert_eq!((node.machine.stats().forced, node.machine.is_voter()), (1, true));
+}
+
+#[test]
+fn whoever_is_kept_merges_and_goes_on_and_whoever_is_given_up_ends() {
+    let base = first([1, 2, 3]);
+    let mut node = Bench::member(2, &base);
+    node.say(force(&node, [3]));
+    let forced = node.machine.installed().unwrap().clone();
+    let mut kept = Bench::member(3, &base);
+    let pull = EpochOutput::PullState { epoch: forced.id(), from: id(2) };
+    assert_eq!(kept.hear(2, install(&forced)), [installed(&forced), pull]);
+    let mut given_up = Bench::member(1, &base);
+    let out = given_up.hear(2, install(&forced));
+    assert_eq!(out, [installed(&forced), EpochOutput::Excluded(forced.id())]);
+    // What follows in this generation is decided as ever, and says how the generation began.
+    let next = after(&forced, &join([4]));
+    assert!(next.is_forced() && forced.admits(&next).is_ok());
+    assert_eq!(forced.admits(&first([2, 3])), Err(Unfit::Id(first([2]).id())));
+}
+
+#[test]
+fn two_that_are_forced_in_the_same_moment_are_not_one_and_the_higher_stays() {
+    let base = first([1, 2, 3, 4, 5]);
+    let later = after(&base, &leave([5]));
+    for bases in [[&base, &base], [&base, &later]] {
+        let mut nodes = [(2, bases[0]), (3, bases[1])].map(|(me, base)| Bench::member(me, base));
+        let forced = [0, 1].map(|at: usize| {
+            nodes[at].now.wall = WallTime::from_millis(7_000);
+            let order = force(&nodes[at], [2, 3]);
+            nodes[at].say(order);
+            nodes[at].machine.installed().unwrap().clone()
+        });
+        assert_ne!(forced[0].id(), forced[1].id());
+        assert_eq!([7_000; 2], [0, 1].map(|at: usize| forced[at].id().generation));
+        nodes[0].hear(3, install(&forced[1]));
+        nodes[1].hear(2, install(&forced[0]));
+        let higher = forced.iter().max_by_key(|epoch| epoch.id()).unwrap();
+        assert!(nodes.iter().all(|node| node.machine.installed() == Some(higher)));
+        assert!(nodes.iter().all(|node| node.machine.stats().nonsense == 0));
+    }
+}
+
+#[test]
+fn forced_again_it_is_a_later_generation_whatever_the_clock_says() {
+    let base = first([1, 2, 3]);
+    let mut node = Bench::member(2, &base);
+    node.now.wall = WallTime::from_millis(9_000);
+    node.say(force(&node, [3]));
+    node.now.wall = WallTime::from_millis(4_000);
+    let before = node.epoch();
+    node.say(force(&node, []));
+    assert_eq!((node.epoch().generation, before.generation), (9_001, 9_000));
+    assert!(node.epoch().number > before.number, "ages only rise");
+    assert_eq!(node.machine.installed().unwrap().members(), ids([2]));
+}
+
+#[test]
+fn who_is_no_member_forces_nothing() {
+    let base = first([1, 2, 3]);
+    let mut stranger = Bench::joining(7);
+    assert_eq!(stranger.say(force(&stranger, [1])), []);
+    let mut out = Bench::member(2, &base);
+    out.hear(1, install(&after(&base, &leave([2]))));
+    assert_eq!(out.say(force(&out, [1, 3])), []);
+    assert_eq!(out.machine.stats().forced, 0);
+}
+
+#[test]
+fn what_is_forced_replaces_what_the_operator_was_shown_and_nothing_newer() {
+    let base = first([1, 2, 3]);
+    let mut node = Bench::member(2, &base);
+    let order = force(&node, [3]);
+    let next = after(&base, &leave([3]));
+    node.hear(1, install(&next));
+    assert_eq!(node.say(order), []);
+    assert_eq!((node.epoch(), node.machine.stats().forced), (next.id(), 0));
+}
+
+/// Who forced it knows nothing of those that were taken up since, and they nothing of it; or they have
+/// removed it and refuse it.
+#[test]
+fn who_hears_that_it_was_given_up_tells_all_whom_it_knows() {
+    let base = first([1, 2, 3, 4]);
+    let forced = Arc::new(base.forced(id(4), &ids([3]).into_iter().collect(), 9_000).unwrap());
+    let later = after(&after(&base, &leave([4])), &join([8]));
+    let mut given_up = Bench::member(2, &later);
+    let out = given_up.hear(4, install(&forced));
+    let told = [1, 8].map(|to| send(to, install(&forced)));
+    assert_eq!(out[..2], told);
+    assert_eq!(out[2..], [installed(&forced), EpochOutput::Excluded(forced.id())]);
+    let mut of_those = Bench::member(8, &later);
+    let out = of_those.hear(2, install(&forced));
+    assert!(out.contains(&EpochOutput::Excluded(forced.id())), "{out:?}");
+    // One who is removed as ever tells nobody.
+    let mut left = Bench::member(2, &base);
+    let next = after(&base, &leave([2]));
+    let out = left.hear(1, install(&next));
+    assert_eq!(out, [installed(&next), EpochOutput::Excluded(next.id())]);
+}
