@@ -46,6 +46,10 @@ pub enum Bug {
     HomeKeyRemoved,
     /// The coordinator speaks before a quorum holds its decision.
     SpeaksBeforeAck,
+    /// After a recovery by force a coordinator decides by what the survivors' data show.
+    NothingRecounted,
+    /// After a recovery by force terms go on from those that survivors have heard of.
+    TermsGoOn,
     /// Only the last home is told to release.
     ReleaseLastHomeOnly,
     /// The payload with the lowest `last` is taken.

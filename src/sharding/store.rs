@@ -1,6 +1,7 @@
 //! Between the coordinator and the Replicator: what it asks as requests on the guarded group
-//! `sharding/<type>/homes`, and the replies as facts (spec/safety.md §2). The group has two keys:
-//! the homes, and beneath them `settings`, what all nodes must agree on (§13).
+//! `sharding/<type>/homes`, and the replies as facts (spec/safety.md §2). The group has three keys:
+//! the homes, and beneath them `settings`, what all nodes must agree on (§13), and `recovered`, the
+//! last forced configuration whose survivors were asked what runs (spec/safety.md §1).
 //!
 //! A register's stamp says who wrote it last; the generation inside says which decision it is. A
 //! decision that is written again, by its own coordinator after a timeout or by the next one after
@@ -11,11 +12,13 @@ use std::time::Duration;
 
 use ostraca_ddata::data::Value;
 use ostraca_ddata::key::{Group, Key, KeyName};
+use ostraca_ddata::replicator::epoch::EpochId;
 use ostraca_ddata::replicator::request::{
     Guard, MinCap, Reply, Request, RequestError, Update, WriteConsistency,
 };
 use ostraca_ddata::types::edit::Edit;
 use ostraca_ddata::types::{LWWRegister, ORMap, Term};
+use serde::{Deserialize, Serialize};
 
 use super::agreed::Agreed;
 use super::bug::{Bug, Canary};
@@ -47,6 +50,15 @@ pub enum Ask {
         /// How long to wait.
         within: Duration,
     },
+    /// Writes under the term that the homes hold all that survived a recovery by force.
+    Recover {
+        /// Of which configuration; the term that it is written under.
+        recovered: Recovered,
+        /// The stamp of the write.
+        seq: u64,
+        /// How long to wait.
+        within: Duration,
+    },
     /// Writes under the term what all nodes must agree on.
     Agree {
         /// The term.
@@ -60,11 +72,23 @@ pub enum Ask {
     },
 }
 
+/// That the homes hold all that survived a recovery by force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Recovered {
+    /// The configuration that was forced.
+    #[serde(rename = "o")]
+    pub origin: EpochId,
+    /// Whose count that was. What was decided below it counts nowhere.
+    #[serde(rename = "t")]
+    pub term: Term,
+}
+
 /// What became of an [`Ask`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The term is taken; a quorum holds these cells, and this of the settings.
-    Fenced(Vec<(ShardId, ShardHome)>, Option<Agreed>),
+    /// The term is taken; a quorum holds these cells, this of the settings, and of which forced
+    /// configuration the homes hold what survived.
+    Fenced(Vec<(ShardId, ShardHome)>, Option<Agreed>, Option<Recovered>),
     /// A quorum holds what was written.
     Written,
     /// Somebody holds a higher term.
@@ -91,6 +115,7 @@ pub enum Answer {
 pub struct HomesKey {
     key: Key<Homes>,
     settings: Key<LWWRegister<Agreed>>,
+    recovered: Key<LWWRegister<Recovered>>,
     group: Group,
     level: MajorityPlus,
     canary: Canary,
@@ -102,8 +127,9 @@ impl HomesKey {
     pub fn new(entity_type: &EntityType, level: MajorityPlus) -> Self {
         let name = format!("sharding/{entity_type}/homes");
         let settings = Key::new(&format!("{name}/settings"));
+        let recovered = Key::new(&format!("{name}/recovered"));
         let (key, group, canary) = (Key::new(&name), Group::new(&name), Canary::none());
-        Self { key, settings, group, level, canary }
+        Self { key, settings, recovered, group, level, canary }
     }
 
     /// The same, with a rule left out.
@@ -134,6 +160,14 @@ impl HomesKey {
                 let update = Update::new(&self.key, consistency, write);
                 Request::Update(update.guarded(Guard { group, term }))
             }
+            Ask::Recover { recovered, seq, within } => {
+                let (consistency, term) = (self.consistency(within), recovered.term);
+                let write = move |register: &mut Edit<'_, LWWRegister<Recovered>>| {
+                    register.set_at(seq, &recovered)
+                };
+                let update = Update::new(&self.recovered, consistency, write);
+                Request::Update(update.guarded(Guard { group, term }))
+            }
             Ask::Agree { term, seq, agreed, within } => {
                 let consistency = self.consistency(within);
                 let write = move |register: &mut Edit<'_, LWWRegister<Agreed>>| {
@@ -159,7 +193,7 @@ impl HomesKey {
         match reply {
             Ok(Reply::Updated { .. }) => Answer::Written,
             Ok(Reply::Fenced { values, .. }) => match self.read(&values) {
-                Ok((cells, agreed)) => Answer::Fenced(cells, agreed),
+                Ok((cells, agreed, recovered)) => Answer::Fenced(cells, agreed, recovered),
                 Err(why) => Answer::NotNow { why },
             },
             Ok(_) => Answer::NotNow { why: "the reply is to another request".into() },
@@ -175,7 +209,7 @@ impl HomesKey {
 
 impl HomesKey {
     /// What the group holds, or why it can't be read: nothing can be built on a part of it.
-    fn read(&self, values: &[(KeyName, Value)]) -> Result<(Cells, Option<Agreed>), String> {
+    fn read(&self, values: &[(KeyName, Value)]) -> Result<Read, String> {
         let of = |name: &KeyName| values.iter().find(|(key, _)| key == name);
         let other = |name: &KeyName| format!("`{name}` holds other data");
         let homes = of(self.key.name()).map(|(name, value)| {
@@ -186,15 +220,22 @@ impl HomesKey {
             let register = value.get::<LWWRegister<Agreed>>().ok_or_else(|| other(name))?;
             register.get().map_err(|why| format!("`{name}`: {why}"))
         });
+        let recovered = of(self.recovered.name()).map(|(name, value)| {
+            let register = value.get::<LWWRegister<Recovered>>().ok_or_else(|| other(name))?;
+            register.get().map_err(|why| format!("`{name}`: {why}"))
+        });
         let mut cells = homes.transpose()?.unwrap_or_default();
         if self.canary.has(Bug::HomeKeyRemoved) {
             cells.retain(|(_, home)| home.region.is_some());
         }
-        Ok((cells, agreed.transpose()?.flatten()))
+        Ok((cells, agreed.transpose()?.flatten(), recovered.transpose()?.flatten()))
     }
 }
 
 type Cells = Vec<(ShardId, ShardHome)>;
+
+/// The three values of the group.
+type Read = (Cells, Option<Agreed>, Option<Recovered>);
 
 /// Every cell, or which of them can't be read: nothing can be built on a part of them.
 fn cells(homes: &Homes) -> Result<Vec<(ShardId, ShardHome)>, String> {

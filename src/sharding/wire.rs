@@ -58,6 +58,23 @@ pub enum ToCoordinator {
     /// Somebody there wants these to stop, wherever they live; repeated until answered.
     #[serde(rename = "s")]
     Stop(Vec<ShardId>), // ≤ SHARDS_MAX
+    /// The answer to [`ToRegion::Recount`]: what this node knows, and nothing that is older counts
+    /// here any more.
+    #[serde(rename = "n")]
+    Counted {
+        /// The term that asked.
+        #[serde(rename = "t")]
+        term: Term,
+        /// What it hosts or drains, and at which generation.
+        #[serde(rename = "h", default)]
+        hosted: Vec<(ShardId, Generation)>, // ≤ SHARDS_MAX
+        /// The newest decision that it was told of each shard, started or not.
+        #[serde(rename = "k", default)]
+        told: RouteTable, // ≤ SHARDS_MAX
+        /// The highest generation that it has heard of.
+        #[serde(rename = "m", default)]
+        highest: Generation,
+    },
 }
 
 /// The coordinator, or another region → a region.
@@ -106,6 +123,18 @@ pub enum ToRegion {
     /// These have stopped, as was wanted.
     #[serde(rename = "s")]
     Stopped(Vec<ShardId>), // ≤ SHARDS_MAX
+    /// The generation of configurations began by force, and decisions may be lost: what does this
+    /// node know? Repeated until answered; also by a node that has not started the type.
+    #[serde(rename = "x")]
+    Recount {
+        /// The coordinator's term.
+        #[serde(rename = "t")]
+        term: Term,
+        /// The configuration that was forced: who has installed nothing of it yet knows of more than
+        /// it will.
+        #[serde(rename = "e")]
+        origin: EpochId,
+    },
 }
 
 /// Why a coordinator answers no registration.
@@ -450,6 +479,20 @@ mod tests {
         for message in all.chain(to_coordinator.map(ShardingMessage::Coordinator)) {
             assert_eq!(again(&message), message);
         }
+    }
+
+    #[test]
+    fn so_is_what_is_said_after_a_recovery_by_force() {
+        let (term, shard) = (g(9, 1).term, ShardId::new(7));
+        let origin = EpochId { generation: 5, number: 6 };
+        let asks = ShardingMessage::Region(ToRegion::Recount { term, origin });
+        assert_eq!(again(&asks), asks);
+        let hosted = vec![(shard, g(1, 1))];
+        let route = ShardRoute { shard, generation: g(3, 4), home: Some(region(1)) };
+        let told = [route].into_iter().collect();
+        let answer = ToCoordinator::Counted { term, hosted, told, highest: g(4, 2) };
+        let answers = ShardingMessage::Coordinator(answer);
+        assert_eq!(again(&answers), answers);
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod desk;
 mod mail;
 mod port;
 mod record;
+mod recounting;
 mod registry;
 mod remembering;
 mod speaking;
@@ -34,6 +35,7 @@ use self::desk::Desk;
 use self::mail::{Mail, send};
 pub use self::port::{Chosen, CoordinatorInput, CoordinatorOutput};
 pub use self::record::Record;
+use self::recounting::{Count, Recount};
 pub use self::registry::Registered;
 pub use self::stats::CoordinatorStats;
 use super::agreed::Agreed;
@@ -43,6 +45,7 @@ use super::installed::Installed;
 use super::pace::Pace;
 use super::remembered::{REMEMBERED_MAX, Ring, Step};
 use super::repeat::{Pauses, Repeats};
+use super::store::Recovered;
 use super::wire::{ToCoordinator, ToRegion};
 
 type Out = Outbox<CoordinatorOutput>;
@@ -104,6 +107,8 @@ pub enum Phase {
     Reading,
     /// A quorum is to hold under this term what was read, and what all nodes must agree on.
     Rewriting,
+    /// A majority was lost: nodes are asked what survives.
+    Recounting,
     /// It decides.
     Active,
     /// It was refused: silent for good.
@@ -116,7 +121,9 @@ pub struct Coordinator {
     me: ReplicaId,
     config: CoordinatorConfig,
     agreed: Agreed,
-    agreeing: bool, // it is written
+    agreeing: bool,               // it is written
+    recovered: Option<Recovered>, // of the last forced one of which all that survived was counted
+    recount: Option<Recount>,
     canary: Canary,
     phase: Phase,
     term: Term,
@@ -154,6 +161,8 @@ impl Coordinator {
             config,
             agreed: Agreed::default(),
             agreeing: false,
+            recovered: None,
+            recount: None,
             canary,
             phase: Phase::Off,
             term: Term::default(),
@@ -247,6 +256,9 @@ impl Coordinator {
                     None => self.register(now, from, proxy, &hosted, highest, out),
                 }
             }
+            ToCoordinator::Counted { term, hosted, told, highest } => {
+                self.counted(now, from, term, Count { hosted, told, highest }, out);
+            }
             _ if self.phase != Phase::Active => {} // said again once it is
             ToCoordinator::GetShardHome(shards) => self.get_homes(from, shards),
             ToCoordinator::Hosted(shards) => {
@@ -274,6 +286,7 @@ impl Coordinator {
             self.ask_at = None;
             self.ask_store(out);
         }
+        self.ask_all(now, out);
         if self.phase == Phase::Active {
             self.place(now, out);
             self.commit(now, out);
@@ -313,7 +326,7 @@ impl Machine for Coordinator {
             return Some(Instant::default()); // right after this batch
         }
         if self.phase != Phase::Active {
-            return self.ask_at;
+            return self.ask_at.into_iter().chain(self.recounts_at()).min();
         }
         let question = self.desk.question.as_ref().map(|question| question.ask_again);
         [self.ask_at, self.repeats.next(), question].into_iter().flatten().min()

@@ -45,7 +45,7 @@ impl Coordinator {
         match self.phase {
             Phase::Off | Phase::Down => Some(NotYet::Elsewhere),
             // It may be the odd one itself: it has not read yet what the cluster says.
-            Phase::Reading | Phase::Rewriting => Some(NotYet::Reading),
+            Phase::Reading | Phase::Rewriting | Phase::Recounting => Some(NotYet::Reading),
             _ if *agreed != self.agreed => Some(NotYet::Differs(self.agreed.clone())),
             Phase::Active => (!self.installed.members.contains(&from)).then_some(NotYet::NoMember),
         }
@@ -159,7 +159,17 @@ impl Coordinator {
     /// A configuration is installed: who is out of it hosts nothing any more.
     pub(super) fn install(&mut self, now: Now, installed: Installed, out: &mut Out) {
         let before = self.installed.members.clone();
-        if !self.installed.install(installed) || self.phase != Phase::Active {
+        let is_replaced = self.installed.is_replaced_by(&installed);
+        let runs = !matches!(self.phase, Phase::Off | Phase::Down);
+        if !self.installed.install(installed) {
+            return;
+        }
+        if runs && is_replaced {
+            let why = "a configuration was forced: everything is read and counted anew";
+            return self.step_down(self.term, why, out);
+        }
+        self.recount_members(now, out);
+        if self.phase != Phase::Active {
             return;
         }
         self.regions.retain(|id, _| self.installed.members.contains(id));

@@ -9,6 +9,8 @@ pub struct CoordinatorStats {
     pub decisions: u64,
     /// Writes asked for, repetitions among them.
     pub writes: u64,
+    /// Times that what survived a recovery by force was counted.
+    pub recounts: u64,
     /// Writes that had to be repeated.
     pub repeated: u64,
     /// Words about shards that there can't be.

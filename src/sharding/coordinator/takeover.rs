@@ -22,6 +22,7 @@ use crate::sharding::agreed::Agreed;
 use crate::sharding::bug::Bug;
 use crate::sharding::home::ShardHome;
 use crate::sharding::ids::{Generation, ShardId};
+use crate::sharding::installed::Forced;
 use crate::sharding::store::{Answer, Ask};
 use crate::sharding::wire::ToRegion;
 
@@ -31,7 +32,10 @@ impl Coordinator {
             return; // it runs, or has stepped down for good
         }
         self.phase = Phase::Reading;
-        self.raise(now.mono, Term { number: above, owner: self.me }, out);
+        // What nodes that were given up have written or promised, or may yet, must not win.
+        let forced = self.installed.forced.as_ref().filter(|_| !self.canary.has(Bug::TermsGoOn));
+        let forced = forced.map_or(0, Forced::terms_above);
+        self.raise(now.mono, Term { number: above.max(forced), owner: self.me }, out);
     }
 
     fn take(&mut self, number: u64) {
@@ -48,7 +52,7 @@ impl Coordinator {
     }
 
     fn forget(&mut self) {
-        self.agreeing = false;
+        (self.agreeing, self.recount) = (false, None);
         (self.desk, self.asked, self.ask_at) = (Desk::default(), None, None);
         self.hindrance = None;
         self.records.clear();
@@ -74,7 +78,7 @@ impl Coordinator {
                 self.ask(ask, out);
             }
             Phase::Rewriting | Phase::Active => self.write(out),
-            Phase::Off | Phase::Down => {}
+            Phase::Off | Phase::Recounting | Phase::Down => {}
         }
     }
 
@@ -89,6 +93,9 @@ impl Coordinator {
     pub(super) fn write(&mut self, out: &mut Out) {
         if self.agreeing {
             return self.write_agreed(out);
+        }
+        if self.write_recovered(out) {
+            return;
         }
         let Some(writing) = &self.desk.writing else { return };
         let cells = writing.cells.clone();
@@ -110,7 +117,10 @@ impl Coordinator {
         (self.asked, self.hindrance) = (None, None);
         match (self.phase, answer) {
             (Phase::Off | Phase::Down, _) => {}
-            (Phase::Reading, Answer::Fenced(cells, agreed)) => self.read(now, cells, agreed, out),
+            (Phase::Reading, Answer::Fenced(cells, agreed, recovered)) => {
+                self.recovered = recovered;
+                self.read(now, cells, agreed, out);
+            }
             (Phase::Reading, Answer::Refused { current }) => {
                 self.raise(now.mono + self.config.retry, current, out);
             }
@@ -157,20 +167,21 @@ impl Coordinator {
             return;
         }
         let mut cells: BTreeMap<_, _> = cells.into_iter().collect();
+        self.decide_again_what_is_older(now, &mut cells);
         if self.canary.has(Bug::RecoveryDropsAfter) {
             cells.values_mut().for_each(|home| home.after.clear());
         }
         self.phase = Phase::Rewriting;
         if self.canary.has(Bug::NoRewrite) {
             self.adopt(cells.into_iter().collect());
-            return self.act(now, out);
+            return self.rewritten(now, out);
         }
         self.desk.unread = cells;
         if self.agreeing { self.write(out) } else { self.rewrite(now, out) }
     }
 
     /// The next cells that were read, or, when all are written, the work of a coordinator.
-    fn rewrite(&mut self, now: Now, out: &mut Out) {
+    pub(super) fn rewrite(&mut self, now: Now, out: &mut Out) {
         let mut cells = Vec::new();
         while cells.len() < BATCH_MAX
             && let Some(cell) = self.desk.unread.pop_first()
@@ -178,7 +189,7 @@ impl Coordinator {
             cells.push(cell);
         }
         if cells.is_empty() {
-            return self.act(now, out);
+            return self.rewritten(now, out);
         }
         self.desk.writing = Some(Writing { cells, recovery: true });
         self.write(out);
@@ -194,6 +205,9 @@ impl Coordinator {
         if std::mem::take(&mut self.agreeing) {
             return self.rewrite(now, out);
         }
+        if self.recovered() {
+            return self.act(now, out);
+        }
         let Some(writing) = self.desk.writing.take() else { return };
         if writing.recovery {
             self.adopt(writing.cells);
@@ -207,7 +221,7 @@ impl Coordinator {
     }
 
     /// A quorum holds everything under this term.
-    fn act(&mut self, now: Now, out: &mut Out) {
+    pub(super) fn act(&mut self, now: Now, out: &mut Out) {
         self.phase = Phase::Active;
         self.stats.terms += 1;
         out.push(CoordinatorOutput::Acting(self.term));

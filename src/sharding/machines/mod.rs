@@ -19,8 +19,9 @@ use std::time::Duration;
 use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::machine::{Machine, Outbox};
-use ostraca_ddata::replicator::epoch::Epoch;
+use ostraca_ddata::replicator::epoch::{Epoch, EpochId};
 use ostraca_ddata::replicator::request::{Notice, Reply, RequestError};
+use ostraca_ddata::types::Term;
 
 pub use self::one_type::TypeMachines;
 use self::one_type::{Spec, Surroundings};
@@ -32,6 +33,7 @@ use super::config::Sharding as Settings;
 use super::ids::{EntityType, RegionId};
 use super::region::{Cut, RegionInput};
 use super::store::HomesKey;
+use super::wire::{ShardingMessage, ToCoordinator, ToRegion};
 use crate::cluster::events::ClusterState;
 use crate::cluster::lease::{Departure, Departures};
 use crate::cluster::member::{ENTITY_TYPES_MAX, Status};
@@ -68,6 +70,7 @@ impl Machines {
             state: Arc::default(),
             epoch: None,
             leased: false,
+            forced: false,
             out: false,
             last_id: 0,
             announce: false,
@@ -182,6 +185,11 @@ impl Machines {
         {
             return self.told(now, from, number, answer, out);
         }
+        if let Word::Sharding(ShardingMessage::Region(ToRegion::Recount { term, origin })) = word
+            && self.of(entity_type).is_none_or(|of_type| of_type.region().is_none())
+        {
+            return self.has_nothing(from, entity_type, (term, origin), out);
+        }
         // A type that nobody has started here has one thing to give: the right to coordinate it.
         let is_known = self.types.contains_key(entity_type);
         let asks = matches!(word, Word::Singleton(SingletonMessage::HandOverToMe { .. }));
@@ -194,6 +202,23 @@ impl Machines {
         }
         if let Some(of_type) = self.types.get_mut(entity_type) {
             of_type.message(now, from, word, &mut self.with, out);
+        }
+    }
+
+    /// What a node knows of shards of a type that it has not started.
+    fn has_nothing(
+        &self,
+        to: ReplicaId,
+        entity_type: &EntityType,
+        (term, origin): (Term, EpochId),
+        out: &mut Out,
+    ) {
+        let epoch = self.with.epoch.as_ref().filter(|epoch| epoch.is_member(to));
+        if epoch.is_some_and(|epoch| epoch.origin() == Some(origin)) {
+            let (hosted, told, highest) = Default::default();
+            let message = ToCoordinator::Counted { term, hosted, told, highest };
+            let word = Word::Sharding(ShardingMessage::Coordinator(message));
+            out.push(Output::Send { to, entity_type: entity_type.clone(), word });
         }
     }
 
@@ -330,6 +355,10 @@ impl Machines {
             return;
         }
         if let Some(previous) = self.newest.replace(epoch.clone()) {
+            if epoch.is_forced_after(&previous) {
+                self.with.forced = true;
+                self.each(out, |of_type, with, out| of_type.forced(now, with, out));
+            }
             let state = &self.with.state;
             let how = |id: ReplicaId| match state.members.get(&id).map(|member| member.status) {
                 Some(Status::Exiting) => Departure::Stopped,
@@ -350,6 +379,7 @@ impl Machines {
         if is_told == Some(newest.id()) || self.over_at.is_some() {
             return;
         }
+        self.with.forced = false;
         let before = self.with.epoch.replace(newest.clone());
         let before = before.iter().flat_map(|before| before.members());
         let gone = before.copied().filter(|id| !newest.is_member(*id)).map(RegionId::new);

@@ -59,6 +59,9 @@ pub(super) struct Surroundings {
     /// The configuration by which others count as over.
     pub(super) epoch: Option<Arc<Epoch>>,
     pub(super) leased: bool,
+    /// A configuration was forced, and those who were given up may not be over yet: nobody
+    /// coordinates.
+    pub(super) forced: bool,
     /// Nothing runs here ever again.
     pub(super) out: bool,
     pub(super) last_id: u64,   // of questions to the Replicator
@@ -240,10 +243,19 @@ impl TypeMachines {
         with: &mut Surroundings,
         out: &mut Outbox<Output>,
     ) {
-        let Some(installed) = with.epoch.as_deref().map(installed) else { return };
+        let Some(installed) = with.epoch.as_deref().map(Installed::from) else { return };
         let told = CoordinatorInput::Installed(installed.clone());
         self.feed(now, Local::Coordinator(told), with, out);
         self.feed(now, Local::Region(RegionInput::Installed(installed)), with, out);
+    }
+
+    /// A configuration was forced: whatever is decided by what was before may be decided twice. The
+    /// next coordinator begins when those who were given up are over, and counts what survives.
+    pub(super) fn forced(&mut self, now: Now, with: &mut Surroundings, out: &mut Outbox<Output>) {
+        self.feed(now, Local::Coordinator(CoordinatorInput::Stop), with, out);
+        if let Some(started) = &mut self.started {
+            (started.asked, started.again_at) = (None, Some(now.mono + RETRY));
+        }
     }
 
     pub(super) fn leased(&mut self, now: Now, with: &mut Surroundings, out: &mut Outbox<Output>) {
@@ -458,6 +470,10 @@ impl TypeMachines {
     /// A coordinator begins here, above every term that is known.
     fn coordinate(&mut self, now: Now, with: &mut Surroundings, out: &mut Outbox<Output>) {
         let Some(started) = &mut self.started else { return };
+        if with.forced {
+            started.again_at = Some(now.mono + RETRY);
+            return;
+        }
         started.above = started.above.max(started.coordinator.term().number);
         if started.coordinator.phase() == Phase::Down {
             let ring = started.coordinator.remembered().clone();
@@ -467,7 +483,7 @@ impl TypeMachines {
             started.asked = None;
         }
         let above = started.above;
-        if let Some(installed) = with.epoch.as_deref().map(installed) {
+        if let Some(installed) = with.epoch.as_deref().map(Installed::from) {
             let told = CoordinatorInput::Installed(installed);
             self.feed(now, Local::Coordinator(told), with, out);
         }
@@ -720,11 +736,6 @@ fn coordinator(
 
 const fn pauses(settings: &Settings) -> Pauses {
     Pauses { first: settings.move_retry_min, longest: settings.move_retry_max }
-}
-
-fn installed(epoch: &Epoch) -> Installed {
-    let members = epoch.members().iter().copied().map(RegionId::new).collect();
-    Installed { epoch: epoch.id(), members }
 }
 
 /// Whose input a message is.

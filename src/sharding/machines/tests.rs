@@ -1,6 +1,7 @@
 //! The machines of one node, incarnation 1, in a cluster of its own or with others that are silent.
 
 mod choosing;
+mod recovering;
 
 use ostraca_ddata::id::{NodeId, PeerKey};
 use ostraca_ddata::replicator::epoch::{Change, EpochId, EpochSettings};
@@ -415,7 +416,7 @@ fn a_node_that_says_otherwise_than_the_clusters_data_coordinates_never_again_eve
     let of_type = types.get_mut(&counter()).expect("it is started");
     let generation = Generation::NEVER;
     let home = ShardHome { generation, region: None, after: BTreeMap::new(), epoch: with_epoch() };
-    let answer = Answer::Fenced(vec![(ShardId::new(3), home)], Some(agreed(100)));
+    let answer = Answer::Fenced(vec![(ShardId::new(3), home)], Some(agreed(100)), None);
     of_type.answered(bench.now, id, |_| answer, with, &mut bench.out);
     let told = bench.tell(Input::Tick);
     let (here, there) = (agreed(1_000), agreed(100));

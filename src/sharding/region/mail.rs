@@ -70,6 +70,13 @@ impl Mail {
         self.said.push((to, word));
     }
 
+    /// To a coordinator: all that is known here. Asked for twice in a batch it is said once: it is long.
+    pub(super) fn counted(&mut self, to: ReplicaId, word: ToCoordinator) {
+        use ToCoordinator::Counted;
+        self.said.retain(|(other, said)| *other != to || !matches!(said, Counted { .. }));
+        self.said.push((to, word));
+    }
+
     /// Sends everything. Releases go together up to `bytes_max` bytes; one may be longer.
     pub(super) fn flush(&mut self, bytes_max: usize, out: &mut Out) {
         let Self { confirm, confirmed, drained, released, carries, fetches, pieces, said } =

@@ -8,6 +8,7 @@ mod intake;
 mod mail;
 mod payload;
 mod port;
+mod recounting;
 mod registration;
 mod remembering;
 mod shard;
@@ -23,6 +24,7 @@ use bytes::Bytes;
 use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::machine::{Machine, Outbox};
+use ostraca_ddata::types::Term;
 
 pub use self::intake::Cut;
 use self::intake::Intake;
@@ -95,6 +97,7 @@ pub struct Region {
     installed: Installed,
     shards: BTreeMap<ShardId, Shard>, // ≤ config.shards, for ever
     highest: Generation,              // heard of, routes included
+    floor: Term,                      // decisions below count no more: they may be lost
     registration: Registration,
     wanted: BTreeSet<ShardId>, // ≤ config.shards
     ask_at: Option<Instant>,
@@ -131,6 +134,7 @@ impl Region {
             installed: Installed::default(),
             shards: BTreeMap::new(),
             highest: Generation::NEVER,
+            floor: Term::default(),
             registration: Registration::default(),
             wanted: BTreeSet::new(),
             ask_at: None,
@@ -237,6 +241,9 @@ impl Region {
     }
 
     fn message(&mut self, now: Now, from: ReplicaId, message: ToRegion, out: &mut Out) {
+        if self.is_given_up(from, &message) {
+            return;
+        }
         match message {
             ToRegion::Here(term) => self.registration.invited(now.mono, from, term),
             ToRegion::RegisterAck { term, homes } => {
@@ -286,6 +293,7 @@ impl Region {
             }
             ToRegion::Part(part) => self.part(now, from, &part, out),
             ToRegion::Stopped(shards) => self.stopped(from, &shards, out),
+            ToRegion::Recount { term, origin } => self.recount(from, term, origin),
         }
     }
 
@@ -316,7 +324,7 @@ impl Region {
     /// R1, not before this node has installed what the coordinator had.
     fn host(&mut self, now: Now, from: ReplicaId, word: HostShard, out: &mut Out) {
         let HostShard { shard, generation, epoch, .. } = word;
-        if !self.is_shard(shard) || self.config.proxy {
+        if !self.is_shard(shard) || self.config.proxy || self.is_forgotten(generation) {
             return;
         }
         if self.left {
@@ -342,7 +350,7 @@ impl Region {
     /// R4.
     fn release(&mut self, now: Now, from: ReplicaId, word: ReleaseShard, out: &mut Out) {
         let ReleaseShard { shard, generation, to } = word;
-        if !self.is_shard(shard) {
+        if !self.is_shard(shard) || self.is_forgotten(generation) {
             return;
         }
         let known = self.shards.get(&shard).map_or(Generation::NEVER, Shard::max_gen);

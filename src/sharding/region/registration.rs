@@ -44,6 +44,11 @@ impl Registration {
         self.coordinator
     }
 
+    /// The highest term that a coordinator named.
+    pub(super) const fn term(&self) -> Term {
+        self.term
+    }
+
     pub(super) const fn is_registered(&self) -> bool {
         self.registered
     }

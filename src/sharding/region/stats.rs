@@ -15,6 +15,8 @@ pub struct RegionStats {
     pub stale: u64,
     /// Words that came before this node had installed the configuration that they rest on.
     pub too_early: u64,
+    /// Orders of coordinators that were given up by force.
+    pub given_up: u64,
     /// Words about shards that there can't be.
     pub strange: u64,
     /// Payloads that could not be taken: their messages are lost.

@@ -1,13 +1,16 @@
 //! Rare traces on the real Replicator: four coordinators one after the other, two of which leave a
-//! decision on one replica only; and a home key that is removed.
+//! decision on one replica only; a home key that is removed; and a majority that is lost with what
+//! only it and one survivor knew.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca::sharding::bug::{Bug, Canary};
 use ostraca::sharding::ids::{RegionId, ShardId};
+use ostraca::sharding::region::Run;
 use ostraca_ddata::replicator::epoch::{Epoch, EpochId, EpochSettings};
-use ostraca_ddata::sim::{Faults, LaneRule, NodeIndex, Setup, Simulation};
+use ostraca_ddata::replicator::port::Peer;
+use ostraca_ddata::sim::{Fault, Faults, LaneRule, Links, NodeIndex, Setup, Simulation};
 
 use super::Sim;
 use super::node::{Command, Node, Weakened, replica};
@@ -21,18 +24,27 @@ struct Stage {
 }
 
 impl Stage {
-    /// Three nodes; the shard lives on the last one, by a coordinator on the first.
-    fn new(rule: Canary) -> Self {
-        let setup =
-            Setup { faults: Faults::none(), lanes: vec![LaneRule::STREAM; 4], ..Setup::new(1, 3) };
+    /// So many nodes, and nothing decided.
+    fn of(nodes: usize, seed: u64, rule: Canary) -> Self {
+        Self::founded(nodes, seed, rule, EpochId { generation: 1, number: 1 })
+    }
+
+    fn founded(nodes: usize, seed: u64, rule: Canary, id: EpochId) -> Self {
+        let lanes = vec![LaneRule::STREAM; 4];
+        let setup = Setup { faults: Faults::none(), lanes, ..Setup::new(seed, nodes) };
         let weakened = Weakened { rule, ..Weakened::default() };
         let sim = Simulation::new(setup, Watch::default(), move |boot| Node::new(&boot, weakened));
         let mut stage = Self { sim, seen: None };
-        let id = EpochId { generation: 1, number: 1 };
-        let members = (0..3).map(|node| replica(node, 1)).collect();
+        let members = (0..nodes).map(|node| replica(node, 1)).collect();
         let epoch = Epoch::founding(id, members, EpochSettings::default()).expect("a valid one");
         let epoch = Arc::new(epoch);
-        (0..3).for_each(|node| stage.command(node, Command::Found(epoch.clone())));
+        (0..nodes).for_each(|node| stage.command(node, Command::Found(epoch.clone())));
+        stage
+    }
+
+    /// Three nodes; the shard lives on the last one, by a coordinator on the first.
+    fn new(rule: Canary) -> Self {
+        let mut stage = Self::of(3, 1, rule);
         stage.acts(0);
         stage.command(0, Command::CoordinatorAt(replica(0, 1)));
         stage.command(0, Command::Want(SHARD));
@@ -64,6 +76,19 @@ impl Stage {
         self.run(300);
     }
 
+    /// A region is told where the coordinator is.
+    fn led_by(&mut self, node: usize, coordinator: usize) {
+        self.command(node, Command::CoordinatorAt(replica(coordinator, 1)));
+    }
+
+    /// Where the shard lives.
+    fn host(&self) -> Option<usize> {
+        let hosts = |node: &Node| {
+            node.region.hosted().any(|(shard, run)| shard == SHARD && run != Run::Idle)
+        };
+        self.sim.processes().find(|(_, node)| hosts(node)).map(|(at, _)| at.get())
+    }
+
     fn stops(&mut self, node: usize) {
         self.command(node, Command::Coordinate(false));
         self.run(10);
@@ -72,6 +97,13 @@ impl Stage {
     fn splits<const GROUPS: usize>(&mut self, groups: [&[usize]; GROUPS]) {
         self.sim.heal();
         self.sim.partition(groups);
+    }
+
+    /// What others say to it comes so much later.
+    fn deafens(&mut self, node: usize, millis: u64) {
+        let from = (0..5).filter(|other| *other != node).map(NodeIndex::new).collect();
+        let links = vec![Links { from, to: vec![NodeIndex::new(node)] }];
+        self.sim.fault(&Fault::Clog { links, span: Some(Duration::from_millis(millis)) });
     }
 }
 
@@ -124,4 +156,226 @@ fn a_home_key_that_is_removed_makes_two_hosts() {
     let seen = weak.seen.unwrap_or_default();
     assert!(seen.contains("shard 0"), "{seen:?}");
     assert_eq!(a_home_for_what_lives_nowhere(Canary::none()).seen, None);
+}
+
+/// Five nodes. Three of them decide that the shard lives on node 1, two of the three die, and node 0
+/// goes on by force with 1, which it does not reach just then, and 2.
+fn a_majority_that_is_lost_with_what_it_knew(seed: u64, rule: Canary) -> Stage {
+    let mut stage = Stage::of(5, seed, rule);
+    stage.splits([&[0, 2], &[1, 3, 4]]);
+    stage.acts(1);
+    [1, 3, 4].into_iter().for_each(|node| stage.led_by(node, 1));
+    stage.command(1, Command::Want(SHARD));
+    stage.run(8_000);
+    stage.moves(1, 1);
+    stage.run(40_000);
+    stage.stops(1);
+    [3, 4].into_iter().for_each(|node| stage.sim.crash(NodeIndex::new(node)));
+    stage.command(0, Command::Force([1, 2].map(|node| replica(node, 1)).into()));
+    stage.run(1_000);
+    (0..3).for_each(|node| stage.led_by(node, 0));
+    stage.acts(0);
+    stage.command(0, Command::Want(SHARD));
+    stage.run(10_000);
+    stage
+}
+
+#[test]
+fn after_a_recovery_by_force_nothing_is_decided_before_every_survivor_has_said_what_it_runs() {
+    for seed in 0..20 {
+        let canary = Canary::with(Bug::NothingRecounted);
+        let weak = a_majority_that_is_lost_with_what_it_knew(seed, canary).seen.unwrap_or_default();
+        assert!(weak.contains("shard 0 at "), "seed {seed}: {weak:?}");
+        let mut stage = a_majority_that_is_lost_with_what_it_knew(seed, Canary::none());
+        assert_eq!(stage.seen, None, "seed {seed}");
+        assert_eq!(stage.host(), Some(1), "seed {seed}: it runs where it ran");
+        let starts = stage.sim.observer().counts.hosted;
+        stage.sim.heal();
+        for _ in 0..5 {
+            stage.run(4_000); // it asks again, hears of a higher term, and steps down
+            stage.acts(0);
+            stage.command(0, Command::Want(SHARD));
+        }
+        assert_eq!((stage.seen.as_deref(), stage.host()), (None, Some(1)), "seed {seed}");
+        let counts = &stage.sim.observer().counts;
+        assert_eq!((counts.hosted, counts.adopted), (starts + 1, 1), "seed {seed}: adopted");
+        let node = stage.sim.process(NodeIndex::new(0)).expect("it is up");
+        let home = node.coordinator.record(SHARD).map(|record| record.home().region);
+        assert_eq!(home, Some(Some(RegionId::new(replica(1, 1)))), "seed {seed}");
+        stage.moves(0, 2);
+        stage.run(40_000);
+        assert_eq!((stage.seen.as_deref(), stage.host()), (None, Some(2)), "seed {seed}");
+    }
+}
+
+/// A coordinator that dies in the middle of the count leaves it to the next one.
+#[test]
+fn a_count_that_is_not_finished_is_begun_anew_by_the_next_coordinator() {
+    for seed in 0..20 {
+        let mut stage = a_majority_that_is_lost_with_what_it_knew(seed, Canary::none());
+        stage.sim.heal();
+        stage.run(1 + seed * 7); // in the middle, wherever that is
+        stage.stops(0);
+        (0..3).for_each(|node| stage.led_by(node, 2));
+        for _ in 0..5 {
+            stage.acts(2);
+            stage.command(0, Command::Want(SHARD));
+            stage.run(4_000);
+        }
+        assert_eq!((stage.seen.as_deref(), stage.host()), (None, Some(1)), "seed {seed}");
+        let node = stage.sim.process(NodeIndex::new(2)).expect("it is up");
+        let home = node.coordinator.record(SHARD).map(|record| record.home().region);
+        assert_eq!(home, Some(Some(RegionId::new(replica(1, 1)))), "seed {seed}");
+    }
+}
+
+/// A shard that nobody has heard of but a coordinator that is given up.
+const OTHER: ShardId = ShardId::new(1);
+
+/// Where a coordinator that reads it now finds a shard.
+fn home(stage: &Stage, coordinator: usize, shard: ShardId) -> Option<RegionId> {
+    let node = stage.sim.process(NodeIndex::new(coordinator)).expect("it is up");
+    node.coordinator.record(shard).and_then(|record| record.home().region)
+}
+
+/// Five nodes, node 4 coordinates, in terms that nodes 0 and 1 have not heard of. A cut keeps from them
+/// what it says: that 1 is to release the shard to 2. Then it is alone with a decision on another shard
+/// that it can't get acknowledged. Node 0 goes on by force with 1, and both decide on what they want. Then
+/// it reaches them again: it says and writes all of it again, until it hears that it is out.
+fn a_coordinator_that_is_given_up_alive(seed: u64, rule: Canary) -> Stage {
+    let mut stage = Stage::of(5, seed, rule);
+    (0..5).for_each(|node| stage.led_by(node, 4));
+    stage.acts(4);
+    stage.command(0, Command::Want(SHARD));
+    stage.run(8_000);
+    stage.moves(4, 1);
+    stage.run(40_000);
+    stage.splits([&[0, 1], &[2, 3, 4]]);
+    for _ in 0..4 {
+        stage.stops(4);
+        stage.acts(4);
+        stage.run(3_000);
+    }
+    stage.moves(4, 2);
+    stage.run(2_000);
+    stage.splits([&[0, 1], &[2], &[3], &[4]]);
+    stage.command(4, Command::MoveTo(OTHER, Some(RegionId::new(replica(2, 1)))));
+    stage.run(3_000);
+    stage.command(0, Command::Force([replica(1, 1)].into()));
+    stage.run(1_000);
+    (0..2).for_each(|node| stage.led_by(node, 0));
+    for _ in 0..3 {
+        stage.acts(0);
+        (0..2).for_each(|node| stage.command(node, Command::Want(OTHER)));
+        stage.run(5_000);
+    }
+    stage.splits([&[0, 1, 4], &[2], &[3]]); // without leases a living quorum would go on
+    stage.deafens(4, 5_000); // for so long it says all of it, and hears nothing
+    for _ in 0..5 {
+        stage.run(4_000);
+        stage.acts(0);
+        (0..2).for_each(|node| stage.command(node, Command::Want(OTHER)));
+    }
+    stage
+}
+
+#[test]
+fn what_a_given_up_coordinator_that_lives_says_and_writes_late_changes_nothing() {
+    let (mut caught, mut ignored) = (0, 0);
+    for seed in 0..20 {
+        let weak = a_coordinator_that_is_given_up_alive(seed, Canary::with(Bug::TermsGoOn));
+        caught += usize::from(weak.seen.is_some());
+        let mut stage = a_coordinator_that_is_given_up_alive(seed, Canary::none());
+        assert_eq!((stage.seen.as_deref(), stage.host()), (None, Some(1)), "seed {seed}");
+        let region = |node| RegionId::new(replica(node, 1));
+        let one = stage.sim.process(NodeIndex::new(1)).expect("it is up");
+        ignored += one.region.stats().given_up;
+        assert!([0, 1].map(|node| Some(region(node))).contains(&home(&stage, 0, OTHER)));
+        // The next one reads what stands.
+        let before = home(&stage, 0, OTHER);
+        stage.stops(0);
+        (0..2).for_each(|node| stage.led_by(node, 1));
+        stage.acts(1);
+        stage.run(5_000);
+        assert_eq!(home(&stage, 1, SHARD), Some(region(1)), "seed {seed}");
+        assert_eq!(home(&stage, 1, OTHER), before, "seed {seed}");
+        stage.moves(1, 0);
+        stage.run(40_000);
+        assert_eq!((stage.seen.as_deref(), stage.host()), (None, Some(0)), "seed {seed}");
+    }
+    assert!(caught > 0, "terms that go on were never caught");
+    assert!(ignored > 0, "no late order came");
+}
+
+/// Two operators force two configurations of one generation: the clock was ahead as the cluster was
+/// founded. The survivor whom both have kept has counted in the lower one already, with one of them.
+fn two_operators(seed: u64) -> (Stage, [usize; 2]) {
+    let id = EpochId { generation: 1 << 50, number: 1 };
+    let mut stage = Stage::founded(5, seed, Canary::none(), id);
+    stage.run(100);
+    let of = |node: usize| {
+        let epoch = stage.sim.process(NodeIndex::new(node)).expect("it is up").replicator.epochs();
+        let epoch = epoch.installed().expect("founded").clone();
+        epoch.forced(replica(node, 1), &[replica(2, 1)].into(), 0).expect("a member").id()
+    };
+    let [lower, higher] = if of(0) < of(1) { [0, 1] } else { [1, 0] };
+    // Only 2 and the other one have nothing of it.
+    stage.splits([&[lower, 2], &[higher, 3, 4]]);
+    stage.acts(higher);
+    [higher, 3, 4].into_iter().for_each(|node| stage.led_by(node, higher));
+    stage.command(higher, Command::Want(SHARD));
+    stage.run(8_000);
+    stage.moves(higher, higher);
+    stage.run(40_000);
+    stage.stops(higher);
+    [3, 4].into_iter().for_each(|node| stage.sim.crash(NodeIndex::new(node)));
+    for node in [lower, higher] {
+        stage.command(node, Command::Force([replica(2, 1)].into()));
+    }
+    stage.run(1_000);
+    // The lower one counts with 2, and records it.
+    [lower, 2].into_iter().for_each(|node| stage.led_by(node, lower));
+    stage.acts(lower);
+    stage.run(5_000);
+    stage.stops(lower);
+    (stage, [lower, higher])
+}
+
+#[test]
+fn who_was_counted_in_one_configuration_is_counted_again_in_another_one_of_the_same_generation() {
+    for seed in 0..20 {
+        let (mut stage, [lower, higher]) = two_operators(seed);
+        let ids = [lower, higher].map(|node| {
+            let node = stage.sim.process(NodeIndex::new(node)).expect("it is up");
+            node.replicator.epochs().installed().expect("forced").id()
+        });
+        assert!(ids[0] < ids[1] && ids[0].generation == ids[1].generation, "{ids:?}");
+        let recounts = |stage: &Stage, node| {
+            let node = stage.sim.process(NodeIndex::new(node)).expect("it is up");
+            node.coordinator.stats().recounts
+        };
+        assert_eq!(recounts(&stage, lower), 1, "seed {seed}");
+        stage.splits([&[higher, 2], &[lower]]);
+        let peers =
+            [higher, 2].map(|node| Peer { id: replica(node, 1), stopping: false, reachable: true });
+        for node in [higher, 2] {
+            stage.command(node, Command::Members(peers.to_vec()));
+        }
+        stage.run(20_000);
+        [higher, 2].into_iter().for_each(|node| stage.led_by(node, 2));
+        let mut counted = 0;
+        for _ in 0..5 {
+            stage.acts(2);
+            stage.command(2, Command::Want(SHARD));
+            stage.run(4_000);
+            counted = recounts(&stage, 2).max(counted);
+        }
+        assert_eq!(counted, 1, "seed {seed}");
+        assert_eq!((stage.seen.as_deref(), stage.host()), (None, Some(higher)), "seed {seed}");
+        let expected = Some(RegionId::new(replica(higher, 1)));
+        assert_eq!(home(&stage, 2, SHARD), expected, "seed {seed}");
+        stage.sim.heal();
+        stage.run(20_000);
+        assert_eq!((stage.seen.as_deref(), stage.host()), (None, Some(higher)), "seed {seed}");
+    }
 }

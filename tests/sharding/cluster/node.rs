@@ -4,7 +4,7 @@
 //! strategy (any region), gates (a message comes where the shard lives), and entities (mailboxes of
 //! numbers, handled one after the other; what is left when a drain ends is the payload).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,6 +64,8 @@ pub(crate) enum Command {
     Found(Arc<Epoch>),
     Members(Vec<Peer>),
     Propose(Change),
+    /// An operator's word: these go on without the others.
+    Force(BTreeSet<ReplicaId>),
     /// The singleton starts here, or stops.
     Coordinate(bool),
     CoordinatorAt(ReplicaId),
@@ -181,8 +183,7 @@ impl Node {
 
     fn installed(&mut self, now: Now, epoch: &Arc<Epoch>, fx: &mut Effects<Self>) {
         fx.emit(Event::Installed(epoch.clone()));
-        let members = epoch.members().iter().copied().map(RegionId::new).collect();
-        let installed = Installed { epoch: epoch.id(), members };
+        let installed = Installed::from(&**epoch);
         self.coordinate(now, CoordinatorInput::Installed(installed.clone()), fx);
         self.region(now, RegionInput::Installed(installed), fx);
     }
@@ -190,7 +191,7 @@ impl Node {
     fn answered(&mut self, now: Now, id: RequestId, answer: Answer, fx: &mut Effects<Self>) {
         let asked = self.asked.remove(&id);
         match (&answer, asked) {
-            (Answer::Fenced(cells, _), _) => fx.emit(Event::Read(cells.clone())),
+            (Answer::Fenced(cells, ..), _) => fx.emit(Event::Read(cells.clone())),
             (Answer::Written, Some(Ask::Write { cells, .. })) => fx.emit(Event::Decided(cells)),
             (Answer::Refused { .. }, _) => fx.emit(Event::Refused),
             _ => {}
@@ -360,6 +361,10 @@ impl Process for Node {
             Command::Found(epoch) => self.data(now, Input::Found(epoch), fx),
             Command::Members(peers) => self.data(now, Input::Members(peers), fx),
             Command::Propose(change) => self.data(now, Input::Propose(change), fx),
+            Command::Force(kept) => {
+                let replaced = self.replicator.epochs().id().unwrap_or_default();
+                self.data(now, Input::Force { replaced, kept }, fx);
+            }
             Command::Coordinate(true) => {
                 if self.coordinator.phase() == Phase::Down {
                     let installed = self.replicator.epochs().installed().cloned();

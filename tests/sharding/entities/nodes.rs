@@ -258,7 +258,8 @@ impl<E: Entity> Nodes<E> {
     /// A node learns of the newest configuration, if it is in it.
     pub(crate) fn install_at(&mut self, index: usize) {
         if self.members.contains(&node(index)) {
-            let installed = Installed { epoch: self.epoch, members: self.members.clone() };
+            let members = self.members.clone();
+            let installed = Installed { epoch: self.epoch, members, forced: None };
             self.feed(index, RegionInput::Installed(installed));
         }
     }

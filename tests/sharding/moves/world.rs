@@ -375,7 +375,7 @@ impl World {
             }
             merged => {
                 let cells = merged.map(|(_, _, home)| (SHARD, home)).into_iter().collect();
-                self.answer(seat, id, Answer::Fenced(cells, None))
+                self.answer(seat, id, Answer::Fenced(cells, None, None))
             }
         }
     }
@@ -400,7 +400,7 @@ impl World {
         }
         let (id, home) = (*id, cell.2.clone());
         if matches!(op, Op::Back { .. }) {
-            return self.answer(seat, id, Answer::Fenced(vec![(SHARD, home)], None));
+            return self.answer(seat, id, Answer::Fenced(vec![(SHARD, home)], None, None));
         }
         self.acknowledged(&home)?;
         self.answer(seat, id, Answer::Written)
@@ -471,6 +471,7 @@ impl World {
                         Some(Op::Fence { id, term, read: Vec::new(), merged: None })
                     }
                     Ask::Agree { .. } => unreachable!("its type says nothing"),
+                    Ask::Recover { .. } => unreachable!("nothing is forced"),
                     Ask::Write { term, seq, cells, .. } => cells.into_iter().next().map(|cell| {
                         let cell = (term, seq, cell.1);
                         Op::Write { id, term, cell, acked: Vec::new() }
@@ -572,7 +573,7 @@ impl World {
 
     fn installed(&self, epoch: u64) -> Installed {
         let members = self.configurations[epoch as usize - 1].clone();
-        Installed { epoch: EpochId { generation: 1, number: epoch }, members }
+        Installed { epoch: EpochId { generation: 1, number: epoch }, members, forced: None }
     }
 
     fn install_at_region(&mut self, place: usize) -> Result<(), String> {

@@ -6,6 +6,7 @@ pub(crate) mod chaos;
 mod going;
 mod known_failures;
 mod queries;
+mod recovering;
 mod strategies;
 mod watch;
 
@@ -177,6 +178,13 @@ impl Cluster {
     /// Whether the coordinator knows this place's region.
     fn is_registered(&self, place: usize) -> bool {
         self.at(place).region(&counter()).is_some_and(Region::is_registered)
+    }
+
+    /// How far a coordinator is here, if one runs.
+    fn phase(&self, place: usize) -> Option<Phase> {
+        let node = self.sim.process(NodeIndex::new(place))?;
+        let phase = node.machines.of(&counter())?.coordinator()?.phase();
+        (!matches!(phase, Phase::Off | Phase::Down)).then_some(phase)
     }
 
     /// Whether this place's coordinator decides.

@@ -1,6 +1,7 @@
 //! One coordinator at a bench: incarnation 9, regions 1 to 5; the test is the Replicator.
 
 mod deciding;
+mod recounting;
 mod registering;
 mod takeover;
 
@@ -33,7 +34,7 @@ pub(super) fn g(seq: u64) -> Generation {
 
 pub(super) fn installed(number: u64, members: impl IntoIterator<Item = u64>) -> Installed {
     let epoch = EpochId { generation: 1, number };
-    Installed { epoch, members: members.into_iter().map(region).collect() }
+    Installed { epoch, members: members.into_iter().map(region).collect(), forced: None }
 }
 
 pub(super) fn cell(generation: Generation, home: Option<u64>, after: &[(u64, u64)]) -> ShardHome {
@@ -69,7 +70,7 @@ impl Bench {
     ) -> Self {
         let mut bench = Self::new(config);
         bench.tell(CoordinatorInput::Start { above: 0 });
-        bench.answer(Answer::Fenced(Vec::new(), None));
+        bench.answer(Answer::Fenced(Vec::new(), None, None));
         for id in regions {
             bench.register(id, &[]);
         }
@@ -166,7 +167,7 @@ pub(super) fn asked(outputs: &[CoordinatorOutput]) -> Vec<Ask> {
 pub(super) fn written(outputs: &[CoordinatorOutput]) -> Vec<(u64, Vec<(ShardId, ShardHome)>)> {
     let written = asked(outputs).into_iter().filter_map(|ask| match ask {
         Ask::Write { seq, cells, .. } => Some((seq, cells)),
-        Ask::Fence { .. } | Ask::Agree { .. } => None,
+        Ask::Fence { .. } | Ask::Agree { .. } | Ask::Recover { .. } => None,
     });
     written.collect()
 }

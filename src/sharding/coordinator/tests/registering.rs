@@ -134,7 +134,7 @@ fn a_drain_of_a_thousand_shards_of_one_of_ten_takes_twenty_words_of_the_coordina
     let mut bench = Bench::new(CoordinatorConfig::default());
     bench.tell(CoordinatorInput::Installed(installed(2, 1..=10)));
     bench.tell(CoordinatorInput::Start { above: 0 });
-    bench.answer(Answer::Fenced(Vec::new(), None));
+    bench.answer(Answer::Fenced(Vec::new(), None, None));
     (1..=10).for_each(|id| {
         bench.register(id, &[]);
     });

@@ -14,7 +14,7 @@ fn read() -> Vec<(ShardId, ShardHome)> {
 fn rewriting() -> (Bench, Vec<CoordinatorOutput>) {
     let mut bench = Bench::new(CoordinatorConfig::default());
     bench.tell(CoordinatorInput::Start { above: 4 });
-    let out = bench.answer(Answer::Fenced(read(), None));
+    let out = bench.answer(Answer::Fenced(read(), None, None));
     (bench, out)
 }
 
@@ -52,7 +52,11 @@ fn a_term_that_is_too_low_is_raised_as_long_as_nothing_was_said_under_it() {
 fn what_a_higher_term_has_written_is_not_built_upon_under_a_lower_one() {
     let mut bench = Bench::new(CoordinatorConfig::default());
     bench.tell(CoordinatorInput::Start { above: 0 });
-    assert_eq!(bench.answer(Answer::Fenced(read(), None)), [], "terms 4 and 2, and this one is 1");
+    assert_eq!(
+        bench.answer(Answer::Fenced(read(), None, None)),
+        [],
+        "terms 4 and 2, and this one is 1"
+    );
     let (_, out) = bench.wait().unwrap();
     assert_eq!(asked(&out), [Ask::Fence { term: term(5), within: Duration::from_secs(2) }]);
 }
@@ -84,7 +88,7 @@ fn many_cells_are_written_in_several_batches() {
     let mut bench = Bench::new(CoordinatorConfig { shards: 10_000, ..Default::default() });
     bench.tell(CoordinatorInput::Start { above: 0 });
     let cells = |from, to| (from..to).map(|s| (ShardId::new(s), cell(g(1), Some(1), &[])));
-    let out = bench.answer(Answer::Fenced(cells(0, 5_000).collect(), None));
+    let out = bench.answer(Answer::Fenced(cells(0, 5_000).collect(), None, None));
     assert_eq!(written(&out), [(1, cells(0, 4_096).collect())]);
     let out = bench.answer(Answer::Written);
     assert_eq!(written(&out), [(2, cells(4_096, 5_000).collect())]);
@@ -181,7 +185,7 @@ fn known_failure_11_what_a_coordinator_reads_or_writes_after_its_end_is_not_used
     for rewrites in [false, true] {
         let mut bench = Bench::new(CoordinatorConfig::default());
         bench.tell(CoordinatorInput::Start { above: 4 });
-        let mut answer = Answer::Fenced(read(), None);
+        let mut answer = Answer::Fenced(read(), None, None);
         if rewrites {
             bench.answer(answer);
             answer = Answer::Written;
@@ -207,7 +211,7 @@ fn agreeing(
     let mut bench = Bench::new(CoordinatorConfig::default());
     bench.machine = bench.machine.agreeing(says(shards));
     bench.tell(CoordinatorInput::Start { above: 4 });
-    let out = bench.answer(Answer::Fenced(cells, there.map(says)));
+    let out = bench.answer(Answer::Fenced(cells, there.map(says), None));
     (bench, out)
 }
 

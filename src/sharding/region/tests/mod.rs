@@ -3,6 +3,7 @@
 mod life;
 mod payloads;
 mod pieces;
+mod recounting;
 mod rules;
 
 use std::collections::BTreeMap;
@@ -27,7 +28,7 @@ pub(super) fn g(seq: u64) -> Generation {
 
 pub(super) fn installed(number: u64, members: impl IntoIterator<Item = u64>) -> Installed {
     let epoch = EpochId { generation: 1, number };
-    Installed { epoch, members: members.into_iter().map(region).collect() }
+    Installed { epoch, members: members.into_iter().map(region).collect(), forced: None }
 }
 
 pub(super) fn host(seq: u64, after: &[(u64, u64)]) -> ToRegion {

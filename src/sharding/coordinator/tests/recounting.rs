@@ -1,0 +1,377 @@
+//! After a recovery by force: who is asked, what is decided again, and what ends in the middle.
+
+use super::*;
+use crate::sharding::installed::Forced;
+use crate::sharding::store::Recovered;
+use crate::sharding::wire::NotYet;
+
+const OTHER: ShardId = ShardId::new(3);
+
+/// Of terms before this coordinator's, which are owned by one that is lost.
+fn old(number: u64, seq: u64) -> Generation {
+    Generation::new(Term { number, owner: ReplicaId::new(4) }, seq)
+}
+
+fn lives(generation: Generation, home: Option<u64>, after: &[(u64, Generation)]) -> ShardHome {
+    let after = after.iter().map(|(id, at)| (region(*id), *at)).collect();
+    ShardHome { generation, region: home.map(region), after, epoch: forced([]).epoch }
+}
+
+/// The configuration that was forced.
+const ORIGIN: EpochId = EpochId { generation: 2, number: 6 };
+
+/// Here terms are counted from a place so near beneath its first one that this is term 9.
+const BASE: u64 = (2 << 20) - 8;
+
+fn term(number: u64) -> Term {
+    super::term(BASE + number)
+}
+
+/// It is installed, with these members.
+fn forced(members: impl IntoIterator<Item = u64>) -> Installed {
+    let members: BTreeSet<RegionId> = members.into_iter().map(region).collect();
+    let forced = Some(Forced { origin: ORIGIN, kept: members.clone() });
+    Installed { epoch: ORIGIN, members, forced }
+}
+
+/// A later configuration, of which 1, 2 and 3 were kept.
+fn later(number: u64, members: impl IntoIterator<Item = u64>) -> Installed {
+    let members = members.into_iter().map(region).collect();
+    let number = ORIGIN.number + number;
+    Installed { epoch: EpochId { number, ..ORIGIN }, members, ..forced(1..=3) }
+}
+
+/// Its term is 9: it has read these, of the survivors 1, 2 and 3, and written them.
+fn asking(cells: Vec<(ShardId, ShardHome)>) -> (Bench, Vec<CoordinatorOutput>) {
+    let mut bench = Bench::new(CoordinatorConfig::default());
+    bench.tell(CoordinatorInput::Installed(forced(1..=3)));
+    bench.tell(CoordinatorInput::Start { above: 2 });
+    let is_empty = cells.is_empty();
+    let mut out = bench.answer(Answer::Fenced(cells, None, None));
+    if !is_empty {
+        out = bench.answer(Answer::Written);
+    }
+    (bench, out)
+}
+
+impl Bench {
+    fn count(
+        &mut self,
+        from: u64,
+        hosted: &[(ShardId, Generation)],
+        told: &[(ShardId, Generation, Option<u64>)],
+    ) -> Vec<CoordinatorOutput> {
+        let route = |(shard, generation, home): &(ShardId, Generation, Option<u64>)| ShardRoute {
+            shard: *shard,
+            generation: *generation,
+            home: home.map(region),
+        };
+        let highest = told.iter().map(|(_, at, _)| *at).max().unwrap_or_default();
+        let (hosted, told) = (hosted.to_vec(), told.iter().map(route).collect());
+        let term = self.machine.term();
+        self.hear(from, ToCoordinator::Counted { term, hosted, told, highest })
+    }
+}
+
+/// What is recorded of a count: that term 9 made it.
+fn of_term_9(origin: Option<EpochId>) -> Option<Recovered> {
+    origin.map(|origin| Recovered { origin, term: term(9) })
+}
+
+fn recounts(outputs: &[CoordinatorOutput]) -> Vec<u64> {
+    let words = sent(outputs).into_iter();
+    words.filter(|(_, word)| matches!(word, ToRegion::Recount { .. })).map(|(to, _)| to).collect()
+}
+
+fn recorded(outputs: &[CoordinatorOutput]) -> Option<EpochId> {
+    asked(outputs).into_iter().find_map(|ask| match ask {
+        Ask::Recover { recovered, .. } => Some(recovered.origin),
+        _ => None,
+    })
+}
+
+#[test]
+fn everybody_is_asked_before_anything_is_decided_and_again_until_they_answer() {
+    let (mut bench, out) = asking(vec![(SHARD, cell(old(2, 9), Some(1), &[]))]);
+    assert_eq!((recounts(&out), bench.machine.phase()), (vec![1, 2, 3], Phase::Recounting));
+    assert_eq!(sent(&bench.register(1, &[])), [(1, ToRegion::NotYet(NotYet::Reading))]);
+    assert_eq!(bench.hear(1, ToCoordinator::GetShardHome(vec![OTHER])), []);
+    assert_eq!(bench.count(1, &[], &[]), []);
+    assert_eq!(bench.count(5, &[], &[]), [], "it was given up");
+    let (waited, out) = bench.wait().unwrap();
+    assert_eq!((waited, recounts(&out)), (2_000, vec![2, 3]));
+    let mut warned = false;
+    while !warned {
+        let (_, out) = bench.wait().unwrap();
+        warned = out.iter().any(|out| {
+            matches!(out, CoordinatorOutput::Slow(slow)
+            if slow.awaited == [region(2), region(3)])
+        });
+    }
+    assert_eq!(bench.now.mono.as_nanos() / 1_000_000, 10_000);
+    assert_eq!((bench.machine.phase(), bench.machine.stats().terms), (Phase::Recounting, 0));
+}
+
+#[test]
+fn what_runs_stays_where_it_runs_and_a_home_that_is_lost_becomes_free() {
+    let stored = vec![
+        (ShardId::new(1), cell(old(2, 1), Some(1), &[])),
+        (ShardId::new(2), cell(old(2, 2), Some(5), &[])),
+    ];
+    let (mut bench, _) = asking(stored);
+    let one = (ShardId::new(1), old(2, 1), Some(1));
+    bench.count(1, &[(one.0, one.1)], &[one]);
+    bench.count(2, &[(OTHER, old(3, 1))], &[(OTHER, old(3, 1), Some(2))]); // no survivor's data have it
+    let out = bench.count(3, &[], &[]);
+    let now = g_of(9, 2);
+    let cells = vec![
+        (ShardId::new(1), lives(now, Some(1), &[])),
+        (ShardId::new(2), lives(now, Some(5), &[])),
+        (OTHER, lives(now, Some(2), &[])),
+    ];
+    assert_eq!(written(&out), [(2, cells)]);
+    assert_eq!(sent(&out), [], "nobody is told before a quorum holds it");
+    let out = bench.answer(Answer::Written);
+    assert_eq!((recorded(&out), sent(&out)), (Some(ORIGIN), vec![]));
+    let out = bench.answer(Answer::Written);
+    assert!(out.contains(&CoordinatorOutput::Acting(bench.machine.term())), "{out:?}");
+    assert_eq!(bench.machine.stats().recounts, 1);
+    let (_, out) = bench.wait().unwrap(); // it has spoken to nobody who has not registered
+    let hosts = sent(&out).into_iter().filter_map(|(to, word)| match word {
+        ToRegion::Host(words) => {
+            Some((to, words.iter().map(|word| word.shard).collect::<Vec<_>>()))
+        }
+        _ => None,
+    });
+    assert_eq!(hosts.collect::<Vec<_>>(), [(1, vec![ShardId::new(1)]), (2, vec![OTHER])]);
+    let out = bench.register(1, &[(one.0, one.1)]);
+    assert_eq!(questions(&out), [vec![ShardId::new(2)]], "the lost one is given a new home");
+    assert_eq!(bench.machine.stats().duplicate_home_detected, 0);
+}
+
+fn g_of(number: u64, seq: u64) -> Generation {
+    Generation::new(term(number), seq)
+}
+
+/// Stored, who hosts, what who was told, and what is decided: the home, and who may still host.
+type Case<'a> = (
+    &'a str,
+    Option<(u64, Option<u64>)>,
+    &'a [(u64, u64)],
+    &'a [(u64, u64, Option<u64>)],
+    Option<u64>,
+    &'a [(u64, u64)],
+);
+
+#[test]
+fn the_newest_decision_that_anybody_has_heard_of_stands() {
+    const CASES: &[Case<'_>] = &[
+        (
+            "moved to a survivor",
+            Some((3, Some(1))),
+            &[(2, 5)],
+            &[(2, 5, Some(2))],
+            Some(2),
+            &[(1, 3)],
+        ),
+        (
+            "on its way",
+            Some((3, Some(1))),
+            &[(1, 3)],
+            &[(1, 3, Some(1)), (2, 5, Some(2))],
+            Some(2),
+            &[(1, 3)],
+        ),
+        ("released to a lost one", Some((3, Some(1))), &[], &[(1, 5, Some(4))], Some(4), &[(1, 3)]),
+        ("draining to a lost one", None, &[(1, 3)], &[(1, 5, Some(4))], Some(1), &[(4, 5)]),
+        ("stopped", Some((3, Some(1))), &[], &[(1, 5, None)], None, &[(1, 3)]),
+        ("told only", None, &[], &[(3, 5, Some(3))], Some(3), &[]),
+        ("stored only", Some((3, Some(2))), &[], &[], Some(2), &[]),
+    ];
+    for (what, stored, hosted, told, home, after) in CASES {
+        let at = |seq: u64| old(2, seq);
+        let stored = stored.map(|(seq, home)| (SHARD, cell(at(seq), home, &[])));
+        let (mut bench, _) = asking(stored.into_iter().collect());
+        let mut out = Vec::new();
+        for id in 1..=3 {
+            let of = |hosts: &&(u64, u64)| hosts.0 == id;
+            let hosted = hosted.iter().filter(of).map(|(_, seq)| (SHARD, at(*seq)));
+            let told = told.iter().filter(|told| told.0 == id);
+            let told = told.map(|(_, seq, home)| (SHARD, at(*seq), *home));
+            out = bench.count(id, &hosted.collect::<Vec<_>>(), &told.collect::<Vec<_>>());
+        }
+        let after: Vec<_> = after.iter().map(|(id, seq)| (*id, at(*seq))).collect();
+        let [(seq, cells)] = &written(&out)[..] else { panic!("{what}: {out:?}") };
+        assert_eq!(cells[..], [(SHARD, lives(g_of(9, *seq), *home, &after))], "{what}");
+    }
+}
+
+#[test]
+fn a_node_that_never_answers_is_awaited_until_it_is_removed_and_a_new_one_is_not_asked() {
+    let (mut bench, _) = asking(vec![]);
+    bench.count(1, &[], &[]);
+    bench.count(2, &[], &[]);
+    let out = bench.tell(CoordinatorInput::Installed(later(8, [1, 2, 3, 6])));
+    assert_eq!((recounts(&out), bench.machine.phase()), (vec![3], Phase::Recounting));
+    assert_eq!(bench.count(6, &[], &[]), [], "it can know of nothing older");
+    let out = bench.tell(CoordinatorInput::Installed(later(9, [1, 2, 6])));
+    assert_eq!((recorded(&out), bench.machine.phase()), (Some(ORIGIN), Phase::Rewriting));
+    bench.answer(Answer::Written);
+    assert_eq!(bench.machine.phase(), Phase::Active);
+}
+
+/// A type that is started long afterwards, where who was kept is gone, needs nobody.
+#[test]
+fn where_nobody_is_left_who_was_kept_nobody_is_asked() {
+    let mut bench = Bench::new(CoordinatorConfig::default());
+    bench.tell(CoordinatorInput::Installed(later(12, [6, 7])));
+    bench.tell(CoordinatorInput::Start { above: 0 });
+    let out = bench.answer(Answer::Fenced(Vec::new(), None, None));
+    assert_eq!((recounts(&out), recorded(&out)), (vec![], Some(ORIGIN)));
+    bench.answer(Answer::Written);
+    assert_eq!(bench.machine.phase(), Phase::Active);
+}
+
+#[test]
+fn what_only_a_node_that_is_removed_has_said_is_lost_with_it() {
+    let (mut bench, _) = asking(vec![]);
+    bench.count(3, &[(SHARD, old(2, 1))], &[(SHARD, old(2, 1), Some(3))]);
+    bench.count(2, &[], &[]);
+    bench.tell(CoordinatorInput::Installed(later(8, [1, 2])));
+    let out = bench.count(1, &[], &[]);
+    assert_eq!((written(&out), recorded(&out)), (vec![], Some(ORIGIN)));
+}
+
+#[test]
+fn a_count_that_ends_in_the_middle_is_made_again_and_one_that_is_written_is_not() {
+    // Of another one, also of the same generation: two operators have forced one each.
+    let others = [EpochId { generation: 1, ..ORIGIN }, EpochId { number: 5, ..ORIGIN }];
+    for recorded in [None, Some(others[0]), Some(others[1]), Some(ORIGIN)].map(of_term_9) {
+        let (mut bench, _) = asking(vec![]);
+        (1..=2).for_each(|id| {
+            bench.count(id, &[], &[]);
+        });
+        let out = bench.count(3, &[(SHARD, old(2, 1))], &[(SHARD, old(2, 1), Some(3))]);
+        let cells = written(&out).remove(0).1;
+        bench.answer(Answer::Written);
+        bench.tell(CoordinatorInput::Stop);
+        bench.tell(CoordinatorInput::Start { above: BASE + 9 });
+        bench.answer(Answer::Fenced(cells, None, recorded));
+        let out = bench.answer(Answer::Written);
+        if recorded == of_term_9(Some(ORIGIN)) {
+            assert!(out.contains(&CoordinatorOutput::Acting(term(10))), "{out:?}");
+            continue;
+        }
+        assert_eq!(recounts(&out), [1, 2, 3], "{recorded:?}");
+        (1..=2).for_each(|id| {
+            bench.count(id, &[], &[]);
+        });
+        // It has not heard of the decision in the middle: nobody has spoken of it.
+        let out = bench.count(3, &[(SHARD, old(2, 1))], &[(SHARD, old(2, 1), Some(3))]);
+        assert_eq!(written(&out)[0].1, [(SHARD, lives(g_of(10, 2), Some(3), &[]))]);
+    }
+}
+
+#[test]
+fn a_term_that_a_survivor_has_heard_of_ends_it_before_it_decides() {
+    let (mut bench, _) = asking(vec![]);
+    let out = bench.count(1, &[], &[(SHARD, old(BASE + 12, 1), Some(1))]);
+    let [CoordinatorOutput::SteppedDown { highest, .. }] = &out[..] else { panic!("{out:?}") };
+    assert_eq!(*highest, old(BASE + 12, 1).term);
+}
+
+#[test]
+fn who_decides_as_a_configuration_is_forced_begins_anew() {
+    let mut bench = Bench::hosted();
+    let out = bench.tell(CoordinatorInput::Installed(forced(1..=3)));
+    assert!(matches!(&out[..], [CoordinatorOutput::SteppedDown { .. }]), "{out:?}");
+    assert_eq!(bench.machine.phase(), Phase::Down);
+    let mut bench = Bench::hosted();
+    bench.tell(CoordinatorInput::Installed(later(8, 1..=3)));
+    assert_eq!(bench.machine.phase(), Phase::Down, "also where the first one was missed");
+}
+
+#[test]
+fn a_configuration_that_another_operator_forced_in_the_same_generation_is_another_one() {
+    let mut bench = Bench::new(CoordinatorConfig::default());
+    bench.tell(CoordinatorInput::Installed(later(8, 1..=3)));
+    bench.tell(CoordinatorInput::Start { above: 0 });
+    bench.answer(Answer::Fenced(Vec::new(), None, of_term_9(Some(ORIGIN))));
+    assert_eq!(bench.machine.phase(), Phase::Active);
+    let origin = EpochId { number: ORIGIN.number + 90, ..ORIGIN };
+    let kept = [2, 3].map(region).into();
+    let theirs =
+        Installed { epoch: origin, forced: Some(Forced { origin, kept }), ..forced(2..=3) };
+    bench.tell(CoordinatorInput::Installed(theirs));
+    assert_eq!(bench.machine.phase(), Phase::Down);
+}
+
+/// Its epoch is that of the forced configuration, its term below the one that has counted: of a count
+/// that came to no end. No region acts on it.
+#[test]
+fn what_a_count_decided_that_came_to_no_end_is_decided_again() {
+    let mut bench = Bench::new(CoordinatorConfig::default());
+    bench.tell(CoordinatorInput::Installed(forced(1..=3)));
+    bench.tell(CoordinatorInput::Start { above: BASE + 11 });
+    let unfinished = lives(g_of(9, 2), Some(1), &[]);
+    let recovered = Recovered { origin: ORIGIN, term: term(10) };
+    let cells = vec![(SHARD, unfinished.clone())];
+    let out = bench.answer(Answer::Fenced(cells, None, Some(recovered)));
+    let again = ShardHome { generation: g_of(12, 1), ..unfinished };
+    assert_eq!(written(&out), [(1, vec![(SHARD, again)])]);
+}
+
+#[test]
+fn what_nobody_can_have_decided_is_not_counted() {
+    let (mut bench, _) = asking(vec![]);
+    let never = Generation::new(Term { number: u64::MAX, owner: ReplicaId::new(4) }, 1);
+    (1..=2).for_each(|id| {
+        bench.count(id, &[], &[]);
+    });
+    let hosted = [(SHARD, old(2, 1)), (OTHER, never)];
+    let told = [(SHARD, old(2, 1), Some(3)), (OTHER, never, Some(3))];
+    let out = bench.count(3, &hosted, &told);
+    assert_eq!(written(&out)[0].1, [(SHARD, lives(g_of(9, 1), Some(3), &[]))]);
+    assert_eq!(bench.machine.stats().strange, 2);
+}
+
+/// A survivor's replica alone held it, and the count was over as it came.
+#[test]
+fn what_was_decided_before_the_force_and_is_read_after_the_count_is_decided_again() {
+    let mut bench = Bench::new(CoordinatorConfig::default());
+    bench.tell(CoordinatorInput::Installed(forced(1..=3)));
+    bench.tell(CoordinatorInput::Start { above: BASE + 9 });
+    let newer = lives(g_of(9, 2), Some(1), &[]);
+    let older = cell(old(2, 4), Some(2), &[(3, 1)]);
+    let cells = vec![(SHARD, newer.clone()), (OTHER, older.clone())];
+    let out = bench.answer(Answer::Fenced(cells, None, of_term_9(Some(ORIGIN))));
+    let again = ShardHome { generation: g_of(10, 1), epoch: ORIGIN, ..older };
+    assert_eq!(written(&out), [(1, vec![(OTHER, again), (SHARD, newer)])]);
+    bench.answer(Answer::Written);
+    assert_eq!(bench.machine.phase(), Phase::Active);
+}
+
+#[test]
+fn the_first_term_is_above_whatever_those_who_were_given_up_come_to() {
+    for (above, expected) in [(0, 9), (BASE + 8, 9), (BASE + 20, 21)] {
+        let mut bench = Bench::new(CoordinatorConfig::default());
+        bench.tell(CoordinatorInput::Installed(forced(1..=3)));
+        bench.tell(CoordinatorInput::Start { above });
+        assert_eq!(bench.machine.term(), term(expected));
+    }
+}
+
+#[test]
+fn answers_to_another_term_or_after_the_count_change_nothing() {
+    let (mut bench, _) = asking(vec![]);
+    let (hosted, told) = (vec![(SHARD, old(2, 1))], RouteTable::default());
+    let word = ToCoordinator::Counted { term: term(8), hosted, told, highest: old(2, 1) };
+    assert_eq!(bench.hear(1, word.clone()), []);
+    (1..=3).for_each(|id| {
+        bench.count(id, &[], &[]);
+    });
+    bench.answer(Answer::Written);
+    assert_eq!(bench.hear(1, word), []);
+    assert_eq!(bench.count(1, &[(SHARD, old(2, 1))], &[]), []);
+    assert_eq!((bench.machine.phase(), bench.machine.record(SHARD)), (Phase::Active, None));
+}

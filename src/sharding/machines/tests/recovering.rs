@@ -1,0 +1,72 @@
+//! A configuration is forced: nobody decides before those who were given up are over, and everybody
+//! says what it knows.
+
+use super::*;
+use crate::sharding::installed::Installed;
+
+fn forced_after(before: &Epoch, kept: &[u64]) -> Arc<Epoch> {
+    let kept = kept.iter().copied().map(ReplicaId::new).collect();
+    Arc::new(before.forced(ME, &kept, 9).expect("a member"))
+}
+
+#[test]
+fn nobody_coordinates_before_the_leases_of_those_who_were_given_up_are_over() {
+    let mut bench = Bench::new();
+    bench.start();
+    let (id, term) = fence(&bench.up(&[1, 2], |_| {})).expect("it takes a term");
+    bench.act(id, term);
+    let forced = forced_after(&epoch([1, 2]), &[]);
+    let phase = |bench: &Bench| {
+        let of_type = bench.machines.of(&counter()).expect("it is started");
+        of_type.coordinator().map(Coordinator::phase)
+    };
+    assert_eq!(fence(&bench.tell(Input::Installed(forced.clone()))), None);
+    assert_eq!(phase(&bench), Some(Phase::Off), "it decides nothing more");
+    for second in 1..5 {
+        assert_eq!(fence(&bench.pass(Duration::from_secs(1))), None, "after {second} s");
+        assert_eq!(phase(&bench), Some(Phase::Off));
+    }
+    let out = bench.pass(Duration::from_secs(2));
+    let (id, taken) = fence(&out).expect("they are over");
+    let above = Installed::from(&*forced).forced.expect("it was").terms_above();
+    assert_eq!(taken, Term { number: above + 1, owner: ME });
+    assert!(taken > term);
+    // What its own region knows is counted before it acts.
+    let fenced = Reply::Fenced { term: taken, values: Vec::new() };
+    bench.tell(Input::Answered { id, reply: Ok(fenced) });
+    let Machines { types, with, .. } = &mut bench.machines;
+    let of_type = types.get_mut(&counter()).expect("it is started");
+    let id = bench_asked(of_type);
+    of_type.answered(bench.now, id, |_| Answer::Written, with, &mut bench.out);
+    let out = bench.tell(Input::Tick);
+    let recorded = out.iter().find_map(|output| match output {
+        Output::Ask { ask: Ask::Recover { recovered, .. }, .. } => Some(recovered.origin),
+        _ => None,
+    });
+    assert_eq!(recorded, Some(forced.id()), "{out:?}");
+}
+
+/// The question under way to the Replicator.
+fn bench_asked(of_type: &TypeMachines) -> u64 {
+    (0..100).find(|id| of_type.awaits(*id)).expect("something was asked")
+}
+
+#[test]
+fn a_node_without_the_type_says_that_it_knows_nothing_once_it_has_installed_the_same() {
+    let mut bench = Bench::new();
+    bench.up(&[1, 2], |_| {});
+    let forced = forced_after(&epoch([1, 2]), &[2]);
+    let term = Term { number: 4, owner: OTHER };
+    let ask = ToRegion::Recount { term, origin: forced.id() };
+    let ask = || Word::Sharding(ShardingMessage::Region(ask.clone()));
+    let asked = |bench: &mut Bench| {
+        bench.tell(Input::Message { from: OTHER, entity_type: counter(), word: ask() })
+    };
+    assert_eq!(asked(&mut bench), [], "not yet");
+    bench.tell(Input::Installed(forced));
+    let (hosted, told, highest) = Default::default();
+    let counted = ToCoordinator::Counted { term, hosted, told, highest };
+    let word = Word::Sharding(ShardingMessage::Coordinator(counted));
+    assert_eq!(asked(&mut bench), [Output::Send { to: OTHER, entity_type: counter(), word }]);
+    assert_eq!(bench.machines.types().count(), 0, "nothing is made for it");
+}

@@ -1,0 +1,137 @@
+//! After a recovery by force: what a region says it knows, and what counts here no more.
+
+use super::*;
+use crate::sharding::installed::Forced;
+
+const ORIGIN: EpochId = EpochId { generation: 2, number: 7 };
+
+fn forced(members: impl IntoIterator<Item = u64>) -> Installed {
+    let installed = installed(1, members);
+    let forced = Some(Forced { origin: ORIGIN, kept: installed.members.clone() });
+    Installed { epoch: ORIGIN, forced, ..installed }
+}
+
+const fn term(number: u64) -> Term {
+    Term { number, owner: ReplicaId::new(2) }
+}
+
+/// Of the coordinator on node 2.
+fn recount(bench: &mut Bench, number: u64) -> Vec<(u64, ShardingMessage)> {
+    sent(&bench.hear(2, ToRegion::Recount { term: term(number), origin: ORIGIN }))
+}
+
+#[test]
+fn it_says_what_it_hosts_and_what_it_was_told_started_or_not() {
+    let mut bench = Bench::new();
+    bench.order(host(1, &[]));
+    bench.order(release(2, Some(4)));
+    assert_eq!(bench.run(), Run::Draining(g(1)));
+    let waits = HostShard {
+        shard: ShardId::new(3),
+        generation: g(3),
+        after: [(region(2), g(1))].into(),
+        epoch: EpochId { generation: 1, number: 1 },
+    };
+    bench.order(ToRegion::Host(vec![waits]));
+    assert_eq!(recount(&mut bench, 5), [], "it has not installed what the coordinator has");
+    bench.tell(RegionInput::Installed(forced(1..=3)));
+    let route = |shard, at, home| ShardRoute { shard, generation: at, home: Some(region(home)) };
+    let told = [route(ShardId::new(3), g(3), 1), route(SHARD, g(2), 4)];
+    let counted = ToCoordinator::Counted {
+        term: term(5),
+        hosted: vec![(SHARD, g(1))],
+        told: told.into_iter().collect(),
+        highest: g(3),
+    };
+    let answer = (2, ShardingMessage::Coordinator(counted));
+    assert_eq!(recount(&mut bench, 5), std::slice::from_ref(&answer));
+    assert_eq!(recount(&mut bench, 5), [answer], "and again");
+    let past = ToCoordinator::Counted {
+        term: term(4),
+        hosted: vec![],
+        told: RouteTable::default(),
+        highest: Generation::new(term(5), 0),
+    };
+    let past = (2, ShardingMessage::Coordinator(past));
+    assert_eq!(recount(&mut bench, 4), [past], "it is to take a higher one");
+}
+
+#[test]
+fn from_its_answer_on_no_older_decision_counts_and_what_waited_still_starts() {
+    let mut bench = Bench::new();
+    bench.order(host(1, &[(4, 1)])); // 4 may host
+    bench.tell(RegionInput::Installed(forced(1..=4)));
+    recount(&mut bench, 5);
+    let late = HostShard {
+        shard: ShardId::new(3),
+        generation: g(9),
+        after: BTreeMap::new(),
+        epoch: EpochId { generation: 1, number: 1 },
+    };
+    // Of one that was kept, too.
+    assert_eq!(starts(&bench.hear(2, ToRegion::Host(vec![late]))), [], "it may be lost");
+    bench.hear(2, release(9, Some(2)));
+    assert_eq!((bench.max_gen(), bench.region.stats().stale), (g(1), 2));
+    let installed = Installed { epoch: EpochId { generation: 2, number: 8 }, ..forced(1..=3) };
+    let out = bench.tell(RegionInput::Installed(installed));
+    assert_eq!(starts(&out), [(g(1), None)], "4 is out, and this was told");
+    let again = HostShard {
+        shard: SHARD,
+        generation: Generation::new(term(5), 1),
+        after: BTreeMap::new(),
+        epoch: ORIGIN,
+    };
+    let out = bench.hear(2, ToRegion::Host(vec![again]));
+    let adopts = |out: &RegionOutput| matches!(out, RegionOutput::Adopt { .. });
+    assert!(out.iter().any(adopts), "{out:?}");
+    assert_eq!(starts(&out), []);
+}
+
+#[test]
+fn a_term_of_a_coordinator_that_has_decided_nothing_is_told_for_below_it_nobody_registers() {
+    let mut bench = Bench::new();
+    bench.tell(RegionInput::CoordinatorAt(Some(COORDINATOR)));
+    bench.order(ToRegion::Here(Term { number: 8, owner: COORDINATOR }));
+    bench.tell(RegionInput::Installed(forced(1..=3)));
+    let answer = recount(&mut bench, 5);
+    let highest = answer.iter().find_map(|(_, word)| match word {
+        ShardingMessage::Coordinator(ToCoordinator::Counted { highest, .. }) => Some(*highest),
+        _ => None,
+    });
+    assert_eq!(highest.map(|at| at.term.number), Some(8), "{answer:?}");
+}
+
+#[test]
+fn it_tells_nobody_who_is_no_member_and_nothing_where_nothing_was_forced() {
+    let mut bench = Bench::new();
+    assert_eq!(recount(&mut bench, 5), []);
+    bench.tell(RegionInput::Installed(forced([1, 3])));
+    assert_eq!(recount(&mut bench, 5), [], "2 was given up");
+    bench.hear(3, host(1, &[]));
+    assert_eq!(bench.run(), Run::Hosting(g(1)), "nothing is forgotten for that");
+}
+
+/// It lives, and has not heard that it is out.
+#[test]
+fn orders_of_a_coordinator_that_was_given_up_change_nothing_also_before_the_count() {
+    let mut bench = Bench::new();
+    bench.tell(RegionInput::CoordinatorAt(Some(ReplicaId::new(2))));
+    bench.hear(2, host(1, &[]));
+    bench.tell(RegionInput::Installed(forced(1..=3)));
+    let last = bench.max_gen();
+    let other = ShardId::new(3);
+    let late = HostShard {
+        shard: other,
+        generation: g(9),
+        after: BTreeMap::new(),
+        epoch: EpochId { generation: 1, number: 1 },
+    };
+    assert_eq!(starts(&bench.order(ToRegion::Host(vec![late]))), []);
+    bench.order(release(9, Some(2)));
+    assert_eq!((bench.run(), bench.max_gen()), (Run::Hosting(last), last));
+    bench.order(ToRegion::Here(Term { number: 8, owner: COORDINATOR }));
+    assert_eq!(bench.region.registration.coordinator(), Some(ReplicaId::new(2)));
+    assert_eq!((bench.region.stats().given_up, bench.region.stats().stale), (3, 0));
+    bench.hear(3, release(9, Some(2)));
+    assert_eq!(bench.max_gen(), g(9), "of one that was kept it counts until the count");
+}

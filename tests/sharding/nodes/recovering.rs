@@ -1,0 +1,185 @@
+//! A majority dies at once, and an operator goes on without it: survivors' shards stay where they
+//! are, with what waits for their entities, the others come back, and none is started twice. (That
+//! one node hosts each is checked at every step.)
+
+use std::collections::BTreeMap;
+
+use ostraca::cluster::membership::port::Command as Wish;
+use ostraca::sharding::ids::ShardId;
+use ostraca::sharding::region::{Region, Run};
+use ostraca_ddata::sim::{Faults, NodeIndex};
+
+use super::{Cluster, Phase, SECOND, SHARDS, counter};
+use crate::whole::{Command, WholeNode, World};
+
+const PLACES: usize = 5;
+
+/// Five that host all shards, and one place more; the survivors are these two.
+fn of_five(seed: u64) -> (Cluster, [usize; 2]) {
+    let world = World { waits: true, ..World::new(3) };
+    let mut cluster = Cluster::with(seed, PLACES + 1, PLACES, Faults::none(), world);
+    cluster.until(30, "all are registered", |it| (0..PLACES).all(|at| it.is_registered(at)));
+    cluster.want_all(0);
+    cluster.until(30, "all live", |it| it.homes().len() == SHARDS as usize);
+    cluster.sim.try_run_for(10 * SECOND).expect("nothing is wrong");
+    let survivors = [seed as usize % PLACES, (seed as usize + 1 + seed as usize / 5 % 4) % PLACES];
+    (cluster, survivors)
+}
+
+fn force(cluster: &mut Cluster, place: usize) {
+    cluster.sim.command(NodeIndex::new(place), Command::User(Wish::Recover));
+}
+
+fn lose_all_but(cluster: &mut Cluster, survivors: [usize; 2]) {
+    let lost = (0..PLACES).filter(|place| !survivors.contains(place));
+    lost.for_each(|place| cluster.sim.crash(NodeIndex::new(place)));
+}
+
+/// Shards that were started there, and drained.
+fn counted(cluster: &Cluster, place: usize) -> (u64, u64) {
+    let region = cluster.at(place).region(&counter()).expect("it is started");
+    (region.stats().started, region.stats().drained)
+}
+
+/// What lives there; what a node that hangs still hosts in its own eyes is not asked.
+fn homes_at(cluster: &Cluster, places: [usize; 2]) -> BTreeMap<ShardId, usize> {
+    let hosted = |place: usize| {
+        let region = cluster.at(place).region(&counter()).expect("it is started");
+        let lives = region.hosted().filter(|(_, run)| matches!(run, Run::Hosting(_)));
+        lives.map(move |(shard, _)| (shard, place)).collect::<Vec<_>>()
+    };
+    places.into_iter().flat_map(hosted).collect()
+}
+
+/// Messages in mailboxes of the survivors.
+fn waiting(cluster: &Cluster, places: [usize; 2]) -> Vec<u64> {
+    places.iter().flat_map(|place| cluster.at(*place).messages()).collect()
+}
+
+#[test]
+fn survivors_keep_their_shards_and_the_others_come_back_once() {
+    for seed in 0..40 {
+        let (mut it, both) = of_five(seed);
+        (0..20).for_each(|_| it.tell());
+        it.sim.try_run_for(SECOND / 20).expect("nothing is wrong");
+        let (kept, waits) = (homes_at(&it, both), waiting(&it, both));
+        let before = both.map(|place| counted(&it, place));
+        lose_all_but(&mut it, both);
+        it.sim.try_run_for((8 + seed as u32 % 5 * 8) * SECOND).expect("nothing is wrong");
+        // At one survivor, or at both in the same moment.
+        both[..1 + seed as usize % 2].iter().for_each(|place| force(&mut it, *place));
+        it.sim.try_run_for(SECOND).expect("nothing is wrong");
+        both.iter().for_each(|place| it.want_all(*place));
+        it.until(60, "all live again", |it| it.homes().len() == SHARDS as usize);
+        it.until(60, "they are registered", |it| both.iter().all(|at| it.is_registered(*at)));
+        // Moves for the balance start a shard elsewhere, and are planned: it is drained first.
+        let lost = u64::from(SHARDS) - kept.len() as u64;
+        let after = both.map(|place| counted(&it, place));
+        let sum = |of: fn(&(u64, u64)) -> u64| {
+            after.iter().map(of).sum::<u64>() - before.iter().map(of).sum::<u64>()
+        };
+        let (starts, drains) = (sum(|it| it.0), sum(|it| it.1));
+        assert!(
+            (lost..=lost + drains).contains(&starts),
+            "seed {seed}: {starts}, {lost}, {drains}"
+        );
+        let handled = |it: &Cluster| {
+            let seen = it.sim.observer();
+            waits.iter().all(|id| seen.handled.contains(id))
+        };
+        it.until(60, "what waited at survivors is handled", handled);
+        let told = it.told;
+        (0..3).for_each(|_| it.tell());
+        let handled =
+            |it: &Cluster| (told + 1..=it.told).all(|id| it.sim.observer().handled.contains(&id));
+        it.until(60, "what is told now is handled", handled);
+        if both.iter().any(|place| *place < 3) {
+            it.sim.restart(NodeIndex::new(PLACES));
+            it.host(PLACES);
+            let sizes = [both[0], both[1], PLACES];
+            it.until(90, "a newcomer has its part", |it| it.sizes(sizes) == [4, 4, 4]);
+        }
+        for place in both {
+            let of = |node: &WholeNode| node.region(&counter()).map(Region::is_registered);
+            assert_eq!(of(it.at(place)), Some(true), "seed {seed}");
+        }
+    }
+}
+
+/// Three of five hang, with all their connections, and wake up when the others have gone on: they are a
+/// quorum of what they know, and what they were told meanwhile is still to be read. They host nothing
+/// that anybody else hosts, and end.
+#[test]
+fn who_is_given_up_while_it_hangs_ends_when_it_wakes_and_takes_nothing_along() {
+    for seed in 0..20 {
+        let (mut it, both) = of_five(seed);
+        (0..5).for_each(|_| it.tell());
+        let lost: Vec<usize> = (0..PLACES).filter(|place| !both.contains(place)).collect();
+        let kept = homes_at(&it, both);
+        // All at once, or one after the other.
+        for (nth, place) in (0..).zip(&lost) {
+            let span = 40 * SECOND + nth * (seed as u32 % 3) * SECOND;
+            it.sim.pause(NodeIndex::new(*place), span);
+        }
+        it.sim.try_run_for((12 + seed as u32 % 10) * SECOND).expect("nothing is wrong");
+        force(&mut it, both[0]);
+        it.sim.try_run_for(SECOND).expect("nothing is wrong");
+        both.iter().for_each(|place| it.want_all(*place));
+        let is_there = |it: &Cluster| homes_at(it, both).len() == SHARDS as usize;
+        it.until(20, "all live at survivors", is_there);
+        let is_over = |it: &Cluster, place: usize| {
+            let node = it.sim.process(NodeIndex::new(place));
+            node.is_none_or(|node| node.over.is_some())
+        };
+        it.until(60, "they end", |it| lost.iter().all(|place| is_over(it, *place)));
+        it.sim.try_run_for(20 * SECOND).expect("nothing is wrong");
+        assert_eq!(homes_at(&it, both).len(), SHARDS as usize, "seed {seed}");
+        let survivors = homes_at(&it, both);
+        assert!(kept.keys().all(|shard| survivors.contains_key(shard)), "seed {seed}");
+        let told = it.told;
+        (0..3).for_each(|_| it.tell());
+        let handled =
+            |it: &Cluster| (told + 1..=it.told).all(|id| it.sim.observer().handled.contains(&id));
+        it.until(60, "what is told now is handled", handled);
+    }
+}
+
+/// The node that counts dies while it does.
+#[test]
+fn if_the_coordinator_dies_while_it_counts_the_next_one_counts_again() {
+    let mut counting = 0;
+    for seed in 0..20 {
+        let world = World { waits: true, ..World::new(3) };
+        let mut it = Cluster::with(seed, 7, 7, Faults::none(), world);
+        it.until(30, "all are registered", |it| (0..7).all(|at| it.is_registered(at)));
+        it.want_all(0);
+        it.until(30, "all live", |it| it.homes().len() == SHARDS as usize);
+        (3..7).for_each(|place| it.sim.crash(NodeIndex::new(place)));
+        it.sim.try_run_for(10 * SECOND).expect("nothing is wrong");
+        force(&mut it, 1);
+        it.sim.try_run_for(5 * SECOND).expect("nothing is wrong");
+        let counts = |it: &Cluster| (0..3).find(|place| it.phase(*place).is_some());
+        // In every other run as soon as it counts; in the others a moment later, wherever that is.
+        let is_counting = |it: &Cluster| {
+            let coordinator = counts(it).and_then(|place| it.phase(place));
+            coordinator.is_some_and(|phase| phase >= Phase::Recounting)
+        };
+        let end = it.sim.now() + 30 * SECOND;
+        while !is_counting(&it) {
+            assert!(it.sim.now() < end, "nobody counts");
+            it.sim.try_run_for(SECOND / 5_000).expect("nothing is wrong");
+        }
+        it.sim.try_run_for(SECOND * (seed as u32 % 2) / 500).expect("nothing is wrong");
+        let Some(coordinates) = counts(&it) else { continue };
+        counting += usize::from(it.phase(coordinates) == Some(Phase::Recounting));
+        it.sim.crash(NodeIndex::new(coordinates));
+        let left: Vec<usize> = (0..3).filter(|place| *place != coordinates).collect();
+        it.sim.try_run_for(20 * SECOND).expect("nothing is wrong");
+        left.iter().for_each(|place| it.want_all(*place));
+        it.until(60, "all live again", |it| {
+            let homes = it.homes();
+            homes.len() == SHARDS as usize && homes.values().all(|at| left.contains(at))
+        });
+    }
+    assert!(counting >= 10, "of 20 coordinators only {counting} died while they counted");
+}
