@@ -6,6 +6,7 @@ mod data;
 mod explain;
 mod members;
 mod node;
+mod recover;
 mod secret;
 mod shards;
 mod shown;
@@ -84,6 +85,27 @@ enum Command {
     /// Asks a node that has started the type, which asks all that host it what they remember of
     /// decisions. A node that ends takes what it remembers along.
     Explain(explain::Arguments),
+    /// Goes on without a majority of the cluster that is lost for good. Gives guarantees up.
+    ///
+    /// Ask it of ONE survivor, on its own host. Without --force it changes nothing: it prints who would
+    /// be kept (this node, and the members that it reaches now) and who would be given up.
+    ///
+    /// Survivors of a majority end themselves within seconds by default, and nobody is left to ask. Set
+    /// cluster.downing.wait-without-quorum = "30min" beforehand, and they wait for you.
+    ///
+    /// No node can tell the dead from those whom it does not reach. Be sure that those who are given up
+    /// are stopped, every one of them, and will not start again on their own. If they live, even as a
+    /// healthy majority that this node is merely cut off from, both sides act at once: the same entity
+    /// may live twice, and data go two ways. Whoever of them hears of it ends itself, WHATEVER THEIR
+    /// NUMBER, and what they did since is lost; who refuses to talk with the survivors never hears, and
+    /// goes on until you stop it.
+    ///
+    /// Replicated data that only those who are given up held is lost, acknowledged or not, and so are
+    /// entities that lived there. Survivors' shards stay where they are. What is given up never returns:
+    /// its host starts the node again, and it joins as a new one. Two survivors that were told so at
+    /// once end as one cluster, that of the later configuration; if a member that was kept turns out to
+    /// be dead, run it again.
+    Recover(recover::Arguments),
     /// Reads, sets and watches replicated data of a running node.
     Data(data::Arguments),
     /// Makes a secret for a cluster: `ostraca secret > cluster.secret`, the same file on all nodes.
@@ -110,6 +132,7 @@ impl Ostraca {
             Command::Members(arguments) => arguments.run(),
             Command::Shards(arguments) => arguments.run(),
             Command::Explain(arguments) => arguments.run(),
+            Command::Recover(arguments) => arguments.run(),
             Command::Data(arguments) => arguments.run(),
             Command::Secret => secret::run(),
             Command::Sim(arguments) => arguments.run(),

@@ -52,6 +52,26 @@ pub(super) struct Target {
 )]
 pub(super) struct Unnamed;
 
+/// Which node on this host to ask. Without any: the one that variables such as
+/// OSTRACA__NET__DATA_DIR name.
+#[derive(Debug, Args)]
+pub(super) struct Here {
+    /// The file of settings that the node runs with: its control socket is found there.
+    #[arg(long, value_name = "FILE", help_heading = "Which node", conflicts_with = "socket")]
+    config: Option<PathBuf>,
+    /// The node's control socket: `control.sock` in its data directory unless set otherwise.
+    #[arg(long, value_name = "PATH", help_heading = "Which node")]
+    socket: Option<PathBuf>,
+}
+
+impl Here {
+    /// The same node as one that could be anywhere.
+    pub(super) fn target(&self) -> Target {
+        let (config, socket) = (self.config.clone(), self.socket.clone());
+        Target { config, socket, elsewhere: None, identity: None }
+    }
+}
+
 impl Target {
     /// A way to the node.
     pub(super) async fn connect(&self) -> Result<Client, Box<dyn Error>> {

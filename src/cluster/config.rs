@@ -199,6 +199,14 @@ pub struct Downing {
     /// running. Unset: as long as `stable-after`. With leases nobody waits for it.
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     pub down_removal_margin: Option<Duration>,
+    /// With leases: how long a side without a quorum waits before it ends itself as its strategy says.
+    /// Nothing runs there meanwhile; the others may come back, or an operator goes on without them
+    /// (`ostraca recover`). Unset: not at all. Then the last survivors of a majority end themselves, and
+    /// what only they hold is lost; but a majority without data directories that restarts founds the
+    /// cluster anew at once, for which it waits else. `down-all`, `static-quorum` and `lease-majority`
+    /// end it at once, whatever this says.
+    #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
+    pub wait_without_quorum: Option<Duration>,
     /// The word of the survivors removes the others, quorum or not: **two sides may go on side by
     /// side**. Needed for strategies that may keep a side without a quorum.
     pub trust_downing: bool,
@@ -462,6 +470,12 @@ impl Downing {
             (DownAllWhenUnstable::After(after), _) => Some(after),
         };
         Timing { stable_after, down_all_after }
+    }
+
+    /// How long a side that can't go on waits before it ends itself.
+    #[must_use]
+    pub fn waits_without_quorum(&self) -> Duration {
+        self.wait_without_quorum.unwrap_or_default()
     }
 
     /// How long survivors take what ran on a downed unreachable node to be still running.

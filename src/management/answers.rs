@@ -9,6 +9,7 @@ use ostraca_ddata::data::Value;
 use ostraca_ddata::encoded::Encoded;
 use ostraca_ddata::id::{NodeId, ReplicaId};
 use ostraca_ddata::key::{Key, KeyName};
+use ostraca_ddata::replicator::epoch::EpochId;
 use ostraca_ddata::replicator::request::{ReadConsistency, WriteConsistency};
 use ostraca_ddata::types::LWWRegister;
 
@@ -16,10 +17,10 @@ use super::item::Item;
 use super::server::too_long;
 use super::wire::{
     self, ANSWER_BYTES_MAX, Answer, Configuration, Data, Explained, KEYS_MAX, Level, Member,
-    Members, Packed, Refusal, Region, Request, Shards, WITHIN_MAX, Why,
+    Members, Packed, Recovery, Refusal, Region, Request, Shards, Survivor, WITHIN_MAX, Why,
 };
 use crate::cluster::member;
-use crate::node::cluster::{Cluster, ClusterView};
+use crate::node::cluster::{Cluster, ClusterView, RecoverError};
 use crate::node::replicator::{GetError, QueryError, Replicator, UpdateError};
 use crate::node::sharding::{self, About, ClusterShardingStats, Sharding};
 use crate::node::wiring;
@@ -55,7 +56,10 @@ pub(super) async fn answer(handles: &Handles, request: Request) -> Answer {
             SOON + within(*within_ms)
         }
         Request::Get { level, .. } | Request::Set { level, .. } => SOON + 2 * span(*level),
-        Request::Members | Request::Watch { .. } | Request::Keys { .. } => SOON,
+        Request::Members
+        | Request::Watch { .. }
+        | Request::Recover { .. }
+        | Request::Keys { .. } => SOON,
     };
     let answer = async {
         match request {
@@ -68,6 +72,7 @@ pub(super) async fn answer(handles: &Handles, request: Request) -> Answer {
             }
             Request::Get { key, level } => get(handles, &key, level).await,
             Request::Set { key, value, level } => set(handles, &key, &value, level).await,
+            Request::Recover { force } => recover(handles, force).await,
             Request::Keys { prefix, after, limit } => keys(handles, &prefix, after, limit).await,
             Request::Watch { .. } => unreachable!("who watches is answered more than once"),
         }
@@ -131,6 +136,43 @@ fn shown(member: &member::Member, view: &ClusterView) -> Member {
         app_version: member.app_version.clone(),
         up_number: member.up_number,
     }
+}
+
+// ── Recovery ──
+
+async fn recover(handles: &Handles, force: bool) -> Result<Answer, Refusal> {
+    let cluster = &handles.cluster;
+    let members = cluster.members().into_iter(); // before: who is given up is named nowhere else
+    let known: Known = members.map(|member| (member.incarnation(), member)).collect();
+    let (recovery, configuration) = if force {
+        let done = cluster.recover_by_force().await.map_err(|why| not_recovered(&why))?;
+        let (members, voters) = (done.recovery.kept.len() as u64, done.voters as u64);
+        let EpochId { generation, number } = done.configuration;
+        let configuration = Configuration { generation, number, members, voters };
+        (done.recovery, Some(configuration))
+    } else {
+        (cluster.recovery().await.map_err(|why| not_recovered(&why))?, None)
+    };
+    let survivor = |id: ReplicaId| {
+        let Region { node, address, .. } = named(RegionId::new(id), &known);
+        Survivor { node, address }
+    };
+    Ok(Answer::Recovery(Recovery {
+        forced: force,
+        me: cluster.me().to_string(),
+        configuration,
+        kept: recovery.kept.into_iter().map(survivor).collect(),
+        given_up: recovery.given_up.into_iter().map(survivor).collect(),
+    }))
+}
+
+fn not_recovered(why: &RecoverError) -> Refusal {
+    let kind = match why {
+        RecoverError::Refused(_) => Why::NotRecovered,
+        RecoverError::Stopped(_) => Why::Stopped,
+        _ => Why::Other,
+    };
+    refusal(kind, why)
 }
 
 // ── Shards ──

@@ -34,6 +34,16 @@ const REFUSING_MAX: Duration = Duration::from_secs(1);
 pub struct Server {
     handles: Arc<Handles>,
     seats: Seats,
+    from: From,
+}
+
+/// Where callers are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum From {
+    /// On the node's own host, as its own user.
+    Here,
+    /// Anywhere: whoever knows the cluster's secret.
+    Elsewhere,
 }
 
 /// Why a conversation is over.
@@ -52,10 +62,16 @@ enum Over {
 }
 
 impl Server {
-    /// Answers by these handles.
+    /// Answers by these handles, whoever calls: what only an operator of this very node may do is
+    /// refused.
     #[must_use]
     pub fn new(handles: Handles) -> Self {
-        Self { handles: Arc::new(handles), seats: Seats::default() }
+        Self { handles: Arc::new(handles), seats: Seats::default(), from: From::Elsewhere }
+    }
+
+    /// The same for the control socket.
+    pub(crate) fn for_operators(&self) -> Self {
+        Self { from: From::Here, ..self.clone() }
     }
 
     /// Talks with whoever is at the other end, until they hang up, misbehave, are silent for too
@@ -86,6 +102,7 @@ impl Server {
                     Ok(()) => return self.watch(stream, &key).await,
                     Err(why) => refused(Why::Busy, &why),
                 },
+                Ok(Request::Recover { .. }) if self.from == From::Elsewhere => only_here(),
                 Ok(request) => answers::answer(&self.handles, request).await,
                 Err(why) => refused(Why::NotUnderstood, &why),
             };
@@ -145,6 +162,13 @@ pub(super) fn too_long(bytes: usize) -> Answer {
         "the answer has {bytes} bytes, at most {ANSWER_BYTES_MAX} are sent: read it in a program"
     );
     Answer::Refused(Refusal { why: Why::TooLong, text })
+}
+
+fn only_here() -> Answer {
+    let text = "a majority is given up on the host of a survivor only, over its control socket \
+                (`ostraca recover --config FILE`): nothing was changed"
+        .to_owned();
+    Answer::Refused(Refusal { why: Why::OnlyHere, text })
 }
 
 fn busy() -> Answer {

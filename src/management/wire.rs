@@ -74,6 +74,11 @@ pub enum Request {
         /// The key.
         key: String,
     },
+    /// Go on without a majority that is lost for good. Over the control socket only.
+    Recover {
+        /// Do it; without this only tell who would be kept and who given up.
+        force: bool,
+    },
     /// Which keys hold something?
     Keys {
         /// Only those that begin so.
@@ -127,6 +132,8 @@ pub enum Answer {
     Value(Option<Data>),
     /// To [`Request::Set`]: as many as were asked for have it.
     Done,
+    /// To [`Request::Recover`].
+    Recovery(Recovery),
     /// To [`Request::Keys`], in the order of their names.
     Keys(Vec<String>),
     /// To any request: why it was not done.
@@ -160,6 +167,10 @@ pub enum Why {
     WrongType,
     /// The key is the cluster's own.
     Guarded,
+    /// There is nothing that could be recovered by force, or not by this node.
+    NotRecovered,
+    /// It is done over the control socket only, on the node's own host.
+    OnlyHere,
     /// Too few replicas answered in time. A write stays and spreads.
     TooFew,
     /// The node belongs to no cluster (yet).
@@ -229,6 +240,32 @@ pub struct Member {
     pub app_version: String,
     /// Its age: the lower, the older; none before it is Up.
     pub up_number: Option<u64>,
+}
+
+/// Who goes on without a majority that is lost.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Recovery {
+    /// Whether it was done, or would be with `force`.
+    pub forced: bool,
+    /// Who was asked.
+    pub me: String,
+    /// The forced configuration, if it was done.
+    pub configuration: Option<Configuration>,
+    /// Who goes on, oldest first.
+    pub kept: Vec<Survivor>,
+    /// Who is given up for ever, oldest first.
+    pub given_up: Vec<Survivor>,
+}
+
+/// A member of the configuration that is replaced.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Survivor {
+    /// Its name in logs.
+    pub node: String,
+    /// Where others dial it; empty if that is not known.
+    pub address: String,
 }
 
 /// Where the shards of a type live.

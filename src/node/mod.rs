@@ -135,7 +135,8 @@ impl Node {
         &self.net
     }
 
-    /// What answers tools, over any stream that somebody else has admitted.
+    /// What answers tools, over any stream that somebody else has admitted. It gives up no majority:
+    /// the control socket alone does ([`Cluster::recover_by_force`] does, too).
     #[must_use]
     pub fn management(&self) -> Server {
         self.management.clone()

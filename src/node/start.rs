@@ -307,10 +307,10 @@ impl Base {
         joins_by: JoinsBy,
     ) -> Node {
         let Self { identity, net, told, data, inbox, shutdown, .. } = self;
-        let Self { hostings, lease, sharding, .. } = self;
+        let Self { hostings, lease, sharding, clock, .. } = self;
         let ReplicatorPart { handle, receiver: _, facts, events, running } = data;
         let me = wiring::to_cluster(net.me()).expect("identities are ed25519 keys");
-        let cluster = Cluster::new(me, inbox.clone(), watchers, joins_by);
+        let cluster = Cluster::new(me, inbox.clone(), watchers, joins_by, clock);
         if control.is_some() {
             ending::leave_in_order(&shutdown, &cluster, &sharding);
         }

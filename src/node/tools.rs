@@ -19,7 +19,7 @@ impl Tools {
         clients: mpsc::Receiver<ClientStream>,
         server: &Server,
     ) -> Self {
-        let socket = socket.map(|socket| socket.serve(server.clone()));
+        let socket = socket.map(|socket| socket.serve(server.for_operators()));
         let clients = tokio::spawn(answer(clients, server.clone())).abort_handle();
         Self { _socket: socket, clients }
     }

@@ -2,6 +2,7 @@
 
 mod asking;
 mod logging;
+mod recovering;
 mod serving;
 
 use std::io::{BufRead, BufReader};

@@ -1,7 +1,7 @@
 //! When what ran on a removed node counts as stopped.
 //!
 //! With leases a configuration without a node comes after its lease: at once. Two cases wait: a
-//! configuration that no quorum of its predecessor consented to (a higher cluster generation),
+//! configuration that no quorum of its predecessor consented to (one that was forced),
 //! and `lease = "off"`, with Akka's guarantee (spec/safety.md §1, §8).
 
 use std::collections::BTreeMap;
@@ -46,7 +46,8 @@ impl Departures {
         how: impl Fn(ReplicaId) -> Departure,
     ) {
         self.over_at.retain(|_, at| now.mono < *at);
-        let consented = previous.id().generation == next.id().generation;
+        let is_same = previous.id().generation == next.id().generation;
+        let consented = is_same && !next.is_forced_after(previous);
         let wait = match (previous.lease().enabled, consented) {
             (true, true) => return,
             (true, false) => previous.lease().duration,
@@ -131,6 +132,25 @@ mod tests {
         let both = [1, 3].map(ReplicaId::new);
         assert_eq!(pending_after(&epoch, &forced, 4, Departure::Unheard), both);
         assert_eq!(pending_after(&epoch, &forced, 5, Departure::Unheard), []);
+    }
+
+    /// Two operators have forced one each, and the generations are equal.
+    #[test]
+    fn so_do_they_after_another_one_that_was_forced_in_the_same_generation() {
+        let epoch = founded(true);
+        let id = ReplicaId::new;
+        let forced = |by, kept: u64| epoch.forced(id(by), &[id(kept)].into(), 7).expect("a member");
+        let mut both = [forced(1, 2), forced(3, 2)];
+        both.sort_by_key(Epoch::id);
+        let [lower, higher] = both;
+        assert_eq!(lower.id().generation, higher.id().generation);
+        assert_eq!(
+            pending_after(&lower, &higher, 4, Departure::Unheard),
+            lower.removed_by(&higher)
+        );
+        let change = Change { leave: vec![id(2)], ..Change::default() };
+        let next = higher.next(&change).expect("one is left");
+        assert_eq!(pending_after(&higher, &next, 0, Departure::Unheard), [], "by its quorum");
     }
 
     #[test]

@@ -102,6 +102,8 @@ pub struct Holder {
     sent: VecDeque<(u64, Instant)>, // number and sending; ≤ BEATS_MAX
     acked: BTreeMap<ReplicaId, Instant>, // sending of the last one acked in this epoch; ≤ voters
     until: Option<Instant>,
+    /// When the newest configuration was installed, or the last lease in it was to end.
+    idle_since: Option<Instant>,
     beat_at: Option<Instant>,
     /// `Held` was said, and no `Lapsed` since.
     told: bool,
@@ -124,6 +126,7 @@ impl Holder {
             sent: VecDeque::new(),
             acked: BTreeMap::new(),
             until: None,
+            idle_since: None,
             beat_at: None,
             told: false,
             stop_at: None,
@@ -140,10 +143,12 @@ impl Holder {
         self.until.is_some_and(|until| now < until)
     }
 
-    /// Until when, if it ever held one and was not told to stop.
+    /// Since when nobody has made it serve, with leases: when its last one in this configuration ends
+    /// or would have ended, or when that was installed. Later than now while it serves. `None`: it
+    /// never was in one, or has given its lease back.
     #[must_use]
-    pub const fn until(&self) -> Option<Instant> {
-        self.until
+    pub fn idle_since(&self) -> Option<Instant> {
+        self.until.max(self.idle_since).filter(|_| self.standing != Standing::Released)
     }
 
     /// What was counted so far.
@@ -159,6 +164,7 @@ impl Holder {
     fn installed(&mut self, now: Now, epoch: Arc<Epoch>, out: &mut Outbox<HolderOutput>) {
         let has_me = epoch.is_member(self.me);
         self.epoch = Some(epoch);
+        self.idle_since = self.idle_since.max(Some(now.mono));
         if !self.canary.has(Bug::LeaseOverTwoEpochs) {
             self.sent.clear();
             self.acked.clear();
@@ -193,7 +199,8 @@ impl Holder {
     /// Nothing is begun from now on.
     fn end(&mut self, standing: Standing) {
         self.standing = standing;
-        self.until = None;
+        let until = self.until.take().filter(|until| *until != FOREVER);
+        self.idle_since = self.idle_since.max(until);
         self.sent.clear();
         self.acked.clear();
     }

@@ -184,6 +184,30 @@ fn who_answered_a_proposal_without_itself_serves_only_in_a_configuration_that_ha
     assert_eq!(probe.serves_until(), 200 + HELD);
 }
 
+/// It is granted nothing any more, whoever is there: who recovers by force asks for how long.
+#[test]
+fn since_when_it_is_idle_is_known_also_of_who_was_told_to_stop() {
+    let idle = |probe: &Probe| {
+        let since = probe.holder.idle_since().expect("it is a member");
+        since.as_nanos().div_ceil(1_000_000)
+    };
+    let epoch = founded(3, true);
+    let mut probe = Probe::of(&epoch);
+    assert_eq!(idle(&probe), 0, "installed then, and granted nothing yet");
+    let beat = probe.beat();
+    probe.granted(1, 1, beat);
+    probe.granted(1, 2, beat);
+    assert_eq!(idle(&probe), HELD);
+    probe.tell(100, HolderInput::StopServing);
+    assert_eq!((probe.serves_until(), idle(&probe)), (0, HELD));
+    probe.tell(9_000, HolderInput::Installed(without(&epoch, 3)));
+    assert_eq!(idle(&probe), 9_000, "it is about to be granted again");
+    probe.tell(9_100, HolderInput::Release);
+    assert_eq!(probe.holder.idle_since(), None, "nobody keeps it from serving");
+    let never = Holder::new(ReplicaId::new(ME), LeaseConfig::default(), Canary::none());
+    assert_eq!(never.idle_since(), None);
+}
+
 #[test]
 fn a_removed_incarnation_never_serves_again() {
     let epoch = founded(3, true);

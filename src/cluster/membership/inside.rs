@@ -6,14 +6,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ostraca_ddata::bug::Canary;
 use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::id::{NodeId, PeerKey, ReplicaId};
-use ostraca_ddata::replicator::epoch::Outcome;
+use ostraca_ddata::replicator::epoch::{Epoch, Outcome};
 
 use super::admitting::{self, Done};
 use super::astray::Astray;
 use super::deciding::Deciding;
 use super::port::{Command, Notice, StopReason};
+use super::recovering::{GivenUp, reached};
 use super::searching::Entry;
 use super::shunned::Shunned;
 use super::spreading::Spreading;
@@ -21,7 +23,8 @@ use super::telling::Telling;
 use super::watching::Watching;
 use super::{Core, Out};
 use crate::cluster::bug::Bug;
-use crate::cluster::downing::{LeaseAnswer, Resolution};
+use crate::cluster::config::StrategyName;
+use crate::cluster::downing::{Decision, LeaseAnswer, Resolution};
 use crate::cluster::events::ClusterState;
 use crate::cluster::gossip::exchange::GossipRefused;
 use crate::cluster::gossip::targets::News;
@@ -58,6 +61,10 @@ pub(super) struct Inside {
     look_at: Option<Instant>,
     /// When to work out what follows from who has seen the state.
     seen_at: Option<Instant>,
+    /// Whom an operator has given up.
+    given_up: GivenUp,
+    /// This side has no quorum, and ends itself then.
+    ends_at: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -80,6 +87,8 @@ impl Inside {
             is_unsettled: true,
             look_at: None,
             seen_at: None,
+            given_up: GivenUp::default(),
+            ends_at: None,
         };
         inside.gossip.see(core.me.incarnation);
         inside.spreading.changed(News::Heard);
@@ -103,6 +112,7 @@ impl Inside {
             self.deciding.next_deadline(),
             self.telling.next_deadline(),
             self.astray.next_deadline(),
+            self.given_up.next_deadline(),
             self.look_at,
             self.seen_at,
             self.parting.map(|parting| parting.ask_at.min(parting.until)),
@@ -123,11 +133,14 @@ impl Inside {
             return Some(why);
         }
         self.telling.tick(now, out);
+        if self.given_up.tick(core, now, &self.gossip, out) {
+            self.telling.spared = self.given_up.nodes();
+        }
         if self.watching.tick(core, now, &mut self.gossip, out) {
             self.changed_by_me();
         }
         if let Some(resolution) = self.watching.resolve(core, now, out)
-            && let Some(why) = self.resolved(core, &resolution)
+            && let Some(why) = self.resolved(core, now, &resolution, out)
         {
             return Some(why);
         }
@@ -154,6 +167,9 @@ impl Inside {
         }
         if core.drained {
             self.exit(core);
+        }
+        if self.ends_at.is_some() && self.has_quorum(core) {
+            self.ends_at = None; // enough have come back
         }
         self.spreading.forget(core, now, &mut self.gossip);
         news |= self.spreading.has_news();
@@ -494,7 +510,7 @@ impl Inside {
             }
             Command::Host { .. } => self.host(core),
             Command::Drained => self.exit(core),
-            Command::Join(_) => {}
+            Command::Join(_) | Command::Recover => {}
         }
     }
 
@@ -568,8 +584,20 @@ impl Inside {
 
     // ── configurations ──
 
-    pub(super) fn installed(&mut self) {
+    pub(super) fn installed(&mut self, core: &Core, now: Now, previous: Option<&Epoch>) {
+        if let (Some(before), Some(epoch)) = (previous, core.installed.as_deref())
+            && epoch.is_forced()
+            && epoch.is_member(core.me.incarnation)
+        {
+            // Later on only who was kept by mistake can know nothing of it.
+            let mut gone = before.removed_by(epoch);
+            gone.retain(|id| epoch.is_forced_after(before) || epoch.kept().contains(id));
+            self.given_up.add(core, now, &self.gossip, &gone);
+            self.given_up.spare(core, now, self.telling.departed(), &gone);
+            self.telling.spared = self.given_up.nodes();
+        }
         self.deciding.installed();
+        self.ends_at = None;
         self.is_unsettled = true;
     }
 
@@ -591,14 +619,56 @@ impl Inside {
         out: &mut Out,
     ) -> Option<StopReason> {
         let resolution = self.watching.lease(core, now, answer, out)?;
-        self.resolved(core, &resolution)
+        self.resolved(core, now, &resolution, out)
+    }
+
+    /// Whether this node reaches a quorum of the configuration.
+    fn has_quorum(&self, core: &Core) -> bool {
+        let Some(epoch) = core.installed.as_deref() else { return false };
+        epoch.is_quorum(&reached(core, epoch, &self.gossip), Canary::none())
+    }
+
+    /// Whether the end of this side is put off, for an operator or for the others. With leases
+    /// nothing begins on a side without a quorum, so that it does no harm by being there. (Not by
+    /// `lease-majority`: who waits asks for the lease again, gets it once those who had it give it
+    /// back, and keeps it from them.)
+    fn waits_without_quorum(
+        &mut self,
+        core: &mut Core,
+        now: Now,
+        decision: Decision,
+        out: &mut Out,
+    ) -> bool {
+        use StrategyName as S;
+        let downing = &core.config.downing;
+        let ends = matches!(downing.strategy, S::DownAll | S::StaticQuorum | S::LeaseMajority);
+        let leased = core.installed.as_ref().is_some_and(|epoch| epoch.lease().enabled);
+        // No strategy ends a whole side that holds a quorum in its own eyes, in which also counts what
+        // those who are gone have said of others.
+        if ends || !leased || self.has_quorum(core) && !decision.ends_this_side() {
+            return false;
+        }
+        let until = *self.ends_at.get_or_insert(now.mono + downing.waits_without_quorum());
+        let ends_in = until - now.mono;
+        let waits = !ends_in.is_zero();
+        if waits {
+            core.say(now, Notice::WithoutQuorum { ends_in }, out);
+        }
+        waits
     }
 
     /// A verdict is a proposal; only a side that ends itself acts at once.
-    fn resolved(&mut self, core: &Core, resolution: &Resolution) -> Option<StopReason> {
+    fn resolved(
+        &mut self,
+        core: &mut Core,
+        now: Now,
+        resolution: &Resolution,
+        out: &mut Out,
+    ) -> Option<StopReason> {
         let me = core.me.incarnation;
         if resolution.down.contains(&core.me) {
-            return Some(StopReason::DownedItself);
+            let waits = self.waits_without_quorum(core, now, resolution.decision, out);
+            return (!waits).then_some(StopReason::DownedItself);
         }
         if resolution.responsible {
             let epoch = core.installed.as_ref();

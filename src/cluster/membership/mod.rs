@@ -17,6 +17,7 @@ mod inside;
 mod links;
 mod notices;
 pub mod port;
+pub mod recovering;
 mod searching;
 mod shunned;
 mod spreading;
@@ -41,6 +42,7 @@ use self::inside::Inside;
 use self::links::Links;
 use self::notices::Notices;
 use self::port::{Command, Input, Memory, Notice, Output, Setup, StopReason};
+use self::recovering::NotRecovered;
 use self::searching::{Entry, Searching};
 use self::stats::Stats;
 use super::bug::Canary;
@@ -90,6 +92,8 @@ struct Core {
     /// What may be installed next, as far as this node's voter knows.
     pending: Option<Pending>,
     hosting: Hosting,
+    /// How often there was nothing to recover when it was ordered, and why the last time.
+    not_forced: Option<(u64, NotRecovered)>,
     /// Nothing runs here any more and nothing will.
     drained: bool,
     ordered: u64, // times that memory was to be persisted
@@ -133,6 +137,7 @@ impl Membership {
             installed: None,
             pending: None,
             hosting: Hosting::default(),
+            not_forced: None,
             drained: false,
             ordered: 0,
             durable: 0,
@@ -158,6 +163,12 @@ impl Membership {
             Stage::Inside(inside) => Some(inside.gossip()),
             Stage::New | Stage::Searching(_) | Stage::Over(_) => None,
         }
+    }
+
+    /// The newest configuration that is installed here.
+    #[must_use]
+    pub const fn configuration(&self) -> Option<&Arc<Epoch>> {
+        self.core.installed.as_ref()
     }
 
     /// Why it was told to stop, if it was.
@@ -336,6 +347,7 @@ impl Membership {
                 }
                 return;
             }
+            Command::Recover => return self.recover(now, out),
             Command::Leave(_) | Command::Down(_) | Command::PrepareForFullShutdown => {}
         }
         match &mut self.stage {
@@ -363,11 +375,11 @@ impl Membership {
     }
 
     fn installed(&mut self, now: Now, epoch: Arc<Epoch>, out: &mut Out) {
-        self.core.installed = Some(epoch.clone());
+        let previous = self.core.installed.replace(epoch.clone());
         self.core.pending = None;
         self.hold(now, HolderInput::Installed(epoch), out);
         if let Stage::Inside(inside) = &mut self.stage {
-            inside.installed();
+            inside.installed(&self.core, now, previous.as_deref());
         }
     }
 

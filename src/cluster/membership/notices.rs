@@ -38,6 +38,8 @@ const fn kind(notice: &Notice) -> &'static str {
         Notice::BadLink(_) => "link",
         Notice::Paused(_) => "paused",
         Notice::Downing(_) => "downing",
+        Notice::Forced { .. } | Notice::NotForced(_) => "forced",
+        Notice::WithoutQuorum { .. } => "quorum",
         Notice::AddressTaken { .. } => "address",
     }
 }

@@ -8,6 +8,7 @@ use ostraca_ddata::id::{NodeId, PeerKey, ReplicaId};
 use ostraca_ddata::replicator::epoch::{Change, Epoch, EpochId, Outcome};
 use ostraca_ddata::replicator::port::Peer;
 
+use super::recovering::NotRecovered;
 use crate::cluster::bug::Canary;
 use crate::cluster::config::Cluster;
 use crate::cluster::events::ClusterEvent;
@@ -129,6 +130,9 @@ pub enum Command {
     /// Joins, promotions, rebalance and hand-over are to freeze: the whole cluster is about to
     /// stop.
     PrepareForFullShutdown,
+    /// A majority is lost for good, says an operator: those who are left go on without it. See
+    /// [`recovering`](super::recovering).
+    Recover,
     /// What this node hosts, and whether it drains.
     Host {
         /// Names of entity types.
@@ -176,6 +180,13 @@ pub enum Output {
     Found(Arc<Epoch>),
     /// For the Replicator: the next configuration, if a quorum agrees.
     Propose(Change),
+    /// For the Replicator: these are to go on with this node, without a quorum's consent.
+    Force {
+        /// Instead of this one; nothing happens if another one is installed by then.
+        replaced: EpochId,
+        /// Who goes on.
+        kept: BTreeSet<ReplicaId>,
+    },
     /// For the Replicator: who is known.
     Members(Vec<Peer>),
     /// For the guard: this one is Down.
@@ -303,6 +314,29 @@ pub enum Notice {
     /// A strategy's verdict was not a quorum's, or was.
     #[error("downing: {0}")]
     Downing(String),
+    /// A configuration was forced here.
+    #[error(
+        "recover --force: {kept} members go on without a quorum, and {given_up:?} are given up; if \
+         they live they go on, too, until they hear of it"
+    )]
+    Forced {
+        /// How many, this node included.
+        kept: usize,
+        /// Who never returns.
+        given_up: Vec<ReplicaId>,
+    },
+    /// None was.
+    #[error("recover --force: {0}")]
+    NotForced(NotRecovered),
+    /// This side can do nothing, and is not ended yet.
+    #[error(
+        "this side has no quorum: nothing runs here, and it ends itself in {ends_in:?}, unless the \
+         others come back; if they are lost for good, `ostraca recover` is the way out"
+    )]
+    WithoutQuorum {
+        /// When, as far as is known now.
+        ends_in: Duration,
+    },
     /// Another peer answers at a member's address.
     #[error("{address} of member {member} is answered by another peer, {by}")]
     AddressTaken {

@@ -35,6 +35,8 @@ pub struct Stats {
     pub accusations: u64,
     /// Verdicts of the downing strategy.
     pub downings: u64,
+    /// Configurations that were forced at this node. Each gave the guarantees up for a while.
+    pub forced: u64,
 }
 
 impl Stats {

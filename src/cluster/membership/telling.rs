@@ -32,6 +32,8 @@ pub(super) struct Telling {
     down: BTreeSet<ReplicaId>,               // ≤ members
     dead: BTreeSet<ReplicaId>,               // proven so; ≤ members
     departed: BTreeMap<NodeId, Instant>,     // ≤ DEPARTED_MAX
+    /// Removed nodes that are called, and listened to, until they have heard of it.
+    pub(super) spared: BTreeSet<NodeId>, // ≤ members of a configuration
 }
 
 impl Telling {
@@ -59,7 +61,9 @@ impl Telling {
 
     fn forget(&mut self, node: NodeId, out: &mut Out) {
         self.departed.remove(&node);
-        out.push(Output::Forget(node));
+        if !self.spared.contains(&node) {
+            out.push(Output::Forget(node));
+        }
     }
 
     /// It is removed, connected, and may not know it.
@@ -68,8 +72,13 @@ impl Telling {
         if self.departed.len() < DEPARTED_MAX || self.departed.contains_key(&node) {
             self.departed.entry(node).or_insert(now.mono + LINGER);
         } else {
-            out.push(Output::Forget(node));
+            self.forget(node, out);
         }
+    }
+
+    /// Those of whom it was just learned that they are removed.
+    pub(super) fn departed(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.departed.keys().copied()
     }
 
     /// Tells all others what is new.

@@ -1,9 +1,12 @@
 //! Why membership did not do what it was asked.
 
+use std::time::Duration;
+
 use ostraca_ddata::id::NodeId;
 
 use crate::cluster::member::{ADDRESS_BYTES_MAX, Status};
 use crate::cluster::membership::port::StopReason;
+use crate::cluster::membership::recovering::NotRecovered;
 
 /// Nobody is there to be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -58,6 +61,27 @@ pub enum LeaveError {
     Unknown {
         /// Who.
         node: NodeId,
+    },
+    /// Nobody is there to be asked.
+    #[error(transparent)]
+    Stopped(#[from] Stopped),
+}
+
+/// Why nothing was forced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecoverError {
+    /// There is nothing to recover, or not by this node.
+    #[error(transparent)]
+    Refused(#[from] NotRecovered),
+    /// It was ordered, and has not come about; it may be done all the same.
+    #[error(
+        "the forced configuration was not installed within {within:?}; ask `ostraca members` whether \
+         it is, and the log why not"
+    )]
+    Late {
+        /// How long it had.
+        within: Duration,
     },
     /// Nobody is there to be asked.
     #[error(transparent)]

@@ -4,6 +4,7 @@
 //! gets to them, here or at another member. Knows no protocol.
 
 mod error;
+mod recovering;
 mod view;
 pub(crate) mod watching;
 
@@ -14,10 +15,12 @@ use libp2p::Multiaddr;
 use ostraca_ddata::id::NodeId;
 use tokio::sync::oneshot;
 
-pub use self::error::{DownError, JoinError, LeaveError, Stopped, UpError};
+pub use self::error::{DownError, JoinError, LeaveError, RecoverError, Stopped, UpError};
+pub use self::recovering::Recovered;
 pub use self::view::ClusterView;
 pub use self::watching::ClusterEvents;
 use self::watching::{Seen, Standing, Watchers};
+use super::clock::Clock;
 use super::control::dialling::bare;
 use super::control::machine::{Control, ControlInbox};
 use crate::cluster::member::{Member, Status};
@@ -48,6 +51,7 @@ pub struct Cluster {
     inbox: ControlInbox,
     watchers: Arc<Watchers>,
     joins_by: JoinsBy,
+    clock: Clock,
 }
 
 /// How a node gets into a cluster.
@@ -65,8 +69,9 @@ impl Cluster {
         inbox: ControlInbox,
         watchers: Arc<Watchers>,
         joins_by: JoinsBy,
+        clock: Clock,
     ) -> Self {
-        Self { me, inbox, watchers, joins_by }
+        Self { me, inbox, watchers, joins_by, clock }
     }
 
     /// This node, as membership names it.

@@ -98,6 +98,9 @@ pub fn route(output: Output) -> Dest {
         Output::Belongs(cluster) => Dest::Transport(Links::Belongs(cluster)),
         Output::Found(epoch) => Dest::Guard(GuardInput::Data(data::Input::Found(epoch))),
         Output::Propose(change) => Dest::Guard(GuardInput::Data(data::Input::Propose(change))),
+        Output::Force { replaced, kept } => {
+            Dest::Guard(GuardInput::Data(data::Input::Force { replaced, kept }))
+        }
         Output::Members(peers) => Dest::Guard(GuardInput::Data(data::Input::Members(peers))),
         Output::GuardDown(id) => Dest::Guard(GuardInput::Down(id)),
         Output::GuardNotDown(id) => Dest::Guard(GuardInput::NotDown(id)),

@@ -1,9 +1,10 @@
 //! Rules of membership that are left out on purpose: the watch must notice.
 
 use ostraca::cluster::bug::{Bug, Canary};
+use ostraca::cluster::membership::port::Command as Wish;
 use ostraca_ddata::sim::NodeIndex;
 
-use super::super::whole::World;
+use super::super::whole::{Command, World};
 use super::{SECOND, calm};
 
 /// Two seeds and three more nodes, the younger of the seeds crashes. Why the run failed.
@@ -16,6 +17,27 @@ fn run(bug: Bug) -> Option<String> {
         sim.try_run_for(40 * SECOND)
     });
     failed.err().map(|failure| failure.reason.clone())
+}
+
+/// Four of seven die, and three go on by force: the watch looks at what follows there as ever.
+#[test]
+fn after_a_recovery_by_force_a_verdict_that_removes_members_without_a_configuration_is_caught() {
+    let canary = Canary::with(Bug::RemovedByVerdict);
+    let world = World { canary, waits: true, ..World::new(3) };
+    let mut sim = calm(1, 7, 7, world);
+    sim.run_for(10 * SECOND);
+    (3..7).for_each(|place| sim.crash(NodeIndex::new(place)));
+    sim.run_for(30 * SECOND);
+    sim.command(NodeIndex::new(0), Command::User(Wish::Recover));
+    sim.run_for(10 * SECOND);
+    let sizes = (0..3).map(|place| {
+        let epoch = sim.process(NodeIndex::new(place)).and_then(|node| node.epoch());
+        epoch.map(|epoch| (epoch.is_forced(), epoch.members().len()))
+    });
+    assert_eq!(sizes.collect::<Vec<_>>(), [Some((true, 3)); 3]);
+    sim.crash(NodeIndex::new(1));
+    let failed = sim.try_run_for(40 * SECOND).err().map(|failure| failure.reason.clone());
+    assert!(failed.is_some_and(|reason| reason.contains("removed, which is in the newest")));
 }
 
 #[test]

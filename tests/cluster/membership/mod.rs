@@ -77,6 +77,7 @@ mod canaries;
 mod chaos;
 mod going;
 mod joining;
+mod recovering;
 mod splitting;
 mod storms;
 mod strategies;

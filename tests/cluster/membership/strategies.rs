@@ -18,7 +18,7 @@ const ROLE: &str = "worker";
 
 /// Those that take somebody out when the network splits, and want nothing from outside;
 /// lease-majority has tests of its own below.
-const STRATEGIES: [StrategyName; 9] = [
+pub(super) const STRATEGIES: [StrategyName; 9] = [
     StrategyName::StaticQuorum,
     StrategyName::KeepMajority,
     StrategyName::KeepOldest,
@@ -39,7 +39,7 @@ fn some(seed: u64, size: usize, strategy: StrategyName) -> Sim {
     cluster_of(seed, size, world(strategy))
 }
 
-fn world(strategy: StrategyName) -> World {
+pub(super) fn world(strategy: StrategyName) -> World {
     let roles = || [ROLE.to_owned()].into();
     let downing = Downing {
         strategy,

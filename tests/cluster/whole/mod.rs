@@ -56,6 +56,8 @@ use self::places::{dialled, place_of_id};
 pub(crate) use self::watch::Watch;
 
 /// How long a dial may take, and how often a link that is to be kept is dialled again.
+const HALF_AN_HOUR: Duration = Duration::from_secs(1_800);
+
 const DIAL_TIMEOUT: Duration = Duration::from_secs(1);
 const REDIAL_EVERY: Duration = Duration::from_millis(500);
 
@@ -93,6 +95,9 @@ pub(crate) struct World {
     /// What runs entities for real.
     pub(crate) houses: Option<Houses>,
     pub(crate) cut: Cut,
+    /// Whether a side without a quorum waits for an operator (half an hour); else it ends itself at
+    /// once, as by default.
+    pub(crate) waits: bool,
     pub(crate) canary: Canary,
 }
 
@@ -115,6 +120,7 @@ impl World {
             meter: None,
             houses: None,
             cut: CUT,
+            waits: false,
             canary: Canary::none(),
         }
     }
@@ -243,11 +249,15 @@ impl WholeNode {
         let place = boot.node.get();
         let keeps = (world.keeps)(place);
         let me = node_at(place, boot.incarnation, keeps);
+        let mut config = (world.config)(place);
+        if world.waits {
+            config.downing.wait_without_quorum.get_or_insert(HALF_AN_HOUR);
+        }
         let memory = boot.disk.last().filter(|_| keeps).cloned().unwrap_or_default();
         let membership = Membership::new(Setup {
             me,
             address: (world.claims)(place),
-            config: (world.config)(place),
+            config,
             settings: (world.settings)(place),
             memory,
             seed: boot.seed,
@@ -291,6 +301,11 @@ impl WholeNode {
 
     pub(crate) fn me(&self) -> NodeId {
         self.me
+    }
+
+    /// Whether it talks with that life no more: it was removed here.
+    pub(crate) fn refuses(&self, node: NodeId) -> bool {
+        self.forgotten.contains(&node)
     }
 
     /// Its own status, as it knows it.

@@ -13,7 +13,7 @@ use super::{Event, WholeNode};
 
 /// Configurations decide, and nothing else: who is Up stands in an installed one, who was removed
 /// is out of the newest, no two of one number differ, and nobody serves once one without it is
-/// installed anywhere.
+/// installed anywhere, but by an operator's word.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     pub(crate) installed: BTreeMap<EpochId, Arc<Epoch>>,
@@ -35,8 +35,7 @@ impl Watch {
 
     fn judge(&self, node: &WholeNode) -> Result<(), String> {
         let Some(gossip) = node.membership.gossip() else { return Ok(()) };
-        let of_it = node.epoch().map(|epoch| epoch.id().generation);
-        let newest = self.installed.values().rfind(|e| Some(e.id().generation) == of_it);
+        let newest = node.epoch().and_then(|own| self.newest_of(own));
         for member in gossip.members().filter(|member| member.status == Status::Up) {
             if !self.taken_up.contains(&member.incarnation()) {
                 let (me, who) = (node.me(), member.incarnation());
@@ -50,6 +49,15 @@ impl Watch {
             }
         }
         Ok(())
+    }
+
+    /// The newest one of those that quorums have decided since the force that `own` comes from, if it
+    /// comes from one.
+    fn newest_of(&self, own: &Epoch) -> Option<&Arc<Epoch>> {
+        let is_of_it = |epoch: &&Arc<Epoch>| {
+            (epoch.id().generation, epoch.origin()) == (own.id().generation, own.origin())
+        };
+        self.installed.values().rfind(is_of_it)
     }
 
     fn install(&mut self, epoch: &Arc<Epoch>) -> Result<(), String> {
@@ -76,7 +84,12 @@ impl Watch {
     fn lease(&self, view: &View<'_, WholeNode>, index: NodeIndex) -> Result<(), String> {
         let Some(node) = view.process(index) else { return Ok(()) };
         let id = node.me().incarnation;
-        if self.removed.contains(&id) && node.membership.serves(view.clock(index).mono) {
+        // By an operator's word two sides serve, until they hear of it (spec/safety.md §1): what the
+        // other one decides is nothing to who has not. Its own side may not go on without it.
+        let of_its_side = node.epoch().and_then(|own| self.newest_of(own));
+        let is_removed =
+            of_its_side.map_or(self.removed.contains(&id), |newest| newest.has_left(id));
+        if is_removed && node.membership.serves(view.clock(index).mono) {
             return Err(format!("{id} serves, and a configuration without it is installed"));
         }
         Ok(())

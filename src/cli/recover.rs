@@ -1,0 +1,95 @@
+//! `ostraca recover`: going on without a majority that is lost for good.
+
+use std::time::Duration;
+
+use clap::Args;
+use ostraca::management::client::AskError;
+use ostraca::management::wire::{Answer, Recovery, Request, Survivor};
+
+use super::Outcome;
+use super::target::{Here, Output, wait};
+
+/// Whom to ask, and whether to do it.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  ostraca recover --config node.toml          \
+                        # who would be kept, who given up\n  \
+                        ostraca recover --force --config node.toml  # once those are stopped for good\n  \
+                        ostraca recover --json --socket /var/lib/ostraca/control.sock")]
+pub(super) struct Arguments {
+    /// Does it. Not to be undone.
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    here: Here,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// It was asked for, and not forced.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "nothing was changed. Make sure that those who would be given up are stopped, every one of them: \
+     if they live both sides act, and who of them hears of it ends itself, however many they are. Then \
+     repeat this with --force, on this node only"
+)]
+struct NotForced;
+
+impl Arguments {
+    pub(super) fn run(&self) -> Outcome {
+        let Self { force, here, output } = self;
+        let request = Request::Recover { force: *force };
+        wait(async {
+            match here.target().ask(&request, Duration::ZERO).await? {
+                Answer::Recovery(recovery) => output.print(&recovery, || shown(&recovery))?,
+                _ => return Err(AskError::Unexpected.into()),
+            }
+            if *force { Ok(()) } else { Err(NotForced.into()) }
+        })
+    }
+}
+
+fn shown(recovery: &Recovery) -> String {
+    let Recovery { forced, me, configuration, kept, given_up } = recovery;
+    let (goes, gone) = match forced {
+        true => ("go on", "are given up for ever"),
+        false => ("would go on", "would be given up for ever"),
+    };
+    let mut text = format!("{} of {} members {goes}:\n", kept.len(), kept.len() + given_up.len());
+    text += &listed(kept, me);
+    text += &format!("{} {gone}:\n{}", given_up.len(), listed(given_up, me));
+    if let Some(it) = configuration {
+        text += &format!("configuration {}.{} was forced\n", it.generation, it.number);
+    }
+    if !given_up.is_empty() {
+        text += "whoever starts again needs one of those who go on among its seeds: give it one before\n";
+    }
+    text
+}
+
+fn listed(survivors: &[Survivor], me: &str) -> String {
+    let line = |it: &Survivor| {
+        let note = if it.node == me { "  asked" } else { "" };
+        format!("  {}  {}{note}\n", it.address, it.node)
+    };
+    survivors.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_kept_and_who_is_given_up_is_told_before_and_after() {
+        let survivor =
+            |name: &str| Survivor { node: name.into(), address: format!("/dns4/{name}") };
+        let kept = vec![survivor("a")];
+        let given_up = ["b", "c"].map(survivor).to_vec();
+        let planned = Recovery { me: "a".into(), kept, given_up, ..Recovery::default() };
+        let expected = "1 of 3 members would go on:\n  /dns4/a  a  asked\n\
+                        2 would be given up for ever:\n  /dns4/b  b\n  /dns4/c  c\n\
+                        whoever starts again needs one of those who go on among its seeds: \
+                        give it one before\n";
+        assert_eq!(shown(&planned), expected);
+        assert!(shown(&Recovery { forced: true, ..planned }).contains("2 are given up for ever:"));
+    }
+}

@@ -1,0 +1,264 @@
+//! A majority dies at once, or seems to, and an operator goes on without it.
+
+use std::time::Duration;
+
+use ostraca::cluster::config::{Cluster, StrategyName};
+use ostraca::cluster::membership::port::{Command as Wish, Notice, StopReason};
+use ostraca::cluster::membership::recovering::{NotRecovered, Recovery};
+use ostraca_ddata::sim::NodeIndex;
+
+use super::super::whole::{Command, World, addresses, node_at};
+use super::going::cluster_of;
+use super::strategies::{STRATEGIES, world as with_strategy};
+use super::{SECOND, Sim, agree, at, until};
+
+/// Sides without a quorum wait for an operator.
+fn patient() -> World {
+    World { waits: true, ..World::new(3) }
+}
+
+fn force(sim: &mut Sim, place: usize) {
+    sim.command(NodeIndex::new(place), Command::User(Wish::Recover));
+}
+
+fn recovery(sim: &Sim, place: usize) -> Result<Recovery, NotRecovered> {
+    at(sim, place).membership.recovery(sim.view().clock(NodeIndex::new(place)).mono)
+}
+
+fn crash(sim: &mut Sim, places: impl IntoIterator<Item = usize>) {
+    places.into_iter().for_each(|place| sim.crash(NodeIndex::new(place)));
+}
+
+fn serves(sim: &Sim, place: usize) -> bool {
+    at(sim, place).membership.serves(sim.view().clock(NodeIndex::new(place)).mono)
+}
+
+/// Five nodes, of which only `survivors` live on.
+fn survived(seed: u64, survivors: [usize; 2]) -> Sim {
+    let mut sim = cluster_of(seed, 5, patient());
+    crash(&mut sim, (0..5).filter(|place| !survivors.contains(place)));
+    sim.run_for(60 * SECOND);
+    sim
+}
+
+#[test]
+fn survivors_of_a_majority_wait_and_go_on_by_force_and_a_newcomer_joins_them() {
+    for seed in 0..20 {
+        let both @ [one, other] = [seed as usize % 5, (seed as usize + 2) % 5];
+        let mut sim = survived(seed, both);
+        assert!(both.iter().all(|place| at(&sim, *place).over.is_none() && !serves(&sim, *place)));
+        let planned = recovery(&sim, one).expect("there is something to recover");
+        assert_eq!((planned.kept.len(), planned.given_up.len()), (2, 3), "seed {seed}");
+        // At one of them, at the other, or at both in the same moment.
+        let asked = [&both[..1], &both[1..], &both][seed as usize % 3];
+        asked.iter().for_each(|place| force(&mut sim, *place));
+        let mut sorted = both;
+        sorted.sort_unstable();
+        until(&mut sim, 10, |sim| agree(sim, &sorted) && both.iter().all(|it| serves(sim, *it)));
+        let forced: u64 = both.iter().map(|it| at(&sim, *it).membership.stats().forced).sum();
+        assert_eq!(forced, asked.len() as u64, "seed {seed}");
+        let told = |notice: &Notice| matches!(notice, Notice::Forced { kept: 2, .. });
+        assert!(at(&sim, asked[0]).notices.iter().any(told), "seed {seed}");
+        assert!(at(&sim, one).epoch().is_some_and(|epoch| epoch.is_forced()));
+        assert_eq!(recovery(&sim, other), Err(NotRecovered::Serves), "seed {seed}");
+        if sorted[0] < 3 {
+            sim.restart(NodeIndex::new(5)); // a seed is left, who lets it in
+            let mut all = vec![sorted[0], sorted[1], 5];
+            all.sort_unstable();
+            until(&mut sim, 30, |sim| agree(sim, &all));
+        }
+    }
+}
+
+#[test]
+fn who_was_given_up_comes_back_as_a_new_node_only() {
+    for seed in 0..10 {
+        let mut sim = survived(seed, [0, 1]);
+        force(&mut sim, 1);
+        until(&mut sim, 10, |sim| agree(sim, &[0, 1]));
+        (2..5).for_each(|place| sim.restart(NodeIndex::new(place)));
+        until(&mut sim, 40, |sim| agree(sim, &[0, 1, 2, 3, 4]));
+        assert_eq!(at(&sim, 0).epoch().expect("installed").left().len(), 3, "seed {seed}");
+    }
+}
+
+/// As the docs say it: there is no telling a majority that is dead from one that is out of reach.
+#[test]
+fn forced_where_the_majority_was_only_out_of_reach_it_ends_who_listens_once_the_cut_heals() {
+    let (mut ended, mut refuses) = (0, 0);
+    for seed in 0..10 {
+        let mut sim = cluster_of(seed, 5, patient());
+        sim.partition([&[0], &[1, 2, 3, 4]]);
+        until(&mut sim, 40, |sim| agree(sim, &[1, 2, 3, 4]));
+        force(&mut sim, 0);
+        let end = sim.now() + 10 * SECOND;
+        until(&mut sim, 11, |sim| sim.now() >= end);
+        let both_act = serves(&sim, 0) && (1..5).all(|place| serves(&sim, place));
+        assert!(both_act, "seed {seed}: side by side, and nobody knows");
+        sim.heal();
+        let one = at(&sim, 0).me();
+        // Who had a link with it as it was removed refuses it, and never hears of it by itself.
+        let is_over = |sim: &Sim, place| at(sim, place).over.is_some();
+        let ends = |sim: &Sim, place| is_over(sim, place) || at(sim, place).refuses(one);
+        until(&mut sim, 30, |sim| (1..5).all(|place| ends(sim, place)));
+        refuses += (1..5).filter(|place| !is_over(&sim, *place)).count();
+        if (1..5).any(|place| is_over(&sim, place)) {
+            until(&mut sim, 30, |sim| (1..5).all(|place| is_over(sim, place)));
+            ended += 1;
+        }
+        for place in (1..5).filter(|place| is_over(&sim, *place)) {
+            assert_eq!(at(&sim, place).over, Some(StopReason::Removed), "seed {seed}");
+        }
+        assert!(agree(&sim, &[0]) && serves(&sim, 0), "seed {seed}");
+    }
+    assert!(ended > 0, "{ended} majorities ended; {refuses} nodes refused to hear");
+}
+
+#[test]
+fn where_a_quorum_answers_nothing_is_forced() {
+    for seed in 0..5 {
+        let mut sim = cluster_of(seed, 5, patient());
+        assert_eq!(recovery(&sim, 0), Err(NotRecovered::Serves));
+        crash(&mut sim, [3, 4]);
+        force(&mut sim, 0);
+        sim.run_for(SECOND);
+        let refused = Notice::NotForced(NotRecovered::Serves);
+        assert!(at(&sim, 0).notices.contains(&refused), "seed {seed}");
+        assert_eq!(at(&sim, 0).membership.not_forced(), Some((1, NotRecovered::Serves)));
+        until(&mut sim, 30, |sim| agree(sim, &[0, 1, 2]));
+        assert!(!at(&sim, 0).epoch().expect("installed").is_forced());
+        // Cut off for a moment, it has lost nothing but its lease.
+        sim.partition([&[0], &[1, 2]]);
+        sim.run_for(8 * SECOND);
+        assert!(recovery(&sim, 0).is_ok(), "seed {seed}: it can't know better");
+        sim.restart(NodeIndex::new(3)); // knows no member yet
+        sim.run_for(SECOND / 100);
+        assert_eq!(recovery(&sim, 3), Err(NotRecovered::NoMember), "seed {seed}");
+    }
+}
+
+/// Who is kept dies before anybody has noticed: the same way once more.
+#[test]
+fn if_one_that_was_kept_is_dead_after_all_it_is_forced_again() {
+    for seed in 0..10 {
+        let mut sim = survived(seed, [0, 1]);
+        crash(&mut sim, [1]);
+        force(&mut sim, 0);
+        sim.run_for(SECOND);
+        let first = at(&sim, 0).epoch().expect("installed").clone();
+        assert!(first.is_forced() && first.members().len() == 2, "seed {seed}: {first:?}");
+        sim.run_for(20 * SECOND);
+        if at(&sim, 0).epoch().is_some_and(|epoch| epoch.members().len() == 2) {
+            force(&mut sim, 0); // the other one is the older: this one is no quorum
+        }
+        until(&mut sim, 20, |sim| agree(sim, &[0]) && serves(sim, 0));
+    }
+}
+
+#[test]
+fn a_side_that_waits_ends_itself_when_its_time_is_over() {
+    for seed in 0..5 {
+        let world = World::with(|_| {
+            let mut config = Cluster { seeds: addresses(0..3), ..Cluster::default() };
+            config.downing.wait_without_quorum = Some(Duration::from_secs(120));
+            config
+        });
+        let mut sim = cluster_of(seed, 3, world);
+        crash(&mut sim, [1, 2]);
+        sim.run_for(115 * SECOND);
+        assert_eq!(at(&sim, 0).over, None, "seed {seed}");
+        let waits = |notice: &Notice| matches!(notice, Notice::WithoutQuorum { .. });
+        assert!(at(&sim, 0).notices.iter().any(waits), "seed {seed}");
+        until(&mut sim, 20, |sim| at(sim, 0).over == Some(StopReason::DownedItself));
+    }
+}
+
+#[test]
+fn a_side_that_waits_goes_on_when_the_others_come_back() {
+    for seed in 0..5 {
+        let mut sim = cluster_of(seed, 5, patient());
+        sim.partition([&[0, 1], &[2], &[3, 4]]); // nobody has a quorum
+        sim.run_for(60 * SECOND);
+        assert!((0..5).all(|place| at(&sim, place).over.is_none()), "seed {seed}");
+        sim.heal();
+        until(&mut sim, 20, |sim| agree(sim, &[0, 1, 2, 3, 4]));
+    }
+}
+
+/// A quorum is back for some seconds, with one of them out of reach, and is lost again: the time begins
+/// anew.
+#[test]
+fn a_side_that_reached_a_quorum_for_a_moment_waits_as_long_as_ever() {
+    for seed in 0..5 {
+        let world = World::with(|_| {
+            let mut config = Cluster { seeds: addresses(0..3), ..Cluster::default() };
+            config.downing.wait_without_quorum = Some(Duration::from_secs(60));
+            config.downing.stable_after = Some(Duration::from_secs(20)); // nobody is removed in between
+            config
+        });
+        let mut sim = cluster_of(seed, 5, world);
+        sim.partition([&[0], &[1], &[2], &[3, 4]]);
+        sim.run_for(70 * SECOND); // the notice comes after some 25 s
+        assert!((0..3).all(|place| at(&sim, place).over.is_none()), "seed {seed}");
+        sim.heal();
+        sim.partition([&[0, 1, 2], &[3, 4]]);
+        sim.run_for(8 * SECOND);
+        sim.heal();
+        sim.partition([&[0], &[1], &[2], &[3, 4]]);
+        sim.run_for(40 * SECOND);
+        assert!((0..3).all(|place| at(&sim, place).over.is_none()), "seed {seed}");
+        until(&mut sim, 80, |sim| (0..3).all(|place| at(sim, place).over.is_some()));
+    }
+}
+
+/// Three of five hang while two go on by force, and wake up long after they were told: nobody refuses
+/// them before they have heard, so that they don't go on side by side.
+#[test]
+fn a_majority_that_hangs_as_it_is_given_up_hears_of_it_when_it_wakes() {
+    for seed in 0..10 {
+        let mut sim = cluster_of(seed, 5, patient());
+        for (nth, place) in (0..).zip(2..5) {
+            sim.pause(NodeIndex::new(place), (60 + nth * (seed as u32 % 3)) * SECOND);
+        }
+        sim.run_for(30 * SECOND);
+        force(&mut sim, 0);
+        until(&mut sim, 10, |sim| agree(sim, &[0, 1]) && serves(sim, 0) && serves(sim, 1));
+        let lost = (2..5).map(|place| at(&sim, place).me()).collect::<Vec<_>>();
+        sim.run_for(15 * SECOND);
+        assert!(lost.iter().all(|node| !at(&sim, 0).refuses(*node)), "seed {seed}");
+        until(&mut sim, 60, |sim| (2..5).all(|place| at(sim, place).over.is_some()));
+        assert!(agree(&sim, &[0, 1]) && serves(&sim, 0), "seed {seed}");
+    }
+}
+
+/// By default, and by `lease-majority` whatever is set.
+#[test]
+fn who_is_not_to_wait_ends_at_once() {
+    let mut sim = cluster_of(1, 5, World::new(3));
+    crash(&mut sim, [0, 1, 2]);
+    until(&mut sim, 30, |sim| (3..5).all(|place| at(sim, place).over.is_some()));
+
+    let world = World { waits: true, ..with_strategy(StrategyName::LeaseMajority) };
+    world.downing_lease.set(Some(node_at(9, 1, true))); // somebody else has it
+    let mut sim = cluster_of(1, 5, world);
+    crash(&mut sim, [0, 1, 2]);
+    until(&mut sim, 60, |sim| (3..5).all(|place| at(sim, place).over.is_some()));
+}
+
+/// What docs/downing.md says of each strategy when three of five die at once.
+#[test]
+fn whatever_the_strategy_but_two_survivors_of_a_majority_are_there_for_an_operator() {
+    let all = STRATEGIES.into_iter();
+    for strategy in all.chain([StrategyName::DownAll, StrategyName::Manual]) {
+        let mut sim = cluster_of(1, 5, World { waits: true, ..with_strategy(strategy) });
+        crash(&mut sim, [0, 1, 2]);
+        sim.run_for(120 * SECOND);
+        let ends = matches!(strategy, StrategyName::StaticQuorum | StrategyName::DownAll);
+        let over = [3, 4].map(|place| at(&sim, place).over.is_some());
+        assert_eq!(over, [ends; 2], "{strategy}");
+        if !ends {
+            force(&mut sim, 3);
+            until(&mut sim, 20, |sim| agree(sim, &[3, 4]));
+        }
+    }
+}
