@@ -203,8 +203,8 @@ pub struct Downing {
     /// Nothing runs there meanwhile; the others may come back, or an operator goes on without them
     /// (`ostraca recover`). Unset: not at all. Then the last survivors of a majority end themselves, and
     /// what only they hold is lost; but a majority without data directories that restarts founds the
-    /// cluster anew at once, for which it waits else. `down-all`, `static-quorum` and `lease-majority`
-    /// end it at once, whatever this says.
+    /// cluster anew at once, for which it waits else. `down-all` and `static-quorum` end it at once,
+    /// whatever this says, and so does `lease-majority` if it is refused the lease.
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     pub wait_without_quorum: Option<Duration>,
     /// The word of the survivors removes the others, quorum or not: **two sides may go on side by

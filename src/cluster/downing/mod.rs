@@ -74,7 +74,7 @@ pub enum Decision {
 
 impl Decision {
     /// Whether whoever decides it is among those that go.
-    pub(crate) const fn ends_this_side(self) -> bool {
+    const fn ends_this_side(self) -> bool {
         matches!(
             self,
             Self::DownReachable | Self::DownAll | Self::ShutDownSelf | Self::LeaveCluster

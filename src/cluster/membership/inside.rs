@@ -20,11 +20,11 @@ use super::searching::Entry;
 use super::shunned::Shunned;
 use super::spreading::Spreading;
 use super::telling::Telling;
-use super::watching::Watching;
+use super::watching::{Watching, view};
 use super::{Core, Out};
 use crate::cluster::bug::Bug;
 use crate::cluster::config::StrategyName;
-use crate::cluster::downing::{Decision, LeaseAnswer, Resolution};
+use crate::cluster::downing::{LeaseAnswer, Resolution};
 use crate::cluster::events::ClusterState;
 use crate::cluster::gossip::exchange::GossipRefused;
 use crate::cluster::gossip::targets::News;
@@ -622,30 +622,24 @@ impl Inside {
         self.resolved(core, now, &resolution, out)
     }
 
-    /// Whether this node reaches a quorum of the configuration.
+    /// Whether this node reaches a quorum of the configuration, and its strategy knows: for that what
+    /// those who are gone have said of others counts as well.
     fn has_quorum(&self, core: &Core) -> bool {
         let Some(epoch) = core.installed.as_deref() else { return false };
         epoch.is_quorum(&reached(core, epoch, &self.gossip), Canary::none())
+            && view(core, &self.gossip).holds_quorum()
     }
 
     /// Whether the end of this side is put off, for an operator or for the others. With leases
     /// nothing begins on a side without a quorum, so that it does no harm by being there. (Not by
     /// `lease-majority`: who waits asks for the lease again, gets it once those who had it give it
     /// back, and keeps it from them.)
-    fn waits_without_quorum(
-        &mut self,
-        core: &mut Core,
-        now: Now,
-        decision: Decision,
-        out: &mut Out,
-    ) -> bool {
+    fn waits_without_quorum(&mut self, core: &mut Core, now: Now, out: &mut Out) -> bool {
         use StrategyName as S;
         let downing = &core.config.downing;
         let ends = matches!(downing.strategy, S::DownAll | S::StaticQuorum | S::LeaseMajority);
         let leased = core.installed.as_ref().is_some_and(|epoch| epoch.lease().enabled);
-        // No strategy ends a whole side that holds a quorum in its own eyes, in which also counts what
-        // those who are gone have said of others.
-        if ends || !leased || self.has_quorum(core) && !decision.ends_this_side() {
+        if ends || !leased || self.has_quorum(core) {
             return false;
         }
         let until = *self.ends_at.get_or_insert(now.mono + downing.waits_without_quorum());
@@ -667,7 +661,7 @@ impl Inside {
     ) -> Option<StopReason> {
         let me = core.me.incarnation;
         if resolution.down.contains(&core.me) {
-            let waits = self.waits_without_quorum(core, now, resolution.decision, out);
+            let waits = self.waits_without_quorum(core, now, out);
             return (!waits).then_some(StopReason::DownedItself);
         }
         if resolution.responsible {

@@ -316,8 +316,8 @@ pub enum Notice {
     Downing(String),
     /// A configuration was forced here.
     #[error(
-        "recover --force: {kept} members go on without a quorum, and {given_up:?} are given up; if \
-         they live they go on, too, until they hear of it"
+        "recover --force: {kept} members are to go on without a quorum, and {given_up:?} to be given \
+         up; if they live they go on, too, until they hear of it"
     )]
     Forced {
         /// How many, this node included.

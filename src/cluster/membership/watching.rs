@@ -190,7 +190,7 @@ fn accused_by_others(gossip: &Gossip, me: ReplicaId) -> BTreeSet<ReplicaId> {
 }
 
 /// The state as the strategy looks at it.
-fn view(core: &Core, gossip: &Gossip) -> View {
+pub(super) fn view(core: &Core, gossip: &Gossip) -> View {
     let me = core.me.incarnation;
     let node = |id: ReplicaId| gossip.member(id).map(|member| member.node);
     let records = gossip.reachability().records().filter_map(|record| {

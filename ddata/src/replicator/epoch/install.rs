@@ -85,7 +85,7 @@ impl Epochs {
             Some((std::cmp::Ordering::Less, mine)) => {
                 let before = mine.clone();
                 self.state.install(epoch);
-                self.pass_on(&before, out);
+                self.pass_on(&before, from, out);
                 self.installed_anew(now, from, out);
             }
             None => {
@@ -96,8 +96,8 @@ impl Epochs {
     }
 
     /// Who was given up, and lives, ends itself. Those who live beside it may have been taken up since,
-    /// or refuse whoever forced it: nobody but this node can tell them.
-    fn pass_on(&mut self, before: &Epoch, out: &mut Out) {
+    /// or refuse whoever forced it, or be kept and not have heard of it: nobody but this node can tell them.
+    fn pass_on(&mut self, before: &Epoch, from: Option<ReplicaId>, out: &mut Out) {
         let epoch = self.current();
         if self.standing == Standing::Member
             && !epoch.is_member(self.me)
@@ -105,7 +105,8 @@ impl Epochs {
         {
             let install = EpochMessage::Install { epoch };
             let me = self.me;
-            let others = before.removed_by(&self.current()).into_iter().filter(|id| *id != me);
+            let knows = |id: &ReplicaId| *id == me || Some(*id) == from;
+            let others = before.members().iter().copied().filter(|id| !knows(id));
             self.send_all(others, &install, out);
         }
     }
