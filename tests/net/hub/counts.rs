@@ -33,8 +33,10 @@ async fn queues_batches_and_bytes_are_counted_by_lane_and_peer() {
     assert_eq!((user.kept_bytes as u64, user.sent_bytes), (MESSAGES * FRAMED, MESSAGES * FRAMED));
     assert!((1..MESSAGES / 2).contains(&user.batches), "coalesced: {}", user.batches);
     // It may not have looked at any of it yet.
-    until("there is no room", async || of_peer(&b, &a).await.inbound[Class::User as usize].busy > 0)
-        .await;
+    until("there is no room", async || {
+        of_peer(&b, &a).await.inbound[Class::User as usize].busy > 0
+    })
+    .await;
     b.inbox.room.store(usize::MAX / 2, Ordering::SeqCst);
     receives_in_order(&b, MESSAGES).await;
     until("all is acknowledged", async || {
