@@ -59,6 +59,9 @@ pub enum Bug {
     MergeByArrival,
     /// A delete erases dots that its replica had not seen.
     DeleteErasesUnseen,
+    /// A change that builds on what its author found done already is acknowledged by whoever
+    /// holds its delta (breaks I2).
+    DeltaStandsForAll,
 }
 
 /// The bug to run with: none, unless the feature `canaries` is on and somebody chose one. `B` is

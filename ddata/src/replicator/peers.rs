@@ -4,16 +4,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 
 use super::durability::After;
 use super::epoch::{EpochId, EpochInput};
 use super::parts::Piece;
 use super::port::Alarm;
-use super::push::{Resend, Told, Waiting, guard_of, name, push_of};
+use super::push::{Fresh, Resend, Told, Waiting, guard_of, name, push_of};
 use super::quorum::Level;
 use super::request::RequestId;
-use super::store::{Taken, Unfit};
+use super::store::{Held, Taken, Unfit};
 use super::wire::{At, Body, Content, Entries, Entry, Message, Nack, Scope, WireGuard};
 use super::write::{Fenced, Purpose, Write};
 use super::{Out, Replicator};
@@ -260,7 +260,8 @@ impl Replicator {
             let counts = same_epoch && self.eligible();
             return self.send(from, Body::Ack { push, scope, counts, nacks }, out);
         }
-        let keys: Vec<KeyName> = stored.iter().map(|(_, key)| key.clone()).collect();
+        let mut keys: Vec<KeyName> = stored.iter().map(|(_, key)| key.clone()).collect();
+        keys.dedup(); // a change and the question beside it
         let stored = stored.into_iter().map(|(index, _)| index).collect();
         let epoch = self.epochs.id().filter(|_| same_epoch);
         let after = After::Ack { to: from, push, scope, nacks, stored, epoch };
@@ -369,7 +370,10 @@ impl Replicator {
         match nack {
             Nack::Lack(context) => {
                 let Ok(context) = context.decode() else { return };
-                repairs.extend(self.repair_for(entry, index, &context));
+                // The repair of the change beside it brings all; entries are taken in order.
+                let repaired = repairs.last().is_some_and(|repair| repair.key == entry.key);
+                let context = if repaired { None } else { Some(&context) };
+                repairs.extend(self.repair_for(entry, index, context));
             }
             Nack::Fenced(by) | Nack::FencedYetHeld(by) if !by.is_valid() => {
                 self.stats.undecodable += 1; // whoever believed it could take no higher one
@@ -413,11 +417,17 @@ impl Replicator {
         Some(Entry { index, guard, ..held.entry(full) })
     }
 
-    /// What brings a peer up to date with an entry's key, under the entry's guard; a question if
-    /// nothing is lacking any more.
-    fn repair_for(&mut self, entry: &Entry, index: u32, context: &CausalContext) -> Option<Entry> {
+    /// What brings a peer of this context up to date with an entry's key, under the entry's guard;
+    /// a question if nothing is lacking any more, or another entry brings it.
+    fn repair_for(
+        &mut self,
+        entry: &Entry,
+        index: u32,
+        context: Option<&CausalContext>,
+    ) -> Option<Entry> {
         let held = self.store.get(&entry.key)?;
-        let repair = held.repair(context).unwrap_or_else(|| held.probe());
+        let repair = context.and_then(|context| held.repair(context));
+        let repair = repair.unwrap_or_else(|| held.probe());
         match repair.content {
             Content::Full(_) => self.stats.repairs_full += 1,
             Content::Delta(_) => self.stats.repairs += 1,
@@ -527,14 +537,12 @@ impl Replicator {
         let mut waiting = Vec::with_capacity(fresh.len()); // for each of the entries
         for ((_, key), fresh) in fresh {
             let Some(held) = self.store.get(&key) else { continue };
-            let content = match fresh.delta {
-                Some(delta) if self.config.delta_enabled => Content::Delta(delta.encode().into()),
-                Some(_) => Content::Full(held.state.encode().into()),
-                None => held.probe().content,
-            };
-            let guard = guard_of(held.guard(), fresh.term);
-            waiting.push(fresh.waiting);
-            entries.push(Entry { guard, ..held.entry(content) });
+            let term = fresh.term;
+            for (content, waits) in Self::told(held, fresh, self.config.delta_enabled) {
+                let guard = guard_of(held.guard(), term);
+                waiting.push(waits);
+                entries.push(Entry { guard, ..held.entry(content) });
+            }
         }
         let everybody = self.push_targets();
         let mut waiting = waiting.into_iter();
@@ -548,6 +556,25 @@ impl Replicator {
             let peers = if all { &self.peers.clone() } else { &everybody };
             self.open_push(now, &entries.into(), waits, peers, out);
         }
+    }
+
+    /// What others are told of a key that a batch has changed, and who waits for which part of it:
+    /// the change, then the question for all that is here, which finds the change there.
+    fn told(held: &Held, fresh: Fresh, deltas: bool) -> SmallVec<[(Content, Waiting); 2]> {
+        let Fresh { delta, waiting, mut asking, .. } = fresh;
+        let mut told = SmallVec::new();
+        match delta {
+            Some(delta) if deltas => told.push((Content::Delta(delta.encode().into()), waiting)),
+            Some(_) => {
+                let all = waiting.into_iter().chain(std::mem::take(&mut asking)).collect();
+                told.push((Content::Full(held.state.encode().into()), all));
+            }
+            None => {}
+        }
+        if !asking.is_empty() {
+            told.push((held.probe().content, asking));
+        }
+        told
     }
 
     /// Whether a request counts members, not only voters: then each of them is asked itself.
@@ -606,8 +633,8 @@ impl Replicator {
             match known(&to) {
                 Some(context) => {
                     let repairs = probes.iter();
-                    let repairs =
-                        repairs.filter_map(|entry| self.repair_for(entry, entry.index, &context));
+                    let repairs = repairs
+                        .filter_map(|entry| self.repair_for(entry, entry.index, Some(&context)));
                     let repairs = repairs.collect();
                     self.send_repairs(to, name(push, 0), repairs, out);
                 }

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use super::line::SENDINGS;
 use super::lines::Lines;
@@ -38,13 +38,25 @@ const ASK_FIRST: Duration = Duration::from_millis(100);
 /// Who waits for one entry: nearly always one.
 pub(super) type Waiting = SmallVec<[RequestId; 1]>;
 
-/// What one batch has changed of a key.
-#[derive(Clone, Debug)]
+/// What others must hold before who waits is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Awaits {
+    /// The change that was made.
+    Delta,
+    /// All that is here of the key: who holds the change need not hold what was before it.
+    All,
+}
+
+/// What one batch has changed of a key, and who waits for others to hold it.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Fresh {
-    /// `None`: nothing changed here, but somebody waits for others to hold it.
+    /// `None`: nothing changed here.
     pub(super) delta: Option<Delta>,
     pub(super) term: Option<Term>,
+    /// Who waits for the delta; nobody if there is none.
     pub(super) waiting: Waiting,
+    /// Who waits for all that is here.
+    pub(super) asking: Waiting,
 }
 
 /// What a peer has not acknowledged of a push.
@@ -126,34 +138,35 @@ pub(super) struct Pushes {
 }
 
 impl Pushes {
-    /// Gathers a change of this batch, or somebody who waits for others to hold what is here. The caller
-    /// has asked whether it [can be joined](Self::has_other) with what waits.
+    /// Gathers a change of this batch, and who waits for others to hold it, or all that is here.
+    /// The caller has asked whether it [can be joined](Self::has_other) with what waits.
     pub(super) fn add(
         &mut self,
         now: Instant,
         key: &KeyName,
         delta: Option<&Delta>,
         guard: Option<Term>,
-        waiting: Option<RequestId>,
+        waiting: Option<(RequestId, Awaits)>,
     ) {
         self.fresh_since.get_or_insert(now);
-        let none = Fresh { delta: None, term: None, waiting: smallvec![] };
-        let fresh = self.fresh.entry(place(key)).or_insert(none);
+        let fresh = self.fresh.entry(place(key)).or_default();
         match (&mut fresh.delta, delta) {
             (Some(joined), Some(delta)) => joined.join(delta),
             (empty @ None, Some(delta)) => *empty = Some(delta.clone()),
             (_, None) => {}
         }
         fresh.term = fresh.term.max(guard);
-        fresh.waiting.extend(waiting);
+        match waiting {
+            Some((id, Awaits::Delta)) if delta.is_some() => fresh.waiting.push(id),
+            Some((id, _)) => fresh.asking.push(id),
+            None => {}
+        }
     }
 
-    /// Whether something of this key waits for the end of its batch that this can't be joined with:
-    /// a change under another term; or one that is a change, where this is none and waits for others to
-    /// hold all that is here (or the reverse): who holds the change need not hold what was before it.
-    pub(super) fn has_other(&self, key: &KeyName, term: Option<Term>, changes: bool) -> bool {
-        let differs = |fresh: &Fresh| fresh.term != term || fresh.delta.is_some() != changes;
-        self.fresh.get(&place(key)).is_some_and(differs)
+    /// Whether something of this key waits for the end of its batch under another term: that
+    /// can't be joined with this.
+    pub(super) fn has_other(&self, key: &KeyName, term: Option<Term>) -> bool {
+        self.fresh.get(&place(key)).is_some_and(|fresh| fresh.term != term)
     }
 
     /// Since when changes wait for the end of their batch.

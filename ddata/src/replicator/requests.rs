@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::durability::After;
 use super::epoch::EpochId;
 use super::port::{Alarm, Output};
+use super::push::Awaits;
 use super::quorum::{Level, Need, NeedError};
 use super::request::{
     Guard, ModifyError, Notice, Reply, Request, RequestError, RequestId, SubscriptionId, Update,
@@ -224,6 +225,7 @@ impl Replicator {
         let before = self.before(&key);
         drop(held); // else the change would copy it
         let at = Self::change(now).sized(bytes);
+        let awaits = if prepared.leans() { Awaits::All } else { Awaits::Delta };
         let (delta, value) = if prepared.delta().is_empty() {
             (prepared.delta().clone(), self.value(&key))
         } else {
@@ -240,7 +242,8 @@ impl Replicator {
         }
         let value = value.unwrap_or_else(|| Value::new(State::new(shape)));
         let reply = Reply::Updated { value, dots: delta.dots().clone() };
-        self.changed(now, id, &key, &delta, guard, before, wanted.as_ref(), reply, out);
+        let change = (&delta, awaits);
+        self.changed(now, id, &key, change, guard, before, wanted.as_ref(), reply, out);
         Ok(())
     }
 
@@ -264,7 +267,8 @@ impl Replicator {
         let before = self.before(key);
         let delta = self.delete_seen(now, key, &shape);
         let reply = Reply::Deleted { dots: delta.dots().clone() };
-        self.changed(now, id, key, &delta, None, before, wanted.as_ref(), reply, out);
+        let change = (&delta, Awaits::All); // what was removed before is not in it
+        self.changed(now, id, key, change, None, before, wanted.as_ref(), reply, out);
         Ok(())
     }
 
@@ -294,7 +298,7 @@ impl Replicator {
         now: Now,
         id: RequestId,
         key: &KeyName,
-        delta: &Delta,
+        (delta, awaits): (&Delta, Awaits),
         guard: Option<Guard>,
         before: Option<Value>,
         wanted: Option<&Wanted>,
@@ -309,10 +313,12 @@ impl Replicator {
         }
         let durable = self.config.is_durable(key);
         let waits = durable && self.persist_key(now, key);
-        let waiting = wanted.is_some().then_some(id);
+        let stands_for_all = self.canary.has(Bug::DeltaStandsForAll);
+        let awaits = if stands_for_all { Awaits::Delta } else { awaits };
+        let waiting = wanted.is_some().then_some((id, awaits));
         if made.is_some() || waiting.is_some() {
             let term = guard.as_ref().map(|guard| guard.term);
-            if self.pushes.has_other(key, term, made.is_some()) {
+            if self.pushes.has_other(key, term) {
                 self.flush(now, out);
             }
             self.pushes.add(now.mono, key, made, term, waiting);

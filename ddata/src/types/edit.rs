@@ -91,6 +91,9 @@ pub(crate) struct Change {
     dots: DotSet,
     gone: Vec<Dot>,
     torn: bool, // an inner change failed halfway: the whole edit must fail
+    /// It builds on what its author found done already, which its dots and what they overwrite do
+    /// not say: others have done all of it only once they hold all that its author held.
+    leans: bool,
 }
 
 impl Change {
@@ -187,6 +190,11 @@ impl<'a, T: DataType> Edit<'a, T> {
         self.change.torn = true;
     }
 
+    /// This change builds on more than its delta says: see [`Prepared::leans`].
+    pub(crate) const fn lean(&mut self) {
+        self.change.leans = true;
+    }
+
     /// The value's leaf, for a type whose state is a leaf.
     pub(crate) fn leaf<P: Payload>(&self) -> &DotFun<P> {
         P::peek(self.store).expect("a type opens only stores of its own shape")
@@ -215,6 +223,7 @@ impl<'a, T: DataType> Edit<'a, T> {
 
     /// Empties the value, observing everything that is live. Says whether anything was.
     pub(crate) fn clear_all(&mut self) -> Result<bool, EditError> {
+        self.lean();
         if self.store.is_bottom() {
             return Ok(false);
         }
@@ -315,6 +324,7 @@ where
     Store: From<DotMap<S>>,
     DotMap<S>: FromStore,
 {
+    change.leans = true; // what was removed before, and what was there then, is in no delta of this
     if map.get(key).is_none() {
         return Ok(false);
     }
@@ -338,6 +348,7 @@ fn swept<S: DotStore>(empty: S) -> S {
 pub struct Prepared {
     store: Store,
     delta: Delta,
+    leans: bool,
 }
 
 impl Prepared {
@@ -345,6 +356,14 @@ impl Prepared {
     #[must_use]
     pub const fn delta(&self) -> &Delta {
         &self.delta
+    }
+
+    /// Whether it builds on what its author found done already: a removal, a clearing, or a part
+    /// that had nothing to do. Who holds the [`delta`](Self::delta) holds then not all that the
+    /// change has promised, and must be asked for all that its author holds.
+    #[must_use]
+    pub const fn leans(&self) -> bool {
+        self.leans
     }
 
     /// The encoded size of the value after the change, without its context, in bytes. Costs an
@@ -387,8 +406,14 @@ impl State {
             return Err(EditError::NotGuardable);
         }
         let next = self.next_dot(author.replica).counter;
-        let mut change =
-            Change { author, next, dots: DotSet::new(), gone: Vec::new(), torn: false };
+        let mut change = Change {
+            author,
+            next,
+            dots: DotSet::new(),
+            gone: Vec::new(),
+            torn: false,
+            leans: false,
+        };
         let (mut store, mut touched) = (self.store.clone(), self.store.empty_like());
         let result = f(&mut Edit {
             store: &mut store,
@@ -408,7 +433,7 @@ impl State {
         if author.canary.has(Bug::DeltaWithWholeContext) && !delta.is_empty() {
             delta = self.with_whole_context(delta);
         }
-        Ok((result, Prepared { store, delta }))
+        Ok((result, Prepared { store, delta, leans: change.leans }))
     }
 
     /// Makes a change that was prepared on this very state.

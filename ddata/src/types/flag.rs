@@ -42,6 +42,7 @@ impl Edit<'_, Flag> {
     /// None today.
     pub fn switch_on(&mut self) -> Result<bool, EditError> {
         if self.leaf::<()>().len() > 0 {
+            self.lean();
             return Ok(false);
         }
         self.write((), |_| true);

@@ -100,6 +100,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, GSet<T>> {
     {
         let key = Encoded::new(element)?;
         if self.has_key(&key) {
+            self.lean();
             return Ok(false);
         }
         self.inner::<Flag, _>(key, |flag| {

@@ -130,6 +130,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, LWWRegister<T>> {
         Q: Serialize + ?Sized,
     {
         if self.leaf::<Stamped>().len() > 0 {
+            self.lean();
             return Ok(false);
         }
         // Guarded writes are ordered by their owner's sequence numbers, not by any clock.
@@ -142,6 +143,9 @@ impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, LWWRegister<T>> {
         let live = winner(self.leaf::<Stamped>()).map(|(_, stamped)| stamped.stamp);
         let stamp = self.change().stamp(live, version)?;
         let clocked = !self.change().is_guarded() && stamp.time == self.change().time();
+        if version.is_some() && !self.change().is_guarded() {
+            self.lean(); // what was deleted before may stand above it; guarded ones are never removed
+        }
         self.write(Stamped { stamp, clocked, value }, |_| true);
         Ok(())
     }

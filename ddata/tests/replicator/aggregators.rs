@@ -18,7 +18,7 @@ use ostraca_ddata::replicator::port::Input;
 use ostraca_ddata::replicator::request::{
     MinCap, ReadConsistency as Read, Reply, Request, RequestError, WriteConsistency as To,
 };
-use ostraca_ddata::replicator::wire::{Answer, At, Body, Content, ContextBytes, Entry, Held, Nack};
+use ostraca_ddata::replicator::wire::{Answer, At, Body, Content, ContextBytes, Held, Nack};
 
 use crate::bare::{Bare, Words, ack, epoch_id, get, insert, nack, peer, sent_as};
 use crate::cluster::{READ_MAJORITY, WRITE_MAJORITY, first_epoch, millis, secs};
@@ -603,17 +603,18 @@ fn an_update_that_changes_nothing_waits_for_all_that_it_saw_also_beside_a_change
         both.rotate_left(first);
         let mut ids = bare.batch(both);
         ids.rotate_left(first);
-        let pushes = bare.pushes();
-        let push = |probes: bool| {
-            let is_it = |(to, _, entries): &&(_, _, Vec<Entry>)| {
-                *to == peer(1) && matches!(entries[0].content, Content::Probe(_)) == probes
-            };
-            pushes.iter().find(is_it).expect("one for each").1
-        };
-        bare.hear(1, ack(push(false)));
+        let (push, entries) = bare.push_to_all(3);
+        assert!(
+            matches!(
+                [&entries[0].content, &entries[1].content],
+                [Content::Delta(_), Content::Probe(_)]
+            ),
+            "the change, then the question: {entries:?}"
+        );
+        bare.hear(1, Body::Ack { push, scope: scope_0(), counts: true, nacks: vec![] });
         assert!(matches!(bare.answer(ids[0]), Some(Ok(Reply::Updated { .. }))));
         assert_eq!(bare.answer(ids[1]), None, "who holds the change may not hold the removal");
-        bare.hear(1, ack(push(true)));
+        bare.hear(1, ack(push));
         assert!(matches!(bare.answer(ids[1]), Some(Ok(Reply::Updated { .. }))));
     }
 }

@@ -122,7 +122,11 @@ impl Bare {
     }
 
     pub fn named(me: ReplicaId, config: Config) -> Self {
-        let (registry, canary) = (Registry::new(), Canary::none());
+        Self::with_bug(me, config, Canary::none())
+    }
+
+    pub fn with_bug(me: ReplicaId, config: Config, canary: Canary) -> Self {
+        let registry = Registry::new();
         let setup = Setup { me, config, registry, seed: 7, canary };
         let second = Instant::from_nanos(1_000_000_000);
         let now = Now { mono: second, wall: WallTime::from_millis(START) };

@@ -8,6 +8,7 @@
 )]
 #![allow(unreachable_pub, missing_docs, reason = "a test binary exports nothing")]
 
+mod acknowledged;
 mod aggregators;
 mod arbitrary;
 mod bare;
