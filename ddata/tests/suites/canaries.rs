@@ -98,4 +98,5 @@ canaries! {
     guarded_key_removed: GuardedKeyRemoved by coordinated;
     merge_by_arrival: MergeByArrival by steady;
     delete_erases_unseen: DeleteErasesUnseen by steady;
+    delta_stands_for_all: DeltaStandsForAll by steady;
 }

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use ostraca_ddata::causal::CausalContext;
+use ostraca_ddata::causal::{CausalContext, DotSet};
 use ostraca_ddata::clock::Instant;
 use ostraca_ddata::data::Value;
 use ostraca_ddata::id::ReplicaId;
@@ -208,26 +208,14 @@ impl History {
                     self.read(open, key, context)?;
                 }
             }
-            (Ask::Change(_), Reply::Updated { value, dots }, Some(key)) => {
+            (Ask::Change(what), Reply::Updated { value, dots }, Some(key)) => {
                 self.check_value(key, Some(value), value.state().context())?;
                 if *strong {
-                    self.counts.strong_writes += 1;
-                    let must = self.must.entry(key.clone()).or_default();
-                    if dots.is_empty() {
-                        must.merge(&open.knew);
-                    } else {
-                        must.extend(dots);
-                    }
+                    self.written(key, what, dots, &open.knew);
                 }
             }
-            (Ask::Change(_), Reply::Deleted { dots }, Some(key)) if *strong => {
-                self.counts.strong_writes += 1;
-                let must = self.must.entry(key.clone()).or_default();
-                if dots.is_empty() {
-                    must.merge(&open.knew);
-                } else {
-                    must.extend(dots);
-                }
+            (Ask::Change(what), Reply::Deleted { dots }, Some(key)) if *strong => {
+                self.written(key, what, dots, &open.knew);
             }
             (Ask::Decide { home, .. }, Reply::Updated { dots, .. }, Some(key)) => {
                 self.counts.strong_writes += 1;
@@ -240,6 +228,17 @@ impl History {
             _ => {}
         }
         Ok(())
+    }
+
+    /// A change that was acknowledged by a majority. What takes something out, or found everything
+    /// done, promises what its author knew; anything else its own dots.
+    fn written(&mut self, key: &KeyName, what: &What, dots: &DotSet, knew: &CausalContext) {
+        self.counts.strong_writes += 1;
+        let must = self.must.entry(key.clone()).or_default();
+        must.extend(dots);
+        if dots.is_empty() || what.takes_out() {
+            must.merge(knew);
+        }
     }
 
     fn read(&mut self, open: &Open, key: &KeyName, shown: &CausalContext) -> Result<(), String> {

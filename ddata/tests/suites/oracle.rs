@@ -19,8 +19,12 @@ use ostraca_ddata::types::{LWWMap, LWWRegister, ORSet, PNCounter, Stamp, Term};
 pub enum What {
     /// Puts unique numbers into a set, one dot each.
     Insert(Vec<u64>),
+    /// Puts a number again that was there once, and may be there still.
+    Again(u64),
     /// Takes one number out of a set.
     Remove(u64),
+    /// Takes one number out and puts a unique one in, in one change.
+    Swap { out: u64, new: u64 },
     /// Empties the set, or deletes the key.
     Clear,
     /// Adds to a counter.
@@ -29,6 +33,14 @@ pub enum What {
     Write(Slot, u64),
     /// Switches a flag on.
     On,
+}
+
+impl What {
+    /// Whether it is done only where its author's removals are known too, the earlier ones
+    /// included: who is told that an element is out must not be shown it.
+    pub const fn takes_out(&self) -> bool {
+        matches!(self, Self::Remove(_) | Self::Swap { .. } | Self::Clear)
+    }
 }
 
 /// Which register of a key.
@@ -49,6 +61,19 @@ struct Event {
     over: DotSet, // what it overwrote: live at its node, and meant
     what: What,
     rank: Option<Rank>,
+}
+
+impl Event {
+    /// The numbers that it put in, each with its dot: the last of its dots, in this order.
+    fn inserted(&self) -> impl Iterator<Item = (u64, Dot)> + '_ {
+        let elements = match &self.what {
+            What::Insert(elements) => &elements[..],
+            What::Again(element) | What::Swap { new: element, .. } => std::slice::from_ref(element),
+            _ => &[],
+        };
+        let before = usize::try_from(self.dots.len()).unwrap_or(usize::MAX) - elements.len();
+        elements.iter().copied().zip(self.dots.iter().skip(before))
+    }
 }
 
 /// All changes of one key.
@@ -96,7 +121,8 @@ impl Folded {
     }
 
     fn add(&mut self, events: &[Event], index: usize) {
-        let Event { dots, over, what, .. } = &events[index];
+        let event = &events[index];
+        let Event { dots, over, what, .. } = event;
         self.context.extend(dots);
         if !over.is_empty() {
             self.gone.extend(over);
@@ -107,8 +133,8 @@ impl Folded {
             });
         }
         match what {
-            What::Insert(elements) => {
-                let live = elements.iter().copied().zip(dots.iter());
+            What::Insert(_) | What::Again(_) | What::Swap { .. } => {
+                let live = event.inserted();
                 self.live.extend(live.filter(|(_, dot)| !self.gone.seen(*dot)));
             }
             What::Add(n) => self.sum += i128::from(*n),
@@ -193,11 +219,15 @@ impl Model {
         if dots.is_empty() {
             return Ok(());
         }
-        let expected = if let What::Insert(all) = &what { all.len() as u64 } else { 1 };
+        let over = self.overwritten(before, &what);
+        let expected = match &what {
+            What::Insert(all) => all.len() as u64,
+            What::Swap { .. } => 1 + u64::from(!over.is_empty()),
+            _ => 1,
+        };
         if dots.len() != expected {
             return Err(format!("{by} made {} dots, not {expected}, by {what:?}", dots.len()));
         }
-        let over = self.overwritten(before, &what);
         self.made.extend(&dots);
         self.folded.rest.push(self.events.len());
         self.folded.rest_gone.extend(&over);
@@ -225,10 +255,10 @@ impl Model {
     /// What a change overwrites where this is known.
     fn overwritten(&self, context: &CausalContext, what: &What) -> DotSet {
         match what {
-            What::Remove(_) | What::Clear => {
+            What::Clear => self.live(context).into_iter().map(|(_, dot)| dot).collect(),
+            What::Remove(meant) | What::Again(meant) | What::Swap { out: meant, .. } => {
                 let live = self.live(context).into_iter();
-                let meant = |element| *what == What::Clear || *what == What::Remove(element);
-                live.filter(|(element, _)| meant(*element)).map(|(_, dot)| dot).collect()
+                live.filter(|(element, _)| element == meant).map(|(_, dot)| dot).collect()
             }
             What::Write(slot, _) => {
                 let known = self.known(context);
@@ -305,20 +335,22 @@ impl Model {
     }
 
     fn elements(&self, context: &CausalContext) -> Vec<u64> {
-        self.live(context).into_iter().map(|(element, _)| element).collect()
+        let live = self.live(context).into_iter();
+        let mut elements: Vec<u64> = live.map(|(element, _)| element).collect();
+        elements.dedup(); // put in again by two who did not know of each other
+        elements
     }
 
-    /// Elements that are there, in order, each with the dot of its insertion.
+    /// Elements that are there, in order, each with the dots of its insertions.
     fn live(&self, context: &CausalContext) -> Vec<(u64, Dot)> {
         let known = self.known(context);
         let folded = known.folded.iter().flat_map(|folded| &folded.live).copied();
         let mut left: Vec<_> = folded.filter(|(_, dot)| !known.is_gone(*dot)).collect();
         for event in &known.others {
-            let What::Insert(elements) = &event.what else { continue };
-            let live = elements.iter().copied().zip(event.dots.iter());
+            let live = event.inserted();
             left.extend(live.filter(|(_, dot)| context.seen(*dot) && !known.is_gone(*dot)));
         }
-        left.sort_unstable_by_key(|(element, _)| *element);
+        left.sort_unstable_by_key(|(element, dot)| (*element, dot.actor, dot.counter));
         left
     }
 
@@ -333,7 +365,8 @@ impl Model {
             .collect();
         let concerns = |event: &&Event| match &event.what {
             What::Insert(all) => all.iter().any(|element| odd.contains(element)),
-            What::Remove(element) => odd.contains(element),
+            What::Remove(element) | What::Again(element) => odd.contains(element),
+            What::Swap { out, new } => odd.contains(out) || odd.contains(new),
             _ => true,
         };
         let told = self.events.iter().filter(concerns).map(|event| format!("{event:?}"));

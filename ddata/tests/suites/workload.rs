@@ -214,6 +214,10 @@ impl Users {
     ) -> (Request, Asked) {
         type Set = ORSet<u64>;
         if self.chance.below(100) >= self.habits.removals {
+            if let Some(known) = self.inserted.get(key).filter(|_| self.chance.chance(0.25)) {
+                let known = *self.chance.pick(known);
+                return self.change_again(key, level, known, asked);
+            }
             let count = self.chance.between(1, self.habits.batch);
             let first = self.unique;
             self.unique += count;
@@ -241,6 +245,28 @@ impl Users {
                 (update::<Set, _>(key, level, f), asked(What::Remove(element)))
             }
         }
+    }
+
+    /// Puts an element in that was there once, or takes it out and puts another one in.
+    fn change_again(
+        &mut self,
+        key: &KeyName,
+        level: WriteConsistency,
+        known: u64,
+        asked: impl Fn(What) -> Asked,
+    ) -> (Request, Asked) {
+        type Set = ORSet<u64>;
+        if self.chance.chance(0.5) {
+            let f = move |set: &mut Edit<'_, Set>| set.insert(&known);
+            return (update::<Set, _>(key, level, f), asked(What::Again(known)));
+        }
+        let new = self.unique;
+        self.inserted.entry(key.clone()).or_default().push(new);
+        let f = move |set: &mut Edit<'_, Set>| {
+            set.remove(&known)?;
+            set.insert(&new)
+        };
+        (update::<Set, _>(key, level, f), asked(What::Swap { out: known, new }))
     }
 
     fn other(&mut self, id: RequestId, key: KeyName) -> (Request, Asked) {
