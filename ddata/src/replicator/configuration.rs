@@ -104,8 +104,12 @@ impl Replicator {
         let mut writes = std::mem::take(&mut self.writes);
         writes.restart(id, |level| self.need(level).ok(), self.canary);
         self.writes = writes;
+        if self.epochs.is_member() {
+            self.pushes.spread_among(now.mono, &self.peers);
+        }
         let voters_and_peers = self.push_targets();
-        for resend in self.pushes.restart(now.mono, &voters_and_peers) {
+        let everyone = (&self.peers, |id| self.writes.wait_for_all(id));
+        for resend in self.pushes.restart(now.mono, &voters_and_peers, everyone) {
             self.resend(resend, out);
         }
         self.recount(now, out);

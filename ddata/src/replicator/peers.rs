@@ -11,7 +11,6 @@ use super::epoch::{EpochId, EpochInput};
 use super::parts::Piece;
 use super::port::Alarm;
 use super::push::{Fresh, Resend, Told, Waiting, guard_of, name, push_of};
-use super::quorum::Level;
 use super::request::RequestId;
 use super::store::{Held, Taken, Unfit};
 use super::wire::{At, Body, Content, Entries, Entry, Message, Nack, Scope, WireGuard};
@@ -531,12 +530,16 @@ impl Replicator {
         }
         let fresh = self.pushes.take_fresh();
         if !self.epochs.is_member() {
-            return; // a joiner pushes nothing; anti-entropy spreads it once it is installed
+            // A joiner pushes nothing; anti-entropy spreads it once it is installed.
+            return self.pushes.left_unspread();
         }
         let mut entries = Vec::with_capacity(fresh.len());
         let mut waiting = Vec::with_capacity(fresh.len()); // for each of the entries
-        for ((_, key), fresh) in fresh {
+        for ((_, key), mut fresh) in fresh {
             let Some(held) = self.store.get(&key) else { continue };
+            // Whoever was answered within the batch would never be done waiting.
+            fresh.waiting.retain(|id| self.writes.get(*id).is_some());
+            fresh.asking.retain(|id| self.writes.get(*id).is_some());
             let term = fresh.term;
             for (content, waits) in Self::told(held, fresh, self.config.delta_enabled) {
                 let guard = guard_of(held.guard(), term);
@@ -552,7 +555,7 @@ impl Replicator {
             }
             let waits = (0_u32..).zip(waiting.by_ref().take(entries.len()));
             let waits: BTreeMap<u32, Waiting> = waits.filter(|(_, w)| !w.is_empty()).collect();
-            let all = waits.values().flatten().any(|id| self.waits_for_all(*id));
+            let all = waits.values().flatten().any(|id| self.writes.wait_for_all(*id));
             let peers = if all { &self.peers.clone() } else { &everybody };
             self.open_push(now, &entries.into(), waits, peers, out);
         }
@@ -575,12 +578,6 @@ impl Replicator {
             told.push((held.probe().content, asking));
         }
         told
-    }
-
-    /// Whether a request counts members, not only voters: then each of them is asked itself.
-    fn waits_for_all(&self, id: RequestId) -> bool {
-        let level = self.writes.get(id).map(|write| write.level);
-        matches!(level, Some(Level::Count(_) | Level::All))
     }
 
     fn open_push(

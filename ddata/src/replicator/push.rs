@@ -14,7 +14,7 @@ use super::line::SENDINGS;
 use super::lines::Lines;
 use super::pace::RoundTrips;
 use super::request::RequestId;
-use super::store::{Place, place};
+use super::store::{Place, SETTLES_AFTER, place};
 use super::wire::{Entries, Entry, Scope, WireGuard};
 use crate::clock::Instant;
 use crate::id::ReplicaId;
@@ -134,7 +134,9 @@ pub(super) struct Pushes {
     asks: BTreeSet<(Instant, u64)>, // of pushes that somebody could not count
     /// Who may lack something that was left to anti-entropy, and since when.
     left_behind: BTreeMap<ReplicaId, Instant>, // ≤ peers
-    bytes: usize,                   // of the entries of open pushes
+    /// Changes were made here that nobody was told of.
+    unspread: bool,
+    bytes: usize, // of the entries of open pushes
 }
 
 impl Pushes {
@@ -262,7 +264,10 @@ impl Pushes {
             }
         }
         if counts {
-            push.uncounted.remove(&from);
+            if let Some(uncounted) = push.uncounted.get_mut(&from) {
+                uncounted.retain(|index| !looked(index));
+            }
+            push.uncounted.retain(|_, indices| !indices.is_empty());
         } else {
             let waited: BTreeSet<u32> = held.iter().map(|(index, _)| *index).collect();
             if push.ask.is_none() && !waited.is_empty() {
@@ -402,11 +407,18 @@ impl Pushes {
         name(id, line.map_or(SENDINGS - 1, |line| line.sent_again(id, now)))
     }
 
-    /// Everything that somebody waits for goes to all of `peers` again: an epoch was installed
-    /// and counting starts anew.
-    pub(super) fn restart(&mut self, now: Instant, peers: &BTreeSet<ReplicaId>) -> Vec<Resend> {
+    /// Everything that somebody waits for goes to all of `peers` again, or to `everyone` if one of
+    /// them waits for all: an epoch was installed and counting starts anew.
+    pub(super) fn restart(
+        &mut self,
+        now: Instant,
+        peers: &BTreeSet<ReplicaId>,
+        (everyone, waits_for_all): (&BTreeSet<ReplicaId>, impl Fn(RequestId) -> bool),
+    ) -> Vec<Resend> {
         let mut resends = Vec::new();
         for (id, push) in self.open.iter_mut().filter(|(_, push)| !push.waiting.is_empty()) {
+            let all = push.waiting.values().flatten().any(|id| waits_for_all(*id));
+            let peers = if all { everyone } else { peers };
             for (peer, _) in push.missing.drain(..).filter(|(peer, _)| !peers.contains(peer)) {
                 self.lines.to(peer).done(*id);
             }
@@ -464,10 +476,24 @@ impl Pushes {
         self.left_behind.keys().copied().collect()
     }
 
-    /// A peer was found equal to what this replica held at `then`.
+    /// A peer was found equal to what this replica held at `then`, but for the changes that were
+    /// not in its sums yet.
     pub(super) fn caught_up(&mut self, peer: ReplicaId, then: Instant) {
-        if self.left_behind.get(&peer).is_some_and(|since| *since <= then) {
+        let since = self.left_behind.get(&peer);
+        if since.is_some_and(|since| *since + SETTLES_AFTER <= then) {
             self.left_behind.remove(&peer);
+        }
+    }
+
+    /// What was changed here was not pushed to anybody, for this replica is no member yet.
+    pub(super) const fn left_unspread(&mut self) {
+        self.unspread = true;
+    }
+
+    /// This replica is a member: what it changed before is left to anti-entropy.
+    pub(super) fn spread_among(&mut self, now: Instant, peers: &BTreeSet<ReplicaId>) {
+        if std::mem::take(&mut self.unspread) {
+            self.left_behind.extend(peers.iter().map(|peer| (*peer, now)));
         }
     }
 

@@ -236,9 +236,7 @@ impl Replicator {
         };
         if let Some(guard) = &guard {
             self.store.know_group(&guard.group);
-            if !delta.is_empty() {
-                self.store.set_group(&key, &guard.group); // it travels with the change
-            }
+            self.store.set_group(&key, &guard.group); // it travels with what is asked or told of it
         }
         let value = value.unwrap_or_else(|| Value::new(State::new(shape)));
         let reply = Reply::Updated { value, dots: delta.dots().clone() };

@@ -29,7 +29,7 @@ pub(super) const RECORDS_MAX: usize = 4_096;
 
 /// How long a change stays out of the sums: the same at every replica, so that what is still on
 /// its way from one to the other is in the sums of neither.
-const SETTLES_AFTER: Duration = Duration::from_millis(100);
+pub(super) const SETTLES_AFTER: Duration = Duration::from_millis(100);
 
 /// One key.
 #[derive(Clone, Debug)]

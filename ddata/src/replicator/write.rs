@@ -269,6 +269,12 @@ impl Writes {
         }
     }
 
+    /// Whether a request counts members, not only voters: then each of them is asked itself.
+    pub(super) fn wait_for_all(&self, id: RequestId) -> bool {
+        let level = self.get(id).map(|write| write.level);
+        matches!(level, Some(Level::Count(_) | Level::All))
+    }
+
     /// What levels ask for has changed within the epoch.
     pub(super) fn reckon(&mut self, need: impl Fn(Level) -> Option<Need>) {
         for write in self.open.values_mut() {

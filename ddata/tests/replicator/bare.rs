@@ -223,6 +223,16 @@ impl Bare {
         ids
     }
 
+    /// Several inputs in one batch of the driver.
+    pub fn feed_all(&mut self, inputs: Vec<Input>) {
+        let mut out = Outbox::new();
+        for input in inputs {
+            self.replicator.handle(self.now, input, &mut out);
+        }
+        self.take(&mut out);
+        self.ticks();
+    }
+
     /// Hears a message of a member, in the first configuration.
     pub fn hear(&mut self, from: usize, body: Body) {
         self.hear_in(peer(from), Some(epoch_id()), body);

@@ -26,6 +26,7 @@ fn habits(draw: &mut Stream, keys: usize) -> Habits {
         every: draw.span(15 * MS, 200 * MS),
         changes: draw.between(40, 80),
         removals: draw.between(0, 50),
+        again: 25,
         strong: *draw.pick(&[30, 60, 90]),
         batch: 1,
         within: draw.span(SECOND, 6 * SECOND),
@@ -127,7 +128,8 @@ pub fn contested(seed: Seed) -> Plan {
     };
     let zeal = Zeal { most: 3, rise: *draw.pick(&[0.05, 0.2]), decide: 0.5, keys: 1 };
     let plan = steady(seed);
-    let habits = Habits { keys: vec![Kind::Set], every: 20 * MS, changes: 40, ..plan.habits };
+    let keys = vec![Kind::Set];
+    let habits = Habits { keys, every: 20 * MS, changes: 40, again: 0, ..plan.habits };
     let members = 2 + draw.index(3);
     let span = draw.span(3 * SECOND, 10 * SECOND);
     Plan { members, spares: 2, churn, zeal: Some(zeal), habits, span, strikes: 0.1, ..plan }
@@ -181,6 +183,7 @@ pub fn speed(seed: Seed) -> Plan {
             every: 50 * MS,
             changes: 60,
             removals: 20,
+            again: 0,
             strong: 60,
             batch: 1,
             within: 3 * SECOND,

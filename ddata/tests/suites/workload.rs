@@ -55,6 +55,9 @@ pub struct Habits {
     pub changes: u64,
     /// Of a hundred changes of a set, so many remove, clear or delete.
     pub removals: u64,
+    /// Of a hundred insertions into a set, so many put in again what was there once, or swap it for
+    /// something new.
+    pub again: u64,
     /// Of a hundred requests, so many are at a majority or more.
     pub strong: u64,
     /// Elements that one insertion brings at most.
@@ -214,7 +217,11 @@ impl Users {
     ) -> (Request, Asked) {
         type Set = ORSet<u64>;
         if self.chance.below(100) >= self.habits.removals {
-            if let Some(known) = self.inserted.get(key).filter(|_| self.chance.chance(0.25)) {
+            let again = self.habits.again;
+            if again > 0
+                && self.chance.below(100) < again
+                && let Some(known) = self.inserted.get(key)
+            {
                 let known = *self.chance.pick(known);
                 return self.change_again(key, level, known, asked);
             }
