@@ -324,7 +324,7 @@ impl Region {
     /// R1, not before this node has installed what the coordinator had.
     fn host(&mut self, now: Now, from: ReplicaId, word: HostShard, out: &mut Out) {
         let HostShard { shard, generation, epoch, .. } = word;
-        if !self.is_shard(shard) || self.config.proxy || self.is_forgotten(generation) {
+        if !self.is_shard(shard) || self.config.proxy || self.is_forgotten(from, generation) {
             return;
         }
         if self.left {
@@ -350,7 +350,7 @@ impl Region {
     /// R4.
     fn release(&mut self, now: Now, from: ReplicaId, word: ReleaseShard, out: &mut Out) {
         let ReleaseShard { shard, generation, to } = word;
-        if !self.is_shard(shard) || self.is_forgotten(generation) {
+        if !self.is_shard(shard) || self.is_forgotten(from, generation) {
             return;
         }
         let known = self.shards.get(&shard).map_or(Generation::NEVER, Shard::max_gen);

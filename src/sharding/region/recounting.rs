@@ -62,9 +62,16 @@ impl Region {
         is_given_up
     }
 
-    /// Whether a decision is one that may be lost: it was decided again, if anybody knew of it.
-    pub(super) fn is_forgotten(&mut self, generation: Generation) -> bool {
-        let is_forgotten = generation.term < self.floor;
+    /// Whether a decision is one that may be lost: it was decided again, if anybody knew of it. What
+    /// the coordinator says that knows this region, under a higher term than that of the count, is
+    /// not: the count may have been a second one, of a coordinator that is lost, and what the first
+    /// has decided stands. (Its own words of before come before its acknowledgement, when they still
+    /// are forgotten.)
+    pub(super) fn is_forgotten(&mut self, from: ReplicaId, generation: Generation) -> bool {
+        let registration = &self.registration;
+        let knows_this = registration.is_registered() && registration.coordinator() == Some(from);
+        let has_read_all = knows_this && registration.term() > self.floor;
+        let is_forgotten = generation.term < self.floor && !has_read_all;
         self.stats.stale += u64::from(is_forgotten);
         is_forgotten
     }

@@ -87,6 +87,33 @@ fn from_its_answer_on_no_older_decision_counts_and_what_waited_still_starts() {
     assert_eq!(starts(&out), []);
 }
 
+/// Found by reading: the coordinator that had counted and decided ended; the next one counted again
+/// and ended before it had decided anything. The third knows only of the first count, and adopts.
+#[test]
+fn what_was_decided_after_the_first_of_two_counts_is_adopted_from_whoever_coordinates_later() {
+    let mut bench = Bench::new();
+    bench.tell(RegionInput::Installed(forced(1..=4)));
+    recount(&mut bench, 3);
+    recount(&mut bench, 5);
+    let word = HostShard {
+        shard: SHARD,
+        generation: Generation::new(term(3), 1),
+        after: BTreeMap::new(),
+        epoch: ORIGIN,
+    };
+    let host = || ToRegion::Host(vec![word.clone()]);
+    let at = |number| Term { number, owner: ReplicaId::new(4) };
+    let ack = |number| ToRegion::RegisterAck { term: at(number), homes: RouteTable::default() };
+    bench.hear(4, ToRegion::Here(at(7)));
+    assert_eq!(starts(&bench.hear(4, host())), [], "it may be a word of before the count");
+    bench.hear(2, ack(7));
+    assert_eq!(starts(&bench.hear(2, host())), [], "not the coordinator");
+    bench.hear(4, ack(7));
+    assert_eq!(starts(&bench.hear(2, host())), [], "not the coordinator");
+    assert_eq!(starts(&bench.hear(4, host())), [(word.generation, None)]);
+    assert_eq!(bench.region.stats().stale, 3);
+}
+
 #[test]
 fn a_term_of_a_coordinator_that_has_decided_nothing_is_told_for_below_it_nobody_registers() {
     let mut bench = Bench::new();
