@@ -105,7 +105,7 @@ impl Replicator {
         writes.restart(id, |level| self.need(level).ok(), self.canary);
         self.writes = writes;
         if self.epochs.is_member() {
-            self.pushes.spread_among(now.mono, &self.peers);
+            self.pushes.take_up(now.mono);
         }
         let voters_and_peers = self.push_targets();
         let everyone = (&self.peers, |id| self.writes.wait_for_all(id));
@@ -372,7 +372,9 @@ impl Replicator {
         }
         let step = match answer {
             Answer::Same if at == At::Live => {
-                self.pushes.caught_up(from, began);
+                if !self.pushes.caught_up(from, began) {
+                    self.contacted.remove(&from); // the next round goes to it again
+                }
                 self.check_flushes(out);
                 Step::Done { found: false }
             }

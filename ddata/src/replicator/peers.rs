@@ -378,7 +378,9 @@ impl Replicator {
                 self.stats.undecodable += 1; // whoever believed it could take no higher one
             }
             Nack::Fenced(by) | Nack::FencedYetHeld(by) => {
-                let held = matches!(nack, Nack::FencedYetHeld(_));
+                // Of a change the question beside it may be refused though the change is held.
+                let asks = matches!(entry.content, Content::Probe(_));
+                let held = asks || matches!(nack, Nack::FencedYetHeld(_));
                 for request in requests {
                     self.writes.fenced(*request, from, Fenced { by, held });
                 }
@@ -456,8 +458,13 @@ impl Replicator {
         let mut bytes = 0;
         for entry in entries {
             bytes += entry.len();
+            let fits = bytes + 128 <= bytes_max;
             match messages.last_mut() {
-                Some(last) if bytes + 128 <= bytes_max && last.len() < count_max => {
+                // In a message of its own a question would overtake its change in pieces.
+                Some(last)
+                    if (fits && last.len() < count_max)
+                        || (last.len() == 1 && last[0].key == entry.key) =>
+                {
                     last.push(entry);
                 }
                 _ => {
@@ -528,10 +535,12 @@ impl Replicator {
         if self.pushes.fresh_since().is_none() {
             return;
         }
+        if !self.epochs.is_member() && !self.epochs.is_excluded() {
+            return self.pushes.put_off(); // until it is a member
+        }
         let fresh = self.pushes.take_fresh();
-        if !self.epochs.is_member() {
-            // A joiner pushes nothing; anti-entropy spreads it once it is installed.
-            return self.pushes.left_unspread();
+        if self.epochs.is_excluded() {
+            return;
         }
         let mut entries = Vec::with_capacity(fresh.len());
         let mut waiting = Vec::with_capacity(fresh.len()); // for each of the entries
@@ -564,15 +573,16 @@ impl Replicator {
     /// What others are told of a key that a batch has changed, and who waits for which part of it:
     /// the change, then the question for all that is here, which finds the change there.
     fn told(held: &Held, fresh: Fresh, deltas: bool) -> SmallVec<[(Content, Waiting); 2]> {
-        let Fresh { delta, waiting, mut asking, .. } = fresh;
+        let Fresh { delta, mut waiting, mut asking, .. } = fresh;
         let mut told = SmallVec::new();
-        match delta {
-            Some(delta) if deltas => told.push((Content::Delta(delta.encode().into()), waiting)),
-            Some(_) => {
-                let all = waiting.into_iter().chain(std::mem::take(&mut asking)).collect();
-                told.push((Content::Full(held.state.encode().into()), all));
-            }
-            None => {}
+        if let Some(delta) = delta {
+            let content = if deltas {
+                Content::Delta(delta.encode().into())
+            } else {
+                waiting.append(&mut asking);
+                Content::Full(held.state.encode().into())
+            };
+            told.push((content, waiting));
         }
         if !asking.is_empty() {
             told.push((held.probe().content, asking));

@@ -126,7 +126,7 @@ pub(super) struct Acked {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pushes {
     next: u64,
-    fresh: BTreeMap<Place, Fresh>, // ≤ keys changed in one batch
+    fresh: BTreeMap<Place, Fresh>, // ≤ keys changed in one batch, or before this is a member
     fresh_since: Option<Instant>,
     open: BTreeMap<u64, Push>, // ≤ IDLE_MAX and IDLE_BYTES_MAX, + what requests wait for
     idle: BTreeSet<u64>,       // those that nobody waits for or flushes ≤ IDLE_MAX
@@ -134,9 +134,7 @@ pub(super) struct Pushes {
     asks: BTreeSet<(Instant, u64)>, // of pushes that somebody could not count
     /// Who may lack something that was left to anti-entropy, and since when.
     left_behind: BTreeMap<ReplicaId, Instant>, // ≤ peers
-    /// Changes were made here that nobody was told of.
-    unspread: bool,
-    bytes: usize, // of the entries of open pushes
+    bytes: usize,                   // of the entries of open pushes
 }
 
 impl Pushes {
@@ -174,6 +172,18 @@ impl Pushes {
     /// Since when changes wait for the end of their batch.
     pub(super) const fn fresh_since(&self) -> Option<Instant> {
         self.fresh_since
+    }
+
+    /// There is nobody to push to yet: what was gathered stays until [`take_up`](Self::take_up).
+    pub(super) const fn put_off(&mut self) {
+        self.fresh_since = None;
+    }
+
+    /// What was put off goes with the end of this batch.
+    pub(super) fn take_up(&mut self, now: Instant) {
+        if !self.fresh.is_empty() {
+            self.fresh_since.get_or_insert(now);
+        }
     }
 
     pub(super) fn take_fresh(&mut self) -> BTreeMap<Place, Fresh> {
@@ -264,10 +274,12 @@ impl Pushes {
             }
         }
         if counts {
-            if let Some(uncounted) = push.uncounted.get_mut(&from) {
-                uncounted.retain(|index| !looked(index));
-            }
-            push.uncounted.retain(|_, indices| !indices.is_empty());
+            push.uncounted.retain(|peer, indices| {
+                if *peer == from {
+                    indices.retain(|index| !looked(index));
+                }
+                !indices.is_empty()
+            });
         } else {
             let waited: BTreeSet<u32> = held.iter().map(|(index, _)| *index).collect();
             if push.ask.is_none() && !waited.is_empty() {
@@ -421,6 +433,7 @@ impl Pushes {
             let peers = if all { everyone } else { peers };
             for (peer, _) in push.missing.drain(..).filter(|(peer, _)| !peers.contains(peer)) {
                 self.lines.to(peer).done(*id);
+                self.left_behind.insert(peer, now);
             }
             push.uncounted.clear();
             for &to in peers {
@@ -478,23 +491,14 @@ impl Pushes {
 
     /// A peer was found equal to what this replica held at `then`, but for the changes that were
     /// not in its sums yet.
-    pub(super) fn caught_up(&mut self, peer: ReplicaId, then: Instant) {
+    /// Says whether it lacks nothing now.
+    pub(super) fn caught_up(&mut self, peer: ReplicaId, then: Instant) -> bool {
         let since = self.left_behind.get(&peer);
-        if since.is_some_and(|since| *since + SETTLES_AFTER <= then) {
-            self.left_behind.remove(&peer);
+        if since.is_some_and(|since| *since + SETTLES_AFTER > then) {
+            return false;
         }
-    }
-
-    /// What was changed here was not pushed to anybody, for this replica is no member yet.
-    pub(super) const fn left_unspread(&mut self) {
-        self.unspread = true;
-    }
-
-    /// This replica is a member: what it changed before is left to anti-entropy.
-    pub(super) fn spread_among(&mut self, now: Instant, peers: &BTreeSet<ReplicaId>) {
-        if std::mem::take(&mut self.unspread) {
-            self.left_behind.extend(peers.iter().map(|peer| (*peer, now)));
-        }
+        self.left_behind.remove(&peer);
+        true
     }
 
     /// Leaves a push to anti-entropy.

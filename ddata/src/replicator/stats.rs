@@ -21,7 +21,7 @@ pub struct Stats {
     pub deltas_merged: u64,
     /// Full states of peers that were merged.
     pub states_merged: u64,
-    /// Deltas refused by rule R, each answered by a repair.
+    /// Deltas refused by rule R, and questions for what is not here; each is answered by a repair.
     pub lacks: u64,
     /// Repairs sent as deltas.
     pub repairs: u64,

@@ -170,6 +170,10 @@ pub struct Edit<'a, T> {
 
 impl<'a, T: DataType> Edit<'a, T> {
     /// A snapshot of the value as it stands now, this edit's own changes included.
+    ///
+    /// What is only looked at is not promised by the change: a majority that acknowledges it may
+    /// lack what was seen here. Call the mutator also where it finds its work done: `remove`, not
+    /// `if view().contains(..)`.
     #[must_use]
     pub fn view(&self) -> T {
         T::open(self.store.clone())

@@ -107,7 +107,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, LWWRegister<T>> {
         self.put(Encoded::new(value)?, None)
     }
 
-    /// Writes a value under a sequence number or version of the caller's own.
+    /// Writes a value under a sequence number or version of the caller's own. Where others use
+    /// [`set`](Self::set), no clock learns of such versions: keep to one of the two in a register.
     ///
     /// # Errors
     /// [`EditError::Stale`] if it is not above what is there.

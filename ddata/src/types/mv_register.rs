@@ -93,6 +93,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, MVRegister<T>> {
         Q: Serialize + ?Sized,
     {
         let value = Encoded::new(value)?;
+        self.lean(); // what was removed before is replaced, too, and not in the delta
         self.write(value, |_| true);
         Ok(())
     }

@@ -126,20 +126,14 @@ impl<T: ReplicatedData> Edit<'_, User<T>> {
         let before: T = joined(self.leaf::<Encoded>())?;
         let mut after = before.clone();
         let result = f(&mut after)?;
-        let found = self.leaf::<Encoded>().len() > 0;
-        if after == before && found {
-            self.lean();
+        self.lean(); // a part of what `f` meant may be done here, and so in no delta
+        if after == before && self.leaf::<Encoded>().len() > 0 {
             return Ok(result);
         }
         let me = self.replica();
         let own = self.leaf::<Encoded>().iter().filter(|(dot, _)| dot.actor == me).count();
         match T::delta(&before, &after) {
-            Some(delta) if own < DELTAS_MAX => {
-                if found {
-                    self.lean(); // a part of what `f` did may be in `before`, and so not in this
-                }
-                self.write(Encoded::new(&delta)?, |_| false);
-            }
+            Some(delta) if own < DELTAS_MAX => self.write(Encoded::new(&delta)?, |_| false),
             _ => self.write(Encoded::new(&after)?, |_| true),
         }
         Ok(result)

@@ -5,11 +5,16 @@
 use ostraca_ddata::bug::{Bug, Canary};
 use ostraca_ddata::data::Value;
 use ostraca_ddata::replicator::config::Config;
-use ostraca_ddata::replicator::request::{Reply, Request, RequestId, WriteConsistency as To};
-use ostraca_ddata::replicator::wire::{Body, Content};
-use ostraca_ddata::types::{Flag, GSet, LWWMap, LWWRegister, ORMap, ORSet};
+use ostraca_ddata::replicator::request::{
+    Reply, Request, RequestError, RequestId, WriteConsistency as To,
+};
+use ostraca_ddata::replicator::wire::{Body, Content, Nack, Scope};
+use ostraca_ddata::types::edit::{Edit, EditError};
+use ostraca_ddata::types::{
+    Flag, GSet, LWWMap, LWWRegister, MVRegister, ORMap, ORSet, ReplicatedData, Term, User,
+};
 
-use crate::bare::{Bare, Words, change, get, insert, peer};
+use crate::bare::{Bare, Words, change, get, guarded, insert, peer};
 use crate::cluster::{READ_MAJORITY, WRITE_MAJORITY, first_epoch};
 
 /// The machine where changes are made, one that acknowledges them, and one that hears of nothing.
@@ -330,22 +335,136 @@ fn who_lacks_something_of_a_leaning_change_is_repaired_once() {
 /// The hot path asks nothing: whoever holds the delta holds all that is promised.
 #[test]
 fn insertions_additions_and_plain_writes_ask_for_nothing_but_their_delta() {
-    use ostraca_ddata::types::{GCounter, MVRegister, PNCounter, PNCounterMap};
-    let requests = [
-        insert("k", "tea", WRITE_MAJORITY),
-        change::<Flag, _>("k", WRITE_MAJORITY, |flag| flag.switch_on()),
-        change::<GSet<String>, _>("k", WRITE_MAJORITY, |set| set.insert("tea")),
-        change::<GCounter, _>("k", WRITE_MAJORITY, |counter| counter.increment(1)),
-        change::<PNCounter, _>("k", WRITE_MAJORITY, |counter| counter.add(-1)),
-        change::<PNCounterMap<u32>, _>("k", WRITE_MAJORITY, |map| map.add(&1, 1)),
-        change::<LWWRegister<u64>, _>("k", WRITE_MAJORITY, |register| register.set(&1)),
-        change::<MVRegister<u64>, _>("k", WRITE_MAJORITY, |register| register.set(&1)),
-        change::<LWWMap<u32, u64>, _>("k", WRITE_MAJORITY, |map| map.insert(&1, &1)),
+    use ostraca_ddata::types::{GCounter, PNCounter, PNCounterMap};
+    let requests: [fn(u64) -> Request; 9] = [
+        |n| insert("k", &n.to_string(), WRITE_MAJORITY),
+        |n| change::<GSet<u64>, _>("k", WRITE_MAJORITY, move |set| set.insert(&n)),
+        |_| change::<GCounter, _>("k", WRITE_MAJORITY, |counter| counter.increment(1)),
+        |_| change::<PNCounter, _>("k", WRITE_MAJORITY, |counter| counter.add(-1)),
+        |_| change::<PNCounterMap<u32>, _>("k", WRITE_MAJORITY, |map| map.add(&1, 1)),
+        |n| change::<LWWRegister<u64>, _>("k", WRITE_MAJORITY, move |register| register.set(&n)),
+        |n| change::<LWWMap<u32, u64>, _>("k", WRITE_MAJORITY, move |map| map.insert(&1, &n)),
+        |n| {
+            change::<ORMap<u32, LWWRegister<u64>>, _>("k", WRITE_MAJORITY, move |map| {
+                map.update(&1, |register| register.set(&n))
+            })
+        },
+        |n| {
+            change::<ORMap<u32, Flag>, _>("k", WRITE_MAJORITY, move |map| {
+                map.update(&u32::try_from(n).unwrap(), |flag| flag.switch_on())
+            })
+        },
     ];
     for request in requests {
         let mut bare = Bare::of(3);
-        bare.ask(request);
-        let (_, entries) = bare.push_to_all(3);
-        assert!(matches!(&entries[..], [entry] if matches!(entry.content, Content::Delta(_))));
+        for n in 1..=3 {
+            bare.ask(request(n));
+            let (_, entries) = bare.push_to_all(3);
+            assert!(matches!(&entries[..], [entry] if matches!(entry.content, Content::Delta(_))));
+        }
     }
+}
+
+// ── types whose callers say what a change is ──
+
+/// As if by a user: what was added and not removed.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct TwoPhase {
+    added: std::collections::BTreeSet<u32>,
+    removed: std::collections::BTreeSet<u32>,
+}
+
+impl ReplicatedData for TwoPhase {
+    const NAME: &'static str = "two-phase";
+
+    fn merge(&mut self, other: &Self) {
+        self.added.extend(&other.added);
+        self.removed.extend(&other.removed);
+    }
+}
+
+/// What a function found done is in no part of a user's type that is written; nor is what was
+/// deleted before.
+#[test]
+fn a_users_type_is_read_as_its_function_left_it() {
+    type Own = User<TwoPhase>;
+    let add = |n: u32, to| {
+        change::<Own, _>("k", to, move |own| {
+            own.change_with(|set| {
+                set.added.insert(n);
+                Ok(())
+            })
+        })
+    };
+    let mut three = Three::new();
+    three.known_to_all(add(1, WRITE_MAJORITY));
+    three.lost(delete(To::Local));
+    three.acknowledged(vec![add(2, WRITE_MAJORITY)]);
+    let read = three.read_by_the_others().and_then(|value| value.get::<Own>()).expect("a value");
+    assert_eq!(read.get().unwrap().added, [2].into());
+}
+
+#[test]
+fn a_register_of_many_values_is_read_without_those_that_were_deleted_before_a_write() {
+    type Values = MVRegister<u64>;
+    let set = |n: u64| change::<Values, _>("k", WRITE_MAJORITY, move |register| register.set(&n));
+    let mut three = Three::new();
+    three.known_to_all(set(1));
+    three.lost(delete(To::Local));
+    three.acknowledged(vec![set(2)]);
+    let read = three.read_by_the_others().and_then(|value| value.get::<Values>());
+    assert_eq!(read.expect("a register").values::<Vec<u64>>().unwrap(), [2]);
+}
+
+// ── the change and the question beside it, on their way ──
+
+/// In a message of its own the question would overtake its change, which goes in pieces.
+#[test]
+fn a_change_above_a_frame_takes_its_question_along() {
+    let mut bare = Bare::of(3);
+    let large = "x".repeat(100_000);
+    bare.ask(change::<Words, _>("k", WRITE_MAJORITY, move |set| {
+        set.remove("tea")?;
+        set.insert(large.as_str())
+    }));
+    let pieces = |(to, body)| (to == peer(1)).then_some(matches!(body, Body::Part { .. }));
+    let sent: Vec<bool> = bare.sent().into_iter().filter_map(pieces).collect();
+    assert!(sent.len() > 1 && sent.iter().all(|is_piece| *is_piece), "{sent:?}");
+    assert_eq!(bare.replicator.stats().pushes_open, 1);
+}
+
+#[test]
+fn without_deltas_the_whole_state_answers_the_question_too() {
+    let config = Config { delta_enabled: false, ..Config::default() };
+    let mut bare = Bare::with(3, config);
+    let ids = bare.batch(vec![insert("k", "tea", WRITE_MAJORITY), remove("rum", WRITE_MAJORITY)]);
+    let (push, entries) = bare.push_to_all(3);
+    assert!(matches!(&entries[..], [entry] if matches!(entry.content, Content::Full(_))));
+    bare.hear(1, crate::bare::ack(push));
+    assert!(ids.iter().all(|id| matches!(bare.answer(*id), Some(Ok(_)))));
+}
+
+/// The question may be refused where the change itself is held: it is not nowhere.
+#[test]
+fn a_refused_question_does_not_say_that_its_change_is_nowhere() {
+    type Firsts = ORMap<u32, LWWRegister<u32>>;
+    let at = |number| Term { number, owner: peer(0) };
+    let mut bare = Bare::of(3);
+    let write = |f: fn(&mut Edit<'_, Firsts>) -> Result<bool, EditError>| {
+        guarded::<Firsts, _>(("g-", at(1)), "g-1", WRITE_MAJORITY, f)
+    };
+    bare.ask(write(|map| map.update(&1, |register| register.set_first(&1))));
+    bare.sent();
+    let id = bare.ask(write(|map| {
+        map.update(&1, |register| register.set_first(&2))?; // it is written
+        map.update(&2, |register| register.set_first(&2))
+    }));
+    let (push, entries) = bare.push_to_all(3);
+    assert_eq!(entries.len(), 2, "the change, then the question");
+    for n in [1, 2] {
+        let nacks = vec![(0, Nack::FencedYetHeld(at(2))), (1, Nack::Fenced(at(2)))];
+        bare.hear(n, Body::Ack { push, scope: Scope::All, counts: true, nacks });
+    }
+    let fenced = RequestError::Fenced { current: at(2), nowhere: false };
+    assert_eq!(bare.answer(id), Some(Err(fenced)));
 }

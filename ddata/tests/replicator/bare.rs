@@ -126,7 +126,8 @@ impl Bare {
     }
 
     pub fn with_bug(me: ReplicaId, config: Config, canary: Canary) -> Self {
-        let registry = Registry::new();
+        let mut registry = Registry::new();
+        registry.register::<crate::acknowledged::TwoPhase>().expect("the only one");
         let setup = Setup { me, config, registry, seed: 7, canary };
         let second = Instant::from_nanos(1_000_000_000);
         let now = Now { mono: second, wall: WallTime::from_millis(START) };

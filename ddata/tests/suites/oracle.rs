@@ -36,8 +36,8 @@ pub enum What {
 }
 
 impl What {
-    /// Whether it is done only where its author's removals are known too, the earlier ones
-    /// included: who is told that an element is out must not be shown it.
+    /// Whether it is done only where all is known that its author knew, earlier removals included:
+    /// who is told that an element is out must not be shown it.
     pub const fn takes_out(&self) -> bool {
         matches!(self, Self::Remove(_) | Self::Swap { .. } | Self::Clear)
     }

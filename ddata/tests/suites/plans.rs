@@ -129,6 +129,7 @@ pub fn contested(seed: Seed) -> Plan {
     let zeal = Zeal { most: 3, rise: *draw.pick(&[0.05, 0.2]), decide: 0.5, keys: 1 };
     let plan = steady(seed);
     let keys = vec![Kind::Set];
+    // Terms and syncs are what is tried here: nothing that takes time from them.
     let habits = Habits { keys, every: 20 * MS, changes: 40, again: 0, ..plan.habits };
     let members = 2 + draw.index(3);
     let span = draw.span(3 * SECOND, 10 * SECOND);
