@@ -3,7 +3,8 @@
 //!
 //! The updates of one batch are joined per key and cut into messages once, for all peers. An
 //! acknowledgement says "my context contains these dots"; who lacks what a delta builds on gets
-//! a repair at once. Knows no consistency level: [`super::write`] does.
+//! a repair at once. With a change that leans on more than its dots goes a question for all that is
+//! here. Knows no consistency level: [`super::write`] does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
