@@ -178,7 +178,8 @@ fn a_deleted_or_cleared_key_is_read_as_empty_though_some_of_it_was_removed_befor
 /// What the tests above are for: acknowledged by who holds the delta, all of it is read again.
 #[test]
 fn where_a_delta_stands_for_all_a_majority_reads_what_was_removed() {
-    let cases: [(fn(&mut Three), &[&str]); 4] = [
+    type Case = (fn(&mut Three), &'static [&'static str]);
+    let cases: [Case; 4] = [
         (removed_beside_an_insertion, &["rum", "tea"]),
         (removed_twice, &["tea"]),
         (|three| emptied(three, delete(WRITE_MAJORITY)), &["tea"]),
