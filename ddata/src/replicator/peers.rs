@@ -540,7 +540,7 @@ impl Replicator {
         }
         let fresh = self.pushes.take_fresh();
         if self.epochs.is_excluded() {
-            return;
+            return; // it never is one again
         }
         let mut entries = Vec::with_capacity(fresh.len());
         let mut waiting = Vec::with_capacity(fresh.len()); // for each of the entries

@@ -150,8 +150,15 @@ impl Bare {
 
     /// One batch of the driver: the input, then a tick if one is due.
     pub fn feed(&mut self, input: Input) {
+        self.feed_all(vec![input]);
+    }
+
+    /// The same, with several inputs.
+    pub fn feed_all(&mut self, inputs: Vec<Input>) {
         let mut out = Outbox::new();
-        self.replicator.handle(self.now, input, &mut out);
+        for input in inputs {
+            self.replicator.handle(self.now, input, &mut out);
+        }
         self.take(&mut out);
         self.ticks();
     }
@@ -211,27 +218,21 @@ impl Bare {
 
     /// Several requests in one batch of the driver.
     pub fn batch(&mut self, requests: Vec<Request>) -> Vec<RequestId> {
-        let mut out = Outbox::new();
-        let mut ids = Vec::new();
-        for request in requests {
-            self.next += 1;
-            let id = RequestId(self.next);
-            self.replicator.handle(self.now, Input::Request { id, request }, &mut out);
-            ids.push(id);
-        }
-        self.take(&mut out);
-        self.ticks();
+        let ids: Vec<RequestId> = (self.next + 1..).map(RequestId).take(requests.len()).collect();
+        self.next += ids.len() as u64;
+        let asked = ids.iter().zip(requests);
+        self.feed_all(asked.map(|(&id, request)| Input::Request { id, request }).collect());
         ids
     }
 
-    /// Several inputs in one batch of the driver.
-    pub fn feed_all(&mut self, inputs: Vec<Input>) {
-        let mut out = Outbox::new();
-        for input in inputs {
-            self.replicator.handle(self.now, input, &mut out);
+    /// Member 1 of two answers so many pushes after this time each: then round trips are known.
+    pub fn round_trips(&mut self, trip: Duration) {
+        for n in 0..64 {
+            let _ = self.now(insert("k", &n.to_string(), WriteConsistency::Local));
+            let (push, _) = self.push_to_all(2);
+            self.pass(trip);
+            self.hear(1, ack(push));
         }
-        self.take(&mut out);
-        self.ticks();
     }
 
     /// Hears a message of a member, in the first configuration.

@@ -42,12 +42,7 @@ fn say_the_same(bare: &mut Bare) -> usize {
 #[test]
 fn an_equal_peer_has_not_what_was_changed_just_before_it_was_compared() {
     let mut bare = Bare::of(2);
-    for n in 0..64 {
-        let _ = bare.now(insert("k", &n.to_string(), To::Local));
-        let (push, _) = bare.push_to_all_of_many(2);
-        bare.pass(millis(1));
-        bare.hear(1, ack(push));
-    }
+    bare.round_trips(millis(1));
     let _ = bare.now(insert("k", "tea", To::Local));
     bare.pass(millis(60));
     let _ = bare.now(insert("k", "rum", To::Local));

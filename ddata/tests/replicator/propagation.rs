@@ -164,12 +164,7 @@ fn in_a_large_cluster_eager_rounds_reach_everybody() {
 #[test]
 fn who_is_silent_is_asked_again_after_twice_the_p95_round_trip() {
     let mut bare = Bare::with(2, no_gossip());
-    for n in 0..64 {
-        let _ = bare.now(insert("k", &n.to_string(), To::Local));
-        let (push, _) = bare.push_to_all(2);
-        bare.pass(millis(10));
-        bare.hear(1, ack(push));
-    }
+    bare.round_trips(millis(10));
     let _ = bare.now(insert("k", "tea", To::Local));
     bare.sent();
     bare.pass(millis(19));
