@@ -37,7 +37,7 @@ pub enum Lost {
     /// A message that the type's own `Serialize` refuses could not be carried along.
     #[error("the message does not encode; not handled")]
     Unencodable,
-    /// The node that it came from, or that it was to go back to, is out of the configuration.
+    /// The node that it was to go back to is out of the configuration.
     #[error("its node left the cluster; not handled")]
     NodeGone,
     /// It came back down a lane that had been given up, and was counted as lost then.

@@ -419,8 +419,7 @@ impl<E: Entity> Runtime<E> {
         }
         lock(&self.waits_for_room).remove(&region);
         for shard in self.known() {
-            let held = shard.pass(self, Fit::Exempt, |gate, desk| gate.removed(region, desk));
-            self.dead(Lost::NodeGone, held, shard.id);
+            shard.pass(self, Fit::Exempt, |gate, desk| gate.removed(region, desk));
         }
     }
 

@@ -687,6 +687,9 @@ impl<E: Entity> Post<Letter> for Desk<'_, E> {
 
     fn bounce(&mut self, to: RegionId, back: Bounce<Letter>) {
         let Bounce { stamp, item, newest } = back;
+        if self.runtime.is_removed(to) {
+            return self.lose(Lost::NodeGone, item.message); // a lane may linger that nobody reads
+        }
         self.runtime.sent_back.fetch_add(1, Ordering::Relaxed);
         frame::bounce(&mut self.floor.scratch, self.shard.id, stamp, newest, &item.message);
         if self.runtime.world.answer(to, &self.floor.scratch).is_err() {

@@ -29,6 +29,8 @@ pub enum Bug {
     LowStampAccepted,
     /// What a move carried goes behind what came directly.
     PayloadBehind,
+    /// What is held of a lane is forgotten when its sender is out.
+    HeldForgotten,
 }
 
 /// The bug to run with, if any.

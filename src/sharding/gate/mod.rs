@@ -279,8 +279,9 @@ impl<M> Gate<M> {
     }
 
     /// A region is out of the installed configuration: its lane has ended, and with it what was
-    /// on it and was not acknowledged. Gives back how many messages of its node were held here.
-    pub fn removed(&mut self, region: RegionId, post: &mut impl Post<M>) -> usize {
+    /// on it and was not acknowledged. What was, and is held here, stays: its node may have left
+    /// in order, for none of its messages waited with it.
+    pub fn removed(&mut self, region: RegionId, post: &mut impl Post<M>) {
         let current = self.route.mode.current();
         if self.route.known.home == Some(region) {
             self.route.known.home = None;
@@ -289,10 +290,9 @@ impl<M> Gate<M> {
             self.lane_ended(current);
         }
         let held = self.host.held();
-        let lost = self.host.forget(region);
+        self.host.ended(region, self.canary);
         self.release_held(held, post);
         self.flush(post);
-        lost
     }
 
     /// A region's lane is cut for long while its node stays a member. If the shard has moved on,

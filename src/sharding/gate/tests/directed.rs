@@ -236,7 +236,26 @@ fn more_than_may_be_held_is_refused_and_counted() {
     node.held = Budget::new(Limits { messages: 8, bytes: 1_000 }); // one shard a quarter
     (1..=3).for_each(|n| gate.arrived(B, g(9), item(n), &mut node));
     assert_eq!((node.did(), gate.held()), (vec![Refuse(3)], 2));
-    assert_eq!((gate.removed(B, &mut node), gate.held()), (2, 0));
+}
+
+/// Whoever leaves in order has nothing that waits with it: what it sent was acknowledged, and no
+/// other message of its can come before these.
+#[test]
+fn what_is_held_outlives_its_sender_and_the_echo_that_it_waits_for_does_not() {
+    let (mut gate, mut node) = (Gate::new(ME), Node::new());
+    let pending = Standing { newest: g(2), home: Some(ME), pending: true, ..Standing::default() };
+    gate.stand(pending, VecDeque::new(), &mut node);
+    gate.arrived(B, g(2), item(1), &mut node);
+    gate.arrived(B, g(3), item(2), &mut node);
+    gate.barrier_arrived(B, g(3), &mut node);
+    node.gone = Some(B);
+    gate.removed(B, &mut node);
+    assert_eq!((node.did(), gate.held(), gate.holds_barrier_of(B)), (vec![], 2, false));
+    stand(&mut gate, &mut node, Run::Hosting(g(2)), 2, ME);
+    assert_eq!((node.did(), gate.held()), (vec![Accept(1)], 1));
+    stand(&mut gate, &mut node, Run::Draining(g(2)), 4, C);
+    assert_eq!(node.did(), [Did::Bounce(B, 2, decision(4, C))], "whoever carries that out counts");
+    assert_eq!((gate.held(), node.held.waits()), (0, Waits::default()));
 }
 
 #[test]
@@ -392,9 +411,10 @@ fn what_is_held_counts_in_bytes_and_is_given_free_however_it_goes() {
     assert_eq!(node.did(), [Refuse(4)]);
     assert_eq!(node.held.waits(), Waits { messages: 3, bytes: 30 });
     gate.removed(C, &mut node);
-    assert_eq!(node.held.waits(), Waits { messages: 2, bytes: 20 });
+    assert_eq!(node.held.waits(), Waits { messages: 3, bytes: 30 }, "its node being out");
     stand(&mut gate, &mut node, Run::Hosting(g(6)), 6, ME);
-    assert_eq!((node.did(), node.held.waits()), (vec![Accept(1), Accept(2)], Waits::default()));
+    assert_eq!(node.did(), [Accept(1), Accept(2), Accept(3)]);
+    assert_eq!(node.held.waits(), Waits::default());
     gate.arrived(B, g(7), item(5), &mut node);
     gate.arrived(B, g(7), item(6), &mut node);
     assert_eq!(gate.empty(&mut node), [item(5), item(6)]);

@@ -180,6 +180,18 @@ fn a_lane_that_breaks_loses_only_what_is_counted_and_stops_nobody() {
     }
 }
 
+/// At any moment at which nothing of its own waits with it, and whatever it sent was read. With a
+/// second decision something may come back to who has left: that is counted.
+#[test]
+fn a_sender_that_leaves_in_order_loses_nothing_and_what_comes_back_to_it_is_counted() {
+    for (messages, moves, regions) in [(2, 1, 3), (3, 1, 2), (2, 2, 2)] {
+        let scope = Scope { messages, moves, regions, leaves: 1, ..Scope::default() };
+        let name = format!("a leave, {messages} messages, {moves} moves, {regions} regions");
+        let explored = is_safe(&name, &scope);
+        assert_eq!(explored.lossy > 0, moves > 1, "{name}: {} with losses", explored.lossy);
+    }
+}
+
 /// What is said too often without any loss changes nothing.
 #[test]
 fn barriers_that_are_said_too_often_do_no_harm() {
@@ -213,7 +225,8 @@ fn every_rule_that_is_left_out_is_noticed() {
     let three_messages = Scope { messages: 3, moves: 2, regions: 2, ..Scope::default() };
     let two_messages = Scope { messages: 2, moves: 2, regions: 2, ..Scope::default() };
     let narrow = Scope { messages: 3, moves: 0, regions: 1, lane: 1, ..Scope::default() };
-    let table: [(Bug, &Scope, &[Violation]); 12] = [
+    let leaving = Scope { messages: 1, moves: 1, regions: 2, leaves: 1, ..Scope::default() };
+    let table: [(Bug, &Scope, &[Violation]); 13] = [
         (Bug::FlushWithoutEcho, &two_messages, &[Order, Lost]),
         (Bug::EchoPastHeld, &three_messages, &[Order, Lost]),
         (Bug::BounceAhead, &two_messages, &[Order, Lost]),
@@ -226,6 +239,7 @@ fn every_rule_that_is_left_out_is_noticed() {
         (Bug::BarrierReplaced, &two_messages, &[Order, Lost]),
         (Bug::LowStampAccepted, &three_messages, &[Order, Lost]),
         (Bug::PayloadBehind, &two_messages, &[Order]),
+        (Bug::HeldForgotten, &leaving, &[Lost]),
     ];
     let mut unnoticed = Vec::new();
     for (bug, scope, expected) in table {

@@ -2,6 +2,8 @@
 //! the gates are the real ones, regions and coordinator are those rules in a few lines. A state
 //! is a value, a step is a function: what can happen is explored, not sampled.
 
+mod lanes;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ostraca_ddata::id::ReplicaId;
@@ -44,6 +46,8 @@ pub(super) struct Scope {
     /// Lanes that are given up by whoever sends on them: what was not read yet is counted, and what
     /// comes later goes down a new one.
     pub(super) breaks: u8,
+    /// Senders that leave in order.
+    pub(super) leaves: u8,
     /// Whether barriers are said again once they or their echoes are lost,
     pub(super) reminds: bool,
     /// and how often though they are not.
@@ -67,6 +71,7 @@ impl Default for Scope {
             crashes: 0,
             give_ups: 0,
             breaks: 0,
+            leaves: 0,
             reminds: true,
             spurious: 0,
             deallocates: false,
@@ -105,6 +110,8 @@ pub(super) enum Step {
     BreakUp(Node, Node, usize),
     /// A sender says its barrier again.
     Remind(Node),
+    /// A sender leaves in order.
+    Leave(Node),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -179,11 +186,13 @@ pub(super) struct World {
     /// Counted as lost; some of them may have been handled all the same.
     lost: BTreeSet<Message>,
     crashed: BTreeSet<Node>,
+    left: BTreeSet<Node>,
     installed: BTreeMap<Node, BTreeSet<Node>>, // by node: who is out
     moves: u8,
     crashes: u8,
     give_ups: u8,
     breaks: u8,
+    leaves: u8,
     spurious: u8,
 }
 
@@ -264,10 +273,17 @@ impl Post<Message> for Wires<'_> {
     }
 
     fn bounce(&mut self, to: RegionId, back: Bounce<Message>) {
+        if self.out.contains(&node(to)) {
+            self.lost.insert(back.item.message);
+            return;
+        }
         self.up.entry((self.me, node(to))).or_default().push_back(Up::Bounce(back));
     }
 
     fn echo(&mut self, to: RegionId, stamp: Generation) {
+        if self.out.contains(&node(to)) {
+            return;
+        }
         self.up.entry((self.me, node(to))).or_default().push_back(Up::Echo(stamp));
     }
 
@@ -321,11 +337,13 @@ impl World {
             handled: Vec::new(),
             lost: BTreeSet::new(),
             crashed: BTreeSet::new(),
+            left: BTreeSet::new(),
             installed: nodes.iter().map(|&node| (node, BTreeSet::new())).collect(),
             moves: scope.moves,
             crashes: scope.crashes,
             give_ups: scope.give_ups,
             breaks: scope.breaks,
+            leaves: scope.leaves,
             spurious: scope.spurious,
         };
         world.take(scope, Step::Host(1, 1));
@@ -341,37 +359,8 @@ impl World {
         self.steps_of_the_coordinator(scope, &mut steps);
         self.steps_of_fate(&mut steps);
         self.steps_of_lanes(scope, &mut steps);
+        self.steps_of_leavers(&mut steps);
         steps
-    }
-
-    fn steps_of_lanes(&self, scope: &Scope, steps: &mut Vec<Step>) {
-        for &sender in self.told.keys().filter(|sender| self.lives(**sender)) {
-            let waits = scope.reminds && self.gates[&sender].is_moving();
-            if waits && (self.spurious > 0 || !self.is_answered(sender)) {
-                steps.push(Step::Remind(sender));
-            }
-        }
-        if self.breaks == 0 {
-            return;
-        }
-        for (&(from, to), words) in &self.down {
-            steps.extend((0..words.len()).map(|keeps| Step::BreakDown(from, to, keeps)));
-        }
-        for (&(from, to), words) in &self.up {
-            steps.extend((0..words.len()).map(|keeps| Step::BreakUp(from, to, keeps)));
-        }
-    }
-
-    /// Whether the echo that a sender waits for will come.
-    fn is_answered(&self, sender: Node) -> bool {
-        let asked = |word: &Down| matches!(word, Down::Barrier(_));
-        let answered = |word: &Up| matches!(word, Up::Echo(_));
-        let down = self.down.iter().filter(|((from, _), _)| *from == sender);
-        let up = self.up.iter().filter(|((_, to), _)| *to == sender);
-        let holds = self.gates.values().any(|gate| gate.holds_barrier_of(region(sender)));
-        down.flat_map(|(_, words)| words).any(asked)
-            || up.flat_map(|(_, words)| words).any(answered)
-            || holds
     }
 
     fn steps_of_senders(&self, scope: &Scope, steps: &mut Vec<Step>) {
@@ -440,7 +429,7 @@ impl World {
             steps.extend(self.regions.keys().filter(|n| self.lives(**n)).map(|&n| Step::Crash(n)));
         }
         for (&node, out) in self.installed.iter().filter(|(node, _)| self.lives(**node)) {
-            let gone = self.crashed.difference(out);
+            let gone = self.crashed.union(&self.left).filter(|gone| !out.contains(gone));
             steps.extend(gone.map(|&gone| Step::Removed(node, gone)));
             if self.give_ups > 0 {
                 let others = self.regions.keys().filter(|other| **other != node);
@@ -483,6 +472,7 @@ impl World {
             Step::GiveUp(sender, host) => self.give_up(scope, sender, host),
             Step::BreakDown(from, to, keeps) => self.break_down(from, to, keeps),
             Step::BreakUp(from, to, keeps) => self.break_up(from, to, keeps),
+            Step::Leave(sender) => self.leave(sender),
             Step::Remind(sender) => {
                 if self.is_answered(sender) {
                     self.spurious -= 1;
@@ -494,7 +484,10 @@ impl World {
 
     /// What is wrong now, if anything; `quiet` says that nothing more can happen.
     pub(super) fn violation(&self, scope: &Scope, quiet: bool) -> Option<Violation> {
-        if scope.crashes + scope.give_ups + scope.breaks == 0 && !self.lost.is_empty() {
+        // Of who has left: what comes back finds nobody, which takes a second decision.
+        let stranded = |message: &Message| scope.moves > 1 && self.left.contains(&message.sender);
+        let faults = scope.crashes + scope.give_ups + scope.breaks;
+        if faults == 0 && !self.lost.iter().all(stranded) {
             return Some(Violation::Lost);
         }
         let hosts = |(node, of): &(&Node, &Region)| self.lives(**node) && of.life != Life::Idle;
@@ -515,7 +508,7 @@ impl World {
                 self.lost.contains(&message) || self.handled.contains(&message)
             };
             let quiet = quiet && self.home() != NOWHERE;
-            if quiet && self.lives(sender) && !(1..=self.told[&sender]).all(accounted) {
+            if quiet && !self.crashed.contains(&sender) && !(1..=self.told[&sender]).all(accounted) {
                 return Some(Violation::Lost);
             }
         }
@@ -528,7 +521,7 @@ impl World {
     }
 
     fn lives(&self, node: Node) -> bool {
-        !self.crashed.contains(&node)
+        !self.crashed.contains(&node) && !self.left.contains(&node)
     }
 
     fn last(&self) -> Number {
@@ -687,19 +680,6 @@ impl World {
         self.lost.extend(payload.unwrap_or_default());
     }
 
-    /// Everything between the two nodes that has not arrived is counted; so is what was
-    /// acknowledged by the lane and held by the gate there.
-    fn removed(&mut self, scope: &Scope, node: Node, gone: Node) {
-        self.installed.get_mut(&node).expect("a node").insert(gone);
-        self.count_between(node, gone);
-        self.down.remove(&(node, gone));
-        self.up.remove(&(gone, node));
-        self.down.remove(&(gone, node));
-        self.with(scope, node, |gate, post| {
-            gate.removed(region(gone), post);
-        });
-    }
-
     fn give_up(&mut self, scope: &Scope, sender: Node, host: Node) {
         let mut given_up = false;
         self.with(scope, sender, |gate, post| given_up = gate.give_up(region(host), post));
@@ -707,54 +687,6 @@ impl World {
             self.give_ups -= 1;
             self.count_between(sender, host);
         }
-    }
-
-    fn break_down(&mut self, from: Node, to: Node, keeps: usize) {
-        self.breaks -= 1;
-        let lane = self.down.get_mut(&(from, to)).expect("words are on it");
-        let lost = lane.split_off(keeps).into_iter().filter_map(|word| match word {
-            Down::Message(_, item) => Some(item.message),
-            Down::Barrier(_) => None,
-        });
-        self.lost.extend(lost);
-        self.down.retain(|_, words| !words.is_empty());
-    }
-
-    fn break_up(&mut self, from: Node, to: Node, keeps: usize) {
-        self.breaks -= 1;
-        let lane = self.up.get_mut(&(from, to)).expect("words are on it");
-        let lost = lane.split_off(keeps).into_iter().filter_map(|word| match word {
-            Up::Bounce(back) => Some(back.item.message),
-            Up::Echo(_) => None,
-        });
-        self.lost.extend(lost);
-        self.up.retain(|_, words| !words.is_empty());
-    }
-
-    fn count_between(&mut self, sender: Node, host: Node) {
-        let down = self.down.get(&(sender, host)).into_iter().flatten();
-        let on_the_way = down.filter_map(|word| match word {
-            Down::Message(_, item) => Some(item.message),
-            Down::Barrier(_) => None,
-        });
-        let up = self.up.get(&(host, sender)).into_iter().flatten();
-        let back = up.filter_map(|word| match word {
-            Up::Bounce(back) => Some(back.item.message),
-            Up::Echo(_) => None,
-        });
-        let mut lost: Vec<Message> = on_the_way.chain(back).collect();
-        if self.crashed.contains(&host) {
-            // Whatever its gate held, and whatever it handled that nobody heard of.
-            let sent = (1..=self.told.get(&sender).copied().unwrap_or(0))
-                .map(|n| Message { sender, n })
-                .filter(|message| self.held_at(host, *message));
-            lost.extend(sent);
-        }
-        self.lost.extend(lost);
-    }
-
-    fn held_at(&self, host: Node, message: Message) -> bool {
-        self.gates[&host].held_messages().any(|item| item.message == message)
     }
 
     fn stand(&mut self, scope: &Scope, node: Node, payload: &[Message]) {
