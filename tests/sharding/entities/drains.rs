@@ -88,8 +88,12 @@ struct House {
 
 impl House {
     fn new(canary: Canary) -> Self {
+        Self::of(2, canary)
+    }
+
+    fn of(nodes: usize, canary: Canary) -> Self {
         let (door, log) = (Arc::<Door>::default(), Arc::<Mutex<Vec<String>>>::default());
-        let plan = Plan { canary, ..Plan::default() };
+        let plan = Plan { nodes, canary, ..Plan::default() };
         let nodes = Nodes::new(&plan, |me, _| {
             let (door, log) = (Arc::clone(&door), Arc::clone(&log));
             move |id: &EntityId| {
@@ -136,6 +140,23 @@ fn a_drain_waits_for_running_handlers_and_carries_the_rest_along_in_order() {
     let of_node_one = log[2..].iter().filter(|line| !line.contains("elsewhere"));
     assert_eq!(of_node_one.collect::<Vec<_>>(), expected);
     assert!(log.iter().any(|line| line == "a@2 from elsewhere"), "{log:?}");
+    assert_eq!(house.nodes.all_lost(), 0);
+}
+
+/// Two nodes leave together, one handler is slow, and the sender is gone first.
+#[test]
+fn what_waits_for_a_drain_at_the_next_home_outlives_its_sender() {
+    let mut house = House::of(3, Canary::none());
+    house.tell(0, "a", Say::Wait("slow".to_owned()));
+    house.nodes.settle();
+    house.moves(1);
+    house.tell(2, "a", Say::Word("of who is gone".to_owned()));
+    house.nodes.settle();
+    assert_eq!(house.nodes.nodes[1].region.stats().held, 1);
+    house.nodes.crash(2);
+    house.door.open();
+    house.nodes.settle();
+    assert_eq!(house.log(), ["a@1 slow moving=true", "a@1 last", "a@2 of who is gone"]);
     assert_eq!(house.nodes.all_lost(), 0);
 }
 
