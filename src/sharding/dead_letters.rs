@@ -58,9 +58,15 @@ pub enum Lost {
     /// Its handler was dropped, for the node had no lease for long.
     #[error("its node heard from no quorum for long; it may have been handled in part")]
     NotLeased,
+    /// Its shard had moved, and the lane back to its sender keeps several times as much as it may.
+    #[error("its shard had moved, and the lane back had no room; not handled")]
+    LaneFull,
+    /// It was handled, and there is no lane to whoever asked, or one without room.
+    #[error("it was handled, and no lane took the answer")]
+    AnswerLost,
 }
 
-const ALL: [Lost; 15] = [
+const ALL: [Lost; 17] = [
     Lost::MailboxFull,
     Lost::HeldFull,
     Lost::EntityFailed,
@@ -76,6 +82,8 @@ const ALL: [Lost; 15] = [
     Lost::TooLong,
     Lost::AnswerTooLong,
     Lost::NotLeased,
+    Lost::LaneFull,
+    Lost::AnswerLost,
 ];
 
 impl Lost {
@@ -107,6 +115,8 @@ impl Lost {
             Self::TooLong => "too-long",
             Self::AnswerTooLong => "answer-too-long",
             Self::NotLeased => "not-leased",
+            Self::LaneFull => "lane-full",
+            Self::AnswerLost => "answer-lost",
         }
     }
 }
@@ -124,7 +134,7 @@ impl DeadLetters {
         &self,
         why: Lost,
         count: usize,
-        of: (&EntityType, ShardId),
+        of: (&EntityType, Option<ShardId>),
         now: impl FnOnce() -> Instant,
     ) {
         if count == 0 {
@@ -137,9 +147,9 @@ impl DeadLetters {
             return;
         }
         self.logged[at].store(now, Ordering::Relaxed);
-        let (entity_type, shard) = of;
+        let (entity_type, shard) = (of.0, of.1.map(tracing::field::display));
         tracing::warn!(
-            %entity_type, %shard, count, total, reason = why.name(), %why,
+            %entity_type, shard, count, total, reason = why.name(), %why,
             "sharding.dead_letters: messages were not handled"
         );
     }

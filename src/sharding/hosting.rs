@@ -82,11 +82,12 @@ pub trait World: Send + Sync + 'static {
     /// [`NoRoom`]; [`Hosting::room`] says when to try again.
     fn send(&self, to: RegionId, frame: &[u8]) -> Result<(), NoRoom>;
 
-    /// Appends a frame that is never refused for want of room: barriers, bounces, echoes, replies.
+    /// Appends a frame beyond what `send` may: barriers, bounces, echoes, replies.
     ///
     /// # Errors
-    /// [`NoLane`] if the region is out of the installed configuration, or not known yet.
-    fn answer(&self, to: RegionId, frame: &[u8]) -> Result<(), NoLane>;
+    /// [`NoRoom`], and then nobody tries it again: [`NoRoom::Full`] if the lane keeps several times
+    /// as much as it may, for its other end takes nothing.
+    fn answer(&self, to: RegionId, frame: &[u8]) -> Result<(), NoRoom>;
 
     /// Tells the region's machine a fact. Never blocks; after the node's stop nobody listens.
     fn tell(&self, fact: RegionInput);
@@ -114,7 +115,3 @@ pub enum NoRoom {
     /// No lane leads there: the region is out of the configuration, or not known yet.
     NoLane,
 }
-
-/// No lane leads there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoLane;

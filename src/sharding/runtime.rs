@@ -23,7 +23,7 @@ use super::frame::{self, Frame};
 use super::gate;
 use super::gate::{Bounce, Budget, Decision, Fit, HELD_FLOOR, Item, Limits, Origin};
 use super::handover::{Chaff, LostStates};
-use super::hosting::{BadFrame, Unrest, World};
+use super::hosting::{BadFrame, NoRoom, Unrest, World};
 use super::ids::{EntityId, EntityType, RegionId, ShardId};
 use super::letter::Letter;
 use super::mailbox::{Entry, Room};
@@ -576,7 +576,7 @@ impl<E: Entity> Runtime<E> {
     }
 
     pub(super) fn dead(&self, why: Lost, count: usize, shard: ShardId) {
-        self.dead.add(why, count, (&self.entity_type, shard), || self.world.now());
+        self.dead.add(why, count, (&self.entity_type, Some(shard)), || self.world.now());
     }
 
     pub(super) const fn dead_letters(&self) -> &DeadLetters {
@@ -682,6 +682,36 @@ impl<E: Entity> Runtime<E> {
     }
 }
 
+/// Answers that leave.
+impl<E: Entity> Runtime<E> {
+    fn send_there(&self, to: Asker, bytes: &[u8]) {
+        let sent = if bytes.len() <= self.message_bytes_max {
+            self.world.answer(to.node, bytes)
+        } else {
+            Err(NoRoom::TooLong)
+        };
+        match sent {
+            Ok(()) => {}
+            Err(NoRoom::TooLong) => {
+                let mut refused = Vec::with_capacity(16);
+                frame::refused(&mut refused, to.correlation, Lost::AnswerTooLong);
+                let _sent = self.world.answer(to.node, &refused); // else the timeout tells it
+            }
+            // Whoever is out of the configuration waits for no answer.
+            Err(NoRoom::NoLane) if self.is_removed(to.node) => {}
+            Err(NoRoom::NoLane | NoRoom::Full) => self.lose_answer(bytes),
+        }
+    }
+
+    /// Whoever asked hears nothing. If that is a refusal, the message it is about was counted.
+    fn lose_answer(&self, bytes: &[u8]) {
+        if let Ok(Frame::Answer { .. }) = Frame::read(bytes) {
+            let of = (&self.entity_type, None);
+            self.dead.add(Lost::AnswerLost, 1, of, || self.world.now());
+        }
+    }
+}
+
 impl<E: Entity> Way for Runtime<E> {
     fn types(&self) -> &Arc<Types> {
         self.asks.types()
@@ -689,15 +719,7 @@ impl<E: Entity> Way for Runtime<E> {
 
     fn send(&self, to: Asker, bytes: &[u8]) {
         if to.node != self.me {
-            // Whoever is out of the configuration waits for no answer.
-            let _sent = if bytes.len() <= self.message_bytes_max {
-                self.world.answer(to.node, bytes)
-            } else {
-                let mut refused = Vec::with_capacity(16);
-                frame::refused(&mut refused, to.correlation, Lost::AnswerTooLong);
-                self.world.answer(to.node, &refused)
-            };
-            return;
+            return self.send_there(to, bytes);
         }
         match Frame::read(bytes) {
             Ok(Frame::Answer { correlation, body }) => self.asks.answered(correlation, body),

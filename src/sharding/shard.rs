@@ -682,7 +682,10 @@ impl<E: Entity> Post<Letter> for Desk<'_, E> {
 
     fn barrier(&mut self, to: RegionId, stamp: Generation) -> Result<(), Gone> {
         frame::barrier(&mut self.floor.scratch, self.shard.id, stamp);
-        self.runtime.world.answer(to, &self.floor.scratch).map_err(|_| Gone)
+        match self.runtime.world.answer(to, &self.floor.scratch) {
+            Err(NoRoom::NoLane) => Err(Gone),
+            Ok(()) | Err(NoRoom::Full | NoRoom::TooLong) => Ok(()), // it is said again
+        }
     }
 
     fn bounce(&mut self, to: RegionId, back: Bounce<Letter>) {
@@ -692,15 +695,19 @@ impl<E: Entity> Post<Letter> for Desk<'_, E> {
         }
         self.runtime.sent_back.fetch_add(1, Ordering::Relaxed);
         frame::bounce(&mut self.floor.scratch, self.shard.id, stamp, newest, &item.message);
-        if self.runtime.world.answer(to, &self.floor.scratch).is_err() {
-            self.lose(Lost::NodeGone, item.message);
-        }
+        let why = match self.runtime.world.answer(to, &self.floor.scratch) {
+            Ok(()) => return,
+            Err(NoRoom::NoLane) => Lost::NodeGone,
+            Err(NoRoom::Full) => Lost::LaneFull,
+            Err(NoRoom::TooLong) => Lost::TooLong,
+        };
+        self.lose(why, item.message); // the echo behind it says that nothing is out any more
     }
 
     fn echo(&mut self, to: RegionId, stamp: Generation) {
         self.runtime.sent_back.fetch_add(1, Ordering::Relaxed);
         frame::echo(&mut self.floor.scratch, self.shard.id, stamp);
-        // Whoever is out of the configuration waits for no echo.
+        // Whoever is out of the configuration waits for no echo, others ask again.
         let _sent = self.runtime.world.answer(to, &self.floor.scratch);
     }
 

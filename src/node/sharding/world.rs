@@ -18,7 +18,7 @@ use crate::node::clock::Clock;
 use crate::node::control::machine::{ControlInbox, ControlInput};
 use crate::node::lease::Lease;
 use crate::node::rarely::Rarely;
-use crate::sharding::hosting::{NoLane, NoRoom, World};
+use crate::sharding::hosting::{NoRoom, World};
 use crate::sharding::ids::{EntityType, RegionId};
 use crate::sharding::machines::Input;
 use crate::sharding::region::RegionInput;
@@ -142,15 +142,14 @@ impl World for TypeWorld {
         }
     }
 
-    fn answer(&self, to: RegionId, frame: &[u8]) -> Result<(), NoLane> {
+    fn answer(&self, to: RegionId, frame: &[u8]) -> Result<(), NoRoom> {
         match self.append(to, |lane, header| lane.answer(header, frame)) {
-            Sent::Yes | Sent::TooLong => Ok(()), // complained about
-            Sent::NoLane => Err(NoLane),
-            Sent::Full(lane) => {
-                // The other end takes nothing, and answers fill four times what a lane keeps.
-                self.wait_for_room(to, lane);
+            Sent::Yes => Ok(()),
+            Sent::TooLong => Err(NoRoom::TooLong),
+            Sent::NoLane => Err(NoRoom::NoLane),
+            Sent::Full(_) => {
                 self.complain(to, &"the lane keeps four times as much as it may");
-                Ok(())
+                Err(NoRoom::Full)
             }
         }
     }

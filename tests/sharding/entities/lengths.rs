@@ -1,14 +1,16 @@
 //! Messages and answers near what lanes take: each is handled, refused, or counted.
 
+use std::sync::{Arc, Mutex};
+
 use ostraca::sharding::context::Context;
 use ostraca::sharding::dead_letters::Lost;
 use ostraca::sharding::entity::Entity;
 use ostraca::sharding::entity_ref::{AskError, TellError};
-use ostraca::sharding::ids::EntityId;
+use ostraca::sharding::ids::{EntityId, ShardId};
 use ostraca::sharding::reply::Reply;
 use serde::{Deserialize, Serialize};
 
-use super::nodes::{MESSAGE_BYTES_MAX, Nodes, Plan};
+use super::nodes::{MESSAGE_BYTES_MAX, Nodes, Plan, Step, node};
 
 #[derive(Default)]
 struct Store {
@@ -88,4 +90,52 @@ fn an_answer_that_is_too_long_is_refused_at_once() {
     let long = async move { store.ask(|reply| Load::Get(MESSAGE_BYTES_MAX, reply)).await };
     let asked = nodes.wait_for(long);
     assert!(matches!(asked, Err(AskError::Refused { why: Lost::AnswerTooLong, .. })), "{asked:?}");
+}
+
+type Asked = Arc<Mutex<Option<Result<u64, AskError>>>>;
+
+/// Asks from node 1, as far as it gets without anybody else.
+fn ask(nodes: &mut Nodes<Store>, load: impl FnOnce(Reply<u64>) -> Load + Send + 'static) -> Asked {
+    let (store, asked) = (nodes.nodes[1].region.entity("s"), Asked::default());
+    let result = Arc::clone(&asked);
+    nodes.executor.spawn(Box::pin(async move {
+        let answer = store.ask(load).await;
+        *result.lock().expect("nobody panicked") = Some(answer);
+    }));
+    while nodes.possible().contains(&Step::Task) {
+        nodes.step(Step::Task, 0);
+    }
+    asked
+}
+
+#[test]
+fn what_does_not_fit_into_the_lane_back_is_counted_and_who_asked_in_it_is_told() {
+    let mut nodes = nodes();
+    let store = nodes.nodes[1].region.entity("s");
+    count(&mut nodes); // it knows the way
+    nodes.decide(ShardId::new(0), Some(1));
+    nodes.hear(0, |_| true);
+    nodes.settle_without_words(); // it has drained, and node 1 has not heard of it
+    nodes.lanes.lock().expect("nobody panicked").answers = 2_500;
+    store.tell(Load::Put("x".repeat(2_000))).unwrap();
+    store.tell(Load::Put("y".repeat(2_000))).unwrap();
+    let asked = ask(&mut nodes, |reply| Load::PutAsked("z".repeat(2_000), reply));
+    (0..3).for_each(|_| nodes.step(Step::Lane, 1)); // nothing is read of what comes back
+    assert_eq!(nodes.lost(Lost::LaneFull), 2);
+    nodes.settle();
+    assert_eq!((count(&mut nodes), nodes.all_lost()), (1, 2));
+    let asked = asked.lock().expect("nobody panicked").take();
+    let is_told = matches!(asked, Some(Err(AskError::Refused { why: Lost::LaneFull, .. })));
+    assert!(is_told, "{asked:?}");
+}
+
+#[test]
+fn an_answer_to_a_member_without_a_lane_is_counted() {
+    let mut nodes = nodes();
+    count(&mut nodes); // it knows the way
+    let asked = ask(&mut nodes, Load::Count);
+    nodes.lanes.lock().expect("nobody panicked").out.insert(node(1)); // not met yet
+    nodes.settle();
+    assert_eq!((nodes.lost(Lost::AnswerLost), nodes.all_lost()), (1, 1));
+    assert!(asked.lock().expect("nobody panicked").is_none(), "its timeout tells it");
 }

@@ -13,7 +13,7 @@ use ostraca::sharding::config::Sharding;
 use ostraca::sharding::dead_letters::Lost;
 use ostraca::sharding::entity::{Entity, Supervision};
 use ostraca::sharding::extractor::{ByMessage, HashExtractor, ShardHash};
-use ostraca::sharding::hosting::{Hosting, NoLane, NoRoom, World};
+use ostraca::sharding::hosting::{Hosting, NoRoom, World};
 use ostraca::sharding::ids::{EntityId, EntityType, Generation, RegionId, ShardId};
 use ostraca::sharding::installed::Installed;
 use ostraca::sharding::passivation::settings::{Passivation, Strategy};
@@ -44,9 +44,10 @@ pub(crate) fn node(index: usize) -> RegionId {
 pub(crate) struct Lanes {
     pub(crate) frames: BTreeMap<(RegionId, RegionId), VecDeque<Vec<u8>>>,
     refused: BTreeSet<(RegionId, RegionId)>,
-    pub(crate) limit: usize, // frames
+    pub(crate) limit: usize,   // frames
+    pub(crate) answers: usize, // bytes, with bounces, echoes and replies
     pub(crate) bytes_max: usize,
-    out: BTreeSet<RegionId>,
+    pub(crate) out: BTreeSet<RegionId>,
 }
 
 /// One node's world.
@@ -77,15 +78,20 @@ impl World for NodeWorld {
         Err(NoRoom::Full)
     }
 
-    fn answer(&self, to: RegionId, frame: &[u8]) -> Result<(), NoLane> {
+    fn answer(&self, to: RegionId, frame: &[u8]) -> Result<(), NoRoom> {
         let mut lanes = self.lanes.lock().expect("nobody panicked");
         if lanes.out.contains(&to) {
-            return Err(NoLane);
+            return Err(NoRoom::NoLane);
         }
         if frame.len() > lanes.bytes_max {
-            return Ok(()); // as a real lane: it is gone
+            return Err(NoRoom::TooLong);
         }
-        lanes.frames.entry((self.me, to)).or_default().push_back(frame.to_vec());
+        let limit = lanes.answers;
+        let lane = lanes.frames.entry((self.me, to)).or_default();
+        if limit < usize::MAX && lane.iter().map(Vec::len).sum::<usize>() + frame.len() > limit {
+            return Err(NoRoom::Full);
+        }
+        lane.push_back(frame.to_vec());
         Ok(())
     }
 
@@ -176,6 +182,7 @@ impl<E: Entity> Nodes<E> {
         let executor = Executor::new();
         let lanes = Arc::new(Mutex::new(Lanes {
             limit: usize::MAX,
+            answers: usize::MAX,
             bytes_max: MESSAGE_BYTES_MAX,
             ..Lanes::default()
         }));
@@ -294,9 +301,14 @@ impl<E: Entity> Nodes<E> {
 
     /// One node hears what is announced, and nobody anything else.
     pub(crate) fn announce(&mut self, to: usize) {
+        self.hear(to, |word| matches!(word, ToRegion::Announce(_)));
+    }
+
+    /// One node hears some words to it, and nobody anything else.
+    pub(crate) fn hear(&mut self, to: usize, what: impl Fn(&ToRegion) -> bool) {
         let words = std::mem::take(&mut self.words);
         let is_heard = |(region, _, word): &(RegionId, ReplicaId, ToRegion)| {
-            *region == node(to) && matches!(word, ToRegion::Announce(_))
+            *region == node(to) && what(word)
         };
         let (heard, kept): (Vec<_>, Vec<_>) = words.into_iter().partition(is_heard);
         self.words = kept;

@@ -14,7 +14,7 @@ use ostraca::sharding::bug::Canary;
 use ostraca::sharding::context::Context;
 use ostraca::sharding::entity::{BoxError, Entity, Supervision};
 use ostraca::sharding::extractor::{ByMessage, HashExtractor, ShardHash};
-use ostraca::sharding::hosting::{NoLane, NoRoom, World};
+use ostraca::sharding::hosting::{NoRoom, World};
 use ostraca::sharding::ids::{EntityId, EntityType, Generation, RegionId, ShardId};
 use ostraca::sharding::region::{RegionInput, RegionOutput, Run, Standing};
 use ostraca::sharding::shard_region::{Setup, ShardRegion};
@@ -44,7 +44,7 @@ impl World for Alone {
         panic!("there is no {to}");
     }
 
-    fn answer(&self, to: RegionId, _: &[u8]) -> Result<(), NoLane> {
+    fn answer(&self, to: RegionId, _: &[u8]) -> Result<(), NoRoom> {
         panic!("there is no {to}");
     }
 

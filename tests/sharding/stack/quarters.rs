@@ -12,7 +12,7 @@ use ostraca::sharding::bug::Canary;
 use ostraca::sharding::config::Sharding as Settings;
 use ostraca::sharding::entity::Supervision;
 use ostraca::sharding::extractor::{ByMessage, HashExtractor, ShardHash};
-use ostraca::sharding::hosting::{Hosting, NoLane, NoRoom, Unrest, World};
+use ostraca::sharding::hosting::{Hosting, NoRoom, Unrest, World};
 use ostraca::sharding::ids::{EntityId, RegionId};
 use ostraca::sharding::region::{RegionInput, RegionOutput};
 use ostraca::sharding::shard_region::{Setup, ShardRegion};
@@ -28,6 +28,8 @@ use crate::whole::house::{House, Houses, Parcel, Said};
 
 const ENTITIES: u64 = 30;
 const MESSAGE_BYTES_MAX: usize = 1 << 16;
+/// Frames that a lane keeps of answers and bounces too, at least.
+const ANSWERS_MAX: usize = 64;
 /// As nodes have it.
 const REMIND: Duration = Duration::from_secs(2);
 /// Turns of tasks in one event; a run that needs more goes round for ever.
@@ -106,8 +108,14 @@ impl World for HouseWorld {
         Ok(())
     }
 
-    fn answer(&self, to: RegionId, frame: &[u8]) -> Result<(), NoLane> {
-        self.lanes().to.get_mut(&to.replica()).ok_or(NoLane)?.push(frame);
+    fn answer(&self, to: RegionId, frame: &[u8]) -> Result<(), NoRoom> {
+        let mut lanes = self.lanes();
+        let limit = lanes.limit.saturating_mul(4).max(ANSWERS_MAX); // four times, as real ones
+        let lane = lanes.to.get_mut(&to.replica()).ok_or(NoRoom::NoLane)?;
+        if lane.kept.len() >= limit {
+            return Err(NoRoom::Full);
+        }
+        lane.push(frame);
         Ok(())
     }
 
