@@ -60,6 +60,10 @@ pub enum Bug {
     OwnPayloadLeftOut,
     /// A removed region's entry does not outweigh older payloads.
     RemovedDoesNotCount,
+    /// A removed region that was only named counts as one that hosted.
+    NamedCountsAsHosted,
+    /// A region that was removed vouches for what it had not released before.
+    RemovedVouches,
     /// The payload is dropped when the same stay is confirmed.
     KeptDroppedOnEqual,
     /// A repeated Released brings its payload again.

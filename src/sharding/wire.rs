@@ -204,6 +204,10 @@ pub struct Released {
     /// What was accepted and not begun, if it is still kept.
     #[serde(rename = "p", default, with = "payload")]
     pub payload: Option<Bytes>,
+    /// The highest generation that the sender had heard of when that last stay ended: before, it
+    /// had released the shard to nobody since `last`. [`Generation::NEVER`] from who does not say.
+    #[serde(rename = "d", default, skip_serializing_if = "is_never")]
+    pub sealed: Generation,
     /// The generation of the cluster there: its next home is as far before it starts.
     #[serde(rename = "c", default)]
     pub cluster: u64,
@@ -224,9 +228,17 @@ pub struct Carries {
     /// The payload's length, in bytes.
     #[serde(rename = "n")]
     pub length: u64,
+    /// As in [`Released`].
+    #[serde(rename = "d", default, skip_serializing_if = "is_never")]
+    pub sealed: Generation,
     /// The generation of the cluster there.
     #[serde(rename = "c", default)]
     pub cluster: u64,
+}
+
+/// Releases of who does not know the field read and write as before.
+fn is_never(generation: &Generation) -> bool {
+    *generation == Generation::NEVER
 }
 
 /// A question for more of a payload.
@@ -431,10 +443,11 @@ mod tests {
         let table: RouteTable = routes.into_iter().collect();
         assert_eq!(table.iter().collect::<Vec<_>>(), routes);
         let payload = Some(Bytes::from_static(b"\x00messages"));
-        let released =
-            Released { shard, reached: g(2, 1), last: Generation::NEVER, payload, cluster: 5 };
+        let (last, sealed) = (Generation::NEVER, Generation::NEVER);
+        let released = Released { shard, reached: g(2, 1), last, payload, sealed, cluster: 5 };
         let bare = Released { payload: None, ..released.clone() };
-        let carries = Carries { shard, reached: g(2, 1), last: g(1, 1), length: 9, cluster: 5 };
+        let (last, sealed) = (g(1, 1), g(1, 2));
+        let carries = Carries { shard, reached: g(2, 1), last, length: 9, sealed, cluster: 5 };
         let hosted = vec![(shard, g(1, 1))];
         let release = ReleaseShard { shard, generation: g(2, 2), to: Some(region(2)) };
         let host = HostShard { shard, generation: g(2, 2), after, epoch };
@@ -452,7 +465,7 @@ mod tests {
             ToRegion::Host(vec![host]),
             ToRegion::Release(vec![release, ReleaseShard { to: None, ..release }]),
             ToRegion::Announce(table),
-            ToRegion::Released(vec![released, bare]),
+            ToRegion::Released(vec![released.clone(), bare, Released { sealed, ..released }]),
             ToRegion::Hosted(hosted.clone()),
             ToRegion::Carries(vec![carries]),
             ToRegion::Fetch(vec![Fetch { shard, last: g(1, 1), at: 4 }]),

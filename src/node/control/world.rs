@@ -351,6 +351,7 @@ mod tests {
             reached: last,
             last,
             payload: (length > 0).then(|| vec![0; length].into()),
+            sealed: last,
             cluster: 1,
         };
         let say = |message| Word::Sharding(ShardingMessage::Region(message));

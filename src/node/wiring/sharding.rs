@@ -427,6 +427,7 @@ mod tests {
             reached: g(2),
             last: g(1),
             payload: Some(Bytes::from_static(b"\x01\x02")),
+            sealed: Generation::NEVER, // as those say who do not know it
             cluster: 5,
         };
         let route = ShardRoute { shard: SHARD, generation: g(1), home: Some(region) };
@@ -534,6 +535,7 @@ mod tests {
                     reached: g(2),
                     last,
                     length: 9,
+                    sealed: Generation::NEVER,
                     cluster: 5,
                 }]),
                 concat!(

@@ -71,6 +71,7 @@ pub(super) struct Intake {
 struct Arriving {
     reached: Generation,
     last: Generation,
+    sealed: Generation,
     length: u64,        // 1 to PAYLOAD_MAX
     bytes: Vec<u8>,     // what has come, from the beginning; ≤ length
     asked: Option<u64>, // for what comes before; `None`: it waits for its turn
@@ -88,7 +89,7 @@ impl Intake {
     /// A region keeps a payload for this one; said again until that is confirmed. `false`: there
     /// can be none like it.
     pub(super) fn announced(&mut self, now: Instant, from: RegionId, word: Carries) -> bool {
-        let Carries { shard, reached, last, length, .. } = word;
+        let Carries { shard, reached, last, length, sealed, .. } = word;
         if length == 0 || length > PAYLOAD_MAX {
             return false;
         }
@@ -105,7 +106,7 @@ impl Intake {
             Some(_) => {} // of an earlier stay
             None => {
                 let (bytes, asked, since, moves) = (Vec::new(), None, now, false);
-                let new = Arriving { reached, last, length, bytes, asked, since, moves };
+                let new = Arriving { reached, last, sealed, length, bytes, asked, since, moves };
                 self.arriving.insert(key, new);
             }
         }
@@ -133,9 +134,9 @@ impl Intake {
         }
         let whole = self.arriving.remove(&key)?;
         self.due.remove(&key);
-        let Arriving { reached, last, bytes, .. } = whole;
+        let Arriving { reached, last, sealed, bytes, .. } = whole;
         let (payload, cluster) = (Some(Bytes::from(bytes)), 0); // the announcement's was looked at
-        Some(Released { shard: key.0, reached, last, payload, cluster })
+        Some(Released { shard: key.0, reached, last, payload, sealed, cluster })
     }
 
     /// Forgets what is of no use any more of a shard.

@@ -12,7 +12,7 @@ use crate::sharding::wire::{
 };
 
 /// What a release takes on its way beside its payload, in bytes, at most.
-const RELEASE_BYTES: usize = 96;
+const RELEASE_BYTES: usize = 128;
 
 type Confirmed = BTreeMap<ReplicaId, Vec<(ShardId, Generation)>>;
 
@@ -146,6 +146,7 @@ mod tests {
             reached: Generation::NEVER,
             last: Generation::NEVER,
             payload: Some(Bytes::from(vec![0; bytes])),
+            sealed: Generation::NEVER,
             cluster: 1,
         };
         let lengths = [10, 20, 1_000, 5, 2_000, 7];

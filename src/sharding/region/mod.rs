@@ -376,7 +376,7 @@ impl Region {
     /// others is nothing.
     fn carries(&mut self, now: Now, from: ReplicaId, word: Carries, out: &mut Out) {
         let from = RegionId::new(from);
-        let Carries { shard, reached, last, length, cluster } = word;
+        let Carries { shard, reached, last, length, sealed, cluster } = word;
         let is_member = self.installed.members.contains(&from);
         if !self.is_shard(shard) || self.config.proxy || !is_member || self.is_ahead(cluster) {
             return;
@@ -384,7 +384,8 @@ impl Region {
         let held = self.shards.entry(shard).or_default();
         let brought = held.brought(from, last).filter(|brought| brought.len() as u64 == length);
         if held.news(from, reached) != News::Counts || brought.is_some() {
-            let word = Released { shard, reached, last, payload: brought.cloned(), cluster };
+            let payload = brought.cloned();
+            let word = Released { shard, reached, last, payload, sealed, cluster };
             self.change(now, shard, out, |held, judge| held.released(from, word, judge));
         } else if !self.intake.announced(now.mono, from, word) {
             self.stats.strange += 1;
@@ -487,9 +488,9 @@ impl Region {
         if length <= self.config.cut.whole {
             return self.mail.released(to, word);
         }
-        let Released { shard, reached, last, cluster, .. } = word;
+        let Released { shard, reached, last, sealed, cluster, .. } = word;
         let length = length as u64;
-        self.mail.carries(to, Carries { shard, reached, last, length, cluster });
+        self.mail.carries(to, Carries { shard, reached, last, length, sealed, cluster });
     }
 
     fn on_drained(&mut self, now: Now, shard: ShardId, payload: Option<Bytes>, out: &mut Out) {

@@ -31,6 +31,8 @@ pub struct Heard {
     pub last: Generation,
     /// What it carries.
     pub payload: Option<Bytes>,
+    /// The highest generation that it had heard of when that stay ended.
+    pub sealed: Generation,
 }
 
 /// What a release says that another region has just sent.
@@ -74,6 +76,7 @@ pub struct Shard {
     pend: Option<Pending>,
     last: Generation,
     kept: Option<Bytes>,
+    sealed: Generation, // `max_gen` when the last stay ended: it had released to nobody before
     heard: BTreeMap<RegionId, Heard>, // ≤ regions
     /// Who told of the decision that drains it: told when there is no home.
     released_by: Option<ReplicaId>,
@@ -86,6 +89,22 @@ pub(super) struct Judge<'a> {
     pub(super) shard: ShardId,
     pub(super) installed: &'a Installed,
     pub(super) canary: Canary,
+}
+
+impl Judge<'_> {
+    /// Up to where a region's word shows that nobody else has hosted since its last stay: as long
+    /// as it had not sealed that, nobody could take it for over.
+    ///
+    /// One that is out vouches for nothing: others may have taken it for over before it said
+    /// anything. Nor does what was sealed by a decision of before a recovery by force: later ones
+    /// may be lost, and with them who was named.
+    fn vouched(&self, region: RegionId, sealed: Generation) -> Option<Generation> {
+        let Judge { me, installed, canary, .. } = self;
+        let is_in = region == *me || installed.members.contains(&region);
+        let forced = installed.forced.as_ref();
+        let stands = forced.is_none_or(|forced| sealed.term.number > forced.terms_above());
+        (stands && (is_in || canary.has(Bug::RemovedVouches))).then_some(sealed)
+    }
 }
 
 impl Shard {
@@ -186,7 +205,7 @@ impl Shard {
         };
         self.run = Run::Hosting(self.max_gen);
         self.last = self.max_gen;
-        self.kept = None;
+        (self.kept, self.sealed) = (None, Generation::NEVER);
         steps.push(Step::Confirm { to: pend.asked_by });
         steps.extend(heard.keys().map(|id| Step::Confirmed { to: *id }));
         steps
@@ -199,20 +218,23 @@ impl Shard {
         heard: &BTreeMap<RegionId, Heard>,
         judge: Judge<'_>,
     ) -> Vec<Step> {
-        let own = (judge.me, self.last, self.kept.take());
         let mut candidates: Vec<Carried> = Vec::new();
+        let sealed = judge.vouched(judge.me, self.sealed);
+        let own = Carried::told(judge.me, self.last, self.kept.take(), sealed);
         let own_counts = self.last > Generation::NEVER && !judge.canary.has(Bug::OwnPayloadLeftOut);
-        candidates.extend(own_counts.then(|| Carried::new(own.0, own.1, own.2)));
+        candidates.extend(own_counts.then_some(own));
         for (id, listed) in &pend.after {
             let released = heard.get(id).filter(|heard| heard.reached > *listed);
             candidates.extend(match released {
                 Some(heard) if heard.last == Generation::NEVER => None,
-                Some(heard) if judge.canary.has(Bug::PayloadByListed) => {
-                    Some(Carried::new(*id, *listed, heard.payload.clone()))
+                Some(heard) => {
+                    let by_listed = judge.canary.has(Bug::PayloadByListed);
+                    let key = if by_listed { *listed } else { heard.last };
+                    let sealed = judge.vouched(*id, heard.sealed);
+                    Some(Carried::told(*id, key, heard.payload.clone(), sealed))
                 }
-                Some(heard) => Some(Carried::new(*id, heard.last, heard.payload.clone())),
                 None if judge.canary.has(Bug::RemovedDoesNotCount) => None,
-                None => Some(Carried::new(*id, *listed, None)),
+                None => Some(Carried::removed(*id, *listed)),
             });
         }
         let (payload, discarded) = payload::choose(candidates, judge.canary);
@@ -282,11 +304,9 @@ impl Shard {
             (Some(to), _) => {
                 let Judge { shard, installed, .. } = judge;
                 let cluster = installed.epoch.generation;
-                let (last, payload) = (self.last, self.kept.clone());
-                vec![Step::Release {
-                    to,
-                    word: Released { shard, reached, last, payload, cluster },
-                }]
+                let (last, payload, sealed) = (self.last, self.kept.clone(), self.sealed);
+                let word = Released { shard, reached, last, payload, sealed, cluster };
+                vec![Step::Release { to, word }]
             }
             (None, Some(to)) => vec![Step::Drained { to, reached }],
             (None, None) => Vec::new(),
@@ -299,7 +319,7 @@ impl Shard {
             return Vec::new();
         }
         self.run = Run::Idle;
-        self.kept = payload;
+        (self.kept, self.sealed) = (payload, self.max_gen);
         if self.pend.is_some() { self.judge(judge) } else { self.say_released(judge) }
     }
 
@@ -310,7 +330,7 @@ impl Shard {
         word: Released,
         judge: Judge<'_>,
     ) -> Vec<Step> {
-        let Released { reached, last, payload, .. } = word;
+        let Released { reached, last, payload, sealed, .. } = word;
         if judge.canary.has(Bug::PayloadTakenAgain)
             && let (Run::Hosting(_), Some(payload)) = (self.run, &payload)
         {
@@ -320,7 +340,7 @@ impl Shard {
             News::Taken => vec![Step::Confirmed { to: from }],
             News::Nothing => Vec::new(),
             News::Counts => {
-                self.heard.insert(from, Heard { reached, last, payload });
+                self.heard.insert(from, Heard { reached, last, payload, sealed });
                 self.judge(judge)
             }
         }

@@ -80,7 +80,7 @@ fn a_drain_that_lasts_is_aborted_once_and_still_releases_only_when_it_ends() {
     let (waited, out) = bench.wait().unwrap();
     assert_eq!((waited, out), (15_000, vec![RegionOutput::Abort(SHARD)]));
     assert_eq!((bench.wait(), bench.run()), (None, Run::Draining(g(1))));
-    assert_eq!(sent(&bench.drained(None)), [says(2, released(2, 1, None))]);
+    assert_eq!(sent(&bench.drained(None)), [says(2, sealed(2, released(2, 1, None)))]);
 }
 
 #[test]
@@ -135,7 +135,8 @@ fn what_is_kept_of_a_shard_without_a_home_waits_for_one_as_long_as_somebody_coul
     assert!(drained.contains(&asks(&[7])), "at once: {drained:?}");
     let (waited, out) = bench.wait().unwrap();
     assert_eq!((waited, sent(&out)), (2_000, vec![leaving, asks(&[7])]));
-    assert_eq!(sent(&bench.order(release(3, Some(2)))), [says(2, released(3, 1, Some("m")))]);
+    let word = sealed(2, released(3, 1, Some("m")));
+    assert_eq!(sent(&bench.order(release(3, Some(2)))), [says(2, word)]);
     let out = bench.hear(2, ToRegion::Hosted(vec![(SHARD, g(3))]));
     assert_eq!(out.last(), Some(&RegionOutput::Left));
 

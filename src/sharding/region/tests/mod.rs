@@ -51,8 +51,19 @@ pub(super) fn released(reached: u64, last: u64, payload: Option<&'static str>) -
         reached: g(reached),
         last,
         payload,
+        sealed: Generation::NEVER,
         cluster: 1,
     }])
+}
+
+/// The same word of a region whose last stay ended when it had heard of `seq`.
+pub(super) fn sealed(seq: u64, mut word: ToRegion) -> ToRegion {
+    match &mut word {
+        ToRegion::Released(words) => words.iter_mut().for_each(|word| word.sealed = g(seq)),
+        ToRegion::Carries(words) => words.iter_mut().for_each(|word| word.sealed = g(seq)),
+        _ => unreachable!("only a release is said of a stay that has ended"),
+    }
+    word
 }
 
 /// The machine, and what it has ordered.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::sharding::bug::Bug;
+use crate::sharding::installed::Forced;
 
 fn bytes(text: &'static str) -> Option<Bytes> {
     Some(Bytes::from_static(text.as_bytes()))
@@ -67,6 +68,83 @@ fn a_stay_that_ended_by_removal_leaves_nothing_and_what_others_hold_is_counted()
     assert_eq!(weak.0, bytes("handled by 3, for all we know"), "handled twice");
 }
 
+/// 2 drained for long; 3 was the next home meanwhile, and died before 2 had released to anybody.
+fn only_named(bench: &mut Bench) -> Vec<RegionOutput> {
+    bench.order(host(4, &[(2, 1), (3, 3)]));
+    bench.hear(2, sealed(4, released(4, 1, Some("of 2"))));
+    bench.tell(RegionInput::Installed(installed(2, [1, 2, 4, 5])))
+}
+
+/// The same, and this one was the slow one.
+fn another_was_only_named(bench: &mut Bench) -> Vec<RegionOutput> {
+    bench.order(host(1, &[]));
+    bench.order(release(3, Some(3)));
+    bench.order(host(4, &[(3, 3)]));
+    bench.drained(Some("own"));
+    bench.tell(RegionInput::Installed(installed(2, [1, 2, 4, 5])))
+}
+
+#[test]
+fn who_was_only_named_before_a_payload_was_sealed_has_not_hosted() {
+    assert_eq!(taken(None, only_named), (bytes("of 2"), vec![]));
+    assert_eq!(taken(None, another_was_only_named), (bytes("own"), vec![]));
+    for prepare in [only_named, another_was_only_named] {
+        let (payload, discarded) = taken(Some(Bug::NamedCountsAsHosted), prepare);
+        assert_eq!((payload, discarded.len()), (None, 1), "nobody has handled it");
+    }
+}
+
+/// 2 says so of a decision below that of 3, which it had heard of when it sealed its payload.
+#[test]
+fn who_was_named_when_it_was_sealed_or_later_may_have_hosted() {
+    let offered = |bench: &mut Bench| {
+        bench.order(host(4, &[(2, 1), (3, 3)]));
+        bench.hear(2, sealed(3, released(4, 1, Some("of 2"))));
+        bench.tell(RegionInput::Installed(installed(2, [1, 2, 4, 5])))
+    };
+    assert_eq!(taken(None, offered), (None, vec![Bytes::from_static(b"of 2")]));
+}
+
+/// 3 may have installed a configuration without 2, and have started without its word.
+#[test]
+fn who_is_out_vouches_for_nobody() {
+    let both_out = |bench: &mut Bench| {
+        bench.order(host(4, &[(2, 1), (3, 3)]));
+        bench.hear(2, sealed(4, released(4, 1, Some("of 2"))));
+        bench.tell(RegionInput::Installed(installed(2, [1, 4, 5])))
+    };
+    let discarded = vec![Bytes::from_static(b"of 2")];
+    assert_eq!(taken(None, both_out), (None, discarded));
+    assert_eq!(taken(Some(Bug::RemovedVouches), both_out), (bytes("of 2"), vec![]));
+}
+
+/// Later decisions may be lost with a majority, and with them who else was named.
+#[test]
+fn what_was_sealed_before_a_recovery_by_force_vouches_for_nobody() {
+    let forced = |bench: &mut Bench| {
+        bench.order(host(4, &[(2, 1), (3, 3)]));
+        bench.hear(2, sealed(4, released(4, 1, Some("of 2"))));
+        let epoch = EpochId { generation: 2, number: 1 };
+        let members: BTreeSet<RegionId> = [1, 2, 4, 5].into_iter().map(region).collect();
+        let forced = Some(Forced { origin: epoch, kept: members.clone() });
+        bench.tell(RegionInput::Installed(Installed { epoch, members, forced }))
+    };
+    assert_eq!(taken(None, forced), (None, vec![Bytes::from_static(b"of 2")]));
+}
+
+/// Who hosted last says so: it took what others still keep, or counted it.
+#[test]
+fn what_is_kept_of_a_stay_before_that_of_a_living_region_is_no_loss() {
+    let stale = |bench: &mut Bench| {
+        bench.order(host(1, &[]));
+        bench.order(release(2, Some(2)));
+        bench.drained(Some("taken by 2, whose confirmation is late"));
+        bench.order(host(4, &[(2, 2)]));
+        bench.hear(2, released(4, 2, None))
+    };
+    assert_eq!(taken(None, stale), (None, vec![]));
+}
+
 #[test]
 fn what_a_region_released_before_it_was_removed_is_taken() {
     let mut bench = Bench::new();
@@ -110,7 +188,7 @@ fn a_payload_that_nobody_has_confirmed_is_sent_again_unchanged() {
     let mut bench = Bench::new();
     bench.order(host(1, &[]));
     bench.order(release(2, Some(2)));
-    let word = says(2, released(2, 1, Some("m")));
+    let word = says(2, sealed(2, released(2, 1, Some("m"))));
     assert_eq!(sent(&bench.drained(Some("m"))), std::slice::from_ref(&word));
     for pause in [200, 400, 800, 1_600, 2_000, 2_000] {
         let (waited, out) = bench.wait().unwrap();

@@ -13,7 +13,8 @@ fn bench() -> Bench {
 
 fn carries(reached: u64, last: u64, length: u64) -> ToRegion {
     let (reached, last) = (g(reached), g(last));
-    ToRegion::Carries(vec![Carries { shard: SHARD, reached, last, length, cluster: 1 }])
+    let (sealed, cluster) = (Generation::NEVER, 1);
+    ToRegion::Carries(vec![Carries { shard: SHARD, reached, last, length, sealed, cluster }])
 }
 
 /// More shards than payloads are fetched at a time.
@@ -23,6 +24,7 @@ fn six() -> ToRegion {
         reached: g(2),
         last: g(1),
         length: 10,
+        sealed: Generation::NEVER,
         cluster: 1,
     };
     ToRegion::Carries((0..6).map(word).collect())
@@ -55,7 +57,7 @@ fn a_long_payload_is_announced_and_sent_piece_by_piece_to_who_asks() {
     let mut bench = bench();
     bench.order(host(1, &[]));
     bench.order(release(2, Some(2)));
-    let word = says(2, carries(2, 1, 10));
+    let word = says(2, sealed(2, carries(2, 1, 10)));
     assert_eq!(sent(&bench.drained(Some(LONG))), std::slice::from_ref(&word));
     for (at, pieces) in [(0, &[0, 2][..]), (4, &[4, 6]), (8, &[8]), (10, &[]), (99, &[])] {
         let expected: Vec<_> = pieces.iter().map(|at| says(2, piece(1, *at))).collect();

@@ -116,7 +116,7 @@ fn r4_a_hosting_region_drains_and_says_nothing_before_its_last_entity_ended() {
     assert_eq!((sent(&out), bench.run()), (vec![], Run::Draining(g(1))));
     assert_eq!(sent(&bench.order(release(2, Some(2)))), [], "asked again");
     let out = bench.drained(None);
-    assert_eq!(sent(&out), [says(2, released(2, 1, None))]);
+    assert_eq!(sent(&out), [says(2, sealed(2, released(2, 1, None)))]);
     assert_eq!(bench.run(), Run::Idle);
 }
 
@@ -154,7 +154,7 @@ fn r4_a_newer_release_while_it_drains_changes_only_where_it_goes() {
     bench.order(host(1, &[]));
     bench.order(release(2, Some(2)));
     assert_eq!(sent(&bench.order(release(3, Some(4)))), []);
-    assert_eq!(sent(&bench.drained(None)), [says(4, released(3, 1, None))]);
+    assert_eq!(sent(&bench.drained(None)), [says(4, sealed(3, released(3, 1, None)))]);
 }
 
 #[test]
@@ -166,7 +166,8 @@ fn r4_without_a_home_the_coordinator_hears_that_it_is_drained() {
     let drained = (COORDINATOR.get(), ShardingMessage::Coordinator(drained));
     assert_eq!(sent(&bench.drained(Some("kept"))), [drained]);
     let out = bench.order(release(3, Some(2)));
-    assert_eq!(sent(&out), [says(2, released(3, 1, Some("kept")))], "the next home gets it");
+    let word = sealed(2, released(3, 1, Some("kept")));
+    assert_eq!(sent(&out), [says(2, word)], "the next home gets it");
 }
 
 #[test]
