@@ -307,9 +307,8 @@ impl<E: Entity> Nodes<E> {
     /// One node hears some words to it, and nobody anything else.
     pub(crate) fn hear(&mut self, to: usize, what: impl Fn(&ToRegion) -> bool) {
         let words = std::mem::take(&mut self.words);
-        let is_heard = |(region, _, word): &(RegionId, ReplicaId, ToRegion)| {
-            *region == node(to) && what(word)
-        };
+        let is_heard =
+            |(region, _, word): &(RegionId, ReplicaId, ToRegion)| *region == node(to) && what(word);
         let (heard, kept): (Vec<_>, Vec<_>) = words.into_iter().partition(is_heard);
         self.words = kept;
         for (_, from, message) in heard {

@@ -321,3 +321,33 @@ fn a_frozen_former_coordinator_that_wakes_is_refused_and_silent() {
     led.settles();
     led.ends_with(C);
 }
+
+// ── What is carried along ──
+
+/// The old home releases to a third region, and dies: the second one takes it for over, and starts
+/// with nothing. What the third one holds is older then.
+fn the_old_home_dies_after_its_word(limits: Limits) -> Led {
+    let mut led = Led::new(limits);
+    led.moves(0, B);
+    led.host(B);
+    led.moves(0, C);
+    led.host(C);
+    led.release(A);
+    led.go(Step::Drained(A));
+    led.released(C);
+    led.all([Step::Crash(A), Step::Remove(A)]);
+    assert!(led.seen.is_some() || led.hosting() == [B]);
+    led.all([Step::Crash(B), Step::Remove(B)]);
+    led
+}
+
+#[test]
+fn who_has_died_says_nothing_about_who_started_after_it() {
+    let limits = Limits::of(1, 2, 2);
+    let weak = the_old_home_dies_after_its_word(limits.with(Bug::RemovedVouches));
+    let seen = weak.seen.as_deref().unwrap_or("nothing");
+    assert_eq!(seen, "2 takes what stay 1 left, after stay 2");
+    let mut led = the_old_home_dies_after_its_word(limits);
+    led.settles();
+    led.ends_with(C);
+}

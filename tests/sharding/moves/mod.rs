@@ -1,7 +1,8 @@
 //! The rules of moves, explored: spec/reference/moves.md with the machines that run.
 //!
 //! After every step: one host; generations of hosts rise; each host's decision was acknowledged
-//! and names it; acknowledged decisions come in the order of their generations (I3).
+//! and names it; acknowledged decisions come in the order of their generations (I3); who starts
+//! takes what the latest stay left, once (see `payloads.rs`).
 //!
 //! `OSTRACA_MOVES=2c2m0x cargo test -p ostraca --test sharding every_order -- --nocapture` goes
 //! through every state of 2 coordinators, 2 moves and no crash instead of the small worlds
@@ -11,6 +12,7 @@ mod cells;
 mod directed;
 mod explore;
 mod limits;
+mod payloads;
 mod world;
 
 use ostraca::sharding::bug::Bug;
@@ -57,6 +59,16 @@ fn every_decision_lists_all_that_were_spoken_of_before() {
             panic!("written under the own stamp, seed {seed}: {found}");
         }
     }
+}
+
+/// The target of a move dies while the old home still drains: nothing of the old home's is lost.
+#[test]
+#[expect(clippy::print_stdout, reason = "the shortest trace of what is left out")]
+fn who_was_only_named_takes_no_payload_along_when_it_dies() {
+    let limits = Limits::of(1, 1, 1).with(Bug::NamedCountsAsHosted);
+    let found = exhaust(limits, STATES_MAX).expect_err("a payload that nobody was offered is lost");
+    println!("{found}");
+    assert!(found.what.contains("starts without what stay 1 has left"), "{found}");
 }
 
 #[test]

@@ -28,6 +28,7 @@ use ostraca_ddata::replicator::epoch::EpochId;
 
 use super::cells::{Op, Replica, Stamped, merge, refuses};
 use super::limits::{Limits, Outside, Step};
+use super::payloads::{Known, Payloads};
 
 pub(crate) const SHARD: ShardId = ShardId::new(0);
 pub(crate) const REPLICAS: usize = 3;
@@ -88,6 +89,7 @@ pub(crate) struct World {
     /// Decisions that were acknowledged or spoken of, in order.
     acked: Vec<(Generation, Option<RegionId>)>,
     hosted: Generation, // the highest at which a region started or adopted
+    payloads: Payloads,
 }
 
 pub(crate) fn region(index: usize) -> RegionId {
@@ -119,6 +121,7 @@ impl World {
             crashes: limits.crashes,
             acked: Vec::new(),
             hosted: Generation::NEVER,
+            payloads: Payloads::default(),
         };
         for index in 0..limits.regions {
             let config = RegionConfig { shards: 1, ..RegionConfig::default() };
@@ -159,7 +162,7 @@ impl World {
         let places: Vec<u64> = self.places.iter().map(|place| place.digest).collect();
         let sent: Vec<u64> = self.sent.iter().map(|(fact, _)| *fact).collect();
         let members = (self.configurations.len(), self.configurations.last());
-        let past = (self.moves, self.crashes, &self.acked, self.hosted);
+        let past = (self.moves, self.crashes, &self.acked, self.hosted, &self.payloads);
         hash_of(&(replicas, seats, places, sent, members, past))
     }
 
@@ -304,7 +307,11 @@ impl World {
             }
             Step::Deliver(hash) => self.deliver(hash)?,
             Step::Drained(place) => {
-                self.tell_region(place, RegionInput::Drained { shard: SHARD, payload: None })?;
+                if let Run::Draining(_) = self.run(place) {
+                    let max_gen = self.places[place].machine.shard(SHARD).map(Shard::max_gen);
+                    let payload = self.payloads.seal(max_gen.unwrap_or_default());
+                    self.tell_region(place, RegionInput::Drained { shard: SHARD, payload })?;
+                }
             }
             Step::Crash(place) => {
                 self.crashes -= 1;
@@ -334,7 +341,10 @@ impl World {
         if hosting.len() > 1 {
             return Err(format!("two hosts: {hosting:?}"));
         }
-        Ok(())
+        match self.payloads.wrong() {
+            Some(wrong) if !self.limits.hosts_only => Err(wrong.clone()),
+            _ => Ok(()),
+        }
     }
 
     fn start(&mut self, index: usize) -> Result<(), String> {
@@ -524,6 +534,8 @@ impl World {
         machine.handle(Now::default(), input, &mut out);
         machine.handle(Now::default(), RegionInput::Tick, &mut out);
         let outputs: Vec<RegionOutput> = out.drain().collect();
+        let up: Vec<bool> = self.places.iter().map(|place| place.up).collect();
+        self.payloads.look(place, &outputs, &Known { up: &up, acked: &self.acked });
         for output in outputs {
             match output {
                 RegionOutput::Send { to, message } => self.carry(place, to, message),

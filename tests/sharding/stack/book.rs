@@ -46,7 +46,8 @@ impl Pages {
     fn lost(&self) -> u64 {
         let counts = self.regions.values().flat_map(ShardRegion::dead_letters);
         // Handled, and counted for its answer's sake.
-        let of_messages = counts.filter(|(why, _)| !matches!(why, Lost::NoAnswer | Lost::AnswerLost));
+        let of_messages =
+            counts.filter(|(why, _)| !matches!(why, Lost::NoAnswer | Lost::AnswerLost));
         of_messages.map(|(_, count)| count).sum()
     }
 

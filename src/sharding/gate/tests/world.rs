@@ -508,7 +508,8 @@ impl World {
                 self.lost.contains(&message) || self.handled.contains(&message)
             };
             let quiet = quiet && self.home() != NOWHERE;
-            if quiet && !self.crashed.contains(&sender) && !(1..=self.told[&sender]).all(accounted) {
+            if quiet && !self.crashed.contains(&sender) && !(1..=self.told[&sender]).all(accounted)
+            {
                 return Some(Violation::Lost);
             }
         }
