@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ostraca_ddata::clock::{Instant, Now};
+use ostraca_ddata::replicator::epoch::EpochId;
 use ostraca_ddata::types::Term;
 
 use super::desk::Wish;
@@ -71,6 +72,7 @@ struct Merged {
     home: Option<RegionId>, // of the newest decision
     runs: Option<(Generation, RegionId)>,
     after: BTreeMap<RegionId, Generation>, // ≤ regions
+    epoch: EpochId, // the highest of what is merged
 }
 
 impl Merged {
@@ -234,8 +236,9 @@ impl Coordinator {
     ) -> BTreeMap<ShardId, ShardHome> {
         let mut all: BTreeMap<ShardId, Merged> = BTreeMap::new();
         for (shard, record) in &self.records {
-            let ShardHome { generation, region, after, .. } = record.home();
+            let ShardHome { generation, region, after, epoch } = record.home();
             let merged = all.entry(*shard).or_default();
+            merged.epoch = merged.epoch.max(*epoch);
             after.iter().for_each(|(id, at)| merged.may_host(*id, *at));
             merged.decided(*generation, *region);
         }
@@ -263,11 +266,11 @@ impl Coordinator {
 
     /// The newest decision stands; where its home is given up, whoever runs it is the home.
     fn decide_again(&self, merged: Merged) -> ShardHome {
-        let Merged { home, runs, mut after, .. } = merged;
+        let Merged { home, runs, mut after, epoch, .. } = merged;
         let is_lost = home.is_some_and(|home| !self.installed.members.contains(&home));
         let region = runs.filter(|_| is_lost).map(|(_, runs)| runs).or(home);
         after.retain(|id, _| Some(*id) != region);
-        let (generation, epoch) = (self.next_generation(), self.installed.epoch);
+        let (generation, epoch) = (self.next_generation(), epoch.max(self.installed.epoch));
         ShardHome { generation, region, after, epoch }
     }
 
@@ -287,7 +290,8 @@ impl Coordinator {
         let why = words("it was decided before a recovery by force");
         for shard in older.map(|(shard, _)| *shard).collect::<Vec<_>>() {
             let Some(home) = cells.get_mut(&shard) else { continue };
-            (home.generation, home.epoch) = (self.next_generation(), self.installed.epoch);
+            home.generation = self.next_generation();
+            home.epoch = home.epoch.max(self.installed.epoch); // as each decision (C2)
             let (from, home) = (home.region, home.clone());
             let wish = Wish { to: from, why: why.clone(), since: now };
             self.remember(now, shard, &home, from, wish);

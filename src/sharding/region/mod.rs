@@ -474,7 +474,7 @@ impl Region {
             }
             Step::Drained { to, reached } => self.mail.drained(to, shard, reached),
             Step::Confirm { to } => self.mail.confirm(to, shard, generation),
-            Step::Confirmed { to } => self.mail.confirmed(to, shard, generation),
+            Step::Confirmed { to, at } => self.mail.confirmed(to, shard, at),
             Step::Discard { from, payload } => {
                 self.stats.discarded += 1;
                 out.push(RegionOutput::Discard { shard, from, payload });

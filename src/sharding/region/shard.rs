@@ -61,8 +61,8 @@ pub(super) enum Step {
     Drained { to: ReplicaId, reached: Generation },
     /// Confirm to the coordinator.
     Confirm { to: ReplicaId },
-    /// Tell a region to drop what it keeps.
-    Confirmed { to: RegionId },
+    /// Tell a region to drop what it keeps: the shard has lived here at `at`.
+    Confirmed { to: RegionId, at: Generation },
     /// Messages that were carried and can't be taken: they may have been handled elsewhere.
     Discard { from: RegionId, payload: Bytes },
 }
@@ -207,7 +207,7 @@ impl Shard {
         self.last = self.max_gen;
         (self.kept, self.sealed) = (None, Generation::NEVER);
         steps.push(Step::Confirm { to: pend.asked_by });
-        steps.extend(heard.keys().map(|id| Step::Confirmed { to: *id }));
+        steps.extend(heard.keys().map(|id| Step::Confirmed { to: *id, at: self.last }));
         steps
     }
 
@@ -337,7 +337,7 @@ impl Shard {
             return vec![Step::Start { payload: Some(payload.clone()) }];
         }
         match self.news(from, reached) {
-            News::Taken => vec![Step::Confirmed { to: from }],
+            News::Taken => vec![Step::Confirmed { to: from, at: self.last }],
             News::Nothing => Vec::new(),
             News::Counts => {
                 self.heard.insert(from, Heard { reached, last, payload, sealed });
@@ -348,10 +348,8 @@ impl Shard {
 
     /// What it means that a region has released everything below `reached`.
     pub(super) fn news(&self, from: RegionId, reached: Generation) -> News {
-        if let Run::Hosting(h) = self.run
-            && self.pend.is_none()
-            && reached <= h
-        {
+        // Also once it lives here no more: the confirmation may be lost, and nobody else gives it.
+        if self.pend.is_none() && self.last > Generation::NEVER && reached <= self.last {
             return News::Taken;
         }
         let known = self.heard.get(&from).map_or(Generation::NEVER, |heard| heard.reached);

@@ -152,7 +152,7 @@ fn what_waits_for_a_drain_at_the_next_home_outlives_its_sender() {
     house.moves(1);
     house.tell(2, "a", Say::Word("of who is gone".to_owned()));
     house.nodes.settle();
-    assert_eq!(house.nodes.nodes[1].region.stats().held, 1);
+    assert_eq!(house.nodes.nodes[1].region.held(), 1);
     house.nodes.crash(2);
     house.door.open();
     house.nodes.settle();

@@ -321,6 +321,29 @@ fn what_a_count_decided_that_came_to_no_end_is_decided_again() {
     assert_eq!(written(&out), [(1, vec![(SHARD, again)])]);
 }
 
+/// Whoever wrote it had installed more: its home takes nobody for removed by less than that.
+#[test]
+fn the_epoch_of_what_is_decided_again_never_falls_behind() {
+    let ahead = |generation| ShardHome {
+        epoch: later(8, []).epoch,
+        ..lives(generation, Some(1), &[(2, old(2, 1))])
+    };
+    let mut bench = Bench::new(CoordinatorConfig::default());
+    bench.tell(CoordinatorInput::Installed(forced(1..=3)));
+    bench.tell(CoordinatorInput::Start { above: BASE + 11 });
+    let recovered = Recovered { origin: ORIGIN, term: term(10) };
+    let cells = vec![(SHARD, ahead(g_of(9, 2)))];
+    let out = bench.answer(Answer::Fenced(cells, None, Some(recovered)));
+    assert_eq!(written(&out), [(1, vec![(SHARD, ahead(g_of(12, 1)))])]);
+    let (mut bench, _) = asking(vec![(SHARD, ahead(old(2, 9)))]);
+    (1..=2).for_each(|id| {
+        bench.count(id, &[], &[]);
+    });
+    let out = bench.count(3, &[], &[]);
+    let epochs: Vec<EpochId> = written(&out)[0].1.iter().map(|(_, home)| home.epoch).collect();
+    assert_eq!(epochs, [later(8, []).epoch]);
+}
+
 #[test]
 fn what_nobody_can_have_decided_is_not_counted() {
     let (mut bench, _) = asking(vec![]);

@@ -167,6 +167,21 @@ fn a_repeated_release_brings_nothing_again_and_is_confirmed() {
     }
 }
 
+/// The first confirmation is lost, and the shard goes on before the payload is said again: its
+/// keeper would keep it for ever, and could not leave.
+#[test]
+fn who_hosted_confirms_what_it_took_also_when_it_hosts_no_more() {
+    let mut bench = Bench::new();
+    bench.order(host(2, &[(2, 1)]));
+    bench.hear(2, released(2, 1, Some("m")));
+    bench.order(release(3, Some(3)));
+    let confirmed = says(2, ToRegion::Hosted(vec![(SHARD, g(2))]));
+    assert_eq!(sent(&bench.hear(2, released(2, 1, Some("m")))), std::slice::from_ref(&confirmed));
+    bench.drained(Some("n"));
+    assert_eq!(sent(&bench.hear(2, released(2, 1, Some("m")))), [confirmed]);
+    assert_eq!(sent(&bench.hear(2, released(3, 1, Some("m")))), [], "it never hosted at 3");
+}
+
 #[test]
 fn the_payload_is_kept_until_somebody_hosts_above_the_stay() {
     for (bug, kept) in [(None, true), (Some(Bug::KeptDroppedOnEqual), false)] {
