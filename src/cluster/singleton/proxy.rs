@@ -26,6 +26,12 @@ pub enum ProxyInput {
         /// `Here` or `Gone`.
         message: SingletonMessage,
     },
+    /// Who is taken for the instance's node says that it is not: that it has gone, or that another
+    /// is here, was said and did not come. Of the oldest it means that it begins or ends there.
+    Denied {
+        /// Which incarnation.
+        from: ReplicaId,
+    },
     /// What was delivered came back: the instance is not there. What comes back keeps its order.
     Returned {
         /// Who returned it.
@@ -174,7 +180,8 @@ impl Machine for Proxy {
             },
             ProxyInput::Message { from, message: SingletonMessage::Here } => self.found(from, out),
             ProxyInput::Message { from, message: SingletonMessage::Gone } => self.lost(from),
-            ProxyInput::Tick | ProxyInput::Message { .. } => {}
+            ProxyInput::Denied { from } if asked != Some(from) => self.lost(from),
+            ProxyInput::Tick | ProxyInput::Message { .. } | ProxyInput::Denied { .. } => {}
             ProxyInput::Returned { from, payload } => {
                 self.stats.returned += 1;
                 self.lost(from);
@@ -324,6 +331,19 @@ mod tests {
         assert!(probe.delivered(1).is_empty(), "it leaves, whatever it says");
         probe.says(2, SingletonMessage::Here);
         assert_eq!(probe.delivered(2), [b"a"]);
+    }
+
+    #[test]
+    fn who_denies_it_is_believed_unless_it_is_the_oldest_of_whom_all_would_ask_again() {
+        let mut probe = Probe::new(10);
+        probe.says(2, SingletonMessage::Here);
+        probe.tell(s(0), ProxyInput::Denied { from: id(1) });
+        assert_eq!(probe.proxy.target(), Some(id(2)), "nobody has taken it for the one");
+        probe.tell(s(0), ProxyInput::Denied { from: id(2) });
+        assert_eq!((probe.proxy.target(), probe.identified()), (None, vec![id(1), id(1)]));
+        probe.says(1, SingletonMessage::Here);
+        probe.tell(s(0), ProxyInput::Denied { from: id(1) });
+        assert_eq!((probe.proxy.target(), probe.identified().len()), (Some(id(1)), 2));
     }
 
     #[test]

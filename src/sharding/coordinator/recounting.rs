@@ -72,7 +72,7 @@ struct Merged {
     home: Option<RegionId>, // of the newest decision
     runs: Option<(Generation, RegionId)>,
     after: BTreeMap<RegionId, Generation>, // ≤ regions
-    epoch: EpochId, // the highest of what is merged
+    epoch: EpochId,                        // the highest of what is merged
 }
 
 impl Merged {

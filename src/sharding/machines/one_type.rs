@@ -42,7 +42,7 @@ use crate::sharding::region::{Cut, Region, RegionConfig, RegionInput, RegionOutp
 use crate::sharding::remembered::{Slow, Step};
 use crate::sharding::repeat::Pauses;
 use crate::sharding::store::{Answer, HomesKey};
-use crate::sharding::wire::ShardingMessage;
+use crate::sharding::wire::{NotYet, ShardingMessage, ToRegion};
 
 /// Between two requests of a singleton, and before a coordinator that was refused is replaced.
 const RETRY: Duration = Duration::from_secs(1);
@@ -293,6 +293,10 @@ impl TypeMachines {
         out: &mut Outbox<Output>,
     ) {
         let local = match word {
+            Word::Sharding(ShardingMessage::Region(ToRegion::NotYet(NotYet::Elsewhere))) => {
+                self.feed(now, Local::Proxy(ProxyInput::Denied { from }), with, out);
+                heard(from, ShardingMessage::Region(ToRegion::NotYet(NotYet::Elsewhere)))
+            }
             Word::Sharding(message) => heard(from, message),
             Word::Singleton(message @ (SingletonMessage::Here | SingletonMessage::Gone)) => {
                 Local::Proxy(ProxyInput::Message { from, message })

@@ -342,6 +342,25 @@ fn a_node_that_drains_says_so_and_goes_on_hosting() {
     assert_eq!(bench.tell(Input::Drain), [Output::Host { entity_types, draining: true }]);
 }
 
+/// 2 has started the type again and coordinates: what 3 and 2 have said of that was lost.
+#[test]
+fn who_hears_that_its_coordinator_is_elsewhere_asks_the_oldest() {
+    let mut bench = Bench::new();
+    bench.start();
+    bench.up(&[1, 2, 3], |state| {
+        let me = Arc::make_mut(state.members.get_mut(&ME).expect("it is there"));
+        me.hosting.entity_types.clear(); // 2 is the oldest that has the type
+    });
+    let third = ReplicaId::new(3);
+    let mut hear = |word| bench.tell(Input::Message { from: third, entity_type: counter(), word });
+    hear(Word::Singleton(SingletonMessage::Here));
+    let elsewhere = ToRegion::NotYet(NotYet::Elsewhere);
+    let said = hear(Word::Sharding(ShardingMessage::Region(elsewhere)));
+    let word = Word::Singleton(SingletonMessage::Identify);
+    let asks = Output::Send { to: OTHER, entity_type: counter(), word };
+    assert!(said.contains(&asks), "{said:?}");
+}
+
 fn differs(shards: u32) -> Word {
     Word::Sharding(ShardingMessage::Region(ToRegion::NotYet(NotYet::Differs(agreed(shards)))))
 }
