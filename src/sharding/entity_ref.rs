@@ -261,7 +261,9 @@ impl<E: Entity> EntityRef<E> {
     ///
     /// # Errors
     /// [`TellError`]: it was not sent. Without one it is on its way: lost only with a node, or
-    /// where that is counted.
+    /// where that is counted. A [`Reply`] in a message that was not sent may be gone without a word,
+    /// and whoever asked waits for the timeout: the message may have been encoded before it was
+    /// refused. Who must not lose one hands it on with [`tell_wait`](Self::tell_wait).
     pub fn tell(&self, message: E::Message) -> Result<(), TellError> {
         self.offer(Parcel::Typed(message), None).map_err(|(why, parcel)| {
             drop_unsent(parcel);

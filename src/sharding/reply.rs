@@ -33,6 +33,8 @@ enum Kind<T> {
 ///
 /// May be kept, or passed on in a message to another entity. Dropped unused, it tells whoever
 /// asked that there will be no answer; so nobody waits for a timeout, as long as the nodes live.
+/// Passed on, it is where the message is, and lost with it: also if that is refused where it is
+/// told, or counted as lost on its way.
 pub struct Reply<T> {
     kind: Kind<T>,
     passed_on: AtomicBool, // it left as bytes: those count

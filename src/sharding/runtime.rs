@@ -188,6 +188,12 @@ impl<E: Entity> Runtime<E> {
         lock(&self.budget)
     }
 
+    /// What a sender has at most that no other limit refuses.
+    pub(super) fn limits_of_exempt(&self) -> Limits {
+        let Sharding { buffer_size: messages, buffer_bytes_max: bytes, .. } = self.settings;
+        Limits { messages, bytes }.of_exempt()
+    }
+
     /// What they hold for shards that are to start here.
     pub(super) fn held(&self) -> MutexGuard<'_, Budget> {
         lock(&self.held)

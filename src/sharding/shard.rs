@@ -19,14 +19,14 @@ use super::dead_letters::Lost;
 use super::entity::Entity;
 use super::frame;
 use super::gate::{
-    Bounce, Fit, Full, Gate, Gone, Item, NotSent, Origin, Post, Run, Standing, Waits,
+    Bounce, Fit, Full, Gate, Gone, Held, Item, Limits, NotSent, Origin, Post, Run, Standing, Waits,
 };
 use super::handover::{HandOver, Leaving, State};
 use super::hosting::NoRoom;
 use super::ids::{EntityId, Generation, RegionId, ShardId};
 use super::instance::Instance;
 use super::letter::Letter;
-use super::mailbox::{Entry, MailboxFull};
+use super::mailbox::{Entry, MailboxFull, Room};
 use super::payload;
 use super::runtime::{Runtime, hash};
 use super::scope;
@@ -649,6 +649,17 @@ impl<E: Entity> Desk<'_, E> {
     }
 }
 
+impl<E: Entity> Desk<'_, E> {
+    /// Whether more waits for an entity than moves bring: that others say that a message had to wait
+    /// for one gives them no room without an end.
+    fn is_overrun(&mut self, row: u32, bytes: usize) -> bool {
+        let Limits { messages, bytes: bytes_max } = self.runtime.limits_of_exempt();
+        let busy = self.floor.tenants.get_mut(row).busy.as_mut();
+        let room = Room { messages, bytes: bytes_max };
+        busy.is_some_and(|busy| busy.mailbox.check(room, bytes).is_err())
+    }
+}
+
 impl<E: Entity> Post<Letter> for Desk<'_, E> {
     fn send(
         &mut self,
@@ -724,6 +735,9 @@ impl<E: Entity> Post<Letter> for Desk<'_, E> {
             self.turn_away(from, row, item.bytes);
             return self.lose(Lost::MailboxFull, letter);
         }
+        if from != self.runtime.me && self.fit == Fit::Exempt && self.is_overrun(row, item.bytes) {
+            return self.lose(Lost::MailboxFull, letter);
+        }
         self.floor.push(row, hash, visit, Entry::Letter(letter), self.after);
     }
 
@@ -744,14 +758,16 @@ impl<E: Entity> Post<Letter> for Desk<'_, E> {
         self.runtime.room_here();
     }
 
-    /// What waited for a home elsewhere is refused nothing here: its sender's buffer bounds it.
-    fn reserve_held(&mut self, from: RegionId, bytes: usize, own: Waits) -> Result<(), Full> {
-        let mut held = self.runtime.held();
+    /// What waited for a home elsewhere is refused nothing here that its sender's buffer, and a lane,
+    /// can have kept: a planned move loses none.
+    fn reserve_held(&mut self, from: RegionId, bytes: usize, others: Held) -> Result<(), Full> {
+        let Held { own, lanes } = others;
         if from != self.runtime.me && self.fit == Fit::Exempt {
-            held.count(bytes);
+            self.runtime.limits_of_exempt().check_exempt(lanes, bytes, own)?;
+            self.runtime.held().count(bytes);
             return Ok(());
         }
-        held.reserve(bytes, own)
+        self.runtime.held().reserve(bytes, own)
     }
 
     fn release_held(&mut self, what: Waits) {

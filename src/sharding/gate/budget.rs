@@ -9,6 +9,9 @@ use std::fmt;
 /// take no room from all the rest. Beyond the region's limit by at most so much per shard.
 pub const HELD_FLOOR: Waits = Waits { messages: 100, bytes: 64 << 10 };
 
+/// What a lane of the largest settings and the smallest messages may bring back to its sender.
+const BROUGHT_BACK: Limits = Limits { messages: 1 << 20, bytes: 64 << 20 };
+
 /// Limits of what a region's gates keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -16,6 +19,35 @@ pub struct Limits {
     pub messages: usize,
     /// Their bytes.
     pub bytes: usize,
+}
+
+impl Limits {
+    /// Where so much is buffered at each sender, most of what one of them sends on, of a shard,
+    /// after it had waited for a home or came back: twice that, for settings that differ. No other
+    /// limit refuses it, and nobody but its sender says what is so.
+    #[must_use]
+    pub fn of_exempt(self) -> Self {
+        let twice = |own: usize, back: usize| own.max(back).saturating_mul(2);
+        let messages = twice(self.messages, BROUGHT_BACK.messages);
+        Self { messages, bytes: twice(self.bytes, BROUGHT_BACK.bytes) }
+    }
+
+    /// Whether a message of `bytes` bytes fits beside what so many lanes have brought so.
+    ///
+    /// # Errors
+    /// [`Full`]: more is there than honest senders have.
+    pub fn check_exempt(self, lanes: usize, bytes: usize, own: Waits) -> Result<(), Full> {
+        let messages = self.messages.saturating_mul(lanes);
+        if own.messages >= messages {
+            let (buffered, limit) = (own.messages, messages);
+            return Err(Full { buffered, limit, why: Reached::ShardMessages });
+        }
+        let limit = self.bytes.saturating_mul(lanes);
+        if own.messages > 0 && own.bytes.saturating_add(bytes) > limit {
+            return Err(Full { buffered: own.bytes, limit, why: Reached::ShardBytes });
+        }
+        Ok(())
+    }
 }
 
 /// Messages that wait, and their bytes.
@@ -194,6 +226,21 @@ mod tests {
         let mut budget = Budget::new(limits).with_floor(waits(9, 90));
         assert_eq!(full(&mut budget, 1, waits(4, 4)), Some(Reached::ShardMessages));
         assert_eq!(full(&mut budget, 9, waits(1, 20)), Some(Reached::ShardBytes));
+    }
+
+    #[test]
+    fn what_no_other_limit_refuses_has_one_by_lane_that_honest_senders_do_not_reach() {
+        let own = Limits { messages: 100_000, bytes: 256 << 20 };
+        let limits = own.of_exempt();
+        assert_eq!(limits, Limits { messages: 2 << 20, bytes: 512 << 20 });
+        let why = |lanes, bytes, own| limits.check_exempt(lanes, bytes, own).err().map(|it| it.why);
+        let half = waits(1, 256 << 20);
+        assert_eq!(why(1, 256 << 20, half), None);
+        assert_eq!(why(1, (256 << 20) + 1, half), Some(Reached::ShardBytes));
+        assert_eq!(why(2, (256 << 20) + 1, half), None);
+        assert_eq!(why(1, 1 << 30, waits(0, 0)), None, "a single one may be longer");
+        assert_eq!(why(1, 0, waits(2 << 20, 0)), Some(Reached::ShardMessages));
+        assert_eq!(why(2, 0, waits(2 << 20, 0)), None);
     }
 
     #[test]

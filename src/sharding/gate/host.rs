@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::Held;
 use super::budget::Waits;
 use super::bug::{Bug, Canary};
 use super::route::Item;
@@ -34,7 +35,7 @@ pub struct Standing {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Held<M> {
+enum Kept<M> {
     Message { stamp: Generation, item: Item<M> },
     Barrier { stamp: Generation },
 }
@@ -67,7 +68,7 @@ enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Host<M> {
     pub(super) standing: Standing,
-    held: BTreeMap<RegionId, VecDeque<Held<M>>>, // by lane; ≤ the limit of `Post::reserve_held`
+    held: BTreeMap<RegionId, VecDeque<Kept<M>>>, // by lane; ≤ the limit of `Post::reserve_held`
     waits: Waits,
 }
 
@@ -86,15 +87,15 @@ impl<M> Host<M> {
     #[cfg(test)]
     pub(super) fn messages(&self) -> impl Iterator<Item = &Item<M>> + '_ {
         self.held.values().flatten().filter_map(|held| match held {
-            Held::Message { item, .. } => Some(item),
-            Held::Barrier { .. } => None,
+            Kept::Message { item, .. } => Some(item),
+            Kept::Barrier { .. } => None,
         })
     }
 
     #[cfg(test)]
     pub(super) fn holds_barrier_of(&self, lane: RegionId) -> bool {
         let held = self.held.get(&lane).into_iter().flatten();
-        held.into_iter().any(|held| matches!(held, Held::Barrier { .. }))
+        held.into_iter().any(|held| matches!(held, Kept::Barrier { .. }))
     }
 
     /// H1.
@@ -121,7 +122,7 @@ impl<M> Host<M> {
         lane: Lane,
         (stamp, item): (Generation, Item<M>),
         canary: Canary,
-        reserve: impl FnOnce(usize, Waits) -> bool,
+        reserve: impl FnOnce(usize, Held) -> bool,
     ) -> Verdict<M> {
         if !self.is_holding(from) {
             match self.kind(lane, stamp, canary) {
@@ -130,12 +131,13 @@ impl<M> Host<M> {
                 Kind::Hold => {}
             }
         }
-        if !reserve(item.bytes, self.waits) {
+        let lanes = self.held.len() + usize::from(!self.held.contains_key(&from));
+        if !reserve(item.bytes, Held { own: self.waits, lanes }) {
             return Verdict::Refuse(item);
         }
         self.waits.messages += 1;
         self.waits.bytes += item.bytes;
-        self.held.entry(from).or_default().push_back(Held::Message { stamp, item });
+        self.held.entry(from).or_default().push_back(Kept::Message { stamp, item });
         Verdict::Hold
     }
 
@@ -150,8 +152,8 @@ impl<M> Host<M> {
             let queue = self.held.entry(from).or_default();
             match queue.back_mut() {
                 // Its sender waits for the newest only, and no peer may grow the queue by asking.
-                Some(Held::Barrier { stamp: last }) => *last = stamp,
-                _ => queue.push_back(Held::Barrier { stamp }),
+                Some(Kept::Barrier { stamp: last }) => *last = stamp,
+                _ => queue.push_back(Kept::Barrier { stamp }),
             }
             return Verdict::Hold;
         }
@@ -168,16 +170,16 @@ impl<M> Host<M> {
             let lane = if from == me { Lane::Own } else { Lane::Remote };
             while let Some(next) = queue.pop_front() {
                 let (stamp, item) = match next {
-                    Held::Barrier { stamp } => {
+                    Kept::Barrier { stamp } => {
                         settled.push((from, Verdict::Echo { stamp }));
                         continue;
                     }
-                    Held::Message { stamp, item } => (stamp, item),
+                    Kept::Message { stamp, item } => (stamp, item),
                 };
                 let bytes = item.bytes;
                 match self.kind(lane, stamp, canary) {
                     Kind::Hold if !self.bounces_all(canary) => {
-                        queue.push_front(Held::Message { stamp, item });
+                        queue.push_front(Kept::Message { stamp, item });
                         self.held.insert(from, queue);
                         break;
                     }
@@ -196,10 +198,10 @@ impl<M> Host<M> {
     /// acknowledged, and wait for their decision as before.
     pub(super) fn ended(&mut self, lane: RegionId, canary: Canary) {
         let Some(mut queue) = self.held.remove(&lane) else { return };
-        queue.retain(|held| matches!(held, Held::Message { .. }));
+        queue.retain(|held| matches!(held, Kept::Message { .. }));
         if canary.has(Bug::HeldForgotten) {
             for held in std::mem::take(&mut queue) {
-                if let Held::Message { item, .. } = held {
+                if let Kept::Message { item, .. } = held {
                     self.left(item.bytes);
                 }
             }
@@ -214,8 +216,8 @@ impl<M> Host<M> {
         self.waits = Waits { messages: 0, bytes: 0 };
         let held = std::mem::take(&mut self.held).into_values().flatten();
         held.filter_map(|held| match held {
-            Held::Message { item, .. } => Some(item),
-            Held::Barrier { .. } => None,
+            Kept::Message { item, .. } => Some(item),
+            Kept::Barrier { .. } => None,
         })
     }
 

@@ -77,16 +77,25 @@ pub trait Post<M> {
     /// A message that had reserved its room has left the buffer.
     fn release(&mut self, bytes: usize);
 
-    /// Room for a message of `bytes` bytes from a lane that is held, in a gate where `own` are; see
+    /// Room for a message of `bytes` bytes from a lane that is held, in a gate where others are; see
     /// [`Budget::reserve`]. A node's own lane may be refused at no loss, another only at that of the
     /// message.
     ///
     /// # Errors
     /// [`Full`] if the region's or the shard's limit is reached.
-    fn reserve_held(&mut self, from: RegionId, bytes: usize, own: Waits) -> Result<(), Full>;
+    fn reserve_held(&mut self, from: RegionId, bytes: usize, others: Held) -> Result<(), Full>;
 
     /// Messages that had reserved their room are held no longer.
     fn release_held(&mut self, what: Waits);
+}
+
+/// What a gate holds when one more comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Of all lanes.
+    pub own: Waits,
+    /// Of how many lanes, with that of the one that comes.
+    pub lanes: usize,
 }
 
 /// Why a message is not on a lane.
@@ -212,7 +221,7 @@ impl<M> Gate<M> {
         post: &mut impl Post<M>,
     ) {
         let (canary, word) = (self.canary, (stamp, item));
-        let reserve = |bytes, own| post.reserve_held(from, bytes, own).is_ok();
+        let reserve = |bytes, others| post.reserve_held(from, bytes, others).is_ok();
         let verdict = self.host.arrive(from, Lane::Remote, word, canary, reserve);
         self.carry_out(from, verdict, Origin::Anybody, post);
     }
@@ -479,7 +488,7 @@ impl<M> Gate<M> {
             return post.send(home, generation, item, fit);
         }
         let (canary, me, word) = (self.canary, self.me, (generation, item));
-        let reserve = |bytes, own| post.reserve_held(me, bytes, own).is_ok();
+        let reserve = |bytes, others| post.reserve_held(me, bytes, others).is_ok();
         match self.host.arrive(self.me, Lane::Own, word, canary, reserve) {
             // Until the shard stands otherwise here: as a lane that is full.
             Verdict::Refuse(item) => Err(NotSent::Full(item)),

@@ -6,8 +6,8 @@ use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::types::Term;
 
 use super::super::{
-    Bounce, Budget, Decision, Fit, Full, Gate, Gone, Item, Limits, NotSent, Origin, Post, Reached,
-    Run, Standing, Told, Waits,
+    Bounce, Budget, Decision, Fit, Full, Gate, Gone, Held, Item, Limits, NotSent, Origin, Post,
+    Reached, Run, Standing, Told, Waits,
 };
 use crate::sharding::ids::{Generation, RegionId};
 
@@ -34,14 +34,15 @@ struct Node {
     gone: Option<RegionId>,
     budget: Budget,
     held: Budget,
-    exempt: Vec<u8>, // sent as such
+    exempt: Vec<u8>,   // sent as such
+    lanes: Vec<usize>, // held, at each that was to be
 }
 
 impl Node {
     fn new() -> Self {
         let budget = Budget::new(Limits { messages: 16, bytes: 1_000 });
         let (did, exempt, held) = (Vec::new(), Vec::new(), budget.clone());
-        Self { did, room: usize::MAX, gone: None, budget, held, exempt }
+        Self { did, room: usize::MAX, gone: None, budget, held, exempt, lanes: Vec::new() }
     }
 
     /// What was done since the last question.
@@ -104,8 +105,9 @@ impl Post<u8> for Node {
         self.budget.release(bytes);
     }
 
-    fn reserve_held(&mut self, _from: RegionId, bytes: usize, own: Waits) -> Result<(), Full> {
-        self.held.reserve(bytes, own)
+    fn reserve_held(&mut self, _from: RegionId, bytes: usize, others: Held) -> Result<(), Full> {
+        self.lanes.push(others.lanes);
+        self.held.reserve(bytes, others.own)
     }
 
     fn release_held(&mut self, what: Waits) {
@@ -408,7 +410,7 @@ fn what_is_held_counts_in_bytes_and_is_given_free_however_it_goes() {
     for (from, message) in [(B, 1), (B, 2), (C, 3), (C, 4)] {
         gate.arrived(from, g(6), item(message), &mut node);
     }
-    assert_eq!(node.did(), [Refuse(4)]);
+    assert_eq!((node.did(), &node.lanes[..]), (vec![Refuse(4)], &[1, 1, 2, 2][..]));
     assert_eq!(node.held.waits(), Waits { messages: 3, bytes: 30 });
     gate.removed(C, &mut node);
     assert_eq!(node.held.waits(), Waits { messages: 3, bytes: 30 }, "its node being out");
