@@ -236,6 +236,25 @@ pub struct Carries {
     pub cluster: u64,
 }
 
+/// Puts words into messages of a bearable length, in bytes, in their order; one may be longer.
+pub(super) fn in_messages<T>(
+    words: Vec<T>,
+    bytes_max: usize,
+    length: impl Fn(&T) -> usize,
+) -> Vec<Vec<T>> {
+    let (mut messages, mut bytes) = (Vec::<Vec<T>>::new(), usize::MAX);
+    for word in words {
+        let length = length(&word);
+        if bytes.saturating_add(length) > bytes_max {
+            messages.push(Vec::new());
+            bytes = 0;
+        }
+        bytes += length;
+        messages.last_mut().expect("one was begun").push(word);
+    }
+    messages
+}
+
 /// Releases of who does not know the field read and write as before.
 fn is_never(generation: &Generation) -> bool {
     *generation == Generation::NEVER

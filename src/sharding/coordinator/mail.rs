@@ -7,7 +7,18 @@ use ostraca_ddata::id::ReplicaId;
 use super::Out;
 use super::port::CoordinatorOutput;
 use crate::sharding::ids::{RegionId, ShardId};
-use crate::sharding::wire::{HostShard, ReleaseShard, ShardRoute, ShardingMessage, ToRegion};
+use crate::sharding::wire::{
+    HostShard, ReleaseShard, ShardRoute, ShardingMessage, ToRegion, in_messages,
+};
+
+/// What a word about a shard takes, at most, in bytes; a Host so much more for each that it lists.
+const HOST_BYTES: usize = 96;
+const LISTED_BYTES: usize = 48;
+const RELEASE_BYTES: usize = 80;
+const STOPPED_BYTES: usize = 8;
+
+/// The same of a route, with a term and a region of its own.
+pub(super) const ROUTE_BYTES: usize = 56;
 
 #[derive(Clone, Debug, Default)]
 struct Letter {
@@ -40,22 +51,24 @@ impl Mail {
         self.letters.entry(to).or_default().stopped.push(shard);
     }
 
-    /// Sends everything: releases first, they start the longest work.
-    pub(super) fn flush(&mut self, out: &mut Out) {
+    /// Sends everything: releases first, they start the longest work. Words of a kind go together up
+    /// to `bytes_max` bytes.
+    pub(super) fn flush(&mut self, bytes_max: usize, out: &mut Out) {
+        let host_bytes = |word: &HostShard| HOST_BYTES + LISTED_BYTES * word.after.len();
         for (to, letter) in std::mem::take(&mut self.letters) {
             let Letter { release, host, announce, stopped } = letter;
-            if !release.is_empty() {
-                send(to.replica(), ToRegion::Release(release), out);
+            let mut say = |word| send(to.replica(), word, out);
+            for words in in_messages(release, bytes_max, |_| RELEASE_BYTES) {
+                say(ToRegion::Release(words));
             }
-            if !host.is_empty() {
-                send(to.replica(), ToRegion::Host(host), out);
+            for words in in_messages(host, bytes_max, host_bytes) {
+                say(ToRegion::Host(words));
             }
-            if !announce.is_empty() {
-                let table = announce.into_iter().collect();
-                send(to.replica(), ToRegion::Announce(table), out);
+            for routes in in_messages(announce, bytes_max, |_| ROUTE_BYTES) {
+                say(ToRegion::Announce(routes.into_iter().collect()));
             }
-            if !stopped.is_empty() {
-                send(to.replica(), ToRegion::Stopped(stopped), out);
+            for shards in in_messages(stopped, bytes_max, |_| STOPPED_BYTES) {
+                say(ToRegion::Stopped(shards));
             }
         }
     }

@@ -78,6 +78,8 @@ pub struct CoordinatorConfig {
     pub one_by_one: bool,
     /// `remembered-decisions`: with why and how long.
     pub remembered: usize,
+    /// How long a message about many shards may be, in bytes.
+    pub word_bytes_max: usize,
 }
 
 impl Default for CoordinatorConfig {
@@ -93,6 +95,7 @@ impl Default for CoordinatorConfig {
             preallocate: false,
             one_by_one: false,
             remembered: REMEMBERED_MAX,
+            word_bytes_max: 2 << 20,
         }
     }
 }
@@ -294,7 +297,7 @@ impl Coordinator {
             self.look_for_slow(now, out);
         }
         self.tell_steps(out);
-        self.mail.flush(out);
+        self.mail.flush(self.config.word_bytes_max, out);
     }
 }
 

@@ -3,13 +3,13 @@
 
 use ostraca_ddata::clock::Now;
 
-use super::mail::send;
+use super::mail::{ROUTE_BYTES, send};
 use super::takeover::words;
 use super::{Coordinator, Out, Phase};
 use crate::sharding::agreed::Agreed;
 use crate::sharding::ids::{Generation, RegionId, ShardId};
 use crate::sharding::installed::Installed;
-use crate::sharding::wire::{NotYet, ReleaseShard, ToRegion};
+use crate::sharding::wire::{NotYet, ReleaseShard, ToRegion, in_messages};
 
 /// A region, or a proxy, that has registered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -75,6 +75,13 @@ impl Coordinator {
         let lacks = known.is_none() || newest > Some(highest);
         let routes = self.records.keys().filter(|_| lacks);
         let homes = routes.filter_map(|shard| self.route(*shard)).collect();
+        let mut tables = in_messages(homes, self.config.word_bytes_max, |_| ROUTE_BYTES);
+        let last = tables.pop().unwrap_or_default();
+        for table in tables {
+            let table = table.into_iter().collect();
+            send(from.replica(), ToRegion::Announce(table), out);
+        }
+        let homes = last.into_iter().collect(); // with these it knows all
         send(from.replica(), ToRegion::RegisterAck { term: self.term, homes }, out);
         self.audit(now, from, hosted, highest);
     }

@@ -482,7 +482,7 @@ impl TypeMachines {
         if started.coordinator.phase() == Phase::Down {
             let ring = started.coordinator.remembered().clone();
             started.coordinator =
-                coordinator(with.me, &started.settings, &started.agreed, &started.allocating)
+                coordinator(with, &started.settings, &started.agreed, &started.allocating)
                     .remembering(ring);
             started.asked = None;
         }
@@ -680,7 +680,7 @@ impl Started {
             key: HomesKey::new(entity_type, settings.write_majority_plus),
             proxy: Proxy::new(0, RETRY),
             region: Region::new(RegionId::new(me), config, Canary::none()).agreeing(agreed.clone()),
-            coordinator: coordinator(me, &settings, &agreed, &allocating),
+            coordinator: coordinator(with, &settings, &agreed, &allocating),
             coordinator_at: None,
             above: 0,
             asked: None,
@@ -719,7 +719,7 @@ impl Started {
 }
 
 fn coordinator(
-    me: ReplicaId,
+    with: &Surroundings,
     settings: &Settings,
     agreed: &Agreed,
     allocating: &Allocating,
@@ -733,9 +733,10 @@ fn coordinator(
         preallocate: settings.preallocate,
         one_by_one: allocating.is_asked_one_by_one(),
         remembered: settings.remembered_decisions,
+        word_bytes_max: with.cut.words,
         ..CoordinatorConfig::default()
     };
-    Coordinator::new(me, config, Canary::none()).agreeing(agreed.clone())
+    Coordinator::new(with.me, config, Canary::none()).agreeing(agreed.clone())
 }
 
 const fn pauses(settings: &Settings) -> Pauses {

@@ -39,11 +39,14 @@ pub struct Cut {
     pub part: usize,
     /// What is fetched by one question; at least a piece.
     pub window: usize,
+    /// The length of a message with words about many shards, as far as they can be divided.
+    pub words: usize,
 }
 
 impl Default for Cut {
     fn default() -> Self {
-        Self { whole: 32 * 1_024, part: 64 * 1_024, window: 256 * 1_024 }
+        let words = 2 * 1_024 * 1_024;
+        Self { whole: 32 * 1_024, part: 64 * 1_024, window: 256 * 1_024, words }
     }
 }
 
@@ -51,9 +54,9 @@ impl Cut {
     /// For lanes that take messages up to this length.
     #[must_use]
     pub fn within(message_bytes_max: usize) -> Self {
-        let Self { whole, part, window } = Self::default();
+        let Self { whole, part, window, words } = Self::default();
         let fits = (message_bytes_max / 2).max(1); // beside what describes it
-        Self { whole: whole.min(fits), part: part.min(fits), window }
+        Self { whole: whole.min(fits), part: part.min(fits), window, words: words.min(fits) }
     }
 }
 

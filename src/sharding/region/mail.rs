@@ -8,7 +8,7 @@ use super::Out;
 use super::port::RegionOutput;
 use crate::sharding::ids::{Generation, RegionId, ShardId};
 use crate::sharding::wire::{
-    Carries, Fetch, Part, Released, ShardingMessage, ToCoordinator, ToRegion,
+    Carries, Fetch, Part, Released, ShardingMessage, ToCoordinator, ToRegion, in_messages,
 };
 
 /// What a release takes on its way beside its payload, in bytes, at most.
@@ -82,7 +82,7 @@ impl Mail {
         let Self { confirm, confirmed, drained, released, carries, fetches, pieces, said } =
             std::mem::take(self);
         for (to, words) in released {
-            for together in messages(words, bytes_max) {
+            for together in in_messages(words, bytes_max, length) {
                 send_region(to.replica(), ToRegion::Released(together), out);
             }
         }
@@ -110,19 +110,8 @@ impl Mail {
     }
 }
 
-/// Puts releases into messages of a bearable length.
-fn messages(words: Vec<Released>, bytes_max: usize) -> Vec<Vec<Released>> {
-    let (mut messages, mut bytes) = (Vec::<Vec<Released>>::new(), usize::MAX);
-    for word in words {
-        let length = RELEASE_BYTES + word.payload.as_ref().map_or(0, bytes::Bytes::len);
-        if bytes.saturating_add(length) > bytes_max {
-            messages.push(Vec::new());
-            bytes = 0;
-        }
-        bytes += length;
-        messages.last_mut().expect("one was begun").push(word);
-    }
-    messages
+fn length(word: &Released) -> usize {
+    RELEASE_BYTES + word.payload.as_ref().map_or(0, bytes::Bytes::len)
 }
 
 fn send(to: ReplicaId, word: ToCoordinator, out: &mut Out) {
@@ -151,7 +140,7 @@ mod tests {
         };
         let lengths = [10, 20, 1_000, 5, 2_000, 7];
         let words = lengths.iter().enumerate().map(|(at, bytes)| word(at as u32, *bytes));
-        let messages = messages(words.collect(), 1_000);
+        let messages = in_messages(words.collect(), 1_000, length);
         let sizes: Vec<usize> = messages.iter().map(Vec::len).collect();
         assert_eq!(sizes, [2, 1, 1, 1, 1]);
     }

@@ -45,8 +45,12 @@ use super::remembered::{REMEMBERED_MAX, Ring, Step as Happened, What};
 use super::repeat::{Pauses, Repeats};
 use super::wire::{
     Carries, Fetch, HostShard, NotYet, Part, ReleaseShard, Released, RouteTable, ShardRoute,
-    ShardingMessage, ToCoordinator, ToRegion,
+    ShardingMessage, ToCoordinator, ToRegion, in_messages,
 };
+
+/// What a hosted shard takes in a registration, and one whose home is asked for, at most.
+const HOSTED_BYTES: usize = 48;
+const WANTED_BYTES: usize = 8;
 
 type Out = Outbox<RegionOutput>;
 
@@ -584,9 +588,16 @@ impl Region {
                 Run::Idle => None,
                 Run::Hosting(at) | Run::Draining(at) => Some((*id, at)),
             });
-            let (proxy, highest, hosted) = (self.config.proxy, self.highest, hosted.collect());
-            let agreed = self.agreed.clone();
-            self.mail.say(to, ToCoordinator::Register { proxy, hosted, highest, agreed });
+            let hosted: Vec<(ShardId, Generation)> = hosted.collect();
+            let (proxy, highest) = (self.config.proxy, self.highest);
+            let mut parts = in_messages(hosted, self.config.cut.words, |_| HOSTED_BYTES);
+            if parts.is_empty() {
+                parts.push(Vec::new());
+            }
+            for hosted in parts {
+                let agreed = self.agreed.clone();
+                self.mail.say(to, ToCoordinator::Register { proxy, hosted, highest, agreed });
+            }
         }
     }
 
@@ -607,7 +618,9 @@ impl Region {
         if let (true, Some(to)) = (due, self.registration.coordinator()) {
             self.ask_at = Some(now.mono + self.config.retry);
             let wanted = self.wanted.iter().copied().collect();
-            self.mail.say(to, ToCoordinator::GetShardHome(wanted));
+            for wanted in in_messages(wanted, self.config.cut.words, |_| WANTED_BYTES) {
+                self.mail.say(to, ToCoordinator::GetShardHome(wanted));
+            }
         }
     }
 

@@ -69,7 +69,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 const MEMBERS_LOOKED_AT: usize = 200;
 
 /// Messages for entities have 8 bytes: two go together, more come in pieces.
-const CUT: Cut = Cut { whole: 16, part: 8, window: 16 };
+const CUT: Cut = Cut { whole: 16, part: 8, window: 16, words: 1 << 20 };
 
 /// What the nodes of a run are made of. Cheap to clone.
 #[derive(Clone)]

@@ -127,7 +127,7 @@ impl Node {
             canary: weakened.store,
         };
         // Messages have 8 bytes: two go together, more come in pieces.
-        let cut = Cut { whole: 16, part: 8, window: 16 };
+        let cut = Cut { whole: 16, part: 8, window: 16, words: 1 << 20 };
         let config = RegionConfig { shards: SHARDS, cut, ..RegionConfig::default() };
         let entity_type = EntityType::new("counter").expect("a fine name");
         Self {

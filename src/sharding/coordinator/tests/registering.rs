@@ -176,3 +176,30 @@ fn a_shard_that_lives_nowhere_gets_a_home_when_who_keeps_what_is_left_of_it_leav
     let word = ReleaseShard { shard: SHARD, generation: g(3), to: Some(region(2)) };
     assert!(sent(&out).contains(&(1, ToRegion::Release(vec![word]))), "{out:?}");
 }
+
+/// With 1,000 shards and the least that a lane may take, none of these words ever arrived.
+#[test]
+fn words_about_many_shards_go_in_messages_that_lanes_take() {
+    let word_bytes_max = 4 << 10;
+    let config = CoordinatorConfig { word_bytes_max, ..CoordinatorConfig::default() };
+    let mut bench = Bench::new(config);
+    bench.tell(CoordinatorInput::Start { above: 0 });
+    let moves = |shard| (ShardId::new(shard), cell(g(2), Some(2), &[(1, 1)]));
+    bench.answer(Answer::Fenced((0..1_000).map(moves).collect(), None, None));
+    let mut told = sent(&bench.answer(Answer::Written));
+    (1..=2).for_each(|id| told.extend(sent(&bench.register(id, &[]))));
+    let (mut routes, mut hosts, mut releases) = (0, 0, 0);
+    for (to, word) in &told {
+        let bytes = rmp_serde::to_vec_named(word).expect("it encodes").len();
+        assert!(bytes <= word_bytes_max, "{bytes} bytes to {to}");
+        match word {
+            ToRegion::RegisterAck { homes, .. } | ToRegion::Announce(homes) => {
+                routes += homes.len()
+            }
+            ToRegion::Host(words) => hosts += words.len(),
+            ToRegion::Release(words) => releases += words.len(),
+            _ => {}
+        }
+    }
+    assert!(routes >= 2_000 && hosts >= 1_000 && releases >= 1_000, "{routes} {hosts} {releases}");
+}

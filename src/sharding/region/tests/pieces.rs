@@ -4,7 +4,7 @@ use super::*;
 use crate::sharding::wire::{Carries, Fetch, Part};
 
 /// Ten bytes in pieces of two; two pieces are fetched by one question.
-const CUT: Cut = Cut { whole: 4, part: 2, window: 4 };
+const CUT: Cut = Cut { whole: 4, part: 2, window: 4, words: 1 << 20 };
 const LONG: &str = "0123456789";
 
 fn bench() -> Bench {
