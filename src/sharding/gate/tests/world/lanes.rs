@@ -23,7 +23,7 @@ impl World {
     }
 
     /// Whether the echo that a sender waits for will come.
-    fn is_answered(&self, sender: Node) -> bool {
+    pub(super) fn is_answered(&self, sender: Node) -> bool {
         let asked = |word: &Down| matches!(word, Down::Barrier(_));
         let answered = |word: &Up| matches!(word, Up::Echo(_));
         let down = self.down.iter().filter(|((from, _), _)| *from == sender);
