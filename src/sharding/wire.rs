@@ -242,10 +242,10 @@ pub(super) fn in_messages<T>(
     bytes_max: usize,
     length: impl Fn(&T) -> usize,
 ) -> Vec<Vec<T>> {
-    let (mut messages, mut bytes) = (Vec::<Vec<T>>::new(), usize::MAX);
+    let (mut messages, mut bytes) = (Vec::<Vec<T>>::new(), 0_usize);
     for word in words {
         let length = length(&word);
-        if bytes.saturating_add(length) > bytes_max {
+        if messages.is_empty() || bytes.saturating_add(length) > bytes_max {
             messages.push(Vec::new());
             bytes = 0;
         }

@@ -194,7 +194,7 @@ fn words_about_many_shards_go_in_messages_that_lanes_take() {
         assert!(bytes <= word_bytes_max, "{bytes} bytes to {to}");
         match word {
             ToRegion::RegisterAck { homes, .. } | ToRegion::Announce(homes) => {
-                routes += homes.len()
+                routes += homes.len();
             }
             ToRegion::Host(words) => hosts += words.len(),
             ToRegion::Release(words) => releases += words.len(),
