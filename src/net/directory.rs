@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use libp2p::PeerId;
 use ostraca_ddata::id::ReplicaId;
 use tokio::sync::mpsc;
 
@@ -93,6 +94,11 @@ impl Directory {
         Some(lane)
     }
 
+    /// Whose life that is; `None` if it is not known, or not any more.
+    pub(super) fn whose(&self, incarnation: ReplicaId) -> Option<PeerId> {
+        Some(self.lanes(incarnation)?.node.peer)
+    }
+
     /// The lane if somebody has used it.
     pub(super) fn used(&self, to: ReplicaId, class: Class) -> Option<Lane> {
         self.lanes(to)?.slot(class).clone()
@@ -155,7 +161,6 @@ fn used_of<'a>(nodes: impl IntoIterator<Item = &'a Arc<Lanes>>) -> Vec<(NodeId, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use libp2p::PeerId;
 
     fn node(incarnation: u64) -> NodeId {
         NodeId { peer: PeerId::random(), incarnation: ReplicaId::new(incarnation) }

@@ -272,6 +272,11 @@ pub enum Refusal {
     #[serde(rename = "k")]
     #[error("a node of the cluster has this identity: give the client another, or none")]
     Twin,
+    /// Another node has this incarnation, or the refusing one itself. Numbers are drawn of 64 bits:
+    /// that is no chance.
+    #[serde(rename = "d")]
+    #[error("another node has this incarnation: restart this one, from its own data directory")]
+    Claimed,
     /// A reason of a later release. Never sent.
     #[serde(skip)]
     #[error("it refuses for a reason that this release does not know: look at its log")]

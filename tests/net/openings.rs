@@ -80,6 +80,7 @@ fn refusals() -> Vec<(&'static str, Refusal)> {
         ("refused-stopping", Refusal::Stopping),
         ("refused-unserved", Refusal::Unserved),
         ("refused-twin", Refusal::Twin),
+        ("refused-claimed", Refusal::Claimed),
     ]
 }
 

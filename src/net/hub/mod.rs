@@ -608,9 +608,13 @@ impl Hub {
     fn welcomed(&mut self, welcomed: Welcomed) {
         let Welcomed { peer, class, attempt, connection, facts, accepted, .. } = welcomed;
         let lane = welcomed.lane;
-        let goes_on = self.admit(peer, connection, &facts).is_ok()
-            && (!welcomed.is_new || self.directory.adopt(facts.incarnation, class, &lane));
-        if !goes_on {
+        if let Err(refusal) = self.admit(peer, connection, &facts) {
+            if refusal == Refusal::Claimed {
+                self.refused(peer, &refusal);
+            }
+            return;
+        }
+        if welcomed.is_new && !self.directory.adopt(facts.incarnation, class, &lane) {
             return;
         }
         if lane.stats().appended > accepted
@@ -649,6 +653,11 @@ impl Hub {
         let incarnation = facts.incarnation;
         if self.is_quarantined(incarnation) {
             return Err(Refusal::Quarantined);
+        }
+        // Lanes are found by the incarnation alone: who claims another's would get what is its.
+        let whose = self.directory.whose(incarnation);
+        if incarnation == self.me.incarnation || whose.is_some_and(|whose| whose != id) {
+            return Err(Refusal::Claimed);
         }
         // The connection is gone: so is whoever spoke on it, as far as anybody here knows.
         let rank = self.swarm.behaviour().rank(connection).ok_or(Refusal::Superseded)?;

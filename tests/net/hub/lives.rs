@@ -105,3 +105,54 @@ async fn a_life_that_comes_later_is_the_one_that_counts() {
     let refused = hello(&mut begun, &peer, first, &host).await;
     assert_eq!(refused, Answer::Refused(Refusal::Quarantined), "once dead, always dead");
 }
+
+/// Whoever it is that claims a life, messages for it go to whose it is, and only there.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_claims_the_life_of_another_is_refused_and_gets_nothing_of_it() {
+    let (claimed, own) = (ReplicaId::new(7), ReplicaId::new(8));
+    let mut host = Host::start(&Config { secret: Some(nodes::secret(1)), ..quick() }).await;
+    let address = host.net.listening()[0].clone();
+    let mut victim = Node::start_as(nodes::config(), |us| us.facts.incarnation = claimed).await;
+    let mut mean = Node::start_as(nodes::config(), |us| us.facts.incarnation = own).await;
+    let connection = victim.connect_at(host.id().peer, address.clone()).await;
+    let mut begun = begin(&victim, connection, 1).await;
+    let welcome = hello(&mut begun, &victim, claimed, &host).await;
+    assert!(matches!(welcome, Answer::Welcome(_)), "{welcome:?}");
+    assert_eq!(host.up().await, NodeId { peer: victim.peer(), incarnation: claimed });
+    // Neither at first contact, nor as a later life of one that is known.
+    let connection = mean.connect_at(host.id().peer, address.clone()).await;
+    let lives = [claimed, host.id().incarnation, own, claimed, host.id().incarnation, own];
+    for (life, generation) in lives.into_iter().zip(1..) {
+        let mut begun = begin(&mean, connection, generation).await;
+        let answer = hello(&mut begun, &mean, life, &host).await;
+        if life == own {
+            assert!(matches!(answer, Answer::Welcome(_)), "{generation}: {answer:?}");
+        } else {
+            assert_eq!(answer, Answer::Refused(Refusal::Claimed), "{generation}");
+        }
+    }
+    let lane = host.net.lane(claimed, Class::User).expect("it lives");
+    assert_eq!(lane.to().peer, victim.peer());
+    let connection = victim.connect_at(host.id().peer, address).await;
+    let mut begun = begin(&victim, connection, 2).await;
+    let welcome = hello(&mut begun, &victim, claimed, &host).await;
+    assert!(matches!(welcome, Answer::Welcome(_)), "its life goes on: {welcome:?}");
+    until("each refusal is counted", async || host.net.stats().await.refused == 4).await;
+}
+
+/// The same where the host has dialled, and is welcomed by one that claims a life.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_welcomes_in_the_name_of_another_is_not_let_in() {
+    let mut host = Host::start(&Config { secret: Some(nodes::secret(1)), ..quick() }).await;
+    let victim = Node::start(nodes::config()).await;
+    let claimed = victim.standing.facts.incarnation;
+    host.net.keep(victim.peer(), vec![victim.address.clone()]);
+    assert_eq!(host.up().await, NodeId { peer: victim.peer(), incarnation: claimed });
+    let mean = Node::start_as(nodes::config(), |us| us.facts.incarnation = claimed).await;
+    host.net.keep(mean.peer(), vec![mean.address.clone()]);
+    until("it is refused", async || host.net.stats().await.refused > 0).await;
+    let known = host.net.peers().await;
+    let mean = known.iter().find(|known| known.peer == mean.peer()).expect("it is kept");
+    assert_eq!(mean.incarnation, None);
+    assert_eq!(host.net.lane(claimed, Class::User).expect("it lives").to().peer, victim.peer());
+}
