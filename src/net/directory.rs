@@ -2,6 +2,7 @@
 //! opens substreams for them, and everybody who has something to say.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use libp2p::PeerId;
@@ -49,6 +50,7 @@ pub(super) struct Directory {
     limits: Limits,
     nodes: RwLock<BTreeMap<ReplicaId, Arc<Lanes>>>, // ≤ peers that were admitted and not forgotten
     wanted: mpsc::UnboundedSender<Wanted>,          // ≤ one for each lane there is
+    closed: AtomicBool,                             // written before, read under a slot's lock
 }
 
 impl Lanes {
@@ -64,7 +66,15 @@ impl Lanes {
 impl Directory {
     pub(super) fn new(limits: Limits) -> (Arc<Self>, mpsc::UnboundedReceiver<Wanted>) {
         let (wanted, receiver) = mpsc::unbounded_channel();
-        (Arc::new(Self { limits, nodes: RwLock::default(), wanted }), receiver)
+        (
+            Arc::new(Self {
+                limits,
+                nodes: RwLock::default(),
+                wanted,
+                closed: AtomicBool::new(false),
+            }),
+            receiver,
+        )
     }
 
     fn read(&self) -> RwLockReadGuard<'_, BTreeMap<ReplicaId, Arc<Lanes>>> {
@@ -83,6 +93,9 @@ impl Directory {
     pub(super) fn lane(&self, to: ReplicaId, class: Class) -> Option<Lane> {
         let lanes = self.lanes(to)?;
         let mut slot = lanes.slot(class);
+        if self.is_closed() {
+            return None;
+        }
         if let Some(lane) = &*slot {
             return Some(lane.clone());
         }
@@ -125,7 +138,7 @@ impl Directory {
     pub(super) fn adopt(&self, to: ReplicaId, class: Class, lane: &Lane) -> bool {
         let Some(lanes) = self.lanes(to) else { return false };
         let mut slot = lanes.slot(class);
-        let takes = slot.is_none();
+        let takes = slot.is_none() && !self.is_closed();
         if takes {
             lanes.takes.limit(lane);
             *slot = Some(lane.clone());
@@ -138,10 +151,21 @@ impl Directory {
         self.lanes(to)?.slot(class).take()
     }
 
-    /// Nobody gets lanes any more. Returns those that were used.
+    /// Nobody gets lanes any more, and none is made. Returns those that were used: the hub, which
+    /// carries them to their end, still finds them.
     pub(super) fn close(&self) -> Vec<(NodeId, Class, Lane)> {
-        let nodes = std::mem::take(&mut *self.write());
-        used_of(nodes.values())
+        // Every slot is locked after this: what somebody makes meanwhile is found in it.
+        self.closed.store(true, Ordering::Relaxed);
+        self.all()
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    /// The lane to be opened: the one that is there, also after the close, or a new one.
+    pub(super) fn opened(&self, to: ReplicaId, class: Class) -> Option<Lane> {
+        self.used(to, class).or_else(|| self.lane(to, class))
     }
 
     /// Takes a node out: nobody gets its lanes any more. Returns those that were used.
@@ -194,6 +218,33 @@ mod tests {
         let new = directory.lane(node.incarnation, Class::User).expect("known");
         new.send(&[], b"first").expect("room");
         assert!(new.next_generation() > old.next_generation());
+    }
+
+    #[test]
+    fn after_the_close_the_hub_finds_what_was_used_and_nobody_gets_anything_new() {
+        let (directory, mut wanted) = Directory::new(Limits::default());
+        let (node, later) = (node(1), node(2));
+        directory.add(node, &Facts::of(node.incarnation));
+        let lane = directory.lane(node.incarnation, Class::User).expect("known");
+        lane.send(&[], b"goodbye").expect("room");
+        assert!(wanted.try_recv().is_ok());
+        let closed = directory.close();
+        assert_eq!(
+            closed.iter().map(|(to, class, _)| (*to, *class)).collect::<Vec<_>>(),
+            [(node, Class::User)]
+        );
+        directory.add(later, &Facts::of(later.incarnation));
+        for to in [node, later] {
+            for class in Class::ALL {
+                assert!(directory.lane(to.incarnation, class).is_none(), "{to} {class:?}");
+                let found = directory.opened(to.incarnation, class);
+                let kept = found.map(|lane| lane.stats().unacknowledged);
+                let expected = (to == node && class == Class::User).then_some(1);
+                assert_eq!(kept, expected, "{to} {class:?}");
+            }
+            assert!(!directory.adopt(to.incarnation, Class::Bulk, &lane));
+        }
+        assert!(wanted.try_recv().is_err());
     }
 
     #[test]

@@ -34,6 +34,9 @@ const ADDRESSES_MAX: usize = 8;
 /// Dials for bulk that may fail in a row before bulk shares the connection of the other lanes.
 const BULK_ATTEMPTS: u32 = 3;
 
+/// As many failures a refusal counts for: the longest pause.
+const REFUSED: u32 = 16;
+
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Purpose {
@@ -232,6 +235,21 @@ impl Link {
         self.kept
     }
 
+    /// Whether a lane that nothing carries will soon be carried again: there is a connection and the
+    /// peer has not refused it, or the first dial since the link was up is to come.
+    #[must_use]
+    pub fn awaits(&self, class: Class) -> bool {
+        let dials = |dial: &Dial| !self.addresses.is_empty() && dial.back_off.failures == 0;
+        let is_near = match (class, self.carrier()) {
+            (Class::Bulk, _) if self.bulk_carrier().is_some() => true,
+            (_, None) => self.kept && dials(&self.main),
+            (Class::Bulk, Some(_)) => dials(&self.bulk),
+            (_, Some(_)) => true,
+        };
+        let waits = matches!(self.lanes[class as usize], Lane::Waiting(_));
+        waits && is_near && self.lane_back_off[class as usize].failures < REFUSED
+    }
+
     /// How many connections there are.
     #[must_use]
     pub fn connections(&self) -> usize {
@@ -340,7 +358,7 @@ impl Link {
         let held = self.opened_at[index].take().is_some_and(|at| now - at >= self.back_off.1);
         let mut back_off = if held { BackOff::default() } else { self.lane_back_off[index] };
         if end == End::Refused {
-            back_off.failures = back_off.failures.max(16);
+            back_off.failures = back_off.failures.max(REFUSED);
         }
         back_off = self.failed(now, back_off);
         self.lane_back_off[index] = back_off;

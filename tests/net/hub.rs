@@ -504,4 +504,5 @@ mod contacts;
 mod counts;
 mod lives;
 mod races;
+mod stops;
 mod undrained;

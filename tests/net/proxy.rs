@@ -44,9 +44,14 @@ impl Proxy {
         self.cut.send_modify(|cuts| *cuts += 1);
     }
 
+    /// Lets none through from now on; those that are there stay.
+    pub(crate) fn refuse(&self) {
+        self.refuses.store(true, Ordering::Relaxed);
+    }
+
     /// Breaks every connection, and lets none through from now on.
     pub(crate) fn close(&self) {
-        self.refuses.store(true, Ordering::Relaxed);
+        self.refuse();
         self.cut();
     }
 

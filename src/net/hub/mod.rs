@@ -6,6 +6,7 @@
 
 mod clients;
 mod peer;
+mod stopping;
 mod tasks;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -201,16 +202,21 @@ impl Hub {
     }
 
     fn tick(&mut self) {
+        self.tick_links();
+        let now = self.now().mono;
+        if now >= self.look_at {
+            self.look_at = now + LOOK_EVERY;
+            self.look();
+        }
+    }
+
+    fn tick_links(&mut self) {
         let now = self.now().mono;
         let due = |peer: &Peer| peer.link.next_deadline().is_some_and(|at| at <= now);
         let due: Vec<PeerId> =
             self.peers.iter().filter(|(_, peer)| due(peer)).map(|(id, _)| *id).collect();
         for peer in due {
             self.give(peer, link::Input::Tick);
-        }
-        if now >= self.look_at {
-            self.look_at = now + LOOK_EVERY;
-            self.look();
         }
     }
 
@@ -347,31 +353,6 @@ impl Hub {
         }
     }
 
-    async fn stop(mut self, done: oneshot::Sender<()>) {
-        self.stops = true;
-        self.standing.send_modify(|standing| Arc::make_mut(standing).stopping = true);
-        while let Ok(wanted) = self.wanted.try_recv() {
-            self.on_wanted(wanted);
-        }
-        let lanes = self.directory.close();
-        lanes.iter().for_each(|(_, _, lane)| lane.finish());
-        let end = self.now().mono + self.tasks.limits.link_down_max;
-        let open = |peers: &BTreeMap<PeerId, Peer>| peers.values().any(Peer::carries);
-        while open(&self.peers) && self.now().mono < end {
-            let wait = end - self.now().mono;
-            tokio::select! {
-                event = self.swarm.select_next_some() => self.on_swarm(event),
-                Some(report) = self.reports.recv() => self.on_report(report),
-                () = tokio::time::sleep(wait) => {}
-            }
-        }
-        for (node, class, lane) in lanes {
-            self.broken(node, class, lane.break_off());
-        }
-        self.peers.values_mut().for_each(Peer::end);
-        let _ = done.send(()); // the node does not wait for it
-    }
-
     // ── What the links order ──
 
     fn peer(&mut self, id: PeerId) -> &mut Peer {
@@ -445,7 +426,10 @@ impl Hub {
 
     fn open(&mut self, id: PeerId, class: Class, attempt: u64, connection: ConnectionId) {
         let to = self.peer(id).meant();
-        let known = to.and_then(|to| self.directory.lane(to, class));
+        if self.stops && !self.has_rest(to, class) {
+            return; // whatever carries the lane may still be saying that nothing follows
+        }
+        let known = to.and_then(|to| self.directory.opened(to, class));
         let is_new = known.is_none();
         let unknown = NodeId { peer: id, incarnation: ReplicaId::default() };
         let lane = known.unwrap_or_else(|| Lane::new(unknown, class, &self.tasks.limits));
@@ -608,6 +592,9 @@ impl Hub {
     fn welcomed(&mut self, welcomed: Welcomed) {
         let Welcomed { peer, class, attempt, connection, facts, accepted, .. } = welcomed;
         let lane = welcomed.lane;
+        if !self.stands(peer, class, attempt) {
+            return; // another was ordered meanwhile, whose lane may be another one
+        }
         if let Err(refusal) = self.admit(peer, connection, &facts) {
             if refusal == Refusal::Claimed {
                 self.refused(peer, &refusal);
@@ -696,14 +683,16 @@ impl Hub {
         addresses.into_iter().for_each(|address| self.emit(Event::Answered { node, address }));
     }
 
+    fn stands(&self, id: PeerId, class: Class, attempt: u64) -> bool {
+        self.peers.get(&id).is_some_and(|peer| peer.link.stands(class, attempt))
+    }
+
     fn outbound_ended(&mut self, id: PeerId, class: Class, attempt: u64, ended: Ended) {
-        if self.stops {
-            return; // what has ended stays so
-        }
-        if !self.peers.get(&id).is_some_and(|peer| peer.link.stands(class, attempt)) {
+        if !self.stands(id, class, attempt) {
             return; // of an earlier substream, maybe to an earlier life
         }
         let end = match ended {
+            Ended::Finished if self.stops => return, // what has ended stays so
             Ended::Finished => End::Broken,
             Ended::Broken(why) => {
                 tracing::debug!(peer = %id, ?class, why, "net.substream_ended");
@@ -723,7 +712,7 @@ impl Hub {
                         self.give_up(id, class);
                         End::Broken
                     }
-                    Refusal::Stopping => End::Broken,
+                    Refusal::Stopping if !self.stops => End::Broken,
                     _ => End::Refused,
                 };
                 self.emit(Event::Refused { peer: id, refusal });

@@ -197,6 +197,42 @@ fn a_refused_lane_is_tried_again_late() {
 }
 
 #[test]
+fn a_lane_is_awaited_while_a_connection_or_the_first_dial_can_still_carry_it() {
+    let mut bench = kept();
+    let control = Class::Control;
+    assert!(bench.link.awaits(control), "its first dial is under way");
+    assert!(!bench.link.awaits(Class::User), "nobody wants it");
+    bench.give(Input::DialFailed(Purpose::Main));
+    assert!(!bench.link.awaits(control), "nobody answers");
+    bench.pass(60 * MS);
+    let outputs = bench.established(1, Dialler::Us(Purpose::Main));
+    assert!(!bench.link.awaits(control), "it is being opened");
+    let [Output::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
+    bench.give(Input::Opened { class, attempt });
+    bench.give(Input::Ended { class, attempt, end: End::Broken });
+    assert!(bench.link.awaits(control), "it is to be opened again on the same connection");
+    let outputs = bench.pass(60 * MS);
+    let [Output::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
+    bench.give(Input::Opened { class, attempt });
+    assert_eq!(dials(&bench.give(Input::Closed(conn(1)))), 1);
+    assert!(bench.link.awaits(control), "the link was up a moment ago");
+    let outputs = bench.established(2, Dialler::Us(Purpose::Main));
+    let [Output::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
+    bench.give(Input::Ended { class, attempt, end: End::Refused });
+    assert!(!bench.link.awaits(control), "the peer does not want it");
+}
+
+#[test]
+fn bulk_is_awaited_while_its_own_connection_may_come() {
+    let mut bench = kept();
+    bench.established(1, Dialler::Us(Purpose::Main));
+    bench.give(Input::Want(Class::Bulk));
+    assert!(bench.link.awaits(Class::Bulk));
+    bench.give(Input::DialFailed(Purpose::Bulk));
+    assert!(!bench.link.awaits(Class::Bulk));
+}
+
+#[test]
 fn a_link_that_stays_down_is_given_up_again_and_again() {
     let mut bench = kept();
     bench.give(Input::DialFailed(Purpose::Main));

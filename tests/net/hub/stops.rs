@@ -1,0 +1,94 @@
+//! A transport that stops while its connections break: what peers can still take arrives.
+
+use super::*;
+
+const MESSAGES: u64 = 100;
+
+impl Host {
+    /// Nobody gets a lane any more: it has begun to stop.
+    async fn stops(&self, to: ReplicaId) {
+        until("the stop has begun", async || self.net.lane(to, Class::User).is_none()).await;
+    }
+
+    fn has_lost_nothing(&mut self) {
+        while let Ok(event) = self.events.try_recv() {
+            assert!(!matches!(event, Event::LaneBroken { .. }), "{event:?}");
+        }
+    }
+}
+
+/// Two nodes, the second behind a proxy; it takes nothing yet, and messages for it wait.
+async fn with_messages_under_way() -> (Host, Host, Proxy) {
+    // A connection without lanes stays, for those of the other one.
+    let limits = Limits { idle_timeout: PATIENCE, ..patient(PATIENCE).limits };
+    let config = Config { limits, ..quick() };
+    let proxy = Proxy::start().await;
+    let of_b = Config { advertise: vec![proxy.address.clone()], ..config.clone() };
+    let (mut a, b) = (Host::start(&config).await, Host::with_room(&of_b, 0).await);
+    proxy.lead_to(b.port());
+    a.net.keep(b.id().peer, vec![proxy.address.clone()]);
+    assert_eq!(a.up().await, b.id());
+    for n in 0..MESSAGES {
+        a.send(b.id().incarnation, Class::User, &n.to_be_bytes());
+    }
+    let lane = a.net.lane(b.id().incarnation, Class::User).expect("known");
+    until("all are under way", async || lane.stats().unsent == 0).await;
+    (a, b, proxy)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lane_that_moves_to_another_connection_during_the_stop_takes_its_messages_along() {
+    let (mut a, b, first) = with_messages_under_way().await;
+    let second = Proxy::start().await;
+    second.lead_to(b.port());
+    a.net.dial(second.address.clone());
+    let answered = a.event("the second connection is there", |event| match event {
+        Event::Answered { node, .. } => Some(node),
+        _ => None,
+    });
+    assert_eq!(answered.await, b.id()); // the later of two connections of one dialler carries
+    let stopping = tokio::spawn({
+        let net = a.net.clone();
+        async move { net.stop().await }
+    });
+    a.stops(b.id().incarnation).await;
+    first.refuse(); // no third one: what is there must do
+    second.close();
+    b.inbox.room.store(usize::MAX / 2, Ordering::SeqCst);
+    stopping.await.expect("it ends");
+    a.has_lost_nothing();
+    receives_in_order(&b, MESSAGES).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_breaks_during_the_stop_is_dialled_once_more() {
+    let (mut a, b, proxy) = with_messages_under_way().await;
+    let stopping = tokio::spawn({
+        let net = a.net.clone();
+        async move { net.stop().await }
+    });
+    a.stops(b.id().incarnation).await;
+    proxy.cut();
+    b.inbox.room.store(usize::MAX / 2, Ordering::SeqCst);
+    stopping.await.expect("it ends");
+    a.has_lost_nothing();
+    receives_in_order(&b, MESSAGES).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_beside_a_peer_that_is_gone_does_not_wait_for_it() {
+    let (mut a, b, proxy) = with_messages_under_way().await;
+    proxy.close();
+    let refused = a.event("it is dialled in vain", |event| match event {
+        Event::DialRefused { .. } => Some(()),
+        _ => None,
+    });
+    refused.await;
+    let stopped = tokio::time::timeout(PATIENCE / 2, a.net.stop()).await;
+    assert!(stopped.is_ok(), "link_down_max is {PATIENCE:?}");
+    let lost = a.event("it is counted", |event| match event {
+        Event::LaneBroken { node, class: Class::User, messages } => Some((node, messages)),
+        _ => None,
+    });
+    assert_eq!(lost.await, (b.id(), MESSAGES));
+}
