@@ -204,7 +204,8 @@ impl Net {
         self.order(Command::BelongsTo(cluster_id));
     }
 
-    /// An incarnation is out of the cluster: its lanes are closed, and it is refused.
+    /// An incarnation is out of the cluster: its lanes are closed, and it is refused. A link that
+    /// was not [released](Self::release) before is kept for the life that comes after it.
     pub fn forget(&self, node: NodeId) {
         self.order(Command::Forget(node));
     }

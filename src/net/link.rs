@@ -235,6 +235,12 @@ impl Link {
         self.kept
     }
 
+    /// Where this node was told that it may be dialled, and where it answered.
+    #[must_use]
+    pub fn given(&self) -> &[Multiaddr] {
+        &self.given
+    }
+
     /// Whether a lane that nothing carries will soon be carried again: there is a connection and the
     /// peer has not refused it, or the first dial since the link was up is to come.
     #[must_use]

@@ -84,6 +84,22 @@ impl Host {
         Self { net, events, inbox, _identity: identity }
     }
 
+    /// The next life of one that was dropped.
+    async fn again(config: &Config) -> Self {
+        let mut again = None;
+        until("the lock is free", async || {
+            let identity = Identity::load(config.data_dir.as_deref());
+            let Ok(identity) = identity else { return false };
+            let inbox = Recorder::with_room(1_000);
+            let started = Net::start(config, &identity, inbox.clone()).await;
+            let Ok((net, events)) = started else { return false };
+            again = Some(Self { net, events, inbox, _identity: identity });
+            true
+        })
+        .await;
+        again.expect("it was started")
+    }
+
     fn id(&self) -> NodeId {
         self.net.me()
     }
@@ -348,19 +364,7 @@ async fn a_peer_that_restarts_is_another_node_and_gets_nothing_meant_for_the_old
     until("the connection is gone", async || !a.net.peers().await[0].linked).await;
     a.send(old.incarnation, Class::Data, b"for the old one");
     drop(b);
-    let keeps = Config { advertise: vec![proxy.address.clone()], ..keeps };
-    let mut again = None;
-    until("the lock is free", async || {
-        let identity = Identity::load(keeps.data_dir.as_deref());
-        let Ok(identity) = identity else { return false };
-        let inbox = Recorder::with_room(1_000);
-        let started = Net::start(&keeps, &identity, inbox.clone()).await;
-        let Ok((net, events)) = started else { return false };
-        again = Some(Host { net, events, inbox, _identity: identity });
-        true
-    })
-    .await;
-    let b = again.expect("it was started");
+    let b = Host::again(&Config { advertise: vec![proxy.address.clone()], ..keeps }).await;
     proxy.lead_to(b.port());
     proxy.open();
     let mut lost = 0;

@@ -253,7 +253,7 @@ impl Hub {
                 self.give(peer, link::Input::Addresses(addresses));
                 self.give(peer, link::Input::Keep);
             }
-            Command::Release(peer) => self.give(peer, link::Input::Release),
+            Command::Release(peer) => self.give_if_known(peer, link::Input::Release),
             Command::Forget(node) => self.forget(node),
             Command::Clients(taker) => self.clients.are_for(taker),
             Command::BelongsTo(id) => self.standing.send_modify(|standing| {
@@ -313,8 +313,14 @@ impl Hub {
             return;
         }
         peer.end();
+        // Who let that life go has released it: what is still kept is kept for a later one.
+        let kept = peer.link.is_kept().then(|| peer.link.given().to_vec());
         self.peers.remove(&node.peer);
         let _ = self.swarm.disconnect_peer_id(node.peer);
+        if let Some(addresses) = kept {
+            self.give(node.peer, link::Input::Addresses(addresses));
+            self.give(node.peer, link::Input::Keep);
+        }
         self.emit(Event::Forgotten { node });
     }
 
@@ -378,6 +384,13 @@ impl Hub {
         }
     }
 
+    /// What is over for a peer that is forgotten is nothing to remember it for.
+    fn give_if_known(&mut self, id: PeerId, input: link::Input) {
+        if self.peers.contains_key(&id) {
+            self.give(id, input);
+        }
+    }
+
     fn give(&mut self, id: PeerId, input: link::Input) {
         let now = self.now();
         let mut out = Outbox::new();
@@ -420,7 +433,7 @@ impl Hub {
             self.emit(Event::DialRefused { peer, address, reason });
         }
         if let Some(peer) = peer {
-            self.give(peer, link::Input::DialFailed(purpose));
+            self.give_if_known(peer, link::Input::DialFailed(purpose));
         }
     }
 

@@ -156,3 +156,31 @@ async fn who_welcomes_in_the_name_of_another_is_not_let_in() {
     assert_eq!(mean.incarnation, None);
     assert_eq!(host.net.lane(claimed, Class::User).expect("it lives").to().peer, victim.peer());
 }
+
+/// Membership hears of the next life by others, and keeps its link, before the transport has seen
+/// the end of the former one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_that_is_kept_for_a_later_life_outlasts_the_former_one() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let keeps = Config { data_dir: Some(directory.path().to_owned()), ..quick() };
+    let (mut a, b, proxy) = behind_a_proxy(&keeps).await;
+    let former = b.id();
+    assert_eq!(a.up().await, former);
+    a.net.release(former.peer);
+    a.net.keep(former.peer, vec![proxy.address.clone()]);
+    a.net.forget(former);
+    drop(b);
+    let b = Host::again(&Config { advertise: vec![proxy.address.clone()], ..keeps }).await;
+    proxy.lead_to(b.port());
+    assert_eq!(a.up().await, b.id(), "only this side dials");
+}
+
+/// Nothing is remembered of a peer that was forgotten, whatever is still said of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_after_the_end_brings_nobody_back() {
+    let (a, b) = pair(&quick()).await;
+    a.net.release(b.id().peer);
+    a.net.forget(b.id());
+    a.net.release(b.id().peer);
+    assert_eq!(a.net.peers().await, []);
+}
