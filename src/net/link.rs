@@ -256,6 +256,15 @@ impl Link {
         waits && is_near && self.lane_back_off[class as usize].failures < REFUSED
     }
 
+    /// Since when the peer could take what is in a lane: the lane is open, or there is a connection
+    /// to open it on.
+    #[must_use]
+    pub fn carried_since(&self, class: Class) -> Option<Instant> {
+        let target = if class == Class::Bulk { self.bulk_carrier() } else { self.carrier() };
+        let target = target.and_then(|target| self.connections.get(&target));
+        self.opened_at[class as usize].or_else(|| target.map(|connection| connection.since))
+    }
+
     /// How many connections there are.
     #[must_use]
     pub fn connections(&self) -> usize {
@@ -361,8 +370,8 @@ impl Link {
         if !self.stands(class, attempt) {
             return; // of an earlier substream
         }
-        let held = self.opened_at[index].take().is_some_and(|at| now - at >= self.back_off.1);
-        let mut back_off = if held { BackOff::default() } else { self.lane_back_off[index] };
+        self.over(now, index);
+        let mut back_off = self.lane_back_off[index];
         if end == End::Refused {
             back_off.failures = back_off.failures.max(REFUSED);
         }
@@ -371,11 +380,19 @@ impl Link {
         self.lanes[index] = Lane::Waiting(back_off.until.unwrap_or(now));
     }
 
+    /// A lane's substream carries it no more. If it held for long, what went wrong before is mended.
+    fn over(&mut self, now: Instant, index: usize) {
+        if self.opened_at[index].take().is_some_and(|at| now - at >= self.back_off.1) {
+            self.lane_back_off[index] = BackOff::default();
+        }
+    }
+
     fn closed(&mut self, now: Instant, connection: ConnectionId) {
         self.connections.remove(&connection);
-        for lane in &mut self.lanes {
-            if matches!(lane, Lane::On { connection: c, .. } if *c == connection) {
-                *lane = Lane::Waiting(now);
+        for index in 0..self.lanes.len() {
+            if matches!(self.lanes[index], Lane::On { connection: c, .. } if c == connection) {
+                self.lanes[index] = Lane::Waiting(now);
+                self.over(now, index);
             }
         }
     }
@@ -387,6 +404,7 @@ impl Link {
             }
         }
         self.lane_back_off = [BackOff::default(); 4];
+        self.opened_at = [None; 4];
     }
 
     fn set_addresses(&mut self) {
@@ -473,6 +491,7 @@ impl Link {
             Lane::On { connection, .. } => connection != target,
         };
         if due {
+            self.over(now, class as usize);
             self.attempt += 1;
             let attempt = self.attempt;
             self.lanes[class as usize] = Lane::On { connection: target, attempt };

@@ -5,13 +5,13 @@
 //! woken by whoever appends to it.
 
 mod clients;
+mod looking;
 mod peer;
 mod stopping;
 mod tasks;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::{FutureExt, StreamExt};
 use libp2p::core::transport::ListenerId;
@@ -39,9 +39,6 @@ use super::link::{self, Dialler, End, Purpose};
 use super::swarm::{self, Calling, Lines, Slots, StartError};
 use super::wire::{Facts, Refusal};
 use super::{Class, NodeId, Receiver};
-
-/// How often lanes are looked at that nobody takes anything from.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Removed incarnations that are refused, at most; beyond that the oldest is forgotten.
 const QUARANTINED_MAX: usize = 16_384;
@@ -203,11 +200,7 @@ impl Hub {
 
     fn tick(&mut self) {
         self.tick_links();
-        let now = self.now().mono;
-        if now >= self.look_at {
-            self.look_at = now + LOOK_EVERY;
-            self.look();
-        }
+        self.look_if_due();
     }
 
     fn tick_links(&mut self) {
@@ -217,27 +210,6 @@ impl Hub {
             self.peers.iter().filter(|(_, peer)| due(peer)).map(|(id, _)| *id).collect();
         for peer in due {
             self.give(peer, link::Input::Tick);
-        }
-    }
-
-    /// Disconnects peers that have taken nothing from their control lane for too long, or too
-    /// little of it: what no longer fits is never dropped in silence.
-    fn look(&mut self) {
-        let longest = self.tasks.limits.control_undrained_max;
-        let lanes = self.directory.all().into_iter();
-        for (node, _, lane) in lanes.filter(|(_, class, _)| *class == Class::Control) {
-            let stats = lane.stats();
-            let stuck = stats.undrained_since.is_some_and(|since| since.elapsed() >= longest);
-            let overflowed = stats.refused > 0;
-            let carrier = self.peers.get(&node.peer).and_then(|peer| peer.link.carrier());
-            if let Some(carrier) = carrier.filter(|_| stuck || overflowed) {
-                let kept = stats.kept_bytes;
-                tracing::warn!(peer = %node.peer, kept, "net.control_undrained: closing");
-                self.close(carrier);
-            }
-            if overflowed {
-                self.give_up(node.peer, Class::Control);
-            }
         }
     }
 

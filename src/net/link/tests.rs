@@ -233,6 +233,59 @@ fn bulk_is_awaited_while_its_own_connection_may_come() {
 }
 
 #[test]
+fn what_a_lane_waited_on_another_connection_does_not_count_on_the_next() {
+    let mut bench = kept();
+    assert_eq!(bench.link.carried_since(Class::Control), None);
+    let outputs = bench.established(1, Dialler::Us(Purpose::Main));
+    let there = bench.now.mono;
+    assert_eq!(bench.link.carried_since(Class::Control), Some(there), "from then on it can open");
+    bench.pass(30 * MS);
+    assert_eq!(bench.link.carried_since(Class::Control), Some(there));
+    let [Output::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
+    bench.give(Input::Opened { class, attempt });
+    assert_eq!(bench.link.carried_since(Class::Control), Some(there + 30 * MS), "it has opened");
+    bench.pass(10_000 * MS);
+    bench.give(Input::Closed(conn(1)));
+    assert_eq!(bench.link.carried_since(Class::Control), None);
+    bench.pass(10_000 * MS);
+    bench.established(2, Dialler::Us(Purpose::Main));
+    assert_eq!(bench.link.carried_since(Class::Control), Some(bench.now.mono));
+    // One that moves has not opened yet where it moves to.
+    bench.pass(CROSSING);
+    bench.established(3, Dialler::Us(Purpose::Main));
+    assert_eq!(bench.link.carried_since(Class::Control), Some(bench.now.mono));
+}
+
+#[test]
+fn an_attempt_that_fails_is_not_taken_for_the_one_that_held_before_it() {
+    let mut bench = kept();
+    let outputs = bench.established(1, Dialler::Us(Purpose::Main));
+    let [Output::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
+    bench.give(Input::Opened { class, attempt });
+    bench.pass(10_000 * MS);
+    bench.give(Input::Closed(conn(1)));
+    let outputs = bench.established(2, Dialler::Us(Purpose::Main));
+    let [Output::Open { class, mut attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
+    let mut pauses = Vec::new();
+    for _ in 0..10 {
+        bench.give(Input::Ended { class, attempt, end: End::Broken });
+        let before = bench.now.mono;
+        let outputs = loop {
+            let outputs = bench.pass(MS);
+            if !outputs.is_empty() {
+                break outputs;
+            }
+        };
+        pauses.push(bench.now.mono - before);
+        let [Output::Open { attempt: next, .. }] = outputs[..] else { panic!("{outputs:?}") };
+        attempt = next;
+    }
+    let (first, longest) = Limits::default().back_off;
+    assert!(pauses[0] <= first + MS, "what was before is mended: {pauses:?}");
+    assert!(pauses[9] >= longest / 2, "{pauses:?}");
+}
+
+#[test]
 fn a_link_that_stays_down_is_given_up_again_and_again() {
     let mut bench = kept();
     bench.give(Input::DialFailed(Purpose::Main));
