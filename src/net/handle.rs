@@ -189,7 +189,8 @@ impl Net {
         self.order(Command::Dial(address));
     }
 
-    /// Keeps the link to a peer up from now on: dials these addresses whenever it is down.
+    /// Keeps the link to a peer up from now on: dials these addresses whenever it is down, or, if
+    /// there are none, those that were known before.
     pub fn keep(&self, peer: PeerId, addresses: Vec<Multiaddr>) {
         self.order(Command::Keep(peer, addresses));
     }

@@ -177,6 +177,9 @@ impl Ears {
 
     fn refused(&self, address: &Multiaddr, peer: Option<PeerId>) {
         let Some(membership) = &self.membership else { return };
+        if let Some(peer) = peer {
+            membership.dialling.not_reached(peer);
+        }
         let known = peer.and_then(|peer| membership.dialling.kept(peer));
         if let Some(address) = membership.dialling.dialled_as(address) {
             let node = known.and_then(wiring::to_cluster);

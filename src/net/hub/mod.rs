@@ -55,7 +55,7 @@ const PEERS_MAX: usize = 4_096;
 pub(super) enum Command {
     /// Dial an address of whoever answers there.
     Dial(Multiaddr),
-    /// Keep the link to this peer up.
+    /// Keep the link to this peer up. No addresses: those that are known.
     Keep(PeerId, Vec<Multiaddr>),
     /// Let it go when it goes.
     Release(PeerId),
@@ -222,7 +222,9 @@ impl Hub {
                 self.dial(Dialled { peer: None, purpose: Purpose::Main, address });
             }
             Command::Keep(peer, addresses) => {
-                self.give(peer, link::Input::Addresses(addresses));
+                if !addresses.is_empty() {
+                    self.give(peer, link::Input::Addresses(addresses));
+                }
                 self.give(peer, link::Input::Keep);
             }
             Command::Release(peer) => self.give_if_known(peer, link::Input::Release),

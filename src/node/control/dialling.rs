@@ -2,12 +2,15 @@
 //!
 //! Addresses of members and seeds name no peer: whoever answers there proves who it is. A name
 //! that stands for several addresses is answered at each of them, as the address that membership
-//! knows.
+//! knows. Names are asked for again, as seeds are: one may come to exist later, or stand for
+//! another address.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
 use ostraca_ddata::id::{NodeId, ReplicaId};
@@ -17,7 +20,7 @@ use super::super::wiring;
 use super::machine::ControlInbox;
 use crate::cluster::member::Address;
 use crate::cluster::membership::port::Input;
-use crate::net::address;
+use crate::net::address::{self, ResolveError};
 use crate::net::handle::Net;
 
 /// Names that are being dialled, by what they stand for; beyond that the first of them is
@@ -27,18 +30,37 @@ const NAMES_MAX: usize = 4_096;
 /// For how long a refusal explains that seeds do not answer: as long as it is warned of.
 const REFUSED_FOR: Duration = Duration::from_secs(60);
 
+/// Between two questions for a member's name that stands for nothing: the first pause, and the
+/// longest.
+const ASKED_AGAIN: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
+
+/// What a name stands for at the moment: the system's resolver, but for tests.
+type Resolve = dyn Fn(Multiaddr) -> Answer + Send + Sync;
+type Answer = BoxFuture<'static, Result<Vec<Multiaddr>, ResolveError>>;
+
 /// Orders of membership to the transport's links. A clone is the same.
 #[derive(Clone)]
 pub(crate) struct Dialling {
     net: Net,
     inbox: ControlInbox,
     runtime: Handle,
+    resolve: Arc<Resolve>,
     table: Arc<Mutex<Table>>,
+}
+
+/// A member whose link is kept up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Kept {
+    incarnation: ReplicaId,
+    /// The name that its address is.
+    name: Option<Multiaddr>,
+    /// A task asks what it stands for.
+    is_asked: bool,
 }
 
 #[derive(Default)]
 struct Table {
-    kept: BTreeMap<PeerId, ReplicaId>,   // ≤ members
+    kept: BTreeMap<PeerId, Kept>,        // ≤ members
     names: BTreeMap<Multiaddr, Address>, // ≤ NAMES_MAX
     refused_at: Option<Instant>,
 }
@@ -46,7 +68,12 @@ struct Table {
 impl Dialling {
     /// Resolves names on the runtime that it is made on.
     pub(crate) fn new(net: Net, inbox: ControlInbox) -> Self {
-        Self { net, inbox, runtime: Handle::current(), table: Arc::default() }
+        let resolve = |name: Multiaddr| async move { address::resolve(&name).await }.boxed();
+        Self::resolving_by(Arc::new(resolve), net, inbox)
+    }
+
+    fn resolving_by(resolve: Arc<Resolve>, net: Net, inbox: ControlInbox) -> Self {
+        Self { net, inbox, runtime: Handle::current(), resolve, table: Arc::default() }
     }
 
     /// Dials whoever answers at an address.
@@ -62,7 +89,7 @@ impl Dialling {
     }
 
     async fn dial_name(self, name: Multiaddr, address: Address) {
-        match address::resolve(&name).await {
+        match (self.resolve)(name).await {
             Ok(found) => {
                 for at in found {
                     self.lock().remember(at.clone(), address.clone());
@@ -99,27 +126,66 @@ impl Dialling {
     /// Keeps the link to a member up.
     pub(crate) fn keep(&self, node: NodeId, address: &Address) {
         let node = wiring::to_net(node);
-        self.lock().kept.insert(node.peer, node.incarnation);
-        match address.as_str().parse::<Multiaddr>() {
-            Ok(at) if address::host(&at).is_some() => self.net.keep(node.peer, vec![at]),
-            Ok(name) => {
-                self.net.keep(node.peer, Vec::new()); // where it is known already
-                let dialling = self.clone();
-                self.runtime.spawn(async move {
-                    let Ok(found) = address::resolve(&name).await else { return };
-                    let table = dialling.lock();
-                    if table.kept.get(&node.peer) == Some(&node.incarnation) {
-                        dialling.net.keep(node.peer, found);
+        let at = address.as_str().parse::<Multiaddr>().ok();
+        let (at, name) = match at {
+            Some(at) if address::host(&at).is_some() => (Some(at), None),
+            name => (None, name),
+        };
+        let mut table = self.lock();
+        let is_same = |kept: &&Kept| kept.incarnation == node.incarnation && kept.name == name;
+        let before = table.kept.get(&node.peer).filter(is_same);
+        let is_asked = before.is_some_and(|kept| kept.is_asked);
+        table.kept.insert(node.peer, Kept { incarnation: node.incarnation, name, is_asked });
+        self.net.keep(node.peer, at.into_iter().collect()); // a name: where it is known already
+        drop(table);
+        self.ask(node.peer);
+    }
+
+    /// A dial of a peer's link has failed: what its name stands for may have changed.
+    pub(crate) fn not_reached(&self, peer: PeerId) {
+        self.ask(peer);
+    }
+
+    /// Asks what a kept peer's name stands for, if it has one and nobody does so already.
+    fn ask(&self, peer: PeerId) {
+        let mut table = self.lock();
+        let Some(kept) = table.kept.get_mut(&peer) else { return };
+        if let Some(name) = kept.name.clone().filter(|_| !kept.is_asked) {
+            kept.is_asked = true;
+            let node = crate::net::NodeId { peer, incarnation: kept.incarnation };
+            let dialling = self.clone();
+            self.runtime.spawn(async move { dialling.find(node, name).await });
+        }
+    }
+
+    /// Asks until the name stands for something, or the node is not kept under it any more.
+    async fn find(self, node: crate::net::NodeId, name: Multiaddr) {
+        let (mut pause, longest) = ASKED_AGAIN;
+        loop {
+            let answer = (self.resolve)(name.clone()).await;
+            {
+                let mut table = self.lock();
+                let kept = table.kept.get_mut(&node.peer);
+                let is_this = |kept: &&mut Kept| {
+                    kept.incarnation == node.incarnation && kept.name.as_ref() == Some(&name)
+                };
+                let Some(kept) = kept.filter(is_this) else { return };
+                match answer {
+                    Ok(found) => {
+                        kept.is_asked = false;
+                        return self.net.keep(node.peer, found);
                     }
-                });
+                    Err(error) => tracing::debug!(%node, %name, %error, "node.unresolved"),
+                }
             }
-            Err(_) => self.net.keep(node.peer, Vec::new()),
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(longest);
         }
     }
 
     /// Which life of a peer is kept.
     pub(crate) fn kept(&self, peer: PeerId) -> Option<crate::net::NodeId> {
-        let incarnation = *self.lock().kept.get(&peer)?;
+        let incarnation = self.lock().kept.get(&peer)?.incarnation;
         Some(crate::net::NodeId { peer, incarnation })
     }
 
@@ -128,7 +194,7 @@ impl Dialling {
         let node = wiring::to_net(node);
         let mut table = self.lock();
         // A later life of the peer may be kept by now.
-        if table.kept.get(&node.peer) == Some(&node.incarnation) {
+        if table.kept.get(&node.peer).is_some_and(|kept| kept.incarnation == node.incarnation) {
             table.kept.remove(&node.peer);
             self.net.release(node.peer);
         }
@@ -167,6 +233,128 @@ pub(crate) fn bare(address: &Multiaddr) -> Option<Address> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::sync::mpsc;
+
+    use super::super::super::inbox::{Inbox, InboxLimits};
+    use crate::net::config::Config;
+    use crate::net::handle::Event;
+    use crate::net::identity::Identity;
+    use crate::net::{Busy, Class, Inbound, Receiver};
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// Takes whatever comes.
+    struct Taker;
+
+    impl Receiver for Taker {
+        fn receive(&self, _: Inbound<'_>) -> Result<(), Busy> {
+            Ok(())
+        }
+
+        fn ready(&self, _: Class) -> BoxFuture<'_, ()> {
+            std::future::ready(()).boxed()
+        }
+    }
+
+    struct Host {
+        net: Net,
+        events: mpsc::UnboundedReceiver<Event>,
+        _identity: Identity,
+    }
+
+    impl Host {
+        async fn start() -> Self {
+            let identity = Identity::load(None).expect("an identity");
+            let started = Net::start(&Config::default(), &identity, Arc::new(Taker)).await;
+            let (net, events) = started.expect("a free port");
+            Self { net, events, _identity: identity }
+        }
+
+        fn node(&self) -> NodeId {
+            wiring::to_cluster(self.net.me()).expect("an ed25519 key")
+        }
+
+        /// The next node that is up; dials of kept peers that fail before are told to `dialling`.
+        async fn up(&mut self, dialling: &Dialling) -> crate::net::NodeId {
+            let up = async {
+                loop {
+                    match self.events.recv().await.expect("the transport runs") {
+                        Event::Up { node, .. } => return node,
+                        Event::DialRefused { peer: Some(peer), .. } => dialling.not_reached(peer),
+                        _ => {}
+                    }
+                }
+            };
+            tokio::time::timeout(PATIENCE, up).await.expect("never up")
+        }
+
+        /// Names stand for what `answer` says to the first question, the second, and so on.
+        fn dialling(
+            &self,
+            answer: impl Fn(usize) -> Option<Multiaddr> + Send + Sync + 'static,
+        ) -> (Dialling, Arc<AtomicUsize>) {
+            let asked = Arc::<AtomicUsize>::default();
+            let count = asked.clone();
+            let resolve = move |name: Multiaddr| {
+                let found = answer(count.fetch_add(1, Ordering::SeqCst));
+                let answer = found.map(|found| vec![found]);
+                std::future::ready(answer.ok_or(ResolveError::Nothing { seed: name })).boxed()
+            };
+            let inbox = Inbox::new(InboxLimits::default());
+            (Dialling::resolving_by(Arc::new(resolve), self.net.clone(), inbox), asked)
+        }
+    }
+
+    fn name() -> Address {
+        Address::new("/dns4/b.example/tcp/4001").expect("short")
+    }
+
+    #[tokio::test]
+    async fn a_member_whose_name_comes_to_exist_later_is_dialled_then() {
+        let (mut a, b) = (Host::start().await, Host::start().await);
+        let there = b.net.listening()[0].clone();
+        let (dialling, asked) = a.dialling(move |nth| (nth >= 2).then(|| there.clone()));
+        dialling.keep(b.node(), &name());
+        assert_eq!(a.up(&dialling).await, b.net.me());
+        assert_eq!(asked.load(Ordering::SeqCst), 3);
+    }
+
+    #[tokio::test]
+    async fn a_name_that_stands_for_another_address_later_is_asked_for_when_a_dial_fails() {
+        let (mut a, b) = (Host::start().await, Host::start().await);
+        let gone = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr();
+        let stale = format!("/ip4/127.0.0.1/tcp/{}", gone.expect("bound").port());
+        let stale: Multiaddr = stale.parse().expect("an address");
+        let there = b.net.listening()[0].clone();
+        let at = move |nth| Some(if nth == 0 { stale.clone() } else { there.clone() });
+        let (dialling, _) = a.dialling(at);
+        dialling.keep(b.node(), &name());
+        assert_eq!(a.up(&dialling).await, b.net.me());
+    }
+
+    #[tokio::test]
+    async fn nobody_asks_for_the_name_of_a_member_that_is_released() {
+        let (a, b) = (Host::start().await, Host::start().await);
+        let (dialling, asked) = a.dialling(|_| None);
+        dialling.keep(b.node(), &name());
+        dialling.keep(b.node(), &name());
+        dialling.not_reached(b.net.me().peer);
+        assert_eq!(
+            Arc::strong_count(&dialling.table),
+            2,
+            "one task asks, however often it is said"
+        );
+        dialling.release(b.node());
+        let over = async {
+            while Arc::strong_count(&dialling.table) > 1 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, over).await.expect("it asks for ever");
+        assert!(asked.load(Ordering::SeqCst) >= 1);
+    }
 
     #[test]
     fn an_address_of_a_member_names_no_peer() {

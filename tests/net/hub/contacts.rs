@@ -71,3 +71,20 @@ async fn who_meets_a_node_later_hears_of_its_cluster() {
     a.keep(&b);
     assert_eq!(a.event("a node is up", known).await, Some(77));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_that_is_kept_without_an_address_is_dialled_where_the_peer_was_found() {
+    let proxy = Proxy::start().await;
+    // What it tells of itself leads nowhere: the transport resolves no names.
+    let told: Multiaddr = "/dns4/b.example/tcp/4001".parse().expect("an address");
+    let of_b = Config { advertise: vec![told], ..quick() };
+    let (mut a, b) = (Host::start(&quick()).await, Host::start(&of_b).await);
+    proxy.lead_to(b.port());
+    a.net.dial(proxy.address.clone());
+    assert_eq!(a.up().await, b.id());
+    a.net.keep(b.id().peer, Vec::new());
+    proxy.cut();
+    let closed = |event| if let Event::Closed { node } = event { Some(node) } else { None };
+    assert_eq!(a.event("the link is gone", closed).await, b.id());
+    assert_eq!(a.up().await, b.id());
+}
