@@ -1,6 +1,7 @@
 //! The transport as the node sees it: lanes to write to, events to hear, orders to give.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use libp2p::{Multiaddr, PeerId};
 use ostraca_ddata::id::ReplicaId;
@@ -235,8 +236,14 @@ impl Net {
 
     /// Sends what is queued, as far as peers take it within `link_down_max`, and stops.
     pub async fn stop(&self) {
+        self.stop_within(Duration::MAX).await;
+    }
+
+    /// As [`stop`](Self::stop), and for at most so long. What is not acknowledged by then is counted
+    /// and told ([`Event::LaneBroken`]), as it is at the end of `link_down_max`.
+    pub async fn stop_within(&self, within: Duration) {
         let (done, stopped) = oneshot::channel();
-        self.order(Command::Stop(done));
+        self.order(Command::Stop(within, done));
         let _ = stopped.await; // an error: it has stopped already
     }
 

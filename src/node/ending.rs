@@ -6,9 +6,11 @@
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use super::Node;
 use super::cluster::Cluster;
@@ -24,6 +26,9 @@ use crate::net::identity::Identity;
 
 /// The exit code after a second signal.
 const IMPATIENT: i32 = 130;
+
+/// Of the last phase's time: to count what peers have not taken, and to close what is open.
+const TO_COUNT: Duration = Duration::from_millis(500);
 
 /// What runs, until somebody ends it.
 pub(super) struct Ending {
@@ -75,13 +80,18 @@ impl Ending {
         }
     }
 
-    async fn stop_rest(&self) {
+    /// Stops the rest, `within` which its phase is over: what peers have not taken by then is
+    /// counted, and the sockets are closed before the identity is let go.
+    async fn stop_rest(&self, within: Duration) {
         let Some(rest) = self.lock().rest.take() else { return };
         let Rest { running, net, listening, identity } = rest;
-        if let Err(error) = running.stop().await {
-            tracing::error!(%error, "node.stopped_late");
+        let (begun, within) = (Instant::now(), within.saturating_sub(TO_COUNT));
+        match tokio::time::timeout(within, running.stop()).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::error!(%error, "node.stopped_late"),
+            Err(_) => tracing::error!(?within, "node.stopped_late: replicated data still end"),
         }
-        net.stop().await;
+        net.stop_within(within.saturating_sub(begun.elapsed())).await;
         listening.abort();
         drop(identity);
     }
@@ -117,11 +127,12 @@ pub(super) fn leave_in_order(
 /// Adds the end of all parts.
 pub(super) fn end_parts(shutdown: &CoordinatedShutdown, ending: &Arc<Ending>) {
     let [first, tools, last] = [(); 3].map(|()| ending.clone());
+    let within = shutdown.timeout(Phase::Terminate);
     add(shutdown, Phase::ClusterShutdown, "membership", move || async move {
         first.stop_control().await;
     });
     add(shutdown, Phase::BeforeTerminate, "tools", move || async move { tools.stop_tools() });
-    add(shutdown, Phase::Terminate, "parts", move || async move { last.stop_rest().await });
+    add(shutdown, Phase::Terminate, "parts", move || async move { last.stop_rest(within).await });
 }
 
 fn add<F>(

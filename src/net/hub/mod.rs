@@ -12,6 +12,7 @@ mod tasks;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::{FutureExt, StreamExt};
 use libp2p::core::transport::ListenerId;
@@ -67,8 +68,8 @@ pub(super) enum Command {
     BelongsTo(u64),
     /// Tell who is known, and what was counted.
     Inspect(oneshot::Sender<Stats>),
-    /// Send what is queued, say End, stop; then answer.
-    Stop(oneshot::Sender<()>),
+    /// Send what is queued, say End, stop; then answer. Within that time.
+    Stop(Duration, oneshot::Sender<()>),
 }
 
 /// A dial under way.
@@ -175,7 +176,7 @@ impl Hub {
                 Some(report) = self.reports.recv() => self.on_report(report),
                 Some(wanted) = self.wanted.recv() => self.on_wanted(wanted),
                 command = self.commands.recv() => match command {
-                    Some(Command::Stop(done)) => return self.stop(done).await,
+                    Some(Command::Stop(within, done)) => return self.stop(within, done).await,
                     Some(command) => self.on_command(command),
                     None => return, // nobody holds the handle any more
                 },
@@ -236,7 +237,7 @@ impl Hub {
             Command::Inspect(reply) => {
                 let _ = reply.send(self.inspect()); // who asked does not wait for it
             }
-            Command::Stop(_) => unreachable!("the loop has taken it"),
+            Command::Stop(..) => unreachable!("the loop has taken it"),
         }
     }
 

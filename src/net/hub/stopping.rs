@@ -4,6 +4,7 @@
 //! other time; but none is begun.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::StreamExt;
 use libp2p::PeerId;
@@ -14,7 +15,7 @@ use super::{Hub, Peer};
 use crate::net::Class;
 
 impl Hub {
-    pub(super) async fn stop(mut self, done: oneshot::Sender<()>) {
+    pub(super) async fn stop(mut self, within: Duration, done: oneshot::Sender<()>) {
         let lanes = self.directory.close();
         lanes.iter().for_each(|(_, _, lane)| lane.finish());
         self.stops = true;
@@ -22,7 +23,7 @@ impl Hub {
         while let Ok(wanted) = self.wanted.try_recv() {
             self.on_wanted(wanted);
         }
-        let end = self.now().mono + self.tasks.limits.link_down_max;
+        let end = self.now().mono + within.min(self.tasks.limits.link_down_max);
         while self.goes_on() && self.now().mono < end {
             let due = self.peers.values().filter_map(|peer| peer.link.next_deadline()).min();
             let wait = due.map_or(end, |due| due.min(end)) - self.now().mono;

@@ -9,6 +9,7 @@ mod phase;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -170,6 +171,11 @@ impl CoordinatedShutdown {
         is_alone
     }
 
+    /// How long the tasks of a phase have.
+    pub(super) fn timeout(&self, phase: Phase) -> Duration {
+        self.0.settings.timeout(phase)
+    }
+
     async fn run_phases(self) {
         for phase in Phase::ALL {
             let tasks = self.take(phase);
@@ -182,7 +188,7 @@ impl CoordinatedShutdown {
     }
 
     async fn run_phase(&self, phase: Phase, tasks: Vec<Task>) {
-        let within = self.0.settings.timeout(phase);
+        let within = self.timeout(phase);
         let (mut running, mut names) = (JoinSet::new(), HashMap::new());
         for Task { name, run } in tasks {
             let id = running.spawn(async move { run().await }).id();
@@ -226,8 +232,6 @@ impl fmt::Debug for CoordinatedShutdown {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     type Log = Arc<Mutex<Vec<String>>>;

@@ -92,3 +92,17 @@ async fn a_stop_beside_a_peer_that_is_gone_does_not_wait_for_it() {
     });
     assert_eq!(lost.await, (b.id(), MESSAGES));
 }
+
+/// A node has only the time of its last phase, which may be less than a link may be down.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_that_has_less_time_than_links_counts_what_is_left_in_it() {
+    let (mut a, b, _proxy) = with_messages_under_way().await;
+    let short = a.net.stop_within(Duration::from_millis(100));
+    let stopped = tokio::time::timeout(PATIENCE / 2, short).await;
+    assert!(stopped.is_ok(), "link_down_max is {PATIENCE:?}");
+    let lost = a.event("it is counted", |event| match event {
+        Event::LaneBroken { node, class: Class::User, messages } => Some((node, messages)),
+        _ => None,
+    });
+    assert_eq!(lost.await, (b.id(), MESSAGES));
+}
