@@ -46,6 +46,8 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 /// ```
 pub struct Client {
     stream: Box<dyn Duplex>,
+    /// A question was begun, and its answer is not heard: the next one would get that.
+    owes: bool,
 }
 
 /// Why a node can't be asked. Nothing was.
@@ -114,6 +116,10 @@ pub enum AskError {
         /// Its length, in bytes.
         len: usize,
     },
+    /// Not sent: an earlier question, of which nobody waited for the answer, is open, or there was
+    /// an error. Its answer would be taken for that to this one.
+    #[error("an earlier question has no answer yet; this one was not sent: connect anew")]
+    Unanswered,
     /// Sent, and perhaps done.
     #[error("the node has not answered within {within:?}; what was asked may be done: see its log")]
     Silent {
@@ -158,18 +164,20 @@ impl Client {
     /// Asks over a stream that leads to a node.
     #[must_use]
     pub fn over(stream: impl Duplex + 'static) -> Self {
-        Self { stream: Box::new(stream) }
+        Self { stream: Box::new(stream), owes: false }
     }
 
-    /// Asks, and waits for the answer at most `within`. After an error that is no refusal the
-    /// client is of no further use.
+    /// Asks, and waits for the answer at most `within`. After an error that is no refusal, and
+    /// after a future that was dropped before its end, the client is of no further use.
     ///
     /// # Errors
-    /// [`AskError`].
+    /// [`AskError`]; [`AskError::Unanswered`] from a client of no further use.
     pub async fn ask(&mut self, request: &Request, within: Duration) -> Result<Answer, AskError> {
         self.say(request).await?;
         let answer = timeout(within, hear(&mut self.stream)).await;
-        answer.map_err(|_| AskError::Silent { within })?
+        let answer = answer.map_err(|_| AskError::Silent { within })?;
+        self.owes = !matches!(answer, Ok(_) | Err(AskError::Refused(_)));
+        answer
     }
 
     /// Watches a key.
@@ -185,6 +193,9 @@ impl Client {
         let body = wire::encode(request);
         if body.len() > REQUEST_BYTES_MAX {
             return Err(AskError::TooLong { len: body.len() });
+        }
+        if std::mem::replace(&mut self.owes, true) {
+            return Err(AskError::Unanswered);
         }
         // A node that has hung up may have said why before.
         let _ = wire::write_frame(&mut self.stream, &body).await;
@@ -232,5 +243,63 @@ async fn hear(stream: &mut Box<dyn Duplex>) -> Result<Answer, AskError> {
     match wire::decode(&body)? {
         Answer::Refused(why) => Err(why.into()),
         answer => Ok(answer),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+    use tokio::io::DuplexStream;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn get(key: &str) -> Request {
+        Request::Get { key: key.to_owned(), level: wire::Level::Local }
+    }
+
+    /// The next question that comes to a node.
+    async fn asked(node: &mut DuplexStream) -> Request {
+        let frame = wire::read_frame(node, REQUEST_BYTES_MAX).await.expect("a frame");
+        wire::decode(&frame.expect("a question")).expect("of this release")
+    }
+
+    async fn answer(node: &mut DuplexStream, answer: &Answer) {
+        wire::write_frame(node, &wire::encode(answer)).await.expect("somebody listens");
+    }
+
+    #[tokio::test]
+    async fn a_question_is_never_answered_with_the_answer_to_another() {
+        let (near, mut node) = tokio::io::duplex(1024);
+        let mut client = Client::over(near);
+        assert!(client.ask(&get("first"), LONG).now_or_never().is_none(), "its caller leaves");
+        assert_eq!(asked(&mut node).await, get("first"));
+        answer(&mut node, &Answer::Value(None)).await;
+        let second = client.ask(&get("second"), LONG).await;
+        assert!(matches!(second, Err(AskError::Unanswered)), "{second:?}");
+        assert!(asked(&mut node).now_or_never().is_none(), "nothing is sent");
+        let watch = client.watch("third").await;
+        assert!(matches!(watch, Err(AskError::Unanswered)), "{watch:?}");
+    }
+
+    #[tokio::test]
+    async fn a_client_goes_on_after_an_answer_a_refusal_and_what_was_too_long() {
+        let (near, mut node) = tokio::io::duplex(1024);
+        let mut client = Client::over(near);
+        let refusal = Refusal { why: wire::Why::Busy, text: "later".to_owned() };
+        for said in [Answer::Value(None), Answer::Refused(refusal), Answer::Done] {
+            let long = client.ask(&get(&"x".repeat(REQUEST_BYTES_MAX)), LONG).await;
+            assert!(matches!(long, Err(AskError::TooLong { .. })), "{long:?}");
+            let (heard, ()) = tokio::join!(client.ask(&get("key"), LONG), async {
+                assert_eq!(asked(&mut node).await, get("key"));
+                answer(&mut node, &said).await;
+            });
+            match heard {
+                Ok(heard) => assert_eq!(heard, said),
+                Err(AskError::Refused(why)) => assert_eq!(Answer::Refused(why), said),
+                Err(error) => panic!("{error}"),
+            }
+        }
     }
 }
