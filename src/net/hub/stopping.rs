@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use libp2p::PeerId;
 use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::machine::Machine;
 use tokio::sync::oneshot;
 
 use super::{Hub, Peer};
