@@ -1,12 +1,14 @@
 //! Durable keys: written before they are acknowledged, there again after a restart.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use ostraca::ddata::durable::{DurableStore, MemoryStore, Record, StoreError};
 use ostraca::ddata::key::Pattern;
 use ostraca::ddata::replicator::config::Config;
 use ostraca::ddata::replicator::port::Alarm;
 use ostraca::node::parts::start_replicator;
+use ostraca::node::replicator::FlushError;
 use ostraca::node::wiring::Event;
 use ostraca::prelude::*;
 
@@ -31,6 +33,38 @@ impl DurableStore for Drive {
     fn load(&self) -> Result<Vec<Record>, StoreError> {
         let drive = self.0.lock().expect("no test panics under it");
         if drive.1 { Err(StoreError("the file is torn".into())) } else { drive.0.load() }
+    }
+}
+
+/// A disk that writes nothing until this is dropped.
+struct Hang(Arc<(Mutex<bool>, Condvar)>);
+
+struct Hanging(Arc<(Mutex<bool>, Condvar)>, MemoryStore);
+
+impl Hang {
+    fn begin() -> (Self, Hanging) {
+        let hangs = Arc::new((Mutex::new(true), Condvar::new()));
+        (Self(hangs.clone()), Hanging(hangs, MemoryStore::default()))
+    }
+}
+
+impl Drop for Hang {
+    fn drop(&mut self) {
+        *self.0.0.lock().expect("no test panics under it") = false;
+        self.0.1.notify_all();
+    }
+}
+
+impl DurableStore for Hanging {
+    fn write(&mut self, records: &[Record]) -> Result<(), StoreError> {
+        let (hangs, goes_on) = &*self.0;
+        let hangs = hangs.lock().expect("no test panics under it");
+        drop(goes_on.wait_while(hangs, |hangs| *hangs).expect("no test panics under it"));
+        self.1.write(records)
+    }
+
+    fn load(&self) -> Result<Vec<Record>, StoreError> {
+        self.1.load()
     }
 }
 
@@ -76,6 +110,41 @@ async fn a_write_that_the_disk_refuses_is_not_acknowledged_and_the_node_is_told(
         }
     };
     assert_eq!(told, Alarm::Store(StoreError("no space left".into())));
+    soon(node.running.stop()).await.expect("it never panicked");
+}
+
+/// So much is unwritten in the end that the Replicator begins nothing new.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_the_disk_hangs_whoever_has_a_deadline_is_told_in_time() {
+    let (hang, drive) = Hang::begin();
+    let node = stored(0, durable(), Box::new(drive)).await;
+    let hits = Key::<PNCounter>::new("hits");
+    let (briefly, mut unwritten) = (Duration::from_millis(100), Vec::new());
+    loop {
+        let key = Key::<Flag>::new(&format!("d-{}", unwritten.len()));
+        let update = node.handle.update(&key, WriteLocal, |flag| flag.switch_on());
+        unwritten.push(tokio::spawn(update));
+        assert!(unwritten.len() < 10_000, "the Replicator begins as if nothing hung");
+        let read = soon(node.handle.get(&hits, ReadMajority::within(briefly))).await;
+        match read {
+            Ok(_) | Err(GetError::Timeout(_)) => {}
+            Err(GetError::Unanswered { .. }) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    let write = WriteMajority::within(briefly);
+    let update = soon(node.handle.update(&hits, write, |counter| counter.increment())).await;
+    assert!(matches!(update, Err(UpdateError::Unanswered { .. })), "{update:?}");
+    let deleted = soon(node.handle.delete(&hits, write)).await;
+    assert!(matches!(deleted, Err(DeleteError::Unanswered { .. })), "{deleted:?}");
+    let flushed = soon(node.handle.flush_changes(briefly)).await;
+    assert!(matches!(flushed, Err(FlushError::Timeout)), "{flushed:?}");
+    drop(hang);
+    for update in unwritten {
+        soon(update).await.expect("no panic").expect("written, once the disk goes on");
+    }
+    let read = soon(node.handle.get(&hits, ReadLocal)).await.expect("local");
+    assert_eq!(read.map(|counter| counter.value()), None, "it was deleted after the change");
     soon(node.running.stop()).await.expect("it never panicked");
 }
 

@@ -1,10 +1,11 @@
 //! Why a request was not, or perhaps not, carried out: an enum per verb.
 //!
 //! Every variant says what is true now and whether the change may have happened. All but
-//! `Timeout`, `StoreFailure` and `Interrupted` (and `Fenced`, if it says so) mean that nothing
+//! `Timeout`, `StoreFailure`, `Interrupted` and `Unanswered` (and `Fenced`, if it says so) mean that nothing
 //! was changed.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ostraca_ddata::data::NotRegistered;
 use ostraca_ddata::key::Group;
@@ -22,6 +23,8 @@ pub(super) enum Lost {
     Stopped,
     /// Queued, and the node stopped before it replied.
     Interrupted,
+    /// Queued, and there is no reply, long after the caller's time.
+    Unanswered { waited: Duration },
 }
 
 /// Why an update did not succeed.
@@ -115,6 +118,16 @@ pub enum UpdateError {
     /// The node stopped in between: the change may have been made, and may have spread.
     #[error("the node stopped before it answered; the change may have been made")]
     Interrupted,
+    /// The Replicator has not begun, or not answered: its durable store hangs, or it is overloaded.
+    /// The change may be made, also later.
+    #[error(
+        "no answer within {waited:?}; the change may be made, also later: look whether the durable \
+         store hangs"
+    )]
+    Unanswered {
+        /// How long it had.
+        waited: Duration,
+    },
     /// Nothing was changed, for a reason that this release has no name for.
     #[error(transparent)]
     Refused(RequestError),
@@ -131,6 +144,7 @@ impl From<Lost> for UpdateError {
             Lost::Overloaded { limit } => Self::Overloaded { limit },
             Lost::Stopped => Self::Stopped,
             Lost::Interrupted => Self::Interrupted,
+            Lost::Unanswered { waited } => Self::Unanswered { waited },
         }
     }
 }
@@ -197,6 +211,12 @@ pub enum GetError {
     /// The node has stopped, or stopped before it answered.
     #[error("the node has stopped: ask another one")]
     Stopped,
+    /// The Replicator has not begun, or not answered: its durable store hangs, or it is overloaded.
+    #[error("no answer within {waited:?}: look whether the durable store hangs, and retry")]
+    Unanswered {
+        /// How long it had.
+        waited: Duration,
+    },
     /// A reason that this release has no name for.
     #[error(transparent)]
     Refused(RequestError),
@@ -207,6 +227,7 @@ impl From<Lost> for GetError {
         match lost {
             Lost::Overloaded { limit } => Self::Overloaded { limit },
             Lost::Stopped | Lost::Interrupted => Self::Stopped,
+            Lost::Unanswered { waited } => Self::Unanswered { waited },
         }
     }
 }
@@ -274,6 +295,16 @@ pub enum DeleteError {
     /// The node stopped in between: the delete may have been made, and may have spread.
     #[error("the node stopped before it answered; the key may have been deleted")]
     Interrupted,
+    /// The Replicator has not begun, or not answered: its durable store hangs, or it is overloaded.
+    /// The key may be deleted, also later.
+    #[error(
+        "no answer within {waited:?}; the key may be deleted, also later: look whether the durable \
+         store hangs"
+    )]
+    Unanswered {
+        /// How long it had.
+        waited: Duration,
+    },
     /// Nothing was deleted, for a reason that this release has no name for.
     #[error(transparent)]
     Refused(RequestError),
@@ -285,6 +316,7 @@ impl From<Lost> for DeleteError {
             Lost::Overloaded { limit } => Self::Overloaded { limit },
             Lost::Stopped => Self::Stopped,
             Lost::Interrupted => Self::Interrupted,
+            Lost::Unanswered { waited } => Self::Unanswered { waited },
         }
     }
 }
@@ -334,6 +366,7 @@ impl From<Lost> for FlushError {
         match lost {
             Lost::Overloaded { limit } => Self::Overloaded { limit },
             Lost::Stopped | Lost::Interrupted => Self::Stopped,
+            Lost::Unanswered { .. } => Self::Timeout,
         }
     }
 }
@@ -372,6 +405,7 @@ impl From<Lost> for QueryError {
         match lost {
             Lost::Overloaded { limit } => Self::Overloaded { limit },
             Lost::Stopped | Lost::Interrupted => Self::Stopped,
+            Lost::Unanswered { .. } => unreachable!("a question about this node has no deadline"),
         }
     }
 }

@@ -47,6 +47,10 @@ use crate::cluster::lease::guard::{Guard as Machine, GuardInput};
 /// a turn of the Replicator's task, and their messages a frame.
 const FEW: usize = 4;
 
+/// How much longer than its caller's time a request may take that has its place: the Replicator,
+/// which answers in that time once it begins, may not begin.
+const GRACE: Duration = Duration::from_secs(1);
+
 /// The replicated data of this node. Cheap to clone; every clone is the same.
 ///
 /// # Example
@@ -113,8 +117,8 @@ impl Replicator {
     /// waits for it. All of its changes happen, or none. It may return the new value:
     /// `|edit| { edit.increment()?; Ok(edit.view()) }`.
     ///
-    /// The level's time counts twice at most: once for a place in the queue, once from when the
-    /// Replicator begins. A future that is dropped before it ends leaves the question open: the
+    /// The level's time counts twice at most: once for a place in the queue, once from then on, and
+    /// a second. [`WriteLocal`] has no time: it waits while a durable store hangs. A future that is dropped before it ends leaves the question open: the
     /// change may be made.
     ///
     /// # Errors
@@ -395,7 +399,8 @@ impl Replicator {
     }
 
     /// Asks the machine. Waits for a place in its inbox at most as long as the caller is patient;
-    /// from then on the machine itself minds the deadline.
+    /// from then on the machine itself minds the deadline. Should it not begin, since its disk is
+    /// behind, the caller is told a little later.
     fn ask<E>(
         &self,
         request: Request,
@@ -431,7 +436,13 @@ impl Shared {
             place.request(input)
         };
         asked.map_err(|_| Lost::Stopped)?;
-        pending.await.map_err(|_| Lost::Interrupted)
+        let Some(span) = patience else { return pending.await.map_err(|_| Lost::Interrupted) };
+        // The machine minds the deadline, once it has begun.
+        let waited = span.saturating_add(GRACE);
+        match tokio::time::timeout(waited, pending).await {
+            Ok(answer) => answer.map_err(|_| Lost::Interrupted),
+            Err(_) => Err(Lost::Unanswered { waited }),
+        }
     }
 }
 
