@@ -7,13 +7,13 @@ use std::sync::Arc;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::port::{Alarm, Input};
 use ostraca_ddata::replicator::request::{Reply, RequestError, RequestId};
-use ostraca_ddata::replicator::wire::Message;
+use ostraca_ddata::replicator::wire::{Body, Message};
 use tokio::sync::mpsc;
 
 use super::control::machine::{ControlInbox, ControlInput};
 use super::disk::Disk;
 use super::driver::World;
-use super::outgoing::{Outgoing, Sending};
+use super::outgoing::{NotSent, Outgoing, Sending};
 use super::replicator::subscription::Subscribers;
 use super::replies::Replies;
 use super::wiring::membership::Lease;
@@ -51,6 +51,8 @@ pub(super) struct Surroundings<O> {
     pub(super) sibling: Option<Sibling>,
     /// The last message and its bytes: a change goes to every peer in the same words.
     pub(super) last: Option<(Message, Vec<u8>)>,
+    /// The transfer that lost a piece to a full lane: it is made again as a whole, in time.
+    pub(super) incomplete: Option<(ReplicaId, u64)>,
     /// Callers are answered when the batch is over: whoever has an answer finds that subscribers
     /// have been told, and that everything is on its way.
     pub(super) answers: Vec<(RequestId, Answer)>, // ≤ replies of a batch
@@ -58,12 +60,23 @@ pub(super) struct Surroundings<O> {
 
 impl<O: Outgoing> Surroundings<O> {
     fn send(&mut self, to: ReplicaId, class: Class, message: Message) {
+        let part = match &message.body {
+            Body::Part { transfer, .. } => Some((to, *transfer)),
+            _ => None,
+        };
+        if part.is_some() && part == self.incomplete {
+            return self.sending.note(0, Err(NotSent::Full)); // without the others it is of no use
+        }
         let last = self.last.take().filter(|(last, _)| *last == message);
         let (message, bytes) = last.unwrap_or_else(|| {
             let bytes = message.encode();
             (message, bytes)
         });
-        self.sending.note(bytes.len(), self.outgoing.send(to, class, &bytes));
+        let sent = self.outgoing.send(to, class, &bytes);
+        self.sending.note(bytes.len(), sent);
+        if part.is_some() && sent == Err(NotSent::Full) {
+            self.incomplete = part;
+        }
         self.last = Some((message, bytes));
     }
 

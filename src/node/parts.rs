@@ -213,6 +213,7 @@ pub(super) async fn start_in_node(
         events: events.clone(),
         sibling: sibling.clone(),
         last: None,
+        incomplete: None,
         answers: Vec::new(),
     };
     let guard = Guard::new(Unguarded::new(machine), NoCanary::none());

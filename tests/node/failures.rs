@@ -1,10 +1,18 @@
 //! Errors: each says what is true, and the node lives on.
 
+use std::collections::BTreeMap;
 use std::error::Error;
+use std::sync::{Arc, Mutex};
 
+use ostraca::ddata::id::ReplicaId;
+use ostraca::ddata::replicator::wire::{Body, Message};
+use ostraca::net::Class;
+use ostraca::node::outgoing::{NotSent, Outgoing};
+use ostraca::node::parts::start_replicator;
+use ostraca::node::wiring::Fact;
 use ostraca::prelude::*;
 
-use crate::cluster::{Cluster, Plan, eventually, single, soon};
+use crate::cluster::{Cluster, Plan, epoch, eventually, setup, single, soon};
 
 fn hits() -> Key<PNCounter> {
     Key::new("hits")
@@ -138,4 +146,41 @@ async fn a_function_that_panics_changes_nothing_and_harms_nobody_else() {
     let read = soon(cluster.at(1).get(&hits(), ReadMajority::within(secs(30)))).await;
     assert_eq!(read.expect("answered").map(|counter| counter.value()), Some(1));
     cluster.stop().await;
+}
+
+/// How often pieces of each transfer were offered.
+type Offered = Arc<Mutex<BTreeMap<(ReplicaId, u64), usize>>>;
+
+/// A network whose bulk lanes take one piece of each transfer.
+struct Narrow(Offered);
+
+impl Outgoing for Narrow {
+    fn send(&mut self, to: ReplicaId, _: Class, message: &[u8]) -> Result<(), NotSent> {
+        let message = Message::decode(message).expect("what the Replicator says");
+        let Body::Part { transfer, .. } = message.body else { return Ok(()) };
+        let mut offered = self.0.lock().expect("no test panics under it");
+        let times = offered.entry((to, transfer)).or_default();
+        *times += 1;
+        if *times == 1 { Ok(()) } else { Err(NotSent::Full) }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_follows_a_piece_that_a_full_lane_refused_is_not_sent() {
+    let offered = Offered::default();
+    let narrow = Narrow(offered.clone());
+    let node = start_replicator(setup(0, Default::default()), narrow).await.expect("readable");
+    node.facts.tell(Fact::Found(epoch(3)));
+    let large = Key::<ORSet<String>>::new("large");
+    let write = WriteMajority::within(std::time::Duration::from_millis(50));
+    let update =
+        node.handle.update(&large, write, |set| set.insert("x".repeat(1_000_000).as_str()));
+    let update = soon(update).await;
+    assert!(matches!(update, Err(UpdateError::Timeout(_))), "{update:?}");
+    let full = node.handle.load().sent.full;
+    node.running.stop().await.expect("it never panicked");
+    let offered = offered.lock().expect("no test panics under it").clone();
+    assert!(!offered.is_empty(), "it goes in pieces");
+    assert!(offered.values().all(|times| *times == 2), "{offered:?}");
+    assert!(full >= 10, "each piece is counted: {full}");
 }
