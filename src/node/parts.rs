@@ -196,7 +196,7 @@ pub(super) async fn start_in_node(
     let replies_limit = machine.config.max_pending_requests.saturating_add(limits.requests);
     let replies = Arc::new(Replies::<Answer>::new(replies_limit));
     let (subscribers, sending) = (Arc::<Subscribers>::default(), Arc::<Sending>::default());
-    let (events, told) = mpsc::channel(EVENTS_MAX);
+    let (events, last, told) = last_reserved(EVENTS_MAX);
     let facts = Facts { inbox: inbox.clone() };
     if let Some(records) = loaded {
         facts.tell(Fact::Loaded(records));
@@ -210,7 +210,7 @@ pub(super) async fn start_in_node(
         replies: replies.clone(),
         subscribers: subscribers.clone(),
         disk,
-        events: events.clone(),
+        events,
         sibling: sibling.clone(),
         last: None,
         incomplete: None,
@@ -220,7 +220,7 @@ pub(super) async fn start_in_node(
     let driver = Driver::new(guard, surroundings, inbox.clone(), clock);
     let counters = driver.counters();
     let ended = Ended { replies: replies.clone(), subscribers: subscribers.clone(), _alive: alive };
-    let task = tokio::spawn(run(driver, ended, events));
+    let task = tokio::spawn(run(driver, ended, last));
     let control = sibling.map(|sibling| sibling.inbox);
     let receiver = Arc::new(DataReceiver::new(inbox.clone(), control, hostings, clock));
     let handle = Replicator::new(Shared {
@@ -239,7 +239,7 @@ pub(super) async fn start_in_node(
 async fn run<O: Outgoing>(
     driver: Driver<Guard, Surroundings<O>>,
     ended: Ended,
-    events: mpsc::Sender<Event>,
+    last: mpsc::OwnedPermit<Event>,
 ) -> Result<Stats, Failed> {
     let result = AssertUnwindSafe(driver.run()).catch_unwind().await;
     drop(ended);
@@ -248,10 +248,17 @@ async fn run<O: Outgoing>(
         Err(panic) => {
             let message = said(&*panic);
             tracing::error!(message, "node.replicator_failed: a bug; the node must stop");
-            let _ = events.try_send(Event::Failed(message.clone()));
+            drop(last.send(Event::Failed(message.clone()))); // or nobody listens any more
             Err(Failed { message })
         }
     }
+}
+
+/// A line of events in which the last one always has a place, however many nobody has read.
+fn last_reserved<T>(places: usize) -> (mpsc::Sender<T>, mpsc::OwnedPermit<T>, mpsc::Receiver<T>) {
+    let (events, told) = mpsc::channel(places + 1);
+    let last = events.clone().try_reserve_owned();
+    (events, last.expect("nobody has sent anything yet"), told)
 }
 
 /// Ends whatever waits for the Replicator, however its task ends.
@@ -291,4 +298,25 @@ pub async fn alone() -> ReplicatorPart {
     let epoch = Epoch::founding(id, vec![me], EpochSettings::default()).expect("one member");
     part.facts.tell(Fact::Found(Arc::new(epoch)));
     part
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_last_event_has_a_place_even_if_nobody_has_read_any() {
+        let (events, last, mut told) = last_reserved(3);
+        for nth in 0..3 {
+            events.try_send(nth).expect("a place for each");
+        }
+        assert!(events.try_send(3).is_err());
+        drop(events);
+        drop(last.send(9));
+        let mut all = Vec::new();
+        while let Some(event) = told.recv().await {
+            all.push(event);
+        }
+        assert_eq!(all, [0, 1, 2, 9]);
+    }
 }
