@@ -291,8 +291,9 @@ mod tests {
         for said in [Answer::Value(None), Answer::Refused(refusal), Answer::Done] {
             let long = client.ask(&get(&"x".repeat(REQUEST_BYTES_MAX)), LONG).await;
             assert!(matches!(long, Err(AskError::TooLong { .. })), "{long:?}");
-            let (heard, ()) = tokio::join!(client.ask(&get("key"), LONG), async {
-                assert_eq!(asked(&mut node).await, get("key"));
+            let question = get("key");
+            let (heard, ()) = tokio::join!(client.ask(&question, LONG), async {
+                assert_eq!(asked(&mut node).await, question);
                 answer(&mut node, &said).await;
             });
             match heard {
