@@ -203,3 +203,59 @@ impl Node {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+    use futures::future::BoxFuture;
+
+    use super::*;
+    use crate::net::config::{Config, Limits};
+    use crate::net::handle::Event;
+    use crate::net::{Busy, Class, Inbound, Receiver};
+    use crate::node::parts;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// Takes nothing.
+    struct Paused;
+
+    impl Receiver for Paused {
+        fn receive(&self, _: Inbound<'_>) -> Result<(), Busy> {
+            Err(Busy)
+        }
+
+        fn ready(&self, _: Class) -> BoxFuture<'_, ()> {
+            std::future::pending().boxed()
+        }
+    }
+
+    #[tokio::test]
+    async fn beside_a_peer_that_takes_nothing_what_is_left_is_counted_before_the_phase_is_over() {
+        let limits = Limits { link_down_max: PATIENCE, ..Limits::default() };
+        let config = Config { limits, ..Config::default() };
+        let [own, other] = [(); 2].map(|()| Identity::load(None).expect("an identity"));
+        let started = Net::start(&config, &own, Arc::new(Paused)).await;
+        let (net, mut told) = started.expect("a free port");
+        let started = Net::start(&config, &other, Arc::new(Paused)).await;
+        let (peer, _events) = started.expect("a free port");
+        net.keep(peer.me().peer, vec![peer.listening()[0].clone()]);
+        while !matches!(told.recv().await, Some(Event::Up { .. })) {}
+        let lane = net.lane(peer.me().incarnation, Class::User).expect("it is up");
+        lane.send(&[], b"unheard").expect("room");
+        let running = parts::alone().await.running;
+        let listening = tokio::spawn(std::future::ready(()));
+        let rest = Rest { running, net, listening, identity: Arc::new(own) };
+        let ending = Ending::new(Parts { tools: None, control: None, rest: Some(rest) });
+        let stopping = ending.stop_rest(Duration::from_secs(2));
+        let stopped = tokio::time::timeout(PATIENCE / 2, stopping).await;
+        assert!(stopped.is_ok(), "a link may be down for {PATIENCE:?}");
+        let mut lost = Vec::new();
+        while let Some(event) = told.recv().await {
+            if let Event::LaneBroken { node, class, messages } = event {
+                lost.push((node, class, messages));
+            }
+        }
+        assert_eq!(lost, [(peer.me(), Class::User, 1)]);
+    }
+}
