@@ -491,8 +491,9 @@ impl Hub {
 
     fn established(&mut self, id: PeerId, connection: ConnectionId) {
         let dialled = self.dials.remove(&connection);
-        if dialled.is_none() && !self.peers.contains_key(&id) {
-            return; // a stranger: remembered once it is admitted
+        let for_whoever = dialled.as_ref().is_some_and(|dialled| dialled.peer.is_none());
+        if !for_whoever && !self.peers.contains_key(&id) {
+            return; // a stranger, or forgotten meanwhile: remembered once it is admitted
         }
         let dialler = dialled.as_ref().map_or(Dialler::Peer, |d| Dialler::Us(d.purpose));
         if let Some(Dialled { peer: None, address, .. }) = dialled {
