@@ -27,7 +27,7 @@ use crate::net::identity::Identity;
 /// The exit code after a second signal.
 const IMPATIENT: i32 = 130;
 
-/// Of the last phase's time: to count what peers have not taken, and to close what is open.
+/// Of the last phase's time, half of it at most: to count what peers have not taken, and to close what is open.
 const TO_COUNT: Duration = Duration::from_millis(500);
 
 /// What runs, until somebody ends it.
@@ -85,7 +85,7 @@ impl Ending {
     async fn stop_rest(&self, within: Duration) {
         let Some(rest) = self.lock().rest.take() else { return };
         let Rest { running, net, listening, identity } = rest;
-        let (begun, within) = (Instant::now(), within.saturating_sub(TO_COUNT));
+        let (begun, within) = (Instant::now(), within - TO_COUNT.min(within / 2));
         match tokio::time::timeout(within, running.stop()).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => tracing::error!(%error, "node.stopped_late"),
