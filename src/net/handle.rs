@@ -239,7 +239,7 @@ impl Net {
         self.stop_within(Duration::MAX).await;
     }
 
-    /// As [`stop`](Self::stop), and for at most so long. What is not acknowledged by then is counted
+    /// As [`stop`](Self::stop), for at most so long. What is not acknowledged by then is counted
     /// and told ([`Event::LaneBroken`]), as it is at the end of `link_down_max`.
     pub async fn stop_within(&self, within: Duration) {
         let (done, stopped) = oneshot::channel();

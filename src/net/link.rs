@@ -241,8 +241,8 @@ impl Link {
         &self.given
     }
 
-    /// Whether a lane that nothing carries will soon be carried again: there is a connection and the
-    /// peer has not refused it, or the first dial since the link was up is to come.
+    /// Whether a lane that nothing carries will soon be carried again: there is a connection and
+    /// the peer has not refused it, or the first dial since the link was up is to come.
     #[must_use]
     pub fn awaits(&self, class: Class) -> bool {
         let dials = |dial: &Dial| !self.addresses.is_empty() && dial.back_off.failures == 0;
@@ -380,7 +380,8 @@ impl Link {
         self.lanes[index] = Lane::Waiting(back_off.until.unwrap_or(now));
     }
 
-    /// A lane's substream carries it no more. If it held for long, what went wrong before is mended.
+    /// A lane's substream carries it no more. Did it hold for long, what went wrong before is
+    /// mended.
     fn over(&mut self, now: Instant, index: usize) {
         if self.opened_at[index].take().is_some_and(|at| now - at >= self.back_off.1) {
             self.lane_back_off[index] = BackOff::default();

@@ -4,12 +4,13 @@
 //! keeps up: a busy lane of 2 MiB then delays the control lane beside it by as much. With a
 //! connection window of exactly 256 KiB a stream nothing can grow (spec/reference/libp2p.md §3.4).
 //!
-//! Known limitation, of yamux 0.14.1: while the answer to a ping waits to be written, the connection
-//! reads nothing. Both ends ping every 10 s, from their beginning on. If each reads the other's ping
-//! while its own socket is full, neither reads any more until the kernel gives the connection up
-//! (`tcp-user-timeout`, 10 s). Lanes then go on over another one and nothing is lost, but for so long
-//! no heartbeat comes through. It takes two nodes that are saturated both ways over sockets with less
-//! room than the windows of their lanes (three times 256 KiB); it was read in the code, never seen.
+//! Known limitation, of yamux 0.14.1: while the answer to a ping waits to be written, the
+//! connection reads nothing. Both ends ping every 10 s, from their beginning on. If each reads the
+//! other's ping while its own socket is full, neither reads any more until the kernel gives the
+//! connection up (`tcp-user-timeout`, 10 s). Lanes then go on over another one and nothing is lost,
+//! but for so long no heartbeat comes through. It takes two nodes that are saturated both ways over
+//! sockets with less room than the windows of their lanes (three times 256 KiB); it was read in the
+//! code, never seen.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

@@ -27,7 +27,8 @@ use crate::net::identity::Identity;
 /// The exit code after a second signal.
 const IMPATIENT: i32 = 130;
 
-/// Of the last phase's time, half of it at most: to count what peers have not taken, and to close what is open.
+/// Of the last phase's time, half of it at most: to count what peers have not taken, and to close
+/// what is open.
 const TO_COUNT: Duration = Duration::from_millis(500);
 
 /// What runs, until somebody ends it.

@@ -1,8 +1,8 @@
 //! Why a request was not, or perhaps not, carried out: an enum per verb.
 //!
 //! Every variant says what is true now and whether the change may have happened. All but
-//! `Timeout`, `StoreFailure`, `Interrupted` and `Unanswered` (and `Fenced`, if it says so) mean that nothing
-//! was changed.
+//! `Timeout`, `StoreFailure`, `Interrupted` and `Unanswered` (and `Fenced`, if it says so) mean
+//! that nothing was changed.
 
 use std::sync::Arc;
 use std::time::Duration;
