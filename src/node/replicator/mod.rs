@@ -118,8 +118,8 @@ impl Replicator {
     /// `|edit| { edit.increment()?; Ok(edit.view()) }`.
     ///
     /// The level's time counts twice at most: once for a place in the queue, once from then on, and
-    /// a second. [`WriteLocal`] has no time: it waits while a durable store hangs. A future that is dropped before it ends leaves the question open: the
-    /// change may be made.
+    /// a second. [`WriteLocal`] has no time: it waits while a durable store hangs. A future that is
+    /// dropped before it ends leaves the question open: the change may be made.
     ///
     /// # Errors
     /// [`UpdateError`]. After `Timeout` the change stays applied here and will spread.
