@@ -18,6 +18,8 @@ mod links;
 mod notices;
 pub mod port;
 pub mod recovering;
+#[cfg(test)]
+mod recovering_tests;
 mod searching;
 mod shunned;
 mod spreading;

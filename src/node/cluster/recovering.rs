@@ -87,3 +87,148 @@ impl Cluster {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use ostraca_ddata::clock::Now;
+    use ostraca_ddata::id::{NodeId, PeerKey, ReplicaId};
+    use ostraca_ddata::machine::{Machine as _, Outbox};
+    use ostraca_ddata::replicator::epoch::{Change, EpochSettings};
+
+    use super::*;
+    use crate::cluster::bug::Canary;
+    use crate::cluster::config::Cluster as Config;
+    use crate::cluster::member::Address;
+    use crate::cluster::membership::Membership;
+    use crate::cluster::membership::port::{Input, Memory, Output, Setup};
+    use crate::cluster::wire::Settings;
+    use crate::node::clock::Clock;
+    use crate::node::cluster::JoinsBy;
+    use crate::node::cluster::watching::Watchers;
+    use crate::node::control::machine::{ControlInbox, ControlOutput};
+    use crate::node::inbox::{Appetite, InboxLimits, Item, Took};
+    use crate::sharding::machines::Machines;
+
+    /// Of five, this node among them.
+    fn epoch() -> Arc<Epoch> {
+        let members = (1..=5).map(ReplicaId::new).collect();
+        let id = EpochId { generation: 1_000, number: 1 };
+        Arc::new(Epoch::founding(id, members, EpochSettings::default()).expect("well formed"))
+    }
+
+    fn without(epoch: &Epoch, gone: impl IntoIterator<Item = u64>) -> Arc<Epoch> {
+        let lost = gone.into_iter().map(ReplicaId::new).collect();
+        Arc::new(epoch.next(&Change { lost, ..Change::default() }).expect("somebody is left"))
+    }
+
+    /// A node that is connected with nobody, and the handle of its program. Nothing runs by itself.
+    struct Bench {
+        handle: Cluster,
+        control: Control,
+        now: Now,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let me = NodeId { peer: PeerKey::new([1; 32]), incarnation: ReplicaId::new(1) };
+            let membership = Membership::new(Setup {
+                me,
+                address: Address::new("/dns4/a/tcp/1").expect("short"),
+                config: Config::default(),
+                settings: Settings::default(),
+                memory: Memory::default(),
+                seed: 1,
+                canary: Canary::none(),
+            });
+            let control = Control::new(membership, Machines::new(me.incarnation, Duration::ZERO));
+            let inbox = ControlInbox::new(InboxLimits::default());
+            let clock = Clock::start();
+            let handle = Cluster::new(me, inbox, Watchers::new(), JoinsBy::Itself, clock);
+            let mut bench = Self { handle, control, now: Now::default() };
+            for _ in 0..100 {
+                if bench.control.membership().gossip().is_none() {
+                    bench.tell(Input::Tick);
+                }
+            }
+            assert!(bench.control.membership().gossip().is_some(), "it founds alone");
+            bench.tell(Input::Installed(epoch()));
+            bench
+        }
+
+        fn tell(&mut self, input: Input) {
+            self.now.mono = self.now.mono + Duration::from_millis(100);
+            let mut out = Outbox::new();
+            self.control.handle(self.now, input.into(), &mut out);
+            let is_persist = |output: &ControlOutput| {
+                matches!(output, ControlOutput::Membership(Output::Persist(_)))
+            };
+            for _ in 0..out.drain().filter(is_persist).count() {
+                self.tell(Input::Persisted);
+            }
+        }
+
+        fn plan(&self) -> Recovery {
+            let planned = self.control.membership().recovery(self.now.mono);
+            planned.expect("one of five is no quorum")
+        }
+
+        /// What becomes of an order; `None`: that is not known yet, and it looks again.
+        fn forced_after(
+            &self,
+            before: EpochId,
+            refused: Option<(u64, NotRecovered)>,
+        ) -> Option<Result<Arc<Epoch>, RecoverError>> {
+            let mut forced = pin!(self.handle.forced_after(before, refused));
+            let mut context = Context::from_waker(Waker::noop());
+            assert!(forced.as_mut().poll(&mut context).is_pending(), "it asks");
+            let mut asked = Vec::new();
+            assert_eq!(self.handle.inbox.take(&mut asked, 8, Appetite::All), Took::Some);
+            for item in asked {
+                if let Item::Look(look) = item {
+                    look(&self.control);
+                }
+            }
+            match forced.as_mut().poll(&mut context) {
+                Poll::Ready(answer) => Some(answer),
+                Poll::Pending => None,
+            }
+        }
+    }
+
+    // In a runtime, since it goes to sleep where nothing is known yet; nobody waits for that.
+
+    #[tokio::test]
+    async fn an_order_that_is_refused_after_the_plan_says_why_and_not_why_an_earlier_one_was() {
+        let mut bench = Bench::new();
+        let planned = bench.plan();
+        bench.tell(Input::Installed(without(&epoch(), 2..=5))); // a quorum was there once more
+        bench.tell(Input::Command(Command::Recover));
+        let why = NotRecovered::Quorum { reached: 1, voters: 1 };
+        let refused = Some(Err(RecoverError::Refused(why)));
+        assert_eq!(bench.forced_after(planned.replaces, None), refused);
+        let before = bench.control.membership().not_forced();
+        assert_eq!(before, Some((1, why)));
+        let answer = bench.forced_after(planned.replaces, before);
+        assert_eq!(answer, None, "the next one is not ordered yet");
+        bench.tell(Input::Command(Command::Recover));
+        assert_eq!(bench.forced_after(planned.replaces, before), refused, "the same once more");
+    }
+
+    #[tokio::test]
+    async fn only_a_configuration_of_a_later_generation_is_the_one_that_was_forced() {
+        let mut bench = Bench::new();
+        let planned = bench.plan();
+        bench.tell(Input::Command(Command::Recover));
+        assert_eq!(bench.forced_after(planned.replaces, None), None, "it is under way");
+        bench.tell(Input::Installed(without(&epoch(), [5])));
+        assert_eq!(bench.forced_after(planned.replaces, None), None, "a quorum's");
+        let forced = epoch().forced(ReplicaId::new(1), &BTreeSet::new(), 9_000);
+        let forced = Arc::new(forced.expect("a member"));
+        bench.tell(Input::Installed(forced.clone()));
+        assert_eq!(bench.forced_after(planned.replaces, None), Some(Ok(forced)));
+    }
+}

@@ -1,13 +1,14 @@
 //! A majority dies at once, or seems to, and an operator goes on without it.
 
+use std::rc::Rc;
 use std::time::Duration;
 
-use ostraca::cluster::config::{Cluster, StrategyName};
+use ostraca::cluster::config::{Cluster, HostingLease, StrategyName};
 use ostraca::cluster::membership::port::{Command as Wish, Notice, StopReason};
 use ostraca::cluster::membership::recovering::{NotRecovered, Recovery};
 use ostraca_ddata::sim::NodeIndex;
 
-use super::super::whole::{Command, World, addresses, node_at};
+use super::super::whole::{Command, World, address, addresses, node_at};
 use super::going::cluster_of;
 use super::strategies::{STRATEGIES, world as with_strategy};
 use super::{SECOND, Sim, agree, at, until};
@@ -137,6 +138,74 @@ fn where_a_quorum_answers_nothing_is_forced() {
     }
 }
 
+/// Without leases nobody is granted anything: whom it reaches is all that tells.
+#[test]
+fn without_leases_who_reaches_a_quorum_is_refused_and_told_of_how_many() {
+    for seed in 0..5 {
+        let world = World::with(|_| Cluster {
+            seeds: addresses(0..3),
+            lease: HostingLease { enabled: false, ..HostingLease::default() },
+            ..Cluster::default()
+        });
+        let mut sim = cluster_of(seed, 5, world);
+        sim.run_for(SECOND);
+        let quorum = |reached| NotRecovered::Quorum { reached, voters: 5 };
+        assert_eq!(recovery(&sim, 0), Err(quorum(5)), "seed {seed}");
+        crash(&mut sim, [3, 4]);
+        sim.run_for(SECOND);
+        force(&mut sim, 0);
+        sim.run_for(SECOND);
+        assert_eq!(at(&sim, 0).membership.not_forced(), Some((1, quorum(3))), "seed {seed}");
+        let refused = Notice::NotForced(quorum(3));
+        assert!(at(&sim, 0).notices.contains(&refused), "seed {seed}");
+        crash(&mut sim, [2]);
+        sim.run_for(SECOND);
+        let planned = recovery(&sim, 0).expect("two of five are no quorum");
+        assert_eq!((planned.kept.len(), planned.given_up.len()), (2, 3), "seed {seed}");
+    }
+}
+
+/// It wants none: nothing hangs.
+#[test]
+fn who_gave_its_lease_back_and_reaches_a_quorum_is_refused_however_long_it_holds_none() {
+    for seed in 0..5 {
+        let world = World::with(|_| {
+            let mut config = Cluster { seeds: addresses(0..3), ..Cluster::default() };
+            config.downing.stable_after = Some(Duration::from_secs(60)); // nobody is removed in between
+            config
+        });
+        let mut sim = cluster_of(seed, 5, world);
+        sim.command(NodeIndex::new(0), Command::User(Wish::Drained));
+        crash(&mut sim, [3, 4]);
+        sim.run_for(30 * SECOND);
+        assert!(!serves(&sim, 0) && serves(&sim, 1), "seed {seed}");
+        let quorum = NotRecovered::Quorum { reached: 3, voters: 5 };
+        assert_eq!(recovery(&sim, 0), Err(quorum), "seed {seed}");
+    }
+}
+
+/// What an operator was shown is minutes old.
+#[test]
+fn what_was_planned_is_refused_once_a_quorum_answers_again_and_each_order_is_told() {
+    for seed in 0..5 {
+        let mut sim = cluster_of(seed, 5, patient());
+        sim.partition([&[0, 1], &[2], &[3, 4]]); // nobody has a quorum
+        sim.run_for(60 * SECOND);
+        let planned = recovery(&sim, 0).expect("there is something to recover");
+        assert_eq!((planned.kept.len(), planned.given_up.len()), (2, 3), "seed {seed}");
+        sim.heal();
+        until(&mut sim, 20, |sim| agree(sim, &[0, 1, 2, 3, 4]) && serves(sim, 0));
+        let before = at(&sim, 0).epoch().expect("installed").id();
+        for number in 1..=2 {
+            force(&mut sim, 0);
+            sim.run_for(SECOND);
+            let refused = Some((number, NotRecovered::Serves));
+            assert_eq!(at(&sim, 0).membership.not_forced(), refused, "seed {seed}");
+        }
+        assert_eq!(at(&sim, 0).epoch().map(|epoch| epoch.id()), Some(before), "seed {seed}");
+    }
+}
+
 /// Who is kept dies before anybody has noticed: the same way once more.
 #[test]
 fn if_one_that_was_kept_is_dead_after_all_it_is_forced_again() {
@@ -228,6 +297,35 @@ fn a_majority_that_hangs_as_it_is_given_up_hears_of_it_when_it_wakes() {
         assert!(lost.iter().all(|node| !at(&sim, 0).refuses(*node)), "seed {seed}");
         until(&mut sim, 60, |sim| (2..5).all(|place| at(sim, place).over.is_some()));
         assert!(agree(&sim, &[0, 1]) && serves(&sim, 0), "seed {seed}");
+    }
+}
+
+/// Its place in a StatefulSet, say: nobody calls it any more, since somebody else answers there. It
+/// hangs, or is cut off, and comes by itself.
+#[test]
+fn who_was_given_up_and_whose_address_a_new_node_has_hears_of_it_when_it_comes_back() {
+    for seed in 0..10 {
+        let mut world = patient();
+        world.claims = Rc::new(|place| address(if place == 5 { 3 } else { place }));
+        let mut sim = cluster_of(seed, 5, world);
+        crash(&mut sim, [2, 4]);
+        if seed % 2 == 0 {
+            sim.pause(NodeIndex::new(3), 600 * SECOND);
+        } else {
+            sim.partition([&[0, 1, 5], &[3]]);
+        }
+        sim.run_for(30 * SECOND);
+        let lost = at(&sim, 3).me();
+        force(&mut sim, 0);
+        until(&mut sim, 10, |sim| agree(sim, &[0, 1]));
+        sim.restart(NodeIndex::new(5));
+        until(&mut sim, 30, |sim| agree(sim, &[0, 1, 5]));
+        sim.run_for(20 * SECOND);
+        assert!((0..2).all(|place| !at(&sim, place).refuses(lost)), "seed {seed}");
+        assert_eq!(at(&sim, 3).over, None, "seed {seed}: it has heard of nothing");
+        sim.heal();
+        until(&mut sim, 30, |sim| at(sim, 3).over == Some(StopReason::Removed));
+        until(&mut sim, 10, |sim| agree(sim, &[0, 1, 5]) && serves(sim, 0));
     }
 }
 

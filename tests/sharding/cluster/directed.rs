@@ -307,10 +307,16 @@ fn what_a_given_up_coordinator_that_lives_says_and_writes_late_changes_nothing()
     assert!(ignored > 0, "no late order came");
 }
 
+/// When a cluster was founded whose clocks were ahead by an hour then, in milliseconds since 1970: a
+/// run begins at 1,700,000,000 s.
+const AN_HOUR_AHEAD: u64 = 1_700_000_000_000 + 3_600_000;
+/// Terms stand still above 2^42 ms, but for the numbers of configurations.
+const FAR_AHEAD: u64 = 1 << 50;
+
 /// Two operators force two configurations of one generation: the clock was ahead as the cluster was
 /// founded. The survivor whom both have kept has counted in the lower one already, with one of them.
-fn two_operators(seed: u64) -> (Stage, [usize; 2]) {
-    let id = EpochId { generation: 1 << 50, number: 1 };
+fn two_operators(seed: u64, founded: u64) -> (Stage, [usize; 2]) {
+    let id = EpochId { generation: founded, number: 1 };
     let mut stage = Stage::founded(5, seed, Canary::none(), id);
     stage.run(100);
     let of = |node: usize| {
@@ -343,8 +349,9 @@ fn two_operators(seed: u64) -> (Stage, [usize; 2]) {
 
 #[test]
 fn who_was_counted_in_one_configuration_is_counted_again_in_another_one_of_the_same_generation() {
-    for seed in 0..20 {
-        let (mut stage, [lower, higher]) = two_operators(seed);
+    let runs = (0..20).flat_map(|seed| [(seed, AN_HOUR_AHEAD), (seed, FAR_AHEAD)]);
+    for (seed, founded) in runs {
+        let (mut stage, [lower, higher]) = two_operators(seed, founded);
         let ids = [lower, higher].map(|node| {
             let node = stage.sim.process(NodeIndex::new(node)).expect("it is up");
             node.replicator.epochs().installed().expect("forced").id()
@@ -355,6 +362,12 @@ fn who_was_counted_in_one_configuration_is_counted_again_in_another_one_of_the_s
             node.coordinator.stats().recounts
         };
         assert_eq!(recounts(&stage, lower), 1, "seed {seed}");
+        if founded == AN_HOUR_AHEAD {
+            // 2^20 terms for each millisecond.
+            let node = stage.sim.process(NodeIndex::new(lower)).expect("it is up");
+            let millis = node.coordinator.term().number >> 20;
+            assert_eq!((millis, ids[0].generation), (founded + 1, founded + 1), "seed {seed}");
+        }
         stage.splits([&[higher, 2], &[lower]]);
         let peers =
             [higher, 2].map(|node| Peer { id: replica(node, 1), stopping: false, reachable: true });

@@ -88,6 +88,22 @@ fn what_follows_from_one_that_was_forced_knows_whose_it_is_and_who_survived() {
     }
 }
 
+/// Only a founder, or a peer, that made such an id on purpose leads there.
+#[test]
+fn where_there_is_no_higher_generation_or_number_nothing_is_forced() {
+    let kept: std::collections::BTreeSet<_> = ids([3]).into_iter().collect();
+    let at = |generation, number| {
+        let first = EpochId { generation, number };
+        Epoch::founding(first, ids([1, 2, 3]), EpochSettings::default()).unwrap()
+    };
+    let highest = u64::MAX / 2;
+    for base in [at(u64::MAX, 1), at(1, highest), at(1, highest - 10_000)] {
+        assert_eq!(base.forced(id(2), &kept, 9_000), Err(NotForced::NoNumber), "{}", base.id());
+    }
+    let forced = at(u64::MAX - 1, 1).forced(id(2), &kept, 9_000).unwrap();
+    assert_eq!((forced.id().generation, forced.members()), (u64::MAX, &ids([2, 3])[..]));
+}
+
 #[test]
 fn nonsense_does_not_decode() {
     let epoch = after(&first([1, 2, 3]), &leave([3]));

@@ -1,0 +1,200 @@
+//! Who may recover by force, and what becomes of those who are given up: told, called, spared.
+
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::replicator::epoch::{EpochId, EpochSettings, LeaseSettings};
+
+use super::*;
+use crate::cluster::gossip::tests::{id, joiner, node, state};
+use crate::cluster::lease::Beat;
+
+/// In milliseconds.
+const DAY: u64 = 24 * 60 * 60 * 1_000;
+
+/// Of A to E.
+fn epoch() -> Arc<Epoch> {
+    let lease = LeaseSettings { enabled: true, ..LeaseSettings::default() };
+    let settings = EpochSettings { lease, ..EpochSettings::default() };
+    let members = (1..=5).map(ReplicaId::new).collect();
+    let id = EpochId { generation: 1, number: 1 };
+    Arc::new(Epoch::founding(id, members, settings).expect("well formed"))
+}
+
+/// B goes on with A.
+fn forced() -> Input {
+    let kept = BTreeSet::from([id('A')]);
+    let forced = epoch().forced(id('B'), &kept, 9_000).expect("B is a member");
+    Input::Installed(Arc::new(forced))
+}
+
+fn address(number: u64) -> Address {
+    joiner(number, number).address
+}
+
+fn up(number: u64) -> Input {
+    Input::Up { node: node(number), addresses: vec![address(number)], cluster: None }
+}
+
+/// A, in a cluster of A to E, with a configuration of all of them that was installed at 0. B answers
+/// it.
+struct Bench(Membership);
+
+impl Bench {
+    /// It is connected with these.
+    fn new<const N: usize>(connected: [u64; N]) -> Self {
+        let mut machine = Membership::new(Setup {
+            me: node(1),
+            address: address(1),
+            config: Cluster::default(),
+            settings: Settings::default(),
+            memory: Memory::default(),
+            seed: 1,
+            canary: Canary::none(),
+        });
+        let inside = Inside::new(&mut machine.core, Now::default(), state("A B C D E"));
+        machine.stage = Stage::Inside(Box::new(inside));
+        let mut bench = Self(machine);
+        for number in connected {
+            bench.tell(0, up(number));
+        }
+        bench.tell(0, Input::Installed(epoch()));
+        bench.tell(0, Input::Tick);
+        bench
+    }
+
+    fn tell(&mut self, millis: u64, input: Input) -> Vec<Output> {
+        let now = Now { mono: Instant::from_nanos(millis * 1_000_000), ..Now::default() };
+        let mut out = Outbox::new();
+        self.0.handle(now, input, &mut out);
+        let out: Vec<Output> = out.drain().collect();
+        for output in &out {
+            if let Output::Send { to, message: ClusterMessage::Heartbeat(sequence) } = output
+                && *to == node(2)
+            {
+                let message = ClusterMessage::HeartbeatAnswer(*sequence);
+                let answer = Input::Message { from: *to, message, waited: Duration::ZERO };
+                self.0.handle(now, answer, &mut Outbox::new());
+            }
+        }
+        out
+    }
+
+    fn recovery(&self, millis: u64) -> Result<recovering::Recovery, NotRecovered> {
+        self.0.recovery(Instant::from_nanos(millis * 1_000_000))
+    }
+
+    /// The state that A has.
+    fn state(&self) -> Gossip {
+        self.0.gossip().expect("it is inside").clone()
+    }
+}
+
+/// B says that this is the state.
+fn heard(state: Gossip) -> Input {
+    let message = ClusterMessage::Gossip(Arc::new(state));
+    Input::Message { from: node(2), message, waited: Duration::ZERO }
+}
+
+fn dialled(out: &[Output]) -> Vec<Address> {
+    let dialled = |output: &Output| match output {
+        Output::Dial(address) => Some(address.clone()),
+        _ => None,
+    };
+    out.iter().filter_map(dialled).collect()
+}
+
+fn forgotten(out: &[Output]) -> Vec<NodeId> {
+    let forgotten = |output: &Output| match output {
+        Output::Forget(node) => Some(*node),
+        _ => None,
+    };
+    out.iter().filter_map(forgotten).collect()
+}
+
+fn is_told_that_it_is_out(out: &[Output], number: u64) -> bool {
+    let message = ClusterMessage::YouAreOut { removed: true };
+    out.contains(&Output::Send { to: node(number), message })
+}
+
+/// T_q is 5 s: a voter that could grant it anything would have by then.
+#[test]
+fn who_reaches_a_quorum_is_refused_until_nobody_has_granted_it_anything_for_5_s() {
+    let mut bench = Bench::new([2, 3]);
+    let quorum = Err(NotRecovered::Quorum { reached: 3, voters: 5 });
+    let ids = |numbers: std::ops::RangeInclusive<u64>| numbers.map(ReplicaId::new).collect();
+    let forces =
+        Ok(recovering::Recovery { replaces: epoch().id(), kept: ids(1..=3), given_up: ids(4..=5) });
+    assert_eq!(bench.recovery(4_999), quorum, "since the configuration was installed");
+    assert_eq!(bench.recovery(5_000), forces, "a decision may hang");
+    // Of the first heartbeat, which was sent at 0: the lease runs for 4.9 s and a little.
+    let beat = Beat { epoch: epoch().id(), number: 1 };
+    for from in [1, 2, 3].map(ReplicaId::new) {
+        bench.tell(100, Input::Granted { from, beat });
+    }
+    assert_eq!(bench.recovery(4_900), Err(NotRecovered::Serves));
+    for millis in [4_901, 5_000, 9_900] {
+        assert_eq!(bench.recovery(millis), quorum, "after {millis} ms");
+    }
+    assert_eq!(bench.recovery(9_901), forces);
+}
+
+/// If all are there nothing hangs for good, whatever the lease does.
+#[test]
+fn who_misses_nobody_is_refused_however_long_it_was_granted_nothing() {
+    let bench = Bench::new([2, 3, 4, 5]);
+    let quorum = Err(NotRecovered::Quorum { reached: 5, voters: 5 });
+    assert_eq!(bench.recovery(DAY), quorum);
+}
+
+#[test]
+fn who_reaches_no_quorum_need_not_wait_for_its_lease_to_be_over_for_long() {
+    let bench = Bench::new([2]);
+    let planned = bench.recovery(0).expect("two of five are none");
+    assert_eq!(planned.kept, [1, 2].map(ReplicaId::new));
+}
+
+/// Who lives there now is none of those who were given up; the one that was there may hang, and comes
+/// by itself when it wakes.
+#[test]
+fn who_was_given_up_is_called_unless_somebody_has_its_address_and_told_also_then() {
+    let mut bench = Bench::new([2]);
+    bench.tell(0, forced());
+    bench.tell(0, Input::Tick);
+    assert!(dialled(&bench.tell(4_999, Input::Tick)).is_empty());
+    assert_eq!(dialled(&bench.tell(5_000, Input::Tick)), [3, 4, 5].map(address));
+    let mut news = bench.state();
+    let newcomer = Member { address: address(4), since: news.next_stamp(), ..joiner(6, 6) };
+    news.let_in(id('B'), newcomer).expect("it is welcome");
+    bench.tell(6_000, heard(news));
+    assert!(bench.state().contains(ReplicaId::new(6)));
+    assert_eq!(dialled(&bench.tell(10_000, Input::Tick)), [3, 5].map(address));
+    assert!(is_told_that_it_is_out(&bench.tell(11_000, up(4)), 4));
+    let later = bench.tell(17_000, Input::Tick);
+    assert!(forgotten(&later).is_empty(), "it is not refused before it has heard");
+    assert_eq!(forgotten(&bench.tell(DAY, Input::Tick)), [3, 4, 5].map(node));
+}
+
+/// By the state alone they were removed as ever, and would be refused soon after they were told:
+/// perhaps while they hang, and as a quorum in their own eyes.
+#[test]
+fn who_was_given_up_is_not_refused_for_a_day_though_the_state_came_before_the_configuration() {
+    for state_first in [false, true] {
+        let mut bench = Bench::new([2, 3, 4, 5]);
+        let mut news = bench.state();
+        news.remove(id('B'), &[3, 4, 5].map(ReplicaId::new));
+        let mut facts = [forced(), heard(news)];
+        if state_first {
+            facts.reverse();
+        }
+        let mut told = Vec::new();
+        for fact in facts {
+            told.extend(bench.tell(0, fact));
+            told.extend(bench.tell(0, Input::Tick));
+        }
+        let is_told = [3, 4, 5].map(|number| is_told_that_it_is_out(&told, number));
+        assert_eq!(is_told, [true; 3], "state first: {state_first}");
+        let later = bench.tell(6_000, Input::Tick);
+        assert!(forgotten(&later).is_empty(), "state first: {state_first}");
+        let out = bench.tell(DAY, Input::Tick);
+        assert_eq!(forgotten(&out), [3, 4, 5].map(node), "state first: {state_first}");
+    }
+}
