@@ -66,6 +66,8 @@ async fn what_is_deleted_is_gone_elsewhere_and_the_key_can_be_used_again() {
     let (write, read) = (WriteMajority::within(secs(30)), ReadMajority::within(secs(30)));
     let insert = |set: &mut Edit<'_, ORSet<String>>| set.insert("alice");
     assert!(soon(cluster.at(0).update(&key, write, insert)).await.expect("acknowledged"));
+    // A majority holds it, and this node need not be of that: it deletes what it has seen.
+    assert!(soon(cluster.at(1).get(&key, read)).await.expect("answered").is_some());
     soon(cluster.at(1).delete(&key, WriteAll::within(secs(30)))).await.expect("acknowledged");
     assert_eq!(soon(cluster.at(2).get(&key, read)).await.expect("answered"), None);
     assert!(soon(cluster.at(2).update(&key, write, insert)).await.expect("acknowledged"));
