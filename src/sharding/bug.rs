@@ -64,6 +64,8 @@ pub enum Bug {
     NamedCountsAsHosted,
     /// A region that was removed vouches for what it had not released before.
     RemovedVouches,
+    /// A region leaves though nobody has confirmed that its empty release came.
+    LeavesUnconfirmed,
     /// The payload is dropped when the same stay is confirmed.
     KeptDroppedOnEqual,
     /// A repeated Released brings its payload again.

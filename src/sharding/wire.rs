@@ -187,6 +187,10 @@ pub struct ReleaseShard {
     /// Its home; `None`: nobody's.
     #[serde(rename = "t", default)]
     pub to: Option<RegionId>,
+    /// The latest decision that named the receiver, if the cell lists it; else
+    /// [`Generation::NEVER`].
+    #[serde(rename = "l", default, skip_serializing_if = "is_never")]
+    pub listed: Generation,
 }
 
 /// "I host nothing of this shard below `reached`, and never will."
@@ -468,7 +472,8 @@ mod tests {
         let (last, sealed) = (g(1, 1), g(1, 2));
         let carries = Carries { shard, reached: g(2, 1), last, length: 9, sealed, cluster: 5 };
         let hosted = vec![(shard, g(1, 1))];
-        let release = ReleaseShard { shard, generation: g(2, 2), to: Some(region(2)) };
+        let (generation, to, listed) = (g(2, 2), Some(region(2)), Generation::NEVER);
+        let release = ReleaseShard { shard, generation, to, listed };
         let host = HostShard { shard, generation: g(2, 2), after, epoch };
         let agreed = Agreed {
             shards: 100,
@@ -482,7 +487,7 @@ mod tests {
             ToRegion::NotYet(NotYet::Reading),
             ToRegion::NotYet(NotYet::Differs(agreed.clone())),
             ToRegion::Host(vec![host]),
-            ToRegion::Release(vec![release, ReleaseShard { to: None, ..release }]),
+            ToRegion::Release(vec![release, ReleaseShard { to: None, listed: g(1, 2), ..release }]),
             ToRegion::Announce(table),
             ToRegion::Released(vec![released.clone(), bare, Released { sealed, ..released }]),
             ToRegion::Hosted(hosted.clone()),

@@ -454,6 +454,7 @@ mod tests {
                     shard: SHARD,
                     generation: g(1),
                     to: Some(region),
+                    listed: Generation::NEVER,
                 }]),
                 "81a17281a16c9183a17303a16782a17482a16e02a16f07a17301a17407",
             ),

@@ -136,8 +136,8 @@ impl Coordinator {
         // A registration that was sent before the region had heard of a decision that leaves it
         // out is merely late.
         self.stats.duplicate_home_detected += u64::from(highest >= home.generation);
-        let word = ReleaseShard { shard, generation: home.generation, to: home.region };
-        self.mail.release(from, word);
+        let (generation, to, listed) = (home.generation, home.region, Generation::NEVER);
+        self.mail.release(from, ReleaseShard { shard, generation, to, listed });
     }
 
     pub(super) fn get_homes(&mut self, from: RegionId, shards: Vec<ShardId>) {

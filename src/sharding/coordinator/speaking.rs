@@ -15,10 +15,10 @@ impl Coordinator {
         let Some(record) = self.records.get(&shard) else { return };
         let ShardHome { generation, region, after, epoch } = record.home().clone();
         let last = after.iter().max_by_key(|(_, at)| **at).map(|(id, _)| *id);
-        for listed in after.keys().copied() {
-            let told = !self.canary.has(Bug::ReleaseLastHomeOnly) || last == Some(listed);
-            if told && !record.is_out(listed, &self.installed) {
-                self.mail.release(listed, ReleaseShard { shard, generation, to: region });
+        for (id, listed) in after.iter().map(|(id, listed)| (*id, *listed)) {
+            let told = !self.canary.has(Bug::ReleaseLastHomeOnly) || last == Some(id);
+            if told && !record.is_out(id, &self.installed) {
+                self.mail.release(id, ReleaseShard { shard, generation, to: region, listed });
             }
         }
         if let Some(home) = region

@@ -274,7 +274,7 @@ fn keeps(change: impl FnOnce(&mut ClusterState)) -> (Bench, ShardId) {
     let (shard, id) = (ShardId::new(3), EpochId { generation: 1, number: 1 });
     let at = |seq| Generation::new(Term { number: 1, owner: OTHER }, seq);
     let word = HostShard { shard, generation: at(1), after: BTreeMap::new(), epoch: id };
-    let release = ReleaseShard { shard, generation: at(2), to: None };
+    let release = ReleaseShard { shard, generation: at(2), to: None, listed: at(1) };
     for message in [ToRegion::Host(vec![word]), ToRegion::Release(vec![release])] {
         let word = Word::Sharding(ShardingMessage::Region(message));
         bench.tell(Input::Message { from: OTHER, entity_type: counter(), word });

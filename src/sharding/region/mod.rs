@@ -421,7 +421,7 @@ impl Region {
     fn confirmed(&mut self, shard: ShardId, at: Generation) {
         if let Some(held) = self.shards.get_mut(&shard) {
             held.confirmed(at, self.canary);
-            if held.kept().is_none() {
+            if held.kept().is_none() && !held.owes_word() {
                 self.carrying.end(shard);
             }
         }
@@ -626,11 +626,20 @@ impl Region {
 
     fn leave(&mut self, now: Now, out: &mut Out) {
         let Some(at) = self.leaving else { return };
+        let owing = self.owing();
+        for shard in &owing {
+            if !self.carrying.contains(*shard) {
+                self.carrying.begin(now.mono, *shard, self.config.repeat);
+            }
+        }
         let busy = |held: &Shard| {
             let carries = held.kept().is_some() && (held.home().is_some() || self.heirs);
             held.run() != Run::Idle || held.pending().is_some() || carries
         };
-        if !self.shards.values().any(busy) && !std::mem::replace(&mut self.left, true) {
+        if owing.is_empty()
+            && !self.shards.values().any(busy)
+            && !std::mem::replace(&mut self.left, true)
+        {
             self.tell_where_all_went(out);
             out.push(RegionOutput::Left);
         }
@@ -645,6 +654,14 @@ impl Region {
                 }
             }
         }
+    }
+
+    /// Shards whose next home is to hear that this region was named in vain: once it is gone
+    /// unheard, what an earlier home holds would be given up, as if it had been taken here.
+    fn owing(&self) -> Vec<ShardId> {
+        let waits = !self.left && !self.canary.has(Bug::LeavesUnconfirmed);
+        let owing = self.shards.iter().filter(|(_, held)| waits && held.owes_word());
+        owing.map(|(shard, _)| *shard).collect()
     }
 
     /// Shards that live nowhere and of which something is kept here that somebody else could take:

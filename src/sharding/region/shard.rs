@@ -78,6 +78,9 @@ pub struct Shard {
     kept: Option<Bytes>,
     sealed: Generation, // `max_gen` when the last stay ended: it had released to nobody before
     heard: BTreeMap<RegionId, Heard>, // ≤ regions
+    /// The latest decision that named this region, if it never lived here by that: if this region
+    /// went before its release is heard, it would count as one that may have hosted.
+    named: Option<Generation>,
     /// Who told of the decision that drains it: told when there is no home.
     released_by: Option<ReplicaId>,
 }
@@ -144,6 +147,14 @@ impl Shard {
         self.kept.as_ref()
     }
 
+    /// Whether its next home is to hear from this region that it was named in vain, and has not
+    /// confirmed that.
+    #[must_use]
+    pub fn owes_word(&self) -> bool {
+        let is_next = self.run == Run::Idle && self.pend.is_none() && self.home.is_some();
+        is_next && self.named.is_some()
+    }
+
     /// Who is waited for.
     #[must_use]
     pub fn awaited(&self, installed: &Installed) -> Vec<RegionId> {
@@ -205,7 +216,7 @@ impl Shard {
         };
         self.run = Run::Hosting(self.max_gen);
         self.last = self.max_gen;
-        (self.kept, self.sealed) = (None, Generation::NEVER);
+        (self.kept, self.sealed, self.named) = (None, Generation::NEVER, None);
         steps.push(Step::Confirm { to: pend.asked_by });
         steps.extend(heard.keys().map(|id| Step::Confirmed { to: *id, at: self.last }));
         steps
@@ -253,7 +264,7 @@ impl Shard {
         word: ReleaseShard,
         judge: Judge<'_>,
     ) -> Vec<Step> {
-        let ReleaseShard { generation, to, .. } = word;
+        let ReleaseShard { generation, to, listed, .. } = word;
         let canary = judge.canary;
         let idle = self.run == Run::Idle;
         if canary.has(Bug::LateReleaseStops) && generation < self.max_gen {
@@ -267,6 +278,7 @@ impl Shard {
         if generation > self.max_gen || lowers {
             self.max_gen = generation;
             (self.home, self.pend, self.released_by) = (to, None, Some(from));
+            self.named = self.named.max((listed > self.last).then_some(listed));
             // Of decisions that are no more: who keeps a payload says it again to the next home.
             self.heard.retain(|_, heard| heard.reached > generation);
             return match self.run {
@@ -364,12 +376,14 @@ impl Shard {
         self.heard.get(&from).filter(|heard| heard.last == last)?.payload.as_ref()
     }
 
-    /// Somebody hosts it at `at`: what is kept of an earlier stay was taken, or is of no use.
+    /// Somebody hosts it at `at`: what is kept of an earlier stay was taken, or is of no use, and who
+    /// was named before that is waited for no more.
     pub(super) fn confirmed(&mut self, at: Generation, canary: Canary) {
         let over = at > self.last || (canary.has(Bug::KeptDroppedOnEqual) && at == self.last);
         if over && self.run == Run::Idle {
             self.kept = None;
         }
+        self.named = self.named.filter(|named| at <= *named);
     }
 
     /// Bytes of payloads that have come from others and wait here.

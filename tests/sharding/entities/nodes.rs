@@ -322,8 +322,8 @@ impl<E: Entity> Nodes<E> {
             return;
         };
         let epoch = self.epoch;
-        for from in after.keys() {
-            let word = ReleaseShard { shard, generation, to: home };
+        for (from, listed) in &after {
+            let word = ReleaseShard { shard, generation, to: home, listed: *listed };
             self.words.push((*from, COORDINATOR, ToRegion::Release(vec![word])));
         }
         if let Some(home) = home {

@@ -64,8 +64,9 @@ pub(crate) fn exhaust(limits: Limits, states_max: usize) -> Result<(usize, usize
     Ok((seen.len(), deepest))
 }
 
-/// How many states there are from which the newest decision can't be carried out any more by the
-/// protocol and the removal of dead regions alone: nobody moves, crashes, or takes over.
+/// How many states there are from which the newest decision can't be carried out any more, or who
+/// leaves can't go, by the protocol and the removal of dead regions alone: nobody else leaves, moves,
+/// crashes, or takes over.
 ///
 /// One of them is told of, if there are any.
 pub(crate) fn hopeless(limits: Limits, states_max: usize) -> (usize, Option<World>) {
@@ -75,7 +76,7 @@ pub(crate) fn hopeless(limits: Limits, states_max: usize) -> (usize, Option<Worl
     let mut open = vec![first];
     while let Some(world) = open.pop() {
         let here = world.digest();
-        if world.is_carried_out() {
+        if world.is_carried_out() && world.leavers_have_left() {
             good.push(here);
         }
         let mut goes_on = false;
@@ -87,7 +88,8 @@ pub(crate) fn hopeless(limits: Limits, states_max: usize) -> (usize, Option<Worl
                 open.push(next);
                 Vec::new()
             });
-            let chosen = matches!(step, Step::Start(_) | Step::Move(..) | Step::Crash(_));
+            use Step::{Crash, Leave, Move, Start};
+            let chosen = matches!(step, Start(_) | Move(..) | Crash(_) | Leave(_));
             if !chosen && there != here {
                 ways.push(here);
                 goes_on = true;

@@ -26,6 +26,8 @@ pub(crate) struct Limits {
     pub(crate) coordinators: usize,
     pub(crate) moves: usize,
     pub(crate) crashes: usize,
+    /// Nodes that leave in order: the coordinator gives their shard to others.
+    pub(crate) leaves: usize,
     pub(crate) gossip: bool,
     /// Nodes install configurations at times of their own, and the last region joins late.
     pub(crate) lag: bool,
@@ -47,6 +49,7 @@ impl Limits {
             coordinators,
             moves,
             crashes,
+            leaves: 0,
             gossip: false,
             lag: false,
             nowhere: false,
@@ -82,6 +85,7 @@ pub(crate) enum Step {
     Deliver(u64),
     Drained(usize),
     Crash(usize),
+    Leave(usize),
     Remove(usize),
     InstallAtRegion(usize),
     InstallAtCoordinator(usize),

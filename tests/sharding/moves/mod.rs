@@ -71,6 +71,23 @@ fn who_was_only_named_takes_no_payload_along_when_it_dies() {
     assert!(found.what.contains("starts without what stay 1 has left"), "{found}");
 }
 
+/// The target of a move leaves before the old home has drained: the same, though the third region
+/// need not have heard of it when it is removed.
+#[test]
+#[expect(clippy::print_stdout, reason = "how many states there are")]
+fn who_was_named_in_vain_goes_when_its_next_home_has_heard_of_it() {
+    let limits = Limits { leaves: 1, ..Limits::of(1, 1, 0) };
+    let weak = limits.with(Bug::LeavesUnconfirmed);
+    let found = exhaust(weak, STATES_MAX).expect_err("what nobody was offered is lost");
+    println!("{found}");
+    assert!(found.what.contains("starts without what stay 1 has left"), "{found}");
+    let (states, depth) = exhaust(limits, STATES_MAX).unwrap_or_else(|found| panic!("{found}"));
+    println!("{states} states, {depth} steps deep");
+    assert!(states > 1_000, "{states} states");
+    let (stuck, end) = hopeless(limits, STATES_MAX);
+    assert_eq!(stuck, 0, "{end:#?}");
+}
+
 #[test]
 fn every_order_with_gossip_among_replicas_keeps_one_host() {
     let limits = Limits { gossip: true, ..Limits::of(1, 1, 1) };
@@ -106,6 +123,7 @@ fn blind_walks_keep_one_host() {
         gossip: seed.is_multiple_of(2),
         lag: seed.is_multiple_of(3),
         nowhere: seed.is_multiple_of(5),
+        leaves: usize::from(seed.is_multiple_of(7)),
         ..Limits::of(4, 5, 2)
     };
     let ends = walks("blind_walks_keep_one_host", 2_000, limits);

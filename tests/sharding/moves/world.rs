@@ -53,14 +53,29 @@ pub(crate) struct Seat {
 pub(crate) struct Place {
     pub(crate) machine: Region,
     pub(crate) up: bool,
+    pub(crate) leaves: bool,
     epoch: u64,
     digest: u64,
+}
+
+impl Place {
+    fn new(index: usize, limits: Limits) -> Self {
+        let config = RegionConfig { shards: 1, ..RegionConfig::default() };
+        let machine = Region::new(region(index), config, limits.canary);
+        Self { machine, up: true, leaves: false, epoch: 0, digest: 0 }
+    }
+
+    /// Whether nothing is left there, after it was told to leave.
+    pub(crate) fn has_left(&self) -> bool {
+        self.leaves && self.machine.has_left()
+    }
 }
 
 impl Seat {
     fn rehash(&mut self) {
         let machine = &self.machine;
-        let known = (machine.phase(), machine.term(), machine.record(SHARD));
+        let targets: Vec<RegionId> = machine.targets().collect();
+        let known = (machine.phase(), machine.term(), machine.record(SHARD), targets);
         let op = self.op.as_ref().map(|op| match op {
             Op::Fence { term, merged, .. } => (0, term, merged.as_ref()),
             Op::Back { term, cell, .. } => (1, term, Some(cell)),
@@ -72,7 +87,8 @@ impl Seat {
 
 impl Place {
     fn rehash(&mut self) {
-        self.digest = hash_of(&(self.machine.shard(SHARD), self.up, self.epoch));
+        let leaves = (self.leaves, self.has_left());
+        self.digest = hash_of(&(self.machine.shard(SHARD), self.up, leaves, self.epoch));
     }
 }
 
@@ -86,6 +102,7 @@ pub(crate) struct World {
     sent: Vec<(u64, Rc<Fact>)>,              // by hash
     moves: usize,
     crashes: usize,
+    leaves: usize,
     /// Decisions that were acknowledged or spoken of, in order.
     acked: Vec<(Generation, Option<RegionId>)>,
     hosted: Generation, // the highest at which a region started or adopted
@@ -119,14 +136,13 @@ impl World {
             sent: Vec::new(),
             moves: limits.moves,
             crashes: limits.crashes,
+            leaves: limits.leaves,
             acked: Vec::new(),
             hosted: Generation::NEVER,
             payloads: Payloads::default(),
         };
         for index in 0..limits.regions {
-            let config = RegionConfig { shards: 1, ..RegionConfig::default() };
-            let machine = Region::new(region(index), config, limits.canary);
-            world.places.push(Rc::new(Place { machine, up: true, epoch: 0, digest: 0 }));
+            world.places.push(Rc::new(Place::new(index, limits)));
             world.install_at_region(index).expect("nothing hosts yet");
         }
         let first = [Step::Start(0), Step::FenceAt(0, 0), Step::FenceAt(0, 1)];
@@ -162,7 +178,8 @@ impl World {
         let places: Vec<u64> = self.places.iter().map(|place| place.digest).collect();
         let sent: Vec<u64> = self.sent.iter().map(|(fact, _)| *fact).collect();
         let members = (self.configurations.len(), self.configurations.last());
-        let past = (self.moves, self.crashes, &self.acked, self.hosted, &self.payloads);
+        let left = (self.moves, self.crashes, self.leaves);
+        let past = (left, &self.acked, self.hosted, &self.payloads);
         hash_of(&(replicas, seats, places, sent, members, past))
     }
 
@@ -253,6 +270,9 @@ impl World {
             if self.crashes > 0 {
                 steps.push(Step::Crash(index));
             }
+            if self.leaves > 0 && !place.leaves && member {
+                steps.push(Step::Leave(index));
+            }
             if place.epoch < self.configurations.len() as u64 {
                 steps.push(Step::InstallAtRegion(index));
             }
@@ -262,7 +282,7 @@ impl World {
         let leased = place.up && self.limits.outside != Outside::RemovedWhileLeased;
         let others = self.configurations.last().is_some_and(|all| all.len() > 1);
         let chosen = self.limits.outside == Outside::RemovedWhileLeased && self.crashes > 0;
-        if member && others && !leased && (chosen || !place.up) {
+        if member && others && ((!leased && (chosen || !place.up)) || place.has_left()) {
             steps.push(Step::Remove(index));
         }
     }
@@ -317,13 +337,12 @@ impl World {
                 self.crashes -= 1;
                 self.place(place).up = false;
             }
+            Step::Leave(place) => self.leave(place)?,
             Step::Remove(place) => self.remove(place)?,
             Step::InstallAtRegion(place) => self.install_at_region(place)?,
             Step::InstallAtCoordinator(seat) => self.install_at_seat(seat)?,
             Step::Restart(place) => {
-                let config = RegionConfig { shards: 1, ..RegionConfig::default() };
-                let machine = Region::new(region(place), config, self.limits.canary);
-                self.places[place] = Rc::new(Place { machine, up: true, epoch: 0, digest: 0 });
+                self.places[place] = Rc::new(Place::new(place, self.limits));
                 self.install_at_region(place)?;
             }
             Step::Gossip(from, to) => {
@@ -354,6 +373,7 @@ impl World {
         let seat = Seat { machine, op: None, question: None, epoch: 0, digest: 0 };
         self.seats.push(Rc::new(seat));
         self.install_at_seat(index)?;
+        self.say_who_leaves(index);
         let above = if once && index > 0 { 1 } else { index as u64 };
         self.tell(index, CoordinatorInput::Start { above })
     }
@@ -600,7 +620,29 @@ impl World {
         self.tell(seat, CoordinatorInput::Installed(self.installed(epoch)))
     }
 
-    /// Its lease is over; then it is removed.
+    /// It is told to leave; coordinators hear of it as they hear of anything.
+    fn leave(&mut self, place: usize) -> Result<(), String> {
+        self.leaves -= 1;
+        self.place(place).leaves = true;
+        self.tell_region(place, RegionInput::Heirs { any: true })?;
+        self.tell_region(place, RegionInput::Leave)?;
+        (0..self.seats.len()).for_each(|seat| self.say_who_leaves(seat));
+        Ok(())
+    }
+
+    fn say_who_leaves(&mut self, seat: usize) {
+        for place in (0..self.places.len()).filter(|place| self.places[*place].leaves) {
+            let me = region(place).replica();
+            self.send(Fact::ToCoordinator(seat, me, ToCoordinator::Leaving));
+        }
+    }
+
+    /// Whether everybody who lives and was told to leave has left.
+    pub(crate) fn leavers_have_left(&self) -> bool {
+        self.places.iter().all(|place| !place.up || !place.leaves || place.has_left())
+    }
+
+    /// Its lease is over, or it has left; then it is removed.
     fn remove(&mut self, place: usize) -> Result<(), String> {
         let mut members = self.configurations.last().cloned().unwrap_or_default();
         members.remove(&region(place));

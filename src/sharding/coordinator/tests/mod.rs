@@ -206,9 +206,11 @@ pub(super) fn host(home: &ShardHome) -> ToRegion {
     ToRegion::Host(vec![HostShard { shard: SHARD, generation, after, epoch }])
 }
 
-pub(super) fn release(seq: u64, to: Option<u64>) -> ToRegion {
+/// To who is listed at `listed`; 0: to who is not.
+pub(super) fn release(seq: u64, to: Option<u64>, listed: u64) -> ToRegion {
+    let listed = if listed == 0 { Generation::NEVER } else { g(listed) };
     let to = to.map(region);
-    ToRegion::Release(vec![ReleaseShard { shard: SHARD, generation: g(seq), to }])
+    ToRegion::Release(vec![ReleaseShard { shard: SHARD, generation: g(seq), to, listed }])
 }
 
 pub(super) fn announce(seq: u64, home: Option<u64>) -> ToRegion {

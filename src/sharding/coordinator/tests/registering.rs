@@ -52,7 +52,7 @@ fn a_home_that_does_not_host_yet_is_told_again_at_once_when_it_registers() {
     bench.answer(Answer::Written);
     let out = sent(&bench.register(2, &[]));
     assert!(out.contains(&(2, host(&cell(g(2), Some(2), &[(1, 1)])))), "{out:?}");
-    assert!(out.contains(&(1, release(2, Some(2)))), "{out:?}");
+    assert!(out.contains(&(1, release(2, Some(2), 1))), "{out:?}");
 }
 
 /// The shard has moved from 1 over 2 to 3; 1 is listed no more.
@@ -76,7 +76,7 @@ fn a_region_that_hosts_without_authority_is_told_to_release_and_counted() {
             1,
             ToCoordinator::Register { proxy: false, hosted, highest, agreed: Agreed::default() },
         );
-        assert!(sent(&out).contains(&(1, release(3, Some(3)))), "{out:?}");
+        assert!(sent(&out).contains(&(1, release(3, Some(3), 0))), "{out:?}");
         let stats = bench.machine.stats();
         assert_eq!(stats.duplicate_home_detected, counted, "having heard of {highest}");
     }
@@ -173,8 +173,7 @@ fn a_shard_that_lives_nowhere_gets_a_home_when_who_keeps_what_is_left_of_it_leav
     bench.tick();
     bench.place(&[(SHARD, 2)]);
     let out = bench.answer(Answer::Written);
-    let word = ReleaseShard { shard: SHARD, generation: g(3), to: Some(region(2)) };
-    assert!(sent(&out).contains(&(1, ToRegion::Release(vec![word]))), "{out:?}");
+    assert!(sent(&out).contains(&(1, release(3, Some(2), 1))), "{out:?}");
 }
 
 /// With 1,000 shards and the least that a lane may take, none of these words ever arrived.

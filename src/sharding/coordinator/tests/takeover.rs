@@ -155,12 +155,9 @@ fn what_regions_report_as_done_is_not_said_again_after_a_takeover() {
         [
             (2, host(&second)),
             (3, {
-                let to = second.region;
-                ToRegion::Release(vec![ReleaseShard {
-                    shard: SHARD,
-                    generation: second.generation,
-                    to,
-                }])
+                let ShardHome { generation, region: to, ref after, .. } = second;
+                let listed = after[&region(3)];
+                ToRegion::Release(vec![ReleaseShard { shard: SHARD, generation, to, listed }])
             })
         ]
     );

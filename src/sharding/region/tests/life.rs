@@ -151,6 +151,46 @@ fn what_is_kept_of_a_shard_without_a_home_waits_for_one_as_long_as_somebody_coul
     assert!(bench.tell(RegionInput::Leave).contains(&RegionOutput::Left), "nothing is kept");
 }
 
+/// Gone unheard it would count as one that may have hosted, and what an earlier home holds as taken.
+#[test]
+fn who_was_named_in_vain_leaves_when_somebody_hosts_who_has_heard_of_it() {
+    let named = || {
+        let mut bench = Bench::new();
+        found(&mut bench);
+        bench.order(ack(1));
+        bench.order(host(2, &[(2, 1)]));
+        let out = bench.tell(RegionInput::Leave);
+        assert!(!out.contains(&RegionOutput::Left), "it is to host: {out:?}");
+        let out = bench.order(release_named(3, Some(3), 2));
+        assert!(sent(&out).contains(&says(3, released(3, 0, None))), "{out:?}");
+        assert!(!out.contains(&RegionOutput::Left), "{out:?}");
+        bench
+    };
+    let has_left = |out: &[RegionOutput]| out.contains(&RegionOutput::Left);
+    let mut bench = named();
+    let (waited, out) = bench.wait().unwrap();
+    assert_eq!((waited, sent(&out)), (200, vec![says(3, released(3, 0, None))]), "again");
+    let at = |seq| ToRegion::Hosted(vec![(SHARD, g(seq))]);
+    assert!(!has_left(&bench.hear(2, at(2))), "not above the decision that named it");
+    assert!(has_left(&bench.hear(3, at(3))));
+
+    let mut bench = named();
+    bench.order(release_named(4, Some(4), 2));
+    assert!(has_left(&bench.hear(3, at(3))), "also if the shard is on its way elsewhere by now");
+
+    let mut bench = named();
+    let out = bench.tell(RegionInput::Installed(installed(2, [1, 2, 4])));
+    assert!(!has_left(&out), "there is to be another home: {out:?}");
+    let out = bench.order(release_named(4, None, 2));
+    assert!(has_left(&out), "nobody can take anything: {out:?}");
+
+    let mut bench = Bench::new();
+    bench.order(host(1, &[]));
+    bench.order(release_named(2, Some(2), 1));
+    bench.tell(RegionInput::Leave);
+    assert!(has_left(&bench.drained(None)), "who has hosted is no matter of words");
+}
+
 #[test]
 fn a_region_that_leaves_without_a_coordinator_waits_instead_of_asking_all_the_time() {
     let mut bench = Bench::new();
@@ -234,8 +274,12 @@ fn a_start_that_waits_too_long_is_told_of_once_with_those_who_have_not_released(
 #[test]
 fn a_thousand_releases_to_one_region_are_two_messages() {
     let mut bench = Bench::new();
-    let word =
-        |shard| ReleaseShard { shard: ShardId::new(shard), generation: g(2), to: Some(region(2)) };
+    let word = |shard| ReleaseShard {
+        shard: ShardId::new(shard),
+        generation: g(2),
+        to: Some(region(2)),
+        listed: Generation::NEVER,
+    };
     let out = bench.order(ToRegion::Release((0..1_000).map(word).collect()));
     let sent = sent(&out);
     let lengths = sent.iter().map(|(to, message)| match message {

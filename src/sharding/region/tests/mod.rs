@@ -38,8 +38,14 @@ pub(super) fn host(seq: u64, after: &[(u64, u64)]) -> ToRegion {
 }
 
 pub(super) fn release(seq: u64, to: Option<u64>) -> ToRegion {
-    let to = to.map(region);
-    ToRegion::Release(vec![ReleaseShard { shard: SHARD, generation: g(seq), to }])
+    let (to, listed) = (to.map(region), Generation::NEVER);
+    ToRegion::Release(vec![ReleaseShard { shard: SHARD, generation: g(seq), to, listed }])
+}
+
+/// The same to who was named last by decision `listed`.
+pub(super) fn release_named(seq: u64, to: Option<u64>, listed: u64) -> ToRegion {
+    let (to, listed) = (to.map(region), g(listed));
+    ToRegion::Release(vec![ReleaseShard { shard: SHARD, generation: g(seq), to, listed }])
 }
 
 /// "Reached `reached`, hosted last at `last`", 0: never.
