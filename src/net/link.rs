@@ -241,19 +241,24 @@ impl Link {
         &self.given
     }
 
-    /// Whether a lane that nothing carries will soon be carried again: there is a connection and
-    /// the peer has not refused it, or the first dial since the link was up is to come.
+    /// Whether what is in a lane may still go out soon: the lane is open, or being opened; or the
+    /// peer has not refused it, and there is a connection, or the first dial since the link was up
+    /// is to come.
+    ///
+    /// A lane whose substream has just broken is `On` until the link is told so.
     #[must_use]
     pub fn awaits(&self, class: Class) -> bool {
-        let dials = |dial: &Dial| !self.addresses.is_empty() && dial.back_off.failures == 0;
-        let is_near = match (class, self.carrier()) {
-            (Class::Bulk, _) if self.bulk_carrier().is_some() => true,
-            (_, None) => self.kept && dials(&self.main),
-            (Class::Bulk, Some(_)) => dials(&self.bulk),
-            (_, Some(_)) => true,
-        };
-        let waits = matches!(self.lanes[class as usize], Lane::Waiting(_));
-        waits && is_near && self.lane_back_off[class as usize].failures < REFUSED
+        match self.lanes[class as usize] {
+            Lane::Unused => false,
+            Lane::On { .. } => true,
+            Lane::Waiting(_) if self.lane_back_off[class as usize].failures >= REFUSED => false,
+            // Bulk shares the carrier, if its own dials fail.
+            Lane::Waiting(_) if self.carrier().is_some() => true,
+            Lane::Waiting(_) if class == Class::Bulk && self.bulk_carrier().is_some() => true,
+            Lane::Waiting(_) => {
+                self.kept && !self.addresses.is_empty() && self.main.back_off.failures == 0
+            }
+        }
     }
 
     /// Since when the peer could take what is in a lane: the lane is open, or there is a connection

@@ -774,3 +774,6 @@ async fn listening(
     }
     Ok(listeners)
 }
+
+#[cfg(test)]
+mod tests;

@@ -197,7 +197,7 @@ fn a_refused_lane_is_tried_again_late() {
 }
 
 #[test]
-fn a_lane_is_awaited_while_a_connection_or_the_first_dial_can_still_carry_it() {
+fn a_lane_is_awaited_while_it_is_on_or_a_connection_or_the_first_dial_can_still_carry_it() {
     let mut bench = kept();
     let control = Class::Control;
     assert!(bench.link.awaits(control), "its first dial is under way");
@@ -206,9 +206,10 @@ fn a_lane_is_awaited_while_a_connection_or_the_first_dial_can_still_carry_it() {
     assert!(!bench.link.awaits(control), "nobody answers");
     bench.pass(60 * MS);
     let outputs = bench.established(1, Dialler::Us(Purpose::Main));
-    assert!(!bench.link.awaits(control), "it is being opened");
+    assert!(bench.link.awaits(control), "it is being opened");
     let [Output::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
     bench.give(Input::Opened { class, attempt });
+    assert!(bench.link.awaits(control), "it is open, or has broken and nobody said so yet");
     bench.give(Input::Ended { class, attempt, end: End::Broken });
     assert!(bench.link.awaits(control), "it is to be opened again on the same connection");
     let outputs = bench.pass(60 * MS);
@@ -223,13 +224,19 @@ fn a_lane_is_awaited_while_a_connection_or_the_first_dial_can_still_carry_it() {
 }
 
 #[test]
-fn bulk_is_awaited_while_its_own_connection_may_come() {
+fn bulk_is_awaited_while_its_own_connection_may_come_or_another_is_there_to_share() {
     let mut bench = kept();
     bench.established(1, Dialler::Us(Purpose::Main));
     bench.give(Input::Want(Class::Bulk));
-    assert!(bench.link.awaits(Class::Bulk));
-    bench.give(Input::DialFailed(Purpose::Bulk));
-    assert!(!bench.link.awaits(Class::Bulk));
+    for failed in 0..BULK_ATTEMPTS {
+        assert!(bench.link.awaits(Class::Bulk), "{failed} dials have failed");
+        bench.pass(1_000 * MS);
+        bench.give(Input::DialFailed(Purpose::Bulk));
+    }
+    assert!(bench.link.awaits(Class::Bulk), "it shares");
+    bench.give(Input::Closed(conn(1)));
+    bench.give(Input::DialFailed(Purpose::Main));
+    assert!(!bench.link.awaits(Class::Bulk), "nobody answers");
 }
 
 #[test]
