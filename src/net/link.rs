@@ -192,6 +192,8 @@ pub struct Link {
     lanes: [Lane; 4],
     lane_back_off: [BackOff; 4],
     opened_at: [Option<Instant>; 4],
+    /// Where each was ordered last, and since when it was ordered nowhere else.
+    placed: [Option<(ConnectionId, Instant)>; 4],
     attempt: u64,
     down_since: Option<Instant>,
     rng: SmallRng,
@@ -217,6 +219,7 @@ impl Link {
             lanes: [Lane::Unused; 4],
             lane_back_off: [BackOff::default(); 4],
             opened_at: [None; 4],
+            placed: [None; 4],
             attempt: 0,
             down_since: None,
             rng: SmallRng::seed_from_u64(seed),
@@ -261,13 +264,13 @@ impl Link {
         }
     }
 
-    /// Since when the peer could take what is in a lane: the lane is open, or there is a connection
-    /// to open it on.
+    /// Since when the peer could take what is in a lane: it is open, or was first ordered to open
+    /// on the connection that is to carry it.
     #[must_use]
     pub fn carried_since(&self, class: Class) -> Option<Instant> {
         let target = if class == Class::Bulk { self.bulk_carrier() } else { self.carrier() };
-        let target = target.and_then(|target| self.connections.get(&target));
-        self.opened_at[class as usize].or_else(|| target.map(|connection| connection.since))
+        let placed = self.placed[class as usize].filter(|(place, _)| Some(*place) == target);
+        self.opened_at[class as usize].or(placed.map(|(_, since)| since))
     }
 
     /// How many connections there are.
@@ -501,6 +504,8 @@ impl Link {
             self.attempt += 1;
             let attempt = self.attempt;
             self.lanes[class as usize] = Lane::On { connection: target, attempt };
+            let placed = &mut self.placed[class as usize];
+            *placed = placed.filter(|(place, _)| *place == target).or(Some((target, now)));
             out.push(Output::Open { class, attempt, connection: target });
         }
     }

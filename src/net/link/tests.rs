@@ -261,6 +261,18 @@ fn what_a_lane_waited_on_another_connection_does_not_count_on_the_next() {
     bench.pass(CROSSING);
     bench.established(3, Dialler::Us(Purpose::Main));
     assert_eq!(bench.link.carried_since(Class::Control), Some(bench.now.mono));
+    // Nor has one that moves to a connection which has been there for long.
+    bench.pass(10_000 * MS);
+    let outputs = bench.give(Input::Closed(conn(3)));
+    let moved = bench.now.mono;
+    assert_eq!(bench.link.carried_since(Class::Control), Some(moved));
+    bench.pass(5_000 * MS);
+    assert_eq!(bench.link.carried_since(Class::Control), Some(moved), "it does not open");
+    // However often it breaks there: what the peer does not take, it does not take.
+    let [Output::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
+    bench.give(Input::Ended { class, attempt, end: End::Broken });
+    assert_eq!(Bench::opens(&bench.pass(60 * MS)), [(Class::Control, conn(2))]);
+    assert_eq!(bench.link.carried_since(Class::Control), Some(moved));
 }
 
 #[test]
