@@ -73,9 +73,9 @@ pub enum Input {
     Keep,
     /// The peer need not be reached any more.
     Release,
-    /// Where this node was told that it may be dialled.
+    /// Where this node was told that it may be dialled, instead of what it was told before.
     Addresses(Vec<Multiaddr>),
-    /// Where it answered a dial that was meant for whoever is there.
+    /// Where it answered a dial that was meant for whoever is there; tried beside the others.
     Found(Multiaddr),
     /// Where the peer itself says that it may be dialled; tried after the others.
     Told(Vec<Multiaddr>),
@@ -183,8 +183,9 @@ pub struct Link {
     link_down_max: Duration,
     kept: bool,
     given: Vec<Multiaddr>,     // ≤ ADDRESSES_MAX
+    found: Vec<Multiaddr>,     // ≤ ADDRESSES_MAX, the newest first
     told: Vec<Multiaddr>,      // ≤ ADDRESSES_MAX
-    addresses: Vec<Multiaddr>, // both, each once
+    addresses: Vec<Multiaddr>, // all of them, each once
     next_address: usize,
     connections: BTreeMap<ConnectionId, Connection>, // ≤ limits.connections_per_peer, by the swarm
     main: Dial,
@@ -210,6 +211,7 @@ impl Link {
             link_down_max: limits.link_down_max,
             kept: false,
             given: Vec::new(),
+            found: Vec::new(),
             told: Vec::new(),
             addresses: Vec::new(),
             next_address: 0,
@@ -240,8 +242,8 @@ impl Link {
 
     /// Where this node was told that it may be dialled, and where it answered.
     #[must_use]
-    pub fn given(&self) -> &[Multiaddr] {
-        &self.given
+    pub fn given(&self) -> Vec<Multiaddr> {
+        self.given.iter().chain(&self.found).cloned().collect()
     }
 
     /// Whether what is in a lane may still go out soon: the lane is open, or being opened; or the
@@ -414,13 +416,17 @@ impl Link {
         }
         self.lane_back_off = [BackOff::default(); 4];
         self.opened_at = [None; 4];
+        // The new life answered at the newest, if at any.
+        self.found.truncate(1);
+        self.set_addresses();
     }
 
     fn set_addresses(&mut self) {
         self.given.truncate(ADDRESSES_MAX);
+        self.found.truncate(ADDRESSES_MAX);
         self.told.truncate(ADDRESSES_MAX);
         self.addresses.clear();
-        for address in self.given.iter().chain(&self.told) {
+        for address in self.given.iter().chain(&self.found).chain(&self.told) {
             if !self.addresses.contains(address) {
                 self.addresses.push(address.clone());
             }
@@ -554,8 +560,8 @@ impl Machine for Link {
                 self.set_addresses();
             }
             Input::Found(address) => {
-                self.given.retain(|known| *known != address);
-                self.given.insert(0, address);
+                self.found.retain(|known| *known != address);
+                self.found.insert(0, address);
                 self.set_addresses();
             }
             Input::Told(addresses) => {

@@ -289,7 +289,7 @@ impl Hub {
         }
         peer.end();
         // Who let that life go has released it: what is still kept is kept for a later one.
-        let kept = peer.link.is_kept().then(|| peer.link.given().to_vec());
+        let kept = peer.link.is_kept().then(|| peer.link.given());
         self.peers.remove(&node.peer);
         let _ = self.swarm.disconnect_peer_id(node.peer);
         if let Some(addresses) = kept {

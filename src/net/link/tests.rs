@@ -97,6 +97,30 @@ fn a_refused_dial_is_tried_again_with_growing_pauses_and_the_next_address() {
     assert!(pauses[9] >= longest / 2 && pauses[9] <= longest + MS, "{pauses:?}");
 }
 
+/// A name may stand for an address that is gone: it takes no address away that is good.
+#[test]
+fn where_the_peer_answered_is_dialled_whatever_else_is_told() {
+    let (me, peer) = peers();
+    let mut bench = Bench::new(me, peer);
+    bench.give(Input::Found(address(1)));
+    bench.give(Input::Addresses(vec![address(2)]));
+    bench.give(Input::Addresses(vec![address(3)]));
+    assert_eq!(bench.link.given(), [address(3), address(1)]);
+    bench.give(Input::Told(vec![address(4), address(1)]));
+    let mut dialled = Vec::new();
+    let mut outputs = bench.give(Input::Keep);
+    for _ in 0..3 {
+        let [Output::Dial { address, .. }] = &outputs[..] else { panic!("{outputs:?}") };
+        dialled.push(address.clone());
+        bench.give(Input::DialFailed(Purpose::Main));
+        outputs = bench.pass(1_000 * MS);
+    }
+    assert_eq!(dialled, [address(3), address(1), address(4)]);
+    bench.give(Input::Found(address(5)));
+    bench.give(Input::Reborn);
+    assert_eq!(bench.link.given(), [address(3), address(5)], "of former lives nothing is kept");
+}
+
 #[test]
 fn crossing_dials_end_on_the_connection_of_the_smaller_peer_on_both_sides() {
     let (small, large) = peers();
