@@ -292,6 +292,8 @@ impl Hub {
         let kept = peer.link.is_kept().then(|| peer.link.given());
         self.peers.remove(&node.peer);
         let _ = self.swarm.disconnect_peer_id(node.peer);
+        // That has aborted them: their end says nothing about a later life.
+        self.dials.retain(|_, dialled| dialled.peer != Some(node.peer));
         if let Some(addresses) = kept {
             self.give(node.peer, link::Input::Addresses(addresses));
             self.give(node.peer, link::Input::Keep);

@@ -71,6 +71,16 @@ impl Bench {
         }
     }
 
+    /// Runs it until `met` says so.
+    async fn until(&mut self, what: &str, met: impl Fn(&Self) -> bool) {
+        soon(what, async {
+            while !met(self) {
+                self.step().await;
+            }
+        })
+        .await;
+    }
+
     fn keep(&mut self, other: &Self) {
         self.hub.on_command(Command::Keep(other.hub.me.peer, vec![other.address.clone()]));
     }
@@ -142,4 +152,60 @@ async fn a_stop_that_comes_before_the_report_of_a_broken_lane_does_not_end_witho
     }
     assert_eq!(lost, []);
     serving.abort();
+}
+
+/// Two dials at first contact, the first of which is welcomed when the second has taken over.
+#[tokio::test]
+async fn a_welcome_to_an_attempt_that_another_has_replaced_changes_nothing() {
+    let (mut a, b) = linked().await;
+    let (id, class) = (b.hub.me, Class::User);
+    let peer = &a.hub.peers[&id.peer];
+    let connection = peer.link.carrier().expect("the link is up");
+    let lane = Lane::new(id, class, &a.hub.tasks.limits);
+    let facts = Facts { incarnation: id.incarnation, ..b.hub.standing.borrow().facts.clone() };
+    let (reply, goes_on) = oneshot::channel();
+    let (attempt, accepted, is_new) = (0, 0, true); // attempts are counted from 1
+    let peer = id.peer;
+    a.hub.welcomed(Welcomed {
+        peer,
+        class,
+        attempt,
+        connection,
+        facts,
+        accepted,
+        lane,
+        is_new,
+        reply,
+    });
+    assert!(goes_on.await.is_err(), "its task goes on");
+    assert!(a.hub.directory.used(id.incarnation, class).is_none(), "its lane is the one now");
+}
+
+/// A former life of a kept peer is over while it is being dialled.
+#[tokio::test]
+async fn a_dial_of_a_former_life_that_is_broken_off_says_nothing_about_the_next() {
+    let (mut a, b) = linked().await;
+    let former = b.hub.me;
+    // Whoever listens there takes connections, and says nothing on them.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = silent.local_addr().expect("bound").port();
+    let silent_at: Multiaddr = format!("/ip4/127.0.0.1/tcp/{port}").parse().expect("an address");
+    let keep = || Command::Keep(former.peer, vec![silent_at.clone()]);
+    a.hub.on_command(keep());
+    drop(b);
+    let is_dialled = |a: &Bench| a.hub.dials.values().any(|dial| dial.address == silent_at);
+    a.until("it is dialled anew", is_dialled).await;
+    a.hub.on_command(Command::Release(former.peer));
+    a.hub.on_command(keep());
+    while a.events.try_recv().is_ok() {}
+    a.hub.forget(former);
+    let pending = |a: &Bench| {
+        a.hub.swarm.network_info().connection_counters().num_pending_outgoing()
+    };
+    assert_eq!(pending(&a), 2, "the former life is dialled, and the later one");
+    a.until("the former dial is over", |a| pending(a) == 1).await;
+    assert_eq!(a.hub.dials.len(), 1);
+    while let Ok(event) = a.events.try_recv() {
+        assert!(!matches!(event, Event::DialRefused { .. }), "{event:?}");
+    }
 }
