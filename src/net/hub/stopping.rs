@@ -38,6 +38,7 @@ impl Hub {
             self.broken(node, class, lane.break_off());
         }
         self.peers.values_mut().for_each(Peer::end);
+        drop(self); // its sockets are closed before its node may let the identity go
         let _ = done.send(()); // the node does not wait for it
     }
 
