@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use hmac::{Hmac, KeyInit, Mac};
 use libp2p::{Multiaddr, PeerId};
-use ostraca_ddata::id::ReplicaId;
 use sha2::Sha256;
 
 use super::config::{Config, Secret};
@@ -38,8 +37,9 @@ pub struct Standing {
     pub secret: Option<Secret>,
     /// If not empty: only these may talk.
     pub allowed: Arc<BTreeSet<PeerId>>,
-    /// Incarnations that were removed from the cluster; bounded by who keeps them (membership).
-    pub quarantined: Arc<BTreeSet<ReplicaId>>,
+    /// Lives that were removed from the cluster; bounded by who keeps them (membership). Not their
+    /// numbers alone: who has claimed another's must not take it out with its own removal.
+    pub quarantined: Arc<BTreeSet<NodeId>>,
     /// It is about to stop and opens no more lanes.
     pub stopping: bool,
 }
@@ -273,10 +273,8 @@ impl Standing {
 
     fn judge_node(&self, peer: PeerId, facts: &Facts) -> Result<NodeId, Refusal> {
         self.judge_peer(peer, &facts.cluster)?;
-        if self.quarantined.contains(&facts.incarnation) {
-            return Err(Refusal::Quarantined);
-        }
-        Ok(NodeId { peer, incarnation: facts.incarnation })
+        let node = NodeId { peer, incarnation: facts.incarnation };
+        if self.quarantined.contains(&node) { Err(Refusal::Quarantined) } else { Ok(node) }
     }
 
     fn judge_peer(&self, peer: PeerId, cluster: &str) -> Result<(), Refusal> {

@@ -168,9 +168,15 @@ impl Directory {
         self.used(to, class).or_else(|| self.lane(to, class))
     }
 
-    /// Takes a node out: nobody gets its lanes any more. Returns those that were used.
-    pub(super) fn remove(&self, incarnation: ReplicaId) -> Vec<(Class, Lane)> {
-        let removed = self.write().remove(&incarnation);
+    /// Takes a node out: nobody gets its lanes any more. Returns those that were used; none if
+    /// another peer has that incarnation.
+    pub(super) fn remove(&self, node: NodeId) -> Vec<(Class, Lane)> {
+        let mut nodes = self.write();
+        if nodes.get(&node.incarnation).is_none_or(|lanes| lanes.node != node) {
+            return Vec::new();
+        }
+        let removed = nodes.remove(&node.incarnation);
+        drop(nodes);
         removed.map_or_else(Vec::new, |lanes| lanes.used().collect())
     }
 }
@@ -253,7 +259,10 @@ mod tests {
         let node = node(1);
         directory.add(node, &Facts::of(node.incarnation));
         directory.lane(node.incarnation, Class::Control);
-        assert_eq!(directory.remove(node.incarnation).len(), 1);
+        let other = NodeId { peer: PeerId::random(), ..node };
+        assert_eq!(directory.remove(other).len(), 0, "these are not its lanes");
+        assert!(directory.lane(node.incarnation, Class::Control).is_some());
+        assert_eq!(directory.remove(node).len(), 1);
         assert!(directory.lane(node.incarnation, Class::Control).is_none());
         assert!(directory.all().is_empty());
     }

@@ -234,7 +234,8 @@ impl Net {
         stats.await.unwrap_or_default()
     }
 
-    /// Sends what is queued, as far as peers take it within `link_down_max`, and stops.
+    /// Sends what is queued, as far as peers take it within `link_down_max`, and stops. A link that
+    /// breaks meanwhile is dialled once more, if it is kept; peers that dial are refused.
     pub async fn stop(&self) {
         self.stop_within(Duration::MAX).await;
     }

@@ -73,9 +73,9 @@ pub enum Input {
     Keep,
     /// The peer need not be reached any more.
     Release,
-    /// Where this node was told that it may be dialled.
+    /// Where this node was told that it may be dialled, instead of what it was told before.
     Addresses(Vec<Multiaddr>),
-    /// Where it answered a dial that was meant for whoever is there.
+    /// Where it answered a dial that was meant for whoever is there; tried beside the others.
     Found(Multiaddr),
     /// Where the peer itself says that it may be dialled; tried after the others.
     Told(Vec<Multiaddr>),
@@ -183,8 +183,9 @@ pub struct Link {
     link_down_max: Duration,
     kept: bool,
     given: Vec<Multiaddr>,     // ≤ ADDRESSES_MAX
+    found: Vec<Multiaddr>,     // ≤ ADDRESSES_MAX, the newest first
     told: Vec<Multiaddr>,      // ≤ ADDRESSES_MAX
-    addresses: Vec<Multiaddr>, // both, each once
+    addresses: Vec<Multiaddr>, // all of them, each once
     next_address: usize,
     connections: BTreeMap<ConnectionId, Connection>, // ≤ limits.connections_per_peer, by the swarm
     main: Dial,
@@ -192,6 +193,8 @@ pub struct Link {
     lanes: [Lane; 4],
     lane_back_off: [BackOff; 4],
     opened_at: [Option<Instant>; 4],
+    /// Where each was ordered last, and since when it was ordered nowhere else.
+    placed: [Option<(ConnectionId, Instant)>; 4],
     attempt: u64,
     down_since: Option<Instant>,
     rng: SmallRng,
@@ -208,6 +211,7 @@ impl Link {
             link_down_max: limits.link_down_max,
             kept: false,
             given: Vec::new(),
+            found: Vec::new(),
             told: Vec::new(),
             addresses: Vec::new(),
             next_address: 0,
@@ -217,6 +221,7 @@ impl Link {
             lanes: [Lane::Unused; 4],
             lane_back_off: [BackOff::default(); 4],
             opened_at: [None; 4],
+            placed: [None; 4],
             attempt: 0,
             down_since: None,
             rng: SmallRng::seed_from_u64(seed),
@@ -237,32 +242,37 @@ impl Link {
 
     /// Where this node was told that it may be dialled, and where it answered.
     #[must_use]
-    pub fn given(&self) -> &[Multiaddr] {
-        &self.given
+    pub fn given(&self) -> Vec<Multiaddr> {
+        self.given.iter().chain(&self.found).cloned().collect()
     }
 
-    /// Whether a lane that nothing carries will soon be carried again: there is a connection and
-    /// the peer has not refused it, or the first dial since the link was up is to come.
+    /// Whether what is in a lane may still go out soon: the lane is open, or being opened; or the
+    /// peer has not refused it, and there is a connection, or the first dial since the link was up
+    /// is to come.
+    ///
+    /// A lane whose substream has just broken is `On` until the link is told so.
     #[must_use]
     pub fn awaits(&self, class: Class) -> bool {
-        let dials = |dial: &Dial| !self.addresses.is_empty() && dial.back_off.failures == 0;
-        let is_near = match (class, self.carrier()) {
-            (Class::Bulk, _) if self.bulk_carrier().is_some() => true,
-            (_, None) => self.kept && dials(&self.main),
-            (Class::Bulk, Some(_)) => dials(&self.bulk),
-            (_, Some(_)) => true,
-        };
-        let waits = matches!(self.lanes[class as usize], Lane::Waiting(_));
-        waits && is_near && self.lane_back_off[class as usize].failures < REFUSED
+        match self.lanes[class as usize] {
+            Lane::Unused => false,
+            Lane::On { .. } => true,
+            Lane::Waiting(_) if self.lane_back_off[class as usize].failures >= REFUSED => false,
+            // Bulk shares the carrier, if its own dials fail.
+            Lane::Waiting(_) if self.carrier().is_some() => true,
+            Lane::Waiting(_) if class == Class::Bulk && self.bulk_carrier().is_some() => true,
+            Lane::Waiting(_) => {
+                self.kept && !self.addresses.is_empty() && self.main.back_off.failures == 0
+            }
+        }
     }
 
-    /// Since when the peer could take what is in a lane: the lane is open, or there is a connection
-    /// to open it on.
+    /// Since when the peer could take what is in a lane: it is open, or was first ordered to open
+    /// on the connection that is to carry it.
     #[must_use]
     pub fn carried_since(&self, class: Class) -> Option<Instant> {
         let target = if class == Class::Bulk { self.bulk_carrier() } else { self.carrier() };
-        let target = target.and_then(|target| self.connections.get(&target));
-        self.opened_at[class as usize].or_else(|| target.map(|connection| connection.since))
+        let placed = self.placed[class as usize].filter(|(place, _)| Some(*place) == target);
+        self.opened_at[class as usize].or(placed.map(|(_, since)| since))
     }
 
     /// How many connections there are.
@@ -406,13 +416,17 @@ impl Link {
         }
         self.lane_back_off = [BackOff::default(); 4];
         self.opened_at = [None; 4];
+        // The new life answered at the newest, if at any.
+        self.found.truncate(1);
+        self.set_addresses();
     }
 
     fn set_addresses(&mut self) {
         self.given.truncate(ADDRESSES_MAX);
+        self.found.truncate(ADDRESSES_MAX);
         self.told.truncate(ADDRESSES_MAX);
         self.addresses.clear();
-        for address in self.given.iter().chain(&self.told) {
+        for address in self.given.iter().chain(&self.found).chain(&self.told) {
             if !self.addresses.contains(address) {
                 self.addresses.push(address.clone());
             }
@@ -496,6 +510,8 @@ impl Link {
             self.attempt += 1;
             let attempt = self.attempt;
             self.lanes[class as usize] = Lane::On { connection: target, attempt };
+            let placed = &mut self.placed[class as usize];
+            *placed = placed.filter(|(place, _)| *place == target).or(Some((target, now)));
             out.push(Output::Open { class, attempt, connection: target });
         }
     }
@@ -544,8 +560,8 @@ impl Machine for Link {
                 self.set_addresses();
             }
             Input::Found(address) => {
-                self.given.retain(|known| *known != address);
-                self.given.insert(0, address);
+                self.found.retain(|known| *known != address);
+                self.found.insert(0, address);
                 self.set_addresses();
             }
             Input::Told(addresses) => {

@@ -47,6 +47,16 @@ fn hello(opener: &Standing, acceptor: &Standing) -> Hello {
     }
 }
 
+fn removed() -> NodeId {
+    let peer = PeerId::from_bytes(&[0, 1, 9]).expect("an identity hash");
+    NodeId { peer, incarnation: ReplicaId::new(7) }
+}
+
+fn is_removed(them: &mut Standing) {
+    them.peer = removed().peer;
+    them.facts.incarnation = removed().incarnation;
+}
+
 /// What `us` answers to an opener that differs by `them` and says what `said` makes of its hello.
 fn verdict(
     us: impl FnOnce(&mut Standing),
@@ -113,11 +123,7 @@ fn another_cluster_an_old_life_and_a_removed_one_are_refused() {
                 said.to = Some(ReplicaId::new(5));
             },
         ),
-        verdict(
-            |us| us.quarantined = only(ReplicaId::new(7)),
-            |them| them.facts.incarnation = ReplicaId::new(7),
-            |_| {},
-        ),
+        verdict(|us| us.quarantined = only(removed()), is_removed, |_| {}),
         verdict(|us| us.allowed = only(PeerId::random()), |_| {}, |_| {}),
         verdict(|us| us.stopping = true, |_| {}, |_| {}),
     ];
@@ -129,6 +135,14 @@ fn another_cluster_an_old_life_and_a_removed_one_are_refused() {
         Refusal::Stopping,
     ];
     assert_eq!(verdicts, refusals.map(Err));
+}
+
+/// It has only its number in common with the one that was removed.
+#[test]
+fn nobody_is_refused_for_a_life_of_another_peer_that_was_removed() {
+    let same_number = |them: &mut Standing| them.facts.incarnation = removed().incarnation;
+    let verdict = verdict(|us| us.quarantined = only(removed()), same_number, |_| {});
+    assert_eq!(verdict, Ok(()));
 }
 
 #[test]
@@ -152,7 +166,7 @@ fn opinion(
     asked: impl FnOnce(&mut Hello),
     said: impl FnOnce(&mut Welcome),
 ) -> Result<(), Refusal> {
-    let us = standing(|us| us.quarantined = only(ReplicaId::new(7)));
+    let us = standing(|us| us.quarantined = only(removed()));
     let them = standing(them);
     let mut hello = hello(&us, &them);
     asked(&mut hello);
@@ -174,7 +188,7 @@ fn an_acceptor_is_judged_like_an_opener() {
         opinion(|_| {}, |_| {}, |said| said.proof = None),
         opinion(|_| {}, |_| {}, |said| said.facts.version = 9),
         opinion(|them| them.facts.cluster = "another".to_owned(), |_| {}, |_| {}),
-        opinion(|them| them.facts.incarnation = ReplicaId::new(7), |_| {}, |_| {}),
+        opinion(is_removed, |_| {}, |_| {}),
         opinion(
             |them| them.facts.incarnation = ReplicaId::new(6),
             |asked| asked.to = Some(ReplicaId::new(5)),
@@ -455,7 +469,8 @@ async fn a_lane_for_an_earlier_life_is_refused() {
 #[tokio::test]
 async fn a_quarantined_incarnation_is_refused() {
     let opener = Node::start(config()).await;
-    let removed = only(opener.standing.facts.incarnation);
+    let incarnation = opener.standing.facts.incarnation;
+    let removed = only(NodeId { peer: opener.peer(), incarnation });
     let us = Node::start_as(config(), |us| us.quarantined = removed).await;
     refused_everywhere(opener, None, us, Refusal::Quarantined).await;
 }

@@ -68,6 +68,9 @@ impl DurableStore for Hanging {
     }
 }
 
+/// So many orders may be unwritten before the Replicator begins nothing new.
+const BEHIND: usize = 256;
+
 fn durable() -> Config {
     Config { durable_keys: vec![Pattern::new("d-*")], ..Config::default() }
 }
@@ -128,6 +131,8 @@ async fn while_the_disk_hangs_whoever_has_a_deadline_is_told_in_time() {
         let read = soon(node.handle.get(&hits, ReadMajority::within(briefly))).await;
         match read {
             Ok(_) | Err(GetError::Timeout(_)) => {}
+            // Fewer: this machine was slow, the disk is not behind yet.
+            Err(GetError::Unanswered { .. }) if unwritten.len() <= BEHIND => {}
             Err(GetError::Unanswered { .. }) => break,
             Err(error) => panic!("{error}"),
         }

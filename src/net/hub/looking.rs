@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use ostraca_ddata::clock::Instant;
+
 use super::Hub;
 use crate::net::Class;
 use crate::net::link::Link;
@@ -15,13 +17,9 @@ const PAUSED: Duration = Duration::from_secs(3);
 
 impl Hub {
     pub(super) fn look_if_due(&mut self) {
-        let now = self.now().mono;
-        if now < self.look_at {
-            return;
-        }
-        let was_paused = now - self.look_at >= PAUSED;
-        self.look_at = now + LOOK_EVERY;
-        if !was_paused {
+        let (is_taken, next) = look(self.now().mono, self.look_at);
+        self.look_at = next;
+        if is_taken {
             self.look();
         }
     }
@@ -50,5 +48,27 @@ impl Hub {
                 self.give_up(node.peer, Class::Control);
             }
         }
+    }
+}
+
+/// Whether a look that is due at a time is taken now, and when the next one is due.
+fn look(now: Instant, at: Instant) -> (bool, Instant) {
+    if now < at { (false, at) } else { (now - at < PAUSED, now + LOOK_EVERY) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_is_taken_when_it_is_due_and_left_out_after_a_pause() {
+        let at = Instant::default() + Duration::from_secs(100);
+        let after = |millis| at + Duration::from_millis(millis);
+        let early = Instant::default() + Duration::from_secs(99);
+        assert_eq!(look(early, at), (false, at));
+        assert_eq!(look(at, at), (true, after(1_000)));
+        assert_eq!(look(after(2_999), at), (true, after(3_999)));
+        assert_eq!(look(after(3_000), at), (false, after(4_000)));
+        assert_eq!(look(after(4_000), after(4_000)), (true, after(5_000)), "the next is taken");
     }
 }

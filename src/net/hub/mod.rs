@@ -41,7 +41,7 @@ use super::swarm::{self, Calling, Lines, Slots, StartError};
 use super::wire::{Facts, Refusal};
 use super::{Class, NodeId, Receiver};
 
-/// Removed incarnations that are refused, at most; beyond that the oldest is forgotten.
+/// Removed lives that are refused, at most; beyond that the oldest is forgotten.
 const QUARANTINED_MAX: usize = 16_384;
 
 /// Substreams of a lane that may end in a row on a living connection without one message more.
@@ -60,7 +60,7 @@ pub(super) enum Command {
     Keep(PeerId, Vec<Multiaddr>),
     /// Let it go when it goes.
     Release(PeerId),
-    /// This incarnation is out of the cluster: it is refused from now on.
+    /// This life is out of the cluster: it is refused from now on.
     Forget(NodeId),
     /// Hand clients to this taker.
     Clients(mpsc::Sender<ClientStream>),
@@ -95,7 +95,7 @@ pub(super) struct Hub {
     dials: BTreeMap<ConnectionId, Dialled>, // ≤ two a kept peer, and what the node dials
     clients: Clients,
     /// Those that `standing` refuses, the oldest first.
-    quarantined: VecDeque<ReplicaId>, // ≤ QUARANTINED_MAX
+    quarantined: VecDeque<NodeId>, // ≤ QUARANTINED_MAX
     complaints: Complaints,
     counted: Counted,
     started: std::time::Instant,
@@ -281,7 +281,7 @@ impl Hub {
     }
 
     fn forget(&mut self, node: NodeId) {
-        self.quarantine(node.incarnation);
+        self.quarantine(node);
         self.drop_lanes(node);
         let Some(peer) = self.peers.get_mut(&node.peer) else { return };
         if peer.incarnation() != Some(node.incarnation) {
@@ -289,9 +289,11 @@ impl Hub {
         }
         peer.end();
         // Who let that life go has released it: what is still kept is kept for a later one.
-        let kept = peer.link.is_kept().then(|| peer.link.given().to_vec());
+        let kept = peer.link.is_kept().then(|| peer.link.given());
         self.peers.remove(&node.peer);
         let _ = self.swarm.disconnect_peer_id(node.peer);
+        // That has aborted them: their end says nothing about a later life.
+        self.dials.retain(|_, dialled| dialled.peer != Some(node.peer));
         if let Some(addresses) = kept {
             self.give(node.peer, link::Input::Addresses(addresses));
             self.give(node.peer, link::Input::Keep);
@@ -299,29 +301,29 @@ impl Hub {
         self.emit(Event::Forgotten { node });
     }
 
-    fn quarantine(&mut self, incarnation: ReplicaId) {
-        if self.is_quarantined(incarnation) {
+    fn quarantine(&mut self, node: NodeId) {
+        if self.is_quarantined(node) {
             return;
         }
         let full = self.quarantined.len() == QUARANTINED_MAX;
         let oldest = if full { self.quarantined.pop_front() } else { None };
-        self.quarantined.push_back(incarnation);
+        self.quarantined.push_back(node);
         self.standing.send_modify(|standing| {
             let refused = Arc::make_mut(&mut Arc::make_mut(standing).quarantined);
-            refused.insert(incarnation);
+            refused.insert(node);
             if let Some(oldest) = oldest {
                 refused.remove(&oldest);
             }
         });
     }
 
-    fn is_quarantined(&self, incarnation: ReplicaId) -> bool {
-        self.standing.borrow().quarantined.contains(&incarnation)
+    fn is_quarantined(&self, node: NodeId) -> bool {
+        self.standing.borrow().quarantined.contains(&node)
     }
 
-    /// Nothing goes to this incarnation any more; what it had not acknowledged is counted.
+    /// Nothing goes to this life any more; what it had not acknowledged is counted.
     fn drop_lanes(&mut self, node: NodeId) {
-        for (class, lane) in self.directory.remove(node.incarnation) {
+        for (class, lane) in self.directory.remove(node) {
             self.broken(node, class, lane.break_off());
         }
     }
@@ -585,9 +587,7 @@ impl Hub {
             return; // another was ordered meanwhile, whose lane may be another one
         }
         if let Err(refusal) = self.admit(peer, connection, &facts) {
-            if refusal == Refusal::Claimed {
-                self.refused(peer, &refusal);
-            }
+            self.counted.refused += u64::from(refusal == Refusal::Claimed);
             return;
         }
         if welcomed.is_new && !self.directory.adopt(facts.incarnation, class, &lane) {
@@ -626,18 +626,13 @@ impl Hub {
         connection: ConnectionId,
         facts: &Facts,
     ) -> Result<(), Refusal> {
-        let incarnation = facts.incarnation;
-        if self.is_quarantined(incarnation) {
+        let node = NodeId { peer: id, incarnation: facts.incarnation };
+        if self.is_quarantined(node) {
             return Err(Refusal::Quarantined);
         }
-        // Lanes are found by the incarnation alone: who claims another's would get what is its.
-        let whose = self.directory.whose(incarnation);
-        if incarnation == self.me.incarnation || whose.is_some_and(|whose| whose != id) {
-            return Err(Refusal::Claimed);
-        }
+        self.check_claim(node)?;
         // The connection is gone: so is whoever spoke on it, as far as anybody here knows.
         let rank = self.swarm.behaviour().rank(connection).ok_or(Refusal::Superseded)?;
-        let node = NodeId { peer: id, incarnation };
         let reborn = self.peer(id).meet(Word { facts, rank });
         match reborn {
             Reborn::Same => {
@@ -653,7 +648,7 @@ impl Hub {
         self.directory.add(node, facts);
         if let Reborn::Anew { old, is_proof } = reborn {
             let old = NodeId { peer: id, incarnation: old };
-            self.quarantine(old.incarnation);
+            self.quarantine(old);
             self.drop_lanes(old);
             self.emit(Event::NewIncarnation { old, node, is_proof });
             self.give(id, link::Input::Reborn);
@@ -663,6 +658,23 @@ impl Hub {
         self.emit(Event::Up { node, facts: facts.clone() });
         self.answered(id);
         Ok(())
+    }
+
+    /// Lanes are found by the incarnation alone: who claims another's would get what is its. Which
+    /// of two that say the same lies is not known here; the second is refused.
+    fn check_claim(&mut self, node: NodeId) -> Result<(), Refusal> {
+        let is_own = node.incarnation == self.me.incarnation;
+        let own = is_own.then_some(self.me.peer);
+        let whose = own.or_else(|| self.directory.whose(node.incarnation));
+        let Some(other) = whose.filter(|whose| *whose != node.peer) else { return Ok(()) };
+        if self.complaints.due(std::time::Instant::now(), Some(node.peer), "claimed") {
+            tracing::warn!(
+                peer = %node.peer, %other, incarnation = %node.incarnation,
+                "net.claimed: two nodes say that they are the same life, which is no chance: one of \
+                 them lies; the other one came first, and is believed until it is removed"
+            );
+        }
+        Err(Refusal::Claimed)
     }
 
     /// Tells at which dialled addresses a peer answers, once it is known which life of it does.
@@ -774,3 +786,6 @@ async fn listening(
     }
     Ok(listeners)
 }
+
+#[cfg(test)]
+mod tests;

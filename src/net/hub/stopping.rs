@@ -38,11 +38,12 @@ impl Hub {
             self.broken(node, class, lane.break_off());
         }
         self.peers.values_mut().for_each(Peer::end);
+        drop(self); // its sockets are closed before its node may let the identity go
         let _ = done.send(()); // the node does not wait for it
     }
 
-    /// Whether a peer may still take something: a task carries a lane, or a lane with a rest will
-    /// soon be carried again.
+    /// Whether a peer may still take something: a task carries a lane, or says that nothing follows;
+    /// or a lane with a rest is not given up, though its task may be over and its report not heard.
     fn goes_on(&self) -> bool {
         self.peers.iter().any(|(id, peer)| peer.carries() || self.awaits(*id))
     }

@@ -97,6 +97,30 @@ fn a_refused_dial_is_tried_again_with_growing_pauses_and_the_next_address() {
     assert!(pauses[9] >= longest / 2 && pauses[9] <= longest + MS, "{pauses:?}");
 }
 
+/// A name may stand for an address that is gone: it takes no address away that is good.
+#[test]
+fn where_the_peer_answered_is_dialled_whatever_else_is_told() {
+    let (me, peer) = peers();
+    let mut bench = Bench::new(me, peer);
+    bench.give(Input::Found(address(1)));
+    bench.give(Input::Addresses(vec![address(2)]));
+    bench.give(Input::Addresses(vec![address(3)]));
+    assert_eq!(bench.link.given(), [address(3), address(1)]);
+    bench.give(Input::Told(vec![address(4), address(1)]));
+    let mut dialled = Vec::new();
+    let mut outputs = bench.give(Input::Keep);
+    for _ in 0..3 {
+        let [Output::Dial { address, .. }] = &outputs[..] else { panic!("{outputs:?}") };
+        dialled.push(address.clone());
+        bench.give(Input::DialFailed(Purpose::Main));
+        outputs = bench.pass(1_000 * MS);
+    }
+    assert_eq!(dialled, [address(3), address(1), address(4)]);
+    bench.give(Input::Found(address(5)));
+    bench.give(Input::Reborn);
+    assert_eq!(bench.link.given(), [address(3), address(5)], "of former lives nothing is kept");
+}
+
 #[test]
 fn crossing_dials_end_on_the_connection_of_the_smaller_peer_on_both_sides() {
     let (small, large) = peers();
@@ -197,7 +221,7 @@ fn a_refused_lane_is_tried_again_late() {
 }
 
 #[test]
-fn a_lane_is_awaited_while_a_connection_or_the_first_dial_can_still_carry_it() {
+fn a_lane_is_awaited_while_it_is_on_or_a_connection_or_the_first_dial_can_still_carry_it() {
     let mut bench = kept();
     let control = Class::Control;
     assert!(bench.link.awaits(control), "its first dial is under way");
@@ -206,9 +230,10 @@ fn a_lane_is_awaited_while_a_connection_or_the_first_dial_can_still_carry_it() {
     assert!(!bench.link.awaits(control), "nobody answers");
     bench.pass(60 * MS);
     let outputs = bench.established(1, Dialler::Us(Purpose::Main));
-    assert!(!bench.link.awaits(control), "it is being opened");
+    assert!(bench.link.awaits(control), "it is being opened");
     let [Output::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
     bench.give(Input::Opened { class, attempt });
+    assert!(bench.link.awaits(control), "it is open, or has broken and nobody said so yet");
     bench.give(Input::Ended { class, attempt, end: End::Broken });
     assert!(bench.link.awaits(control), "it is to be opened again on the same connection");
     let outputs = bench.pass(60 * MS);
@@ -223,13 +248,19 @@ fn a_lane_is_awaited_while_a_connection_or_the_first_dial_can_still_carry_it() {
 }
 
 #[test]
-fn bulk_is_awaited_while_its_own_connection_may_come() {
+fn bulk_is_awaited_while_its_own_connection_may_come_or_another_is_there_to_share() {
     let mut bench = kept();
     bench.established(1, Dialler::Us(Purpose::Main));
     bench.give(Input::Want(Class::Bulk));
-    assert!(bench.link.awaits(Class::Bulk));
-    bench.give(Input::DialFailed(Purpose::Bulk));
-    assert!(!bench.link.awaits(Class::Bulk));
+    for failed in 0..BULK_ATTEMPTS {
+        assert!(bench.link.awaits(Class::Bulk), "{failed} dials have failed");
+        bench.pass(1_000 * MS);
+        bench.give(Input::DialFailed(Purpose::Bulk));
+    }
+    assert!(bench.link.awaits(Class::Bulk), "it shares");
+    bench.give(Input::Closed(conn(1)));
+    bench.give(Input::DialFailed(Purpose::Main));
+    assert!(!bench.link.awaits(Class::Bulk), "nobody answers");
 }
 
 #[test]
@@ -254,6 +285,18 @@ fn what_a_lane_waited_on_another_connection_does_not_count_on_the_next() {
     bench.pass(CROSSING);
     bench.established(3, Dialler::Us(Purpose::Main));
     assert_eq!(bench.link.carried_since(Class::Control), Some(bench.now.mono));
+    // Nor has one that moves to a connection which has been there for long.
+    bench.pass(10_000 * MS);
+    let outputs = bench.give(Input::Closed(conn(3)));
+    let moved = bench.now.mono;
+    assert_eq!(bench.link.carried_since(Class::Control), Some(moved));
+    bench.pass(5_000 * MS);
+    assert_eq!(bench.link.carried_since(Class::Control), Some(moved), "it does not open");
+    // However often it breaks there: what the peer does not take, it does not take.
+    let [Output::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
+    bench.give(Input::Ended { class, attempt, end: End::Broken });
+    assert_eq!(Bench::opens(&bench.pass(60 * MS)), [(Class::Control, conn(2))]);
+    assert_eq!(bench.link.carried_since(Class::Control), Some(moved));
 }
 
 #[test]

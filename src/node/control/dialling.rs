@@ -6,7 +6,7 @@
 //! another address.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
@@ -39,13 +39,18 @@ type Resolve = dyn Fn(Multiaddr) -> Answer + Send + Sync;
 type Answer = BoxFuture<'static, Result<Vec<Multiaddr>, ResolveError>>;
 
 /// Orders of membership to the transport's links. A clone is the same.
+///
+/// Tasks that wait for the resolver hold none of it: the transport ends with the last [`Net`], and
+/// a name may stand for nothing for ever.
 #[derive(Clone)]
-pub(crate) struct Dialling {
+pub(crate) struct Dialling(Arc<Inner>);
+
+struct Inner {
     net: Net,
     inbox: ControlInbox,
     runtime: Handle,
     resolve: Arc<Resolve>,
-    table: Arc<Mutex<Table>>,
+    table: Mutex<Table>,
 }
 
 /// A member whose link is kept up.
@@ -54,7 +59,7 @@ struct Kept {
     incarnation: ReplicaId,
     /// The name that its address is.
     name: Option<Multiaddr>,
-    /// A task asks what it stands for.
+    /// A task asks what it stands for, or need not, since it is of a form that is no name.
     is_asked: bool,
 }
 
@@ -73,38 +78,44 @@ impl Dialling {
     }
 
     fn resolving_by(resolve: Arc<Resolve>, net: Net, inbox: ControlInbox) -> Self {
-        Self { net, inbox, runtime: Handle::current(), resolve, table: Arc::default() }
+        let (runtime, table) = (Handle::current(), Mutex::default());
+        Self(Arc::new(Inner { net, inbox, runtime, resolve, table }))
     }
 
     /// Dials whoever answers at an address.
     pub(crate) fn dial(&self, address: Address) {
         match address.as_str().parse::<Multiaddr>() {
-            Ok(at) if address::host(&at).is_some() => self.net.dial(at),
+            Ok(at) if address::host(&at).is_some() => self.0.net.dial(at),
             Ok(name) => {
-                let dialling = self.clone();
-                self.runtime.spawn(async move { dialling.dial_name(name, address).await });
+                let (answer, rest) = ((self.0.resolve)(name), Arc::downgrade(&self.0));
+                self.0.runtime.spawn(async move {
+                    let answer = answer.await;
+                    if let Some(rest) = rest.upgrade() {
+                        Self(rest).dial_resolved(answer, &address);
+                    }
+                });
             }
             Err(_) => self.refused(address),
         }
     }
 
-    async fn dial_name(self, name: Multiaddr, address: Address) {
-        match (self.resolve)(name).await {
+    fn dial_resolved(&self, answer: Result<Vec<Multiaddr>, ResolveError>, address: &Address) {
+        match answer {
             Ok(found) => {
                 for at in found {
                     self.lock().remember(at.clone(), address.clone());
-                    self.net.dial(at);
+                    self.0.net.dial(at);
                 }
             }
             Err(error) => {
                 tracing::debug!(%address, %error, "node.unresolved");
-                self.refused(address);
+                self.refused(address.clone());
             }
         }
     }
 
     fn refused(&self, address: Address) {
-        let _ = self.inbox.fact(Input::DialRefused { address, node: None }.into()); // it has ended
+        let _ = self.0.inbox.fact(Input::DialRefused { address, node: None }.into()); // it has ended
     }
 
     /// What membership knows a dialled address as.
@@ -136,7 +147,7 @@ impl Dialling {
         let before = table.kept.get(&node.peer).filter(is_same);
         let is_asked = before.is_some_and(|kept| kept.is_asked);
         table.kept.insert(node.peer, Kept { incarnation: node.incarnation, name, is_asked });
-        self.net.keep(node.peer, at.into_iter().collect()); // a name: where it is known already
+        self.0.net.keep(node.peer, at.into_iter().collect()); // a name: where it is known already
         drop(table);
         self.ask(node.peer);
     }
@@ -153,33 +164,34 @@ impl Dialling {
         if let Some(name) = kept.name.clone().filter(|_| !kept.is_asked) {
             kept.is_asked = true;
             let node = crate::net::NodeId { peer, incarnation: kept.incarnation };
-            let dialling = self.clone();
-            self.runtime.spawn(async move { dialling.find(node, name).await });
+            let (resolve, rest) = (self.0.resolve.clone(), Arc::downgrade(&self.0));
+            self.0.runtime.spawn(find(resolve, rest, node, name));
         }
     }
 
-    /// Asks until the name stands for something, or the node is not kept under it any more.
-    async fn find(self, node: crate::net::NodeId, name: Multiaddr) {
-        let (mut pause, longest) = ASKED_AGAIN;
-        loop {
-            let answer = (self.resolve)(name.clone()).await;
-            {
-                let mut table = self.lock();
-                let kept = table.kept.get_mut(&node.peer);
-                let is_this = |kept: &&mut Kept| {
-                    kept.incarnation == node.incarnation && kept.name.as_ref() == Some(&name)
-                };
-                let Some(kept) = kept.filter(is_this) else { return };
-                match answer {
-                    Ok(found) => {
-                        kept.is_asked = false;
-                        return self.net.keep(node.peer, found);
-                    }
-                    Err(error) => tracing::debug!(%node, %name, %error, "node.unresolved"),
-                }
+    /// Takes what a name stands for; whether it is to be asked for once more.
+    fn found(
+        &self,
+        node: crate::net::NodeId,
+        name: &Multiaddr,
+        answer: Result<Vec<Multiaddr>, ResolveError>,
+    ) -> bool {
+        let mut table = self.lock();
+        let kept = table.kept.get_mut(&node.peer);
+        let is_this = |kept: &&mut Kept| {
+            kept.incarnation == node.incarnation && kept.name.as_ref() == Some(name)
+        };
+        let Some(kept) = kept.filter(is_this) else { return false };
+        match answer {
+            Ok(found) => {
+                kept.is_asked = false;
+                self.0.net.keep(node.peer, found);
+                false
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(longest);
+            Err(error) => {
+                tracing::debug!(%node, %name, %error, "node.unresolved");
+                !matches!(error, ResolveError::Unsupported { .. }) // never, however often
+            }
         }
     }
 
@@ -196,18 +208,38 @@ impl Dialling {
         // A later life of the peer may be kept by now.
         if table.kept.get(&node.peer).is_some_and(|kept| kept.incarnation == node.incarnation) {
             table.kept.remove(&node.peer);
-            self.net.release(node.peer);
+            self.0.net.release(node.peer);
         }
     }
 
     /// It is out for good.
     pub(crate) fn forget(&self, node: NodeId) {
         self.release(node);
-        self.net.forget(wiring::to_net(node));
+        self.0.net.forget(wiring::to_net(node));
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner) // no foreign code under it
+        self.0.table.lock().unwrap_or_else(PoisonError::into_inner) // no foreign code under it
+    }
+}
+
+/// Asks until the name stands for something, the node is not kept under it any more, or this node
+/// has ended.
+async fn find(
+    resolve: Arc<Resolve>,
+    rest: Weak<Inner>,
+    node: crate::net::NodeId,
+    name: Multiaddr,
+) {
+    let (mut pause, longest) = ASKED_AGAIN;
+    loop {
+        let answer = resolve(name.clone()).await;
+        let dialling = rest.upgrade().map(Dialling);
+        if !dialling.is_some_and(|dialling| dialling.found(node, &name, answer)) {
+            return;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(longest);
     }
 }
 
@@ -307,6 +339,13 @@ mod tests {
         }
     }
 
+    impl Dialling {
+        /// Those that ask for a name.
+        fn tasks(&self) -> usize {
+            Arc::weak_count(&self.0)
+        }
+    }
+
     fn name() -> Address {
         Address::new("/dns4/b.example/tcp/4001").expect("short")
     }
@@ -334,26 +373,55 @@ mod tests {
         assert_eq!(a.up(&dialling).await, b.net.me());
     }
 
-    #[tokio::test]
-    async fn nobody_asks_for_the_name_of_a_member_that_is_released() {
-        let (a, b) = (Host::start().await, Host::start().await);
-        let (dialling, asked) = a.dialling(|_| None);
-        dialling.keep(b.node(), &name());
-        dialling.keep(b.node(), &name());
-        dialling.not_reached(b.net.me().peer);
-        assert_eq!(
-            Arc::strong_count(&dialling.table),
-            2,
-            "one task asks, however often it is said"
-        );
-        dialling.release(b.node());
-        let over = async {
-            while Arc::strong_count(&dialling.table) > 1 {
+    async fn until(what: &str, met: impl Fn() -> bool) {
+        let waiting = async {
+            while !met() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, over).await.expect("it asks for ever");
-        assert!(asked.load(Ordering::SeqCst) >= 1);
+        let waited = tokio::time::timeout(PATIENCE, waiting).await;
+        waited.unwrap_or_else(|_| panic!("not within {PATIENCE:?}: {what}"));
+    }
+
+    #[tokio::test]
+    async fn nobody_asks_for_the_name_of_a_member_that_is_released() {
+        let (a, b) = (Host::start().await, Host::start().await);
+        // Before the first answer, and between two questions.
+        for least in [0, 1] {
+            let (dialling, asked) = a.dialling(|_| None);
+            dialling.keep(b.node(), &name());
+            dialling.keep(b.node(), &name());
+            dialling.not_reached(b.net.me().peer);
+            until("it is asked", || asked.load(Ordering::SeqCst) >= least).await;
+            assert_eq!(dialling.tasks(), 1, "one task asks, however often it is said");
+            dialling.release(b.node());
+            until("nobody asks", || dialling.tasks() == 0).await;
+        }
+    }
+
+    /// A node that is dropped says nothing to its tasks: they must not keep its transport alive.
+    #[tokio::test]
+    async fn a_name_that_is_asked_for_keeps_no_transport_alive() {
+        let (mut a, b) = (Host::start().await, Host::start().await);
+        let (dialling, asked) = a.dialling(|_| None);
+        dialling.keep(b.node(), &name());
+        until("it is asked", || asked.load(Ordering::SeqCst) > 0).await;
+        drop((dialling, a.net));
+        let ended = async { while a.events.recv().await.is_some() {} };
+        tokio::time::timeout(PATIENCE, ended).await.expect("it listens for ever");
+        until("nobody asks", || Arc::strong_count(&asked) == 1).await;
+    }
+
+    /// The member's address may be anything: what this release has no resolver for has no answer.
+    #[tokio::test]
+    async fn what_is_no_name_is_asked_for_once() {
+        let (a, b) = (Host::start().await, Host::start().await);
+        let inbox = Inbox::new(InboxLimits::default());
+        let dialling = Dialling::new(a.net.clone(), inbox);
+        dialling.keep(b.node(), &Address::new("/dnsaddr/b.example").expect("short"));
+        until("nobody asks", || dialling.tasks() == 0).await;
+        dialling.not_reached(b.net.me().peer);
+        assert_eq!(dialling.tasks(), 0, "it is asked for again");
     }
 
     #[test]

@@ -140,6 +140,54 @@ async fn who_claims_the_life_of_another_is_refused_and_gets_nothing_of_it() {
     until("each refusal is counted", async || host.net.stats().await.refused == 4).await;
 }
 
+/// Who lies first keeps the owner out for as long as it is believed, and no longer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_life_that_another_has_claimed_is_its_owners_once_the_claim_is_over() {
+    let (claimed, own) = (ReplicaId::new(7), ReplicaId::new(8));
+    for is_removed in [false, true] {
+        let mut host = Host::start(&Config { secret: Some(nodes::secret(1)), ..quick() }).await;
+        let address = host.net.listening()[0].clone();
+        let (mut victim, mut mean) =
+            (Node::start(nodes::config()).await, Node::start(nodes::config()).await);
+        let first = mean.connect_at(host.id().peer, address.clone()).await;
+        let mut begun = begin(&mean, first, 1).await;
+        let answer = hello(&mut begun, &mean, claimed, &host).await;
+        assert!(matches!(answer, Answer::Welcome(_)), "nobody else was heard of: {answer:?}");
+        let connection = victim.connect_at(host.id().peer, address.clone()).await;
+        let mut begun = begin(&victim, connection, 1).await;
+        let answer = hello(&mut begun, &victim, claimed, &host).await;
+        assert_eq!(answer, Answer::Refused(Refusal::Claimed));
+        let lie = NodeId { peer: mean.peer(), incarnation: claimed };
+        if is_removed {
+            host.net.forget(lie);
+            let forgotten = host.event("it is removed", |event| match event {
+                Event::Forgotten { node } => Some(node),
+                _ => None,
+            });
+            assert_eq!(forgotten.await, lie);
+        } else {
+            let later = mean.connect_at(host.id().peer, address.clone()).await;
+            let mut begun = begin(&mean, later, 1).await;
+            let answer = hello(&mut begun, &mean, own, &host).await;
+            assert!(matches!(answer, Answer::Welcome(_)), "another life: {answer:?}");
+        }
+        let connection = victim.connect_at(host.id().peer, address.clone()).await;
+        let mut begun = begin(&victim, connection, 2).await;
+        let answer = hello(&mut begun, &victim, claimed, &host).await;
+        assert!(matches!(answer, Answer::Welcome(_)), "removed: {is_removed}: {answer:?}");
+        let lane = host.net.lane(claimed, Class::User).expect("it lives");
+        assert_eq!(lane.to().peer, victim.peer());
+        let last = mean.connect_at(host.id().peer, address).await;
+        let mut begun = begin(&mean, last, 2).await;
+        let answer = hello(&mut begun, &mean, claimed, &host).await;
+        assert_eq!(answer, Answer::Refused(Refusal::Quarantined));
+        // What is over for the liar takes nothing from the owner.
+        host.net.forget(lie);
+        assert_eq!(host.net.peers().await.len(), if is_removed { 1 } else { 2 });
+        assert!(host.net.lane(claimed, Class::User).is_some());
+    }
+}
+
 /// The same where the host has dialled, and is welcomed by one that claims a life.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_welcomes_in_the_name_of_another_is_not_let_in() {

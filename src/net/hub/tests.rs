@@ -1,0 +1,211 @@
+//! Hubs that are run by hand, event by event: what one finds if several things happen before it
+//! looks. Nothing here depends on which of two tasks is the faster one.
+
+use std::sync::Mutex;
+
+use futures::future::BoxFuture;
+
+use super::*;
+use crate::net::config::Limits;
+use crate::net::{Busy, Inbound};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Keeps what arrives, once it is told to take anything.
+struct Taker {
+    takes: watch::Sender<bool>,
+    got: Mutex<Vec<Vec<u8>>>,
+}
+
+impl Receiver for Taker {
+    fn receive(&self, message: Inbound<'_>) -> Result<(), Busy> {
+        if !*self.takes.borrow() {
+            return Err(Busy);
+        }
+        self.got.lock().expect("no test panics under it").push(message.body.to_vec());
+        Ok(())
+    }
+
+    fn ready(&self, _: Class) -> BoxFuture<'_, ()> {
+        let mut takes = self.takes.subscribe();
+        async move {
+            let _ = takes.wait_for(|takes| *takes).await; // its sender is this receiver's own
+        }
+        .boxed()
+    }
+}
+
+struct Bench {
+    hub: Hub,
+    taker: Arc<Taker>,
+    address: Multiaddr,
+    events: mpsc::UnboundedReceiver<Event>,
+    _commands: mpsc::UnboundedSender<Command>,
+    _identity: Identity,
+}
+
+impl Bench {
+    async fn start() -> Self {
+        let limits = Limits { link_down_max: PATIENCE, ..Limits::default() };
+        let config = Config { limits, ..Config::default() };
+        let identity = Identity::load(None).expect("an identity");
+        let taker = Arc::new(Taker { takes: watch::Sender::new(false), got: Mutex::default() });
+        let (_commands, commands) = mpsc::unbounded_channel();
+        let (told, events) = mpsc::unbounded_channel();
+        let receiver = taker.clone();
+        let setup = Setup { config: &config, identity: &identity, receiver, commands, events: told };
+        let Started { hub, listening, .. } = Hub::start(setup).await.expect("a free port");
+        let address = listening[0].clone();
+        Self { hub, taker, address, events, _commands, _identity: identity }
+    }
+
+    /// As [`Hub::run`] does, once.
+    async fn step(&mut self) {
+        let hub = &mut self.hub;
+        let wait = hub.deadline() - hub.now().mono;
+        tokio::select! {
+            event = hub.swarm.select_next_some() => hub.on_swarm(event),
+            Some(report) = hub.reports.recv() => hub.on_report(report),
+            Some(wanted) = hub.wanted.recv() => hub.on_wanted(wanted),
+            () = tokio::time::sleep(wait) => hub.tick(),
+        }
+    }
+
+    /// Runs it until `met` says so.
+    async fn until(&mut self, what: &str, met: impl Fn(&Self) -> bool) {
+        soon(what, async {
+            while !met(self) {
+                self.step().await;
+            }
+        })
+        .await;
+    }
+
+    fn keep(&mut self, other: &Self) {
+        self.hub.on_command(Command::Keep(other.hub.me.peer, vec![other.address.clone()]));
+    }
+
+    /// Whether every lane to that peer that is wanted is carried, and nothing else is under way.
+    fn is_linked(&self, other: &Self) -> bool {
+        let link = self.hub.peers.get(&other.hub.me.peer).map(|peer| &peer.link);
+        link.is_some_and(|link| link.carried_since(Class::Control).is_some())
+            && self.hub.directory.used(other.hub.me.incarnation, Class::Control).is_some()
+    }
+}
+
+async fn soon<T>(what: &str, wanted: impl Future<Output = T>) -> T {
+    let waited = tokio::time::timeout(PATIENCE, wanted).await;
+    waited.unwrap_or_else(|_| panic!("not within {PATIENCE:?}: {what}"))
+}
+
+/// Runs both hubs until `met` says so.
+async fn until(what: &str, a: &mut Bench, b: &mut Bench, met: impl Fn(&Bench, &Bench) -> bool) {
+    soon(what, async {
+        while !met(a, b) {
+            tokio::select! {
+                () = a.step() => {}
+                () = b.step() => {}
+                () = tokio::time::sleep(Duration::from_millis(5)) => {}
+            }
+        }
+    })
+    .await;
+}
+
+/// Two hubs, the first of which keeps its link to the second.
+async fn linked() -> (Bench, Bench) {
+    let (mut a, mut b) = (Bench::start().await, Bench::start().await);
+    a.keep(&b);
+    until("the link is up", &mut a, &mut b, Bench::is_linked).await;
+    (a, b)
+}
+
+#[tokio::test]
+async fn a_stop_that_comes_before_the_report_of_a_broken_lane_does_not_end_without_it() {
+    const MESSAGES: u64 = 100;
+    let (mut a, mut b) = linked().await;
+    let (from, to) = (a.hub.me, b.hub.me);
+    let lane = a.hub.directory.lane(to.incarnation, Class::User).expect("it is up");
+    for n in 0..MESSAGES {
+        lane.send(&[], &n.to_be_bytes()).expect("room");
+    }
+    until("all are under way", &mut a, &mut b, |_, _| lane.stats().unsent == 0).await;
+    b.hub.swarm.disconnect_peer_id(from.peer).expect("they are connected");
+    // Whatever carried a lane is over, and nobody has heard of it.
+    soon("the break is seen", async {
+        while a.hub.peers[&to.peer].carries() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    b.taker.takes.send_replace(true);
+    let taker = b.taker.clone();
+    let serving = tokio::spawn(b.hub.run());
+    let (done, stopped) = oneshot::channel();
+    soon("the end", a.hub.stop(Duration::MAX, done)).await;
+    assert_eq!(stopped.await, Ok(()));
+    let got: Vec<_> = (0..MESSAGES).map(|n| n.to_be_bytes().to_vec()).collect();
+    assert_eq!(*taker.got.lock().expect("no test panics under it"), got);
+    let mut lost = Vec::new();
+    while let Some(event) = a.events.recv().await {
+        lost.extend(matches!(event, Event::LaneBroken { .. }).then_some(event));
+    }
+    assert_eq!(lost, []);
+    serving.abort();
+}
+
+/// Two dials at first contact, the first of which is welcomed when the second has taken over.
+#[tokio::test]
+async fn a_welcome_to_an_attempt_that_another_has_replaced_changes_nothing() {
+    let (mut a, b) = linked().await;
+    let (id, class) = (b.hub.me, Class::User);
+    let peer = &a.hub.peers[&id.peer];
+    let connection = peer.link.carrier().expect("the link is up");
+    let lane = Lane::new(id, class, &a.hub.tasks.limits);
+    let facts = Facts { incarnation: id.incarnation, ..b.hub.standing.borrow().facts.clone() };
+    let (reply, goes_on) = oneshot::channel();
+    let (attempt, accepted, is_new) = (0, 0, true); // attempts are counted from 1
+    let peer = id.peer;
+    a.hub.welcomed(Welcomed {
+        peer,
+        class,
+        attempt,
+        connection,
+        facts,
+        accepted,
+        lane,
+        is_new,
+        reply,
+    });
+    assert!(goes_on.await.is_err(), "its task goes on");
+    assert!(a.hub.directory.used(id.incarnation, class).is_none(), "its lane is the one now");
+}
+
+/// A former life of a kept peer is over while it is being dialled.
+#[tokio::test]
+async fn a_dial_of_a_former_life_that_is_broken_off_says_nothing_about_the_next() {
+    let (mut a, b) = linked().await;
+    let former = b.hub.me;
+    // Whoever listens there takes connections, and says nothing on them.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = silent.local_addr().expect("bound").port();
+    let silent_at: Multiaddr = format!("/ip4/127.0.0.1/tcp/{port}").parse().expect("an address");
+    let keep = || Command::Keep(former.peer, vec![silent_at.clone()]);
+    a.hub.on_command(keep());
+    drop(b);
+    let is_dialled = |a: &Bench| a.hub.dials.values().any(|dial| dial.address == silent_at);
+    a.until("it is dialled anew", is_dialled).await;
+    a.hub.on_command(Command::Release(former.peer));
+    a.hub.on_command(keep());
+    while a.events.try_recv().is_ok() {}
+    a.hub.forget(former);
+    let pending = |a: &Bench| {
+        a.hub.swarm.network_info().connection_counters().num_pending_outgoing()
+    };
+    assert_eq!(pending(&a), 2, "the former life is dialled, and the later one");
+    a.until("the former dial is over", |a| pending(a) == 1).await;
+    assert_eq!(a.hub.dials.len(), 1);
+    while let Ok(event) = a.events.try_recv() {
+        assert!(!matches!(event, Event::DialRefused { .. }), "{event:?}");
+    }
+}
