@@ -353,7 +353,7 @@ impl Region {
 
     /// R4.
     fn release(&mut self, now: Now, from: ReplicaId, word: ReleaseShard, out: &mut Out) {
-        let ReleaseShard { shard, generation, to } = word;
+        let ReleaseShard { shard, generation, to, .. } = word;
         if !self.is_shard(shard) || self.is_forgotten(from, generation) {
             return;
         }

@@ -26,7 +26,7 @@ impl Region {
 
     /// It is to release the shard. Of what it does not host others remember.
     pub(super) fn remember_release(&mut self, now: Now, word: &ReleaseShard) {
-        let ReleaseShard { shard, generation, to } = *word;
+        let ReleaseShard { shard, generation, to, .. } = *word;
         let runs = self.shards.get(&shard).is_some_and(|held| held.run() != Run::Idle);
         if !runs || to == Some(self.me) {
             return;

@@ -631,9 +631,11 @@ impl World {
     }
 
     fn say_who_leaves(&mut self, seat: usize) {
-        for place in (0..self.places.len()).filter(|place| self.places[*place].leaves) {
-            let me = region(place).replica();
-            self.send(Fact::ToCoordinator(seat, me, ToCoordinator::Leaving));
+        for place in 0..self.places.len() {
+            if self.places[place].leaves {
+                let me = region(place).replica();
+                self.send(Fact::ToCoordinator(seat, me, ToCoordinator::Leaving));
+            }
         }
     }
 
