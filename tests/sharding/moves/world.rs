@@ -270,7 +270,7 @@ impl World {
             if self.crashes > 0 {
                 steps.push(Step::Crash(index));
             }
-            if self.leaves > 0 && !place.leaves && member {
+            if self.leaves > 0 && !place.leaves && member && self.has_heard_all(index) {
                 steps.push(Step::Leave(index));
             }
             if place.epoch < self.configurations.len() as u64 {
@@ -285,6 +285,15 @@ impl World {
         if member && others && ((!leased && (chosen || !place.up)) || place.has_left()) {
             steps.push(Step::Remove(index));
         }
+    }
+
+    /// Whether a region knows each decision that names it, and none is under way. Who is named while
+    /// it leaves goes without having heard of it: that is not looked at here.
+    fn has_heard_all(&self, index: usize) -> bool {
+        let known = self.places[index].machine.shard(SHARD).map(Shard::max_gen);
+        let mut naming = self.acked.iter().filter(|(_, home)| *home == Some(region(index)));
+        let acts = |seat: &Rc<Seat>| seat.op.is_some() || seat.question.is_some();
+        naming.all(|(at, _)| Some(*at) <= known) && !self.seats.iter().any(acts)
     }
 
     pub(crate) fn run(&self, index: usize) -> Run {
@@ -373,7 +382,6 @@ impl World {
         let seat = Seat { machine, op: None, question: None, epoch: 0, digest: 0 };
         self.seats.push(Rc::new(seat));
         self.install_at_seat(index)?;
-        self.say_who_leaves(index);
         let above = if once && index > 0 { 1 } else { index as u64 };
         self.tell(index, CoordinatorInput::Start { above })
     }
@@ -487,6 +495,7 @@ impl World {
                 let message =
                     ToCoordinator::Register { proxy, hosted, highest, agreed: Agreed::default() };
                 self.tell(seat, CoordinatorInput::Message { from, message })?;
+                self.say_who_leaves(seat)?;
             }
             CoordinatorOutput::Send { to, message: ShardingMessage::Region(word) } => {
                 let acts = matches!(word, ToRegion::Host(_) | ToRegion::Release(_));
@@ -620,23 +629,22 @@ impl World {
         self.tell(seat, CoordinatorInput::Installed(self.installed(epoch)))
     }
 
-    /// It is told to leave; coordinators hear of it as they hear of anything.
+    /// It is told to leave, and coordinators hear of it at once.
     fn leave(&mut self, place: usize) -> Result<(), String> {
         self.leaves -= 1;
         self.place(place).leaves = true;
         self.tell_region(place, RegionInput::Heirs { any: true })?;
         self.tell_region(place, RegionInput::Leave)?;
-        (0..self.seats.len()).for_each(|seat| self.say_who_leaves(seat));
-        Ok(())
+        (0..self.seats.len()).try_for_each(|seat| self.say_who_leaves(seat))
     }
 
-    fn say_who_leaves(&mut self, seat: usize) {
-        for place in 0..self.places.len() {
-            if self.places[place].leaves {
-                let me = region(place).replica();
-                self.send(Fact::ToCoordinator(seat, me, ToCoordinator::Leaving));
-            }
+    fn say_who_leaves(&mut self, seat: usize) -> Result<(), String> {
+        let leaves = |place: &usize| self.places[*place].leaves;
+        for place in (0..self.places.len()).filter(leaves).collect::<Vec<_>>() {
+            let (from, message) = (region(place).replica(), ToCoordinator::Leaving);
+            self.tell(seat, CoordinatorInput::Message { from, message })?;
         }
+        Ok(())
     }
 
     /// Whether everybody who lives and was told to leave has left.
