@@ -242,9 +242,8 @@ mod tests {
         let started = Net::start(&config, &other, Arc::new(Paused)).await;
         let (peer, _events) = started.expect("a free port");
         net.keep(peer.me().peer, vec![peer.listening()[0].clone()]);
-        let up = async {
-            while !matches!(told.recv().await.expect("it runs"), Event::Up { .. }) {}
-        };
+        let up =
+            async { while !matches!(told.recv().await.expect("it runs"), Event::Up { .. }) {} };
         tokio::time::timeout(PATIENCE, up).await.expect("it never came up");
         let lane = net.lane(peer.me().incarnation, Class::User).expect("it is up");
         lane.send(&[], b"unheard").expect("room");

@@ -53,7 +53,8 @@ impl Bench {
         let (_commands, commands) = mpsc::unbounded_channel();
         let (told, events) = mpsc::unbounded_channel();
         let receiver = taker.clone();
-        let setup = Setup { config: &config, identity: &identity, receiver, commands, events: told };
+        let setup =
+            Setup { config: &config, identity: &identity, receiver, commands, events: told };
         let Started { hub, listening, .. } = Hub::start(setup).await.expect("a free port");
         let address = listening[0].clone();
         Self { hub, taker, address, events, _commands, _identity: identity }
@@ -199,9 +200,8 @@ async fn a_dial_of_a_former_life_that_is_broken_off_says_nothing_about_the_next(
     a.hub.on_command(keep());
     while a.events.try_recv().is_ok() {}
     a.hub.forget(former);
-    let pending = |a: &Bench| {
-        a.hub.swarm.network_info().connection_counters().num_pending_outgoing()
-    };
+    let pending =
+        |a: &Bench| a.hub.swarm.network_info().connection_counters().num_pending_outgoing();
     assert_eq!(pending(&a), 2, "the former life is dialled, and the later one");
     a.until("the former dial is over", |a| pending(a) == 1).await;
     assert_eq!(a.hub.dials.len(), 1);

@@ -225,12 +225,7 @@ impl Dialling {
 
 /// Asks until the name stands for something, the node is not kept under it any more, or this node
 /// has ended.
-async fn find(
-    resolve: Arc<Resolve>,
-    rest: Weak<Inner>,
-    node: crate::net::NodeId,
-    name: Multiaddr,
-) {
+async fn find(resolve: Arc<Resolve>, rest: Weak<Inner>, node: crate::net::NodeId, name: Multiaddr) {
     let (mut pause, longest) = ASKED_AGAIN;
     loop {
         let answer = resolve(name.clone()).await;
