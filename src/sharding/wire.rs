@@ -236,6 +236,12 @@ pub struct Carries {
     pub cluster: u64,
 }
 
+/// What stands in a message about one of many shards, at most, in bytes: its number, that with a
+/// generation, and that with a home too, where term and home stand nowhere else in the message.
+pub(super) const SHARD_BYTES: usize = 8;
+pub(super) const HOSTED_BYTES: usize = 48;
+pub(super) const ROUTE_BYTES: usize = 56;
+
 /// Puts words into messages of a bearable length, in bytes, in their order; one may be longer.
 pub(super) fn in_messages<T>(
     words: Vec<T>,
