@@ -77,10 +77,12 @@ impl Mail {
         self.said.push((to, word));
     }
 
-    /// To a coordinator: all that is known here. Asked for twice in a batch it is said once: it is long.
+    /// To a coordinator: what is known here. Asked for twice in a batch it is said once, as it was
+    /// asked last: it is long.
     pub(super) fn counted(&mut self, to: ReplicaId, word: ToCoordinator) {
-        use ToCoordinator::Counted;
-        self.said.retain(|(other, said)| *other != to || !matches!(said, Counted { .. }));
+        use ToCoordinator::{Counted, CountedPart};
+        let counts = |said: &_| matches!(said, Counted { .. } | CountedPart { .. });
+        self.said.retain(|(other, said)| *other != to || !counts(said));
         self.said.push((to, word));
     }
 

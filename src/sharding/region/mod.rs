@@ -293,7 +293,9 @@ impl Region {
             }
             ToRegion::Part(part) => self.part(now, from, &part, out),
             ToRegion::Stopped(shards) => self.stopped(from, &shards, out),
-            ToRegion::Recount { term, origin } => self.recount(from, term, origin),
+            ToRegion::Recount { term, origin, first } => {
+                self.recount(from, (term, origin), first);
+            }
         }
     }
 
