@@ -7,9 +7,11 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::task::AtomicWaker;
+use ostraca_ddata::clock::Instant;
 use smallvec::SmallVec;
 
 use super::actives::{Actives, Leaver};
@@ -19,7 +21,7 @@ use super::dead_letters::Lost;
 use super::entity::Entity;
 use super::frame;
 use super::gate::{
-    Bounce, Fit, Full, Gate, Gone, Held, Item, Limits, NotSent, Origin, Post, Run, Standing, Waits,
+    Bounce, Fit, Full, Gate, Gone, Item, Limits, NotSent, Origin, Post, Run, Standing, Waits,
 };
 use super::handover::{HandOver, Leaving, State};
 use super::hosting::NoRoom;
@@ -32,6 +34,9 @@ use super::runtime::{Runtime, hash};
 use super::scope;
 use super::tenancy::{Phase, Stage};
 use super::tenants::{NONE, Tenants};
+
+/// What is held of who is out is given up no earlier, however short drains may be.
+const ORPHANED_MIN: Duration = Duration::from_secs(30);
 
 /// Why states are lost at the end.
 const OVER: &str = "their node is out of the configuration";
@@ -70,7 +75,14 @@ pub(super) struct Floor<E: Entity> {
     wanted: bool, // the region was asked for a home
     /// Entities that are busy where the shard lives.
     pub(super) crowded: Option<Box<Crowded>>,
+    orphaned: Option<Box<Orphaned>>,
     pub(super) scratch: Vec<u8>, // a frame
+}
+
+/// Since when messages are held whose senders are out, and how the shard stands.
+struct Orphaned {
+    since: Instant,
+    standing: Standing,
 }
 
 /// A task that is to begin.
@@ -154,6 +166,7 @@ impl<E: Entity> Shard<E> {
             canary,
             wanted: false,
             crowded: None,
+            orphaned: None,
             scratch: Vec::new(),
         };
         Self {
@@ -191,7 +204,8 @@ impl<E: Entity> Shard<E> {
         let result = {
             let mut inside = self.lock();
             let Inside { gate, floor } = &mut *inside;
-            let mut desk = Desk { runtime, shard: self, floor, after: &mut after, fit };
+            let mut desk =
+                Desk { runtime, shard: self, floor, after: &mut after, fit, moved: false };
             let result = act(gate, &mut desk);
             self.look(gate, floor, &mut after);
             result
@@ -427,6 +441,8 @@ pub(super) struct Desk<'a, E: Entity> {
     pub(super) floor: &'a mut Floor<E>,
     pub(super) after: &'a mut After<E>,
     pub(super) fit: Fit,
+    /// It comes from a lane, and its sender says that it had waited for a home or came back.
+    pub(super) moved: bool,
 }
 
 impl<E: Entity> Desk<'_, E> {
@@ -652,11 +668,36 @@ impl<E: Entity> Desk<'_, E> {
 impl<E: Entity> Desk<'_, E> {
     /// Whether more waits for an entity than moves bring: that others say that a message had to wait
     /// for one gives them no room without an end.
-    fn is_overrun(&mut self, row: u32, bytes: usize) -> bool {
-        let Limits { messages, bytes: bytes_max } = self.runtime.limits_of_exempt();
-        let busy = self.floor.tenants.get_mut(row).busy.as_mut();
+    fn is_overrun(&self, from: RegionId, row: u32, bytes: usize) -> bool {
+        let Limits { messages, bytes: bytes_max } = self.runtime.moved_by(from);
+        let busy = self.floor.tenants.get(row).busy.as_ref();
         let room = Room { messages, bytes: bytes_max };
-        busy.is_some_and(|busy| busy.mailbox.check(room, bytes).is_err())
+        busy.is_some_and(|busy| room.check(busy.mailbox.waits(), bytes).is_err())
+    }
+
+    /// Some time has passed: gives up what is held of senders that are out, once nobody has told for
+    /// long of the decision that it waits for. A coordinator says that again and again, unless it was
+    /// lost with a majority, or never was.
+    pub(super) fn review_held(&mut self, gate: &mut Gate<Letter>) {
+        let lanes = gate.ahead().filter(|lane| self.runtime.is_removed(*lane));
+        let lanes: Vec<RegionId> = lanes.collect();
+        let (now, standing) = (self.runtime.world.now(), gate.standing());
+        let known = self.floor.orphaned.as_deref();
+        let since = known.filter(|known| known.standing == standing).map(|known| known.since);
+        let limit = (self.runtime.settings.handoff_timeout * 2).max(ORPHANED_MIN);
+        self.floor.orphaned = match since {
+            _ if lanes.is_empty() => None,
+            None => Some(Box::new(Orphaned { since: now, standing })),
+            Some(since) if now - since < limit => return,
+            Some(_) => {
+                for lane in lanes {
+                    for item in gate.give_up_held(lane, self) {
+                        self.lose(Lost::NodeGone, item.message);
+                    }
+                }
+                None
+            }
+        };
     }
 }
 
@@ -735,7 +776,7 @@ impl<E: Entity> Post<Letter> for Desk<'_, E> {
             self.turn_away(from, row, item.bytes);
             return self.lose(Lost::MailboxFull, letter);
         }
-        if from != self.runtime.me && self.fit == Fit::Exempt && self.is_overrun(row, item.bytes) {
+        if self.moved && self.is_overrun(from, row, item.bytes) {
             return self.lose(Lost::MailboxFull, letter);
         }
         self.floor.push(row, hash, visit, Entry::Letter(letter), self.after);
@@ -760,17 +801,12 @@ impl<E: Entity> Post<Letter> for Desk<'_, E> {
 
     /// What waited for a home elsewhere is refused nothing here that its sender's buffer, and a lane,
     /// can have kept: a planned move loses none.
-    fn reserve_held(&mut self, from: RegionId, bytes: usize, others: Held) -> Result<(), Full> {
-        let Held { own, lanes } = others;
-        if from != self.runtime.me && self.fit == Fit::Exempt {
-            self.runtime.limits_of_exempt().check_exempt(lanes, bytes, own)?;
-            self.runtime.held().count(bytes);
-            return Ok(());
-        }
-        self.runtime.held().reserve(bytes, own)
+    fn reserve_held(&mut self, from: RegionId, bytes: usize, own: Waits) -> Result<(), Full> {
+        let mut held = self.runtime.held();
+        if self.moved { held.reserve_moved(from, bytes) } else { held.reserve(from, bytes, own) }
     }
 
-    fn release_held(&mut self, what: Waits) {
-        self.runtime.held().release_all(what);
+    fn release_held(&mut self, from: RegionId, what: Waits) {
+        self.runtime.held().release(from, what);
     }
 }

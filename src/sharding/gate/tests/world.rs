@@ -11,8 +11,8 @@ use ostraca_ddata::types::Term;
 
 use super::super::bug::Canary;
 use super::super::{
-    Bounce, Decision, Fit, Full, Gate, Gone, Held, Item, NotSent, Origin, Post, Reached, Run,
-    Standing, Waits,
+    Bounce, Decision, Fit, Full, Gate, Gone, Item, NotSent, Origin, Post, Reached, Run, Standing,
+    Waits,
 };
 use crate::sharding::ids::{Generation, RegionId};
 
@@ -309,12 +309,12 @@ impl Post<Message> for Wires<'_> {
         assert_eq!(bytes, BYTES);
     }
 
-    fn reserve_held(&mut self, _from: RegionId, _bytes: usize, others: Held) -> Result<(), Full> {
-        let (buffered, limit, why) = (others.own.messages, self.held, Reached::RegionMessages);
+    fn reserve_held(&mut self, _from: RegionId, _bytes: usize, own: Waits) -> Result<(), Full> {
+        let (buffered, limit, why) = (own.messages, self.held, Reached::RegionMessages);
         if buffered < limit { Ok(()) } else { Err(Full { buffered, limit, why }) }
     }
 
-    fn release_held(&mut self, what: Waits) {
+    fn release_held(&mut self, _from: RegionId, what: Waits) {
         assert_eq!(what.bytes, what.messages * BYTES);
     }
 }
