@@ -7,11 +7,9 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures::task::AtomicWaker;
-use ostraca_ddata::clock::Instant;
 use smallvec::SmallVec;
 
 use super::actives::{Actives, Leaver};
@@ -21,22 +19,20 @@ use super::dead_letters::Lost;
 use super::entity::Entity;
 use super::frame;
 use super::gate::{
-    Bounce, Fit, Full, Gate, Gone, Item, Limits, NotSent, Origin, Post, Run, Standing, Waits,
+    Bounce, Fit, Full, Gate, Gone, Item, NotSent, Origin, Post, Run, Standing, Waits,
 };
 use super::handover::{HandOver, Leaving, State};
 use super::hosting::NoRoom;
 use super::ids::{EntityId, Generation, RegionId, ShardId};
 use super::instance::Instance;
 use super::letter::Letter;
-use super::mailbox::{Entry, MailboxFull, Room};
+use super::mailbox::{Entry, MailboxFull};
+use super::moved::Orphaned;
 use super::payload;
 use super::runtime::{Runtime, hash};
 use super::scope;
 use super::tenancy::{Phase, Stage};
 use super::tenants::{NONE, Tenants};
-
-/// What is held of who is out is given up no earlier, however short drains may be.
-const ORPHANED_MIN: Duration = Duration::from_secs(30);
 
 /// Why states are lost at the end.
 const OVER: &str = "their node is out of the configuration";
@@ -75,14 +71,8 @@ pub(super) struct Floor<E: Entity> {
     wanted: bool, // the region was asked for a home
     /// Entities that are busy where the shard lives.
     pub(super) crowded: Option<Box<Crowded>>,
-    orphaned: Option<Box<Orphaned>>,
+    pub(super) orphaned: Option<Box<Orphaned>>,
     pub(super) scratch: Vec<u8>, // a frame
-}
-
-/// Since when messages are held whose senders are out, and how the shard stands.
-struct Orphaned {
-    since: Instant,
-    standing: Standing,
 }
 
 /// A task that is to begin.
@@ -662,42 +652,6 @@ impl<E: Entity> Desk<'_, E> {
 
     pub(super) fn lose(&mut self, why: Lost, letter: Letter) {
         self.after.lost.push((why, Entry::Letter(letter)));
-    }
-}
-
-impl<E: Entity> Desk<'_, E> {
-    /// Whether more waits for an entity than moves bring: that others say that a message had to wait
-    /// for one gives them no room without an end.
-    fn is_overrun(&self, from: RegionId, row: u32, bytes: usize) -> bool {
-        let Limits { messages, bytes: bytes_max } = self.runtime.moved_by(from);
-        let busy = self.floor.tenants.get(row).busy.as_ref();
-        let room = Room { messages, bytes: bytes_max };
-        busy.is_some_and(|busy| room.check(busy.mailbox.waits(), bytes).is_err())
-    }
-
-    /// Some time has passed: gives up what is held of senders that are out, once nobody has told for
-    /// long of the decision that it waits for. A coordinator says that again and again, unless it was
-    /// lost with a majority, or never was.
-    pub(super) fn review_held(&mut self, gate: &mut Gate<Letter>) {
-        let lanes = gate.ahead().filter(|lane| self.runtime.is_removed(*lane));
-        let lanes: Vec<RegionId> = lanes.collect();
-        let (now, standing) = (self.runtime.world.now(), gate.standing());
-        let known = self.floor.orphaned.as_deref();
-        let since = known.filter(|known| known.standing == standing).map(|known| known.since);
-        let limit = (self.runtime.settings.handoff_timeout * 2).max(ORPHANED_MIN);
-        self.floor.orphaned = match since {
-            _ if lanes.is_empty() => None,
-            None => Some(Box::new(Orphaned { since: now, standing })),
-            Some(since) if now - since < limit => return,
-            Some(_) => {
-                for lane in lanes {
-                    for item in gate.give_up_held(lane, self) {
-                        self.lose(Lost::NodeGone, item.message);
-                    }
-                }
-                None
-            }
-        };
     }
 }
 
