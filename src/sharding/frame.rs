@@ -225,9 +225,14 @@ impl<'a> Rest<'a> {
         u32::try_from(number).map(ShardId::new).map_err(|_| BadFrame("no shard's number"))
     }
 
+    /// Of a decision: what nobody can have decided would be waited for in vain.
     fn generation(&mut self) -> Result<Generation, BadFrame> {
         let (number, owner) = (self.varint()?, self.fixed()?.into());
-        Ok(Generation::new(Term { number, owner }, self.varint()?))
+        let term = Term { number, owner };
+        if !term.is_valid() {
+            return Err(BadFrame("a term that nobody can hold"));
+        }
+        Ok(Generation::new(term, self.varint()?))
     }
 
     fn home(&mut self) -> Result<Option<RegionId>, BadFrame> {
@@ -385,6 +390,25 @@ mod tests {
         let (letter, mut bytes) = (letter("ab", b"xy", None), Vec::new());
         bounce(&mut bytes, shard, stamp, Decision { generation: stamp, home }, &letter);
         assert_eq!(bytes.len() - letter.bytes().len(), HEAD_BYTES_MAX);
+    }
+
+    /// What is stamped so would be held for a decision that never comes.
+    #[test]
+    fn a_stamp_that_no_decision_can_have_is_refused() {
+        let (shard, letter) = (ShardId::new(1), letter("ab", b"xy", None));
+        let mut bytes = Vec::new();
+        for number in [0, Term::NUMBER_MAX + 1, u64::MAX] {
+            let refused = Err(BadFrame("a term that nobody can hold"));
+            message(&mut bytes, shard, g(number, 3, 1), Fit::Must, &letter);
+            assert_eq!(Frame::read(&bytes), refused);
+            barrier(&mut bytes, shard, g(number, 3, 1));
+            assert_eq!(Frame::read(&bytes), refused);
+            let newest = Decision { generation: g(number, 3, 1), home: None };
+            bounce(&mut bytes, shard, g(1, 3, 1), newest, &letter);
+            assert_eq!(Frame::read(&bytes), refused);
+        }
+        message(&mut bytes, shard, g(Term::NUMBER_MAX, 3, 1), Fit::Must, &letter);
+        assert!(Frame::read(&bytes).is_ok());
     }
 
     #[test]

@@ -31,6 +31,7 @@ pub mod instance;
 mod letter;
 pub mod machines;
 pub mod mailbox;
+mod moved;
 mod pace;
 pub mod passivation;
 mod payload;

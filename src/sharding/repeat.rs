@@ -36,6 +36,11 @@ impl Repeats {
         self.at(now + pauses.first, shard, pauses.first);
     }
 
+    /// The same of what is to be said now.
+    pub(super) fn begin_now(&mut self, now: Instant, shard: ShardId, pauses: Pauses) {
+        self.at(now, shard, pauses.first / 2);
+    }
+
     fn at(&mut self, due: Instant, shard: ShardId, pause: Duration) {
         self.end(shard);
         self.open.insert(shard, (due, pause));
@@ -81,6 +86,16 @@ impl Repeats {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_to_be_said_now_is_due_and_then_after_the_first_pause() {
+        let ms = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+        let (mut repeats, pauses, shard) = (Repeats::default(), Pauses::default(), ShardId::new(1));
+        repeats.begin_now(ms(5), shard, pauses);
+        assert_eq!(repeats.take_due(ms(5), pauses), [shard]);
+        assert_eq!(repeats.take_due(ms(5), pauses), []);
+        assert_eq!(repeats.next(), Some(ms(205)));
+    }
 
     #[test]
     fn pauses_double_up_to_the_longest() {

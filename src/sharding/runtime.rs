@@ -21,7 +21,7 @@ use super::entity_ref::TellError;
 use super::extractor::Extractor;
 use super::frame::{self, Frame};
 use super::gate;
-use super::gate::{Bounce, Budget, Decision, Fit, HELD_FLOOR, Item, Limits, Origin};
+use super::gate::{Bounce, Budget, Decision, Fit, HeldBudget, Item, Limits, Origin};
 use super::handover::{Chaff, LostStates};
 use super::hosting::{BadFrame, NoRoom, Unrest, World};
 use super::ids::{EntityId, EntityType, RegionId, ShardId};
@@ -59,7 +59,7 @@ pub(super) struct Runtime<E: Entity> {
     pub(super) world: Arc<dyn World>,
     shards: Box<[OnceLock<Arc<Shard<E>>>]>,
     budget: Mutex<Budget>,
-    held: Mutex<Budget>,
+    held: Mutex<HeldBudget>,
     dead: DeadLetters,
     pub(super) lost_states: LostStates,
     waits_for_room: Mutex<BTreeMap<RegionId, BTreeSet<ShardId>>>, // ≤ regions × shards
@@ -140,8 +140,8 @@ impl<E: Entity> Runtime<E> {
         let Setup { extractor, factory, asks, canary, .. } = setup;
         let shards = (0..extractor.shards()).map(|_| OnceLock::new()).collect();
         let buffers = (settings.buffer_size, settings.buffer_bytes_max);
-        let [budget, held] = [buffers, (settings.held_size, settings.held_bytes_max)]
-            .map(|(messages, bytes)| Budget::new(Limits { messages, bytes }));
+        let [buffers, held] = [buffers, (settings.held_size, settings.held_bytes_max)]
+            .map(|(messages, bytes)| Limits { messages, bytes });
         let (books, limit) = (Books::new(&settings), settings.passivation.active_entity_limit);
         Arc::new(Self {
             me,
@@ -156,8 +156,8 @@ impl<E: Entity> Runtime<E> {
             last_word: E::stop_message().is_some(),
             world,
             shards,
-            budget: Mutex::new(budget),
-            held: Mutex::new(held.with_floor(HELD_FLOOR)),
+            budget: Mutex::new(Budget::new(buffers)),
+            held: Mutex::new(HeldBudget::new(held, buffers.of_moved())),
             dead: DeadLetters::default(),
             lost_states: LostStates::default(),
             waits_for_room: Mutex::default(),
@@ -188,15 +188,18 @@ impl<E: Entity> Runtime<E> {
         lock(&self.budget)
     }
 
-    /// What a sender has at most that no other limit refuses.
-    pub(super) fn limits_of_exempt(&self) -> Limits {
-        let Sharding { buffer_size: messages, buffer_bytes_max: bytes, .. } = self.settings;
-        Limits { messages, bytes }.of_exempt()
+    /// What they hold for shards that are to start here.
+    pub(super) fn held(&self) -> MutexGuard<'_, HeldBudget> {
+        lock(&self.held)
     }
 
-    /// What they hold for shards that are to start here.
-    pub(super) fn held(&self) -> MutexGuard<'_, Budget> {
-        lock(&self.held)
+    /// What those who have moved messages here, this sender among them, may have of one entity.
+    pub(super) fn moved_by(&self, from: RegionId) -> Limits {
+        let limits = self.held().moved_by(from);
+        if self.is_removed(from) {
+            self.held().ended(from); // nobody says so again
+        }
+        limits
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -372,6 +375,7 @@ impl<E: Entity> Runtime<E> {
                     if self.is_over() {
                         return desk.lose(Lost::NodeStopped, item.message);
                     }
+                    desk.moved = fit == Fit::Exempt;
                     gate.arrived(from, stamp, item, desk);
                 });
             }
@@ -424,6 +428,7 @@ impl<E: Entity> Runtime<E> {
             removed.push_back(region);
         }
         lock(&self.waits_for_room).remove(&region);
+        self.held().ended(region);
         for shard in self.known() {
             shard.pass(self, Fit::Exempt, |gate, desk| gate.removed(region, desk));
         }
@@ -450,7 +455,7 @@ impl<E: Entity> Runtime<E> {
     pub(super) fn remind(self: &Arc<Self>) {
         let waits = |shard: &Shard<E>| {
             let inside = shard.lock();
-            inside.gate.is_moving() || inside.floor.crowded.is_some()
+            inside.gate.is_moving() || inside.gate.held() > 0 || inside.floor.crowded.is_some()
         };
         for shard in self.known().filter(|shard| waits(shard)) {
             shard.pass(self, Fit::Exempt, |gate, desk| {
@@ -458,6 +463,7 @@ impl<E: Entity> Runtime<E> {
                     gate.remind(desk);
                 }
                 desk.review_crowded();
+                desk.review_held(gate);
             });
         }
     }

@@ -19,14 +19,15 @@ use super::dead_letters::Lost;
 use super::entity::Entity;
 use super::frame;
 use super::gate::{
-    Bounce, Fit, Full, Gate, Gone, Held, Item, Limits, NotSent, Origin, Post, Run, Standing, Waits,
+    Bounce, Fit, Full, Gate, Gone, Item, NotSent, Origin, Post, Run, Standing, Waits,
 };
 use super::handover::{HandOver, Leaving, State};
 use super::hosting::NoRoom;
 use super::ids::{EntityId, Generation, RegionId, ShardId};
 use super::instance::Instance;
 use super::letter::Letter;
-use super::mailbox::{Entry, MailboxFull, Room};
+use super::mailbox::{Entry, MailboxFull};
+use super::moved::Orphaned;
 use super::payload;
 use super::runtime::{Runtime, hash};
 use super::scope;
@@ -70,6 +71,7 @@ pub(super) struct Floor<E: Entity> {
     wanted: bool, // the region was asked for a home
     /// Entities that are busy where the shard lives.
     pub(super) crowded: Option<Box<Crowded>>,
+    pub(super) orphaned: Option<Box<Orphaned>>,
     pub(super) scratch: Vec<u8>, // a frame
 }
 
@@ -154,6 +156,7 @@ impl<E: Entity> Shard<E> {
             canary,
             wanted: false,
             crowded: None,
+            orphaned: None,
             scratch: Vec::new(),
         };
         Self {
@@ -191,7 +194,8 @@ impl<E: Entity> Shard<E> {
         let result = {
             let mut inside = self.lock();
             let Inside { gate, floor } = &mut *inside;
-            let mut desk = Desk { runtime, shard: self, floor, after: &mut after, fit };
+            let mut desk =
+                Desk { runtime, shard: self, floor, after: &mut after, fit, moved: false };
             let result = act(gate, &mut desk);
             self.look(gate, floor, &mut after);
             result
@@ -427,6 +431,8 @@ pub(super) struct Desk<'a, E: Entity> {
     pub(super) floor: &'a mut Floor<E>,
     pub(super) after: &'a mut After<E>,
     pub(super) fit: Fit,
+    /// It comes from a lane, and its sender says that it had waited for a home or came back.
+    pub(super) moved: bool,
 }
 
 impl<E: Entity> Desk<'_, E> {
@@ -649,17 +655,6 @@ impl<E: Entity> Desk<'_, E> {
     }
 }
 
-impl<E: Entity> Desk<'_, E> {
-    /// Whether more waits for an entity than moves bring: that others say that a message had to wait
-    /// for one gives them no room without an end.
-    fn is_overrun(&mut self, row: u32, bytes: usize) -> bool {
-        let Limits { messages, bytes: bytes_max } = self.runtime.limits_of_exempt();
-        let busy = self.floor.tenants.get_mut(row).busy.as_mut();
-        let room = Room { messages, bytes: bytes_max };
-        busy.is_some_and(|busy| busy.mailbox.check(room, bytes).is_err())
-    }
-}
-
 impl<E: Entity> Post<Letter> for Desk<'_, E> {
     fn send(
         &mut self,
@@ -735,7 +730,7 @@ impl<E: Entity> Post<Letter> for Desk<'_, E> {
             self.turn_away(from, row, item.bytes);
             return self.lose(Lost::MailboxFull, letter);
         }
-        if from != self.runtime.me && self.fit == Fit::Exempt && self.is_overrun(row, item.bytes) {
+        if self.moved && self.is_overrun(from, row, item.bytes) {
             return self.lose(Lost::MailboxFull, letter);
         }
         self.floor.push(row, hash, visit, Entry::Letter(letter), self.after);
@@ -760,17 +755,12 @@ impl<E: Entity> Post<Letter> for Desk<'_, E> {
 
     /// What waited for a home elsewhere is refused nothing here that its sender's buffer, and a lane,
     /// can have kept: a planned move loses none.
-    fn reserve_held(&mut self, from: RegionId, bytes: usize, others: Held) -> Result<(), Full> {
-        let Held { own, lanes } = others;
-        if from != self.runtime.me && self.fit == Fit::Exempt {
-            self.runtime.limits_of_exempt().check_exempt(lanes, bytes, own)?;
-            self.runtime.held().count(bytes);
-            return Ok(());
-        }
-        self.runtime.held().reserve(bytes, own)
+    fn reserve_held(&mut self, from: RegionId, bytes: usize, own: Waits) -> Result<(), Full> {
+        let mut held = self.runtime.held();
+        if self.moved { held.reserve_moved(from, bytes) } else { held.reserve(from, bytes, own) }
     }
 
-    fn release_held(&mut self, what: Waits) {
-        self.runtime.held().release_all(what);
+    fn release_held(&mut self, from: RegionId, what: Waits) {
+        self.runtime.held().release(from, what);
     }
 }

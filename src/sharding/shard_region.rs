@@ -161,6 +161,14 @@ impl<E: Entity> ShardRegion<E> {
     }
 }
 
+#[cfg(feature = "canaries")]
+impl<E: Entity> ShardRegion<E> {
+    /// Other limits of what each sender may move here.
+    pub fn limit_moved(&self, limits: super::gate::Limits) {
+        self.runtime.held().limit_moved(limits);
+    }
+}
+
 impl<E: Entity> Clone for ShardRegion<E> {
     fn clone(&self) -> Self {
         Self { runtime: Arc::clone(&self.runtime) }

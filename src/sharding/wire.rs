@@ -75,6 +75,29 @@ pub enum ToCoordinator {
         #[serde(rename = "m", default)]
         highest: Generation,
     },
+    /// The same of some shards, in the order of their numbers: all do not fit one message. A kind of
+    /// its own, for who does not know it must not take it for all that there is.
+    #[serde(rename = "q")]
+    CountedPart {
+        /// As in [`Counted`](Self::Counted).
+        #[serde(rename = "t")]
+        term: Term,
+        /// The shard to begin at, as it was asked.
+        #[serde(rename = "f")]
+        first: ShardId,
+        /// Where the next part is to begin; `None`: this is the last one.
+        #[serde(rename = "u", default)]
+        next: Option<ShardId>,
+        /// As in [`Counted`](Self::Counted), and so are the others.
+        #[serde(rename = "h", default)]
+        hosted: Vec<(ShardId, Generation)>, // ≤ SHARDS_MAX
+        /// The newest decision that it was told of each of them.
+        #[serde(rename = "k", default)]
+        told: RouteTable, // ≤ SHARDS_MAX
+        /// The highest generation that it has heard of, of all shards.
+        #[serde(rename = "m", default)]
+        highest: Generation,
+    },
 }
 
 /// The coordinator, or another region → a region.
@@ -134,6 +157,10 @@ pub enum ToRegion {
         /// it will.
         #[serde(rename = "e")]
         origin: EpochId,
+        /// From which shard on, where the answer may come in parts; `None`: all in one message, as
+        /// a coordinator that knows of no parts asks.
+        #[serde(rename = "f", default, skip_serializing_if = "Option::is_none")]
+        first: Option<ShardId>,
     },
 }
 
@@ -239,6 +266,12 @@ pub struct Carries {
     #[serde(rename = "c", default)]
     pub cluster: u64,
 }
+
+/// What stands in a message about one of many shards, at most, in bytes: its number, that with a
+/// generation, and that with a home too, where term and home stand nowhere else in the message.
+pub(super) const SHARD_BYTES: usize = 8;
+pub(super) const HOSTED_BYTES: usize = 48;
+pub(super) const ROUTE_BYTES: usize = 56;
 
 /// Puts words into messages of a bearable length, in bytes, in their order; one may be longer.
 pub(super) fn in_messages<T>(
@@ -522,14 +555,23 @@ mod tests {
     fn so_is_what_is_said_after_a_recovery_by_force() {
         let (term, shard) = (g(9, 1).term, ShardId::new(7));
         let origin = EpochId { generation: 5, number: 6 };
-        let asks = ShardingMessage::Region(ToRegion::Recount { term, origin });
+        let asks = ShardingMessage::Region(ToRegion::Recount { term, origin, first: None });
+        assert_eq!(again(&asks), asks);
+        let first = Some(ShardId::new(7));
+        let asks = ShardingMessage::Region(ToRegion::Recount { term, origin, first });
         assert_eq!(again(&asks), asks);
         let hosted = vec![(shard, g(1, 1))];
         let route = ShardRoute { shard, generation: g(3, 4), home: Some(region(1)) };
         let told = [route].into_iter().collect();
-        let answer = ToCoordinator::Counted { term, hosted, told, highest: g(4, 2) };
-        let answers = ShardingMessage::Coordinator(answer);
-        assert_eq!(again(&answers), answers);
+        let (told, highest): (RouteTable, _) = (told, g(4, 2));
+        let next = Some(ShardId::new(8));
+        let answers = [
+            ToCoordinator::Counted { term, hosted: hosted.clone(), told: told.clone(), highest },
+            ToCoordinator::CountedPart { term, first: shard, next, hosted, told, highest },
+        ];
+        for answer in answers.map(ShardingMessage::Coordinator) {
+            assert_eq!(again(&answer), answer);
+        }
     }
 
     #[test]

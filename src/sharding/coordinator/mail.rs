@@ -1,6 +1,6 @@
 //! What a coordinator says in one batch, joined per receiver.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ostraca_ddata::id::ReplicaId;
 
@@ -8,17 +8,14 @@ use super::Out;
 use super::port::CoordinatorOutput;
 use crate::sharding::ids::{RegionId, ShardId};
 use crate::sharding::wire::{
-    HostShard, ReleaseShard, ShardRoute, ShardingMessage, ToRegion, in_messages,
+    HostShard, ROUTE_BYTES, ReleaseShard, SHARD_BYTES, ShardRoute, ShardingMessage, ToRegion,
+    in_messages,
 };
 
 /// What a word about a shard takes, at most, in bytes; a Host so much more for each that it lists.
 const HOST_BYTES: usize = 96;
 const LISTED_BYTES: usize = 48;
 const RELEASE_BYTES: usize = 80;
-const STOPPED_BYTES: usize = 8;
-
-/// The same of a route, with a term and a region of its own.
-pub(super) const ROUTE_BYTES: usize = 56;
 
 #[derive(Clone, Debug, Default)]
 struct Letter {
@@ -32,9 +29,16 @@ struct Letter {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Mail {
     letters: BTreeMap<RegionId, Letter>, // ≤ regions
+    registered: BTreeSet<RegionId>,      // and were told so in this batch; ≤ regions
 }
 
 impl Mail {
+    /// Whether a region registers for the first time in this batch: a registration of many shards
+    /// comes in parts, and one answer is to all of them.
+    pub(super) fn is_first_registration(&mut self, from: RegionId) -> bool {
+        self.registered.insert(from)
+    }
+
     pub(super) fn host(&mut self, to: RegionId, word: HostShard) {
         self.letters.entry(to).or_default().host.push(word);
     }
@@ -55,6 +59,7 @@ impl Mail {
     /// to `bytes_max` bytes.
     pub(super) fn flush(&mut self, bytes_max: usize, out: &mut Out) {
         let host_bytes = |word: &HostShard| HOST_BYTES + LISTED_BYTES * word.after.len();
+        self.registered.clear();
         for (to, letter) in std::mem::take(&mut self.letters) {
             let Letter { release, host, announce, stopped } = letter;
             let mut say = |word| send(to.replica(), word, out);
@@ -67,7 +72,7 @@ impl Mail {
             for routes in in_messages(announce, bytes_max, |_| ROUTE_BYTES) {
                 say(ToRegion::Announce(routes.into_iter().collect()));
             }
-            for shards in in_messages(stopped, bytes_max, |_| STOPPED_BYTES) {
+            for shards in in_messages(stopped, bytes_max, |_| SHARD_BYTES) {
                 say(ToRegion::Stopped(shards));
             }
         }

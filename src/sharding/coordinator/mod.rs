@@ -35,7 +35,7 @@ use self::desk::Desk;
 use self::mail::{Mail, send};
 pub use self::port::{Chosen, CoordinatorInput, CoordinatorOutput};
 pub use self::record::Record;
-use self::recounting::{Count, Recount};
+use self::recounting::{Count, Part, Recount};
 pub use self::registry::Registered;
 pub use self::stats::CoordinatorStats;
 use super::agreed::Agreed;
@@ -260,7 +260,11 @@ impl Coordinator {
                 }
             }
             ToCoordinator::Counted { term, hosted, told, highest } => {
-                self.counted(now, from, term, Count { hosted, told, highest }, out);
+                self.counted(now, from, term, Count::new(hosted, &told, highest), out);
+            }
+            ToCoordinator::CountedPart { term, first, next, hosted, told, highest } => {
+                let count = Count::new(hosted, &told, highest);
+                self.counted_part(now, (from, term), Part { first, next, count }, out);
             }
             _ if self.phase != Phase::Active => {} // said again once it is
             ToCoordinator::GetShardHome(shards) => self.get_homes(from, shards),

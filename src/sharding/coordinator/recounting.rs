@@ -28,21 +28,63 @@ use super::takeover::words;
 use super::{Coordinator, Out, Phase};
 use crate::sharding::bug::Bug;
 use crate::sharding::home::ShardHome;
-use crate::sharding::ids::{Generation, RegionId, ShardId};
+use crate::sharding::ids::{Generation, RegionId, SHARDS_MAX, ShardId};
 use crate::sharding::remembered::Slow;
 use crate::sharding::store::{Ask, Recovered};
-use crate::sharding::wire::{RouteTable, ToRegion};
+use crate::sharding::wire::{RouteTable, ShardRoute, ToRegion};
 
 /// Who has not answered by then is named in a warning, and again after [`WARN_AGAIN`].
 const WARN_AFTER: Duration = Duration::from_secs(10);
 const WARN_AGAIN: Duration = Duration::from_secs(60);
 
 /// What one node knows.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Count {
-    pub(super) hosted: Vec<(ShardId, Generation)>, // ≤ shards
-    pub(super) told: RouteTable,                   // ≤ shards
-    pub(super) highest: Generation,
+    hosted: Vec<(ShardId, Generation)>, // ≤ SHARDS_MAX
+    told: Vec<ShardRoute>,              // ≤ SHARDS_MAX
+    highest: Generation,
+}
+
+impl Count {
+    pub(super) fn new(
+        hosted: Vec<(ShardId, Generation)>,
+        told: &RouteTable,
+        highest: Generation,
+    ) -> Self {
+        Self { hosted, told: told.iter().collect(), highest }
+    }
+}
+
+/// What one node knows of the shards from `first` up to `next`, or up to the last one.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    pub(super) first: ShardId,
+    pub(super) next: Option<ShardId>,
+    pub(super) count: Count,
+}
+
+impl Part {
+    /// Whether a node can have said so, and has said no more than there are shards.
+    fn is_sound(&self) -> bool {
+        let Self { first, next, count: Count { hosted, told, .. } } = self;
+        let until = next.map_or(SHARDS_MAX, ShardId::get);
+        let about = first.get()..until;
+        let rows_max = about.len();
+        let told_of = told.iter().map(|route| route.shard);
+        let mut of = hosted.iter().map(|(shard, _)| *shard).chain(told_of);
+        until <= SHARDS_MAX
+            && first.get() < until
+            && hosted.len().max(told.len()) <= rows_max
+            && of.all(|shard| about.contains(&shard.get()))
+    }
+}
+
+/// What has come of a count that comes in parts.
+#[derive(Clone, Debug, Default)]
+struct Parts {
+    count: Count,
+    next: ShardId,
+    moves: bool, // one has come since its node was asked last
 }
 
 /// The count of one forced generation.
@@ -52,6 +94,7 @@ pub(super) struct Recount {
     ask_at: Instant,
     warn_at: Instant,
     counts: BTreeMap<RegionId, Count>, // ≤ members
+    parts: BTreeMap<RegionId, Parts>,  // ≤ members
     stage: Stage,
 }
 
@@ -115,6 +158,7 @@ impl Coordinator {
                     ask_at: now.mono,
                     warn_at: now.mono + WARN_AFTER,
                     counts: BTreeMap::new(),
+                    parts: BTreeMap::new(),
                     stage: Stage::Asking,
                 });
                 self.ask_all(now, out);
@@ -156,7 +200,11 @@ impl Coordinator {
             recount.ask_at = now.mono + self.config.repeat.longest;
             let (term, origin) = (self.term, self.installed.origin().unwrap_or_default());
             for region in &silent {
-                send(region.replica(), ToRegion::Recount { term, origin }, out);
+                let parts = recount.parts.entry(*region).or_default();
+                if !std::mem::take(&mut parts.moves) {
+                    let first = Some(parts.next);
+                    send(region.replica(), ToRegion::Recount { term, origin, first }, out);
+                }
             }
         }
         if now.mono >= recount.warn_at {
@@ -176,31 +224,76 @@ impl Coordinator {
         count: Count,
         out: &mut Out,
     ) {
-        let count = self.credible(count);
-        let asks = self.recounts_at().is_some() && term == self.term;
-        if !asks || !self.asked().any(|id| id == from) {
-            return; // of an earlier question, or of who is not asked, or not any more
-        }
-        let hosted = count.hosted.iter().map(|(_, at)| *at);
-        let told = count.told.iter().map(|route| route.generation);
-        let terms = hosted.chain(told).chain([count.highest]).map(|at| at.term);
-        let highest = terms.max().unwrap_or_default();
-        if highest >= self.term {
-            return self.step_down(highest, "a region has heard of a higher term", out);
-        }
+        let Some(count) = self.admit((from, term), count, out) else { return };
         if let Some(recount) = &mut self.recount {
             recount.counts.insert(from, count);
         }
         self.take_stock(now, out);
     }
 
+    /// A node has answered of some shards, and is asked of those that follow. It counts once all have
+    /// come: whoever took some for all would not know who may still host the others.
+    pub(super) fn counted_part(
+        &mut self,
+        now: Now,
+        (from, term): (RegionId, Term),
+        part: Part,
+        out: &mut Out,
+    ) {
+        if !part.is_sound() {
+            self.stats.strange += 1;
+            return;
+        }
+        let Part { first, next, count } = part;
+        let Some(count) = self.admit((from, term), count, out) else { return };
+        let origin = self.installed.origin().unwrap_or_default();
+        let Some(recount) = &mut self.recount else { return };
+        let parts = recount.parts.entry(from).or_default();
+        if first != parts.next || recount.counts.contains_key(&from) {
+            return; // it came before: its node was asked twice
+        }
+        parts.count.hosted.extend(count.hosted);
+        parts.count.told.extend(count.told);
+        if let Some(next_first) = next {
+            (parts.next, parts.moves) = (next_first, true);
+            send(from.replica(), ToRegion::Recount { term, origin, first: next }, out);
+            return;
+        }
+        let count = std::mem::take(&mut parts.count);
+        recount.counts.insert(from, count);
+        self.take_stock(now, out);
+    }
+
+    /// What is to be counted of an answer; it may also end this coordinator.
+    fn admit(
+        &mut self,
+        (from, term): (RegionId, Term),
+        count: Count,
+        out: &mut Out,
+    ) -> Option<Count> {
+        let count = self.credible(count);
+        let asks = self.recounts_at().is_some() && term == self.term;
+        if !asks || !self.asked().any(|id| id == from) {
+            return None; // of an earlier question, or of who is not asked, or not any more
+        }
+        let hosted = count.hosted.iter().map(|(_, at)| *at);
+        let told = count.told.iter().map(|route| route.generation);
+        let terms = hosted.chain(told).chain([count.highest]).map(|at| at.term);
+        let highest = terms.max().unwrap_or_default();
+        if highest >= self.term {
+            self.step_down(highest, "a region has heard of a higher term", out);
+            return None;
+        }
+        Some(count)
+    }
+
     /// Without what nobody can have decided: the word of a peer is not to be held for ever.
     fn credible(&mut self, count: Count) -> Count {
-        let Count { mut hosted, told, highest } = count;
+        let Count { mut hosted, mut told, highest } = count;
         let rows = hosted.len() + told.len();
         let can_be = |at: Generation| at.term.is_valid();
         hosted.retain(|(_, at)| can_be(*at));
-        let told: RouteTable = told.iter().filter(|route| can_be(route.generation)).collect();
+        told.retain(|route| can_be(route.generation));
         self.stats.strange += (rows - hosted.len() - told.len()) as u64;
         let highest = Some(highest).filter(|at| can_be(*at)).unwrap_or_default();
         Count { hosted, told, highest }
@@ -210,6 +303,7 @@ impl Coordinator {
     pub(super) fn recount_members(&mut self, now: Now, out: &mut Out) {
         if let Some(recount) = self.recount.as_mut().filter(|it| it.stage == Stage::Asking) {
             recount.counts.retain(|id, _| self.installed.members.contains(id));
+            recount.parts.retain(|id, _| self.installed.members.contains(id));
             recount.ask_at = now.mono;
             self.ask_all(now, out);
             self.take_stock(now, out);
@@ -243,7 +337,7 @@ impl Coordinator {
             merged.decided(*generation, *region);
         }
         for (from, count) in counts {
-            for route in count.told.iter() {
+            for route in &count.told {
                 all.entry(route.shard).or_default().decided(route.generation, route.home);
             }
             for (shard, at) in &count.hosted {

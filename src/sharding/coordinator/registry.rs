@@ -3,13 +3,13 @@
 
 use ostraca_ddata::clock::Now;
 
-use super::mail::{ROUTE_BYTES, send};
+use super::mail::send;
 use super::takeover::words;
 use super::{Coordinator, Out, Phase};
 use crate::sharding::agreed::Agreed;
 use crate::sharding::ids::{Generation, RegionId, ShardId};
 use crate::sharding::installed::Installed;
-use crate::sharding::wire::{NotYet, ReleaseShard, ToRegion, in_messages};
+use crate::sharding::wire::{NotYet, ROUTE_BYTES, ReleaseShard, ShardRoute, ToRegion, in_messages};
 
 /// A region, or a proxy, that has registered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -70,11 +70,18 @@ impl Coordinator {
         if known.is_none() {
             self.desk.reconsider();
         }
-        // An audit of a region that has heard of everything needs no table.
-        let newest = self.records.values().map(|record| record.home().generation).max();
-        let lacks = known.is_none() || newest > Some(highest);
-        let routes = self.records.keys().filter(|_| lacks);
-        let homes = routes.filter_map(|shard| self.route(*shard)).collect();
+        if self.mail.is_first_registration(from) {
+            // An audit of a region that has heard of everything needs no table.
+            let newest = self.records.values().map(|record| record.home().generation).max();
+            let lacks = known.is_none() || newest > Some(highest);
+            let routes = self.records.keys().filter(|_| lacks);
+            let homes = routes.filter_map(|shard| self.route(*shard)).collect();
+            self.acknowledge(from, homes, out);
+        }
+        self.audit(now, from, hosted, highest);
+    }
+
+    fn acknowledge(&self, from: RegionId, homes: Vec<ShardRoute>, out: &mut Out) {
         let mut tables = in_messages(homes, self.config.word_bytes_max, |_| ROUTE_BYTES);
         let last = tables.pop().unwrap_or_default();
         for table in tables {
@@ -83,7 +90,6 @@ impl Coordinator {
         }
         let homes = last.into_iter().collect(); // with these it knows all
         send(from.replica(), ToRegion::RegisterAck { term: self.term, homes }, out);
-        self.audit(now, from, hosted, highest);
     }
 
     /// Compares what a region hosts with what was decided.
@@ -103,9 +109,9 @@ impl Coordinator {
             let named = home.region == Some(from) || home.after.contains_key(&from);
             named && !record.is_settled()
         });
+        // At the end of this batch: what it hosts may stand in more than one message.
         for shard in concerned.map(|(shard, _)| *shard).collect::<Vec<_>>() {
-            self.speak(shard);
-            self.repeats.begin(now.mono, shard, self.config.repeat);
+            self.repeats.begin_now(now.mono, shard, self.config.repeat);
         }
     }
 

@@ -3,7 +3,10 @@
 //!
 //! Asked only for messages that have to wait: one lock for all gates of a region is no burden.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+
+use crate::sharding::ids::RegionId;
 
 /// What may be held of each shard whatever its region holds of others: a few shards that start late
 /// take no room from all the rest. Beyond the region's limit by at most so much per shard.
@@ -22,29 +25,32 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Where so much is buffered at each sender, most of what one of them sends on, of a shard,
-    /// after it had waited for a home or came back: twice that, for settings that differ. No other
-    /// limit refuses it, and nobody but its sender says what is so.
+    /// Where so much is buffered at each sender, most of what one of them sends on, of all shards,
+    /// after it had waited for a home or came back: what it buffers, as much that came back from a
+    /// home that was overtaken, and twice that, for settings that differ. No other limit refuses it,
+    /// and nobody but its sender says what is so.
     #[must_use]
-    pub fn of_exempt(self) -> Self {
-        let twice = |own: usize, back: usize| own.max(back).saturating_mul(2);
-        let messages = twice(self.messages, BROUGHT_BACK.messages);
-        Self { messages, bytes: twice(self.bytes, BROUGHT_BACK.bytes) }
+    pub fn of_moved(self) -> Self {
+        let of = |own: usize, back: usize| own.max(back).saturating_mul(4);
+        let messages = of(self.messages, BROUGHT_BACK.messages);
+        Self { messages, bytes: of(self.bytes, BROUGHT_BACK.bytes) }
     }
 
-    /// Whether a message of `bytes` bytes fits beside what so many lanes have brought so.
-    ///
-    /// # Errors
-    /// [`Full`]: more is there than honest senders have.
-    pub fn check_exempt(self, lanes: usize, bytes: usize, own: Waits) -> Result<(), Full> {
-        let messages = self.messages.saturating_mul(lanes);
+    const fn and(self, other: Self) -> Self {
+        let messages = self.messages.saturating_add(other.messages);
+        Self { messages, bytes: self.bytes.saturating_add(other.bytes) }
+    }
+
+    /// A message that is larger than the limit fits where nothing else is.
+    const fn check(self, bytes: usize, own: Waits) -> Result<(), Full> {
+        let Self { messages, bytes: bytes_max } = self;
         if own.messages >= messages {
-            let (buffered, limit) = (own.messages, messages);
-            return Err(Full { buffered, limit, why: Reached::ShardMessages });
+            let (buffered, limit, why) = (own.messages, messages, Reached::RegionMessages);
+            return Err(Full { buffered, limit, why });
         }
-        let limit = self.bytes.saturating_mul(lanes);
-        if own.messages > 0 && own.bytes.saturating_add(bytes) > limit {
-            return Err(Full { buffered: own.bytes, limit, why: Reached::ShardBytes });
+        if own.messages > 0 && own.bytes.saturating_add(bytes) > bytes_max {
+            let (buffered, limit, why) = (own.bytes, bytes_max, Reached::RegionBytes);
+            return Err(Full { buffered, limit, why });
         }
         Ok(())
     }
@@ -149,7 +155,7 @@ impl Budget {
         Ok(())
     }
 
-    /// A message that may be kept whatever the limits say: it counts against those that may not.
+    /// A message that may be kept whatever these limits say: it counts against those that may not.
     pub const fn count(&mut self, bytes: usize) {
         self.waits.messages += 1;
         self.waits.bytes = self.waits.bytes.saturating_add(bytes);
@@ -174,8 +180,97 @@ impl Budget {
     }
 }
 
+/// What a region's gates hold for shards that are to start here, together and of each lane.
+///
+/// Who sends says itself of which messages no limit may lose any: so much as a sender can honestly
+/// have of them is held of each, whatever is held of others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldBudget {
+    all: Budget,
+    limits: Limits,
+    moved: Limits,                 // of one lane
+    of: BTreeMap<RegionId, Waits>, // ≤ lanes of which something is held
+    movers: BTreeSet<RegionId>,    // ≤ members
+}
+
+impl HeldBudget {
+    /// Nothing is held. Beside what `limits` allow so much may be [moved](Limits::of_moved) by each
+    /// sender.
+    #[must_use]
+    pub const fn new(limits: Limits, moved: Limits) -> Self {
+        let all = Budget::new(limits).with_floor(HELD_FLOOR);
+        Self { all, limits, moved, of: BTreeMap::new(), movers: BTreeSet::new() }
+    }
+
+    /// Room for a message that came directly, see [`Budget::reserve`].
+    ///
+    /// # Errors
+    /// [`Full`]; nothing was reserved.
+    pub fn reserve(&mut self, from: RegionId, bytes: usize, own: Waits) -> Result<(), Full> {
+        self.all.reserve(bytes, own)?;
+        self.count(from, bytes);
+        Ok(())
+    }
+
+    /// Room for a message that had waited for a home elsewhere, or came back.
+    ///
+    /// # Errors
+    /// [`Full`]: more is held of this lane than an honest sender has.
+    pub fn reserve_moved(&mut self, from: RegionId, bytes: usize) -> Result<(), Full> {
+        let own = self.of.get(&from).copied().unwrap_or_default();
+        self.moved.and(self.limits).check(bytes, own)?;
+        self.all.count(bytes);
+        self.count(from, bytes);
+        Ok(())
+    }
+
+    fn count(&mut self, from: RegionId, bytes: usize) {
+        let of = self.of.entry(from).or_default();
+        of.messages += 1;
+        of.bytes = of.bytes.saturating_add(bytes);
+    }
+
+    /// Messages of a lane that had reserved their room are held no longer.
+    pub fn release(&mut self, from: RegionId, what: Waits) {
+        self.all.release_all(what);
+        let of = self.of.entry(from).or_default();
+        assert!(of.messages >= what.messages, "messages leave that never came");
+        of.messages -= what.messages;
+        of.bytes = of.bytes.saturating_sub(what.bytes);
+        if of.messages == 0 {
+            self.of.remove(&from);
+        }
+    }
+
+    /// A sender has moved a message here: what all who have together may have of one entity.
+    pub fn moved_by(&mut self, from: RegionId) -> Limits {
+        self.movers.insert(from);
+        let Limits { messages, bytes } = self.moved;
+        let all = |limit: usize| limit.saturating_mul(self.movers.len());
+        Limits { messages: all(messages), bytes: all(bytes) }
+    }
+
+    /// A sender is out: it moves nothing any more.
+    pub fn ended(&mut self, from: RegionId) {
+        self.movers.remove(&from);
+    }
+
+    /// Other limits of what is moved.
+    pub const fn limit_moved(&mut self, limits: Limits) {
+        self.moved = limits;
+    }
+
+    /// What is held.
+    #[must_use]
+    pub const fn waits(&self) -> Waits {
+        self.all.waits()
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use ostraca_ddata::id::ReplicaId;
+
     use super::*;
 
     const fn waits(messages: usize, bytes: usize) -> Waits {
@@ -228,19 +323,51 @@ mod tests {
         assert_eq!(full(&mut budget, 9, waits(1, 20)), Some(Reached::ShardBytes));
     }
 
+    fn region(number: u64) -> RegionId {
+        RegionId::new(ReplicaId::new(number))
+    }
+
+    /// One peer that claims that all it sends was moved takes no room from anybody else.
     #[test]
-    fn what_no_other_limit_refuses_has_one_by_lane_that_honest_senders_do_not_reach() {
+    fn what_no_other_limit_refuses_has_one_of_each_lane_and_of_all_shards_together() {
+        let limits = Limits { messages: 2, bytes: 20 };
+        let mut held = HeldBudget::new(limits, Limits { messages: 3, bytes: 300 });
+        let why = |held: &mut HeldBudget, from, bytes| {
+            held.reserve_moved(region(from), bytes).err().map(|full| full.why)
+        };
+        (0..4).for_each(|_| assert_eq!(why(&mut held, 1, 70), None));
+        assert_eq!(why(&mut held, 1, 41), Some(Reached::RegionBytes));
+        assert_eq!(why(&mut held, 1, 40), None);
+        assert_eq!(why(&mut held, 1, 0), Some(Reached::RegionMessages));
+        assert_eq!(why(&mut held, 2, 1_000), None, "another one; a single one may be longer");
+        assert_eq!(why(&mut held, 2, 1), Some(Reached::RegionBytes));
+        assert_eq!(held.waits(), waits(6, 1_320));
+        held.release(region(1), waits(5, 320));
+        assert_eq!((why(&mut held, 1, 320), held.of.len()), (None, 2));
+        held.release(region(1), waits(1, 320));
+        held.release(region(2), waits(1, 1_000));
+        assert_eq!((held.waits(), held.of.len()), (Waits::default(), 0));
+    }
+
+    #[test]
+    fn what_comes_directly_has_the_limits_of_all() {
+        let limits = Limits { messages: 1_000, bytes: 1 << 20 };
+        let mut held = HeldBudget::new(limits, limits);
+        let full = held.reserve(region(1), 1, waits(250, 9)).expect_err("a quarter");
+        assert_eq!((full.why, held.of.len()), (Reached::ShardMessages, 0));
+        held.reserve(region(1), 9, waits(0, 0)).expect("there is room");
+        assert_eq!(held.of[&region(1)], waits(1, 9));
+    }
+
+    #[test]
+    fn a_sender_moves_a_few_times_what_it_buffers_and_each_that_does_adds_as_much() {
         let own = Limits { messages: 100_000, bytes: 256 << 20 };
-        let limits = own.of_exempt();
-        assert_eq!(limits, Limits { messages: 2 << 20, bytes: 512 << 20 });
-        let why = |lanes, bytes, own| limits.check_exempt(lanes, bytes, own).err().map(|it| it.why);
-        let half = waits(1, 256 << 20);
-        assert_eq!(why(1, 256 << 20, half), None);
-        assert_eq!(why(1, (256 << 20) + 1, half), Some(Reached::ShardBytes));
-        assert_eq!(why(2, (256 << 20) + 1, half), None);
-        assert_eq!(why(1, 1 << 30, waits(0, 0)), None, "a single one may be longer");
-        assert_eq!(why(1, 0, waits(2 << 20, 0)), Some(Reached::ShardMessages));
-        assert_eq!(why(2, 0, waits(2 << 20, 0)), None);
+        assert_eq!(own.of_moved(), Limits { messages: 4 << 20, bytes: 1 << 30 });
+        let mut held = HeldBudget::new(own, Limits { messages: 3, bytes: 5 });
+        assert_eq!(held.moved_by(region(1)), Limits { messages: 3, bytes: 5 });
+        assert_eq!(held.moved_by(region(2)), Limits { messages: 6, bytes: 10 });
+        held.ended(region(1));
+        assert_eq!(held.moved_by(region(2)), Limits { messages: 3, bytes: 5 });
     }
 
     #[test]

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::Held;
 use super::budget::Waits;
 use super::bug::{Bug, Canary};
 use super::route::Item;
@@ -69,14 +68,16 @@ enum Kind {
 pub(super) struct Host<M> {
     pub(super) standing: Standing,
     held: BTreeMap<RegionId, VecDeque<Kept<M>>>, // by lane; ≤ the limit of `Post::reserve_held`
-    waits: Waits,
+    waits: Waits,                                // of all lanes
+    left: Vec<(RegionId, Waits)>,                // held no longer; empty between two steps
 }
 
 impl<M> Host<M> {
     pub(super) const fn new() -> Self {
         let standing =
             Standing { run: Run::Idle, newest: Generation::NEVER, home: None, pending: false };
-        Self { standing, held: BTreeMap::new(), waits: Waits { messages: 0, bytes: 0 } }
+        let waits = Waits { messages: 0, bytes: 0 };
+        Self { standing, held: BTreeMap::new(), waits, left: Vec::new() }
     }
 
     /// What is held, of all lanes.
@@ -122,7 +123,7 @@ impl<M> Host<M> {
         lane: Lane,
         (stamp, item): (Generation, Item<M>),
         canary: Canary,
-        reserve: impl FnOnce(usize, Held) -> bool,
+        reserve: impl FnOnce(usize, Waits) -> bool,
     ) -> Verdict<M> {
         if !self.is_holding(from) {
             match self.kind(lane, stamp, canary) {
@@ -131,8 +132,7 @@ impl<M> Host<M> {
                 Kind::Hold => {}
             }
         }
-        let lanes = self.held.len() + usize::from(!self.held.contains_key(&from));
-        if !reserve(item.bytes, Held { own: self.waits, lanes }) {
+        if !reserve(item.bytes, self.waits) {
             return Verdict::Refuse(item);
         }
         self.waits.messages += 1;
@@ -168,6 +168,7 @@ impl<M> Host<M> {
         }
         for (from, mut queue) in std::mem::take(&mut self.held) {
             let lane = if from == me { Lane::Own } else { Lane::Remote };
+            let mut left = Waits::default();
             while let Some(next) = queue.pop_front() {
                 let (stamp, item) = match next {
                     Kept::Barrier { stamp } => {
@@ -188,8 +189,10 @@ impl<M> Host<M> {
                         settled.push((from, Verdict::Bounce { stamp, item }));
                     }
                 }
-                self.left(bytes);
+                left.messages += 1;
+                left.bytes += bytes;
             }
+            self.left(from, left);
         }
         settled
     }
@@ -200,30 +203,48 @@ impl<M> Host<M> {
         let Some(mut queue) = self.held.remove(&lane) else { return };
         queue.retain(|held| matches!(held, Kept::Message { .. }));
         if canary.has(Bug::HeldForgotten) {
-            for held in std::mem::take(&mut queue) {
-                if let Kept::Message { item, .. } = held {
-                    self.left(item.bytes);
-                }
-            }
+            self.left(lane, waits(&std::mem::take(&mut queue)));
         }
         if !queue.is_empty() {
             self.held.insert(lane, queue);
         }
     }
 
-    /// All that is held.
-    pub(super) fn empty(&mut self) -> impl Iterator<Item = Item<M>> {
-        self.waits = Waits { messages: 0, bytes: 0 };
-        let held = std::mem::take(&mut self.held).into_values().flatten();
-        held.filter_map(|held| match held {
-            Kept::Message { item, .. } => Some(item),
-            Kept::Barrier { .. } => None,
-        })
+    /// Lanes whose first message waits for a decision that is not known here.
+    pub(super) fn ahead(&self) -> impl Iterator<Item = RegionId> + '_ {
+        let newest = self.standing.newest;
+        let is_ahead = move |queue: &VecDeque<Kept<M>>| matches!(queue.front(), Some(Kept::Message { stamp, .. }) if *stamp > newest);
+        self.held.iter().filter(move |(_, queue)| is_ahead(queue)).map(|(lane, _)| *lane)
     }
 
-    const fn left(&mut self, bytes: usize) {
-        self.waits.messages -= 1;
-        self.waits.bytes -= bytes;
+    /// All that is held of a lane.
+    pub(super) fn forget(&mut self, lane: RegionId) -> Vec<Item<M>> {
+        let Some(queue) = self.held.remove(&lane) else { return Vec::new() };
+        self.left(lane, waits(&queue));
+        let messages = queue.into_iter().filter_map(|held| match held {
+            Kept::Message { item, .. } => Some(item),
+            Kept::Barrier { .. } => None,
+        });
+        messages.collect()
+    }
+
+    /// All that is held.
+    pub(super) fn empty(&mut self) -> Vec<Item<M>> {
+        let lanes: Vec<RegionId> = self.held.keys().copied().collect();
+        lanes.into_iter().flat_map(|lane| self.forget(lane)).collect()
+    }
+
+    /// What was held and is no longer, by lane, since this was asked last.
+    pub(super) fn take_left(&mut self) -> Vec<(RegionId, Waits)> {
+        std::mem::take(&mut self.left)
+    }
+
+    fn left(&mut self, lane: RegionId, what: Waits) {
+        if what.messages > 0 {
+            self.waits.messages -= what.messages;
+            self.waits.bytes -= what.bytes;
+            self.left.push((lane, what));
+        }
     }
 
     fn is_holding(&self, lane: RegionId) -> bool {
@@ -234,6 +255,17 @@ impl<M> Host<M> {
         let released = !matches!(self.standing.run, Run::Hosting(_)) && !self.standing.pending;
         canary.has(Bug::AllHeldBounced) && released
     }
+}
+
+fn waits<M>(queue: &VecDeque<Kept<M>>) -> Waits {
+    let mut waits = Waits::default();
+    for held in queue {
+        if let Kept::Message { item, .. } = held {
+            waits.messages += 1;
+            waits.bytes += item.bytes;
+        }
+    }
+    waits
 }
 
 /// Which lane something came down.

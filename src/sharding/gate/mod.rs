@@ -21,7 +21,7 @@ use bug::{Bug, Canary};
 use host::{Host, Lane, Verdict};
 use route::{Current, Mode, Route};
 
-pub use budget::{Budget, Full, HELD_FLOOR, Limits, Reached, Waits};
+pub use budget::{Budget, Full, HELD_FLOOR, HeldBudget, Limits, Reached, Waits};
 pub use host::{Run, Standing};
 pub use route::{Decision, Fit, Item};
 
@@ -77,25 +77,16 @@ pub trait Post<M> {
     /// A message that had reserved its room has left the buffer.
     fn release(&mut self, bytes: usize);
 
-    /// Room for a message of `bytes` bytes from a lane that is held, in a gate where others are; see
+    /// Room for a message of `bytes` bytes from a lane that is held, in a gate where `own` are; see
     /// [`Budget::reserve`]. A node's own lane may be refused at no loss, another only at that of the
     /// message.
     ///
     /// # Errors
-    /// [`Full`] if the region's or the shard's limit is reached.
-    fn reserve_held(&mut self, from: RegionId, bytes: usize, others: Held) -> Result<(), Full>;
+    /// [`Full`] if a limit is reached.
+    fn reserve_held(&mut self, from: RegionId, bytes: usize, own: Waits) -> Result<(), Full>;
 
-    /// Messages that had reserved their room are held no longer.
-    fn release_held(&mut self, what: Waits);
-}
-
-/// What a gate holds when one more comes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
-    /// Of all lanes.
-    pub own: Waits,
-    /// Of how many lanes, with that of the one that comes.
-    pub lanes: usize,
+    /// Messages of a lane that had reserved their room are held no longer.
+    fn release_held(&mut self, from: RegionId, what: Waits);
 }
 
 /// Why a message is not on a lane.
@@ -221,7 +212,7 @@ impl<M> Gate<M> {
         post: &mut impl Post<M>,
     ) {
         let (canary, word) = (self.canary, (stamp, item));
-        let reserve = |bytes, others| post.reserve_held(from, bytes, others).is_ok();
+        let reserve = |bytes, own| post.reserve_held(from, bytes, own).is_ok();
         let verdict = self.host.arrive(from, Lane::Remote, word, canary, reserve);
         self.carry_out(from, verdict, Origin::Anybody, post);
     }
@@ -277,9 +268,8 @@ impl<M> Gate<M> {
         } else {
             self.learnt(newest, post);
         }
-        let held = self.host.held();
         let settled = self.host.settle(self.me, self.canary);
-        self.release_held(held, post);
+        self.release_held(post);
         for (from, verdict) in settled {
             self.carry_out(from, verdict, Origin::Anybody, post);
         }
@@ -298,10 +288,22 @@ impl<M> Gate<M> {
         if let Some(current) = current.filter(|current| current.home == region) {
             self.lane_ended(current);
         }
-        let held = self.host.held();
         self.host.ended(region, self.canary);
-        self.release_held(held, post);
+        self.release_held(post);
         self.flush(post);
+    }
+
+    /// Lanes of which messages are held for a decision that nobody has told of here.
+    pub fn ahead(&self) -> impl Iterator<Item = RegionId> + '_ {
+        self.host.ahead()
+    }
+
+    /// Takes out what is held of a lane: its sender is out, and nobody tells of the decision that it
+    /// waits for.
+    pub fn give_up_held(&mut self, lane: RegionId, post: &mut impl Post<M>) -> Vec<Item<M>> {
+        let taken = self.host.forget(lane);
+        self.release_held(post);
+        taken
     }
 
     /// A region's lane is cut for long while its node stays a member. If the shard has moved on,
@@ -344,9 +346,8 @@ impl<M> Gate<M> {
             }
             taken.push(item);
         }
-        let held = self.host.held();
         taken.extend(self.host.empty());
-        self.release_held(held, post);
+        self.release_held(post);
         self.look();
         taken
     }
@@ -488,7 +489,7 @@ impl<M> Gate<M> {
             return post.send(home, generation, item, fit);
         }
         let (canary, me, word) = (self.canary, self.me, (generation, item));
-        let reserve = |bytes, others| post.reserve_held(me, bytes, others).is_ok();
+        let reserve = |bytes, own| post.reserve_held(me, bytes, own).is_ok();
         match self.host.arrive(self.me, Lane::Own, word, canary, reserve) {
             // Until the shard stands otherwise here: as a lane that is full.
             Verdict::Refuse(item) => Err(NotSent::Full(item)),
@@ -500,11 +501,9 @@ impl<M> Gate<M> {
     }
 
     /// What was held before, and is not any more.
-    fn release_held(&self, before: Waits, post: &mut impl Post<M>) {
-        let Waits { messages, bytes } = self.host.held();
-        if messages < before.messages {
-            let (messages, bytes) = (before.messages - messages, before.bytes - bytes);
-            post.release_held(Waits { messages, bytes });
+    fn release_held(&mut self, post: &mut impl Post<M>) {
+        for (lane, what) in self.host.take_left() {
+            post.release_held(lane, what);
         }
     }
 

@@ -185,7 +185,8 @@ impl Machines {
         {
             return self.told(now, from, number, answer, out);
         }
-        if let Word::Sharding(ShardingMessage::Region(ToRegion::Recount { term, origin })) = word
+        if let Word::Sharding(ShardingMessage::Region(ToRegion::Recount { term, origin, .. })) =
+            word
             && self.of(entity_type).is_none_or(|of_type| of_type.region().is_none())
         {
             return self.has_nothing(from, entity_type, (term, origin), out);

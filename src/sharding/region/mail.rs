@@ -4,17 +4,24 @@ use std::collections::BTreeMap;
 
 use ostraca_ddata::id::ReplicaId;
 
-use super::Out;
 use super::port::RegionOutput;
+use super::{Cut, Out};
 use crate::sharding::ids::{Generation, RegionId, ShardId};
 use crate::sharding::wire::{
-    Carries, Fetch, Part, Released, ShardingMessage, ToCoordinator, ToRegion, in_messages,
+    Carries, Fetch, HOSTED_BYTES, Part, Released, ShardingMessage, ToCoordinator, ToRegion,
+    in_messages,
 };
 
-/// What a release takes on its way beside its payload, in bytes, at most.
+/// What a release takes on its way beside its payload, in bytes: with the highest terms there are a
+/// little more, and a lane takes twice as much as is put together.
 const RELEASE_BYTES: usize = 128;
 
-type Confirmed = BTreeMap<ReplicaId, Vec<(ShardId, Generation)>>;
+/// What these words take, at most.
+const CARRIES_BYTES: usize = 160;
+const FETCH_BYTES: usize = 64;
+
+type Shards = Vec<(ShardId, Generation)>;
+type Confirmed = BTreeMap<ReplicaId, Shards>;
 
 /// Messages of one batch.
 #[derive(Clone, Debug, Default)]
@@ -26,7 +33,7 @@ pub(super) struct Mail {
     carries: BTreeMap<RegionId, Vec<Carries>>,
     fetches: BTreeMap<RegionId, Vec<Fetch>>,
     pieces: Vec<(RegionId, Part)>, // ≤ a window for each question
-    said: Vec<(ReplicaId, ToCoordinator)>, // ≤ kinds of words
+    said: Vec<(ReplicaId, ToCoordinator)>, // ≤ kinds of words, each in its parts
 }
 
 impl Mail {
@@ -70,44 +77,57 @@ impl Mail {
         self.said.push((to, word));
     }
 
-    /// To a coordinator: all that is known here. Asked for twice in a batch it is said once: it is long.
+    /// To a coordinator: what is known here. Asked for twice in a batch it is said once, as it was
+    /// asked last: it is long.
     pub(super) fn counted(&mut self, to: ReplicaId, word: ToCoordinator) {
-        use ToCoordinator::Counted;
-        self.said.retain(|(other, said)| *other != to || !matches!(said, Counted { .. }));
+        use ToCoordinator::{Counted, CountedPart};
+        let counts = |said: &_| matches!(said, Counted { .. } | CountedPart { .. });
+        self.said.retain(|(other, said)| *other != to || !counts(said));
         self.said.push((to, word));
     }
 
-    /// Sends everything. Releases go together up to `bytes_max` bytes; one may be longer.
-    pub(super) fn flush(&mut self, bytes_max: usize, out: &mut Out) {
+    /// Sends everything: words of a kind together, as far as they fit; a release may be longer.
+    pub(super) fn flush(&mut self, Cut { part, words: bytes_max, .. }: Cut, out: &mut Out) {
         let Self { confirm, confirmed, drained, released, carries, fetches, pieces, said } =
             std::mem::take(self);
         for (to, words) in released {
-            for together in in_messages(words, bytes_max, length) {
-                send_region(to.replica(), ToRegion::Released(together), out);
+            for words in in_messages(words, part, length) {
+                send_region(to.replica(), ToRegion::Released(words), out);
             }
         }
         for (to, words) in carries {
-            send_region(to.replica(), ToRegion::Carries(words), out);
+            for words in in_messages(words, bytes_max, |_| CARRIES_BYTES) {
+                send_region(to.replica(), ToRegion::Carries(words), out);
+            }
         }
         for (to, words) in fetches {
-            send_region(to.replica(), ToRegion::Fetch(words), out);
+            for words in in_messages(words, bytes_max, |_| FETCH_BYTES) {
+                send_region(to.replica(), ToRegion::Fetch(words), out);
+            }
         }
         for (to, piece) in pieces {
             send_region(to.replica(), ToRegion::Part(piece), out);
         }
-        for (to, shards) in confirmed {
+        for (to, shards) in in_words(confirmed, bytes_max) {
             send_region(to, ToRegion::Hosted(shards), out);
         }
         for (to, word) in said {
             send(to, word, out);
         }
-        for (to, shards) in confirm {
+        for (to, shards) in in_words(confirm, bytes_max) {
             send(to, ToCoordinator::Hosted(shards), out);
         }
-        for (to, shards) in drained {
+        for (to, shards) in in_words(drained, bytes_max) {
             send(to, ToCoordinator::Drained(shards), out);
         }
     }
+}
+
+fn in_words(all: Confirmed, bytes_max: usize) -> impl Iterator<Item = (ReplicaId, Shards)> {
+    all.into_iter().flat_map(move |(to, shards)| {
+        let words = in_messages(shards, bytes_max, |_| HOSTED_BYTES);
+        words.into_iter().map(move |shards| (to, shards))
+    })
 }
 
 fn length(word: &Released) -> usize {

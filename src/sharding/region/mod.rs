@@ -44,13 +44,9 @@ use super::pace::Pace;
 use super::remembered::{REMEMBERED_MAX, Ring, Step as Happened, What};
 use super::repeat::{Pauses, Repeats};
 use super::wire::{
-    Carries, Fetch, HostShard, NotYet, Part, ReleaseShard, Released, RouteTable, ShardRoute,
-    ShardingMessage, ToCoordinator, ToRegion, in_messages,
+    Carries, Fetch, HOSTED_BYTES, HostShard, NotYet, Part, ROUTE_BYTES, ReleaseShard, Released,
+    RouteTable, SHARD_BYTES, ShardRoute, ShardingMessage, ToCoordinator, ToRegion, in_messages,
 };
-
-/// What a hosted shard takes in a registration, and one whose home is asked for, at most.
-const HOSTED_BYTES: usize = 48;
-const WANTED_BYTES: usize = 8;
 
 type Out = Outbox<RegionOutput>;
 
@@ -297,7 +293,9 @@ impl Region {
             }
             ToRegion::Part(part) => self.part(now, from, &part, out),
             ToRegion::Stopped(shards) => self.stopped(from, &shards, out),
-            ToRegion::Recount { term, origin } => self.recount(from, term, origin),
+            ToRegion::Recount { term, origin, first } => {
+                self.recount(from, (term, origin), first);
+            }
         }
     }
 
@@ -579,7 +577,7 @@ impl Region {
         for (to, word) in self.intake.take_due(now.mono, self.config.cut.window) {
             self.mail.fetch(to, word);
         }
-        self.mail.flush(self.config.cut.part, out);
+        self.mail.flush(self.config.cut, out);
     }
 
     fn register(&mut self, now: Now) {
@@ -618,7 +616,7 @@ impl Region {
         if let (true, Some(to)) = (due, self.registration.coordinator()) {
             self.ask_at = Some(now.mono + self.config.retry);
             let wanted = self.wanted.iter().copied().collect();
-            for wanted in in_messages(wanted, self.config.cut.words, |_| WANTED_BYTES) {
+            for wanted in in_messages(wanted, self.config.cut.words, |_| SHARD_BYTES) {
                 self.mail.say(to, ToCoordinator::GetShardHome(wanted));
             }
         }
@@ -648,8 +646,8 @@ impl Region {
             self.leaving = Some(now.mono + self.config.retry);
             if let Some(to) = self.registration.coordinator() {
                 self.mail.say(to, ToCoordinator::Leaving);
-                let homeless = self.homeless();
-                if !homeless.is_empty() {
+                let bytes_max = self.config.cut.words;
+                for homeless in in_messages(self.homeless(), bytes_max, |_| SHARD_BYTES) {
                     self.mail.say(to, ToCoordinator::GetShardHome(homeless));
                 }
             }
@@ -682,12 +680,12 @@ impl Region {
             Some(ShardRoute { shard: *shard, generation: held.max_gen(), home: Some(home) })
         };
         let routes: Vec<ShardRoute> = self.shards.iter().filter_map(route).collect();
-        if routes.is_empty() {
-            return;
-        }
-        let message = ShardingMessage::Region(ToRegion::Announce(routes.into_iter().collect()));
-        for to in self.installed.members.iter().filter(|to| **to != self.me) {
-            out.push(RegionOutput::Send { to: to.replica(), message: message.clone() });
+        for routes in in_messages(routes, self.config.cut.words, |_| ROUTE_BYTES) {
+            let word = ToRegion::Announce(routes.into_iter().collect());
+            let message = ShardingMessage::Region(word);
+            for to in self.installed.members.iter().filter(|to| **to != self.me) {
+                out.push(RegionOutput::Send { to: to.replica(), message: message.clone() });
+            }
         }
     }
 }

@@ -6,13 +6,30 @@ use ostraca_ddata::replicator::epoch::EpochId;
 use ostraca_ddata::types::Term;
 
 use super::{Region, Run};
-use crate::sharding::ids::{Generation, RegionId};
-use crate::sharding::wire::{ShardRoute, ToCoordinator, ToRegion};
+use crate::sharding::ids::{Generation, RegionId, ShardId};
+use crate::sharding::wire::{
+    HOSTED_BYTES, ROUTE_BYTES, RouteTable, ShardRoute, ToCoordinator, ToRegion,
+};
+
+/// What is known here of shards from one on.
+#[derive(Default)]
+struct Known {
+    hosted: Vec<(ShardId, Generation)>, // ≤ shards
+    told: RouteTable,                   // ≤ shards
+    next: Option<ShardId>,              // of which there was no room to tell
+}
 
 impl Region {
     /// Not before this node has installed what the coordinator had, and knows that all who were given
     /// up are over: what it would start by their end it would start after its answer.
-    pub(super) fn recount(&mut self, from: ReplicaId, term: Term, origin: EpochId) {
+    /// Where it may come in parts each is what is known of its shards as it is sent: of any one shard
+    /// all stands in one part, and nothing older counts here from the first part on.
+    pub(super) fn recount(
+        &mut self,
+        from: ReplicaId,
+        (term, origin): (Term, EpochId),
+        first: Option<ShardId>,
+    ) {
         let installed = &self.installed;
         let is_same = installed.origin() == Some(origin);
         let is_member = installed.members.contains(&RegionId::new(from));
@@ -22,26 +39,41 @@ impl Region {
         if term < self.floor {
             // Who asked before may be lost, and its term unknown to all others.
             let highest = Generation::new(self.floor, 0);
-            let (hosted, told) = Default::default();
+            let Known { hosted, told, .. } = Known::default();
             let counted = ToCoordinator::Counted { term, hosted, told, highest };
             return self.mail.counted(from, counted);
         }
         self.floor = term;
-        let told = self.shards.iter().filter(|(_, held)| held.max_gen() > Generation::NEVER);
-        let told = told.map(|(shard, held)| ShardRoute {
-            shard: *shard,
-            generation: held.max_gen(),
-            home: held.home(),
-        });
-        let told = told.collect();
-        let hosted = self.hosted().filter_map(|(shard, run)| match run {
-            Run::Idle => None,
-            Run::Hosting(at) | Run::Draining(at) => Some((shard, at)),
-        });
+        let room = self.config.cut.words / (HOSTED_BYTES + ROUTE_BYTES);
+        let room = if first.is_some() { room.max(1) } else { usize::MAX };
+        let first = first.unwrap_or_default();
+        let Known { hosted, told, next } = self.known(first, room);
         // A coordinator that has decided nothing may be lost with its term: below it nobody registers.
         let highest = self.highest.max(Generation::new(self.registration.term(), 0));
-        let hosted = hosted.collect();
-        self.mail.counted(from, ToCoordinator::Counted { term, hosted, told, highest });
+        let is_all = first == ShardId::default() && next.is_none();
+        self.mail.counted(
+            from,
+            if is_all {
+                ToCoordinator::Counted { term, hosted, told, highest }
+            } else {
+                ToCoordinator::CountedPart { term, first, next, hosted, told, highest }
+            },
+        );
+    }
+
+    fn known(&self, first: ShardId, room: usize) -> Known {
+        let known = self.shards.range(first..);
+        let mut known = known.filter(|(_, held)| held.max_gen() > Generation::NEVER);
+        let (mut hosted, mut told) = (Vec::new(), Vec::new());
+        for (shard, held) in known.by_ref().take(room) {
+            let (shard, generation, home) = (*shard, held.max_gen(), held.home());
+            told.push(ShardRoute { shard, generation, home });
+            if let Run::Hosting(at) | Run::Draining(at) = held.run() {
+                hosted.push((shard, at));
+            }
+        }
+        let next = known.next().map(|(shard, _)| *shard);
+        Known { hosted, told: told.into_iter().collect(), next }
     }
 
     /// Whether this is an order of a coordinator that was given up by force, and lives. (One that this

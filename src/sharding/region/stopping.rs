@@ -10,7 +10,7 @@ use ostraca_ddata::id::ReplicaId;
 use super::port::RegionOutput;
 use super::{Out, Region};
 use crate::sharding::ids::ShardId;
-use crate::sharding::wire::ToCoordinator;
+use crate::sharding::wire::{SHARD_BYTES, ToCoordinator, in_messages};
 
 /// See the module's page.
 #[derive(Clone, Debug, Default)]
@@ -74,7 +74,9 @@ impl Region {
         if let (true, Some(to)) = (due, to) {
             self.stopping.ask_at = now.mono + self.config.retry;
             let shards = self.stopping.until.keys().copied().collect();
-            self.mail.say(to, ToCoordinator::Stop(shards));
+            for shards in in_messages(shards, self.config.cut.words, |_| SHARD_BYTES) {
+                self.mail.say(to, ToCoordinator::Stop(shards));
+            }
         }
     }
 }

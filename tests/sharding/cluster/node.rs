@@ -127,7 +127,7 @@ impl Node {
             canary: weakened.store,
         };
         // Messages have 8 bytes: two go together, more come in pieces.
-        let cut = Cut { whole: 16, part: 8, window: 16, words: 1 << 20 };
+        let cut = Cut { whole: 16, part: 8, window: 16, words: 250 };
         let config = RegionConfig { shards: SHARDS, cut, ..RegionConfig::default() };
         let entity_type = EntityType::new("counter").expect("a fine name");
         Self {
@@ -330,7 +330,8 @@ fn messages(payload: &Bytes) -> Vec<u64> {
 }
 
 fn coordinator(id: ReplicaId, canary: Canary) -> Coordinator {
-    let config = CoordinatorConfig { shards: SHARDS, ..CoordinatorConfig::default() };
+    let config =
+        CoordinatorConfig { shards: SHARDS, word_bytes_max: 250, ..CoordinatorConfig::default() };
     Coordinator::new(id, config, canary)
 }
 

@@ -12,6 +12,7 @@ mod first;
 mod journal;
 mod lapsing;
 mod lengths;
+mod limits;
 mod moving;
 mod nodes;
 mod passivating;

@@ -48,6 +48,7 @@ pub(crate) struct Lanes {
     pub(crate) answers: usize, // bytes, with bounces, echoes and replies
     pub(crate) bytes_max: usize,
     pub(crate) out: BTreeSet<RegionId>,
+    pub(crate) lingers: bool, // a lane to who is out takes what nobody reads
 }
 
 /// One node's world.
@@ -81,7 +82,7 @@ impl World for NodeWorld {
     fn answer(&self, to: RegionId, frame: &[u8]) -> Result<(), NoRoom> {
         let mut lanes = self.lanes.lock().expect("nobody panicked");
         if lanes.out.contains(&to) {
-            return Err(NoRoom::NoLane);
+            return if lanes.lingers { Ok(()) } else { Err(NoRoom::NoLane) };
         }
         if frame.len() > lanes.bytes_max {
             return Err(NoRoom::TooLong);

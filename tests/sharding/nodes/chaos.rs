@@ -38,7 +38,7 @@ const LAST_WITHIN: Duration = Duration::from_secs(30);
 const MS: Duration = Duration::from_millis(1);
 
 /// What real entities hand over goes together, alone, or in pieces.
-const CUT: Cut = Cut { whole: 100, part: 200, window: 400, words: 1 << 20 };
+const CUT: Cut = Cut { whole: 100, part: 200, window: 400, words: 250 };
 
 fn faults(seed: Seed) -> Faults {
     const KINDS: [FaultKind; 6] = [

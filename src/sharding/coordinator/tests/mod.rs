@@ -83,6 +83,14 @@ impl Bench {
         self.tick()
     }
 
+    /// Many inputs in one batch.
+    pub(super) fn batch(&mut self, inputs: Vec<CoordinatorInput>) -> Vec<CoordinatorOutput> {
+        for input in inputs {
+            self.machine.handle(self.now, input, &mut self.out);
+        }
+        self.tick()
+    }
+
     pub(super) fn tick(&mut self) -> Vec<CoordinatorOutput> {
         self.machine.handle(self.now, CoordinatorInput::Tick, &mut self.out);
         let mut ordered: Vec<CoordinatorOutput> = self.out.drain().collect();

@@ -73,6 +73,39 @@ impl Bench {
     }
 }
 
+impl Bench {
+    /// The same in parts: which shards of a node from `first` on are told.
+    fn part(
+        &mut self,
+        from: u64,
+        (first, next): (u32, Option<u32>),
+        told: &[(ShardId, Generation)],
+    ) -> Vec<CoordinatorOutput> {
+        let route = |(shard, generation): &(ShardId, Generation)| {
+            let (shard, generation) = (*shard, *generation);
+            ShardRoute { shard, generation, home: Some(region(from)) }
+        };
+        let word = ToCoordinator::CountedPart {
+            term: self.machine.term(),
+            first: ShardId::new(first),
+            next: next.map(ShardId::new),
+            hosted: told.to_vec(),
+            told: told.iter().map(route).collect(),
+            highest: Generation::NEVER,
+        };
+        self.hear(from, word)
+    }
+}
+
+/// Who is asked, and from which shard on.
+fn asks_from(outputs: &[CoordinatorOutput]) -> Vec<(u64, u32)> {
+    let asks = sent(outputs).into_iter().filter_map(|(to, word)| match word {
+        ToRegion::Recount { first, .. } => Some((to, first.expect("it knows of parts").get())),
+        _ => None,
+    });
+    asks.collect()
+}
+
 /// What is recorded of a count: that term 9 made it.
 fn of_term_9(origin: Option<EpochId>) -> Option<Recovered> {
     origin.map(|origin| Recovered { origin, term: term(9) })
@@ -397,4 +430,49 @@ fn answers_to_another_term_or_after_the_count_change_nothing() {
     assert_eq!(bench.hear(1, word), []);
     assert_eq!(bench.count(1, &[(SHARD, old(2, 1))], &[]), []);
     assert_eq!((bench.machine.phase(), bench.machine.record(SHARD)), (Phase::Active, None));
+}
+
+/// Found by a review: what all do not fit was dropped each time, and the count never ended. A part
+/// that was taken for all would give two hosts.
+#[test]
+fn a_count_that_comes_in_parts_counts_once_the_last_one_has_come() {
+    let (mut bench, out) = asking(vec![]);
+    assert_eq!(asks_from(&out), [(1, 0), (2, 0), (3, 0)]);
+    (1..=2).for_each(|id| {
+        bench.count(id, &[], &[]);
+    });
+    let (at, first) = (old(2, 1), [(ShardId::new(1), old(2, 1)), (OTHER, old(2, 1))]);
+    assert_eq!(asks_from(&bench.part(3, (0, Some(5)), &first)), [(3, 5)]);
+    assert_eq!(bench.part(3, (0, Some(5)), &first), [], "it was asked twice");
+    assert_eq!(bench.part(3, (6, None), &[(SHARD, at)]), [], "one is missing");
+    assert_eq!(bench.machine.phase(), Phase::Recounting);
+    let (waited, out) = bench.wait().expect("it is asked again");
+    assert_eq!((waited, asks_from(&out)), (2_000, vec![]), "it was asked since");
+    let (waited, out) = bench.wait().expect("it is asked again");
+    assert_eq!((waited, asks_from(&out)), (2_000, vec![(3, 5)]));
+    assert_eq!(asks_from(&bench.part(3, (5, Some(7)), &[])), [(3, 7)]);
+    let out = bench.part(3, (7, None), &[(SHARD, at)]);
+    let decided = |shard| (shard, lives(g_of(9, 1), Some(3), &[]));
+    assert_eq!(written(&out)[0].1, [ShardId::new(1), OTHER, SHARD].map(decided));
+}
+
+#[test]
+fn a_part_of_a_count_is_of_who_is_a_member_still_and_of_shards_that_there_can_be() {
+    let (mut bench, _) = asking(vec![]);
+    (1..=2).for_each(|id| {
+        bench.count(id, &[], &[]);
+    });
+    let (of, twice) = ([(SHARD, old(2, 1))], [(SHARD, old(2, 1)); 2]);
+    assert_eq!(bench.part(3, (0, Some(7)), &of), [], "of one that follows");
+    assert_eq!(bench.part(3, (8, None), &of), [], "of one before");
+    assert_eq!(bench.part(3, (7, Some(8)), &twice), [], "more than there are");
+    assert_eq!(bench.part(3, (7, Some(7)), &[]), [], "it would never end");
+    assert_eq!(bench.part(3, (0, Some(SHARDS_MAX + 1)), &[]), []);
+    assert_eq!(bench.machine.stats().strange, 5);
+    assert_eq!(asks_from(&bench.part(3, (0, Some(8)), &of)), [(3, 8)]);
+    let out = bench.tell(CoordinatorInput::Installed(later(8, [1, 2])));
+    assert_eq!((written(&out), recorded(&out)), (vec![], Some(ORIGIN)), "lost with its node");
+    let (mut bench, _) = asking(vec![]);
+    let out = bench.part(1, (0, Some(8)), &[(SHARD, old(BASE + 12, 1))]);
+    assert!(matches!(&out[..], [CoordinatorOutput::SteppedDown { .. }]), "{out:?}");
 }

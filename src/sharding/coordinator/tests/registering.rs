@@ -180,13 +180,27 @@ fn a_shard_that_lives_nowhere_gets_a_home_when_who_keeps_what_is_left_of_it_leav
 #[test]
 fn words_about_many_shards_go_in_messages_that_lanes_take() {
     let word_bytes_max = 4 << 10;
-    let config = CoordinatorConfig { word_bytes_max, ..CoordinatorConfig::default() };
+    let config =
+        CoordinatorConfig { word_bytes_max, shards: SHARDS_MAX, ..CoordinatorConfig::default() };
     let mut bench = Bench::new(config);
-    bench.tell(CoordinatorInput::Start { above: 0 });
-    let moves = |shard| (ShardId::new(shard), cell(g(2), Some(2), &[(1, 1)]));
-    bench.answer(Answer::Fenced((0..1_000).map(moves).collect(), None, None));
+    let [from, to] = [u64::MAX - 2, u64::MAX - 1]; // no words are longer than these
+    bench.tell(CoordinatorInput::Installed(installed(2, [from, to])));
+    let number = Term::NUMBER_MAX - 9;
+    bench.tell(CoordinatorInput::Start { above: number });
+    let owner = ReplicaId::new(u64::MAX);
+    let far = |seq| Generation::new(Term { number, owner }, u64::MAX - 9 + seq);
+    let moves = |shard| {
+        let epoch = EpochId { generation: 1, number: 1 };
+        let after = BTreeMap::from([(region(from), far(1))]);
+        (
+            ShardId::new(shard),
+            ShardHome { generation: far(2), region: Some(region(to)), after, epoch },
+        )
+    };
+    let shards = SHARDS_MAX - 1_000..SHARDS_MAX;
+    bench.answer(Answer::Fenced(shards.map(moves).collect(), None, None));
     let mut told = sent(&bench.answer(Answer::Written));
-    (1..=2).for_each(|id| told.extend(sent(&bench.register(id, &[]))));
+    [from, to].iter().for_each(|id| told.extend(sent(&bench.register(*id, &[]))));
     let (mut routes, mut hosts, mut releases) = (0, 0, 0);
     for (to, word) in &told {
         let bytes = rmp_serde::to_vec_named(word).expect("it encodes").len();
@@ -201,4 +215,46 @@ fn words_about_many_shards_go_in_messages_that_lanes_take() {
         }
     }
     assert!(routes >= 2_000 && hosts >= 1_000 && releases >= 1_000, "{routes} {hosts} {releases}");
+}
+
+/// A registration of many shards comes in parts.
+#[test]
+fn a_registration_in_parts_is_answered_once_and_nothing_is_said_of_what_it_confirms() {
+    let config = CoordinatorConfig { word_bytes_max: 4 << 10, ..CoordinatorConfig::default() };
+    let mut bench = Bench::new(config);
+    bench.tell(CoordinatorInput::Start { above: 0 });
+    let lives = |shard| (ShardId::new(shard), cell(g(2), Some(2), &[(1, 1)]));
+    bench.answer(Answer::Fenced((0..1_000).map(lives).collect(), None, None));
+    bench.answer(Answer::Written);
+    let register = |shards: std::ops::Range<u32>| CoordinatorInput::Message {
+        from: ReplicaId::new(2),
+        message: ToCoordinator::Register {
+            proxy: false,
+            hosted: shards.map(|shard| (ShardId::new(shard), g(2))).collect(),
+            highest: g(1),
+            agreed: Agreed::default(),
+        },
+    };
+    // One shard is still on its way.
+    let parts = vec![register(0..400), register(400..800), register(800..999)];
+    let told = sent(&bench.batch(parts.clone()));
+    let routes = told.iter().filter_map(|(to, word)| match word {
+        ToRegion::RegisterAck { homes, .. } | ToRegion::Announce(homes) => {
+            assert_eq!(*to, 2);
+            Some(homes.len())
+        }
+        _ => None,
+    });
+    assert_eq!(routes.sum::<usize>(), 1_000, "once");
+    let acks = told.iter().filter(|(_, word)| matches!(word, ToRegion::RegisterAck { .. }));
+    assert_eq!(acks.count(), 1);
+    let named = told.iter().flat_map(|(to, word)| match word {
+        ToRegion::Host(words) => words.iter().map(|word| (*to, word.shard.get())).collect(),
+        ToRegion::Release(words) => words.iter().map(|word| (*to, word.shard.get())).collect(),
+        _ => Vec::new(),
+    });
+    assert_eq!(named.collect::<Vec<_>>(), [(1, 999), (2, 999)]);
+    let again = sent(&bench.batch(parts));
+    let acks = again.iter().filter(|(_, word)| matches!(word, ToRegion::RegisterAck { .. }));
+    assert_eq!(acks.count(), 1, "the next batch has an answer of its own");
 }

@@ -6,8 +6,8 @@ use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::types::Term;
 
 use super::super::{
-    Bounce, Budget, Decision, Fit, Full, Gate, Gone, Held, Item, Limits, NotSent, Origin, Post,
-    Reached, Run, Standing, Told, Waits,
+    Bounce, Budget, Decision, Fit, Full, Gate, Gone, HeldBudget, Item, Limits, NotSent, Origin,
+    Post, Reached, Run, Standing, Told, Waits,
 };
 use crate::sharding::ids::{Generation, RegionId};
 
@@ -33,16 +33,16 @@ struct Node {
     room: usize, // messages that still fit into lanes
     gone: Option<RegionId>,
     budget: Budget,
-    held: Budget,
-    exempt: Vec<u8>,   // sent as such
-    lanes: Vec<usize>, // held, at each that was to be
+    held: HeldBudget,
+    exempt: Vec<u8>, // sent as such
 }
 
 impl Node {
     fn new() -> Self {
-        let budget = Budget::new(Limits { messages: 16, bytes: 1_000 });
-        let (did, exempt, held) = (Vec::new(), Vec::new(), budget.clone());
-        Self { did, room: usize::MAX, gone: None, budget, held, exempt, lanes: Vec::new() }
+        let limits = Limits { messages: 16, bytes: 1_000 };
+        let (budget, held) = (Budget::new(limits), held(limits));
+        let (did, exempt) = (Vec::new(), Vec::new());
+        Self { did, room: usize::MAX, gone: None, budget, held, exempt }
     }
 
     /// What was done since the last question.
@@ -105,14 +105,17 @@ impl Post<u8> for Node {
         self.budget.release(bytes);
     }
 
-    fn reserve_held(&mut self, _from: RegionId, bytes: usize, others: Held) -> Result<(), Full> {
-        self.lanes.push(others.lanes);
-        self.held.reserve(bytes, others.own)
+    fn reserve_held(&mut self, from: RegionId, bytes: usize, own: Waits) -> Result<(), Full> {
+        self.held.reserve(from, bytes, own)
     }
 
-    fn release_held(&mut self, what: Waits) {
-        self.held.release_all(what);
+    fn release_held(&mut self, from: RegionId, what: Waits) {
+        self.held.release(from, what);
     }
+}
+
+fn held(limits: Limits) -> HeldBudget {
+    HeldBudget::new(limits, limits)
 }
 
 fn g(seq: u64) -> Generation {
@@ -235,7 +238,7 @@ fn known_failure_24_a_host_accepts_its_own_holds_what_is_ahead_and_sends_back_th
 #[test]
 fn more_than_may_be_held_is_refused_and_counted() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
-    node.held = Budget::new(Limits { messages: 8, bytes: 1_000 }); // one shard a quarter
+    node.held = held(Limits { messages: 8, bytes: 1_000 }); // one shard a quarter
     (1..=3).for_each(|n| gate.arrived(B, g(9), item(n), &mut node));
     assert_eq!((node.did(), gate.held()), (vec![Refuse(3)], 2));
 }
@@ -406,11 +409,11 @@ fn a_reminder_to_a_home_that_is_gone_ends_the_wait() {
 #[test]
 fn what_is_held_counts_in_bytes_and_is_given_free_however_it_goes() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
-    node.held = Budget::new(Limits { messages: 100, bytes: 120 }); // one shard thirty
+    node.held = held(Limits { messages: 100, bytes: 120 }); // one shard thirty
     for (from, message) in [(B, 1), (B, 2), (C, 3), (C, 4)] {
         gate.arrived(from, g(6), item(message), &mut node);
     }
-    assert_eq!((node.did(), &node.lanes[..]), (vec![Refuse(4)], &[1, 1, 2, 2][..]));
+    assert_eq!(node.did(), [Refuse(4)]);
     assert_eq!(node.held.waits(), Waits { messages: 3, bytes: 30 });
     gate.removed(C, &mut node);
     assert_eq!(node.held.waits(), Waits { messages: 3, bytes: 30 }, "its node being out");
@@ -427,7 +430,7 @@ fn what_is_held_counts_in_bytes_and_is_given_free_however_it_goes() {
 #[test]
 fn what_may_not_be_held_of_its_own_node_waits_in_order_and_then_answers_full() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
-    node.held = Budget::new(Limits { messages: 8, bytes: 1_000 });
+    node.held = held(Limits { messages: 8, bytes: 1_000 });
     gate.learn(decision(6, ME), &mut node); // announced; nothing else has been heard yet
     let told: Vec<Told> = (1..=6).map(|n| tell(&mut gate, &mut node, n)).collect();
     assert_eq!(told[1..3], [Told::Sent, Told::Buffered], "two are held");

@@ -14,8 +14,7 @@ use ostraca_ddata::types::Term;
 
 use super::super::bug::{Bug, Canary};
 use super::super::{
-    Bounce, Decision, Fit, Full, Gate, Gone, Held, Item, NotSent, Origin, Post, Run, Standing,
-    Waits,
+    Bounce, Decision, Fit, Full, Gate, Gone, Item, NotSent, Origin, Post, Run, Standing, Waits,
 };
 use crate::sharding::ids::{Generation, RegionId};
 
@@ -101,11 +100,11 @@ impl Post<u8> for Wires<'_> {
 
     fn release(&mut self, _bytes: usize) {}
 
-    fn reserve_held(&mut self, _from: RegionId, _bytes: usize, _: Held) -> Result<(), Full> {
+    fn reserve_held(&mut self, _from: RegionId, _bytes: usize, _: Waits) -> Result<(), Full> {
         Ok(())
     }
 
-    fn release_held(&mut self, _what: Waits) {}
+    fn release_held(&mut self, _from: RegionId, _what: Waits) {}
 }
 
 impl Node {

@@ -11,8 +11,8 @@ use ostraca_ddata::types::Term;
 
 use super::super::bug::Canary;
 use super::super::{
-    Bounce, Decision, Fit, Full, Gate, Gone, Held, Item, NotSent, Origin, Post, Reached, Run,
-    Standing, Waits,
+    Bounce, Decision, Fit, Full, Gate, Gone, Item, NotSent, Origin, Post, Reached, Run, Standing,
+    Waits,
 };
 use crate::sharding::ids::{Generation, RegionId};
 
@@ -185,6 +185,8 @@ pub(super) struct World {
     handled: Vec<Message>,
     /// Counted as lost; some of them may have been handled all the same.
     lost: BTreeSet<Message>,
+    /// Those that were sent back to who has left in order: that takes a second decision.
+    stranded: BTreeSet<Message>,
     crashed: BTreeSet<Node>,
     left: BTreeSet<Node>,
     installed: BTreeMap<Node, BTreeSet<Node>>, // by node: who is out
@@ -241,7 +243,9 @@ struct Wires<'a> {
     up: &'a mut BTreeMap<(Node, Node), VecDeque<Up>>,
     mailbox: Option<&'a mut VecDeque<(Message, bool)>>,
     out: &'a BTreeSet<Node>,
+    left: &'a BTreeSet<Node>,
     lost: &'a mut BTreeSet<Message>,
+    stranded: &'a mut BTreeSet<Message>,
 }
 
 impl Post<Message> for Wires<'_> {
@@ -273,6 +277,9 @@ impl Post<Message> for Wires<'_> {
     }
 
     fn bounce(&mut self, to: RegionId, back: Bounce<Message>) {
+        if self.left.contains(&node(to)) {
+            self.stranded.insert(back.item.message);
+        }
         if self.out.contains(&node(to)) {
             self.lost.insert(back.item.message);
             return;
@@ -309,12 +316,12 @@ impl Post<Message> for Wires<'_> {
         assert_eq!(bytes, BYTES);
     }
 
-    fn reserve_held(&mut self, _from: RegionId, _bytes: usize, others: Held) -> Result<(), Full> {
-        let (buffered, limit, why) = (others.own.messages, self.held, Reached::RegionMessages);
+    fn reserve_held(&mut self, _from: RegionId, _bytes: usize, own: Waits) -> Result<(), Full> {
+        let (buffered, limit, why) = (own.messages, self.held, Reached::RegionMessages);
         if buffered < limit { Ok(()) } else { Err(Full { buffered, limit, why }) }
     }
 
-    fn release_held(&mut self, what: Waits) {
+    fn release_held(&mut self, _from: RegionId, what: Waits) {
         assert_eq!(what.bytes, what.messages * BYTES);
     }
 }
@@ -336,6 +343,7 @@ impl World {
             told: scope.senders.iter().map(|&sender| (sender, 0)).collect(),
             handled: Vec::new(),
             lost: BTreeSet::new(),
+            stranded: BTreeSet::new(),
             crashed: BTreeSet::new(),
             left: BTreeSet::new(),
             installed: nodes.iter().map(|&node| (node, BTreeSet::new())).collect(),
@@ -484,10 +492,9 @@ impl World {
 
     /// What is wrong now, if anything; `quiet` says that nothing more can happen.
     pub(super) fn violation(&self, scope: &Scope, quiet: bool) -> Option<Violation> {
-        // Of who has left: what comes back finds nobody, which takes a second decision.
-        let stranded = |message: &Message| scope.moves > 1 && self.left.contains(&message.sender);
         let faults = scope.crashes + scope.give_ups + scope.breaks;
-        if faults == 0 && !self.lost.iter().all(stranded) {
+        let may_lose = scope.moves > 1 && self.lost.is_subset(&self.stranded);
+        if faults == 0 && !(self.lost.is_empty() || may_lose) {
             return Some(Violation::Lost);
         }
         let hosts = |(node, of): &(&Node, &Region)| self.lives(**node) && of.life != Life::Idle;
@@ -723,7 +730,9 @@ impl World {
             up: &mut self.up,
             mailbox: region.map(|region| &mut region.mailbox),
             out: &self.installed[&me],
+            left: &self.left,
             lost: &mut self.lost,
+            stranded: &mut self.stranded,
         };
         act(self.gates.get_mut(&me).expect("a node"), &mut wires);
         // Lanes without a word are no difference.

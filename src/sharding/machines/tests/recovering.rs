@@ -57,7 +57,7 @@ fn a_node_without_the_type_says_that_it_knows_nothing_once_it_has_installed_the_
     bench.up(&[1, 2], |_| {});
     let forced = forced_after(&epoch([1, 2]), &[2]);
     let term = Term { number: 4, owner: OTHER };
-    let ask = ToRegion::Recount { term, origin: forced.id() };
+    let ask = ToRegion::Recount { term, origin: forced.id(), first: None };
     let ask = || Word::Sharding(ShardingMessage::Region(ask.clone()));
     let asked = |bench: &mut Bench| {
         bench.tell(Input::Message { from: OTHER, entity_type: counter(), word: ask() })

@@ -338,26 +338,3 @@ fn who_is_registered_nowhere_for_long_complains_and_again_every_minute() {
         assert!(waited <= 2_000 && !matches!(out[..], [RegionOutput::Unregistered(_), ..]));
     }
 }
-
-#[test]
-fn a_registration_of_many_shards_goes_in_messages_that_lanes_take() {
-    let cut = Cut { words: 4 << 10, ..Cut::default() };
-    let mut bench = Bench::with(RegionConfig { cut, ..RegionConfig::default() }, Canary::none());
-    let epoch = EpochId { generation: 1, number: 1 };
-    let (generation, after) = (g(1), BTreeMap::new());
-    let word = |shard| {
-        let (shard, after) = (ShardId::new(shard), after.clone());
-        HostShard { shard, generation, after, epoch }
-    };
-    bench.order(ToRegion::Host((0..1_000).map(word).collect()));
-    let mut registered = 0;
-    for (_, word) in sent(&found(&mut bench)) {
-        let bytes = rmp_serde::to_vec_named(&word).expect("it encodes").len();
-        let ShardingMessage::Coordinator(ToCoordinator::Register { hosted, .. }) = word else {
-            continue;
-        };
-        assert!(bytes <= 4 << 10, "{bytes} bytes");
-        registered += hosted.len();
-    }
-    assert_eq!(registered, 1_000);
-}

@@ -1,5 +1,6 @@
 //! One region at a bench: what it is told and what it orders. Region 1 is the one; coordinator 9.
 
+mod lengths;
 mod life;
 mod payloads;
 mod pieces;
@@ -95,6 +96,14 @@ impl Bench {
     /// One input and the tick that follows a batch; what was ordered.
     pub(super) fn tell(&mut self, input: RegionInput) -> Vec<RegionOutput> {
         self.region.handle(self.now, input, &mut self.out);
+        self.tick()
+    }
+
+    /// Many inputs in one batch.
+    pub(super) fn batch(&mut self, inputs: Vec<RegionInput>) -> Vec<RegionOutput> {
+        for input in inputs {
+            self.region.handle(self.now, input, &mut self.out);
+        }
         self.tick()
     }
 

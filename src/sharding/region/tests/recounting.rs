@@ -17,7 +17,15 @@ const fn term(number: u64) -> Term {
 
 /// Of the coordinator on node 2.
 fn recount(bench: &mut Bench, number: u64) -> Vec<(u64, ShardingMessage)> {
-    sent(&bench.hear(2, ToRegion::Recount { term: term(number), origin: ORIGIN }))
+    recount_from(bench, number, Some(ShardId::default()))
+}
+
+fn recount_from(
+    bench: &mut Bench,
+    number: u64,
+    first: Option<ShardId>,
+) -> Vec<(u64, ShardingMessage)> {
+    sent(&bench.hear(2, ToRegion::Recount { term: term(number), origin: ORIGIN, first }))
 }
 
 #[test]
@@ -161,4 +169,58 @@ fn orders_of_a_coordinator_that_was_given_up_change_nothing_also_before_the_coun
     assert_eq!((bench.region.stats().given_up, bench.region.stats().stale), (3, 0));
     bench.hear(3, release(9, Some(2)));
     assert_eq!(bench.max_gen(), g(9), "of one that was kept it counts until the count");
+}
+
+/// With the longest numbers that there are, and the least that a lane may take.
+#[test]
+fn what_it_knows_of_many_shards_comes_in_parts_that_lanes_take() {
+    let bytes_max = 4 << 10;
+    let cut = Cut { words: bytes_max, ..Cut::default() };
+    let mut bench = Bench::with(RegionConfig { cut, ..RegionConfig::default() }, Canary::none());
+    let far = |seq| {
+        let term = Term { number: Term::NUMBER_MAX, owner: ReplicaId::new(u64::MAX) };
+        Generation::new(term, u64::MAX - 9 + seq)
+    };
+    let epoch = EpochId { generation: 1, number: 1 };
+    let host = |shard| HostShard { shard, generation: far(1), after: BTreeMap::new(), epoch };
+    bench.order(ToRegion::Host((0..1_000).map(ShardId::new).map(host).collect()));
+    let to = Some(RegionId::new(ReplicaId::new(u64::MAX - 1)));
+    let release = |shard| ReleaseShard { shard, generation: far(2), to };
+    bench.order(ToRegion::Release((500..1_000).map(ShardId::new).map(release).collect()));
+    let drained = |shard| RegionInput::Drained { shard: ShardId::new(shard), payload: None };
+    bench.batch((900..1_000).map(drained).collect());
+    bench.tell(RegionInput::Installed(forced(1..=3)));
+
+    let (mut ask, mut parts) = (Some(ShardId::default()), 0);
+    let (mut all_hosted, mut all_told) = (Vec::new(), Vec::new());
+    while let Some(asked) = ask {
+        let out = recount_from(&mut bench, 5, ask);
+        let [(2, word)] = &out[..] else { panic!("{out:?}") };
+        let bytes = rmp_serde::to_vec_named(word).expect("it encodes").len();
+        assert!(bytes <= bytes_max, "{bytes} bytes");
+        let ShardingMessage::Coordinator(ToCoordinator::CountedPart {
+            term: of,
+            first,
+            next,
+            hosted,
+            told,
+            highest,
+        }) = word
+        else {
+            panic!("{word:?}")
+        };
+        assert_eq!((*of, *first, *highest), (term(5), asked, far(2)));
+        all_hosted.extend(hosted.iter().copied());
+        all_told.extend(told.iter());
+        (ask, parts) = (*next, parts + 1);
+    }
+    assert!(parts > 10, "{parts} parts");
+    let whole = recount_from(&mut bench, 5, None);
+    let [(2, ShardingMessage::Coordinator(ToCoordinator::Counted { hosted, told, .. }))] =
+        &whole[..]
+    else {
+        panic!("who knows of no parts gets none: {whole:?}")
+    };
+    assert_eq!((hosted.len(), told.len()), (900, 1_000));
+    assert_eq!((&all_hosted, all_told), (hosted, told.iter().collect()));
 }

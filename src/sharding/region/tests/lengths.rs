@@ -1,0 +1,202 @@
+//! Words about many shards, with the longest numbers that there are, go in messages that lanes take:
+//! a longer one would be dropped, and so would be each repetition.
+
+use super::*;
+
+const SHARDS: u32 = 1_000;
+
+/// The least that a lane may take, halved.
+const WORDS: usize = 4 << 10;
+
+/// Its number and its sequence number count down from the highest: no word is longer.
+fn far(number: u64, seq: u64) -> Generation {
+    let term = Term { number: Term::NUMBER_MAX - 9 + number, owner: ReplicaId::new(u64::MAX - 1) };
+    Generation::new(term, u64::MAX - 9 + seq)
+}
+
+const OTHER: ReplicaId = ReplicaId::new(u64::MAX - 2);
+
+fn shards() -> impl Iterator<Item = ShardId> {
+    let last = SHARDS_MAX - SHARDS;
+    (last..SHARDS_MAX).map(ShardId::new)
+}
+
+/// It is a member beside regions with long names, and hosts all shards.
+fn hosting() -> (Bench, Vec<RegionOutput>) {
+    let cut = Cut { words: WORDS, whole: 4, ..Cut::default() };
+    let config = RegionConfig { shards: SHARDS_MAX, cut, ..RegionConfig::default() };
+    let mut bench = Bench::with(config, Canary::none());
+    let members = installed(1, 1..=5).members.into_iter().chain([RegionId::new(OTHER)]);
+    let epoch = EpochId { generation: 1, number: 2 };
+    let installed = Installed { epoch, members: members.collect(), forced: None };
+    bench.tell(RegionInput::Installed(installed));
+    let out = bench.order(hosts(far(1, 1)));
+    (bench, out)
+}
+
+fn hosts(generation: Generation) -> ToRegion {
+    let epoch = EpochId { generation: 1, number: 1 };
+    let word = |shard| HostShard { shard, generation, after: BTreeMap::new(), epoch };
+    ToRegion::Host(shards().map(word).collect())
+}
+
+fn releases(generation: Generation, to: Option<ReplicaId>) -> ToRegion {
+    let to = to.map(RegionId::new);
+    let word = |shard| ReleaseShard { shard, generation, to };
+    ToRegion::Release(shards().map(word).collect())
+}
+
+fn drained(bench: &mut Bench) -> Vec<RegionOutput> {
+    let payload = || Some(Bytes::from_static(b"a payload that is fetched"));
+    let drained = |shard| RegionInput::Drained { shard, payload: payload() };
+    bench.batch(shards().map(drained).collect())
+}
+
+fn registers(bench: &mut Bench) -> Vec<RegionOutput> {
+    let mut out = bench.tell(RegionInput::CoordinatorAt(Some(COORDINATOR)));
+    let term = Term { number: 1, owner: COORDINATOR };
+    out.extend(bench.order(ToRegion::RegisterAck { term, homes: RouteTable::default() }));
+    out
+}
+
+/// How many shards the words name that were sent to a node, of those that `of` counts. There is more
+/// than one word of them, and all are short enough.
+fn named(
+    out: &[RegionOutput],
+    to: ReplicaId,
+    of: impl Fn(&ShardingMessage) -> Option<usize>,
+) -> usize {
+    let (mut named, mut messages) = (0, 0);
+    for (_, word) in sent(out).iter().filter(|(id, _)| *id == to.get()) {
+        let bytes = rmp_serde::to_vec_named(word).expect("it encodes").len();
+        assert!(bytes <= WORDS, "{bytes} bytes");
+        if let Some(shards) = of(word) {
+            (named, messages) = (named + shards, messages + 1);
+        }
+    }
+    assert!(messages > 1, "{messages} messages");
+    named
+}
+
+fn to_coordinator(
+    of: impl Fn(&ToCoordinator) -> Option<usize>,
+) -> impl Fn(&ShardingMessage) -> Option<usize> {
+    move |word| match word {
+        ShardingMessage::Coordinator(word) => of(word),
+        ShardingMessage::Region(_) => None,
+    }
+}
+
+fn to_region(
+    of: impl Fn(&ToRegion) -> Option<usize>,
+) -> impl Fn(&ShardingMessage) -> Option<usize> {
+    move |word| match word {
+        ShardingMessage::Region(word) => of(word),
+        ShardingMessage::Coordinator(_) => None,
+    }
+}
+
+#[test]
+fn what_it_hosts_is_confirmed_and_registered() {
+    let (mut bench, out) = hosting();
+    let confirmed = to_coordinator(|word| match word {
+        ToCoordinator::Hosted(shards) => Some(shards.len()),
+        _ => None,
+    });
+    assert_eq!(named(&out, COORDINATOR, confirmed), SHARDS as usize);
+    let registered = to_coordinator(|word| match word {
+        ToCoordinator::Register { hosted, .. } => Some(hosted.len()),
+        _ => None,
+    });
+    assert_eq!(named(&registers(&mut bench), COORDINATOR, registered), SHARDS as usize);
+}
+
+#[test]
+fn what_others_have_released_is_confirmed_to_them() {
+    let (mut bench, _) = hosting();
+    let word = |shard| Released {
+        shard,
+        reached: far(1, 1),
+        last: g(1),
+        payload: None,
+        sealed: Generation::NEVER,
+        cluster: 1,
+    };
+    let word = ToRegion::Released(shards().map(word).collect());
+    let out = bench.hear(OTHER.get(), word);
+    let taken = to_region(|word| match word {
+        ToRegion::Hosted(shards) => Some(shards.len()),
+        _ => None,
+    });
+    assert_eq!(named(&out, OTHER, taken), SHARDS as usize);
+}
+
+#[test]
+fn long_payloads_that_it_keeps_are_announced_and_announced_again() {
+    let (mut bench, _) = hosting();
+    bench.order(releases(far(2, 2), Some(OTHER)));
+    let mut out = drained(&mut bench);
+    let announced = || {
+        to_region(|word| match word {
+            ToRegion::Carries(words) => Some(words.len()),
+            _ => None,
+        })
+    };
+    assert_eq!(named(&out, OTHER, announced()), SHARDS as usize);
+    out = bench.wait().expect("they are said again").1;
+    assert_eq!(named(&out, OTHER, announced()), SHARDS as usize);
+}
+
+#[test]
+fn what_it_hosts_no_more_is_said_and_a_home_is_asked_for_when_it_leaves() {
+    let (mut bench, _) = hosting();
+    registers(&mut bench);
+    bench.order(releases(far(2, 2), None));
+    let out = drained(&mut bench);
+    let ended = to_coordinator(|word| match word {
+        ToCoordinator::Drained(shards) => Some(shards.len()),
+        _ => None,
+    });
+    assert_eq!(named(&out, COORDINATOR, ended), SHARDS as usize);
+    let out = bench.batch(vec![RegionInput::Heirs { any: true }, RegionInput::Leave]);
+    let asked = to_coordinator(|word| match word {
+        ToCoordinator::GetShardHome(shards) => Some(shards.len()),
+        _ => None,
+    });
+    assert_eq!(named(&out, COORDINATOR, asked), SHARDS as usize);
+}
+
+#[test]
+fn who_has_left_says_where_all_went() {
+    let (mut bench, _) = hosting();
+    bench.order(releases(far(2, 2), Some(OTHER)));
+    drained(&mut bench);
+    bench.hear(OTHER.get(), ToRegion::Hosted(shards().map(|shard| (shard, far(2, 2))).collect()));
+    let out = bench.tell(RegionInput::Leave);
+    assert!(out.contains(&RegionOutput::Left));
+    let told = to_region(|word| match word {
+        ToRegion::Announce(routes) => Some(routes.len()),
+        _ => None,
+    });
+    assert_eq!(named(&out, OTHER, &told), SHARDS as usize);
+    assert_eq!(named(&out, ReplicaId::new(3), told), SHARDS as usize);
+}
+
+#[test]
+fn what_is_to_stop_and_what_is_wanted_is_asked_for() {
+    let (mut bench, _) = hosting();
+    registers(&mut bench);
+    let within = Duration::from_secs(9);
+    let out = bench.tell(RegionInput::Stop { shards: shards().collect(), within });
+    let stops = to_coordinator(|word| match word {
+        ToCoordinator::Stop(shards) => Some(shards.len()),
+        _ => None,
+    });
+    assert_eq!(named(&out, COORDINATOR, stops), SHARDS as usize);
+    let out = bench.batch(shards().map(RegionInput::Wanted).collect());
+    let asked = to_coordinator(|word| match word {
+        ToCoordinator::GetShardHome(shards) => Some(shards.len()),
+        _ => None,
+    });
+    assert_eq!(named(&out, COORDINATOR, asked), SHARDS as usize);
+}

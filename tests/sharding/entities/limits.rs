@@ -1,0 +1,242 @@
+//! What is held for shards that start late: how much of it, and what becomes of it when its sender
+//! is out; and what waits at a sender whose lane takes no more.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ostraca::sharding::config::Sharding;
+use ostraca::sharding::context::Context;
+use ostraca::sharding::dead_letters::Lost;
+use ostraca::sharding::entity::Entity;
+use ostraca::sharding::gate::Limits;
+use ostraca::sharding::ids::{EntityId, ShardId};
+use ostraca::sharding::wire::ToRegion;
+
+use super::nodes::{Nodes, Plan, Step, node};
+
+const SHARD: ShardId = ShardId::new(0);
+const OTHER: ShardId = ShardId::new(1);
+
+type Log = Arc<Mutex<Vec<u32>>>;
+
+/// Notes what it is told.
+struct Notes(Log);
+
+impl Entity for Notes {
+    type Message = u32;
+
+    async fn handle(&mut self, note: u32, _: &mut Context<'_, Self>) {
+        self.0.lock().expect("nobody panicked").push(note);
+    }
+}
+
+struct House {
+    nodes: Nodes<Notes>,
+    log: Log,
+}
+
+impl House {
+    /// Three nodes; a sender may move so much.
+    fn new(moved: Limits) -> Self {
+        let log = Log::default();
+        let plan = Plan::default();
+        let settings = Sharding { held_size: 1, ..plan.settings.clone() };
+        let plan = Plan { nodes: 3, shards: 2, settings, ..plan };
+        let of = Arc::clone(&log);
+        let nodes = Nodes::new(&plan, |_, _| {
+            let log = Arc::clone(&of);
+            move |_: &EntityId| Notes(Arc::clone(&log))
+        });
+        nodes.nodes.iter().for_each(|node| node.region.limit_moved(moved));
+        Self { nodes, log }
+    }
+
+    fn roomy() -> Self {
+        Self::new(Limits { messages: 100, bytes: 1 << 20 })
+    }
+
+    /// From a node, to the entity of a shard.
+    fn tell(&self, from: usize, shard: ShardId, note: u32) {
+        let of = &self.nodes.nodes[from];
+        let is_of_it =
+            |name: &String| of.hosting.shard(&EntityId::new(name).expect("an id")) == shard;
+        let name = (0..).map(|n: u32| n.to_string()).find(is_of_it).expect("there is one");
+        of.region.entity(&name).tell(note).expect("it waits, or is sent");
+    }
+
+    /// A node sends what it has; nobody has heard anything, and nothing is handled.
+    fn deliver(&mut self) {
+        while self.nodes.possible().contains(&Step::Lane) {
+            self.nodes.step(Step::Lane, 0);
+        }
+    }
+
+    fn is_release(word: &ToRegion) -> bool {
+        matches!(word, ToRegion::Release(_))
+    }
+
+    fn log(&self) -> Vec<u32> {
+        self.log.lock().expect("nobody panicked").clone()
+    }
+
+    fn sorted(&self) -> Vec<u32> {
+        let mut log = self.log();
+        log.sort_unstable();
+        log
+    }
+}
+
+/// A peer that says of all it sends that it had waited for a home.
+#[test]
+fn of_each_sender_no_more_is_held_of_all_shards_together_than_it_may_move() {
+    let mut house = House::new(Limits { messages: 2, bytes: 1 << 20 });
+    for shard in [SHARD, OTHER] {
+        house.nodes.decide(shard, Some(0));
+        (1..=3).for_each(|note| house.tell(1, shard, 10 * shard.get() + note));
+    }
+    house.nodes.announce(1);
+    house.deliver(); // the node of both shards has heard of nothing
+    let (held, lost) = (house.nodes.nodes[0].region.held(), house.nodes.lost(Lost::HeldFull));
+    assert_eq!((held, lost), (3, 3), "two that it may move, and one that anybody may have held");
+    (4..=6).for_each(|note| house.tell(2, SHARD, note));
+    house.nodes.announce(2);
+    house.deliver();
+    let (held, lost) = (house.nodes.nodes[0].region.held(), house.nodes.lost(Lost::HeldFull));
+    assert_eq!((held, lost), (6, 3), "another one loses nothing by it");
+    house.nodes.settle();
+    assert_eq!((house.sorted(), house.nodes.all_lost()), (vec![1, 2, 3, 4, 5, 6], 3));
+    // What was held has left: there is room again.
+    house.nodes.decide(SHARD, Some(2));
+    house.nodes.settle();
+    house.nodes.decide(SHARD, Some(0));
+    house.nodes.announce(1);
+    (7..=9).for_each(|note| house.tell(1, SHARD, note));
+    house.nodes.settle_without_words();
+    assert_eq!(house.nodes.nodes[0].region.held(), 3);
+    house.nodes.settle();
+    assert_eq!((house.log()[6..].to_vec(), house.nodes.all_lost()), (vec![7, 8, 9], 3));
+}
+
+#[test]
+fn of_one_entity_no_more_waits_than_those_who_move_messages_to_it_may_have() {
+    let mut house = House::new(Limits { messages: 2, bytes: 1 << 20 });
+    house.nodes.decide(SHARD, Some(0));
+    house.nodes.hear(0, |_| true);
+    for from in [1, 2] {
+        (1..=3).for_each(|n| house.tell(from, SHARD, 10 * n + from as u32));
+    }
+    house.nodes.announce(1);
+    house.deliver(); // nothing of it is handled yet
+    assert_eq!(house.nodes.lost(Lost::MailboxFull), 1);
+    house.nodes.announce(2);
+    house.deliver();
+    assert_eq!(house.nodes.lost(Lost::MailboxFull), 2, "two have twice as much");
+    house.nodes.settle();
+    assert_eq!((house.log(), house.nodes.all_lost()), (vec![11, 21, 12, 22], 2));
+}
+
+/// They were told so many by several nodes: all of it is the shard's when it starts.
+#[test]
+fn what_was_held_is_refused_nothing_when_its_shard_starts() {
+    let mut house = House::new(Limits { messages: 2, bytes: 1 << 20 });
+    house.nodes.decide(SHARD, Some(0));
+    for from in [1, 2] {
+        (1..=3).for_each(|n| house.tell(from, SHARD, 10 * n + from as u32));
+        house.nodes.announce(from);
+    }
+    house.deliver();
+    assert_eq!(house.nodes.nodes[0].region.held(), 6);
+    house.nodes.settle();
+    assert_eq!((house.sorted(), house.nodes.all_lost()), (vec![11, 12, 21, 22, 31, 32], 0));
+}
+
+/// Node 0 holds two messages of node 1 for a shard of which it has heard nothing, and node 1 is out.
+fn orphaned(house: &mut House) {
+    house.nodes.decide(SHARD, Some(0));
+    (1..=2).for_each(|note| house.tell(1, SHARD, note));
+    house.nodes.announce(1);
+    house.deliver();
+    house.nodes.crash(1);
+    assert_eq!((house.nodes.nodes[0].region.held(), house.nodes.all_lost()), (2, 0));
+}
+
+/// Before, and also if a lane to it lingers on which nobody reads.
+#[test]
+fn what_comes_back_to_who_is_out_is_counted() {
+    for lingers in [false, true] {
+        let mut house = House::roomy();
+        house.nodes.lanes.lock().expect("nobody panicked").lingers = lingers;
+        orphaned(&mut house);
+        house.nodes.decide(SHARD, Some(2));
+        house.nodes.hear(0, House::is_release);
+        assert_eq!((house.nodes.lost(Lost::NodeGone), house.nodes.nodes[0].region.held()), (2, 0));
+        house.nodes.settle();
+        assert_eq!((house.log(), house.nodes.all_lost()), (vec![], 2));
+    }
+}
+
+#[test]
+fn what_is_held_of_who_is_out_is_given_up_once_nobody_has_told_for_long_whose_it_is() {
+    let mut house = House::roomy();
+    orphaned(&mut house);
+    let pass = |house: &mut House, secs| {
+        house.nodes.advance(Duration::from_secs(secs));
+        house.nodes.nodes[0].hosting.remind();
+        (house.nodes.nodes[0].region.held(), house.nodes.lost(Lost::NodeGone))
+    };
+    assert_eq!(pass(&mut house, 100), (2, 0), "it is looked at for the first time");
+    assert_eq!(pass(&mut house, 29), (2, 0));
+    assert_eq!(pass(&mut house, 1), (0, 2));
+    house.nodes.settle();
+    assert_eq!((house.log(), house.nodes.all_lost()), (vec![], 2));
+}
+
+#[test]
+fn what_is_held_of_who_is_out_waits_as_long_as_its_decision_is_known() {
+    let mut house = House::roomy();
+    house.nodes.host(0, 2);
+    house.nodes.decide(SHARD, Some(0));
+    house.nodes.announce(1);
+    (1..=2).for_each(|note| house.tell(1, SHARD, note));
+    house.deliver();
+    house.nodes.crash(1);
+    house.nodes.nodes[0].hosting.remind();
+    house.nodes.advance(Duration::from_secs(29));
+    house.nodes.hear(0, |_| true); // it waits for the former home
+    for _ in 0..10 {
+        house.nodes.advance(Duration::from_secs(29));
+        house.nodes.nodes[0].hosting.remind();
+    }
+    assert_eq!((house.nodes.nodes[0].region.held(), house.nodes.all_lost()), (2, 0));
+    house.nodes.settle();
+    assert_eq!((house.log(), house.nodes.all_lost()), (vec![1, 2], 0));
+}
+
+/// The lane keeps several times what it may: the barrier is said again, and nothing passes it.
+#[test]
+fn a_barrier_that_its_lane_does_not_take_holds_up_what_comes_behind_it() {
+    let mut house = House::roomy();
+    house.nodes.host(0, 0);
+    house.tell(1, SHARD, 1);
+    house.nodes.settle();
+    house.tell(1, SHARD, 2); // on the lane
+    house.nodes.lanes.lock().expect("nobody panicked").answers = 0;
+    house.nodes.decide(SHARD, Some(2));
+    house.nodes.announce(1);
+    house.tell(1, SHARD, 3);
+    let sent = |house: &House| {
+        let lanes = house.nodes.lanes.lock().expect("nobody panicked");
+        let to = |to| lanes.frames.get(&(node(1), node(to))).map_or(0, VecDeque::len);
+        (to(0), to(2), house.nodes.nodes[1].region.buffered())
+    };
+    assert_eq!(sent(&house), (1, 0, 1), "no barrier, and nothing past it");
+    house.nodes.nodes[1].hosting.remind();
+    house.nodes.nodes[1].hosting.room(node(2));
+    assert_eq!(sent(&house), (1, 0, 1), "nor later");
+    house.nodes.lanes.lock().expect("nobody panicked").answers = usize::MAX;
+    house.nodes.nodes[1].hosting.remind();
+    assert_eq!(sent(&house), (2, 0, 1));
+    house.nodes.settle();
+    assert_eq!((house.log(), house.nodes.all_lost()), (vec![1, 2, 3], 0));
+}
