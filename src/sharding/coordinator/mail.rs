@@ -15,7 +15,7 @@ use crate::sharding::wire::{
 /// What a word about a shard takes, at most, in bytes; a Host so much more for each that it lists.
 const HOST_BYTES: usize = 96;
 const LISTED_BYTES: usize = 48;
-const RELEASE_BYTES: usize = 80;
+const RELEASE_BYTES: usize = 128;
 
 #[derive(Clone, Debug, Default)]
 struct Letter {

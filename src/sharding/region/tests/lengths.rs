@@ -42,7 +42,8 @@ fn hosts(generation: Generation) -> ToRegion {
 
 fn releases(generation: Generation, to: Option<ReplicaId>) -> ToRegion {
     let to = to.map(RegionId::new);
-    let word = |shard| ReleaseShard { shard, generation, to };
+    let listed = Generation::NEVER;
+    let word = |shard| ReleaseShard { shard, generation, to, listed };
     ToRegion::Release(shards().map(word).collect())
 }
 

@@ -185,7 +185,8 @@ fn what_it_knows_of_many_shards_comes_in_parts_that_lanes_take() {
     let host = |shard| HostShard { shard, generation: far(1), after: BTreeMap::new(), epoch };
     bench.order(ToRegion::Host((0..1_000).map(ShardId::new).map(host).collect()));
     let to = Some(RegionId::new(ReplicaId::new(u64::MAX - 1)));
-    let release = |shard| ReleaseShard { shard, generation: far(2), to };
+    let listed = Generation::NEVER;
+    let release = |shard| ReleaseShard { shard, generation: far(2), to, listed };
     bench.order(ToRegion::Release((500..1_000).map(ShardId::new).map(release).collect()));
     let drained = |shard| RegionInput::Drained { shard: ShardId::new(shard), payload: None };
     bench.batch((900..1_000).map(drained).collect());
