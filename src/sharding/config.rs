@@ -91,7 +91,8 @@ pub struct Sharding {
     pub buffer_bytes_max: usize,
     /// Messages, its own node's among them, that a region holds for shards that are to start there;
     /// one shard at most a quarter. The first 100 of each shard, up to 64 KiB, are held even if this
-    /// is reached; those of other nodes that waited there for a home count and are never refused.
+    /// is reached; those of other nodes that waited there for a home count, and are refused only
+    /// beyond several times what one of them may buffer.
     pub held_size: usize,
     /// The same in bytes.
     pub held_bytes_max: usize,

@@ -24,10 +24,13 @@ pub fn take_answer(asks: &Asks, frame: &[u8]) -> Result<bool, BadFrame> {
 mod tests {
     use std::task::{Context, Poll, Waker};
 
+    use ostraca_ddata::types::Term;
+
     use super::*;
     use crate::sharding::asks::{Slot, Unanswered};
     use crate::sharding::dead_letters::Lost;
     use crate::sharding::frame;
+    use crate::sharding::ids::{Generation, ShardId};
 
     #[test]
     fn an_answer_under_a_type_that_is_not_here_finds_who_waits() {
@@ -51,12 +54,8 @@ mod tests {
 
     #[test]
     fn other_frames_are_for_nobody_and_what_is_none_is_said_to_be() {
-        let mut barrier = Vec::new();
-        frame::barrier(
-            &mut barrier,
-            crate::sharding::ids::ShardId::new(1),
-            crate::sharding::ids::Generation::NEVER,
-        );
+        let (mut barrier, term) = (Vec::new(), Term { number: 1, ..Term::default() });
+        frame::barrier(&mut barrier, ShardId::new(1), Generation::new(term, 1));
         assert_eq!(take_answer(&Asks::new(), &barrier), Ok(false));
         assert!(take_answer(&Asks::new(), &[0xff]).is_err());
     }

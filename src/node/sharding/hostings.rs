@@ -378,7 +378,7 @@ mod tests {
             hostings.arrived(&Inbound { from, class: Class::User, fields: &fields, body })
         };
         assert_eq!(hear(&["counter"], &[1]), Ok(()));
-        let barrier = [2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let barrier = [2, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         assert_eq!(hear(&["other"], &barrier), Err(NotArrived::Type));
         let refused = [6, 1, 0, 0, 0, 0, 0, 0, 0, 1]; // an answer, which comes too late
         assert_eq!((hear(&["other"], &refused), hostings.asks().late()), (Ok(()), 1));
