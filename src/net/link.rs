@@ -168,10 +168,11 @@ struct BackOff {
     until: Option<Instant>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Dial {
     under_way: bool,
     back_off: BackOff,
+    address: Option<Multiaddr>, // of the last one
 }
 
 /// See the module's page.
@@ -187,6 +188,7 @@ pub struct Link {
     told: Vec<Multiaddr>,      // ≤ ADDRESSES_MAX
     addresses: Vec<Multiaddr>, // all of them, each once
     next_address: usize,
+    good: Option<Multiaddr>, // the last where a lane has opened
     connections: BTreeMap<ConnectionId, Connection>, // ≤ limits.connections_per_peer, by the swarm
     main: Dial,
     bulk: Dial,
@@ -215,6 +217,7 @@ impl Link {
             told: Vec::new(),
             addresses: Vec::new(),
             next_address: 0,
+            good: None,
             connections: BTreeMap::new(),
             main: Dial::default(),
             bulk: Dial::default(),
@@ -329,7 +332,8 @@ impl Link {
     fn dial_failed(&mut self, now: Instant, purpose: Purpose) {
         let back_off = self.dial(purpose).back_off;
         let back_off = self.failed(now, back_off);
-        *self.dial(purpose) = Dial { under_way: false, back_off };
+        let dial = self.dial(purpose);
+        (dial.under_way, dial.back_off) = (false, back_off);
     }
 
     const fn dial(&mut self, purpose: Purpose) -> &mut Dial {
@@ -367,11 +371,17 @@ impl Link {
     }
 
     fn opened(&mut self, now: Instant, class: Class, attempt: u64) {
-        if self.stands(class, attempt) {
-            self.opened_at[class as usize] = Some(now);
-            self.down_since = None;
-            self.dial(if class == Class::Bulk { Purpose::Bulk } else { Purpose::Main }).back_off =
-                BackOff::default();
+        if !self.stands(class, attempt) {
+            return;
+        }
+        self.opened_at[class as usize] = Some(now);
+        self.down_since = None;
+        self.dial(if class == Class::Bulk { Purpose::Bulk } else { Purpose::Main }).back_off =
+            BackOff::default();
+        if let Lane::On { connection, .. } = self.lanes[class as usize]
+            && let Some(Dialler::Us(purpose)) = self.connections.get(&connection).map(|c| c.dialler)
+        {
+            self.good = self.dial(purpose).address.clone();
         }
     }
 
@@ -417,7 +427,9 @@ impl Link {
         self.lane_back_off = [BackOff::default(); 4];
         self.opened_at = [None; 4];
         // The new life answered at the newest, if at any.
-        self.found.truncate(1);
+        let ours = |connection: &Connection| matches!(connection.dialler, Dialler::Us(_));
+        self.found.truncate(usize::from(self.connections.values().any(ours)));
+        (self.good, self.next_address) = (None, 0);
         self.set_addresses();
     }
 
@@ -521,9 +533,15 @@ impl Link {
         if waits {
             return;
         }
-        let address = self.addresses[self.next_address % self.addresses.len()].clone();
-        self.next_address = self.next_address.wrapping_add(1);
-        self.dial(purpose).under_way = true;
+        let first = self.dial(purpose).back_off.failures == 0;
+        let good = self.good.as_ref().filter(|good| first && self.addresses.contains(good));
+        let address = good.cloned().unwrap_or_else(|| {
+            let next = self.addresses[self.next_address % self.addresses.len()].clone();
+            self.next_address = self.next_address.wrapping_add(1);
+            next
+        });
+        let dial = self.dial(purpose);
+        (dial.under_way, dial.address) = (true, Some(address.clone()));
         out.push(Output::Dial { purpose, address });
     }
 

@@ -276,7 +276,9 @@ impl Inside {
         is_proof: bool,
         out: &mut Out,
     ) {
-        if !self.gossip.contains(old.incarnation) || old == core.me {
+        // Of another peer that claims a member's incarnation, that is no news of the member.
+        let member = self.gossip.member(old.incarnation).map(|member| member.node);
+        if member != Some(old) || old == core.me {
             return;
         }
         if !(is_proof && core.config.lease.restart_is_proof) {

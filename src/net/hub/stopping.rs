@@ -15,6 +15,9 @@ use tokio::sync::oneshot;
 use super::{Hub, Peer};
 use crate::net::Class;
 
+/// A task reports its end before it has ended, and of the latter nobody tells: it is looked for.
+const LOOK: Duration = Duration::from_millis(20);
+
 impl Hub {
     pub(super) async fn stop(mut self, within: Duration, done: oneshot::Sender<()>) {
         let lanes = self.directory.close();
@@ -27,7 +30,8 @@ impl Hub {
         let end = self.now().mono + within.min(self.tasks.limits.link_down_max);
         while self.goes_on() && self.now().mono < end {
             let due = self.peers.values().filter_map(|peer| peer.link.next_deadline()).min();
-            let wait = due.map_or(end, |due| due.min(end)) - self.now().mono;
+            let due = due.map_or(end, |due| due.min(end)).min(self.now().mono + LOOK);
+            let wait = due - self.now().mono;
             tokio::select! {
                 event = self.swarm.select_next_some() => self.on_swarm(event),
                 Some(report) = self.reports.recv() => self.on_report(report),

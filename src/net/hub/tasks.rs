@@ -215,6 +215,7 @@ impl Tasks {
             Err(HandshakeError::Unacceptable(refusal)) => return Err(Why::Refused(refusal)),
             Err(error) => return Err(Why::Handshake(error)),
         };
+        drop(us); // it holds all that is quarantined, and the lane may live long
         let (reply, lane) = oneshot::channel();
         let hello = asked.hello.clone();
         let (generation, first) = (hello.generation, hello.first_unacknowledged);

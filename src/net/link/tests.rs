@@ -117,8 +117,35 @@ fn where_the_peer_answered_is_dialled_whatever_else_is_told() {
     }
     assert_eq!(dialled, [address(3), address(1), address(4)]);
     bench.give(Input::Found(address(5)));
+    bench.established(1, Dialler::Us(Purpose::Main));
     bench.give(Input::Reborn);
-    assert_eq!(bench.link.given(), [address(3), address(5)], "of former lives nothing is kept");
+    assert_eq!(bench.link.given(), [address(3), address(5)], "where the new life has answered");
+    bench.give(Input::Closed(conn(1)));
+    bench.give(Input::Reborn);
+    assert_eq!(bench.link.given(), [address(3)], "of former lives nothing is kept");
+}
+
+/// Another one may be gone, and take longer to fail than the link may be down.
+#[test]
+fn the_address_that_worked_is_dialled_first_for_bulk_and_after_a_break_as_well() {
+    let mut bench = kept();
+    bench.give(Input::DialFailed(Purpose::Main));
+    let outputs = bench.pass(1_000 * MS);
+    assert_eq!(outputs, [Output::Dial { purpose: Purpose::Main, address: address(2) }]);
+    let outputs = bench.established(1, Dialler::Us(Purpose::Main));
+    let [Output::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
+    bench.give(Input::Opened { class, attempt });
+    let outputs = bench.give(Input::Want(Class::Bulk));
+    assert_eq!(outputs, [Output::Dial { purpose: Purpose::Bulk, address: address(2) }]);
+    bench.give(Input::DialFailed(Purpose::Bulk));
+    let outputs = bench.pass(1_000 * MS);
+    assert_eq!(
+        outputs,
+        [Output::Dial { purpose: Purpose::Bulk, address: address(1) }],
+        "then another"
+    );
+    let outputs = bench.give(Input::Closed(conn(1)));
+    assert_eq!(outputs, [Output::Dial { purpose: Purpose::Main, address: address(2) }]);
 }
 
 #[test]
