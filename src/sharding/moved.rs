@@ -1,6 +1,7 @@
 //! What other nodes have moved here, by their own word: how much of it may wait for one entity, and
 //! what becomes of what is held for a shard when its sender is out.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ostraca_ddata::clock::Instant;
@@ -16,9 +17,9 @@ use super::shard::Desk;
 /// What is held of who is out is given up no earlier, however short drains may be.
 const ORPHANED_MIN: Duration = Duration::from_secs(30);
 
-/// Since when messages are held whose senders are out, and how the shard stands.
+/// Since when messages are held whose senders are out, of each, and how the shard stands.
 pub(super) struct Orphaned {
-    since: Instant,
+    since: BTreeMap<RegionId, Instant>, // ≤ lanes
     standing: Standing,
 }
 
@@ -39,21 +40,19 @@ impl<E: Entity> Desk<'_, E> {
         let lanes = gate.ahead().filter(|lane| self.runtime.is_removed(*lane));
         let lanes: Vec<RegionId> = lanes.collect();
         let (now, standing) = (self.runtime.world.now(), gate.standing());
-        let known = self.floor.orphaned.as_deref();
-        let since = known.filter(|known| known.standing == standing).map(|known| known.since);
         let limit = (self.runtime.settings.handoff_timeout * 2).max(ORPHANED_MIN);
-        self.floor.orphaned = match since {
-            _ if lanes.is_empty() => None,
-            None => Some(Box::new(Orphaned { since: now, standing })),
-            Some(since) if now - since < limit => return,
-            Some(_) => {
-                for lane in lanes {
-                    for item in gate.give_up_held(lane, self) {
-                        self.lose(Lost::NodeGone, item.message);
-                    }
-                }
-                None
+        let known = self.floor.orphaned.take().filter(|known| known.standing == standing);
+        let mut since = known.map_or_else(BTreeMap::new, |known| known.since);
+        since.retain(|lane, _| lanes.contains(lane));
+        for lane in lanes {
+            if now - *since.entry(lane).or_insert(now) < limit {
+                continue;
             }
-        };
+            since.remove(&lane);
+            for item in gate.give_up_held(lane, self) {
+                self.lose(Lost::NodeGone, item.message);
+            }
+        }
+        self.floor.orphaned = (!since.is_empty()).then(|| Box::new(Orphaned { since, standing }));
     }
 }

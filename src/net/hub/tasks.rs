@@ -215,7 +215,6 @@ impl Tasks {
             Err(HandshakeError::Unacceptable(refusal)) => return Err(Why::Refused(refusal)),
             Err(error) => return Err(Why::Handshake(error)),
         };
-        drop(us); // it holds all that is quarantined, and the lane may live long
         let (reply, lane) = oneshot::channel();
         let hello = asked.hello.clone();
         let (generation, first) = (hello.generation, hello.first_unacknowledged);
@@ -240,6 +239,7 @@ impl Tasks {
             }
             () = turn.superseded() => return Ok(()),
         }
+        drop(us); // it holds all that is quarantined, and the lane may live long
         let receiver = self.receiver.clone();
         match reader::run(stream, turn, node, class, &self.limits, receiver).await {
             ended @ lane::Ended::Violation(_) => Err(Why::Violation(ended)),

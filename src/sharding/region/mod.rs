@@ -655,17 +655,23 @@ impl Region {
     }
 
     /// Shards whose next home is to hear that this region was named in vain: once it is gone
-    /// unheard, what an earlier home holds would be given up, as if it had been taken here.
+    /// unheard, what an earlier home holds would be given up, as if it had been taken here. (If
+    /// nobody could take that, it is no matter.)
     fn owing(&self) -> Vec<ShardId> {
-        let waits = !self.left && !self.canary.has(Bug::LeavesUnconfirmed);
-        let owing = self.shards.iter().filter(|(_, held)| waits && held.owes_word());
+        let owing = self.shards.iter().filter(|(_, held)| self.owes(held));
         owing.map(|(shard, _)| *shard).collect()
     }
 
-    /// Shards that live nowhere and of which something is kept here that somebody else could take:
-    /// whoever gets them is told of it by their release.
+    fn owes(&self, held: &Shard) -> bool {
+        let waits = self.heirs && !self.left && !self.canary.has(Bug::LeavesUnconfirmed);
+        waits && held.owes_word()
+    }
+
+    /// Shards that live nowhere and of which something is kept here that somebody else could take, or
+    /// is to be heard: whoever gets them is told of it by their release.
     fn homeless(&self) -> Vec<ShardId> {
-        let waits = |held: &Shard| held.kept().is_some() && held.home().is_none();
+        let waits =
+            |held: &Shard| held.home().is_none() && (held.kept().is_some() || self.owes(held));
         let waiting = self.shards.iter().filter(|(_, held)| waits(held) && self.heirs);
         waiting.filter(|_| !self.left).map(|(shard, _)| *shard).collect()
     }

@@ -81,6 +81,7 @@ pub struct Shard {
     /// The latest decision that named this region, if it never lived here by that: if this region
     /// went before its release is heard, it would count as one that may have hosted.
     named: Option<Generation>,
+    confirmed: Generation, // somebody else has hosted at it, after the last stay here
     /// Who told of the decision that drains it: told when there is no home.
     released_by: Option<ReplicaId>,
 }
@@ -147,12 +148,11 @@ impl Shard {
         self.kept.as_ref()
     }
 
-    /// Whether its next home is to hear from this region that it was named in vain, and has not
-    /// confirmed that.
+    /// Whether whoever hosts it next is to hear from this region that it was named in vain, and
+    /// nobody has confirmed that.
     #[must_use]
     pub fn owes_word(&self) -> bool {
-        let is_next = self.run == Run::Idle && self.pend.is_none() && self.home.is_some();
-        is_next && self.named.is_some()
+        self.run == Run::Idle && self.pend.is_none() && self.named.is_some()
     }
 
     /// Who is waited for.
@@ -216,7 +216,8 @@ impl Shard {
         };
         self.run = Run::Hosting(self.max_gen);
         self.last = self.max_gen;
-        (self.kept, self.sealed, self.named) = (None, Generation::NEVER, None);
+        (self.kept, self.sealed) = (None, Generation::NEVER);
+        (self.named, self.confirmed) = (None, Generation::NEVER);
         steps.push(Step::Confirm { to: pend.asked_by });
         steps.extend(heard.keys().map(|id| Step::Confirmed { to: *id, at: self.last }));
         steps
@@ -278,7 +279,8 @@ impl Shard {
         if generation > self.max_gen || lowers {
             self.max_gen = generation;
             (self.home, self.pend, self.released_by) = (to, None, Some(from));
-            self.named = self.named.max((listed > self.last).then_some(listed));
+            let in_vain = listed > self.last && listed >= self.confirmed;
+            self.named = self.named.max(in_vain.then_some(listed));
             // Of decisions that are no more: who keeps a payload says it again to the next home.
             self.heard.retain(|_, heard| heard.reached > generation);
             return match self.run {
@@ -384,6 +386,9 @@ impl Shard {
             self.kept = None;
         }
         self.named = self.named.filter(|named| at <= *named);
+        if at > self.last {
+            self.confirmed = self.confirmed.max(at);
+        }
     }
 
     /// Bytes of payloads that have come from others and wait here.

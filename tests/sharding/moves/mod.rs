@@ -24,11 +24,12 @@ use self::world::World;
 
 const STATES_MAX: usize = 5_000_000;
 
-/// `2c1m0x`: coordinators, moves, crashes.
+/// `2c1m0x`: coordinators, moves, crashes; `1c2m0x1l`: one node leaves as well.
 fn named(name: &str) -> Limits {
     let number = |at: usize| name[at..=at].parse().expect("OSTRACA_MOVES is like 2c1m0x");
-    assert_eq!(name.len(), 6, "OSTRACA_MOVES is like 2c1m0x");
-    Limits::of(number(0), number(2), number(4))
+    assert!([6, 8].contains(&name.len()), "OSTRACA_MOVES is like 2c1m0x or 1c2m0x1l");
+    let leaves = if name.len() == 8 { number(6) } else { 0 };
+    Limits { leaves, ..Limits::of(number(0), number(2), number(4)) }
 }
 
 #[test]

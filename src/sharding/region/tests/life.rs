@@ -159,6 +159,7 @@ fn who_was_named_in_vain_leaves_when_somebody_hosts_who_has_heard_of_it() {
         found(&mut bench);
         bench.order(ack(1));
         bench.order(host(2, &[(2, 1)]));
+        bench.tell(RegionInput::Heirs { any: true });
         let out = bench.tell(RegionInput::Leave);
         assert!(!out.contains(&RegionOutput::Left), "it is to host: {out:?}");
         let out = bench.order(release_named(3, Some(3), 2));
@@ -182,9 +183,23 @@ fn who_was_named_in_vain_leaves_when_somebody_hosts_who_has_heard_of_it() {
     let out = bench.tell(RegionInput::Installed(installed(2, [1, 2, 4])));
     assert!(!has_left(&out), "there is to be another home: {out:?}");
     let out = bench.order(release_named(4, None, 2));
+    assert!(!has_left(&out), "somebody may be told to take what is kept elsewhere: {out:?}");
+    let mut waits = std::iter::repeat_with(|| bench.wait().unwrap().1);
+    assert!(waits.by_ref().take(10).any(|out| sent(&out).contains(&asks(&[7]))));
+    let out = bench.tell(RegionInput::Heirs { any: false });
     assert!(has_left(&out), "nobody can take anything: {out:?}");
 
     let mut bench = Bench::new();
+    bench.tell(RegionInput::Heirs { any: true });
+    bench.order(host(2, &[(2, 1)]));
+    bench.order(release_named(3, Some(3), 2));
+    bench.hear(3, at(3));
+    bench.order(release_named(4, Some(4), 2)); // decided before its coordinator had heard of that
+    let out = bench.tell(RegionInput::Leave);
+    assert!(has_left(&out), "it was heard: {out:?}");
+
+    let mut bench = Bench::new();
+    bench.tell(RegionInput::Heirs { any: true });
     bench.order(host(1, &[]));
     bench.order(release_named(2, Some(2), 1));
     bench.tell(RegionInput::Leave);

@@ -171,6 +171,24 @@ fn orders_of_a_coordinator_that_was_given_up_change_nothing_also_before_the_coun
     assert_eq!(bench.max_gen(), g(9), "of one that was kept it counts until the count");
 }
 
+/// What came first counts as of the first part: nothing older may change it before the last one.
+#[test]
+fn from_the_first_part_of_an_answer_on_nothing_older_counts() {
+    let cut = Cut { words: 1, ..Cut::default() };
+    let mut bench = Bench::with(RegionConfig { cut, ..RegionConfig::default() }, Canary::none());
+    bench.order(host(1, &[]));
+    let (generation, epoch) = (g(1), EpochId { generation: 1, number: 1 });
+    let other = HostShard { shard: ShardId::new(8), generation, after: BTreeMap::new(), epoch };
+    bench.order(ToRegion::Host(vec![other]));
+    bench.tell(RegionInput::Installed(forced(1..=3)));
+    let is_part = |out: &[(u64, ShardingMessage)], next: Option<ShardId>| matches!(out, [(2, ShardingMessage::Coordinator(ToCoordinator::CountedPart { next: n, .. }))] if *n == next);
+    let second = Some(ShardId::new(8));
+    assert!(is_part(&recount_from(&mut bench, 5, Some(ShardId::default())), second));
+    bench.hear(3, release(9, Some(2)));
+    assert_eq!((bench.run(), bench.max_gen()), (Run::Hosting(g(1)), g(1)));
+    assert!(is_part(&recount_from(&mut bench, 5, second), None));
+}
+
 /// With the longest numbers that there are, and the least that a lane may take.
 #[test]
 fn what_it_knows_of_many_shards_comes_in_parts_that_lanes_take() {
