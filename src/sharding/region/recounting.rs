@@ -68,8 +68,11 @@ impl Region {
         for (shard, held) in known.by_ref().take(room) {
             let (shard, generation, home) = (*shard, held.max_gen(), held.home());
             told.push(ShardRoute { shard, generation, home });
-            if let Run::Hosting(at) | Run::Draining(at) = held.run() {
-                hosted.push((shard, at));
+            match held.run() {
+                Run::Hosting(at) | Run::Draining(at) => hosted.push((shard, at)),
+                // Who starts it next is to wait for its release, and takes what that carries.
+                Run::Idle if held.kept().is_some() => hosted.push((shard, held.last())),
+                Run::Idle => {}
             }
         }
         let next = known.next().map(|(shard, _)| *shard);

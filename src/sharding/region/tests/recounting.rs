@@ -171,6 +171,24 @@ fn orders_of_a_coordinator_that_was_given_up_change_nothing_also_before_the_coun
     assert_eq!(bench.max_gen(), g(9), "of one that was kept it counts until the count");
 }
 
+/// Else its next home would start without it, and say that it was taken.
+#[test]
+fn who_keeps_something_for_a_next_home_says_where_it_is_from() {
+    for (payload, told) in [(Some("m"), vec![(SHARD, g(1))]), (None, vec![])] {
+        let mut bench = Bench::new();
+        bench.order(host(1, &[]));
+        bench.order(release(2, Some(4)));
+        bench.drained(payload);
+        bench.tell(RegionInput::Installed(forced(1..=3)));
+        let out = recount(&mut bench, 5);
+        let [(2, ShardingMessage::Coordinator(ToCoordinator::Counted { hosted, .. }))] = &out[..]
+        else {
+            panic!("{out:?}")
+        };
+        assert_eq!(*hosted, told);
+    }
+}
+
 /// What came first counts as of the first part: nothing older may change it before the last one.
 #[test]
 fn from_the_first_part_of_an_answer_on_nothing_older_counts() {
