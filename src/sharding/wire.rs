@@ -65,7 +65,7 @@ pub enum ToCoordinator {
         /// The term that asked.
         #[serde(rename = "t")]
         term: Term,
-        /// What it hosts or drains, and at which generation.
+        /// What it hosts or drains, or keeps something of for a next home, and at which generation.
         #[serde(rename = "h", default)]
         hosted: Vec<(ShardId, Generation)>, // ≤ SHARDS_MAX
         /// The newest decision that it was told of each shard, started or not.
@@ -282,12 +282,14 @@ pub(super) fn in_messages<T>(
     let (mut messages, mut bytes) = (Vec::<Vec<T>>::new(), 0_usize);
     for word in words {
         let length = length(&word);
-        if messages.is_empty() || bytes.saturating_add(length) > bytes_max {
-            messages.push(Vec::new());
-            bytes = 0;
+        bytes = bytes.saturating_add(length);
+        match messages.last_mut().filter(|_| bytes <= bytes_max) {
+            Some(message) => message.push(word),
+            None => {
+                messages.push(vec![word]);
+                bytes = length;
+            }
         }
-        bytes += length;
-        messages.last_mut().expect("one was begun").push(word);
     }
     messages
 }

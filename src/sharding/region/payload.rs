@@ -55,13 +55,13 @@ impl Carried {
 /// may have been handled by whoever hosted last. (Who hosted last and says so took what others
 /// still hold, or counted it.)
 pub(super) fn choose(candidates: Vec<Carried>, canary: Canary) -> (Option<Bytes>, Vec<Carried>) {
-    let mut candidates = candidates;
+    let is_removed = |carried: &Carried| carried.end == End::Removed;
+    let (mut removed, mut candidates): (Vec<_>, Vec<_>) =
+        candidates.into_iter().partition(is_removed);
     if !canary.has(Bug::NamedCountsAsHosted) {
-        let told: Vec<Carried> =
-            candidates.iter().filter(|carried| carried.end != End::Removed).cloned().collect();
-        let was_named = |carried: &Carried| told.iter().any(|told| told.vouches(carried.key));
-        candidates.retain(|carried| carried.end != End::Removed || !was_named(carried));
+        removed.retain(|carried| !candidates.iter().any(|told| told.vouches(carried.key)));
     }
+    candidates.append(&mut removed);
     candidates.sort_by_key(|carried| carried.key);
     if canary.has(Bug::PayloadOfLowest) {
         candidates.reverse();
