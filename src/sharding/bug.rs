@@ -66,6 +66,10 @@ pub enum Bug {
     RemovedVouches,
     /// A region leaves though nobody has confirmed that its empty release came.
     LeavesUnconfirmed,
+    /// A region leaves without a word of the coordinator that no decision names it.
+    LeavesUnheard,
+    /// The coordinator gives that word though a decision names the region that leaves.
+    LetsGoWhoIsNamed,
     /// The payload is dropped when the same stay is confirmed.
     KeptDroppedOnEqual,
     /// A repeated Released brings its payload again.

@@ -34,9 +34,10 @@ impl<E: Entity> Desk<'_, E> {
     }
 
     /// Some time has passed: gives up what is held of senders that are out, once nobody has told for
-    /// long of the decision that it waits for. A coordinator says that again and again, unless it was
-    /// lost with a majority, or never was.
+    /// long of the decision that it waits for. A coordinator that knows this region says that again
+    /// and again, unless it was lost with a majority, or never was.
     pub(super) fn review_held(&mut self, gate: &mut Gate<Letter>) {
+        let Some(coordinated) = self.runtime.coordinated_since() else { return };
         let lanes = gate.ahead().filter(|lane| self.runtime.is_removed(*lane));
         let lanes: Vec<RegionId> = lanes.collect();
         let (now, standing) = (self.runtime.world.now(), gate.standing());
@@ -45,7 +46,8 @@ impl<E: Entity> Desk<'_, E> {
         let mut since = known.map_or_else(BTreeMap::new, |known| known.since);
         since.retain(|lane, _| lanes.contains(lane));
         for lane in lanes {
-            if now - *since.entry(lane).or_insert(now) < limit {
+            let waits_since = coordinated.max(*since.entry(lane).or_insert(now));
+            if now - waits_since < limit {
                 continue;
             }
             since.remove(&lane);

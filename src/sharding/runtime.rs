@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use ostraca_ddata::clock::Instant;
 use serde::Serialize;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -67,6 +68,7 @@ pub(super) struct Runtime<E: Entity> {
     callers: Callers,
     over: AtomicBool,
     cluster_generation: AtomicU64, // it only rises; read with each batch of messages
+    coordinated: Mutex<Option<Instant>>, // since when a coordinator knows this region
     pub(super) sent_back: AtomicU64, // bounces and echoes
     books: Books,
     sweeps: AtomicBool,
@@ -165,6 +167,7 @@ impl<E: Entity> Runtime<E> {
             callers: Callers::new(),
             over: AtomicBool::new(false),
             cluster_generation: AtomicU64::new(0),
+            coordinated: Mutex::new(None),
             sent_back: AtomicU64::new(0),
             books,
             sweeps: AtomicBool::new(false),
@@ -207,6 +210,11 @@ impl<E: Entity> Runtime<E> {
     }
 
     /// Set before the shards that start in it do.
+    /// Since when a coordinator has known this region; `None`: none does.
+    pub(super) fn coordinated_since(&self) -> Option<Instant> {
+        *lock(&self.coordinated)
+    }
+
     pub(super) fn cluster_generation(&self) -> u64 {
         self.cluster_generation.load(Ordering::Acquire)
     }
@@ -493,6 +501,9 @@ impl<E: Entity> Runtime<E> {
             RegionOutput::Discard { shard, payload, .. } => self.lose_payload(shard, &payload),
             RegionOutput::ClusterGeneration(generation) => {
                 self.cluster_generation.fetch_max(generation, Ordering::AcqRel);
+            }
+            RegionOutput::Coordinated(known) => {
+                *lock(&self.coordinated) = known.then(|| self.world.now());
             }
             RegionOutput::StopAll => self.stop_all(),
             // A standing follows an adoption and a drain, and says all of it; the rest is the

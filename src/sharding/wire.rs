@@ -53,6 +53,7 @@ pub enum ToCoordinator {
     #[serde(rename = "d")]
     Drained(Vec<(ShardId, Generation)>),
     /// It is to stop: find other homes for its shards, and give it no new ones.
+    /// Repeated until it has left; answered by [`ToRegion::MayLeave`].
     #[serde(rename = "l")]
     Leaving,
     /// Somebody there wants these to stop, wherever they live; repeated until answered.
@@ -131,7 +132,8 @@ pub enum ToRegion {
     /// Another region: these are released here.
     #[serde(rename = "d")]
     Released(Vec<Released>),
-    /// Another region: these are hosted here, drop what you keep of them.
+    /// Another region: these are hosted here, drop what you keep of them. Or the coordinator, to who
+    /// leaves: they have been hosted so by somebody who had heard of its release.
     #[serde(rename = "o")]
     Hosted(Vec<(ShardId, Generation)>),
     /// Another region: these are released here, and a long payload is kept of each.
@@ -146,6 +148,9 @@ pub enum ToRegion {
     /// These have stopped, as was wanted.
     #[serde(rename = "s")]
     Stopped(Vec<ShardId>), // ≤ SHARDS_MAX
+    /// Who leaves may: no decision of this term names it that is not carried out, and none will.
+    #[serde(rename = "y")]
+    MayLeave(Term),
     /// The generation of configurations began by force, and decisions may be lost: what does this
     /// node know? Repeated until answered; also by a node that has not started the type.
     #[serde(rename = "x")]
@@ -526,6 +531,7 @@ mod tests {
             ToRegion::Announce(table),
             ToRegion::Released(vec![released.clone(), bare, Released { sealed, ..released }]),
             ToRegion::Hosted(hosted.clone()),
+            ToRegion::MayLeave(g(1, 1).term),
             ToRegion::Carries(vec![carries]),
             ToRegion::Fetch(vec![Fetch { shard, last: g(1, 1), at: 4 }]),
             ToRegion::Part(Part {

@@ -471,6 +471,7 @@ mod tests {
             ),
             (ToRegion::Hosted(at), "81a17281a16f91920382a17482a16e02a16f07a17301"),
             (ToRegion::Stopped(vec![SHARD]), "81a17281a1739103"),
+            (ToRegion::MayLeave(g(1).term), "81a17281a17982a16e02a16f07"),
         ]
     }
 

@@ -6,10 +6,10 @@ use ostraca_ddata::id::ReplicaId;
 
 use super::Out;
 use super::port::CoordinatorOutput;
-use crate::sharding::ids::{RegionId, ShardId};
+use crate::sharding::ids::{Generation, RegionId, ShardId};
 use crate::sharding::wire::{
-    HostShard, ROUTE_BYTES, ReleaseShard, SHARD_BYTES, ShardRoute, ShardingMessage, ToRegion,
-    in_messages,
+    HOSTED_BYTES, HostShard, ROUTE_BYTES, ReleaseShard, SHARD_BYTES, ShardRoute, ShardingMessage,
+    ToRegion, in_messages,
 };
 
 /// What a word about a shard takes, at most, in bytes; a Host so much more for each that it lists.
@@ -23,6 +23,7 @@ struct Letter {
     host: Vec<HostShard>,
     announce: Vec<ShardRoute>,
     stopped: Vec<ShardId>,
+    hosted: Vec<(ShardId, Generation)>,
 }
 
 /// Messages of one batch.
@@ -55,13 +56,17 @@ impl Mail {
         self.letters.entry(to).or_default().stopped.push(shard);
     }
 
+    pub(super) fn hosted(&mut self, to: RegionId, shard: ShardId, at: Generation) {
+        self.letters.entry(to).or_default().hosted.push((shard, at));
+    }
+
     /// Sends everything: releases first, they start the longest work. Words of a kind go together up
     /// to `bytes_max` bytes.
     pub(super) fn flush(&mut self, bytes_max: usize, out: &mut Out) {
         let host_bytes = |word: &HostShard| HOST_BYTES + LISTED_BYTES * word.after.len();
         self.registered.clear();
         for (to, letter) in std::mem::take(&mut self.letters) {
-            let Letter { release, host, announce, stopped } = letter;
+            let Letter { release, host, announce, stopped, hosted } = letter;
             let mut say = |word| send(to.replica(), word, out);
             for words in in_messages(release, bytes_max, |_| RELEASE_BYTES) {
                 say(ToRegion::Release(words));
@@ -74,6 +79,9 @@ impl Mail {
             }
             for shards in in_messages(stopped, bytes_max, |_| SHARD_BYTES) {
                 say(ToRegion::Stopped(shards));
+            }
+            for shards in in_messages(hosted, bytes_max, |_| HOSTED_BYTES) {
+                say(ToRegion::Hosted(shards));
             }
         }
     }

@@ -9,6 +9,7 @@
 mod agreeing;
 mod decisions;
 mod desk;
+mod leaving;
 mod mail;
 mod port;
 mod record;
@@ -133,6 +134,7 @@ pub struct Coordinator {
     seq: u64, // of the last write under this term
     installed: Installed,
     regions: BTreeMap<RegionId, Registered>, // ≤ members
+    leavers: BTreeMap<RegionId, ShardId>,    // that wait for a word, and what to look at; ≤ regions
     records: BTreeMap<ShardId, Record>,      // ≤ config.shards
     desk: Desk,
     asked: Option<u64>, // the question under way to the Replicator
@@ -172,6 +174,7 @@ impl Coordinator {
             seq: 0,
             installed: Installed::default(),
             regions: BTreeMap::new(),
+            leavers: BTreeMap::new(),
             records: BTreeMap::new(),
             desk: Desk::default(),
             asked: None,
@@ -297,6 +300,7 @@ impl Coordinator {
         if self.phase == Phase::Active {
             self.place(now, out);
             self.commit(now, out);
+            self.let_leave(out);
             self.repeat(now);
             self.look_for_slow(now, out);
         }

@@ -74,6 +74,22 @@ impl Record {
         installed.is_out(region, self.home.epoch)
     }
 
+    /// Whether a region has something to hear of it: its home, or one of those that are to release it
+    /// before somebody else hosts.
+    pub(super) fn names(&self, region: RegionId) -> bool {
+        let lists = !self.settled && self.home.after.contains_key(&region);
+        self.home.region == Some(region) || lists
+    }
+
+    /// At which generation somebody has hosted it who had heard of this region's release; `None`:
+    /// nobody may have.
+    pub(super) fn hosted_after(&self, region: RegionId) -> Option<Generation> {
+        let ShardHome { region: home, after, .. } = &self.home;
+        let listed = after.get(&region).is_some_and(|last| *last >= self.hosted);
+        let is_over = *home != Some(region) && !listed && self.hosted > Generation::NEVER;
+        is_over.then_some(self.hosted)
+    }
+
     /// Whether its home is out.
     pub(super) fn is_lost(&self, installed: &Installed) -> bool {
         self.home.region.is_some_and(|home| self.is_out(home, installed))

@@ -152,6 +152,10 @@ impl Coordinator {
                 self.stats.strange += 1;
                 continue;
             }
+            if let Some(hosted) = self.is_over_for(shard, from) {
+                self.mail.hosted(from, shard, hosted);
+                continue;
+            }
             let lost = self.records.get(&shard).is_none_or(|r| r.is_lost(&self.installed));
             match self.route(shard).filter(|route| route.home.is_some() && !lost) {
                 Some(route) => self.mail.announce(from, route),
@@ -159,14 +163,6 @@ impl Coordinator {
                 None => self.unplace(shard, Some(from)),
             }
         }
-    }
-
-    /// A region is to stop: its shards get other homes in one write.
-    pub(super) fn leaving(&mut self, from: RegionId) {
-        let Some(region) = self.regions.get_mut(&from) else { return };
-        region.leaving = true;
-        self.desk.changed = None;
-        self.check_homes();
     }
 
     /// A configuration is installed: who is out of it hosts nothing any more.
@@ -186,6 +182,7 @@ impl Coordinator {
             return;
         }
         self.regions.retain(|id, _| self.installed.members.contains(id));
+        self.leavers.retain(|id, _| self.installed.members.contains(id));
         for wanted in self.stops.values_mut() {
             wanted.retain(|id| self.installed.members.contains(id));
         }
@@ -194,14 +191,9 @@ impl Coordinator {
         for new in self.installed.members.difference(&before) {
             send(new.replica(), ToRegion::Here(self.term), out);
         }
-        let gone = |home: Option<RegionId>| {
-            home.is_some_and(|home| !self.installed.members.contains(&home))
-        };
-        let vain = self.desk.wishes.iter().filter(|(_, wish)| gone(wish.to));
-        for shard in vain.map(|(shard, _)| *shard).collect::<Vec<_>>() {
-            self.desk.wishes.remove(&shard);
-            self.unplace(shard, None);
-        }
+        let members = self.installed.members.clone();
+        let gone = |home: RegionId| !members.contains(&home);
+        self.take_back_wishes(gone);
         let settled = |(shard, record): (&ShardId, &mut super::Record)| {
             record.settle_empty(&self.installed).then_some(*shard)
         };

@@ -473,7 +473,8 @@ fn seen(coordinator: &Coordinator, state: &ClusterState) -> Allocations {
             shards,
         })
     };
-    let hosts = coordinator.regions().filter(|(_, region)| !region.proxy);
+    // Who leaves only routes from then on, and what lives there still counts.
+    let hosts = coordinator.regions().filter(|(_, region)| !region.proxy || region.leaving);
     let regions: BTreeMap<RegionId, Candidate> =
         hosts.filter_map(|(id, region)| Some((id, candidate(id, region.leaving)?))).collect();
     let moving = coordinator.under_way().map(|(shard, from, to)| (shard, Moving { from, to }));

@@ -5,6 +5,7 @@
 //! bytes. What it has to say is joined into one message per receiver and batch of inputs.
 
 mod intake;
+mod leaving;
 mod mail;
 mod payload;
 mod port;
@@ -28,6 +29,7 @@ use ostraca_ddata::types::Term;
 
 pub use self::intake::Cut;
 use self::intake::Intake;
+use self::leaving::Leaving;
 use self::mail::Mail;
 pub use self::port::{RegionInput, RegionOutput, Standing};
 use self::registration::Registration;
@@ -44,8 +46,8 @@ use super::pace::Pace;
 use super::remembered::{REMEMBERED_MAX, Ring, Step as Happened, What};
 use super::repeat::{Pauses, Repeats};
 use super::wire::{
-    Carries, Fetch, HOSTED_BYTES, HostShard, NotYet, Part, ROUTE_BYTES, ReleaseShard, Released,
-    RouteTable, SHARD_BYTES, ShardRoute, ShardingMessage, ToCoordinator, ToRegion, in_messages,
+    Carries, Fetch, HOSTED_BYTES, HostShard, NotYet, Part, ReleaseShard, Released, RouteTable,
+    SHARD_BYTES, ShardRoute, ToCoordinator, ToRegion, in_messages,
 };
 
 type Out = Outbox<RegionOutput>;
@@ -106,7 +108,8 @@ pub struct Region {
     intake: Intake,
     aborts: BTreeMap<ShardId, Instant>, // draining shards
     stopping: Stopping,
-    leaving: Option<Instant>, // when to ask again
+    coordinated: bool, // as it was told
+    leaving: Option<Leaving>,
     heirs: bool,
     left: bool,
     over: bool,
@@ -143,6 +146,7 @@ impl Region {
             intake: Intake::default(),
             aborts: BTreeMap::new(),
             stopping: Stopping::default(),
+            coordinated: false,
             leaving: None,
             heirs: false,
             left: false,
@@ -204,6 +208,14 @@ impl Region {
         heard.fold(self.intake.bytes(), u64::saturating_add)
     }
 
+    /// The coordinator that knows this region, if any does, and the highest term it has heard of.
+    #[must_use]
+    pub fn registered_with(&self) -> (Option<ReplicaId>, Term) {
+        let registration = &self.registration;
+        let coordinator = registration.coordinator().filter(|_| registration.is_registered());
+        (coordinator, registration.term())
+    }
+
     /// Whether the coordinator knows this region: ready to serve.
     #[must_use]
     pub const fn is_registered(&self) -> bool {
@@ -251,7 +263,7 @@ impl Region {
                 if self.registration.acked(now.mono, from, term, self.config.audit) {
                     self.refused = None;
                     self.ask_at = (!self.wanted.is_empty()).then_some(now.mono);
-                    self.leaving = self.leaving.map(|_| now.mono);
+                    self.ask_to_leave(now.mono);
                     self.stopping.again(now.mono);
                     out.push(RegionOutput::Registered);
                 }
@@ -293,6 +305,7 @@ impl Region {
             }
             ToRegion::Part(part) => self.part(now, from, &part, out),
             ToRegion::Stopped(shards) => self.stopped(from, &shards, out),
+            ToRegion::MayLeave(term) => self.may_leave(from, term),
             ToRegion::Recount { term, origin, first } => {
                 self.recount(from, (term, origin), first);
             }
@@ -332,7 +345,7 @@ impl Region {
         if self.left {
             // As if it were lost, for nobody would hand the shard over again; who leaves is given
             // none, and its shards go elsewhere.
-            self.leaving = Some(now.mono);
+            self.ask_to_leave(now.mono);
             return;
         }
         if epoch > self.installed.epoch && !self.canary.has(Bug::AbsentIsRemoved) {
@@ -343,6 +356,7 @@ impl Region {
         if known.is_none_or(|known| generation > known) {
             self.route(ShardRoute { shard, generation, home: Some(self.me) }, out);
             self.remember_told(now, &word);
+            self.is_named_again(now.mono);
         } else if known != Some(generation) {
             self.stats.stale += 1;
         }
@@ -500,8 +514,8 @@ impl Region {
             self.aborts.remove(&shard);
             self.note_drained(now, shard);
             self.change(now, shard, out, |held, judge| held.drained(payload, judge));
-            if !self.homeless().is_empty() {
-                self.leaving = self.leaving.map(|_| now.mono); // ask for its home
+            if !self.unclaimed().is_empty() {
+                self.ask_to_leave(now.mono); // for its home
             }
         }
     }
@@ -516,6 +530,7 @@ impl Region {
             out.push(RegionOutput::ClusterGeneration(generation));
         }
         self.intake.keep_only(&self.installed.members);
+        self.ask_to_leave(now.mono); // a home may be out
         let pending = self.shards.iter().filter(|(_, held)| held.pending().is_some());
         for shard in pending.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.change(now, shard, out, Shard::judge);
@@ -567,6 +582,10 @@ impl Region {
         for shard in self.carrying.take_due(now.mono, self.config.repeat) {
             self.change(now, shard, out, Shard::say_released);
         }
+        let coordinated = self.registration.is_registered();
+        if std::mem::replace(&mut self.coordinated, coordinated) != coordinated {
+            out.push(RegionOutput::Coordinated(coordinated));
+        }
         self.register(now);
         self.complain(now, out);
         self.ask(now);
@@ -587,7 +606,8 @@ impl Region {
                 Run::Hosting(at) | Run::Draining(at) => Some((*id, at)),
             });
             let hosted: Vec<(ShardId, Generation)> = hosted.collect();
-            let (proxy, highest) = (self.config.proxy, self.highest);
+            // Who leaves is given no shard, also by a coordinator that has not heard so yet.
+            let (proxy, highest) = (self.config.proxy || self.leaving.is_some(), self.highest);
             let mut parts = in_messages(hosted, self.config.cut.words, |_| HOSTED_BYTES);
             if parts.is_empty() {
                 parts.push(Vec::new());
@@ -621,79 +641,6 @@ impl Region {
             }
         }
     }
-
-    fn leave(&mut self, now: Now, out: &mut Out) {
-        let Some(at) = self.leaving else { return };
-        let owing = self.owing();
-        for shard in &owing {
-            if !self.carrying.contains(*shard) {
-                self.carrying.begin(now.mono, *shard, self.config.repeat);
-            }
-        }
-        let busy = |held: &Shard| {
-            let carries = held.kept().is_some() && (held.home().is_some() || self.heirs);
-            held.run() != Run::Idle || held.pending().is_some() || carries
-        };
-        if owing.is_empty()
-            && !self.shards.values().any(busy)
-            && !std::mem::replace(&mut self.left, true)
-        {
-            self.tell_where_all_went(out);
-            out.push(RegionOutput::Left);
-        }
-        // Said by an idle one, too: nothing is to come here any more.
-        if at <= now.mono {
-            self.leaving = Some(now.mono + self.config.retry);
-            if let Some(to) = self.registration.coordinator() {
-                self.mail.say(to, ToCoordinator::Leaving);
-                let bytes_max = self.config.cut.words;
-                for homeless in in_messages(self.homeless(), bytes_max, |_| SHARD_BYTES) {
-                    self.mail.say(to, ToCoordinator::GetShardHome(homeless));
-                }
-            }
-        }
-    }
-
-    /// Shards whose next home is to hear that this region was named in vain: once it is gone
-    /// unheard, what an earlier home holds would be given up, as if it had been taken here. (If
-    /// nobody could take that, it is no matter.)
-    fn owing(&self) -> Vec<ShardId> {
-        let owing = self.shards.iter().filter(|(_, held)| self.owes(held));
-        owing.map(|(shard, _)| *shard).collect()
-    }
-
-    fn owes(&self, held: &Shard) -> bool {
-        let waits = self.heirs && !self.left && !self.canary.has(Bug::LeavesUnconfirmed);
-        waits && held.owes_word()
-    }
-
-    /// Shards that live nowhere and of which something is kept here that somebody else could take, or
-    /// is to be heard: whoever gets them is told of it by their release.
-    fn homeless(&self) -> Vec<ShardId> {
-        let waits =
-            |held: &Shard| held.home().is_none() && (held.kept().is_some() || self.owes(held));
-        let waiting = self.shards.iter().filter(|(_, held)| waits(held) && self.heirs);
-        waiting.filter(|_| !self.left).map(|(shard, _)| *shard).collect()
-    }
-}
-
-impl Region {
-    /// Its coordinator may have left with it, and others may not have found the next one: then they
-    /// have heard of no move since, and would learn of the moves only when this region is gone.
-    fn tell_where_all_went(&self, out: &mut Out) {
-        let route = |(shard, held): (&ShardId, &Shard)| {
-            let home = held.home().filter(|home| *home != self.me)?;
-            Some(ShardRoute { shard: *shard, generation: held.max_gen(), home: Some(home) })
-        };
-        let routes: Vec<ShardRoute> = self.shards.iter().filter_map(route).collect();
-        for routes in in_messages(routes, self.config.cut.words, |_| ROUTE_BYTES) {
-            let word = ToRegion::Announce(routes.into_iter().collect());
-            let message = ShardingMessage::Region(word);
-            for to in self.installed.members.iter().filter(|to| **to != self.me) {
-                out.push(RegionOutput::Send { to: to.replica(), message: message.clone() });
-            }
-        }
-    }
 }
 
 fn standing(shard: ShardId, held: &Shard) -> Standing {
@@ -721,10 +668,10 @@ impl Machine for Region {
             }
             RegionInput::Drained { shard, payload } => self.on_drained(now, shard, payload, out),
             RegionInput::Stop { shards, within } => self.wish_stop(now, shards, within),
-            RegionInput::Leave => self.leaving = self.leaving.or(Some(now.mono)),
+            RegionInput::Leave => self.begin_to_leave(now.mono),
             RegionInput::Heirs { any } => {
                 self.heirs = any;
-                self.leaving = self.leaving.map(|_| now.mono);
+                self.ask_to_leave(now.mono);
             }
             RegionInput::Over => return self.stop_for_good(out),
             RegionInput::Forsaken => self.forsake(out),
@@ -740,7 +687,7 @@ impl Machine for Region {
             return Some(Instant::default()); // right after this batch
         }
         let asks = self.ask_at.filter(|_| self.registration.is_registered());
-        let leaves = self.leaving.filter(|_| !self.left);
+        let leaves = self.leaving.filter(|_| !self.left).map(|leaving| leaving.next());
         let aborts = self.aborts.values().min().copied();
         let stops = self.stopping.next(self.registration.is_registered());
         [self.carrying.next(), self.registration.next(), asks, leaves, aborts, stops]

@@ -112,6 +112,9 @@ pub enum RegionOutput {
     /// The generation of the cluster that fencing tokens have from now on. It only rises, and comes
     /// before the starts that follow from the same input.
     ClusterGeneration(u64),
+    /// Whether a coordinator knows this region from now on: without one nothing is said again that
+    /// was lost.
+    Coordinated(bool),
     /// Stop everything at once and for good.
     StopAll,
     /// Nobody hosts one of the shards any more that [`RegionInput::Stop`] named, or it is asked for

@@ -91,6 +91,7 @@ impl Region {
                 | To::Host(_)
                 | To::Release(_)
                 | To::Stopped(_)
+                | To::MayLeave(_)
         );
         let is_given_up = is_order && self.installed.is_given_up(RegionId::new(from));
         self.stats.given_up += u64::from(is_given_up);

@@ -29,6 +29,7 @@ pub(super) struct Registration {
     coordinator: Option<ReplicaId>,
     term: Term, // the highest that a coordinator named
     registered: bool,
+    asked: bool, // ever
     due: Instant,
     complaint: Option<Complaint>, // while it is not registered, and missed
 }
@@ -51,6 +52,16 @@ impl Registration {
 
     pub(super) const fn is_registered(&self) -> bool {
         self.registered
+    }
+
+    /// Whether this coordinator knows it under this term, and no other one may know it better.
+    pub(super) fn is_with(&self, from: ReplicaId, term: Term) -> bool {
+        self.registered && self.coordinator == Some(from) && self.term == term
+    }
+
+    /// Whether any coordinator may know it.
+    pub(super) const fn has_asked(&self) -> bool {
+        self.asked
     }
 
     /// The singleton's proxy says where the coordinator is.
@@ -94,7 +105,7 @@ impl Registration {
     /// Whom to register with now, if it is time.
     pub(super) fn take_due(&mut self, now: Instant, retry: Duration) -> Option<ReplicaId> {
         let to = self.coordinator.filter(|_| self.due <= now)?;
-        self.due = now + retry;
+        (self.asked, self.due) = (true, now + retry);
         Some(to)
     }
 

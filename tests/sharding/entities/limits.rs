@@ -11,6 +11,7 @@ use ostraca::sharding::dead_letters::Lost;
 use ostraca::sharding::entity::Entity;
 use ostraca::sharding::gate::Limits;
 use ostraca::sharding::ids::{EntityId, ShardId};
+use ostraca::sharding::region::RegionOutput;
 use ostraca::sharding::wire::ToRegion;
 
 use super::nodes::{Nodes, Plan, Step, node};
@@ -151,6 +152,11 @@ fn what_was_held_is_refused_nothing_when_its_shard_starts() {
     assert_eq!((house.sorted(), house.nodes.all_lost()), (vec![11, 12, 21, 22, 31, 32], 0));
 }
 
+/// Whether node 0 has a coordinator.
+fn coordinated(house: &mut House, known: bool) {
+    house.nodes.nodes[0].hosting.perform(RegionOutput::Coordinated(known));
+}
+
 /// Node 0 holds two messages of node 1 for a shard of which it has heard nothing, and node 1 is out.
 fn orphaned(house: &mut House) {
     house.nodes.decide(SHARD, Some(0));
@@ -158,6 +164,7 @@ fn orphaned(house: &mut House) {
     house.nodes.announce(1);
     house.deliver();
     house.nodes.crash(1);
+    coordinated(house, true);
     assert_eq!((house.nodes.nodes[0].region.held(), house.nodes.all_lost()), (2, 0));
 }
 
@@ -187,6 +194,10 @@ fn what_is_held_of_who_is_out_is_given_up_once_nobody_has_told_for_long_whose_it
     };
     assert_eq!(pass(&mut house, 100), (2, 0), "it is looked at for the first time");
     assert_eq!(pass(&mut house, 29), (2, 0));
+    coordinated(&mut house, false);
+    assert_eq!(pass(&mut house, 500), (2, 0), "nobody is there who could tell");
+    coordinated(&mut house, true);
+    assert_eq!(pass(&mut house, 29), (2, 0), "a new coordinator has as long");
     assert_eq!(pass(&mut house, 1), (0, 2));
     house.nodes.settle();
     assert_eq!((house.log(), house.nodes.all_lost()), (vec![], 2));
@@ -201,6 +212,7 @@ fn what_is_held_of_who_is_out_waits_as_long_as_its_decision_is_known() {
     (1..=2).for_each(|note| house.tell(1, SHARD, note));
     house.deliver();
     house.nodes.crash(1);
+    coordinated(&mut house, true);
     house.nodes.nodes[0].hosting.remind();
     house.nodes.advance(Duration::from_secs(29));
     house.nodes.hear(0, |_| true); // it waits for the former home

@@ -7,7 +7,7 @@ use ostraca::sharding::region::Run;
 use ostraca::sharding::wire::{ToCoordinator, ToRegion};
 
 use super::limits::{Limits, Outside, Step};
-use super::world::{Fact, World};
+use super::world::{Fact, World, region};
 
 const A: usize = 0;
 const B: usize = 1;
@@ -350,4 +350,78 @@ fn who_has_died_says_nothing_about_who_started_after_it() {
     let mut led = the_old_home_dies_after_its_word(limits);
     led.settles();
     led.ends_with(C);
+}
+
+// ── Who leaves ──
+
+impl Led {
+    /// The node at `place` leaves; nothing is said to it but that it may, or why not.
+    fn leaves(&mut self, place: usize) {
+        self.go(Step::Leave(place));
+        let says = |fact: &Fact| matches!(fact, Fact::ToCoordinator(_, from, ToCoordinator::Leaving) if *from == region(place).replica());
+        self.comes(says);
+        self.comes(
+            |fact| matches!(fact, Fact::ToRegion(at, _, ToRegion::MayLeave(_)) if *at == place),
+        );
+    }
+
+    fn has_left(&self, place: usize) -> bool {
+        self.world.places[place].has_left()
+    }
+}
+
+/// Named in vain, then the shard is to live nowhere: the coordinator waits for nobody, and who gets
+/// the shard later is to hear of it.
+fn named_in_vain_for_a_shard_that_is_stopped(limits: Limits) -> Led {
+    let mut led = Led::new(Limits { leaves: 1, nowhere: true, ..limits });
+    led.moves(0, B);
+    led.release(A);
+    led.go(Step::Drained(A));
+    led.all([Step::Move(0, None), Step::WriteAt(0, 0), Step::WriteAt(0, 1)]);
+    for place in [A, B] {
+        led.release(place);
+        let drained = |fact: &Fact| matches!(fact, Fact::ToCoordinator(_, from, ToCoordinator::Drained(_)) if *from == region(place).replica());
+        led.comes(drained);
+    }
+    led.leaves(B);
+    led
+}
+
+#[test]
+fn who_was_named_in_vain_for_a_stopped_shard_waits_for_its_next_home() {
+    let limits = Limits::of(1, 3, 0);
+    let mut weak = named_in_vain_for_a_shard_that_is_stopped(limits.with(Bug::LeavesUnconfirmed));
+    assert!(weak.has_left(B));
+    weak.go(Step::Remove(B));
+    weak.moves(0, C);
+    weak.settles();
+    assert_eq!(weak.seen.as_deref(), Some("2 starts without what stay 1 has left at 0"));
+
+    let mut led = named_in_vain_for_a_shard_that_is_stopped(limits);
+    assert!(!led.has_left(B), "somebody could take what A keeps");
+    led.settles(); // it asks for a home
+    led.all([Step::Place(0, C), Step::WriteAt(0, 0), Step::WriteAt(0, 1)]);
+    led.settles();
+    led.ends_with(C);
+    assert!(led.has_left(B));
+}
+
+/// The next home hosts, says so to the coordinator, and dies before it has told who leaves.
+#[test]
+fn who_leaves_hears_from_the_coordinator_what_its_next_home_can_say_no_more() {
+    let mut led = Led::new(Limits { leaves: 1, ..Limits::of(1, 1, 1) });
+    led.moves(0, C);
+    led.release(A);
+    led.go(Step::Leave(A));
+    led.go(Step::Drained(A));
+    led.host(C);
+    led.released(C);
+    led.hosted(0);
+    assert_eq!(led.hosting(), [C]);
+    led.world.lose(|fact| matches!(fact, Fact::ToRegion(A, _, ToRegion::Hosted(_))));
+    led.all([Step::Crash(C), Step::Remove(C)]);
+    led.all([Step::Place(0, B), Step::WriteAt(0, 0), Step::WriteAt(0, 1)]);
+    led.settles();
+    led.ends_with(B);
+    assert!(led.has_left(A), "it keeps what C has taken");
 }

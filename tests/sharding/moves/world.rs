@@ -75,7 +75,9 @@ impl Seat {
     fn rehash(&mut self) {
         let machine = &self.machine;
         let targets: Vec<RegionId> = machine.targets().collect();
-        let known = (machine.phase(), machine.term(), machine.record(SHARD), targets);
+        let leavers: Vec<RegionId> = machine.leavers().collect();
+        let wishes = (machine.is_unplaced(SHARD), machine.planned(SHARD), leavers);
+        let known = (machine.phase(), machine.term(), machine.record(SHARD), targets, wishes);
         let op = self.op.as_ref().map(|op| match op {
             Op::Fence { term, merged, .. } => (0, term, merged.as_ref()),
             Op::Back { term, cell, .. } => (1, term, Some(cell)),
@@ -87,8 +89,9 @@ impl Seat {
 
 impl Place {
     fn rehash(&mut self) {
-        let leaves = (self.leaves, self.has_left());
-        self.digest = hash_of(&(self.machine.shard(SHARD), self.up, leaves, self.epoch));
+        let Self { machine, leaves, .. } = self;
+        let leaves = (leaves, machine.has_left(), machine.is_let_go(), machine.registered_with());
+        self.digest = hash_of(&(machine.shard(SHARD), self.up, leaves, self.epoch));
     }
 }
 
@@ -270,7 +273,7 @@ impl World {
             if self.crashes > 0 {
                 steps.push(Step::Crash(index));
             }
-            if self.leaves > 0 && !place.leaves && member && self.has_heard_all(index) {
+            if self.leaves > 0 && !place.leaves && member {
                 steps.push(Step::Leave(index));
             }
             if place.epoch < self.configurations.len() as u64 {
@@ -285,15 +288,6 @@ impl World {
         if member && others && ((!leased && (chosen || !place.up)) || place.has_left()) {
             steps.push(Step::Remove(index));
         }
-    }
-
-    /// Whether a region knows each decision that names it, and none is under way. Who is named while
-    /// it leaves goes without having heard of it: that is not looked at here.
-    fn has_heard_all(&self, index: usize) -> bool {
-        let known = self.places[index].machine.shard(SHARD).map(Shard::max_gen);
-        let mut naming = self.acked.iter().filter(|(_, home)| *home == Some(region(index)));
-        let acts = |seat: &Rc<Seat>| seat.op.is_some() || seat.question.is_some();
-        naming.all(|(at, _)| Some(*at) <= known) && !self.seats.iter().any(acts)
     }
 
     pub(crate) fn run(&self, index: usize) -> Run {
@@ -489,20 +483,9 @@ impl World {
 
     fn perform(&mut self, seat: usize, output: CoordinatorOutput) -> Result<(), String> {
         match output {
-            CoordinatorOutput::Send { to, message: ShardingMessage::Region(ToRegion::Here(_)) } => {
-                let (from, proxy) = (to, false);
-                let (hosted, highest) = (Vec::new(), Generation::NEVER);
-                let message =
-                    ToCoordinator::Register { proxy, hosted, highest, agreed: Agreed::default() };
-                self.tell(seat, CoordinatorInput::Message { from, message })?;
-                self.say_who_leaves(seat)?;
-            }
             CoordinatorOutput::Send { to, message: ShardingMessage::Region(word) } => {
-                let acts = matches!(word, ToRegion::Host(_) | ToRegion::Release(_));
                 let place = (0..self.places.len()).find(|index| region(*index).replica() == to);
-                if let (true, Some(place)) = (acts, place) {
-                    self.send(Fact::ToRegion(place, owner(seat), word));
-                }
+                place.into_iter().try_for_each(|place| self.say(seat, place, word.clone()))?;
             }
             CoordinatorOutput::Ask { id, ask } => {
                 self.seat(seat).op = match ask {
@@ -528,6 +511,38 @@ impl World {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Registrations take no time and tell of nothing that is hosted: decisions alone must do.
+    fn say(&mut self, seat: usize, place: usize, word: ToRegion) -> Result<(), String> {
+        let from = owner(seat);
+        match word {
+            ToRegion::Here(_) => {
+                let (proxy, from) = (self.places[place].leaves, region(place).replica());
+                let (hosted, highest) = (Vec::new(), Generation::NEVER);
+                let agreed = Agreed::default();
+                let message = ToCoordinator::Register { proxy, hosted, highest, agreed };
+                self.hear(seat, place, word)?;
+                self.tell(seat, CoordinatorInput::Message { from, message })?;
+            }
+            ToRegion::RegisterAck { .. } => self.hear(seat, place, word)?,
+            ToRegion::Host(_) | ToRegion::Release(_) => {
+                self.send(Fact::ToRegion(place, from, word));
+            }
+            ToRegion::MayLeave(_) | ToRegion::Hosted(_) => {
+                self.send(Fact::ToRegion(place, from, word));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Who coordinates matters to those only who may leave.
+    fn hear(&mut self, seat: usize, place: usize, message: ToRegion) -> Result<(), String> {
+        if self.limits.leaves == 0 {
+            return Ok(());
+        }
+        self.tell_region(place, RegionInput::Message { from: owner(seat), message })
     }
 
     fn send(&mut self, fact: Fact) {
@@ -586,6 +601,7 @@ impl World {
                     self.send(Fact::ToRegion(place, me, word.clone()));
                 });
             }
+            ShardingMessage::Coordinator(ToCoordinator::Register { .. }) => {} // see `say`
             ShardingMessage::Coordinator(word) => {
                 // Evidence: whoever coordinates may hear of it.
                 for seat in 0..self.limits.coordinators {
@@ -629,22 +645,11 @@ impl World {
         self.tell(seat, CoordinatorInput::Installed(self.installed(epoch)))
     }
 
-    /// It is told to leave, and coordinators hear of it at once.
     fn leave(&mut self, place: usize) -> Result<(), String> {
         self.leaves -= 1;
         self.place(place).leaves = true;
         self.tell_region(place, RegionInput::Heirs { any: true })?;
-        self.tell_region(place, RegionInput::Leave)?;
-        (0..self.seats.len()).try_for_each(|seat| self.say_who_leaves(seat))
-    }
-
-    fn say_who_leaves(&mut self, seat: usize) -> Result<(), String> {
-        let leaves = |place: &usize| self.places[*place].leaves;
-        for place in (0..self.places.len()).filter(leaves).collect::<Vec<_>>() {
-            let (from, message) = (region(place).replica(), ToCoordinator::Leaving);
-            self.tell(seat, CoordinatorInput::Message { from, message })?;
-        }
-        Ok(())
+        self.tell_region(place, RegionInput::Leave)
     }
 
     /// Whether everybody who lives and was told to leave has left.

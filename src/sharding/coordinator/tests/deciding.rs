@@ -210,7 +210,8 @@ fn while_the_cluster_prepares_to_stop_nothing_moves_and_what_moves_ends() {
     bench.tell(CoordinatorInput::Prepare);
     assert!(!sent(&bench.answer(Answer::Written)).is_empty());
     assert_eq!(bench.moves(Some(3)), []);
-    assert_eq!(bench.hear(2, ToCoordinator::Leaving), []);
+    let word = ToRegion::MayLeave(term(1)); // it is not to wait for what nobody does
+    assert_eq!(sent(&bench.hear(2, ToCoordinator::Leaving)), [(2, word)]);
 }
 
 #[test]

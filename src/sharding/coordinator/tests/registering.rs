@@ -150,9 +150,81 @@ fn a_drain_of_a_thousand_shards_of_one_of_ten_takes_twenty_words_of_the_coordina
     for id in 2..=10 {
         let its = shards.iter().filter(|shard| to(shard).1 == id);
         let its = its.map(|shard| (*shard, g(2))).collect();
-        assert_eq!(bench.hear(id, ToCoordinator::Hosted(its)), []);
+        let told = sent(&bench.hear(id, ToCoordinator::Hosted(its)));
+        assert_eq!(told, if id == 10 { vec![(1, may_leave())] } else { vec![] });
     }
     assert_eq!((bench.wait(), bench.machine.moving().count()), (None, 0));
+}
+
+fn may_leave() -> ToRegion {
+    ToRegion::MayLeave(term(1))
+}
+
+/// What a decision names it has heard of then, and nobody counts it as one that may have hosted.
+#[test]
+fn who_leaves_hears_that_it_may_once_no_decision_names_it() {
+    let mut bench = Bench::hosted();
+    assert_eq!(sent(&bench.hear(3, ToCoordinator::Leaving)), [(3, may_leave())], "none ever did");
+    assert_eq!(sent(&bench.hear(3, ToCoordinator::Leaving)), [(3, may_leave())], "said again");
+    assert_eq!(bench.machine.leavers().count(), 0);
+    let lets_go = |out: &[CoordinatorOutput], to| sent(out).contains(&(to, may_leave()));
+
+    let mut bench = Bench::hosted();
+    assert!(!lets_go(&bench.hear(1, ToCoordinator::Leaving), 1), "it is a home");
+    bench.place(&[(SHARD, 2)]);
+    assert!(!lets_go(&bench.answer(Answer::Written), 1), "it may still host");
+    assert!(lets_go(&bench.hear(2, ToCoordinator::Hosted(vec![(SHARD, g(2))])), 1));
+
+    let mut bench = Bench::hosted();
+    bench.moves(Some(2)); // and is written
+    assert!(!lets_go(&bench.hear(2, ToCoordinator::Leaving), 2), "it may have become a home");
+    assert!(!lets_go(&bench.answer(Answer::Written), 2), "it is one");
+    bench.place(&[(SHARD, 3)]);
+    assert!(!lets_go(&bench.answer(Answer::Written), 2), "it is to hear that it is none");
+    assert!(lets_go(&bench.hear(3, ToCoordinator::Hosted(vec![(SHARD, g(3))])), 2));
+
+    let mut bench = Bench::hosted();
+    bench.moves(None);
+    bench.answer(Answer::Written);
+    assert!(!lets_go(&bench.hear(1, ToCoordinator::Leaving), 1), "it is to release it");
+    assert!(lets_go(&bench.hear(1, ToCoordinator::Drained(vec![(SHARD, g(2))])), 1));
+}
+
+#[test]
+fn what_was_to_go_to_who_leaves_and_is_not_written_yet_goes_elsewhere() {
+    let mut bench = Bench::hosted();
+    bench.moves(Some(2));
+    let other = ShardId::new(8);
+    bench.hear(3, ToCoordinator::GetShardHome(vec![other]));
+    bench.place(&[(other, 3)]); // waits for the write of the other
+    assert_eq!(bench.machine.planned(other), Some(region(3)));
+    assert_eq!(questions(&bench.hear(3, ToCoordinator::Leaving)), [[other]]);
+    let out = bench.place(&[(other, 2)]);
+    assert!(written(&out).is_empty(), "{out:?}");
+    let out = bench.answer(Answer::Written);
+    let cells: Vec<_> = written(&out).into_iter().flat_map(|(_, cells)| cells).collect();
+    assert!(
+        matches!(&cells[..], [(shard, home)] if *shard == other && home.region == Some(region(2)))
+    );
+}
+
+/// Its next home, which has taken what it keeps, may have died before it could say so.
+#[test]
+fn who_leaves_and_asks_hears_that_somebody_has_hosted_who_had_heard_of_its_release() {
+    let mut bench = Bench::hosted();
+    bench.moves(Some(2));
+    bench.answer(Answer::Written);
+    bench.hear(2, ToCoordinator::Hosted(vec![(SHARD, g(2))]));
+    let asks = || ToCoordinator::GetShardHome(vec![SHARD]);
+    let hosted = ToRegion::Hosted(vec![(SHARD, g(2))]);
+    assert_ne!(sent(&bench.hear(1, asks())), [(1, hosted.clone())], "it does not leave");
+    bench.hear(1, ToCoordinator::Leaving);
+    assert_eq!(sent(&bench.hear(1, asks())), [(1, hosted)]);
+    bench.moves(Some(3));
+    bench.answer(Answer::Written);
+    bench.hear(2, ToCoordinator::Leaving);
+    let out = sent(&bench.hear(2, asks()));
+    assert!(!out.iter().any(|(_, word)| matches!(word, ToRegion::Hosted(_))), "{out:?}");
 }
 
 /// What a leaver keeps of a shard that was stopped goes to a next home like any other's.

@@ -1,4 +1,4 @@
-//! Registration, questions for homes, leaving, and drains that last.
+//! Registration, questions for homes, and drains that last.
 
 use super::*;
 
@@ -8,16 +8,16 @@ fn registers(hosted: &[(ShardId, Generation)], highest: Generation) -> (u64, Sha
     (COORDINATOR.get(), ShardingMessage::Coordinator(word))
 }
 
-fn found(bench: &mut Bench) -> Vec<RegionOutput> {
+pub(super) fn found(bench: &mut Bench) -> Vec<RegionOutput> {
     bench.tell(RegionInput::CoordinatorAt(Some(COORDINATOR)))
 }
 
-fn ack(number: u64) -> ToRegion {
+pub(super) fn ack(number: u64) -> ToRegion {
     let term = Term { number, owner: COORDINATOR };
     ToRegion::RegisterAck { term, homes: RouteTable::default() }
 }
 
-fn asks(shards: &[u32]) -> (u64, ShardingMessage) {
+pub(super) fn asks(shards: &[u32]) -> (u64, ShardingMessage) {
     let shards = shards.iter().copied().map(ShardId::new).collect();
     let word = ToCoordinator::GetShardHome(shards);
     (COORDINATOR.get(), ShardingMessage::Coordinator(word))
@@ -81,161 +81,6 @@ fn a_drain_that_lasts_is_aborted_once_and_still_releases_only_when_it_ends() {
     assert_eq!((waited, out), (15_000, vec![RegionOutput::Abort(SHARD)]));
     assert_eq!((bench.wait(), bench.run()), (None, Run::Draining(g(1))));
     assert_eq!(sent(&bench.drained(None)), [says(2, sealed(2, released(2, 1, None)))]);
-}
-
-#[test]
-fn a_region_that_leaves_has_left_when_its_shards_and_payloads_are_elsewhere() {
-    let mut bench = Bench::new();
-    found(&mut bench);
-    bench.order(ack(1));
-    bench.order(host(1, &[]));
-    let leaving = (COORDINATOR.get(), ShardingMessage::Coordinator(ToCoordinator::Leaving));
-    assert_eq!(sent(&bench.tell(RegionInput::Leave)), std::slice::from_ref(&leaving));
-    let (waited, out) = bench.wait().unwrap();
-    assert_eq!((waited, sent(&out)), (2_000, vec![leaving]));
-    bench.order(release(2, Some(2)));
-    assert!(!bench.drained(Some("m")).contains(&RegionOutput::Left), "it carries a payload");
-    let out = bench.hear(2, ToRegion::Hosted(vec![(SHARD, g(2))]));
-    // Whoever has not found the next coordinator yet hears of the move before this one is gone.
-    let home = ShardRoute { shard: SHARD, generation: g(2), home: Some(region(2)) };
-    let told = |to| says(to, ToRegion::Announce([home].into_iter().collect()));
-    assert_eq!(sent(&out), [2, 3, 4, 5].map(told));
-    assert_eq!(out.last(), Some(&RegionOutput::Left));
-}
-
-#[test]
-fn what_the_last_host_keeps_without_a_next_home_is_discarded_once_when_its_node_is_out() {
-    let mut bench = Bench::new();
-    bench.order(host(1, &[]));
-    bench.order(release(2, None));
-    bench.drained(Some("m"));
-    assert_eq!(bench.tell(RegionInput::Leave), [RegionOutput::Left]);
-    let lost =
-        RegionOutput::Discard { shard: SHARD, from: region(1), payload: Bytes::from_static(b"m") };
-    assert_eq!(bench.tell(RegionInput::Forsaken), [lost], "and nothing is stopped");
-    assert_eq!(bench.tell(RegionInput::Forsaken), []);
-    assert_eq!(sent(&bench.order(release(2, None))).len(), 1, "it still tells of its release");
-}
-
-#[test]
-fn what_is_kept_of_a_shard_without_a_home_waits_for_one_as_long_as_somebody_could_take_it() {
-    let stopped = || {
-        let mut bench = Bench::new();
-        found(&mut bench);
-        bench.order(ack(1));
-        bench.order(host(1, &[]));
-        bench.order(release(2, None));
-        bench.tell(RegionInput::Heirs { any: true });
-        bench
-    };
-    let leaving = (COORDINATOR.get(), ShardingMessage::Coordinator(ToCoordinator::Leaving));
-    let mut bench = stopped();
-    assert_eq!(sent(&bench.tell(RegionInput::Leave)), std::slice::from_ref(&leaving));
-    let drained = sent(&bench.drained(Some("m")));
-    assert!(drained.contains(&asks(&[7])), "at once: {drained:?}");
-    let (waited, out) = bench.wait().unwrap();
-    assert_eq!((waited, sent(&out)), (2_000, vec![leaving, asks(&[7])]));
-    let word = sealed(2, released(3, 1, Some("m")));
-    assert_eq!(sent(&bench.order(release(3, Some(2)))), [says(2, word)]);
-    let out = bench.hear(2, ToRegion::Hosted(vec![(SHARD, g(3))]));
-    assert_eq!(out.last(), Some(&RegionOutput::Left));
-
-    let mut bench = stopped();
-    bench.drained(Some("m"));
-    assert!(!bench.tell(RegionInput::Leave).contains(&RegionOutput::Left));
-    let out = bench.tell(RegionInput::Heirs { any: false });
-    assert!(out.contains(&RegionOutput::Left), "nobody is left: {out:?}");
-
-    let mut bench = stopped();
-    bench.drained(None);
-    assert!(bench.tell(RegionInput::Leave).contains(&RegionOutput::Left), "nothing is kept");
-}
-
-/// Gone unheard it would count as one that may have hosted, and what an earlier home holds as taken.
-#[test]
-fn who_was_named_in_vain_leaves_when_somebody_hosts_who_has_heard_of_it() {
-    let named = || {
-        let mut bench = Bench::new();
-        found(&mut bench);
-        bench.order(ack(1));
-        bench.order(host(2, &[(2, 1)]));
-        bench.tell(RegionInput::Heirs { any: true });
-        let out = bench.tell(RegionInput::Leave);
-        assert!(!out.contains(&RegionOutput::Left), "it is to host: {out:?}");
-        let out = bench.order(release_named(3, Some(3), 2));
-        assert!(sent(&out).contains(&says(3, released(3, 0, None))), "{out:?}");
-        assert!(!out.contains(&RegionOutput::Left), "{out:?}");
-        bench
-    };
-    let has_left = |out: &[RegionOutput]| out.contains(&RegionOutput::Left);
-    let mut bench = named();
-    let (waited, out) = bench.wait().unwrap();
-    assert_eq!((waited, sent(&out)), (200, vec![says(3, released(3, 0, None))]), "again");
-    let at = |seq| ToRegion::Hosted(vec![(SHARD, g(seq))]);
-    assert!(!has_left(&bench.hear(2, at(2))), "not above the decision that named it");
-    assert!(has_left(&bench.hear(3, at(3))));
-
-    let mut bench = named();
-    bench.order(release_named(4, Some(4), 2));
-    assert!(has_left(&bench.hear(3, at(3))), "also if the shard is on its way elsewhere by now");
-
-    let mut bench = named();
-    let out = bench.tell(RegionInput::Installed(installed(2, [1, 2, 4])));
-    assert!(!has_left(&out), "there is to be another home: {out:?}");
-    let out = bench.order(release_named(4, None, 2));
-    assert!(!has_left(&out), "somebody may be told to take what is kept elsewhere: {out:?}");
-    let mut waits = std::iter::repeat_with(|| bench.wait().unwrap().1);
-    assert!(waits.by_ref().take(10).any(|out| sent(&out).contains(&asks(&[7]))));
-    let out = bench.tell(RegionInput::Heirs { any: false });
-    assert!(has_left(&out), "nobody can take anything: {out:?}");
-
-    let mut bench = Bench::new();
-    bench.tell(RegionInput::Heirs { any: true });
-    bench.order(host(2, &[(2, 1)]));
-    bench.order(release_named(3, Some(3), 2));
-    bench.hear(3, at(3));
-    bench.order(release_named(4, Some(4), 2)); // decided before its coordinator had heard of that
-    let out = bench.tell(RegionInput::Leave);
-    assert!(has_left(&out), "it was heard: {out:?}");
-
-    let mut bench = Bench::new();
-    bench.tell(RegionInput::Heirs { any: true });
-    bench.order(host(1, &[]));
-    bench.order(release_named(2, Some(2), 1));
-    bench.tell(RegionInput::Leave);
-    assert!(has_left(&bench.drained(None)), "who has hosted is no matter of words");
-}
-
-#[test]
-fn a_region_that_leaves_without_a_coordinator_waits_instead_of_asking_all_the_time() {
-    let mut bench = Bench::new();
-    bench.order(host(1, &[]));
-    assert_eq!(bench.tell(RegionInput::Leave), []);
-    for _ in 0..3 {
-        assert_eq!(bench.wait(), Some((2_000, vec![])));
-    }
-}
-
-#[test]
-fn an_idle_region_leaves_at_once() {
-    let mut bench = Bench::new();
-    assert_eq!(bench.tell(RegionInput::Leave), [RegionOutput::Left]);
-    assert_eq!(bench.wait(), None);
-}
-
-#[test]
-fn an_idle_region_that_leaves_says_so_and_takes_no_shard_any_more() {
-    let mut bench = Bench::new();
-    found(&mut bench);
-    bench.order(ack(1));
-    let leaving = (COORDINATOR.get(), ShardingMessage::Coordinator(ToCoordinator::Leaving));
-    let out = bench.tell(RegionInput::Leave);
-    assert!(out.contains(&RegionOutput::Left));
-    assert_eq!(sent(&out), std::slice::from_ref(&leaving));
-    let out = bench.order(host(1, &[]));
-    assert_eq!((sent(&out), bench.run()), (vec![leaving], Run::Idle), "{out:?}");
-    let out = bench.order(release(2, Some(2)));
-    assert_eq!(sent(&out), [says(2, released(2, 0, None))], "the next home waits for its word");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! One region at a bench: what it is told and what it orders. Region 1 is the one; coordinator 9.
 
+mod leaving;
 mod lengths;
 mod life;
 mod payloads;
@@ -78,6 +79,7 @@ pub(super) struct Bench {
     pub(super) region: Region,
     pub(super) now: Now,
     pub(super) steps: Vec<What>,
+    pub(super) coordinated: bool,
     out: Out,
 }
 
@@ -88,7 +90,8 @@ impl Bench {
 
     pub(super) fn with(config: RegionConfig, canary: Canary) -> Self {
         let region = Region::new(region(1), config, canary);
-        let mut bench = Self { region, now: Now::default(), steps: Vec::new(), out: Out::new() };
+        let (now, steps, out) = (Now::default(), Vec::new(), Out::new());
+        let mut bench = Self { region, now, steps, coordinated: false, out };
         bench.tell(RegionInput::Installed(installed(1, 1..=5)));
         bench
     }
@@ -114,6 +117,11 @@ impl Bench {
         ordered.retain(|order| match order {
             RegionOutput::Step(step) => {
                 self.steps.push(step.what);
+                false
+            }
+            RegionOutput::Coordinated(known) => {
+                assert_ne!(*known, self.coordinated, "told once");
+                self.coordinated = *known;
                 false
             }
             _ => true,
