@@ -36,16 +36,27 @@ impl Handoff {
 
     // ── For those who send ──
 
+    /// `stands_in` may write in the place of a writer that sleeps; else that is woken.
     #[inline]
-    pub(super) fn send(&self, fields: &[&str], body: &[u8]) -> Result<(), SendError> {
+    pub(super) fn send(
+        &self,
+        fields: &[&str],
+        body: &[u8],
+        stands_in: impl FnOnce() -> bool,
+    ) -> Result<(), SendError> {
         let asleep = self.lock().append(fields, body)?;
-        self.wake(asleep);
+        self.wake(asleep, stands_in);
         Ok(())
     }
 
-    pub(super) fn answer(&self, fields: &[&str], body: &[u8]) -> Result<(), SendError> {
+    pub(super) fn answer(
+        &self,
+        fields: &[&str],
+        body: &[u8],
+        stands_in: impl FnOnce() -> bool,
+    ) -> Result<(), SendError> {
         let asleep = self.lock().append_answer(fields, body)?;
-        self.wake(asleep);
+        self.wake(asleep, stands_in);
         Ok(())
     }
 
@@ -72,8 +83,8 @@ impl Handoff {
     }
 
     #[inline]
-    fn wake(&self, asleep: bool) {
-        if asleep {
+    fn wake(&self, asleep: bool, stands_in: impl FnOnce() -> bool) {
+        if asleep && !stands_in() {
             self.writer.wake();
         }
     }

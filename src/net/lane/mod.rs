@@ -22,8 +22,8 @@ mod threads;
 pub mod writer;
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 use std::time::Instant;
 
@@ -33,6 +33,7 @@ use super::wire::FIELDS_MAX;
 use super::{Class, NodeId};
 use handoff::Handoff;
 use outbound::{Outbound, Taken};
+use writer::StandIn;
 
 /// What [`handoff`] and [`inbound`] synchronise with. Their tests under loom have other types of
 /// these names.
@@ -129,6 +130,20 @@ struct Shared {
     number: u32,
     substreams: AtomicU32,
     handoff: Handoff,
+    seat: Mutex<Seat>,
+}
+
+/// Who may write in the place of the writer that began last.
+#[derive(Default)]
+struct Seat {
+    turn: u64,
+    stand_in: Option<Weak<dyn Fn() -> bool + Send + Sync>>,
+}
+
+impl std::fmt::Debug for Seat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Seat").field("turn", &self.turn).finish_non_exhaustive()
+    }
 }
 
 impl Lane {
@@ -141,6 +156,7 @@ impl Lane {
             number: LANES.fetch_add(1, Ordering::Relaxed),
             substreams: AtomicU32::new(0),
             handoff: Handoff::new(Outbound::new(class, limits)),
+            seat: Mutex::default(),
         }))
     }
 
@@ -181,13 +197,14 @@ impl Lane {
         self.0.handoff.lock().limit_frames(bytes_max);
     }
 
-    /// Appends a message: a short lock, a copy, and the writer is woken only if it sleeps.
+    /// Appends a message: a short lock, a copy, and only if the writer sleeps it is woken, or the
+    /// message written in its place.
     ///
     /// # Errors
     /// [`SendError`]; the message was not sent then.
     #[inline]
     pub fn send(&self, fields: &[&str], body: &[u8]) -> Result<(), SendError> {
-        self.0.handoff.send(fields, body)
+        self.0.handoff.send(fields, body, || self.writes_now())
     }
 
     /// Appends what answers an accepted message (a reply, an ack, a bounce), past the lane's limit,
@@ -197,7 +214,7 @@ impl Lane {
     /// # Errors
     /// [`SendError`]; the message was not sent then.
     pub fn answer(&self, fields: &[&str], body: &[u8]) -> Result<(), SendError> {
-        self.0.handoff.answer(fields, body)
+        self.0.handoff.answer(fields, body, || self.writes_now())
     }
 
     /// Ends when a message that was refused as [`SendError::Full`] (probably) fits, or the lane is
@@ -223,7 +240,25 @@ impl Lane {
         self.0.handoff.stats()
     }
 
+    fn lock_seat(&self) -> MutexGuard<'_, Seat> {
+        self.0.seat.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether what was appended is written, or the writer hears of it by itself.
+    fn writes_now(&self) -> bool {
+        let stand_in = self.lock_seat().stand_in.as_ref().and_then(Weak::upgrade);
+        stand_in.is_some_and(|stand_in| stand_in())
+    }
+
     // ── For the writer ──
+
+    /// From now on that one stands in for the writer of this turn, unless a later one has the lane.
+    fn seat(&self, turn: u64, stand_in: &StandIn) {
+        let mut seat = self.lock_seat();
+        if turn >= seat.turn {
+            *seat = Seat { turn, stand_in: Some(Arc::downgrade(stand_in)) };
+        }
+    }
 
     fn resume(&self, accepted: u64) -> Result<u64, Violation> {
         self.0.handoff.resume(accepted)

@@ -313,8 +313,8 @@ fn messages_are_sent() {
     let writer = Arc::clone(&lane);
     let writer = thread::spawn(move || write(&writer, Peer::Acknowledges));
     let other = Arc::clone(&lane);
-    let other = thread::spawn(move || other.send(&[], b"1").expect("there is room"));
-    lane.send(&[], b"2").expect("there is room");
+    let other = thread::spawn(move || other.send(&[], b"1", || false).expect("there is room"));
+    lane.send(&[], b"2", || false).expect("there is room");
     other.join().expect("nobody panicked");
     lane.finish();
     assert_eq!(writer.join().expect("nobody panicked"), (Ended::Finished, 2));
@@ -326,7 +326,7 @@ fn room_is_found() {
     let writer = Arc::clone(&lane);
     let writer = thread::spawn(move || write(&writer, Peer::Acknowledges));
     for body in [b"1", b"2"] {
-        while let Err(full) = lane.send(&[], body) {
+        while let Err(full) = lane.send(&[], body, || false) {
             assert!(matches!(full, SendError::Full { .. }), "{full}");
             block_on(lane.room());
         }
@@ -338,7 +338,7 @@ fn room_is_found() {
 /// A writer whose connection is cut, and the next one.
 fn a_later_writer_goes_on() {
     let lane = lane(1_000);
-    lane.send(&[], b"1").expect("there is room");
+    lane.send(&[], b"1", || false).expect("there is room");
     let first = Arc::clone(&lane);
     let first = thread::spawn(move || write(&first, Peer::Silent));
     let second = Arc::clone(&lane);
@@ -356,11 +356,11 @@ fn a_later_writer_goes_on() {
 /// A lane is given up while a sender waits for room and the writer for an acknowledgement.
 fn a_broken_lane_keeps_nobody() {
     let lane = lane(1);
-    lane.send(&[], b"1").expect("there is room");
+    lane.send(&[], b"1", || false).expect("there is room");
     let (writer, sender) = (Arc::clone(&lane), Arc::clone(&lane));
     let writer = thread::spawn(move || write(&writer, Peer::Silent));
     let sender = thread::spawn(move || {
-        while let Err(SendError::Full { .. }) = sender.send(&[], b"2") {
+        while let Err(SendError::Full { .. }) = sender.send(&[], b"2", || false) {
             block_on(sender.room());
         }
     });

@@ -2,13 +2,16 @@
 //!
 //! One task, both directions, never waiting for the one while the other could go on. What it has
 //! taken is still the lane's: dropping the future at any point loses nothing.
+//!
+//! A message that is alone need not wait for that task: who sends it writes it in the task's place
+//! as far as that goes at once, and the task is woken by whatever follows.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::mem;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
 
 use futures::io::{AsyncRead, AsyncWrite};
 
@@ -24,25 +27,67 @@ const STEPS_PER_POLL: usize = 16;
 /// Carries the lane from message `accepted + 1` on, until it is finished or the substream ends.
 ///
 /// Of several writers of a lane only the one that began last goes on.
-pub async fn run<S: AsyncRead + AsyncWrite + Unpin>(stream: S, lane: Lane, accepted: u64) -> Ended {
+pub async fn run<S>(stream: S, lane: Lane, accepted: u64) -> Ended
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let turn = match lane.resume(accepted) {
         Ok(turn) => turn,
         Err(violation) => return Ended::Violation(violation),
     };
-    let mut writer = Writer {
+    let desk = Desk::new(Writer {
         stream,
-        lane,
+        lane: lane.clone(),
         turn,
         batch: Batch::None,
         copy: Vec::new(),
         unflushed: false,
         rests: false,
+        is_due: false,
         gives_way: None,
         courtesy: Courtesy::default(),
         closing: false,
+        ended: None,
+        waker: None,
         acks: Buffer::new(FRAME_BYTES),
-    };
-    poll_fn(|cx| writer.poll(cx)).await
+    });
+    let shared = Arc::clone(&desk.0);
+    let stand_in: StandIn = Arc::new(move || write_now(&shared));
+    lane.seat(turn, &stand_in);
+    poll_fn(|cx| desk.lock().as_mut().expect("taken out when the desk goes").poll(cx)).await
+}
+
+/// Writes in the place of a lane's writer, if that rests. `false`: the writer must be woken.
+pub(super) type StandIn = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// Where the writer is, for its task and for who stands in for it. It goes with the task.
+struct Desk<S>(Arc<Mutex<Option<Writer<S>>>>);
+
+impl<S> Desk<S> {
+    fn new(writer: Writer<S>) -> Self {
+        Self(Arc::new(Mutex::new(Some(writer))))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Writer<S>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<S> Drop for Desk<S> {
+    /// The substream ends here, also if somebody has just looked whether to stand in.
+    fn drop(&mut self) {
+        let writer = self.lock().take();
+        drop(writer);
+    }
+}
+
+/// Never waits: whoever is at the desk, the task or another sender, finds what was appended, or the
+/// task is woken and does.
+fn write_now<S>(desk: &Mutex<Option<Writer<S>>>) -> bool
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    desk.try_lock().is_ok_and(|mut desk| desk.as_mut().is_some_and(Writer::write_now))
 }
 
 struct Writer<S> {
@@ -52,20 +97,25 @@ struct Writer<S> {
     batch: Batch,
     copy: Vec<u8>, // ≤ FRAME_BYTES
     unflushed: bool,
-    rests: bool,            // all was sent when it was polled last
+    rests: bool,            // all was sent when it wrote last
+    is_due: bool,           // when it is polled next, it is to give way
     gives_way: Option<u64>, // with so many messages appended
     courtesy: Courtesy,
     closing: bool,
+    ended: Option<io::Result<Ended>>, // while somebody stood in: its task is to say so
+    waker: Option<Waker>,             // of its task
     acks: Buffer,
 }
 
-/// Whether a writer that is woken lets others go first.
+/// Whether a writer that rests lets others go first.
 ///
-/// Who woke it is often the first of many that have something to send: a runtime that runs first
+/// Who sends is often the first of many that have something to send: a runtime that runs first
 /// what was woken last would have it write each message alone. But a task that goes to the end of
 /// the queue costs the switch to a second thread, which tokio wakes for it: of a message that is
 /// alone, most of its way. So it gives way while that has brought more to write, and else tries now
-/// and then.
+/// and then. When it does not, the sender writes on the spot: tokio wakes a second thread as well
+/// for what is woken by the third task in a row of which each has woken the next, and an answer's
+/// way has as many without the writer's.
 #[derive(Debug, Default)]
 struct Courtesy {
     worth: u8,   // how often yet in vain
@@ -87,6 +137,11 @@ impl Courtesy {
         tries
     }
 
+    /// Whether others had something to send of late.
+    const fn is_worth(&self) -> bool {
+        self.worth > 0
+    }
+
     /// So many messages more were there after it had given way.
     const fn learn(&mut self, more: u64) {
         self.worth = if more > 0 { Self::PATIENCE } else { self.worth.saturating_sub(1) };
@@ -106,6 +161,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Writer<S> {
         if !self.lane.register(self.turn, cx.waker()) {
             return Poll::Ready(Ended::Superseded);
         }
+        match &mut self.waker {
+            Some(waker) => waker.clone_from(cx.waker()),
+            waker => *waker = Some(cx.waker().clone()),
+        }
         if !self.closing
             && let Err(ended) = self.read_acks(cx)
         {
@@ -113,25 +172,49 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Writer<S> {
         }
         if let Some(before) = self.gives_way.take() {
             self.courtesy.learn(self.lane.appended() - before);
-        } else if mem::take(&mut self.rests)
-            && self.lane.class() == Class::User
-            && self.courtesy.gives_way()
-        {
-            // A wake from within a poll goes to the end of the queue: those that are ready go first.
+        } else if mem::take(&mut self.is_due) {
             self.gives_way = Some(self.lane.appended());
-            cx.waker().wake_by_ref();
+            if self.courtesy.is_worth() {
+                // A wake from within a poll goes to the end of the queue, from which any thread may
+                // take it: those that are ready go first.
+                cx.waker().wake_by_ref();
+            } else {
+                // Most likely there is nobody: no thread is woken to find that.
+                let _pending = pin!(tokio::task::yield_now()).poll(cx);
+            }
             return Poll::Pending;
         }
-        match self.write(cx) {
-            Poll::Ready(Ok(ended)) => Poll::Ready(ended),
-            Poll::Ready(Err(cause)) => Poll::Ready(Ended::Broken(cause)),
-            Poll::Pending => Poll::Pending,
+        let ended = match self.ended.take() {
+            Some(ended) => ended,
+            None => ready!(self.write(cx)),
+        };
+        Poll::Ready(ended.unwrap_or_else(Ended::Broken))
+    }
+
+    /// On behalf of its task, which is woken by whatever follows. `false`: it must be woken now.
+    fn write_now(&mut self) -> bool {
+        if !self.rests || self.lane.class() != Class::User {
+            return false;
+        }
+        let Some(waker) = self.waker.clone() else { return false };
+        if self.courtesy.gives_way() {
+            self.is_due = true;
+            return false;
+        }
+        match self.write(&mut Context::from_waker(&waker)) {
+            Poll::Pending => true,
+            Poll::Ready(ended) => {
+                self.ended = Some(ended);
+                waker.wake();
+                false
+            }
         }
     }
 
     // ── Forth ──
 
     fn write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Ended>> {
+        self.rests = false;
         for _ in 0..STEPS_PER_POLL {
             ready!(self.write_batch(cx))?;
             if self.closing {

@@ -1,7 +1,51 @@
-//! Two writers of one lane: the later one has it.
+//! Who writes a lane: of two writers the later one, and in the place of one that rests who sends.
 
 use super::*;
 use futures::AsyncReadExt;
+
+/// A writer that has nothing to write.
+async fn resting(lane: &Lane) -> (JoinHandle<Ended>, End) {
+    let (there, here) = pipe(Nature::default());
+    let writer = tokio::spawn(writer::run(there, lane.clone(), 0));
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+    (writer, here)
+}
+
+#[tokio::test]
+async fn a_message_that_is_alone_is_written_by_its_sender_and_many_in_few_writes() {
+    let lane = lane(&Limits::default());
+    let (_writer, mut here) = resting(&lane).await;
+    lane.send(&[], b"alone").expect("room");
+    assert_eq!((lane.stats().unsent, lane.stats().batches), (0, 1), "no other task has run");
+    let mut byte = [0; 1];
+    here.read_exact(&mut byte).await.expect("it is flushed");
+    for _ in 0..1_000 {
+        lane.send(&[], b"one of many").expect("room");
+    }
+    until(|| lane.stats().unsent == 0).await;
+    assert!(lane.stats().batches < 20, "each was written alone: {:?}", lane.stats());
+}
+
+#[tokio::test]
+async fn nobody_writes_in_the_place_of_a_writer_that_has_gone() {
+    let lane = lane(&Limits::default());
+    let (writer, mut here) = resting(&lane).await;
+    writer.abort();
+    assert!(writer.await.expect_err("aborted").is_cancelled());
+    lane.send(&[], b"kept").expect("room");
+    assert_eq!(lane.stats().unsent, 1);
+    let mut rest = Vec::new();
+    let read = tokio::time::timeout(Duration::from_secs(10), here.read_to_end(&mut rest)).await;
+    assert!(read.is_ok(), "its substream has ended with it");
+    assert_eq!(rest, b"");
+    let (_writer, mut here) = resting(&lane).await;
+    let mut byte = [0; 1];
+    here.read_exact(&mut byte).await.expect("the next one has written it");
+    lane.send(&[], b"alone").expect("room");
+    assert_eq!(lane.stats().unsent, 0, "and who sends writes in its place");
+}
 
 #[tokio::test]
 async fn a_superseded_writer_does_not_take_the_waker_of_its_successor() {
