@@ -96,7 +96,7 @@ impl Region {
 
     fn is_ready(&mut self, now: Instant) -> bool {
         let busy = |held: &Shard| {
-            let carries = held.kept().is_some() && (held.home().is_some() || self.heirs);
+            let carries = held.kept().is_some() && (self.heirs || self.has_home(held));
             held.run() != Run::Idle || held.pending().is_some() || carries || self.owes(held)
         };
         let is_busy = self.shards.values().any(busy);
@@ -132,6 +132,10 @@ impl Region {
         let waits = |held: &Shard| !has_home(held) && (held.kept().is_some() || self.owes(held));
         let waiting = self.shards.iter().filter(|(_, held)| self.heirs && waits(held));
         waiting.filter(|_| !self.left).map(|(shard, _)| *shard).collect()
+    }
+
+    fn has_home(&self, held: &Shard) -> bool {
+        held.home().is_some_and(|home| self.installed.members.contains(&home))
     }
 
     /// Its coordinator may have left with it, and others may not have found the next one: then they

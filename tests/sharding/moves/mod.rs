@@ -19,9 +19,9 @@ mod world;
 use ostraca::sharding::bug::Bug;
 use ostraca_ddata::sim::seeds;
 
-use self::explore::{exhaust, hopeless, walk};
+use self::explore::{Found, exhaust, hopeless, walk};
 use self::limits::{Limits, Outside};
-use self::world::World;
+use self::world::{SHARD, World};
 
 const STATES_MAX: usize = 5_000_000;
 
@@ -118,12 +118,26 @@ fn from_every_state_the_newest_decision_can_still_be_carried_out() {
 fn walks(test: &'static str, count: u64, limits: impl Fn(u64) -> Limits) -> Vec<World> {
     let mut ends = Vec::new();
     for seed in seeds(test, count) {
-        match walk(limits(seed.value), seed.value, 150) {
+        let world = walk(limits(seed.value), seed.value, 150).and_then(ends_well);
+        match world {
             Ok(world) => ends.push(world),
             Err(found) => panic!("{found}\nreplay: {}", seed.replay_command()),
         }
     }
     ends
+}
+
+/// Once nobody chooses anything any more, who leaves has left.
+fn ends_well(mut world: World) -> Result<World, Found> {
+    let found = |what| Found { what, trace: Vec::new() };
+    world.settle().map_err(found)?;
+    // (Without heirs a coordinator may have to wait for a strategy, and time stands still.)
+    if world.is_coordinated() && world.has_heirs() && !world.leavers_have_left() {
+        let places = world.places.iter().map(|place| (place.leaves, place.machine.shard(SHARD)));
+        let places: Vec<_> = places.collect();
+        return Err(found(format!("somebody can't leave: {places:#?}")));
+    }
+    Ok(world)
 }
 
 #[test]
@@ -138,6 +152,8 @@ fn blind_walks_keep_one_host() {
     let ends = walks("blind_walks_keep_one_host", 2_000, limits);
     let most = ends.iter().map(World::acked).max();
     assert!(ends.len() < 100 || most >= Some(5), "too few decisions: {most:?}");
+    let coordinated = ends.iter().filter(|world| world.is_coordinated()).count();
+    assert!(ends.len() < 100 || coordinated > ends.len() / 10, "{coordinated} end with one");
 }
 
 /// Each of them, left out by `without`, leads to a violation within 1,000 walks.

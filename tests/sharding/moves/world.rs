@@ -526,10 +526,10 @@ impl World {
                 self.tell(seat, CoordinatorInput::Message { from, message })?;
             }
             ToRegion::RegisterAck { .. } => self.hear(seat, place, word)?,
-            ToRegion::Host(_) | ToRegion::Release(_) => {
-                self.send(Fact::ToRegion(place, from, word));
-            }
-            ToRegion::MayLeave(_) | ToRegion::Hosted(_) => {
+            ToRegion::Host(_)
+            | ToRegion::Release(_)
+            | ToRegion::MayLeave(_)
+            | ToRegion::Hosted(_) => {
                 self.send(Fact::ToRegion(place, from, word));
             }
             _ => {}
@@ -650,6 +650,37 @@ impl World {
         self.place(place).leaves = true;
         self.tell_region(place, RegionInput::Heirs { any: true })?;
         self.tell_region(place, RegionInput::Leave)
+    }
+
+    /// Everything happens that nobody chooses, until nothing changes.
+    pub(crate) fn settle(&mut self) -> Result<(), String> {
+        loop {
+            let before = self.digest();
+            for step in self.steps() {
+                use Step::{Crash, Leave, Move, Start};
+                if !matches!(step, Start(_) | Move(..) | Crash(_) | Leave(_)) {
+                    self.apply(step)?;
+                }
+            }
+            if self.digest() == before {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether somebody acts under the highest term that was ever promised.
+    pub(crate) fn is_coordinated(&self) -> bool {
+        let promised = self.replicas.iter().map(|replica| replica.promised).max();
+        let mut acting = self.seats.iter().filter(|seat| seat.machine.phase() == Phase::Active);
+        acting.any(|seat| Some(seat.machine.term()) == promised)
+    }
+
+    /// Whether somebody could take what others leave.
+    pub(crate) fn has_heirs(&self) -> bool {
+        let members = self.configurations.last();
+        let is_in = |at: usize| members.is_some_and(|all| all.contains(&region(at)));
+        let heir = |at: usize| is_in(at) && self.places[at].up && !self.places[at].leaves;
+        (0..self.places.len()).any(heir)
     }
 
     /// Whether everybody who lives and was told to leave has left.

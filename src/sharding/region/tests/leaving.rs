@@ -270,3 +270,16 @@ fn what_is_kept_for_a_home_that_is_out_is_asked_for() {
     let out = bench.order(ToRegion::Hosted(vec![(SHARD, g(2))]));
     assert_eq!(out.last(), Some(&RegionOutput::Left));
 }
+
+/// Its home has crashed before it took it, and there is no other node.
+#[test]
+fn the_last_node_of_all_does_not_wait_with_what_it_keeps_for_a_home_that_is_out() {
+    let mut bench = leaves();
+    bench.order(host(1, &[]));
+    bench.order(release(2, Some(2)));
+    bench.drained(Some("m"));
+    bench.tell(RegionInput::Installed(installed(2, [1])));
+    assert!(!bench.region.has_left(), "somebody may join");
+    let out = bench.tell(RegionInput::Heirs { any: false });
+    assert_eq!(out.last(), Some(&RegionOutput::Left));
+}
