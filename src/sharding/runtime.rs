@@ -209,12 +209,12 @@ impl<E: Entity> Runtime<E> {
         self.over.load(Ordering::Acquire)
     }
 
-    /// Set before the shards that start in it do.
     /// Since when a coordinator has known this region; `None`: none does.
     pub(super) fn coordinated_since(&self) -> Option<Instant> {
         *lock(&self.coordinated)
     }
 
+    /// Set before the shards that start in it do.
     pub(super) fn cluster_generation(&self) -> u64 {
         self.cluster_generation.load(Ordering::Acquire)
     }

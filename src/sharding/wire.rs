@@ -148,7 +148,7 @@ pub enum ToRegion {
     /// These have stopped, as was wanted.
     #[serde(rename = "s")]
     Stopped(Vec<ShardId>), // ≤ SHARDS_MAX
-    /// Who leaves may: no decision of this term names it that is not carried out, and none will.
+    /// Who leaves may: no decision names it that is to be carried out, and none of this term will.
     #[serde(rename = "y")]
     MayLeave(Term),
     /// The generation of configurations began by force, and decisions may be lost: what does this
@@ -534,12 +534,7 @@ mod tests {
             ToRegion::MayLeave(g(1, 1).term),
             ToRegion::Carries(vec![carries]),
             ToRegion::Fetch(vec![Fetch { shard, last: g(1, 1), at: 4 }]),
-            ToRegion::Part(Part {
-                shard,
-                last: g(1, 1),
-                at: 4,
-                bytes: Bytes::from_static(b"\x00piece"),
-            }),
+            ToRegion::Part(Part { shard, last: g(1, 1), at: 4, bytes: b"\x00piece"[..].into() }),
         ];
         let to_coordinator = [
             ToCoordinator::Register {

@@ -28,13 +28,19 @@ impl Coordinator {
         let vain = self.desk.wishes.iter().filter(|(_, wish)| wish.to.is_some_and(&unfit));
         for shard in vain.map(|(shard, _)| *shard).collect::<Vec<_>>() {
             self.desk.wishes.remove(&shard);
-            self.unplace(shard, None);
+            self.desk.touch(shard);
+            match self.records.get(&shard).and_then(|record| record.home().region) {
+                Some(_) => self.check_home(shard), // it may stay where it is
+                None => self.unplace(shard, None),
+            }
         }
     }
 
     /// Tells who leaves that it may, once no decision names it: one that it has not heard of would
-    /// count, when it is gone, as if it had been carried out there. None is made any more that does,
-    /// so what was looked at need not be looked at again.
+    /// count, when it is gone, as if it had been carried out there. None is made any more that names
+    /// it as a home, so what was looked at need not be looked at again. (One for a shard that lives
+    /// nowhere may list it once more, by a stay that has ended, or of which it knows itself that it
+    /// owes a word.) While the cluster prepares to stop nothing moves, and it may at once.
     pub(super) fn let_leave(&mut self, out: &mut Out) {
         let Self { records, desk, term, .. } = self;
         let stays = !self.preparing && !self.canary.has(Bug::LetsGoWhoIsNamed);

@@ -61,8 +61,8 @@ impl Coordinator {
         out: &mut Out,
     ) {
         let known = self.regions.get(&from).copied();
-        let leaving = known.is_some_and(|known| known.leaving);
-        let new = Registered { proxy, leaving };
+        let leaver = known.filter(|known| known.leaving); // says that it only routes from then on
+        let new = leaver.unwrap_or(Registered { proxy, leaving: false });
         self.regions.insert(from, new);
         if known != Some(new) {
             self.desk.changed = None;
@@ -152,9 +152,9 @@ impl Coordinator {
                 self.stats.strange += 1;
                 continue;
             }
+            // It may ask for what it keeps, or for what messages wait for.
             if let Some(hosted) = self.is_over_for(shard, from) {
                 self.mail.hosted(from, shard, hosted);
-                continue;
             }
             let lost = self.records.get(&shard).is_none_or(|r| r.is_lost(&self.installed));
             match self.route(shard).filter(|route| route.home.is_some() && !lost) {

@@ -473,8 +473,7 @@ fn seen(coordinator: &Coordinator, state: &ClusterState) -> Allocations {
             shards,
         })
     };
-    // Who leaves only routes from then on, and what lives there still counts.
-    let hosts = coordinator.regions().filter(|(_, region)| !region.proxy || region.leaving);
+    let hosts = coordinator.regions().filter(|(_, region)| !region.proxy);
     let regions: BTreeMap<RegionId, Candidate> =
         hosts.filter_map(|(id, region)| Some((id, candidate(id, region.leaving)?))).collect();
     let moving = coordinator.under_way().map(|(shard, from, to)| (shard, Moving { from, to }));

@@ -247,9 +247,7 @@ fn who_has_handed_over_everything_stops_no_gate_and_takes_nothing_any_more() {
     let mut bench = Bench::new();
     bench.start();
     bench.up(&[1, 2], |_| {});
-    bench.tell(Input::Leave);
-    let left = bench.pass(Duration::from_secs(5)); // nobody coordinates yet who would let it go
-    assert!(left.contains(&Output::Left), "{left:?}");
+    assert!(bench.tell(Input::Leave).contains(&Output::Left), "no coordinator knows it yet");
     let stop = Output::Order { entity_type: counter(), order: RegionOutput::StopAll };
     assert!(!bench.tell(Input::Out).contains(&stop), "what comes late is sent back");
     let generation = Generation::new(Term { number: 1, owner: OTHER }, 1);

@@ -17,23 +17,21 @@ use crate::sharding::wire::{
     ROUTE_BYTES, SHARD_BYTES, ShardRoute, ShardingMessage, ToCoordinator, ToRegion, in_messages,
 };
 
-/// How long one that is ready to go waits for the coordinator's word. A coordinator that is there
-/// answers in a round trip, or as soon as what names the region is decided anew and carried out; one
-/// that goes away has its successor within less. One of before this word was known never says it.
+/// How long one that is ready to go waits for the word of a coordinator that knows it. That answers
+/// in a round trip, or as soon as what names the region is decided anew and carried out. One of before
+/// this word was known never does.
 const UNHEARD_MAX: Duration = Duration::from_secs(5);
+
+/// The same while none knows it: one that has crashed has a successor in little more than its lease
+/// of 5 s. A node that stops gives all of this 20 s.
+const UNKNOWN_MAX: Duration = Duration::from_secs(10);
 
 /// It is to go.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leaving {
     ask_at: Instant,
     let_go: bool, // the coordinator says that no decision names it, and none will
-    unheard: Option<Instant>, // since when that is all that it waits for
-}
-
-impl Leaving {
-    pub(super) fn next(&self) -> Instant {
-        self.unheard.map_or(self.ask_at, |since| self.ask_at.min(since + UNHEARD_MAX))
-    }
+    unheard: Option<Instant>, // since when it has waited for that alone, of this coordinator
 }
 
 impl Region {
@@ -46,6 +44,24 @@ impl Region {
     pub(super) fn begin_to_leave(&mut self, now: Instant) {
         let new = Leaving { ask_at: now, let_go: false, unheard: None };
         self.leaving.get_or_insert(new);
+    }
+
+    /// When there is something to do for one that leaves.
+    pub(super) fn leaves_at(&self) -> Option<Instant> {
+        let Leaving { ask_at, unheard, .. } = self.leaving.filter(|_| !self.left)?;
+        let goes_at = unheard.map(|since| since + self.unheard_max());
+        Some(goes_at.map_or(ask_at, |at| at.min(ask_at)))
+    }
+
+    const fn unheard_max(&self) -> Duration {
+        if self.registration.is_registered() { UNHEARD_MAX } else { UNKNOWN_MAX }
+    }
+
+    /// There is a coordinator that knows it now.
+    pub(super) fn tell_that_it_leaves(&mut self, now: Instant) {
+        if let Some(leaving) = &mut self.leaving {
+            (leaving.ask_at, leaving.unheard) = (now, None);
+        }
     }
 
     /// Something has changed of what the coordinator is to know of it, if it leaves.
@@ -72,14 +88,17 @@ impl Region {
 
     pub(super) fn leave(&mut self, now: Now, out: &mut Out) {
         let Some(Leaving { ask_at, .. }) = self.leaving else { return };
-        for shard in self.owing() {
-            if !self.carrying.contains(shard) {
-                self.carrying.begin(now.mono, shard, self.config.repeat);
+        if !self.left {
+            for shard in self.owing() {
+                if !self.carrying.contains(shard) {
+                    self.carrying.begin(now.mono, shard, self.config.repeat);
+                }
             }
-        }
-        if self.is_ready(now.mono) && !std::mem::replace(&mut self.left, true) {
-            self.tell_where_all_went(out);
-            out.push(RegionOutput::Left);
+            self.left = self.is_ready(now.mono);
+            if self.left {
+                self.tell_where_all_went(out);
+                out.push(RegionOutput::Left);
+            }
         }
         // Said by an idle one, too: nothing is to come here any more.
         if ask_at <= now.mono {
@@ -100,14 +119,15 @@ impl Region {
             held.run() != Run::Idle || held.pending().is_some() || carries || self.owes(held)
         };
         let is_busy = self.shards.values().any(busy);
-        let named = self.heirs && !self.config.proxy && self.registration.has_asked();
+        let named = self.heirs && !self.config.proxy && self.registration.may_be_known();
+        let max = self.unheard_max();
         let waits = named && !self.canary.has(Bug::LeavesUnheard);
         let Some(leaving) = self.leaving.as_mut().filter(|_| !is_busy) else {
             self.leaving.iter_mut().for_each(|leaving| leaving.unheard = None);
             return false;
         };
         let since = *leaving.unheard.get_or_insert(now);
-        leaving.let_go || !waits || since + UNHEARD_MAX <= now
+        leaving.let_go || !waits || since + max <= now
     }
 
     /// Shards whose next home is to hear that this region was named in vain: once it is gone
@@ -123,15 +143,25 @@ impl Region {
         waits && held.owes_word()
     }
 
-    /// Shards of which something is kept here that somebody else could take, or is to be heard, and
-    /// that live nowhere, or with a home that is out. Whoever gets them is told of it by their
-    /// release; or somebody has had them, and could not say so.
-    pub(super) fn unclaimed(&self) -> Vec<ShardId> {
-        let has_home =
-            |held: &Shard| held.home().is_some_and(|home| self.installed.members.contains(&home));
-        let waits = |held: &Shard| !has_home(held) && (held.kept().is_some() || self.owes(held));
-        let waiting = self.shards.iter().filter(|(_, held)| self.heirs && waits(held));
-        waiting.filter(|_| !self.left).map(|(shard, _)| *shard).collect()
+    /// Shards of which something is kept here that somebody else could take, and that live nowhere,
+    /// or with a home that is out; and those of which something is to be heard. Whoever gets them is
+    /// told of it by their release; or somebody has had them, and could not say so.
+    fn unclaimed(&self) -> Vec<ShardId> {
+        let unclaimed = self.shards.iter().filter(|(_, held)| self.is_unclaimed(held));
+        unclaimed.map(|(shard, _)| *shard).collect()
+    }
+
+    fn is_unclaimed(&self, held: &Shard) -> bool {
+        let waits = self.owes(held) || (held.kept().is_some() && !self.has_home(held));
+        waits && self.heirs && !self.left
+    }
+
+    /// A shard's drain has ended: who leaves asks at once for a home that it lacks.
+    pub(super) fn ask_for_home_of(&mut self, now: Instant, shard: ShardId) {
+        let held = self.shards.get(&shard).filter(|_| self.leaving.is_some());
+        if held.is_some_and(|held| self.is_unclaimed(held)) {
+            self.ask_to_leave(now);
+        }
     }
 
     fn has_home(&self, held: &Shard) -> bool {

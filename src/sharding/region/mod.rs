@@ -263,7 +263,7 @@ impl Region {
                 if self.registration.acked(now.mono, from, term, self.config.audit) {
                     self.refused = None;
                     self.ask_at = (!self.wanted.is_empty()).then_some(now.mono);
-                    self.ask_to_leave(now.mono);
+                    self.tell_that_it_leaves(now.mono);
                     self.stopping.again(now.mono);
                     out.push(RegionOutput::Registered);
                 }
@@ -514,9 +514,7 @@ impl Region {
             self.aborts.remove(&shard);
             self.note_drained(now, shard);
             self.change(now, shard, out, |held, judge| held.drained(payload, judge));
-            if !self.unclaimed().is_empty() {
-                self.ask_to_leave(now.mono); // for its home
-            }
+            self.ask_for_home_of(now.mono, shard);
         }
     }
 
@@ -687,7 +685,7 @@ impl Machine for Region {
             return Some(Instant::default()); // right after this batch
         }
         let asks = self.ask_at.filter(|_| self.registration.is_registered());
-        let leaves = self.leaving.filter(|_| !self.left).map(|leaving| leaving.next());
+        let leaves = self.leaves_at();
         let aborts = self.aborts.values().min().copied();
         let stops = self.stopping.next(self.registration.is_registered());
         [self.carrying.next(), self.registration.next(), asks, leaves, aborts, stops]

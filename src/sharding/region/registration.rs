@@ -1,6 +1,7 @@
 //! How a region stays known to the coordinator, whoever that is: it registers when it hears of
 //! one, again until answered, and every while as an audit (spec/sharding.md §2, spec/safety.md §3).
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ostraca_ddata::clock::Instant;
@@ -29,7 +30,8 @@ pub(super) struct Registration {
     coordinator: Option<ReplicaId>,
     term: Term, // the highest that a coordinator named
     registered: bool,
-    asked: bool, // ever
+    was_known: bool,            // ever
+    asked: BTreeSet<ReplicaId>, // who may know it, before any has said so; ≤ members that coordinated
     due: Instant,
     complaint: Option<Complaint>, // while it is not registered, and missed
 }
@@ -60,8 +62,8 @@ impl Registration {
     }
 
     /// Whether any coordinator may know it.
-    pub(super) const fn has_asked(&self) -> bool {
-        self.asked
+    pub(super) fn may_be_known(&self) -> bool {
+        self.was_known || !self.asked.is_empty()
     }
 
     /// The singleton's proxy says where the coordinator is.
@@ -92,11 +94,14 @@ impl Registration {
         }
         self.term = term;
         self.due = now + audit;
+        self.was_known = true;
+        self.asked.clear();
         !std::mem::replace(&mut self.registered, true)
     }
 
-    /// It does not answer yet.
+    /// It does not know this region.
     pub(super) fn put_off(&mut self, now: Instant, from: ReplicaId, retry: Duration) {
+        self.asked.remove(&from);
         if self.coordinator == Some(from) {
             (self.registered, self.due) = (false, now + retry);
         }
@@ -105,7 +110,10 @@ impl Registration {
     /// Whom to register with now, if it is time.
     pub(super) fn take_due(&mut self, now: Instant, retry: Duration) -> Option<ReplicaId> {
         let to = self.coordinator.filter(|_| self.due <= now)?;
-        (self.asked, self.due) = (true, now + retry);
+        self.due = now + retry;
+        if !self.was_known {
+            self.asked.insert(to);
+        }
         Some(to)
     }
 
