@@ -155,8 +155,7 @@ impl Coordinator {
         let why = words("its region leaves and there is no other");
         for shard in self.desk.unplaced.keys().copied().collect::<Vec<_>>() {
             let home = self.planned(shard);
-            let leaving = home.and_then(|home| self.regions.get(&home)).is_some_and(|r| r.leaving);
-            if leaving {
+            if home.is_some_and(|home| self.leaves(home)) {
                 self.desk.wish(now, shard, None, &why);
             }
         }

@@ -13,6 +13,12 @@ impl Coordinator {
         self.leavers.keys().copied()
     }
 
+    /// Whether a region is to stop.
+    #[must_use]
+    pub fn leaves(&self, region: RegionId) -> bool {
+        self.regions.get(&region).is_some_and(|region| region.leaving)
+    }
+
     /// A region is to stop: its shards get other homes in one write.
     pub(super) fn leaving(&mut self, from: RegionId) {
         let Some(region) = self.regions.get_mut(&from) else { return };
@@ -60,8 +66,7 @@ impl Coordinator {
     /// A region that leaves keeps something of a shard, or is to be heard of it, for whoever hosts it
     /// next: at which generation somebody has, and could not say so.
     pub(super) fn is_over_for(&self, shard: ShardId, region: RegionId) -> Option<Generation> {
-        let leaves = self.regions.get(&region).is_some_and(|region| region.leaving);
-        let record = self.records.get(&shard).filter(|_| leaves)?;
+        let record = self.records.get(&shard).filter(|_| self.leaves(region))?;
         record.hosted_after(region)
     }
 }

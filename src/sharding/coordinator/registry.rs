@@ -37,7 +37,7 @@ impl Coordinator {
     #[must_use]
     pub fn is_leaving(&self, shard: ShardId) -> bool {
         let home = self.records.get(&shard).and_then(|record| record.home().region);
-        home.and_then(|home| self.regions.get(&home)).is_some_and(|region| region.leaving)
+        home.is_some_and(|home| self.leaves(home))
     }
 
     /// Why it does not register a region; `None`: it does.

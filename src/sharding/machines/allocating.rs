@@ -174,7 +174,7 @@ impl Allocating {
         };
         if program.has_late() {
             let is_late =
-                |(shard, _)| leaves(coordinator, shard).is_some_and(|at| program.is_late(at));
+                |unplaced| leaver(coordinator, unplaced).is_some_and(|at| program.is_late(at));
             if coordinator.unplaced(FIRST).any(is_late) {
                 return self.rescue(coordinator, state, Hurry::Late);
             }
@@ -233,7 +233,7 @@ impl Allocating {
         complaint.into_iter().chain(rescue).collect()
     }
 
-    /// Homes for what lives on nodes that leave, without the program's strategy.
+    /// Homes for what nodes that leave wait for, without the program's strategy.
     fn rescue(
         &mut self,
         coordinator: &Coordinator,
@@ -243,8 +243,8 @@ impl Allocating {
         let (Chooser::Program(program), Some(_)) = (&self.chooser, &self.open) else {
             return None;
         };
-        let choose = |(shard, _), seen: &Allocations| {
-            let from = leaves(coordinator, shard)?;
+        let choose = |unplaced, seen: &Allocations| {
+            let from = leaver(coordinator, unplaced)?;
             let why = match hurry {
                 Hurry::Failed => "the program's strategy has failed, and time is short".into(),
                 Hurry::Late if !program.is_late(from) => return None,
@@ -421,10 +421,15 @@ impl Chooser {
     }
 }
 
-/// Where a shard lives, if its node leaves.
-fn leaves(coordinator: &Coordinator, shard: ShardId) -> Option<RegionId> {
+/// Which region that leaves waits for a shard's home: the one where it lives, or one that asks, since
+/// it keeps something of it.
+fn leaver(
+    coordinator: &Coordinator,
+    (shard, asker): (ShardId, Option<RegionId>),
+) -> Option<RegionId> {
     let record = coordinator.record(shard).filter(|_| coordinator.is_leaving(shard));
-    record.and_then(|record| record.home().region)
+    let home = record.and_then(|record| record.home().region);
+    home.or(asker.filter(|asker| coordinator.leaves(*asker)))
 }
 
 fn decide(wanted: &Move) -> Next {

@@ -298,6 +298,24 @@ fn a_node_that_leaves_waits_for_no_strategy_that_fails() {
     assert_eq!(reasons(&told), [why]);
 }
 
+/// The shard was stopped, and the node keeps messages for whoever gets it next.
+#[test]
+fn nor_with_what_it_keeps_of_a_shard_without_a_home() {
+    let mut bench = own_with_another();
+    bench.place(&[3], THERE);
+    let told = bench.hear(ToCoordinator::Stop(vec![ShardId::new(3)]));
+    bench.hold(told);
+    let coordinator = bench.machines.types[&counter()].coordinator().expect("it is started");
+    let home = coordinator.record(ShardId::new(3)).expect("it is decided").home().clone();
+    assert_eq!(home.region, None);
+    bench.hear(ToCoordinator::Drained(vec![(ShardId::new(3), home.generation)]));
+    bench.hear(ToCoordinator::Leaving);
+    let told = bench.hear(ToCoordinator::GetShardHome(vec![ShardId::new(3)]));
+    let [(number, 3)] = homes(&told)[..] else { panic!("it is asked first: {told:?}") };
+    let told = bench.advise(number, Err("no".into()));
+    assert_eq!(written(&told), [(3, Some(HERE))]);
+}
+
 #[test]
 fn a_node_that_leaves_waits_for_a_slow_strategy_no_longer_than_for_all_its_shards_together() {
     const SHARDS: u32 = 400;
