@@ -28,6 +28,23 @@ async fn a_message_that_is_alone_is_written_by_its_sender_and_many_in_few_writes
     assert!(lane.stats().batches < 20, "each was written alone: {:?}", lane.stats());
 }
 
+/// Each burst is sent without an await, as an entity answers what it took out of its mailbox: the
+/// writer learns that messages seldom come alone.
+#[tokio::test]
+async fn short_bursts_are_written_together() {
+    for length in [2, 3, 5, 8, 9, 16] {
+        let lane = lane(&Limits::default());
+        let (_writer, mut here) = resting(&lane).await;
+        tokio::spawn(async move { here.read_to_end(&mut Vec::new()).await });
+        for _ in 0..200 {
+            (0..length).for_each(|_| lane.send(&[], b"one of a few").expect("room"));
+            until(|| lane.stats().unsent == 0).await;
+        }
+        let batches = lane.stats().batches;
+        assert!(batches < 250, "{length} at a time: {batches} writes for 200 bursts");
+    }
+}
+
 #[tokio::test]
 async fn nobody_writes_in_the_place_of_a_writer_that_has_gone() {
     let lane = lane(&Limits::default());
