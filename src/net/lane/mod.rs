@@ -137,7 +137,7 @@ struct Shared {
 #[derive(Default)]
 struct Seat {
     turn: u64,
-    stand_in: Option<Weak<dyn Fn() -> bool + Send + Sync>>,
+    stand_in: Option<Weak<StandIn>>,
 }
 
 impl std::fmt::Debug for Seat {
@@ -253,7 +253,7 @@ impl Lane {
     // ── For the writer ──
 
     /// From now on that one stands in for the writer of this turn, unless a later one has the lane.
-    fn seat(&self, turn: u64, stand_in: &StandIn) {
+    fn seat(&self, turn: u64, stand_in: &Arc<StandIn>) {
         let mut seat = self.lock_seat();
         if turn >= seat.turn {
             *seat = Seat { turn, stand_in: Some(Arc::downgrade(stand_in)) };

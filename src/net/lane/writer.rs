@@ -51,13 +51,13 @@ where
         acks: Buffer::new(FRAME_BYTES),
     });
     let shared = Arc::clone(&desk.0);
-    let stand_in: StandIn = Arc::new(move || write_now(&shared));
+    let stand_in: Arc<StandIn> = Arc::new(move || write_now(&shared));
     lane.seat(turn, &stand_in);
     poll_fn(|cx| desk.lock().as_mut().expect("taken out when the desk goes").poll(cx)).await
 }
 
 /// Writes in the place of a lane's writer, if that rests. `false`: the writer must be woken.
-pub(super) type StandIn = Arc<dyn Fn() -> bool + Send + Sync>;
+pub(super) type StandIn = dyn Fn() -> bool + Send + Sync;
 
 /// Where the writer is, for its task and for who stands in for it. It goes with the task.
 struct Desk<S>(Arc<Mutex<Option<Writer<S>>>>);

@@ -6,9 +6,10 @@
 //! of them acts on an older word from then on. Of every shard that anybody has heard of the newest
 //! decision is made again, under this term, which is above all that were reported: what runs goes on
 //! where it runs, who else may run it, or keeps what it left, is told to release it, and a home that
-//! was given up is lost like any other. That it was done for this configuration is written with the homes, so that it is
-//! done once, and again if this coordinator ends in the middle. What only a survivor's replica holds,
-//! and is read later, is decided again by whoever reads it: no region acts on the older word.
+//! was given up is lost like any other. That it was done for this configuration is written with the
+//! homes, so that it is done once, and again if this coordinator ends in the middle. What only a
+//! survivor's replica holds, and is read later, is decided again by whoever reads it: no region acts
+//! on the older word.
 //!
 //! Only members of the configuration that was forced are asked: who came later knows of nothing older.
 //! Nobody starts a shard before all of them have answered. (That those who were given up have ended is the

@@ -358,11 +358,19 @@ impl Led {
     /// The node at `place` leaves; nothing is said to it but that it may, or why not.
     fn leaves(&mut self, place: usize) {
         self.go(Step::Leave(place));
-        let says = |fact: &Fact| matches!(fact, Fact::ToCoordinator(_, from, ToCoordinator::Leaving) if *from == region(place).replica());
-        self.comes(says);
+        self.says(place, |word| *word == ToCoordinator::Leaving);
         self.comes(
             |fact| matches!(fact, Fact::ToRegion(at, _, ToRegion::MayLeave(_)) if *at == place),
         );
+    }
+
+    /// What the region at `place` says to a coordinator comes.
+    fn says(&mut self, place: usize, matches: impl Fn(&ToCoordinator) -> bool) {
+        let me = region(place).replica();
+        self.comes(|fact| match fact {
+            Fact::ToCoordinator(_, from, word) => *from == me && matches(word),
+            Fact::ToRegion(..) => false,
+        });
     }
 
     fn has_left(&self, place: usize) -> bool {
@@ -380,8 +388,7 @@ fn named_in_vain_for_a_shard_that_is_stopped(limits: Limits) -> Led {
     led.all([Step::Move(0, None), Step::WriteAt(0, 0), Step::WriteAt(0, 1)]);
     for place in [A, B] {
         led.release(place);
-        let drained = |fact: &Fact| matches!(fact, Fact::ToCoordinator(_, from, ToCoordinator::Drained(_)) if *from == region(place).replica());
-        led.comes(drained);
+        led.says(place, |word| matches!(word, ToCoordinator::Drained(_)));
     }
     led.leaves(B);
     led

@@ -88,9 +88,7 @@ pub(crate) fn hopeless(limits: Limits, states_max: usize) -> (usize, Option<Worl
                 open.push(next);
                 Vec::new()
             });
-            use Step::{Crash, Leave, Move, Start};
-            let chosen = matches!(step, Start(_) | Move(..) | Crash(_) | Leave(_));
-            if !chosen && there != here {
+            if !step.is_chosen() && there != here {
                 ways.push(here);
                 goes_on = true;
             }

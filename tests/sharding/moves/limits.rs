@@ -92,3 +92,10 @@ pub(crate) enum Step {
     Restart(usize),
     Gossip(usize, usize),
 }
+
+impl Step {
+    /// Whether somebody chooses that it happens, and so may never.
+    pub(crate) const fn is_chosen(self) -> bool {
+        matches!(self, Self::Start(_) | Self::Move(..) | Self::Crash(_) | Self::Leave(_))
+    }
+}

@@ -657,8 +657,7 @@ impl World {
         loop {
             let before = self.digest();
             for step in self.steps() {
-                use Step::{Crash, Leave, Move, Start};
-                if !matches!(step, Start(_) | Move(..) | Crash(_) | Leave(_)) {
+                if !step.is_chosen() {
                     self.apply(step)?;
                 }
             }

@@ -208,13 +208,19 @@ fn what_was_to_go_to_who_leaves_and_is_not_written_yet_goes_elsewhere() {
     );
 }
 
-/// Messages wait there for a shard that others have hosted and that was stopped.
-#[test]
-fn who_leaves_and_asks_for_a_stopped_shard_gets_it_a_home() {
+/// The shard lived at 1, and lives nowhere.
+fn stopped() -> Bench {
     let mut bench = Bench::hosted();
     bench.moves(None);
     bench.answer(Answer::Written);
     bench.hear(1, ToCoordinator::Drained(vec![(SHARD, g(2))]));
+    bench
+}
+
+/// Messages wait there for a shard that others have hosted and that was stopped.
+#[test]
+fn who_leaves_and_asks_for_a_stopped_shard_gets_it_a_home() {
+    let mut bench = stopped();
     bench.hear(2, ToCoordinator::Leaving);
     let out = bench.hear(2, ToCoordinator::GetShardHome(vec![SHARD]));
     assert_eq!(questions(&out), [[SHARD]]);
@@ -258,10 +264,7 @@ fn who_leaves_and_asks_hears_that_somebody_has_hosted_who_had_heard_of_its_relea
 /// What a leaver keeps of a shard that was stopped goes to a next home like any other's.
 #[test]
 fn a_shard_that_lives_nowhere_gets_a_home_when_who_keeps_what_is_left_of_it_leaves_and_asks() {
-    let mut bench = Bench::hosted();
-    bench.moves(None);
-    bench.answer(Answer::Written);
-    bench.hear(1, ToCoordinator::Drained(vec![(SHARD, g(2))]));
+    let mut bench = stopped();
     assert!(bench.machine.record(SHARD).unwrap().is_settled());
     bench.hear(1, ToCoordinator::Leaving);
     let out = bench.hear(1, ToCoordinator::GetShardHome(vec![SHARD]));
