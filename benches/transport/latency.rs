@@ -232,8 +232,10 @@ fn rounds<const N: usize>(runs: [&dyn Fn() -> Vec<Duration>; N]) -> [Spans; N] {
 
 pub(crate) fn run() {
     println!("── There and back, {BODY} B, µs (goal: p50 <= 1.3 x raw TCP) ──");
-    let [mine, raw, bare] = rounds([&alone_ours, &|| alone_raw(tcp), &|| alone_raw(substream)]);
-    for (name, spans) in [("ours", &mine), ("raw TCP", &raw), ("substream", &bare)] {
+    let [mine, raw, sealed, bare] =
+        rounds([&alone_ours, &|| alone_raw(tcp), &|| alone_raw(noise), &|| alone_raw(substream)]);
+    let all = [("ours", &mine), ("raw TCP", &raw), ("TCP, Noise", &sealed), ("substream", &bare)];
+    for (name, spans) in all {
         println!(
             "{name:<10} p50 {:>7.1}  p99 {:>7.1}   ratio to raw TCP: {:.2}, {:.2}",
             spans.at(50),

@@ -1,5 +1,5 @@
-//! The transport beside the limits of the same run: raw tokio TCP, a bare substream of libp2p, and
-//! two sockets of TCP under Noise.
+//! The transport beside the limits of the same run: raw tokio TCP, TCP under Noise (alone, and on
+//! two sockets), and a bare substream of libp2p.
 //!
 //! `cargo bench --bench transport`; an argument picks one part: `throughput`, `whole-path`,
 //! `latency`, `control`. Prints ours, the limit, and the ratio with its goal. The two ends have a
