@@ -23,7 +23,8 @@ impl WholeNode {
         body: Body,
         fx: &mut Effects<Self>,
     ) {
-        fx.send(NodeIndex::new(place), 0, Letter { from: self.me, to, body });
+        let link = self.shaken.get(&place).copied().unwrap_or(0);
+        fx.send(NodeIndex::new(place), 0, Letter { from: self.me, to, link, body });
     }
 
     /// That incarnation, if hands were shaken with it.
@@ -141,6 +142,7 @@ impl WholeNode {
             self.house.iter_mut().for_each(|house| house.over(old.incarnation));
         }
         self.links.insert(place, from);
+        *self.shaken.entry(place).or_default() += 1;
         self.house.iter_mut().for_each(|house| house.up(from.incarnation));
         let addresses = std::iter::once(address).chain(dialled).collect();
         self.work.push_back(Work::Membership(Input::Up { node: from, addresses, cluster }));
@@ -153,12 +155,15 @@ impl WholeNode {
     }
 
     pub(super) fn receive(&mut self, now: Now, letter: Letter, fx: &mut Effects<Self>) {
-        let Letter { from, to, body } = letter;
+        let Letter { from, to, link, body } = letter;
         let place = place_of(from);
         if let Body::Hello { .. } = body {
             return self.greeted(now, from, body, fx);
         }
-        if let Body::Reset { meant } = body {
+        if let Body::Reset { meant, link } = body {
+            if link.is_some_and(|link| self.shaken.get(&place) != Some(&link)) {
+                return; // of a link before this one
+            }
             let is_it = self.links.get(&place) == Some(&meant);
             self.hang_up(meant);
             if is_it {
@@ -175,7 +180,7 @@ impl WholeNode {
             if let (true, Some((address, _))) = (is_refusal, self.dials.remove(&place)) {
                 self.refused(place, address);
             } else if let Some(meant) = to.filter(|_| !is_refusal) {
-                self.write(place, Some(from), Body::Reset { meant }, fx);
+                self.write(place, Some(from), Body::Reset { meant, link: Some(link) }, fx);
             }
             return;
         }

@@ -161,6 +161,8 @@ pub(crate) enum Body {
     /// The life that this is for is over, or has hung up.
     Reset {
         meant: NodeId,
+        /// On which the letter came that finds nobody; `None`: whichever.
+        link: Option<u64>,
     },
     Cluster(ClusterMessage),
     Lease(LeaseMessage),
@@ -176,6 +178,8 @@ pub(crate) struct Letter {
     pub(crate) from: NodeId,
     /// `None`: whoever lives there.
     pub(crate) to: Option<NodeId>,
+    /// Which of the sender's links to that place, in order.
+    pub(crate) link: u64,
     pub(crate) body: Body,
 }
 
@@ -229,6 +233,7 @@ pub(crate) struct WholeNode {
     pub(crate) over: Option<StopReason>,
     cluster: Option<ClusterId>,
     links: BTreeMap<usize, NodeId>,             // shaken hands
+    shaken: BTreeMap<usize, u64>,               // how often
     gone: Vec<ReplicaId>,                       // links that ended in this turn
     lives: BTreeMap<usize, NodeId>,             // last known of each place
     kept: BTreeMap<NodeId, Address>,            // links that membership wants
@@ -283,6 +288,7 @@ impl WholeNode {
             over: None,
             cluster: None,
             links: BTreeMap::new(),
+            shaken: BTreeMap::new(),
             gone: Vec::new(),
             lives: BTreeMap::new(),
             kept: BTreeMap::new(),
@@ -483,8 +489,9 @@ impl WholeNode {
             Told::Stop(why) => {
                 fx.emit(Event::Stopped(why));
                 self.over = Some(why);
+                let reset = Body::Reset { meant: self.me, link: None };
                 for to in std::mem::take(&mut self.links).into_values() {
-                    self.write(place_of(to), Some(to), Body::Reset { meant: self.me }, fx);
+                    self.write(place_of(to), Some(to), reset.clone(), fx);
                 }
             }
         }

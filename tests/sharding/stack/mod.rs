@@ -92,6 +92,14 @@ fn the_whole_stack_handles_each_message_once_in_order_under_one_host() {
     assert!(totals.runs == 1 || of("handled") > 100 * totals.runs, "no storm");
 }
 
+/// The simulated transport's own: "nobody is here" for a letter of a former link ended the next one,
+/// and what that one carried was answered so, too, without end.
+#[test]
+fn a_link_that_comes_back_is_not_ended_for_what_the_one_before_it_carried() {
+    run(Seed::from(112_128_965_286_192), Canary::none())
+        .unwrap_or_else(|failure| panic!("{failure}"));
+}
+
 #[test]
 fn rules_that_entities_leave_out_are_seen() {
     for (bug, invariant) in [
