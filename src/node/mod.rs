@@ -16,6 +16,7 @@ mod builder;
 pub mod clock;
 pub mod cluster;
 mod control;
+pub mod crew;
 mod data;
 pub mod disk;
 pub mod downing;

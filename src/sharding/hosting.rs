@@ -101,6 +101,10 @@ pub trait World: Send + Sync + 'static {
     /// Runs a task to its end.
     fn spawn(&self, task: BoxFuture<'static, ()>);
 
+    /// Runs an entity's task to its end; mostly it is over at its first poll. Polls it again when it
+    /// has been woken, or oftener; drops it if there is nobody to poll it any more.
+    fn run(&self, burst: BoxFuture<'static, ()>);
+
     /// Ends after `pause`.
     fn sleep(&self, pause: Duration) -> BoxFuture<'static, ()>;
 }

@@ -550,7 +550,7 @@ impl<E: Entity> Runtime<E> {
             return;
         }
         for start in after.starts {
-            self.world.spawn(run::task(self, shard, start));
+            self.world.run(run::task(self, shard, start));
         }
         if after.wanted {
             self.world.tell(RegionInput::Wanted(shard.id));

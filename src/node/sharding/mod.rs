@@ -33,6 +33,7 @@ pub use self::view::TypeView;
 use self::world::{Shared, TypeWorld};
 use super::clock::Clock;
 use super::control::machine::{Control, ControlInbox, ControlInput};
+use super::crew::Crew;
 use super::lease::Lease;
 use super::replicator::Replicator;
 use crate::cluster::member::NAME_BYTES_MAX;
@@ -102,7 +103,8 @@ impl Sharding {
         drop(hostings.remind_every(REMIND)); // it ends with the machines
         let (runtime, net) = (Handle::current(), Arc::downgrade(&net));
         let (full, weak) = (Arc::default(), Arc::downgrade(&hostings));
-        let shared = Shared { net, inbox, lease, clock, runtime, hostings: weak, full };
+        let crew = Crew::new(runtime.clone());
+        let shared = Shared { net, inbox, lease, clock, runtime, crew, hostings: weak, full };
         Self(Arc::new(Inner {
             me: RegionId::new(me),
             settings: config.sharding.clone(),

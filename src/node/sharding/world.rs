@@ -16,6 +16,7 @@ use crate::net::handle::Net;
 use crate::net::lane::{Lane, SendError};
 use crate::node::clock::Clock;
 use crate::node::control::machine::{ControlInbox, ControlInput};
+use crate::node::crew::Crew;
 use crate::node::lease::Lease;
 use crate::node::rarely::Rarely;
 use crate::sharding::hosting::{NoRoom, World};
@@ -36,6 +37,7 @@ pub(crate) struct Shared {
     pub(crate) lease: Lease,
     pub(crate) clock: Clock,
     pub(crate) runtime: Handle,
+    pub(crate) crew: Arc<Crew>,
     pub(crate) hostings: Weak<Hostings>,
     /// Lanes in which somebody waits for room; ≤ lanes.
     pub(crate) full: Arc<Mutex<BTreeSet<RegionId>>>,
@@ -169,6 +171,10 @@ impl World for TypeWorld {
 
     fn spawn(&self, task: BoxFuture<'static, ()>) {
         self.shared.runtime.spawn(task);
+    }
+
+    fn run(&self, burst: BoxFuture<'static, ()>) {
+        self.shared.crew.run(burst);
     }
 
     fn sleep(&self, pause: Duration) -> BoxFuture<'static, ()> {

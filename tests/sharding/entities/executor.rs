@@ -1,6 +1,6 @@
 //! An executor that runs one task a step, as it is told, and a clock that stands still.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Wake, Waker};
@@ -14,6 +14,7 @@ use ostraca_ddata::clock::Instant;
 pub(crate) struct Executor {
     tasks: Mutex<BTreeMap<u64, BoxFuture<'static, ()>>>,
     ready: Mutex<VecDeque<u64>>,
+    unpolled: Mutex<BTreeSet<u64>>, // bursts
     last: AtomicU64,
     nanos: AtomicU64,
     sleepers: Mutex<Vec<(u64, Arc<Sleeper>)>>,
@@ -55,12 +56,24 @@ impl Executor {
     }
 
     pub(crate) fn spawn(&self, task: BoxFuture<'static, ()>) {
+        self.take(task);
+    }
+
+    /// As a crew's worker: the waker of the first poll wakes nobody, and the second comes unasked.
+    pub(crate) fn run(&self, burst: BoxFuture<'static, ()>) {
+        if let Some(id) = self.take(burst) {
+            self.unpolled.lock().expect("nobody panicked").insert(id);
+        }
+    }
+
+    fn take(&self, task: BoxFuture<'static, ()>) -> Option<u64> {
         if self.over.load(Ordering::SeqCst) {
-            return drop(task); // as a runtime that is shut down
+            return None; // as a runtime that is shut down
         }
         let id = self.last.fetch_add(1, Ordering::SeqCst);
         self.tasks.lock().expect("nobody panicked").insert(id, task);
         self.ready.lock().expect("nobody panicked").push_back(id);
+        Some(id)
     }
 
     pub(crate) fn sleep(&self, pause: Duration) -> BoxFuture<'static, ()> {
@@ -91,10 +104,18 @@ impl Executor {
         let Some(mut task) = self.tasks.lock().expect("nobody panicked").remove(&id) else {
             return;
         };
-        let named = Named { id, queued: AtomicBool::new(false), executor: self.me.clone() };
-        let waker = Waker::from(Arc::new(named));
+        let first = self.unpolled.lock().expect("nobody panicked").remove(&id);
+        let waker = if first {
+            Waker::noop().clone()
+        } else {
+            let named = Named { id, queued: AtomicBool::new(false), executor: self.me.clone() };
+            Waker::from(Arc::new(named))
+        };
         if task.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
             self.tasks.lock().expect("nobody panicked").insert(id, task);
+            if first {
+                self.ready.lock().expect("nobody panicked").push_back(id);
+            }
         }
     }
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant as Clock};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use ostraca::node::crew::Crew;
 use ostraca::sharding::asks::Asks;
 use ostraca::sharding::bug::Canary;
 use ostraca::sharding::context::Context;
@@ -36,6 +37,7 @@ const DEADLINE: Duration = Duration::from_secs(120);
 struct Alone {
     start: Clock,
     tokio: tokio::runtime::Handle,
+    crew: Arc<Crew>,
     drained: Mutex<Sender<Option<Bytes>>>,
 }
 
@@ -64,6 +66,10 @@ impl World for Alone {
 
     fn spawn(&self, task: BoxFuture<'static, ()>) {
         self.tokio.spawn(task);
+    }
+
+    fn run(&self, burst: BoxFuture<'static, ()>) {
+        self.crew.run(burst);
     }
 
     fn sleep(&self, pause: Duration) -> BoxFuture<'static, ()> {
@@ -176,7 +182,8 @@ fn a_shard_that_drains_under_load_handles_each_message_once_and_in_order() {
     let (journal, handled) = (Arc::<Journal>::default(), Arc::<AtomicUsize>::default());
     let (sender, drained) = channel();
     let (start, handle) = (Clock::now(), tokio.handle().clone());
-    let world = Alone { start, tokio: handle, drained: Mutex::new(sender) };
+    let crew = Crew::new(handle.clone());
+    let world = Alone { start, tokio: handle, crew, drained: Mutex::new(sender) };
     let hash = HashExtractor::new(ShardHash::Xxh3, 1).expect("one shard");
     let (book, count) = (Arc::clone(&journal), Arc::clone(&handled));
     let setup = Setup {

@@ -135,6 +135,10 @@ impl World for HouseWorld {
         self.executor.spawn(task);
     }
 
+    fn run(&self, burst: BoxFuture<'static, ()>) {
+        self.executor.run(burst);
+    }
+
     fn sleep(&self, pause: Duration) -> BoxFuture<'static, ()> {
         self.executor.sleep(pause)
     }

@@ -1,0 +1,270 @@
+//! The crew: workers that poll what entities do, many in one task of the program's runtime.
+//!
+//! An entity's burst (its messages, up to the moment at which none waits) is mostly over within a
+//! microsecond. A task of tokio for each made its queues overflow where a thousand entities were busy
+//! at once: of asks in flight one of a hundred took 40 ms. A worker is one task, and polls one
+//! burst after the other. A burst that is not over at its first poll, for its code awaits something,
+//! becomes a task of its own and is the runtime's: so a worker never waits for anything, and
+//! there is no second place that knows wakers.
+//!
+//! A burst may block its thread, though, and a worker that was called may stand behind a task that
+//! does. There are as many workers as the runtime has threads, each takes one burst at a time out
+//! of a queue that all share, and a watch writes off those that do not come between two of its looks
+//! while something waits.
+
+mod queue;
+#[cfg(test)]
+mod tests;
+
+use std::any::Any;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use futures::future::BoxFuture;
+use tokio::runtime::Handle;
+use tokio::task::coop;
+
+use queue::{Added, Call, Next, Pace, Place, Queue, Seen, Settings};
+
+/// Bursts that a worker polls before it lets other tasks have their turn, and the time after which it
+/// does so in any case.
+const POLLS: usize = 64;
+const SPAN: Duration = Duration::from_micros(50);
+
+/// Bursts that wait for each worker before another one is called, as long as all are quick; and turns of
+/// others that a worker which finds nothing stays for. Measured: fewer workers wake threads
+/// for little, and one that ends at once is started anew for the next message.
+const CROWD: usize = 16;
+const RESTS: u8 = 8;
+
+/// How often the watch looks: while nothing waits, and while something does.
+const LOOK: Duration = Duration::from_millis(10);
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
+/// Looks that find nobody at work before the watch ends.
+const LOOKS: usize = 10;
+
+type Burst = BoxFuture<'static, ()>;
+
+/// The workers of a node, for all its entity types.
+pub struct Crew {
+    queue: Queue<Burst>,
+    runtime: Handle,
+}
+
+impl Crew {
+    /// Works on that runtime. Its bursts are dropped with it.
+    #[must_use]
+    pub fn new(runtime: Handle) -> Arc<Self> {
+        let workers_max = runtime.metrics().num_workers();
+        let queue = Queue::new(Settings { workers_max, crowd: CROWD, rests: RESTS });
+        Arc::new(Self { queue, runtime })
+    }
+
+    /// Polls the burst until it is over. If the runtime has ended, drops it.
+    pub fn run(self: &Arc<Self>, burst: Burst) {
+        match self.queue.add(burst) {
+            Ok(Added { call, watch }) => {
+                if watch {
+                    // Before the worker: what is spawned last runs first, on this thread only.
+                    self.runtime.spawn(Watch { crew: Arc::clone(self), has_ended: false }.run());
+                }
+                if let Some(call) = call {
+                    self.call(call);
+                }
+            }
+            Err(burst) => discard(burst),
+        }
+    }
+
+    fn call(self: &Arc<Self>, call: Call) {
+        for place in call.places() {
+            let worker =
+                Worker { crew: Arc::clone(self), place, pace: Pace::Quick, has_ended: false };
+            self.runtime.spawn(worker.work());
+        }
+    }
+
+    /// Polls it once. What its panic leaves is dropped while that goes on, as in a task.
+    fn poll(self: &Arc<Self>, mut burst: Burst) -> Polled {
+        let polled = catch_unwind(AssertUnwindSafe(move || {
+            HINT.with(|(hint, waker)| {
+                hint.0.store(false, Ordering::Relaxed);
+                match burst.as_mut().poll(&mut Context::from_waker(waker)) {
+                    Poll::Ready(()) => None,
+                    Poll::Pending => Some((burst, hint.0.load(Ordering::Relaxed))),
+                }
+            })
+        }));
+        match polled {
+            Ok(None) => {}
+            Ok(Some((burst, true))) => self.run(burst),
+            Ok(Some((burst, false))) => {
+                // Its first poll there registers a waker that lasts.
+                self.runtime.spawn(burst);
+                return Polled::Awaits;
+            }
+            Err(panic) => forget(panic), // it was reported by its hook
+        }
+        Polled::Done
+    }
+
+    /// The runtime has ended.
+    fn end(&self) {
+        self.queue.close().into_iter().for_each(discard);
+    }
+}
+
+/// The user's own `Drop` may panic: that concerns nobody else.
+fn discard(burst: Burst) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(burst))) {
+        forget(panic);
+    }
+}
+
+/// What a panic says is the user's as well, and may panic when it is dropped.
+fn forget(panic: Box<dyn Any + Send>) {
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+        std::mem::forget(again);
+    }
+}
+
+/// What came of a burst's poll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Polled {
+    /// It is over, or waits for its next.
+    Done,
+    /// It is a task now, the next one of this thread.
+    Awaits,
+}
+
+/// Whether a burst that is not over has asked to be polled again at once. A hint: who gives none is
+/// polled again as a task, so it may be another's, or come too late.
+#[derive(Default)]
+struct Hint(AtomicBool);
+
+impl Wake for Hint {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+thread_local! {
+    static HINT: (Arc<Hint>, Waker) = {
+        let hint = Arc::<Hint>::default();
+        (Arc::clone(&hint), Waker::from(hint))
+    };
+}
+
+struct Worker {
+    crew: Arc<Crew>,
+    place: Place,
+    pace: Pace, // of its last poll
+    has_ended: bool,
+}
+
+impl Worker {
+    async fn work(mut self) {
+        while self.work_on() {
+            yield_now().await;
+        }
+    }
+
+    /// `false`: it has ended. Else it is others' turn.
+    fn work_on(&mut self) -> bool {
+        let (mut begun, mut pace) = (Instant::now(), self.pace);
+        let turn = begun;
+        for _ in 0..POLLS {
+            let burst = match self.crew.queue.take(&mut self.place, pace) {
+                Next::Work(burst) => burst,
+                Next::Call(call) => {
+                    self.crew.call(call);
+                    break;
+                }
+                Next::Rest => break,
+                Next::End => {
+                    self.has_ended = true;
+                    return false;
+                }
+            };
+            let polled = self.crew.poll(burst);
+            let now = Instant::now();
+            pace = if now - begun > SPAN { Pace::Slow } else { Pace::Quick };
+            begun = now;
+            // What awaits is polled again first: no burst that is long, or blocks, comes before it.
+            if polled == Polled::Awaits || now - turn > SPAN || !coop::has_budget_remaining() {
+                break;
+            }
+        }
+        self.pace = pace;
+        true
+    }
+}
+
+impl Drop for Worker {
+    /// Dropped before it has ended: so the runtime has.
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.crew.end();
+        }
+    }
+}
+
+/// Looks after the workers until nobody works any more. While anything waits there is one.
+struct Watch {
+    crew: Arc<Crew>,
+    has_ended: bool,
+}
+
+impl Watch {
+    async fn run(mut self) {
+        let (mut waited, mut idle) = (false, 0);
+        loop {
+            tokio::time::sleep(if waited { LOOK_AGAIN } else { LOOK }).await;
+            let seen = self.crew.queue.look(&mut waited);
+            idle = if seen == Seen::Idle { idle + 1 } else { 0 };
+            if let Seen::Stuck(call) = seen {
+                self.crew.call(call); // first: a subscriber may panic
+                tracing::debug!("sharding.workers_held_up: a handler or a task keeps its thread");
+            }
+            if idle >= LOOKS && self.crew.queue.unwatch() {
+                self.has_ended = true;
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Watch {
+    /// Dropped before it has ended: so the runtime has, while all workers may be in handlers. Or it
+    /// has failed, as by a subscriber that panics.
+    fn drop(&mut self) {
+        if self.has_ended {
+        } else if std::thread::panicking() {
+            self.crew.queue.lose_watch();
+        } else {
+            self.crew.end();
+        }
+    }
+}
+
+/// To the end of the runtime's queue, where any of its threads may take the worker.
+async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
