@@ -101,7 +101,8 @@ pub struct Sharding {
     /// The same in bytes, encoded; a message that never left its node counts with the size of its
     /// type. One that is larger fits where nothing waits.
     pub mailbox_bytes_max: usize,
-    /// How long an ask waits for its answer unless it says otherwise.
+    /// How long an ask waits for its answer unless it says otherwise. A second or more may be told
+    /// up to 50 ms late.
     #[serde(with = "humantime_serde")]
     pub ask_timeout: Duration,
     /// How long a query of a region's state waits for its shards.

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures::future::BoxFuture;
 use ostraca_ddata::clock::Instant;
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -24,6 +23,7 @@ use super::mailbox::{MailboxFull, Measure};
 use super::reply::Reply;
 use super::runtime::{Parcel, Runtime, hash};
 use super::scope;
+use super::timeouts::Timer;
 use super::types::{Missing, Types};
 
 /// Why a message was not sent. It will not be handled.
@@ -304,8 +304,8 @@ impl<E: Entity> EntityRef<E> {
         .await
     }
 
-    /// Asks, and waits for `ask-timeout` at most. The message is sent by the call, not by the
-    /// first poll.
+    /// Asks, and waits for `ask-timeout` at most: up to 50 ms more if that is a second or longer.
+    /// The message is sent by the call, not by the first poll.
     ///
     /// `question` makes the message around the answer's address: `ask(Command::Get)`.
     pub fn ask<T>(&self, question: impl FnOnce(Reply<T>) -> E::Message) -> Asked<E, T>
@@ -315,7 +315,7 @@ impl<E: Entity> EntityRef<E> {
         self.ask_for(None, question)
     }
 
-    /// Asks, and waits for `timeout` at most.
+    /// Asks, and waits for `timeout` at most: up to 50 ms more if that is a second or longer.
     pub fn ask_within<T>(
         &self,
         timeout: Duration,
@@ -388,7 +388,7 @@ impl<E: Entity> EntityRef<E> {
             runtime: Arc::clone(runtime),
             asked_at: runtime.world.now(),
             timeout: timeout.unwrap_or(runtime.settings.ask_timeout),
-            sleep: None,
+            timer: Timer::Unset,
         };
         let (slot, entity, waits) = (Slot::new(), self.clone(), Some(waits));
         Asked { slot, entity, question, waits, unsent: None }
@@ -524,7 +524,13 @@ struct Waits<E: Entity> {
     runtime: Arc<Runtime<E>>,
     asked_at: Instant,
     timeout: Duration,
-    sleep: Option<BoxFuture<'static, ()>>,
+    timer: Timer,
+}
+
+impl<E: Entity> Waits<E> {
+    fn end(&mut self) {
+        self.timer.end(&self.runtime.timeouts);
+    }
 }
 
 impl<E: Entity, T> Asked<E, T> {
@@ -556,14 +562,16 @@ impl<E: Entity, T> Future for Asked<E, T> {
         }
         let Some(waits) = &mut this.waits else { return Poll::Pending };
         if let Poll::Ready(answer) = this.slot.poll(cx) {
+            waits.end();
             let waited = waits.runtime.world.now() - waits.asked_at;
             return Poll::Ready(answer.map_err(|why| this.unanswered(why, waited)));
         }
-        let Waits { runtime, timeout, sleep, .. } = waits;
+        let Waits { runtime, timeout, timer, .. } = waits;
         let waited = *timeout;
-        if sleep.get_or_insert_with(|| runtime.world.sleep(waited)).as_mut().poll(cx).is_pending() {
+        if timer.poll((&runtime.timeouts, &runtime.world), waited, cx).is_pending() {
             return Poll::Pending;
         }
+        waits.end();
         let ((entity_type, entity), question) = (this.names(), this.question);
         let kept = this.entity.kept();
         Poll::Ready(Err(AskError::Timeout { entity_type, entity, question, waited, kept }))
@@ -572,7 +580,8 @@ impl<E: Entity, T> Future for Asked<E, T> {
 
 impl<E: Entity, T> Drop for Asked<E, T> {
     fn drop(&mut self) {
-        if let Some(waits) = &self.waits {
+        if let Some(waits) = &mut self.waits {
+            waits.end();
             self.slot.forget(&waits.runtime.asks);
         }
     }

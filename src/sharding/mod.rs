@@ -48,6 +48,7 @@ pub mod store;
 pub mod stray;
 mod tenancy;
 mod tenants;
+mod timeouts;
 mod tracked;
 mod types;
 pub mod wire;

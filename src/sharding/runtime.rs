@@ -35,6 +35,7 @@ use super::scope;
 use super::shard::{After, Shard, Visit};
 use super::shard_region::Setup;
 use super::tenancy::Stage;
+use super::timeouts::Timeouts;
 use super::types::Types;
 
 /// Removed regions that are remembered: a lane that is missing after that is one that is not
@@ -54,6 +55,7 @@ pub(super) struct Runtime<E: Entity> {
     pub(super) extractor: Arc<dyn Extractor<E::Message>>,
     pub(super) factory: Box<dyn Fn(&EntityId) -> E + Send + Sync>,
     pub(super) asks: Arc<Asks>,
+    pub(super) timeouts: Arc<Timeouts>,
     pub(super) canary: Canary,
     /// Whether the type has a stop message: asked once, for it is the user's code.
     pub(super) last_word: bool,
@@ -154,6 +156,7 @@ impl<E: Entity> Runtime<E> {
             extractor,
             factory,
             asks,
+            timeouts: Timeouts::new(),
             canary,
             last_word: E::stop_message().is_some(),
             world,

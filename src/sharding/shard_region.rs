@@ -167,6 +167,12 @@ impl<E: Entity> ShardRegion<E> {
     pub fn limit_moved(&self, limits: super::gate::Limits) {
         self.runtime.held().limit_moved(limits);
     }
+
+    /// Asks that are waited for without a timer of their own.
+    #[must_use]
+    pub fn swept_asks(&self) -> usize {
+        self.runtime.timeouts.len()
+    }
 }
 
 impl<E: Entity> Clone for ShardRegion<E> {

@@ -55,7 +55,7 @@ fn an_entity_is_told_and_asked_from_its_own_node_and_from_another() {
         assert_eq!(value, 21 * (from as i64 + 1));
     }
     assert_eq!((nodes.nodes[0].region.entities(), nodes.nodes[1].region.entities()), (1, 0));
-    assert_eq!(nodes.executor.tasks(), 0, "an idle entity has no task");
+    assert_eq!(nodes.tasks_at_rest(), 0, "an idle entity has no task");
     assert!(nodes.nodes.iter().all(|node| node.asks.waiting() == 0), "nobody waits");
 }
 
@@ -92,7 +92,7 @@ fn an_entity_is_started_without_a_message_from_whichever_node() {
         nodes.wait_for(started).expect("it starts");
     }
     let lives: usize = nodes.nodes.iter().map(|node| node.region.entities()).sum();
-    assert_eq!((lives, nodes.executor.tasks(), nodes.all_lost()), (2, 0, 0));
+    assert_eq!((lives, nodes.tasks_at_rest(), nodes.all_lost()), (2, 0, 0));
     assert!(nodes.nodes.iter().all(|node| node.asks.waiting() == 0), "nobody waits");
     let nobody = nodes.nodes[0].region.start_entity("");
     let why = nodes.wait_for(nobody).expect_err("it has no name");

@@ -21,4 +21,5 @@ mod stopping;
 mod storm;
 mod tasks;
 mod threads;
+mod timeouts;
 mod timing;

@@ -165,7 +165,7 @@ fn what_an_entity_holds_moves_with_it_also_when_it_moves_on_before_anybody_asks(
     }
     purses.nodes.host(0, 1);
     assert_eq!(purses.count("a"), 7);
-    assert_eq!((purses.nodes.nodes[1].region.entities(), purses.nodes.executor.tasks()), (2, 0));
+    assert_eq!((purses.nodes.nodes[1].region.entities(), purses.nodes.tasks_at_rest()), (2, 0));
     for node in [0, 1, 0] {
         purses.nodes.host(0, node);
     }

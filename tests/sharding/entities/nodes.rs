@@ -495,6 +495,15 @@ impl<E: Entity> Nodes<E> {
         all.map(|(_, count)| count).sum()
     }
 
+    /// Tasks that are left when nobody has asked for a while.
+    pub(crate) fn tasks_at_rest(&mut self) -> usize {
+        for _ in 0..30 {
+            self.advance(Duration::from_millis(50));
+            self.settle();
+        }
+        self.executor.tasks()
+    }
+
     /// Polls a future of the test until it is ready, letting everything else run.
     pub(crate) fn wait_for<T: Send + 'static>(
         &mut self,

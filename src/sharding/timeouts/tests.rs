@@ -1,0 +1,218 @@
+//! What the table says and whom it wakes, and when memory is given back.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Wake, Waker};
+use std::thread;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Counts how often it was rung.
+#[derive(Default)]
+struct Bell(AtomicUsize);
+
+impl Bell {
+    fn new() -> (Arc<Self>, Waker) {
+        let bell = Arc::<Self>::default();
+        (Arc::clone(&bell), Waker::from(bell))
+    }
+
+    fn rung(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn at(nanos: u64) -> Instant {
+    Instant::from_nanos(nanos)
+}
+
+fn swept() -> (Arc<Timeouts>, Sweeper) {
+    let timeouts = Timeouts::new();
+    let sweeper = timeouts.sweeper().expect("the first");
+    (timeouts, sweeper)
+}
+
+#[test]
+fn who_waits_is_woken_at_its_time_and_once() {
+    let (timeouts, sweeper) = swept();
+    let (bell, waker) = Bell::new();
+    let place = timeouts.enter(at(10), &waker);
+    assert_eq!((sweeper.sweep(at(9)), bell.rung()), (Some(1), 0));
+    assert!(timeouts.stay(&place, &waker));
+    assert_eq!((sweeper.sweep(at(10)), bell.rung()), (Some(1), 1));
+    assert!(!timeouts.stay(&place, &waker), "its time is over");
+    assert_eq!((sweeper.sweep(at(11)), bell.rung()), (Some(1), 1));
+    timeouts.leave(place);
+    assert_eq!((sweeper.sweep(at(12)), bell.rung(), timeouts.len()), (Some(0), 1, 0));
+}
+
+#[test]
+fn a_key_that_is_used_again_is_its_new_owners_alone() {
+    let (timeouts, sweeper) = swept();
+    let [(former, of_former), (bell, waker)] = [Bell::new(), Bell::new()];
+    let place = timeouts.enter(at(1), &of_former);
+    let used = format!("{place:?}");
+    timeouts.leave(place);
+    let place = timeouts.enter(at(5), &waker);
+    assert_eq!(format!("{place:?}"), used);
+    assert_eq!((sweeper.sweep(at(4)), bell.rung()), (Some(1), 0));
+    assert_eq!((sweeper.sweep(at(5)), bell.rung(), former.rung()), (Some(1), 1, 0));
+    timeouts.leave(place);
+}
+
+#[test]
+fn who_waits_in_another_task_is_woken_there() {
+    let (timeouts, sweeper) = swept();
+    let [(former, of_former), (bell, waker)] = [Bell::new(), Bell::new()];
+    let place = timeouts.enter(at(5), &of_former);
+    assert!(timeouts.stay(&place, &waker));
+    assert_eq!(Arc::strong_count(&former), 2, "only the test's");
+    assert_eq!(sweeper.sweep(at(5)), Some(1));
+    assert_eq!((former.rung(), bell.rung()), (0, 1));
+    timeouts.leave(place);
+}
+
+#[test]
+fn there_is_one_sweeper_and_when_it_is_gone_those_who_wait_hear_of_it() {
+    let (timeouts, sweeper) = swept();
+    assert!(timeouts.sweeper().is_none());
+    let (bell, waker) = Bell::new();
+    let place = timeouts.enter(at(5), &waker);
+    drop(sweeper);
+    assert_eq!(bell.rung(), 1);
+    assert!(!timeouts.stay(&place, &waker));
+    let sweeper = timeouts.sweeper().expect("the next");
+    assert_eq!((sweeper.sweep(at(5)), bell.rung()), (Some(1), 1), "it has a timer now");
+    timeouts.leave(place);
+    drop(timeouts);
+    assert_eq!(sweeper.sweep(at(6)), None, "it does not keep the table");
+}
+
+#[test]
+fn memory_is_given_back_when_nobody_waits_and_the_sweeper_ends() {
+    let (timeouts, sweeper) = swept();
+    let (_, waker) = Bell::new();
+    let places: Vec<_> = (0..1_000).map(|_| timeouts.enter(at(5), &waker)).collect();
+    for place in places {
+        timeouts.leave(place);
+    }
+    let peak = timeouts.capacity();
+    assert!((1_000..=2_048).contains(&peak), "{peak}");
+    for place in (0..1_000).map(|_| timeouts.enter(at(5), &waker)).collect::<Vec<_>>() {
+        timeouts.leave(place);
+    }
+    assert_eq!(timeouts.capacity(), peak, "keys are used again");
+    drop(sweeper);
+    assert_eq!(timeouts.capacity(), 0);
+}
+
+/// Looks at the table when it is gone, as a task with asks does.
+struct Nosy(Arc<Timeouts>);
+
+impl Wake for Nosy {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for Nosy {
+    fn drop(&mut self) {
+        self.0.len();
+    }
+}
+
+#[test]
+fn a_waker_that_is_dropped_finds_the_table_unlocked() {
+    let (timeouts, sweeper) = swept();
+    let nosy = || Waker::from(Arc::new(Nosy(Arc::clone(&timeouts))));
+    let places = [0, 1, 9].map(|time| timeouts.enter(at(time), &nosy()));
+    let [one, ..] = &places;
+    assert!(timeouts.stay(one, &nosy()));
+    assert_eq!(sweeper.sweep(at(1)), Some(3));
+    places.into_iter().for_each(|place| timeouts.leave(place));
+    assert_eq!(timeouts.len(), 0);
+}
+
+#[test]
+fn who_enters_on_one_thread_leaves_on_another() {
+    let (timeouts, sweeper) = swept();
+    let (bell, waker) = Bell::new();
+    let places = thread::scope(|scope| {
+        let enter = || scope.spawn(|| timeouts.enter(at(5), &waker));
+        let threads: Vec<_> = (0..40).map(|_| enter()).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+    });
+    assert_eq!((sweeper.sweep(at(5)), bell.rung()), (Some(40), 40));
+    places.into_iter().for_each(|place| timeouts.leave(place));
+    assert_eq!(timeouts.len(), 0);
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Enter(u64),
+    /// Whose place is this far down the list.
+    Leave(usize),
+    Move(usize),
+    /// So much time passes.
+    Sweep(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => (0..50u64).prop_map(Step::Enter),
+        2 => (0..20usize).prop_map(Step::Leave),
+        1 => (0..20usize).prop_map(Step::Move),
+        2 => (0..20u64).prop_map(Step::Sweep),
+    ]
+}
+
+proptest! {
+    /// Each sweep wakes whom a list of all that wait says, whoever has left, come or moved between.
+    #[test]
+    fn a_sweep_wakes_exactly_those_whose_time_is_over(
+        steps in prop::collection::vec(step(), 0..60)
+    ) {
+        let (timeouts, sweeper) = swept();
+        let (mut now, mut waiting, mut gone) = (0, Vec::new(), Vec::new());
+        for step in steps {
+            match step {
+                Step::Enter(after) => {
+                    let (bell, waker) = Bell::new();
+                    let deadline = now + after;
+                    waiting.push((timeouts.enter(at(deadline), &waker), deadline, bell, false));
+                }
+                Step::Leave(which) if which < waiting.len() => {
+                    let (place, _, bell, woken) = waiting.swap_remove(which);
+                    timeouts.leave(place);
+                    gone.push((bell, woken));
+                }
+                Step::Move(which) if which < waiting.len() => {
+                    let (place, _, bell, woken) = &mut waiting[which];
+                    let (new, waker) = Bell::new();
+                    prop_assert_eq!(timeouts.stay(place, &waker), !*woken);
+                    if !*woken {
+                        gone.push((std::mem::replace(bell, new), false));
+                    }
+                }
+                Step::Leave(_) | Step::Move(_) => {}
+                Step::Sweep(pause) => {
+                    now += pause;
+                    prop_assert_eq!(sweeper.sweep(at(now)), Some(waiting.len()));
+                    for (_, deadline, _, woken) in &mut waiting {
+                        *woken |= *deadline <= now;
+                    }
+                }
+            }
+            let all = waiting.iter().map(|(_, _, bell, woken)| (bell, woken));
+            for (bell, woken) in all.chain(gone.iter().map(|(bell, woken)| (bell, woken))) {
+                prop_assert_eq!(bell.rung(), usize::from(*woken));
+            }
+        }
+        prop_assert_eq!(timeouts.len(), waiting.len());
+    }
+}

@@ -1,0 +1,99 @@
+//! Those who wait and a sweeper that ends, by loom: the file that runs in production, with loom's
+//! types. Whom nobody wakes is a deadlock, which loom reports.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+
+use loom::model::Builder;
+use loom::thread;
+use ostraca_ddata::clock::Instant;
+
+use table::{Sweeper, Timeouts};
+
+#[path = "table.rs"]
+#[expect(dead_code, clippy::duplicate_mod, reason = "with other types, and not all of it")]
+mod table;
+
+mod sync {
+    pub(super) use loom::sync::atomic::AtomicBool;
+    pub(super) use loom::sync::{Mutex, MutexGuard};
+
+    pub(super) const STRIPES: usize = 2; // one is used: loom's threads are one thread
+}
+
+/// A step that the test leaves out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leaves {
+    Nothing,
+    /// Who enters looks for a sweeper before it, and not after.
+    LookAfter,
+    /// A sweeper that ends does not say so.
+    End,
+    /// It wakes nobody then.
+    WakeAll,
+}
+
+#[derive(Default)]
+struct Bell(loom::sync::Notify);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.notify();
+    }
+}
+
+/// As an ask without an answer. What woke it does not matter: if its time is not over it has a
+/// timer from there on.
+fn ask(timeouts: &Arc<Timeouts>, leaves: Leaves) {
+    let bell = Arc::<Bell>::default();
+    let early = (leaves == Leaves::LookAfter).then(|| timeouts.sweeper()).flatten();
+    let place = timeouts.enter(Instant::from_nanos(1), &Waker::from(Arc::clone(&bell)));
+    let late = (leaves != Leaves::LookAfter).then(|| timeouts.sweeper()).flatten();
+    if let Some(sweeper) = early.or(late) {
+        let table = Arc::clone(timeouts);
+        thread::spawn(move || sweep(&table, sweeper, leaves));
+    }
+    bell.0.wait();
+    timeouts.leave(place);
+}
+
+/// As the task, but that it ends the first time that nobody waits.
+fn sweep(timeouts: &Timeouts, sweeper: Sweeper, leaves: Leaves) {
+    while sweeper.sweep(Instant::from_nanos(1)).is_some_and(|waiting| waiting > 0) {
+        thread::yield_now();
+    }
+    match leaves {
+        Leaves::End => std::mem::forget(sweeper),
+        Leaves::WakeAll => {
+            timeouts.end();
+            std::mem::forget(sweeper);
+        }
+        Leaves::Nothing | Leaves::LookAfter => drop(sweeper),
+    }
+}
+
+fn explore(leaves: Leaves) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(move || {
+        let timeouts = Timeouts::new();
+        let other = Arc::clone(&timeouts);
+        let asks = thread::spawn(move || ask(&other, leaves));
+        ask(&timeouts, leaves);
+        asks.join().expect("nobody panicked");
+    });
+}
+
+#[test]
+fn whoever_enters_is_woken_also_while_a_sweeper_ends() {
+    explore(Leaves::Nothing);
+}
+
+#[test]
+fn a_step_that_is_left_out_is_noticed() {
+    for leaves in [Leaves::LookAfter, Leaves::End, Leaves::WakeAll] {
+        let explored = catch_unwind(AssertUnwindSafe(|| explore(leaves)));
+        assert!(explored.is_err(), "{leaves:?}");
+    }
+}

@@ -1,0 +1,285 @@
+//! Asks without an answer: when their time is over, and the task that says so.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context as TaskContext, Poll, Wake, Waker};
+use std::time::Duration;
+
+use ostraca::sharding::context::Context;
+use ostraca::sharding::entity::Entity;
+use ostraca::sharding::entity_ref::{AskError, Asked};
+use ostraca::sharding::ids::EntityId;
+use ostraca::sharding::reply::Reply;
+use serde::{Deserialize, Serialize};
+
+use super::nodes::{Nodes, Plan};
+
+struct Oracle;
+
+#[derive(Serialize, Deserialize)]
+enum Question {
+    Easy(Reply<u64>),
+    /// It thinks for ever.
+    Hard(Reply<u64>),
+}
+
+impl Entity for Oracle {
+    type Message = Question;
+
+    async fn handle(&mut self, question: Question, _: &mut Context<'_, Self>) {
+        match question {
+            Question::Easy(reply) => reply.send(42),
+            Question::Hard(_reply) => std::future::pending().await,
+        }
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+const SWEEP: Duration = Duration::from_millis(50);
+
+type Answer = Arc<Mutex<Option<Result<u64, AskError>>>>;
+
+struct Temple {
+    nodes: Nodes<Oracle>,
+}
+
+impl Temple {
+    fn new() -> Self {
+        let mut nodes = Nodes::new(&Plan::default(), |_, _| |_: &EntityId| Oracle);
+        nodes.host(0, 0);
+        Self { nodes }
+    }
+
+    /// From the other node.
+    fn hard(&self, timeout: Duration) -> Asked<Oracle, u64> {
+        self.nodes.nodes[1].region.entity("pythia").ask_within(timeout, Question::Hard)
+    }
+
+    /// Waits for it in a task.
+    fn wait(&mut self, asked: Asked<Oracle, u64>) -> Answer {
+        let answer = Answer::default();
+        let kept = Arc::clone(&answer);
+        self.nodes.executor.spawn(Box::pin(async move {
+            let said = asked.await;
+            *kept.lock().expect("nobody panicked") = Some(said);
+        }));
+        self.nodes.settle();
+        answer
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.nodes.advance(time);
+        self.nodes.settle();
+    }
+
+    /// After so many milliseconds, counted from now, it is over.
+    fn over_after(&mut self, answer: &Answer) -> u64 {
+        for millis in 0..10_000 {
+            if let Some(said) = answer.lock().expect("nobody panicked").take() {
+                let why = said.expect_err("it thinks");
+                assert!(matches!(why, AskError::Timeout { .. }), "{why}");
+                return millis;
+            }
+            self.pass(Duration::from_millis(1));
+        }
+        panic!("it is never over");
+    }
+
+    fn swept(&self) -> usize {
+        self.nodes.nodes.iter().map(|node| node.region.swept_asks()).sum()
+    }
+
+    /// Beside that of the oracle that thinks.
+    fn tasks(&self) -> usize {
+        self.nodes.executor.tasks() - 1
+    }
+}
+
+#[test]
+fn a_long_ask_is_over_at_the_first_sweep_after_its_time_and_not_before() {
+    let mut temple = Temple::new();
+    let first = temple.hard(2 * SECOND);
+    let first = temple.wait(first); // it begins the sweeps
+    temple.pass(Duration::from_millis(20));
+    let second = temple.hard(SECOND);
+    let second = temple.wait(second);
+    assert_eq!((temple.swept(), temple.tasks()), (2, 3), "two that ask and a sweeper");
+    assert_eq!(temple.over_after(&second), 1_030, "1,050 after the first sweep's beginning");
+    assert_eq!(temple.over_after(&first), 950, "2,000 after it");
+    assert_eq!((temple.swept(), temple.tasks()), (0, 1));
+}
+
+#[test]
+fn a_short_ask_is_over_to_the_millisecond_and_needs_no_sweep() {
+    let mut temple = Temple::new();
+    let asked = temple.hard(Duration::from_millis(999));
+    let answer = temple.wait(asked);
+    assert_eq!((temple.swept(), temple.tasks()), (0, 1));
+    assert_eq!(temple.over_after(&answer), 999);
+    assert_eq!(temple.tasks(), 0);
+}
+
+#[test]
+fn the_error_says_what_was_asked_for_and_not_how_late_it_is() {
+    let mut temple = Temple::new();
+    let asked = temple.hard(SECOND);
+    let answer = temple.wait(asked);
+    temple.pass(3 * SECOND);
+    match answer.lock().expect("nobody panicked").take() {
+        Some(Err(AskError::Timeout { waited, .. })) => assert_eq!(waited, SECOND),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_ask_that_is_answered_or_dropped_leaves_nothing_behind() {
+    let mut temple = Temple::new();
+    let mut easy = temple.nodes.nodes[1].region.entity("sibyl").ask(Question::Easy);
+    assert!(poll(&mut easy, Waker::noop()).is_pending());
+    assert_eq!(temple.swept(), 1);
+    temple.nodes.settle();
+    assert!(poll(&mut easy, Waker::noop()).is_ready());
+    assert_eq!(temple.swept(), 0, "before it is dropped");
+    drop(easy);
+    let mut hard = temple.hard(SECOND);
+    assert!(poll(&mut hard, Waker::noop()).is_pending());
+    assert_eq!(temple.swept(), 1);
+    drop(hard);
+    assert_eq!(temple.swept(), 0);
+}
+
+#[test]
+fn an_ask_that_goes_on_in_another_task_is_woken_there() {
+    let mut temple = Temple::new();
+    let (bell, mut asked) = (Arc::<Bell>::default(), temple.hard(SECOND));
+    assert!(poll(&mut asked, &Waker::from(Arc::clone(&bell))).is_pending());
+    let answer = temple.wait(asked);
+    assert_eq!(temple.over_after(&answer), 1_000);
+    assert_eq!(bell.rung(), 0);
+}
+
+#[test]
+fn the_sweeper_ends_some_time_after_the_last_ask_and_the_next_begins_another() {
+    let mut temple = Temple::new();
+    for _ in 0..3 {
+        let asked = temple.hard(SECOND);
+        let answer = temple.wait(asked);
+        assert_eq!(temple.tasks(), 2, "who asks and a sweeper");
+        assert_eq!(temple.over_after(&answer), 1_000);
+        assert_eq!(temple.tasks(), 1, "others may ask soon");
+        assert_eq!(temple.nodes.tasks_at_rest(), 1, "the oracle");
+        assert_eq!(temple.nodes.executor.next_wake(), None);
+    }
+}
+
+#[test]
+fn an_ask_that_begins_around_the_end_of_a_sweeper_is_over_in_time() {
+    // The last ask is over, and a sweeper begun with it ends 20 sweeps later.
+    for sweeps in 18..22 {
+        let mut temple = Temple::new();
+        let asked = temple.hard(SECOND);
+        let answer = temple.wait(asked);
+        assert_eq!(temple.over_after(&answer), 1_000);
+        for _ in 0..sweeps {
+            temple.pass(SWEEP);
+        }
+        assert_eq!(temple.tasks(), usize::from(sweeps < 20), "{sweeps}");
+        let asked = temple.hard(SECOND);
+        let answer = temple.wait(asked);
+        assert_eq!(temple.tasks(), 2, "{sweeps}");
+        assert_eq!(temple.over_after(&answer), 1_000, "{sweeps}");
+    }
+}
+
+#[test]
+fn an_ask_and_what_would_be_the_last_sweep_come_in_either_order() {
+    for asks_first in [true, false] {
+        let mut temple = Temple::new();
+        let asked = temple.hard(SECOND);
+        let answer = temple.wait(asked);
+        assert_eq!(temple.over_after(&answer), 1_000);
+        for _ in 0..19 {
+            temple.pass(SWEEP);
+        }
+        temple.nodes.advance(SWEEP); // the sweeper is ready
+        let mut asked = temple.hard(SECOND);
+        if asks_first {
+            assert!(poll(&mut asked, Waker::noop()).is_pending());
+        }
+        temple.nodes.settle();
+        assert_eq!(temple.tasks(), usize::from(asks_first), "else it has ended");
+        let answer = temple.wait(asked);
+        assert_eq!(temple.tasks(), 2);
+        assert_eq!(temple.over_after(&answer), 1_000);
+    }
+}
+
+#[test]
+fn an_ask_whose_sweeper_is_dropped_has_a_timer_of_its_own_and_the_next_another_sweeper() {
+    for has_begun in [false, true] {
+        let mut temple = Temple::new();
+        let (bell, mut asked) = (Arc::<Bell>::default(), temple.hard(SECOND));
+        assert!(poll(&mut asked, &Waker::from(Arc::clone(&bell))).is_pending());
+        if has_begun {
+            temple.nodes.executor.step(0);
+        }
+        temple.nodes.advance(Duration::from_millis(10));
+        assert_eq!((temple.nodes.executor.tasks(), bell.rung()), (1, 0));
+        temple.nodes.executor.end();
+        assert_eq!((temple.nodes.executor.tasks(), bell.rung()), (0, 1));
+        let answer = temple.wait(asked);
+        assert_eq!((temple.swept(), temple.tasks()), (0, 1));
+        assert_eq!(temple.over_after(&answer), 990);
+        let next = temple.hard(SECOND);
+        let next = temple.wait(next);
+        assert_eq!((temple.swept(), temple.tasks()), (1, 2));
+        assert_eq!(temple.over_after(&next), 1_000);
+    }
+}
+
+#[test]
+fn an_ask_beside_an_executor_that_takes_no_task_is_over_in_time() {
+    let temple = Temple::new();
+    temple.nodes.executor.shut_down();
+    let (bell, mut asked) = (Arc::<Bell>::default(), temple.hard(SECOND));
+    let waker = Waker::from(Arc::clone(&bell));
+    assert!(poll(&mut asked, &waker).is_pending());
+    assert_eq!(bell.rung(), 1, "nobody sweeps");
+    assert!(poll(&mut asked, &waker).is_pending());
+    assert_eq!((bell.rung(), temple.swept()), (1, 0), "it does not try again");
+    temple.nodes.executor.advance(SECOND - Duration::from_nanos(1));
+    assert!(poll(&mut asked, &waker).is_pending());
+    temple.nodes.executor.advance(Duration::from_nanos(1));
+    assert!(poll(&mut asked, &waker).is_ready());
+}
+
+#[test]
+fn an_ask_of_a_node_that_is_out_meanwhile_is_over_in_time() {
+    let mut temple = Temple::new();
+    let asked = temple.hard(SECOND);
+    let answer = temple.wait(asked);
+    temple.nodes.crash(1);
+    temple.nodes.settle();
+    assert_eq!((temple.swept(), temple.over_after(&answer)), (1, 1_000));
+}
+
+fn poll<T>(asked: &mut Asked<Oracle, T>, waker: &Waker) -> Poll<Result<T, AskError>> {
+    Pin::new(asked).poll(&mut TaskContext::from_waker(waker))
+}
+
+/// Counts how often it was rung.
+#[derive(Default)]
+struct Bell(AtomicUsize);
+
+impl Bell {
+    fn rung(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
