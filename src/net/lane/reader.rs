@@ -32,6 +32,10 @@ const ACK_WITHIN: Duration = Duration::from_millis(5);
 /// Bytes read before others get a turn.
 const BYTES_PER_POLL: usize = 1024 * 1024;
 
+/// Messages of a user lane before others get a turn. Each may wake a task, as answers do: tokio keeps 256
+/// for a thread, and what is beyond goes to a queue that it looks at rarely.
+const MESSAGES_PER_POLL: usize = 128;
+
 /// Reads one substream of a lane until its end, or until a later one takes over.
 pub async fn run<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
@@ -64,6 +68,7 @@ pub async fn run<S: AsyncRead + AsyncWrite + Unpin>(
         buffer: Buffer::new(frame::bytes_max(limits)),
         frame_bytes_max: frame::bytes_max(limits),
         unyielded: 0,
+        messages: 0,
     };
     match reader.run().await {
         Ok(()) => Ended::Finished,
@@ -77,6 +82,7 @@ struct Reader<'a, S, F> {
     buffer: Buffer,
     frame_bytes_max: usize,
     unyielded: usize,
+    messages: usize, // of a user lane, since others had a turn
 }
 
 /// The substream, and what goes back on it.
@@ -148,6 +154,7 @@ where
                     Step::End => return self.line.end(self.intake.turn.accepted()).await,
                 }
                 self.buffer.consume(len);
+                self.let_others_run().await?;
                 self.line.acks.unsaid += len;
                 if self.line.acks.unsaid >= ACK_EVERY {
                     self.line.acks.unsaid = 0;
@@ -157,6 +164,19 @@ where
             self.intake.pause();
             self.fill().await?;
         }
+    }
+
+    async fn let_others_run(&mut self) -> Result<(), Ended> {
+        if self.intake.class != Class::User {
+            return Ok(());
+        }
+        self.messages += 1;
+        if self.messages < MESSAGES_PER_POLL {
+            return Ok(());
+        }
+        self.messages = 0;
+        yield_now().await;
+        poll_fn(|cx| Poll::Ready(self.line.poll_superseded(cx))).await
     }
 
     async fn fill(&mut self) -> Result<(), Ended> {
