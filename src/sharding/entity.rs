@@ -54,6 +54,9 @@ pub trait Entity: Sized + Send + 'static {
     /// Handles a message; the next one begins after it has ended. May await: that delays nobody
     /// but this entity, and a move of its shard, at most for `handoff-timeout`. A future that is
     /// aborted then is dropped at an await.
+    ///
+    /// What blocks its thread takes that from all entities of the node, and may hold up those that
+    /// wait for some milliseconds: `tokio::task::block_in_place` or `spawn_blocking` is for that.
     fn handle(
         &mut self,
         message: Self::Message,
