@@ -52,3 +52,5 @@ mod timeouts;
 mod tracked;
 mod types;
 pub mod wire;
+
+pub(crate) use run::yield_now;

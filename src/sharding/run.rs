@@ -625,8 +625,8 @@ pub(super) fn wait<E: Entity>(
     polled
 }
 
-/// Lets others have a turn.
-pub(super) async fn yield_now() {
+/// Lets others have a turn, whatever the executor.
+pub(crate) async fn yield_now() {
     let mut yielded = false;
     poll_fn(|cx| {
         if std::mem::replace(&mut yielded, true) {

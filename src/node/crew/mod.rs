@@ -17,7 +17,6 @@ mod queue;
 mod tests;
 
 use std::any::Any;
-use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,6 +27,7 @@ use futures::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::task::coop;
 
+use crate::sharding::yield_now;
 use queue::{Added, Call, Next, Pace, Place, Queue, Seen, Settings};
 
 /// Bursts that a worker polls before it lets other tasks have their turn, and the time after which it
@@ -174,7 +174,7 @@ struct Worker {
 impl Worker {
     async fn work(mut self) {
         while self.work_on() {
-            yield_now().await;
+            yield_now().await; // to the runtime's queue, where any thread may take it
         }
     }
 
@@ -254,17 +254,4 @@ impl Drop for Watch {
             self.crew.end();
         }
     }
-}
-
-/// To the end of the runtime's queue, where any of its threads may take the worker.
-async fn yield_now() {
-    let mut yielded = false;
-    poll_fn(|cx| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
