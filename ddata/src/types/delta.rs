@@ -11,6 +11,9 @@
 //! somebody else; but it says only what is news to that peer, so it carries the peer's context,
 //! and who has not seen all of that answers [`Lack`]. Only the last [`RECORDS_MAX`] removal
 //! records are kept; a peer behind their floor gets the full state.
+//!
+//! Of a leaf (a flag, a counter, a register) nothing is recorded: it is one place, and what was seen
+//! of it and does not live was overwritten.
 
 use std::sync::Arc;
 
@@ -71,7 +74,7 @@ pub struct State {
     pub(crate) store: Store,
     context: CausalContext,
     fold: FoldLevel,
-    records: imbl::Vector<Arc<Record>>, // ≤ RECORDS_MAX, oldest first; shared with snapshots
+    records: imbl::Vector<Arc<Record>>, // ≤ RECORDS_MAX, oldest first; none of a leaf
     floor: CausalContext,               // dots whose removal records are gone: ≤ the context
 }
 
@@ -262,6 +265,7 @@ impl State {
     /// Takes over what a local mutation did: its content is in the store already.
     pub(crate) fn commit(&mut self, store: Store, delta: &Delta) {
         if !delta.gone.is_empty()
+            && !self.store.is_leaf()
             && let Some(places) = self.store.places(&delta.store, &delta.gone)
         {
             self.remember(delta, places);
@@ -291,6 +295,10 @@ impl State {
         if dots.is_empty() {
             return Repair::Nothing;
         }
+        if self.store.is_leaf() {
+            let (store, gone) = (self.store.only(&dots), self.overwritten());
+            return Repair::Delta(Delta { dots, gone, store, after: Some(Box::new(peer.clone())) });
+        }
         if !peer.includes(&self.floor) {
             return Repair::Full;
         }
@@ -301,6 +309,13 @@ impl State {
             gone.extend(&record.gone);
         }
         Repair::Delta(Delta { dots, gone, store, after: Some(Box::new(peer.clone())) })
+    }
+
+    /// All that was ever overwritten: what was seen, and does not live.
+    fn overwritten(&self) -> DotSet {
+        let mut live = CausalContext::new();
+        self.store.each_dot(&mut |dot| live.insert(dot));
+        self.context.minus(&live)
     }
 
     /// The highest time in its registers, for the clock.
@@ -344,7 +359,7 @@ impl State {
     /// floor. What came together with its overwriter was never live here, but may be at a peer:
     /// that one has to look everywhere.
     fn overwritten_by(&self, delta: &Delta) -> Option<Store> {
-        if delta.gone.is_empty() {
+        if delta.gone.is_empty() || self.store.is_leaf() {
             return None;
         }
         if self.context.includes_all(&delta.gone) {

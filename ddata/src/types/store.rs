@@ -82,6 +82,11 @@ macro_rules! both {
 }
 
 impl Store {
+    /// Whether it is one place, which every change of it touches.
+    pub(crate) const fn is_leaf(&self) -> bool {
+        !matches!(self, Self::Set(_) | Self::Registers(_) | Self::Map(_))
+    }
+
     /// Makes a map in a delta name everything below it; a leaf does so anyway.
     pub(crate) fn sweep(&mut self) {
         match self {
