@@ -2,11 +2,12 @@
 //! less.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ostraca_ddata::sim::{
     Failure, Fault, Faults, Observer, Schedule, Seed, Setup, Simulation, Totals, TraceLevel, View,
-    Violation, on_all_cores, seeds, shrink,
+    Violation, on_all_cores, shrink,
 };
 
 use crate::probe::{Order, Probe, Seen, WILD, millis, node, probes};
@@ -136,14 +137,17 @@ fn seeds_on_all_cores_fail_with_the_full_trace() {
 
 #[test]
 fn seeds_on_all_cores_add_up() {
+    let runs = AtomicU64::new(0); // a budget of time decides how many there are
     let run = |seed: Seed| {
+        runs.fetch_add(1, Ordering::Relaxed);
         let mut sim = probes(seed.value, 2, Faults::none());
         sim.command(node(0), Order::Send { to: 1, lane: WILD, number: 1 });
         sim.run_for(Duration::from_secs(3_600));
         sim.totals()
     };
-    let runs = seeds("seeds_on_all_cores_add_up", 10).count() as u64;
     let totals = on_all_cores("seeds_on_all_cores_add_up", 10, run);
+    let runs = runs.into_inner();
+    assert!(runs > 0);
     assert_eq!((totals.runs, totals.delivered), (runs, runs));
     assert_eq!(totals.simulated, Duration::from_secs(3_600) * u32::try_from(runs).expect("few"));
 }
