@@ -358,6 +358,11 @@ impl CausalContext {
         left
     }
 
+    /// The dots seen here that are none of `dots`.
+    pub(crate) fn except(&self, dots: DotSet) -> DotSet {
+        self.minus(&Self { vector: None, cloud: dots })
+    }
+
     /// The dots of `dots` that were not seen here.
     #[must_use]
     pub fn unseen(&self, dots: &DotSet) -> DotSet {

@@ -13,7 +13,7 @@ pub struct Stats {
     pub requests_pending: u64,
     /// Changes not yet acknowledged by every replica.
     pub pushes_open: u64,
-    /// Removal records kept for repairs.
+    /// Removal records kept for repairs: of sets and maps.
     pub removal_records: u64,
     /// Local updates and deletes that changed something.
     pub updates: u64,

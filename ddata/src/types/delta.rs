@@ -13,7 +13,9 @@
 //! records are kept; a peer behind their floor gets the full state.
 //!
 //! Of a leaf (a flag, a counter, a register) nothing is recorded: it is one place, and what was seen
-//! of it and does not live was overwritten.
+//! of it and does not live was overwritten. So its repair says all that its full state says, but
+//! for the content that the peer has; who has seen less than the peer would lose that, and answers
+//! [`Lack`] as well.
 
 use std::sync::Arc;
 
@@ -92,7 +94,7 @@ pub enum Repair {
     Nothing,
     /// What it lacks.
     Delta(Delta),
-    /// Everything: the removal records it lacks are gone.
+    /// Everything: the removal records it lacks are gone. Never of a leaf.
     Full,
 }
 
@@ -284,11 +286,14 @@ impl State {
         self.store.join(&self.context, &other.store, &other.context);
         self.context.merge(&other.context);
         self.fold = self.fold.max(other.fold);
-        self.floor.extend(&learned); // what those mutations overwrote is not known one by one
+        if !self.store.is_leaf() {
+            self.floor.extend(&learned); // what those mutations overwrote is not known one by one
+        }
         Merged::Changed
     }
 
-    /// What brings a replica that has seen `peer` up to date. Costs a scan of the live entries.
+    /// What brings a replica that has seen `peer` up to date. Costs a scan of the live entries, of a
+    /// leaf also of the context.
     #[must_use]
     pub fn repair(&self, peer: &CausalContext) -> Repair {
         let dots = self.context.minus(peer);
@@ -311,11 +316,12 @@ impl State {
         Repair::Delta(Delta { dots, gone, store, after: Some(Box::new(peer.clone())) })
     }
 
-    /// All that was ever overwritten: what was seen, and does not live.
+    /// All that was seen and does not live: what was overwritten, and what added nothing. Once folded
+    /// dots leave the context, replicas of unequal fold levels need the full state instead.
     fn overwritten(&self) -> DotSet {
-        let mut live = CausalContext::new();
+        let mut live = DotSet::new();
         self.store.each_dot(&mut |dot| live.insert(dot));
-        self.context.minus(&live)
+        self.context.except(live)
     }
 
     /// The highest time in its registers, for the clock.

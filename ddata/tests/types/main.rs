@@ -27,6 +27,7 @@ mod crate_bugs;
 mod golden;
 mod known_failures;
 mod laws;
+mod leaves;
 mod model;
 mod oracles;
 mod pekko_leaves;
