@@ -11,10 +11,10 @@
 #[path = "raw/process.rs"]
 mod process;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use futures::StreamExt;
-use futures::stream::FuturesUnordered;
 use ostraca::prelude::*;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -26,6 +26,7 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 const ROUND_TRIPS: usize = 5_000;
 const WRITES: usize = 3_000;
 const IN_FLIGHT: usize = 1_024;
+const WARM: Duration = Duration::from_secs(1);
 const SPAN: Duration = Duration::from_secs(4);
 const SIGHTS: usize = 1_000;
 const SIGHTS_WARM: usize = 50;
@@ -234,39 +235,43 @@ async fn one_at_a_time(
     Ok(())
 }
 
+/// So many tasks, each of which writes its own key again as soon as a majority holds the last write.
 async fn many_in_flight(cluster: &Cluster) -> Result<(), Error> {
-    let replicator = cluster.replicator();
-    let keys: Vec<Key<PNCounter>> =
-        (0..IN_FLIGHT).map(|n| Key::new(&format!("many-{n}"))).collect();
-    let write = |n: usize| {
-        let level = WriteMajority::within(secs(10));
-        let done = replicator.update(&keys[n], level, |count| count.increment());
-        async move { done.await.map(|()| n) }
-    };
-    let mut pending: FuturesUnordered<_> = (0..IN_FLIGHT).map(write).collect();
-    let warm = Instant::now() + Duration::from_secs(1);
-    let (mut begun, mut done) = (None, 0_u64);
-    while let Some(n) = pending.next().await {
-        let n = n?;
-        let now = Instant::now();
-        if now < warm {
-            pending.push(write(n));
-            continue;
-        }
-        let (begun, spent) = *begun.get_or_insert_with(|| (now, cluster.cpu_time()));
-        done += 1;
-        if now < begun + SPAN {
-            pending.push(write(n));
-        } else if pending.is_empty() {
-            let rate = done as f64 / begun.elapsed().as_secs_f64();
-            let spent = cluster.cpu_time().zip(spent).map(|(now, before)| now - before);
-            let each = spent.map_or(f64::NAN, |spent| spent.as_secs_f64() * 1e6 / done as f64);
-            println!(
-                "{:<44} {rate:>9.0}/s   {each:.1} us of processor time each, over all processes",
-                format!("WriteMajority, 3 nodes, {IN_FLIGHT} in flight")
-            );
+    let done = Arc::new(AtomicU64::new(0));
+    let writers: Vec<_> = (0..IN_FLIGHT)
+        .map(|n| {
+            let (replicator, done) = (cluster.replicator(), done.clone());
+            let key = Key::<PNCounter>::new(&format!("many-{n}"));
+            tokio::spawn(async move {
+                loop {
+                    let level = WriteMajority::within(secs(10));
+                    let written = replicator.update(&key, level, |count| count.increment());
+                    if let Err(why) = written.await {
+                        return why;
+                    }
+                    done.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        })
+        .collect();
+    tokio::time::sleep(WARM).await;
+    let (begun, before) = (Instant::now(), done.load(Ordering::Relaxed));
+    let spent = cluster.cpu_time();
+    tokio::time::sleep(SPAN).await;
+    let made = (done.load(Ordering::Relaxed) - before) as f64;
+    let rate = made / begun.elapsed().as_secs_f64();
+    let spent = cluster.cpu_time().zip(spent).map(|(now, before)| now - before);
+    let each = spent.map_or(f64::NAN, |spent| spent.as_secs_f64() * 1e6 / made);
+    for writer in writers {
+        writer.abort();
+        if let Ok(why) = writer.await {
+            return Err(why.into()); // it ended before it was told to
         }
     }
+    println!(
+        "{:<44} {rate:>9.0}/s   {each:.1} us of processor time each, over all processes",
+        format!("WriteMajority, 3 nodes, {IN_FLIGHT} in flight")
+    );
     Ok(())
 }
 
