@@ -52,8 +52,9 @@ pub(super) enum Unanswered {
 
 type Row = HashMap<u64, Arc<dyn Question>, BuildHasherDefault<Numbers>>;
 
-/// The table of one node, shared by all its entity types.
+/// The table of one node, shared by all its entity types. Stands apart from the counts of its `Arc`.
 #[derive(Default)]
+#[repr(align(128))]
 pub struct Asks {
     last: AtomicU64,
     late: AtomicU64,

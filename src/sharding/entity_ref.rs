@@ -385,13 +385,13 @@ impl<E: Entity> EntityRef<E> {
         timeout: Option<Duration>,
     ) -> Asked<E, T> {
         let waits = Waits {
-            runtime: Arc::clone(runtime),
             asked_at: runtime.world.now(),
             timeout: timeout.unwrap_or(runtime.settings.ask_timeout),
             timer: Timer::Unset,
         };
-        let (slot, entity, waits) = (Slot::new(), self.clone(), Some(waits));
-        Asked { slot, entity, question, waits, unsent: None }
+        let known = Known::Here(Arc::clone(runtime), self.shard()); // what waits knows its type
+        let entity = Self { known, id: self.id.clone(), hash: self.hash };
+        Asked { slot: Slot::new(), entity, question, waits: Some(waits), unsent: None }
     }
 
     /// Nothing was sent, and nothing is waited for.
@@ -513,24 +513,17 @@ const START: &str = "a start";
 #[must_use = "the answer is lost if nobody waits for it; tell() sends without one"]
 pub struct Asked<E: Entity, T> {
     slot: Arc<Slot<T>>,
-    entity: EntityRef<E>,
+    entity: EntityRef<E>, // of a type that is known, if it waits
     question: &'static str,
-    waits: Option<Waits<E>>,
+    waits: Option<Waits>,
     unsent: Option<AskError>,
 }
 
 /// Until when an answer may come.
-struct Waits<E: Entity> {
-    runtime: Arc<Runtime<E>>,
+struct Waits {
     asked_at: Instant,
     timeout: Duration,
     timer: Timer,
-}
-
-impl<E: Entity> Waits<E> {
-    fn end(&mut self) {
-        self.timer.end(&self.runtime.timeouts);
-    }
 }
 
 impl<E: Entity, T> Asked<E, T> {
@@ -560,18 +553,19 @@ impl<E: Entity, T> Future for Asked<E, T> {
         if let Some(why) = this.unsent.take() {
             return Poll::Ready(Err(why));
         }
-        let Some(waits) = &mut this.waits else { return Poll::Pending };
+        let (Some(waits), Known::Here(runtime, _)) = (&mut this.waits, &this.entity.known) else {
+            return Poll::Pending;
+        };
         if let Poll::Ready(answer) = this.slot.poll(cx) {
-            waits.end();
-            let waited = waits.runtime.world.now() - waits.asked_at;
+            waits.timer.end(&runtime.timeouts);
+            let waited = runtime.world.now() - waits.asked_at;
             return Poll::Ready(answer.map_err(|why| this.unanswered(why, waited)));
         }
-        let Waits { runtime, timeout, timer, .. } = waits;
-        let waited = *timeout;
-        if timer.poll((&runtime.timeouts, &runtime.world), waited, cx).is_pending() {
+        let waited = waits.timeout;
+        if waits.timer.poll((&runtime.timeouts, &runtime.world), waited, cx).is_pending() {
             return Poll::Pending;
         }
-        waits.end();
+        waits.timer.end(&runtime.timeouts);
         let ((entity_type, entity), question) = (this.names(), this.question);
         let kept = this.entity.kept();
         Poll::Ready(Err(AskError::Timeout { entity_type, entity, question, waited, kept }))
@@ -580,9 +574,9 @@ impl<E: Entity, T> Future for Asked<E, T> {
 
 impl<E: Entity, T> Drop for Asked<E, T> {
     fn drop(&mut self) {
-        if let Some(waits) = &mut self.waits {
-            waits.end();
-            self.slot.forget(&waits.runtime.asks);
+        if let (Some(waits), Known::Here(runtime, _)) = (&mut self.waits, &self.entity.known) {
+            waits.timer.end(&runtime.timeouts);
+            self.slot.forget(&runtime.asks);
         }
     }
 }

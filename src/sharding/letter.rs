@@ -9,6 +9,7 @@
 //!
 //! Numbers are little-endian. Golden bytes in [`frame`](super::frame)'s tests.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
@@ -22,8 +23,14 @@ const ASKS: u8 = 1;
 const STARTS: u8 = 3;
 const ASKER_BYTES: usize = 16;
 
-/// Room for a body that grows no further.
-const BODY_BYTES: usize = 48;
+/// Bytes of room for the next letter that a thread keeps at most.
+const ROOM_BYTES_MAX: usize = 64 * 1024;
+
+thread_local! {
+    /// Where letters are written, whose lengths nobody knows before: what is sent is one piece of
+    /// just its length. Not there while one is written, which may write others.
+    static ROOM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
 
 /// How deep values of users may nest in what another node sent: a deeper one could overflow the
 /// stack of the thread that reads it.
@@ -62,7 +69,8 @@ impl Letter {
         let id = to.as_str().as_bytes();
         let id_length = u16::try_from(id.len()).expect("an id has at most ENTITY_BYTES_MAX bytes");
         let id_at = if asker.is_some() { 3 + ASKER_BYTES } else { 3 };
-        let mut bytes = Vec::with_capacity(id_at + id.len() + BODY_BYTES);
+        let mut bytes = ROOM.try_with(Cell::take).unwrap_or_default(); // none as a thread ends
+        bytes.clear();
         bytes.resize(id_at - 2, 0);
         bytes.extend_from_slice(&id_length.to_le_bytes());
         bytes.extend_from_slice(id);
@@ -75,7 +83,12 @@ impl Letter {
             bytes[0] = ASKS; // number 0: the answer's address is not in the message
         }
         let id_at = u16::try_from(id_at).expect("at most 19");
-        Ok(Self { bytes: bytes.into(), id_at, body_at: id_at + id_length })
+        let letter =
+            Self { bytes: Bytes::copy_from_slice(&bytes), id_at, body_at: id_at + id_length };
+        if bytes.capacity() <= ROOM_BYTES_MAX {
+            let _ = ROOM.try_with(|room| room.set(bytes));
+        }
+        Ok(letter)
     }
 
     /// Asks an entity to start.

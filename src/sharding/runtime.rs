@@ -46,6 +46,10 @@ const REMOVED_MAX: usize = 1_024;
 const SWEEP_MIN: Duration = Duration::from_millis(10);
 
 /// See [`ShardRegion::new`](super::shard_region::ShardRegion::new).
+///
+/// Begins a cache line of its own: the counts of its `Arc`, which asks and bursts on all
+/// threads change, stand in the one before.
+#[repr(align(128))]
 pub(super) struct Runtime<E: Entity> {
     pub(super) me: RegionId,
     pub(super) entity_type: EntityType,

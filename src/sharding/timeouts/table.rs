@@ -63,6 +63,7 @@ impl Timeouts {
     }
 
     /// How many are in.
+    #[cfg(any(test, feature = "canaries"))]
     pub(in crate::sharding) fn len(&self) -> usize {
         (0..STRIPES).map(|stripe| self.lock(stripe).entries.len()).sum()
     }
