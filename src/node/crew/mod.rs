@@ -232,8 +232,8 @@ impl Watch {
             let seen = self.crew.queue.look(&mut waited);
             idle = if seen == Seen::Idle { idle + 1 } else { 0 };
             if let Seen::Stuck(call) = seen {
-                self.crew.call(call); // first: a subscriber may panic
-                tracing::debug!("sharding.workers_held_up: a handler or a task keeps its thread");
+                self.crew.call(call);
+                say_held_up();
             }
             if idle >= LOOKS && self.crew.queue.unwatch() {
                 self.has_ended = true;
@@ -245,7 +245,7 @@ impl Watch {
 
 impl Drop for Watch {
     /// Dropped before it has ended: so the runtime has, while all workers may be in handlers. Or it
-    /// has failed, as by a subscriber that panics.
+    /// has failed, as where the runtime has no timers.
     fn drop(&mut self) {
         if self.has_ended {
         } else if std::thread::panicking() {
@@ -253,5 +253,13 @@ impl Drop for Watch {
         } else {
             self.crew.end();
         }
+    }
+}
+
+/// A subscriber may panic: the looks go on, for who waits behind those that block has nothing else.
+fn say_held_up() {
+    let say = || tracing::debug!("sharding.workers_held_up: a handler or a task keeps its thread");
+    if let Err(panic) = catch_unwind(say) {
+        forget(panic);
     }
 }

@@ -1,19 +1,25 @@
 //! Workers on a real runtime. Nothing here lets time pass: each test waits for what must happen.
 
+use std::io;
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
+use tracing::subscriber::NoSubscriber;
+use tracing::{Dispatch, Level, dispatcher};
 
 use super::*;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn crew(threads: usize) -> (Runtime, Arc<Crew>) {
-    let built = Builder::new_multi_thread().worker_threads(threads).enable_time().build();
-    let runtime = built.expect("a runtime");
+    crew_of(Builder::new_multi_thread().worker_threads(threads))
+}
+
+fn crew_of(runtime: &mut Builder) -> (Runtime, Arc<Crew>) {
+    let runtime = runtime.enable_time().build().expect("a runtime");
     let crew = Crew::new(runtime.handle().clone());
     (runtime, crew)
 }
@@ -109,6 +115,40 @@ fn nor_do_as_many_as_there_are_workers_if_the_runtime_knows_that_they_block() {
     crew.run(says(&say, ()));
     said.recv_timeout(DEADLINE).expect("somebody runs it");
     ends.into_iter().for_each(|end| end.send(()).expect("it waits"));
+}
+
+/// A subscriber that panics at each event that it hears of, and counts them.
+fn rude() -> (Dispatch, Arc<AtomicUsize>) {
+    let events = Arc::<AtomicUsize>::default();
+    let count = Arc::clone(&events);
+    let panics = move || -> io::Sink {
+        count.fetch_add(1, Ordering::SeqCst);
+        panic!("as the test wants it");
+    };
+    let subscriber = tracing_subscriber::fmt().with_max_level(Level::DEBUG).with_writer(panics);
+    (Dispatch::new(subscriber.finish()), events)
+}
+
+/// Six block, and workers are called for two at a time: so the watch is to find it twice, while nobody adds
+/// anything, which would bring another watch.
+#[test]
+fn a_subscriber_that_panics_ends_no_watch() {
+    let (rude, events) = rude();
+    // Where there is one alone, tracing may take the word of a thread that has none for all.
+    let _other = Dispatch::new(NoSubscriber::default());
+    let mut runtime = Builder::new_multi_thread();
+    // For as long as the thread lives.
+    let hear = move || std::mem::forget(dispatcher::set_default(&rude));
+    let (_runtime, crew) = crew_of(runtime.worker_threads(2).on_thread_start(hear));
+    let blockers: Vec<_> = (0..6).map(|_| blocks(true)).collect();
+    let (bursts, signs): (Vec<_>, Vec<_>) =
+        blockers.into_iter().map(|(burst, said, end)| (burst, (said, end))).unzip();
+    bursts.into_iter().for_each(|burst| crew.run(burst));
+    for (blocked, _) in &signs {
+        blocked.recv_timeout(DEADLINE).expect("workers that block are written off");
+    }
+    assert!(events.load(Ordering::SeqCst) > 0, "it has panicked");
+    signs.into_iter().for_each(|(_, end)| end.send(()).expect("it waits"));
 }
 
 /// The worker that it calls is the next task of its own thread, where nobody else can take it.
