@@ -185,14 +185,20 @@ fn workers_rest_while_that_brings_them_something_and_else_now_and_then() {
 /// All orders of calls, up to this many.
 const DEPTH: usize = 9;
 
+/// How often a worker finds nothing before it ends, at most.
+const VAIN_MAX: usize = 2;
+
 /// A queue, and all who know of it.
 struct World {
     queue: Queue<u32>,
+    workers_max: usize,
     added: u32,
     places: Vec<Place>, // of workers that have not ended
     waited: bool,
     taken: Vec<u32>,
+    returned: Vec<u32>, // as the queue was closed, or since
     watched: bool,
+    closed: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -201,33 +207,38 @@ enum Step {
     Take(usize),
     Look,
     Unwatch,
+    Close,
 }
 
 impl World {
-    fn after(steps: &[Step]) -> Self {
-        let queue = Queue::new(Settings { workers_max: 2, crowd: 1, rests: 1 });
-        let (places, taken) = (Vec::new(), Vec::new());
-        let mut world = Self { queue, added: 0, places, waited: false, taken, watched: false };
+    fn after(workers_max: usize, steps: &[Step]) -> Self {
+        let mut world = Self {
+            queue: Queue::new(Settings { workers_max, crowd: 1, rests: 1 }),
+            workers_max,
+            added: 0,
+            places: Vec::new(),
+            waited: false,
+            taken: Vec::new(),
+            returned: Vec::new(),
+            watched: false,
+            closed: false,
+        };
         steps.iter().for_each(|step| world.take(*step));
         world
     }
 
-    /// What can happen next.
+    /// What can happen next. (A worker that is dropped with its runtime is one that takes nothing any
+    /// more.)
     fn steps(&self) -> Vec<Step> {
         let takes = (0..self.places.len()).map(Step::Take);
         let watch = if self.watched { &[Step::Look, Step::Unwatch][..] } else { &[] };
-        [Step::Add].into_iter().chain(takes).chain(watch.iter().copied()).collect()
+        let close = (!self.closed).then_some(Step::Close);
+        [Step::Add].into_iter().chain(takes).chain(watch.iter().copied()).chain(close).collect()
     }
 
     fn take(&mut self, step: Step) {
         match step {
-            Step::Add => {
-                let Added { call, watch } = self.queue.add(self.added).expect("it is open");
-                self.added += 1;
-                assert!(!watch || !self.watched, "one watch");
-                self.watched |= watch;
-                self.places.extend(call.into_iter().flat_map(Call::places));
-            }
+            Step::Add => self.add(),
             Step::Take(worker) => match self.queue.take(&mut self.places[worker], Pace::Quick) {
                 Next::Work(burst) => self.taken.push(burst),
                 Next::Call(call) => self.places.extend(call.places()),
@@ -240,6 +251,28 @@ impl World {
                 }
             }
             Step::Unwatch => self.watched = !self.queue.unwatch(),
+            Step::Close => {
+                self.closed = true;
+                self.returned.extend(self.queue.close());
+                assert!(self.queue.close().is_empty(), "once");
+            }
+        }
+    }
+
+    fn add(&mut self) {
+        let burst = self.added;
+        self.added += 1;
+        match self.queue.add(burst) {
+            Ok(Added { call, watch }) => {
+                assert!(!self.closed);
+                assert!(!watch || !self.watched, "one watch");
+                self.watched |= watch;
+                self.places.extend(call.into_iter().flat_map(Call::places));
+            }
+            Err(back) => {
+                assert!(self.closed && back == burst);
+                self.returned.push(back);
+            }
         }
     }
 
@@ -251,24 +284,40 @@ impl World {
         assert_eq!(self.places.iter().filter(is_fresh).count(), inner.fresh);
         let has_come = |place: &&Place| place.shift == inner.shift && place.looks > inner.looks;
         assert_eq!(self.places.iter().filter(has_come).count(), inner.came);
-        assert!(inner.workers <= 2);
+        assert!(inner.workers <= self.workers_max);
         let waits = !inner.bursts.is_empty();
         assert!(!waits || inner.workers > 0 && self.watched, "who waits has a worker and a watch");
-        assert!(self.taken.iter().copied().eq(0..self.taken.len() as u32), "in order, each once");
-        assert_eq!(self.taken.len() + inner.bursts.len(), self.added as usize);
+        assert!(!waits || !self.closed, "nothing waits where nobody may come");
+        let seen = self.taken.iter().chain(&self.returned).chain(&inner.bursts);
+        assert!(seen.copied().eq(0..self.added), "taken in order, or given back; each once");
+    }
+
+    /// All come as often as they are to: what waits is taken, and nobody is left over.
+    fn go_on(mut self) {
+        let left = self.added as usize - self.taken.len() - self.returned.len();
+        let turns = left + self.workers_max + VAIN_MAX; // one takes all, and calls the others
+        for _ in 0..turns {
+            for worker in (0..self.places.len()).rev() {
+                self.take(Step::Take(worker));
+            }
+        }
+        self.check();
+        assert_eq!(self.taken.len() + self.returned.len(), self.added as usize, "all was taken");
+        assert!(self.places.is_empty() && self.queue.unwatch(), "all have ended");
     }
 }
 
-fn explore(steps: &mut Vec<Step>) -> usize {
-    let world = World::after(steps);
+fn explore(workers_max: usize, steps: &mut Vec<Step>) -> usize {
+    let world = World::after(workers_max, steps);
     world.check();
     if steps.len() == DEPTH {
+        world.go_on();
         return 1;
     }
     let next = world.steps().into_iter();
     next.map(|step| {
         steps.push(step);
-        let seen = explore(steps);
+        let seen = explore(workers_max, steps);
         steps.pop();
         seen
     })
@@ -276,7 +325,9 @@ fn explore(steps: &mut Vec<Step>) -> usize {
 }
 
 #[test]
-fn in_every_order_of_calls_who_waits_has_a_worker_and_is_taken_once() {
-    let orders = explore(&mut Vec::new());
-    assert!(orders > 10_000, "{orders}");
+fn in_every_order_of_calls_who_waits_has_a_worker_and_is_taken_once_or_given_back() {
+    for workers_max in 1..=3 {
+        let orders = explore(workers_max, &mut Vec::new());
+        assert!(orders > 10_000, "{workers_max}: {orders}");
+    }
 }
