@@ -7,6 +7,7 @@
 //! Its tests compile this file a second time, with loom's types under the names of
 //! [`sync`](super::sync).
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
 use std::task::Waker;
@@ -137,7 +138,7 @@ impl Timeouts {
                     inside.entries = Slab::new();
                 }
             }
-            wakers.into_iter().for_each(Waker::wake);
+            wake(wakers);
         }
     }
 }
@@ -175,7 +176,7 @@ impl Sweeper {
                 let mut inside = timeouts.lock(stripe);
                 (inside.due(now), inside.entries.len())
             };
-            due.into_iter().for_each(Waker::wake);
+            wake(due);
             waiting
         };
         Some((0..STRIPES).map(sweep).sum())
@@ -188,5 +189,15 @@ impl Drop for Sweeper {
             timeouts.end();
             timeouts.wake_all();
         }
+    }
+}
+
+/// Each of them, also where one panics: they are of the askers' executors, and whoever is left out here
+/// never hears that its time is over.
+fn wake(wakers: Vec<Waker>) {
+    for waker in wakers {
+        let woken = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+        // What a panic says may panic as well when it is dropped. It was reported by its hook.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(woken))).map_err(std::mem::forget);
     }
 }

@@ -138,6 +138,42 @@ fn a_waker_that_is_dropped_finds_the_table_unlocked() {
     assert_eq!(timeouts.len(), 0);
 }
 
+/// Panics when it is rung, and what that says does when it is dropped.
+struct Cracked;
+
+struct Shards;
+
+impl Wake for Cracked {
+    fn wake(self: Arc<Self>) {
+        std::panic::panic_any(Shards);
+    }
+}
+
+impl Drop for Shards {
+    fn drop(&mut self) {
+        panic!("as the test wants it");
+    }
+}
+
+#[test]
+fn a_waker_that_panics_keeps_nobody_else_from_being_woken() {
+    let (timeouts, sweeper) = swept();
+    let mut places = Vec::new();
+    let mut enter = |time| {
+        let (bell, waker) = Bell::new();
+        let cracked = Waker::from(Arc::new(Cracked));
+        places.extend([&cracked, &waker, &cracked].map(|waker| timeouts.enter(at(time), waker)));
+        bell
+    };
+    let bells = [1, 2, 3].map(&mut enter);
+    let rung = || bells.iter().map(|bell| bell.rung()).collect::<Vec<_>>();
+    assert_eq!((sweeper.sweep(at(1)), rung()), (Some(9), vec![1, 0, 0]));
+    assert_eq!((sweeper.sweep(at(2)), rung()), (Some(9), vec![1, 1, 0]), "the sweeps go on");
+    drop(sweeper);
+    assert_eq!(rung(), [1, 1, 1], "nobody sweeps any more");
+    assert!(places.iter().all(|place| !timeouts.stay(place, Waker::noop())));
+}
+
 #[test]
 fn who_enters_on_one_thread_leaves_on_another() {
     let (timeouts, sweeper) = swept();

@@ -264,6 +264,30 @@ fn an_ask_of_a_node_that_is_out_meanwhile_is_over_in_time() {
     assert_eq!((temple.swept(), temple.over_after(&answer)), (1, 1_000));
 }
 
+/// Panics when it is rung.
+struct Cracked;
+
+impl Wake for Cracked {
+    fn wake(self: Arc<Self>) {
+        panic!("as the test wants it");
+    }
+}
+
+#[test]
+fn a_waker_that_panics_harms_no_other_ask_and_the_sweeps_go_on() {
+    let mut temple = Temple::new();
+    let (mut cracked, asked) = (temple.hard(SECOND), temple.hard(SECOND));
+    let waker = Waker::from(Arc::new(Cracked));
+    assert!(poll(&mut cracked, &waker).is_pending());
+    let answer = temple.wait(asked);
+    assert_eq!(temple.over_after(&answer), 1_000);
+    assert!(poll(&mut cracked, &waker).is_ready(), "whoever looks at it finds it over");
+    let asked = temple.hard(SECOND);
+    let answer = temple.wait(asked);
+    assert_eq!((temple.swept(), temple.tasks()), (1, 2), "the same sweeper");
+    assert_eq!(temple.over_after(&answer), 1_000);
+}
+
 fn poll<T>(asked: &mut Asked<Oracle, T>, waker: &Waker) -> Poll<Result<T, AskError>> {
     Pin::new(asked).poll(&mut TaskContext::from_waker(waker))
 }
