@@ -4,8 +4,8 @@
 //!
 //! At every step: one host of a shard (I3), no message begun or gone on with without a lease (I4),
 //! each message of a sender to an entity once and in order (I5), under generations that never go
-//! back. At rest (I6): every message was handled, or counted, or died with a node or a lane that was
-//! given up; and what is told then is handled to the last.
+//! back. At rest (I6): every message was handled, or counted, or was at a node that died, on a lane of it,
+//! or on one that was given up; and what is told then is handled to the last.
 //!
 //! `OSTRACA_SIM_SECONDS=600 cargo test -p ostraca --test sharding the_whole_stack -- --nocapture`
 
@@ -97,6 +97,14 @@ fn the_whole_stack_handles_each_message_once_in_order_under_one_host() {
 #[test]
 fn a_link_that_comes_back_is_not_ended_for_what_the_one_before_it_carried() {
     run(Seed::from(112_128_965_286_192), Canary::none())
+        .unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+/// Two left in order, one after the other, and what the second had sent to the first had not come: who
+/// leaves waits for that only for some time.
+#[test]
+fn what_was_on_a_lane_whose_ends_have_both_left_is_not_missed() {
+    run(Seed::from(123_257_803_882_116), Canary::none())
         .unwrap_or_else(|failure| panic!("{failure}"));
 }
 

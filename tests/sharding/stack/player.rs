@@ -28,6 +28,8 @@ pub(crate) struct Player {
 pub(crate) struct From {
     pub(crate) sender: ReplicaId,
     pub(crate) number: u64,
+    /// By which the book finds it.
+    pub(crate) mark: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -47,9 +49,7 @@ impl Entity for Player {
         self.count += 1;
         let id = self.id.clone();
         let at = cx.generation();
-        let note = |From { sender, number }| {
-            self.book.handles((sender, id.clone(), number), at, self.world.serves());
-        };
+        let note = |from: From| self.book.handles(&from, &id, at, self.world.serves());
         match word {
             Word::Note(from) => note(from),
             Word::Slow(from, millis) => {

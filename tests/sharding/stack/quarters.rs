@@ -53,6 +53,10 @@ impl Lane {
         self.kept.push_back((self.last, frame.to_vec()));
     }
 
+    fn end(&self, peer: ReplicaId, book: &Book) {
+        self.kept.iter().for_each(|(_, frame)| book.ends(frame, peer));
+    }
+
     fn say(&mut self, to: ReplicaId, said: &mut Said) {
         if !self.linked {
             return;
@@ -80,6 +84,7 @@ struct Lanes {
 
 /// The node, as its entities see it.
 pub(crate) struct HouseWorld {
+    book: Arc<Book>,
     executor: Arc<Executor>,
     lanes: Mutex<Lanes>,
     facts: Mutex<Vec<RegionInput>>,
@@ -105,6 +110,7 @@ impl World for HouseWorld {
             return Err(NoRoom::Full);
         }
         lane.push(frame);
+        self.book.goes(frame, to.replica());
         Ok(())
     }
 
@@ -116,6 +122,7 @@ impl World for HouseWorld {
             return Err(NoRoom::Full);
         }
         lane.push(frame);
+        self.book.goes(frame, to.replica());
         Ok(())
     }
 
@@ -183,7 +190,8 @@ impl Quarters {
         let executor = Executor::new();
         let lanes = Mutex::new(Lanes { limit: plan.lane_max, ..Lanes::default() });
         let (facts, leased) = (Mutex::default(), AtomicBool::new(false));
-        let world = Arc::new(HouseWorld { executor, lanes, facts, leased });
+        let book = Arc::clone(&plan.book);
+        let world = Arc::new(HouseWorld { book, executor, lanes, facts, leased });
         let shards = plan.settings.number_of_shards;
         let hash = HashExtractor::new(ShardHash::Xxh3, shards).expect("there can be so many");
         let (book, of_players) = (Arc::clone(&plan.book), Arc::clone(&world));
@@ -237,12 +245,14 @@ impl Quarters {
 
     fn cut(&self, peer: ReplicaId) {
         self.hosting.cut(RegionId::new(peer));
-        self.book.gives_up();
+        self.book.gives_up(self.me, peer);
     }
 
     fn end_lane(&mut self, peer: ReplicaId) {
         let mut lanes = self.world.lanes();
-        lanes.to.remove(&peer);
+        if let Some(lane) = lanes.to.remove(&peer) {
+            lane.end(peer, &self.book);
+        }
         lanes.over.insert(peer);
         self.cuts.remove(&peer);
     }
@@ -250,6 +260,12 @@ impl Quarters {
 
 impl House for Quarters {
     fn perform(&mut self, order: RegionOutput) {
+        match &order {
+            RegionOutput::Start { payload: Some(payload), .. } => self.book.comes(payload, self.me),
+            // From here on it is counted here.
+            RegionOutput::Discard { payload, .. } => self.book.goes(payload, self.me),
+            _ => {}
+        }
         self.hosting.perform(order);
     }
 
@@ -306,6 +322,7 @@ impl House for Quarters {
             (has_room, is_next)
         };
         if let (Some(frame), true) = (frame, is_next) {
+            self.book.comes(&frame, self.me);
             self.hosting.arrived(RegionId::new(from), &frame).expect("a frame of ours");
         }
         if has_room {
@@ -317,14 +334,14 @@ impl House for Quarters {
         for _ in 0..messages {
             let entity = self.chance.below(ENTITIES);
             let number = self.told.get(&name(entity)).copied().unwrap_or(0) + 1;
-            let from = From { sender: self.me, number };
+            let mark = self.book.told((self.me, name(entity), number));
+            let from = From { sender: self.me, number, mark };
             let word = match self.chance.below(12) {
                 0 => Word::Slow(from, self.chance.below(400)),
                 1 => Word::Passivate(from),
                 2 | 3 if entity > 0 => Word::AskPeer(from, name(self.chance.below(entity))),
                 _ => Word::Note(from),
             };
-            self.book.told((self.me, name(entity), number));
             self.told.insert(name(entity), number);
             let told = self.region.entity(&name(entity)).tell(word);
             assert!(told.is_ok(), "there is room for all: {told:?}");
@@ -391,5 +408,13 @@ impl House for Quarters {
             region.held(),
             self.world.executor.tasks(),
         )
+    }
+}
+
+impl Drop for Quarters {
+    /// Also who leaves in order waits only for some time until what it has sent has come.
+    fn drop(&mut self) {
+        let lanes = self.world.lanes();
+        lanes.to.iter().for_each(|(peer, lane)| lane.end(*peer, &self.book));
     }
 }
