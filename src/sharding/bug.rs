@@ -48,6 +48,8 @@ pub enum Bug {
     SpeaksBeforeAck,
     /// After a recovery by force a coordinator decides by what the survivors' data show.
     NothingRecounted,
+    /// In that count a part of what a node knows is taken for all of it.
+    PartCountsAsAll,
     /// After a recovery by force terms go on from those that survivors have heard of.
     TermsGoOn,
     /// Only the last home is told to release.

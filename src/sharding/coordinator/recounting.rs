@@ -255,7 +255,7 @@ impl Coordinator {
         }
         parts.count.hosted.extend(count.hosted);
         parts.count.told.extend(count.told);
-        if let Some(next_first) = next {
+        if let Some(next_first) = next.filter(|_| !self.canary.has(Bug::PartCountsAsAll)) {
             (parts.next, parts.moves) = (next_first, true);
             send(from.replica(), ToRegion::Recount { term, origin, first: next }, out);
             return;

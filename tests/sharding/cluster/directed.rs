@@ -158,26 +158,35 @@ fn a_home_key_that_is_removed_makes_two_hosts() {
     assert_eq!(a_home_for_what_lives_nowhere(Canary::none()).seen, None);
 }
 
-/// Five nodes. Three of them decide that the shard lives on node 1, two of the three die, and node 0
+/// Five nodes. Three of them decide that the shards live on node 1, two of the three die, and node 0
 /// goes on by force with 1, which it does not reach just then, and 2.
-fn a_majority_that_is_lost_with_what_it_knew(seed: u64, rule: Canary) -> Stage {
+fn a_majority_that_is_lost_with_what_it_knew_of(
+    shards: &[ShardId],
+    seed: u64,
+    rule: Canary,
+) -> Stage {
     let mut stage = Stage::of(5, seed, rule);
     stage.splits([&[0, 2], &[1, 3, 4]]);
     stage.acts(1);
     [1, 3, 4].into_iter().for_each(|node| stage.led_by(node, 1));
-    stage.command(1, Command::Want(SHARD));
+    shards.iter().for_each(|shard| stage.command(1, Command::Want(*shard)));
     stage.run(8_000);
-    stage.moves(1, 1);
-    stage.run(40_000);
+    let one = Some(RegionId::new(replica(1, 1)));
+    shards.iter().for_each(|shard| stage.command(1, Command::MoveTo(*shard, one)));
+    stage.run(40_300);
     stage.stops(1);
     [3, 4].into_iter().for_each(|node| stage.sim.crash(NodeIndex::new(node)));
     stage.command(0, Command::Force([1, 2].map(|node| replica(node, 1)).into()));
     stage.run(1_000);
     (0..3).for_each(|node| stage.led_by(node, 0));
     stage.acts(0);
-    stage.command(0, Command::Want(SHARD));
+    shards.iter().for_each(|shard| stage.command(0, Command::Want(*shard)));
     stage.run(10_000);
     stage
+}
+
+fn a_majority_that_is_lost_with_what_it_knew(seed: u64, rule: Canary) -> Stage {
+    a_majority_that_is_lost_with_what_it_knew_of(&[SHARD], seed, rule)
 }
 
 #[test]
@@ -206,6 +215,36 @@ fn after_a_recovery_by_force_nothing_is_decided_before_every_survivor_has_said_w
         stage.run(40_000);
         assert_eq!((stage.seen.as_deref(), stage.host()), (None, Some(2)), "seed {seed}");
     }
+}
+
+/// Node 1 runs one more than it tells of in one message. It is counted once it is reached again, and then
+/// that one is to move.
+fn a_count_that_comes_in_two_parts(seed: u64, rule: Canary) -> Stage {
+    let shards = [0, 1, 2].map(ShardId::new);
+    let mut stage = a_majority_that_is_lost_with_what_it_knew_of(&shards, seed, rule);
+    stage.sim.heal();
+    for _ in 0..5 {
+        stage.run(4_000);
+        stage.acts(0);
+    }
+    stage.command(0, Command::MoveTo(shards[2], Some(RegionId::new(replica(0, 1)))));
+    stage.run(40_000);
+    stage
+}
+
+#[test]
+fn a_part_of_a_count_that_is_taken_for_all_makes_two_hosts() {
+    let mut caught = 0; // unless the home that it is given in ignorance is the old one
+    for seed in 0..20 {
+        let weak = a_count_that_comes_in_two_parts(seed, Canary::with(Bug::PartCountsAsAll));
+        caught += usize::from(weak.seen.is_some_and(|seen| seen.contains("shard 2 at ")));
+        let stage = a_count_that_comes_in_two_parts(seed, Canary::none());
+        assert_eq!(stage.seen, None, "seed {seed}");
+        let region = |node| Some(RegionId::new(replica(node, 1)));
+        let homes = [0, 1, 2].map(|shard| home(&stage, 0, ShardId::new(shard)));
+        assert_eq!(homes, [region(1), region(1), region(0)], "seed {seed}");
+    }
+    assert!(caught > 0, "it was never caught");
 }
 
 /// A coordinator that dies in the middle of the count leaves it to the next one.
