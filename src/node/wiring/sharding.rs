@@ -352,9 +352,11 @@ mod tests {
 
     use super::*;
     use crate::cluster::singleton::SingletonMessage;
+    use crate::net::config::Limits;
+    use crate::net::frame::FRAME_BYTES_MIN;
     use crate::sharding::config::MajorityPlus;
     use crate::sharding::explain::{Account, Topic, Witness};
-    use crate::sharding::ids::{Generation, ShardId};
+    use crate::sharding::ids::{Generation, SHARDS_MAX, ShardId};
     use crate::sharding::remembered::Remembered;
     use crate::sharding::store::Ask;
     use crate::sharding::wire::{
@@ -586,6 +588,18 @@ mod tests {
             assert_eq!(hex, golden, "{word:?}");
             let heard = hear(PEER, (name, "counter"), &bytes).expect("as it was said");
             assert_eq!(heard, Input::Message { from: PEER, entity_type: counter(), word });
+        }
+    }
+
+    /// With the longest numbers that there are. One of more is dropped by the lane, each time.
+    #[test]
+    fn a_count_of_so_many_shards_as_its_doc_says_goes_on_a_lane() {
+        let by_default = Limits::default().message_bytes_max;
+        for (shards, bytes_max) in [(500, FRAME_BYTES_MIN), (270_000, by_default)] {
+            let shards: Vec<_> = (SHARDS_MAX - shards..SHARDS_MAX).map(ShardId::new).collect();
+            let entities = shards.iter().map(|shard| (*shard, u64::MAX)).collect();
+            let bytes = say(&counted(u64::MAX, &shards, &entities)).1.len();
+            assert!(bytes <= bytes_max, "{bytes} bytes of {}", shards.len());
         }
     }
 

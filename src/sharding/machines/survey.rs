@@ -28,7 +28,9 @@ pub enum SurveyMessage {
         #[serde(rename = "n")]
         number: u64,
     },
-    /// So many, of each shard that lives here or is being drained.
+    /// So many, of each shard that lives here or is being drained, all in one message: of at most 15 bytes
+    /// each. Where no lane takes it (from more than 500 shards at one region on, with the least
+    /// `message-bytes-max`, and more than 270,000 by default) the region stays unanswered.
     #[serde(rename = "t")]
     Told {
         /// As asked.
