@@ -53,4 +53,4 @@ mod tracked;
 mod types;
 pub mod wire;
 
-pub(crate) use run::yield_now;
+pub(crate) use run::{forget_panic, yield_now};

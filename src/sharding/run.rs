@@ -2,6 +2,7 @@
 //! after the other, asks the lease before each and before each poll, and goes when nothing waits
 //! (spec/safety.md §4, spec/sharding.md §5 R4, §9).
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -623,6 +624,13 @@ pub(super) fn wait<E: Entity>(
         *pause = None;
     }
     polled
+}
+
+/// What the panic of a user's code says is the user's as well, and may panic when it is dropped.
+pub(crate) fn forget_panic(panic: Box<dyn Any + Send>) {
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+        std::mem::forget(again);
+    }
 }
 
 /// Lets others have a turn, whatever the executor.

@@ -300,15 +300,12 @@ impl State {
         if dots.is_empty() {
             return Repair::Nothing;
         }
-        if self.store.is_leaf() {
-            let (store, gone) = (self.store.only(&dots), self.overwritten());
-            return Repair::Delta(Delta { dots, gone, store, after: Some(Box::new(peer.clone())) });
-        }
-        if !peer.includes(&self.floor) {
+        let is_leaf = self.store.is_leaf();
+        if !is_leaf && !peer.includes(&self.floor) {
             return Repair::Full;
         }
         let mut store = self.store.only(&dots);
-        let mut gone = DotSet::new();
+        let mut gone = if is_leaf { self.overwritten() } else { DotSet::new() };
         for record in self.records.iter().filter(|record| record.dots.intersects(&dots)) {
             store.join_delta(&dots, &record.places, &DotSet::new(), Empty::Keep);
             gone.extend(&record.gone);

@@ -16,7 +16,6 @@ mod queue;
 #[cfg(test)]
 mod tests;
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +26,7 @@ use futures::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::task::coop;
 
-use crate::sharding::yield_now;
+use crate::sharding::{forget_panic, yield_now};
 use queue::{Added, Call, Next, Pace, Place, Queue, Seen, Settings};
 
 /// Bursts that a worker polls before it lets other tasks have their turn, and the time after which it
@@ -108,7 +107,7 @@ impl Crew {
                 self.runtime.spawn(burst);
                 return Polled::Awaits;
             }
-            Err(panic) => forget(panic), // it was reported by its hook
+            Err(panic) => forget_panic(panic), // it was reported by its hook
         }
         Polled::Done
     }
@@ -122,14 +121,7 @@ impl Crew {
 /// The user's own `Drop` may panic: that concerns nobody else.
 fn discard(burst: Burst) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(burst))) {
-        forget(panic);
-    }
-}
-
-/// What a panic says is the user's as well, and may panic when it is dropped.
-fn forget(panic: Box<dyn Any + Send>) {
-    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
-        std::mem::forget(again);
+        forget_panic(panic);
     }
 }
 
@@ -260,6 +252,6 @@ impl Drop for Watch {
 fn say_held_up() {
     let say = || tracing::debug!("sharding.workers_held_up: a handler or a task keeps its thread");
     if let Err(panic) = catch_unwind(say) {
-        forget(panic);
+        forget_panic(panic);
     }
 }

@@ -16,6 +16,7 @@ use ostraca_ddata::clock::Instant;
 use slab::Slab;
 
 use super::sync::{AtomicBool, Mutex, MutexGuard, STRIPES};
+use crate::sharding::forget_panic;
 
 /// Numbers threads, so that no two that ask at the same time share a stripe, if those are enough.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
@@ -196,8 +197,8 @@ impl Drop for Sweeper {
 /// never hears that its time is over.
 fn wake(wakers: Vec<Waker>) {
     for waker in wakers {
-        let woken = catch_unwind(AssertUnwindSafe(|| waker.wake()));
-        // What a panic says may panic as well when it is dropped. It was reported by its hook.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(woken))).map_err(std::mem::forget);
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
+            forget_panic(panic); // it was reported by its hook
+        }
     }
 }
