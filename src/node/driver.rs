@@ -3,7 +3,8 @@
 //!
 //! Messages of one batch so leave together under load, and at once when idle; no timer makes
 //! batches. A turn is bounded ([`TURN_MAX`] inputs), so that a full inbox delays outputs by one
-//! turn and never for ever. Knows no protocol: what an output means is the [`World`]'s business.
+//! turn and never for ever. A loop that is woken by a request lets go first who has one as well.
+//! Knows no protocol: what an output means is the [`World`]'s business.
 //!
 //! Where the world allows it ([`World::ON_CALLERS`]), whoever finds the inbox at rest runs one turn
 //! on its own thread: after "Flat Combining and the Synchronization-Parallelism Tradeoff" (Hendler,
@@ -23,12 +24,16 @@ use tokio::runtime::Handle;
 use super::clock::Clock;
 use super::inbox::{Appetite, Inbox, Item, RunNow, Took};
 use super::rarely::Rarely;
+use crate::sharding::yield_now;
 
 /// Inputs of one turn, at most.
 pub const TURN_MAX: usize = 1_024;
 
 /// Inputs of a turn that a caller runs itself, at most.
 pub(crate) const TURN_NOW_MAX: usize = 64;
+
+/// How often the loop lets others go first before a turn, at most.
+const GIVES_WAY_MAX: usize = 4;
 
 /// Ticks after the last input, at most: what ends a batch is still done, what waits is not.
 const LAST_TICKS: usize = 8;
@@ -163,12 +168,36 @@ where
         loop {
             match shared.step() {
                 Step::More => tokio::task::yield_now().await, // others have their turn too
-                Step::Rest(None) => inbox.pushed().await,
-                Step::Rest(Some(until)) => {
-                    let _ = tokio::time::timeout_at(until, inbox.pushed()).await;
+                Step::Rest(until) => {
+                    match until {
+                        None => inbox.pushed().await,
+                        Some(until) => {
+                            let _ = tokio::time::timeout_at(until, inbox.pushed()).await;
+                        }
+                    }
+                    give_way(&inbox).await;
                 }
                 Step::Over(core) => return core.end(),
             }
+        }
+    }
+}
+
+/// Lets go first who is ready to make a request as well, for as long as that brings more of them.
+///
+/// The replies of a batch wake all who waited for them, and most have their next request. A
+/// runtime runs first what was woken last: the loop, by the first of these, and the others' requests
+/// would each be a batch of their own.
+async fn give_way<M: Machine>(inbox: &Inbox<M>) {
+    let mut waiting = inbox.waiting().requests;
+    for _ in 0..GIVES_WAY_MAX {
+        if waiting == 0 {
+            return;
+        }
+        yield_now().await; // to the end of the queue, behind all that is ready
+        let before = std::mem::replace(&mut waiting, inbox.waiting().requests);
+        if waiting == before {
+            return;
         }
     }
 }

@@ -6,6 +6,7 @@
 //! knows only itself and answers with values. Knows no socket, no clock, no membership protocol.
 
 mod anti_entropy;
+mod batch;
 pub mod config;
 mod configuration;
 mod durability;

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::batch::{Awaited, Fresh, Waiting};
 use super::durability::After;
 use super::epoch::{EpochId, EpochInput};
 use super::parts::Piece;
 use super::port::Alarm;
-use super::push::{Fresh, Resend, Told, Waiting, guard_of, name, push_of};
+use super::push::{Resend, Told, guard_of, name, push_of};
 use super::request::RequestId;
 use super::store::{Held, Taken, Unfit};
 use super::wire::{At, Body, Content, Entries, Entry, Message, Nack, Scope, WireGuard};
@@ -322,9 +323,8 @@ impl Replicator {
         let id = push_of(sending);
         let Some(push) = self.pushes.get(id) else { return };
         let entries = push.entries.clone();
-        let waiting = |index| push.waiting.get(index).cloned().unwrap_or_default();
-        let waiting: BTreeMap<u32, Waiting> =
-            nacks.iter().map(|(index, _)| (*index, waiting(index))).collect();
+        let waiting = |(index, _): &(u32, Nack)| (*index, push.waiting.of(*index).into());
+        let waiting: BTreeMap<u32, Waiting> = nacks.iter().map(waiting).collect();
         let refused: BTreeSet<u32> = nacks.iter().map(|(index, _)| *index).collect();
         let lacking = nacks.iter().filter(|(_, nack)| matches!(nack, Nack::Lack(_)));
         let lacking: BTreeSet<u32> = lacking.map(|(index, _)| *index).collect();
@@ -544,7 +544,7 @@ impl Replicator {
         }
         let mut entries = Vec::with_capacity(fresh.len());
         let mut waiting = Vec::with_capacity(fresh.len()); // for each of the entries
-        for ((_, key), mut fresh) in fresh {
+        for (key, mut fresh) in fresh {
             let Some(held) = self.store.get(&key) else { continue };
             // Whoever was answered within the batch would never be done waiting.
             fresh.waiting.retain(|id| self.writes.get(*id).is_some());
@@ -562,9 +562,9 @@ impl Replicator {
             for (index, entry) in (0_u32..).zip(&mut entries) {
                 entry.index = index;
             }
-            let waits = (0_u32..).zip(waiting.by_ref().take(entries.len()));
-            let waits: BTreeMap<u32, Waiting> = waits.filter(|(_, w)| !w.is_empty()).collect();
-            let all = waits.values().flatten().any(|id| self.writes.wait_for_all(*id));
+            let waits: Vec<Waiting> = waiting.by_ref().take(entries.len()).collect();
+            let waits = Awaited::from(waits);
+            let all = waits.iter().any(|(_, id)| self.writes.wait_for_all(id));
             let peers = if all { &self.peers.clone() } else { &everybody };
             self.open_push(now, &entries.into(), waits, peers, out);
         }
@@ -594,27 +594,25 @@ impl Replicator {
         &mut self,
         now: Now,
         entries: &Entries,
-        waiting: BTreeMap<u32, Waiting>,
+        waiting: Awaited,
         peers: &BTreeSet<ReplicaId>,
         out: &mut Out,
     ) {
-        let requests: Vec<RequestId> = waiting.values().flatten().copied().collect();
+        let places: Vec<(u32, RequestId)> = waiting.iter().collect();
         if !peers.is_empty() {
-            let places = waiting.iter().flat_map(|(i, all)| all.iter().map(|id| (*id, *i)));
-            let places: Vec<(RequestId, u32)> = places.collect();
             let push = self.pushes.open(now.mono, entries.clone(), waiting, peers);
             for &to in peers {
                 let entries = entries.clone();
                 let body = Body::Write { push: name(push, 0), whole: true, entries };
                 self.send(to, body, out);
             }
-            for (request, index) in places {
-                if let Some(write) = self.writes.get_mut(request) {
-                    write.pushes.push((push, index));
+            for (index, request) in &places {
+                if let Some(write) = self.writes.get_mut(*request) {
+                    write.pushes.push((push, *index));
                 }
             }
         }
-        self.check_writes(requests, out);
+        self.check_writes(places.into_iter().map(|(_, request)| request).collect(), out);
     }
 
     /// Pushes questions on behalf of a request to some replicas; to those whose contexts are
@@ -631,8 +629,8 @@ impl Replicator {
         if peers.is_empty() || probes.is_empty() {
             return;
         }
-        let waiting = probes.iter().map(|entry| (entry.index, smallvec![id])).collect();
-        let push = self.pushes.open(now.mono, probes.clone(), waiting, peers);
+        let waiting = vec![smallvec![id]; probes.len()];
+        let push = self.pushes.open(now.mono, probes.clone(), waiting.into(), peers);
         if let Some(write) = self.writes.get_mut(id) {
             write.pushes.extend(probes.iter().map(|entry| (push, entry.index)));
         }

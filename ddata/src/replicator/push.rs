@@ -11,11 +11,12 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::batch::{Awaited, Batch, Fresh};
 use super::line::SENDINGS;
 use super::lines::Lines;
 use super::pace::RoundTrips;
 use super::request::RequestId;
-use super::store::{Place, SETTLES_AFTER, place};
+use super::store::SETTLES_AFTER;
 use super::wire::{Entries, Entry, Scope, WireGuard};
 use crate::clock::Instant;
 use crate::id::ReplicaId;
@@ -36,9 +37,6 @@ const IDLE_TRIES: u32 = 3;
 /// When a peer is asked again that could not count, before any round trip was measured.
 const ASK_FIRST: Duration = Duration::from_millis(100);
 
-/// Who waits for one entry: nearly always one.
-pub(super) type Waiting = SmallVec<[RequestId; 1]>;
-
 /// What others must hold before who waits is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Awaits {
@@ -46,18 +44,6 @@ pub(super) enum Awaits {
     Delta,
     /// All that is here of the key: who holds the change need not hold what was before it.
     All,
-}
-
-/// What one batch has changed of a key, and who waits for others to hold it.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Fresh {
-    /// `None`: nothing changed here.
-    pub(super) delta: Option<Delta>,
-    pub(super) term: Option<Term>,
-    /// Who waits for the delta; nobody if there is none.
-    pub(super) waiting: Waiting,
-    /// Who waits for all that is here.
-    pub(super) asking: Waiting,
 }
 
 /// What a peer has not acknowledged of a push.
@@ -71,7 +57,7 @@ enum Missing {
 #[derive(Clone, Debug)]
 pub(super) struct Push {
     pub(super) entries: Entries,
-    pub(super) waiting: BTreeMap<u32, Waiting>,
+    pub(super) waiting: Awaited,
     missing: SmallVec<[(ReplicaId, Missing); 4]>, // ≤ peers, each once
     /// Who holds an entry and could not count it (sealed, or in another configuration): asked
     /// again while somebody waits for it.
@@ -127,7 +113,7 @@ pub(super) struct Acked {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pushes {
     next: u64,
-    fresh: BTreeMap<Place, Fresh>, // ≤ keys changed in one batch, or before this is a member
+    fresh: Batch,
     fresh_since: Option<Instant>,
     open: BTreeMap<u64, Push>, // ≤ IDLE_MAX and IDLE_BYTES_MAX, + what requests wait for
     idle: BTreeSet<u64>,       // those that nobody waits for or flushes ≤ IDLE_MAX
@@ -150,24 +136,13 @@ impl Pushes {
         waiting: Option<(RequestId, Awaits)>,
     ) {
         self.fresh_since.get_or_insert(now);
-        let fresh = self.fresh.entry(place(key)).or_default();
-        match (&mut fresh.delta, delta) {
-            (Some(joined), Some(delta)) => joined.join(delta),
-            (empty @ None, Some(delta)) => *empty = Some(delta.clone()),
-            (_, None) => {}
-        }
-        fresh.term = fresh.term.max(guard);
-        match waiting {
-            Some((id, Awaits::Delta)) if delta.is_some() => fresh.waiting.push(id),
-            Some((id, _)) => fresh.asking.push(id),
-            None => {}
-        }
+        self.fresh.add(key, delta, guard, waiting);
     }
 
     /// Whether something of this key waits for the end of its batch under another term: that
     /// can't be joined with this.
     pub(super) fn has_other(&self, key: &KeyName, term: Option<Term>) -> bool {
-        self.fresh.get(&place(key)).is_some_and(|fresh| fresh.term != term)
+        self.fresh.has_other(key, term)
     }
 
     /// Since when changes wait for the end of their batch.
@@ -187,9 +162,9 @@ impl Pushes {
         }
     }
 
-    pub(super) fn take_fresh(&mut self) -> BTreeMap<Place, Fresh> {
+    pub(super) fn take_fresh(&mut self) -> Vec<(KeyName, Fresh)> {
         self.fresh_since = None;
-        std::mem::take(&mut self.fresh)
+        self.fresh.take()
     }
 
     pub(super) fn len(&self) -> usize {
@@ -201,7 +176,7 @@ impl Pushes {
         &mut self,
         now: Instant,
         entries: Entries,
-        waiting: BTreeMap<u32, Waiting>,
+        waiting: Awaited,
         peers: &BTreeSet<ReplicaId>,
     ) -> u64 {
         self.next += 1;
@@ -269,10 +244,9 @@ impl Pushes {
         };
         let looked = |i: &u32| some.as_ref().is_none_or(|some| some.contains(i));
         let mut held = Vec::with_capacity(push.waiting.len());
-        for (index, requests) in &push.waiting {
-            if looked(index) && !refused.contains(index) {
-                held.extend(requests.iter().map(|request| (*index, *request)));
-            }
+        if !push.waiting.is_empty() {
+            let is_held = |index: &u32| looked(index) && !refused.contains(index);
+            held.extend(push.waiting.iter().filter(|(index, _)| is_held(index)));
         }
         if counts {
             push.uncounted.retain(|peer, indices| {
@@ -316,11 +290,7 @@ impl Pushes {
     /// A request needs no more answers about an entry.
     pub(super) fn done_waiting(&mut self, (id, index): (u64, u32), request: RequestId) {
         let Some(push) = self.open.get_mut(&id) else { return };
-        let Some(waiting) = push.waiting.get_mut(&index) else { return };
-        waiting.retain(|other| *other != request);
-        if waiting.is_empty() {
-            push.waiting.remove(&index);
-        }
+        push.waiting.remove(index, request);
         if push.waiting.is_empty() && !push.kept {
             self.idle.insert(id);
         }
@@ -430,7 +400,7 @@ impl Pushes {
     ) -> Vec<Resend> {
         let mut resends = Vec::new();
         for (id, push) in self.open.iter_mut().filter(|(_, push)| !push.waiting.is_empty()) {
-            let all = push.waiting.values().flatten().any(|id| waits_for_all(*id));
+            let all = push.waiting.iter().any(|(_, id)| waits_for_all(id));
             let peers = if all { everyone } else { peers };
             for (peer, _) in push.missing.drain(..).filter(|(peer, _)| !peers.contains(peer)) {
                 self.lines.to(peer).done(*id);
@@ -540,7 +510,7 @@ impl Push {
     /// What a peer holds that somebody waits for, and could not count.
     fn waited_of(&self, peer: ReplicaId) -> Option<Vec<u32>> {
         let held = self.uncounted.get(&peer)?.iter().copied();
-        let waited: Vec<u32> = held.filter(|index| self.waiting.contains_key(index)).collect();
+        let waited: Vec<u32> = held.filter(|index| !self.waiting.of(*index).is_empty()).collect();
         (!waited.is_empty()).then_some(waited)
     }
 

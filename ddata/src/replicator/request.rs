@@ -114,11 +114,15 @@ pub struct Guard {
 type Modify = Box<dyn FnOnce(&State, Author) -> Result<Prepared, EditError> + Send>;
 
 /// A change of one key, as a function on its value.
-pub struct Update {
+pub struct Update(pub(super) Box<Change>); // it is moved from queue to queue
+
+/// What an [`Update`] is made of.
+pub(super) struct Change {
     pub(super) key: KeyName,
     pub(super) shape: Shape,
     pub(super) consistency: WriteConsistency,
     pub(super) guard: Option<Guard>,
+    pub(super) told: bool,
     pub(super) modify: Modify,
 }
 
@@ -132,26 +136,35 @@ impl Update {
         let modify: Modify = Box::new(move |state, author| {
             state.prepare::<T, _>(author, f).map(|(_, prepared)| prepared)
         });
-        Self { key: key.name().clone(), shape: T::shape(), consistency, guard: None, modify }
+        let (key, shape) = (key.name().clone(), T::shape());
+        Self(Box::new(Change { key, shape, consistency, guard: None, told: true, modify }))
     }
 
     /// The key that it changes.
     #[must_use]
     pub const fn key(&self) -> &KeyName {
-        &self.key
+        &self.0.key
     }
 
     /// Makes the change under a term: refused by every replica that has promised a higher one.
     #[must_use]
     pub fn guarded(mut self, guard: Guard) -> Self {
-        self.guard = Some(guard);
+        self.0.guard = Some(guard);
+        self
+    }
+
+    /// Its reply brings no snapshot of what the key holds then.
+    #[must_use]
+    pub fn untold(mut self) -> Self {
+        self.0.told = false;
         self
     }
 }
 
 impl fmt::Debug for Update {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Update({}, {}, {:?}, {:?})", self.key, self.shape, self.consistency, self.guard)
+        let Change { key, shape, consistency, guard, .. } = &*self.0;
+        write!(f, "Update({key}, {shape}, {consistency:?}, {guard:?})")
     }
 }
 
@@ -225,8 +238,8 @@ pub enum Reply {
     },
     /// The update was made.
     Updated {
-        /// The value after it.
-        value: Value,
+        /// The value after it, unless it was to be [untold](Update::untold).
+        value: Option<Value>,
         /// Its dots: where a context contains them, the update is known. Empty if it changed
         /// nothing.
         dots: DotSet,

@@ -10,7 +10,7 @@ use super::port::{Alarm, Output};
 use super::push::Awaits;
 use super::quorum::{Level, Need, NeedError};
 use super::request::{
-    Guard, ModifyError, Notice, Reply, Request, RequestError, RequestId, SubscriptionId, Update,
+    Change, Guard, ModifyError, Notice, Reply, Request, RequestError, RequestId, SubscriptionId, Update,
     WriteConsistency,
 };
 use super::store::Held;
@@ -189,7 +189,7 @@ impl Replicator {
         update: Update,
         out: &mut Out,
     ) -> Result<(), RequestError> {
-        let Update { key, shape, consistency, guard, modify } = update;
+        let Change { key, shape, consistency, guard, told, modify } = *update.0;
         Self::check_key(&key)?;
         self.registry.check(&shape)?;
         let held = self.store.get(&key).cloned();
@@ -215,8 +215,8 @@ impl Replicator {
             &fresh
         };
         let prepared = modify(state, author).map_err(|error| refusal(error, term))?;
-        if prepared.delta().is_empty() && self.store.get(&key).is_none() {
-            let (value, dots) = (Value::new(State::new(shape)), DotSet::new());
+        if prepared.delta().is_empty() && held.is_none() {
+            let (value, dots) = (told.then(|| Value::new(State::new(shape))), DotSet::new());
             Self::reply(id, Ok(Reply::Updated { value, dots }), out);
             return Ok(()); // there is nothing that anybody could hold, and no key
         }
@@ -227,18 +227,18 @@ impl Replicator {
         let at = Self::change(now).sized(bytes);
         let awaits = if prepared.leans() { Awaits::All } else { Awaits::Delta };
         let (delta, value) = if prepared.delta().is_empty() {
-            (prepared.delta().clone(), self.value(&key))
+            (prepared.delta().clone(), if told { self.value(&key) } else { None })
         } else {
             self.store.change(&key, &shape, at, |state| {
                 let delta = state.make(prepared);
-                (delta, (!state.is_bottom()).then(|| Value::new(state.snapshot())))
+                (delta, (told && !state.is_bottom()).then(|| Value::new(state.snapshot())))
             })
         };
         if let Some(guard) = &guard {
             self.store.know_group(&guard.group);
             self.store.set_group(&key, &guard.group); // it travels with what is asked or told of it
         }
-        let value = value.unwrap_or_else(|| Value::new(State::new(shape)));
+        let value = told.then(|| value.unwrap_or_else(|| Value::new(State::new(shape))));
         let reply = Reply::Updated { value, dots: delta.dots().clone() };
         let change = (&delta, awaits);
         self.changed(now, id, &key, change, guard, before, wanted.as_ref(), reply, out);

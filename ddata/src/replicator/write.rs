@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 
 use super::epoch::EpochId;
@@ -168,7 +169,7 @@ impl Write {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Writes {
     /// Each on its own: they are long, and a map moves what stands behind one that is removed.
-    open: BTreeMap<RequestId, Box<Write>>, // ≤ max_pending_requests, with reads and fences
+    open: FxHashMap<RequestId, Box<Write>>, // ≤ max_pending_requests, with reads and fences
     deadlines: BTreeSet<(Instant, RequestId)>,
 }
 
@@ -190,21 +191,24 @@ impl Writes {
         self.open.get_mut(&id).map(|write| &mut **write)
     }
 
-    pub(super) fn remove(&mut self, id: RequestId) -> Option<Write> {
-        let write = *self.open.remove(&id)?;
+    pub(super) fn remove(&mut self, id: RequestId) -> Option<Box<Write>> {
+        let write = self.open.remove(&id)?;
         self.deadlines.remove(&(write.deadline, id));
         Some(write)
     }
 
+    /// All of them, oldest first.
     pub(super) fn ids(&self) -> Vec<RequestId> {
-        self.open.keys().copied().collect()
+        let mut ids: Vec<_> = self.open.keys().copied().collect();
+        ids.sort_unstable();
+        ids
     }
 
     pub(super) fn due(&self) -> Option<Instant> {
         self.deadlines.first().map(|(at, _)| *at)
     }
 
-    pub(super) fn take_due(&mut self, now: Instant) -> Vec<(RequestId, Write)> {
+    pub(super) fn take_due(&mut self, now: Instant) -> Vec<(RequestId, Box<Write>)> {
         let mut due = Vec::new();
         while let Some(&(at, id)) = self.deadlines.first() {
             if at > now {

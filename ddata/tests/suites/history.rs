@@ -209,6 +209,7 @@ impl History {
                 }
             }
             (Ask::Change(what), Reply::Updated { value, dots }, Some(key)) => {
+                let value = value.as_ref().ok_or("an update whose reply tells of no value")?;
                 self.check_value(key, Some(value), value.state().context())?;
                 if *strong {
                     self.written(key, what, dots, &open.knew);

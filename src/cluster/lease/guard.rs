@@ -106,8 +106,8 @@ impl Guard {
 
     /// Feeds the Replicator, and the answers to the questions that it asks.
     fn data(&mut self, now: Now, input: port::Input, out: &mut Outbox<GuardOutput>) {
-        let mut inputs = VecDeque::from([input]);
-        while let Some(input) = inputs.pop_front() {
+        let (mut next, mut consents) = (Some(input), VecDeque::new());
+        while let Some(input) = next.take().or_else(|| consents.pop_front()) {
             let is_founded = self.replicator.epochs().installed().is_some();
             if matches!(input, port::Input::Found(_)) && is_founded {
                 continue; // the other founders' word was faster than this node's own
@@ -119,7 +119,7 @@ impl Guard {
                         let grantor =
                             grantor(&mut self.grantor, &self.replicator, now, self.canary);
                         let remaining = grantor.consent(now, &removed);
-                        inputs.push_back(port::Input::Consent { query, remaining });
+                        consents.push_back(port::Input::Consent { query, remaining });
                     }
                     port::Output::Installed(epoch) => {
                         grantor(&mut self.grantor, &self.replicator, now, self.canary)

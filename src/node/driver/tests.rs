@@ -162,6 +162,59 @@ async fn a_machine_that_panics_leaves_nobody_waiting() {
     assert_eq!(inbox.waiting(), super::super::inbox::Waiting::default());
 }
 
+// ── Who goes first ──
+
+/// On the only thread of a runtime that runs first what was woken last.
+fn on_one_worker<T: Send + 'static>(test: impl Future<Output = T> + Send + 'static) -> T {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(1).enable_all().build().expect("a runtime");
+    runtime.block_on(runtime.spawn(test)).expect("it did not panic")
+}
+
+#[test]
+fn the_requests_of_all_who_are_ready_are_one_batch() {
+    let batches = on_one_worker(async {
+        let (driver, inbox) = driver(false);
+        let world = driver.core.world.clone();
+        let running = tokio::spawn(driver.run());
+        tokio::task::yield_now().await; // the loop is at rest
+        for n in 0..10 {
+            let inbox = inbox.clone();
+            tokio::spawn(async move {
+                let place = inbox.place().await.expect("open");
+                place.request(Heard::Word(n)).expect("open");
+            });
+        }
+        while batches(&world).is_empty() {
+            tokio::task::yield_now().await;
+        }
+        inbox.close();
+        running.await.expect("it ended");
+        batches(&world)
+    });
+    assert_eq!(batches[0].len(), 11, "ten words and the tick, not {batches:?}");
+}
+
+#[test]
+fn requests_without_end_do_not_hold_the_loop_up() {
+    let all = 100;
+    let batches = on_one_worker(async move {
+        let (driver, inbox) = driver(false);
+        let world = driver.core.world.clone();
+        let running = tokio::spawn(driver.run());
+        tokio::task::yield_now().await; // the loop is at rest
+        for n in 0..all {
+            inbox.place().await.expect("open").request(Heard::Word(n)).expect("open");
+            yield_now().await; // behind the loop
+        }
+        inbox.close();
+        running.await.expect("it ended");
+        batches(&world)
+    });
+    let words = batches[0].iter().filter(|word| **word < all).count();
+    assert!((2..=GIVES_WAY_MAX + 1).contains(&words), "{batches:?}");
+}
+
 // ── Turns that callers run ──
 
 fn ask(inbox: &Inbox<Echo>, input: Heard) {

@@ -155,7 +155,8 @@ impl Replicator {
         F: FnOnce(&mut Edit<'_, T>) -> Result<R, EditError> + Send + 'static,
     {
         let result = Arc::new(Mutex::new(None));
-        let request = Request::Update(Update::new(key, consistency, contained(f, result.clone())));
+        let update = Update::new(key, consistency, contained(f, result.clone())).untold();
+        let request = Request::Update(update);
         let reply = self.ask::<UpdateError>(request, patience_of_write(consistency));
         async move {
             let reply = reply.await?;

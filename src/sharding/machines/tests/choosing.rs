@@ -393,7 +393,7 @@ fn pinned(wanted: &Wanted) -> Reply {
     };
     replica.handle(Now::default(), request, &mut out);
     let value = out.drain().find_map(|output| match output {
-        port::Output::Reply { reply: Ok(Reply::Updated { value, .. }), .. } => Some(value),
+        port::Output::Reply { reply: Ok(Reply::Updated { value, .. }), .. } => value,
         _ => None,
     });
     Reply::Got { value: Some(value.expect("it is made")), context: Default::default() }

@@ -1,0 +1,139 @@
+//! What one batch has changed, and who waits for which entries of a push.
+//!
+//! Both are asked for at each write, so they cost a look-up in a table and a place in a list.
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use super::push::Awaits;
+use super::request::RequestId;
+use super::store::{Place, place};
+use crate::key::KeyName;
+use crate::types::Term;
+use crate::types::delta::Delta;
+
+/// Who waits for one entry: nearly always one.
+pub(super) type Waiting = SmallVec<[RequestId; 1]>;
+
+/// What one batch has changed of a key, and who waits for others to hold it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Fresh {
+    /// `None`: nothing changed here.
+    pub(super) delta: Option<Delta>,
+    pub(super) term: Option<Term>,
+    /// Who waits for the delta; nobody if there is none.
+    pub(super) waiting: Waiting,
+    /// Who waits for all that is here.
+    pub(super) asking: Waiting,
+}
+
+impl Fresh {
+    fn add(
+        &mut self,
+        delta: Option<&Delta>,
+        term: Option<Term>,
+        waiting: Option<(RequestId, Awaits)>,
+    ) {
+        match (&mut self.delta, delta) {
+            (Some(joined), Some(delta)) => joined.join(delta),
+            (empty @ None, Some(delta)) => *empty = Some(delta.clone()),
+            (_, None) => {}
+        }
+        self.term = self.term.max(term);
+        match waiting {
+            Some((id, Awaits::Delta)) if delta.is_some() => self.waiting.push(id),
+            Some((id, _)) => self.asking.push(id),
+            None => {}
+        }
+    }
+}
+
+/// The changes of one batch, joined per key.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Batch {
+    at: FxHashMap<Place, usize>, // in `all`, which has as many
+    all: Vec<Fresh>,             // ≤ keys changed in one batch, or before this is a member
+}
+
+impl Batch {
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Joins a change with what there is of its key.
+    pub(super) fn add(
+        &mut self,
+        key: &KeyName,
+        delta: Option<&Delta>,
+        term: Option<Term>,
+        waiting: Option<(RequestId, Awaits)>,
+    ) {
+        let at = *self.at.entry(place(key)).or_insert_with(|| {
+            self.all.push(Fresh::default());
+            self.all.len() - 1
+        });
+        self.all[at].add(delta, term, waiting);
+    }
+
+    /// Whether there is something of this key under another term.
+    pub(super) fn has_other(&self, key: &KeyName, term: Option<Term>) -> bool {
+        !self.is_empty() && self.at.get(&place(key)).is_some_and(|at| self.all[*at].term != term)
+    }
+
+    /// All of it, in the order of the keys' places.
+    pub(super) fn take(&mut self) -> Vec<(KeyName, Fresh)> {
+        let mut order: Vec<(Place, usize)> = self.at.drain().collect();
+        order.sort_unstable();
+        let mut all = std::mem::take(&mut self.all);
+        order.into_iter().map(|((_, key), at)| (key, std::mem::take(&mut all[at]))).collect()
+    }
+}
+
+/// Who waits for which entries of a push.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Awaited {
+    of: Vec<Waiting>, // by entry
+    entries: usize,   // of these: that somebody waits for
+}
+
+impl From<Vec<Waiting>> for Awaited {
+    fn from(of: Vec<Waiting>) -> Self {
+        let entries = of.iter().filter(|waiting| !waiting.is_empty()).count();
+        Self { of, entries }
+    }
+}
+
+impl Awaited {
+    /// Nobody waits for anything.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.entries == 0
+    }
+
+    /// Entries that somebody waits for.
+    pub(super) const fn len(&self) -> usize {
+        self.entries
+    }
+
+    /// Who waits for an entry; nobody for one that is not there.
+    pub(super) fn of(&self, index: u32) -> &[RequestId] {
+        let at = usize::try_from(index).ok();
+        at.and_then(|at| self.of.get(at)).map_or(&[], |waiting| waiting)
+    }
+
+    /// Everybody, with what they wait for, in the order of the entries.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, RequestId)> + '_ {
+        let entries = (0_u32..).zip(&self.of);
+        entries.flat_map(|(index, waiting)| waiting.iter().map(move |id| (index, *id)))
+    }
+
+    /// A request waits for an entry no more.
+    pub(super) fn remove(&mut self, index: u32, request: RequestId) {
+        let at = usize::try_from(index).ok();
+        let Some(waiting) = at.and_then(|at| self.of.get_mut(at)) else { return };
+        let before = waiting.len();
+        waiting.retain(|other| *other != request);
+        if waiting.is_empty() && before > 0 {
+            self.entries -= 1;
+        }
+    }
+}
