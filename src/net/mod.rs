@@ -113,6 +113,13 @@ pub trait Receiver: Send + Sync + 'static {
     /// [`Busy`] if there is no room.
     fn receive(&self, message: Inbound<'_>) -> Result<(), Busy>;
 
+    /// How many ordinary messages this one counts for, when the reader of a user lane considers
+    /// whether it is others' turn: more, if it wakes a task as soon as it is received.
+    fn weight(&self, message: &Inbound<'_>) -> usize {
+        let _ = message;
+        1
+    }
+
     /// No further message of this lane is at hand. Comes after one or more that were received,
     /// before their reader waits for anything, and when it ends; a receiver may put off until then
     /// what it does once for many.

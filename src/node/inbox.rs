@@ -224,6 +224,12 @@ impl<M: Machine> Inbox<M> {
         Ok(Place { inbox: self, permit })
     }
 
+    /// A place for a request, if one is free and nobody waits for it.
+    pub(crate) fn place_now(&self) -> Option<Place<'_, M>> {
+        let permit = self.0.places.try_acquire().ok()?;
+        Some(Place { inbox: self, permit })
+    }
+
     /// A request that must not wait: the begin or end of a subscription.
     pub(crate) fn request_now(&self, input: M::Input) -> Result<(), Closed> {
         let asked = Asked { item: Item::Input(input), counted: false };

@@ -221,6 +221,7 @@ pub(super) async fn start_in_node(
     let counters = driver.counters();
     let ended = Ended { replies: replies.clone(), subscribers: subscribers.clone(), _alive: alive };
     let task = tokio::spawn(run(driver, ended, last));
+    tokio::spawn(Replies::look_after(Arc::downgrade(&replies)));
     let control = sibling.map(|sibling| sibling.inbox);
     let receiver = Arc::new(DataReceiver::new(inbox.clone(), control, hostings, clock));
     let handle = Replicator::new(Shared {

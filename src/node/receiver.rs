@@ -19,6 +19,12 @@ use super::wiring::membership::{self, Lease};
 use super::wiring::{self, Heard};
 use crate::cluster::lease::guard::{Guard, GuardInput};
 use crate::net::{Busy, Class, Inbound, Receiver};
+use crate::sharding::is_answer;
+
+/// An answer wakes who asked; any other message joins others in a mailbox, mostly. With 1,024 asks in
+/// flight, two of three to other nodes, of a hundred one took 9 to 12 ms where 128 answers were a
+/// turn and 5.6 to 6.5 ms where 64 are; where 32 are, no less, and asks that all go to others take longer.
+const ANSWER_WEIGHT: usize = 2;
 
 /// Takes what arrives for the Replicator and its grantor, for membership and the sharding machines
 /// where there are some, and for entities.
@@ -127,6 +133,10 @@ impl Receiver for DataReceiver {
             Err(why) => self.refuse(&message, &why),
         }
         Ok(())
+    }
+
+    fn weight(&self, message: &Inbound<'_>) -> usize {
+        if is_answer(message.body) { ANSWER_WEIGHT } else { 1 }
     }
 
     fn pause(&self, class: Class) {

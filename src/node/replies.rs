@@ -1,16 +1,23 @@
 //! Who waits for which reply: request ids → futures.
 //!
 //! A future that is dropped takes its entry along; an id is never used twice; when the machine
-//! ends, everybody who still waits is told so.
+//! ends, everybody who still waits is told so. Whoever waits for longer than there is any hope is
+//! told by a task that looks now and then: a timer for each request costs more than the rest
+//! of waiting, and the machine, which minds all deadlines once it has begun, nearly always comes first.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use ostraca_ddata::replicator::request::RequestId;
+use rustc_hash::FxHashMap;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+/// How much later than its time a request may hear that there is no hope.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Why no further request can wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,9 +28,14 @@ pub(crate) enum Unopened {
     Ended,
 }
 
-/// The machine ended before it replied.
+/// Why there is no reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NoReply;
+pub(crate) enum NoReply {
+    /// The machine has ended.
+    Ended,
+    /// Its time was over.
+    Overdue,
+}
 
 /// See the module's page.
 #[derive(Debug)]
@@ -34,20 +46,30 @@ pub(crate) struct Replies<R> {
 
 #[derive(Debug)]
 struct Table<R> {
-    open: BTreeMap<RequestId, oneshot::Sender<R>>, // ≤ limit
+    open: FxHashMap<RequestId, Waiting<R>>, // ≤ limit
     last: u64,
     ended: bool,
+}
+
+#[derive(Debug)]
+struct Waiting<R> {
+    sender: oneshot::Sender<R>,
+    until: Option<Instant>, // it is overdue then
 }
 
 impl<R> Replies<R> {
     /// An empty table for at most `limit` requests.
     pub(crate) fn new(limit: usize) -> Self {
-        let table = Table { open: BTreeMap::new(), last: 0, ended: false };
+        let table = Table { open: FxHashMap::default(), last: 0, ended: false };
         Self { table: Mutex::new(table), limit }
     }
 
-    /// A new id, and the future of its reply.
-    pub(crate) fn open(self: &Arc<Self>) -> Result<Pending<R>, Unopened> {
+    /// A new id, and the future of its reply, which is overdue after so long.
+    pub(crate) fn open(
+        self: &Arc<Self>,
+        patience: Option<Duration>,
+    ) -> Result<Pending<R>, Unopened> {
+        let until = patience.and_then(|span| Instant::now().checked_add(span));
         let (sender, receiver) = oneshot::channel();
         let mut table = self.lock();
         if table.ended {
@@ -57,9 +79,10 @@ impl<R> Replies<R> {
             return Err(Unopened::Full);
         }
         let id = table.next();
-        table.open.insert(id, sender);
+        let others = table.open.len();
+        table.open.insert(id, Waiting { sender, until });
         drop(table);
-        Ok(Pending { id, receiver, table: self.clone(), replied: false })
+        Ok(Pending { id, receiver, table: self.clone(), replied: false, others })
     }
 
     /// A new id for a request that gets no reply.
@@ -73,11 +96,33 @@ impl<R> Replies<R> {
         let mut table = self.lock();
         let waiting: Vec<_> = replies.map(|(id, reply)| (table.open.remove(&id), reply)).collect();
         drop(table); // before what nobody waits for is dropped: it may hold a user's value
-        for (sender, reply) in waiting {
-            if let Some(sender) = sender {
+        for (waiting, reply) in waiting {
+            if let Some(Waiting { sender, .. }) = waiting {
                 let _ = sender.send(reply); // dropped this very moment: then nobody cares
             }
         }
+    }
+
+    /// Tells those whose time is over, until the machine ends or nobody holds this any more.
+    pub(crate) async fn look_after(replies: Weak<Self>) {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let Some(replies) = replies.upgrade() else { return };
+            if replies.end_overdue(Instant::now()) {
+                return;
+            }
+        }
+    }
+
+    /// Whether that was the last time, for the machine has ended.
+    fn end_overdue(&self, now: Instant) -> bool {
+        let mut table = self.lock();
+        let is_over = |waiting: &mut Waiting<R>| waiting.until.is_some_and(|until| until <= now);
+        let over: Vec<_> = table.open.extract_if(|_, waiting| is_over(waiting)).collect();
+        let ended = table.ended;
+        drop(table);
+        drop(over); // wakes them
+        ended
     }
 
     /// There will be no further replies.
@@ -113,12 +158,18 @@ pub(crate) struct Pending<R> {
     receiver: oneshot::Receiver<R>,
     table: Arc<Replies<R>>,
     replied: bool,
+    others: usize,
 }
 
 impl<R> Pending<R> {
     /// Names the request.
     pub(crate) const fn id(&self) -> RequestId {
         self.id
+    }
+
+    /// How many waited when it began to.
+    pub(crate) const fn others(&self) -> usize {
+        self.others
     }
 }
 
@@ -128,7 +179,7 @@ impl<R> Future for Pending<R> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let reply = Pin::new(&mut self.receiver).poll(context);
         self.replied = reply.is_ready();
-        reply.map(|reply| reply.map_err(|_| NoReply))
+        reply.map_err(|_| if self.table.lock().ended { NoReply::Ended } else { NoReply::Overdue })
     }
 }
 
@@ -154,7 +205,7 @@ mod tests {
     #[test]
     fn a_reply_reaches_the_one_who_asked_and_nobody_else() {
         let replies = table(9);
-        let (one, mut two) = (replies.open().expect("room"), replies.open().expect("room"));
+        let (one, mut two) = (replies.open(None).expect("room"), replies.open(None).expect("room"));
         let id = one.id();
         replies.reply_all([(id, "yes")].into_iter());
         replies.reply_all([(id, "and again")].into_iter());
@@ -166,8 +217,8 @@ mod tests {
     #[test]
     fn a_batch_of_replies_reaches_those_who_still_wait() {
         let replies = table(9);
-        let (one, two) = (replies.open().expect("room"), replies.open().expect("room"));
-        let gone = replies.open().expect("room").id();
+        let (one, two) = (replies.open(None).expect("room"), replies.open(None).expect("room"));
+        let gone = replies.open(None).expect("room").id();
         let batch = [(two.id(), "two"), (gone, "nobody"), (one.id(), "one")];
         replies.reply_all(batch.into_iter());
         assert_eq!((one.now_or_never(), two.now_or_never()), (Some(Ok("one")), Some(Ok("two"))));
@@ -179,7 +230,7 @@ mod tests {
         let replies = table(2);
         let mut seen = std::collections::BTreeSet::new();
         for _ in 0..1_000 {
-            let pending = replies.open().expect("what was dropped makes room");
+            let pending = replies.open(None).expect("what was dropped makes room");
             assert!(seen.insert(pending.id()), "an id came twice");
             assert!(seen.insert(replies.id_without_reply()), "an id came twice");
         }
@@ -190,19 +241,37 @@ mod tests {
     #[test]
     fn beyond_the_limit_nobody_waits() {
         let replies = table(1);
-        let first = replies.open().expect("room");
-        assert_eq!(replies.open().err(), Some(Unopened::Full));
+        let first = replies.open(None).expect("room");
+        assert_eq!(replies.open(None).err(), Some(Unopened::Full));
         drop(first);
-        assert!(replies.open().is_ok());
+        assert!(replies.open(None).is_ok());
+    }
+
+    #[test]
+    fn who_waits_for_too_long_is_told() {
+        let replies = table(9);
+        let (begun, span) = (Instant::now(), Duration::from_secs(1));
+        let mut short = replies.open(Some(span)).expect("room");
+        let mut others = [Some(Duration::MAX), None].map(|it| replies.open(it).expect("room"));
+        assert!(!replies.end_overdue(begun + span - Duration::from_millis(1)));
+        assert_eq!((&mut short).now_or_never(), None, "its time is not over");
+        assert!(!replies.end_overdue(Instant::now() + span));
+        replies.reply_all([(short.id(), "too late, and no harm")].into_iter());
+        assert_eq!(short.now_or_never(), Some(Err(NoReply::Overdue)));
+        assert!(!replies.end_overdue(Instant::now() + span * 3_600));
+        assert_eq!(others.each_mut().map(FutureExt::now_or_never), [None, None]);
+        assert_eq!(replies.len(), 2);
+        replies.end();
+        assert!(replies.end_overdue(Instant::now()), "nobody need look any more");
     }
 
     #[test]
     fn at_the_end_everybody_is_told() {
         let replies = table(9);
-        let pending = replies.open().expect("room");
+        let pending = replies.open(None).expect("room");
         replies.end();
-        assert_eq!(pending.now_or_never(), Some(Err(NoReply)));
-        assert_eq!(replies.open().err(), Some(Unopened::Ended));
+        assert_eq!(pending.now_or_never(), Some(Err(NoReply::Ended)));
+        assert_eq!(replies.open(None).err(), Some(Unopened::Ended));
         assert_eq!(replies.len(), 0);
     }
 }

@@ -48,6 +48,11 @@ pub(super) enum Notice {
 /// Most bytes of a frame before its letter: those of a bounce with the longest numbers.
 pub(super) const HEAD_BYTES_MAX: usize = 1 + 5 + 2 * (10 + 8 + 10) + 9;
 
+/// Whether these bytes are for somebody who waits for an answer.
+pub(crate) fn is_answer(bytes: &[u8]) -> bool {
+    matches!(bytes.first(), Some(&(kind::ANSWER | kind::REFUSED)))
+}
+
 /// A frame that arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Frame<'a> {
@@ -356,6 +361,15 @@ mod tests {
             (bytes, Frame::Notice { notice: what, shard, id: id.clone() }, golden)
         });
         written.into()
+    }
+
+    #[test]
+    fn answers_and_refusals_are_known_by_their_first_byte() {
+        for (bytes, frame, _) in all().into_iter().chain(notices()) {
+            let expected = matches!(frame, Frame::Answer { .. } | Frame::Refused { .. });
+            assert_eq!(is_answer(&bytes), expected, "{frame:?}");
+        }
+        assert!(!is_answer(&[]));
     }
 
     #[test]

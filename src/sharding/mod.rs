@@ -53,4 +53,5 @@ mod tracked;
 mod types;
 pub mod wire;
 
+pub(crate) use frame::is_answer;
 pub(crate) use run::{forget_panic, yield_now};

@@ -22,6 +22,7 @@ mod parts;
 mod peers;
 pub mod port;
 mod push;
+mod quick;
 pub mod quorum;
 mod read;
 mod reading;

@@ -10,8 +10,8 @@ use super::port::{Alarm, Output};
 use super::push::Awaits;
 use super::quorum::{Level, Need, NeedError};
 use super::request::{
-    Change, Guard, ModifyError, Notice, Reply, Request, RequestError, RequestId, SubscriptionId, Update,
-    WriteConsistency,
+    Change, Guard, ModifyError, Notice, Reply, Request, RequestError, RequestId, SubscriptionId,
+    Update, WriteConsistency,
 };
 use super::store::Held;
 use super::write::{Purpose, Write};

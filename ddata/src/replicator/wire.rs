@@ -561,7 +561,7 @@ impl Message {
     /// # Errors
     /// [`DecodeError::Message`] if it is no message of this protocol. Never panics.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        decode(bytes)
+        super::quick::write(bytes).map_or_else(|| decode(bytes), Ok)
     }
 }
 

@@ -5,7 +5,7 @@
 //! count in the *one* epoch the request counts in, meet its need. An installed epoch starts the
 //! count anew.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
@@ -165,12 +165,50 @@ impl Write {
     }
 }
 
+/// Deadlines of writes, those of ended ones among them: most writes end long before, in about the
+/// order in which they began, and most have as much time as the one before.
+#[derive(Clone, Debug, Default)]
+struct Deadlines {
+    all: VecDeque<(Instant, RequestId)>, // in order, the first of an open write ≤ 2 × open + SLACK
+    ended: usize,                        // of these
+}
+
+/// Deadlines of ended writes that may stand between others before they are tidied.
+const SLACK: usize = 64;
+
+impl Deadlines {
+    fn first(&self) -> Option<(Instant, RequestId)> {
+        self.all.front().copied()
+    }
+
+    fn insert(&mut self, at: Instant, id: RequestId) {
+        if self.all.back().is_none_or(|last| *last <= (at, id)) {
+            return self.all.push_back((at, id));
+        }
+        let place = self.all.partition_point(|other| *other <= (at, id));
+        self.all.insert(place, (at, id));
+    }
+
+    /// A write has ended.
+    fn removed(&mut self, is_open: impl Fn(RequestId) -> bool) {
+        self.ended += 1;
+        while self.all.front().is_some_and(|(_, id)| !is_open(*id)) {
+            self.all.pop_front();
+            self.ended -= 1;
+        }
+        if self.ended > SLACK && self.ended > self.all.len() / 2 {
+            self.all.retain(|(_, id)| is_open(*id));
+            self.ended = 0;
+        }
+    }
+}
+
 /// See the module's page.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Writes {
     /// Each on its own: they are long, and a map moves what stands behind one that is removed.
     open: FxHashMap<RequestId, Box<Write>>, // ≤ max_pending_requests, with reads and fences
-    deadlines: BTreeSet<(Instant, RequestId)>,
+    deadlines: Deadlines,
 }
 
 impl Writes {
@@ -179,7 +217,7 @@ impl Writes {
     }
 
     pub(super) fn insert(&mut self, id: RequestId, write: Write) {
-        self.deadlines.insert((write.deadline, id));
+        self.deadlines.insert(write.deadline, id);
         self.open.insert(id, Box::new(write));
     }
 
@@ -193,7 +231,7 @@ impl Writes {
 
     pub(super) fn remove(&mut self, id: RequestId) -> Option<Box<Write>> {
         let write = self.open.remove(&id)?;
-        self.deadlines.remove(&(write.deadline, id));
+        self.deadlines.removed(|id| self.open.contains_key(&id));
         Some(write)
     }
 
@@ -205,12 +243,12 @@ impl Writes {
     }
 
     pub(super) fn due(&self) -> Option<Instant> {
-        self.deadlines.first().map(|(at, _)| *at)
+        self.deadlines.first().map(|(at, _)| at)
     }
 
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<(RequestId, Box<Write>)> {
         let mut due = Vec::new();
-        while let Some(&(at, id)) = self.deadlines.first() {
+        while let Some((at, id)) = self.deadlines.first() {
             if at > now {
                 break;
             }
@@ -303,6 +341,54 @@ impl Writes {
             write.counted.clear();
             write.fenced.clear();
             write.failed.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Begin { deadline: u64 },
+        End { nth: usize },
+    }
+
+    proptest! {
+        /// The dumb twin: a set of the deadlines of open writes.
+        #[test]
+        fn the_first_deadline_is_the_first_of_the_open_writes(steps in proptest::collection::vec(
+            prop_oneof![
+                prop_oneof![Just(1_000), 0..2_000_u64].prop_map(|deadline| Step::Begin { deadline }),
+                (0..300_usize).prop_map(|nth| Step::End { nth }),
+            ],
+            0..2_000,
+        )) {
+            let (mut deadlines, mut twin) = (Deadlines::default(), BTreeSet::new());
+            for (id, step) in (0..).zip(steps) {
+                match step {
+                    Step::Begin { deadline } => {
+                        // As time goes on, most deadlines come later.
+                        let at = (Instant::from_nanos(deadline + id), RequestId(id));
+                        deadlines.insert(at.0, at.1);
+                        twin.insert(at);
+                    }
+                    Step::End { nth } if !twin.is_empty() => {
+                        let ended = *twin.iter().nth(nth % twin.len()).expect("there are more");
+                        twin.remove(&ended);
+                        let open: BTreeSet<_> = twin.iter().map(|(_, id)| *id).collect();
+                        deadlines.removed(|id| open.contains(&id));
+                    }
+                    Step::End { .. } => {}
+                }
+                prop_assert_eq!(deadlines.first(), twin.first().copied());
+                prop_assert!(deadlines.all.len() <= 2 * twin.len() + SLACK + 1);
+            }
         }
     }
 }

@@ -32,8 +32,8 @@ const ACK_WITHIN: Duration = Duration::from_millis(5);
 /// Bytes read before others get a turn.
 const BYTES_PER_POLL: usize = 1024 * 1024;
 
-/// Messages of a user lane before others get a turn. Each may wake a task, as answers do: tokio keeps 256
-/// for a thread, and what is beyond goes to a queue that it looks at rarely.
+/// Messages of a user lane before others get a turn, by their [weight](Receiver::weight). Some wake a
+/// task each: tokio keeps 256 for a thread, and what is beyond goes to a queue that it looks at rarely.
 const MESSAGES_PER_POLL: usize = 128;
 
 /// Reads one substream of a lane until its end, or until a later one takes over.
@@ -82,7 +82,7 @@ struct Reader<'a, S, F> {
     buffer: Buffer,
     frame_bytes_max: usize,
     unyielded: usize,
-    messages: usize, // of a user lane, since others had a turn
+    messages: usize, // of a user lane, by weight, since others had a turn
 }
 
 /// The substream, and what goes back on it.
@@ -138,23 +138,29 @@ where
             while let Cut::Frame(frame, len) =
                 frame::cut(self.buffer.unread(), self.frame_bytes_max)?
             {
-                match self.intake.step(frame)? {
+                let weight = match self.intake.step(frame)? {
                     Step::Message(source) => {
                         let body = match (source, frame) {
                             (Source::Frame, Frame::Message { body, .. }) => Some(body),
                             _ => None,
                         };
-                        while self.intake.offer(body) == Err(Busy) {
-                            self.intake.pause();
-                            self.line.wait(&self.intake).await?;
-                        }
+                        let weight = loop {
+                            match self.intake.offer(body) {
+                                Ok(weight) => break weight,
+                                Err(Busy) => {
+                                    self.intake.pause();
+                                    self.line.wait(&self.intake).await?;
+                                }
+                            }
+                        };
                         self.intake.accept();
+                        weight
                     }
-                    Step::On => {}
+                    Step::On => 1,
                     Step::End => return self.line.end(self.intake.turn.accepted()).await,
-                }
+                };
                 self.buffer.consume(len);
-                self.let_others_run().await?;
+                self.let_others_run(weight).await?;
                 self.line.acks.unsaid += len;
                 if self.line.acks.unsaid >= ACK_EVERY {
                     self.line.acks.unsaid = 0;
@@ -166,11 +172,11 @@ where
         }
     }
 
-    async fn let_others_run(&mut self) -> Result<(), Ended> {
+    async fn let_others_run(&mut self, weight: usize) -> Result<(), Ended> {
         if self.intake.class != Class::User {
             return Ok(());
         }
-        self.messages += 1;
+        self.messages += weight;
         if self.messages < MESSAGES_PER_POLL {
             return Ok(());
         }
@@ -362,14 +368,17 @@ impl Intake<'_> {
 
     /// Offers the message under way: this body, or the pieces.
     #[inline]
-    fn offer(&self, body: Option<&[u8]>) -> Result<(), Busy> {
+    /// The message's weight, if it was taken.
+    fn offer(&self, body: Option<&[u8]>) -> Result<usize, Busy> {
         let pieces = || self.pieces.as_ref().map_or(&[][..], |pieces| &pieces.body);
-        self.receiver.receive(Inbound {
+        let message = Inbound {
             from: self.from,
             class: self.class,
             fields: &self.fields,
             body: body.unwrap_or_else(pieces),
-        })
+        };
+        let weight = self.receiver.weight(&message);
+        self.receiver.receive(message).map(|()| weight)
     }
 
     /// The receiver has it: from here on it never comes again.

@@ -37,10 +37,10 @@ use self::subscription::Subscribers;
 pub use self::subscription::{Change, KeyChange, PrefixSubscription, Subscription};
 use super::data::Answer;
 use super::driver::{Counters, Turns};
-use super::inbox::{Inbox, Waiting};
+use super::inbox::{Inbox, Place, Waiting};
 use super::outgoing::{Sending, Sent};
 use super::receiver::DataReceiver;
-use super::replies::{Replies, Unopened};
+use super::replies::{NoReply, Replies, Unopened};
 use crate::cluster::lease::guard::{Guard as Machine, GuardInput};
 
 /// Requests under way, this one among them, up to which a caller runs it itself. Of more, many share
@@ -417,6 +417,27 @@ impl Replicator {
 
 impl Shared {
     async fn ask(&self, request: Request, patience: Option<Duration>) -> Result<Answer, Lost> {
+        let place = match self.inbox.place_now() {
+            Some(place) => place,
+            None => Box::pin(self.place(patience)).await?,
+        };
+        let waited = patience.map(|span| span.saturating_add(GRACE));
+        let pending = self.replies.open(waited).map_err(|why| match why {
+            Unopened::Full => Lost::Overloaded { limit: self.replies_limit },
+            Unopened::Ended => Lost::Stopped,
+        })?;
+        let input = GuardInput::Data(Input::Request { id: pending.id(), request });
+        let asked =
+            if pending.others() < FEW { place.request_here(input) } else { place.request(input) };
+        asked.map_err(|_| Lost::Stopped)?;
+        pending.await.map_err(|why| match (why, waited) {
+            (NoReply::Overdue, Some(waited)) => Lost::Unanswered { waited },
+            (NoReply::Overdue | NoReply::Ended, _) => Lost::Interrupted,
+        })
+    }
+
+    /// Waits for a place in the inbox.
+    async fn place(&self, patience: Option<Duration>) -> Result<Place<'_, Machine>, Lost> {
         let place = match patience {
             None => self.inbox.place().await,
             Some(span) => {
@@ -425,25 +446,7 @@ impl Shared {
                 place.map_err(|_| Lost::Overloaded { limit })?
             }
         };
-        let place = place.map_err(|_| Lost::Stopped)?;
-        let pending = self.replies.open().map_err(|why| match why {
-            Unopened::Full => Lost::Overloaded { limit: self.replies_limit },
-            Unopened::Ended => Lost::Stopped,
-        })?;
-        let input = GuardInput::Data(Input::Request { id: pending.id(), request });
-        let asked = if self.replies.len() <= FEW {
-            place.request_here(input)
-        } else {
-            place.request(input)
-        };
-        asked.map_err(|_| Lost::Stopped)?;
-        let Some(span) = patience else { return pending.await.map_err(|_| Lost::Interrupted) };
-        // The machine minds the deadline, once it has begun.
-        let waited = span.saturating_add(GRACE);
-        match tokio::time::timeout(waited, pending).await {
-            Ok(answer) => answer.map_err(|_| Lost::Interrupted),
-            Err(_) => Err(Lost::Unanswered { waited }),
-        }
+        place.map_err(|_| Lost::Stopped)
     }
 }
 

@@ -1,5 +1,9 @@
 //! Readers that pause, lanes that are full, messages that are long, ends in order.
 
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+
 use ostraca::net::lane::SendError;
 
 use super::*;
@@ -223,4 +227,59 @@ async fn known_failure_30_two_saturated_nodes_that_answer_each_other_never_stand
     tokio::time::timeout(Duration::from_secs(60), all).await.expect("no deadlock");
     let requests = nodes.map(|node| *node.requests.lock().expect("no panic inside"));
     assert_eq!(requests, [REQUESTS; 2]);
+}
+
+/// Counts what others do between two messages; of each so many are as much as a usual reader takes.
+struct Heavy {
+    weight: usize,
+    others: Arc<AtomicU64>,     // polls of another task
+    since: Mutex<(u64, usize)>, // so many polls, and messages since then
+    most: Mutex<usize>,         // messages at once
+}
+
+impl Receiver for Heavy {
+    fn receive(&self, _: Inbound<'_>) -> Result<(), Busy> {
+        let mut since = self.since.lock().expect("no panic inside");
+        let polls = self.others.load(Ordering::Relaxed);
+        *since = if since.0 == polls { (polls, since.1 + 1) } else { (polls, 1) };
+        let mut most = self.most.lock().expect("no panic inside");
+        *most = since.1.max(*most);
+        Ok(())
+    }
+
+    fn weight(&self, _: &Inbound<'_>) -> usize {
+        self.weight
+    }
+
+    fn ready(&self, _: Class) -> BoxFuture<'_, ()> {
+        async {}.boxed()
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn others_have_their_turn_the_sooner_the_more_the_messages_weigh() {
+    for (weight, at_once) in [(1, 128), (4, 32), (1_000, 1)] {
+        let (limits, others) = (Limits::default(), Arc::<AtomicU64>::default());
+        let heavy = Heavy {
+            weight,
+            others: Arc::clone(&others),
+            since: Mutex::default(),
+            most: Mutex::default(),
+        };
+        let (lane, heavy) = (lane(&limits), Arc::new(heavy));
+        (0..1_000).for_each(|_| lane.send(&[], b"heavy").expect("there is room"));
+        lane.finish();
+        let busy = tokio::spawn(poll_fn(move |cx| {
+            others.fetch_add(1, Ordering::Relaxed);
+            cx.waker().wake_by_ref(); // at the end of the queue
+            Poll::<()>::Pending
+        }));
+        let inbound = InboundLane::new();
+        let (writer, reader) =
+            connect(&lane, &inbound, &limits, Arc::clone(&heavy) as _, Nature::default()).await;
+        assert!(matches!(ended(writer).await, Ended::Finished));
+        assert!(matches!(ended(reader).await, Ended::Finished));
+        assert_eq!(*heavy.most.lock().expect("no panic inside"), at_once, "of weight {weight}");
+        busy.abort();
+    }
 }

@@ -1,0 +1,246 @@
+//! Writes, read by hand: most of what Replicators say to each other.
+//!
+//! The general decoder goes through every entry twice, over the names of its fields, and makes the
+//! name of its shape anew each time. This one knows the one form that a release of today writes;
+//! whatever differs from that by a byte, well-formed or not, is the general decoder's to judge.
+
+use std::sync::Arc;
+
+use super::epoch::EpochId;
+use super::wire::{Body, Content, Entries, Entry, Message};
+use crate::key::KeyName;
+
+/// Bytes of the shortest entry.
+const ENTRY_BYTES_MIN: usize = 12;
+
+/// The message, if these bytes are a write in the form that is expected.
+pub(super) fn write(bytes: &[u8]) -> Option<Message> {
+    let mut rest = Rest(bytes);
+    let epoch = match rest.byte()? {
+        0x81 => None,
+        0x82 => {
+            rest.skip(b"\xa1e")?;
+            Some(rest.epoch()?)
+        }
+        _ => return None,
+    };
+    rest.skip(b"\xa1m\x81\xa1w\x83\xa1n")?;
+    let push = rest.uint()?;
+    rest.skip(b"\xa1a")?;
+    let whole = match rest.byte()? {
+        0xc2 => false,
+        0xc3 => true,
+        _ => return None,
+    };
+    rest.skip(b"\xa1e")?;
+    let entries = rest.entries()?;
+    rest.0.is_empty().then_some(Message { epoch, body: Body::Write { push, whole, entries } })
+}
+
+/// What is left of the bytes. Every step is `None` where they are not as expected.
+struct Rest<'a>(&'a [u8]);
+
+impl<'a> Rest<'a> {
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        self.take(1).map(|byte| byte[0])
+    }
+
+    fn skip(&mut self, expected: &[u8]) -> Option<()> {
+        self.0 = self.0.strip_prefix(expected)?;
+        Some(())
+    }
+
+    /// A number of so many bytes, the highest first.
+    fn number(&mut self, width: usize) -> Option<u64> {
+        let digits = self.take(width)?;
+        Some(digits.iter().fold(0, |number, digit| number << 8 | u64::from(*digit)))
+    }
+
+    fn uint(&mut self) -> Option<u64> {
+        match self.byte()? {
+            small @ 0..=0x7f => Some(small.into()),
+            0xcc => self.number(1),
+            0xcd => self.number(2),
+            0xce => self.number(4),
+            0xcf => self.number(8),
+            _ => None,
+        }
+    }
+
+    fn len(&mut self, width: usize) -> Option<usize> {
+        self.number(width)?.try_into().ok()
+    }
+
+    fn text(&mut self) -> Option<&'a [u8]> {
+        let len = match self.byte()? {
+            short @ 0xa0..=0xbf => usize::from(short & 0x1f),
+            0xd9 => self.len(1)?,
+            0xda => self.len(2)?,
+            _ => return None,
+        };
+        self.take(len)
+    }
+
+    fn bytes(&mut self) -> Option<&'a [u8]> {
+        let len = match self.byte()? {
+            0xc4 => self.len(1)?,
+            0xc5 => self.len(2)?,
+            0xc6 => self.len(4)?,
+            _ => return None,
+        };
+        self.take(len)
+    }
+
+    fn list(&mut self) -> Option<usize> {
+        match self.byte()? {
+            short @ 0x90..=0x9f => Some(usize::from(short & 0x0f)),
+            0xdc => self.len(2),
+            0xdd => self.len(4),
+            _ => None,
+        }
+    }
+
+    fn epoch(&mut self) -> Option<EpochId> {
+        self.skip(b"\x82\xa1g")?;
+        let generation = self.uint()?;
+        self.skip(b"\xa1n")?;
+        Some(EpochId { generation, number: self.uint()? })
+    }
+
+    fn entries(&mut self) -> Option<Entries> {
+        let count = self.list()?;
+        let mut all: Vec<Entry> = Vec::with_capacity(count.min(self.0.len() / ENTRY_BYTES_MIN));
+        for _ in 0..count {
+            let entry = self.entry(all.last().map(|last| &last.shape))?;
+            all.push(entry);
+        }
+        Some(all.into())
+    }
+
+    /// An unguarded change; `last` is the shape of the one before it.
+    fn entry(&mut self, last: Option<&Arc<str>>) -> Option<Entry> {
+        self.skip(b"\x84\xa1i")?;
+        let index = self.uint()?.try_into().ok()?;
+        self.skip(b"\xa1k")?;
+        let key = KeyName::new(str::from_utf8(self.text()?).ok()?);
+        self.skip(b"\xa1s")?;
+        let shape = self.text()?;
+        let shape = match last.filter(|last| last.as_bytes() == shape) {
+            Some(last) => last.clone(),
+            None => str::from_utf8(shape).ok()?.into(),
+        };
+        self.skip(b"\xa1c\x81\xa1d")?;
+        let content = Content::Delta(self.bytes()?.into());
+        Some(Entry { index, key, shape, guard: None, content })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::wire::{ContextBytes, WireGuard, encode};
+    use super::*;
+    use crate::causal::CausalContext;
+    use crate::encoded::from_msgpack;
+    use crate::key::Group;
+
+    fn generally(bytes: &[u8]) -> Option<Message> {
+        from_msgpack(bytes).ok()
+    }
+
+    fn message() -> impl Strategy<Value = Message> {
+        let number = prop_oneof![0..200_u64, 0..100_000_u64, any::<u64>()];
+        let epoch = proptest::option::of((number.clone(), number.clone()));
+        let epoch =
+            epoch.prop_map(|id| id.map(|(generation, number)| EpochId { generation, number }));
+        let name = prop_oneof!["[a-cé]{0,40}", "[a-c]{200,300}"];
+        let shape = prop_oneof![Just("flag"), Just("pn-counter"), Just("")];
+        let delta = prop_oneof![vec_of(0..40), vec_of(250..300), vec_of(65_530..65_545)];
+        let entry = (any::<u16>(), name, shape, delta).prop_map(|(index, key, shape, delta)| {
+            let (index, key) = (index.into(), KeyName::new(&key));
+            Entry {
+                index,
+                key,
+                shape: shape.into(),
+                guard: None,
+                content: Content::Delta(delta.into()),
+            }
+        });
+        let entries = prop_oneof![
+            9 => proptest::collection::vec(entry.clone(), 0..40),
+            1 => entry.prop_map(|entry| vec![entry; 3]),
+        ];
+        (epoch, number, any::<bool>(), entries).prop_map(|(epoch, push, whole, entries)| Message {
+            epoch,
+            body: Body::Write { push, whole, entries: entries.into() },
+        })
+    }
+
+    fn vec_of(len: std::ops::Range<usize>) -> impl Strategy<Value = Vec<u8>> {
+        (len, any::<u8>()).prop_map(|(len, byte)| vec![byte; len])
+    }
+
+    proptest! {
+        #[test]
+        fn changes_as_this_release_writes_them_are_read_by_hand(message in message()) {
+            prop_assert_eq!(write(&encode(&message)), Some(message));
+        }
+
+        #[test]
+        fn what_is_read_by_hand_is_what_the_general_decoder_reads(
+            message in message(),
+            changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..3),
+            cut in proptest::option::of(any::<prop::sample::Index>()),
+        ) {
+            let mut bytes = encode(&message);
+            for (at, byte) in changes {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            if let Some(cut) = cut {
+                bytes.truncate(cut.index(bytes.len()));
+            }
+            if let Some(read) = write(&bytes) {
+                prop_assert_eq!(Some(read), generally(&bytes));
+            }
+        }
+    }
+
+    #[test]
+    fn all_else_is_left_to_the_general_decoder() {
+        let plain = Entry {
+            index: 0,
+            key: "k".into(),
+            shape: "flag".into(),
+            guard: None,
+            content: Content::Delta(vec![7].into()),
+        };
+        let guard = Some(WireGuard { group: Group::new("k"), term: None });
+        let full = Content::Full(vec![7].into());
+        let probe = Content::Probe(ContextBytes::new(&CausalContext::new()));
+        let guarded = Entry { guard, ..plain.clone() };
+        let others = [full, probe].map(|content| Entry { content, ..plain.clone() });
+        for entry in others.into_iter().chain([guarded]) {
+            let entries = [plain.clone(), entry].into_iter().collect();
+            let message =
+                Message { epoch: None, body: Body::Write { push: 1, whole: true, entries } };
+            let bytes = encode(&message);
+            assert_eq!((write(&bytes), generally(&bytes)), (None, Some(message)));
+        }
+        let known = Message { epoch: None, body: Body::Known(vec![]) };
+        assert_eq!(write(&encode(&known)), None);
+    }
+
+    #[test]
+    fn a_length_that_is_not_there_allocates_nothing() {
+        let head = b"\x81\xa1m\x81\xa1w\x83\xa1n\x01\xa1a\xc3\xa1e\xdd\xff\xff\xff\xff";
+        assert_eq!(write(head), None);
+    }
+}
