@@ -169,13 +169,16 @@ where
             match shared.step() {
                 Step::More => tokio::task::yield_now().await, // others have their turn too
                 Step::Rest(until) => {
-                    match until {
-                        None => inbox.pushed().await,
-                        Some(until) => {
-                            let _ = tokio::time::timeout_at(until, inbox.pushed()).await;
+                    let is_pushed = match until {
+                        None => {
+                            inbox.pushed().await;
+                            true
                         }
+                        Some(until) => tokio::time::timeout_at(until, inbox.pushed()).await.is_ok(),
+                    };
+                    if is_pushed {
+                        give_way(&inbox, until).await;
                     }
-                    give_way(&inbox).await;
                 }
                 Step::Over(core) => return core.end(),
             }
@@ -183,22 +186,21 @@ where
     }
 }
 
-/// Lets go first who is ready to make a request as well, for as long as that brings more of them.
+/// Lets go first who is ready to make a request as well, for as long as that brings more of them,
+/// and nothing else waits than what peers and users can wait for.
 ///
 /// The replies of a batch wake all who waited for them, and most have their next request. A
-/// runtime runs first what was woken last: the loop, by the first of these, and the others' requests
-/// would each be a batch of their own.
-async fn give_way<M: Machine>(inbox: &Inbox<M>) {
-    let mut waiting = inbox.waiting().requests;
+/// runtime runs first what was woken last: the loop, by the first of these, and the others'
+/// requests would each be a batch of their own.
+async fn give_way<M: Machine>(inbox: &Inbox<M>, until: Option<tokio::time::Instant>) {
+    let mut before = 0;
     for _ in 0..GIVES_WAY_MAX {
-        if waiting == 0 {
-            return;
+        let is_due = until.is_some_and(|until| until <= tokio::time::Instant::now());
+        match inbox.patient_requests().filter(|waiting| *waiting > before && !is_due) {
+            Some(waiting) => before = waiting,
+            None => return,
         }
         yield_now().await; // to the end of the queue, behind all that is ready
-        let before = std::mem::replace(&mut waiting, inbox.waiting().requests);
-        if waiting == before {
-            return;
-        }
     }
 }
 

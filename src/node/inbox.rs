@@ -329,6 +329,13 @@ impl<M: Machine> Inbox<M> {
         self.lock().has_any()
     }
 
+    /// Requests that wait; `None` if something does that they are not to hold up.
+    pub(super) fn patient_requests(&self) -> Option<usize> {
+        let queues = self.lock();
+        let is_patient = queues.facts.is_empty() && queues.urgent.waiting.is_empty();
+        is_patient.then_some(queues.requests.len())
+    }
+
     /// The end of a turn on a caller's thread: from here on a push runs the next. `false`:
     /// something waits, and the loop must be woken; it may be long in coming.
     pub(super) fn rest(&self) -> bool {

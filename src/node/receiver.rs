@@ -21,9 +21,10 @@ use crate::cluster::lease::guard::{Guard, GuardInput};
 use crate::net::{Busy, Class, Inbound, Receiver};
 use crate::sharding::is_answer;
 
-/// An answer wakes who asked; any other message joins others in a mailbox, mostly. With 1,024 asks in
-/// flight, two of three to other nodes, of a hundred one took 9 to 12 ms where 128 answers were a
-/// turn and 5.6 to 6.5 ms where 64 are; where 32 are, no less, and asks that all go to others take longer.
+/// An answer wakes who asked; any other message joins others in a mailbox, mostly. With 1,024 asks
+/// in flight, two of three to other nodes, of a hundred one took 9 to 12 ms where 128 answers were
+/// a turn and 5.6 to 6.5 ms where 64 are; where 32 are, no less, and asks that all go to others
+/// take longer.
 const ANSWER_WEIGHT: usize = 2;
 
 /// Takes what arrives for the Replicator and its grantor, for membership and the sharding machines

@@ -2,8 +2,9 @@
 //!
 //! A future that is dropped takes its entry along; an id is never used twice; when the machine
 //! ends, everybody who still waits is told so. Whoever waits for longer than there is any hope is
-//! told by a task that looks now and then: a timer for each request costs more than the rest
-//! of waiting, and the machine, which minds all deadlines once it has begun, nearly always comes first.
+//! told by a task of the node that looks now and then: a timer for each request costs more than the
+//! rest of waiting, and the machine, which minds all deadlines once it has begun, nearly always
+//! comes first.
 
 use std::future::Future;
 use std::pin::Pin;

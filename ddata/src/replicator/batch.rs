@@ -48,6 +48,9 @@ impl Fresh {
     }
 }
 
+/// Places in the table of a batch that are kept for the next one: to drain it takes time for each.
+const KEPT_MAX: usize = 4_096;
+
 /// The changes of one batch, joined per key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Batch {
@@ -83,7 +86,10 @@ impl Batch {
     /// All of it, in the order of the keys' places.
     pub(super) fn take(&mut self) -> Vec<(KeyName, Fresh)> {
         let mut order: Vec<(Place, usize)> = self.at.drain().collect();
-        order.sort_unstable();
+        order.sort_unstable(); // the table's own order is hidden chance
+        if self.at.capacity() > KEPT_MAX {
+            self.at = FxHashMap::default();
+        }
         let mut all = std::mem::take(&mut self.all);
         order.into_iter().map(|((_, key), at)| (key, std::mem::take(&mut all[at]))).collect()
     }
@@ -92,14 +98,16 @@ impl Batch {
 /// Who waits for which entries of a push.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Awaited {
-    of: Vec<Waiting>, // by entry
+    of: Vec<Waiting>, // by entry; empty when nobody waits for any
     entries: usize,   // of these: that somebody waits for
 }
 
 impl From<Vec<Waiting>> for Awaited {
     fn from(of: Vec<Waiting>) -> Self {
-        let entries = of.iter().filter(|waiting| !waiting.is_empty()).count();
-        Self { of, entries }
+        match of.iter().filter(|waiting| !waiting.is_empty()).count() {
+            0 => Self::default(), // as for most pushes of local writes
+            entries => Self { of, entries },
+        }
     }
 }
 
@@ -134,6 +142,9 @@ impl Awaited {
         waiting.retain(|other| *other != request);
         if waiting.is_empty() && before > 0 {
             self.entries -= 1;
+            if self.entries == 0 {
+                self.of = Vec::new();
+            }
         }
     }
 }

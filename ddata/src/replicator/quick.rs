@@ -10,8 +10,8 @@ use super::epoch::EpochId;
 use super::wire::{Body, Content, Entries, Entry, Message};
 use crate::key::KeyName;
 
-/// Bytes of the shortest entry.
-const ENTRY_BYTES_MIN: usize = 12;
+/// Places for entries that are reserved before any is read, at most: a peer says how many follow.
+const RESERVED_MAX: usize = 1_024;
 
 /// The message, if these bytes are a write in the form that is expected.
 pub(super) fn write(bytes: &[u8]) -> Option<Message> {
@@ -115,7 +115,7 @@ impl<'a> Rest<'a> {
 
     fn entries(&mut self) -> Option<Entries> {
         let count = self.list()?;
-        let mut all: Vec<Entry> = Vec::with_capacity(count.min(self.0.len() / ENTRY_BYTES_MIN));
+        let mut all: Vec<Entry> = Vec::with_capacity(count.min(RESERVED_MAX));
         for _ in 0..count {
             let entry = self.entry(all.last().map(|last| &last.shape))?;
             all.push(entry);
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_is_not_there_allocates_nothing() {
+    fn a_length_that_is_not_there_is_refused() {
         let head = b"\x81\xa1m\x81\xa1w\x83\xa1n\x01\xa1a\xc3\xa1e\xdd\xff\xff\xff\xff";
         assert_eq!(write(head), None);
     }

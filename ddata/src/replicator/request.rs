@@ -15,7 +15,7 @@ use crate::types::edit::{Author, Edit, EditError, Prepared};
 use crate::types::shape::Shape;
 use crate::types::{DataType, Term};
 
-/// Names a request; its reply carries the same.
+/// Names a request, and no other ever; its reply carries the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 

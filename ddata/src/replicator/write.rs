@@ -190,14 +190,14 @@ impl Deadlines {
     }
 
     /// A write has ended.
-    fn removed(&mut self, is_open: impl Fn(RequestId) -> bool) {
+    fn removed(&mut self, is_open: impl Fn(Instant, RequestId) -> bool) {
         self.ended += 1;
-        while self.all.front().is_some_and(|(_, id)| !is_open(*id)) {
+        while self.all.front().is_some_and(|(at, id)| !is_open(*at, *id)) {
             self.all.pop_front();
-            self.ended -= 1;
+            self.ended = self.ended.saturating_sub(1);
         }
         if self.ended > SLACK && self.ended > self.all.len() / 2 {
-            self.all.retain(|(_, id)| is_open(*id));
+            self.all.retain(|(at, id)| is_open(*at, *id));
             self.ended = 0;
         }
     }
@@ -231,7 +231,8 @@ impl Writes {
 
     pub(super) fn remove(&mut self, id: RequestId) -> Option<Box<Write>> {
         let write = self.open.remove(&id)?;
-        self.deadlines.removed(|id| self.open.contains_key(&id));
+        let is_open = |at, id| self.open.get(&id).is_some_and(|write| write.deadline == at);
+        self.deadlines.removed(is_open);
         Some(write)
     }
 
@@ -364,7 +365,8 @@ mod tests {
         #[test]
         fn the_first_deadline_is_the_first_of_the_open_writes(steps in proptest::collection::vec(
             prop_oneof![
-                prop_oneof![Just(1_000), 0..2_000_u64].prop_map(|deadline| Step::Begin { deadline }),
+                prop_oneof![Just(1_000), 0..2_000_u64]
+                    .prop_map(|deadline| Step::Begin { deadline }),
                 (0..300_usize).prop_map(|nth| Step::End { nth }),
             ],
             0..2_000,
@@ -382,7 +384,7 @@ mod tests {
                         let ended = *twin.iter().nth(nth % twin.len()).expect("there are more");
                         twin.remove(&ended);
                         let open: BTreeSet<_> = twin.iter().map(|(_, id)| *id).collect();
-                        deadlines.removed(|id| open.contains(&id));
+                        deadlines.removed(|_, id| open.contains(&id));
                     }
                     Step::End { .. } => {}
                 }

@@ -32,8 +32,9 @@ const ACK_WITHIN: Duration = Duration::from_millis(5);
 /// Bytes read before others get a turn.
 const BYTES_PER_POLL: usize = 1024 * 1024;
 
-/// Messages of a user lane before others get a turn, by their [weight](Receiver::weight). Some wake a
-/// task each: tokio keeps 256 for a thread, and what is beyond goes to a queue that it looks at rarely.
+/// Messages of a user lane before others get a turn, by their [weight](Receiver::weight). Some wake
+/// a task each: tokio keeps 256 for a thread, and what is beyond goes to a queue that it looks at
+/// rarely.
 const MESSAGES_PER_POLL: usize = 128;
 
 /// Reads one substream of a lane until its end, or until a later one takes over.
@@ -176,7 +177,7 @@ where
         if self.intake.class != Class::User {
             return Ok(());
         }
-        self.messages += weight;
+        self.messages = self.messages.saturating_add(weight);
         if self.messages < MESSAGES_PER_POLL {
             return Ok(());
         }
@@ -366,9 +367,8 @@ impl Intake<'_> {
         }
     }
 
-    /// Offers the message under way: this body, or the pieces.
+    /// Offers the message under way: this body, or the pieces. Its weight, if it was taken.
     #[inline]
-    /// The message's weight, if it was taken.
     fn offer(&self, body: Option<&[u8]>) -> Result<usize, Busy> {
         let pieces = || self.pieces.as_ref().map_or(&[][..], |pieces| &pieces.body);
         let message = Inbound {
@@ -377,7 +377,8 @@ impl Intake<'_> {
             fields: &self.fields,
             body: body.unwrap_or_else(pieces),
         };
-        let weight = self.receiver.weight(&message);
+        let is_weighed = self.class == Class::User;
+        let weight = if is_weighed { self.receiver.weight(&message) } else { 1 };
         self.receiver.receive(message).map(|()| weight)
     }
 

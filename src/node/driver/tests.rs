@@ -196,6 +196,29 @@ fn the_requests_of_all_who_are_ready_are_one_batch() {
 }
 
 #[test]
+fn nothing_that_is_due_and_no_fact_waits_for_requests() {
+    let (_driver, inbox) = driver(false);
+    let now = tokio::time::Instant::now();
+    let gives_way = |until| give_way(&inbox, until).now_or_never().is_none();
+    assert!(!gives_way(None), "to nobody, as no request waits");
+    inbox.request_now(Heard::Word(1)).expect("open");
+    assert!(gives_way(None) && gives_way(Some(now + Duration::from_secs(3_600))));
+    assert!(!gives_way(Some(now)), "a deadline has passed");
+    inbox.offer(Heard::Word(2), 1, Urgency::Ordinary).expect("room");
+    assert!(gives_way(None));
+    inbox.offer(Heard::Word(3), 1, Urgency::Urgent).expect("room");
+    assert!(!gives_way(None), "an urgent message waits");
+}
+
+#[test]
+fn a_fact_waits_for_no_requests() {
+    let (_driver, inbox) = driver(false);
+    inbox.request_now(Heard::Word(1)).expect("open");
+    inbox.fact(Heard::Word(2)).expect("open");
+    assert!(give_way(&inbox, None).now_or_never().is_some());
+}
+
+#[test]
 fn requests_without_end_do_not_hold_the_loop_up() {
     let all = 100;
     let batches = on_one_worker(async move {

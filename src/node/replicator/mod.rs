@@ -118,7 +118,7 @@ impl Replicator {
     /// `|edit| { edit.increment()?; Ok(edit.view()) }`.
     ///
     /// The level's time counts twice at most: once for a place in the queue, once from then on, and
-    /// a second. [`WriteLocal`] has no time: it waits while a durable store hangs. A future that is
+    /// two seconds. [`WriteLocal`] has no time: it waits while a durable store hangs. A future that is
     /// dropped before it ends leaves the question open: the change may be made.
     ///
     /// # Errors
