@@ -8,6 +8,8 @@
 #![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
 #![expect(clippy::redundant_closure_for_method_calls, reason = "`Edit::increment` says less")]
 
+#[path = "raw/cores.rs"]
+mod cores;
 #[path = "raw/process.rs"]
 mod process;
 
@@ -220,6 +222,7 @@ async fn one_at_a_time(
     of_three: Duration,
 ) -> Result<(), Error> {
     let key = Key::<LWWRegister<u64>>::new("one");
+    cores::look();
     let mut spans = Spans(Vec::with_capacity(WRITES));
     for n in 0..(WRITES + 200) as u64 {
         let begun = Instant::now();
@@ -231,7 +234,8 @@ async fn one_at_a_time(
     }
     spans.print("WriteMajority, 3 nodes, one at a time", Some(limit));
     let ratio = spans.at(50).as_secs_f64() / of_three.as_secs_f64();
-    println!("{:<44} p50 is {ratio:.2} x the first of two raw TCP answers", "");
+    let cores = cores::seen();
+    println!("{:<44} p50 is {ratio:.2} x the first of two raw TCP answers; {cores}", "");
     Ok(())
 }
 
@@ -255,6 +259,7 @@ async fn many_in_flight(cluster: &Cluster) -> Result<(), Error> {
         })
         .collect();
     tokio::time::sleep(WARM).await;
+    cores::look();
     let (begun, before) = (Instant::now(), done.load(Ordering::Relaxed));
     let spent = cluster.cpu_time();
     tokio::time::sleep(SPAN).await;
@@ -268,9 +273,11 @@ async fn many_in_flight(cluster: &Cluster) -> Result<(), Error> {
             return Err(why.into()); // it ended before it was told to
         }
     }
+    cores::look();
     println!(
-        "{:<44} {rate:>9.0}/s   {each:.1} us of processor time each, over all processes",
-        format!("WriteMajority, 3 nodes, {IN_FLIGHT} in flight")
+        "{:<44} {rate:>9.0}/s   {each:.1} us of processor time each, over all processes; {}",
+        format!("WriteMajority, 3 nodes, {IN_FLIGHT} in flight"),
+        cores::seen()
     );
     Ok(())
 }

@@ -158,6 +158,6 @@ async fn ask(cluster: &Cluster, entities: &Entities, place: &str) -> Result<(), 
         ours,
         limit: format!("raw TCP, 1 task {limit}"),
     }
-    .print();
+    .print_below();
     Ok(())
 }

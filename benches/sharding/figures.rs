@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::cores;
+
 /// Spans of time, sorted.
 pub(crate) struct Spans(Vec<Duration>);
 
@@ -38,6 +40,7 @@ pub(crate) struct Watch {
 
 impl Watch {
     pub(crate) fn start(others: Vec<u32>) -> Self {
+        cores::look();
         let cpu = cpu_time(&others);
         Self { begun: Instant::now(), cpu, others }
     }
@@ -118,8 +121,17 @@ pub(crate) struct Row<'a> {
 
 impl Row<'_> {
     pub(crate) fn print(&self) {
+        self.line(&format!("; {}", cores::seen()));
+    }
+
+    /// Another figure of the runs of the line before.
+    pub(crate) fn print_below(&self) {
+        self.line("");
+    }
+
+    fn line(&self, end: &str) {
         let Self { what, goal, pekko, ours, limit } = self;
-        println!("{what:<46} {goal:<17} {pekko:<18} {ours:<30} {limit}");
+        println!("{what:<46} {goal:<17} {pekko:<18} {ours:<30} {limit}{end}");
     }
 }
 
@@ -131,7 +143,7 @@ pub(crate) fn print_head() {
         ours: "ours".to_owned(),
         limit: "beside it in this run".to_owned(),
     };
-    head.print();
+    head.line("");
 }
 
 /// A limit, and how ours stands to it: rates.

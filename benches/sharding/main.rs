@@ -11,6 +11,8 @@
 //! Benches are compiled with the feature `canaries`: a few branches that a release does not have.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a bench prints")]
 
+#[path = "../raw/cores.rs"]
+mod cores;
 mod elsewhere;
 mod entities;
 mod figures;

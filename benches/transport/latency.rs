@@ -10,6 +10,7 @@ use ostraca::net::{Busy, Class, Inbound, Receiver};
 use tokio::sync::Notify;
 
 use crate::BATCH;
+use crate::cores;
 use crate::stacks::{Boxed, Host, Sides, Stack, noise, substream, tcp};
 
 const BODY: usize = 100;
@@ -223,6 +224,7 @@ fn beside_bulk_raw(pace: Pace) -> Vec<Duration> {
 fn rounds<const N: usize>(runs: [&dyn Fn() -> Vec<Duration>; N]) -> [Spans; N] {
     let mut all = [const { Vec::new() }; N];
     for _ in 0..ROUNDS {
+        cores::look();
         for (spans, run) in all.iter_mut().zip(runs) {
             spans.extend(run());
         }
@@ -244,6 +246,7 @@ pub(crate) fn run() {
             spans.at(99) / raw.at(99),
         );
     }
+    println!("{}", cores::seen());
 }
 
 pub(crate) fn run_beside_bulk() {
@@ -267,4 +270,5 @@ pub(crate) fn run_beside_bulk() {
             mine.at(99) / raw.at(99),
         );
     }
+    println!("{}", cores::seen());
 }

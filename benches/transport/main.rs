@@ -6,6 +6,8 @@
 //! runtime each, as two processes would have.
 #![expect(clippy::print_stdout, reason = "a bench prints")]
 
+#[path = "../raw/cores.rs"]
+mod cores;
 mod latency;
 #[path = "../raw/outbox.rs"]
 mod outbox;

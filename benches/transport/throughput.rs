@@ -12,6 +12,7 @@ use ostraca::net::config::Limits;
 use ostraca::net::lane::Lane;
 use ostraca::net::{Busy, Class, Inbound, NodeId, Receiver};
 
+use crate::cores;
 use crate::stacks::{Sides, Stack, substream, tcp};
 use crate::{BATCH, RUN, RUNS};
 
@@ -156,6 +157,7 @@ pub(crate) fn run() {
         let framed = 6 + size;
         let (mut mine, mut raw, mut bare) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..RUNS {
+            cores::look();
             raw.push(limit(tcp, framed));
             bare.push(limit(substream, framed));
             mine.push(ours(size));
@@ -173,4 +175,5 @@ pub(crate) fn run() {
             cost_of_send(size),
         );
     }
+    println!("{}", cores::seen());
 }

@@ -12,6 +12,7 @@ use ostraca::net::{Busy, Class, Inbound, Receiver};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
+use crate::cores;
 use crate::outbox::Outbox;
 use crate::stacks::{Boxed, Sides, tcp};
 use crate::throughput::{Count, Figure, Watch, median};
@@ -175,16 +176,18 @@ pub(crate) fn run() {
     println!("── Encode, queue, lane, decode, queue: {} B (goal: ratio >= 0.6) ──", bytes.len());
     let (mut mine, mut raw) = (Vec::new(), Vec::new());
     for _ in 0..RUNS {
+        cores::look();
         raw.push(limit());
         mine.push(ours());
     }
     let (mine, raw) = (median(mine), median(raw));
     println!(
-        "ours {:.3} M/s ({:.0} ns CPU), raw TCP {:.3} M/s ({:.0} ns CPU), ratio {:.2}",
+        "ours {:.3} M/s ({:.0} ns CPU), raw TCP {:.3} M/s ({:.0} ns CPU), ratio {:.2}; {}",
         mine.per_second / 1e6,
         mine.cpu,
         raw.per_second / 1e6,
         raw.cpu,
         mine.per_second / raw.per_second,
+        cores::seen(),
     );
 }
