@@ -107,6 +107,7 @@ pub mod net;
 pub mod node;
 pub mod prelude;
 pub mod sharding;
+mod threads;
 
 pub use config::Config;
 pub use node::Node;

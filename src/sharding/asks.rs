@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
+use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -17,14 +18,18 @@ use super::letter::decode;
 use super::scope;
 use super::tenants::Numbers;
 use super::types::Types;
+use crate::threads::PerThread;
 
 const STRIPES: usize = 16;
+
+/// Numbers that a thread takes at a time. Those of one block are in one stripe.
+const BLOCK: u64 = 64;
 
 /// Who waits for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Asker {
     pub(super) node: RegionId,
-    /// From 1.
+    /// Never 0.
     pub(super) correlation: u64,
 }
 
@@ -53,14 +58,42 @@ pub(super) enum Unanswered {
 type Row = HashMap<u64, Arc<dyn Question>, BuildHasherDefault<Numbers>>;
 
 /// The table of one node, shared by all its entity types. Stands apart from the counts of its `Arc`.
-#[derive(Default)]
 #[repr(align(128))]
 pub struct Asks {
-    last: AtomicU64,
-    late: AtomicU64,
     /// By number; ≤ asks whose callers wait.
-    stripes: [Mutex<Row>; STRIPES],
-    types: Arc<Types>,
+    stripes: [Stripe; STRIPES],
+    numbers: PerThread<Mutex<Range<u64>>>,
+    taken: AtomicU64, // blocks of numbers
+    late: AtomicU64,
+    types: PerThread<Arc<Readers>>, // of one node
+}
+
+/// In cache lines of its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Stripe(Mutex<Row>);
+
+/// The types, for who reads answers on one thread.
+#[repr(align(128))] // and so are the counts of its `Arc` apart from others
+pub(super) struct Readers(pub(super) Arc<Types>);
+
+impl Default for Asks {
+    fn default() -> Self {
+        let types = Arc::<Types>::default();
+        Self {
+            stripes: Default::default(),
+            numbers: PerThread::new(|| Mutex::new(0..0)),
+            taken: AtomicU64::new(0),
+            late: AtomicU64::new(0),
+            types: PerThread::new(|| Arc::new(Readers(Arc::clone(&types)))),
+        }
+    }
+}
+
+impl Stripe {
+    fn lock(&self) -> MutexGuard<'_, Row> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl std::fmt::Debug for Asks {
@@ -77,14 +110,14 @@ impl Asks {
     }
 
     /// The types of the node whose table this is.
-    pub(super) const fn types(&self) -> &Arc<Types> {
-        &self.types
+    pub(super) fn types(&self) -> &Arc<Types> {
+        &self.types.mine().0
     }
 
     /// Asks that wait for an answer that comes as bytes.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        (0..STRIPES as u64).map(|stripe| self.stripe(stripe).len()).sum()
+        self.stripes.iter().map(|stripe| stripe.lock().len()).sum()
     }
 
     /// Answers that came when nobody waited any more: after the timeout, or twice.
@@ -94,12 +127,21 @@ impl Asks {
     }
 
     fn stripe(&self, number: u64) -> MutexGuard<'_, Row> {
-        let stripe = (number % STRIPES as u64) as usize;
-        self.stripes[stripe].lock().unwrap_or_else(PoisonError::into_inner)
+        self.stripes[(number / BLOCK) as usize % STRIPES].lock()
+    }
+
+    /// From [`BLOCK`] on: an asker's number is never 0.
+    fn number(&self) -> u64 {
+        let mut mine = self.numbers.mine().lock().unwrap_or_else(PoisonError::into_inner);
+        if mine.is_empty() {
+            let block = self.taken.fetch_add(1, Ordering::Relaxed) + 1;
+            *mine = block * BLOCK..(block + 1) * BLOCK;
+        }
+        mine.next().expect("a block has numbers")
     }
 
     fn add(&self, question: Arc<dyn Question>) -> u64 {
-        let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        let number = self.number();
         self.stripe(number).insert(number, question);
         number
     }
@@ -111,7 +153,7 @@ impl Asks {
     /// An answer came from somewhere.
     pub(super) fn answered(&self, number: u64, body: &[u8]) {
         let answered = |question: Arc<dyn Question>| {
-            scope::reading(Arc::clone(&self.types), || question.answered(body))
+            scope::reading(Arc::clone(self.types.mine()), || question.answered(body))
         };
         self.count(self.take(number).is_some_and(answered));
     }
@@ -125,6 +167,34 @@ impl Asks {
         if !somebody_waited {
             self.late.fetch_add(1, Ordering::Relaxed);
         }
+    }
+}
+
+/// The table, for who asks on one thread.
+///
+/// Addresses of answers count as its owners. Were they counted at the table itself, each question on any
+/// thread would write to one cache line, twice.
+#[repr(align(128))] // and so are the counts of its `Arc` apart from others
+pub(super) struct Door(Arc<Asks>);
+
+impl Deref for Door {
+    type Target = Asks;
+
+    fn deref(&self) -> &Asks {
+        &self.0
+    }
+}
+
+/// Those of all threads.
+pub(super) struct Doors(PerThread<Arc<Door>>);
+
+impl Doors {
+    pub(super) fn new(asks: &Arc<Asks>) -> Self {
+        Self(PerThread::new(|| Arc::new(Door(Arc::clone(asks)))))
+    }
+
+    pub(super) fn mine(&self) -> Arc<Door> {
+        Arc::clone(self.0.mine())
     }
 }
 

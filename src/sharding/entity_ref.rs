@@ -196,45 +196,106 @@ pub enum AskError {
 /// What it is told goes its way where the node has started its type, be it as a proxy. Until then
 /// (a node that joins starts its types one after the other, and the first messages may come in
 /// between) it can be kept and passed on, and sending says [`TellError::NotStarted`].
-pub struct EntityRef<E: Entity> {
-    known: Known<E>,
+pub struct EntityRef<E: Entity>(To<E>);
+
+/// How a reference finds its entity.
+enum To<E: Entity> {
+    Here(Arc<Target<E>>),
+    /// Its node had not started the type when it was read: looked for at each use.
+    NotYet(Arc<Absent>),
+}
+
+/// An entity of a type that this node has started.
+///
+/// Who asks counts here that somebody does, so that not all who ask on the node write to the one cache
+/// line of their type.
+struct Target<E: Entity> {
+    runtime: Arc<Runtime<E>>,
+    shard: ShardId,
     id: Result<EntityId, InvalidName>,
     hash: u64,
 }
 
-/// How a reference finds its type.
-enum Known<E: Entity> {
-    Here(Arc<Runtime<E>>, ShardId),
-    /// Its node had not started the type when it was read: looked for at each use.
-    NotYet(EntityType, Arc<Types>),
+/// An entity of a type that its node did not know.
+struct Absent {
+    entity_type: EntityType,
+    types: Arc<Types>,
+    id: EntityId,
+}
+
+impl<E: Entity> Target<E> {
+    fn new(runtime: &Arc<Runtime<E>>, id: Result<EntityId, InvalidName>) -> Arc<Self> {
+        let shard = id.as_ref().map_or_else(|_| ShardId::default(), |id| runtime.shard_of(id));
+        let hash = id.as_ref().map_or(0, |id| hash(id.as_str()));
+        Arc::new(Self { runtime: Arc::clone(runtime), shard, id, hash })
+    }
+
+    fn offer(
+        &self,
+        parcel: Parcel<E::Message>,
+        asker: Option<&dyn Fn() -> Option<Asker>>,
+    ) -> Result<(), (TellError, Parcel<E::Message>)> {
+        match &self.id {
+            Ok(id) => self.runtime.offer((id, self.hash, self.shard), parcel, asker),
+            Err(why) => Err((TellError::InvalidId(*why), parcel)),
+        }
+    }
+
+    fn kept(&self) -> Kept {
+        let runtime = &self.runtime;
+        let Some(shard) = runtime.shard(self.shard) else { return Kept::Unknown };
+        let inside = shard.lock();
+        if inside.gate.wants_home() {
+            Kept::NoHome
+        } else if inside.gate.is_moving() {
+            Kept::Moving
+        } else if inside.gate.leads_here() && !runtime.world.serves() {
+            Kept::NotLeased
+        } else {
+            Kept::Unknown
+        }
+    }
+
+    fn names(&self) -> (EntityType, EntityId) {
+        let id = self.id.clone().expect("messages to no entity are not sent");
+        (self.runtime.entity_type.clone(), id)
+    }
+
+    fn unanswered(&self, question: &'static str, why: Unanswered, waited: Duration) -> AskError {
+        let (entity_type, entity) = self.names();
+        match why {
+            Unanswered::Refused(why) => {
+                AskError::Refused { entity_type, entity, question, waited, why }
+            }
+            Unanswered::Undecodable { bytes, source } => {
+                AskError::Decode { entity_type, entity, question, waited, bytes, source }
+            }
+        }
+    }
 }
 
 impl<E: Entity> EntityRef<E> {
     pub(super) fn new(runtime: &Arc<Runtime<E>>, id: &str) -> Self {
-        let id = EntityId::new(id);
-        let shard = id.as_ref().map_or_else(|_| ShardId::default(), |id| runtime.shard_of(id));
-        Self::on(Known::Here(Arc::clone(runtime), shard), id)
+        Self(To::Here(Target::new(runtime, EntityId::new(id))))
     }
 
-    fn on(known: Known<E>, id: Result<EntityId, InvalidName>) -> Self {
-        let hash = id.as_ref().map_or(0, |id| hash(id.as_str()));
-        Self { known, id, hash }
-    }
-
-    fn runtime(&self) -> Result<Cow<'_, Arc<Runtime<E>>>, TellError> {
-        match &self.known {
-            Known::Here(runtime, _) => Ok(Cow::Borrowed(runtime)),
-            Known::NotYet(entity_type, types) => {
-                let not_started = || TellError::NotStarted { entity_type: entity_type.clone() };
-                types.find(entity_type).map(Cow::Owned).map_err(|_| not_started())
+    fn target(&self) -> Result<Cow<'_, Arc<Target<E>>>, TellError> {
+        match &self.0 {
+            To::Here(target) => Ok(Cow::Borrowed(target)),
+            To::NotYet(absent) => {
+                let Absent { entity_type, types, id } = &**absent;
+                let found = types.find(entity_type);
+                let runtime = found
+                    .map_err(|_| TellError::NotStarted { entity_type: entity_type.clone() })?;
+                Ok(Cow::Owned(Target::new(&runtime, Ok(id.clone()))))
             }
         }
     }
 
     fn entity_type(&self) -> &EntityType {
-        match &self.known {
-            Known::Here(runtime, _) => &runtime.entity_type,
-            Known::NotYet(entity_type, _) => entity_type,
+        match &self.0 {
+            To::Here(target) => &target.runtime.entity_type,
+            To::NotYet(absent) => &absent.entity_type,
         }
     }
 
@@ -243,17 +304,16 @@ impl<E: Entity> EntityRef<E> {
     /// # Errors
     /// [`InvalidName`] if it is empty or too long; messages to it are refused with the same.
     pub fn id(&self) -> Result<&EntityId, InvalidName> {
-        self.id.as_ref().map_err(|why| *why)
+        match &self.0 {
+            To::Here(target) => target.id.as_ref().map_err(|why| *why),
+            To::NotYet(absent) => Ok(&absent.id),
+        }
     }
 
     /// Its shard; the first one, as long as this node has not started its type.
     #[must_use]
     pub fn shard(&self) -> ShardId {
-        match (&self.known, self.runtime(), &self.id) {
-            (Known::Here(_, shard), ..) => *shard,
-            (Known::NotYet(..), Ok(runtime), Ok(id)) => runtime.shard_of(id),
-            _ => ShardId::default(),
-        }
+        self.target().map_or_else(|_| ShardId::default(), |target| target.shard)
     }
 
     /// Sends a message, and does not wait. What one node tells an entity is handled in the order
@@ -265,7 +325,7 @@ impl<E: Entity> EntityRef<E> {
     /// and whoever asked waits for the timeout: the message may have been encoded before it was
     /// refused. Who must not lose one hands it on with [`tell_wait`](Self::tell_wait).
     pub fn tell(&self, message: E::Message) -> Result<(), TellError> {
-        self.offer(Parcel::Typed(message), None).map_err(|(why, parcel)| {
+        self.target()?.offer(Parcel::Typed(message), None).map_err(|(why, parcel)| {
             drop_unsent(parcel);
             why
         })
@@ -281,13 +341,13 @@ impl<E: Entity> EntityRef<E> {
     /// # Errors
     /// [`TellError`], but for those that waiting helps against.
     pub async fn tell_wait(&self, message: E::Message) -> Result<(), TellError> {
-        let runtime = self.runtime()?;
+        let target = self.target()?;
         let mut parcel = Some(Parcel::Typed(message));
-        let mut seat = runtime.seat();
+        let mut seat = target.runtime.seat();
         std::future::poll_fn(|cx| {
             for registered in [false, true] {
                 let Some(offered) = parcel.take() else { return Poll::Ready(Ok(())) };
-                match self.offer(offered, None) {
+                match target.offer(offered, None) {
                     Ok(()) => return Poll::Ready(Ok(())),
                     Err((why, back)) if why.is_full() => parcel = Some(back),
                     Err((why, back)) => {
@@ -337,22 +397,22 @@ impl<E: Entity> EntityRef<E> {
         T: DeserializeOwned + Send + 'static,
     {
         let named = std::any::type_name::<E::Message>();
-        let runtime = match self.runtime() {
+        let target = match self.target() {
             Ok(_) if timeout.is_some_and(|timeout| timeout.is_zero()) => {
-                return self.unasked(named, AskError::NoTime);
+                return Asked::unasked(named, AskError::NoTime);
             }
-            Ok(runtime) => runtime,
-            Err(why) => return self.unasked(named, why.into()),
+            Ok(target) => target,
+            Err(why) => return Asked::unasked(named, why.into()),
         };
-        let mut asked = self.asked(&runtime, named, timeout);
-        let slot = Arc::clone(&asked.slot);
-        let Runtime { asks, me, .. } = &**runtime;
-        let message = question(Reply::here(Arc::clone(&slot), Arc::clone(asks), *me));
+        let Runtime { doors, me: node, settings, .. } = &*target.runtime;
+        let (node, slot) = (*node, Slot::new());
+        let message = question(Reply::here(Arc::clone(&slot), doors.mine(), node));
+        let mut asked = Asked::new(&target, &slot, named, timeout.unwrap_or(settings.ask_timeout));
         let asker = || {
             let correlation = slot.number();
-            (correlation > 0).then_some(Asker { node: *me, correlation })
+            (correlation > 0).then_some(Asker { node, correlation })
         };
-        if let Err((why, parcel)) = self.offer(Parcel::Typed(message), Some(&asker)) {
+        if let Err((why, parcel)) = target.offer(Parcel::Typed(message), Some(&asker)) {
             drop_unsent(parcel);
             asked.unsent = Some(why.into());
         }
@@ -364,73 +424,22 @@ impl<E: Entity> EntityRef<E> {
     ///
     /// An entity that fails to start is tried again as its type's supervision says, and this waits.
     pub fn start(&self) -> Asked<E, ()> {
-        let (runtime, id) = match (self.runtime(), &self.id) {
-            (Ok(runtime), Ok(id)) => (runtime, id),
-            (Err(why), _) => return self.unasked(START, why.into()),
-            (_, Err(why)) => return self.unasked(START, TellError::InvalidId(*why).into()),
+        let target = match self.target() {
+            Ok(target) => target,
+            Err(why) => return Asked::unasked(START, why.into()),
         };
-        let mut asked = self.asked(&runtime, START, None);
-        let Runtime { asks, me, .. } = &**runtime;
-        let asker = Asker { node: *me, correlation: asked.slot.enlist(asks) };
-        if let Err((why, _)) = self.offer(Parcel::Letter(Letter::start(id, asker)), None) {
+        let id = match &target.id {
+            Ok(id) => id,
+            Err(why) => return Asked::unasked(START, TellError::InvalidId(*why).into()),
+        };
+        let Runtime { asks, me: node, settings, .. } = &*target.runtime;
+        let slot = Slot::new();
+        let mut asked = Asked::new(&target, &slot, START, settings.ask_timeout);
+        let start = Letter::start(id, Asker { node: *node, correlation: slot.enlist(asks) });
+        if let Err((why, _)) = target.offer(Parcel::Letter(start), None) {
             asked.unsent = Some(why.into());
         }
         asked
-    }
-
-    fn asked<T>(
-        &self,
-        runtime: &Arc<Runtime<E>>,
-        question: &'static str,
-        timeout: Option<Duration>,
-    ) -> Asked<E, T> {
-        let waits = Waits {
-            asked_at: runtime.world.now(),
-            timeout: timeout.unwrap_or(runtime.settings.ask_timeout),
-            timer: Timer::Unset,
-        };
-        let known = Known::Here(Arc::clone(runtime), self.shard()); // what waits knows its type
-        let entity = Self { known, id: self.id.clone(), hash: self.hash };
-        Asked { slot: Slot::new(), entity, question, waits: Some(waits), unsent: None }
-    }
-
-    /// Nothing was sent, and nothing is waited for.
-    fn unasked<T>(&self, question: &'static str, why: AskError) -> Asked<E, T> {
-        let (slot, entity, unsent) = (Slot::new(), self.clone(), Some(why));
-        Asked { slot, entity, question, waits: None, unsent }
-    }
-
-    fn offer(
-        &self,
-        parcel: Parcel<E::Message>,
-        asker: Option<&dyn Fn() -> Option<Asker>>,
-    ) -> Result<(), (TellError, Parcel<E::Message>)> {
-        let id = match &self.id {
-            Ok(id) => id,
-            Err(why) => return Err((TellError::InvalidId(*why), parcel)),
-        };
-        match &self.known {
-            Known::Here(runtime, shard) => runtime.offer((id, self.hash, *shard), parcel, asker),
-            Known::NotYet(..) => match self.runtime() {
-                Ok(runtime) => runtime.offer((id, self.hash, runtime.shard_of(id)), parcel, asker),
-                Err(why) => Err((why, parcel)),
-            },
-        }
-    }
-
-    fn kept(&self) -> Kept {
-        let Ok(runtime) = self.runtime() else { return Kept::Unknown };
-        let Some(shard) = runtime.shard(self.shard()) else { return Kept::Unknown };
-        let inside = shard.lock();
-        if inside.gate.wants_home() {
-            Kept::NoHome
-        } else if inside.gate.is_moving() {
-            Kept::Moving
-        } else if inside.gate.leads_here() && !runtime.world.serves() {
-            Kept::NotLeased
-        } else {
-            Kept::Unknown
-        }
     }
 }
 
@@ -440,24 +449,16 @@ fn drop_unsent<M>(parcel: Parcel<M>) {
 
 impl<E: Entity> Clone for EntityRef<E> {
     fn clone(&self) -> Self {
-        Self { known: self.known.clone(), id: self.id.clone(), hash: self.hash }
-    }
-}
-
-impl<E: Entity> Clone for Known<E> {
-    fn clone(&self) -> Self {
-        match self {
-            Self::Here(runtime, shard) => Self::Here(Arc::clone(runtime), *shard),
-            Self::NotYet(entity_type, types) => {
-                Self::NotYet(entity_type.clone(), Arc::clone(types))
-            }
-        }
+        Self(match &self.0 {
+            To::Here(target) => To::Here(Arc::clone(target)),
+            To::NotYet(absent) => To::NotYet(Arc::clone(absent)),
+        })
     }
 }
 
 impl<E: Entity> PartialEq for EntityRef<E> {
     fn eq(&self, other: &Self) -> bool {
-        self.id == other.id && self.entity_type() == other.entity_type()
+        self.id() == other.id() && self.entity_type() == other.entity_type()
     }
 }
 
@@ -465,13 +466,17 @@ impl<E: Entity> Eq for EntityRef<E> {}
 
 impl<E: Entity> Hash for EntityRef<E> {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.hash.hash(state);
+        let hash = match &self.0 {
+            To::Here(target) => target.hash,
+            To::NotYet(absent) => hash(absent.id.as_str()),
+        };
+        hash.hash(state);
     }
 }
 
 impl<E: Entity> Serialize for EntityRef<E> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let id = self.id.as_ref().map_err(serde::ser::Error::custom)?;
+        let id = self.id().map_err(serde::ser::Error::custom)?;
         (self.entity_type(), id).serialize(to)
     }
 }
@@ -488,14 +493,16 @@ impl<'de, E: Entity> Deserialize<'de> for EntityRef<E> {
                 let why = format!("this node has started {entity_type} as another type");
                 Err(D::Error::custom(why))
             }
-            Err(Missing::Absent) => Ok(Self::on(Known::NotYet(entity_type, types), Ok(id))),
+            Err(Missing::Absent) => {
+                Ok(Self(To::NotYet(Arc::new(Absent { entity_type, types, id }))))
+            }
         }
     }
 }
 
 impl<E: Entity> fmt::Display for EntityRef<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let id = self.id.as_ref().map_or("?", EntityId::as_str);
+        let id = self.id().map_or("?", EntityId::as_str);
         write!(f, "{}/{id}", self.entity_type())
     }
 }
@@ -512,36 +519,55 @@ const START: &str = "a start";
 /// An answer that is on its way, perhaps. Dropped, it waits no longer; the message was sent.
 #[must_use = "the answer is lost if nobody waits for it; tell() sends without one"]
 pub struct Asked<E: Entity, T> {
-    slot: Arc<Slot<T>>,
-    entity: EntityRef<E>, // of a type that is known, if it waits
+    waits: Option<Waits<E, T>>, // `None`: it was not asked
     question: &'static str,
-    waits: Option<Waits>,
     unsent: Option<AskError>,
 }
 
-/// Until when an answer may come.
-struct Waits {
+/// Who waits, for what, and until when.
+struct Waits<E: Entity, T> {
+    slot: Arc<Slot<T>>,
+    target: Arc<Target<E>>,
     asked_at: Instant,
     timeout: Duration,
     timer: Timer,
 }
 
 impl<E: Entity, T> Asked<E, T> {
-    fn names(&self) -> (EntityType, EntityId) {
-        let id = self.entity.id.clone().expect("messages to no entity are not sent");
-        (self.entity.entity_type().clone(), id)
+    fn new(
+        target: &Arc<Target<E>>,
+        slot: &Arc<Slot<T>>,
+        question: &'static str,
+        timeout: Duration,
+    ) -> Self {
+        let (slot, target) = (Arc::clone(slot), Arc::clone(target));
+        let asked_at = target.runtime.world.now();
+        let waits = Waits { slot, target, asked_at, timeout, timer: Timer::Unset };
+        Self { waits: Some(waits), question, unsent: None }
     }
 
-    fn unanswered(&self, why: Unanswered, waited: Duration) -> AskError {
-        let ((entity_type, entity), question) = (self.names(), self.question);
-        match why {
-            Unanswered::Refused(why) => {
-                AskError::Refused { entity_type, entity, question, waited, why }
-            }
-            Unanswered::Undecodable { bytes, source } => {
-                AskError::Decode { entity_type, entity, question, waited, bytes, source }
-            }
+    /// Nothing was sent, and nothing is waited for.
+    const fn unasked(question: &'static str, why: AskError) -> Self {
+        Self { waits: None, question, unsent: Some(why) }
+    }
+}
+
+impl<E: Entity, T> Waits<E, T> {
+    fn poll(&mut self, question: &'static str, cx: &mut Context<'_>) -> Poll<Result<T, AskError>> {
+        let Self { slot, target, asked_at, timeout, timer } = self;
+        let Runtime { timeouts, world, .. } = &*target.runtime;
+        if let Poll::Ready(answer) = slot.poll(cx) {
+            timer.end(timeouts);
+            let waited = || world.now() - *asked_at;
+            return Poll::Ready(answer.map_err(|why| target.unanswered(question, why, waited())));
         }
+        let waited = *timeout;
+        if timer.poll((timeouts, world), waited, cx).is_pending() {
+            return Poll::Pending;
+        }
+        timer.end(timeouts);
+        let ((entity_type, entity), kept) = (target.names(), target.kept());
+        Poll::Ready(Err(AskError::Timeout { entity_type, entity, question, waited, kept }))
     }
 }
 
@@ -549,40 +575,27 @@ impl<E: Entity, T> Future for Asked<E, T> {
     type Output = Result<T, AskError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.get_mut();
-        if let Some(why) = this.unsent.take() {
+        let Self { waits, question, unsent } = self.get_mut();
+        if let Some(why) = unsent.take() {
             return Poll::Ready(Err(why));
         }
-        let (Some(waits), Known::Here(runtime, _)) = (&mut this.waits, &this.entity.known) else {
-            return Poll::Pending;
-        };
-        if let Poll::Ready(answer) = this.slot.poll(cx) {
-            waits.timer.end(&runtime.timeouts);
-            let waited = runtime.world.now() - waits.asked_at;
-            return Poll::Ready(answer.map_err(|why| this.unanswered(why, waited)));
-        }
-        let waited = waits.timeout;
-        if waits.timer.poll((&runtime.timeouts, &runtime.world), waited, cx).is_pending() {
-            return Poll::Pending;
-        }
-        waits.timer.end(&runtime.timeouts);
-        let ((entity_type, entity), question) = (this.names(), this.question);
-        let kept = this.entity.kept();
-        Poll::Ready(Err(AskError::Timeout { entity_type, entity, question, waited, kept }))
+        waits.as_mut().map_or(Poll::Pending, |waits| waits.poll(question, cx))
     }
 }
 
-impl<E: Entity, T> Drop for Asked<E, T> {
+impl<E: Entity, T> Drop for Waits<E, T> {
     fn drop(&mut self) {
-        if let (Some(waits), Known::Here(runtime, _)) = (&mut self.waits, &self.entity.known) {
-            waits.timer.end(&runtime.timeouts);
-            self.slot.forget(&runtime.asks);
-        }
+        let Runtime { timeouts, asks, .. } = &*self.target.runtime;
+        self.timer.end(timeouts);
+        self.slot.forget(asks);
     }
 }
 
 impl<E: Entity, T> fmt::Debug for Asked<E, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Asked").field("entity", &self.entity).finish_non_exhaustive()
+        let entity =
+            self.waits.as_ref().map(|waits| EntityRef(To::Here(Arc::clone(&waits.target))));
+        let mut asked = f.debug_struct("Asked");
+        asked.field("entity", &entity).field("question", &self.question).finish_non_exhaustive()
     }
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::asks::{Asker, Asks, Slot, Way};
+use super::asks::{Asker, Door, Slot, Way};
 use super::dead_letters::Lost;
 use super::ids::RegionId;
 use super::{frame, scope};
@@ -19,7 +19,7 @@ enum Kind<T> {
     /// The question was asked on this node.
     Here {
         slot: Arc<Slot<T>>,
-        asks: Arc<Asks>,
+        asks: Arc<Door>,
         node: RegionId,
     },
     There {
@@ -41,7 +41,7 @@ pub struct Reply<T> {
 }
 
 impl<T> Reply<T> {
-    pub(super) fn here(slot: Arc<Slot<T>>, asks: Arc<Asks>, node: RegionId) -> Self {
+    pub(super) fn here(slot: Arc<Slot<T>>, asks: Arc<Door>, node: RegionId) -> Self {
         Self { kind: Kind::Here { slot, asks, node }, passed_on: AtomicBool::new(false) }
     }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::task::AtomicWaker;
 
-use super::asks::Way;
+use super::asks::{Asker, Way};
 use super::bug::Bug;
 use super::context::Context;
 use super::dead_letters::Lost;
@@ -32,6 +32,7 @@ use super::runtime::Runtime;
 use super::scope;
 use super::shard::{After, Floor, Inside, Shard, Start};
 use super::tenancy::Stage;
+use super::types::Types;
 
 /// Messages that are taken out of a mailbox at a time, and after which others have their turn.
 const BATCH: usize = 256;
@@ -84,11 +85,25 @@ struct Task<E: Entity> {
     batch: VecDeque<Entry<E::Message>>, // ≤ BATCH
     stage: Stage,                       // when the batch was taken
     token: FencingToken,                // the same
+    way: Option<Arc<WayBack<E>>>,       // once a letter was opened
     lapses: u64,                        // when its instance began, or was taken
     failures: u32,                      // in a row
     since_yield: usize,
     begun: bool, // it was polled
     ended: bool,
+}
+
+/// The way of answers to letters of one burst, which count here that they use it.
+struct WayBack<E: Entity>(Arc<Runtime<E>>);
+
+impl<E: Entity> Way for WayBack<E> {
+    fn send(&self, to: Asker, frame: &[u8]) {
+        self.0.send(to, frame);
+    }
+
+    fn types(&self) -> &Arc<Types> {
+        self.0.asks.types()
+    }
 }
 
 /// The task of an entity that was given one under its shard's lock.
@@ -108,6 +123,7 @@ pub(super) fn task<E: Entity>(
         batch: VecDeque::new(),
         stage: Stage::Open,
         token: FencingToken::default(),
+        way: None,
         lapses,
         failures: 0,
         since_yield: 0,
@@ -399,8 +415,10 @@ impl<E: Entity> Task<E> {
 
     /// A message's value.
     fn open(&mut self, letter: Letter) -> Option<E::Message> {
-        let way: Arc<dyn Way> = Arc::<Runtime<E>>::clone(&self.runtime);
-        if let Ok(message) = scope::decoding(way, || decode(letter.body())) {
+        let way = self.way.get_or_insert_with(|| Arc::new(WayBack(Arc::clone(&self.runtime))));
+        if let Ok(message) =
+            scope::decoding(Arc::<WayBack<E>>::clone(way), || decode(letter.body()))
+        {
             return Some(message);
         }
         self.runtime.lose(Lost::Undecodable, Entry::Letter(letter), self.shard.id);

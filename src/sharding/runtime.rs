@@ -12,7 +12,7 @@ use serde::Serialize;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::actives::{Actives, Leaver};
-use super::asks::{Asker, Asks, Way};
+use super::asks::{Asker, Asks, Doors};
 use super::bug::{Bug, Canary};
 use super::callers::{Callers, Seat};
 use super::config::Sharding;
@@ -36,7 +36,6 @@ use super::shard::{After, Shard, Visit};
 use super::shard_region::Setup;
 use super::tenancy::Stage;
 use super::timeouts::Timeouts;
-use super::types::Types;
 
 /// Removed regions that are remembered: a lane that is missing after that is one that is not
 /// there yet.
@@ -59,6 +58,7 @@ pub(super) struct Runtime<E: Entity> {
     pub(super) extractor: Arc<dyn Extractor<E::Message>>,
     pub(super) factory: Box<dyn Fn(&EntityId) -> E + Send + Sync>,
     pub(super) asks: Arc<Asks>,
+    pub(super) doors: Doors,
     pub(super) timeouts: Arc<Timeouts>,
     pub(super) canary: Canary,
     /// Whether the type has a stop message: asked once, for it is the user's code.
@@ -159,6 +159,7 @@ impl<E: Entity> Runtime<E> {
             supervision,
             extractor,
             factory,
+            doors: Doors::new(&asks),
             asks,
             timeouts: Timeouts::new(),
             canary,
@@ -742,12 +743,9 @@ impl<E: Entity> Runtime<E> {
     }
 }
 
-impl<E: Entity> Way for Runtime<E> {
-    fn types(&self) -> &Arc<Types> {
-        self.asks.types()
-    }
-
-    fn send(&self, to: Asker, bytes: &[u8]) {
+impl<E: Entity> Runtime<E> {
+    /// An answer, to wherever it was asked for.
+    pub(super) fn send(&self, to: Asker, bytes: &[u8]) {
         if to.node != self.me {
             return self.send_there(to, bytes);
         }

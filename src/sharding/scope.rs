@@ -5,7 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use super::asks::Way;
+use super::asks::{Readers, Way};
 use super::dead_letters::Lost;
 use super::tenancy::Phase;
 use super::types::Types;
@@ -13,7 +13,7 @@ use super::types::Types;
 thread_local! {
     static AT_WORK: RefCell<Option<Arc<Phase>>> = const { RefCell::new(None) };
     static WAY: RefCell<Option<Arc<dyn Way>>> = const { RefCell::new(None) };
-    static TYPES: RefCell<Option<Arc<Types>>> = const { RefCell::new(None) };
+    static TYPES: RefCell<Option<Arc<Readers>>> = const { RefCell::new(None) };
     static DROPPED: Cell<Lost> = const { Cell::new(Lost::NoAnswer) };
 }
 
@@ -54,8 +54,8 @@ pub(super) fn way() -> Option<Arc<dyn Way>> {
 }
 
 /// Reads an answer, in which references to entities may stand.
-pub(super) fn reading<T>(types: Arc<Types>, read: impl FnOnce() -> T) -> T {
-    struct Before(Option<Arc<Types>>);
+pub(super) fn reading<T>(types: Arc<Readers>, read: impl FnOnce() -> T) -> T {
+    struct Before(Option<Arc<Readers>>);
     impl Drop for Before {
         fn drop(&mut self) {
             let before = self.0.take();
@@ -68,7 +68,7 @@ pub(super) fn reading<T>(types: Arc<Types>, read: impl FnOnce() -> T) -> T {
 
 /// The types of the node that reads a message, or an answer, now.
 pub(super) fn types() -> Option<Arc<Types>> {
-    let of_answer = || TYPES.with(|types| types.borrow().clone());
+    let of_answer = || TYPES.with(|types| types.borrow().as_ref().map(|of| Arc::clone(&of.0)));
     way().map(|way| Arc::clone(way.types())).or_else(of_answer)
 }
 

@@ -15,7 +15,7 @@ use super::extractor::Extractor;
 use super::hosting::{BadFrame, Hosting, Unrest, World};
 use super::ids::{EntityId, EntityType, RegionId, ShardId};
 use super::region::RegionOutput;
-use super::runtime::Runtime;
+use super::runtime::{Parcel, Runtime, hash};
 
 /// What an entity type needs on a node.
 pub struct Setup<E: Entity> {
@@ -93,9 +93,10 @@ impl<E: Entity> ShardRegion<E> {
     /// # Errors
     /// [`TellError::NoEntity`] if it finds none; else as [`EntityRef::tell`].
     pub fn tell(&self, message: E::Message) -> Result<(), TellError> {
-        let id = self.runtime.extractor.entity_id(&message);
-        let entity = id.map(|id| self.entity(&id)).ok_or(TellError::NoEntity)?;
-        entity.tell(message)
+        let id = self.runtime.extractor.entity_id(&message).ok_or(TellError::NoEntity)?;
+        let id = EntityId::new(&id)?;
+        let to = (&id, hash(id.as_str()), self.runtime.shard_of(&id));
+        self.runtime.offer(to, Parcel::Typed(message), None).map_err(|(why, _)| why)
     }
 
     /// Sets how many entities may be active on this node, at least 1: for strategies of

@@ -16,6 +16,7 @@ mod queue;
 #[cfg(test)]
 mod tests;
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -66,7 +67,7 @@ impl Crew {
 
     /// Polls the burst until it is over. If the runtime has ended, drops it.
     pub fn run(self: &Arc<Self>, burst: Burst) {
-        match self.queue.add(burst) {
+        match self.queue.add(SEAT.get(), burst) {
             Ok(Added { call, watch }) => {
                 if watch {
                     // Before the worker: what is spawned last runs first, on this thread only.
@@ -101,7 +102,7 @@ impl Crew {
         }));
         match polled {
             Ok(None) => {}
-            Ok(Some((burst, true))) => self.run(burst),
+            Ok(Some((burst, true))) => return Polled::Again(burst),
             Ok(Some((burst, false))) => {
                 // Its first poll there registers a waker that lasts.
                 self.runtime.spawn(burst);
@@ -126,10 +127,11 @@ fn discard(burst: Burst) {
 }
 
 /// What came of a burst's poll.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Polled {
-    /// It is over, or waits for its next.
+    /// It is over.
     Done,
+    /// It waits for its next.
+    Again(Burst),
     /// It is a task now, the next one of this thread.
     Awaits,
 }
@@ -150,6 +152,9 @@ impl Wake for Hint {
 }
 
 thread_local! {
+    /// Where the worker sits that came by last: what it woke runs on this thread next, and what that
+    /// adds is best polled here as well.
+    static SEAT: Cell<usize> = const { Cell::new(0) };
     static HINT: (Arc<Hint>, Waker) = {
         let hint = Arc::<Hint>::default();
         (Arc::clone(&hint), Waker::from(hint))
@@ -173,10 +178,15 @@ impl Worker {
     /// `false`: it has ended. Else it is others' turn.
     fn work_on(&mut self) -> bool {
         let (mut begun, mut pace) = (Instant::now(), self.pace);
-        let turn = begun;
+        let (since, mut again) = (begun, None);
+        SEAT.set(self.place.seat());
         for _ in 0..POLLS {
-            let burst = match self.crew.queue.take(&mut self.place, pace) {
+            let burst = match self.crew.queue.take(&mut self.place, pace, again.take()) {
                 Next::Work(burst) => burst,
+                Next::Back(burst) => {
+                    self.crew.run(burst);
+                    continue;
+                }
                 Next::Call(call) => {
                     self.crew.call(call);
                     break;
@@ -191,10 +201,17 @@ impl Worker {
             let now = Instant::now();
             pace = if now - begun > SPAN { Pace::Slow } else { Pace::Quick };
             begun = now;
+            let awaits = matches!(polled, Polled::Awaits);
+            if let Polled::Again(burst) = polled {
+                again = Some(burst);
+            }
             // What awaits is polled again first: no burst that is long, or blocks, comes before it.
-            if polled == Polled::Awaits || now - turn > SPAN || !coop::has_budget_remaining() {
+            if awaits || now - since > SPAN || !coop::has_budget_remaining() {
                 break;
             }
+        }
+        if let Some(burst) = again {
+            self.crew.run(burst);
         }
         self.pace = pace;
         true

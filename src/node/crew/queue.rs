@@ -7,8 +7,12 @@
 //! Every call is one hold of that lock: so an order of calls is all that threads can make of it, and
 //! the tests try them all.
 
-use std::collections::VecDeque;
+mod lines;
+
+use std::iter;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use lines::Lines;
 
 /// How many workers there are, and how long they stay.
 #[derive(Clone, Copy, Debug)]
@@ -28,12 +32,13 @@ pub(super) struct Queue<B> {
 }
 
 struct Inner<B> {
-    bursts: VecDeque<B>, // ≤ entities that have a task
-    workers: usize,      // called and not ended, of this shift
-    fresh: usize,        // of these: called, and have not come yet
-    came: usize,         // of these: since the last look
-    pace: Pace,          // of the last one that came
-    shift: u64,          // the next begins when workers are written off
+    bursts: Lines<B>,   // ≤ entities that have a task
+    workers: usize,     // called and not ended, of this shift
+    seats: Box<[bool]>, // whether one of these sits there
+    fresh: usize,       // of these: called, and have not come yet
+    came: usize,        // of these: since the last look
+    pace: Pace,         // of the last one that came
+    shift: u64,         // the next begins when workers are written off
     looks: u64,
     patience: Patience,
     watched: bool,
@@ -45,7 +50,8 @@ struct Inner<B> {
 #[must_use = "the queue counts on them"]
 pub(super) struct Call {
     shift: u64,
-    workers: usize,
+    seat: usize,      // of one worker
+    more: Vec<usize>, // those of others
 }
 
 /// What is to be done for a burst that was added.
@@ -60,6 +66,7 @@ pub(super) struct Added {
 #[derive(Debug)]
 pub(super) struct Place {
     shift: u64,
+    seat: usize,
     is_fresh: bool,
     looks: u64, // when it came last; 0: it has not
     rests: u8,  // that it has left, once it has found nothing
@@ -79,6 +86,8 @@ pub(super) enum Pace {
 pub(super) enum Next<B> {
     /// Polls this.
     Work(B),
+    /// Adds this, which was to be polled again, as anybody would, and takes anew.
+    Back(B),
     /// Calls a colleague, for there is much to do, and lets it have its turn.
     Call(Call),
     /// Lets others have a turn, and looks again.
@@ -102,8 +111,9 @@ pub(super) enum Seen {
 impl<B> Queue<B> {
     pub(super) fn new(settings: Settings) -> Self {
         let inner = Inner {
-            bursts: VecDeque::new(),
+            bursts: Lines::new(settings.workers_max),
             workers: 0,
+            seats: vec![false; settings.workers_max.max(1)].into(),
             fresh: 0,
             came: 0,
             pace: Pace::Quick,
@@ -120,13 +130,14 @@ impl<B> Queue<B> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The burst comes back if the queue is closed.
-    pub(super) fn add(&self, burst: B) -> Result<Added, B> {
+    /// For the line of the worker that sits there; any number will do. The burst comes back if the queue
+    /// is closed.
+    pub(super) fn add(&self, seat: usize, burst: B) -> Result<Added, B> {
         let mut inner = self.lock();
         if inner.closed {
             return Err(burst);
         }
-        inner.bursts.push_back(burst);
+        inner.bursts.push(seat, burst);
         let watch = !std::mem::replace(&mut inner.watched, true);
         // Workers that have not come may stand behind a task that keeps its thread, where no other
         // thread finds them but by a further call.
@@ -139,8 +150,16 @@ impl<B> Queue<B> {
         Ok(Added { call: inner.call(self.settings.workers_max, may_wait), watch })
     }
 
-    pub(super) fn take(&self, place: &mut Place, pace: Pace) -> Next<B> {
+    /// `again`: what was taken last and is to be polled again goes back to the end of the line; unless
+    /// this worker is not counted any more: then somebody may have to be called for it.
+    pub(super) fn take(&self, place: &mut Place, pace: Pace, again: Option<B>) -> Next<B> {
         let mut inner = self.lock();
+        if let Some(burst) = again {
+            if inner.closed || !inner.watched || place.shift != inner.shift {
+                return Next::Back(burst);
+            }
+            inner.bursts.push(place.seat, burst);
+        }
         if !inner.admits(place, self.settings.workers_max) {
             return Next::End;
         }
@@ -152,7 +171,7 @@ impl<B> Queue<B> {
         if let Some(call) = inner.call(self.settings.workers_max, may_wait) {
             return Next::Call(call);
         }
-        if let Some(burst) = inner.bursts.pop_front() {
+        if let Some(burst) = inner.bursts.take(place.seat) {
             if std::mem::take(&mut place.rested) {
                 inner.patience.paid();
             }
@@ -168,6 +187,7 @@ impl<B> Queue<B> {
             return Next::Rest;
         }
         inner.workers -= 1;
+        inner.seats[place.seat] = false;
         inner.came -= 1;
         Next::End
     }
@@ -190,7 +210,10 @@ impl<B> Queue<B> {
         inner.shift += 1;
         inner.workers = workers;
         inner.fresh = workers;
-        Seen::Stuck(Call { shift: inner.shift, workers })
+        inner.seats.fill(false);
+        let (seat, shift) = (inner.sit_down(), inner.shift);
+        let more = (1..workers).map(|_| inner.sit_down()).collect();
+        Seen::Stuck(Call { shift, seat, more })
     }
 
     /// Nobody watches it any more. `false`: somebody must.
@@ -207,10 +230,10 @@ impl<B> Queue<B> {
     }
 
     /// Takes nothing any more; what waited comes back.
-    pub(super) fn close(&self) -> VecDeque<B> {
+    pub(super) fn close(&self) -> Vec<B> {
         let mut inner = self.lock();
         inner.closed = true;
-        std::mem::take(&mut inner.bursts)
+        inner.bursts.drain()
     }
 }
 
@@ -220,8 +243,16 @@ impl<B> Inner<B> {
         calls.then(|| {
             self.workers += 1;
             self.fresh += 1;
-            Call { shift: self.shift, workers: 1 }
+            Call { shift: self.shift, seat: self.sit_down(), more: Vec::new() }
         })
+    }
+
+    /// A seat for one more worker.
+    fn sit_down(&mut self) -> usize {
+        let free = self.seats.iter().position(|taken| !taken);
+        let seat = free.expect("there are as many seats as there may be workers");
+        self.seats[seat] = true;
+        seat
     }
 
     /// Whether a worker goes on. One that was written off does if there is work, and a place.
@@ -233,6 +264,7 @@ impl<B> Inner<B> {
             place.shift = self.shift;
             place.looks = 0; // nobody has counted it here
             self.workers += 1;
+            place.seat = self.sit_down();
         } else {
             return false;
         }
@@ -243,12 +275,20 @@ impl<B> Inner<B> {
     }
 }
 
+impl Place {
+    /// Where the worker sits.
+    pub(super) const fn seat(&self) -> usize {
+        self.seat
+    }
+}
+
 impl Call {
     /// Of each worker.
     pub(super) fn places(self) -> impl Iterator<Item = Place> {
-        let Self { shift, workers } = self;
-        (0..workers).map(move |_| Place {
+        let Self { shift, seat, more } = self;
+        iter::once(seat).chain(more).map(move |seat| Place {
             shift,
+            seat,
             is_fresh: true,
             looks: 0,
             rests: 0,

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
@@ -20,6 +20,7 @@ use crate::sharding::ids::{EntityId, EntityType, RegionId, ShardId};
 use crate::sharding::machines::Found;
 use crate::sharding::region::RegionOutput;
 use crate::sharding::stray;
+use crate::threads::PerThread;
 
 /// Who has not heard of a move is told of it by what comes back, within a round trip. When nothing
 /// was sent back for so long, most likely everybody has heard; who was silent, or is farther away
@@ -45,13 +46,21 @@ pub(crate) struct Progress {
 /// See the module's page.
 #[derive(Default)]
 pub(crate) struct Hostings {
-    types: RwLock<BTreeMap<String, Arc<dyn Hosting>>>, // ≤ ENTITY_TYPES_MAX
+    types: PerThread<RwLock<Types>>, // alike
+    adding: Mutex<()>,
     progress: watch::Sender<Progress>,
     asks: Arc<Asks>,
     strategies: Strategies,
     surveys: Mutex<BTreeMap<u64, oneshot::Sender<Found>>>, // ≤ callers, until they time out
     last_survey: AtomicU64,
 }
+
+/// ≤ [`ENTITY_TYPES_MAX`].
+type Types = BTreeMap<String, Arc<Hosted>>;
+
+/// A type, for frames that come on one thread: they count here that they use it.
+#[repr(align(128))] // and so are the counts of its `Arc` apart from others
+struct Hosted(Arc<dyn Hosting>);
 
 /// Why a frame on a user lane is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -70,16 +79,19 @@ pub(crate) enum NotArrived {
 impl Hostings {
     /// From now on this hosts the type here; at once over if the machines have ended. `false`:
     /// there are as many as there may be.
-    pub(super) fn add(&self, entity_type: &EntityType, hosting: Arc<dyn Hosting>) -> bool {
-        let mut types = self.types.write().unwrap_or_else(PoisonError::into_inner);
-        let has_room = types.len() < ENTITY_TYPES_MAX;
-        let added = Arc::clone(&hosting);
+    pub(super) fn add(&self, entity_type: &EntityType, hosting: &Arc<dyn Hosting>) -> bool {
+        let adding = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_room = self.types().len() < ENTITY_TYPES_MAX;
         if has_room {
-            types.insert(entity_type.as_str().to_owned(), hosting);
+            for types in self.types.all() {
+                let mut types = types.write().unwrap_or_else(PoisonError::into_inner);
+                let hosted = Arc::new(Hosted(Arc::clone(hosting)));
+                types.insert(entity_type.as_str().to_owned(), hosted);
+            }
         }
-        drop(types);
+        drop(adding);
         if self.progress.borrow().ended {
-            added.perform(RegionOutput::StopAll);
+            hosting.perform(RegionOutput::StopAll);
         }
         has_room
     }
@@ -94,13 +106,16 @@ impl Hostings {
         &self.strategies
     }
 
-    fn find(&self, name: &str) -> Option<Arc<dyn Hosting>> {
-        self.types.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    fn types(&self) -> RwLockReadGuard<'_, Types> {
+        self.types.mine().read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, name: &str) -> Option<Arc<Hosted>> {
+        self.types().get(name).cloned()
     }
 
     fn all(&self) -> Vec<Arc<dyn Hosting>> {
-        let types = self.types.read().unwrap_or_else(PoisonError::into_inner);
-        types.values().cloned().collect()
+        self.types().values().map(|hosted| Arc::clone(&hosted.0)).collect()
     }
 
     /// A frame came down a user lane.
@@ -111,13 +126,13 @@ impl Hostings {
             let taken = stray::take_answer(&self.asks, message.body)?;
             return if taken { Ok(()) } else { Err(NotArrived::Type) };
         };
-        Ok(hosting.arrived(RegionId::new(message.from.incarnation), message.body)?)
+        Ok(hosting.0.arrived(RegionId::new(message.from.incarnation), message.body)?)
     }
 
     /// An order of a region's machine.
     pub(crate) fn perform(&self, entity_type: &EntityType, order: RegionOutput) {
         if let Some(hosting) = self.find(entity_type.as_str()) {
-            hosting.perform(order);
+            hosting.0.perform(order);
         }
     }
 
@@ -157,22 +172,22 @@ impl Hostings {
     /// How many entities of a type live in each shard here; shards without any are left out.
     pub(crate) fn count(&self, entity_type: &EntityType) -> BTreeMap<ShardId, u64> {
         let hosting = self.find(entity_type.as_str());
-        hosting.map(|hosting| hosting.entities().into_iter().collect()).unwrap_or_default()
+        hosting.map(|hosting| hosting.0.entities().into_iter().collect()).unwrap_or_default()
     }
 
     /// Whether an entity lives here; `None`: its shard does not.
     pub(crate) fn lives(&self, entity_type: &EntityType, entity: &EntityId) -> Option<bool> {
-        self.find(entity_type.as_str())?.lives(entity)
+        self.find(entity_type.as_str())?.0.lives(entity)
     }
 
     /// The shard of an entity; `None`: the type was not started here.
     pub(super) fn shard(&self, entity_type: &EntityType, entity: &EntityId) -> Option<ShardId> {
-        Some(self.find(entity_type.as_str())?.shard(entity))
+        Some(self.find(entity_type.as_str())?.0.shard(entity))
     }
 
     /// Where a shard of a type lives, as far as is known here.
     pub(super) fn home(&self, entity_type: &EntityType, shard: ShardId) -> Option<RegionId> {
-        self.find(entity_type.as_str())?.home(shard)
+        self.find(entity_type.as_str())?.0.home(shard)
     }
 
     /// A place for the answer to a survey, and the survey's number.
@@ -245,7 +260,7 @@ impl Hostings {
     pub(crate) fn end(&self) {
         {
             // Under the lock: what is added later finds it and is stopped, too.
-            let _types = self.types.write().unwrap_or_else(PoisonError::into_inner);
+            let _adding = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
             self.progress.send_modify(|progress| progress.ended = true);
         }
         self.surveys().clear(); // whoever waits hears that nobody answers
@@ -368,10 +383,15 @@ mod tests {
         EntityType::new(name).expect("a name")
     }
 
+    fn host(hostings: &Hostings, name: &str, recorder: &Arc<Recorder>) -> bool {
+        let hosting: Arc<dyn Hosting> = recorder.clone();
+        hostings.add(&named(name), &hosting)
+    }
+
     #[test]
     fn a_frame_goes_to_the_type_that_its_header_names_and_to_nobody_else() {
         let (hostings, recorder) = (Hostings::default(), Arc::new(Recorder::default()));
-        assert!(hostings.add(&named("counter"), recorder.clone()));
+        assert!(host(&hostings, "counter", &recorder));
         let from = NodeId { peer: PeerId::random(), incarnation: ReplicaId::new(7) };
         let hear = |names: &[&str], body: &[u8]| {
             let fields: Vec<Arc<str>> = names.iter().map(|name| Arc::from(*name)).collect();
@@ -395,8 +415,8 @@ mod tests {
     fn orders_are_for_one_type_and_news_of_lanes_for_all() {
         let hostings = Hostings::default();
         let [one, other] = [(); 2].map(|()| Arc::new(Recorder::default()));
-        assert!(hostings.add(&named("one"), one.clone()));
-        assert!(hostings.add(&named("other"), other.clone()));
+        assert!(host(&hostings, "one", &one));
+        assert!(host(&hostings, "other", &other));
         let order = RegionOutput::Abort(ShardId::new(3));
         hostings.perform(&named("one"), order.clone());
         hostings.perform(&named("third"), order);
@@ -414,9 +434,9 @@ mod tests {
     fn with_the_end_of_the_machines_everything_stops_and_what_is_added_later_too() {
         let hostings = Hostings::default();
         let [one, late] = [(); 2].map(|()| Arc::new(Recorder::default()));
-        assert!(hostings.add(&named("one"), one.clone()));
+        assert!(host(&hostings, "one", &one));
         hostings.end();
-        assert!(hostings.add(&named("late"), late.clone()));
+        assert!(host(&hostings, "late", &late));
         for recorder in [one, late] {
             let heard = recorder.0.lock().expect("no panic").clone();
             assert_eq!(heard, [format!("{:?}", RegionOutput::StopAll)]);
@@ -427,7 +447,7 @@ mod tests {
     async fn who_leaves_waits_as_long_as_messages_are_sent_back_and_not_for_what_has_stopped() {
         let (hostings, recorder) = (Hostings::default(), Arc::new(Recorder::default()));
         hostings.calm().await; // nobody is there
-        assert!(hostings.add(&named("counter"), recorder.clone()));
+        assert!(host(&hostings, "counter", &recorder));
         (0..3).for_each(|_| recorder.note("unrest".to_owned()));
         hostings.calm().await;
         assert!(recorder.0.lock().expect("no panic").is_empty(), "each look was another one");
@@ -436,7 +456,7 @@ mod tests {
     #[tokio::test]
     async fn who_leaves_does_not_wait_for_ever_for_a_lane_without_room() {
         let (hostings, recorder) = (Hostings::default(), Arc::new(Recorder::default()));
-        assert!(hostings.add(&named("counter"), recorder.clone()));
+        assert!(host(&hostings, "counter", &recorder));
         recorder.note("waits for ever".to_owned());
         let within = CALM_WITHIN * 20; // a slow machine
         tokio::time::timeout(within, hostings.calm()).await.expect("it is bounded");
@@ -447,7 +467,7 @@ mod tests {
     async fn types_are_reminded_until_the_machines_end() {
         let hostings = Arc::new(Hostings::default());
         let one = Arc::new(Recorder::default());
-        assert!(hostings.add(&named("one"), one.clone()));
+        assert!(host(&hostings, "one", &one));
         let reminds = hostings.remind_every(Duration::from_millis(1));
         let reminded = || one.0.lock().expect("no panic").iter().filter(|x| *x == "remind").count();
         while reminded() < 3 {

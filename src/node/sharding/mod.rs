@@ -139,7 +139,7 @@ impl Sharding {
         let hosts = if self.may_host(&settings) { hosts } else { Hosts::Nothing };
         let world = TypeWorld::new(entity_type.clone(), self.0.shared.clone());
         let (handle, hosting) = make(settings.clone(), Arc::new(world));
-        if !self.0.hostings.add(entity_type, hosting) {
+        if !self.0.hostings.add(entity_type, &hosting) {
             return Err(NotStarted::TooMany);
         }
         let strategy = strategy.map(|named| self.bring(entity_type, named));

@@ -23,6 +23,7 @@ use crate::sharding::hosting::{NoRoom, World};
 use crate::sharding::ids::{EntityType, RegionId};
 use crate::sharding::machines::Input;
 use crate::sharding::region::RegionInput;
+use crate::threads::PerThread;
 
 /// Lanes that are remembered; beyond, all are looked up anew.
 const KNOWN_MAX: usize = 4_096;
@@ -47,7 +48,7 @@ pub(crate) struct Shared {
 pub(crate) struct TypeWorld {
     entity_type: EntityType,
     shared: Shared,
-    lanes: RwLock<BTreeMap<RegionId, Lane>>, // ≤ KNOWN_MAX
+    lanes: PerThread<RwLock<BTreeMap<RegionId, Lane>>>, // each ≤ KNOWN_MAX
     complained: Mutex<Rarely>,
 }
 
@@ -62,7 +63,7 @@ enum Sent {
 
 impl TypeWorld {
     pub(crate) fn new(entity_type: EntityType, shared: Shared) -> Self {
-        Self { entity_type, shared, lanes: RwLock::default(), complained: Mutex::default() }
+        Self { entity_type, shared, lanes: PerThread::default(), complained: Mutex::default() }
     }
 
     /// Appends a frame by `append`, to the lane that is known or, if that is over, to its successor.
@@ -85,7 +86,7 @@ impl TypeWorld {
             }
         };
         let known = {
-            let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
+            let lanes = self.lanes.mine().read().unwrap_or_else(PoisonError::into_inner);
             lanes.get(&to).and_then(append)
         };
         known.or_else(|| append(&self.find(to)?)).unwrap_or(Sent::NoLane)
@@ -95,7 +96,7 @@ impl TypeWorld {
         let net = self.shared.net.upgrade();
         let net = net.as_ref().and_then(|net| net.get());
         let found = net.and_then(|net| net.lane(to.replica(), Class::User));
-        let mut lanes = self.lanes.write().unwrap_or_else(PoisonError::into_inner);
+        let mut lanes = self.lanes.mine().write().unwrap_or_else(PoisonError::into_inner);
         if lanes.len() >= KNOWN_MAX {
             lanes.clear();
         }

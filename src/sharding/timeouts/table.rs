@@ -8,7 +8,7 @@
 //! [`sync`](super::sync).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};
 use std::task::Waker;
 
@@ -17,13 +17,7 @@ use slab::Slab;
 
 use super::sync::{AtomicBool, Mutex, MutexGuard, STRIPES};
 use crate::sharding::forget_panic;
-
-/// Numbers threads, so that no two that ask at the same time share a stripe, if those are enough.
-static THREADS: AtomicUsize = AtomicUsize::new(0);
-
-thread_local! {
-    static STRIPE: usize = THREADS.fetch_add(1, Ordering::Relaxed) % STRIPES;
-}
+use crate::threads;
 
 /// The asks of one entity type on one node that have no timer of their own.
 pub(in crate::sharding) struct Timeouts {
@@ -85,7 +79,7 @@ impl Timeouts {
     /// Is woken, once, when a sweep finds that it is so late. Look for a [`sweeper`](Self::sweeper)
     /// after it.
     pub(super) fn enter(&self, deadline: Instant, waker: &Waker) -> Place {
-        let stripe = STRIPE.with(|stripe| *stripe);
+        let stripe = threads::number() % STRIPES; // so those who ask at once mostly have one each
         let entry = Entry { deadline, waker: Some(waker.clone()) };
         let mut inside = self.lock(stripe);
         inside.expect(deadline);
