@@ -382,6 +382,7 @@ impl Machine for Replicator {
             Input::Consent { query, remaining } => {
                 self.drive(now, EpochInput::Consent { query, remaining }, out);
             }
+            Input::Released(id) => self.drive(now, EpochInput::Released(id), out),
             // A peer may have told of a decided configuration before: that one stands.
             Input::Found(_) if self.epochs.installed().is_some() => {}
             Input::Found(epoch) => self.drive(now, EpochInput::Found(epoch), out),

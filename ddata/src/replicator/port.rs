@@ -67,6 +67,8 @@ pub enum Input {
         /// Leases that still run.
         remaining: Vec<Remaining>,
     },
+    /// The lease machine's promise to this one ended before its time: what it answered is stale.
+    Released(ReplicaId),
     /// The first configuration of the cluster.
     Found(Arc<Epoch>),
     /// The durable records of a former life, or none. Only awaited with durable keys.

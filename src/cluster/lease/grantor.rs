@@ -148,22 +148,27 @@ impl Grantor {
         (!refused).then(|| epoch.lease().clone())
     }
 
-    /// `from` serves no more, and its last heartbeat had this number: its promise is void.
-    pub fn release(&mut self, from: ReplicaId, number: u64) {
-        if self.is_member(from) && self.silenced.get(&from) != Some(&Silenced::Dead) {
-            self.promises.remove(&from);
-            self.silenced.insert(from, Silenced::Released(number));
-        }
+    /// `from` serves no more, and its last heartbeat had this number: its promise is void. Says
+    /// whether that is news: what [`consent`](Self::consent) answered about it is stale then.
+    pub fn release(&mut self, from: ReplicaId, number: u64) -> bool {
+        self.is_member(from)
+            && self.silenced.get(&from) != Some(&Silenced::Dead)
+            && self.silence(from, Silenced::Released(number))
     }
 
     /// A new incarnation holds the lock of `dead` on the same file of the same boot. Void unless
-    /// `restart-is-proof` is set in the configuration.
-    pub fn proven_dead(&mut self, dead: ReplicaId) {
+    /// `restart-is-proof` is set in the configuration. Says whether that is news, as
+    /// [`release`](Self::release) does.
+    pub fn proven_dead(&mut self, dead: ReplicaId) -> bool {
         let is_proof = self.epoch.as_ref().is_some_and(|epoch| epoch.lease().restart_is_proof);
-        if is_proof && self.is_member(dead) {
-            self.promises.remove(&dead);
-            self.silenced.insert(dead, Silenced::Dead);
-        }
+        is_proof && self.is_member(dead) && self.silence(dead, Silenced::Dead)
+    }
+
+    /// Voids the promise to `id`. Says whether it stood until now.
+    fn silence(&mut self, id: ReplicaId, why: Silenced) -> bool {
+        self.promises.remove(&id);
+        let before = self.silenced.insert(id, why);
+        !matches!(before, Some(Silenced::Released(_) | Silenced::Dead))
     }
 
     /// Gossip says that `id` is Down: it is granted nothing any more, and its promise runs out.

@@ -198,7 +198,8 @@ fn a_release_ends_the_promise_and_older_heartbeats_grant_nothing() {
     let next = after(&probe.epoch, &[], &[3]);
     probe.install(100_000, next);
     assert!(probe.beat(100_001, P, 7));
-    probe.grantor.release(P, 7);
+    assert!(probe.grantor.release(P, 7));
+    assert!(!probe.grantor.release(P, 7), "it is said again and again");
     assert_eq!(probe.left(100_002, P), 0, "though an install was just now");
     assert!(!probe.beat(100_003, P, 6) && !probe.beat(100_003, P, 7));
     assert_eq!(probe.grantor.stats().nonsense, 0);
@@ -211,7 +212,8 @@ fn proof_of_death_ends_the_promise_at_once_if_the_configuration_says_so() {
     for (restart_is_proof, left) in [(true, 0), (false, u128::from(T_Q))] {
         let mut probe = Probe::with(LeaseSettings { restart_is_proof, ..LeaseSettings::default() });
         assert!(probe.beat(100_000, P, 1));
-        probe.grantor.proven_dead(P);
+        assert_eq!(probe.grantor.proven_dead(P), restart_is_proof);
+        assert!(!probe.grantor.proven_dead(P), "many may tell");
         assert_eq!(probe.left(100_000, P), left);
         let mut probe = Probe::with(LeaseSettings { restart_is_proof, ..LeaseSettings::default() });
         probe.grantor.proven_dead(P);

@@ -99,7 +99,11 @@ impl Guard {
                 // Whoever is behind learns it from the other's epoch.
                 self.data(now, port::Input::PeerEpoch { from, id: Some(beat.epoch) }, out);
             }
-            LeaseMessage::Release { number } => grantor.release(from, number),
+            LeaseMessage::Release { number } => {
+                if grantor.release(from, number) {
+                    self.data(now, port::Input::Released(from), out);
+                }
+            }
             LeaseMessage::Granted(_) => {}
         }
     }
@@ -157,12 +161,60 @@ impl Machine for Guard {
                 grantor(&mut self.grantor, &self.replicator, now, self.canary).not_down(id);
             }
             GuardInput::ProvenDead(id) => {
-                grantor(&mut self.grantor, &self.replicator, now, self.canary).proven_dead(id);
+                let grantor = grantor(&mut self.grantor, &self.replicator, now, self.canary);
+                if grantor.proven_dead(id) {
+                    self.data(now, port::Input::Released(id), out);
+                }
             }
         }
     }
 
     fn next_deadline(&self) -> Option<Instant> {
         self.replicator.next_deadline()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use ostraca_ddata::bug;
+    use ostraca_ddata::clock::WallTime;
+    use ostraca_ddata::data::Registry;
+    use ostraca_ddata::replicator::Setup;
+    use ostraca_ddata::replicator::config::Config;
+    use ostraca_ddata::replicator::epoch::{Change, Epoch, EpochSettings};
+
+    use super::*;
+    use crate::cluster::lease::Beat;
+
+    const ME: ReplicaId = ReplicaId::new(1);
+    const LEAVER: ReplicaId = ReplicaId::new(2);
+
+    /// Its word that it has released its lease may be heard later than its word that it is Exiting.
+    #[test]
+    fn who_leaves_in_order_is_let_go_at_once_whatever_is_heard_first() {
+        let (registry, canary) = (Registry::new(), bug::Canary::none());
+        let setup = Setup { me: ME, config: Config::default(), registry, seed: 1, canary };
+        let mut guard = Guard::new(Replicator::new(setup), Canary::none());
+        let mut now = Now { mono: Instant::from_nanos(0), wall: WallTime::default() };
+        let id = EpochId { generation: 1, number: 1 };
+        let founded = Epoch::founding(id, vec![ME, LEAVER], EpochSettings::default());
+        let founded = Arc::new(founded.expect("two"));
+        let change = Change { leave: vec![LEAVER], ..Change::default() };
+        let lease = |message| GuardInput::Lease { from: LEAVER, message };
+        let beat = LeaseMessage::Beat(Beat { epoch: id, number: 7 });
+        let mut out = Outbox::new();
+        guard.handle(now, GuardInput::Data(port::Input::Found(founded)), &mut out);
+        now.mono = now.mono + Duration::from_secs(100); // no wait is left of the start
+        guard.handle(now, lease(beat), &mut out);
+        guard.handle(now, GuardInput::Data(port::Input::Propose(change)), &mut out);
+        let is_out = |guard: &Guard| {
+            guard.replicator().epochs().installed().is_some_and(|epoch| !epoch.is_member(LEAVER))
+        };
+        assert!(!is_out(&guard), "its lease runs");
+        guard.handle(now, lease(LeaseMessage::Release { number: 7 }), &mut out);
+        assert!(is_out(&guard), "{:?}", guard.replicator().epochs().stats());
     }
 }

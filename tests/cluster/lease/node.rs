@@ -423,7 +423,11 @@ impl Node {
                 }
             }
             LeaseMessage::Granted(beat) => self.hold(now, HolderInput::Granted { from, beat }, fx),
-            LeaseMessage::Release { number } => self.grantor.release(from, number),
+            LeaseMessage::Release { number } => {
+                if self.grantor.release(from, number) {
+                    self.tell(now, EpochInput::Released(from), fx);
+                }
+            }
         }
     }
 
@@ -495,7 +499,7 @@ impl Node {
     }
 
     /// Its earlier lives held the same lock: they are dead.
-    fn knocked(&mut self, from: ReplicaId) {
+    fn knocked(&mut self, now: Now, from: ReplicaId, fx: &mut Effects<Self>) {
         let Some(epoch) = self.epochs.installed() else { return };
         if !epoch.is_member(from) && !epoch.left().contains(&from) {
             self.waiting.retain(|other| place_of(*other) != place_of(from) || *other > from);
@@ -503,7 +507,11 @@ impl Node {
         }
         let earlier = |id: &ReplicaId| place_of(*id) == place_of(from) && *id < from;
         let dead: Vec<_> = epoch.members().iter().copied().filter(earlier).collect();
-        dead.into_iter().for_each(|id| self.grantor.proven_dead(id));
+        for id in dead {
+            if self.grantor.proven_dead(id) {
+                self.tell(now, EpochInput::Released(id), fx);
+            }
+        }
     }
 }
 
@@ -554,7 +562,7 @@ impl Process for Node {
                 self.tell(now, EpochInput::PeerEpoch { from, id }, fx);
             }
             Body::Knock => {
-                self.knocked(from);
+                self.knocked(now, from, fx);
                 self.send(from, Body::Heard, fx);
                 self.tell(now, EpochInput::PeerEpoch { from, id }, fx);
             }

@@ -375,6 +375,7 @@ impl Machine for Epochs {
             EpochInput::Propose(change) => self.propose(now, change, out),
             EpochInput::Message { from, message } => self.receive(now, from, message, out),
             EpochInput::Consent { query, remaining } => self.on_consent(now, query, remaining, out),
+            EpochInput::Released(id) => self.released(id, out),
             EpochInput::SnapshotMerged { epoch, of } => self.snapshot_merged(now, epoch, of, out),
             EpochInput::StateMerged { epoch, from } => self.state_merged(epoch, from, out),
             EpochInput::SourceFailed { epoch, from } => self.source_failed(now, epoch, from),

@@ -73,6 +73,8 @@ pub enum EpochInput {
         /// Leases that still run; who is not listed holds none.
         remaining: Vec<Remaining>,
     },
+    /// The lease machine's promise to this one ended before its time: what it answered is stale.
+    Released(ReplicaId),
     /// The parent has merged all of the snapshot (data, cells, promised terms) that `of` froze
     /// for `epoch`.
     SnapshotMerged {

@@ -25,14 +25,22 @@ pub(super) struct Asked {
 /// What the lease machine was asked, and for whom.
 #[derive(Clone, Debug)]
 enum Waiting {
-    Withhold { from: ReplicaId, ballot: Ballot },
+    Withhold(Withholding),
     Seal(Asked),
+}
+
+/// A Withhold.
+#[derive(Clone, Debug)]
+struct Withholding {
+    from: ReplicaId,
+    ballot: Ballot,
+    removed: Vec<ReplicaId>, // ≤ members
 }
 
 impl Waiting {
     const fn key(&self) -> (ReplicaId, Consenting) {
         match self {
-            Self::Withhold { from, .. } => (*from, Consenting::Withhold),
+            Self::Withhold(asked) => (asked.from, Consenting::Withhold),
             Self::Seal(asked) => (asked.from, Consenting::Seal),
         }
     }
@@ -42,6 +50,8 @@ impl Waiting {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Consents {
     waiting: BTreeMap<u64, Waiting>, // ≤ CONSENTS_MAX
+    /// The last Withhold of each peer, if it was answered with leases that still run.
+    leased: BTreeMap<ReplicaId, Withholding>, // ≤ members
 }
 
 impl Epochs {
@@ -85,7 +95,7 @@ impl Epochs {
         if removed.is_empty() {
             self.stats.nonsense += 1;
         } else {
-            self.ask_consent(Waiting::Withhold { from, ballot }, removed, out);
+            self.ask_consent(Waiting::Withhold(Withholding { from, ballot, removed }), out);
         }
     }
 
@@ -94,11 +104,11 @@ impl Epochs {
             return;
         }
         self.restart_patience(now);
-        let removed = current.removed_by(&asked.proposal);
-        if removed.is_empty() || self.state.weigh(asked.ballot) == Promised::Again {
+        let removes_nobody = current.removed_by(&asked.proposal).is_empty();
+        if removes_nobody || self.state.weigh(asked.ballot) == Promised::Again {
             self.seal(now, &asked, out);
         } else {
-            self.ask_consent(Waiting::Seal(asked), removed, out);
+            self.ask_consent(Waiting::Seal(asked), out);
         }
     }
 
@@ -172,8 +182,12 @@ impl Epochs {
         }
     }
 
-    fn ask_consent(&mut self, waiting: Waiting, removed: Vec<ReplicaId>, out: &mut Out) {
+    fn ask_consent(&mut self, waiting: Waiting, out: &mut Out) {
         let (key, why) = (waiting.key(), waiting.key().1);
+        let removed = match &waiting {
+            Waiting::Withhold(asked) => asked.removed.clone(),
+            Waiting::Seal(asked) => self.current().removed_by(&asked.proposal),
+        };
         let before = self.consents.waiting.len();
         self.consents.waiting.retain(|_, other| other.key() != key);
         if self.consents.waiting.len() >= CONSENTS_MAX {
@@ -186,6 +200,16 @@ impl Epochs {
         out.push(EpochOutput::AskConsent { query, removed, why });
     }
 
+    /// Whoever was told that this one's lease runs is told how it is now, as if it had asked again: a
+    /// node that leaves in order releases its lease while others propose to go on without it.
+    pub(super) fn released(&mut self, id: ReplicaId, out: &mut Out) {
+        let names = |asked: &Withholding| asked.removed.contains(&id);
+        let told = self.consents.leased.values().filter(|asked| names(asked)).cloned();
+        for asked in told.collect::<Vec<_>>() {
+            self.ask_consent(Waiting::Withhold(asked), out);
+        }
+    }
+
     pub(super) fn on_consent(
         &mut self,
         now: Now,
@@ -196,7 +220,13 @@ impl Epochs {
         remaining.retain(|(_, left)| !left.is_zero());
         match self.consents.waiting.remove(&query) {
             None => {} // given up, or of an epoch that is over
-            Some(Waiting::Withhold { from, ballot }) => {
+            Some(Waiting::Withhold(asked)) => {
+                let Withholding { from, ballot, .. } = asked;
+                if remaining.is_empty() {
+                    self.consents.leased.remove(&from);
+                } else {
+                    self.consents.leased.insert(from, asked);
+                }
                 let epoch = self.current().id();
                 self.send(from, EpochMessage::Withheld { epoch, ballot, remaining }, out);
             }

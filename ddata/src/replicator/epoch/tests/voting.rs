@@ -128,6 +128,39 @@ fn withhold_is_answered_with_what_still_runs() {
 }
 
 #[test]
+fn who_was_told_that_a_lease_runs_is_told_again_once_it_is_released() {
+    let base = first([1, 2, 3]);
+    let (epoch, why) = (base.id(), Consenting::Withhold);
+    let mut voter = Bench::member(2, &base);
+    let withhold =
+        |number, by, removed| EpochMessage::Withhold { epoch, ballot: ballot(number, by), removed };
+    let withheld = |number, by, remaining| EpochMessage::Withheld {
+        epoch,
+        ballot: ballot(number, by),
+        remaining,
+    };
+    let runs = vec![(id(3), Duration::from_secs(1))];
+    voter.hear(1, withhold(1, 1, ids([3])));
+    voter.say(EpochInput::Consent { query: 1, remaining: runs.clone() });
+    assert_eq!(voter.say(EpochInput::Released(id(1))), [], "nobody asked about that one");
+    let out = voter.say(EpochInput::Released(id(3)));
+    assert_eq!(out, [EpochOutput::AskConsent { query: 2, removed: ids([3]), why }]);
+    let out = voter.say(EpochInput::Consent { query: 2, remaining: Vec::new() });
+    assert_eq!(out, [send(1, withheld(1, 1, Vec::new()))]);
+    assert_eq!(voter.say(EpochInput::Released(id(3))), [], "that is what was told last");
+    // The last question of each counts; an install ends them all.
+    voter.hear(1, withhold(2, 1, ids([3])));
+    voter.say(EpochInput::Consent { query: 3, remaining: runs.clone() });
+    voter.hear(1, withhold(3, 1, ids([3])));
+    voter.say(EpochInput::Consent { query: 4, remaining: runs.clone() });
+    voter.say(EpochInput::Released(id(3)));
+    let out = voter.say(EpochInput::Consent { query: 5, remaining: runs.clone() });
+    assert_eq!(out, [send(1, withheld(3, 1, runs))]);
+    voter.hear(1, install(&after(&base, &join([9]))));
+    assert_eq!(voter.say(EpochInput::Released(id(3))), []);
+}
+
+#[test]
 fn who_answers_a_proposal_without_itself_stops_serving_first() {
     let base = first([1, 2, 3]);
     let next = after(&base, &leave([2]));
