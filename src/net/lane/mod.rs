@@ -12,6 +12,7 @@
 //! [number](Lane::next_generation), at which the receiver begins to count anew.
 
 mod buffer;
+mod desk;
 mod handoff;
 pub mod inbound;
 mod names;
@@ -35,7 +36,7 @@ use handoff::Handoff;
 use outbound::{Outbound, Taken};
 use writer::StandIn;
 
-/// What [`handoff`] and [`inbound`] synchronise with. Their tests under loom have other types of
+/// What [`desk`], [`handoff`] and [`inbound`] synchronise with. Their tests under loom have other types of
 /// these names.
 mod sync {
     pub(super) use std::sync::{Mutex, MutexGuard};

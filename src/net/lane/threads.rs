@@ -6,6 +6,7 @@
 
 use std::cell::Cell;
 use std::future::Future;
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
@@ -20,9 +21,13 @@ use crate::net::Class;
 use crate::net::config::Limits;
 use crate::net::frame::{self, Cut, FRAME_BYTES};
 
+use desk::{Beside, Desk};
 use handoff::Handoff;
 use inbound::InboundLane;
 
+#[path = "desk.rs"]
+#[expect(clippy::duplicate_mod, reason = "with other types")]
+mod desk;
 #[path = "handoff.rs"]
 #[expect(dead_code, clippy::duplicate_mod, reason = "with other types, and not all of it")]
 mod handoff;
@@ -47,6 +52,8 @@ enum Fault {
     EnlistedLate,
     /// A reader hears of no successor.
     NewestLost,
+    /// Who sends believes that whoever is at the writer's desk takes its message along.
+    DeskTrusted,
 }
 
 thread_local! {
@@ -293,6 +300,63 @@ fn write(lane: &Handoff, peer: Peer) -> (Ended, u64) {
     }
 }
 
+/// As [`writer`](super::writer) has it, at a [`Desk`]: a writer in whose place others may write.
+struct Writer {
+    lane: Arc<Handoff>,
+    turn: u64,
+    copy: Vec<u8>,
+    sent: u64,
+    rests: bool,
+    ended: bool, // while somebody stood in: its task is to say so
+    waker: Waker,
+}
+
+impl Writer {
+    /// `true`: it has ended.
+    fn poll(&mut self) -> bool {
+        assert!(self.lane.register(self.turn, &self.waker), "it is the only one");
+        self.ended || self.write()
+    }
+
+    fn write_now(&mut self) -> bool {
+        if !self.rests {
+            return false;
+        }
+        self.ended = self.write();
+        if self.ended {
+            self.waker.wake_by_ref();
+        }
+        !self.ended
+    }
+
+    fn write(&mut self) -> bool {
+        self.rests = false;
+        loop {
+            match self.lane.take(self.turn, &mut self.copy) {
+                Taken::Copied => self.sent += messages(&self.copy),
+                Taken::Chunk(bytes, from) => self.sent += messages(&bytes[from..]),
+                Taken::Nothing => break,
+                Taken::Finished => return true,
+                Taken::Superseded => panic!("it is the only one"),
+            }
+            self.lane.acknowledge(self.turn, self.sent).expect("so many were sent");
+        }
+        let _flushed = self.lane.appended(); // others may come in between, as at a flush
+        self.rests = true;
+        false
+    }
+}
+
+/// Sends as a lane does, which knows who stands in for its writer.
+fn send(lane: &Handoff, beside: &Beside<Writer>, body: &[u8]) {
+    while let Err(full) =
+        lane.send(&[], body, || beside.write(Writer::write_now) || has(Fault::DeskTrusted))
+    {
+        assert!(matches!(full, SendError::Full { .. }), "{full}");
+        block_on(lane.room());
+    }
+}
+
 fn messages(mut bytes: &[u8]) -> u64 {
     let mut found = 0;
     while let Ok(Cut::Frame(_, length)) = frame::cut(bytes, FRAME_BYTES) {
@@ -333,6 +397,39 @@ fn room_is_found() {
     }
     lane.finish();
     assert_eq!(writer.join().expect("nobody panicked"), (Ended::Finished, 2));
+}
+
+/// Two senders that write in the place of a writer that rests, in a lane that takes one message at a
+/// time.
+fn somebody_writes() {
+    let lane = lane(1);
+    let bell = Arc::<Bell>::default();
+    let desk = Desk::new(Writer {
+        turn: lane.resume(0).expect("nothing was acknowledged"),
+        lane: Arc::clone(&lane),
+        copy: Vec::new(),
+        sent: 0,
+        rests: false,
+        ended: false,
+        waker: Waker::from(Arc::clone(&bell)),
+    });
+    let (beside, others) = (desk.beside(), desk.beside());
+    let desk = ManuallyDrop::new(desk); // loom's locks cannot be had while it ends a deadlock
+    let task = thread::spawn(move || {
+        while !desk.with(Writer::poll) {
+            bell.0.wait();
+        }
+        let sent = desk.with(|writer| writer.sent);
+        drop(ManuallyDrop::into_inner(desk));
+        sent
+    });
+    let other = Arc::clone(&lane);
+    let other = thread::spawn(move || send(&other, &others, b"1"));
+    send(&lane, &beside, b"2");
+    send(&lane, &beside, b"3");
+    other.join().expect("nobody panicked");
+    lane.finish();
+    assert_eq!(task.join().expect("nobody panicked"), 3);
 }
 
 /// A writer whose connection is cut, and the next one.
@@ -398,6 +495,12 @@ fn who_waits_for_room_gets_it() {
     for fault in [Fault::NotifyLost, Fault::EnlistedLate] {
         assert!(is_noticed(fault, room_is_found), "{fault:?}");
     }
+}
+
+#[test]
+fn what_somebody_else_may_write_is_written_once_by_whoever_is_there() {
+    every_interleaving(somebody_writes);
+    assert!(is_noticed(Fault::DeskTrusted, somebody_writes));
 }
 
 #[test]

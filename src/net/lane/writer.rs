@@ -9,12 +9,13 @@
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
 use futures::io::{AsyncRead, AsyncWrite};
 
 use super::buffer::Buffer;
+use super::desk::Desk;
 use super::outbound::Taken;
 use super::{Ended, Lane};
 use crate::net::Class;
@@ -50,44 +51,14 @@ where
         waker: None,
         acks: Buffer::new(FRAME_BYTES),
     });
-    let shared = Arc::clone(&desk.0);
-    let stand_in: Arc<StandIn> = Arc::new(move || write_now(&shared));
+    let beside = desk.beside();
+    let stand_in: Arc<StandIn> = Arc::new(move || beside.write(Writer::write_now));
     lane.seat(turn, &stand_in);
-    poll_fn(|cx| desk.lock().as_mut().expect("taken out when the desk goes").poll(cx)).await
+    poll_fn(|cx| desk.with(|writer| writer.poll(cx))).await
 }
 
 /// Writes in the place of a lane's writer, if that rests. `false`: the writer must be woken.
 pub(super) type StandIn = dyn Fn() -> bool + Send + Sync;
-
-/// Where the writer is, for its task and for who stands in for it. It goes with the task.
-struct Desk<S>(Arc<Mutex<Option<Writer<S>>>>);
-
-impl<S> Desk<S> {
-    fn new(writer: Writer<S>) -> Self {
-        Self(Arc::new(Mutex::new(Some(writer))))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Writer<S>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl<S> Drop for Desk<S> {
-    /// The substream ends here, also if somebody has just looked whether to stand in.
-    fn drop(&mut self) {
-        let writer = self.lock().take();
-        drop(writer);
-    }
-}
-
-/// Never waits: whoever is at the desk, the task or another sender, finds what was appended, or the
-/// task is woken and does.
-fn write_now<S>(desk: &Mutex<Option<Writer<S>>>) -> bool
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    desk.try_lock().is_ok_and(|mut desk| desk.as_mut().is_some_and(Writer::write_now))
-}
 
 struct Writer<S> {
     stream: S,
