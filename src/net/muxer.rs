@@ -26,6 +26,10 @@ use yamux::{Connection, ConnectionError, Mode};
 
 const WINDOW: usize = 256 * 1024;
 
+/// A lane writes no more at once. The connection flushes after each piece: what goes in one is one
+/// call of the system, where pieces of 16 KiB, as by default, are four.
+const PIECE: usize = 64 * 1024;
+
 /// Makes muxers; the same wire protocol as libp2p's.
 #[derive(Clone)]
 pub(super) struct Yamux {
@@ -39,6 +43,7 @@ impl Yamux {
         let mut config = yamux::Config::default();
         config.set_max_connection_receive_window(None);
         config.set_max_num_streams(streams);
+        config.set_split_send_size(PIECE);
         config.set_max_connection_receive_window(Some(WINDOW.saturating_mul(streams)));
         Self { config, waiting: streams }
     }

@@ -50,6 +50,7 @@ impl Clock {
 
     /// Reads the monotonic half: what a lease is compared with.
     #[must_use]
+    #[inline]
     pub fn mono(&self) -> Instant {
         let elapsed = steady().saturating_sub(self.start);
         Instant::from_nanos(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX))
@@ -65,6 +66,7 @@ impl Clock {
     }
 }
 
+#[inline]
 fn steady() -> Duration {
     let time = clock_gettime(STEADY);
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();

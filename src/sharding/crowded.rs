@@ -165,7 +165,7 @@ impl<E: Entity> Desk<'_, E> {
 
     fn say_if_busy(&mut self, to: RegionId, id: &EntityId) {
         let (shard, runtime) = (self.shard.id, self.runtime);
-        let row = self.floor.tenants.find(hash(id.as_str()), id.as_str());
+        let row = self.floor.tenants.find(hash(id.as_bytes()), id.as_bytes());
         let room = runtime.room_of_mailbox();
         let busy = row.and_then(|row| self.floor.tenants.get_mut(row).busy.as_mut());
         let is_busy = busy.is_some_and(|busy| busy.mailbox.puts_off(to, room));

@@ -226,7 +226,7 @@ struct Absent {
 impl<E: Entity> Target<E> {
     fn new(runtime: &Arc<Runtime<E>>, id: Result<EntityId, InvalidName>) -> Arc<Self> {
         let shard = id.as_ref().map_or_else(|_| ShardId::default(), |id| runtime.shard_of(id));
-        let hash = id.as_ref().map_or(0, |id| hash(id.as_str()));
+        let hash = id.as_ref().map_or(0, |id| hash(id.as_bytes()));
         Arc::new(Self { runtime: Arc::clone(runtime), shard, id, hash })
     }
 
@@ -468,7 +468,7 @@ impl<E: Entity> Hash for EntityRef<E> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let hash = match &self.0 {
             To::Here(target) => target.hash,
-            To::NotYet(absent) => hash(absent.id.as_str()),
+            To::NotYet(absent) => hash(absent.id.as_bytes()),
         };
         hash.hash(state);
     }

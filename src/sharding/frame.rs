@@ -48,6 +48,9 @@ pub(super) enum Notice {
 /// Most bytes of a frame before its letter: those of a bounce with the longest numbers.
 pub(super) const HEAD_BYTES_MAX: usize = 1 + 5 + 2 * (10 + 8 + 10) + 9;
 
+/// The same of a message's.
+pub(super) const MESSAGE_HEAD_BYTES_MAX: usize = 1 + 5 + (10 + 8 + 10);
+
 /// Whether these bytes are for somebody who waits for an answer.
 pub(crate) fn is_answer(bytes: &[u8]) -> bool {
     matches!(bytes.first(), Some(&(kind::ANSWER | kind::REFUSED)))
@@ -96,7 +99,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Writes a message into an empty buffer.
+/// Writes a message.
 pub(super) fn message(
     to: &mut Vec<u8>,
     shard: ShardId,
@@ -104,12 +107,17 @@ pub(super) fn message(
     fit: Fit,
     letter: &Letter,
 ) {
+    message_head(to, shard, stamp, fit);
+    to.extend_from_slice(letter.bytes());
+}
+
+/// Writes what stands before a message's letter.
+pub(super) fn message_head(to: &mut Vec<u8>, shard: ShardId, stamp: Generation, fit: Fit) {
     let kind = match fit {
         Fit::Must => kind::MESSAGE,
         Fit::Exempt => kind::MOVED,
     };
     head(to, kind, shard, stamp);
-    to.extend_from_slice(letter.bytes());
 }
 
 /// Writes a barrier.
@@ -268,6 +276,7 @@ mod tests {
 
     use super::*;
     use crate::sharding::asks::Asker;
+    use crate::sharding::letter::Draft;
 
     const fn g(number: u64, owner: u64, seq: u64) -> Generation {
         Generation::new(Term { number, owner: ostraca_ddata::id::ReplicaId::new(owner) }, seq)
@@ -280,7 +289,7 @@ mod tests {
         };
         let asking = || asker;
         let asking = asker.is_some().then_some(&asking as &dyn Fn() -> Option<Asker>);
-        Letter::write(&EntityId::new(id).unwrap(), write, asking).unwrap()
+        Draft::write(&EntityId::new(id).unwrap(), write, asking).unwrap().letter()
     }
 
     fn hex(bytes: &[u8]) -> String {

@@ -113,6 +113,10 @@ impl EntityId {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
 }
 
 impl Borrow<str> for EntityId {

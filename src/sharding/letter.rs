@@ -10,12 +10,14 @@
 //! Numbers are little-endian. Golden bytes in [`frame`](super::frame)'s tests.
 
 use std::cell::Cell;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
 use serde::de::{DeserializeOwned, Error};
 
 use super::asks::Asker;
+use super::frame::MESSAGE_HEAD_BYTES_MAX;
 use super::hosting::BadFrame;
 use super::ids::{ENTITY_BYTES_MAX, EntityId, RegionId};
 
@@ -27,8 +29,8 @@ const ASKER_BYTES: usize = 16;
 const ROOM_BYTES_MAX: usize = 64 * 1024;
 
 thread_local! {
-    /// Where letters are written, whose lengths nobody knows before: what is sent is one piece of
-    /// just its length. Not there while one is written, which may write others.
+    /// Where letters are written, whose lengths nobody knows before. Not there while one is written,
+    /// which may write others.
     static ROOM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
@@ -50,15 +52,17 @@ pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, rmp_serde::
         .unwrap_or_else(|_| Err(Error::custom("the type's Deserialize panicked")))
 }
 
-/// A message whose body was not looked at.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Letter {
-    bytes: Bytes,
-    id_at: u16,
-    body_at: u16, // ≤ 19 + ENTITY_BYTES_MAX
+/// A letter where it was written, behind room for the head of the frame that it may leave in: so one
+/// that goes down a lane at once is copied once, into that. Any other is made a [`Letter`].
+pub(super) struct Draft {
+    bytes: Vec<u8>, // its thread's room; the letter begins at `AT`
+    id_at: u16,     // in the letter
+    body_at: u16,   // the same
 }
 
-impl Letter {
+impl Draft {
+    const AT: usize = MESSAGE_HEAD_BYTES_MAX;
+
     /// A letter with what `body` appends. Who asks, if anybody does, is known once the body is
     /// written: an answer's address gets its number then.
     pub(super) fn write<X>(
@@ -68,29 +72,65 @@ impl Letter {
     ) -> Result<Self, X> {
         let id = to.as_str().as_bytes();
         let id_length = u16::try_from(id.len()).expect("an id has at most ENTITY_BYTES_MAX bytes");
-        let id_at = if asker.is_some() { 3 + ASKER_BYTES } else { 3 };
-        let mut bytes = ROOM.try_with(Cell::take).unwrap_or_default(); // none as a thread ends
+        let id_at = if asker.is_some() { 3 + ASKER_BYTES as u16 } else { 3 };
+        let bytes = ROOM.try_with(Cell::take).unwrap_or_default(); // none as a thread ends
+        let mut draft = Self { bytes, id_at, body_at: id_at + id_length };
+        let bytes = &mut draft.bytes;
         bytes.clear();
-        bytes.resize(id_at - 2, 0);
+        bytes.resize(Self::AT + usize::from(id_at) - 2, 0);
         bytes.extend_from_slice(&id_length.to_le_bytes());
         bytes.extend_from_slice(id);
-        body(&mut bytes)?;
-        if let Some(Asker { node, correlation }) = asker.and_then(|asker| asker()) {
-            bytes[0] = ASKS;
-            bytes[1..9].copy_from_slice(&node.replica().get().to_le_bytes());
-            bytes[9..17].copy_from_slice(&correlation.to_le_bytes());
-        } else if asker.is_some() {
-            bytes[0] = ASKS; // number 0: the answer's address is not in the message
+        body(bytes)?;
+        if asker.is_some() {
+            let letter = &mut bytes[Self::AT..];
+            letter[0] = ASKS; // with number 0 the answer's address is not in the message
+            if let Some(Asker { node, correlation }) = asker.and_then(|asker| asker()) {
+                letter[1..9].copy_from_slice(&node.replica().get().to_le_bytes());
+                letter[9..17].copy_from_slice(&correlation.to_le_bytes());
+            }
         }
-        let id_at = u16::try_from(id_at).expect("at most 19");
-        let letter =
-            Self { bytes: Bytes::copy_from_slice(&bytes), id_at, body_at: id_at + id_length };
+        Ok(draft)
+    }
+
+    /// The letter's bytes.
+    #[inline]
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[Self::AT..]
+    }
+
+    /// A frame with this head, and the letter behind it.
+    #[inline]
+    pub(super) fn framed(&mut self, head: &[u8]) -> &[u8] {
+        let from = Self::AT - head.len();
+        self.bytes[from..Self::AT].copy_from_slice(head);
+        &self.bytes[from..]
+    }
+
+    /// In one piece of just its length.
+    pub(super) fn letter(&self) -> Letter {
+        let Self { id_at, body_at, .. } = *self;
+        Letter { bytes: Bytes::copy_from_slice(self.bytes()), id_at, body_at }
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        let bytes = mem::take(&mut self.bytes);
         if bytes.capacity() <= ROOM_BYTES_MAX {
             let _ = ROOM.try_with(|room| room.set(bytes));
         }
-        Ok(letter)
     }
+}
 
+/// A message whose body was not looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Letter {
+    bytes: Bytes,
+    id_at: u16,
+    body_at: u16, // ≤ 19 + ENTITY_BYTES_MAX
+}
+
+impl Letter {
     /// Asks an entity to start.
     pub(super) fn start(to: &EntityId, Asker { node, correlation }: Asker) -> Self {
         let id = to.as_str().as_bytes();
@@ -105,6 +145,7 @@ impl Letter {
     }
 
     /// Whether it is no message: its entity is to start.
+    #[inline]
     pub(super) fn starts(&self) -> bool {
         self.bytes[0] == STARTS
     }
@@ -132,8 +173,13 @@ impl Letter {
 
     /// For which entity.
     pub(super) fn id(&self) -> &str {
-        let id = &self.bytes[usize::from(self.id_at)..usize::from(self.body_at)];
-        std::str::from_utf8(id).expect("read() has looked")
+        std::str::from_utf8(self.id_bytes()).expect("read() has looked")
+    }
+
+    /// The same, for who only compares: not read as text again.
+    #[inline]
+    pub(super) fn id_bytes(&self) -> &[u8] {
+        &self.bytes[usize::from(self.id_at)..usize::from(self.body_at)]
     }
 
     /// Who waits for an answer.
@@ -150,11 +196,13 @@ impl Letter {
     }
 
     /// The message, encoded.
+    #[inline]
     pub(super) fn body(&self) -> &[u8] {
         &self.bytes[usize::from(self.body_at)..]
     }
 
     /// All of it.
+    #[inline]
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
     }

@@ -18,7 +18,7 @@ use super::handover::State;
 use super::hosting::BadFrame;
 use super::ids::EntityId;
 use super::instance::Instance;
-use super::letter::Letter;
+use super::letter::{Draft, Letter};
 use super::mailbox::Entry;
 use super::runtime::encode;
 use super::tenants::Tenants;
@@ -56,10 +56,10 @@ pub(super) fn seal<E: Entity>(mut tenants: Tenants<E>, canary: Canary) -> (Optio
         let Some(busy) = &mut tenant.busy else { continue };
         for entry in busy.mailbox.drain() {
             match entry {
-                Entry::Letter(letter) => append(&mut bytes, &letter),
-                Entry::Typed(message) => match letter_of(&tenant.id, &message) {
-                    Some(letter) => {
-                        append(&mut bytes, &letter);
+                Entry::Letter(letter) => append(&mut bytes, letter.bytes()),
+                Entry::Typed(message) => match draft_of(&tenant.id, &message) {
+                    Some(draft) => {
+                        append(&mut bytes, draft.bytes());
                         left.typed.push(message);
                     }
                     None => left.lost.push((Lost::Unencodable, Entry::Typed(message))),
@@ -70,14 +70,14 @@ pub(super) fn seal<E: Entity>(mut tenants: Tenants<E>, canary: Canary) -> (Optio
     ((!bytes.is_empty()).then(|| bytes.into()), left)
 }
 
-fn letter_of<M: serde::Serialize>(to: &EntityId, message: &M) -> Option<Letter> {
+fn draft_of<M: serde::Serialize>(to: &EntityId, message: &M) -> Option<Draft> {
     // A panic of the user's here would take the shard's lock with it.
     catch_unwind(AssertUnwindSafe(|| encode(to, message, None).ok())).ok().flatten()
 }
 
-fn append(bytes: &mut Vec<u8>, letter: &Letter) {
-    head(bytes, kind::MESSAGE, letter.bytes().len());
-    bytes.extend_from_slice(letter.bytes());
+fn append(bytes: &mut Vec<u8>, letter: &[u8]) {
+    head(bytes, kind::MESSAGE, letter.len());
+    bytes.extend_from_slice(letter);
 }
 
 fn append_state(bytes: &mut Vec<u8>, id: &EntityId, state: &[u8]) {
@@ -148,8 +148,8 @@ mod tests {
         ends.push(bytes.len());
         append_state(&mut bytes, &EntityId::new("bc").unwrap(), b"");
         ends.push(bytes.len());
-        for letter in [letter_of(&to, &1).unwrap(), letter_of(&to, &"two").unwrap()] {
-            append(&mut bytes, &letter);
+        for draft in [draft_of(&to, &1).unwrap(), draft_of(&to, &"two").unwrap()] {
+            append(&mut bytes, draft.bytes());
             ends.push(bytes.len());
         }
         (bytes, ends)

@@ -72,11 +72,12 @@ impl<T> Drop for Reply<T> {
         if *self.passed_on.get_mut() {
             return;
         }
+        let Some(why) = scope::dropped() else { return };
         match &self.kind {
-            Kind::Here { slot, .. } => slot.refuse(scope::dropped()),
+            Kind::Here { slot, .. } => slot.refuse(why),
             Kind::There { to, way } => {
                 let mut bytes = Vec::with_capacity(16);
-                frame::refused(&mut bytes, to.correlation, scope::dropped());
+                frame::refused(&mut bytes, to.correlation, why);
                 way.send(*to, &bytes);
             }
             Kind::Used => {}

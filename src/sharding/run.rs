@@ -52,6 +52,14 @@ enum Next {
     Nothing,
 }
 
+/// What was found in the first letter of a batch.
+enum Opened<M> {
+    /// It was not looked into.
+    Nothing,
+    Message(M),
+    Undecodable,
+}
+
 /// Whether the lease was asked right before a handler's first poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lease {
@@ -85,7 +93,7 @@ struct Task<E: Entity> {
     batch: VecDeque<Entry<E::Message>>, // ≤ BATCH
     stage: Stage,                       // when the batch was taken
     token: FencingToken,                // the same
-    way: Option<Arc<WayBack<E>>>,       // once a letter was opened
+    way: Option<Arc<dyn Way>>,          // once a letter was opened
     lapses: u64,                        // when its instance began, or was taken
     failures: u32,                      // in a row
     since_yield: usize,
@@ -320,24 +328,28 @@ impl<E: Entity> Task<E> {
 
     async fn handle_batch(&mut self) {
         while !self.batch.is_empty() {
-            if !self.may_begin().await {
-                return; // the rest goes back
+            // First, for the lease is to be asked right before what it is asked for.
+            let opened = self.open_first();
+            if !self.begins_now() {
+                self.leave_unopened(opened);
+                if !self.may_begin().await {
+                    return; // the rest goes back
+                }
+                continue;
             }
-            let Some(entry) = self.batch.pop_front() else { return };
             self.since_yield += 1;
             if self.value.is_none() {
-                self.batch.push_front(entry);
                 self.create().await;
                 continue; // the lease is asked again: a factory may take long
             }
-            match entry {
-                Entry::Typed(message) => self.handle(message, Lease::JustAsked).await,
-                Entry::Letter(letter) if letter.starts() => self.started(&letter),
-                Entry::Letter(letter) => {
-                    if let Some(message) = self.open(letter) {
-                        self.handle(message, Lease::Unasked).await;
-                    }
+            match (self.batch.pop_front(), opened) {
+                (Some(Entry::Typed(message)), _)
+                | (Some(Entry::Letter(_)), Opened::Message(message)) => self.handle(message).await,
+                (Some(lost), Opened::Undecodable) => {
+                    self.runtime.lose(Lost::Undecodable, lost, self.shard.id);
                 }
+                (Some(Entry::Letter(letter)), Opened::Nothing) => self.started(&letter),
+                (None, _) => return,
             }
             if self.since_yield >= BATCH {
                 self.since_yield = 1;
@@ -346,12 +358,21 @@ impl<E: Entity> Task<E> {
         }
     }
 
+    /// Whether the shard is where it was when the batch was taken, and no lapse has lasted since.
+    fn stays(&self) -> bool {
+        self.shard.phase.get() == self.stage && self.shard.lapses() == self.lapses
+    }
+
+    /// The same, and the lease runs.
+    fn begins_now(&self) -> bool {
+        self.stays() && self.runtime.serves()
+    }
+
     /// Waits for the lease. False if the shard is no longer at the stage at which the batch was
     /// taken, or the lease has lapsed for so long that the instance has to go.
     async fn may_begin(&mut self) -> bool {
-        let stays = self.shard.phase.get() == self.stage && self.shard.lapses() == self.lapses;
-        if stays && self.runtime.serves() {
-            return true; // the way of nearly all messages
+        if self.begins_now() {
+            return true;
         }
         let Self { runtime, shard, waker, stage, lapses, .. } = self;
         let mut pause: Option<BoxFuture<'static, ()>> = None;
@@ -413,19 +434,30 @@ impl<E: Entity> Task<E> {
         self.runtime.send(asker, &bytes);
     }
 
-    /// A message's value.
-    fn open(&mut self, letter: Letter) -> Option<E::Message> {
-        let way = self.way.get_or_insert_with(|| Arc::new(WayBack(Arc::clone(&self.runtime))));
-        if let Ok(message) =
-            scope::decoding(Arc::<WayBack<E>>::clone(way), || decode(letter.body()))
-        {
-            return Some(message);
+    /// The value of the first message, if that is in a letter, which stays where it is: until the
+    /// message begins it may have to go on to another node, as it came.
+    fn open_first(&mut self) -> Opened<E::Message> {
+        let Some(Entry::Letter(letter)) = self.batch.front() else { return Opened::Nothing };
+        if self.value.is_none() || letter.starts() || !self.stays() {
+            return Opened::Nothing;
         }
-        self.runtime.lose(Lost::Undecodable, Entry::Letter(letter), self.shard.id);
-        None
+        if self.way.is_none() {
+            self.way = Some(Arc::new(WayBack(Arc::clone(&self.runtime))));
+        }
+        match scope::decoding(&mut self.way, || decode(letter.body())) {
+            Ok(message) => Opened::Message(message),
+            Err(_) => Opened::Undecodable,
+        }
     }
 
-    async fn handle(&mut self, message: E::Message, lease: Lease) {
+    fn leave_unopened(&self, opened: Opened<E::Message>) {
+        if let Opened::Message(message) = opened {
+            scope::dropping_value(|| self.runtime.discard(message));
+        }
+    }
+
+    /// Right after the lease was asked.
+    async fn handle(&mut self, message: E::Message) {
         let mut passivates = false;
         let outcome = {
             let Self { runtime, shard, id, value, waker, token, lapses, .. } = self;
@@ -435,7 +467,7 @@ impl<E: Entity> Task<E> {
             let mut cx = Context::new(runtime, shard, id, *token, &mut passivates, extras);
             // Its part before the first await is polled as well: guarded like the rest.
             let handling = pin!(Some(async { value.handle(message, &mut cx).await }));
-            guarded(handling, lease, stays, waker).await
+            guarded(handling, Lease::JustAsked, stays, waker).await
         };
         match outcome {
             Outcome::Handled => self.failures = 0,

@@ -26,13 +26,13 @@ use super::gate::{Bounce, Budget, Decision, Fit, HeldBudget, Item, Limits, Origi
 use super::handover::{Chaff, LostStates};
 use super::hosting::{BadFrame, NoRoom, Unrest, World};
 use super::ids::{EntityId, EntityType, RegionId, ShardId};
-use super::letter::Letter;
+use super::letter::{Draft, Letter};
 use super::mailbox::{Entry, Room};
 use super::passivation;
 use super::region::{RegionInput, RegionOutput, Standing};
 use super::run;
 use super::scope;
-use super::shard::{After, Shard, Visit};
+use super::shard::{After, Inside, Shard, Visit};
 use super::shard_region::Setup;
 use super::tenancy::Stage;
 use super::timeouts::Timeouts;
@@ -129,8 +129,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Finds an entity in its shard.
-pub(super) fn hash(id: &str) -> u64 {
-    xxh3_64(id.as_bytes())
+#[inline]
+pub(super) fn hash(id: &[u8]) -> u64 {
+    xxh3_64(id)
 }
 
 /// A message as a letter.
@@ -138,8 +139,8 @@ pub(super) fn encode<M: Serialize>(
     to: &EntityId,
     message: &M,
     asker: Option<&dyn Fn() -> Option<Asker>>,
-) -> Result<Letter, rmp_serde::encode::Error> {
-    Letter::write(to, |bytes| rmp_serde::encode::write_named(bytes, message), asker)
+) -> Result<Draft, rmp_serde::encode::Error> {
+    Draft::write(to, |bytes| rmp_serde::encode::write_named(bytes, message), asker)
 }
 
 impl<E: Entity> Runtime<E> {
@@ -294,7 +295,9 @@ impl<E: Entity> Runtime<E> {
         let shard = self.shards.get(self.extractor.shard(entity).get() as usize)?.get()?;
         let inside = shard.lock();
         let hosts = inside.gate.standing().run != gate::Run::Idle;
-        hosts.then(|| inside.floor.tenants.find(hash(entity.as_str()), entity.as_str()).is_some())
+        hosts.then(|| {
+            inside.floor.tenants.find(hash(entity.as_bytes()), entity.as_bytes()).is_some()
+        })
     }
 
     // ── From this node ──
@@ -318,10 +321,16 @@ impl<E: Entity> Runtime<E> {
             Parcel::Typed(message) => message,
             Parcel::Letter(letter) => return self.tell_letter(shard, hash, letter),
         };
-        match encode(to, &message, asker) {
-            Ok(letter) => self.tell_letter(shard, hash, letter),
-            Err(why) => Err((TellError::Encode(why.to_string()), Parcel::Typed(message))),
+        let mut draft = match encode(to, &message, asker) {
+            Ok(draft) => draft,
+            Err(why) => return Err((TellError::Encode(why.to_string()), Parcel::Typed(message))),
+        };
+        if self.tell_there(shard, &mut draft) {
+            return Ok(());
         }
+        let letter = draft.letter();
+        drop(draft); // its room is the thread's again
+        self.tell_letter(shard, hash, letter)
     }
 
     /// Straight into the mailbox, if the gate leads here: what [`Gate::tell`](gate::Gate::tell)
@@ -349,14 +358,34 @@ impl<E: Entity> Runtime<E> {
         Ok(None)
     }
 
+    /// Straight down the lane, if the gate leads there, the lane has room, and nobody there is known
+    /// to be busy: what [`Gate::tell`](gate::Gate::tell) does then. Else does nothing.
+    fn tell_there(&self, shard: &Shard<E>, draft: &mut Draft) -> bool {
+        if draft.bytes().len() > self.letter_bytes_max() {
+            return false;
+        }
+        let mut inside = shard.lock();
+        let Inside { gate, floor } = &mut *inside;
+        let Some((home, stamp)) = gate.lane() else { return false };
+        if self.is_over() || floor.crowded.is_some() {
+            return false;
+        }
+        frame::message_head(&mut floor.scratch, shard.id, stamp, Fit::Must);
+        self.world.send(home, draft.framed(&floor.scratch)).is_ok()
+    }
+
+    /// Of letters that this node sends.
+    const fn letter_bytes_max(&self) -> usize {
+        self.message_bytes_max.saturating_sub(frame::HEAD_BYTES_MAX)
+    }
+
     fn tell_letter(
         self: &Arc<Self>,
         shard: &Arc<Shard<E>>,
         hash: u64,
         letter: Letter,
     ) -> Result<(), NotTaken<E::Message>> {
-        let bytes = letter.bytes().len();
-        let limit = self.message_bytes_max.saturating_sub(frame::HEAD_BYTES_MAX);
+        let (bytes, limit) = (letter.bytes().len(), self.letter_bytes_max());
         if bytes > limit {
             return Err((TellError::TooLong { bytes, limit }, Parcel::Letter(letter)));
         }
@@ -366,7 +395,7 @@ impl<E: Entity> Runtime<E> {
             }
             if gate.leads_here() {
                 let visit = Visit { shard, runtime: self };
-                let room = desk.floor.check_room((hash, letter.id()), bytes, &visit);
+                let room = desk.floor.check_room((hash, letter.id_bytes()), bytes, &visit);
                 if let Err(full) = room {
                     return Err((full.into(), letter));
                 }

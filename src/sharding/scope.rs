@@ -14,7 +14,7 @@ thread_local! {
     static AT_WORK: RefCell<Option<Arc<Phase>>> = const { RefCell::new(None) };
     static WAY: RefCell<Option<Arc<dyn Way>>> = const { RefCell::new(None) };
     static TYPES: RefCell<Option<Arc<Readers>>> = const { RefCell::new(None) };
-    static DROPPED: Cell<Lost> = const { Cell::new(Lost::NoAnswer) };
+    static DROPPED: Cell<Option<Lost>> = const { Cell::new(Some(Lost::NoAnswer)) };
 }
 
 /// Runs a poll of a handler of a shard.
@@ -35,16 +35,17 @@ pub(super) fn is_draining() -> bool {
     AT_WORK.with(|at_work| at_work.borrow().as_ref().is_some_and(|phase| phase.is_draining()))
 }
 
-/// Decodes something in which addresses of answers may stand: they go `way`.
-pub(super) fn decoding<T>(way: Arc<dyn Way>, decode: impl FnOnce() -> T) -> T {
-    struct Before(Option<Arc<dyn Way>>);
-    impl Drop for Before {
+/// Decodes something in which addresses of answers may stand: they go `way`, which stands here
+/// meanwhile, so that who only lends it need not count it.
+pub(super) fn decoding<T>(way: &mut Option<Arc<dyn Way>>, decode: impl FnOnce() -> T) -> T {
+    struct Lent<'a>(&'a mut Option<Arc<dyn Way>>);
+    impl Drop for Lent<'_> {
         fn drop(&mut self) {
-            let before = self.0.take();
-            WAY.with(|way| *way.borrow_mut() = before);
+            WAY.with(|slot| std::mem::swap(&mut *slot.borrow_mut(), self.0));
         }
     }
-    let _before = Before(WAY.with(|slot| slot.borrow_mut().replace(way)));
+    WAY.with(|slot| std::mem::swap(&mut *slot.borrow_mut(), way));
+    let _lent = Lent(way);
     decode()
 }
 
@@ -74,7 +75,17 @@ pub(super) fn types() -> Option<Arc<Types>> {
 
 /// Where a message is dropped by `drop`, whoever asked in it learns why.
 pub(super) fn dropping(why: Lost, drop: impl FnOnce()) {
-    struct Before(Lost);
+    dropping_for(Some(why), drop);
+}
+
+/// Where a message's value is dropped by `drop` and the message itself goes on, as the bytes that it
+/// was read from: nobody who asked in it learns anything.
+pub(super) fn dropping_value(drop: impl FnOnce()) {
+    dropping_for(None, drop);
+}
+
+fn dropping_for(why: Option<Lost>, drop: impl FnOnce()) {
+    struct Before(Option<Lost>);
     impl Drop for Before {
         fn drop(&mut self) {
             DROPPED.with(|dropped| dropped.set(self.0));
@@ -84,7 +95,8 @@ pub(super) fn dropping(why: Lost, drop: impl FnOnce()) {
     drop();
 }
 
-/// Why an address that nobody used is dropped now.
-pub(super) fn dropped() -> Lost {
-    if std::thread::panicking() { Lost::EntityFailed } else { DROPPED.with(Cell::get) }
+/// Why an address that nobody used is dropped now; `None`: it goes on elsewhere.
+pub(super) fn dropped() -> Option<Lost> {
+    let why = DROPPED.with(Cell::get);
+    if std::thread::panicking() { why.and(Some(Lost::EntityFailed)) } else { why }
 }

@@ -225,7 +225,7 @@ impl<E: Entity> Floor<E> {
     /// Whether there is room for a message of `bytes` bytes in an entity's mailbox.
     pub(super) fn check_room(
         &mut self,
-        (hash, id): (u64, &str),
+        (hash, id): (u64, &[u8]),
         bytes: usize,
         visit: &Visit<'_, E>,
     ) -> Result<(), MailboxFull> {
@@ -253,7 +253,7 @@ impl<E: Entity> Floor<E> {
         message: E::Message,
         after: &mut After<E>,
     ) -> Result<(), (MailboxFull, E::Message)> {
-        let known = self.tenants.find(to.0, to.1);
+        let known = self.tenants.find(to.0, to.1.as_bytes());
         if let Some(row) = known
             && let Err(full) = self.check_row(row, size_of::<E::Message>(), &visit)
         {
@@ -331,7 +331,7 @@ impl<E: Entity> Floor<E> {
         actives.set_busy(slot, false);
         if !actives.counts_messages {
             // Idle from now on, not since its first message.
-            let hash = hash(tenant.id.as_str());
+            let hash = hash(tenant.id.as_bytes());
             actives.touch(runtime.world.now(), slot, hash, &mut after.leavers);
         }
     }
@@ -345,8 +345,8 @@ impl<E: Entity> Floor<E> {
         Visit { shard, runtime }: Visit<'_, E>,
         after: &mut After<E>,
     ) -> bool {
-        let hash = hash(id.as_str());
-        let known = self.tenants.find(hash, id.as_str());
+        let hash = hash(id.as_bytes());
+        let known = self.tenants.find(hash, id.as_bytes());
         let row = known.unwrap_or_else(|| self.tenants.add(hash, id));
         let is_first = self.tenants.keep(row, state).is_none();
         if let Some(actives) = self.actives.as_ref().filter(|_| is_first) {
@@ -578,7 +578,7 @@ impl<E: Entity> Desk<'_, E> {
         match &tenant.busy {
             Some(busy) if busy.runs.is_some() => {}
             Some(busy) if !busy.mailbox.is_empty() => {
-                let hash = hash(tenant.id.as_str());
+                let hash = hash(tenant.id.as_bytes());
                 self.floor.start(row, self.after);
                 self.floor.visit(row, hash, true, Visit { shard, runtime }, self.after);
             }
@@ -722,8 +722,8 @@ impl<E: Entity> Post<Letter> for Desk<'_, E> {
         if self.runtime.is_over() {
             return self.lose(Lost::NodeStopped, letter);
         }
-        let hash = hash(letter.id());
-        let known = self.floor.tenants.find(hash, letter.id());
+        let hash = hash(letter.id_bytes());
+        let known = self.floor.tenants.find(hash, letter.id_bytes());
         let row = known.unwrap_or_else(|| self.floor.add(hash, letter.id()));
         let visit = Visit { shard: self.shard, runtime: self.runtime };
         if self.fit == Fit::Must && self.floor.check_row(row, item.bytes, &visit).is_err() {

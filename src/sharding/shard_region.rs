@@ -95,7 +95,7 @@ impl<E: Entity> ShardRegion<E> {
     pub fn tell(&self, message: E::Message) -> Result<(), TellError> {
         let id = self.runtime.extractor.entity_id(&message).ok_or(TellError::NoEntity)?;
         let id = EntityId::new(&id)?;
-        let to = (&id, hash(id.as_str()), self.runtime.shard_of(&id));
+        let to = (&id, hash(id.as_bytes()), self.runtime.shard_of(&id));
         self.runtime.offer(to, Parcel::Typed(message), None).map_err(|(why, _)| why)
     }
 

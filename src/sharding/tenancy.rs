@@ -21,6 +21,7 @@ pub(super) enum Stage {
 pub(super) struct Phase(AtomicU8);
 
 impl Phase {
+    #[inline]
     pub(super) fn get(&self) -> Stage {
         match self.0.load(Ordering::Acquire) {
             0 => Stage::Empty,
@@ -34,6 +35,7 @@ impl Phase {
         self.0.store(stage as u8, Ordering::Release);
     }
 
+    #[inline]
     pub(super) fn is_draining(&self) -> bool {
         self.get() == Stage::Draining
     }

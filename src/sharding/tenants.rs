@@ -97,11 +97,11 @@ impl<E: Entity> Tenants<E> {
         self.rows.len() - self.free.len()
     }
 
-    pub(super) fn find(&self, hash: u64, id: &str) -> Option<u32> {
+    pub(super) fn find(&self, hash: u64, id: &[u8]) -> Option<u32> {
         let mut at = self.index.get(&hash).copied()?;
         loop {
             let tenant = self.rows[at as usize].as_ref().expect("the index names rows in use");
-            if tenant.id.as_str() == id {
+            if tenant.id.as_bytes() == id {
                 return Some(at);
             }
             if tenant.next == NONE {
@@ -125,13 +125,13 @@ impl<E: Entity> Tenants<E> {
     pub(super) fn remove(
         &mut self,
         at: u32,
-        hash: impl FnOnce(&str) -> u64,
+        hash: impl FnOnce(&[u8]) -> u64,
     ) -> Option<Box<Instance<E>>> {
         let tenant = self.rows[at as usize].take().expect("a row in use");
         let busy = tenant.busy.as_ref();
         assert!(busy.is_none_or(|busy| busy.mailbox.is_empty() && busy.runs.is_none()));
         assert!(!self.is_dormant(at), "its state would be the next one's");
-        self.unlink(at, tenant.next, hash(tenant.id.as_str()));
+        self.unlink(at, tenant.next, hash(tenant.id.as_bytes()));
         self.free.push(at);
         tenant.state
     }

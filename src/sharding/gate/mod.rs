@@ -377,6 +377,16 @@ impl<M> Gate<M> {
         matches!(self.clear, Clear::Here)
     }
 
+    /// The lane down which a message of this node goes at once, and its stamp: exactly then
+    /// [`tell`](Self::tell) would [send](Post::send) it there, and do nothing else if the lane takes it.
+    #[must_use]
+    pub const fn lane(&self) -> Option<(RegionId, Generation)> {
+        match self.clear {
+            Clear::Lane(Current { generation, home }) => Some((home, generation)),
+            Clear::Here | Clear::Not => None,
+        }
+    }
+
     /// Whether messages wait and no decision says where to: somebody has to ask for the shard's
     /// home. Look after every call: a lane may end by any of them.
     #[must_use]

@@ -11,7 +11,8 @@ use ostraca::sharding::entity::Entity;
 use ostraca::sharding::entity_ref::AskError;
 use ostraca::sharding::ids::{EntityId, ShardId};
 use ostraca::sharding::reply::Reply;
-use serde::{Deserialize, Serialize};
+use serde::ser::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::door::Door;
 use super::nodes::{Nodes, Plan};
@@ -25,11 +26,27 @@ struct Clerk {
     log: Log,
 }
 
+/// Can be encoded until it was read.
+struct Once(bool);
+
+impl Serialize for Once {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        if self.0 { Err(S::Error::custom("it was read")) } else { to.serialize_unit() }
+    }
+}
+
+impl<'de> Deserialize<'de> for Once {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        <()>::deserialize(from).map(|()| Self(true))
+    }
+}
+
 #[derive(Serialize, Deserialize)]
 enum Task {
     Count(Reply<u64>),
     Add,
     Wait(Reply<u64>),
+    Seal(Once, Reply<u64>),
     /// Waits, and asks "a" twice at once.
     Ask(Reply<u64>),
     Ring,
@@ -41,7 +58,7 @@ impl Entity for Clerk {
 
     async fn handle(&mut self, task: Task, cx: &mut Context<'_, Self>) {
         match task {
-            Task::Count(reply) => reply.send(self.count),
+            Task::Count(reply) | Task::Seal(_, reply) => reply.send(self.count),
             Task::Add => {
                 self.count += 1;
                 let _timer = cx.after(Duration::from_secs(20), Task::Ring);
@@ -177,6 +194,24 @@ fn a_long_lapse_drops_instances_and_handlers_and_keeps_what_waits() {
         ["busy rang", "new rang", "paused rang"],
         "timers of the dropped end"
     );
+}
+
+#[test]
+fn a_question_that_meets_a_lapse_and_then_a_move_goes_on_as_it_came() {
+    let mut office = Office::new();
+    office.tell("a");
+    office.lease(false);
+    let a = office.nodes.nodes[1].region.entity("a");
+    let asked = a.ask(|reply| Task::Seal(Once(false), reply));
+    office.nodes.settle(); // it was taken out of its mailbox, and opened
+    office.nodes.decide(ShardId::new(0), Some(1));
+    office.nodes.settle();
+    assert_eq!(office.taken(), [""; 0], "without the lease there is no last word");
+    office.lease(true);
+    office.pass();
+    assert_eq!(office.nodes.wait_for(asked).expect("it answers"), 0);
+    assert_eq!(office.taken(), ["a dropped", "a hands over", "a last"]);
+    assert_eq!(office.nodes.all_lost(), 0, "its value can't be encoded again");
 }
 
 #[test]

@@ -154,6 +154,29 @@ fn the_first_message_without_a_home_asks_and_the_others_only_wait() {
 }
 
 #[test]
+fn the_lane_that_is_named_is_where_a_message_goes_and_none_is_while_anything_waits() {
+    let (mut gate, mut node) = (Gate::new(ME), Node::new());
+    assert_eq!(gate.lane(), None, "no home");
+    gate.learn(decision(1, B), &mut node);
+    assert_eq!(gate.lane(), Some((B, g(1))));
+    tell(&mut gate, &mut node, 1);
+    assert_eq!((node.did(), gate.lane()), (vec![Send(B, 1, 1)], Some((B, g(1)))));
+    node.room = 0;
+    tell(&mut gate, &mut node, 2);
+    assert_eq!(gate.lane(), None, "the next one goes behind it");
+    node.room = usize::MAX;
+    gate.room(&mut node);
+    assert_eq!((node.did(), gate.lane()), (vec![Send(B, 1, 2)], Some((B, g(1)))));
+    gate.learn(decision(2, C), &mut node);
+    assert_eq!((node.did(), gate.lane()), (vec![Barrier(B, 1)], None));
+    gate.echoed(B, g(1), &mut node);
+    assert_eq!(gate.lane(), Some((C, g(2))));
+    stand(&mut gate, &mut node, Run::Hosting(g(3)), 3, ME);
+    gate.echoed(C, g(2), &mut node);
+    assert_eq!((gate.lane(), gate.leads_here()), (None, true), "into a mailbox");
+}
+
+#[test]
 fn a_full_buffer_answers_full_and_gives_the_message_back() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
     for n in 1..=4 {

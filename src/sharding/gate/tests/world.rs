@@ -653,8 +653,17 @@ impl World {
             Teller::Anybody => Origin::Anybody,
             Teller::DrainingHandler => Origin::DrainingHandler,
         };
-        self.with(scope, sender, |gate, post| {
-            gate.tell(item, origin, post).expect("there is no limit");
+        // As the runtime does: where the way is clear, past the gate's own steps.
+        self.with(scope, sender, |gate, post| match gate.lane() {
+            Some((home, stamp)) => {
+                let sent = post.send(home, stamp, item, Fit::Must);
+                if let Err(NotSent::Full(item) | NotSent::Gone(item)) = sent {
+                    gate.tell(item, origin, post).expect("there is no limit");
+                }
+            }
+            None => {
+                gate.tell(item, origin, post).expect("there is no limit");
+            }
         });
     }
 
