@@ -10,6 +10,8 @@ use ostraca_ddata::durable::{DurableStore, Record, StoreError};
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, spawn_blocking};
 
+use super::control::Alive;
+
 /// Orders that may be unwritten before nothing new begins.
 const BEHIND: usize = 256;
 
@@ -30,14 +32,17 @@ pub(crate) struct Disk {
 
 impl Disk {
     /// Starts to write to `store`; `persisted` is told of each order. The task ends when the
-    /// [`Disk`] is dropped and everything ordered is written.
+    /// [`Disk`] is dropped and everything ordered is written. `alive` is held until the last write has
+    /// ended, also if the task is dropped in the midst of it: nobody else opens the store before.
     pub(crate) fn start(
         store: Store,
+        alive: Alive,
         persisted: impl Fn(u64, Result<(), StoreError>) + Send + 'static,
     ) -> (Self, JoinHandle<()>) {
         let (orders, receiver) = mpsc::unbounded_channel();
         let unwritten = Arc::new(AtomicUsize::new(0));
-        let task = tokio::spawn(write_all(Some(store), receiver, unwritten.clone(), persisted));
+        let store = (Some(store), alive);
+        let task = tokio::spawn(write_all(store, receiver, unwritten.clone(), persisted));
         (Self { orders, unwritten }, task)
     }
 
@@ -55,7 +60,7 @@ impl Disk {
 }
 
 async fn write_all(
-    mut store: Option<Store>,
+    (mut store, alive): (Option<Store>, Alive),
     mut orders: mpsc::UnboundedReceiver<Order>,
     unwritten: Arc<AtomicUsize>,
     persisted: impl Fn(u64, Result<(), StoreError>),
@@ -67,7 +72,7 @@ async fn write_all(
             ids.push(id);
             records.extend(more);
         }
-        let (back, result) = write(store.take(), records).await;
+        let (back, result) = write((store.take(), alive.clone()), records).await;
         store = back;
         unwritten.fetch_sub(ids.len(), Ordering::Relaxed);
         ids.into_iter().for_each(|id| persisted(id, result.clone()));
@@ -75,7 +80,7 @@ async fn write_all(
 }
 
 async fn write(
-    store: Option<Store>,
+    (store, alive): (Option<Store>, Alive),
     records: Vec<Record>,
 ) -> (Option<Store>, Result<(), StoreError>) {
     let gone =
@@ -83,10 +88,10 @@ async fn write(
     let Some(mut store) = store else { return (None, Err(gone())) };
     let written = spawn_blocking(move || {
         let result = store.write(&records);
-        (store, result)
+        (store, result, alive) // dropped in this order, if nobody waits any more
     });
     match written.await {
-        Ok((store, result)) => (Some(store), result),
+        Ok((store, result, _alive)) => (Some(store), result),
         Err(_) => (None, Err(gone())),
     }
 }
@@ -119,7 +124,7 @@ mod tests {
     fn start(store: Store) -> (Disk, JoinHandle<()>, Answers) {
         let answers = Answers::default();
         let told = answers.clone();
-        let (disk, task) = Disk::start(store, move |id, result| {
+        let (disk, task) = Disk::start(store, Arc::new(()), move |id, result| {
             told.lock().expect("no test panics under it").push((id, result));
         });
         (disk, task, answers)
@@ -171,6 +176,44 @@ mod tests {
             task.await.expect("the task itself lives");
             let answers = answers.lock().expect("no test panics under it");
             assert_eq!(answers.iter().map(|(_, r)| r.is_ok()).collect::<Vec<_>>(), expected);
+        }
+    }
+
+    /// Says that it writes, and goes on when it is told to.
+    struct Held {
+        begun: mpsc::UnboundedSender<()>,
+        ends: std::sync::mpsc::Receiver<()>,
+    }
+
+    impl DurableStore for Held {
+        fn write(&mut self, _: &[Record]) -> Result<(), StoreError> {
+            self.begun.send(()).expect("the test waits");
+            self.ends.recv().expect("the test says so");
+            Ok(())
+        }
+
+        fn load(&self) -> Result<Vec<Record>, StoreError> {
+            Ok(Vec::new())
+        }
+    }
+
+    #[tokio::test]
+    async fn what_says_that_the_store_is_in_use_outlives_its_last_write() {
+        let ((begun, mut writes), (end, ends)) =
+            (mpsc::unbounded_channel(), std::sync::mpsc::channel());
+        let alive = Arc::new(());
+        let in_use = Arc::downgrade(&alive);
+        let (disk, task) = Disk::start(Box::new(Held { begun, ends }), alive, |_, _| {});
+        disk.write(1, vec![promise("a")]);
+        writes.recv().await.expect("it writes");
+        drop(disk);
+        task.abort();
+        assert!(task.await.is_err_and(|error| error.is_cancelled()));
+        assert!(in_use.upgrade().is_some(), "it still writes");
+        end.send(()).expect("it waits for that");
+        assert_eq!(writes.recv().await, None, "the store is closed");
+        while in_use.upgrade().is_some() {
+            tokio::task::yield_now().await;
         }
     }
 

@@ -5,12 +5,14 @@
 
 use std::fmt;
 use std::io;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures::future::join;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::Node;
 use super::cluster::Cluster;
@@ -28,7 +30,7 @@ use crate::net::identity::Identity;
 const IMPATIENT: i32 = 130;
 
 /// Of the last phase's time, half of it at most: to count what peers have not taken, and to close
-/// what is open. Of the rest half is for replicated data, and what that leaves for the lanes.
+/// what is open. The rest is [shared](share).
 const TO_COUNT: Duration = Duration::from_millis(500);
 
 /// What runs, until somebody ends it.
@@ -86,14 +88,12 @@ impl Ending {
     async fn stop_rest(&self, within: Duration) {
         let Some(rest) = self.lock().rest.take() else { return };
         let Rest { running, net, listening, identity } = rest;
-        let (begun, within) = (Instant::now(), within - TO_COUNT.min(within / 2));
-        let half = within / 2; // a disk that hangs takes no more of it
-        match tokio::time::timeout(half, running.stop()).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => tracing::error!(%error, "node.stopped_late"),
-            Err(_) => tracing::error!(?half, "node.stopped_late: replicated data still end"),
+        let within = within - TO_COUNT.min(within / 2);
+        match share(within, running.stop(), |left| net.stop_within(left)).await {
+            Some(Ok(_)) => {}
+            Some(Err(error)) => tracing::error!(%error, "node.stopped_late"),
+            None => tracing::error!(?within, "node.stopped_late: replicated data still end"),
         }
-        net.stop_within(within.saturating_sub(begun.elapsed())).await;
         listening.abort();
         drop(identity);
     }
@@ -107,6 +107,28 @@ impl fmt::Debug for Ending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Ending")
     }
+}
+
+/// Ends replicated data, and lanes behind them, in one span of time. The former have half of it alone
+/// (a disk that hangs takes no more from the lanes), lanes what those leave, and a disk that is slow
+/// what there is beside the lanes. `None`: the data have not ended.
+async fn share<T, F>(
+    within: Duration,
+    data: impl Future<Output = T>,
+    lanes: impl FnOnce(Duration) -> F,
+) -> Option<T>
+where
+    F: Future<Output = ()>,
+{
+    let (begun, mut data) = (Instant::now(), pin!(data));
+    let ended = timeout(within / 2, &mut data).await.ok();
+    let left = within.saturating_sub(begun.elapsed());
+    if ended.is_some() {
+        lanes(left).await;
+        return ended;
+    }
+    let (ended, ()) = join(timeout(left, data), lanes(left)).await;
+    ended.ok()
 }
 
 /// Adds the steps of a node that belongs to a cluster.
@@ -230,6 +252,32 @@ mod tests {
         fn ready(&self, _: Class) -> BoxFuture<'_, ()> {
             std::future::pending().boxed()
         }
+    }
+
+    #[tokio::test]
+    async fn lanes_have_the_time_that_data_leave_and_half_of_it_in_any_case() {
+        let mut had = None;
+        let lanes = |left| {
+            had = Some(left);
+            std::future::ready(())
+        };
+        assert_eq!(share(PATIENCE, std::future::ready(7), lanes).await, Some(7));
+        assert!(had.is_some_and(|left| left > PATIENCE / 2), "{had:?}");
+        let within = Duration::from_millis(100);
+        let lanes = |left| {
+            had = Some(left);
+            std::future::ready(())
+        };
+        assert_eq!(share(within, std::future::pending::<()>(), lanes).await, None);
+        assert!(had.is_some_and(|left| left <= within / 2), "{had:?}");
+    }
+
+    #[tokio::test]
+    async fn a_slow_disk_has_the_time_of_the_lanes_beside_them() {
+        let (lanes_end, data_end) = tokio::sync::oneshot::channel();
+        let lanes = |_| async move { lanes_end.send(7).expect("somebody still waits") };
+        let within = Duration::from_secs(2);
+        assert_eq!(share(within, data_end, lanes).await, Some(Ok(7)), "after half of the time");
     }
 
     #[tokio::test]

@@ -202,8 +202,9 @@ pub(super) async fn start_in_node(
         facts.tell(Fact::Loaded(records));
     }
     let back = facts.clone();
-    let (disk, disk_task) =
-        Disk::start(store, move |id, result| back.tell(Fact::Persisted { id, result }));
+    let (disk, disk_task) = Disk::start(store, alive.clone(), move |id, result| {
+        back.tell(Fact::Persisted { id, result })
+    });
     let surroundings = Surroundings {
         outgoing,
         sending: sending.clone(),
