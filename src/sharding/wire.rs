@@ -56,9 +56,11 @@ pub enum ToCoordinator {
     /// Repeated until it has left; answered by [`ToRegion::MayLeave`].
     #[serde(rename = "l")]
     Leaving,
-    /// Somebody there wants these to stop, wherever they live; repeated until answered.
+    /// Somebody there wants these to stop, wherever they live; repeated until answered. Each with the
+    /// number of the wish, by which it is answered: that a shard has stopped for an earlier one says
+    /// nothing of a later one.
     #[serde(rename = "s")]
-    Stop(Vec<ShardId>), // ≤ SHARDS_MAX
+    Stop(Vec<(ShardId, u64)>), // ≤ SHARDS_MAX
     /// The answer to [`ToRegion::Recount`]: what this node knows, and nothing that is older counts
     /// here any more.
     #[serde(rename = "n")]
@@ -145,9 +147,9 @@ pub enum ToRegion {
     /// Another region: a piece of a payload.
     #[serde(rename = "p")]
     Part(Part),
-    /// These have stopped, as was wanted.
+    /// These have stopped, as was wanted; each with the number of the wish.
     #[serde(rename = "s")]
-    Stopped(Vec<ShardId>), // ≤ SHARDS_MAX
+    Stopped(Vec<(ShardId, u64)>), // ≤ SHARDS_MAX
     /// Who leaves may: no decision names it that is to be carried out, and none of this term will.
     #[serde(rename = "y")]
     MayLeave(Term),
@@ -272,9 +274,10 @@ pub struct Carries {
     pub cluster: u64,
 }
 
-/// What stands in a message about one of many shards, at most, in bytes: its number, that with a
-/// generation, and that with a home too, where term and home stand nowhere else in the message.
+/// What stands in a message about one of many shards, at most, in bytes: its number, that with the
+/// number of a wish, with a generation, and with a home too, where term and home stand nowhere else in the message.
 pub(super) const SHARD_BYTES: usize = 8;
+pub(super) const WISH_BYTES: usize = 17;
 pub(super) const HOSTED_BYTES: usize = 48;
 pub(super) const ROUTE_BYTES: usize = 56;
 

@@ -21,7 +21,7 @@ use crate::sharding::agreed::Agreed;
 use crate::sharding::allocation::Asked;
 use crate::sharding::allocation::pins::PinsKey;
 use crate::sharding::ids::{EntityId, EntityType, InvalidName, RegionId, ShardId};
-use crate::sharding::machines::{Found, Input, Output, SurveyMessage, Word};
+use crate::sharding::machines::{Counting, Found, Input, Output, SurveyMessage, Word};
 use crate::sharding::region::{RegionOutput, Unregistered};
 use crate::sharding::remembered::{Slow, Step};
 use crate::sharding::store::HomesKey;
@@ -73,7 +73,7 @@ pub enum Dest {
         /// Names the question.
         number: u64,
         /// The shards.
-        shards: Vec<ShardId>, // ≤ number-of-shards
+        shards: Counting,
     },
     /// To what runs the entities of a type, which says to `to` whether this one lives.
     Exists {
@@ -288,9 +288,10 @@ pub fn say(word: &Word) -> (&'static str, Vec<u8>) {
 
 /// The answer to [`Dest::Count`]: shards that the region has and no entity lives in count, too.
 #[must_use]
-pub fn counted(number: u64, shards: &[ShardId], entities: &BTreeMap<ShardId, u64>) -> Word {
+pub fn counted(number: u64, counting: &Counting, entities: &BTreeMap<ShardId, u64>) -> Word {
     let count = |shard: &ShardId| (*shard, entities.get(shard).copied().unwrap_or(0));
-    Word::Survey(SurveyMessage::Told { number, shards: shards.iter().map(count).collect() })
+    let shards = counting.shards.iter().map(count).collect();
+    Word::Survey(SurveyMessage::Told { number, shards, of: counting.of })
 }
 
 /// The answer to [`Dest::Exists`].
@@ -357,6 +358,7 @@ mod tests {
     use crate::sharding::config::MajorityPlus;
     use crate::sharding::explain::{Account, Topic, Witness};
     use crate::sharding::ids::{Generation, SHARDS_MAX, ShardId};
+    use crate::sharding::region::Cut;
     use crate::sharding::remembered::Remembered;
     use crate::sharding::store::Ask;
     use crate::sharding::wire::{
@@ -401,7 +403,7 @@ mod tests {
             (ToCoordinator::Hosted(at.clone()), "81a16381a16f91920382a17482a16e02a16f07a17301"),
             (ToCoordinator::Drained(at.clone()), "81a16381a16491920382a17482a16e02a16f07a17301"),
             (ToCoordinator::Leaving, "81a163a16c"),
-            (ToCoordinator::Stop(vec![SHARD]), "81a16381a1739103"),
+            (ToCoordinator::Stop(vec![(SHARD, 9)]), "81a16381a17391920309"),
         ]
     }
 
@@ -472,7 +474,7 @@ mod tests {
                 ),
             ),
             (ToRegion::Hosted(at), "81a17281a16f91920382a17482a16e02a16f07a17301"),
-            (ToRegion::Stopped(vec![SHARD]), "81a17281a1739103"),
+            (ToRegion::Stopped(vec![(SHARD, 9)]), "81a17281a17391920309"),
             (ToRegion::MayLeave(g(1).term), "81a17281a17982a16e02a16f07"),
         ]
     }
@@ -500,8 +502,12 @@ mod tests {
         vec![
             (SurveyMessage::Ask { number: 9 }, "81a16181a16e09"),
             (
-                SurveyMessage::Told { number: 9, shards: vec![(SHARD, 5)] },
+                SurveyMessage::Told { number: 9, shards: vec![(SHARD, 5)], of: 0 },
                 "81a17482a16e09a17391920305",
+            ),
+            (
+                SurveyMessage::Told { number: 9, shards: vec![(SHARD, 5)], of: 7 },
+                "81a17483a16e09a17391920305a16f07",
             ),
             (
                 SurveyMessage::Why { number: 9, topic: Topic::Shard(SHARD) },
@@ -591,15 +597,25 @@ mod tests {
         }
     }
 
-    /// With the longest numbers that there are. One of more is dropped by the lane, each time.
+    /// With the longest numbers that there are.
     #[test]
-    fn a_count_of_so_many_shards_as_its_doc_says_goes_on_a_lane() {
+    fn a_count_of_all_shards_that_may_be_goes_in_messages_that_lanes_take() {
         let by_default = Limits::default().message_bytes_max;
-        for (shards, bytes_max) in [(500, FRAME_BYTES_MIN), (270_000, by_default)] {
-            let shards: Vec<_> = (SHARDS_MAX - shards..SHARDS_MAX).map(ShardId::new).collect();
-            let entities = shards.iter().map(|shard| (*shard, u64::MAX)).collect();
-            let bytes = say(&counted(u64::MAX, &shards, &entities)).1.len();
-            assert!(bytes <= bytes_max, "{bytes} bytes of {}", shards.len());
+        for bytes_max in [FRAME_BYTES_MIN, by_default] {
+            let all: Vec<_> = (0..SHARDS_MAX).map(ShardId::new).collect();
+            let entities = all.iter().map(|shard| (*shard, u64::MAX)).collect();
+            let messages = Counting::in_messages(all.clone(), Cut::within(bytes_max).words);
+            for counting in &messages {
+                let bytes = say(&counted(u64::MAX, counting, &entities)).1.len();
+                assert!(bytes <= bytes_max, "{bytes} bytes of {}", counting.shards.len());
+                assert_eq!(counting.of, u64::from(SHARDS_MAX));
+            }
+            let sent: Vec<_> = messages.into_iter().flat_map(|it| it.shards).collect();
+            assert_eq!(sent, all);
+        }
+        let whole = |shards| Counting { shards, of: 0 };
+        for few in [vec![], vec![SHARD]] {
+            assert_eq!(Counting::in_messages(few.clone(), 1_000), [whole(few)]);
         }
     }
 

@@ -95,12 +95,13 @@ impl Coordinator {
 
     /// Asks the strategy for what has no home.
     pub(super) fn place(&mut self, now: Now, out: &mut Out) {
-        if self.desk.question.as_ref().is_some_and(|question| question.ask_again > now.mono) {
+        let targets = self.targets().count();
+        let waits = |question: &Question| question.ask_again > now.mono && targets > 0;
+        if self.desk.question.as_ref().is_some_and(waits) {
             return;
         }
-        self.desk.question = None;
+        self.desk.question = None; // who answers it late finds another number
         let first = self.records.is_empty() && self.desk.writing.is_none();
-        let targets = self.targets().count();
         if first && targets < self.config.min_regions.max(1) {
             return;
         }

@@ -19,9 +19,15 @@ impl Coordinator {
         self.regions.get(&region).is_some_and(|region| region.leaving)
     }
 
-    /// A region is to stop: its shards get other homes in one write.
-    pub(super) fn leaving(&mut self, from: RegionId) {
-        let Some(region) = self.regions.get_mut(&from) else { return };
+    /// A region is to stop: its shards get other homes in one write. One that is not known here takes
+    /// itself for registered, by a former life of this coordinator, and has more to say first.
+    pub(super) fn leaving(&mut self, from: RegionId, out: &mut Out) {
+        let Some(region) = self.regions.get_mut(&from) else {
+            if self.installed.members.contains(&from) {
+                send(from.replica(), ToRegion::Here(self.term), out);
+            }
+            return;
+        };
         region.leaving = true;
         self.desk.changed = None;
         self.leavers.entry(from).or_default();

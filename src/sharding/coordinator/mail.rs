@@ -8,8 +8,8 @@ use super::Out;
 use super::port::CoordinatorOutput;
 use crate::sharding::ids::{Generation, RegionId, ShardId};
 use crate::sharding::wire::{
-    HOSTED_BYTES, HostShard, ROUTE_BYTES, ReleaseShard, SHARD_BYTES, ShardRoute, ShardingMessage,
-    ToRegion, in_messages,
+    HOSTED_BYTES, HostShard, ROUTE_BYTES, ReleaseShard, ShardRoute, ShardingMessage, ToRegion,
+    WISH_BYTES, in_messages,
 };
 
 /// What a word about a shard takes, at most, in bytes; a Host so much more for each that it lists.
@@ -22,7 +22,7 @@ struct Letter {
     release: Vec<ReleaseShard>,
     host: Vec<HostShard>,
     announce: Vec<ShardRoute>,
-    stopped: Vec<ShardId>,
+    stopped: Vec<(ShardId, u64)>,
     hosted: Vec<(ShardId, Generation)>,
 }
 
@@ -52,8 +52,8 @@ impl Mail {
         self.letters.entry(to).or_default().announce.push(route);
     }
 
-    pub(super) fn stopped(&mut self, to: RegionId, shard: ShardId) {
-        self.letters.entry(to).or_default().stopped.push(shard);
+    pub(super) fn stopped(&mut self, to: RegionId, shard: ShardId, wish: u64) {
+        self.letters.entry(to).or_default().stopped.push((shard, wish));
     }
 
     pub(super) fn hosted(&mut self, to: RegionId, shard: ShardId, at: Generation) {
@@ -77,7 +77,7 @@ impl Mail {
             for routes in in_messages(announce, bytes_max, |_| ROUTE_BYTES) {
                 say(ToRegion::Announce(routes.into_iter().collect()));
             }
-            for shards in in_messages(stopped, bytes_max, |_| SHARD_BYTES) {
+            for shards in in_messages(stopped, bytes_max, |_| WISH_BYTES) {
                 say(ToRegion::Stopped(shards));
             }
             for shards in in_messages(hosted, bytes_max, |_| HOSTED_BYTES) {

@@ -23,7 +23,7 @@ mod takeover;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -143,7 +143,7 @@ pub struct Coordinator {
     hindrance: Option<Arc<str>>,
     mail: Mail,
     repeats: Repeats,
-    stops: BTreeMap<ShardId, BTreeSet<RegionId>>, // ≤ shards × members
+    stops: BTreeMap<ShardId, BTreeMap<RegionId, u64>>, // by which wish; ≤ shards × members
     preparing: bool,
     dirty: bool,
     ring: Ring,
@@ -284,7 +284,7 @@ impl Coordinator {
                     }
                 }
             }
-            ToCoordinator::Leaving => self.leaving(from),
+            ToCoordinator::Leaving => self.leaving(from, out),
             ToCoordinator::Stop(shards) => self.stop_shards(now, from, &shards),
         }
     }

@@ -184,7 +184,7 @@ impl Coordinator {
         self.regions.retain(|id, _| self.installed.members.contains(id));
         self.leavers.retain(|id, _| self.installed.members.contains(id));
         for wanted in self.stops.values_mut() {
-            wanted.retain(|id| self.installed.members.contains(id));
+            wanted.retain(|id, _| self.installed.members.contains(id));
         }
         self.desk.changed = None;
         self.desk.reconsider();

@@ -13,9 +13,9 @@ use crate::sharding::ids::{RegionId, ShardId};
 impl Coordinator {
     /// Stops these, and tells who asked of each once its entities have ended. Asked again it stops
     /// nothing twice, unless the answer was lost and the shard has come to live again.
-    pub(super) fn stop_shards(&mut self, now: Now, from: RegionId, shards: &[ShardId]) {
+    pub(super) fn stop_shards(&mut self, now: Now, from: RegionId, wishes: &[(ShardId, u64)]) {
         let why = words("somebody wanted it to stop");
-        for shard in shards.iter().copied() {
+        for (shard, wish) in wishes.iter().copied() {
             if shard.get() >= self.config.shards {
                 self.stats.strange += 1;
                 continue;
@@ -27,7 +27,8 @@ impl Coordinator {
                     continue; // not now: it is asked for again
                 }
             }
-            self.stops.entry(shard).or_default().insert(from);
+            let known = self.stops.entry(shard).or_default().entry(from).or_default();
+            *known = wish.max(*known);
             if self.is_over(shard) {
                 self.tell_stopped(shard);
             }
@@ -53,8 +54,8 @@ impl Coordinator {
         if self.desk.planned(shard).is_some() {
             return;
         }
-        for region in self.stops.remove(&shard).into_iter().flatten() {
-            self.mail.stopped(region, shard);
+        for (region, wish) in self.stops.remove(&shard).into_iter().flatten() {
+            self.mail.stopped(region, shard, wish);
         }
     }
 }

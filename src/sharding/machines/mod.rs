@@ -27,7 +27,7 @@ pub use self::one_type::TypeMachines;
 use self::one_type::{Spec, Surroundings};
 pub use self::port::{Hosts, Input, Output, Word};
 use self::survey::Survey;
-pub use self::survey::{ClusterShardingStats, Found, Question, SurveyMessage};
+pub use self::survey::{ClusterShardingStats, Counting, Found, Question, SurveyMessage};
 use super::allocation::Advice;
 use super::config::Sharding as Settings;
 use super::ids::{EntityType, RegionId};

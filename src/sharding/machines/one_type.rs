@@ -20,7 +20,7 @@ use ostraca_ddata::replicator::epoch::Epoch;
 use super::allocating::Allocating;
 use super::port::{Hosts, Output, Word};
 use super::standing;
-use super::survey::SurveyMessage;
+use super::survey::{Counting, SurveyMessage};
 use crate::cluster::bug::Canary as ClusterCanary;
 use crate::cluster::events::ClusterState;
 use crate::cluster::member::Member;
@@ -324,7 +324,10 @@ impl TypeMachines {
         match question {
             SurveyMessage::Ask { number } => {
                 let shards = region.hosted().map(|(shard, _)| shard).collect();
-                out.push(Output::Count { to, entity_type, number, shards });
+                for shards in Counting::in_messages(shards, region.words_bytes_max()) {
+                    let entity_type = entity_type.clone();
+                    out.push(Output::Count { to, entity_type, number, shards });
+                }
                 None
             }
             SurveyMessage::Exists { number, entity } => {

@@ -9,7 +9,7 @@ use ostraca_ddata::replicator::epoch::Epoch;
 use ostraca_ddata::replicator::request::{Notice, Reply, RequestError};
 use ostraca_ddata::types::Term;
 
-use super::survey::{Found, Question, SurveyMessage};
+use super::survey::{Counting, Found, Question, SurveyMessage};
 use crate::cluster::events::ClusterState;
 use crate::cluster::member::Address;
 use crate::cluster::singleton::SingletonMessage;
@@ -17,7 +17,7 @@ use crate::sharding::agreed::Agreed;
 use crate::sharding::allocation::pins::AskPins;
 use crate::sharding::allocation::{Advice, Asked};
 use crate::sharding::config::{MajorityPlus, Sharding as Settings};
-use crate::sharding::ids::{EntityId, EntityType, RegionId, ShardId};
+use crate::sharding::ids::{EntityId, EntityType, RegionId};
 use crate::sharding::region::{RegionInput, RegionOutput, Unregistered};
 use crate::sharding::remembered::{Slow, Step};
 use crate::sharding::store::Ask;
@@ -208,7 +208,7 @@ pub enum Output {
         /// Names the question.
         number: u64,
         /// Which shards.
-        shards: Vec<ShardId>, // ≤ number-of-shards
+        shards: Counting,
     },
     /// Find out whether an entity lives here, and say so to who asked by
     /// [`SurveyMessage::Lives`]; it may be this node.

@@ -13,7 +13,8 @@ use ostraca_ddata::id::ReplicaId;
 use serde::{Deserialize, Serialize};
 
 use crate::sharding::explain::{Account, Recalled, TOLD_MAX, Topic};
-use crate::sharding::ids::{EntityId, EntityType, RegionId, ShardId};
+use crate::sharding::ids::{EntityId, EntityType, RegionId, SHARDS_MAX, ShardId};
+use crate::sharding::wire::in_messages;
 
 /// Before those who have not answered are asked again.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -28,9 +29,8 @@ pub enum SurveyMessage {
         #[serde(rename = "n")]
         number: u64,
     },
-    /// So many, of each shard that lives here or is being drained, all in one message: of at most 15 bytes
-    /// each. Where no lane takes it (from more than 500 shards at one region on, with the least
-    /// `message-bytes-max`, and more than 270,000 by default) the region stays unanswered.
+    /// So many, of each shard that lives here or is being drained; in several messages, if they are too
+    /// many for one.
     #[serde(rename = "t")]
     Told {
         /// As asked.
@@ -39,6 +39,9 @@ pub enum SurveyMessage {
         /// Shards with their entities.
         #[serde(rename = "s")]
         shards: Vec<(ShardId, u64)>, // ≤ SHARDS_MAX
+        /// How many shards stand in all messages of the answer together; 0: this one is all of it.
+        #[serde(rename = "o", default, skip_serializing_if = "is_zero")]
+        of: u64,
     },
     /// What do you remember of this?
     #[serde(rename = "w")]
@@ -80,6 +83,36 @@ pub enum SurveyMessage {
         #[serde(rename = "l")]
         lives: Option<bool>,
     },
+}
+
+/// What a shard's number and its count take in an answer, at most; bytes.
+const COUNT_BYTES: usize = 15;
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's form")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// Shards whose entities one message counts, of all that are to be counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counting {
+    /// Which.
+    pub shards: Vec<ShardId>, // ≤ number-of-shards
+    /// How many all messages of the answer have; 0: this one is all of it.
+    pub of: u64,
+}
+
+impl Counting {
+    /// These, in messages of at most so many bytes; one if there are none.
+    pub(crate) fn in_messages(shards: Vec<ShardId>, bytes_max: usize) -> Vec<Self> {
+        let all = shards.len() as u64;
+        let mut messages = in_messages(shards, bytes_max, |_| COUNT_BYTES);
+        if messages.is_empty() {
+            messages.push(Vec::new());
+        }
+        let of = if messages.len() == 1 { 0 } else { all };
+        messages.into_iter().map(|shards| Self { shards, of }).collect()
+    }
 }
 
 /// What is asked.
@@ -152,7 +185,7 @@ pub(super) struct Survey {
     pub(super) question: Question,
     until: Instant,
     ask_at: Instant,
-    counted: BTreeMap<RegionId, BTreeMap<ShardId, u64>>, // ≤ members
+    counted: BTreeMap<RegionId, BTreeMap<ShardId, u64>>, // ≤ members × SHARDS_MAX; some in part
     accounts: Vec<Account>,                              // ≤ 2 × TOLD_MAX of each member
     lives: Option<bool>,
     unanswered: BTreeSet<RegionId>, // ≤ members
@@ -187,15 +220,19 @@ impl Survey {
         self.unanswered.iter().copied().collect()
     }
 
-    /// Takes an answer, if it is one to this question and the first of that node.
+    /// Takes an answer, or part of one, if it is one to this question and the first of that node.
     pub(super) fn told(&mut self, from: ReplicaId, answer: SurveyMessage) {
         let region = RegionId::new(from);
         if !self.unanswered.contains(&region) {
             return;
         }
         match (&self.question, answer) {
-            (Question::Count, SurveyMessage::Told { shards, .. }) => {
-                self.counted.insert(region, shards.into_iter().collect());
+            (Question::Count, SurveyMessage::Told { shards, of, .. }) => {
+                let counted = self.counted.entry(region).or_default();
+                counted.extend(shards.into_iter().filter(|(shard, _)| shard.get() < SHARDS_MAX));
+                if (counted.len() as u64) < of {
+                    return; // some of its messages are under way, or lost: then it is asked again
+                }
             }
             (Question::Why(topic), SurveyMessage::Because { accounts, .. }) => {
                 let own =
@@ -215,9 +252,10 @@ impl Survey {
     }
 
     pub(super) fn end(self) -> Found {
-        let Self { question, counted, accounts, lives, unanswered, .. } = self;
+        let Self { question, mut counted, accounts, lives, unanswered, .. } = self;
         match question {
             Question::Count => {
+                counted.retain(|region, _| !unanswered.contains(region));
                 Found::Counted(ClusterShardingStats { regions: counted, unanswered })
             }
             Question::Why(_) => Found::Recalled(Recalled { accounts, unanswered }),

@@ -188,6 +188,11 @@ impl Region {
         self.shards.get(&shard)
     }
 
+    /// The length of a message with words about many shards, as far as they can be divided; bytes.
+    pub(crate) const fn words_bytes_max(&self) -> usize {
+        self.config.cut.words
+    }
+
     /// Shards that live here, and those that are being drained.
     pub fn hosted(&self) -> impl Iterator<Item = (ShardId, Run)> + '_ {
         let running = self.shards.iter().filter(|(_, shard)| shard.run() != Run::Idle);

@@ -10,13 +10,21 @@ use ostraca_ddata::id::ReplicaId;
 use super::port::RegionOutput;
 use super::{Out, Region};
 use crate::sharding::ids::ShardId;
-use crate::sharding::wire::{SHARD_BYTES, ToCoordinator, in_messages};
+use crate::sharding::wire::{ToCoordinator, WISH_BYTES, in_messages};
 
 /// See the module's page.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stopping {
-    until: BTreeMap<ShardId, Instant>, // ≤ shards
+    wishes: BTreeMap<ShardId, Wish>, // ≤ shards
+    last: u64,                       // number of a wish
     ask_at: Instant,
+}
+
+/// That a shard stops: the last one of it.
+#[derive(Clone, Copy, Debug)]
+struct Wish {
+    number: u64,
+    until: Instant,
 }
 
 impl Stopping {
@@ -27,55 +35,60 @@ impl Stopping {
 
     /// When to ask or to give up.
     pub(super) fn next(&self, registered: bool) -> Option<Instant> {
-        let asks = registered.then_some(self.ask_at).filter(|_| !self.until.is_empty());
-        self.until.values().min().copied().into_iter().chain(asks).min()
+        let asks = registered.then_some(self.ask_at).filter(|_| !self.wishes.is_empty());
+        self.wishes.values().map(|wish| wish.until).chain(asks).min()
     }
 }
 
 impl Region {
     /// Shards that are to stop and have not yet, as far as is known here.
     pub fn stopping(&self) -> impl Iterator<Item = ShardId> + '_ {
-        self.stopping.until.keys().copied()
+        self.stopping.wishes.keys().copied()
     }
 
     pub(super) fn wish_stop(&mut self, now: Now, shards: Vec<ShardId>, within: Duration) {
         let until = now.mono + within;
+        self.stopping.last += 1;
+        let new = Wish { number: self.stopping.last, until };
         for shard in shards {
             if self.is_shard(shard) {
-                let known = self.stopping.until.entry(shard).or_insert(until);
-                *known = (*known).max(until);
+                let known = self.stopping.wishes.entry(shard).or_insert(new);
+                *known = Wish { until: until.max(known.until), ..new };
             }
         }
         self.stopping.ask_at = now.mono;
     }
 
     /// The coordinator says so; another one is asked, too.
-    pub(super) fn stopped(&mut self, from: ReplicaId, shards: &[ShardId], out: &mut Out) {
+    pub(super) fn stopped(&mut self, from: ReplicaId, told: &[(ShardId, u64)], out: &mut Out) {
         if self.registration.coordinator() != Some(from) {
             return;
         }
-        let before = self.stopping.until.len();
-        for shard in shards {
-            self.stopping.until.remove(shard);
+        let wishes = &mut self.stopping.wishes;
+        let before = wishes.len();
+        for (shard, number) in told {
+            if wishes.get(shard).is_some_and(|wish| wish.number == *number) {
+                wishes.remove(shard);
+            }
         }
-        if self.stopping.until.len() < before {
+        if wishes.len() < before {
             out.push(RegionOutput::Stopped);
         }
     }
 
     pub(super) fn stop_others(&mut self, now: Now, out: &mut Out) {
-        let before = self.stopping.until.len();
-        self.stopping.until.retain(|_, until| *until > now.mono);
-        if self.stopping.until.len() < before {
+        let before = self.stopping.wishes.len();
+        self.stopping.wishes.retain(|_, wish| wish.until > now.mono);
+        if self.stopping.wishes.len() < before {
             out.push(RegionOutput::Stopped);
         }
-        let due = !self.stopping.until.is_empty() && self.stopping.ask_at <= now.mono;
+        let due = !self.stopping.wishes.is_empty() && self.stopping.ask_at <= now.mono;
         let to = self.registration.coordinator().filter(|_| self.registration.is_registered());
         if let (true, Some(to)) = (due, to) {
             self.stopping.ask_at = now.mono + self.config.retry;
-            let shards = self.stopping.until.keys().copied().collect();
-            for shards in in_messages(shards, self.config.cut.words, |_| SHARD_BYTES) {
-                self.mail.say(to, ToCoordinator::Stop(shards));
+            let wishes = self.stopping.wishes.iter().map(|(shard, wish)| (*shard, wish.number));
+            for wishes in in_messages(wishes.collect(), self.config.cut.words, |_| WISH_BYTES) {
+                self.mail.say(to, ToCoordinator::Stop(wishes));
             }
         }
     }

@@ -168,7 +168,11 @@ impl Cluster {
 
     /// Three nodes that host all shards evenly.
     fn of_three(seed: u64, places: usize) -> Self {
-        let mut cluster = Self::calm(seed, places, 3);
+        Self::of_three_in(seed, places, World::new(3))
+    }
+
+    fn of_three_in(seed: u64, places: usize, world: World) -> Self {
+        let mut cluster = Self::with(seed, places, 3, Faults::none(), world);
         cluster.until(20, "all are registered", |it| (0..3).all(|place| it.is_registered(place)));
         cluster.want_all(1);
         cluster.until(20, "even", |it| it.sizes([0, 1, 2]) == [4, 4, 4]);

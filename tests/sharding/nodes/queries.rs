@@ -7,7 +7,8 @@ use ostraca::sharding::coordinator::Coordinator;
 use ostraca::sharding::explain::{Recalled, Topic, Witness};
 use ostraca::sharding::ids::{RegionId, ShardId};
 use ostraca::sharding::machines::{ClusterShardingStats, Found, Question};
-use ostraca_ddata::sim::{Faults, NodeIndex};
+use ostraca::sharding::region::Cut;
+use ostraca_ddata::sim::NodeIndex;
 
 use super::{Cluster, SECOND, SHARDS, counter, settings};
 use crate::whole::World;
@@ -69,14 +70,31 @@ fn known_failure_37_a_node_that_does_not_answer_is_named_and_the_others_are_ther
 
 #[test]
 fn a_survey_whose_words_are_lost_asks_again() {
+    let by_default = World::new(3).cut;
+    for (seed, words) in [(3_u64, by_default.words), (4, 40)] {
+        let world = World { cut: Cut { words, ..by_default }, ..World::new(3) };
+        let loss = world.loss.clone();
+        let mut cluster = Cluster::of_three_in(seed, 3, world);
+        loss.set(0.5);
+        for _ in 0..5 {
+            let stats = cluster.survey(0, 60 * SECOND);
+            assert!(stats.unanswered.is_empty(), "{stats:?}");
+            assert_eq!(stats.shards(), SHARDS as usize, "none is missing: {stats:?}");
+        }
+    }
+}
+
+#[test]
+fn a_region_of_which_one_message_is_missing_has_not_answered() {
     let world = World::new(3);
+    let world = World { cut: Cut { words: 40, ..world.cut }, ..world };
     let loss = world.loss.clone();
-    let mut cluster = Cluster::with(3, 3, 3, Faults::none(), world);
-    cluster.until(20, "all are registered", |it| (0..3).all(|place| it.is_registered(place)));
+    let mut cluster = Cluster::of_three_in(9, 3, world);
     loss.set(0.5);
-    for _ in 0..5 {
-        let stats = cluster.survey(0, 60 * SECOND);
-        assert!(stats.unanswered.is_empty(), "{stats:?}");
+    for _ in 0..20 {
+        let stats = cluster.survey(0, SECOND / 2); // nobody is asked again
+        assert_eq!(stats.regions.len() + stats.unanswered.len(), 3, "{stats:?}");
+        assert!(stats.regions.values().all(|shards| shards.len() == 4), "{stats:?}");
     }
 }
 

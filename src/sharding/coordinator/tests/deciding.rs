@@ -309,15 +309,16 @@ fn a_move_that_takes_too_long_is_told_of_once_with_who_is_awaited() {
 }
 
 fn stopped(outputs: &[CoordinatorOutput]) -> Vec<u64> {
-    let told =
-        sent(outputs).into_iter().filter(|(_, word)| *word == ToRegion::Stopped(vec![SHARD]));
+    let word =
+        |word: &ToRegion| matches!(word, ToRegion::Stopped(told) if told[..] == [(SHARD, 1)]);
+    let told = sent(outputs).into_iter().filter(|(_, it)| word(it));
     told.map(|(to, _)| to).collect()
 }
 
 #[test]
 fn a_shard_that_is_to_stop_lives_nowhere_once_its_region_has_drained_it() {
     let mut bench = Bench::hosted();
-    let stop = || ToCoordinator::Stop(vec![SHARD, ShardId::new(99_999)]);
+    let stop = || ToCoordinator::Stop(vec![(SHARD, 1), (ShardId::new(99_999), 1)]);
     let out = bench.hear(2, stop());
     assert_eq!(written(&out), [(2, vec![(SHARD, cell(g(2), None, &[(1, 1)]))])]);
     assert_eq!(sent(&bench.answer(Answer::Written))[0], (1, release(2, None, 1)));
@@ -325,14 +326,15 @@ fn a_shard_that_is_to_stop_lives_nowhere_once_its_region_has_drained_it() {
     let out = bench.hear(1, ToCoordinator::Drained(vec![(SHARD, g(2))]));
     assert_eq!(stopped(&out), [2, 3]);
     assert_eq!(stopped(&bench.hear(2, stop())), [2], "said again");
-    let never = bench.hear(2, ToCoordinator::Stop(vec![ShardId::new(8)]));
-    assert_eq!(sent(&never), [(2, ToRegion::Stopped(vec![ShardId::new(8)]))], "nobody hosts it");
+    let other = vec![(ShardId::new(8), 7)];
+    let never = bench.hear(2, ToCoordinator::Stop(other.clone()));
+    assert_eq!(sent(&never), [(2, ToRegion::Stopped(other))], "nobody hosts it");
 }
 
 #[test]
 fn who_needs_a_shard_that_is_stopping_gets_it_once_it_has_stopped() {
     let mut bench = Bench::hosted();
-    bench.hear(2, ToCoordinator::Stop(vec![SHARD]));
+    bench.hear(2, ToCoordinator::Stop(vec![(SHARD, 1)]));
     bench.answer(Answer::Written);
     let out = bench.hear(3, ToCoordinator::GetShardHome(vec![SHARD]));
     assert_eq!(questions(&out), [[]; 0], "region 1 may still run it, and would adopt it");
@@ -344,10 +346,21 @@ fn who_needs_a_shard_that_is_stopping_gets_it_once_it_has_stopped() {
 }
 
 #[test]
+fn a_wish_that_is_said_anew_while_a_shard_stops_is_the_one_that_is_answered() {
+    let mut bench = Bench::hosted();
+    bench.hear(2, ToCoordinator::Stop(vec![(SHARD, 4)]));
+    bench.answer(Answer::Written);
+    bench.hear(2, ToCoordinator::Stop(vec![(SHARD, 5)]));
+    bench.hear(2, ToCoordinator::Stop(vec![(SHARD, 4)])); // late
+    let out = bench.hear(1, ToCoordinator::Drained(vec![(SHARD, g(2))]));
+    assert!(sent(&out).contains(&(2, ToRegion::Stopped(vec![(SHARD, 5)]))), "{out:?}");
+}
+
+#[test]
 fn a_stop_that_comes_while_the_strategy_is_asked_is_first() {
     let mut bench = Bench::hosted();
     bench.hear(1, ToCoordinator::Leaving);
-    bench.hear(2, ToCoordinator::Stop(vec![SHARD]));
+    bench.hear(2, ToCoordinator::Stop(vec![(SHARD, 1)]));
     assert_eq!(written(&bench.place(&[(SHARD, 3)])), [], "it is decided already: nowhere");
     bench.answer(Answer::Written);
     bench.hear(3, ToCoordinator::GetShardHome(vec![SHARD]));
@@ -358,7 +371,7 @@ fn a_stop_that_comes_while_the_strategy_is_asked_is_first() {
 #[test]
 fn who_waits_for_a_stop_and_is_gone_holds_nobody_up() {
     let mut bench = Bench::hosted();
-    bench.hear(2, ToCoordinator::Stop(vec![SHARD]));
+    bench.hear(2, ToCoordinator::Stop(vec![(SHARD, 1)]));
     bench.answer(Answer::Written);
     bench.hear(3, ToCoordinator::GetShardHome(vec![SHARD]));
     let out = bench.tell(CoordinatorInput::Installed(installed(2, [1, 3, 4, 5])));
@@ -371,7 +384,7 @@ fn a_confirmation_that_comes_before_the_stop_is_written_is_not_its_end() {
     bench.hear(1, ToCoordinator::GetShardHome(vec![SHARD]));
     bench.place(&[(SHARD, 1)]);
     bench.answer(Answer::Written);
-    bench.hear(2, ToCoordinator::Stop(vec![SHARD]));
+    bench.hear(2, ToCoordinator::Stop(vec![(SHARD, 1)]));
     let out = bench.hear(1, ToCoordinator::Hosted(vec![(SHARD, g(1))]));
     assert_eq!(stopped(&out), Vec::<u64>::new());
     bench.answer(Answer::Written);

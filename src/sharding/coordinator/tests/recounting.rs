@@ -1,5 +1,7 @@
 //! After a recovery by force: who is asked, what is decided again, and what ends in the middle.
 
+use std::collections::BTreeSet;
+
 use super::*;
 use crate::sharding::installed::Forced;
 use crate::sharding::store::Recovered;

@@ -130,6 +130,35 @@ fn the_last_region_leaves_its_shards_nowhere() {
 }
 
 #[test]
+fn the_last_region_to_say_so_leaves_no_question_to_be_waited_for() {
+    let mut bench = Bench::hosted();
+    assert_eq!(questions(&bench.hear(1, ToCoordinator::Leaving)), [vec![SHARD]]);
+    let question = bench.machine.desk.question.as_ref().expect("it was asked").number;
+    bench.hear(2, ToCoordinator::Leaving);
+    let out = bench.hear(3, ToCoordinator::Leaving);
+    let nowhere = [(2, vec![(SHARD, cell(g(2), None, &[(1, 1)]))])];
+    assert_eq!(written(&out), nowhere, "no answer to it can help");
+    let homes = vec![Chosen { shard: SHARD, to: region(3), why: "test".into() }];
+    let late = bench.tell(CoordinatorInput::Allocated { question, homes });
+    assert_eq!((written(&late), questions(&late)), (vec![], vec![]), "a late one does nothing");
+}
+
+#[test]
+fn who_leaves_and_is_not_known_is_told_to_register() {
+    let mut bench = Bench::acting(1..=3);
+    bench.tell(CoordinatorInput::Installed(installed(2, 1..=4)));
+    let here = |out: &[CoordinatorOutput], id| {
+        sent(out).into_iter().any(|(to, word)| to == id && matches!(word, ToRegion::Here(_)))
+    };
+    assert!(here(&bench.hear(4, ToCoordinator::Leaving), 4), "it believes that it is");
+    assert!(!here(&bench.hear(9, ToCoordinator::Leaving), 9), "it is no member");
+    bench.register(4, &[]);
+    let out = bench.hear(4, ToCoordinator::Leaving);
+    assert!(!here(&out, 4));
+    assert!(sent(&out).iter().any(|(to, word)| *to == 4 && matches!(word, ToRegion::MayLeave(_))));
+}
+
+#[test]
 fn a_drain_of_a_thousand_shards_of_one_of_ten_takes_twenty_words_of_the_coordinator() {
     let mut bench = Bench::new(CoordinatorConfig::default());
     bench.tell(CoordinatorInput::Installed(installed(2, 1..=10)));

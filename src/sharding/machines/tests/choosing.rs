@@ -303,7 +303,7 @@ fn a_node_that_leaves_waits_for_no_strategy_that_fails() {
 fn nor_with_what_it_keeps_of_a_shard_without_a_home() {
     let mut bench = own_with_another();
     bench.place(&[3], THERE);
-    let told = bench.hear(ToCoordinator::Stop(vec![ShardId::new(3)]));
+    let told = bench.hear(ToCoordinator::Stop(vec![(ShardId::new(3), 1)]));
     bench.hold(told);
     let coordinator = bench.machines.types[&counter()].coordinator().expect("it is started");
     let home = coordinator.record(ShardId::new(3)).expect("it is decided").home().clone();

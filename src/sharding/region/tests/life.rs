@@ -157,20 +157,39 @@ fn shards_that_are_to_stop_are_asked_for_until_the_coordinator_says_that_they_ha
     let shards = vec![SHARD, ShardId::new(8)];
     bench.tell(RegionInput::Stop { shards: shards.clone(), within });
     bench.tell(RegionInput::CoordinatorAt(Some(COORDINATOR)));
+    let wishes = |shards: &[ShardId]| shards.iter().map(|shard| (*shard, 1)).collect::<Vec<_>>();
     let asks = |out: &[RegionOutput], shards: &[ShardId]| {
-        let word = ShardingMessage::Coordinator(ToCoordinator::Stop(shards.to_vec()));
+        let word = ShardingMessage::Coordinator(ToCoordinator::Stop(wishes(shards)));
         sent(out).contains(&(COORDINATOR.get(), word))
     };
     assert!(asks(&bench.order(ack(1)), &shards), "as soon as there is somebody to ask");
-    let out = bench.hear(3, ToRegion::Stopped(shards.clone()));
+    let out = bench.hear(3, ToRegion::Stopped(wishes(&shards)));
     assert!(!out.contains(&RegionOutput::Stopped), "of no coordinator");
-    assert!(bench.order(ToRegion::Stopped(vec![SHARD])).contains(&RegionOutput::Stopped));
+    let out = bench.order(ToRegion::Stopped(wishes(&[SHARD])));
+    assert!(out.contains(&RegionOutput::Stopped));
     let (waited, out) = bench.wait().unwrap();
     assert!(waited == 2_000 && asks(&out, &[ShardId::new(8)]), "{waited}: {out:?}");
     let given_up =
         (0..9).find_map(|_| bench.wait()?.1.contains(&RegionOutput::Stopped).then_some(()));
     assert_eq!((given_up, bench.region.stopping().count()), (Some(()), 0));
     assert_eq!(bench.now.mono - Now::default().mono, within);
+}
+
+#[test]
+fn that_a_shard_has_stopped_for_an_earlier_wish_says_nothing_of_a_later_one() {
+    let mut bench = Bench::new();
+    bench.tell(RegionInput::CoordinatorAt(Some(COORDINATOR)));
+    bench.order(ack(1));
+    let within = Duration::from_secs(9);
+    for _ in 0..2 {
+        bench.tell(RegionInput::Stop { shards: vec![SHARD], within });
+    }
+    let late = bench.order(ToRegion::Stopped(vec![(SHARD, 1)]));
+    assert!(!late.contains(&RegionOutput::Stopped), "it may live again since");
+    assert_eq!(bench.region.stopping().collect::<Vec<_>>(), [SHARD]);
+    let out = bench.order(ToRegion::Stopped(vec![(SHARD, 2)]));
+    assert!(out.contains(&RegionOutput::Stopped));
+    assert_eq!(bench.region.stopping().count(), 0);
 }
 
 #[test]
