@@ -348,7 +348,10 @@ impl<E: Entity> Task<E> {
                 (Some(lost), Opened::Undecodable) => {
                     self.runtime.lose(Lost::Undecodable, lost, self.shard.id);
                 }
-                (Some(Entry::Letter(letter)), Opened::Nothing) => self.started(&letter),
+                (Some(Entry::Letter(letter)), Opened::Nothing) => {
+                    assert!(letter.starts(), "a message is opened before it begins");
+                    self.started(&letter);
+                }
                 (None, _) => return,
             }
             if self.since_yield >= BATCH {
