@@ -203,7 +203,7 @@ pub(super) async fn start_in_node(
     }
     let back = facts.clone();
     let (disk, disk_task) = Disk::start(store, alive.clone(), move |id, result| {
-        back.tell(Fact::Persisted { id, result })
+        back.tell(Fact::Persisted { id, result });
     });
     let surroundings = Surroundings {
         outgoing,
