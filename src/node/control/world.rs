@@ -317,9 +317,12 @@ impl Surroundings {
             ShardingDest::Entities { entity_type, order } => {
                 self.hostings.perform(&entity_type, order);
             }
-            ShardingDest::Count { to, entity_type, number, shards } => {
-                let word = sharding::counted(number, &shards, &self.hostings.count(&entity_type));
-                self.answer(to, entity_type, word);
+            ShardingDest::Count { to, entity_type, number, messages } => {
+                let entities = self.hostings.count(&entity_type);
+                for counting in &messages {
+                    let word = sharding::counted(number, counting, &entities);
+                    self.answer(to, entity_type.clone(), word);
+                }
             }
             ShardingDest::Exists { to, entity_type, number, entity } => {
                 let lives = self.hostings.lives(&entity_type, &entity);

@@ -72,8 +72,8 @@ pub enum Dest {
         entity_type: EntityType,
         /// Names the question.
         number: u64,
-        /// The shards.
-        shards: Counting,
+        /// The shards, by messages of the answer; all are counted once.
+        messages: Vec<Counting>,
     },
     /// To what runs the entities of a type, which says to `to` whether this one lives.
     Exists {
@@ -204,8 +204,8 @@ pub fn route(output: Output) -> Dest {
             Dest::Node(Event::PinsAbsent { entity_type, addresses })
         }
         Output::Order { entity_type, order } => Dest::Entities { entity_type, order },
-        Output::Count { to, entity_type, number, shards } => {
-            Dest::Count { to, entity_type, number, shards }
+        Output::Count { to, entity_type, number, messages } => {
+            Dest::Count { to, entity_type, number, messages }
         }
         Output::Exists { to, entity_type, number, entity } => {
             Dest::Exists { to, entity_type, number, entity }
@@ -286,7 +286,7 @@ pub fn say(word: &Word) -> (&'static str, Vec<u8>) {
     (name, bytes.expect("plain data always encodes into memory"))
 }
 
-/// The answer to [`Dest::Count`]: shards that the region has and no entity lives in count, too.
+/// A message of the answer to [`Dest::Count`]: shards that the region has and no entity lives in count, too.
 #[must_use]
 pub fn counted(number: u64, counting: &Counting, entities: &BTreeMap<ShardId, u64>) -> Word {
     let count = |shard: &ShardId| (*shard, entities.get(shard).copied().unwrap_or(0));

@@ -324,10 +324,8 @@ impl TypeMachines {
         match question {
             SurveyMessage::Ask { number } => {
                 let shards = region.hosted().map(|(shard, _)| shard).collect();
-                for shards in Counting::in_messages(shards, region.words_bytes_max()) {
-                    let entity_type = entity_type.clone();
-                    out.push(Output::Count { to, entity_type, number, shards });
-                }
+                let messages = Counting::in_messages(shards, region.words_bytes_max());
+                out.push(Output::Count { to, entity_type, number, messages });
                 None
             }
             SurveyMessage::Exists { number, entity } => {

@@ -198,8 +198,8 @@ pub enum Output {
         /// The order.
         order: RegionOutput,
     },
-    /// Count the entities of these shards, which live here, and say so to who asked by
-    /// [`SurveyMessage::Told`]; it may be this node.
+    /// Count the entities of these shards, which live here, and say so to who asked by a
+    /// [`SurveyMessage::Told`] each; it may be this node.
     Count {
         /// Who asked.
         to: ReplicaId,
@@ -207,8 +207,8 @@ pub enum Output {
         entity_type: EntityType,
         /// Names the question.
         number: u64,
-        /// Which shards.
-        shards: Counting,
+        /// Which shards, by messages of the answer.
+        messages: Vec<Counting>,
     },
     /// Find out whether an entity lives here, and say so to who asked by
     /// [`SurveyMessage::Lives`]; it may be this node.

@@ -183,9 +183,12 @@ impl WholeNode {
                 Dest::Guard(input) => self.work.push_back(Work::Guard(input)),
                 Dest::Membership(input) => self.work.push_back(Work::Membership(input)),
                 Dest::Entities { entity_type, order } => self.perform(now, entity_type, order, fx),
-                Dest::Count { to, entity_type, number, shards } => {
-                    let word = counted(number, &shards, &self.entities.count(&entity_type));
-                    self.answer(to, entity_type, word, fx);
+                Dest::Count { to, entity_type, number, messages } => {
+                    let entities = self.entities.count(&entity_type);
+                    for counting in &messages {
+                        let word = counted(number, counting, &entities);
+                        self.answer(to, entity_type.clone(), word, fx);
+                    }
                 }
                 Dest::Exists { to, entity_type, number, .. } => {
                     self.answer(to, entity_type, lives(number, None), fx); // it knows no ids
