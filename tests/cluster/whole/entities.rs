@@ -202,27 +202,27 @@ impl WholeNode {
                         regions.iter().for_each(|region| house.removed(*region));
                     }
                 }
-                Dest::Node(told) => {
-                    if told == Told::Left {
-                        self.drained_at = self.world.drain.map(|takes| now.mono + takes);
-                    }
-                    fx.emit(Event::Sharding(match told {
-                        Told::Registered(_) => Seen::Registered,
-                        Told::Surveyed { found, .. } => Seen::Surveyed(found),
-                        Told::Slow { slow, .. } => Seen::Slow(slow),
-                        Told::StrategyFailed { .. } => Seen::StrategyFailed,
-                        Told::PinsAbsent { .. } => Seen::PinsAbsent,
-                        Told::Step { .. } | Told::Stopped(_) | Told::Unregistered { .. } => {
-                            continue;
-                        }
-                        Told::Left => Seen::Left,
-                        Told::Acting { .. } => Seen::Acting,
-                        Told::SteppedDown { .. } => Seen::SteppedDown,
-                        Told::Differs { .. } => unreachable!("all nodes are set alike"),
-                    }));
-                }
+                Dest::Node(told) => self.shown(now, told, fx),
             }
         }
+    }
+
+    fn shown(&mut self, now: Now, told: Told, fx: &mut Effects<Self>) {
+        if told == Told::Left {
+            self.drained_at = self.world.drain.map(|takes| now.mono + takes);
+        }
+        fx.emit(Event::Sharding(match told {
+            Told::Registered(_) => Seen::Registered,
+            Told::Surveyed { found, .. } => Seen::Surveyed(found),
+            Told::Slow { slow, .. } => Seen::Slow(slow),
+            Told::StrategyFailed { .. } => Seen::StrategyFailed,
+            Told::PinsAbsent { .. } => Seen::PinsAbsent,
+            Told::Step { .. } | Told::Stopped(_) | Told::Unregistered { .. } => return,
+            Told::Left => Seen::Left,
+            Told::Acting { .. } => Seen::Acting,
+            Told::SteppedDown { .. } => Seen::SteppedDown,
+            Told::Differs { .. } => unreachable!("all nodes are set alike"),
+        }));
     }
 
     fn answer(
