@@ -4,30 +4,67 @@
 //! What synchronises a lane, and nothing else. Its tests compile this file a second time, with
 //! loom's types under the names of [`sync`](super::sync), and try every interleaving.
 
+use std::ops::{Deref, DerefMut};
 use std::pin::pin;
 use std::task::Waker;
 
 use super::outbound::{Outbound, Taken};
-use super::sync::{AtomicWaker, Mutex, MutexGuard, Notify};
+use super::sync::{AtomicWaker, Notify, ShortGuard, ShortMutex};
 use super::{LaneStats, SendError};
 use crate::net::frame::Violation;
 
 /// See the module's page.
 #[derive(Debug)]
 pub(super) struct Handoff {
-    outbound: Mutex<Outbound>,
+    outbound: ShortMutex<Outbound>,
     writer: AtomicWaker,
     room: Notify,
 }
 
+/// The lane, for one thread. Who panics meanwhile gives it up: nobody may send what may be half
+/// changed.
+pub(super) struct Held<'a> {
+    outbound: ShortGuard<'a, Outbound>,
+    calm: bool, // when it was locked
+}
+
+impl Deref for Held<'_> {
+    type Target = Outbound;
+
+    #[inline]
+    fn deref(&self) -> &Outbound {
+        &self.outbound
+    }
+}
+
+impl DerefMut for Held<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Outbound {
+        &mut self.outbound
+    }
+}
+
+impl Drop for Held<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.calm && std::thread::panicking() {
+            self.outbound.give_up();
+        }
+    }
+}
+
 impl Handoff {
     pub(super) fn new(outbound: Outbound) -> Self {
-        Self { outbound: Mutex::new(outbound), writer: AtomicWaker::new(), room: Notify::new() }
+        Self {
+            outbound: ShortMutex::new(outbound),
+            writer: AtomicWaker::new(),
+            room: Notify::new(),
+        }
     }
 
     #[inline]
-    pub(super) fn lock(&self) -> MutexGuard<'_, Outbound> {
-        self.outbound.lock().expect("nobody panics while holding a lane's lock")
+    pub(super) fn lock(&self) -> Held<'_> {
+        Held { calm: !std::thread::panicking(), outbound: self.outbound.lock() }
     }
 
     pub(super) fn stats(&self) -> LaneStats {

@@ -41,6 +41,10 @@ use writer::StandIn;
 mod sync {
     pub(super) use std::sync::{Mutex, MutexGuard};
 
+    /// For what many threads hold, each for less than it takes to put one to sleep. Where threads are
+    /// more than cores, it lets a holder run that waits for a core.
+    pub(super) use parking_lot::{Mutex as ShortMutex, MutexGuard as ShortGuard};
+
     pub(super) use futures::task::AtomicWaker;
     pub(super) use tokio::sync::{Notify, watch};
 }
@@ -279,5 +283,29 @@ impl Lane {
 
     fn register(&self, turn: u64, waker: &Waker) -> bool {
         self.0.handoff.register(turn, waker)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use ostraca_ddata::id::ReplicaId;
+
+    use super::*;
+    use crate::net::PeerId;
+
+    #[test]
+    fn who_panics_with_a_lane_in_hand_gives_it_up() {
+        let to = NodeId { peer: PeerId::random(), incarnation: ReplicaId::new(1) };
+        let lane = Lane::new(to, Class::User, &Limits::default());
+        lane.send(&[], b"kept").expect("it has room");
+        let panics = || {
+            let _held = lane.0.handoff.lock();
+            panic!("on purpose");
+        };
+        assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
+        assert_eq!(lane.send(&[], b"later"), Err(SendError::Broken));
+        assert_eq!(lane.stats().kept_bytes, 0);
     }
 }

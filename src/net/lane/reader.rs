@@ -166,12 +166,13 @@ where
                 self.buffer.consume(len);
                 self.let_others_run(weight).await?;
                 self.line.acks.unsaid += len;
-                if self.line.acks.unsaid >= self.line.acks.every {
-                    self.line.acks.unsaid = 0;
-                    self.line.say(self.intake.turn.accepted()).await?;
-                }
             }
             self.intake.pause();
+            if self.line.acks.unsaid >= self.line.acks.every {
+                // Right before the read that may widen the window: the two go out together.
+                self.line.acks.unsaid = 0;
+                self.line.say(self.intake.turn.accepted()).await?;
+            }
             self.fill().await?;
         }
     }

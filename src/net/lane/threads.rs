@@ -71,9 +71,23 @@ mod sync {
     use std::pin::Pin;
     use std::task::{Context, Poll, Waker};
 
-    pub(super) use loom::sync::{Mutex, MutexGuard};
+    pub(super) use loom::sync::{Mutex, MutexGuard, MutexGuard as ShortGuard};
 
     use super::{Fault, has};
+
+    /// Who panics ends the model: of that nothing is given up.
+    #[derive(Debug)]
+    pub(super) struct ShortMutex<T>(Mutex<T>);
+
+    impl<T> ShortMutex<T> {
+        pub(super) fn new(value: T) -> Self {
+            Self(Mutex::new(value))
+        }
+
+        pub(super) fn lock(&self) -> ShortGuard<'_, T> {
+            self.0.lock().expect("nobody panicked")
+        }
+    }
 
     /// One waker: the last one registered.
     #[derive(Debug)]
