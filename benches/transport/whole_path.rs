@@ -11,6 +11,7 @@ use ostraca::net::lane::Lane;
 use ostraca::net::{Busy, Class, Inbound, Receiver};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 
 use crate::cores;
 use crate::outbox::Outbox;
@@ -55,7 +56,10 @@ impl Receiver for Queue {
         if self.0.capacity() == 0 {
             return Err(Busy);
         }
-        self.0.try_send(Message::decode(message.body)).map_err(|_| Busy)
+        match self.0.try_send(Message::decode(message.body)) {
+            Err(TrySendError::Full(_)) => Err(Busy),
+            Ok(()) | Err(TrySendError::Closed(_)) => Ok(()), // the run is over
+        }
     }
 
     fn ready(&self, _: Class) -> BoxFuture<'_, ()> {

@@ -1,5 +1,9 @@
 //! A read buffer between the socket and the cipher, which by itself reads 8 KiB a call. It grows
 //! only while reads come back full: a connection that says little costs no memory.
+//!
+//! It also says when a connection that always finds more is to let others have a turn. Who reads
+//! what it has brought is woken by its task, and tokio runs the task that was woken last on that
+//! thread alone: as long as the connection went on, its lanes' readers waited, and then it for them.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -10,22 +14,52 @@ use futures::{AsyncRead, AsyncWrite};
 const FIRST: usize = 16 * 1024;
 const BYTES_MAX: usize = 128 * 1024;
 
+/// Bytes read before others get a turn: a piece of a lane.
+const BYTES_PER_TURN: usize = 64 * 1024;
+
 pub(super) struct Buffered<S> {
     inner: S,
     bytes: Vec<u8>, // ≤ BYTES_MAX; empty until a read came back full
     from: usize,
     to: usize,
+    this_turn: usize, // bytes read since others had theirs
 }
 
 impl<S> Buffered<S> {
     pub(super) const fn new(inner: S) -> Self {
-        Self { inner, bytes: Vec::new(), from: 0, to: 0 }
+        Self { inner, bytes: Vec::new(), from: 0, to: 0, this_turn: 0 }
+    }
+
+    /// `false`: it is others' turn.
+    fn begins(&mut self, cx: &Context<'_>) -> bool {
+        if self.this_turn < BYTES_PER_TURN {
+            return true;
+        }
+        self.this_turn = 0;
+        cx.waker().wake_by_ref();
+        false
     }
 
     fn grow(&mut self) {
         let len = (self.bytes.len() * 2).clamp(FIRST, BYTES_MAX);
         self.bytes.resize(len, 0);
     }
+}
+
+/// Reads, and counts it as part of this turn.
+fn poll_read<S: AsyncRead + Unpin>(
+    inner: &mut S,
+    this_turn: &mut usize,
+    cx: &mut Context<'_>,
+    out: &mut [u8],
+) -> Poll<io::Result<usize>> {
+    let read = Pin::new(inner).poll_read(cx, out);
+    match &read {
+        Poll::Ready(Ok(len)) => *this_turn += len,
+        Poll::Ready(Err(_)) => {}
+        Poll::Pending => *this_turn = 0, // others have theirs
+    }
+    read
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Buffered<S> {
@@ -36,14 +70,17 @@ impl<S: AsyncRead + Unpin> AsyncRead for Buffered<S> {
     ) -> Poll<io::Result<usize>> {
         let this = &mut *self;
         if this.from == this.to {
+            if !this.begins(cx) {
+                return Poll::Pending;
+            }
             if out.len() >= this.bytes.len() {
-                let read = ready!(Pin::new(&mut this.inner).poll_read(cx, out))?;
+                let read = ready!(poll_read(&mut this.inner, &mut this.this_turn, cx, out))?;
                 if read == out.len() && read > 0 {
                     this.grow();
                 }
                 return Poll::Ready(Ok(read));
             }
-            this.to = ready!(Pin::new(&mut this.inner).poll_read(cx, &mut this.bytes))?;
+            this.to = ready!(poll_read(&mut this.inner, &mut this.this_turn, cx, &mut this.bytes))?;
             this.from = 0;
         }
         let len = out.len().min(this.to - this.from);
@@ -144,6 +181,25 @@ mod tests {
     fn a_quiet_connection_takes_no_memory() {
         let buffered = drain(100_000, 100);
         assert_eq!(buffered.bytes.capacity(), 0);
+    }
+
+    #[test]
+    fn others_have_a_turn_after_each_piece_however_much_there_is() {
+        let mut buffered = Buffered::new(Source { left: 1 << 20, each: 5_000, next: 0, calls: 0 });
+        let mut out = [0; 4_000];
+        let (mut left, mut turns, mut since) = (1 << 20, 0, 0);
+        while left > 0 {
+            match buffered.read(&mut out).now_or_never() {
+                Some(read) => {
+                    let read = read.expect("the source never fails");
+                    (left, since) = (left - read, since + read);
+                    assert!(since <= BYTES_PER_TURN + FIRST, "{since} bytes in one turn");
+                }
+                None => (turns, since) = (turns + 1, 0),
+            }
+        }
+        assert!((12..=16).contains(&turns), "{turns} turns");
+        assert_eq!(block_on(buffered.read(&mut out)).expect("the source never fails"), 0);
     }
 
     #[test]

@@ -9,8 +9,9 @@ use futures::io::AsyncRead;
 /// The size at first, and after a while of little; bytes.
 const BYTES_MIN: usize = 4 * 1024;
 
-/// The size under load, bytes; more only where frames may be longer.
-const BYTES_MAX: usize = 256 * 1024;
+/// The size under load, bytes; more only where frames may be longer. A quarter of a stream's
+/// window: what was read is credited to the sender only at the next read, once all of it is used.
+const BYTES_MAX: usize = 64 * 1024;
 
 /// Reads in a row that used less than an eighth, before it shrinks.
 const SMALL_READS: u32 = 1_024;

@@ -5,6 +5,7 @@
 
 use std::future::{Future, poll_fn};
 use std::io;
+use std::mem;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -148,11 +149,15 @@ where
                             (Source::Frame, Frame::Message { body, .. }) => Some(body),
                             _ => None,
                         };
+                        let mut waited = false;
                         let weight = loop {
                             match self.intake.offer(body) {
                                 Ok(weight) => break weight,
                                 Err(Busy) => {
                                     self.intake.pause();
+                                    if mem::replace(&mut waited, true) {
+                                        yield_now().await; // it said that it was ready
+                                    }
                                     self.line.wait(&self.intake).await?;
                                 }
                             }
@@ -402,7 +407,7 @@ impl Intake<'_> {
 
 impl Intake<'_> {
     fn pause(&mut self) {
-        if std::mem::take(&mut self.unpaused) {
+        if mem::take(&mut self.unpaused) {
             self.receiver.pause(self.class);
         }
     }

@@ -283,3 +283,44 @@ async fn others_have_their_turn_the_sooner_the_more_the_messages_weigh() {
         busy.abort();
     }
 }
+
+/// Is busy for long, and says that it is not.
+struct Hasty {
+    others: Arc<AtomicU64>, // polls of another task
+    tries: Mutex<Vec<u64>>, // what that was at each offer
+}
+
+impl Receiver for Hasty {
+    fn receive(&self, _: Inbound<'_>) -> Result<(), Busy> {
+        let mut tries = self.tries.lock().expect("no panic inside");
+        tries.push(self.others.load(Ordering::Relaxed));
+        if tries.len() < 1_000 { Err(Busy) } else { Ok(()) }
+    }
+
+    fn ready(&self, _: Class) -> BoxFuture<'_, ()> {
+        async {}.boxed()
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_receiver_that_is_not_ready_when_it_says_so_keeps_nobody_from_running() {
+    let (limits, others) = (Limits::default(), Arc::<AtomicU64>::default());
+    let hasty = Arc::new(Hasty { others: Arc::clone(&others), tries: Mutex::default() });
+    let (lane, inbound) = (lane(&limits), InboundLane::new());
+    lane.send(&[], b"at last").expect("there is room");
+    lane.finish();
+    let busy = tokio::spawn(poll_fn(move |cx| {
+        others.fetch_add(1, Ordering::Relaxed);
+        cx.waker().wake_by_ref(); // at the end of the queue
+        Poll::<()>::Pending
+    }));
+    let (writer, reader) =
+        connect(&lane, &inbound, &limits, Arc::clone(&hasty) as _, Nature::default()).await;
+    assert!(matches!(ended(writer).await, Ended::Finished));
+    assert!(matches!(ended(reader).await, Ended::Finished));
+    let tries = hasty.tries.lock().expect("no panic inside");
+    assert_eq!(tries.len(), 1_000);
+    let mut others_since = tries[1..].windows(2).map(|two| two[1] - two[0]);
+    assert!(others_since.all(|polls| polls > 0), "{tries:?}");
+    busy.abort();
+}
