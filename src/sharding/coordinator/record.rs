@@ -75,10 +75,10 @@ impl Record {
     }
 
     /// Whether a region has something to hear of it: its home, or one of those that are to release it
-    /// before somebody else hosts.
+    /// before somebody else hosts, or before it lives nowhere, and has not said that it did.
     pub(super) fn names(&self, region: RegionId) -> bool {
-        let lists = !self.settled && self.home.after.contains_key(&region);
-        self.home.region == Some(region) || lists
+        let open = !self.settled && !self.drained.contains(&region);
+        self.home.region == Some(region) || open && self.home.after.contains_key(&region)
     }
 
     /// At which generation somebody has hosted it who had heard of this region's release; `None`:

@@ -128,7 +128,14 @@ fn way(seen: &Ways, to: u64, limits: Limits) -> Vec<String> {
 /// # Errors
 /// The violation that it came upon.
 pub(crate) fn walk(limits: Limits, seed: u64, steps: usize) -> Result<World, Found> {
-    let mut world = World::new(limits);
+    walk_on(World::new(limits), seed, steps)
+}
+
+/// A blind walk from there.
+///
+/// # Errors
+/// The violation that it came upon.
+pub(crate) fn walk_on(mut world: World, seed: u64, steps: usize) -> Result<World, Found> {
     let mut chance = Stream::split(seed, "moves", 0);
     let mut trace = Vec::new();
     for _ in 0..steps {

@@ -19,8 +19,8 @@ mod world;
 use ostraca::sharding::bug::Bug;
 use ostraca_ddata::sim::seeds;
 
-use self::explore::{Found, exhaust, hopeless, walk};
-use self::limits::{Limits, Outside};
+use self::explore::{Found, exhaust, hopeless, walk, walk_on};
+use self::limits::{Limits, Outside, Step};
 use self::world::{SHARD, World};
 
 const STATES_MAX: usize = 5_000_000;
@@ -97,6 +97,36 @@ fn who_leaves_goes_when_no_decision_names_it_that_it_has_not_heard_of() {
     assert_eq!(stuck, 0, "{end:#?}");
 }
 
+/// The shard was to move on, and then to live nowhere, before anybody heard of either; the former
+/// home or the next one is to leave. It goes as soon as it has said itself that it drained, and
+/// what is left goes to the next home.
+#[test]
+fn who_leaves_waits_for_no_other_where_a_shard_is_to_live_nowhere() {
+    let begun = |limits, leaver| {
+        let mut world = World::new(limits);
+        let decided = |to| [Step::Move(0, to), Step::WriteAt(0, 0), Step::WriteAt(0, 1)];
+        let steps = decided(Some(1)).into_iter().chain(decided(None));
+        for step in steps.chain([Step::Leave(leaver)]) {
+            world.apply(step).expect("a quiet beginning");
+        }
+        world
+    };
+    let limits = Limits { nowhere: true, leaves: 1, ..Limits::of(2, 4, 1) };
+    let test = "who_leaves_waits_for_no_other_where_a_shard_is_to_live_nowhere";
+    for seed in seeds(test, 2_000) {
+        let world = begun(limits, usize::from(seed.value.is_multiple_of(2)));
+        match walk_on(world, seed.value, 100).and_then(settles) {
+            Ok(world) if !world.is_coordinated() || !world.has_heirs() => {}
+            Ok(world) => assert!(world.leavers_are_let_go(), "replay: {}", seed.replay_command()),
+            Err(found) => panic!("{found}\nreplay: {}", seed.replay_command()),
+        }
+    }
+    let weak = limits.with(Bug::LetsGoWhoIsNamed);
+    let found = (0..2_000).find_map(|seed| walk_on(begun(weak, 1), seed, 100).err());
+    let found = found.expect("what nobody was offered is lost");
+    assert!(found.what.contains("starts without what stay"), "{found}");
+}
+
 #[test]
 fn every_order_with_gossip_among_replicas_keeps_one_host() {
     let limits = Limits { gossip: true, ..Limits::of(1, 1, 1) };
@@ -127,10 +157,16 @@ fn walks(test: &'static str, count: u64, limits: impl Fn(u64) -> Limits) -> Vec<
     ends
 }
 
-/// Once nobody chooses anything any more, who leaves has left.
-fn ends_well(mut world: World) -> Result<World, Found> {
+/// Nobody chooses anything any more.
+fn settles(mut world: World) -> Result<World, Found> {
+    world.settle().map_err(|what| Found { what, trace: Vec::new() })?;
+    Ok(world)
+}
+
+/// Then who leaves has left.
+fn ends_well(world: World) -> Result<World, Found> {
     let found = |what| Found { what, trace: Vec::new() };
-    world.settle().map_err(found)?;
+    let world = settles(world)?;
     // (Without heirs a coordinator may have to wait for a strategy, and time stands still.)
     if world.is_coordinated() && world.has_heirs() && !world.leavers_have_left() {
         let places = world.places.iter().map(|place| (place.leaves, place.machine.shard(SHARD)));

@@ -687,6 +687,12 @@ impl World {
         self.places.iter().all(|place| !place.up || !place.leaves || place.has_left())
     }
 
+    /// Whether their coordinators wait for none of them any more.
+    pub(crate) fn leavers_are_let_go(&self) -> bool {
+        let is_let_go = |place: &Rc<Place>| place.has_left() || place.machine.is_let_go();
+        self.places.iter().all(|place| !place.up || !place.leaves || is_let_go(place))
+    }
+
     /// Its lease is over, or it has left; then it is removed.
     fn remove(&mut self, place: usize) -> Result<(), String> {
         let mut members = self.configurations.last().cloned().unwrap_or_default();

@@ -219,6 +219,24 @@ fn who_leaves_hears_that_it_may_once_no_decision_names_it() {
     assert!(lets_go(&bench.hear(1, ToCoordinator::Drained(vec![(SHARD, g(2))])), 1));
 }
 
+/// Others may take long, or have crashed.
+#[test]
+fn who_leaves_waits_for_no_other_region_that_is_to_end_a_shard() {
+    let mut bench = Bench::hosted();
+    bench.moves(Some(2));
+    bench.answer(Answer::Written);
+    bench.moves(None);
+    bench.answer(Answer::Written);
+    let may = (1, may_leave());
+    bench.hear(2, ToCoordinator::Drained(vec![(SHARD, g(2))]));
+    assert!(!sent(&bench.hear(1, ToCoordinator::Leaving)).contains(&may), "it has not drained");
+    let out = bench.hear(1, ToCoordinator::Drained(vec![(SHARD, g(2))]));
+    assert!(!sent(&out).contains(&may), "that was of an earlier decision");
+    let out = bench.hear(1, ToCoordinator::Drained(vec![(SHARD, g(3))]));
+    assert!(sent(&out).contains(&may), "{out:?}");
+    assert!(!bench.machine.record(SHARD).expect("it is known").is_settled(), "2 is not heard of");
+}
+
 #[test]
 fn what_was_to_go_to_who_leaves_and_is_not_written_yet_goes_elsewhere() {
     let mut bench = Bench::hosted();
