@@ -33,6 +33,9 @@ pub(crate) struct Limits {
     pub(crate) lag: bool,
     /// A shard may be sent nowhere.
     pub(crate) nowhere: bool,
+    /// Registrations are messages like all others, and say what is hosted. Without it they take no
+    /// time and say nothing: decisions alone must do.
+    pub(crate) registers: bool,
     /// Regions hear nothing and do nothing: only coordinators and replicas act, and every decision
     /// must list all that were spoken of before.
     pub(crate) mute: bool,
@@ -53,6 +56,7 @@ impl Limits {
             gossip: false,
             lag: false,
             nowhere: false,
+            registers: false,
             mute: false,
             hosts_only: false,
             canary: Canary::none(),

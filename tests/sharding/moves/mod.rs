@@ -2,7 +2,8 @@
 //!
 //! After every step: one host; generations of hosts rise; each host's decision was acknowledged
 //! and names it; acknowledged decisions come in the order of their generations (I3); who starts
-//! takes what the latest stay left, once (see `payloads.rs`).
+//! takes what the latest stay left, once (see `payloads.rs`). Every state is gone through without
+//! registrations; walks have them as messages, which may be late or come twice.
 //!
 //! `OSTRACA_MOVES=2c2m0x cargo test -p ostraca --test sharding every_order -- --nocapture` goes
 //! through every state of 2 coordinators, 2 moves and no crash instead of the small worlds
@@ -228,4 +229,22 @@ fn walks_find_each_promise_that_the_surroundings_break() {
         Outside::RemovedWhileLeased,
     ];
     each_is_found(&broken, Limits::without);
+}
+
+/// The coordinator knows some regions late, and hears late, or for the second time, what was hosted.
+#[test]
+fn registrations_take_their_time_and_may_be_late() {
+    let limits = |seed: u64| Limits {
+        gossip: seed.is_multiple_of(2),
+        lag: seed.is_multiple_of(3),
+        nowhere: seed.is_multiple_of(5),
+        leaves: usize::from(seed.is_multiple_of(7)),
+        registers: true,
+        ..Limits::of(3, 4, 2)
+    };
+    let ends = walks("registrations_take_their_time_and_may_be_late", 2_000, limits);
+    let most = ends.iter().map(World::acked).max();
+    assert!(ends.len() < 100 || most >= Some(4), "too few decisions: {most:?}");
+    let weakened = [Bug::RecoveryDropsAfter, Bug::UnconfirmedLeftOut, Bug::StartWithoutReleased];
+    each_is_found(&weakened, |limits, bug| Limits { registers: true, ..limits.with(bug) });
 }

@@ -150,6 +150,7 @@ impl World {
         }
         let first = [Step::Start(0), Step::FenceAt(0, 0), Step::FenceAt(0, 1)];
         first.into_iter().for_each(|step| world.apply(step).expect("a quiet beginning"));
+        world.register_all();
         world.tell(0, asks_for_home()).expect("a quiet beginning");
         let placed = [Step::Place(0, 0), Step::WriteAt(0, 0), Step::WriteAt(0, 1)];
         placed.into_iter().for_each(|step| world.apply(step).expect("a quiet beginning"));
@@ -165,6 +166,14 @@ impl World {
             world.configurations.push((0..limits.regions).map(region).collect());
         }
         world
+    }
+
+    /// Whoever was invited is registered: that is all that was said up to here.
+    fn register_all(&mut self) {
+        for _invitation_registration_and_ack in 0..3 {
+            let sent: Vec<u64> = self.sent.iter().map(|(fact, _)| *fact).collect();
+            sent.into_iter().for_each(|fact| self.deliver(fact).expect("a quiet beginning"));
+        }
     }
 
     /// What identifies a state. Which replica is which does not matter.
@@ -513,10 +522,14 @@ impl World {
         Ok(())
     }
 
-    /// Registrations take no time and tell of nothing that is hosted: decisions alone must do.
     fn say(&mut self, seat: usize, place: usize, word: ToRegion) -> Result<(), String> {
         let from = owner(seat);
         match word {
+            ToRegion::Here(_) | ToRegion::RegisterAck { .. } | ToRegion::NotYet(_)
+                if self.limits.registers =>
+            {
+                self.send(Fact::ToRegion(place, from, word));
+            }
             ToRegion::Here(_) => {
                 let (proxy, from) = (self.places[place].leaves, region(place).replica());
                 let (hosted, highest) = (Vec::new(), Generation::NEVER);
@@ -601,7 +614,12 @@ impl World {
                     self.send(Fact::ToRegion(place, me, word.clone()));
                 });
             }
-            ShardingMessage::Coordinator(ToCoordinator::Register { .. }) => {} // see `say`
+            ShardingMessage::Coordinator(word @ ToCoordinator::Register { .. }) => {
+                let seat = (0..self.seats.len()).find(|seat| owner(*seat) == to);
+                if let Some(seat) = seat.filter(|_| self.limits.registers) {
+                    self.send(Fact::ToCoordinator(seat, me, word)); // else see `say`
+                }
+            }
             ShardingMessage::Coordinator(word) => {
                 // Evidence: whoever coordinates may hear of it.
                 for seat in 0..self.limits.coordinators {
