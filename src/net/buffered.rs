@@ -14,7 +14,7 @@ use futures::{AsyncRead, AsyncWrite};
 const FIRST: usize = 16 * 1024;
 const BYTES_MAX: usize = 128 * 1024;
 
-/// Bytes read before others get a turn: a piece of a lane.
+/// Bytes after which others get a turn: a piece of a lane. (The last read may bring more.)
 const BYTES_PER_TURN: usize = 64 * 1024;
 
 pub(super) struct Buffered<S> {

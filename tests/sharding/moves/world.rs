@@ -6,6 +6,8 @@
 //! guarded write do to them is what the Replicator does (promise, read, write back what differs;
 //! refuse below the promise). Time stands still: repetitions add nothing where nothing is lost.
 
+mod ends;
+
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
@@ -525,7 +527,10 @@ impl World {
     fn say(&mut self, seat: usize, place: usize, word: ToRegion) -> Result<(), String> {
         let from = owner(seat);
         match word {
-            ToRegion::Here(_) | ToRegion::RegisterAck { .. } | ToRegion::NotYet(_)
+            ToRegion::Here(_)
+            | ToRegion::RegisterAck { .. }
+            | ToRegion::NotYet(_)
+            | ToRegion::Announce(_)
                 if self.limits.registers =>
             {
                 self.send(Fact::ToRegion(place, from, word));
@@ -670,47 +675,6 @@ impl World {
         self.tell_region(place, RegionInput::Leave)
     }
 
-    /// Everything happens that nobody chooses, until nothing changes.
-    pub(crate) fn settle(&mut self) -> Result<(), String> {
-        loop {
-            let before = self.digest();
-            for step in self.steps() {
-                if !step.is_chosen() {
-                    self.apply(step)?;
-                }
-            }
-            if self.digest() == before {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Whether somebody acts under the highest term that was ever promised.
-    pub(crate) fn is_coordinated(&self) -> bool {
-        let promised = self.replicas.iter().map(|replica| replica.promised).max();
-        let mut acting = self.seats.iter().filter(|seat| seat.machine.phase() == Phase::Active);
-        acting.any(|seat| Some(seat.machine.term()) == promised)
-    }
-
-    /// Whether somebody could take what others leave.
-    pub(crate) fn has_heirs(&self) -> bool {
-        let members = self.configurations.last();
-        let is_in = |at: usize| members.is_some_and(|all| all.contains(&region(at)));
-        let heir = |at: usize| is_in(at) && self.places[at].up && !self.places[at].leaves;
-        (0..self.places.len()).any(heir)
-    }
-
-    /// Whether everybody who lives and was told to leave has left.
-    pub(crate) fn leavers_have_left(&self) -> bool {
-        self.places.iter().all(|place| !place.up || !place.leaves || place.has_left())
-    }
-
-    /// Whether their coordinators wait for none of them any more.
-    pub(crate) fn leavers_are_let_go(&self) -> bool {
-        let is_let_go = |place: &Rc<Place>| place.has_left() || place.machine.is_let_go();
-        self.places.iter().all(|place| !place.up || !place.leaves || is_let_go(place))
-    }
-
     /// Its lease is over, or it has left; then it is removed.
     fn remove(&mut self, place: usize) -> Result<(), String> {
         let mut members = self.configurations.last().cloned().unwrap_or_default();
@@ -721,18 +685,6 @@ impl World {
         }
         (0..self.places.len()).try_for_each(|place| self.install_at_region(place))?;
         (0..self.seats.len()).try_for_each(|seat| self.install_at_seat(seat))
-    }
-
-    /// Whether the newest acknowledged decision's home hosts the shard by it.
-    pub(crate) fn is_carried_out(&self) -> bool {
-        let newest = self.acked.iter().max();
-        let hosts = |index: usize, at: Generation| {
-            self.places[index].up && self.run(index) == Run::Hosting(at)
-        };
-        newest.is_some_and(|(generation, home)| {
-            (0..self.places.len())
-                .any(|index| Some(region(index)) == *home && hosts(index, *generation))
-        })
     }
 
     /// Loses messages that were sent.
