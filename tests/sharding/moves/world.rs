@@ -173,8 +173,12 @@ impl World {
     /// Whoever was invited is registered: that is all that was said up to here.
     fn register_all(&mut self) {
         for _invitation_registration_and_ack in 0..3 {
-            let sent: Vec<u64> = self.sent.iter().map(|(fact, _)| *fact).collect();
-            sent.into_iter().for_each(|fact| self.deliver(fact).expect("a quiet beginning"));
+            let sent: Vec<Step> = self.sent.iter().map(|(fact, _)| Step::Deliver(*fact)).collect();
+            for step in sent {
+                if !self.is_old_invitation(step) {
+                    self.apply(step).expect("a quiet beginning");
+                }
+            }
         }
     }
 

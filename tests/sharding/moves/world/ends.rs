@@ -26,19 +26,13 @@ impl World {
     }
 
     /// Whether a region has heard of it: again it would have to register anew, again and again.
-    fn is_old_invitation(&self, step: Step) -> bool {
+    pub(super) fn is_old_invitation(&self, step: Step) -> bool {
         let Step::Deliver(hash) = step else { return false };
-        let of = |fact: &(u64, Rc<Fact>)| fact.0 == hash && self.is_known_invitation(&fact.1);
-        self.sent.iter().any(of)
-    }
-
-    fn is_known_invitation(&self, fact: &Fact) -> bool {
-        match fact {
-            Fact::ToRegion(place, from, ToRegion::Here(term)) => {
-                self.places[*place].machine.registered_with() == (Some(*from), *term)
-            }
-            _ => false,
-        }
+        let Ok(at) = self.sent.binary_search_by_key(&hash, |(hash, _)| *hash) else { return false };
+        let Fact::ToRegion(place, from, ToRegion::Here(term)) = &*self.sent[at].1 else {
+            return false;
+        };
+        self.places[*place].machine.registered_with() == (Some(*from), *term)
     }
 
     /// A region hears, does and says all that it can; nobody else does anything.
