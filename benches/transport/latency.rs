@@ -197,10 +197,10 @@ async fn drain(mut stream: Boxed) {
     while stream.read(&mut bytes).await.is_ok_and(|len| len > 0) {}
 }
 
-fn beside_bulk_ours(pace: Pace) -> (Vec<Duration>, f64) {
+fn beside_bulk_ours(class: Class, pace: Pace) -> (Vec<Duration>, f64) {
     let sides = Sides::new();
     let ([near, far], lane, answered) = answering(&sides, Class::Control);
-    let heavy = near.lane(&far, Class::Bulk);
+    let heavy = near.lane(&far, class);
     sides.near.spawn(bulk(heavy.clone(), pace));
     let end = Instant::now() + BESIDE_BULK;
     let asking = ask(lane, answered, move |_| Instant::now() >= end, PAUSE);
@@ -251,16 +251,23 @@ pub(crate) fn run() {
 
 pub(crate) fn run_beside_bulk() {
     println!("── Control, {BODY} B a ms, beside bulk, µs (goal: p99 <= 1.5 x raw) ──");
+    beside("bulk", Class::Bulk);
+    println!("── The same, beside users' messages of 64 KiB, which share its connection ──");
+    beside("users", Class::User);
+    println!("{}", cores::seen());
+}
+
+fn beside(whom: &str, class: Class) {
     for (name, pace) in [("saturated", Pace::Saturated), ("125 MB/s", Pace::Gigabit)] {
         let rate = std::cell::Cell::new(0.0);
         let ours = || {
-            let (spans, bulk) = beside_bulk_ours(pace);
+            let (spans, bulk) = beside_bulk_ours(class, pace);
             rate.set(bulk);
             spans
         };
         let [mine, raw] = rounds([&ours, &|| beside_bulk_raw(pace)]);
         println!(
-            "{name:<10} ours p50 {:>7.1}  p99 {:>8.1} (bulk {:.0} MB/s)   two sockets of TCP + Noise \
+            "{name:<10} ours p50 {:>7.1}  p99 {:>8.1} ({whom} {:.0} MB/s)   two sockets of TCP + Noise \
              p50 {:>7.1}  p99 {:>8.1}   ratio of p99 {:.2}",
             mine.at(50),
             mine.at(99),
@@ -270,5 +277,4 @@ pub(crate) fn run_beside_bulk() {
             mine.at(99) / raw.at(99),
         );
     }
-    println!("{}", cores::seen());
 }

@@ -7,7 +7,7 @@
 //! what follows is heard. Knows no socket and no node.
 
 use std::fmt;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::time::Duration;
 
 use ostraca_ddata::encoded::{Encoded, ValueError, from_msgpack};
@@ -489,7 +489,11 @@ pub(super) async fn read_frame<S: AsyncRead + Unpin>(
     limit: usize,
 ) -> Result<Option<Vec<u8>>, FrameError> {
     let mut length = Vec::with_capacity(4);
-    from.take(4).read_to_end(&mut length).await?;
+    if let Err(error) = from.take(4).read_to_end(&mut length).await {
+        let gone = [ErrorKind::ConnectionReset, ErrorKind::ConnectionAborted];
+        let has_hung_up = length.is_empty() && gone.contains(&error.kind());
+        return if has_hung_up { Ok(None) } else { Err(error.into()) };
+    }
     let Ok(length) = <[u8; 4]>::try_from(length.as_slice()) else {
         return if length.is_empty() { Ok(None) } else { Err(FrameError::Short) };
     };

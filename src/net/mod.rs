@@ -19,7 +19,7 @@ mod hub;
 pub mod identity;
 pub mod lane;
 pub mod link;
-mod muxer;
+pub mod muxer;
 pub mod swarm;
 pub mod transport;
 pub mod wire;

@@ -140,8 +140,8 @@ pub enum Event {
     },
     /// A client calls.
     Client(Calling),
-    /// This side is closing a connection. Abort its lanes' tasks: closing wakes no local reader,
-    /// and the swarm's own event may wait for the peer.
+    /// This side is closing a connection. Abort its lanes' tasks: the swarm's own event may wait for
+    /// the peer.
     Closing {
         /// With whom.
         peer: PeerId,

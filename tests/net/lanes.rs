@@ -12,9 +12,9 @@ use ostraca::net::{Busy, Class, Inbound, NodeId, Receiver};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-mod cuts;
+pub(crate) mod cuts;
 mod hostile;
-mod pipe;
+pub(crate) mod pipe;
 mod pressure;
 mod writers;
 

@@ -7,6 +7,7 @@ mod flapping;
 mod hub;
 mod identity;
 mod lanes;
+mod muxer;
 mod nodes;
 mod openings;
 mod proxy;

@@ -127,6 +127,33 @@ fn the_deepest_map_that_there_can_be_survives_the_wire() {
     assert_eq!(decode::<Answer>(&encode(&answer)).ok(), Some(answer));
 }
 
+/// Says that, and is gone.
+struct Gone(&'static [u8], std::io::ErrorKind);
+
+impl tokio::io::AsyncRead for Gone {
+    fn poll_read(
+        mut self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+        into: &mut tokio::io::ReadBuf<'_>,
+    ) -> std::task::Poll<std::io::Result<()>> {
+        let said = std::mem::take(&mut self.0);
+        into.put_slice(said);
+        std::task::Poll::Ready(if said.is_empty() { Err(self.1.into()) } else { Ok(()) })
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_is_reset_between_frames_is_one_that_has_hung_up() {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
+    for kind in [ConnectionReset, ConnectionAborted] {
+        let read = read_frame(&mut Gone(b"", kind), 3).await;
+        assert!(matches!(read, Ok(None)), "{read:?}");
+        let read = read_frame(&mut Gone(b"\0\0", kind), 3).await;
+        assert!(matches!(&read, Err(FrameError::Io(error)) if error.kind() == kind), "{read:?}");
+    }
+    assert!(read_frame(&mut Gone(b"", BrokenPipe), 3).await.is_err());
+}
+
 async fn read(bytes: &[u8], limit: usize) -> Result<Option<Vec<u8>>, FrameError> {
     let mut from = bytes;
     read_frame(&mut from, limit).await

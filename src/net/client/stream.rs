@@ -85,7 +85,7 @@ fn closed() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionAborted, "the connection is closed")
 }
 
-/// Ends a stream when it is dropped: closing a connection here wakes nobody who reads on it.
+/// Ends a stream when it is dropped: the connection's own end may wait for the peer.
 #[derive(Debug)]
 pub(in crate::net) struct Ends([oneshot::Sender<()>; 2]);
 

@@ -72,7 +72,7 @@ impl Clients {
         self.open.entry(connection).or_default().push(ends);
     }
 
-    /// A connection is gone, or going: nothing wakes who reads on it.
+    /// A connection is gone, or going.
     pub(super) fn connection_ended(&mut self, connection: ConnectionId) {
         self.open.remove(&connection);
     }

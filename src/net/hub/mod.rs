@@ -507,7 +507,7 @@ impl Hub {
         self.answered(id);
     }
 
-    /// A connection is gone, or going: what reads on it is ended, since nothing wakes it.
+    /// A connection is gone, or going: what it carries is ended.
     fn closed(&mut self, id: PeerId, connection: ConnectionId) {
         self.clients.connection_ended(connection);
         if let Some(peer) = self.peers.get_mut(&id) {

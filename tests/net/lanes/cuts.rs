@@ -11,7 +11,7 @@ use super::pipe::{Chance, Looks};
 use super::*;
 
 /// Which seeds a test runs; a failure says how to repeat it.
-fn seeds(test: &str, fixed: u64, run: impl Fn(u64)) {
+pub(crate) fn seeds(test: &str, fixed: u64, run: impl Fn(u64)) {
     let seeds = match env::var("OSTRACA_SEED") {
         Ok(seed) => {
             let seed: u64 = seed.parse().expect("OSTRACA_SEED is a number");
@@ -30,7 +30,7 @@ fn seeds(test: &str, fixed: u64, run: impl Fn(u64)) {
     }
 }
 
-fn block_on(future: impl Future<Output = ()>) {
+pub(crate) fn block_on(future: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(future);
 }

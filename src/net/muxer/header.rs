@@ -1,0 +1,126 @@
+//! Headers of yamux: twelve bytes before whatever a connection carries, all of it big-endian.
+//! Source: the [specification](https://github.com/hashicorp/yamux/blob/master/spec.md).
+
+use super::Violation;
+
+pub(super) const HEADER_BYTES: usize = 12;
+
+/// What a stream may send at first, each way, bytes.
+pub(super) const WINDOW_FIRST: u32 = 256 * 1024;
+
+/// The code of an orderly goodbye.
+pub(super) const GOODBYE: u32 = 0;
+
+/// The code of one because of what the peer did.
+pub(super) const GOODBYE_VIOLATION: u32 = 1;
+
+const VERSION: u8 = 0;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// `len` bytes follow.
+    Data,
+    /// The stream's peer may send `len` bytes more.
+    Window,
+    /// `len` is the sender's own, to be sent back.
+    Ping,
+    /// The connection is over; `len` says why.
+    Goodbye,
+}
+
+/// Says what happens to a stream besides, or which half of a ping it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Flags(u16);
+
+impl Flags {
+    /// Opens the stream; asks, in a ping.
+    pub(super) const SYN: Self = Self(1);
+    /// Takes the stream that was opened; answers, in a ping.
+    pub(super) const ACK: Self = Self(2);
+    /// No more data comes from here.
+    pub(super) const FIN: Self = Self(4);
+    /// The stream is over at once, both ways.
+    pub(super) const RST: Self = Self(8);
+
+    pub(super) const fn has(self, flag: Self) -> bool {
+        self.0 & flag.0 != 0
+    }
+
+    pub(super) const fn and(self, flag: Self) -> Self {
+        Self(self.0 | flag.0)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) kind: Kind,
+    pub(super) flags: Flags,
+    pub(super) stream: u32,
+    pub(super) len: u32,
+}
+
+impl Header {
+    pub(super) fn encode(self) -> [u8; HEADER_BYTES] {
+        let kind = match self.kind {
+            Kind::Data => 0,
+            Kind::Window => 1,
+            Kind::Ping => 2,
+            Kind::Goodbye => 3,
+        };
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[0] = VERSION;
+        bytes[1] = kind;
+        bytes[2..4].copy_from_slice(&self.flags.0.to_be_bytes());
+        bytes[4..8].copy_from_slice(&self.stream.to_be_bytes());
+        bytes[8..12].copy_from_slice(&self.len.to_be_bytes());
+        bytes
+    }
+
+    pub(super) fn decode(bytes: [u8; HEADER_BYTES]) -> Result<Self, Violation> {
+        let [version, kind, f0, f1, s0, s1, s2, s3, l0, l1, l2, l3] = bytes;
+        if version != VERSION {
+            return Err(Violation::Version(version));
+        }
+        let kind = match kind {
+            0 => Kind::Data,
+            1 => Kind::Window,
+            2 => Kind::Ping,
+            3 => Kind::Goodbye,
+            other => return Err(Violation::Kind(other)),
+        };
+        let flags = Flags(u16::from_be_bytes([f0, f1]));
+        let stream = u32::from_be_bytes([s0, s1, s2, s3]);
+        Ok(Self { kind, flags, stream, len: u32::from_be_bytes([l0, l1, l2, l3]) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_are_the_bytes_of_the_specification() {
+        let flags = Flags::SYN.and(Flags::FIN);
+        let header = Header { kind: Kind::Window, flags, stream: 0x0102_0304, len: 0x0506_0708 };
+        let bytes = [0, 1, 0, 5, 1, 2, 3, 4, 5, 6, 7, 8];
+        assert_eq!(header.encode(), bytes);
+        assert_eq!(Header::decode(bytes), Ok(header));
+        let kinds = [Kind::Data, Kind::Window, Kind::Ping, Kind::Goodbye];
+        for (kind, byte) in kinds.into_iter().zip(0..) {
+            assert_eq!(Header { kind, ..header }.encode()[1], byte);
+        }
+        let flags = [Flags::SYN, Flags::ACK, Flags::FIN, Flags::RST];
+        for (flags, bit) in flags.into_iter().zip(0..) {
+            assert_eq!(Header { flags, ..header }.encode()[2..4], [0, 1 << bit]);
+        }
+    }
+
+    #[test]
+    fn what_is_no_header_is_named() {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[1] = 4;
+        assert_eq!(Header::decode(bytes), Err(Violation::Kind(4)));
+        bytes[0] = 1;
+        assert_eq!(Header::decode(bytes), Err(Violation::Version(1)));
+    }
+}

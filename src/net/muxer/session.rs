@@ -1,0 +1,370 @@
+//! A connection: reads frames and gives their data to streams; writes what streams have to say.
+//!
+//! Streams take turns; each says at its turn what it has, up to a [`PIECE`]. The connection flushes
+//! once nothing more waits, or after so much that the peer has something to do meanwhile: acks,
+//! credit and data of several streams go out in one cipher message and one call of the system.
+
+use std::collections::{HashMap, VecDeque};
+use std::convert::Infallible;
+use std::io;
+use std::mem;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+
+use futures::{AsyncRead, AsyncWrite};
+
+use super::header::{Flags, GOODBYE, GOODBYE_VIOLATION, HEADER_BYTES, Header, Kind, WINDOW_FIRST};
+use super::pipe::{Bin, Heads, PIECE, Pipe};
+use super::{Error, Mode, Violation, Waiting};
+
+/// Bytes written before the reader of this connection gets a turn.
+const BYTES_PER_TURN: usize = 256 * 1024;
+
+/// Bytes written by somebody in its place before it goes on itself.
+const BYTES_PUSHED: usize = 16 * 1024;
+
+/// Bytes written before they are flushed, whatever follows: a cipher message of Noise.
+const FLUSH_EVERY: usize = 64 * 1024;
+
+/// Answers that wait to be written: to pings, of which the newest are answered, ...
+const PONGS_MAX: usize = 8;
+
+/// ... and to streams beyond the limit; who asks for more without reading is cut off.
+const REFUSED_MAX: usize = 256;
+
+#[derive(Debug)]
+pub(super) struct Session<C> {
+    socket: C,
+    mode: Mode,
+    streams_max: usize,
+    streams: HashMap<u32, Arc<Pipe>>, // ≤ streams_max
+    next_id: u32,
+    arrived: VecDeque<Arc<Pipe>>, // of `streams`, not taken yet
+    end: Option<Error>,           // found while no task could be told
+    // Reading.
+    expected: Expected,
+    read: Bin, // ≤ PIECE
+    // Writing.
+    heads: Heads,
+    body: Vec<u8>, // ≤ PIECE
+    body_sent: usize,
+    pongs: VecDeque<Header>,   // ≤ PONGS_MAX
+    refused: VecDeque<Header>, // ≤ REFUSED_MAX
+    goodbye: Goodbye,
+    unflushed: usize,
+}
+
+#[derive(Debug)]
+enum Expected {
+    /// A header, of which so much is there.
+    Header([u8; HEADER_BYTES], usize),
+    /// Data of a stream, or for nobody.
+    Data { pipe: Option<Arc<Pipe>>, left: u32, is_last: bool },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Goodbye {
+    No,
+    Wanted(u32),
+    Said,
+}
+
+const HEADER: Expected = Expected::Header([0; HEADER_BYTES], 0);
+
+impl<C> Session<C> {
+    /// Nothing goes or comes any more.
+    pub(super) fn end(&mut self) {
+        self.wake_all(|pipe| pipe.lock().die(io::ErrorKind::ConnectionAborted));
+        self.streams.clear();
+        self.arrived.clear();
+    }
+
+    fn wake_all(&self, end: impl Fn(&Pipe) -> [Option<Waker>; 2]) {
+        let wakers = self.streams.values().flat_map(|pipe| end(pipe));
+        wakers.flatten().for_each(Waker::wake);
+    }
+}
+
+impl<C: AsyncRead + AsyncWrite + Unpin> Session<C> {
+    pub(super) fn new(socket: C, mode: Mode, streams_max: usize) -> Self {
+        Self {
+            socket,
+            mode,
+            streams_max,
+            streams: HashMap::new(),
+            next_id: match mode {
+                Mode::Client => 1,
+                Mode::Server => 2,
+            },
+            arrived: VecDeque::new(),
+            end: None,
+            expected: HEADER,
+            read: Bin::default(),
+            heads: Heads::default(),
+            body: Vec::new(),
+            body_sent: 0,
+            pongs: VecDeque::new(),
+            refused: VecDeque::new(),
+            goodbye: Goodbye::No,
+            unflushed: 0,
+        }
+    }
+
+    /// Reads and writes as far as that goes; ready only at the connection's end.
+    pub(super) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        waiting: &Waiting,
+    ) -> Poll<Result<Infallible, Error>> {
+        let read = self.poll_read(cx);
+        if read.is_pending()
+            && let Some(end) = self.end.take()
+        {
+            return Poll::Ready(Err(end));
+        }
+        if let Poll::Ready(Err(Error::Violation(_))) = &read {
+            self.goodbye = Goodbye::Wanted(GOODBYE_VIOLATION);
+        }
+        match (read, self.poll_write(cx, waiting, BYTES_PER_TURN)) {
+            (Poll::Ready(end), _) => Poll::Ready(end),
+            (_, Poll::Ready(Err(end))) => Poll::Ready(Err(end)),
+            _ => Poll::Pending,
+        }
+    }
+
+    /// Writes what waits, in the place of the connection's task, which is woken by what follows.
+    pub(super) fn push(&mut self, task: &Waker, waiting: &Waiting) {
+        if self.end.is_some() {
+            return;
+        }
+        let written = self.poll_write(&mut Context::from_waker(task), waiting, BYTES_PUSHED);
+        if let Poll::Ready(Err(end)) = written {
+            self.end = Some(end);
+            task.wake_by_ref();
+        }
+    }
+
+    /// Opens a stream, once there are fewer than may be.
+    pub(super) fn poll_open(&mut self) -> Poll<Result<Arc<Pipe>, Error>> {
+        if self.streams.len() >= self.streams_max {
+            return Poll::Pending;
+        }
+        let pipe = Arc::new(Pipe::outbound(self.next_id));
+        self.next_id = self.next_id.checked_add(2).ok_or(Error::NoMoreStreams)?;
+        self.streams.insert(pipe.id, Arc::clone(&pipe));
+        Poll::Ready(Ok(pipe))
+    }
+
+    /// A stream that the peer has opened.
+    pub(super) fn poll_arrived(&mut self) -> Poll<Arc<Pipe>> {
+        self.arrived.pop_front().map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// Writes what streams have written, says goodbye, and closes.
+    pub(super) fn poll_close(
+        &mut self,
+        cx: &mut Context<'_>,
+        waiting: &Waiting,
+    ) -> Poll<Result<(), Error>> {
+        if self.goodbye == Goodbye::No {
+            self.goodbye = Goodbye::Wanted(GOODBYE);
+            self.wake_all(|pipe| pipe.lock().close());
+        }
+        ready!(self.poll_write(cx, waiting, usize::MAX))?;
+        Pin::new(&mut self.socket).poll_close(cx).map_err(Error::Io)
+    }
+
+    // ── Reading ──
+
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<Infallible, Error>> {
+        loop {
+            match &mut self.expected {
+                Expected::Header(bytes, have) => {
+                    let len =
+                        ready!(Pin::new(&mut self.socket).poll_read(cx, &mut bytes[*have..]))?;
+                    if len == 0 {
+                        let at_end = *have == 0;
+                        return Poll::Ready(Err(if at_end { Error::Closed } else { broken() }));
+                    }
+                    *have += len;
+                    if *have == HEADER_BYTES {
+                        let header = Header::decode(*bytes)?;
+                        self.expected = HEADER;
+                        self.on(header)?;
+                    }
+                }
+                Expected::Data { pipe, left: 0, is_last } => {
+                    let ended = pipe.as_ref().filter(|_| *is_last);
+                    wake(ended.and_then(|pipe| pipe.lock().end()));
+                    self.expected = HEADER;
+                }
+                Expected::Data { pipe, left, .. } => {
+                    let most = usize::try_from(*left).map_or(PIECE, |left| left.min(PIECE));
+                    let room = self.read.space(most);
+                    let len = ready!(Pin::new(&mut self.socket).poll_read(cx, room))?;
+                    if len == 0 {
+                        return Poll::Ready(Err(broken()));
+                    }
+                    self.read.fill(len);
+                    *left -= u32::try_from(len).expect("≤ PIECE");
+                    wake(pipe.as_ref().and_then(|pipe| pipe.lock().arrive(&mut self.read)));
+                }
+            }
+        }
+    }
+
+    fn on(&mut self, header: Header) -> Result<(), Error> {
+        match header.kind {
+            Kind::Data | Kind::Window => self.on_stream(header),
+            Kind::Ping => {
+                if header.flags.has(Flags::SYN) {
+                    self.pongs.truncate(PONGS_MAX - 1);
+                    self.pongs.push_front(Header { flags: Flags::ACK, ..header });
+                }
+                Ok(())
+            }
+            Kind::Goodbye => Err(Error::Closed),
+        }
+    }
+
+    fn on_stream(&mut self, header: Header) -> Result<(), Error> {
+        let Header { kind, flags, stream, len } = header;
+        let (data, mut credit) = if kind == Kind::Data { (len, 0) } else { (0, len) };
+        let is_new = flags.has(Flags::SYN) && !flags.has(Flags::RST);
+        let is_known = !is_new || self.on_open(stream, mem::take(&mut credit))?;
+        let pipe = self.streams.get(&stream).filter(|_| is_known).cloned();
+        if let Some(pipe) = &pipe {
+            let mut state = pipe.lock();
+            let wakers = if flags.has(Flags::RST) {
+                state.die(io::ErrorKind::ConnectionReset)
+            } else {
+                state.expect(data)?;
+                [state.credit(credit)?, None]
+            };
+            drop(state);
+            wakers.into_iter().for_each(wake);
+        }
+        let is_last = flags.has(Flags::FIN) && !flags.has(Flags::RST);
+        self.expected = Expected::Data { pipe, left: data, is_last };
+        Ok(())
+    }
+
+    /// `false`: there is no room for another stream.
+    fn on_open(&mut self, id: u32, credit: u32) -> Result<bool, Error> {
+        let odd = self.mode == Mode::Server; // those of clients
+        if id == 0 || (id % 2 == 1) != odd {
+            return Err(Violation::Id(id).into());
+        }
+        if self.streams.contains_key(&id) {
+            return Err(Violation::OpenedTwice(id).into());
+        }
+        if self.streams.len() >= self.streams_max {
+            if self.refused.len() == REFUSED_MAX {
+                return Err(Violation::Insists.into());
+            }
+            let flags = Flags::ACK.and(Flags::RST);
+            let refusal = Header { kind: Kind::Data, flags, stream: id, len: 0 };
+            self.refused.push_back(refusal);
+            return Ok(false);
+        }
+        let credit = credit.checked_add(WINDOW_FIRST).ok_or(Violation::Credit)?;
+        let pipe = Arc::new(Pipe::inbound(id, credit));
+        self.streams.insert(id, Arc::clone(&pipe));
+        self.arrived.push_back(pipe);
+        Ok(true)
+    }
+
+    // ── Writing ──
+
+    /// Writes what waits, some `most` bytes of it; ready once there is nothing left and, if that is
+    /// wanted, goodbye was said.
+    fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        waiting: &Waiting,
+        most: usize,
+    ) -> Poll<Result<(), Error>> {
+        let mut written = 0;
+        loop {
+            while let unsent @ [_, ..] = self.heads.unsent() {
+                let len = ready!(write(&mut self.socket, cx, unsent))?;
+                self.heads.sent(len);
+                self.unflushed += len;
+            }
+            while let unsent @ [_, ..] = &self.body[self.body_sent..] {
+                let len = ready!(write(&mut self.socket, cx, unsent))?;
+                self.body_sent += len;
+                self.unflushed += len;
+                written += len;
+            }
+            if self.unflushed >= FLUSH_EVERY {
+                ready!(self.poll_flush(cx))?;
+            }
+            if written >= most {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            if !self.next(waiting) {
+                return self.poll_flush(cx);
+            }
+        }
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        if self.unflushed > 0 {
+            ready!(Pin::new(&mut self.socket).poll_flush(cx))?;
+            self.unflushed = 0;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// What is written next; `false`: nothing waits.
+    fn next(&mut self, waiting: &Waiting) -> bool {
+        self.heads = Heads::default();
+        self.body.clear();
+        self.body_sent = 0;
+        if let Some(header) = self.pongs.pop_back().or_else(|| self.refused.pop_front()) {
+            self.heads.push(header);
+            return true;
+        }
+        if let Some(pipe) = waiting.pop() {
+            let said = pipe.lock().turn(pipe.id, &mut self.body);
+            if said.is_over {
+                self.streams.remove(&pipe.id);
+            }
+            if said.goes_on {
+                waiting.push(&pipe);
+            }
+            wake(said.writer);
+            self.heads = said.heads;
+            return true;
+        }
+        if let Goodbye::Wanted(why) = self.goodbye {
+            self.goodbye = Goodbye::Said;
+            let flags = Flags::default();
+            self.heads.push(Header { kind: Kind::Goodbye, flags, stream: 0, len: why });
+            return true;
+        }
+        false
+    }
+}
+
+fn write<C: AsyncWrite + Unpin>(
+    socket: &mut C,
+    cx: &mut Context<'_>,
+    bytes: &[u8],
+) -> Poll<Result<usize, Error>> {
+    let len = ready!(Pin::new(socket).poll_write(cx, bytes))?;
+    Poll::Ready(if len == 0 { Err(Error::Io(io::ErrorKind::WriteZero.into())) } else { Ok(len) })
+}
+
+fn broken() -> Error {
+    Error::Io(io::ErrorKind::UnexpectedEof.into())
+}
+
+fn wake(waker: Option<Waker>) {
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}

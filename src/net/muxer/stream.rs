@@ -1,0 +1,117 @@
+//! A stream, as its user holds it.
+
+use std::fmt;
+use std::io;
+use std::mem;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures::{AsyncRead, AsyncWrite};
+
+use super::Shared;
+use super::pipe::{Bin, Pipe, Then};
+
+/// Bytes both ways. Reading ends with what the peer has said until it closed its half, and fails
+/// where the stream was reset or its connection is gone; what had arrived before is read first.
+/// What is written goes out with a flush, or once it is much. Dropped without being closed, it
+/// resets the other end after what was written.
+pub struct Stream<C> {
+    shared: Arc<Shared<C>>,
+    pipe: Arc<Pipe>,
+    reading: Bin,
+}
+
+impl<C> Stream<C> {
+    pub(super) fn new(shared: Arc<Shared<C>>, pipe: Arc<Pipe>) -> Self {
+        Self { shared, pipe, reading: Bin::default() }
+    }
+}
+
+impl<C> Stream<C> {
+    fn follow(&self, then: Then) {
+        if then == Then::List {
+            self.shared.waiting.push(&self.pipe);
+        }
+    }
+}
+
+impl<C> fmt::Debug for Stream<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Stream").field(&self.pipe.id).finish()
+    }
+}
+
+impl<C: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<C> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        out: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        if self.reading.unread().is_empty() {
+            let used = mem::take(&mut self.reading);
+            let mut state = self.pipe.lock();
+            let Some(bin) = state.read(used, cx.waker())? else { return Poll::Pending };
+            let owes = state.owes_credit();
+            let then = if owes { state.list() } else { Then::Nothing };
+            let tells = owes && state.tell();
+            drop(state);
+            self.follow(then);
+            if tells {
+                self.shared.wake(); // what its reader says next goes out with the credit
+            }
+            self.reading = bin;
+        }
+        let len = out.len().min(self.reading.unread().len());
+        out[..len].copy_from_slice(&self.reading.unread()[..len]);
+        self.reading.consume(len);
+        Poll::Ready(Ok(len))
+    }
+}
+
+impl<C: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<C> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let mut state = self.pipe.lock();
+        let written = state.write(bytes, cx.waker())?;
+        let then = if written.is_some_and(|len| len > 0) { state.list() } else { Then::Nothing };
+        let tells = (written.is_none() || state.is_large()) && state.tell();
+        drop(state);
+        self.follow(then);
+        if tells {
+            self.shared.wake();
+        }
+        written.map_or(Poll::Pending, |len| Poll::Ready(Ok(len)))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let tells = self.pipe.lock().tell();
+        if tells {
+            self.shared.push();
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut state = self.pipe.lock();
+        let then = state.finish()?;
+        let tells = state.tell();
+        drop(state);
+        self.follow(then);
+        if tells {
+            self.shared.wake();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<C> Drop for Stream<C> {
+    fn drop(&mut self) {
+        let then = self.pipe.lock().abandon();
+        self.follow(then);
+        self.shared.wake();
+    }
+}

@@ -1,0 +1,83 @@
+//! The seat, by loom: the file that runs in production, compiled once more with loom's types, in every
+//! interleaving. A task that nobody wakes any more is a deadlock, which loom reports.
+
+use std::panic::catch_unwind;
+use std::sync::Arc;
+
+use loom::model::Builder;
+use loom::sync::Notify;
+use loom::sync::atomic::AtomicBool;
+use loom::thread;
+
+use seat::{Found, Seat};
+
+#[path = "seat.rs"]
+#[expect(dead_code, clippy::duplicate_mod, reason = "with other types, and not all of it")]
+mod seat;
+
+mod sync {
+    pub(super) use loom::sync::Mutex;
+    pub(super) use loom::sync::atomic::{AtomicBool, Ordering, fence};
+}
+
+/// A step that is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    None,
+    /// Who stands in wakes nobody.
+    NobodyWoken,
+    /// A question is taken for work.
+    AskedAsWork,
+}
+
+/// Something arrives while somebody writes: the task reads it in the end.
+fn something_arrives(fault: Fault) {
+    let mut model = Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(move || {
+        let (seat, bell) = (Arc::new(Seat::new(())), Arc::new(Notify::new()));
+        let arrived = Arc::new(AtomicBool::new(false));
+        let (beside, looks, rings) = (Arc::clone(&seat), Arc::clone(&arrived), Arc::clone(&bell));
+        let writer = thread::spawn(move || {
+            // loom changes threads where something is shared: here, while the seat is taken.
+            let writes = |(): &mut ()| {
+                looks.load(sync::Ordering::SeqCst);
+            };
+            if beside.stand_in(writes) && fault != Fault::NobodyWoken {
+                rings.notify();
+            }
+        });
+        let (reads, rings) = (Arc::clone(&arrived), Arc::clone(&bell));
+        let socket = thread::spawn(move || {
+            reads.store(true, sync::Ordering::SeqCst);
+            rings.notify();
+        });
+        loop {
+            bell.wait();
+            let has_read = seat.work(|()| arrived.load(sync::Ordering::SeqCst));
+            if has_read == Found::Free(true) {
+                break;
+            }
+            let asked = match fault {
+                Fault::AskedAsWork => seat.work(|()| ()),
+                _ => seat.ask(|()| ()),
+            };
+            assert_ne!(asked, Found::Gone);
+        }
+        for thread in [writer, socket] {
+            thread.join().expect("no panic");
+        }
+    });
+}
+
+#[test]
+fn the_task_is_woken_whoever_was_there_when_something_arrived() {
+    something_arrives(Fault::None);
+}
+
+#[test]
+fn steps_that_are_left_out_are_noticed() {
+    for fault in [Fault::NobodyWoken, Fault::AskedAsWork] {
+        assert!(catch_unwind(|| something_arrives(fault)).is_err(), "{fault:?}");
+    }
+}

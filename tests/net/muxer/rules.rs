@@ -1,0 +1,538 @@
+//! What holds of streams, limits and peers that break the rules; the other end writes by hand.
+
+use futures::FutureExt;
+use futures::io::{AsyncRead, AsyncWrite};
+use futures::task::noop_waker;
+use ostraca::net::muxer::{Error, Stream, Violation};
+use proptest::prelude::*;
+use std::io::ErrorKind;
+use std::task::Context;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+use tokio_util::compat::Compat;
+
+use super::peer::{ACK, DATA, FIN, GOODBYE, Held, PING, RST, SYN, WINDOW, data, frame};
+use super::*;
+
+const FIRST: usize = 256 * 1024;
+const MAX: usize = 1024 * 1024;
+
+type Socket = Held<Compat<DuplexStream>>;
+
+/// A muxer that was dialled, and the bare other end.
+fn by_hand(capacity: usize) -> (Muxer<Socket>, DuplexStream) {
+    let (near, far) = tokio::io::duplex(capacity);
+    (dialled(Held::new(near.compat())), far)
+}
+
+/// Polls it until nothing more happens.
+fn run(muxer: &mut Muxer<Socket>) -> Option<Error> {
+    let waker = noop_waker();
+    let mut cx = Context::from_waker(&waker);
+    for _ in 0..100 {
+        if let Poll::Ready(ended) = Pin::new(&mut *muxer).poll(&mut cx) {
+            return ended.err();
+        }
+    }
+    None
+}
+
+fn arrived(muxer: &mut Muxer<Socket>) -> Option<Stream<Socket>> {
+    let waker = noop_waker();
+    match Pin::new(muxer).poll_inbound(&mut Context::from_waker(&waker)) {
+        Poll::Ready(stream) => Some(stream.expect("the connection lives")),
+        Poll::Pending => None,
+    }
+}
+
+fn opened(muxer: &mut Muxer<Socket>) -> Option<Stream<Socket>> {
+    let waker = noop_waker();
+    match Pin::new(muxer).poll_outbound(&mut Context::from_waker(&waker)) {
+        Poll::Ready(stream) => Some(stream.expect("the connection lives")),
+        Poll::Pending => None,
+    }
+}
+
+/// What comes without waiting.
+fn read(stream: &mut Stream<Socket>, most: usize) -> Poll<std::io::Result<Vec<u8>>> {
+    let waker = noop_waker();
+    let mut bytes = vec![0; most];
+    let read = Pin::new(stream).poll_read(&mut Context::from_waker(&waker), &mut bytes);
+    read.map_ok(|len| bytes[..len].to_vec())
+}
+
+/// Writes as much of it as is taken at once; how much.
+fn write(stream: &mut Stream<Socket>, bytes: &[u8]) -> usize {
+    let waker = noop_waker();
+    let written = Pin::new(stream).poll_write(&mut Context::from_waker(&waker), bytes);
+    match written {
+        Poll::Ready(len) => len.expect("it lives"),
+        Poll::Pending => 0,
+    }
+}
+
+fn flush(stream: &mut Stream<Socket>) {
+    stream.flush().now_or_never().expect("at once").expect("it lives");
+}
+
+/// What the other end finds.
+async fn found(far: &mut DuplexStream, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    within(far.read_exact(&mut bytes)).await.expect("so much is there");
+    bytes
+}
+
+fn nothing_more(far: &mut DuplexStream) {
+    let mut bytes = [0; 64];
+    let more = far.read(&mut bytes).now_or_never();
+    assert!(more.is_none(), "there is more: {more:?} {bytes:?}");
+}
+
+#[tokio::test]
+async fn a_stream_is_opened_answered_and_ended_in_the_words_of_the_specification() {
+    let (mut muxer, mut far) = by_hand(1 << 20);
+    far.write_all(&data(SYN, 1, b"hello")).await.expect("room");
+    assert!(run(&mut muxer).is_none());
+    let mut theirs = arrived(&mut muxer).expect("it has arrived");
+    assert!(matches!(read(&mut theirs, 9), Poll::Ready(Ok(bytes)) if bytes == b"hello"));
+    assert_eq!(write(&mut theirs, b"yes"), 3);
+    flush(&mut theirs);
+    assert_eq!(found(&mut far, 15).await, data(ACK, 1, b"yes"));
+    far.write_all(&data(FIN, 1, b"bye")).await.expect("room");
+    assert!(run(&mut muxer).is_none());
+    assert!(matches!(read(&mut theirs, 9), Poll::Ready(Ok(bytes)) if bytes == b"bye"));
+    assert!(matches!(read(&mut theirs, 9), Poll::Ready(Ok(bytes)) if bytes.is_empty()));
+    theirs.close().await.expect("it lives");
+    assert!(run(&mut muxer).is_none());
+    assert_eq!(found(&mut far, 12).await, frame(DATA, FIN, 1, 0));
+    drop(theirs);
+    assert!(run(&mut muxer).is_none());
+    nothing_more(&mut far);
+
+    let mut ours = opened(&mut muxer).expect("there is room");
+    assert_eq!(write(&mut ours, b"ah"), 2);
+    flush(&mut ours);
+    assert_eq!(found(&mut far, 14).await, data(SYN, 2, b"ah"));
+    drop(ours);
+    assert!(run(&mut muxer).is_none());
+    assert_eq!(found(&mut far, 12).await, frame(DATA, RST, 2, 0));
+    let unsaid = opened(&mut muxer).expect("there is room");
+    drop(unsaid);
+    assert!(run(&mut muxer).is_none());
+    nothing_more(&mut far);
+}
+
+#[tokio::test]
+async fn what_is_flushed_goes_out_at_once_though_the_connection_is_not_polled() {
+    let (mut muxer, mut far) = by_hand(1 << 20);
+    assert!(run(&mut muxer).is_none());
+    let mut stream = opened(&mut muxer).expect("there is room");
+    assert_eq!(write(&mut stream, b"now"), 3);
+    nothing_more(&mut far);
+    flush(&mut stream);
+    assert_eq!(found(&mut far, 15).await, data(SYN, 2, b"now"));
+}
+
+#[tokio::test]
+async fn what_was_written_goes_out_though_its_writer_is_gone() {
+    // A socket that takes nothing more, so that it waits.
+    for (flags, end) in [(SYN, RST), (SYN | FIN, FIN)] {
+        let (mut muxer, mut far) = by_hand(64 * 1024);
+        far.write_all(&data(flags, 1, b"why?")).await.expect("room");
+        assert!(run(&mut muxer).is_none());
+        let mut stream = arrived(&mut muxer).expect("it has arrived");
+        let mut filling = opened(&mut muxer).expect("room");
+        while write(&mut filling, &[7; 64 * 1024]) > 0 {
+            assert!(run(&mut muxer).is_none());
+        }
+        assert_eq!(write(&mut stream, b"because"), 7);
+        flush(&mut stream);
+        drop(stream);
+        let mut heard = Vec::new();
+        let mut bytes = vec![0; 64 * 1024];
+        for _ in 0..100 {
+            tokio::task::yield_now().await; // its budget is anew
+            assert!(run(&mut muxer).is_none());
+            if let Some(len) = far.read(&mut bytes).now_or_never() {
+                heard.extend_from_slice(&bytes[..len.expect("it lives")]);
+            }
+        }
+        let last = match end {
+            RST => [data(ACK, 1, b"because"), frame(DATA, RST, 1, 0)].concat(),
+            _ => data(ACK | FIN, 1, b"because"),
+        };
+        assert!(heard.ends_with(&last), "{:?}", &heard[heard.len() - 40..]);
+    }
+}
+
+#[tokio::test]
+async fn a_reader_is_given_credit_though_its_writer_has_not_flushed() {
+    let (mut muxer, mut stream, mut sender) = sending().await;
+    sender.send(FIRST).await;
+    assert!(run(&mut muxer).is_none());
+    let is_woken = polled(&mut muxer);
+    assert_eq!(write(&mut stream, b"later"), 5);
+    assert!(!is_woken(), "a flush is to follow");
+    while read(&mut stream, FIRST).is_ready() {}
+    assert!(is_woken());
+    assert!(run(&mut muxer).is_none());
+    assert_eq!(found(&mut sender.far, 12).await[..4], [0, WINDOW, 0, ACK]);
+}
+
+/// Polls it once; whether it was woken since then.
+fn polled(muxer: &mut Muxer<Socket>) -> impl Fn() -> bool + use<> {
+    struct Woken(AtomicUsize);
+    impl std::task::Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let woken = Arc::new(Woken(AtomicUsize::new(0)));
+    let waker = Arc::clone(&woken).into();
+    assert!(Pin::new(muxer).poll(&mut Context::from_waker(&waker)).is_pending());
+    move || woken.0.load(Ordering::Relaxed) > 0
+}
+
+#[tokio::test]
+async fn a_writer_has_one_window_under_way_and_goes_on_with_the_peers_credit() {
+    let (mut muxer, mut far) = by_hand(8 << 20);
+    let mut stream = opened(&mut muxer).expect("there is room");
+    let plenty = vec![7; 2 << 20];
+    let mut sent = 0;
+    loop {
+        match write(&mut stream, &plenty) {
+            0 => break,
+            len => sent += len,
+        }
+        assert!(run(&mut muxer).is_none());
+    }
+    assert_eq!(sent, FIRST);
+    far.write_all(&frame(WINDOW, ACK, 2, 1000)).await.expect("room");
+    assert!(run(&mut muxer).is_none());
+    assert_eq!(write(&mut stream, &plenty), 1000);
+    assert_eq!(write(&mut stream, &plenty), 0);
+}
+
+/// Sends as much as it may; counts it and the credit that comes back.
+struct Sender {
+    far: DuplexStream,
+    credit: usize,
+    heard: Vec<u8>,
+}
+
+impl Sender {
+    async fn send(&mut self, len: usize) {
+        self.credit -= len;
+        self.far.write_all(&data(0, 1, &vec![3; len])).await.expect("room");
+    }
+
+    fn listen(&mut self) {
+        let mut bytes = [0; 4096];
+        while let Some(len) = self.far.read(&mut bytes).now_or_never() {
+            self.heard.extend(&bytes[..len.expect("it lives")]);
+        }
+        while let Some(frame) = self.heard.first_chunk::<12>().copied() {
+            self.heard.drain(..12);
+            assert_eq!(frame[1], WINDOW);
+            let len = u32::from_be_bytes([frame[8], frame[9], frame[10], frame[11]]);
+            self.credit += len as usize;
+        }
+    }
+}
+
+async fn sending() -> (Muxer<Socket>, Stream<Socket>, Sender) {
+    let (mut muxer, mut far) = by_hand(8 << 20);
+    far.write_all(&frame(WINDOW, SYN, 1, 0)).await.expect("room");
+    assert!(run(&mut muxer).is_none());
+    let stream = arrived(&mut muxer).expect("it has arrived");
+    (muxer, stream, Sender { far, credit: FIRST, heard: Vec::new() })
+}
+
+#[tokio::test]
+async fn a_window_grows_for_a_slow_reader_up_to_its_limit_and_shrinks_for_one_that_keeps_up() {
+    let (mut muxer, mut stream, mut sender) = sending().await;
+    let (mut unread, mut most) = (0, 0);
+    // It has always all that it may have under way when something is read.
+    for _ in 0..200 {
+        unread += sender.credit;
+        let all = sender.credit;
+        sender.send(all).await;
+        assert!(run(&mut muxer).is_none());
+        most = most.max(unread);
+        if let Poll::Ready(Ok(bytes)) = read(&mut stream, 40_000) {
+            unread -= bytes.len();
+        }
+        assert!(run(&mut muxer).is_none());
+        sender.listen();
+    }
+    // What a reader has taken and not used is beside it.
+    assert!((MAX..=MAX + 64 * 1024).contains(&most), "{most}");
+    while let Poll::Ready(Ok(bytes)) = read(&mut stream, 1 << 20) {
+        unread -= bytes.len();
+    }
+    assert_eq!(unread, 0);
+    for _ in 0..40_000 {
+        assert!(run(&mut muxer).is_none());
+        sender.listen();
+        let little = sender.credit.min(8 * 1024);
+        assert!(little > 0, "it may always go on");
+        sender.send(little).await;
+        assert!(run(&mut muxer).is_none());
+        while let Poll::Ready(Ok(bytes)) = read(&mut stream, 1 << 20) {
+            assert!(!bytes.is_empty());
+        }
+    }
+    assert!(run(&mut muxer).is_none());
+    sender.listen();
+    assert!(sender.credit <= FIRST, "{}", sender.credit);
+    assert!(sender.credit > FIRST / 2 - 8 * 1024, "{}", sender.credit);
+}
+
+#[tokio::test]
+async fn a_window_stays_while_its_reader_takes_what_comes() {
+    let (mut muxer, mut stream, mut sender) = sending().await;
+    for _ in 0..4_000 {
+        let piece = sender.credit.min(32 * 1024);
+        assert!(piece > 0, "it may always go on");
+        sender.send(piece).await;
+        assert!(run(&mut muxer).is_none());
+        while let Poll::Ready(Ok(bytes)) = read(&mut stream, 1 << 20) {
+            assert!(!bytes.is_empty());
+        }
+        assert!(run(&mut muxer).is_none());
+        sender.listen();
+        assert!(sender.credit <= FIRST, "{}", sender.credit);
+    }
+}
+
+#[tokio::test]
+async fn a_reader_that_does_not_read_holds_a_window_and_no_other_stream() {
+    let (mut muxer, _unread, mut sender) = sending().await;
+    sender.send(FIRST).await;
+    let mut far = sender.far;
+    far.write_all(&data(SYN, 3, b"beside it")).await.expect("room");
+    assert!(run(&mut muxer).is_none());
+    let mut other = arrived(&mut muxer).expect("it has arrived");
+    assert!(matches!(read(&mut other, 99), Poll::Ready(Ok(bytes)) if bytes == b"beside it"));
+    far.write_all(&data(0, 1, b"!")).await.expect("room");
+    let end = run(&mut muxer);
+    let expected = Violation::Window { granted: 0, sent: 1 };
+    assert!(matches!(end, Some(Error::Violation(what)) if what == expected), "{end:?}");
+}
+
+#[tokio::test]
+async fn pings_are_answered_and_keep_nothing_from_being_read() {
+    let (mut muxer, mut far) = by_hand(12 * 20);
+    far.write_all(&frame(PING, SYN, 0, 77)).await.expect("room");
+    assert!(run(&mut muxer).is_none());
+    assert_eq!(found(&mut far, 12).await, frame(PING, ACK, 0, 77));
+    // Answers that nobody reads fill the socket; what comes is read nevertheless.
+    for n in 0..1000 {
+        tokio::task::yield_now().await; // its budget is anew
+        far.write_all(&frame(PING, SYN, 0, n)).now_or_never().expect("it is read").expect("so");
+        assert!(run(&mut muxer).is_none());
+    }
+    far.write_all(&data(SYN, 1, b"still")).now_or_never().expect("it is read").expect("so");
+    assert!(run(&mut muxer).is_none());
+    let mut stream = arrived(&mut muxer).expect("it has arrived");
+    assert!(matches!(read(&mut stream, 99), Poll::Ready(Ok(bytes)) if bytes == b"still"));
+}
+
+#[tokio::test]
+async fn one_stream_too_many_is_reset_and_the_others_live() {
+    let (mut muxer, mut far) = by_hand(1 << 20);
+    let mut streams = Vec::new();
+    for n in 0..STREAMS_MAX as u32 {
+        far.write_all(&data(SYN, 1 + 2 * n, b"hello")).await.expect("room");
+        assert!(run(&mut muxer).is_none());
+        streams.push(arrived(&mut muxer).expect("there is room"));
+    }
+    far.write_all(&data(SYN, 99, b"me too")).await.expect("room");
+    assert!(run(&mut muxer).is_none());
+    assert!(arrived(&mut muxer).is_none());
+    assert_eq!(found(&mut far, 12).await, frame(DATA, ACK | RST, 99, 0));
+    assert!(opened(&mut muxer).is_none(), "ours waits");
+    let last = streams.last_mut().expect("there are some");
+    assert!(matches!(read(last, 99), Poll::Ready(Ok(bytes)) if bytes == b"hello"));
+    drop(streams.pop());
+    assert!(run(&mut muxer).is_none());
+    assert!(opened(&mut muxer).is_some(), "there is room again");
+}
+
+#[tokio::test]
+async fn who_waits_to_open_a_stream_is_woken_when_one_ends() {
+    let (near, _far) = tokio::io::duplex(64 * 1024);
+    let mut muxer = dialling(near.compat());
+    let mut streams = Vec::new();
+    for _ in 0..STREAMS_MAX {
+        streams.push(open(&mut muxer).await);
+    }
+    let last = streams.pop();
+    let freed = async {
+        tokio::task::yield_now().await;
+        drop(last);
+        std::future::pending::<()>().await;
+    };
+    assert!(matches!(first(open(&mut muxer), freed).await, Either::Left(_)));
+}
+
+#[tokio::test]
+async fn a_reset_fails_reads_and_writes_but_what_had_arrived_is_read_first() {
+    let (mut muxer, mut far) = by_hand(1 << 20);
+    far.write_all(&data(SYN, 1, b"last words")).await.expect("room");
+    far.write_all(&frame(DATA, RST, 1, 0)).await.expect("room");
+    assert!(run(&mut muxer).is_none());
+    let mut stream = arrived(&mut muxer).expect("it has arrived");
+    assert!(matches!(read(&mut stream, 99), Poll::Ready(Ok(bytes)) if bytes == b"last words"));
+    let after = read(&mut stream, 99);
+    assert!(matches!(&after, Poll::Ready(Err(e)) if e.kind() == ErrorKind::ConnectionReset));
+    let written = stream.write(b"x").now_or_never().expect("at once");
+    assert_eq!(written.expect_err("it is reset").kind(), ErrorKind::BrokenPipe);
+}
+
+#[tokio::test]
+async fn the_end_of_a_connection_wakes_whoever_reads_or_writes() {
+    for ends in [
+        |muxer: Muxer<Socket>| drop(muxer),
+        |mut muxer: Muxer<Socket>| {
+            let waker = noop_waker();
+            let _ = Pin::new(&mut muxer).poll_close(&mut Context::from_waker(&waker));
+            std::mem::forget(muxer); // as long as its goodbye waits
+        },
+    ] {
+        let (mut muxer, _far) = by_hand(16);
+        let (mut reads, mut writes) =
+            (opened(&mut muxer).expect("room"), opened(&mut muxer).expect("room"));
+        let reading = tokio::spawn(async move { reads.read(&mut [0; 9]).await });
+        let writing = tokio::spawn(async move { writes.write_all(&vec![0; 2 * FIRST]).await });
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+            assert!(run(&mut muxer).is_none());
+        }
+        assert!(!reading.is_finished() && !writing.is_finished());
+        ends(muxer);
+        let read = within(reading).await.expect("no panic");
+        assert_eq!(read.expect_err("no end").kind(), ErrorKind::ConnectionAborted);
+        assert!(within(writing).await.expect("no panic").is_err());
+    }
+}
+
+#[tokio::test]
+async fn closing_sends_what_was_written_and_then_says_goodbye() {
+    let (mut muxer, mut far) = by_hand(1 << 20);
+    let mut stream = opened(&mut muxer).expect("room");
+    assert_eq!(write(&mut stream, b"to the end"), 10);
+    within(poll_fn(|cx| Pin::new(&mut muxer).poll_close(cx))).await.expect("closed");
+    assert_eq!(found(&mut far, 22).await, data(SYN, 2, b"to the end"));
+    assert_eq!(found(&mut far, 12).await, frame(GOODBYE, 0, 0, 0));
+    assert_eq!(within(far.read(&mut [0; 9])).await.expect("closed"), 0);
+}
+
+#[tokio::test]
+async fn a_goodbye_and_a_closed_socket_are_the_end() {
+    let (mut muxer, mut far) = by_hand(1 << 20);
+    far.write_all(&frame(GOODBYE, 0, 0, 0)).await.expect("room");
+    assert!(matches!(run(&mut muxer), Some(Error::Closed)));
+    let (mut muxer, far) = by_hand(1 << 20);
+    drop(far);
+    assert!(matches!(run(&mut muxer), Some(Error::Closed)));
+    let (mut muxer, mut far) = by_hand(1 << 20);
+    far.write_all(&[0, 0, 0]).await.expect("room");
+    drop(far);
+    let end = run(&mut muxer);
+    assert!(matches!(&end, Some(Error::Io(e)) if e.kind() == ErrorKind::UnexpectedEof), "{end:?}");
+}
+
+#[tokio::test]
+async fn who_breaks_the_rules_is_told_goodbye() {
+    let open = frame(WINDOW, SYN, 1, 0);
+    let cases: [(Vec<Vec<u8>>, Violation); 9] = [
+        (vec![vec![1; 12]], Violation::Version(1)),
+        (vec![frame(9, 0, 0, 0)], Violation::Kind(9)),
+        (vec![frame(DATA, SYN, 2, 0)], Violation::Id(2)),
+        (vec![frame(WINDOW, SYN, 0, 0)], Violation::Id(0)),
+        (vec![open.clone(), open.clone()], Violation::OpenedTwice(1)),
+        (vec![frame(WINDOW, SYN, 1, u32::MAX)], Violation::Credit),
+        (vec![open.clone(), frame(WINDOW, 0, 1, u32::MAX)], Violation::Credit),
+        (
+            vec![frame(DATA, SYN, 1, FIRST as u32 + 1)],
+            Violation::Window { granted: FIRST as u32, sent: FIRST as u32 + 1 },
+        ),
+        (
+            vec![open, frame(DATA, 0, 1, u32::MAX)],
+            Violation::Window { granted: FIRST as u32, sent: u32::MAX },
+        ),
+    ];
+    for (frames, expected) in cases {
+        let (mut muxer, mut far) = by_hand(1 << 20);
+        far.write_all(&frames.concat()).await.expect("room");
+        let end = run(&mut muxer);
+        assert!(matches!(&end, Some(Error::Violation(what)) if *what == expected), "{end:?}");
+        assert_eq!(found(&mut far, 12).await, frame(GOODBYE, 0, 0, 1), "{expected}");
+    }
+}
+
+#[tokio::test]
+async fn who_opens_streams_without_reading_refusals_is_cut_off() {
+    let (mut muxer, mut far) = by_hand(64);
+    let mut id = 1;
+    let end = loop {
+        tokio::task::yield_now().await; // its budget is anew
+        far.write_all(&frame(WINDOW, SYN, id, 0)).now_or_never().expect("it is read").expect("so");
+        if let Some(end) = run(&mut muxer) {
+            break end;
+        }
+        id += 2;
+        assert!(id < 20_000, "it is never cut off");
+    };
+    assert!(matches!(end, Error::Violation(Violation::Insists)), "{end:?}");
+    assert!(id > 2 * 256, "{id}");
+}
+
+/// Frames with known kinds and few streams, most of them wrong in some way.
+fn frames() -> impl Strategy<Value = Vec<u8>> {
+    let one = (0..5_u8, 0..16_u8, 0..60_u32, prop_oneof![8 => 0..40_u32, 1 => any::<u32>()]);
+    let some = proptest::collection::vec(one, 0..60);
+    some.prop_map(|frames| {
+        let bytes = frames.into_iter().flat_map(|(kind, flags, stream, len)| {
+            let mut bytes = frame(kind, flags, stream, len);
+            if kind == DATA && len < 40 {
+                bytes.extend(std::iter::repeat_n(5, len as usize));
+            }
+            bytes
+        });
+        bytes.collect()
+    })
+}
+
+proptest! {
+    /// Whatever comes, it is read or it ends the connection; streams are at most as many as may be.
+    #[test]
+    fn any_bytes_are_read_or_end_the_connection(
+        bytes in prop_oneof![frames(), proptest::collection::vec(any::<u8>(), 0..400)],
+        cut in 1..200_usize,
+    ) {
+        let (mut muxer, mut far) = by_hand(1 << 20);
+        let mut streams = Vec::new();
+        for piece in bytes.chunks(cut) {
+            far.write_all(piece).now_or_never().expect("room").expect("it lives");
+            if run(&mut muxer).is_some() {
+                break;
+            }
+            while let Some(stream) = arrived(&mut muxer) {
+                streams.push(stream);
+            }
+            prop_assert!(streams.len() <= STREAMS_MAX);
+            let Some(mut stream) = streams.pop() else { continue };
+            let _ = read(&mut stream, 10);
+            let _ = stream.write(&piece[..piece.len() / 2]).now_or_never();
+            match piece[0] % 4 {
+                0 => {}
+                1 => {
+                    let _ = stream.close().now_or_never();
+                    streams.push(stream);
+                }
+                _ => streams.push(stream),
+            }
+        }
+    }
+}
