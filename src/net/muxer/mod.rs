@@ -184,6 +184,7 @@ impl<C> Shared<C> {
 impl<C: AsyncRead + AsyncWrite + Unpin> Shared<C> {
     /// Writes what waits on the spot, if the connection's task is elsewhere; else it is told.
     fn push(&self) {
+        let _ended_by_a_panic = Alarm(self);
         // A task whose budget is used up could write nothing.
         let is_left = !coop::has_budget_remaining()
             || self.seat.stand_in(|session| {
@@ -212,6 +213,17 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Shared<C> {
     ) -> Poll<Result<T, Error>> {
         self.enlist(cx);
         said(self.seat.ask(|session| ask(session, cx)))
+    }
+}
+
+/// Who panics while it writes in the task's place leaves the end of the connection to the task.
+struct Alarm<'a, C>(&'a Shared<C>);
+
+impl<C> Drop for Alarm<'_, C> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.wake();
+        }
     }
 }
 

@@ -3,12 +3,14 @@
 //! What synchronises the two, and nothing else; its tests compile this file a second time, with loom's
 //! types, as those of the lanes' [`desk`](crate::net::lane) do.
 
+use std::sync::{PoisonError, TryLockError};
+
 use super::sync::{AtomicBool, Mutex, Ordering, fence};
 
 #[derive(Debug)]
 pub(super) struct Seat<S> {
     session: Mutex<Option<S>>, // none: it is gone
-    missed: AtomicBool,        // the task has found somebody there, and has not worked since
+    missed: AtomicBool, // the task has found somebody there, and has not worked since; its own
 }
 
 /// What the task has found.
@@ -18,7 +20,7 @@ pub(super) enum Found<T> {
     Free(T),
     /// Somebody, who has the task woken.
     Busy,
-    /// No session.
+    /// No session, or one that somebody has panicked with.
     Gone,
 }
 
@@ -37,14 +39,16 @@ impl<S> Seat<S> {
 
     /// The task wants to know something, and leaves its work where it is.
     pub(super) fn ask<T>(&self, ask: impl FnOnce(&mut S) -> T) -> Found<T> {
-        let session = self.session.try_lock().or_else(|_somebody| {
-            self.missed.store(true, Ordering::SeqCst);
+        let mut session = self.session.try_lock();
+        if matches!(session, Err(TryLockError::WouldBlock)) {
+            self.missed.store(true, Ordering::Relaxed);
             fence(Ordering::SeqCst);
-            self.session.try_lock()
-        });
+            session = self.session.try_lock();
+        }
         match session {
             Ok(mut session) => session.as_mut().map_or(Found::Gone, |it| Found::Free(ask(it))),
-            Err(_somebody) => Found::Busy,
+            Err(TryLockError::WouldBlock) => Found::Busy,
+            Err(TryLockError::Poisoned(_)) => Found::Gone,
         }
     }
 
@@ -61,11 +65,11 @@ impl<S> Seat<S> {
         }
         drop(session);
         fence(Ordering::SeqCst); // either the task finds nobody here, or it is found to have looked
-        self.missed.swap(false, Ordering::SeqCst)
+        self.missed.load(Ordering::Relaxed)
     }
 
     /// The connection is gone: there is nothing to do any more.
     pub(super) fn leave(&self) -> Option<S> {
-        self.session.lock().map_or(None, |mut session| session.take())
+        self.session.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }

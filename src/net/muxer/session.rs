@@ -30,7 +30,7 @@ const FLUSH_EVERY: usize = 64 * 1024;
 /// Answers that wait to be written: to pings, of which the newest are answered, ...
 const PONGS_MAX: usize = 8;
 
-/// ... and to streams beyond the limit; who asks for more without reading is cut off.
+/// ... and to streams beyond the limit; who asks for more at a time is cut off.
 const REFUSED_MAX: usize = 256;
 
 #[derive(Debug)]
@@ -41,7 +41,8 @@ pub(super) struct Session<C> {
     streams: HashMap<u32, Arc<Pipe>>, // ≤ streams_max
     next_id: u32,
     arrived: VecDeque<Arc<Pipe>>, // of `streams`, not taken yet
-    end: Option<Error>,           // found while no task could be told
+    end: Option<Error>,           // of writing
+    has_read: bool,               // in this poll
     // Reading.
     expected: Expected,
     read: Bin, // ≤ PIECE
@@ -99,6 +100,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Session<C> {
             },
             arrived: VecDeque::new(),
             end: None,
+            has_read: false,
             expected: HEADER,
             read: Bin::default(),
             heads: Heads::default(),
@@ -117,19 +119,28 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Session<C> {
         cx: &mut Context<'_>,
         waiting: &Waiting,
     ) -> Poll<Result<Infallible, Error>> {
+        self.has_read = false;
         let read = self.poll_read(cx);
-        if read.is_pending()
-            && let Some(end) = self.end.take()
-        {
-            return Poll::Ready(Err(end));
-        }
         if let Poll::Ready(Err(Error::Violation(_))) = &read {
             self.goodbye = Goodbye::Wanted(GOODBYE_VIOLATION);
         }
-        match (read, self.poll_write(cx, waiting, BYTES_PER_TURN)) {
-            (Poll::Ready(end), _) => Poll::Ready(end),
-            (_, Poll::Ready(Err(end))) => Poll::Ready(Err(end)),
-            _ => Poll::Pending,
+        if self.end.is_none()
+            && let Poll::Ready(Err(end)) = self.poll_write(cx, waiting, BYTES_PER_TURN)
+        {
+            self.end = Some(end);
+        }
+        if read.is_ready() {
+            return read;
+        }
+        match self.end.take() {
+            Some(end) if self.has_read => {
+                // What the peer has said before it broke off is read first.
+                self.end = Some(end);
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            Some(end) => Poll::Ready(Err(end)),
+            None => Poll::Pending,
         }
     }
 
@@ -187,6 +198,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Session<C> {
                         let at_end = *have == 0;
                         return Poll::Ready(Err(if at_end { Error::Closed } else { broken() }));
                     }
+                    self.has_read = true;
                     *have += len;
                     if *have == HEADER_BYTES {
                         let header = Header::decode(*bytes)?;
@@ -206,6 +218,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Session<C> {
                     if len == 0 {
                         return Poll::Ready(Err(broken()));
                     }
+                    self.has_read = true;
                     self.read.fill(len);
                     *left -= u32::try_from(len).expect("≤ PIECE");
                     wake(pipe.as_ref().and_then(|pipe| pipe.lock().arrive(&mut self.read)));

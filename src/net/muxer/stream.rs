@@ -15,7 +15,8 @@ use super::pipe::{Bin, Pipe, Then};
 /// Bytes both ways. Reading ends with what the peer has said until it closed its half, and fails
 /// where the stream was reset or its connection is gone; what had arrived before is read first.
 /// What is written goes out with a flush, or once it is much. Dropped without being closed, it
-/// resets the other end after what was written.
+/// resets the other end after what was written; closed and then dropped, it tells nobody that what
+/// the other end still sends is not read.
 pub struct Stream<C> {
     shared: Arc<Shared<C>>,
     pipe: Arc<Pipe>,

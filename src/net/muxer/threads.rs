@@ -31,27 +31,30 @@ enum Fault {
 }
 
 /// Something arrives while somebody writes: the task reads it in the end.
-fn something_arrives(fault: Fault) {
+fn something_arrives(fault: Fault, writers: usize) {
     let mut model = Builder::new();
     model.preemption_bound = Some(3);
     model.check(move || {
         let (seat, bell) = (Arc::new(Seat::new(())), Arc::new(Notify::new()));
         let arrived = Arc::new(AtomicBool::new(false));
-        let (beside, looks, rings) = (Arc::clone(&seat), Arc::clone(&arrived), Arc::clone(&bell));
-        let writer = thread::spawn(move || {
-            // loom changes threads where something is shared: here, while the seat is taken.
-            let writes = |(): &mut ()| {
-                looks.load(sync::Ordering::SeqCst);
-            };
-            if beside.stand_in(writes) && fault != Fault::NobodyWoken {
-                rings.notify();
-            }
-        });
+        let mut threads = Vec::new();
+        for _ in 0..writers {
+            let (seat, looks, rings) = (Arc::clone(&seat), Arc::clone(&arrived), Arc::clone(&bell));
+            threads.push(thread::spawn(move || {
+                // loom changes threads where something is shared: here, while the seat is taken.
+                let writes = |(): &mut ()| {
+                    looks.load(sync::Ordering::SeqCst);
+                };
+                if seat.stand_in(writes) && fault != Fault::NobodyWoken {
+                    rings.notify();
+                }
+            }));
+        }
         let (reads, rings) = (Arc::clone(&arrived), Arc::clone(&bell));
-        let socket = thread::spawn(move || {
+        threads.push(thread::spawn(move || {
             reads.store(true, sync::Ordering::SeqCst);
             rings.notify();
-        });
+        }));
         loop {
             bell.wait();
             let has_read = seat.work(|()| arrived.load(sync::Ordering::SeqCst));
@@ -64,7 +67,7 @@ fn something_arrives(fault: Fault) {
             };
             assert_ne!(asked, Found::Gone);
         }
-        for thread in [writer, socket] {
+        for thread in threads {
             thread.join().expect("no panic");
         }
     });
@@ -72,12 +75,13 @@ fn something_arrives(fault: Fault) {
 
 #[test]
 fn the_task_is_woken_whoever_was_there_when_something_arrived() {
-    something_arrives(Fault::None);
+    something_arrives(Fault::None, 1);
+    something_arrives(Fault::None, 2);
 }
 
 #[test]
 fn steps_that_are_left_out_are_noticed() {
     for fault in [Fault::NobodyWoken, Fault::AskedAsWork] {
-        assert!(catch_unwind(|| something_arrives(fault)).is_err(), "{fault:?}");
+        assert!(catch_unwind(|| something_arrives(fault, 1)).is_err(), "{fault:?}");
     }
 }

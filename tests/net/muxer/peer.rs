@@ -114,6 +114,49 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for Held<C> {
     }
 }
 
+/// Says one thing after the other, each once it is asked again, and takes nothing.
+pub(super) struct Deaf {
+    pub(super) says: VecDeque<Vec<u8>>,
+    pub(super) pauses: bool,
+    pub(super) writing: fn() -> io::Result<usize>,
+}
+
+impl AsyncRead for Deaf {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        if std::mem::take(&mut self.pauses) {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let Some(saying) = self.says.front_mut() else { return Poll::Pending };
+        let len = saying.len().min(into.len());
+        into[..len].copy_from_slice(&saying[..len]);
+        saying.drain(..len);
+        if saying.is_empty() {
+            self.says.pop_front();
+            self.pauses = true;
+        }
+        Poll::Ready(Ok(len))
+    }
+}
+
+impl AsyncWrite for Deaf {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
+        Poll::Ready((self.writing)())
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
 /// Frames, as the specification has them.
 pub(super) const DATA: u8 = 0;
 pub(super) const WINDOW: u8 = 1;

@@ -10,7 +10,7 @@ use std::task::Context;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio_util::compat::Compat;
 
-use super::peer::{ACK, DATA, FIN, GOODBYE, Held, PING, RST, SYN, WINDOW, data, frame};
+use super::peer::{ACK, DATA, Deaf, FIN, GOODBYE, Held, PING, RST, SYN, WINDOW, data, frame};
 use super::*;
 
 const FIRST: usize = 256 * 1024;
@@ -178,14 +178,16 @@ async fn a_reader_is_given_credit_though_its_writer_has_not_flushed() {
     assert_eq!(found(&mut sender.far, 12).await[..4], [0, WINDOW, 0, ACK]);
 }
 
+struct Woken(AtomicUsize);
+
+impl std::task::Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// Polls it once; whether it was woken since then.
 fn polled(muxer: &mut Muxer<Socket>) -> impl Fn() -> bool + use<> {
-    struct Woken(AtomicUsize);
-    impl std::task::Wake for Woken {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
     let woken = Arc::new(Woken(AtomicUsize::new(0)));
     let waker = Arc::clone(&woken).into();
     assert!(Pin::new(muxer).poll(&mut Context::from_waker(&waker)).is_pending());
@@ -425,6 +427,68 @@ async fn closing_sends_what_was_written_and_then_says_goodbye() {
     assert_eq!(found(&mut far, 22).await, data(SYN, 2, b"to the end"));
     assert_eq!(found(&mut far, 12).await, frame(GOODBYE, 0, 0, 0));
     assert_eq!(within(far.read(&mut [0; 9])).await.expect("closed"), 0);
+}
+
+/// A muxer whose other end says this and takes nothing, and the stream that it has opened.
+fn deaf(says: &[Vec<u8>], writing: fn() -> std::io::Result<usize>) -> (Muxer<Deaf>, Stream<Deaf>) {
+    let says = says.iter().cloned().collect();
+    let mut muxer = dialled(Deaf { says, pauses: false, writing });
+    let waker = noop_waker();
+    let mut cx = Context::from_waker(&waker);
+    assert!(Pin::new(&mut muxer).poll(&mut cx).is_pending());
+    let Poll::Ready(Ok(stream)) = Pin::new(&mut muxer).poll_inbound(&mut cx) else {
+        panic!("it has arrived")
+    };
+    (muxer, stream)
+}
+
+#[tokio::test]
+async fn what_the_peer_has_said_is_read_though_it_takes_nothing_any_more() {
+    let says = [data(SYN, 1, b"one "), data(0, 1, b"two "), frame(GOODBYE, 0, 0, 0)];
+    let (muxer, mut stream) = deaf(&says, || Err(ErrorKind::BrokenPipe.into()));
+    stream.write_all(b"?").await.expect("there is room");
+    stream.flush().await.expect("its end is told by the connection");
+    assert!(matches!(within(drive(muxer)).await, Error::Closed));
+    let mut heard = Vec::new();
+    let end = stream.read_to_end(&mut heard).await.expect_err("no end was said");
+    assert_eq!((&heard[..], end.kind()), (&b"one two "[..], ErrorKind::ConnectionAborted));
+
+    let (muxer, mut stream) = deaf(&says[..2], || Err(ErrorKind::BrokenPipe.into()));
+    stream.write_all(b"?").await.expect("there is room");
+    stream.flush().await.expect("its end is told by the connection");
+    let end = within(drive(muxer)).await;
+    assert!(matches!(&end, Error::Io(why) if why.kind() == ErrorKind::BrokenPipe), "{end:?}");
+}
+
+#[tokio::test]
+async fn a_panic_of_who_writes_on_the_spot_ends_the_connection_and_holds_nobody() {
+    let (muxer, mut stream) = deaf(&[data(SYN, 1, b"hello")], || panic!("as planned"));
+    stream.write_all(b"?").await.expect("there is room");
+    let driven = tokio::spawn(drive(muxer));
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    assert!(driven.is_finished(), "its own task has written, and panicked");
+    assert!(driven.await.is_err());
+    let end = stream.read_to_end(&mut Vec::new()).await.expect_err("no end was said");
+    assert_eq!(end.kind(), ErrorKind::ConnectionAborted);
+
+    let (mut muxer, mut stream) = deaf(&[data(SYN, 1, b"hello")], || panic!("as planned"));
+    stream.write_all(b"?").await.expect("there is room");
+    let is_woken = {
+        let woken = Arc::new(Woken(AtomicUsize::new(0)));
+        let waker = Arc::clone(&woken).into();
+        let inbound = Pin::new(&mut muxer).poll_inbound(&mut Context::from_waker(&waker));
+        assert!(inbound.is_pending());
+        move || woken.0.load(Ordering::Relaxed) > 0
+    };
+    let flushed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _ = stream.flush().now_or_never();
+    }));
+    assert!(flushed.is_err() && is_woken());
+    assert!(matches!(within(drive(muxer)).await, Error::Closed));
+    let end = stream.read_to_end(&mut Vec::new()).await.expect_err("no end was said");
+    assert_eq!(end.kind(), ErrorKind::ConnectionAborted);
 }
 
 #[tokio::test]
