@@ -36,7 +36,7 @@ use libp2p::core::upgrade::{InboundConnectionUpgrade, OutboundConnectionUpgrade,
 use parking_lot::Mutex;
 use tokio::task::coop;
 
-use self::pipe::Pipe;
+use self::pipe::{Pipe, keep};
 use self::seat::{Found, Seat};
 use self::session::Session;
 pub use self::stream::Stream;
@@ -145,8 +145,8 @@ pub enum Violation {
     /// 2³² bytes or more.
     #[error("it gives more credit than there can be")]
     Credit,
-    /// Refusals wait that it does not read.
-    #[error("it goes on opening streams and does not read that there are too many")]
+    /// Hundreds of refusals wait to be written.
+    #[error("it opens streams beyond the limit faster than they are refused")]
     Insists,
 }
 
@@ -200,10 +200,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Shared<C> {
 
     /// From here on this task is the one that is woken.
     fn enlist(&self, cx: &Context<'_>) {
-        match &mut *self.task.lock() {
-            Some(task) => task.clone_from(cx.waker()),
-            task => *task = Some(cx.waker().clone()),
-        }
+        keep(&mut self.task.lock(), cx.waker());
     }
 
     fn ask<T>(

@@ -18,7 +18,7 @@ pub(super) const PIECE: usize = 64 * 1024;
 /// What a stream may have under way and unread, bytes, at most: so much where its reader is slow.
 const WINDOW_MAX: u32 = 1024 * 1024;
 
-/// Credits in a row given to a reader that keeps up, after which its window shrinks.
+/// `easy` credits after which a window shrinks.
 const EASY: u8 = 32;
 
 /// Fewer bytes are copied, more change hands with what they lie in.
@@ -140,7 +140,7 @@ pub(super) struct State {
     small: Bin,           // spare, of less
     quiet: u8,
     window: u32,   // granted + consumed + what is unread, if all has arrived
-    easy: u8,      // < EASY
+    easy: u8,      // credits in a row given to a reader that keeps up
     granted: u32,  // what the peer may send
     unread: u32,   // in the inbox
     consumed: u32, // of which it has not heard
@@ -151,14 +151,6 @@ pub(super) struct State {
     failure: Option<io::ErrorKind>, // of reading, once all is read
     dead: bool,                     // nothing goes or comes any more
     dropped: bool,                  // by its user
-}
-
-/// What is to follow a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Then {
-    Nothing,
-    /// The stream waits for its turn from now on.
-    List,
 }
 
 impl Pipe {
@@ -223,7 +215,7 @@ impl State {
         Ok(Some(len))
     }
 
-    /// Whether so much waits that the connection need not be told of more.
+    /// Whether so much waits that it goes out without a flush.
     pub(super) fn is_large(&self) -> bool {
         self.out.len() >= PIECE / 4
     }
@@ -233,23 +225,21 @@ impl State {
         self.listed && !mem::replace(&mut self.told, true)
     }
 
-    pub(super) fn list(&mut self) -> Then {
-        if self.dead && !self.dropped || mem::replace(&mut self.listed, true) {
-            Then::Nothing
-        } else {
-            Then::List
-        }
+    /// `true`: it waits for its turn from now on, and is to be listed.
+    pub(super) fn list(&mut self) -> bool {
+        let is_needed = !self.dead || self.dropped;
+        is_needed && !mem::replace(&mut self.listed, true)
     }
 
-    /// No more is written; what was is sent, and then that it ends.
-    pub(super) fn finish(&mut self) -> io::Result<Then> {
+    /// No more is written; what was is sent, and then that it ends. `false`: so it was before.
+    pub(super) fn finish(&mut self) -> io::Result<bool> {
         match self.fin {
             End::No if self.dead => Err(io::ErrorKind::BrokenPipe.into()),
             End::No => {
                 self.fin = End::Wanted;
-                Ok(self.list())
+                Ok(true)
             }
-            End::Wanted | End::Said => Ok(Then::Nothing),
+            End::Wanted | End::Said => Ok(false),
         }
     }
 
@@ -284,14 +274,13 @@ impl State {
     }
 
     /// Its user is gone. What was written is still sent.
-    pub(super) fn abandon(&mut self) -> Then {
+    pub(super) fn abandon(&mut self) {
         self.dropped = true;
         if self.ended && self.fin == End::No {
             self.fin = End::Wanted; // both have said what they had to say
         }
         self.inbox = VecDeque::new();
         (self.reader, self.writer) = (None, None);
-        self.list()
     }
 }
 
@@ -432,7 +421,8 @@ impl State {
     }
 }
 
-fn keep(slot: &mut Option<Waker>, waker: &Waker) {
+/// Wakes this one next.
+pub(super) fn keep(slot: &mut Option<Waker>, waker: &Waker) {
     match slot {
         Some(kept) => kept.clone_from(waker),
         None => *slot = Some(waker.clone()),

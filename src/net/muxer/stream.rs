@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures::{AsyncRead, AsyncWrite};
+use parking_lot::MutexGuard;
 
 use super::Shared;
-use super::pipe::{Bin, Pipe, Then};
+use super::pipe::{Bin, Pipe, State};
 
 /// Bytes both ways. Reading ends with what the peer has said until it closed its half, and fails
 /// where the stream was reset or its connection is gone; what had arrived before is read first.
@@ -30,9 +31,17 @@ impl<C> Stream<C> {
 }
 
 impl<C> Stream<C> {
-    fn follow(&self, then: Then) {
-        if then == Then::List {
+    /// Lets the stream wait for its turn, if it `lists`, and wakes the connection's task, if that is
+    /// to be told and has not been.
+    fn hand_on(&self, mut state: MutexGuard<'_, State>, lists: bool, tells: bool) {
+        let lists = lists && state.list();
+        let tells = tells && state.tell();
+        drop(state);
+        if lists {
             self.shared.waiting.push(&self.pipe);
+        }
+        if tells {
+            self.shared.wake();
         }
     }
 }
@@ -54,13 +63,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<C> {
             let mut state = self.pipe.lock();
             let Some(bin) = state.read(used, cx.waker())? else { return Poll::Pending };
             let owes = state.owes_credit();
-            let then = if owes { state.list() } else { Then::Nothing };
-            let tells = owes && state.tell();
-            drop(state);
-            self.follow(then);
-            if tells {
-                self.shared.wake(); // what its reader says next goes out with the credit
-            }
+            self.hand_on(state, owes, owes);
             self.reading = bin;
         }
         let len = out.len().min(self.reading.unread().len());
@@ -78,13 +81,8 @@ impl<C: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<C> {
     ) -> Poll<io::Result<usize>> {
         let mut state = self.pipe.lock();
         let written = state.write(bytes, cx.waker())?;
-        let then = if written.is_some_and(|len| len > 0) { state.list() } else { Then::Nothing };
-        let tells = (written.is_none() || state.is_large()) && state.tell();
-        drop(state);
-        self.follow(then);
-        if tells {
-            self.shared.wake();
-        }
+        let goes_out = written.is_none() || state.is_large();
+        self.hand_on(state, written.is_some_and(|len| len > 0), goes_out);
         written.map_or(Poll::Pending, |len| Poll::Ready(Ok(len)))
     }
 
@@ -98,21 +96,17 @@ impl<C: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<C> {
 
     fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut state = self.pipe.lock();
-        let then = state.finish()?;
-        let tells = state.tell();
-        drop(state);
-        self.follow(then);
-        if tells {
-            self.shared.wake();
-        }
+        let ends = state.finish()?;
+        self.hand_on(state, ends, true);
         Poll::Ready(Ok(()))
     }
 }
 
 impl<C> Drop for Stream<C> {
     fn drop(&mut self) {
-        let then = self.pipe.lock().abandon();
-        self.follow(then);
-        self.shared.wake();
+        let mut state = self.pipe.lock();
+        state.abandon();
+        self.hand_on(state, true, false);
+        self.shared.wake(); // somebody may wait for its place
     }
 }

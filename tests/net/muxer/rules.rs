@@ -249,6 +249,24 @@ async fn sending() -> (Muxer<Socket>, Stream<Socket>, Sender) {
     (muxer, stream, Sender { far, credit: FIRST, heard: Vec::new() })
 }
 
+/// Up to `most` bytes are sent and all read at once; the sender hears of its credit.
+async fn pass(
+    muxer: &mut Muxer<Socket>,
+    stream: &mut Stream<Socket>,
+    sender: &mut Sender,
+    most: usize,
+) {
+    let len = sender.credit.min(most);
+    assert!(len > 0, "it may always go on");
+    sender.send(len).await;
+    assert!(run(muxer).is_none());
+    while let Poll::Ready(Ok(bytes)) = read(stream, 1 << 20) {
+        assert!(!bytes.is_empty());
+    }
+    assert!(run(muxer).is_none());
+    sender.listen();
+}
+
 #[tokio::test]
 async fn a_window_grows_for_a_slow_reader_up_to_its_limit_and_shrinks_for_one_that_keeps_up() {
     let (mut muxer, mut stream, mut sender) = sending().await;
@@ -272,19 +290,11 @@ async fn a_window_grows_for_a_slow_reader_up_to_its_limit_and_shrinks_for_one_th
         unread -= bytes.len();
     }
     assert_eq!(unread, 0);
-    for _ in 0..40_000 {
-        assert!(run(&mut muxer).is_none());
-        sender.listen();
-        let little = sender.credit.min(8 * 1024);
-        assert!(little > 0, "it may always go on");
-        sender.send(little).await;
-        assert!(run(&mut muxer).is_none());
-        while let Poll::Ready(Ok(bytes)) = read(&mut stream, 1 << 20) {
-            assert!(!bytes.is_empty());
-        }
-    }
     assert!(run(&mut muxer).is_none());
     sender.listen();
+    for _ in 0..40_000 {
+        pass(&mut muxer, &mut stream, &mut sender, 8 * 1024).await;
+    }
     assert!(sender.credit <= FIRST, "{}", sender.credit);
     assert!(sender.credit > FIRST / 2 - 8 * 1024, "{}", sender.credit);
 }
@@ -293,15 +303,7 @@ async fn a_window_grows_for_a_slow_reader_up_to_its_limit_and_shrinks_for_one_th
 async fn a_window_stays_while_its_reader_takes_what_comes() {
     let (mut muxer, mut stream, mut sender) = sending().await;
     for _ in 0..4_000 {
-        let piece = sender.credit.min(32 * 1024);
-        assert!(piece > 0, "it may always go on");
-        sender.send(piece).await;
-        assert!(run(&mut muxer).is_none());
-        while let Poll::Ready(Ok(bytes)) = read(&mut stream, 1 << 20) {
-            assert!(!bytes.is_empty());
-        }
-        assert!(run(&mut muxer).is_none());
-        sender.listen();
+        pass(&mut muxer, &mut stream, &mut sender, 32 * 1024).await;
         assert!(sender.credit <= FIRST, "{}", sender.credit);
     }
 }
