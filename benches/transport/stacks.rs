@@ -5,11 +5,11 @@ use std::sync::Arc;
 use futures::StreamExt;
 use futures::future::{BoxFuture, FutureExt};
 use futures::io::{AsyncRead, AsyncWrite};
+use libp2p::Multiaddr;
 use libp2p::core::upgrade::{InboundConnectionUpgrade, OutboundConnectionUpgrade};
 use libp2p::identity::Keypair;
 use libp2p::swarm::{Swarm, SwarmEvent};
 use libp2p::tcp::tokio::TcpStream;
-use libp2p::{Multiaddr, noise};
 use ostraca::net::config::Config;
 use ostraca::net::handle::{Event, Net};
 use ostraca::net::identity::Identity;
@@ -91,7 +91,8 @@ pub(crate) fn tcp(near: Handle, far: Handle) -> BoxFuture<'static, (Boxed, Boxed
 pub(crate) fn noise(near: Handle, far: Handle) -> BoxFuture<'static, (Boxed, Boxed)> {
     async move {
         let (here, there) = sockets(&near, &far).await;
-        let cipher = || noise::Config::new(&Keypair::generate_ed25519()).expect("a key that signs");
+        let cipher =
+            || libp2p_noise::Config::new(&Keypair::generate_ed25519()).expect("a key that signs");
         let here = near.spawn(cipher().upgrade_outbound(here, "/noise"));
         let there = far.spawn(cipher().upgrade_inbound(there, "/noise"));
         let (here, there) = tokio::join!(here, there);

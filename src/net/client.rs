@@ -23,7 +23,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use libp2p::core::upgrade::NegotiationError;
 use libp2p::swarm::{ConnectionId, DialError, Swarm, SwarmEvent};
-use libp2p::{Multiaddr, PeerId, noise};
+use libp2p::{Multiaddr, PeerId};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
@@ -34,6 +34,7 @@ use super::admission::{self, ConfigError, Standing};
 use super::config::{Config, SecretError};
 use super::handshake::{self, HandshakeError};
 use super::identity::{Identity, IdentityError};
+use super::noise;
 use super::swarm::{self, Lines, OpenFailed};
 use super::wire::Refusal;
 
@@ -235,8 +236,8 @@ pub enum ConnectError {
     /// No identity.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// The key cannot sign.
-    #[error("the client's identity key cannot sign: restore identity.key, or use none")]
+    /// No key for connections: the identity cannot sign, or there is no randomness.
+    #[error(transparent)]
     Key(#[from] noise::Error),
     /// The address is none that can be dialled.
     #[error(transparent)]

@@ -7,7 +7,6 @@
 pub mod address;
 pub mod admission;
 mod advertised;
-mod buffered;
 pub mod client;
 pub mod complaints;
 pub mod config;
@@ -20,6 +19,7 @@ pub mod identity;
 pub mod lane;
 pub mod link;
 pub mod muxer;
+pub mod noise;
 pub mod swarm;
 pub mod transport;
 pub mod wire;

@@ -24,7 +24,7 @@ use libp2p::swarm::{
     CloseConnection, ConnectionDenied, ConnectionId, FromSwarm, NetworkBehaviour, NotifyHandler,
     Swarm, ToSwarm,
 };
-use libp2p::{Multiaddr, PeerId, noise};
+use libp2p::{Multiaddr, PeerId};
 use tokio::sync::oneshot;
 
 pub use handler::{Handler, Line, OpenFailed};
@@ -34,7 +34,7 @@ pub(super) use limits::{Place, Slot, Slots};
 use super::admission::{self, ConfigError};
 use super::complaints::Complaints;
 use super::config::Config;
-use super::{Class, address, transport};
+use super::{Class, address, noise, transport};
 use handler::{FromHandler, Open, Protocol};
 use limits::Connections;
 
@@ -377,9 +377,7 @@ pub enum StartError {
         /// What the system said.
         source: io::Error,
     },
-    /// The key cannot sign.
-    #[error(
-        "the identity key cannot sign: restore identity.key, or remove it to become a new node"
-    )]
+    /// No key for connections: the identity cannot sign, or there is no randomness.
+    #[error(transparent)]
     Key(#[from] noise::Error),
 }

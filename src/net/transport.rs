@@ -1,7 +1,8 @@
 //! Transport: the one place that names the stack, from the socket to the muxer.
 //!
-//! TCP, private network if asked for, read buffer, Noise, yamux. Lanes see `AsyncRead +
-//! AsyncWrite`; another cipher or muxer is a change of this file. (spec/reference/libp2p.md §2, §3)
+//! TCP, private network if asked for, Noise, yamux. Lanes see `AsyncRead + AsyncWrite`; another
+//! cipher or muxer is a change of this file. (A piece of the muxer fits into a message of the
+//! cipher.) (spec/reference/libp2p.md §2, §3)
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,13 +15,13 @@ use libp2p::core::transport::Boxed;
 use libp2p::core::upgrade::Version;
 use libp2p::identity::Keypair;
 use libp2p::pnet::{PnetConfig, PreSharedKey};
-use libp2p::{PeerId, noise, tcp};
+use libp2p::{PeerId, tcp};
 use sha2::{Digest, Sha256};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
-use super::buffered::Buffered;
 use super::config::{Config, Limits, Secret};
 use super::muxer::Yamux;
+use super::noise::{self, Noise};
 
 #[cfg(target_os = "linux")]
 const NOT_SENT: u32 = 64 * 1024;
@@ -32,7 +33,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for S {}
 /// outbound, has `limits.handshake_within` to get there.
 ///
 /// # Errors
-/// If the key cannot sign Noise's static key.
+/// If the identity cannot sign Noise's static key, or there is no randomness for one.
 ///
 /// # Panics
 /// If the settings have not passed [`check`](super::admission::check): a private network needs a
@@ -46,18 +47,17 @@ pub fn transport(
         let secret = config.secret.as_ref().expect("admission::check has found one");
         derived(secret, "private-network")
     });
-    let mut noise = noise::Config::new(keypair)?;
+    let mut noise = Noise::new(keypair)?;
     if let Some(secret) = &config.secret {
-        noise = noise.with_prologue(derived(secret, "noise-prologue").to_vec());
+        noise = noise.with_prologue(&derived(secret, "noise-prologue"));
     }
     Ok(tcp::tokio::Transport::new(tcp::Config::default().nodelay(true))
         .and_then(move |socket: tcp::tokio::TcpStream, _| async move {
             set_options(&SockRef::from(&socket.0), &limits)?;
-            let buffered = Buffered::new(socket);
             let wire: Box<dyn Wire> = match private {
-                None => Box::new(buffered),
+                None => Box::new(socket),
                 Some(key) => {
-                    let private = PnetConfig::new(PreSharedKey::new(key)).handshake(buffered);
+                    let private = PnetConfig::new(PreSharedKey::new(key)).handshake(socket);
                     Box::new(private.await.map_err(io::Error::other)?)
                 }
             };

@@ -9,6 +9,7 @@ mod identity;
 mod lanes;
 mod muxer;
 mod nodes;
+mod noise;
 mod openings;
 mod proxy;
 mod strangers;

@@ -11,9 +11,11 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::Violation;
 use super::header::{Flags, HEADER_BYTES, Header, Kind, WINDOW_FIRST};
+use crate::net::noise::PLAIN_MAX;
 
-/// What waits to be sent on a stream, bytes at most: a piece that the connection takes at once.
-pub(super) const PIECE: usize = 64 * 1024;
+/// What waits to be sent on a stream, bytes at most: with its headers, and if nothing went before, one
+/// message of the cipher.
+pub(super) const PIECE: usize = PLAIN_MAX - 2 * HEADER_BYTES;
 
 /// What a stream may have under way and unread, bytes, at most: so much where its reader is slow.
 const WINDOW_MAX: u32 = 1024 * 1024;
@@ -379,7 +381,7 @@ impl State {
         if self.quiet == QUIET {
             self.spare = Vec::new();
         }
-        if !is_small && bytes.len() >= read.bytes.len() / 2 {
+        if !is_small && 2 * bytes.len() >= read.bytes.len() {
             let fresh = self.spare.pop().unwrap_or_default();
             self.inbox.push_back(mem::replace(read, fresh));
         } else if !self.inbox.back_mut().is_some_and(|last| last.append(bytes)) {

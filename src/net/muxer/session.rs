@@ -24,9 +24,6 @@ const BYTES_PER_TURN: usize = 256 * 1024;
 /// Bytes written by somebody in its place before it goes on itself.
 const BYTES_PUSHED: usize = 16 * 1024;
 
-/// Bytes written before they are flushed, whatever follows: a cipher message of Noise.
-const FLUSH_EVERY: usize = 64 * 1024;
-
 /// Answers that wait to be written: to pings, of which the newest are answered, ...
 const PONGS_MAX: usize = 8;
 
@@ -311,7 +308,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Session<C> {
                 self.unflushed += len;
                 written += len;
             }
-            if self.unflushed >= FLUSH_EVERY {
+            if self.unflushed >= PIECE {
                 ready!(self.poll_flush(cx))?;
             }
             if written >= most {

@@ -1,0 +1,307 @@
+//! A socket whose other end is known, and which nobody else reads.
+
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use futures::{AsyncRead, AsyncWrite};
+
+use super::sealed::{Incoming, Outgoing};
+
+/// Bytes read after which others get a turn: a piece of a lane. (The last read may bring more.)
+///
+/// Who reads what they have brought is woken by the connection's task, and tokio runs the task that
+/// was woken last on that thread alone: as long as the connection went on, its lanes' readers
+/// waited, and then it for them.
+const BYTES_PER_TURN: usize = 64 * 1024;
+
+/// Bytes both ways over a socket, enciphered. What is written goes out once a message is full
+/// ([`PLAIN_MAX`](super::PLAIN_MAX)) and the socket takes it, and with a flush. It holds up to four
+/// messages: two on their way out, two that have arrived; a few KiB where little is said at a time.
+pub struct Channel<S> {
+    socket: S,
+    outgoing: Outgoing,
+    incoming: Incoming,
+    this_turn: usize, // bytes read since others had theirs
+}
+
+impl<S> Channel<S> {
+    pub(super) fn new(socket: S, ours: &[u8; 32], theirs: &[u8; 32]) -> Self {
+        let (outgoing, incoming) = (Outgoing::new(ours), Incoming::new(theirs));
+        Self { socket, outgoing, incoming, this_turn: 0 }
+    }
+}
+
+impl<S> fmt::Debug for Channel<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Channel").finish_non_exhaustive()
+    }
+}
+
+impl<S: AsyncRead + Unpin> Channel<S> {
+    /// Reads from the socket; how much, and nothing at its end.
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if self.this_turn >= BYTES_PER_TURN {
+            self.this_turn = 0;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let read = Pin::new(&mut self.socket).poll_read(cx, self.incoming.room());
+        match &read {
+            Poll::Ready(Ok(len)) => {
+                self.this_turn += len;
+                self.incoming.fill(*len);
+            }
+            Poll::Ready(Err(_)) => {}
+            Poll::Pending => self.this_turn = 0, // others have theirs
+        }
+        read
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Channel<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        out: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = &mut *self;
+        loop {
+            let len = this.incoming.read(out);
+            if len > 0 || out.is_empty() {
+                return Poll::Ready(Ok(len));
+            }
+            if this.incoming.open()? {
+                continue;
+            }
+            if ready!(this.poll_fill(cx))? == 0 {
+                let broken = this.incoming.is_amid();
+                let end = if broken { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(0) };
+                return Poll::Ready(end);
+            }
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> Channel<S> {
+    /// Sends what is sealed.
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let unsent @ [_, ..] = self.outgoing.unsent() {
+            let len = ready!(Pin::new(&mut self.socket).poll_write(cx, unsent))?;
+            if len == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.outgoing.sent(len);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Seals what was taken, once what was sealed before is sent.
+    fn poll_seal(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_send(cx))?;
+        if self.outgoing.is_begun() {
+            self.outgoing.seal()?;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Sends all that was taken.
+    fn poll_send_all(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_seal(cx))?;
+        self.poll_send(cx)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Channel<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = &mut *self;
+        if this.outgoing.is_full() {
+            ready!(this.poll_seal(cx))?;
+            let _ = this.poll_send(cx)?;
+        }
+        let len = this.outgoing.take(bytes);
+        if this.outgoing.is_full() {
+            // These bytes are taken. If they cannot go out now, the next call finds that, too.
+            let _ = this.poll_send_all(cx);
+        }
+        Poll::Ready(Ok(len))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_send_all(cx))?;
+        Pin::new(&mut self.socket).poll_flush(cx)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_send_all(cx))?;
+        Pin::new(&mut self.socket).poll_close(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use futures::executor::block_on;
+    use futures::io::{AsyncReadExt, AsyncWriteExt, Cursor};
+
+    use super::*;
+
+    const KEY: [u8; 32] = [7; 32];
+
+    /// Gives a few bytes a call.
+    struct Slow(Cursor<Vec<u8>>);
+
+    impl AsyncRead for Slow {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            out: &mut [u8],
+        ) -> Poll<io::Result<usize>> {
+            let most = out.len().min(5_000);
+            Pin::new(&mut self.0).poll_read(cx, &mut out[..most])
+        }
+    }
+
+    /// Takes a few bytes a call, and each third call fails.
+    #[derive(Default)]
+    struct Shaky {
+        taken: Vec<u8>,
+        calls: usize,
+    }
+
+    impl AsyncWrite for Shaky {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            self.calls += 1;
+            if self.calls.is_multiple_of(3) {
+                return Poll::Ready(Err(io::ErrorKind::Interrupted.into()));
+            }
+            let len = bytes.len().min(10_000);
+            self.taken.extend_from_slice(&bytes[..len]);
+            Poll::Ready(Ok(len))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// What travels when this is said, in messages of so much.
+    fn said(all: &[u8], each: usize) -> Vec<u8> {
+        let mut channel = Channel::new(Cursor::new(Vec::new()), &KEY, &KEY);
+        for piece in all.chunks(each) {
+            block_on(channel.write_all(piece)).expect("a Vec takes all");
+            block_on(channel.flush()).expect("a Vec takes all");
+        }
+        channel.socket.into_inner()
+    }
+
+    #[test]
+    fn others_have_a_turn_after_each_piece_however_much_there_is() {
+        const BYTES: usize = 1 << 20;
+        let travels = said(&vec![9; BYTES], 4_000);
+        let mut channel = Channel::new(Slow(Cursor::new(travels)), &KEY, &KEY);
+        let woken = Arc::<Woken>::default();
+        let waker = Arc::clone(&woken).into();
+        let mut cx = Context::from_waker(&waker);
+        let mut out = [0; 4_000];
+        let (mut left, mut turns, mut since) = (BYTES, 0, 0);
+        while left > 0 {
+            match Pin::new(&mut channel).poll_read(&mut cx, &mut out) {
+                Poll::Ready(read) => {
+                    let read = read.expect("nobody changes it");
+                    (left, since) = (left - read, since + read);
+                    assert!(since <= BYTES_PER_TURN + 10_000, "{since} bytes in one turn");
+                }
+                Poll::Pending => {
+                    (turns, since) = (turns + 1, 0);
+                    assert_eq!(woken.0.load(Ordering::Relaxed), turns, "nobody else wakes it");
+                }
+            }
+        }
+        assert!((12..=16).contains(&turns), "{turns} turns");
+        for _ in 0..2 {
+            assert_eq!(block_on(channel.read(&mut out)).expect("in order"), 0);
+        }
+        assert_eq!(block_on(channel.read(&mut [])).expect("nothing"), 0);
+    }
+
+    #[test]
+    fn who_writes_again_after_an_error_goes_on_where_it_was() {
+        let all: Vec<u8> = (0..300_000_u32).map(|at| (at >> 5) as u8).collect();
+        let mut channel = Channel::new(Shaky::default(), &KEY, &KEY);
+        let (mut rest, mut errors) = (&all[..], 0);
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        while !rest.is_empty() {
+            match Pin::new(&mut channel).poll_write(&mut cx, rest) {
+                Poll::Ready(Ok(len)) => rest = &rest[len..],
+                Poll::Ready(Err(_)) => errors += 1,
+                Poll::Pending => panic!("it never waits"),
+            }
+        }
+        while block_on(channel.flush()).is_err() {
+            errors += 1;
+        }
+        assert!(errors > 3, "{errors}");
+        let mut heard = Vec::new();
+        let mut channel = Channel::new(Cursor::new(channel.socket.taken), &KEY, &KEY);
+        block_on(channel.read_to_end(&mut heard)).expect("nothing is missing");
+        assert!(heard == all);
+    }
+
+    /// One that says nothing ends nothing.
+    #[test]
+    fn an_empty_message_is_passed_over() {
+        let nothing = {
+            let key = ring::aead::UnboundKey::new(&ring::aead::CHACHA20_POLY1305, &KEY);
+            let key = ring::aead::LessSafeKey::new(key.expect("32 bytes"));
+            let nonce = ring::aead::Nonce::assume_unique_for_key([0; 12]);
+            let tag = key.seal_in_place_separate_tag(nonce, ring::aead::Aad::empty(), &mut []);
+            [&[0, 16], tag.expect("no limit").as_ref()].concat()
+        };
+        // The first message is replaced, and the second is as it was.
+        let travels = said(b"xhello", 1);
+        let travels = [&nothing[..], &travels[2 + 1 + 16..]].concat();
+        let mut heard = Vec::new();
+        let mut channel = Channel::new(Cursor::new(travels), &KEY, &KEY);
+        block_on(channel.read_to_end(&mut heard)).expect("in order");
+        assert_eq!(heard, b"hello");
+    }
+
+    #[test]
+    fn nothing_is_read_after_a_message_that_was_changed() {
+        let mut travels = said(b"abc", 1);
+        travels[2 + 1 + 16 + 2] ^= 1; // the second
+        let mut channel = Channel::new(Cursor::new(travels), &KEY, &KEY);
+        let mut out = [0; 9];
+        assert_eq!(block_on(channel.read(&mut out)).expect("unchanged"), 1);
+        for _ in 0..3 {
+            let kind = block_on(channel.read(&mut out)).expect_err("changed").kind();
+            assert_eq!(kind, io::ErrorKind::InvalidData);
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! The handshake: three messages, after which both ends know each other and share two keys.
+//!
+//! Noise proves that the other end has a certain static key; the payload of the second and the third
+//! message says whose that is, signed by the identity. Nobody says who it is to one who has not been
+//! believed, but for the responder, who has to begin.
+
+use std::sync::Arc;
+
+use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use libp2p::PeerId;
+use libp2p::identity::{Keypair, PublicKey};
+use prost::Message;
+use snow::{Builder, HandshakeState};
+use x25519_dalek::StaticSecret;
+use zeroize::Zeroizing;
+
+use super::curve::Resolver;
+use super::{Channel, Error};
+use crate::net::identity::random;
+
+const PATTERN: &str = "Noise_XX_25519_ChaChaPoly_SHA256";
+
+/// What an identity signs is this, and the static key.
+const SIGNED: &[u8] = b"noise-libp2p-static-key:";
+
+/// A message of the handshake, bytes at most: with an Ed25519 identity the longest has 200.
+pub(super) const BYTES_MAX: usize = 4 * 1024;
+
+/// Which end of the connection this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Who dialled: speaks first.
+    Initiator,
+    /// Who was dialled.
+    Responder,
+}
+
+/// What an end says of itself.
+#[derive(Clone, PartialEq, Message)]
+struct Payload {
+    #[prost(bytes = "vec", tag = "1")]
+    identity: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    signature: Vec<u8>,
+}
+
+/// The static key of this life, and what is said of it.
+pub(super) struct Keys {
+    secret: StaticSecret,
+    payload: Vec<u8>,
+}
+
+impl Keys {
+    pub(super) fn new(identity: &Keypair) -> Result<Self, Error> {
+        let secret = StaticSecret::from(*Zeroizing::new(random()?));
+        let public = x25519_dalek::PublicKey::from(&secret);
+        let signature = identity.sign(&[SIGNED, public.as_bytes()].concat())?;
+        let identity = identity.public().encode_protobuf();
+        let payload = Payload { identity, signature }.encode_to_vec();
+        Ok(Self { secret, payload })
+    }
+}
+
+fn builder<'a>() -> Builder<'a> {
+    let pattern = PATTERN.parse().expect("a name that Noise knows");
+    Builder::with_resolver(pattern, Box::new(Resolver))
+}
+
+pub(super) async fn run<S>(
+    mut socket: S,
+    keys: Arc<Keys>,
+    prologue: Arc<[u8]>,
+    role: Role,
+) -> Result<(PeerId, Channel<S>), Error>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let secret = keys.secret.as_bytes();
+    let builder = builder().prologue(&prologue)?.local_private_key(secret)?;
+    let mut noise = match role {
+        Role::Initiator => builder.build_initiator()?,
+        Role::Responder => builder.build_responder()?,
+    };
+    let peer = match role {
+        Role::Initiator => {
+            say(&mut socket, &mut noise, &[]).await?;
+            let peer = meet(&mut socket, &mut noise).await?;
+            say(&mut socket, &mut noise, &keys.payload).await?;
+            peer
+        }
+        Role::Responder => {
+            let early = hear(&mut socket, &mut noise).await?;
+            if !early.is_empty() {
+                return Err(Error::EarlyData(early.len()));
+            }
+            say(&mut socket, &mut noise, &keys.payload).await?;
+            meet(&mut socket, &mut noise).await?
+        }
+    };
+    assert!(noise.is_handshake_finished(), "XX has three messages");
+    let (of_initiator, of_responder) = noise.dangerously_get_raw_split();
+    let (of_initiator, of_responder) = (Zeroizing::new(of_initiator), Zeroizing::new(of_responder));
+    let channel = match role {
+        Role::Initiator => Channel::new(socket, &of_initiator, &of_responder),
+        Role::Responder => Channel::new(socket, &of_responder, &of_initiator),
+    };
+    Ok((peer, channel))
+}
+
+/// Hears who the other end is.
+async fn meet<S>(socket: &mut S, noise: &mut HandshakeState) -> Result<PeerId, Error>
+where
+    S: AsyncRead + Unpin,
+{
+    let payload = hear(socket, noise).await?;
+    let Payload { identity, signature } = Payload::decode(&payload[..])?;
+    let identity = PublicKey::try_decode_protobuf(&identity)?;
+    let key = noise.get_remote_static().expect("XX has told it");
+    if !identity.verify(&[SIGNED, key].concat(), &signature) {
+        return Err(Error::Signature);
+    }
+    Ok(identity.to_peer_id())
+}
+
+async fn say<S>(socket: &mut S, noise: &mut HandshakeState, payload: &[u8]) -> Result<(), Error>
+where
+    S: AsyncWrite + Unpin,
+{
+    let mut message = vec![0; 2 + BYTES_MAX];
+    let len = noise.write_message(payload, &mut message[2..])?;
+    let prefix = u16::try_from(len).expect("≤ BYTES_MAX");
+    message[..2].copy_from_slice(&prefix.to_be_bytes());
+    socket.write_all(&message[..2 + len]).await?;
+    socket.flush().await?;
+    Ok(())
+}
+
+async fn hear<S>(socket: &mut S, noise: &mut HandshakeState) -> Result<Vec<u8>, Error>
+where
+    S: AsyncRead + Unpin,
+{
+    let mut prefix = [0; 2];
+    socket.read_exact(&mut prefix).await?;
+    let len = usize::from(u16::from_be_bytes(prefix));
+    if len > BYTES_MAX {
+        return Err(Error::TooLong(len));
+    }
+    let mut message = vec![0; len];
+    socket.read_exact(&mut message).await?;
+    let mut payload = vec![0; len];
+    let len = noise.read_message(&message, &mut payload)?;
+    payload.truncate(len);
+    Ok(payload)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::executor::block_on;
+    use futures::future::join;
+    use tokio_util::compat::{Compat, TokioAsyncReadCompatExt};
+
+    use super::*;
+
+    type Socket = Compat<tokio::io::DuplexStream>;
+
+    fn sockets() -> (Socket, Socket) {
+        let (near, far) = tokio::io::duplex(64 * 1024);
+        (near.compat(), far.compat())
+    }
+
+    fn keys() -> Keys {
+        Keys::new(&Keypair::generate_ed25519()).expect("it signs")
+    }
+
+    async fn shake(socket: Socket, keys: Keys, role: Role) -> Result<PeerId, Error> {
+        run(socket, Arc::new(keys), Arc::new([]), role).await.map(|(peer, _)| peer)
+    }
+
+    async fn answer(socket: Socket) -> Result<PeerId, Error> {
+        shake(socket, keys(), Role::Responder).await
+    }
+
+    /// What becomes of a node that says this of itself, instead of what is true: of one that was
+    /// dialled, and of one that dials.
+    fn refusals(payload: &[u8]) -> [Error; 2] {
+        [(Role::Initiator, Role::Responder), (Role::Responder, Role::Initiator)].map(
+            |(us, them)| {
+                let (near, far) = sockets();
+                let liar = Keys { payload: payload.to_vec(), ..keys() };
+                let (us, liar) = block_on(join(shake(near, keys(), us), shake(far, liar, them)));
+                if them == Role::Responder {
+                    assert!(
+                        matches!(liar.expect_err("found out"), Error::Io(_)),
+                        "told who we are"
+                    );
+                }
+                us.expect_err("a lie")
+            },
+        )
+    }
+
+    #[test]
+    fn who_did_not_sign_the_key_is_not_who_it_says() {
+        let victim = Keypair::generate_ed25519();
+        let identity = victim.public().encode_protobuf();
+        // What the victim has signed elsewhere: a key of its own.
+        let elsewhere = Payload::decode(&Keys::new(&victim).expect("it signs").payload[..]);
+        for signature in [Vec::new(), vec![0; 64], elsewhere.expect("ours").signature] {
+            let payload = Payload { identity: identity.clone(), signature }.encode_to_vec();
+            for refusal in refusals(&payload) {
+                assert!(matches!(refusal, Error::Signature));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_said_of_an_identity_must_be_one() {
+        let short = Payload { identity: vec![8, 1, 18, 1, 0], signature: vec![0; 64] };
+        for payload in [Vec::new(), short.encode_to_vec()] {
+            for refusal in refusals(&payload) {
+                assert!(matches!(refusal, Error::Identity(_)));
+            }
+        }
+        for refusal in refusals(&[0xFF; 9]) {
+            assert!(matches!(refusal, Error::Payload(_)));
+        }
+    }
+
+    #[test]
+    fn what_is_not_needed_is_refused() {
+        let (mut near, far) = sockets();
+        let long = u16::try_from(BYTES_MAX + 1).expect("short").to_be_bytes();
+        let (said, us) = block_on(join(near.write_all(&long), answer(far)));
+        said.expect("there is room");
+        assert!(matches!(us.expect_err("long"), Error::TooLong(len) if len == BYTES_MAX + 1));
+        let (mut near, far) = sockets();
+        let keys = keys();
+        let noise = builder().local_private_key(keys.secret.as_bytes());
+        let mut noise = noise.and_then(Builder::build_initiator).expect("it has a key");
+        let said = say(&mut near, &mut noise, b"early");
+        let (said, us) = block_on(join(said, answer(far)));
+        said.expect("there is room");
+        assert!(matches!(us.expect_err("early"), Error::EarlyData(5)));
+    }
+
+    /// Anybody knows what is shared with such a public key.
+    #[test]
+    fn a_key_that_shares_nothing_secret_is_refused() {
+        for low in [0, 1] {
+            let (mut near, far) = sockets();
+            let mut hello = [0; 34];
+            (hello[1], hello[2]) = (32, low);
+            let (said, us) = block_on(join(near.write_all(&hello), answer(far)));
+            said.expect("there is room");
+            assert!(matches!(us.expect_err("known"), Error::Handshake(snow::Error::Dh)));
+        }
+    }
+
+    #[test]
+    fn no_message_of_ours_comes_near_the_limit() {
+        assert!(keys().payload.len() < 120, "{}", keys().payload.len());
+    }
+}

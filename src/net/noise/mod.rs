@@ -1,0 +1,122 @@
+//! The cipher: Noise as libp2p speaks it, XX with Curve25519, ChaCha20-Poly1305 and SHA-256.
+//! (<https://github.com/libp2p/specs/blob/master/noise/README.md>)
+//!
+//! Why our own: `libp2p-noise` copies each byte three times on its way out and three times on its
+//! way in, clears the room for it anew each time, and wants a buffer below it. Here a byte is copied
+//! into the message that is enciphered where it lies, and out of the one that was deciphered where it
+//! arrived; only what is left of a message at the end of the room moves once more. The handshake is
+//! snow's, the curve x25519-dalek's, the cipher ring's, as there. The tests have `libp2p-noise` as the
+//! other end.
+
+mod channel;
+mod curve;
+mod handshake;
+mod sealed;
+
+use std::io;
+use std::iter;
+use std::sync::Arc;
+
+use futures::future::{BoxFuture, FutureExt};
+use futures::{AsyncRead, AsyncWrite};
+use libp2p::PeerId;
+use libp2p::core::upgrade::{InboundConnectionUpgrade, OutboundConnectionUpgrade, UpgradeInfo};
+use libp2p::identity::{DecodingError, Keypair, SigningError};
+
+pub use self::channel::Channel;
+use self::handshake::{BYTES_MAX, Keys, Role};
+pub use self::sealed::PLAIN_MAX;
+use super::identity::Entropy;
+
+/// Makes channels that nobody else reads, with ends that know each other.
+#[derive(Clone)]
+pub struct Noise {
+    keys: Arc<Keys>,
+    prologue: Arc<[u8]>,
+}
+
+impl Noise {
+    /// As the node of this identity.
+    ///
+    /// # Errors
+    /// If the identity cannot sign, or the system gives no randomness.
+    pub fn new(identity: &Keypair) -> Result<Self, Error> {
+        Ok(Self { keys: Arc::new(Keys::new(identity)?), prologue: Arc::new([]) })
+    }
+
+    /// Only with peers that have the same prologue: to all others the handshake fails.
+    #[must_use]
+    pub fn with_prologue(self, prologue: &[u8]) -> Self {
+        Self { prologue: prologue.into(), ..self }
+    }
+}
+
+impl UpgradeInfo for Noise {
+    type Info = &'static str;
+    type InfoIter = iter::Once<Self::Info>;
+
+    fn protocol_info(&self) -> Self::InfoIter {
+        iter::once("/noise")
+    }
+}
+
+impl<S> InboundConnectionUpgrade<S> for Noise
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    type Output = (PeerId, Channel<S>);
+    type Error = Error;
+    type Future = BoxFuture<'static, Result<Self::Output, Error>>;
+
+    fn upgrade_inbound(self, socket: S, _: Self::Info) -> Self::Future {
+        handshake::run(socket, self.keys, self.prologue, Role::Responder).boxed()
+    }
+}
+
+impl<S> OutboundConnectionUpgrade<S> for Noise
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    type Output = (PeerId, Channel<S>);
+    type Error = Error;
+    type Future = BoxFuture<'static, Result<Self::Output, Error>>;
+
+    fn upgrade_outbound(self, socket: S, _: Self::Info) -> Self::Future {
+        handshake::run(socket, self.keys, self.prologue, Role::Initiator).boxed()
+    }
+}
+
+/// Why there is no channel.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The socket failed or ended.
+    #[error("the connection broke in the handshake")]
+    Io(#[from] io::Error),
+    /// What the other end says cannot be deciphered, or proves nothing.
+    #[error("the handshake fails: has the other end the same secret?")]
+    Handshake(#[from] snow::Error),
+    /// More than any handshake needs.
+    #[error("a message of the handshake has {0} bytes, and none needs more than {max}", max = BYTES_MAX)]
+    TooLong(usize),
+    /// What opens the handshake is not secret yet, and carries nothing.
+    #[error("the first message of the handshake carries {0} bytes of data")]
+    EarlyData(usize),
+    /// Not what Noise in libp2p carries.
+    #[error("what the other end says of itself cannot be read")]
+    Payload(#[from] prost::DecodeError),
+    /// No key of a kind that is known here.
+    #[error("the other end's identity is no key that is known here")]
+    Identity(#[from] DecodingError),
+    /// Its identity did not sign the key that it has used.
+    #[error("the other end is not who it says it is: its signature is wrong")]
+    Signature,
+    /// No randomness for the key of this life.
+    #[error(transparent)]
+    Entropy(#[from] Entropy),
+    /// Our identity cannot sign.
+    #[error(
+        "the identity key cannot sign: restore identity.key, or go on without it as a new node"
+    )]
+    Signing(#[from] SigningError),
+}

@@ -1,0 +1,323 @@
+//! The cipher, against itself and against `libp2p-noise`, which speaks the same; and against who
+//! changes what travels.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use futures::future::{join, join3};
+use futures::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use libp2p::PeerId;
+use libp2p::core::upgrade::{InboundConnectionUpgrade, OutboundConnectionUpgrade};
+use libp2p::identity::Keypair;
+use ostraca::net::noise::{Channel, Error, Noise, PLAIN_MAX};
+use proptest::prelude::*;
+
+use crate::lanes::cuts::{block_on, seeds};
+use crate::lanes::pipe::{Chance, End, Nature, pipe};
+
+const PROLOGUE: &[u8] = b"what both know";
+
+fn ours(identity: &Keypair) -> Noise {
+    Noise::new(identity).expect("a key that signs").with_prologue(PROLOGUE)
+}
+
+fn theirs(identity: &Keypair) -> libp2p_noise::Config {
+    let config = libp2p_noise::Config::new(identity).expect("a key that signs");
+    config.with_prologue(PROLOGUE.to_vec())
+}
+
+/// Two channels of ours that know each other.
+async fn channels(near: End, far: End) -> (Channel<End>, Channel<End>) {
+    let identity = Keypair::generate_ed25519();
+    let (near, far) =
+        join(ours(&identity).upgrade_outbound(near, ""), ours(&identity).upgrade_inbound(far, ""))
+            .await;
+    (near.expect("a handshake").1, far.expect("a handshake").1)
+}
+
+/// What an end says: known from the seed and which end it is.
+fn said(seed: u64, end: u64) -> Vec<u8> {
+    let mut chance = Chance(seed ^ (end << 32));
+    let len = if chance.one_in(3) { chance.size(1_000_000) } else { chance.size(20_000) };
+    let first = chance.next();
+    (0..len as u64).map(|at| (at.wrapping_mul(first) >> 24) as u8).collect()
+}
+
+/// Says it, in pieces, and hears the other end.
+async fn converse<S: AsyncRead + AsyncWrite + Unpin>(stream: S, seed: u64, end: u64) {
+    let mut chance = Chance(seed.wrapping_add(end));
+    let (mut reader, mut writer) = stream.split();
+    let write = async {
+        let said = said(seed, end);
+        let mut rest = &said[..];
+        while !rest.is_empty() {
+            let (piece, others) = rest.split_at(chance.size(rest.len().min(200_000)));
+            writer.write_all(piece).await.expect("it is heard");
+            if chance.one_in(2) {
+                writer.flush().await.expect("it is heard");
+            }
+            rest = others;
+        }
+        writer.close().await.expect("it is heard");
+    };
+    let mut heard = Vec::new();
+    let read = async {
+        let mut chance = Chance(!seed);
+        let mut bytes = vec![0; 150_000];
+        loop {
+            let most = chance.size(bytes.len());
+            let len = reader.read(&mut bytes[..most]).await.expect("nobody changes it");
+            heard.extend_from_slice(&bytes[..len]);
+            if len == 0 {
+                break;
+            }
+        }
+    };
+    join(write, read).await;
+    assert!(heard == said(seed, 1 - end), "end {end} hears {} bytes, or others", heard.len());
+}
+
+/// A conversation of two ends over sockets of any nature. Each knows who the other is.
+fn talk<N, F, C, D>(seed: u64, dial: impl Fn(&Keypair) -> N, answer: impl Fn(&Keypair) -> F)
+where
+    N: OutboundConnectionUpgrade<End, Output = (PeerId, C), Info = &'static str>,
+    F: InboundConnectionUpgrade<End, Output = (PeerId, D), Info = &'static str>,
+    N::Error: std::fmt::Debug,
+    F::Error: std::fmt::Debug,
+    C: AsyncRead + AsyncWrite + Unpin,
+    D: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut chance = Chance(seed);
+    let nature = Nature {
+        capacity: chance.size(300_000),
+        chance: chance.one_in(2).then(|| chance.clone()),
+        ..Nature::default()
+    };
+    let (near, far) = pipe(nature);
+    let identities = [Keypair::generate_ed25519(), Keypair::generate_ed25519()];
+    let [me, you] = identities.each_ref().map(|identity| identity.public().to_peer_id());
+    block_on(async {
+        let (near, far) = join(
+            dial(&identities[0]).upgrade_outbound(near, "/noise"),
+            answer(&identities[1]).upgrade_inbound(far, "/noise"),
+        )
+        .await;
+        let ((is_you, near), (is_me, far)) =
+            (near.expect("a handshake"), far.expect("a handshake"));
+        assert_eq!((is_me, is_you), (me, you));
+        join(converse(near, seed, 0), converse(far, seed, 1)).await;
+    });
+}
+
+#[test]
+fn what_is_said_is_heard_by_who_it_was_said_to() {
+    seeds("noise::what_is_said_is_heard_by_who_it_was_said_to", 60, |seed| {
+        talk(seed, ours, ours);
+    });
+}
+
+#[test]
+fn who_dials_understands_the_noise_of_libp2p() {
+    seeds("noise::who_dials_understands_the_noise_of_libp2p", 60, |seed| {
+        talk(seed, ours, theirs);
+    });
+}
+
+#[test]
+fn who_is_dialled_understands_the_noise_of_libp2p() {
+    seeds("noise::who_is_dialled_understands_the_noise_of_libp2p", 60, |seed| {
+        talk(seed, theirs, ours);
+    });
+}
+
+#[test]
+fn another_prologue_fails_at_both_ends() {
+    block_on(async {
+        let (near, far) = pipe(Nature::default());
+        let identity = Keypair::generate_ed25519();
+        let other = Noise::new(&identity).expect("it signs").with_prologue(b"something else");
+        let (near, far) =
+            join(other.upgrade_outbound(near, ""), ours(&identity).upgrade_inbound(far, "")).await;
+        assert!(matches!(near.expect_err("refused"), Error::Handshake(_)));
+        assert!(matches!(far.expect_err("it has hung up"), Error::Io(_)));
+    });
+}
+
+// ── Somebody between them ──
+
+/// The messages that one end sends, as they travel.
+async fn captured(channel: &mut Channel<End>, far: &mut End, said: &[&[u8]]) -> Vec<Vec<u8>> {
+    let mut messages = Vec::new();
+    for said in said {
+        channel.write_all(said).await.expect("there is room");
+        channel.flush().await.expect("there is room");
+        let mut message = vec![0; 2 + said.len() + 16];
+        far.read_exact(&mut message).await.expect("it was flushed");
+        messages.push(message);
+    }
+    messages
+}
+
+/// A channel that says some things, another that hears what `between` makes of them, and what it
+/// hears.
+fn through(said: &[&[u8]], between: impl Fn(Vec<Vec<u8>>) -> Vec<u8>) -> (Vec<u8>, io::Result<()>) {
+    let mut heard = Vec::new();
+    let mut end = Ok(());
+    block_on(async {
+        // Each end talks to who is between them, who passes the handshake on.
+        let (near, mut to_near) = pipe(Nature::default());
+        let (mut to_far, far) = pipe(Nature::default());
+        let relay = async {
+            for turn in 0..3 {
+                let (from, to) = if turn == 1 {
+                    (&mut to_far, &mut to_near)
+                } else {
+                    (&mut to_near, &mut to_far)
+                };
+                let mut prefix = [0; 2];
+                from.read_exact(&mut prefix).await.expect("a message");
+                let mut message = vec![0; usize::from(u16::from_be_bytes(prefix))];
+                from.read_exact(&mut message).await.expect("a message");
+                to.write_all(&[&prefix[..], &message].concat()).await.expect("there is room");
+            }
+        };
+        let identity = Keypair::generate_ed25519();
+        let (near, far, ()) = join3(
+            ours(&identity).upgrade_outbound(near, ""),
+            ours(&identity).upgrade_inbound(far, ""),
+            relay,
+        )
+        .await;
+        let (mut near, mut far) = (near.expect("a handshake").1, far.expect("a handshake").1);
+        let messages = captured(&mut near, &mut to_near, said).await;
+        to_far.write_all(&between(messages)).await.expect("there is room");
+        to_far.close().await.expect("open");
+        end = far.read_to_end(&mut heard).await.map(|_| ());
+    });
+    (heard, end)
+}
+
+#[test]
+fn what_nobody_changes_is_heard() {
+    let (heard, end) = through(&[b"one", b"two"], |messages| messages.concat());
+    assert_eq!(heard, b"onetwo");
+    end.expect("in order");
+}
+
+#[test]
+fn a_changed_bit_anywhere_ends_the_connection_and_is_not_heard() {
+    const SAID: &[u8] = b"ten bytes!";
+    for byte in 0..SAID.len() + 2 + 16 {
+        let (heard, end) = through(&[b"before", SAID, b"after"], |mut messages| {
+            messages[1][byte] ^= 1;
+            messages.concat()
+        });
+        assert_eq!(heard, b"before", "byte {byte}");
+        let kind = end.expect_err("it was changed").kind();
+        assert!(matches!(kind, io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof));
+    }
+}
+
+#[test]
+fn a_message_comes_once_and_in_its_turn() {
+    let said: [&[u8]; 3] = [b"one", b"two", b"three"];
+    let orders: [(&[usize], &[u8]); 4] =
+        [(&[0, 0, 1], b"one"), (&[0, 2], b"one"), (&[1, 0, 2], b""), (&[0, 1, 0], b"onetwo")];
+    for (order, expected) in orders {
+        let (heard, end) =
+            through(&said, |messages| order.iter().flat_map(|at| messages[*at].clone()).collect());
+        assert_eq!(heard, expected, "{order:?}");
+        assert_eq!(end.expect_err("out of order").kind(), io::ErrorKind::InvalidData);
+    }
+}
+
+#[test]
+fn an_end_within_a_message_is_none_between_two() {
+    let (heard, end) = through(&[b"one"], |messages| messages.concat());
+    assert_eq!(heard, b"one");
+    end.expect("between two");
+    for cut in 1..2 + 3 + 16 {
+        let (heard, end) =
+            through(&[b"one", b"two"], |messages| [&messages[0], &messages[1][..cut]].concat());
+        assert_eq!(heard, b"one");
+        assert_eq!(end.expect_err("cut").kind(), io::ErrorKind::UnexpectedEof, "{cut}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_bytes_in_the_handshake_are_refused(
+        bytes in prop::collection::vec(any::<u8>(), 0..300), framed in any::<bool>(),
+    ) {
+        block_on(async {
+            for dials in [false, true] {
+                let (near, mut far) = pipe(Nature::default());
+                let frame = u16::try_from(bytes.len()).expect("short").to_be_bytes();
+                if framed {
+                    far.write_all(&frame).await.expect("there is room");
+                }
+                far.write_all(&bytes).await.expect("there is room");
+                far.close().await.expect("open");
+                let identity = Keypair::generate_ed25519();
+                let got = if dials {
+                    ours(&identity).upgrade_outbound(near, "").await
+                } else {
+                    ours(&identity).upgrade_inbound(near, "").await
+                };
+                assert!(got.is_err());
+            }
+        });
+    }
+
+    #[test]
+    fn any_bytes_after_it_are_not_heard(bytes in prop::collection::vec(any::<u8>(), 1..3_000)) {
+        let (heard, end) = through(&[], |_| bytes.clone());
+        prop_assert!(heard.is_empty());
+        prop_assert!(end.is_err());
+    }
+}
+
+// ── How it goes ──
+
+#[test]
+fn a_full_message_goes_out_without_a_flush_and_the_rest_with_it() {
+    block_on(async {
+        let (near, far) = pipe(Nature { capacity: 1 << 20, ..Nature::default() });
+        let (mut near, mut far) = channels(near, far).await;
+        near.write_all(&vec![7; PLAIN_MAX + 5]).await.expect("there is room");
+        let mut heard = vec![0; PLAIN_MAX];
+        far.read_exact(&mut heard).await.expect("a full message");
+        assert!(poll_once(&mut far, &mut [0; 9]).is_pending());
+        near.flush().await.expect("there is room");
+        far.read_exact(&mut heard[..5]).await.expect("the rest");
+        assert!(heard.iter().all(|byte| *byte == 7));
+    });
+}
+
+#[test]
+fn who_is_not_read_takes_two_messages_and_no_more() {
+    block_on(async {
+        let (near, far) = pipe(Nature { capacity: 1_000, ..Nature::default() });
+        let (mut near, mut far) = channels(near, far).await;
+        let bytes = vec![7; 100_000];
+        let mut taken = 0;
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        while let Poll::Ready(len) = Pin::new(&mut near).poll_write(&mut cx, &bytes) {
+            taken += len.expect("it lives");
+        }
+        assert_eq!(taken, 2 * PLAIN_MAX);
+        let close = near.close();
+        let mut heard = Vec::new();
+        let (closed, read) = join(close, far.read_to_end(&mut heard)).await;
+        closed.expect("heard");
+        read.expect("in order");
+        assert_eq!(heard.len(), taken);
+    });
+}
+
+fn poll_once<S: AsyncRead + Unpin>(stream: &mut S, out: &mut [u8]) -> Poll<io::Result<usize>> {
+    Pin::new(stream).poll_read(&mut Context::from_waker(std::task::Waker::noop()), out)
+}
