@@ -138,17 +138,17 @@ pub(super) fn task<E: Entity>(
         begun: false,
         ended: false,
     };
-    let phase = Arc::clone(&shard.phase);
+    let (shard, mut phase) = (Arc::clone(shard), Some(Arc::clone(&shard.phase)));
     Box::pin(async move {
-        let mut run = pin!(run(&mut task)); // by value it would be in here three times
-        poll_fn(|cx| scope::at_work(&phase, || run.as_mut().poll(cx))).await;
+        let mut run = pin!(run(&mut task, &shard)); // by value it would be in here three times
+        poll_fn(|cx| scope::at_work(&mut phase, || run.as_mut().poll(cx))).await;
     })
 }
 
-async fn run<E: Entity>(task: &mut Task<E>) {
+async fn run<E: Entity>(task: &mut Task<E>, shard: &Shard<E>) {
     task.begun = true;
     loop {
-        match task.next().await {
+        match task.next(shard).await {
             Next::Batch => task.handle_batch().await,
             Next::LastWord => task.last_word().await,
             Next::LetGo => task.drop_value(),
@@ -160,18 +160,17 @@ async fn run<E: Entity>(task: &mut Task<E>) {
 impl<E: Entity> Task<E> {
     /// Takes what is to be handled next. Before it goes it lets others have a turn once: what
     /// comes in a stream shall find it awake.
-    async fn next(&mut self) -> Next {
-        let next = self.take(self.since_yield == 0);
+    async fn next(&mut self, shard: &Shard<E>) -> Next {
+        let next = self.take(shard, self.since_yield == 0);
         if !matches!(next, Next::Nothing) || self.ended {
             return next;
         }
         self.since_yield = 0;
         yield_now().await;
-        self.take(true)
+        self.take(shard, true)
     }
 
-    fn take(&mut self, may_park: bool) -> Next {
-        let shard = Arc::clone(&self.shard);
+    fn take(&mut self, shard: &Shard<E>, may_park: bool) -> Next {
         let mut inside = shard.lock();
         let stage = shard.phase.get();
         let Inside { floor, .. } = &mut *inside;
@@ -300,7 +299,7 @@ impl<E: Entity> Task<E> {
         shard.pass(&runtime, Fit::Exempt, |gate, desk| {
             self.give_back(desk.floor);
             let busy = desk.floor.tenants.busy(self.row);
-            busy.runs = None;
+            busy.runs = false;
             if runtime.is_over() {
                 let lost = busy.mailbox.drain().map(|entry| (Lost::NodeStopped, entry));
                 desk.after.lost.extend(lost);

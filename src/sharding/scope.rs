@@ -4,6 +4,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+use std::thread::LocalKey;
 
 use super::asks::{Readers, Way};
 use super::dead_letters::Lost;
@@ -17,17 +18,26 @@ thread_local! {
     static DROPPED: Cell<Option<Lost>> = const { Cell::new(Some(Lost::NoAnswer)) };
 }
 
-/// Runs a poll of a handler of a shard.
-pub(super) fn at_work<T>(phase: &Arc<Phase>, poll: impl FnOnce() -> T) -> T {
-    struct Before(Option<Arc<Phase>>);
-    impl Drop for Before {
+/// Runs something while this stands here: it is lent, so that nobody has to count who uses it.
+fn lending<V, T>(
+    slot: &'static LocalKey<RefCell<Option<V>>>,
+    value: &mut Option<V>,
+    run: impl FnOnce() -> T,
+) -> T {
+    struct Lent<'a, V: 'static>(&'static LocalKey<RefCell<Option<V>>>, &'a mut Option<V>);
+    impl<V> Drop for Lent<'_, V> {
         fn drop(&mut self) {
-            let before = self.0.take();
-            AT_WORK.with(|at_work| *at_work.borrow_mut() = before);
+            self.0.with(|slot| std::mem::swap(&mut *slot.borrow_mut(), self.1));
         }
     }
-    let _before = Before(AT_WORK.with(|at_work| at_work.borrow_mut().replace(Arc::clone(phase))));
-    poll()
+    slot.with(|slot| std::mem::swap(&mut *slot.borrow_mut(), value));
+    let _lent = Lent(slot, value);
+    run()
+}
+
+/// Runs a poll of a handler of a shard. Its phase is there before and after.
+pub(super) fn at_work<T>(phase: &mut Option<Arc<Phase>>, poll: impl FnOnce() -> T) -> T {
+    lending(&AT_WORK, phase, poll)
 }
 
 /// Whether a handler of a shard that drains is at work on this thread.
@@ -35,18 +45,9 @@ pub(super) fn is_draining() -> bool {
     AT_WORK.with(|at_work| at_work.borrow().as_ref().is_some_and(|phase| phase.is_draining()))
 }
 
-/// Decodes something in which addresses of answers may stand: they go `way`, which stands here
-/// meanwhile, so that who only lends it need not count it.
+/// Decodes something in which addresses of answers may stand: they go `way`.
 pub(super) fn decoding<T>(way: &mut Option<Arc<dyn Way>>, decode: impl FnOnce() -> T) -> T {
-    struct Lent<'a>(&'a mut Option<Arc<dyn Way>>);
-    impl Drop for Lent<'_> {
-        fn drop(&mut self) {
-            WAY.with(|slot| std::mem::swap(&mut *slot.borrow_mut(), self.0));
-        }
-    }
-    WAY.with(|slot| std::mem::swap(&mut *slot.borrow_mut(), way));
-    let _lent = Lent(way);
-    decode()
+    lending(&WAY, way, decode)
 }
 
 /// The way for an address that is being decoded.
@@ -56,15 +57,7 @@ pub(super) fn way() -> Option<Arc<dyn Way>> {
 
 /// Reads an answer, in which references to entities may stand.
 pub(super) fn reading<T>(types: Arc<Readers>, read: impl FnOnce() -> T) -> T {
-    struct Before(Option<Arc<Readers>>);
-    impl Drop for Before {
-        fn drop(&mut self) {
-            let before = self.0.take();
-            TYPES.with(|types| *types.borrow_mut() = before);
-        }
-    }
-    let _before = Before(TYPES.with(|slot| slot.borrow_mut().replace(types)));
-    read()
+    lending(&TYPES, &mut Some(types), read)
 }
 
 /// The types of the node that reads a message, or an answer, now.

@@ -285,7 +285,7 @@ impl<E: Entity> Floor<E> {
         if waited_for {
             busy.marked = busy.mailbox.len();
         }
-        let may_start = busy.runs.is_none() && self.leaving == 0;
+        let may_start = !busy.runs && self.leaving == 0;
         let starts = may_start && (stage == Stage::Open || waited_for);
         if starts {
             self.start(row, after);
@@ -400,8 +400,9 @@ impl<E: Entity> Floor<E> {
 
     /// Gives an entity a task.
     pub(super) fn start(&mut self, row: u32, after: &mut After<E>) {
-        let waker = Arc::new(AtomicWaker::new());
-        self.tenants.busy(row).runs = Some(Arc::clone(&waker));
+        let busy = self.tenants.busy(row);
+        busy.runs = true;
+        let waker = Arc::clone(&busy.waker);
         self.running += 1;
         let (id, lapses) = (self.tenants.get(row).id.clone(), self.lapses);
         after.starts.push(Start { row, id, waker, lapses });
@@ -410,17 +411,14 @@ impl<E: Entity> Floor<E> {
     /// Starts it for messages that a draining handler waits for, if nobody handles them yet.
     pub(super) fn go_on(&mut self, row: u32, after: &mut After<E>) {
         let busy = self.tenants.get(row).busy.as_ref();
-        if busy.is_some_and(|busy| busy.marked > 0 && busy.runs.is_none()) {
+        if busy.is_some_and(|busy| busy.marked > 0 && !busy.runs) {
             self.start(row, after);
         }
     }
 
     fn wake(&mut self) {
-        for busy in self.tenants.all().filter_map(|tenant| tenant.busy.as_ref()) {
-            if let Some(waker) = &busy.runs {
-                waker.wake();
-            }
-        }
+        let busy = self.tenants.all().filter_map(|tenant| tenant.busy.as_ref());
+        busy.filter(|busy| busy.runs).for_each(|busy| busy.waker.wake());
     }
 }
 
@@ -497,7 +495,7 @@ impl<E: Entity> Desk<'_, E> {
         let (last_word, mut instances) = (self.runtime.last_word, Vec::new());
         for row in self.floor.tenants.rows().collect::<Vec<_>>() {
             let tenant = self.floor.tenants.get_mut(row);
-            if tenant.busy.as_ref().is_some_and(|busy| busy.runs.is_some()) {
+            if tenant.busy.as_ref().is_some_and(|busy| busy.runs) {
                 continue;
             }
             if last_word && tenant.state.is_some() {
@@ -532,7 +530,7 @@ impl<E: Entity> Desk<'_, E> {
         let mut instances = Vec::new();
         for row in tenants.rows().collect::<Vec<_>>() {
             let tenant = tenants.get_mut(row);
-            let runs = tenant.busy.as_ref().is_some_and(|busy| busy.runs.is_some());
+            let runs = tenant.busy.as_ref().is_some_and(|busy| busy.runs);
             if runs && !self.floor.canary.has(Bug::LetGoTakesStarted) {
                 continue; // its task drops it: nobody else begins another one meanwhile
             }
@@ -576,7 +574,7 @@ impl<E: Entity> Desk<'_, E> {
         let (shard, runtime) = (self.shard, self.runtime);
         let tenant = self.floor.tenants.get(row);
         match &tenant.busy {
-            Some(busy) if busy.runs.is_some() => {}
+            Some(busy) if busy.runs => {}
             Some(busy) if !busy.mailbox.is_empty() => {
                 let hash = hash(tenant.id.as_bytes());
                 self.floor.start(row, self.after);

@@ -49,15 +49,18 @@ pub(super) struct Busy<M> {
     pub(super) mailbox: Mailbox<M>,
     /// How many of the first ones a draining handler waits for.
     pub(super) marked: usize,
-    /// Set while it runs.
-    pub(super) runs: Option<Arc<AtomicWaker>>,
+    /// It has a task.
+    pub(super) runs: bool,
+    /// Of that. A task that has ended registers no more, so that the next may have the same.
+    pub(super) waker: Arc<AtomicWaker>,
     /// It is to stop if nothing comes.
     pub(super) leaves: bool,
 }
 
 impl<M> Default for Busy<M> {
     fn default() -> Self {
-        Self { mailbox: Mailbox::default(), marked: 0, runs: None, leaves: false }
+        let (mailbox, waker) = (Mailbox::default(), Arc::default());
+        Self { mailbox, marked: 0, runs: false, waker, leaves: false }
     }
 }
 
@@ -129,7 +132,7 @@ impl<E: Entity> Tenants<E> {
     ) -> Option<Box<Instance<E>>> {
         let tenant = self.rows[at as usize].take().expect("a row in use");
         let busy = tenant.busy.as_ref();
-        assert!(busy.is_none_or(|busy| busy.mailbox.is_empty() && busy.runs.is_none()));
+        assert!(busy.is_none_or(|busy| busy.mailbox.is_empty() && !busy.runs));
         assert!(!self.is_dormant(at), "its state would be the next one's");
         self.unlink(at, tenant.next, hash(tenant.id.as_bytes()));
         self.free.push(at);
@@ -184,7 +187,7 @@ impl<E: Entity> Tenants<E> {
         let reusable =
             busy.mailbox.capacity() <= SPARE_LENGTH_MAX && !busy.mailbox.puts_somebody_off(); // it would be the next entity's
         if reusable && self.spare.len() < SPARE_MAX {
-            (busy.marked, busy.runs, busy.leaves) = (0, None, false);
+            (busy.marked, busy.runs, busy.leaves) = (0, false, false);
             self.spare.push(busy);
         }
     }

@@ -66,7 +66,7 @@ async fn run<E: Entity>(
 ) {
     let runtime = &*stay.runtime;
     let mut task = pin!(task); // dropped before the stay is over
-    let mut pause = None;
+    let (mut pause, mut phase) = (None, Some(Arc::clone(&stay.shard.phase)));
     poll_fn(|cx| {
         leash.waker.register(cx.waker());
         loop {
@@ -81,7 +81,7 @@ async fn run<E: Entity>(
             }
         }
         // Its shard's drain waits for it, and so for those that it asks.
-        let poll = || scope::at_work(&stay.shard.phase, || task.as_mut().poll(cx));
+        let poll = || scope::at_work(&mut phase, || task.as_mut().poll(cx));
         catch_unwind(AssertUnwindSafe(poll)).unwrap_or_else(|_| {
             runtime.failures.fetch_add(1, Ordering::Relaxed);
             let (entity_type, shard) = (&runtime.entity_type, stay.shard.id);
