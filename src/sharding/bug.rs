@@ -39,6 +39,8 @@ pub enum Bug {
     AfterLastHomeOnly,
     /// A home that never confirmed is not listed.
     UnconfirmedLeftOut,
+    /// A registration confirms the newest decision, whichever its region says that it hosts by.
+    RegistrationConfirmsNewest,
     /// A move back to a listed region lists nobody.
     MoveBackEmptiesAfter,
     /// A shard that is to live nowhere leaves no cell behind, as if its key had been removed: who
@@ -56,6 +58,8 @@ pub enum Bug {
     ReleaseLastHomeOnly,
     /// The payload with the lowest `last` is taken.
     PayloadOfLowest,
+    /// A stay that left nothing does not count: the payload of an earlier one is taken.
+    EmptyDoesNotCount,
     /// Payloads are compared by the generation that the decision lists, not by `last`.
     PayloadByListed,
     /// A region's own payload is no candidate.

@@ -119,16 +119,18 @@ impl Host {
 
     /// Waits for an event that `pick` wants; skips the others.
     async fn event<T>(&mut self, what: &str, mut pick: impl FnMut(Event) -> Option<T>) -> T {
+        let mut skipped = Vec::new();
         let wanted = async {
             loop {
                 let event = self.events.recv().await.expect("the transport runs");
+                skipped.push(format!("{event:?}"));
                 if let Some(found) = pick(event) {
                     return found;
                 }
             }
         };
         let waited = tokio::time::timeout(PATIENCE, wanted).await;
-        waited.unwrap_or_else(|_| panic!("no event within {PATIENCE:?}: {what}"))
+        waited.unwrap_or_else(|_| panic!("not within {PATIENCE:?}: {what}; came: {skipped:#?}"))
     }
 
     async fn up(&mut self) -> NodeId {

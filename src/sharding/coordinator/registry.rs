@@ -7,6 +7,7 @@ use super::mail::send;
 use super::takeover::words;
 use super::{Coordinator, Out, Phase};
 use crate::sharding::agreed::Agreed;
+use crate::sharding::bug::Bug;
 use crate::sharding::ids::{Generation, RegionId, ShardId};
 use crate::sharding::installed::Installed;
 use crate::sharding::wire::{NotYet, ROUTE_BYTES, ReleaseShard, ShardRoute, ToRegion, in_messages};
@@ -101,7 +102,9 @@ impl Coordinator {
         highest: Generation,
     ) {
         for (shard, at) in hosted {
-            self.confirmed(now, *shard, from, *at);
+            let newest = self.records.get(shard).map(|record| record.home().generation);
+            let ignored = newest.filter(|_| self.canary.has(Bug::RegistrationConfirmsNewest));
+            self.confirmed(now, *shard, from, ignored.unwrap_or(*at));
             self.audit_shard(now, (*shard, *at), from, highest);
         }
         let concerned = self.records.iter().filter(|(_, record)| {

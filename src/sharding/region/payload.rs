@@ -61,6 +61,9 @@ pub(super) fn choose(candidates: Vec<Carried>, canary: Canary) -> (Option<Bytes>
     if !canary.has(Bug::NamedCountsAsHosted) {
         removed.retain(|carried| !candidates.iter().any(|told| told.vouches(carried.key)));
     }
+    if canary.has(Bug::EmptyDoesNotCount) {
+        candidates.retain(|told| told.payload.is_some());
+    }
     candidates.append(&mut removed);
     candidates.sort_by_key(|carried| carried.key);
     if canary.has(Bug::PayloadOfLowest) {

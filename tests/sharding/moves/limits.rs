@@ -33,6 +33,8 @@ pub(crate) struct Limits {
     pub(crate) lag: bool,
     /// A shard may be sent nowhere.
     pub(crate) nowhere: bool,
+    /// A stay may leave nothing.
+    pub(crate) empties: bool,
     /// Registrations are messages like all others, and say what is hosted. Without it they take no
     /// time and say nothing: decisions alone must do.
     pub(crate) registers: bool,
@@ -56,6 +58,7 @@ impl Limits {
             gossip: false,
             lag: false,
             nowhere: false,
+            empties: false,
             registers: false,
             mute: false,
             hosts_only: false,
@@ -88,6 +91,8 @@ pub(crate) enum Step {
     Place(usize, usize),
     Deliver(u64),
     Drained(usize),
+    /// And left nothing.
+    DrainedEmpty(usize),
     Crash(usize),
     Leave(usize),
     Remove(usize),

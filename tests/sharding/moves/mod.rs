@@ -2,8 +2,8 @@
 //!
 //! After every step: one host; generations of hosts rise; each host's decision was acknowledged
 //! and names it; acknowledged decisions come in the order of their generations (I3); who starts
-//! takes what the latest stay left, once (see `payloads.rs`). Every state is gone through without
-//! registrations; walks have them as messages, which may be late or come twice.
+//! takes what the latest stay left, once (see `payloads.rs`). Most worlds are gone through without
+//! registrations, small ones and walks have them as messages, which may be late or come twice.
 //!
 //! `OSTRACA_MOVES=2c2m0x cargo test -p ostraca --test sharding every_order -- --nocapture` goes
 //! through every state of 2 coordinators, 2 moves and no crash instead of the small worlds
@@ -67,6 +67,31 @@ fn every_decision_lists_all_that_were_spoken_of_before() {
         if let Err(found) = walk(limits, seed, 80) {
             panic!("written under the own stamp, seed {seed}: {found}");
         }
+    }
+}
+
+/// A stay may leave nothing, and then nothing is taken.
+#[test]
+#[expect(clippy::print_stdout, reason = "how many states there are")]
+fn every_order_of_every_step_takes_nothing_after_a_stay_that_left_nothing() {
+    let limits = Limits { empties: true, ..Limits::of(1, 2, 0) };
+    let (states, depth) = exhaust(limits, STATES_MAX).unwrap_or_else(|found| panic!("{found}"));
+    println!("{states} states, {depth} steps deep");
+    assert!(states > 1_000, "{states} states");
+    let found = exhaust(limits.with(Bug::EmptyDoesNotCount), STATES_MAX);
+    let found = found.expect_err("what an earlier stay left is taken");
+    assert!(found.what.contains("takes what stay 1 left, after stay 2"), "{found}");
+}
+
+/// Registrations that come late, twice, or out of order.
+#[test]
+#[expect(clippy::print_stdout, reason = "how many states there are")]
+fn every_order_of_registrations_keeps_one_host() {
+    for regions in [2, 3] {
+        let limits = Limits { regions, registers: true, ..Limits::of(1, 1, 0) };
+        let (states, depth) = exhaust(limits, STATES_MAX).unwrap_or_else(|found| panic!("{found}"));
+        println!("{regions} regions: {states} states, {depth} steps deep");
+        assert!(states > 1_000, "{states} states");
     }
 }
 
@@ -201,6 +226,7 @@ fn blind_walks_keep_one_host() {
         gossip: seed.is_multiple_of(2),
         lag: seed.is_multiple_of(3),
         nowhere: seed.is_multiple_of(5),
+        empties: seed.is_multiple_of(11),
         leaves: usize::from(seed.is_multiple_of(7)),
         ..Limits::of(4, 5, if seed.is_multiple_of(7) { 1 } else { 2 }) // somebody is to be left
     };
@@ -256,6 +282,7 @@ fn registrations_take_their_time_and_may_be_late() {
         gossip: seed.is_multiple_of(2),
         lag: seed.is_multiple_of(3),
         nowhere: seed.is_multiple_of(5),
+        empties: seed.is_multiple_of(11),
         leaves: usize::from(seed.is_multiple_of(4)),
         registers: true,
         ..Limits::of(3, 4, if seed.is_multiple_of(4) { 1 } else { 2 }) // somebody is to be left
@@ -267,6 +294,11 @@ fn registrations_take_their_time_and_may_be_late() {
     assert!(ends.len() < 2_000 || left > 20, "only {left} leavers to look at");
     let most = ends.iter().map(World::acked).max();
     assert!(ends.len() < 100 || most >= Some(4), "too few decisions: {most:?}");
-    let weakened = [Bug::RecoveryDropsAfter, Bug::UnconfirmedLeftOut, Bug::StartWithoutReleased];
+    let weakened = [
+        Bug::RecoveryDropsAfter,
+        Bug::RegistrationConfirmsNewest,
+        Bug::UnconfirmedLeftOut,
+        Bug::StartWithoutReleased,
+    ];
     each_is_found(&weakened, |limits, bug| Limits { registers: true, ..limits.with(bug) });
 }

@@ -3,7 +3,8 @@
 //!
 //! Nothing is taken twice or after a later stay. What the latest stay left in a region that lives is
 //! taken; it may be given up only if somebody died who was named when it was sealed, or later: who
-//! was named before has not hosted since.
+//! was named before has not hosted since. A stay that leaves nothing is the latest all the same: what
+//! an earlier one left is not taken after it.
 
 use bytes::Bytes;
 use ostraca::sharding::ids::{Generation, RegionId};
@@ -17,6 +18,7 @@ pub(super) struct Payloads {
     stays: u8,
     at: usize,          // where the last one is, or was
     sealed: Generation, // the highest that its region had heard of when it ended
+    empty: bool,        // it left nothing
     wrong: Option<String>,
 }
 
@@ -37,9 +39,9 @@ impl Known<'_> {
 
 impl Payloads {
     /// The last entity of the stay has ended.
-    pub(super) fn seal(&mut self, max_gen: Generation) -> Option<Bytes> {
-        self.sealed = max_gen;
-        Some(Bytes::from(vec![self.stays]))
+    pub(super) fn seal(&mut self, max_gen: Generation, empty: bool) -> Option<Bytes> {
+        (self.sealed, self.empty) = (max_gen, empty);
+        (!empty).then(|| Bytes::from(vec![self.stays]))
     }
 
     /// What follows from one input to the region at `place`.
@@ -56,12 +58,13 @@ impl Payloads {
             Some(stay) if stay != latest => {
                 Some(format!("{place} takes what stay {stay} left, after stay {latest}"))
             }
-            None if latest > 0 && known.up[self.at] && !given_up => {
+            None if latest > 0 && !self.empty && known.up[self.at] && !given_up => {
                 Some(format!("{place} starts without what stay {latest} has left at {}", self.at))
             }
             _ => None,
         };
-        (self.stays, self.at, self.sealed) = (latest + 1, place, Generation::NEVER);
+        (self.stays, self.at) = (latest + 1, place);
+        (self.sealed, self.empty) = (Generation::NEVER, false);
     }
 
     pub(super) fn wrong(&self) -> Option<&String> {

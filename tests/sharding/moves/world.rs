@@ -284,6 +284,7 @@ impl World {
         if place.up {
             if matches!(self.run(index), Run::Draining(_)) {
                 steps.push(Step::Drained(index));
+                steps.extend(self.limits.empties.then_some(Step::DrainedEmpty(index)));
             }
             if self.crashes > 0 {
                 steps.push(Step::Crash(index));
@@ -344,10 +345,11 @@ impl World {
                 }
             }
             Step::Deliver(hash) => self.deliver(hash)?,
-            Step::Drained(place) => {
+            Step::Drained(place) | Step::DrainedEmpty(place) => {
                 if let Run::Draining(_) = self.run(place) {
+                    let empty = matches!(step, Step::DrainedEmpty(_));
                     let max_gen = self.places[place].machine.shard(SHARD).map(Shard::max_gen);
-                    let payload = self.payloads.seal(max_gen.unwrap_or_default());
+                    let payload = self.payloads.seal(max_gen.unwrap_or_default(), empty);
                     self.tell_region(place, RegionInput::Drained { shard: SHARD, payload })?;
                 }
             }
