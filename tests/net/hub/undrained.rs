@@ -10,9 +10,11 @@ fn a_control_lane_keeps_16_mib() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_peer_that_takes_too_little_control_is_disconnected_and_what_it_lost_is_counted() {
-    let limits = Limits { lane_bytes_max: [64 * 1024; 4], ..quick().limits };
+    let idle_timeout = PATIENCE; // nothing else is to close it
+    let limits = Limits { lane_bytes_max: [64 * 1024; 4], idle_timeout, ..quick().limits };
     let config = Config { limits, ..quick() };
     let (mut a, b) = pair_with_room(&config, 0).await;
+    a.net.release(b.id().peer); // it could be back before its old connection is gone
     let to = b.id().incarnation;
     let lane = a.net.lane(to, Class::Control).expect("known");
     let mut sent = 0_u64;
@@ -30,6 +32,7 @@ async fn a_peer_that_takes_too_little_control_is_disconnected_and_what_it_lost_i
         lost.filter(|_| closed)
     });
     assert_eq!(both.await, sent, "none was accepted");
+    a.keep(&b);
     b.inbox.room.store(1_000, Ordering::SeqCst);
     until("the next lane has room, and is read", async || {
         let lane = a.net.lane(to, Class::Control).expect("known");
@@ -44,10 +47,12 @@ async fn a_peer_that_takes_no_control_at_all_is_disconnected_and_nothing_is_lost
     let limits = Limits {
         control_undrained_max: Duration::from_millis(500),
         link_down_max: PATIENCE,
+        idle_timeout: PATIENCE, // nothing else is to close it
         ..quick().limits
     };
     let config = Config { limits, ..quick() };
     let (mut a, b) = pair_with_room(&config, 0).await;
+    a.net.release(b.id().peer); // it could be back before its old connection is gone
     for n in 0..100_u64 {
         a.send(b.id().incarnation, Class::Control, &n.to_be_bytes());
     }
@@ -57,6 +62,7 @@ async fn a_peer_that_takes_no_control_at_all_is_disconnected_and_nothing_is_lost
         _ => None,
     });
     assert_eq!(closed.await, b.id());
+    a.keep(&b);
     b.inbox.room.store(usize::MAX / 2, Ordering::SeqCst);
     receives_in_order(&b, 100).await;
     while let Ok(event) = a.events.try_recv() {
