@@ -14,3 +14,4 @@ mod openings;
 mod proxy;
 mod strangers;
 mod swarm;
+mod talk;

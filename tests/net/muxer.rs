@@ -20,7 +20,8 @@ use tokio_util::compat::TokioAsyncReadCompatExt;
 
 use self::peer::{Held, Theirs};
 use crate::lanes::cuts::{block_on, seeds};
-use crate::lanes::pipe::{Chance, End, Nature, pipe};
+use crate::lanes::pipe::{Chance, End, pipe};
+use crate::talk::{nature, said, say};
 
 const STREAMS_MAX: usize = 8;
 const WITHIN: Duration = Duration::from_secs(60);
@@ -103,31 +104,11 @@ async fn echo(stream: SubstreamBox, mut chance: Chance) {
     writer.close().await.expect("not reset");
 }
 
-/// What a stream says: known from its number and the seed.
-fn said(seed: u64, stream: usize) -> Vec<u8> {
-    let mut chance = Chance(seed ^ ((stream as u64 + 1) << 32));
-    let len = if chance.one_in(3) { chance.size(1_500_000) } else { chance.size(20_000) };
-    let first = chance.next();
-    (0..len as u64).map(|at| (at.wrapping_mul(first) >> 24) as u8).collect()
-}
-
 /// Says it and reads that it comes back, at its own pace.
 async fn ask(stream: SubstreamBox, seed: u64, number: usize) {
     let said = said(seed, number);
-    let mut chance = Chance(seed.wrapping_add(number as u64));
-    let (mut reader, mut writer) = stream.split();
-    let mut rest = &said[..];
-    let write = async {
-        while !rest.is_empty() {
-            let (piece, others) = rest.split_at(chance.size(rest.len().min(200_000)));
-            writer.write_all(piece).await.expect("not reset");
-            if chance.one_in(2) {
-                writer.flush().await.expect("not reset");
-            }
-            rest = others;
-        }
-        writer.close().await.expect("not reset");
-    };
+    let (mut reader, writer) = stream.split();
+    let write = say(writer, &said, Chance(seed.wrapping_add(number as u64)));
     let mut heard = Vec::new();
     let (_, read) = join(write, reader.read_to_end(&mut heard)).await;
     read.expect("not reset");
@@ -141,12 +122,7 @@ async fn within<T>(future: impl Future<Output = T>) -> T {
 /// Both ends open streams and answer those of the other.
 fn talk(seed: u64, ends: impl Fn(Held<End>, Held<End>) -> [StreamMuxerBox; 2]) {
     let mut chance = Chance(seed);
-    let nature = Nature {
-        capacity: chance.size(300_000),
-        chance: chance.one_in(2).then(|| chance.clone()),
-        ..Nature::default()
-    };
-    let (near, far) = pipe(nature);
+    let (near, far) = pipe(nature(&mut chance));
     let counts = [1 + chance.below(3), chance.below(3)];
     block_on(within(LocalSet::new().run_until(async move {
         let mut asked = Vec::new();

@@ -15,6 +15,7 @@ use proptest::prelude::*;
 
 use crate::lanes::cuts::{block_on, seeds};
 use crate::lanes::pipe::{Chance, End, Nature, pipe};
+use crate::talk::{nature, said, say};
 
 const PROLOGUE: &[u8] = b"what both know";
 
@@ -36,31 +37,11 @@ async fn channels(near: End, far: End) -> (Channel<End>, Channel<End>) {
     (near.expect("a handshake").1, far.expect("a handshake").1)
 }
 
-/// What an end says: known from the seed and which end it is.
-fn said(seed: u64, end: u64) -> Vec<u8> {
-    let mut chance = Chance(seed ^ (end << 32));
-    let len = if chance.one_in(3) { chance.size(1_000_000) } else { chance.size(20_000) };
-    let first = chance.next();
-    (0..len as u64).map(|at| (at.wrapping_mul(first) >> 24) as u8).collect()
-}
-
 /// Says it, in pieces, and hears the other end.
-async fn converse<S: AsyncRead + AsyncWrite + Unpin>(stream: S, seed: u64, end: u64) {
-    let mut chance = Chance(seed.wrapping_add(end));
-    let (mut reader, mut writer) = stream.split();
-    let write = async {
-        let said = said(seed, end);
-        let mut rest = &said[..];
-        while !rest.is_empty() {
-            let (piece, others) = rest.split_at(chance.size(rest.len().min(200_000)));
-            writer.write_all(piece).await.expect("it is heard");
-            if chance.one_in(2) {
-                writer.flush().await.expect("it is heard");
-            }
-            rest = others;
-        }
-        writer.close().await.expect("it is heard");
-    };
+async fn converse<S: AsyncRead + AsyncWrite + Unpin>(stream: S, seed: u64, end: usize) {
+    let (mut reader, writer) = stream.split();
+    let said_here = said(seed, end);
+    let write = say(writer, &said_here, Chance(seed.wrapping_add(end as u64)));
     let mut heard = Vec::new();
     let read = async {
         let mut chance = Chance(!seed);
@@ -88,13 +69,7 @@ where
     C: AsyncRead + AsyncWrite + Unpin,
     D: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut chance = Chance(seed);
-    let nature = Nature {
-        capacity: chance.size(300_000),
-        chance: chance.one_in(2).then(|| chance.clone()),
-        ..Nature::default()
-    };
-    let (near, far) = pipe(nature);
+    let (near, far) = pipe(nature(&mut Chance(seed)));
     let identities = [Keypair::generate_ed25519(), Keypair::generate_ed25519()];
     let [me, you] = identities.each_ref().map(|identity| identity.public().to_peer_id());
     block_on(async {

@@ -5,7 +5,9 @@
 use std::io;
 use std::ops::Range;
 
-use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, MAX_TAG_LEN, NONCE_LEN, Nonce, UnboundKey};
+use ring::aead::{
+    Aad, CHACHA20_POLY1305, LessSafeKey, MAX_TAG_LEN, NONCE_LEN, Nonce, Tag, UnboundKey,
+};
 
 /// What one message says, bytes at most.
 pub const PLAIN_MAX: usize = CIPHER_MAX - MAX_TAG_LEN;
@@ -47,6 +49,21 @@ impl Key {
         nonce[4..].copy_from_slice(&self.next.to_le_bytes());
         self.next += 1;
         Ok(Nonce::assume_unique_for_key(nonce))
+    }
+
+    /// Enciphers the next message where it lies; its tag.
+    fn seal(&mut self, plain: &mut [u8]) -> io::Result<Tag> {
+        let nonce = self.nonce()?;
+        let sealed = self.key.seal_in_place_separate_tag(nonce, Aad::empty(), plain);
+        sealed.map_err(|_| io::Error::other("a message cannot be enciphered"))
+    }
+
+    /// Deciphers the next message where it lies: how much it says, from the start. Nothing if it was
+    /// changed.
+    fn open(&mut self, cipher: &mut [u8]) -> io::Result<Option<usize>> {
+        let nonce = self.nonce()?;
+        let opened = self.key.open_in_place(nonce, Aad::empty(), cipher);
+        Ok(opened.ok().map(|plain| plain.len()))
     }
 }
 
@@ -96,10 +113,7 @@ impl Outgoing {
     /// Seals what has been taken. What was sealed before has been sent.
     pub(super) fn seal(&mut self) -> io::Result<()> {
         assert!(self.unsent().is_empty(), "one message travels at a time");
-        let nonce = self.key.nonce()?;
-        let plain = &mut self.open[PREFIX..];
-        let tag = self.key.key.seal_in_place_separate_tag(nonce, Aad::empty(), plain);
-        let tag = tag.map_err(|_| io::Error::other("a message cannot be enciphered"))?;
+        let tag = self.key.seal(&mut self.open[PREFIX..])?;
         self.open.extend_from_slice(tag.as_ref());
         let len = u16::try_from(self.open.len() - PREFIX).expect("≤ CIPHER_MAX");
         self.open[..PREFIX].copy_from_slice(&len.to_be_bytes());
@@ -150,24 +164,17 @@ impl Incoming {
         let Some(len) = self.expected().filter(|len| *len <= self.raw.len()) else {
             return Ok(false);
         };
-        let opened = if self.is_broken { None } else { self.decipher(len)? };
+        let message = self.raw.start + PREFIX..self.raw.start + len;
+        let opened =
+            if self.is_broken { None } else { self.key.open(&mut self.bytes[message.clone()])? };
         let Some(plain) = opened else {
             self.is_broken = true; // and the message stays the next one
             let what = "what arrived is not what the other end sent: somebody has changed it";
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         };
-        self.raw.start += len;
-        self.plain = plain;
+        self.plain = message.start..message.start + plain;
+        self.raw.start = message.end;
         Ok(true)
-    }
-
-    /// What the message says that has this length as it travels; nothing if it was changed.
-    fn decipher(&mut self, len: usize) -> io::Result<Option<Range<usize>>> {
-        let nonce = self.key.nonce()?;
-        let from = self.raw.start + PREFIX;
-        let cipher = &mut self.bytes[from..self.raw.start + len];
-        let opened = self.key.key.open_in_place(nonce, Aad::empty(), cipher);
-        Ok(opened.ok().map(|plain| from..from + plain.len()))
     }
 
     /// The next message's length, as it travels, if that much of it is there.
