@@ -8,8 +8,11 @@ use std::task::{Context, Poll};
 use futures::future::{join, join3};
 use futures::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use libp2p::PeerId;
-use libp2p::core::upgrade::{InboundConnectionUpgrade, OutboundConnectionUpgrade};
+use libp2p::core::upgrade::{
+    InboundConnectionUpgrade, OutboundConnectionUpgrade, UpgradeInfo, Version,
+};
 use libp2p::identity::Keypair;
+use multistream_select::{dialer_select_proto, listener_select_proto};
 use ostraca::net::noise::{Channel, Error, Noise, PLAIN_MAX};
 use proptest::prelude::*;
 
@@ -18,6 +21,9 @@ use crate::lanes::pipe::{Chance, End, Nature, pipe};
 use crate::talk::{nature, said, say};
 
 const PROLOGUE: &[u8] = b"what both know";
+
+/// What both ends agree upon before the handshake: with the cipher of libp2p, and with AES.
+const NAMES: [&str; 2] = ["/noise", "/ostraca/noise-aesgcm/1"];
 
 fn ours(identity: &Keypair) -> Noise {
     Noise::new(identity).expect("a key that signs").with_prologue(PROLOGUE)
@@ -29,11 +35,10 @@ fn theirs(identity: &Keypair) -> libp2p_noise::Config {
 }
 
 /// Two channels of ours that know each other.
-async fn channels(near: End, far: End) -> (Channel<End>, Channel<End>) {
+async fn channels(name: &'static str, near: End, far: End) -> (Channel<End>, Channel<End>) {
     let identity = Keypair::generate_ed25519();
-    let (near, far) =
-        join(ours(&identity).upgrade_outbound(near, ""), ours(&identity).upgrade_inbound(far, ""))
-            .await;
+    let near = ours(&identity).upgrade_outbound(near, name);
+    let (near, far) = join(near, ours(&identity).upgrade_inbound(far, name)).await;
     (near.expect("a handshake").1, far.expect("a handshake").1)
 }
 
@@ -60,8 +65,12 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(stream: S, seed: u64, end: 
 }
 
 /// A conversation of two ends over sockets of any nature. Each knows who the other is.
-fn talk<N, F, C, D>(seed: u64, dial: impl Fn(&Keypair) -> N, answer: impl Fn(&Keypair) -> F)
-where
+fn talk<N, F, C, D>(
+    name: &'static str,
+    seed: u64,
+    dial: impl Fn(&Keypair) -> N,
+    answer: impl Fn(&Keypair) -> F,
+) where
     N: OutboundConnectionUpgrade<End, Output = (PeerId, C), Info = &'static str>,
     F: InboundConnectionUpgrade<End, Output = (PeerId, D), Info = &'static str>,
     N::Error: std::fmt::Debug,
@@ -74,8 +83,8 @@ where
     let [me, you] = identities.each_ref().map(|identity| identity.public().to_peer_id());
     block_on(async {
         let (near, far) = join(
-            dial(&identities[0]).upgrade_outbound(near, "/noise"),
-            answer(&identities[1]).upgrade_inbound(far, "/noise"),
+            dial(&identities[0]).upgrade_outbound(near, name),
+            answer(&identities[1]).upgrade_inbound(far, name),
         )
         .await;
         let ((is_you, near), (is_me, far)) =
@@ -88,21 +97,23 @@ where
 #[test]
 fn what_is_said_is_heard_by_who_it_was_said_to() {
     seeds("noise::what_is_said_is_heard_by_who_it_was_said_to", 60, |seed| {
-        talk(seed, ours, ours);
+        for name in NAMES {
+            talk(name, seed, ours, ours);
+        }
     });
 }
 
 #[test]
 fn who_dials_understands_the_noise_of_libp2p() {
     seeds("noise::who_dials_understands_the_noise_of_libp2p", 60, |seed| {
-        talk(seed, ours, theirs);
+        talk(NAMES[0], seed, ours, theirs);
     });
 }
 
 #[test]
 fn who_is_dialled_understands_the_noise_of_libp2p() {
     seeds("noise::who_is_dialled_understands_the_noise_of_libp2p", 60, |seed| {
-        talk(seed, theirs, ours);
+        talk(NAMES[0], seed, theirs, ours);
     });
 }
 
@@ -112,11 +123,53 @@ fn another_prologue_fails_at_both_ends() {
         let (near, far) = pipe(Nature::default());
         let identity = Keypair::generate_ed25519();
         let other = Noise::new(&identity).expect("it signs").with_prologue(b"something else");
-        let (near, far) =
-            join(other.upgrade_outbound(near, ""), ours(&identity).upgrade_inbound(far, "")).await;
+        let far = ours(&identity).upgrade_inbound(far, "/noise");
+        let (near, far) = join(other.upgrade_outbound(near, "/noise"), far).await;
         assert!(matches!(near.expect_err("refused"), Error::Handshake(_)));
         assert!(matches!(far.expect_err("it has hung up"), Error::Io(_)));
     });
+}
+
+#[test]
+fn two_ends_that_agreed_upon_different_ciphers_do_not_talk() {
+    for (here, there) in [(NAMES[0], NAMES[1]), (NAMES[1], NAMES[0])] {
+        let (near, far) = pipe(Nature::default());
+        let identity = Keypair::generate_ed25519();
+        let near = ours(&identity).upgrade_outbound(near, here);
+        let (near, far) = block_on(join(near, ours(&identity).upgrade_inbound(far, there)));
+        assert!(matches!(near.expect_err("refused"), Error::Handshake(_)));
+        assert!(matches!(far.expect_err("it has hung up"), Error::Io(_)));
+    }
+}
+
+/// Whoever has not the same ciphers gets the one that all have, after one more round trip.
+#[test]
+fn the_fastest_cipher_that_both_have_is_agreed_upon() {
+    let identity = Keypair::generate_ed25519();
+    let names: Vec<_> = ours(&identity).protocol_info().collect();
+    let of_libp2p: Vec<_> = theirs(&identity).protocol_info().collect();
+    assert!(NAMES.iter().rev().copied().eq(names.iter().copied()) || names == NAMES[..1]);
+    assert_eq!(of_libp2p, NAMES[..1]);
+    let agree = |dials: &[&'static str], listens: &[&'static str]| {
+        let (near, far) = pipe(Nature::default());
+        let near = dialer_select_proto(near, dials.to_vec(), Version::V1Lazy);
+        let far = listener_select_proto(far, listens.to_vec());
+        block_on(async {
+            // Who dials says nothing that is not said with the first bytes: as the handshake does.
+            let near = async {
+                let (name, mut stream) = near.await.expect("one in common");
+                stream.write_all(&[7]).await.expect("there is room");
+                stream.flush().await.expect("there is room");
+                (name, stream)
+            };
+            let ((near, _open), far) = join(near, far).await;
+            assert_eq!(near, far.expect("one in common").0);
+            near
+        })
+    };
+    assert_eq!(agree(&names, &names), names[0]);
+    assert_eq!(agree(&names, &of_libp2p), NAMES[0]);
+    assert_eq!(agree(&of_libp2p, &names), NAMES[0]);
 }
 
 // ── Somebody between them ──
@@ -136,7 +189,11 @@ async fn captured(channel: &mut Channel<End>, far: &mut End, said: &[&[u8]]) -> 
 
 /// A channel that says some things, another that hears what `between` makes of them, and what it
 /// hears.
-fn through(said: &[&[u8]], between: impl Fn(Vec<Vec<u8>>) -> Vec<u8>) -> (Vec<u8>, io::Result<()>) {
+fn through(
+    name: &'static str,
+    said: &[&[u8]],
+    between: impl Fn(Vec<Vec<u8>>) -> Vec<u8>,
+) -> (Vec<u8>, io::Result<()>) {
     let mut heard = Vec::new();
     let mut end = Ok(());
     block_on(async {
@@ -159,8 +216,8 @@ fn through(said: &[&[u8]], between: impl Fn(Vec<Vec<u8>>) -> Vec<u8>) -> (Vec<u8
         };
         let identity = Keypair::generate_ed25519();
         let (near, far, ()) = join3(
-            ours(&identity).upgrade_outbound(near, ""),
-            ours(&identity).upgrade_inbound(far, ""),
+            ours(&identity).upgrade_outbound(near, name),
+            ours(&identity).upgrade_inbound(far, name),
             relay,
         )
         .await;
@@ -175,20 +232,23 @@ fn through(said: &[&[u8]], between: impl Fn(Vec<Vec<u8>>) -> Vec<u8>) -> (Vec<u8
 
 #[test]
 fn what_nobody_changes_is_heard() {
-    let (heard, end) = through(&[b"one", b"two"], |messages| messages.concat());
-    assert_eq!(heard, b"onetwo");
-    end.expect("in order");
+    for name in NAMES {
+        let (heard, end) = through(name, &[b"one", b"two"], |messages| messages.concat());
+        assert_eq!(heard, b"onetwo");
+        end.expect("in order");
+    }
 }
 
 #[test]
 fn a_changed_bit_anywhere_ends_the_connection_and_is_not_heard() {
     const SAID: &[u8] = b"ten bytes!";
-    for byte in 0..SAID.len() + 2 + 16 {
-        let (heard, end) = through(&[b"before", SAID, b"after"], |mut messages| {
+    let bytes = 0..SAID.len() + 2 + 16;
+    for (byte, name) in bytes.flat_map(|byte| NAMES.map(|name| (byte, name))) {
+        let (heard, end) = through(name, &[b"before", SAID, b"after"], |mut messages| {
             messages[1][byte] ^= 1;
             messages.concat()
         });
-        assert_eq!(heard, b"before", "byte {byte}");
+        assert_eq!(heard, b"before", "byte {byte}, {name}");
         let kind = end.expect_err("it was changed").kind();
         assert!(matches!(kind, io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof));
     }
@@ -199,24 +259,28 @@ fn a_message_comes_once_and_in_its_turn() {
     let said: [&[u8]; 3] = [b"one", b"two", b"three"];
     let orders: [(&[usize], &[u8]); 4] =
         [(&[0, 0, 1], b"one"), (&[0, 2], b"one"), (&[1, 0, 2], b""), (&[0, 1, 0], b"onetwo")];
-    for (order, expected) in orders {
-        let (heard, end) =
-            through(&said, |messages| order.iter().flat_map(|at| messages[*at].clone()).collect());
-        assert_eq!(heard, expected, "{order:?}");
+    for ((order, expected), name) in orders.iter().flat_map(|of| NAMES.map(|name| (of, name))) {
+        let (heard, end) = through(name, &said, |messages| {
+            order.iter().flat_map(|at| messages[*at].clone()).collect()
+        });
+        assert_eq!(&heard, expected, "{order:?}, {name}");
         assert_eq!(end.expect_err("out of order").kind(), io::ErrorKind::InvalidData);
     }
 }
 
 #[test]
 fn an_end_within_a_message_is_none_between_two() {
-    let (heard, end) = through(&[b"one"], |messages| messages.concat());
-    assert_eq!(heard, b"one");
-    end.expect("between two");
-    for cut in 1..2 + 3 + 16 {
-        let (heard, end) =
-            through(&[b"one", b"two"], |messages| [&messages[0], &messages[1][..cut]].concat());
+    for name in NAMES {
+        let (heard, end) = through(name, &[b"one"], |messages| messages.concat());
         assert_eq!(heard, b"one");
-        assert_eq!(end.expect_err("cut").kind(), io::ErrorKind::UnexpectedEof, "{cut}");
+        end.expect("between two");
+        for cut in 1..2 + 3 + 16 {
+            let said: [&[u8]; 2] = [b"one", b"two"];
+            let (heard, end) =
+                through(name, &said, |messages| [&messages[0], &messages[1][..cut]].concat());
+            assert_eq!(heard, b"one");
+            assert_eq!(end.expect_err("cut").kind(), io::ErrorKind::UnexpectedEof, "{cut}");
+        }
     }
 }
 
@@ -226,6 +290,7 @@ proptest! {
     #[test]
     fn any_bytes_in_the_handshake_are_refused(
         bytes in prop::collection::vec(any::<u8>(), 0..300), framed in any::<bool>(),
+        name in prop::sample::select(&NAMES),
     ) {
         block_on(async {
             for dials in [false, true] {
@@ -238,9 +303,9 @@ proptest! {
                 far.close().await.expect("open");
                 let identity = Keypair::generate_ed25519();
                 let got = if dials {
-                    ours(&identity).upgrade_outbound(near, "").await
+                    ours(&identity).upgrade_outbound(near, name).await
                 } else {
-                    ours(&identity).upgrade_inbound(near, "").await
+                    ours(&identity).upgrade_inbound(near, name).await
                 };
                 assert!(got.is_err());
             }
@@ -248,8 +313,10 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_after_it_are_not_heard(bytes in prop::collection::vec(any::<u8>(), 1..3_000)) {
-        let (heard, end) = through(&[], |_| bytes.clone());
+    fn any_bytes_after_it_are_not_heard(
+        bytes in prop::collection::vec(any::<u8>(), 1..3_000), name in prop::sample::select(&NAMES),
+    ) {
+        let (heard, end) = through(name, &[], |_| bytes.clone());
         prop_assert!(heard.is_empty());
         prop_assert!(end.is_err());
     }
@@ -261,7 +328,7 @@ proptest! {
 fn a_full_message_goes_out_without_a_flush_and_the_rest_with_it() {
     block_on(async {
         let (near, far) = pipe(Nature { capacity: 1 << 20, ..Nature::default() });
-        let (mut near, mut far) = channels(near, far).await;
+        let (mut near, mut far) = channels(NAMES[1], near, far).await;
         near.write_all(&vec![7; PLAIN_MAX + 5]).await.expect("there is room");
         let mut heard = vec![0; PLAIN_MAX];
         far.read_exact(&mut heard).await.expect("a full message");
@@ -276,7 +343,7 @@ fn a_full_message_goes_out_without_a_flush_and_the_rest_with_it() {
 fn who_is_not_read_takes_two_messages_and_no_more() {
     block_on(async {
         let (near, far) = pipe(Nature { capacity: 1_000, ..Nature::default() });
-        let (mut near, mut far) = channels(near, far).await;
+        let (mut near, mut far) = channels(NAMES[1], near, far).await;
         let bytes = vec![7; 100_000];
         let mut taken = 0;
         let mut cx = Context::from_waker(std::task::Waker::noop());

@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use futures::{AsyncRead, AsyncWrite};
 
 use super::sealed::{Incoming, Outgoing};
+use super::suite::Key;
 
 /// Bytes read after which others get a turn: a piece of a lane. (The last read may bring more.)
 ///
@@ -27,7 +28,7 @@ pub struct Channel<S> {
 }
 
 impl<S> Channel<S> {
-    pub(super) fn new(socket: S, ours: &[u8; 32], theirs: &[u8; 32]) -> Self {
+    pub(super) fn new(socket: S, ours: Key, theirs: Key) -> Self {
         let (outgoing, incoming) = (Outgoing::new(ours), Incoming::new(theirs));
         Self { socket, outgoing, incoming, this_turn: 0 }
     }
@@ -152,9 +153,15 @@ mod tests {
     use futures::executor::block_on;
     use futures::io::{AsyncReadExt, AsyncWriteExt, Cursor};
 
+    use super::super::suite::{KEY_BYTES, Suite};
     use super::*;
 
-    const KEY: [u8; 32] = [7; 32];
+    const KEY: [u8; KEY_BYTES] = [7; KEY_BYTES];
+
+    fn over<S>(socket: S) -> Channel<S> {
+        let [ours, theirs] = [(); 2].map(|()| Key::new(Suite::ChaChaPoly, &KEY));
+        Channel::new(socket, ours, theirs)
+    }
 
     /// Gives a few bytes a call.
     struct Slow(Cursor<Vec<u8>>);
@@ -212,7 +219,7 @@ mod tests {
 
     /// What travels when this is said, in messages of so much.
     fn said(all: &[u8], each: usize) -> Vec<u8> {
-        let mut channel = Channel::new(Cursor::new(Vec::new()), &KEY, &KEY);
+        let mut channel = over(Cursor::new(Vec::new()));
         for piece in all.chunks(each) {
             block_on(channel.write_all(piece)).expect("a Vec takes all");
             block_on(channel.flush()).expect("a Vec takes all");
@@ -224,7 +231,7 @@ mod tests {
     fn others_have_a_turn_after_each_piece_however_much_there_is() {
         const BYTES: usize = 1 << 20;
         let travels = said(&vec![9; BYTES], 4_000);
-        let mut channel = Channel::new(Slow(Cursor::new(travels)), &KEY, &KEY);
+        let mut channel = over(Slow(Cursor::new(travels)));
         let woken = Arc::<Woken>::default();
         let waker = Arc::clone(&woken).into();
         let mut cx = Context::from_waker(&waker);
@@ -253,7 +260,7 @@ mod tests {
     #[test]
     fn who_writes_again_after_an_error_goes_on_where_it_was() {
         let all: Vec<u8> = (0..300_000_u32).map(|at| (at >> 5) as u8).collect();
-        let mut channel = Channel::new(Shaky::default(), &KEY, &KEY);
+        let mut channel = over(Shaky::default());
         let (mut rest, mut errors) = (&all[..], 0);
         let mut cx = Context::from_waker(std::task::Waker::noop());
         while !rest.is_empty() {
@@ -268,7 +275,7 @@ mod tests {
         }
         assert!(errors > 3, "{errors}");
         let mut heard = Vec::new();
-        let mut channel = Channel::new(Cursor::new(channel.socket.taken), &KEY, &KEY);
+        let mut channel = over(Cursor::new(channel.socket.taken));
         block_on(channel.read_to_end(&mut heard)).expect("nothing is missing");
         assert!(heard == all);
     }
@@ -287,7 +294,7 @@ mod tests {
         let travels = said(b"xhello", 1);
         let travels = [&nothing[..], &travels[2 + 1 + 16..]].concat();
         let mut heard = Vec::new();
-        let mut channel = Channel::new(Cursor::new(travels), &KEY, &KEY);
+        let mut channel = over(Cursor::new(travels));
         block_on(channel.read_to_end(&mut heard)).expect("in order");
         assert_eq!(heard, b"hello");
     }
@@ -296,7 +303,7 @@ mod tests {
     fn nothing_is_read_after_a_message_that_was_changed() {
         let mut travels = said(b"abc", 1);
         travels[2 + 1 + 16 + 2] ^= 1; // the second
-        let mut channel = Channel::new(Cursor::new(travels), &KEY, &KEY);
+        let mut channel = over(Cursor::new(travels));
         let mut out = [0; 9];
         assert_eq!(block_on(channel.read(&mut out)).expect("unchanged"), 1);
         for _ in 0..3 {

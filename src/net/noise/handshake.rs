@@ -15,10 +15,9 @@ use x25519_dalek::StaticSecret;
 use zeroize::Zeroizing;
 
 use super::curve::Resolver;
+use super::suite::{Key, Suite};
 use super::{Channel, Error};
 use crate::net::identity::random;
-
-const PATTERN: &str = "Noise_XX_25519_ChaChaPoly_SHA256";
 
 /// What an identity signs is this, and the static key.
 const SIGNED: &[u8] = b"noise-libp2p-static-key:";
@@ -61,8 +60,8 @@ impl Keys {
     }
 }
 
-fn builder<'a>() -> Builder<'a> {
-    let pattern = PATTERN.parse().expect("a name that Noise knows");
+fn builder<'a>(suite: Suite) -> Builder<'a> {
+    let pattern = suite.pattern().parse().expect("a name that Noise knows");
     Builder::with_resolver(pattern, Box::new(Resolver))
 }
 
@@ -70,13 +69,14 @@ pub(super) async fn run<S>(
     mut socket: S,
     keys: Arc<Keys>,
     prologue: Arc<[u8]>,
+    suite: Suite,
     role: Role,
 ) -> Result<(PeerId, Channel<S>), Error>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let secret = keys.secret.as_bytes();
-    let builder = builder().prologue(&prologue)?.local_private_key(secret)?;
+    let builder = builder(suite).prologue(&prologue)?.local_private_key(secret)?;
     let mut noise = match role {
         Role::Initiator => builder.build_initiator()?,
         Role::Responder => builder.build_responder()?,
@@ -100,9 +100,11 @@ where
     assert!(noise.is_handshake_finished(), "XX has three messages");
     let (of_initiator, of_responder) = noise.dangerously_get_raw_split();
     let (of_initiator, of_responder) = (Zeroizing::new(of_initiator), Zeroizing::new(of_responder));
+    let (of_initiator, of_responder) =
+        (Key::new(suite, &of_initiator), Key::new(suite, &of_responder));
     let channel = match role {
-        Role::Initiator => Channel::new(socket, &of_initiator, &of_responder),
-        Role::Responder => Channel::new(socket, &of_responder, &of_initiator),
+        Role::Initiator => Channel::new(socket, of_initiator, of_responder),
+        Role::Responder => Channel::new(socket, of_responder, of_initiator),
     };
     Ok((peer, channel))
 }
@@ -173,7 +175,9 @@ mod tests {
     }
 
     async fn shake(socket: Socket, keys: Keys, role: Role) -> Result<PeerId, Error> {
-        run(socket, Arc::new(keys), Arc::new([]), role).await.map(|(peer, _)| peer)
+        run(socket, Arc::new(keys), Arc::new([]), Suite::ChaChaPoly, role)
+            .await
+            .map(|(peer, _)| peer)
     }
 
     async fn answer(socket: Socket) -> Result<PeerId, Error> {
@@ -235,7 +239,7 @@ mod tests {
         assert!(matches!(us.expect_err("long"), Error::TooLong(len) if len == BYTES_MAX + 1));
         let (mut near, far) = sockets();
         let keys = keys();
-        let noise = builder().local_private_key(keys.secret.as_bytes());
+        let noise = builder(Suite::ChaChaPoly).local_private_key(keys.secret.as_bytes());
         let mut noise = noise.and_then(Builder::build_initiator).expect("it has a key");
         let said = say(&mut near, &mut noise, b"early");
         let (said, us) = block_on(join(said, answer(far)));

@@ -1,5 +1,6 @@
-//! The cipher: Noise as libp2p speaks it, XX with Curve25519, ChaCha20-Poly1305 and SHA-256.
-//! (<https://github.com/libp2p/specs/blob/master/noise/README.md>)
+//! The cipher: Noise as libp2p speaks it, XX with Curve25519, ChaCha20-Poly1305 and SHA-256
+//! (<https://github.com/libp2p/specs/blob/master/noise/README.md>); and, between two of us whose
+//! processors do it, the same with AES-256-GCM, under a name of its own.
 //!
 //! Why our own: `libp2p-noise` copies each byte three times on its way out and three times on its
 //! way in, clears the room for it anew each time, and wants a buffer below it. Here a byte is copied
@@ -12,9 +13,11 @@ mod channel;
 mod curve;
 mod handshake;
 mod sealed;
+mod suite;
 
 use std::io;
 use std::iter;
+use std::slice;
 use std::sync::Arc;
 
 use futures::future::{BoxFuture, FutureExt};
@@ -26,6 +29,7 @@ use libp2p::identity::{DecodingError, Keypair, SigningError};
 pub use self::channel::Channel;
 use self::handshake::{BYTES_MAX, Keys, Role};
 pub use self::sealed::PLAIN_MAX;
+use self::suite::Suite;
 use super::identity::Entropy;
 
 /// Makes channels that nobody else reads, with ends that know each other.
@@ -53,10 +57,10 @@ impl Noise {
 
 impl UpgradeInfo for Noise {
     type Info = &'static str;
-    type InfoIter = iter::Once<Self::Info>;
+    type InfoIter = iter::Copied<slice::Iter<'static, Self::Info>>;
 
     fn protocol_info(&self) -> Self::InfoIter {
-        iter::once("/noise")
+        Suite::names().iter().copied()
     }
 }
 
@@ -68,8 +72,9 @@ where
     type Error = Error;
     type Future = BoxFuture<'static, Result<Self::Output, Error>>;
 
-    fn upgrade_inbound(self, socket: S, _: Self::Info) -> Self::Future {
-        handshake::run(socket, self.keys, self.prologue, Role::Responder).boxed()
+    fn upgrade_inbound(self, socket: S, name: Self::Info) -> Self::Future {
+        handshake::run(socket, self.keys, self.prologue, Suite::named(name), Role::Responder)
+            .boxed()
     }
 }
 
@@ -81,8 +86,9 @@ where
     type Error = Error;
     type Future = BoxFuture<'static, Result<Self::Output, Error>>;
 
-    fn upgrade_outbound(self, socket: S, _: Self::Info) -> Self::Future {
-        handshake::run(socket, self.keys, self.prologue, Role::Initiator).boxed()
+    fn upgrade_outbound(self, socket: S, name: Self::Info) -> Self::Future {
+        handshake::run(socket, self.keys, self.prologue, Suite::named(name), Role::Initiator)
+            .boxed()
     }
 }
 

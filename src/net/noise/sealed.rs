@@ -5,9 +5,9 @@
 use std::io;
 use std::ops::Range;
 
-use ring::aead::{
-    Aad, CHACHA20_POLY1305, LessSafeKey, MAX_TAG_LEN, NONCE_LEN, Nonce, Tag, UnboundKey,
-};
+use ring::aead::MAX_TAG_LEN;
+
+use super::suite::Key;
 
 /// What one message says, bytes at most.
 pub const PLAIN_MAX: usize = CIPHER_MAX - MAX_TAG_LEN;
@@ -27,46 +27,6 @@ const ROOM_MIN: usize = 4 * 1024;
 /// ... and on a busy connection.
 const ROOM_MAX: usize = 2 * MESSAGE_MAX;
 
-/// One direction's key, and the number of its next message: none is used twice.
-struct Key {
-    key: LessSafeKey,
-    next: u64,
-}
-
-impl Key {
-    fn new(key: &[u8; 32]) -> Self {
-        let key = UnboundKey::new(&CHACHA20_POLY1305, key).expect("32 bytes");
-        Self { key: LessSafeKey::new(key), next: 0 }
-    }
-
-    /// The number of the next message: 32 bits of zeros, then 64 in little-endian order. The last
-    /// one is not used. (Noise, §5.1 and §12.3)
-    fn nonce(&mut self) -> io::Result<Nonce> {
-        if self.next == u64::MAX {
-            return Err(io::Error::other("the connection's numbers are used up: dial anew"));
-        }
-        let mut nonce = [0; NONCE_LEN];
-        nonce[4..].copy_from_slice(&self.next.to_le_bytes());
-        self.next += 1;
-        Ok(Nonce::assume_unique_for_key(nonce))
-    }
-
-    /// Enciphers the next message where it lies; its tag.
-    fn seal(&mut self, plain: &mut [u8]) -> io::Result<Tag> {
-        let nonce = self.nonce()?;
-        let sealed = self.key.seal_in_place_separate_tag(nonce, Aad::empty(), plain);
-        sealed.map_err(|_| io::Error::other("a message cannot be enciphered"))
-    }
-
-    /// Deciphers the next message where it lies: how much it says, from the start. Nothing if it was
-    /// changed.
-    fn open(&mut self, cipher: &mut [u8]) -> io::Result<Option<usize>> {
-        let nonce = self.nonce()?;
-        let opened = self.key.open_in_place(nonce, Aad::empty(), cipher);
-        Ok(opened.ok().map(|plain| plain.len()))
-    }
-}
-
 /// Messages on their way out: one that travels, and one that is being filled.
 pub(super) struct Outgoing {
     key: Key,
@@ -76,8 +36,8 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    pub(super) fn new(key: &[u8; 32]) -> Self {
-        Self { key: Key::new(key), sealed: Vec::new(), sent: 0, open: Vec::new() }
+    pub(super) const fn new(key: Key) -> Self {
+        Self { key, sealed: Vec::new(), sent: 0, open: Vec::new() }
     }
 
     /// Takes of these bytes what fits into the message that is being filled.
@@ -143,8 +103,8 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    pub(super) fn new(key: &[u8; 32]) -> Self {
-        Self { key: Key::new(key), bytes: Vec::new(), plain: 0..0, raw: 0..0, is_broken: false }
+    pub(super) const fn new(key: Key) -> Self {
+        Self { key, bytes: Vec::new(), plain: 0..0, raw: 0..0, is_broken: false }
     }
 
     /// Reads what was deciphered.
@@ -222,10 +182,15 @@ impl Incoming {
 
 #[cfg(test)]
 mod tests {
+    use super::super::suite::{KEY_BYTES, Suite};
     use super::*;
 
+    fn key() -> Key {
+        Key::new(Suite::ChaChaPoly, &[7; KEY_BYTES])
+    }
+
     fn halves() -> (Outgoing, Incoming) {
-        (Outgoing::new(&[7; 32]), Incoming::new(&[7; 32]))
+        (Outgoing::new(key()), Incoming::new(key()))
     }
 
     /// Says it in messages of `each`, which arrive in portions that know nothing of messages.
@@ -268,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_quiet_connection_takes_little_memory_and_a_busy_one_two_messages() {
-        assert_eq!(Incoming::new(&[7; 32]).bytes.capacity(), 0);
+        assert_eq!(Incoming::new(key()).bytes.capacity(), 0);
         assert_eq!(pass(&[7; 100_000], 100, 1_000).bytes.capacity(), ROOM_MIN);
         for each in [PLAIN_MAX, PLAIN_MAX - 12, 40_000, 5_000] {
             let busy = pass(&vec![7; 2_000_000], each, usize::MAX);
@@ -301,9 +266,9 @@ mod tests {
     }
 
     #[test]
-    fn no_number_is_used_twice() {
+    fn what_cannot_be_sealed_stays() {
         let (mut outgoing, _) = halves();
-        outgoing.key.next = u64::MAX - 1;
+        outgoing.key.skip_to(u64::MAX - 1);
         outgoing.take(b"the last");
         outgoing.seal().expect("one number is left");
         outgoing.sent(outgoing.unsent().len());

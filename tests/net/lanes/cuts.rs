@@ -30,9 +30,9 @@ pub(crate) fn seeds(test: &str, fixed: u64, run: impl Fn(u64)) {
     }
 }
 
-pub(crate) fn block_on(future: impl Future<Output = ()>) {
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.expect("a runtime").block_on(future);
+    runtime.expect("a runtime").block_on(future)
 }
 
 /// Message `number`: what it is can be told from its number and the seed alone.
