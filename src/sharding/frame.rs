@@ -12,14 +12,13 @@
 //! number. A home is 0, or 1 and a u64. Other numbers are little-endian. What stands behind the
 //! fields of a frame that has no body is for later releases.
 
-use bytes::Bytes;
 use ostraca_ddata::types::Term;
 
 use super::dead_letters::Lost;
 use super::gate::{Decision, Fit};
 use super::hosting::BadFrame;
 use super::ids::{EntityId, Generation, RegionId, ShardId};
-use super::letter::Letter;
+use super::letter::{Letter, LetterRef};
 
 mod kind {
     pub(super) const MESSAGE: u8 = 1;
@@ -59,10 +58,10 @@ pub(crate) fn is_answer(bytes: &[u8]) -> bool {
 /// A frame that arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Frame<'a> {
-    Message { shard: ShardId, stamp: Generation, fit: Fit, letter: Letter },
+    Message { shard: ShardId, stamp: Generation, fit: Fit, letter: LetterRef<'a> },
     Barrier { shard: ShardId, stamp: Generation },
     Echo { shard: ShardId, stamp: Generation },
-    Bounce { shard: ShardId, stamp: Generation, newest: Decision, letter: Letter },
+    Bounce { shard: ShardId, stamp: Generation, newest: Decision, letter: LetterRef<'a> },
     Answer { correlation: u64, body: &'a [u8] },
     Refused { correlation: u64, why: Lost },
     Notice { notice: Notice, shard: ShardId, id: EntityId },
@@ -265,8 +264,8 @@ impl<'a> Rest<'a> {
         Ok(Frame::Notice { notice, shard, id })
     }
 
-    fn letter(&mut self) -> Result<Letter, BadFrame> {
-        Letter::read(Bytes::copy_from_slice(self.0))
+    fn letter(&mut self) -> Result<LetterRef<'a>, BadFrame> {
+        LetterRef::read(self.0)
     }
 }
 
@@ -300,8 +299,8 @@ mod tests {
     fn all() -> Vec<(Vec<u8>, Frame<'static>, &'static str)> {
         let (shard, stamp) = (ShardId::new(300), g(2, 3, 129));
         let node = RegionId::new(7.into());
-        let plain = letter("ab", b"xy", None);
-        let asking = letter("ab", b"xy", Some(Asker { node, correlation: 5 }));
+        let leaked = |asker| &*Box::leak(Box::new(letter("ab", b"xy", asker)));
+        let (plain, asking) = (leaked(None), leaked(Some(Asker { node, correlation: 5 })));
         let newest = Decision { generation: g(3, 4, 1), home: Some(node) };
         let nowhere = Decision { home: None, ..newest };
         let write = |write: &dyn Fn(&mut Vec<u8>)| {
@@ -311,8 +310,8 @@ mod tests {
         };
         vec![
             (
-                write(&|to| message(to, shard, stamp, Fit::Must, &asking)),
-                Frame::Message { shard, stamp, fit: Fit::Must, letter: asking.clone() },
+                write(&|to| message(to, shard, stamp, Fit::Must, asking)),
+                Frame::Message { shard, stamp, fit: Fit::Must, letter: asking.view() },
                 "01ac020203000000000000008101\
                  0107000000000000000500000000000000020061627879",
             ),
@@ -327,15 +326,15 @@ mod tests {
                 "03ac020203000000000000008101",
             ),
             (
-                write(&|to| bounce(to, shard, stamp, newest, &plain)),
-                Frame::Bounce { shard, stamp, newest, letter: plain.clone() },
+                write(&|to| bounce(to, shard, stamp, newest, plain)),
+                Frame::Bounce { shard, stamp, newest, letter: plain.view() },
                 "04ac020203000000000000008101\
                  03040000000000000001010700000000000000\
                  00020061627879",
             ),
             (
-                write(&|to| bounce(to, shard, stamp, nowhere, &plain)),
-                Frame::Bounce { shard, stamp, newest: nowhere, letter: plain.clone() },
+                write(&|to| bounce(to, shard, stamp, nowhere, plain)),
+                Frame::Bounce { shard, stamp, newest: nowhere, letter: plain.view() },
                 "04ac020203000000000000008101\
                  0304000000000000000100\
                  00020061627879",
@@ -394,7 +393,7 @@ mod tests {
         let (mut bytes, letter, fit) = (Vec::new(), letter("ab", b"xy", None), Fit::Exempt);
         message(&mut bytes, ShardId::new(300), g(2, 3, 129), fit, &letter);
         assert_eq!(hex(&bytes), "07ac02020300000000000000810100020061627879");
-        let (shard, stamp) = (ShardId::new(300), g(2, 3, 129));
+        let (shard, stamp, letter) = (ShardId::new(300), g(2, 3, 129), letter.view());
         assert_eq!(Frame::read(&bytes), Ok(Frame::Message { shard, stamp, fit, letter }));
     }
 
@@ -438,7 +437,8 @@ mod tests {
     fn a_letter_gives_back_what_was_written() {
         let asker = Asker { node: RegionId::new(7.into()), correlation: 5 };
         let asking = letter("ab", b"xy", Some(asker));
-        let read = Letter::read(Bytes::copy_from_slice(asking.bytes())).unwrap();
+        let read = LetterRef::read(asking.bytes()).unwrap();
+        assert_eq!(read.to_letter(), asking);
         assert_eq!((read.id(), read.body(), read.asker()), ("ab", &b"xy"[..], Some(asker)));
         assert_eq!(letter("ab", b"xy", None).asker(), None);
     }
@@ -448,10 +448,10 @@ mod tests {
         let asker = Asker { node: RegionId::new(7.into()), correlation: 5 };
         let starts = Letter::start(&EntityId::new("ab").unwrap(), asker);
         assert_eq!(hex(starts.bytes()), "030700000000000000050000000000000002006162");
-        let read = Letter::read(Bytes::copy_from_slice(starts.bytes())).unwrap();
+        let read = LetterRef::read(starts.bytes()).unwrap();
         assert_eq!((read.id(), read.asker(), read.starts()), ("ab", Some(asker), true));
-        assert_eq!(read, starts);
-        assert!(!letter("ab", b"xy", Some(asker)).starts());
+        assert_eq!(read, starts.view());
+        assert!(!letter("ab", b"xy", Some(asker)).view().starts());
     }
 
     #[test]

@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use ostraca_ddata::clock::Instant;
 
+use super::batch::Entry;
 use super::bug::Bug;
 use super::dead_letters::Lost;
 use super::entity::Entity;
 use super::gate::Fit;
 use super::ids::{ENTITY_BYTES_MAX, EntityId, EntityType, ShardId};
 use super::instance::Instance;
-use super::mailbox::Entry;
 use super::payload;
 use super::run::yield_now;
 use super::runtime::Runtime;

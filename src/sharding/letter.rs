@@ -122,36 +122,17 @@ impl Drop for Draft {
     }
 }
 
-/// A message whose body was not looked at.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Letter {
-    bytes: Bytes,
-    id_at: u16,
-    body_at: u16, // ≤ 19 + ENTITY_BYTES_MAX
+/// A message whose body was not looked at, where somebody else has its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LetterRef<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) id_at: u16,
+    pub(super) body_at: u16, // ≤ 19 + ENTITY_BYTES_MAX
 }
 
-impl Letter {
-    /// Asks an entity to start.
-    pub(super) fn start(to: &EntityId, Asker { node, correlation }: Asker) -> Self {
-        let id = to.as_str().as_bytes();
-        let id_length = u16::try_from(id.len()).expect("an id has at most ENTITY_BYTES_MAX bytes");
-        let mut bytes = vec![STARTS];
-        bytes.extend_from_slice(&node.replica().get().to_le_bytes());
-        bytes.extend_from_slice(&correlation.to_le_bytes());
-        bytes.extend_from_slice(&id_length.to_le_bytes());
-        bytes.extend_from_slice(id);
-        let id_at = 19;
-        Self { bytes: bytes.into(), id_at, body_at: id_at + id_length }
-    }
-
-    /// Whether it is no message: its entity is to start.
-    #[inline]
-    pub(super) fn starts(&self) -> bool {
-        self.bytes[0] == STARTS
-    }
-
+impl<'a> LetterRef<'a> {
     /// Reads where what parts are.
-    pub(super) fn read(bytes: Bytes) -> Result<Self, BadFrame> {
+    pub(super) fn read(bytes: &'a [u8]) -> Result<Self, BadFrame> {
         let flags = *bytes.first().ok_or(BadFrame("an empty letter"))?;
         let asker = match flags {
             0 => 0,
@@ -171,19 +152,31 @@ impl Letter {
         Ok(Self { id_at: fits(id_at), body_at: fits(body_at), bytes })
     }
 
+    /// By itself.
+    pub(super) fn to_letter(self) -> Letter {
+        let Self { bytes, id_at, body_at } = self;
+        Letter { bytes: Bytes::copy_from_slice(bytes), id_at, body_at }
+    }
+
+    /// Whether it is no message: its entity is to start.
+    #[inline]
+    pub(super) const fn starts(self) -> bool {
+        self.bytes[0] == STARTS
+    }
+
     /// For which entity.
-    pub(super) fn id(&self) -> &str {
+    pub(super) fn id(self) -> &'a str {
         std::str::from_utf8(self.id_bytes()).expect("read() has looked")
     }
 
     /// The same, for who only compares: not read as text again.
     #[inline]
-    pub(super) fn id_bytes(&self) -> &[u8] {
+    pub(super) fn id_bytes(self) -> &'a [u8] {
         &self.bytes[usize::from(self.id_at)..usize::from(self.body_at)]
     }
 
     /// Who waits for an answer.
-    pub(super) fn asker(&self) -> Option<Asker> {
+    pub(super) fn asker(self) -> Option<Asker> {
         if self.bytes[0] == 0 {
             return None;
         }
@@ -197,13 +190,83 @@ impl Letter {
 
     /// The message, encoded.
     #[inline]
-    pub(super) fn body(&self) -> &[u8] {
+    pub(super) fn body(self) -> &'a [u8] {
         &self.bytes[usize::from(self.body_at)..]
+    }
+
+    /// All of it.
+    #[inline]
+    pub(super) const fn bytes(self) -> &'a [u8] {
+        self.bytes
+    }
+}
+
+/// The same, with its bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Letter {
+    bytes: Bytes,
+    id_at: u16,
+    body_at: u16,
+}
+
+impl Letter {
+    /// Asks an entity to start.
+    pub(super) fn start(to: &EntityId, Asker { node, correlation }: Asker) -> Self {
+        let id = to.as_str().as_bytes();
+        let id_length = u16::try_from(id.len()).expect("an id has at most ENTITY_BYTES_MAX bytes");
+        let mut bytes = vec![STARTS];
+        bytes.extend_from_slice(&node.replica().get().to_le_bytes());
+        bytes.extend_from_slice(&correlation.to_le_bytes());
+        bytes.extend_from_slice(&id_length.to_le_bytes());
+        bytes.extend_from_slice(id);
+        let id_at = 19;
+        Self { bytes: bytes.into(), id_at, body_at: id_at + id_length }
+    }
+
+    /// Reads where what parts are.
+    pub(super) fn read(bytes: Bytes) -> Result<Self, BadFrame> {
+        let LetterRef { id_at, body_at, .. } = LetterRef::read(&bytes)?;
+        Ok(Self { bytes, id_at, body_at })
+    }
+
+    #[inline]
+    pub(super) fn view(&self) -> LetterRef<'_> {
+        let Self { bytes, id_at, body_at } = self;
+        LetterRef { bytes, id_at: *id_at, body_at: *body_at }
+    }
+
+    /// For which entity.
+    pub(super) fn id(&self) -> &str {
+        self.view().id()
+    }
+
+    /// See [`LetterRef::id_bytes`].
+    #[inline]
+    pub(super) fn id_bytes(&self) -> &[u8] {
+        self.view().id_bytes()
+    }
+
+    /// Who waits for an answer.
+    pub(super) fn asker(&self) -> Option<Asker> {
+        self.view().asker()
     }
 
     /// All of it.
     #[inline]
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A letter for entity `a`, of so many bytes: the number, as far as there is room.
+    pub(in crate::sharding) fn letter(number: u64, bytes: usize) -> Letter {
+        let mut text = vec![0, 1, 0, b'a'];
+        text.extend_from_slice(&number.to_le_bytes());
+        text.resize(bytes, b'x');
+        Letter::read(text.into()).expect("a letter")
     }
 }

@@ -6,11 +6,10 @@
 //! how large that is. Under the shard's lock.
 
 use std::collections::VecDeque;
-use std::collections::vec_deque::Drain;
 
+use super::batch::{Batch, Entry, Letters, Passing};
 use super::gate::Waits;
 use super::ids::RegionId;
-use super::letter::Letter;
 
 /// A node that goes on sending is told again, for a notice may be lost: after two of its messages,
 /// after four, and so on, and whenever it is so many.
@@ -19,31 +18,6 @@ const NOTICE_EVERY: u32 = 64;
 /// Nodes that wait for one mailbox and hear of room; those beyond get no notice. A node that starts
 /// anew is another region, and nobody says here that the former one went.
 const TOLD_MAX: usize = 64;
-
-/// A message in a mailbox.
-pub(super) enum Entry<M> {
-    /// As it was told on this node.
-    Typed(M),
-    /// As it came from elsewhere.
-    Letter(Letter),
-}
-
-/// Letters of a mailbox. Typed messages are counted by their number alone: that costs them nothing.
-#[derive(Clone, Copy, Default)]
-struct Letters {
-    count: usize,
-    bytes: usize,
-}
-
-impl Letters {
-    #[inline]
-    fn add<M>(&mut self, entry: &Entry<M>) {
-        if let Entry::Letter(letter) = entry {
-            self.count += 1;
-            self.bytes += letter.bytes().len();
-        }
-    }
-}
 
 /// What a mailbox has too much of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,10 +80,13 @@ impl Room {
 
 /// See the module's page.
 pub(super) struct Mailbox<M> {
-    entries: VecDeque<Entry<M>>, // ≤ `Room` for direct messages
-    letters: Letters,            // of `entries`
-    refused: bool,               // somebody was, since room was made last
-    told: Vec<Busied>,           // ≤ TOLD_MAX
+    front: Batch<M>,            // empty only if there is nothing behind it
+    behind: VecDeque<Batch<M>>, // none is empty
+    spare: Option<Batch<M>>,    // empty: memory for what comes
+    count: usize,               // of all messages; ≤ `Room` for direct ones
+    letters: Letters,           // of all messages
+    refused: bool,              // somebody was, since room was made last
+    told: Vec<Busied>,          // ≤ TOLD_MAX
 }
 
 /// A node that was told that there is no room.
@@ -121,29 +98,36 @@ struct Busied {
 
 impl<M> Default for Mailbox<M> {
     fn default() -> Self {
-        let (entries, letters) = (VecDeque::new(), Letters::default());
-        Self { entries, letters, refused: false, told: Vec::new() }
+        Self {
+            front: Batch::default(),
+            behind: VecDeque::new(),
+            spare: None,
+            count: 0,
+            letters: Letters::default(),
+            refused: false,
+            told: Vec::new(),
+        }
     }
 }
 
 impl<M> Mailbox<M> {
     /// Messages that wait.
-    pub(super) fn len(&self) -> usize {
-        self.entries.len()
+    pub(super) const fn len(&self) -> usize {
+        self.count
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+    pub(super) const fn is_empty(&self) -> bool {
+        self.count == 0
     }
 
-    /// Messages that it has memory for.
-    pub(super) fn capacity(&self) -> usize {
-        self.entries.capacity()
+    /// Bytes of memory that it has for messages.
+    pub(super) fn memory(&self) -> usize {
+        [&self.front].into_iter().chain(&self.behind).chain(&self.spare).map(Batch::memory).sum()
     }
 
     /// Messages that wait, and their bytes.
-    pub(super) fn waits(&self) -> Waits {
-        let (messages, Letters { count, bytes }) = (self.entries.len(), self.letters);
+    pub(super) const fn waits(&self) -> Waits {
+        let (messages, Letters { count, bytes }) = (self.count, self.letters);
         Waits { messages, bytes: bytes + (messages - count) * size_of::<M>() }
     }
 
@@ -156,50 +140,83 @@ impl<M> Mailbox<M> {
     }
 
     #[inline]
-    pub(super) fn push(&mut self, entry: Entry<M>) {
-        self.letters.add(&entry);
-        self.entries.push_back(entry);
+    pub(super) fn push(&mut self, message: Passing<'_, M>) {
+        self.count += 1;
+        if let Passing::Letter(letter) = &message {
+            self.letters.add(Letters { count: 1, bytes: letter.bytes().len() });
+        }
+        let last = self.behind.back_mut().unwrap_or(&mut self.front);
+        if !last.is_full() {
+            return last.push(message);
+        }
+        let mut next = self.spare.take().unwrap_or_default();
+        next.push(message);
+        self.behind.push_back(next);
     }
 
-    /// Moves the first `count` messages behind those of `batch`.
-    pub(super) fn take(&mut self, count: usize, batch: &mut VecDeque<Entry<M>>) {
-        if count == self.entries.len() && batch.is_empty() {
-            std::mem::swap(batch, &mut self.entries);
-            self.letters = Letters::default();
-            return;
+    /// Moves the first messages into a batch that is empty, at most so many: how many.
+    pub(super) fn take(&mut self, most: usize, batch: &mut Batch<M>) -> usize {
+        assert!(batch.is_empty(), "what was taken before was handled, or came back");
+        batch.clear();
+        if self.front.len() <= most {
+            std::mem::swap(&mut self.front, batch);
+            self.advance();
+        } else {
+            for _ in 0..most {
+                let message = self.front.pop().expect("there are more");
+                batch.push(message);
+            }
         }
-        if self.letters.count > 0 {
-            let mut taken = Letters::default();
-            self.entries.range(..count).for_each(|entry| taken.add(entry));
-            self.letters.count -= taken.count;
-            self.letters.bytes -= taken.bytes;
+        self.count -= batch.len();
+        self.letters.remove(batch.letters());
+        batch.len()
+    }
+
+    /// The first batch was taken.
+    fn advance(&mut self) {
+        if let Some(next) = self.behind.pop_front() {
+            self.spare = Some(std::mem::replace(&mut self.front, next));
         }
-        batch.extend(self.entries.drain(..count));
     }
 
     /// What was taken comes back, ahead of what came since.
-    pub(super) fn give_back(&mut self, batch: &mut VecDeque<Entry<M>>) {
-        while let Some(entry) = batch.pop_back() {
-            self.letters.add(&entry);
-            self.entries.push_front(entry);
+    pub(super) fn give_back(&mut self, batch: &mut Batch<M>) {
+        if batch.is_empty() {
+            return;
+        }
+        self.count += batch.len();
+        self.letters.add(batch.letters());
+        std::mem::swap(&mut self.front, batch);
+        if !batch.is_empty() {
+            self.behind.push_front(std::mem::take(batch));
         }
     }
 
     /// The same, behind what came since: wrong, for a canary.
-    pub(super) fn give_back_behind(&mut self, batch: &mut VecDeque<Entry<M>>) {
-        batch.drain(..).for_each(|entry| self.push(entry));
+    pub(super) fn give_back_behind(&mut self, batch: &mut Batch<M>) {
+        batch.drain(|message| self.push(message));
     }
 
-    /// Memory for messages to come: `batch` has some and is empty.
-    pub(super) fn adopt(&mut self, batch: &mut VecDeque<Entry<M>>) {
-        if self.entries.capacity() == 0 && batch.is_empty() {
-            std::mem::swap(&mut self.entries, batch);
+    /// Memory for messages to come: a batch that is empty may have some.
+    pub(super) fn adopt(&mut self, batch: &mut Batch<M>) {
+        if self.front.memory() < batch.memory() && self.front.is_empty() && batch.is_empty() {
+            batch.clear();
+            std::mem::swap(&mut self.front, batch);
         }
     }
 
-    pub(super) fn drain(&mut self) -> Drain<'_, Entry<M>> {
-        self.letters = Letters::default();
-        self.entries.drain(..)
+    /// Takes all, in order.
+    pub(super) fn drain(&mut self, mut each: impl FnMut(Passing<'_, M>)) {
+        self.front.drain(&mut each);
+        self.behind.drain(..).for_each(|mut batch| batch.drain(&mut each));
+        (self.count, self.letters) = (0, Letters::default());
+    }
+
+    /// The same, each by itself.
+    pub(super) fn entries(&mut self) -> Vec<Entry<M>> {
+        let mut entries = Vec::with_capacity(self.count);
+        self.drain(|message| entries.push(message.entry()));
+        entries
     }
 
     /// A message of another node was refused: whether that node is to be told.
@@ -266,9 +283,12 @@ impl<M> Mailbox<M> {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
     use ostraca_ddata::id::ReplicaId;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
 
+    use super::super::batch::BATCH;
+    use super::super::letter::tests::letter as of;
     use super::*;
 
     const ROOM: Room = Room { messages: 8, bytes: 100 };
@@ -277,27 +297,25 @@ mod tests {
         RegionId::new(ReplicaId::new(number))
     }
 
-    /// A letter of so many bytes.
-    fn letter<M>(bytes: usize) -> Entry<M> {
-        let mut text = vec![0, 1, 0, b'a'];
-        text.resize(bytes, b'x');
-        Entry::Letter(Letter::read(Bytes::from(text)).expect("a letter"))
+    /// A letter of so many bytes comes.
+    fn letter<M>(mailbox: &mut Mailbox<M>, bytes: usize) {
+        mailbox.push(Passing::Letter(of(0, bytes).view()));
     }
 
     #[test]
     fn messages_count_with_their_bytes_wherever_they_go() {
-        let (mut mailbox, mut batch) = (Mailbox::<u64>::default(), VecDeque::new());
-        (1..=4).for_each(|n| mailbox.push(letter(10 * n)));
-        mailbox.push(Entry::Typed(7));
+        let (mut mailbox, mut batch) = (Mailbox::<u64>::default(), Batch::default());
+        (1..=4).for_each(|n| letter(&mut mailbox, 10 * n));
+        mailbox.push(Passing::Typed(7));
         assert_eq!(mailbox.waits(), Waits { messages: 5, bytes: 108 });
         mailbox.take(2, &mut batch);
         assert_eq!((mailbox.waits().bytes, batch.len()), (78, 2));
         mailbox.give_back(&mut batch);
         assert_eq!((mailbox.waits().bytes, batch.len()), (108, 0));
-        mailbox.take(5, &mut batch);
-        assert_eq!(mailbox.waits(), Waits::default());
+        assert_eq!(mailbox.take(5, &mut batch), 2, "those that were taken together");
+        assert_eq!(mailbox.waits(), Waits { messages: 3, bytes: 78 });
         mailbox.give_back(&mut batch);
-        assert_eq!(mailbox.drain().count(), 5);
+        assert_eq!(mailbox.entries().len(), 5);
         assert_eq!(mailbox.waits(), Waits::default());
     }
 
@@ -305,26 +323,27 @@ mod tests {
     fn either_limit_refuses_and_one_message_alone_may_be_larger_than_all() {
         let mut mailbox = Mailbox::<u64>::default();
         assert_eq!(mailbox.check(ROOM, 1_000), Ok(()));
-        mailbox.push(letter(90));
+        letter(&mut mailbox, 90);
         assert_eq!((mailbox.check(ROOM, 10), mailbox.make_room()), (Ok(()), false));
         let full = MailboxFull { waiting: 90, limit: 100, of: Measure::Bytes };
         assert_eq!(mailbox.check(ROOM, 11), Err(full));
         assert_eq!((mailbox.make_room(), mailbox.make_room()), (true, false));
-        (0..7).for_each(|_| mailbox.push(Entry::Typed(1)));
+        (0..7).for_each(|_| mailbox.push(Passing::Typed(1)));
         let full = MailboxFull { waiting: 8, limit: 8, of: Measure::Messages };
         assert_eq!(mailbox.check(ROOM, 0), Err(full));
     }
 
     #[test]
     fn a_node_is_told_at_once_then_now_and_then_and_again_when_half_is_free() {
-        let (mut mailbox, mut batch) = (Mailbox::<u64>::default(), VecDeque::new());
-        (0..8).for_each(|_| mailbox.push(letter(10)));
+        let (mut mailbox, mut batch) = (Mailbox::<u64>::default(), Batch::default());
+        (0..8).for_each(|_| letter(&mut mailbox, 10));
         assert!(mailbox.turn_away(region(1), 10) && mailbox.turn_away(region(2), 10));
         let again: Vec<_> = (2..=192).filter(|_| mailbox.turn_away(region(1), 10)).collect();
         assert_eq!(again, [2, 4, 8, 16, 32, 64, 128, 192]);
         assert!(mailbox.puts_off(region(3), ROOM) && mailbox.puts_off(region(1), ROOM));
         mailbox.take(2, &mut batch);
         assert_eq!(mailbox.freed(ROOM), None, "60 bytes are more than half");
+        batch.clear();
         mailbox.take(2, &mut batch);
         assert_eq!(mailbox.freed(ROOM), Some(vec![region(1), region(2), region(3)]));
         assert_eq!((mailbox.freed(ROOM), mailbox.puts_off(region(3), ROOM)), (None, false));
@@ -333,14 +352,14 @@ mod tests {
 
     #[test]
     fn a_node_that_asks_may_try_once_as_soon_as_its_message_fits() {
-        let (mut mailbox, mut batch) = (Mailbox::<u64>::default(), VecDeque::new());
-        (0..8).for_each(|_| mailbox.push(letter(12)));
+        let (mut mailbox, mut batch) = (Mailbox::<u64>::default(), Batch::default());
+        (0..8).for_each(|_| letter(&mut mailbox, 12));
         assert!(mailbox.turn_away(region(1), 16) && mailbox.turn_away(region(2), 17));
         assert!(mailbox.puts_off(region(1), ROOM) && mailbox.puts_off(region(2), ROOM));
         mailbox.take(1, &mut batch);
         assert_eq!(mailbox.freed(ROOM), None);
         assert!(!mailbox.puts_off(region(1), ROOM) && mailbox.puts_off(region(2), ROOM));
-        mailbox.push(letter(12)); // somebody was faster
+        letter(&mut mailbox, 12); // somebody was faster
         assert!(mailbox.turn_away(region(1), 16), "it was told otherwise since");
         assert_eq!(mailbox.all_told(), [region(2), region(1)]);
     }
@@ -348,9 +367,93 @@ mod tests {
     #[test]
     fn no_more_nodes_are_remembered_than_there_may_be() {
         let mut mailbox = Mailbox::<u64>::default();
-        (0..8).for_each(|_| mailbox.push(letter(10)));
+        (0..8).for_each(|_| letter(&mut mailbox, 10));
         let told = (0..100).filter(|&number| mailbox.turn_away(region(number), 10)).count();
         assert!(mailbox.puts_off(region(200), ROOM));
         assert_eq!((told, mailbox.all_told().len()), (TOLD_MAX, TOLD_MAX));
+    }
+
+    /// What is done to a mailbox, and to a batch out of it.
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        /// So many letters of so many bytes come; none: typed messages.
+        Push(usize, usize),
+        Take(usize),
+        /// So many are begun.
+        Pop(usize),
+        GiveBack,
+        Adopt,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            3 => (1..400_usize, 0..3_usize).prop_map(|(n, of)| Step::Push(n, [0, 40, 700][of])),
+            1 => (1..3_usize, 12..200_000_usize).prop_map(|(n, bytes)| Step::Push(n, bytes)),
+            3 => Just(Step::Take(BATCH)),
+            1 => (0..600_usize).prop_map(Step::Take),
+            3 => (0..300_usize).prop_map(Step::Pop),
+            2 => Just(Step::GiveBack),
+            1 => Just(Step::Adopt),
+        ]
+    }
+
+    type Numbered = (u64, usize);
+
+    fn numbered(message: Passing<'_, u64>) -> Numbered {
+        match message {
+            Passing::Typed(number) => (number, 0),
+            Passing::Letter(letter) => {
+                let number = letter.body()[..8].try_into().expect("eight bytes");
+                (u64::from_le_bytes(number), letter.bytes().len())
+            }
+        }
+    }
+
+    fn waits(messages: &VecDeque<Numbered>) -> Waits {
+        let bytes = messages.iter().map(|(_, bytes)| if *bytes == 0 { 8 } else { *bytes }).sum();
+        Waits { messages: messages.len(), bytes }
+    }
+
+    proptest! {
+        #[test]
+        fn every_message_comes_out_once_and_in_order(steps in vec(step(), 1..60)) {
+            let (mut mailbox, mut batch) = (Mailbox::<u64>::default(), Batch::default());
+            let (mut inside, mut taken) = (VecDeque::new(), VecDeque::new());
+            let mut last = 0;
+            for step in steps {
+                match step {
+                    Step::Push(count, bytes) => for _ in 0..count {
+                        last += 1;
+                        inside.push_back((last, bytes));
+                        match bytes {
+                            0 => mailbox.push(Passing::Typed(last)),
+                            _ => mailbox.push(Passing::Letter(of(last, bytes).view())),
+                        }
+                    },
+                    Step::Take(most) if batch.is_empty() => {
+                        let count = mailbox.take(most, &mut batch);
+                        prop_assert!(count <= most && count <= BATCH);
+                        prop_assert!(count > 0 || most == 0 || inside.is_empty(), "it stands still");
+                        taken.extend(inside.drain(..count));
+                    }
+                    Step::Pop(count) => for _ in 0..count {
+                        prop_assert_eq!(batch.pop().map(numbered), taken.pop_front());
+                    },
+                    Step::GiveBack => {
+                        mailbox.give_back(&mut batch);
+                        taken.extend(inside.drain(..));
+                        std::mem::swap(&mut taken, &mut inside);
+                    }
+                    Step::Adopt => mailbox.adopt(&mut batch),
+                    Step::Take(_) => {}
+                }
+                prop_assert_eq!(mailbox.waits(), waits(&inside));
+                prop_assert_eq!((mailbox.len(), batch.len()), (inside.len(), taken.len()));
+            }
+            let mut rest = VecDeque::new();
+            mailbox.drain(|message| rest.push_back(numbered(message)));
+            prop_assert_eq!(rest, inside);
+            prop_assert_eq!(mailbox.waits(), Waits::default());
+        }
     }
 }

@@ -8,6 +8,7 @@ mod actives;
 pub mod agreed;
 pub mod allocation;
 pub mod asks;
+mod batch;
 pub mod bug;
 mod callers;
 pub mod config;

@@ -11,6 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
 
+use super::batch::{Entry, Passing};
 use super::bug::{Bug, Canary};
 use super::dead_letters::Lost;
 use super::entity::Entity;
@@ -19,7 +20,6 @@ use super::hosting::BadFrame;
 use super::ids::EntityId;
 use super::instance::Instance;
 use super::letter::{Draft, Letter};
-use super::mailbox::Entry;
 use super::runtime::encode;
 use super::tenants::Tenants;
 
@@ -54,18 +54,16 @@ pub(super) fn seal<E: Entity>(mut tenants: Tenants<E>, canary: Canary) -> (Optio
     for tenant in tenants.all() {
         left.values.extend(tenant.state.take());
         let Some(busy) = &mut tenant.busy else { continue };
-        for entry in busy.mailbox.drain() {
-            match entry {
-                Entry::Letter(letter) => append(&mut bytes, letter.bytes()),
-                Entry::Typed(message) => match draft_of(&tenant.id, &message) {
-                    Some(draft) => {
-                        append(&mut bytes, draft.bytes());
-                        left.typed.push(message);
-                    }
-                    None => left.lost.push((Lost::Unencodable, Entry::Typed(message))),
-                },
-            }
-        }
+        busy.mailbox.drain(|message| match message {
+            Passing::Letter(letter) => append(&mut bytes, letter.bytes()),
+            Passing::Typed(message) => match draft_of(&tenant.id, &message) {
+                Some(draft) => {
+                    append(&mut bytes, draft.bytes());
+                    left.typed.push(message);
+                }
+                None => left.lost.push((Lost::Unencodable, Entry::Typed(message))),
+            },
+        });
     }
     ((!bytes.is_empty()).then(|| bytes.into()), left)
 }

@@ -3,7 +3,6 @@
 //! (spec/safety.md §4, spec/sharding.md §5 R4, §9).
 
 use std::any::Any;
-use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
@@ -16,6 +15,7 @@ use futures::future::BoxFuture;
 use futures::task::AtomicWaker;
 
 use super::asks::{Asker, Way};
+use super::batch::{BATCH, Batch, Passing};
 use super::bug::Bug;
 use super::context::Context;
 use super::dead_letters::Lost;
@@ -26,16 +26,12 @@ use super::gate::Fit;
 use super::handover::State;
 use super::ids::EntityId;
 use super::instance::Instance;
-use super::letter::{Letter, decode};
-use super::mailbox::Entry;
+use super::letter::{LetterRef, decode};
 use super::runtime::Runtime;
 use super::scope;
 use super::shard::{After, Floor, Inside, Shard, Start};
 use super::tenancy::Stage;
 use super::types::Types;
-
-/// Messages that are taken out of a mailbox at a time, and after which others have their turn.
-const BATCH: usize = 256;
 
 /// How often a lease that has lapsed is looked at again.
 const LEASE_PAUSE: Duration = Duration::from_millis(10);
@@ -89,15 +85,15 @@ struct Task<E: Entity> {
     id: EntityId,
     waker: Arc<AtomicWaker>,
     value: Option<Box<Instance<E>>>,
-    state: Option<State>,               // for the next value
-    batch: VecDeque<Entry<E::Message>>, // ≤ BATCH
-    stage: Stage,                       // when the batch was taken
-    token: FencingToken,                // the same
-    way: Option<Arc<dyn Way>>,          // once a letter was opened
-    lapses: u64,                        // when its instance began, or was taken
-    failures: u32,                      // in a row
-    since_yield: usize,
-    begun: bool, // it was polled
+    state: Option<State>, // for the next value
+    batch: Batch<E::Message>,
+    stage: Stage,              // when the batch was taken
+    token: FencingToken,       // the same
+    way: Option<Arc<dyn Way>>, // once a letter was opened
+    lapses: u64,               // when its instance began, or was taken
+    failures: u32,             // in a row
+    since_yield: usize,        // ≤ BATCH
+    begun: bool,               // it was polled
     ended: bool,
 }
 
@@ -128,7 +124,7 @@ pub(super) fn task<E: Entity>(
         waker,
         value: None,
         state: None,
-        batch: VecDeque::new(),
+        batch: Batch::default(),
         stage: Stage::Open,
         token: FencingToken::default(),
         way: None,
@@ -226,13 +222,13 @@ impl<E: Entity> Task<E> {
     fn take_batch(&mut self, floor: &mut Floor<E>, stage: Stage) -> (bool, bool) {
         let busy = floor.tenants.get_mut(self.row).busy.as_mut();
         let busy = busy.expect("a task's entity is busy");
-        let count = match stage {
-            Stage::Open => busy.mailbox.len().min(BATCH),
+        let most = match stage {
+            Stage::Open => BATCH,
             Stage::Draining => busy.marked,
             Stage::Aborted | Stage::Empty => 0,
         };
+        let count = busy.mailbox.take(most, &mut self.batch);
         busy.marked = busy.marked.saturating_sub(count);
-        busy.mailbox.take(count, &mut self.batch);
         let made_room = count > 0 && busy.mailbox.make_room();
         let leaves = std::mem::take(&mut busy.leaves);
         if busy.mailbox.puts_somebody_off() {
@@ -301,8 +297,8 @@ impl<E: Entity> Task<E> {
             let busy = desk.floor.tenants.busy(self.row);
             busy.runs = false;
             if runtime.is_over() {
-                let lost = busy.mailbox.drain().map(|entry| (Lost::NodeStopped, entry));
-                desk.after.lost.extend(lost);
+                let lost = busy.mailbox.entries().into_iter();
+                desk.after.lost.extend(lost.map(|entry| (Lost::NodeStopped, entry)));
             }
             let is_empty = busy.mailbox.is_empty();
             if let Some(state) = self.state.take() {
@@ -341,17 +337,22 @@ impl<E: Entity> Task<E> {
                 self.create().await;
                 continue; // the lease is asked again: a factory may take long
             }
-            match (self.batch.pop_front(), opened) {
-                (Some(Entry::Typed(message)), _)
-                | (Some(Entry::Letter(_)), Opened::Message(message)) => self.handle(message).await,
+            let message = match (self.batch.pop(), opened) {
+                (Some(Passing::Typed(message)), _)
+                | (Some(Passing::Letter(_)), Opened::Message(message)) => Some(message),
                 (Some(lost), Opened::Undecodable) => {
-                    self.runtime.lose(Lost::Undecodable, lost, self.shard.id);
+                    self.runtime.lose(Lost::Undecodable, lost.entry(), self.shard.id);
+                    None
                 }
-                (Some(Entry::Letter(letter)), Opened::Nothing) => {
+                (Some(Passing::Letter(letter)), Opened::Nothing) => {
                     assert!(letter.starts(), "a message is opened before it begins");
-                    self.started(&letter);
+                    self.runtime.started(letter);
+                    None
                 }
                 (None, _) => return,
+            };
+            if let Some(message) = message {
+                self.handle(message).await;
             }
             if self.since_yield >= BATCH {
                 self.since_yield = 1;
@@ -408,8 +409,8 @@ impl<E: Entity> Task<E> {
             return self.back_off().await;
         }
         // A drain waits for no pause, and the factory may fail for ever.
-        if let Some(entry) = self.batch.pop_front() {
-            self.runtime.lose(Lost::EntityFailed, entry, self.shard.id);
+        if let Some(message) = self.batch.pop() {
+            self.runtime.lose(Lost::EntityFailed, message.entry(), self.shard.id);
         }
     }
 
@@ -427,19 +428,10 @@ impl<E: Entity> Task<E> {
         }
     }
 
-    /// It lives: whoever asked for that hears of it.
-    fn started(&self, letter: &Letter) {
-        let Some(asker) = letter.asker() else { return };
-        let mut bytes = Vec::with_capacity(16);
-        frame::answer(&mut bytes, asker.correlation);
-        rmp_serde::encode::write_named(&mut bytes, &()).expect("nothing encodes");
-        self.runtime.send(asker, &bytes);
-    }
-
     /// The value of the first message, if that is in a letter, which stays where it is: until the
     /// message begins it may have to go on to another node, as it came.
     fn open_first(&mut self) -> Opened<E::Message> {
-        let Some(Entry::Letter(letter)) = self.batch.front() else { return Opened::Nothing };
+        let Some(letter) = self.batch.first_letter() else { return Opened::Nothing };
         if self.value.is_none() || letter.starts() || !self.stays() {
             return Opened::Nothing;
         }
@@ -502,12 +494,13 @@ impl<E: Entity> Task<E> {
             Supervision::Stop => {
                 self.drop_value();
                 let shard = Arc::clone(&self.shard);
-                let mut lost: Vec<_> = self.batch.drain(..).collect();
+                let mut lost = Vec::new();
+                self.batch.drain(|message| lost.push(message.entry()));
                 {
                     let mut inside = shard.lock();
                     let busy = inside.floor.tenants.busy(self.row);
                     busy.marked = 0;
-                    lost.extend(busy.mailbox.drain());
+                    lost.extend(busy.mailbox.entries());
                     inside.floor.tell_emptied(self.row, shard.id, &self.runtime);
                 }
                 for entry in lost {
@@ -582,6 +575,17 @@ impl<E: Entity> Task<E> {
             self.failed();
         }
         outcome
+    }
+}
+
+impl<E: Entity> Runtime<E> {
+    /// An entity lives: whoever asked for that hears of it.
+    fn started(&self, letter: LetterRef<'_>) {
+        let Some(asker) = letter.asker() else { return };
+        let mut bytes = Vec::with_capacity(16);
+        frame::answer(&mut bytes, asker.correlation);
+        rmp_serde::encode::write_named(&mut bytes, &()).expect("nothing encodes");
+        self.send(asker, &bytes);
     }
 }
 

@@ -13,6 +13,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::actives::{Actives, Leaver};
 use super::asks::{Asker, Asks, Doors};
+use super::batch::Entry;
 use super::bug::{Bug, Canary};
 use super::callers::{Callers, Seat};
 use super::config::Sharding;
@@ -27,7 +28,7 @@ use super::handover::{Chaff, LostStates};
 use super::hosting::{BadFrame, NoRoom, Unrest, World};
 use super::ids::{EntityId, EntityType, RegionId, ShardId};
 use super::letter::{Draft, Letter};
-use super::mailbox::{Entry, Room};
+use super::mailbox::Room;
 use super::passivation;
 use super::region::{RegionInput, RegionOutput, Standing};
 use super::run;
@@ -415,13 +416,16 @@ impl<E: Entity> Runtime<E> {
         let known = |shard| self.shard(shard).ok_or(BadFrame("no shard of this type"));
         match Frame::read(bytes)? {
             Frame::Message { shard, stamp, fit, letter } => {
-                let item = Item { bytes: letter.bytes().len(), message: letter };
                 known(shard)?.pass(self, fit, |gate, desk| {
                     if self.is_over() {
-                        return desk.lose(Lost::NodeStopped, item.message);
+                        return desk.lose(Lost::NodeStopped, letter.to_letter());
                     }
                     desk.moved = fit == Fit::Exempt;
-                    gate.arrived(from, stamp, item, desk);
+                    if gate.accepts(from, stamp) {
+                        return desk.deliver(from, letter);
+                    }
+                    let (bytes, message) = (letter.bytes().len(), letter.to_letter());
+                    gate.arrived(from, stamp, Item { bytes, message }, desk);
                 });
             }
             Frame::Barrier { shard, stamp } => {
@@ -433,7 +437,7 @@ impl<E: Entity> Runtime<E> {
                 gate.echoed(from, stamp, desk);
             }),
             Frame::Bounce { shard, stamp, newest, letter } => {
-                let item = Item { bytes: letter.bytes().len(), message: letter };
+                let item = Item { bytes: letter.bytes().len(), message: letter.to_letter() };
                 known(shard)?.pass(self, Fit::Exempt, |gate, desk| {
                     if self.is_over() {
                         return desk.lose(Lost::NodeStopped, item.message);

@@ -13,6 +13,7 @@ use futures::task::AtomicWaker;
 use smallvec::SmallVec;
 
 use super::actives::{Actives, Leaver};
+use super::batch::{Entry, Passing};
 use super::bug::{Bug, Canary};
 use super::crowded::Crowded;
 use super::dead_letters::Lost;
@@ -25,8 +26,8 @@ use super::handover::{HandOver, Leaving, State};
 use super::hosting::NoRoom;
 use super::ids::{EntityId, Generation, RegionId, ShardId};
 use super::instance::Instance;
-use super::letter::Letter;
-use super::mailbox::{Entry, MailboxFull};
+use super::letter::{Letter, LetterRef};
+use super::mailbox::MailboxFull;
 use super::moved::Orphaned;
 use super::payload;
 use super::runtime::{Runtime, hash};
@@ -260,7 +261,7 @@ impl<E: Entity> Floor<E> {
             return Err((full, message));
         }
         let row = known.unwrap_or_else(|| self.add(to.0, to.1));
-        self.push(row, to.0, visit, Entry::Typed(message), after);
+        self.push(row, to.0, visit, Passing::Typed(message), after);
         Ok(())
     }
 
@@ -275,13 +276,13 @@ impl<E: Entity> Floor<E> {
         row: u32,
         hash: u64,
         Visit { shard, runtime }: Visit<'_, E>,
-        entry: Entry<E::Message>,
+        message: Passing<'_, E::Message>,
         after: &mut After<E>,
     ) {
         let stage = shard.phase.get();
         let waited_for = shard.is_waited_for() && !self.canary.has(Bug::DrainingHandlersNotMarked);
         let busy = self.tenants.busy(row);
-        busy.mailbox.push(entry);
+        busy.mailbox.push(message);
         if waited_for {
             busy.marked = busy.mailbox.len();
         }
@@ -637,8 +638,8 @@ impl<E: Entity> Desk<'_, E> {
             let tenant = self.floor.tenants.get_mut(row);
             self.after.values.extend(tenant.state.take());
             if let Some(busy) = &mut tenant.busy {
-                let lost = busy.mailbox.drain().map(|entry| (Lost::NodeStopped, entry));
-                self.after.lost.extend(lost);
+                let lost = busy.mailbox.entries().into_iter();
+                self.after.lost.extend(lost.map(|entry| (Lost::NodeStopped, entry)));
                 busy.marked = 0;
             }
         }
@@ -646,6 +647,26 @@ impl<E: Entity> Desk<'_, E> {
         for item in self.carried().into_iter().chain(gate.empty(self)) {
             self.lose(Lost::NodeStopped, item.message);
         }
+    }
+
+    /// Into the mailbox of its entity: what is accepted.
+    pub(super) fn deliver(&mut self, from: RegionId, letter: LetterRef<'_>) {
+        if self.runtime.is_over() {
+            return self.lose(Lost::NodeStopped, letter.to_letter());
+        }
+        let (id, bytes) = (letter.id_bytes(), letter.bytes().len());
+        let hash = hash(id);
+        let known = self.floor.tenants.find(hash, id);
+        let row = known.unwrap_or_else(|| self.floor.add(hash, letter.id()));
+        let visit = Visit { shard: self.shard, runtime: self.runtime };
+        if self.fit == Fit::Must && self.floor.check_row(row, bytes, &visit).is_err() {
+            self.turn_away(from, row, bytes);
+            return self.lose(Lost::MailboxFull, letter.to_letter());
+        }
+        if self.moved && self.is_overrun(from, row, bytes) {
+            return self.lose(Lost::MailboxFull, letter.to_letter());
+        }
+        self.floor.push(row, hash, visit, Passing::Letter(letter), self.after);
     }
 
     pub(super) fn lose(&mut self, why: Lost, letter: Letter) {
@@ -716,22 +737,7 @@ impl<E: Entity> Post<Letter> for Desk<'_, E> {
     }
 
     fn accept(&mut self, from: RegionId, item: Item<Letter>, _origin: Origin) {
-        let letter = item.message;
-        if self.runtime.is_over() {
-            return self.lose(Lost::NodeStopped, letter);
-        }
-        let hash = hash(letter.id_bytes());
-        let known = self.floor.tenants.find(hash, letter.id_bytes());
-        let row = known.unwrap_or_else(|| self.floor.add(hash, letter.id()));
-        let visit = Visit { shard: self.shard, runtime: self.runtime };
-        if self.fit == Fit::Must && self.floor.check_row(row, item.bytes, &visit).is_err() {
-            self.turn_away(from, row, item.bytes);
-            return self.lose(Lost::MailboxFull, letter);
-        }
-        if self.moved && self.is_overrun(from, row, item.bytes) {
-            return self.lose(Lost::MailboxFull, letter);
-        }
-        self.floor.push(row, hash, visit, Entry::Letter(letter), self.after);
+        self.deliver(from, item.message.view());
     }
 
     fn refuse(&mut self, _from: RegionId, item: Item<Letter>) {

@@ -142,34 +142,50 @@ fn two_ends_that_agreed_upon_different_ciphers_do_not_talk() {
     }
 }
 
-/// Whoever has not the same ciphers gets the one that all have, after one more round trip.
+/// What both ends agree upon, and a conversation with that; who dials prefers the first.
+fn agree(dials: &[&'static str], listens: &[&'static str]) -> &'static str {
+    let (near, far) = pipe(Nature::default());
+    let identity = Keypair::generate_ed25519();
+    block_on(async {
+        let near = async {
+            let near = dialer_select_proto(near, dials.to_vec(), Version::V1Lazy).await;
+            let (name, near) = near.expect("one in common");
+            let (_, near) =
+                ours(&identity).upgrade_outbound(near, name).await.expect("a handshake");
+            converse(near, 7, 0).await;
+            name
+        };
+        let far = async {
+            let (name, far) = listener_select_proto(far, listens.to_vec()).await.expect("the same");
+            let (_, far) = ours(&identity).upgrade_inbound(far, name).await.expect("a handshake");
+            converse(far, 7, 1).await;
+            name
+        };
+        let (near, far) = join(near, far).await;
+        assert_eq!(near, far);
+        near
+    })
+}
+
 #[test]
 fn the_fastest_cipher_that_both_have_is_agreed_upon() {
     let identity = Keypair::generate_ed25519();
-    let names: Vec<_> = ours(&identity).protocol_info().collect();
     let of_libp2p: Vec<_> = theirs(&identity).protocol_info().collect();
-    assert!(NAMES.iter().rev().copied().eq(names.iter().copied()) || names == NAMES[..1]);
-    assert_eq!(of_libp2p, NAMES[..1]);
-    let agree = |dials: &[&'static str], listens: &[&'static str]| {
-        let (near, far) = pipe(Nature::default());
-        let near = dialer_select_proto(near, dials.to_vec(), Version::V1Lazy);
-        let far = listener_select_proto(far, listens.to_vec());
-        block_on(async {
-            // Who dials says nothing that is not said with the first bytes: as the handshake does.
-            let near = async {
-                let (name, mut stream) = near.await.expect("one in common");
-                stream.write_all(&[7]).await.expect("there is room");
-                stream.flush().await.expect("there is room");
-                (name, stream)
-            };
-            let ((near, _open), far) = join(near, far).await;
-            assert_eq!(near, far.expect("one in common").0);
-            near
-        })
-    };
-    assert_eq!(agree(&names, &names), names[0]);
-    assert_eq!(agree(&names, &of_libp2p), NAMES[0]);
-    assert_eq!(agree(&of_libp2p, &names), NAMES[0]);
+    let [chacha, aes] = NAMES;
+    assert_eq!(of_libp2p, [chacha]);
+    assert_eq!(agree(&[aes, chacha], &[aes, chacha]), aes);
+    assert_eq!(agree(&[aes, chacha], &of_libp2p), chacha);
+    assert_eq!(agree(&of_libp2p, &[aes, chacha]), chacha);
+    let here: Vec<_> = ours(&identity).protocol_info().collect();
+    assert!(here == [aes, chacha] || here == [chacha], "{here:?}");
+    assert_eq!(agree(&here, &here), here[0]);
+}
+
+#[test]
+fn what_was_not_agreed_upon_is_refused() {
+    let (near, _far) = pipe(Nature::default());
+    let refused = block_on(ours(&Keypair::generate_ed25519()).upgrade_outbound(near, "/plaintext"));
+    assert!(matches!(refused, Err(Error::Unknown("/plaintext"))));
 }
 
 // ── Somebody between them ──

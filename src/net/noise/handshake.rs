@@ -98,10 +98,8 @@ where
         }
     };
     assert!(noise.is_handshake_finished(), "XX has three messages");
-    let (of_initiator, of_responder) = noise.dangerously_get_raw_split();
-    let (of_initiator, of_responder) = (Zeroizing::new(of_initiator), Zeroizing::new(of_responder));
-    let (of_initiator, of_responder) =
-        (Key::new(suite, &of_initiator), Key::new(suite, &of_responder));
+    let raw = Zeroizing::new(noise.dangerously_get_raw_split());
+    let (of_initiator, of_responder) = (Key::new(suite, &raw.0), Key::new(suite, &raw.1));
     let channel = match role {
         Role::Initiator => Channel::new(socket, of_initiator, of_responder),
         Role::Responder => Channel::new(socket, of_responder, of_initiator),

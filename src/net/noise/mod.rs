@@ -1,6 +1,7 @@
 //! The cipher: Noise as libp2p speaks it, XX with Curve25519, ChaCha20-Poly1305 and SHA-256
 //! (<https://github.com/libp2p/specs/blob/master/noise/README.md>); and, between two of us whose
-//! processors do it, the same with AES-256-GCM, under a name of its own.
+//! processors do it, the same with AES-256-GCM, under a name of its own. (A node that proposes more
+//! than one name waits for the answer: its dials take one more round trip.)
 //!
 //! Why our own: `libp2p-noise` copies each byte three times on its way out and three times on its
 //! way in, clears the room for it anew each time, and wants a buffer below it. Here a byte is copied
@@ -53,6 +54,19 @@ impl Noise {
     pub fn with_prologue(self, prologue: &[u8]) -> Self {
         Self { prologue: prologue.into(), ..self }
     }
+
+    async fn run<S>(
+        self,
+        socket: S,
+        name: &'static str,
+        role: Role,
+    ) -> Result<(PeerId, Channel<S>), Error>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let suite = Suite::named(name).ok_or(Error::Unknown(name))?;
+        handshake::run(socket, self.keys, self.prologue, suite, role).await
+    }
 }
 
 impl UpgradeInfo for Noise {
@@ -73,8 +87,7 @@ where
     type Future = BoxFuture<'static, Result<Self::Output, Error>>;
 
     fn upgrade_inbound(self, socket: S, name: Self::Info) -> Self::Future {
-        handshake::run(socket, self.keys, self.prologue, Suite::named(name), Role::Responder)
-            .boxed()
+        self.run(socket, name, Role::Responder).boxed()
     }
 }
 
@@ -87,8 +100,7 @@ where
     type Future = BoxFuture<'static, Result<Self::Output, Error>>;
 
     fn upgrade_outbound(self, socket: S, name: Self::Info) -> Self::Future {
-        handshake::run(socket, self.keys, self.prologue, Suite::named(name), Role::Initiator)
-            .boxed()
+        self.run(socket, name, Role::Initiator).boxed()
     }
 }
 
@@ -96,6 +108,9 @@ where
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// The negotiation has not agreed upon one of [`Noise::protocol_info`](UpgradeInfo::protocol_info).
+    #[error("{0:?} is no name of a cipher")]
+    Unknown(&'static str),
     /// The socket failed or ended.
     #[error("the connection broke in the handshake")]
     Io(#[from] io::Error),

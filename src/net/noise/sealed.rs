@@ -182,11 +182,18 @@ impl Incoming {
 
 #[cfg(test)]
 mod tests {
-    use super::super::suite::{KEY_BYTES, Suite};
+    use super::super::suite::{KEY_BYTES, MESSAGES_OF_A_KEY, Suite};
     use super::*;
 
     fn key() -> Key {
         Key::new(Suite::ChaChaPoly, &[7; KEY_BYTES])
+    }
+
+    /// One that is soon followed by the next.
+    fn worn() -> Key {
+        let mut key = Key::new(Suite::AesGcm, &[7; KEY_BYTES]);
+        key.skip_to(MESSAGES_OF_A_KEY - 3);
+        key
     }
 
     fn halves() -> (Outgoing, Incoming) {
@@ -195,7 +202,11 @@ mod tests {
 
     /// Says it in messages of `each`, which arrive in portions that know nothing of messages.
     fn pass(all: &[u8], each: usize, portion: usize) -> Incoming {
-        let (mut outgoing, mut incoming) = halves();
+        pass_with(key, all, each, portion)
+    }
+
+    fn pass_with(key: fn() -> Key, all: &[u8], each: usize, portion: usize) -> Incoming {
+        let (mut outgoing, mut incoming) = (Outgoing::new(key()), Incoming::new(key()));
         let mut travels = Vec::new();
         for said in all.chunks(each) {
             assert_eq!(outgoing.take(said), said.len());
@@ -229,6 +240,8 @@ mod tests {
             }
         }
         pass(&all[..9_000], 100, 1);
+        pass_with(worn, &all[..9_000], 1_000, 1_234);
+        pass_with(worn, &all, PLAIN_MAX, usize::MAX);
     }
 
     #[test]

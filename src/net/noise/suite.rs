@@ -9,9 +9,9 @@ use zeroize::Zeroizing;
 /// The bytes of a key.
 pub(super) const KEY_BYTES: usize = 32;
 
-/// Messages that one key of AES-GCM seals before the next one takes over: 64 GiB at most. So the
-/// advantage of whoever tells what was said from chance stays below 2^-60. (RFC 8446, §5.5)
-const MESSAGES_OF_A_KEY: u64 = 1 << 20;
+/// Messages that one key of AES-GCM seals before the next one takes over: 64 GiB at most, an eighth
+/// of what TLS 1.3 allows for a key. (RFC 8446, §5.5)
+pub(super) const MESSAGES_OF_A_KEY: u64 = 1 << 20;
 
 /// The number of no message: the next key is made with it. (Noise, §4.2)
 const REKEY: u64 = u64::MAX;
@@ -21,8 +21,7 @@ const REKEY: u64 = u64::MAX;
 pub(super) enum Suite {
     /// That of every libp2p.
     ChaChaPoly,
-    /// Three to four times as fast where the processor does it, and nowhere else as safe: without
-    /// it, how long it takes may say something of the key.
+    /// Four times as fast where the processor does it, and slower elsewhere.
     AesGcm,
 }
 
@@ -42,8 +41,8 @@ impl Suite {
     }
 
     /// The one that was agreed upon.
-    pub(super) fn named(name: &str) -> Self {
-        if name == Self::AesGcm.name() { Self::AesGcm } else { Self::ChaChaPoly }
+    pub(super) fn named(name: &str) -> Option<Self> {
+        [Self::AesGcm, Self::ChaChaPoly].into_iter().find(|suite| suite.name() == name)
     }
 
     /// For Noise: a part of what both ends have to have in common.
@@ -73,10 +72,12 @@ impl Suite {
     }
 }
 
-/// Whether this processor has instructions for AES-GCM, all that ring uses.
+/// Whether this processor has the instructions for AES-GCM that ring asks for.
 fn has_aes() -> bool {
     #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
-    return std::is_x86_feature_detected!("aes") && std::is_x86_feature_detected!("pclmulqdq");
+    return std::is_x86_feature_detected!("aes")
+        && std::is_x86_feature_detected!("pclmulqdq")
+        && std::is_x86_feature_detected!("ssse3");
     #[cfg(target_arch = "aarch64")]
     return std::arch::is_aarch64_feature_detected!("aes")
         && std::arch::is_aarch64_feature_detected!("pmull");
@@ -136,7 +137,7 @@ impl Key {
     }
 
     /// Deciphers the next message where it lies: how much it says, from the start. Nothing if it was
-    /// changed.
+    /// changed; its number is used up, and no other message can be opened.
     pub(super) fn open(&mut self, cipher: &mut [u8]) -> io::Result<Option<usize>> {
         let nonce = self.nonce()?;
         let opened = self.key.open_in_place(nonce, Aad::empty(), cipher);
@@ -250,11 +251,21 @@ mod tests {
         }
     }
 
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    #[test]
+    fn a_processor_that_does_aes_is_known_by_its_flags() {
+        let flags = std::fs::read_to_string("/proc/cpuinfo").expect("every Linux has it");
+        let has = |flag| flags.split_whitespace().any(|word| word == flag);
+        assert_eq!(has_aes(), has("aes") && has("pclmulqdq") && has("ssse3"));
+        assert_eq!(Suite::names().contains(&Suite::AesGcm.name()), has_aes());
+    }
+
     #[test]
     fn each_has_a_name_and_the_one_of_libp2p_is_always_there() {
         for suite in [Suite::ChaChaPoly, Suite::AesGcm] {
-            assert_eq!(Suite::named(suite.name()), suite);
+            assert_eq!(Suite::named(suite.name()), Some(suite));
         }
+        assert_eq!(Suite::named(""), None);
         assert_eq!(Suite::names().last(), Some(&Suite::ChaChaPoly.name()));
     }
 }

@@ -1,7 +1,6 @@
 //! Callers that wait and who makes room for them, by loom: the file that runs in production, with
 //! loom's types. The mailbox is the real one, under a lock as a shard's.
 
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Wake, Waker};
@@ -10,7 +9,8 @@ use loom::model::Builder;
 use loom::sync::Mutex;
 use loom::thread;
 
-use crate::sharding::mailbox::{Entry, Mailbox, Room};
+use crate::sharding::batch::{Batch, Passing};
+use crate::sharding::mailbox::{Mailbox, Room};
 use waiting::Callers;
 
 #[path = "waiting.rs"]
@@ -53,7 +53,7 @@ impl Shard {
         let mut mailbox = self.mailbox.lock().expect("nobody panicked");
         let fits = mailbox.check(ROOM, 1).is_ok();
         if fits {
-            mailbox.push(Entry::Typed(message));
+            mailbox.push(Passing::Typed(message));
         }
         fits
     }
@@ -73,17 +73,15 @@ impl Shard {
 
     /// As an entity's task.
     fn take(&self, leaves: Leaves) -> usize {
-        let (mut batch, made_room) = {
-            let mut batch = VecDeque::new();
+        let (taken, made_room) = {
             let mut mailbox = self.mailbox.lock().expect("nobody panicked");
-            let count = mailbox.len();
-            mailbox.take(count, &mut batch);
-            (batch, count > 0 && mailbox.make_room())
+            let taken = mailbox.take(usize::MAX, &mut Batch::default());
+            (taken, taken > 0 && mailbox.make_room())
         };
         if made_room && leaves != Leaves::Wake {
             self.callers.wake();
         }
-        batch.drain(..).count()
+        taken
     }
 }
 

@@ -115,6 +115,17 @@ impl<M> Host<M> {
         if ahead || waits { Kind::Hold } else { Kind::Bounce }
     }
 
+    /// Whether a message from a lane is accepted at once.
+    pub(super) fn accepts(
+        &self,
+        from: RegionId,
+        lane: Lane,
+        stamp: Generation,
+        canary: Canary,
+    ) -> bool {
+        !self.is_holding(from) && matches!(self.kind(lane, stamp, canary), Kind::Accept)
+    }
+
     /// A message from a lane. `reserve` says whether one of so many bytes may be held where so much
     /// is already.
     pub(super) fn arrive(

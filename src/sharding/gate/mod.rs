@@ -203,6 +203,12 @@ impl<M> Gate<M> {
         self.flush(post);
     }
 
+    /// Whether all that [`arrived`](Self::arrived) does with a message is to have it
+    /// [accepted](Post::accept): then whoever has its bytes elsewhere need not make a message of it.
+    pub fn accepts(&self, from: RegionId, stamp: Generation) -> bool {
+        self.host.accepts(from, Lane::Remote, stamp, self.canary)
+    }
+
     /// A message from the lane of another node.
     pub fn arrived(
         &mut self,

@@ -1,0 +1,252 @@
+//! Messages in order, and the bytes of all that are letters in one piece: they are read in the order
+//! in which they were written, one behind the other, and no memory is anybody's own.
+//!
+//! Letters that were taken out leave their bytes behind until the batch is empty: at most
+//! [`BYTES_FULL`], and one letter.
+
+use std::collections::VecDeque;
+
+use super::letter::{Letter, LetterRef};
+
+/// Messages after which a batch is full.
+pub(super) const BATCH: usize = 256;
+
+/// Bytes of letters after which it is.
+const BYTES_FULL: usize = 64 * 1024;
+
+/// Memory for letters to come, at most: a batch with one that was longer gives it back.
+const BYTES_KEPT: usize = 2 * BYTES_FULL;
+
+/// A message by itself.
+pub(super) enum Entry<M> {
+    /// As it was told on this node.
+    Typed(M),
+    /// As it came from elsewhere.
+    Letter(Letter),
+}
+
+/// A message on its way in or out.
+pub(super) enum Passing<'a, M> {
+    Typed(M),
+    Letter(LetterRef<'a>),
+}
+
+impl<M> Passing<'_, M> {
+    /// By itself.
+    pub(super) fn entry(self) -> Entry<M> {
+        match self {
+            Self::Typed(message) => Entry::Typed(message),
+            Self::Letter(letter) => Entry::Letter(letter.to_letter()),
+        }
+    }
+}
+
+/// A message in a batch.
+enum Waiting<M> {
+    Typed(M),
+    Letter(Place),
+}
+
+/// Where a letter is.
+#[derive(Clone, Copy)]
+struct Place {
+    at: u32, // < BYTES_FULL
+    length: u32,
+    id_at: u16,
+    body_at: u16,
+}
+
+impl Place {
+    fn of(self, bytes: &[u8]) -> LetterRef<'_> {
+        let Self { at, length, id_at, body_at } = self;
+        let bytes = &bytes[at as usize..][..length as usize];
+        LetterRef { bytes, id_at, body_at }
+    }
+}
+
+/// Letters among messages. Typed messages are counted by their number alone: that costs them nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Letters {
+    pub(super) count: usize,
+    pub(super) bytes: usize,
+}
+
+impl Letters {
+    pub(super) const fn add(&mut self, Self { count, bytes }: Self) {
+        self.count += count;
+        self.bytes += bytes;
+    }
+
+    pub(super) const fn remove(&mut self, Self { count, bytes }: Self) {
+        self.count -= count;
+        self.bytes -= bytes;
+    }
+}
+
+/// See the module's page.
+pub(super) struct Batch<M> {
+    waiting: VecDeque<Waiting<M>>, // ≤ BATCH
+    bytes: Vec<u8>,                // of letters, with those that were taken
+    letters: Letters,              // of `waiting`
+}
+
+impl<M> Default for Batch<M> {
+    fn default() -> Self {
+        Self { waiting: VecDeque::new(), bytes: Vec::new(), letters: Letters::default() }
+    }
+}
+
+impl<M> Batch<M> {
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Whether what comes next belongs into another one.
+    pub(super) fn is_full(&self) -> bool {
+        self.waiting.len() >= BATCH || self.bytes.len() >= BYTES_FULL
+    }
+
+    /// Those that wait.
+    pub(super) const fn letters(&self) -> Letters {
+        self.letters
+    }
+
+    /// Bytes of memory that it has, beyond itself.
+    pub(super) fn memory(&self) -> usize {
+        self.waiting.capacity() * size_of::<Waiting<M>>() + self.bytes.capacity()
+    }
+
+    /// Behind the others. It is not full.
+    #[inline]
+    pub(super) fn push(&mut self, message: Passing<'_, M>) {
+        let waiting = match message {
+            Passing::Typed(message) => Waiting::Typed(message),
+            Passing::Letter(LetterRef { bytes, id_at, body_at }) => {
+                let fits = |len| u32::try_from(len).expect("what a lane takes is below 4 GiB");
+                let (at, length) = (fits(self.bytes.len()), fits(bytes.len()));
+                self.bytes.extend_from_slice(bytes);
+                self.letters.add(Letters { count: 1, bytes: bytes.len() });
+                Waiting::Letter(Place { at, length, id_at, body_at })
+            }
+        };
+        self.waiting.push_back(waiting);
+    }
+
+    /// The first message, if it is a letter.
+    #[inline]
+    pub(super) fn first_letter(&self) -> Option<LetterRef<'_>> {
+        match self.waiting.front()? {
+            Waiting::Letter(place) => Some(place.of(&self.bytes)),
+            Waiting::Typed(_) => None,
+        }
+    }
+
+    /// Takes the first message.
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<Passing<'_, M>> {
+        Some(match self.waiting.pop_front()? {
+            Waiting::Typed(message) => Passing::Typed(message),
+            Waiting::Letter(place) => {
+                let letter = place.of(&self.bytes);
+                self.letters.remove(Letters { count: 1, bytes: letter.bytes().len() });
+                Passing::Letter(letter)
+            }
+        })
+    }
+
+    /// Takes all, in order.
+    pub(super) fn drain(&mut self, mut each: impl FnMut(Passing<'_, M>)) {
+        while let Some(message) = self.pop() {
+            each(message);
+        }
+        self.clear();
+    }
+
+    /// Forgets what is in it. Its memory stays for what comes, if it is not too much.
+    pub(super) fn clear(&mut self) {
+        self.waiting.clear();
+        self.letters = Letters::default();
+        self.bytes.clear();
+        if self.bytes.capacity() > BYTES_KEPT {
+            self.bytes = Vec::new();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::letter::tests::letter;
+    use super::*;
+
+    fn push(batch: &mut Batch<u64>, number: u64, bytes: usize) {
+        match bytes {
+            0 => batch.push(Passing::Typed(number)),
+            _ => batch.push(Passing::Letter(letter(number, bytes).view())),
+        }
+    }
+
+    fn numbers(batch: &mut Batch<u64>) -> Vec<u64> {
+        let mut numbers = Vec::new();
+        batch.drain(|message| numbers.push(number(&message)));
+        numbers
+    }
+
+    fn number(message: &Passing<'_, u64>) -> u64 {
+        match message {
+            Passing::Typed(number) => *number,
+            Passing::Letter(letter) => {
+                u64::from_le_bytes(letter.body()[..8].try_into().expect("eight bytes"))
+            }
+        }
+    }
+
+    #[test]
+    fn messages_come_out_as_they_went_in() {
+        let mut batch = Batch::default();
+        let lengths = [0, 20, 0, 700, 13, 0, 0, 99];
+        for (number, length) in (0..).zip(lengths) {
+            push(&mut batch, number, length);
+        }
+        assert_eq!(batch.letters(), Letters { count: 4, bytes: 832 });
+        assert!(batch.first_letter().is_none(), "it is typed");
+        assert_eq!(batch.pop().map(|message| number(&message)), Some(0));
+        assert_eq!(batch.first_letter().map(|letter| letter.bytes().len()), Some(20));
+        assert_eq!(batch.pop().map(|message| number(&message)), Some(1));
+        assert_eq!((batch.len(), batch.letters()), (6, Letters { count: 3, bytes: 812 }));
+        push(&mut batch, 8, 44);
+        assert_eq!(numbers(&mut batch), [2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!((batch.letters(), batch.bytes.len()), (Letters::default(), 0));
+    }
+
+    #[test]
+    fn it_is_full_by_number_or_by_bytes() {
+        let mut batch = Batch::default();
+        (0..BATCH as u64).for_each(|number| {
+            assert!(!batch.is_full());
+            push(&mut batch, number, 0);
+        });
+        assert!(batch.is_full());
+        batch.clear();
+        push(&mut batch, 0, BYTES_FULL - 1);
+        assert!(!batch.is_full());
+        push(&mut batch, 1, 13);
+        assert!(batch.is_full());
+        let _taken = batch.pop().is_some();
+        assert!(batch.is_full(), "what was taken is still there");
+    }
+
+    #[test]
+    fn memory_stays_unless_it_is_too_much() {
+        let mut batch = Batch::default();
+        push(&mut batch, 1, 1_000);
+        batch.clear();
+        assert!(batch.bytes.capacity() >= 1_000);
+        push(&mut batch, 1, BYTES_KEPT + 1);
+        batch.clear();
+        assert_eq!(batch.bytes.capacity(), 0);
+    }
+}
