@@ -1,21 +1,25 @@
-//! Messages in order, and the bytes of all that are letters in one piece: they are read in the order
-//! in which they were written, one behind the other, and no memory is anybody's own.
+//! Messages in order, and the bytes of short letters in one piece: they are read in the order in which
+//! they were written, one behind the other, and no memory is anybody's own.
 //!
-//! Letters that were taken out leave their bytes behind until the batch is empty: at most
-//! [`BYTES_FULL`], and one letter.
+//! Letters that were taken out leave their bytes behind until the batch is cleared: fewer than
+//! [`BYTES_FULL`] + [`LONG`].
 
 use std::collections::VecDeque;
 
 use super::letter::{Letter, LetterRef};
 
-/// Messages after which a batch is full.
+/// Messages after which a batch is full, and others have their turn.
 pub(super) const BATCH: usize = 256;
 
 /// Bytes of letters after which it is.
-const BYTES_FULL: usize = 64 * 1024;
+const BYTES_FULL: usize = 32 * 1024;
 
-/// Memory for letters to come, at most: a batch with one that was longer gives it back.
-const BYTES_KEPT: usize = 2 * BYTES_FULL;
+/// A letter of more bytes is not copied into a batch. It has memory of its own, which nobody asks for
+/// under a lock.
+pub(super) const LONG: usize = 4 * 1024;
+
+/// Memory for letters to come that one without messages keeps, bytes.
+const BYTES_RESTING: usize = 8 * 1024;
 
 /// A message by itself.
 pub(super) enum Entry<M> {
@@ -28,7 +32,9 @@ pub(super) enum Entry<M> {
 /// A message on its way in or out.
 pub(super) enum Passing<'a, M> {
     Typed(M),
+    /// Somebody else has its bytes. ≤ [`LONG`] on its way in.
     Letter(LetterRef<'a>),
+    Own(Letter),
 }
 
 impl<M> Passing<'_, M> {
@@ -37,6 +43,17 @@ impl<M> Passing<'_, M> {
         match self {
             Self::Typed(message) => Entry::Typed(message),
             Self::Letter(letter) => Entry::Letter(letter.to_letter()),
+            Self::Own(letter) => Entry::Letter(letter),
+        }
+    }
+
+    /// Its bytes, if it is a letter.
+    #[inline]
+    pub(super) fn letter(&self) -> Option<LetterRef<'_>> {
+        match self {
+            Self::Typed(_) => None,
+            Self::Letter(letter) => Some(*letter),
+            Self::Own(letter) => Some(letter.view()),
         }
     }
 }
@@ -45,6 +62,7 @@ impl<M> Passing<'_, M> {
 enum Waiting<M> {
     Typed(M),
     Letter(Place),
+    Own(Letter),
 }
 
 /// Where a letter is.
@@ -72,6 +90,10 @@ pub(super) struct Letters {
 }
 
 impl Letters {
+    pub(super) const fn one(letter: LetterRef<'_>) -> Self {
+        Self { count: 1, bytes: letter.bytes().len() }
+    }
+
     pub(super) const fn add(&mut self, Self { count, bytes }: Self) {
         self.count += count;
         self.bytes += bytes;
@@ -86,7 +108,7 @@ impl Letters {
 /// See the module's page.
 pub(super) struct Batch<M> {
     waiting: VecDeque<Waiting<M>>, // ≤ BATCH
-    bytes: Vec<u8>,                // of letters, with those that were taken
+    bytes: Vec<u8>,                // of letters without their own, those that were taken too
     letters: Letters,              // of `waiting`
 }
 
@@ -115,47 +137,46 @@ impl<M> Batch<M> {
         self.letters
     }
 
-    /// Bytes of memory that it has, beyond itself.
-    pub(super) fn memory(&self) -> usize {
-        self.waiting.capacity() * size_of::<Waiting<M>>() + self.bytes.capacity()
-    }
-
     /// Behind the others. It is not full.
     #[inline]
     pub(super) fn push(&mut self, message: Passing<'_, M>) {
-        let waiting = match message {
+        if let Some(letter) = message.letter() {
+            self.letters.add(Letters::one(letter));
+        }
+        self.waiting.push_back(match message {
             Passing::Typed(message) => Waiting::Typed(message),
+            Passing::Own(letter) => Waiting::Own(letter),
             Passing::Letter(LetterRef { bytes, id_at, body_at }) => {
-                let fits = |len| u32::try_from(len).expect("what a lane takes is below 4 GiB");
+                let fits = |len| u32::try_from(len).expect("at most LONG, behind BYTES_FULL");
                 let (at, length) = (fits(self.bytes.len()), fits(bytes.len()));
                 self.bytes.extend_from_slice(bytes);
-                self.letters.add(Letters { count: 1, bytes: bytes.len() });
                 Waiting::Letter(Place { at, length, id_at, body_at })
             }
-        };
-        self.waiting.push_back(waiting);
+        });
     }
 
     /// The first message, if it is a letter.
     #[inline]
     pub(super) fn first_letter(&self) -> Option<LetterRef<'_>> {
         match self.waiting.front()? {
-            Waiting::Letter(place) => Some(place.of(&self.bytes)),
             Waiting::Typed(_) => None,
+            Waiting::Letter(place) => Some(place.of(&self.bytes)),
+            Waiting::Own(letter) => Some(letter.view()),
         }
     }
 
     /// Takes the first message.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<Passing<'_, M>> {
-        Some(match self.waiting.pop_front()? {
+        let message = match self.waiting.pop_front()? {
             Waiting::Typed(message) => Passing::Typed(message),
-            Waiting::Letter(place) => {
-                let letter = place.of(&self.bytes);
-                self.letters.remove(Letters { count: 1, bytes: letter.bytes().len() });
-                Passing::Letter(letter)
-            }
-        })
+            Waiting::Letter(place) => Passing::Letter(place.of(&self.bytes)),
+            Waiting::Own(letter) => Passing::Own(letter),
+        };
+        if let Some(letter) = message.letter() {
+            self.letters.remove(Letters::one(letter));
+        }
+        Some(message)
     }
 
     /// Takes all, in order.
@@ -166,14 +187,24 @@ impl<M> Batch<M> {
         self.clear();
     }
 
-    /// Forgets what is in it. Its memory stays for what comes, if it is not too much.
+    /// Forgets what is in it. Its memory stays for what comes.
     pub(super) fn clear(&mut self) {
         self.waiting.clear();
         self.letters = Letters::default();
         self.bytes.clear();
-        if self.bytes.capacity() > BYTES_KEPT {
+    }
+
+    /// Nothing comes for a while: only a little memory stays.
+    pub(super) fn rest(&mut self) {
+        self.clear();
+        if self.bytes.capacity() > BYTES_RESTING {
             self.bytes = Vec::new();
         }
+    }
+
+    /// Whether it has no memory.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.waiting.capacity() == 0
     }
 }
 
@@ -185,7 +216,8 @@ mod tests {
     fn push(batch: &mut Batch<u64>, number: u64, bytes: usize) {
         match bytes {
             0 => batch.push(Passing::Typed(number)),
-            _ => batch.push(Passing::Letter(letter(number, bytes).view())),
+            1..=LONG => batch.push(Passing::Letter(letter(number, bytes).view())),
+            _ => batch.push(Passing::Own(letter(number, bytes))),
         }
     }
 
@@ -196,10 +228,11 @@ mod tests {
     }
 
     fn number(message: &Passing<'_, u64>) -> u64 {
-        match message {
-            Passing::Typed(number) => *number,
-            Passing::Letter(letter) => {
-                u64::from_le_bytes(letter.body()[..8].try_into().expect("eight bytes"))
+        match (message, message.letter()) {
+            (Passing::Typed(number), None) => *number,
+            (_, letter) => {
+                let body = letter.expect("it is no other").body();
+                u64::from_le_bytes(body[..8].try_into().expect("eight bytes"))
             }
         }
     }
@@ -207,16 +240,16 @@ mod tests {
     #[test]
     fn messages_come_out_as_they_went_in() {
         let mut batch = Batch::default();
-        let lengths = [0, 20, 0, 700, 13, 0, 0, 99];
+        let lengths = [0, 20, 0, 700, 13, 0, 9_000, 99];
         for (number, length) in (0..).zip(lengths) {
             push(&mut batch, number, length);
         }
-        assert_eq!(batch.letters(), Letters { count: 4, bytes: 832 });
+        assert_eq!(batch.letters(), Letters { count: 5, bytes: 9_832 });
         assert!(batch.first_letter().is_none(), "it is typed");
         assert_eq!(batch.pop().map(|message| number(&message)), Some(0));
         assert_eq!(batch.first_letter().map(|letter| letter.bytes().len()), Some(20));
         assert_eq!(batch.pop().map(|message| number(&message)), Some(1));
-        assert_eq!((batch.len(), batch.letters()), (6, Letters { count: 3, bytes: 812 }));
+        assert_eq!((batch.len(), batch.letters()), (6, Letters { count: 4, bytes: 9_812 }));
         push(&mut batch, 8, 44);
         assert_eq!(numbers(&mut batch), [2, 3, 4, 5, 6, 7, 8]);
         assert_eq!((batch.letters(), batch.bytes.len()), (Letters::default(), 0));
@@ -231,22 +264,27 @@ mod tests {
         });
         assert!(batch.is_full());
         batch.clear();
-        push(&mut batch, 0, BYTES_FULL - 1);
-        assert!(!batch.is_full());
-        push(&mut batch, 1, 13);
+        (1..BYTES_FULL / LONG).for_each(|_| push(&mut batch, 0, LONG));
+        push(&mut batch, 3, BYTES_FULL);
+        push(&mut batch, 4, LONG - 1);
+        assert!(!batch.is_full(), "a long one is not in it");
+        push(&mut batch, 5, 13);
         assert!(batch.is_full());
         let _taken = batch.pop().is_some();
         assert!(batch.is_full(), "what was taken is still there");
     }
 
     #[test]
-    fn memory_stays_unless_it_is_too_much() {
+    fn memory_stays_and_less_of_it_where_nothing_comes() {
         let mut batch = Batch::default();
-        push(&mut batch, 1, 1_000);
+        assert!(batch.is_fresh());
+        (0..4).for_each(|number| push(&mut batch, number, LONG));
         batch.clear();
-        assert!(batch.bytes.capacity() >= 1_000);
-        push(&mut batch, 1, BYTES_KEPT + 1);
-        batch.clear();
+        assert!(batch.bytes.capacity() >= 4 * LONG && !batch.is_fresh());
+        batch.rest();
         assert_eq!(batch.bytes.capacity(), 0);
+        push(&mut batch, 1, 100);
+        batch.rest();
+        assert!(batch.bytes.capacity() >= 100);
     }
 }

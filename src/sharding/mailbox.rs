@@ -120,11 +120,6 @@ impl<M> Mailbox<M> {
         self.count == 0
     }
 
-    /// Bytes of memory that it has for messages.
-    pub(super) fn memory(&self) -> usize {
-        [&self.front].into_iter().chain(&self.behind).chain(&self.spare).map(Batch::memory).sum()
-    }
-
     /// Messages that wait, and their bytes.
     pub(super) const fn waits(&self) -> Waits {
         let (messages, Letters { count, bytes }) = (self.count, self.letters);
@@ -142,8 +137,8 @@ impl<M> Mailbox<M> {
     #[inline]
     pub(super) fn push(&mut self, message: Passing<'_, M>) {
         self.count += 1;
-        if let Passing::Letter(letter) = &message {
-            self.letters.add(Letters { count: 1, bytes: letter.bytes().len() });
+        if let Some(letter) = message.letter() {
+            self.letters.add(Letters::one(letter));
         }
         let last = self.behind.back_mut().unwrap_or(&mut self.front);
         if !last.is_full() {
@@ -176,6 +171,8 @@ impl<M> Mailbox<M> {
     fn advance(&mut self) {
         if let Some(next) = self.behind.pop_front() {
             self.spare = Some(std::mem::replace(&mut self.front, next));
+        } else {
+            self.spare = None;
         }
     }
 
@@ -199,10 +196,17 @@ impl<M> Mailbox<M> {
 
     /// Memory for messages to come: a batch that is empty may have some.
     pub(super) fn adopt(&mut self, batch: &mut Batch<M>) {
-        if self.front.memory() < batch.memory() && self.front.is_empty() && batch.is_empty() {
+        if self.front.is_fresh() && batch.is_empty() {
             batch.clear();
             std::mem::swap(&mut self.front, batch);
         }
+    }
+
+    /// Nothing waits, and nothing comes for a while: only a little memory stays.
+    pub(super) fn rest(&mut self) {
+        assert!(self.is_empty(), "nothing waits");
+        self.front.rest();
+        (self.spare, self.behind) = (None, VecDeque::new());
     }
 
     /// Takes all, in order.
@@ -287,7 +291,7 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    use super::super::batch::BATCH;
+    use super::super::batch::{BATCH, LONG};
     use super::super::letter::tests::letter as of;
     use super::*;
 
@@ -383,6 +387,7 @@ mod tests {
         Pop(usize),
         GiveBack,
         Adopt,
+        Rest,
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -394,18 +399,28 @@ mod tests {
             3 => (0..300_usize).prop_map(Step::Pop),
             2 => Just(Step::GiveBack),
             1 => Just(Step::Adopt),
+            1 => Just(Step::Rest),
         ]
     }
 
     type Numbered = (u64, usize);
 
-    fn numbered(message: Passing<'_, u64>) -> Numbered {
-        match message {
-            Passing::Typed(number) => (number, 0),
-            Passing::Letter(letter) => {
+    fn numbered(message: &Passing<'_, u64>) -> Numbered {
+        match (message, message.letter()) {
+            (Passing::Typed(number), None) => (*number, 0),
+            (_, letter) => {
+                let letter = letter.expect("it is no other");
                 let number = letter.body()[..8].try_into().expect("eight bytes");
                 (u64::from_le_bytes(number), letter.bytes().len())
             }
+        }
+    }
+
+    fn coming(mailbox: &mut Mailbox<u64>, number: u64, bytes: usize) {
+        match bytes {
+            0 => mailbox.push(Passing::Typed(number)),
+            1..=LONG => mailbox.push(Passing::Letter(of(number, bytes).view())),
+            _ => mailbox.push(Passing::Own(of(number, bytes))),
         }
     }
 
@@ -425,10 +440,7 @@ mod tests {
                     Step::Push(count, bytes) => for _ in 0..count {
                         last += 1;
                         inside.push_back((last, bytes));
-                        match bytes {
-                            0 => mailbox.push(Passing::Typed(last)),
-                            _ => mailbox.push(Passing::Letter(of(last, bytes).view())),
-                        }
+                        coming(&mut mailbox, last, bytes);
                     },
                     Step::Take(most) if batch.is_empty() => {
                         let count = mailbox.take(most, &mut batch);
@@ -437,7 +449,7 @@ mod tests {
                         taken.extend(inside.drain(..count));
                     }
                     Step::Pop(count) => for _ in 0..count {
-                        prop_assert_eq!(batch.pop().map(numbered), taken.pop_front());
+                        prop_assert_eq!(batch.pop().map(|message| numbered(&message)), taken.pop_front());
                     },
                     Step::GiveBack => {
                         mailbox.give_back(&mut batch);
@@ -445,13 +457,14 @@ mod tests {
                         std::mem::swap(&mut taken, &mut inside);
                     }
                     Step::Adopt => mailbox.adopt(&mut batch),
-                    Step::Take(_) => {}
+                    Step::Rest if mailbox.is_empty() => mailbox.rest(),
+                    Step::Take(_) | Step::Rest => {}
                 }
                 prop_assert_eq!(mailbox.waits(), waits(&inside));
                 prop_assert_eq!((mailbox.len(), batch.len()), (inside.len(), taken.len()));
             }
             let mut rest = VecDeque::new();
-            mailbox.drain(|message| rest.push_back(numbered(message)));
+            mailbox.drain(|message| rest.push_back(numbered(&message)));
             prop_assert_eq!(rest, inside);
             prop_assert_eq!(mailbox.waits(), Waits::default());
         }

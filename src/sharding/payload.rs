@@ -56,6 +56,7 @@ pub(super) fn seal<E: Entity>(mut tenants: Tenants<E>, canary: Canary) -> (Optio
         let Some(busy) = &mut tenant.busy else { continue };
         busy.mailbox.drain(|message| match message {
             Passing::Letter(letter) => append(&mut bytes, letter.bytes()),
+            Passing::Own(letter) => append(&mut bytes, letter.bytes()),
             Passing::Typed(message) => match draft_of(&tenant.id, &message) {
                 Some(draft) => {
                     append(&mut bytes, draft.bytes());

@@ -240,11 +240,11 @@ impl<E: Entity> Task<E> {
     /// What was taken and not begun goes back, ahead of what came since.
     fn give_back(&mut self, floor: &mut Floor<E>) {
         let busy = floor.tenants.busy(self.row);
-        if busy.marked > 0 || self.stage == Stage::Draining {
-            busy.marked += self.batch.len();
-        }
         if self.runtime.canary.has(Bug::TakenNotGivenBack) {
             self.batch.clear();
+        }
+        if busy.marked > 0 || self.stage == Stage::Draining {
+            busy.marked += self.batch.len();
         }
         if self.runtime.canary.has(Bug::TakenGivenBackBehind) {
             busy.mailbox.give_back_behind(&mut self.batch);
@@ -339,12 +339,15 @@ impl<E: Entity> Task<E> {
             }
             let message = match (self.batch.pop(), opened) {
                 (Some(Passing::Typed(message)), _)
-                | (Some(Passing::Letter(_)), Opened::Message(message)) => Some(message),
+                | (Some(Passing::Letter(_) | Passing::Own(_)), Opened::Message(message)) => {
+                    Some(message)
+                }
                 (Some(lost), Opened::Undecodable) => {
                     self.runtime.lose(Lost::Undecodable, lost.entry(), self.shard.id);
                     None
                 }
-                (Some(Passing::Letter(letter)), Opened::Nothing) => {
+                (Some(letter), Opened::Nothing) => {
+                    let letter = letter.letter().expect("others are values");
                     assert!(letter.starts(), "a message is opened before it begins");
                     self.runtime.started(letter);
                     None

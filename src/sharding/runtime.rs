@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::actives::{Actives, Leaver};
 use super::asks::{Asker, Asks, Doors};
-use super::batch::Entry;
+use super::batch::{Entry, LONG, Passing};
 use super::bug::{Bug, Canary};
 use super::callers::{Callers, Seat};
 use super::config::Sharding;
@@ -416,15 +416,17 @@ impl<E: Entity> Runtime<E> {
         let known = |shard| self.shard(shard).ok_or(BadFrame("no shard of this type"));
         match Frame::read(bytes)? {
             Frame::Message { shard, stamp, fit, letter } => {
+                let bytes = letter.bytes().len();
+                let own = (bytes > LONG).then(|| letter.to_letter()); // not under the lock
                 known(shard)?.pass(self, fit, |gate, desk| {
                     if self.is_over() {
                         return desk.lose(Lost::NodeStopped, letter.to_letter());
                     }
                     desk.moved = fit == Fit::Exempt;
-                    if gate.accepts(from, stamp) {
-                        return desk.deliver(from, letter);
+                    if own.is_none() && gate.accepts(from, stamp) {
+                        return desk.deliver(from, Passing::Letter(letter));
                     }
-                    let (bytes, message) = (letter.bytes().len(), letter.to_letter());
+                    let message = own.unwrap_or_else(|| letter.to_letter());
                     gate.arrived(from, stamp, Item { bytes, message }, desk);
                 });
             }

@@ -26,7 +26,7 @@ use super::handover::{HandOver, Leaving, State};
 use super::hosting::NoRoom;
 use super::ids::{EntityId, Generation, RegionId, ShardId};
 use super::instance::Instance;
-use super::letter::{Letter, LetterRef};
+use super::letter::Letter;
 use super::mailbox::MailboxFull;
 use super::moved::Orphaned;
 use super::payload;
@@ -649,24 +649,25 @@ impl<E: Entity> Desk<'_, E> {
         }
     }
 
-    /// Into the mailbox of its entity: what is accepted.
-    pub(super) fn deliver(&mut self, from: RegionId, letter: LetterRef<'_>) {
+    /// Into the mailbox of its entity: a letter that is accepted.
+    pub(super) fn deliver(&mut self, from: RegionId, message: Passing<'_, E::Message>) {
+        let letter = message.letter().expect("values are told here, and not delivered");
+        let (hash, bytes) = (hash(letter.id_bytes()), letter.bytes().len());
         if self.runtime.is_over() {
-            return self.lose(Lost::NodeStopped, letter.to_letter());
+            return self.after.lost.push((Lost::NodeStopped, message.entry()));
         }
-        let (id, bytes) = (letter.id_bytes(), letter.bytes().len());
-        let hash = hash(id);
-        let known = self.floor.tenants.find(hash, id);
+        let known = self.floor.tenants.find(hash, letter.id_bytes());
         let row = known.unwrap_or_else(|| self.floor.add(hash, letter.id()));
         let visit = Visit { shard: self.shard, runtime: self.runtime };
+        let mut is_full = false;
         if self.fit == Fit::Must && self.floor.check_row(row, bytes, &visit).is_err() {
             self.turn_away(from, row, bytes);
-            return self.lose(Lost::MailboxFull, letter.to_letter());
+            is_full = true;
         }
-        if self.moved && self.is_overrun(from, row, bytes) {
-            return self.lose(Lost::MailboxFull, letter.to_letter());
+        if is_full || self.moved && self.is_overrun(from, row, bytes) {
+            return self.after.lost.push((Lost::MailboxFull, message.entry()));
         }
-        self.floor.push(row, hash, visit, Passing::Letter(letter), self.after);
+        self.floor.push(row, hash, visit, message, self.after);
     }
 
     pub(super) fn lose(&mut self, why: Lost, letter: Letter) {
@@ -737,7 +738,7 @@ impl<E: Entity> Post<Letter> for Desk<'_, E> {
     }
 
     fn accept(&mut self, from: RegionId, item: Item<Letter>, _origin: Origin) {
-        self.deliver(from, item.message.view());
+        self.deliver(from, Passing::Own(item.message));
     }
 
     fn refuse(&mut self, _from: RegionId, item: Item<Letter>) {

@@ -17,9 +17,6 @@ use super::mailbox::Mailbox;
 /// Queues that are kept for the next entity that gets messages.
 const SPARE_MAX: usize = 8;
 
-/// One with more memory is not kept, bytes.
-const SPARE_BYTES_MAX: usize = 16 * 1024;
-
 /// No row, no slot.
 pub(super) const NONE: u32 = u32::MAX;
 
@@ -184,9 +181,9 @@ impl<E: Entity> Tenants<E> {
     pub(super) fn idle(&mut self, at: u32) {
         let Some(mut busy) = self.get_mut(at).busy.take() else { return };
         assert!(busy.mailbox.is_empty(), "an idle entity has no messages");
-        let reusable =
-            busy.mailbox.memory() <= SPARE_BYTES_MAX && !busy.mailbox.puts_somebody_off(); // it would be the next entity's
+        let reusable = !busy.mailbox.puts_somebody_off(); // it would be the next entity's
         if reusable && self.spare.len() < SPARE_MAX {
+            busy.mailbox.rest();
             (busy.marked, busy.runs, busy.leaves) = (0, false, false);
             self.spare.push(busy);
         }

@@ -205,6 +205,7 @@ impl<M> Gate<M> {
 
     /// Whether all that [`arrived`](Self::arrived) does with a message is to have it
     /// [accepted](Post::accept): then whoever has its bytes elsewhere need not make a message of it.
+    #[must_use]
     pub fn accepts(&self, from: RegionId, stamp: Generation) -> bool {
         self.host.accepts(from, Lane::Remote, stamp, self.canary)
     }

@@ -670,7 +670,11 @@ impl World {
     fn word_down(&mut self, scope: &Scope, from: Node, to: Node) {
         let word = self.down.get_mut(&(from, to)).and_then(VecDeque::pop_front);
         let word = word.expect("the lane is not empty");
+        // As the runtime does: what is accepted at once, past the gate's own steps.
         self.with(scope, to, |gate, post| match word {
+            Down::Message(stamp, item) if gate.accepts(region(from), stamp) => {
+                post.accept(region(from), item, Origin::Anybody);
+            }
             Down::Message(stamp, item) => gate.arrived(region(from), stamp, item, post),
             Down::Barrier(stamp) => gate.barrier_arrived(region(from), stamp, post),
         });
