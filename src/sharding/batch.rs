@@ -209,32 +209,48 @@ impl<M> Batch<M> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::letter::tests::letter;
     use super::*;
 
-    fn push(batch: &mut Batch<u64>, number: u64, bytes: usize) {
+    /// A message of this number, as it comes: a letter of so many bytes, or typed if there are none.
+    /// Whoever asks keeps the bytes of a short one.
+    pub(in crate::sharding) fn coming(
+        number: u64,
+        bytes: usize,
+        short: &mut Option<Letter>,
+    ) -> Passing<'_, u64> {
         match bytes {
-            0 => batch.push(Passing::Typed(number)),
-            1..=LONG => batch.push(Passing::Letter(letter(number, bytes).view())),
-            _ => batch.push(Passing::Own(letter(number, bytes))),
+            0 => Passing::Typed(number),
+            1..=LONG => Passing::Letter(short.insert(letter(number, bytes)).view()),
+            _ => Passing::Own(letter(number, bytes)),
         }
+    }
+
+    /// Its number, and its bytes if it is a letter.
+    pub(in crate::sharding) fn told(message: &Passing<'_, u64>) -> (u64, usize) {
+        match (message, message.letter()) {
+            (Passing::Typed(number), None) => (*number, 0),
+            (_, letter) => {
+                let letter = letter.expect("it is no other");
+                let number = letter.body()[..8].try_into().expect("eight bytes");
+                (u64::from_le_bytes(number), letter.bytes().len())
+            }
+        }
+    }
+
+    fn push(batch: &mut Batch<u64>, number: u64, bytes: usize) {
+        batch.push(coming(number, bytes, &mut None));
+    }
+
+    fn number(message: &Passing<'_, u64>) -> u64 {
+        told(message).0
     }
 
     fn numbers(batch: &mut Batch<u64>) -> Vec<u64> {
         let mut numbers = Vec::new();
         batch.drain(|message| numbers.push(number(&message)));
         numbers
-    }
-
-    fn number(message: &Passing<'_, u64>) -> u64 {
-        match (message, message.letter()) {
-            (Passing::Typed(number), None) => *number,
-            (_, letter) => {
-                let body = letter.expect("it is no other").body();
-                u64::from_le_bytes(body[..8].try_into().expect("eight bytes"))
-            }
-        }
     }
 
     #[test]

@@ -291,7 +291,8 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    use super::super::batch::{BATCH, LONG};
+    use super::super::batch::BATCH;
+    use super::super::batch::tests::{coming, told};
     use super::super::letter::tests::letter as of;
     use super::*;
 
@@ -405,25 +406,6 @@ mod tests {
 
     type Numbered = (u64, usize);
 
-    fn numbered(message: &Passing<'_, u64>) -> Numbered {
-        match (message, message.letter()) {
-            (Passing::Typed(number), None) => (*number, 0),
-            (_, letter) => {
-                let letter = letter.expect("it is no other");
-                let number = letter.body()[..8].try_into().expect("eight bytes");
-                (u64::from_le_bytes(number), letter.bytes().len())
-            }
-        }
-    }
-
-    fn coming(mailbox: &mut Mailbox<u64>, number: u64, bytes: usize) {
-        match bytes {
-            0 => mailbox.push(Passing::Typed(number)),
-            1..=LONG => mailbox.push(Passing::Letter(of(number, bytes).view())),
-            _ => mailbox.push(Passing::Own(of(number, bytes))),
-        }
-    }
-
     fn waits(messages: &VecDeque<Numbered>) -> Waits {
         let bytes = messages.iter().map(|(_, bytes)| if *bytes == 0 { 8 } else { *bytes }).sum();
         Waits { messages: messages.len(), bytes }
@@ -440,7 +422,7 @@ mod tests {
                     Step::Push(count, bytes) => for _ in 0..count {
                         last += 1;
                         inside.push_back((last, bytes));
-                        coming(&mut mailbox, last, bytes);
+                        mailbox.push(coming(last, bytes, &mut None));
                     },
                     Step::Take(most) if batch.is_empty() => {
                         let count = mailbox.take(most, &mut batch);
@@ -449,7 +431,7 @@ mod tests {
                         taken.extend(inside.drain(..count));
                     }
                     Step::Pop(count) => for _ in 0..count {
-                        prop_assert_eq!(batch.pop().map(|message| numbered(&message)), taken.pop_front());
+                        prop_assert_eq!(batch.pop().map(|message| told(&message)), taken.pop_front());
                     },
                     Step::GiveBack => {
                         mailbox.give_back(&mut batch);
@@ -464,7 +446,7 @@ mod tests {
                 prop_assert_eq!((mailbox.len(), batch.len()), (inside.len(), taken.len()));
             }
             let mut rest = VecDeque::new();
-            mailbox.drain(|message| rest.push_back(numbered(&message)));
+            mailbox.drain(|message| rest.push_back(told(&message)));
             prop_assert_eq!(rest, inside);
             prop_assert_eq!(mailbox.waits(), Waits::default());
         }
