@@ -89,15 +89,20 @@ impl View {
 
     /// First in the order of addresses among reachable members with `role` that are Up or Leaving;
     /// only if there is none: the first of those that are WeaklyUp, Joining, Exiting or Down, in
-    /// this order.
+    /// this order. Of those that are Exiting it is one that the configuration still needs: who has
+    /// no vote, since it is out or was never taken up, could have nobody removed.
     #[must_use]
     pub fn leader(&self, role: Option<&str>) -> Option<NodeId> {
+        let votes = |node: NodeId| {
+            self.electorate.as_ref().is_none_or(|electorate| electorate.voters.contains(&node))
+        };
         let class = |member: &Member| match member.status {
             Status::Up | Status::Leaving => 0,
             Status::WeaklyUp => 1,
             Status::Joining => 2,
-            Status::Exiting => 3,
-            Status::Down | Status::Removed => 4,
+            Status::Exiting if votes(member.node) => 3,
+            Status::Exiting => 4,
+            Status::Down | Status::Removed => 5,
         };
         let here = self.members.iter().filter(|m| m.has_role(role) && self.is_reachable(m.node));
         let first = here.min_by(|a, b| class(a).cmp(&class(b)).then_with(|| a.by_address(b)));

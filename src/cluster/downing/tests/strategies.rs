@@ -362,3 +362,18 @@ fn only_the_leader_that_has_been_taken_up_acts() {
     );
     assert!(resolution.responsible, "nobody else could ever say so");
 }
+
+/// A was never taken up, or is out already. B and C cannot leave before D is removed.
+#[test]
+fn of_those_that_are_about_to_leave_one_with_a_vote_acts() {
+    let strategy = Strategy::KeepMajority(KeepMajority::default());
+    let split = split("!A !B !C | D");
+    for (own, acts) in [('A', false), ('B', true), ('C', false)] {
+        let mut view = split.view_of(0, super::node(own));
+        let voters = "BCD".chars().map(super::node).collect();
+        view.electorate = Some(Electorate { voters, tiebreaker: super::node('D') });
+        let resolution = resolve(&strategy, Trust::Configuration, &view);
+        assert_eq!(resolution.responsible, acts, "{own}");
+        assert_eq!(super::names(&resolution.down), "D", "{own}");
+    }
+}
