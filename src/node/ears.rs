@@ -73,12 +73,16 @@ impl Ears {
                 if let (Some(old), Some(node)) = (wiring::to_cluster(old), wiring::to_cluster(node))
                 {
                     self.tell(Input::NewIncarnation { old, node, is_proof });
+                    self.tell(Input::Closed(old)); // the transport closes nothing that it replaces
                 }
             }
             handle::Event::Closed { node } => self.closed(node),
             handle::Event::Forgotten { node } => {
                 tracing::info!(%node, "node.forgotten");
                 self.gone(node);
+                if let Some(node) = wiring::to_cluster(node) {
+                    self.tell(Input::Closed(node)); // and nothing that it forgets
+                }
             }
             handle::Event::DialRefused { address, reason, peer } => {
                 tracing::debug!(%address, reason, "node.dial_refused");

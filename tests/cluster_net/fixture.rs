@@ -116,6 +116,17 @@ pub(crate) async fn gone(from: &[Node], who: NodeId) {
     }
 }
 
+/// Starts a node on a directory, once its former life has let go of it.
+pub(crate) async fn start_again(config: &Config) -> Node {
+    let mut node = None;
+    eventually("the old life lets go of its lock", async || {
+        node = Node::start(config.clone()).await.ok();
+        node.is_some()
+    })
+    .await;
+    node.expect("it has started")
+}
+
 /// Waits until it is so.
 pub(crate) async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let tries = async {

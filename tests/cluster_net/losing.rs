@@ -11,7 +11,7 @@ use ostraca::node::StartError;
 use ostraca::node::downing::{DowningLease, LeaseError, LeaseName};
 use ostraca::prelude::*;
 
-use crate::fixture::{Plan, all_up, drop_all, events_until, eventually, gone, soon};
+use crate::fixture::{Plan, all_up, drop_all, events_until, eventually, gone, soon, start_again};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -54,6 +54,63 @@ async fn who_is_unreachable_is_shown_with_who_does_not_reach_it() {
     drop_all(nodes);
 }
 
+/// Its list of seeds has nobody else whom it could ask, and who is inside dials no removed node.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_only_seed_is_removed_and_called_when_it_starts_again() {
+    let plan = Plan::with_seeds(1);
+    let dir = tempfile::tempdir().expect("a directory");
+    let at_seed = plan.config(&plan.seeds[0], Some(dir.path()));
+    let seed = Node::start(at_seed.clone()).await.expect("it starts");
+    let mut nodes = vec![plan.other().await, plan.other().await];
+    nodes.push(seed);
+    all_up(&nodes).await;
+    let seed = nodes.pop().expect("three");
+    let who = seed.cluster().me();
+    drop(seed);
+    gone(&nodes, who).await;
+    nodes.push(start_again(&at_seed).await);
+    all_up(&nodes).await;
+    drop_all(nodes);
+}
+
+/// It is removed, and its old life takes so long to end that the others forget it while it is connected.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_only_seed_is_called_though_its_old_life_was_forgotten_before_it_ended() {
+    let plan = Plan::with_seeds(1);
+    let dir = tempfile::tempdir().expect("a directory");
+    let at_seed = plan.config(&plan.seeds[0], Some(dir.path()));
+    let seed = Node::start(at_seed.clone()).await.expect("it starts");
+    let mut nodes = vec![plan.other().await, plan.other().await];
+    nodes.push(seed);
+    all_up(&nodes).await;
+    let seed = nodes.pop().expect("three");
+    let (who, id) = (seed.cluster().me(), seed.id());
+    let (release, released) = tokio::sync::watch::channel(false);
+    for phase in Phase::ALL {
+        let mut released = released.clone();
+        let lingers = move || async move {
+            let _ = released.wait_for(|released| *released).await;
+        };
+        seed.shutdown().add_task(phase, "lingers", lingers).expect("it has not begun");
+    }
+    nodes[0].cluster().down(who).await.expect("a member");
+    gone(&nodes, who).await;
+    for node in &nodes {
+        eventually("its old life is forgotten", async || {
+            let peers = node.stats().await.net.peers;
+            let known = peers.iter().find(|stats| stats.peer == id.peer);
+            known.is_none_or(|stats| stats.incarnation.is_none())
+        })
+        .await;
+    }
+    release.send(true).expect("tasks wait for it");
+    soon(seed.shutdown().done()).await;
+    drop(seed);
+    nodes.push(start_again(&at_seed).await);
+    all_up(&nodes).await;
+    drop_all(nodes);
+}
+
 /// Nothing but the proof removes it: every wait is an hour.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_on_the_same_directory_is_proof_and_it_joins_at_once() {
@@ -75,13 +132,7 @@ async fn a_restart_on_the_same_directory_is_proof_and_it_joins_at_once() {
         let lost = nodes.remove(number);
         let (before, peer) = (lost.cluster().me(), lost.id().peer);
         drop(lost);
-        let mut again = None;
-        eventually("the old life lets go of its lock", async || {
-            again = Node::start(config(number)).await.ok();
-            again.is_some()
-        })
-        .await;
-        let again = again.expect("it has started");
+        let again = start_again(&config(number)).await;
         assert!(again.id().peer == peer && again.cluster().me() != before, "the same peer anew");
         soon(again.cluster().up()).await.expect("it is let in");
         assert_eq!(again.cluster().state().await.expect("it runs").id, cluster_id);

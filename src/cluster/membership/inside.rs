@@ -13,6 +13,7 @@ use ostraca_ddata::replicator::epoch::{Epoch, Outcome};
 
 use super::admitting::{self, Done};
 use super::astray::Astray;
+use super::calling::{self, Calling};
 use super::deciding::Deciding;
 use super::port::{Command, Notice, StopReason};
 use super::recovering::{GivenUp, reached};
@@ -29,7 +30,7 @@ use crate::cluster::events::ClusterState;
 use crate::cluster::gossip::exchange::GossipRefused;
 use crate::cluster::gossip::targets::News;
 use crate::cluster::gossip::{ClusterId, Gossip};
-use crate::cluster::member::Status;
+use crate::cluster::member::{Address, Status};
 use crate::cluster::reachability::Verdict;
 use crate::cluster::wire::{ClusterMessage, Foundation};
 
@@ -53,6 +54,7 @@ pub(super) struct Inside {
     shunned: Shunned,
     /// Nobody who is left may know it.
     astray: Astray,
+    calling: Calling,
     /// It is out in order, and waits until somebody who stays knows it.
     parting: Option<Parting>,
     /// Something happened: what follows is worked out after this batch.
@@ -83,6 +85,7 @@ impl Inside {
             telling: Telling::default(),
             shunned: Shunned::default(),
             astray: Astray::default(),
+            calling: Calling::new(core, now),
             parting: None,
             is_unsettled: true,
             look_at: None,
@@ -112,6 +115,7 @@ impl Inside {
             self.deciding.next_deadline(),
             self.telling.next_deadline(),
             self.astray.next_deadline(),
+            self.calling.next_deadline(),
             self.given_up.next_deadline(),
             self.look_at,
             self.seen_at,
@@ -135,6 +139,10 @@ impl Inside {
         self.telling.tick(now, out);
         if self.given_up.tick(core, now, &self.gossip, out) {
             self.telling.spared = self.given_up.nodes();
+        }
+        if self.calling.is_due(now) && self.has_quorum(core) {
+            let leads = self.told().leader == Some(core.me);
+            self.calling.call(core, now, &self.gossip, leads, out);
         }
         if self.watching.tick(core, now, &mut self.gossip, out) {
             self.changed_by_me();
@@ -215,6 +223,9 @@ impl Inside {
         }
         self.shunned.not_by(node.peer);
         self.astray.up(core, node, out);
+        if self.calling.is_called(core, node, &self.gossip) && self.has_quorum(core) {
+            calling::invite(core, node, &self.gossip, out);
+        }
         self.at_a_members_address(core, now, node, out);
         self.watched(core, now, out, |monitor, orders| monitor.connected(now.mono, node, orders));
         let waits = |status| matches!(status, Status::Joining | Status::WeaklyUp);
@@ -226,6 +237,11 @@ impl Inside {
             let at = if leads { now.mono } else { now.mono + FOLLOWERS_LOOK };
             self.look_at = Some(self.look_at.map_or(at, |first| first.min(at)));
         }
+    }
+
+    /// These addresses are this node's own.
+    pub(super) fn is_own(&mut self, addresses: &[Address]) {
+        self.calling.is_own(addresses);
     }
 
     /// Another peer answers where a member is dialled: evidence against that one, no proof.

@@ -10,6 +10,7 @@
 
 mod admitting;
 mod astray;
+mod calling;
 mod deciding;
 mod former;
 mod founding;
@@ -55,6 +56,9 @@ use super::member::{Address, Hosting, Member};
 use super::wire::{ClusterMessage, Settings};
 
 type Out = Outbox<Output>;
+
+/// Addresses in a list of seeds, at most; what a list has on top is not used.
+const SEEDS_MAX: usize = 64;
 
 /// Answers that wait until what they rely on is durable, at most; more are not given.
 const WAITING_MAX: usize = 256;
@@ -281,10 +285,12 @@ impl Membership {
         if node.peer == self.core.me.peer {
             // Its own address under another name, or another life of itself: no link.
             self.core.stats.own_dialled += 1;
-            if let Stage::Searching(searching) = &mut self.stage
-                && node == self.core.me
-            {
-                searching.is_own(&self.core, &addresses);
+            match &mut self.stage {
+                Stage::Searching(searching) if node == self.core.me => {
+                    searching.is_own(&self.core, &addresses);
+                }
+                Stage::Inside(inside) if node == self.core.me => inside.is_own(&addresses),
+                _ => {}
             }
             return;
         }
@@ -399,13 +405,19 @@ impl Membership {
         let (gossip, foundation) = match entry {
             Entry::Stop => return self.stop(now, StopReason::NotJoined, out),
             Entry::Welcome(gossip) => (gossip, None),
-            Entry::Found(foundation) => (foundation.gossip, Some(foundation.epoch)),
+            Entry::Found(foundation) => (foundation.gossip.clone(), Some(foundation)),
         };
-        self.core.memory = Memory { cluster: Some(gossip.cluster()), founding: None };
+        let cluster = gossip.cluster();
+        // Of no other foundation than the one that was decided is there a cluster.
+        let voted = self.core.memory.founding.take().and_then(|votes| votes.accepted);
+        let voted = voted.map(|(_, voted)| voted).filter(|f| f.gossip.cluster() == cluster);
+        let before = self.core.memory.founded.take().filter(|f| f.gossip.cluster() == cluster);
+        let founded = foundation.clone().or(voted).or(before);
+        self.core.memory = Memory { cluster: Some(cluster), founding: None, founded };
         self.core.persist(out);
         out.push(Output::Belongs(gossip.cluster()));
-        if let Some(epoch) = foundation.filter(|_| self.core.installed.is_none()) {
-            out.push(Output::Found(epoch));
+        if let Some(foundation) = foundation.filter(|_| self.core.installed.is_none()) {
+            out.push(Output::Found(foundation.epoch));
         }
         let inside = Inside::new(&mut self.core, now, Gossip::clone(&gossip));
         self.stage = Stage::Inside(Box::new(inside));
@@ -439,6 +451,11 @@ impl Membership {
 }
 
 impl Core {
+    /// The list of seeds.
+    fn seeds(&self) -> BTreeSet<Address> {
+        self.config.seeds.iter().take(SEEDS_MAX).cloned().collect()
+    }
+
     /// How this node would be a member.
     fn member(&self) -> Member {
         Member {

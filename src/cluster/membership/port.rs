@@ -45,6 +45,10 @@ pub struct Memory {
     /// What it promised and accepted when seeds founded; opaque to others.
     #[serde(rename = "f", default, skip_serializing_if = "Option::is_none")]
     pub founding: Option<crate::cluster::wire::FoundingMemory>,
+    /// How that cluster began, if it was there: for those of its first members that have not heard
+    /// of it.
+    #[serde(rename = "f1", default, skip_serializing_if = "Option::is_none")]
+    pub founded: Option<crate::cluster::wire::Foundation>,
 }
 
 /// A fact for the membership machine.
@@ -278,12 +282,29 @@ pub enum Notice {
         /// Which.
         cluster: ClusterId,
     },
+    /// Seeds agreed on a cluster, and a majority of those that were to begin with it died then.
+    #[error(
+        "the seeds agreed on cluster {cluster}, and too many of its first members ended before it \
+         began: the others can do nothing. If one of them runs, `ostraca recover --force` there \
+         goes on with it; if none does, start the seeds with empty data directories"
+    )]
+    FoundersLost {
+        /// Which.
+        cluster: ClusterId,
+    },
     /// Whoever let this node in is gone, and nobody else knows of it.
     #[error(
         "no member that this node knows is alive, and it is in no configuration: it asks its seeds \
          and the members' addresses to be let in anew"
     )]
     Astray,
+    /// No seed is a member, and none that is called comes in.
+    #[error(
+        "no seed of this node's list is a member, and none comes in when it is called: whoever \
+         starts now finds no cluster. Start seeds on their data directories (without those a \
+         majority of them would found another cluster), or list a member as a seed"
+    )]
+    NoSeedInside,
     /// Settings differ that should agree.
     #[error("{node} has other settings: {which:?}")]
     SettingsDiffer {

@@ -11,13 +11,11 @@ use rand::RngExt;
 
 use super::founding::{Founding, Seat, Step};
 use super::port::{Notice, Output};
-use super::{Core, Out};
+use super::{Core, Out, SEEDS_MAX};
 use crate::cluster::gossip::{ClusterId, Gossip};
 use crate::cluster::member::{Address, Member};
 use crate::cluster::wire::{ClusterMessage, Foundation, FoundingBallot, InitAnswer};
 
-/// Addresses in a list of seeds, at most; what a list has on top is not used.
-const SEEDS_MAX: usize = 64;
 /// Addresses that are asked, at most: those, and as many members that are known.
 const ASKED_MAX: usize = 2 * SEEDS_MAX;
 
@@ -33,6 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const TURN: Duration = Duration::from_millis(500);
 /// How long a seed waits for one that stands before it and has not answered yet.
 const UNHEARD: Duration = Duration::from_millis(150);
+/// Members that have called and are listened to, at most.
+const CALLERS_MAX: usize = 16;
 /// Answers that are remembered, at most.
 const ANSWERS_MAX: usize = 256;
 
@@ -51,9 +51,10 @@ pub(super) enum Entry {
 #[derive(Debug)]
 pub(super) struct Searching {
     started: Instant,
-    seeds: BTreeSet<Address>, // the list; ≤ SEEDS_MAX
-    asked: BTreeSet<Address>, // seeds but this node, or whom it is to join; ≤ ASKED_MAX
-    own: BTreeSet<Address>,   // names among them that this node answers to; ≤ `asked`
+    seeds: BTreeSet<Address>,  // the list; ≤ SEEDS_MAX
+    asked: BTreeSet<Address>,  // seeds but this node, or whom it is to join; ≤ ASKED_MAX
+    own: BTreeSet<Address>,    // names among them that this node answers to; ≤ `asked`
+    callers: BTreeSet<NodeId>, // connected members that are asked, too; ≤ CALLERS_MAX
     founding: Option<Founding>,
     equal: BTreeSet<NodeId>, // searching seeds with the same list and settings; ≤ ANSWERS_MAX
     answers: BTreeMap<NodeId, InitAnswer>, // ≤ ANSWERS_MAX
@@ -69,7 +70,7 @@ pub(super) struct Searching {
 
 impl Searching {
     pub(super) fn new(core: &mut Core, now: Now, out: &mut Out) -> Self {
-        let seeds: BTreeSet<Address> = core.config.seeds.iter().take(SEEDS_MAX).cloned().collect();
+        let seeds = core.seeds();
         let mut asked = seeds.clone();
         asked.remove(&core.address);
         let is_seed = seeds.contains(&core.address) || core.config.expected_nodes.is_some();
@@ -88,7 +89,7 @@ impl Searching {
     /// The search of a node that was inside already: it asks these addresses, too, and founds
     /// nothing.
     pub(super) fn anew(core: &Core, now: Now, known: BTreeSet<Address>) -> Self {
-        let seeds: BTreeSet<Address> = core.config.seeds.iter().take(SEEDS_MAX).cloned().collect();
+        let seeds = core.seeds();
         let mut asked: BTreeSet<Address> =
             seeds.iter().cloned().chain(known).take(ASKED_MAX).collect();
         asked.remove(&core.address);
@@ -106,6 +107,7 @@ impl Searching {
             seeds,
             asked,
             own: BTreeSet::new(),
+            callers: BTreeSet::new(),
             founding,
             equal: BTreeSet::new(),
             answers: BTreeMap::new(),
@@ -132,6 +134,7 @@ impl Searching {
     }
 
     pub(super) fn closed(&mut self, node: NodeId) {
+        self.callers.remove(&node);
         self.answers.remove(&node);
         self.equal.remove(&node);
         self.join = self.join.filter(|(via, _)| *via != node);
@@ -158,9 +161,25 @@ impl Searching {
     }
 
     pub(super) fn up(&mut self, core: &mut Core, node: NodeId, out: &mut Out) {
-        if core.links.at(&self.asked).iter().any(|(at, _)| *at == node) {
+        if self.is_asked(core, node) {
             self.init(core, node, out);
         }
+    }
+
+    fn is_asked(&self, core: &Core, node: NodeId) -> bool {
+        self.callers.contains(&node) || self.is_at_a_seed(core, node)
+    }
+
+    /// Whether it answers where this node looks for the cluster.
+    fn is_at_a_seed(&self, core: &Core, node: NodeId) -> bool {
+        core.links.addresses(node).is_some_and(|at| !at.is_disjoint(&self.asked))
+    }
+
+    /// Somebody speaks of a cluster: whoever was not asked is from now on, if this node has seeds (else
+    /// it is told whom to join). Says whether that is new.
+    fn is_called(&mut self, core: &Core, by: NodeId) -> bool {
+        let heeds = self.callers.len() < CALLERS_MAX && !self.seeds.is_empty();
+        heeds && core.links.is_up(by) && !self.is_asked(core, by) && self.callers.insert(by)
     }
 
     pub(super) fn next_deadline(&self) -> Instant {
@@ -204,14 +223,27 @@ impl Searching {
     ) -> Option<Entry> {
         use ClusterMessage as M;
         match message {
-            M::InitJoin { settings, seeds, .. } => {
+            M::InitJoin { settings, seeds, cluster, .. } => {
                 let what = self.judge(core, &settings, &seeds);
-                if what == InitAnswer::Searching {
+                // Who remembers a cluster founds none.
+                if what == InitAnswer::Searching && cluster.is_none() {
                     self.agrees(core, from);
+                } else {
+                    self.equal.remove(&from);
                 }
                 let settings = core.settings.clone();
                 core.send(from, M::InitJoinAnswer { what, settings }, out);
+                if let Some(foundation) = founded_with(core, from).filter(|_| cluster.is_none()) {
+                    core.send(from, M::Founded(foundation), out);
+                }
                 self.found(core, now, out);
+            }
+            M::Founded(foundation)
+                if self.is_at_a_seed(core, from)
+                    && is_ours(core, foundation.gossip.cluster())
+                    && is_sound(&foundation) =>
+            {
+                return self.is_founded(core, now, from, foundation, out);
             }
             M::InitJoinAnswer { what, settings } => {
                 self.answered(core, now, from, what, &settings, out);
@@ -220,10 +252,21 @@ impl Searching {
             M::JoinRefused { why, .. } if self.join.is_some_and(|(via, _)| via == from) => {
                 core.say(now, Notice::JoinRefused { node: core.me, why }, out);
                 self.join = None;
+                self.callers.remove(&from); // it may call again
                 self.answers.remove(&from);
                 self.ask_at = now.mono + core.jittered(core.config.retry_unsuccessful_join_after);
             }
             M::Heartbeat(sequence) => core.send(from, M::HeartbeatAnswer(sequence), out),
+            // It was let in there, and has not heard of it.
+            M::Gossip(_)
+            | M::GossipDelta(_)
+            | M::GossipDigest(_)
+            | M::GossipStatus(_)
+            | M::GossipSeen(_) => {
+                if self.is_called(core, from) {
+                    self.init(core, from, out);
+                }
+            }
             founding if self.founding.is_some() => {
                 return self.founding_message(core, now, from, founding, out);
             }
@@ -245,6 +288,9 @@ impl Searching {
             }
         }
         for (node, _) in &linked {
+            self.init(core, *node, out);
+        }
+        for node in self.callers.iter().filter(|_| self.join.is_none()) {
             self.init(core, *node, out);
         }
         self.ask_at = now.mono + core.jittered(self.pause);
@@ -309,9 +355,11 @@ impl Searching {
         from: NodeId,
         mut held: impl Iterator<Item = &'a NodeId>,
     ) -> Option<NodeId> {
-        let asked = core.links.at(&self.asked);
-        let is_asked = |id: &NodeId| asked.iter().any(|(node, _)| node == id);
-        if is_asked(&from) { held.find(|id| !is_asked(id)).copied() } else { None }
+        if self.is_asked(core, from) {
+            held.find(|id| !self.is_asked(core, **id)).copied()
+        } else {
+            None
+        }
     }
 
     fn answered(
@@ -324,6 +372,8 @@ impl Searching {
         out: &mut Out,
     ) {
         let (must, should) = core.differing(settings);
+        // Who calls does not know this node's settings.
+        let what = if must.is_empty() { what } else { InitAnswer::Incompatible };
         let which = if must.is_empty() { should } else { must };
         if !which.is_empty() {
             core.say(now, Notice::SettingsDiffer { node: from, which }, out);
@@ -337,6 +387,11 @@ impl Searching {
                 core.say(now, Notice::OtherSeeds { node: from }, out);
             }
             _ => {}
+        }
+        if !matches!(what, InitAnswer::Member(_)) {
+            self.callers.remove(&from);
+        } else if !self.is_called(core, from) && !self.is_asked(core, from) {
+            return; // there are enough
         }
         self.remember(core, from, what);
         self.try_join(core, now, out);
@@ -380,9 +435,7 @@ impl Searching {
 
     fn welcome(&mut self, core: &mut Core, from: NodeId, gossip: Arc<Gossip>) -> Option<Entry> {
         let is_it = gossip.member(core.me.incarnation).is_some_and(|own| own.node == core.me);
-        let is_ours = core.memory.cluster.is_none_or(|ours| ours == gossip.cluster());
-        let is_asked = core.links.at(&self.asked).iter().any(|(node, _)| *node == from);
-        if !(is_it && is_ours && is_asked) {
+        if !(is_it && is_ours(core, gossip.cluster()) && self.is_asked(core, from)) {
             core.stats.nonsense += 1;
             return None;
         }
@@ -513,9 +566,6 @@ impl Searching {
             }
             M::FoundingAccepted(ballot) => founding.accepted(seat, ballot),
             M::FoundingRefused { ballot, promised } => founding.refused(ballot, promised),
-            M::Founded(foundation) if is_sound(&foundation) => {
-                return self.is_founded(core, now, from, foundation, out);
-            }
             _ => {
                 core.stats.nonsense += 1;
                 return None;
@@ -559,7 +609,14 @@ impl Searching {
                     self.latecomers_until.get_or_insert(now.mono + LATECOMERS);
                 }
             }
-            Step::Adopted(foundation) => self.propose(core, foundation, out),
+            Step::Adopted(foundation) => {
+                let promisers = self.founding.as_ref().map(Founding::promisers).unwrap_or_default();
+                if is_lost(&foundation, &promisers) {
+                    let cluster = foundation.gossip.cluster();
+                    core.say(now, Notice::FoundersLost { cluster }, out);
+                }
+                self.propose(core, foundation, out);
+            }
             Step::Overtaken => {
                 self.stop_founding();
                 let turn = self.turn(core, &self.voters(core));
@@ -615,6 +672,11 @@ impl Searching {
     }
 }
 
+/// Whether this node may belong to that cluster: it remembers no other.
+fn is_ours(core: &Core, cluster: ClusterId) -> bool {
+    core.memory.cluster.is_none_or(|ours| ours == cluster)
+}
+
 /// Whether a cluster can begin with it.
 fn is_sound(foundation: &Foundation) -> bool {
     let Foundation { gossip, epoch } = foundation;
@@ -622,6 +684,27 @@ fn is_sound(foundation: &Foundation) -> bool {
     epoch.members().iter().copied().collect::<BTreeSet<_>>() == members
         && epoch.id().number == 1
         && gossip.members().all(|member| member.counts())
+}
+
+/// How the remembered cluster began, if that was with this node, which may not have heard of it: it
+/// may be all that is left of its first configuration, and nobody else could tell it.
+fn founded_with(core: &Core, node: NodeId) -> Option<Foundation> {
+    let foundation = core.memory.founded.as_ref()?;
+    let founder = foundation.gossip.member(node.incarnation);
+    founder.is_some_and(|founder| founder.node == node).then(|| foundation.clone())
+}
+
+/// Whether too many of those that were to begin with it are dead, as later lives of them show, for the
+/// others to decide anything: nobody can go on with it, and no other cluster may be founded.
+pub(super) fn is_lost(foundation: &Foundation, promisers: &[Member]) -> bool {
+    let Foundation { gossip, epoch } = foundation;
+    let is_over = |founder: &Member| {
+        let again = promisers.iter().find(|member| member.peer() == founder.peer());
+        again.is_some_and(|member| member.node != founder.node)
+    };
+    let rest = gossip.members().filter(|founder| !is_over(founder));
+    let rest = rest.map(|founder| founder.incarnation()).collect();
+    !epoch.is_quorum(&rest, ostraca_ddata::bug::Canary::none())
 }
 
 /// A cluster of these members, the first in the order of addresses the oldest.

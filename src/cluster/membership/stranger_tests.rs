@@ -1,11 +1,17 @@
 //! What a node that searches believes of whom.
 
 use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::replicator::epoch::{EpochId, EpochSettings};
 
+use super::searching::is_lost;
 use super::*;
+use crate::cluster::wire::{Foundation, FoundingBallot, FoundingMemory, InitAnswer};
 
+const CLUSTER: ClusterId = ClusterId(7);
+
+/// A later life has another ten.
 fn node(number: u8) -> NodeId {
-    let peer = PeerKey::new([number; 32]);
+    let peer = PeerKey::new([number % 10; 32]);
     NodeId { peer, incarnation: ReplicaId::new(u64::from(number)) }
 }
 
@@ -13,28 +19,216 @@ fn address(number: u8) -> Address {
     Address::new(format!("/ip4/10.0.0.{number}/tcp/1")).expect("short")
 }
 
+fn member(number: u8) -> Member {
+    Member::joining(node(number), address(number % 10), u64::from(number))
+}
+
+/// Founded by these, the first the oldest.
+fn foundation(cluster: ClusterId, founders: &[u8]) -> Foundation {
+    let members = founders.iter().map(|number| node(*number).incarnation).collect();
+    let id = EpochId { generation: 1, number: 1 };
+    let epoch = Epoch::founding(id, members, EpochSettings::default()).expect("founders");
+    let mut gossip = Gossip::found(cluster, member(founders[0])).expect("within bounds");
+    for number in &founders[1..] {
+        gossip.let_in(node(founders[0]).incarnation, member(*number)).expect("within bounds");
+    }
+    gossip.promote(node(founders[0]).incarnation, &super::deciding::ages(&epoch));
+    Foundation { gossip: Arc::new(gossip), epoch: Arc::new(epoch) }
+}
+
+/// Node 1, whose other seeds are 2 and 3.
+struct Bench(Membership);
+
+impl Bench {
+    fn new(memory: Memory) -> Self {
+        Self(Membership::new(Setup {
+            me: node(1),
+            address: address(1),
+            config: Cluster { seeds: [1, 2, 3].map(address).to_vec(), ..Cluster::default() },
+            settings: Settings::default(),
+            memory,
+            seed: 1,
+            canary: Canary::none(),
+        }))
+    }
+
+    /// What it then says to that node.
+    fn tell(&mut self, input: Input, to: u8) -> Vec<ClusterMessage> {
+        let mut out = Outbox::new();
+        self.0.handle(Now::default(), input, &mut out);
+        let said = out.drain().filter_map(|output| match output {
+            Output::Send { to: receiver, message } if receiver == node(to) => Some(message),
+            _ => None,
+        });
+        said.collect()
+    }
+
+    fn up(&mut self, number: u8) -> Vec<ClusterMessage> {
+        let (node, addresses) = (node(number), vec![address(number % 10)]);
+        self.tell(Input::Up { node, addresses, cluster: None }, number)
+    }
+
+    fn says(&mut self, number: u8, message: ClusterMessage) -> Vec<ClusterMessage> {
+        let from = node(number);
+        self.tell(Input::Message { from, message, waited: Duration::ZERO }, number)
+    }
+
+    fn calls(&mut self, number: u8, settings: Settings) -> Vec<ClusterMessage> {
+        let what = InitAnswer::Member(CLUSTER);
+        self.says(number, ClusterMessage::InitJoinAnswer { what, settings })
+    }
+}
+
+fn joins(said: &[ClusterMessage]) -> bool {
+    matches!(said, [ClusterMessage::Join { .. }])
+}
+
 #[test]
 fn only_who_was_up_once_can_tell_a_searching_node_that_it_was_removed() {
-    let config = Cluster { seeds: vec![address(2), address(3)], ..Cluster::default() };
-    let mut machine = Membership::new(Setup {
-        me: node(1),
-        address: address(1),
-        config,
-        settings: Settings::default(),
-        memory: Memory::default(),
-        seed: 1,
-        canary: Canary::none(),
-    });
-    let mut out = Outbox::new();
-    let mut tell = |input| {
-        machine.handle(Now::default(), input, &mut out);
-        machine.stopped()
+    let mut bench = Bench::new(Memory::default());
+    let mut stopped = |input| {
+        bench.tell(input, 2);
+        bench.0.stopped()
     };
-    assert_eq!(tell(Input::Tick), None);
+    assert_eq!(stopped(Input::Tick), None);
     let stranger = Input::Quarantined(node(2).peer);
-    assert_eq!(tell(stranger.clone()), None, "it shares no secret with anybody, for all we know");
+    assert_eq!(
+        stopped(stranger.clone()),
+        None,
+        "it shares no secret with anybody, for all we know"
+    );
     let (node, addresses) = (node(2), vec![address(2)]);
-    assert_eq!(tell(Input::Up { node, addresses, cluster: None }), None);
-    assert_eq!(tell(Input::Closed(node)), None);
-    assert_eq!(tell(stranger), Some(StopReason::Removed), "it was up, however long ago");
+    assert_eq!(stopped(Input::Up { node, addresses, cluster: None }), None);
+    assert_eq!(stopped(Input::Closed(node)), None);
+    assert_eq!(stopped(stranger), Some(StopReason::Removed), "it was up, however long ago");
+}
+
+#[test]
+fn a_member_that_calls_is_joined_if_it_is_there_and_its_settings_agree() {
+    let mut bench = Bench::new(Memory::default());
+    assert!(bench.calls(4, Settings::default()).is_empty(), "nobody is connected");
+    bench.up(4);
+    let must = vec![("lanes".to_owned(), "other".to_owned())];
+    let others = Settings { must, ..Settings::default() };
+    assert!(bench.calls(4, others).is_empty());
+    assert!(joins(&bench.calls(4, Settings::default())));
+    let gossip = foundation(CLUSTER, &[4, 1]).gossip;
+    bench.says(5, ClusterMessage::Welcome { gossip: gossip.clone() });
+    assert!(bench.0.gossip().is_none(), "nobody has asked that one");
+    bench.says(4, ClusterMessage::Welcome { gossip });
+    assert_eq!(bench.0.gossip().map(Gossip::cluster), Some(CLUSTER));
+}
+
+#[test]
+fn a_member_of_another_cluster_calls_in_vain() {
+    let memory = Memory { cluster: Some(ClusterId(8)), ..Memory::default() };
+    let mut bench = Bench::new(memory);
+    bench.up(4);
+    assert!(bench.calls(4, Settings::default()).is_empty());
+    let gossip = foundation(CLUSTER, &[4, 1]).gossip;
+    bench.says(4, ClusterMessage::Welcome { gossip });
+    assert!(bench.0.gossip().is_none());
+}
+
+/// It was let in, and has not heard of it.
+#[test]
+fn whoever_gossips_with_a_searching_node_is_asked() {
+    let mut bench = Bench::new(Memory::default());
+    bench.up(4);
+    let state = || ClusterMessage::Gossip(foundation(CLUSTER, &[4]).gossip);
+    let said = bench.says(4, state());
+    assert!(matches!(said[..], [ClusterMessage::InitJoin { .. }]), "{said:?}");
+    assert!(bench.says(4, state()).is_empty(), "once until it is time to ask again");
+}
+
+#[test]
+fn those_that_call_keep_no_seed_from_being_heard() {
+    let mut bench = Bench::new(Memory::default());
+    for number in 10..250 {
+        let (node, addresses) = (node(number), vec![address(number)]);
+        bench.tell(Input::Up { node, addresses, cluster: None }, number);
+        bench.says(number, ClusterMessage::GossipStatus(foundation(CLUSTER, &[4]).gossip.status()));
+    }
+    bench.up(2);
+    assert!(joins(&bench.calls(2, Settings::default())));
+    let gossip = foundation(CLUSTER, &[2, 1]).gossip;
+    bench.says(2, ClusterMessage::Welcome { gossip });
+    assert!(bench.0.gossip().is_some());
+}
+
+#[test]
+fn a_founder_believes_seeds_of_its_own_cluster_that_it_is_founded() {
+    let founded = |cluster| ClusterMessage::Founded(foundation(cluster, &[2, 1]));
+    let mut bench = Bench::new(Memory::default());
+    bench.up(4);
+    bench.says(4, founded(CLUSTER));
+    assert!(bench.0.gossip().is_none(), "at no seed's address");
+    let mut remembers = Bench::new(Memory { cluster: Some(CLUSTER), ..Memory::default() });
+    remembers.up(2);
+    remembers.says(2, founded(ClusterId(8)));
+    assert!(remembers.0.gossip().is_none(), "of another cluster");
+    remembers.says(2, founded(CLUSTER));
+    assert!(remembers.0.gossip().is_some());
+    bench.up(2);
+    bench.says(2, founded(CLUSTER));
+    assert!(bench.0.gossip().is_some());
+}
+
+/// Node 1 has voted for it, and belongs to it now: how it began is known, and told to who began it.
+#[test]
+fn how_a_cluster_began_is_remembered_and_told_to_its_founders_alone() {
+    let voted = |cluster, founders: &[u8]| {
+        let ballot = FoundingBallot { number: 1, proposer: node(2).incarnation };
+        let accepted = Some((ballot, foundation(cluster, founders)));
+        let founding = Some(FoundingMemory { promised: ballot, accepted });
+        Memory { founding, ..Memory::default() }
+    };
+    let entered = |memory: Memory| {
+        let mut bench = Bench::new(memory);
+        bench.up(2);
+        bench.calls(2, Settings::default());
+        let mut out = Outbox::new();
+        let message = ClusterMessage::Welcome { gossip: foundation(CLUSTER, &[2, 1]).gossip };
+        let welcome = Input::Message { from: node(2), message, waited: Duration::ZERO };
+        bench.0.handle(Now::default(), welcome, &mut out);
+        let written = out.drain().find_map(|output| match output {
+            Output::Persist(memory) => Some(memory),
+            _ => None,
+        });
+        written.expect("it belongs to a cluster now")
+    };
+    let none = entered(voted(ClusterId(8), &[2, 3]));
+    assert_eq!((none.cluster, none.founded), (Some(CLUSTER), None), "that one was never decided");
+    let memory = entered(voted(CLUSTER, &[2, 3]));
+    assert_eq!(memory.founded, Some(foundation(CLUSTER, &[2, 3])));
+
+    let mut bench = Bench::new(memory);
+    let mut is_told = |number: u8| {
+        bench.up(number);
+        let seeds = [1, 2, 3].map(address).into_iter().collect();
+        let (member, settings) = (Box::new(member(number)), Settings::default());
+        let asks = ClusterMessage::InitJoin { member, settings, seeds, cluster: None };
+        let said = bench.says(number, asks);
+        said.iter().any(|message| matches!(message, ClusterMessage::Founded(_)))
+    };
+    assert!(!is_told(13), "a later life of 3");
+    assert!(is_told(3));
+}
+
+#[test]
+fn founders_are_lost_if_later_lives_leave_no_quorum_of_them() {
+    let cases: [(&[u8], &[u8], bool); 7] = [
+        (&[1, 2, 3], &[1, 2, 3], false),
+        (&[1, 2, 3], &[1, 2, 13], false),
+        (&[1, 2, 3], &[1, 12, 13], true),
+        (&[1, 2, 3], &[4, 5], false), // nobody has come back
+        (&[1, 2], &[1, 12], false),   // the older one goes on
+        (&[2, 1], &[1, 12], true),
+        (&[2], &[12, 3], true),
+    ];
+    for (founders, promisers, expected) in cases {
+        let promisers: Vec<Member> = promisers.iter().map(|number| member(*number)).collect();
+        let lost = is_lost(&foundation(CLUSTER, founders), &promisers);
+        assert_eq!(lost, expected, "{founders:?} {promisers:?}");
+    }
 }

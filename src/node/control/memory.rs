@@ -119,7 +119,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         assert_eq!(load(dir.path()).expect("nothing yet"), Memory::default());
         for cluster in [None, Some(ClusterId(7)), Some(ClusterId(8))] {
-            let memory = Memory { cluster, founding: None };
+            let memory = Memory { cluster, ..Memory::default() };
             write_durably(dir.path(), FILE, &encode(&memory)).expect("written");
             assert_eq!(load(dir.path()).expect("readable"), memory);
         }

@@ -10,7 +10,7 @@
 //! After each heal a supervisor starts what has stopped, and all must agree within two minutes:
 //! the same members, Up in every view, the same configuration, convergence, one leader. If no
 //! quorum of the newest configuration lives, nothing can (spec/safety.md §1), and that is counted;
-//! so is a cluster without a seed inside, which nobody outside can find.
+//! so is a cluster whose founders died when it was to begin, and one all of whose seeds have left, which nobody outside can find.
 //!
 //! `OSTRACA_SIM_SECONDS=600 cargo test -p ostraca --test cluster chaos:: -- --nocapture`
 
@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use ostraca::cluster::config::StrategyName;
 use ostraca::cluster::leader::leader;
+use ostraca::cluster::membership::port::Notice;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::{AcceptedProposal, Epoch};
 use ostraca_ddata::sim::{Failure, NodeIndex, Seed, Stream, Totals, on_all_cores};
@@ -66,6 +67,21 @@ fn may_choose_who_lives(sim: &Sim, known: &Epoch, living: &BTreeSet<ReplicaId>) 
     lives(&highest.1, living) || lives(known, &others)
 }
 
+/// Whether the seeds agreed on a cluster that too few of its first members lived to begin with, and
+/// they say so: nobody may found another.
+fn founders_are_lost(sim: &Sim) -> bool {
+    let places = living(sim);
+    let nodes = || places.iter().map(|place| at(sim, *place));
+    let living: BTreeSet<ReplicaId> = nodes().map(|node| node.me().incarnation).collect();
+    let is_said = |node: &WholeNode| {
+        node.notices.iter().any(|notice| matches!(notice, Notice::FoundersLost { .. }))
+    };
+    let accepted = nodes().filter_map(|node| node.memory.founding.as_ref()?.accepted.as_ref());
+    let highest = accepted.max_by_key(|(ballot, _)| *ballot);
+    let is_lost = highest.is_some_and(|(_, founded)| !lives(&founded.epoch, &living));
+    is_lost && nodes().any(is_said) && nodes().all(|node| node.membership.gossip().is_none())
+}
+
 /// Whether all that live are Up in every view, with one configuration and one leader.
 fn is_one(sim: &Sim) -> bool {
     let living = living(sim);
@@ -80,12 +96,12 @@ fn is_one(sim: &Sim) -> bool {
 type Ending = &'static str;
 const AGREED: Ending = "agreed";
 const QUORUM_LOST: Ending = "quorum lost";
-const NO_SEED: Ending = "no seed inside";
+const FOUNDERS_LOST: Ending = "founders lost";
+const NO_SEED: Ending = "no seed";
 
-/// Whether somebody outside could find the cluster.
-fn has_seed_inside(sim: &Sim, weather: &Weather) -> bool {
-    let seeds = (0..weather.seeds).filter_map(|place| sim.process(NodeIndex::new(place)));
-    seeds.into_iter().any(|node| node.over.is_none() && node.membership.gossip().is_some())
+/// Whether whoever is outside could find the cluster: a seed is there, inside or to be called.
+fn has_seed(sim: &Sim, weather: &Weather) -> bool {
+    living(sim).into_iter().any(|place| place < weather.seeds)
 }
 
 /// Everything ends well, or nothing can. Says which.
@@ -106,12 +122,18 @@ fn settle(sim: &mut Sim, weather: &Weather) -> Result<Ending, Box<Failure>> {
         if passed > UNDER_WAY && !can_go_on(sim) {
             return Ok(QUORUM_LOST);
         }
-        if passed > UNDER_WAY && !has_seed_inside(sim, weather) {
+        if passed > UNDER_WAY && founders_are_lost(sim) {
+            return Ok(FOUNDERS_LOST);
+        }
+        if passed > UNDER_WAY && !has_seed(sim, weather) {
             return Ok(NO_SEED);
         }
         if passed > SETTLE {
             let stories: String = sim.processes().map(|(_, node)| node.story()).collect();
-            let what = format!("no agreement {SETTLE:?} after the heal\n{stories}");
+            let newest = sim.observer().installed.values().next_back();
+            let newest = newest.map(|epoch| (epoch.id(), epoch.members()));
+            let what =
+                format!("no agreement {SETTLE:?} after the heal, newest {newest:?}\n{stories}");
             return Err(Box::new(sim.failure(what)));
         }
     }
@@ -156,11 +178,12 @@ fn all(name: &'static str, seeds: u64, sizes: (u64, u64), strategies: &[Strategy
     let Totals { runs, simulated, sent, crashes, marks, .. } = &totals;
     eprintln!(
         "{runs} seeds, {:.1} h simulated, {sent} messages, {crashes} crashes, {} takeovers, {} \
-         heals that all agreed after, {} clusters that lost their quorum, {} without a seed inside",
+         heals that all agreed after, {} clusters that lost their quorum, {} their founders, {} whose seeds had left",
         simulated.as_secs_f64() / 3_600.0,
         marks.count("takeover"),
         marks.count(AGREED),
         marks.count(QUORUM_LOST),
+        marks.count(FOUNDERS_LOST),
         marks.count(NO_SEED),
     );
     totals
@@ -325,4 +348,42 @@ fn a_side_that_an_accepted_configuration_needs_does_not_end_itself() {
     let totals = holds(11_433_649_308_674, (3, 9), &[StrategyName::KeepMajority]);
     let (agreed, lost) = (totals.marks.count(AGREED), totals.marks.count(QUORUM_LOST));
     assert!(agreed > 0 && lost == 0, "{agreed} agreed, {lost} lost their quorum");
+}
+
+/// The only member that was left was no seed, and nobody called the seeds that had started again. They
+/// waited for one of theirs that had been let in, and never taken up, by somebody who had left.
+#[test]
+fn seeds_that_start_again_are_called_by_a_cluster_without_a_seed() {
+    let totals = holds(21_582_765_724_264, (3, 9), &[StrategyName::KeepMajority]);
+    assert_eq!(totals.marks.count(AGREED), 2);
+}
+
+/// The only seed was called, let in, and called no more, but the word of it was lost.
+#[test]
+fn who_was_let_in_and_has_not_heard_of_it_asks_again() {
+    let totals = holds(128_510_586_678_087, (3, 9), &[StrategyName::KeepMajority]);
+    assert_eq!(totals.marks.count(AGREED), 4);
+    holds(128_509_787_291_428, (10, 20), &[StrategyName::KeepMajority]);
+}
+
+/// Two of three founders crashed when all had accepted and none had begun.
+#[test]
+fn founders_that_die_before_the_cluster_begins_say_so_when_they_start_again() {
+    let totals = holds(130_013_618_332_806, (3, 9), &[StrategyName::KeepMajority]);
+    assert_eq!(totals.marks.count(FOUNDERS_LOST), 1);
+}
+
+/// Two founded with a third, who did not hear of it and was a quorum of the first configuration. They
+/// ended, and remembered the cluster when they started again, but not how it had begun.
+#[test]
+fn a_founder_that_has_not_heard_of_it_is_told_by_those_that_remember() {
+    let totals = holds(132_947_234_273_895, (3, 9), &[StrategyName::KeepMajority]);
+    assert_eq!((totals.marks.count(AGREED), totals.marks.count(QUORUM_LOST)), (3, 0));
+}
+
+/// Three were about to leave, and the oldest of the configuration was dead. The first of the three was
+/// not in it, so that it could have nobody removed, and the other two left that to it.
+#[test]
+fn who_is_about_to_leave_and_has_no_vote_acts_for_nobody() {
+    holds(12_155_013_743_333, (3, 9), &[StrategyName::KeepMajority]);
 }

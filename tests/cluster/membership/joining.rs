@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use ostraca::cluster::config::Cluster;
 use ostraca::cluster::gossip::ClusterId;
-use ostraca::cluster::membership::port::Command as Wish;
+use ostraca::cluster::membership::port::{Command as Wish, Notice};
 use ostraca_ddata::replicator::epoch::Change;
 use ostraca_ddata::replicator::port as data;
 use ostraca_ddata::sim::{Fault, Links, NodeIndex};
 
-use super::super::whole::{Command, World, address, node_at};
+use super::super::whole::{Command, World, address, name_of_all, node_at};
 use super::{SECOND, Sim, agree, at, calm, until};
 
 pub(super) fn clusters(sim: &Sim) -> BTreeSet<ClusterId> {
@@ -176,5 +176,92 @@ fn a_link_that_comes_back_keeps_no_newcomer_waiting() {
         sim.run_for(4 * SECOND);
         assert!(!at(&sim, 0).up().contains(&2), "seed {seed}");
         until(&mut sim, 2, |sim| agree(sim, &[0, 1, 2]));
+    }
+}
+
+/// Nobody inside dials the address of a seed that was removed, and it has nobody else to ask.
+#[test]
+fn the_only_seed_is_called_when_it_starts_again() {
+    for seed in 0..5 {
+        let mut sim = calm(seed, 4, 4, World::new(1));
+        until(&mut sim, 10, |sim| agree(sim, &[0, 1, 2, 3]));
+        sim.crash(NodeIndex::new(0));
+        until(&mut sim, 30, |sim| agree(sim, &[1, 2, 3]));
+        let is_said = |sim: &Sim| {
+            let said = |place| at(sim, place).notices.contains(&Notice::NoSeedInside);
+            (1..4).any(said)
+        };
+        until(&mut sim, 15, is_said);
+        sim.restart(NodeIndex::new(0));
+        until(&mut sim, 10, |sim| agree(sim, &[0, 1, 2, 3]));
+        assert_eq!(clusters(&sim).len(), 1, "seed {seed}");
+    }
+}
+
+/// Failures between any two steps of it: whoever calls crashes, or links break, at every millisecond
+/// from before the call until the seed is inside.
+#[test]
+fn whoever_calls_a_seed_may_crash_and_links_may_break_at_any_moment() {
+    for millis in 0..30 {
+        for who in 1..=5 {
+            let mut sim = calm(14, 5, 5, World::new(1));
+            until(&mut sim, 10, |sim| agree(sim, &[0, 1, 2, 3, 4]));
+            sim.crash(NodeIndex::new(0));
+            until(&mut sim, 30, |sim| agree(sim, &[1, 2, 3, 4]));
+            sim.restart(NodeIndex::new(0));
+            until(&mut sim, 10, |sim| at(sim, 0).is_linked());
+            sim.run_for(SECOND / 1_000 * millis);
+            let mut rest = vec![0, 1, 2, 3, 4];
+            if who == 5 {
+                let others = || (1..5).map(NodeIndex::new).collect::<Vec<_>>();
+                let links = Links { from: others(), to: vec![NodeIndex::new(0)] };
+                sim.fault(&Fault::Break { links: vec![links] });
+            } else {
+                sim.crash(NodeIndex::new(who));
+                rest.retain(|place| *place != who);
+            }
+            until(&mut sim, 60, |sim| agree(sim, &rest));
+        }
+    }
+}
+
+/// It could not be taken up there, and would look for no other cluster.
+#[test]
+fn a_side_without_a_quorum_calls_nobody() {
+    let mut world = World::new(1);
+    world.waits = true;
+    let mut sim = calm(15, 3, 3, world);
+    until(&mut sim, 10, |sim| agree(sim, &[0, 1, 2]));
+    sim.crash(NodeIndex::new(0));
+    until(&mut sim, 30, |sim| agree(sim, &[1, 2]));
+    let tiebreaker = at(&sim, 1).epoch().map(|epoch| epoch.tiebreaker());
+    let (older, other) =
+        if tiebreaker == Some(at(&sim, 1).me().incarnation) { (1, 2) } else { (2, 1) };
+    sim.crash(NodeIndex::new(older));
+    sim.restart(NodeIndex::new(0));
+    sim.run_for(60 * SECOND);
+    assert!(at(&sim, 0).membership.gossip().is_none() && !at(&sim, 0).is_linked());
+    assert!(at(&sim, other).over.is_none(), "it waits");
+}
+
+/// As behind a headless service: no member's own address is in the list, but all answer there, the last
+/// one as well, who would call itself.
+#[test]
+fn who_answers_at_a_seeds_name_is_inside() {
+    let list = || Cluster {
+        seeds: vec![name_of_all(0..3)],
+        expected_nodes: Some(3),
+        ..Cluster::default()
+    };
+    let mut sim = calm(16, 3, 3, World::with(move |_| list()));
+    let is_missed =
+        |sim: &Sim| sim.processes().any(|(_, node)| node.notices.contains(&Notice::NoSeedInside));
+    for left in (0..3).rev() {
+        let rest: Vec<usize> = (0..=left).collect();
+        until(&mut sim, 20, |sim| agree(sim, &rest));
+        sim.run_for(60 * SECOND);
+        assert!(!is_missed(&sim), "{rest:?}");
+        let id = at(&sim, left).me().incarnation;
+        sim.command(NodeIndex::new(left), Command::User(Wish::Leave(id)));
     }
 }

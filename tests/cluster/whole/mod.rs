@@ -244,6 +244,7 @@ pub(crate) struct WholeNode {
     left_at: Option<Instant>, // from then on it waits for calm
     work: VecDeque<Work>,
     persists: u64,
+    pub(crate) memory: Memory, // the last that it wrote
     pub(crate) notices: Vec<Notice>,
     losing: Stream,              // which messages are lost
     seen: Vec<(NodeId, Status)>, // what subscribers were told of members
@@ -264,7 +265,7 @@ impl WholeNode {
             address: (world.claims)(place),
             config,
             settings: (world.settings)(place),
-            memory,
+            memory: memory.clone(),
             seed: boot.seed,
             canary: world.canary,
         });
@@ -299,6 +300,7 @@ impl WholeNode {
             left_at: None,
             work: VecDeque::new(),
             persists: 0,
+            memory,
             notices: Vec::new(),
             losing: Stream::split(boot.seed, "loss", 0),
             seen: Vec::new(),
@@ -328,6 +330,11 @@ impl WholeNode {
     /// What it has accepted as the next configuration.
     pub(crate) fn accepted(&self) -> Option<&AcceptedProposal> {
         self.guard.replicator().epochs().state().accepted.as_ref()
+    }
+
+    /// Whether hands were shaken with anybody.
+    pub(crate) fn is_linked(&self) -> bool {
+        !self.links.is_empty()
     }
 
     /// Places of the members that it lists as Up.
@@ -409,6 +416,9 @@ impl WholeNode {
     }
 
     fn dest(&mut self, now: Now, dest: Dest, fx: &mut Effects<Self>) {
+        if let Dest::Disk(memory) = &dest {
+            self.memory.clone_from(memory);
+        }
         match dest {
             Dest::Peer { to, message } => self.send(to, Body::Cluster(message), fx),
             Dest::Lease { to, message } => self.lease(to, message, fx),

@@ -64,7 +64,7 @@ fn faults(seed: Seed) -> Faults {
 /// How a run ends; its name is the mark.
 pub(crate) type Ending = &'static str;
 pub(crate) const AT_REST: Ending = "at rest";
-pub(crate) const LOST: Ending = "quorum lost, or no seed inside";
+pub(crate) const LOST: Ending = "quorum lost, or no seed";
 
 /// What is so in a storm beside the weather.
 #[derive(Clone, Copy)]
@@ -142,12 +142,9 @@ impl Chaos {
         newest.is_quorum(&living, Canary::none())
     }
 
-    /// Whether a seed is inside, which those outside can find.
-    fn has_seed_inside(&self) -> bool {
-        let is_inside = |(at, node): (NodeIndex, &WholeNode)| {
-            at.get() < SEEDS && node.over.is_none() && node.membership.gossip().is_some()
-        };
-        self.it.sim.processes().any(is_inside)
+    /// Whether a seed lives, inside or to be called in.
+    fn has_seed(&self) -> bool {
+        self.living().into_iter().any(|(place, _)| place < SEEDS)
     }
 
     /// Whether a quorum of the newest configuration, and one member more, lives without this one.
@@ -213,7 +210,7 @@ impl Chaos {
         let begun = self.it.sim.now();
         while self.it.sim.now() < begun + REST_WITHIN {
             let decided = self.it.sim.now() > begun + UNDER_WAY;
-            if decided && !(self.can_go_on() && self.has_seed_inside()) {
+            if decided && !(self.can_go_on() && self.has_seed()) {
                 return Ok(LOST);
             }
             self.supervise();
