@@ -8,6 +8,7 @@ use ostraca::prelude::*;
 use crate::figures::{Rate, Row, Spans, Watch, beside, median, rate, span, times};
 use crate::here::{asks, round_trips, sum};
 use crate::peers::{Cluster, Peer, start};
+use crate::places::Places;
 use crate::subject::{Command, Subject, note, one_per_shard};
 use crate::{Error, RUN, RUNS, limits};
 
@@ -29,7 +30,7 @@ pub(crate) async fn run() -> Result<(), Error> {
         region.shard_home(entity.shard()).is_some_and(|home| home.replica() == me)
     };
     let (here, there): (Entities, Entities) = all.iter().cloned().partition(lives_here);
-    ask_alone(&there[0]).await?;
+    ask_alone(&cluster, &there[0]).await?;
     ask(&cluster, &there, "elsewhere").await?;
     ask(&cluster, &here, "here").await?;
     ask(&cluster, &all, "everywhere").await?;
@@ -107,25 +108,34 @@ async fn tells(entities: &[EntityRef<Subject>], others: Vec<u32>) -> Result<Rate
 
 // ── Asks ──
 
-async fn ask_alone(entity: &EntityRef<Subject>) -> Result<(), Error> {
-    let (mut ours, mut limit) = (Vec::new(), Vec::new());
-    for _ in 0..RUNS {
-        ours.extend(round_trips(entity, ROUND_TRIPS).await?);
-        limit.extend(limits::round_trips().await?);
+/// As two hosts are, each process on cores of its own; and as the kernel places them.
+async fn ask_alone(cluster: &Cluster, entity: &EntityRef<Subject>) -> Result<(), Error> {
+    for apart in [true, false] {
+        if apart && Places::apart(cluster.processes()).is_none() {
+            continue; // nothing to choose from
+        }
+        let (mut ours, mut limit) = (Vec::new(), Vec::new());
+        for _ in 0..RUNS {
+            let places = apart.then(|| Places::apart(cluster.processes()));
+            ours.extend(round_trips(entity, ROUND_TRIPS).await?);
+            drop(places);
+            limit.extend(limits::round_trips(apart).await?);
+        }
+        let (ours, limit) = (Spans::of(ours), Spans::of(limit));
+        let p99 = span(ours.at(99));
+        let row = Row {
+            what: if apart {
+                "ask elsewhere, one at a time, p50"
+            } else {
+                "    as the kernel places it"
+            },
+            goal: if apart { "<= 1.4 x" } else { "-" },
+            pekko: if apart { "127 µs" } else { "-" },
+            ours: span(ours.at(50)),
+            limit: format!("p99 {p99}; {}", times(ours.at(50), limit.at(50), "raw TCP")),
+        };
+        if apart { row.print() } else { row.print_below() }
     }
-    let (ours, limit) = (Spans::of(ours), Spans::of(limit));
-    Row {
-        what: "ask elsewhere, one at a time, p50",
-        goal: "<= 1.4 x",
-        pekko: "127 µs",
-        ours: span(ours.at(50)),
-        limit: format!(
-            "p99 {}; {}",
-            span(ours.at(99)),
-            times(ours.at(50), limit.at(50), "raw TCP")
-        ),
-    }
-    .print();
     Ok(())
 }
 

@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::figures::{Rate, Spans, Watch};
 use crate::outbox::Outbox;
 use crate::peers::PEER;
+use crate::places::Places;
 use crate::process::Process;
 use crate::subject::{Command, note};
 use crate::{Error, IN_FLIGHT, RUN};
@@ -105,10 +106,11 @@ pub(crate) async fn echo() -> Result<(), Error> {
     Ok(())
 }
 
-/// 100 bytes there and back, over raw TCP.
-pub(crate) async fn round_trips() -> Result<Vec<Duration>, Error> {
+/// 100 bytes there and back, over raw TCP; `apart`: each side on cores of its own.
+pub(crate) async fn round_trips(apart: bool) -> Result<Vec<Duration>, Error> {
     let mut echo = Process::start(&[PEER, "echo"])?;
     let mut stream = connect(&mut echo).await?;
+    let _places = apart.then(|| Places::apart(echo.child.id().into_iter().collect()));
     let (mut buffer, mut spans) = ([7; BODY], Vec::with_capacity(ROUND_TRIPS));
     for _ in 0..ROUND_TRIPS {
         let begun = Instant::now();

@@ -23,6 +23,8 @@ mod moves;
 #[path = "../raw/outbox.rs"]
 mod outbox;
 mod peers;
+#[path = "../raw/places.rs"]
+mod places;
 mod probes;
 #[path = "../raw/process.rs"]
 mod process;
