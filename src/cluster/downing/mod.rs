@@ -259,9 +259,10 @@ impl Strategy {
 /// `down-all` and `static-quorum` (spec/safety.md §6): nobody else can install a configuration.
 /// Where the strategy would have the side go, it stays and proposes to remove whom it cannot
 /// reach. So it does where everybody on it is indirectly connected, if this node itself reaches
-/// none of them: they may have ended themselves, and nobody tells. Else it waits. So does who would
-/// end itself on a side that holds no quorum, but would hold one of the configuration that is being
-/// decided: once that is accepted, the other side cannot go on without this one.
+/// none of those of whom anybody whom it reaches says that they are gone: they may have ended
+/// themselves, and nobody tells. Else it waits. So does who would end itself on a side that holds no
+/// quorum, but would hold one of the configuration that is being decided: once that is accepted, the
+/// other side cannot go on without this one.
 #[must_use]
 pub fn resolve(strategy: &Strategy, trust: Trust, view: &View) -> Resolution {
     let verdict = strategy.decide(view);
@@ -269,21 +270,24 @@ pub fn resolve(strategy: &Strategy, trust: Trust, view: &View) -> Resolution {
     let holds_quorum = view.holds_quorum();
     let ends_itself = verdict.ends_this_side() || down.contains(&view.own);
     let is_needed = || ends_itself && view.may_hold_quorum();
+    let leaves_nobody = view.leaves_nobody(&down);
+    let heard = view.without_the_word_of_whom_it_accuses();
     let decision = match trust {
         Trust::Survivors => verdict,
         _ if strategy.ends_quorums() => verdict,
         _ if !holds_quorum && is_needed() => Decision::Nothing,
         _ if !holds_quorum => verdict,
         _ if verdict.ends_this_side() => Decision::DownUnreachable,
-        _ if view.leaves_nobody(&down) && view.accuses_all() => Decision::DownUnreachable,
-        _ if view.leaves_nobody(&down) => Decision::Nothing,
+        _ if leaves_nobody && heard.accuses_all() => Decision::DownUnreachable,
+        _ if leaves_nobody => Decision::Nothing,
         _ => verdict,
     };
     let is_overruled = decision != verdict;
+    let of = if leaves_nobody && !verdict.ends_this_side() { &heard } else { view };
     Resolution {
         decision,
         overruled: is_overruled.then_some(verdict),
-        down: if is_overruled { strategy.down(view, decision) } else { down },
+        down: if is_overruled { strategy.down(of, decision) } else { down },
         responsible: strategy.is_responsible(view, decision),
     }
 }

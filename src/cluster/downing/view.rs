@@ -43,6 +43,8 @@ pub struct View {
     pub records: BTreeSet<Record>,
     /// Who has seen the present state of gossip.
     pub seen: BTreeSet<NodeId>,
+    /// Whom this node is connected with at the moment.
+    pub connected: BTreeSet<NodeId>,
     /// The installed configuration; `None` before the first one.
     pub electorate: Option<Electorate>,
     /// The configuration that may be the next one, if a proposal is under way.
@@ -120,10 +122,13 @@ impl View {
     }
 
     /// Whether the voters that this node can reach, itself included, form a quorum of the
-    /// installed configuration. False before the first one. Who is Down does not help.
+    /// installed configuration. False before the first one. Who is Down does not help, and what is
+    /// said by whom this node does not reach, of whom it is connected with, does not count: one that
+    /// hears nobody and is heard by all would take all others along.
     #[must_use]
     pub fn holds_quorum(&self) -> bool {
-        let reaches = |voter: NodeId| self.is_reachable(voter);
+        let heard = self.without_the_word_of_whom_it_accuses();
+        let reaches = |voter: NodeId| heard.is_reachable(voter);
         self.electorate.as_ref().is_some_and(|electorate| self.is_quorum_of(electorate, reaches))
     }
 
@@ -165,6 +170,18 @@ impl View {
     pub(super) fn accuses_all(&self) -> bool {
         let says = |subject| self.records.contains(&Record { observer: self.own, subject });
         self.unreachable.keys().all(|subject| says(*subject))
+    }
+
+    /// The view without what those whom this node itself does not reach say of those whom it is
+    /// connected with: they may be dead, and take nothing back then.
+    pub(super) fn without_the_word_of_whom_it_accuses(&self) -> Self {
+        let accuses = |subject| self.records.contains(&Record { observer: self.own, subject });
+        let is_there = |node| node == self.own || self.connected.contains(&node);
+        let mut view = self.clone();
+        view.records.retain(|record| !(accuses(record.observer) && is_there(record.subject)));
+        let is_accused = |node: &NodeId| view.records.iter().any(|record| record.subject == *node);
+        view.unreachable.retain(|node, _| is_accused(node) || !is_there(*node));
+        view
     }
 
     /// Those of `role` whose status is one of the given, each side by its own list.

@@ -182,6 +182,7 @@ impl Case {
             records: unreachable.clone().map(record).collect(),
             unreachable: unreachable.map(|node| (*node, std::time::Duration::MAX)).collect(),
             seen: self.sides[side].iter().copied().collect(),
+            connected: BTreeSet::new(),
             electorate: Some(self.electorate.clone()),
             pending: None,
         }

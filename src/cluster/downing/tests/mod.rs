@@ -129,7 +129,8 @@ impl Split {
             tiebreaker,
         });
         let seen = self.sides[side].iter().map(|member| member.node).collect();
-        View { own, members, unreachable, records, seen, electorate, pending: None }
+        let connected = BTreeSet::new();
+        View { own, members, unreachable, records, seen, connected, electorate, pending: None }
     }
 
     /// Sides on which somebody lives to see.
