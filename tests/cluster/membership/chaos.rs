@@ -67,9 +67,9 @@ fn may_choose_who_lives(sim: &Sim, known: &Epoch, living: &BTreeSet<ReplicaId>) 
     lives(&highest.1, living) || lives(known, &others)
 }
 
-/// Whether the seeds agreed on a cluster that too few of its first members lived to begin with, and
-/// they say so: nobody may found another.
-fn founders_are_lost(sim: &Sim) -> bool {
+/// Whether the seeds agreed on a cluster that too few of its first members lived to begin with: nobody
+/// may found another. They say so, if all of them have come back.
+fn founders_are_lost(sim: &Sim, weather: &Weather) -> bool {
     let places = living(sim);
     let nodes = || places.iter().map(|place| at(sim, *place));
     let living: BTreeSet<ReplicaId> = nodes().map(|node| node.me().incarnation).collect();
@@ -79,7 +79,8 @@ fn founders_are_lost(sim: &Sim) -> bool {
     let accepted = nodes().filter_map(|node| node.memory.founding.as_ref()?.accepted.as_ref());
     let highest = accepted.max_by_key(|(ballot, _)| *ballot);
     let is_lost = highest.is_some_and(|(_, founded)| !lives(&founded.epoch, &living));
-    is_lost && nodes().any(is_said) && nodes().all(|node| node.membership.gossip().is_none())
+    let knows = nodes().any(is_said) || (0..weather.seeds).any(|seed| !places.contains(&seed));
+    is_lost && knows && nodes().all(|node| node.membership.gossip().is_none())
 }
 
 /// Whether all that live are Up in every view, with one configuration and one leader.
@@ -97,11 +98,16 @@ type Ending = &'static str;
 const AGREED: Ending = "agreed";
 const QUORUM_LOST: Ending = "quorum lost";
 const FOUNDERS_LOST: Ending = "founders lost";
-const NO_SEED: Ending = "no seed";
+const NO_SEED: Ending = "too few seeds";
 
-/// Whether whoever is outside could find the cluster: a seed is there, inside or to be called.
-fn has_seed(sim: &Sim, weather: &Weather) -> bool {
-    living(sim).into_iter().any(|place| place < weather.seeds)
+/// Whether whoever is outside could find the cluster: a seed is there, inside or to be called. As long
+/// as there is none, a majority of the seeds is needed to found one.
+fn has_seeds(sim: &Sim, weather: &Weather) -> bool {
+    let living = living(sim);
+    let is_begun = !sim.observer().installed.is_empty()
+        || living.iter().any(|place| at(sim, *place).membership.gossip().is_some());
+    let needed = if is_begun { 1 } else { weather.seeds / 2 + 1 };
+    living.iter().filter(|place| **place < weather.seeds).count() >= needed
 }
 
 /// Everything ends well, or nothing can. Says which.
@@ -122,10 +128,10 @@ fn settle(sim: &mut Sim, weather: &Weather) -> Result<Ending, Box<Failure>> {
         if passed > UNDER_WAY && !can_go_on(sim) {
             return Ok(QUORUM_LOST);
         }
-        if passed > UNDER_WAY && founders_are_lost(sim) {
+        if passed > UNDER_WAY && founders_are_lost(sim, weather) {
             return Ok(FOUNDERS_LOST);
         }
-        if passed > UNDER_WAY && !has_seed(sim, weather) {
+        if passed > UNDER_WAY && !has_seeds(sim, weather) {
             return Ok(NO_SEED);
         }
         if passed > SETTLE {
@@ -371,6 +377,9 @@ fn who_was_let_in_and_has_not_heard_of_it_asks_again() {
 fn founders_that_die_before_the_cluster_begins_say_so_when_they_start_again() {
     let totals = holds(130_013_618_332_806, (3, 9), &[StrategyName::KeepMajority]);
     assert_eq!(totals.marks.count(FOUNDERS_LOST), 1);
+    // Here one has left, and says nothing any more.
+    let totals = holds(46_179_657_215_121, (3, 9), &[StrategyName::KeepMajority]);
+    assert_eq!(totals.marks.count(FOUNDERS_LOST), 1);
 }
 
 /// Two founded with a third, who did not hear of it and was a quorum of the first configuration. They
@@ -386,4 +395,26 @@ fn a_founder_that_has_not_heard_of_it_is_told_by_those_that_remember() {
 #[test]
 fn who_is_about_to_leave_and_has_no_vote_acts_for_nobody() {
     holds(12_155_013_743_333, (3, 9), &[StrategyName::KeepMajority]);
+}
+
+/// Of two voters the younger was dead, and had called the older one and a newcomer unreachable. The
+/// older one reached the newcomer, but took the dead one's word for it that all three were indirectly
+/// connected, and waited.
+#[test]
+fn the_word_of_a_dead_member_keeps_nobody_from_removing_it() {
+    holds(35_124_436_196_329, (3, 9), &[StrategyName::KeepMajority]);
+}
+
+/// Two of four seeds left before a cluster was founded.
+#[test]
+fn without_a_majority_of_the_seeds_nothing_can_begin() {
+    let totals = holds(32_358_504_202_852, (3, 9), &[StrategyName::KeepMajority]);
+    assert_eq!(totals.marks.count(NO_SEED), 1);
+}
+
+/// Who was about to leave was removed while it was cut off, and all others whom it knew were gone: it
+/// heard only that a later life of one of them refuses it.
+#[test]
+fn who_is_about_to_leave_and_was_forgotten_leaves() {
+    holds(44_827_469_016_819, (3, 9), &[StrategyName::KeepMajority]);
 }

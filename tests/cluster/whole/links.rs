@@ -171,6 +171,9 @@ impl WholeNode {
             }
             return;
         }
+        if matches!(body, Body::Quarantined) && to == Some(self.me) {
+            self.hang_up(from); // it has hung up, and the word of that was lost
+        }
         if to != Some(self.me) || self.links.get(&place) != Some(&from) {
             let is_quarantine = matches!(body, Body::Quarantined) && to == Some(self.me);
             if is_quarantine {

@@ -359,7 +359,11 @@ impl WholeNode {
                 format!("{}{}{}", m.node.incarnation, m.status, mark(m.incarnation()))
             };
             let members: Vec<String> = gossip.members().map(member).collect();
-            format!("{} seen by {} of {}", members.join(" "), gossip.seen().len(), gossip.len())
+            let records = gossip.reachability().records();
+            let records: Vec<String> =
+                records.map(|record| format!("{}>{}", record.observer, record.subject)).collect();
+            let (members, records) = (members.join(" "), records.join(" "));
+            format!("{members}; {records}; seen by {} of {}", gossip.seen().len(), gossip.len())
         });
         let epochs = self.guard.replicator().epochs();
         let epoch = epochs.installed().map(|epoch| (epoch.id().number, epoch.members().to_vec()));
