@@ -258,11 +258,11 @@ impl Strategy {
 /// Under [`Trust::Configuration`] a side that holds a quorum never ends itself, except under
 /// `down-all` and `static-quorum` (spec/safety.md §6): nobody else can install a configuration.
 /// Where the strategy would have the side go, it stays and proposes to remove whom it cannot
-/// reach. So it does where everybody on it is indirectly connected, if this node itself reaches
-/// none of those of whom anybody whom it reaches says that they are gone: they may have ended
-/// themselves, and nobody tells. Else it waits. So does who would end itself on a side that holds no
-/// quorum, but would hold one of the configuration that is being decided: once that is accepted, the
-/// other side cannot go on without this one.
+/// reach. So it does where everybody on it is indirectly connected, if this node itself accuses all
+/// who are unreachable once the words of those whom it accuses, about those whom it is connected
+/// with, are left out: they may have ended themselves, and nobody takes them back. Else it waits. So
+/// does who would end itself on a side that holds no quorum, but would hold one of the configuration
+/// that is being decided: once that is accepted, the other side cannot go on without this one.
 #[must_use]
 pub fn resolve(strategy: &Strategy, trust: Trust, view: &View) -> Resolution {
     let verdict = strategy.decide(view);

@@ -91,8 +91,8 @@ impl View {
 
     /// First in the order of addresses among reachable members with `role` that are Up or Leaving;
     /// only if there is none: the first of those that are WeaklyUp, Joining, Exiting or Down, in
-    /// this order. Of those that are Exiting it is one that the configuration still needs: who has
-    /// no vote, since it is out or was never taken up, could have nobody removed.
+    /// this order. Of those that are Exiting one with a vote goes first: who has none may be out
+    /// already, or was never taken up, and could have nobody removed.
     #[must_use]
     pub fn leader(&self, role: Option<&str>) -> Option<NodeId> {
         let votes = |node: NodeId| {

@@ -641,7 +641,7 @@ impl Inside {
     }
 
     /// Whether this node reaches a quorum of the configuration, and its strategy knows: for that what
-    /// those who are gone have said of others counts as well.
+    /// those who are gone have said of others counts as well, unless this node knows better.
     fn has_quorum(&self, core: &Core) -> bool {
         let Some(epoch) = core.installed.as_deref() else { return false };
         epoch.is_quorum(&reached(core, epoch, &self.gossip), Canary::none())

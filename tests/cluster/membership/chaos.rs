@@ -10,7 +10,8 @@
 //! After each heal a supervisor starts what has stopped, and all must agree within two minutes:
 //! the same members, Up in every view, the same configuration, convergence, one leader. If no
 //! quorum of the newest configuration lives, nothing can (spec/safety.md §1), and that is counted;
-//! so is a cluster whose founders died when it was to begin, and one all of whose seeds have left, which nobody outside can find.
+//! so is a cluster whose founders died when it was to begin, and one too few of whose seeds are left,
+//! which nobody outside can find.
 //!
 //! `OSTRACA_SIM_SECONDS=600 cargo test -p ostraca --test cluster chaos:: -- --nocapture`
 
@@ -184,7 +185,7 @@ fn all(name: &'static str, seeds: u64, sizes: (u64, u64), strategies: &[Strategy
     let Totals { runs, simulated, sent, crashes, marks, .. } = &totals;
     eprintln!(
         "{runs} seeds, {:.1} h simulated, {sent} messages, {crashes} crashes, {} takeovers, {} \
-         heals that all agreed after, {} clusters that lost their quorum, {} their founders, {} whose seeds had left",
+         heals that all agreed after, {} clusters that lost their quorum, {} their founders, {} with too few seeds",
         simulated.as_secs_f64() / 3_600.0,
         marks.count("takeover"),
         marks.count(AGREED),
