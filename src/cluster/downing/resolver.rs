@@ -240,6 +240,10 @@ impl Resolver {
             return None;
         }
         self.restart(now, &resolution.down);
+        if resolution.overruled.is_some() {
+            // Somebody else than those may have been due; all are judged anew then.
+            self.since.values_mut().for_each(|since| *since = now);
+        }
         Some(Order::Resolve(resolution))
     }
 

@@ -419,3 +419,10 @@ fn without_a_majority_of_the_seeds_nothing_can_begin() {
 fn who_is_about_to_leave_and_was_forgotten_leaves() {
     holds(44_827_469_016_819, (3, 9), &[StrategyName::KeepMajority]);
 }
+
+/// The quorum overruled `auto-down`, which was to remove one more than could be removed: that one
+/// stayed due, and was judged again at once, for ever.
+#[test]
+fn who_stays_due_when_a_verdict_is_overruled_is_judged_again_later() {
+    holds(97_444_414_697_868, (3, 7), &STRATEGIES);
+}
