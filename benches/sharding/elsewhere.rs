@@ -110,7 +110,9 @@ async fn tells(entities: &[EntityRef<Subject>], others: Vec<u32>) -> Result<Rate
 
 /// As two hosts are, each process on cores of its own; and as the kernel places them.
 async fn ask_alone(cluster: &Cluster, entity: &EntityRef<Subject>) -> Result<(), Error> {
-    for apart in [true, false] {
+    let apart = (true, "ask elsewhere, one at a time, p50", "<= 1.4 x", "127 µs");
+    let placed = (false, "    as the kernel places it", "-", "-");
+    for (apart, what, goal, pekko) in [apart, placed] {
         if apart && Places::apart(cluster.processes()).is_none() {
             continue; // nothing to choose from
         }
@@ -124,13 +126,9 @@ async fn ask_alone(cluster: &Cluster, entity: &EntityRef<Subject>) -> Result<(),
         let (ours, limit) = (Spans::of(ours), Spans::of(limit));
         let p99 = span(ours.at(99));
         let row = Row {
-            what: if apart {
-                "ask elsewhere, one at a time, p50"
-            } else {
-                "    as the kernel places it"
-            },
-            goal: if apart { "<= 1.4 x" } else { "-" },
-            pekko: if apart { "127 µs" } else { "-" },
+            what,
+            goal,
+            pekko,
             ours: span(ours.at(50)),
             limit: format!("p99 {p99}; {}", times(ours.at(50), limit.at(50), "raw TCP")),
         };

@@ -110,7 +110,8 @@ pub(crate) async fn echo() -> Result<(), Error> {
 pub(crate) async fn round_trips(apart: bool) -> Result<Vec<Duration>, Error> {
     let mut echo = Process::start(&[PEER, "echo"])?;
     let mut stream = connect(&mut echo).await?;
-    let _places = apart.then(|| Places::apart(echo.child.id().into_iter().collect()));
+    let others = || echo.child.id().into_iter().collect();
+    let _places = if apart { Places::apart(others()) } else { None };
     let (mut buffer, mut spans) = ([7; BODY], Vec::with_capacity(ROUND_TRIPS));
     for _ in 0..ROUND_TRIPS {
         let begun = Instant::now();

@@ -1,5 +1,6 @@
 //! What becomes of a node that vanishes, and of one that comes back.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -54,17 +55,22 @@ async fn who_is_unreachable_is_shown_with_who_does_not_reach_it() {
     drop_all(nodes);
 }
 
+/// The only seed, with this configuration, and two others.
+async fn with_one_seed(dir: &Path) -> (Config, Node, Vec<Node>) {
+    let plan = Plan::with_seeds(1);
+    let at_seed = plan.config(&plan.seeds[0], Some(dir));
+    let seed = Node::start(at_seed.clone()).await.expect("it starts");
+    let mut nodes = vec![plan.other().await, plan.other().await, seed];
+    all_up(&nodes).await;
+    let seed = nodes.pop().expect("three");
+    (at_seed, seed, nodes)
+}
+
 /// Its list of seeds has nobody else whom it could ask, and who is inside dials no removed node.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_only_seed_is_removed_and_called_when_it_starts_again() {
-    let plan = Plan::with_seeds(1);
     let dir = tempfile::tempdir().expect("a directory");
-    let at_seed = plan.config(&plan.seeds[0], Some(dir.path()));
-    let seed = Node::start(at_seed.clone()).await.expect("it starts");
-    let mut nodes = vec![plan.other().await, plan.other().await];
-    nodes.push(seed);
-    all_up(&nodes).await;
-    let seed = nodes.pop().expect("three");
+    let (at_seed, seed, mut nodes) = with_one_seed(dir.path()).await;
     let who = seed.cluster().me();
     drop(seed);
     gone(&nodes, who).await;
@@ -76,14 +82,8 @@ async fn the_only_seed_is_removed_and_called_when_it_starts_again() {
 /// It is removed, and its old life takes so long to end that the others forget it while it is connected.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_only_seed_is_called_though_its_old_life_was_forgotten_before_it_ended() {
-    let plan = Plan::with_seeds(1);
     let dir = tempfile::tempdir().expect("a directory");
-    let at_seed = plan.config(&plan.seeds[0], Some(dir.path()));
-    let seed = Node::start(at_seed.clone()).await.expect("it starts");
-    let mut nodes = vec![plan.other().await, plan.other().await];
-    nodes.push(seed);
-    all_up(&nodes).await;
-    let seed = nodes.pop().expect("three");
+    let (at_seed, seed, mut nodes) = with_one_seed(dir.path()).await;
     let (who, id) = (seed.cluster().me(), seed.id());
     let (release, released) = tokio::sync::watch::channel(false);
     for phase in Phase::ALL {

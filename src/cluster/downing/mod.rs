@@ -283,7 +283,7 @@ pub fn resolve(strategy: &Strategy, trust: Trust, view: &View) -> Resolution {
         _ => verdict,
     };
     let is_overruled = decision != verdict;
-    let of = if leaves_nobody && !verdict.ends_this_side() { &heard } else { view };
+    let of = if verdict.ends_this_side() { view } else { &heard };
     Resolution {
         decision,
         overruled: is_overruled.then_some(verdict),

@@ -18,7 +18,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crdts::{CmRDT, VClock};
-use ostraca_ddata::id::{PeerKey, ReplicaId};
+use ostraca_ddata::id::{NodeId, PeerKey, ReplicaId};
 use serde::{Deserialize, Serialize};
 
 use self::hashed::Hashed;
@@ -180,6 +180,12 @@ impl Gossip {
     #[must_use]
     pub fn contains(&self, id: ReplicaId) -> bool {
         self.content.members.contains_key(&id)
+    }
+
+    /// Whether this node is a member: its incarnation is, and is its own.
+    #[must_use]
+    pub fn lists(&self, node: NodeId) -> bool {
+        self.member(node.incarnation).is_some_and(|member| member.node == node)
     }
 
     /// The incarnations of one peer that are members; more than one only while an old one is

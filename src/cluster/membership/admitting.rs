@@ -31,8 +31,7 @@ pub(super) fn answer(
         _ if waits_itself(core, gossip) => InitAnswer::Remembers(gossip.cluster()),
         _ => InitAnswer::Member(gossip.cluster()),
     };
-    let settings = core.settings.clone();
-    core.send(from, ClusterMessage::InitJoinAnswer { what, settings }, out);
+    core.answer(from, what, out);
 }
 
 /// Whether this node is let in but not taken up: what it knows may be all that is left of its side.

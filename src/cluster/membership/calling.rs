@@ -22,7 +22,7 @@ use super::port::{Notice, Output};
 use super::{Core, Out};
 use crate::cluster::gossip::Gossip;
 use crate::cluster::member::{Address, Status};
-use crate::cluster::wire::{ClusterMessage, InitAnswer};
+use crate::cluster::wire::InitAnswer;
 
 /// How often it is time to call. A seed that starts asks the others for itself at first.
 const CALL_EVERY: Duration = Duration::from_secs(5);
@@ -66,6 +66,9 @@ impl Calling {
         if is_due {
             self.call_at = Some(now.mono + CALL_EVERY);
             self.round = self.round.wrapping_add(1);
+            if self.round.is_multiple_of(OWN_FOR) {
+                self.own.clear();
+            }
         }
         is_due
     }
@@ -86,9 +89,6 @@ impl Calling {
         let is_turn = leads || place == Some(self.round % turns);
         if !(is_turn && may_invite(me, gossip)) {
             return;
-        }
-        if self.round.is_multiple_of(OWN_FOR) {
-            self.own.clear();
         }
         let absent = self.absent(core, gossip);
         let all = !self.is_seed && absent.len() == self.seeds.len();
@@ -131,6 +131,5 @@ fn may_invite(me: ReplicaId, gossip: &Gossip) -> bool {
 
 /// The answer to a question that the other one did not know to ask.
 pub(super) fn invite(core: &mut Core, node: NodeId, gossip: &Gossip, out: &mut Out) {
-    let (what, settings) = (InitAnswer::Member(gossip.cluster()), core.settings.clone());
-    core.send(node, ClusterMessage::InitJoinAnswer { what, settings }, out);
+    core.answer(node, InitAnswer::Member(gossip.cluster()), out);
 }

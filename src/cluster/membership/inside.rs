@@ -293,8 +293,7 @@ impl Inside {
         out: &mut Out,
     ) {
         // Of another peer that claims a member's incarnation, that is no news of the member.
-        let member = self.gossip.member(old.incarnation).map(|member| member.node);
-        if member != Some(old) || old == core.me {
+        if !self.gossip.lists(old) || old == core.me {
             return;
         }
         if !(is_proof && core.config.lease.restart_is_proof) {
@@ -363,8 +362,8 @@ impl Inside {
                     self.changed_by_me();
                 }
             }
-            M::Leave(id) if self.is_member(from) => self.leave(core, id),
-            M::Down(id) if self.is_member(from) => self.down(core, id, out),
+            M::Leave(id) if self.gossip.lists(from) => self.leave(core, id),
+            M::Down(id) if self.gossip.lists(from) => self.down(core, id, out),
             M::YouAreOut { removed } => return self.is_out(core, from, removed),
             M::InitJoinAnswer { .. } | M::Welcome { .. } | M::JoinRefused { .. }
                 if self.astray.is_searching() =>
@@ -385,10 +384,6 @@ impl Inside {
             M::Leave(_) | M::Down(_) => core.stats.nonsense += 1,
         }
         None
-    }
-
-    fn is_member(&self, node: NodeId) -> bool {
-        self.gossip.member(node.incarnation).is_some_and(|member| member.node == node)
     }
 
     fn heard(
@@ -459,7 +454,7 @@ impl Inside {
 
     /// A member says that this node is out.
     fn is_out(&self, core: &mut Core, from: NodeId, removed: bool) -> Option<StopReason> {
-        if !self.is_member(from) {
+        if !self.gossip.lists(from) {
             core.stats.nonsense += 1;
             return None;
         }

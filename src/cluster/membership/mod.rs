@@ -53,7 +53,7 @@ use super::config::Cluster;
 use super::gossip::{ClusterId, Gossip};
 use super::lease::{Holder, HolderInput, HolderOutput, LeaseConfig};
 use super::member::{Address, Hosting, Member};
-use super::wire::{ClusterMessage, Settings};
+use super::wire::{ClusterMessage, InitAnswer, Settings};
 
 type Out = Outbox<Output>;
 
@@ -473,6 +473,12 @@ impl Core {
             self.stats.sent += 1;
             out.push(Output::Send { to, message });
         }
+    }
+
+    /// Tells who has asked for a cluster, or is to know of one, how things stand here.
+    fn answer(&mut self, to: NodeId, what: InitAnswer, out: &mut Out) {
+        let settings = self.settings.clone();
+        self.send(to, ClusterMessage::InitJoinAnswer { what, settings }, out);
     }
 
     fn persist(&mut self, out: &mut Out) {

@@ -231,8 +231,7 @@ impl Searching {
                 } else {
                     self.equal.remove(&from);
                 }
-                let settings = core.settings.clone();
-                core.send(from, M::InitJoinAnswer { what, settings }, out);
+                core.answer(from, what, out);
                 if let Some(foundation) = founded_with(core, from).filter(|_| cluster.is_none()) {
                     core.send(from, M::Founded(foundation), out);
                 }
@@ -434,8 +433,8 @@ impl Searching {
     }
 
     fn welcome(&mut self, core: &mut Core, from: NodeId, gossip: Arc<Gossip>) -> Option<Entry> {
-        let is_it = gossip.member(core.me.incarnation).is_some_and(|own| own.node == core.me);
-        if !(is_it && is_ours(core, gossip.cluster()) && self.is_asked(core, from)) {
+        if !(gossip.lists(core.me) && is_ours(core, gossip.cluster()) && self.is_asked(core, from))
+        {
             core.stats.nonsense += 1;
             return None;
         }
@@ -658,8 +657,7 @@ impl Searching {
         foundation: Foundation,
         out: &mut Out,
     ) -> Option<Entry> {
-        let own = foundation.gossip.member(core.me.incarnation);
-        if own.is_some_and(|own| own.node == core.me) {
+        if foundation.gossip.lists(core.me) {
             return Some(Entry::Found(foundation));
         }
         // Founded without this node: it joins.
@@ -689,9 +687,7 @@ fn is_sound(foundation: &Foundation) -> bool {
 /// How the remembered cluster began, if that was with this node, which may not have heard of it: it
 /// may be all that is left of its first configuration, and nobody else could tell it.
 fn founded_with(core: &Core, node: NodeId) -> Option<Foundation> {
-    let foundation = core.memory.founded.as_ref()?;
-    let founder = foundation.gossip.member(node.incarnation);
-    founder.is_some_and(|founder| founder.node == node).then(|| foundation.clone())
+    core.memory.founded.clone().filter(|foundation| foundation.gossip.lists(node))
 }
 
 /// Whether too many of those that were to begin with it are dead, as later lives of them show, for the

@@ -198,7 +198,6 @@ pub(super) fn view(core: &Core, gossip: &Gossip) -> View {
         Some(Record { observer, subject })
     });
     let unreachable = nodes(gossip, &gossip.unreachable_to(me));
-    let members = || gossip.members().map(|member| member.node);
     let electorate = |epoch: &Arc<Epoch>| {
         // A voter that the state does not list is nobody who could answer.
         let nobody = |incarnation| NodeId { peer: PeerKey::new([0; 32]), incarnation };
@@ -217,7 +216,11 @@ pub(super) fn view(core: &Core, gossip: &Gossip) -> View {
             .collect::<BTreeMap<_, _>>(),
         records: records.collect(),
         seen: nodes(gossip, gossip.seen()),
-        connected: members().filter(|node| core.links.is_up(*node)).collect(),
+        connected: gossip
+            .members()
+            .map(|member| member.node)
+            .filter(|node| core.links.is_up(*node))
+            .collect(),
         electorate: core.installed.as_ref().map(electorate),
         pending: core.pending.as_ref().map(|pending| electorate(&pending.epoch)),
     }

@@ -80,7 +80,7 @@ fn founders_are_lost(sim: &Sim, weather: &Weather) -> bool {
     let accepted = nodes().filter_map(|node| node.memory.founding.as_ref()?.accepted.as_ref());
     let highest = accepted.max_by_key(|(ballot, _)| *ballot);
     let is_lost = highest.is_some_and(|(_, founded)| !lives(&founded.epoch, &living));
-    let knows = nodes().any(is_said) || (0..weather.seeds).any(|seed| !places.contains(&seed));
+    let knows = nodes().any(is_said) || (0..weather.seeds).any(|seed| weather.left.contains(&seed));
     is_lost && knows && nodes().all(|node| node.membership.gossip().is_none())
 }
 
@@ -101,14 +101,15 @@ const QUORUM_LOST: Ending = "quorum lost";
 const FOUNDERS_LOST: Ending = "founders lost";
 const NO_SEED: Ending = "too few seeds";
 
-/// Whether whoever is outside could find the cluster: a seed is there, inside or to be called. As long
-/// as there is none, a majority of the seeds is needed to found one.
+/// Whether whoever is outside could find the cluster: a seed is there or will be, inside or to be
+/// called. As long as there is none, a majority of the seeds is needed to found one.
 fn has_seeds(sim: &Sim, weather: &Weather) -> bool {
     let living = living(sim);
     let is_begun = !sim.observer().installed.is_empty()
         || living.iter().any(|place| at(sim, *place).membership.gossip().is_some());
     let needed = if is_begun { 1 } else { weather.seeds / 2 + 1 };
-    living.iter().filter(|place| **place < weather.seeds).count() >= needed
+    let comes = |place: &usize| living.contains(place) || !weather.left.contains(place);
+    (0..weather.seeds).filter(comes).count() >= needed
 }
 
 /// Everything ends well, or nothing can. Says which.

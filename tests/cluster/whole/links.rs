@@ -172,13 +172,10 @@ impl WholeNode {
             return;
         }
         if matches!(body, Body::Quarantined) && to == Some(self.me) {
-            self.hang_up(from); // it has hung up, and the word of that was lost
+            self.hang_up(from); // it has hung up, and the word of that may have been lost
+            self.work.push_back(Work::Membership(Input::Quarantined(from.peer)));
         }
         if to != Some(self.me) || self.links.get(&place) != Some(&from) {
-            let is_quarantine = matches!(body, Body::Quarantined) && to == Some(self.me);
-            if is_quarantine {
-                self.work.push_back(Work::Membership(Input::Quarantined(from.peer)));
-            }
             let is_refusal = matches!(body, Body::Refused | Body::Quarantined);
             if let (true, Some((address, _))) = (is_refusal, self.dials.remove(&place)) {
                 self.refused(place, address);
