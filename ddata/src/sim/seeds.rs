@@ -189,6 +189,7 @@ pub fn on_all_cores(
             scope.spawn(work);
         }
     });
+    drop(source); // before a panic, in which it would name a seed that did not fail
     let (totals, failed) = shared.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     match failed {
         None => totals,

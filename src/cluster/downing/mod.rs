@@ -19,6 +19,7 @@ mod oldest;
 mod quorum_leader;
 mod resolver;
 mod role_leader_roles;
+mod side;
 mod static_quorum;
 #[cfg(test)]
 mod tests;
@@ -40,6 +41,7 @@ pub use self::oldest::Oldest;
 pub use self::quorum_leader::QuorumLeader;
 pub use self::resolver::{LeaseAnswer, Order, Resolver, Timing};
 pub use self::role_leader_roles::RoleLeaderRoles;
+use self::side::Side;
 pub use self::static_quorum::StaticQuorum;
 pub use self::view::{Electorate, Record, View};
 
@@ -257,39 +259,51 @@ impl Strategy {
 ///
 /// Under [`Trust::Configuration`] a side that holds a quorum never ends itself, except under
 /// `down-all` and `static-quorum` (spec/safety.md §6): nobody else can install a configuration.
-/// Where the strategy would have the side go, it stays and proposes to remove whom it cannot
-/// reach. So it does where everybody on it is indirectly connected, if this node itself accuses all
-/// who are unreachable once the words of those whom it accuses, about those whom it is connected
-/// with, are left out: they may have ended themselves, and nobody takes them back. Else it waits. So
-/// does who would end itself on a side that holds no quorum, but would hold one of the configuration
-/// that is being decided: once that is accepted, the other side cannot go on without this one.
+/// Where the strategy would have it go, it stays and proposes to remove whom it does not reach. So
+/// it does where the strategy would remove all who are indirectly connected: fewer have to go, and
+/// who has ended itself by its own verdict is not taken back (the module `side`). Whom the others
+/// can do without waits until they remove it, or hear it again. So does who would end itself on a
+/// side that holds no quorum, but would hold one of the configuration that is being decided: once
+/// that is accepted, the other side cannot go on without this one.
 #[must_use]
 pub fn resolve(strategy: &Strategy, trust: Trust, view: &View) -> Resolution {
+    use Decision as D;
     let verdict = strategy.decide(view);
-    let down = strategy.down(view, verdict);
-    let holds_quorum = view.holds_quorum();
-    let ends_itself = verdict.ends_this_side() || down.contains(&view.own);
-    let is_needed = || ends_itself && view.may_hold_quorum();
-    let leaves_nobody = view.leaves_nobody(&down);
-    let heard = view.without_the_word_of_whom_it_accuses();
-    let decision = match trust {
-        Trust::Survivors => verdict,
-        _ if strategy.ends_quorums() => verdict,
-        _ if !holds_quorum && is_needed() => Decision::Nothing,
-        _ if !holds_quorum => verdict,
-        _ if verdict.ends_this_side() => Decision::DownUnreachable,
-        _ if leaves_nobody && heard.accuses_all() => Decision::DownUnreachable,
-        _ if leaves_nobody => Decision::Nothing,
-        _ => verdict,
+    let stands = || Resolution {
+        decision: verdict,
+        overruled: None,
+        down: strategy.down(view, verdict),
+        responsible: strategy.is_responsible(view, verdict),
     };
-    let is_overruled = decision != verdict;
-    let of = if verdict.ends_this_side() { view } else { &heard };
-    Resolution {
+    let waits = || Resolution {
+        decision: D::Nothing,
+        overruled: Some(verdict),
+        down: BTreeSet::new(),
+        responsible: false,
+    };
+    let instead = |decision, view: &View| Resolution {
         decision,
-        overruled: is_overruled.then_some(verdict),
-        down: if is_overruled { strategy.down(of, decision) } else { down },
+        overruled: (decision != verdict).then_some(verdict),
+        down: strategy.down(view, D::DownUnreachable),
         responsible: strategy.is_responsible(view, decision),
+    };
+    if trust == Trust::Survivors || strategy.ends_quorums() {
+        return stands();
     }
+    match (Side::of(view), verdict) {
+        (Side::Quorum(side), D::DownIndirectlyConnected) => instead(D::DownUnreachable, &side),
+        (Side::Quorum(side), D::AcquireLeaseAndDownIndirectlyConnected) => instead(verdict, &side),
+        (Side::Quorum(side), _) if verdict.ends_this_side() => instead(D::DownUnreachable, &side),
+        (Side::Quorum(_), _) => stands(),
+        (Side::Spare, _) if ends(&stands(), view) => waits(),
+        (Side::Minority, _) if view.may_hold_quorum() && ends(&stands(), view) => waits(),
+        (Side::Spare | Side::Minority, _) => stands(),
+    }
+}
+
+/// Whether whoever resolves so is among those that go.
+fn ends(resolution: &Resolution, view: &View) -> bool {
+    resolution.decision.ends_this_side() || resolution.down.contains(&view.own)
 }
 
 /// Who stays, in one strategy's eyes.

@@ -30,6 +30,9 @@ pub enum Order {
     /// Propose to remove those that are to be downed; stop if this node is among them. Repeated
     /// after another quiet time while they are still there.
     Resolve(Resolution),
+    /// What was ordered before no longer holds: by what is seen now nobody is to go, or it is for
+    /// another node to say.
+    Withdraw,
     /// Ask for the lease; tell [`Resolver::lease_answered`].
     AcquireLease,
     /// Give the lease back.
@@ -57,6 +60,7 @@ pub struct Resolver {
     unquiet_since: Option<Instant>,
     has_work: bool, // somebody is unreachable in it who could be downed
     decided: bool,  // the present view leads to nothing
+    ordered: bool,  // and what an earlier one led to is not withdrawn
     lease: Lease,
 }
 
@@ -90,6 +94,7 @@ impl Resolver {
             unquiet_since: None,
             has_work: false,
             decided: false,
+            ordered: false,
             lease: Lease::Absent,
         }
     }
@@ -217,10 +222,7 @@ impl Resolver {
             _ => None,
         };
         match after {
-            Some(_) if !resolution.responsible => {
-                self.decided = true;
-                None
-            }
+            Some(_) if !resolution.responsible => self.leave_it(),
             Some(Duration::ZERO) => Some(self.ask(now)),
             Some(after) => {
                 self.lease = Lease::Waiting { at: now + after };
@@ -236,15 +238,21 @@ impl Resolver {
         let goes = matches!(resolution.decision, Decision::DownReachable | Decision::DownAll)
             && resolution.down.contains(&view.own);
         if resolution.down.is_empty() || !(resolution.responsible || goes) {
-            self.decided = true;
-            return None;
+            return self.leave_it();
         }
+        self.ordered = true;
         self.restart(now, &resolution.down);
         if resolution.overruled.is_some() {
             // Somebody else than those may have been due; all are judged anew then.
             self.since.values_mut().for_each(|since| *since = now);
         }
         Some(Order::Resolve(resolution))
+    }
+
+    /// The present view leads to nothing.
+    fn leave_it(&mut self) -> Option<Order> {
+        self.decided = true;
+        std::mem::take(&mut self.ordered).then_some(Order::Withdraw)
     }
 
     fn down_all(&mut self, now: Instant) -> Option<Order> {

@@ -99,6 +99,7 @@ impl View {
             self.electorate.as_ref().is_none_or(|electorate| electorate.voters.contains(&node))
         };
         let class = |member: &Member| match member.status {
+            Status::Leaving if member.up_number.is_none() => 1, // it left before it was taken up
             Status::Up | Status::Leaving => 0,
             Status::WeaklyUp => 1,
             Status::Joining => 2,
@@ -121,17 +122,6 @@ impl View {
         taken_up && self.leader(role) == Some(self.own)
     }
 
-    /// Whether the voters that this node can reach, itself included, form a quorum of the
-    /// installed configuration. False before the first one. Who is Down does not help, and what is
-    /// said by whom this node does not reach, of whom it is connected with, does not count: one that
-    /// hears nobody and is heard by all would take all others along.
-    #[must_use]
-    pub fn holds_quorum(&self) -> bool {
-        let heard = self.without_the_word_of_whom_it_accuses();
-        let reaches = |voter: NodeId| heard.is_reachable(voter);
-        self.electorate.as_ref().is_some_and(|electorate| self.is_quorum_of(electorate, reaches))
-    }
-
     /// Whether the voters of this side form a quorum of the configuration that may be the next one: if
     /// it is decided, or is yet to be, nobody can go on without them (spec/safety.md §1). Who has seen
     /// the present state is counted, also behind a bad link, whichever end of that has told of it.
@@ -144,7 +134,11 @@ impl View {
     }
 
     /// Whether these voters form a quorum. Who is Down does not help.
-    fn is_quorum_of(&self, electorate: &Electorate, counts: impl Fn(NodeId) -> bool) -> bool {
+    pub(super) fn is_quorum_of(
+        &self,
+        electorate: &Electorate,
+        counts: impl Fn(NodeId) -> bool,
+    ) -> bool {
         let voters: Vec<_> = electorate.voters.iter().map(|voter| voter.incarnation).collect();
         let answering = |voter: &&NodeId| {
             counts(**voter)
@@ -154,34 +148,10 @@ impl View {
         is_quorum(&voters, electorate.tiebreaker.incarnation, &here.collect(), Canary::none())
     }
 
-    /// Whether nobody who counts would be left on this side.
-    pub(super) fn leaves_nobody(&self, down: &BTreeSet<NodeId>) -> bool {
-        let mut here = self.members.iter().filter(|m| m.counts() && self.is_reachable(m.node));
-        here.all(|member| down.contains(&member.node))
-    }
-
     /// Who could be downed at all: Exiting ones go by themselves.
     pub(super) fn downable(&self) -> impl Iterator<Item = NodeId> + '_ {
         let able = self.members.iter().filter(|member| member.status < Status::Exiting);
         able.map(|member| member.node)
-    }
-
-    /// Whether this node itself says of all who are unreachable that they are.
-    pub(super) fn accuses_all(&self) -> bool {
-        let says = |subject| self.records.contains(&Record { observer: self.own, subject });
-        self.unreachable.keys().all(|subject| says(*subject))
-    }
-
-    /// The view without what those whom this node itself does not reach say of those whom it is
-    /// connected with: they may be dead, and take nothing back then.
-    pub(super) fn without_the_word_of_whom_it_accuses(&self) -> Self {
-        let accuses = |subject| self.records.contains(&Record { observer: self.own, subject });
-        let is_there = |node| node == self.own || self.connected.contains(&node);
-        let mut view = self.clone();
-        view.records.retain(|record| !(accuses(record.observer) && is_there(record.subject)));
-        let is_accused = |node: &NodeId| view.records.iter().any(|record| record.subject == *node);
-        view.unreachable.retain(|node, _| is_accused(node) || !is_there(*node));
-        view
     }
 
     /// Those of `role` whose status is one of the given, each side by its own list.

@@ -64,7 +64,7 @@ pub(super) fn ages(epoch: &Epoch) -> Vec<(ReplicaId, u64)> {
 /// What this node wants of the next configuration, and what it has done about it.
 #[derive(Debug, Default)]
 pub(super) struct Deciding {
-    /// Members whose removal the downing strategy has ordered; ≤ members.
+    /// Members whose removal the downing strategy has ordered and not withdrawn; ≤ members.
     pub(super) victims: BTreeSet<ReplicaId>,
     /// Part of the proposal that is under way.
     proposed: Change,

@@ -25,7 +25,7 @@ use super::watching::{Watching, view};
 use super::{Core, Out};
 use crate::cluster::bug::Bug;
 use crate::cluster::config::StrategyName;
-use crate::cluster::downing::{LeaseAnswer, Resolution};
+use crate::cluster::downing::{Decision, LeaseAnswer, Order};
 use crate::cluster::events::ClusterState;
 use crate::cluster::gossip::exchange::GossipRefused;
 use crate::cluster::gossip::targets::News;
@@ -39,9 +39,9 @@ const ASK_OUT_EVERY: Duration = Duration::from_millis(200);
 const ASK_OUT_FOR: Duration = Duration::from_secs(3);
 /// Who does not lead looks that long after a newcomer's connection whether it could be taken up.
 const FOLLOWERS_LOOK: Duration = Duration::from_secs(1);
-/// Who has seen the state, where somebody is out of reach, is looked at this often: in a large
-/// cluster every message may add to them, and each look is at all members.
-const SEEN_EVERY: Duration = Duration::from_millis(100);
+/// Where somebody is out of reach, who has seen the state and who is connected is looked at this
+/// often: in a large cluster every message may add to them, and each look is at all members.
+const SIGNS_EVERY: Duration = Duration::from_millis(100);
 
 /// The node's place in a cluster.
 #[derive(Debug)]
@@ -61,8 +61,8 @@ pub(super) struct Inside {
     is_unsettled: bool,
     /// When to look whether there is something to decide.
     look_at: Option<Instant>,
-    /// When to work out what follows from who has seen the state.
-    seen_at: Option<Instant>,
+    /// When to work out what follows from who has seen the state and who is connected.
+    signs_at: Option<Instant>,
     /// Whom an operator has given up.
     given_up: GivenUp,
     /// This side has no quorum, and ends itself then.
@@ -89,7 +89,7 @@ impl Inside {
             parting: None,
             is_unsettled: true,
             look_at: None,
-            seen_at: None,
+            signs_at: None,
             given_up: GivenUp::default(),
             ends_at: None,
         };
@@ -118,7 +118,7 @@ impl Inside {
             self.calling.next_deadline(),
             self.given_up.next_deadline(),
             self.look_at,
-            self.seen_at,
+            self.signs_at,
             self.parting.map(|parting| parting.ask_at.min(parting.until)),
             Some(self.watching.next_deadline()),
         ];
@@ -147,8 +147,8 @@ impl Inside {
         if self.watching.tick(core, now, &mut self.gossip, out) {
             self.changed_by_me();
         }
-        if let Some(resolution) = self.watching.resolve(core, now, out)
-            && let Some(why) = self.resolved(core, now, &resolution, out)
+        if let Some(order) = self.watching.resolve(core, now, out)
+            && let Some(why) = self.resolved(core, now, &order, out)
         {
             return Some(why);
         }
@@ -162,7 +162,7 @@ impl Inside {
     /// Works out what follows from all that has happened, and tells it.
     fn settle(&mut self, core: &mut Core, now: Now, out: &mut Out) -> Option<StopReason> {
         let me = core.me.incarnation;
-        self.is_unsettled |= self.seen_at.is_some_and(|at| now.mono >= at);
+        self.is_unsettled |= self.signs_at.is_some_and(|at| now.mono >= at);
         if core.pending.take_if(|pending| now.mono >= pending.until).is_some() {
             self.is_unsettled = true;
         }
@@ -182,7 +182,7 @@ impl Inside {
         self.spreading.forget(core, now, &mut self.gossip);
         news |= self.spreading.has_news();
         if news {
-            self.seen_at = None;
+            self.signs_at = None;
             self.astray.observe(core, now, &self.gossip);
             self.watching.observe(core, now, &mut self.gossip, out);
         }
@@ -228,6 +228,7 @@ impl Inside {
         }
         self.at_a_members_address(core, now, node, out);
         self.watched(core, now, out, |monitor, orders| monitor.connected(now.mono, node, orders));
+        self.relinked(now, node);
         let waits = |status| matches!(status, Status::Joining | Status::WeaklyUp);
         let is_missed = |status| waits(status) || self.deciding.has_newcomers();
         if self.gossip.member(node.incarnation).is_some_and(|member| is_missed(member.status)) {
@@ -268,6 +269,14 @@ impl Inside {
         self.telling.closed(node, out);
         self.astray.closed(node);
         self.watched(core, now, out, |monitor, orders| monitor.closed(now.mono, node, orders));
+        self.relinked(now, node);
+    }
+
+    /// Whom this node is connected with counts where somebody is out of reach.
+    fn relinked(&mut self, now: Now, node: NodeId) {
+        if self.gossip.lists(node) && !self.gossip.reachability().is_all_reachable() {
+            self.signs_at.get_or_insert(now.mono + SIGNS_EVERY);
+        }
     }
 
     /// A peer refuses this node as removed.
@@ -407,7 +416,7 @@ impl Inside {
                 self.is_unsettled |=
                     self.spreading.has_news() || is_seen && self.gossip.converged(me);
                 if is_seen && !self.gossip.reachability().is_all_reachable() {
-                    self.seen_at.get_or_insert(now.mono + SEEN_EVERY);
+                    self.signs_at.get_or_insert(now.mono + SIGNS_EVERY);
                 }
                 return None;
             }
@@ -631,8 +640,8 @@ impl Inside {
         answer: Option<LeaseAnswer>,
         out: &mut Out,
     ) -> Option<StopReason> {
-        let resolution = self.watching.lease(core, now, answer, out)?;
-        self.resolved(core, now, &resolution, out)
+        let order = self.watching.lease(core, now, answer, out)?;
+        self.resolved(core, now, &order, out)
     }
 
     /// Whether this node reaches a quorum of the configuration, and its strategy knows: for that what
@@ -664,18 +673,30 @@ impl Inside {
         waits
     }
 
-    /// A verdict is a proposal; only a side that ends itself acts at once.
+    /// A verdict is a proposal, in the place of the one before; only a side that ends itself acts at
+    /// once.
     fn resolved(
         &mut self,
         core: &mut Core,
         now: Now,
-        resolution: &Resolution,
+        order: &Order,
         out: &mut Out,
     ) -> Option<StopReason> {
+        let resolution = match order {
+            Order::Resolve(resolution) => resolution,
+            Order::Withdraw => {
+                self.deciding.victims.clear();
+                return None;
+            }
+            Order::AcquireLease | Order::ReleaseLease => return None,
+        };
         let me = core.me.incarnation;
         if resolution.down.contains(&core.me) {
             let waits = self.waits_without_quorum(core, now, out);
             return (!waits).then_some(StopReason::DownedItself);
+        }
+        if resolution.decision != Decision::DownTargets {
+            self.deciding.victims.clear(); // those name whom they add
         }
         if resolution.responsible {
             let epoch = core.installed.as_ref();

@@ -15,9 +15,7 @@ use super::port::{Notice, Output};
 use super::spreading::nodes;
 use super::{Core, Out};
 use crate::cluster::config::Leases;
-use crate::cluster::downing::{
-    self, Electorate, LeaseAnswer, Record, Resolution, Resolver, Trust, View,
-};
+use crate::cluster::downing::{self, Electorate, LeaseAnswer, Record, Resolver, Trust, View};
 use crate::cluster::failure_detector::{self, Monitor};
 use crate::cluster::gossip::Gossip;
 use crate::cluster::member::{Member, Status};
@@ -102,9 +100,9 @@ impl Watching {
         core: &mut Core,
         now: Now,
         out: &mut Out,
-    ) -> Option<Resolution> {
+    ) -> Option<downing::Order> {
         let order = self.resolver.poll(now.mono)?;
-        Self::ordered(core, now, order, out)
+        Some(Self::ordered(core, now, order, out))
     }
 
     pub(super) fn lease(
@@ -113,22 +111,17 @@ impl Watching {
         now: Now,
         answer: Option<LeaseAnswer>,
         out: &mut Out,
-    ) -> Option<Resolution> {
+    ) -> Option<downing::Order> {
         let Some(answer) = answer else {
             self.resolver.lease_lost();
             return None;
         };
         let order = self.resolver.lease_answered(now.mono, answer)?;
-        Self::ordered(core, now, order, out)
+        Some(Self::ordered(core, now, order, out))
     }
 
-    fn ordered(
-        core: &mut Core,
-        now: Now,
-        order: downing::Order,
-        out: &mut Out,
-    ) -> Option<Resolution> {
-        let acquire = match order {
+    fn ordered(core: &mut Core, now: Now, order: downing::Order, out: &mut Out) -> downing::Order {
+        match &order {
             downing::Order::Resolve(resolution) => {
                 core.stats.downings += 1;
                 let says = format!("{:?}, of {} nodes", resolution.decision, resolution.down.len());
@@ -137,13 +130,12 @@ impl Watching {
                     None => says,
                 };
                 core.say(now, Notice::Downing(says), out);
-                return Some(resolution);
             }
-            downing::Order::AcquireLease => true,
-            downing::Order::ReleaseLease => false,
-        };
-        out.push(Output::DowningLease { acquire });
-        None
+            downing::Order::AcquireLease => out.push(Output::DowningLease { acquire: true }),
+            downing::Order::ReleaseLease => out.push(Output::DowningLease { acquire: false }),
+            downing::Order::Withdraw => {}
+        }
+        order
     }
 
     /// Feeds the monitor; says whether the state changed by what it found.

@@ -9,8 +9,8 @@
 //!
 //! After each heal a supervisor starts what has stopped, and all must agree within two minutes:
 //! the same members, Up in every view, the same configuration, convergence, one leader. If no
-//! quorum of the newest configuration lives, nothing can (spec/safety.md §1), and that is counted;
-//! so is a cluster whose founders died when it was to begin, and one too few of whose seeds are left,
+//! quorum of the newest configuration lives, nothing can (spec/safety.md §1), and that is counted,
+//! apart where sides without a quorum have ended themselves, as they do by default; so is a cluster whose founders died when it was to begin, and one too few of whose seeds are left,
 //! which nobody outside can find.
 //!
 //! `OSTRACA_SIM_SECONDS=600 cargo test -p ostraca --test cluster chaos:: -- --nocapture`
@@ -36,7 +36,7 @@ const UNDER_WAY: Duration = Duration::from_secs(10);
 
 /// Whether the cluster can go on: a quorum of the newest configuration lives, and one of the newest
 /// that the living know, which is an older one if all have died who had installed the next.
-fn can_go_on(sim: &Sim) -> bool {
+pub(super) fn can_go_on(sim: &Sim) -> bool {
     let places = living(sim);
     let views = || places.iter().map(|place| at(sim, *place));
     let living: BTreeSet<ReplicaId> = views().map(|node| node.me().incarnation).collect();
@@ -44,6 +44,14 @@ fn can_go_on(sim: &Sim) -> bool {
     let newest = sim.observer().installed.values().next_back();
     [newest, known].into_iter().flatten().all(|epoch| lives(epoch, &living))
         && known.is_none_or(|epoch| may_choose_who_lives(sim, epoch, &living))
+}
+
+/// Whether it could go on if nobody had ended itself.
+fn has_ended_itself(sim: &Sim) -> bool {
+    let mut there: BTreeSet<ReplicaId> =
+        living(sim).iter().map(|place| at(sim, *place).me().incarnation).collect();
+    there.extend(&sim.observer().ended);
+    sim.observer().installed.values().next_back().is_some_and(|epoch| lives(epoch, &there))
 }
 
 fn lives(epoch: &Epoch, living: &BTreeSet<ReplicaId>) -> bool {
@@ -98,6 +106,7 @@ fn is_one(sim: &Sim) -> bool {
 type Ending = &'static str;
 const AGREED: Ending = "agreed";
 const QUORUM_LOST: Ending = "quorum lost";
+const ENDED: Ending = "quorum ended itself";
 const FOUNDERS_LOST: Ending = "founders lost";
 const NO_SEED: Ending = "too few seeds";
 
@@ -128,7 +137,7 @@ fn settle(sim: &mut Sim, weather: &Weather) -> Result<Ending, Box<Failure>> {
         }
         let passed = sim.now() - begun;
         if passed > UNDER_WAY && !can_go_on(sim) {
-            return Ok(QUORUM_LOST);
+            return Ok(if has_ended_itself(sim) { ENDED } else { QUORUM_LOST });
         }
         if passed > UNDER_WAY && founders_are_lost(sim, weather) {
             return Ok(FOUNDERS_LOST);
@@ -186,11 +195,13 @@ fn all(name: &'static str, seeds: u64, sizes: (u64, u64), strategies: &[Strategy
     let Totals { runs, simulated, sent, crashes, marks, .. } = &totals;
     eprintln!(
         "{runs} seeds, {:.1} h simulated, {sent} messages, {crashes} crashes, {} takeovers, {} \
-         heals that all agreed after, {} clusters that lost their quorum, {} their founders, {} with too few seeds",
+         heals that all agreed after, {} clusters that lost their quorum, {} that ended it, {} without their founders, {} with too \
+         few seeds",
         simulated.as_secs_f64() / 3_600.0,
         marks.count("takeover"),
         marks.count(AGREED),
         marks.count(QUORUM_LOST),
+        marks.count(ENDED),
         marks.count(FOUNDERS_LOST),
         marks.count(NO_SEED),
     );
@@ -202,7 +213,8 @@ fn after_every_heal_all_have_one_view_and_no_two_sides_go_on() {
     let name = "after_every_heal_all_have_one_view_and_no_two_sides_go_on";
     let totals = all(name, 60, (3, 9), &[StrategyName::KeepMajority]);
     totals.must_have_hit([AGREED, "takeover"]);
-    let (agreed, lost) = (totals.marks.count(AGREED), totals.marks.count(QUORUM_LOST));
+    let agreed = totals.marks.count(AGREED);
+    let lost = totals.marks.count(QUORUM_LOST) + totals.marks.count(ENDED);
     assert!(totals.runs == 1 || agreed > lost, "{agreed} agreed, {lost} lost their quorum");
 }
 
@@ -354,7 +366,8 @@ fn a_batch_that_too_few_would_survive_is_not_begun() {
 #[test]
 fn a_side_that_an_accepted_configuration_needs_does_not_end_itself() {
     let totals = holds(11_433_649_308_674, (3, 9), &[StrategyName::KeepMajority]);
-    let (agreed, lost) = (totals.marks.count(AGREED), totals.marks.count(QUORUM_LOST));
+    let agreed = totals.marks.count(AGREED);
+    let lost = totals.marks.count(QUORUM_LOST) + totals.marks.count(ENDED);
     assert!(agreed > 0 && lost == 0, "{agreed} agreed, {lost} lost their quorum");
 }
 
@@ -426,4 +439,12 @@ fn who_is_about_to_leave_and_was_forgotten_leaves() {
 #[test]
 fn who_stays_due_when_a_verdict_is_overruled_is_judged_again_later() {
     holds(97_444_414_697_868, (3, 7), &STRATEGIES);
+}
+
+/// Who had crashed had accused two others before; for a moment one of those who stayed led, and was to
+/// remove all three. When the two were heard again it went on to propose that, in vain, and each time
+/// all leases that the leader waited for began anew.
+#[test]
+fn a_verdict_that_no_longer_holds_is_withdrawn() {
+    holds(119_499_790_938_988, (3, 9), &[StrategyName::KeepMajority]);
 }

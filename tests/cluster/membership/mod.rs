@@ -73,6 +73,7 @@ use ostraca_ddata::sim::{Faults, LaneRule, NodeIndex, Seed, Setup, Simulation};
 use super::whole::{Watch, WholeNode, World};
 
 mod bad_input;
+mod bad_links;
 mod canaries;
 mod chaos;
 mod going;

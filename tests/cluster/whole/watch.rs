@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ostraca::cluster::gossip::ClusterId;
 use ostraca::cluster::member::Status;
+use ostraca::cluster::membership::port::StopReason;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::{Epoch, EpochId};
 use ostraca_ddata::sim::{NodeIndex, Observer, Orders, View, Violation};
@@ -22,6 +23,8 @@ pub(crate) struct Watch {
     served: BTreeSet<ReplicaId>,
     /// Removals of nodes that had served.
     pub(crate) takeovers: u64,
+    /// Who ended itself by its strategy's word.
+    pub(crate) ended: BTreeSet<ReplicaId>,
     founds_once: bool,
     /// Clusters that a node ever belonged to.
     pub(crate) clusters: BTreeSet<ClusterId>,
@@ -115,6 +118,9 @@ impl Observer<WholeNode> for Watch {
             }
             Event::Leased => {
                 self.served.extend(view.process(node).map(|node| node.me().incarnation));
+            }
+            Event::Stopped(StopReason::DownedItself) => {
+                self.ended.extend(view.process(node).map(|node| node.me().incarnation));
             }
             _ => {}
         }

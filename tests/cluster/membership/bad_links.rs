@@ -1,0 +1,121 @@
+//! Links that work in one direction only, or not at all: as few go as possible, and as long as a
+//! quorum is left whose members all hear each other the cluster goes on.
+
+use std::time::Duration;
+
+use ostraca_ddata::sim::{Failure, Fault, Links, NodeIndex, Seed, Stream, Totals, on_all_cores};
+
+use super::super::whole::World;
+use super::chaos::can_go_on;
+use super::going::cluster_of;
+use super::weather::living;
+use super::{SECOND, Sim, agree, at, calm, until};
+
+fn indexes(places: &[usize]) -> Vec<NodeIndex> {
+    places.iter().copied().map(NodeIndex::new).collect()
+}
+
+/// Loses what these send to those.
+fn cut(sim: &mut Sim, from: &[usize], to: &[usize]) {
+    let links = vec![Links { from: indexes(from), to: indexes(to) }];
+    sim.fault(&Fault::Cut { links, span: None });
+}
+
+fn others(places: usize, one: usize) -> Vec<usize> {
+    (0..places).filter(|place| *place != one).collect()
+}
+
+/// Runs until the rest is a cluster of its own; nobody of it ends meanwhile.
+#[track_caller]
+fn goes_alone(sim: &mut Sim, (places, seed): (usize, u64), one: usize) {
+    let rest = others(places, one);
+    until(sim, 90, |sim| agree(sim, &rest) || rest.iter().any(|p| at(sim, *p).over.is_some()));
+    let over: Vec<_> =
+        rest.iter().filter_map(|place| Some((place, at(sim, *place).over?))).collect();
+    let stories: String = sim.processes().map(|(_, node)| node.story()).collect();
+    assert!(over.is_empty(), "{one} of {places}, seed {seed}: {over:?}\n{stories}");
+    sim.heal();
+    until(sim, 60, |sim| at(sim, one).over.is_some() && agree(sim, &rest));
+}
+
+const SIZES: [usize; 10] = [3, 4, 5, 6, 7, 8, 9, 10, 12, 20];
+
+#[test]
+fn who_hears_nobody_goes_alone() {
+    for places in SIZES {
+        for seed in 0..if places < 12 { places as u64 } else { 3 } {
+            let mut sim = cluster_of(seed, places, World::new(3));
+            let deaf = seed as usize % places;
+            cut(&mut sim, &others(places, deaf), &[deaf]);
+            goes_alone(&mut sim, (places, seed), deaf);
+        }
+    }
+}
+
+#[test]
+fn who_is_heard_by_nobody_goes_alone() {
+    for places in SIZES {
+        for seed in 0..if places < 12 { places as u64 } else { 3 } {
+            let mut sim = cluster_of(seed, places, World::new(3));
+            let mute = seed as usize % places;
+            cut(&mut sim, &[mute], &others(places, mute));
+            goes_alone(&mut sim, (places, seed), mute);
+        }
+    }
+}
+
+/// Each hears only one of the others, and no two hear each other: none has a quorum.
+#[test]
+fn of_three_none_of_whom_is_answered_by_another_all_go() {
+    for seed in 0..10 {
+        let mut sim = cluster_of(seed, 3, World::new(3));
+        (0..3).for_each(|place| cut(&mut sim, &[place], &[(place + 1) % 3]));
+        until(&mut sim, 60, |sim| living(sim).is_empty());
+    }
+}
+
+/// Some hear each other and form a quorum. Of all other links each direction is cut or not.
+fn maze(seed: Seed) -> Result<Totals, Box<Failure>> {
+    let mut draw = Stream::split(seed.value, "bad links", 0);
+    let places = draw.between(3, 9) as usize;
+    let mut sim = calm(seed, places, places, World::new(3));
+    let everybody: Vec<usize> = (0..places).collect();
+    sim.try_run_until(30 * SECOND, |sim| agree(sim, &everybody))?;
+    let mut rest = everybody.clone();
+    let mut core = Vec::new();
+    while core.len() <= places / 2 {
+        core.push(rest.remove(draw.index(rest.len())));
+    }
+    let often = *draw.pick(&[0.1, 0.3, 0.6, 0.9]);
+    let spread = *draw.pick(&[Duration::ZERO, SECOND, 10 * SECOND]);
+    for from in 0..places {
+        for to in 0..places {
+            let is_core = core.contains(&from) && core.contains(&to);
+            if from != to && !is_core && draw.chance(often) {
+                cut(&mut sim, &[from], &[to]);
+                sim.try_run_for(draw.span(Duration::ZERO, spread / 10))?;
+            }
+        }
+    }
+    sim.try_run_for(120 * SECOND)?;
+    if !can_go_on(&sim) {
+        let stories: String = sim.processes().map(|(_, node)| node.story()).collect();
+        return Err(Box::new(sim.failure(format!("{core:?} could go on\n{stories}"))));
+    }
+    sim.heal();
+    sim.try_run_until(60 * SECOND, |sim| agree(sim, &living(sim)))?;
+    let mut totals = sim.totals();
+    (0..living(&sim).len()).for_each(|_| totals.marks.hit("stays"));
+    (0..core.len()).for_each(|_| totals.marks.hit("hears all"));
+    Ok(totals)
+}
+
+#[test]
+#[expect(clippy::print_stderr, reason = "the figures are the result")]
+fn a_quorum_whose_members_hear_each_other_goes_on_whatever_other_links_are_cut() {
+    let name = "a_quorum_whose_members_hear_each_other_goes_on_whatever_other_links_are_cut";
+    let totals =
+        on_all_cores(name, 100, |seed| maze(seed).unwrap_or_else(|failure| panic!("{failure}")));
+    let (stays, core) = (totals.marks.count("stays"), totals.marks.count("hears all"));
+    eprintln!("{} seeds, {stays} nodes left where {core} heard each other", totals.runs);
+}
