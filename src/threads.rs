@@ -19,9 +19,10 @@ pub(crate) fn number() -> usize {
 #[derive(Debug)]
 pub(crate) struct PerThread<T>([Apart<T>; PLACES]);
 
+/// In cache lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Apart<T>(T);
+pub(crate) struct Apart<T>(pub(crate) T);
 
 impl<T> PerThread<T> {
     pub(crate) fn new(mut one: impl FnMut() -> T) -> Self {

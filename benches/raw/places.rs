@@ -4,6 +4,7 @@
 //! fit: a round trip costs two switches in the first case, and two interrupts of a sleeping core in
 //! the second, several times as much. Round trips are compared where both sides have no choice.
 
+use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -44,12 +45,15 @@ fn set(cores: &[usize]) -> CpuSet {
     set
 }
 
-/// All threads of a process; those that they start later inherit it.
+/// All threads of a process that have not ended meanwhile; those that they start later inherit it.
 fn put(process: u32, cores: &CpuSet) -> Option<()> {
     for thread in std::fs::read_dir(format!("/proc/{process}/task")).ok()? {
         let name = thread.ok()?.file_name();
         let thread = name.to_str()?.parse().ok().and_then(Pid::from_raw)?;
-        sched_setaffinity(Some(thread), cores).ok()?;
+        match sched_setaffinity(Some(thread), cores) {
+            Ok(()) | Err(Errno::SRCH) => {}
+            Err(_) => return None,
+        }
     }
     Some(())
 }

@@ -34,6 +34,7 @@ use super::runtime::{Runtime, hash};
 use super::scope;
 use super::tenancy::{Phase, Stage};
 use super::tenants::{NONE, Tenants};
+use crate::threads::Apart;
 
 /// Why states are lost at the end.
 const OVER: &str = "their node is out of the configuration";
@@ -46,7 +47,9 @@ pub(super) struct Shard<E: Entity> {
     /// A hint: messages that are told here need not be encoded.
     pub(super) here: AtomicBool,
     lapses: AtomicU64, // the floor's, read by handlers without the lock
-    inside: Mutex<Inside<E>>,
+    /// Every message that comes changes it: in one line with what is above each would cost the thread
+    /// that handles the last one a miss, and who tells another.
+    inside: Apart<Mutex<Inside<E>>>,
 }
 
 pub(super) struct Inside<E: Entity> {
@@ -165,7 +168,7 @@ impl<E: Entity> Shard<E> {
             phase: Arc::default(),
             here: AtomicBool::new(false),
             lapses: AtomicU64::new(0),
-            inside: Mutex::new(Inside { gate: Gate::new(me), floor }),
+            inside: Apart(Mutex::new(Inside { gate: Gate::new(me), floor })),
         }
     }
 
@@ -181,7 +184,7 @@ impl<E: Entity> Shard<E> {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Inside<E>> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inside.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Does something at the gate, and what follows from it.
