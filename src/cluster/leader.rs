@@ -3,7 +3,8 @@
 //! First in address order among the reachable members that are Up or Leaving. Only if there is
 //! none, the others: WeaklyUp, Joining, Exiting, Down, in this order. Two sides of a split each
 //! have a leader; that no two of them decide is the business of configurations
-//! (spec/safety.md §1). Spec: spec/membership.md, *Leader*; after Akka.
+//! (spec/safety.md §1). For the downing strategies also counts who could propose anything:
+//! [`View::leader`](super::downing::View::leader). Spec: spec/membership.md, *Leader*; after Akka.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};

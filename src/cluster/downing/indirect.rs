@@ -44,8 +44,8 @@ impl Indirect {
     /// such.
     ///
     /// Pekko takes a node for indirectly connected that accused another one and crashed before that
-    /// one was removed: two crashes shortly one after the other would end the cluster, or, where
-    /// the quorum overrules that, remove nobody for ever.
+    /// one was removed: two crashes shortly one after the other would end the cluster. (Who holds a
+    /// quorum does not go by this verdict: see [`resolve`](super::resolve).)
     pub(super) fn without_the_silent(&self, view: &View) -> Option<View> {
         let silent = |record: &Record| {
             self.circular.contains(&record.observer) && !view.is_reachable(record.observer)

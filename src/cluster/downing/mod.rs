@@ -128,12 +128,27 @@ pub enum Trust {
 pub struct Resolution {
     /// What was decided.
     pub decision: Decision,
-    /// What the strategy had decided, where the quorum overruled it.
+    /// What the strategy had decided, where the quorum overruled it or takes others.
     pub overruled: Option<Decision>,
     /// Who is to be downed, this node perhaps among them; ≤ members.
     pub down: BTreeSet<NodeId>,
     /// Whether this node acts for its side. Otherwise it only watches, or goes itself.
     pub responsible: bool,
+    /// How many of its side are to act before this node may in their place, where any may: a
+    /// configuration decides, and who leads may have no link to a quorum.
+    pub turn: Option<usize>,
+}
+
+impl Resolution {
+    /// Whether records contradict each other, and these were chosen from among those they concern.
+    #[must_use]
+    pub const fn sets_aside(&self) -> bool {
+        use Decision::{AcquireLeaseAndDownIndirectlyConnected, DownIndirectlyConnected};
+        matches!(
+            self.overruled,
+            Some(DownIndirectlyConnected | AcquireLeaseAndDownIndirectlyConnected)
+        )
+    }
 }
 
 impl Strategy {
@@ -240,6 +255,14 @@ impl Strategy {
         )
     }
 
+    /// See [`Resolution::turn`].
+    fn turn(&self, trust: Trust, view: &View, decision: Decision) -> Option<usize> {
+        let may = trust == Trust::Configuration
+            && self.weighs_sides()
+            && decision == Decision::DownUnreachable;
+        view.turn().filter(|_| may)
+    }
+
     /// Whether this node is the one that acts on `decision`.
     fn is_responsible(&self, view: &View, decision: Decision) -> bool {
         match self {
@@ -261,7 +284,7 @@ impl Strategy {
 /// `down-all` and `static-quorum` (spec/safety.md §6): nobody else can install a configuration.
 /// Where the strategy would have it go, it stays and proposes to remove whom it does not reach. So
 /// it does where the strategy would remove all who are indirectly connected: fewer have to go, and
-/// who has ended itself by its own verdict is not taken back (the module `side`). Whom the others
+/// who has ended itself is not taken back (the module `side`). Whom the others
 /// can do without waits until they remove it, or hear it again. So does who would end itself on a
 /// side that holds no quorum, but would hold one of the configuration that is being decided: once
 /// that is accepted, the other side cannot go on without this one.
@@ -274,18 +297,21 @@ pub fn resolve(strategy: &Strategy, trust: Trust, view: &View) -> Resolution {
         overruled: None,
         down: strategy.down(view, verdict),
         responsible: strategy.is_responsible(view, verdict),
+        turn: strategy.turn(trust, view, verdict),
     };
     let waits = || Resolution {
         decision: D::Nothing,
         overruled: Some(verdict),
         down: BTreeSet::new(),
         responsible: false,
+        turn: None,
     };
     let instead = |decision, view: &View| Resolution {
         decision,
-        overruled: (decision != verdict).then_some(verdict),
+        overruled: Some(verdict),
         down: strategy.down(view, D::DownUnreachable),
         responsible: strategy.is_responsible(view, decision),
+        turn: strategy.turn(trust, view, decision),
     };
     if trust == Trust::Survivors || strategy.ends_quorums() {
         return stands();
@@ -295,6 +321,9 @@ pub fn resolve(strategy: &Strategy, trust: Trust, view: &View) -> Resolution {
         (Side::Quorum(side), D::AcquireLeaseAndDownIndirectlyConnected) => instead(verdict, &side),
         (Side::Quorum(side), _) if verdict.ends_this_side() => instead(D::DownUnreachable, &side),
         (Side::Quorum(_), _) => stands(),
+        (Side::Spare, D::DownIndirectlyConnected | D::AcquireLeaseAndDownIndirectlyConnected) => {
+            waits()
+        }
         (Side::Spare, _) if ends(&stands(), view) => waits(),
         (Side::Minority, _) if view.may_hold_quorum() && ends(&stands(), view) => waits(),
         (Side::Spare | Side::Minority, _) => stands(),

@@ -31,7 +31,7 @@ pub enum Order {
     /// after another quiet time while they are still there.
     Resolve(Resolution),
     /// What was ordered before no longer holds: by what is seen now nobody is to go, or it is for
-    /// another node to say.
+    /// another node to say. It need not be proposed again; what is under way may be decided.
     Withdraw,
     /// Ask for the lease; tell [`Resolver::lease_answered`].
     AcquireLease,
@@ -48,6 +48,13 @@ pub enum LeaseAnswer {
     Denied,
 }
 
+/// How long each that is nearer to leading has, before the next acts in its place: longer than it
+/// takes until those who are lost hold no lease and a configuration without them is decided.
+const TURN: Duration = Duration::from_secs(10);
+/// How many may act in the leader's place, one after the other: so many without a link to a quorum
+/// are not expected.
+const TURNS: usize = 8;
+
 /// Watches one node's views and says when to act on them.
 #[derive(Clone, Debug)]
 pub struct Resolver {
@@ -56,11 +63,13 @@ pub struct Resolver {
     timing: Timing,
     view: Option<View>,
     since: BTreeMap<NodeId, Instant>, // unreachable members
-    quiet_since: Instant,
+    quiet_since: Instant,             // since what was seen or ordered last
+    unchanged_since: Instant,         // since what was seen last
     unquiet_since: Option<Instant>,
-    has_work: bool, // somebody is unreachable in it who could be downed
-    decided: bool,  // the present view leads to nothing
-    ordered: bool,  // and what an earlier one led to is not withdrawn
+    has_work: bool,           // somebody is unreachable in it who could be downed
+    decided: bool,            // the present view leads to nothing
+    ordered: bool,            // and what an earlier one led to is not withdrawn
+    turn_at: Option<Instant>, // when this node acts, if nobody else does
     lease: Lease,
 }
 
@@ -91,10 +100,12 @@ impl Resolver {
             view: None,
             since: BTreeMap::new(),
             quiet_since: Instant::from_nanos(0),
+            unchanged_since: Instant::from_nanos(0),
             unquiet_since: None,
             has_work: false,
             decided: false,
             ordered: false,
+            turn_at: None,
             lease: Lease::Absent,
         }
     }
@@ -107,7 +118,7 @@ impl Resolver {
         view.unreachable.values_mut().for_each(|silent| *silent = Duration::ZERO);
         let change = Change::between(self.view.as_ref(), &view);
         if change != Change::Minor {
-            self.quiet_since = now;
+            (self.quiet_since, self.unchanged_since, self.turn_at) = (now, now, None);
             if matches!(self.lease, Lease::Waiting { .. }) {
                 self.lease = Lease::Absent;
             }
@@ -190,7 +201,10 @@ impl Resolver {
     // ── when ──
 
     fn decide_at(&self) -> Option<Instant> {
-        let view = self.view.as_ref().filter(|_| !self.decided && self.has_work)?;
+        let view = self.view.as_ref().filter(|_| self.has_work)?;
+        if self.decided {
+            return self.turn_at;
+        }
         let Strategy::AutoDown(strategy) = &self.strategy else {
             return Some(self.quiet_since + self.timing.stable_after);
         };
@@ -222,7 +236,7 @@ impl Resolver {
             _ => None,
         };
         match after {
-            Some(_) if !resolution.responsible => self.leave_it(),
+            Some(_) if !resolution.responsible => self.leave_it(now),
             Some(Duration::ZERO) => Some(self.ask(now)),
             Some(after) => {
                 self.lease = Lease::Waiting { at: now + after };
@@ -232,15 +246,27 @@ impl Resolver {
         }
     }
 
-    fn act(&mut self, now: Instant, view: &View, resolution: Resolution) -> Option<Order> {
+    fn act(&mut self, now: Instant, view: &View, mut resolution: Resolution) -> Option<Order> {
         // What ends a whole side every node on it does by its own view: without a configuration
         // there is no other way to tell it.
         let goes = matches!(resolution.decision, Decision::DownReachable | Decision::DownAll)
             && resolution.down.contains(&view.own);
-        if resolution.down.is_empty() || !(resolution.responsible || goes) {
-            return self.leave_it();
+        let is_own = resolution.down.contains(&view.own) || resolution.down.is_empty();
+        let turn = resolution.turn.filter(|turn| *turn <= TURNS);
+        if let Some(turn) = turn.filter(|_| !resolution.responsible && !is_own) {
+            let turns: Duration = std::iter::repeat_n(TURN, turn).sum();
+            let at = self.unchanged_since + self.timing.stable_after + turns;
+            if now < at {
+                let withdrawn = self.leave_it(now);
+                self.turn_at = Some(at);
+                return withdrawn;
+            }
+            resolution.responsible = true;
         }
-        self.ordered = true;
+        if resolution.down.is_empty() || !(resolution.responsible || goes) {
+            return self.leave_it(now);
+        }
+        (self.ordered, self.decided) = (true, false);
         self.restart(now, &resolution.down);
         if resolution.overruled.is_some() {
             // Somebody else than those may have been due; all are judged anew then.
@@ -250,8 +276,13 @@ impl Resolver {
     }
 
     /// The present view leads to nothing.
-    fn leave_it(&mut self) -> Option<Order> {
-        self.decided = true;
+    fn leave_it(&mut self, now: Instant) -> Option<Order> {
+        (self.decided, self.turn_at) = (true, None);
+        if let (Lease::Held { release_at, .. }, Strategy::LeaseMajority(settings)) =
+            (&mut self.lease, &self.strategy)
+        {
+            release_at.get_or_insert(now + settings.release_after);
+        }
         std::mem::take(&mut self.ordered).then_some(Order::Withdraw)
     }
 
@@ -260,12 +291,13 @@ impl Resolver {
         let down: BTreeSet<NodeId> = view.downable().collect();
         self.restart(now, &down);
         let decision = Decision::DownAll;
-        Some(Order::Resolve(Resolution { decision, overruled: None, down, responsible: true }))
+        let (overruled, turn) = (None, None);
+        Some(Order::Resolve(Resolution { decision, overruled, down, responsible: true, turn }))
     }
 
     /// Gives what was ordered the time to happen; if it does not, it is ordered again.
     fn restart(&mut self, now: Instant, down: &BTreeSet<NodeId>) {
-        self.quiet_since = now;
+        (self.quiet_since, self.turn_at) = (now, None);
         self.unquiet_since = None;
         self.since.iter_mut().filter(|(node, _)| down.contains(node)).for_each(|(_, at)| *at = now);
         if let Lease::Held { downed, release_at } = &mut self.lease {
@@ -282,8 +314,7 @@ impl Resolver {
     fn refused(&mut self, now: Instant) -> Option<Order> {
         self.lease = Lease::Absent;
         let view = self.dated(now).filter(has_work)?;
-        let is_needed = view.holds_quorum() || view.may_hold_quorum();
-        if self.trust == Trust::Configuration && is_needed {
+        if self.trust == Trust::Configuration && view.may_not_end_itself() {
             // Neither side can go on without the other's word: asks again later.
             self.restart(now, &BTreeSet::new());
             return None;
@@ -293,6 +324,7 @@ impl Resolver {
             overruled: None,
             down: self.strategy.down_without_lease(&view),
             responsible: view.leads(None),
+            turn: None,
         };
         self.act(now, &view, resolution)
     }

@@ -1,14 +1,15 @@
 //! Which side a node is on where records contradict each other, and whether it has a quorum.
 //!
 //! In a clean split who is reachable is this side. Where a node is both accused and accuses others,
-//! or is accused and answers all the same, nobody can tell by one record who of its two ends is to
+//! or is accused and answers all the same, nobody can tell by one record which of its two ends is to
 //! blame. Upstream has both go. That ends whole clusters here: a node that is heard by all and hears
 //! nobody accuses all, and is accused by all, so that all would go. A side with a quorum can do
 //! better, since only a configuration removes, and of two that want each other out it has one. So
-//! as few go as possible: first who is not connected with this node and has not seen the present
-//! state, then one after the other who is at the end of most records, until nobody is left who accuses another one that is left. (The
-//! fewest possible would be a minimum vertex cover; the one of highest degree first is the usual
-//! approximation of it.) Spec: spec/safety.md §6.
+//! few go: first who is neither connected with this node nor has seen the present state, then one
+//! after the other who is accused and stands in most records, until nobody is left who accuses
+//! another one that is left. (The fewest possible would be a minimum vertex cover; the one of highest
+//! degree first is the usual approximation of it.) Nodes with the same links see it the same way.
+//! Spec: spec/safety.md §6.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +24,7 @@ use crate::cluster::member::Status;
 pub(super) enum Side {
     /// It holds a quorum of the installed configuration. In this view who is reachable is on it.
     Quorum(View),
-    /// Those who had better stay hold one, without this node.
+    /// Those who had better stay hold one without this node, and are connected with it.
     Spare,
     /// It holds none, or there is no configuration yet.
     Minority,
@@ -36,11 +37,16 @@ impl Side {
         }
         let odd = odd_ones(view);
         let rest = view.without(&odd);
-        if !rest.holds(|voter| !odd.contains(&voter) && rest.is_reachable(voter)) {
-            // Not all of those can be spared, so those stay that this node itself reaches.
-            return Self::reached_in(view.with_own_eyes());
+        let stays = |voter: NodeId| !odd.contains(&voter) && rest.is_reachable(voter);
+        let is_told = |voter: NodeId| stays(voter) && view.connected.contains(&voter);
+        if !odd.contains(&view.own) && rest.holds(stays) {
+            return Self::Quorum(rest);
         }
-        if odd.contains(&view.own) { Self::Spare } else { Self::Quorum(rest) }
+        if odd.contains(&view.own) && rest.holds(is_told) {
+            return Self::Spare;
+        }
+        // Not all of those can be spared, so those stay that this node itself reaches.
+        Self::reached_in(view.with_own_eyes())
     }
 
     fn reached_in(view: View) -> Self {
@@ -60,15 +66,22 @@ impl View {
         matches!(Side::of(self), Side::Quorum(_))
     }
 
+    /// Whether neither side may go on without this one, or the others have its removal in hand.
+    pub(super) fn may_not_end_itself(&self) -> bool {
+        !matches!(Side::of(self), Side::Minority) || self.may_hold_quorum()
+    }
+
     fn holds(&self, is_here: impl Fn(NodeId) -> bool) -> bool {
         self.electorate.as_ref().is_some_and(|electorate| self.is_quorum_of(electorate, is_here))
     }
 
     /// Nothing of those who are odd is heard: they alone are unreachable, beside who is Down.
     fn without(&self, odd: &BTreeSet<NodeId>) -> Self {
+        let is_down =
+            |node: &NodeId| self.member(*node).is_none_or(|member| member.status >= Status::Down);
         let mut view = self.clone();
         view.records.retain(|record| !odd.contains(&record.observer));
-        view.unreachable.retain(|node, _| odd.contains(node) || !self.counts(*node));
+        view.unreachable.retain(|node, _| odd.contains(node) || is_down(node));
         view
     }
 
@@ -80,44 +93,39 @@ impl View {
         view.unreachable.retain(|node, _| is_accused(node) || !self.connected.contains(node));
         view
     }
-
-    /// Whether its word counts, and what is said of it.
-    fn counts(&self, node: NodeId) -> bool {
-        self.member(node).is_some_and(|member| member.status < Status::Down)
-    }
 }
 
 /// Who goes so that nobody is left who accuses another one that is left; this node perhaps among
 /// them. Only who is accused by somebody; ≤ members.
 fn odd_ones(view: &View) -> BTreeSet<NodeId> {
-    let records = || {
-        let counted = |r: &&Record| view.counts(r.observer) && view.counts(r.subject);
-        view.records.iter().filter(counted)
+    // The word of who is Down does not count, nor what is said of it.
+    let standing = view.members.iter().filter(|member| member.status < Status::Down);
+    let ages: BTreeMap<NodeId, u64> =
+        standing.map(|member| (member.node, member.up_number.unwrap_or(u64::MAX))).collect();
+    let counts =
+        |record: &&Record| [record.observer, record.subject].iter().all(|n| ages.contains_key(n));
+    let accused: BTreeSet<NodeId> =
+        view.records.iter().filter(counts).map(|record| record.subject).collect();
+    let is_silent = |node: &NodeId| {
+        *node != view.own && !view.connected.contains(node) && !view.seen.contains(node)
     };
-    let accused: BTreeSet<NodeId> = records().map(|record| record.subject).collect();
-    let by_me = |node| view.records.contains(&Record { observer: view.own, subject: node });
-    let is_apart = |node| node != view.own && !view.connected.contains(&node);
-    let is_silent = |node: &NodeId| is_apart(*node) && !view.seen.contains(node);
     let mut odd: BTreeSet<NodeId> = accused.iter().copied().filter(is_silent).collect();
-    let pair = |r: &Record| (r.observer.min(r.subject), r.observer.max(r.subject));
-    let mut pairs: BTreeSet<(NodeId, NodeId)> = records().map(pair).collect();
-    pairs.retain(|(one, other)| !odd.contains(one) && !odd.contains(other));
-    // Of equals: not this node; whom it is not connected with, or accuses; who is younger.
-    let before = |node: NodeId| {
-        let age = view.member(node).and_then(|member| member.up_number);
-        (node != view.own, is_apart(node), by_me(node), age.unwrap_or(u64::MAX), node)
-    };
+    let mut said: BTreeMap<NodeId, BTreeSet<NodeId>> = BTreeMap::new(); // by or of each other
+    let both_left = |r: &&Record| !odd.contains(&r.observer) && !odd.contains(&r.subject);
+    for record in view.records.iter().filter(counts).filter(both_left) {
+        said.entry(record.observer).or_default().insert(record.subject);
+        said.entry(record.subject).or_default().insert(record.observer);
+    }
     loop {
-        let mut records_of: BTreeMap<NodeId, usize> = BTreeMap::new();
-        for (one, other) in &pairs {
-            [one, other].into_iter().for_each(|end| *records_of.entry(*end).or_default() += 1);
+        // Of equals rather not this node; who is younger.
+        let candidates = said.iter().filter(|(node, of)| accused.contains(*node) && !of.is_empty());
+        let worst = candidates
+            .max_by_key(|(node, of)| (of.len(), **node != view.own, ages[*node], **node))
+            .map(|(node, _)| *node);
+        let Some(worst) = worst else { return odd };
+        for other in said.remove(&worst).unwrap_or_default() {
+            said.entry(other).or_default().remove(&worst);
         }
-        let candidates = records_of.into_iter().filter(|(node, _)| accused.contains(node));
-        let Some((worst, _)) = candidates.max_by_key(|(node, count)| (*count, before(*node)))
-        else {
-            return odd;
-        };
         odd.insert(worst);
-        pairs.retain(|(one, other)| *one != worst && *other != worst);
     }
 }

@@ -3,6 +3,7 @@
 //! Knows no strategy and no clock. Spec: spec/membership.md, *Downing*; the working sets are those
 //! of spec/reference/pekko-cluster.md §2.8.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -91,15 +92,22 @@ impl View {
 
     /// First in the order of addresses among reachable members with `role` that are Up or Leaving;
     /// only if there is none: the first of those that are WeaklyUp, Joining, Exiting or Down, in
-    /// this order. Of those that are Exiting one with a vote goes first: who has none may be out
-    /// already, or was never taken up, and could have nobody removed.
+    /// this order. Who left before it was taken up counts as WeaklyUp, and of those that are Exiting
+    /// one with a vote goes first: who has none may be out already, or was never taken up. Neither
+    /// could have anybody removed.
     #[must_use]
     pub fn leader(&self, role: Option<&str>) -> Option<NodeId> {
+        let here = self.members.iter().filter(|m| m.has_role(role) && self.is_reachable(m.node));
+        here.min_by(|a, b| self.by_right(a, b)).map(|member| member.node)
+    }
+
+    /// Who is nearer to leading comes first.
+    fn by_right(&self, one: &Member, other: &Member) -> Ordering {
         let votes = |node: NodeId| {
             self.electorate.as_ref().is_none_or(|electorate| electorate.voters.contains(&node))
         };
         let class = |member: &Member| match member.status {
-            Status::Leaving if member.up_number.is_none() => 1, // it left before it was taken up
+            Status::Leaving if member.up_number.is_none() => 1,
             Status::Up | Status::Leaving => 0,
             Status::WeaklyUp => 1,
             Status::Joining => 2,
@@ -107,18 +115,21 @@ impl View {
             Status::Exiting => 4,
             Status::Down | Status::Removed => 5,
         };
-        let here = self.members.iter().filter(|m| m.has_role(role) && self.is_reachable(m.node));
-        let first = here.min_by(|a, b| class(a).cmp(&class(b)).then_with(|| a.by_address(b)));
-        first.map(|member| member.node)
+        class(one).cmp(&class(other)).then_with(|| one.by_address(other))
+    }
+
+    /// How many would lead before this node, if it could lead at all.
+    pub(super) fn turn(&self) -> Option<usize> {
+        let own = self.member(self.own).filter(|own| may_act(own.status))?;
+        let here = self.members.iter().filter(|member| self.is_reachable(member.node));
+        Some(here.filter(|member| self.by_right(member, own) == Ordering::Less).count())
     }
 
     /// Whether this node leads (the members with `role`) and has been taken up itself: only then
     /// may it act for its side. Who is Exiting leads where nobody else is left.
     #[must_use]
     pub fn leads(&self, role: Option<&str>) -> bool {
-        let taken_up = self.member(self.own).is_some_and(|own| {
-            matches!(own.status, Status::WeaklyUp | Status::Up | Status::Leaving | Status::Exiting)
-        });
+        let taken_up = self.member(self.own).is_some_and(|own| may_act(own.status));
         taken_up && self.leader(role) == Some(self.own)
     }
 
@@ -165,6 +176,11 @@ impl View {
         unreachable.retain(|member| there.contains(&member.status));
         Sides { reachable, unreachable }
     }
+}
+
+/// Whether a member of such a status may act for its side.
+const fn may_act(status: Status) -> bool {
+    matches!(status, Status::WeaklyUp | Status::Up | Status::Leaving | Status::Exiting)
 }
 
 /// Which side holds the first of all that are counted, in the order of addresses.

@@ -1,7 +1,8 @@
 //! What configurations say, and what the leader wants of the next one (spec/safety.md §1).
 //!
 //! Every node promotes and removes by the installed configuration alone. Whoever leads proposes
-//! the next as soon as there is something to decide; if it does not, the next in line does. Which
+//! the next as soon as there is something to decide; if it does not, the next in line does, and so it
+//! is with the verdicts of the downing strategy (there, by the resolver). Which
 //! of several proposals is decided is the voters' business.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,6 +27,12 @@ const LEADER_FIRST: Duration = Duration::from_secs(2);
 const TURN: Duration = Duration::from_millis(500);
 /// What was refused, or left out, is proposed again after this long.
 const AGAIN: Duration = Duration::from_millis(500);
+
+/// A verdict that was proposed so often in vain waits before it is proposed again: each time longer,
+/// up to the longest. Where links are so bad that no attempt comes to its end, one after the other
+/// would seal the cluster for ever, and leave no time to whoever has better ones.
+const IN_VAIN: u32 = 3;
+const IN_VAIN_MAX: Duration = Duration::from_secs(30);
 
 /// A proposal that removes who is proven dead is repeated after this long, each time after twice as
 /// long: voters that did not know of the proof then named a lease to wait for.
@@ -66,6 +73,12 @@ pub(super) fn ages(epoch: &Epoch) -> Vec<(ReplicaId, u64)> {
 pub(super) struct Deciding {
     /// Members whose removal the downing strategy has ordered and not withdrawn; ≤ members.
     pub(super) victims: BTreeSet<ReplicaId>,
+    /// Of those whom this node hears itself: that they answer it saves none of them.
+    pub(super) heard: BTreeSet<ReplicaId>,
+    /// Which of the victims were proposed last, how often before, and when they may be again.
+    last: BTreeSet<ReplicaId>,
+    in_vain: u32,
+    victims_at: Instant,
     /// Part of the proposal that is under way.
     proposed: Change,
     /// When it is repeated, and how often it was.
@@ -97,6 +110,12 @@ impl Deciding {
     /// Whether somebody waits to be taken up.
     pub(super) fn has_newcomers(&self) -> bool {
         !self.newcomers.is_empty()
+    }
+
+    /// The downing strategy has ordered nothing, or something else.
+    pub(super) fn spare_all(&mut self) {
+        self.victims.clear();
+        self.heard.clear();
     }
 
     /// Another configuration: everything is judged anew.
@@ -166,6 +185,8 @@ impl Deciding {
         self.miss(now, &epoch, gossip);
         self.meet(now, &epoch, gossip, &unreachable);
         let wanted = self.wanted(core, now, &epoch, gossip, &unreachable);
+        self.turn_at =
+            Some(self.victims_at).filter(|at| !self.victims.is_empty() && now.mono < *at);
         if wanted.is_empty() {
             (self.wanted_since, self.press_at) = (None, None);
             return changed;
@@ -177,7 +198,8 @@ impl Deciding {
         };
         let at = (since + patience).max(self.not_before);
         if now.mono < at {
-            (self.turn_at, self.press_at) = (Some(at), None);
+            self.turn_at = Some(self.turn_at.map_or(at, |first| first.min(at)));
+            self.press_at = None;
             return changed;
         }
         let proven = |id: &ReplicaId| gossip.reachability().worst(*id) == Some(Verdict::Terminated);
@@ -186,6 +208,7 @@ impl Deciding {
         let is_pressed = self.press_at.is_some_and(|at| now.mono >= at);
         if !new.is_empty() {
             self.pressed = 0;
+            self.count(now, &new);
             self.propose(core, new, out);
         } else if is_pressed {
             self.pressed += 1;
@@ -196,6 +219,21 @@ impl Deciding {
         let presses = is_proven && self.pressed < PRESS_TIMES;
         self.press_at = presses.then(|| now.mono + PRESS_FIRST * (1 << self.pressed));
         changed
+    }
+
+    /// Notes which victims are proposed, and how often they were.
+    fn count(&mut self, now: Now, change: &Change) {
+        let victims: BTreeSet<_> =
+            change.removed().filter(|id| self.victims.contains(id)).collect();
+        if victims.is_empty() {
+            return;
+        }
+        self.in_vain = if victims == self.last { self.in_vain.saturating_add(1) } else { 0 };
+        self.last = victims;
+        let doublings = self.in_vain.saturating_sub(IN_VAIN);
+        let wait = AGAIN.saturating_mul(1_u32.checked_shl(doublings).unwrap_or(u32::MAX));
+        self.victims_at =
+            now.mono + if doublings == 0 { Duration::ZERO } else { wait.min(IN_VAIN_MAX) };
     }
 
     fn propose(&mut self, core: &mut Core, change: Change, out: &mut Out) {
@@ -223,12 +261,18 @@ impl Deciding {
         let is_missed = |id| {
             self.unlisted_since.get(&id).is_some_and(|since| now.mono >= *since + UNLISTED_FOR)
         };
+        let is_victim = |id: &ReplicaId| {
+            self.victims.contains(id)
+                && (now.mono >= self.victims_at
+                    || self.proposed.removed().any(|other| other == *id))
+        };
         let (mut leave, mut lost) = (Vec::new(), Vec::new());
         for &id in epoch.members() {
             match gossip.member(id).map(|member| member.status) {
                 // What is Down was declared so, or is proven: nobody asks it once more.
                 Some(Status::Exiting | Status::Down) => leave.push(id),
-                _ if self.victims.contains(&id) || removed(id) || is_missed(id) => lost.push(id),
+                Some(_) if is_victim(&id) && self.heard.contains(&id) => leave.push(id),
+                _ if is_victim(&id) || removed(id) || is_missed(id) => lost.push(id),
                 _ => {}
             }
         }

@@ -644,8 +644,8 @@ impl Inside {
         self.resolved(core, now, &order, out)
     }
 
-    /// Whether this node reaches a quorum of the configuration, and its strategy knows: for that what
-    /// those who are gone have said of others counts as well, unless this node knows better.
+    /// Whether this node reaches a quorum of the configuration, and is on a side with one in its
+    /// strategy's eyes.
     fn has_quorum(&self, core: &Core) -> bool {
         let Some(epoch) = core.installed.as_deref() else { return false };
         epoch.is_quorum(&reached(core, epoch, &self.gossip), Canary::none())
@@ -685,18 +685,18 @@ impl Inside {
         let resolution = match order {
             Order::Resolve(resolution) => resolution,
             Order::Withdraw => {
-                self.deciding.victims.clear();
+                self.deciding.spare_all();
                 return None;
             }
             Order::AcquireLease | Order::ReleaseLease => return None,
         };
         let me = core.me.incarnation;
+        if resolution.decision != Decision::DownTargets {
+            self.deciding.spare_all(); // those name whom they add
+        }
         if resolution.down.contains(&core.me) {
             let waits = self.waits_without_quorum(core, now, out);
             return (!waits).then_some(StopReason::DownedItself);
-        }
-        if resolution.decision != Decision::DownTargets {
-            self.deciding.victims.clear(); // those name whom they add
         }
         if resolution.responsible {
             let epoch = core.installed.as_ref();
@@ -707,6 +707,15 @@ impl Inside {
                 self.spreading.changed(News::Own);
             }
             self.deciding.victims.extend(inside);
+            if resolution.sets_aside() {
+                // They may well answer this node, only not all the others.
+                let is_heard = |node: &&NodeId| {
+                    core.links.is_up(**node)
+                        && self.gossip.reachability().verdict(me, node.incarnation).is_none()
+                };
+                let heard = resolution.down.iter().filter(is_heard);
+                self.deciding.heard.extend(heard.map(|node| node.incarnation));
+            }
             for id in outside {
                 // In no configuration: none can remove it.
                 if self.gossip.move_to(me, id, Status::Down).unwrap_or(false) {

@@ -83,6 +83,23 @@ fn a_leader_acts_once_it_was_quiet_long_enough_and_again_if_nothing_came_of_it()
 }
 
 #[test]
+fn who_is_next_acts_in_the_leaders_place_where_only_a_configuration_removes() {
+    let row = "A B C | D ;=A";
+    for (own, expected) in [('B', "12000"), ('C', "22000")] {
+        let mut next = Resolver::new(majority(), Trust::Configuration, STABLE);
+        next.observe(at(0), seen_by(own, row));
+        let orders = run(&mut next, 0, 23_999);
+        assert_eq!(orders.first(), Some(&format!("{expected}: DownUnreachable of D")), "{own}");
+        next.observe(at(24_000), seen_by(own, "A B C E | D ;=A"));
+        assert_eq!(
+            run(&mut next, 24_000, 27_000),
+            ["26000: Withdraw"],
+            "somebody else is Up: {own}"
+        );
+    }
+}
+
+#[test]
 fn what_was_ordered_is_withdrawn_once_when_it_is_no_longer_for_this_node_to_say() {
     let mut resolver = resolver(majority(), STABLE);
     resolver.observe(at(0), seen_by('B', "B C D | A"));
