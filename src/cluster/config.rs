@@ -15,6 +15,9 @@ use super::downing::{
 };
 use super::member::Address;
 
+/// How long each that is nearer to leading has at least, before the next acts in its place.
+const TURN_MIN: Duration = Duration::from_secs(10);
+
 /// `[cluster]`: who belongs together, and how they find each other.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -469,7 +472,7 @@ impl Downing {
             (DownAllWhenUnstable::On, _) | (DownAllWhenUnstable::Auto, Leases::Off) => Some(usual),
             (DownAllWhenUnstable::After(after), _) => Some(after),
         };
-        Timing { stable_after, down_all_after }
+        Timing { stable_after, down_all_after, turn: TURN_MIN }
     }
 
     /// How long a side that can't go on waits before it ends itself.

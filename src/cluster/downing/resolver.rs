@@ -22,6 +22,9 @@ pub struct Timing {
     /// Everybody goes if members stay unreachable for `stable_after` and this long on top without
     /// ever being quiet; `None`: never.
     pub down_all_after: Option<Duration>,
+    /// How long each that is nearer to leading has, before the next acts in its place: longer than it
+    /// takes until who is lost holds no lease and a configuration without it is decided.
+    pub turn: Duration,
 }
 
 /// What the membership machine is to do.
@@ -48,9 +51,6 @@ pub enum LeaseAnswer {
     Denied,
 }
 
-/// How long each that is nearer to leading has, before the next acts in its place: longer than it
-/// takes until those who are lost hold no lease and a configuration without them is decided.
-const TURN: Duration = Duration::from_secs(10);
 /// How many may act in the leader's place, one after the other: so many without a link to a quorum
 /// are not expected.
 const TURNS: usize = 8;
@@ -254,7 +254,7 @@ impl Resolver {
         let is_own = resolution.down.contains(&view.own) || resolution.down.is_empty();
         let turn = resolution.turn.filter(|turn| *turn <= TURNS);
         if let Some(turn) = turn.filter(|_| !resolution.responsible && !is_own) {
-            let turns: Duration = std::iter::repeat_n(TURN, turn).sum();
+            let turns: Duration = std::iter::repeat_n(self.timing.turn, turn).sum();
             let at = self.unchanged_since + self.timing.stable_after + turns;
             if now < at {
                 let withdrawn = self.leave_it(now);
@@ -277,7 +277,7 @@ impl Resolver {
 
     /// The present view leads to nothing.
     fn leave_it(&mut self, now: Instant) -> Option<Order> {
-        (self.decided, self.turn_at) = (true, None);
+        (self.decided, self.turn_at, self.unquiet_since) = (true, None, None);
         if let (Lease::Held { release_at, .. }, Strategy::LeaseMajority(settings)) =
             (&mut self.lease, &self.strategy)
         {

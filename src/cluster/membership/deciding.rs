@@ -28,9 +28,10 @@ const TURN: Duration = Duration::from_millis(500);
 /// What was refused, or left out, is proposed again after this long.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// A verdict that was proposed so often in vain waits before it is proposed again: each time longer,
-/// up to the longest. Where links are so bad that no attempt comes to its end, one after the other
-/// would seal the cluster for ever, and leave no time to whoever has better ones.
+/// Configurations that were decided with the members of the one before, though a verdict was proposed:
+/// after so many that one waits before it is proposed again, each time longer, up to the longest. Where
+/// links are so bad that no attempt comes to its end, one after the other would seal the cluster for
+/// ever, and leave no time to whoever has better ones.
 const IN_VAIN: u32 = 3;
 const IN_VAIN_MAX: Duration = Duration::from_secs(30);
 
@@ -73,12 +74,12 @@ pub(super) fn ages(epoch: &Epoch) -> Vec<(ReplicaId, u64)> {
 pub(super) struct Deciding {
     /// Members whose removal the downing strategy has ordered and not withdrawn; ≤ members.
     pub(super) victims: BTreeSet<ReplicaId>,
-    /// Of those whom this node hears itself: that they answer it saves none of them.
+    /// Of those whom this node may hear itself: that they answer it saves them once.
     pub(super) heard: BTreeSet<ReplicaId>,
-    /// Which of the victims were proposed last, how often before, and when they may be again.
-    last: BTreeSet<ReplicaId>,
+    /// Victims that were proposed in vain, how often, and when they may be again.
+    kept: BTreeSet<ReplicaId>, // ≤ members
     in_vain: u32,
-    victims_at: Instant,
+    kept_until: Instant,
     /// Part of the proposal that is under way.
     proposed: Change,
     /// When it is repeated, and how often it was.
@@ -119,7 +120,17 @@ impl Deciding {
     }
 
     /// Another configuration: everything is judged anew.
-    pub(super) fn installed(&mut self) {
+    pub(super) fn installed(&mut self, now: Now, has_same_members: bool) {
+        let victims = |id: &ReplicaId| self.victims.contains(id);
+        let proposed: BTreeSet<_> = self.proposed.removed().filter(victims).collect();
+        if has_same_members && !proposed.is_empty() {
+            self.in_vain = self.in_vain.saturating_add(1);
+            let doublings = self.in_vain.saturating_sub(IN_VAIN);
+            let wait = AGAIN.saturating_mul(1_u32.checked_shl(doublings).unwrap_or(u32::MAX));
+            self.kept_until =
+                now.mono + if doublings == 0 { Duration::ZERO } else { wait.min(IN_VAIN_MAX) };
+            self.kept = proposed;
+        }
         self.proposed = Change::default();
         (self.wanted_since, self.turn_at, self.press_at) = (None, None, None);
     }
@@ -171,7 +182,12 @@ impl Deciding {
             return false;
         };
         let unreachable = gossip.unreachable_to(me);
+        let is_there = |id: &ReplicaId| gossip.contains(*id) && epoch.is_member(*id);
         self.victims.retain(|id| unreachable.contains(id) && gossip.contains(*id));
+        self.kept.retain(|id| unreachable.contains(id) && is_there(id));
+        if self.kept.is_empty() {
+            self.in_vain = 0;
+        }
         let voted: BTreeSet<ReplicaId> = epoch.members().iter().copied().collect();
         let ahead = leader::ahead_of(gossip, me, |id| voted.contains(&id));
         let leads = ahead == 0;
@@ -185,8 +201,7 @@ impl Deciding {
         self.miss(now, &epoch, gossip);
         self.meet(now, &epoch, gossip, &unreachable);
         let wanted = self.wanted(core, now, &epoch, gossip, &unreachable);
-        self.turn_at =
-            Some(self.victims_at).filter(|at| !self.victims.is_empty() && now.mono < *at);
+        self.turn_at = Some(self.kept_until).filter(|at| !self.kept.is_empty() && now.mono < *at);
         if wanted.is_empty() {
             (self.wanted_since, self.press_at) = (None, None);
             return changed;
@@ -208,7 +223,6 @@ impl Deciding {
         let is_pressed = self.press_at.is_some_and(|at| now.mono >= at);
         if !new.is_empty() {
             self.pressed = 0;
-            self.count(now, &new);
             self.propose(core, new, out);
         } else if is_pressed {
             self.pressed += 1;
@@ -219,21 +233,6 @@ impl Deciding {
         let presses = is_proven && self.pressed < PRESS_TIMES;
         self.press_at = presses.then(|| now.mono + PRESS_FIRST * (1 << self.pressed));
         changed
-    }
-
-    /// Notes which victims are proposed, and how often they were.
-    fn count(&mut self, now: Now, change: &Change) {
-        let victims: BTreeSet<_> =
-            change.removed().filter(|id| self.victims.contains(id)).collect();
-        if victims.is_empty() {
-            return;
-        }
-        self.in_vain = if victims == self.last { self.in_vain.saturating_add(1) } else { 0 };
-        self.last = victims;
-        let doublings = self.in_vain.saturating_sub(IN_VAIN);
-        let wait = AGAIN.saturating_mul(1_u32.checked_shl(doublings).unwrap_or(u32::MAX));
-        self.victims_at =
-            now.mono + if doublings == 0 { Duration::ZERO } else { wait.min(IN_VAIN_MAX) };
     }
 
     fn propose(&mut self, core: &mut Core, change: Change, out: &mut Out) {
@@ -261,17 +260,20 @@ impl Deciding {
         let is_missed = |id| {
             self.unlisted_since.get(&id).is_some_and(|since| now.mono >= *since + UNLISTED_FOR)
         };
-        let is_victim = |id: &ReplicaId| {
-            self.victims.contains(id)
-                && (now.mono >= self.victims_at
-                    || self.proposed.removed().any(|other| other == *id))
+        let waits = |id: &ReplicaId| {
+            now.mono < self.kept_until
+                && self.kept.contains(id)
+                && !self.proposed.removed().any(|other| other == *id)
         };
+        let is_victim = |id: &ReplicaId| self.victims.contains(id) && !waits(id);
+        // It has answered this node before, only not all the others.
+        let is_heard = |id: &ReplicaId| self.heard.contains(id) && self.kept.contains(id);
         let (mut leave, mut lost) = (Vec::new(), Vec::new());
         for &id in epoch.members() {
             match gossip.member(id).map(|member| member.status) {
                 // What is Down was declared so, or is proven: nobody asks it once more.
                 Some(Status::Exiting | Status::Down) => leave.push(id),
-                Some(_) if is_victim(&id) && self.heard.contains(&id) => leave.push(id),
+                Some(_) if is_victim(&id) && is_heard(&id) => leave.push(id),
                 _ if is_victim(&id) || removed(id) || is_missed(id) => lost.push(id),
                 _ => {}
             }

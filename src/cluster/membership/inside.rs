@@ -618,7 +618,9 @@ impl Inside {
             self.given_up.spare(core, now, self.telling.departed(), &gone);
             self.telling.spared = self.given_up.nodes();
         }
-        self.deciding.installed();
+        let members = |epoch: &Epoch| epoch.members().to_vec();
+        let has_same = previous.map(members) == core.installed.as_deref().map(members);
+        self.deciding.installed(now, has_same);
         self.ends_at = None;
         self.is_unsettled = true;
     }
@@ -708,7 +710,6 @@ impl Inside {
             }
             self.deciding.victims.extend(inside);
             if resolution.sets_aside() {
-                // They may well answer this node, only not all the others.
                 let is_heard = |node: &&NodeId| {
                     core.links.is_up(**node)
                         && self.gossip.reachability().verdict(me, node.incarnation).is_none()

@@ -37,11 +37,11 @@ impl Watching {
     pub(super) fn new(core: &mut Core, now: Now) -> Self {
         let config = &core.config;
         let leases = if config.lease.enabled { Leases::On } else { Leases::Off };
-        let resolver = Resolver::new(
-            config.downing.strategy(),
-            Trust::Configuration,
-            config.downing.timing(leases),
-        );
+        let mut timing = config.downing.timing(leases);
+        if config.lease.enabled {
+            timing.turn = timing.turn.max(config.lease.duration * 2);
+        }
+        let resolver = Resolver::new(config.downing.strategy(), Trust::Configuration, timing);
         let seed = core.rng.random();
         let detector = core.config.failure_detector.clone();
         Self {

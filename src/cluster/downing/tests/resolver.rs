@@ -11,7 +11,11 @@ use crate::cluster::downing::{
     Resolution, Resolver, StaticQuorum, Strategy, Timing, Trust, View,
 };
 
-const STABLE: Timing = Timing { stable_after: Duration::from_secs(2), down_all_after: None };
+const STABLE: Timing = Timing {
+    stable_after: Duration::from_secs(2),
+    down_all_after: None,
+    turn: Duration::from_secs(10),
+};
 
 fn at(millis: u64) -> Instant {
     Instant::from_nanos(millis * 1_000_000)
