@@ -75,6 +75,11 @@ pub enum Decision {
 }
 
 impl Decision {
+    /// Whether it downs the indirectly connected.
+    const fn is_of_indirect(self) -> bool {
+        matches!(self, Self::DownIndirectlyConnected | Self::AcquireLeaseAndDownIndirectlyConnected)
+    }
+
     /// Whether whoever decides it is among those that go.
     const fn ends_this_side(self) -> bool {
         matches!(
@@ -142,12 +147,8 @@ pub struct Resolution {
 impl Resolution {
     /// Whether records contradict each other, and these were chosen from among those they concern.
     #[must_use]
-    pub const fn sets_aside(&self) -> bool {
-        use Decision::{AcquireLeaseAndDownIndirectlyConnected, DownIndirectlyConnected};
-        matches!(
-            self.overruled,
-            Some(DownIndirectlyConnected | AcquireLeaseAndDownIndirectlyConnected)
-        )
+    pub fn sets_aside(&self) -> bool {
+        self.overruled.is_some_and(Decision::is_of_indirect)
     }
 }
 
@@ -209,14 +210,10 @@ impl Strategy {
         let mut down: BTreeSet<NodeId> =
             view.downable().filter(|node| indirect.contains(*node)).collect();
         let Some(rest) = indirect.rest(view) else { return down };
-        let is_indirect = |decision| {
-            use Decision::{AcquireLeaseAndDownIndirectlyConnected, DownIndirectlyConnected};
-            matches!(decision, DownIndirectlyConnected | AcquireLeaseAndDownIndirectlyConnected)
-        };
         match self.decide(&rest) {
-            decision if !is_indirect(decision) => down.extend(self.down(&rest, decision)),
+            decision if !decision.is_of_indirect() => down.extend(self.down(&rest, decision)),
             _ => match indirect.without_the_silent(&rest).map(|view| (self.decide(&view), view)) {
-                Some((decision, view)) if !is_indirect(decision) => {
+                Some((decision, view)) if !decision.is_of_indirect() => {
                     down.extend(self.down(&view, decision));
                 }
                 // Setting them aside does not help: there is no telling who is where.
@@ -284,10 +281,10 @@ impl Strategy {
 /// `down-all` and `static-quorum` (spec/safety.md §6): nobody else can install a configuration.
 /// Where the strategy would have it go, it stays and proposes to remove whom it does not reach. So
 /// it does where the strategy would remove all who are indirectly connected: fewer have to go, and
-/// who has ended itself is not taken back (the module `side`). Whom the others
-/// can do without waits until they remove it, or hear it again. So does who would end itself on a
-/// side that holds no quorum, but would hold one of the configuration that is being decided: once
-/// that is accepted, the other side cannot go on without this one.
+/// who has ended itself is not taken back (the module `side`). Whom the others can do without waits
+/// until they remove it, or hear it again. So does who would end itself on a side that holds no
+/// quorum, but would hold one of the configuration that is being decided: once that is accepted, the
+/// other side cannot go on without this one.
 #[must_use]
 pub fn resolve(strategy: &Strategy, trust: Trust, view: &View) -> Resolution {
     use Decision as D;
@@ -316,17 +313,14 @@ pub fn resolve(strategy: &Strategy, trust: Trust, view: &View) -> Resolution {
     if trust == Trust::Survivors || strategy.ends_quorums() {
         return stands();
     }
-    match (Side::of(view), verdict) {
-        (Side::Quorum(side), D::DownIndirectlyConnected) => instead(D::DownUnreachable, &side),
-        (Side::Quorum(side), D::AcquireLeaseAndDownIndirectlyConnected) => instead(verdict, &side),
-        (Side::Quorum(side), _) if verdict.ends_this_side() => instead(D::DownUnreachable, &side),
-        (Side::Quorum(_), _) => stands(),
-        (Side::Spare, D::DownIndirectlyConnected | D::AcquireLeaseAndDownIndirectlyConnected) => {
-            waits()
+    match Side::of(view) {
+        Side::Quorum(side) if verdict == D::DownIndirectlyConnected || verdict.ends_this_side() => {
+            instead(D::DownUnreachable, &side)
         }
-        (Side::Spare, _) if ends(&stands(), view) => waits(),
-        (Side::Minority, _) if view.may_hold_quorum() && ends(&stands(), view) => waits(),
-        (Side::Spare | Side::Minority, _) => stands(),
+        Side::Quorum(side) if verdict.is_of_indirect() => instead(verdict, &side),
+        Side::Spare if verdict.is_of_indirect() || ends(&stands(), view) => waits(),
+        Side::Minority if view.may_hold_quorum() && ends(&stands(), view) => waits(),
+        Side::Quorum(_) | Side::Spare | Side::Minority => stands(),
     }
 }
 

@@ -23,7 +23,7 @@ use crate::cluster::member::Status;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Side {
     /// It holds a quorum of the installed configuration. In this view who is reachable is on it.
-    Quorum(View),
+    Quorum(Box<View>),
     /// Those who had better stay hold one without this node, and are connected with it.
     Spare,
     /// It holds none, or there is no configuration yet.
@@ -40,7 +40,7 @@ impl Side {
         let stays = |voter: NodeId| !odd.contains(&voter) && rest.is_reachable(voter);
         let is_told = |voter: NodeId| stays(voter) && view.connected.contains(&voter);
         if !odd.contains(&view.own) && rest.holds(stays) {
-            return Self::Quorum(rest);
+            return Self::Quorum(Box::new(rest));
         }
         if odd.contains(&view.own) && rest.holds(is_told) {
             return Self::Spare;
@@ -51,7 +51,7 @@ impl Side {
 
     fn reached_in(view: View) -> Self {
         if view.holds(|voter| view.is_reachable(voter)) {
-            Self::Quorum(view)
+            Self::Quorum(Box::new(view))
         } else {
             Self::Minority
         }
