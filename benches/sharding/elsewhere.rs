@@ -9,7 +9,7 @@ use crate::figures::{Rate, Row, Spans, Watch, beside, median, rate, span, times}
 use crate::here::{asks, round_trips, sum};
 use crate::peers::{Cluster, Peer, start};
 use crate::places::Places;
-use crate::subject::{Command, Subject, note, one_per_shard};
+use crate::subject::{self, Command, Subject, note, one_per_shard};
 use crate::{Error, RUN, RUNS, limits};
 
 const ROUND_TRIPS: usize = 4_000;
@@ -25,16 +25,43 @@ pub(crate) async fn run() -> Result<(), Error> {
     let region = cluster.host("there").await?;
     let all = one_per_shard(&region);
     sum(&all).await?; // all live from here on
-    let me = cluster.node.id().incarnation;
+    let (here, there) = by_home(&region, &cluster.node, &all);
+    ask_alone(&cluster, &there[0]).await?;
+    let processes = cluster.processes();
+    ask(&processes, &there, "ask elsewhere of 3 nodes, 1,024 in flight").await?;
+    ask(&processes, &here, "ask here of 3 nodes, 1,024 in flight").await?;
+    ask(&processes, &all, "ask everywhere of 3 nodes, 1,024 in flight").await?;
+    cluster.stop().await;
+    run_together().await
+}
+
+/// Those of this node, and the others.
+fn by_home(region: &ShardRegion<Subject>, node: &Node, all: &Entities) -> (Entities, Entities) {
+    let me = node.id().incarnation;
     let lives_here = |entity: &EntityRef<Subject>| {
         region.shard_home(entity.shard()).is_some_and(|home| home.replica() == me)
     };
-    let (here, there): (Entities, Entities) = all.iter().cloned().partition(lives_here);
-    ask_alone(&cluster, &there[0]).await?;
-    ask(&cluster, &there, "elsewhere").await?;
-    ask(&cluster, &here, "here").await?;
-    ask(&cluster, &all, "everywhere").await?;
-    cluster.stop().await;
+    all.iter().cloned().partition(lives_here)
+}
+
+/// All three nodes in this process, over loopback as well: no node waits until the kernel takes a core
+/// from another one, as three do that share fewer.
+async fn run_together() -> Result<(), Error> {
+    let first = start(&[]).await?;
+    let seed = first.addresses()[0].to_string();
+    let nodes = [start(&[&seed]).await?, first, start(&[&seed]).await?];
+    let region = subject::start(&nodes[0], "together").await?;
+    for node in &nodes[1..] {
+        subject::start(node, "together").await?;
+    }
+    let all = one_per_shard(&region);
+    sum(&all).await?;
+    let (_, there) = by_home(&region, &nodes[0], &all);
+    ask(&[], &there, "ask elsewhere, 3 nodes in 1 process").await?;
+    ask(&[], &all, "ask everywhere, 3 nodes in 1 process").await?;
+    for node in nodes {
+        node.stop().await;
+    }
     Ok(())
 }
 
@@ -137,11 +164,11 @@ async fn ask_alone(cluster: &Cluster, entity: &EntityRef<Subject>) -> Result<(),
     Ok(())
 }
 
-async fn ask(cluster: &Cluster, entities: &Entities, place: &str) -> Result<(), Error> {
+async fn ask(processes: &[u32], entities: &Entities, what: &str) -> Result<(), Error> {
     let (mut ours, mut limit) = (Vec::new(), Vec::new());
     let (mut spans, mut limit_spans) = (Vec::new(), Vec::new());
     for _ in 0..RUNS {
-        let (rate, took) = asks(entities, cluster.processes()).await?;
+        let (rate, took) = asks(entities, processes.to_vec()).await?;
         ours.push(rate);
         spans.push(took);
         let (rate, took) = limits::asks().await?;
@@ -151,7 +178,7 @@ async fn ask(cluster: &Cluster, entities: &Entities, place: &str) -> Result<(), 
     let (ours, limit) = (median(ours), median(limit));
     let p99 = [&spans, &limit_spans].map(|spans| span(limits::p99(spans)));
     Row {
-        what: &format!("ask {place} of 3 nodes, 1,024 in flight"),
+        what,
         goal: ">= 700,000/s",
         pekko: "141,000-163,000/s",
         ours: rate(ours),
