@@ -28,9 +28,9 @@ pub(crate) async fn run() -> Result<(), Error> {
     let (here, there) = by_home(&region, &cluster.node, &all);
     ask_alone(&cluster, &there[0]).await?;
     let processes = cluster.processes();
-    ask(&processes, &there, "ask elsewhere of 3 nodes, 1,024 in flight").await?;
-    ask(&processes, &here, "ask here of 3 nodes, 1,024 in flight").await?;
-    ask(&processes, &all, "ask everywhere of 3 nodes, 1,024 in flight").await?;
+    ask(&processes, &there, "ask elsewhere of 3 nodes, 1,024 in flight", &SHARDED).await?;
+    ask(&processes, &here, "ask here of 3 nodes, 1,024 in flight", &SHARDED).await?;
+    ask(&processes, &all, "ask everywhere of 3 nodes, 1,024 in flight", &SHARDED).await?;
     cluster.stop().await;
     run_together().await
 }
@@ -57,8 +57,8 @@ async fn run_together() -> Result<(), Error> {
     let all = one_per_shard(&region);
     sum(&all).await?;
     let (_, there) = by_home(&region, &nodes[0], &all);
-    ask(&[], &there, "ask elsewhere, 3 nodes in 1 process").await?;
-    ask(&[], &all, "ask everywhere, 3 nodes in 1 process").await?;
+    ask(&[], &there, "ask elsewhere, 3 nodes in 1 process", &SHARDED).await?;
+    ask(&[], &all, "ask everywhere, 3 nodes in 1 process", &SHARDED).await?;
     for node in nodes {
         node.stop().await;
     }
@@ -84,12 +84,13 @@ pub(crate) async fn run_tells() -> Result<(), Error> {
     let (ours, limit) = (median(ours), median(limit));
     Row {
         what: "tell elsewhere, 1 sender, 100 B, 2 processes",
-        goal: ">= 3 M/s, >= 0.6",
-        pekko: "443,000/s, 275,000",
+        goal: ">= 2.5 M/s, >= 0.6",
+        pekko: "275,000/s",
         ours: rate(ours),
         limit: beside(ours, limit, "raw TCP"),
     }
     .print();
+    ask(&others, &all, "ask elsewhere of 2 nodes, 1,024 in flight", &REMOTE).await?;
     node.stop().await;
     Ok(())
 }
@@ -164,7 +165,22 @@ async fn ask_alone(cluster: &Cluster, entity: &EntityRef<Subject>) -> Result<(),
     Ok(())
 }
 
-async fn ask(processes: &[u32], entities: &Entities, what: &str) -> Result<(), Error> {
+/// Of asks in flight, and what Pekko was measured at.
+struct Goals {
+    rate: (&'static str, &'static str),
+    p99: (&'static str, &'static str),
+}
+
+const REMOTE: Goals = Goals { rate: (">= 800,000/s", "160,000/s"), p99: ("-", "-") };
+const SHARDED: Goals =
+    Goals { rate: (">= 700,000/s", "141,000-163,000/s"), p99: ("< 5 ms", "17-32 ms") };
+
+async fn ask(
+    processes: &[u32],
+    entities: &Entities,
+    what: &str,
+    goals: &Goals,
+) -> Result<(), Error> {
     let (mut ours, mut limit) = (Vec::new(), Vec::new());
     let (mut spans, mut limit_spans) = (Vec::new(), Vec::new());
     for _ in 0..RUNS {
@@ -179,8 +195,8 @@ async fn ask(processes: &[u32], entities: &Entities, what: &str) -> Result<(), E
     let p99 = [&spans, &limit_spans].map(|spans| span(limits::p99(spans)));
     Row {
         what,
-        goal: ">= 700,000/s",
-        pekko: "141,000-163,000/s",
+        goal: goals.rate.0,
+        pekko: goals.rate.1,
         ours: rate(ours),
         limit: beside(ours, limit, "raw TCP, 1 task"),
     }
@@ -188,8 +204,8 @@ async fn ask(processes: &[u32], entities: &Entities, what: &str) -> Result<(), E
     let [ours, limit] = p99;
     Row {
         what: "    its p99",
-        goal: "< 5 ms",
-        pekko: "17-32 ms",
+        goal: goals.p99.0,
+        pekko: goals.p99.1,
         ours,
         limit: format!("raw TCP, 1 task {limit}"),
     }
