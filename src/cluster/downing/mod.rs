@@ -313,20 +313,19 @@ pub fn resolve(strategy: &Strategy, trust: Trust, view: &View) -> Resolution {
     if trust == Trust::Survivors || strategy.ends_quorums() {
         return stands();
     }
-    match Side::of(view) {
+    let may_not_end = match Side::of(view) {
         Side::Quorum(side) if verdict == D::DownIndirectlyConnected || verdict.ends_this_side() => {
-            instead(D::DownUnreachable, &side)
+            return instead(D::DownUnreachable, &side);
         }
-        Side::Quorum(side) if verdict.is_of_indirect() => instead(verdict, &side),
-        Side::Spare if verdict.is_of_indirect() || ends(&stands(), view) => waits(),
-        Side::Minority if view.may_hold_quorum() && ends(&stands(), view) => waits(),
-        Side::Quorum(_) | Side::Spare | Side::Minority => stands(),
-    }
-}
-
-/// Whether whoever resolves so is among those that go.
-fn ends(resolution: &Resolution, view: &View) -> bool {
-    resolution.decision.ends_this_side() || resolution.down.contains(&view.own)
+        Side::Quorum(side) if verdict.is_of_indirect() => return instead(verdict, &side),
+        Side::Quorum(_) => return stands(),
+        Side::Spare if verdict.is_of_indirect() => return waits(),
+        Side::Spare => true,
+        Side::Minority => view.may_hold_quorum(),
+    };
+    let resolution = stands();
+    let ends = verdict.ends_this_side() || resolution.down.contains(&view.own);
+    if may_not_end && ends { waits() } else { resolution }
 }
 
 /// Who stays, in one strategy's eyes.

@@ -1,9 +1,9 @@
 //! What configurations say, and what the leader wants of the next one (spec/safety.md §1).
 //!
 //! Every node promotes and removes by the installed configuration alone. Whoever leads proposes
-//! the next as soon as there is something to decide; if it does not, the next in line does, and so it
-//! is with the verdicts of the downing strategy (there, by the resolver). Which
-//! of several proposals is decided is the voters' business.
+//! the next as soon as there is something to decide; if it does not, the next in line does (with the
+//! verdicts of the downing strategy the resolver sees to that). Which of several proposals is decided
+//! is the voters' business.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

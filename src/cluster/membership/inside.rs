@@ -618,8 +618,8 @@ impl Inside {
             self.given_up.spare(core, now, self.telling.departed(), &gone);
             self.telling.spared = self.given_up.nodes();
         }
-        let members = |epoch: &Epoch| epoch.members().to_vec();
-        let has_same = previous.map(members) == core.installed.as_deref().map(members);
+        let has_same =
+            previous.map(Epoch::members) == core.installed.as_deref().map(Epoch::members);
         self.deciding.installed(now, has_same);
         self.ends_at = None;
         self.is_unsettled = true;

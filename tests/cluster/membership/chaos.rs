@@ -10,8 +10,9 @@
 //! After each heal a supervisor starts what has stopped, and all must agree within two minutes:
 //! the same members, Up in every view, the same configuration, convergence, one leader. If no
 //! quorum of the newest configuration lives, nothing can (spec/safety.md §1), and that is counted,
-//! apart where sides without a quorum have ended themselves, as they do by default; so is a cluster whose founders died when it was to begin, and one too few of whose seeds are left,
-//! which nobody outside can find.
+//! apart where sides without a quorum have ended themselves, as they do by default; so is a cluster
+//! whose founders died when it was to begin, and one too few of whose seeds are left, which nobody
+//! outside can find.
 //!
 //! `OSTRACA_SIM_SECONDS=600 cargo test -p ostraca --test cluster chaos:: -- --nocapture`
 
@@ -195,8 +196,8 @@ fn all(name: &'static str, seeds: u64, sizes: (u64, u64), strategies: &[Strategy
     let Totals { runs, simulated, sent, crashes, marks, .. } = &totals;
     eprintln!(
         "{runs} seeds, {:.1} h simulated, {sent} messages, {crashes} crashes, {} takeovers, {} \
-         heals that all agreed after, {} clusters that lost their quorum, {} that ended it, {} without their founders, {} with too \
-         few seeds",
+         heals that all agreed after, {} clusters that lost their quorum, {} that ended it, {} \
+         without their founders, {} with too few seeds",
         simulated.as_secs_f64() / 3_600.0,
         marks.count("takeover"),
         marks.count(AGREED),
@@ -208,13 +209,18 @@ fn all(name: &'static str, seeds: u64, sizes: (u64, u64), strategies: &[Strategy
     totals
 }
 
+/// Heals that all agreed after, and clusters without a quorum, for whatever reason.
+fn agreed_and_lost(totals: &Totals) -> (u64, u64) {
+    let count = |mark| totals.marks.count(mark);
+    (count(AGREED), count(QUORUM_LOST) + count(ENDED))
+}
+
 #[test]
 fn after_every_heal_all_have_one_view_and_no_two_sides_go_on() {
     let name = "after_every_heal_all_have_one_view_and_no_two_sides_go_on";
     let totals = all(name, 60, (3, 9), &[StrategyName::KeepMajority]);
     totals.must_have_hit([AGREED, "takeover"]);
-    let agreed = totals.marks.count(AGREED);
-    let lost = totals.marks.count(QUORUM_LOST) + totals.marks.count(ENDED);
+    let (agreed, lost) = agreed_and_lost(&totals);
     assert!(totals.runs == 1 || agreed > lost, "{agreed} agreed, {lost} lost their quorum");
 }
 
@@ -366,8 +372,7 @@ fn a_batch_that_too_few_would_survive_is_not_begun() {
 #[test]
 fn a_side_that_an_accepted_configuration_needs_does_not_end_itself() {
     let totals = holds(11_433_649_308_674, (3, 9), &[StrategyName::KeepMajority]);
-    let agreed = totals.marks.count(AGREED);
-    let lost = totals.marks.count(QUORUM_LOST) + totals.marks.count(ENDED);
+    let (agreed, lost) = agreed_and_lost(&totals);
     assert!(agreed > 0 && lost == 0, "{agreed} agreed, {lost} lost their quorum");
 }
 

@@ -44,6 +44,7 @@
 //!   may_crash_at_any_moment_…`; convergence beside who is Down: a table in src/cluster/gossip.
 //! - Heals: `one_bad_link_removes_nobody`, `a_split_that_heals_in_time_…`; newcomers during a cut: `a_
 //!   newcomer_on_the_smaller_side_…`, `who_was_let_in_…`; all else: chaos.
+//! - Links cut in one direction, or some of them: bad_links.
 //! - Half of it downed, then healed: `the_removed_side_of_a_healed_split_…`, `…however_late_…`,
 //!   `gossip_from_a_removed_incarnation_resurrects_nobody`.
 //! - Quarantine: src/cluster/membership/shunned.rs; proof of death: `…_is_proof_…`. Watch: there is
