@@ -30,6 +30,7 @@ pub mod ids;
 pub mod installed;
 pub mod instance;
 mod letter;
+mod linger;
 pub mod machines;
 pub mod mailbox;
 mod moved;

@@ -93,6 +93,7 @@ struct Task<E: Entity> {
     lapses: u64,               // when its instance began, or was taken
     failures: u32,             // in a row
     since_yield: usize,        // ≤ BATCH
+    lingers: bool,             // lets others have a turn
     begun: bool,               // it was polled
     ended: bool,
 }
@@ -131,6 +132,7 @@ pub(super) fn task<E: Entity>(
         lapses,
         failures: 0,
         since_yield: 0,
+        lingers: false,
         begun: false,
         ended: false,
     };
@@ -154,19 +156,19 @@ async fn run<E: Entity>(task: &mut Task<E>, shard: &Shard<E>) {
 }
 
 impl<E: Entity> Task<E> {
-    /// Takes what is to be handled next. Before it goes it lets others have a turn once: what
+    /// Takes what is to be handled next. Before it goes it may let others have a turn once: what
     /// comes in a stream shall find it awake.
     async fn next(&mut self, shard: &Shard<E>) -> Next {
-        let next = self.take(shard, self.since_yield == 0);
+        let next = self.take(shard);
         if !matches!(next, Next::Nothing) || self.ended {
             return next;
         }
-        self.since_yield = 0;
+        (self.since_yield, self.lingers) = (0, true);
         yield_now().await;
-        self.take(shard, true)
+        self.take(shard)
     }
 
-    fn take(&mut self, shard: &Shard<E>, may_park: bool) -> Next {
+    fn take(&mut self, shard: &Shard<E>) -> Next {
         let mut inside = shard.lock();
         let stage = shard.phase.get();
         let Inside { floor, .. } = &mut *inside;
@@ -179,6 +181,9 @@ impl<E: Entity> Task<E> {
         }
         let (made_room, leaves) = self.take_batch(floor, stage);
         self.stage = stage;
+        if std::mem::take(&mut self.lingers) {
+            floor.linger.learn(!self.batch.is_empty());
+        }
         if !self.batch.is_empty() {
             drop(inside);
             if made_room {
@@ -189,7 +194,7 @@ impl<E: Entity> Task<E> {
         match stage {
             Stage::Draining if self.value.is_some() && self.runtime.last_word => Next::LastWord,
             Stage::Open if leaves && self.value.is_some() => Next::LastWord,
-            Stage::Open if !may_park => Next::Nothing,
+            Stage::Open if self.since_yield > 0 && floor.linger.waits() => Next::Nothing,
             Stage::Open => {
                 let after = self.park(floor);
                 drop(inside);

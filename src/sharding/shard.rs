@@ -27,6 +27,7 @@ use super::hosting::NoRoom;
 use super::ids::{EntityId, Generation, RegionId, ShardId};
 use super::instance::Instance;
 use super::letter::Letter;
+use super::linger::Linger;
 use super::mailbox::MailboxFull;
 use super::moved::Orphaned;
 use super::payload;
@@ -71,6 +72,7 @@ pub(super) struct Floor<E: Entity> {
     pub(super) lapses: u64,
     /// Tasks that drop idle instances: no other begins before they have.
     leaving: u32,
+    pub(super) linger: Linger,
     canary: Canary,
     wanted: bool, // the region was asked for a home
     /// Entities that are busy where the shard lives.
@@ -157,6 +159,7 @@ impl<E: Entity> Shard<E> {
             actives,
             lapses: 0,
             leaving: 0,
+            linger: Linger::new(),
             canary,
             wanted: false,
             crowded: None,
