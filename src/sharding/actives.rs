@@ -80,17 +80,29 @@ impl Actives {
         inside.free.push(slot);
     }
 
-    /// An entity has messages, or has none any more.
-    pub(super) fn set_busy(&self, slot: u32, busy: bool) {
-        if let Some(active) = &mut self.lock().slots[slot as usize] {
-            active.busy = busy;
+    /// An entity has messages.
+    pub(super) fn begin(&self, slot: u32) {
+        self.lock().set_busy(slot, true);
+    }
+
+    /// An entity has no messages any more. If they do not count one by one, it is idle from now on, not
+    /// since its first message.
+    pub(super) fn rest(&self, slot: u32, now: impl FnOnce() -> Instant) {
+        let now = (!self.counts_messages).then(now);
+        let mut inside = self.lock();
+        inside.set_busy(slot, false);
+        if let Some(now) = now {
+            inside.passivation.used(now, Slot::new(slot));
         }
     }
 
-    /// A message for an entity: appends whoever has to stop for it.
+    /// A message that counts, for an entity that is busy from now on: appends whoever has to stop for
+    /// it.
     pub(super) fn touch(&self, now: Instant, slot: u32, hash: u64, leavers: &mut Vec<Leaver>) {
         let access = Access { now, slot: Slot::new(slot), hash };
-        self.lock().ask(leavers, |passivation, busy, stop| passivation.touched(access, busy, stop));
+        let mut inside = self.lock();
+        inside.set_busy(slot, true);
+        inside.ask(leavers, |passivation, busy, stop| passivation.touched(access, busy, stop));
     }
 
     /// Time has passed.
@@ -106,6 +118,12 @@ impl Actives {
 }
 
 impl Inside {
+    fn set_busy(&mut self, slot: u32, busy: bool) {
+        if let Some(active) = &mut self.slots[slot as usize] {
+            active.busy = busy;
+        }
+    }
+
     fn ask(
         &mut self,
         leavers: &mut Vec<Leaver>,

@@ -316,12 +316,15 @@ impl<E: Entity> Floor<E> {
             return;
         }
         let tenant = self.tenants.get_mut(row);
-        if tenant.slot == NONE {
+        let is_known = tenant.slot != NONE;
+        if !is_known {
             tenant.slot = actives.enter(shard.id, row);
-        } else if starts {
-            actives.set_busy(tenant.slot, true);
         }
-        actives.touch(runtime.world.now(), tenant.slot, hash, &mut after.leavers);
+        if actives.counts_messages {
+            actives.touch(runtime.world.now(), tenant.slot, hash, &mut after.leavers);
+        } else if is_known {
+            actives.begin(tenant.slot);
+        }
     }
 
     /// An entity has nothing to do: a row without a task, or none if it has no value.
@@ -334,12 +337,10 @@ impl<E: Entity> Floor<E> {
             after.values.extend(self.tenants.remove(row, hash));
         }
         let Some(actives) = self.actives.as_ref().filter(|_| slot != NONE) else { return };
-        let Some(tenant) = self.tenants.try_get(row) else { return actives.leave(slot) };
-        actives.set_busy(slot, false);
-        if !actives.counts_messages {
-            // Idle from now on, not since its first message.
-            let hash = hash(tenant.id.as_bytes());
-            actives.touch(runtime.world.now(), slot, hash, &mut after.leavers);
+        if self.tenants.try_get(row).is_some() {
+            actives.rest(slot, || runtime.world.now());
+        } else {
+            actives.leave(slot);
         }
     }
 
@@ -359,8 +360,10 @@ impl<E: Entity> Floor<E> {
         if let Some(actives) = self.actives.as_ref().filter(|_| is_first) {
             let slot = actives.enter(shard.id, row);
             self.tenants.get_mut(row).slot = slot;
-            actives.touch(runtime.world.now(), slot, hash, &mut after.leavers);
-            actives.set_busy(slot, false);
+            if actives.counts_messages {
+                actives.touch(runtime.world.now(), slot, hash, &mut after.leavers);
+            }
+            actives.rest(slot, || runtime.world.now());
         }
         is_first
     }
@@ -378,7 +381,7 @@ impl<E: Entity> Floor<E> {
         // In a task of its own: no other instance begins before this one is dropped.
         self.tenants.busy(row).leaves = true;
         if let Some(actives) = self.actives.as_ref().filter(|_| slot != NONE) {
-            actives.set_busy(slot, true);
+            actives.begin(slot);
         }
         self.start(row, after);
     }
