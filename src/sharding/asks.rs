@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
-use std::ops::{Deref, Range};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -18,12 +18,9 @@ use super::letter::decode;
 use super::scope;
 use super::tenants::Numbers;
 use super::types::Types;
-use crate::threads::PerThread;
+use crate::threads::{self, PerThread};
 
 const STRIPES: usize = 16;
-
-/// Numbers that a thread takes at a time. Those of one block are in one stripe.
-const BLOCK: u64 = 64;
 
 /// Who waits for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,23 +52,25 @@ pub(super) enum Unanswered {
     Undecodable { bytes: usize, source: rmp_serde::decode::Error },
 }
 
-type Row = HashMap<u64, Arc<dyn Question>, BuildHasherDefault<Numbers>>;
-
 /// The table of one node, shared by all its entity types. Stands apart from the counts of its `Arc`.
 #[repr(align(128))]
 pub struct Asks {
-    /// By number; ≤ asks whose callers wait.
     stripes: [Stripe; STRIPES],
-    numbers: PerThread<Mutex<Range<u64>>>,
-    taken: AtomicU64, // blocks of numbers
     late: AtomicU64,
     types: PerThread<Arc<Readers>>, // of one node
 }
 
-/// In cache lines of its own.
+/// What is asked on some of the threads. In cache lines of its own.
 #[derive(Default)]
 #[repr(align(128))]
-struct Stripe(Mutex<Row>);
+struct Stripe(Mutex<Rows>);
+
+#[derive(Default)]
+struct Rows {
+    asked: u64, // in all
+    /// By what `asked` was; ≤ asks whose callers wait.
+    waiting: HashMap<u64, Arc<dyn Question>, BuildHasherDefault<Numbers>>,
+}
 
 /// The types, for who reads answers on one thread.
 #[repr(align(128))] // and so are the counts of its `Arc` apart from others
@@ -82,8 +81,6 @@ impl Default for Asks {
         let types = Arc::<Types>::default();
         Self {
             stripes: Default::default(),
-            numbers: PerThread::new(|| Mutex::new(0..0)),
-            taken: AtomicU64::new(0),
             late: AtomicU64::new(0),
             types: PerThread::new(|| Arc::new(Readers(Arc::clone(&types)))),
         }
@@ -91,7 +88,7 @@ impl Default for Asks {
 }
 
 impl Stripe {
-    fn lock(&self) -> MutexGuard<'_, Row> {
+    fn lock(&self) -> MutexGuard<'_, Rows> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -117,7 +114,7 @@ impl Asks {
     /// Asks that wait for an answer that comes as bytes.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.stripes.iter().map(|stripe| stripe.lock().len()).sum()
+        self.stripes.iter().map(|stripe| stripe.lock().waiting.len()).sum()
     }
 
     /// Answers that came when nobody waited any more: after the timeout, or twice.
@@ -126,28 +123,19 @@ impl Asks {
         self.late.load(Ordering::Relaxed)
     }
 
-    fn stripe(&self, number: u64) -> MutexGuard<'_, Row> {
-        self.stripes[(number / BLOCK) as usize % STRIPES].lock()
-    }
-
-    /// From [`BLOCK`] on: an asker's number is never 0.
-    fn number(&self) -> u64 {
-        let mut mine = self.numbers.mine().lock().unwrap_or_else(PoisonError::into_inner);
-        if mine.is_empty() {
-            let block = self.taken.fetch_add(1, Ordering::Relaxed) + 1;
-            *mine = block * BLOCK..(block + 1) * BLOCK;
-        }
-        mine.next().expect("a block has numbers")
-    }
-
+    /// An asker's number is never 0: in each stripe they begin with its second one.
     fn add(&self, question: Arc<dyn Question>) -> u64 {
-        let number = self.number();
-        self.stripe(number).insert(number, question);
-        number
+        let stripe = threads::number() % STRIPES; // so those who ask at once mostly have one each
+        let mut rows = self.stripes[stripe].lock();
+        rows.asked += 1;
+        let asked = rows.asked;
+        rows.waiting.insert(asked, question);
+        asked * STRIPES as u64 + stripe as u64
     }
 
     fn take(&self, number: u64) -> Option<Arc<dyn Question>> {
-        self.stripe(number).remove(&number)
+        let stripe = &self.stripes[(number % STRIPES as u64) as usize];
+        stripe.lock().waiting.remove(&(number / STRIPES as u64))
     }
 
     /// An answer came from somewhere.

@@ -365,7 +365,7 @@ impl<E: Entity> EntityRef<E> {
     }
 
     /// Asks, and waits for `ask-timeout` at most: up to 50 ms more if that is a second or longer.
-    /// The message is sent by the call, not by the first poll.
+    /// The message is sent by the call, not by the first poll, and the time begins with it.
     ///
     /// `question` makes the message around the answer's address: `ask(Command::Get)`.
     pub fn ask<T>(&self, question: impl FnOnce(Reply<T>) -> E::Message) -> Asked<E, T>
@@ -399,22 +399,22 @@ impl<E: Entity> EntityRef<E> {
         let named = std::any::type_name::<E::Message>();
         let target = match self.target() {
             Ok(_) if timeout.is_some_and(|timeout| timeout.is_zero()) => {
-                return Asked::unasked(named, AskError::NoTime);
+                return Asked::unsent(named, AskError::NoTime, None);
             }
             Ok(target) => target,
-            Err(why) => return Asked::unasked(named, why.into()),
+            Err(why) => return Asked::unsent(named, why.into(), None),
         };
         let Runtime { doors, me: node, settings, .. } = &*target.runtime;
         let (node, slot) = (*node, Slot::new());
         let message = question(Reply::here(Arc::clone(&slot), doors.mine(), node));
-        let mut asked = Asked::new(&target, &slot, named, timeout.unwrap_or(settings.ask_timeout));
+        let asked = Asked::new(&target, &slot, named, timeout.unwrap_or(settings.ask_timeout));
         let asker = || {
             let correlation = slot.number();
             (correlation > 0).then_some(Asker { node, correlation })
         };
         if let Err((why, parcel)) = target.offer(Parcel::Typed(message), Some(&asker)) {
             drop_unsent(parcel);
-            asked.unsent = Some(why.into());
+            return Asked::unsent(named, why.into(), Some(target.into_owned()));
         }
         asked
     }
@@ -426,18 +426,18 @@ impl<E: Entity> EntityRef<E> {
     pub fn start(&self) -> Asked<E, ()> {
         let target = match self.target() {
             Ok(target) => target,
-            Err(why) => return Asked::unasked(START, why.into()),
+            Err(why) => return Asked::unsent(START, why.into(), None),
         };
         let id = match &target.id {
             Ok(id) => id,
-            Err(why) => return Asked::unasked(START, TellError::InvalidId(*why).into()),
+            Err(why) => return Asked::unsent(START, TellError::InvalidId(*why).into(), None),
         };
         let Runtime { asks, me: node, settings, .. } = &*target.runtime;
         let slot = Slot::new();
-        let mut asked = Asked::new(&target, &slot, START, settings.ask_timeout);
+        let asked = Asked::new(&target, &slot, START, settings.ask_timeout);
         let start = Letter::start(id, Asker { node: *node, correlation: slot.enlist(asks) });
         if let Err((why, _)) = target.offer(Parcel::Letter(start), None) {
-            asked.unsent = Some(why.into());
+            return Asked::unsent(START, why.into(), Some(target.into_owned()));
         }
         asked
     }
@@ -519,9 +519,14 @@ const START: &str = "a start";
 /// An answer that is on its way, perhaps. Dropped, it waits no longer; the message was sent.
 #[must_use = "the answer is lost if nobody waits for it; tell() sends without one"]
 pub struct Asked<E: Entity, T> {
-    waits: Option<Waits<E, T>>, // `None`: it was not asked
     question: &'static str,
-    unsent: Option<AskError>,
+    how: How<E, T>,
+}
+
+enum How<E: Entity, T> {
+    Waits(Waits<E, T>),
+    /// It was not sent: why, until that is said; and whom it was for.
+    Unsent(Option<Box<AskError>>, Option<Arc<Target<E>>>),
 }
 
 /// Who waits, for what, and until when.
@@ -543,12 +548,12 @@ impl<E: Entity, T> Asked<E, T> {
         let (slot, target) = (Arc::clone(slot), Arc::clone(target));
         let asked_at = target.runtime.world.now();
         let waits = Waits { slot, target, asked_at, timeout, timer: Timer::Unset };
-        Self { waits: Some(waits), question, unsent: None }
+        Self { question, how: How::Waits(waits) }
     }
 
     /// Nothing was sent, and nothing is waited for.
-    const fn unasked(question: &'static str, why: AskError) -> Self {
-        Self { waits: None, question, unsent: Some(why) }
+    fn unsent(question: &'static str, why: AskError, target: Option<Arc<Target<E>>>) -> Self {
+        Self { question, how: How::Unsent(Some(Box::new(why)), target) }
     }
 }
 
@@ -562,7 +567,7 @@ impl<E: Entity, T> Waits<E, T> {
             return Poll::Ready(answer.map_err(|why| target.unanswered(question, why, waited())));
         }
         let waited = *timeout;
-        if timer.poll((timeouts, world), waited, cx).is_pending() {
+        if timer.poll((timeouts, world), (*asked_at, waited), cx).is_pending() {
             return Poll::Pending;
         }
         timer.end(timeouts);
@@ -575,11 +580,11 @@ impl<E: Entity, T> Future for Asked<E, T> {
     type Output = Result<T, AskError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { waits, question, unsent } = self.get_mut();
-        if let Some(why) = unsent.take() {
-            return Poll::Ready(Err(why));
+        let Self { question, how } = self.get_mut();
+        match how {
+            How::Waits(waits) => waits.poll(question, cx),
+            How::Unsent(why, _) => why.take().map_or(Poll::Pending, |why| Poll::Ready(Err(*why))),
         }
-        waits.as_mut().map_or(Poll::Pending, |waits| waits.poll(question, cx))
     }
 }
 
@@ -593,8 +598,11 @@ impl<E: Entity, T> Drop for Waits<E, T> {
 
 impl<E: Entity, T> fmt::Debug for Asked<E, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let entity =
-            self.waits.as_ref().map(|waits| EntityRef(To::Here(Arc::clone(&waits.target))));
+        let target = match &self.how {
+            How::Waits(waits) => Some(&waits.target),
+            How::Unsent(_, target) => target.as_ref(),
+        };
+        let entity = target.map(|target| EntityRef(To::Here(Arc::clone(target))));
         let mut asked = f.debug_struct("Asked");
         asked.field("entity", &entity).field("question", &self.question).finish_non_exhaustive()
     }

@@ -56,20 +56,22 @@ pub(super) enum Timer {
 }
 
 impl Timer {
-    /// Whether it is over: `timeout` after the first of these calls, and up to [`SWEEP_EVERY`]
-    /// later if that is long.
+    /// Whether it is over: `timeout` after `since`, and up to [`SWEEP_EVERY`] later if that is long.
     pub(super) fn poll(
         &mut self,
         (timeouts, world): (&Arc<Timeouts>, &Arc<dyn World>),
-        timeout: Duration,
+        (since, timeout): (Instant, Duration),
         cx: &mut Context<'_>,
     ) -> Poll<()> {
         match self {
             Self::Over => Poll::Ready(()),
             Self::Exact(sleep) => sleep.as_mut().poll(cx),
-            Self::Unset if timeout < EXACT_BELOW => self.sleep(world.sleep(timeout), cx),
+            Self::Unset if timeout < EXACT_BELOW => {
+                let left = since + timeout - world.now();
+                self.sleep(world.sleep(left), cx)
+            }
             Self::Unset => {
-                let until = world.now() + timeout;
+                let until = since + timeout;
                 let place = timeouts.enter(until, cx.waker());
                 *self = Self::Swept { until, place };
                 if let Some(sweeper) = timeouts.sweeper() {
