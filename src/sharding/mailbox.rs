@@ -81,12 +81,23 @@ impl Room {
 /// See the module's page.
 pub(super) struct Mailbox<M> {
     front: Batch<M>,            // empty only if there is nothing behind it
-    behind: VecDeque<Batch<M>>, // none is empty
-    spare: Option<Batch<M>>,    // empty: memory for what comes
+    more: Option<Box<More<M>>>, // once more than one batch has waited
     count: usize,               // of all messages; ≤ `Room` for direct ones
     letters: Letters,           // of all messages
     refused: bool,              // somebody was, since room was made last
     told: Vec<Busied>,          // ≤ TOLD_MAX
+}
+
+/// Apart from what few messages need: of many mailboxes each line of a cache counts.
+struct More<M> {
+    behind: VecDeque<Batch<M>>, // none is empty
+    spare: Option<Batch<M>>,    // empty: memory for what comes
+}
+
+impl<M> Default for More<M> {
+    fn default() -> Self {
+        Self { behind: VecDeque::new(), spare: None }
+    }
 }
 
 /// A node that was told that there is no room.
@@ -100,8 +111,7 @@ impl<M> Default for Mailbox<M> {
     fn default() -> Self {
         Self {
             front: Batch::default(),
-            behind: VecDeque::new(),
-            spare: None,
+            more: None,
             count: 0,
             letters: Letters::default(),
             refused: false,
@@ -140,13 +150,15 @@ impl<M> Mailbox<M> {
         if let Some(letter) = message.letter() {
             self.letters.add(Letters::one(letter));
         }
-        let last = self.behind.back_mut().unwrap_or(&mut self.front);
+        let behind = self.more.as_mut().and_then(|more| more.behind.back_mut());
+        let last = behind.unwrap_or(&mut self.front);
         if !last.is_full() {
             return last.push(message);
         }
-        let mut next = self.spare.take().unwrap_or_default();
+        let More { behind, spare } = &mut **self.more.get_or_insert_default();
+        let mut next = spare.take().unwrap_or_default();
         next.push(message);
-        self.behind.push_back(next);
+        behind.push_back(next);
     }
 
     /// Moves the first messages into a batch that is empty, at most so many: how many.
@@ -169,11 +181,8 @@ impl<M> Mailbox<M> {
 
     /// The first batch was taken.
     fn advance(&mut self) {
-        if let Some(next) = self.behind.pop_front() {
-            self.spare = Some(std::mem::replace(&mut self.front, next));
-        } else {
-            self.spare = None;
-        }
+        let Some(More { behind, spare }) = self.more.as_deref_mut() else { return };
+        *spare = behind.pop_front().map(|next| std::mem::replace(&mut self.front, next));
     }
 
     /// What was taken comes back, ahead of what came since.
@@ -185,7 +194,7 @@ impl<M> Mailbox<M> {
         self.letters.add(batch.letters());
         std::mem::swap(&mut self.front, batch);
         if !batch.is_empty() {
-            self.behind.push_front(std::mem::take(batch));
+            self.more.get_or_insert_default().behind.push_front(std::mem::take(batch));
         }
     }
 
@@ -206,13 +215,15 @@ impl<M> Mailbox<M> {
     pub(super) fn rest(&mut self) {
         assert!(self.is_empty(), "nothing waits");
         self.front.rest();
-        (self.spare, self.behind) = (None, VecDeque::new());
+        self.more = None;
     }
 
     /// Takes all, in order.
     pub(super) fn drain(&mut self, mut each: impl FnMut(Passing<'_, M>)) {
         self.front.drain(&mut each);
-        self.behind.drain(..).for_each(|mut batch| batch.drain(&mut each));
+        if let Some(more) = &mut self.more {
+            more.behind.drain(..).for_each(|mut batch| batch.drain(&mut each));
+        }
         (self.count, self.letters) = (0, Letters::default());
     }
 

@@ -83,7 +83,7 @@ struct Task<E: Entity> {
     shard: Arc<Shard<E>>,
     row: u32,
     id: EntityId,
-    waker: Arc<AtomicWaker>,
+    bell: Bell,
     value: Option<Box<Instance<E>>>,
     state: Option<State>, // for the next value
     batch: Batch<E::Message>,
@@ -96,6 +96,21 @@ struct Task<E: Entity> {
     lingers: bool,             // lets others have a turn
     begun: bool,               // it was polled
     ended: bool,
+}
+
+/// By which a task that waits is woken when its shard is to leave. Most wait for nothing.
+struct Bell(Option<Arc<AtomicWaker>>);
+
+impl Bell {
+    /// Before who waits looks whether it still may: what is rung later finds it.
+    fn register<E: Entity>(&mut self, shard: &Shard<E>, row: u32, cx: &TaskContext<'_>) {
+        let waker = self.0.get_or_insert_with(|| {
+            let mut inside = shard.lock();
+            let busy = inside.floor.tenants.busy(row);
+            Arc::clone(busy.waker.get_or_insert_default())
+        });
+        waker.register(cx.waker());
+    }
 }
 
 /// The way of answers to letters of one burst, which count here that they use it.
@@ -122,7 +137,7 @@ pub(super) fn task<E: Entity>(
         shard: Arc::clone(shard),
         row,
         id,
-        waker,
+        bell: Bell(waker),
         value: None,
         state: None,
         batch: Batch::default(),
@@ -385,10 +400,10 @@ impl<E: Entity> Task<E> {
         if self.begins_now() {
             return true;
         }
-        let Self { runtime, shard, waker, stage, lapses, .. } = self;
+        let Self { runtime, shard, row, bell, stage, lapses, .. } = self;
         let mut pause: Option<BoxFuture<'static, ()>> = None;
         poll_fn(|cx| {
-            waker.register(cx.waker());
+            bell.register(shard, *row, cx);
             loop {
                 if shard.phase.get() != *stage || shard.lapses() != *lapses {
                     return Poll::Ready(false);
@@ -462,14 +477,14 @@ impl<E: Entity> Task<E> {
     async fn handle(&mut self, message: E::Message) {
         let mut passivates = false;
         let outcome = {
-            let Self { runtime, shard, id, value, waker, token, lapses, .. } = self;
-            let stays = Stays { runtime, shard, lapses: *lapses };
+            let Self { runtime, shard, row, id, value, bell, token, lapses, .. } = self;
+            let stays = Stays { runtime, shard, row: *row, lapses: *lapses };
             let instance = value.as_deref_mut().expect("an instance was created");
             let Instance { value, extras } = instance;
             let mut cx = Context::new(runtime, shard, id, *token, &mut passivates, extras);
             // Its part before the first await is polled as well: guarded like the rest.
             let handling = pin!(Some(async { value.handle(message, &mut cx).await }));
-            guarded(handling, Lease::JustAsked, stays, waker).await
+            guarded(handling, Lease::JustAsked, stays, bell).await
         };
         match outcome {
             Outcome::Handled => self.failures = 0,
@@ -539,9 +554,9 @@ impl<E: Entity> Task<E> {
         let doubled = 1_u32.checked_shl(self.failures.saturating_sub(1)).unwrap_or(u32::MAX);
         let pause = settings.restart_backoff_min.saturating_mul(doubled);
         let mut sleep = self.runtime.world.sleep(pause.min(settings.restart_backoff_max));
-        let Self { shard, waker, stage, .. } = self;
+        let Self { shard, row, bell, stage, .. } = self;
         poll_fn(|cx| {
-            waker.register(cx.waker());
+            bell.register(shard, *row, cx);
             if shard.phase.get() != *stage {
                 return Poll::Ready(());
             }
@@ -569,15 +584,15 @@ impl<E: Entity> Task<E> {
         let Some(message) = E::stop_message() else { return Outcome::Handled };
         let mut passivates = false;
         let outcome = {
-            let Self { runtime, shard, id, value, waker, token, lapses, .. } = self;
-            let stays = Stays { runtime, shard, lapses: *lapses };
+            let Self { runtime, shard, row, id, value, bell, token, lapses, .. } = self;
+            let stays = Stays { runtime, shard, row: *row, lapses: *lapses };
             let Some(Instance { value, extras }) = value.as_deref_mut() else {
                 return Outcome::Handled;
             };
             let mut cx = Context::new(runtime, shard, id, *token, &mut passivates, extras);
             // Its part before the first await is polled as well: guarded like the rest.
             let handling = pin!(Some(async { value.handle(message, &mut cx).await }));
-            guarded(handling, Lease::Unasked, stays, waker).await
+            guarded(handling, Lease::Unasked, stays, bell).await
         };
         if let Outcome::Panicked = outcome {
             self.failed();
@@ -609,6 +624,7 @@ impl<E: Entity> Drop for Task<E> {
 struct Stays<'a, E: Entity> {
     runtime: &'a Runtime<E>,
     shard: &'a Shard<E>,
+    row: u32,
     lapses: u64,
 }
 
@@ -635,7 +651,7 @@ async fn guarded<E: Entity>(
     mut handling: Pin<&mut Option<impl Future<Output = ()> + Send>>,
     mut lease: Lease,
     stays: Stays<'_, E>,
-    waker: &AtomicWaker,
+    bell: &mut Bell,
 ) -> Outcome {
     let runtime = stays.runtime;
     let mut pause: Option<BoxFuture<'static, ()>> = None;
@@ -648,7 +664,7 @@ async fn guarded<E: Entity>(
             {
                 break;
             }
-            waker.register(cx.waker());
+            bell.register(stays.shard, stays.row, cx);
             if wait(&mut pause, runtime, cx).is_pending() {
                 return stays.poll();
             }
@@ -656,7 +672,7 @@ async fn guarded<E: Entity>(
         let running = handling.as_mut().as_pin_mut().expect("it is dropped at the end");
         match catch_unwind(AssertUnwindSafe(|| running.poll(cx))) {
             Ok(Poll::Pending) => {
-                waker.register(cx.waker());
+                bell.register(stays.shard, stays.row, cx);
                 stays.poll()
             }
             Ok(Poll::Ready(())) => Poll::Ready(Outcome::Handled),

@@ -85,7 +85,7 @@ pub(super) struct Floor<E: Entity> {
 pub(super) struct Start {
     pub(super) row: u32,
     pub(super) id: EntityId,
-    pub(super) waker: Arc<AtomicWaker>,
+    pub(super) waker: Option<Arc<AtomicWaker>>,
     /// Of the floor, when the row was given the task.
     pub(super) lapses: u64,
 }
@@ -412,7 +412,7 @@ impl<E: Entity> Floor<E> {
     pub(super) fn start(&mut self, row: u32, after: &mut After<E>) {
         let busy = self.tenants.busy(row);
         busy.runs = true;
-        let waker = Arc::clone(&busy.waker);
+        let waker = busy.waker.clone();
         self.running += 1;
         let (id, lapses) = (self.tenants.get(row).id.clone(), self.lapses);
         after.starts.push(Start { row, id, waker, lapses });
@@ -428,7 +428,8 @@ impl<E: Entity> Floor<E> {
 
     fn wake(&mut self) {
         let busy = self.tenants.all().filter_map(|tenant| tenant.busy.as_ref());
-        busy.filter(|busy| busy.runs).for_each(|busy| busy.waker.wake());
+        let running = busy.filter(|busy| busy.runs);
+        running.filter_map(|busy| busy.waker.as_ref()).for_each(|waker| waker.wake());
     }
 }
 

@@ -7,6 +7,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use futures::task::AtomicWaker;
+use smallvec::SmallVec;
 
 use super::entity::Entity;
 use super::handover::State;
@@ -48,16 +49,16 @@ pub(super) struct Busy<M> {
     pub(super) marked: usize,
     /// It has a task.
     pub(super) runs: bool,
-    /// Of that. A task that has ended registers no more, so that the next may have the same.
-    pub(super) waker: Arc<AtomicWaker>,
+    /// Of that, once one had to wait. A task that has ended registers no more, so that the next may
+    /// have the same.
+    pub(super) waker: Option<Arc<AtomicWaker>>,
     /// It is to stop if nothing comes.
     pub(super) leaves: bool,
 }
 
 impl<M> Default for Busy<M> {
     fn default() -> Self {
-        let (mailbox, waker) = (Mailbox::default(), Arc::default());
-        Self { mailbox, marked: 0, runs: false, waker, leaves: false }
+        Self { mailbox: Mailbox::default(), marked: 0, runs: false, waker: None, leaves: false }
     }
 }
 
@@ -78,8 +79,7 @@ pub(super) struct Tenants<E: Entity> {
     rows: Vec<Option<Tenant<E>>>,                          // ≤ entities of the shard at a time
     free: Vec<u32>,
     dormant: BTreeMap<u32, State>, // by row; ≤ rows, none of which has a value
-    #[expect(clippy::vec_box, reason = "the boxes are what is kept")]
-    spare: Vec<Box<Busy<E::Message>>>, // ≤ SPARE_MAX
+    spare: SmallVec<[Box<Busy<E::Message>>; 1]>, // ≤ SPARE_MAX
 }
 
 impl<E: Entity> Tenants<E> {
@@ -89,7 +89,7 @@ impl<E: Entity> Tenants<E> {
             rows: Vec::new(),
             free: Vec::new(),
             dormant: BTreeMap::new(),
-            spare: Vec::new(),
+            spare: SmallVec::new(),
         }
     }
 
