@@ -365,7 +365,8 @@ impl<E: Entity> EntityRef<E> {
     }
 
     /// Asks, and waits for `ask-timeout` at most: up to 50 ms more if that is a second or longer.
-    /// The message is sent by the call, not by the first poll, and the time begins with it.
+    /// The message is sent by the call, not by the first poll, and the time begins with it; who polls
+    /// first when it is over learns that within 50 ms.
     ///
     /// `question` makes the message around the answer's address: `ask(Command::Get)`.
     pub fn ask<T>(&self, question: impl FnOnce(Reply<T>) -> E::Message) -> Asked<E, T>

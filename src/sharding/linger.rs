@@ -12,7 +12,7 @@
 /// 1,000 entities, for which every second turn pays, lose a fifth of their rate.
 const PATIENCE: u8 = 8;
 
-/// Entities that go at once between two that try it.
+/// Of so many that would go at once one tries it.
 const TRY_EVERY: u8 = 16;
 
 /// What is known of one shard's entities, together.

@@ -44,7 +44,7 @@ enum Next {
     LastWord,
     /// Drop its instance: the lease has lapsed for long.
     LetGo,
-    /// Nothing: it is parked, or gone. The task ends.
+    /// Nothing: it is parked, or gone, and the task ends. Or it lets others have a turn first.
     Nothing,
 }
 

@@ -97,6 +97,21 @@ impl Temple {
 }
 
 #[test]
+fn the_time_begins_with_the_call_and_who_comes_too_late_hears_of_it_at_once() {
+    for timeout in [SECOND / 2, 4 * SECOND] {
+        let mut temple = Temple::new();
+        for (waits_after, most) in [(timeout / 2, timeout / 2 + SWEEP), (2 * timeout, SWEEP)] {
+            let asked = temple.hard(timeout);
+            temple.pass(waits_after);
+            let answer = temple.wait(asked);
+            let over = Duration::from_millis(temple.over_after(&answer));
+            assert!(over <= most, "{timeout:?}, {waits_after:?}: {over:?}");
+            assert!(over >= timeout.saturating_sub(waits_after), "{timeout:?}: {over:?}");
+        }
+    }
+}
+
+#[test]
 fn a_long_ask_is_over_at_the_first_sweep_after_its_time_and_not_before() {
     let mut temple = Temple::new();
     let first = temple.hard(2 * SECOND);
