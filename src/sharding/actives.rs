@@ -1,5 +1,6 @@
 //! Which entities are active, and who of them has to stop (spec/sharding.md §10): the books of
-//! automatic passivation, of one shard or of all.
+//! automatic passivation by a limit, of one shard or of all. Where nobody stops but for being idle there
+//! are none: each row says since when its entity is.
 //!
 //! Lock order: a shard, then this. Whom it names is stopped later, under its own shard's lock,
 //! if it is idle then as well.
@@ -9,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use ostraca_ddata::clock::Instant;
 
 use super::ids::ShardId;
-use super::passivation::settings::{self, Strategy};
+use super::passivation::settings;
 use super::passivation::{Access, Passivation, Slot};
 
 /// An entity that has to stop, if it is still this one and idle.
@@ -28,8 +29,6 @@ struct Active {
 
 /// The books.
 pub(super) struct Actives {
-    /// Whether each message counts, or only that there was one lately.
-    pub(super) counts_messages: bool,
     inside: Mutex<Inside>,
 }
 
@@ -48,8 +47,7 @@ impl Actives {
             free: Vec::new(),
             stop: Vec::new(),
         };
-        let counts_messages = !matches!(settings.strategy, Strategy::None | Strategy::Idle);
-        Self { counts_messages, inside: Mutex::new(inside) }
+        Self { inside: Mutex::new(inside) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inside> {
@@ -80,24 +78,12 @@ impl Actives {
         inside.free.push(slot);
     }
 
-    /// An entity has messages.
-    pub(super) fn begin(&self, slot: u32) {
-        self.lock().set_busy(slot, true);
+    /// An entity has something to do, or nothing any more.
+    pub(super) fn set_busy(&self, slot: u32, busy: bool) {
+        self.lock().set_busy(slot, busy);
     }
 
-    /// An entity has no messages any more. If they do not count one by one, it is idle from now on, not
-    /// since its first message.
-    pub(super) fn rest(&self, slot: u32, now: impl FnOnce() -> Instant) {
-        let now = (!self.counts_messages).then(now);
-        let mut inside = self.lock();
-        inside.set_busy(slot, false);
-        if let Some(now) = now {
-            inside.passivation.used(now, Slot::new(slot));
-        }
-    }
-
-    /// A message that counts, for an entity that is busy from now on: appends whoever has to stop for
-    /// it.
+    /// A message for an entity, which is busy from now on: appends whoever has to stop for it.
     pub(super) fn touch(&self, now: Instant, slot: u32, hash: u64, leavers: &mut Vec<Leaver>) {
         let access = Access { now, slot: Slot::new(slot), hash };
         let mut inside = self.lock();

@@ -35,6 +35,7 @@ pub mod machines;
 pub mod mailbox;
 mod moved;
 mod pace;
+mod passivating;
 pub mod passivation;
 mod payload;
 pub mod region;

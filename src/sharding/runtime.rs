@@ -5,13 +5,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
 
 use ostraca_ddata::clock::Instant;
 use serde::Serialize;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::actives::{Actives, Leaver};
 use super::asks::{Asker, Asks, Doors};
 use super::batch::{Entry, LONG, Passing};
 use super::bug::{Bug, Canary};
@@ -29,7 +27,7 @@ use super::hosting::{BadFrame, NoRoom, Unrest, World};
 use super::ids::{EntityId, EntityType, RegionId, ShardId};
 use super::letter::{Draft, Letter};
 use super::mailbox::Room;
-use super::passivation;
+use super::passivating::Books;
 use super::region::{RegionInput, RegionOutput, Standing};
 use super::run;
 use super::scope;
@@ -41,9 +39,6 @@ use super::timeouts::Timeouts;
 /// Removed regions that are remembered: a lane that is missing after that is one that is not
 /// there yet.
 const REMOVED_MAX: usize = 1_024;
-
-/// Idle entities are looked for no more often.
-const SWEEP_MIN: Duration = Duration::from_millis(10);
 
 /// See [`ShardRegion::new`](super::shard_region::ShardRegion::new).
 ///
@@ -77,41 +72,10 @@ pub(super) struct Runtime<E: Entity> {
     cluster_generation: AtomicU64, // it only rises; read with each batch of messages
     coordinated: Mutex<Option<Instant>>, // since when a coordinator knows this region
     pub(super) sent_back: AtomicU64, // bounces and echoes
-    books: Books,
-    sweeps: AtomicBool,
-    limit: AtomicUsize, // of active entities
+    pub(super) books: Books,
+    pub(super) sweeps: AtomicBool,
+    pub(super) limit: AtomicUsize, // of active entities
     pub(super) failures: AtomicU64,
-}
-
-/// Who keeps the books of passivation.
-enum Books {
-    Nobody,
-    /// All shards together.
-    Region(Arc<Actives>),
-    /// Each shard its own. Idle times concern nobody else, so nobody else's lock is touched.
-    Shards(Box<passivation::settings::Passivation>),
-}
-
-impl Books {
-    fn new(settings: &Sharding) -> Self {
-        use passivation::settings::{Scope, Strategy};
-        match settings.automatic_passivation() {
-            None => Self::Nobody,
-            Some(settings) => match (settings.strategy, settings.scope) {
-                (Strategy::None, _) => Self::Nobody,
-                (Strategy::Idle, _) | (_, Scope::Shard) => Self::Shards(Box::new(settings.clone())),
-                (_, Scope::Region) => Self::Region(Arc::new(Actives::new(settings))),
-            },
-        }
-    }
-
-    fn of_shard(&self) -> Option<Arc<Actives>> {
-        match self {
-            Self::Nobody => None,
-            Self::Region(actives) => Some(Arc::clone(actives)),
-            Self::Shards(settings) => Some(Arc::new(Actives::new(settings))),
-        }
-    }
 }
 
 /// A message on its way to its entity.
@@ -257,7 +221,7 @@ impl<E: Entity> Runtime<E> {
     }
 
     /// Those that anybody ever heard of.
-    fn known(&self) -> impl Iterator<Item = &Arc<Shard<E>>> {
+    pub(super) fn known(&self) -> impl Iterator<Item = &Arc<Shard<E>>> {
         self.shards.iter().filter_map(OnceLock::get)
     }
 
@@ -647,82 +611,6 @@ impl<E: Entity> Runtime<E> {
 
     pub(super) const fn dead_letters(&self) -> &DeadLetters {
         &self.dead
-    }
-
-    // ── Passivation ──
-
-    fn passivate(self: &Arc<Self>, leavers: Vec<Leaver>) {
-        for leaver in leavers {
-            let Some(shard) = self.shard(leaver.shard) else { continue };
-            let mut after = After::default();
-            if shard.phase.get() == Stage::Open {
-                shard.lock().floor.passivate(leaver, &mut after);
-            }
-            self.carry_out(shard, after);
-        }
-    }
-
-    /// Begins to look for idle entities, if nobody does.
-    fn sweep(self: &Arc<Self>) {
-        let Some(settings) = self.settings.automatic_passivation() else { return };
-        let off = matches!(self.books, Books::Nobody) || settings.idle_timeout.is_zero();
-        if off || self.sweeps.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let pause = settings.idle_interval.unwrap_or(settings.idle_timeout / 2).max(SWEEP_MIN);
-        let (runtime, world) = (Arc::downgrade(self), Arc::clone(&self.world));
-        self.world.spawn(Box::pin(async move {
-            loop {
-                world.sleep(pause).await;
-                let Some(runtime) = runtime.upgrade().filter(|runtime| !runtime.is_over()) else {
-                    return;
-                };
-                runtime.tick();
-            }
-        }));
-    }
-
-    fn tick(self: &Arc<Self>) {
-        let (now, mut leavers) = (self.world.now(), Vec::new());
-        match &self.books {
-            Books::Nobody => {}
-            Books::Region(actives) => actives.tick(now, &mut leavers),
-            Books::Shards(_) => self.known().for_each(|shard| {
-                if let Some(actives) = shard.lock().floor.actives.clone() {
-                    actives.tick(now, &mut leavers);
-                }
-            }),
-        }
-        self.passivate(leavers);
-    }
-
-    /// Another limit of active entities, for all shards.
-    pub(super) fn set_limit(self: &Arc<Self>, limit: usize) {
-        self.limit.store(limit, Ordering::Release);
-        if let Books::Region(actives) = &self.books {
-            let mut leavers = Vec::new();
-            actives.set_limit(limit, &mut leavers);
-            self.passivate(leavers);
-        }
-        self.share_limit();
-    }
-
-    /// Each shard that lives here has its part of the limit, if there are parts.
-    pub(super) fn share_limit(self: &Arc<Self>) {
-        use passivation::settings::Scope;
-        match &self.books {
-            Books::Shards(settings) if settings.scope == Scope::Shard => {}
-            _ => return,
-        }
-        let (limit, mut leavers) = (self.limit.load(Ordering::Acquire), Vec::new());
-        let live = |shard: &&Arc<Shard<E>>| shard.phase.get() == Stage::Open;
-        let share = passivation::Passivation::share(limit, self.known().filter(live).count());
-        for shard in self.known().filter(live) {
-            if let Some(actives) = shard.lock().floor.actives.clone() {
-                actives.set_limit(share, &mut leavers);
-            }
-        }
-        self.passivate(leavers);
     }
 
     // ── Who waits for room ──

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures::task::AtomicWaker;
 use smallvec::SmallVec;
 
-use super::actives::{Actives, Leaver};
+use super::actives::Leaver;
 use super::batch::{Entry, Passing};
 use super::bug::{Bug, Canary};
 use super::crowded::Crowded;
@@ -30,6 +30,7 @@ use super::letter::Letter;
 use super::linger::Linger;
 use super::mailbox::MailboxFull;
 use super::moved::Orphaned;
+use super::passivating::ShardBooks;
 use super::payload;
 use super::runtime::{Runtime, hash};
 use super::scope;
@@ -67,7 +68,7 @@ pub(super) struct Floor<E: Entity> {
     pub(super) generation: Generation,
     /// What the next start takes along.
     pub(super) carried: Option<Bytes>,
-    pub(super) actives: Option<Arc<Actives>>,
+    pub(super) books: ShardBooks,
     /// Lapses of the lease that lasted while entities lived here: no instance outlives one.
     pub(super) lapses: u64,
     /// Tasks that drop idle instances: no other begins before they have.
@@ -145,18 +146,13 @@ impl<E: Entity> After<E> {
 }
 
 impl<E: Entity> Shard<E> {
-    pub(super) fn new(
-        id: ShardId,
-        me: RegionId,
-        actives: Option<Arc<Actives>>,
-        canary: Canary,
-    ) -> Self {
+    pub(super) fn new(id: ShardId, me: RegionId, books: ShardBooks, canary: Canary) -> Self {
         let floor = Floor {
             tenants: Tenants::new(),
             running: 0,
             generation: Generation::NEVER,
             carried: None,
-            actives,
+            books,
             lapses: 0,
             leaving: 0,
             linger: Linger::new(),
@@ -298,32 +294,7 @@ impl<E: Entity> Floor<E> {
             self.start(row, after);
         }
         if stage == Stage::Open {
-            self.visit(row, hash, starts, Visit { shard, runtime }, after);
-        }
-    }
-
-    /// Counts a message in the books of passivation.
-    fn visit(
-        &mut self,
-        row: u32,
-        hash: u64,
-        starts: bool,
-        Visit { shard, runtime }: Visit<'_, E>,
-        after: &mut After<E>,
-    ) {
-        let Some(actives) = &self.actives else { return };
-        if !starts && !actives.counts_messages {
-            return;
-        }
-        let tenant = self.tenants.get_mut(row);
-        let is_known = tenant.slot != NONE;
-        if !is_known {
-            tenant.slot = actives.enter(shard.id, row);
-        }
-        if actives.counts_messages {
-            actives.touch(runtime.world.now(), tenant.slot, hash, &mut after.leavers);
-        } else if is_known {
-            actives.begin(tenant.slot);
+            self.visit(row, hash, Visit { shard, runtime }, after);
         }
     }
 
@@ -336,11 +307,14 @@ impl<E: Entity> Floor<E> {
         if tenant.state.is_none() && !self.tenants.is_dormant(row) {
             after.values.extend(self.tenants.remove(row, hash));
         }
-        let Some(actives) = self.actives.as_ref().filter(|_| slot != NONE) else { return };
-        if self.tenants.try_get(row).is_some() {
-            actives.rest(slot, || runtime.world.now());
-        } else {
-            actives.leave(slot);
+        let stays = self.tenants.try_get(row).is_some();
+        match &self.books {
+            ShardBooks::Rows if stays => {
+                self.tenants.get_mut(row).rests_since = runtime.world.now()
+            }
+            ShardBooks::Kept(actives) if slot != NONE && stays => actives.set_busy(slot, false),
+            ShardBooks::Kept(actives) if slot != NONE => actives.leave(slot),
+            _ => {}
         }
     }
 
@@ -357,55 +331,18 @@ impl<E: Entity> Floor<E> {
         let known = self.tenants.find(hash, id.as_bytes());
         let row = known.unwrap_or_else(|| self.tenants.add(hash, id));
         let is_first = self.tenants.keep(row, state).is_none();
-        if let Some(actives) = self.actives.as_ref().filter(|_| is_first) {
-            let slot = actives.enter(shard.id, row);
-            self.tenants.get_mut(row).slot = slot;
-            if actives.counts_messages {
+        match &self.books {
+            _ if !is_first => {}
+            ShardBooks::Nobody => {}
+            ShardBooks::Rows => self.tenants.get_mut(row).rests_since = runtime.world.now(),
+            ShardBooks::Kept(actives) => {
+                let slot = actives.enter(shard.id, row);
+                self.tenants.get_mut(row).slot = slot;
                 actives.touch(runtime.world.now(), slot, hash, &mut after.leavers);
+                actives.set_busy(slot, false);
             }
-            actives.rest(slot, || runtime.world.now());
         }
         is_first
-    }
-
-    /// An idle entity is to stop: its value goes, after its last word if it has one.
-    pub(super) fn passivate(&mut self, leaver: Leaver, after: &mut After<E>) {
-        let Leaver { row, slot, .. } = leaver;
-        let Some(tenant) = self.tenants.try_get(row) else { return };
-        if tenant.slot != slot || tenant.busy.is_some() {
-            return; // somebody else, or busy again
-        }
-        if tenant.state.is_none() {
-            return self.forget(row, slot);
-        }
-        // In a task of its own: no other instance begins before this one is dropped.
-        self.tenants.busy(row).leaves = true;
-        if let Some(actives) = self.actives.as_ref().filter(|_| slot != NONE) {
-            actives.begin(slot);
-        }
-        self.start(row, after);
-    }
-
-    /// A dormant state goes as its entity would: that has had its last word.
-    fn forget(&mut self, row: u32, slot: u32) {
-        if self.tenants.wake(row).is_none() {
-            return;
-        }
-        let _no_value = self.tenants.remove(row, hash);
-        if let Some(actives) = self.actives.as_ref().filter(|_| slot != NONE) {
-            actives.leave(slot);
-        }
-    }
-
-    /// Its entities are no longer active: their shard leaves.
-    fn close_books(&mut self) {
-        let Self { tenants, actives: Some(actives), .. } = self else { return };
-        for tenant in tenants.all() {
-            let slot = std::mem::replace(&mut tenant.slot, NONE);
-            if slot != NONE {
-                actives.leave(slot);
-            }
-        }
     }
 
     /// Gives an entity a task.
@@ -589,7 +526,7 @@ impl<E: Entity> Desk<'_, E> {
             Some(busy) if !busy.mailbox.is_empty() => {
                 let hash = hash(tenant.id.as_bytes());
                 self.floor.start(row, self.after);
-                self.floor.visit(row, hash, true, Visit { shard, runtime }, self.after);
+                self.floor.visit(row, hash, Visit { shard, runtime }, self.after);
             }
             _ if tenant.state.is_none() && !self.floor.tenants.is_dormant(row) => {
                 self.floor.running += 1; // parks as if it had run

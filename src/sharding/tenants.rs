@@ -4,9 +4,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::Range;
 use std::sync::Arc;
 
 use futures::task::AtomicWaker;
+use ostraca_ddata::clock::Instant;
 use smallvec::SmallVec;
 
 use super::entity::Entity;
@@ -70,6 +72,8 @@ pub(super) struct Tenant<E: Entity> {
     pub(super) busy: Option<Box<Busy<E::Message>>>,
     /// Its place in the books of passivation, or [`NONE`].
     pub(super) slot: u32,
+    /// Since when it has nothing to do, where somebody looks at that.
+    pub(super) rests_since: Instant,
     next: u32, // with the same hash
 }
 
@@ -117,7 +121,9 @@ impl<E: Entity> Tenants<E> {
             u32::try_from(self.rows.len() - 1).expect("fewer than 2^32 entities in a shard")
         });
         let next = self.index.insert(hash, at).unwrap_or(NONE);
-        self.rows[at as usize] = Some(Tenant { id, state: None, busy: None, slot: NONE, next });
+        let rests_since = Instant::default(); // it does not yet
+        self.rows[at as usize] =
+            Some(Tenant { id, state: None, busy: None, slot: NONE, rests_since, next });
         at
     }
 
@@ -211,6 +217,18 @@ impl<E: Entity> Tenants<E> {
     /// How many were kept.
     pub(super) fn forget_dormant(&mut self) -> usize {
         std::mem::take(&mut self.dormant).len()
+    }
+
+    /// Those in some rows that are so; `None`: there are no rows behind these.
+    pub(super) fn those(
+        &self,
+        rows: Range<usize>,
+        are_so: impl Fn(&Tenant<E>) -> bool,
+    ) -> Option<Vec<u32>> {
+        let rows = rows.start..rows.end.min(self.rows.len());
+        let some = self.rows.get(rows.clone()).filter(|some| !some.is_empty())?;
+        let those = rows.zip(some).filter(|(_, row)| row.as_ref().is_some_and(&are_so));
+        Some(those.filter_map(|(at, _)| u32::try_from(at).ok()).collect())
     }
 
     pub(super) fn rows(&self) -> impl Iterator<Item = u32> + '_ {

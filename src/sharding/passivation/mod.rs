@@ -131,7 +131,10 @@ impl Passivation {
         busy: &mut dyn FnMut(Slot) -> bool,
         stop: &mut Vec<Slot>,
     ) {
-        self.used(access.now, access.slot);
+        self.leaving.remove(access.slot);
+        if let Some(idle) = &mut self.idle {
+            idle.touch(access.now, access.slot);
+        }
         let going = &mut self.going;
         match &mut self.limited {
             Limited::No => return,
@@ -140,15 +143,6 @@ impl Passivation {
         }
         self.let_go(busy, stop);
         self.look_again(LEAVING_LOOKS, busy, stop);
-    }
-
-    /// An entity has handled its messages: it is idle since now, and whoever has to stop, it is not for
-    /// that.
-    pub fn used(&mut self, now: Instant, slot: Slot) {
-        self.leaving.remove(slot);
-        if let Some(idle) = &mut self.idle {
-            idle.touch(now, slot);
-        }
     }
 
     /// Forgets an entity that has stopped by itself, or asked for it.

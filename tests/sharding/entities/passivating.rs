@@ -111,6 +111,31 @@ fn an_entity_that_was_idle_for_long_stops_and_a_busy_one_does_not() {
     assert_eq!(taken(&log), ["a once 1"], "a fresh one");
 }
 
+/// More than are looked at at a time.
+#[test]
+fn of_thousands_in_one_shard_all_that_are_idle_stop_and_their_rows_are_free() {
+    let idle = Passivation { idle_timeout: Duration::from_secs(60), ..Passivation::default() };
+    let (mut nodes, log) = sleepers(idle, 1);
+    let ids: Vec<_> = (0..2_500).map(|number| number.to_string()).collect();
+    for _ in 0..2 {
+        for id in &ids {
+            nodes.nodes[0].region.entity(id).tell(Poke::Once).expect("there is room");
+        }
+        nodes.settle();
+        assert_eq!((nodes.nodes[0].region.entities(), taken(&log).len()), (2_500, 2_500));
+        for _ in 0..8 {
+            nodes.advance(Duration::from_secs(15));
+            poke(&mut nodes, &["999", "1000", "2499"]);
+        }
+        assert_eq!(nodes.nodes[0].region.entities(), 3);
+        nodes.advance(Duration::from_secs(120));
+        nodes.settle();
+        assert_eq!(nodes.nodes[0].region.entities(), 0);
+        let last = taken(&log).iter().filter(|line| line.contains(" last ")).count();
+        assert_eq!(last, 2_500);
+    }
+}
+
 #[test]
 fn over_the_limit_the_one_that_was_used_least_recently_stops_in_whichever_shard() {
     for (scope, shards, left) in [(Scope::Region, 5, 3), (Scope::Shard, 1, 3)] {

@@ -1,0 +1,241 @@
+//! Which entities stop although their shard stays, on one node (spec/sharding.md §10): who keeps the
+//! books, and who looks how often.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::actives::{Actives, Leaver};
+use super::config::Sharding;
+use super::entity::Entity;
+use super::passivation;
+use super::passivation::settings::{Passivation, Scope, Strategy};
+use super::runtime::{Runtime, hash};
+use super::shard::{After, Floor, Shard, Visit};
+use super::tenancy::Stage;
+use super::tenants::{NONE, Tenant};
+
+/// How often is looked, at most.
+const SWEEP_MIN: Duration = Duration::from_millis(10);
+
+/// Rows that are looked at under one hold of their shard's lock.
+const ROWS_AT_A_TIME: usize = 1_000;
+
+/// Who keeps the books of passivation.
+pub(super) enum Books {
+    Nobody,
+    /// Nobody; whoever was idle for so long is found by a look at all rows. For a look takes a few
+    /// nanoseconds a row, once in a while, and books would be written at each burst of messages.
+    Rows(Duration),
+    /// All shards together.
+    Region(Arc<Actives>),
+    /// Each shard its own.
+    Shards(Box<Passivation>),
+}
+
+impl Books {
+    pub(super) fn new(settings: &Sharding) -> Self {
+        match settings.automatic_passivation() {
+            None => Self::Nobody,
+            Some(settings) => match (settings.strategy, settings.scope) {
+                (Strategy::None, _) => Self::Nobody,
+                (Strategy::Idle, _) => Self::Rows(settings.idle_timeout),
+                (_, Scope::Shard) => Self::Shards(Box::new(settings.clone())),
+                (_, Scope::Region) => Self::Region(Arc::new(Actives::new(settings))),
+            },
+        }
+    }
+
+    pub(super) fn of_shard(&self) -> ShardBooks {
+        match self {
+            Self::Nobody => ShardBooks::Nobody,
+            Self::Rows(_) => ShardBooks::Rows,
+            Self::Region(actives) => ShardBooks::Kept(Arc::clone(actives)),
+            Self::Shards(settings) => ShardBooks::Kept(Arc::new(Actives::new(settings))),
+        }
+    }
+}
+
+/// Who looks after a shard's entities that may have to stop.
+#[derive(Clone)]
+pub(super) enum ShardBooks {
+    Nobody,
+    /// Whoever looks at the rows: since when each entity rests stands there.
+    Rows,
+    Kept(Arc<Actives>),
+}
+
+impl<E: Entity> Runtime<E> {
+    pub(super) fn passivate(self: &Arc<Self>, leavers: Vec<Leaver>) {
+        for leaver in leavers {
+            let Some(shard) = self.shard(leaver.shard) else { continue };
+            let mut after = After::default();
+            if shard.phase.get() == Stage::Open {
+                shard.lock().floor.passivate(leaver, &mut after);
+            }
+            self.carry_out(shard, after);
+        }
+    }
+
+    /// Begins to look for idle entities, if nobody does.
+    pub(super) fn sweep(self: &Arc<Self>) {
+        let Some(settings) = self.settings.automatic_passivation() else { return };
+        let off = matches!(self.books, Books::Nobody) || settings.idle_timeout.is_zero();
+        if off || self.sweeps.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let pause = settings.idle_interval.unwrap_or(settings.idle_timeout / 2).max(SWEEP_MIN);
+        let (runtime, world) = (Arc::downgrade(self), Arc::clone(&self.world));
+        self.world.spawn(Box::pin(async move {
+            loop {
+                world.sleep(pause).await;
+                let Some(runtime) = runtime.upgrade().filter(|runtime| !runtime.is_over()) else {
+                    return;
+                };
+                runtime.tick();
+            }
+        }));
+    }
+
+    fn tick(self: &Arc<Self>) {
+        let (now, mut leavers) = (self.world.now(), Vec::new());
+        match &self.books {
+            Books::Nobody => {}
+            Books::Rows(timeout) => self.known().for_each(|shard| self.stop_idle(shard, *timeout)),
+            Books::Region(actives) => actives.tick(now, &mut leavers),
+            Books::Shards(_) => self.known().for_each(|shard| {
+                if let ShardBooks::Kept(actives) = shard.lock().floor.books.clone() {
+                    actives.tick(now, &mut leavers);
+                }
+            }),
+        }
+        self.passivate(leavers);
+    }
+
+    /// Of many rows some at a time, for messages wait meanwhile.
+    fn stop_idle(self: &Arc<Self>, shard: &Arc<Shard<E>>, timeout: Duration) {
+        let now = self.world.now();
+        let rests = |tenant: &Tenant<E>| now - tenant.rests_since >= timeout;
+        for first in (0..).step_by(ROWS_AT_A_TIME) {
+            let (rows, mut after) = (first..first + ROWS_AT_A_TIME, After::default());
+            let goes_on = {
+                let mut inside = shard.lock();
+                shard.phase.get() == Stage::Open && inside.floor.stop_idle(rows, rests, &mut after)
+            };
+            self.carry_out(shard, after);
+            if !goes_on {
+                return;
+            }
+        }
+    }
+
+    /// Another limit of active entities, for all shards.
+    pub(super) fn set_limit(self: &Arc<Self>, limit: usize) {
+        self.limit.store(limit, Ordering::Release);
+        if let Books::Region(actives) = &self.books {
+            let mut leavers = Vec::new();
+            actives.set_limit(limit, &mut leavers);
+            self.passivate(leavers);
+        }
+        self.share_limit();
+    }
+
+    /// Each shard that lives here has its part of the limit, if there are parts.
+    pub(super) fn share_limit(self: &Arc<Self>) {
+        match &self.books {
+            Books::Shards(settings) if settings.scope == Scope::Shard => {}
+            _ => return,
+        }
+        let (limit, mut leavers) = (self.limit.load(Ordering::Acquire), Vec::new());
+        let live = |shard: &&Arc<Shard<E>>| shard.phase.get() == Stage::Open;
+        let share = passivation::Passivation::share(limit, self.known().filter(live).count());
+        for shard in self.known().filter(live) {
+            if let ShardBooks::Kept(actives) = shard.lock().floor.books.clone() {
+                actives.set_limit(share, &mut leavers);
+            }
+        }
+        self.passivate(leavers);
+    }
+}
+
+impl<E: Entity> Floor<E> {
+    /// Counts a message in the books of passivation.
+    pub(super) fn visit(
+        &mut self,
+        row: u32,
+        hash: u64,
+        Visit { shard, runtime }: Visit<'_, E>,
+        after: &mut After<E>,
+    ) {
+        let ShardBooks::Kept(actives) = &self.books else { return };
+        let tenant = self.tenants.get_mut(row);
+        if tenant.slot == NONE {
+            tenant.slot = actives.enter(shard.id, row);
+        }
+        actives.touch(runtime.world.now(), tenant.slot, hash, &mut after.leavers);
+    }
+
+    /// Who is named by the books is to stop, if it is still this one and idle.
+    pub(super) fn passivate(&mut self, leaver: Leaver, after: &mut After<E>) {
+        let Leaver { row, slot, .. } = leaver;
+        let is_it = |tenant: &Tenant<E>| tenant.slot == slot && tenant.busy.is_none();
+        if self.tenants.try_get(row).is_some_and(is_it) {
+            self.stop(row, after);
+        }
+    }
+
+    /// Stops those of some rows that are idle, and for long. False: there are no rows behind these.
+    fn stop_idle(
+        &mut self,
+        rows: Range<usize>,
+        for_long: impl Fn(&Tenant<E>) -> bool,
+        after: &mut After<E>,
+    ) -> bool {
+        let leaves = |tenant: &Tenant<E>| tenant.busy.is_none() && for_long(tenant);
+        let Some(leave) = self.tenants.those(rows, leaves) else { return false };
+        leave.into_iter().for_each(|row| self.stop(row, after));
+        true
+    }
+
+    /// An idle entity is to stop: its value goes, after its last word if it has one.
+    fn stop(&mut self, row: u32, after: &mut After<E>) {
+        let tenant = self.tenants.get(row);
+        let slot = tenant.slot;
+        if tenant.state.is_none() {
+            return self.forget(row, slot);
+        }
+        // In a task of its own: no other instance begins before this one is dropped.
+        self.tenants.busy(row).leaves = true;
+        if let ShardBooks::Kept(actives) = &self.books
+            && slot != NONE
+        {
+            actives.set_busy(slot, true);
+        }
+        self.start(row, after);
+    }
+
+    /// A dormant state goes as its entity would: that has had its last word.
+    fn forget(&mut self, row: u32, slot: u32) {
+        if self.tenants.wake(row).is_none() {
+            return;
+        }
+        let _no_value = self.tenants.remove(row, hash);
+        if let ShardBooks::Kept(actives) = &self.books
+            && slot != NONE
+        {
+            actives.leave(slot);
+        }
+    }
+
+    /// Its entities are no longer active: their shard leaves.
+    pub(super) fn close_books(&mut self) {
+        let Self { tenants, books: ShardBooks::Kept(actives), .. } = self else { return };
+        for tenant in tenants.all() {
+            let slot = std::mem::replace(&mut tenant.slot, NONE);
+            if slot != NONE {
+                actives.leave(slot);
+            }
+        }
+    }
+}
