@@ -90,7 +90,9 @@ pub(crate) async fn run_tells() -> Result<(), Error> {
         limit: beside(ours, limit, "raw TCP"),
     }
     .print();
-    ask(&others, &all, "ask elsewhere of 2 nodes, 1,024 in flight", &REMOTE).await?;
+    ask(&others, &all[..1], "ask elsewhere, 1,024 in flight, 1 entity", &REMOTE).await?;
+    ask(&others, &all[..TARGETS], "ask elsewhere, 1,024 in flight, 16 entities", &REMOTE).await?;
+    ask(&others, &all, "ask elsewhere, 1,024 in flight, 1,000 entities", &REMOTE).await?;
     node.stop().await;
     Ok(())
 }
@@ -177,7 +179,7 @@ const SHARDED: Goals =
 
 async fn ask(
     processes: &[u32],
-    entities: &Entities,
+    entities: &[EntityRef<Subject>],
     what: &str,
     goals: &Goals,
 ) -> Result<(), Error> {

@@ -176,6 +176,27 @@ impl<E: Entity> Floor<E> {
         actives.touch(runtime.world.now(), tenant.slot, hash, &mut after.leavers);
     }
 
+    /// An entity has nothing to do any more.
+    pub(super) fn rest(&mut self, row: u32, runtime: &Runtime<E>) {
+        let tenant = self.tenants.get_mut(row);
+        match &self.books {
+            ShardBooks::Rows => tenant.rests_since = runtime.world.now(),
+            ShardBooks::Kept(actives) if tenant.slot != NONE => {
+                actives.set_busy(tenant.slot, false);
+            }
+            ShardBooks::Nobody | ShardBooks::Kept(_) => {}
+        }
+    }
+
+    /// An entity with that place in the books has gone.
+    pub(super) fn leave_books(&self, slot: u32) {
+        if let ShardBooks::Kept(actives) = &self.books
+            && slot != NONE
+        {
+            actives.leave(slot);
+        }
+    }
+
     /// Who is named by the books is to stop, if it is still this one and idle.
     pub(super) fn passivate(&mut self, leaver: Leaver, after: &mut After<E>) {
         let Leaver { row, slot, .. } = leaver;
@@ -221,11 +242,7 @@ impl<E: Entity> Floor<E> {
             return;
         }
         let _no_value = self.tenants.remove(row, hash);
-        if let ShardBooks::Kept(actives) = &self.books
-            && slot != NONE
-        {
-            actives.leave(slot);
-        }
+        self.leave_books(slot);
     }
 
     /// Its entities are no longer active: their shard leaves.

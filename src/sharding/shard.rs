@@ -35,7 +35,7 @@ use super::payload;
 use super::runtime::{Runtime, hash};
 use super::scope;
 use super::tenancy::{Phase, Stage};
-use super::tenants::{NONE, Tenants};
+use super::tenants::Tenants;
 use crate::threads::Apart;
 
 /// Why states are lost at the end.
@@ -302,19 +302,13 @@ impl<E: Entity> Floor<E> {
     pub(super) fn park(&mut self, row: u32, runtime: &Runtime<E>, after: &mut After<E>) {
         self.running -= 1;
         self.tenants.idle(row);
-        let tenant = self.tenants.get(row);
-        let slot = tenant.slot;
-        if tenant.state.is_none() && !self.tenants.is_dormant(row) {
+        let tenant = self.tenants.get_mut(row);
+        let (slot, stays) = (tenant.slot, tenant.state.is_some());
+        if stays || self.tenants.is_dormant(row) {
+            self.rest(row, runtime);
+        } else {
             after.values.extend(self.tenants.remove(row, hash));
-        }
-        let stays = self.tenants.try_get(row).is_some();
-        match &self.books {
-            ShardBooks::Rows if stays => {
-                self.tenants.get_mut(row).rests_since = runtime.world.now()
-            }
-            ShardBooks::Kept(actives) if slot != NONE && stays => actives.set_busy(slot, false),
-            ShardBooks::Kept(actives) if slot != NONE => actives.leave(slot),
-            _ => {}
+            self.leave_books(slot);
         }
     }
 
@@ -331,15 +325,10 @@ impl<E: Entity> Floor<E> {
         let known = self.tenants.find(hash, id.as_bytes());
         let row = known.unwrap_or_else(|| self.tenants.add(hash, id));
         let is_first = self.tenants.keep(row, state).is_none();
-        match &self.books {
-            _ if !is_first => {}
-            ShardBooks::Nobody => {}
-            ShardBooks::Rows => self.tenants.get_mut(row).rests_since = runtime.world.now(),
-            ShardBooks::Kept(actives) => {
-                let slot = actives.enter(shard.id, row);
-                self.tenants.get_mut(row).slot = slot;
-                actives.touch(runtime.world.now(), slot, hash, &mut after.leavers);
-                actives.set_busy(slot, false);
+        if is_first {
+            self.visit(row, hash, Visit { shard, runtime }, after);
+            if self.tenants.get(row).busy.is_none() {
+                self.rest(row, runtime);
             }
         }
         is_first
