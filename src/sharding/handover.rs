@@ -1,8 +1,8 @@
 //! The state of entities that a planned move carries along (spec/sharding.md §5 R5): asked of an
 //! instance that ends, kept dormant where its shard arrives, given to the next instance.
 //!
-//! A dormant state is a row of its shard's table: no task, no value. The books of passivation
-//! treat it as an idle entity, and it travels on if its shard moves before anybody needed it.
+//! A dormant state is a row of its shard's table: no task, no value. Passivation
+//! treats it as an idle entity, and it travels on if its shard moves before anybody needed it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

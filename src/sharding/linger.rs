@@ -1,5 +1,5 @@
 //! Whether an entity that has handled what waited lets others have a turn before it goes: what comes
-//! meanwhile finds it awake, and costs neither a task nor an entry in the books.
+//! meanwhile finds it awake, and costs no further task.
 //!
 //! That pays where who asks is on this node and asks again at once, and where somebody tells in a stream.
 //! It is in vain where messages come one by one from other nodes: an answer takes longer than a turn, and

@@ -11,6 +11,7 @@ use super::config::Sharding;
 use super::entity::Entity;
 use super::passivation;
 use super::passivation::settings::{Passivation, Scope, Strategy};
+use super::run::yield_now;
 use super::runtime::{Runtime, hash};
 use super::shard::{After, Floor, Shard, Visit};
 use super::tenancy::Stage;
@@ -40,6 +41,7 @@ impl Books {
             None => Self::Nobody,
             Some(settings) => match (settings.strategy, settings.scope) {
                 (Strategy::None, _) => Self::Nobody,
+                (Strategy::Idle, _) if settings.idle_timeout.is_zero() => Self::Nobody,
                 (Strategy::Idle, _) => Self::Rows(settings.idle_timeout),
                 (_, Scope::Shard) => Self::Shards(Box::new(settings.clone())),
                 (_, Scope::Region) => Self::Region(Arc::new(Actives::new(settings))),
@@ -93,16 +95,20 @@ impl<E: Entity> Runtime<E> {
                 let Some(runtime) = runtime.upgrade().filter(|runtime| !runtime.is_over()) else {
                     return;
                 };
-                runtime.tick();
+                runtime.tick().await;
             }
         }));
     }
 
-    fn tick(self: &Arc<Self>) {
+    async fn tick(self: &Arc<Self>) {
         let (now, mut leavers) = (self.world.now(), Vec::new());
         match &self.books {
             Books::Nobody => {}
-            Books::Rows(timeout) => self.known().for_each(|shard| self.stop_idle(shard, *timeout)),
+            Books::Rows(timeout) => {
+                for shard in self.known() {
+                    self.stop_idle(shard, *timeout).await;
+                }
+            }
             Books::Region(actives) => actives.tick(now, &mut leavers),
             Books::Shards(_) => self.known().for_each(|shard| {
                 if let ShardBooks::Kept(actives) = shard.lock().floor.books.clone() {
@@ -113,21 +119,32 @@ impl<E: Entity> Runtime<E> {
         self.passivate(leavers);
     }
 
-    /// Of many rows some at a time, for messages wait meanwhile.
-    fn stop_idle(self: &Arc<Self>, shard: &Arc<Shard<E>>, timeout: Duration) {
-        let now = self.world.now();
-        let rests = |tenant: &Tenant<E>| now - tenant.rests_since >= timeout;
+    /// Of many rows some at a time, with a turn of others after each: messages wait meanwhile.
+    async fn stop_idle(self: &Arc<Self>, shard: &Arc<Shard<E>>, timeout: Duration) {
         for first in (0..).step_by(ROWS_AT_A_TIME) {
-            let (rows, mut after) = (first..first + ROWS_AT_A_TIME, After::default());
-            let goes_on = {
-                let mut inside = shard.lock();
-                shard.phase.get() == Stage::Open && inside.floor.stop_idle(rows, rests, &mut after)
-            };
-            self.carry_out(shard, after);
-            if !goes_on {
+            let rows = first..first + ROWS_AT_A_TIME;
+            if shard.phase.get() != Stage::Open || !self.stop_idle_of(shard, rows, timeout) {
                 return;
             }
+            yield_now().await;
         }
+    }
+
+    /// False: there are no rows behind these.
+    fn stop_idle_of(
+        self: &Arc<Self>,
+        shard: &Arc<Shard<E>>,
+        rows: Range<usize>,
+        timeout: Duration,
+    ) -> bool {
+        let (now, mut after) = (self.world.now(), After::default());
+        let for_long = |tenant: &Tenant<E>| now - tenant.rests_since >= timeout;
+        let goes_on = {
+            let mut inside = shard.lock();
+            shard.phase.get() == Stage::Open && inside.floor.stop_idle(rows, for_long, &mut after)
+        };
+        self.carry_out(shard, after);
+        goes_on
     }
 
     /// Another limit of active entities, for all shards.
@@ -143,9 +160,8 @@ impl<E: Entity> Runtime<E> {
 
     /// Each shard that lives here has its part of the limit, if there are parts.
     pub(super) fn share_limit(self: &Arc<Self>) {
-        match &self.books {
-            Books::Shards(settings) if settings.scope == Scope::Shard => {}
-            _ => return,
+        if !matches!(self.books, Books::Shards(_)) {
+            return;
         }
         let (limit, mut leavers) = (self.limit.load(Ordering::Acquire), Vec::new());
         let live = |shard: &&Arc<Shard<E>>| shard.phase.get() == Stage::Open;

@@ -25,7 +25,8 @@ pub struct Passivation {
     /// 0: nobody is stopped for that.
     #[serde(with = "humantime_serde")]
     pub idle_timeout: Duration,
-    /// How often is looked. Unset: half of `idle-timeout`.
+    /// How often is looked, at most each 10 ms. Unset: half of `idle-timeout`. With `idle` alone a look
+    /// costs a few nanoseconds for each entity.
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     pub idle_interval: Option<Duration>,
     /// Most active entities of a region, at least 1. Exceeded only by entities that are busy.

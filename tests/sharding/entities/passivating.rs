@@ -111,6 +111,20 @@ fn an_entity_that_was_idle_for_long_stops_and_a_busy_one_does_not() {
     assert_eq!(taken(&log), ["a once 1"], "a fresh one");
 }
 
+/// What the sweep finds is told already, and its task has not begun.
+#[test]
+fn an_idle_entity_that_has_a_message_when_its_time_is_over_does_not_stop() {
+    let idle = Passivation { idle_timeout: Duration::from_secs(60), ..Passivation::default() };
+    let (mut nodes, log) = sleepers(idle, 1);
+    poke(&mut nodes, &["a"]);
+    for nth in 2..5 {
+        let _told_so_far = taken(&log);
+        nodes.advance(Duration::from_secs(90));
+        poke(&mut nodes, &["a"]); // behind the sweep that is due
+        assert_eq!(taken(&log), [format!("a once {nth}")]);
+    }
+}
+
 /// More than are looked at at a time.
 #[test]
 fn of_thousands_in_one_shard_all_that_are_idle_stop_and_their_rows_are_free() {

@@ -114,6 +114,13 @@ fn name(entity: u64) -> String {
     format!("e{entity}")
 }
 
+/// Of every second run in which nobody would stop: of a few steps.
+fn idle_timeout(seed: Seed, passivation: &Passivation) -> Option<Duration> {
+    let mut chance = Stream::split(seed.value, "idle", 0);
+    let is_idle = passivation.strategy == Strategy::None && chance.index(2) == 0;
+    is_idle.then(|| Duration::from_millis(20 + 10 * chance.index(8) as u64))
+}
+
 struct Storm {
     nodes: Nodes<Player>,
     journal: Arc<Journal>,
@@ -135,6 +142,10 @@ impl Storm {
             scope: *chance.pick(&[Scope::Region, Scope::Shard]),
             ..Passivation::default()
         };
+        if let Some(timeout) = idle_timeout(seed, &plan.settings.passivation) {
+            plan.settings.passivation.strategy = Strategy::Idle;
+            plan.settings.passivation.idle_timeout = timeout;
+        }
         let journal = Arc::new(Journal::default());
         journal.pages().policy = plan.settings.passivation.strategy != Strategy::None;
         let nodes = Nodes::new(&plan, |me, world| {

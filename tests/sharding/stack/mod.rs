@@ -28,13 +28,19 @@ use crate::nodes::settings;
 fn plan(seed: Seed, canary: Canary) -> Plan {
     let mut chance = Stream::split(seed.value, "plan", 0);
     let strategies = [Strategy::None, Strategy::LeastRecentlyUsed, Strategy::Composite];
-    let passivation = Passivation {
+    let mut passivation = Passivation {
         strategy: *chance.pick(&strategies),
         active_entity_limit: 1 + chance.index(10),
         idle_timeout: std::time::Duration::ZERO,
         scope: *chance.pick(&[Scope::Region, Scope::Shard]),
         ..Passivation::default()
     };
+    let mut idle = Stream::split(seed.value, "idle", 0);
+    if passivation.strategy == Strategy::None && idle.index(2) == 0 {
+        passivation.strategy = Strategy::Idle;
+        passivation.idle_timeout =
+            std::time::Duration::from_millis(100 + 100 * idle.index(20) as u64);
+    }
     let lane_max = *chance.pick(&[4, 64, usize::MAX]);
     let settings = Settings { passivation, ..*settings() };
     Plan { book: Arc::<Book>::default(), settings, lane_max, canary }
