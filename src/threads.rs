@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The first so many threads that ask have a place of their own; others share those.
-const PLACES: usize = 16;
+pub(crate) const PLACES: usize = 16;
 
 /// This thread's number. Threads are numbered as they first ask; no number is used again.
 pub(crate) fn number() -> usize {
@@ -13,6 +13,11 @@ pub(crate) fn number() -> usize {
         static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed);
     }
     MINE.with(|number| *number)
+}
+
+/// This thread's place, and that of few others. Below [`PLACES`].
+pub(crate) fn place() -> usize {
+    number() % PLACES
 }
 
 /// One for each thread, in cache lines of its own.
@@ -31,7 +36,12 @@ impl<T> PerThread<T> {
 
     /// That of this thread, and of few others.
     pub(crate) fn mine(&self) -> &T {
-        &self.0[number() % PLACES].0
+        self.at(place())
+    }
+
+    /// That of the threads with this [`place`].
+    pub(crate) fn at(&self, place: usize) -> &T {
+        &self.0[place].0
     }
 
     pub(crate) fn all(&self) -> impl Iterator<Item = &T> {

@@ -20,7 +20,8 @@ use super::tenants::Numbers;
 use super::types::Types;
 use crate::threads::{self, PerThread};
 
-const STRIPES: usize = 16;
+/// Numbers of one place are so far apart.
+const PLACES: u64 = threads::PLACES as u64;
 
 /// Who waits for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,16 +56,12 @@ pub(super) enum Unanswered {
 /// The table of one node, shared by all its entity types. Stands apart from the counts of its `Arc`.
 #[repr(align(128))]
 pub struct Asks {
-    stripes: [Stripe; STRIPES],
+    rows: PerThread<Mutex<Rows>>,
     late: AtomicU64,
     types: PerThread<Arc<Readers>>, // of one node
 }
 
-/// What is asked on some of the threads. In cache lines of its own.
-#[derive(Default)]
-#[repr(align(128))]
-struct Stripe(Mutex<Rows>);
-
+/// What is asked on some of the threads.
 #[derive(Default)]
 struct Rows {
     asked: u64, // in all
@@ -80,17 +77,15 @@ impl Default for Asks {
     fn default() -> Self {
         let types = Arc::<Types>::default();
         Self {
-            stripes: Default::default(),
+            rows: PerThread::default(),
             late: AtomicU64::new(0),
             types: PerThread::new(|| Arc::new(Readers(Arc::clone(&types)))),
         }
     }
 }
 
-impl Stripe {
-    fn lock(&self) -> MutexGuard<'_, Rows> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock(rows: &Mutex<Rows>) -> MutexGuard<'_, Rows> {
+    rows.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl std::fmt::Debug for Asks {
@@ -114,7 +109,7 @@ impl Asks {
     /// Asks that wait for an answer that comes as bytes.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.stripes.iter().map(|stripe| stripe.lock().waiting.len()).sum()
+        self.rows.all().map(|rows| lock(rows).waiting.len()).sum()
     }
 
     /// Answers that came when nobody waited any more: after the timeout, or twice.
@@ -123,19 +118,19 @@ impl Asks {
         self.late.load(Ordering::Relaxed)
     }
 
-    /// An asker's number is never 0: in each stripe they begin with its second one.
+    /// An asker's number is never 0: at each place they begin with its second one.
     fn add(&self, question: Arc<dyn Question>) -> u64 {
-        let stripe = threads::number() % STRIPES; // so those who ask at once mostly have one each
-        let mut rows = self.stripes[stripe].lock();
+        let place = threads::place();
+        let mut rows = lock(self.rows.at(place));
         rows.asked += 1;
         let asked = rows.asked;
         rows.waiting.insert(asked, question);
-        asked * STRIPES as u64 + stripe as u64
+        asked * PLACES + place as u64
     }
 
     fn take(&self, number: u64) -> Option<Arc<dyn Question>> {
-        let stripe = &self.stripes[(number % STRIPES as u64) as usize];
-        stripe.lock().waiting.remove(&(number / STRIPES as u64))
+        let place = (number % PLACES) as usize;
+        lock(self.rows.at(place)).waiting.remove(&(number / PLACES))
     }
 
     /// An answer came from somewhere.

@@ -9,8 +9,8 @@ use std::time::Duration;
 use super::actives::{Actives, Leaver};
 use super::config::Sharding;
 use super::entity::Entity;
-use super::passivation;
-use super::passivation::settings::{Passivation, Scope, Strategy};
+use super::passivation::settings::{Scope, Strategy};
+use super::passivation::{self, settings};
 use super::run::yield_now;
 use super::runtime::{Runtime, hash};
 use super::shard::{After, Floor, Shard, Visit};
@@ -28,11 +28,11 @@ pub(super) enum Books {
     Nobody,
     /// Nobody; whoever was idle for so long is found by a look at all rows. For a look takes a few
     /// nanoseconds a row, once in a while, and books would be written at each burst of messages.
-    Rows(Duration),
+    Rows,
     /// All shards together.
     Region(Arc<Actives>),
     /// Each shard its own.
-    Shards(Box<Passivation>),
+    Shards(Box<settings::Passivation>),
 }
 
 impl Books {
@@ -42,7 +42,7 @@ impl Books {
             Some(settings) => match (settings.strategy, settings.scope) {
                 (Strategy::None, _) => Self::Nobody,
                 (Strategy::Idle, _) if settings.idle_timeout.is_zero() => Self::Nobody,
-                (Strategy::Idle, _) => Self::Rows(settings.idle_timeout),
+                (Strategy::Idle, _) => Self::Rows,
                 (_, Scope::Shard) => Self::Shards(Box::new(settings.clone())),
                 (_, Scope::Region) => Self::Region(Arc::new(Actives::new(settings))),
             },
@@ -52,7 +52,7 @@ impl Books {
     pub(super) fn of_shard(&self) -> ShardBooks {
         match self {
             Self::Nobody => ShardBooks::Nobody,
-            Self::Rows(_) => ShardBooks::Rows,
+            Self::Rows => ShardBooks::Rows,
             Self::Region(actives) => ShardBooks::Kept(Arc::clone(actives)),
             Self::Shards(settings) => ShardBooks::Kept(Arc::new(Actives::new(settings))),
         }
@@ -60,7 +60,6 @@ impl Books {
 }
 
 /// Who looks after a shard's entities that may have to stop.
-#[derive(Clone)]
 pub(super) enum ShardBooks {
     Nobody,
     /// Whoever looks at the rows: since when each entity rests stands there.
@@ -68,16 +67,37 @@ pub(super) enum ShardBooks {
     Kept(Arc<Actives>),
 }
 
+impl ShardBooks {
+    /// The books in which an entity has that place.
+    fn of(&self, slot: u32) -> Option<&Actives> {
+        match self {
+            Self::Kept(actives) if slot != NONE => Some(actives),
+            _ => None,
+        }
+    }
+}
+
 impl<E: Entity> Runtime<E> {
     pub(super) fn passivate(self: &Arc<Self>, leavers: Vec<Leaver>) {
         for leaver in leavers {
             let Some(shard) = self.shard(leaver.shard) else { continue };
-            let mut after = After::default();
-            if shard.phase.get() == Stage::Open {
-                shard.lock().floor.passivate(leaver, &mut after);
-            }
-            self.carry_out(shard, after);
+            self.if_open(shard, |floor, after| floor.passivate(leaver, after));
         }
+    }
+
+    /// Does something to the entities of a shard that lives here and does not leave, and what follows.
+    fn if_open<T>(
+        self: &Arc<Self>,
+        shard: &Arc<Shard<E>>,
+        act: impl FnOnce(&mut Floor<E>, &mut After<E>) -> T,
+    ) -> Option<T> {
+        let mut after = After::default();
+        let done = {
+            let mut inside = shard.lock();
+            (shard.phase.get() == Stage::Open).then(|| act(&mut inside.floor, &mut after))
+        };
+        self.carry_out(shard, after);
+        done
     }
 
     /// Begins to look for idle entities, if nobody does.
@@ -104,14 +124,14 @@ impl<E: Entity> Runtime<E> {
         let (now, mut leavers) = (self.world.now(), Vec::new());
         match &self.books {
             Books::Nobody => {}
-            Books::Rows(timeout) => {
+            Books::Rows => {
                 for shard in self.known() {
-                    self.stop_idle(shard, *timeout).await;
+                    self.stop_idle(shard).await;
                 }
             }
             Books::Region(actives) => actives.tick(now, &mut leavers),
             Books::Shards(_) => self.known().for_each(|shard| {
-                if let ShardBooks::Kept(actives) = shard.lock().floor.books.clone() {
+                if let ShardBooks::Kept(actives) = &shard.lock().floor.books {
                     actives.tick(now, &mut leavers);
                 }
             }),
@@ -120,31 +140,17 @@ impl<E: Entity> Runtime<E> {
     }
 
     /// Of many rows some at a time, with a turn of others after each: messages wait meanwhile.
-    async fn stop_idle(self: &Arc<Self>, shard: &Arc<Shard<E>>, timeout: Duration) {
+    async fn stop_idle(self: &Arc<Self>, shard: &Arc<Shard<E>>) {
         for first in (0..).step_by(ROWS_AT_A_TIME) {
-            let rows = first..first + ROWS_AT_A_TIME;
-            if shard.phase.get() != Stage::Open || !self.stop_idle_of(shard, rows, timeout) {
+            let (rows, now) = (first..first + ROWS_AT_A_TIME, self.world.now());
+            let timeout = self.settings.passivation.idle_timeout;
+            let for_long = |tenant: &Tenant<E>| now - tenant.rests_since >= timeout;
+            let more = self.if_open(shard, |floor, after| floor.stop_idle(rows, for_long, after));
+            if more != Some(true) {
                 return;
             }
             yield_now().await;
         }
-    }
-
-    /// False: there are no rows behind these.
-    fn stop_idle_of(
-        self: &Arc<Self>,
-        shard: &Arc<Shard<E>>,
-        rows: Range<usize>,
-        timeout: Duration,
-    ) -> bool {
-        let (now, mut after) = (self.world.now(), After::default());
-        let for_long = |tenant: &Tenant<E>| now - tenant.rests_since >= timeout;
-        let goes_on = {
-            let mut inside = shard.lock();
-            shard.phase.get() == Stage::Open && inside.floor.stop_idle(rows, for_long, &mut after)
-        };
-        self.carry_out(shard, after);
-        goes_on
     }
 
     /// Another limit of active entities, for all shards.
@@ -167,7 +173,7 @@ impl<E: Entity> Runtime<E> {
         let live = |shard: &&Arc<Shard<E>>| shard.phase.get() == Stage::Open;
         let share = passivation::Passivation::share(limit, self.known().filter(live).count());
         for shard in self.known().filter(live) {
-            if let ShardBooks::Kept(actives) = shard.lock().floor.books.clone() {
+            if let ShardBooks::Kept(actives) = &shard.lock().floor.books {
                 actives.set_limit(share, &mut leavers);
             }
         }
@@ -195,20 +201,16 @@ impl<E: Entity> Floor<E> {
     /// An entity has nothing to do any more.
     pub(super) fn rest(&mut self, row: u32, runtime: &Runtime<E>) {
         let tenant = self.tenants.get_mut(row);
-        match &self.books {
-            ShardBooks::Rows => tenant.rests_since = runtime.world.now(),
-            ShardBooks::Kept(actives) if tenant.slot != NONE => {
-                actives.set_busy(tenant.slot, false);
-            }
-            ShardBooks::Nobody | ShardBooks::Kept(_) => {}
+        if let ShardBooks::Rows = self.books {
+            tenant.rests_since = runtime.world.now();
+        } else if let Some(actives) = self.books.of(tenant.slot) {
+            actives.set_busy(tenant.slot, false);
         }
     }
 
     /// An entity with that place in the books has gone.
     pub(super) fn leave_books(&self, slot: u32) {
-        if let ShardBooks::Kept(actives) = &self.books
-            && slot != NONE
-        {
+        if let Some(actives) = self.books.of(slot) {
             actives.leave(slot);
         }
     }
@@ -244,9 +246,7 @@ impl<E: Entity> Floor<E> {
         }
         // In a task of its own: no other instance begins before this one is dropped.
         self.tenants.busy(row).leaves = true;
-        if let ShardBooks::Kept(actives) = &self.books
-            && slot != NONE
-        {
+        if let Some(actives) = self.books.of(slot) {
             actives.set_busy(slot, true);
         }
         self.start(row, after);
@@ -263,10 +263,9 @@ impl<E: Entity> Floor<E> {
 
     /// Its entities are no longer active: their shard leaves.
     pub(super) fn close_books(&mut self) {
-        let Self { tenants, books: ShardBooks::Kept(actives), .. } = self else { return };
-        for tenant in tenants.all() {
+        for tenant in self.tenants.all() {
             let slot = std::mem::replace(&mut tenant.slot, NONE);
-            if slot != NONE {
+            if let Some(actives) = self.books.of(slot) {
                 actives.leave(slot);
             }
         }

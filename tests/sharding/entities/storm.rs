@@ -13,7 +13,7 @@ use ostraca::sharding::dead_letters::Lost;
 use ostraca::sharding::entity::{BoxError, Entity};
 use ostraca::sharding::entity_ref::AskError;
 use ostraca::sharding::ids::{EntityId, ShardId};
-use ostraca::sharding::passivation::settings::{Passivation, Scope, Strategy};
+use ostraca::sharding::passivation::settings::Strategy;
 use ostraca::sharding::reply::Reply;
 use ostraca::sharding::shard_region::ShardRegion;
 use ostraca_ddata::sim::{Seed, Stream, seeds};
@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::journal::{Alive, Journal};
 use super::nodes::{NodeWorld, Nodes, Plan, Step, node};
+use crate::nodes::some_passivation;
 
 const NODES: usize = 3;
 const SHARDS: u32 = 3;
@@ -114,13 +115,6 @@ fn name(entity: u64) -> String {
     format!("e{entity}")
 }
 
-/// Of every second run in which nobody would stop: of a few steps.
-fn idle_timeout(seed: Seed, passivation: &Passivation) -> Option<Duration> {
-    let mut chance = Stream::split(seed.value, "idle", 0);
-    let is_idle = passivation.strategy == Strategy::None && chance.index(2) == 0;
-    is_idle.then(|| Duration::from_millis(20 + 10 * chance.index(8) as u64))
-}
-
 struct Storm {
     nodes: Nodes<Player>,
     journal: Arc<Journal>,
@@ -134,18 +128,7 @@ impl Storm {
     fn new(seed: Seed, canary: Canary) -> Self {
         let mut chance = Stream::split(seed.value, "entities", 0);
         let mut plan = Plan { nodes: NODES, shards: SHARDS, canary, ..Plan::default() };
-        let strategies = [Strategy::None, Strategy::LeastRecentlyUsed, Strategy::Composite];
-        plan.settings.passivation = Passivation {
-            strategy: *chance.pick(&strategies),
-            active_entity_limit: 1 + chance.index(4),
-            idle_timeout: Duration::ZERO,
-            scope: *chance.pick(&[Scope::Region, Scope::Shard]),
-            ..Passivation::default()
-        };
-        if let Some(timeout) = idle_timeout(seed, &plan.settings.passivation) {
-            plan.settings.passivation.strategy = Strategy::Idle;
-            plan.settings.passivation.idle_timeout = timeout;
-        }
+        plan.settings.passivation = some_passivation(seed, &mut chance, 4, &[20, 40, 60, 90]);
         let journal = Arc::new(Journal::default());
         journal.pages().policy = plan.settings.passivation.strategy != Strategy::None;
         let nodes = Nodes::new(&plan, |me, world| {

@@ -18,8 +18,9 @@ use ostraca::sharding::config::Sharding as Settings;
 use ostraca::sharding::coordinator::Phase;
 use ostraca::sharding::ids::{EntityType, ShardId};
 use ostraca::sharding::machines::Hosts;
+use ostraca::sharding::passivation::settings::{Passivation, Scope, Strategy};
 use ostraca::sharding::region::{Region, Run};
-use ostraca_ddata::sim::{Faults, LaneRule, NodeIndex, Seed, Setup, Simulation};
+use ostraca_ddata::sim::{Faults, LaneRule, NodeIndex, Seed, Setup, Simulation, Stream};
 
 use self::watch::ShardWatch;
 use crate::whole::entities::Order;
@@ -36,6 +37,30 @@ pub(crate) fn counter() -> EntityType {
 
 pub(crate) fn settings() -> Box<Settings> {
     Box::new(Settings { number_of_shards: SHARDS, ..Settings::default() })
+}
+
+/// Some strategy, with a limit of at most so many; by time with one of these timeouts, in milliseconds.
+pub(crate) fn some_passivation(
+    seed: Seed,
+    chance: &mut Stream,
+    limit_max: usize,
+    idle: &[u64],
+) -> Passivation {
+    let strategies = [Strategy::None, Strategy::LeastRecentlyUsed, Strategy::Composite];
+    let mut passivation = Passivation {
+        strategy: *chance.pick(&strategies),
+        active_entity_limit: 1 + chance.index(limit_max),
+        idle_timeout: Duration::ZERO,
+        scope: *chance.pick(&[Scope::Region, Scope::Shard]),
+        ..Passivation::default()
+    };
+    // Chance of its own: what seeds were found to show, they show by the draws above.
+    let mut own = Stream::split(seed.value, "idle", 0);
+    if passivation.strategy == Strategy::None && own.index(2) == 0 {
+        passivation.strategy = Strategy::Idle;
+        passivation.idle_timeout = Duration::from_millis(*own.pick(idle));
+    }
+    passivation
 }
 
 fn shards() -> impl Iterator<Item = ShardId> {

@@ -17,30 +17,16 @@ use std::sync::Arc;
 
 use ostraca::sharding::bug::{Bug, Canary};
 use ostraca::sharding::config::Sharding as Settings;
-use ostraca::sharding::passivation::settings::{Passivation, Scope, Strategy};
 use ostraca_ddata::sim::{Failure, Seed, Stream, Totals, on_all_cores};
 
 use self::book::Book;
 use self::quarters::Plan;
 use crate::nodes::chaos::{AT_REST, Chaos, LOST};
-use crate::nodes::settings;
+use crate::nodes::{settings, some_passivation};
 
 fn plan(seed: Seed, canary: Canary) -> Plan {
     let mut chance = Stream::split(seed.value, "plan", 0);
-    let strategies = [Strategy::None, Strategy::LeastRecentlyUsed, Strategy::Composite];
-    let mut passivation = Passivation {
-        strategy: *chance.pick(&strategies),
-        active_entity_limit: 1 + chance.index(10),
-        idle_timeout: std::time::Duration::ZERO,
-        scope: *chance.pick(&[Scope::Region, Scope::Shard]),
-        ..Passivation::default()
-    };
-    let mut idle = Stream::split(seed.value, "idle", 0);
-    if passivation.strategy == Strategy::None && idle.index(2) == 0 {
-        passivation.strategy = Strategy::Idle;
-        passivation.idle_timeout =
-            std::time::Duration::from_millis(100 + 100 * idle.index(20) as u64);
-    }
+    let passivation = some_passivation(seed, &mut chance, 10, &[100, 500, 2_000]);
     let lane_max = *chance.pick(&[4, 64, usize::MAX]);
     let settings = Settings { passivation, ..*settings() };
     Plan { book: Arc::<Book>::default(), settings, lane_max, canary }
