@@ -44,6 +44,9 @@ impl Outbox {
                 return;
             }
             self.more.notified().await;
+            // Who is woken runs first, also where others are about to push more: a write for each
+            // message would be no limit of anything.
+            tokio::task::yield_now().await;
         }
     }
 }

@@ -7,6 +7,7 @@ use ostraca::prelude::*;
 
 use crate::figures::{Rate, Row, Spans, Watch, beside, median, rate, span, times};
 use crate::here::{asks, round_trips, sum};
+use crate::limits::Choice::{self, Any, Own};
 use crate::peers::{Cluster, Peer, start};
 use crate::places::Places;
 use crate::subject::{self, Command, Subject, note, one_per_shard};
@@ -28,11 +29,13 @@ pub(crate) async fn run() -> Result<(), Error> {
     let (here, there) = by_home(&region, &cluster.node, &all);
     ask_alone(&cluster, &there[0]).await?;
     let processes = cluster.processes();
-    ask(&processes, &there, "ask elsewhere of 3 nodes, 1,024 in flight", &SHARDED).await?;
-    ask(&processes, &here, "ask here of 3 nodes, 1,024 in flight", &SHARDED).await?;
-    ask(&processes, &all, "ask everywhere of 3 nodes, 1,024 in flight", &SHARDED).await?;
+    let processes = &processes;
+    ask(processes, &there, Own, "ask elsewhere of 3 nodes, 1,024 in flight", &SHARDED).await?;
+    ask(processes, &here, Own, "ask here of 3 nodes, 1,024 in flight", &SHARDED).await?;
+    ask(processes, &all, Own, "ask everywhere of 3 nodes, 1,024 in flight", &SHARDED).await?;
+    ask(processes, &all, Any, "    the same, any of 1,000 entities", &SHARDED).await?;
     cluster.stop().await;
-    run_together().await
+    Ok(())
 }
 
 /// Those of this node, and the others.
@@ -46,7 +49,7 @@ fn by_home(region: &ShardRegion<Subject>, node: &Node, all: &Entities) -> (Entit
 
 /// All three nodes in this process, over loopback as well: no node waits until the kernel takes a core
 /// from another one, as three do that share fewer.
-async fn run_together() -> Result<(), Error> {
+pub(crate) async fn run_together() -> Result<(), Error> {
     let first = start(&[]).await?;
     let seed = first.addresses()[0].to_string();
     let nodes = [start(&[&seed]).await?, first, start(&[&seed]).await?];
@@ -57,8 +60,9 @@ async fn run_together() -> Result<(), Error> {
     let all = one_per_shard(&region);
     sum(&all).await?;
     let (_, there) = by_home(&region, &nodes[0], &all);
-    ask(&[], &there, "ask elsewhere, 3 nodes in 1 process", &SHARDED).await?;
-    ask(&[], &all, "ask everywhere, 3 nodes in 1 process", &SHARDED).await?;
+    ask(&[], &there, Own, "ask elsewhere, 3 nodes in 1 process", &SHARDED).await?;
+    ask(&[], &all, Own, "ask everywhere, 3 nodes in 1 process", &SHARDED).await?;
+    ask(&[], &all, Any, "    the same, any of 1,000 entities", &SHARDED).await?;
     for node in nodes {
         node.stop().await;
     }
@@ -90,9 +94,11 @@ pub(crate) async fn run_tells() -> Result<(), Error> {
         limit: beside(ours, limit, "raw TCP"),
     }
     .print();
-    ask(&others, &all[..1], "ask elsewhere, 1,024 in flight, 1 entity", &REMOTE).await?;
-    ask(&others, &all[..TARGETS], "ask elsewhere, 1,024 in flight, 16 entities", &REMOTE).await?;
-    ask(&others, &all, "ask elsewhere, 1,024 in flight, 1,000 entities", &REMOTE).await?;
+    let (others, some) = (&others, &all[..TARGETS]);
+    ask(others, &all[..1], Own, "ask elsewhere, 1,024 in flight, 1 entity", &REMOTE).await?;
+    ask(others, some, Own, "ask elsewhere, 1,024 in flight, 16 entities", &REMOTE).await?;
+    ask(others, &all, Own, "ask elsewhere, 1,024 in flight, 1,000 entities", &REMOTE).await?;
+    ask(others, &all, Any, "    the same, any of 1,000 entities", &REMOTE).await?;
     node.stop().await;
     Ok(())
 }
@@ -180,13 +186,14 @@ const SHARDED: Goals =
 async fn ask(
     processes: &[u32],
     entities: &[EntityRef<Subject>],
+    choice: Choice,
     what: &str,
     goals: &Goals,
 ) -> Result<(), Error> {
     let (mut ours, mut limit) = (Vec::new(), Vec::new());
     let (mut spans, mut limit_spans) = (Vec::new(), Vec::new());
     for _ in 0..RUNS {
-        let (rate, took) = asks(entities, processes.to_vec()).await?;
+        let (rate, took) = asks(entities, choice, processes.to_vec()).await?;
         ours.push(rate);
         spans.push(took);
         let (rate, took) = limits::asks().await?;

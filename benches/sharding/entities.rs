@@ -6,8 +6,6 @@ use ostraca::prelude::*;
 use tokio::sync::mpsc;
 
 use crate::figures::{Rate, Row, Watch, beside, median, rate};
-use crate::peers::PEER;
-use crate::process::Process;
 use crate::subject::{Command, Subject, start_counted};
 use crate::{Error, IN_FLIGHT, RUNS, peers};
 
@@ -103,7 +101,7 @@ async fn bare_tasks() -> Result<Rate, Error> {
 
 /// In a process of its own, so that nothing else is counted.
 pub(crate) async fn run_memory() -> Result<(), Error> {
-    let mut process = Process::start(&[PEER, "memory"])?;
+    let mut process = peers::process(&["memory"])?;
     let each: f64 = process.line().await?.parse()?;
     Row {
         what: "an idle entity of 1,000,000 beyond its state",

@@ -135,9 +135,9 @@ impl Row<'_> {
     }
 }
 
-pub(crate) fn print_head() {
+pub(crate) fn print_head(what: &str) {
     let head = Row {
-        what: "",
+        what,
         goal: "goal",
         pekko: "Pekko 1.7.0",
         ours: "ours".to_owned(),

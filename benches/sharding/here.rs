@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ostraca::prelude::*;
 
 use crate::figures::{Rate, Row, Spans, Watch, beside, median, rate, span, times};
-use crate::limits::{channel_asks, channel_round_trips, channel_tells, in_flight, p99};
+use crate::limits::{Choice, channel_asks, channel_round_trips, channel_tells, in_flight, p99};
 use crate::subject::{Command, Subject, one_per_shard, start};
 use crate::{Error, RUN, RUNS, peers, progress};
 
@@ -51,10 +51,11 @@ async fn tells(entities: &[EntityRef<Subject>]) -> Result<Rate, Error> {
 /// Questions to these entities, in flight at the same time.
 pub(crate) async fn asks(
     entities: &[EntityRef<Subject>],
+    choice: Choice,
     others: Vec<u32>,
 ) -> Result<(Rate, Vec<Duration>), Error> {
     let entities: Arc<[_]> = entities.into();
-    in_flight(others, move |n| {
+    in_flight(others, choice, move |n| {
         let asked = entities[n % entities.len()].ask(Command::Get);
         async move { Ok(asked.await?) }
     })
@@ -83,8 +84,9 @@ pub(crate) async fn run() -> Result<(), Error> {
         progress(&format!("tells to {name}"));
         tell(&entities, name).await?;
         progress(&format!("asks of {name}"));
-        ask(&entities, name).await?;
+        ask(&entities, Choice::Own, name).await?;
     }
+    ask(&all, Choice::Any, "any of 1,000").await?;
     ask_alone(&all[0]).await?;
     node.stop().await;
     Ok(())
@@ -108,14 +110,14 @@ async fn tell(entities: &Entities, name: &str) -> Result<(), Error> {
     Ok(())
 }
 
-async fn ask(entities: &Entities, name: &str) -> Result<(), Error> {
+async fn ask(entities: &Entities, choice: Choice, name: &str) -> Result<(), Error> {
     let (mut ours, mut spans) = (Vec::new(), Vec::new());
     let (mut limit, mut limit_spans) = (Vec::new(), Vec::new());
     for _ in 0..RUNS {
-        let (rate, took) = asks(entities, Vec::new()).await?;
+        let (rate, took) = asks(entities, choice, Vec::new()).await?;
         ours.push(rate);
         spans.push(took);
-        let (rate, took) = channel_asks(entities.len()).await?;
+        let (rate, took) = channel_asks(entities.len(), choice).await?;
         limit.push(rate);
         limit_spans.push(took);
     }

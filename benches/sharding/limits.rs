@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -14,7 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::figures::{Rate, Spans, Watch};
 use crate::outbox::Outbox;
-use crate::peers::PEER;
+use crate::peers::process;
 use crate::places::Places;
 use crate::process::Process;
 use crate::subject::{Command, note};
@@ -108,7 +110,7 @@ pub(crate) async fn echo() -> Result<(), Error> {
 
 /// 100 bytes there and back, over raw TCP; `apart`: each side on cores of its own.
 pub(crate) async fn round_trips(apart: bool) -> Result<Vec<Duration>, Error> {
-    let mut echo = Process::start(&[PEER, "echo"])?;
+    let mut echo = process(&["echo"])?;
     let mut stream = connect(&mut echo).await?;
     let others = || echo.child.id().into_iter().collect();
     let _places = if apart { Places::apart(others()) } else { None };
@@ -147,7 +149,7 @@ pub(crate) async fn sink() -> Result<(), Error> {
 
 /// One sender: encoded, queued, written, read, decoded and queued.
 pub(crate) async fn tells() -> Result<Rate, Error> {
-    let mut sink = Process::start(&[PEER, "sink"])?;
+    let mut sink = process(&["sink"])?;
     let (_read, write) = connect(&mut sink).await?.into_split();
     let (outbox, mut scratch, mut told) = (Arc::<Outbox>::default(), Vec::new(), 0);
     let watch = Watch::start(sink.child.id().into_iter().collect());
@@ -199,7 +201,7 @@ struct Waiting(Mutex<HashMap<u64, oneshot::Sender<u64>>>); // ≤ IN_FLIGHT
 
 /// As many questions in flight over one connection as ours has.
 pub(crate) async fn asks() -> Result<(Rate, Vec<Duration>), Error> {
-    let mut peer = Process::start(&[PEER, "answer"])?;
+    let mut peer = process(&["answer"])?;
     let (read, write) = connect(&mut peer).await?.into_split();
     let (outbox, waiting) = (Arc::<Outbox>::default(), Arc::<Waiting>::default());
     let answered = waiting.clone();
@@ -214,7 +216,7 @@ pub(crate) async fn asks() -> Result<(Rate, Vec<Duration>), Error> {
         Ok::<(), Error>(())
     });
     let numbers = Arc::<AtomicU64>::default();
-    in_flight(peer.child.id().into_iter().collect(), move |_| {
+    in_flight(peer.child.id().into_iter().collect(), Choice::Own, move |_| {
         let (outbox, waiting) = (outbox.clone(), waiting.clone());
         let number = numbers.fetch_add(1, Ordering::Relaxed);
         async move {
@@ -269,9 +271,12 @@ pub(crate) async fn channel_tells() -> Result<Rate, Error> {
     Ok(watch.stop(told))
 }
 
-pub(crate) async fn channel_asks(tasks: usize) -> Result<(Rate, Vec<Duration>), Error> {
+pub(crate) async fn channel_asks(
+    tasks: usize,
+    choice: Choice,
+) -> Result<(Rate, Vec<Duration>), Error> {
     let tasks: Arc<[_]> = (0..tasks).map(|_| task()).collect();
-    in_flight(Vec::new(), move |n| {
+    in_flight(Vec::new(), choice, move |n| {
         let task = tasks[n % tasks.len()].clone();
         async move { get(&task).await }
     })
@@ -290,10 +295,29 @@ pub(crate) async fn channel_round_trips(count: usize) -> Result<Vec<Duration>, E
 
 // ── Many at a time ──
 
+/// Whom the next question of a task goes to.
+#[derive(Clone, Copy)]
+pub(crate) enum Choice {
+    /// Always the same one: what they share stays with one core.
+    Own,
+    /// Any, by lot.
+    Any,
+}
+
+impl Choice {
+    fn next(self, task: usize, lots: &mut StdRng) -> usize {
+        match self {
+            Self::Own => task,
+            Self::Any => lots.random_range(0..usize::MAX),
+        }
+    }
+}
+
 /// So many tasks, each of which asks again as soon as it has an answer: how many a second, and what
 /// each took.
 pub(crate) async fn in_flight<F>(
     others: Vec<u32>,
+    choice: Choice,
     ask: impl Fn(usize) -> F + Clone + Send + 'static,
 ) -> Result<(Rate, Vec<Duration>), Error>
 where
@@ -305,9 +329,10 @@ where
         let ask = ask.clone();
         tokio::spawn(async move {
             let mut spans = Vec::new();
+            let mut lots = StdRng::seed_from_u64(n as u64);
             let mut begun = Instant::now();
             while begun < until {
-                ask(n).await?;
+                ask(choice.next(n, &mut lots)).await?;
                 let now = Instant::now();
                 spans.push(now - begun);
                 begun = now;

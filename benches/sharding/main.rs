@@ -1,12 +1,17 @@
 //! Sharding on nodes that are processes of their own, over libp2p on loopback: messages here and
 //! elsewhere, homes, moves, a coordinator that is killed, and what an idle entity costs.
 //!
-//! `cargo bench --bench sharding`; arguments pick parts: `-- here tells asks cold moves entities
-//! memory`, where tells and asks are those to other processes. Each figure stands beside its goal, what Pekko 1.7.0 was measured at on the same kind of
+//! `cargo bench --bench sharding`; arguments pick parts: `-- here tells asks together cold moves
+//! entities memory`, where tells and asks are those to other processes, and together means three nodes
+//! in one. Each figure stands beside its goal, what Pekko 1.7.0 was measured at on the same kind of
 //! machine (DESIGN §6), and a limit of this run: raw TCP between two processes with the same
 //! encoding, or tokio's own tasks and channels. The median of runs counts, which take turns with
 //! the limit's. "CPU" is processor time of all processes of the run, and says more than a rate on
 //! a machine that does other things as well.
+//!
+//! Processes stand for hosts, so each has its share of the cores as threads that work, and at least
+//! one: with more of them than cores, who waits for an answer waits for the kernel's next tick as
+//! well. `workers=2` gives each process two.
 //!
 //! Benches are compiled with the feature `canaries`: a few branches that a release does not have.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a bench prints")]
@@ -52,42 +57,59 @@ fn progress(what: &str) {
     }
 }
 
-type Part = (&'static str, fn() -> BoxFuture<'static, Result<(), Error>>);
+/// Its name, the processes that are at work in it, and what it does.
+type Part = (&'static str, usize, fn() -> BoxFuture<'static, Result<(), Error>>);
 
-async fn bench(chosen: &[String]) -> Result<(), Error> {
-    let parts: [Part; 7] = [
-        ("here", || here::run().boxed()),
-        ("tells", || elsewhere::run_tells().boxed()),
-        ("asks", || elsewhere::run().boxed()),
-        ("cold", || homes::run().boxed()),
-        ("moves", || moves::run().boxed()),
-        ("entities", || entities::run().boxed()),
-        ("memory", || entities::run_memory().boxed()),
-    ];
-    if let Some(other) = chosen.iter().find(|name| parts.iter().all(|part| part.0 != *name)) {
-        let names = parts.map(|part| part.0).join(", ");
-        return Err(format!("there is no part {other:?}; there are {names}").into());
+const PARTS: [Part; 8] = [
+    ("here", 1, || here::run().boxed()),
+    ("tells", 2, || elsewhere::run_tells().boxed()),
+    ("asks", 3, || elsewhere::run().boxed()),
+    ("together", 1, || elsewhere::run_together().boxed()),
+    ("cold", 3, || homes::run().boxed()),
+    ("moves", 3, || moves::run().boxed()),
+    ("entities", 1, || entities::run().boxed()),
+    ("memory", 1, || entities::run_memory().boxed()),
+];
+
+fn bench(chosen: &[String], workers: Option<usize>) -> Result<(), Error> {
+    if let Some(other) = chosen.iter().find(|name| PARTS.iter().all(|part| part.0 != *name)) {
+        let names = PARTS.map(|part| part.0).join(", ");
+        return Err(format!("there is no part {other:?}; there are {names}, and workers=2").into());
     }
-    figures::print_head();
-    for (name, run) in parts {
+    let cores = std::thread::available_parallelism()?.get();
+    for (name, processes, run) in PARTS {
         if chosen.is_empty() || chosen.iter().any(|chosen| chosen == name) {
             progress(name);
-            run().await?;
+            let workers = workers.unwrap_or_else(|| (cores / processes).max(1));
+            figures::print_head(&format!("{name} (cores: {cores}, workers a process: {workers})"));
+            on_workers(workers, run())?;
         }
     }
     Ok(())
 }
 
+/// On a worker, as a program's own tasks are.
+fn on_workers(
+    workers: usize,
+    work: impl Future<Output = Result<(), Error>> + Send + 'static,
+) -> Result<(), Error> {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(workers).enable_all().build()?;
+    runtime.block_on(runtime.spawn(work))?
+}
+
 fn main() -> Result<(), Error> {
-    let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    // On a worker, as a program's own tasks are.
-    let all = async move {
-        match args.first().map(String::as_str) {
-            Some(peers::PEER) => peers::serve(&args[1..]).await,
-            _ => bench(&args).await,
-        }
+    let mut args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    if let [peer, workers, args @ ..] = &args[..]
+        && peer == peers::PEER
+    {
+        let args = args.to_vec();
+        return on_workers(workers.parse()?, async move { peers::serve(&args).await });
+    }
+    let workers = args.extract_if(.., |arg| arg.starts_with("workers=")).last();
+    let count = |arg: String| match arg["workers=".len()..].parse() {
+        Ok(count @ 1..=1_024) => Ok(count),
+        _ => Err(format!("no number of workers from 1 to 1024: {arg:?}")),
     };
-    runtime.block_on(runtime.spawn(all))?
+    bench(&args, workers.map(count).transpose()?)
 }

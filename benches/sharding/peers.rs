@@ -7,8 +7,14 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use crate::process::Process;
 use crate::{Error, entities, limits, subject};
 
-/// The argument that makes a run of this program a peer.
+/// The argument that makes a run of this program a peer; its number of workers follows.
 pub(crate) const PEER: &str = "--peer";
+
+/// Another process, with as many workers as this one.
+pub(crate) fn process(what: &[&str]) -> Result<Process, Error> {
+    let workers = tokio::runtime::Handle::current().metrics().num_workers().to_string();
+    Process::start(&[&[PEER, &workers], what].concat())
+}
 
 pub(crate) async fn serve(args: &[String]) -> Result<(), Error> {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -64,7 +70,7 @@ pub(crate) struct Peer {
 impl Peer {
     /// Ends when it is a member that is up, and is a cluster of its own without a seed.
     pub(crate) async fn start(seeds: &[&str]) -> Result<Self, Error> {
-        let mut process = Process::start(&[&[PEER, "node"], seeds].concat())?;
+        let mut process = process(&[&["node"], seeds].concat())?;
         let line = process.line().await?;
         let (address, incarnation) = line.split_once(' ').ok_or("no address")?;
         let (address, incarnation) = (address.to_owned(), incarnation.parse()?);
