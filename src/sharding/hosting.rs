@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use ostraca_ddata::clock::Instant;
 
+use super::burst::Burst;
 use super::ids::{EntityId, RegionId, ShardId};
 use super::region::{RegionInput, RegionOutput};
 
@@ -101,9 +102,9 @@ pub trait World: Send + Sync + 'static {
     /// Runs a task to its end.
     fn spawn(&self, task: BoxFuture<'static, ()>);
 
-    /// Runs an entity's task to its end; mostly it is over at its first poll. Polls it again when it
+    /// Runs an entity's burst to its end; mostly it is over at its first poll. Polls it again when it
     /// has been woken, or oftener; drops it if there is nobody to poll it any more.
-    fn run(&self, burst: BoxFuture<'static, ()>);
+    fn run(&self, burst: Burst);
 
     /// Ends after `pause`.
     fn sleep(&self, pause: Duration) -> BoxFuture<'static, ()>;

@@ -10,6 +10,7 @@ pub mod allocation;
 pub mod asks;
 mod batch;
 pub mod bug;
+pub mod burst;
 mod callers;
 pub mod config;
 pub mod context;

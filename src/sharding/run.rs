@@ -17,6 +17,7 @@ use futures::task::AtomicWaker;
 use super::asks::{Asker, Way};
 use super::batch::{BATCH, Batch, Passing};
 use super::bug::Bug;
+use super::burst::{Begin, Running};
 use super::context::Context;
 use super::dead_letters::Lost;
 use super::entity::{Entity, Supervision};
@@ -24,7 +25,7 @@ use super::fencing::FencingToken;
 use super::frame;
 use super::gate::Fit;
 use super::handover::State;
-use super::ids::EntityId;
+use super::ids::{EntityId, ShardId};
 use super::instance::Instance;
 use super::letter::{LetterRef, decode};
 use super::runtime::Runtime;
@@ -126,36 +127,48 @@ impl<E: Entity> Way for WayBack<E> {
     }
 }
 
-/// The task of an entity that was given one under its shard's lock.
-pub(super) fn task<E: Entity>(
-    runtime: &Arc<Runtime<E>>,
-    shard: &Arc<Shard<E>>,
-    Start { row, id, waker, lapses }: Start,
-) -> BoxFuture<'static, ()> {
-    let mut task = Task {
-        runtime: Arc::clone(runtime),
-        shard: Arc::clone(shard),
-        row,
-        id,
-        bell: Bell(waker),
-        value: None,
-        state: None,
-        batch: Batch::default(),
-        stage: Stage::Open,
-        token: FencingToken::default(),
-        way: None,
-        lapses,
-        failures: 0,
-        since_yield: 0,
-        lingers: false,
-        begun: false,
-        ended: false,
-    };
-    let (shard, mut phase) = (Arc::clone(shard), Some(Arc::clone(&shard.phase)));
-    Box::pin(async move {
-        let mut run = pin!(run(&mut task, &shard)); // by value it would be in here three times
-        poll_fn(|cx| scope::at_work(&mut phase, || run.as_mut().poll(cx))).await;
-    })
+/// Entities that were given a task under their shards' locks.
+impl<E: Entity> Begin for Runtime<E> {
+    fn begin(self: Arc<Self>, shard: ShardId, start: Start, over: Option<Running>) -> Running {
+        let mut task = self.task(shard, start);
+        let shard = Arc::clone(&task.shard);
+        let mut phase = Some(Arc::clone(&shard.phase));
+        let burst = async move {
+            let mut run = pin!(run(&mut task, &shard)); // by value it would be in here three times
+            poll_fn(|cx| scope::at_work(&mut phase, || run.as_mut().poll(cx))).await;
+        };
+        Running::instead(over, burst)
+    }
+
+    fn give_up(self: Arc<Self>, shard: ShardId, start: Start) {
+        drop(self.task(shard, start));
+    }
+}
+
+impl<E: Entity> Runtime<E> {
+    fn task(self: Arc<Self>, shard: ShardId, start: Start) -> Task<E> {
+        let shard = Arc::clone(self.shard(shard).expect("it has given the start"));
+        let Start { row, id, waker, lapses } = start;
+        Task {
+            runtime: self,
+            shard,
+            row,
+            id,
+            bell: Bell(waker),
+            value: None,
+            state: None,
+            batch: Batch::default(),
+            stage: Stage::Open,
+            token: FencingToken::default(),
+            way: None,
+            lapses,
+            failures: 0,
+            since_yield: 0,
+            lingers: false,
+            begun: false,
+            ended: false,
+        }
+    }
 }
 
 async fn run<E: Entity>(task: &mut Task<E>, shard: &Shard<E>) {

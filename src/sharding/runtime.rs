@@ -13,6 +13,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::asks::{Asker, Asks, Doors};
 use super::batch::{Entry, LONG, Passing};
 use super::bug::{Bug, Canary};
+use super::burst::Burst;
 use super::callers::{Callers, Seat};
 use super::config::Sharding;
 use super::dead_letters::{DeadLetters, Lost};
@@ -29,7 +30,6 @@ use super::letter::{Draft, Letter};
 use super::mailbox::Room;
 use super::passivating::Books;
 use super::region::{RegionInput, RegionOutput, Standing};
-use super::run;
 use super::scope;
 use super::shard::{After, Inside, Shard, Visit};
 use super::shard_region::Setup;
@@ -557,7 +557,8 @@ impl<E: Entity> Runtime<E> {
             return;
         }
         for start in after.starts {
-            self.world.run(run::task(self, shard, start));
+            let entities = Arc::<Self>::clone(self);
+            self.world.run(Burst::unbegun(entities, shard.id, start));
         }
         if after.wanted {
             self.world.tell(RegionInput::Wanted(shard.id));

@@ -23,10 +23,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use futures::future::BoxFuture;
+use futures::FutureExt;
 use tokio::runtime::Handle;
 use tokio::task::coop;
 
+use crate::sharding::burst::{Burst, Running};
 use crate::sharding::{forget_panic, yield_now};
 use queue::{Added, Call, Next, Pace, Place, Queue, Seen, Settings};
 
@@ -41,14 +42,16 @@ const SPAN: Duration = Duration::from_micros(50);
 const CROWD: usize = 16;
 const RESTS: u8 = 8;
 
+/// Bursts that are over, whose memory a worker keeps for others. One would do if each were over at its
+/// first poll: those that let others have a turn have their own meanwhile, and leave it as well.
+const OVER_MAX: usize = 64;
+
 /// How often the watch looks: while nothing waits, and while something does.
 const LOOK: Duration = Duration::from_millis(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// Looks that find nobody at work before the watch ends.
 const LOOKS: usize = 10;
-
-type Burst = BoxFuture<'static, ()>;
 
 /// The workers of a node, for all its entity types.
 pub struct Crew {
@@ -83,34 +86,33 @@ impl Crew {
 
     fn call(self: &Arc<Self>, call: Call) {
         for place in call.places() {
-            let worker =
-                Worker { crew: Arc::clone(self), place, pace: Pace::Quick, has_ended: false };
+            let (crew, over) = (Arc::clone(self), Vec::new());
+            let worker = Worker { crew, place, pace: Pace::Quick, over, has_ended: false };
             self.runtime.spawn(worker.work());
         }
     }
 
     /// Polls it once. What its panic leaves is dropped while that goes on, as in a task.
-    fn poll(self: &Arc<Self>, mut burst: Burst) -> Polled {
+    fn poll(&self, burst: Burst, over: &mut Vec<Running>) -> Polled {
         let polled = catch_unwind(AssertUnwindSafe(move || {
+            let mut future = burst.begin(|| over.pop());
             HINT.with(|(hint, waker)| {
                 hint.0.store(false, Ordering::Relaxed);
-                match burst.as_mut().poll(&mut Context::from_waker(waker)) {
-                    Poll::Ready(()) => None,
-                    Poll::Pending => Some((burst, hint.0.load(Ordering::Relaxed))),
+                match future.poll_unpin(&mut Context::from_waker(waker)) {
+                    Poll::Ready(()) => Polled::Done(future),
+                    Poll::Pending if hint.0.load(Ordering::Relaxed) => Polled::Again(future.into()),
+                    Poll::Pending => {
+                        // Its first poll there registers a waker that lasts.
+                        self.runtime.spawn(future);
+                        Polled::Awaits
+                    }
                 }
             })
         }));
-        match polled {
-            Ok(None) => {}
-            Ok(Some((burst, true))) => return Polled::Again(burst),
-            Ok(Some((burst, false))) => {
-                // Its first poll there registers a waker that lasts.
-                self.runtime.spawn(burst);
-                return Polled::Awaits;
-            }
-            Err(panic) => forget_panic(panic), // it was reported by its hook
-        }
-        Polled::Done
+        polled.unwrap_or_else(|panic| {
+            forget_panic(panic); // it was reported by its hook
+            Polled::Failed
+        })
     }
 
     /// The runtime has ended.
@@ -128,8 +130,9 @@ fn discard(burst: Burst) {
 
 /// What came of a burst's poll.
 enum Polled {
-    /// It is over.
-    Done,
+    /// It is over, and leaves its memory.
+    Done(Running),
+    Failed,
     /// It waits for its next.
     Again(Burst),
     /// It is a task now, the next one of this thread.
@@ -164,7 +167,8 @@ thread_local! {
 struct Worker {
     crew: Arc<Crew>,
     place: Place,
-    pace: Pace, // of its last poll
+    pace: Pace,         // of its last poll
+    over: Vec<Running>, // of bursts that are over; ≤ OVER_MAX
     has_ended: bool,
 }
 
@@ -197,13 +201,19 @@ impl Worker {
                     return false;
                 }
             };
-            let polled = self.crew.poll(burst);
+            let polled = self.crew.poll(burst, &mut self.over);
             let now = Instant::now();
             pace = if now - begun > SPAN { Pace::Slow } else { Pace::Quick };
             begun = now;
             let awaits = matches!(polled, Polled::Awaits);
-            if let Polled::Again(burst) = polled {
-                again = Some(burst);
+            match polled {
+                Polled::Done(mut future) => {
+                    if self.over.len() < OVER_MAX && future.is_small() {
+                        self.over.push(future);
+                    }
+                }
+                Polled::Again(burst) => again = Some(burst),
+                Polled::Awaits | Polled::Failed => {}
             }
             // What awaits is polled again first: no burst that is long, or blocks, comes before it.
             if awaits || now - since > SPAN || !coop::has_budget_remaining() {

@@ -27,7 +27,7 @@ fn crew_of(runtime: &mut Builder) -> (Runtime, Arc<Crew>) {
 
 fn says<T: Send + 'static>(to: &Sender<T>, word: T) -> Burst {
     let to = to.clone();
-    Box::pin(async move { to.send(word).expect("the test waits for it") })
+    Burst::of(async move { to.send(word).expect("the test waits for it") })
 }
 
 /// Says when it blocks, and does until it is told.
@@ -45,7 +45,7 @@ fn blocks(in_place: bool) -> (Burst, Receiver<()>, Sender<()>) {
             wait();
         }
     };
-    (Box::pin(burst), said, end)
+    (Burst::of(burst), said, end)
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn a_burst_that_awaits_is_polled_as_a_task_before_the_next_one() {
         });
         let there = Arc::clone(&crew);
         let adds = runtime.spawn(async move {
-            there.run(Box::pin(awaits));
+            there.run(Burst::of(awaits));
             there.run(next);
         });
         runtime.block_on(adds).expect("it ends");
@@ -176,9 +176,9 @@ fn a_burst_that_awaits_goes_on_when_it_is_woken_and_holds_up_nobody() {
     let (wake, woken) = oneshot::channel();
     let (say, said) = channel();
     let awaits = says(&say, "after");
-    crew.run(Box::pin(async move {
+    crew.run(Burst::of(async move {
         woken.await.expect("the test wakes it");
-        awaits.await;
+        awaits.begin(|| None).await;
     }));
     crew.run(says(&say, "before"));
     assert_eq!(said.recv_timeout(DEADLINE), Ok("before"));
@@ -196,10 +196,10 @@ fn who_lets_others_go_first_is_polled_again_after_them() {
     let adds = runtime.spawn(async move {
         for (name, again) in order {
             let once = says(&say, (name, 1));
-            there.run(Box::pin(async move {
-                once.await;
+            there.run(Burst::of(async move {
+                once.begin(|| None).await;
                 yield_now().await;
-                again.await;
+                again.begin(|| None).await;
             }));
         }
     });
@@ -224,13 +224,29 @@ fn a_panic_ends_one_burst_and_drops_it_as_it_goes() {
     let (drops, dropped) = channel();
     let (say, said) = channel();
     let held = Dropped(drops);
-    crew.run(Box::pin(async move {
+    crew.run(Burst::of(async move {
         let _held = held;
         panic!("as the test wants it");
     }));
     crew.run(says(&say, ()));
     said.recv_timeout(DEADLINE).expect("its worker goes on");
     assert_eq!(dropped.recv_timeout(DEADLINE), Ok(true));
+}
+
+#[test]
+fn what_a_burst_held_is_gone_with_it_while_its_worker_goes_on() {
+    let (_runtime, crew) = crew(1);
+    let (drops, dropped) = channel();
+    let held = Dropped(drops);
+    crew.run(Burst::of(poll_fn(move |_| {
+        let _held = &held;
+        Poll::Ready(())
+    })));
+    let (blocker, blocked, end) = blocks(false);
+    crew.run(blocker);
+    blocked.recv_timeout(DEADLINE).expect("it runs");
+    assert_eq!(dropped.recv_timeout(DEADLINE), Ok(false));
+    end.send(()).expect("it waits");
 }
 
 /// Panics as often as it is dropped.
@@ -245,7 +261,7 @@ impl Drop for Spiteful {
 #[test]
 fn nor_does_what_a_panic_says_end_the_crew() {
     let (_runtime, crew) = crew(1);
-    crew.run(Box::pin(async { std::panic::panic_any(Spiteful) }));
+    crew.run(Burst::of(async { std::panic::panic_any(Spiteful) }));
     let (say, said) = channel();
     crew.run(says(&say, ()));
     said.recv_timeout(DEADLINE).expect("its worker goes on");
@@ -267,7 +283,7 @@ fn what_the_runtime_leaves_is_dropped_with_it_and_what_comes_later_at_once() {
         }
     };
     for _ in 0..3 {
-        crew.run(Box::pin(never_polled(Dropped(drops.clone()))));
+        crew.run(Burst::of(never_polled(Dropped(drops.clone()))));
     }
     runtime.shutdown_background(); // its thread is still in there
     for _ in 0..3 {
@@ -276,7 +292,7 @@ fn what_the_runtime_leaves_is_dropped_with_it_and_what_comes_later_at_once() {
     end.send(()).expect("it waits");
     let run = || {
         let before = polls.load(Ordering::SeqCst);
-        crew.run(Box::pin(never_polled(Dropped(drops.clone()))));
+        crew.run(Burst::of(never_polled(Dropped(drops.clone()))));
         dropped.recv_timeout(DEADLINE).expect("whether polled or not");
         polls.load(Ordering::SeqCst) > before
     };

@@ -19,6 +19,7 @@ use crate::node::control::machine::{ControlInbox, ControlInput};
 use crate::node::crew::Crew;
 use crate::node::lease::Lease;
 use crate::node::rarely::Rarely;
+use crate::sharding::burst::Burst;
 use crate::sharding::hosting::{NoRoom, World};
 use crate::sharding::ids::{EntityType, RegionId};
 use crate::sharding::machines::Input;
@@ -174,7 +175,7 @@ impl World for TypeWorld {
         self.shared.runtime.spawn(task);
     }
 
-    fn run(&self, burst: BoxFuture<'static, ()>) {
+    fn run(&self, burst: Burst) {
         self.shared.crew.run(burst);
     }
 

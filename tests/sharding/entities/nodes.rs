@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use ostraca::sharding::asks::Asks;
 use ostraca::sharding::bug::Canary;
+use ostraca::sharding::burst::Burst;
 use ostraca::sharding::config::Sharding;
 use ostraca::sharding::dead_letters::Lost;
 use ostraca::sharding::entity::{Entity, Supervision};
@@ -112,8 +113,8 @@ impl World for NodeWorld {
         self.executor.spawn(task);
     }
 
-    fn run(&self, burst: BoxFuture<'static, ()>) {
-        self.executor.run(burst);
+    fn run(&self, burst: Burst) {
+        self.executor.run(Box::pin(async move { burst.begin(|| None).await }));
     }
 
     fn sleep(&self, pause: Duration) -> BoxFuture<'static, ()> {

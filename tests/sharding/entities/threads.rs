@@ -12,6 +12,7 @@ use futures::future::BoxFuture;
 use ostraca::node::crew::Crew;
 use ostraca::sharding::asks::Asks;
 use ostraca::sharding::bug::Canary;
+use ostraca::sharding::burst::Burst;
 use ostraca::sharding::context::Context;
 use ostraca::sharding::entity::{BoxError, Entity, Supervision};
 use ostraca::sharding::extractor::{ByMessage, HashExtractor, ShardHash};
@@ -23,6 +24,7 @@ use ostraca::sharding::wire::ShardRoute;
 use ostraca_ddata::clock::Instant;
 use ostraca_ddata::types::Term;
 use serde::{Deserialize, Serialize};
+use tokio::runtime::{Builder, Handle, Runtime};
 
 use super::journal::{Alive, Journal};
 use super::nodes::{Plan, node};
@@ -36,7 +38,7 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// A node alone, on tokio.
 struct Alone {
     start: Clock,
-    tokio: tokio::runtime::Handle,
+    tokio: Handle,
     crew: Arc<Crew>,
     drained: Mutex<Sender<Option<Bytes>>>,
 }
@@ -68,7 +70,7 @@ impl World for Alone {
         self.tokio.spawn(task);
     }
 
-    fn run(&self, burst: BoxFuture<'static, ()>) {
+    fn run(&self, burst: Burst) {
         self.crew.run(burst);
     }
 
@@ -172,20 +174,23 @@ fn send(region: &ShardRegion<Reader>, sender: u64) {
     }
 }
 
-#[test]
-fn a_shard_that_drains_under_load_handles_each_message_once_and_in_order() {
-    let tokio = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .expect("a runtime");
-    let (journal, handled) = (Arc::<Journal>::default(), Arc::<AtomicUsize>::default());
+fn runtime(threads: usize) -> Runtime {
+    let mut runtime = Builder::new_multi_thread();
+    runtime.worker_threads(threads).enable_all().build().expect("a runtime")
+}
+
+/// The region, and what its shard hands over when it has drained.
+fn readers(
+    tokio: &Runtime,
+    journal: &Arc<Journal>,
+    handled: &Arc<AtomicUsize>,
+) -> (ShardRegion<Reader>, Receiver<Option<Bytes>>) {
     let (sender, drained) = channel();
     let (start, handle) = (Clock::now(), tokio.handle().clone());
     let crew = Crew::new(handle.clone());
     let world = Alone { start, tokio: handle, crew, drained: Mutex::new(sender) };
     let hash = HashExtractor::new(ShardHash::Xxh3, 1).expect("one shard");
-    let (book, count) = (Arc::clone(&journal), Arc::clone(&handled));
+    let (book, count) = (Arc::clone(journal), Arc::clone(handled));
     let setup = Setup {
         entity_type: EntityType::new("readers").expect("a name"),
         me: node(0),
@@ -204,7 +209,14 @@ fn a_shard_that_drains_under_load_handles_each_message_once_and_in_order() {
         asks: Asks::new(),
         canary: Canary::none(),
     };
-    let region = ShardRegion::new(setup, Arc::new(world));
+    (ShardRegion::new(setup, Arc::new(world)), drained)
+}
+
+#[test]
+fn a_shard_that_drains_under_load_handles_each_message_once_and_in_order() {
+    let (journal, handled) = (Arc::<Journal>::default(), Arc::<AtomicUsize>::default());
+    let tokio = runtime(2);
+    let (region, drained) = readers(&tokio, &journal, &handled);
     starts(&region, 1, None);
     let done = AtomicBool::new(false);
     let all = (SENDERS * MESSAGES) as usize;
@@ -226,4 +238,28 @@ fn a_shard_that_drains_under_load_handles_each_message_once_and_in_order() {
     assert_eq!(region.dead_letters().map(|(_, count)| count).sum::<u64>(), 0);
     assert_eq!(region.lost_states(), 0);
     assert!(moved > 0 && journal.pages().taken > 0, "it never moved");
+}
+
+/// As where a program ends before its node: what was queued and never began is handed over.
+#[test]
+fn a_shard_drains_also_if_its_runtime_ends_before_its_entities_begin() {
+    let (journal, handled) = (Arc::<Journal>::default(), Arc::<AtomicUsize>::default());
+    let tokio = runtime(1);
+    let (region, drained) = readers(&tokio, &journal, &handled);
+    starts(&region, 1, None);
+    let ((block, blocked), (end, ended)) = (channel(), channel::<()>());
+    tokio.spawn(async move {
+        block.send(()).expect("it is awaited");
+        let _released = ended.recv_timeout(DEADLINE); // on its only thread
+    });
+    blocked.recv_timeout(DEADLINE).expect("it runs");
+    for number in 1..=ENTITIES {
+        region.entity(&format!("e{number}")).tell(Page { sender: 0, number }).expect("it has room");
+    }
+    stands(&region, 2, None, Run::Draining(g(1)));
+    tokio.shutdown_background();
+    end.send(()).expect("it waits");
+    let payload = drained.recv_timeout(DEADLINE).expect("it drains");
+    assert!(payload.is_some(), "the messages are in there");
+    assert_eq!(handled.load(Ordering::SeqCst), 0);
 }

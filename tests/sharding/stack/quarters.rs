@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use ostraca::sharding::asks::Asks;
 use ostraca::sharding::bug::Canary;
+use ostraca::sharding::burst::Burst;
 use ostraca::sharding::config::Sharding as Settings;
 use ostraca::sharding::entity::Supervision;
 use ostraca::sharding::extractor::{ByMessage, HashExtractor, ShardHash};
@@ -142,8 +143,8 @@ impl World for HouseWorld {
         self.executor.spawn(task);
     }
 
-    fn run(&self, burst: BoxFuture<'static, ()>) {
-        self.executor.run(burst);
+    fn run(&self, burst: Burst) {
+        self.executor.run(Box::pin(async move { burst.begin(|| None).await }));
     }
 
     fn sleep(&self, pause: Duration) -> BoxFuture<'static, ()> {
