@@ -28,8 +28,7 @@ pub(crate) async fn run() -> Result<(), Error> {
     sum(&all).await?; // all live from here on
     let (here, there) = by_home(&region, &cluster.node, &all);
     ask_alone(&cluster, &there[0]).await?;
-    let processes = cluster.processes();
-    let processes = &processes;
+    let processes = &cluster.processes();
     ask(processes, &there, Own, "ask elsewhere of 3 nodes, 1,024 in flight", &SHARDED).await?;
     ask(processes, &here, Own, "ask here of 3 nodes, 1,024 in flight", &SHARDED).await?;
     ask(processes, &all, Own, "ask everywhere of 3 nodes, 1,024 in flight", &SHARDED).await?;

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use ostraca::sharding::burst::Burst;
 use ostraca_ddata::clock::Instant;
 
 /// What all nodes of a test share.
@@ -59,9 +60,10 @@ impl Executor {
         self.take(task);
     }
 
-    /// As a crew's worker: the waker of the first poll wakes nobody, and the second comes unasked.
-    pub(crate) fn run(&self, burst: BoxFuture<'static, ()>) {
-        if let Some(id) = self.take(burst) {
+    /// As a crew's worker: it begins at its first poll, whose waker wakes nobody, and the second comes
+    /// unasked.
+    pub(crate) fn run(&self, burst: Burst) {
+        if let Some(id) = self.take(Box::pin(async move { burst.begin(|| None).await })) {
             self.unpolled.lock().expect("nobody panicked").insert(id);
         }
     }

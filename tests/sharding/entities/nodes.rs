@@ -114,7 +114,7 @@ impl World for NodeWorld {
     }
 
     fn run(&self, burst: Burst) {
-        self.executor.run(Box::pin(async move { burst.begin(|| None).await }));
+        self.executor.run(burst);
     }
 
     fn sleep(&self, pause: Duration) -> BoxFuture<'static, ()> {

@@ -144,7 +144,7 @@ impl World for HouseWorld {
     }
 
     fn run(&self, burst: Burst) {
-        self.executor.run(Box::pin(async move { burst.begin(|| None).await }));
+        self.executor.run(burst);
     }
 
     fn sleep(&self, pause: Duration) -> BoxFuture<'static, ()> {
