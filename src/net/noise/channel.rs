@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use futures::{AsyncRead, AsyncWrite};
 
 use super::sealed::{Incoming, Outgoing};
-use super::suite::Key;
+use super::session::Session;
 
 /// Bytes read after which others get a turn: a piece of a lane. (The last read may bring more.)
 ///
@@ -18,19 +18,21 @@ use super::suite::Key;
 const BYTES_PER_TURN: usize = 64 * 1024;
 
 /// Bytes both ways over a socket, enciphered. What is written goes out once a message is full
-/// ([`PLAIN_MAX`](super::PLAIN_MAX)) and the socket takes it, and with a flush. It holds up to four
-/// messages: two on their way out, two that have arrived; a few KiB where little is said at a time.
+/// ([`PLAIN_MAX`](super::PLAIN_MAX)) and the socket takes it, and with a flush. It holds up to five
+/// messages: two on their way out, two that have arrived, and the content of one; a few KiB where
+/// little is said at a time.
 pub struct Channel<S> {
     socket: S,
+    session: Session,
     outgoing: Outgoing,
     incoming: Incoming,
     this_turn: usize, // bytes read since others had theirs
 }
 
 impl<S> Channel<S> {
-    pub(super) fn new(socket: S, ours: Key, theirs: Key) -> Self {
-        let (outgoing, incoming) = (Outgoing::new(ours), Incoming::new(theirs));
-        Self { socket, outgoing, incoming, this_turn: 0 }
+    pub(super) fn new(socket: S, session: Session) -> Self {
+        let (outgoing, incoming) = (Outgoing::default(), Incoming::default());
+        Self { socket, session, outgoing, incoming, this_turn: 0 }
     }
 }
 
@@ -73,7 +75,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Channel<S> {
             if len > 0 || out.is_empty() {
                 return Poll::Ready(Ok(len));
             }
-            if this.incoming.open()? {
+            if this.incoming.open(&mut this.session)? {
                 continue;
             }
             if ready!(this.poll_fill(cx))? == 0 {
@@ -102,7 +104,7 @@ impl<S: AsyncWrite + Unpin> Channel<S> {
     fn poll_seal(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_send(cx))?;
         if self.outgoing.is_begun() {
-            self.outgoing.seal()?;
+            self.outgoing.seal(&mut self.session)?;
         }
         Poll::Ready(Ok(()))
     }
@@ -153,14 +155,12 @@ mod tests {
     use futures::executor::block_on;
     use futures::io::{AsyncReadExt, AsyncWriteExt, Cursor};
 
-    use super::super::suite::{KEY_BYTES, Suite};
+    use super::super::session::tests::{sessions, states};
+    use super::super::suite::Suite;
     use super::*;
 
-    const KEY: [u8; KEY_BYTES] = [7; KEY_BYTES];
-
-    fn over<S>(socket: S) -> Channel<S> {
-        let [ours, theirs] = [(); 2].map(|()| Key::new(Suite::ChaChaPoly, &KEY));
-        Channel::new(socket, ours, theirs)
+    fn ends() -> [Session; 2] {
+        sessions(Suite::ChaChaPoly, None)
     }
 
     /// Gives a few bytes a call.
@@ -217,21 +217,22 @@ mod tests {
         }
     }
 
-    /// What travels when this is said, in messages of so much.
-    fn said(all: &[u8], each: usize) -> Vec<u8> {
-        let mut channel = over(Cursor::new(Vec::new()));
+    /// What travels when this is said, in messages of so much, and the end that can read it.
+    fn said(all: &[u8], each: usize) -> (Vec<u8>, Session) {
+        let [near, far] = ends();
+        let mut channel = Channel::new(Cursor::new(Vec::new()), near);
         for piece in all.chunks(each) {
             block_on(channel.write_all(piece)).expect("a Vec takes all");
             block_on(channel.flush()).expect("a Vec takes all");
         }
-        channel.socket.into_inner()
+        (channel.socket.into_inner(), far)
     }
 
     #[test]
     fn others_have_a_turn_after_each_piece_however_much_there_is() {
         const BYTES: usize = 1 << 20;
-        let travels = said(&vec![9; BYTES], 4_000);
-        let mut channel = over(Slow(Cursor::new(travels)));
+        let (travels, far) = said(&vec![9; BYTES], 4_000);
+        let mut channel = Channel::new(Slow(Cursor::new(travels)), far);
         let woken = Arc::<Woken>::default();
         let waker = Arc::clone(&woken).into();
         let mut cx = Context::from_waker(&waker);
@@ -260,7 +261,8 @@ mod tests {
     #[test]
     fn who_writes_again_after_an_error_goes_on_where_it_was() {
         let all: Vec<u8> = (0..300_000_u32).map(|at| (at >> 5) as u8).collect();
-        let mut channel = over(Shaky::default());
+        let [near, far] = ends();
+        let mut channel = Channel::new(Shaky::default(), near);
         let (mut rest, mut errors) = (&all[..], 0);
         let mut cx = Context::from_waker(std::task::Waker::noop());
         while !rest.is_empty() {
@@ -275,7 +277,7 @@ mod tests {
         }
         assert!(errors > 3, "{errors}");
         let mut heard = Vec::new();
-        let mut channel = over(Cursor::new(channel.socket.taken));
+        let mut channel = Channel::new(Cursor::new(channel.socket.taken), far);
         block_on(channel.read_to_end(&mut heard)).expect("nothing is missing");
         assert!(heard == all);
     }
@@ -283,27 +285,26 @@ mod tests {
     /// One that says nothing ends nothing.
     #[test]
     fn an_empty_message_is_passed_over() {
-        let nothing = {
-            let key = ring::aead::UnboundKey::new(&ring::aead::CHACHA20_POLY1305, &KEY);
-            let key = ring::aead::LessSafeKey::new(key.expect("32 bytes"));
-            let nonce = ring::aead::Nonce::assume_unique_for_key([0; 12]);
-            let tag = key.seal_in_place_separate_tag(nonce, ring::aead::Aad::empty(), &mut []);
-            [&[0, 16], tag.expect("no limit").as_ref()].concat()
-        };
-        // The first message is replaced, and the second is as it was.
-        let travels = said(b"xhello", 1);
-        let travels = [&nothing[..], &travels[2 + 1 + 16..]].concat();
+        let [mut near, far] = states(Suite::ChaChaPoly);
+        let mut travels = Vec::new();
+        for content in [&b""[..], b"hello"] {
+            let mut message = vec![0; content.len() + 16];
+            let len = near.write_message(content, &mut message).expect("a nonce is left");
+            travels.extend_from_slice(&u16::try_from(len).expect("short").to_be_bytes());
+            travels.extend_from_slice(&message);
+        }
         let mut heard = Vec::new();
-        let mut channel = over(Cursor::new(travels));
+        let far = Session::new(far, Suite::ChaChaPoly);
+        let mut channel = Channel::new(Cursor::new(travels), far);
         block_on(channel.read_to_end(&mut heard)).expect("in order");
         assert_eq!(heard, b"hello");
     }
 
     #[test]
     fn nothing_is_read_after_a_message_that_was_changed() {
-        let mut travels = said(b"abc", 1);
+        let (mut travels, far) = said(b"abc", 1);
         travels[2 + 1 + 16 + 2] ^= 1; // the second
-        let mut channel = over(Cursor::new(travels));
+        let mut channel = Channel::new(Cursor::new(travels), far);
         let mut out = [0; 9];
         assert_eq!(block_on(channel.read(&mut out)).expect("unchanged"), 1);
         for _ in 0..3 {

@@ -15,7 +15,8 @@ use x25519_dalek::StaticSecret;
 use zeroize::Zeroizing;
 
 use super::curve::Resolver;
-use super::suite::{Key, Suite};
+use super::session::Session;
+use super::suite::Suite;
 use super::{Channel, Error};
 use crate::net::identity::random;
 
@@ -98,13 +99,8 @@ where
         }
     };
     assert!(noise.is_handshake_finished(), "XX has three messages");
-    let raw = Zeroizing::new(noise.dangerously_get_raw_split());
-    let (of_initiator, of_responder) = (Key::new(suite, &raw.0), Key::new(suite, &raw.1));
-    let channel = match role {
-        Role::Initiator => Channel::new(socket, of_initiator, of_responder),
-        Role::Responder => Channel::new(socket, of_responder, of_initiator),
-    };
-    Ok((peer, channel))
+    let session = Session::new(noise.into_transport_mode()?, suite);
+    Ok((peer, Channel::new(socket, session)))
 }
 
 /// Hears who the other end is.

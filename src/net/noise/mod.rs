@@ -5,15 +5,15 @@
 //!
 //! Why our own: `libp2p-noise` copies each byte three times on its way out and three times on its
 //! way in, clears the room for it anew each time, and wants a buffer below it. Here a byte is copied
-//! into the message that is enciphered where it lies, and out of the one that was deciphered where it
-//! arrived; only what is left of a message at the end of the room moves once more. The handshake is
-//! snow's, the curve x25519-dalek's, the cipher ring's, as there. The tests have `libp2p-noise` as the
-//! other end.
+//! twice each way, once into or out of a buffer and once by snow, into buffers that are cleared only
+//! as they grow. The handshake, keys, nonces and rekeying are snow's, the curve x25519-dalek's, the
+//! ciphers ring's, as there. The tests have `libp2p-noise` as the other end.
 
 mod channel;
 mod curve;
 mod handshake;
 mod sealed;
+mod session;
 mod suite;
 
 use std::io;

@@ -5,12 +5,10 @@
 use std::io;
 use std::ops::Range;
 
-use ring::aead::MAX_TAG_LEN;
-
-use super::suite::Key;
+use super::session::{Session, TAG_LEN};
 
 /// What one message says, bytes at most.
-pub const PLAIN_MAX: usize = CIPHER_MAX - MAX_TAG_LEN;
+pub const PLAIN_MAX: usize = CIPHER_MAX - TAG_LEN;
 
 /// The same, enciphered.
 const CIPHER_MAX: usize = 65_535;
@@ -27,42 +25,34 @@ const ROOM_MIN: usize = 4 * 1024;
 /// ... and on a busy connection.
 const ROOM_MAX: usize = 2 * MESSAGE_MAX;
 
-/// Messages on their way out: one that travels, and one that is being filled.
+/// Outgoing messages: the sealed one that is being sent, and the content of the next one.
+#[derive(Default)]
 pub(super) struct Outgoing {
-    key: Key,
     sealed: Vec<u8>, // ≤ MESSAGE_MAX
     sent: usize,     // of it
-    open: Vec<u8>,   // ≤ MESSAGE_MAX with its tag; empty, or begins with room for its length
+    open: Vec<u8>,   // ≤ PLAIN_MAX
 }
 
 impl Outgoing {
-    pub(super) const fn new(key: Key) -> Self {
-        Self { key, sealed: Vec::new(), sent: 0, open: Vec::new() }
-    }
-
-    /// Takes of these bytes what fits into the message that is being filled.
+    /// Takes of these bytes what fits into the next message.
     pub(super) fn take(&mut self, bytes: &[u8]) -> usize {
-        let has = self.open.len().max(PREFIX);
-        let len = bytes.len().min(PREFIX + PLAIN_MAX - has);
-        if len > 0 {
-            self.provide(has + len + MAX_TAG_LEN);
-            self.open.resize(has, 0);
-            self.open.extend_from_slice(&bytes[..len]);
-        }
+        let len = bytes.len().min(PLAIN_MAX - self.open.len());
+        self.reserve(self.open.len() + len);
+        self.open.extend_from_slice(&bytes[..len]);
         len
     }
 
     /// Doubles, as a `Vec` does, but never beyond a message.
-    fn provide(&mut self, len: usize) {
+    fn reserve(&mut self, len: usize) {
         let has = self.open.capacity();
         if has < len {
-            let goal = (2 * has).clamp(len, MESSAGE_MAX);
+            let goal = (2 * has).clamp(len, PLAIN_MAX);
             self.open.reserve_exact(goal - self.open.len());
         }
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.open.len() == PREFIX + PLAIN_MAX
+        self.open.len() == PLAIN_MAX
     }
 
     /// Something has been taken that is not sealed.
@@ -70,16 +60,21 @@ impl Outgoing {
         !self.open.is_empty()
     }
 
-    /// Seals what has been taken. What was sealed before has been sent.
-    pub(super) fn seal(&mut self) -> io::Result<()> {
+    /// Seals what has been taken. The message before must have been sent.
+    pub(super) fn seal(&mut self, session: &mut Session) -> io::Result<()> {
         assert!(self.unsent().is_empty(), "one message travels at a time");
-        let tag = self.key.seal(&mut self.open[PREFIX..])?;
-        self.open.extend_from_slice(tag.as_ref());
-        let len = u16::try_from(self.open.len() - PREFIX).expect("≤ CIPHER_MAX");
-        self.open[..PREFIX].copy_from_slice(&len.to_be_bytes());
-        std::mem::swap(&mut self.open, &mut self.sealed);
-        self.open.clear();
         self.sent = 0;
+        let len = PREFIX + self.open.len() + TAG_LEN;
+        if self.sealed.capacity() < len {
+            let goal = PREFIX + self.open.capacity().min(PLAIN_MAX) + TAG_LEN;
+            self.sealed.reserve_exact(goal - self.sealed.len());
+        }
+        self.sealed.resize(len, 0);
+        let sealed = session.seal(&self.open, &mut self.sealed[PREFIX..]);
+        let len = sealed.inspect_err(|_| self.sealed.clear())?;
+        let prefix = u16::try_from(len).expect("≤ CIPHER_MAX");
+        self.sealed[..PREFIX].copy_from_slice(&prefix.to_be_bytes());
+        self.open.clear();
         Ok(())
     }
 
@@ -93,46 +88,50 @@ impl Outgoing {
     }
 }
 
-/// Messages that have arrived.
+/// Incoming messages: bytes as they arrived, and the content of the last opened message.
+#[derive(Default)]
 pub(super) struct Incoming {
-    key: Key,
-    bytes: Vec<u8>,      // ≤ ROOM_MAX
-    plain: Range<usize>, // of `bytes`: deciphered, unread
-    raw: Range<usize>,   // and what follows, as it arrived
-    is_broken: bool,     // a message was changed on its way: no other is opened
+    bytes: Vec<u8>,       // ≤ ROOM_MAX
+    raw: Range<usize>,    // of `bytes`: not opened
+    content: Vec<u8>,     // ≤ CIPHER_MAX
+    unread: Range<usize>, // of `content`
+    is_broken: bool,      // a message was modified on its way: no other is opened
 }
 
 impl Incoming {
-    pub(super) const fn new(key: Key) -> Self {
-        Self { key, bytes: Vec::new(), plain: 0..0, raw: 0..0, is_broken: false }
-    }
-
     /// Reads what was deciphered.
     pub(super) fn read(&mut self, out: &mut [u8]) -> usize {
-        let len = out.len().min(self.plain.len());
-        out[..len].copy_from_slice(&self.bytes[self.plain.start..][..len]);
-        self.plain.start += len;
+        let len = out.len().min(self.unread.len());
+        out[..len].copy_from_slice(&self.content[self.unread.start..][..len]);
+        self.unread.start += len;
         len
     }
 
-    /// Deciphers the next message, once the last one was read; `false`: it is not there yet.
+    /// Opens the next message once the last one was read; `false` if it has not arrived yet.
     ///
-    /// After one that somebody has changed, all that is asked for is that error: what is read is what
-    /// the other end has sent up to some point, with nothing left out.
-    pub(super) fn open(&mut self) -> io::Result<bool> {
-        assert!(self.plain.is_empty(), "the last message was read");
+    /// After a modified message every call returns the same error, so that the reader gets a prefix
+    /// of what the other end has sent, without gaps.
+    pub(super) fn open(&mut self, session: &mut Session) -> io::Result<bool> {
+        assert!(self.unread.is_empty(), "the last message was read");
         let Some(len) = self.expected().filter(|len| *len <= self.raw.len()) else {
             return Ok(false);
         };
         let message = self.raw.start + PREFIX..self.raw.start + len;
-        let opened =
-            if self.is_broken { None } else { self.key.open(&mut self.bytes[message.clone()])? };
-        let Some(plain) = opened else {
+        if self.content.len() < message.len() {
+            let goal = (2 * self.content.len()).clamp(message.len(), CIPHER_MAX);
+            self.content.reserve_exact(goal - self.content.len());
+            self.content.resize(goal, 0);
+        }
+        let opened = match self.is_broken {
+            true => None,
+            false => session.open(&self.bytes[message.clone()], &mut self.content)?,
+        };
+        let Some(len) = opened else {
             self.is_broken = true; // and the message stays the next one
             let what = "what arrived is not what the other end sent: somebody has changed it";
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         };
-        self.plain = message.start..message.start + plain;
+        self.unread = 0..len;
         self.raw.start = message.end;
         Ok(true)
     }
@@ -182,35 +181,31 @@ impl Incoming {
 
 #[cfg(test)]
 mod tests {
-    use super::super::suite::{KEY_BYTES, MESSAGES_OF_A_KEY, Suite};
+    use super::super::session::tests::{sessions, unable_to_seal};
+    use super::super::suite::Suite;
     use super::*;
 
-    fn key() -> Key {
-        Key::new(Suite::ChaChaPoly, &[7; KEY_BYTES])
+    fn near() -> Session {
+        let [near, _far] = sessions(Suite::ChaChaPoly, None);
+        near
     }
 
-    /// One that is soon followed by the next.
-    fn worn() -> Key {
-        let mut key = Key::new(Suite::AesGcm, &[7; KEY_BYTES]);
-        key.skip_to(MESSAGES_OF_A_KEY - 3);
-        key
-    }
-
-    fn halves() -> (Outgoing, Incoming) {
-        (Outgoing::new(key()), Incoming::new(key()))
-    }
-
-    /// Says it in messages of `each`, which arrive in portions that know nothing of messages.
+    /// Sends `all` in messages of `each` bytes, which arrive in portions of another size.
     fn pass(all: &[u8], each: usize, portion: usize) -> Incoming {
-        pass_with(key, all, each, portion)
+        pass_with(sessions(Suite::ChaChaPoly, None), all, each, portion)
     }
 
-    fn pass_with(key: fn() -> Key, all: &[u8], each: usize, portion: usize) -> Incoming {
-        let (mut outgoing, mut incoming) = (Outgoing::new(key()), Incoming::new(key()));
+    fn pass_with(
+        [mut near, mut far]: [Session; 2],
+        all: &[u8],
+        each: usize,
+        portion: usize,
+    ) -> Incoming {
+        let (mut outgoing, mut incoming) = (Outgoing::default(), Incoming::default());
         let mut travels = Vec::new();
         for said in all.chunks(each) {
             assert_eq!(outgoing.take(said), said.len());
-            outgoing.seal().expect("numbers are left");
+            outgoing.seal(&mut near).expect("nonces are left");
             travels.extend_from_slice(outgoing.unsent());
             outgoing.sent(outgoing.unsent().len());
         }
@@ -221,7 +216,7 @@ mod tests {
             room[..now.len()].copy_from_slice(now);
             incoming.fill(now.len());
             rest = later;
-            while incoming.open().expect("nobody changes it") {
+            while incoming.open(&mut far).expect("nobody changes it") {
                 while let len @ 1.. = incoming.read(&mut out) {
                     heard.extend_from_slice(&out[..len]);
                 }
@@ -240,54 +235,60 @@ mod tests {
             }
         }
         pass(&all[..9_000], 100, 1);
-        pass_with(worn, &all[..9_000], 1_000, 1_234);
-        pass_with(worn, &all, PLAIN_MAX, usize::MAX);
+        pass_with(sessions(Suite::AesGcm, Some(3)), &all[..9_000], 1_000, 1_234);
+        pass_with(sessions(Suite::AesGcm, Some(3)), &all, PLAIN_MAX, usize::MAX);
     }
 
     #[test]
-    fn a_quiet_connection_takes_little_memory_and_a_busy_one_two_messages() {
-        assert_eq!(Incoming::new(key()).bytes.capacity(), 0);
-        assert_eq!(pass(&[7; 100_000], 100, 1_000).bytes.capacity(), ROOM_MIN);
+    fn quiet_channel_takes_little_memory_and_busy_one_five_messages() {
+        let memory = |incoming: &Incoming| (incoming.bytes.capacity(), incoming.content.capacity());
+        assert_eq!(memory(&Incoming::default()), (0, 0));
+        let (raw, content) = memory(&pass(&[7; 100_000], 100, 1_000));
+        assert!(raw == ROOM_MIN && content < 256, "{raw}, {content}");
         for each in [PLAIN_MAX, PLAIN_MAX - 12, 40_000, 5_000] {
-            let busy = pass(&vec![7; 2_000_000], each, usize::MAX);
-            assert_eq!(busy.bytes.capacity(), ROOM_MAX, "{each}");
+            let (raw, content) = memory(&pass(&vec![7; 2_000_000], each, usize::MAX));
+            assert!(raw == ROOM_MAX && content <= CIPHER_MAX, "{each}: {raw}, {content}");
         }
-        let (mut outgoing, _) = halves();
+        let (mut outgoing, mut near) = (Outgoing::default(), near());
         while outgoing.take(&[7; 100]) > 0 {}
-        outgoing.seal().expect("numbers are left");
-        assert_eq!(outgoing.sealed.capacity(), MESSAGE_MAX);
+        outgoing.seal(&mut near).expect("nonces are left");
+        assert_eq!(
+            (outgoing.open.capacity(), outgoing.sealed.capacity()),
+            (PLAIN_MAX, MESSAGE_MAX)
+        );
     }
 
     #[test]
-    fn a_message_takes_no_more_than_it_may() {
-        let (mut outgoing, _) = halves();
+    fn message_never_exceeds_its_maximum() {
+        let (mut outgoing, mut near) = (Outgoing::default(), near());
         assert_eq!(outgoing.take(&[]), 0);
         assert!(!outgoing.is_begun(), "nothing was taken");
         assert_eq!(outgoing.take(&vec![7; 2 * PLAIN_MAX]), PLAIN_MAX);
         assert!(outgoing.is_full());
         assert_eq!(outgoing.take(&[7]), 0);
-        outgoing.seal().expect("numbers are left");
+        outgoing.seal(&mut near).expect("nonces are left");
         assert_eq!(outgoing.unsent().len(), MESSAGE_MAX);
     }
 
     #[test]
-    fn a_message_too_short_for_its_tag_is_refused() {
-        let (_, mut incoming) = halves();
+    fn message_too_short_for_its_tag_is_refused() {
+        let mut incoming = Incoming::default();
         incoming.room()[..4].copy_from_slice(&[0, 2, 9, 9]);
         incoming.fill(4);
-        assert_eq!(incoming.open().expect_err("no tag").kind(), io::ErrorKind::InvalidData);
+        let error = incoming.open(&mut near()).expect_err("no tag");
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
     }
 
     #[test]
-    fn what_cannot_be_sealed_stays() {
-        let (mut outgoing, _) = halves();
-        outgoing.key.skip_to(u64::MAX - 1);
-        outgoing.take(b"the last");
-        outgoing.seal().expect("one number is left");
+    fn message_that_cannot_be_sealed_stays() {
+        let mut outgoing = Outgoing::default();
+        outgoing.take(b"sealed");
+        outgoing.seal(&mut near()).expect("a nonce is left");
         outgoing.sent(outgoing.unsent().len());
-        outgoing.take(b"one too many");
+        outgoing.take(b"not sealed");
+        let mut near = unable_to_seal();
         for _ in 0..2 {
-            outgoing.seal().expect_err("none is left");
+            outgoing.seal(&mut near).expect_err("it cannot");
             assert!(outgoing.unsent().is_empty() && outgoing.is_begun());
         }
     }
