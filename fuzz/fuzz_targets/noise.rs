@@ -33,8 +33,8 @@ fuzz_target!(|bytes: Vec<u8>| {
     let noise = Noise::new(&Keypair::generate_ed25519()).expect("a key that signs");
     let peer = || AllowStdIo::new(Peer(Cursor::new(bytes.clone())));
     for name in ["/noise", "/ostraca/noise-aesgcm/1"] {
-        let dialled = noise.clone().upgrade_inbound(peer(), name).now_or_never();
-        let dialling = noise.clone().upgrade_outbound(peer(), name).now_or_never();
+        let dialled = noise.clone().upgrade_inbound(peer(), name.into()).now_or_never();
+        let dialling = noise.clone().upgrade_outbound(peer(), name.into()).now_or_never();
         for shaken in [dialled, dialling] {
             assert!(shaken.expect("nothing is waited for").is_err());
         }

@@ -11,6 +11,7 @@ use libp2p::{Multiaddr, PeerId};
 use sha2::Sha256;
 
 use super::config::{Config, Secret};
+use super::secrets::Secrets;
 use super::wire::{
     ADDRESSES_MAX, ClientHello, ClientWelcome, Facts, Greeting, Hello, Nonce, PROTOCOL_VERSION,
     Proof, Refusal, Welcome,
@@ -33,8 +34,8 @@ pub struct Standing {
     pub peer: PeerId,
     /// What it tells.
     pub facts: Facts,
-    /// The cluster's secret.
-    pub secret: Option<Secret>,
+    /// The secrets of the cluster and of its tools.
+    pub secret: Option<Secrets>,
     /// If not empty: only these may talk.
     pub allowed: Arc<BTreeSet<PeerId>>,
     /// Lives that were removed from the cluster; bounded by who keeps them (membership). Not their
@@ -127,27 +128,38 @@ impl Standing {
         }
     }
 
-    /// The proof that this node gives in that role; none without a secret.
+    /// The proof with which this node opens a lane: by the first secret of the cluster; none without
+    /// one.
     #[must_use]
     pub fn prove(&self, role: Role, opening: &Opening<'_>) -> Option<Proof> {
-        let mac = mac(self.secret.as_ref()?, role, opening);
-        Some(Proof(mac.finalize().into_bytes().into()))
+        prove_by(self.secret.as_ref()?.cluster().first(), role, opening)
     }
 
-    fn proven(&self, role: Role, opening: &Opening<'_>, proof: Option<&Proof>) -> bool {
-        self.knows_the_same(|secret| mac(secret, role, opening), proof)
-    }
-
-    /// Whether the other side knows what this side knows: the same secret, or none on both.
-    fn knows_the_same(
+    /// The secret of the cluster, if there is any, by which a peer has proven itself on a lane.
+    fn proven(
         &self,
-        mac: impl FnOnce(&Secret) -> Hmac<Sha256>,
+        role: Role,
+        opening: &Opening<'_>,
         proof: Option<&Proof>,
-    ) -> bool {
+    ) -> Result<Option<Secret>, Refusal> {
+        let secrets = self.secret.iter().flat_map(Secrets::cluster);
+        self.common_secret(secrets, |secret| mac(secret, role, opening), proof)
+    }
+
+    /// The one of `secrets` by which the other side has proven itself; `None` if neither side has any.
+    fn common_secret<'a>(
+        &self,
+        mut secrets: impl Iterator<Item = &'a Secret>,
+        mac: impl Fn(&Secret) -> Hmac<Sha256>,
+        proof: Option<&Proof>,
+    ) -> Result<Option<Secret>, Refusal> {
         match (&self.secret, proof) {
-            (None, None) => true,
-            (Some(secret), Some(proof)) => mac(secret).verify_slice(&proof.0).is_ok(), // in constant time
-            _ => false,
+            (None, None) => Ok(None),
+            (Some(_), Some(proof)) => secrets
+                .find(|secret| mac(secret).verify_slice(&proof.0).is_ok()) // in constant time
+                .map(|secret| Some(secret.clone()))
+                .ok_or(Refusal::Secret),
+            _ => Err(Refusal::Secret),
         }
     }
 
@@ -160,7 +172,7 @@ impl Standing {
         from: PeerId,
         nonce: &Nonce,
         hello: &Hello,
-    ) -> Result<NodeId, Refusal> {
+    ) -> Result<Opener, Refusal> {
         check_version(hello.facts.version)?;
         let opening = Opening {
             opener: from,
@@ -170,9 +182,7 @@ impl Standing {
             class: hello.class,
             generation: hello.generation,
         };
-        if !self.proven(Role::Opener, &opening, hello.proof.as_ref()) {
-            return Err(Refusal::Secret);
-        }
+        let secret = self.proven(Role::Opener, &opening, hello.proof.as_ref())?;
         let node = self.judge_node(from, &hello.facts)?;
         let current = self.facts.incarnation;
         if hello.to.is_some_and(|to| to != current) {
@@ -181,7 +191,7 @@ impl Standing {
         if self.stopping {
             return Err(Refusal::Stopping);
         }
-        Ok(node)
+        Ok(Opener { node, secret })
     }
 
     /// Judges what an acceptor answers to `hello`, which this node has said after `greeting`.
@@ -204,9 +214,7 @@ impl Standing {
             class: hello.class,
             generation: hello.generation,
         };
-        if !self.proven(Role::Acceptor, &opening, welcome.proof.as_ref()) {
-            return Err(Refusal::Secret);
-        }
+        self.proven(Role::Acceptor, &opening, welcome.proof.as_ref())?;
         let node = self.judge_node(from, &welcome.facts)?;
         if hello.to.is_some_and(|to| to != node.incarnation) {
             return Err(Refusal::WrongIncarnation { current: node.incarnation });
@@ -218,14 +226,26 @@ impl Standing {
         Ok(node)
     }
 
-    /// The proof that this process gives in a call; none without a secret.
+    /// The proof with which this process calls: by the secret that it dials with; none without one.
     #[must_use]
     pub fn prove_call(&self, party: Party, call: &Call<'_>) -> Option<Proof> {
-        let mac = mac_of_call(self.secret.as_ref()?, party, call);
-        Some(Proof(mac.finalize().into_bytes().into()))
+        let (_, secret) = self.secret.as_ref()?.dialling()?;
+        prove_call_by(Some(secret), party, call)
     }
 
-    /// Judges what a client says, as [`judge_hello`](Self::judge_hello) judges a node.
+    /// The secret of the cluster or of its tools by which a peer has proven itself in a call.
+    fn proven_call(
+        &self,
+        party: Party,
+        call: &Call<'_>,
+        proof: Option<&Proof>,
+    ) -> Result<Option<Secret>, Refusal> {
+        let secrets = self.secret.iter().flat_map(Secrets::accepted).map(|(_, secret)| secret);
+        self.common_secret(secrets, |secret| mac_of_call(secret, party, call), proof)
+    }
+
+    /// Judges what a client says, as [`judge_hello`](Self::judge_hello) judges a node. Returns the
+    /// secret by which the client has proven itself, for the answer.
     ///
     /// # Errors
     /// The [`Refusal`] to answer with.
@@ -234,16 +254,13 @@ impl Standing {
         from: PeerId,
         nonce: &Nonce,
         hello: &ClientHello,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Option<Secret>, Refusal> {
         check_version(hello.version)?;
         let call =
             Call { client: from, node: self.peer, client_nonce: &hello.nonce, node_nonce: nonce };
-        let mac = |secret: &Secret| mac_of_call(secret, Party::Client, &call);
-        if !self.knows_the_same(mac, hello.proof.as_ref()) {
-            return Err(Refusal::Secret);
-        }
+        let secret = self.proven_call(Party::Client, &call, hello.proof.as_ref())?;
         self.judge_peer(from, &hello.cluster)?;
-        if self.stopping { Err(Refusal::Stopping) } else { Ok(()) }
+        if self.stopping { Err(Refusal::Stopping) } else { Ok(secret) }
     }
 
     /// Judges what a node answers to `hello`, which this client has said after `greeting`.
@@ -264,10 +281,7 @@ impl Standing {
             client_nonce: &hello.nonce,
             node_nonce: &greeting.nonce,
         };
-        let mac = |secret: &Secret| mac_of_call(secret, Party::Node, &call);
-        if !self.knows_the_same(mac, welcome.proof.as_ref()) {
-            return Err(Refusal::Secret);
-        }
+        self.proven_call(Party::Node, &call, welcome.proof.as_ref())?;
         self.judge_peer(node, &welcome.cluster)
     }
 
@@ -286,6 +300,27 @@ impl Standing {
         }
         Ok(())
     }
+}
+
+/// A node that may open a lane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opener {
+    /// The node.
+    pub node: NodeId,
+    /// The secret by which it has proven itself; the answer is proven by the same.
+    pub secret: Option<Secret>,
+}
+
+/// The proof of that role by one secret; none without one.
+#[must_use]
+pub fn prove_by(secret: Option<&Secret>, role: Role, opening: &Opening<'_>) -> Option<Proof> {
+    Some(Proof(mac(secret?, role, opening).finalize().into_bytes().into()))
+}
+
+/// The proof of that party by one secret; none without one.
+#[must_use]
+pub fn prove_call_by(secret: Option<&Secret>, party: Party, call: &Call<'_>) -> Option<Proof> {
+    Some(Proof(mac_of_call(secret?, party, call).finalize().into_bytes().into()))
 }
 
 /// Whether this release speaks that version.
@@ -347,7 +382,17 @@ pub fn check(config: &Config) -> Result<(), ConfigError> {
     if len == 0 || len > CLUSTER_NAME_MAX {
         return Err(ConfigError::ClusterName { len });
     }
-    let has_secret = config.secret.is_some() || config.secret_file.is_some();
+    let in_memory = config.secret.as_ref();
+    let has_secret = in_memory.is_some_and(|secrets| !secrets.cluster().is_empty())
+        || config.secret_file.is_some();
+    let has_clients_secret = in_memory.is_some_and(|secrets| !secrets.client().is_empty())
+        || config.client_secret_file.is_some();
+    if has_clients_secret && !has_secret && !config.listen.is_empty() {
+        return Err(ConfigError::ClientSecretAlone);
+    }
+    if has_clients_secret && config.private_network {
+        return Err(ConfigError::PrivateWithClientSecret);
+    }
     if config.private_network && !has_secret {
         return Err(ConfigError::PrivateWithoutSecret);
     }
@@ -363,7 +408,8 @@ pub fn check(config: &Config) -> Result<(), ConfigError> {
 /// # Errors
 /// [`ConfigError::UnreadSecret`].
 pub const fn check_secret_is_read(config: &Config) -> Result<(), ConfigError> {
-    if config.secret_file.is_some() { Err(ConfigError::UnreadSecret) } else { Ok(()) }
+    let is_read = config.secret_file.is_none() && config.client_secret_file.is_none();
+    if is_read { Ok(()) } else { Err(ConfigError::UnreadSecret) }
 }
 
 /// Settings that a node does not start with.
@@ -382,7 +428,7 @@ pub enum ConfigError {
         listen: Multiaddr,
     },
     /// Who starts the transport by hand reads the secret first.
-    #[error("net.cluster-secret-file is not read yet: call Config::read_secret first")]
+    #[error("the files of secrets are not read yet: call Config::read_secret first")]
     UnreadSecret,
     /// A private network is one that shares a secret.
     #[error(
@@ -390,6 +436,18 @@ pub enum ConfigError {
          drop it"
     )]
     PrivateWithoutSecret,
+    /// Without a secret of the cluster anybody may join, so that one for tools protects nothing.
+    #[error(
+        "net.client-secret-file is set on a node without a secret of the cluster: set \
+         net.cluster-secret-file as well"
+    )]
+    ClientSecretAlone,
+    /// Who has no secret of the cluster can't enter its private network.
+    #[error(
+        "net.client-secret-file has no use with net.private-network, which tools enter with the \
+         cluster's secret: drop one of them"
+    )]
+    PrivateWithClientSecret,
     /// The name is missing or too long.
     #[error("net.cluster-name has {len} bytes: give it 1 to {CLUSTER_NAME_MAX}")]
     ClusterName {

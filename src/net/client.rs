@@ -35,6 +35,7 @@ use super::config::{Config, SecretError};
 use super::handshake::{self, HandshakeError};
 use super::identity::{Identity, IdentityError};
 use super::noise;
+use super::secrets::Secrets;
 use super::swarm::{self, Lines, OpenFailed};
 use super::wire::Refusal;
 
@@ -75,6 +76,7 @@ pub async fn connect_as(
     let mut config = Config { listen: Vec::new(), ..config.clone() };
     config.read_secret()?;
     admission::check(&config)?;
+    config.secret = config.secret.map(Secrets::of_client);
     let calling = async {
         let mut last = None;
         for at in address::resolve(address).await? {
@@ -267,7 +269,7 @@ pub enum ConnectError {
     /// Somebody is there, but the cipher fails.
     #[error(
         "somebody listens at {address}, but the encrypted handshake fails: give this client the \
-         cluster-secret-file of that node, set net.private-network as there, and check that it is \
+         cluster-secret-file of that node, or its client-secret-file, set net.private-network as there, and check that it is \
          a node of Ostraca"
     )]
     Handshake {

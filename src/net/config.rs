@@ -2,15 +2,18 @@
 
 mod text;
 
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
-use std::{fs, io};
 
 use documented::DocumentedFields;
 use libp2p::{Multiaddr, PeerId};
 use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
 
 use super::Class;
+use super::secrets::{Files, Secrets};
 
 /// `[net]`: settings of the transport. `Config::default()` listens on a free port of loopback, as
 /// an ephemeral identity, without a secret.
@@ -30,10 +33,20 @@ pub struct Config {
     /// Shared by all nodes of the cluster; at least 32 bytes of full entropy, as `ostraca secret`
     /// makes one. Better kept in a file of its own.
     #[serde(rename = "cluster-secret", skip_serializing, deserialize_with = "text::secret")]
-    pub secret: Option<Secret>,
-    /// The file that holds the secret; white space around it does not count.
+    pub secret: Option<Secrets>,
+    /// The file that holds the cluster's secret, or up to four, one a line: this node dials with the
+    /// first and accepts all. A running node reads the file every 2 s, so that secrets can be
+    /// replaced without a restart (docs/operating.md).
     #[serde(rename = "cluster-secret-file", skip_serializing_if = "Option::is_none")]
     pub secret_file: Option<PathBuf>,
+    /// The file that holds the secret of tools (`ostraca members --node ..`), or up to four, one a
+    /// line. Its holder may ask nodes, and can neither join nor open a lane. A tool that has it uses
+    /// it instead of the cluster's. Unset: tools use the cluster's secret.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_secret_file: Option<PathBuf>,
+    /// The encryption and multiplexing of connections: "own", "stock" (libp2p's crates) or "mixed"
+    /// (own, and accepts and dials "stock" nodes).
+    pub transport: Stack,
     /// Adds libp2p's private network below Noise: strangers do not even learn the protocol.
     /// Costs a third to two thirds of the throughput.
     pub private_network: bool,
@@ -55,6 +68,8 @@ impl Default for Config {
             data_dir: None,
             secret: None,
             secret_file: None,
+            client_secret_file: None,
+            transport: Stack::Own,
             private_network: false,
             allowed_peers: Vec::new(),
             insecure: false,
@@ -64,18 +79,42 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Takes the secret out of its file, if it is in one.
+    /// Reads the files of secrets, if there are any: from then on `secret` has them, and the settings
+    /// of the files are unset.
     ///
     /// # Errors
-    /// [`SecretError`] if it can't be read, is too short, or is given twice.
+    /// [`SecretError`] if a file can't be read, a secret is too short or given twice.
     pub fn read_secret(&mut self) -> Result<(), SecretError> {
-        let Some(path) = self.secret_file.take() else { return Ok(()) };
-        if self.secret.is_some() {
-            return Err(SecretError::Twice { path });
+        if let (Some(_), Some(path)) = (&self.secret, &self.secret_file) {
+            return Err(SecretError::Twice { path: path.clone() });
         }
-        self.secret = Some(Secret::read(&path)?);
+        if self.secret_file.is_none() && self.client_secret_file.is_none() {
+            return Ok(());
+        }
+        let files = Files {
+            cluster: self.secret_file.clone(),
+            client: self.client_secret_file.clone(),
+            private: self.private_network,
+        };
+        self.secret = Some(self.secret.clone().unwrap_or_default().read(files)?);
+        (self.secret_file, self.client_secret_file) = (None, None);
         Ok(())
     }
+}
+
+/// `net.transport`: the implementation of encryption and multiplexing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stack {
+    /// Ostraca's own: with a secret, a handshake that refuses strangers before they cost or learn
+    /// anything.
+    #[default]
+    Own,
+    /// As `Own`; also connects with `Stock` nodes of the same secret, whose handshake tells strangers
+    /// the node's peer id and lets them test guesses of the secret.
+    Mixed,
+    /// `libp2p-noise` and `yamux`.
+    Stock,
 }
 
 /// `[net.limits]`: what strangers and peers may use up. Each has a counter of its violations.
@@ -155,9 +194,9 @@ impl Limits {
     }
 }
 
-/// The cluster's secret. Never printed.
+/// A secret. Never printed; wiped from memory with its last clone.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(Vec<u8>);
+pub struct Secret(Arc<Zeroizing<Vec<u8>>>);
 
 impl Secret {
     /// Least length, in bytes.
@@ -168,19 +207,11 @@ impl Secret {
     /// # Errors
     /// [`ShortSecret`] below [`BYTES_MIN`](Self::BYTES_MIN) bytes.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Result<Self, ShortSecret> {
-        let bytes = bytes.into();
+        let bytes = Zeroizing::new(bytes.into());
         if bytes.len() < Self::BYTES_MIN {
             return Err(ShortSecret { len: bytes.len() });
         }
-        Ok(Self(bytes))
-    }
-
-    /// The secret in a file, without the white space around it.
-    fn read(path: &Path) -> Result<Self, SecretError> {
-        let bytes = fs::read(path)
-            .map_err(|source| SecretError::Unreadable { path: path.to_owned(), source })?;
-        Self::new(bytes.trim_ascii())
-            .map_err(|source| SecretError::Short { path: path.to_owned(), source })
+        Ok(Self(Arc::new(bytes)))
     }
 
     /// The bytes.
@@ -223,22 +254,58 @@ pub enum SecretError {
     },
     /// The file can't be read.
     #[error(
-        "net.cluster-secret-file: {path} can't be read: make one with `ostraca secret > {path}`, \
+        "net.{holder}-secret-file: {path} can't be read: make one with `ostraca secret > {path}`, \
          the same on every node",
         path = path.display()
     )]
     Unreadable {
+        /// Whose secrets: "cluster" or "client".
+        holder: &'static str,
         /// The file.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
     },
-    /// What it holds can be guessed.
-    #[error("net.cluster-secret-file: {path}", path = path.display())]
+    /// A secret in it can be guessed.
+    #[error("net.{holder}-secret-file: {path}", path = path.display())]
     Short {
+        /// Whose secrets: "cluster" or "client".
+        holder: &'static str,
         /// The file.
         path: PathBuf,
         /// What is the matter.
         source: ShortSecret,
+    },
+    /// More secrets than any replacement needs.
+    #[error(
+        "net.{holder}-secret-file: {path} holds more than {max} secrets, one a line: drop those that \
+         no node dials with any longer",
+        path = path.display(), max = super::secrets::SECRETS_MAX
+    )]
+    TooMany {
+        /// Whose secrets: "cluster" or "client".
+        holder: &'static str,
+        /// The file.
+        path: PathBuf,
+    },
+    /// The holders of the clients' secret could join.
+    #[error(
+        "net.client-secret-file: {path} holds a secret of the cluster, with which tools could join: \
+         make another one with `ostraca secret`",
+        path = path.display()
+    )]
+    SameForClients {
+        /// The file of the clients' secrets.
+        path: PathBuf,
+    },
+    /// A private network has one key.
+    #[error(
+        "net.cluster-secret-file: {path} holds several secrets, and net.private-network has room for \
+         one: leave one, or set net.private-network = false",
+        path = path.display()
+    )]
+    SeveralInPrivateNetwork {
+        /// The file of the cluster's secrets.
+        path: PathBuf,
     },
 }

@@ -14,6 +14,7 @@ use super::hub::{Command, Hub, Setup, Started};
 use super::identity::Identity;
 use super::lane::inbound::InboundStats;
 use super::lane::{Lane, LaneStats};
+use super::secrets;
 use super::swarm::{Refusals, StartError};
 use super::wire::{Facts, Refusal};
 use super::{Class, NodeId, Receiver};
@@ -116,6 +117,9 @@ pub struct Stats {
     pub handshakes: usize,
     /// Clients that are let in, those included that nobody has taken up yet.
     pub clients: usize,
+    /// Eight hexadecimal digits of a hash of each secret of the cluster in use, that which this node
+    /// dials with first. Nodes with the same files of secrets have the same.
+    pub secrets: Vec<String>,
     /// Lanes that this node did not open, or not let be opened, and clients that it did not let in:
     /// another secret, another cluster, a life that is over, no room.
     pub refused: u64,
@@ -151,6 +155,10 @@ impl Net {
         let (events, facts) = mpsc::unbounded_channel();
         let setup = Setup { config, identity, receiver, commands: orders, events };
         let Started { hub, directory, listening, advertised } = Hub::start(setup).await?;
+        if let Some(secrets) = config.secret.clone() {
+            let orders = commands.downgrade();
+            tokio::spawn(secrets::follow(secrets, secrets::READ_EVERY, orders, Command::Secrets));
+        }
         tokio::spawn(hub.run());
         let named = |address: Multiaddr| address.with_p2p(me.peer).unwrap_or_else(|other| other);
         let (addresses, listening) =

@@ -16,7 +16,10 @@ use ostraca_ddata::id::ReplicaId;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
-use super::admission::{Call, Opening, Party, Role, Standing, check_version};
+use super::admission::{
+    Call, Opener, Opening, Party, Role, Standing, check_version, prove_by, prove_call_by,
+};
+use super::config::Secret;
 use super::identity::{Entropy, random};
 use super::wire::{
     Answer, ClientAnswer, ClientHello, ClientWelcome, Facts, Greeting, Hello, Nonce,
@@ -60,6 +63,7 @@ pub struct Asked {
     /// What the opener said.
     pub hello: Hello,
     nonce: Nonce,
+    secret: Option<Secret>, // by which the opener has proven itself
 }
 
 /// Opens a lane on a fresh substream.
@@ -137,7 +141,7 @@ pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
             return Err(HandshakeError::OtherClass { said: hello.class, negotiated: class });
         }
         match us.judge_hello(from, &nonce, &hello) {
-            Ok(node) => Ok(Asked { node, hello, nonce }),
+            Ok(Opener { node, secret }) => Ok(Asked { node, hello, nonce, secret }),
             Err(refusal) => {
                 say_no(stream, &refusal).await?;
                 Err(HandshakeError::Unacceptable(refusal))
@@ -168,7 +172,7 @@ impl Asked {
             generation: self.hello.generation,
         };
         let facts = Facts { version: self.hello.facts.version, ..us.facts.clone() };
-        let proof = us.prove(Role::Acceptor, &opening);
+        let proof = prove_by(self.secret.as_ref(), Role::Acceptor, &opening);
         let answer = Answer::Welcome(Welcome { facts, proof, accepted });
         limited(within, send(stream, &answer)).await
     }
@@ -233,8 +237,9 @@ pub async fn answer<S: AsyncRead + AsyncWrite + Unpin, T>(
         let nonce = Nonce(random()?);
         send(stream, &Greeting { version: PROTOCOL_VERSION, nonce }).await?;
         let hello: ClientHello = receive(stream).await?;
-        let room = match us.judge_client(from, &nonce, &hello).and_then(|()| room()) {
-            Ok(room) => room,
+        let judged = us.judge_client(from, &nonce, &hello);
+        let (secret, room) = match judged.and_then(|secret| Ok((secret, room()?))) {
+            Ok(admitted) => admitted,
             Err(refusal) => {
                 say_no(stream, &refusal).await?;
                 return Err(HandshakeError::Unacceptable(refusal));
@@ -242,7 +247,7 @@ pub async fn answer<S: AsyncRead + AsyncWrite + Unpin, T>(
         };
         let call =
             Call { client: from, node: us.peer, client_nonce: &hello.nonce, node_nonce: &nonce };
-        let proof = us.prove_call(Party::Node, &call);
+        let proof = prove_call_by(secret.as_ref(), Party::Node, &call);
         let (version, cluster) = (hello.version, us.facts.cluster.clone());
         send(stream, &ClientAnswer::Welcome(ClientWelcome { version, cluster, proof })).await?;
         Ok(room)

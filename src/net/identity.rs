@@ -14,6 +14,7 @@ use rand::TryRng;
 use rand::rngs::{SysError, SysRng};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
+use zeroize::Zeroizing;
 
 use super::NodeId;
 
@@ -127,7 +128,7 @@ fn read_key(file: &File, path: PathBuf) -> Result<Keypair, IdentityError> {
     if mode & 0o077 != 0 {
         return Err(IdentityError::Exposed { path, mode });
     }
-    let mut bytes = Vec::new(); // ≤ KEY_BYTES_MAX
+    let mut bytes = Zeroizing::new(Vec::with_capacity(KEY_BYTES_MAX as usize)); // never moved
     file.take(KEY_BYTES_MAX).read_to_end(&mut bytes).map_err(unreadable)?;
     match Keypair::from_protobuf_encoding(&bytes) {
         Ok(keypair) if keypair.key_type() == KeyType::Ed25519 => Ok(keypair),
@@ -139,6 +140,7 @@ fn create(dir: &Path) -> Result<Keypair, IdentityError> {
     let keypair = generate()?;
     let path = dir.join(KEY);
     let bytes = keypair.to_protobuf_encoding().expect("an ed25519 key always encodes");
+    let bytes = Zeroizing::new(bytes);
     write_durably(dir, KEY, &bytes).map_err(|source| IdentityError::Unwritable { path, source })?;
     Ok(keypair)
 }
@@ -157,8 +159,8 @@ pub(crate) fn write_durably(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<
 }
 
 fn generate() -> Result<Keypair, IdentityError> {
-    let seed: [u8; 32] = random()?;
-    Ok(Keypair::ed25519_from_bytes(seed).expect("any 32 bytes are an ed25519 seed"))
+    let mut seed = Zeroizing::new(random::<32>()?);
+    Ok(Keypair::ed25519_from_bytes(&mut seed[..]).expect("any 32 bytes are an ed25519 seed"))
 }
 
 /// Bytes of the operating system's randomness.

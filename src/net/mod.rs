@@ -20,6 +20,8 @@ pub mod lane;
 pub mod link;
 pub mod muxer;
 pub mod noise;
+pub mod secrets;
+mod stock;
 pub mod swarm;
 pub mod transport;
 pub mod wire;

@@ -34,6 +34,7 @@ pub(super) use limits::{Place, Slot, Slots};
 use super::admission::{self, ConfigError};
 use super::complaints::Complaints;
 use super::config::Config;
+use super::secrets::Keyring;
 use super::{Class, address, noise, transport};
 use handler::{FromHandler, Open, Protocol};
 use limits::Connections;
@@ -43,12 +44,13 @@ use limits::Connections;
 /// # Errors
 /// [`StartError`]; nothing listens then.
 pub fn swarm(config: &Config, keypair: &Keypair) -> Result<Swarm<Lines>, StartError> {
-    Ok(listening(config, keypair)?.0)
+    Ok(listening(config, &Keyring::new(config.secret.clone()), keypair)?.0)
 }
 
 /// The same, with the listener of each of `config.listen`, in order.
 pub(super) fn listening(
     config: &Config,
+    keyring: &Keyring,
     keypair: &Keypair,
 ) -> Result<(Swarm<Lines>, Vec<ListenerId>), StartError> {
     admission::check(config)?;
@@ -56,7 +58,7 @@ pub(super) fn listening(
     for address in &config.listen {
         check_free(address)?;
     }
-    let mut swarm = silent(config, keypair, Protocol::ALL)?;
+    let mut swarm = silent(config, keyring, keypair, Protocol::ALL)?;
     let mut listeners = Vec::new(); // ≤ config.listen
     for address in &config.listen {
         let listen = |source| StartError::Listen { address: address.clone(), source };
@@ -73,15 +75,16 @@ pub(super) fn listening(
 
 /// A swarm that only dials, and lets nobody open a substream. The settings have been checked.
 pub(super) fn of_client(config: &Config, keypair: &Keypair) -> Result<Swarm<Lines>, noise::Error> {
-    silent(config, keypair, &[])
+    silent(config, &Keyring::new(config.secret.clone()), keypair, &[])
 }
 
 fn silent(
     config: &Config,
+    keyring: &Keyring,
     keypair: &Keypair,
     takes: &'static [Protocol],
 ) -> Result<Swarm<Lines>, noise::Error> {
-    let transport = transport::transport(config, keypair)?;
+    let transport = transport::transport(config, keyring, keypair)?;
     let limits = &config.limits;
     let settings = libp2p::swarm::Config::with_tokio_executor()
         .with_idle_connection_timeout(limits.idle_timeout)

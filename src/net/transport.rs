@@ -16,12 +16,13 @@ use libp2p::core::upgrade::Version;
 use libp2p::identity::Keypair;
 use libp2p::pnet::{PnetConfig, PreSharedKey};
 use libp2p::{PeerId, tcp};
-use sha2::{Digest, Sha256};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
-use super::config::{Config, Limits, Secret};
+use super::config::{Config, Limits, Stack};
 use super::muxer::Yamux;
 use super::noise::{self, Noise};
+use super::secrets::{Keyring, derived};
+use super::stock::Stock;
 
 #[cfg(target_os = "linux")]
 const NOT_SENT: u32 = 64 * 1024;
@@ -40,50 +41,50 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for S {}
 /// secret.
 pub fn transport(
     config: &Config,
+    keyring: &Keyring,
     keypair: &Keypair,
 ) -> Result<Boxed<(PeerId, StreamMuxerBox)>, noise::Error> {
-    let limits = config.limits.clone();
-    let private = config.private_network.then(|| {
-        let secret = config.secret.as_ref().expect("admission::check has found one");
-        derived(secret, "private-network")
-    });
-    let mut noise = Noise::new(keypair)?;
-    if let Some(secret) = &config.secret {
-        noise = noise.with_prologue(&derived(secret, "noise-prologue"));
+    let (streams, within) = (streams_max(&config.limits), config.limits.handshake_within);
+    let sockets = sockets(config, keyring).upgrade(Version::V1Lazy);
+    if config.transport == Stack::Stock {
+        let stock = Stock::new(keypair, keyring)?;
+        let mut yamux = libp2p::yamux::Config::default();
+        yamux.set_max_num_streams(2 * streams); // it ends a connection that has more
+        return Ok(sockets.authenticate(stock).multiplex(yamux).timeout(within).boxed());
     }
-    Ok(tcp::tokio::Transport::new(tcp::Config::default().nodelay(true))
+    let mut noise = Noise::new(keypair)?.with_secrets(keyring.clone());
+    if config.transport == Stack::Mixed {
+        noise = noise.with_stock_peers();
+    }
+    Ok(sockets.authenticate(noise).multiplex(Yamux::new(streams)).timeout(within).boxed())
+}
+
+/// TCP, and the private network on it if there is one.
+fn sockets(config: &Config, keyring: &Keyring) -> Boxed<Box<dyn Wire>> {
+    let limits = config.limits.clone();
+    let private = config.private_network.then(|| keyring.clone());
+    tcp::tokio::Transport::new(tcp::Config::default().nodelay(true))
         .and_then(move |socket: tcp::tokio::TcpStream, _| async move {
             set_options(&SockRef::from(&socket.0), &limits)?;
             let wire: Box<dyn Wire> = match private {
                 None => Box::new(socket),
-                Some(key) => {
-                    let private = PnetConfig::new(PreSharedKey::new(key)).handshake(socket);
+                Some(keyring) => {
+                    let secrets = keyring.secrets();
+                    let secret = secrets.as_ref().and_then(|secrets| secrets.cluster().first());
+                    let key =
+                        derived(secret.expect("admission::check has found one"), "private-network");
+                    let private = PnetConfig::new(PreSharedKey::new(*key)).handshake(socket);
                     Box::new(private.await.map_err(io::Error::other)?)
                 }
             };
             Ok::<_, io::Error>(wire)
         })
         .boxed()
-        .upgrade(Version::V1Lazy)
-        .authenticate(noise)
-        .multiplex(Yamux::new(streams_max(&config.limits)))
-        .timeout(config.limits.handshake_within)
-        .boxed())
 }
 
 /// Streams on one connection: the lanes of both directions, each with those of its last life.
 const fn streams_max(limits: &Limits) -> usize {
     limits.lanes_per_peer.saturating_mul(2)
-}
-
-/// What the secret becomes below the lanes. A hash, since it travels through other libraries.
-fn derived(secret: &Secret, purpose: &str) -> [u8; 32] {
-    let mut hash = Sha256::new();
-    hash.update(b"ostraca/1/");
-    hash.update(purpose.as_bytes());
-    hash.update([0]);
-    hash.update(secret.as_bytes());
-    hash.finalize().into()
 }
 
 fn set_options(socket: &SockRef<'_>, limits: &Limits) -> io::Result<()> {
@@ -152,12 +153,5 @@ mod tests {
         assert_eq!(check_free(any).expect_err("also").kind(), io::ErrorKind::AddrInUse);
         drop(listener);
         check_free(address).expect("free again");
-    }
-
-    #[test]
-    fn what_the_secret_becomes_differs_by_purpose_and_is_not_the_secret() {
-        let secret = Secret::new([7; 32]).expect("32 bytes");
-        let [one, two] = ["noise-prologue", "private-network"].map(|to| derived(&secret, to));
-        assert!(one != two && one != [7; 32] && two != [7; 32]);
     }
 }

@@ -289,6 +289,43 @@ async fn a_node_elsewhere_is_asked_by_a_client_that_knows_the_secret_and_never_j
     node.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tool_with_the_client_secret_reads_members_and_data() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).expect("written");
+        path.to_str().expect("UTF-8").to_owned()
+    };
+    let [cluster, client] =
+        [("cluster", "k7"), ("client", "q3")].map(|(name, digits)| file(name, &digits.repeat(32)));
+    let settings =
+        format!("[net]\ncluster-secret-file = {cluster:?}\nclient-secret-file = {client:?}\n");
+    let of_node = file("node.toml", &settings);
+    let of_tool = file("tool.toml", &format!("[net]\nclient-secret-file = {client:?}\n"));
+    let of_cheat = file("cheat.toml", &format!("[net]\ncluster-secret-file = {client:?}\n"));
+    let node = Node::start(Config::load(&of_node).expect("settings")).await.expect("it starts");
+    node.cluster().up().await.expect("it founds");
+    let at = node.addresses()[0].to_string();
+    let ask = async |arguments: &[&str], config: &str| {
+        let arguments = [arguments, &["--node", &at, "--config", config]].concat();
+        let arguments: Vec<String> = arguments.into_iter().map(str::to_owned).collect();
+        let asked = tokio::task::spawn_blocking(move || {
+            run(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
+        });
+        ended(&asked.await.expect("no panic"))
+    };
+    let (code, answer, errors) = ask(&["members"], &of_tool).await;
+    assert_eq!(code, 0, "{errors}");
+    assert!(answer.contains(": 1 member, all have seen this"), "{answer}");
+    let (code, _, errors) = ask(&["data", "get", "motd"], &of_tool).await;
+    assert!(!errors.contains("secret"), "it was let in: {code}, {errors}");
+    let (code, answer, errors) = ask(&["members"], &of_cheat).await;
+    assert_eq!((code, answer.as_str()), (1, ""), "{errors}");
+    assert!(errors.contains("secret"), "{errors}");
+    node.stop().await;
+}
+
 #[test]
 fn an_argument_that_makes_no_sense_says_what_does() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -71,7 +71,7 @@ fn begin_log() {
 
 fn config(secret: u8) -> Config {
     let mut config = Config::default();
-    config.net.secret = Some(Secret::new([secret; 32]).expect("32 bytes"));
+    config.net.secret = Some(Secret::new([secret; 32]).expect("32 bytes").into());
     config
 }
 

@@ -10,6 +10,7 @@ mod first_minutes;
 mod fixture;
 mod forming;
 mod losing;
+mod rotation;
 mod sharding;
 mod signals;
 mod strategies;

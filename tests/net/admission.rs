@@ -66,8 +66,8 @@ fn verdict(
     let (us, them) = (standing(us), standing(them));
     let mut hello = hello(&them, &us);
     said(&mut hello);
-    let node = us.judge_hello(them.peer, &OURS, &hello)?;
-    assert_eq!(node, NodeId { peer: them.peer, incarnation: them.facts.incarnation });
+    let opener = us.judge_hello(them.peer, &OURS, &hello)?;
+    assert_eq!(opener.node, NodeId { peer: them.peer, incarnation: them.facts.incarnation });
     Ok(())
 }
 
@@ -242,7 +242,7 @@ fn client_verdict(
     let (us, them) = (standing(us), standing(them));
     let mut hello = client_hello(&them, &us);
     said(&mut hello);
-    us.judge_client(them.peer, &OURS, &hello)
+    us.judge_client(them.peer, &OURS, &hello).map(drop)
 }
 
 #[test]
@@ -338,11 +338,11 @@ fn what_one_role_proves_is_no_proof_in_any_other() {
 fn a_clients_proof_is_worth_nothing_from_another_peer_to_another_node_or_after_another_greeting() {
     let (us, them) = (standing(|_| {}), standing(|_| {}));
     let hello = client_hello(&them, &us);
-    assert_eq!(us.judge_client(them.peer, &OURS, &hello), Ok(()));
+    assert!(us.judge_client(them.peer, &OURS, &hello).is_ok());
     let no = Err(Refusal::Secret);
-    assert_eq!(us.judge_client(PeerId::random(), &OURS, &hello), no);
-    assert_eq!(us.judge_client(them.peer, &Nonce([3; 32]), &hello), no);
-    assert_eq!(standing(|_| {}).judge_client(them.peer, &OURS, &hello), no);
+    assert_eq!(us.judge_client(PeerId::random(), &OURS, &hello).map(drop), no);
+    assert_eq!(us.judge_client(them.peer, &Nonce([3; 32]), &hello).map(drop), no);
+    assert_eq!(standing(|_| {}).judge_client(them.peer, &OURS, &hello).map(drop), no);
 }
 
 #[test]

@@ -13,6 +13,7 @@ use ostraca::net::config::{Config, Limits, Secret};
 use ostraca::net::handle::{Event, Net};
 use ostraca::net::identity::Identity;
 use ostraca::net::lane::SendError;
+use ostraca::net::secrets::Secrets;
 use ostraca::net::wire::Refusal;
 use ostraca::net::{Busy, Class, Inbound, NodeId, Receiver};
 use ostraca_ddata::id::ReplicaId;
@@ -177,6 +178,7 @@ fn quick() -> Config {
             back_off: (Duration::from_millis(5), Duration::from_millis(100)),
             ..Limits::default()
         },
+        transport: crate::TRANSPORT,
         ..Config::default()
     }
 }
@@ -414,7 +416,7 @@ async fn a_removed_incarnation_is_refused_and_told_why() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_has_another_secret_or_cluster_name_never_comes_up() {
-    let secret = |byte| Secret::new(vec![byte; 32]).ok();
+    let secret = |byte| Secret::new(vec![byte; 32]).ok().map(Secrets::from);
     let base = Config { secret: secret(1), ..quick() };
     let other_secret = Config { secret: secret(2), ..quick() };
     let other_name = Config { cluster_name: "other".to_owned(), ..base.clone() };

@@ -312,7 +312,7 @@ fn standing(secret: Option<u8>) -> Standing {
     Standing {
         peer: Keypair::generate_ed25519().public().to_peer_id(),
         facts: facts(),
-        secret: secret.map(|byte| Secret::new([byte; 32]).expect("long enough")),
+        secret: secret.map(|byte| Secret::new([byte; 32]).expect("long enough").into()),
         allowed: Arc::default(),
         quarantined: Arc::default(),
         stopping: false,

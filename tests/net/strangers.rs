@@ -16,7 +16,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use crate::nodes::{Node, config, serves, soon};
 
-const PREFACE: &[u8] = b"\x13/multistream/1.0.0\n\x07/noise\n";
+const PREFACE: &[u8] = b"\x13/multistream/1.0.0\n\x15/ostraca/noise-psk/1\n";
 
 /// Connects as another host would: from another loopback address than the nodes use.
 async fn knock(node: &Node) -> TcpStream {

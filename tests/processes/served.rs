@@ -118,7 +118,7 @@ impl Order {
     pub(crate) fn config(&self) -> Config {
         Config {
             listen: vec![self.listen.clone()],
-            secret: Secret::new([7; 32]).ok(),
+            secret: Secret::new([7; 32]).ok().map(Into::into),
             data_dir: self.data_dir.clone(),
             limits: Limits {
                 tcp_user_timeout: self.user_timeout,

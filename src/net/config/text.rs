@@ -4,8 +4,9 @@
 use libp2p::PeerId;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serializer};
+use zeroize::Zeroizing;
 
-use super::Secret;
+use super::{Secret, Secrets};
 
 /// `lane-bytes-max = { control = .., data = .., user = .., bulk = .. }`; what is left out has its
 /// default.
@@ -89,9 +90,10 @@ pub(super) mod back_off {
     }
 }
 
-pub(super) fn secret<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Secret>, D::Error> {
-    let text = Option::<String>::deserialize(from)?;
-    text.map(|text| Secret::new(text.trim()).map_err(D::Error::custom)).transpose()
+pub(super) fn secret<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Secrets>, D::Error> {
+    let text = Option::<String>::deserialize(from)?.map(Zeroizing::new);
+    let secret = text.map(|text| Secret::new(text.trim()).map_err(D::Error::custom)).transpose()?;
+    Ok(secret.map(Secrets::from))
 }
 
 pub(super) fn write_peers<S: Serializer>(peers: &[PeerId], to: S) -> Result<S::Ok, S::Error> {

@@ -37,6 +37,7 @@ use super::handle::{Event, PeerStats, Stats};
 use super::identity::Identity;
 use super::lane::Lane;
 use super::link::{self, Dialler, End, Purpose};
+use super::secrets::{Keyring, Secrets};
 use super::swarm::{self, Calling, Lines, Slots, StartError};
 use super::wire::{Facts, Refusal};
 use super::{Class, NodeId, Receiver};
@@ -66,6 +67,8 @@ pub(super) enum Command {
     Clients(mpsc::Sender<ClientStream>),
     /// Tell others this id of the cluster.
     BelongsTo(u64),
+    /// Dial and admit with these secrets.
+    Secrets(Secrets),
     /// Tell who is known, and what was counted.
     Inspect(oneshot::Sender<Stats>),
     /// Send what is queued, say End, stop; then answer. Within that time.
@@ -85,6 +88,7 @@ pub(super) struct Hub {
     swarm: Swarm<Lines>,
     me: NodeId,
     standing: watch::Sender<Arc<Standing>>,
+    keyring: Keyring,
     tasks: Tasks,
     directory: Arc<Directory>,
     commands: mpsc::UnboundedReceiver<Command>,
@@ -132,7 +136,8 @@ impl Hub {
     /// Listens.
     pub(super) async fn start(setup: Setup<'_>) -> Result<Started, StartError> {
         let Setup { config, identity, receiver, commands, events } = setup;
-        let (mut swarm, listeners) = swarm::listening(config, identity.keypair())?;
+        let keyring = Keyring::new(config.secret.clone());
+        let (mut swarm, listeners) = swarm::listening(config, &keyring, identity.keypair())?;
         let listeners = listening(&mut swarm, &config.listen, &listeners).await?;
         let me = identity.node_id();
         let told = match config.advertise.is_empty() {
@@ -148,6 +153,7 @@ impl Hub {
             swarm,
             me,
             standing,
+            keyring,
             tasks: Tasks { standing: standings, limits, receiver, reports: reporter },
             directory: directory.clone(),
             commands,
@@ -234,6 +240,12 @@ impl Hub {
             Command::BelongsTo(id) => self.standing.send_modify(|standing| {
                 Arc::make_mut(standing).facts.cluster_id = Some(id);
             }),
+            Command::Secrets(secrets) => {
+                self.keyring.replace(secrets.clone());
+                self.standing.send_modify(|standing| {
+                    Arc::make_mut(standing).secret = Some(secrets);
+                });
+            }
             Command::Inspect(reply) => {
                 let _ = reply.send(self.inspect()); // who asked does not wait for it
             }
@@ -266,6 +278,7 @@ impl Hub {
             exceeded: lines.refusals(),
             handshakes: lines.handshakes(),
             clients: self.clients.count(),
+            secrets: self.keyring.secrets().map(|secrets| secrets.ids()).unwrap_or_default(),
             refused,
             violations,
             given_up,

@@ -10,7 +10,10 @@ use zeroize::Zeroizing;
 /// Bytes of a key, secret or public.
 const KEY_BYTES: usize = 32;
 
-pub(super) struct Resolver;
+/// Snow's primitives. With the static key pair of this process, snow does not derive the public key
+/// anew for each handshake.
+#[derive(Default)]
+pub(super) struct Resolver(pub(super) Option<Pair>);
 
 impl CryptoResolver for Resolver {
     fn resolve_rng(&self) -> Option<Box<dyn Random>> {
@@ -18,7 +21,7 @@ impl CryptoResolver for Resolver {
     }
 
     fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
-        (*choice == DHChoice::Curve25519).then(|| Box::new(Curve::none()) as Box<dyn Dh>)
+        (*choice == DHChoice::Curve25519).then(|| self.curve())
     }
 
     fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
@@ -30,22 +33,58 @@ impl CryptoResolver for Resolver {
     }
 }
 
+impl Resolver {
+    /// A curve without a key: snow sets or generates one later.
+    fn curve(&self) -> Box<dyn Dh> {
+        let (secret, public) = ([0; KEY_BYTES].into(), [0; KEY_BYTES].into());
+        Box::new(Curve { pair: Pair { secret, public }, known: self.0.clone() })
+    }
+}
+
 /// A key pair.
-struct Curve {
+#[derive(Clone)]
+pub(super) struct Pair {
     secret: StaticSecret,
     public: PublicKey,
 }
 
-impl Curve {
-    /// What snow sets or generates later.
-    fn none() -> Self {
-        let (secret, public) = ([0; KEY_BYTES].into(), [0; KEY_BYTES].into());
-        Self { secret, public }
-    }
-
-    fn new(secret: [u8; KEY_BYTES]) -> Self {
+impl Pair {
+    pub(super) fn new(secret: [u8; KEY_BYTES]) -> Self {
+        #[cfg(test)]
+        multiplications::count();
         let secret = StaticSecret::from(secret);
         Self { public: PublicKey::from(&secret), secret }
+    }
+
+    pub(super) fn secret(&self) -> &[u8; KEY_BYTES] {
+        self.secret.as_bytes()
+    }
+
+    pub(super) fn public(&self) -> &[u8; KEY_BYTES] {
+        self.public.as_bytes()
+    }
+}
+
+struct Curve {
+    pair: Pair,
+    known: Option<Pair>,
+}
+
+/// Multiplications on the curve by this thread, which are what a handshake costs.
+#[cfg(test)]
+pub(super) mod multiplications {
+    use std::cell::Cell;
+
+    thread_local! {
+        static COUNT: Cell<usize> = const { Cell::new(0) };
+    }
+
+    pub(in super::super) fn count() {
+        COUNT.set(COUNT.get() + 1);
+    }
+
+    pub(in super::super) fn so_far() -> usize {
+        COUNT.get()
     }
 }
 
@@ -63,28 +102,33 @@ impl Dh for Curve {
     }
 
     fn set(&mut self, secret: &[u8]) {
-        *self = Self::new(secret.try_into().expect("snow asks how long a key is"));
+        self.pair = match &self.known {
+            Some(known) if known.secret() == secret => known.clone(),
+            _ => Pair::new(secret.try_into().expect("snow asks how long a key is")),
+        };
     }
 
     fn generate(&mut self, random: &mut dyn Random) -> Result<(), Error> {
         let mut secret = Zeroizing::new([0; KEY_BYTES]);
         random.try_fill_bytes(&mut *secret)?;
-        *self = Self::new(*secret);
+        self.pair = Pair::new(*secret);
         Ok(())
     }
 
     fn pubkey(&self) -> &[u8] {
-        self.public.as_bytes()
+        self.pair.public()
     }
 
     fn privkey(&self) -> &[u8] {
-        self.secret.as_bytes()
+        self.pair.secret()
     }
 
     /// Refuses the few public keys with which anybody knows what is shared.
     fn dh(&self, public: &[u8], out: &mut [u8]) -> Result<(), Error> {
+        #[cfg(test)]
+        multiplications::count();
         let public = public.first_chunk::<KEY_BYTES>().ok_or(Error::Dh)?;
-        let shared = self.secret.diffie_hellman(&PublicKey::from(*public));
+        let shared = self.pair.secret.diffie_hellman(&PublicKey::from(*public));
         if !shared.was_contributory() {
             return Err(Error::Dh);
         }

@@ -1,8 +1,16 @@
 //! The handshake: three messages, after which both ends know each other and share two keys.
 //!
 //! Noise proves that the other end has a certain static key; the payload of the second and the third
-//! message says whose that is, signed by the identity. Nobody says who it is to one who has not been
-//! believed, but for the responder, who has to begin.
+//! message says whose that is, signed by the identity.
+//!
+//! With a secret the pattern is XXpsk0. The first message then carries an authentication tag under the
+//! preshared key, which the responder verifies before any multiplication on the curve: a stranger
+//! costs a few hashes, and learns neither identity nor static key. The responder tries each accepted
+//! secret, so that no name of a secret travels in the clear. Whoever records a first message can test
+//! guesses of the secret with it, which random secrets of 256 bits make useless.
+//!
+//! Without a secret the pattern is XX, as in every libp2p. The dialler then shows its identity only to
+//! a responder that has proven its own; the responder shows its identity to every dialler.
 
 use std::sync::Arc;
 
@@ -11,14 +19,14 @@ use libp2p::PeerId;
 use libp2p::identity::{Keypair, PublicKey};
 use prost::Message;
 use snow::{Builder, HandshakeState};
-use x25519_dalek::StaticSecret;
 use zeroize::Zeroizing;
 
-use super::curve::Resolver;
+use super::curve::{Pair, Resolver};
 use super::session::Session;
 use super::suite::Suite;
 use super::{Channel, Error};
 use crate::net::identity::random;
+use crate::net::secrets::{Secrets, preshared};
 
 /// What an identity signs is this, and the static key.
 const SIGNED: &[u8] = b"noise-libp2p-static-key:";
@@ -46,42 +54,56 @@ struct Payload {
 
 /// The static key of this life, and what is said of it.
 pub(super) struct Keys {
-    secret: StaticSecret,
+    pair: Pair,
     payload: Vec<u8>,
+}
+
+/// The kind of handshake that both ends have agreed on.
+pub(super) struct Agreed {
+    pub(super) suite: Suite,
+    pub(super) prologue: Arc<[u8]>,
+    /// The preshared keys: the first for an initiator, all for a responder.
+    pub(super) secrets: Option<Arc<Secrets>>,
 }
 
 impl Keys {
     pub(super) fn new(identity: &Keypair) -> Result<Self, Error> {
-        let secret = StaticSecret::from(*Zeroizing::new(random()?));
-        let public = x25519_dalek::PublicKey::from(&secret);
-        let signature = identity.sign(&[SIGNED, public.as_bytes()].concat())?;
+        let pair = Pair::new(*Zeroizing::new(random()?));
+        let signature = identity.sign(&[SIGNED, pair.public()].concat())?;
         let identity = identity.public().encode_protobuf();
         let payload = Payload { identity, signature }.encode_to_vec();
-        Ok(Self { secret, payload })
+        Ok(Self { pair, payload })
     }
 }
 
-fn builder<'a>(suite: Suite) -> Builder<'a> {
-    let pattern = suite.pattern().parse().expect("a name that Noise knows");
-    Builder::with_resolver(pattern, Box::new(Resolver))
+/// Snow's state before the first message. A responder's preshared key is replaced as it tries others.
+fn begin(keys: &Keys, agreed: &Agreed, role: Role) -> Result<HandshakeState, Error> {
+    let pattern = agreed.suite.pattern(agreed.secrets.is_some());
+    let pattern = pattern.parse().expect("a name that Noise knows");
+    let resolver = Box::new(Resolver(Some(keys.pair.clone())));
+    let builder = Builder::with_resolver(pattern, resolver).prologue(&agreed.prologue)?;
+    let mut builder = builder.local_private_key(keys.pair.secret())?;
+    let secret = agreed.secrets.as_ref().and_then(|secrets| secrets.dialling());
+    let key = secret.map(|(holder, secret)| preshared(holder, secret));
+    if let Some(key) = &key {
+        builder = builder.psk(0, key)?;
+    }
+    Ok(match role {
+        Role::Initiator => builder.build_initiator()?,
+        Role::Responder => builder.build_responder()?,
+    })
 }
 
 pub(super) async fn run<S>(
     mut socket: S,
     keys: Arc<Keys>,
-    prologue: Arc<[u8]>,
-    suite: Suite,
+    agreed: Agreed,
     role: Role,
 ) -> Result<(PeerId, Channel<S>), Error>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let secret = keys.secret.as_bytes();
-    let builder = builder(suite).prologue(&prologue)?.local_private_key(secret)?;
-    let mut noise = match role {
-        Role::Initiator => builder.build_initiator()?,
-        Role::Responder => builder.build_responder()?,
-    };
+    let mut noise = begin(&keys, &agreed, role)?;
     let peer = match role {
         Role::Initiator => {
             say(&mut socket, &mut noise, &[]).await?;
@@ -90,7 +112,8 @@ where
             peer
         }
         Role::Responder => {
-            let early = hear(&mut socket, &mut noise).await?;
+            let message = receive(&mut socket).await?;
+            let early = open_first(&mut noise, &message, agreed.secrets.as_deref())?;
             if !early.is_empty() {
                 return Err(Error::EarlyData(early.len()));
             }
@@ -99,7 +122,7 @@ where
         }
     };
     assert!(noise.is_handshake_finished(), "XX has three messages");
-    let session = Session::new(noise.into_transport_mode()?, suite);
+    let session = Session::new(noise.into_transport_mode()?, agreed.suite);
     Ok((peer, Channel::new(socket, session)))
 }
 
@@ -135,6 +158,38 @@ async fn hear<S>(socket: &mut S, noise: &mut HandshakeState) -> Result<Vec<u8>, 
 where
     S: AsyncRead + Unpin,
 {
+    let message = receive(socket).await?;
+    open(noise, &message)
+}
+
+/// Opens the first message by the first accepted secret that fits.
+fn open_first(
+    noise: &mut HandshakeState,
+    message: &[u8],
+    secrets: Option<&Secrets>,
+) -> Result<Vec<u8>, Error> {
+    let Some(secrets) = secrets else { return open(noise, message) };
+    for (holder, secret) in secrets.accepted() {
+        noise.set_psk(0, &*preshared(holder, secret))?;
+        match open(noise, message) {
+            Err(Error::Handshake(snow::Error::Decrypt)) => {} // snow has restored its state
+            opened => return opened,
+        }
+    }
+    Err(Error::Handshake(snow::Error::Decrypt))
+}
+
+fn open(noise: &mut HandshakeState, message: &[u8]) -> Result<Vec<u8>, Error> {
+    let mut payload = vec![0; message.len()];
+    let len = noise.read_message(message, &mut payload)?;
+    payload.truncate(len);
+    Ok(payload)
+}
+
+async fn receive<S>(socket: &mut S) -> Result<Vec<u8>, Error>
+where
+    S: AsyncRead + Unpin,
+{
     let mut prefix = [0; 2];
     socket.read_exact(&mut prefix).await?;
     let len = usize::from(u16::from_be_bytes(prefix));
@@ -143,10 +198,7 @@ where
     }
     let mut message = vec![0; len];
     socket.read_exact(&mut message).await?;
-    let mut payload = vec![0; len];
-    let len = noise.read_message(&message, &mut payload)?;
-    payload.truncate(len);
-    Ok(payload)
+    Ok(message)
 }
 
 #[cfg(test)]
@@ -155,7 +207,9 @@ mod tests {
     use futures::future::join;
     use tokio_util::compat::{Compat, TokioAsyncReadCompatExt};
 
+    use super::super::curve::multiplications;
     use super::*;
+    use crate::net::config::Secret;
 
     type Socket = Compat<tokio::io::DuplexStream>;
 
@@ -168,10 +222,61 @@ mod tests {
         Keys::new(&Keypair::generate_ed25519()).expect("it signs")
     }
 
+    fn agreed(secrets: Option<Secrets>) -> Agreed {
+        let secrets = secrets.map(Arc::new);
+        Agreed { suite: Suite::ChaChaPoly, prologue: Arc::new([]), secrets }
+    }
+
     async fn shake(socket: Socket, keys: Keys, role: Role) -> Result<PeerId, Error> {
-        run(socket, Arc::new(keys), Arc::new([]), Suite::ChaChaPoly, role)
-            .await
-            .map(|(peer, _)| peer)
+        run(socket, Arc::new(keys), agreed(None), role).await.map(|(peer, _)| peer)
+    }
+
+    fn secret(byte: u8) -> Secret {
+        Secret::new([byte; 32]).expect("32 bytes")
+    }
+
+    /// A handshake of ends with these secrets: the results, and the multiplications on the curve of
+    /// both ends together.
+    fn shake_with(dials: Option<Secrets>, accepts: Secrets) -> ([Result<PeerId, Error>; 2], usize) {
+        let (near, far) = sockets();
+        let (near_keys, far_keys) = (Arc::new(keys()), Arc::new(keys()));
+        let before = multiplications::so_far();
+        let near = run(near, near_keys, agreed(dials), Role::Initiator);
+        let far = run(far, far_keys, agreed(Some(accepts)), Role::Responder);
+        let (near, far) = block_on(join(near, far));
+        let ends = [near.map(|(peer, _)| peer), far.map(|(peer, _)| peer)];
+        (ends, multiplications::so_far() - before)
+    }
+
+    fn all(secrets: [u8; 3]) -> Secrets {
+        Secrets::new(secrets.map(secret).to_vec(), Vec::new())
+    }
+
+    #[test]
+    fn any_accepted_secret_of_nodes_and_clients_admits_a_dialler() {
+        for byte in [1, 2, 3, 9] {
+            let accepts = Secrets::new([1, 2, 3].map(secret).to_vec(), vec![secret(9)]);
+            let dials = match byte {
+                9 => Secrets::new(Vec::new(), vec![secret(9)]),
+                byte => secret(byte).into(),
+            };
+            let (ends, multiplications) = shake_with(Some(dials), accepts);
+            assert!(ends.iter().all(Result::is_ok), "{byte}: {ends:?}");
+            assert_eq!(multiplications, 8, "two ephemeral keys, and ee, es and se at both ends");
+        }
+    }
+
+    #[test]
+    fn first_message_of_a_stranger_costs_no_curve_multiplication() {
+        let as_client = Secrets::new(Vec::new(), vec![secret(1)]);
+        let strangers = [Some(all([4, 1, 2])), Some(as_client), None];
+        for dials in strangers {
+            let (ends, multiplications) = shake_with(dials, all([1, 2, 3]));
+            let [near, far] = ends.map(|end| end.expect_err("a stranger"));
+            assert!(matches!(far, Error::Handshake(snow::Error::Decrypt | snow::Error::Input)));
+            assert!(matches!(near, Error::Io(_)), "it was answered nothing: {near}");
+            assert_eq!(multiplications, 1, "the stranger's own ephemeral key");
+        }
     }
 
     async fn answer(socket: Socket) -> Result<PeerId, Error> {
@@ -233,8 +338,7 @@ mod tests {
         assert!(matches!(us.expect_err("long"), Error::TooLong(len) if len == BYTES_MAX + 1));
         let (mut near, far) = sockets();
         let keys = keys();
-        let noise = builder(Suite::ChaChaPoly).local_private_key(keys.secret.as_bytes());
-        let mut noise = noise.and_then(Builder::build_initiator).expect("it has a key");
+        let mut noise = begin(&keys, &agreed(None), Role::Initiator).expect("it has a key");
         let said = say(&mut near, &mut noise, b"early");
         let (said, us) = block_on(join(said, answer(far)));
         said.expect("there is room");

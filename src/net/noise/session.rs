@@ -73,8 +73,8 @@ pub(super) mod tests {
 
     /// Both ends of a connection after a handshake, the initiator first.
     pub(in super::super) fn states(suite: Suite) -> [TransportState; 2] {
-        let pattern = || suite.pattern().parse().expect("a pattern that Noise knows");
-        let builder = || Builder::with_resolver(pattern(), Box::new(Resolver));
+        let pattern = || suite.pattern(false).parse().expect("a pattern that Noise knows");
+        let builder = || Builder::with_resolver(pattern(), Box::new(Resolver::default()));
         let keys = [(); 2].map(|()| builder().generate_keypair().expect("randomness").private);
         let near = builder().local_private_key(&keys[0]).and_then(Builder::build_initiator);
         let far = builder().local_private_key(&keys[1]).and_then(Builder::build_responder);
@@ -100,7 +100,8 @@ pub(super) mod tests {
     /// as it does after the last nonce.
     pub(in super::super) fn unable_to_seal() -> Session {
         let pattern = "Noise_N_25519_ChaChaPoly_SHA256".parse().expect("a pattern");
-        let builder = || Builder::with_resolver(Clone::clone(&pattern), Box::new(Resolver));
+        let builder =
+            || Builder::with_resolver(Clone::clone(&pattern), Box::new(Resolver::default()));
         let keys = builder().generate_keypair().expect("randomness");
         let near = builder().remote_public_key(&keys.public).and_then(Builder::build_initiator);
         let far = builder().local_private_key(&keys.private).and_then(Builder::build_responder);

@@ -10,30 +10,34 @@ pub(super) enum Suite {
 }
 
 impl Suite {
-    /// The names of those that are for this machine, the fastest first.
-    pub(super) fn names() -> &'static [&'static str] {
-        const NAMES: [&str; 2] = [Suite::AesGcm.name(), Suite::ChaChaPoly.name()];
-        if has_aes() { &NAMES } else { &NAMES[1..] }
+    /// Those that are for this machine, the fastest first.
+    pub(super) fn offered() -> &'static [Self] {
+        const ALL: [Suite; 2] = [Suite::AesGcm, Suite::ChaChaPoly];
+        if has_aes() { &ALL } else { &ALL[1..] }
     }
 
-    /// For the negotiation of libp2p.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::ChaChaPoly => "/noise",
-            Self::AesGcm => "/ostraca/noise-aesgcm/1",
+    /// For the negotiation of libp2p: the handshake without a secret, or with one.
+    pub(super) const fn name(self, has_secret: bool) -> &'static str {
+        match (self, has_secret) {
+            (Self::ChaChaPoly, false) => "/noise",
+            (Self::AesGcm, false) => "/ostraca/noise-aesgcm/1",
+            (Self::ChaChaPoly, true) => "/ostraca/noise-psk/1",
+            (Self::AesGcm, true) => "/ostraca/noise-psk-aesgcm/1",
         }
     }
 
     /// The one that was agreed upon.
-    pub(super) fn named(name: &str) -> Option<Self> {
-        [Self::AesGcm, Self::ChaChaPoly].into_iter().find(|suite| suite.name() == name)
+    pub(super) fn named(name: &str, has_secret: bool) -> Option<Self> {
+        [Self::AesGcm, Self::ChaChaPoly].into_iter().find(|suite| suite.name(has_secret) == name)
     }
 
-    /// For Noise: a part of what both ends have to have in common.
-    pub(super) const fn pattern(self) -> &'static str {
-        match self {
-            Self::ChaChaPoly => "Noise_XX_25519_ChaChaPoly_SHA256",
-            Self::AesGcm => "Noise_XX_25519_AESGCM_SHA256",
+    /// The handshake's name in Noise, without and with a preshared key.
+    pub(super) const fn pattern(self, has_secret: bool) -> &'static str {
+        match (self, has_secret) {
+            (Self::ChaChaPoly, false) => "Noise_XX_25519_ChaChaPoly_SHA256",
+            (Self::ChaChaPoly, true) => "Noise_XXpsk0_25519_ChaChaPoly_SHA256",
+            (Self::AesGcm, false) => "Noise_XX_25519_AESGCM_SHA256",
+            (Self::AesGcm, true) => "Noise_XXpsk0_25519_AESGCM_SHA256",
         }
     }
 }
@@ -61,15 +65,18 @@ mod tests {
         let flags = std::fs::read_to_string("/proc/cpuinfo").expect("every Linux has it");
         let has = |flag| flags.split_whitespace().any(|word| word == flag);
         assert_eq!(has_aes(), has("aes") && has("pclmulqdq") && has("ssse3"));
-        assert_eq!(Suite::names().contains(&Suite::AesGcm.name()), has_aes());
+        assert_eq!(Suite::offered().contains(&Suite::AesGcm), has_aes());
     }
 
     #[test]
-    fn each_has_a_name_and_the_one_of_libp2p_is_always_there() {
-        for suite in [Suite::ChaChaPoly, Suite::AesGcm] {
-            assert_eq!(Suite::named(suite.name()), Some(suite));
+    fn name_of_each_handshake_leads_back_to_it_alone() {
+        for has_secret in [false, true] {
+            for suite in [Suite::ChaChaPoly, Suite::AesGcm] {
+                assert_eq!(Suite::named(suite.name(has_secret), has_secret), Some(suite));
+                assert_eq!(Suite::named(suite.name(has_secret), !has_secret), None);
+            }
+            assert_eq!(Suite::named("", has_secret), None);
         }
-        assert_eq!(Suite::named(""), None);
-        assert_eq!(Suite::names().last(), Some(&Suite::ChaChaPoly.name()));
+        assert_eq!(Suite::offered().last(), Some(&Suite::ChaChaPoly));
     }
 }

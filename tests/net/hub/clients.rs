@@ -1,11 +1,12 @@
 //! Clients: let in like nodes, known to nobody, and in nobody's way.
 
 use super::*;
-use crate::nodes::{self, Node, secret};
+use crate::nodes::{self, Node, one_secret, secret};
 use libp2p::swarm::{Swarm, SwarmEvent, dummy};
 use ostraca::net::CLIENT_PROTOCOL;
 use ostraca::net::client::{ClientStream, ConnectError, connect, connect_as};
 use ostraca::net::handshake::HandshakeError;
+use ostraca::net::secrets::{Keyring, Secrets};
 use ostraca::net::transport::transport;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -102,6 +103,31 @@ async fn a_client_beside_running_lanes_disturbs_nothing_and_never_shows_up_as_a_
     // What membership hears goes in order: nothing came of clients before this.
     let next = a.event("anything", Some).await;
     assert!(matches!(&next, Event::Closed { node } if *node == b.id()), "{next:?}");
+    echoing.abort();
+}
+
+/// Secrets of a cluster, and others of its tools.
+fn secrets(cluster: &[u8], client: &[u8]) -> Option<Secrets> {
+    let all = |bytes: &[u8]| bytes.iter().copied().map(one_secret).collect();
+    Some(Secrets::new(all(cluster), all(client)))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tools_are_let_in_with_either_secret() {
+    let host = Host::start(&Config { secret: secrets(&[1, 2], &[8, 9]), ..quick() }).await;
+    let echoing = echoes(&host);
+    // On a node's host a tool finds both secrets in the settings.
+    let tools = [(&[1][..], &[][..]), (&[2], &[]), (&[], &[8]), (&[], &[9]), (&[1], &[9])];
+    for (cluster, client) in tools {
+        let config = Config { secret: secrets(cluster, client), ..quick() };
+        let called = connect(&config, &host.address(), PATIENCE).await;
+        is_echoed(&mut called.expect("it is let in"), b"word").await;
+    }
+    for (cluster, client) in [(&[8][..], &[][..]), (&[], &[1]), (&[], &[7])] {
+        let config = Config { secret: secrets(cluster, client), ..quick() };
+        let error = refused(&config, &host.address()).await;
+        assert!(matches!(error, ConnectError::Handshake { .. }), "{error:?}");
+    }
     echoing.abort();
 }
 
@@ -217,7 +243,8 @@ async fn a_client_that_finds_no_node_or_another_one_is_told_so() {
 async fn a_client_tells_a_release_without_clients_from_a_refusal() {
     let config = closed_to_strangers();
     let identity = Identity::load(None).expect("an identity");
-    let stack = transport(&config, identity.keypair()).expect("a key that signs");
+    let keyring = Keyring::new(config.secret.clone());
+    let stack = transport(&config, &keyring, identity.keypair()).expect("a key that signs");
     let settings = libp2p::swarm::Config::with_tokio_executor()
         .with_idle_connection_timeout(Duration::from_secs(60));
     let peer = identity.node_id().peer;

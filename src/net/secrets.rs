@@ -1,0 +1,451 @@
+//! The secrets of a cluster and those of its tools, and their replacement while the node runs.
+//!
+//! Each file holds one secret a line. Connections are dialled with the first and accepted with any of
+//! them, so that a secret is replaced in three steps, each of which is finished on all nodes before
+//! the next one begins: add the new one, put it first, drop the old one.
+
+use std::borrow::Cow;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fmt, fs, io};
+
+use parking_lot::RwLock;
+use sha2::{Digest, Sha256};
+use tokio::sync::mpsc::WeakUnboundedSender;
+use zeroize::Zeroizing;
+
+use super::config::{Secret, SecretError};
+
+/// Secrets in one file, at most.
+pub const SECRETS_MAX: usize = 4;
+
+/// The longest file of secrets, in bytes.
+const FILE_BYTES_MAX: u64 = 16 * 1024;
+
+/// How often a running node reads its files of secrets. A change is adopted once two consecutive
+/// reads agree on it, so that a half-written file is not taken.
+pub(super) const READ_EVERY: Duration = Duration::from_secs(2);
+
+/// The holders of a secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// The nodes: they open lanes and join.
+    Node,
+    /// Tools: they ask nodes, and neither open lanes nor join.
+    Client,
+}
+
+/// The secrets that this process dials with and accepts. `From<Secret>` makes one of a single secret
+/// of the cluster.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Secrets {
+    cluster: Vec<Secret>, // ≤ SECRETS_MAX; the first is used to dial
+    client: Vec<Secret>,  // ≤ SECRETS_MAX; the same
+    files: Files,
+}
+
+impl From<Secret> for Secrets {
+    fn from(secret: Secret) -> Self {
+        Self { cluster: vec![secret], ..Self::default() }
+    }
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secrets(..)")
+    }
+}
+
+impl Secrets {
+    /// Secrets by holder. More than [`SECRETS_MAX`] of either are cut off.
+    #[must_use]
+    pub fn new(mut cluster: Vec<Secret>, mut client: Vec<Secret>) -> Self {
+        cluster.truncate(SECRETS_MAX);
+        client.truncate(SECRETS_MAX);
+        Self { cluster, client, files: Files::default() }
+    }
+
+    /// Those that a tool needs of its settings: the clients' secrets if there are any, else the
+    /// cluster's.
+    #[must_use]
+    pub(super) fn of_client(self) -> Self {
+        if self.client.is_empty() { self } else { Self { cluster: Vec::new(), ..self } }
+    }
+
+    /// Adds the secrets of `files`. `self` has the cluster's if they are not in a file.
+    pub(super) fn read(self, files: Files) -> Result<Self, SecretError> {
+        let Files { cluster, client, .. } = &files;
+        let cluster = cluster.as_deref().map_or(Ok(self.cluster), |path| read(path, "cluster"))?;
+        let client = client.as_deref().map_or(Ok(self.client), |path| read(path, "client"))?;
+        if let Some(path) = files.client.as_ref().filter(|_| shared(&cluster, &client)) {
+            return Err(SecretError::SameForClients { path: path.clone() });
+        }
+        if let Some(path) = files.cluster.as_ref().filter(|_| files.private && cluster.len() > 1) {
+            return Err(SecretError::SeveralInPrivateNetwork { path: path.clone() });
+        }
+        Ok(Self { cluster, client, files })
+    }
+
+    /// The secrets of the nodes, the one to dial with first.
+    #[must_use]
+    pub fn cluster(&self) -> &[Secret] {
+        &self.cluster
+    }
+
+    /// The secrets of the tools, the one to dial with first.
+    #[must_use]
+    pub fn client(&self) -> &[Secret] {
+        &self.client
+    }
+
+    /// The secret to dial with, and whose it is.
+    pub(super) fn dialling(&self) -> Option<(Holder, &Secret)> {
+        self.accepted().next()
+    }
+
+    /// All secrets with which a peer may dial.
+    pub(super) fn accepted(&self) -> impl Iterator<Item = (Holder, &Secret)> {
+        let cluster = self.cluster.iter().map(|secret| (Holder::Node, secret));
+        cluster.chain(self.client.iter().map(|secret| (Holder::Client, secret)))
+    }
+
+    /// The ids of the cluster's secrets, in order, for the log.
+    #[must_use]
+    pub fn ids(&self) -> Vec<String> {
+        self.cluster.iter().map(|secret| id(Holder::Node, secret)).collect()
+    }
+}
+
+fn shared(cluster: &[Secret], client: &[Secret]) -> bool {
+    client.iter().any(|secret| cluster.contains(secret))
+}
+
+/// Where secrets were read from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Files {
+    pub(super) cluster: Option<PathBuf>,
+    pub(super) client: Option<PathBuf>,
+    pub(super) private: bool, // `net.private-network`, which has room for one secret
+}
+
+impl Files {
+    /// Those that can be read again: pipes can't.
+    fn regular(self) -> Self {
+        let regular = |path: &PathBuf| fs::metadata(path).is_ok_and(|file| file.is_file());
+        Self { cluster: self.cluster.filter(regular), client: self.client.filter(regular), ..self }
+    }
+}
+
+fn read(path: &Path, holder: &'static str) -> Result<Vec<Secret>, SecretError> {
+    let unreadable = |source| SecretError::Unreadable { holder, path: path.to_owned(), source };
+    let short = |source| SecretError::Short { holder, path: path.to_owned(), source };
+    let mut bytes = Zeroizing::new(Vec::with_capacity(FILE_BYTES_MAX as usize + 1)); // never moved
+    let file = fs::File::open(path).map_err(unreadable)?;
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(unreadable(io::Error::other(format!("more than {FILE_BYTES_MAX} bytes"))));
+    }
+    let lines = bytes.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+    let mut secrets = Vec::new();
+    for line in lines.filter(|line| !line.is_empty()) {
+        let secret = Secret::new(line).map_err(short)?;
+        if secrets.contains(&secret) {
+            continue;
+        }
+        if secrets.len() == SECRETS_MAX {
+            return Err(SecretError::TooMany { holder, path: path.to_owned() });
+        }
+        secrets.push(secret);
+    }
+    if secrets.is_empty() {
+        return Err(short(Secret::new([]).expect_err("too short")));
+    }
+    Ok(secrets)
+}
+
+/// The key that a secret becomes for one use, so that no use learns anything about another.
+pub(super) fn derived(secret: &Secret, purpose: &str) -> Zeroizing<[u8; 32]> {
+    let mut hash = Sha256::new();
+    hash.update(b"ostraca/1/");
+    hash.update(purpose.as_bytes());
+    hash.update([0]);
+    hash.update(secret.as_bytes());
+    Zeroizing::new(hash.finalize().into())
+}
+
+/// The preshared key of Noise.
+pub(super) fn preshared(holder: Holder, secret: &Secret) -> Zeroizing<[u8; 32]> {
+    let purpose = match holder {
+        Holder::Node => "noise-psk",
+        Holder::Client => "noise-psk/client",
+    };
+    derived(secret, purpose)
+}
+
+/// The prologue of the handshake that libp2p's own Noise can speak.
+pub(super) fn prologue(holder: Holder, secret: &Secret) -> Zeroizing<[u8; 32]> {
+    let purpose = match holder {
+        Holder::Node => "noise-prologue",
+        Holder::Client => "noise-prologue/client",
+    };
+    derived(secret, purpose)
+}
+
+/// Names a secret without telling it: eight hexadecimal digits.
+fn id(holder: Holder, secret: &Secret) -> String {
+    let purpose = match holder {
+        Holder::Node => "secret-id",
+        Holder::Client => "secret-id/client",
+    };
+    derived(secret, purpose)[..4].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The name under which two ends agree on the prologue handshake of this secret. A listener has to
+/// know the prologue before it answers, so the name carries the secret's id.
+pub(super) fn prologue_protocol(holder: Holder, secret: &Secret) -> String {
+    format!("/ostraca/noise-prologue/1/{}", id(holder, secret))
+}
+
+/// The names of the prologue handshakes of all secrets, those of the nodes first.
+pub(super) fn prologue_protocols(secrets: &Secrets) -> Vec<Cow<'static, str>> {
+    secrets.accepted().map(|(holder, secret)| prologue_protocol(holder, secret).into()).collect()
+}
+
+/// The secrets of a running process, shared by all that checks them.
+#[derive(Clone, Debug, Default)]
+pub struct Keyring(Arc<RwLock<Option<Arc<Secrets>>>>);
+
+impl Keyring {
+    /// A keyring with these secrets; `None` admits strangers.
+    #[must_use]
+    pub fn new(secrets: Option<Secrets>) -> Self {
+        Self(Arc::new(RwLock::new(secrets.map(Arc::new))))
+    }
+
+    /// The secrets now.
+    #[must_use]
+    pub fn secrets(&self) -> Option<Arc<Secrets>> {
+        self.0.read().clone()
+    }
+
+    /// Handshakes that begin from now on use these. Connections stay.
+    pub fn replace(&self, secrets: Secrets) {
+        *self.0.write() = Some(Arc::new(secrets));
+    }
+}
+
+/// Reads the files anew at that interval until nobody sends orders any longer.
+pub(super) async fn follow<T>(
+    secrets: Secrets,
+    every: Duration,
+    orders: WeakUnboundedSender<T>,
+    order: impl Fn(Secrets) -> T,
+) {
+    let files = secrets.files.clone().regular();
+    if files.cluster.is_none() && files.client.is_none() {
+        return;
+    }
+    let mut change = Change { current: secrets, files, seen: None, complaint: None };
+    loop {
+        tokio::time::sleep(every).await;
+        let Ok(returned) = tokio::task::spawn_blocking(move || change.look()).await else { return };
+        let (next, adopted) = returned;
+        change = next;
+        let Some(orders) = orders.upgrade() else { return };
+        if adopted {
+            let _ = orders.send(order(change.current.clone())); // an error: the next look ends this
+        }
+    }
+}
+
+struct Change {
+    current: Secrets,
+    files: Files,
+    seen: Option<Secrets>,     // read once, and different from `current`
+    complaint: Option<String>, // the last one that was logged
+}
+
+impl Change {
+    /// Reads the files; says whether there are new secrets.
+    fn look(mut self) -> (Self, bool) {
+        let read = self.current.clone().read(self.files.clone());
+        let read = read.map(|read| Secrets { files: self.current.files.clone(), ..read });
+        let read = match read {
+            Ok(read) => read,
+            Err(error) => {
+                self.complain(&error);
+                return (Self { seen: None, ..self }, false);
+            }
+        };
+        self.complaint = None;
+        if read == self.current || self.seen.as_ref() != Some(&read) {
+            let seen = (read != self.current).then_some(read);
+            return (Self { seen, ..self }, false);
+        }
+        tracing::info!(
+            dials_with = read.ids().first(),
+            accepts = read.cluster.len(),
+            accepts_of_clients = read.client.len(),
+            "net.secrets_changed: the files of secrets have changed and are in use"
+        );
+        (Self { current: read, seen: None, ..self }, true)
+    }
+
+    fn complain(&mut self, error: &SecretError) {
+        let complaint = error.to_string();
+        if self.complaint.as_ref() != Some(&complaint) {
+            let cause = std::error::Error::source(error).map(tracing::field::display);
+            tracing::warn!(
+                cause,
+                "net.secrets_unusable: {complaint}; the secrets in use stay as they were"
+            );
+            self.complaint = Some(complaint);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use tempfile::NamedTempFile;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::net::config::Config;
+
+    fn line(byte: u8) -> String {
+        char::from(b'a' + byte).to_string().repeat(40)
+    }
+
+    fn secret(byte: u8) -> Secret {
+        Secret::new(line(byte)).expect("long enough")
+    }
+
+    fn file(text: &str) -> NamedTempFile {
+        let mut file = NamedTempFile::new().expect("a directory for temporary files");
+        file.write_all(text.as_bytes()).expect("room");
+        file
+    }
+
+    fn with(cluster: &NamedTempFile, client: Option<&NamedTempFile>) -> Config {
+        Config {
+            secret_file: Some(cluster.path().to_owned()),
+            client_secret_file: client.map(|file| file.path().to_owned()),
+            ..Config::default()
+        }
+    }
+
+    #[test]
+    fn file_holds_one_secret_a_line_and_the_first_dials() {
+        let cluster = file(&format!("  {}\r\n\n{}\n{}", line(1), line(2), line(1)));
+        let client = file(&line(3));
+        let mut config = with(&cluster, Some(&client));
+        config.read_secret().expect("two secrets, one of them twice");
+        config.read_secret().expect("nothing more to read");
+        let secrets = config.secret.expect("it was read");
+        assert_eq!(secrets.cluster(), [secret(1), secret(2)]);
+        assert_eq!(secrets.client(), [secret(3)]);
+        assert_eq!(secrets.dialling(), Some((Holder::Node, &secret(1))));
+        let tool = secrets.clone().of_client();
+        assert_eq!(tool.dialling(), Some((Holder::Client, &secret(3))));
+        assert_eq!(secrets.ids().len(), 2);
+        assert!(secrets.ids().iter().all(|id| id.len() == 8 && !line(1).contains(id)));
+    }
+
+    #[test]
+    fn unusable_files_of_secrets_are_refused() {
+        let one = file(&line(0));
+        let five: String = (0..5).map(|byte| line(byte) + "\n").collect();
+        let short = format!("{}\nshort", line(0));
+        for (text, why) in [("", "0 bytes"), (" \n", "0 bytes"), (&short, "5 bytes")] {
+            let error = with(&file(text), None).read_secret().expect_err(why);
+            let cause = std::error::Error::source(&error).expect("a short secret").to_string();
+            assert!(cause.contains(why), "{cause}");
+        }
+        let error = with(&file(&five), None).read_secret().expect_err("five");
+        assert!(matches!(error, SecretError::TooMany { holder: "cluster", .. }));
+        let error = with(&one, Some(&file(&five))).read_secret().expect_err("five");
+        assert!(matches!(error, SecretError::TooMany { holder: "client", .. }));
+        let error = with(&one, Some(&one)).read_secret().expect_err("the same");
+        assert!(matches!(error, SecretError::SameForClients { .. }));
+        let two = file(&format!("{}\n{}", line(0), line(1)));
+        let mut private = Config { private_network: true, ..with(&two, None) };
+        let error = private.read_secret().expect_err("two");
+        assert!(matches!(error, SecretError::SeveralInPrivateNetwork { .. }));
+        let long = file(&(line(0) + "\n").repeat(500));
+        let error = with(&long, None).read_secret().expect_err("20 kB");
+        assert!(matches!(error, SecretError::Unreadable { .. }));
+        let mut twice = Config { secret: Some(secret(0).into()), ..with(&one, None) };
+        assert!(matches!(twice.read_secret(), Err(SecretError::Twice { .. })));
+    }
+
+    #[test]
+    fn each_use_of_a_secret_has_a_key_of_its_own() {
+        let secret = secret(7);
+        let holders = [Holder::Node, Holder::Client];
+        let mut keys: Vec<[u8; 32]> = holders
+            .iter()
+            .flat_map(|holder| [*preshared(*holder, &secret), *prologue(*holder, &secret)])
+            .collect();
+        keys.push(*derived(&secret, "private-network"));
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), 5);
+        assert_ne!(id(Holder::Node, &secret), id(Holder::Client, &secret));
+    }
+
+    /// Reads of the file until one is adopted; `None` if none of five is.
+    fn adopted(mut change: Change) -> (Change, Option<usize>) {
+        for nth in 1..=5 {
+            let (next, adopted) = change.look();
+            change = next;
+            if adopted {
+                return (change, Some(nth));
+            }
+        }
+        (change, None)
+    }
+
+    #[test]
+    fn change_is_adopted_once_two_reads_agree() {
+        let cluster = file(&line(1));
+        let mut config = with(&cluster, None);
+        config.read_secret().expect("one secret");
+        let current = config.secret.expect("it was read");
+        let files = current.files.clone();
+        let change = Change { current, files, seen: None, complaint: None };
+        let (change, nth) = adopted(change);
+        assert_eq!(nth, None, "nothing has changed");
+        let write = |text: &str| fs::write(cluster.path(), text).expect("room");
+        write("half");
+        let (change, nth) = adopted(change);
+        assert_eq!(nth, None);
+        assert_eq!(change.current.cluster(), [secret(1)], "the secrets in use stay");
+        write(&line(2));
+        let (change, is_adopted) = change.look();
+        assert!(!is_adopted, "it may be half of what is being written");
+        write(&format!("{}\n{}", line(2), line(1)));
+        let (change, nth) = adopted(change);
+        assert_eq!(nth, Some(2));
+        assert_eq!(change.current.cluster(), [secret(2), secret(1)]);
+    }
+
+    #[tokio::test]
+    async fn running_node_follows_its_file_until_it_stops() {
+        let cluster = file(&line(1));
+        let mut config = with(&cluster, None);
+        config.read_secret().expect("one secret");
+        let every = Duration::from_millis(5);
+        let (orders, mut taken) = mpsc::unbounded_channel();
+        let secrets = config.secret.expect("it was read");
+        let following = tokio::spawn(follow(secrets, every, orders.downgrade(), |secrets| secrets));
+        fs::write(cluster.path(), line(2)).expect("room");
+        let secrets = taken.recv().await.expect("it follows");
+        assert_eq!(secrets.cluster(), [secret(2)]);
+        drop(orders);
+        following.await.expect("it ends");
+    }
+}

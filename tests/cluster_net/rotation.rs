@@ -1,0 +1,218 @@
+//! Clusters of three under load whose secret is replaced, and whose transport is.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use ostraca::net::client::{ConnectError, connect};
+use ostraca::net::config::Stack;
+use ostraca::prelude::*;
+use serde::{Deserialize, Serialize};
+use tokio::task::JoinHandle;
+
+use crate::fixture::{Plan, SOON, all_up, eventually, free_addresses, soon};
+
+const ENTITIES: u64 = 30;
+
+#[derive(Default)]
+struct Counter(u64);
+
+#[derive(Serialize, Deserialize)]
+struct Add(u64, Reply<u64>);
+
+impl Entity for Counter {
+    type Message = Add;
+
+    async fn handle(&mut self, Add(more, reply): Add, _: &mut Context<'_, Self>) {
+        self.0 += more;
+        reply.send(self.0);
+    }
+}
+
+/// Replaces the file as `mv` does, so that no reader sees half of it.
+fn write(path: &Path, secrets: &[u8]) {
+    let lines: String =
+        secrets.iter().map(|byte| format!("{byte:02x}").repeat(32) + "\n").collect();
+    let beside = path.with_extension("new");
+    std::fs::write(&beside, lines).expect("a directory of this test's own");
+    std::fs::rename(beside, path).expect("the same directory");
+}
+
+/// Asks from one node, all entities in turn, until told to stop; counts the answers, and names the
+/// first ask that failed.
+async fn load(
+    region: ShardRegion<Counter>,
+    stop: Arc<AtomicBool>,
+    answers: Arc<AtomicU64>,
+) -> Result<(), String> {
+    while !stop.load(Ordering::Relaxed) {
+        for entity in 0..ENTITIES {
+            let entity = region.entity(&format!("counter-{entity}"));
+            let asked = entity.ask(|reply| Add(1, reply)).await;
+            asked.map_err(|error| format!("{:?}: {error}", entity.id()))?;
+            answers.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    Ok(())
+}
+
+struct Cluster {
+    plan: Plan,
+    dir: tempfile::TempDir,
+    nodes: Vec<Node>,
+    regions: Vec<ShardRegion<Counter>>, // one a node
+}
+
+/// What asks the entities from every node.
+struct Load {
+    stop: Arc<AtomicBool>,
+    answers: Arc<AtomicU64>,
+    tasks: Vec<JoinHandle<Result<(), String>>>,
+}
+
+impl Load {
+    fn from(regions: &[ShardRegion<Counter>]) -> Self {
+        let (stop, answers) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let task = |region: &ShardRegion<Counter>| {
+            tokio::spawn(load(region.clone(), stop.clone(), answers.clone()))
+        };
+        let tasks = regions.iter().map(task).collect();
+        Self { stop, answers, tasks }
+    }
+
+    /// Waits until all entities have answered some node once more.
+    async fn goes_on(&self) {
+        let so_far = self.answers.load(Ordering::Relaxed);
+        eventually("the load goes on", async || {
+            self.answers.load(Ordering::Relaxed) > so_far + 3 * ENTITIES
+        })
+        .await;
+    }
+
+    /// Ends; no ask has failed.
+    async fn end(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for task in self.tasks {
+            soon(task).await.expect("no panic").expect("no ask fails");
+        }
+    }
+}
+
+impl Cluster {
+    /// Three nodes, each with a file of its own.
+    async fn start(secrets: &[u8], stacks: &[Stack; 3]) -> Self {
+        let plan = Plan::with_seeds(3);
+        let dir = tempfile::tempdir().expect("a directory for temporary files");
+        let mut it = Self { plan, dir, nodes: Vec::new(), regions: Vec::new() };
+        for (address, stack) in it.plan.seeds.clone().iter().zip(stacks) {
+            it.add(address, secrets, *stack).await;
+        }
+        all_up(&it.nodes).await;
+        for node in &it.nodes {
+            let sharding = node.sharding();
+            let region = sharding.start("counter", |_| Counter::default()).await;
+            it.regions.push(region.expect("it starts"));
+        }
+        for node in &it.nodes {
+            soon(node.sharding().registered("counter")).await.expect("it serves");
+        }
+        it
+    }
+
+    /// Stops the oldest node in order, and starts another one at its address with this transport.
+    /// The others are asked meanwhile, and answer.
+    async fn restart_first(&mut self, secrets: &[u8], stack: Stack) {
+        let load = Load::from(&self.regions[1..]);
+        let (former, _region) = (self.nodes.remove(0), self.regions.remove(0));
+        let address = former.addresses()[0].clone();
+        load.goes_on().await;
+        former.stop().await;
+        load.goes_on().await;
+        let address: Multiaddr = address.iter().take(2).collect(); // without the peer
+        self.add(&address, secrets, stack).await;
+        all_up(&self.nodes).await;
+        let next = self.nodes.last().expect("it was added");
+        let sharding = next.sharding();
+        let region = sharding.start("counter", |_| Counter::default()).await;
+        self.regions.push(region.expect("it starts"));
+        soon(sharding.registered("counter")).await.expect("it serves");
+        load.goes_on().await;
+        load.end().await;
+    }
+
+    /// A node with a file of its own for these secrets, or none.
+    async fn add(&mut self, address: &Multiaddr, secrets: &[u8], stack: Stack) {
+        let mut config = self.plan.config(address, None);
+        config.net.transport = stack;
+        if !secrets.is_empty() {
+            let file = self.file(self.nodes.len());
+            write(&file, secrets);
+            config.net.secret_file = Some(file);
+        }
+        self.nodes.push(Node::start(config).await.expect("it starts"));
+    }
+
+    fn file(&self, number: usize) -> std::path::PathBuf {
+        self.dir.path().join(format!("secret-{number}"))
+    }
+
+    /// Gives one node after the other these secrets, while the others go on.
+    async fn step(&self, secrets: &[u8], load: &Load) {
+        for (number, node) in self.nodes.iter().enumerate() {
+            let before = node.net().stats().await.secrets;
+            write(&self.file(number), secrets);
+            eventually("the file is read", async || node.net().stats().await.secrets != before)
+                .await;
+            load.goes_on().await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn secret_is_replaced_under_load_without_a_failed_ask() {
+    let mut it = Cluster::start(&[1], &[Stack::Own; 3]).await;
+    let load = Load::from(&it.regions);
+    for secrets in [&[1, 2][..], &[2, 1], &[2]] {
+        it.step(secrets, &load).await;
+    }
+    // The new secret is in use: a node that knows no other joins, and the old one opens nothing.
+    it.add(&free_addresses(1)[0], &[2], Stack::Own).await;
+    all_up(&it.nodes).await;
+    for (secret, is_accepted) in [(2, true), (1, false)] {
+        for node in &it.nodes {
+            let file = it.dir.path().join("tool");
+            write(&file, &[secret]);
+            let mut config = ostraca::net::config::Config::default();
+            config.secret_file = Some(file);
+            let called = connect(&config, &node.net().addresses()[0], SOON).await;
+            let is_refused = matches!(called, Err(ConnectError::Handshake { .. }));
+            assert_eq!((called.is_ok(), is_refused), (is_accepted, !is_accepted), "{secret}");
+        }
+    }
+    load.end().await;
+    assert!(it.nodes.iter().all(|node| node.cluster().members().len() == 4));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn own_and_stock_transports_form_one_cluster() {
+    use Stack::{Mixed, Own, Stock};
+    for (secrets, stacks) in [(&[1][..], [Mixed, Stock, Mixed]), (&[], [Own, Stock, Own])] {
+        let it = Cluster::start(secrets, &stacks).await;
+        let load = Load::from(&it.regions);
+        for _ in 0..3 {
+            load.goes_on().await;
+        }
+        load.end().await;
+    }
+}
+
+/// The way out on the day of an advisory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rolling_restart_changes_the_transport_without_a_failed_ask() {
+    let mut it = Cluster::start(&[1], &[Stack::Own; 3]).await;
+    for stack in [Stack::Mixed, Stack::Stock] {
+        for _ in 0..3 {
+            it.restart_first(&[1], stack).await;
+        }
+    }
+}
