@@ -2,7 +2,6 @@
 //! entity what it knows.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
@@ -16,7 +15,7 @@ use tokio::sync::mpsc;
 use crate::Failed;
 use crate::acts::{Play, Speed};
 use crate::entities::{Account, Aircraft, MESSAGES_PER_FLIGHT, Regions, Seen, Told};
-use crate::records::{FileError, Problems, Record, Records};
+use crate::records::{FileError, Input, Problems, Record};
 use crate::tally::Totals;
 
 /// Flights under way at most: fewer than wait for one entity (`mailbox-size`, 10,000), so that none
@@ -42,8 +41,8 @@ pub(crate) struct Pass {
     pub(crate) problems: Problems,
 }
 
-pub(crate) fn sequential(path: &Path) -> Result<Pass, FileError> {
-    let mut records = Records::open(path)?;
+pub(crate) fn sequential(input: &Input) -> Result<Pass, FileError> {
+    let mut records = input.records()?;
     let mut totals = Totals::default();
     for record in &mut records {
         totals.add(&record);
@@ -90,13 +89,13 @@ pub(crate) fn bar(length: u64, what: &'static str) -> ProgressBar {
 
 /// Feeds all flights of the file; ends when every one is answered for, or given up.
 pub(crate) async fn feed(
-    path: PathBuf,
+    input: Input,
     to: &ShardRegion<Aircraft>,
     play: &mut Play,
     bar: &ProgressBar,
 ) -> Result<Fed, Failed> {
     let (sender, mut batches) = mpsc::channel(4);
-    let reads = tokio::task::spawn_blocking(move || read(&path, &sender));
+    let reads = tokio::task::spawn_blocking(move || read(&input, &sender));
     let (mut fed, mut under_way) = (Fed::default(), FuturesUnordered::new());
     let (began, mut watch) = (Instant::now(), Stopwatch::default());
     while let Some(batch) = batches.recv().await {
@@ -144,8 +143,8 @@ impl Stopwatch {
     }
 }
 
-fn read(path: &Path, to: &mpsc::Sender<Vec<Record>>) -> Result<(), FileError> {
-    let mut records = Records::open(path)?;
+fn read(input: &Input, to: &mpsc::Sender<Vec<Record>>) -> Result<(), FileError> {
+    let mut records = input.records()?;
     loop {
         let batch: Vec<Record> = records.by_ref().take(BATCH).collect();
         if batch.is_empty() || to.blocking_send(batch).is_err() {

@@ -11,8 +11,9 @@
 //! in memory only; the flights that are missing are named, entity by entity.
 //!
 //! Exit code: 0 if every entity agrees, or if with `--crash` flights are missing and none is
-//! surplus; 1 if anything differs; 2 if it could not be run.
-#![allow(clippy::print_stderr, reason = "an example talks to its reader")]
+//! surplus; 1 if anything differs; 2 if it could not be run; 3 if the file may lack flights, because
+//! it is cut short or corrupt, lacks a column, or has no line that is a flight; 130 if it was
+//! interrupted.
 
 mod acts;
 mod entities;
@@ -39,6 +40,7 @@ use entities::{Regions, TYPES};
 use feed::{Fed, Pass, Said};
 use member::Word;
 use processes::Processes;
+use records::{FileError, Input};
 use report::{Counts, Home, Report};
 use tally::Verdict;
 
@@ -54,11 +56,13 @@ const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/flights
 #[command(
     after_help = "Exit code: 0 if every entity agrees with a sequential pass over the file, \
                         or if with --crash flights are missing and none is surplus; 1 if anything \
-                        differs; 2 if it could not be run."
+                        differs; 2 if it could not be run; 3 if the file may lack flights: it is cut \
+                        short or corrupt, lacks a column, or no line is a flight (the report covers \
+                        what could be read); 130 if it was interrupted."
 )]
 struct Options {
-    /// Flight records in the schema of nycflights13, plain or gzip. Without it: a sample of a tenth
-    /// of the year 2013.
+    /// Flight records in the schema of nycflights13, plain or gzip; a pipe, such as /dev/stdin, is
+    /// copied to a temporary file first. Without it: a sample of a tenth of the year 2013.
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
     /// Processes that host entities.
@@ -117,15 +121,30 @@ impl Options {
     }
 }
 
-#[tokio::main]
-async fn main() -> ExitCode {
+fn main() -> ExitCode {
     let options = Options::parse();
     begin_log(options.log);
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(why) => {
+            complain(&why);
+            return ExitCode::from(2);
+        }
+    };
+    let code = runtime.block_on(run_part(&options));
+    runtime.shutdown_background(); // a thread may wait for a pipe that nobody writes to
+    code
+}
+
+async fn run_part(options: &Options) -> ExitCode {
     let outcome = match &options.part {
         Some(Part::Node(arguments)) => member::run(arguments).await.map(|()| ExitCode::SUCCESS),
         None => tokio::select! {
-            outcome = run(&options) => outcome,
-            _ = tokio::signal::ctrl_c() => Err("interrupted".into()),
+            outcome = run(options) => outcome,
+            _ = tokio::signal::ctrl_c() => {
+                complain(&*Failed::from("interrupted"));
+                return ExitCode::from(130);
+            }
         },
     };
     outcome.unwrap_or_else(|why| {
@@ -143,7 +162,8 @@ fn begin_log(log: Log) {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        .with_target(false);
+        .with_target(false)
+        .log_internal_errors(false); // a closed stderr must not end the program
     match log {
         Log::Text => builder.with_ansi(std::io::stderr().is_terminal()).init(),
         Log::Json => builder.json().init(),
@@ -151,19 +171,24 @@ fn begin_log(log: Log) {
 }
 
 fn complain(why: &dyn std::error::Error) {
-    eprintln!("error: {why}");
+    let mut text = format!("error: {why}\n");
     let mut cause = why.source();
     while let Some(behind) = cause {
-        eprintln!("  because: {behind}");
+        text.push_str(&format!("  because: {behind}\n"));
         cause = behind.source();
     }
+    let _ = std::io::stderr().write_all(text.as_bytes()); // it may be closed
 }
 
 async fn run(options: &Options) -> Result<ExitCode, Failed> {
     let acts = options.acts()?;
     let path = options.csv.clone().unwrap_or_else(|| SAMPLE.into());
-    let (file, counted) = (path.display().to_string(), path.clone());
-    let pass = tokio::task::spawn_blocking(move || feed::sequential(&counted)).await??;
+    let file = path.display().to_string();
+    let counted = tokio::task::spawn_blocking(move || {
+        let input = Input::open(&path)?;
+        Ok::<_, FileError>((feed::sequential(&input)?, input))
+    });
+    let (pass, input) = counted.await??;
     let log = match options.log {
         Log::Text => "text",
         Log::Json => "json",
@@ -178,7 +203,7 @@ async fn run(options: &Options) -> Result<ExitCode, Failed> {
     let flights = pass.totals.all().flights;
     let mut play = Play::new(stage, &acts, flights);
     let bar = feed::bar(flights, "flights");
-    let fed = feed::feed(path, &regions.aircraft, &mut play, &bar).await?;
+    let fed = feed::feed(input, &regions.aircraft, &mut play, &bar).await?;
     bar.finish_and_clear();
     let bar = feed::bar(pass.totals.entities() as u64, "entities");
     let said = feed::ask_all(&regions, &pass.totals, &bar).await;
@@ -196,8 +221,9 @@ async fn run(options: &Options) -> Result<ExitCode, Failed> {
     nodes.stop().await?;
     node.stop().await;
     Ok(match report.verdict {
-        Verdict::Exact | Verdict::MissingAsAsked => ExitCode::SUCCESS,
         Verdict::Different => ExitCode::from(1),
+        Verdict::Exact | Verdict::MissingAsAsked if report.incomplete => ExitCode::from(3),
+        Verdict::Exact | Verdict::MissingAsAsked => ExitCode::SUCCESS,
     })
 }
 
@@ -236,6 +262,7 @@ impl Outcome {
                 *dead_letters.entry(why.clone()).or_default() += count;
             }
         }
+        let flights = pass.totals.all().flights;
         let differences = tally::differences(&pass.totals, &said.totals);
         let verdict = Verdict::of(crashed, said.disorder, &differences);
         let home = |(name, word): (String, Word)| {
@@ -248,6 +275,7 @@ impl Outcome {
             totals: Counts::of(&said.totals),
             busiest_aircraft: report::busiest(&said.totals),
             most_delayed_routes: report::most_delayed(&said.totals),
+            incomplete: pass.problems.is_incomplete(flights),
             problems: pass.problems,
             fed,
             acts: play.over,

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 
 use csv::ByteRecord;
@@ -85,6 +85,42 @@ pub(crate) struct Gaps {
     pub(crate) first_lines: Vec<u64>, // ≤ NAMED_MAX
 }
 
+impl Problems {
+    /// Whether flights of the file may be missing: it is cut short or corrupt, a column is missing,
+    /// or no line is a flight.
+    pub(crate) fn is_incomplete(&self, flights: u64) -> bool {
+        self.cut_short.is_some() || !self.missing_columns.is_empty() || flights == 0
+    }
+}
+
+/// A file of flight records, opened once. A pipe, which can be read only once, is copied to a
+/// temporary file first, because the flights are read twice.
+pub(crate) struct Input {
+    path: PathBuf,
+    file: File,
+}
+
+impl Input {
+    pub(crate) fn open(path: &Path) -> Result<Self, FileError> {
+        let unreadable = |source| FileError::Unreadable { path: path.to_owned(), source };
+        let mut file = File::open(path).map_err(unreadable)?;
+        if !file.metadata().map_err(unreadable)?.is_file() {
+            let mut copy = tempfile::tempfile().map_err(unreadable)?;
+            io::copy(&mut file, &mut copy).map_err(unreadable)?;
+            file = copy;
+        }
+        Ok(Self { path: path.to_owned(), file })
+    }
+
+    /// Its flights, from the beginning. One pass at a time: passes share their place in the file.
+    pub(crate) fn records(&self) -> Result<Records, FileError> {
+        let unreadable = |source| FileError::Unreadable { path: self.path.clone(), source };
+        let mut file = self.file.try_clone().map_err(unreadable)?;
+        file.rewind().map_err(unreadable)?;
+        Records::of(file, &self.path)
+    }
+}
+
 /// Why a file gives no flights at all.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FileError {
@@ -108,9 +144,9 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    pub(crate) fn open(path: &Path) -> Result<Self, FileError> {
+    fn of(file: File, path: &Path) -> Result<Self, FileError> {
         let unreadable = |source| FileError::Unreadable { path: path.to_owned(), source };
-        let mut file = BufReader::with_capacity(1 << 16, File::open(path).map_err(unreadable)?);
+        let mut file = BufReader::with_capacity(1 << 16, file);
         let begins = file.fill_buf().map_err(unreadable)?;
         let bytes: Box<dyn Read + Send> = match begins.starts_with(&GZIP) {
             true => Box::new(MultiGzDecoder::new(file)),

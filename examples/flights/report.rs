@@ -26,6 +26,8 @@ pub(crate) struct Report {
     pub(crate) busiest_aircraft: Vec<Busy>,
     pub(crate) most_delayed_routes: Vec<Route>,
     pub(crate) problems: Problems,
+    /// Whether the file may have had more flights than could be read.
+    pub(crate) incomplete: bool,
     pub(crate) fed: Fed,
     pub(crate) acts: Vec<Played>,
     pub(crate) nodes: BTreeMap<String, Home>,
@@ -125,18 +127,19 @@ impl Report {
     fn write_totals(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Counts { aircraft, airlines, airports, flights } = &self.totals;
         let Tally { flights, cancelled, miles, arrived, delay } = *flights;
-        writeln!(f, "{} flights of {}", count(flights), self.file)?;
+        writeln!(f, "{} flights of {}", count(flights), shown(&self.file))?;
         writeln!(f, "  {} aircraft, {airlines} airlines, {airports} airports", of(*aircraft))?;
         writeln!(f, "  {} cancelled; {} miles", count(cancelled), count(miles))?;
         writeln!(f, "  {} arrived, {} minutes late in all\n", count(arrived), minutes(delay))?;
         writeln!(f, "The busiest aircraft    flights       miles")?;
         for Busy { tailnum, flights, miles } in &self.busiest_aircraft {
+            let tailnum = shown(tailnum);
             writeln!(f, "  {tailnum:<20} {:>8}  {:>10}", count(*flights), count(*miles))?;
         }
         writeln!(f, "\nThe most delayed routes minutes    arrived   on average")?;
         for Route { origin, dest, delay, arrived } in &self.most_delayed_routes {
             let average = *delay as f64 / (*arrived).max(1) as f64;
-            let route = format!("{origin} - {dest}");
+            let route = shown(&format!("{origin} - {dest}"));
             writeln!(
                 f,
                 "  {route:<20} {:>8}  {:>9} {average:>12.1}",
@@ -199,7 +202,7 @@ impl Report {
         if *malformed > 0 {
             writeln!(f, "\n{} lines are no flights and were left out", count(*malformed))?;
             for line in named {
-                writeln!(f, "  line {}: {}", line.line, line.why)?;
+                writeln!(f, "  line {}: {}", line.line, shown(&line.why))?;
             }
         }
         if !not_available.is_empty() {
@@ -210,7 +213,7 @@ impl Report {
             writeln!(f, "  {column:<20} {:>8}   {first:>13}", count(gaps.count))?;
         }
         match cut_short {
-            Some(why) => writeln!(f, "\nThe rest of the file can't be read: {why}"),
+            Some(why) => writeln!(f, "\nThe rest of the file can't be read: {}", shown(why)),
             None => Ok(()),
         }
     }
@@ -219,6 +222,13 @@ impl Report {
         let Counts { aircraft, airlines, airports, .. } = self.totals;
         let entities = of(aircraft + airlines + airports);
         writeln!(f)?;
+        if self.verdict == Verdict::Exact && self.incomplete {
+            return write!(
+                f,
+                "INCOMPLETE: the file may have more flights than could be read. All {entities} \
+                 entities agree with what could be read."
+            );
+        }
         if self.verdict == Verdict::Exact {
             return write!(
                 f,
@@ -227,6 +237,7 @@ impl Report {
         }
         for one in self.differences.iter().take(DIFFERENCES_SHOWN) {
             let Difference { kind, id, flights_expected, flights_counted, .. } = one;
+            let id = shown(id);
             writeln!(f, "  {kind} {id}: {flights_counted} flights of {flights_expected}")?;
         }
         if let Some(more) = self.differences.len().checked_sub(DIFFERENCES_SHOWN)
@@ -244,6 +255,24 @@ impl Report {
             _ => write!(f, "WRONG: {differing} of {entities} entities differ from the file."),
         }
     }
+}
+
+/// Text of the file as a terminal may get it: control characters, and those that change the
+/// direction of text, are escaped.
+fn shown(text: &str) -> String {
+    let is_harmful = |c: char| {
+        c.is_control()
+            || matches!(c,
+                '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+    };
+    let mut clean = String::with_capacity(text.len());
+    for c in text.chars() {
+        match is_harmful(c) {
+            true => clean.extend(c.escape_unicode()),
+            false => clean.push(c),
+        }
+    }
+    clean
 }
 
 /// `1,234`; as text, so that it can be aligned.

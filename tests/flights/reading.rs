@@ -1,12 +1,13 @@
 //! Files as they come: plain and gzip, with lines that are no flights and values that are missing.
 
 use std::io::Write;
+use std::path::Path;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use tempfile::NamedTempFile;
 
-use crate::records::{FileError, Flight, Gaps, Malformed, Problems, Record, Records};
+use crate::records::{FileError, Flight, Gaps, Input, Malformed, Problems, Record, Records};
 
 const HEADER: &str = "year,dep_time,arr_delay,carrier,tailnum,origin,dest,distance";
 
@@ -16,9 +17,13 @@ fn file(bytes: &[u8]) -> NamedTempFile {
     file
 }
 
+fn open(path: &Path) -> Result<Records, FileError> {
+    Input::open(path)?.records()
+}
+
 fn read(bytes: &[u8]) -> (Vec<Record>, Problems) {
     let file = file(bytes);
-    let mut records = Records::open(file.path()).expect("it has the columns");
+    let mut records = open(file.path()).expect("it has the columns");
     let all = records.by_ref().collect();
     (all, records.problems)
 }
@@ -120,8 +125,53 @@ fn a_file_that_is_cut_off_gives_what_could_be_read() {
 #[test]
 fn a_file_of_another_kind_is_refused_with_what_to_do() {
     let other = file(b"name,price\ntea,3\n");
-    let Err(error) = Records::open(other.path()) else { panic!("it is no flight record") };
+    let Err(error) = open(other.path()) else { panic!("it is no flight record") };
     assert!(matches!(error, FileError::OtherSchema { .. }), "{error}");
-    let Err(error) = Records::open("no/such/file".as_ref()) else { panic!("nobody made it") };
+    let Err(error) = open("no/such/file".as_ref()) else { panic!("nobody made it") };
     assert!(error.to_string().contains("--csv"), "{error}");
+}
+
+#[test]
+fn pipe_is_read_once_and_gives_two_equal_passes() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let pipe = dir.path().join("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)
+        .expect("a pipe");
+    let text = format!("{HEADER}\n{}", "2013,517,-11,UA,N14228,EWR,IAH,1400\n".repeat(10_000));
+    let bytes = gzip(&text);
+    let writer = {
+        let pipe = pipe.clone();
+        std::thread::spawn(move || std::fs::write(pipe, bytes))
+    };
+    let input = Input::open(&pipe).expect("it is read");
+    writer.join().expect("it ends").expect("all of it is read");
+    for pass in 1..=2 {
+        let flights = input.records().expect("it has the columns").count();
+        assert_eq!(flights, 10_000, "pass {pass}");
+    }
+}
+
+#[test]
+fn input_that_may_lack_flights_is_incomplete() {
+    let line = "2013,517,-11,UA,N14228,EWR,IAH,1400\n";
+    let full = format!("{HEADER}\n{}", line.repeat(20_000));
+    let half = &gzip(&full)[..1_000];
+    let mut flipped = gzip(&full);
+    let at = flipped.len() / 2;
+    flipped[at] ^= 1;
+    let without = HEADER.replace(",distance", "");
+    let incomplete: [&[u8]; 5] = [
+        half,
+        &flipped,
+        format!("{HEADER}\n{}", "x\n".repeat(100)).as_bytes(),
+        format!("{without}\n2013,517,-11,UA,N14228,EWR,IAH\n").as_bytes(),
+        format!("{HEADER}\n").as_bytes(),
+    ]
+    .map(|bytes| -> &[u8] { Box::leak(bytes.to_vec().into_boxed_slice()) });
+    for bytes in incomplete {
+        let (flights, problems) = read(bytes);
+        assert!(problems.is_incomplete(flights.len() as u64), "{problems:?}");
+    }
+    let (flights, problems) = read(format!("{HEADER}\n{line}x\n").as_bytes());
+    assert!(!problems.is_incomplete(flights.len() as u64), "one bad line is named and left out");
 }

@@ -140,3 +140,63 @@ fn bad_lines_stop_nobody_and_a_file_of_another_kind_is_told_apart_from_a_wrong_c
     let (output, _) = run(&["--nodes", "1", "--drain"]);
     assert_eq!(output.status.code(), Some(2), "nobody would be left");
 }
+
+/// The first half of a gzip file.
+fn cut_short() -> tempfile::NamedTempFile {
+    let sample = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/flights-sample.csv.gz");
+    let bytes = std::fs::read(sample).expect("it is there");
+    let mut file = tempfile::NamedTempFile::new().expect("there is room for it");
+    file.write_all(&bytes[..100_000]).expect("there is room for it");
+    file
+}
+
+#[test]
+fn incomplete_input_ends_with_exit_code_3() {
+    let file = cut_short();
+    let mut command = Command::new(program());
+    let command = command.args(["--nodes", "1", "--csv"]).arg(file.path());
+    let output = command.output().expect("it starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(3), "{text}");
+    assert!(text.contains("The rest of the file can't be read"), "{text}");
+    assert!(text.contains("INCOMPLETE: the file may have more flights"), "{text}");
+}
+
+#[test]
+fn control_characters_of_the_input_are_escaped() {
+    let mut file = tempfile::NamedTempFile::new().expect("there is room for it");
+    let text = "dep_time,arr_delay,carrier,tailnum,origin,dest,distance\n\
+                517,11,UA,N\u{1b}[31m1,E\u{202e}WR,IAH,1400\n";
+    file.write_all(text.as_bytes()).expect("there is room for it");
+    let mut command = Command::new(program());
+    let command = command.args(["--nodes", "1", "--csv"]).arg(file.path());
+    let output = command.output().expect("it starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert!(!text.contains(['\u{1b}', '\u{202e}']), "{text:?}");
+    assert!(text.contains("N\\u{1b}[31m1") && text.contains("E\\u{202e}WR"), "{text}");
+}
+
+#[test]
+fn interrupt_ends_a_wait_for_a_pipe_without_writer() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let pipe = dir.path().join("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)
+        .expect("a pipe");
+    let mut command = Command::new(program());
+    let mut child = command.arg("--csv").arg(&pipe).spawn().expect("it starts");
+    let id = rustix::process::Pid::from_child(&child);
+    while !handles_interrupts(child.id()) {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    rustix::process::kill_process(id, rustix::process::Signal::INT).expect("it is ours");
+    assert_eq!(child.wait().expect("it is ours").code(), Some(130));
+}
+
+/// Whether the process has a handler for SIGINT, as the kernel says.
+fn handles_interrupts(id: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).expect("Linux");
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = u64::from_str_radix(caught.expect("a mask").trim(), 16).expect("hex");
+    caught & (1 << (rustix::process::Signal::INT.as_raw() - 1)) != 0
+}
