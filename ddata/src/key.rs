@@ -16,7 +16,8 @@ pub const KEY_BYTES_MAX: usize = 1_024;
 pub struct KeyName(#[serde(deserialize_with = "shared_text")] Arc<str>);
 
 impl KeyName {
-    /// The key called `name`. Whether it is short enough is checked when it is used.
+    /// The key called `name`. Its length, 1 to [`KEY_BYTES_MAX`] bytes, is checked by updates and
+    /// deletions.
     #[must_use]
     pub fn new(name: &str) -> Self {
         Self(name.into())
@@ -66,7 +67,8 @@ pub struct Key<T> {
 }
 
 impl<T> Key<T> {
-    /// The key called `name`.
+    /// The key called `name`. Its length, 1 to [`KEY_BYTES_MAX`] bytes, is checked by updates and
+    /// deletions.
     #[must_use]
     pub fn new(name: &str) -> Self {
         Self { name: KeyName::new(name), kind: PhantomData }

@@ -82,6 +82,10 @@ async fn a_level_beyond_all_replicas_is_refused_and_so_is_another_type() {
     let long = Key::<Flag>::new(&"x".repeat(1_025));
     let long = cluster.at(0).update(&long, WriteLocal, |flag| flag.switch_on()).await;
     assert!(matches!(long, Err(UpdateError::TooLarge { bytes: 1_025, limit: 1_024 })), "{long:?}");
+    let empty = Key::<Flag>::new("");
+    let empty = cluster.at(0).update(&empty, WriteLocal, |flag| flag.switch_on()).await;
+    let empty = empty.expect_err("it has no name").to_string();
+    assert_eq!(empty, "a key's name has at least one character; nothing was changed");
     cluster.stop().await;
 }
 

@@ -343,6 +343,9 @@ pub enum RequestError {
         /// `max_pending_requests`.
         limit: usize,
     },
+    /// Nothing was changed: the key has no name.
+    #[error("a key's name has at least one character; nothing was changed")]
+    EmptyKey,
     /// Nothing was changed: the value, or the key's name, would be too large.
     #[error("{bytes} bytes are more than the {limit} allowed; nothing was changed")]
     TooLarge {

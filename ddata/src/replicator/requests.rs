@@ -127,6 +127,9 @@ impl Replicator {
 
     fn check_key(key: &KeyName) -> Result<(), RequestError> {
         let bytes = key.as_str().len();
+        if bytes == 0 {
+            return Err(RequestError::EmptyKey);
+        }
         if bytes > KEY_BYTES_MAX {
             return Err(RequestError::TooLarge { bytes, limit: KEY_BYTES_MAX });
         }

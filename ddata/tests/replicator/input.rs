@@ -284,6 +284,9 @@ fn names_that_are_too_long_are_refused_here_and_from_peers() {
     let long = "k".repeat(KEY_BYTES_MAX + 1);
     let too_large = Err(RequestError::TooLarge { bytes: 1_025, limit: 1_024 });
     assert_eq!(bare.now(insert(&long, "tea", To::Local)), too_large);
+    assert_eq!(bare.now(insert("", "tea", To::Local)), Err(RequestError::EmptyKey));
+    let delete = Request::Delete { key: KeyName::new(""), consistency: To::Local };
+    assert_eq!(bare.now(delete), Err(RequestError::EmptyKey));
     let delete = Request::Delete { key: KeyName::new(&long), consistency: To::Local };
     assert_eq!(bare.now(delete), too_large);
     let fence = |group: &str| Request::Fence {
