@@ -1,7 +1,7 @@
 //! The log of an example: on stderr, what `RUST_LOG` asks for (nothing unless it is set), as text
 //! or, with `--log json`, an object a line.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::process::exit;
 
 use tracing_subscriber::EnvFilter;
@@ -14,15 +14,15 @@ pub(crate) fn begin() -> Vec<String> {
         None => vec!["text".to_owned()],
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("off"));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .log_internal_errors(false); // a closed stderr must not end the program
     match format.first().map(String::as_str) {
         Some("text") => builder.with_ansi(std::io::stderr().is_terminal()).init(),
         Some("json") => builder.json().init(),
         _ => {
-            #[allow(clippy::print_stderr, reason = "an example talks to its user")]
-            {
-                eprintln!("error: --log is text or json");
-            }
+            let _ = writeln!(std::io::stderr(), "error: --log is text or json"); // it may be closed
             exit(2);
         }
     }

@@ -11,7 +11,7 @@ use ostraca::management::wire::{Answer, Data, KEYS_MAX, Packed, Request};
 
 use super::shown;
 use super::target::{Asking, Consistency, SOON, Target, wait};
-use super::{Missing, Outcome, answer};
+use super::{Missing, Outcome, answer, printable};
 
 /// Keys that an error names.
 const NAMED_MAX: usize = 8;
@@ -58,7 +58,8 @@ enum Verb {
 
 #[derive(Debug, Args)]
 struct Get {
-    /// The key.
+    /// The key: at least one character.
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     key: String,
     #[command(flatten)]
     consistency: Consistency,
@@ -68,7 +69,8 @@ struct Get {
 
 #[derive(Debug, Args)]
 struct Set {
-    /// The key.
+    /// The key: at least one character.
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     key: String,
     /// What it is to hold: JSON, or else text.
     #[arg(allow_hyphen_values = true)]
@@ -84,7 +86,8 @@ struct Set {
 
 #[derive(Debug, Args)]
 struct Watch {
-    /// The key.
+    /// The key: at least one character.
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     key: String,
     #[command(flatten)]
     asking: Asking,
@@ -131,7 +134,8 @@ async fn missing(target: &Target, key: &str) -> Missing {
         Ok(Answer::Keys(keys)) => keys,
         _ => Vec::new(), // what is wrong with the key matters more
     };
-    let names = there.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
+    let names = there.iter().take(NAMED_MAX).map(|key| printable::word(key));
+    let names = names.collect::<Vec<_>>().join(", ");
     let there = match there.len() {
         0 => "this node holds no keys at all".to_owned(),
         1..=NAMED_MAX => format!("the keys that hold something are {names}"),
@@ -161,8 +165,11 @@ impl Watch {
             let mut data = first.map_err(|_| AskError::Silent { within: SOON })??;
             loop {
                 let line = match output.is_json() {
-                    true => shown::json(&key, data.as_ref()).to_string(),
-                    false => line(data.as_ref()),
+                    true => {
+                        let text = shown::json(&key, data.as_ref()).to_string();
+                        printable::json(&text).into_owned()
+                    }
+                    false => printable::word(&line(data.as_ref())).into_owned(),
                 };
                 if let Err(error) = writeln!(io::stdout().lock(), "{line}") {
                     return match error.kind() {
@@ -197,7 +204,7 @@ impl List {
         if output.is_json() {
             return output.print(&all, String::new);
         }
-        answer(&all.iter().map(|key| format!("{key}\n")).collect::<String>())
+        answer(&all.iter().map(|key| format!("{}\n", printable::word(key))).collect::<String>())
     }
 }
 

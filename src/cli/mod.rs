@@ -6,6 +6,7 @@ mod data;
 mod explain;
 mod members;
 mod node;
+mod printable;
 mod recover;
 mod secret;
 mod shards;
@@ -44,7 +45,10 @@ pub(crate) type Outcome = Result<(), Box<dyn Error>>;
     2  the arguments make no sense\n  \
     3  there is no such key, or the node knows no such entity type\n  \
     4  no node answers there\n  \
-    5  too few nodes answered in time: a write stays and will spread"
+    5  too few nodes answered in time: a write stays and will spread\n  \
+    6  `ostraca node`: the others removed this node, its downing strategy ended it, or no cluster \
+    took it in in time: start it again\n  \
+    130  `ostraca node`: a second signal ended it at once"
 )]
 pub(crate) struct Ostraca {
     /// How logs are written.
@@ -66,7 +70,9 @@ enum Log {
 enum Command {
     /// Runs a node without entities of its own: a replica of the cluster's data, and a vote.
     ///
-    /// It leaves the cluster in order when it gets SIGTERM or Ctrl-C; a second one ends it at once.
+    /// It leaves the cluster in order when it gets SIGTERM or Ctrl-C, and exits with 0; a second
+    /// signal ends it at once (130). A node that was removed from its cluster exits with 6: let its
+    /// supervisor start it again.
     Node(node::Arguments),
     /// Prints the default settings, or checks a file of settings.
     Config(config::Arguments),
@@ -108,11 +114,10 @@ enum Command {
     Recover(recover::Arguments),
     /// Reads, sets and watches replicated data of a running node.
     Data(data::Arguments),
-    /// Makes a secret for a cluster: `ostraca secret > cluster.secret`, the same file on all nodes.
+    /// Makes a secret for a cluster: `ostraca secret --out cluster.secret`, the same file on all nodes.
     ///
-    /// Name the file in `net.cluster-secret-file`. Whoever holds the secret may join the cluster.
-    #[command(after_help = "Examples:\n  ostraca secret > cluster.secret")]
-    Secret,
+    /// Name the file in `net.cluster-secret-file`. Every holder of the secret may join the cluster.
+    Secret(secret::Arguments),
     /// Simulates a cluster, and measures how fast changes reach every replica.
     ///
     /// Real Replicators on virtual time: prints time, one-way trips, messages and bytes beside what
@@ -134,7 +139,7 @@ impl Ostraca {
             Command::Explain(arguments) => arguments.run(),
             Command::Recover(arguments) => arguments.run(),
             Command::Data(arguments) => arguments.run(),
-            Command::Secret => secret::run(),
+            Command::Secret(arguments) => arguments.run(),
             Command::Sim(arguments) => arguments.run(),
         }
     }
@@ -149,16 +154,18 @@ fn begin_log(log: Log) {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(wanted))
         .with_writer(io::stderr)
-        .with_target(false);
+        .with_target(false)
+        .log_internal_errors(false); // a closed stderr must not end the node
     match log {
         Log::Text => builder.with_ansi(io::IsTerminal::is_terminal(&io::stderr())).init(),
         Log::Json => builder.json().init(),
     }
 }
 
-/// Prints an answer. Who reads only its beginning, as `head` does, is no error.
+/// Prints an answer, without control characters that came from elsewhere. A reader of only its
+/// beginning, as `head` is, is no error.
 fn answer(text: &str) -> Outcome {
-    match io::stdout().lock().write_all(text.as_bytes()) {
+    match io::stdout().lock().write_all(printable::lines(text).as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
     }
@@ -171,7 +178,9 @@ struct Missing(String);
 
 /// What the process ends with; `ostraca --help` lists the codes.
 pub(crate) fn exit_code(error: &(dyn Error + 'static)) -> ExitCode {
-    let code = if error.is::<Missing>() {
+    let code = if let Some(node::Ended(reason)) = error.downcast_ref() {
+        reason.exit_code()
+    } else if error.is::<Missing>() {
         3
     } else if error.is::<ConnectError>() || error.downcast_ref().is_some_and(is_nobody_there) {
         4
@@ -208,5 +217,5 @@ pub(crate) fn complain(error: &dyn Error) {
         text.push_str(&format!("\n  because: {behind}"));
         cause = behind.source();
     }
-    let _ = writeln!(io::stderr(), "{text}"); // nobody listens
+    let _ = writeln!(io::stderr(), "{}", printable::lines(&text)); // it may be closed
 }

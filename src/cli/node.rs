@@ -4,9 +4,15 @@ use std::path::PathBuf;
 
 use clap::Args;
 use ostraca::Node;
+use ostraca::node::shutdown::Reason;
 
 use super::Outcome;
 use super::config::fit;
+
+/// The node ended although nobody asked for it.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Ended(pub(super) Reason);
 
 /// How the node is set up.
 #[derive(Debug, Args)]
@@ -27,7 +33,7 @@ impl Arguments {
             let node = Node::start(config).await?;
             let reason = node.run_until_signal().await?;
             tracing::info!(%reason, "node.ended");
-            Ok(())
+            if reason.exit_code() == 0 { Ok(()) } else { Err(Ended(reason).into()) }
         })
     }
 }

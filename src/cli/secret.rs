@@ -1,5 +1,11 @@
 //! `ostraca secret`: as many random bytes as nobody guesses.
 
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
 use rand::TryRng;
 use rand::rngs::SysRng;
 
@@ -8,9 +14,50 @@ use super::{Outcome, answer};
 /// 256 bits, from the system.
 const BYTES: usize = 32;
 
-pub(super) fn run() -> Outcome {
-    let mut bytes = [0; BYTES];
-    SysRng.try_fill_bytes(&mut bytes)?;
-    let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    answer(&format!("{text}\n"))
+/// Where the secret goes.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  ostraca secret --out cluster.secret\n  \
+                        ostraca secret | kubectl create secret generic cluster \
+                        --from-file=secret=/dev/stdin")]
+pub(super) struct Arguments {
+    /// Writes the secret to a new file that only this user may read (mode 600). An existing file is
+    /// left alone. Without this option the secret goes to stdout.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+/// A secret that was not written.
+#[derive(Debug, thiserror::Error)]
+enum Unwritten {
+    #[error("{} exists already and was left alone: name a new file", .0.display())]
+    Exists(PathBuf),
+    #[error("{} can't be written", path.display())]
+    Failed { path: PathBuf, source: io::Error },
+}
+
+impl Arguments {
+    pub(super) fn run(self) -> Outcome {
+        let mut bytes = [0; BYTES];
+        SysRng.try_fill_bytes(&mut bytes)?;
+        let mut text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        text.push('\n');
+        match self.out {
+            Some(path) => Ok(write(&path, &text)?),
+            None => answer(&text),
+        }
+    }
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Unwritten> {
+    let failed = |source| Unwritten::Failed { path: path.to_owned(), source };
+    let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let mut file = opened.map_err(|source| match source.kind() {
+        io::ErrorKind::AlreadyExists => Unwritten::Exists(path.to_owned()),
+        _ => failed(source),
+    })?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+    written.map_err(|source| {
+        let _ = std::fs::remove_file(path); // it holds a part of a secret
+        failed(source)
+    })
 }

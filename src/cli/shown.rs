@@ -9,10 +9,12 @@ use ostraca::management::item::Item;
 use ostraca::management::wire::{Content, Data, Packed};
 use serde_json::{Map, Number, Value};
 
+use super::printable::word;
 use super::table::table;
 
 /// A key with what it holds, over several lines.
 pub(super) fn text(key: &str, data: &Data) -> String {
+    let key = &*word(key);
     let counted = |count: usize, one: &str, many: &str| {
         format!("{key}: {}, {count} {}\n", data.shape, if count == 1 { one } else { many })
     };

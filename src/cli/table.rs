@@ -1,7 +1,11 @@
 //! Columns of text.
 
+use super::printable::word;
+
 /// Rows with their columns below each other, a line each; what is empty in all rows is left out.
 pub(super) fn table<const N: usize>(heads: [&str; N], rows: &[[String; N]]) -> String {
+    let printable = |row: &[String; N]| row.each_ref().map(|cell| word(cell).into_owned());
+    let rows: Vec<[String; N]> = rows.iter().map(printable).collect();
     let width = |at: usize| {
         let longest = rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
         if longest == 0 { None } else { Some(longest.max(heads[at].len())) }
@@ -28,5 +32,7 @@ mod tests {
         let row = |cells: [&str; 3]| cells.map(str::to_owned);
         let rows = [row(["ä", "", "10"]), row(["longer", "", ""])];
         assert_eq!(table(["NAME", "ROLES", "N"], &rows), "NAME    N\nä       10\nlonger\n");
+        let forged = [row(["a\nb", "", ""])];
+        assert_eq!(table(["NAME", "ROLES", "N"], &forged), "NAME\na\\u{a}b\n", "it stays one row");
     }
 }

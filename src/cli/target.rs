@@ -13,7 +13,7 @@ use ostraca::net;
 use ostraca::net::identity::Identity;
 use ostraca::prelude::Multiaddr;
 
-use super::answer;
+use super::{answer, printable};
 
 /// How long a node that asks nobody else may take.
 pub(super) const SOON: Duration = Duration::from_secs(15);
@@ -155,7 +155,7 @@ impl Output {
         text: impl FnOnce() -> String,
     ) -> Result<(), Box<dyn Error>> {
         match self.json {
-            true => answer(&(serde_json::to_string_pretty(json)? + "\n")),
+            true => answer(&printable::json(&(serde_json::to_string_pretty(json)? + "\n"))),
             false => answer(&text()),
         }
     }

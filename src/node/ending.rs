@@ -193,7 +193,12 @@ async fn out(cluster: Cluster) {
 
 impl Node {
     /// Runs until SIGTERM or SIGINT comes, or the node stops for a reason of its own, then ends it
-    /// in order. Returns why. A second signal exits the process at once, with code 130.
+    /// in order. A second signal exits the process at once, with code 130.
+    ///
+    /// Returns why it ended. A node that was removed by the others, that its downing strategy ended,
+    /// or that found no cluster in time returns [`Reason::Membership`]: exit with
+    /// [`Reason::exit_code`], so that a supervisor starts it again. `ExitCode::from(reason)` is what
+    /// `main` may return.
     ///
     /// # Errors
     /// The system takes no handler for signals. The node was stopped then.

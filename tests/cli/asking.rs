@@ -342,6 +342,8 @@ fn an_argument_that_makes_no_sense_says_what_does() {
         (&["data", "get", "k", "--timeout", "soon", "--socket", &none], 2, "invalid value 'soon'"),
         (&["data", "get", "k", "--timeout", "61s", "--socket", &none], 2, "at most 60s"),
         (&["data", "set", "k"], 2, "<VALUE>"),
+        (&["data", "set", "", "v", "--socket", &none], 2, "a value is required for '<KEY>'"),
+        (&["data", "get", "", "--socket", &none], 2, "a value is required for '<KEY>'"),
         (&["shards"], 2, "<TYPE>"),
     ] {
         let (found, answer, errors) = ended(&run(arguments));

@@ -1,6 +1,7 @@
 //! The command line as a shell runs it: what it prints, and what it ends with.
 
 mod asking;
+mod ending;
 mod logging;
 mod recovering;
 mod serving;

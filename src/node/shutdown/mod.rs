@@ -8,6 +8,7 @@ mod phase;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -39,6 +40,40 @@ pub enum Reason {
     /// A part of the node has panicked, which is a bug; it is logged.
     #[error("a part of this node failed, see its log; report this")]
     Failed,
+}
+
+/// Exit code of a process whose node was removed from its cluster, was ended by the downing
+/// strategy, or found no cluster in time: start it again.
+pub const EXIT_OUT: u8 = 6;
+
+impl Reason {
+    /// The code that a process of this node exits with: 0 after an orderly end, [`EXIT_OUT`] (6) if
+    /// the cluster goes on without this node although nobody asked for it, 1 after a failure. A
+    /// supervisor that restarts on failure (`Restart=on-failure` of systemd, `on-failure` of Docker)
+    /// so starts a node again that was removed.
+    ///
+    /// # Example
+    /// ```
+    /// use ostraca::cluster::membership::port::StopReason;
+    /// use ostraca::prelude::*;
+    ///
+    /// assert_eq!(Reason::Signal.exit_code(), 0);
+    /// assert_eq!(Reason::Membership(StopReason::Removed).exit_code(), 6);
+    /// ```
+    #[must_use]
+    pub const fn exit_code(self) -> u8 {
+        match self {
+            Self::Asked | Self::Signal | Self::Leaving | Self::Membership(StopReason::Left) => 0,
+            Self::Membership(_) => EXIT_OUT,
+            Self::Failed => 1,
+        }
+    }
+}
+
+impl From<Reason> for ExitCode {
+    fn from(reason: Reason) -> Self {
+        Self::from(reason.exit_code())
+    }
 }
 
 /// A task that comes after its phase has begun. It will not run.
@@ -311,6 +346,24 @@ mod tests {
         assert_eq!(*log.lock().expect("no test panics under it"), ["late"]);
         let late = shutdown.add_task(Phase::Terminate, "too late", noting(&log, "never"));
         assert_eq!(late, Err(TooLate { phase: Phase::Terminate }));
+    }
+
+    #[test]
+    fn exit_code_tells_orderly_ends_from_removals() {
+        let codes = [
+            (Reason::Asked, 0),
+            (Reason::Signal, 0),
+            (Reason::Leaving, 0),
+            (Reason::Membership(StopReason::Left), 0),
+            (Reason::Membership(StopReason::Downed), EXIT_OUT),
+            (Reason::Membership(StopReason::DownedItself), EXIT_OUT),
+            (Reason::Membership(StopReason::Removed), EXIT_OUT),
+            (Reason::Membership(StopReason::NotJoined), EXIT_OUT),
+            (Reason::Failed, 1),
+        ];
+        for (reason, code) in codes {
+            assert_eq!(reason.exit_code(), code, "{reason}");
+        }
     }
 
     #[tokio::test]

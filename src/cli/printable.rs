@@ -1,0 +1,71 @@
+//! Text from files and other nodes, made harmless for a terminal: control characters, such as the
+//! escape that begins a terminal's commands, and characters that change the direction of text or
+//! that nobody sees are written as escapes.
+
+use std::borrow::Cow;
+
+/// One line of text: line ends are escaped, too. `\u{1b}[31m` for the command that turns text red.
+pub(crate) fn word(text: &str) -> Cow<'_, str> {
+    escaped(text, is_harmful, |c| c.escape_unicode().collect())
+}
+
+/// Lines of text: their ends and tabs stay.
+pub(crate) fn lines(text: &str) -> Cow<'_, str> {
+    escaped(text, |c| is_harmful(c) && !matches!(c, '\n' | '\t'), |c| c.escape_unicode().collect())
+}
+
+/// JSON, in which such characters can be only in strings: they are escaped as JSON does it.
+pub(crate) fn json(text: &str) -> Cow<'_, str> {
+    let escape = |c: char| format!("\\u{:04x}", u32::from(c)); // all of them have 16 bits
+    escaped(text, |c| is_harmful(c) && !matches!(c, '\n' | '\t'), escape)
+}
+
+fn escaped(
+    text: &str,
+    is_harmful: impl Fn(char) -> bool,
+    escape: impl Fn(char) -> String,
+) -> Cow<'_, str> {
+    if !text.contains(&is_harmful) {
+        return Cow::Borrowed(text);
+    }
+    let mut clean = String::with_capacity(text.len());
+    for c in text.chars() {
+        match is_harmful(c) {
+            true => clean.push_str(&escape(c)),
+            false => clean.push(c),
+        }
+    }
+    Cow::Owned(clean)
+}
+
+/// Control characters (C0, DEL, C1), marks of direction (Unicode Standard Annex 9), line and
+/// paragraph separators, and characters of no width.
+fn is_harmful(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_and_direction_characters_are_escaped() {
+        let hostile = "a\u{1b}[31mb\u{9b}c\u{202e}d\re\nf\tg\u{7f}";
+        assert_eq!(word(hostile), "a\\u{1b}[31mb\\u{9b}c\\u{202e}d\\u{d}e\\u{a}f\\u{9}g\\u{7f}");
+        assert_eq!(lines(hostile), "a\\u{1b}[31mb\\u{9b}c\\u{202e}d\\u{d}e\nf\tg\\u{7f}");
+        let honest = "Zürich, 東京: \"3\"";
+        assert!(matches!(word(honest), Cow::Borrowed(text) if text == honest));
+    }
+
+    #[test]
+    fn escaped_json_holds_the_same_value() {
+        let hostile = serde_json::json!({ "a\u{202e}": "\u{9b}31m\u{1b}\n" });
+        let text = serde_json::to_string_pretty(&hostile).expect("it is JSON");
+        let clean = json(&text);
+        assert!(!clean.chars().any(|c| is_harmful(c) && c != '\n'), "{clean}");
+        let read: serde_json::Value = serde_json::from_str(&clean).expect("it is JSON");
+        assert_eq!(read, hostile);
+    }
+}
