@@ -101,6 +101,8 @@ impl Replicator {
         if self.epochs.is_excluded() {
             return self.end_requests(id, out);
         }
+        self.questions.clear();
+        self.repairs.clear();
         let mut writes = std::mem::take(&mut self.writes);
         writes.restart(id, |level| self.need(level).ok(), self.canary);
         self.writes = writes;
@@ -213,6 +215,7 @@ impl Replicator {
             self.parts.forget(id);
             self.anti_entropy.end_all(|peer, at| peer == id && at == At::Live);
             self.pushes.forget(id);
+            self.repairs.forget(id);
         }
         self.check_flushes(out);
     }

@@ -22,10 +22,12 @@ mod parts;
 mod peers;
 pub mod port;
 mod push;
+mod questions;
 mod quick;
 pub mod quorum;
 mod read;
 mod reading;
+mod repairs;
 pub mod request;
 mod requests;
 mod rounds;
@@ -51,7 +53,9 @@ use self::pace::RoundTrips;
 use self::parts::Parts;
 use self::port::{Alarm, Class, Input, Output, Peer};
 use self::push::Pushes;
+use self::questions::Questions;
 use self::read::Reads;
+use self::repairs::Repairs;
 use self::request::{Reply, Request, RequestError, RequestId};
 use self::stats::Stats;
 use self::store::{Change, Snapshot, Store};
@@ -86,6 +90,8 @@ pub struct Replicator {
     /// For the canary that freezes too little: what was held before the last ack.
     before_last_ack: Option<Snapshot>,
     pushes: Pushes,
+    questions: Questions,
+    repairs: Repairs,
     writes: Writes,
     reads: Reads,
     fencings: Fencings,
@@ -173,6 +179,8 @@ impl Replicator {
             frozen: None,
             before_last_ack: None,
             pushes: Pushes::default(),
+            questions: Questions::default(),
+            repairs: Repairs::default(),
             writes: Writes::default(),
             reads: Reads::default(),
             fencings: Fencings::default(),

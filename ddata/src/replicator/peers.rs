@@ -11,7 +11,8 @@ use super::durability::After;
 use super::epoch::{EpochId, EpochInput};
 use super::parts::Piece;
 use super::port::Alarm;
-use super::push::{Resend, Told, guard_of, name, push_of};
+use super::push::{Resend, Told, guard_of, is_first, later_than_measured, name, push_of};
+use super::questions::Question;
 use super::request::RequestId;
 use super::store::{Held, Taken, Unfit};
 use super::wire::{At, Body, Content, Entries, Entry, Message, Nack, Scope, WireGuard};
@@ -85,6 +86,18 @@ impl Replicator {
                     Err(bytes) => self.too_large(now, from, bytes, out),
                 }
             }
+        }
+        self.answer_questions(now, out);
+    }
+
+    /// Answers what peers have asked about changes that have come only now.
+    fn answer_questions(&mut self, now: Now, out: &mut Out) {
+        let store = &self.store;
+        for question in self.questions.take(|key| store.context(key)) {
+            let same_epoch = question.epoch.is_some() && question.epoch == self.epochs.id();
+            let sending = later_than_measured(question.sending);
+            let entry = [question.entry];
+            self.on_write(now, question.from, same_epoch, sending, false, &entry, out);
         }
     }
 
@@ -164,6 +177,7 @@ impl Replicator {
                 }
                 self.tell_later(now, &entry.key, before);
                 self.noted_change(now);
+                self.questions.changed(&entry.key);
             }
         }
         Ok(taken)
@@ -229,9 +243,14 @@ impl Replicator {
             self.before_last_ack = Some(self.store.live().clone());
         }
         let (mut nacks, mut stored, mut news) = (Vec::new(), Vec::new(), Vec::new());
+        let mut waiting: SmallVec<[u32; 1]> = smallvec![];
         let forwards = self.peers.len() > self.config.direct_push_limit;
         for entry in entries {
             let refused = if push == 0 { None } else { self.unguarded_write(entry) };
+            if refused.is_none() && self.waits(from, same_epoch, push, entry) {
+                waiting.push(entry.index);
+                continue;
+            }
             let taken = match refused {
                 Some(group) => Err(Nack::Guarded(group)),
                 None => self.take_pushed(now, from, entry, out),
@@ -254,8 +273,12 @@ impl Replicator {
             self.persist(vec![], stored.iter().map(|(_, key)| key), out); // nobody waits for it
             return;
         }
-        let indices = || entries.iter().map(|entry| entry.index).collect();
-        let scope = if whole { Scope::All } else { Scope::Only(indices()) };
+        let answered = entries.iter().map(|entry| entry.index).filter(|i| !waiting.contains(i));
+        let scope =
+            if whole && waiting.is_empty() { Scope::All } else { Scope::Only(answered.collect()) };
+        if waiting.len() == entries.len() && !entries.is_empty() {
+            return; // there is nothing to answer yet
+        }
         if stored.is_empty() {
             let counts = same_epoch && self.eligible();
             return self.send(from, Body::Ack { push, scope, counts, nacks }, out);
@@ -266,6 +289,32 @@ impl Replicator {
         let epoch = self.epochs.id().filter(|_| same_epoch);
         let after = After::Ack { to: from, push, scope, nacks, stored, epoch };
         self.persist(vec![after], &keys, out);
+    }
+
+    /// Whether a question waits for changes of other peers that are on their way. One that is asked
+    /// again does not: perhaps they are not.
+    fn waits(&mut self, from: ReplicaId, same_epoch: bool, sending: u64, entry: &Entry) -> bool {
+        let Content::Probe(asked) = &entry.content else { return false };
+        if sending == 0 || !is_first(sending) {
+            let again = |question: &Question| push_of(question.sending) == push_of(sending);
+            self.questions.asked_again(&entry.key, from, again);
+            return false;
+        }
+        let is_guarded = entry.guard.as_ref().is_some_and(|guard| guard.term.is_some());
+        let (Some(held), Ok(asked)) = (self.store.get(&entry.key), asked.decode()) else {
+            return false;
+        };
+        if is_guarded {
+            return false; // a higher promise is told at once
+        }
+        let lacking = asked.minus(held.state.context());
+        // What its asker or this replica has made was sent before the question, or never arrives.
+        let comes = |by: ReplicaId| by != from && by != self.me && self.peers.contains(&by);
+        if lacking.is_empty() || !lacking.runs().iter().all(|run| comes(run.replica)) {
+            return false;
+        }
+        let epoch = self.epochs.id().filter(|_| same_epoch);
+        self.questions.wait(Question { from, epoch, sending, entry: entry.clone(), asked })
     }
 
     /// The group of a key that an entry would write to without that group's guard. What merely
@@ -342,12 +391,24 @@ impl Replicator {
             }
             touched.push(request);
         }
+        self.repairs_arrived(from, id, &entries, |index| {
+            scope.contains(index) && !refused.contains(&index)
+        });
         let mut repairs = Vec::new();
         for (index, nack) in nacks {
             let Some(entry) = entries.get(index as usize) else { continue };
             let requests = waiting.get(&index).cloned().unwrap_or_default();
+            let repaired = repairs.last().is_some_and(|repair: &Entry| repair.key == entry.key);
+            let is_lack = matches!(nack, Nack::Lack(_));
+            if is_lack && !repaired && self.repairs.is_under_way(now.mono, from, &entry.key) {
+                continue; // this goes again later
+            }
             self.on_nack(from, index, nack, entry, &requests, &mut repairs);
             touched.extend(requests);
+        }
+        for repair in repairs.iter().filter(|repair| !matches!(repair.content, Content::Probe(_))) {
+            let what = (&repair.key, repair.len());
+            self.repairs.sent(now.mono, (from, id), what, &self.trips);
         }
         if !repairs.is_empty() {
             let sending = self.pushes.sent_again(now.mono, id, from);
@@ -355,6 +416,22 @@ impl Replicator {
         }
         self.check_writes(touched, out);
         self.check_flushes(out);
+    }
+
+    /// Notes which repairs a peer has got, by what it holds of a push.
+    fn repairs_arrived(
+        &mut self,
+        from: ReplicaId,
+        push: u64,
+        entries: &[Entry],
+        is_held: impl Fn(u32) -> bool,
+    ) {
+        if self.repairs.is_empty() {
+            return;
+        }
+        for entry in entries.iter().filter(|entry| is_held(entry.index)) {
+            self.repairs.arrived(from, push, &entry.key);
+        }
     }
 
     fn on_nack(

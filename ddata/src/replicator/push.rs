@@ -88,6 +88,16 @@ pub(super) const fn push_of(name: u64) -> u64 {
     name / SENDINGS
 }
 
+/// Whether this names the first sending of a push.
+pub(super) const fn is_first(name: u64) -> bool {
+    name.is_multiple_of(SENDINGS)
+}
+
+/// The same push by the name of a sending that measures no round trip: the answer was put off.
+pub(super) const fn later_than_measured(name: u64) -> u64 {
+    self::name(push_of(name), SENDINGS - 1)
+}
+
 /// What an acknowledgement says.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Told<'a> {

@@ -244,6 +244,15 @@ pub enum Scope {
     Only(Vec<u32>),
 }
 
+impl Scope {
+    pub(super) fn contains(&self, index: u32) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(some) => some.contains(&index),
+        }
+    }
+}
+
 /// The side of a comparison that answers from something other than its live state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum At {

@@ -3,6 +3,7 @@
 //! How fast it is, is the benches' to say: `cargo bench -p ostraca-ddata --bench replicator`.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use ostraca_ddata::causal::CausalContext;
 use ostraca_ddata::key::KeyName;
@@ -11,8 +12,9 @@ use ostraca_ddata::replicator::epoch::Change;
 use ostraca_ddata::replicator::request::{
     ReadConsistency as Read, Reply, Request, RequestId, WriteConsistency as To,
 };
+use ostraca_ddata::replicator::stats::Stats;
 use ostraca_ddata::sim::NodeIndex;
-use ostraca_ddata::types::{GCounter, LWWRegister, ORSet};
+use ostraca_ddata::types::{GCounter, LWWMap, LWWRegister, ORSet};
 
 use crate::cluster::{Cluster, Plan, WRITE_MAJORITY, millis, secs};
 use crate::node::{Sent, replica};
@@ -182,4 +184,74 @@ fn a_hundred_thousand_keys_reach_everybody_in_small_messages() {
     assert!(longest <= FRAME as u64, "{longest} bytes in one message");
     let dropped: u64 = (0..4).map(|node| cluster.stats(node).assemblies_dropped).sum();
     assert_eq!(dropped, 0);
+}
+
+// ── removals by several writers ──
+
+const ROUNDS: u32 = 300;
+
+/// What three replicas that remove and insert in one map at the same time cost, a change.
+struct RemovalCost {
+    bytes: u64,
+    messages: u64,
+    repairs: u64,
+    repairs_full: u64,
+}
+
+/// Fills a map of so many keys; then, `ROUNDS` times, each of three replicas removes and inserts
+/// `at_once` random keys of it at a majority, without waiting for answers.
+fn remove_at_three_replicas(keys: u32, at_once: u32) -> RemovalCost {
+    let mut cluster = Plan::of(3).start();
+    for n in 0..keys {
+        cluster.update::<LWWMap<u32, u64>, _>(0, "map", To::Local, move |m| m.insert(&n, &1));
+    }
+    cluster.settle(&[0, 1, 2], secs(60));
+    let before = cluster.sent();
+    let count = |cluster: &Cluster, of: fn(&Stats) -> u64| -> u64 {
+        (0..3).map(|node| of(&cluster.stats(node))).sum()
+    };
+    let mut ids = Vec::new();
+    let mut random = 88_172_645_463_325_252_u64;
+    for _ in 0..ROUNDS {
+        for change in 0..3 * at_once {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let (key, value) = (u32::try_from(random % u64::from(keys)).unwrap(), random);
+            let node = (change % 3) as usize;
+            ids.push(cluster.update::<LWWMap<u32, u64>, _>(
+                node,
+                "map",
+                WRITE_MAJORITY,
+                move |m| {
+                    m.remove(&key)?;
+                    m.insert(&key, &value)
+                },
+            ));
+        }
+        cluster.run(Duration::from_micros(700));
+    }
+    ids.iter().for_each(|id| drop(cluster.answer(*id).unwrap()));
+    cluster.settle(&[0, 1, 2], secs(5));
+    let (sent, changes) = (cluster.sent_since(&before), u64::from(3 * ROUNDS * at_once));
+    RemovalCost {
+        bytes: bytes(&sent) / changes,
+        messages: sent.values().map(|sent| sent.messages).sum::<u64>() / changes,
+        repairs: count(&cluster, |stats| stats.repairs),
+        repairs_full: count(&cluster, |stats| stats.repairs_full),
+    }
+}
+
+/// A removal asks others for all that its replica holds. That a third replica's change is still on
+/// its way is no reason to send it a second time, and none for the whole map.
+#[test]
+fn concurrent_removals_at_a_majority_send_no_repairs() {
+    for at_once in [1, 5] {
+        let RemovalCost { bytes, messages, repairs, repairs_full } =
+            remove_at_three_replicas(5_000, at_once);
+        println!("{at_once}: {bytes} bytes, {messages} messages, {repairs} + {repairs_full}");
+        assert_eq!(repairs_full, 0, "whole maps");
+        assert!(repairs <= 3, "{repairs} repairs");
+        assert!(bytes <= 2_000 && messages <= 8, "{bytes} bytes, {messages} messages a change");
+    }
 }

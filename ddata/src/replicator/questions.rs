@@ -1,0 +1,178 @@
+//! Questions that wait for an answer: "do you hold all of this?", asked by a peer about changes of
+//! a third replica that are still on their way to this one.
+//!
+//! A removal at a majority asks every replica for all that its author holds. While several replicas
+//! change one key, the author nearly always holds something of a third that the asked one is about
+//! to get. To answer "no" then would have the author send a repair of what arrives anyhow, for each
+//! change of a busy key; of a large key that repair is a scan or the whole state. So the answer
+//! waits: the question is asked again when the asker's patience is over, and that one is answered
+//! at once. To the asker a question that waits, or that was dropped for want of room, is a message
+//! that is late or lost.
+//!
+//! Knows contexts and numbers of pushes, not what an answer is.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::epoch::EpochId;
+use super::wire::Entry;
+use crate::causal::CausalContext;
+use crate::id::ReplicaId;
+use crate::key::KeyName;
+
+/// Questions of one peer about one key that wait; beyond, the oldest is dropped.
+const WAITING_MAX: usize = 256;
+
+/// Questions that wait, over all peers and keys; beyond, further ones are answered at once.
+const ALL_MAX: usize = 2_048;
+
+/// Bytes of a question that may wait; a longer one (its context has many gaps) is answered at once.
+const QUESTION_BYTES_MAX: usize = 4_096;
+
+/// A question that waits.
+#[derive(Clone, Debug)]
+pub(super) struct Question {
+    pub(super) from: ReplicaId,
+    /// The configuration of asker and asked, if it was the same.
+    pub(super) epoch: Option<EpochId>,
+    /// The sending of a push that it came in.
+    pub(super) sending: u64,
+    pub(super) entry: Entry,
+    /// What is asked for.
+    pub(super) asked: CausalContext,
+}
+
+/// See the module's page.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Questions {
+    /// In the order in which they came: an asker's contexts only grow.
+    waiting: BTreeMap<(KeyName, ReplicaId), VecDeque<Question>>, // ≤ ALL_MAX questions, none empty
+    count: usize,          // of these questions
+    changed: Vec<KeyName>, // keys of `waiting` that have changed since they were looked at
+}
+
+impl Questions {
+    /// Lets a question wait. `false`: there is no room, it must be answered now.
+    pub(super) fn wait(&mut self, question: Question) -> bool {
+        let of = (question.entry.key.clone(), question.from);
+        if question.entry.len() > QUESTION_BYTES_MAX || self.count >= ALL_MAX {
+            return false;
+        }
+        let waiting = self.waiting.entry(of).or_default();
+        if waiting.len() >= WAITING_MAX {
+            waiting.pop_front();
+        } else {
+            self.count += 1;
+        }
+        waiting.push_back(question);
+        true
+    }
+
+    /// A key has changed here: what is asked about it may be held now.
+    pub(super) fn changed(&mut self, key: &KeyName) {
+        if self.waiting.is_empty() || self.changed.last() == Some(key) {
+            return;
+        }
+        let of = (key.clone(), ReplicaId::new(0))..=(key.clone(), ReplicaId::new(u64::MAX));
+        if self.waiting.range(of).next().is_some() {
+            self.changed.push(key.clone());
+        }
+    }
+
+    /// Takes those whose answer is yes by now.
+    pub(super) fn take(&mut self, context: impl Fn(&KeyName) -> CausalContext) -> Vec<Question> {
+        let mut answerable = Vec::new();
+        for key in std::mem::take(&mut self.changed) {
+            let held = context(&key);
+            let of = (key.clone(), ReplicaId::new(0))..=(key, ReplicaId::new(u64::MAX));
+            for (_, waiting) in self.waiting.range_mut(of) {
+                while waiting.front().is_some_and(|question| held.includes(&question.asked)) {
+                    answerable.extend(waiting.pop_front());
+                }
+            }
+        }
+        if !answerable.is_empty() {
+            self.count -= answerable.len();
+            self.waiting.retain(|_, waiting| !waiting.is_empty());
+        }
+        answerable
+    }
+
+    /// A peer asks again what it asked before: that question is answered now.
+    pub(super) fn asked_again(
+        &mut self,
+        key: &KeyName,
+        from: ReplicaId,
+        is_it: impl Fn(&Question) -> bool,
+    ) {
+        let of = (key.clone(), from);
+        let Some(waiting) = self.waiting.get_mut(&of) else { return };
+        let before = waiting.len();
+        waiting.retain(|question| !is_it(question));
+        self.count -= before - waiting.len();
+        if waiting.is_empty() {
+            self.waiting.remove(&of);
+        }
+    }
+
+    /// An installed configuration has everything asked anew.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::causal::Dot;
+    use crate::replicator::wire::{Content, ContextBytes};
+
+    const AUTHOR: ReplicaId = ReplicaId::new(9);
+
+    fn context(last: u64) -> CausalContext {
+        let mut context = CausalContext::new();
+        (1..=last).for_each(|counter| context.insert(Dot::new(AUTHOR, counter)));
+        context
+    }
+
+    fn question(from: u64, last: u64) -> Question {
+        let (key, shape, asked) = (KeyName::new("key"), "set".into(), context(last));
+        let content = Content::Probe(ContextBytes::new(&asked));
+        let entry = Entry { index: 0, key, shape, guard: None, content };
+        Question { from: ReplicaId::new(from), epoch: None, sending: last * 16, entry, asked }
+    }
+
+    fn taken(questions: &mut Questions, last: u64) -> Vec<(u64, u64)> {
+        questions.changed(&KeyName::new("key"));
+        let taken = questions.take(|_| context(last));
+        taken.iter().map(|question| (question.from.get(), question.sending / 16)).collect()
+    }
+
+    #[test]
+    fn question_is_answered_once_its_context_is_held() {
+        let mut questions = Questions::default();
+        for (from, last) in [(1, 2), (2, 3), (1, 4)] {
+            assert!(questions.wait(question(from, last)));
+        }
+        assert_eq!(taken(&mut questions, 1), []);
+        assert_eq!(taken(&mut questions, 3), [(1, 2), (2, 3)]);
+        assert_eq!(taken(&mut questions, 3), []);
+        questions.asked_again(&KeyName::new("key"), ReplicaId::new(1), |it| it.sending == 4 * 16);
+        assert_eq!(taken(&mut questions, 9), [], "it was answered when it was asked again");
+        assert_eq!(questions.count, 0);
+    }
+
+    #[test]
+    fn waiting_questions_are_bounded() {
+        let mut questions = Questions::default();
+        let askers = (ALL_MAX / WAITING_MAX) as u64 + 1;
+        for from in 1..=askers {
+            for last in 1..=WAITING_MAX as u64 + 50 {
+                questions.wait(question(from, last));
+            }
+        }
+        let waiting: usize = questions.waiting.values().map(VecDeque::len).sum();
+        assert_eq!((waiting, questions.count), (ALL_MAX, ALL_MAX));
+        assert_eq!(taken(&mut questions, 1_000).len(), ALL_MAX);
+        assert_eq!(questions.count, 0);
+    }
+}
