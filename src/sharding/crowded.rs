@@ -14,9 +14,10 @@ use ostraca_ddata::clock::Instant;
 use super::entity::Entity;
 use super::frame::{self, Notice};
 use super::gate::{Decision, Gate};
+use super::id_hash::hash;
 use super::ids::{EntityId, RegionId, ShardId};
 use super::letter::Letter;
-use super::runtime::{Runtime, hash};
+use super::runtime::Runtime;
 use super::shard::{Desk, Floor};
 
 /// Entities of a shard that are known to be busy; those beyond are told, and lose what is too much.

@@ -27,6 +27,7 @@ pub mod gate;
 mod handover;
 pub mod home;
 pub mod hosting;
+mod id_hash;
 pub mod ids;
 pub mod installed;
 pub mod instance;

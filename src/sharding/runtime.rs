@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ostraca_ddata::clock::Instant;
 use serde::Serialize;
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::asks::{Asker, Asks, Doors};
 use super::batch::{Entry, LONG, Passing};
@@ -25,6 +24,7 @@ use super::gate;
 use super::gate::{Bounce, Budget, Decision, Fit, HeldBudget, Item, Limits, Origin};
 use super::handover::{Chaff, LostStates};
 use super::hosting::{BadFrame, NoRoom, Unrest, World};
+use super::id_hash::hash;
 use super::ids::{EntityId, EntityType, RegionId, ShardId};
 use super::letter::{Draft, Letter};
 use super::mailbox::Room;
@@ -91,12 +91,6 @@ pub(super) type Address<'a> = (&'a EntityId, u64, ShardId);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Finds an entity in its shard.
-#[inline]
-pub(super) fn hash(id: &[u8]) -> u64 {
-    xxh3_64(id)
 }
 
 /// A message as a letter.

@@ -24,6 +24,7 @@ use super::gate::{
 };
 use super::handover::{HandOver, Leaving, State};
 use super::hosting::NoRoom;
+use super::id_hash::hash;
 use super::ids::{EntityId, Generation, RegionId, ShardId};
 use super::instance::Instance;
 use super::letter::Letter;
@@ -32,7 +33,7 @@ use super::mailbox::MailboxFull;
 use super::moved::Orphaned;
 use super::passivating::ShardBooks;
 use super::payload;
-use super::runtime::{Runtime, hash};
+use super::runtime::Runtime;
 use super::scope;
 use super::tenancy::{Phase, Stage};
 use super::tenants::Tenants;

@@ -13,9 +13,10 @@ use super::entity::{Entity, Supervision};
 use super::entity_ref::{Asked, EntityRef, TellError};
 use super::extractor::Extractor;
 use super::hosting::{BadFrame, Hosting, Unrest, World};
+use super::id_hash::hash;
 use super::ids::{EntityId, EntityType, RegionId, ShardId};
 use super::region::RegionOutput;
-use super::runtime::{Parcel, Runtime, hash};
+use super::runtime::{Parcel, Runtime};
 
 /// What an entity type needs on a node.
 pub struct Setup<E: Entity> {

@@ -23,7 +23,8 @@ const SPARE_MAX: usize = 8;
 /// No row, no slot.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Leaves numbers that are hashes, or counters, as they are.
+/// Hasher for numbers that are hashes or random already: leaves them as they are. Only for numbers
+/// that no peer and no end user can choose.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Numbers(u64);
 
@@ -79,11 +80,15 @@ pub(super) struct Tenant<E: Entity> {
 
 /// The table.
 pub(super) struct Tenants<E: Entity> {
-    index: HashMap<u64, u32, BuildHasherDefault<Numbers>>, // the first with that hash
-    rows: Vec<Option<Tenant<E>>>,                          // ≤ entities of the shard at a time
+    /// The first row with that [hash](super::id_hash::hash), which is keyed: chains stay short
+    /// whatever ids end users choose.
+    index: HashMap<u64, u32, BuildHasherDefault<Numbers>>,
+    rows: Vec<Option<Tenant<E>>>, // ≤ entities of the shard at a time
     free: Vec<u32>,
     dormant: BTreeMap<u32, State>, // by row; ≤ rows, none of which has a value
     spare: SmallVec<[Box<Busy<E::Message>>; 1]>, // ≤ SPARE_MAX
+    #[cfg(test)]
+    compared: std::cell::Cell<usize>, // ids, by `find`
 }
 
 impl<E: Entity> Tenants<E> {
@@ -94,6 +99,8 @@ impl<E: Entity> Tenants<E> {
             free: Vec::new(),
             dormant: BTreeMap::new(),
             spare: SmallVec::new(),
+            #[cfg(test)]
+            compared: std::cell::Cell::new(0),
         }
     }
 
@@ -104,6 +111,8 @@ impl<E: Entity> Tenants<E> {
     pub(super) fn find(&self, hash: u64, id: &[u8]) -> Option<u32> {
         let mut at = self.index.get(&hash).copied()?;
         loop {
+            #[cfg(test)]
+            self.compared.set(self.compared.get() + 1);
             let tenant = self.rows[at as usize].as_ref().expect("the index names rows in use");
             if tenant.id.as_bytes() == id {
                 return Some(at);
@@ -240,3 +249,6 @@ impl<E: Entity> Tenants<E> {
         self.rows.iter_mut().flatten()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,10 @@
 //! What one batch has changed, and who waits for which entries of a push.
 //!
-//! Both are asked for at each write, so they cost a look-up in a table and a place in a list.
+//! Both are asked for at each write, so they cost a look-up in a tree and a place in a list. Peers
+//! and users choose the names of keys: a hash table would need a keyed hash, and a sort at the end.
 
-use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+
 use smallvec::SmallVec;
 
 use super::push::Awaits;
@@ -48,14 +50,11 @@ impl Fresh {
     }
 }
 
-/// Places in the table of a batch that are kept for the next one: to drain it takes time for each.
-const KEPT_MAX: usize = 4_096;
-
 /// The changes of one batch, joined per key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Batch {
-    at: FxHashMap<Place, usize>, // in `all`, which has as many
-    all: Vec<Fresh>,             // ≤ keys changed in one batch, or before this is a member
+    at: BTreeMap<Place, usize>, // in `all`, which has as many
+    all: Vec<Fresh>,            // ≤ keys changed in one batch, or before this is a member
 }
 
 impl Batch {
@@ -85,12 +84,7 @@ impl Batch {
 
     /// All of it, in the order of the keys' places.
     pub(super) fn take(&mut self) -> Vec<(KeyName, Fresh)> {
-        let mut order: Vec<(Place, usize)> = self.at.drain().collect();
-        order.sort_unstable(); // the table's own order is hidden chance
-        if self.at.capacity() > KEPT_MAX {
-            self.at = FxHashMap::default();
-        }
-        let mut all = std::mem::take(&mut self.all);
+        let (order, mut all) = (std::mem::take(&mut self.at), std::mem::take(&mut self.all));
         order.into_iter().map(|((_, key), at)| (key, std::mem::take(&mut all[at]))).collect()
     }
 }
