@@ -4,7 +4,7 @@
 //! bytes gets a number and a row in the table.
 
 use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
+use std::hash::{BuildHasher, BuildHasherDefault, RandomState};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,7 +27,8 @@ const PLACES: u64 = threads::PLACES as u64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Asker {
     pub(super) node: RegionId,
-    /// Never 0.
+    /// Never 0. Whoever has it may answer, from whichever node and once: the address of an answer may
+    /// have been passed on. Peers that never had it cannot guess it.
     pub(super) correlation: u64,
 }
 
@@ -64,9 +65,24 @@ pub struct Asks {
 /// What is asked on some of the threads.
 #[derive(Default)]
 struct Rows {
-    asked: u64, // in all
-    /// By what `asked` was; ≤ asks whose callers wait.
+    asked: u64,       // in all
+    key: RandomState, // makes numbers of `asked` that no peer can foresee
+    /// By number, without its place; ≤ asks whose callers wait.
     waiting: HashMap<u64, Arc<dyn Question>, BuildHasherDefault<Numbers>>,
+}
+
+impl Rows {
+    /// A number that no waiting ask has; not 0. Without the key, numbers of earlier asks tell nothing
+    /// about it: a peer that was asked cannot answer the next ask in place of its entity.
+    fn draw(&mut self) -> u64 {
+        loop {
+            self.asked += 1;
+            let number = self.key.hash_one(self.asked) / PLACES;
+            if number != 0 && !self.waiting.contains_key(&number) {
+                return number;
+            }
+        }
+    }
 }
 
 /// The types, for who reads answers on one thread.
@@ -118,14 +134,13 @@ impl Asks {
         self.late.load(Ordering::Relaxed)
     }
 
-    /// An asker's number is never 0: at each place they begin with its second one.
+    /// An asker's number is never 0.
     fn add(&self, question: Arc<dyn Question>) -> u64 {
         let place = threads::place();
         let mut rows = lock(self.rows.at(place));
-        rows.asked += 1;
-        let asked = rows.asked;
-        rows.waiting.insert(asked, question);
-        asked * PLACES + place as u64
+        let number = rows.draw();
+        rows.waiting.insert(number, question);
+        number * PLACES + place as u64
     }
 
     fn take(&self, number: u64) -> Option<Arc<dyn Question>> {

@@ -9,6 +9,7 @@ pub(crate) mod executor;
 mod failing;
 mod fencing;
 mod first;
+mod forging;
 mod journal;
 mod lapsing;
 mod lengths;
