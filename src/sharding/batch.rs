@@ -25,13 +25,16 @@ const BYTES_RESTING: usize = 8 * 1024;
 pub(super) enum Entry<M> {
     /// As it was told on this node.
     Typed(M),
-    /// As it came from elsewhere.
+    /// As it came from elsewhere, encoded.
     Letter(Letter),
 }
 
 /// A message on its way in or out.
 pub(super) enum Passing<'a, M> {
+    /// Counts with the size of its type.
     Typed(M),
+    /// The same, with the bytes that its entity says it counts with.
+    Weighed(M, u32),
     /// Somebody else has its bytes. ≤ [`LONG`] on its way in.
     Letter(LetterRef<'a>),
     Own(Letter),
@@ -41,7 +44,7 @@ impl<M> Passing<'_, M> {
     /// By itself.
     pub(super) fn entry(self) -> Entry<M> {
         match self {
-            Self::Typed(message) => Entry::Typed(message),
+            Self::Typed(message) | Self::Weighed(message, _) => Entry::Typed(message),
             Self::Letter(letter) => Entry::Letter(letter.to_letter()),
             Self::Own(letter) => Entry::Letter(letter),
         }
@@ -51,9 +54,32 @@ impl<M> Passing<'_, M> {
     #[inline]
     pub(super) fn letter(&self) -> Option<LetterRef<'_>> {
         match self {
-            Self::Typed(_) => None,
+            Self::Typed(_) | Self::Weighed(..) => None,
             Self::Letter(letter) => Some(*letter),
             Self::Own(letter) => Some(letter.view()),
+        }
+    }
+
+    /// The bytes that it counts with, unless that is the size of its type.
+    #[inline]
+    pub(super) fn weighed(&self) -> Option<usize> {
+        match self {
+            Self::Typed(_) => None,
+            Self::Weighed(_, bytes) => Some(*bytes as usize),
+            Self::Letter(letter) => Some(letter.bytes().len()),
+            Self::Own(letter) => Some(letter.bytes().len()),
+        }
+    }
+}
+
+impl<M> Passing<'static, M> {
+    /// A message of this node that counts with so many bytes.
+    #[inline]
+    pub(super) fn typed(message: M, bytes: u32) -> Self {
+        if bytes as usize == size_of::<M>() {
+            Self::Typed(message)
+        } else {
+            Self::Weighed(message, bytes)
         }
     }
 }
@@ -61,6 +87,7 @@ impl<M> Passing<'_, M> {
 /// A message in a batch.
 enum Waiting<M> {
     Typed(M),
+    Weighed(M, u32),
     Letter(Place),
     Own(Letter),
 }
@@ -82,16 +109,17 @@ impl Place {
     }
 }
 
-/// Letters among messages. Typed messages are counted by their number alone: that costs them nothing.
+/// Messages that are weighed one by one, and their bytes together: letters, and typed messages with a
+/// weight of their own. Others count by their number alone: that costs them nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Letters {
+pub(super) struct Weighed {
     pub(super) count: usize,
     pub(super) bytes: usize,
 }
 
-impl Letters {
-    pub(super) const fn one(letter: LetterRef<'_>) -> Self {
-        Self { count: 1, bytes: letter.bytes().len() }
+impl Weighed {
+    pub(super) const fn one(bytes: usize) -> Self {
+        Self { count: 1, bytes }
     }
 
     pub(super) const fn add(&mut self, Self { count, bytes }: Self) {
@@ -109,12 +137,12 @@ impl Letters {
 pub(super) struct Batch<M> {
     waiting: VecDeque<Waiting<M>>, // ≤ BATCH
     bytes: Vec<u8>,                // of letters without their own, those that were taken too
-    letters: Letters,              // of `waiting`
+    weighed: Weighed,              // of `waiting`
 }
 
 impl<M> Default for Batch<M> {
     fn default() -> Self {
-        Self { waiting: VecDeque::new(), bytes: Vec::new(), letters: Letters::default() }
+        Self { waiting: VecDeque::new(), bytes: Vec::new(), weighed: Weighed::default() }
     }
 }
 
@@ -127,24 +155,28 @@ impl<M> Batch<M> {
         self.waiting.is_empty()
     }
 
-    /// Whether what comes next belongs into another one.
+    /// Whether what comes next belongs into another one. A batch that an entity handles no longer
+    /// counts as waiting: so large messages go one by one.
     pub(super) fn is_full(&self) -> bool {
-        self.waiting.len() >= BATCH || self.bytes.len() >= BYTES_FULL
+        self.waiting.len() >= BATCH
+            || self.bytes.len() >= BYTES_FULL
+            || self.weighed.bytes >= BYTES_FULL
     }
 
-    /// Those that wait.
-    pub(super) const fn letters(&self) -> Letters {
-        self.letters
+    /// Those that wait and are weighed.
+    pub(super) const fn weighed(&self) -> Weighed {
+        self.weighed
     }
 
     /// Behind the others. It is not full.
     #[inline]
     pub(super) fn push(&mut self, message: Passing<'_, M>) {
-        if let Some(letter) = message.letter() {
-            self.letters.add(Letters::one(letter));
+        if let Some(bytes) = message.weighed() {
+            self.weighed.add(Weighed::one(bytes));
         }
         self.waiting.push_back(match message {
             Passing::Typed(message) => Waiting::Typed(message),
+            Passing::Weighed(message, bytes) => Waiting::Weighed(message, bytes),
             Passing::Own(letter) => Waiting::Own(letter),
             Passing::Letter(LetterRef { bytes, id_at, body_at }) => {
                 let fits = |len| u32::try_from(len).expect("at most LONG, behind BYTES_FULL");
@@ -159,7 +191,7 @@ impl<M> Batch<M> {
     #[inline]
     pub(super) fn first_letter(&self) -> Option<LetterRef<'_>> {
         match self.waiting.front()? {
-            Waiting::Typed(_) => None,
+            Waiting::Typed(_) | Waiting::Weighed(..) => None,
             Waiting::Letter(place) => Some(place.of(&self.bytes)),
             Waiting::Own(letter) => Some(letter.view()),
         }
@@ -170,11 +202,12 @@ impl<M> Batch<M> {
     pub(super) fn pop(&mut self) -> Option<Passing<'_, M>> {
         let message = match self.waiting.pop_front()? {
             Waiting::Typed(message) => Passing::Typed(message),
+            Waiting::Weighed(message, bytes) => Passing::Weighed(message, bytes),
             Waiting::Letter(place) => Passing::Letter(place.of(&self.bytes)),
             Waiting::Own(letter) => Passing::Own(letter),
         };
-        if let Some(letter) = message.letter() {
-            self.letters.remove(Letters::one(letter));
+        if let Some(bytes) = message.weighed() {
+            self.weighed.remove(Weighed::one(bytes));
         }
         Some(message)
     }
@@ -190,7 +223,7 @@ impl<M> Batch<M> {
     /// Forgets what is in it. Its memory stays for what comes.
     pub(super) fn clear(&mut self) {
         self.waiting.clear();
-        self.letters = Letters::default();
+        self.weighed = Weighed::default();
         self.bytes.clear();
     }
 
@@ -230,7 +263,7 @@ pub(super) mod tests {
     /// Its number, and its bytes if it is a letter.
     pub(in crate::sharding) fn told(message: &Passing<'_, u64>) -> (u64, usize) {
         match (message, message.letter()) {
-            (Passing::Typed(number), None) => (*number, 0),
+            (Passing::Typed(number) | Passing::Weighed(number, _), None) => (*number, 0),
             (_, letter) => {
                 let letter = letter.expect("it is no other");
                 let number = letter.body()[..8].try_into().expect("eight bytes");
@@ -260,15 +293,15 @@ pub(super) mod tests {
         for (number, length) in (0..).zip(lengths) {
             push(&mut batch, number, length);
         }
-        assert_eq!(batch.letters(), Letters { count: 5, bytes: 9_832 });
+        assert_eq!(batch.weighed(), Weighed { count: 5, bytes: 9_832 });
         assert!(batch.first_letter().is_none(), "it is typed");
         assert_eq!(batch.pop().map(|message| number(&message)), Some(0));
         assert_eq!(batch.first_letter().map(|letter| letter.bytes().len()), Some(20));
         assert_eq!(batch.pop().map(|message| number(&message)), Some(1));
-        assert_eq!((batch.len(), batch.letters()), (6, Letters { count: 4, bytes: 9_812 }));
+        assert_eq!((batch.len(), batch.weighed()), (6, Weighed { count: 4, bytes: 9_812 }));
         push(&mut batch, 8, 44);
         assert_eq!(numbers(&mut batch), [2, 3, 4, 5, 6, 7, 8]);
-        assert_eq!((batch.letters(), batch.bytes.len()), (Letters::default(), 0));
+        assert_eq!((batch.weighed(), batch.bytes.len()), (Weighed::default(), 0));
     }
 
     #[test]
@@ -281,13 +314,28 @@ pub(super) mod tests {
         assert!(batch.is_full());
         batch.clear();
         (1..BYTES_FULL / LONG).for_each(|_| push(&mut batch, 0, LONG));
-        push(&mut batch, 3, BYTES_FULL);
         push(&mut batch, 4, LONG - 1);
-        assert!(!batch.is_full(), "a long one is not in it");
+        assert!(!batch.is_full());
         push(&mut batch, 5, 13);
         assert!(batch.is_full());
         let _taken = batch.pop().is_some();
         assert!(batch.is_full(), "what was taken is still there");
+    }
+
+    #[test]
+    fn large_messages_fill_a_batch_wherever_their_bytes_are() {
+        let mut batch = Batch::default();
+        push(&mut batch, 1, BYTES_FULL);
+        assert!(batch.is_full(), "a letter of its own");
+        batch.clear();
+        batch.push(Passing::typed(2, 8));
+        batch.push(Passing::typed(3, BYTES_FULL as u32 - 1));
+        assert!(!batch.is_full());
+        batch.push(Passing::typed(4, 1));
+        assert!(batch.is_full());
+        assert_eq!(batch.weighed(), Weighed { count: 2, bytes: BYTES_FULL });
+        assert_eq!(numbers(&mut batch), [2, 3, 4]);
+        assert_eq!(batch.weighed(), Weighed::default());
     }
 
     #[test]

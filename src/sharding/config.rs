@@ -98,8 +98,9 @@ pub struct Sharding {
     pub held_bytes_max: usize,
     /// Messages that wait for one entity. Moved messages are exempt.
     pub mailbox_size: usize,
-    /// The same in bytes, encoded; a message that never left its node counts with the size of its
-    /// type. One that is larger fits where nothing waits.
+    /// The same in bytes, encoded; a message that never left its node counts with what
+    /// `Entity::message_bytes` returns, by default the size of its type. One that is larger fits where
+    /// nothing waits.
     pub mailbox_bytes_max: usize,
     /// How long an ask waits for its answer unless it says otherwise. A second or more may be told
     /// up to 50 ms late.

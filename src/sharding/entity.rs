@@ -63,6 +63,36 @@ pub trait Entity: Sized + Send + 'static {
         cx: &mut Context<'_, Self>,
     ) -> impl Future<Output = ()> + Send;
 
+    /// The bytes that a message counts with against `mailbox-bytes-max` if it is told on the entity's own
+    /// node. There it is not encoded, so its length is unknown; a message from another node counts with
+    /// its encoded length.
+    ///
+    /// Default: the size of the type, without what that points to. Types that own large buffers should
+    /// add those, or a mailbox holds up to `mailbox-size` of them. At most 4 GiB count. Called by the
+    /// sender for each message: it should be cheap, and the same for equal messages.
+    ///
+    /// # Example
+    /// ```
+    /// use ostraca::sharding::context::Context;
+    /// use ostraca::sharding::entity::Entity;
+    ///
+    /// struct Store;
+    ///
+    /// impl Entity for Store {
+    ///     type Message = Vec<u8>;
+    ///
+    ///     fn message_bytes(blob: &Vec<u8>) -> usize {
+    ///         size_of::<Vec<u8>>() + blob.len()
+    ///     }
+    ///
+    ///     async fn handle(&mut self, _blob: Vec<u8>, _: &mut Context<'_, Self>) {}
+    /// }
+    /// ```
+    #[must_use]
+    fn message_bytes(message: &Self::Message) -> usize {
+        size_of_val(message)
+    }
+
     /// The last message of an instance that is to stop, because it is passivated or its shard
     /// moves. `None`: it stops after the message that it is handling.
     #[must_use]

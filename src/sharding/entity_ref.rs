@@ -12,6 +12,7 @@ use std::time::Duration;
 use ostraca_ddata::clock::Instant;
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use tokio::task::coop;
 
 use super::asks::{Asker, Slot, Unanswered};
 use super::dead_letters::Lost;
@@ -333,7 +334,8 @@ impl<E: Entity> EntityRef<E> {
     }
 
     /// Sends a message, and waits as long as there is no room for it. Nothing was sent if the
-    /// future is dropped.
+    /// future is dropped. Takes part in tokio's cooperative budget: a task that calls it in a loop lets
+    /// others run.
     ///
     /// Not without a timeout inside a handler: two entities that wait so for each other's full
     /// mailbox, on one node or on two, wait for ever. There use [`tell`](Self::tell), and decide what
@@ -345,7 +347,7 @@ impl<E: Entity> EntityRef<E> {
         let target = self.target()?;
         let mut parcel = Some(Parcel::Typed(message));
         let mut seat = target.runtime.seat();
-        std::future::poll_fn(|cx| {
+        let sent = std::future::poll_fn(|cx| {
             for registered in [false, true] {
                 let Some(offered) = parcel.take() else { return Poll::Ready(Ok(())) };
                 match target.offer(offered, None) {
@@ -361,8 +363,8 @@ impl<E: Entity> EntityRef<E> {
                 }
             }
             Poll::Pending
-        })
-        .await
+        });
+        coop::cooperative(sent).await
     }
 
     /// Asks, and waits for `ask-timeout` at most: up to 50 ms more if that is a second or longer.

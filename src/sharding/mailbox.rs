@@ -2,12 +2,12 @@
 //! other nodes were told that there is no room (spec/sharding.md §8).
 //!
 //! A message from another node, or one that was encoded for a lane, counts with its bytes. One that
-//! never left its node counts with the size of its type, without what that points to: nobody knows
-//! how large that is. Under the shard's lock.
+//! never left its node counts with what [`Entity::message_bytes`](super::entity::Entity::message_bytes)
+//! says: unless the entity weighs its messages, the size of their type. Under the shard's lock.
 
 use std::collections::VecDeque;
 
-use super::batch::{Batch, Entry, Letters, Passing};
+use super::batch::{Batch, Entry, Passing, Weighed};
 use super::gate::Waits;
 use super::ids::RegionId;
 
@@ -83,7 +83,7 @@ pub(super) struct Mailbox<M> {
     front: Batch<M>,            // empty only if there is nothing behind it
     more: Option<Box<More<M>>>, // once more than one batch has waited
     count: usize,               // of all messages; ≤ `Room` for direct ones
-    letters: Letters,           // of all messages
+    weighed: Weighed,           // of all messages
     refused: bool,              // somebody was, since room was made last
     told: Vec<Busied>,          // ≤ TOLD_MAX
 }
@@ -113,7 +113,7 @@ impl<M> Default for Mailbox<M> {
             front: Batch::default(),
             more: None,
             count: 0,
-            letters: Letters::default(),
+            weighed: Weighed::default(),
             refused: false,
             told: Vec::new(),
         }
@@ -132,7 +132,7 @@ impl<M> Mailbox<M> {
 
     /// Messages that wait, and their bytes.
     pub(super) const fn waits(&self) -> Waits {
-        let (messages, Letters { count, bytes }) = (self.count, self.letters);
+        let (messages, Weighed { count, bytes }) = (self.count, self.weighed);
         Waits { messages, bytes: bytes + (messages - count) * size_of::<M>() }
     }
 
@@ -147,8 +147,8 @@ impl<M> Mailbox<M> {
     #[inline]
     pub(super) fn push(&mut self, message: Passing<'_, M>) {
         self.count += 1;
-        if let Some(letter) = message.letter() {
-            self.letters.add(Letters::one(letter));
+        if let Some(bytes) = message.weighed() {
+            self.weighed.add(Weighed::one(bytes));
         }
         let behind = self.more.as_mut().and_then(|more| more.behind.back_mut());
         let last = behind.unwrap_or(&mut self.front);
@@ -175,7 +175,7 @@ impl<M> Mailbox<M> {
             }
         }
         self.count -= batch.len();
-        self.letters.remove(batch.letters());
+        self.weighed.remove(batch.weighed());
         batch.len()
     }
 
@@ -191,7 +191,7 @@ impl<M> Mailbox<M> {
             return;
         }
         self.count += batch.len();
-        self.letters.add(batch.letters());
+        self.weighed.add(batch.weighed());
         std::mem::swap(&mut self.front, batch);
         if !batch.is_empty() {
             self.more.get_or_insert_default().behind.push_front(std::mem::take(batch));
@@ -224,7 +224,7 @@ impl<M> Mailbox<M> {
         if let Some(more) = &mut self.more {
             more.behind.drain(..).for_each(|mut batch| batch.drain(&mut each));
         }
-        (self.count, self.letters) = (0, Letters::default());
+        (self.count, self.weighed) = (0, Weighed::default());
     }
 
     /// The same, each by itself.

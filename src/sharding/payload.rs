@@ -57,13 +57,15 @@ pub(super) fn seal<E: Entity>(mut tenants: Tenants<E>, canary: Canary) -> (Optio
         busy.mailbox.drain(|message| match message {
             Passing::Letter(letter) => append(&mut bytes, letter.bytes()),
             Passing::Own(letter) => append(&mut bytes, letter.bytes()),
-            Passing::Typed(message) => match draft_of(&tenant.id, &message) {
-                Some(draft) => {
-                    append(&mut bytes, draft.bytes());
-                    left.typed.push(message);
+            Passing::Typed(message) | Passing::Weighed(message, _) => {
+                match draft_of(&tenant.id, &message) {
+                    Some(draft) => {
+                        append(&mut bytes, draft.bytes());
+                        left.typed.push(message);
+                    }
+                    None => left.lost.push((Lost::Unencodable, Entry::Typed(message))),
                 }
-                None => left.lost.push((Lost::Unencodable, Entry::Typed(message))),
-            },
+            }
         });
     }
     ((!bytes.is_empty()).then(|| bytes.into()), left)

@@ -371,7 +371,7 @@ impl<E: Entity> Task<E> {
                 continue; // the lease is asked again: a factory may take long
             }
             let message = match (self.batch.pop(), opened) {
-                (Some(Passing::Typed(message)), _)
+                (Some(Passing::Typed(message) | Passing::Weighed(message, _)), _)
                 | (Some(Passing::Letter(_) | Passing::Own(_)), Opened::Message(message)) => {
                     Some(message)
                 }

@@ -301,13 +301,14 @@ impl<E: Entity> Runtime<E> {
         message: E::Message,
     ) -> Result<Option<E::Message>, (TellError, E::Message)> {
         let mut after = After::default();
+        let bytes = E::message_bytes(&message).try_into().unwrap_or(u32::MAX); // not under the lock
         {
             let mut inside = shard.lock();
             if self.is_over() || !inside.gate.leads_here() {
                 return Ok(Some(message));
             }
             let visit = Visit { shard, runtime: self };
-            let pushed = inside.floor.push_within(visit, (hash, id), message, &mut after);
+            let pushed = inside.floor.push_within(visit, (hash, id), (message, bytes), &mut after);
             if let Err((full, message)) = pushed {
                 drop(inside);
                 return Err((full.into(), message));

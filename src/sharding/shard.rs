@@ -254,17 +254,17 @@ impl<E: Entity> Floor<E> {
         &mut self,
         visit: Visit<'_, E>,
         to: (u64, &str),
-        message: E::Message,
+        (message, bytes): (E::Message, u32),
         after: &mut After<E>,
     ) -> Result<(), (MailboxFull, E::Message)> {
         let known = self.tenants.find(to.0, to.1.as_bytes());
         if let Some(row) = known
-            && let Err(full) = self.check_row(row, size_of::<E::Message>(), &visit)
+            && let Err(full) = self.check_row(row, bytes as usize, &visit)
         {
             return Err((full, message));
         }
         let row = known.unwrap_or_else(|| self.add(to.0, to.1));
-        self.push(row, to.0, visit, Passing::Typed(message), after);
+        self.push(row, to.0, visit, Passing::typed(message, bytes), after);
         Ok(())
     }
 

@@ -24,3 +24,4 @@ mod tasks;
 mod threads;
 mod timeouts;
 mod timing;
+mod weights;
