@@ -1,9 +1,9 @@
 //! Sharding on nodes that are processes of their own, over libp2p on loopback: messages here and
 //! elsewhere, homes, moves, a coordinator that is killed, and what an idle entity costs.
 //!
-//! `cargo bench --bench sharding`; arguments pick parts: `-- here tells asks together cold moves
-//! entities memory`, where tells and asks are those to other processes, and together means three nodes
-//! in one. Each figure stands beside its goal, what Pekko 1.7.0 was measured at on the same kind of
+//! `cargo bench --bench sharding`; arguments pick parts: `-- here tells asks bulk together cold moves
+//! entities memory`, where tells, asks and bulk are those to other processes, and together means three
+//! nodes in one. Each figure stands beside its goal, what Pekko 1.7.0 was measured at on the same kind of
 //! machine (DESIGN §6), and a limit of this run: raw TCP between two processes with the same
 //! encoding, or tokio's own tasks and channels. The median of runs counts, which take turns with
 //! the limit's. "CPU" is processor time of all processes of the run, and says more than a rate on
@@ -16,6 +16,7 @@
 //! Benches are compiled with the feature `canaries`: a few branches that a release does not have.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a bench prints")]
 
+mod bulk;
 #[path = "../raw/cores.rs"]
 mod cores;
 mod elsewhere;
@@ -60,10 +61,11 @@ fn progress(what: &str) {
 /// Its name, the processes that are at work in it, and what it does.
 type Part = (&'static str, usize, fn() -> BoxFuture<'static, Result<(), Error>>);
 
-const PARTS: [Part; 8] = [
+const PARTS: [Part; 9] = [
     ("here", 1, || here::run().boxed()),
     ("tells", 2, || elsewhere::run_tells().boxed()),
     ("asks", 3, || elsewhere::run().boxed()),
+    ("bulk", 2, || bulk::run().boxed()),
     ("together", 1, || elsewhere::run_together().boxed()),
     ("cold", 3, || homes::run().boxed()),
     ("moves", 3, || moves::run().boxed()),

@@ -23,7 +23,7 @@ use super::ids::{EntityId, EntityType, InvalidName, RegionId, ShardId};
 use super::letter::Letter;
 use super::mailbox::{MailboxFull, Measure};
 use super::reply::Reply;
-use super::runtime::{Parcel, Runtime};
+use super::runtime::{Parcel, Runtime, WaitingPlace};
 use super::scope;
 use super::timeouts::Timer;
 use super::types::{Missing, Types};
@@ -37,7 +37,7 @@ pub enum TellError {
     InvalidId(#[from] InvalidName),
     /// The shard has no lane to go by now, and the buffer is full.
     #[error(transparent)]
-    BufferFull(Full),
+    BufferFull(#[from] Full),
     /// The entity lives here and is slower than its senders.
     #[error(
         "{waiting} {of} wait for the entity, at most {limit} may; not sent: wait for room \
@@ -237,8 +237,17 @@ impl<E: Entity> Target<E> {
         parcel: Parcel<E::Message>,
         asker: Option<&dyn Fn() -> Option<Asker>>,
     ) -> Result<(), (TellError, Parcel<E::Message>)> {
+        self.offer_with(parcel, WaitingPlace::Buffer, asker)
+    }
+
+    fn offer_with(
+        &self,
+        parcel: Parcel<E::Message>,
+        place: WaitingPlace,
+        asker: Option<&dyn Fn() -> Option<Asker>>,
+    ) -> Result<(), (TellError, Parcel<E::Message>)> {
         match &self.id {
-            Ok(id) => self.runtime.offer((id, self.hash, self.shard), parcel, asker),
+            Ok(id) => self.runtime.offer((id, self.hash, self.shard), (parcel, place), asker),
             Err(why) => Err((TellError::InvalidId(*why), parcel)),
         }
     }
@@ -347,12 +356,20 @@ impl<E: Entity> EntityRef<E> {
         let target = self.target()?;
         let mut parcel = Some(Parcel::Typed(message));
         let mut seat = target.runtime.seat();
+        let mut refused = 0;
         let sent = std::future::poll_fn(|cx| {
             for registered in [false, true] {
                 let Some(offered) = parcel.take() else { return Poll::Ready(Ok(())) };
-                match target.offer(offered, None) {
+                let place = match refused {
+                    ..REFUSED_MAX => WaitingPlace::Caller,
+                    _ => WaitingPlace::Buffer,
+                };
+                match target.offer_with(offered, place, None) {
                     Ok(()) => return Poll::Ready(Ok(())),
-                    Err((why, back)) if why.is_full() => parcel = Some(back),
+                    Err((why, back)) if why.is_full() => {
+                        parcel = Some(back);
+                        refused += 1;
+                    }
                     Err((why, back)) => {
                         drop_unsent(back);
                         return Poll::Ready(Err(why));
@@ -446,6 +463,10 @@ impl<E: Entity> EntityRef<E> {
         asked
     }
 }
+
+/// Refused tries of one `tell_wait` after which its message waits in the shard's buffer, however long
+/// it is: so that others that are told meanwhile cannot keep it from its turn.
+const REFUSED_MAX: u32 = 256;
 
 fn drop_unsent<M>(parcel: Parcel<M>) {
     drop(parcel);

@@ -40,6 +40,10 @@ use super::timeouts::Timeouts;
 /// there yet.
 const REMOVED_MAX: usize = 1_024;
 
+/// What a shard sends to a lane that has room again before other shards have their turn, bytes; one
+/// message may be longer.
+const TURN_BYTES: usize = 64 << 10;
+
 /// See [`ShardRegion::new`](super::shard_region::ShardRegion::new).
 ///
 /// Begins a cache line of its own: the counts of its `Arc`, which asks and bursts on all
@@ -65,8 +69,8 @@ pub(super) struct Runtime<E: Entity> {
     held: Mutex<HeldBudget>,
     dead: DeadLetters,
     pub(super) lost_states: LostStates,
-    waits_for_room: Mutex<BTreeMap<RegionId, BTreeSet<ShardId>>>, // ≤ regions × shards
-    removed: Mutex<VecDeque<RegionId>>,                           // ≤ REMOVED_MAX
+    turns: Mutex<BTreeMap<RegionId, Turns>>, // ≤ regions that a lane was full to
+    removed: Mutex<VecDeque<RegionId>>,      // ≤ REMOVED_MAX
     callers: Callers,
     over: AtomicBool,
     cluster_generation: AtomicU64, // it only rises; read with each batch of messages
@@ -82,6 +86,47 @@ pub(super) struct Runtime<E: Entity> {
 pub(super) enum Parcel<M> {
     Typed(M),
     Letter(Letter),
+}
+
+/// Where a message waits whose shard has a lane that has no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WaitingPlace {
+    /// In the shard's buffer, in order with others.
+    Buffer,
+    /// With its caller, if it has more than [`LONG_BYTES`] or more than [`CALLERS_BUFFER_BYTES`] are in
+    /// the buffer: it is refused, and holds up no message to another entity of the shard.
+    Caller,
+}
+
+/// A longer message may wait with its caller, bytes.
+pub(super) const LONG_BYTES: usize = 16 << 10;
+
+/// What callers that can wait put into a shard's buffer while its lane is full, bytes and one message.
+const CALLERS_BUFFER_BYTES: usize = 64 << 10;
+
+/// Shards that wait for room in one lane.
+#[derive(Default)]
+struct Turns {
+    waiting: BTreeSet<ShardId>, // ≤ shards
+    last: Option<ShardId>,      // had the first turn when there was room last
+}
+
+impl Turns {
+    fn add(&mut self, shard: ShardId) {
+        self.waiting.insert(shard);
+    }
+
+    /// All of them, in another order each time: the lane may have room for one only.
+    fn take(&mut self) -> VecDeque<ShardId> {
+        let mut before = std::mem::take(&mut self.waiting);
+        let after = match self.last {
+            Some(last) => before.split_off(&ShardId::new(last.get() + 1)),
+            None => BTreeSet::new(),
+        };
+        let turns: VecDeque<ShardId> = after.into_iter().chain(before).collect();
+        self.last = turns.front().copied();
+        turns
+    }
 }
 
 /// Why it was not taken.
@@ -130,7 +175,7 @@ impl<E: Entity> Runtime<E> {
             held: Mutex::new(HeldBudget::new(held, buffers.of_moved())),
             dead: DeadLetters::default(),
             lost_states: LostStates::default(),
-            waits_for_room: Mutex::default(),
+            turns: Mutex::default(),
             removed: Mutex::default(),
             callers: Callers::new(),
             over: AtomicBool::new(false),
@@ -261,11 +306,11 @@ impl<E: Entity> Runtime<E> {
 
     // ── From this node ──
 
-    /// A message for an entity, from this node.
+    /// A message for an entity, from this node. `place`: where it waits if its lane has no room.
     pub(super) fn offer(
         self: &Arc<Self>,
         (to, hash, shard): Address<'_>,
-        parcel: Parcel<E::Message>,
+        (parcel, place): (Parcel<E::Message>, WaitingPlace),
         asker: Option<&dyn Fn() -> Option<Asker>>,
     ) -> Result<(), NotTaken<E::Message>> {
         let shard = self.shard(shard).expect("an extractor gives shards below its number");
@@ -278,7 +323,7 @@ impl<E: Entity> Runtime<E> {
                 }
             }
             Parcel::Typed(message) => message,
-            Parcel::Letter(letter) => return self.tell_letter(shard, hash, letter),
+            Parcel::Letter(letter) => return self.tell_letter(shard, hash, (letter, place)),
         };
         let mut draft = match encode(to, &message, asker) {
             Ok(draft) => draft,
@@ -289,7 +334,7 @@ impl<E: Entity> Runtime<E> {
         }
         let letter = draft.letter();
         drop(draft); // its room is the thread's again
-        self.tell_letter(shard, hash, letter)
+        self.tell_letter(shard, hash, (letter, place))
     }
 
     /// Straight into the mailbox, if the gate leads here: what [`Gate::tell`](gate::Gate::tell)
@@ -343,7 +388,7 @@ impl<E: Entity> Runtime<E> {
         self: &Arc<Self>,
         shard: &Arc<Shard<E>>,
         hash: u64,
-        letter: Letter,
+        (letter, place): (Letter, WaitingPlace),
     ) -> Result<(), NotTaken<E::Message>> {
         let (bytes, limit) = (letter.bytes().len(), self.letter_bytes_max());
         if bytes > limit {
@@ -363,6 +408,10 @@ impl<E: Entity> Runtime<E> {
                 return Err((TellError::Busy { home }, letter));
             }
             let item = Item { message: letter, bytes };
+            let is_much = bytes > LONG_BYTES || gate.buffered_bytes() > CALLERS_BUFFER_BYTES;
+            if place == WaitingPlace::Caller && is_much && gate.uses_lane() {
+                return desk.send_or_return(gate, item);
+            }
             let told = gate.tell(item, Origin::Anybody, desk);
             told.map_err(|(full, item)| (TellError::BufferFull(full), item.message))
         });
@@ -419,14 +468,20 @@ impl<E: Entity> Runtime<E> {
 
     /// A lane has no room for a message of this shard.
     pub(super) fn wait_for_room(&self, to: RegionId, shard: ShardId) {
-        lock(&self.waits_for_room).entry(to).or_default().insert(shard);
+        lock(&self.turns).entry(to).or_default().add(shard);
     }
 
+    /// Shards send what waits for the lane in turns, [`TURN_BYTES`] at a time; then callers that wait
+    /// with long messages of their own may try.
     pub(super) fn room(self: &Arc<Self>, to: RegionId) {
-        let waiting = lock(&self.waits_for_room).remove(&to).unwrap_or_default();
-        for shard in waiting.into_iter().filter_map(|shard| self.shard(shard)) {
-            shard.pass(self, Fit::Exempt, |gate, desk| gate.room(desk));
+        let mut turns = lock(&self.turns).get_mut(&to).map(Turns::take).unwrap_or_default();
+        while let Some(id) = turns.pop_front() {
+            let Some(shard) = self.shard(id) else { continue };
+            if shard.pass(self, Fit::Exempt, |gate, desk| gate.room(TURN_BYTES, desk)) {
+                turns.push_back(id);
+            }
         }
+        self.room_here();
     }
 
     pub(super) fn removed(self: &Arc<Self>, region: RegionId) {
@@ -437,7 +492,7 @@ impl<E: Entity> Runtime<E> {
             }
             removed.push_back(region);
         }
-        lock(&self.waits_for_room).remove(&region);
+        lock(&self.turns).remove(&region);
         self.held().ended(region);
         for shard in self.known() {
             shard.pass(self, Fit::Exempt, |gate, desk| gate.removed(region, desk));

@@ -18,9 +18,10 @@ use super::bug::{Bug, Canary};
 use super::crowded::Crowded;
 use super::dead_letters::Lost;
 use super::entity::Entity;
+use super::entity_ref::TellError;
 use super::frame;
 use super::gate::{
-    Bounce, Fit, Full, Gate, Gone, Item, NotSent, Origin, Post, Run, Standing, Waits,
+    Bounce, Fit, Full, Gate, Gone, Item, NotSent, Origin, Post, Reached, Run, Standing, Told, Waits,
 };
 use super::handover::{HandOver, Leaving, State};
 use super::hosting::NoRoom;
@@ -33,7 +34,7 @@ use super::mailbox::MailboxFull;
 use super::moved::Orphaned;
 use super::passivating::ShardBooks;
 use super::payload;
-use super::runtime::Runtime;
+use super::runtime::{LONG_BYTES, Runtime};
 use super::scope;
 use super::tenancy::{Phase, Stage};
 use super::tenants::Tenants;
@@ -79,6 +80,9 @@ pub(super) struct Floor<E: Entity> {
     wanted: bool, // the region was asked for a home
     /// Entities that are busy where the shard lives.
     pub(super) crowded: Option<Box<Crowded>>,
+    /// The lane that had no room when a caller was refused last, or none if messages waited for it:
+    /// once that changes callers may try again.
+    callers_saw: Option<Option<(RegionId, Generation)>>,
     pub(super) orphaned: Option<Box<Orphaned>>,
     pub(super) scratch: Vec<u8>, // a frame
 }
@@ -160,6 +164,7 @@ impl<E: Entity> Shard<E> {
             canary,
             wanted: false,
             crowded: None,
+            callers_saw: None,
             orphaned: None,
             scratch: Vec::new(),
         };
@@ -214,6 +219,9 @@ impl<E: Entity> Shard<E> {
         let wants = gate.wants_home();
         after.wanted |= wants && !floor.wanted;
         floor.wanted = wants;
+        if floor.callers_saw.is_some_and(|saw| saw != gate.lane()) {
+            (floor.callers_saw, after.freed) = (None, true);
+        }
         if floor.crowded.as_ref().is_some_and(|crowded| !crowded.stands(gate.newest())) {
             (floor.crowded, after.freed) = (None, true);
         }
@@ -605,6 +613,30 @@ impl<E: Entity> Desk<'_, E> {
             return self.after.lost.push((Lost::MailboxFull, message.entry()));
         }
         self.floor.push(row, hash, visit, message, self.after);
+    }
+
+    /// Sends a message down the lane, if it has room and nothing waits for it. Else gives the message
+    /// back: its caller waits with it.
+    pub(super) fn send_or_return(
+        &mut self,
+        gate: &mut Gate<Letter>,
+        item: Item<Letter>,
+    ) -> Result<Told, (TellError, Letter)> {
+        let lane = gate.lane();
+        let item = match lane {
+            None => item,
+            Some((home, stamp)) => match self.send(home, stamp, item, Fit::Must) {
+                Ok(()) => return Ok(Told::Sent),
+                Err(NotSent::Full(item)) => item,
+                Err(NotSent::Gone(item)) => {
+                    let told = gate.tell(item, Origin::Anybody, self); // finds that out
+                    return told.map_err(|(full, item)| (full.into(), item.message));
+                }
+            },
+        };
+        self.floor.callers_saw = Some(lane);
+        let full = Full { buffered: item.bytes, limit: LONG_BYTES, why: Reached::ShardBytes };
+        Err((full.into(), item.message))
     }
 
     pub(super) fn lose(&mut self, why: Lost, letter: Letter) {

@@ -16,7 +16,7 @@ use super::hosting::{BadFrame, Hosting, Unrest, World};
 use super::id_hash::hash;
 use super::ids::{EntityId, EntityType, RegionId, ShardId};
 use super::region::RegionOutput;
-use super::runtime::{Parcel, Runtime};
+use super::runtime::{Parcel, Runtime, WaitingPlace};
 
 /// What an entity type needs on a node.
 pub struct Setup<E: Entity> {
@@ -97,7 +97,9 @@ impl<E: Entity> ShardRegion<E> {
         let id = self.runtime.extractor.entity_id(&message).ok_or(TellError::NoEntity)?;
         let id = EntityId::new(&id)?;
         let to = (&id, hash(id.as_bytes()), self.runtime.shard_of(&id));
-        self.runtime.offer(to, Parcel::Typed(message), None).map_err(|(why, _)| why)
+        self.runtime
+            .offer(to, (Parcel::Typed(message), WaitingPlace::Buffer), None)
+            .map_err(|(why, _)| why)
     }
 
     /// Sets how many entities may be active on this node, at least 1: for strategies of

@@ -144,7 +144,15 @@ impl Handoff {
     }
 
     pub(super) fn take(&self, turn: u64, copy: &mut Vec<u8>) -> Taken {
-        self.lock().take(turn, copy)
+        let (taken, room) = {
+            let mut outbound = self.lock();
+            let taken = outbound.take(turn, copy);
+            (taken, outbound.room_again())
+        };
+        if room {
+            self.room.notify_waiters();
+        }
+        taken
     }
 
     pub(super) fn acknowledge(&self, turn: u64, accepted: u64) -> Result<(), Violation> {

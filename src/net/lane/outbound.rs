@@ -23,6 +23,17 @@ const PIECE_BYTES_MIN: usize = 8 * 1024;
 /// Chunks whose memory is kept for the next ones.
 const SPARE_MAX: usize = 4;
 
+/// A message of more bytes is a long one, bytes.
+const LONG: usize = 16 * 1024;
+
+/// A user lane refuses long messages while more than this is not sent yet, bytes: so that a short
+/// message of another entity has at most this, and one long message, ahead of it.
+const AHEAD_OF_LONG: usize = 256 * 1024;
+
+/// Short messages that may pass a long one that was refused, bytes. Then the lane refuses them as
+/// well until the long one has had its chance.
+const PASSING_MAX: usize = 4 * 1024 * 1024;
+
 /// How far past a lane's limit answers may go: see [`Lane::answer`](super::Lane::answer).
 const ANSWERS_FACTOR: usize = 4;
 
@@ -96,6 +107,8 @@ pub(super) struct Outbound {
 
     state: State,
     wanted: Option<usize>, // bytes that were last refused; room() waits for them
+    shares: bool,          // long messages wait for others, as on user lanes
+    passing: Option<usize>, // bytes since a long message was refused, if one was: ≤ PASSING_MAX
     undrained_since: Option<Instant>,
     batches: u64,
     resent: u64,
@@ -135,6 +148,8 @@ impl Outbound {
             sleeps: false,
             state: State::Open,
             wanted: None,
+            shares: class == Class::User,
+            passing: None,
             undrained_since: None,
             batches: 0,
             resent: 0,
@@ -186,10 +201,11 @@ impl Outbound {
         let whole = FRAME_OVERHEAD + header + body.len();
         // A message that is longer than the whole lane goes alone.
         if self.kept > 0 && self.kept + whole > max {
-            self.numbers.forget();
-            self.refused += 1;
             self.wanted = Some(self.wanted.map_or(whole, |wanted| wanted.min(whole)));
-            return Err(SendError::Full { kept: self.kept, max });
+            return Err(self.refuse(max));
+        }
+        if self.shares && max == self.bytes_max && !self.takes_turn(whole) {
+            return Err(self.refuse(max));
         }
         if self.acknowledged == self.appended {
             self.undrained_since = Some(Instant::now());
@@ -201,6 +217,31 @@ impl Outbound {
             self.put_pieces(body);
         }
         Ok(mem::take(&mut self.sleeps))
+    }
+
+    fn refuse(&mut self, max: usize) -> SendError {
+        self.numbers.forget();
+        self.refused += 1;
+        SendError::Full { kept: self.kept, max }
+    }
+
+    /// Whether a message may go now: a long one only behind little, others unless too many have passed
+    /// a long one. Both are refused for as long as much is unsent, and try again together.
+    fn takes_turn(&mut self, whole: usize) -> bool {
+        if self.unsent_bytes() <= AHEAD_OF_LONG {
+            return true;
+        }
+        if whole > LONG {
+            self.passing.get_or_insert(0);
+            return false;
+        }
+        let Some(passed) = &mut self.passing else { return true };
+        *passed += whole;
+        *passed <= PASSING_MAX
+    }
+
+    const fn unsent_bytes(&self) -> usize {
+        (self.gone_bytes + self.kept as u64 - self.taken_bytes) as usize
     }
 
     #[inline]
@@ -429,18 +470,20 @@ impl Outbound {
         }
     }
 
-    fn room_again(&mut self) -> bool {
+    /// Whether those who wait for room may try again. After bytes were sent, or acknowledged.
+    pub(super) fn room_again(&mut self) -> bool {
         let fits = |wanted| self.kept == 0 || self.kept + wanted <= self.bytes_max;
-        let again = self.wanted.is_some_and(fits);
+        let again = self.wanted.is_some_and(fits)
+            || self.passing.is_some() && self.unsent_bytes() <= AHEAD_OF_LONG;
         if again {
-            self.wanted = None;
+            (self.wanted, self.passing) = (None, None);
         }
         again
     }
 
     /// Whether a message may fit, as far as is known.
     pub(super) fn has_room(&self) -> bool {
-        self.wanted.is_none() || self.state != State::Open
+        self.wanted.is_none() && self.passing.is_none() || self.state != State::Open
     }
 
     // ── The end ──
@@ -486,3 +529,6 @@ impl Outbound {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

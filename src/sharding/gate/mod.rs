@@ -339,9 +339,12 @@ impl<M> Gate<M> {
         self.flush(post);
     }
 
-    /// The lane in use has room again.
-    pub fn room(&mut self, post: &mut impl Post<M>) {
-        self.flush(post);
+    /// The lane in use has room again: sends what waits, until about so many bytes are sent. Whether
+    /// more waits and the lane has not refused it.
+    pub fn room(&mut self, bytes: usize, post: &mut impl Post<M>) -> bool {
+        let more = self.send_waiting(bytes, post);
+        self.look();
+        more
     }
 
     /// Takes out whatever waits or is held: this node is over, and nobody will handle it.
@@ -363,6 +366,12 @@ impl<M> Gate<M> {
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.route.waiting()
+    }
+
+    /// Bytes of those of them that count against the buffer's limits.
+    #[must_use]
+    pub const fn buffered_bytes(&self) -> usize {
+        self.route.counted().bytes
     }
 
     /// Those of them that wait for a lane, not for a home to be known.
@@ -399,6 +408,12 @@ impl<M> Gate<M> {
     #[must_use]
     pub fn wants_home(&self) -> bool {
         self.route.mode == Mode::Parked && self.route.waiting() > 0
+    }
+
+    /// Whether messages of this node go down a lane to another node, or wait for room in it.
+    #[must_use]
+    pub fn uses_lane(&self) -> bool {
+        matches!(self.route.mode, Mode::Open(current) if current.home != self.me)
     }
 
     /// Whether a change of lanes is under way.
@@ -470,13 +485,17 @@ impl<M> Gate<M> {
 
     /// Sends what can be sent. Whatever changed the gate ends with it.
     fn flush(&mut self, post: &mut impl Post<M>) {
-        self.send_waiting(post);
+        self.send_waiting(usize::MAX, post);
         self.look();
     }
 
-    /// As many as the lane has room for (S2). The lane may change on the way.
-    fn send_waiting(&mut self, post: &mut impl Post<M>) {
-        while let Some((current, waiting, fit)) = self.route.next() {
+    /// As many as the lane has room for (S2), until so many bytes are sent. The lane may change on the
+    /// way. Whether more waits and the lane has not refused it.
+    fn send_waiting(&mut self, most: usize, post: &mut impl Post<M>) -> bool {
+        let mut sent = 0_usize;
+        while sent < most
+            && let Some((current, waiting, fit)) = self.route.next()
+        {
             let (counts, bytes) = (waiting.counts, waiting.item.bytes);
             let put_back = |item| route::Waiting { item, counts };
             match self.send(current, waiting.item, (Origin::Anybody, fit), post) {
@@ -485,13 +504,18 @@ impl<M> Gate<M> {
                     post.release(bytes);
                 }
                 Ok(()) => {}
-                Err(NotSent::Full(item)) => return self.route.put_back(put_back(item), fit),
+                Err(NotSent::Full(item)) => {
+                    self.route.put_back(put_back(item), fit);
+                    return false;
+                }
                 Err(NotSent::Gone(item)) => {
                     self.route.put_back(put_back(item), fit);
                     self.lane_ended(current);
                 }
             }
+            sent = sent.saturating_add(bytes.max(1));
         }
+        matches!(self.route.mode, Mode::Open(_)) && self.route.buffered() > 0
     }
 
     fn send(

@@ -99,6 +99,11 @@ impl<M> Route<M> {
         self.returned.len() + self.buffer.len()
     }
 
+    /// Those of them that do not wait for an echo.
+    pub(super) fn buffered(&self) -> usize {
+        self.buffer.len()
+    }
+
     /// Where a message goes at once: nothing waits before it.
     pub(super) fn open(&self, canary: Canary) -> Option<Current> {
         match self.mode {

@@ -1,5 +1,6 @@
 //! Entities on nodes: the code that runs, under an executor and lanes that the tests drive.
 
+mod bulk;
 mod busy;
 mod decoding;
 mod door;

@@ -165,7 +165,7 @@ fn the_lane_that_is_named_is_where_a_message_goes_and_none_is_while_anything_wai
     tell(&mut gate, &mut node, 2);
     assert_eq!(gate.lane(), None, "the next one goes behind it");
     node.room = usize::MAX;
-    gate.room(&mut node);
+    gate.room(usize::MAX, &mut node);
     assert_eq!((node.did(), gate.lane()), (vec![Send(B, 1, 2)], Some((B, g(1)))));
     gate.learn(decision(2, C), &mut node);
     assert_eq!((node.did(), gate.lane()), (vec![Barrier(B, 1)], None));
@@ -231,10 +231,10 @@ fn a_full_lane_makes_later_messages_queue_behind_until_there_is_room() {
     assert_eq!(told, [Told::Sent, Told::Buffered, Told::Buffered]);
     node.room = 1;
     assert_eq!(tell(&mut gate, &mut node, 4), Told::Buffered);
-    gate.room(&mut node);
+    gate.room(usize::MAX, &mut node);
     assert_eq!(node.did(), [Send(B, 1, 1), Send(B, 1, 2)]);
     node.room = 9;
-    gate.room(&mut node);
+    gate.room(usize::MAX, &mut node);
     assert_eq!(node.did(), [Send(B, 1, 3), Send(B, 1, 4)]);
 }
 
@@ -475,14 +475,14 @@ fn what_waited_for_a_home_is_exempt_there_and_what_waited_for_its_lane_is_not() 
     });
     assert_eq!(std::mem::take(&mut node.exempt), [1, 2], "they waited for a home");
     node.room = 1;
-    gate.room(&mut node);
+    gate.room(usize::MAX, &mut node);
     assert_eq!((node.did().last(), &node.exempt[..]), (Some(&Send(B, 1, 4)), &[][..]));
     gate.learn(decision(2, C), &mut node);
     gate.bounced(B, back(1, 4, decision(2, C)), &mut node);
     node.room = 1;
     gate.echoed(B, g(1), &mut node);
     node.room = 9;
-    gate.room(&mut node);
+    gate.room(usize::MAX, &mut node);
     tell(&mut gate, &mut node, 6);
     assert_eq!(node.exempt, [4, 5], "it came back, and a move overtook it");
 }

@@ -134,7 +134,7 @@ impl Node {
         let word = self.to_b.lock().expect("nobody panicked").pop_front();
         match word? {
             Word::Message(message) => {
-                self.gate(|gate, post| gate.room(post));
+                self.gate(|gate, post| gate.room(usize::MAX, post));
                 Some(message)
             }
             Word::Barrier(stamp) => {

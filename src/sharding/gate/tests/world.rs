@@ -474,7 +474,9 @@ impl World {
                 self.handled.push(message);
             }
             Step::DrainEnds(node) => self.drain_ends(scope, node),
-            Step::Room(sender) => self.with(scope, sender, |gate, post| gate.room(post)),
+            Step::Room(sender) => self.with(scope, sender, |gate, post| {
+                gate.room(usize::MAX, post);
+            }),
             Step::Crash(node) => self.crash(node),
             Step::Removed(node, gone) => self.removed(scope, node, gone),
             Step::GiveUp(sender, host) => self.give_up(scope, sender, host),

@@ -1,0 +1,65 @@
+use super::*;
+
+const LONG_BODY: usize = 100_000;
+
+/// A lane, and the turn of its writer.
+fn lane(class: Class) -> (Outbound, u64) {
+    let mut lane = Outbound::new(class, &Limits::default());
+    let turn = lane.resume(0).expect("nothing was accepted");
+    (lane, turn)
+}
+
+fn append(lane: &mut Outbound, bytes: usize) -> bool {
+    match lane.append(&["type"], &vec![7; bytes]) {
+        Ok(_) => true,
+        Err(SendError::Full { .. }) => false,
+        Err(other) => panic!("{other}"),
+    }
+}
+
+/// Appends messages of so many bytes until one is refused: how many it took.
+fn fill(lane: &mut Outbound, bytes: usize) -> usize {
+    std::iter::from_fn(|| append(lane, bytes).then_some(())).count()
+}
+
+/// Has the writer send one chunk. Whether those who wait for room may try again.
+fn send_chunk(lane: &mut Outbound, turn: u64) -> bool {
+    let taken = lane.take(turn, &mut Vec::new());
+    assert!(matches!(taken, Taken::Chunk(..) | Taken::Copied), "{taken:?}");
+    lane.room_again()
+}
+
+#[test]
+fn short_message_has_bounded_bytes_ahead() {
+    let (mut lane, turn) = lane(Class::User);
+    let first = fill(&mut lane, LONG_BODY);
+    assert_eq!(first, 3, "until more than {AHEAD_OF_LONG} bytes are unsent");
+    assert!(lane.unsent_bytes() <= AHEAD_OF_LONG + LONG_BODY + 1_000);
+    assert!(append(&mut lane, 100), "a short one passes");
+    assert!(!lane.has_room());
+    while !send_chunk(&mut lane, turn) {}
+    assert!(lane.has_room() && lane.unsent_bytes() <= AHEAD_OF_LONG);
+    assert!(append(&mut lane, LONG_BODY), "its turn has come");
+}
+
+#[test]
+fn short_messages_cannot_keep_a_long_one_waiting() {
+    let (mut lane, turn) = lane(Class::User);
+    fill(&mut lane, LONG_BODY);
+    let passed = fill(&mut lane, 1_000);
+    let most = PASSING_MAX / 1_000;
+    assert!((most - most / 20..=most).contains(&passed), "{passed} messages passed");
+    assert!(!append(&mut lane, 1_000) && !append(&mut lane, LONG_BODY));
+    while !send_chunk(&mut lane, turn) {}
+    assert!(append(&mut lane, LONG_BODY));
+    assert!(append(&mut lane, 1_000), "both have room again");
+}
+
+#[test]
+fn answers_and_other_lanes_take_long_messages_behind_many_bytes() {
+    let (mut user, _turn) = lane(Class::User);
+    fill(&mut user, LONG_BODY);
+    assert!(user.append_answer(&["type"], &vec![7; LONG_BODY]).is_ok());
+    let (mut data, _turn) = lane(Class::Data);
+    assert!(fill(&mut data, LONG_BODY) > 100);
+}
