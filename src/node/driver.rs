@@ -2,8 +2,8 @@
 //! batch, then flushes.
 //!
 //! Messages of one batch so leave together under load, and at once when idle; no timer makes
-//! batches. A turn is bounded ([`TURN_MAX`] inputs), so that a full inbox delays outputs by one
-//! turn and never for ever. A loop that is woken by a request lets go first who has one as well.
+//! batches. A turn is bounded ([`TURN_MAX`] inputs, and none begins after [`TURN_SPAN`]), so that a
+//! full inbox delays outputs by one turn and never for ever. A loop that is woken by a request lets go first who has one as well.
 //! Knows no protocol: what an output means is the [`World`]'s business.
 //!
 //! Where the world allows it ([`World::ON_CALLERS`]), whoever finds the inbox at rest runs one turn
@@ -12,6 +12,7 @@
 //! and all that a caller leaves.
 
 use std::any::Any;
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -28,6 +29,10 @@ use crate::sharding::yield_now;
 
 /// Inputs of one turn, at most.
 pub const TURN_MAX: usize = 1_024;
+
+/// A turn begins no further input after this time: what it has ordered leaves first, and other tasks
+/// have their turn.
+const TURN_SPAN: Duration = Duration::from_millis(10);
 
 /// Inputs of a turn that a caller runs itself, at most.
 pub(crate) const TURN_NOW_MAX: usize = 64;
@@ -75,6 +80,7 @@ pub(crate) struct Counters {
     outputs: AtomicU64,
     batch_max: AtomicU64,
     turn_nanos_max: AtomicU64,
+    turns_slow: AtomicU64,
     busy_nanos: AtomicU64,
 }
 
@@ -93,6 +99,9 @@ pub struct Turns {
     pub batch_max: u64,
     /// The longest turn: feeding, performing and flushing.
     pub turn_max: Duration,
+    /// Turns of 100 ms and more. Each delays what waits for this machine; `node.slow_turn` tells of
+    /// them once a minute.
+    pub turns_slow: u64,
     /// All turns together.
     pub busy: Duration,
 }
@@ -107,6 +116,7 @@ impl Counters {
             outputs: of(&self.outputs),
             batch_max: of(&self.batch_max),
             turn_max: Duration::from_nanos(of(&self.turn_nanos_max)),
+            turns_slow: of(&self.turns_slow),
             busy: Duration::from_nanos(of(&self.busy_nanos)),
         }
     }
@@ -119,6 +129,7 @@ impl Counters {
         self.outputs.fetch_add(turn.outputs, Ordering::Relaxed);
         self.batch_max.fetch_max(turn.inputs, Ordering::Relaxed);
         self.turn_nanos_max.fetch_max(nanos, Ordering::Relaxed);
+        self.turns_slow.fetch_add(u64::from(took >= SLOW_TURN), Ordering::Relaxed);
         self.busy_nanos.fetch_add(nanos, Ordering::Relaxed);
     }
 }
@@ -243,7 +254,7 @@ impl<M: Machine, W: World<M>> Shared<M, W> {
                 Took::Some | Took::Nothing => core.turn(),
             }
             // A runtime wakes a thread for a task that yields: only if there is more to do.
-            if core.is_due() || core.inbox.has_any() {
+            if !core.batch.is_empty() || core.is_due() || core.inbox.has_any() {
                 return Step::More;
             }
         }
@@ -311,7 +322,7 @@ struct Core<M: Machine, W> {
     inbox: Inbox<M>,
     clock: Clock,
     counters: Arc<Counters>,
-    batch: Vec<Item<M>>, // ≤ TURN_MAX, empty between turns
+    batch: VecDeque<Item<M>>, // ≤ TURN_MAX; between turns what the last one had no time for
     out: Outbox<M::Output>,
     slow: Rarely,
     armed: Option<Instant>,              // when the loop wakes by itself
@@ -326,7 +337,7 @@ impl<M: Machine, W: World<M>> Core<M, W> {
             inbox,
             clock,
             counters: Arc::default(),
-            batch: Vec::new(),
+            batch: VecDeque::new(),
             out: Outbox::new(),
             slow: Rarely::default(),
             armed: None,
@@ -335,6 +346,9 @@ impl<M: Machine, W: World<M>> Core<M, W> {
     }
 
     fn take(&mut self, most: usize) -> Took {
+        if !self.batch.is_empty() {
+            return Took::Some;
+        }
         let appetite = if self.world.is_behind() { Appetite::Little } else { Appetite::All };
         self.inbox.take(&mut self.batch, most, appetite)
     }
@@ -355,7 +369,7 @@ impl<M: Machine, W: World<M>> Core<M, W> {
         }
         let due = self.machine.next_deadline();
         let is_earlier = due.is_some_and(|due| self.armed.is_none_or(|armed| due < armed));
-        self.inbox.rest() && !is_earlier
+        self.inbox.rest() && !is_earlier && self.batch.is_empty()
     }
 
     /// What ends a batch is still done.
@@ -371,10 +385,16 @@ impl<M: Machine, W: World<M>> Core<M, W> {
 
     fn turn(&mut self) {
         let began = self.clock.mono();
-        let inputs = self.batch.len() as u64;
-        for item in self.batch.drain(..) {
+        let mut inputs = 0_u64;
+        while let Some(item) = self.batch.pop_front() {
+            let now = self.clock.now();
+            if inputs > 0 && now.mono - began >= TURN_SPAN {
+                self.batch.push_front(item);
+                break;
+            }
+            inputs += 1;
             match item {
-                Item::Input(input) => self.machine.handle(self.clock.now(), input, &mut self.out),
+                Item::Input(input) => self.machine.handle(now, input, &mut self.out),
                 Item::Look(look) => look(&self.machine),
             }
         }

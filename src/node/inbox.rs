@@ -352,7 +352,12 @@ impl<M: Machine> Inbox<M> {
 
     /// Appends at most `most` items to `batch`: facts first, then what is urgent, then messages and
     /// requests by halves, so that neither starves the other.
-    pub(super) fn take(&self, batch: &mut Vec<Item<M>>, most: usize, appetite: Appetite) -> Took {
+    pub(super) fn take(
+        &self,
+        batch: &mut VecDeque<Item<M>>,
+        most: usize,
+        appetite: Appetite,
+    ) -> Took {
         let mut guard = self.lock();
         let queues = &mut *guard;
         let facts = queues.facts.len().min(most);
@@ -368,7 +373,7 @@ impl<M: Machine> Inbox<M> {
             batch.extend(queues.messages.take(messages).map(Item::Input));
             for asked in queues.requests.drain(..requests) {
                 places += usize::from(asked.counted);
-                batch.push(asked.item);
+                batch.push_back(asked.item);
             }
             freed |= messages > 0;
         }
@@ -497,7 +502,7 @@ mod tests {
     }
 
     fn take(inbox: &Inbox<Deaf>, most: usize, appetite: Appetite) -> (Vec<u32>, Took) {
-        let mut batch = Vec::new();
+        let mut batch = VecDeque::new();
         let took = inbox.take(&mut batch, most, appetite);
         let inputs = batch.into_iter().map(|item| match item {
             Item::Input(input) => input,
