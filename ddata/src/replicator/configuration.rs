@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::anti_entropy::{Comparison, Step};
 use super::durability::{After, Owed};
-use super::epoch::{Epoch, EpochId, EpochInput, EpochOutput};
+use super::epoch::{Change, Epoch, EpochId, EpochInput, EpochOutput, Outcome};
 use super::fence::is_promise;
 use super::port::{Class, Output, Peer};
 use super::request::{RequestError, RequestId};
@@ -38,6 +38,14 @@ impl Replicator {
             for order in batch {
                 inputs.extend(self.obey(now, order, out));
             }
+        }
+    }
+
+    /// Proposes a change of this configuration, if it is the installed one still.
+    pub(super) fn propose_after(&mut self, now: Now, base: EpochId, change: Change, out: &mut Out) {
+        match self.epochs.id() {
+            Some(by) if by != base => out.push(Output::Outcome(Outcome::Superseded { by })),
+            _ => self.drive(now, EpochInput::Propose(change), out),
         }
     }
 

@@ -384,6 +384,7 @@ impl Machine for Replicator {
             }
             Input::Members(peers) => self.members(now, peers, out),
             Input::Propose(change) => self.drive(now, EpochInput::Propose(change), out),
+            Input::ProposeAfter { base, change } => self.propose_after(now, base, change, out),
             Input::Force { replaced, kept } => {
                 self.drive(now, EpochInput::Force { replaced, kept }, out);
             }
@@ -392,7 +393,7 @@ impl Machine for Replicator {
             }
             Input::Released(id) => self.drive(now, EpochInput::Released(id), out),
             // A peer may have told of a decided configuration before: that one stands.
-            Input::Found(_) if self.epochs.installed().is_some() => {}
+            Input::Found(epoch) if !self.epochs.may_found(&epoch) => {}
             Input::Found(epoch) => self.drive(now, EpochInput::Found(epoch), out),
             Input::Loaded(records) => self.load(now, records, out),
             Input::Persisted { id, result } => self.persisted(now, id, result, out),

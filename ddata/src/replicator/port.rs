@@ -53,6 +53,14 @@ pub enum Input {
     Members(Vec<Peer>),
     /// Membership (or an operator) wants this change of the configuration.
     Propose(Change),
+    /// The same, but only while this configuration is the installed one: a proposal that waited on
+    /// its way while another configuration was installed is answered by `Superseded`.
+    ProposeAfter {
+        /// The installed configuration that the change was made for.
+        base: EpochId,
+        /// The change.
+        change: Change,
+    },
     /// An operator: these members, and this one, are to go on without a quorum's consent.
     Force {
         /// What is installed. Nothing happens if it is not any more.

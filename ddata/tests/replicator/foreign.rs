@@ -134,6 +134,18 @@ fn ballots_and_configurations_near_the_last_number_are_nonsense() {
     assert!(bare.replicator.epochs().state().number < 100, "its next ballots are its own");
 }
 
+#[test]
+fn proposal_for_an_earlier_configuration_is_superseded() {
+    let mut bare = Bare::of(3);
+    let change = Change { leave: vec![peer(2)], ..Change::default() };
+    let base = EpochId { number: epoch_id().number - 1, ..epoch_id() };
+    let attempts = |bare: &Bare| bare.replicator.stats().epoch.attempts;
+    bare.feed(Input::ProposeAfter { base, change: change.clone() });
+    assert_eq!(attempts(&bare), 0);
+    bare.feed(Input::ProposeAfter { base: epoch_id(), change });
+    assert_eq!(attempts(&bare), 1);
+}
+
 // ── bytes ──
 
 #[test]

@@ -334,6 +334,14 @@ pub enum NotForced {
     /// There is no higher generation or number.
     #[error("there is no higher configuration")]
     NoNumber,
+    /// Only the one member of a configuration has a successor that is a quorum by itself.
+    #[error(
+        "the configuration has {members} members: their successors decide together or not at all"
+    )]
+    NotAlone {
+        /// Members of the configuration.
+        members: usize,
+    },
 }
 
 impl Epoch {
@@ -399,6 +407,46 @@ impl Epoch {
             members,
             voters,
             ..self.clone()
+        })
+    }
+
+    /// The first configuration of a new generation, of `by` alone, which takes the place of this
+    /// one's only member. A configuration of one is its own quorum, so its successor needs no other
+    /// consent. The generation rises because terms and generations of shards were only in the memory
+    /// of the member that ended: what the successor hands out must be above all of them.
+    ///
+    /// The caller must hold the proof that the member has ended and that it never proposed a
+    /// configuration with others. `wall` is the time of day in milliseconds.
+    ///
+    /// # Errors
+    /// [`NotForced`]: there is no such configuration.
+    pub fn succeeded(
+        &self,
+        by: ReplicaId,
+        lease: LeaseSettings,
+        wall: u64,
+    ) -> Result<Self, NotForced> {
+        let [member] = self.members[..] else {
+            return Err(NotForced::NotAlone { members: self.members.len() });
+        };
+        if by == member || self.has_left(by) {
+            return Err(NotForced::NoMember);
+        }
+        let forced = self.forced(member, &BTreeSet::new(), wall)?;
+        let number = self.id.number.saturating_add(1).saturating_add(forced_by(0, by));
+        if number > NUMBER_MAX {
+            return Err(NotForced::NoNumber);
+        }
+        let members = vec![by];
+        Ok(Self {
+            id: EpochId { number, ..forced.id },
+            tiebreaker: by,
+            voters: members.clone(),
+            left: self.left_after(&members, &[]),
+            forced: Some(Forced { number, kept: members.clone() }),
+            members,
+            lease,
+            ..forced
         })
     }
 

@@ -11,10 +11,21 @@ use crate::id::ReplicaId;
 
 impl Epochs {
     pub(super) fn found(&mut self, now: Now, epoch: Shared, out: &mut Out) {
-        assert!(self.state.installed.is_none(), "a cluster is founded once, by who knows of none");
+        assert!(self.may_found(&epoch), "a cluster is founded once, by a node that knows of none");
         self.state.install(epoch);
         self.state.synced = true;
         self.installed_anew(now, None, out);
+    }
+
+    /// Whether a cluster, or a generation of it, may begin here with this configuration: nothing is
+    /// installed, or a peer has told of an earlier generation of a cluster whose only member's
+    /// successor this node is.
+    pub(in crate::replicator) fn may_found(&self, epoch: &Epoch) -> bool {
+        let succeeds = || epoch.is_forced() && *epoch.members() == [self.me];
+        let installed = self.state.installed.as_ref();
+        installed.is_none_or(|installed| {
+            succeeds() && epoch.id() > installed.id() && epoch.is_forced_after(installed)
+        })
     }
 
     /// An operator's word in place of a quorum's. What this node holds is the state of the new

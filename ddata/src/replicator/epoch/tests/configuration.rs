@@ -105,6 +105,31 @@ fn where_there_is_no_higher_generation_or_number_nothing_is_forced() {
 }
 
 #[test]
+fn only_the_sole_member_has_a_successor() {
+    let lease = LeaseSettings { drift_ppm: 7, ..LeaseSettings::default() };
+    let base = after(&first([1, 2]), &leave([2]));
+    let next = base.succeeded(id(9), lease.clone(), 5_000).unwrap();
+    assert_eq!(
+        (next.members(), next.voters(), next.tiebreaker()),
+        (&ids([9])[..], &ids([9])[..], id(9))
+    );
+    assert_eq!(next.left(), &ids([2, 1])[..], "neither returns");
+    assert!(next.id().generation == 5_000 && next.id() > base.id());
+    assert!(next.is_forced_after(&base) && next.lease() == &lease);
+    // The clock went back; another life of it at the same time is another configuration.
+    let third = next.succeeded(id(10), lease.clone(), 3).unwrap();
+    assert_eq!(third.id().generation, 5_001);
+    assert_ne!(next.succeeded(id(11), lease.clone(), 3).unwrap().id(), third.id());
+    let two = first([1, 2]).succeeded(id(9), lease.clone(), 5);
+    assert_eq!(two, Err(NotForced::NotAlone { members: 2 }));
+    for returned in [9, 1] {
+        assert_eq!(next.succeeded(id(returned), lease.clone(), 5), Err(NotForced::NoMember));
+    }
+    let bytes = rmp_serde::to_vec_named(&next).unwrap();
+    assert_eq!(rmp_serde::from_slice::<Epoch>(&bytes).unwrap(), next);
+}
+
+#[test]
 fn nonsense_does_not_decode() {
     let epoch = after(&first([1, 2, 3]), &leave([3]));
     assert!(tampered(&epoch, "m", vec![1, 2]).is_ok());
