@@ -54,6 +54,11 @@ impl Promises {
         (below(term, promised, canary) && !canary.has(Bug::NoTermCheck)).then_some(promised)
     }
 
+    /// Whether the key belongs to a group that somebody has fenced.
+    pub(super) fn covers(&self, key: &KeyName) -> bool {
+        self.terms.keys().any(|group| group.contains(key))
+    }
+
     /// Whether a promise for this group can be kept.
     pub(super) fn has_room(&self, group: &Group) -> bool {
         self.terms.contains_key(group) || self.terms.len() < GROUPS_MAX

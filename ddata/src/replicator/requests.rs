@@ -360,8 +360,12 @@ impl Replicator {
         let (warn, limit) = (self.config.log_data_size_exceeding, self.config.max_value_size);
         let grows = prepared.delta().size();
         let estimate = size + grows;
-        let measures = estimate > limit || self.alarm_is_due(now, LARGE_VALUE);
-        if estimate <= warn || !measures {
+        if estimate <= warn {
+            return Ok(grows);
+        }
+        // Guarded keys are the library's own, and its user cannot make them smaller.
+        let alarms = self.alarm_is_due(now, LARGE_VALUE) && !self.promises.covers(key);
+        if estimate <= limit && !alarms {
             return Ok(grows);
         }
         // The estimate only grows: what was overwritten or removed since still counts in it.
@@ -370,7 +374,7 @@ impl Replicator {
             return Err(RequestError::TooLarge { bytes, limit });
         }
         self.store.note(key, |held| held.size = bytes.saturating_sub(grows));
-        if bytes > warn {
+        if bytes > warn && alarms {
             self.alarm(now, Alarm::LargeValue { key: key.clone(), bytes }, out);
         }
         Ok(grows)
