@@ -34,7 +34,9 @@ impl Arguments {
 
 fn shown(all: &Members) -> String {
     let Some(cluster) = &all.cluster else {
-        return format!("{} belongs to no cluster yet: its log says whom it asks\n", all.me);
+        let waits_for = all.waits_for.as_deref();
+        let waits_for = waits_for.unwrap_or("it asks its seeds; its log says which of them answer");
+        return format!("{} belongs to no cluster yet: {waits_for}\n", all.me);
     };
     let agree = if all.converged { "all have seen this" } else { "not all have seen this yet" };
     let count = all.members.len();
@@ -45,6 +47,9 @@ fn shown(all: &Members) -> String {
             "configuration {}: replicated data on {}, decided by {} voters\n",
             it.number, it.members, it.voters
         );
+    }
+    if let Some(waits_for) = &all.waits_for {
+        text += &format!("{waits_for}\n");
     }
     if all.preparing_for_shutdown {
         text += "all are about to stop: nothing moves any more\n";

@@ -3,8 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use futures::FutureExt;
 use ostraca::Node;
+use ostraca::cluster::membership::port::StopReason;
 use ostraca::node::shutdown::Reason;
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::Outcome;
 use super::config::fit;
@@ -30,10 +33,27 @@ impl Arguments {
         let config = fit(self.config.as_deref())?;
         let runtime = tokio::runtime::Runtime::new()?;
         runtime.block_on(async {
-            let node = Node::start(config).await?;
-            let reason = node.run_until_signal().await?;
-            tracing::info!(%reason, "node.ended");
-            if reason.exit_code() == 0 { Ok(()) } else { Err(Ended(reason).into()) }
+            // Signals that come while no node runs, between two starts, are held here.
+            let mut signals = [SignalKind::terminate(), SignalKind::interrupt()]
+                .map(signal)
+                .into_iter()
+                .collect::<std::io::Result<Vec<_>>>()?;
+            loop {
+                let node = Node::start(config.clone()).await?;
+                if signals.iter_mut().any(|signal| signal.recv().now_or_never().is_some()) {
+                    node.shutdown().begin(Reason::Signal);
+                }
+                let reason = node.run_until_signal().await?;
+                tracing::info!(%reason, "node.ended");
+                // A node that nothing remembers and no configuration had: a new one takes its place.
+                if reason != Reason::Membership(StopReason::Orphaned) {
+                    return if reason.exit_code() == 0 {
+                        Ok(())
+                    } else {
+                        Err(Ended(reason).into())
+                    };
+                }
+            }
         })
     }
 }

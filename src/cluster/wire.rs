@@ -227,10 +227,12 @@ pub enum InitAnswer {
     /// It knows no cluster either; a seed can take part in founding.
     #[serde(rename = "s")]
     Searching,
-    /// It takes part in no cluster now, but remembers one, or waits for one that does not know it: it
-    /// founds none.
+    /// It takes part in no cluster now, but its data directory remembers one: it founds none.
     #[serde(rename = "r")]
     Remembers(ClusterId),
+    /// It was let in to this cluster and waits until a configuration has it. It has no data directory.
+    #[serde(rename = "w")]
+    Waits(ClusterId),
     /// Something that must agree does not; see the settings.
     #[serde(rename = "i")]
     Incompatible,

@@ -119,6 +119,7 @@ async fn members(handles: &Handles) -> Result<Answer, Refusal> {
         preparing_for_shutdown: view.preparing_for_shutdown,
         configuration,
         members: view.members.iter().map(|member| shown(member, &view)).collect(),
+        waits_for: view.waits_for,
     }))
 }
 

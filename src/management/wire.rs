@@ -200,6 +200,9 @@ pub struct Members {
     pub configuration: Option<Configuration>,
     /// Its members, in the order of their addresses.
     pub members: Vec<Member>,
+    /// What a node that takes part in no cluster waits for, and what to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<String>,
 }
 
 /// Who counts for replicated data.

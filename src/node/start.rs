@@ -150,13 +150,15 @@ impl Node {
         let socket = control_socket(&config).await?;
         let base = Base::start(&config, identity, types, HasMembership::Yes).await?;
         let address = own_address(&config, base.net.addresses(), base.net.listening())?;
-        if config.cluster.seeds.is_empty() && !config.cluster.wait_for_join {
+        let memory = memory.unwrap_or_default();
+        let is_first = memory.cluster.is_none();
+        if is_first && config.cluster.seeds.is_empty() && !config.cluster.wait_for_join {
             tracing::info!(
                 %address,
                 "cluster.alone: no seeds are set, so this node founds a cluster of its own"
             );
         }
-        let node = base.join(config, address, memory.unwrap_or_default(), provider)?;
+        let node = base.join(config, address, memory, provider)?;
         let tools = Tools::serve(socket, node.net().clients(), &node.management());
         node.ending.has_tools(tools);
         Ok(node)
@@ -259,7 +261,9 @@ impl Base {
         let settings = settings(&config.net.cluster_name, &cluster.downing.strategy);
         let (seed, canary) = (rand::random(), ClusterCanary::none());
         let margin = cluster.downing.removal_margin(Leases::Off); // counts where there are none
-        let setup = port::Setup { me, address, config: cluster, settings, memory, seed, canary };
+        let directory = self.identity.lock().map(|(_, inode)| inode);
+        let setup =
+            port::Setup { me, address, config: cluster, settings, memory, directory, seed, canary };
         let watchers = Watchers::new();
         let dialling = Dialling::new(self.net.clone(), self.inbox.clone());
         let dir = config.net.data_dir.as_deref().map(Path::to_owned);

@@ -4,6 +4,7 @@ mod asking;
 mod ending;
 mod logging;
 mod recovering;
+mod restarts;
 mod serving;
 
 use std::io::{BufRead, BufReader};
@@ -181,17 +182,17 @@ impl Running {
         Self { child, log }
     }
 
-    /// Reads its log up to a line that holds all of these. The watchdog ends what hangs.
-    fn tells(&mut self, words: &[&str]) {
+    /// Reads its log up to a line that holds all of these, and returns it. The watchdog ends what hangs.
+    fn tells(&mut self, words: &[&str]) -> String {
         let mut lines = Vec::new();
         for line in self.log.by_ref() {
             let line = line.expect("UTF-8");
             assert!(line.starts_with('{') && line.ends_with('}'), "no JSON: {line}");
             let is_it = words.iter().all(|word| line.contains(word));
-            lines.push(line);
             if is_it {
-                return;
+                return line;
             }
+            lines.push(line);
         }
         panic!("it ended before {words:?}: {}", lines.join("\n"));
     }

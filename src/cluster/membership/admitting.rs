@@ -28,6 +28,9 @@ pub(super) fn answer(
             InitAnswer::Member(ours)
         }
         _ if differs(core, now, from, settings, out) => InitAnswer::Incompatible,
+        _ if waits_itself(core, gossip) && core.directory.is_none() => {
+            InitAnswer::Waits(gossip.cluster())
+        }
         _ if waits_itself(core, gossip) => InitAnswer::Remembers(gossip.cluster()),
         _ => InitAnswer::Member(gossip.cluster()),
     };
@@ -99,7 +102,8 @@ pub(super) fn join(
             let retry =
                 matches!(why, JoinRefused::OtherIncarnation(_) | JoinRefused::PreparingForShutdown);
             refuse(core, from, why.to_string(), retry, out);
-            core.say(now, Notice::JoinRefused { node: from, why: why.to_string() }, out);
+            let notice = Notice::JoinRefused { node: from, why: why.to_string(), passes: retry };
+            core.say(now, notice, out);
             let JoinRefused::OtherIncarnation(old) = why else { return Done::Nothing };
             // Another life of that peer is there, and this one is silent.
             let is_gone = gossip.unreachable_to(me).contains(&old);

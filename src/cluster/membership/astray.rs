@@ -8,6 +8,15 @@
 //! decide anything are Down or out of reach for it, it asks seeds and the addresses that it knows
 //! once more, as when it searched first.
 //!
+//! A node without a data directory need not wait for a cluster that is gone: if it started again, it
+//! would remember nothing of it. It ends itself as an *orphan* once it has evidence that no member is
+//! left: at the address of each member that it knows of another node answers, which said within the
+//! last seconds that it is in no configuration of that cluster (or the member itself says that it
+//! waits as well). A refused or unanswered dial is no evidence; after [`STRANDED_AFTER`] of it the
+//! node ends itself as *stranded*. Both are what a restart of the process would do, so they add
+//! nothing to what may happen to seeds without data directories anyway: that a majority of them
+//! starts again at once, out of reach of the members, and founds a second cluster.
+//!
 //! Until somebody lets it in it keeps what it has: it may only be cut off. Who lets it in and is
 //! alive for it tells news, which are merged; the state of anybody else replaces its own. It has
 //! voted in nothing and hosts nothing, so nothing rests on what it forgets.
@@ -19,7 +28,7 @@ use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::id::{NodeId, ReplicaId};
 use ostraca_ddata::replicator::epoch::Epoch;
 
-use super::port::Notice;
+use super::port::{Notice, StopReason};
 use super::searching::{Entry, Searching};
 use super::{Core, Out};
 use crate::cluster::gossip::Gossip;
@@ -29,6 +38,10 @@ use crate::cluster::wire::ClusterMessage;
 /// How long nobody is there before it looks around: links break now and then.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// A node without a data directory ends itself after so long without an answer: a supervisor starts
+/// it again, and it may found or join as any new node.
+const STRANDED_AFTER: Duration = Duration::from_secs(60);
+
 /// Whether this node is lost, and its search.
 #[derive(Debug, Default)]
 pub(super) struct Astray {
@@ -36,11 +49,31 @@ pub(super) struct Astray {
     search: Option<Box<Searching>>,
 }
 
-/// Whether `me` is in no configuration, was in none, and knows nobody alive who could be in one.
-fn is_lost(me: ReplicaId, epoch: Option<&Epoch>, gossip: &Gossip) -> bool {
+/// Whether `me` is in no configuration and was in none.
+pub(super) fn is_newcomer(me: ReplicaId, epoch: Option<&Epoch>, gossip: &Gossip) -> bool {
     let is_taken_up = epoch.is_some_and(|epoch| epoch.is_member(me));
     let has_been = gossip.member(me).is_none_or(|own| own.up_number.is_some());
-    if is_taken_up || has_been {
+    !(is_taken_up || has_been)
+}
+
+/// Whether no member of the cluster is left, as far as a newcomer can know: see the module's page.
+fn is_orphaned(core: &Core, now: Now, gossip: &Gossip, search: &Searching) -> bool {
+    let is_known = |id: &ReplicaId| gossip.contains(*id) || gossip.is_removed(*id, u64::MAX);
+    let installed = core.installed.as_ref();
+    if !installed.is_none_or(|epoch| epoch.members().iter().all(is_known)) {
+        return false; // a member that the state does not list may be anywhere
+    }
+    gossip.members().filter(|member| member.node != core.me).all(|member| {
+        if core.links.is_up(member.node) {
+            return search.is_outsider(now, member.node);
+        }
+        member.address == core.address || search.is_vacated(core, now, &member.address)
+    })
+}
+
+/// Whether `me` is in no configuration, was in none, and knows nobody alive who could be in one.
+fn is_lost(me: ReplicaId, epoch: Option<&Epoch>, gossip: &Gossip) -> bool {
+    if !is_newcomer(me, epoch, gossip) {
         return false;
     }
     let unreachable = gossip.unreachable_to(me);
@@ -93,7 +126,15 @@ impl Astray {
             let known: BTreeSet<Address> = gossip.members().map(|m| m.address.clone()).collect();
             Box::new(Searching::anew(core, now, known))
         });
-        search.tick(core, now, out)
+        let entry = search.tick(core, now, out);
+        if entry.is_some() || core.directory.is_some() {
+            return entry;
+        }
+        if is_orphaned(core, now, gossip, search) {
+            return Some(Entry::Stop(StopReason::Orphaned));
+        }
+        let is_stranded = self.since.is_some_and(|since| now.mono >= since + STRANDED_AFTER);
+        is_stranded.then_some(Entry::Stop(StopReason::Stranded))
     }
 
     pub(super) fn up(&mut self, core: &mut Core, node: NodeId, out: &mut Out) {

@@ -24,7 +24,9 @@ use crate::cluster::gossip::Gossip;
 use crate::cluster::member::{Address, Status};
 use crate::cluster::wire::InitAnswer;
 
-/// How often it is time to call. A seed that starts asks the others for itself at first.
+/// How soon a seed is called after its member has left, and how often at last: the pause doubles. A
+/// seed that starts asks the others for itself at first, and finds nobody if they started with it.
+const CALL_FIRST: Duration = Duration::from_millis(500);
 const CALL_EVERY: Duration = Duration::from_secs(5);
 /// How many members have a turn beside the leader: a link to who does not come in may stay.
 const TURNS: usize = 8;
@@ -39,6 +41,9 @@ pub(super) struct Calling {
     own: BTreeSet<Address>,   // those that turned out to be this node's, too
     is_seed: bool,
     call_at: Option<Instant>, // `None`: there is nobody to call
+    pause: Duration,
+    absent: BTreeSet<Address>, // at which no member is listed, when the state changed last
+    absent_since: Instant,
     round: usize,
     called_all: bool, // the last time, since none was inside
 }
@@ -48,7 +53,38 @@ impl Calling {
         let mut seeds = core.seeds();
         let is_seed = seeds.remove(&core.address);
         let call_at = (!seeds.is_empty()).then(|| now.mono + CALL_EVERY);
-        Self { seeds, own: BTreeSet::new(), is_seed, call_at, round: 0, called_all: false }
+        Self {
+            seeds,
+            own: BTreeSet::new(),
+            is_seed,
+            call_at,
+            pause: CALL_EVERY,
+            absent: BTreeSet::new(),
+            absent_since: now.mono,
+            round: 0,
+            called_all: false,
+        }
+    }
+
+    /// The state has changed: where another seed is missing than before, calls begin soon.
+    pub(super) fn observe(&mut self, now: Now, gossip: &Gossip) {
+        if self.call_at.is_none() {
+            return;
+        }
+        let mut absent: BTreeSet<Address> = self.seeds.difference(&self.own).cloned().collect();
+        gossip.members().for_each(|member| {
+            absent.remove(&member.address);
+        });
+        if absent != self.absent {
+            let is_news = !absent.is_subset(&self.absent);
+            self.absent = absent;
+            self.absent_since = now.mono;
+            if is_news {
+                self.pause = CALL_FIRST;
+                let soon = now.mono + CALL_FIRST;
+                self.call_at = self.call_at.map(|at| at.min(soon));
+            }
+        }
     }
 
     pub(super) const fn next_deadline(&self) -> Option<Instant> {
@@ -64,7 +100,8 @@ impl Calling {
     pub(super) fn is_due(&mut self, now: Now) -> bool {
         let is_due = self.call_at.is_some_and(|at| now.mono >= at);
         if is_due {
-            self.call_at = Some(now.mono + CALL_EVERY);
+            self.call_at = Some(now.mono + self.pause);
+            self.pause = (self.pause * 2).min(CALL_EVERY);
             self.round = self.round.wrapping_add(1);
             if self.round.is_multiple_of(OWN_FOR) {
                 self.own.clear();
@@ -92,7 +129,7 @@ impl Calling {
         }
         let absent = self.absent(core, gossip);
         let all = !self.is_seed && absent.len() == self.seeds.len();
-        if all && self.called_all {
+        if all && self.called_all && now.mono >= self.absent_since + CALL_EVERY {
             core.say(now, Notice::NoSeedInside, out);
         }
         self.called_all = all;

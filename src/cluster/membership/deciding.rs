@@ -11,7 +11,7 @@ use std::time::Duration;
 use ostraca_ddata::bug::Canary;
 use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::id::ReplicaId;
-use ostraca_ddata::replicator::epoch::{Change, Epoch, Outcome, WhyRefused};
+use ostraca_ddata::replicator::epoch::{Change, Epoch, EpochId, Outcome, WhyRefused};
 
 use super::port::Output;
 use super::{Core, Out};
@@ -198,8 +198,7 @@ impl Deciding {
                 gossip.promotable().iter().map(|m| m.incarnation()).zip(age..).collect();
             changed |= gossip.promote(me, &up);
         }
-        self.miss(now, &epoch, gossip);
-        self.meet(now, &epoch, gossip, &unreachable);
+        self.take_stock(now, &epoch, gossip, &unreachable);
         let wanted = self.wanted(core, now, &epoch, gossip, &unreachable);
         self.turn_at = Some(self.kept_until).filter(|at| !self.kept.is_empty() && now.mono < *at);
         if wanted.is_empty() {
@@ -217,16 +216,19 @@ impl Deciding {
             self.press_at = None;
             return changed;
         }
+        if !wanted.join.is_empty() && !core.is_ready_for_others(out) {
+            return changed; // considered anew when it is
+        }
         let proven = |id: &ReplicaId| gossip.reachability().worst(*id) == Some(Verdict::Terminated);
         let is_proven = wanted.leave.iter().any(proven);
         let new = without(wanted.clone(), &self.proposed);
         let is_pressed = self.press_at.is_some_and(|at| now.mono >= at);
         if !new.is_empty() {
             self.pressed = 0;
-            self.propose(core, new, out);
+            self.propose(core, epoch.id(), new, out);
         } else if is_pressed {
             self.pressed += 1;
-            self.propose(core, wanted, out);
+            self.propose(core, epoch.id(), wanted, out);
         } else {
             return changed;
         }
@@ -235,10 +237,10 @@ impl Deciding {
         changed
     }
 
-    fn propose(&mut self, core: &mut Core, change: Change, out: &mut Out) {
+    fn propose(&mut self, core: &mut Core, base: EpochId, change: Change, out: &mut Out) {
         self.proposed = std::mem::take(&mut self.proposed).and(&change);
         core.stats.proposed += 1;
-        out.push(Output::Propose(change));
+        out.push(Output::Propose { base, change });
     }
 
     fn wanted(
@@ -294,6 +296,18 @@ impl Deciding {
         let going = going.map(|member| member.incarnation());
         leave.extend(going.filter(|id| !epoch.is_member(*id)));
         Change { join, leave, lost }
+    }
+
+    /// Notes who is missing in the state, and who is new in it.
+    fn take_stock(
+        &mut self,
+        now: Now,
+        epoch: &Epoch,
+        gossip: &Gossip,
+        unreachable: &BTreeSet<ReplicaId>,
+    ) {
+        self.miss(now, epoch, gossip);
+        self.meet(now, epoch, gossip, unreachable);
     }
 
     /// Notes which members of the configuration the state does not list.

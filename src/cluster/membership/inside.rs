@@ -12,7 +12,7 @@ use ostraca_ddata::id::{NodeId, PeerKey, ReplicaId};
 use ostraca_ddata::replicator::epoch::{Epoch, Outcome};
 
 use super::admitting::{self, Done};
-use super::astray::Astray;
+use super::astray::{self, Astray};
 use super::calling::{self, Calling};
 use super::deciding::Deciding;
 use super::port::{Command, Notice, StopReason};
@@ -103,6 +103,10 @@ impl Inside {
         &self.gossip
     }
 
+    pub(super) const fn is_astray(&self) -> bool {
+        self.astray.is_searching()
+    }
+
     pub(super) const fn told(&self) -> &Arc<ClusterState> {
         self.telling.told()
     }
@@ -184,6 +188,7 @@ impl Inside {
         if news {
             self.signs_at = None;
             self.astray.observe(core, now, &self.gossip);
+            self.calling.observe(now, &self.gossip);
             self.watching.observe(core, now, &mut self.gossip, out);
         }
         let dues = [self.deciding.next_deadline(), self.look_at];
@@ -197,6 +202,7 @@ impl Inside {
         if news || self.spreading.has_news() {
             self.telling.tell(core, now, &self.gossip, out);
             self.spreading.flush(core, now, &self.gossip, out);
+            core.remember_members(&self.gossip, out);
         }
         self.is_unsettled = false;
         self.last_one_out(core)
@@ -494,8 +500,11 @@ impl Inside {
         (from, entry): (NodeId, Entry),
         out: &mut Out,
     ) -> Option<StopReason> {
-        let (Entry::Welcome(gossip) | Entry::Found(Foundation { gossip, .. })) = entry else {
-            return Some(StopReason::NotJoined);
+        let gossip = match entry {
+            Entry::Welcome(gossip)
+            | Entry::Found(Foundation { gossip, .. })
+            | Entry::Succeeded(Foundation { gossip, .. }, _) => gossip,
+            Entry::Stop(why) => return Some(why),
         };
         let sponsor = self.gossip.member(from.incarnation);
         if sponsor.is_some_and(|sponsor| sponsor.status != Status::Down) {
@@ -570,12 +579,15 @@ impl Inside {
         }
     }
 
-    /// The last member needs nobody's consent.
+    /// The last member needs nobody's consent, but its disk must hold that it was the last one: its
+    /// next start goes on by that.
     fn last_one_out(&self, core: &Core) -> Option<StopReason> {
         let me = core.me.incarnation;
         let exits = self.gossip.member(me).is_some_and(|own| own.status == Status::Exiting);
         let alone = core.installed.as_ref().is_some_and(|epoch| *epoch.members() == [me]);
-        (exits && alone && self.gossip.promotable().is_empty()).then_some(StopReason::Left)
+        let is_durable = core.durable == core.ordered;
+        (exits && alone && is_durable && self.gossip.promotable().is_empty())
+            .then_some(StopReason::Left)
     }
 
     /// A configuration without this node is installed here.
@@ -697,6 +709,12 @@ impl Inside {
             self.deciding.spare_all(); // those name whom they add
         }
         if resolution.down.contains(&core.me) {
+            let me = core.me.incarnation;
+            if core.directory.is_none()
+                && astray::is_newcomer(me, core.installed.as_deref(), &self.gossip)
+            {
+                return None; // it hosts and votes nothing: it looks for the cluster anew
+            }
             let waits = self.waits_without_quorum(core, now, out);
             return (!waits).then_some(StopReason::DownedItself);
         }

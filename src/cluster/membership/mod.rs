@@ -27,6 +27,7 @@ mod spreading;
 pub mod stats;
 #[cfg(test)]
 mod stranger_tests;
+mod succession;
 mod telling;
 mod watching;
 
@@ -44,7 +45,7 @@ use rand::{RngExt, SeedableRng};
 use self::inside::Inside;
 use self::links::Links;
 use self::notices::Notices;
-use self::port::{Command, Input, Memory, Notice, Output, Setup, StopReason};
+use self::port::{Command, Input, Memory, Notice, Output, Setup, Sole, StopReason};
 use self::recovering::NotRecovered;
 use self::searching::{Entry, Searching};
 use self::stats::Stats;
@@ -53,7 +54,7 @@ use super::config::Cluster;
 use super::gossip::{ClusterId, Gossip};
 use super::lease::{Holder, HolderInput, HolderOutput, LeaseConfig};
 use super::member::{Address, Hosting, Member};
-use super::wire::{ClusterMessage, InitAnswer, Settings};
+use super::wire::{ClusterMessage, Foundation, InitAnswer, Settings};
 
 type Out = Outbox<Output>;
 
@@ -62,6 +63,9 @@ const SEEDS_MAX: usize = 64;
 
 /// Answers that wait until what they rely on is durable, at most; more are not given.
 const WAITING_MAX: usize = 256;
+
+/// Addresses of other members that are remembered for the next start, at most.
+pub const KNOWN_MAX: usize = 16;
 
 /// How long a side that only the next configuration needs waits for word of it; a link that broke
 /// should be mended by then, and else those who are left start anew.
@@ -93,6 +97,7 @@ struct Core {
     rng: SmallRng,
     links: Links,
     memory: Memory,
+    directory: Option<u64>,
     /// The newest configuration that is installed here.
     installed: Option<Arc<Epoch>>,
     /// What may be installed next, as far as this node's voter knows.
@@ -102,8 +107,9 @@ struct Core {
     not_forced: Option<(u64, NotRecovered)>,
     /// Nothing runs here any more and nothing will.
     drained: bool,
-    ordered: u64, // times that memory was to be persisted
-    durable: u64, // times that it was
+    ordered: u64,    // times that memory was to be persisted
+    durable: u64,    // times that it was
+    open_after: u64, // so many writes must be durable before others may be members
     waiting: VecDeque<(u64, NodeId, ClusterMessage)>, // ≤ WAITING_MAX
     loopback: VecDeque<ClusterMessage>, // empty between inputs
     notices: Notices,
@@ -126,7 +132,8 @@ impl Membership {
     /// A node that knows nobody; it begins with its first input.
     #[must_use]
     pub fn new(setup: Setup) -> Self {
-        let Setup { me, address, config, settings, memory, seed, canary } = setup;
+        let Setup { me, address, config, settings, memory, directory, seed, canary } = setup;
+        let memory = succession::completed(memory, me, directory);
         let lease = LeaseConfig {
             heartbeat_interval: config.lease.heartbeat_interval,
             stop_after: config.lease.stop_after,
@@ -140,6 +147,7 @@ impl Membership {
             rng: SmallRng::seed_from_u64(seed),
             links: Links::default(),
             memory,
+            directory,
             installed: None,
             pending: None,
             hosting: Hosting::default(),
@@ -147,6 +155,7 @@ impl Membership {
             drained: false,
             ordered: 0,
             durable: 0,
+            open_after: 0,
             waiting: VecDeque::new(),
             loopback: VecDeque::new(),
             notices: Notices::default(),
@@ -198,6 +207,16 @@ impl Membership {
         &self.core.stats
     }
 
+    /// What a node that takes part in no cluster waits for, as its log says it.
+    #[must_use]
+    pub fn waits_for(&self) -> Option<Notice> {
+        match &self.stage {
+            Stage::Searching(searching) => searching.waits_for(&self.core),
+            Stage::Inside(inside) => inside.is_astray().then_some(Notice::Astray),
+            Stage::New | Stage::Over(_) => None,
+        }
+    }
+
     /// How things stand, as subscribers were told.
     #[must_use]
     pub fn state(&self) -> Option<&Arc<super::events::ClusterState>> {
@@ -221,11 +240,13 @@ impl Membership {
                     Stage::New | Stage::Over(_) => {}
                 }
             }
-            Input::DialRefused { node, .. } => {
-                if let (Stage::Inside(inside), Some(node)) = (&mut self.stage, node) {
+            Input::DialRefused { node, address } => match (&mut self.stage, node) {
+                (Stage::Inside(inside), Some(node)) => {
                     inside.refused(&mut self.core, now, node, out);
                 }
-            }
+                (Stage::Searching(searching), _) => searching.refused(&self.core, now, &address),
+                _ => {}
+            },
             Input::Quarantined(by) => self.quarantined(now, by, out),
             Input::NewIncarnation { old, node, is_proof } => {
                 if let Stage::Inside(inside) = &mut self.stage {
@@ -248,7 +269,7 @@ impl Membership {
             Input::Excluded(_) => self.excluded(now, out),
             Input::StopServing => self.hold(now, HolderInput::StopServing, out),
             Input::Pending(epoch) => self.pending(now, epoch),
-            Input::Persisted => self.core.persisted(out),
+            Input::Persisted => self.persisted(now, out),
             Input::DowningLease(answer) => {
                 if let Stage::Inside(inside) = &mut self.stage {
                     let ends = inside.downing_lease(&mut self.core, now, answer, out);
@@ -372,6 +393,18 @@ impl Membership {
         }
     }
 
+    fn persisted(&mut self, now: Now, out: &mut Out) {
+        self.core.persisted(out);
+        match &mut self.stage {
+            Stage::Searching(searching) => {
+                let entry = searching.succeed(&mut self.core, now, out);
+                self.enter(now, entry, out);
+            }
+            Stage::Inside(inside) if self.core.durable == self.core.ordered => inside.unsettle(),
+            _ => {}
+        }
+    }
+
     fn pending(&mut self, now: Now, epoch: Arc<Epoch>) {
         let installed = self.core.installed.as_ref().map(|installed| installed.id());
         if Some(epoch.id()) > installed {
@@ -385,6 +418,7 @@ impl Membership {
     fn installed(&mut self, now: Now, epoch: Arc<Epoch>, out: &mut Out) {
         let previous = self.core.installed.replace(epoch.clone());
         self.core.pending = None;
+        self.core.note_sole(&epoch, out);
         self.hold(now, HolderInput::Installed(epoch), out);
         if let Stage::Inside(inside) = &mut self.stage {
             inside.installed(&self.core, now, previous.as_deref());
@@ -403,9 +437,12 @@ impl Membership {
     fn enter(&mut self, now: Now, entry: Option<Entry>, out: &mut Out) {
         let Some(entry) = entry else { return };
         let (gossip, foundation) = match entry {
-            Entry::Stop => return self.stop(now, StopReason::NotJoined, out),
+            Entry::Stop(why) => return self.stop(now, why, out),
             Entry::Welcome(gossip) => (gossip, None),
             Entry::Found(foundation) => (foundation.gossip.clone(), Some(foundation)),
+            Entry::Succeeded(foundation, notice) => {
+                return self.go_on(now, &foundation, *notice, out);
+            }
         };
         let cluster = gossip.cluster();
         // Of no other foundation than the one that was decided is there a cluster.
@@ -413,13 +450,31 @@ impl Membership {
         let voted = voted.map(|(_, voted)| voted).filter(|f| f.gossip.cluster() == cluster);
         let before = self.core.memory.founded.take().filter(|f| f.gossip.cluster() == cluster);
         let founded = foundation.clone().or(voted).or(before);
-        self.core.memory = Memory { cluster: Some(cluster), founding: None, founded };
+        let known = std::mem::take(&mut self.core.memory.known);
+        // With the first write: a crash before the second one would leave a node that waits for others.
+        let sole = foundation.as_ref().and_then(|foundation| self.core.sole(&foundation.epoch));
+        let cluster = Some(cluster);
+        self.core.memory = Memory { cluster, founding: None, founded, sole, known };
         self.core.persist(out);
         out.push(Output::Belongs(gossip.cluster()));
         if let Some(foundation) = foundation.filter(|_| self.core.installed.is_none()) {
             out.push(Output::Found(foundation.epoch));
         }
         let inside = Inside::new(&mut self.core, now, Gossip::clone(&gossip));
+        self.stage = Stage::Inside(Box::new(inside));
+    }
+
+    /// The only member of a cluster goes on with it; its configuration is on disk.
+    fn go_on(&mut self, now: Now, foundation: &Foundation, notice: Notice, out: &mut Out) {
+        let memory = &mut self.core.memory;
+        // No node is left that has not heard how the cluster began.
+        (memory.founding, memory.founded) = (None, None);
+        memory.known.clear();
+        self.core.persist(out);
+        out.push(Output::Notice(notice));
+        out.push(Output::Belongs(foundation.gossip.cluster()));
+        out.push(Output::Found(foundation.epoch.clone()));
+        let inside = Inside::new(&mut self.core, now, Gossip::clone(&foundation.gossip));
         self.stage = Stage::Inside(Box::new(inside));
     }
 
@@ -484,6 +539,55 @@ impl Core {
     fn persist(&mut self, out: &mut Out) {
         self.ordered += 1;
         out.push(Output::Persist(self.memory.clone()));
+    }
+
+    /// Writes down that this node is its cluster's only member, or removes that, as the installed
+    /// configuration says. See [`Sole`](port::Sole).
+    fn note_sole(&mut self, epoch: &Arc<Epoch>, out: &mut Out) {
+        let sole = self.sole(epoch).filter(|_| self.memory.cluster.is_some());
+        if self.memory.sole != sole {
+            self.memory.sole = sole;
+            self.persist(out);
+        }
+    }
+
+    fn sole(&self, epoch: &Arc<Epoch>) -> Option<Sole> {
+        let directory = self.directory.filter(|_| *epoch.members() == [self.me.incarnation])?;
+        Some(Sole { epoch: epoch.clone(), directory })
+    }
+
+    /// Whether a configuration with other members may be proposed: not before the disk has stopped
+    /// saying that this node is the only one, since a restart would go on alone beside them.
+    fn is_ready_for_others(&mut self, out: &mut Out) -> bool {
+        if self.memory.sole.take().is_some() {
+            self.persist(out);
+            self.open_after = self.ordered;
+        }
+        self.durable >= self.open_after
+    }
+
+    /// Remembers where other members are, for the next start.
+    fn remember_members(&mut self, gossip: &Gossip, out: &mut Out) {
+        if self.directory.is_none() {
+            return;
+        }
+        let is_there = |member: &&Arc<Member>| member.node != self.me && !member.status.is_going();
+        let there = || gossip.members().filter(is_there).map(|member| &member.address);
+        let mut known = self.memory.known.clone();
+        if !known.is_empty() || gossip.len() > 1 {
+            let all: BTreeSet<&Address> = there().collect();
+            known.retain(|address| all.contains(address));
+        }
+        for address in there() {
+            if known.len() >= KNOWN_MAX {
+                break;
+            }
+            known.insert(address.clone());
+        }
+        if known != self.memory.known {
+            self.memory.known = known;
+            self.persist(out);
+        }
     }
 
     /// Sends once all that was ordered to be persisted so far is.

@@ -30,6 +30,8 @@ pub struct Setup {
     pub settings: Settings,
     /// What a former life left in the data directory.
     pub memory: Memory,
+    /// Names the data directory on its file system (the inode of its lock); none without one.
+    pub directory: Option<u64>,
     /// Seeds the generator that draws targets and jitter.
     pub seed: u64,
     /// The deliberate bug to run with; none but in suites.
@@ -49,6 +51,27 @@ pub struct Memory {
     /// of it.
     #[serde(rename = "f1", default, skip_serializing_if = "Option::is_none")]
     pub founded: Option<crate::cluster::wire::Foundation>,
+    /// The configuration of this node alone, while no other may follow it; see [`Sole`].
+    #[serde(rename = "s", default, skip_serializing_if = "Option::is_none")]
+    pub sole: Option<Sole>,
+    /// Addresses of other members, which are tried at the next start; at most
+    /// [`KNOWN_MAX`](super::KNOWN_MAX).
+    #[serde(rename = "k", default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub known: BTreeSet<Address>,
+}
+
+/// Evidence that this node is the only member of its cluster: the installed configuration has no
+/// other, and this node has proposed none with others since. It is removed from the disk before the
+/// first such proposal leaves, so a restart that finds it may go on alone.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Sole {
+    /// The configuration.
+    #[serde(rename = "e")]
+    pub epoch: Arc<Epoch>,
+    /// The directory that it was written to, as [`Setup::directory`] names it. In a copy of the
+    /// directory it is another one, and evidence of nothing: the original may run.
+    #[serde(rename = "d")]
+    pub directory: u64,
 }
 
 /// A fact for the membership machine.
@@ -183,7 +206,12 @@ pub enum Output {
     /// For the Replicator: the first configuration.
     Found(Arc<Epoch>),
     /// For the Replicator: the next configuration, if a quorum agrees.
-    Propose(Change),
+    Propose {
+        /// The configuration that the change was made for: none happens once another is installed.
+        base: EpochId,
+        /// Who joins and who goes.
+        change: Change,
+    },
     /// For the Replicator: these are to go on with this node, without a quorum's consent.
     Force {
         /// Instead of this one; nothing happens if another one is installed by then.
@@ -241,9 +269,47 @@ pub enum StopReason {
     /// A configuration without it is installed.
     #[error("this node was removed from the cluster; restart it to join again")]
     Removed,
+    /// It was let in to a cluster that no member is left of, before any configuration had it.
+    #[error(
+        "the cluster that let this node in has no member left, and no configuration had this node; \
+         start it again: it has no data directory and founds or joins as any new node"
+    )]
+    Orphaned,
+    /// It was let in to a cluster whose members do not answer, before any configuration had it.
+    #[error(
+        "no member of the cluster that let this node in has answered for long, and no configuration \
+         had this node; start it again: it has no data directory and founds or joins as any new node"
+    )]
+    Stranded,
     /// It could not join within `shutdown-after-unsuccessful-join`.
     #[error("no cluster took this node in within the time that is set")]
     NotJoined,
+}
+
+/// Why the only member of a cluster does not go on by itself after a restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Doubt {
+    /// The directory is not the one that the evidence was written to.
+    #[error("its data directory is a copy, and the original may be in use")]
+    Copied,
+    /// A member of the cluster answers: the directory is an older state of this node's.
+    #[error("a member of it answers, which may let this node in")]
+    Member,
+    /// A seed belongs to another cluster.
+    #[error("a seed belongs to cluster {0}")]
+    OtherCluster(ClusterId),
+}
+
+fn also_waiting(stopped: &[Address]) -> String {
+    if stopped.is_empty() {
+        return String::new();
+    }
+    format!(" (the nodes at {stopped:?} belonged to it, were stopped, and wait as well)")
+}
+
+fn and_those_at(stopped: &[Address]) -> String {
+    if stopped.is_empty() { String::new() } else { format!(" and those at {stopped:?}") }
 }
 
 /// What an operator should see.
@@ -266,6 +332,8 @@ pub enum Notice {
         node: NodeId,
         /// Why; names the settings that differ.
         why: String,
+        /// Whether that changes by itself: a former life of the node is removed soon, say.
+        passes: bool,
     },
     /// Seeds are not the same list on every node: nobody founds with whom it does not agree.
     #[error("{node} has other seeds: list the same ones on every node")]
@@ -273,14 +341,61 @@ pub enum Notice {
         /// Who.
         node: NodeId,
     },
-    /// A former life belonged to a cluster, and nobody answers for it.
+    /// A former life belonged to a cluster, and no member of it answers.
     #[error(
-        "this node remembers cluster {cluster} and founds no other: start the nodes of that \
-         cluster, or this one with an empty data directory"
+        "waiting for cluster {cluster}, which this node belonged to: no member answers at {silent:?}; \
+         start the nodes there, or check the addresses and the secret{}",
+        also_waiting(stopped)
     )]
     Remembers {
         /// Which.
         cluster: ClusterId,
+        /// Addresses that do not answer.
+        silent: Vec<Address>,
+        /// Addresses of nodes that belonged to it and wait as well.
+        stopped: Vec<Address>,
+    },
+    /// A former life belonged to a cluster, and all nodes that could be asked wait for it as well.
+    #[error(
+        "cluster {cluster} has no member left: this node{} belonged to it and {} stopped since, and \
+         this release cannot resume a cluster of several nodes that stopped. Starting more of them \
+         does not help, unless one was its only member at the end. The way out: stop them, delete the \
+         file `membership` in the data directory of each, and start them; they found a new cluster",
+        and_those_at(stopped),
+        if stopped.is_empty() { "was" } else { "all were" }
+    )]
+    AllStopped {
+        /// Which.
+        cluster: ClusterId,
+        /// Addresses of the others.
+        stopped: Vec<Address>,
+    },
+    /// The only member of a cluster has started again.
+    #[error(
+        "this node was the only member of cluster {cluster} and goes on with it in configuration \
+         {configuration}, the successor of {before}; replicated data that only its former process \
+         held are gone"
+    )]
+    Resumed {
+        /// Which.
+        cluster: ClusterId,
+        /// The former process's last configuration.
+        before: EpochId,
+        /// The one that it goes on with.
+        configuration: EpochId,
+    },
+    /// It could start again as the only member, and something speaks against it.
+    #[error(
+        "this node was the only member of cluster {cluster} and does not go on alone, because \
+         {because}. If no other process goes on with that cluster, `ostraca recover --force` on this \
+         node does; to join another cluster, delete the file `membership` in its data directory and \
+         start it again"
+    )]
+    NotResumed {
+        /// Which.
+        cluster: ClusterId,
+        /// What speaks against it.
+        because: Doubt,
     },
     /// Seeds agreed on a cluster, and a majority of those that were to begin with it died then.
     #[error(
@@ -294,8 +409,9 @@ pub enum Notice {
     },
     /// Whoever let this node in is gone, and nobody else knows of it.
     #[error(
-        "no member that this node knows is alive, and it is in no configuration: it asks its seeds \
-         and the members' addresses to be let in anew"
+        "no member that this node knows is alive, and no configuration has this node: it asks its \
+         seeds and the members' addresses to be let in anew. Without a data directory it ends itself \
+         once it knows that no member is left, or after a minute: have a supervisor start it again"
     )]
     Astray,
     /// No seed is a member, and none that is called comes in.
@@ -368,4 +484,19 @@ pub enum Notice {
         /// Who answers.
         by: NodeId,
     },
+}
+
+impl Notice {
+    /// Whether an operator should do something about it, or at least look; else it is only told.
+    #[must_use]
+    pub const fn is_warning(&self) -> bool {
+        // Another peer at a member's address, and a refusal that passes, come with each restart of a
+        // process that was killed.
+        !matches!(
+            self,
+            Self::Resumed { .. }
+                | Self::AddressTaken { .. }
+                | Self::JoinRefused { passes: true, .. }
+        )
+    }
 }

@@ -15,8 +15,9 @@ use ostraca_ddata::id::{NodeId, ReplicaId};
 use ostraca_ddata::replicator::epoch::{Epoch, EpochId};
 
 use super::port::{Notice, Output};
+use super::searching::Searching;
 use super::{Core, Membership, Out, Stage};
-use crate::cluster::gossip::Gossip;
+use crate::cluster::gossip::{ClusterId, Gossip};
 use crate::cluster::member::{Address, Member, Status};
 
 /// How often who was given up is dialled.
@@ -44,6 +45,18 @@ pub enum NotRecovered {
          were lost (`ostraca members` says who is)"
     )]
     NoMember,
+    /// The cluster was stopped as a whole.
+    #[error(
+        "this node remembers cluster {cluster} and is no member of it now; if a member still runs, \
+         ask that one, or let this node reach it: it joins then. If all its nodes were stopped, this \
+         release cannot resume it unless the node that was its last member starts again: stop them, \
+         delete the file `membership` in the data directory of each, and start them; they found a new \
+         cluster"
+    )]
+    Stopped {
+        /// Which.
+        cluster: ClusterId,
+    },
     /// A quorum answers.
     #[error(
         "there is nothing to recover: this node holds the hosting lease, so a quorum answers it; \
@@ -70,7 +83,11 @@ impl Membership {
     /// # Errors
     /// [`NotRecovered`]: it would do nothing.
     pub fn recovery(&self, now: Instant) -> Result<Recovery, NotRecovered> {
-        let Stage::Inside(inside) = &self.stage else { return Err(NotRecovered::NoMember) };
+        let inside = match &self.stage {
+            Stage::Inside(inside) => inside,
+            Stage::Searching(searching) => return self.succession(searching),
+            Stage::New | Stage::Over(_) => return Err(NotRecovered::NoMember),
+        };
         let (core, gossip) = (&self.core, inside.gossip());
         let me = core.me.incarnation;
         let epoch = core.installed.as_deref().filter(|epoch| epoch.is_member(me));
@@ -94,6 +111,20 @@ impl Membership {
         Ok(Recovery { replaces: epoch.id(), kept, given_up })
     }
 
+    /// What an operator can order of a node that is in no cluster.
+    fn succession(&self, searching: &Searching) -> Result<Recovery, NotRecovered> {
+        let core = &self.core;
+        match (searching.succession(), core.memory.cluster) {
+            (Some(succession), _) => {
+                let epoch = &succession.sole().epoch;
+                let (kept, given_up) = (vec![core.me.incarnation], epoch.members().to_vec());
+                Ok(Recovery { replaces: epoch.id(), kept, given_up })
+            }
+            (None, Some(cluster)) => Err(NotRecovered::Stopped { cluster }),
+            (None, None) => Err(NotRecovered::NoMember),
+        }
+    }
+
     /// How often a [`Command::Recover`](super::port::Command::Recover) was refused, and why the last
     /// time.
     #[must_use]
@@ -103,6 +134,12 @@ impl Membership {
 
     /// An operator's word. What is so by now counts, not what was shown before.
     pub(super) fn recover(&mut self, now: Now, out: &mut Out) {
+        if let Stage::Searching(searching) = &mut self.stage
+            && searching.insist(now)
+        {
+            self.core.stats.forced += 1;
+            return;
+        }
         match self.recovery(now.mono) {
             Ok(Recovery { replaces, kept, given_up }) => {
                 self.core.stats.forced += 1;

@@ -47,6 +47,7 @@ impl Bench {
             config: Cluster::default(),
             settings: Settings::default(),
             memory: Memory::default(),
+            directory: None,
             seed: 1,
             canary: Canary::none(),
         });

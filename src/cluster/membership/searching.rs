@@ -10,7 +10,8 @@ use ostraca_ddata::replicator::epoch::{Epoch, EpochId, EpochSettings, LeaseSetti
 use rand::RngExt;
 
 use super::founding::{Founding, Seat, Step};
-use super::port::{Notice, Output};
+use super::port::{Doubt, Notice, Output, StopReason};
+use super::succession::Succession;
 use super::{Core, Out, SEEDS_MAX};
 use crate::cluster::gossip::{ClusterId, Gossip};
 use crate::cluster::member::{Address, Member};
@@ -35,6 +36,11 @@ const UNHEARD: Duration = Duration::from_millis(150);
 const CALLERS_MAX: usize = 16;
 /// Answers that are remembered, at most.
 const ANSWERS_MAX: usize = 256;
+/// How long an answer is evidence that its sender belongs to no cluster of this node's.
+const FRESH_FOR: Duration = Duration::from_secs(3);
+/// The longest pause between two rounds of questions of a node that lost its cluster and may forget
+/// it: evidence must be fresh.
+const LOST_ROUND: Duration = Duration::from_secs(1);
 
 /// How the search ends.
 #[derive(Debug)]
@@ -43,8 +49,10 @@ pub(super) enum Entry {
     Welcome(Arc<Gossip>),
     /// It is among the founders.
     Found(Foundation),
-    /// There was no cluster for too long.
-    Stop,
+    /// It was the only member of its cluster, and goes on with it.
+    Succeeded(Foundation, Box<Notice>),
+    /// There is no cluster to wait for.
+    Stop(StopReason),
 }
 
 /// The search for a cluster.
@@ -52,14 +60,18 @@ pub(super) enum Entry {
 pub(super) struct Searching {
     started: Instant,
     seeds: BTreeSet<Address>,  // the list; ≤ SEEDS_MAX
-    asked: BTreeSet<Address>,  // seeds but this node, or whom it is to join; ≤ ASKED_MAX
-    own: BTreeSet<Address>,    // names among them that this node answers to; ≤ `asked`
+    asked: BTreeSet<Address>, // seeds but this node, known members, or whom it is to join; ≤ ASKED_MAX
+    own: BTreeSet<Address>,   // names among them that this node answers to; ≤ `asked`
     callers: BTreeSet<NodeId>, // connected members that are asked, too; ≤ CALLERS_MAX
     founding: Option<Founding>,
     equal: BTreeSet<NodeId>, // searching seeds with the same list and settings; ≤ ANSWERS_MAX
     answers: BTreeMap<NodeId, InitAnswer>, // ≤ ANSWERS_MAX
+    outsiders: BTreeMap<NodeId, Instant>, // in no cluster of this node's, as each said last; ≤ ANSWERS_MAX
+    refused: BTreeSet<Address>, // dials that failed, and were not answered since; ≤ `asked`
+    succession: Option<Succession>,
     ask_at: Instant,
     pause: Duration,
+    longest_pause: Duration,
     warn_at: Instant,
     propose_at: Option<Instant>,
     latecomers_until: Option<Instant>,
@@ -71,37 +83,40 @@ pub(super) struct Searching {
 impl Searching {
     pub(super) fn new(core: &mut Core, now: Now, out: &mut Out) -> Self {
         let seeds = core.seeds();
-        let mut asked = seeds.clone();
-        asked.remove(&core.address);
+        let known = core.memory.known.clone();
         let is_seed = seeds.contains(&core.address) || core.config.expected_nodes.is_some();
         let founds = if seeds.is_empty() { !core.config.wait_for_join } else { is_seed };
         let seats = core.config.expected_nodes.unwrap_or(seeds.len()).max(1);
-        if let (true, Some(cluster)) = (founds, core.memory.cluster) {
-            core.say(now, Notice::Remembers { cluster }, out);
-        }
         let founding = (founds && core.memory.cluster.is_none()).then(|| {
             let memory = core.memory.founding.clone().unwrap_or_default();
             Founding::new(core.me, seats, memory, core.canary)
         });
-        Self::of(core, now, (seeds, asked), founding)
+        let longest = core.config.retry_unsuccessful_join_after;
+        let mut search = Self::of(core, now, (seeds, known), founding, longest);
+        search.succession = Succession::new(core, now, out);
+        search.hasten(core, now);
+        search
     }
 
     /// The search of a node that was inside already: it asks these addresses, too, and founds
     /// nothing.
     pub(super) fn anew(core: &Core, now: Now, known: BTreeSet<Address>) -> Self {
-        let seeds = core.seeds();
-        let mut asked: BTreeSet<Address> =
-            seeds.iter().cloned().chain(known).take(ASKED_MAX).collect();
-        asked.remove(&core.address);
-        Self::of(core, now, (seeds, asked), None)
+        let usual = core.config.retry_unsuccessful_join_after;
+        let longest = if core.directory.is_none() { usual.min(LOST_ROUND) } else { usual };
+        Self::of(core, now, (core.seeds(), known), None, longest)
     }
 
     fn of(
         core: &Core,
         now: Now,
-        (seeds, asked): (BTreeSet<Address>, BTreeSet<Address>),
+        (seeds, mut known): (BTreeSet<Address>, BTreeSet<Address>),
         founding: Option<Founding>,
+        longest_pause: Duration,
     ) -> Self {
+        known.retain(|address| !seeds.contains(address) && *address != core.address);
+        let mut asked: BTreeSet<Address> =
+            seeds.iter().chain(&known).take(ASKED_MAX).cloned().collect();
+        asked.remove(&core.address);
         Self {
             started: now.mono,
             seeds,
@@ -111,8 +126,12 @@ impl Searching {
             founding,
             equal: BTreeSet::new(),
             answers: BTreeMap::new(),
+            outsiders: BTreeMap::new(),
+            refused: BTreeSet::new(),
+            succession: None,
             ask_at: now.mono,
             pause: FIRST_ROUND,
+            longest_pause,
             warn_at: now.mono + core.config.seed_node_timeout,
             propose_at: None,
             latecomers_until: None,
@@ -127,6 +146,7 @@ impl Searching {
         if self.seeds.is_empty() {
             self.stop_founding();
             self.founding = None;
+            self.succession = None;
             self.asked = BTreeSet::from([address]);
             self.pause = FIRST_ROUND;
             self.ask(core, now, out);
@@ -136,6 +156,7 @@ impl Searching {
     pub(super) fn closed(&mut self, node: NodeId) {
         self.callers.remove(&node);
         self.answers.remove(&node);
+        self.outsiders.remove(&node);
         self.equal.remove(&node);
         self.join = self.join.filter(|(via, _)| *via != node);
     }
@@ -189,6 +210,10 @@ impl Searching {
             self.resend_at,
             self.patient_until,
             self.join.map(|(_, until)| until),
+            self.succession
+                .as_ref()
+                .filter(|_| self.join.is_none())
+                .and_then(Succession::next_deadline),
             Some(self.warn_at),
         ];
         others.into_iter().flatten().fold(self.ask_at, Instant::min)
@@ -197,7 +222,7 @@ impl Searching {
     pub(super) fn tick(&mut self, core: &mut Core, now: Now, out: &mut Out) -> Option<Entry> {
         let limit = core.config.shutdown_after_unsuccessful_join;
         if limit.is_some_and(|limit| now.mono.saturating_since(self.started) >= limit) {
-            return Some(Entry::Stop);
+            return Some(Entry::Stop(StopReason::NotJoined));
         }
         if now.mono >= self.ask_at {
             self.ask(core, now, out);
@@ -210,7 +235,87 @@ impl Searching {
             self.try_join(core, now, out);
         }
         self.found(core, now, out);
-        None
+        self.succeed(core, now, out)
+    }
+
+    // ── the only member of a cluster ──
+
+    pub(super) const fn succession(&self) -> Option<&Succession> {
+        self.succession.as_ref()
+    }
+
+    /// Goes on with the cluster whose only member this node was, if that is due.
+    pub(super) fn succeed(&mut self, core: &mut Core, now: Now, out: &mut Out) -> Option<Entry> {
+        if self.join.is_some() {
+            return None; // a member has answered
+        }
+        let succession = self.succession.as_mut()?;
+        let foundation = succession.go_on(core, now, out)?;
+        let notice = succession.notice(foundation.epoch.id());
+        Some(Entry::Succeeded(foundation, Box::new(notice)))
+    }
+
+    /// An operator says that it goes on, whatever spoke against it. Says whether it can.
+    pub(super) fn insist(&mut self, now: Now) -> bool {
+        self.succession.as_mut().map(|succession| succession.insist(now)).is_some()
+    }
+
+    /// Nobody is left to be asked once each address has answered or refused.
+    fn hasten(&mut self, core: &Core, now: Now) {
+        let Some(succession) = &mut self.succession else { return };
+        let answering = core.links.at(&self.asked);
+        let answering = answering.iter().filter(|(node, _)| self.answers.contains_key(node));
+        let answering: BTreeSet<&Address> = answering.map(|(_, address)| address).collect();
+        let is_done = |at: &Address| {
+            self.own.contains(at) || self.refused.contains(at) || answering.contains(at)
+        };
+        if self.asked.iter().all(is_done) {
+            succession.hasten(now);
+        }
+    }
+
+    /// Nobody was reached there.
+    pub(super) fn refused(&mut self, core: &Core, now: Now, address: &Address) {
+        if self.asked.contains(address) {
+            self.refused.insert(address.clone());
+            self.hasten(core, now);
+        }
+    }
+
+    // ── a cluster that nobody is left of ──
+
+    /// Whether a node that is no member of this node's cluster answers at this address, as it said
+    /// lately.
+    pub(super) fn is_vacated(&self, core: &Core, now: Now, address: &Address) -> bool {
+        self.outsiders.keys().filter(|node| self.is_outsider(now, **node)).any(|node| {
+            core.links.addresses(*node).is_some_and(|addresses| addresses.contains(address))
+        })
+    }
+
+    /// Whether this node said lately that it is no member of this node's cluster.
+    pub(super) fn is_outsider(&self, now: Now, node: NodeId) -> bool {
+        self.outsiders.get(&node).is_some_and(|at| now.mono < *at + FRESH_FOR)
+    }
+
+    /// What an answer says of its sender: whether it is surely in no cluster of this node's. A node
+    /// that remembers the same cluster on its disk may be needed to go on with it.
+    fn is_outside(core: &Core, what: InitAnswer) -> bool {
+        match what {
+            InitAnswer::Searching | InitAnswer::OtherSeeds | InitAnswer::Waits(_) => true,
+            InitAnswer::Member(theirs) | InitAnswer::Remembers(theirs) => !is_ours(core, theirs),
+            InitAnswer::Incompatible => false,
+        }
+    }
+
+    fn note(&mut self, core: &Core, now: Now, from: NodeId, what: InitAnswer) {
+        for address in core.links.addresses(from).into_iter().flatten() {
+            self.refused.remove(address);
+        }
+        if !Self::is_outside(core, what) {
+            self.outsiders.remove(&from);
+        } else if self.outsiders.len() < ANSWERS_MAX || self.outsiders.contains_key(&from) {
+            self.outsiders.insert(from, now.mono);
+        }
     }
 
     pub(super) fn message(
@@ -248,8 +353,8 @@ impl Searching {
                 self.answered(core, now, from, what, &settings, out);
             }
             M::Welcome { gossip } => return self.welcome(core, from, gossip),
-            M::JoinRefused { why, .. } if self.join.is_some_and(|(via, _)| via == from) => {
-                core.say(now, Notice::JoinRefused { node: core.me, why }, out);
+            M::JoinRefused { why, retry } if self.join.is_some_and(|(via, _)| via == from) => {
+                core.say(now, Notice::JoinRefused { node: core.me, why, passes: retry }, out);
                 self.join = None;
                 self.callers.remove(&from); // it may call again
                 self.answers.remove(&from);
@@ -293,7 +398,7 @@ impl Searching {
             self.init(core, *node, out);
         }
         self.ask_at = now.mono + core.jittered(self.pause);
-        self.pause = (self.pause * 2).min(core.config.retry_unsuccessful_join_after);
+        self.pause = (self.pause * 2).min(self.longest_pause);
     }
 
     fn init(&self, core: &mut Core, to: NodeId, out: &mut Out) {
@@ -308,13 +413,31 @@ impl Searching {
 
     fn warn(&mut self, core: &mut Core, now: Now, out: &mut Out) {
         self.warn_at = now.mono + core.config.seed_node_timeout;
-        let answering = core.links.at(&self.asked);
-        let answering = answering.iter().filter(|(node, _)| self.answers.contains_key(node));
+        if let Some(notice) = self.waits_for(core) {
+            core.say(now, notice, out);
+        }
+    }
+
+    /// What this node waits for, as far as it knows.
+    pub(super) fn waits_for(&self, core: &Core) -> Option<Notice> {
+        let linked = core.links.at(&self.asked);
+        let answering = linked.iter().filter(|(node, _)| self.answers.contains_key(node));
         let answering: BTreeSet<&Address> = answering.map(|(_, address)| address).collect();
         let silent = self.asked.difference(&self.own).filter(|at| !answering.contains(at));
         let silent: Vec<Address> = silent.cloned().collect();
-        if !silent.is_empty() {
-            core.say(now, Notice::SeedsSilent { silent }, out);
+        match (core.memory.cluster, &self.succession) {
+            (Some(_), Some(succession)) => succession.doubts(),
+            (Some(cluster), None) => {
+                let waits = |node| self.answers.get(node) == Some(&InitAnswer::Remembers(cluster));
+                let stopped = linked.iter().filter(|(node, _)| waits(node));
+                let stopped: Vec<Address> = stopped.map(|(_, address)| address.clone()).collect();
+                Some(if silent.is_empty() {
+                    Notice::AllStopped { cluster, stopped }
+                } else {
+                    Notice::Remembers { cluster, silent, stopped }
+                })
+            }
+            (None, _) => (!silent.is_empty()).then_some(Notice::SeedsSilent { silent }),
         }
     }
 
@@ -377,10 +500,19 @@ impl Searching {
         if !which.is_empty() {
             core.say(now, Notice::SettingsDiffer { node: from, which }, out);
         }
+        self.note(core, now, from, what);
         match (what, core.memory.cluster) {
             (InitAnswer::Member(theirs), Some(ours)) if theirs != ours => {
                 core.say(now, Notice::ForeignCluster { node: from, ours, theirs }, out);
+                if let Some(succession) = &mut self.succession {
+                    succession.doubt(core, now, Doubt::OtherCluster(theirs), out);
+                }
                 return;
+            }
+            (InitAnswer::Member(_), Some(_)) => {
+                if let Some(succession) = &mut self.succession {
+                    succession.doubt(core, now, Doubt::Member, out);
+                }
             }
             (InitAnswer::OtherSeeds, _) if self.founding.is_some() => {
                 core.say(now, Notice::OtherSeeds { node: from }, out);
@@ -394,6 +526,7 @@ impl Searching {
         }
         self.remember(core, from, what);
         self.try_join(core, now, out);
+        self.hasten(core, now);
         self.found(core, now, out);
     }
 
@@ -415,7 +548,7 @@ impl Searching {
     // ── joining ──
 
     fn try_join(&mut self, core: &mut Core, now: Now, out: &mut Out) {
-        if self.join.is_some() {
+        if self.join.is_some() || self.succession.as_ref().is_some_and(Succession::is_prepared) {
             return;
         }
         let is_member =
@@ -703,19 +836,24 @@ pub(super) fn is_lost(foundation: &Foundation, promisers: &[Member]) -> bool {
     !epoch.is_quorum(&rest, ostraca_ddata::bug::Canary::none())
 }
 
-/// A cluster of these members, the first in the order of addresses the oldest.
-fn foundation(core: &mut Core, now: Now, mut promisers: Vec<Member>) -> Option<Foundation> {
-    promisers.sort_by(Member::by_address);
-    promisers.iter_mut().zip(1..).for_each(|(member, stamp)| member.since = stamp);
-    let members: Vec<_> = promisers.iter().map(Member::incarnation).collect();
+/// The lease settings of a cluster that this node begins.
+pub(super) const fn lease_settings(core: &Core) -> LeaseSettings {
     let lease = &core.config.lease;
-    let lease = LeaseSettings {
+    LeaseSettings {
         enabled: lease.enabled,
         duration: lease.duration,
         drift_ppm: lease.drift_ppm,
         restart_is_proof: lease.restart_is_proof,
         trust_downing: false,
-    };
+    }
+}
+
+/// A cluster of these members, the first in the order of addresses the oldest.
+fn foundation(core: &mut Core, now: Now, mut promisers: Vec<Member>) -> Option<Foundation> {
+    promisers.sort_by(Member::by_address);
+    promisers.iter_mut().zip(1..).for_each(|(member, stamp)| member.since = stamp);
+    let members: Vec<_> = promisers.iter().map(Member::incarnation).collect();
+    let lease = lease_settings(core);
     let settings = EpochSettings { lease, ..EpochSettings::default() };
     // No seed that votes remembers a cluster: its clock is all there is above earlier generations.
     let id = EpochId { generation: now.wall.as_millis().max(1), number: 1 };

@@ -41,12 +41,17 @@ struct Bench(Membership);
 
 impl Bench {
     fn new(memory: Memory) -> Self {
+        Self::on(None, memory)
+    }
+
+    fn on(directory: Option<u64>, memory: Memory) -> Self {
         Self(Membership::new(Setup {
             me: node(1),
             address: address(1),
             config: Cluster { seeds: [1, 2, 3].map(address).to_vec(), ..Cluster::default() },
             settings: Settings::default(),
             memory,
+            directory,
             seed: 1,
             canary: Canary::none(),
         }))
@@ -231,4 +236,34 @@ fn founders_are_lost_if_later_lives_leave_no_quorum_of_them() {
         let lost = is_lost(&foundation(CLUSTER, founders), &promisers);
         assert_eq!(lost, expected, "{founders:?} {promisers:?}");
     }
+}
+
+/// A directory that was restored in place from a backup: its evidence is of long ago, and the cluster
+/// lives. Whether that member lets it in or not, this node never goes on beside it.
+#[test]
+fn sole_evidence_yields_to_a_member_that_answers() {
+    let first = EpochId { generation: 5, number: 3 };
+    let epoch = Epoch::founding(first, vec![ReplicaId::new(77)], EpochSettings::default());
+    let sole = Some(Sole { epoch: epoch.expect("one").into(), directory: 4 });
+    let memory = || Memory { cluster: Some(CLUSTER), sole: sole.clone(), ..Memory::default() };
+    let founds = |bench: &mut Bench, until: u64| {
+        let mut out = Outbox::new();
+        for seconds in 0..=until {
+            let mono = Now::default().mono + Duration::from_secs(seconds);
+            bench.0.handle(Now { mono, ..Now::default() }, Input::Tick, &mut out);
+            bench.0.handle(Now { mono, ..Now::default() }, Input::Persisted, &mut out);
+        }
+        out.drain().any(|output| matches!(output, Output::Found(_)))
+    };
+    let mut answered = Bench::on(Some(4), memory());
+    answered.up(2);
+    let said = answered.calls(2, Settings::default());
+    assert!(said.iter().any(|message| matches!(message, ClusterMessage::Join { .. })), "{said:?}");
+    assert!(!founds(&mut answered, 120));
+    assert!(founds(&mut Bench::on(Some(4), memory()), 2), "nobody answers");
+    assert!(!founds(&mut Bench::on(Some(5), memory()), 120), "a copy");
+    assert!(
+        !founds(&mut Bench::on(None, memory()), 120),
+        "no lock proves that the other one ended"
+    );
 }

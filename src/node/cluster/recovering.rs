@@ -141,6 +141,7 @@ mod tests {
                 config: Config::default(),
                 settings: Settings::default(),
                 memory: Memory::default(),
+                directory: None,
                 seed: 1,
                 canary: Canary::none(),
             });

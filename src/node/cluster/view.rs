@@ -27,6 +27,8 @@ pub struct ClusterView {
     pub converged: bool,
     /// Whether joins, promotions, rebalance and hand-over are frozen ahead of a stop of all.
     pub preparing_for_shutdown: bool,
+    /// What a node that takes part in no cluster waits for, and what to do, in a sentence or two.
+    pub waits_for: Option<String>,
 }
 
 impl ClusterView {
@@ -40,6 +42,7 @@ impl ClusterView {
             unreachable: membership.gossip().map(unreachable).unwrap_or_default(),
             converged: state.converged,
             preparing_for_shutdown: state.preparing_for_shutdown,
+            waits_for: membership.waits_for().map(|notice| notice.to_string()),
         }
     }
 

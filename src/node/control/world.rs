@@ -190,6 +190,8 @@ impl Surroundings {
     fn notice(&self, notice: &Notice) {
         if matches!(notice, Notice::SeedsSilent { .. }) && self.dialling.is_refused() {
             tracing::debug!(%notice, "cluster.notice");
+        } else if !notice.is_warning() {
+            tracing::info!(%notice, "cluster.notice");
         } else {
             tracing::warn!(%notice, "cluster.notice");
         }
@@ -215,12 +217,16 @@ impl Surroundings {
     fn stop(&self, reason: StopReason) {
         match reason {
             StopReason::Left => tracing::info!("cluster.left"),
+            StopReason::Orphaned => tracing::warn!(%reason, "cluster.orphaned"),
             reason => tracing::error!(%reason, "cluster.out"),
         }
         self.lease.end();
         self.watchers.out(reason);
         let stays = match reason {
-            StopReason::Left | StopReason::NotJoined => false,
+            StopReason::Left
+            | StopReason::NotJoined
+            | StopReason::Orphaned
+            | StopReason::Stranded => false,
             _ => self.when_out == WhenOut::Stay,
         };
         if !stays {

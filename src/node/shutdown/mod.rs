@@ -359,6 +359,8 @@ mod tests {
             (Reason::Membership(StopReason::DownedItself), EXIT_OUT),
             (Reason::Membership(StopReason::Removed), EXIT_OUT),
             (Reason::Membership(StopReason::NotJoined), EXIT_OUT),
+            (Reason::Membership(StopReason::Orphaned), EXIT_OUT),
+            (Reason::Membership(StopReason::Stranded), EXIT_OUT),
             (Reason::Failed, 1),
         ];
         for (reason, code) in codes {

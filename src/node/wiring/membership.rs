@@ -97,7 +97,9 @@ pub fn route(output: Output) -> Dest {
         Output::Forget(node) => Dest::Transport(Links::Forget(node)),
         Output::Belongs(cluster) => Dest::Transport(Links::Belongs(cluster)),
         Output::Found(epoch) => Dest::Guard(GuardInput::Data(data::Input::Found(epoch))),
-        Output::Propose(change) => Dest::Guard(GuardInput::Data(data::Input::Propose(change))),
+        Output::Propose { base, change } => {
+            Dest::Guard(GuardInput::Data(data::Input::ProposeAfter { base, change }))
+        }
         Output::Force { replaced, kept } => {
             Dest::Guard(GuardInput::Data(data::Input::Force { replaced, kept }))
         }
@@ -164,9 +166,11 @@ mod tests {
     #[test]
     fn proposals_go_to_the_guard_and_reasons_to_stop_to_the_node() {
         let change = Change { join: vec![PEER], ..Change::default() };
-        let proposed = route(Output::Propose(change.clone()));
+        let base = EpochId { generation: 1, number: 2 };
+        let proposed = route(Output::Propose { base, change: change.clone() });
         let is_it = matches!(&proposed,
-            Dest::Guard(GuardInput::Data(data::Input::Propose(told))) if *told == change);
+            Dest::Guard(GuardInput::Data(data::Input::ProposeAfter { base: after, change: told }))
+                if *told == change && *after == base);
         assert!(is_it, "{proposed:?}");
         let stop = route(Output::Stop(StopReason::Left));
         assert!(matches!(stop, Dest::Node(Event::Stop(StopReason::Left))), "{stop:?}");

@@ -202,7 +202,7 @@ fn seeds_that_remember_a_cluster_never_found_a_second_one() {
     sim.run_for(60 * SECOND);
     for place in 0..3 {
         assert!(is_searching(&sim, place));
-        assert!(was_told(&sim, place, |notice| matches!(notice, Notice::Remembers { .. })));
+        assert!(was_told(&sim, place, |notice| matches!(notice, Notice::AllStopped { .. })));
     }
 }
 

@@ -292,3 +292,35 @@ fn the_leader_may_crash_at_any_moment_while_a_crashed_node_is_removed() {
         until(&mut sim, 80, |sim| agree(sim, &[1, 2, 3]));
     }
 }
+
+/// The sum that docs/downing.md gives: an interval, the pause, what threshold 8 adds at the least
+/// deviation, the probes and the quiet time; then one decision.
+#[test]
+fn silent_host_is_removed_in_the_time_that_settings_give() {
+    let config = Cluster::default();
+    let detector = &config.failure_detector;
+    let threshold = detector.min_std_deviation.mul_f64(5.7);
+    let noticed = detector.heartbeat_interval
+        + detector.acceptable_heartbeat_pause
+        + threshold
+        + detector.indirect_probe_timeout;
+    let stable = SECOND * 3;
+    for nodes in [3, 5, 7] {
+        let mut removals = Vec::new();
+        for seed in 0..10 {
+            let mut sim = cluster(seed, nodes);
+            sim.run_for(20 * SECOND + SECOND / 10 * (seed as u32));
+            let silent = nodes - 1;
+            sim.pause(NodeIndex::new(silent), 120 * SECOND);
+            let begun = sim.now();
+            let others: Vec<usize> = (0..silent).collect();
+            until(&mut sim, 30, |sim| {
+                others.iter().all(|place| at(sim, *place).members().len() == silent)
+            });
+            removals.push(sim.now() - begun);
+        }
+        let (least, most) = (removals.iter().min(), removals.iter().max());
+        println!("{nodes} nodes: a silent one is removed after {least:?} to {most:?}");
+        assert!(most.is_some_and(|most| *most <= noticed + stable + SECOND / 2), "{removals:?}");
+    }
+}

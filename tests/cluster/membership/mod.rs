@@ -80,6 +80,7 @@ mod chaos;
 mod going;
 mod joining;
 mod recovering;
+mod restarts;
 mod splitting;
 mod storms;
 mod strategies;

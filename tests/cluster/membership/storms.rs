@@ -104,6 +104,7 @@ fn a_seed_that_hundreds_of_newcomers_ask_first_founds_with_the_other_seeds() {
         config,
         settings: Settings::default(),
         memory: Memory::default(),
+        directory: None,
         seed: 1,
         canary: ostraca::cluster::bug::Canary::none(),
     });

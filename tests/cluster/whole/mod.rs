@@ -82,6 +82,8 @@ pub(crate) struct World {
     pub(crate) claims: Rc<dyn Fn(usize) -> Address>,
     /// Whether a place has a data directory: memory survives, and so does who it is.
     pub(crate) keeps: Rc<dyn Fn(usize) -> bool>,
+    /// Names the data directory of a life at a place: another one each time stands for a copy.
+    pub(crate) directory: Rc<dyn Fn(usize, u32) -> u64>,
     /// Whether a restart with a data directory proves that the old process is dead.
     pub(crate) proof: bool,
     /// How long a leaving node takes to drain; `None`: it never does.
@@ -113,6 +115,7 @@ impl World {
             settings: Rc::new(|_| Settings::default()),
             claims: Rc::new(address),
             keeps: Rc::new(|_| true),
+            directory: Rc::new(|place, _| place as u64),
             proof: true,
             drain: Some(Duration::from_millis(50)),
             loss: Rc::new(Cell::new(0.0)),
@@ -266,6 +269,7 @@ impl WholeNode {
             config,
             settings: (world.settings)(place),
             memory: memory.clone(),
+            directory: keeps.then(|| (world.directory)(place, boot.incarnation)),
             seed: boot.seed,
             canary: world.canary,
         });
@@ -314,6 +318,16 @@ impl WholeNode {
     /// Whether it talks with that life no more: it was removed here.
     pub(crate) fn refuses(&self, node: NodeId) -> bool {
         self.forgotten.contains(&node)
+    }
+
+    /// Whether a dial of that place has not been answered yet.
+    pub(crate) fn is_dialling(&self, place: usize) -> bool {
+        self.dials.contains_key(&place)
+    }
+
+    /// The cluster that it belongs to, or belonged to when it stopped.
+    pub(crate) const fn belonged(&self) -> Option<ClusterId> {
+        self.cluster
     }
 
     /// Its own status, as it knows it.

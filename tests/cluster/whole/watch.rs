@@ -77,9 +77,36 @@ impl Watch {
                 }
             }
         }
-        let generations: BTreeSet<_> = self.installed.keys().map(|id| id.generation).collect();
+        let founded = self.installed.values().filter(|epoch| !epoch.is_forced());
+        let generations: BTreeSet<_> = founded.map(|epoch| epoch.id().generation).collect();
         if self.founds_once && generations.len() > 1 {
             return Err(format!("two foundations: {generations:?}"));
+        }
+        Ok(())
+    }
+
+    /// A generation that begins with one node begins beside no member of an earlier one.
+    fn resumes(&self, view: &View<'_, WholeNode>, by: NodeIndex) -> Result<(), String> {
+        let others = (0..view.nodes()).map(NodeIndex::new).filter(|index| *index != by);
+        for index in others {
+            let serves = |node: &&WholeNode| node.membership.serves(view.clock(index).mono);
+            if let Some(node) = view.process(index).filter(serves) {
+                return Err(format!("{} goes on beside {}", by.get(), node.me().incarnation));
+            }
+        }
+        Ok(())
+    }
+
+    /// Where an orphan ends no member of its cluster lives.
+    fn orphaned(&self, view: &View<'_, WholeNode>, orphan: NodeIndex) -> Result<(), String> {
+        let cluster = view.process(orphan).and_then(WholeNode::belonged);
+        for index in (0..view.nodes()).map(NodeIndex::new) {
+            let Some(node) = view.process(index) else { continue };
+            let id = node.me().incarnation;
+            let is_member = node.epoch().is_some_and(|epoch| epoch.is_member(id));
+            if node.over.is_none() && node.belonged() == cluster && is_member {
+                return Err(format!("{} ends as an orphan beside member {id}", orphan.get()));
+            }
         }
         Ok(())
     }
@@ -109,12 +136,18 @@ impl Observer<WholeNode> for Watch {
     ) -> Result<(), Violation> {
         match event {
             Event::Found(epoch) | Event::Installed(epoch) => {
+                if matches!(event, Event::Found(_)) && epoch.is_forced() {
+                    self.resumes(view, node).map_err(Violation::new)?;
+                }
                 self.install(epoch).map_err(Violation::new)?;
                 let mut all = (0..view.nodes()).map(NodeIndex::new);
                 all.try_for_each(|index| self.lease(view, index)).map_err(Violation::new)?;
             }
             Event::Belongs(cluster) => {
                 self.clusters.insert(*cluster);
+            }
+            Event::Stopped(StopReason::Orphaned) => {
+                self.orphaned(view, node).map_err(Violation::new)?;
             }
             Event::Leased => {
                 self.served.extend(view.process(node).map(|node| node.me().incarnation));

@@ -1,0 +1,153 @@
+//! Restart of the only member of a cluster: its successor goes on with the cluster alone.
+//!
+//! A configuration with one member is its own quorum. When the member's process has ended and its
+//! successor holds the lock of the same data directory, the successor may decide the next
+//! configuration alone: itself, without its predecessor. Three rules keep that safe.
+//!
+//! - *Sole evidence*: [`Sole`] is on disk only while no configuration with other members can exist.
+//!   It is written when a configuration of this node alone is installed, and removed durably before
+//!   the node proposes one with others (`Core::is_ready_for_others`). A crash in between leaves a
+//!   node that waits, never a second cluster.
+//! - *Same directory*: the evidence names the inode of the directory's lock. A copied or restored
+//!   directory has another one, so two copies do not both go on; an operator decides
+//!   (`recover --force`). A snapshot of a whole volume keeps the inode: never run two of them.
+//! - *New generation, durable first*: what the predecessor held in memory (replicated data, terms and
+//!   generations of shards) is gone, so the successor raises the cluster's generation, and writes the
+//!   new configuration to disk before it acts in it. Fencing tokens never go back, however often it
+//!   crashes.
+//!
+//! Before it goes on it asks its seeds and the members that it knew once, for [`ASK_FOR`] at most: a
+//! member that answers takes it in as a newcomer instead. That covers a directory that was restored
+//! from a backup in place.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ostraca_ddata::clock::{Instant, Now};
+use ostraca_ddata::id::NodeId;
+use ostraca_ddata::replicator::epoch::EpochId;
+
+use super::port::{Doubt, Memory, Notice, Sole};
+use super::searching::lease_settings;
+use super::{Core, Out};
+use crate::cluster::gossip::{ClusterId, Gossip};
+use crate::cluster::wire::Foundation;
+
+/// How long silent addresses may keep the successor waiting.
+const ASK_FOR: Duration = Duration::from_secs(1);
+
+/// Completes the memory of a node that founded a cluster alone and was killed before it wrote that down.
+/// Its vote is decided, since it is the only seed, and no other node was a member: the first write after
+/// the vote says that this node is the only member, and precedes every proposal with others.
+pub(super) fn completed(memory: Memory, me: NodeId, directory: Option<u64>) -> Memory {
+    let accepted = memory.founding.as_ref().and_then(|votes| votes.accepted.as_ref());
+    let (Some((_, foundation)), Some(directory)) = (accepted, directory) else { return memory };
+    let mut founders = foundation.gossip.members();
+    let (founder, others) = (founders.next(), founders.count());
+    let is_predecessor = founder.is_some_and(|it| it.peer() == me.peer && it.node != me);
+    if memory.cluster.is_some() || !is_predecessor || others > 0 {
+        return memory;
+    }
+    let cluster = Some(foundation.gossip.cluster());
+    let sole = Some(Sole { epoch: foundation.epoch.clone(), directory });
+    Memory { cluster, sole, founding: None, ..memory }
+}
+
+/// The restart of a cluster's only member, until it goes on or joins others.
+#[derive(Debug)]
+pub(super) struct Succession {
+    cluster: ClusterId,
+    sole: Sole,
+    due: Instant,
+    doubt: Option<Doubt>,
+    /// An operator's order: no doubt counts.
+    is_ordered: bool,
+    /// The configuration to go on with, and the number of the write that makes it durable.
+    prepared: Option<(u64, Foundation)>,
+}
+
+impl Succession {
+    /// `None` if this node was not the only member.
+    pub(super) fn new(core: &mut Core, now: Now, out: &mut Out) -> Option<Self> {
+        let (cluster, sole) = (core.memory.cluster?, core.memory.sole.clone()?);
+        let directory = core.directory?;
+        let due = now.mono + ASK_FOR;
+        let mut succession =
+            Self { cluster, due, doubt: None, is_ordered: false, prepared: None, sole };
+        if succession.sole.directory != directory {
+            succession.doubt(core, now, Doubt::Copied, out);
+        }
+        Some(succession)
+    }
+
+    /// The configuration that it would replace.
+    pub(super) const fn sole(&self) -> &Sole {
+        &self.sole
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        (self.doubt.is_none() && self.prepared.is_none()).then_some(self.due)
+    }
+
+    /// Whether the successor's configuration is being written: it joins nobody from then on.
+    pub(super) const fn is_prepared(&self) -> bool {
+        self.prepared.is_some()
+    }
+
+    /// It does not go on by itself.
+    pub(super) fn doubt(&mut self, core: &mut Core, now: Now, because: Doubt, out: &mut Out) {
+        if !self.is_ordered {
+            self.doubt = Some(because);
+            self.prepared = None;
+            core.say(now, Notice::NotResumed { cluster: self.cluster, because }, out);
+        }
+    }
+
+    /// Nobody is left to be asked.
+    pub(super) fn hasten(&mut self, now: Now) {
+        self.due = self.due.min(now.mono);
+    }
+
+    /// An operator says that it goes on.
+    pub(super) fn insist(&mut self, now: Now) {
+        self.is_ordered = true;
+        self.doubt = None;
+        self.hasten(now);
+    }
+
+    /// The cluster to go on with, once it is due and durable.
+    pub(super) fn go_on(&mut self, core: &mut Core, now: Now, out: &mut Out) -> Option<Foundation> {
+        if let Some((ordered, foundation)) = &self.prepared {
+            return (core.durable >= *ordered).then(|| foundation.clone());
+        }
+        if self.doubt.is_some() || now.mono < self.due {
+            return None;
+        }
+        let foundation = self.foundation(core, now)?;
+        let directory = core.directory?;
+        core.memory.sole = Some(Sole { epoch: foundation.epoch.clone(), directory });
+        core.persist(out);
+        self.prepared = Some((core.ordered, foundation));
+        None
+    }
+
+    fn foundation(&self, core: &Core, now: Now) -> Option<Foundation> {
+        let (me, wall) = (core.me.incarnation, now.wall.as_millis());
+        let epoch = self.sole.epoch.succeeded(me, lease_settings(core), wall).ok()?;
+        let mut member = core.member();
+        member.since = 1;
+        let mut gossip = Gossip::found(self.cluster, member).ok()?;
+        gossip.promote(me, &super::deciding::ages(&epoch));
+        Some(Foundation { gossip: Arc::new(gossip), epoch: Arc::new(epoch) })
+    }
+
+    /// Why it does not go on by itself.
+    pub(super) fn doubts(&self) -> Option<Notice> {
+        self.doubt.map(|because| Notice::NotResumed { cluster: self.cluster, because })
+    }
+
+    /// What the log says when it goes on.
+    pub(super) fn notice(&self, configuration: EpochId) -> Notice {
+        Notice::Resumed { cluster: self.cluster, before: self.sole.epoch.id(), configuration }
+    }
+}

@@ -1,0 +1,200 @@
+//! Nodes that start again, as processes: the only member of a cluster, and nodes without data
+//! directories of whose cluster no member is left.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::{Running, SOON, ostraca, run, said, watch};
+
+fn free_ports(count: usize) -> Vec<u16> {
+    let held: Vec<TcpListener> =
+        (0..count).map(|_| TcpListener::bind("127.0.0.1:0").expect("loopback has ports")).collect();
+    held.iter().map(|held| held.local_addr().expect("bound").port()).collect()
+}
+
+fn on(dir: &Path) -> Running {
+    let mut command = ostraca();
+    command
+        .args(["--log", "json", "node"])
+        .env("OSTRACA__NET__DATA_DIR", dir)
+        .env("OSTRACA__NET__LISTEN", "[\"/ip4/127.0.0.1/tcp/0\"]");
+    let running = Running::of(command);
+    watch(&running);
+    running
+}
+
+/// The cluster that a line of the log names.
+fn cluster(line: &str) -> String {
+    let (_, after) = line.split_once("\"cluster\":\"").expect("a cluster is named");
+    after.split('"').next().expect("it ends").to_owned()
+}
+
+#[test]
+fn lone_node_goes_on_after_stop_and_kill() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut clusters = BTreeSet::new();
+    for signal in [Signal::TERM, Signal::KILL, Signal::KILL, Signal::TERM, Signal::INT] {
+        let mut node = on(dir.path());
+        clusters.insert(cluster(&node.tells(&["cluster.belongs"])));
+        node.tells(&["cluster.member", "\"what\":\"up\""]);
+        node.signal(signal);
+        let ended = node.child.wait().expect("it is ours");
+        assert_eq!(ended.success(), signal != Signal::KILL, "{signal:?}");
+    }
+    assert_eq!(clusters.len(), 1, "each life belongs to the same cluster");
+}
+
+#[test]
+fn copied_directory_waits_for_recover_force() {
+    let (dir, copy) = (tempfile::tempdir().expect("one"), tempfile::tempdir().expect("another"));
+    // In order: what is killed at once may not have written down that it is the only member.
+    let mut node = on(dir.path());
+    node.tells(&["cluster.member", "\"what\":\"up\""]);
+    node.signal(Signal::TERM);
+    node.child.wait().expect("it is ours");
+    for file in ["identity.key", "lock", "membership"] {
+        std::fs::copy(dir.path().join(file), copy.path().join(file)).expect("copied");
+    }
+    let mut node = on(copy.path());
+    node.tells(&["WARN", "its data directory is a copy"]);
+    let socket = copy.path().join("control.sock");
+    let here = ["--socket", socket.to_str().expect("UTF-8")];
+    let (answer, _) = said(&run(&[&["members"], &here[..]].concat()));
+    assert!(answer.contains("belongs to no cluster yet"), "{answer}");
+    assert!(answer.contains("ostraca recover --force"), "{answer}");
+    let forced = run(&[&["recover", "--force"], &here[..]].concat());
+    assert!(forced.status.success(), "{}", said(&forced).1);
+    node.tells(&["cluster.member", "\"what\":\"up\""]);
+}
+
+/// Nodes that a supervisor starts again, each at an address of its own.
+struct Deployment {
+    dir: TempDir,
+    ports: Vec<u16>,
+    nodes: Vec<Child>,
+}
+
+impl Deployment {
+    fn start(count: usize) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut all = Self { dir, ports: free_ports(count), nodes: Vec::new() };
+        for place in 0..count {
+            let node = all.node(place);
+            all.nodes.push(node);
+        }
+        all
+    }
+
+    fn address(&self, place: usize) -> String {
+        format!("/ip4/127.0.0.1/tcp/{}", self.ports[place])
+    }
+
+    fn node(&self, place: usize) -> Child {
+        let seeds: Vec<String> = (0..self.ports.len()).map(|it| self.address(it)).collect();
+        let log = self.dir.path().join(format!("{place}.log"));
+        let log = File::options().create(true).append(true).open(log).expect("a log");
+        ostraca()
+            .arg("node")
+            .env("OSTRACA__CLUSTER__SEEDS", format!("{seeds:?}"))
+            .env("OSTRACA__NET__LISTEN", format!("[{:?}]", self.address(place)))
+            .stderr(Stdio::from(log))
+            .spawn()
+            .expect("it starts")
+    }
+
+    fn kill_and_start(&mut self, place: usize) {
+        self.nodes[place].kill().expect("it runs");
+        self.nodes[place].wait().expect("it is ours");
+        self.nodes[place] = self.node(place);
+    }
+
+    /// Starts again what has ended by itself.
+    fn supervise(&mut self) {
+        for place in 0..self.nodes.len() {
+            if self.nodes[place].try_wait().expect("it is ours").is_some() {
+                self.nodes[place] = self.node(place);
+            }
+        }
+    }
+
+    /// The cluster that all agree on, once all are Up in each one's view.
+    fn agreed(&self) -> Option<String> {
+        let mut clusters = BTreeSet::new();
+        for place in 0..self.ports.len() {
+            let asked = run(&["members", "--json", "--node", &self.address(place)]);
+            let all: serde_json::Value = serde_json::from_slice(&asked.stdout).ok()?;
+            let members = all["members"].as_array()?;
+            let up = members.iter().filter(|member| member["status"] == "Up").count();
+            if (up, members.len()) != (self.ports.len(), self.ports.len()) {
+                return None;
+            }
+            clusters.insert(all["cluster"].as_str()?.to_owned());
+        }
+        clusters.pop_first().filter(|_| clusters.is_empty())
+    }
+
+    #[track_caller]
+    fn agree(&mut self, supervised: bool) -> String {
+        let until = Instant::now() + SOON;
+        loop {
+            if let Some(cluster) = self.agreed() {
+                return cluster;
+            }
+            if supervised {
+                self.supervise();
+            }
+            if Instant::now() >= until {
+                let places = 0..self.ports.len();
+                let log = |place| {
+                    let log = self.dir.path().join(format!("{place}.log"));
+                    std::fs::read_to_string(log).unwrap_or_default()
+                };
+                panic!("never one cluster:\n{}", places.map(log).collect::<String>());
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+}
+
+impl Drop for Deployment {
+    fn drop(&mut self) {
+        for node in &mut self.nodes {
+            let _ = node.kill(); // it may have ended
+            let _ = node.wait();
+        }
+    }
+}
+
+/// Kills the nodes and starts them again, one after the other.
+fn redeployed(count: usize, pause: Duration, supervised: bool) {
+    let mut all = Deployment::start(count);
+    all.agree(supervised);
+    for place in 0..count {
+        all.kill_and_start(place);
+        std::thread::sleep(pause);
+    }
+    all.agree(supervised);
+}
+
+#[test]
+fn two_ephemeral_nodes_redeployed_in_turn_form_a_cluster() {
+    redeployed(2, Duration::from_secs(1), false);
+}
+
+#[test]
+fn three_ephemeral_nodes_redeployed_in_turn_form_a_cluster() {
+    redeployed(3, Duration::from_millis(500), true);
+    redeployed(3, Duration::from_millis(1_500), true);
+}
+
+#[test]
+fn five_ephemeral_nodes_redeployed_in_turn_form_a_cluster() {
+    redeployed(5, Duration::from_secs(1), true);
+}
