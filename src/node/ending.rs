@@ -138,8 +138,10 @@ pub(super) fn leave_in_order(
     sharding: &Sharding,
 ) {
     let (draining, leaving) = (sharding.clone(), sharding.clone());
+    let waiting = cluster.clone();
     add(shutdown, Phase::BeforeServiceUnbind, "drain", move || async move { draining.drain() });
     add(shutdown, Phase::ClusterShardingShutdownRegion, "shards", move || async move {
+        waiting.wait_for_newcomers().await;
         leaving.leave().await;
     });
     let [leaves, exits, goes] = [(); 3].map(|()| cluster.clone());

@@ -10,6 +10,7 @@ mod first_minutes;
 mod fixture;
 mod forming;
 mod losing;
+mod restarts;
 mod rotation;
 mod sharding;
 mod signals;

@@ -4,6 +4,7 @@
 //! gets to them, here or at another member. Knows no protocol.
 
 mod error;
+mod newcomers;
 mod recovering;
 mod view;
 pub(crate) mod watching;

@@ -3,14 +3,17 @@
 //! Membership never waits for a listener: one that is too slow is told how things stand, instead
 //! of what it has missed.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt};
+use ostraca_ddata::id::ReplicaId;
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::cluster::events::{ClusterEvent, ClusterState};
 use crate::cluster::membership::port::StopReason;
@@ -34,6 +37,26 @@ pub(crate) enum Standing {
 pub(crate) struct Seen {
     pub(crate) state: Arc<ClusterState>,
     pub(crate) standing: Standing,
+    /// When this node learned that a member is Up.
+    pub(crate) up_since: BTreeMap<ReplicaId, Instant>, // ≤ members
+}
+
+impl Seen {
+    fn apply(&mut self, event: &ClusterEvent) {
+        Arc::make_mut(&mut self.state).apply(event);
+        match event {
+            ClusterEvent::MemberUp(member) => {
+                self.up_since.insert(member.incarnation(), Instant::now());
+            }
+            ClusterEvent::MemberRemoved { member, .. } => {
+                self.up_since.remove(&member.incarnation());
+            }
+            ClusterEvent::CurrentState(state) => {
+                self.up_since.retain(|id, _| state.members.contains_key(id));
+            }
+            _ => {}
+        }
+    }
 }
 
 /// See the module's page.
@@ -45,7 +68,8 @@ pub(crate) struct Watchers {
 
 impl Watchers {
     pub(crate) fn new() -> Arc<Self> {
-        let seen = Seen { state: Arc::default(), standing: Standing::Runs };
+        let (state, standing) = (Arc::default(), Standing::Runs);
+        let seen = Seen { state, standing, up_since: BTreeMap::new() };
         let listeners = Mutex::new(Some(broadcast::Sender::new(BEHIND_MAX)));
         Arc::new(Self { seen: watch::Sender::new(seen), listeners })
     }
@@ -53,7 +77,7 @@ impl Watchers {
     /// Tells all listeners.
     pub(crate) fn publish(&self, event: ClusterEvent) {
         let listeners = self.lock();
-        self.seen.send_modify(|seen| Arc::make_mut(&mut seen.state).apply(&event));
+        self.seen.send_modify(|seen| seen.apply(&event));
         if let Some(listeners) = &*listeners {
             let _ = listeners.send(event); // nobody listens
         }
