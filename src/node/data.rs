@@ -155,7 +155,11 @@ fn log(event: &Event) {
             // Whether that was wanted, membership knows, and says as `cluster.out` or `cluster.left`.
             tracing::info!(%epoch, "ddata.excluded: this incarnation's data takes part no more");
         }
-        Event::StopServing => tracing::warn!("ddata.stop_serving"),
+        Event::StopServing => {
+            tracing::info!(
+                "ddata.stop_serving: the next configuration may be one without this node"
+            );
+        }
         Event::Pending(epoch) => tracing::debug!(epoch = %epoch.id(), "ddata.pending"),
         Event::Alarm(alarm) => log_alarm(alarm),
         Event::LoadFailed(error) => tracing::error!(%error, "ddata.load_failed"),
@@ -168,10 +172,18 @@ fn log(event: &Event) {
 fn log_alarm(alarm: &Alarm) {
     match alarm {
         Alarm::ImpossibleClock { from, ahead } => {
-            tracing::warn!(%from, ?ahead, "ddata.impossible_clock: set the clock of that node");
+            tracing::warn!(
+                %from, ?ahead,
+                "ddata.impossible_clock: the clocks of that node and of this one differ by this much, \
+                 either may be wrong: check the time service of both"
+            );
         }
         Alarm::ClockAhead { from, ahead } => {
-            tracing::warn!(%from, ?ahead, "ddata.clock_ahead: check the time service");
+            tracing::warn!(
+                %from, ?ahead,
+                "ddata.clock_ahead: that node's clock is ahead of this one's: check the time service \
+                 of both"
+            );
         }
         Alarm::LargeValue { key, bytes } => {
             tracing::warn!(%key, bytes, "ddata.large_value: spread it over several keys");

@@ -507,7 +507,8 @@ impl<E: Entity> Runtime<E> {
         for shard in self.known() {
             if shard.pass(self, Fit::Exempt, |gate, desk| gate.give_up(region, desk)) {
                 let (entity_type, shard) = (&self.entity_type, shard.id);
-                tracing::warn!(
+                // What is lost with it is counted as dead letters, which are warned of.
+                tracing::info!(
                     %entity_type, %shard, %region,
                     "sharding.lane_broken: given up for a shard that has moved; what it had not \
                      acknowledged is lost"

@@ -200,3 +200,70 @@ async fn who_listens_everywhere_tells_the_address_of_the_default_route() {
     })
     .await;
 }
+
+/// Echoes.
+#[derive(Default)]
+struct Echo;
+
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Say(Reply<u64>);
+
+impl Entity for Echo {
+    type Message = Say;
+
+    async fn handle(&mut self, Say(reply): Say, _: &mut Context<'_, Self>) {
+        reply.send(1);
+    }
+}
+
+/// A node of three that hosts the type, at that address.
+async fn hosting(
+    seeds: &[Multiaddr],
+    place: usize,
+    dir: &std::path::Path,
+) -> (Node, ShardRegion<Echo>) {
+    let mut config = Config::default();
+    config.cluster.seeds =
+        seeds.iter().map(|seed| Address::new(seed.to_string()).expect("short")).collect();
+    config.net.listen = vec![seeds[place].clone()];
+    config.net.data_dir = Some(dir.to_owned());
+    let node = Node::start(config).await.expect("it starts");
+    soon(node.cluster().up()).await.expect("it is Up");
+    let region = node.sharding().start("echo", |_| Echo).await.expect("it starts");
+    soon(node.sharding().registered("echo")).await.expect("it serves");
+    (node, region)
+}
+
+/// With the default number of shards, whose homes are a large value, and asks all the time.
+#[tokio::test(flavor = "multi_thread")]
+async fn orderly_roll_logs_no_warning() {
+    alone("orderly_roll_logs_no_warning", async {
+        begin_log();
+        let seeds = free_addresses(3);
+        let dirs = [(); 3].map(|()| tempfile::tempdir().expect("a directory"));
+        let start = |place: usize| hosting(&seeds, place, dirs[place].path());
+        let (first, second, third) = tokio::join!(start(0), start(1), start(2));
+        let mut nodes = vec![first, second, third];
+        let ask_all = async |region: &ShardRegion<Echo>| {
+            for number in 0..300 {
+                let entity = region.entity(&format!("echo-{number}"));
+                soon(entity.ask(Say)).await.expect("it answers");
+            }
+        };
+        for place in 0..3 {
+            ask_all(&nodes[1].1).await;
+            let (node, _) = nodes.remove(0);
+            soon(node.stop()).await;
+            nodes.push(start(place).await);
+            ask_all(&nodes[0].1).await;
+        }
+        let warned = [lines(&["WARN"]), lines(&["ERROR"])].concat();
+        assert!(warned.is_empty(), "{warned:#?}");
+        let left = lines(&["INFO", "cluster.left"]).len();
+        assert_eq!(left, 3, "each left in order");
+        for (node, _) in nodes {
+            soon(node.stop()).await;
+        }
+    })
+    .await;
+}

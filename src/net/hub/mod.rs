@@ -344,7 +344,8 @@ impl Hub {
     fn broken(&mut self, node: NodeId, class: Class, messages: u64) {
         if messages > 0 {
             self.counted.given_up += messages;
-            tracing::warn!(peer = %node.peer, ?class, messages, "net.lane_broken");
+            // Messages of users are counted as dead letters, which are warned of.
+            tracing::info!(peer = %node.peer, ?class, messages, "net.lane_broken");
             self.emit(Event::LaneBroken { node, class, messages });
         }
     }
