@@ -376,3 +376,19 @@ fn of_those_that_are_about_to_leave_one_with_a_vote_acts() {
         assert_eq!(super::names(&resolution.down), "D", "{own}");
     }
 }
+
+/// D accused E and crashed before E was removed; then E crashed. Counting D as indirectly connected, as
+/// Akka does, would end all five.
+#[test]
+fn accusations_by_unreachable_nodes_are_set_aside() {
+    let keep_majority = Strategy::KeepMajority(KeepMajority::default());
+    let static_quorum =
+        Strategy::StaticQuorum(StaticQuorum { quorum_size: 3, ..StaticQuorum::default() });
+    for strategy in [keep_majority, static_quorum] {
+        let view = split("A B C | ~D ~E ;D>E =A").view(0);
+        let decision = strategy.decide(&view);
+        assert_eq!(decision, DownIndirectlyConnected);
+        let down = strategy.down(&view, decision);
+        assert_eq!(super::names(&down), "D E");
+    }
+}
