@@ -1,0 +1,75 @@
+//! Mutations of well-formed inputs, drawn from a seed.
+
+use ostraca::ddata::sim::{Stream, seeds};
+
+/// Inputs that one seed tries.
+const INPUTS: u64 = 32;
+/// Mutations that one input gets, at most.
+const MUTATIONS_MAX: u64 = 6;
+/// Bytes of one input, at most.
+const INPUT_BYTES_MAX: usize = 64 * 1024;
+/// Bytes that formats treat specially: MessagePack markers and the ends of ranges.
+const SPECIAL: [u8; 16] = [
+    0x00, 0x01, 0x7f, 0x80, 0x81, 0x8f, 0x9f, 0xa0, 0xc0, 0xc4, 0xc6, 0xcf, 0xdb, 0xdd, 0xdf, 0xff,
+];
+
+/// Runs `body` on mutated inputs of the corpus: `seed_count` seeds of [`INPUTS`] inputs each, or as
+/// many as the variables of [`seeds`] ask for.
+///
+/// # Panics
+/// If `body` does. The seed and its replay command are printed.
+pub(crate) fn explore(test: &'static str, seed_count: u64, corpus: &[Vec<u8>], body: fn(&[u8])) {
+    corpus.iter().for_each(|input| body(input));
+    for seed in seeds(test, seed_count) {
+        let mut chance = Stream::split(seed.value, "mutation", 0);
+        for _ in 0..INPUTS {
+            body(&mutated(corpus, &mut chance));
+        }
+    }
+}
+
+fn mutated(corpus: &[Vec<u8>], chance: &mut Stream) -> Vec<u8> {
+    let mut input = pick(corpus, chance);
+    for _ in 0..=chance.below(MUTATIONS_MAX) {
+        mutate(&mut input, corpus, chance);
+    }
+    input.truncate(INPUT_BYTES_MAX);
+    input
+}
+
+fn mutate(input: &mut Vec<u8>, corpus: &[Vec<u8>], chance: &mut Stream) {
+    let at = place(input.len() as u64 + 1, chance);
+    let end = (at + place(17, chance)).min(input.len());
+    let byte = match chance.below(2) {
+        0 => SPECIAL[place(SPECIAL.len() as u64, chance)],
+        _ => chance.bits() as u8,
+    };
+    match chance.below(7) {
+        0 => input.truncate(at),
+        1 => input.insert(at, byte),
+        2 => drop(input.drain(at..end)),
+        3 => input[at..end].fill(byte),
+        4 => {
+            let repeated = input[at..end].to_vec();
+            input.splice(at..at, repeated.repeat(1 + place(40, chance)));
+        }
+        5 => {
+            let other = pick(corpus, chance);
+            input.truncate(at);
+            input.extend_from_slice(&other[place(other.len() as u64 + 1, chance)..]);
+        }
+        _ => {
+            if let Some(found) = input.get_mut(at) {
+                *found ^= 1 << chance.below(8);
+            }
+        }
+    }
+}
+
+fn pick(corpus: &[Vec<u8>], chance: &mut Stream) -> Vec<u8> {
+    corpus.get(place(corpus.len() as u64, chance)).cloned().unwrap_or_default()
+}
+
+fn place(bound: u64, chance: &mut Stream) -> usize {
+    usize::try_from(chance.below(bound)).expect("below the length of a slice")
+}
