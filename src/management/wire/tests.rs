@@ -74,6 +74,7 @@ fn members() -> Members {
         preparing_for_shutdown: false,
         configuration: Some(configuration),
         members: vec![member],
+        waits_for: None,
     }
 }
 

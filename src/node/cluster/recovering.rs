@@ -90,7 +90,7 @@ impl Cluster {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeSet, VecDeque};
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
 
@@ -186,7 +186,7 @@ mod tests {
             let mut forced = pin!(self.handle.forced_after(before, refused));
             let mut context = Context::from_waker(Waker::noop());
             assert!(forced.as_mut().poll(&mut context).is_pending(), "it asks");
-            let mut asked = Vec::new();
+            let mut asked = VecDeque::new();
             assert_eq!(self.handle.inbox.take(&mut asked, 8, Appetite::All), Took::Some);
             for item in asked {
                 if let Item::Look(look) = item {
