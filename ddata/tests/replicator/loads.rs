@@ -249,7 +249,6 @@ fn concurrent_removals_at_a_majority_send_no_repairs() {
     for at_once in [1, 5] {
         let RemovalCost { bytes, messages, repairs, repairs_full } =
             remove_at_three_replicas(5_000, at_once);
-        println!("{at_once}: {bytes} bytes, {messages} messages, {repairs} + {repairs_full}");
         assert_eq!(repairs_full, 0, "whole maps");
         assert!(repairs <= 3, "{repairs} repairs");
         assert!(bytes <= 2_000 && messages <= 8, "{bytes} bytes, {messages} messages a change");
