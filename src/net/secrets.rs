@@ -230,6 +230,12 @@ impl Keyring {
         self.0.read().clone()
     }
 
+    /// [`Secrets::ids`] of the secrets now.
+    #[must_use]
+    pub fn ids(&self) -> Vec<String> {
+        self.secrets().map(|secrets| secrets.ids()).unwrap_or_default()
+    }
+
     /// Handshakes that begin from now on use these. Connections stay.
     pub fn replace(&self, secrets: Secrets) {
         *self.0.write() = Some(Arc::new(secrets));

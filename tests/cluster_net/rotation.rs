@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ostraca::net::client::{ConnectError, connect};
-use ostraca::net::config::Stack;
+use ostraca::net::config::{self as net, Stack};
 use ostraca::prelude::*;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
@@ -182,8 +182,7 @@ async fn secret_is_replaced_under_load_without_a_failed_ask() {
         for node in &it.nodes {
             let file = it.dir.path().join("tool");
             write(&file, &[secret]);
-            let mut config = ostraca::net::config::Config::default();
-            config.secret_file = Some(file);
+            let config = net::Config { secret_file: Some(file), ..net::Config::default() };
             let called = connect(&config, &node.net().addresses()[0], SOON).await;
             let is_refused = matches!(called, Err(ConnectError::Handshake { .. }));
             assert_eq!((called.is_ok(), is_refused), (is_accepted, !is_accepted), "{secret}");

@@ -7,6 +7,8 @@
 mod clients;
 mod looking;
 mod peer;
+mod quarantine;
+mod secrets;
 mod stopping;
 mod tasks;
 
@@ -41,9 +43,6 @@ use super::secrets::{Keyring, Secrets};
 use super::swarm::{self, Calling, Lines, Slots, StartError};
 use super::wire::{Facts, Refusal};
 use super::{Class, NodeId, Receiver};
-
-/// Removed lives that are refused, at most; beyond that the oldest is forgotten.
-const QUARANTINED_MAX: usize = 16_384;
 
 /// Substreams of a lane that may end in a row on a living connection without one message more.
 /// Then something in the lane is what the peer does not take: the lane is given up, and counted.
@@ -99,7 +98,7 @@ pub(super) struct Hub {
     dials: BTreeMap<ConnectionId, Dialled>, // ≤ two a kept peer, and what the node dials
     clients: Clients,
     /// Those that `standing` refuses, the oldest first.
-    quarantined: VecDeque<NodeId>, // ≤ QUARANTINED_MAX
+    quarantined: VecDeque<NodeId>, // ≤ quarantine::QUARANTINED_MAX
     complaints: Complaints,
     counted: Counted,
     started: std::time::Instant,
@@ -240,12 +239,7 @@ impl Hub {
             Command::BelongsTo(id) => self.standing.send_modify(|standing| {
                 Arc::make_mut(standing).facts.cluster_id = Some(id);
             }),
-            Command::Secrets(secrets) => {
-                self.keyring.replace(secrets.clone());
-                self.standing.send_modify(|standing| {
-                    Arc::make_mut(standing).secret = Some(secrets);
-                });
-            }
+            Command::Secrets(secrets) => self.adopt(secrets),
             Command::Inspect(reply) => {
                 let _ = reply.send(self.inspect()); // who asked does not wait for it
             }
@@ -278,7 +272,7 @@ impl Hub {
             exceeded: lines.refusals(),
             handshakes: lines.handshakes(),
             clients: self.clients.count(),
-            secrets: self.keyring.secrets().map(|secrets| secrets.ids()).unwrap_or_default(),
+            secrets: self.keyring.ids(),
             refused,
             violations,
             given_up,
@@ -312,26 +306,6 @@ impl Hub {
             self.give(node.peer, link::Input::Keep);
         }
         self.emit(Event::Forgotten { node });
-    }
-
-    fn quarantine(&mut self, node: NodeId) {
-        if self.is_quarantined(node) {
-            return;
-        }
-        let full = self.quarantined.len() == QUARANTINED_MAX;
-        let oldest = if full { self.quarantined.pop_front() } else { None };
-        self.quarantined.push_back(node);
-        self.standing.send_modify(|standing| {
-            let refused = Arc::make_mut(&mut Arc::make_mut(standing).quarantined);
-            refused.insert(node);
-            if let Some(oldest) = oldest {
-                refused.remove(&oldest);
-            }
-        });
-    }
-
-    fn is_quarantined(&self, node: NodeId) -> bool {
-        self.standing.borrow().quarantined.contains(&node)
     }
 
     /// Nothing goes to this life any more; what it had not acknowledged is counted.

@@ -70,24 +70,6 @@ struct Curve {
     known: Option<Pair>,
 }
 
-/// Multiplications on the curve by this thread, which are what a handshake costs.
-#[cfg(test)]
-pub(super) mod multiplications {
-    use std::cell::Cell;
-
-    thread_local! {
-        static COUNT: Cell<usize> = const { Cell::new(0) };
-    }
-
-    pub(in super::super) fn count() {
-        COUNT.set(COUNT.get() + 1);
-    }
-
-    pub(in super::super) fn so_far() -> usize {
-        COUNT.get()
-    }
-}
-
 impl Dh for Curve {
     fn name(&self) -> &'static str {
         "25519"
@@ -134,5 +116,23 @@ impl Dh for Curve {
         }
         out[..KEY_BYTES].copy_from_slice(shared.as_bytes());
         Ok(())
+    }
+}
+
+/// Multiplications on the curve by this thread, which are what a handshake costs.
+#[cfg(test)]
+pub(super) mod multiplications {
+    use std::cell::Cell;
+
+    thread_local! {
+        static COUNT: Cell<usize> = const { Cell::new(0) };
+    }
+
+    pub(in super::super) fn count() {
+        COUNT.set(COUNT.get() + 1);
+    }
+
+    pub(in super::super) fn so_far() -> usize {
+        COUNT.get()
     }
 }

@@ -1,0 +1,31 @@
+//! Removed lives of nodes, which are refused.
+
+use std::sync::Arc;
+
+use super::Hub;
+use crate::net::NodeId;
+
+/// Removed lives that are refused, at most; beyond that the oldest is forgotten.
+const QUARANTINED_MAX: usize = 16_384;
+
+impl Hub {
+    pub(super) fn quarantine(&mut self, node: NodeId) {
+        if self.is_quarantined(node) {
+            return;
+        }
+        let full = self.quarantined.len() == QUARANTINED_MAX;
+        let oldest = if full { self.quarantined.pop_front() } else { None };
+        self.quarantined.push_back(node);
+        self.standing.send_modify(|standing| {
+            let refused = Arc::make_mut(&mut Arc::make_mut(standing).quarantined);
+            refused.insert(node);
+            if let Some(oldest) = oldest {
+                refused.remove(&oldest);
+            }
+        });
+    }
+
+    pub(super) fn is_quarantined(&self, node: NodeId) -> bool {
+        self.standing.borrow().quarantined.contains(&node)
+    }
+}
