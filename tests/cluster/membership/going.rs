@@ -319,8 +319,7 @@ fn silent_host_is_removed_in_the_time_that_settings_give() {
             });
             removals.push(sim.now() - begun);
         }
-        let (least, most) = (removals.iter().min(), removals.iter().max());
-        println!("{nodes} nodes: a silent one is removed after {least:?} to {most:?}");
+        let most = removals.iter().max();
         assert!(most.is_some_and(|most| *most <= noticed + stable + SECOND / 2), "{removals:?}");
     }
 }

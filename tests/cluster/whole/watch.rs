@@ -86,7 +86,7 @@ impl Watch {
     }
 
     /// A generation that begins with one node begins beside no member of an earlier one.
-    fn resumes(&self, view: &View<'_, WholeNode>, by: NodeIndex) -> Result<(), String> {
+    fn resumes(view: &View<'_, WholeNode>, by: NodeIndex) -> Result<(), String> {
         let others = (0..view.nodes()).map(NodeIndex::new).filter(|index| *index != by);
         for index in others {
             let serves = |node: &&WholeNode| node.membership.serves(view.clock(index).mono);
@@ -98,7 +98,7 @@ impl Watch {
     }
 
     /// Where an orphan ends no member of its cluster lives.
-    fn orphaned(&self, view: &View<'_, WholeNode>, orphan: NodeIndex) -> Result<(), String> {
+    fn orphaned(view: &View<'_, WholeNode>, orphan: NodeIndex) -> Result<(), String> {
         let cluster = view.process(orphan).and_then(WholeNode::belonged);
         for index in (0..view.nodes()).map(NodeIndex::new) {
             let Some(node) = view.process(index) else { continue };
@@ -137,7 +137,7 @@ impl Observer<WholeNode> for Watch {
         match event {
             Event::Found(epoch) | Event::Installed(epoch) => {
                 if matches!(event, Event::Found(_)) && epoch.is_forced() {
-                    self.resumes(view, node).map_err(Violation::new)?;
+                    Self::resumes(view, node).map_err(Violation::new)?;
                 }
                 self.install(epoch).map_err(Violation::new)?;
                 let mut all = (0..view.nodes()).map(NodeIndex::new);
@@ -147,7 +147,7 @@ impl Observer<WholeNode> for Watch {
                 self.clusters.insert(*cluster);
             }
             Event::Stopped(StopReason::Orphaned) => {
-                self.orphaned(view, node).map_err(Violation::new)?;
+                Self::orphaned(view, node).map_err(Violation::new)?;
             }
             Event::Leased => {
                 self.served.extend(view.process(node).map(|node| node.me().incarnation));
