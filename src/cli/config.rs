@@ -33,27 +33,36 @@ impl Arguments {
 }
 
 fn check(file: &Path) -> Outcome {
-    let mut text = String::new();
-    for warning in fit(Some(file))?.check()? {
-        text.push_str(&format!("warning: {warning}\n"));
-    }
+    let (_, warnings) = read(file)?;
+    let text: String = warnings.iter().map(|warning| format!("warning: {warning}\n")).collect();
     answer(&format!("{text}{}: a node starts with these settings\n", file.display()))
 }
 
 /// Settings that a node starts with: those of a file, if one is named, and of the environment.
 pub(super) fn fit(file: Option<&Path>) -> Result<Config, Box<dyn Error>> {
-    let Some(file) = file else { return Ok(Config::from_env()?) };
+    match file {
+        Some(file) => Ok(read(file)?.0),
+        None => Ok(Config::from_env()?),
+    }
+}
+
+/// The settings of a file, with the secret, and what to warn of. Each file is read once.
+fn read(file: &Path) -> Result<(Config, Vec<String>), Box<dyn Error>> {
     let mut config = Config::load(file)?;
     match checked(&mut config) {
-        Ok(()) => Ok(config),
+        Ok(warnings) => Ok((config, warnings)),
         Err(why) => Err(Unfit { file: file.to_owned(), why }.into()),
     }
 }
 
-fn checked(config: &mut Config) -> Outcome {
-    config.net.read_secret()?;
-    config.check()?;
-    Ok(())
+fn checked(config: &mut Config) -> Result<Vec<String>, Box<dyn Error>> {
+    let readable = config.net.read_secret()?;
+    for warning in &readable {
+        tracing::warn!("net.secret_readable: {warning}"); // of a node; others do not log
+    }
+    let warnings = config.check()?;
+    let warnings = warnings.iter().map(ToString::to_string);
+    Ok(readable.iter().map(ToString::to_string).chain(warnings).collect())
 }
 
 /// What is wrong with settings that can be read, and in which file.

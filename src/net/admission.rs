@@ -419,7 +419,7 @@ pub enum ConfigError {
     /// Anybody could join.
     #[error(
         "listening on {listen} without a secret would let anybody who reaches it join the \
-         cluster. Make a secret with `ostraca secret > cluster.secret` and name that file as \
+         cluster. Make a secret with `ostraca secret --out cluster.secret` and name that file as \
          net.cluster-secret-file on every node; or list the nodes in net.allowed-peers; or listen \
          on 127.0.0.1; or, if the network is closed by other means, set net.insecure = true"
     )]

@@ -1,5 +1,6 @@
 //! `[net]`: listening, admission, limits.
 
+pub(super) mod secret_file;
 mod text;
 
 use std::io;
@@ -12,6 +13,7 @@ use libp2p::{Multiaddr, PeerId};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
+pub use self::secret_file::ReadableSecret;
 use super::Class;
 use super::secrets::{Files, Secrets};
 
@@ -36,7 +38,7 @@ pub struct Config {
     pub secret: Option<Secrets>,
     /// The file that holds the cluster's secret, or up to four, one a line: this node dials with the
     /// first and accepts all. A running node reads the file every 2 s, so that secrets can be
-    /// replaced without a restart (docs/operating.md).
+    /// replaced without a restart (docs/operating.md). No other user may be able to write it.
     #[serde(rename = "cluster-secret-file", skip_serializing_if = "Option::is_none")]
     pub secret_file: Option<PathBuf>,
     /// The file that holds the secret of tools (`ostraca members --node ..`), or up to four, one a
@@ -80,16 +82,17 @@ impl Default for Config {
 
 impl Config {
     /// Reads the files of secrets, if there are any: from then on `secret` has them, and the settings
-    /// of the files are unset.
+    /// of the files are unset. Returns what to warn of.
     ///
     /// # Errors
-    /// [`SecretError`] if a file can't be read, a secret is too short or given twice.
-    pub fn read_secret(&mut self) -> Result<(), SecretError> {
+    /// [`SecretError`] if a file can't be read, others may write it, or a secret is too short or given
+    /// twice.
+    pub fn read_secret(&mut self) -> Result<Vec<ReadableSecret>, SecretError> {
         if let (Some(_), Some(path)) = (&self.secret, &self.secret_file) {
             return Err(SecretError::Twice { path: path.clone() });
         }
         if self.secret_file.is_none() && self.client_secret_file.is_none() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let files = Files {
             cluster: self.secret_file.clone(),
@@ -97,8 +100,9 @@ impl Config {
             private: self.private_network,
         };
         self.secret = Some(self.secret.clone().unwrap_or_default().read(files)?);
-        (self.secret_file, self.client_secret_file) = (None, None);
-        Ok(())
+        let files = [("cluster", self.secret_file.take()), ("client", self.client_secret_file.take())];
+        let readable = |(holder, path): (_, Option<PathBuf>)| secret_file::readable(&path?, holder);
+        Ok(files.into_iter().filter_map(readable).collect())
     }
 }
 
@@ -246,7 +250,7 @@ pub enum SecretError {
     /// Which of the two?
     #[error(
         "both net.cluster-secret and net.cluster-secret-file ({path}) are set: drop one of them",
-        path = path.display()
+        path = secret_file::shown(path)
     )]
     Twice {
         /// The file.
@@ -254,7 +258,7 @@ pub enum SecretError {
     },
     /// The file can't be read.
     #[error(
-        "net.{holder}-secret-file: {path} can't be read: make one with `ostraca secret > {path}`, \
+        "net.{holder}-secret-file: {path} can't be read: make one with `ostraca secret --out {path}`, \
          the same on every node",
         path = path.display()
     )]
@@ -265,6 +269,32 @@ pub enum SecretError {
         path: PathBuf,
         /// What the system said.
         source: io::Error,
+    },
+    /// It may be the secret, in place of the name of its file.
+    #[error(
+        "net.{holder}-secret-file has {len} characters that name no file. They are not shown, \
+         because they may be the secret itself: keep it in a file (`ostraca secret --out FILE`) and \
+         write that file's name here"
+    )]
+    NotAPath {
+        /// Whose secrets: "cluster" or "client".
+        holder: &'static str,
+        /// The length of what is set, in bytes.
+        len: usize,
+    },
+    /// Another user may have written it.
+    #[error(
+        "net.{holder}-secret-file: {path} has mode {mode:o}, so that other users may write the \
+         secret: `chmod 600 {path}`, and make a new secret if somebody may have changed it",
+        path = path.display()
+    )]
+    Writable {
+        /// Whose secrets: "cluster" or "client".
+        holder: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
     },
     /// A secret in it can be guessed.
     #[error("net.{holder}-secret-file: {path}", path = path.display())]

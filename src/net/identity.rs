@@ -90,6 +90,7 @@ impl Lock {
             .mode(0o700)
             .create(dir)
             .map_err(|source| IdentityError::Directory { path: dir.to_owned(), source })?;
+        check_directory(dir)?;
         let path = dir.join(LOCK);
         let failed = |source| IdentityError::Lock { path: path.clone(), source };
         let held = OpenOptions::new()
@@ -113,6 +114,28 @@ impl Lock {
     }
 }
 
+/// Refuses a data directory in which another user could replace what this node trusts. A directory
+/// that root owns or that a group may write, as Kubernetes makes them for `fsGroup`, is taken.
+fn check_directory(dir: &Path) -> Result<(), IdentityError> {
+    let about = std::fs::metadata(dir)
+        .map_err(|source| IdentityError::Directory { path: dir.to_owned(), source })?;
+    let (me, owner, mode) =
+        (rustix::process::geteuid().as_raw(), about.uid(), about.mode() & 0o7777);
+    if !is_trusted(me, owner, mode) {
+        return Err(IdentityError::OpenDirectory { path: dir.to_owned(), me, owner, mode });
+    }
+    if mode & 0o020 != 0 {
+        let (path, mode) = (dir.display(), format!("{mode:o}"));
+        tracing::warn!(%path, %mode, "net.data_dir_open: its group may write there: `chmod g-w` it");
+    }
+    Ok(())
+}
+
+/// Whether nobody but this user, root, and a group can change what is in such a directory.
+const fn is_trusted(me: u32, owner: u32, mode: u32) -> bool {
+    (owner == me || owner == 0) && mode & 0o002 == 0
+}
+
 fn load_or_create(dir: &Path) -> Result<Keypair, IdentityError> {
     let path = dir.join(KEY);
     match File::open(&path) {
@@ -124,7 +147,12 @@ fn load_or_create(dir: &Path) -> Result<Keypair, IdentityError> {
 
 fn read_key(file: &File, path: PathBuf) -> Result<Keypair, IdentityError> {
     let unreadable = |source| IdentityError::Unreadable { path: path.clone(), source };
-    let mode = file.metadata().map_err(unreadable)?.mode() & 0o7777;
+    let about = file.metadata().map_err(unreadable)?;
+    let (me, owner, mode) =
+        (rustix::process::geteuid().as_raw(), about.uid(), about.mode() & 0o7777);
+    if owner != me {
+        return Err(IdentityError::Foreign { path, me, owner });
+    }
     if mode & 0o077 != 0 {
         return Err(IdentityError::Exposed { path, mode });
     }
@@ -195,6 +223,35 @@ pub enum IdentityError {
         /// What the system said.
         source: io::Error,
     },
+    /// Another user could replace what is in the data directory.
+    #[error(
+        "the data directory {path:?} belongs to user {owner} and has mode {mode:o}: it must belong \
+         to the user of this node ({me}) or to root, and others must not write there (`chown`, \
+         `chmod 700`)"
+    )]
+    OpenDirectory {
+        /// The directory.
+        path: PathBuf,
+        /// The user of this process.
+        me: u32,
+        /// The user that owns the directory.
+        owner: u32,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// The key belongs to another user, who may have made it.
+    #[error(
+        "{path:?} belongs to user {owner}, who knows the key: it must belong to the user of this \
+         node ({me}); `chown` it if that is your doing, or remove it, and the node becomes a new one"
+    )]
+    Foreign {
+        /// The key.
+        path: PathBuf,
+        /// The user of this process.
+        me: u32,
+        /// The user that owns the key.
+        owner: u32,
+    },
     /// Another process runs on this data directory.
     #[error(
         "another process holds {path:?}: a data directory belongs to one running node; stop the \
@@ -253,4 +310,26 @@ pub enum IdentityError {
     /// No randomness.
     #[error(transparent)]
     Entropy(#[from] Entropy),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directory_that_other_users_can_change_is_not_trusted() {
+        let directories = [
+            (7, 7, 0o700, true),
+            (7, 7, 0o755, true),
+            (7, 0, 0o2775, true), // a Kubernetes volume with `fsGroup`
+            (7, 8, 0o700, false),
+            (0, 8, 0o700, false),
+            (7, 7, 0o777, false),
+            (7, 7, 0o702, false),
+            (7, 0, 0o1777, false), // as /tmp is
+        ];
+        for (me, owner, mode, trusted) in directories {
+            assert_eq!(is_trusted(me, owner, mode), trusted, "{me} {owner} {mode:o}");
+        }
+    }
 }

@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::mpsc::WeakUnboundedSender;
 use zeroize::Zeroizing;
 
-use super::config::{Secret, SecretError};
+use super::config::{Secret, SecretError, secret_file};
 
 /// Secrets in one file, at most.
 pub const SECRETS_MAX: usize = 4;
@@ -142,7 +142,7 @@ fn read(path: &Path, holder: &'static str) -> Result<Vec<Secret>, SecretError> {
     let unreadable = |source| SecretError::Unreadable { holder, path: path.to_owned(), source };
     let short = |source| SecretError::Short { holder, path: path.to_owned(), source };
     let mut bytes = Zeroizing::new(Vec::with_capacity(FILE_BYTES_MAX as usize + 1)); // never moved
-    let file = fs::File::open(path).map_err(unreadable)?;
+    let file = secret_file::open(path, holder)?;
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(unreadable(io::Error::other(format!("more than {FILE_BYTES_MAX} bytes"))));

@@ -141,7 +141,9 @@ impl Node {
         types: Registry,
         provider: Option<Arc<dyn DowningLease>>,
     ) -> Result<Self, StartError> {
-        config.net.read_secret()?;
+        for warning in config.net.read_secret()? {
+            tracing::warn!("net.secret_readable: {warning}");
+        }
         for warning in config.check_with(provider.is_some())? {
             tracing::warn!("cluster.settings: {warning}");
         }

@@ -55,6 +55,35 @@ fn a_key_that_others_can_read_is_refused_with_the_command_that_mends_it() {
 }
 
 #[test]
+fn data_directory_that_others_may_write_is_refused() {
+    let dir = fresh_dir("others_may_write");
+    drop(Identity::load(Some(&dir)).expect("a first start"));
+    for (mode, refused) in [(0o777, true), (0o702, true), (0o1777, true), (0o770, false)] {
+        fs::set_permissions(&dir, fs::Permissions::from_mode(mode)).expect("chmod");
+        match Identity::load(Some(&dir)) {
+            Err(error) => {
+                assert!(refused, "{mode:o}: {error}");
+                assert!(error.to_string().contains(&format!("has mode {mode:o}")), "{error}");
+            }
+            Ok(_) => assert!(!refused, "{mode:o}"),
+        }
+    }
+}
+
+/// Only root can give files away: other users see that the key is taken as theirs.
+#[test]
+fn key_of_another_user_is_refused() {
+    let dir = fresh_dir("another_user");
+    drop(Identity::load(Some(&dir)).expect("a first start"));
+    let key = dir.join("identity.key");
+    let given_away = std::os::unix::fs::chown(&key, Some(12_345), None).is_ok();
+    match Identity::load(Some(&dir)) {
+        Err(IdentityError::Foreign { owner: 12_345, .. }) => assert!(given_away),
+        other => assert!(other.is_ok() && !given_away, "{:?}", other.err()),
+    }
+}
+
+#[test]
 fn what_is_no_key_is_never_overwritten() {
     let dir = fresh_dir("no_key");
     drop(Identity::load(Some(&dir)).expect("a first start"));

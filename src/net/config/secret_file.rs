@@ -1,0 +1,138 @@
+//! The files of secrets: refused if another user could have written them, opened once, so that
+//! they may be pipes.
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::SecretError;
+
+/// Length from which a text that names no file may be a secret itself.
+const GUESSED_MIN: usize = 32;
+
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+const READABLE_BY_ALL: u32 = 0o004;
+
+/// A secret that every user of this host can read. A node starts with it, because secrets that
+/// Kubernetes mounts have mode 644 unless `defaultMode` says otherwise.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "net.{holder}-secret-file: {path} has mode {mode:o}, so that every user of this host can read \
+     the secret: `chmod 600 {path}`",
+    path = path.display()
+)]
+pub struct ReadableSecret {
+    /// Whose secrets: "cluster" or "client".
+    pub holder: &'static str,
+    /// The file.
+    pub path: PathBuf,
+    /// Its permissions.
+    pub mode: u32,
+}
+
+/// Opens a file of secrets that nobody else may have written.
+pub(in crate::net) fn open(path: &Path, holder: &'static str) -> Result<File, SecretError> {
+    let unreadable = |source| match is_no_path(path) {
+        true => SecretError::NotAPath { holder, len: path.as_os_str().len() },
+        false => SecretError::Unreadable { holder, path: path.to_owned(), source },
+    };
+    let file = File::open(path).map_err(unreadable)?;
+    let about = file.metadata().map_err(unreadable)?;
+    let mode = about.mode() & 0o7777;
+    if about.is_file() && mode & WRITABLE_BY_OTHERS != 0 {
+        return Err(SecretError::Writable { holder, path: path.to_owned(), mode });
+    }
+    Ok(file)
+}
+
+/// What to warn of about a file of secrets.
+pub(super) fn readable(path: &Path, holder: &'static str) -> Option<ReadableSecret> {
+    let about = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+    let mode = about.mode() & 0o7777;
+    let is_readable = mode & READABLE_BY_ALL != 0;
+    is_readable.then(|| ReadableSecret { holder, path: path.to_owned(), mode })
+}
+
+/// The path for an error; a text that may be a secret is not shown.
+pub(super) fn shown(path: &Path) -> String {
+    match is_no_path(path) {
+        true => format!("{} characters that name no file", path.as_os_str().len()),
+        false => path.display().to_string(),
+    }
+}
+
+/// Whether somebody may have written the secret where its file's name belongs.
+fn is_no_path(path: &Path) -> bool {
+    let text = path.to_string_lossy();
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    text.len() >= GUESSED_MIN
+        && !path.exists()
+        && !text.contains('.')
+        && directory.is_none_or(|directory| !directory.is_dir())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::super::{Config, Secret};
+    use super::*;
+
+    fn file(mode: u32) -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("cluster.secret");
+        std::fs::write(&path, "k7".repeat(32)).expect("it is written");
+        std::fs::set_permissions(&path, Permissions::from_mode(mode)).expect("it is ours");
+        (dir, path)
+    }
+
+    fn secret() -> Secret {
+        Secret::new("k7".repeat(32)).expect("long enough")
+    }
+
+    fn load(path: PathBuf) -> Result<Vec<ReadableSecret>, SecretError> {
+        let mut config = Config { secret_file: Some(path), ..Config::default() };
+        let warnings = config.read_secret()?;
+        assert_eq!(config.secret.expect("it is read").cluster(), [secret()]);
+        Ok(warnings)
+    }
+
+    #[test]
+    fn secret_file_that_others_may_write_is_refused() {
+        for mode in [0o620, 0o602, 0o666] {
+            let (_dir, path) = file(mode);
+            let error = load(path).expect_err("anybody may have written it").to_string();
+            assert!(error.contains(&format!("has mode {mode:o}")), "{error}");
+            assert!(error.contains("chmod 600"), "{error}");
+        }
+    }
+
+    #[test]
+    fn secret_file_that_all_may_read_is_warned_of() {
+        for (mode, warned) in [(0o600, false), (0o400, false), (0o640, false), (0o644, true)] {
+            let (_dir, path) = file(mode);
+            let warnings = load(path).expect("readable");
+            let modes: Vec<u32> = warnings.iter().map(|warning| warning.mode).collect();
+            assert_eq!(modes, warned.then_some(mode).into_iter().collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn secret_in_place_of_its_file_is_not_shown() {
+        let misplaced = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+        let in_place = Config { secret_file: Some(misplaced.into()), ..Config::default() };
+        let both = Config {
+            secret: Some(secret().into()),
+            ..in_place.clone()
+        };
+        for mut config in [in_place, both] {
+            let error = config.read_secret().expect_err("it is no file").to_string();
+            assert!(!error.contains(&misplaced[..8]), "{error}");
+            assert!(error.contains("64 characters"), "{error}");
+        }
+        let missing = "/nowhere/cluster.secret";
+        let error = load(missing.into()).expect_err("it is no file").to_string();
+        assert!(error.contains(missing), "{error}");
+    }
+}
