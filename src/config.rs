@@ -1,16 +1,19 @@
 //! All settings of a node, a struct per room; what they must be together.
 
+mod contradictions;
 mod defaults;
 mod load;
 mod ranges;
+mod refused;
 
 use std::time::Duration;
 
+use humantime_serde::re::humantime;
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 use ostraca_ddata::replicator;
 
-use crate::cluster::config::{Cluster, ConfigError, StrategyName, Warning};
+use crate::cluster::config::{Cluster, ConfigError, StrategyName};
 use crate::management::config::{LongPath, Management};
 use crate::net;
 use crate::net::admission;
@@ -18,6 +21,7 @@ use crate::node::shutdown::{self, Phase};
 use crate::sharding;
 use crate::sharding::config::Sharding;
 
+pub use self::contradictions::Warning;
 pub use self::defaults::documented;
 pub use self::load::LoadError;
 
@@ -50,6 +54,9 @@ const DRIFT_PPM_MAX: u32 = 500_000;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidConfig {
+    /// Several of these at once.
+    #[error("{count} settings are wrong:{list}", count = .0.len(), list = load::list(.0))]
+    Several(Vec<InvalidConfig>),
     /// A setting of `[cluster]`.
     #[error(transparent)]
     Cluster(#[from] ConfigError),
@@ -71,6 +78,14 @@ pub enum InvalidConfig {
         value: String,
         /// What it must be.
         must: &'static str,
+    },
+    /// A setting that this release does not implement.
+    #[error("{setting} is set, and {why}: leave it out")]
+    NotImplemented {
+        /// Which, with its section.
+        setting: &'static str,
+        /// What the release lacks.
+        why: &'static str,
     },
     /// A setting of `[cluster.sharding]`.
     #[error(transparent)]
@@ -137,27 +152,52 @@ impl Config {
         self.check_with(false)
     }
 
+    /// Refuses settings that this release does not implement.
+    pub(crate) fn check_implemented(&self) -> Result<(), InvalidConfig> {
+        InvalidConfig::of(refused::check(self).collect())
+    }
+
     /// The same for a program that may provide the lease of `lease-majority`.
     pub(crate) fn check_with(&self, has_lease: bool) -> Result<Vec<Warning>, InvalidConfig> {
-        ranges::check(self)?;
-        admission::check(&self.net)?;
-        if self.net.listen.is_empty() && self.net.advertise.is_empty() {
-            return Err(InvalidConfig::ListensNowhere); // a client's settings may say that
-        }
-        self.management.check()?;
         let cluster = &self.cluster;
-        cluster.failure_detector.check()?;
-        check_times(cluster)?;
-        check_seeds(cluster)?;
+        let mut wrong: Vec<InvalidConfig> = refused::check(self).collect();
+        wrong.extend(ranges::check(self));
+        wrong.extend(admission::check(&self.net).err().map(InvalidConfig::from));
+        if self.net.listen.is_empty() && self.net.advertise.is_empty() {
+            wrong.push(InvalidConfig::ListensNowhere); // a client's settings may say that
+        }
+        wrong.extend(self.management.check().err().map(InvalidConfig::from));
+        wrong.extend(cluster.failure_detector.check().err().map(InvalidConfig::from));
+        wrong.extend(check_times(cluster));
+        wrong.extend(check_seeds(cluster).err());
         if cluster.downing.strategy == StrategyName::LeaseMajority && !has_lease {
-            return Err(InvalidConfig::NoLeaseProvider);
+            wrong.push(InvalidConfig::NoLeaseProvider);
         }
-        if cluster.downing.trust_downing {
-            return Err(InvalidConfig::TrustDowning);
-        }
-        self.sharding.check(self.shutdown.timeout(Phase::ClusterShardingShutdownRegion))?;
         let seeds = Some(cluster.seeds.len()).filter(|seeds| *seeds > 0);
-        Ok(cluster.downing.check(cluster.expected_nodes.or(seeds))?)
+        let downing = cluster.downing.check(cluster.expected_nodes.or(seeds));
+        if cluster.downing.trust_downing {
+            wrong.push(InvalidConfig::TrustDowning);
+        } else {
+            wrong.extend(downing.as_ref().err().cloned().map(InvalidConfig::from));
+        }
+        let phase = self.shutdown.timeout(Phase::ClusterShardingShutdownRegion);
+        wrong.extend(self.sharding.check(phase).err().map(InvalidConfig::from));
+        wrong.extend(contradictions::errors(self));
+        InvalidConfig::of(wrong)?;
+        let mut warnings = contradictions::warnings(self);
+        warnings.extend(downing.unwrap_or_default().into_iter().map(Warning::from));
+        Ok(warnings)
+    }
+}
+
+impl InvalidConfig {
+    /// One error for all of them.
+    fn of(mut all: Vec<Self>) -> Result<(), Self> {
+        match all.len() {
+            0 => Ok(()),
+            1 => Err(all.swap_remove(0)),
+            _ => Err(Self::Several(all)),
+        }
     }
 }
 
@@ -194,7 +234,7 @@ fn kind(address: &Multiaddr) -> Option<Kind> {
     matches!(parts.next()?, Protocol::Tcp(_)).then_some(kind)
 }
 
-fn check_times(cluster: &Cluster) -> Result<(), ConfigError> {
+fn check_times(cluster: &Cluster) -> Vec<InvalidConfig> {
     let positive = "must be longer than nothing";
     let lease = &cluster.lease;
     let times: [(bool, &'static str, Duration, &'static str); 5] = [
@@ -224,33 +264,35 @@ fn check_times(cluster: &Cluster) -> Result<(), ConfigError> {
             "must be at least twice lease.heartbeat-interval, else one lost heartbeat ends a lease",
         ),
     ];
-    if let Some((_, setting, value, must)) = times.into_iter().find(|(is_wrong, ..)| *is_wrong) {
-        return Err(ConfigError::OutOfRange { setting, value: format!("{value:?}"), must });
-    }
-    let ppm = lease.drift_ppm;
+    let mut wrong: Vec<(&'static str, String, &'static str)> = times
+        .into_iter()
+        .filter(|(is_wrong, ..)| *is_wrong)
+        .map(|(_, setting, value, must)| {
+            (setting, humantime::format_duration(value).to_string(), must)
+        })
+        .collect();
+    let (ppm, seeds) = (lease.drift_ppm, cluster.seeds.len().max(1));
     if ppm > DRIFT_PPM_MAX {
-        let (setting, must) = ("lease.drift-ppm", "must be at most 500,000: half of true");
-        return Err(ConfigError::OutOfRange { setting, value: ppm.to_string(), must });
+        let must = "must be at most 500,000: half of true";
+        wrong.push(("lease.drift-ppm", ppm.to_string(), must));
     }
-    let seeds = cluster.seeds.len().max(1);
     if let Some(nodes) = cluster.expected_nodes.filter(|nodes| *nodes < seeds) {
-        let (setting, must) = (
-            "expected-nodes",
-            "must be at least as many as there are seeds: list each node under one address",
-        );
-        return Err(ConfigError::OutOfRange { setting, value: nodes.to_string(), must });
+        let must = "must be at least as many as there are seeds: list each node under one address";
+        wrong.push(("expected-nodes", nodes.to_string(), must));
     }
     let probability = cluster.gossip_different_view_probability;
     if !(0.0..=1.0).contains(&probability) {
-        let (setting, must) = ("gossip-different-view-probability", "must be 0 to 1");
-        return Err(ConfigError::OutOfRange { setting, value: probability.to_string(), must });
+        let must = "must be 0 to 1";
+        wrong.push(("gossip-different-view-probability", probability.to_string(), must));
     }
-    Ok(())
+    let refused = |(setting, value, must)| ConfigError::OutOfRange { setting, value, must };
+    wrong.into_iter().map(|wrong| refused(wrong).into()).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::config::Warning::TwoNodes;
     use crate::cluster::member::Address;
 
     fn with(change: impl FnOnce(&mut Cluster)) -> Result<Vec<Warning>, InvalidConfig> {
@@ -293,7 +335,7 @@ mod tests {
     #[test]
     fn seeds_can_be_dialled_and_counted() {
         let valid = ["/ip4/10.0.0.1/tcp/1", "/ip6/::1/tcp/2"];
-        assert_eq!(with(|c| seeds(c, &valid)).expect("valid"), [Warning::TwoNodes]);
+        assert_eq!(with(|c| seeds(c, &valid)).expect("valid"), [Warning::from(TwoNodes)]);
         for wrong in ["10.0.0.1:7", "/ip4/10.0.0.1/udp/7", "/ip4/10.0.0.1", "/memory/7"] {
             let error = with(|c| seeds(c, &[wrong])).expect_err("not an address");
             assert!(matches!(&error, InvalidConfig::Seed { seed } if seed == wrong), "{error}");

@@ -60,8 +60,8 @@
 //! and so does what their entities [hand over](sharding::entity::Entity::hand_over). What a node holds
 //! when it crashes is lost, and its entities start elsewhere, as new.
 //!
-//! Nodes that listen beyond loopback need a secret (`net.cluster-secret-file`; `ostraca secret`
-//! makes one). [`Config::load`] reads a file and the environment.
+//! Nodes that listen beyond loopback need a secret (`net.cluster-secret-file`; `ostraca secret --out
+//! FILE` makes one). [`Config::load`] reads a file and the environment.
 //!
 //! # Replicated data, with or without entities
 //!

@@ -11,6 +11,8 @@ use lexer::{lex, paths};
 
 #[path = "tidy/lexer.rs"]
 mod lexer;
+#[path = "tidy/settings.rs"]
+mod settings;
 
 const LINES_MAX: usize = 800;
 
@@ -129,6 +131,14 @@ fn nothing_is_left_for_later() {
 #[test]
 fn every_event_of_the_log_has_a_name_that_stays() {
     demand(unnamed_events);
+}
+
+#[test]
+fn logs_never_panic_on_a_closed_pipe() {
+    let is_program = |path: &str| {
+        (path.starts_with("src/") || path.starts_with("examples/")) && !path.contains("tests")
+    };
+    demand(|path, text| if is_program(path) { panicking_logs(path, text) } else { Vec::new() });
 }
 
 #[test]
@@ -308,6 +318,15 @@ fn up_to_the_bracket(text: &str) -> &str {
         }
     }
     text
+}
+
+/// tracing-subscriber reports a failed write by `eprintln!`, which panics if stderr is closed.
+fn panicking_logs(path: &str, text: &str) -> Vec<String> {
+    let built = text.matches("tracing_subscriber::fmt()").count();
+    let quiet = text.matches(".log_internal_errors(false)").count();
+    let complaint =
+        format!("{path}: each tracing_subscriber::fmt() needs log_internal_errors(false)");
+    if built > quiet { vec![complaint] } else { Vec::new() }
 }
 
 fn ignored(path: &str, text: &str) -> Vec<String> {
@@ -526,6 +545,13 @@ fn an_ignored_test_is_refused_in_every_spelling() {
         assert_eq!(ignored("a.rs", text).len(), 1, "{text}");
     }
     assert_eq!(ignored("a.rs", "// #[ignore]\n#[test] fn we_ignore() { let ignore = [1]; }"), NONE);
+}
+
+#[test]
+fn log_that_panics_on_a_closed_pipe_is_found() {
+    let built = "tracing_subscriber::fmt().with_target(false)";
+    assert_eq!(panicking_logs("a.rs", built).len(), 1);
+    assert_eq!(panicking_logs("a.rs", &format!("{built}.log_internal_errors(false)")), NONE);
 }
 
 #[test]

@@ -210,8 +210,9 @@ pub struct Downing {
     /// whatever this says, and so does `lease-majority` if it is refused the lease.
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     pub wait_without_quorum: Option<Duration>,
-    /// The word of the survivors removes the others, quorum or not: **two sides may go on side by
-    /// side**. Needed for strategies that may keep a side without a quorum.
+    /// The survivors remove the others, quorum or not: **two sides may go on side by side**. Refused:
+    /// this release removes nobody without a quorum, and so refuses the strategies that may keep a
+    /// side without one.
     pub trust_downing: bool,
     /// `[cluster.downing.static-quorum]`
     pub static_quorum: StaticQuorum,
@@ -366,9 +367,9 @@ impl StrategyName {
 pub enum ConfigError {
     /// The strategy may keep a side that no configuration lets go on.
     #[error(
-        "downing strategy {0} may keep a side without a quorum, which could then not go on: choose \
-         keep-majority, or set cluster.downing.trust-downing = true and accept that two sides may \
-         go on side by side"
+        "downing strategy {0} may keep a side without a quorum, and this release lets no such side go \
+         on (cluster.downing.trust-downing is not implemented): choose keep-majority, static-quorum \
+         without a role, down-all or manual"
     )]
     NeedsTrust(StrategyName),
     /// A setting without which the strategy can decide nothing.

@@ -92,7 +92,7 @@ pub fn documented() -> String {
     let all = defaults();
     let mut text = String::from(
         "# Every setting of a node, with its default. What is left out has its default, so that a\n\
-         # file of one's own holds only what differs. Variables of the environment go before the\n\
+         # file of one's own holds only what differs. Variables of the environment override the\n\
          # file: OSTRACA__CLUSTER__GOSSIP_INTERVAL=2s sets cluster.gossip-interval.\n",
     );
     for section in &SECTIONS {
@@ -157,6 +157,14 @@ fn write_section(text: &mut String, section: &Described, all: &Table) {
             None => writeln!(text, "# {key} ="),
         };
     }
+}
+
+/// The sections that have a setting of this name.
+pub(super) fn sections_with(key: &str) -> impl Iterator<Item = &'static str> {
+    let of = move |section: &&Described| {
+        section.names.iter().any(|name| key_of(section.section, name) == key)
+    };
+    SECTIONS.iter().filter(of).map(|section| section.section)
 }
 
 fn key_of(section: &str, name: &str) -> String {

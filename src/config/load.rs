@@ -1,19 +1,28 @@
-//! Settings from a file and the environment: each error names where it was set, the key, what was
-//! found, and what is allowed.
+//! Settings from a file and the environment. The file is read once, so that it may be a pipe. All
+//! wrong settings are reported at once.
 
-use std::io;
+mod error;
+
 use std::path::{Path, PathBuf};
 
-use figment::providers::{Env, Format, Toml};
-use figment::value::{Dict, Value};
-use figment::{Figment, Metadata, Source};
+use figment::providers::Env;
+use figment::value::{Dict, Map, Value};
+use figment::{Figment, Metadata, Profile, Provider, Source};
 use serde::de::DeserializeOwned;
 
-use super::Config;
+pub use self::error::LoadError;
+pub(super) use self::error::list;
+use super::{Config, defaults};
 
 /// What variables of the environment begin with. Two underscores stand for a dot, one for a
 /// hyphen: `OSTRACA__CLUSTER__GOSSIP_INTERVAL=2s`.
 const PREFIX: &str = "OSTRACA__";
+
+/// Names of variables that lack an underscore begin with this.
+const NEAR_PREFIX: &str = "OSTRACA_";
+
+/// Wrong settings that are reported at once.
+const WRONG_MAX: usize = 50;
 
 /// Sections of `[cluster]` that are rooms of their own.
 const BELOW_CLUSTER: [&str; 2] = ["sharding", "shutdown"];
@@ -23,38 +32,6 @@ const SECTIONS: [&str; 4] = ["cluster", "ddata", "management", "net"];
 
 /// Settings that have two names: the section, what the specification calls it, and what it is here.
 const ALIASES: [(&str, &str, &str); 1] = [("net.limits", "max-message-size", "message-bytes-max")];
-
-/// Why settings can't be read.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum LoadError {
-    /// The file can't be read.
-    #[error("{path} can't be read: name another file, or let this user read it", path = path.display())]
-    File {
-        /// Which.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// It is no TOML.
-    #[error("{path} is no TOML: {why}", path = path.display())]
-    Syntax {
-        /// The file.
-        path: PathBuf,
-        /// Where, and what was expected.
-        why: String,
-    },
-    /// A setting has a wrong name or a wrong value.
-    #[error("{origin}: {key}: {why}")]
-    Setting {
-        /// The file, or the variable of the environment.
-        origin: String,
-        /// Which, with its sections: `cluster.gossip-interval`.
-        key: String,
-        /// What was found, and what is allowed.
-        why: String,
-    },
-}
 
 impl Config {
     /// Settings from a TOML file, overridden by the environment. What is set nowhere has its
@@ -84,12 +61,8 @@ impl Config {
         let path = path.as_ref();
         let text = std::fs::read_to_string(path)
             .map_err(|source| LoadError::File { path: path.to_owned(), source })?;
-        let syntax = |why: toml::de::Error| LoadError::Syntax {
-            path: path.to_owned(),
-            why: why.to_string().trim_end().to_owned(),
-        };
-        toml::from_str::<toml::Table>(&text).map_err(syntax)?;
-        extract(&Figment::from(Toml::file_exact(path)).merge(environment()))
+        let file = Settings::parse(path, &text)?;
+        extract(&Figment::from(file).merge(environment()), misspelt_variables())
     }
 
     /// Settings from the environment alone.
@@ -97,7 +70,36 @@ impl Config {
     /// # Errors
     /// As [`load`](Self::load).
     pub fn from_env() -> Result<Self, LoadError> {
-        extract(&Figment::from(environment()))
+        extract(&Figment::from(environment()), misspelt_variables())
+    }
+}
+
+/// The settings of a file, with the file's name for errors.
+struct Settings {
+    path: PathBuf,
+    set: Dict,
+}
+
+impl Settings {
+    fn parse(path: &Path, text: &str) -> Result<Self, LoadError> {
+        let syntax = |why: toml::de::Error| LoadError::syntax(path, text, &why);
+        let table = toml::from_str::<toml::Table>(text).map_err(syntax)?;
+        let path = path.to_owned();
+        match Value::serialize(table) {
+            Ok(Value::Dict(_, set)) => Ok(Self { path, set }),
+            Ok(_) => Err(LoadError::Syntax { path, why: "it is no table".to_owned() }),
+            Err(error) => Err(LoadError::Syntax { path, why: error.kind.to_string() }),
+        }
+    }
+}
+
+impl Provider for Settings {
+    fn metadata(&self) -> Metadata {
+        Metadata::from("TOML file", self.path.as_path())
+    }
+
+    fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
+        Ok(Profile::Default.collect(self.set.clone()))
     }
 }
 
@@ -106,19 +108,47 @@ fn environment() -> Env {
         .map(|name| name.as_str().replace("__", ".").replace('_', "-").to_lowercase().into())
 }
 
-fn extract(all: &Figment) -> Result<Config, LoadError> {
-    let mut sections = Section::root(all)?;
-    sections.only(&SECTIONS)?;
-    sections.one_name_each()?;
-    let cluster = sections.below("cluster")?;
-    Ok(Config {
-        net: sections.below("net")?.extract()?,
-        ddata: sections.below("ddata")?.extract()?,
-        management: sections.below("management")?.extract()?,
-        sharding: cluster.below("sharding")?.extract()?,
-        shutdown: cluster.below("shutdown")?.extract()?,
-        cluster: cluster.without(&BELOW_CLUSTER).extract()?,
+/// Variables that would set something if they had two underscores in the right places:
+/// `OSTRACA_CLUSTER__ROLES`, `OSTRACA_CLUSTER_ROLES`. Other variables of that prefix are not ours:
+/// Kubernetes sets `OSTRACA_NET_PORT` beside a service `ostraca-net`.
+fn misspelt_variables() -> Vec<LoadError> {
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    names.filter_map(|name| misspelt(&name)).collect()
+}
+
+fn misspelt(name: &str) -> Option<LoadError> {
+    let rest = name.strip_prefix(NEAR_PREFIX).filter(|rest| !rest.starts_with('_'))?;
+    let (section, below) = rest.split_once('_')?;
+    let section = SECTIONS.into_iter().find(|known| known.to_uppercase() == section)?;
+    let right = match below.strip_prefix('_') {
+        Some(below) => format!("{PREFIX}{}__{below}", section.to_uppercase()),
+        None => {
+            let key = below.to_lowercase().replace('_', "-");
+            defaults::sections_with(&key).find(|known| *known == section)?;
+            format!("{PREFIX}{}__{below}", section.to_uppercase())
+        }
+    };
+    Some(LoadError::Setting {
+        origin: "the environment".to_owned(),
+        key: name.to_owned(),
+        why: format!("two underscores stand for a dot: write {right}"),
     })
+}
+
+fn extract(all: &Figment, mut wrong: Vec<LoadError>) -> Result<Config, LoadError> {
+    let mut sections = Section::root(all)?;
+    sections.only(&SECTIONS, &mut wrong);
+    sections.one_name_each(&mut wrong);
+    let cluster = sections.below("cluster", &mut wrong);
+    let config = Config {
+        net: sections.below("net", &mut wrong).extract(&mut wrong),
+        ddata: sections.below("ddata", &mut wrong).extract(&mut wrong),
+        management: sections.below("management", &mut wrong).extract(&mut wrong),
+        sharding: cluster.below("sharding", &mut wrong).extract(&mut wrong),
+        shutdown: cluster.below("shutdown", &mut wrong).extract(&mut wrong),
+        cluster: cluster.without(&BELOW_CLUSTER).extract(&mut wrong),
+    };
+    LoadError::of(wrong).map_or(Ok(config), Err)
 }
 
 /// A part of what is set.
@@ -130,7 +160,7 @@ struct Section<'a> {
 
 impl<'a> Section<'a> {
     fn root(all: &'a Figment) -> Result<Self, LoadError> {
-        let found = figment::Provider::data(all).map_err(|error| setting(all, "", &error))?;
+        let found = Provider::data(all).map_err(|error| setting(all, "", &error, None))?;
         let set = found.into_values().next().unwrap_or_default();
         Ok(Self { all, key: String::new(), set })
     }
@@ -139,9 +169,9 @@ impl<'a> Section<'a> {
         if self.key.is_empty() { name.to_owned() } else { format!("{}.{name}", self.key) }
     }
 
-    /// Of a setting that stands under one name in the file and under the other in the environment,
-    /// keeps the environment's.
-    fn one_name_each(&mut self) -> Result<(), LoadError> {
+    /// Of a setting that has one name in the file and its other name in the environment, keeps the
+    /// environment's.
+    fn one_name_each(&mut self, wrong: &mut Vec<LoadError>) {
         for (section, alias, name) in ALIASES {
             let Some(set) = within(&mut self.set, section) else { continue };
             let (Some(one), Some(other)) = (set.get(alias), set.get(name)) else { continue };
@@ -149,29 +179,28 @@ impl<'a> Section<'a> {
                 (true, false) => drop(set.remove(alias)),
                 (false, true) => drop(set.remove(name)),
                 _ => {
+                    set.remove(alias);
                     let key = format!("{section}.{alias}");
                     let why = format!(
                         "is the same setting as {name}, which is set as well: leave one of them out"
                     );
-                    return Err(LoadError::Setting { origin: origin(self.all, &key), key, why });
+                    let origin = origin(self.all, &key);
+                    wrong.push(LoadError::Setting { origin, key, why });
                 }
             }
         }
-        Ok(())
     }
 
-    /// Refuses what has another name.
-    fn only(&self, names: &[&str]) -> Result<(), LoadError> {
-        let Some(unknown) = self.set.keys().find(|name| !names.contains(&name.as_str())) else {
-            return Ok(());
-        };
-        let key = self.path_of(unknown);
-        let why = format!("there is no such section; the sections are {}", names.join(", "));
-        Err(LoadError::Setting { origin: origin(self.all, &key), key, why })
+    /// Refuses sections of other names.
+    fn only(&self, names: &[&str], wrong: &mut Vec<LoadError>) {
+        for unknown in self.set.keys().filter(|name| !names.contains(&name.as_str())) {
+            let (key, why) = (self.path_of(unknown), error::unknown_section(unknown, names));
+            wrong.push(LoadError::Setting { origin: origin(self.all, &key), key, why });
+        }
     }
 
     /// A section within; empty if nothing is set there.
-    fn below(&self, name: &str) -> Result<Self, LoadError> {
+    fn below(&self, name: &str, wrong: &mut Vec<LoadError>) -> Self {
         let key = self.path_of(name);
         let set = match self.set.get(name) {
             None => Dict::new(),
@@ -179,10 +208,12 @@ impl<'a> Section<'a> {
             Some(other) => {
                 let found = other.to_actual();
                 let why = format!("found {found}, but this is a section: write [{key}]");
-                return Err(LoadError::Setting { origin: origin(self.all, &key), key, why });
+                let (origin, key) = (origin(self.all, &key), key.clone());
+                wrong.push(LoadError::Setting { origin, key, why });
+                Dict::new()
             }
         };
-        Ok(Self { all: self.all, key, set })
+        Self { all: self.all, key, set }
     }
 
     fn without(mut self, names: &[&str]) -> Self {
@@ -190,9 +221,51 @@ impl<'a> Section<'a> {
         self
     }
 
-    fn extract<T: DeserializeOwned>(self) -> Result<T, LoadError> {
-        let Self { all, key, set } = self;
-        Value::from(set).deserialize().map_err(|error| setting(all, &key, &error))
+    /// The settings of this section. Each wrong one is noted and left out, so that the next is
+    /// found as well.
+    fn extract<T: DeserializeOwned + Default>(mut self, wrong: &mut Vec<LoadError>) -> T {
+        while wrong.len() < WRONG_MAX {
+            match Value::from(self.set.clone()).deserialize() {
+                Ok(settings) => return settings,
+                Err(error) => {
+                    wrong.push(setting(self.all, &self.key, &error, Some(&self.set)));
+                    if !remove(&mut self.set, &error.path) {
+                        break;
+                    }
+                }
+            }
+        }
+        T::default()
+    }
+}
+
+/// Removes the value at `path`, or the list that it is in. `false`: there is none.
+fn remove(set: &mut Dict, path: &[String]) -> bool {
+    let Some((name, below)) = path.split_first() else { return false };
+    match set.get_mut(name) {
+        None => false,
+        Some(Value::Dict(_, inner)) if !below.is_empty() => {
+            remove(inner, below) || set.remove(name).is_some()
+        }
+        Some(_) => set.remove(name).is_some(),
+    }
+}
+
+/// The text or number at `path`, as an error shows it.
+fn found(set: &Dict, path: &[String]) -> Option<String> {
+    let (name, below) = path.split_first()?;
+    let mut value = set.get(name)?;
+    for name in below {
+        value = match value {
+            Value::Dict(_, inner) => inner.get(name)?,
+            Value::Array(_, values) => values.get(name.parse::<usize>().ok()?)?,
+            _ => return None,
+        };
+    }
+    match value {
+        Value::String(_, text) => Some(format!("{text:?}")),
+        Value::Num(..) | Value::Bool(..) => Some(value.to_actual().to_string()),
+        _ => None,
     }
 }
 
@@ -209,12 +282,13 @@ fn is_from_file(all: &Figment, value: &Value) -> bool {
     metadata.is_some_and(|metadata| matches!(metadata.source, Some(Source::File(_))))
 }
 
-/// What figment found, in the section at `above`.
-fn setting(all: &Figment, above: &str, error: &figment::Error) -> LoadError {
+/// What figment found, in the section at `above` that holds `set`.
+fn setting(all: &Figment, above: &str, error: &figment::Error, set: Option<&Dict>) -> LoadError {
     let above = Some(above).filter(|above| !above.is_empty());
     let key: Vec<&str> = above.into_iter().chain(error.path.iter().map(String::as_str)).collect();
     let key = key.join(".");
-    LoadError::Setting { origin: origin(all, &key), key, why: error.kind.to_string() }
+    let found = set.and_then(|set| found(set, &error.path));
+    LoadError::Setting { origin: origin(all, &key), why: error::why(&key, &error.kind, found), key }
 }
 
 /// Where a key, or the section that it belongs to, was set.
@@ -237,6 +311,12 @@ fn described(metadata: &Metadata, key: &str) -> String {
             format!("{PREFIX}{name} in the environment")
         }
     }
+}
+
+/// Settings of a text, without the environment.
+#[cfg(test)]
+pub(super) fn from_text(text: &str) -> Result<Config, LoadError> {
+    extract(&Figment::from(Settings::parse(Path::new("node.toml"), text)?), Vec::new())
 }
 
 #[cfg(test)]

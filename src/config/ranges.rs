@@ -19,18 +19,18 @@ const PIECE_BYTES_MIN: usize = 1_024;
 /// A setting, what was found, and what it must be.
 type Found = (&'static str, String, &'static str);
 
-/// Says what is wrong first.
-pub(super) fn check(config: &Config) -> Result<(), InvalidConfig> {
-    check_addresses("net.listen", &config.net.listen, Listening::Here)?;
-    check_addresses("net.advertise", &config.net.advertise, Listening::Elsewhere)?;
-    let limits = &config.net.limits;
-    let all = times(config).into_iter().chain(counts(config)).chain(sizes(limits, &config.ddata));
-    match all.into_iter().find(|(is_right, _)| !is_right) {
-        Some((_, (setting, value, must))) => {
-            Err(InvalidConfig::OutOfRange { setting, value, must })
-        }
-        None => Ok(()),
-    }
+/// The settings that are out of range.
+pub(super) fn check(config: &Config) -> Vec<InvalidConfig> {
+    let net = &config.net;
+    let addresses = [
+        check_addresses("net.listen", &net.listen, Listening::Here),
+        check_addresses("net.advertise", &net.advertise, Listening::Elsewhere),
+    ];
+    let wrong = times(config).into_iter().chain(counts(config));
+    let wrong = wrong.chain(sizes(&net.limits, &config.ddata)).filter(|(is_right, _)| !is_right);
+    let wrong =
+        wrong.map(|(_, (setting, value, must))| InvalidConfig::OutOfRange { setting, value, must });
+    addresses.into_iter().filter_map(Result::err).chain(wrong).collect()
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -172,6 +172,7 @@ impl Node {
     /// # Errors
     /// [`StartError`], whose sentences say what to do.
     pub async fn listen(mut config: Config) -> Result<Self, StartError> {
+        config.check_implemented()?;
         config.net.read_secret()?;
         let identity = Arc::new(Identity::load(config.net.data_dir.as_deref())?);
         let base = Base::start(&config, identity, Registry::new(), HasMembership::No).await?;

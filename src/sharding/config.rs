@@ -34,18 +34,21 @@ pub struct Sharding {
     pub extractor: ShardHash,
     /// Where the coordinator keeps homes. `ddata`: as replicated data in the cluster itself.
     pub state_store_mode: StateStoreMode,
-    /// Starts entities again where their shard starts, without a message. All nodes must agree.
+    /// Starts entities again where their shard starts, without a message. Refused: this release
+    /// remembers no entities.
     pub remember_entities: bool,
-    /// How fast remembered entities start.
+    /// How fast remembered entities start. Refused: this release remembers no entities.
     pub entity_recovery_strategy: EntityRecovery,
-    /// `[cluster.sharding.entity-recovery-constant-rate]`
+    /// `[cluster.sharding.entity-recovery-constant-rate]`. Refused: this release remembers no
+    /// entities.
     pub entity_recovery_constant_rate: ConstantRate,
     /// The *first* allocation of a cluster's life waits for that many regions. Known homes never
     /// wait.
     pub min_nr_of_members: usize,
     /// Gives all shards their homes in one write as soon as the first regions are there.
     pub preallocate: bool,
-    /// Answers beyond a majority that a read of homes waits for, or `all`.
+    /// Answers beyond a majority that a read of homes waits for, or `all`. Another value than 0 is
+    /// refused: a plain majority sees every acknowledged write of homes.
     pub read_majority_plus: MajorityPlus,
     /// Answers beyond a majority that a write of homes waits for, or `all`.
     pub write_majority_plus: MajorityPlus,
@@ -76,7 +79,8 @@ pub struct Sharding {
     /// have moved; what it had not acknowledged is counted as lost.
     #[serde(with = "humantime_serde")]
     pub lane_broken_after: Duration,
-    /// A remembered entity that stopped by itself or failed comes back after this.
+    /// A remembered entity that stopped by itself or failed comes back after this. Refused: this
+    /// release remembers no entities.
     #[serde(with = "humantime_serde")]
     pub entity_restart_backoff: Duration,
     /// The first restart of an entity that failed waits this long.
@@ -102,13 +106,11 @@ pub struct Sharding {
     /// `Entity::message_bytes` returns, by default the size of its type. One that is larger fits where
     /// nothing waits.
     pub mailbox_bytes_max: usize,
-    /// How long an ask waits for its answer unless it says otherwise. A second or more may be told
-    /// up to 50 ms late.
+    /// How long an ask waits for its answer unless it says otherwise: longer than a failover (8.8 s
+    /// with the defaults), so that an ask of an entity whose node was lost is answered by its next
+    /// home. A second or more may be told up to 50 ms late.
     #[serde(with = "humantime_serde")]
     pub ask_timeout: Duration,
-    /// How long a query of a region's state waits for its shards.
-    #[serde(with = "humantime_serde")]
-    pub region_query_timeout: Duration,
     /// Decisions that coordinator and regions remember for `explain`; about 100 bytes each.
     pub remembered_decisions: usize,
     /// Which region a shard goes to: `least-shard`, `least-shard-rounds`, `consistent-hashing`, or
@@ -164,8 +166,7 @@ impl Default for Sharding {
             held_bytes_max: 256 << 20,
             mailbox_size: 10_000,
             mailbox_bytes_max: 16 << 20,
-            ask_timeout: Duration::from_secs(5),
-            region_query_timeout: Duration::from_secs(3),
+            ask_timeout: Duration::from_secs(10),
             remembered_decisions: 4_096,
             allocation_strategy: StrategyName::LeastShard,
             rebalance_interval: Duration::from_secs(10),
@@ -342,8 +343,8 @@ pub enum ConfigError {
     /// The other mode of Akka and Pekko.
     #[error(
         "cluster.sharding.state-store-mode = \"persistence\" needs a journal, and Ostraca has \
-         none: homes are replicated data on a majority of the nodes, and durable where a data \
-         directory is set; take \"ddata\" or leave it out"
+         none: homes are replicated data in the memory of a majority of the nodes; take \"ddata\" \
+         or leave it out"
     )]
     Persistence,
     /// Nothing remembers them yet.
@@ -478,7 +479,6 @@ impl Sharding {
             ("lane-broken-after", self.lane_broken_after),
             ("restart-backoff-min", self.restart_backoff_min),
             ("ask-timeout", self.ask_timeout),
-            ("region-query-timeout", self.region_query_timeout),
             ("rebalance-interval", self.rebalance_interval),
             (
                 "entity-recovery-constant-rate.frequency",

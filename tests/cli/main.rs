@@ -7,8 +7,10 @@ mod recovering;
 mod restarts;
 mod serving;
 
-use std::io::{BufRead, BufReader};
+use std::fs::Permissions;
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -80,9 +82,9 @@ fn wrong_settings_are_an_error_that_says_where_and_what() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("node.toml");
     let wrong = [
-        ("[cluster]\ngosip-interval = \"1s\"", "cluster.gosip-interval: unknown field"),
+        ("[cluster]\ngosip-interval = \"1s\"", "did you mean gossip-interval?"),
         ("[cluster.sharding]\nstate-store-mode = \"persistence\"", "needs a journal"),
-        ("[net]\nlisten = [\"/ip4/0.0.0.0/tcp/1\"]", "ostraca secret > cluster.secret"),
+        ("[net]\nlisten = [\"/ip4/0.0.0.0/tcp/1\"]", "ostraca secret --out cluster.secret"),
         ("[net]\ncluster-secret-file = \"/nowhere\"", "because: No such file"),
         ("[net]\ncluster-secret-file = \"/dev/null\"", "because: the cluster secret has 0 bytes"),
         ("[net]\nlisten = []", "net.listen is empty: nobody could dial this node"),
@@ -103,6 +105,71 @@ fn wrong_settings_are_an_error_that_says_where_and_what() {
     let (_, errors) = said(&check(&file));
     assert!(errors.contains("both net.cluster-secret and net.cluster-secret-file"), "{errors}");
     assert_eq!(run(&["config"]).status.code(), Some(2), "which of the two?");
+}
+
+#[test]
+fn settings_from_a_pipe_are_checked_as_those_of_a_file() {
+    for (text, code) in [("nonsense = 1", 1), ("[cluster]\ndirect-limit = 7\n", 0)] {
+        let mut command = ostraca();
+        command.args(["config", "--check", "/dev/stdin"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("it starts");
+        let mut pipe = child.stdin.take().expect("piped");
+        pipe.write_all(text.as_bytes()).expect("it reads");
+        drop(pipe);
+        let output = child.wait_with_output().expect("it ends");
+        assert_eq!(output.status.code(), Some(code), "{text}: {:?}", said(&output));
+    }
+}
+
+#[test]
+fn several_wrong_settings_are_reported_at_once() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("node.toml");
+    let several = [
+        (
+            "[cluster]\ngosip-interval = \"1s\"\n[net]\nlisten = [\"127.0.0.1:1\"]\n",
+            ["did you mean gossip-interval?", "found \"127.0.0.1:1\", which is no multiaddr"],
+        ),
+        (
+            "[cluster]\ngossip-interval = \"0s\"\n[ddata]\ndurable.keys = [\"motd*\"]\n",
+            ["cluster.gossip-interval is 0s", "this release has no durable store"],
+        ),
+    ];
+    for (text, expected) in several {
+        std::fs::write(&file, text).expect("it is written");
+        let output = check(&file);
+        let (_, errors) = said(&output);
+        assert_eq!(output.status.code(), Some(1), "{errors}");
+        assert!(errors.contains("2 settings are wrong:"), "{errors}");
+        assert!(expected.iter().all(|part| errors.contains(part)), "{errors}");
+    }
+}
+
+#[test]
+fn secret_file_is_new_and_for_its_user_only() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (path, file) = (dir.path().join("cluster.secret"), dir.path().join("node.toml"));
+    let name = path.to_str().expect("UTF-8");
+    assert!(run(&["secret", "--out", name]).status.success());
+    let about = std::fs::metadata(&path).expect("it is made");
+    assert_eq!((about.permissions().mode() & 0o777, about.len()), (0o600, 65));
+    let again = run(&["secret", "--out", name]);
+    let (_, errors) = said(&again);
+    assert_eq!(again.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("exists already and was left alone"), "{errors}");
+    std::fs::write(&file, format!("[net]\ncluster-secret-file = {name:?}\n")).expect("written");
+    for (mode, code, part) in [
+        (0o600, 0, "a node starts with these settings"),
+        (0o644, 0, "warning: net.cluster-secret-file"),
+        (0o660, 1, "other users may write the secret"),
+    ] {
+        std::fs::set_permissions(&path, Permissions::from_mode(mode)).expect("it is ours");
+        let output = check(&file);
+        let (answer, errors) = said(&output);
+        assert_eq!(output.status.code(), Some(code), "{mode:o}: {errors}");
+        assert!((answer + &errors).contains(part), "{mode:o}");
+    }
 }
 
 #[test]

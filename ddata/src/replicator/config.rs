@@ -44,10 +44,12 @@ pub struct Config {
     /// says. Akka's floor; with configurations a plain majority is safe, and each replica more is
     /// one whose silence stops all.
     pub majority_min_cap: usize,
-    /// Keys written to the durable store before they are acknowledged.
+    /// Keys written to the durable store before they are acknowledged. A node refuses any: this
+    /// release has no store on disk.
     pub durable_keys: Vec<Pattern>,
     /// Durable keys are written this long after their change and acknowledged without waiting:
-    /// faster, and a power loss of a majority loses what was not written.
+    /// faster, and a power loss of a majority loses what was not written. A node refuses any value:
+    /// this release has no store on disk.
     pub write_behind_interval: Option<Duration>,
     /// Keys dropped after a time without use. Of several patterns the narrowest counts.
     pub expire_keys_after_inactivity: Vec<(Pattern, Duration)>,

@@ -18,7 +18,6 @@ fn what_is_set_counts_and_all_else_has_its_default() {
          [cluster.sharding]\nstate-store-mode = \"ddata\"\nnumber-of-shards = 30\n\
          [cluster.sharding.types.counter]\nnumber-of-shards = 7\n\
          [cluster.shutdown.cluster-leave]\ntimeout = \"9s\"\n\
-         [ddata]\ndurable.keys = [\"shard-*\"]\n\
          [net]\nlisten = [\"/ip4/127.0.0.1/tcp/7\"]\nlimits.lane-bytes-max.user = 1_000\nlimits.max-message-size = 9_000\n",
     )
     .expect("valid");
@@ -28,7 +27,6 @@ fn what_is_set_counts_and_all_else_has_its_default() {
     assert_eq!(config.sharding.types.len(), 1);
     let leave = crate::node::shutdown::Phase::ClusterLeave;
     assert_eq!(config.shutdown.timeout(leave), Duration::from_secs(9));
-    assert_eq!(config.ddata.durable_keys.len(), 1);
     assert_eq!(config.net.listen[0].to_string(), "/ip4/127.0.0.1/tcp/7");
     let defaults = crate::net::config::Limits::default().lane_bytes_max;
     assert_eq!(config.net.limits.lane_bytes_max, [defaults[0], defaults[1], 1_000, defaults[3]]);
@@ -37,10 +35,14 @@ fn what_is_set_counts_and_all_else_has_its_default() {
 }
 
 /// A wrong file, the key that is named, and what is said of it.
-const WRONG: [(&str, &str, &str); 23] = [
+const WRONG: [(&str, &str, &str); 25] = [
     ("[clutser]\n", "clutser", "the sections are cluster, ddata, management, net"),
     ("cluster = 3", "cluster", "found signed int `3`, but this is a section"),
-    ("[cluster]\ngosip-interval = \"1s\"", "cluster.gosip-interval", "expected `one of"),
+    (
+        "[cluster]\ngosip-interval = \"1s\"",
+        "cluster.gosip-interval",
+        "did you mean gossip-interval?",
+    ),
     ("[cluster]\ngossip-interval = 3", "cluster.gossip-interval", "found signed int `3`"),
     ("[cluster]\ngossip-interval = \"fast\"", "cluster.gossip-interval", "fast"),
     ("[cluster]\nseeds = \"/ip4/10.0.0.1/tcp/1\"", "cluster.seeds", "expected a sequence"),
@@ -53,7 +55,13 @@ const WRONG: [(&str, &str, &str); 23] = [
     ("[cluster.sharding]\nnumber-of-shards = 0.5", "cluster.sharding.number-of-shards", "u32"),
     ("[cluster.sharding.types.\"a/b\"]\n", "cluster.sharding.types", "no slash"),
     ("[ddata]\ndelta.enable = true", "ddata.delta.enable", "enabled"),
-    ("[net]\nlisten = [\"localhost:1\"]", "net.listen.0", "invalid multiaddr"),
+    (
+        "[net]\nlisten = [\"localhost:1\"]",
+        "net.listen.0",
+        "found \"localhost:1\", which is no multiaddr",
+    ),
+    ("[net]\nadvertise = [\"a:1\"]", "net.advertise.0", "write /ip4/10.0.0.1/tcp/4100 or /dns4"),
+    ("[net]\nseeds = []", "net.seeds", "there is no such setting here, but in [cluster]"),
     ("[net]\nallowed-peers = [\"me\"]", "net.allowed-peers.0", "is no peer id"),
     ("[net]\ncluster-secret = \"hush\"", "net.cluster-secret", "at least 32"),
     ("[net]\nlimits.back-off.min = 1", "net.limits.back-off.min", "found signed int `1`"),
@@ -133,4 +141,90 @@ fn a_setting_under_its_other_name_is_the_same_setting() {
             Ok(())
         });
     }
+}
+
+#[test]
+fn all_wrong_names_and_values_are_reported_at_once() {
+    let error = load(
+        "[clutser]\n[net]\nlisen = []\nlisten = [\"localhost:1\", \"/ip4/127.0.0.1/tcp/1\"]\n\
+         [cluster]\ngosip-interval = \"1s\"\nroles = [3]\nwait-for-join = true\n\
+         [cluster.lease]\nduration = 3\n[ddata]\ndelta.enable = true",
+    )
+    .expect_err("seven of them");
+    let named = [
+        "7 settings are wrong:",
+        ": clutser: there is no such section: did you mean cluster?",
+        ": net.lisen: there is no such setting: did you mean listen?",
+        ": net.listen.0: found \"localhost:1\", which is no multiaddr",
+        ": cluster.gosip-interval: there is no such setting: did you mean gossip-interval?",
+        ": cluster.roles.0: found signed int `3`, expected a string",
+        ": cluster.lease.duration: found signed int `3`",
+        ": ddata.delta.enable: there is no such setting: did you mean enabled?",
+    ];
+    for part in named {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+    assert!(!error.contains("``") && !error.contains("`one of"), "{error}");
+}
+
+#[test]
+fn settings_come_through_a_pipe() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let pipe = dir.path().join("pipe");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, mode).expect("a pipe");
+    for (text, read) in [("[cluster]\ndirect-limit = 7", Some(7)), ("nonsense = 1", None)] {
+        let (to, text) = (pipe.clone(), text.to_owned());
+        let writer = std::thread::spawn(move || std::fs::write(to, text));
+        let config = Config::load(&pipe).ok();
+        assert_eq!(config.map(|config| config.cluster.direct_limit), read);
+        writer.join().expect("it ends").expect("all of it is read");
+    }
+}
+
+#[test]
+fn no_error_shows_a_secret() {
+    let secret = "s3cr3t".repeat(8);
+    let wrong = [
+        format!("[net]\ncluster-secret = \"{secret}\nlisten = []"), // no end of text
+        format!("[net]\ncluster-secret = {secret}"),
+        format!("[net]\ncluster-secret = \"\"\"\n{secret}\n"),
+        format!("[net]\ncluster-secret = [\"{secret}\"]"),
+        format!("[net]\ncluster-secret = {{ text = \"{secret}\" }}"),
+        format!("[net]\ncluster-secrets = \"{secret}\""),
+        format!("[net]\ncluster-secret-file = [\"{secret}\"]"),
+        "[net]\ncluster-secret = \"s3cr3t\"".to_owned(),
+        "[net]\ncluster-secret = 3333333".to_owned(),
+    ];
+    for text in wrong {
+        let error = load(&text).expect_err(&text);
+        assert!(!error.contains("s3cr3t") && !error.contains("3333333"), "{error}");
+    }
+}
+
+#[test]
+#[expect(clippy::result_large_err, reason = "a jail takes figment's own errors")]
+fn variable_that_lacks_an_underscore_is_refused() {
+    let wrong = [
+        ("OSTRACA_CLUSTER__ROLES", "write OSTRACA__CLUSTER__ROLES"),
+        ("OSTRACA_CLUSTER_ROLES", "write OSTRACA__CLUSTER__ROLES"),
+        ("OSTRACA_NET_DATA_DIR", "write OSTRACA__NET__DATA_DIR"),
+        ("OSTRACA_NET__LIMITS__CLIENTS", "write OSTRACA__NET__LIMITS__CLIENTS"),
+    ];
+    for (name, said) in wrong {
+        figment::Jail::expect_with(|jail| {
+            jail.set_env(name, "7");
+            let error = Config::from_env().expect_err("nobody would read it").to_string();
+            assert!(error.contains(name) && error.contains(said), "{error}");
+            Ok(())
+        });
+    }
+    figment::Jail::expect_with(|jail| {
+        // Of a Kubernetes service called `ostraca-net`, and of the tool.
+        for name in ["OSTRACA_NET_PORT", "OSTRACA_NET_SERVICE_HOST", "OSTRACA_CONFIG"] {
+            jail.set_env(name, "7");
+        }
+        assert!(Config::from_env().is_ok());
+        Ok(())
+    });
 }

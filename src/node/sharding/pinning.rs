@@ -74,7 +74,7 @@ impl Sharding {
     /// that it waits. The next node at the address gets it.
     ///
     /// The type's `allocation-strategy` must be `external`. Pins are replicated data of the cluster
-    /// under `sharding/<type>/pins`, durable if `ddata.durable.keys` names that.
+    /// under `sharding/<type>/pins`: they last as long as the cluster.
     ///
     /// # Errors
     /// [`PinError`]; its sentences say whether something was pinned.

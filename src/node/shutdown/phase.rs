@@ -39,7 +39,7 @@ pub enum Phase {
     ClusterShardingShutdownRegion,
     /// This node becomes Leaving.
     ClusterLeave,
-    /// Singletons are handed over, the lease is released; this node becomes Exiting.
+    /// The hosting lease is released; this node becomes Exiting.
     ClusterExiting,
     /// A configuration without this node is installed.
     ClusterExitingDone,
@@ -68,8 +68,9 @@ impl Phase {
         Self::Terminate,
     ];
 
-    /// How long its tasks have if nothing else is set. All together fit into the 30 s that
-    /// Kubernetes gives, since only the moving of shards is ever long.
+    /// How long its tasks have if nothing else is set: 20 s for moving shards, 5 s for each other
+    /// phase, 75 s together. Kubernetes kills a pod after 30 s unless `terminationGracePeriodSeconds`
+    /// is set.
     #[must_use]
     pub const fn default_timeout(self) -> Duration {
         match self {

@@ -23,7 +23,7 @@ fn the_defaults_are_those_of_the_specification_and_fit_together() {
         buffer-bytes-max = 268435456\nheld-size = 100000\nheld-bytes-max = 268435456\n\
         mailbox-size = 10000\nmailbox-bytes-max = 16777216\nhandoff-timeout = \"15s\"\n\
         retry-interval = \"2s\"\nupdating-state-timeout = \"5s\"\n\
-        waiting-for-state-timeout = \"2s\"\nask-timeout = \"5s\"\nrebalance-interval = \"10s\"\n\
+        waiting-for-state-timeout = \"2s\"\nask-timeout = \"10s\"\nrebalance-interval = \"10s\"\n\
         allocation-strategy = \"least-shard\"\nremembered-decisions = 4096\n\
         entity-restart-backoff = \"10s\"\nmin-nr-of-members = 1\npreallocate = false\n\
         write-majority-plus = 0\n\
@@ -106,7 +106,6 @@ fn every_value_that_makes_no_sense_is_named() {
         ("handoff-timeout = \"0s\"", "handoff-timeout is 0s"),
         ("lane-broken-after = \"0s\"", "lane-broken-after is 0s"),
         ("restart-backoff-min = \"0s\"", "restart-backoff-min is 0s"),
-        ("region-query-timeout = \"0s\"", "region-query-timeout is 0s"),
         ("rebalance-interval = \"0s\"", "rebalance-interval is 0s"),
         ("[entity-recovery-constant-rate]\nfrequency = \"0s\"", "constant-rate.frequency is 0s"),
         ("[entity-recovery-constant-rate]\nnumber-of-entities = 0", "number-of-entities is 0"),

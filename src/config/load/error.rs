@@ -1,0 +1,166 @@
+//! Why settings can't be read, and the texts of these errors: the file or the variable, the key, the
+//! value found, what is allowed. No text contains a secret.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use figment::error::{Actual, Kind};
+
+use crate::config::defaults;
+
+/// Names that an error lists if none of them is similar to the name found.
+const LISTED_MAX: usize = 24;
+
+/// Similarity (1: equal) from which a name is suggested.
+const SIMILAR_MIN: f64 = 0.6;
+
+/// Why settings can't be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The file can't be read.
+    #[error("{path} can't be read: name another file, or let this user read it", path = path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It is no TOML.
+    #[error("{path} is no TOML: {why}", path = path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// Line, column, and what was expected there. The line itself is left out, because it may
+        /// hold a secret.
+        why: String,
+    },
+    /// A setting has a wrong name or a wrong value.
+    #[error("{origin}: {key}: {why}")]
+    Setting {
+        /// The file, or the variable of the environment.
+        origin: String,
+        /// Which, with its sections: `cluster.gossip-interval`.
+        key: String,
+        /// What was found, and what is allowed.
+        why: String,
+    },
+    /// Several settings have wrong names or wrong values.
+    #[error("{count} settings are wrong:{list}", count = .0.len(), list = list(.0))]
+    Several(Vec<LoadError>),
+}
+
+impl LoadError {
+    /// One error for all of them; `None` if there is none.
+    pub(super) fn of(mut all: Vec<Self>) -> Option<Self> {
+        match all.len() {
+            0 | 1 => all.pop(),
+            _ => Some(Self::Several(all)),
+        }
+    }
+
+    /// What the TOML parser found.
+    pub(super) fn syntax(path: &Path, text: &str, error: &toml::de::Error) -> Self {
+        let message = error.message().trim_end().replace('\n', ", ");
+        let why = match error.span() {
+            Some(span) => {
+                let before = text.get(..span.start).unwrap_or(text);
+                let line = before.matches('\n').count() + 1;
+                let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
+                format!("line {line}, column {column}: {message}")
+            }
+            None => message,
+        };
+        Self::Syntax { path: path.to_owned(), why }
+    }
+}
+
+/// Errors as lines below a heading.
+pub(in crate::config) fn list<E: std::fmt::Display>(all: &[E]) -> String {
+    all.iter().map(|error| format!("\n  {error}")).collect()
+}
+
+/// Whether the value of this key must not be printed.
+fn is_secret(key: &str) -> bool {
+    key.contains("secret")
+}
+
+/// What is wrong with the value at `key`; `found` is that value where it is one word.
+pub(super) fn why(key: &str, kind: &Kind, found: Option<String>) -> String {
+    let found_is = |actual: &Actual| match is_secret(key) {
+        true => "another type".to_owned(),
+        false => actual.to_string(),
+    };
+    let (section, name) = key.rsplit_once('.').unwrap_or(("", key));
+    match kind {
+        Kind::UnknownField(_, names) => unknown_setting(section, name, names),
+        Kind::UnknownVariant(found, names) => unknown_value(found, names),
+        Kind::InvalidType(actual, expected) | Kind::InvalidValue(actual, expected) => {
+            format!("found {}, expected {}", found_is(actual), expected.replace('`', ""))
+        }
+        Kind::InvalidLength(len, expected) => format!("found {len} values, expected {expected}"),
+        Kind::Message(why) if is_address(key) => {
+            let found = found.unwrap_or_else(|| "another type".to_owned());
+            format!(
+                "found {found}, which is no multiaddr ({why}): write /ip4/10.0.0.1/tcp/4100 or \
+                 /dns4/a.example/tcp/4100"
+            )
+        }
+        Kind::Message(why) => match found.filter(|found| !is_secret(key) && !why.contains(found)) {
+            Some(found) => format!("found {found}: {why}"),
+            None => why.clone(),
+        },
+        other => other.to_string(),
+    }
+}
+
+fn is_address(key: &str) -> bool {
+    key.starts_with("net.listen") || key.starts_with("net.advertise")
+}
+
+fn unknown_setting(section: &str, name: &str, names: &[&str]) -> String {
+    let names: Vec<&str> = names.iter().copied().filter(|name| !name.is_empty()).collect();
+    if let Some(similar) = nearest(name, names.iter().copied()) {
+        return format!("there is no such setting: did you mean {similar}?");
+    }
+    let elsewhere: Vec<String> = defaults::sections_with(name)
+        .filter(|other| *other != section)
+        .map(|other| format!("[{other}]"))
+        .collect();
+    match (elsewhere.is_empty(), names.len()) {
+        (false, _) => {
+            format!("there is no such setting here, but in {}", elsewhere.join(" and in "))
+        }
+        (true, ..=LISTED_MAX) => {
+            format!("there is no such setting: [{section}] has {}", names.join(", "))
+        }
+        (true, _) => format!(
+            "there is no such setting: `ostraca config --defaults` prints those of [{section}]"
+        ),
+    }
+}
+
+fn unknown_value(found: &str, names: &[&str]) -> String {
+    let names: Vec<&str> = names.to_vec();
+    let meant = match nearest(found, names.iter().copied()) {
+        Some(similar) => format!("did you mean {similar}? Allowed are "),
+        None => "allowed are ".to_owned(),
+    };
+    format!("found {found}: {meant}{}", names.join(", "))
+}
+
+/// A section that does not exist.
+pub(super) fn unknown_section(name: &str, sections: &[&str]) -> String {
+    let meant = nearest(name, sections.iter().copied());
+    let meant = meant.map_or_else(String::new, |similar| format!("did you mean {similar}? "));
+    format!("there is no such section: {meant}the sections are {}", sections.join(", "))
+}
+
+/// The name most similar to `name`, if any is similar enough.
+pub(super) fn nearest<'a>(name: &str, all: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let similarity = |other: &str| strsim::normalized_damerau_levenshtein(name, other);
+    all.map(|other| (similarity(other), other))
+        .filter(|(similar, _)| *similar >= SIMILAR_MIN)
+        .max_by(|(one, _), (other, _)| one.total_cmp(other))
+        .map(|(_, other)| other)
+}

@@ -1,0 +1,112 @@
+//! Settings that this release does not implement. A node refuses to start with any value but their
+//! default, because a setting that is accepted and ignored promises what no code does.
+
+use std::time::Duration;
+
+use super::{Config, InvalidConfig};
+use crate::sharding::config::{ConstantRate, EntityRecovery, MajorityPlus};
+
+/// A setting without an implementation.
+struct Refused {
+    setting: &'static str,
+    is_set: fn(&Config) -> bool,
+    why: &'static str,
+}
+
+const NO_STORE: &str = "this release has no durable store: replicated data are kept in the memory \
+                        of every node and lost when all nodes stop";
+const NO_REMEMBERED: &str = "this release remembers no entities";
+
+const REFUSED: [Refused; 6] = [
+    Refused {
+        setting: "ddata.durable.keys",
+        is_set: |config| !config.ddata.durable_keys.is_empty(),
+        why: NO_STORE,
+    },
+    Refused {
+        setting: "ddata.durable.write-behind-interval",
+        is_set: |config| config.ddata.write_behind_interval.is_some(),
+        why: NO_STORE,
+    },
+    Refused {
+        setting: "cluster.sharding.read-majority-plus",
+        is_set: |config| config.sharding.read_majority_plus != MajorityPlus::Some(0),
+        why: "a coordinator always reads homes from a plain majority, which sees every \
+              acknowledged write",
+    },
+    Refused {
+        setting: "cluster.sharding.entity-recovery-strategy",
+        is_set: |config| config.sharding.entity_recovery_strategy != EntityRecovery::All,
+        why: NO_REMEMBERED,
+    },
+    Refused {
+        setting: "cluster.sharding.entity-recovery-constant-rate",
+        is_set: |config| config.sharding.entity_recovery_constant_rate != ConstantRate::default(),
+        why: NO_REMEMBERED,
+    },
+    Refused {
+        setting: "cluster.sharding.entity-restart-backoff",
+        is_set: |config| config.sharding.entity_restart_backoff != Duration::from_secs(10),
+        why: NO_REMEMBERED,
+    },
+];
+
+/// The settings that are set and have no implementation.
+pub(super) fn check(config: &Config) -> impl Iterator<Item = InvalidConfig> {
+    let set = REFUSED.iter().filter(|refused| (refused.is_set)(config));
+    set.map(|Refused { setting, why, .. }| InvalidConfig::NotImplemented { setting, why })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::load;
+
+    /// A value for each refused setting.
+    const SET: [(&str, &str); REFUSED.len()] = [
+        ("[ddata]\ndurable.keys = [\"motd*\"]", "ddata.durable.keys is set"),
+        (
+            "[ddata]\ndurable.write-behind-interval = \"1s\"",
+            "ddata.durable.write-behind-interval is set",
+        ),
+        (
+            "[cluster.sharding]\nread-majority-plus = 5",
+            "cluster.sharding.read-majority-plus is set",
+        ),
+        (
+            "[cluster.sharding]\nentity-recovery-strategy = \"constant\"",
+            "cluster.sharding.entity-recovery-strategy is set",
+        ),
+        (
+            "[cluster.sharding.entity-recovery-constant-rate]\nnumber-of-entities = 6",
+            "cluster.sharding.entity-recovery-constant-rate is set",
+        ),
+        (
+            "[cluster.sharding]\nentity-restart-backoff = \"11s\"",
+            "cluster.sharding.entity-restart-backoff is set",
+        ),
+    ];
+
+    #[test]
+    fn settings_without_implementation_are_refused_by_name() {
+        assert_eq!(check(&Config::default()).count(), 0);
+        for ((text, said), refused) in SET.into_iter().zip(&REFUSED) {
+            let config = load::from_text(text).expect("a value of the right type");
+            let error = config.check().expect_err(text).to_string();
+            assert!(error.starts_with(said), "{error}");
+            assert!(error.contains(refused.why) && error.ends_with("leave it out"), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn no_node_starts_with_durable_keys() {
+        let config = || load::from_text(SET[0].0).expect("a value of the right type");
+        let errors = [
+            crate::Node::start(config()).await.expect_err("no store"),
+            crate::Node::listen(config()).await.expect_err("no store"),
+        ];
+        for error in errors {
+            assert!(error.to_string().contains("no durable store"), "{error}");
+        }
+    }
+}
