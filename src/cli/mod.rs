@@ -46,8 +46,7 @@ pub(crate) type Outcome = Result<(), Box<dyn Error>>;
     3  there is no such key, or the node knows no such entity type\n  \
     4  no node answers there\n  \
     5  too few nodes answered in time: a write stays and will spread\n  \
-    6  `ostraca node`: the others removed this node, its downing strategy ended it, or no cluster \
-    took it in in time: start it again\n  \
+    6  `ostraca node` was removed from its cluster, or found none in time: start it again\n  \
     130  `ostraca node`: a second signal ended it at once"
 )]
 pub(crate) struct Ostraca {

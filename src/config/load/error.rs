@@ -14,6 +14,9 @@ const LISTED_MAX: usize = 24;
 /// Similarity (1: equal) from which a name is suggested.
 const SIMILAR_MIN: f64 = 0.6;
 
+/// Similarity from which a name is suggested although another section has the name found.
+const SURE_MIN: f64 = 0.85;
+
 /// Why settings can't be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -120,13 +123,16 @@ fn is_address(key: &str) -> bool {
 
 fn unknown_setting(section: &str, name: &str, names: &[&str]) -> String {
     let names: Vec<&str> = names.iter().copied().filter(|name| !name.is_empty()).collect();
-    if let Some(similar) = nearest(name, names.iter().copied()) {
-        return format!("there is no such setting: did you mean {similar}?");
-    }
     let elsewhere: Vec<String> = defaults::sections_with(name)
         .filter(|other| *other != section)
         .map(|other| format!("[{other}]"))
         .collect();
+    let similar = nearest(name, names.iter().copied());
+    let is_misspelt =
+        elsewhere.is_empty() || similar.is_some_and(|it| similarity(name, it) >= SURE_MIN);
+    if let Some(similar) = similar.filter(|_| is_misspelt) {
+        return format!("there is no such setting: did you mean {similar}?");
+    }
     match (elsewhere.is_empty(), names.len()) {
         (false, _) => {
             format!("there is no such setting here, but in {}", elsewhere.join(" and in "))
@@ -156,10 +162,13 @@ pub(super) fn unknown_section(name: &str, sections: &[&str]) -> String {
     format!("there is no such section: {meant}the sections are {}", sections.join(", "))
 }
 
+fn similarity(name: &str, other: &str) -> f64 {
+    strsim::normalized_damerau_levenshtein(name, other)
+}
+
 /// The name most similar to `name`, if any is similar enough.
 pub(super) fn nearest<'a>(name: &str, all: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let similarity = |other: &str| strsim::normalized_damerau_levenshtein(name, other);
-    all.map(|other| (similarity(other), other))
+    all.map(|other| (similarity(name, other), other))
         .filter(|(similar, _)| *similar >= SIMILAR_MIN)
         .max_by(|(one, _), (other, _)| one.total_cmp(other))
         .map(|(_, other)| other)

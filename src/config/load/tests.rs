@@ -35,7 +35,7 @@ fn what_is_set_counts_and_all_else_has_its_default() {
 }
 
 /// A wrong file, the key that is named, and what is said of it.
-const WRONG: [(&str, &str, &str); 25] = [
+const WRONG: [(&str, &str, &str); 26] = [
     ("[clutser]\n", "clutser", "the sections are cluster, ddata, management, net"),
     ("cluster = 3", "cluster", "found signed int `3`, but this is a section"),
     (
@@ -61,6 +61,11 @@ const WRONG: [(&str, &str, &str); 25] = [
         "found \"localhost:1\", which is no multiaddr",
     ),
     ("[net]\nadvertise = [\"a:1\"]", "net.advertise.0", "write /ip4/10.0.0.1/tcp/4100 or /dns4"),
+    (
+        "[cluster.sharding]\nidle-timeout = \"3s\"",
+        "cluster.sharding.idle-timeout",
+        "but in [net.limits] and in [cluster.sharding.passivation]",
+    ),
     ("[net]\nseeds = []", "net.seeds", "there is no such setting here, but in [cluster]"),
     ("[net]\nallowed-peers = [\"me\"]", "net.allowed-peers.0", "is no peer id"),
     ("[net]\ncluster-secret = \"hush\"", "net.cluster-secret", "at least 32"),

@@ -118,11 +118,11 @@ pub enum UpdateError {
     /// The node stopped in between: the change may have been made, and may have spread.
     #[error("the node stopped before it answered; the change may have been made")]
     Interrupted,
-    /// The Replicator has not begun, or not answered: its durable store hangs, or it is overloaded.
+    /// The Replicator has not begun, or not answered: this node is overloaded.
     /// The change may be made, also later.
     #[error(
-        "no answer within {waited:?}; the change may be made, also later: look whether the durable \
-         store hangs"
+        "no answer within {waited:?}; the change may be made, also later: this node is overloaded, \
+         see its log"
     )]
     Unanswered {
         /// How long it had.
@@ -211,8 +211,8 @@ pub enum GetError {
     /// The node has stopped, or stopped before it answered.
     #[error("the node has stopped: ask another one")]
     Stopped,
-    /// The Replicator has not begun, or not answered: its durable store hangs, or it is overloaded.
-    #[error("no answer within {waited:?}: look whether the durable store hangs, and retry")]
+    /// The Replicator has not begun, or not answered: this node is overloaded.
+    #[error("no answer within {waited:?}: this node is overloaded, see its log, and retry")]
     Unanswered {
         /// How long it had.
         waited: Duration,
@@ -295,11 +295,11 @@ pub enum DeleteError {
     /// The node stopped in between: the delete may have been made, and may have spread.
     #[error("the node stopped before it answered; the key may have been deleted")]
     Interrupted,
-    /// The Replicator has not begun, or not answered: its durable store hangs, or it is overloaded.
+    /// The Replicator has not begun, or not answered: this node is overloaded.
     /// The key may be deleted, also later.
     #[error(
-        "no answer within {waited:?}; the key may be deleted, also later: look whether the durable \
-         store hangs"
+        "no answer within {waited:?}; the key may be deleted, also later: this node is \
+         overloaded, see its log"
     )]
     Unanswered {
         /// How long it had.
