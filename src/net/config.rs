@@ -100,7 +100,8 @@ impl Config {
             private: self.private_network,
         };
         self.secret = Some(self.secret.clone().unwrap_or_default().read(files)?);
-        let files = [("cluster", self.secret_file.take()), ("client", self.client_secret_file.take())];
+        let files =
+            [("cluster", self.secret_file.take()), ("client", self.client_secret_file.take())];
         let readable = |(holder, path): (_, Option<PathBuf>)| secret_file::readable(&path?, holder);
         Ok(files.into_iter().filter_map(readable).collect())
     }

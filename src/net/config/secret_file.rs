@@ -122,10 +122,7 @@ mod tests {
     fn secret_in_place_of_its_file_is_not_shown() {
         let misplaced = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
         let in_place = Config { secret_file: Some(misplaced.into()), ..Config::default() };
-        let both = Config {
-            secret: Some(secret().into()),
-            ..in_place.clone()
-        };
+        let both = Config { secret: Some(secret().into()), ..in_place.clone() };
         for mut config in [in_place, both] {
             let error = config.read_secret().expect_err("it is no file").to_string();
             assert!(!error.contains(&misplaced[..8]), "{error}");
