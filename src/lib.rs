@@ -106,6 +106,7 @@ pub mod management;
 pub mod net;
 pub mod node;
 pub mod prelude;
+mod runtime;
 pub mod sharding;
 mod threads;
 

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use libp2p::{Multiaddr, PeerId};
 use ostraca_ddata::id::ReplicaId;
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::context::TokioContext;
 
 use super::client::ClientStream;
 use super::config::Config;
@@ -18,6 +20,7 @@ use super::secrets;
 use super::swarm::{Refusals, StartError};
 use super::wire::{Facts, Refusal};
 use super::{Class, NodeId, Receiver};
+use crate::runtime::OwnRuntime;
 
 /// What the transport tells the node.
 #[derive(Clone, Debug, PartialEq)]
@@ -138,10 +141,35 @@ pub struct Net {
     directory: Arc<Directory>,
     clients_max: usize,
     commands: mpsc::UnboundedSender<Command>, // orders of the node, not of peers
+    _runtime: OwnRuntime,                     // of the hub and its connections
+}
+
+/// Where the tasks of lanes run.
+#[derive(Clone, Debug)]
+pub struct Runtimes {
+    /// Lanes of entities: their messages may run handlers, which may block.
+    pub user: Handle,
+    /// Lanes of the Replicator: their messages may be merged on the spot.
+    pub data: Handle,
+}
+
+impl Runtimes {
+    /// All of them on the runtime of the caller.
+    #[must_use]
+    pub fn current() -> Self {
+        Self { user: Handle::current(), data: Handle::current() }
+    }
+}
+
+/// Threads for connections and control lanes: one, on a large host one for every eight processors.
+/// What a sender writes is mostly enciphered on its own thread.
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |count| count.get().div_ceil(8)).min(8)
 }
 
 impl Net {
-    /// Listens, and lets `receiver` take what arrives.
+    /// Listens, and lets `receiver` take what arrives. Connections and control lanes have threads of
+    /// their own; the other lanes run where the caller does.
     ///
     /// # Errors
     /// [`StartError`] says which address can't be listened on, or why that would not be safe.
@@ -150,21 +178,39 @@ impl Net {
         identity: &Identity,
         receiver: Arc<dyn Receiver>,
     ) -> Result<(Self, mpsc::UnboundedReceiver<Event>), StartError> {
+        Self::start_on(config, identity, receiver, Runtimes::current()).await
+    }
+
+    /// As [`start`](Self::start), with lanes on these runtimes.
+    ///
+    /// # Errors
+    /// [`StartError`], as there.
+    pub async fn start_on(
+        config: &Config,
+        identity: &Identity,
+        receiver: Arc<dyn Receiver>,
+        runtimes: Runtimes,
+    ) -> Result<(Self, mpsc::UnboundedReceiver<Event>), StartError> {
         let me = identity.node_id();
         let (commands, orders) = mpsc::unbounded_channel();
         let (events, facts) = mpsc::unbounded_channel();
-        let setup = Setup { config, identity, receiver, commands: orders, events };
-        let Started { hub, directory, listening, advertised } = Hub::start(setup).await?;
+        let runtime = OwnRuntime::start("ostraca-net", threads()).map_err(StartError::Thread)?;
+        let setup = Setup { config, identity, receiver, commands: orders, events, runtimes };
+        // Its sockets belong to the runtime that they are made on.
+        let starting = TokioContext::new(Hub::start(setup), runtime.handle().clone());
+        let Started { hub, directory, listening, advertised } = starting.await?;
         if let Some(secrets) = config.secret.clone() {
             let orders = commands.downgrade();
-            tokio::spawn(secrets::follow(secrets, secrets::READ_EVERY, orders, Command::Secrets));
+            let follow = secrets::follow(secrets, secrets::READ_EVERY, orders, Command::Secrets);
+            runtime.handle().spawn(follow);
         }
-        tokio::spawn(hub.run());
+        runtime.handle().spawn(hub.run());
         let named = |address: Multiaddr| address.with_p2p(me.peer).unwrap_or_else(|other| other);
         let (addresses, listening) =
             (advertised.into_iter().map(named).collect(), listening.into());
         let clients_max = config.limits.clients;
-        Ok((Self { me, addresses, listening, directory, clients_max, commands }, facts))
+        let _runtime = runtime;
+        Ok((Self { me, addresses, listening, directory, clients_max, commands, _runtime }, facts))
     }
 
     /// Who this is.

@@ -380,6 +380,9 @@ pub enum StartError {
         /// What the system said.
         source: io::Error,
     },
+    /// No thread for connections.
+    #[error("the system gives no thread for connections: raise the limit of this user or cgroup")]
+    Thread(#[source] io::Error),
     /// No key for connections: the identity cannot sign, or there is no randomness.
     #[error(transparent)]
     Key(#[from] noise::Error),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ostraca_ddata::durable::{DurableStore, Record, StoreError};
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, spawn_blocking};
 
@@ -38,11 +39,12 @@ impl Disk {
         store: Store,
         alive: Alive,
         persisted: impl Fn(u64, Result<(), StoreError>) + Send + 'static,
+        runtime: &Handle,
     ) -> (Self, JoinHandle<()>) {
         let (orders, receiver) = mpsc::unbounded_channel();
         let unwritten = Arc::new(AtomicUsize::new(0));
         let store = (Some(store), alive);
-        let task = tokio::spawn(write_all(store, receiver, unwritten.clone(), persisted));
+        let task = runtime.spawn(write_all(store, receiver, unwritten.clone(), persisted));
         (Self { orders, unwritten }, task)
     }
 
@@ -124,9 +126,10 @@ mod tests {
     fn start(store: Store) -> (Disk, JoinHandle<()>, Answers) {
         let answers = Answers::default();
         let told = answers.clone();
-        let (disk, task) = Disk::start(store, Arc::new(()), move |id, result| {
+        let persisted = move |id, result| {
             told.lock().expect("no test panics under it").push((id, result));
-        });
+        };
+        let (disk, task) = Disk::start(store, Arc::new(()), persisted, &Handle::current());
         (disk, task, answers)
     }
 
@@ -203,7 +206,8 @@ mod tests {
             (mpsc::unbounded_channel(), std::sync::mpsc::channel());
         let alive = Arc::new(());
         let in_use = Arc::downgrade(&alive);
-        let (disk, task) = Disk::start(Box::new(Held { begun, ends }), alive, |_, _| {});
+        let store = Box::new(Held { begun, ends });
+        let (disk, task) = Disk::start(store, alive, |_, _| {}, &Handle::current());
         disk.write(1, vec![promise("a")]);
         writes.recv().await.expect("it writes");
         drop(disk);

@@ -25,6 +25,7 @@ use crate::cluster::member::Status;
 use crate::cluster::membership::port::Command;
 use crate::net::handle::Net;
 use crate::net::identity::Identity;
+use crate::runtime::OwnRuntime;
 
 /// The exit code after a second signal.
 const IMPATIENT: i32 = 130;
@@ -50,6 +51,7 @@ pub(super) struct Rest {
     pub(super) net: Net,
     pub(super) listening: JoinHandle<()>,
     pub(super) identity: Arc<Identity>, // the last to go
+    pub(super) runtime: OwnRuntime,     // of the Replicator and its lanes
 }
 
 impl Ending {
@@ -87,7 +89,7 @@ impl Ending {
     /// counted, and the sockets are closed before the identity is let go.
     async fn stop_rest(&self, within: Duration) {
         let Some(rest) = self.lock().rest.take() else { return };
-        let Rest { running, net, listening, identity } = rest;
+        let Rest { running, net, listening, identity, runtime } = rest;
         let within = within - TO_COUNT.min(within / 2);
         match share(within, running.stop(), |left| net.stop_within(left)).await {
             Some(Ok(_)) => {}
@@ -95,7 +97,7 @@ impl Ending {
             None => tracing::error!(?within, "node.stopped_late: replicated data still end"),
         }
         listening.abort();
-        drop(identity);
+        drop((identity, runtime));
     }
 
     fn lock(&self) -> MutexGuard<'_, Parts> {
@@ -304,7 +306,8 @@ mod tests {
         lane.send(&[], b"unheard").expect("room");
         let running = parts::alone().await.running;
         let listening = tokio::spawn(std::future::ready(()));
-        let rest = Rest { running, net, listening, identity: Arc::new(own) };
+        let runtime = OwnRuntime::start("data", 1).expect("a thread");
+        let rest = Rest { running, net, listening, identity: Arc::new(own), runtime };
         let ending = Ending::new(Parts { tools: None, control: None, rest: Some(rest) });
         let stopping = ending.stop_rest(Duration::from_secs(2));
         let stopped = tokio::time::timeout(PATIENCE / 2, stopping).await;

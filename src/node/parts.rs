@@ -2,7 +2,7 @@
 //! on a task of its own.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 
 use futures::FutureExt;
 use ostraca_ddata::bug::Canary;
@@ -14,6 +14,7 @@ use ostraca_ddata::replicator::epoch::{Epoch, EpochId, EpochSettings};
 use ostraca_ddata::replicator::stats::Stats;
 use ostraca_ddata::replicator::{Replicator as Unguarded, Setup};
 use rand::RngExt;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -24,15 +25,16 @@ use super::disk::{self, Disk, Store};
 use super::driver::Driver;
 use super::inbox::{Inbox, InboxLimits};
 use super::outgoing::{Outgoing, Sending};
-use super::receiver::DataReceiver;
+use super::receiver::{Beats, DataReceiver};
 use super::replicator::subscription::Subscribers;
 use super::replicator::{Replicator, Shared, said};
 use super::replies::Replies;
 use super::sharding::hostings::Hostings;
 use super::wiring::{self, Event, Fact};
 use crate::cluster::bug::Canary as NoCanary;
-use crate::cluster::lease::guard::{Guard, GuardInput};
+use crate::cluster::lease::guard::{Grants, Guard, GuardInput};
 use crate::net::Receiver;
+use crate::net::handle::Net;
 
 /// Events that wait for the node; beyond, they are logged and lost.
 const EVENTS_MAX: usize = 1_024;
@@ -80,12 +82,18 @@ impl std::fmt::Debug for ReplicatorPart {
 #[derive(Clone)]
 pub struct Facts {
     inbox: Inbox<Guard>,
+    grants: Grants,
 }
 
 impl Facts {
     /// Tells a fact.
     pub fn tell(&self, fact: Fact) {
         self.give(wiring::tell(fact));
+    }
+
+    /// The promises of this node, which answer heartbeats.
+    pub(super) const fn grants(&self) -> &Grants {
+        &self.grants
     }
 
     /// What another part's word has become.
@@ -162,6 +170,8 @@ pub async fn start_replicator(
         hostings: Arc::default(),
         clock: Clock::start(),
         alive: Arc::new(()),
+        runtime: Handle::current(),
+        leases: None,
     };
     start_in_node(setup, outgoing, surroundings).await
 }
@@ -176,6 +186,10 @@ pub(super) struct InNode {
     pub(super) clock: Clock,
     /// Must outlive the Replicator.
     pub(super) alive: Alive,
+    /// Where the Replicator runs when nobody else runs a turn of it.
+    pub(super) runtime: Handle,
+    /// The way to holders, if their heartbeats are answered beside the Replicator.
+    pub(super) leases: Option<Weak<OnceLock<Net>>>,
 }
 
 /// Starts the Replicator in a node; see [`start_replicator`].
@@ -184,7 +198,7 @@ pub(super) async fn start_in_node(
     outgoing: impl Outgoing,
     node: InNode,
 ) -> Result<ReplicatorPart, StoreError> {
-    let InNode { sibling, hostings, clock, alive } = node;
+    let InNode { sibling, hostings, clock, alive, runtime, leases } = node;
     let ReplicatorSetup { machine, mut store, inbox: limits } = setup;
     let mut loaded = None;
     if !machine.config.durable_keys.is_empty() {
@@ -197,14 +211,17 @@ pub(super) async fn start_in_node(
     let replies = Arc::new(Replies::<Answer>::new(replies_limit));
     let (subscribers, sending) = (Arc::<Subscribers>::default(), Arc::<Sending>::default());
     let (events, last, told) = last_reserved(EVENTS_MAX);
-    let facts = Facts { inbox: inbox.clone() };
+    let guard = Guard::new(Unguarded::new(machine), NoCanary::none());
+    let facts = Facts { inbox: inbox.clone(), grants: guard.grants() };
+    let beats = leases.map(|net| Beats::new(guard.grants(), net, clock));
     if let Some(records) = loaded {
         facts.tell(Fact::Loaded(records));
     }
     let back = facts.clone();
-    let (disk, disk_task) = Disk::start(store, alive.clone(), move |id, result| {
+    let persisted = move |id, result| {
         back.tell(Fact::Persisted { id, result });
-    });
+    };
+    let (disk, disk_task) = Disk::start(store, alive.clone(), persisted, &runtime);
     let surroundings = Surroundings {
         outgoing,
         sending: sending.clone(),
@@ -217,14 +234,14 @@ pub(super) async fn start_in_node(
         incomplete: None,
         answers: Vec::new(),
     };
-    let guard = Guard::new(Unguarded::new(machine), NoCanary::none());
     let driver = Driver::new(guard, surroundings, inbox.clone(), clock);
     let counters = driver.counters();
     let ended = Ended { replies: replies.clone(), subscribers: subscribers.clone(), _alive: alive };
-    let task = tokio::spawn(run(driver, ended, last));
-    tokio::spawn(Replies::look_after(Arc::downgrade(&replies)));
+    let task = runtime.spawn(run(driver, ended, last));
+    runtime.spawn(Replies::look_after(Arc::downgrade(&replies)));
     let control = sibling.map(|sibling| sibling.inbox);
-    let receiver = Arc::new(DataReceiver::new(inbox.clone(), control, hostings, clock));
+    let receiver = DataReceiver::new(inbox.clone(), control, hostings, clock);
+    let receiver = Arc::new(receiver.answering(beats));
     let handle = Replicator::new(Shared {
         inbox: inbox.clone(),
         replies,

@@ -5,10 +5,12 @@
 //! the lane behind it, nor end the connection.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::replicator::port;
 
 use super::clock::Clock;
 use super::control::machine::{ControlInbox, ControlInput};
@@ -16,8 +18,10 @@ use super::inbox::{Inbox, Urgency};
 use super::rarely::Rarely;
 use super::sharding::hostings::Hostings;
 use super::wiring::membership::{self, Lease};
-use super::wiring::{self, Heard};
-use crate::cluster::lease::guard::{Guard, GuardInput};
+use super::wiring::{self, Heard, Part};
+use crate::cluster::lease::guard::{Grants, Guard, GuardInput};
+use crate::cluster::lease::{Beat, LeaseMessage};
+use crate::net::handle::Net;
 use crate::net::{Busy, Class, Inbound, Receiver};
 use crate::sharding::is_answer;
 
@@ -31,6 +35,7 @@ const ANSWER_WEIGHT: usize = 2;
 /// where there are some, and for entities.
 pub(crate) struct DataReceiver {
     inbox: Inbox<Guard>,
+    beats: Option<Beats>,
     control: Option<ControlInbox>,
     hostings: Arc<Hostings>,
     clock: Clock,
@@ -47,7 +52,13 @@ impl DataReceiver {
         clock: Clock,
     ) -> Self {
         let (taken, undecodable) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { inbox, control, hostings, clock, taken, undecodable, warned: Mutex::default() }
+        let (beats, warned) = (None, Mutex::default());
+        Self { inbox, beats, control, hostings, clock, taken, undecodable, warned }
+    }
+
+    /// Has heartbeats of leases answered here, and not by the Replicator at its next turn.
+    pub(super) fn answering(self, beats: Option<Beats>) -> Self {
+        Self { beats, ..self }
     }
 
     /// Messages put into the inbox so far.
@@ -71,9 +82,7 @@ impl DataReceiver {
             }
             Ok(Heard::Lease { from, message: said }) => match membership::lease(from, said) {
                 Lease::Membership(input) => input.into(),
-                Lease::Guard(input) => {
-                    return self.take(input, message.body.len(), Urgency::Urgent);
-                }
+                Lease::Guard(input) => return self.promise(input, message.body.len()),
             },
             Ok(Heard::Sharding(fact)) => fact.into(),
             Err(why) => {
@@ -86,6 +95,21 @@ impl DataReceiver {
             None => self.refuse(message, &"this node runs no membership"),
         }
         Ok(())
+    }
+
+    /// A heartbeat is answered here, whatever the Replicator is at; all else is the Replicator's.
+    fn promise(&self, input: GuardInput, bytes: usize) -> Result<(), Busy> {
+        let input = match (&self.beats, input) {
+            (Some(beats), GuardInput::Lease { from, message: LeaseMessage::Beat(beat) }) => {
+                if !beats.answer(from, beat) {
+                    return Ok(());
+                }
+                // Whoever is behind learns it from the other's epoch.
+                GuardInput::Data(port::Input::PeerEpoch { from, id: Some(beat.epoch) })
+            }
+            (_, input) => input,
+        };
+        self.take(input, bytes, Urgency::Urgent)
     }
 
     /// Whether every part takes a message from the control lane.
@@ -111,6 +135,33 @@ impl DataReceiver {
                 "node.undecodable: dropped; does that node run another release, or another program?"
             );
         }
+    }
+}
+
+/// Answers heartbeats of leases on the thread that they come on.
+pub(super) struct Beats {
+    grants: Grants,
+    net: Weak<OnceLock<Net>>, // which holds this: it must end with its last handle
+    clock: Clock,
+}
+
+impl Beats {
+    pub(super) const fn new(grants: Grants, net: Weak<OnceLock<Net>>, clock: Clock) -> Self {
+        Self { grants, net, clock }
+    }
+
+    /// Grants what can be granted. Says whether the Replicator must hear of the sender's epoch.
+    fn answer(&self, from: ReplicaId, beat: Beat) -> bool {
+        let beaten = self.grants.beat(self.clock.now(), from, beat);
+        if let Some(message) = beaten.answer {
+            let net = self.net.upgrade();
+            let net = net.as_deref().and_then(OnceLock::get);
+            if let Some(lane) = net.and_then(|net| net.lane(from, Class::Control)) {
+                // What is not sent is a grant that was lost: the next heartbeat brings another one.
+                let _ = lane.send(Part::Lease.header(), &wiring::say(&message));
+            }
+        }
+        beaten.is_news
     }
 }
 

@@ -9,6 +9,7 @@ use ostraca_ddata::bug::Canary;
 use ostraca_ddata::data::Registry;
 use ostraca_ddata::durable::StoreError;
 use ostraca_ddata::replicator::Setup;
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 
 use super::Node;
@@ -47,10 +48,11 @@ use crate::management::config::Place;
 use crate::management::server::Server;
 use crate::management::socket::{Bound, SocketError};
 use crate::net::config::SecretError;
-use crate::net::handle::{self, Net};
+use crate::net::handle::{self, Net, Runtimes};
 use crate::net::identity::{Identity, IdentityError};
 use crate::net::swarm;
 use crate::net::wire::PROTOCOL_VERSION;
+use crate::runtime::OwnRuntime;
 use crate::sharding::machines::Machines;
 use crate::sharding::region::Cut;
 
@@ -85,8 +87,8 @@ pub enum StartError {
         /// Which.
         address: Multiaddr,
     },
-    /// No thread for membership.
-    #[error("the system gives no thread for membership")]
+    /// No thread for membership, or for replicated data.
+    #[error("the system gives no thread: raise the limit of this user or cgroup")]
     Thread(#[source] io::Error),
 }
 
@@ -98,6 +100,7 @@ struct Base {
     net: Net,
     told: mpsc::UnboundedReceiver<handle::Event>,
     data: ReplicatorPart,
+    runtime: OwnRuntime,
     inbox: ControlInbox,
     hostings: Arc<Hostings>,
     lease: Lease,
@@ -208,16 +211,21 @@ impl Base {
         let (clock, inbox) = (Clock::start(), Inbox::new(InboxLimits::default()));
         let sibling = Sibling { me: me.incarnation, inbox: inbox.clone() };
         let (hostings, lease) = (Arc::<Hostings>::default(), Lease::none(clock));
+        let runtime = OwnRuntime::start("ostraca-data", 1).map_err(StartError::Thread)?;
+        let net_cell = Arc::new(OnceLock::new());
         let node = InNode {
             sibling: Some(sibling).filter(|_| membership == HasMembership::Yes),
             hostings: hostings.clone(),
             clock,
-            alive: identity.clone(),
+            alive: Arc::new((identity.clone(), runtime.clone())),
+            runtime: runtime.handle().clone(),
+            leases: Some(Arc::downgrade(&net_cell)),
         };
-        let net_cell = Arc::new(OnceLock::new());
         let setup = ReplicatorSetup::new(machine);
         let data = parts::start_in_node(setup, Lanes::new(net_cell.clone()), node).await?;
-        let (net, told) = Net::start(&config.net, &identity, data.receiver.clone()).await?;
+        let lanes = Runtimes { user: Handle::current(), data: runtime.handle().clone() };
+        let receiver = data.receiver.clone();
+        let (net, told) = Net::start_on(&config.net, &identity, receiver, lanes).await?;
         let _ = net_cell.set(net.clone()); // set once, here
         tracing::info!(node = %me, addresses = ?net.addresses(), "node.listening");
         let shutdown = CoordinatedShutdown::new(config.shutdown.clone());
@@ -239,6 +247,7 @@ impl Base {
             net,
             told,
             data,
+            runtime,
             inbox,
             hostings,
             lease,
@@ -270,6 +279,7 @@ impl Base {
         let watchers = Watchers::new();
         let dialling = Dialling::new(self.net.clone(), self.inbox.clone());
         let dir = config.net.data_dir.as_deref().map(Path::to_owned);
+        let runtime = self.runtime.handle();
         let surroundings = Surroundings {
             me,
             lanes: Lanes::new(self.net_cell.clone()),
@@ -280,7 +290,7 @@ impl Base {
             watchers: watchers.clone(),
             lease: self.lease.clone(),
             asking,
-            memory: dir.map(|dir| Writing::start(dir, self.inbox.clone()).0),
+            memory: dir.map(|dir| Writing::start(dir, self.inbox.clone(), runtime).0),
             shutdown: self.shutdown.clone(),
             when_out: if stops { WhenOut::ShutDown } else { WhenOut::Stay },
             hostings: self.hostings.clone(),
@@ -313,7 +323,7 @@ impl Base {
         watchers: Arc<Watchers>,
         joins_by: JoinsBy,
     ) -> Node {
-        let Self { identity, net, told, data, inbox, shutdown, .. } = self;
+        let Self { identity, net, told, data, runtime, inbox, shutdown, .. } = self;
         let Self { hostings, lease, sharding, clock, .. } = self;
         let ReplicatorPart { handle, receiver: _, facts, events, running } = data;
         let me = wiring::to_cluster(net.me()).expect("identities are ed25519 keys");
@@ -335,7 +345,8 @@ impl Base {
             said: std::collections::BTreeMap::new(),
         };
         let listening = tokio::spawn(ears.listen());
-        let rest = Rest { running, net: net.clone(), listening, identity: identity.clone() };
+        let identity_too = identity.clone();
+        let rest = Rest { running, net: net.clone(), listening, identity: identity_too, runtime };
         let ending = Ending::new(Parts { tools: None, control, rest: Some(rest) });
         ending::end_parts(&shutdown, &ending);
         let (replicator, up) = (handle, ups);

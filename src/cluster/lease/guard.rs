@@ -1,10 +1,19 @@
 //! The Replicator and the [`Grantor`] as one machine: a question about leases is answered in the
-//! step in which it is asked, and no grant leaves after a Seal's answer (spec/safety.md §4).
+//! step in which it is asked, and no grant leaves after a Seal's answer.
+//!
+//! A large merge may take the Replicator longer than a lease runs. So heartbeats need not wait for
+//! it: [`Grants`] answers them on any thread, beside a step of the Replicator. Grantor and
+//! Replicator still never disagree. Each answer about promises, and each grant, is one step under
+//! the lock of the grants; a replica that has sealed or installed a configuration says so under
+//! that lock before an output of that step leaves. A grant that is given in between is one that was
+//! given before the step: the step has not read a promise without the lock, and nobody has seen an
+//! output of it.
 //!
 //! Knows no gossip, no member's status, no socket; the same machine runs under the driver and in
 //! the simulator.
 
 use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::id::ReplicaId;
@@ -12,7 +21,7 @@ use ostraca_ddata::machine::{Machine, Outbox};
 use ostraca_ddata::replicator::epoch::EpochId;
 use ostraca_ddata::replicator::{Replicator, port};
 
-use super::{Grantor, LeaseMessage};
+use super::{Beat, Grantor, LeaseMessage};
 use crate::cluster::bug::Canary;
 
 /// A fact for a guarded Replicator.
@@ -49,12 +58,63 @@ pub enum GuardOutput {
     },
 }
 
+/// The promises of a node. A clone gives the same promises; see the module's page.
+#[derive(Clone, Debug)]
+pub struct Grants(Arc<Mutex<Granting>>);
+
+#[derive(Debug)]
+struct Granting {
+    me: ReplicaId,
+    canary: Canary,
+    grantor: Option<Grantor>, // from the first input on, which tells when it was started
+    /// The installed epoch.
+    installed: Option<EpochId>,
+    /// The same, if this replica is a member of it that is not sealed.
+    unsealed: Option<EpochId>,
+}
+
+/// What a heartbeat comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Beaten {
+    /// The answer to its sender; `None`: no grant.
+    pub answer: Option<LeaseMessage>,
+    /// The sender is in another epoch: the Replicator must hear of that.
+    pub is_news: bool,
+}
+
+impl Grants {
+    fn new(me: ReplicaId, canary: Canary) -> Self {
+        let (grantor, installed, unsealed) = (None, None, None);
+        Self(Arc::new(Mutex::new(Granting { me, canary, grantor, installed, unsealed })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Granting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers a heartbeat of `from` that was received at `now`. Waits for no step of the
+    /// Replicator.
+    #[must_use]
+    pub fn beat(&self, now: Now, from: ReplicaId, beat: Beat) -> Beaten {
+        let mut granting = self.lock();
+        let (installed, unsealed) = (granting.installed, granting.unsealed);
+        let answer = granting.grantor(now).beat(now, from, beat, unsealed);
+        Beaten { answer, is_news: installed != Some(beat.epoch) }
+    }
+}
+
+impl Granting {
+    fn grantor(&mut self, now: Now) -> &mut Grantor {
+        self.grantor.get_or_insert_with(|| Grantor::new(self.me, now, self.canary))
+    }
+}
+
 /// The Replicator with the promises of its node.
 #[derive(Debug)]
 pub struct Guard {
     replicator: Replicator,
-    grantor: Option<Grantor>, // from the first input on, which tells when it was started
-    canary: Canary,
+    grants: Grants,
+    known: (Option<EpochId>, Option<EpochId>), // as the grants were told: installed, unsealed
     scratch: Outbox<port::Output>,
 }
 
@@ -62,7 +122,8 @@ impl Guard {
     /// `canary` is [`Canary::none`] but in the suites.
     #[must_use]
     pub fn new(replicator: Replicator, canary: Canary) -> Self {
-        Self { replicator, grantor: None, canary, scratch: Outbox::new() }
+        let grants = Grants::new(replicator.id(), canary);
+        Self { replicator, grants, known: (None, None), scratch: Outbox::new() }
     }
 
     /// The Replicator, to look at.
@@ -71,16 +132,10 @@ impl Guard {
         &self.replicator
     }
 
-    /// The promises, to look at; none before the first input.
+    /// The promises, for whoever answers heartbeats in this machine's place.
     #[must_use]
-    pub const fn grantor(&self) -> Option<&Grantor> {
-        self.grantor.as_ref()
-    }
-
-    /// The epoch in which this replica is a member that is not sealed.
-    fn unsealed(&self) -> Option<EpochId> {
-        let epochs = self.replicator.epochs();
-        epochs.id().filter(|_| epochs.is_member() && !epochs.sealed())
+    pub fn grants(&self) -> Grants {
+        self.grants.clone()
     }
 
     fn lease(
@@ -90,17 +145,16 @@ impl Guard {
         message: LeaseMessage,
         out: &mut Outbox<GuardOutput>,
     ) {
-        let unsealed = self.unsealed();
-        let grantor = grantor(&mut self.grantor, &self.replicator, now, self.canary);
         match message {
             LeaseMessage::Beat(beat) => {
-                let granted = grantor.beat(now, from, beat, unsealed);
+                let granted = self.grants.beat(now, from, beat).answer;
                 out.extend(granted.map(|message| GuardOutput::Lease { to: from, message }));
                 // Whoever is behind learns it from the other's epoch.
                 self.data(now, port::Input::PeerEpoch { from, id: Some(beat.epoch) }, out);
             }
             LeaseMessage::Release { number } => {
-                if grantor.release(from, number) {
+                let is_news = self.grants.lock().grantor(now).release(from, number);
+                if is_news {
                     self.data(now, port::Input::Released(from), out);
                 }
             }
@@ -117,33 +171,38 @@ impl Guard {
                 continue; // the other founders' word was faster than this node's own
             }
             self.replicator.handle(now, input, &mut self.scratch);
+            self.tell_grants(now);
             for output in self.scratch.drain() {
                 match output {
                     port::Output::AskConsent { query, removed, .. } => {
-                        let grantor =
-                            grantor(&mut self.grantor, &self.replicator, now, self.canary);
-                        let remaining = grantor.consent(now, &removed);
+                        let remaining = self.grants.lock().grantor(now).consent(now, &removed);
                         consents.push_back(port::Input::Consent { query, remaining });
-                    }
-                    port::Output::Installed(epoch) => {
-                        grantor(&mut self.grantor, &self.replicator, now, self.canary)
-                            .installed(now, &epoch);
-                        out.push(GuardOutput::Data(port::Output::Installed(epoch)));
                     }
                     other => out.push(GuardOutput::Data(other)),
                 }
             }
         }
     }
-}
 
-fn grantor<'a>(
-    held: &'a mut Option<Grantor>,
-    replicator: &Replicator,
-    now: Now,
-    canary: Canary,
-) -> &'a mut Grantor {
-    held.get_or_insert_with(|| Grantor::new(replicator.id(), now, canary))
+    /// Tells the grants what the last step has sealed or installed, before its outputs leave.
+    fn tell_grants(&mut self, now: Now) {
+        let epochs = self.replicator.epochs();
+        let installed = epochs.id();
+        let unsealed = installed.filter(|_| epochs.is_member() && !epochs.sealed());
+        if self.known == (installed, unsealed) {
+            return; // nearly always
+        }
+        self.known = (installed, unsealed);
+        let mut granting = self.grants.lock();
+        granting.unsealed = unsealed;
+        let is_new = granting.installed != installed;
+        granting.installed = installed;
+        for output in self.scratch.as_slice().iter().filter(|_| is_new) {
+            if let port::Output::Installed(epoch) = output {
+                granting.grantor(now).installed(now, epoch);
+            }
+        }
+    }
 }
 
 impl Machine for Guard {
@@ -154,15 +213,11 @@ impl Machine for Guard {
         match input {
             GuardInput::Data(input) => self.data(now, input, out),
             GuardInput::Lease { from, message } => self.lease(now, from, message, out),
-            GuardInput::Down(id) => {
-                grantor(&mut self.grantor, &self.replicator, now, self.canary).down(id);
-            }
-            GuardInput::NotDown(id) => {
-                grantor(&mut self.grantor, &self.replicator, now, self.canary).not_down(id);
-            }
+            GuardInput::Down(id) => self.grants.lock().grantor(now).down(id),
+            GuardInput::NotDown(id) => self.grants.lock().grantor(now).not_down(id),
             GuardInput::ProvenDead(id) => {
-                let grantor = grantor(&mut self.grantor, &self.replicator, now, self.canary);
-                if grantor.proven_dead(id) {
+                let is_news = self.grants.lock().grantor(now).proven_dead(id);
+                if is_news {
                     self.data(now, port::Input::Released(id), out);
                 }
             }
@@ -176,7 +231,6 @@ impl Machine for Guard {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::time::Duration;
 
     use ostraca_ddata::bug;
@@ -187,7 +241,6 @@ mod tests {
     use ostraca_ddata::replicator::epoch::{Change, Epoch, EpochSettings};
 
     use super::*;
-    use crate::cluster::lease::Beat;
 
     const ME: ReplicaId = ReplicaId::new(1);
     const LEAVER: ReplicaId = ReplicaId::new(2);

@@ -35,7 +35,7 @@ use super::client::{ClientStream, Ends};
 use super::complaints::Complaints;
 use super::config::Config;
 use super::directory::{Directory, Wanted};
-use super::handle::{Event, PeerStats, Stats};
+use super::handle::{Event, PeerStats, Runtimes, Stats};
 use super::identity::Identity;
 use super::lane::Lane;
 use super::link::{self, Dialler, End, Purpose};
@@ -121,6 +121,7 @@ pub(super) struct Setup<'a> {
     pub(super) receiver: Arc<dyn Receiver>,
     pub(super) commands: mpsc::UnboundedReceiver<Command>,
     pub(super) events: mpsc::UnboundedSender<Event>,
+    pub(super) runtimes: Runtimes,
 }
 
 /// A hub that is to be run, and what others may know of it.
@@ -134,7 +135,7 @@ pub(super) struct Started {
 impl Hub {
     /// Listens.
     pub(super) async fn start(setup: Setup<'_>) -> Result<Started, StartError> {
-        let Setup { config, identity, receiver, commands, events } = setup;
+        let Setup { config, identity, receiver, commands, events, runtimes } = setup;
         let keyring = Keyring::new(config.secret.clone());
         let (mut swarm, listeners) = swarm::listening(config, &keyring, identity.keypair())?;
         let listeners = listening(&mut swarm, &config.listen, &listeners).await?;
@@ -153,7 +154,7 @@ impl Hub {
             me,
             standing,
             keyring,
-            tasks: Tasks { standing: standings, limits, receiver, reports: reporter },
+            tasks: Tasks { standing: standings, limits, receiver, reports: reporter, runtimes },
             directory: directory.clone(),
             commands,
             wanted,

@@ -14,6 +14,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 use crate::net::admission::Standing;
 use crate::net::client::Ends;
 use crate::net::config::Limits;
+use crate::net::handle::Runtimes;
 use crate::net::handshake::{self, HandshakeError, Wanted};
 use crate::net::lane::inbound::InboundLane;
 use crate::net::lane::{self, Lane, reader, writer};
@@ -116,6 +117,7 @@ pub(super) struct Tasks {
     pub(super) limits: Arc<Limits>,
     pub(super) receiver: Arc<dyn Receiver>,
     pub(super) reports: mpsc::UnboundedSender<Report>, // ≤ three a substream
+    pub(super) runtimes: Runtimes,
 }
 
 impl Tasks {
@@ -127,6 +129,20 @@ impl Tasks {
         let _ = self.reports.send(report); // the hub has stopped, and with it the node
     }
 
+    /// Spawns the task of a lane where nothing but its own messages holds it up: that of a control
+    /// lane beside the connections, on the runtime that calls this.
+    fn spawn(
+        &self,
+        class: Class,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> JoinHandle<()> {
+        match class {
+            Class::Control => tokio::spawn(task),
+            Class::Data | Class::Bulk => self.runtimes.data.spawn(task),
+            Class::User => self.runtimes.user.spawn(task),
+        }
+    }
+
     // ── Ours ──
 
     /// Carries a lane over a substream that is being opened, once the task before it is over.
@@ -135,7 +151,7 @@ impl Tasks {
         if let Some(before) = &before {
             before.abort(); // now: the new task may itself be aborted before it is ever polled
         }
-        tokio::spawn(async move {
+        self.spawn(opening.class, async move {
             if let Some(before) = before {
                 let _ = before.await; // an error: it was aborted
             }
@@ -196,7 +212,7 @@ impl Tasks {
         let tasks = self.clone();
         // The task needs its own abort handle, to give it to the hub.
         let (give, take) = oneshot::channel();
-        let task = tokio::spawn(async move {
+        let task = self.spawn(accepting.class, async move {
             let Ok(reader) = take.await else { return };
             let (peer, class) = (accepting.peer, accepting.class);
             if let Err(why) = tasks.read(accepting, reader).await {

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, spawn_blocking};
 
@@ -70,9 +71,13 @@ pub(crate) struct Writing {
 
 impl Writing {
     /// The task ends with the last order, when this is dropped.
-    pub(crate) fn start(dir: PathBuf, inbox: ControlInbox) -> (Self, JoinHandle<()>) {
+    pub(crate) fn start(
+        dir: PathBuf,
+        inbox: ControlInbox,
+        runtime: &Handle,
+    ) -> (Self, JoinHandle<()>) {
         let (orders, mut receiver) = mpsc::unbounded_channel::<Memory>();
-        let task = tokio::spawn(async move {
+        let task = runtime.spawn(async move {
             while let Some(memory) = receiver.recv().await {
                 write(&dir, encode(&memory), || receiver.is_closed()).await;
                 let _ = inbox.fact(Input::Persisted.into()); // it has ended

@@ -23,7 +23,7 @@ use super::machine::{Control, ControlInbox, ControlInput, ControlOutput};
 use super::memory::Writing;
 use crate::cluster::downing::LeaseAnswer;
 use crate::cluster::events::ClusterEvent;
-use crate::cluster::lease::LeaseMessage;
+use crate::cluster::lease::{Beat, LeaseMessage};
 use crate::cluster::membership::port::{Input, Memory, Notice, Output, StopReason};
 use crate::cluster::wire::ClusterMessage;
 use crate::net::Class;
@@ -80,9 +80,24 @@ impl Surroundings {
     }
 
     fn send_lease(&mut self, to: ReplicaId, message: LeaseMessage) {
+        let own = to == self.me.incarnation;
+        if let (true, LeaseMessage::Beat(beat)) = (own, message) {
+            return self.beat(beat);
+        }
         match wiring::membership::lease(to, message) {
-            HeardBy::Guard(input) if to == self.me.incarnation => self.data.give(input),
+            HeardBy::Guard(input) if own => self.data.give(input),
             _ => self.send_bytes(to, Part::Lease.header(), &wiring::say(&message)),
+        }
+    }
+
+    /// This node's own grantor is asked as any other is, and waits for no turn of the Replicator.
+    fn beat(&self, beat: Beat) {
+        let me = self.me.incarnation;
+        let answer = self.data.grants().beat(self.clock.now(), me, beat).answer;
+        if let Some(HeardBy::Membership(input)) =
+            answer.map(|granted| wiring::membership::lease(me, granted))
+        {
+            let _ = self.inbox.fact(input.into()); // refused only at the stop
         }
     }
 

@@ -1,0 +1,43 @@
+//! Runtimes of a node's own: threads that no handler, no task of the program and no part of the node
+//! but the one they are for can hold up.
+//!
+//! A program that blocks every thread of its runtime stops what runs there. What other nodes measure
+//! this one by, and what its lease hangs on, must not run there: connections and the control lanes
+//! have a runtime, the Replicator has one, membership has a thread.
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::runtime::{Builder, Handle, Runtime};
+
+/// A runtime that ends with its last clone. Tasks that run on it then are dropped at their next
+/// `await`; nothing waits for them.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnRuntime(Arc<Held>);
+
+#[derive(Debug)]
+struct Held(Option<Runtime>);
+
+impl OwnRuntime {
+    /// Starts `threads` threads of this name, which shows in `top -H` (at most 15 bytes).
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub(crate) fn start(name: &str, threads: usize) -> io::Result<Self> {
+        let mut builder = Builder::new_multi_thread();
+        let runtime = builder.worker_threads(threads).thread_name(name).enable_all().build()?;
+        Ok(Self(Arc::new(Held(Some(runtime)))))
+    }
+
+    pub(crate) fn handle(&self) -> &Handle {
+        self.0.0.as_ref().expect("only dropping takes it").handle()
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background(); // may be dropped within a task, its own ones included
+        }
+    }
+}
