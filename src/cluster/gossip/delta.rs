@@ -123,6 +123,7 @@ impl Gossip {
         if self.len() + new > MEMBERS_MAX {
             return Err(GossipRefused::TooManyMembers { len: self.len() + new });
         }
+        self.is_near_delta(delta)?;
         if self.content.add(delta) {
             received.seen_changed = true;
             let is_theirs = self.digest() == delta.content;

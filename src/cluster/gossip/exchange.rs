@@ -107,6 +107,14 @@ pub enum GossipRefused {
         /// Members that there would be.
         len: usize,
     },
+    /// A counter lies so far above the one held here that no honest node can have raised it.
+    #[error("a counter of {number}; from what is held here, at most {limit} can have been reached")]
+    Jump {
+        /// The sender's.
+        number: u64,
+        /// The highest that is taken.
+        limit: u64,
+    },
 }
 
 impl Gossip {
@@ -219,6 +227,7 @@ impl Gossip {
         if self.len() + new > MEMBERS_MAX {
             return Err(GossipRefused::TooManyMembers { len: self.len() + new });
         }
+        self.is_near_state(state)?;
         let before = self.seen.clone();
         let merged = self.merge(state);
         if merged != Merged::OursNewer {

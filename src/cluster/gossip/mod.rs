@@ -29,6 +29,7 @@ pub mod delta;
 pub mod exchange;
 pub mod forgetting;
 mod hashed;
+mod jumps;
 pub mod merge;
 pub mod targets;
 pub mod wire;

@@ -1,0 +1,144 @@
+//! How far the counters of a peer's state may lie above those held here.
+//!
+//! **Jump rule.** A counter is raised by one with each change, so an honest peer is never far ahead.
+//! A state with a counter that lies further ahead than the bounds below is refused as a whole. Without
+//! the rule one corrupt or hostile value near `COUNTER_MAX` would be merged by all; the next honest
+//! change would raise it above the highest value on the wire, and nobody could decode it.
+
+use std::sync::Arc;
+
+use ostraca_ddata::id::ReplicaId;
+
+use super::Gossip;
+use super::delta::GossipDelta;
+use super::exchange::GossipRefused;
+use crate::cluster::member::Member;
+use crate::cluster::reachability::Row;
+
+/// For versions, revisions and stamps: changes that a node may have missed.
+pub const JUMP_MAX: u64 = 1 << 32;
+
+/// For ages, which are made of the numbers of configurations: a forced one adds up to 2^41.
+pub const AGE_JUMP_MAX: u64 = 1 << 44;
+
+impl Gossip {
+    /// Whether every counter of a whole state is near the one here.
+    pub(super) fn is_near_state(&self, theirs: &Self) -> Result<(), GossipRefused> {
+        let theirs = &*theirs.content;
+        self.is_near_stamp(theirs.forgotten)?;
+        self.are_near(
+            theirs.members.values(),
+            theirs.reachability.rows(),
+            theirs.tombstones.values(),
+            theirs.version.dots.iter(),
+        )
+    }
+
+    /// Whether every counter of a delta is near the one here.
+    pub(super) fn is_near_delta(&self, delta: &GossipDelta) -> Result<(), GossipRefused> {
+        self.are_near(
+            delta.members.values(),
+            delta.rows.iter(),
+            delta.tombstones.values(),
+            delta.version.dots.iter(),
+        )
+    }
+
+    fn are_near<'a>(
+        &self,
+        members: impl Iterator<Item = &'a Arc<Member>>,
+        rows: impl Iterator<Item = (&'a ReplicaId, &'a Row)>,
+        tombstones: impl Iterator<Item = &'a u64>,
+        version: impl Iterator<Item = (&'a ReplicaId, &'a u64)>,
+    ) -> Result<(), GossipRefused> {
+        let ages = self.next_up_number().saturating_add(AGE_JUMP_MAX);
+        let stamps = self.next_stamp().saturating_add(JUMP_MAX);
+        for member in members {
+            let held = self.member(member.incarnation()).map_or(0, |held| held.hosting.revision);
+            near(member.hosting.revision, held.saturating_add(JUMP_MAX))?;
+            near(member.up_number.unwrap_or(0), ages)?;
+            near(member.since, stamps)?;
+        }
+        for (observer, row) in rows {
+            let held = self.content.reachability.version_of(*observer);
+            near(row.version, held.saturating_add(JUMP_MAX))?;
+        }
+        for stamp in tombstones {
+            near(*stamp, stamps)?;
+        }
+        for (actor, counter) in version {
+            near(*counter, self.version().get(actor).saturating_add(JUMP_MAX))?;
+        }
+        Ok(())
+    }
+
+    fn is_near_stamp(&self, stamp: u64) -> Result<(), GossipRefused> {
+        near(stamp, self.next_stamp().saturating_add(JUMP_MAX))
+    }
+}
+
+const fn near(number: u64, limit: u64) -> Result<(), GossipRefused> {
+    if number > limit { Err(GossipRefused::Jump { number, limit }) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use ostraca_ddata::id::{NodeId, PeerKey};
+
+    use super::*;
+    use crate::cluster::gossip::ClusterId;
+    use crate::cluster::member::Address;
+    use crate::cluster::reachability::Verdict;
+
+    const A: ReplicaId = ReplicaId::new(1);
+    const B: ReplicaId = ReplicaId::new(2);
+
+    fn member(number: u8) -> Member {
+        let incarnation = ReplicaId::new(u64::from(number));
+        let node = NodeId { peer: PeerKey::new([number; 32]), incarnation };
+        Member::joining(node, Address::new("/dns4/a/tcp/1").expect("short"), 1)
+    }
+
+    fn state() -> Gossip {
+        let mut gossip = Gossip::found(ClusterId(7), member(1)).expect("within bounds");
+        gossip.let_in(A, member(2)).expect("within bounds");
+        gossip
+    }
+
+    fn with_member(change: impl Fn(&mut Member)) -> Gossip {
+        let mut gossip = Gossip::found(ClusterId(7), member(1)).expect("within bounds");
+        let mut changed = member(2);
+        change(&mut changed);
+        gossip.let_in(A, changed).expect("within bounds");
+        gossip
+    }
+
+    /// A's state after a hostile value of B's, and one honest change on top of it.
+    fn after(theirs: &Gossip) -> Result<Gossip, GossipRefused> {
+        let mut ours = state();
+        ours.receive(A, B, theirs)?;
+        assert!(ours.accuse(A, B, Verdict::Unreachable));
+        Ok(ours)
+    }
+
+    fn refuses(what: &str, theirs: &Gossip) {
+        let before = state();
+        let refused = after(theirs);
+        assert!(matches!(refused, Err(GossipRefused::Jump { .. })), "{what}: {refused:?}");
+        let mut ours = before.clone();
+        let _ = ours.receive(A, B, theirs);
+        assert_eq!(ours, before, "{what}: nothing is merged");
+    }
+
+    #[test]
+    fn member_counters_that_jump_are_refused() {
+        let far = super::super::wire::COUNTER_MAX;
+        refuses("revision", &with_member(|member| member.hosting.revision = far));
+        let mut old = state();
+        old.promote(A, &[(B, far)]);
+        refuses("age", &old);
+        refuses("stamp", &with_member(|member| member.since = far));
+        let near = with_member(|member| member.hosting.revision = JUMP_MAX);
+        assert!(after(&near).is_ok());
+    }
+}
