@@ -56,6 +56,11 @@ impl Clock {
         Instant::from_nanos(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX))
     }
 
+    /// The time since the host was started: the same for all clocks of this host.
+    pub(super) fn since_boot(self) -> Duration {
+        steady()
+    }
+
     /// The moment at which a timer for this deadline fires. One too far off to be said is set to
     /// thirty years from now.
     #[must_use]

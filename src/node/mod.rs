@@ -5,6 +5,7 @@
 //! | `driver`, `inbox` | the one loop that runs machines, and what waits for it |
 //! | [`wiring`] | who hears whom: a pure function |
 //! | [`parts`], `control` | starting and stopping the data part and the control part |
+//! | `stall` | names what blocks threads of the program's runtime |
 //! | `start`, `ears` | how a node begins, and what it hears while it runs |
 //! | [`replicator`], [`cluster`], [`sharding`], [`lease`] | the handles of programs |
 //! | [`downing`] | what a program may provide |
@@ -35,6 +36,7 @@ pub mod replicator;
 mod replies;
 pub mod sharding;
 pub mod shutdown;
+mod stall;
 mod start;
 mod tools;
 pub mod wiring;
@@ -57,6 +59,8 @@ use self::parts::Facts;
 use self::replicator::{Load, Replicator};
 use self::sharding::Sharding;
 use self::shutdown::{CoordinatedShutdown, Reason};
+use self::stall::StallMonitor;
+pub use self::stall::Stalls;
 pub use self::start::StartError;
 use crate::management::server::Server;
 use crate::net::NodeId;
@@ -80,6 +84,7 @@ pub struct Node {
     management: Server,
     up: watch::Receiver<Up>,
     ending: Arc<Ending>,
+    stall_monitor: StallMonitor,
     _identity: Arc<Identity>, // the last to go: its lock says that this incarnation lives
 }
 
@@ -91,6 +96,8 @@ pub struct Stats {
     pub net: handle::Stats,
     /// The inbox and the turns of the Replicator.
     pub replicator: Load,
+    /// What has blocked threads of the program's runtime.
+    pub stalls: Stalls,
 }
 
 impl Node {
@@ -145,7 +152,11 @@ impl Node {
 
     /// The node at this moment: what waits, how it is batched, how much went over each lane.
     pub async fn stats(&self) -> Stats {
-        Stats { net: self.net.stats().await, replicator: self.replicator.load() }
+        Stats {
+            net: self.net.stats().await,
+            replicator: self.replicator.load(),
+            stalls: self.stall_monitor.stalls(),
+        }
     }
 
     /// How this node ends: add what a program has to do then.

@@ -34,6 +34,7 @@ use super::rarely::Rarely;
 use super::sharding::hostings::Hostings;
 use super::sharding::{self, Sharding};
 use super::shutdown::CoordinatedShutdown;
+use super::stall::StallMonitor;
 use super::tools::Tools;
 use super::wiring;
 use crate::cluster::bug::Canary as ClusterCanary;
@@ -325,6 +326,7 @@ impl Base {
     ) -> Node {
         let Self { identity, net, told, data, runtime, inbox, shutdown, .. } = self;
         let Self { hostings, lease, sharding, clock, .. } = self;
+        let hosted = hostings.clone();
         let ReplicatorPart { handle, receiver: _, facts, events, running } = data;
         let me = wiring::to_cluster(net.me()).expect("identities are ed25519 keys");
         let cluster = Cluster::new(me, inbox.clone(), watchers, joins_by, clock);
@@ -345,6 +347,8 @@ impl Base {
             said: std::collections::BTreeMap::new(),
         };
         let listening = tokio::spawn(ears.listen());
+        let watched = Handle::current();
+        let stall_monitor = StallMonitor::start(watched, runtime.handle(), &hosted, clock);
         let identity_too = identity.clone();
         let rest = Rest { running, net: net.clone(), listening, identity: identity_too, runtime };
         let ending = Ending::new(Parts { tools: None, control, rest: Some(rest) });
@@ -363,6 +367,7 @@ impl Base {
             management,
             up,
             ending,
+            stall_monitor,
             _identity,
         }
     }

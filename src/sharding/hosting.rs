@@ -8,6 +8,7 @@ use ostraca_ddata::clock::Instant;
 
 use super::burst::Burst;
 use super::ids::{EntityId, RegionId, ShardId};
+use super::polls::LongPoll;
 use super::region::{RegionInput, RegionOutput};
 
 /// What hosts one entity type on one node: its gates, its shards, its entities.
@@ -47,6 +48,12 @@ pub trait Hosting: Send + Sync + 'static {
     /// Whether an entity lives here: it runs, or messages or a carried state wait for it. `None`:
     /// its shard does not live here.
     fn lives(&self, entity: &EntityId) -> Option<bool>;
+
+    /// The handler of a poll, if it is one of these entities: the entity, and the type of its
+    /// messages. A hosting whose polls nobody watches has none.
+    fn polled(&self, _poll: &LongPoll) -> Option<(Option<EntityId>, &'static str)> {
+        None
+    }
 
     /// The shard of an entity.
     fn shard(&self, entity: &EntityId) -> ShardId;

@@ -40,6 +40,7 @@ mod pace;
 mod passivating;
 pub mod passivation;
 mod payload;
+pub mod polls;
 pub mod region;
 pub mod remembered;
 pub mod repeat;

@@ -683,7 +683,8 @@ async fn guarded<E: Entity>(
             }
         }
         let running = handling.as_mut().as_pin_mut().expect("it is dropped at the end");
-        match catch_unwind(AssertUnwindSafe(|| running.poll(cx))) {
+        let poll = || catch_unwind(AssertUnwindSafe(|| running.poll(cx)));
+        match runtime.polls.poll(stays.shard.id, stays.row, poll) {
             Ok(Poll::Pending) => {
                 bell.register(stays.shard, stays.row, cx);
                 stays.poll()

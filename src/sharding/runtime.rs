@@ -29,6 +29,7 @@ use super::ids::{EntityId, EntityType, RegionId, ShardId};
 use super::letter::{Draft, Letter};
 use super::mailbox::Room;
 use super::passivating::Books;
+use super::polls::Entities;
 use super::region::{RegionInput, RegionOutput, Standing};
 use super::scope;
 use super::shard::{After, Inside, Shard, Visit};
@@ -64,6 +65,7 @@ pub(super) struct Runtime<E: Entity> {
     /// Whether the type has a stop message: asked once, for it is the user's code.
     pub(super) last_word: bool,
     pub(super) world: Arc<dyn World>,
+    pub(super) polls: Entities,
     shards: Box<[OnceLock<Arc<Shard<E>>>]>,
     budget: Mutex<Budget>,
     held: Mutex<HeldBudget>,
@@ -170,6 +172,7 @@ impl<E: Entity> Runtime<E> {
             canary,
             last_word: E::stop_message().is_some(),
             world,
+            polls: Entities::unnamed(),
             shards,
             budget: Mutex::new(Budget::new(buffers)),
             held: Mutex::new(HeldBudget::new(held, buffers.of_moved())),
@@ -302,6 +305,12 @@ impl<E: Entity> Runtime<E> {
         hosts.then(|| {
             inside.floor.tenants.find(hash(entity.as_bytes()), entity.as_bytes()).is_some()
         })
+    }
+
+    /// Which entity has a place in a shard.
+    pub(super) fn entity_at(&self, shard: ShardId, row: u32) -> Option<EntityId> {
+        let shard = self.shards.get(shard.get() as usize)?.get()?;
+        Some(shard.lock().floor.tenants.try_get(row)?.id.clone())
     }
 
     // ── From this node ──

@@ -15,6 +15,7 @@ use super::extractor::Extractor;
 use super::hosting::{BadFrame, Hosting, Unrest, World};
 use super::id_hash::hash;
 use super::ids::{EntityId, EntityType, RegionId, ShardId};
+use super::polls::LongPoll;
 use super::region::RegionOutput;
 use super::runtime::{Parcel, Runtime, WaitingPlace};
 
@@ -230,6 +231,12 @@ impl<E: Entity> Hosting for ShardRegion<E> {
 
     fn lives(&self, entity: &EntityId) -> Option<bool> {
         self.runtime.lives(entity)
+    }
+
+    fn polled(&self, poll: &LongPoll) -> Option<(Option<EntityId>, &'static str)> {
+        let is_own = poll.entities == self.runtime.polls;
+        let message = std::any::type_name::<E::Message>();
+        is_own.then(|| (self.runtime.entity_at(poll.shard, poll.row), message))
     }
 
     fn shard(&self, entity: &EntityId) -> ShardId {

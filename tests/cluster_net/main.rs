@@ -5,6 +5,7 @@
     reason = "`Edit::increment` is not general in the edit's lifetime, the closure is"
 )]
 
+mod blocked;
 mod ending;
 mod first_minutes;
 mod fixture;

@@ -52,9 +52,15 @@ impl Bench {
         let taker = Arc::new(Taker { takes: watch::Sender::new(false), got: Mutex::default() });
         let (_commands, commands) = mpsc::unbounded_channel();
         let (told, events) = mpsc::unbounded_channel();
-        let receiver = taker.clone();
-        let setup =
-            Setup { config: &config, identity: &identity, receiver, commands, events: told };
+        let (receiver, runtimes) = (taker.clone(), Runtimes::current());
+        let setup = Setup {
+            config: &config,
+            identity: &identity,
+            receiver,
+            commands,
+            events: told,
+            runtimes,
+        };
         let Started { hub, listening, .. } = Hub::start(setup).await.expect("a free port");
         let address = listening[0].clone();
         Self { hub, taker, address, events, _commands, _identity: identity }

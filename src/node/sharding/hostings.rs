@@ -18,6 +18,7 @@ use crate::sharding::asks::Asks;
 use crate::sharding::hosting::{BadFrame, Hosting, Unrest};
 use crate::sharding::ids::{EntityId, EntityType, RegionId, ShardId};
 use crate::sharding::machines::Found;
+use crate::sharding::polls::LongPoll;
 use crate::sharding::region::RegionOutput;
 use crate::sharding::stray;
 use crate::threads::PerThread;
@@ -61,6 +62,21 @@ type Types = BTreeMap<String, Arc<Hosted>>;
 /// A type, for frames that come on one thread: they count here that they use it.
 #[repr(align(128))] // and so are the counts of its `Arc` apart from others
 struct Hosted(Arc<dyn Hosting>);
+
+/// A handler that keeps its thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BlockingHandler {
+    /// The entity type.
+    pub(crate) entity_type: String,
+    /// The entity's id; `None`: it is gone by now.
+    pub(crate) entity: Option<String>,
+    /// Its shard.
+    pub(crate) shard: ShardId,
+    /// The Rust type of its messages.
+    pub(crate) message: &'static str,
+    /// For how long.
+    pub(crate) took: Duration,
+}
 
 /// Why a frame on a user lane is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -178,6 +194,21 @@ impl Hostings {
     /// Whether an entity lives here; `None`: its shard does not.
     pub(crate) fn lives(&self, entity_type: &EntityType, entity: &EntityId) -> Option<bool> {
         self.find(entity_type.as_str())?.0.lives(entity)
+    }
+
+    /// Which handler of this node that is.
+    pub(crate) fn blocking(&self, poll: &LongPoll) -> Option<BlockingHandler> {
+        let types = self.types();
+        types.iter().find_map(|(entity_type, hosted)| {
+            let (entity, message) = hosted.0.polled(poll)?;
+            Some(BlockingHandler {
+                entity_type: entity_type.clone(),
+                entity: entity.map(|entity| entity.to_string()),
+                shard: poll.shard,
+                message,
+                took: poll.took,
+            })
+        })
     }
 
     /// The shard of an entity; `None`: the type was not started here.

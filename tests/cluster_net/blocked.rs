@@ -1,0 +1,144 @@
+//! A node whose program blocks every thread of its runtime: its lease, its membership and its
+//! promises to others go on.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use ostraca::prelude::*;
+use serde::{Deserialize, Serialize};
+use tokio::runtime::Runtime;
+
+use crate::fixture::{Plan, eventually, soon};
+
+/// Longer than a lease runs, and than a silent node stays a member.
+const BLOCKS: Duration = Duration::from_secs(12);
+
+/// Threads of each node's runtime.
+const THREADS: usize = 2;
+
+static BEGUN: AtomicUsize = AtomicUsize::new(0);
+static ENDED: AtomicUsize = AtomicUsize::new(0);
+
+#[derive(Default)]
+struct Sleeper;
+
+#[derive(Serialize, Deserialize)]
+enum Command {
+    Where(Reply<u64>),
+    /// Sleeps without an `await`.
+    Block,
+}
+
+impl Entity for Sleeper {
+    type Message = Command;
+
+    async fn handle(&mut self, command: Command, cx: &mut Context<'_, Self>) {
+        match command {
+            Command::Where(reply) => reply.send(cx.node().replica().get()),
+            Command::Block => {
+                BEGUN.fetch_add(1, Ordering::SeqCst);
+                std::thread::sleep(BLOCKS);
+                ENDED.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+    }
+}
+
+/// A node with a runtime of its own, as in a process of its own.
+struct Apart {
+    node: Node,
+    region: ShardRegion<Sleeper>,
+    runtime: Background,
+}
+
+/// A runtime that may be dropped within another one.
+struct Background(Option<Runtime>);
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(Runtime::shutdown_background);
+    }
+}
+
+impl Apart {
+    async fn start(config: Config) -> Self {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(THREADS).enable_all().build().expect("threads");
+        let starting = runtime.spawn(async move {
+            let node = Node::start(config).await.expect("it starts");
+            let sharding = node.sharding();
+            let region = sharding.start("sleeper", |_| Sleeper).await.expect("it starts");
+            (node, region)
+        });
+        let (node, region) = soon(starting).await.expect("it does not panic");
+        Self { node, region, runtime: Background(Some(runtime)) }
+    }
+
+    fn replica(&self) -> u64 {
+        self.node.cluster().me().incarnation.get()
+    }
+}
+
+/// Asks an entity where it lives, from one node.
+async fn home(from: &Apart, entity: &str) -> Option<u64> {
+    from.region.entity(entity).ask(Command::Where).await.ok()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn blocked_runtime_keeps_lease_and_membership() {
+    let plan = Plan::changed(3, |_| {});
+    let mut nodes = Vec::new();
+    for seed in 0..3 {
+        nodes.push(Apart::start(plan.config(&plan.seeds[seed], None)).await);
+    }
+    for apart in &nodes {
+        soon(apart.node.cluster().up()).await.expect("it is Up");
+        soon(apart.node.sharding().registered("sleeper")).await.expect("it serves");
+    }
+    let (mut blocked, mut others) = (Vec::new(), Vec::new());
+    for number in 0.. {
+        let name = format!("sleeper-{number}");
+        eventually("it lives somewhere", async || home(&nodes[1], &name).await.is_some()).await;
+        match home(&nodes[1], &name).await {
+            Some(at) if at == nodes[0].replica() => blocked.push(name),
+            _ => others.push(name),
+        }
+        if blocked.len() >= THREADS && others.len() >= 6 {
+            break;
+        }
+    }
+    blocked.truncate(THREADS);
+    for name in &blocked {
+        nodes[1].region.entity(name).tell(Command::Block).expect("room");
+    }
+    eventually("all threads are blocked", async || BEGUN.load(Ordering::SeqCst) == THREADS).await;
+
+    while ENDED.load(Ordering::SeqCst) == 0 {
+        for apart in &nodes {
+            assert!(apart.node.lease().serves(), "a lease has lapsed");
+        }
+        let view = nodes[1].node.cluster().state().await.expect("it runs");
+        assert_eq!((view.up(), view.unreachable.len()), (3, 0), "the blocked node is a member");
+        for name in &others {
+            let at = home(&nodes[2], name).await.expect("entities of other nodes answer");
+            assert_ne!(at, nodes[0].replica());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+
+    for name in &blocked {
+        eventually("it answers again", async || {
+            home(&nodes[1], name).await == Some(nodes[0].replica())
+        })
+        .await;
+    }
+    let stalls = nodes[0].node.stats().await.stalls;
+    assert_eq!(stalls.handlers_blocked, THREADS as u64, "{stalls:?}");
+    assert!(stalls.runtime_blocked >= 1, "{stalls:?}");
+    assert!(stalls.runtime_blocked_max > BLOCKS / 2, "{stalls:?}");
+    assert_eq!(nodes[2].node.stats().await.stalls.handlers_blocked, 0, "others are not blamed");
+    for Apart { node, runtime, .. } in nodes {
+        soon(node.stop()).await;
+        drop(runtime);
+    }
+}
