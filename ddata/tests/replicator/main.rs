@@ -21,6 +21,7 @@ mod failures;
 mod foreign;
 mod golden;
 mod guarded;
+mod hostile;
 mod input;
 mod loads;
 mod node;
