@@ -5,13 +5,14 @@
 //! Lock order: a shard, then this. Whom it names is stopped later, under its own shard's lock,
 //! if it is idle then as well.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ostraca_ddata::clock::Instant;
 
 use super::ids::ShardId;
 use super::passivation::settings;
-use super::passivation::{Access, Passivation, Slot};
+use super::passivation::{Access, Passivation, Slot, Use};
+use super::timers::Timers;
 
 /// An entity that has to stop, if it is still this one and idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +26,8 @@ struct Active {
     shard: ShardId,
     row: u32,
     busy: bool,
+    /// Of its instance, while it is not busy.
+    timers: Option<Arc<Timers>>,
 }
 
 /// The books.
@@ -57,7 +60,7 @@ impl Actives {
     /// A place for an entity that gets its first message.
     pub(super) fn enter(&self, shard: ShardId, row: u32) -> u32 {
         let mut inside = self.lock();
-        let active = Some(Active { shard, row, busy: true });
+        let active = Some(Active { shard, row, busy: true, timers: None });
         match inside.free.pop() {
             Some(slot) => {
                 inside.slots[slot as usize] = active;
@@ -78,22 +81,30 @@ impl Actives {
         inside.free.push(slot);
     }
 
-    /// An entity has something to do, or nothing any more.
-    pub(super) fn set_busy(&self, slot: u32, busy: bool) {
-        self.lock().set_busy(slot, busy);
+    /// An entity has something to do.
+    pub(super) fn set_busy(&self, slot: u32) {
+        self.lock().set_busy(slot, true, None);
+    }
+
+    /// An entity has nothing to do: appends it if it was over the limit while it was busy. While it
+    /// has timers, it does not stop for being idle.
+    pub(super) fn rest(&self, slot: u32, timers: Option<&Arc<Timers>>, leavers: &mut Vec<Leaver>) {
+        let mut inside = self.lock();
+        inside.set_busy(slot, false, timers.map(Arc::clone));
+        inside.ask(leavers, |passivation, _, stop| passivation.rested(Slot::new(slot), stop));
     }
 
     /// A message for an entity, which is busy from now on: appends whoever has to stop for it.
     pub(super) fn touch(&self, now: Instant, slot: u32, hash: u64, leavers: &mut Vec<Leaver>) {
         let access = Access { now, slot: Slot::new(slot), hash };
         let mut inside = self.lock();
-        inside.set_busy(slot, true);
+        inside.set_busy(slot, true, None);
         inside.ask(leavers, |passivation, busy, stop| passivation.touched(access, busy, stop));
     }
 
     /// Time has passed.
     pub(super) fn tick(&self, now: Instant, leavers: &mut Vec<Leaver>) {
-        self.lock().ask(leavers, |passivation, busy, stop| passivation.tick(now, busy, stop));
+        self.lock().tick(now, leavers);
     }
 
     /// Another limit.
@@ -104,10 +115,21 @@ impl Actives {
 }
 
 impl Inside {
-    fn set_busy(&mut self, slot: u32, busy: bool) {
+    fn set_busy(&mut self, slot: u32, busy: bool, timers: Option<Arc<Timers>>) {
         if let Some(active) = &mut self.slots[slot as usize] {
-            active.busy = busy;
+            (active.busy, active.timers) = (busy, timers);
         }
+    }
+
+    fn tick(&mut self, now: Instant, leavers: &mut Vec<Leaver>) {
+        let Self { passivation, slots, stop, .. } = self;
+        let uses = |slot: Slot| match slots.get(slot.get() as usize).and_then(Option::as_ref) {
+            Some(active) if active.busy => Use::Busy,
+            Some(Active { timers: Some(timers), .. }) if timers.pending() > 0 => Use::Timed,
+            _ => Use::Idle,
+        };
+        passivation.tick(now, &mut { uses }, stop);
+        self.name(leavers);
     }
 
     fn ask(
@@ -118,8 +140,14 @@ impl Inside {
         let Self { passivation, slots, stop, .. } = self;
         let active = |slot: Slot| slots.get(slot.get() as usize).and_then(Option::as_ref);
         act(passivation, &mut |slot| active(slot).is_some_and(|active| active.busy), stop);
+        self.name(leavers);
+    }
+
+    /// Appends the entities that `stop` lists.
+    fn name(&mut self, leavers: &mut Vec<Leaver>) {
+        let Self { slots, stop, .. } = self;
         leavers.extend(stop.drain(..).filter_map(|slot| {
-            let Active { shard, row, .. } = active(slot)?;
+            let Active { shard, row, .. } = slots.get(slot.get() as usize)?.as_ref()?;
             Some(Leaver { shard: *shard, row: *row, slot: slot.get() })
         }));
     }

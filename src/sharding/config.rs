@@ -111,6 +111,11 @@ pub struct Sharding {
     /// home. A second or more may be told up to 50 ms late.
     #[serde(with = "humantime_serde")]
     pub ask_timeout: Duration,
+    /// A handler that has awaited for this long is counted and logged with its entity and the type
+    /// of its message (`sharding.slow_handler`), and again each time that it has run twice as long.
+    /// 0: never.
+    #[serde(with = "humantime_serde")]
+    pub slow_handler_after: Duration,
     /// Decisions that coordinator and regions remember for `explain`; about 100 bytes each.
     pub remembered_decisions: usize,
     /// Which region a shard goes to: `least-shard`, `least-shard-rounds`, `consistent-hashing`, or
@@ -167,6 +172,7 @@ impl Default for Sharding {
             mailbox_size: 10_000,
             mailbox_bytes_max: 16 << 20,
             ask_timeout: Duration::from_secs(10),
+            slow_handler_after: Duration::from_secs(30),
             remembered_decisions: 4_096,
             allocation_strategy: StrategyName::LeastShard,
             rebalance_interval: Duration::from_secs(10),
@@ -230,6 +236,9 @@ pub struct Overrides {
     /// See [`Sharding::ask_timeout`].
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     pub ask_timeout: Option<Duration>,
+    /// See [`Sharding::slow_handler_after`].
+    #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
+    pub slow_handler_after: Option<Duration>,
     /// See [`Sharding::allocation_strategy`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allocation_strategy: Option<StrategyName>,
@@ -403,6 +412,7 @@ impl Sharding {
         set(&mut own.mailbox_size, overrides.mailbox_size);
         set(&mut own.mailbox_bytes_max, overrides.mailbox_bytes_max);
         set(&mut own.ask_timeout, overrides.ask_timeout);
+        set(&mut own.slow_handler_after, overrides.slow_handler_after);
         set(&mut own.allocation_strategy, overrides.allocation_strategy);
         set(&mut own.passivation, overrides.passivation);
         own

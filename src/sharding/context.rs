@@ -9,11 +9,12 @@ use super::entity::Entity;
 use super::entity_ref::EntityRef;
 use super::fencing::FencingToken;
 use super::ids::{EntityId, EntityType, Generation, RegionId, ShardId};
-use super::instance::{Extras, Timer};
+use super::instance::Extras;
 use super::runtime::Runtime;
 use super::shard::Shard;
 use super::shard_region::ShardRegion;
 use super::tenancy::Stage;
+use super::timers::Timer;
 
 /// The surroundings of an entity. Given to [`Entity::handle`] for one message.
 pub struct Context<'a, E: Entity> {
@@ -85,7 +86,7 @@ impl<'a, E: Entity> Context<'a, E> {
 
     /// This instance ends after this message, and its [stop message](Entity::stop_message) if its
     /// type has one. Messages that wait, or come meanwhile, are handled by a new instance, in
-    /// order.
+    /// order, which begins after the tasks and timers of this one are dropped.
     pub const fn passivate(&mut self) {
         *self.passivates = true;
     }
@@ -102,15 +103,23 @@ impl<'a, E: Entity> Context<'a, E> {
         self.entity(self.id.as_str())
     }
 
-    /// Sends this entity a message after `pause`, if this instance still lives then: it comes like
-    /// any other, after what waits.
+    /// Sends this entity a message after `pause`: it comes like any other, after those that wait.
+    ///
+    /// While the timer is pending, the instance does not stop for being idle, however short
+    /// `idle-timeout` is. The timer ends with its instance: by [`passivate`](Self::passivate), by
+    /// supervision, by a move or a stop of the shard, and by an active-entity limit, which stops
+    /// also entities whose timers are pending; those are counted
+    /// ([`lost_timers`](ShardRegion::lost_timers)) and logged. A due time that must outlive the
+    /// instance belongs into its state.
     pub fn after(&mut self, pause: Duration, message: E::Message) -> Timer {
         let (myself, world) = (self.myself(), &self.runtime.world);
         Extras::of(self.extras).after(world, myself, pause, message)
     }
 
     /// Sends this entity what `message` makes, each time that it has had nothing to do for
-    /// `pause`, as long as this instance lives.
+    /// `pause`, as long as this instance lives. Meanwhile the instance does not stop for being idle,
+    /// even if `idle-timeout` is shorter than `pause`: it ends as a pending timer's does
+    /// ([`after`](Self::after)).
     pub fn set_receive_timeout(
         &mut self,
         pause: Duration,
@@ -128,6 +137,11 @@ impl<'a, E: Entity> Context<'a, E> {
     /// its next await. Like a handler it runs only while the node has the hosting lease, and the
     /// shard moves only when it has ended. It has no access to the instance; what it finds out it
     /// tells [`myself`](Self::myself). A panic in it is counted, and concerns nobody else.
+    ///
+    /// A task does not keep an idle instance alive: after `idle-timeout` without a message the
+    /// instance stops and its tasks are dropped. If it must go on for longer, a timer
+    /// ([`after`](Self::after)) keeps the instance. However an instance ends, the entity's next one
+    /// begins after the futures of its tasks are dropped, so what they hold is free.
     pub fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
         let Self { runtime, shard, id, extras, .. } = self;
         let shard = runtime.shard(shard.id).expect("it lives there");

@@ -28,8 +28,8 @@ pub enum Lost {
     /// The handler did not end within `handoff-timeout` when its shard moved.
     #[error("the handler was aborted, as its shard moved; it may have been handled in part")]
     Aborted,
-    /// The node is out of the configuration, or its lease is over for good.
-    #[error("the node stopped hosting; it may have been handled in part")]
+    /// The node is out of the configuration, or its lease is over for good. No handler had begun it.
+    #[error("the node stopped hosting; not handled")]
     NodeStopped,
     /// The body is no message of this type: another release, or another program.
     #[error("the message does not decode there; not handled")]
@@ -64,9 +64,16 @@ pub enum Lost {
     /// It was handled, and there is no lane to whoever asked, or one without room.
     #[error("it was handled, and no lane took the answer")]
     AnswerLost,
+    /// Its handler was dropped, for the node is out of the configuration, or its lease is over for
+    /// good.
+    #[error("the node stopped hosting during its handler; it may have been handled in part")]
+    HandlerStopped,
+    /// It waited for its entity on the last node that hosts the type, which left in order.
+    #[error("the last node that hosts the type left the cluster; not handled")]
+    LastHostLeft,
 }
 
-const ALL: [Lost; 17] = [
+const ALL: [Lost; 19] = [
     Lost::MailboxFull,
     Lost::HeldFull,
     Lost::EntityFailed,
@@ -84,6 +91,8 @@ const ALL: [Lost; 17] = [
     Lost::NotLeased,
     Lost::LaneFull,
     Lost::AnswerLost,
+    Lost::HandlerStopped,
+    Lost::LastHostLeft,
 ];
 
 impl Lost {
@@ -117,6 +126,8 @@ impl Lost {
             Self::NotLeased => "not-leased",
             Self::LaneFull => "lane-full",
             Self::AnswerLost => "answer-lost",
+            Self::HandlerStopped => "handler-stopped",
+            Self::LastHostLeft => "last-host-left",
         }
     }
 }

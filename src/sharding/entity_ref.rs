@@ -14,6 +14,7 @@ use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tokio::task::coop;
 
+use super::ask_cycles::{self, AskEdge};
 use super::asks::{Asker, Slot, Unanswered};
 use super::dead_letters::Lost;
 use super::entity::Entity;
@@ -25,6 +26,7 @@ use super::mailbox::{MailboxFull, Measure};
 use super::reply::Reply;
 use super::runtime::{Parcel, Runtime, WaitingPlace};
 use super::scope;
+use super::shard::Floor;
 use super::timeouts::Timer;
 use super::types::{Missing, Types};
 
@@ -118,6 +120,9 @@ pub enum Kept {
     Moving,
     /// The shard lives on this node, which has no lease now: it hears from no quorum.
     NotLeased,
+    /// The entity lives on this node, and has handled another message since before the ask: this
+    /// one has not begun.
+    NotBegun,
 }
 
 impl fmt::Display for Kept {
@@ -126,6 +131,10 @@ impl fmt::Display for Kept {
             Self::Unknown => "the entity may have handled the message, or may still",
             Self::NoHome => "its shard has no home yet; the message waits and may still be handled",
             Self::Moving => "its shard is moving; the message may still be handled",
+            Self::NotBegun => {
+                "the entity still handles an earlier message, so this one has not begun; it may \
+                 still be handled"
+            }
             Self::NotLeased => "this node hosts it and has no lease; it may still be handled",
         })
     }
@@ -184,6 +193,42 @@ pub enum AskError {
         waited: Duration,
         /// Why, as far as it is known.
         kept: Kept,
+    },
+    /// The entity's handler awaits an answer of the entity itself, which handles one message at a
+    /// time: it would never come. The message was sent and may be handled after that handler. Await
+    /// the answer in a task ([`Context::spawn`](super::context::Context::spawn)), or call a method.
+    #[error(
+        "{entity_type}/{entity} asks itself {question} in a handler, which would wait for ever: it \
+         handles one message at a time; the message was sent and may be handled after this \
+         handler: await the answer in a task (Context::spawn), or call a method instead"
+    )]
+    AsksItself {
+        /// The entity.
+        entity_type: EntityType,
+        /// The entity.
+        entity: EntityId,
+        /// The type of the message.
+        question: &'static str,
+    },
+    /// Entities of this node wait in their handlers for each other's answers. May have been
+    /// handled: repeat only what is idempotent. A cycle through other nodes is a
+    /// [`Timeout`](Self::Timeout).
+    #[error(
+        "no answer from {entity_type}/{entity} to {question} within {waited:?}: handlers wait for \
+         each other ({cycle}); the message may have been handled in part: let one of them tell, or \
+         ask in a task (Context::spawn)"
+    )]
+    Cycle {
+        /// The entity that was asked.
+        entity_type: EntityType,
+        /// The entity that was asked.
+        entity: EntityId,
+        /// The type of the message.
+        question: &'static str,
+        /// How long.
+        waited: Duration,
+        /// The entities as `type/id -> type/id -> ..`, from the asking one back to it.
+        cycle: String,
     },
     /// A timeout of nothing.
     #[error("an ask with a timeout of zero can't be answered; not sent: give it some time")]
@@ -252,7 +297,14 @@ impl<E: Entity> Target<E> {
         }
     }
 
-    fn kept(&self) -> Kept {
+    fn as_asked(&self) -> Option<ask_cycles::Asked> {
+        let phase = Arc::clone(&self.runtime.shard(self.shard)?.phase);
+        let (entity_type, id) = self.names();
+        Some(ask_cycles::Asked { phase, entity_type, id })
+    }
+
+    /// Why a message that was sent at `asked_at` has no answer.
+    fn kept(&self, asked_at: Instant) -> Kept {
         let runtime = &self.runtime;
         let Some(shard) = runtime.shard(self.shard) else { return Kept::Unknown };
         let inside = shard.lock();
@@ -262,9 +314,21 @@ impl<E: Entity> Target<E> {
             Kept::Moving
         } else if inside.gate.leads_here() && !runtime.world.serves() {
             Kept::NotLeased
+        } else if self.is_behind(&inside.floor, asked_at) {
+            Kept::NotBegun
         } else {
             Kept::Unknown
         }
+    }
+
+    /// Whether the entity runs here a handler that began to await before `asked_at`: it handles one
+    /// message at a time, so what was sent then has not begun.
+    fn is_behind(&self, floor: &Floor<E>, asked_at: Instant) -> bool {
+        let Ok(id) = &self.id else { return false };
+        let row = floor.tenants.find(self.hash, id.as_bytes());
+        let busy = row.and_then(|row| floor.tenants.get(row).busy.as_ref());
+        let handling = busy.and_then(|busy| busy.waker.as_ref());
+        handling.and_then(|handling| handling.since()).is_some_and(|since| since < asked_at)
     }
 
     fn names(&self) -> (EntityType, EntityId) {
@@ -561,6 +625,8 @@ struct Waits<E: Entity, T> {
     asked_at: Instant,
     timeout: Duration,
     timer: Timer,
+    /// Set while a handler of an entity waits for it.
+    edge: Option<AskEdge>,
 }
 
 impl<E: Entity, T> Asked<E, T> {
@@ -572,7 +638,7 @@ impl<E: Entity, T> Asked<E, T> {
     ) -> Self {
         let (slot, target) = (Arc::clone(slot), Arc::clone(target));
         let asked_at = target.runtime.world.now();
-        let waits = Waits { slot, target, asked_at, timeout, timer: Timer::Unset };
+        let waits = Waits { slot, target, asked_at, timeout, timer: Timer::Unset, edge: None };
         Self { question, how: How::Waits(waits) }
     }
 
@@ -584,19 +650,47 @@ impl<E: Entity, T> Asked<E, T> {
 
 impl<E: Entity, T> Waits<E, T> {
     fn poll(&mut self, question: &'static str, cx: &mut Context<'_>) -> Poll<Result<T, AskError>> {
-        let Self { slot, target, asked_at, timeout, timer } = self;
+        let Self { slot, target, asked_at, timeout, timer, edge } = self;
         let Runtime { timeouts, world, .. } = &*target.runtime;
         if let Poll::Ready(answer) = slot.poll(cx) {
             timer.end(timeouts);
+            *edge = None;
             let waited = || world.now() - *asked_at;
             return Poll::Ready(answer.map_err(|why| target.unanswered(question, why, waited())));
+        }
+        if matches!(timer, Timer::Unset)
+            && let (Some(by), Some(asked)) = (scope::handler(), target.as_asked())
+        {
+            let new = AskEdge::new(by, asked.clone());
+            if new.is_loop(&asked) {
+                timer.end(timeouts);
+                let (entity_type, entity) = target.names();
+                return Poll::Ready(Err(AskError::AsksItself { entity_type, entity, question }));
+            }
+            *edge = Some(new);
         }
         let waited = *timeout;
         if timer.poll((timeouts, world), (*asked_at, waited), cx).is_pending() {
             return Poll::Pending;
         }
         timer.end(timeouts);
-        let ((entity_type, entity), kept) = (target.names(), target.kept());
+        let ((entity_type, entity), kept) = (target.names(), target.kept(*asked_at));
+        let cycle = match (edge.take(), target.as_asked()) {
+            (Some(edge), Some(asked)) => edge.cycle(&asked),
+            _ => Vec::new(),
+        };
+        if !cycle.is_empty() {
+            let from_asker = cycle.last().into_iter().chain(&cycle);
+            let names: Vec<_> = from_asker.map(|asked| format!("{asked:?}")).collect();
+            let cycle = names.join(" -> ");
+            return Poll::Ready(Err(AskError::Cycle {
+                entity_type,
+                entity,
+                question,
+                waited,
+                cycle,
+            }));
+        }
         Poll::Ready(Err(AskError::Timeout { entity_type, entity, question, waited, kept }))
     }
 }

@@ -22,7 +22,8 @@ use super::payload;
 use super::run::yield_now;
 use super::runtime::Runtime;
 use super::shard::Shard;
-use crate::sharding::region::RegionInput;
+use super::tracked::Unfinished;
+use crate::sharding::region::{Reach, RegionInput};
 
 /// Nanoseconds between two lines of the log about states that went with their shard.
 const EVERY: u64 = 60_000_000_000;
@@ -135,12 +136,18 @@ impl<E: Entity> Runtime<E> {
     }
 
     /// What a move carried, and nobody can take any more.
-    pub(super) fn lose_payload(&self, shard: ShardId, payload: &Bytes) {
+    pub(super) fn lose_payload(&self, shard: ShardId, reach: Reach, payload: &Bytes) {
         let (carried, _) = payload::read(payload);
+        let (lost, why) = match reach {
+            Reach::Unsent => (Lost::LastHostLeft, "the last node that hosts the type left"),
+            Reach::Sent => (
+                Lost::Discarded,
+                "a move carried them that another one overtook, or whose node is out",
+            ),
+        };
         for letter in carried.letters {
-            self.lose(Lost::Discarded, Entry::Letter(letter), shard);
+            self.lose(lost, Entry::Letter(letter), shard);
         }
-        let why = "a move carried them that another one overtook, or whose node is out";
         self.lose_states(carried.states.len(), shard, why);
     }
 }
@@ -162,6 +169,8 @@ pub(super) struct Chaff<E: Entity> {
 pub(super) struct Leaving<E: Entity> {
     pub(super) hand_over: HandOver,
     pub(super) instances: Vec<(u32, EntityId, Box<Instance<E>>)>,
+    /// Tasks of those that were dropped.
+    pub(super) unfinished: Unfinished,
 }
 
 /// Whether instances are asked for their state before they are dropped.
@@ -189,17 +198,23 @@ impl<E: Entity> Chaff<E> {
                 yield_now().await;
             }
         }
+        if let Some(leaving) = &mut self.leaving {
+            leaving.unfinished.end().await;
+        }
     }
 
     /// False: nobody is left.
     fn part_one(&mut self) -> bool {
-        let Some(Leaving { hand_over, instances }) = &mut self.leaving else { return false };
+        let Some(Leaving { hand_over, instances, unfinished }) = &mut self.leaving else {
+            return false;
+        };
         let Some((row, id, mut instance)) = instances.pop() else { return false };
         let forgets = self.runtime.canary.has(Bug::IdleHandNothingOver);
         if *hand_over == HandOver::Asked && !self.runtime.is_over() && !forgets {
             let state = self.runtime.hand_over(self.shard.id, &id, &mut instance.value);
             self.states.extend(state.map(|state| (row, state)));
         }
+        unfinished.add(instance.stop_tasks());
         self.runtime.discard(instance);
         true
     }

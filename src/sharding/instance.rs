@@ -1,15 +1,18 @@
 //! One life of an entity: its value, and what ends with it.
 
-use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use super::entity::Entity;
 use super::entity_ref::EntityRef;
 use super::hosting::World;
 use super::runtime::Runtime;
-use super::tracked::Tracked;
+use super::timers::{Pending, Timer, Timers};
+use super::tracked::{Tracked, Unfinished};
 
 /// A value with what hangs on it. Most have nothing.
 pub(super) struct Instance<E: Entity> {
@@ -21,12 +24,14 @@ pub(super) struct Instance<E: Entity> {
 pub(super) struct Extras<E: Entity> {
     life: Arc<AtomicU64>, // counts bursts of messages
     receive: Option<Receive<E>>,
+    timers: Arc<Timers>,
     pub(super) tracked: Tracked,
 }
 
 struct Receive<E: Entity> {
     pause: Duration,
     message: Arc<dyn Fn() -> E::Message + Send + Sync>,
+    _pending: Pending,
 }
 
 impl<E: Entity> Instance<E> {
@@ -41,10 +46,31 @@ impl<E: Entity> Instance<E> {
         }
     }
 
+    /// Its timers, if it ever had one.
+    pub(super) fn timers(&self) -> Option<&Arc<Timers>> {
+        self.extras.as_ref().map(|extras| &extras.timers)
+    }
+
+    /// Whether a timer has yet to send its message, or a receive timeout is set.
+    pub(super) fn has_timers(&self) -> bool {
+        self.timers().is_some_and(|timers| timers.pending() > 0)
+    }
+
+    /// Messages of [`Context::after`](super::context::Context::after) that have yet to be sent.
+    pub(super) fn unsent(&self) -> usize {
+        let Some(extras) = &self.extras else { return 0 };
+        extras.timers.pending().saturating_sub(usize::from(extras.receive.is_some()))
+    }
+
+    /// Stops its tasks and timers: those that still exist.
+    pub(super) fn stop_tasks(&mut self) -> Unfinished {
+        self.extras.as_mut().map(|extras| extras.tracked.stop()).unwrap_or_default()
+    }
+
     /// Nothing waits any more: the receive timeout begins, if there is one.
     pub(super) fn rests(&self, runtime: &Arc<Runtime<E>>, id: &str) {
         let Some(extras) = &self.extras else { return };
-        let Some(Receive { pause, message }) = &extras.receive else { return };
+        let Some(Receive { pause, message, .. }) = &extras.receive else { return };
         let turn = extras.life.load(Ordering::Acquire);
         let (life, message) = (Arc::downgrade(&extras.life), Arc::clone(message));
         let (to, sleep) = (EntityRef::new(runtime, id), runtime.world.sleep(*pause));
@@ -61,26 +87,40 @@ impl<E: Entity> Instance<E> {
 
 impl<E: Entity> Extras<E> {
     pub(super) fn of(extras: &mut Option<Box<Self>>) -> &mut Self {
-        let none = || Self { life: Arc::default(), receive: None, tracked: Tracked::default() };
-        extras.get_or_insert_with(|| Box::new(none()))
+        extras.get_or_insert_with(|| {
+            Box::new(Self {
+                life: Arc::default(),
+                receive: None,
+                timers: Arc::default(),
+                tracked: Tracked::default(),
+            })
+        })
     }
 
     pub(super) fn after(
-        &self,
+        &mut self,
         world: &Arc<dyn World>,
         to: EntityRef<E>,
         pause: Duration,
         message: E::Message,
     ) -> Timer {
-        let cancelled = Arc::new(AtomicBool::new(false));
-        let timer = Timer { cancelled: Arc::clone(&cancelled) };
-        let life = Arc::downgrade(&self.life);
-        let sleep = world.sleep(pause);
+        let (end, pending, sleep) = (self.tracked.add(), self.timers.add(), world.sleep(pause));
+        let control = Arc::clone(end.control());
+        let timer = Timer::new(Arc::clone(&control));
         world.spawn(Box::pin(async move {
-            sleep.await;
-            if life.strong_count() > 0 && !cancelled.load(Ordering::Acquire) {
+            // Dropped after what sends, the mark last.
+            let (_end, _pending) = (end, pending);
+            let mut sends = pin!(async move {
+                sleep.await;
+                // What does not reach it finds its node stopped, or the id refused.
                 let _told = to.tell_wait(message).await;
-            }
+            });
+            poll_fn(
+                |cx| {
+                    if control.must_stop(cx) { Poll::Ready(()) } else { sends.as_mut().poll(cx) }
+                },
+            )
+            .await;
         }));
         timer
     }
@@ -90,31 +130,10 @@ impl<E: Entity> Extras<E> {
         pause: Duration,
         message: Arc<dyn Fn() -> E::Message + Send + Sync>,
     ) {
-        self.receive = Some(Receive { pause, message });
+        self.receive = Some(Receive { pause, message, _pending: self.timers.add() });
     }
 
     pub(super) fn cancel_receive_timeout(&mut self) {
         self.receive = None;
-    }
-}
-
-/// A message that an entity sends itself later. Ends with the instance that began it: dropped, it
-/// goes on.
-#[derive(Clone)]
-pub struct Timer {
-    cancelled: Arc<AtomicBool>,
-}
-
-impl Timer {
-    /// It sends nothing any more. What it has sent already is still handled.
-    pub fn cancel(&self) {
-        self.cancelled.store(true, Ordering::Release);
-    }
-}
-
-impl fmt::Debug for Timer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cancelled = self.cancelled.load(Ordering::Relaxed);
-        f.debug_struct("Timer").field("cancelled", &cancelled).finish()
     }
 }

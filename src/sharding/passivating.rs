@@ -145,7 +145,10 @@ impl<E: Entity> Runtime<E> {
         for first in (0..).step_by(ROWS_AT_A_TIME) {
             let (rows, now) = (first..first + ROWS_AT_A_TIME, self.world.now());
             let timeout = self.settings.passivation.idle_timeout;
-            let for_long = |tenant: &Tenant<E>| now - tenant.rests_since >= timeout;
+            let for_long = |tenant: &Tenant<E>| {
+                let timed = tenant.state.as_ref().is_some_and(|instance| instance.has_timers());
+                !timed && now - tenant.rests_since >= timeout
+            };
             let more = self.if_open(shard, |floor, after| floor.stop_idle(rows, for_long, after));
             if more != Some(true) {
                 return;
@@ -200,12 +203,13 @@ impl<E: Entity> Floor<E> {
     }
 
     /// An entity has nothing to do any more.
-    pub(super) fn rest(&mut self, row: u32, runtime: &Runtime<E>) {
+    pub(super) fn rest(&mut self, row: u32, runtime: &Runtime<E>, after: &mut After<E>) {
         let tenant = self.tenants.get_mut(row);
         if let ShardBooks::Rows = self.books {
             tenant.rests_since = runtime.world.now();
         } else if let Some(actives) = self.books.of(tenant.slot) {
-            actives.set_busy(tenant.slot, false);
+            let timers = tenant.state.as_ref().and_then(|instance| instance.timers());
+            actives.rest(tenant.slot, timers, &mut after.leavers);
         }
     }
 
@@ -248,7 +252,7 @@ impl<E: Entity> Floor<E> {
         // In a task of its own: no other instance begins before this one is dropped.
         self.tenants.busy(row).leaves = true;
         if let Some(actives) = self.books.of(slot) {
-            actives.set_busy(slot, true);
+            actives.set_busy(slot);
         }
         self.start(row, after);
     }

@@ -12,7 +12,6 @@ use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use futures::task::AtomicWaker;
 
 use super::asks::{Asker, Way};
 use super::batch::{BATCH, Batch, Passing};
@@ -29,9 +28,11 @@ use super::ids::{EntityId, ShardId};
 use super::instance::Instance;
 use super::letter::{LetterRef, decode};
 use super::runtime::Runtime;
-use super::scope;
+use super::scope::{self, AtWork};
 use super::shard::{After, Floor, Inside, Shard, Start};
+use super::slow_handlers::Handling;
 use super::tenancy::Stage;
+use super::tracked::Unfinished;
 use super::types::Types;
 
 /// How often a lease that has lapsed is looked at again.
@@ -45,6 +46,8 @@ enum Next {
     LastWord,
     /// Drop its instance: the lease has lapsed for long.
     LetGo,
+    /// Wait until the tasks of its former instance have ended, then look again.
+    Again,
     /// Nothing: it is parked, or gone, and the task ends. Or it lets others have a turn first.
     Nothing,
 }
@@ -86,7 +89,8 @@ struct Task<E: Entity> {
     id: EntityId,
     bell: Bell,
     value: Option<Box<Instance<E>>>,
-    state: Option<State>, // for the next value
+    state: Option<State>,   // for the next value
+    unfinished: Unfinished, // of former values
     batch: Batch<E::Message>,
     stage: Stage,              // when the batch was taken
     token: FencingToken,       // the same
@@ -100,7 +104,7 @@ struct Task<E: Entity> {
 }
 
 /// By which a task that waits is woken when its shard is to leave. Most wait for nothing.
-struct Bell(Option<Arc<AtomicWaker>>);
+struct Bell(Option<Arc<Handling>>);
 
 impl Bell {
     /// Before who waits looks whether it still may: what is rung later finds it.
@@ -110,7 +114,20 @@ impl Bell {
             let busy = inside.floor.tenants.busy(row);
             Arc::clone(busy.waker.get_or_insert_default())
         });
-        waker.register(cx.waker());
+        waker.waker.register(cx.waker());
+    }
+
+    /// A handler awaits. Only a handler that awaits costs a look at the clock.
+    fn awaits<E: Entity>(&self, runtime: &Arc<Runtime<E>>) {
+        if let Some(handling) = &self.0 {
+            handling.begin(|| runtime.world.now());
+            runtime.watch_handlers();
+        }
+    }
+
+    /// It has ended.
+    fn has_ended(&self) {
+        self.0.iter().for_each(|handling| handling.end());
     }
 }
 
@@ -132,10 +149,11 @@ impl<E: Entity> Begin for Runtime<E> {
     fn begin(self: Arc<Self>, shard: ShardId, start: Start, over: Option<Running>) -> Running {
         let mut task = self.task(shard, start);
         let shard = Arc::clone(&task.shard);
-        let mut phase = Some(Arc::clone(&shard.phase));
+        let (phase, handler) = (Arc::clone(&shard.phase), Some(task.id.clone()));
+        let mut at_work = Some(AtWork { phase, handler });
         let burst = async move {
             let mut run = pin!(run(&mut task, &shard)); // by value it would be in here three times
-            poll_fn(|cx| scope::at_work(&mut phase, || run.as_mut().poll(cx))).await;
+            poll_fn(|cx| scope::at_work(&mut at_work, || run.as_mut().poll(cx))).await;
         };
         Running::instead(over, burst)
     }
@@ -157,6 +175,7 @@ impl<E: Entity> Runtime<E> {
             bell: Bell(waker),
             value: None,
             state: None,
+            unfinished: Unfinished::default(),
             batch: Batch::default(),
             stage: Stage::Open,
             token: FencingToken::default(),
@@ -178,6 +197,7 @@ async fn run<E: Entity>(task: &mut Task<E>, shard: &Shard<E>) {
             Next::Batch => task.handle_batch().await,
             Next::LastWord => task.last_word().await,
             Next::LetGo => task.drop_value(),
+            Next::Again => {}
             Next::Nothing => return,
         }
     }
@@ -187,6 +207,7 @@ impl<E: Entity> Task<E> {
     /// Takes what is to be handled next. Before it goes it may let others have a turn once: what
     /// comes in a stream shall find it awake.
     async fn next(&mut self, shard: &Shard<E>) -> Next {
+        self.tasks_end().await;
         let next = self.take(shard);
         if !matches!(next, Next::Nothing) || self.ended {
             return next;
@@ -194,6 +215,14 @@ impl<E: Entity> Task<E> {
         (self.since_yield, self.lingers) = (0, true);
         yield_now().await;
         self.take(shard)
+    }
+
+    /// Successor rule: an entity parks, ends, or gets another instance only after the tasks of its
+    /// former instance are dropped; otherwise the next one would find what they hold still held.
+    async fn tasks_end(&mut self) {
+        if !self.unfinished.is_empty() {
+            self.unfinished.end().await;
+        }
     }
 
     fn take(&mut self, shard: &Shard<E>) -> Next {
@@ -234,6 +263,10 @@ impl<E: Entity> Task<E> {
                 // Aborted before its last word, it is not whole.
                 if stage == Stage::Draining || !self.runtime.last_word {
                     self.hand_over();
+                }
+                self.drop_value();
+                if !self.unfinished.is_empty() {
+                    return Next::Again;
                 }
                 self.end(End::ByItself);
                 Next::Nothing
@@ -304,7 +337,8 @@ impl<E: Entity> Task<E> {
 
     /// The value's own `Drop` may panic: that concerns nobody but this entity.
     fn drop_value(&mut self) {
-        let Some(value) = self.value.take() else { return };
+        let Some(mut value) = self.value.take() else { return };
+        self.unfinished.add(value.stop_tasks());
         if catch_unwind(AssertUnwindSafe(|| drop(value))).is_err() {
             self.failed();
         }
@@ -323,6 +357,7 @@ impl<E: Entity> Task<E> {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
+        self.bell.has_ended(); // it may be dropped with its executor
         self.drop_value();
         let (shard, runtime) = (Arc::clone(&self.shard), Arc::clone(&self.runtime));
         shard.pass(&runtime, Fit::Exempt, |gate, desk| {
@@ -339,6 +374,11 @@ impl<E: Entity> Task<E> {
             }
             if how == End::ByItself && shard.phase.is_draining() && !runtime.is_over() {
                 desk.floor.go_on(self.row, desk.after); // it came while the value was dropped
+            }
+            if shard.phase.get() == Stage::Open && !self.unfinished.is_empty() {
+                let unfinished = std::mem::take(&mut self.unfinished);
+                desk.end_after(unfinished); // and then it parks, or another task goes on
+                return desk.ended(gate);
             }
             desk.ended(gate);
             if shard.phase.get() == Stage::Open {
@@ -435,6 +475,9 @@ impl<E: Entity> Task<E> {
     /// A new instance; or none, after the pause that follows a factory's panic. While its shard
     /// drains, the message that it was for is lost instead.
     async fn create(&mut self) {
+        if !self.unfinished.is_empty() {
+            return self.tasks_end().await; // meanwhile its shard may have begun to leave
+        }
         let (factory, id) = (&self.runtime.factory, &self.id);
         if let Ok(value) = catch_unwind(AssertUnwindSafe(|| Box::new(Instance::new(factory(id))))) {
             self.value = Some(value);
@@ -584,6 +627,11 @@ impl<E: Entity> Task<E> {
             return; // the stage is another one
         }
         let outcome = self.say_last_word().await;
+        if self.stage == Stage::Open
+            && let Some(instance) = &self.value
+        {
+            self.runtime.lose_timers(instance.unsent(), self.shard.id, &self.id);
+        }
         let resumes = self.runtime.supervision == Supervision::Resume;
         let is_whole = outcome == Outcome::Handled || outcome == Outcome::Panicked && resumes;
         if self.stage == Stage::Draining && is_whole {
@@ -635,7 +683,7 @@ impl<E: Entity> Drop for Task<E> {
 
 /// As long as which a handler may go on.
 struct Stays<'a, E: Entity> {
-    runtime: &'a Runtime<E>,
+    runtime: &'a Arc<Runtime<E>>,
     shard: &'a Shard<E>,
     row: u32,
     lapses: u64,
@@ -687,6 +735,7 @@ async fn guarded<E: Entity>(
         match runtime.polls.poll(stays.shard.id, stays.row, poll) {
             Ok(Poll::Pending) => {
                 bell.register(stays.shard, stays.row, cx);
+                bell.awaits(runtime);
                 stays.poll()
             }
             Ok(Poll::Ready(())) => Poll::Ready(Outcome::Handled),
@@ -694,6 +743,7 @@ async fn guarded<E: Entity>(
         }
     })
     .await;
+    bell.has_ended();
     // An answer that it owes is not to come, and why is known here.
     let mut drop = || handling.set(None);
     let dropped = catch_unwind(AssertUnwindSafe(|| match outcome {

@@ -34,8 +34,10 @@ use super::region::{RegionInput, RegionOutput, Standing};
 use super::scope;
 use super::shard::{After, Inside, Shard, Visit};
 use super::shard_region::Setup;
+use super::slow_handlers::SlowHandlers;
 use super::tenancy::Stage;
 use super::timeouts::Timeouts;
+use super::timers::LostTimers;
 
 /// Removed regions that are remembered: a lane that is missing after that is one that is not
 /// there yet.
@@ -71,6 +73,7 @@ pub(super) struct Runtime<E: Entity> {
     held: Mutex<HeldBudget>,
     dead: DeadLetters,
     pub(super) lost_states: LostStates,
+    pub(super) lost_timers: LostTimers,
     turns: Mutex<BTreeMap<RegionId, Turns>>, // ≤ regions that a lane was full to
     removed: Mutex<VecDeque<RegionId>>,      // ≤ REMOVED_MAX
     callers: Callers,
@@ -80,6 +83,7 @@ pub(super) struct Runtime<E: Entity> {
     pub(super) sent_back: AtomicU64, // bounces and echoes
     pub(super) books: Books,
     pub(super) sweeps: AtomicBool,
+    pub(super) slow_handlers: SlowHandlers,
     pub(super) limit: AtomicUsize, // of active entities
     pub(super) failures: AtomicU64,
 }
@@ -178,6 +182,7 @@ impl<E: Entity> Runtime<E> {
             held: Mutex::new(HeldBudget::new(held, buffers.of_moved())),
             dead: DeadLetters::default(),
             lost_states: LostStates::default(),
+            lost_timers: LostTimers::default(),
             turns: Mutex::default(),
             removed: Mutex::default(),
             callers: Callers::new(),
@@ -187,6 +192,7 @@ impl<E: Entity> Runtime<E> {
             sent_back: AtomicU64::new(0),
             books,
             sweeps: AtomicBool::new(false),
+            slow_handlers: SlowHandlers::default(),
             limit: AtomicUsize::new(limit),
             failures: AtomicU64::new(0),
         })
@@ -238,7 +244,7 @@ impl<E: Entity> Runtime<E> {
     /// Why a handler of a shard at this stage is dropped at an await.
     pub(super) fn why_aborted(&self, stage: Stage) -> Lost {
         match stage {
-            _ if self.is_over() => Lost::NodeStopped,
+            _ if self.is_over() => Lost::HandlerStopped,
             Stage::Open => Lost::NotLeased,
             Stage::Empty | Stage::Draining | Stage::Aborted => Lost::Aborted,
         }
@@ -565,7 +571,9 @@ impl<E: Entity> Runtime<E> {
                 let Some(shard) = self.shard(shard) else { return };
                 shard.pass(self, Fit::Exempt, |_, desk| desk.abort());
             }
-            RegionOutput::Discard { shard, payload, .. } => self.lose_payload(shard, &payload),
+            RegionOutput::Discard { shard, reach, payload, .. } => {
+                self.lose_payload(shard, reach, &payload);
+            }
             RegionOutput::ClusterGeneration(generation) => {
                 self.cluster_generation.fetch_max(generation, Ordering::AcqRel);
             }

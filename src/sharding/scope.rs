@@ -8,11 +8,22 @@ use std::thread::LocalKey;
 
 use super::asks::{Readers, Way};
 use super::dead_letters::Lost;
+use super::ids::EntityId;
 use super::tenancy::Phase;
 use super::types::Types;
 
+/// The entity whose code runs on a thread.
+#[derive(Clone, Debug)]
+pub(super) struct AtWork {
+    /// Of its shard.
+    pub(super) phase: Arc<Phase>,
+    /// Set while a handler is polled: the entity handles nothing else until that ends. Unset in a
+    /// task of the entity.
+    pub(super) handler: Option<EntityId>,
+}
+
 thread_local! {
-    static AT_WORK: RefCell<Option<Arc<Phase>>> = const { RefCell::new(None) };
+    static AT_WORK: RefCell<Option<AtWork>> = const { RefCell::new(None) };
     static WAY: RefCell<Option<Arc<dyn Way>>> = const { RefCell::new(None) };
     static TYPES: RefCell<Option<Arc<Readers>>> = const { RefCell::new(None) };
     static DROPPED: Cell<Option<Lost>> = const { Cell::new(Some(Lost::NoAnswer)) };
@@ -35,14 +46,23 @@ fn lending<V, T>(
     run()
 }
 
-/// Runs a poll of a handler of a shard. Its phase is there before and after.
-pub(super) fn at_work<T>(phase: &mut Option<Arc<Phase>>, poll: impl FnOnce() -> T) -> T {
-    lending(&AT_WORK, phase, poll)
+/// Runs a poll of an entity's code. `at_work` is there before and after.
+pub(super) fn at_work<T>(at_work: &mut Option<AtWork>, poll: impl FnOnce() -> T) -> T {
+    lending(&AT_WORK, at_work, poll)
+}
+
+/// The entity whose handler is polled on this thread, with its shard's phase.
+pub(super) fn handler() -> Option<(Arc<Phase>, EntityId)> {
+    AT_WORK.with(|at_work| {
+        let at_work = at_work.borrow();
+        let AtWork { phase, handler } = at_work.as_ref()?;
+        handler.clone().map(|handler| (Arc::clone(phase), handler))
+    })
 }
 
 /// Whether a handler of a shard that drains is at work on this thread.
 pub(super) fn is_draining() -> bool {
-    AT_WORK.with(|at_work| at_work.borrow().as_ref().is_some_and(|phase| phase.is_draining()))
+    AT_WORK.with(|at_work| at_work.borrow().as_ref().is_some_and(|at| at.phase.is_draining()))
 }
 
 /// Decodes something in which addresses of answers may stand: they go `way`.

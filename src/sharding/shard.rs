@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use futures::task::AtomicWaker;
 use smallvec::SmallVec;
 
 use super::actives::Leaver;
@@ -36,8 +35,10 @@ use super::passivating::ShardBooks;
 use super::payload;
 use super::runtime::{LONG_BYTES, Runtime};
 use super::scope;
+use super::slow_handlers::Handling;
 use super::tenancy::{Phase, Stage};
 use super::tenants::Tenants;
+use super::tracked::Unfinished;
 use crate::threads::Apart;
 
 /// Why states are lost at the end.
@@ -91,7 +92,7 @@ pub(super) struct Floor<E: Entity> {
 pub(super) struct Start {
     pub(super) row: u32,
     pub(super) id: EntityId,
-    pub(super) waker: Option<Arc<AtomicWaker>>,
+    pub(super) waker: Option<Arc<Handling>>,
     /// Of the floor, when the row was given the task.
     pub(super) lapses: u64,
 }
@@ -314,7 +315,7 @@ impl<E: Entity> Floor<E> {
         let tenant = self.tenants.get_mut(row);
         let (slot, stays) = (tenant.slot, tenant.state.is_some());
         if stays || self.tenants.is_dormant(row) {
-            self.rest(row, runtime);
+            self.rest(row, runtime, after);
         } else {
             after.values.extend(self.tenants.remove(row, hash));
             self.leave_books(slot);
@@ -337,7 +338,7 @@ impl<E: Entity> Floor<E> {
         if is_first {
             self.visit(row, hash, Visit { shard, runtime }, after);
             if self.tenants.get(row).busy.is_none() {
-                self.rest(row, runtime);
+                self.rest(row, runtime, after);
             }
         }
         is_first
@@ -364,7 +365,7 @@ impl<E: Entity> Floor<E> {
     fn wake(&mut self) {
         let busy = self.tenants.all().filter_map(|tenant| tenant.busy.as_ref());
         let running = busy.filter(|busy| busy.runs);
-        running.filter_map(|busy| busy.waker.as_ref()).for_each(|waker| waker.wake());
+        running.filter_map(|busy| busy.waker.as_ref()).for_each(|handling| handling.waker.wake());
     }
 }
 
@@ -489,10 +490,20 @@ impl<E: Entity> Desk<'_, E> {
 
     fn end(&mut self, instances: Vec<(u32, EntityId, Box<Instance<E>>)>, hand_over: HandOver) {
         if !instances.is_empty() {
-            self.floor.running += 1; // until they are dropped
-            self.floor.leaving += 1;
-            self.after.leaving = Some(Leaving { hand_over, instances });
+            self.leave(Leaving { hand_over, instances, unfinished: Unfinished::default() });
         }
+    }
+
+    /// No entity of the shard begins before these tasks have ended: for an activation that was
+    /// dropped, and cannot wait for the tasks of its instance.
+    pub(super) fn end_after(&mut self, unfinished: Unfinished) {
+        self.leave(Leaving { hand_over: HandOver::No, instances: Vec::new(), unfinished });
+    }
+
+    fn leave(&mut self, leaving: Leaving<E>) {
+        self.floor.running += 1; // until they are dropped
+        self.floor.leaving += 1;
+        self.after.leaving = Some(leaving);
     }
 
     /// Idle instances are dropped, and these states are left of them.
@@ -526,11 +537,11 @@ impl<E: Entity> Desk<'_, E> {
                 self.floor.start(row, self.after);
                 self.floor.visit(row, hash, Visit { shard, runtime }, self.after);
             }
-            _ if tenant.state.is_none() && !self.floor.tenants.is_dormant(row) => {
+            None if tenant.state.is_some() || self.floor.tenants.is_dormant(row) => {}
+            _ => {
                 self.floor.running += 1; // parks as if it had run
                 self.floor.park(row, runtime, self.after);
             }
-            _ => {}
         }
     }
 

@@ -159,6 +159,19 @@ impl<E: Entity> ShardRegion<E> {
         self.runtime.lost_states.count()
     }
 
+    /// Timers ([`Context::after`](super::context::Context::after)) that an active-entity limit has
+    /// stopped before they sent their message, since the start.
+    #[must_use]
+    pub fn lost_timers(&self) -> u64 {
+        self.runtime.lost_timers.count()
+    }
+
+    /// Handlers that ran for `slow-handler-after` or longer, since the start; each counts once.
+    #[must_use]
+    pub fn slow_handlers(&self) -> u64 {
+        self.runtime.slow_handlers.count()
+    }
+
     /// Panics of handlers and factories, since the start.
     #[must_use]
     pub fn failures(&self) -> u64 {

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use super::ask_cycles::ShardAsks;
+
 /// Where a stay is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -18,12 +20,15 @@ pub(super) enum Stage {
 
 /// The stage, read without a lock before each message and each poll. Set under the shard's lock.
 #[derive(Debug, Default)]
-pub(super) struct Phase(AtomicU8);
+pub(super) struct Phase {
+    stage: AtomicU8,
+    asks: ShardAsks,
+}
 
 impl Phase {
     #[inline]
     pub(super) fn get(&self) -> Stage {
-        match self.0.load(Ordering::Acquire) {
+        match self.stage.load(Ordering::Acquire) {
             0 => Stage::Empty,
             1 => Stage::Open,
             2 => Stage::Draining,
@@ -31,8 +36,13 @@ impl Phase {
         }
     }
 
+    /// The asks for which its handlers wait.
+    pub(super) const fn asks(&self) -> &ShardAsks {
+        &self.asks
+    }
+
     pub(super) fn set(&self, stage: Stage) {
-        self.0.store(stage as u8, Ordering::Release);
+        self.stage.store(stage as u8, Ordering::Release);
     }
 
     #[inline]

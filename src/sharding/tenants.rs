@@ -7,7 +7,6 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
 
-use futures::task::AtomicWaker;
 use ostraca_ddata::clock::Instant;
 use smallvec::SmallVec;
 
@@ -16,6 +15,7 @@ use super::handover::State;
 use super::ids::EntityId;
 use super::instance::Instance;
 use super::mailbox::Mailbox;
+use super::slow_handlers::Handling;
 
 /// Queues that are kept for the next entity that gets messages.
 const SPARE_MAX: usize = 8;
@@ -54,7 +54,7 @@ pub(super) struct Busy<M> {
     pub(super) runs: bool,
     /// Of that, once one had to wait. A task that has ended registers no more, so that the next may
     /// have the same.
-    pub(super) waker: Option<Arc<AtomicWaker>>,
+    pub(super) waker: Option<Arc<Handling>>,
     /// It is to stop if nothing comes.
     pub(super) leaves: bool,
 }

@@ -1,12 +1,12 @@
-//! Tasks that an instance begins and that end with it: dropped at their next await, before the
-//! instance's shard lives anywhere else.
+//! Tasks and timers that an instance begins and that end with it: dropped at their next await,
+//! before the entity's next instance begins, here or on another node.
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
+use std::task::{Context as TaskContext, Poll};
 
 use futures::task::AtomicWaker;
 
@@ -15,21 +15,94 @@ use super::gate::Fit;
 use super::ids::EntityId;
 use super::run::wait;
 use super::runtime::Runtime;
-use super::scope;
+use super::scope::{self, AtWork};
 use super::shard::Shard;
 
-/// What an instance holds of its tasks. Dropped, it ends them.
+/// The tasks and timers of one instance. Dropping it stops them.
 #[derive(Default)]
-pub(super) struct Tracked(Vec<Arc<Leash>>); // ≤ twice the tasks that run, and 8
+pub(super) struct Tracked(Vec<Arc<TaskControl>>); // ≤ twice the tasks that run, and 8
 
+/// The control block of one task: a request to stop, and the fact that it has ended.
 #[derive(Default)]
-struct Leash {
-    over: AtomicBool,
-    waker: AtomicWaker,
+pub(super) struct TaskControl {
+    stops: AtomicBool,
+    task: AtomicWaker, // of the task, which looks at `stops` before each poll
+    ended: AtomicBool,
+    waiter: AtomicWaker, // of the entity's activation, once it waits for the end
 }
 
-/// A task counts among what its shard's drain waits for.
+impl TaskControl {
+    /// Asks the task to stop. Its future is dropped at its next await.
+    pub(super) fn stop(&self) {
+        self.stops.store(true, Ordering::Release);
+        self.task.wake();
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stops.load(Ordering::Acquire)
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// Whether the task must stop now. A later request wakes it.
+    pub(super) fn must_stop(&self, cx: &TaskContext<'_>) -> bool {
+        self.task.register(cx.waker());
+        self.is_stopped()
+    }
+}
+
+/// Marks the task as ended when it is dropped: keep it until the task's future is dropped.
+pub(super) struct EndMark(Arc<TaskControl>);
+
+impl EndMark {
+    pub(super) fn control(&self) -> &Arc<TaskControl> {
+        &self.0
+    }
+}
+
+impl Drop for EndMark {
+    fn drop(&mut self) {
+        self.0.ended.store(true, Ordering::Release);
+        self.0.waiter.wake();
+    }
+}
+
+/// Tasks of instances that have ended, whose futures may still exist. The entity's next instance
+/// begins after they are dropped: they may hold a lock, a file or a socket that it needs.
+#[derive(Default)]
+pub(super) struct Unfinished(Vec<Arc<TaskControl>>);
+
+impl Unfinished {
+    pub(super) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn add(&mut self, Self(tasks): Self) {
+        self.0.extend(tasks);
+    }
+
+    /// Waits until the future of each of them is dropped, which takes at most as long as one poll
+    /// of theirs, unless their executor is busy.
+    pub(super) async fn end(&mut self) {
+        poll_fn(|cx| {
+            while let Some(task) = self.0.last() {
+                task.waiter.register(cx.waker());
+                if !task.has_ended() {
+                    return Poll::Pending;
+                }
+                self.0.pop();
+            }
+            Poll::Ready(())
+        })
+        .await;
+    }
+}
+
+/// A task counts among those that its shard's drain waits for. Fields are dropped in order.
 struct Stay<E: Entity> {
+    _end: EndMark,
     runtime: Arc<Runtime<E>>,
     shard: Arc<Shard<E>>,
 }
@@ -42,35 +115,46 @@ impl Tracked {
         id: &EntityId,
         task: impl Future<Output = ()> + Send + 'static,
     ) {
-        let leash = self.leash();
+        let end = self.add();
+        let control = Arc::clone(end.control());
         shard.lock().floor.running += 1;
-        let stay = Stay { runtime: Arc::clone(runtime), shard: Arc::clone(shard) };
-        runtime.world.spawn(Box::pin(run(stay, id.clone(), leash, task)));
+        let stay = Stay { _end: end, runtime: Arc::clone(runtime), shard: Arc::clone(shard) };
+        runtime.world.spawn(Box::pin(run(stay, id.clone(), control, task)));
     }
 
-    fn leash(&mut self) -> Arc<Leash> {
+    /// A control block for one more task.
+    pub(super) fn add(&mut self) -> EndMark {
         if self.0.len() == self.0.capacity() {
-            self.0.retain(|leash| Arc::strong_count(leash) > 1); // those that run
+            self.0.retain(|task| !task.has_ended());
         }
-        let leash = Arc::<Leash>::default();
-        self.0.push(Arc::clone(&leash));
-        leash
+        let control = Arc::<TaskControl>::default();
+        self.0.push(Arc::clone(&control));
+        EndMark(control)
+    }
+
+    /// Asks all tasks to stop, and returns those that have not ended.
+    pub(super) fn stop(&mut self) -> Unfinished {
+        let mut tasks = std::mem::take(&mut self.0);
+        tasks.iter().for_each(|task| task.stop());
+        tasks.retain(|task| !task.has_ended());
+        Unfinished(tasks)
     }
 }
 
 async fn run<E: Entity>(
     stay: Stay<E>,
     id: EntityId,
-    leash: Arc<Leash>,
+    control: Arc<TaskControl>,
     task: impl Future<Output = ()> + Send,
 ) {
     let runtime = &*stay.runtime;
     let mut task = pin!(task); // dropped before the stay is over
-    let (mut pause, mut phase) = (None, Some(Arc::clone(&stay.shard.phase)));
+    let mut pause = None;
+    let phase = Arc::clone(&stay.shard.phase);
+    let mut at_work = Some(AtWork { phase, handler: None });
     poll_fn(|cx| {
-        leash.waker.register(cx.waker());
         loop {
-            if leash.over.load(Ordering::Acquire) {
+            if control.must_stop(cx) {
                 return Poll::Ready(());
             }
             if runtime.serves() {
@@ -81,7 +165,7 @@ async fn run<E: Entity>(
             }
         }
         // Its shard's drain waits for it, and so for those that it asks.
-        let poll = || scope::at_work(&mut phase, || task.as_mut().poll(cx));
+        let poll = || scope::at_work(&mut at_work, || task.as_mut().poll(cx));
         catch_unwind(AssertUnwindSafe(poll)).unwrap_or_else(|_| {
             runtime.failures.fetch_add(1, Ordering::Relaxed);
             let (entity_type, shard) = (&runtime.entity_type, stay.shard.id);
@@ -97,16 +181,13 @@ async fn run<E: Entity>(
 
 impl Drop for Tracked {
     fn drop(&mut self) {
-        for leash in &self.0 {
-            leash.over.store(true, Ordering::Release);
-            leash.waker.wake();
-        }
+        let _unfinished = self.stop();
     }
 }
 
 impl<E: Entity> Drop for Stay<E> {
     fn drop(&mut self) {
-        let Self { runtime, shard } = self;
+        let Self { runtime, shard, .. } = self;
         shard.pass(runtime, Fit::Exempt, |gate, desk| desk.ended(gate));
     }
 }
@@ -116,14 +197,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tasks_that_have_ended_are_forgotten_and_those_that_run_are_not() {
+    fn ended_tasks_are_forgotten_and_running_ones_are_not() {
         let mut tracked = Tracked::default();
-        let running: Vec<_> = (0..3).map(|_| tracked.leash()).collect();
+        let running: Vec<_> = (0..3).map(|_| tracked.add()).collect();
         for _ in 0..100 {
-            drop(tracked.leash());
+            drop(tracked.add());
         }
         assert!(tracked.0.len() <= 8, "{} are remembered", tracked.0.len());
-        drop(tracked);
-        assert!(running.iter().all(|leash| leash.over.load(Ordering::Acquire)));
+        let mut unfinished = tracked.stop();
+        assert_eq!(unfinished.0.len(), 3);
+        assert!(running.iter().all(|task| task.control().is_stopped()));
+        let mut end = pin!(unfinished.end());
+        let mut cx = TaskContext::from_waker(std::task::Waker::noop());
+        for task in running {
+            assert!(end.as_mut().poll(&mut cx).is_pending());
+            drop(task);
+        }
+        assert!(end.poll(&mut cx).is_ready());
     }
 }

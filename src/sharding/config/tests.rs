@@ -23,7 +23,7 @@ fn the_defaults_are_those_of_the_specification_and_fit_together() {
         buffer-bytes-max = 268435456\nheld-size = 100000\nheld-bytes-max = 268435456\n\
         mailbox-size = 10000\nmailbox-bytes-max = 16777216\nhandoff-timeout = \"15s\"\n\
         retry-interval = \"2s\"\nupdating-state-timeout = \"5s\"\n\
-        waiting-for-state-timeout = \"2s\"\nask-timeout = \"10s\"\nrebalance-interval = \"10s\"\n\
+        waiting-for-state-timeout = \"2s\"\nslow-handler-after = \"30s\"\nask-timeout = \"10s\"\nrebalance-interval = \"10s\"\n\
         allocation-strategy = \"least-shard\"\nremembered-decisions = 4096\n\
         entity-restart-backoff = \"10s\"\nmin-nr-of-members = 1\npreallocate = false\n\
         write-majority-plus = 0\n\
@@ -49,7 +49,7 @@ fn a_type_overrides_what_it_names_and_nothing_else() {
     let sharding = read(
         "role = \"backend\"\nbuffer-size = 400\n[types.orders]\nnumber-of-shards = 64\n\
          buffer-bytes-max = 1\nheld-size = 2\nheld-bytes-max = 3\nmailbox-size = 4\n\
-         mailbox-bytes-max = 5\n[types.orders.passivation]\nstrategy = \"composite\"\nscope = \"shard\"",
+         mailbox-bytes-max = 5\nslow-handler-after = \"1s\"\n[types.orders.passivation]\nstrategy = \"composite\"\nscope = \"shard\"",
     );
     let orders = sharding.of(&EntityType::new("orders").expect("a valid name"));
     assert_eq!((orders.number_of_shards, orders.buffer_size), (64, 400));
@@ -58,6 +58,7 @@ fn a_type_overrides_what_it_names_and_nothing_else() {
     let limits = [orders.buffer_bytes_max, orders.held_size, orders.held_bytes_max];
     assert_eq!(limits, [1, 2, 3]);
     assert_eq!((orders.mailbox_size, orders.mailbox_bytes_max), (4, 5));
+    assert_eq!(orders.slow_handler_after, Duration::from_secs(1));
     let others = sharding.of(&EntityType::new("others").expect("a valid name"));
     assert_eq!((others.number_of_shards, others.passivation.scope), (1_000, Scope::Region));
 }

@@ -15,7 +15,7 @@ use crate::sharding::agreed::Agreed;
 use crate::sharding::coordinator::{Coordinator, Phase};
 use crate::sharding::home::ShardHome;
 use crate::sharding::ids::{Generation, ShardId};
-use crate::sharding::region::RegionOutput;
+use crate::sharding::region::{Reach, RegionOutput};
 use crate::sharding::store::{Answer, Ask};
 use crate::sharding::wire::{
     HostShard, NotYet, ReleaseShard, ShardingMessage, ToCoordinator, ToRegion,
@@ -304,7 +304,8 @@ fn what_the_last_host_of_a_type_kept_for_nobody_is_counted_as_lost_once() {
         _ => None,
     });
     let from = RegionId::new(ME);
-    let lost = RegionOutput::Discard { shard, from, payload: vec![1, 2].into() };
+    let lost =
+        RegionOutput::Discard { reach: Reach::Sent, shard, from, payload: vec![1, 2].into() };
     assert_eq!(orders.collect::<Vec<_>>(), [lost], "and the gates go on sending back");
 }
 

@@ -23,10 +23,6 @@ use idle::Idle;
 use replacement::Replacement;
 use settings::{ACTIVE_ENTITIES_MAX, Scope, Strategy};
 
-/// Busy entities that one access looks at, if they should have stopped: each is looked at again
-/// by a later one, so few are enough.
-const LEAVING_LOOKS: usize = 4;
-
 const LEAVING: Chain = Chain::new(0);
 
 /// Where an active entity stands in its region's table. Dense: the policies keep arrays by slot.
@@ -59,6 +55,17 @@ impl fmt::Display for Slot {
     }
 }
 
+/// Whether an active entity is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// It neither handles a message nor has messages waiting.
+    Idle,
+    /// The same, and a timer of it is pending: a limit may stop it, idleness does not.
+    Timed,
+    /// It handles a message, or has messages waiting.
+    Busy,
+}
+
 /// A message for an entity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
@@ -80,8 +87,8 @@ enum Limited {
 /// The active entities of a region, or of a shard, and who of them has to stop.
 ///
 /// An entity that has to stop leaves the order at once and counts no longer. If it is busy then,
-/// it is told to stop only when it no longer is, and not at all if a message comes for it first:
-/// so busy entities may exceed the limit, and nobody else.
+/// it stops as soon as it has [rested](Self::rested), and not at all if a message comes for it
+/// first: so busy entities may exceed the limit, and nobody else.
 ///
 /// Every access costs the same however many entities there are (with `least-frequently-used`,
 /// logarithmic in the number of different counts).
@@ -142,7 +149,17 @@ impl Passivation {
             Limited::ByTwo(composite) => composite.access(access.slot, access.hash, going),
         }
         self.let_go(busy, stop);
-        self.look_again(LEAVING_LOOKS, busy, stop);
+    }
+
+    /// An entity is no longer busy. Appends it to `stop` if it had to stop while it was busy: without
+    /// this a burst would leave idle entities beyond the limit until further messages come.
+    pub fn rested(&mut self, slot: Slot, stop: &mut Vec<Slot>) {
+        if self.leaving.remove(slot) {
+            if let Some(idle) = &mut self.idle {
+                idle.remove(slot);
+            }
+            stop.push(slot);
+        }
     }
 
     /// Forgets an entity that has stopped by itself, or asked for it.
@@ -179,12 +196,12 @@ impl Passivation {
 
     /// Appends to `stop` whoever was idle for too long, and whoever had to stop and is no longer
     /// busy. Call it at [`next_deadline`](Self::next_deadline).
-    pub fn tick(&mut self, now: Instant, busy: &mut dyn FnMut(Slot) -> bool, stop: &mut Vec<Slot>) {
-        self.look_again(self.leaving.len(), busy, stop);
+    pub fn tick(&mut self, now: Instant, uses: &mut dyn FnMut(Slot) -> Use, stop: &mut Vec<Slot>) {
+        self.look_again(uses, stop);
         let Some(idle) = &mut self.idle else { return };
         idle.look(now, &mut self.going);
         for slot in std::mem::take(&mut self.going) {
-            if busy(slot) {
+            if uses(slot) != Use::Idle {
                 // In use: as good as a message now.
                 if let Some(idle) = &mut self.idle {
                     idle.touch(now, slot);
@@ -237,16 +254,11 @@ impl Passivation {
         }
     }
 
-    fn look_again(
-        &mut self,
-        looks: usize,
-        busy: &mut dyn FnMut(Slot) -> bool,
-        stop: &mut Vec<Slot>,
-    ) {
-        for _ in 0..looks.min(self.leaving.len()) {
+    fn look_again(&mut self, uses: &mut dyn FnMut(Slot) -> Use, stop: &mut Vec<Slot>) {
+        for _ in 0..self.leaving.len() {
             let Some(slot) = self.leaving.front(LEAVING) else { return };
             self.leaving.remove(slot);
-            if busy(slot) {
+            if uses(slot) == Use::Busy {
                 self.leaving.push_back(LEAVING, slot);
             } else {
                 if let Some(idle) = &mut self.idle {

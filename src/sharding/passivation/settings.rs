@@ -21,15 +21,18 @@ pub struct Passivation {
     /// `idle` alone, or a limit as well; `composite` keeps the most messages from finding their
     /// entity stopped, whatever the pattern, and costs about 60 bytes an entity.
     pub strategy: Strategy,
-    /// Stops an entity that got no message for this long, whatever the strategy but `none`.
-    /// 0: nobody is stopped for that.
+    /// Stops an entity that got no message for this long, whatever the strategy but `none`. An
+    /// entity with a pending timer (`Context::after`) or a receive timeout is not stopped for that;
+    /// a task (`Context::spawn`) does not keep its entity. 0: no entity is stopped for being idle.
     #[serde(with = "humantime_serde")]
     pub idle_timeout: Duration,
     /// How often is looked, at most each 10 ms. Unset: half of `idle-timeout`. With `idle` alone a look
     /// costs a few nanoseconds for each entity.
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     pub idle_interval: Option<Duration>,
-    /// Most active entities of a region, at least 1. Exceeded only by entities that are busy.
+    /// Most active entities of a region, at least 1. Exceeded only by entities that are busy: one
+    /// that was over the limit while it was busy stops as soon as it has nothing to do. A pending
+    /// timer does not protect its entity: its loss is counted and logged (`sharding.lost_timers`).
     pub active_entity_limit: usize,
     /// What the limit counts.
     pub scope: Scope,

@@ -31,7 +31,7 @@ pub use self::intake::Cut;
 use self::intake::Intake;
 use self::leaving::Leaving;
 use self::mail::Mail;
-pub use self::port::{RegionInput, RegionOutput, Standing};
+pub use self::port::{Reach, RegionInput, RegionOutput, Standing};
 use self::registration::Registration;
 pub use self::registration::Unregistered;
 pub use self::shard::{Heard, Pending, Run, Shard};
@@ -498,7 +498,7 @@ impl Region {
             Step::Confirmed { to, at } => self.mail.confirmed(to, shard, at),
             Step::Discard { from, payload } => {
                 self.stats.discarded += 1;
-                out.push(RegionOutput::Discard { shard, from, payload });
+                out.push(RegionOutput::Discard { reach: Reach::Sent, shard, from, payload });
             }
         }
     }
@@ -564,9 +564,9 @@ impl Region {
     /// its payload would be another one.
     fn forsake(&mut self, out: &mut Out) {
         for (shard, held) in &mut self.shards {
-            if let Some(payload) = held.forsake() {
+            if let Some((reach, payload)) = held.forsake() {
                 self.stats.discarded += 1;
-                out.push(RegionOutput::Discard { shard: *shard, from: self.me, payload });
+                out.push(RegionOutput::Discard { reach, shard: *shard, from: self.me, payload });
             }
         }
         self.carrying.clear();

@@ -100,8 +100,10 @@ pub enum RegionOutput {
     Standing(Standing),
     /// An acknowledged decision for the gate to learn; it stamps messages.
     Route(ShardRoute),
-    /// Count these messages as lost: they may have been handled where the shard last lived.
+    /// Count these messages as lost.
     Discard {
+        /// Whether another region may have taken them.
+        reach: Reach,
         /// Of which shard.
         shard: ShardId,
         /// Who carried them.
@@ -145,4 +147,13 @@ pub struct Standing {
     pub pending: bool,
     /// Whether it lives here.
     pub run: Run,
+}
+
+/// How far a payload went that is discarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// It was sent to no region: none of its messages has begun.
+    Unsent,
+    /// It may have been sent to another region, which may have handled its messages.
+    Sent,
 }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use ostraca_ddata::id::ReplicaId;
 
 use super::payload::{self, Carried};
+use super::port::Reach;
 use crate::sharding::bug::{Bug, Canary};
 pub use crate::sharding::gate::Run;
 use crate::sharding::ids::{Generation, RegionId, ShardId};
@@ -397,9 +398,12 @@ impl Shard {
         payloads.map(|payload| payload.len() as u64).sum()
     }
 
-    /// Nobody will take what is kept here any more.
-    pub(super) fn forsake(&mut self) -> Option<Bytes> {
-        self.kept.take()
+    /// Nobody will take what is kept here any more. It was sent nowhere if the decision that ended
+    /// the stay is still the newest and names no home: only a home is sent the payload.
+    pub(super) fn forsake(&mut self) -> Option<(Reach, Bytes)> {
+        let unsent = self.home.is_none() && self.max_gen == self.sealed;
+        let reach = if unsent { Reach::Unsent } else { Reach::Sent };
+        self.kept.take().map(|payload| (reach, payload))
     }
 
     /// This region is out: whatever ran was stopped, and nothing starts.

@@ -285,7 +285,7 @@ fn who_starts_an_entity_waits_for_its_factory_and_moves_with_its_shard() {
 
 #[test]
 fn who_asked_a_handler_that_is_aborted_learns_that_it_was() {
-    for (crashes, expected) in [(false, Lost::Aborted), (true, Lost::NodeStopped)] {
+    for (crashes, expected) in [(false, Lost::Aborted), (true, Lost::HandlerStopped)] {
         let (mut nodes, _) = nodes(Supervision::Restart);
         let asked = nodes.nodes[0].region.entity("f").ask(Blow::Sleep);
         nodes.settle();

@@ -174,7 +174,9 @@ impl Default for Plan {
     fn default() -> Self {
         // Without a task that looks for idle entities.
         let passivation = Passivation { strategy: Strategy::None, ..Passivation::default() };
-        let settings = Sharding { passivation, ..Sharding::default() };
+        // Nor with one that looks for slow handlers.
+        let slow_handler_after = Duration::ZERO;
+        let settings = Sharding { passivation, slow_handler_after, ..Sharding::default() };
         let (supervision, canary) = (Supervision::default(), Canary::none());
         Self { nodes: 2, shards: 1, supervision, settings, canary }
     }

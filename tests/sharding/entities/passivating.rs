@@ -1,6 +1,7 @@
 //! Entities that stop to make room, by themselves or by a policy: what comes meanwhile is handled
 //! by the next instance.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use ostraca::sharding::ids::EntityId;
 use ostraca::sharding::passivation::settings::{Passivation, Scope, Strategy};
 use serde::{Deserialize, Serialize};
 
+use super::door::Door;
 use super::nodes::{Nodes, Plan};
 
 type Log = Arc<Mutex<Vec<String>>>;
@@ -223,4 +225,82 @@ fn an_entity_that_panics_and_passivates_loses_no_message_behind_either() {
     let first = ["a once 1", "a passivate 2", "a last 3"];
     assert_eq!(taken(&log), [&first[..], &["a once 1"]].concat());
     assert_eq!(nodes.all_lost(), 1, "the message that it panicked of");
+}
+
+/// Counts its instances, and awaits the door.
+struct Burst {
+    alive: Arc<AtomicUsize>,
+    door: Arc<Door>,
+}
+
+impl Drop for Burst {
+    fn drop(&mut self) {
+        self.alive.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Entity for Burst {
+    type Message = ();
+
+    async fn handle(&mut self, (): (), _: &mut Context<'_, Self>) {
+        self.door.pass().await;
+    }
+}
+
+/// Instances alive at the peak, and after all handlers have ended without a further message.
+fn burst(passivation: Passivation, ids: usize) -> (usize, usize) {
+    let settings = Sharding { passivation, ..Sharding::default() };
+    let plan = Plan { settings, shards: 4, ..Plan::default() };
+    let (alive, door) = (Arc::<AtomicUsize>::default(), Arc::<Door>::default());
+    let mut nodes = Nodes::new(&plan, |_, _| {
+        let (alive, door) = (Arc::clone(&alive), Arc::clone(&door));
+        move |_: &EntityId| {
+            alive.fetch_add(1, Ordering::SeqCst);
+            Burst { alive: Arc::clone(&alive), door: Arc::clone(&door) }
+        }
+    });
+    (0..4).for_each(|shard| nodes.host(shard, 0));
+    for id in 0..ids {
+        nodes.nodes[0].region.entity(&id.to_string()).tell(()).expect("there is room");
+    }
+    nodes.settle();
+    let peak = alive.load(Ordering::SeqCst);
+    door.open();
+    nodes.settle();
+    assert_eq!(nodes.nodes[0].region.entities(), alive.load(Ordering::SeqCst));
+    (peak, alive.load(Ordering::SeqCst))
+}
+
+#[test]
+fn limit_holds_after_burst_without_further_messages() {
+    for scope in [Scope::Region, Scope::Shard] {
+        for strategy in [
+            Strategy::LeastRecentlyUsed,
+            Strategy::Segmented,
+            Strategy::MostRecentlyUsed,
+            Strategy::LeastFrequentlyUsed,
+            Strategy::Composite,
+        ] {
+            let idle_timeout = Duration::ZERO; // nothing but the limit stops them
+            let limit = Passivation {
+                strategy,
+                scope,
+                active_entity_limit: 100,
+                idle_timeout,
+                ..Passivation::default()
+            };
+            let (peak, rest) = burst(limit, 5_000);
+            assert_eq!((peak, rest), (5_000, 100), "{strategy:?}, {scope:?}");
+        }
+    }
+}
+
+#[test]
+fn limit_of_1000_holds_after_burst_of_50000_ids() {
+    let limit = Passivation {
+        strategy: Strategy::LeastRecentlyUsed,
+        active_entity_limit: 1_000,
+        ..Passivation::default()
+    };
+    assert_eq!(burst(limit, 50_000), (50_000, 1_000));
 }

@@ -3,10 +3,12 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use ostraca::sharding::config::Sharding;
 use ostraca::sharding::context::Context;
 use ostraca::sharding::entity::Entity;
 use ostraca::sharding::ids::EntityId;
-use ostraca::sharding::instance::Timer;
+use ostraca::sharding::passivation::settings::{Passivation, Strategy};
+use ostraca::sharding::timers::Timer;
 use serde::{Deserialize, Serialize};
 
 use super::nodes::{Nodes, Plan};
@@ -52,8 +54,24 @@ struct Stage {
 
 impl Stage {
     fn new() -> Self {
+        Self::with(&Plan::default())
+    }
+
+    /// Entities stop after 60 s without a message, or beyond a limit of one.
+    fn passivating(strategy: Strategy) -> Self {
+        let passivation = Passivation {
+            strategy,
+            idle_timeout: Duration::from_secs(60),
+            active_entity_limit: 1,
+            ..Passivation::default()
+        };
+        let settings = Sharding { passivation, ..Sharding::default() };
+        Self::with(&Plan { settings, ..Plan::default() })
+    }
+
+    fn with(plan: &Plan) -> Self {
         let log = Log::default();
-        let mut nodes = Nodes::new(&Plan::default(), |_, _| {
+        let mut nodes = Nodes::new(plan, |_, _| {
             let log = Arc::clone(&log);
             move |_: &EntityId| Clock { log: Arc::clone(&log), timer: None }
         });
@@ -99,4 +117,67 @@ fn a_receive_timeout_comes_each_time_that_nothing_else_came_for_so_long() {
     assert_eq!((stage.pass(9), stage.pass(1)), (vec![], vec!["silence"]));
     stage.tell(Tick::Stop);
     assert_eq!((stage.pass(20), stage.nodes.executor.tasks()), (vec![], 0));
+}
+
+const STRATEGIES: [Strategy; 6] = [
+    Strategy::Idle,
+    Strategy::LeastRecentlyUsed,
+    Strategy::Segmented,
+    Strategy::MostRecentlyUsed,
+    Strategy::LeastFrequentlyUsed,
+    Strategy::Composite,
+];
+
+#[test]
+fn timer_longer_than_idle_timeout_fires() {
+    for strategy in STRATEGIES {
+        for (tick, rings) in [(Tick::Start(200), "rang"), (Tick::Listen(200), "silence")] {
+            let mut stage = Stage::passivating(strategy);
+            stage.tell(tick);
+            let heard: Vec<_> = (0..20).flat_map(|_| stage.pass(10)).collect();
+            assert_eq!(heard, [rings], "{strategy:?}");
+        }
+    }
+}
+
+#[test]
+fn entity_stops_when_idle_after_its_timers() {
+    for strategy in STRATEGIES {
+        for (cancels, last) in [(false, 200), (true, 0)] {
+            let mut stage = Stage::passivating(strategy);
+            stage.tell(Tick::Start(200));
+            if cancels {
+                stage.tell(Tick::Cancel);
+            }
+            (0..last / 10).for_each(|_| drop(stage.pass(10)));
+            assert_eq!(stage.nodes.nodes[0].region.entities(), 1, "{strategy:?}");
+            (0..20).for_each(|_| drop(stage.pass(10)));
+            assert_eq!(stage.nodes.nodes[0].region.entities(), 0, "{strategy:?}");
+        }
+    }
+}
+
+#[test]
+fn limit_counts_timers_that_it_stops() {
+    for strategy in [Strategy::LeastRecentlyUsed, Strategy::LeastFrequentlyUsed] {
+        let mut stage = Stage::passivating(strategy);
+        stage.tell(Tick::Start(30));
+        stage.tell(Tick::Listen(30));
+        stage.nodes.nodes[0].region.entity("another").tell(Tick::Cancel).expect("there is room");
+        stage.nodes.settle();
+        assert_eq!(stage.nodes.nodes[0].region.entities(), 1, "{strategy:?}");
+        assert_eq!(stage.nodes.nodes[0].region.lost_timers(), 1, "{strategy:?}");
+        assert_eq!(stage.pass(30), [""; 0], "{strategy:?}");
+    }
+}
+
+#[test]
+fn stopped_timer_leaves_no_task() {
+    let mut stage = Stage::new();
+    for end in [Tick::Cancel, Tick::Stop] {
+        stage.tell(Tick::Start(3_600));
+        stage.tell(end);
+        assert_eq!(stage.nodes.executor.tasks(), 0);
+    }
+    assert_eq!(stage.nodes.nodes[0].region.lost_timers(), 0, "it passivated itself");
 }

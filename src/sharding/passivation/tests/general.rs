@@ -8,7 +8,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use super::super::settings::{self, Strategy};
-use super::super::{Access, Passivation, Slot};
+use super::super::{Access, Passivation, Slot, Use};
 use super::hash;
 
 const LIMITED: [Strategy; 5] = [
@@ -43,7 +43,7 @@ fn touch(passivation: &mut Passivation, now: Instant, id: u32) -> Vec<Slot> {
 
 fn tick(passivation: &mut Passivation, now: Instant) -> Vec<Slot> {
     let mut stop = Vec::new();
-    passivation.tick(now, &mut |_| false, &mut stop);
+    passivation.tick(now, &mut |_| Use::Idle, &mut stop);
     stop
 }
 
@@ -111,7 +111,9 @@ fn a_busy_entity_is_told_to_stop_once_it_is_no_longer_busy() {
         passivation.touched(access, &mut |slot| slot == Slot(1), &mut stop);
     }
     assert_eq!((stop.as_slice(), passivation.waiting_to_stop()), (&[][..], 1));
-    assert_eq!(touch(&mut passivation, at(0), 3), [Slot(1)]);
+    passivation.rested(Slot(1), &mut stop);
+    passivation.rested(Slot(2), &mut stop);
+    assert_eq!(stop, [Slot(1)], "without a further message");
     assert_eq!((passivation.counted(), passivation.waiting_to_stop()), (2, 0));
 }
 
@@ -132,10 +134,22 @@ fn an_entity_that_handles_one_message_for_hours_is_not_idle() {
     let mut passivation = passivation(Strategy::Idle, 1, Duration::from_secs(1));
     touch(&mut passivation, at(0), 1);
     let mut stop = Vec::new();
-    passivation.tick(at(5_000), &mut |_| true, &mut stop);
+    passivation.tick(at(5_000), &mut |_| Use::Busy, &mut stop);
     assert_eq!(stop, []);
     assert_eq!(tick(&mut passivation, at(5_500)), []);
     assert_eq!(tick(&mut passivation, at(6_000)), [Slot(1)]);
+}
+
+#[test]
+fn pending_timer_keeps_idle_entity_but_not_over_limit() {
+    for strategy in LIMITED {
+        let mut passivation = passivation(strategy, 1, Duration::from_secs(1));
+        touch(&mut passivation, at(0), 1);
+        let mut stop = Vec::new();
+        passivation.tick(at(9_000), &mut |_| Use::Timed, &mut stop);
+        assert_eq!(stop, [], "{strategy:?}");
+        assert_eq!(touch(&mut passivation, at(9_000), 2).len(), 1, "{strategy:?}");
+    }
 }
 
 /// Random histories of accesses, stops, limits and idleness, with random entities busy.
@@ -162,7 +176,10 @@ fn the_limit_holds_for_all_that_are_not_busy_and_nobody_is_told_twice() {
                     passivation.stopped(slot);
                     active.remove(&slot);
                 }
-                2 => passivation.tick(at(now), &mut is_busy, &mut stop),
+                2 => {
+                    let mut uses = |slot| if is_busy(slot) { Use::Busy } else { Use::Idle };
+                    passivation.tick(at(now), &mut uses, &mut stop);
+                }
                 _ => {
                     let access = Access { now: at(now), slot, hash: hash(slot.get().into()) };
                     passivation.touched(access, &mut is_busy, &mut stop);
@@ -178,13 +195,17 @@ fn the_limit_holds_for_all_that_are_not_busy_and_nobody_is_told_twice() {
             let all = counted + passivation.waiting_to_stop();
             assert_eq!(all, active.len(), "{strategy:?}, seed {seed}");
             let toggled = Slot(rng.random_range(0..60));
-            if !busy.remove(&toggled) && busy.len() < 10 {
+            if busy.remove(&toggled) {
+                let mut stop = Vec::new();
+                passivation.rested(toggled, &mut stop);
+                stop.iter().for_each(|slot| assert!(active.remove(slot), "{slot} twice"));
+            } else if busy.len() < 10 {
                 busy.insert(toggled);
             }
         }
         busy.clear();
         let mut stop = Vec::new();
-        passivation.tick(at(now), &mut |_| false, &mut stop);
+        passivation.tick(at(now), &mut |_| Use::Idle, &mut stop);
         assert_eq!(passivation.waiting_to_stop(), 0, "{strategy:?}, seed {seed}");
     }
 }

@@ -48,8 +48,8 @@ fn what_the_last_host_keeps_without_a_next_home_is_discarded_once_when_its_node_
     bench.order(release(2, None));
     bench.drained(Some("m"));
     assert_eq!(bench.tell(RegionInput::Leave), [RegionOutput::Left]);
-    let lost =
-        RegionOutput::Discard { shard: SHARD, from: region(1), payload: Bytes::from_static(b"m") };
+    let (reach, from, payload) = (Reach::Unsent, region(1), Bytes::from_static(b"m"));
+    let lost = RegionOutput::Discard { reach, shard: SHARD, from, payload };
     assert_eq!(bench.tell(RegionInput::Forsaken), [lost], "and nothing is stopped");
     assert_eq!(bench.tell(RegionInput::Forsaken), []);
     assert_eq!(sent(&bench.order(release(2, None))).len(), 1, "it still tells of its release");

@@ -188,7 +188,7 @@ fn r6_what_is_carried_and_not_taken_when_a_region_is_out_is_counted_as_lost() {
     bench.order(release(2, Some(2)));
     bench.drained(Some("m"));
     let (from, payload) = (region(1), Bytes::from_static(b"m"));
-    let lost = RegionOutput::Discard { shard: SHARD, from, payload };
+    let lost = RegionOutput::Discard { reach: Reach::Sent, shard: SHARD, from, payload };
     assert_eq!(bench.tell(RegionInput::Over), [lost, RegionOutput::StopAll]);
     assert_eq!(bench.region.stats().discarded, 1);
 }

@@ -1,0 +1,113 @@
+//! Which entities of this node wait, in their handlers, for answers of which others: so that entities
+//! that wait for each other are named.
+//!
+//! Known on one node alone: a cycle that passes through another node is not found.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::ids::{EntityId, EntityType};
+use super::tenancy::Phase;
+
+/// Entities of a cycle that are looked at, and that an error names.
+const CYCLE_MAX: usize = 16;
+
+/// The entity that is asked.
+#[derive(Clone)]
+pub(super) struct Asked {
+    /// Of its shard on this node, be it hosted here or not: identifies the shard among all types.
+    pub(super) phase: Arc<Phase>,
+    pub(super) entity_type: EntityType,
+    pub(super) id: EntityId,
+}
+
+impl Asked {
+    fn is(&self, phase: &Arc<Phase>, id: &EntityId) -> bool {
+        Arc::ptr_eq(&self.phase, phase) && self.id == *id
+    }
+}
+
+impl fmt::Debug for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.entity_type, self.id)
+    }
+}
+
+/// The asks for which handlers of one shard wait.
+#[derive(Debug, Default)]
+pub(super) struct ShardAsks(Mutex<Waiting>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    last: u64,
+    asks: BTreeMap<(EntityId, u64), Asked>, // ≤ asks that handlers of the shard wait for
+}
+
+impl ShardAsks {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For whose answers an entity's handler waits.
+    pub(super) fn of(&self, entity: &EntityId) -> Vec<Asked> {
+        let waiting = self.lock();
+        let from = (entity.clone(), 0);
+        let own = waiting.asks.range(from..).take_while(|((by, _), _)| by == entity);
+        own.map(|(_, asked)| asked.clone()).collect()
+    }
+}
+
+/// An ask for which a handler waits, until it is dropped.
+pub(super) struct AskEdge {
+    phase: Arc<Phase>,
+    key: (EntityId, u64),
+}
+
+impl AskEdge {
+    /// The handler of `by`, whose shard has this phase, waits for an answer.
+    pub(super) fn new((phase, by): (Arc<Phase>, EntityId), asked: Asked) -> Self {
+        let key = {
+            let mut waiting = phase.asks().lock();
+            waiting.last += 1;
+            let key = (by, waiting.last);
+            waiting.asks.insert(key.clone(), asked);
+            key
+        };
+        Self { phase, key }
+    }
+
+    /// The entities that wait for each other because of this ask: from its asker back to it, which
+    /// has no name here. Empty if there is no such cycle.
+    pub(super) fn cycle(&self, asked: &Asked) -> Vec<Asked> {
+        let mut paths = vec![vec![asked.clone()]];
+        for _ in 0..CYCLE_MAX {
+            let mut longer = Vec::new();
+            for path in paths.into_iter().take(CYCLE_MAX) {
+                let Some(end) = path.last() else { continue };
+                if end.is(&self.phase, &self.key.0) {
+                    return path;
+                }
+                for next in end.phase.asks().of(&end.id) {
+                    let seen = path.iter().any(|other| other.is(&next.phase, &next.id));
+                    if !seen {
+                        longer.push([&path[..], &[next]].concat());
+                    }
+                }
+            }
+            paths = longer;
+        }
+        Vec::new()
+    }
+
+    /// Whether the asker asks itself.
+    pub(super) fn is_loop(&self, asked: &Asked) -> bool {
+        asked.is(&self.phase, &self.key.0)
+    }
+}
+
+impl Drop for AskEdge {
+    fn drop(&mut self) {
+        self.phase.asks().lock().asks.remove(&self.key);
+    }
+}

@@ -1,0 +1,101 @@
+//! Timers of entities: the handle, how many are pending in an instance, and those lost to an
+//! active-entity limit.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use super::entity::Entity;
+use super::ids::{EntityId, ShardId};
+use super::runtime::Runtime;
+use super::tracked::TaskControl;
+
+/// Nanoseconds between two log lines about lost timers of one entity type.
+const LOG_EVERY: u64 = 60_000_000_000;
+
+/// How many timers of one instance have yet to send their message; a receive timeout that is set
+/// counts as one. While there is any, the instance does not stop for being idle.
+#[derive(Debug, Default)]
+pub(super) struct Timers(AtomicUsize);
+
+impl Timers {
+    pub(super) fn pending(&self) -> usize {
+        self.0.load(Ordering::Acquire)
+    }
+
+    pub(super) fn add(self: &Arc<Self>) -> Pending {
+        self.0.fetch_add(1, Ordering::AcqRel);
+        Pending(Arc::clone(self))
+    }
+}
+
+/// A timer that has yet to send its message. Dropping it uncounts the timer.
+#[derive(Debug)]
+pub(super) struct Pending(Arc<Timers>);
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A message that an entity sends itself later. It ends with the instance that began it; dropping
+/// this handle does not cancel it.
+#[derive(Clone)]
+pub struct Timer {
+    control: Arc<TaskControl>,
+}
+
+impl Timer {
+    pub(super) const fn new(control: Arc<TaskControl>) -> Self {
+        Self { control }
+    }
+
+    /// Cancels the message. If it was sent before, it is still handled.
+    pub fn cancel(&self) {
+        self.control.stop();
+    }
+}
+
+impl fmt::Debug for Timer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Timer").field("cancelled", &self.control.is_stopped()).finish()
+    }
+}
+
+/// Timers that an active-entity limit has stopped before they sent their message.
+#[derive(Debug, Default)]
+pub(super) struct LostTimers {
+    count: AtomicU64,
+    logged: AtomicU64, // when, in nanoseconds; 0: never
+}
+
+impl LostTimers {
+    pub(super) fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+}
+
+impl<E: Entity> Runtime<E> {
+    /// An instance stops for the active-entity limit while `count` of its timers are pending.
+    /// Logged at most once a minute.
+    pub(super) fn lose_timers(&self, count: usize, shard: ShardId, entity: &EntityId) {
+        if count == 0 {
+            return;
+        }
+        let LostTimers { count: all, logged } = &self.lost_timers;
+        let total = all.fetch_add(count as u64, Ordering::Relaxed) + count as u64;
+        let (now, last) = (self.world.now().as_nanos().max(1), logged.load(Ordering::Relaxed));
+        if last != 0 && now.saturating_sub(last) < LOG_EVERY {
+            return;
+        }
+        logged.store(now, Ordering::Relaxed);
+        let entity_type = &self.entity_type;
+        tracing::warn!(
+            %entity_type, %entity, %shard, count, total,
+            "sharding.lost_timers: the active-entity limit stopped an entity whose timers were \
+             pending; they will not fire: raise passivation.active-entity-limit, or keep the due \
+             time outside the entity"
+        );
+    }
+}

@@ -1,0 +1,233 @@
+//! Handlers that do not end, and asks whose answers cannot come: what is said of them.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ostraca::sharding::config::Sharding;
+use ostraca::sharding::context::Context;
+use ostraca::sharding::entity::Entity;
+use ostraca::sharding::entity_ref::{AskError, Kept};
+use ostraca::sharding::ids::EntityId;
+use ostraca::sharding::reply::Reply;
+use serde::{Deserialize, Serialize};
+
+use super::door::Door;
+use super::nodes::{Nodes, Plan};
+
+type Errors = Arc<Mutex<Vec<AskError>>>;
+
+struct Waiter {
+    door: Arc<Door>,
+    errors: Errors,
+}
+
+#[derive(Serialize, Deserialize)]
+enum Say {
+    /// Waits at the door.
+    Wait,
+    Echo(Reply<u8>),
+    /// Passes the question on along these entities.
+    Ask(Vec<String>, Reply<u8>),
+    /// Asks itself in a task.
+    AskInTask(Reply<u8>),
+}
+
+impl Entity for Waiter {
+    type Message = Say;
+
+    async fn handle(&mut self, say: Say, cx: &mut Context<'_, Self>) {
+        match say {
+            Say::Wait => self.door.pass().await,
+            Say::Echo(reply) => reply.send(7),
+            Say::Ask(path, reply) => {
+                let (next, rest) = path.split_first().expect("there is one more");
+                let rest = rest.to_vec();
+                let asked = cx.entity(next).ask(|reply| {
+                    if rest.is_empty() { Say::Echo(reply) } else { Say::Ask(rest, reply) }
+                });
+                match asked.await {
+                    Ok(answer) => reply.send(answer),
+                    Err(why) => self.errors.lock().expect("nobody panicked").push(why),
+                }
+            }
+            Say::AskInTask(reply) => {
+                let myself = cx.myself();
+                cx.spawn(async move {
+                    if let Ok(answer) = myself.ask(Say::Echo).await {
+                        reply.send(answer);
+                    }
+                });
+            }
+        }
+    }
+}
+
+struct Waits {
+    nodes: Nodes<Waiter>,
+    door: Arc<Door>,
+    errors: Errors,
+}
+
+impl Waits {
+    fn new(slow_handler_after: Duration) -> Self {
+        let plan = Plan::default();
+        let settings = Sharding { slow_handler_after, ..plan.settings.clone() };
+        let plan = Plan { settings, shards: 4, ..plan };
+        let (door, errors) = (Arc::<Door>::default(), Errors::default());
+        let mut nodes = Nodes::new(&plan, |_, _| {
+            let (door, errors) = (Arc::clone(&door), Arc::clone(&errors));
+            move |_: &EntityId| Waiter { door: Arc::clone(&door), errors: Arc::clone(&errors) }
+        });
+        (0..4).for_each(|shard| nodes.host(shard, 0));
+        Self { nodes, door, errors }
+    }
+
+    fn tell(&mut self, id: &str, say: Say) {
+        self.nodes.nodes[0].region.entity(id).tell(say).expect("there is room");
+        self.nodes.settle();
+    }
+
+    fn pass(&mut self, secs: u64) {
+        for _ in 0..secs {
+            self.nodes.advance(Duration::from_secs(1));
+            self.nodes.settle();
+        }
+    }
+
+    fn slow(&self) -> u64 {
+        self.nodes.nodes[0].region.slow_handlers()
+    }
+
+    /// Asks the first entity to ask along the others; what its handlers have heard meanwhile.
+    fn ask_along(&mut self, path: &[&str]) -> Vec<AskError> {
+        let rest = path[1..].iter().map(|id| (*id).to_owned()).collect();
+        let _asked = self.nodes.nodes[1].region.entity(path[0]).ask(|reply| Say::Ask(rest, reply));
+        self.pass(7);
+        std::mem::take(&mut *self.errors.lock().expect("nobody panicked"))
+    }
+}
+
+/// The lines that are logged meanwhile.
+fn logged(run: impl FnOnce()) -> Vec<String> {
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+    impl std::io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().expect("nobody panicked").extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber =
+        tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    tracing::subscriber::with_default(subscriber, run);
+    let lines = lines.0.lock().expect("nobody panicked");
+    String::from_utf8_lossy(&lines).lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn slow_handler_is_counted_once_and_logged_at_doubling_ages() {
+    let mut waits = Waits::new(Duration::from_secs(8));
+    let lines = logged(|| {
+        waits.tell("wedged", Say::Wait);
+        waits.tell("quick", Say::Wait);
+        waits.pass(7);
+        assert_eq!(waits.slow(), 0);
+        waits.pass(193);
+    });
+    assert_eq!(waits.slow(), 2);
+    let of = |id: &str| {
+        let is_it = |line: &&String| line.contains(&format!("entity={id} "));
+        lines.iter().filter(|line| line.contains("sharding.slow_handler")).filter(is_it).count()
+    };
+    assert_eq!((of("wedged"), of("quick")), (5, 5), "at 8, 16, 32, 64, 128 s: {lines:#?}");
+    let named =
+        ["entity_type=journal", "message_type=\"sharding::entities::waits::Say\"", "running_for="];
+    assert!(named.iter().all(|part| lines[0].contains(part)), "{}", lines[0]);
+    waits.door.open();
+    waits.pass(10);
+    assert_eq!(waits.nodes.executor.tasks(), 0, "none looks any more");
+    waits.door.close();
+    waits.tell("wedged", Say::Wait);
+    waits.pass(10);
+    assert_eq!(waits.slow(), 3);
+}
+
+#[test]
+fn zero_turns_the_slow_handler_watch_off() {
+    let mut waits = Waits::new(Duration::ZERO);
+    waits.tell("wedged", Say::Wait);
+    waits.pass(100);
+    assert_eq!((waits.slow(), waits.nodes.executor.tasks()), (0, 1), "the handler alone");
+}
+
+#[test]
+fn handler_that_asks_itself_learns_so_at_once() {
+    let mut waits = Waits::new(Duration::ZERO);
+    waits.tell("a", Say::Ask(vec!["a".to_owned()], nobody()));
+    let errors = std::mem::take(&mut *waits.errors.lock().expect("nobody panicked"));
+    assert!(matches!(&errors[..], [AskError::AsksItself { .. }]), "{errors:?}");
+    assert!(errors[0].to_string().starts_with("journal/a asks itself"), "{}", errors[0]);
+    // In a task it may.
+    let asked = waits.nodes.nodes[0].region.entity("a").ask(Say::AskInTask);
+    assert_eq!(waits.nodes.wait_for(asked).expect("it answers"), 7);
+}
+
+#[test]
+fn cycle_of_asks_on_one_node_is_named() {
+    for path in [&["a", "b", "a"][..], &["a", "b", "c", "a"], &["a", "b", "c", "d", "b"]] {
+        let mut waits = Waits::new(Duration::ZERO);
+        let errors = waits.ask_along(path);
+        let named = errors.iter().find_map(|why| match why {
+            AskError::Cycle { cycle, .. } => Some(cycle.clone()),
+            _ => None,
+        });
+        let first = usize::from(path.len() == 5);
+        let expected: Vec<_> = path[first..].iter().map(|id| format!("journal/{id}")).collect();
+        let closed = named.as_deref().map(|cycle| {
+            let names: Vec<_> = cycle.split(" -> ").collect();
+            let mut members = names[1..].to_vec();
+            members.sort_unstable();
+            (names.first() == names.last(), members.join(" "))
+        });
+        let mut members = expected[1..].to_vec();
+        members.sort_unstable();
+        assert_eq!(closed, Some((true, members.join(" "))), "{path:?}: {errors:?}");
+    }
+}
+
+#[test]
+fn chain_of_asks_without_a_cycle_is_answered() {
+    let mut waits = Waits::new(Duration::ZERO);
+    let path: Vec<_> = ["b", "c", "d"].map(str::to_owned).into();
+    let asked = waits.nodes.nodes[1].region.entity("a").ask(|reply| Say::Ask(path, reply));
+    assert_eq!(waits.nodes.wait_for(asked).expect("it answers"), 7);
+}
+
+#[test]
+fn ask_behind_a_running_handler_has_not_begun() {
+    let mut waits = Waits::new(Duration::ZERO);
+    let entity = waits.nodes.nodes[0].region.entity("wedged");
+    waits.tell("wedged", Say::Wait);
+    waits.pass(1);
+    let why = waits.nodes.wait_for(entity.ask(Say::Echo)).unwrap_err();
+    assert!(matches!(why, AskError::Timeout { kept: Kept::NotBegun, .. }), "{why}");
+    assert!(why.to_string().contains("has not begun"), "{why}");
+}
+
+/// An address from which no answer is awaited.
+fn nobody() -> Reply<u8> {
+    let reply = Arc::new(Mutex::new(None));
+    let kept = Arc::clone(&reply);
+    let waits = Waits::new(Duration::ZERO);
+    let _asked = waits.nodes.nodes[0].region.entity("x").ask(|to| {
+        *kept.lock().expect("nobody panicked") = Some(to);
+        Say::Wait
+    });
+    reply.lock().expect("nobody panicked").take().expect("it was made")
+}
