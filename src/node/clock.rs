@@ -57,7 +57,7 @@ impl Clock {
     }
 
     /// The time since the host was started: the same for all clocks of this host.
-    pub(super) fn since_boot(self) -> Duration {
+    pub(super) fn since_boot() -> Duration {
         steady()
     }
 

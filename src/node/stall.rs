@@ -121,7 +121,7 @@ impl Look {
 
     /// Counts handlers that block, and names those that were not known before. Returns all.
     fn handlers(&mut self, hostings: &Hostings) -> Vec<BlockingHandler> {
-        let long = polls::longer_than(LONG, self.clock.since_boot());
+        let long = polls::longer_than(LONG, Clock::since_boot());
         let is_same =
             |one: &LongPoll, other: &LongPoll| LongPoll { took: one.took, ..*other } == *one;
         let mut blocking = Vec::new();

@@ -16,10 +16,10 @@ use crate::cluster::member::Member;
 use crate::cluster::reachability::Row;
 
 /// For versions, revisions and stamps: changes that a node may have missed.
-pub const JUMP_MAX: u64 = 1 << 32;
+const JUMP_MAX: u64 = 1 << 32;
 
 /// For ages, which are made of the numbers of configurations: a forced one adds up to 2^41.
-pub const AGE_JUMP_MAX: u64 = 1 << 44;
+const AGE_JUMP_MAX: u64 = 1 << 44;
 
 impl Gossip {
     /// Whether every counter of a whole state is near the one here.
@@ -38,7 +38,7 @@ impl Gossip {
     pub(super) fn is_near_delta(&self, delta: &GossipDelta) -> Result<(), GossipRefused> {
         self.are_near(
             delta.members.values(),
-            delta.rows.iter(),
+            delta.rows.iter().map(|(observer, row)| (*observer, row)),
             delta.tombstones.values(),
             delta.version.dots.iter(),
         )
@@ -47,7 +47,7 @@ impl Gossip {
     fn are_near<'a>(
         &self,
         members: impl Iterator<Item = &'a Arc<Member>>,
-        rows: impl Iterator<Item = (&'a ReplicaId, &'a Row)>,
+        rows: impl Iterator<Item = (ReplicaId, &'a Row)>,
         tombstones: impl Iterator<Item = &'a u64>,
         version: impl Iterator<Item = (&'a ReplicaId, &'a u64)>,
     ) -> Result<(), GossipRefused> {
@@ -60,7 +60,7 @@ impl Gossip {
             near(member.since, stamps)?;
         }
         for (observer, row) in rows {
-            let held = self.content.reachability.version_of(*observer);
+            let held = self.content.reachability.version_of(observer);
             near(row.version, held.saturating_add(JUMP_MAX))?;
         }
         for stamp in tombstones {
