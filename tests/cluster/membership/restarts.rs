@@ -204,7 +204,7 @@ fn sole_member_does_not_resume_beside_another_cluster() {
 }
 
 #[test]
-fn nodes_that_all_were_stopped_say_that_starting_more_is_no_help() {
+fn stopped_nodes_say_that_starting_more_is_no_help() {
     let mut sim = calm(5, 3, 3, World::new(3));
     until(&mut sim, 10, |sim| agree(sim, &[0, 1, 2]));
     (0..3).for_each(|place| end(&mut sim, place, End::Killed));
