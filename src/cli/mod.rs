@@ -191,8 +191,8 @@ pub(crate) fn exit_code(error: &(dyn Error + 'static)) -> ExitCode {
 
 /// Whoever refuses is there.
 const fn is_nobody_there(error: &net::client::ConnectError) -> bool {
-    use net::client::ConnectError::{NoAnswer, NobodyListens};
-    matches!(error, NoAnswer { .. } | NobodyListens { .. })
+    use net::client::ConnectError::{NoAnswer, NobodyListens, Silent};
+    matches!(error, NoAnswer { .. } | NobodyListens { .. } | Silent { .. })
 }
 
 fn code_of(error: &AskError) -> u8 {

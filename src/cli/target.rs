@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use humantime::parse_duration;
 use ostraca::Config;
-use ostraca::management::client::Client;
+use ostraca::management::client::{AskError, Client};
 use ostraca::management::wire::{Answer, Level, Request, WITHIN_MAX};
 use ostraca::net;
 use ostraca::net::identity::Identity;
@@ -17,6 +17,12 @@ use super::{answer, printable};
 
 /// How long a node that asks nobody else may take.
 pub(super) const SOON: Duration = Duration::from_secs(15);
+
+/// How long the answer itself may take after the node has asked others for as long as it may.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+
+/// How long it may take, after that, to find out why there is no answer.
+const PROBE: Duration = Duration::from_secs(1);
 
 /// Which node to ask. Without any: the one that variables such as OSTRACA__NET__DATA_DIR name.
 #[derive(Debug, Args)]
@@ -75,6 +81,10 @@ impl Here {
 impl Target {
     /// A way to the node.
     pub(super) async fn connect(&self) -> Result<Client, Box<dyn Error>> {
+        self.connect_within(SOON).await
+    }
+
+    async fn connect_within(&self, within: Duration) -> Result<Client, Box<dyn Error>> {
         if let Some(path) = &self.socket {
             return Ok(Client::connect(path).await?);
         }
@@ -84,20 +94,29 @@ impl Target {
         };
         if let Some(node) = &self.elsewhere {
             let identity = Identity::load(self.identity.as_deref())?;
-            let called = net::client::connect_as(&identity, &config.net, node, SOON).await?;
+            let called = net::client::connect_as(&identity, &config.net, node, within).await?;
             return Ok(Client::over(called));
         }
         let path = config.management.socket(config.net.data_dir.as_deref()).ok_or(Unnamed)?;
         Ok(Client::connect(&path).await?)
     }
 
-    /// Asks one thing. `patience`: how long the node may ask others.
+    /// Asks one thing. `patience`: how long the node may ask others; zero: it asks nobody. Bounds
+    /// the whole call, connecting included.
     pub(super) async fn ask(
         &self,
         request: &Request,
         patience: Duration,
     ) -> Result<Answer, Box<dyn Error>> {
-        Ok(self.connect().await?.ask(request, SOON + 2 * patience).await?)
+        let within = if patience.is_zero() { SOON } else { patience + ANSWER_WITHIN };
+        let asked = async {
+            let mut client = self.connect_within(within).await?;
+            Ok(client.ask(request, within).await?)
+        };
+        match tokio::time::timeout(within + PROBE, asked).await {
+            Ok(answer) => answer,
+            Err(_) => Err(AskError::Silent { within }.into()),
+        }
     }
 }
 
@@ -181,8 +200,9 @@ impl Consistency {
         }
     }
 
-    pub(super) const fn patience(&self) -> Duration {
-        self.timeout
+    /// How long the node may take: a majority is read and then written.
+    pub(super) fn patience(&self) -> Duration {
+        if self.majority { 2 * self.timeout } else { self.timeout }
     }
 }
 

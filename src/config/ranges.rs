@@ -70,6 +70,7 @@ fn times(config: &Config) -> Vec<(bool, Found)> {
     let (limits, ddata, epoch) = (&config.net.limits, &config.ddata, &config.ddata.epoch);
     let (back_off_min, back_off_max) = limits.back_off;
     let positive = [
+        ("net.limits.first-message-within", limits.first_message_within),
         ("net.limits.handshake-within", limits.handshake_within),
         ("net.limits.idle-timeout", limits.idle_timeout),
         ("net.limits.control-undrained-max", limits.control_undrained_max),
@@ -111,6 +112,7 @@ fn counts(config: &Config) -> Vec<(bool, Found)> {
         ("net.limits.connections-per-peer", limits.connections_per_peer),
         ("net.limits.connections", limits.connections),
         ("net.limits.handshakes", limits.handshakes),
+        ("net.limits.unadmitted", limits.unadmitted),
         ("net.limits.lane-bytes-max.control", control),
         ("net.limits.lane-bytes-max.data", data),
         ("net.limits.lane-bytes-max.user", user),
@@ -178,7 +180,9 @@ mod tests {
     type Broken = (fn(&mut Config), &'static str);
 
     const SECOND: Duration = Duration::from_secs(1);
-    const BROKEN: [Broken; 35] = [
+    const BROKEN: [Broken; 37] = [
+        (|c| c.net.limits.first_message_within = Duration::ZERO, "first-message-within is 0s"),
+        (|c| c.net.limits.unadmitted = 0, "net.limits.unadmitted is 0"),
         (|c| c.net.limits.handshake_within = Duration::ZERO, "net.limits.handshake-within is 0s"),
         (|c| c.net.limits.idle_timeout = Duration::ZERO, "net.limits.idle-timeout is 0s"),
         (|c| c.net.limits.control_undrained_max = Duration::ZERO, "control-undrained-max is 0s"),

@@ -64,12 +64,22 @@ pub enum ConnectError {
         /// The path.
         path: PathBuf,
     },
-    /// The node was killed.
+    /// The node has ended and has left its socket behind.
     #[error(
-        "no node listens at {path} any more: it was killed; start it again",
+        "no node listens at {path}: it was killed and has left its socket behind; start it again",
         path = path.display()
     )]
     Dead {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The path names a file of another kind.
+    #[error(
+        "{path} is not a socket: name the control socket of a node, `control.sock` in its data \
+         directory unless set otherwise",
+        path = path.display()
+    )]
+    NoSocket {
         /// The path.
         path: PathBuf,
     },
@@ -121,7 +131,11 @@ pub enum AskError {
     #[error("an earlier question has no answer yet; this one was not sent: connect anew")]
     Unanswered,
     /// Sent, and perhaps done.
-    #[error("the node has not answered within {within:?}; what was asked may be done: see its log")]
+    #[error(
+        "no answer from the node within {within:?}, though it took the connection: it may be \
+         stopped (SIGSTOP, a debugger) or overloaded; a change that was asked for may still be \
+         made, see its log"
+    )]
     Silent {
         /// How long it had.
         within: Duration,
@@ -154,6 +168,9 @@ impl Client {
         let connected = connected.map_err(|_| ConnectError::Stuck { path: path() })?;
         connected.map(Self::over).map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => ConnectError::Nowhere { path: path() },
+            io::ErrorKind::ConnectionRefused if !is_socket(&path()) => {
+                ConnectError::NoSocket { path: path() }
+            }
             io::ErrorKind::ConnectionRefused => ConnectError::Dead { path: path() },
             io::ErrorKind::WouldBlock => ConnectError::Stuck { path: path() }, // too many wait
             io::ErrorKind::PermissionDenied => ConnectError::Forbidden { path: path() },
@@ -201,6 +218,12 @@ impl Client {
         let _ = wire::write_frame(&mut self.stream, &body).await;
         Ok(())
     }
+}
+
+/// Connecting to a file of another kind is refused as if a socket had no owner.
+fn is_socket(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    path.metadata().is_ok_and(|found| found.file_type().is_socket())
 }
 
 impl std::fmt::Debug for Client {
@@ -267,6 +290,21 @@ mod tests {
 
     async fn answer(node: &mut DuplexStream, answer: &Answer) {
         wire::write_frame(node, &wire::encode(answer)).await.expect("somebody listens");
+    }
+
+    #[tokio::test]
+    async fn path_of_another_kind_is_reported_as_no_socket() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").expect("written");
+        for path in [dir.path(), &file] {
+            let error = Client::connect(path).await.expect_err("no socket");
+            assert!(matches!(error, ConnectError::NoSocket { .. }), "{path:?}: {error}");
+        }
+        let socket = dir.path().join("socket");
+        drop(tokio::net::UnixListener::bind(&socket).expect("bound"));
+        let error = Client::connect(&socket).await.expect_err("nobody listens");
+        assert!(matches!(error, ConnectError::Dead { .. }), "{error}");
     }
 
     #[tokio::test]

@@ -33,6 +33,7 @@ use super::address::{self, ResolveError};
 use super::admission::{self, ConfigError, Standing};
 use super::config::{Config, SecretError};
 use super::handshake::{self, HandshakeError};
+use super::handshake_failure::HandshakeFailure;
 use super::identity::{Identity, IdentityError};
 use super::noise;
 use super::secrets::Secrets;
@@ -87,8 +88,22 @@ pub async fn connect_as(
         }
         Err(last.expect("a name without addresses does not resolve"))
     };
-    let too_late = |_| Err(ConnectError::NoAnswer { address: address.clone(), within });
-    tokio::time::timeout(within, calling).await.unwrap_or_else(too_late)
+    match tokio::time::timeout(within, calling).await {
+        Ok(called) => called,
+        Err(_) => Err(no_answer(address, within).await),
+    }
+}
+
+/// Nothing has answered in time. Whether a process listens there is found out by a probe: a kernel
+/// takes connections also for a process that is stopped.
+async fn no_answer(address: &Multiaddr, within: Duration) -> ConnectError {
+    let address = address.clone();
+    let connects = async { TcpStream::connect(address::socket_address(&address)?).await.ok() };
+    let probe = tokio::time::timeout(PROBE_WITHIN.min(within), connects).await;
+    match probe {
+        Ok(Some(_)) => ConnectError::Silent { address, within },
+        _ => ConnectError::NoAnswer { address, within },
+    }
 }
 
 async fn call(
@@ -136,8 +151,7 @@ async fn dial(
     Err(not_connected(address.clone(), error).await)
 }
 
-/// What a failed dial means. The transport's error does not tell a closed door from a cipher that
-/// fails; whether anybody listens does.
+/// What a failed dial means.
 async fn not_connected(address: Multiaddr, error: DialError) -> ConnectError {
     match error {
         DialError::WrongPeerId { obtained, .. } => {
@@ -147,11 +161,17 @@ async fn not_connected(address: Multiaddr, error: DialError) -> ConnectError {
         DialError::Denied { .. } => return ConnectError::NotInOwnList { address },
         _ => {}
     }
+    let failure = HandshakeFailure::of_dial(&error);
+    // Only a new connection tells whether anybody listens: the error of the transport does not.
     let listens = async { TcpStream::connect(address::socket_address(&address)?).await.err() };
-    match tokio::time::timeout(PROBE_WITHIN, listens).await {
-        Ok(Some(source)) => ConnectError::NobodyListens { address, source },
-        Ok(None) => ConnectError::Handshake { address, source: Box::new(error) },
-        Err(_) => ConnectError::NoAnswer { address, within: PROBE_WITHIN },
+    match (failure, tokio::time::timeout(PROBE_WITHIN, listens).await) {
+        (_, Ok(Some(source))) => ConnectError::NobodyListens { address, source },
+        (HandshakeFailure::TimedOut(within), Ok(None)) => ConnectError::Silent { address, within },
+        (HandshakeFailure::Closed, Ok(None)) => {
+            ConnectError::Closed { address, source: Box::new(error) }
+        }
+        (_, Ok(None)) => ConnectError::Handshake { address, source: Box::new(error) },
+        (_, Err(_)) => ConnectError::NoAnswer { address, within: PROBE_WITHIN },
     }
 }
 
@@ -203,7 +223,7 @@ impl NotLetIn {
                 ConnectError::Unsupported { address }
             }
             Self::Open(OpenFailed::TimedOut) | Self::Handshake(HandshakeError::TimedOut { .. }) => {
-                ConnectError::NoAnswer { address, within }
+                ConnectError::Silent { address, within }
             }
             Self::Open(_) | Self::Handshake(HandshakeError::Io(_)) => {
                 ConnectError::Cut { address, us }
@@ -265,6 +285,29 @@ pub enum ConnectError {
         address: Multiaddr,
         /// How long it was waited.
         within: Duration,
+    },
+    /// A process listens there and says nothing.
+    #[error(
+        "no answer from {address} within {within:?}: a process listens there, but it may be \
+         stopped (SIGSTOP, a debugger) or overloaded, or it is no node of Ostraca"
+    )]
+    Silent {
+        /// As dialled.
+        address: Multiaddr,
+        /// How long it was waited.
+        within: Duration,
+    },
+    /// The node closed the connection in the encrypted handshake.
+    #[error(
+        "the node at {address} closed the connection in the encrypted handshake: give this client \
+         the cluster-secret-file of that node and set net.private-network as there; or it is at a \
+         limit of connections. Its log says which"
+    )]
+    Closed {
+        /// As dialled.
+        address: Multiaddr,
+        /// What failed.
+        source: Box<DialError>,
     },
     /// Somebody is there, but the cipher fails.
     #[error(

@@ -6,28 +6,49 @@ use std::time::{Duration, Instant};
 use libp2p::PeerId;
 
 const EVERY: Duration = Duration::from_secs(60);
-const KNOWN_MAX: usize = 256;
 
-/// Remembers who was complained about. Counters count every case; the log need not.
+/// Peers that are complained about by name within a minute, for each kind of complaint. A stranger
+/// has as many names as it likes: beyond that all further names share one complaint a minute, so
+/// that strangers can neither fill the log nor silence it, and one kind never silences another.
+const NAMES_MAX: usize = 64;
+
+/// Remembers the complaints of the last minute. Counters count every case; the log need not.
 #[derive(Debug, Default)]
 pub struct Complaints {
-    last: BTreeMap<(Option<PeerId>, &'static str), Instant>, // ≤ KNOWN_MAX; beyond: silence
+    kinds: BTreeMap<&'static str, Kind>, // ≤ the kinds in the source
+}
+
+#[derive(Debug, Default)]
+struct Kind {
+    named: BTreeMap<PeerId, Instant>, // ≤ NAMES_MAX
+    unnamed: Option<Instant>,
+    further: Option<Instant>,
 }
 
 impl Complaints {
-    /// Whether to log `what` about `who` (none: a stranger without a name).
-    pub fn due(&mut self, now: Instant, who: Option<PeerId>, what: &'static str) -> bool {
-        if self.last.get(&(who, what)).is_some_and(|last| now.duration_since(*last) < EVERY) {
-            return false;
+    /// Whether to log this kind of complaint about that peer (none: one whose name is not known).
+    pub fn due(&mut self, now: Instant, peer: Option<PeerId>, kind: &'static str) -> bool {
+        let is_recent = |last: &Instant| now.duration_since(*last) < EVERY;
+        let Kind { named, unnamed, further } = self.kinds.entry(kind).or_default();
+        let shared = match peer {
+            None => unnamed,
+            Some(peer) => {
+                if named.get(&peer).is_some_and(is_recent) {
+                    return false;
+                }
+                named.retain(|_, last| is_recent(last));
+                if named.len() < NAMES_MAX {
+                    named.insert(peer, now);
+                    return true;
+                }
+                further
+            }
+        };
+        let is_due = !shared.as_ref().is_some_and(is_recent);
+        if is_due {
+            *shared = Some(now);
         }
-        if self.last.len() >= KNOWN_MAX {
-            self.last.retain(|_, last| now.duration_since(*last) < EVERY);
-        }
-        if self.last.len() >= KNOWN_MAX {
-            return false;
-        }
-        self.last.insert((who, what), now);
-        true
+        is_due
     }
 }
 
@@ -47,13 +68,15 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_of_strangers_fills_neither_memory_nor_log() {
+    fn many_names_neither_fill_nor_silence_the_log() {
         let mut complaints = Complaints::default();
         let start = Instant::now();
-        let crowd = || Some(PeerId::random());
-        let logged = (0..KNOWN_MAX * 2).filter(|_| complaints.due(start, crowd(), "secret"));
-        assert_eq!(logged.count(), KNOWN_MAX);
-        assert!(complaints.due(start + EVERY, crowd(), "secret"));
-        assert_eq!(complaints.last.len(), 1);
+        let stranger = || Some(PeerId::random());
+        let logged = (0..10_000).filter(|_| complaints.due(start, stranger(), "secret"));
+        assert_eq!(logged.count(), NAMES_MAX + 1);
+        assert!(complaints.due(start, None, "secret"), "one without a name");
+        assert!(complaints.due(start, stranger(), "cluster"), "another kind");
+        assert!(complaints.due(start + EVERY, stranger(), "secret"), "a minute later");
+        assert!(complaints.kinds["secret"].named.len() <= NAMES_MAX);
     }
 }

@@ -136,9 +136,13 @@ pub struct Limits {
     pub connections_per_peer: usize,
     /// Connections in all.
     pub connections: usize,
-    /// Inbound connections whose handshake is under way; as many clients that have connected and
-    /// not said hello.
+    /// Inbound connections whose handshake is unfinished. Beyond that the least advanced one of the
+    /// address with the most (IPv6: the /64 network) is closed for the new one; a quarter of the
+    /// places is reserved for the addresses of members and seeds.
     pub handshakes: usize,
+    /// Inbound connections of peers that have opened neither a lane nor a client's stream. Beyond
+    /// that the oldest one of the address with the most is closed.
+    pub unadmitted: usize,
     /// Clients at a time: tools that ask this node and are no nodes. 0: none.
     pub clients: usize,
     /// Inbound lanes of one peer, all classes and generations together.
@@ -148,6 +152,10 @@ pub struct Limits {
     pub lane_bytes_max: [usize; 4],
     /// Bytes under way on a lane that the receiver has not acknowledged.
     pub lane_window: usize,
+    /// How long an inbound connection may take to send the first message of its handshake; one that
+    /// sends nothing holds its place no longer. At most `handshake-within` has an effect.
+    #[serde(with = "humantime_serde")]
+    pub first_message_within: Duration,
     /// How long a handshake, and the opening of a lane, may take.
     #[serde(with = "humantime_serde")]
     pub handshake_within: Duration,
@@ -177,10 +185,12 @@ impl Default for Limits {
             connections_per_peer: 4,
             connections: 1_024,
             handshakes: 64,
+            unadmitted: 32,
             clients: 16,
             lanes_per_peer: 16,
             lane_bytes_max: [16 * MIB, 16 * MIB, 16 * MIB, 64 * MIB],
             lane_window: 8 * MIB,
+            first_message_within: Duration::from_secs(2),
             handshake_within: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(10),
             control_undrained_max: Duration::from_secs(10),

@@ -14,6 +14,7 @@ mod directory;
 pub mod frame;
 pub mod handle;
 pub mod handshake;
+mod handshake_failure;
 mod hub;
 pub mod identity;
 pub mod lane;

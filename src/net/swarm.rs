@@ -5,8 +5,10 @@
 //! when to dial, which connection carries lanes and what a lane says is the hub's business.
 //! (spec/transport.md "Admission", spec/reference/libp2p.md §3)
 
+mod acceptor;
 mod handler;
 mod limits;
+mod unfinished;
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,10 +16,10 @@ use std::net::IpAddr;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use libp2p::core::Endpoint;
 use libp2p::core::transport::PortUse;
 use libp2p::core::transport::{ListenerId, TransportError};
 use libp2p::core::upgrade::Version;
+use libp2p::core::{Endpoint, Transport};
 use libp2p::identity::Keypair;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::swarm::{
@@ -27,17 +29,20 @@ use libp2p::swarm::{
 use libp2p::{Multiaddr, PeerId};
 use tokio::sync::oneshot;
 
+pub(super) use acceptor::{Ended, Observed, find_cause};
 pub use handler::{Handler, Line, OpenFailed};
 pub use limits::{Exceeded, Refusals};
-pub(super) use limits::{Place, Slot, Slots};
+pub(super) use limits::{Slot, Slots};
 
 use super::admission::{self, ConfigError};
 use super::complaints::Complaints;
 use super::config::Config;
 use super::secrets::Keyring;
 use super::{Class, address, noise, transport};
+use acceptor::{Acceptor, Shared, Times};
 use handler::{FromHandler, Open, Protocol};
 use limits::Connections;
+use unfinished::{Busiest, UnfinishedHandshakes};
 
 /// A swarm that listens where `config.listen` says.
 ///
@@ -84,14 +89,18 @@ fn silent(
     keypair: &Keypair,
     takes: &'static [Protocol],
 ) -> Result<Swarm<Lines>, noise::Error> {
-    let transport = transport::transport(config, keyring, keypair)?;
     let limits = &config.limits;
+    let unfinished = Shared::new(UnfinishedHandshakes::new(limits.handshakes).into());
+    let transport = transport::transport(config, keyring, keypair)?;
+    let times =
+        Times { first_message: limits.first_message_within, handshake: limits.handshake_within };
+    let acceptor = Acceptor::new(transport, unfinished.clone(), times);
     let settings = libp2p::swarm::Config::with_tokio_executor()
         .with_idle_connection_timeout(limits.idle_timeout)
         .with_max_negotiating_inbound_streams(limits.lanes_per_peer)
         .with_substream_upgrade_protocol_override(Version::V1Lazy);
     let us = keypair.public().to_peer_id();
-    Ok(Swarm::new(transport, Lines::new(config, takes), us, settings))
+    Ok(Swarm::new(acceptor.boxed(), Lines::new(config, takes, unfinished), us, settings))
 }
 
 fn check_free(address: &Multiaddr) -> Result<(), StartError> {
@@ -121,6 +130,7 @@ pub fn dial(peer: Option<PeerId>, address: Multiaddr) -> DialOpts {
 #[derive(Debug)]
 pub struct Lines {
     connections: Connections,
+    unfinished: Shared,
     complaints: Complaints,
     takes: &'static [Protocol],
     queue: VecDeque<ToSwarm<Event, Open>>, // drained at every poll of the swarm
@@ -160,13 +170,14 @@ pub struct Calling {
     pub(super) connection: ConnectionId,
     pub(super) stream: Line,
     /// Among those that are not answered yet.
-    pub(super) place: Place,
+    pub(super) place: Slot,
 }
 
 impl Lines {
-    fn new(config: &Config, takes: &'static [Protocol]) -> Self {
+    fn new(config: &Config, takes: &'static [Protocol], unfinished: Shared) -> Self {
         Self {
             connections: Connections::new(&config.limits, &config.allowed_peers),
+            unfinished,
             complaints: Complaints::default(),
             takes,
             queue: VecDeque::new(),
@@ -235,16 +246,37 @@ impl Lines {
         self.connections.rank(connection)
     }
 
+    /// A client was admitted on that connection: it counts as unadmitted no longer.
+    pub fn client_admitted(&mut self, connection: ConnectionId) {
+        self.connections.admitted(connection);
+    }
+
+    /// A node was admitted on that connection. From now on places are reserved for its address
+    /// among the unfinished handshakes.
+    pub fn node_admitted(&mut self, connection: ConnectionId) {
+        self.connections.admitted(connection);
+        if let Some(address) = self.connections.host(connection) {
+            self.add_known_address(address);
+        }
+    }
+
+    /// Adds the address of a member or of a seed, for which places are reserved among the
+    /// unfinished handshakes.
+    pub fn add_known_address(&mut self, address: IpAddr) {
+        self.unfinished.lock().add_known(address);
+    }
+
     /// What was refused so far.
     #[must_use]
     pub fn refusals(&self) -> Refusals {
-        self.connections.refusals()
+        let handshakes = self.unfinished.lock().evicted();
+        Refusals { handshakes, ..self.connections.refusals() }
     }
 
-    /// Inbound connections whose handshake is under way.
+    /// Inbound connections whose handshake is unfinished; ≤ `limits.handshakes`.
     #[must_use]
     pub fn handshakes(&self) -> usize {
-        self.connections.handshakes()
+        self.unfinished.lock().count()
     }
 
     fn established(
@@ -255,19 +287,32 @@ impl Lines {
     ) -> Result<Handler, ConnectionDenied> {
         match self.connections.admit(id, peer, host) {
             Ok(slots) => Ok(Handler::new(slots, self.connections.handshake_within(), self.takes)),
-            Err(exceeded) => Err(self.refuse(Some(peer), exceeded)),
+            Err(exceeded) => {
+                self.complain(Some(peer), exceeded, host.map(Busiest::one));
+                Err(ConnectionDenied::new(exceeded))
+            }
         }
     }
 
-    fn refuse(&mut self, who: Option<PeerId>, exceeded: Exceeded) -> ConnectionDenied {
-        self.complain(who, exceeded);
-        ConnectionDenied::new(exceeded)
+    fn complain(&mut self, peer: Option<PeerId>, exceeded: Exceeded, from: Option<Busiest>) {
+        if self.complaints.due(Instant::now(), peer, exceeded.name()) {
+            let peer = peer.map(tracing::field::display);
+            let address = from.and_then(|from| from.address).map(tracing::field::display);
+            let connections = from.map(|from| from.places);
+            tracing::warn!(peer, address, connections, %exceeded, "net.limit_exceeded");
+        }
     }
 
-    fn complain(&mut self, who: Option<PeerId>, exceeded: Exceeded) {
-        if self.complaints.due(Instant::now(), who, exceeded.name()) {
-            let peer = who.map(tracing::field::display);
-            tracing::warn!(peer, %exceeded, "net.limit_exceeded");
+    /// Closes what is beyond the limits, now that one more connection is established.
+    fn close_excess(&mut self, peer: PeerId, address: Option<IpAddr>) {
+        if let Some(oldest) = self.connections.crowded_out(peer) {
+            let from = address.map(Busiest::one);
+            self.complain(Some(peer), Exceeded::ConnectionsPerPeer, from);
+            self.close(oldest);
+        }
+        if let Some((excess, busiest)) = self.connections.unadmitted_excess() {
+            self.complain(None, Exceeded::Unadmitted, Some(busiest));
+            self.close(excess);
         }
     }
 }
@@ -278,12 +323,15 @@ impl NetworkBehaviour for Lines {
 
     fn handle_pending_inbound_connection(
         &mut self,
-        id: ConnectionId,
+        _: ConnectionId,
         _: &Multiaddr,
-        remote: &Multiaddr,
+        _: &Multiaddr,
     ) -> Result<(), ConnectionDenied> {
-        let begun = self.connections.begin(id, address::host(remote));
-        begun.map_err(|exceeded| self.refuse(None, exceeded))
+        let report = self.unfinished.lock().take_report(); // of the acceptor, for this connection
+        if report.is_some() {
+            self.complain(None, Exceeded::Handshakes, report);
+        }
+        Ok(())
     }
 
     fn handle_established_inbound_connection(
@@ -291,10 +339,9 @@ impl NetworkBehaviour for Lines {
         id: ConnectionId,
         peer: PeerId,
         _: &Multiaddr,
-        _: &Multiaddr,
+        remote: &Multiaddr,
     ) -> Result<Handler, ConnectionDenied> {
-        let host = self.connections.end(id);
-        self.established(id, peer, host)
+        self.established(id, peer, address::host(remote))
     }
 
     fn handle_established_outbound_connection(
@@ -310,14 +357,9 @@ impl NetworkBehaviour for Lines {
 
     fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
         match event {
-            FromSwarm::ListenFailure(failure) => {
-                self.connections.end(failure.connection_id);
-            }
             FromSwarm::ConnectionEstablished(new) => {
-                if let Some(oldest) = self.connections.crowded_out(new.peer_id) {
-                    self.complain(Some(new.peer_id), Exceeded::ConnectionsPerPeer);
-                    self.close(oldest);
-                }
+                let from = address::host(new.endpoint.get_remote_address());
+                self.close_excess(new.peer_id, from);
             }
             FromSwarm::ConnectionClosed(closed) => self.connections.closed(closed.connection_id),
             _ => {}
@@ -341,12 +383,16 @@ impl NetworkBehaviour for Lines {
                         let calling = Calling { peer, connection, stream, place };
                         self.queue.push_back(ToSwarm::GenerateEvent(Event::Client(calling)));
                     }
-                    Err(exceeded) => self.complain(None, exceeded), // and it is reset
+                    Err(exceeded) => {
+                        let from = self.connections.host(connection).map(Busiest::one);
+                        self.complain(None, exceeded, from); // and it is reset
+                    }
                 }
             }
             FromHandler::TooMany => {
                 self.connections.count(Exceeded::Lanes);
-                self.complain(Some(peer), Exceeded::Lanes);
+                let from = self.connections.host(connection).map(Busiest::one);
+                self.complain(Some(peer), Exceeded::Lanes, from);
             }
         }
     }

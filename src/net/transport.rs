@@ -23,6 +23,7 @@ use super::muxer::Yamux;
 use super::noise::{self, Noise};
 use super::secrets::{Keyring, derived};
 use super::stock::Stock;
+use super::swarm::Observed;
 
 #[cfg(target_os = "linux")]
 const NOT_SENT: u32 = 64 * 1024;
@@ -30,8 +31,8 @@ const NOT_SENT: u32 = 64 * 1024;
 trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for S {}
 
-/// The stack of a node: connections that know their peer and carry streams. Each, inbound or
-/// outbound, has `limits.handshake_within` to get there.
+/// The stack of a node: connections that know their peer and carry streams. The swarm limits how
+/// long a handshake may take, and how many may be unfinished.
 ///
 /// # Errors
 /// If the identity cannot sign Noise's static key, or there is no randomness for one.
@@ -44,19 +45,19 @@ pub fn transport(
     keyring: &Keyring,
     keypair: &Keypair,
 ) -> Result<Boxed<(PeerId, StreamMuxerBox)>, noise::Error> {
-    let (streams, within) = (streams_max(&config.limits), config.limits.handshake_within);
+    let streams = streams_max(&config.limits);
     let sockets = sockets(config, keyring).upgrade(Version::V1Lazy);
     if config.transport == Stack::Stock {
         let stock = Stock::new(keypair, keyring)?;
         let mut yamux = libp2p::yamux::Config::default();
         yamux.set_max_num_streams(2 * streams); // it ends a connection that has more
-        return Ok(sockets.authenticate(stock).multiplex(yamux).timeout(within).boxed());
+        return Ok(sockets.authenticate(stock).multiplex(yamux).boxed());
     }
     let mut noise = Noise::new(keypair)?.with_secrets(keyring.clone());
     if config.transport == Stack::Mixed {
         noise = noise.with_stock_peers();
     }
-    Ok(sockets.authenticate(noise).multiplex(Yamux::new(streams)).timeout(within).boxed())
+    Ok(sockets.authenticate(noise).multiplex(Yamux::new(streams)).boxed())
 }
 
 /// TCP, and the private network on it if there is one.
@@ -66,6 +67,7 @@ fn sockets(config: &Config, keyring: &Keyring) -> Boxed<Box<dyn Wire>> {
     tcp::tokio::Transport::new(tcp::Config::default().nodelay(true))
         .and_then(move |socket: tcp::tokio::TcpStream, _| async move {
             set_options(&SockRef::from(&socket.0), &limits)?;
+            let socket = Observed::new(socket);
             let wire: Box<dyn Wire> = match private {
                 None => Box::new(socket),
                 Some(keyring) => {

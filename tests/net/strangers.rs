@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use futures::{AsyncReadExt, AsyncWriteExt};
+use libp2p::Multiaddr;
 use ostraca::net::Class;
 use ostraca::net::address::socket_address;
 use ostraca::net::config::{Config, Limits};
@@ -98,6 +99,100 @@ async fn a_client_that_drips_bytes_is_cut_when_the_handshakes_time_is_over() {
     serves(&node).await;
 }
 
+/// A node on which no handshake ends by itself.
+fn patient(listen: Vec<Multiaddr>) -> Config {
+    let within = Duration::from_secs(600);
+    let limits =
+        Limits { first_message_within: within, handshake_within: within, ..Limits::default() };
+    Config { listen, limits, ..config() }
+}
+
+/// Waits until so many handshakes were evicted since the start.
+async fn evicts(node: &Node, wanted: u64) {
+    let evicted = async {
+        while node.count().await.0.handshakes < wanted {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    soon("handshakes are evicted", evicted).await;
+}
+
+/// Holds so many silent connections from each of these addresses, and replaces those that are cut.
+async fn flood(to: SocketAddr, from: Vec<IpAddr>, each: usize) {
+    let mut held: Vec<(IpAddr, TcpStream)> = Vec::new(); // ≤ each for every address
+    loop {
+        held.retain(|(_, stream)| {
+            matches!(stream.try_read(&mut [0; 64]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+        });
+        for &address in &from {
+            let there = held.iter().filter(|(from, _)| *from == address).count();
+            for _ in there..each {
+                let socket = match address {
+                    IpAddr::V4(_) => TcpSocket::new_v4(),
+                    IpAddr::V6(_) => TcpSocket::new_v6(),
+                };
+                let socket = socket.expect("a socket");
+                socket.bind(SocketAddr::new(address, 0)).expect("an address of loopback");
+                if let Ok(stream) = socket.connect(to).await {
+                    held.push((address, stream));
+                }
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Honest nodes are served again and again while the flood evicts more and more handshakes.
+async fn serves_during_flood(listen: &str, from: &[&str], each: usize) {
+    let node = Node::start(patient(vec![listen.parse().expect("an address")])).await;
+    let to = socket_address(&node.address).expect("an address of TCP");
+    let from = from.iter().map(|from| from.parse().expect("an address")).collect();
+    let flooding = tokio::spawn(flood(to, from, each));
+    for round in 1..=5 {
+        evicts(&node, round * 100).await;
+        serves(&node).await;
+    }
+    assert!(!flooding.is_finished(), "it would have shown nothing");
+    flooding.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn flood_from_one_address_excludes_nobody() {
+    serves_during_flood("/ip4/127.0.0.1/tcp/0", &["127.0.0.2"], 100).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn flood_from_two_addresses_excludes_nobody() {
+    serves_during_flood("/ip4/127.0.0.1/tcp/0", &["127.0.0.2", "127.0.0.3"], 50).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn flood_from_a_shared_address_excludes_nobody() {
+    serves_during_flood("/ip4/127.0.0.1/tcp/0", &["127.0.0.1"], 100).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn flood_over_ipv6_excludes_nobody() {
+    serves_during_flood("/ip6/::1/tcp/0", &["::1"], 100).await;
+}
+
+#[tokio::test]
+async fn silent_connection_is_cut_after_first_message_time() {
+    let limits = Limits {
+        first_message_within: Duration::from_millis(200),
+        handshake_within: Duration::from_secs(600),
+        ..Limits::default()
+    };
+    let node = Node::start(Config { limits, ..config() }).await;
+    for said in [&[][..], PREFACE] {
+        let mut stream = knock(&node).await;
+        stream.write_all(said).await.expect("sent");
+        cut(&mut stream).await;
+    }
+    serves(&node).await;
+}
+
 /// Runs that test once more in a process of its own, where memory is this test's alone.
 fn alone(name: &str) -> bool {
     const ALONE: &str = "OSTRACA_TEST_ALONE";
@@ -149,10 +244,10 @@ fn crowd(wanted: usize) -> usize {
 
 async fn half_open_connections(count: usize) {
     const MEMORY: usize = 32 * 1024 * 1024;
-    let node = Node::start(hasty(Duration::from_secs(600))).await; // none ends by itself
+    let node = Node::start(patient(Config::default().listen)).await;
     serves(&node).await;
     let before = resident();
-    let share = node.config.limits.handshakes / 2;
+    let places = node.config.limits.handshakes * 3 / 4; // the others are for known addresses
     let mut crowd = Vec::new();
     for n in 0..count {
         let mut stream = knock(&node).await;
@@ -160,22 +255,17 @@ async fn half_open_connections(count: usize) {
         crowd.push(stream);
         if n % (count / 10) == 0 {
             let under_way = node.count().await.1;
-            assert!(under_way <= share + 1, "{under_way} handshakes"); // one may be a friend's
+            assert!(under_way <= places, "{under_way} handshakes");
             serves(&node).await;
         }
     }
-    let refused = async {
-        while node.count().await.0.handshakes < (count - share) as u64 {
-            tokio::task::yield_now().await;
-        }
-    };
-    soon("all but the host's share are refused", refused).await;
-    assert_eq!(node.count().await.1, share);
+    evicts(&node, (count - places) as u64).await;
+    let under_way = node.count().await.1;
     let mut cut = 0;
     for stream in &mut crowd {
         cut += usize::from(is_cut(stream).await);
     }
-    assert_eq!(cut, count - share);
+    assert_eq!(cut, count - under_way, "all others are closed");
     serves(&node).await;
     let grown = resident().saturating_sub(before);
     assert!(grown < MEMORY, "{grown} bytes for {count} strangers");

@@ -36,13 +36,14 @@ use super::complaints::Complaints;
 use super::config::Config;
 use super::directory::{Directory, Wanted};
 use super::handle::{Event, PeerStats, Runtimes, Stats};
+use super::handshake_failure::HandshakeFailure;
 use super::identity::Identity;
 use super::lane::Lane;
 use super::link::{self, Dialler, End, Purpose};
 use super::secrets::{Keyring, Secrets};
 use super::swarm::{self, Calling, Lines, Slots, StartError};
 use super::wire::{Facts, Refusal};
-use super::{Class, NodeId, Receiver};
+use super::{Class, NodeId, Receiver, address};
 
 /// Substreams of a lane that may end in a row on a living connection without one message more.
 /// Then something in the lane is what the peer does not take: the lane is given up, and counted.
@@ -375,6 +376,9 @@ impl Hub {
     }
 
     fn dial(&mut self, dialled: Dialled) {
+        if let Some(host) = address::host(&dialled.address) {
+            self.swarm.behaviour_mut().add_known_address(host);
+        }
         let opts = swarm::dial(dialled.peer, dialled.address.clone());
         let connection = opts.connection_id();
         match self.swarm.dial(opts) {
@@ -387,7 +391,8 @@ impl Hub {
 
     fn dial_failed(&mut self, dialled: Dialled, error: &DialError) {
         let Dialled { peer, purpose, address } = dialled;
-        tracing::debug!(%address, %error, "net.dial_failed");
+        tracing::debug!(%address, %error, "net.dial_attempt_failed");
+        self.complain_of_dial(peer, &address, error);
         // The swarm dials no address that it listens on itself, and says that there is none.
         let own = matches!(error, DialError::LocalPeerId { .. } | DialError::NoAddresses);
         if peer.is_none() && own {
@@ -470,13 +475,57 @@ impl Hub {
         }
     }
 
+    /// An inbound handshake failed. The peer may be a stranger: one complaint a minute of each kind.
     fn handshake_failed(&mut self, id: Option<PeerId>, from: &Multiaddr, error: &ListenError) {
-        if self.complaints.due(std::time::Instant::now(), id, "handshake") {
-            tracing::warn!(
-                %from, %error,
-                "net.handshake_failed: a stranger, or a node or client with another secret: give \
-                 it the net.cluster-secret-file of this node, and net.private-network as here"
-            );
+        let failure = HandshakeFailure::of_inbound(error);
+        let (kind, why) = match failure {
+            HandshakeFailure::Refused | HandshakeFailure::Own => return, // logged, or a seed list
+            HandshakeFailure::TimedOut(_) => (
+                "handshake: time",
+                "the peer did not finish the handshake in time: it is stopped, overloaded or out \
+                 of reach, or it is no node (a port scan, a health check)",
+            ),
+            HandshakeFailure::Secret => (
+                "handshake: secret",
+                "the peer has another cluster secret, or none: give it the \
+                 net.cluster-secret-file of this node, and net.private-network as here",
+            ),
+            HandshakeFailure::Closed => (
+                "handshake: closed",
+                "the peer closed the connection: it waited for too long for this node, expected \
+                 another peer id here (this node's data directory is a new one), or has another \
+                 net.cluster-secret-file; its own log tells which",
+            ),
+            HandshakeFailure::Other => (
+                "handshake",
+                "the peer does not speak as a node with these settings does: it is no node, or \
+                 has another net.private-network or release",
+            ),
+        };
+        if self.complaints.due(std::time::Instant::now(), id, kind) {
+            tracing::warn!(%from, %error, why, "net.handshake_failed");
+        }
+    }
+
+    /// The handshake of a dialled connection failed for a reason that an operator can mend.
+    fn complain_of_dial(&mut self, peer: Option<PeerId>, address: &Multiaddr, error: &DialError) {
+        let (kind, why) = match (HandshakeFailure::of_dial(error), peer) {
+            (HandshakeFailure::Secret, _) => (
+                "dial: secret",
+                "the node there has another cluster secret: give both the same \
+                 net.cluster-secret-file, and net.private-network alike",
+            ),
+            // A member that restarts closes connections, too; a seed that always does is another
+            // matter.
+            (HandshakeFailure::Closed, None) => (
+                "dial: closed",
+                "the node there closed the connection in the handshake: it may have another \
+                 net.cluster-secret-file, or be at a connection limit; its own log tells which",
+            ),
+            _ => return,
+        };
+        if self.complaints.due(std::time::Instant::now(), peer, kind) {
+            tracing::warn!(peer = peer.map(tracing::field::display), %address, why, "net.dial_failed");
         }
     }
 
@@ -521,6 +570,7 @@ impl Hub {
 
     fn let_in(&mut self, connection: ConnectionId, ends: Ends) {
         if self.swarm.behaviour().is_open(connection) {
+            self.swarm.behaviour_mut().client_admitted(connection);
             self.clients.opened(connection, ends);
         }
     }
@@ -588,12 +638,14 @@ impl Hub {
             tracing::warn!(%peer, ?class, accepted, "net.lane_hopeless: the peer breaks it off");
             return self.give_up(peer, class);
         }
+        self.swarm.behaviour_mut().node_admitted(connection);
         let _ = welcomed.reply.send(()); // the task was aborted meanwhile
         self.give(peer, link::Input::Opened { class, attempt });
     }
 
     /// A peer that was admitted has opened a lane on this connection.
     fn used(&mut self, id: PeerId, connection: ConnectionId, class: Class, reader: AbortHandle) {
+        self.swarm.behaviour_mut().node_admitted(connection);
         self.peer(id).connection_used(connection, reader);
         if !self.peer(id).link.knows(connection) {
             let dialler = Dialler::Peer;

@@ -13,6 +13,7 @@ use libp2p::PeerId;
 use libp2p::swarm::ConnectionId;
 
 use super::handler::PeerSlots;
+use super::unfinished::{AddressGroup, Busiest};
 use crate::net::config::Limits;
 
 /// The limit that was reached, or the list that a peer is not on.
@@ -22,15 +23,23 @@ pub enum Exceeded {
     /// Not in `allowed-peers`.
     #[error("the peer is not in allowed-peers: add it there if it belongs to the cluster")]
     NotAllowed,
-    /// Too many handshakes under way.
+    /// Too many unfinished inbound handshakes: one was evicted.
     #[error(
-        "too many inbound handshakes are under way: who connects and says nothing? If all are \
-         nodes, raise limits.handshakes"
+        "connection limit reached: more than limits.handshakes inbound handshakes are unfinished, \
+         the least advanced one of the address with the most is closed. If these are nodes, raise \
+         the limit; otherwise block that address"
     )]
     Handshakes,
     /// Too many connections in all.
-    #[error("there are as many connections as limits.connections allows: raise it")]
+    #[error("connection limit reached: limits.connections are open, raise it")]
     Connections,
+    /// Too many inbound connections on which nobody was admitted: one was closed.
+    #[error(
+        "connection limit reached: more than limits.unadmitted inbound connections have opened \
+         neither a lane nor a client's stream, the oldest one of the address with the most is \
+         closed. If these are nodes, raise the limit; otherwise block that address"
+    )]
+    Unadmitted,
     /// Too many connections with one peer.
     #[error(
         "a peer has more than limits.connections-per-peer connections, its oldest is closed: do \
@@ -40,11 +49,8 @@ pub enum Exceeded {
     /// Too many inbound substreams of one peer.
     #[error("a peer opens more lanes than limits.lanes-per-peer: it is of another make, or broken")]
     Lanes,
-    /// Too many clients that have not said who they are.
-    #[error(
-        "more clients than limits.handshakes have connected and not said hello: who connects and \
-         says nothing?"
-    )]
+    /// A client calls again before its first call is answered.
+    #[error("a client calls a second time before its first call on this connection is answered")]
     Clients,
 }
 
@@ -54,6 +60,7 @@ impl Exceeded {
             Self::NotAllowed => "allowed-peers",
             Self::Handshakes => "handshakes",
             Self::Connections => "connections",
+            Self::Unadmitted => "unadmitted",
             Self::ConnectionsPerPeer => "connections-per-peer",
             Self::Lanes => "lanes-per-peer",
             Self::Clients => "clients",
@@ -66,15 +73,17 @@ impl Exceeded {
 pub struct Refusals {
     /// Connections of peers that are not in the list.
     pub not_allowed: u64,
-    /// Connections that came while too many handshakes were under way.
+    /// Inbound handshakes that were evicted because too many were unfinished.
     pub handshakes: u64,
     /// Connections beyond the limit in all.
     pub connections: u64,
+    /// Inbound connections without an admitted peer that were closed because there were too many.
+    pub unadmitted: u64,
     /// Connections beyond a peer's limit: the oldest was closed, or the new one refused.
     pub connections_per_peer: u64,
     /// Substreams beyond a peer's limit.
     pub lanes: u64,
-    /// Clients that came while too many others had not said hello.
+    /// Calls of a client before its first one on that connection was answered.
     pub clients: u64,
 }
 
@@ -82,21 +91,19 @@ pub struct Refusals {
 #[derive(Debug)]
 pub(super) struct Connections {
     limits: Limits,
-    allowed: BTreeSet<PeerId>,                         // empty: everybody
-    beginning: BTreeMap<ConnectionId, Option<IpAddr>>, // ≤ limits.handshakes
-    open: BTreeMap<ConnectionId, Open>,                // ≤ limits.connections
-    peers: BTreeMap<PeerId, Peer>,                     // ≤ limits.connections
-    calls: Slots, // of clients, not answered yet: ≤ limits.handshakes
-    calls_by_host: BTreeMap<IpAddr, Slots>, // ≤ limits.handshakes, and those that have just gone
-    admitted: u64, // connections, ever
+    allowed: BTreeSet<PeerId>,          // empty: everybody
+    open: BTreeMap<ConnectionId, Open>, // ≤ limits.connections
+    peers: BTreeMap<PeerId, Peer>,      // ≤ limits.connections
+    established: u64,                   // connections, ever
     refusals: Refusals,
 }
 
 #[derive(Debug)]
 struct Open {
     peer: PeerId,
-    host: Option<IpAddr>, // of who dialled
+    host: Option<IpAddr>, // of the dialler; none: this node has dialled
     rank: u64,
+    calls: Slots, // of a client, not answered yet: ≤ 1
     closing: bool,
 }
 
@@ -104,6 +111,8 @@ struct Open {
 struct Peer {
     connections: BTreeSet<ConnectionId>, // those being closed, too; ids grow with time
     slots: Arc<PeerSlots>,
+    /// A lane or a client's stream was opened on one of them.
+    is_admitted: bool,
 }
 
 impl Connections {
@@ -111,12 +120,9 @@ impl Connections {
         Self {
             limits: limits.clone(),
             allowed: allowed.iter().copied().collect(),
-            beginning: BTreeMap::new(),
             open: BTreeMap::new(),
             peers: BTreeMap::new(),
-            calls: Slots::new(limits.handshakes),
-            calls_by_host: BTreeMap::new(),
-            admitted: 0,
+            established: 0,
             refusals: Refusals::default(),
         }
     }
@@ -127,32 +133,6 @@ impl Connections {
 
     pub(super) const fn refusals(&self) -> Refusals {
         self.refusals
-    }
-
-    pub(super) fn handshakes(&self) -> usize {
-        self.beginning.len()
-    }
-
-    /// An inbound handshake begins. One host gets half of the places at most, so that it cannot
-    /// shut out the others by itself.
-    pub(super) fn begin(&mut self, id: ConnectionId, host: Option<IpAddr>) -> Result<(), Exceeded> {
-        let of_host = self.beginning.values().filter(|&&other| other == host).count();
-        let share = self.share();
-        if self.beginning.len() >= self.limits.handshakes || of_host >= share {
-            return Err(self.count(Exceeded::Handshakes));
-        }
-        self.beginning.insert(id, host);
-        Ok(())
-    }
-
-    /// How many of the places in the door one host may have.
-    const fn share(&self) -> usize {
-        self.limits.handshakes.div_ceil(2)
-    }
-
-    /// An inbound handshake is over, well or badly; says from where it came.
-    pub(super) fn end(&mut self, id: ConnectionId) -> Option<IpAddr> {
-        self.beginning.remove(&id).flatten()
     }
 
     /// Judges a connection whose peer is known, before any protocol is negotiated.
@@ -172,16 +152,22 @@ impl Connections {
         if self.open.len() >= self.limits.connections {
             return Err(self.count(Exceeded::Connections));
         }
+        let is_unadmitted = host.is_some() && !self.is_admitted(peer);
+        if is_unadmitted && self.unadmitted().count() >= self.limits.unadmitted.saturating_mul(2) {
+            return Err(self.count(Exceeded::Unadmitted)); // as many again are being closed
+        }
         let lanes = self.limits.lanes_per_peer;
         let known = self.peers.get(&peer).map_or(0, |known| known.connections.len());
         if known >= self.limits.connections_per_peer.saturating_mul(2) {
             return Err(self.count(Exceeded::ConnectionsPerPeer));
         }
-        self.admitted += 1;
-        self.open.insert(id, Open { peer, host, rank: self.admitted, closing: false });
+        self.established += 1;
+        let (rank, calls) = (self.established, Slots::new(1));
+        self.open.insert(id, Open { peer, host, rank, calls, closing: false });
         let known = self.peers.entry(peer).or_insert_with(|| Peer {
             connections: BTreeSet::new(),
             slots: Arc::new(PeerSlots { inbound: Slots::new(lanes), outbound: Slots::new(lanes) }),
+            is_admitted: false,
         });
         known.connections.insert(id);
         Ok(Arc::clone(&known.slots))
@@ -204,6 +190,43 @@ impl Connections {
         Some(oldest)
     }
 
+    /// A lane or a client's stream was opened on this connection.
+    pub(super) fn admitted(&mut self, id: ConnectionId) {
+        let peer = self.open.get(&id).and_then(|open| self.peers.get_mut(&open.peer));
+        if let Some(peer) = peer {
+            peer.is_admitted = true;
+        }
+    }
+
+    fn is_admitted(&self, peer: PeerId) -> bool {
+        self.peers.get(&peer).is_some_and(|peer| peer.is_admitted)
+    }
+
+    /// Inbound connections of peers that were not admitted, the oldest first; those that are being
+    /// closed included.
+    fn unadmitted(&self) -> impl Iterator<Item = (ConnectionId, &Open)> {
+        let all = self.open.iter().map(|(id, open)| (*id, open));
+        all.filter(|(_, open)| open.host.is_some() && !self.is_admitted(open.peer))
+    }
+
+    /// The inbound connection to close because too many peers are not admitted: the oldest one of
+    /// the address group with the most of them. Also the number of connections of that group.
+    pub(super) fn unadmitted_excess(&mut self) -> Option<(ConnectionId, Busiest)> {
+        let group = |open: &Open| open.host.map(AddressGroup::of);
+        let mut places = BTreeMap::<_, usize>::new(); // ≤ twice limits.unadmitted
+        let live = || self.unadmitted().filter(|(_, open)| !open.closing);
+        live().for_each(|(_, open)| *places.entry(group(open)).or_default() += 1);
+        if places.values().sum::<usize>() <= self.limits.unadmitted {
+            return None;
+        }
+        let most = places.values().copied().max()?;
+        let of_busiest = live().filter(|(_, open)| places[&group(open)] == most);
+        let (id, open) = of_busiest.min_by_key(|(_, open)| open.rank)?;
+        let busiest = Busiest { address: open.host, places: most };
+        self.count(Exceeded::Unadmitted);
+        Some((id, busiest))
+    }
+
     /// Marks a connection as being closed by us; its peer, unless that was so already.
     pub(super) fn close(&mut self, id: ConnectionId) -> Option<PeerId> {
         let open = self.open.get_mut(&id).filter(|open| !open.closing)?;
@@ -221,25 +244,21 @@ impl Connections {
         }
     }
 
-    /// A client calls on that connection; the place is its until it is let in, or not. One host
-    /// gets half of the places at most.
-    pub(super) fn call(&mut self, id: ConnectionId) -> Result<Place, Exceeded> {
-        self.calls_by_host.retain(|_, calls| calls.taken() > 0);
-        let share = self.share();
-        let of_host = match self.open.get(&id).and_then(|open| open.host) {
-            Some(host) => {
-                let calls = self.calls_by_host.entry(host).or_insert_with(|| Slots::new(share));
-                Some(calls.take().ok_or_else(|| self.count(Exceeded::Clients))?)
-            }
-            None => None, // we dialled: no stranger
-        };
-        let of_all = self.calls.take().ok_or_else(|| self.count(Exceeded::Clients))?;
-        Ok(Place { _of_host: of_host, _of_all: of_all })
+    /// A client calls on that connection. The place is taken until the call is answered; one call
+    /// of a connection may be unanswered, so that all of them are bounded by the connections.
+    pub(super) fn call(&mut self, id: ConnectionId) -> Result<Slot, Exceeded> {
+        let place = self.open.get(&id).and_then(|open| open.calls.take());
+        place.ok_or_else(|| self.count(Exceeded::Clients))
     }
 
     /// The peer of a connection that lanes may be opened on.
     pub(super) fn peer_of(&self, id: ConnectionId) -> Option<PeerId> {
         self.open.get(&id).filter(|open| !open.closing).map(|open| open.peer)
+    }
+
+    /// The address that a connection comes from; none if this node has dialled.
+    pub(super) fn host(&self, id: ConnectionId) -> Option<IpAddr> {
+        self.open.get(&id).and_then(|open| open.host)
     }
 
     /// Which connection it was, counted in the order of their establishment.
@@ -252,6 +271,7 @@ impl Connections {
             Exceeded::NotAllowed => self.refusals.not_allowed += 1,
             Exceeded::Handshakes => self.refusals.handshakes += 1,
             Exceeded::Connections => self.refusals.connections += 1,
+            Exceeded::Unadmitted => self.refusals.unadmitted += 1,
             Exceeded::ConnectionsPerPeer => self.refusals.connections_per_peer += 1,
             Exceeded::Lanes => self.refusals.lanes += 1,
             Exceeded::Clients => self.refusals.clients += 1,
@@ -270,13 +290,6 @@ pub(in crate::net) struct Slots {
 /// A place, free again when this is dropped.
 #[derive(Debug)]
 pub(in crate::net) struct Slot(Arc<AtomicUsize>);
-
-/// The places that a client's call takes.
-#[derive(Debug)]
-pub(in crate::net) struct Place {
-    _of_host: Option<Slot>,
-    _of_all: Slot,
-}
 
 impl Slots {
     pub(in crate::net) fn new(max: usize) -> Self {
@@ -321,36 +334,64 @@ mod tests {
     }
 
     #[test]
-    fn one_host_gets_half_of_the_handshakes_and_all_hosts_together_get_all() {
-        let mut all = connections(&Limits { handshakes: 4, ..Limits::default() });
-        assert_eq!(all.begin(id(1), host(1)), Ok(()));
-        assert_eq!(all.begin(id(2), host(1)), Ok(()));
-        assert_eq!(all.begin(id(3), host(1)), Err(Exceeded::Handshakes));
-        assert_eq!(all.begin(id(4), host(2)), Ok(()));
-        assert_eq!(all.begin(id(5), host(3)), Ok(()));
-        assert_eq!(all.begin(id(6), host(4)), Err(Exceeded::Handshakes));
-        all.end(id(1));
-        assert_eq!(all.begin(id(7), host(1)), Ok(()));
-        assert_eq!((all.handshakes(), all.refusals().handshakes), (4, 2));
+    fn one_call_of_a_connection_waits_for_its_answer() {
+        let mut all = connections(&Limits::default());
+        for number in 1..=2 {
+            all.admit(id(number), PeerId::random(), host(1)).expect("within the limit");
+        }
+        let first = all.call(id(1)).expect("the first");
+        assert_eq!(all.call(id(1)).err(), Some(Exceeded::Clients));
+        assert!(all.call(id(2)).is_ok(), "another connection");
+        drop(first);
+        assert!(all.call(id(1)).is_ok(), "the first was answered");
+        assert_eq!(all.refusals().clients, 1);
+    }
+
+    /// What the swarm does with a connection of a new peer.
+    fn establish(all: &mut Connections, number: usize, host: Option<IpAddr>) -> PeerId {
+        let peer = PeerId::random();
+        all.admit(id(number), peer, host).expect("within the limit");
+        if let Some((excess, _)) = all.unadmitted_excess() {
+            all.close(excess);
+            all.closed(excess);
+        }
+        peer
     }
 
     #[test]
-    fn one_host_gets_half_of_the_calls_that_wait_for_an_answer() {
-        let mut all = connections(&Limits { handshakes: 4, ..Limits::default() });
-        for number in 1..=6 {
-            let from = host(u8::try_from(number).expect("few").div_ceil(3)); // two hosts
-            all.admit(id(number), PeerId::random(), from).expect("within the limit");
+    fn unadmitted_connections_of_the_busiest_address_are_closed() {
+        let mut all = connections(&Limits { unadmitted: 4, ..Limits::default() });
+        establish(&mut all, 1, host(1));
+        (2..100).for_each(|number| _ = establish(&mut all, number, host(2)));
+        let open: Vec<_> = all.open.keys().copied().collect();
+        assert_eq!(open, [1, 97, 98, 99].map(id), "the oldest of host 2 were closed");
+        assert_eq!(all.refusals().unadmitted, 95);
+    }
+
+    #[test]
+    fn admitted_and_dialled_connections_are_never_closed_as_unadmitted() {
+        let mut all = connections(&Limits { unadmitted: 2, ..Limits::default() });
+        for number in 1..=10 {
+            establish(&mut all, number, host(1));
+            all.admitted(id(number));
         }
-        let first = [1, 2].map(|number| all.call(id(number)).expect("half of them"));
-        assert_eq!(all.call(id(3)).err(), Some(Exceeded::Clients));
-        assert_eq!(all.call(id(1)).err(), Some(Exceeded::Clients), "whichever connection");
-        let others = [4, 5].map(|number| all.call(id(number)).expect("the other half"));
-        assert_eq!(all.call(id(6)).err(), Some(Exceeded::Clients));
-        drop(first);
-        let again = all.call(id(3)).expect("two were answered");
-        assert_eq!((all.refusals().clients, all.calls_by_host.len()), (3, 2));
-        drop((others, again));
-        assert!(all.call(id(4)).is_ok() && all.calls_by_host.len() == 1);
+        (11..=20).for_each(|number| _ = establish(&mut all, number, None));
+        (21..=30).for_each(|number| _ = establish(&mut all, number, host(1)));
+        assert_eq!(all.open.len(), 22);
+        assert!((1..=20).all(|number| all.peer_of(id(number)).is_some()));
+    }
+
+    #[test]
+    fn unadmitted_connections_that_never_finish_closing_are_bounded() {
+        let mut all = connections(&Limits { unadmitted: 2, ..Limits::default() });
+        let admitted = (1..=20).filter(|&number| {
+            let admitted = all.admit(id(number), PeerId::random(), host(1)).is_ok();
+            if let Some((excess, _)) = all.unadmitted_excess() {
+                all.close(excess);
+            }
+            admitted
+        });
+        assert_eq!(admitted.count(), 4);
     }
 
     #[test]

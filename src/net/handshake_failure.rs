@@ -1,0 +1,127 @@
+//! Why the handshake of a connection failed, from the swarm's error.
+//!
+//! A peer that is stopped or overloaded, one with another secret, and one that closed the
+//! connection need different actions, so that logs and clients must not mix them up.
+
+use std::io;
+use std::time::Duration;
+
+use libp2p::TransportError;
+use libp2p::swarm::{DialError, ListenError};
+
+use super::noise;
+use super::swarm::{Ended, find_cause};
+
+/// Why a handshake failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HandshakeFailure {
+    /// This node ended it at a limit, or because of its list of peers, and has logged that.
+    Refused,
+    /// The peer has not finished it within this time.
+    TimedOut(Duration),
+    /// What the peer sent cannot be deciphered: it has another secret, or none.
+    Secret,
+    /// The peer closed the connection. It does not tell why.
+    Closed,
+    /// The connection is to this node itself.
+    Own,
+    /// Another cause: the peer speaks another protocol, or no connection came about.
+    Other,
+}
+
+impl HandshakeFailure {
+    /// Of a connection that was accepted.
+    pub(super) fn of_inbound(error: &ListenError) -> Self {
+        match error {
+            ListenError::Denied { .. } => Self::Refused,
+            ListenError::LocalPeerId { .. } => Self::Own,
+            ListenError::Transport(error) => Self::of_transport(error),
+            _ => Self::Other,
+        }
+    }
+
+    /// Of a connection that this process dialled.
+    pub(super) fn of_dial(error: &DialError) -> Self {
+        match error {
+            DialError::Denied { .. } => Self::Refused,
+            DialError::LocalPeerId { .. } => Self::Own,
+            DialError::Transport(errors) => {
+                errors.last().map_or(Self::Other, |(_, error)| Self::of_transport(error))
+            }
+            _ => Self::Other,
+        }
+    }
+
+    fn of_transport(error: &TransportError<io::Error>) -> Self {
+        let TransportError::Other(error) = error else { return Self::Other };
+        match find_cause(error) {
+            Some(Ended::Evicted) => return Self::Refused,
+            Some(Ended::NoFirstMessage(within) | Ended::TimedOut(within)) => {
+                return Self::TimedOut(*within);
+            }
+            None => {}
+        }
+        if let Some(noise::Error::Handshake(_)) = find_cause(error) {
+            return Self::Secret;
+        }
+        match find_cause::<io::Error>(error).map(innermost).map(io::Error::kind) {
+            Some(
+                io::ErrorKind::UnexpectedEof
+                | io::ErrorKind::ConnectionReset
+                | io::ErrorKind::ConnectionAborted
+                | io::ErrorKind::BrokenPipe,
+            ) => Self::Closed,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// The last `io::Error` of a chain of causes: the outer ones only wrap it.
+fn innermost(outer: &io::Error) -> &io::Error {
+    const DEPTH_MAX: usize = 16;
+    let mut innermost = outer;
+    for _ in 0..DEPTH_MAX {
+        let inner = innermost.get_ref().map(|inner| inner as &(dyn std::error::Error + 'static));
+        let within = |error| find_cause::<io::Error>(error);
+        let source = || std::error::Error::source(innermost).and_then(within);
+        match inner.and_then(within).or_else(source) {
+            Some(error) => innermost = error,
+            None => break,
+        }
+    }
+    innermost
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(error: io::Error) -> HandshakeFailure {
+        // As the swarm has it: boxed twice.
+        let error = io::Error::other(io::Error::other(error));
+        HandshakeFailure::of_inbound(&ListenError::Transport(TransportError::Other(error)))
+    }
+
+    #[test]
+    fn failures_are_told_apart() {
+        let second = Duration::from_secs(1);
+        for (error, failure) in [
+            (io::Error::other(Ended::Evicted), HandshakeFailure::Refused),
+            (io::Error::other(Ended::TimedOut(second)), HandshakeFailure::TimedOut(second)),
+            (io::Error::other(Ended::NoFirstMessage(second)), HandshakeFailure::TimedOut(second)),
+            (
+                io::Error::other(noise::Error::Handshake(snow::Error::Decrypt)),
+                HandshakeFailure::Secret,
+            ),
+            (
+                io::Error::other(noise::Error::Io(io::ErrorKind::UnexpectedEof.into())),
+                HandshakeFailure::Closed,
+            ),
+            (io::ErrorKind::ConnectionReset.into(), HandshakeFailure::Closed),
+            (io::ErrorKind::ConnectionRefused.into(), HandshakeFailure::Other),
+        ] {
+            let said = error.to_string();
+            assert_eq!(of(error), failure, "{said}");
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! Acceptor: a transport whose inbound handshakes are limited, evicted and watched.
+//!
+//! libp2p cannot abort an inbound connection whose handshake is unfinished; the future that a
+//! listener hands out can be dropped, and with it the socket. [`Acceptor`] wraps that future. It
+//! ends early if the [table](UnfinishedHandshakes) evicts it, or if the first message of the cipher
+//! has not arrived in time. Handshakes of dialled connections have a time limit only.
+
+use std::io::{self, IoSlice};
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::{AsyncRead, AsyncWrite, FutureExt};
+use libp2p::Multiaddr;
+use libp2p::core::Transport;
+use libp2p::core::transport::{Boxed, DialOpts, ListenerId, TransportError, TransportEvent};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::unfinished::{Number, Progress, UnfinishedHandshakes};
+use crate::net::address;
+
+/// What a dialler sends at least until the first message of the cipher is complete: the header of
+/// multistream-select (20 bytes), the shortest name of a cipher (8), and the message itself with
+/// its length (34).
+const FIRST_MESSAGE_BYTES: usize = 62;
+
+/// Connections that are accepted in one go, and the pause after them. Without it a flood could fill
+/// the table before the runtime has read the first bytes of any connection, so that honest ones
+/// would look as silent as the flood.
+const ACCEPTED_AT_ONCE: usize = 16;
+const PAUSE: Duration = Duration::from_millis(1);
+
+tokio::task_local! {
+    /// The signal of the handshake that is being polled.
+    static CURRENT: Arc<Signal>;
+}
+
+/// What is known of a handshake while it runs.
+#[derive(Debug, Default)]
+pub(in crate::net) struct Signal {
+    received: AtomicUsize, // bytes, counted up to FIRST_MESSAGE_BYTES
+    evicted: Notify,
+}
+
+impl Signal {
+    pub(super) fn received(&self, bytes: usize) {
+        let sum = self.received.load(Ordering::Relaxed).saturating_add(bytes);
+        self.received.store(sum.min(FIRST_MESSAGE_BYTES), Ordering::Relaxed); // one reader
+    }
+
+    pub(super) fn progress(&self) -> Progress {
+        match self.received.load(Ordering::Relaxed) {
+            0 => Progress::Silent,
+            FIRST_MESSAGE_BYTES.. => Progress::Spoken,
+            _ => Progress::Begun,
+        }
+    }
+
+    pub(super) fn evict(&self) {
+        self.evicted.notify_one(); // kept for one that does not wait yet
+    }
+}
+
+/// Why the acceptor ended a handshake. It is the innermost cause of the swarm's error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(in crate::net) enum Ended {
+    /// Another handshake took its place.
+    #[error("the connection limit is reached (limits.handshakes): evicted for a newer connection")]
+    Evicted,
+    /// The first message has not arrived in time.
+    #[error("no message within {0:?} (limits.first-message-within)")]
+    NoFirstMessage(Duration),
+    /// The handshake as a whole has taken too long.
+    #[error("the handshake was not finished within {0:?} (limits.handshake-within)")]
+    TimedOut(Duration),
+}
+
+/// Finds an error of that type among the causes of another, also inside of `io::Error`s.
+pub(in crate::net) fn find_cause<'a, E: std::error::Error + 'static>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> Option<&'a E> {
+    const DEPTH_MAX: usize = 16;
+    let mut next = Some(error);
+    for _ in 0..DEPTH_MAX {
+        let error = next?;
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        // The source of an `io::Error` is the source of what it holds, not what it holds.
+        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        next = inner.map(|inner| inner as &(dyn std::error::Error + 'static)).or(error.source());
+    }
+    None
+}
+
+/// The table as the acceptor and the behaviour share it.
+pub(super) type Shared = Arc<Mutex<UnfinishedHandshakes>>;
+
+/// A place in the table, free again when this is dropped.
+struct Place {
+    number: Number,
+    table: Shared,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.table.lock().end(self.number);
+    }
+}
+
+/// See the module's page.
+pub(super) struct Acceptor<O> {
+    inner: Boxed<O>,
+    table: Shared,
+    times: Times,
+    accepted: usize, // since the last pause: ≤ ACCEPTED_AT_ONCE
+    pause: Option<Pin<Box<tokio::time::Sleep>>>,
+}
+
+/// How long handshakes may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Times {
+    /// Until the first message of an inbound one is there.
+    pub(super) first_message: Duration,
+    /// In all, inbound or outbound.
+    pub(super) handshake: Duration,
+}
+
+impl<O: Send + 'static> Acceptor<O> {
+    pub(super) const fn new(inner: Boxed<O>, table: Shared, times: Times) -> Self {
+        Self { inner, table, times, accepted: 0, pause: None }
+    }
+
+    fn limited(&self, upgrade: Upgrade<O>, from: Option<IpAddr>) -> Upgrade<O> {
+        let signal = Arc::new(Signal::default());
+        let Ok(number) = self.table.lock().begin(from, Arc::clone(&signal)) else {
+            return async { Err(io::Error::other(Ended::Evicted)) }.boxed();
+        };
+        let place = Place { number, table: Arc::clone(&self.table) };
+        let times = self.times;
+        async move {
+            let _place = place;
+            let ended = ended(&signal, times.first_message);
+            let upgrade = within(times.handshake, upgrade);
+            tokio::select! {
+                biased;
+                done = CURRENT.scope(Arc::clone(&signal), upgrade) => done,
+                ended = ended => Err(io::Error::other(ended)),
+            }
+        }
+        .boxed()
+    }
+}
+
+type Upgrade<O> = BoxFuture<'static, io::Result<O>>;
+
+async fn within<O>(
+    time: Duration,
+    handshake: impl Future<Output = io::Result<O>>,
+) -> io::Result<O> {
+    let too_late = |_| Err(io::Error::other(Ended::TimedOut(time)));
+    tokio::time::timeout(time, handshake).await.unwrap_or_else(too_late)
+}
+
+/// Resolves when the handshake must end.
+async fn ended(signal: &Signal, first_within: Duration) -> Ended {
+    let evicted = signal.evicted.notified();
+    tokio::pin!(evicted);
+    match tokio::time::timeout(first_within, &mut evicted).await {
+        Err(_) if signal.progress() < Progress::Spoken => Ended::NoFirstMessage(first_within),
+        Err(_) => {
+            evicted.await;
+            Ended::Evicted
+        }
+        Ok(()) => Ended::Evicted,
+    }
+}
+
+impl<O: Send + 'static> Transport for Acceptor<O> {
+    type Output = O;
+    type Error = io::Error;
+    type ListenerUpgrade = Upgrade<O>;
+    type Dial = Upgrade<O>;
+
+    fn listen_on(
+        &mut self,
+        id: ListenerId,
+        address: Multiaddr,
+    ) -> Result<(), TransportError<io::Error>> {
+        self.inner.listen_on(id, address)
+    }
+
+    fn remove_listener(&mut self, id: ListenerId) -> bool {
+        self.inner.remove_listener(id)
+    }
+
+    fn dial(
+        &mut self,
+        address: Multiaddr,
+        opts: DialOpts,
+    ) -> Result<Self::Dial, TransportError<io::Error>> {
+        let dial = self.inner.dial(address, opts)?;
+        Ok(within(self.times.handshake, dial).boxed())
+    }
+
+    fn poll(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<TransportEvent<Self::ListenerUpgrade, io::Error>> {
+        if let Some(pause) = &mut self.pause {
+            std::task::ready!(pause.as_mut().poll(cx));
+            self.pause = None;
+        }
+        let event = std::task::ready!(Pin::new(&mut self.inner).poll(cx));
+        let from = match &event {
+            TransportEvent::Incoming { send_back_addr, .. } => address::host(send_back_addr),
+            _ => None,
+        };
+        if matches!(event, TransportEvent::Incoming { .. }) {
+            self.accepted += 1;
+            if self.accepted == ACCEPTED_AT_ONCE {
+                self.accepted = 0;
+                self.pause = Some(Box::pin(tokio::time::sleep(PAUSE)));
+            }
+        }
+        Poll::Ready(event.map_upgrade(|upgrade| self.limited(upgrade.boxed(), from)))
+    }
+}
+
+/// A socket that reports the first bytes of an inbound handshake to the [`Acceptor`].
+#[derive(Debug)]
+pub(in crate::net) struct Observed<S> {
+    socket: S,
+    signal: Option<Arc<Signal>>, // none once enough has arrived, and on what this node dials
+}
+
+impl<S> Observed<S> {
+    /// Must be called while the handshake is polled.
+    pub(in crate::net) fn new(socket: S) -> Self {
+        Self { socket, signal: CURRENT.try_with(Arc::clone).ok() }
+    }
+
+    fn received(&mut self, bytes: usize) {
+        if let Some(signal) = &self.signal {
+            signal.received(bytes);
+            if signal.progress() == Progress::Spoken {
+                self.signal = None;
+            }
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Observed<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        out: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let read = std::task::ready!(Pin::new(&mut self.socket).poll_read(cx, out));
+        if let Ok(bytes) = read {
+            self.received(bytes);
+        }
+        Poll::Ready(read)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Observed<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write_vectored(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(cx)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_close(cx)
+    }
+}

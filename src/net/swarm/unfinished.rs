@@ -1,0 +1,330 @@
+//! Unfinished inbound handshakes: the limit, and the choice of the one to evict at the limit.
+//!
+//! Pure: no I/O, no clock. A connection costs a stranger nothing but a port, so a limit that
+//! refuses the newcomer lets silent sockets exclude everybody else. This table evicts instead.
+//!
+//! Eviction rule: of the address group with the most unfinished handshakes, the handshake that has
+//! made the least progress is evicted, the oldest of those first. A flood thereby evicts its own
+//! connections, also where it shares an address with honest peers (SNAT): those have sent something
+//! at once, the silent sockets have not. A quarter of the places is reserved for known addresses
+//! (members and seeds); a flood from other addresses cannot take them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+
+use super::acceptor::Signal;
+
+/// Known address groups that are remembered; beyond that the one that was added first is forgotten.
+const KNOWN_MAX: usize = 1_024;
+
+/// Evicted handshakes whose socket is still open, as a multiple of `limits.handshakes`. They are
+/// dropped as soon as the runtime polls them; a newcomer beyond that is refused.
+const EVICTED_MAX: usize = 4;
+
+/// Addresses that are counted as one: an IPv4 address, or an IPv6 network of 64 bits, which is what
+/// one host usually gets. IPv4-mapped IPv6 addresses count as IPv4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct AddressGroup(IpAddr);
+
+impl AddressGroup {
+    pub(super) fn of(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V6(address) => {
+                let network = address.to_bits() & !u128::from(u64::MAX);
+                Self(Ipv6Addr::from_bits(network).into())
+            }
+            address @ IpAddr::V4(_) => Self(address),
+        }
+    }
+}
+
+/// How far a handshake has come, by the bytes that have arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Progress {
+    /// Nothing has arrived.
+    Silent = 0,
+    /// Something, but less than the first message of the cipher needs.
+    Begun = 1,
+    /// At least the first message of the cipher.
+    Spoken = 2,
+}
+
+/// The number of an unfinished handshake; later ones are higher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Number(u64);
+
+/// A limit was reached: the address with the most places then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Busiest {
+    /// An address of that group, the one whose handshake was evicted.
+    pub(super) address: Option<IpAddr>,
+    /// Handshakes of that group.
+    pub(super) places: usize,
+}
+
+impl Busiest {
+    /// One connection from this address.
+    pub(super) const fn one(address: IpAddr) -> Self {
+        Self { address: Some(address), places: 1 }
+    }
+}
+
+/// There is no room for another handshake at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NoRoom;
+
+#[derive(Debug)]
+struct Unfinished {
+    address: Option<IpAddr>,
+    group: Option<AddressGroup>,
+    signal: Arc<Signal>,
+    is_evicted: bool,
+}
+
+/// All unfinished inbound handshakes of this node.
+#[derive(Debug)]
+pub(super) struct UnfinishedHandshakes {
+    max: usize,
+    known: VecDeque<AddressGroup>, // ≤ KNOWN_MAX, the last added one last
+    entries: BTreeMap<Number, Unfinished>, // ≤ max, and EVICTED_MAX times as many evicted ones
+    next: u64,
+    evicted: u64,             // ever, and those refused for want of room
+    busiest: Option<Busiest>, // at the last eviction; taken by the next report
+}
+
+impl UnfinishedHandshakes {
+    pub(super) const fn new(max: usize) -> Self {
+        Self {
+            max,
+            known: VecDeque::new(),
+            entries: BTreeMap::new(),
+            next: 0,
+            evicted: 0,
+            busiest: None,
+        }
+    }
+
+    /// Handshakes that are neither finished nor evicted.
+    pub(super) fn count(&self) -> usize {
+        self.live().count()
+    }
+
+    /// Handshakes that were evicted or refused since the start.
+    pub(super) const fn evicted(&self) -> u64 {
+        self.evicted
+    }
+
+    /// The busiest group at the last eviction, once.
+    pub(super) const fn take_report(&mut self) -> Option<Busiest> {
+        self.busiest.take()
+    }
+
+    /// Adds an address of a member or a seed.
+    pub(super) fn add_known(&mut self, address: IpAddr) {
+        let group = AddressGroup::of(address);
+        if self.known.contains(&group) {
+            return;
+        }
+        if self.known.len() >= KNOWN_MAX {
+            self.known.pop_front();
+        }
+        self.known.push_back(group);
+    }
+
+    /// A handshake begins; at the limit another one is evicted for it.
+    pub(super) fn begin(
+        &mut self,
+        address: Option<IpAddr>,
+        signal: Arc<Signal>,
+    ) -> Result<Number, NoRoom> {
+        let group = address.map(AddressGroup::of);
+        let is_known = self.is_known(group);
+        let strangers = self.live().filter(|(_, entry)| !self.is_known(entry.group)).count();
+        let victim = if !is_known && strangers >= self.max - self.reserved() {
+            self.victim(|entry| !self.is_known(entry.group))
+        } else if self.count() >= self.max {
+            self.victim(|_| true)
+        } else {
+            None
+        };
+        if let Some((victim, busiest)) = victim {
+            self.evicted += 1;
+            self.busiest = Some(busiest);
+            if self.entries.len() - self.count() >= self.max.saturating_mul(EVICTED_MAX) {
+                return Err(NoRoom);
+            }
+            self.evict(victim);
+        }
+        let number = Number(self.next);
+        self.next += 1;
+        self.entries.insert(number, Unfinished { address, group, signal, is_evicted: false });
+        Ok(number)
+    }
+
+    /// A handshake is over, well or badly, or its evicted connection is dropped.
+    pub(super) fn end(&mut self, number: Number) {
+        self.entries.remove(&number);
+    }
+
+    fn live(&self) -> impl Iterator<Item = (&Number, &Unfinished)> {
+        self.entries.iter().filter(|(_, entry)| !entry.is_evicted)
+    }
+
+    /// Places that only known addresses get.
+    const fn reserved(&self) -> usize {
+        self.max / 4
+    }
+
+    fn is_known(&self, group: Option<AddressGroup>) -> bool {
+        group.is_some_and(|group| self.known.contains(&group))
+    }
+
+    /// The handshake to evict among those that may be, by the module's rule.
+    fn victim(&self, may_be: impl Fn(&Unfinished) -> bool) -> Option<(Number, Busiest)> {
+        let candidates = || self.live().filter(|(_, entry)| may_be(entry));
+        let mut places = BTreeMap::<_, usize>::new(); // ≤ max
+        candidates().for_each(|(_, entry)| *places.entry(entry.group).or_default() += 1);
+        let most = places.values().copied().max()?;
+        let of_busiest = candidates().filter(|(_, entry)| places[&entry.group] == most);
+        let (number, victim) = of_busiest.min_by_key(|(_, entry)| entry.signal.progress())?;
+        Some((*number, Busiest { address: victim.address, places: most }))
+    }
+
+    fn evict(&mut self, number: Number) {
+        if let Some(entry) = self.entries.get_mut(&number) {
+            entry.is_evicted = true;
+            entry.signal.evict();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A table with the signals of its handshakes.
+    struct Table {
+        handshakes: UnfinishedHandshakes,
+        signals: BTreeMap<Number, Arc<Signal>>,
+    }
+
+    impl Table {
+        fn new(max: usize) -> Self {
+            Self { handshakes: UnfinishedHandshakes::new(max), signals: BTreeMap::new() }
+        }
+
+        fn begin(&mut self, address: &str) -> Number {
+            let signal = Arc::new(Signal::default());
+            let address = address.parse().expect("an address");
+            let number = self.handshakes.begin(Some(address), Arc::clone(&signal)).expect("room");
+            self.signals.insert(number, signal);
+            number
+        }
+
+        fn speak(&self, number: Number) {
+            self.signals[&number].received(1_000);
+        }
+
+        fn is_evicted(&self, number: Number) -> bool {
+            self.handshakes.entries.get(&number).is_none_or(|entry| entry.is_evicted)
+        }
+
+        /// A flood from an address whose evicted connections are dropped at once.
+        fn flood(&mut self, count: usize, address: impl Fn(usize) -> String) {
+            for n in 0..count {
+                self.begin(&address(n));
+                self.handshakes.entries.retain(|_, entry| !entry.is_evicted);
+            }
+        }
+    }
+
+    #[test]
+    fn flood_from_one_address_evicts_only_itself() {
+        let mut table = Table::new(8);
+        let honest = table.begin("10.0.0.1");
+        table.flood(1_000, |_| "10.0.0.2".to_owned());
+        assert!(!table.is_evicted(honest));
+        let late = table.begin("10.0.0.3");
+        table.flood(1_000, |_| "10.0.0.2".to_owned());
+        assert!(!table.is_evicted(honest) && !table.is_evicted(late));
+        assert_eq!(table.handshakes.count(), 6, "two of eight places are reserved");
+        let busiest = table.handshakes.take_report().expect("an eviction");
+        let address = Some("10.0.0.2".parse().expect("an address"));
+        assert_eq!(busiest, Busiest { address, places: 4 });
+    }
+
+    #[test]
+    fn flood_from_two_addresses_evicts_only_itself() {
+        let mut table = Table::new(8);
+        let honest = table.begin("10.0.0.1");
+        table.flood(1_000, |n| format!("10.0.0.{}", 2 + n % 2));
+        assert!(!table.is_evicted(honest));
+    }
+
+    #[test]
+    fn flood_from_a_shared_address_spares_peers_that_speak() {
+        let mut table = Table::new(8);
+        table.flood(100, |_| "10.0.0.1".to_owned());
+        let honest = table.begin("10.0.0.1");
+        table.speak(honest);
+        table.flood(1_000, |_| "10.0.0.1".to_owned());
+        assert!(!table.is_evicted(honest));
+    }
+
+    #[test]
+    fn flood_from_an_ipv6_network_counts_as_one_address() {
+        let mut table = Table::new(8);
+        let honest = table.begin("2001:db8:0:1::1");
+        table.flood(1_000, |n| format!("2001:db8:0:2::{n:x}"));
+        assert!(!table.is_evicted(honest));
+        let mapped = AddressGroup::of("::ffff:10.0.0.1".parse().expect("an address"));
+        assert_eq!(mapped, AddressGroup::of("10.0.0.1".parse().expect("an address")));
+    }
+
+    #[test]
+    fn flood_from_many_addresses_leaves_places_for_known_ones() {
+        let mut table = Table::new(8);
+        table.handshakes.add_known("10.0.0.1".parse().expect("an address"));
+        table.flood(100, |n| format!("10.1.{}.1", n % 200));
+        assert_eq!(table.handshakes.count(), 6);
+        let members = [table.begin("10.0.0.1"), table.begin("10.0.0.1")];
+        table.flood(1_000, |n| format!("10.1.{}.1", n % 200));
+        assert!(members.iter().all(|member| !table.is_evicted(*member)));
+        assert_eq!(table.handshakes.count(), 8);
+    }
+
+    #[test]
+    fn least_progress_is_evicted_first_then_the_oldest() {
+        let mut table = Table::new(4); // one is reserved
+        let [first, second, third] = [(); 3].map(|()| table.begin("10.0.0.1"));
+        table.speak(first);
+        table.signals[&second].received(1);
+        let fourth = table.begin("10.0.0.1");
+        assert!(table.is_evicted(third), "it is silent");
+        table.speak(fourth);
+        table.begin("10.0.0.1");
+        assert!(table.is_evicted(second), "it has begun only");
+        assert!(!table.is_evicted(first) && !table.is_evicted(fourth));
+    }
+
+    #[test]
+    fn evicted_connections_that_stay_open_are_bounded() {
+        let mut table = Table::new(4);
+        let address = Some(IpAddr::from([10, 0, 0, 1]));
+        let refused =
+            (0..100).filter(|_| table.handshakes.begin(address, Arc::default()).is_err()).count();
+        assert_eq!(table.handshakes.entries.len(), 3 + 4 * EVICTED_MAX);
+        assert_eq!(refused, 100 - 3 - 4 * EVICTED_MAX);
+        assert_eq!(table.handshakes.evicted(), 97);
+    }
+
+    #[test]
+    fn known_addresses_are_bounded() {
+        let mut table = UnfinishedHandshakes::new(4);
+        let address = |n: u32| IpAddr::from(n.to_be_bytes());
+        (0..10_000).for_each(|n| table.add_known(address(n)));
+        assert_eq!(table.known.len(), KNOWN_MAX);
+        assert_eq!(table.known.back(), Some(&AddressGroup::of(address(9_999))));
+    }
+}
