@@ -289,7 +289,8 @@ pub enum ConnectError {
     /// A process listens there and says nothing.
     #[error(
         "no answer from {address} within {within:?}: a process listens there, but it may be \
-         stopped (SIGSTOP, a debugger) or overloaded, or it is no node of Ostraca"
+         stopped (SIGSTOP, a debugger) or overloaded, have another net.private-network, or be no \
+         node of Ostraca"
     )]
     Silent {
         /// As dialled.

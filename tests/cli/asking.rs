@@ -41,6 +41,34 @@ fn start(file: &Path) -> Running {
     node
 }
 
+/// The time limits given below are seconds; without them the tool would wait for 15 s and longer.
+#[test]
+fn paused_node_is_reported_as_paused_with_exit_code_4() {
+    let (dir, file) = settings();
+    let mut command = ostraca();
+    command.args(["--log", "json", "node", "--config"]).arg(&file);
+    let mut node = Running::of(command);
+    watch(&node);
+    let line = node.tells(&["node.listening"]);
+    let from = line.find("/ip4/127.0.0.1/tcp/").expect("an address");
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '/' || c == '.';
+    let address: String = line[from..].chars().take_while(|c| is_part(*c)).collect();
+    node.tells(&["management.listening"]);
+    kill_process(Pid::from_child(&node.child), Signal::STOP).expect("it is ours");
+
+    let socket = dir.path().join("data/control.sock");
+    let socket = socket.to_str().expect("UTF-8");
+    let by_socket = ["data", "get", "motd", "--socket", socket, "--timeout", "1s"];
+    let by_address = ["data", "get", "motd", "--node", &address, "--timeout", "1s"];
+    for arguments in [&by_socket[..], &by_address] {
+        let (code, _, errors) = ended(&run(arguments));
+        assert_eq!(code, 4, "{errors}");
+        assert!(errors.contains("no answer from") && errors.contains("within 2s"), "{errors}");
+        assert!(errors.contains("stopped (SIGSTOP, a debugger) or overloaded"), "{errors}");
+        assert!(!errors.contains("secret"), "{errors}");
+    }
+}
+
 #[test]
 fn a_node_is_asked_by_its_settings_until_it_ends_and_again_after_it_was_killed() {
     let (dir, file) = settings();
@@ -81,7 +109,10 @@ fn a_node_is_asked_by_its_settings_until_it_ends_and_again_after_it_was_killed()
     node.child.wait().expect("it is ours");
     let (code, _, errors) = ask(&["members"]);
     assert_eq!(code, 4);
-    assert!(errors.contains("it was killed; start it again"), "{errors}");
+    assert!(
+        errors.contains("it was killed and has left its socket behind; start it again"),
+        "{errors}"
+    );
     assert!(socket.exists(), "nobody tidied up");
 
     let mut again = start(&file);

@@ -123,7 +123,8 @@ async fn a_wrong_secret_is_one_warning_on_either_side_that_says_what_to_do() {
         let stranger = Node::start(seeded(config(2), &founder.addresses()[0])).await;
         let here: &[&str] = &["net.handshake_failed", "net.cluster-secret-file"];
         let there: &[&str] = &["cluster.notice", "the addresses and the secret right"];
-        are_the_only_warnings(&[here, there], ("net.dial_failed", 5)).await;
+        let dialler: &[&str] = &["net.handshake_refused", "net.cluster-secret-file"];
+        are_the_only_warnings(&[here, there, dialler], ("net.dial_failed", 5)).await;
         drop((founder, stranger));
     })
     .await;

@@ -391,7 +391,7 @@ impl Hub {
 
     fn dial_failed(&mut self, dialled: Dialled, error: &DialError) {
         let Dialled { peer, purpose, address } = dialled;
-        tracing::debug!(%address, %error, "net.dial_attempt_failed");
+        tracing::debug!(%address, %error, "net.dial_failed");
         self.complain_of_dial(peer, &address, error);
         // The swarm dials no address that it listens on itself, and says that there is none.
         let own = matches!(error, DialError::LocalPeerId { .. } | DialError::NoAddresses);
@@ -525,7 +525,7 @@ impl Hub {
             _ => return,
         };
         if self.complaints.due(std::time::Instant::now(), peer, kind) {
-            tracing::warn!(peer = peer.map(tracing::field::display), %address, why, "net.dial_failed");
+            tracing::warn!(peer = peer.map(tracing::field::display), %address, why, "net.handshake_refused");
         }
     }
 
