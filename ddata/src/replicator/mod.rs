@@ -15,6 +15,7 @@ pub mod epoch;
 mod expiry;
 mod fence;
 mod fencing;
+mod flush;
 mod line;
 mod lines;
 mod pace;

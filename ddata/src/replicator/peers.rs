@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::batch::{Awaited, Fresh, Waiting};
+use super::batch::Waiting;
 use super::durability::After;
 use super::epoch::{EpochId, EpochInput};
 use super::parts::Piece;
 use super::port::Alarm;
-use super::push::{Resend, Told, guard_of, is_first, later_than_measured, name, push_of};
+use super::push::{Resend, Told, is_first, later_than_measured, name, push_of};
 use super::questions::Question;
 use super::request::RequestId;
-use super::store::{Held, Taken, Unfit};
+use super::store::{Taken, Unfit};
 use super::wire::{At, Body, Content, Entries, Entry, Message, Nack, Scope, WireGuard};
 use super::write::{Fenced, Purpose, Write};
 use super::{Out, Replicator};
@@ -560,7 +560,7 @@ impl Replicator {
     }
 
     /// Ends those of these requests whose fate is decided, oldest first.
-    fn check_writes(&mut self, mut requests: Vec<RequestId>, out: &mut Out) {
+    pub(super) fn check_writes(&mut self, mut requests: Vec<RequestId>, out: &mut Out) {
         requests.sort_unstable();
         requests.dedup();
         for request in requests {
@@ -611,91 +611,6 @@ impl Replicator {
         let (push, index) = write.pushes.first()?;
         let key = &self.pushes.get(*push)?.entries.get(*index as usize)?.key;
         self.store.group_of(key, self.store.get(key).map(|held| &**held)).cloned()
-    }
-
-    /// Sends what this batch has changed to every replica.
-    pub(super) fn flush(&mut self, now: Now, out: &mut Out) {
-        if self.pushes.fresh_since().is_none() {
-            return;
-        }
-        if !self.epochs.is_member() && !self.epochs.is_excluded() {
-            return self.pushes.put_off(); // until it is a member
-        }
-        let fresh = self.pushes.take_fresh();
-        if self.epochs.is_excluded() {
-            return; // it never is one again
-        }
-        let mut entries = Vec::with_capacity(fresh.len());
-        let mut waiting = Vec::with_capacity(fresh.len()); // for each of the entries
-        for (key, mut fresh) in fresh {
-            let Some(held) = self.store.get(&key) else { continue };
-            // Whoever was answered within the batch would never be done waiting.
-            fresh.waiting.retain(|id| self.writes.get(*id).is_some());
-            fresh.asking.retain(|id| self.writes.get(*id).is_some());
-            let term = fresh.term;
-            for (content, waits) in Self::told(held, fresh, self.config.delta_enabled) {
-                let guard = guard_of(held.guard(), term);
-                waiting.push(waits);
-                entries.push(Entry { guard, ..held.entry(content) });
-            }
-        }
-        let everybody = self.push_targets();
-        let mut waiting = waiting.into_iter();
-        for mut entries in self.in_frames(entries) {
-            for (index, entry) in (0_u32..).zip(&mut entries) {
-                entry.index = index;
-            }
-            let waits: Vec<Waiting> = waiting.by_ref().take(entries.len()).collect();
-            let waits = Awaited::from(waits);
-            let all = waits.iter().any(|(_, id)| self.writes.wait_for_all(id));
-            let peers = if all { &self.peers.clone() } else { &everybody };
-            self.open_push(now, &entries.into(), waits, peers, out);
-        }
-    }
-
-    /// What others are told of a key that a batch has changed, and who waits for which part of it:
-    /// the change, then the question for all that is here, which finds the change there.
-    fn told(held: &Held, fresh: Fresh, deltas: bool) -> SmallVec<[(Content, Waiting); 2]> {
-        let Fresh { delta, mut waiting, mut asking, .. } = fresh;
-        let mut told = SmallVec::new();
-        if let Some(delta) = delta {
-            let content = if deltas {
-                Content::Delta(delta.encode().into())
-            } else {
-                waiting.append(&mut asking);
-                Content::Full(held.state.encode().into())
-            };
-            told.push((content, waiting));
-        }
-        if !asking.is_empty() {
-            told.push((held.probe().content, asking));
-        }
-        told
-    }
-
-    fn open_push(
-        &mut self,
-        now: Now,
-        entries: &Entries,
-        waiting: Awaited,
-        peers: &BTreeSet<ReplicaId>,
-        out: &mut Out,
-    ) {
-        let places: Vec<(u32, RequestId)> = waiting.iter().collect();
-        if !peers.is_empty() {
-            let push = self.pushes.open(now.mono, entries.clone(), waiting, peers);
-            for &to in peers {
-                let entries = entries.clone();
-                let body = Body::Write { push: name(push, 0), whole: true, entries };
-                self.send(to, body, out);
-            }
-            for (index, request) in &places {
-                if let Some(write) = self.writes.get_mut(*request) {
-                    write.pushes.push((push, *index));
-                }
-            }
-        }
-        self.check_writes(places.into_iter().map(|(_, request)| request).collect(), out);
     }
 
     /// Pushes questions on behalf of a request to some replicas; to those whose contexts are

@@ -1,5 +1,7 @@
 //! In no cluster yet: asks for one, joins it, or founds one with the other seeds.
 
+mod ballots;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,13 +11,13 @@ use ostraca_ddata::id::NodeId;
 use ostraca_ddata::replicator::epoch::{Epoch, EpochId, EpochSettings, LeaseSettings};
 use rand::RngExt;
 
-use super::founding::{Founding, Seat, Step};
+use super::founding::Founding;
 use super::port::{Doubt, Notice, Output, StopReason};
 use super::succession::Succession;
 use super::{Core, Out, SEEDS_MAX};
 use crate::cluster::gossip::{ClusterId, Gossip};
 use crate::cluster::member::{Address, Member};
-use crate::cluster::wire::{ClusterMessage, Foundation, FoundingBallot, InitAnswer};
+use crate::cluster::wire::{ClusterMessage, Foundation, InitAnswer};
 
 /// Addresses that are asked, at most: those, and as many members that are known.
 const ASKED_MAX: usize = 2 * SEEDS_MAX;
@@ -572,234 +574,6 @@ impl Searching {
             return None;
         }
         Some(Entry::Welcome(gossip))
-    }
-
-    // ── founding ──
-
-    /// Seeds that would vote with this one, itself among them, by their seats.
-    fn voters(&self, core: &Core) -> BTreeMap<Seat, NodeId> {
-        let by_key = core.config.expected_nodes.is_some();
-        let seat = |node: NodeId, address: &Address| {
-            if by_key {
-                format!("{:?}", node.peer.as_bytes()) // two lives of a peer have one vote
-            } else {
-                address.as_str().into()
-            }
-        };
-        let agreeing = core.links.at(&self.asked).into_iter();
-        let agreeing = agreeing.filter(|(node, _)| self.equal.contains(node));
-        let mut voters: BTreeMap<Seat, NodeId> =
-            agreeing.map(|(node, address)| (seat(node, &address), node)).collect();
-        voters.insert(seat(core.me, &core.address), core.me);
-        voters
-    }
-
-    fn seat_of(&self, core: &Core, node: NodeId) -> Option<Seat> {
-        self.voters(core).into_iter().find(|(_, voter)| *voter == node).map(|(seat, _)| seat)
-    }
-
-    fn stop_founding(&mut self) {
-        if let Some(founding) = &mut self.founding {
-            founding.give_up();
-        }
-        (self.latecomers_until, self.resend_at, self.patient_until) = (None, None, None);
-    }
-
-    /// When this node's turn comes: at once if it is the first in the list. Whoever stands before
-    /// it and agrees goes first; whoever has not been heard of may still be on its way.
-    fn turn(&self, core: &mut Core, voters: &BTreeMap<Seat, NodeId>) -> Duration {
-        let before = voters.values().take_while(|voter| **voter != core.me).count();
-        let listed = self.seeds.range(..core.address.clone());
-        let unheard = listed.filter(|seed| !voters.contains_key(seed.as_str())).count();
-        let times = |count: usize| u32::try_from(count.min(SEEDS_MAX)).unwrap_or(u32::MAX);
-        let turn = TURN * times(before) + UNHEARD * times(unheard.min(2));
-        turn + turn.mul_f64(core.rng.random_range(0.0..0.5))
-    }
-
-    /// Does what is due of founding.
-    fn found(&mut self, core: &mut Core, now: Now, out: &mut Out) {
-        let voters = self.voters(core);
-        let turn = self.turn(core, &voters);
-        let Some(founding) = &mut self.founding else { return };
-        if self.join.is_some() || voters.len() < founding.majority() {
-            self.propose_at = None;
-            return self.stop_founding();
-        }
-        let propose_at = *self.propose_at.get_or_insert(now.mono + turn);
-        if founding.is_trying() {
-            return self.go_on(core, now, out);
-        }
-        if now.mono < propose_at {
-            return;
-        }
-        core.stats.founding_ballots += 1;
-        let question = founding.begin();
-        self.resend_at = Some(now.mono + RESEND);
-        self.patient_until = Some(now.mono + PATIENCE);
-        self.propose_at = Some(now.mono + PATIENCE + turn + TURN);
-        for voter in voters.into_values() {
-            core.send(voter, question.clone(), out);
-        }
-    }
-
-    fn go_on(&mut self, core: &mut Core, now: Now, out: &mut Out) {
-        if self.patient_until.is_some_and(|until| now.mono >= until) {
-            return self.stop_founding();
-        }
-        if self.latecomers_until.is_some_and(|until| now.mono >= until) {
-            self.latecomers_until = None;
-            self.propose_own(core, now, out);
-        }
-        if self.resend_at.is_some_and(|at| now.mono >= at) {
-            self.resend_at = Some(now.mono + RESEND);
-            self.ask_voters(core, out);
-        }
-    }
-
-    fn ask_voters(&self, core: &mut Core, out: &mut Out) {
-        let Some(question) = self.founding.as_ref().and_then(Founding::question) else { return };
-        for voter in self.voters(core).into_values() {
-            core.send(voter, question.clone(), out);
-        }
-    }
-
-    fn founding_message(
-        &mut self,
-        core: &mut Core,
-        now: Now,
-        from: NodeId,
-        message: ClusterMessage,
-        out: &mut Out,
-    ) -> Option<Entry> {
-        use ClusterMessage as M;
-        let seat = self.seat_of(core, from);
-        let (Some(seat), Some(founding)) = (seat, &mut self.founding) else {
-            core.stats.nonsense += 1;
-            return None;
-        };
-        let step = match message {
-            M::FoundingPrepare(ballot) => {
-                let answer = founding.prepare(ballot, core.member());
-                self.vote(core, now, from, ballot, answer, out);
-                return None;
-            }
-            M::FoundingAccept { ballot, foundation } if is_sound(&foundation) => {
-                let answer = founding.accept(ballot, foundation);
-                self.vote(core, now, from, ballot, answer, out);
-                return None;
-            }
-            M::FoundingPromise { ballot, member, accepted } => {
-                let told = accepted.as_ref().is_none_or(|(_, foundation)| is_sound(foundation));
-                if member.node != from || !told {
-                    core.stats.nonsense += 1;
-                    return None;
-                }
-                founding.promise(seat, ballot, member, accepted)
-            }
-            M::FoundingAccepted(ballot) => founding.accepted(seat, ballot),
-            M::FoundingRefused { ballot, promised } => founding.refused(ballot, promised),
-            _ => {
-                core.stats.nonsense += 1;
-                return None;
-            }
-        };
-        self.follow(core, now, step, out)
-    }
-
-    /// Answers as a voter, once the vote is durable, and leaves the proposer its time.
-    fn vote(
-        &mut self,
-        core: &mut Core,
-        now: Now,
-        from: NodeId,
-        ballot: FoundingBallot,
-        answer: ClusterMessage,
-        out: &mut Out,
-    ) {
-        let memory = self.founding.as_ref().map(|founding| founding.memory.clone());
-        if core.memory.founding != memory {
-            core.memory.founding = memory;
-            core.persist(out);
-        }
-        core.send_durably(from, answer, out);
-        if ballot.proposer != core.me.incarnation {
-            let turn = self.turn(core, &self.voters(core));
-            let later = now.mono + PATIENCE + turn;
-            self.propose_at = Some(self.propose_at.map_or(later, |at| at.max(later)));
-        }
-    }
-
-    fn follow(&mut self, core: &mut Core, now: Now, step: Step, out: &mut Out) -> Option<Entry> {
-        match step {
-            Step::Wait => {}
-            Step::Free => {
-                let promised = self.founding.as_ref().map_or(0, |f| f.promisers().len());
-                if promised >= self.voters(core).len() {
-                    self.latecomers_until = None;
-                    self.propose_own(core, now, out);
-                } else {
-                    self.latecomers_until.get_or_insert(now.mono + LATECOMERS);
-                }
-            }
-            Step::Adopted(foundation) => {
-                let promisers = self.founding.as_ref().map(Founding::promisers).unwrap_or_default();
-                if is_lost(&foundation, &promisers) {
-                    let cluster = foundation.gossip.cluster();
-                    core.say(now, Notice::FoundersLost { cluster }, out);
-                }
-                self.propose(core, foundation, out);
-            }
-            Step::Overtaken => {
-                self.stop_founding();
-                let turn = self.turn(core, &self.voters(core));
-                self.propose_at = Some(now.mono + TURN + turn);
-            }
-            Step::Founded(foundation) => {
-                let mut voters = self.voters(core);
-                voters.retain(|_, voter| *voter != core.me);
-                for voter in voters.into_values() {
-                    core.send(voter, ClusterMessage::Founded(foundation.clone()), out);
-                }
-                return self.is_founded(core, now, core.me, foundation, out);
-            }
-        }
-        None
-    }
-
-    fn propose_own(&mut self, core: &mut Core, now: Now, out: &mut Out) {
-        let promisers = self.founding.as_ref().map(Founding::promisers).unwrap_or_default();
-        match foundation(core, now, promisers) {
-            Some(foundation) => self.propose(core, foundation, out),
-            None => self.stop_founding(),
-        }
-    }
-
-    fn propose(&mut self, core: &mut Core, foundation: Foundation, out: &mut Out) {
-        self.latecomers_until = None;
-        if let Some(founding) = &mut self.founding {
-            founding.propose(foundation);
-            self.ask_voters(core, out);
-        }
-    }
-
-    fn is_founded(
-        &mut self,
-        core: &mut Core,
-        now: Now,
-        from: NodeId,
-        foundation: Foundation,
-        out: &mut Out,
-    ) -> Option<Entry> {
-        if foundation.gossip.lists(core.me) {
-            return Some(Entry::Found(foundation));
-        }
-        // Founded without this node: it joins.
-        self.stop_founding();
-        if from != core.me {
-            self.remember(core, from, InitAnswer::Member(foundation.gossip.cluster()));
-        }
-        self.try_join(core, now, out);
-        None
     }
 }
 

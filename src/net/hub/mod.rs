@@ -5,6 +5,7 @@
 //! woken by whoever appends to it.
 
 mod clients;
+mod handshake_log;
 mod looking;
 mod peer;
 mod quarantine;
@@ -18,7 +19,7 @@ use std::time::Duration;
 
 use futures::{FutureExt, StreamExt};
 use libp2p::core::transport::ListenerId;
-use libp2p::swarm::{ConnectionId, DialError, ListenError, Swarm, SwarmEvent};
+use libp2p::swarm::{ConnectionId, DialError, Swarm, SwarmEvent};
 use libp2p::{Multiaddr, PeerId};
 use ostraca_ddata::clock::{Instant, Now, WallTime};
 use ostraca_ddata::id::ReplicaId;
@@ -36,7 +37,6 @@ use super::complaints::Complaints;
 use super::config::Config;
 use super::directory::{Directory, Wanted};
 use super::handle::{Event, PeerStats, Runtimes, Stats};
-use super::handshake_failure::HandshakeFailure;
 use super::identity::Identity;
 use super::lane::Lane;
 use super::link::{self, Dialler, End, Purpose};
@@ -472,60 +472,6 @@ impl Hub {
                 tracing::error!(?addresses, ?reason, "net.listener_closed");
             }
             _ => {}
-        }
-    }
-
-    /// An inbound handshake failed. The peer may be a stranger: one complaint a minute of each kind.
-    fn handshake_failed(&mut self, id: Option<PeerId>, from: &Multiaddr, error: &ListenError) {
-        let failure = HandshakeFailure::of_inbound(error);
-        let (kind, why) = match failure {
-            HandshakeFailure::Refused | HandshakeFailure::Own => return, // logged, or a seed list
-            HandshakeFailure::TimedOut(_) => (
-                "handshake: time",
-                "the peer did not finish the handshake in time: it is stopped, overloaded or out \
-                 of reach, or it is no node (a port scan, a health check)",
-            ),
-            HandshakeFailure::Secret => (
-                "handshake: secret",
-                "the peer has another cluster secret, or none: give it the \
-                 net.cluster-secret-file of this node, and net.private-network as here",
-            ),
-            HandshakeFailure::Closed => (
-                "handshake: closed",
-                "the peer closed the connection: it waited for too long for this node, expected \
-                 another peer id here (this node's data directory is a new one), or has another \
-                 net.cluster-secret-file; its own log tells which",
-            ),
-            HandshakeFailure::Other => (
-                "handshake",
-                "the peer does not speak as a node with these settings does: it is no node, or \
-                 has another net.private-network or release",
-            ),
-        };
-        if self.complaints.due(std::time::Instant::now(), id, kind) {
-            tracing::warn!(%from, %error, why, "net.handshake_failed");
-        }
-    }
-
-    /// The handshake of a dialled connection failed for a reason that an operator can mend.
-    fn complain_of_dial(&mut self, peer: Option<PeerId>, address: &Multiaddr, error: &DialError) {
-        let (kind, why) = match (HandshakeFailure::of_dial(error), peer) {
-            (HandshakeFailure::Secret, _) => (
-                "dial: secret",
-                "the node there has another cluster secret: give both the same \
-                 net.cluster-secret-file, and net.private-network alike",
-            ),
-            // A member that restarts closes connections, too; a seed that always does is another
-            // matter.
-            (HandshakeFailure::Closed, None) => (
-                "dial: closed",
-                "the node there closed the connection in the handshake: it may have another \
-                 net.cluster-secret-file, or be at a connection limit; its own log tells which",
-            ),
-            _ => return,
-        };
-        if self.complaints.due(std::time::Instant::now(), peer, kind) {
-            tracing::warn!(peer = peer.map(tracing::field::display), %address, why, "net.handshake_refused");
         }
     }
 
