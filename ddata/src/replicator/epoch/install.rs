@@ -82,7 +82,8 @@ impl Epochs {
             if epoch.is_forced_after(&before) {
                 self.unforced = Some(before.clone());
             }
-            self.former = Some(before);
+            // After a skip the one before it is not known, and an older one proves nothing.
+            self.former = Some(before).filter(|before| before.id().next() == epoch.id());
         }
         self.proposed = None;
         self.state.install(epoch);
