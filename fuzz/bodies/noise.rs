@@ -1,4 +1,5 @@
 //! Arbitrary bytes as the other end of the encrypted handshake: it fails on both sides without a panic.
+
 use std::io::{Cursor, Read, Write};
 
 use futures::future::FutureExt;

@@ -1,3 +1,5 @@
+//! libFuzzer entry of `bodies/cluster.rs`.
+
 #![no_main]
 
 #[path = "../bodies/cluster.rs"]

@@ -1,3 +1,5 @@
+//! libFuzzer entry of `bodies/frames.rs`.
+
 #![no_main]
 
 #[path = "../bodies/frames.rs"]

@@ -1,3 +1,5 @@
+//! libFuzzer entry of `bodies/messages.rs`.
+
 #![no_main]
 
 #[path = "../bodies/messages.rs"]

@@ -1,3 +1,5 @@
+//! libFuzzer entry of `bodies/muxer.rs`.
+
 #![no_main]
 
 #[path = "../bodies/muxer.rs"]

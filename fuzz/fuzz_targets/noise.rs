@@ -1,3 +1,5 @@
+//! libFuzzer entry of `bodies/noise.rs`.
+
 #![no_main]
 
 #[path = "../bodies/noise.rs"]

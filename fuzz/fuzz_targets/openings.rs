@@ -1,3 +1,5 @@
+//! libFuzzer entry of `bodies/openings.rs`.
+
 #![no_main]
 
 #[path = "../bodies/openings.rs"]

@@ -1,3 +1,5 @@
+//! Tests of the entity table: colliding ids cost no more work than others.
+
 use std::collections::BTreeSet;
 
 use xxhash_rust::xxh3::xxh3_64;

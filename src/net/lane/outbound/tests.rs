@@ -1,3 +1,5 @@
+//! Tests of a lane's outbound queue: short messages have a bounded number of bytes ahead of them.
+
 use super::*;
 
 const LONG_BODY: usize = 100_000;
