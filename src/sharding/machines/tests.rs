@@ -305,7 +305,7 @@ fn what_the_last_host_of_a_type_kept_for_nobody_is_counted_as_lost_once() {
     });
     let from = RegionId::new(ME);
     let lost =
-        RegionOutput::Discard { reach: Reach::Sent, shard, from, payload: vec![1, 2].into() };
+        RegionOutput::Discard { reach: Reach::Unsent, shard, from, payload: vec![1, 2].into() };
     assert_eq!(orders.collect::<Vec<_>>(), [lost], "and the gates go on sending back");
 }
 
