@@ -110,7 +110,7 @@ impl Bare {
     /// Let in by membership, in no configuration; durable data is loaded, and empty.
     pub fn joining(config: Config) -> Self {
         let mut bare = Self::loaded(config);
-        bare.members(3, &[], &[]);
+        bare.members(4, &[], &[]);
         bare
     }
 

@@ -82,8 +82,7 @@ impl Epochs {
             if epoch.is_forced_after(&before) {
                 self.unforced = Some(before.clone());
             }
-            // After a skip the one before it is not known, and an older one proves nothing.
-            self.former = Some(before).filter(|before| before.id().next() == epoch.id());
+            self.former = Some(before);
         }
         self.proposed = None;
         self.state.install(epoch);

@@ -95,7 +95,7 @@ pub struct Epochs {
     rng: SmallRng,
     state: AcceptorState,
     standing: Standing,
-    /// The configuration that the installed one directly follows, if it was installed here.
+    /// What was installed before the installed configuration, in this life.
     former: Option<Shared>,
     /// What was installed here before this generation began by force.
     unforced: Option<Shared>,

@@ -6,11 +6,10 @@
 //!
 //! **Sender rule.** A configuration is installed only if it belongs to this cluster, does not jump,
 //! and was sent by
-//! - a member of the configuration that is installed here, or of the one that it directly follows
-//!   if that was installed here (after a skip it is not known, and the members of an older one may
-//!   have been removed long ago), or of the one that an operator's force replaced (two operators may
-//!   force at once, and the higher generation must reach both sides however often each has changed
-//!   since); or
+//! - a member of the configuration that is installed here, or of the one installed before it (a
+//!   proposer that removes itself is only in the latter once its decision has arrived), or of the
+//!   one that an operator's force replaced (two operators may force at once, and the higher
+//!   generation must reach both sides however often each has changed since); or
 //! - a node that membership has let in, as long as this node is in no configuration, or while the
 //!   members that it reaches are no quorum of the one that it has. A node that joins has nothing
 //!   else to go by. A member without a quorum can decide nothing, so a refusal would protect
