@@ -609,9 +609,7 @@ impl Replicator {
             return;
         }
         let (possible, false_ones): (Vec<_>, Vec<_>) =
-            promises.iter().cloned().partition(|(group, term)| {
-                is_promise(group, *term) && self.promises.is_near(group, *term)
-            });
+            promises.iter().cloned().partition(|(group, term)| is_promise(group, *term));
         self.stats.undecodable += false_ones.len() as u64;
         let raised = self.promises.merge(&possible);
         for (group, _) in &raised {

@@ -19,13 +19,6 @@ use crate::types::delta::State;
 /// Groups that one replica gives promises for.
 pub(super) const GROUPS_MAX: usize = 10_000;
 
-/// How far a peer's term may lie above the one promised here: 2^48, more than a clock in
-/// milliseconds shows, since an owner may take its terms from one.
-///
-/// Without this bound one corrupt or hostile term near the highest could be promised by all, and no
-/// later owner could ever take a higher one.
-pub(super) const TERM_JUMP_MAX: u64 = 1 << 48;
-
 /// Promises: the lowest term that may still write, per group. They only rise.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Promises {
@@ -64,11 +57,6 @@ impl Promises {
     /// Whether the key belongs to a group that somebody has fenced.
     pub(super) fn covers(&self, key: &KeyName) -> bool {
         self.terms.keys().any(|group| group.contains(key))
-    }
-
-    /// Whether a peer's term can follow what is promised here ([`TERM_JUMP_MAX`]).
-    pub(super) fn is_near(&self, group: &Group, term: Term) -> bool {
-        term.number <= self.get(group).number.saturating_add(TERM_JUMP_MAX)
     }
 
     /// Whether a promise for this group can be kept.

@@ -195,7 +195,7 @@ impl Replicator {
             self.stats.strangers += 1; // it may have been one, or may become one: it asks again
             return;
         }
-        if !is_promise(group, term) || !self.promises.is_near(group, term) {
+        if !is_promise(group, term) {
             return self.undecodable(now, from, "a group's name or a term", out);
         }
         match self.promises.promise(group, term, self.canary) {
