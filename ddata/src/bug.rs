@@ -62,8 +62,6 @@ pub enum Bug {
     /// A change that builds on what its author found done already is acknowledged by whoever
     /// holds its delta (breaks I2).
     DeltaStandsForAll,
-    /// A configuration is installed whoever sends it, and whatever cluster it belongs to.
-    ConfigurationFromAnybody,
 }
 
 /// The bug to run with: none, unless the feature `canaries` is on and somebody chose one. `B` is

@@ -20,8 +20,6 @@ pub(crate) enum Violation {
     D1,
     /// A recovered coordinator lacks a decision acked or spoken of under a term up to its own.
     D2,
-    /// A configuration that no quorum decided is installed, or a ballot of its maker is promised.
-    Forged,
     /// A member that had left, or was barred, in an earlier configuration.
     Returned,
     /// A replica acked though it lacks what was acked in an earlier epoch. Harmless alone

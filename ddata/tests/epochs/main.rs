@@ -13,7 +13,6 @@
 mod check;
 mod exhaustive;
 mod explore;
-mod forged;
 mod parent;
 mod scenarios;
 mod world;

@@ -81,17 +81,7 @@ impl World {
         for id in 1..=members {
             world.input(id, EpochInput::Found(epoch.clone()));
         }
-        world.introduce();
         world
-    }
-
-    /// Membership has let in every node, and reaches those that live.
-    fn introduce(&mut self) {
-        let known = |(id, node): (&u64, &Node)| (ReplicaId::new(*id), node.alive);
-        let known: BTreeMap<_, _> = self.nodes.iter().map(known).collect();
-        for id in self.nodes.keys().copied().collect::<Vec<_>>() {
-            self.input(id, EpochInput::Known(known.clone()));
-        }
     }
 
     fn node(&self, id: u64) -> Node {
@@ -144,7 +134,7 @@ impl World {
             }
             EpochOutput::Outcome(outcome) => node.outcomes.push(outcome),
             EpochOutput::StopServing => node.stopped = true,
-            EpochOutput::Pending(_) | EpochOutput::Declined { .. } => {}
+            EpochOutput::Pending(_) => {}
             EpochOutput::Excluded(_) => {
                 node.parent.requests.clear();
                 node.parent.coordinator = None;
@@ -196,7 +186,6 @@ impl World {
 
     pub(crate) fn crash(&mut self, id: u64) {
         self.nodes.get_mut(&id).unwrap().alive = false;
-        self.introduce();
     }
 
     /// A restart with everything that was durable: the data, and what the machine asked for.
@@ -208,7 +197,6 @@ impl World {
         node.epochs = fresh;
         let disk = node.disk.clone();
         self.input(id, EpochInput::Restore(disk));
-        self.introduce();
     }
 
     /// Delivers one packet.

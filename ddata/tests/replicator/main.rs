@@ -21,7 +21,6 @@ mod failures;
 mod foreign;
 mod golden;
 mod guarded;
-mod hostile;
 mod input;
 mod loads;
 mod node;

@@ -14,7 +14,7 @@ use ostraca_ddata::replicator::config::Config;
 use ostraca_ddata::replicator::epoch::{
     Ballot, Change, Epoch, EpochId, EpochMessage, EpochSettings,
 };
-use ostraca_ddata::replicator::port::{Input, Output, Peer};
+use ostraca_ddata::replicator::port::{Input, Output};
 use ostraca_ddata::replicator::request::{Guard, Request, RequestId, Update, WriteConsistency};
 use ostraca_ddata::replicator::wire::{Answer, At, Body, Message, Scope};
 use ostraca_ddata::replicator::{Replicator, Setup};
@@ -59,8 +59,6 @@ fn from(sender: u64, epoch: &Epoch, body: Body) -> Input {
 /// Whether a member that has installed a configuration, and not synced for it, acks a push.
 fn acks_unsynced(canary: Canary) -> bool {
     let mut joiner = machine(4, canary);
-    let peer = |number| Peer { id: id(number), stopping: false, reachable: true };
-    feed(&mut joiner, Input::Members([1, 2, 3, 4].map(peer).to_vec()));
     let change = Change { join: vec![id(4)], ..Change::default() };
     let second = Arc::new(first().next(&change).expect("a valid change"));
     let install = EpochMessage::Install { epoch: second.clone() };

@@ -58,13 +58,7 @@ pub(crate) struct Weather {
 impl Weather {
     fn epochs(&self, me: ReplicaId, seed: u64) -> Epochs {
         let config = EpochConfig { abandoned_after: self.patience, ..EpochConfig::default() };
-        let mut epochs = Epochs::new(me, config, seed, NoBug::none());
-        // Membership, which is not in this model, lets everybody in and reaches nobody: a
-        // configuration is then taken from any of them.
-        let lives = (0..PLACES_MAX).flat_map(|place| (0..=60).map(move |life| id_of(place, life)));
-        let known = EpochInput::Known(lives.map(|id| (id, false)).collect());
-        epochs.handle(Now::default(), known, &mut Outbox::new());
-        epochs
+        Epochs::new(me, config, seed, NoBug::none())
     }
 }
 
@@ -85,9 +79,6 @@ impl Shared {
         id_of(place, self.places[place].0)
     }
 }
-
-/// Places of a world, at most.
-const PLACES_MAX: usize = 16;
 
 pub(crate) fn id_of(place: usize, life: u64) -> ReplicaId {
     ReplicaId::new((place as u64 + 1) * LIVES + life)
@@ -362,7 +353,6 @@ impl Node {
             EpochOutput::Synced(_)
             | EpochOutput::StopPulls
             | EpochOutput::Outcome(_)
-            | EpochOutput::Declined { .. }
             | EpochOutput::Pending(_) => {}
         }
     }

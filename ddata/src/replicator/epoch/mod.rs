@@ -31,7 +31,6 @@ mod message;
 mod pace;
 mod port;
 mod propose;
-mod senders;
 mod sync;
 mod vote;
 
@@ -54,13 +53,11 @@ pub use self::message::{AcceptedProposal, EpochMessage, Refusal, Remaining};
 pub use self::port::{
     Consenting, EpochConfig, EpochInput, EpochOutput, EpochStats, Outcome, WhyRefused,
 };
-pub use self::senders::Declined;
 
 use self::attempt::{Attempt, Phase};
 use self::configuration::Shared;
 use self::deadline::{Deadline, Deadlines};
 use self::pace::Pace;
-use self::senders::Known;
 use self::sync::Syncing;
 use self::vote::Consents;
 use crate::bug::{Bug, Canary};
@@ -95,13 +92,6 @@ pub struct Epochs {
     rng: SmallRng,
     state: AcceptorState,
     standing: Standing,
-    /// What was installed before the installed configuration, in this life.
-    former: Option<Shared>,
-    /// What was installed here before this generation began by force.
-    unforced: Option<Shared>,
-    known: Known,
-    /// What members of the installed configuration last proposed to follow it.
-    proposed: Option<Shared>,
     /// `StopServing` was said in this epoch.
     stopped: bool,
     attempt: Option<Attempt>,
@@ -136,10 +126,6 @@ impl Epochs {
             rng: SmallRng::seed_from_u64(seed),
             state: AcceptorState::default(),
             standing: Standing::Joining,
-            former: None,
-            unforced: None,
-            known: Known::new(),
-            proposed: None,
             stopped: false,
             attempt: None,
             attempts: 0,
@@ -208,20 +194,6 @@ impl Epochs {
         self.standing == Standing::Excluded
     }
 
-    /// Whether `id` may read the snapshot that this replica froze: it is a member of the installed
-    /// configuration or of one that a member has proposed to follow it.
-    #[must_use]
-    pub fn may_sync(&self, id: ReplicaId) -> bool {
-        let is_in = |epoch: Option<&Shared>| epoch.is_some_and(|it| it.is_member(id));
-        is_in(self.state.installed.as_ref()) || is_in(self.proposed.as_ref())
-    }
-
-    /// Whether a configuration that `id` sends may be installed here ([`senders`]).
-    #[must_use]
-    pub fn may_inform(&self, id: ReplicaId) -> bool {
-        self.believes(id)
-    }
-
     /// Whether `answered` holds a quorum of the installed configuration by the tie rule, which
     /// fences and leases use. Client operations use [`super::quorum::Level`].
     #[must_use]
@@ -247,8 +219,7 @@ impl Epochs {
     #[must_use]
     pub fn essence(&self) -> String {
         let who = (self.standing, self.stopped, self.attempts, self.source);
-        let senders = (&self.former, &self.unforced, &self.known);
-        format!("{:?}", (&self.state, who, &self.attempt, &self.consents, &self.syncing, senders))
+        format!("{:?}", (&self.state, who, &self.attempt, &self.consents, &self.syncing))
     }
 
     fn tick(&mut self, now: Now, out: &mut Out) {
@@ -412,7 +383,6 @@ impl Machine for Epochs {
             EpochInput::Force { replaced, kept } => self.force(now, replaced, &kept, out),
             EpochInput::Restore(state) => self.restore(now, state, out),
             EpochInput::PeerEpoch { from, id } => self.peer_epoch(now, from, id, out),
-            EpochInput::Known(known) => self.known(known),
         }
         while let Some(message) = self.loopback.pop_front() {
             self.receive(now, self.me, message, out);

@@ -1,7 +1,7 @@
 //! The configuration machine's surroundings: its settings, what it is told, what it orders, what
 //! it counts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 use super::acceptor::AcceptorState;
 use super::configuration::{Change, ChangeError, Epoch, EpochId};
 use super::message::{EpochMessage, Remaining};
-use super::senders::Declined;
 use crate::id::ReplicaId;
 
 /// Timers of the configuration machine. The defaults suit networks up to about 100 ms round trip.
@@ -119,9 +118,6 @@ pub enum EpochInput {
         /// Its installed configuration.
         id: Option<EpochId>,
     },
-    /// The nodes that membership has let in and not removed since, and whether it reaches each:
-    /// from some of them, a configuration is taken.
-    Known(BTreeMap<ReplicaId, bool>),
 }
 
 /// Why the lease machine is asked.
@@ -190,15 +186,6 @@ pub enum EpochOutput {
     /// This may be decided already, or still be, whatever this node hears: it was accepted here, or
     /// is synced for. Over with the next `Installed`; may be said again.
     Pending(Arc<Epoch>),
-    /// A newer configuration was not taken; may be said as often as a peer sends one.
-    Declined {
-        /// The sender.
-        from: ReplicaId,
-        /// What it sent.
-        epoch: EpochId,
-        /// What stands against it.
-        why: Declined,
-    },
 }
 
 /// What became of a [`EpochInput::Propose`].
@@ -272,7 +259,4 @@ pub struct EpochStats {
     pub consents_dropped: u64,
     /// Configurations forced here, by an operator's word.
     pub forced: u64,
-    /// Newer configurations that were not taken: of senders that may bring none, of another
-    /// cluster, or too far ahead.
-    pub declined: u64,
 }
