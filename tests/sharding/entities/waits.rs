@@ -102,7 +102,7 @@ impl Waits {
     fn ask_along(&mut self, path: &[&str]) -> Vec<AskError> {
         let rest = path[1..].iter().map(|id| (*id).to_owned()).collect();
         let _asked = self.nodes.nodes[1].region.entity(path[0]).ask(|reply| Say::Ask(rest, reply));
-        self.pass(7);
+        self.pass(12);
         std::mem::take(&mut *self.errors.lock().expect("nobody panicked"))
     }
 }
