@@ -442,7 +442,7 @@ pub enum ConfigError {
          net.cluster-secret-file as well"
     )]
     ClientSecretAlone,
-    /// Who has no secret of the cluster can't enter its private network.
+    /// A peer without a secret of the cluster cannot enter its private network.
     #[error(
         "net.client-secret-file has no use with net.private-network, which tools enter with the \
          cluster's secret: drop one of them"

@@ -86,7 +86,7 @@ fn source<'a>(path: &'a str, text: &'a str) -> Source<'a> {
     Source { path, tokens: lex(code) }
 }
 
-/// Files that hold settings and their checks: what they read has no effect yet.
+/// Files that hold settings and their checks: a read there is no effect of a setting.
 fn is_of_settings(path: &str) -> bool {
     path.ends_with("config.rs") || path.contains("/config/") || path.ends_with("/settings.rs")
 }

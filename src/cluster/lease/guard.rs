@@ -132,7 +132,7 @@ impl Guard {
         &self.replicator
     }
 
-    /// The promises, for whoever answers heartbeats in this machine's place.
+    /// The promises, for the task that answers heartbeats in place of this machine.
     #[must_use]
     pub fn grants(&self) -> Grants {
         self.grants.clone()

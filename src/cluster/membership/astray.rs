@@ -71,7 +71,7 @@ fn is_orphaned(core: &Core, now: Now, gossip: &Gossip, search: &Searching) -> bo
     })
 }
 
-/// Whether `me` is in no configuration, was in none, and knows nobody alive who could be in one.
+/// Whether `me` is in no configuration, was in none, and knows no living node that could be in one.
 fn is_lost(me: ReplicaId, epoch: Option<&Epoch>, gossip: &Gossip) -> bool {
     if !is_newcomer(me, epoch, gossip) {
         return false;

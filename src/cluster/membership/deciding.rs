@@ -298,7 +298,7 @@ impl Deciding {
         Change { join, leave, lost }
     }
 
-    /// Notes who is missing in the state, and who is new in it.
+    /// Records the members that the state lacks, and those that are new in it.
     fn take_stock(
         &mut self,
         now: Now,

@@ -209,7 +209,7 @@ pub enum Output {
     Propose {
         /// The configuration that the change was made for: none happens once another is installed.
         base: EpochId,
-        /// Who joins and who goes.
+        /// The members that join and those that leave.
         change: Change,
     },
     /// For the Replicator: these are to go on with this node, without a quorum's consent.

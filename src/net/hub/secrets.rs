@@ -6,7 +6,7 @@ use super::Hub;
 use crate::net::secrets::Secrets;
 
 impl Hub {
-    /// Handshakes and lanes that begin from now on use these secrets. What is open stays open.
+    /// Later handshakes and lanes use these secrets. Open connections stay open.
     pub(super) fn adopt(&self, secrets: Secrets) {
         self.keyring.replace(secrets.clone());
         self.standing.send_modify(|standing| Arc::make_mut(standing).secret = Some(secrets));

@@ -470,7 +470,7 @@ impl Outbound {
         }
     }
 
-    /// Whether those who wait for room may try again. After bytes were sent, or acknowledged.
+    /// Whether callers waiting for room may try again, after bytes were sent or acknowledged.
     pub(super) fn room_again(&mut self) -> bool {
         let fits = |wanted| self.kept == 0 || self.kept + wanted <= self.bytes_max;
         let again = self.wanted.is_some_and(fits)

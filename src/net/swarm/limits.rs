@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn admitted_and_dialled_connections_are_never_closed_as_unadmitted() {
+    fn admitted_and_dialled_connections_are_never_unadmitted() {
         let mut all = connections(&Limits { unadmitted: 2, ..Limits::default() });
         for number in 1..=10 {
             establish(&mut all, number, host(1));

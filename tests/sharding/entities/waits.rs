@@ -1,4 +1,4 @@
-//! Handlers that do not end, and asks whose answers cannot come: what is said of them.
+//! Handlers that do not end and asks that cannot be answered: their logs, counters and errors.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

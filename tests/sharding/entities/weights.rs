@@ -1,4 +1,4 @@
-//! Messages of the entity's own node: what they weigh in its mailbox, and callers that never wait.
+//! Messages of the entity's own node: their weight in its mailbox, and callers that never wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -24,7 +24,7 @@ fn fill(lane: &mut Outbound, bytes: usize) -> usize {
     std::iter::from_fn(|| append(lane, bytes).then_some(())).count()
 }
 
-/// Has the writer send one chunk. Whether those who wait for room may try again.
+/// Makes the writer send one chunk; returns whether callers waiting for room may try again.
 fn send_chunk(lane: &mut Outbound, turn: u64) -> bool {
     let taken = lane.take(turn, &mut Vec::new());
     assert!(matches!(taken, Taken::Chunk(..) | Taken::Copied), "{taken:?}");
