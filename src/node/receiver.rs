@@ -97,7 +97,7 @@ impl DataReceiver {
         Ok(())
     }
 
-    /// A heartbeat is answered here, whatever the Replicator is at; all else is the Replicator's.
+    /// Answers a heartbeat on the arriving thread; queues all else for the Replicator.
     fn promise(&self, input: GuardInput, bytes: usize) -> Result<(), Busy> {
         let input = match (&self.beats, input) {
             (Some(beats), GuardInput::Lease { from, message: LeaseMessage::Beat(beat) }) => {

@@ -1,16 +1,16 @@
-//! The Replicator and the [`Grantor`] as one machine: a question about leases is answered in the
-//! step in which it is asked, and no grant leaves after a Seal's answer.
+//! The Replicator and the [`Grantor`] as one state machine: `AskConsent` is answered within the
+//! call that asks, and a voter that has answered a Seal grants no lease in that epoch.
 //!
-//! A large merge may take the Replicator longer than a lease runs. So heartbeats need not wait for
-//! it: [`Grants`] answers them on any thread, beside a step of the Replicator. Grantor and
-//! Replicator still never disagree. Each answer about promises, and each grant, is one step under
-//! the lock of the grants; a replica that has sealed or installed a configuration says so under
-//! that lock before an output of that step leaves. A grant that is given in between is one that was
-//! given before the step: the step has not read a promise without the lock, and nobody has seen an
-//! output of it.
+//! One step of the Replicator (a large merge) may take longer than a lease. [`Grants`] therefore
+//! answers heartbeats on any thread while a step runs; every promise is made under its lock.
+//! - Consent rule: a step that handles `Consent` holds the lock from the reading of the promises
+//!   until the new epoch state is published. Heartbeats wait, so no promise is made in between.
+//! - Publication rule: any other step that seals or installs an epoch depends on no promise. Its
+//!   new epoch state is published under the lock before its outputs are sent, so a promise made
+//!   during such a step is equivalent to one made before it.
 //!
-//! Knows no gossip, no member's status, no socket; the same machine runs under the driver and in
-//! the simulator.
+//! Independent of gossip, member status and sockets: the driver and the simulator run the same
+//! machine.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,30 +24,30 @@ use ostraca_ddata::replicator::{Replicator, port};
 use super::{Beat, Grantor, LeaseMessage};
 use crate::cluster::bug::Canary;
 
-/// A fact for a guarded Replicator.
+/// Input of a [`Guard`].
 #[derive(Debug)]
 pub enum GuardInput {
-    /// For the Replicator. Its `Consent` is never awaited from outside.
+    /// Input of the Replicator. Must not be `Consent`: the [`Guard`] answers `AskConsent` itself.
     Data(port::Input),
-    /// A heartbeat or a release came; a grant is for the holder.
+    /// A heartbeat or a release. `Granted` is ignored here: it is meant for the holder.
     Lease {
-        /// The sending incarnation, as the transport knows it.
+        /// The sending incarnation, as authenticated by the transport.
         from: ReplicaId,
-        /// What it says.
+        /// The lease message.
         message: LeaseMessage,
     },
-    /// Gossip says that this one is Down.
+    /// Gossip marks this incarnation Down: it is granted nothing; its promise still has to expire.
     Down(ReplicaId),
-    /// Gossip no longer says that this one is Down.
+    /// Gossip no longer marks this incarnation Down: it may be granted leases again.
     NotDown(ReplicaId),
-    /// This one's process is dead, and that is proven.
+    /// This incarnation's process is proven dead: with `restart-is-proof` its promise ends now.
     ProvenDead(ReplicaId),
 }
 
-/// An order of a guarded Replicator.
+/// Output of a [`Guard`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum GuardOutput {
-    /// Of the Replicator, but for `AskConsent`.
+    /// Output of the Replicator, except `AskConsent`.
     Data(port::Output),
     /// A grant: send it to the holder, which may be on this node.
     Lease {
@@ -58,7 +58,7 @@ pub enum GuardOutput {
     },
 }
 
-/// The promises of a node. A clone gives the same promises; see the module's page.
+/// Handle to the promises of this node, for use on any thread. Clones share one state and lock.
 #[derive(Clone, Debug)]
 pub struct Grants(Arc<Mutex<Granting>>);
 
@@ -66,19 +66,19 @@ pub struct Grants(Arc<Mutex<Granting>>);
 struct Granting {
     me: ReplicaId,
     canary: Canary,
-    grantor: Option<Grantor>, // from the first input on, which tells when it was started
+    grantor: Option<Grantor>, // created at its first use; its start-up wait begins then
     /// The installed epoch.
     installed: Option<EpochId>,
-    /// The same, if this replica is a member of it that is not sealed.
+    /// The installed epoch, if this replica is a member of it and has not sealed it.
     unsealed: Option<EpochId>,
 }
 
-/// What a heartbeat comes to.
+/// Result of a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Beaten {
-    /// The answer to its sender; `None`: no grant.
+    /// The grant to send back; `None` if it was refused.
     pub answer: Option<LeaseMessage>,
-    /// The sender is in another epoch: the Replicator must hear of that.
+    /// The sender has installed another epoch: pass `PeerEpoch` to the Replicator.
     pub is_news: bool,
 }
 
@@ -92,8 +92,8 @@ impl Grants {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers a heartbeat of `from` that was received at `now`. Waits for no step of the
-    /// Replicator.
+    /// Answers a heartbeat of `from` that was received at `now`. Waits for a step of the Replicator
+    /// only if that step handles `Consent`.
     #[must_use]
     pub fn beat(&self, now: Now, from: ReplicaId, beat: Beat) -> Beaten {
         let mut granting = self.lock();
@@ -114,25 +114,25 @@ impl Granting {
 pub struct Guard {
     replicator: Replicator,
     grants: Grants,
-    known: (Option<EpochId>, Option<EpochId>), // as the grants were told: installed, unsealed
+    known: (Option<EpochId>, Option<EpochId>), // (installed, unsealed), as last published
     scratch: Outbox<port::Output>,
 }
 
 impl Guard {
-    /// `canary` is [`Canary::none`] but in the suites.
+    /// `canary` injects faults in tests; otherwise pass [`Canary::none`].
     #[must_use]
     pub fn new(replicator: Replicator, canary: Canary) -> Self {
         let grants = Grants::new(replicator.id(), canary);
         Self { replicator, grants, known: (None, None), scratch: Outbox::new() }
     }
 
-    /// The Replicator, to look at.
+    /// Read access to the Replicator.
     #[must_use]
     pub const fn replicator(&self) -> &Replicator {
         &self.replicator
     }
 
-    /// The promises, for the task that answers heartbeats in place of this machine.
+    /// A handle that answers heartbeats without passing them through this machine.
     #[must_use]
     pub fn grants(&self) -> Grants {
         self.grants.clone()
@@ -149,7 +149,7 @@ impl Guard {
             LeaseMessage::Beat(beat) => {
                 let granted = self.grants.beat(now, from, beat).answer;
                 out.extend(granted.map(|message| GuardOutput::Lease { to: from, message }));
-                // Whoever is behind learns it from the other's epoch.
+                // The node with the older epoch learns of the newer one.
                 self.data(now, port::Input::PeerEpoch { from, id: Some(beat.epoch) }, out);
             }
             LeaseMessage::Release { number } => {
@@ -158,42 +158,61 @@ impl Guard {
                     self.data(now, port::Input::Released(from), out);
                 }
             }
-            LeaseMessage::Granted(_) => {}
+            LeaseMessage::Granted(_) => {} // meant for the holder
         }
     }
 
-    /// Feeds the Replicator, and the answers to the questions that it asks.
+    /// Feeds an input to the Replicator and answers each `AskConsent` it emits (consent rule).
+    ///
+    /// After `consent` the Grantor refuses the removed members for 2·T_q only. If the lock were
+    /// released and the process suspended for longer than that before the seal, a heartbeat could
+    /// be granted, and the voter would seal although the lease it had just granted still runs.
     fn data(&mut self, now: Now, input: port::Input, out: &mut Outbox<GuardOutput>) {
-        let (mut next, mut consents) = (Some(input), VecDeque::new());
-        while let Some(input) = next.take().or_else(|| consents.pop_front()) {
-            let is_founded = self.replicator.epochs().installed().is_some();
-            if matches!(input, port::Input::Found(_)) && is_founded {
-                continue; // the other founders' word was faster than this node's own
-            }
-            self.replicator.handle(now, input, &mut self.scratch);
-            self.tell_grants(now);
-            for output in self.scratch.drain() {
-                match output {
-                    port::Output::AskConsent { query, removed, .. } => {
-                        let remaining = self.grants.lock().grantor(now).consent(now, &removed);
-                        consents.push_back(port::Input::Consent { query, remaining });
-                    }
-                    other => out.push(GuardOutput::Data(other)),
+        let is_founded = self.replicator.epochs().installed().is_some();
+        if matches!(input, port::Input::Found(_)) && is_founded {
+            return; // the configuration of the other founders arrived before this node's own
+        }
+        let grants = self.grants.clone();
+        let mut questions = VecDeque::new();
+        self.replicator.handle(now, input, &mut self.scratch);
+        self.tell_grants(now, || grants.lock());
+        self.forward(&mut questions, out);
+        while let Some((query, removed)) = questions.pop_front() {
+            let mut granting = grants.lock();
+            let remaining = granting.grantor(now).consent(now, &removed);
+            let consent = port::Input::Consent { query, remaining };
+            self.replicator.handle(now, consent, &mut self.scratch);
+            self.tell_grants(now, || granting);
+            self.forward(&mut questions, out);
+        }
+    }
+
+    /// Passes on the outputs of a step; questions about leases are queued instead.
+    fn forward(
+        &mut self,
+        questions: &mut VecDeque<(u64, Vec<ReplicaId>)>,
+        out: &mut Outbox<GuardOutput>,
+    ) {
+        for output in self.scratch.drain() {
+            match output {
+                port::Output::AskConsent { query, removed, .. } => {
+                    questions.push_back((query, removed));
                 }
+                other => out.push(GuardOutput::Data(other)),
             }
         }
     }
 
-    /// Tells the grants what the last step has sealed or installed, before its outputs leave.
-    fn tell_grants(&mut self, now: Now) {
+    /// Publishes the epoch state after a step to the grants, before the step's outputs are sent.
+    fn tell_grants<'a>(&mut self, now: Now, lock: impl FnOnce() -> MutexGuard<'a, Granting>) {
         let epochs = self.replicator.epochs();
         let installed = epochs.id();
         let unsealed = installed.filter(|_| epochs.is_member() && !epochs.sealed());
         if self.known == (installed, unsealed) {
-            return; // nearly always
+            return; // most steps neither seal nor install
         }
         self.known = (installed, unsealed);
-        let mut granting = self.grants.lock();
+        let mut granting = lock();
         granting.unsealed = unsealed;
         let is_new = granting.installed != installed;
         granting.installed = installed;
@@ -245,9 +264,9 @@ mod tests {
     const ME: ReplicaId = ReplicaId::new(1);
     const LEAVER: ReplicaId = ReplicaId::new(2);
 
-    /// Its word that it has released its lease may be heard later than its word that it is Exiting.
+    /// The `Release` of a leaving node may arrive after the proposal that removes it.
     #[test]
-    fn who_leaves_in_order_is_let_go_at_once_whatever_is_heard_first() {
+    fn late_release_completes_pending_removal() {
         let (registry, canary) = (Registry::new(), bug::Canary::none());
         let setup = Setup { me: ME, config: Config::default(), registry, seed: 1, canary };
         let mut guard = Guard::new(Replicator::new(setup), Canary::none());
@@ -260,7 +279,7 @@ mod tests {
         let beat = LeaseMessage::Beat(Beat { epoch: id, number: 7 });
         let mut out = Outbox::new();
         guard.handle(now, GuardInput::Data(port::Input::Found(founded)), &mut out);
-        now.mono = now.mono + Duration::from_secs(100); // no wait is left of the start
+        now.mono = now.mono + Duration::from_secs(100); // the start-up wait has passed
         guard.handle(now, lease(beat), &mut out);
         guard.handle(now, GuardInput::Data(port::Input::Propose(change)), &mut out);
         let is_out = |guard: &Guard| {

@@ -90,7 +90,8 @@ impl Surroundings {
         }
     }
 
-    /// This node's own grantor is asked as any other is, and waits for no turn of the Replicator.
+    /// Asks this node's own grantor like any other. Waits for a step of the Replicator only if that
+    /// step relies on promises.
     fn beat(&self, beat: Beat) {
         let me = self.me.incarnation;
         let answer = self.data.grants().beat(self.clock.now(), me, beat).answer;

@@ -17,6 +17,7 @@
 
 mod directed;
 mod exhaustive;
+mod grants;
 pub(crate) mod node;
 pub(crate) mod watch;
 
