@@ -178,7 +178,7 @@ fn quick() -> Config {
             back_off: (Duration::from_millis(5), Duration::from_millis(100)),
             ..Limits::default()
         },
-        transport: crate::TRANSPORT,
+        transport: crate::transport(),
         ..Config::default()
     }
 }

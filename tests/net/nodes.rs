@@ -34,7 +34,7 @@ pub(crate) fn one_secret(byte: u8) -> Secret {
 }
 
 pub(crate) fn config() -> Config {
-    Config { secret: Some(secret(1)), transport: crate::TRANSPORT, ..Config::default() }
+    Config { secret: Some(secret(1)), transport: crate::transport(), ..Config::default() }
 }
 
 /// An empty directory of this test's own.
