@@ -1,41 +1,50 @@
-//! Notices what blocks threads of the program's runtime, and names it.
+//! Stall monitor: detects and logs what blocks threads of the program's runtime.
 //!
-//! A handler or a task that computes for long, sleeps without `await` or waits for a lock keeps a
-//! thread of the runtime. Once all threads are kept, nothing of the program runs there: no entity,
-//! no lane of entities. The node's lease and membership go on, on threads of their own, so others
-//! see a healthy node whose entities do not answer. The cause must be in the log.
+//! A handler or a task that computes for long, sleeps without `await` or waits for a lock blocks a
+//! thread of the runtime. Once all threads are blocked, no entity and no lane of entities makes
+//! progress. The node's lease and membership have threads of their own and continue, so other nodes
+//! see a healthy node whose entities do not answer. The log must therefore name the cause.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::thread::Thread;
 use std::time::Duration;
 
 use ostraca_ddata::clock::Instant;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::task::AbortHandle;
 
 use super::clock::Clock;
 use super::sharding::hostings::{BlockingHandler, Hostings};
 use crate::sharding::polls::{self, LongPoll};
 
-/// How often the monitor looks.
-const LOOK: Duration = Duration::from_millis(100);
+/// Interval between two checks.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// From here on a poll of a handler, or silence of the runtime, is counted and told of.
-const LONG: Duration = Duration::from_millis(500);
+/// A longer time between two checks means that this process, or the monitor's thread, was suspended:
+/// what ran meanwhile is measured from the end of that gap.
+const GAP: Duration = Duration::from_millis(300);
 
-/// Handlers that block are told of once in this time; all are counted.
-const TELL_EVERY: Duration = Duration::from_secs(1);
+/// Threshold from which a handler's poll, or the start delay of a probe task, is a stall.
+const STALL_THRESHOLD: Duration = Duration::from_millis(500);
 
-/// What a stall monitor counts.
+/// `sharding.handler_blocks` is logged at most once in this time, with a line for each handler that
+/// was found since the last one (at most [`UNLOGGED_MAX`]).
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Blocking handlers that wait for their log line, at most; further ones are only counted.
+const UNLOGGED_MAX: usize = 64;
+
+/// Counters of the stall monitor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stalls {
-    /// Polls of handlers that took 500 ms and more, those included that still run.
+    /// Handler polls of at least 500 ms, to within about 100 ms, including those still running.
     pub handlers_blocked: u64,
-    /// Times that all threads of the program's runtime were kept for 500 ms and more: a task that
-    /// was spawned there did not begin.
+    /// Stalls of the program's runtime: a probe task did not start within 500 ms, because all
+    /// threads were busy. A stall of less than about 600 ms may be missed.
     pub runtime_blocked: u64,
-    /// The longest of these so far.
+    /// The longest stall of the runtime so far.
     pub runtime_blocked_max: Duration,
 }
 
@@ -46,32 +55,42 @@ struct Counters {
     runtime_blocked_millis_max: AtomicU64,
 }
 
-/// See the module's page. Runs until it is dropped.
+/// Handle to the monitor's thread, which ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct StallMonitor {
     counters: Arc<Counters>,
-    task: AbortHandle,
+    stopped: Arc<AtomicBool>,
+    thread: Thread,
 }
 
 impl StallMonitor {
-    /// Watches the runtime `watched` and the handlers of `hostings` from another runtime.
+    /// Watches the runtime `watched` and the handlers of `hostings` from a thread of its own: one
+    /// that it shared with a Replicator would blame handlers for the Replicator's long turns.
+    ///
+    /// # Errors
+    /// The operating system makes no further thread.
     pub(super) fn start(
         watched: Handle,
-        from: &Handle,
         hostings: &Arc<Hostings>,
         clock: Clock,
-    ) -> Self {
-        let counters = Arc::<Counters>::default();
-        let look = Look {
+    ) -> io::Result<Self> {
+        let (counters, stopped) = (Arc::<Counters>::default(), Arc::<AtomicBool>::default());
+        let checks = Checks {
             counters: counters.clone(),
             hostings: Arc::downgrade(hostings),
             watched,
             clock,
+            checked: clock.mono(),
+            resumed: clock.mono(),
             probe: None,
             known: Vec::new(),
-            told: None,
+            unlogged: Vec::new(),
+            last_logged: None,
         };
-        Self { counters, task: from.spawn(look.run()).abort_handle() }
+        let until = stopped.clone();
+        let thread = std::thread::Builder::new().name("ostraca-stalls".to_owned());
+        let thread = thread.spawn(move || checks.run(&until))?.thread().clone();
+        Ok(Self { counters, stopped, thread })
     }
 
     pub(super) fn stalls(&self) -> Stalls {
@@ -88,108 +107,132 @@ impl StallMonitor {
 
 impl Drop for StallMonitor {
     fn drop(&mut self) {
-        self.task.abort();
+        self.stopped.store(true, Ordering::Release);
+        self.thread.unpark();
     }
 }
 
-struct Look {
+struct Checks {
     counters: Arc<Counters>,
     hostings: Weak<Hostings>,
     watched: Handle,
     clock: Clock,
+    checked: Instant,
+    resumed: Instant, // end of the last gap between two checks
     probe: Option<Probe>,
-    known: Vec<LongPoll>, // counted already; ≤ threads of the process
-    told: Option<Instant>,
+    known: Vec<LongPoll>, // at the last check, already counted; ≤ threads of the process
+    unlogged: Vec<BlockingHandler>, // ≤ UNLOGGED_MAX
+    last_logged: Option<Instant>,
 }
 
-/// A task on the watched runtime that has not run yet.
+/// A task that was spawned on the watched runtime to measure its start delay.
 struct Probe {
     ran: oneshot::Receiver<()>,
     since: Instant,
     is_told: bool,
 }
 
-impl Look {
-    async fn run(mut self) {
-        loop {
-            tokio::time::sleep(LOOK).await;
+impl Checks {
+    fn run(mut self, stopped: &AtomicBool) {
+        while !stopped.load(Ordering::Acquire) {
+            std::thread::park_timeout(CHECK_INTERVAL);
             let Some(hostings) = self.hostings.upgrade() else { return };
-            let blocking = self.handlers(&hostings);
-            self.runtime(&blocking);
+            let now = self.clock.mono();
+            if now - self.checked > GAP {
+                self.resumed = now;
+            }
+            self.checked = now;
+            let blocking = self.handlers(now, &hostings);
+            self.runtime(now, &blocking);
         }
     }
 
-    /// Counts handlers that block, and names those that were not known before. Returns all.
-    fn handlers(&mut self, hostings: &Hostings) -> Vec<BlockingHandler> {
-        let long = polls::longer_than(LONG, Clock::since_boot());
+    /// Counts and logs the handlers that began to block since the last check. Returns all.
+    fn handlers(&mut self, now: Instant, hostings: &Hostings) -> Vec<BlockingHandler> {
         let is_same =
             |one: &LongPoll, other: &LongPoll| LongPoll { took: one.took, ..*other } == *one;
+        let measured = now - self.resumed;
+        let mut long = polls::longer_than(STALL_THRESHOLD, Clock::since_boot());
+        long.retain(|poll| {
+            measured >= STALL_THRESHOLD || self.known.iter().any(|known| is_same(known, poll))
+        });
         let mut blocking = Vec::new();
         for poll in &long {
             let Some(handler) = hostings.blocking(poll) else { continue }; // of another node
             if !self.known.iter().any(|known| is_same(known, poll)) {
                 self.counters.handlers_blocked.fetch_add(1, Ordering::Relaxed);
-                self.tell_of(&handler);
+                if self.unlogged.len() < UNLOGGED_MAX {
+                    self.unlogged.push(handler.clone());
+                }
             }
             blocking.push(handler);
         }
         self.known = long;
+        if self.last_logged.is_none_or(|last| now - last >= LOG_INTERVAL) {
+            self.last_logged = (!self.unlogged.is_empty()).then_some(now).or(self.last_logged);
+            self.unlogged.drain(..).for_each(|handler| log_blocking(&handler));
+        }
         blocking
     }
 
-    fn tell_of(&mut self, handler: &BlockingHandler) {
-        let now = self.clock.mono();
-        if self.told.is_some_and(|told| now - told < TELL_EVERY) {
-            return;
+    /// Checks the pending probe of the watched runtime, and spawns the next one if it has run.
+    fn runtime(&mut self, now: Instant, blocking: &[BlockingHandler]) {
+        if let Some(probe) = &mut self.probe {
+            if !probe.is_told {
+                probe.since = probe.since.max(self.resumed);
+            }
+            let delay = now - probe.since;
+            let has_run = !matches!(probe.ran.try_recv(), Err(oneshot::error::TryRecvError::Empty));
+            if delay >= STALL_THRESHOLD && (probe.is_told || !has_run) {
+                let is_first = !std::mem::replace(&mut probe.is_told, true);
+                self.counters.runtime_is_blocked(delay, is_first);
+                if is_first {
+                    self.log_runtime(delay, blocking);
+                }
+            }
+            let Some(probe) = self.probe.take_if(|_| has_run) else { return };
+            if probe.is_told {
+                let millis = delay.as_millis();
+                tracing::info!(millis, "node.runtime_free: the program's runtime runs tasks again");
+            }
         }
-        self.told = Some(now);
-        let BlockingHandler { entity_type, entity, shard, message, took } = handler;
-        tracing::warn!(
-            %entity_type, entity, %shard, messages = message, millis = took.as_millis(),
-            "sharding.handler_blocks: a handler keeps its thread without an await; move long \
-             computations and blocking calls to tokio::task::spawn_blocking"
-        );
+        let (run, ran) = oneshot::channel();
+        drop(self.watched.spawn(async move {
+            let _ = run.send(()); // fails only if the monitor has ended
+        }));
+        self.probe = Some(Probe { ran, since: now, is_told: false });
     }
 
-    /// Asks the watched runtime for a sign of life, one question at a time.
-    fn runtime(&mut self, blocking: &[BlockingHandler]) {
-        let now = self.clock.mono();
-        let Some(probe) = &mut self.probe else {
-            let (run, ran) = oneshot::channel();
-            drop(self.watched.spawn(async move {
-                let _ = run.send(()); // the monitor has ended
-            }));
-            self.probe = Some(Probe { ran, since: now, is_told: false });
-            return;
-        };
-        let silent = now - probe.since;
-        let has_answered =
-            !matches!(probe.ran.try_recv(), Err(oneshot::error::TryRecvError::Empty));
-        if silent >= LONG && (probe.is_told || !has_answered) {
-            let millis = u64::try_from(silent.as_millis()).unwrap_or(u64::MAX);
-            self.counters.runtime_blocked_millis_max.fetch_max(millis, Ordering::Relaxed);
-            if !std::mem::replace(&mut probe.is_told, true) {
-                self.counters.runtime_blocked.fetch_add(1, Ordering::Relaxed);
-                let (threads, handlers) = (self.watched.metrics().num_workers(), names(blocking));
-                tracing::warn!(
-                    millis,
-                    threads,
-                    handlers,
-                    "node.runtime_blocked: all threads of the program's runtime are kept; no \
-                     entity of this node answers until one of them is free"
-                );
-            }
-        }
-        if has_answered {
-            if probe.is_told {
-                tracing::info!(millis = silent.as_millis(), "node.runtime_free");
-            }
-            self.probe = None;
-        }
+    fn log_runtime(&self, delay: Duration, blocking: &[BlockingHandler]) {
+        let (threads, handlers) = (self.watched.metrics().num_workers(), names(blocking));
+        tracing::warn!(
+            millis = delay.as_millis(),
+            threads,
+            handlers,
+            "node.runtime_blocked: all threads of the program's runtime are busy; no entity of \
+             this node answers until one of them is free"
+        );
     }
 }
 
-/// For a log line: ≤ 8 handlers.
+impl Counters {
+    fn runtime_is_blocked(&self, delay: Duration, is_first: bool) {
+        let millis = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
+        self.runtime_blocked_millis_max.fetch_max(millis, Ordering::Relaxed);
+        self.runtime_blocked.fetch_add(u64::from(is_first), Ordering::Relaxed);
+    }
+}
+
+fn log_blocking(handler: &BlockingHandler) {
+    let BlockingHandler { entity_type, entity, shard, message, took } = handler;
+    tracing::warn!(
+        %entity_type, entity, %shard, message_type = message, millis = took.as_millis(),
+        "sharding.handler_blocks: a handler blocks its thread without an await; move long \
+         computations and blocking calls to tokio::task::spawn_blocking"
+    );
+}
+
+/// Formats at most 8 handlers for a log line.
 fn names(blocking: &[BlockingHandler]) -> String {
     let name = |of: &BlockingHandler| {
         let entity = of.entity.as_deref().unwrap_or("?");

@@ -184,7 +184,7 @@ impl Node {
         base.hostings.end();
         let watchers = Watchers::new();
         watchers.end();
-        Ok(base.finish(None, None, watchers, JoinsBy::Itself))
+        base.finish(None, None, watchers, JoinsBy::Itself)
     }
 }
 
@@ -305,7 +305,7 @@ impl Base {
         let _ = self.inbox.fact(port::Input::Tick.into()); // it begins with its first input
         let control = ControlPart::start(machine, surroundings, self.identity.clone())
             .map_err(StartError::Thread)?;
-        Ok(self.finish(Some(control), Some(dialling), watchers, joins_by))
+        self.finish(Some(control), Some(dialling), watchers, joins_by)
     }
 
     /// For the lease of `lease-majority`.
@@ -323,10 +323,11 @@ impl Base {
         dialling: Option<Dialling>,
         watchers: Arc<Watchers>,
         joins_by: JoinsBy,
-    ) -> Node {
+    ) -> Result<Node, StartError> {
         let Self { identity, net, told, data, runtime, inbox, shutdown, .. } = self;
         let Self { hostings, lease, sharding, clock, .. } = self;
-        let hosted = hostings.clone();
+        let stall_monitor =
+            StallMonitor::start(Handle::current(), &hostings, clock).map_err(StartError::Thread)?;
         let ReplicatorPart { handle, receiver: _, facts, events, running } = data;
         let me = wiring::to_cluster(net.me()).expect("identities are ed25519 keys");
         let cluster = Cluster::new(me, inbox.clone(), watchers, joins_by, clock);
@@ -347,8 +348,6 @@ impl Base {
             said: std::collections::BTreeMap::new(),
         };
         let listening = tokio::spawn(ears.listen());
-        let watched = Handle::current();
-        let stall_monitor = StallMonitor::start(watched, runtime.handle(), &hosted, clock);
         let identity_too = identity.clone();
         let rest = Rest { running, net: net.clone(), listening, identity: identity_too, runtime };
         let ending = Ending::new(Parts { tools: None, control, rest: Some(rest) });
@@ -356,7 +355,7 @@ impl Base {
         let (replicator, up) = (handle, ups);
         let (handles, _identity) = (Handles::of(&cluster, &replicator, &sharding), identity);
         let management = Server::new(handles);
-        Node {
+        Ok(Node {
             net,
             replicator,
             cluster,
@@ -369,7 +368,7 @@ impl Base {
             ending,
             stall_monitor,
             _identity,
-        }
+        })
     }
 }
 
