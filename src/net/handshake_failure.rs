@@ -55,7 +55,7 @@ impl HandshakeFailure {
     fn of_transport(error: &TransportError<io::Error>) -> Self {
         let TransportError::Other(error) = error else { return Self::Other };
         match find_cause(error) {
-            Some(Ended::Evicted) => return Self::Refused,
+            Some(Ended::Evicted | Ended::Refused) => return Self::Refused,
             Some(Ended::NoFirstMessage(within) | Ended::TimedOut(within)) => {
                 return Self::TimedOut(*within);
             }

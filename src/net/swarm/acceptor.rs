@@ -72,6 +72,11 @@ pub(in crate::net) enum Ended {
     /// Another handshake took its place.
     #[error("the connection limit is reached (limits.handshakes): evicted for a newer connection")]
     Evicted,
+    /// Too many evicted handshakes are still open.
+    #[error(
+        "refused: the connection limit is reached (limits.handshakes), and evicted ones are still open"
+    )]
+    Refused,
     /// The first message has not arrived in time.
     #[error("no message within {0:?} (limits.first-message-within)")]
     NoFirstMessage(Duration),
@@ -139,7 +144,7 @@ impl<O: Send + 'static> Acceptor<O> {
     fn limited(&self, upgrade: Upgrade<O>, from: Option<IpAddr>) -> Upgrade<O> {
         let signal = Arc::new(Signal::default());
         let Ok(number) = self.table.lock().begin(from, Arc::clone(&signal)) else {
-            return async { Err(io::Error::other(Ended::Evicted)) }.boxed();
+            return async { Err(io::Error::other(Ended::Refused)) }.boxed();
         };
         let place = Place { number, table: Arc::clone(&self.table) };
         let times = self.times;

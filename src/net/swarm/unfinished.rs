@@ -1,25 +1,28 @@
 //! Unfinished inbound handshakes: the limit, and the choice of the one to evict at the limit.
 //!
-//! Pure: no I/O, no clock. A connection costs a stranger nothing but a port, so a limit that
-//! refuses the newcomer lets silent sockets exclude everybody else. This table evicts instead.
+//! Pure: no I/O, no clock. A connection costs an attacker only a port, so a limit that refused new
+//! connections would let silent sockets exclude all other peers. This table evicts instead.
 //!
 //! Eviction rule: of the address group with the most unfinished handshakes, the handshake that has
 //! made the least progress is evicted, the oldest of those first. A flood thereby evicts its own
-//! connections, also where it shares an address with honest peers (SNAT): those have sent something
-//! at once, the silent sockets have not. A quarter of the places is reserved for known addresses
-//! (members and seeds); a flood from other addresses cannot take them.
+//! connections. This also holds if it shares an address with honest peers (SNAT), because those
+//! send their first bytes at once and silent sockets do not. `max / 4` entries are reserved for
+//! known addresses (members and seeds). Unknown addresses hold at most the rest; at that limit a
+//! connection from an unknown address evicts among unknown addresses only.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use super::acceptor::Signal;
 
-/// Known address groups that are remembered; beyond that the one that was added first is forgotten.
+/// Maximum number of known address groups. At the limit the group that was not added again for the
+/// longest time is removed.
 const KNOWN_MAX: usize = 1_024;
 
-/// Evicted handshakes whose socket is still open, as a multiple of `limits.handshakes`. They are
-/// dropped as soon as the runtime polls them; a newcomer beyond that is refused.
+/// Maximum number of evicted handshakes whose socket is still open, as a multiple of
+/// `limits.handshakes`. The runtime closes the socket at the handshake's next poll. At the limit a
+/// connection that needs an eviction is refused (`NoRoom`).
 const EVICTED_MAX: usize = 4;
 
 /// Addresses that are counted as one: an IPv4 address, or an IPv6 network of 64 bits, which is what
@@ -39,27 +42,27 @@ impl AddressGroup {
     }
 }
 
-/// How far a handshake has come, by the bytes that have arrived.
+/// Progress of a handshake, by the number of bytes received; their content is not checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Progress {
     /// Nothing has arrived.
     Silent = 0,
-    /// Something, but less than the first message of the cipher needs.
+    /// Fewer bytes than the first message of the cipher has.
     Begun = 1,
-    /// At least the first message of the cipher.
+    /// At least as many bytes as the first message of the cipher has.
     Spoken = 2,
 }
 
-/// The number of an unfinished handshake; later ones are higher.
+/// Identifies an unfinished handshake; a lower number is older.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Number(u64);
 
-/// A limit was reached: the address with the most places then.
+/// The address group with the most connections at the time a limit was reached, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Busiest {
-    /// An address of that group, the one whose handshake was evicted.
+    /// Address of one connection of the group: the one selected to be closed.
     pub(super) address: Option<IpAddr>,
-    /// Handshakes of that group.
+    /// Number of connections of the group that count towards the limit.
     pub(super) places: usize,
 }
 
@@ -70,7 +73,7 @@ impl Busiest {
     }
 }
 
-/// There is no room for another handshake at the moment.
+/// The connection is refused: too many evicted handshakes are still open (`EVICTED_MAX`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NoRoom;
 
@@ -86,18 +89,20 @@ struct Unfinished {
 #[derive(Debug)]
 pub(super) struct UnfinishedHandshakes {
     max: usize,
-    known: VecDeque<AddressGroup>, // ≤ KNOWN_MAX, the last added one last
-    entries: BTreeMap<Number, Unfinished>, // ≤ max, and EVICTED_MAX times as many evicted ones
+    known: BTreeSet<AddressGroup>,         // ≤ KNOWN_MAX
+    known_order: VecDeque<AddressGroup>,   // the same, the last added one last
+    entries: BTreeMap<Number, Unfinished>, // ≤ max live, ≤ max * EVICTED_MAX evicted
     next: u64,
-    evicted: u64,             // ever, and those refused for want of room
-    busiest: Option<Busiest>, // at the last eviction; taken by the next report
+    evicted: u64,             // since the start, including refusals (`NoRoom`)
+    busiest: Option<Busiest>, // at the last eviction or refusal; see `take_report`
 }
 
 impl UnfinishedHandshakes {
     pub(super) const fn new(max: usize) -> Self {
         Self {
             max,
-            known: VecDeque::new(),
+            known: BTreeSet::new(),
+            known_order: VecDeque::new(),
             entries: BTreeMap::new(),
             next: 0,
             evicted: 0,
@@ -115,7 +120,7 @@ impl UnfinishedHandshakes {
         self.evicted
     }
 
-    /// The busiest group at the last eviction, once.
+    /// Takes the busiest group at the last eviction or refusal; `None` if already taken.
     pub(super) const fn take_report(&mut self) -> Option<Busiest> {
         self.busiest.take()
     }
@@ -123,16 +128,18 @@ impl UnfinishedHandshakes {
     /// Adds an address of a member or a seed.
     pub(super) fn add_known(&mut self, address: IpAddr) {
         let group = AddressGroup::of(address);
-        if self.known.contains(&group) {
-            return;
+        if !self.known.insert(group) {
+            self.known_order.retain(|known| *known != group);
         }
-        if self.known.len() >= KNOWN_MAX {
-            self.known.pop_front();
+        self.known_order.push_back(group);
+        if self.known.len() > KNOWN_MAX
+            && let Some(oldest) = self.known_order.pop_front()
+        {
+            self.known.remove(&oldest);
         }
-        self.known.push_back(group);
     }
 
-    /// A handshake begins; at the limit another one is evicted for it.
+    /// Registers a new handshake. At the limit another one is evicted for it.
     pub(super) fn begin(
         &mut self,
         address: Option<IpAddr>,
@@ -162,7 +169,7 @@ impl UnfinishedHandshakes {
         Ok(number)
     }
 
-    /// A handshake is over, well or badly, or its evicted connection is dropped.
+    /// Removes a handshake that succeeded, failed, or was evicted and closed.
     pub(super) fn end(&mut self, number: Number) {
         self.entries.remove(&number);
     }
@@ -171,7 +178,7 @@ impl UnfinishedHandshakes {
         self.entries.iter().filter(|(_, entry)| !entry.is_evicted)
     }
 
-    /// Places that only known addresses get.
+    /// Number of entries that only known addresses may occupy.
     const fn reserved(&self) -> usize {
         self.max / 4
     }
@@ -180,7 +187,7 @@ impl UnfinishedHandshakes {
         group.is_some_and(|group| self.known.contains(&group))
     }
 
-    /// The handshake to evict among those that may be, by the module's rule.
+    /// Applies the eviction rule to the live handshakes that satisfy `may_be`.
     fn victim(&self, may_be: impl Fn(&Unfinished) -> bool) -> Option<(Number, Busiest)> {
         let candidates = || self.live().filter(|(_, entry)| may_be(entry));
         let mut places = BTreeMap::<_, usize>::new(); // ≤ max
@@ -324,7 +331,8 @@ mod tests {
         let mut table = UnfinishedHandshakes::new(4);
         let address = |n: u32| IpAddr::from(n.to_be_bytes());
         (0..10_000).for_each(|n| table.add_known(address(n)));
-        assert_eq!(table.known.len(), KNOWN_MAX);
-        assert_eq!(table.known.back(), Some(&AddressGroup::of(address(9_999))));
+        table.add_known(address(9_000));
+        assert_eq!((table.known.len(), table.known_order.len()), (KNOWN_MAX, KNOWN_MAX));
+        assert_eq!(table.known_order.back(), Some(&AddressGroup::of(address(9_000))));
     }
 }
