@@ -1,19 +1,20 @@
-//! The hash by which a shard finds an entity: keyed at random, once per process.
+//! Hash of entity ids for look-ups within a shard, with one random key per process.
 //!
-//! End users often choose entity ids. Under a hash that an attacker can compute, thousands of ids
-//! with one hash are made in seconds, and each look-up among them compares all of them under the
-//! shard's lock. SipHash-1-3 has a 128-bit key and no known way to find collisions without it. A
-//! seeded XXH3 would be faster, but has inputs that collide under many seeds.
+//! End users often choose entity ids. If an attacker can compute the hash, they can generate
+//! thousands of ids with equal hashes in seconds, and every look-up of one compares all of them
+//! under the shard's lock. `RandomState` (SipHash-1-3 in today's std) has a 128-bit key, and no way
+//! to find collisions without the key is known. A seeded XXH3 would be faster, but there are inputs
+//! that collide under many seeds.
 //!
-//! The value never leaves the process. It does not choose the shard: all nodes must agree about
-//! that, see [`extractor`](super::extractor).
+//! The hash never leaves the process. The shard of an entity is chosen by another hash, without a
+//! key, because all nodes must compute the same shard; see [`extractor`](super::extractor).
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::LazyLock;
 
 static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
-/// The hash of an entity id, equal for equal ids in one process.
+/// Hashes an entity id. Stable only within one process.
 #[inline]
 pub(super) fn hash(id: &[u8]) -> u64 {
     let mut hasher = KEY.build_hasher();
