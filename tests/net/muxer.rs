@@ -1,5 +1,6 @@
 //! The muxer, against itself and against the `yamux` crate, which speaks the same.
 
+mod half_closed;
 mod peer;
 mod rules;
 

@@ -13,6 +13,7 @@
 //! is elsewhere, somebody who writes. A `Pipe` is one stream's state, under a lock that nobody
 //! holds while anything is read, written or enciphered.
 
+mod half_closed;
 mod header;
 mod pipe;
 mod seat;

@@ -119,6 +119,17 @@ enum End {
     Said,
 }
 
+/// The peer's half of a stream that is removed here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PeerHalf {
+    /// The peer has ended it, or either end has reset the stream.
+    Closed,
+    /// Open, and the peer has credit.
+    Open,
+    /// Open, and the peer has no credit: it may wait for some.
+    Exhausted,
+}
+
 /// A stream, shared by its user and its connection.
 #[derive(Debug)]
 pub(super) struct Pipe {
@@ -355,6 +366,14 @@ impl State {
             return read - self.window; // half of it, and no less was read
         }
         read
+    }
+
+    pub(super) const fn peer_half(&self) -> PeerHalf {
+        match self.granted {
+            _ if self.ended || self.dead => PeerHalf::Closed,
+            0 => PeerHalf::Exhausted,
+            _ => PeerHalf::Open,
+        }
     }
 
     /// Data of the peer: all of it is within the window.

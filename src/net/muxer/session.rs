@@ -14,8 +14,9 @@ use std::task::{Context, Poll, Waker, ready};
 
 use futures::{AsyncRead, AsyncWrite};
 
+use super::half_closed::HalfClosed;
 use super::header::{Flags, GOODBYE, GOODBYE_VIOLATION, HEADER_BYTES, Header, Kind, WINDOW_FIRST};
-use super::pipe::{Bin, Heads, PIECE, Pipe};
+use super::pipe::{Bin, Heads, PIECE, PeerHalf, Pipe};
 use super::{Error, Mode, Violation, Waiting};
 
 /// Bytes written before the reader of this connection gets a turn.
@@ -36,6 +37,7 @@ pub(super) struct Session<C> {
     mode: Mode,
     streams_max: usize,
     streams: HashMap<u32, Arc<Pipe>>, // ≤ streams_max
+    half_closed: HalfClosed,
     next_id: u32,
     arrived: VecDeque<Arc<Pipe>>, // of `streams`, not taken yet
     end: Option<Error>,           // of writing
@@ -49,6 +51,8 @@ pub(super) struct Session<C> {
     body_sent: usize,
     pongs: VecDeque<Header>,   // ≤ PONGS_MAX
     refused: VecDeque<Header>, // ≤ REFUSED_MAX
+    // RST for half-closed streams. Each leaves `half_closed` or is dropped while this is empty.
+    resets: VecDeque<u32>, // ≤ HALF_CLOSED_MAX
     goodbye: Goodbye,
     unflushed: usize,
 }
@@ -91,6 +95,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Session<C> {
             mode,
             streams_max,
             streams: HashMap::new(),
+            half_closed: HalfClosed::default(),
             next_id: match mode {
                 Mode::Client => 1,
                 Mode::Server => 2,
@@ -105,6 +110,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Session<C> {
             body_sent: 0,
             pongs: VecDeque::new(),
             refused: VecDeque::new(),
+            resets: VecDeque::new(),
             goodbye: Goodbye::No,
             unflushed: 0,
         }
@@ -254,10 +260,47 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Session<C> {
             };
             drop(state);
             wakers.into_iter().for_each(wake);
+        } else {
+            self.on_unknown_stream(header);
         }
         let is_last = flags.has(Flags::FIN) && !flags.has(Flags::RST);
         self.expected = Expected::Data { pipe, left: data, is_last };
         Ok(())
+    }
+
+    /// Answers the first data on a half-closed stream with RST.
+    ///
+    /// A frame with FIN needs no answer, because its sender waits for nothing after it. Neither
+    /// does credit: it comes from a peer that still reads what was sent before the stream was
+    /// closed here, and a peer that reads to the end and then closes must not fail.
+    fn on_unknown_stream(&mut self, header: Header) {
+        let Header { kind, flags, stream, len } = header;
+        let is_over = flags.has(Flags::FIN) || flags.has(Flags::RST);
+        let is_unread = kind == Kind::Data && len > 0;
+        if is_over {
+            self.half_closed.remove(stream);
+        } else if is_unread && self.half_closed.remove(stream) {
+            self.resets.push_back(stream);
+        }
+    }
+
+    /// A stream is removed. RST follows if its peer may wait for credit: at once where the peer
+    /// can send nothing that would be answered, otherwise on its next data.
+    fn remove(&mut self, pipe: &Arc<Pipe>) {
+        self.streams.remove(&pipe.id);
+        // The peer has sent FIN, with data that is still being read.
+        let is_ending = matches!(&self.expected,
+            Expected::Data { pipe: Some(ending), is_last: true, .. } if Arc::ptr_eq(ending, pipe));
+        let half = pipe.lock().peer_half();
+        if is_ending || self.goodbye != Goodbye::No {
+            return;
+        }
+        let reset = match half {
+            PeerHalf::Closed => None,
+            PeerHalf::Exhausted => Some(pipe.id),
+            PeerHalf::Open => self.half_closed.insert(pipe.id),
+        };
+        self.resets.extend(reset);
     }
 
     /// `false`: there is no room for another stream.
@@ -279,6 +322,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Session<C> {
             return Ok(false);
         }
         let credit = credit.checked_add(WINDOW_FIRST).ok_or(Violation::Credit)?;
+        self.half_closed.remove(id); // a peer that reuses the id has given up the former stream
         let pipe = Arc::new(Pipe::inbound(id, credit));
         self.streams.insert(id, Arc::clone(&pipe));
         self.arrived.push_back(pipe);
@@ -338,10 +382,14 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Session<C> {
             self.heads.push(header);
             return true;
         }
+        if let Some(stream) = self.resets.pop_front() {
+            self.heads.push(Header { kind: Kind::Data, flags: Flags::RST, stream, len: 0 });
+            return true;
+        }
         if let Some(pipe) = waiting.pop() {
             let said = pipe.lock().turn(pipe.id, &mut self.body);
             if said.is_over {
-                self.streams.remove(&pipe.id);
+                self.remove(&pipe);
             }
             if said.goes_on {
                 waiting.push(&pipe);

@@ -16,8 +16,8 @@ use super::pipe::{Bin, Pipe, State};
 /// Bytes both ways. Reading ends with what the peer has said until it closed its half, and fails
 /// where the stream was reset or its connection is gone; what had arrived before is read first.
 /// What is written goes out with a flush, or once it is much. Dropped without being closed, it
-/// resets the other end after what was written; closed and then dropped, it tells nobody that what
-/// the other end still sends is not read.
+/// resets the other end after what was written. Closed and then dropped, it resets the other end
+/// once that sends data or has no credit left, unless the other end closes its half before.
 pub struct Stream<C> {
     shared: Arc<Shared<C>>,
     pipe: Arc<Pipe>,

@@ -13,19 +13,19 @@ use tokio_util::compat::Compat;
 use super::peer::{ACK, DATA, Deaf, FIN, GOODBYE, Held, PING, RST, SYN, WINDOW, data, frame};
 use super::*;
 
-const FIRST: usize = 256 * 1024;
+pub(super) const FIRST: usize = 256 * 1024;
 const MAX: usize = 1024 * 1024;
 
-type Socket = Held<Compat<DuplexStream>>;
+pub(super) type Socket = Held<Compat<DuplexStream>>;
 
 /// A muxer that was dialled, and the bare other end.
-fn by_hand(capacity: usize) -> (Muxer<Socket>, DuplexStream) {
+pub(super) fn by_hand(capacity: usize) -> (Muxer<Socket>, DuplexStream) {
     let (near, far) = tokio::io::duplex(capacity);
     (dialled(Held::new(near.compat())), far)
 }
 
 /// Polls it until nothing more happens.
-fn run(muxer: &mut Muxer<Socket>) -> Option<Error> {
+pub(super) fn run(muxer: &mut Muxer<Socket>) -> Option<Error> {
     let waker = noop_waker();
     let mut cx = Context::from_waker(&waker);
     for _ in 0..100 {
@@ -36,7 +36,7 @@ fn run(muxer: &mut Muxer<Socket>) -> Option<Error> {
     None
 }
 
-fn arrived(muxer: &mut Muxer<Socket>) -> Option<Stream<Socket>> {
+pub(super) fn arrived(muxer: &mut Muxer<Socket>) -> Option<Stream<Socket>> {
     let waker = noop_waker();
     match Pin::new(muxer).poll_inbound(&mut Context::from_waker(&waker)) {
         Poll::Ready(stream) => Some(stream.expect("the connection lives")),
@@ -44,7 +44,7 @@ fn arrived(muxer: &mut Muxer<Socket>) -> Option<Stream<Socket>> {
     }
 }
 
-fn opened(muxer: &mut Muxer<Socket>) -> Option<Stream<Socket>> {
+pub(super) fn opened(muxer: &mut Muxer<Socket>) -> Option<Stream<Socket>> {
     let waker = noop_waker();
     match Pin::new(muxer).poll_outbound(&mut Context::from_waker(&waker)) {
         Poll::Ready(stream) => Some(stream.expect("the connection lives")),
@@ -53,7 +53,7 @@ fn opened(muxer: &mut Muxer<Socket>) -> Option<Stream<Socket>> {
 }
 
 /// What comes without waiting.
-fn read(stream: &mut Stream<Socket>, most: usize) -> Poll<std::io::Result<Vec<u8>>> {
+pub(super) fn read(stream: &mut Stream<Socket>, most: usize) -> Poll<std::io::Result<Vec<u8>>> {
     let waker = noop_waker();
     let mut bytes = vec![0; most];
     let read = Pin::new(stream).poll_read(&mut Context::from_waker(&waker), &mut bytes);
@@ -61,7 +61,7 @@ fn read(stream: &mut Stream<Socket>, most: usize) -> Poll<std::io::Result<Vec<u8
 }
 
 /// Writes as much of it as is taken at once; how much.
-fn write(stream: &mut Stream<Socket>, bytes: &[u8]) -> usize {
+pub(super) fn write(stream: &mut Stream<Socket>, bytes: &[u8]) -> usize {
     let waker = noop_waker();
     let written = Pin::new(stream).poll_write(&mut Context::from_waker(&waker), bytes);
     match written {
@@ -75,13 +75,13 @@ fn flush(stream: &mut Stream<Socket>) {
 }
 
 /// What the other end finds.
-async fn found(far: &mut DuplexStream, len: usize) -> Vec<u8> {
+pub(super) async fn found(far: &mut DuplexStream, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     within(far.read_exact(&mut bytes)).await.expect("so much is there");
     bytes
 }
 
-fn nothing_more(far: &mut DuplexStream) {
+pub(super) fn nothing_more(far: &mut DuplexStream) {
     let mut bytes = [0; 64];
     let more = far.read(&mut bytes).now_or_never();
     assert!(more.is_none(), "there is more: {more:?} {bytes:?}");
