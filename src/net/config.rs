@@ -27,7 +27,8 @@ pub struct Config {
     /// Where to listen.
     pub listen: Vec<Multiaddr>,
     /// What others dial; empty: what is listened on, and in place of `0.0.0.0` and `::` the address
-    /// of the default route.
+    /// of the default route. Members dial one of them: the one that is among the seeds, otherwise
+    /// the first.
     pub advertise: Vec<Multiaddr>,
     /// Holds `identity.key` and the lock. Unset: a new identity at every start, nothing kept.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -8,6 +8,11 @@
 //! sides move their lanes to the one that the smaller peer id has dialled, and the other one falls
 //! idle. A connection that is clearly newer than the rest wins whoever dialled it: its peer has a
 //! reason to dial again, such as a connection that died where we can't see it yet.
+//!
+//! A link dials only addresses that this node's own settings or membership name, and those where
+//! the peer has answered such a dial. The addresses that a peer tells of itself in `Hello` are
+//! never dialled, because any admitted peer could have this node connect to any host and port
+//! behind its firewall. A peer that is not kept and whose connection breaks must dial again itself.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -77,8 +82,6 @@ pub enum Input {
     Addresses(Vec<Multiaddr>),
     /// Where it answered a dial that was meant for whoever is there; tried beside the others.
     Found(Multiaddr),
-    /// Where the peer itself says that it may be dialled; tried after the others.
-    Told(Vec<Multiaddr>),
     /// This lane has, or will have, something to say.
     Want(Class),
     /// The peer is another incarnation now: every lane begins anew.
@@ -185,7 +188,6 @@ pub struct Link {
     kept: bool,
     given: Vec<Multiaddr>,     // ≤ ADDRESSES_MAX
     found: Vec<Multiaddr>,     // ≤ ADDRESSES_MAX, the newest first
-    told: Vec<Multiaddr>,      // ≤ ADDRESSES_MAX
     addresses: Vec<Multiaddr>, // all of them, each once
     next_address: usize,
     good: Option<Multiaddr>, // the last where a lane has opened
@@ -214,7 +216,6 @@ impl Link {
             kept: false,
             given: Vec::new(),
             found: Vec::new(),
-            told: Vec::new(),
             addresses: Vec::new(),
             next_address: 0,
             good: None,
@@ -436,9 +437,8 @@ impl Link {
     fn set_addresses(&mut self) {
         self.given.truncate(ADDRESSES_MAX);
         self.found.truncate(ADDRESSES_MAX);
-        self.told.truncate(ADDRESSES_MAX);
         self.addresses.clear();
-        for address in self.given.iter().chain(&self.found).chain(&self.told) {
+        for address in self.given.iter().chain(&self.found) {
             if !self.addresses.contains(address) {
                 self.addresses.push(address.clone());
             }
@@ -580,10 +580,6 @@ impl Machine for Link {
             Input::Found(address) => {
                 self.found.retain(|known| *known != address);
                 self.found.insert(0, address);
-                self.set_addresses();
-            }
-            Input::Told(addresses) => {
-                self.told = addresses;
                 self.set_addresses();
             }
             Input::Want(class) if self.wants(class) => {}

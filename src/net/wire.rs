@@ -68,7 +68,9 @@ pub struct Facts {
     /// boot proves that an earlier incarnation is dead.
     #[serde(rename = "l", default, skip_serializing_if = "Option::is_none")]
     pub lock: Option<(u64, u64)>,
-    /// Where others dial it: multiaddrs; at most [`ADDRESSES_MAX`], more are left out.
+    /// The addresses under which it may be known: multiaddrs; at most [`ADDRESSES_MAX`], more are
+    /// left out. They tell a seed from others, and are not dialled: nothing shows that they are its
+    /// own.
     #[serde(
         rename = "a",
         default,

@@ -640,8 +640,6 @@ impl Hub {
             self.emit(Event::NewIncarnation { old, node, is_proof });
             self.give(id, link::Input::Reborn);
         }
-        let addresses = facts.addresses.iter().filter_map(|address| address.parse().ok());
-        self.give(id, link::Input::Told(addresses.collect()));
         self.emit(Event::Up { node, facts: facts.clone() });
         self.answered(id);
         Ok(())

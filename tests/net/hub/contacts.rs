@@ -88,3 +88,73 @@ async fn a_link_that_is_kept_without_an_address_is_dialled_where_the_peer_was_fo
     assert_eq!(a.event("the link is gone", closed).await, b.id());
     assert_eq!(a.up().await, b.id());
 }
+
+/// A listening socket that no node runs.
+fn bystander() -> (std::net::TcpListener, Multiaddr) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.set_nonblocking(true).expect("a socket");
+    let port = listener.local_addr().expect("bound").port();
+    (listener, format!("/ip4/127.0.0.1/tcp/{port}").parse().expect("an address"))
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it is passed to `event`")]
+fn is_closed(event: Event) -> Option<NodeId> {
+    if let Event::Closed { node } = event { Some(node) } else { None }
+}
+
+/// An admitted peer names the address of another service in `Hello`. Neither bulk, which has a
+/// connection of its own elsewhere, nor a link that is kept and down makes this node connect there.
+#[tokio::test(flavor = "multi_thread")]
+async fn addresses_told_in_hello_are_never_dialled() {
+    let (victim, address) = bystander();
+    let hostile = Config { advertise: vec![address], ..quick() };
+    let (mut a, h) = (Host::start(&quick()).await, Host::start(&hostile).await);
+    h.keep(&a);
+    assert_eq!(a.up().await, h.id());
+    a.net.keep(h.id().peer, Vec::new());
+    a.send(h.id().incarnation, Class::Bulk, b"bulk");
+    until("bulk arrives", async || !h.inbox.take().is_empty()).await;
+    let node = h.id();
+    h.net.stop().await;
+    assert_eq!(a.event("the link is gone", is_closed).await, node);
+    a.send(node.incarnation, Class::Control, b"undelivered");
+    // A dial would have begun long before the lane is given up.
+    let given_up = |event| matches!(event, Event::LaneBroken { .. }).then_some(());
+    a.event("the lane is given up", given_up).await;
+    let connected = victim.accept().expect_err("a connection");
+    assert_eq!(connected.kind(), std::io::ErrorKind::WouldBlock);
+}
+
+/// Its address comes from membership: the link is dialled there again, whatever the peer tells.
+#[tokio::test(flavor = "multi_thread")]
+async fn cut_link_to_named_address_comes_back() {
+    let (victim, told) = bystander();
+    let proxy = Proxy::start().await;
+    let of_b = Config { advertise: vec![told], ..quick() };
+    let (mut a, b) = (Host::start(&quick()).await, Host::start(&of_b).await);
+    proxy.lead_to(b.port());
+    a.net.keep(b.id().peer, vec![proxy.address.clone()]);
+    assert_eq!(a.up().await, b.id());
+    for _ in 0..3 {
+        proxy.cut();
+        assert_eq!(a.event("the link is gone", is_closed).await, b.id());
+        assert_eq!(a.up().await, b.id());
+    }
+    let connected = victim.accept().expect_err("a connection");
+    assert_eq!(connected.kind(), std::io::ErrorKind::WouldBlock);
+}
+
+/// A joiner is dialled by nobody before it is a member: it dials the seed again itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn joiner_redials_its_seed_after_a_cut() {
+    let proxy = Proxy::start().await;
+    let (mut joiner, mut seed) = (Host::start(&quick()).await, Host::start(&quick()).await);
+    proxy.lead_to(seed.port());
+    for _ in 0..3 {
+        joiner.net.dial(proxy.address.clone());
+        assert_eq!((joiner.up().await, seed.up().await), (seed.id(), joiner.id()));
+        proxy.cut();
+        assert_eq!(joiner.event("the link is gone", is_closed).await, seed.id());
+        assert_eq!(seed.event("the link is gone", is_closed).await, joiner.id());
+    }
+}
