@@ -6,6 +6,11 @@
 //! has founded it when a majority accepted. Votes that split delay it; they cannot block it, nor
 //! found two clusters. Every vote is durable, where there is a data directory, before it is told.
 //!
+//! **Jump rule.** A ballot whose number lies more than [`JUMP_MAX`] above the highest one heard is
+//! neither promised nor accepted, and its number is not taken over. Each attempt raises the number
+//! by one and takes tenths of a second, so an honest proposer is never that far ahead. Without the
+//! rule one ballot near the highest number would leave none above it, and no seed could found.
+//!
 //! Knows no link, no timer, no gossip but as an opaque value.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,8 +21,11 @@ use crate::cluster::bug::{Bug, Canary};
 use crate::cluster::member::Member;
 use crate::cluster::wire::{ClusterMessage, Foundation, FoundingBallot, FoundingMemory};
 
-/// Numbers of ballots above this are nonsense: the next one must always exist.
+/// The highest number of a ballot. The next one must always exist.
 const NUMBER_MAX: u64 = u64::MAX / 2;
+
+/// How far a ballot's number may lie above the highest one heard.
+const JUMP_MAX: u64 = 1 << 32;
 
 /// What names a seat among the founders: its address in the list, or, where seeds are found by one
 /// name, its key.
@@ -79,8 +87,7 @@ impl Founding {
 
     /// Somebody asks for a promise. The answer may leave once [`Self::memory`] is durable.
     pub(super) fn prepare(&mut self, ballot: FoundingBallot, me: Member) -> ClusterMessage {
-        self.hear(ballot);
-        if ballot < self.memory.promised || ballot.number > NUMBER_MAX {
+        if !self.hear(ballot) || ballot < self.memory.promised {
             return self.refusal(ballot);
         }
         self.memory.promised = ballot;
@@ -94,9 +101,8 @@ impl Founding {
         ballot: FoundingBallot,
         foundation: Foundation,
     ) -> ClusterMessage {
-        self.hear(ballot);
         let is_below = ballot < self.memory.promised && !self.canary.has(Bug::FoundingBelowPromise);
-        if is_below || ballot.number > NUMBER_MAX {
+        if !self.hear(ballot) || is_below {
             return self.refusal(ballot);
         }
         self.memory.promised = ballot.max(self.memory.promised);
@@ -108,10 +114,18 @@ impl Founding {
         ClusterMessage::FoundingRefused { ballot, promised: self.memory.promised }
     }
 
-    fn hear(&mut self, ballot: FoundingBallot) {
-        if ballot.number <= NUMBER_MAX {
+    /// Whether this ballot's number can follow those heard so far ([`JUMP_MAX`]).
+    pub(super) fn is_near(&self, ballot: FoundingBallot) -> bool {
+        ballot.number <= self.heard.saturating_add(JUMP_MAX).min(NUMBER_MAX)
+    }
+
+    /// Takes a ballot's number over, unless it jumps. Returns whether it did.
+    fn hear(&mut self, ballot: FoundingBallot) -> bool {
+        let is_near = self.is_near(ballot);
+        if is_near {
             self.heard = self.heard.max(ballot.number);
         }
+        is_near
     }
 
     // ── the proposer ──
@@ -205,9 +219,9 @@ impl Founding {
     }
 
     pub(super) fn refused(&mut self, ballot: FoundingBallot, promised: FoundingBallot) -> Step {
-        self.hear(promised);
+        let is_near = self.hear(promised);
         let mine = self.attempt.as_ref().is_some_and(|attempt| attempt.ballot == ballot);
-        if !mine || promised <= ballot {
+        if !mine || !is_near || promised <= ballot {
             return Step::Wait;
         }
         self.attempt = None;
@@ -218,3 +232,50 @@ impl Founding {
 #[cfg(all(test, feature = "canaries"))]
 #[path = "founding_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+mod jump_tests {
+    use ostraca_ddata::id::{PeerKey, ReplicaId};
+
+    use super::*;
+    use crate::cluster::member::Address;
+
+    fn seed() -> (Founding, Member) {
+        let node = NodeId { peer: PeerKey::new([1; 32]), incarnation: ReplicaId::new(1) };
+        let address = Address::new("/dns4/a/tcp/1").expect("short");
+        let memory = FoundingMemory::default();
+        let founding = Founding::new(node, 2, memory, Canary::none());
+        (founding, Member::joining(node, address, 1))
+    }
+
+    fn ballot(number: u64) -> FoundingBallot {
+        FoundingBallot { number, proposer: ReplicaId::new(2) }
+    }
+
+    #[test]
+    fn ballot_that_jumps_is_not_promised() {
+        let (mut founding, me) = seed();
+        for number in [JUMP_MAX + 1, NUMBER_MAX, u64::MAX] {
+            let answer = founding.prepare(ballot(number), me.clone());
+            let promised = FoundingBallot::default();
+            let refused = ClusterMessage::FoundingRefused { ballot: ballot(number), promised };
+            assert_eq!(answer, refused);
+        }
+        let answer = founding.prepare(ballot(JUMP_MAX), me);
+        assert!(matches!(answer, ClusterMessage::FoundingPromise { .. }), "{answer:?}");
+        founding.begin();
+        let own = founding.attempt.as_ref().map(|attempt| attempt.ballot.number);
+        assert_eq!(own, Some(JUMP_MAX + 1), "above all that was promised");
+    }
+
+    #[test]
+    fn refusal_that_names_a_jump_is_ignored() {
+        let (mut founding, _) = seed();
+        let ClusterMessage::FoundingPrepare(own) = founding.begin() else { panic!("a question") };
+        assert_eq!(founding.refused(own, ballot(NUMBER_MAX)), Step::Wait);
+        assert!(founding.is_trying());
+        assert_eq!(founding.refused(own, ballot(9)), Step::Overtaken);
+        let ClusterMessage::FoundingPrepare(next) = founding.begin() else { panic!("a question") };
+        assert_eq!(next.number, 10);
+    }
+}

@@ -29,6 +29,8 @@ pub struct Stats {
     pub proposed: u64,
     /// Ballots begun to found a cluster.
     pub founding_ballots: u64,
+    /// Ballots refused because their numbers jump ahead of all that this node has heard.
+    pub ballot_jumps: u64,
     /// Times that a seed's address turned out to be this node's own.
     pub own_dialled: u64,
     /// Nodes that this one found unreachable.

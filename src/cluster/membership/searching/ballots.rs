@@ -118,6 +118,7 @@ impl Searching {
             core.stats.nonsense += 1;
             return None;
         };
+        core.stats.ballot_jumps += u64::from(jumps(founding, &message));
         let step = match message {
             M::FoundingPrepare(ballot) => {
                 let answer = founding.prepare(ballot, core.member());
@@ -247,5 +248,16 @@ impl Searching {
         }
         self.try_join(core, now, out);
         None
+    }
+}
+
+/// Whether a message names a ballot whose number jumps; such a ballot is refused.
+fn jumps(founding: &Founding, message: &ClusterMessage) -> bool {
+    use ClusterMessage as M;
+    match message {
+        M::FoundingPrepare(ballot)
+        | M::FoundingAccept { ballot, .. }
+        | M::FoundingRefused { promised: ballot, .. } => !founding.is_near(*ballot),
+        _ => false,
     }
 }
