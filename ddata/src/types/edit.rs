@@ -7,7 +7,7 @@
 use std::marker::PhantomData;
 
 use crate::bug::{Bug, Canary};
-use crate::causal::{CausalContext, Dot, DotSet, Seen};
+use crate::causal::{COUNTER_MAX, CausalContext, Dot, DotSet, Seen};
 use crate::clock::HybridTimestamp;
 use crate::encoded::{EncodeError, Encoded, Writer};
 use crate::id::ReplicaId;
@@ -34,6 +34,12 @@ pub enum EditError {
     /// A counter would leave the range of its type.
     #[error("the counter would overflow")]
     Overflow,
+    /// This replica's dots of the key are used up: a dot above [`COUNTER_MAX`] decodes nowhere.
+    #[error("replica {replica} has made 2^62 changes of this key; no further one can be encoded")]
+    NoDotLeft {
+        /// This replica.
+        replica: ReplicaId,
+    },
     /// A key of a guarded map can't be removed: an add-wins map could resurrect what a refused
     /// writer touched. Write a `None` instead.
     #[error("keys of a guarded map are never removed: write a register that says `None`")]
@@ -106,6 +112,14 @@ impl Change {
 
     fn made(&self) -> u64 {
         self.next
+    }
+
+    /// Refuses dots that no decoder takes.
+    const fn is_encodable(&self) -> Result<(), EditError> {
+        if self.next > COUNTER_MAX + 1 {
+            return Err(EditError::NoDotLeft { replica: self.author.replica });
+        }
+        Ok(())
     }
 
     pub(crate) const fn replica(&self) -> ReplicaId {
@@ -386,7 +400,7 @@ impl State {
     ///
     /// # Errors
     /// Whatever `f` says; [`EditError::NotGuardable`] for a guarded change of data that is not
-    /// made of registers.
+    /// made of registers; [`EditError::NoDotLeft`] after 2^62 changes.
     pub fn edit<T: DataType, R>(
         &mut self,
         author: Author,
@@ -428,6 +442,7 @@ impl State {
         if change.torn {
             return Err(EditError::Torn);
         }
+        change.is_encodable()?;
         let mut delta = Delta {
             dots: change.dots,
             gone: change.gone.into_iter().collect(),
@@ -448,9 +463,10 @@ impl State {
         prepared.delta
     }
 
-    /// Deletes everything that this state has seen. The delta is empty if nothing was live.
+    /// Deletes everything that this state has seen. The delta is empty if nothing was live, or if
+    /// this replica has no dot left.
     pub fn delete(&mut self, author: Author) -> Delta {
-        if self.is_bottom() {
+        if self.is_bottom() || self.next_dot(author.replica).counter > COUNTER_MAX {
             let store = self.store.clone();
             return Delta { dots: DotSet::new(), gone: DotSet::new(), store, after: None };
         }

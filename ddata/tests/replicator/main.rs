@@ -14,6 +14,7 @@ mod arbitrary;
 mod bare;
 mod behaviour_m;
 mod cluster;
+mod counters;
 mod delivered;
 mod disks;
 mod excluded;

@@ -24,6 +24,7 @@
 mod canaries;
 mod cases;
 mod crate_bugs;
+mod extremes;
 mod golden;
 mod known_failures;
 mod laws;
