@@ -11,6 +11,7 @@ use libp2p::{Multiaddr, PeerId};
 use sha2::Sha256;
 
 use super::config::{Config, Secret};
+use super::identity::incarnation;
 use super::secrets::Secrets;
 use super::wire::{
     ADDRESSES_MAX, ClientHello, ClientWelcome, Facts, Greeting, Hello, Nonce, PROTOCOL_VERSION,
@@ -38,8 +39,7 @@ pub struct Standing {
     pub secret: Option<Secrets>,
     /// If not empty: only these may talk.
     pub allowed: Arc<BTreeSet<PeerId>>,
-    /// Lives that were removed from the cluster; bounded by who keeps them (membership). Not their
-    /// numbers alone: who has claimed another's must not take it out with its own removal.
+    /// Lives that were removed from the cluster; bounded by who keeps them (membership).
     pub quarantined: Arc<BTreeSet<NodeId>>,
     /// It is about to stop and opens no more lanes.
     pub stopping: bool,
@@ -109,6 +109,7 @@ impl Standing {
             cluster: config.cluster_name.clone(),
             cluster_id: None,
             incarnation,
+            incarnation_nonce: Some(identity.incarnation_nonce()),
             boot: identity.boot().map(str::to_owned),
             lock: identity.lock(),
             addresses: addresses
@@ -287,6 +288,10 @@ impl Standing {
 
     fn judge_node(&self, peer: PeerId, facts: &Facts) -> Result<NodeId, Refusal> {
         self.judge_peer(peer, &facts.cluster)?;
+        let own = facts.incarnation_nonce.map(|nonce| incarnation(&peer, &nonce));
+        if own != Some(facts.incarnation) {
+            return Err(Refusal::FalseIncarnation);
+        }
         let node = NodeId { peer, incarnation: facts.incarnation };
         if self.quarantined.contains(&node) { Err(Refusal::Quarantined) } else { Ok(node) }
     }

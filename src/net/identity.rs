@@ -2,25 +2,37 @@
 //!
 //! Knows files and the operating system's randomness; nothing of the network. (spec/transport.md,
 //! "Identity and addresses")
+//!
+//! **Incarnations certify themselves.** An incarnation is a hash of the peer id and of a nonce that
+//! is drawn at each start and told in every opening ([`incarnation`]). Lanes, dots and
+//! configurations name nodes by incarnation alone; a peer that told the incarnation of another node
+//! would get the messages of that node. Since peer ids are authenticated, a peer can tell only
+//! incarnations whose nonce it has found: another node's costs about 2^64 hashes, within one life
+//! of that node.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use libp2p::PeerId;
 use libp2p::identity::{KeyType, Keypair};
 use ostraca_ddata::id::ReplicaId;
 use rand::TryRng;
 use rand::rngs::{SysError, SysRng};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
+use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
 use super::NodeId;
+use super::wire::IncarnationNonce;
 
 const KEY: &str = "identity.key";
 const LOCK: &str = "lock";
 const KEY_BYTES_MAX: u64 = 1024;
+/// Sets these hashes apart from any others of the same bytes.
+const INCARNATION_LABEL: &[u8] = b"ostraca incarnation 1";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Who this node is, for as long as this value lives.
@@ -30,9 +42,22 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 #[derive(Debug)]
 pub struct Identity {
     keypair: Keypair,
-    incarnation: ReplicaId,
+    nonce: IncarnationNonce,
     boot: Option<String>,
     lock: Option<Lock>,
+}
+
+/// The incarnation of a peer with this nonce: the first 64 bits, read as little-endian, of
+/// SHA-256(label ‖ length of the peer id ‖ peer id ‖ nonce).
+#[must_use]
+pub fn incarnation(peer: &PeerId, nonce: &IncarnationNonce) -> ReplicaId {
+    let peer = peer.to_bytes();
+    let mut hash = Sha256::new_with_prefix(INCARNATION_LABEL);
+    hash.update((peer.len() as u64).to_le_bytes());
+    hash.update(peer);
+    hash.update(nonce.0);
+    let hash = hash.finalize();
+    ReplicaId::new(u64::from_le_bytes(std::array::from_fn(|at| hash[at])))
 }
 
 #[derive(Debug)]
@@ -54,14 +79,21 @@ impl Identity {
             Some(dir) => load_or_create(dir)?,
             None => generate()?,
         };
-        let incarnation = ReplicaId::new(u64::from_le_bytes(random()?));
-        Ok(Self { keypair, incarnation, boot: boot_id(), lock })
+        let nonce = IncarnationNonce(random()?);
+        Ok(Self { keypair, nonce, boot: boot_id(), lock })
     }
 
     /// Who others know this life of this node as.
     #[must_use]
     pub fn node_id(&self) -> NodeId {
-        NodeId { peer: self.keypair.public().to_peer_id(), incarnation: self.incarnation }
+        let peer = self.keypair.public().to_peer_id();
+        NodeId { incarnation: incarnation(&peer, &self.nonce), peer }
+    }
+
+    /// The nonce of this life's incarnation, as others are told.
+    #[must_use]
+    pub const fn incarnation_nonce(&self) -> IncarnationNonce {
+        self.nonce
     }
 
     /// The key.

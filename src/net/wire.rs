@@ -28,12 +28,18 @@ pub const ADDRESSES_MAX: usize = 16;
 /// 32 random bytes, used once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Nonce(#[serde(with = "bytes32")] pub [u8; 32]);
+pub struct Nonce(#[serde(with = "fixed_bytes")] pub [u8; 32]);
+
+/// 16 random bytes of one life of a node, from which its
+/// [incarnation](super::identity::incarnation) follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct IncarnationNonce(#[serde(with = "fixed_bytes")] pub [u8; 16]);
 
 /// HMAC-SHA-256 over role, peer ids and nonces, keyed with the cluster's secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Proof(#[serde(with = "bytes32")] pub [u8; 32]);
+pub struct Proof(#[serde(with = "fixed_bytes")] pub [u8; 32]);
 
 /// The first word on a lane, from the node that is to receive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,6 +67,9 @@ pub struct Facts {
     /// This life.
     #[serde(rename = "r")]
     pub incarnation: ReplicaId,
+    /// Shows that the incarnation is the peer's own. A node that tells none is refused.
+    #[serde(rename = "j", default, skip_serializing_if = "Option::is_none")]
+    pub incarnation_nonce: Option<IncarnationNonce>,
     /// The boot of the host that it runs on.
     #[serde(rename = "b", default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<String>,
@@ -96,6 +105,7 @@ impl Facts {
             cluster: "shop".to_owned(),
             cluster_id: None,
             incarnation,
+            incarnation_nonce: None,
             boot: None,
             lock: None,
             addresses: Vec::new(),
@@ -274,8 +284,15 @@ pub enum Refusal {
     #[serde(rename = "k")]
     #[error("a node of the cluster has this identity: give the client another, or none")]
     Twin,
-    /// Another node has this incarnation, or the refusing one itself. Numbers are drawn of 64 bits:
-    /// that is no chance.
+    /// The incarnation does not follow from the peer id and the nonce, or no nonce was told.
+    #[serde(rename = "j")]
+    #[error(
+        "this incarnation does not follow from the node's peer id and nonce: upgrade the node that \
+         tells it"
+    )]
+    FalseIncarnation,
+    /// Another node has this incarnation, or the refusing one itself: two hashes of 64 bits are
+    /// equal, which is no chance.
     #[serde(rename = "d")]
     #[error("another node has this incarnation: restart this one, from its own data directory")]
     Claimed,
@@ -323,32 +340,38 @@ fn few_addresses<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::E
     from.deserialize_seq(Few)
 }
 
-/// 32 bytes as MessagePack's byte string: always 34 bytes, where a list of numbers takes up to 67.
-mod bytes32 {
+/// N bytes as MessagePack's byte string: always 2 bytes more, where a list of numbers takes up to
+/// twice as many.
+mod fixed_bytes {
     use std::fmt;
 
     use serde::de::{Error, Visitor};
     use serde::{Deserializer, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(bytes: &[u8; 32], to: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer, const N: usize>(
+        bytes: &[u8; N],
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
         to.serialize_bytes(bytes)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<[u8; 32], D::Error> {
-        struct Bytes32;
+    pub(super) fn deserialize<'de, D: Deserializer<'de>, const N: usize>(
+        from: D,
+    ) -> Result<[u8; N], D::Error> {
+        struct FixedBytes<const N: usize>;
 
-        impl Visitor<'_> for Bytes32 {
-            type Value = [u8; 32];
+        impl<const N: usize> Visitor<'_> for FixedBytes<N> {
+            type Value = [u8; N];
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("32 bytes")
+                write!(f, "{N} bytes")
             }
 
-            fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<[u8; 32], E> {
+            fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<[u8; N], E> {
                 bytes.try_into().map_err(|_| E::invalid_length(bytes.len(), &self))
             }
         }
 
-        from.deserialize_bytes(Bytes32)
+        from.deserialize_bytes(FixedBytes)
     }
 }

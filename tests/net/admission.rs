@@ -8,11 +8,11 @@ use ostraca::net::config::Config;
 use ostraca::net::handshake::HandshakeError;
 use ostraca::net::identity::Identity;
 use ostraca::net::wire::{
-    ClientHello, ClientWelcome, Greeting, Hello, Nonce, Proof, Refusal, Welcome,
+    ClientHello, ClientWelcome, Facts, Greeting, Hello, Nonce, Proof, Refusal, Welcome,
 };
 use ostraca::net::{Class, NodeId};
 
-use crate::nodes::{Node, Seen, config, only, secret, serves};
+use crate::nodes::{Node, Seen, config, live, only, secret, serves};
 
 fn standing(change: impl FnOnce(&mut Standing)) -> Standing {
     let identity = Identity::load(None).expect("an identity");
@@ -47,14 +47,18 @@ fn hello(opener: &Standing, acceptor: &Standing) -> Hello {
     }
 }
 
+/// Lets a fixed peer live one of its lives, each number another one.
+fn lives(them: &mut Standing, number: u8) -> NodeId {
+    them.peer = PeerId::from_bytes(&[0, 1, 9]).expect("an identity hash");
+    live(&mut them.facts, &them.peer, number)
+}
+
 fn removed() -> NodeId {
-    let peer = PeerId::from_bytes(&[0, 1, 9]).expect("an identity hash");
-    NodeId { peer, incarnation: ReplicaId::new(7) }
+    lives(&mut standing(|_| {}), 7)
 }
 
 fn is_removed(them: &mut Standing) {
-    them.peer = removed().peer;
-    them.facts.incarnation = removed().incarnation;
+    lives(them, 7);
 }
 
 /// What `us` answers to an opener that differs by `them` and says what `said` makes of its hello.
@@ -140,9 +144,35 @@ fn another_cluster_an_old_life_and_a_removed_one_are_refused() {
 /// It has only its number in common with the one that was removed.
 #[test]
 fn nobody_is_refused_for_a_life_of_another_peer_that_was_removed() {
-    let same_number = |them: &mut Standing| them.facts.incarnation = removed().incarnation;
-    let verdict = verdict(|us| us.quarantined = only(removed()), same_number, |_| {});
-    assert_eq!(verdict, Ok(()));
+    let them = standing(|_| {});
+    let same_number = NodeId { incarnation: them.facts.incarnation, ..removed() };
+    let us = standing(|us| us.quarantined = only(same_number));
+    assert!(us.judge_hello(them.peer, &OURS, &hello(&them, &us)).is_ok());
+}
+
+/// Neither a node that claims another's incarnation with the other's nonce or one of its own, nor
+/// one that tells no nonce is let in.
+#[test]
+fn incarnation_that_is_not_the_peers_own_is_refused() {
+    let victim = standing(|_| {});
+    let (claimed, nonce) = (victim.facts.incarnation, victim.facts.incarnation_nonce);
+    let lies: [&dyn Fn(&mut Facts); 4] = [
+        &|facts| facts.incarnation = claimed,
+        &|facts| (facts.incarnation, facts.incarnation_nonce) = (claimed, nonce),
+        &|facts| facts.incarnation_nonce = nonce,
+        &|facts| facts.incarnation_nonce = None,
+    ];
+    for lie in lies {
+        let lies = |them: &mut Standing| lie(&mut them.facts);
+        assert_eq!(verdict(|_| {}, lies, |_| {}), Err(Refusal::FalseIncarnation));
+        assert_eq!(opinion(lies, |_| {}, |_| {}), Err(Refusal::FalseIncarnation));
+        let stranger = |them: &mut Standing| {
+            lies(them);
+            them.secret = Some(secret(2));
+        };
+        assert_eq!(verdict(|_| {}, stranger, |_| {}), Err(Refusal::Secret), "proofs come first");
+    }
+    assert_eq!(verdict(|_| {}, |them| _ = lives(them, 5), |_| {}), Ok(()));
 }
 
 #[test]
@@ -189,11 +219,7 @@ fn an_acceptor_is_judged_like_an_opener() {
         opinion(|_| {}, |_| {}, |said| said.facts.version = 9),
         opinion(|them| them.facts.cluster = "another".to_owned(), |_| {}, |_| {}),
         opinion(is_removed, |_| {}, |_| {}),
-        opinion(
-            |them| them.facts.incarnation = ReplicaId::new(6),
-            |asked| asked.to = Some(ReplicaId::new(5)),
-            |_| {},
-        ),
+        opinion(|them| _ = lives(them, 6), |asked| asked.to = Some(ReplicaId::new(5)), |_| {}),
         opinion(|_| {}, |asked| asked.first_unacknowledged = 10, |said| said.accepted = 8),
     ];
     let refusals = [
@@ -202,7 +228,7 @@ fn an_acceptor_is_judged_like_an_opener() {
         Refusal::Version { theirs: 1 },
         Refusal::ClusterName { theirs: "ostraca".to_owned() },
         Refusal::Quarantined,
-        Refusal::WrongIncarnation { current: ReplicaId::new(6) },
+        Refusal::WrongIncarnation { current: lives(&mut standing(|_| {}), 6).incarnation },
         Refusal::Gap { accepted: 8, first: 10 },
     ];
     assert_eq!(verdicts, refusals.map(Err));

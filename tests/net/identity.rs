@@ -3,7 +3,10 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use ostraca::net::identity::{Identity, IdentityError};
+use libp2p::PeerId;
+use ostraca::ddata::id::ReplicaId;
+use ostraca::net::identity::{Identity, IdentityError, incarnation};
+use ostraca::net::wire::IncarnationNonce;
 
 use crate::nodes::fresh_dir;
 
@@ -17,6 +20,21 @@ fn the_key_outlives_the_process_and_the_incarnation_does_not() {
     assert_eq!(second.node_id().peer, was.peer);
     assert_ne!(second.node_id().incarnation, was.incarnation);
     assert_eq!(second.lock(), lock, "the same lock proves that the first is dead");
+}
+
+#[test]
+fn incarnation_follows_from_peer_and_nonce() {
+    let identity = Identity::load(None).expect("an identity");
+    let (node, nonce) = (identity.node_id(), identity.incarnation_nonce());
+    assert_eq!(incarnation(&node.peer, &nonce), node.incarnation);
+    let IncarnationNonce(mut other) = nonce;
+    other[15] ^= 1;
+    assert_ne!(incarnation(&node.peer, &IncarnationNonce(other)), node.incarnation);
+    assert_ne!(incarnation(&PeerId::random(), &nonce), node.incarnation);
+    // All nodes must agree on it.
+    let peer = PeerId::from_bytes(&[0, 1, 9]).expect("an identity hash");
+    let fixed = incarnation(&peer, &IncarnationNonce([7; 16]));
+    assert_eq!(fixed, ReplicaId::new(0xe42a_dfa2_a199_00c4));
 }
 
 #[test]

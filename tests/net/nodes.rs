@@ -12,9 +12,10 @@ use libp2p::{Multiaddr, PeerId, Swarm};
 use ostraca::net::admission::Standing;
 use ostraca::net::config::{Config, Limits, Secret};
 use ostraca::net::handshake::{self, HandshakeError, Opened, Wanted};
-use ostraca::net::identity::Identity;
+use ostraca::net::identity::{Identity, incarnation};
 use ostraca::net::secrets::Secrets;
 use ostraca::net::swarm::{Event, Line, Lines, OpenFailed, Refusals, dial, swarm};
+use ostraca::net::wire::{Facts, IncarnationNonce};
 use ostraca::net::{Class, NodeId};
 use tokio::sync::{mpsc, oneshot};
 
@@ -35,6 +36,14 @@ pub(crate) fn one_secret(byte: u8) -> Secret {
 
 pub(crate) fn config() -> Config {
     Config { secret: Some(secret(1)), transport: crate::transport(), ..Config::default() }
+}
+
+/// Makes `facts` those of another life of a peer, each number one of its own. Returns that life.
+pub(crate) fn live(facts: &mut Facts, peer: &PeerId, number: u8) -> NodeId {
+    let nonce = IncarnationNonce([number; 16]);
+    facts.incarnation_nonce = Some(nonce);
+    facts.incarnation = incarnation(peer, &nonce);
+    NodeId { peer: *peer, incarnation: facts.incarnation }
 }
 
 /// An empty directory of this test's own.

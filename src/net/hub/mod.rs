@@ -645,8 +645,11 @@ impl Hub {
         Ok(())
     }
 
-    /// Lanes are found by the incarnation alone: who claims another's would get what is its. Which
-    /// of two that say the same lies is not known here; the second is refused.
+    /// Refuses an incarnation that another peer has. Lanes are keyed by incarnation alone, so the
+    /// second peer would receive the messages of the first.
+    ///
+    /// Admission lets a peer tell only hashes of its own peer id, so this takes two equal hashes of
+    /// 64 bits. The peer that came first is believed.
     fn check_claim(&mut self, node: NodeId) -> Result<(), Refusal> {
         let is_own = node.incarnation == self.me.incarnation;
         let own = is_own.then_some(self.me.peer);

@@ -215,3 +215,19 @@ async fn a_dial_of_a_former_life_that_is_broken_off_says_nothing_about_the_next(
         assert!(!matches!(event, Event::DialRefused { .. }), "{event:?}");
     }
 }
+
+/// Two peers have equal incarnations by a collision of hashes: the first one keeps its lanes.
+#[tokio::test]
+async fn second_peer_with_an_equal_incarnation_is_refused() {
+    let (mut a, b) = linked().await;
+    let (node, connection) = (b.hub.me, a.hub.peers[&b.hub.me.peer].link.carrier());
+    let connection = connection.expect("the link is up");
+    let facts = b.hub.standing.borrow().facts.clone();
+    let own = Facts { incarnation: a.hub.me.incarnation, ..facts.clone() };
+    for facts in [&facts, &own] {
+        let admitted = a.hub.admit(PeerId::random(), connection, facts);
+        assert_eq!(admitted, Err(Refusal::Claimed));
+    }
+    assert_eq!(a.hub.directory.whose(node.incarnation), Some(node.peer));
+    assert_eq!(a.hub.admit(node.peer, connection, &facts), Ok(()));
+}

@@ -1,14 +1,15 @@
 //! Two lives of one peer: only the later one counts, whichever is heard of last.
 
 use super::*;
-use crate::nodes::{self, Node};
+use crate::nodes::{self, Node, live};
 use futures::{AsyncReadExt, AsyncWriteExt};
 use libp2p::swarm::ConnectionId;
 use ostraca::ddata::encoded::from_msgpack;
-use ostraca::net::admission::{Opening, Role};
+use ostraca::net::admission::{Opening, Role, Standing};
 use ostraca::net::handshake::{decode_answer, encode};
+use ostraca::net::identity::incarnation;
 use ostraca::net::swarm::Line;
-use ostraca::net::wire::{Answer, Greeting, Hello, Nonce};
+use ostraca::net::wire::{Answer, Facts, Greeting, Hello, IncarnationNonce, Nonce};
 
 /// A lane that a peer has begun to open: it was greeted, and says no Hello yet.
 struct Begun {
@@ -32,8 +33,19 @@ async fn begin(peer: &Node, connection: ConnectionId, generation: u64) -> Begun 
     Begun { line, greeting, generation }
 }
 
+fn life(peer: &Node, number: u8) -> ReplicaId {
+    incarnation(&peer.peer(), &IncarnationNonce([number; 16]))
+}
+
 /// Says Hello as that life of the peer; the answer.
-async fn hello(begun: &mut Begun, peer: &Node, life: ReplicaId, host: &Host) -> Answer {
+async fn hello(begun: &mut Begun, peer: &Node, life: u8, host: &Host) -> Answer {
+    let mut facts = peer.standing.facts.clone();
+    live(&mut facts, &peer.peer(), life);
+    hello_with(begun, peer, facts, host).await
+}
+
+/// Says Hello with these facts; the answer.
+async fn hello_with(begun: &mut Begun, peer: &Node, facts: Facts, host: &Host) -> Answer {
     let (nonce, generation) = (Nonce([7; 32]), begun.generation);
     let opened = Opening {
         opener: peer.peer(),
@@ -43,8 +55,6 @@ async fn hello(begun: &mut Begun, peer: &Node, life: ReplicaId, host: &Host) -> 
         class: Class::Control,
         generation,
     };
-    let mut facts = peer.standing.facts.clone();
-    facts.incarnation = life;
     let proof = peer.standing.prove(Role::Opener, &opened);
     let hello = Hello {
         facts,
@@ -65,7 +75,7 @@ async fn a_late_hello_of_a_dead_life_does_not_turn_the_living_one_out() {
     let host = Host::start(&Config { secret: Some(nodes::secret(1)), ..quick() }).await;
     let address = host.net.listening()[0].clone();
     let mut peer = Node::start(nodes::config()).await;
-    let (dead, living) = (ReplicaId::new(1), ReplicaId::new(2));
+    let (dead, living) = (1, 2);
     let old = peer.connect_at(host.id().peer, address.clone()).await;
     let mut late = begin(&peer, old, 1).await;
     // It restarts; its new life is heard of before the last word of the old one.
@@ -76,11 +86,14 @@ async fn a_late_hello_of_a_dead_life_does_not_turn_the_living_one_out() {
     let refused = hello(&mut late, &peer, dead, &host).await;
     assert_eq!(refused, Answer::Refused(Refusal::Superseded));
     let known = host.net.peers().await;
-    assert_eq!(known.iter().map(|peer| peer.incarnation).collect::<Vec<_>>(), [Some(living)]);
+    assert_eq!(
+        known.iter().map(|known| known.incarnation).collect::<Vec<_>>(),
+        [Some(life(&peer, living))]
+    );
     let mut second = begin(&peer, new, 2).await;
     let welcome = hello(&mut second, &peer, living, &host).await;
     assert!(matches!(welcome, Answer::Welcome(_)), "it lives: {welcome:?}");
-    assert!(host.net.lane(dead, Class::Control).is_none());
+    assert!(host.net.lane(life(&peer, dead), Class::Control).is_none());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -88,121 +101,90 @@ async fn a_life_that_comes_later_is_the_one_that_counts() {
     let mut host = Host::start(&Config { secret: Some(nodes::secret(1)), ..quick() }).await;
     let address = host.net.listening()[0].clone();
     let mut peer = Node::start(nodes::config()).await;
-    let (first, second) = (ReplicaId::new(1), ReplicaId::new(2));
-    for life in [first, second] {
+    let (first, second) = (1, 2);
+    for number in [first, second] {
         let connection = peer.connect_at(host.id().peer, address.clone()).await;
         let mut begun = begin(&peer, connection, 1).await;
-        let welcome = hello(&mut begun, &peer, life, &host).await;
-        assert!(matches!(welcome, Answer::Welcome(_)), "{life}: {welcome:?}");
+        let welcome = hello(&mut begun, &peer, number, &host).await;
+        assert!(matches!(welcome, Answer::Welcome(_)), "{number}: {welcome:?}");
     }
     let reborn = host.event("the first is over", |event| match event {
         Event::NewIncarnation { old, node, .. } => Some((old.incarnation, node.incarnation)),
         _ => None,
     });
-    assert_eq!(reborn.await, (first, second));
+    assert_eq!(reborn.await, (life(&peer, first), life(&peer, second)));
     let connection = peer.connect_at(host.id().peer, address).await;
     let mut begun = begin(&peer, connection, 1).await;
     let refused = hello(&mut begun, &peer, first, &host).await;
     assert_eq!(refused, Answer::Refused(Refusal::Quarantined), "once dead, always dead");
 }
 
-/// Whoever it is that claims a life, messages for it go to whose it is, and only there.
+/// Facts of `peer` with the incarnation of another node, beside its own nonce or the other's.
+fn claims(peer: &Node, of: &Facts) -> [Facts; 2] {
+    let own = &peer.standing.facts;
+    [
+        Facts { incarnation: of.incarnation, ..own.clone() },
+        Facts {
+            incarnation: of.incarnation,
+            incarnation_nonce: of.incarnation_nonce,
+            ..own.clone()
+        },
+    ]
+}
+
+/// An admitted peer claims the incarnation of another node, before and after that node is known.
+/// Messages for the incarnation go to its owner, and only there.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_claims_the_life_of_another_is_refused_and_gets_nothing_of_it() {
-    let (claimed, own) = (ReplicaId::new(7), ReplicaId::new(8));
+async fn claim_of_another_incarnation_is_refused() {
     let mut host = Host::start(&Config { secret: Some(nodes::secret(1)), ..quick() }).await;
     let address = host.net.listening()[0].clone();
-    let mut victim = Node::start_as(nodes::config(), |us| us.facts.incarnation = claimed).await;
-    let mut mean = Node::start_as(nodes::config(), |us| us.facts.incarnation = own).await;
-    let connection = victim.connect_at(host.id().peer, address.clone()).await;
-    let mut begun = begin(&victim, connection, 1).await;
-    let welcome = hello(&mut begun, &victim, claimed, &host).await;
-    assert!(matches!(welcome, Answer::Welcome(_)), "{welcome:?}");
-    assert_eq!(host.up().await, NodeId { peer: victim.peer(), incarnation: claimed });
-    // Neither at first contact, nor as a later life of one that is known.
-    let connection = mean.connect_at(host.id().peer, address.clone()).await;
-    let lives = [claimed, host.id().incarnation, own, claimed, host.id().incarnation, own];
-    for (life, generation) in lives.into_iter().zip(1..) {
-        let mut begun = begin(&mean, connection, generation).await;
-        let answer = hello(&mut begun, &mean, life, &host).await;
-        if life == own {
-            assert!(matches!(answer, Answer::Welcome(_)), "{generation}: {answer:?}");
-        } else {
-            assert_eq!(answer, Answer::Refused(Refusal::Claimed), "{generation}");
+    let (mut victim, mut mean) =
+        (Node::start(nodes::config()).await, Node::start(nodes::config()).await);
+    let of_victim = victim.standing.facts.clone();
+    let node = NodeId { peer: victim.peer(), incarnation: of_victim.incarnation };
+    let at_host = Facts { incarnation: host.id().incarnation, ..of_victim.clone() };
+    let mut generation = 0;
+    for round in 0..2 {
+        let connection = mean.connect_at(host.id().peer, address.clone()).await;
+        for lie in claims(&mean, &of_victim).into_iter().chain(claims(&mean, &at_host)) {
+            generation += 1;
+            let mut begun = begin(&mean, connection, generation).await;
+            let answer = hello_with(&mut begun, &mean, lie, &host).await;
+            assert_eq!(answer, Answer::Refused(Refusal::FalseIncarnation), "{round}");
         }
+        // The claim keeps the owner out neither at first contact nor later.
+        let connection = victim.connect_at(host.id().peer, address.clone()).await;
+        let mut begun = begin(&victim, connection, generation).await;
+        let answer = hello_with(&mut begun, &victim, of_victim.clone(), &host).await;
+        assert!(matches!(answer, Answer::Welcome(_)), "{round}: {answer:?}");
     }
-    let lane = host.net.lane(claimed, Class::User).expect("it lives");
-    assert_eq!(lane.to().peer, victim.peer());
-    let connection = victim.connect_at(host.id().peer, address).await;
-    let mut begun = begin(&victim, connection, 2).await;
-    let welcome = hello(&mut begun, &victim, claimed, &host).await;
-    assert!(matches!(welcome, Answer::Welcome(_)), "its life goes on: {welcome:?}");
-    until("each refusal is counted", async || host.net.stats().await.refused == 4).await;
+    assert_eq!(host.up().await, node);
+    let lane = host.net.lane(node.incarnation, Class::User).expect("it lives");
+    assert_eq!(lane.to(), node);
+    until("each refusal is counted", async || host.net.stats().await.refused == 8).await;
+    assert_eq!(host.net.peers().await.len(), 1, "the liar is not known");
 }
 
-/// Who lies first keeps the owner out for as long as it is believed, and no longer.
+/// The host has dialled, and is welcomed by a peer that claims the incarnation of another.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_life_that_another_has_claimed_is_its_owners_once_the_claim_is_over() {
-    let (claimed, own) = (ReplicaId::new(7), ReplicaId::new(8));
-    for is_removed in [false, true] {
-        let mut host = Host::start(&Config { secret: Some(nodes::secret(1)), ..quick() }).await;
-        let address = host.net.listening()[0].clone();
-        let (mut victim, mut mean) =
-            (Node::start(nodes::config()).await, Node::start(nodes::config()).await);
-        let first = mean.connect_at(host.id().peer, address.clone()).await;
-        let mut begun = begin(&mean, first, 1).await;
-        let answer = hello(&mut begun, &mean, claimed, &host).await;
-        assert!(matches!(answer, Answer::Welcome(_)), "nobody else was heard of: {answer:?}");
-        let connection = victim.connect_at(host.id().peer, address.clone()).await;
-        let mut begun = begin(&victim, connection, 1).await;
-        let answer = hello(&mut begun, &victim, claimed, &host).await;
-        assert_eq!(answer, Answer::Refused(Refusal::Claimed));
-        let lie = NodeId { peer: mean.peer(), incarnation: claimed };
-        if is_removed {
-            host.net.forget(lie);
-            let forgotten = host.event("it is removed", |event| match event {
-                Event::Forgotten { node } => Some(node),
-                _ => None,
-            });
-            assert_eq!(forgotten.await, lie);
-        } else {
-            let later = mean.connect_at(host.id().peer, address.clone()).await;
-            let mut begun = begin(&mean, later, 1).await;
-            let answer = hello(&mut begun, &mean, own, &host).await;
-            assert!(matches!(answer, Answer::Welcome(_)), "another life: {answer:?}");
-        }
-        let connection = victim.connect_at(host.id().peer, address.clone()).await;
-        let mut begun = begin(&victim, connection, 2).await;
-        let answer = hello(&mut begun, &victim, claimed, &host).await;
-        assert!(matches!(answer, Answer::Welcome(_)), "removed: {is_removed}: {answer:?}");
-        let lane = host.net.lane(claimed, Class::User).expect("it lives");
-        assert_eq!(lane.to().peer, victim.peer());
-        let last = mean.connect_at(host.id().peer, address).await;
-        let mut begun = begin(&mean, last, 2).await;
-        let answer = hello(&mut begun, &mean, claimed, &host).await;
-        assert_eq!(answer, Answer::Refused(Refusal::Quarantined));
-        // What is over for the liar takes nothing from the owner.
-        host.net.forget(lie);
-        assert_eq!(host.net.peers().await.len(), if is_removed { 1 } else { 2 });
-        assert!(host.net.lane(claimed, Class::User).is_some());
-    }
-}
-
-/// The same where the host has dialled, and is welcomed by one that claims a life.
-#[tokio::test(flavor = "multi_thread")]
-async fn who_welcomes_in_the_name_of_another_is_not_let_in() {
+async fn welcome_with_another_incarnation_is_refused() {
     let mut host = Host::start(&Config { secret: Some(nodes::secret(1)), ..quick() }).await;
     let victim = Node::start(nodes::config()).await;
-    let claimed = victim.standing.facts.incarnation;
+    let claimed = victim.standing.facts.clone();
     host.net.keep(victim.peer(), vec![victim.address.clone()]);
-    assert_eq!(host.up().await, NodeId { peer: victim.peer(), incarnation: claimed });
-    let mean = Node::start_as(nodes::config(), |us| us.facts.incarnation = claimed).await;
+    let node = NodeId { peer: victim.peer(), incarnation: claimed.incarnation };
+    assert_eq!(host.up().await, node);
+    let lies = |us: &mut Standing| {
+        us.facts.incarnation = claimed.incarnation;
+        us.facts.incarnation_nonce = claimed.incarnation_nonce;
+    };
+    let mean = Node::start_as(nodes::config(), lies).await;
     host.net.keep(mean.peer(), vec![mean.address.clone()]);
     until("it is refused", async || host.net.stats().await.refused > 0).await;
     let known = host.net.peers().await;
     let mean = known.iter().find(|known| known.peer == mean.peer()).expect("it is kept");
     assert_eq!(mean.incarnation, None);
-    assert_eq!(host.net.lane(claimed, Class::User).expect("it lives").to().peer, victim.peer());
+    assert_eq!(host.net.lane(node.incarnation, Class::User).expect("it lives").to(), node);
 }
 
 /// Membership hears of the next life by others, and keeps its link, before the transport has seen
