@@ -17,6 +17,13 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::id::ReplicaId;
 
+mod budget;
+
+pub use budget::{
+    BUDGET_BYTES, BUDGET_FACTOR, VERBATIM, checked_list, entry_list, from_foreign,
+    from_foreign_within, list, shared_list,
+};
+
 /// The layout's version, its first byte.
 pub const VERSION: u8 = 1;
 
@@ -111,6 +118,32 @@ pub fn from_msgpack<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ValueError> 
         _ => Err(rmp_serde::decode::Error::Syntax("bytes are left over at the end".to_owned())),
     };
     T::deserialize(&mut decoder).and_then(whole).map_err(|source| ValueError {
+        len,
+        expected: std::any::type_name::<T>(),
+        source,
+    })
+}
+
+/// Decodes a MessagePack value from another node or a tool: as [`from_msgpack`], and within the
+/// memory budget of [`from_foreign`]. Not for values of users, whose memory is theirs to choose.
+///
+/// # Errors
+/// [`ValueError`] as of [`from_msgpack`], or if the value takes more memory than the budget allows.
+pub fn from_peer<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ValueError> {
+    from_peer_within(bytes, BUDGET_FACTOR)
+}
+
+/// As [`from_peer`], with a budget of `factor` bytes for each byte of input.
+///
+/// # Errors
+/// As of [`from_peer`].
+pub fn from_peer_within<T: DeserializeOwned>(bytes: &[u8], factor: usize) -> Result<T, ValueError> {
+    let len = bytes.len();
+    let whole = |value| match value_len(bytes) {
+        Some(end) if end == len => Ok(value),
+        _ => Err(rmp_serde::decode::Error::Syntax("bytes are left over at the end".to_owned())),
+    };
+    from_foreign_within(bytes, NESTING_MAX, factor).and_then(whole).map_err(|source| ValueError {
         len,
         expected: std::any::type_name::<T>(),
         source,

@@ -75,7 +75,7 @@ impl Serialize for Entries {
 
 impl<'de> Deserialize<'de> for Entries {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Vec::deserialize(deserializer).map(Self::from)
+        crate::encoded::list(deserializer).map(|all: Vec<Entry>| Self::from(all))
     }
 }
 

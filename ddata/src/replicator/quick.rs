@@ -7,11 +7,15 @@
 use std::sync::Arc;
 
 use super::epoch::EpochId;
-use super::wire::{Body, Content, Entries, Entry, Message};
+use super::wire::{Body, Content, Entries, Entry, MESSAGE_FACTOR, Message};
+use crate::encoded::BUDGET_BYTES;
 use crate::key::KeyName;
 
-/// Places for entries that are reserved before any is read, at most: a peer says how many follow.
-const RESERVED_MAX: usize = 1_024;
+/// Bytes of an entry, at least: names of its fields, and nothing in them.
+const ENTRY_BYTES_MIN: usize = 17;
+
+/// Bytes of an allocation beside its content: the counters of an `Arc`.
+const ALLOCATION: usize = 16;
 
 /// The message, if these bytes are a write in the form that is expected.
 pub(super) fn write(bytes: &[u8]) -> Option<Message> {
@@ -114,10 +118,14 @@ impl<'a> Rest<'a> {
     }
 
     fn entries(&mut self) -> Option<Entries> {
-        let count = self.list()?;
-        let mut all: Vec<Entry> = Vec::with_capacity(count.min(RESERVED_MAX));
+        let mut budget = self.0.len() * MESSAGE_FACTOR + BUDGET_BYTES;
+        let count = self.list().filter(|count| count * ENTRY_BYTES_MIN <= self.0.len())?;
+        budget = budget.checked_sub(count * size_of::<Entry>())?;
+        let mut all: Vec<Entry> = Vec::with_capacity(count);
         for _ in 0..count {
-            let entry = self.entry(all.last().map(|last| &last.shape))?;
+            let (last, before) = (all.last().map(|last| &last.shape), self.0.len());
+            let entry = self.entry(last)?;
+            budget = budget.checked_sub(before - self.0.len() + 2 * ALLOCATION)?;
             all.push(entry);
         }
         Some(all.into())

@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub use super::entries::Entries;
 use super::epoch::{EpochId, EpochMessage};
 use crate::causal::CausalContext;
-use crate::encoded::{DecodeError, Reader, Writer, from_msgpack};
+use crate::encoded::{DecodeError, Reader, Writer, from_peer_within, list};
 use crate::key::{Group, KeyName};
 use crate::types::Term;
 
@@ -240,7 +240,7 @@ pub enum Scope {
     #[serde(rename = "a")]
     All,
     /// These.
-    #[serde(rename = "o")]
+    #[serde(rename = "o", deserialize_with = "list")]
     Only(Vec<u32>),
 }
 
@@ -284,10 +284,10 @@ pub enum Query {
     #[serde(rename = "m")]
     Leaves(Vec<u8>),
     /// The keys and contexts in the buckets of these ranges, both ends included.
-    #[serde(rename = "k")]
+    #[serde(rename = "k", deserialize_with = "list")]
     Keys(Vec<(u16, u16)>),
     /// What I lack of these.
-    #[serde(rename = "w")]
+    #[serde(rename = "w", deserialize_with = "list")]
     Want(Vec<Held>),
 }
 
@@ -298,16 +298,16 @@ pub enum Answer {
     #[serde(rename = "e")]
     Same,
     /// 256 sums.
-    #[serde(rename = "t")]
+    #[serde(rename = "t", deserialize_with = "list")]
     Tops(Vec<u64>),
     /// 256 sums below each one asked for.
-    #[serde(rename = "m")]
+    #[serde(rename = "m", deserialize_with = "list")]
     Leaves(Vec<(u8, Vec<u64>)>),
     /// Keys with contexts; `upto` is the last bucket of which everything is said.
     #[serde(rename = "k")]
     Keys {
         /// What is held.
-        #[serde(rename = "h")]
+        #[serde(rename = "h", deserialize_with = "list")]
         held: Vec<Held>,
         /// The last bucket that is complete.
         #[serde(rename = "u")]
@@ -320,7 +320,7 @@ pub enum Answer {
         #[serde(rename = "d")]
         done: u32,
         /// What was lacking of them.
-        #[serde(rename = "e")]
+        #[serde(rename = "e", deserialize_with = "list")]
         entries: Vec<Entry>,
     },
     /// Not to be had here (any more).
@@ -357,7 +357,12 @@ pub enum Body {
         #[serde(rename = "c")]
         counts: bool,
         /// What was not taken.
-        #[serde(rename = "x", default, skip_serializing_if = "Vec::is_empty")]
+        #[serde(
+            rename = "x",
+            default,
+            skip_serializing_if = "Vec::is_empty",
+            deserialize_with = "list"
+        )]
         nacks: Vec<(u32, Nack)>,
     },
     /// A read. The context is what the reader holds.
@@ -399,7 +404,7 @@ pub enum Body {
         #[serde(rename = "t")]
         term: Term,
         /// What the asker holds of the group.
-        #[serde(rename = "h")]
+        #[serde(rename = "h", deserialize_with = "list")]
         held: Vec<Held>,
     },
     /// Promised, with what the asker lacks of the group.
@@ -412,10 +417,10 @@ pub enum Body {
         #[serde(rename = "c")]
         counts: bool,
         /// Keys of the group of which the asker holds something else, with what is held here.
-        #[serde(rename = "h")]
+        #[serde(rename = "h", deserialize_with = "list")]
         differing: Vec<Held>,
         /// What the asker lacks.
-        #[serde(rename = "e")]
+        #[serde(rename = "e", deserialize_with = "list")]
         entries: Vec<Entry>,
     },
     /// Not promised: this higher term was.
@@ -454,18 +459,23 @@ pub enum Body {
         #[serde(rename = "r")]
         answer: Box<Answer>,
         /// Terms promised: the asker of a sealed or synced state promises them too.
-        #[serde(rename = "p", default, skip_serializing_if = "Vec::is_empty")]
+        #[serde(
+            rename = "p",
+            default,
+            skip_serializing_if = "Vec::is_empty",
+            deserialize_with = "list"
+        )]
         promises: Vec<(Group, Term)>,
     },
     /// A step of a configuration change.
     #[serde(rename = "e")]
     Epoch(EpochMessage),
     /// Last uses of keys that expire, as ages in milliseconds: told to the one who decides.
-    #[serde(rename = "u")]
+    #[serde(rename = "u", deserialize_with = "list")]
     Used(Vec<(KeyName, u64)>),
     /// The answer to `Used`, of the one who decides: when it knows these keys to have been used
     /// last, as ages. What it does not know is reported again.
-    #[serde(rename = "k")]
+    #[serde(rename = "k", deserialize_with = "list")]
     Known(Vec<(KeyName, u64)>),
     /// A piece of a message too long for a frame.
     #[serde(rename = "b")]
@@ -495,6 +505,10 @@ pub struct Message {
     #[serde(rename = "m")]
     pub body: Body,
 }
+
+/// Bytes of memory that a message may take for each of its bytes. Contexts of keys are B-trees, and
+/// most hold one replica: 10 bytes of input that take 300 of memory.
+pub const MESSAGE_FACTOR: usize = 64;
 
 /// MessagePack's empty list.
 const NO_ENTRIES: u8 = 0x90;
@@ -582,5 +596,6 @@ pub(super) fn encode<T: Serialize>(value: &T) -> Vec<u8> {
 }
 
 pub(super) fn decode<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
-    from_msgpack(bytes).map_err(|error| DecodeError::Message(error.source.to_string()))
+    from_peer_within(bytes, MESSAGE_FACTOR)
+        .map_err(|error| DecodeError::Message(error.source.to_string()))
 }

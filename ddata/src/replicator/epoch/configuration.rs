@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::bug::Canary;
+use crate::encoded::checked_list;
 use crate::id::ReplicaId;
 use crate::replicator::quorum;
 
@@ -177,9 +178,9 @@ struct Forced {
 struct Raw {
     #[serde(rename = "i")]
     id: EpochId,
-    #[serde(rename = "m")]
+    #[serde(rename = "m", deserialize_with = "checked_list")]
     members: Vec<ReplicaId>,
-    #[serde(rename = "v")]
+    #[serde(rename = "v", deserialize_with = "checked_list")]
     voters: Vec<ReplicaId>,
     #[serde(rename = "t")]
     tiebreaker: ReplicaId,
@@ -189,11 +190,11 @@ struct Raw {
     voter_limit: u32,
     #[serde(rename = "d")]
     digest_seed: u64,
-    #[serde(rename = "r", default)]
+    #[serde(rename = "r", default, deserialize_with = "checked_list")]
     retired: Vec<ReplicaId>,
     #[serde(rename = "f", default)]
     forget_below: Option<EpochId>,
-    #[serde(rename = "g", default)]
+    #[serde(rename = "g", default, deserialize_with = "checked_list")]
     left: Vec<ReplicaId>,
     #[serde(rename = "o", default)]
     forced: Option<Forced>,

@@ -1,0 +1,686 @@
+//! Decoding of messages from other nodes and tools within a memory budget.
+//!
+//! One byte of MessagePack can announce a list of four billion elements, or be an element that takes
+//! hundreds of bytes in memory. [`from_foreign`] wraps the deserializer of rmp-serde: before a list,
+//! a map, a text or a byte string takes memory, its size is subtracted from a budget of
+//! [`BUDGET_FACTOR`] bytes for each byte of input and [`BUDGET_BYTES`] more. A message beyond that is
+//! refused, with an error that states the budget. An announced length reserves memory only in
+//! [`list`] and its variants, after the whole length was charged.
+//!
+//! Not charged: memory that a type allocates after its parts were decoded, and boxes outside lists.
+//! Protocol types keep both small; `tests/decoders/memory.rs` measures the peak of each.
+
+use std::cell::Cell;
+use std::fmt::{self, Write};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use serde::de::{
+    DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, Error as _, MapAccess, SeqAccess,
+    VariantAccess, Visitor,
+};
+use serde::{Deserialize, de};
+
+/// Bytes of memory that decoding may take for each byte of input.
+pub const BUDGET_FACTOR: usize = 4;
+
+/// Bytes of memory that decoding may take in addition, independent of the input's length. Short
+/// lists need it: they take more than [`BUDGET_FACTOR`] bytes for each byte of input, because a
+/// vector reserves at least 4 elements and a B-tree node 11. A list of 10,000 members, sorted into
+/// a B-tree, also exceeds the factor, by a few bytes for each member.
+pub const BUDGET_BYTES: usize = 64 * 1024;
+
+/// Maximum length of an error's text in bytes. Longer text, which may quote the input, is cut.
+const ERROR_BYTES_MAX: usize = 200;
+
+/// Bytes of [`BUDGET_BYTES`] set aside for uncharged memory: an error's text, boxes outside lists.
+const RESERVED: usize = 2 * 1024;
+
+/// Maximum number of elements in a B-tree node of the standard library.
+const NODE: usize = 11;
+
+/// Estimated overhead of one allocation in bytes: allocator header, `Arc` counters or B-tree links.
+const ALLOCATION: usize = 16;
+
+/// Marker names that [`list`] and [`checked_list`] pass to the deserializer, so that [`Bounded`]
+/// charges the announced length at once and reveals it as the size hint.
+const EXACT: &str = "$ostraca::list";
+const CHECKED: &str = "$ostraca::checked_list";
+
+/// Marker name of a newtype struct that copies its encoded bytes into a growing buffer. It is
+/// charged three times the length of the whole input, and its content is not charged again.
+pub const VERBATIM: &str = "$ostraca::verbatim";
+
+/// Decodes a MessagePack value from a peer within the memory budget, with at most `nesting_max`
+/// levels of nesting. Bytes after the value are ignored.
+///
+/// # Errors
+/// The bytes do not encode a `T`, nest more than `nesting_max` levels, or exceed the memory budget.
+pub fn from_foreign<T: DeserializeOwned>(
+    bytes: &[u8],
+    nesting_max: usize,
+) -> Result<T, rmp_serde::decode::Error> {
+    from_foreign_within(bytes, nesting_max, BUDGET_FACTOR)
+}
+
+/// As [`from_foreign`], with a budget of `factor` bytes for each byte of input.
+///
+/// # Errors
+/// As of [`from_foreign`].
+pub fn from_foreign_within<T: DeserializeOwned>(
+    bytes: &[u8],
+    nesting_max: usize,
+    factor: usize,
+) -> Result<T, rmp_serde::decode::Error> {
+    let budget = Budget::new(bytes.len(), factor);
+    let mut decoder = rmp_serde::Deserializer::from_read_ref(bytes);
+    decoder.set_max_depth(nesting_max);
+    let decoded = T::deserialize(Bounded { inner: &mut decoder, budget: &budget });
+    decoded.map_err(|fault| rmp_serde::decode::Error::Syntax(fault.0))
+}
+
+/// Decodes a list into a vector of exactly its length, for lists that may be long: a vector that
+/// grows takes up to three times its elements. For `#[serde(deserialize_with = "list")]`.
+///
+/// # Errors
+/// As the deserializer's.
+pub fn list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Vec<T>, D::Error> {
+    from.deserialize_tuple_struct(EXACT, 0, List(PhantomData::<(T, T)>))
+}
+
+/// As [`list`], but charges each element three times. For a list whose validation sorts it or
+/// copies it into a map.
+///
+/// # Errors
+/// As the deserializer's.
+pub fn checked_list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Vec<T>, D::Error> {
+    from.deserialize_tuple_struct(CHECKED, 0, List(PhantomData::<(T, T)>))
+}
+
+/// As [`list`], but returns each element in an [`Arc`]. Each element is charged the size of `T`; the
+/// 24 bytes of the `Arc` are not charged, so `T` should be large.
+///
+/// # Errors
+/// As the deserializer's.
+pub fn shared_list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Vec<Arc<T>>, D::Error> {
+    from.deserialize_tuple_struct(EXACT, 0, List(PhantomData::<(T, Arc<T>)>))
+}
+
+/// As [`list`], but decodes a map into a vector of its entries, in the order of the input. Padding
+/// of an entry is not charged.
+///
+/// # Errors
+/// As the deserializer's.
+pub fn entry_list<'de, K: Deserialize<'de>, V: Deserialize<'de>, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Vec<(K, V)>, D::Error> {
+    from.deserialize_struct(EXACT, &[], Entries(PhantomData::<(K, V)>))
+}
+
+struct List<X>(PhantomData<X>);
+
+/// Maximum number of bytes reserved for announced elements, because a deserializer other than
+/// [`Bounded`] announces lengths that were not charged. A longer vector grows as it is filled.
+const UNCHARGED_BYTES_MAX: usize = 64 << 20;
+
+/// Capacity for the first element and the `announced` remaining ones, which [`Bounded`] charged.
+fn room<T>(announced: Option<usize>) -> usize {
+    1 + announced.unwrap_or(0).min(UNCHARGED_BYTES_MAX / size_of::<T>().max(1))
+}
+
+struct Entries<X>(PhantomData<X>);
+
+impl<'de, T: Deserialize<'de> + Into<U>, U> Visitor<'de> for List<(T, U)> {
+    type Value = Vec<U>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Vec<U>, A::Error> {
+        let Some(first) = elements.next_element::<T>()? else { return Ok(Vec::new()) };
+        let mut list = Vec::with_capacity(room::<U>(elements.size_hint()));
+        list.push(first.into());
+        while let Some(element) = elements.next_element::<T>()? {
+            list.push(element.into());
+        }
+        Ok(list)
+    }
+}
+
+impl<'de, K: Deserialize<'de>, V: Deserialize<'de>> Visitor<'de> for Entries<(K, V)> {
+    type Value = Vec<(K, V)>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Vec<(K, V)>, A::Error> {
+        let Some(first) = entries.next_entry()? else { return Ok(Vec::new()) };
+        let mut list = Vec::with_capacity(room::<(K, V)>(entries.size_hint()));
+        list.push(first);
+        while let Some(entry) = entries.next_entry()? {
+            list.push(entry);
+        }
+        Ok(list)
+    }
+}
+
+/// Decoding error. Its text is cut at [`ERROR_BYTES_MAX`] bytes.
+#[derive(Debug)]
+struct Fault(String); // ≤ ERROR_BYTES_MAX
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Fault {}
+
+impl de::Error for Fault {
+    fn custom<T: fmt::Display>(text: T) -> Self {
+        struct Short(String);
+
+        impl Write for Short {
+            fn write_str(&mut self, part: &str) -> fmt::Result {
+                let room = ERROR_BYTES_MAX - self.0.len();
+                let mut end = part.len().min(room);
+                while !part.is_char_boundary(end) {
+                    end -= 1;
+                }
+                self.0.push_str(&part[..end]);
+                if end < part.len() { Err(fmt::Error) } else { Ok(()) }
+            }
+        }
+
+        let mut short = Short(String::new());
+        let _ = write!(short, "{text}"); // an error means that the text was cut
+        Self(short.0)
+    }
+}
+
+/// Memory budget of one value; `left` is what decoding may still take, in bytes.
+struct Budget {
+    left: Cell<usize>,
+    input: usize,
+    factor: usize,
+}
+
+impl Budget {
+    fn new(input: usize, factor: usize) -> Self {
+        let left = input.saturating_mul(factor).saturating_add(BUDGET_BYTES - RESERVED);
+        Self { left: Cell::new(left), input, factor }
+    }
+
+    fn take<E: de::Error>(&self, bytes: usize) -> Result<(), E> {
+        match self.left.get().checked_sub(bytes) {
+            Some(left) => {
+                self.left.set(left);
+                Ok(())
+            }
+            None => Err(E::custom(format_args!(
+                "{} bytes of input take more than {} times their length and {BUDGET_BYTES} bytes \
+                 of memory",
+                self.input, self.factor
+            ))),
+        }
+    }
+}
+
+/// How the elements of a sequence or the entries of a map are stored, which decides their charge.
+#[derive(Clone, Copy)]
+enum Holder {
+    /// A collection that grows with each element: a vector or a B-tree.
+    Growing,
+    /// A vector of the announced length.
+    Exact,
+    /// A vector of the announced length, and a copy of it in a map or a set.
+    Checked,
+    /// Fields of the value itself. Their memory was charged with the value that contains them.
+    Inline,
+}
+
+/// A deserializer, seed or enum access of the inner format that charges the budget.
+struct Bounded<'b, X> {
+    inner: X,
+    budget: &'b Budget,
+}
+
+impl<'b, X> Bounded<'b, X> {
+    fn wrap<Y>(&self, inner: Y) -> Bounded<'b, Y> {
+        Bounded { inner, budget: self.budget }
+    }
+
+    fn visitor<V>(&self, visitor: V, holder: Holder) -> BoundedVisitor<'b, V> {
+        BoundedVisitor { visitor, holder, budget: self.budget }
+    }
+}
+
+fn fault(error: impl fmt::Display) -> Fault {
+    Fault::custom(error)
+}
+
+/// Methods that forward the visitor with the [`Holder`] of the elements or entries it receives.
+macro_rules! forward {
+    ($($method:ident($($argument:ident: $type:ty),*) -> $holder:ident;)*) => {$(
+        fn $method<V: Visitor<'de>>(
+            self,
+            $($argument: $type,)*
+            visitor: V,
+        ) -> Result<V::Value, Fault> {
+            let visitor = self.visitor(visitor, Holder::$holder);
+            self.inner.$method($($argument,)* visitor).map_err(fault)
+        }
+    )*};
+}
+
+impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<'_, D> {
+    type Error = Fault;
+
+    forward! {
+        deserialize_any() -> Growing;
+        deserialize_bool() -> Growing;
+        deserialize_i8() -> Growing;
+        deserialize_i16() -> Growing;
+        deserialize_i32() -> Growing;
+        deserialize_i64() -> Growing;
+        deserialize_i128() -> Growing;
+        deserialize_u8() -> Growing;
+        deserialize_u16() -> Growing;
+        deserialize_u32() -> Growing;
+        deserialize_u64() -> Growing;
+        deserialize_u128() -> Growing;
+        deserialize_f32() -> Growing;
+        deserialize_f64() -> Growing;
+        deserialize_char() -> Growing;
+        deserialize_str() -> Growing;
+        deserialize_string() -> Growing;
+        deserialize_bytes() -> Growing;
+        deserialize_byte_buf() -> Growing;
+        deserialize_option() -> Growing;
+        deserialize_unit() -> Growing;
+        deserialize_unit_struct(name: &'static str) -> Growing;
+        deserialize_seq() -> Growing;
+        deserialize_map() -> Growing;
+        deserialize_tuple(len: usize) -> Inline;
+        deserialize_enum(name: &'static str, variants: &'static [&'static str]) -> Inline;
+    }
+
+    fn deserialize_tuple_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        len: usize,
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        let holder = match name {
+            EXACT => Holder::Exact,
+            CHECKED => Holder::Checked,
+            _ => {
+                let visitor = self.visitor(visitor, Holder::Inline);
+                return self.inner.deserialize_tuple_struct(name, len, visitor).map_err(fault);
+            }
+        };
+        let visitor = self.visitor(visitor, holder);
+        self.inner.deserialize_seq(visitor).map_err(fault)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        if name == VERBATIM {
+            self.budget.take::<Fault>(3 * self.budget.input)?;
+            return self.inner.deserialize_newtype_struct(name, visitor).map_err(fault);
+        }
+        let visitor = self.visitor(visitor, Holder::Growing);
+        self.inner.deserialize_newtype_struct(name, visitor).map_err(fault)
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        if name == EXACT {
+            let visitor = self.visitor(visitor, Holder::Exact);
+            return self.inner.deserialize_map(visitor).map_err(fault);
+        }
+        let visitor = self.visitor(visitor, Holder::Inline);
+        self.inner.deserialize_struct(name, fields, visitor).map_err(fault)
+    }
+
+    /// The name of a field or a variant is only compared, so it is not charged.
+    fn deserialize_identifier<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        let visitor = self.visitor(visitor, Holder::Inline);
+        self.inner.deserialize_identifier(visitor).map_err(fault)
+    }
+
+    /// Ignored values take no memory, so they are not charged.
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        self.inner.deserialize_ignored_any(visitor).map_err(fault)
+    }
+
+    fn is_human_readable(&self) -> bool {
+        self.inner.is_human_readable()
+    }
+}
+
+struct BoundedVisitor<'b, V> {
+    visitor: V,
+    holder: Holder,
+    budget: &'b Budget,
+}
+
+impl<'b, V> BoundedVisitor<'b, V> {
+    /// Charges a text or a byte string. With [`Holder::Inline`] it is the name of a field or a
+    /// variant, which is not stored.
+    fn charge<E: de::Error>(&self, len: usize) -> Result<(), E> {
+        match self.holder {
+            Holder::Inline => Ok(()),
+            Holder::Growing | Holder::Exact | Holder::Checked => {
+                self.budget.take(len.next_multiple_of(8) + ALLOCATION)
+            }
+        }
+    }
+
+    fn parts<X>(&self, inner: X) -> Parts<'b, X> {
+        Parts { inner, holder: self.holder, count: 0, left: None, budget: self.budget }
+    }
+}
+
+/// Methods of a visitor for a value of fixed size.
+macro_rules! plain {
+    ($($method:ident($type:ty);)*) => {$(
+        fn $method<E: de::Error>(self, value: $type) -> Result<V::Value, E> {
+            self.visitor.$method(value)
+        }
+    )*};
+}
+
+impl<'de, V: Visitor<'de>> Visitor<'de> for BoundedVisitor<'_, V> {
+    type Value = V::Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.visitor.expecting(f)
+    }
+
+    plain! {
+        visit_bool(bool);
+        visit_i8(i8);
+        visit_i16(i16);
+        visit_i32(i32);
+        visit_i64(i64);
+        visit_i128(i128);
+        visit_u8(u8);
+        visit_u16(u16);
+        visit_u32(u32);
+        visit_u64(u64);
+        visit_u128(u128);
+        visit_f32(f32);
+        visit_f64(f64);
+        visit_char(char);
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<V::Value, E> {
+        self.charge::<E>(text.len())?;
+        short(self.visitor.visit_str(text))
+    }
+
+    fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<V::Value, E> {
+        self.charge::<E>(text.len())?;
+        short(self.visitor.visit_borrowed_str(text))
+    }
+
+    fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<V::Value, E> {
+        self.charge::<E>(bytes.len())?;
+        short(self.visitor.visit_bytes(bytes))
+    }
+
+    fn visit_borrowed_bytes<E: de::Error>(self, bytes: &'de [u8]) -> Result<V::Value, E> {
+        self.charge::<E>(bytes.len())?;
+        short(self.visitor.visit_borrowed_bytes(bytes))
+    }
+
+    fn visit_none<E: de::Error>(self) -> Result<V::Value, E> {
+        self.visitor.visit_none()
+    }
+
+    fn visit_unit<E: de::Error>(self) -> Result<V::Value, E> {
+        self.visitor.visit_unit()
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, inner: D) -> Result<V::Value, D::Error> {
+        let bounded = Bounded { inner, budget: self.budget };
+        self.visitor.visit_some(bounded).map_err(D::Error::custom)
+    }
+
+    fn visit_newtype_struct<D: Deserializer<'de>>(self, inner: D) -> Result<V::Value, D::Error> {
+        let bounded = Bounded { inner, budget: self.budget };
+        self.visitor.visit_newtype_struct(bounded).map_err(D::Error::custom)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, inner: A) -> Result<V::Value, A::Error> {
+        let parts = self.parts(inner);
+        self.visitor.visit_seq(parts).map_err(A::Error::custom)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, inner: A) -> Result<V::Value, A::Error> {
+        let parts = self.parts(inner);
+        self.visitor.visit_map(parts).map_err(A::Error::custom)
+    }
+
+    fn visit_enum<A: EnumAccess<'de>>(self, inner: A) -> Result<V::Value, A::Error> {
+        let bounded = Bounded { inner, budget: self.budget };
+        self.visitor.visit_enum(bounded).map_err(A::Error::custom)
+    }
+}
+
+/// Converts the error of a visitor. Its text is cut by [`Fault`], because it may quote the input.
+fn short<T, E: de::Error>(result: Result<T, Fault>) -> Result<T, E> {
+    result.map_err(E::custom)
+}
+
+impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Bounded<'_, S> {
+    type Value = S::Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, inner: D) -> Result<S::Value, D::Error> {
+        let bounded = self.wrap(inner);
+        self.inner.deserialize(bounded).map_err(D::Error::custom)
+    }
+}
+
+/// The elements of a sequence or the entries of a map.
+struct Parts<'b, X> {
+    inner: X,
+    holder: Holder,
+    count: usize,        // of elements or entries so far
+    left: Option<usize>, // announced parts from the current one on, which is included
+    budget: &'b Budget,
+}
+
+impl<X> Parts<'_, X> {
+    /// The announced number of parts if it was charged; `None` for a collection that grows.
+    fn announced(&self, parts: Option<usize>) -> Option<usize> {
+        match self.holder {
+            Holder::Exact | Holder::Checked => parts,
+            Holder::Growing | Holder::Inline => None,
+        }
+    }
+
+    /// Counts the next element or entry, unless `left` says that there is none, and charges it.
+    fn next_part(&mut self, left: Option<usize>, bytes: usize) -> Result<(), Fault> {
+        self.left = left;
+        if left == Some(0) {
+            return Ok(());
+        }
+        self.count += 1;
+        self.charge(bytes)
+    }
+
+    /// Charges the current part, which takes `bytes` bytes. With an announced length, the first
+    /// part is charged for all of them and later ones are free.
+    fn charge(&self, bytes: usize) -> Result<(), Fault> {
+        let growth = || match self.count {
+            1 => NODE * bytes + ALLOCATION,
+            2..NODE => 2 * bytes, // with the first part's charge: a growing vector's peak
+            _ => 3 * bytes + ALLOCATION / 2,
+        };
+        let copies = match self.holder {
+            Holder::Inline => return Ok(()),
+            Holder::Growing => return self.budget.take(growth()),
+            Holder::Exact => 1,
+            Holder::Checked => 3,
+        };
+        match self.left {
+            None => self.budget.take(copies * growth()),
+            Some(left) if self.count == 1 => {
+                self.budget.take(left.saturating_mul(copies * bytes).saturating_add(ALLOCATION))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Parts<'_, A> {
+    type Error = Fault;
+
+    fn next_element_seed<S: DeserializeSeed<'de>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, Fault> {
+        self.next_part(self.inner.size_hint(), size_of::<S::Value>())?;
+        let seed = Bounded { inner: seed, budget: self.budget };
+        self.inner.next_element_seed(seed).map_err(fault)
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        self.announced(self.inner.size_hint())
+    }
+}
+
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for Parts<'_, A> {
+    type Error = Fault;
+
+    fn next_key_seed<S: DeserializeSeed<'de>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, Fault> {
+        self.next_part(self.inner.size_hint(), size_of::<S::Value>())?;
+        let seed = Bounded { inner: seed, budget: self.budget };
+        self.inner.next_key_seed(seed).map_err(fault)
+    }
+
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Fault> {
+        self.charge(size_of::<S::Value>())?;
+        let seed = Bounded { inner: seed, budget: self.budget };
+        self.inner.next_value_seed(seed).map_err(fault)
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        self.announced(self.inner.size_hint())
+    }
+}
+
+impl<'de, 'b, A: EnumAccess<'de>> EnumAccess<'de> for Bounded<'b, A> {
+    type Error = Fault;
+    type Variant = Bounded<'b, A::Variant>;
+
+    fn variant_seed<S: DeserializeSeed<'de>>(
+        self,
+        seed: S,
+    ) -> Result<(S::Value, Self::Variant), Fault> {
+        let budget = self.budget;
+        let (value, inner) =
+            self.inner.variant_seed(Bounded { inner: seed, budget }).map_err(fault)?;
+        Ok((value, Bounded { inner, budget }))
+    }
+}
+
+impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Bounded<'_, A> {
+    type Error = Fault;
+
+    fn unit_variant(self) -> Result<(), Fault> {
+        self.inner.unit_variant().map_err(fault)
+    }
+
+    fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, Fault> {
+        let seed = self.wrap(seed);
+        self.inner.newtype_variant_seed(seed).map_err(fault)
+    }
+
+    fn tuple_variant<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, Fault> {
+        let visitor = self.visitor(visitor, Holder::Inline);
+        self.inner.tuple_variant(len, visitor).map_err(fault)
+    }
+
+    fn struct_variant<V: Visitor<'de>>(
+        self,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        let visitor = self.visitor(visitor, Holder::Inline);
+        self.inner.struct_variant(fields, visitor).map_err(fault)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde::Serialize;
+
+    use super::*;
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Long {
+        #[serde(deserialize_with = "list")]
+        pairs: Vec<(u64, u64)>,
+        name: Option<String>,
+    }
+
+    fn bytes(value: &impl Serialize) -> Vec<u8> {
+        rmp_serde::to_vec_named(value).expect("plain data")
+    }
+
+    #[test]
+    fn values_within_the_budget_decode_as_without_it() {
+        let long = Long { pairs: vec![(u64::MAX, 7); 50_000], name: Some("a".repeat(3_000)) };
+        assert_eq!(from_foreign::<Long>(&bytes(&long), 8).ok(), Some(long));
+        let map = BTreeMap::from([("a".to_owned(), vec![1_u8, 2]), ("b".to_owned(), vec![])]);
+        assert_eq!(from_foreign(&bytes(&map), 8).ok(), Some(map));
+    }
+
+    #[test]
+    fn small_elements_beyond_the_budget_are_refused() {
+        let nothing = [&[0xdc, 0xff, 0xff][..], &[0xc0; 0xffff]].concat();
+        let refusal = |error: rmp_serde::decode::Error| error.to_string();
+        let error = from_foreign::<Vec<Option<[u64; 9]>>>(&nothing, 8).map_err(refusal);
+        assert_eq!(
+            error,
+            Err("65538 bytes of input take more than 4 times their length and 65536 bytes of \
+                 memory"
+                .to_owned())
+        );
+    }
+
+    #[test]
+    fn an_announced_length_alone_takes_no_memory() {
+        let announced = [0x81, 0xa5, b'p', b'a', b'i', b'r', b's', 0xdd, 0xff, 0xff, 0xff, 0xff];
+        let error = from_foreign::<Long>(&announced, 8).expect_err("no element is there");
+        assert!(error.to_string().contains("take more than"), "{error}");
+    }
+
+    #[test]
+    fn an_error_that_quotes_a_long_text_is_short() {
+        let text = bytes(&"\u{1}".repeat(100_000));
+        let error = from_foreign::<u64>(&text, 8).expect_err("a text is no number");
+        assert!(error.to_string().len() <= ERROR_BYTES_MAX, "{error}");
+    }
+}
