@@ -10,10 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use imbl::OrdMap;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::fence::{GROUPS_MAX, is_group};
-use super::sums::Sums;
+use super::sums::{self, Sums};
 use super::wire::{Content, ContextBytes, Entry, WireGuard};
 use crate::bug::{Bug, Canary};
 use crate::causal::CausalContext;
@@ -550,10 +549,7 @@ impl Held {
         if context.is_empty() {
             return 0;
         }
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&hash_of(self.key.as_str().as_bytes()).to_le_bytes());
-        bytes[8..].copy_from_slice(&context.digest(seed).to_le_bytes());
-        xxh3_64_with_seed(&bytes, seed)
+        sums::item(&self.key, context.digest(seed), seed)
     }
 
     pub(super) fn guard(&self) -> Option<WireGuard> {

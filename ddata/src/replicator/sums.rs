@@ -7,6 +7,8 @@
 
 use std::sync::Arc;
 
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
 use crate::encoded::hash_of;
 use crate::key::KeyName;
 
@@ -37,6 +39,18 @@ pub(super) const fn bucket(hash: u64) -> u16 {
 /// The bucket of a key.
 pub(super) fn bucket_of(key: &KeyName) -> u16 {
     bucket(hash_of(key.as_str().as_bytes()))
+}
+
+/// The item of a key with the digest of its context under the same seed.
+///
+/// The name is hashed under the seed too: two names that collide in the hash of the store's order are
+/// made in seconds, and keys that were written equally often have equal contexts. With equal items a
+/// replica that lacks one of them would compare as equal to a replica that lacks the other.
+pub(super) fn item(key: &KeyName, context: u64, seed: u64) -> u64 {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&xxh3_64_with_seed(key.as_str().as_bytes(), seed).to_le_bytes());
+    bytes[8..].copy_from_slice(&context.to_le_bytes());
+    xxh3_64_with_seed(&bytes, seed)
 }
 
 impl Sums {
@@ -81,6 +95,24 @@ pub(super) fn differing<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Two names with one hash in the store's order.
+    const COLLIDING: [&str; 2] = [
+        "aatejfdaaaaaaaaatbefiiaaaaaaaaaafwpmhvbaaaaaaaaaqjhdrubaaaaaaaaa\
+         yrztvbbaaaaaaaaalrvyiidaaaaaaaaaxeucmbaaaaaaaaaahmjmoteaaaaaaaaa",
+        "acqmdwcaaaaaaaaavhprjncaaaaaaaaacmreyxdaaaaaaaaakttkrtfaaaaaaaaa\
+         ofzvxlaaaaaaaaaavtmxjgdaaaaaaaaaqkifqacaaaaaaaaafgminbgaaaaaaaaa",
+    ];
+
+    #[test]
+    fn names_that_collide_unkeyed_have_different_items() {
+        let [one, other] = COLLIDING.map(KeyName::new);
+        let hash = |key: &KeyName| hash_of(key.as_str().as_bytes());
+        assert_eq!(hash(&one), hash(&other), "the fixture collides");
+        for seed in [1, 7, u64::MAX] {
+            assert_ne!(item(&one, 9, seed), item(&other, 9, seed), "seed {seed}");
+        }
+    }
 
     #[test]
     fn what_differs_is_found_wherever_it_stands() {
