@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use libp2p::PeerId;
-use ostraca_ddata::encoded::{ValueError, from_msgpack};
+use ostraca_ddata::encoded::{ValueError, from_peer};
 use ostraca_ddata::id::ReplicaId;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
@@ -282,7 +282,7 @@ async fn send<S: AsyncWrite + Unpin>(
 async fn receive<S: AsyncRead + Unpin, T: DeserializeOwned>(
     stream: &mut S,
 ) -> Result<T, HandshakeError> {
-    Ok(from_msgpack(&receive_bytes(stream).await?)?)
+    Ok(from_peer(&receive_bytes(stream).await?)?)
 }
 
 async fn receive_bytes<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Vec<u8>, HandshakeError> {
@@ -337,11 +337,11 @@ fn decode_yes_or_no<A: DeserializeOwned + From<Refusal>>(
         _reason: IgnoredAny,
     }
 
-    let error = match from_msgpack(bytes) {
+    let error = match from_peer(bytes) {
         Ok(answer) => return Ok(answer),
         Err(error) => error,
     };
-    match from_msgpack::<Refused>(bytes) {
+    match from_peer::<Refused>(bytes) {
         Ok(_) => Ok(A::from(Refusal::Unknown)),
         Err(_) => Err(error.into()),
     }

@@ -6,9 +6,10 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use ostraca_ddata::encoded::{entry_list, list};
 use ostraca_ddata::replicator::epoch::EpochId;
 use ostraca_ddata::types::Term;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::agreed::Agreed;
 use super::ids::{Generation, RegionId, ShardId};
@@ -34,7 +35,7 @@ pub enum ToCoordinator {
         #[serde(rename = "p", default)]
         proxy: bool,
         /// What it hosts or drains, and at which generation.
-        #[serde(rename = "h")]
+        #[serde(rename = "h", deserialize_with = "list")]
         hosted: Vec<(ShardId, Generation)>, // ≤ SHARDS_MAX
         /// The highest generation that it has heard of.
         #[serde(rename = "m")]
@@ -44,13 +45,13 @@ pub enum ToCoordinator {
         agreed: Agreed,
     },
     /// Where do these live?
-    #[serde(rename = "g")]
+    #[serde(rename = "g", deserialize_with = "list")]
     GetShardHome(Vec<ShardId>), // ≤ SHARDS_MAX
     /// It hosts these, at these generations.
-    #[serde(rename = "o")]
+    #[serde(rename = "o", deserialize_with = "list")]
     Hosted(Vec<(ShardId, Generation)>),
     /// It hosts these no more, and they have no home to release them to.
-    #[serde(rename = "d")]
+    #[serde(rename = "d", deserialize_with = "list")]
     Drained(Vec<(ShardId, Generation)>),
     /// It is to stop: find other homes for its shards, and give it no new ones.
     /// Repeated until it has left; answered by [`ToRegion::MayLeave`].
@@ -59,7 +60,7 @@ pub enum ToCoordinator {
     /// Somebody there wants these to stop, wherever they live; repeated until answered. Each with the
     /// number of the wish, by which it is answered: that a shard has stopped for an earlier one says
     /// nothing of a later one.
-    #[serde(rename = "s")]
+    #[serde(rename = "s", deserialize_with = "list")]
     Stop(Vec<(ShardId, u64)>), // ≤ SHARDS_MAX
     /// The answer to [`ToRegion::Recount`]: what this node knows, and nothing that is older counts
     /// here any more.
@@ -69,7 +70,7 @@ pub enum ToCoordinator {
         #[serde(rename = "t")]
         term: Term,
         /// What it hosts or drains, or keeps something of for a next home, and at which generation.
-        #[serde(rename = "h", default)]
+        #[serde(rename = "h", default, deserialize_with = "list")]
         hosted: Vec<(ShardId, Generation)>, // ≤ SHARDS_MAX
         /// The newest decision that it was told of each shard, started or not.
         #[serde(rename = "k", default)]
@@ -92,7 +93,7 @@ pub enum ToCoordinator {
         #[serde(rename = "u", default)]
         next: Option<ShardId>,
         /// As in [`Counted`](Self::Counted), and so are the others.
-        #[serde(rename = "h", default)]
+        #[serde(rename = "h", default, deserialize_with = "list")]
         hosted: Vec<(ShardId, Generation)>, // ≤ SHARDS_MAX
         /// The newest decision that it was told of each of them.
         #[serde(rename = "k", default)]
@@ -123,32 +124,32 @@ pub enum ToRegion {
     #[serde(rename = "n")]
     NotYet(NotYet),
     /// Host these.
-    #[serde(rename = "h")]
+    #[serde(rename = "h", deserialize_with = "list")]
     Host(Vec<HostShard>),
     /// Release these.
-    #[serde(rename = "l")]
+    #[serde(rename = "l", deserialize_with = "list")]
     Release(Vec<ReleaseShard>),
     /// New homes; only routes.
     #[serde(rename = "w")]
     Announce(RouteTable),
     /// Another region: these are released here.
-    #[serde(rename = "d")]
+    #[serde(rename = "d", deserialize_with = "list")]
     Released(Vec<Released>),
     /// Another region: these are hosted here, drop what you keep of them. Or the coordinator, to who
     /// leaves: they have been hosted so by somebody who had heard of its release.
-    #[serde(rename = "o")]
+    #[serde(rename = "o", deserialize_with = "list")]
     Hosted(Vec<(ShardId, Generation)>),
     /// Another region: these are released here, and a long payload is kept of each.
-    #[serde(rename = "k")]
+    #[serde(rename = "k", deserialize_with = "list")]
     Carries(Vec<Carries>),
     /// Another region: send more of these payloads.
-    #[serde(rename = "f")]
+    #[serde(rename = "f", deserialize_with = "list")]
     Fetch(Vec<Fetch>),
     /// Another region: a piece of a payload.
     #[serde(rename = "p")]
     Part(Part),
     /// These have stopped, as was wanted; each with the number of the wish.
-    #[serde(rename = "s")]
+    #[serde(rename = "s", deserialize_with = "list")]
     Stopped(Vec<(ShardId, u64)>), // ≤ SHARDS_MAX
     /// Who leaves may: no decision names it that is to be carried out, and none of this term will.
     #[serde(rename = "y")]
@@ -203,10 +204,54 @@ pub struct HostShard {
     pub generation: Generation,
     /// As in the cell.
     #[serde(rename = "a", default)]
-    pub after: BTreeMap<RegionId, Generation>, // ≤ regions
+    pub after: After, // ≤ regions
     /// As in the cell.
     #[serde(rename = "e")]
     pub epoch: EpochId,
+}
+
+/// Regions that may still host a shard, each with the highest generation of that: a map on the wire.
+/// In memory it is a list, since nearly always it has at most one entry, for which a map allocates
+/// room for eleven.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(transparent)]
+pub struct After(#[serde(deserialize_with = "entry_list")] Vec<(RegionId, Generation)>);
+
+impl After {
+    /// Number of regions.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether no region may still host the shard.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The regions with the generations.
+    pub fn iter(&self) -> impl Iterator<Item = (RegionId, Generation)> + '_ {
+        self.0.iter().copied()
+    }
+}
+
+impl Serialize for After {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(self.0.iter().copied())
+    }
+}
+
+impl FromIterator<(RegionId, Generation)> for After {
+    fn from_iter<I: IntoIterator<Item = (RegionId, Generation)>>(regions: I) -> Self {
+        Self(regions.into_iter().collect())
+    }
+}
+
+impl From<BTreeMap<RegionId, Generation>> for After {
+    fn from(regions: BTreeMap<RegionId, Generation>) -> Self {
+        regions.into_iter().collect()
+    }
 }
 
 /// Stop hosting a shard, and say so to its home.
@@ -352,12 +397,12 @@ pub struct ShardRoute {
 /// Routes, with each term and region written once: about 10 bytes per shard.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RouteTable {
-    #[serde(rename = "t")]
+    #[serde(rename = "t", deserialize_with = "list")]
     terms: Vec<Term>,
-    #[serde(rename = "r")]
+    #[serde(rename = "r", deserialize_with = "list")]
     regions: Vec<RegionId>,
     /// Shard, index of the term, sequence number, index of the region plus one or zero.
-    #[serde(rename = "s")]
+    #[serde(rename = "s", deserialize_with = "list")]
     rows: Vec<(u32, u32, u64, u32)>,
 }
 
@@ -517,7 +562,7 @@ mod tests {
         let hosted = vec![(shard, g(1, 1))];
         let (generation, to, listed) = (g(2, 2), Some(region(2)), Generation::NEVER);
         let release = ReleaseShard { shard, generation, to, listed };
-        let host = HostShard { shard, generation: g(2, 2), after, epoch };
+        let host = HostShard { shard, generation: g(2, 2), after: after.into(), epoch };
         let agreed = Agreed {
             shards: 100,
             extractor: "xxh3".into(),

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crdts::VClock;
+use ostraca_ddata::encoded::{checked_list, from_foreign_within, list, shared_list};
 use ostraca_ddata::id::ReplicaId;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -27,6 +28,10 @@ pub const RECORDS_MAX: usize = 200_000;
 /// Stamps, versions, revisions and ages, at most: far above what a cluster can live to see, and
 /// far enough below the end that nothing overflows.
 pub const COUNTER_MAX: u64 = 1 << 48;
+
+/// Bytes of memory that a message of membership may take for each of its bytes: a member holds the
+/// names of its roles and entity types in trees, which take ten times the memory of short names.
+pub const MEMBERSHIP_FACTOR: usize = 16;
 
 const NESTING_MAX: usize = 16;
 
@@ -97,9 +102,8 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, GossipDecodeError>
     if len > GOSSIP_BYTES_MAX {
         return Err(GossipDecodeError::TooLong { len });
     }
-    let mut decoder = rmp_serde::Deserializer::from_read_ref(bytes);
-    decoder.set_max_depth(NESTING_MAX);
-    T::deserialize(&mut decoder).map_err(|source| GossipDecodeError::Malformed { len, source })
+    from_foreign_within(bytes, NESTING_MAX, MEMBERSHIP_FACTOR)
+        .map_err(|source| GossipDecodeError::Malformed { len, source })
 }
 
 /// [`Gossip`] on the wire.
@@ -107,19 +111,29 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, GossipDecodeError>
 struct RawGossip {
     #[serde(rename = "c")]
     cluster: ClusterId,
-    #[serde(rename = "m")]
+    #[serde(rename = "m", deserialize_with = "shared_list")]
     members: Vec<Arc<Member>>,
-    #[serde(rename = "r", default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        rename = "r",
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "list"
+    )]
     rows: Vec<RawRow>,
-    #[serde(rename = "t", default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        rename = "t",
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "checked_list"
+    )]
     tombstones: Vec<(ReplicaId, u64)>,
     #[serde(rename = "f", default, skip_serializing_if = "is_zero")]
     forgotten: u64,
     #[serde(rename = "p", default, skip_serializing_if = "std::ops::Not::not")]
     preparing_for_shutdown: bool,
-    #[serde(rename = "v")]
+    #[serde(rename = "v", deserialize_with = "checked_list")]
     version: Vec<(ReplicaId, u64)>,
-    #[serde(rename = "s")]
+    #[serde(rename = "s", deserialize_with = "checked_list")]
     seen: Vec<ReplicaId>,
 }
 
@@ -129,9 +143,19 @@ struct RawRow {
     observer: ReplicaId,
     #[serde(rename = "n")]
     version: u64,
-    #[serde(rename = "u", default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        rename = "u",
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "checked_list"
+    )]
     unreachable: Vec<ReplicaId>,
-    #[serde(rename = "t", default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        rename = "t",
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "checked_list"
+    )]
     terminated: Vec<ReplicaId>,
 }
 
@@ -144,15 +168,35 @@ struct RawDelta {
     bases: Vec<u64>,
     #[serde(rename = "d")]
     content: u64,
-    #[serde(rename = "m", default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        rename = "m",
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "shared_list"
+    )]
     members: Vec<Arc<Member>>,
-    #[serde(rename = "r", default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        rename = "r",
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "list"
+    )]
     rows: Vec<RawRow>,
-    #[serde(rename = "t", default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        rename = "t",
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "checked_list"
+    )]
     tombstones: Vec<(ReplicaId, u64)>,
-    #[serde(rename = "v", default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        rename = "v",
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "checked_list"
+    )]
     version: Vec<(ReplicaId, u64)>,
-    #[serde(rename = "s")]
+    #[serde(rename = "s", deserialize_with = "checked_list")]
     seen: Vec<ReplicaId>,
 }
 
@@ -161,7 +205,7 @@ struct RawDelta {
 struct RawStatus {
     #[serde(rename = "c")]
     cluster: ClusterId,
-    #[serde(rename = "v")]
+    #[serde(rename = "v", deserialize_with = "checked_list")]
     version: Vec<(ReplicaId, u64)>,
     #[serde(rename = "d")]
     content: u64,
@@ -176,7 +220,7 @@ struct RawSeen {
     cluster: ClusterId,
     #[serde(rename = "d")]
     content: u64,
-    #[serde(rename = "n")]
+    #[serde(rename = "n", deserialize_with = "checked_list")]
     nodes: Vec<ReplicaId>,
 }
 

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
+use ostraca_ddata::encoded::from_foreign;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::port as data;
 use ostraca_ddata::replicator::request::{RequestId, SubscriptionId};
@@ -336,9 +337,7 @@ pub fn hear(from: ReplicaId, header: (&str, &str), body: &[u8]) -> Result<Input,
 }
 
 fn decoded<T: DeserializeOwned>(body: &[u8]) -> Result<T, Unheard> {
-    let mut decoder = rmp_serde::Deserializer::from_read_ref(body);
-    decoder.set_max_depth(NESTING_MAX);
-    T::deserialize(&mut decoder).map_err(|source| Unheard::Malformed { len: body.len(), source })
+    from_foreign(body, NESTING_MAX).map_err(|source| Unheard::Malformed { len: body.len(), source })
 }
 
 #[cfg(test)]
@@ -423,7 +422,7 @@ mod tests {
         let host = HostShard {
             shard: SHARD,
             generation: g(1),
-            after: BTreeMap::from([(region, g(1))]),
+            after: [(region, g(1))].into_iter().collect(),
             epoch,
         };
         let released = Released {

@@ -24,7 +24,7 @@ impl Coordinator {
         if let Some(home) = region
             && !record.is_out(home, &self.installed)
         {
-            self.mail.host(home, HostShard { shard, generation, after, epoch });
+            self.mail.host(home, HostShard { shard, generation, after: after.into(), epoch });
         }
     }
 

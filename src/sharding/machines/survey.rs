@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ostraca_ddata::clock::Instant;
+use ostraca_ddata::encoded::list;
 use ostraca_ddata::id::ReplicaId;
 use serde::{Deserialize, Serialize};
 
@@ -37,7 +38,7 @@ pub enum SurveyMessage {
         #[serde(rename = "n")]
         number: u64,
         /// Shards with their entities.
-        #[serde(rename = "s")]
+        #[serde(rename = "s", deserialize_with = "list")]
         shards: Vec<(ShardId, u64)>, // ≤ SHARDS_MAX
         /// How many shards stand in all messages of the answer together; 0: this one is all of it.
         #[serde(rename = "o", default, skip_serializing_if = "is_zero")]
@@ -60,7 +61,7 @@ pub enum SurveyMessage {
         #[serde(rename = "n")]
         number: u64,
         /// What the coordinator and the region there remember.
-        #[serde(rename = "a")]
+        #[serde(rename = "a", deserialize_with = "list")]
         accounts: Vec<Account>, // ≤ 2 × TOLD_MAX
     },
     /// Does this entity live at your region?

@@ -18,7 +18,7 @@ use crate::sharding::ids::{Generation, ShardId};
 use crate::sharding::region::{Reach, RegionOutput};
 use crate::sharding::store::{Answer, Ask};
 use crate::sharding::wire::{
-    HostShard, NotYet, ReleaseShard, ShardingMessage, ToCoordinator, ToRegion,
+    After, HostShard, NotYet, ReleaseShard, ShardingMessage, ToCoordinator, ToRegion,
 };
 
 const ME: ReplicaId = ReplicaId::new(1);
@@ -252,7 +252,7 @@ fn who_has_handed_over_everything_stops_no_gate_and_takes_nothing_any_more() {
     assert!(!bench.tell(Input::Out).contains(&stop), "what comes late is sent back");
     let generation = Generation::new(Term { number: 1, owner: OTHER }, 1);
     let id = EpochId { generation: 1, number: 1 };
-    let host = HostShard { shard: ShardId::new(3), generation, after: BTreeMap::new(), epoch: id };
+    let host = HostShard { shard: ShardId::new(3), generation, after: After::default(), epoch: id };
     let word = Word::Sharding(ShardingMessage::Region(ToRegion::Host(vec![host])));
     bench.tell(Input::Message { from: OTHER, entity_type: counter(), word });
     let region = bench.machines.of(&counter()).and_then(TypeMachines::region);
@@ -273,7 +273,7 @@ fn keeps(change: impl FnOnce(&mut ClusterState)) -> (Bench, ShardId) {
     bench.up(&[1, 2], change);
     let (shard, id) = (ShardId::new(3), EpochId { generation: 1, number: 1 });
     let at = |seq| Generation::new(Term { number: 1, owner: OTHER }, seq);
-    let word = HostShard { shard, generation: at(1), after: BTreeMap::new(), epoch: id };
+    let word = HostShard { shard, generation: at(1), after: After::default(), epoch: id };
     let release = ReleaseShard { shard, generation: at(2), to: None, listed: at(1) };
     for message in [ToRegion::Host(vec![word]), ToRegion::Release(vec![release])] {
         let word = Word::Sharding(ShardingMessage::Region(message));
@@ -326,7 +326,7 @@ fn who_leaves_when_a_stop_of_all_begins_waits_for_nobody() {
     let shard = ShardId::new(3);
     let generation = Generation::new(Term { number: 1, owner: OTHER }, 1);
     let id = EpochId { generation: 1, number: 1 };
-    let host = HostShard { shard, generation, after: BTreeMap::new(), epoch: id };
+    let host = HostShard { shard, generation, after: After::default(), epoch: id };
     let word = Word::Sharding(ShardingMessage::Region(ToRegion::Host(vec![host])));
     bench.tell(Input::Message { from: OTHER, entity_type: counter(), word });
     assert!(!bench.tell(Input::Leave).contains(&Output::Left), "it hosts a shard");
@@ -459,7 +459,7 @@ fn known_failure_42_a_coordinator_that_ends_leaves_the_region_beside_it_as_it_is
     let (id, term) = fence(&bench.up(&[1, 2], |_| {})).expect("it takes a term");
     bench.act(id, term);
     let (shard, generation) = (ShardId::new(3), Generation::new(term, 2));
-    let host = HostShard { shard, generation, after: BTreeMap::new(), epoch: with_epoch() };
+    let host = HostShard { shard, generation, after: After::default(), epoch: with_epoch() };
     let word = Word::Sharding(ShardingMessage::Region(ToRegion::Host(vec![host])));
     bench.tell(Input::Message { from: ME, entity_type: counter(), word });
     let told = bench.tell(Input::LeaseLost);

@@ -16,9 +16,9 @@ impl Region {
     /// It is to host the shard.
     pub(super) fn remember_told(&mut self, now: Now, word: &HostShard) {
         let entry = Remembered {
-            from: word.after.iter().max_by_key(|(_, last)| **last).map(|(id, _)| *id),
+            from: word.after.iter().max_by_key(|(_, last)| *last).map(|(id, _)| id),
             to: Some(self.me),
-            awaited: word.after.keys().copied().collect(),
+            awaited: word.after.iter().map(|(id, _)| id).collect(),
             ..Remembered::new(now, word.shard, word.generation, "told to host it".into())
         };
         self.keep(What::Told, entry);

@@ -172,7 +172,7 @@ impl Shard {
         if generation > self.max_gen || (late && generation < self.max_gen) {
             self.max_gen = generation;
             self.home = Some(judge.me);
-            self.pend = Some(Pending { after, asked_by: from });
+            self.pend = Some(Pending { after: after.iter().collect(), asked_by: from });
             return self.judge(judge);
         }
         match self.run {

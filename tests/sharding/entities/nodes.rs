@@ -335,6 +335,7 @@ impl<E: Entity> Nodes<E> {
             self.words.push((*from, COORDINATOR, ToRegion::Release(vec![word])));
         }
         if let Some(home) = home {
+            let after = after.into();
             let word = HostShard { shard, generation, after, epoch };
             self.words.push((home, COORDINATOR, ToRegion::Host(vec![word])));
         }

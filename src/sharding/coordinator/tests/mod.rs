@@ -211,7 +211,7 @@ pub(super) fn sent(outputs: &[CoordinatorOutput]) -> Vec<(u64, ToRegion)> {
 
 pub(super) fn host(home: &ShardHome) -> ToRegion {
     let ShardHome { generation, after, epoch, .. } = home.clone();
-    ToRegion::Host(vec![HostShard { shard: SHARD, generation, after, epoch }])
+    ToRegion::Host(vec![HostShard { shard: SHARD, generation, after: after.into(), epoch }])
 }
 
 /// To who is listed at `listed`; 0: to who is not.

@@ -36,7 +36,7 @@ fn hosting() -> (Bench, Vec<RegionOutput>) {
 
 fn hosts(generation: Generation) -> ToRegion {
     let epoch = EpochId { generation: 1, number: 1 };
-    let word = |shard| HostShard { shard, generation, after: BTreeMap::new(), epoch };
+    let word = |shard| HostShard { shard, generation, after: After::default(), epoch };
     ToRegion::Host(shards().map(word).collect())
 }
 

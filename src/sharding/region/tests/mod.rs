@@ -14,7 +14,7 @@ use ostraca_ddata::replicator::epoch::EpochId;
 use ostraca_ddata::types::Term;
 
 use super::*;
-use crate::sharding::wire::ShardingMessage;
+use crate::sharding::wire::{After, ShardingMessage};
 
 pub(super) const SHARD: ShardId = ShardId::new(7);
 pub(super) const COORDINATOR: ReplicaId = ReplicaId::new(9);

@@ -37,7 +37,7 @@ fn it_says_what_it_hosts_and_what_it_was_told_started_or_not() {
     let waits = HostShard {
         shard: ShardId::new(3),
         generation: g(3),
-        after: [(region(2), g(1))].into(),
+        after: [(region(2), g(1))].into_iter().collect(),
         epoch: EpochId { generation: 1, number: 1 },
     };
     bench.order(ToRegion::Host(vec![waits]));
@@ -73,7 +73,7 @@ fn from_its_answer_on_no_older_decision_counts_and_what_waited_still_starts() {
     let late = HostShard {
         shard: ShardId::new(3),
         generation: g(9),
-        after: BTreeMap::new(),
+        after: After::default(),
         epoch: EpochId { generation: 1, number: 1 },
     };
     // Of one that was kept, too.
@@ -86,7 +86,7 @@ fn from_its_answer_on_no_older_decision_counts_and_what_waited_still_starts() {
     let again = HostShard {
         shard: SHARD,
         generation: Generation::new(term(5), 1),
-        after: BTreeMap::new(),
+        after: After::default(),
         epoch: ORIGIN,
     };
     let out = bench.hear(2, ToRegion::Host(vec![again]));
@@ -106,7 +106,7 @@ fn what_was_decided_after_the_first_of_two_counts_is_adopted_from_whoever_coordi
     let word = HostShard {
         shard: SHARD,
         generation: Generation::new(term(3), 1),
-        after: BTreeMap::new(),
+        after: After::default(),
         epoch: ORIGIN,
     };
     let host = || ToRegion::Host(vec![word.clone()]);
@@ -158,7 +158,7 @@ fn orders_of_a_coordinator_that_was_given_up_change_nothing_also_before_the_coun
     let late = HostShard {
         shard: other,
         generation: g(9),
-        after: BTreeMap::new(),
+        after: After::default(),
         epoch: EpochId { generation: 1, number: 1 },
     };
     assert_eq!(starts(&bench.order(ToRegion::Host(vec![late]))), []);
@@ -196,7 +196,7 @@ fn from_the_first_part_of_an_answer_on_nothing_older_counts() {
     let mut bench = Bench::with(RegionConfig { cut, ..RegionConfig::default() }, Canary::none());
     bench.order(host(1, &[]));
     let (generation, epoch) = (g(1), EpochId { generation: 1, number: 1 });
-    let other = HostShard { shard: ShardId::new(8), generation, after: BTreeMap::new(), epoch };
+    let other = HostShard { shard: ShardId::new(8), generation, after: After::default(), epoch };
     bench.order(ToRegion::Host(vec![other]));
     bench.tell(RegionInput::Installed(forced(1..=3)));
     let is_part = |out: &[(u64, ShardingMessage)], next: Option<ShardId>| matches!(out, [(2, ShardingMessage::Coordinator(ToCoordinator::CountedPart { next: n, .. }))] if *n == next);
@@ -218,7 +218,7 @@ fn what_it_knows_of_many_shards_comes_in_parts_that_lanes_take() {
         Generation::new(term, u64::MAX - 9 + seq)
     };
     let epoch = EpochId { generation: 1, number: 1 };
-    let host = |shard| HostShard { shard, generation: far(1), after: BTreeMap::new(), epoch };
+    let host = |shard| HostShard { shard, generation: far(1), after: After::default(), epoch };
     bench.order(ToRegion::Host((0..1_000).map(ShardId::new).map(host).collect()));
     let to = Some(RegionId::new(ReplicaId::new(u64::MAX - 1)));
     let listed = Generation::NEVER;
