@@ -191,7 +191,7 @@ fn line(data: Option<&Data>) -> String {
     let now = humantime::format_rfc3339_seconds(SystemTime::now());
     match data {
         None => format!("{now}  holds nothing"),
-        Some(data) => format!("{now}  {}  {}", data.shape, shown::content(&data.content)),
+        Some(data) => format!("{now}  {}  {}", data.shape, shown::value(data)),
     }
 }
 

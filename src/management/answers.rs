@@ -13,11 +13,11 @@ use ostraca_ddata::replicator::epoch::EpochId;
 use ostraca_ddata::replicator::request::{ReadConsistency, WriteConsistency};
 use ostraca_ddata::types::LWWRegister;
 
-use super::item::Item;
 use super::server::too_long;
+use super::verbatim::Verbatim;
 use super::wire::{
-    self, ANSWER_BYTES_MAX, Answer, Configuration, Data, Explained, KEYS_MAX, Level, Member,
-    Members, Packed, Recovery, Refusal, Region, Request, Shards, Survivor, WITHIN_MAX, Why,
+    self, ANSWER_BYTES_MAX, Answer, Configuration, Content, Data, Explained, KEYS_MAX, Level,
+    Member, Members, Packed, Recovery, Refusal, Region, Request, Shards, Survivor, WITHIN_MAX, Why,
 };
 use crate::cluster::member;
 use crate::node::cluster::{Cluster, ClusterView, RecoverError};
@@ -71,7 +71,7 @@ pub(super) async fn answer(handles: &Handles, request: Request) -> Answer {
                 explain(handles, &entity_type, about, within(within_ms)).await
             }
             Request::Get { key, level } => get(handles, &key, level).await,
-            Request::Set { key, value, level } => set(handles, &key, &value, level).await,
+            Request::Set { key, value, level } => set(handles, &key, value, level).await,
             Request::Recover { force } => recover(handles, force).await,
             Request::Keys { prefix, after, limit } => keys(handles, &prefix, after, limit).await,
             Request::Watch { .. } => unreachable!("who watches is answered more than once"),
@@ -296,7 +296,7 @@ pub(super) async fn value(value: Option<Value>) -> Answer {
     // A large one takes as long as many messages, which others wait to see handled.
     let packed = tokio::task::spawn_blocking(move || Data {
         shape: value.shape().to_string(),
-        content: value.content().into(),
+        content: Verbatim::of(&Content::from(value.content())),
     });
     match packed.await {
         Ok(data) => Answer::Value(Some(data)),
@@ -313,12 +313,7 @@ pub(super) async fn nothing_yet(handles: &Handles, key: &KeyName) -> Option<Answ
     }
 }
 
-async fn set(
-    handles: &Handles,
-    key: &str,
-    value: &Packed,
-    level: Level,
-) -> Result<Answer, Refusal> {
+async fn set(handles: &Handles, key: &str, value: Packed, level: Level) -> Result<Answer, Refusal> {
     if key.starts_with(OWN) {
         let text = format!(
             "keys that begin with {OWN} are the cluster's own, guarded by whoever coordinates: \
@@ -326,13 +321,13 @@ async fn set(
         );
         return Err(Refusal { why: Why::Guarded, text });
     }
-    let item = value.item().map_err(|why| refusal(Why::NotUnderstood, &why))?;
+    let value = value.verbatim().map_err(|why| refusal(Why::NotUnderstood, &why))?;
     let consistency = match level {
         Level::Local => WriteConsistency::Local,
         Level::Majority { .. } => WriteConsistency::majority(span(level)),
     };
-    let key = Key::<LWWRegister<Item>>::new(key);
-    let update = handles.replicator.update(&key, consistency, move |it| it.set(&item));
+    let key = Key::<LWWRegister<Verbatim>>::new(key);
+    let update = handles.replicator.update(&key, consistency, move |it| it.set(&value));
     update.await.map(|()| Answer::Done).map_err(|why| unwritten(&why))
 }
 

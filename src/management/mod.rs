@@ -6,7 +6,7 @@
 //!
 //! | file | is |
 //! |---|---|
-//! | [`wire`], [`item`] | requests, answers and values, and their bytes |
+//! | [`wire`], [`item`], [`verbatim`] | requests, answers and values, and their bytes |
 //! | [`server`], `answers`, [`seats`] | a node's side, over any stream |
 //! | [`client`] | a tool's side, over any stream |
 //! | [`socket`], [`config`] | the UNIX socket of a node, and where it is |
@@ -18,6 +18,7 @@ pub mod item;
 pub mod seats;
 pub mod server;
 pub mod socket;
+pub mod verbatim;
 pub mod wire;
 
 pub use self::answers::Handles;

@@ -10,13 +10,14 @@ use std::fmt;
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 
-use ostraca_ddata::encoded::{Encoded, ValueError, from_msgpack};
+use ostraca_ddata::encoded::{Encoded, ValueError, from_msgpack, from_peer, list};
 use ostraca_ddata::types::content;
 use serde::de::{DeserializeOwned, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::item::Item;
+use super::verbatim::Verbatim;
 
 /// How long a caller may have a request wait, at most.
 pub const WITHIN_MAX: Duration = Duration::from_secs(60);
@@ -135,6 +136,7 @@ pub enum Answer {
     /// To [`Request::Recover`].
     Recovery(Recovery),
     /// To [`Request::Keys`], in the order of their names.
+    #[serde(deserialize_with = "list")]
     Keys(Vec<String>),
     /// To any request: why it was not done.
     Refused(Refusal),
@@ -294,6 +296,7 @@ pub struct Region {
     /// Where others dial it; empty if it is no member any more.
     pub address: String,
     /// Its shards, and how many entities live in each.
+    #[serde(deserialize_with = "list")]
     pub shards: Vec<(u32, u64)>,
 }
 
@@ -312,8 +315,18 @@ pub struct Data {
     /// The name of its type: `or-set`, `or-map/or-set`, `user/score-board`.
     #[serde(rename = "type")]
     pub shape: String,
-    /// What is in it.
-    pub content: Content,
+    /// What is in it: a [`Content`].
+    pub content: Verbatim,
+}
+
+impl Data {
+    /// Decodes what is in it.
+    ///
+    /// # Errors
+    /// [`ValueError`] if a later release wrote it.
+    pub fn content(&self) -> Result<Content, ValueError> {
+        self.content.decode()
+    }
 }
 
 /// What is in a value, as [`content::Content`] has it.
@@ -383,6 +396,14 @@ impl Packed {
         from_msgpack(&self.0)
     }
 
+    /// Its bytes, as one value of whatever type.
+    ///
+    /// # Errors
+    /// [`ValueError`] if it is no MessagePack value.
+    pub fn verbatim(self) -> Result<Verbatim, ValueError> {
+        Verbatim::new(self.0)
+    }
+
     /// Its length, in bytes.
     #[must_use]
     pub const fn len(&self) -> usize {
@@ -448,7 +469,7 @@ pub(super) fn encode(said: &impl Serialize) -> Vec<u8> {
 /// # Errors
 /// [`ValueError`] if this release does not understand it.
 pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ValueError> {
-    from_msgpack(bytes)
+    from_peer(bytes)
 }
 
 /// Why there is no further frame.

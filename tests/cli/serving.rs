@@ -120,7 +120,7 @@ async fn whoever_watches_and_reads_slowly_is_told_of_the_last_value() {
     while seen.last() != Some(&199) {
         let next = tokio::time::timeout(SOON, watching.next()).await.expect("there is more");
         let Some(told) = next.expect("told") else { continue };
-        let Content::Register(Some(value)) = told.content else { panic!("{told:?}") };
+        let Ok(Content::Register(Some(value))) = told.content() else { panic!("{told:?}") };
         let Item::Text(text) = value.item().expect("a value") else { panic!("{value:?}") };
         let (n, _) = text.split_once(' ').expect("a number first");
         seen.push(n.parse::<u32>().expect("a number"));

@@ -31,7 +31,9 @@ fn requests() -> Vec<Request> {
 fn answers() -> Vec<Answer> {
     let all = [Item::Integer(1), Item::Nil].each_ref().map(packed).to_vec();
     let entry = (packed(&Item::Bool(true)), Content::Count(text("-7")));
-    let held = |shape: &str, content| Answer::Value(Some(Data { shape: text(shape), content }));
+    let held = |shape: &str, content: Content| {
+        Answer::Value(Some(Data { shape: text(shape), content: Verbatim::of(&content) }))
+    };
     let refusal = Refusal { why: Why::WrongType, text: text("no") };
     let region = Region { node: text("n"), address: text("/a"), shards: vec![(3, 9)] };
     let shards = Shards { entity_type: text("t"), regions: vec![region], ..Shards::default() };
@@ -124,7 +126,7 @@ fn the_deepest_map_that_there_can_be_survives_the_wire() {
     for _ in 0..16 {
         content = Content::Map(vec![(packed(&Item::Nil), content)]);
     }
-    let answer = Answer::Value(Some(Data { shape: text("deep"), content }));
+    let answer = Answer::Value(Some(Data { shape: text("deep"), content: Verbatim::of(&content) }));
     assert_eq!(decode::<Answer>(&encode(&answer)).ok(), Some(answer));
 }
 

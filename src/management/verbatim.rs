@@ -1,0 +1,104 @@
+//! [`Verbatim`]: any MessagePack value, kept as its bytes.
+
+use std::fmt;
+
+use ostraca_ddata::encoded::{NESTING_MAX, VERBATIM, ValueError, from_msgpack};
+use serde::de::{DeserializeOwned, Error as _, IgnoredAny, Visitor};
+use serde::ser::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A MessagePack value, kept as its bytes: written and read, it is that value. A tree of small values
+/// takes up to 64 times the memory of its bytes, so the value is decoded only where it is shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Verbatim(Vec<u8>);
+
+impl Verbatim {
+    /// Keeps an encoded value.
+    ///
+    /// # Errors
+    /// [`ValueError`] if the bytes are not one MessagePack value of at most [`NESTING_MAX`] levels.
+    pub fn new(bytes: Vec<u8>) -> Result<Self, ValueError> {
+        from_msgpack::<IgnoredAny>(&bytes)?;
+        Ok(Self(bytes))
+    }
+
+    /// Encodes a value.
+    ///
+    /// # Panics
+    /// If its `Serialize` fails, or it nests deeper than 1,024 levels.
+    #[must_use]
+    pub fn of(value: &impl Serialize) -> Self {
+        Self(rmp_serde::to_vec_named(value).expect("plain data encodes"))
+    }
+
+    /// Decodes the value.
+    ///
+    /// # Errors
+    /// [`ValueError`] if it is not a `T`.
+    pub fn decode<T: DeserializeOwned>(&self) -> Result<T, ValueError> {
+        from_msgpack(&self.0)
+    }
+}
+
+impl fmt::Debug for Verbatim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Verbatim({} bytes)", self.0.len())
+    }
+}
+
+impl Serialize for Verbatim {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut decoder = rmp_serde::Deserializer::from_read_ref(self.0.as_slice());
+        decoder.set_max_depth(NESTING_MAX);
+        serde_transcode::transcode(&mut decoder, to).map_err(S::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for Verbatim {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Copy;
+
+        impl<'de> Visitor<'de> for Copy {
+            type Value = Verbatim;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a value")
+            }
+
+            fn visit_newtype_struct<D: Deserializer<'de>>(
+                self,
+                from: D,
+            ) -> Result<Verbatim, D::Error> {
+                let mut bytes = Vec::new();
+                let mut to = rmp_serde::Serializer::new(&mut bytes);
+                serde_transcode::transcode(from, &mut to).map_err(D::Error::custom)?;
+                Ok(Verbatim(bytes))
+            }
+        }
+
+        from.deserialize_newtype_struct(VERBATIM, Copy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ostraca_ddata::encoded::{Encoded, from_peer};
+
+    use super::*;
+
+    #[test]
+    fn a_value_is_written_and_read_as_it_was() {
+        let value = ("a", [1_u64, 300, u64::MAX], Some(-0.5), (), b"bytes".as_slice());
+        let encoded = Encoded::new(&value).expect("it encodes");
+        let read: Verbatim = from_peer(encoded.as_bytes()).expect("a value");
+        assert_eq!(read, Verbatim::of(&value));
+        assert_eq!(Encoded::new(&read).expect("it encodes"), encoded);
+    }
+
+    #[test]
+    fn bytes_that_are_not_one_value_are_refused() {
+        for bytes in [&[][..], &[0xc1], &[0x92, 1], &[1, 2], &[0x91; 200]] {
+            assert!(Verbatim::new(bytes.to_vec()).is_err(), "{bytes:?}");
+        }
+    }
+}
