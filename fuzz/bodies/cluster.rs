@@ -1,24 +1,22 @@
-//! Arbitrary bytes as messages of membership, leases, sharding, singletons and the management
-//! protocol: each decodes or is refused, without a panic.
+//! Arbitrary bytes as messages of membership and leases: each decodes or is refused, without a panic,
+//! and a decoded message encodes to bytes that decode to the same message.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::mem::discriminant;
 
 use ostraca::cluster::gossip::wire::{decode, encode};
 use ostraca::cluster::lease::LeaseMessage;
 use ostraca::cluster::wire::ClusterMessage;
-use ostraca::ddata::encoded::from_msgpack;
-use ostraca::ddata::id::ReplicaId;
-use ostraca::management::wire::{Answer, Request};
-use ostraca::node::wiring::sharding::{SHARDING, SINGLETON, SURVEY, hear};
 
-pub(crate) fn run(bytes: &[u8]) {
+/// Returns a hash of the kinds of the messages that the bytes are.
+pub(crate) fn run(bytes: &[u8]) -> u64 {
+    let mut outcome = DefaultHasher::new();
     if let Ok(message) = decode::<ClusterMessage>(bytes) {
+        discriminant(&message).hash(&mut outcome);
         let again =
             decode::<ClusterMessage>(&encode(&message)).expect("an encoded message decodes");
         assert_eq!(again, message);
     }
-    let _ = decode::<LeaseMessage>(bytes);
-    for part in [SHARDING, SINGLETON, SURVEY] {
-        let _ = hear(ReplicaId::new(2), (part, "counter"), bytes);
-    }
-    let _ = from_msgpack::<Request>(bytes);
-    let _ = from_msgpack::<Answer>(bytes);
+    decode::<LeaseMessage>(bytes).is_ok().hash(&mut outcome);
+    outcome.finish()
 }

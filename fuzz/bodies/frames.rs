@@ -3,14 +3,17 @@
 
 use ostraca::net::frame::{self, Cut, FRAME_BYTES, Frame};
 
-pub(crate) fn run(bytes: &[u8]) {
-    let mut rest = bytes;
+/// Returns a hash of the kinds of the frames.
+pub(crate) fn run(bytes: &[u8]) -> u64 {
+    let (mut rest, mut outcome) = (bytes, 0_u64);
     while let Ok(Cut::Frame(frame, len)) = frame::cut(rest, FRAME_BYTES) {
         assert!((5..=FRAME_BYTES).contains(&len));
         if let Frame::Message { header, .. } | Frame::First { header, .. } = frame {
             let count = usize::from(header.as_bytes()[0]);
             assert_eq!(header.fields().count(), count);
         }
+        outcome = outcome.wrapping_mul(11).wrapping_add(u64::from(rest[4]));
         rest = &rest[len..];
     }
+    outcome
 }

@@ -51,8 +51,11 @@ impl AsyncWrite for Peer<'_> {
 }
 
 /// The first byte says how many bytes behind it choose the actions of the streams' owners.
-pub(crate) fn run(input: &[u8]) {
-    let Some((&count, rest)) = input.split_first() else { return };
+///
+/// Returns a hash of the numbers of streams in the course of the connection.
+pub(crate) fn run(input: &[u8]) -> u64 {
+    let mut outcome = 0_u64;
+    let Some((&count, rest)) = input.split_first() else { return outcome };
     let (choices, bytes) = rest.split_at(rest.len().min(usize::from(count)));
     let upgrade = Yamux::new(STREAMS_MAX).upgrade_inbound(Peer { bytes }, "");
     let Some(Ok(mut muxer)) = upgrade.now_or_never() else {
@@ -68,7 +71,11 @@ pub(crate) fn run(input: &[u8]) {
             streams.push(stream);
         }
         assert!(streams.len() <= STREAMS_MAX);
-        let (Some(choice), Some(mut stream)) = (choices.next(), streams.pop()) else { return };
+        outcome = outcome.wrapping_mul(31).wrapping_add(2 * streams.len() as u64);
+        outcome = outcome.wrapping_add(u64::from(ended));
+        let (Some(choice), Some(mut stream)) = (choices.next(), streams.pop()) else {
+            return outcome;
+        };
         match choice % 4 {
             0 => drop(stream),
             1 => {
@@ -86,7 +93,7 @@ pub(crate) fn run(input: &[u8]) {
             }
         }
         if ended && streams.is_empty() {
-            return;
+            return outcome;
         }
     }
 }

@@ -1,6 +1,9 @@
 //! Arbitrary bytes as the other end of the encrypted handshake: it fails on both sides without a panic.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{Cursor, Read, Write};
+use std::mem::discriminant;
+use std::sync::LazyLock;
 
 use futures::future::FutureExt;
 use futures::io::AllowStdIo;
@@ -29,19 +32,28 @@ impl Write for Peer {
     }
 }
 
-pub(crate) fn run(bytes: &[u8]) {
+/// An open node and one with a secret. Keys are drawn once: that takes longer than a handshake.
+static NODES: LazyLock<[Noise; 2]> = LazyLock::new(|| {
     let open = Noise::new(&Keypair::generate_ed25519()).expect("a key that signs");
     let secret = Secret::new(vec![7; 32]).expect("a secret of full length");
     let secrets = Secrets::new(vec![secret], Vec::new());
     let closed = open.clone().with_secrets(Keyring::new(Some(secrets))).with_stock_peers();
+    [open, closed]
+});
+
+/// Returns a hash of the errors.
+pub(crate) fn run(bytes: &[u8]) -> u64 {
+    let mut outcome = DefaultHasher::new();
     let peer = || AllowStdIo::new(Peer(Cursor::new(bytes.to_vec())));
-    for noise in [open, closed] {
+    for noise in &*NODES {
         for name in noise.protocol_info() {
             let inbound = noise.clone().upgrade_inbound(peer(), name.clone()).now_or_never();
             let outbound = noise.clone().upgrade_outbound(peer(), name).now_or_never();
             for handshake in [inbound, outbound] {
-                assert!(handshake.expect("the handshake waits for nothing").is_err());
+                let error = handshake.expect("the handshake waits for nothing").err();
+                discriminant(&error.expect("no peer proves itself by chance")).hash(&mut outcome);
             }
         }
     }
+    outcome.finish()
 }

@@ -7,11 +7,20 @@ use ostraca::cluster::gossip::{ClusterId, Gossip};
 use ostraca::cluster::member::{Address, Member};
 use ostraca::cluster::wire::{ClusterMessage, Settings};
 use ostraca::ddata::id::{NodeId, PeerKey, ReplicaId};
-use ostraca::management::wire::Request;
+use ostraca::ddata::replicator::epoch::EpochId;
+use ostraca::ddata::types::Term;
+use ostraca::management::item::Item;
+use ostraca::management::verbatim::Verbatim;
+use ostraca::management::wire::{
+    Answer, Content, Data, Level, Member as ManagedMember, Members, Packed, Region, Request, Shards,
+};
 use ostraca::net::frame::{self, Field, kind};
-use ostraca::sharding::ids::ShardId;
-use ostraca::sharding::wire::{ShardingMessage, ToCoordinator};
+use ostraca::sharding::ids::{Generation, RegionId, ShardId};
+use ostraca::sharding::wire::{HostShard, ShardRoute, ShardingMessage, ToCoordinator, ToRegion};
 use serde::Serialize;
+
+/// An address of a node.
+const ADDRESS: &str = "/ip4/10.0.0.1/tcp/7600";
 
 /// The inputs of a golden file: a name and hexadecimal digits on each line.
 fn golden(text: &str) -> Vec<Vec<u8>> {
@@ -73,7 +82,7 @@ pub(crate) fn noise() -> Vec<Vec<u8>> {
 
 pub(crate) fn cluster() -> Vec<Vec<u8>> {
     let node = NodeId { peer: PeerKey::new([7; 32]), incarnation: ReplicaId::new(3) };
-    let address = Address::new("/ip4/10.0.0.1/tcp/7600").expect("an address");
+    let address = Address::new(ADDRESS).expect("an address");
     let member = Member::joining(node, address.clone(), 1);
     let settings = Settings {
         must: vec![("cluster-name".to_owned(), "shop".to_owned())],
@@ -86,12 +95,52 @@ pub(crate) fn cluster() -> Vec<Vec<u8>> {
         seeds: BTreeSet::from([address]),
         cluster: Some(ClusterId(7)),
     };
-    let stop = ShardingMessage::Coordinator(ToCoordinator::Stop(vec![(ShardId::new(5), 1)]));
-    let requests =
-        [Request::Members, Request::Shards { entity_type: "counter".to_owned(), within_ms: 3_000 }];
-    let mut inputs = vec![encode(&join), encode(&gossip), named(&stop)];
-    inputs.extend(requests.iter().map(named));
-    inputs
+    vec![encode(&join), encode(&gossip)]
+}
+
+pub(crate) fn sharding() -> Vec<Vec<u8>> {
+    let node = ReplicaId::new(3);
+    let region = RegionId::new(node);
+    let generation = Generation::new(Term { number: 2, owner: node }, 9);
+    let shard = ShardId::new(5);
+    let home = Some(region);
+    let routes = [5, 6].map(|shard| ShardRoute { shard: ShardId::new(shard), generation, home });
+    let epoch = EpochId { generation: 1, number: 3 };
+    let after = [(region, generation)].into_iter().collect();
+    let host = HostShard { shard, generation, after, epoch };
+    let messages = [
+        ShardingMessage::Coordinator(ToCoordinator::Stop(vec![(shard, 1)])),
+        ShardingMessage::Coordinator(ToCoordinator::Hosted(vec![(shard, generation)])),
+        ShardingMessage::Coordinator(ToCoordinator::GetShardHome(vec![shard])),
+        ShardingMessage::Region(ToRegion::Announce(routes.into_iter().collect())),
+        ShardingMessage::Region(ToRegion::Host(vec![host])),
+    ];
+    messages.iter().map(named).collect()
+}
+
+pub(crate) fn management() -> Vec<Vec<u8>> {
+    let text = |text: &str| text.to_owned();
+    let value = Packed::new(&Item::List(vec![Item::Integer(7), Item::Text(text("on"))]));
+    let value = value.expect("a value of two levels");
+    let requests = [
+        Request::Members,
+        Request::Shards { entity_type: text("counter"), within_ms: 3_000 },
+        Request::Set { key: text("flags/a"), value: value.clone(), level: Level::Local },
+    ];
+    let region = Region { node: text("a1b2c3d4-7"), address: text(ADDRESS), shards: vec![(5, 2)] };
+    let shards =
+        Shards { entity_type: text("counter"), regions: vec![region], ..Shards::default() };
+    let member = ManagedMember { node: text("a1b2c3d4-7"), ..ManagedMember::default() };
+    let members = Members { me: text("a1b2c3d4-7"), members: vec![member], ..Members::default() };
+    let content = Verbatim::of(&Content::Elements(vec![value]));
+    let answers = [
+        Answer::Members(members),
+        Answer::Shards(shards),
+        Answer::Keys(vec![text("flags/a"), text("flags/b")]),
+        Answer::Value(Some(Data { shape: text("or-set"), content })),
+    ];
+    let answers = answers.iter().map(named);
+    requests.iter().map(named).chain(answers).collect()
 }
 
 fn named(message: &impl Serialize) -> Vec<u8> {

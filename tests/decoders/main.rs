@@ -2,15 +2,19 @@
 //! hangs or reads beyond its input, whatever a peer sends.
 //!
 //! `OSTRACA_SIM_SECONDS=600 cargo test --test decoders` runs each body that long on fresh seeds. The
-//! same bodies run under libFuzzer, guided by coverage: `cargo +nightly fuzz run frames`.
+//! long run of `long_run.rs` counts executions. The same bodies run under libFuzzer, guided by
+//! coverage: `cargo +nightly fuzz run frames`.
 
 mod corpus;
+mod long_run;
 mod mutation;
 
 #[path = "../../fuzz/bodies/cluster.rs"]
 mod cluster;
 #[path = "../../fuzz/bodies/frames.rs"]
 mod frames;
+#[path = "../../fuzz/bodies/management.rs"]
+mod management;
 #[path = "../../fuzz/bodies/messages.rs"]
 mod messages;
 #[path = "../../fuzz/bodies/muxer.rs"]
@@ -19,6 +23,8 @@ mod muxer;
 mod noise;
 #[path = "../../fuzz/bodies/openings.rs"]
 mod openings;
+#[path = "../../fuzz/bodies/sharding.rs"]
+mod sharding;
 
 use mutation::explore;
 
@@ -51,4 +57,15 @@ fn mutated_openings_never_panic() {
 #[test]
 fn mutated_cluster_messages_never_panic() {
     explore("mutated_cluster_messages_never_panic", 1_000, &corpus::cluster(), cluster::run);
+}
+
+#[test]
+fn mutated_sharding_messages_never_panic() {
+    explore("mutated_sharding_messages_never_panic", 1_000, &corpus::sharding(), sharding::run);
+}
+
+#[test]
+fn mutated_management_messages_never_panic() {
+    let corpus = corpus::management();
+    explore("mutated_management_messages_never_panic", 1_000, &corpus, management::run);
 }

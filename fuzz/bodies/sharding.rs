@@ -1,0 +1,18 @@
+//! Arbitrary bytes as messages between the machines of sharding, singletons and surveys: each decodes
+//! or is refused, without a panic.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::mem::discriminant;
+
+use ostraca::ddata::id::ReplicaId;
+use ostraca::node::wiring::sharding::{SHARDING, SINGLETON, SURVEY, hear};
+
+/// Returns a hash of the kinds of the messages that the bytes are.
+pub(crate) fn run(bytes: &[u8]) -> u64 {
+    let mut outcome = DefaultHasher::new();
+    for part in [SHARDING, SINGLETON, SURVEY] {
+        let heard = hear(ReplicaId::new(2), (part, "counter"), bytes);
+        heard.ok().as_ref().map(discriminant).hash(&mut outcome);
+    }
+    outcome.finish()
+}

@@ -1,0 +1,200 @@
+//! Peak heap of each decoder: at most [`BUDGET_FACTOR`] bytes for each byte of input
+//! ([`MEMBERSHIP_FACTOR`] for membership, [`MESSAGE_FACTOR`] for the Replicator), and [`BUDGET_BYTES`] more, whatever the bytes are.
+//!
+//! A counting allocator measures the whole process, so this binary has one test, which takes one
+//! decoder after the other: `cargo test --test decoder_memory`. Inputs: the corpus of the fuzz bodies,
+//! mutations of it (`OSTRACA_SIM_SECONDS` and `OSTRACA_SEED` as for any seeded test), long messages
+//! as nodes write them, and shapes that announce or contain more than they carry.
+
+#[expect(dead_code, reason = "shared with the fuzz bodies, which have more inputs")]
+mod corpus;
+#[expect(dead_code, reason = "shared with the fuzz bodies")]
+mod mutation;
+mod shapes;
+
+use std::hint::black_box;
+
+use ostraca::cluster::gossip::wire::{MEMBERSHIP_FACTOR, decode};
+use ostraca::cluster::lease::LeaseMessage;
+use ostraca::cluster::wire::ClusterMessage;
+use ostraca::ddata::encoded::{BUDGET_BYTES, BUDGET_FACTOR, from_peer};
+use ostraca::ddata::id::ReplicaId;
+use ostraca::ddata::replicator::wire::{MESSAGE_FACTOR, Message};
+use ostraca::ddata::sim::seeds;
+use ostraca::management::wire::{Answer, Request};
+use ostraca::net::frame::{FRAME_BYTES, Frame, cut};
+use ostraca::net::handshake::{decode_answer, decode_client_answer};
+use ostraca::net::wire::{ClientHello, Greeting, Hello, OPENING_BYTES_MAX};
+use ostraca::node::wiring::sharding::{SHARDING, SINGLETON, SURVEY, hear};
+use peak_alloc::PeakAlloc;
+
+#[global_allocator]
+static HEAP: PeakAlloc = PeakAlloc;
+
+/// A decoder: whether it accepts the bytes. The value lives until the peak is read.
+struct Decoder {
+    name: &'static str,
+    corpus: fn() -> Vec<Vec<u8>>,
+    factor: usize, // of the input's length
+    accepts: fn(&[u8]) -> bool,
+}
+
+const DECODERS: [Decoder; 13] = [
+    Decoder { name: "frame", corpus: corpus::frames, factor: BUDGET_FACTOR, accepts: cuts_frames },
+    Decoder {
+        name: "cluster",
+        corpus: corpus::cluster,
+        factor: MEMBERSHIP_FACTOR,
+        accepts: |bytes| black_box(decode::<ClusterMessage>(bytes)).is_ok(),
+    },
+    Decoder {
+        name: "lease",
+        corpus: corpus::cluster,
+        factor: BUDGET_FACTOR,
+        accepts: |bytes| black_box(decode::<LeaseMessage>(bytes)).is_ok(),
+    },
+    Decoder {
+        name: "sharding",
+        corpus: corpus::sharding,
+        factor: BUDGET_FACTOR,
+        accepts: |bytes| hears(SHARDING, bytes),
+    },
+    Decoder {
+        name: "singleton",
+        corpus: corpus::sharding,
+        factor: BUDGET_FACTOR,
+        accepts: |bytes| hears(SINGLETON, bytes),
+    },
+    Decoder {
+        name: "survey",
+        corpus: corpus::sharding,
+        factor: BUDGET_FACTOR,
+        accepts: |bytes| hears(SURVEY, bytes),
+    },
+    Decoder {
+        name: "replicator",
+        corpus: corpus::replicator,
+        factor: MESSAGE_FACTOR,
+        accepts: |bytes| black_box(Message::decode(bytes)).is_ok(),
+    },
+    Decoder {
+        name: "request",
+        corpus: corpus::management,
+        factor: BUDGET_FACTOR,
+        accepts: |bytes| black_box(from_peer::<Request>(bytes)).is_ok(),
+    },
+    Decoder {
+        name: "answer",
+        corpus: corpus::management,
+        factor: BUDGET_FACTOR,
+        accepts: |bytes| black_box(from_peer::<Answer>(bytes)).is_ok(),
+    },
+    Decoder {
+        name: "greeting",
+        corpus: corpus::openings,
+        factor: BUDGET_FACTOR,
+        accepts: |bytes| opens(bytes, |bytes| black_box(from_peer::<Greeting>(bytes)).is_ok()),
+    },
+    Decoder {
+        name: "hello",
+        corpus: corpus::openings,
+        factor: BUDGET_FACTOR,
+        accepts: |bytes| opens(bytes, |bytes| black_box(from_peer::<Hello>(bytes)).is_ok()),
+    },
+    Decoder {
+        name: "client hello",
+        corpus: corpus::openings,
+        factor: BUDGET_FACTOR,
+        accepts: |bytes| opens(bytes, |bytes| black_box(from_peer::<ClientHello>(bytes)).is_ok()),
+    },
+    Decoder {
+        name: "opening's answer",
+        corpus: corpus::openings,
+        factor: BUDGET_FACTOR,
+        accepts: |bytes| {
+            opens(bytes, |bytes| {
+                black_box(decode_answer(bytes)).is_ok()
+                    | black_box(decode_client_answer(bytes)).is_ok()
+            })
+        },
+    },
+];
+
+fn cuts_frames(bytes: &[u8]) -> bool {
+    let mut rest = bytes;
+    while let Ok(ostraca::net::frame::Cut::Frame(frame, len)) = cut(rest, FRAME_BYTES) {
+        if let Frame::Message { header, .. } | Frame::First { header, .. } = frame {
+            black_box(header.fields().count());
+        }
+        rest = &rest[len..];
+    }
+    rest.is_empty()
+}
+
+fn hears(part: &str, bytes: &[u8]) -> bool {
+    black_box(hear(ReplicaId::new(2), (part, "counter"), bytes)).is_ok()
+}
+
+/// The transport refuses longer openings before it reads them.
+fn opens(bytes: &[u8], decode: impl Fn(&[u8]) -> bool) -> bool {
+    bytes.len() <= OPENING_BYTES_MAX && decode(bytes)
+}
+
+/// Peak heap of a decoder above what was there before, in bytes, and whether it accepts the bytes.
+fn peak(decoder: &Decoder, bytes: &[u8]) -> (usize, bool) {
+    HEAP.reset_peak_usage();
+    let before = HEAP.current_usage();
+    let accepted = (decoder.accepts)(bytes);
+    (HEAP.peak_usage() - before, accepted)
+}
+
+/// What is beyond the bound, of each decoder the first few.
+#[derive(Default)]
+struct Findings(Vec<String>);
+
+impl Findings {
+    /// Whether the decoder accepts the bytes.
+    fn measure(&mut self, decoder: &Decoder, what: &str, bytes: &[u8]) -> bool {
+        let (peak, accepted) = peak(decoder, bytes);
+        let bound = decoder.factor * bytes.len() + BUDGET_BYTES;
+        if peak > bound {
+            self.0.push(format!(
+                "{}: {what}: {} bytes take {peak} bytes of heap, above {bound}; they begin {:02x?}",
+                decoder.name,
+                bytes.len(),
+                &bytes[..bytes.len().min(40)]
+            ));
+        }
+        accepted
+    }
+}
+
+#[test]
+fn peak_heap_of_each_decoder_is_bounded() {
+    let shapes = shapes::hostile();
+    let mut findings = Findings::default();
+    for decoder in &DECODERS {
+        let corpus = (decoder.corpus)();
+        for (number, input) in corpus.iter().enumerate() {
+            findings.measure(decoder, &format!("corpus {number}"), input);
+            for (what, grown) in shapes::grown(input) {
+                findings.measure(decoder, &format!("corpus {number}, {what}"), &grown);
+            }
+        }
+        for (what, input) in &shapes {
+            findings.measure(decoder, what, input);
+        }
+        for (what, input) in shapes::long(decoder.name) {
+            if !findings.measure(decoder, &what, &input) {
+                findings.0.push(format!("{}: {what}: refused", decoder.name));
+            }
+        }
+        for seed in seeds("peak_heap_of_each_decoder_is_bounded", 100) {
+            for input in mutation::inputs(&corpus, seed.value) {
+                findings.measure(decoder, &format!("seed {}", seed.value), &input);
+            }
+        }
+    }
+    let first: Vec<_> = findings.0.iter().take(20).collect();
+    assert!(first.is_empty(), "{} inputs beyond the bound: {first:#?}", findings.0.len());
+}

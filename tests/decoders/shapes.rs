@@ -1,0 +1,206 @@
+//! Inputs that a decoder could take much memory for, and long messages as nodes write them.
+
+use std::collections::BTreeSet;
+use std::io::Cursor;
+use std::iter::repeat_n;
+
+use ostraca::cluster::gossip::wire::encode;
+use ostraca::cluster::gossip::{ClusterId, Gossip};
+use ostraca::cluster::member::{Address, Member};
+use ostraca::cluster::wire::ClusterMessage;
+use ostraca::ddata::id::{NodeId, PeerKey, ReplicaId};
+use ostraca::ddata::replicator::epoch::EpochId;
+use ostraca::ddata::replicator::wire::{Body, Content as Brought, Entry, Message};
+use ostraca::ddata::types::Term;
+use ostraca::management::verbatim::Verbatim;
+use ostraca::management::wire::{Answer, Content, Data, Packed, Region, Request, Shards};
+use ostraca::sharding::ids::{Generation, RegionId, ShardId};
+use ostraca::sharding::wire::{HostShard, ShardRoute, ShardingMessage, ToCoordinator, ToRegion};
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+
+/// An input and its name.
+pub(crate) type Shape = (String, Vec<u8>);
+
+/// Elements of a list that is made long.
+const ELEMENTS: u32 = 50_000;
+/// Members of a large cluster, and shards of a large type.
+const MEMBERS: u64 = 1_000;
+const SHARDS: u32 = 20_000;
+/// Small values, each of which can take much more memory than bytes.
+const SMALL: [(&str, &[u8]); 8] = [
+    ("nil", &[0xc0]),
+    ("integers", &[7]),
+    ("empty maps", &[0x80]),
+    ("empty lists", &[0x90]),
+    ("empty texts", &[0xa0]),
+    ("empty byte strings", &[0xc4, 0]),
+    ("pairs", &[0x92, 1, 1]),
+    ("pairs of texts", &[0x92, 0xa0, 0xa0]),
+];
+
+/// Whole inputs that are no message of any decoder.
+pub(crate) fn hostile() -> Vec<Shape> {
+    let mut shapes = vec![
+        ("nested lists".to_owned(), vec![0x91; 1 << 20]),
+        ("nested maps".to_owned(), [0x81, 0xa0].repeat(1 << 19)),
+        ("zeros".to_owned(), vec![0; 1 << 20]),
+    ];
+    for marker in [0xdb, 0xc6, 0xdd, 0xdf] {
+        shapes.push((
+            format!("announced by {marker:x}"),
+            [marker].into_iter().chain([0xff; 4]).collect(),
+        ));
+    }
+    for (name, small) in SMALL {
+        shapes.push((format!("a list of {name}"), list_of(small)));
+    }
+    shapes
+}
+
+fn list_of(element: &[u8]) -> Vec<u8> {
+    let elements = element.repeat(ELEMENTS as usize);
+    [&[0xdd][..], &ELEMENTS.to_be_bytes(), &elements].concat()
+}
+
+/// The input with each of its lists and maps in turn made long, of its own first element and of small
+/// values, and announced as longer than it is; and with each of its texts and byte strings announced
+/// as longer.
+pub(crate) fn grown(input: &[u8]) -> Vec<Shape> {
+    let mut shapes = Vec::new();
+    for (at, marker) in input.iter().enumerate() {
+        let (before, behind) = (&input[..at], &input[at + 1..]);
+        let mut push = |what: &str, list: &[u8]| {
+            shapes.push((format!("byte {at}: {what}"), [before, list].concat()));
+        };
+        match marker {
+            0x91..=0x9f => {
+                push("its first element", &list_of(&behind[..value_len(behind)]));
+                SMALL.iter().for_each(|(name, small)| push(name, &list_of(small)));
+                push("announced", &[0xdd, 0xff, 0xff, 0xff, 0xff]);
+            }
+            0x81..=0x8f => {
+                push("a map with numbers as keys", &map_of(|number| number.to_be_bytes().to_vec()));
+                push("announced", &[0xdf, 0xff, 0xff, 0xff, 0xff]);
+            }
+            0xa0..=0xbf => push("announced", &[0xdb, 0xff, 0xff, 0xff, 0xff]),
+            0xc4 => push("announced", &[0xc6, 0xff, 0xff, 0xff, 0xff]),
+            _ => {}
+        }
+    }
+    shapes
+}
+
+fn map_of(key: impl Fn(u32) -> Vec<u8>) -> Vec<u8> {
+    let entries = (0..ELEMENTS).flat_map(|number| [vec![0xce], key(number), vec![7]].concat());
+    [0xdf].into_iter().chain(ELEMENTS.to_be_bytes()).chain(entries).collect()
+}
+
+/// The length of the MessagePack value that the bytes begin with; 0 if there is none.
+fn value_len(bytes: &[u8]) -> usize {
+    let mut decoder = rmp_serde::Deserializer::new(Cursor::new(bytes));
+    let whole = IgnoredAny::deserialize(&mut decoder).is_ok();
+    if whole { usize::try_from(decoder.position()).unwrap_or(0) } else { 0 }
+}
+
+/// Long messages that the decoder of this name must accept.
+pub(crate) fn long(decoder: &str) -> Vec<Shape> {
+    match decoder {
+        "cluster" => cluster(),
+        "sharding" => sharding(),
+        "replicator" => replicator(),
+        "request" => {
+            let value = named(&repeat_n(7_u8, 1_000_000).collect::<Vec<_>>());
+            let value = Packed::from(&ostraca::ddata::encoded::Encoded::from_bytes(&value));
+            let level = ostraca::management::wire::Level::Local;
+            let request = Request::Set { key: "flags/a".to_owned(), value, level };
+            vec![("a list of 1,000,000 integers".to_owned(), named(&request))]
+        }
+        "answer" => management(),
+        _ => Vec::new(),
+    }
+}
+
+fn named(message: &impl Serialize) -> Vec<u8> {
+    rmp_serde::to_vec_named(message).expect("a message encodes")
+}
+
+fn cluster() -> Vec<Shape> {
+    let node = |number: u64| ReplicaId::new(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let member = |number: u64| {
+        let mut peer = [0; 32];
+        peer[..8].copy_from_slice(&number.to_le_bytes());
+        let node = NodeId { peer: PeerKey::new(peer), incarnation: node(number) };
+        let address = Address::new(format!("/ip4/10.0.0.1/tcp/{number}")).expect("an address");
+        let mut member = Member::joining(node, address, number);
+        member.roles = BTreeSet::from(["backend".to_owned()]);
+        member.hosting.entity_types = BTreeSet::from(["cart".to_owned(), "order".to_owned()]);
+        member
+    };
+    let mut gossip = Gossip::found(ClusterId(7), member(1)).expect("a founder");
+    for number in 2..=MEMBERS {
+        gossip.let_in(node(1), member(number)).expect("a new member");
+    }
+    let status = gossip.status();
+    let gossip = ClusterMessage::Gossip(gossip.into());
+    let status = ClusterMessage::GossipStatus(status);
+    vec![
+        (format!("a state of {MEMBERS} members"), encode(&gossip)),
+        (format!("a status of {MEMBERS} members"), encode(&status)),
+    ]
+}
+
+fn sharding() -> Vec<Shape> {
+    let node = ReplicaId::new(0x9e37_79b9_7f4a_7c15);
+    let region = RegionId::new(node);
+    let generation = Generation::new(Term { number: 2, owner: node }, 900);
+    let shards = || (0..SHARDS).map(ShardId::new);
+    let route = |shard| ShardRoute { shard, generation, home: Some(region) };
+    let epoch = EpochId { generation: 1, number: 3 };
+    let host = |shard| {
+        let after = [(region, generation)].into_iter().collect();
+        HostShard { shard, generation, after, epoch }
+    };
+    let coordinator = ShardingMessage::Coordinator;
+    let messages = [
+        ("stop", coordinator(ToCoordinator::Stop(shards().map(|shard| (shard, 1)).collect()))),
+        (
+            "hosted",
+            coordinator(ToCoordinator::Hosted(shards().map(|it| (it, generation)).collect())),
+        ),
+        ("get home", coordinator(ToCoordinator::GetShardHome(shards().collect()))),
+        ("announce", ShardingMessage::Region(ToRegion::Announce(shards().map(route).collect()))),
+        ("host", ShardingMessage::Region(ToRegion::Host(shards().map(host).collect()))),
+    ];
+    let shape = |(name, message): &(&str, ShardingMessage)| ((*name).to_owned(), named(message));
+    messages.iter().map(shape).collect()
+}
+
+fn replicator() -> Vec<Shape> {
+    let entry = |index: u32| {
+        let content = Brought::Delta(vec![1; 16].into());
+        let (key, shape) = (format!("key-{index}").as_str().into(), "or-set".into());
+        Entry { index, key, shape, guard: None, content }
+    };
+    let entries = (0..SHARDS).map(entry).collect();
+    let write = Body::Write { push: 16, whole: true, entries };
+    let used = Body::Used((0..1_000).map(|n| (format!("key-{n}").as_str().into(), 9)).collect());
+    let message = |body| Message { epoch: None, body }.encode();
+    vec![("small entries".to_owned(), message(write)), ("uses".to_owned(), message(used))]
+}
+
+fn management() -> Vec<Shape> {
+    let shards = (0..SHARDS).map(|shard| (shard, 7)).collect();
+    let region = Region { node: "a1b2c3d4-7".to_owned(), address: String::new(), shards };
+    let shards =
+        Shards { entity_type: "cart".to_owned(), regions: vec![region], ..Shards::default() };
+    let seven = Packed::from(&ostraca::ddata::encoded::Encoded::from_bytes(&[7]));
+    let content = Verbatim::of(&Content::Elements(vec![seven; SHARDS as usize]));
+    let data = Data { shape: "or-set".to_owned(), content };
+    let keys = (0..1_000).map(|key| format!("key-{key}")).collect();
+    vec![
+        ("shards".to_owned(), named(&Answer::Shards(shards))),
+        ("elements".to_owned(), named(&Answer::Value(Some(data)))),
+        ("keys".to_owned(), named(&Answer::Keys(keys))),
+    ]
+}
