@@ -21,6 +21,36 @@ pub struct Management {
     /// `net.data-dir`, or none without a data directory. Empty: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub control_socket: Option<PathBuf>,
+    /// Requests that this node takes from tools on other hosts (`--node`), which prove the
+    /// cluster's secret or the one for tools. `"off"`: none. `"read"`: those that change nothing.
+    /// `"all"`: changes as well, except `recover`, which needs the control socket. The control
+    /// socket itself always takes all.
+    pub remote: Remote,
+}
+
+/// Requests that a node takes over the network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Remote {
+    /// None: every request is refused.
+    Off,
+    /// Those that change nothing.
+    #[default]
+    Read,
+    /// All except `recover`.
+    All,
+}
+
+impl Remote {
+    /// As the settings spell it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Read => "read",
+            Self::All => "all",
+        }
+    }
 }
 
 /// A path that can't be a socket's.

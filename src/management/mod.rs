@@ -8,9 +8,11 @@
 //! |---|---|
 //! | [`wire`], [`item`], [`verbatim`] | requests, answers and values, and their bytes |
 //! | [`server`], `answers`, [`seats`] | a node's side, over any stream |
+//! | `access` | which requests a caller may make |
 //! | [`client`] | a tool's side, over any stream |
 //! | [`socket`], [`config`] | the UNIX socket of a node, and where it is |
 
+mod access;
 mod answers;
 pub mod client;
 pub mod config;

@@ -13,7 +13,9 @@ use ostraca_ddata::key::KeyName;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::time::timeout;
 
+use super::access::Origin;
 use super::answers::{self, Handles};
+use super::config::Remote;
 use super::seats::{NoSeat, Seats};
 use super::wire::{
     self, ANSWER_BYTES_MAX, Answer, FrameError, REQUEST_BYTES_MAX, Refusal, Request, Why,
@@ -34,16 +36,7 @@ const REFUSING_MAX: Duration = Duration::from_secs(1);
 pub struct Server {
     handles: Arc<Handles>,
     seats: Seats,
-    from: From,
-}
-
-/// Where callers are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum From {
-    /// On the node's own host, as its own user.
-    Here,
-    /// Anywhere: whoever knows the cluster's secret.
-    Elsewhere,
+    origin: Origin,
 }
 
 /// Why a conversation is over.
@@ -62,16 +55,16 @@ enum Over {
 }
 
 impl Server {
-    /// Answers by these handles, whoever calls: what only an operator of this very node may do is
-    /// refused.
+    /// A server for callers on other hosts. It takes the requests that `remote` allows.
     #[must_use]
-    pub fn new(handles: Handles) -> Self {
-        Self { handles: Arc::new(handles), seats: Seats::default(), from: From::Elsewhere }
+    pub fn new(handles: Handles, remote: Remote) -> Self {
+        let origin = Origin::Network(remote);
+        Self { handles: Arc::new(handles), seats: Seats::default(), origin }
     }
 
-    /// The same for the control socket.
+    /// The same server for callers on the control socket, which may do everything.
     pub(crate) fn for_operators(&self) -> Self {
-        Self { from: From::Here, ..self.clone() }
+        Self { origin: Origin::ControlSocket, ..self.clone() }
     }
 
     /// Talks with whoever is at the other end, until they hang up, misbehave, are silent for too
@@ -97,14 +90,17 @@ impl Server {
         loop {
             let Some(request) = hear(stream).await? else { return Ok(()) };
             seat.waits()?;
-            let answer = match wire::decode::<Request>(&request) {
+            let request = match wire::decode::<Request>(&request) {
+                Ok(request) => self.origin.admit(request).map_err(Answer::Refused),
+                Err(why) => Err(refused(Why::NotUnderstood, &why)),
+            };
+            let answer = match request {
                 Ok(Request::Watch { key }) => match seat.watches() {
                     Ok(()) => return self.watch(stream, &key).await,
                     Err(why) => refused(Why::Busy, &why),
                 },
-                Ok(Request::Recover { .. }) if self.from == From::Elsewhere => only_here(),
                 Ok(request) => answers::answer(&self.handles, request).await,
-                Err(why) => refused(Why::NotUnderstood, &why),
+                Err(refusal) => refusal,
             };
             timeout(UNREAD_MAX, say(stream, &answer)).await.map_err(|_| Over::Unread)??;
             seat.is_silent()?;
@@ -162,13 +158,6 @@ pub(super) fn too_long(bytes: usize) -> Answer {
         "the answer has {bytes} bytes, at most {ANSWER_BYTES_MAX} are sent: read it in a program"
     );
     Answer::Refused(Refusal { why: Why::TooLong, text })
-}
-
-fn only_here() -> Answer {
-    let text = "a majority is given up on the host of a survivor only, over its control socket \
-                (`ostraca recover --config FILE`): nothing was changed"
-        .to_owned();
-    Answer::Refused(Refusal { why: Why::OnlyHere, text })
 }
 
 fn busy() -> Answer {

@@ -173,6 +173,8 @@ pub enum Why {
     NotRecovered,
     /// It is done over the control socket only, on the node's own host.
     OnlyHere,
+    /// `management.remote` of the node does not allow it over the network.
+    Forbidden,
     /// Too few replicas answered in time. A write stays and spreads.
     TooFew,
     /// The node belongs to no cluster (yet).

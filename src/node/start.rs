@@ -45,7 +45,7 @@ use crate::cluster::membership::port::{self, Memory};
 use crate::cluster::wire::Settings;
 use crate::config::{Config, InvalidConfig};
 use crate::management::Handles;
-use crate::management::config::Place;
+use crate::management::config::{Place, Remote};
 use crate::management::server::Server;
 use crate::management::socket::{Bound, SocketError};
 use crate::net::config::SecretError;
@@ -107,6 +107,7 @@ struct Base {
     lease: Lease,
     sharding: Sharding,
     shutdown: CoordinatedShutdown,
+    remote: Remote,
 }
 
 impl Node {
@@ -254,6 +255,7 @@ impl Base {
             lease,
             sharding,
             shutdown,
+            remote: config.management.remote,
         })
     }
 
@@ -325,7 +327,7 @@ impl Base {
         joins_by: JoinsBy,
     ) -> Result<Node, StartError> {
         let Self { identity, net, told, data, runtime, inbox, shutdown, .. } = self;
-        let Self { hostings, lease, sharding, clock, .. } = self;
+        let Self { hostings, lease, sharding, clock, remote, .. } = self;
         let stall_monitor =
             StallMonitor::start(Handle::current(), &hostings, clock).map_err(StartError::Thread)?;
         let ReplicatorPart { handle, receiver: _, facts, events, running } = data;
@@ -354,7 +356,7 @@ impl Base {
         ending::end_parts(&shutdown, &ending);
         let (replicator, up) = (handle, ups);
         let (handles, _identity) = (Handles::of(&cluster, &replicator, &sharding), identity);
-        let management = Server::new(handles);
+        let management = Server::new(handles, remote);
         Ok(Node {
             net,
             replicator,

@@ -297,7 +297,9 @@ async fn a_node_elsewhere_is_asked_by_a_client_that_knows_the_secret_and_never_j
     let dir = tempfile::tempdir().expect("a directory");
     let file = |name: &str, secret: &str| {
         let path = dir.path().join(name);
-        std::fs::write(&path, format!("[net]\ncluster-secret = \"{secret}\"\n")).expect("written");
+        let text =
+            format!("[net]\ncluster-secret = \"{secret}\"\n[management]\nremote = \"all\"\n");
+        std::fs::write(&path, text).expect("written");
         path.to_str().expect("UTF-8").to_owned()
     };
     let ours = file("ours.toml", &"k7".repeat(32));

@@ -4,6 +4,7 @@ mod asking;
 mod ending;
 mod logging;
 mod recovering;
+mod remote;
 mod restarts;
 mod serving;
 

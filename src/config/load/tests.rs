@@ -35,7 +35,7 @@ fn what_is_set_counts_and_all_else_has_its_default() {
 }
 
 /// A wrong file, the key that is named, and what is said of it.
-const WRONG: [(&str, &str, &str); 26] = [
+const WRONG: [(&str, &str, &str); 27] = [
     ("[clutser]\n", "clutser", "the sections are cluster, ddata, management, net"),
     ("cluster = 3", "cluster", "found signed int `3`, but this is a section"),
     (
@@ -82,6 +82,7 @@ const WRONG: [(&str, &str, &str); 26] = [
         "is the same setting as message-bytes-max, which is set as well",
     ),
     ("[management]\nsocket = \"s\"", "management.socket", "control-socket"),
+    ("[management]\nremote = \"some\"", "management.remote", "`off`, `read` or `all`"),
 ];
 
 #[test]
