@@ -96,7 +96,7 @@ pub enum InvalidConfig {
     /// A seed that can't be dialled.
     #[error(
         "the seed {seed} is neither /ip4|ip6/ADDRESS/tcp/PORT nor /dns|dns4|dns6/NAME/tcp/PORT: \
-         write it like that"
+         write it like that, or in a file of settings as HOST:PORT"
     )]
     Seed {
         /// As it is set.

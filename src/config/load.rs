@@ -8,11 +8,13 @@ use std::path::{Path, PathBuf};
 use figment::providers::Env;
 use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider, Source};
+use libp2p::Multiaddr;
 use serde::de::DeserializeOwned;
 
 pub use self::error::LoadError;
 pub(super) use self::error::list;
 use super::{Config, defaults};
+use crate::net::address;
 
 /// What variables of the environment begin with. Two underscores stand for a dot, one for a
 /// hyphen: `OSTRACA__CLUSTER__GOSSIP_INTERVAL=2s`.
@@ -32,6 +34,21 @@ const SECTIONS: [&str; 4] = ["cluster", "ddata", "management", "net"];
 
 /// Settings that have two names: the section, what the specification calls it, and what it is here.
 const ALIASES: [(&str, &str, &str); 1] = [("net.limits", "max-message-size", "message-bytes-max")];
+
+/// Settings that are lists of addresses, and the hosts that these may name.
+const ADDRESSES: [(&str, &str, Hosts); 3] = [
+    ("net", "listen", Hosts::Numbers), // a node listens at its own interfaces
+    ("net", "advertise", Hosts::Any),
+    ("cluster", "seeds", Hosts::Any),
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hosts {
+    /// IP addresses and names.
+    Any,
+    /// IP addresses.
+    Numbers,
+}
 
 impl Config {
     /// Settings from a TOML file, overridden by the environment. What is set nowhere has its
@@ -139,6 +156,7 @@ fn extract(all: &Figment, mut wrong: Vec<LoadError>) -> Result<Config, LoadError
     let mut sections = Section::root(all)?;
     sections.only(&SECTIONS, &mut wrong);
     sections.one_name_each(&mut wrong);
+    sections.addresses();
     let cluster = sections.below("cluster", &mut wrong);
     let config = Config {
         net: sections.below("net", &mut wrong).extract(&mut wrong),
@@ -186,6 +204,23 @@ impl<'a> Section<'a> {
                     );
                     let origin = origin(self.all, &key);
                     wrong.push(LoadError::Setting { origin, key, why });
+                }
+            }
+        }
+    }
+
+    /// Rewrites `HOST:PORT` as a multiaddr. Text that is not an address is left unchanged, so that the
+    /// error shows it as it was set.
+    fn addresses(&mut self) {
+        for (section, name, hosts) in ADDRESSES {
+            let set = within(&mut self.set, section).and_then(|set| set.get_mut(name));
+            let Some(Value::Array(_, all)) = set else { continue };
+            for value in all {
+                let Value::String(_, text) = value else { continue };
+                let address = address::parse(text).ok();
+                let is_name = |it: &Multiaddr| address::socket_address(it).is_none();
+                if let Some(address) = address.filter(|it| hosts == Hosts::Any || !is_name(it)) {
+                    *text = address.to_string();
                 }
             }
         }

@@ -53,6 +53,50 @@ pub async fn resolve(seed: &Multiaddr) -> Result<Vec<Multiaddr>, ResolveError> {
     Ok(dialled.collect())
 }
 
+/// Why a text is no address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("write HOST:PORT, such as 10.0.0.1:4100, [::1]:4100 or a.example:4100, or a multiaddr")]
+pub struct NoAddress;
+
+/// The multiaddr that a text stands for: `10.0.0.1:4100`, `[::1]:4100` and `a.example:4100` become
+/// `/ip4/…`, `/ip6/…` and `/dns/…/tcp/4100`; a multiaddr stays as it is.
+///
+/// # Errors
+/// [`NoAddress`].
+///
+/// # Example
+/// ```
+/// use ostraca::net::address::parse;
+/// assert_eq!(parse("a.example:4100").unwrap().to_string(), "/dns/a.example/tcp/4100");
+/// assert_eq!(parse("[::1]:4100").unwrap().to_string(), "/ip6/::1/tcp/4100");
+/// assert!(parse("a.example").is_err(), "it has no port");
+/// ```
+pub fn parse(text: &str) -> Result<Multiaddr, NoAddress> {
+    if text.starts_with('/') {
+        return text.parse().map_err(|_| NoAddress);
+    }
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return Ok(Multiaddr::from(address.ip()).with(Protocol::Tcp(address.port())));
+    }
+    let (host, port) = text.rsplit_once(':').ok_or(NoAddress)?;
+    let port = port.parse().map_err(|_| NoAddress)?;
+    if !is_host_name(host) {
+        return Err(NoAddress);
+    }
+    Ok(Multiaddr::empty().with(Protocol::Dns(host.into())).with(Protocol::Tcp(port)))
+}
+
+/// Labels of letters, digits, hyphens and underscores, the last one not a number (RFC 1123: a
+/// dotted number is an IPv4 address).
+fn is_host_name(text: &str) -> bool {
+    let is_label = |label: &str| {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        !label.is_empty() && label.len() <= 63 && label.chars().all(is_part)
+    };
+    let last = text.rsplit('.').next().unwrap_or_default();
+    text.len() <= 253 && text.split('.').all(is_label) && last.parse::<u64>().is_err()
+}
+
 /// The socket address that a multiaddr of the form `/ip…/tcp/…` begins with.
 #[must_use]
 pub fn socket_address(address: &Multiaddr) -> Option<SocketAddr> {
@@ -119,6 +163,25 @@ mod tests {
 
     fn address(text: &str) -> Multiaddr {
         text.parse().expect(text)
+    }
+
+    #[test]
+    fn host_and_port_become_a_multiaddr() {
+        for (text, expected) in [
+            ("10.0.0.1:4100", "/ip4/10.0.0.1/tcp/4100"),
+            ("[::1]:4101", "/ip6/::1/tcp/4101"),
+            ("a.example:2551", "/dns/a.example/tcp/2551"),
+            ("node_1:1", "/dns/node_1/tcp/1"),
+            ("/dns4/a/tcp/1", "/dns4/a/tcp/1"),
+        ] {
+            assert_eq!(parse(text).expect(text), address(expected));
+        }
+        let wrong = [
+            "", "a", "a:", ":1", "a:70000", "::1:1", "a b:1", "1.2.3:4", "a..b:1", "/x/1", "a/b:1",
+        ];
+        for text in wrong {
+            assert_eq!(parse(text), Err(NoAddress), "{text}");
+        }
     }
 
     #[tokio::test]

@@ -24,11 +24,11 @@ use super::secrets::{Files, Secrets};
 pub struct Config {
     /// Only nodes of the same name talk to each other.
     pub cluster_name: String,
-    /// Where to listen.
+    /// Where to listen: `0.0.0.0:4100`, `[::]:4100` or `/ip4/0.0.0.0/tcp/4100`.
     pub listen: Vec<Multiaddr>,
-    /// What others dial; empty: what is listened on, and in place of `0.0.0.0` and `::` the address
-    /// of the default route. Members dial one of them: the one that is among the seeds, otherwise
-    /// the first.
+    /// What others dial, such as `a.example:4100` or `/dns4/a.example/tcp/4100`; empty: what is
+    /// listened on, and in place of `0.0.0.0` and `::` the address of the default route. Members dial
+    /// one of them: the one that is among the seeds, otherwise the first.
     pub advertise: Vec<Multiaddr>,
     /// Holds `identity.key` and the lock. Unset: a new identity at every start, nothing kept.
     #[serde(skip_serializing_if = "Option::is_none")]

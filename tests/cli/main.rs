@@ -129,8 +129,8 @@ fn several_wrong_settings_are_reported_at_once() {
     let file = dir.path().join("node.toml");
     let several = [
         (
-            "[cluster]\ngosip-interval = \"1s\"\n[net]\nlisten = [\"127.0.0.1:1\"]\n",
-            ["did you mean gossip-interval?", "found \"127.0.0.1:1\", which is no multiaddr"],
+            "[cluster]\ngosip-interval = \"1s\"\n[net]\nlisten = [\"localhost:1\"]\n",
+            ["did you mean gossip-interval?", "found \"localhost:1\", which is no address"],
         ),
         (
             "[cluster]\ngossip-interval = \"0s\"\n[ddata]\ndurable.keys = [\"motd*\"]\n",

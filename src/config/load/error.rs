@@ -105,8 +105,8 @@ pub(super) fn why(key: &str, kind: &Kind, found: Option<String>) -> String {
         Kind::Message(why) if is_address(key) => {
             let found = found.unwrap_or_else(|| "another type".to_owned());
             format!(
-                "found {found}, which is no multiaddr ({why}): write /ip4/10.0.0.1/tcp/4100 or \
-                 /dns4/a.example/tcp/4100"
+                "found {found}, which is no address ({why}): write 10.0.0.1:4100, \
+                 /ip4/10.0.0.1/tcp/4100 or, except for net.listen, a.example:4100"
             )
         }
         Kind::Message(why) => match found.filter(|found| !is_secret(key) && !why.contains(found)) {

@@ -58,9 +58,13 @@ const WRONG: [(&str, &str, &str); 27] = [
     (
         "[net]\nlisten = [\"localhost:1\"]",
         "net.listen.0",
-        "found \"localhost:1\", which is no multiaddr",
+        "found \"localhost:1\", which is no address",
     ),
-    ("[net]\nadvertise = [\"a:1\"]", "net.advertise.0", "write /ip4/10.0.0.1/tcp/4100 or /dns4"),
+    (
+        "[net]\nadvertise = [\"a\"]",
+        "net.advertise.0",
+        "write 10.0.0.1:4100, /ip4/10.0.0.1/tcp/4100",
+    ),
     (
         "[cluster.sharding]\nidle-timeout = \"3s\"",
         "cluster.sharding.idle-timeout",
@@ -82,8 +86,23 @@ const WRONG: [(&str, &str, &str); 27] = [
         "is the same setting as message-bytes-max, which is set as well",
     ),
     ("[management]\nsocket = \"s\"", "management.socket", "control-socket"),
-    ("[management]\nremote = \"some\"", "management.remote", "`off`, `read` or `all`"),
+    ("[management]\nremote = \"some\"", "management.remote", "allowed are off, read, all"),
 ];
+
+#[test]
+fn host_and_port_are_addresses_in_settings() {
+    let config = load(
+        "[net]\nlisten = [\"0.0.0.0:4100\", \"[::1]:4100\"]\nadvertise = [\"a.example:4100\"]\n\
+         [cluster]\nseeds = [\"b:1\", \"10.0.0.1:2\", \"/dns4/c/tcp/3\"]\n",
+    );
+    let config = config.expect("valid");
+    let text = |all: &[libp2p::Multiaddr]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(text(&config.net.listen), ["/ip4/0.0.0.0/tcp/4100", "/ip6/::1/tcp/4100"]);
+    assert_eq!(text(&config.net.advertise), ["/dns/a.example/tcp/4100"]);
+    let seeds: Vec<&str> =
+        config.cluster.seeds.iter().map(crate::cluster::member::Address::as_str).collect();
+    assert_eq!(seeds, ["/dns/b/tcp/1", "/ip4/10.0.0.1/tcp/2", "/dns4/c/tcp/3"]);
+}
 
 #[test]
 fn an_error_names_the_file_the_key_what_was_found_and_what_is_allowed() {
@@ -161,7 +180,7 @@ fn all_wrong_names_and_values_are_reported_at_once() {
         "7 settings are wrong:",
         ": clutser: there is no such section: did you mean cluster?",
         ": net.lisen: there is no such setting: did you mean listen?",
-        ": net.listen.0: found \"localhost:1\", which is no multiaddr",
+        ": net.listen.0: found \"localhost:1\", which is no address",
         ": cluster.gosip-interval: there is no such setting: did you mean gossip-interval?",
         ": cluster.roles.0: found signed int `3`, expected a string",
         ": cluster.lease.duration: found signed int `3`",
