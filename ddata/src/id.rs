@@ -30,9 +30,10 @@ impl ReplicaId {
     }
 }
 
+/// 16 hexadecimal digits, leading zeros included.
 impl fmt::Display for ReplicaId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:x}", self.0)
+        write!(f, "{:016x}", self.0)
     }
 }
 
@@ -87,6 +88,8 @@ pub struct NodeId {
     pub incarnation: ReplicaId,
 }
 
+/// The beginning of its key, a slash and its incarnation: `890bb1ab/00000000c0ffee01`. Logs, the
+/// command line and JSON spell nodes like this.
 impl fmt::Display for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.peer, self.incarnation)

@@ -45,9 +45,18 @@ pub struct NodeId {
     pub incarnation: ReplicaId,
 }
 
+/// What stands before the key in the peer id of an ed25519 key: no hash, 36 bytes; the kind of key,
+/// 32 bytes of it.
+pub(crate) const ED25519: [u8; 6] = [0x00, 0x24, 0x08, 0x01, 0x12, 0x20];
+
+/// As [`ostraca_ddata::id::NodeId`] is spelled: the first 4 bytes of its key, a slash and its
+/// incarnation, in hexadecimal.
 impl fmt::Display for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.peer, self.incarnation)
+        let id = self.peer.to_bytes();
+        let key = id.strip_prefix(&ED25519).unwrap_or(&id);
+        key.iter().take(4).try_for_each(|byte| write!(f, "{byte:02x}"))?;
+        write!(f, "/{}", self.incarnation)
     }
 }
 

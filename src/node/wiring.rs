@@ -21,7 +21,7 @@ use crate::cluster::gossip::wire::{self as gossip, GossipDecodeError};
 use crate::cluster::lease::LeaseMessage;
 use crate::cluster::lease::guard::{GuardInput, GuardOutput};
 use crate::cluster::wire::ClusterMessage;
-use crate::net::{Class, Inbound, NodeId};
+use crate::net::{Class, ED25519, Inbound, NodeId};
 
 /// A part of a node that talks to its like. Each message on the control lane says in its header
 /// whose it is; a name there costs two bytes after its first use.
@@ -285,10 +285,6 @@ pub const fn lane(class: port::Class) -> Class {
         port::Class::Bulk => Class::Bulk,
     }
 }
-
-/// What stands before the key in the peer id of an ed25519 key: no hash, 36 bytes; the kind of key,
-/// 32 bytes of it.
-const ED25519: [u8; 6] = [0x00, 0x24, 0x08, 0x01, 0x12, 0x20];
 
 /// A node as membership names it; `None` if its peer id holds no ed25519 key, which the transport
 /// admits nobody with.

@@ -42,13 +42,25 @@ impl About {
 
 impl fmt::Display for About {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(f, BY_INCARNATION)
+    }
+}
+
+impl About {
+    fn write(&self, f: &mut dyn fmt::Write, name: NameOf<'_>) -> fmt::Result {
         match self {
             Self::Shard(shard) => write!(f, "shard {shard}"),
             Self::Entity(id) => write!(f, "entity {:?}", id.as_str()),
-            Self::Node(node) => write!(f, "node {node}"),
+            Self::Node(node) => write!(f, "node {}", name(*node)),
         }
     }
 }
+
+/// Gives the name of a node.
+type NameOf<'a> = &'a dyn Fn(ReplicaId) -> String;
+
+/// The name of a node of which only the incarnation is known.
+const BY_INCARNATION: NameOf<'static> = &|node| node.to_string();
 
 /// What nodes are asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -162,17 +174,27 @@ pub struct Recalled {
     pub unanswered: BTreeSet<RegionId>, // ≤ members
 }
 
-impl fmt::Display for Explanation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Explanation {
+    /// The text of [`Display`](fmt::Display), in which `name` gives the names of nodes. `Display`
+    /// itself knows only their incarnations.
+    #[must_use]
+    pub fn text(&self, name: impl Fn(ReplicaId) -> String) -> String {
+        let mut text = String::new();
+        let _ = self.write(&mut text, &name); // a String takes all
+        text
+    }
+
+    fn write(&self, f: &mut dyn fmt::Write, name: NameOf<'_>) -> fmt::Result {
         let Self { entity_type, about, shard, home, decisions, unanswered } = self;
-        write!(f, "{about} of {entity_type}")?;
+        about.write(f, name)?;
+        write!(f, " of {entity_type}")?;
         match (about, shard) {
             (About::Entity(_), Some(shard)) => write!(f, " is in shard {shard}, which")?,
             (_, Some(_)) => {}
             (_, None) => write!(f, " had a part in {} decisions", decisions.len())?,
         }
         match (shard, home) {
-            (Some(_), Some(home)) => write!(f, " lives on {home}")?,
+            (Some(_), Some(home)) => write!(f, " lives on {}", name(home.replica()))?,
             (Some(_), None) => f.write_str(" lives nowhere, as far as this node knows")?,
             (None, _) => {}
         }
@@ -180,36 +202,54 @@ impl fmt::Display for Explanation {
             f.write_str("; nobody who answered remembers a decision")?;
         }
         writeln!(f)?;
-        decisions.iter().try_for_each(|decision| decision.fmt(f))?;
+        decisions.iter().try_for_each(|decision| decision.write(f, name))?;
         for node in unanswered {
+            let node = name(node.replica());
             writeln!(f, "{node} has not answered: what it remembers is missing")?;
         }
         Ok(())
     }
 }
 
-impl fmt::Display for Explained {
+impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(f, BY_INCARNATION)
+    }
+}
+
+impl Explained {
+    fn write(&self, f: &mut dyn fmt::Write, name: NameOf<'_>) -> fmt::Result {
         let Some(Account { remembered: first, .. }) = self.accounts.first() else {
             return Ok(());
         };
         let at = Duration::from_millis(first.at.as_millis().min(MILLIS_MAX));
         let at = humantime::format_rfc3339_millis(UNIX_EPOCH + at);
         write!(f, "{at}  decision {}: shard {}", self.generation, self.shard)?;
-        match (first.from, first.to) {
+        let called = |region: RegionId| name(region.replica());
+        match (first.from.map(called), first.to.map(called)) {
             (Some(from), Some(to)) => writeln!(f, " from {from} to {to}")?,
             (None, Some(to)) => writeln!(f, " to {to}")?,
             (Some(from), None) => writeln!(f, " from {from} to nowhere")?,
             (None, None) => writeln!(f, " to nowhere")?,
         }
-        self.accounts.iter().try_for_each(|account| writeln!(f, "    {account}"))
+        self.accounts.iter().try_for_each(|account| {
+            f.write_str("    ")?;
+            account.write(f, name)?;
+            writeln!(f)
+        })
     }
 }
 
-impl fmt::Display for Account {
+impl fmt::Display for Explained {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(f, BY_INCARNATION)
+    }
+}
+
+impl Account {
+    fn write(&self, f: &mut dyn fmt::Write, name: NameOf<'_>) -> fmt::Result {
         let Remembered { why, queued, written, drained, settled, awaited, .. } = &self.remembered;
-        write!(f, "{} on {}: {why}", self.witness, self.by)?;
+        write!(f, "{} on {}: {why}", self.witness, name(self.by))?;
         let phases = [("queued", queued), ("written", written), ("drained", drained)];
         for (phase, took) in phases.into_iter().chain([("settled", settled)]) {
             if let Some(took) = took {
@@ -220,9 +260,16 @@ impl fmt::Display for Account {
             f.write_str(", not carried out")?;
         }
         for (at, region) in awaited.iter().enumerate() {
-            write!(f, "{} {region}", if at == 0 { ", awaited" } else { " and" })?;
+            let before = if at == 0 { ", awaited" } else { " and" };
+            write!(f, "{before} {}", name(region.replica()))?;
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(f, BY_INCARNATION)
     }
 }
 
@@ -310,7 +357,9 @@ entity \"alice\" of counter is in shard 7, which lives on 2
     coordinator on 9: fewest shards, written after 3ms, settled after 5ms
 3 has not answered: what it remembers is missing
 ";
-        assert_eq!(moved().to_string(), expected);
+        assert_eq!(moved().text(|node| format!("{:x}", node.get())), expected);
+        let by_incarnation = "lives on 0000000000000002\n";
+        assert!(moved().to_string().contains(by_incarnation), "{}", moved());
     }
 
     #[test]
@@ -322,7 +371,9 @@ entity \"alice\" of counter is in shard 7, which lives on 2
         let entity_type = EntityType::new("counter").expect("a name");
         let text = Explanation::new(entity_type, about, recalled).to_string();
         assert!(
-            text.starts_with("node 1 of counter had a part in 1 decisions\n9999-12-31"),
+            text.starts_with(
+                "node 0000000000000001 of counter had a part in 1 decisions\n9999-12-31"
+            ),
             "{text}"
         );
     }

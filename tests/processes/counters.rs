@@ -123,7 +123,7 @@ impl Book {
             Some((known, _)) if known.line == counted.line => known.messages,
             Some((known, on)) => {
                 self.sums.gone += known.messages + self.open.saturating_sub(counted.messages);
-                self.sums.ended_on.insert(format!("{on:x}"));
+                self.sums.ended_on.insert(format!("{on:016x}"));
                 self.open = self.open.min(counted.messages);
                 0
             }
@@ -303,6 +303,6 @@ fn the_books_find_what_is_lost_doubled_and_gone() {
     book.hear(counted(2, 1));
     let sums = book.close();
     assert_eq!((sums.told, sums.lost, sums.too_many, sums.gone), (12, 1, 1, 9 + 2));
-    assert_eq!(sums.ended_on, BTreeSet::from(["7".to_owned()]));
+    assert_eq!(sums.ended_on, BTreeSet::from([format!("{:016x}", 7)]));
     assert_eq!(Sums::parse(&sums.text()), sums);
 }

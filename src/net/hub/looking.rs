@@ -41,7 +41,7 @@ impl Hub {
             let stuck = waits && since.is_some_and(|since| now - since >= longest);
             if let Some(carrier) = carrier.filter(|_| stuck || overflowed) {
                 let kept = stats.kept_bytes;
-                tracing::warn!(peer = %node.peer, kept, "net.control_undrained: closing");
+                tracing::warn!(%node, kept, "net.control_undrained: closing");
                 self.close(carrier);
             }
             if overflowed {

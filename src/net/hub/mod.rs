@@ -321,7 +321,7 @@ impl Hub {
         if messages > 0 {
             self.counted.given_up += messages;
             // Messages of users are counted as dead letters, which are warned of.
-            tracing::info!(peer = %node.peer, ?class, messages, "net.lane_broken");
+            tracing::info!(%node, ?class, messages, "net.lane_broken");
             self.emit(Event::LaneBroken { node, class, messages });
         }
     }
@@ -657,7 +657,7 @@ impl Hub {
         let Some(other) = whose.filter(|whose| *whose != node.peer) else { return Ok(()) };
         if self.complaints.due(std::time::Instant::now(), Some(node.peer), "claimed") {
             tracing::warn!(
-                peer = %node.peer, %other, incarnation = %node.incarnation,
+                %node, peer = %node.peer, %other,
                 "net.claimed: two nodes say that they are the same life, which is no chance: one of \
                  them lies; the other one came first, and is believed until it is removed"
             );
