@@ -7,7 +7,9 @@ use super::Hub;
 use crate::net::handshake_failure::HandshakeFailure;
 
 impl Hub {
-    /// An inbound handshake failed. The peer may be a stranger: one complaint a minute of each kind.
+    /// An inbound handshake failed. One line a minute of each kind. Only another secret is a
+    /// warning: the peer speaks as a node, and its operator or ours must act. All else may be a
+    /// stranger, such as a port scan or a health check.
     pub(super) fn handshake_failed(
         &mut self,
         id: Option<PeerId>,
@@ -40,7 +42,12 @@ impl Hub {
             ),
         };
         if self.complaints.due(std::time::Instant::now(), id, kind) {
-            tracing::warn!(%from, %error, why, "net.handshake_failed");
+            match failure {
+                HandshakeFailure::Secret => {
+                    tracing::warn!(%from, %error, why, "net.handshake_failed");
+                }
+                _ => tracing::info!(%from, %error, why, "net.handshake_failed"),
+            }
         }
     }
 
