@@ -141,7 +141,12 @@ pub(super) fn leave_in_order(
 ) {
     let (draining, leaving) = (sharding.clone(), sharding.clone());
     let waiting = cluster.clone();
-    add(shutdown, Phase::BeforeServiceUnbind, "drain", move || async move { draining.drain() });
+    add(
+        shutdown,
+        Phase::BeforeServiceUnbind,
+        "drain",
+        move || async move { draining.begin_drain() },
+    );
     add(shutdown, Phase::ClusterShardingShutdownRegion, "shards", move || async move {
         waiting.wait_for_newcomers().await;
         leaving.leave().await;

@@ -3,6 +3,7 @@
 //! The machines of a type run beside membership; what runs its entities is told of their orders by
 //! `hostings`, and has this node's lanes, lease, clock and runtime through `world`.
 
+mod balancing;
 mod error;
 mod health;
 pub(crate) mod hostings;
@@ -24,6 +25,7 @@ use ostraca_ddata::id::ReplicaId;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
+pub use self::balancing::{Drained, RebalanceError};
 pub use self::error::{NotReady, NotStarted, Unanswered};
 use self::hostings::Hostings;
 pub use self::pinning::{Pin, PinError};
@@ -218,7 +220,7 @@ impl Sharding {
     }
 
     /// No shard is to come here from now on.
-    pub(super) fn drain(&self) {
+    pub(super) fn begin_drain(&self) {
         let _ = self.tell(Input::Drain); // it has stopped: nothing to drain
     }
 

@@ -14,6 +14,8 @@ pub struct TypeView {
     pub entity_type: EntityType,
     /// Whether it hosts or only routes.
     pub hosts: Hosts,
+    /// Shards that the type has, in number, as this node has set it.
+    pub number_of_shards: u32,
     /// Whether the coordinator knows this node's region now.
     pub registered: bool,
     /// Where the coordinator runs, as far as is known.
@@ -32,6 +34,7 @@ impl TypeView {
         Some(Self {
             entity_type: entity_type.clone(),
             hosts: machines.hosts()?,
+            number_of_shards: machines.region()?.number_of_shards(),
             registered: machines.region().is_some_and(Region::is_registered),
             coordinator: machines.coordinator_at(),
             shards: machines.region()?.hosted().collect(),

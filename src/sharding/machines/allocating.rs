@@ -335,6 +335,12 @@ impl Allocating {
         }
     }
 
+    /// An operator wants a look at the balance now, whatever the interval; nothing where the
+    /// coordinator does not act.
+    pub(super) fn look_now(&mut self, now: Instant) {
+        self.look_at = self.look_at.map(|_| now);
+    }
+
     /// Something may have upset the balance.
     pub(super) fn upset(&mut self, now: Instant) {
         let pause = match &self.chooser {

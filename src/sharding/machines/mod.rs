@@ -470,6 +470,13 @@ impl Machine for Machines {
             Input::Drain => {
                 (self.draining, self.with.announce) = (true, true);
             }
+            Input::StopDraining if self.leaving => {} // for good
+            Input::StopDraining => (self.draining, self.with.announce) = (false, true),
+            Input::Rebalance(entity_type) => {
+                if let Some(of_type) = self.types.get_mut(&entity_type) {
+                    of_type.rebalance(now);
+                }
+            }
             Input::Leave => self.leave(now, out),
         }
         self.settle(out);

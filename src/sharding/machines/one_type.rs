@@ -405,6 +405,13 @@ impl TypeMachines {
         }
     }
 
+    /// The coordinator, if it acts here, looks at the balance at its next tick, which is due now.
+    pub(super) fn rebalance(&mut self, now: Now) {
+        if let Some(started) = &mut self.started {
+            started.allocating.look_now(now.mono);
+        }
+    }
+
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let singleton = self.singleton.next_deadline();
         let Some(started) = &self.started else { return singleton };

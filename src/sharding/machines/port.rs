@@ -128,6 +128,10 @@ pub enum Input {
     },
     /// This node is about to stop: no shard is to come here any more.
     Drain,
+    /// Shards may come here again, unless this node stops.
+    StopDraining,
+    /// The coordinator of this type, if it acts here, looks at the balance now.
+    Rebalance(EntityType),
     /// This node stops: hand over everything. Answered by [`Output::Left`].
     Leave,
 }

@@ -340,7 +340,12 @@ fn a_node_that_drains_says_so_and_goes_on_hosting() {
     let mut bench = Bench::new();
     bench.start();
     let entity_types = BTreeSet::from(["counter".to_owned()]);
-    assert_eq!(bench.tell(Input::Drain), [Output::Host { entity_types, draining: true }]);
+    let host = |draining| Output::Host { entity_types: entity_types.clone(), draining };
+    assert_eq!(bench.tell(Input::Drain), [host(true)]);
+    assert_eq!(bench.tell(Input::StopDraining), [host(false)], "shards may come again");
+    bench.tell(Input::Drain);
+    bench.tell(Input::Leave);
+    assert_eq!(bench.tell(Input::StopDraining), [], "a node that leaves drains for good");
 }
 
 /// 2 has started the type again and coordinates: what 3 and 2 have said of that was lost.
