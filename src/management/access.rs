@@ -32,8 +32,16 @@ impl Access {
             | Request::Explain { .. }
             | Request::Get { .. }
             | Request::Watch { .. }
+            | Request::Health { .. }
             | Request::Keys { .. } => Self::Read,
-            Request::Set { .. } => Self::Change,
+            Request::Set { .. }
+            | Request::Delete { .. }
+            | Request::Leave { .. }
+            | Request::Down { .. }
+            | Request::PrepareForShutdown
+            | Request::Drain { .. }
+            | Request::StopShards { .. }
+            | Request::Rebalance { .. } => Self::Change,
             Request::Recover { .. } => Self::Local,
         }
     }

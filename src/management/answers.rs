@@ -13,13 +13,16 @@ use ostraca_ddata::replicator::epoch::EpochId;
 use ostraca_ddata::replicator::request::{ReadConsistency, WriteConsistency};
 use ostraca_ddata::types::LWWRegister;
 
+use super::orders;
 use super::server::too_long;
 use super::verbatim::Verbatim;
 use super::wire::{
-    self, ANSWER_BYTES_MAX, Answer, Configuration, Content, Data, Explained, KEYS_MAX, Level,
-    Member, Members, Packed, Recovery, Refusal, Region, Request, Shards, Survivor, WITHIN_MAX, Why,
+    self, ANSWER_BYTES_MAX, Answer, Configuration, Content, Data, Explained, Health, KEYS_MAX,
+    Level, Member, Members, Packed, Recovery, Refusal, Region, Request, Shards, Survivor,
+    WITHIN_MAX, Why,
 };
 use crate::cluster::member;
+use crate::net::address;
 use crate::node::cluster::{Cluster, ClusterView, RecoverError};
 use crate::node::replicator::{GetError, QueryError, Replicator, UpdateError};
 use crate::node::sharding::{self, About, ClusterShardingStats, Sharding};
@@ -52,32 +55,24 @@ impl Handles {
 
 pub(super) async fn answer(handles: &Handles, request: Request) -> Answer {
     let patience = match &request {
-        Request::Shards { within_ms, .. } | Request::Explain { within_ms, .. } => {
-            SOON + within(*within_ms)
+        Request::Shards { within_ms, .. }
+        | Request::Explain { within_ms, .. }
+        | Request::Drain { within_ms, .. }
+        | Request::StopShards { within_ms, .. }
+        | Request::Health { within_ms } => SOON + within(*within_ms),
+        Request::Get { level, .. } | Request::Set { level, .. } | Request::Delete { level, .. } => {
+            SOON + 2 * span(*level)
         }
-        Request::Get { level, .. } | Request::Set { level, .. } => SOON + 2 * span(*level),
         Request::Members
+        | Request::Leave { .. }
+        | Request::Down { .. }
+        | Request::PrepareForShutdown
+        | Request::Rebalance { .. }
         | Request::Watch { .. }
         | Request::Recover { .. }
         | Request::Keys { .. } => SOON,
     };
-    let answer = async {
-        match request {
-            Request::Members => members(handles).await,
-            Request::Shards { entity_type, within_ms } => {
-                shards(handles, &entity_type, within(within_ms)).await
-            }
-            Request::Explain { entity_type, about, within_ms } => {
-                explain(handles, &entity_type, about, within(within_ms)).await
-            }
-            Request::Get { key, level } => get(handles, &key, level).await,
-            Request::Set { key, value, level } => set(handles, &key, value, level).await,
-            Request::Recover { force } => recover(handles, force).await,
-            Request::Keys { prefix, after, limit } => keys(handles, &prefix, after, limit).await,
-            Request::Watch { .. } => unreachable!("who watches is answered more than once"),
-        }
-    };
-    match tokio::time::timeout(patience, answer).await {
+    match tokio::time::timeout(patience, answer_in_time(handles, request)).await {
         Ok(answered) => answered.unwrap_or_else(Answer::Refused),
         Err(_) => {
             let text = format!(
@@ -89,11 +84,38 @@ pub(super) async fn answer(handles: &Handles, request: Request) -> Answer {
     }
 }
 
+async fn answer_in_time(handles: &Handles, request: Request) -> Result<Answer, Refusal> {
+    match request {
+        Request::Members => members(handles).await,
+        Request::Shards { entity_type, within_ms } => {
+            shards(handles, &entity_type, within(within_ms)).await
+        }
+        Request::Explain { entity_type, about, within_ms } => {
+            explain(handles, &entity_type, about, within(within_ms)).await
+        }
+        Request::Get { key, level } => get(handles, &key, level).await,
+        Request::Set { key, value, level } => set(handles, &key, value, level).await,
+        Request::Delete { key, level } => orders::delete(handles, &key, level).await,
+        Request::Leave { node } => orders::leave(handles, node.as_deref()).await,
+        Request::Down { node } => orders::down(handles, &node).await,
+        Request::PrepareForShutdown => orders::prepare_for_shutdown(handles).await,
+        Request::Drain { undo, within_ms } => orders::drain(handles, undo, within(within_ms)).await,
+        Request::StopShards { entity_type, shards, within_ms } => {
+            orders::stop_shards(handles, &entity_type, shards, within(within_ms)).await
+        }
+        Request::Rebalance { entity_type } => orders::rebalance(handles, &entity_type).await,
+        Request::Health { within_ms } => health(handles, within(within_ms)).await,
+        Request::Recover { force } => recover(handles, force).await,
+        Request::Keys { prefix, after, limit } => keys(handles, &prefix, after, limit).await,
+        Request::Watch { .. } => unreachable!("a watch has more than one answer"),
+    }
+}
+
 fn within(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds).min(WITHIN_MAX)
 }
 
-fn span(level: Level) -> Duration {
+pub(super) fn span(level: Level) -> Duration {
     match level {
         Level::Local => Duration::ZERO,
         Level::Majority { within_ms } => within(within_ms),
@@ -136,6 +158,43 @@ fn shown(member: &member::Member, view: &ClusterView) -> Member {
         draining: member.hosting.draining,
         app_version: member.app_version.clone(),
         up_number: member.up_number,
+    }
+}
+
+/// Whether the node is ready within that time; zero: only that it lives.
+async fn health(handles: &Handles, within: Duration) -> Result<Answer, Refusal> {
+    let view = handles.cluster.state().await.map_err(stopped)?;
+    let me = view.members.iter().find(|member| member.node == view.me);
+    let mut health = Health {
+        node: view.me.to_string(),
+        cluster: view.id.map(|id| id.to_string()),
+        status: me.map(|member| member.status.to_string()),
+        ..Health::default()
+    };
+    if !within.is_zero() {
+        let reason = unready(handles, within).await;
+        (health.ready, health.reason) = (Some(reason.is_none()), reason);
+    }
+    Ok(Answer::Health(health))
+}
+
+/// Why the node is not ready within that time.
+async fn unready(handles: &Handles, within: Duration) -> Option<String> {
+    let ready = async {
+        handles.cluster.up().await.map_err(|why| told(&why))?;
+        handles.sharding.ready().await.map_err(|why| told(&why))
+    };
+    match tokio::time::timeout(within, ready).await {
+        Ok(ready) => ready.err(),
+        Err(_) => {
+            let view = handles.cluster.state().await.ok()?;
+            let me = view.members.iter().find(|member| member.node == view.me);
+            Some(match me.map(|member| member.status) {
+                None => view.waits_for.unwrap_or_else(|| "it has not joined a cluster".to_owned()),
+                Some(member::Status::Up) => "entity types have not registered yet".to_owned(),
+                Some(status) => format!("it is {status}, not Up"),
+            })
+        }
     }
 }
 
@@ -224,14 +283,24 @@ async fn explain(
         Err(why) => return Err(not_started(handles, entity_type, &why).await),
     };
     let detail = Encoded::new(&why).map_err(|why| refusal(Why::Other, &why))?;
-    Ok(Answer::Explained(Explained { text: why.to_string(), detail: Packed::from(&detail) }))
+    let members = handles.cluster.members().into_iter();
+    let known: Known = members.map(|member| (member.incarnation(), member)).collect();
+    let text = why.text(|node| named(RegionId::new(node), &known).node);
+    Ok(Answer::Explained(Explained { text, detail: Packed::from(&detail) }))
+}
+
+/// An address without a peer id and without the kind of its name, for comparison.
+fn plain(address: &str) -> String {
+    let address = address.split("/p2p/").next().unwrap_or(address);
+    address.replace("/dns4/", "/dns/").replace("/dns6/", "/dns/")
 }
 
 /// A member by its name, its address or its incarnation; who is gone has only the latter.
-fn node_called(handles: &Handles, name: &str) -> Result<ReplicaId, Refusal> {
+pub(super) fn node_called(handles: &Handles, name: &str) -> Result<ReplicaId, Refusal> {
     let members = handles.cluster.members();
+    let dialled = address::parse(name).ok().map(|address| plain(&address.to_string()));
     let called = |member: &&Arc<member::Member>| {
-        member.node.to_string() == name || member.address.as_str() == name
+        member.node.to_string() == name || Some(plain(member.address.as_str())) == dialled
     };
     let is_id = |text: &&str| text.len() == 16 && text.bytes().all(|it| it.is_ascii_hexdigit());
     let ends_in = name.rsplit('/').next().filter(|text| !name.starts_with('/') && is_id(text));
@@ -242,7 +311,7 @@ fn node_called(handles: &Handles, name: &str) -> Result<ReplicaId, Refusal> {
             "{name} is neither a member's name or address nor an incarnation: `ostraca members` \
              lists them"
         );
-        Refusal { why: Why::NotUnderstood, text }
+        Refusal { why: Why::UnknownMember, text }
     })
 }
 
@@ -256,8 +325,18 @@ fn named(region: RegionId, known: &Known) -> Region {
 }
 
 /// The types that are there, and the members that know this one.
-async fn not_started(handles: &Handles, entity_type: &str, why: &sharding::QueryError) -> Refusal {
-    let mut text = told(why);
+pub(super) async fn not_started(
+    handles: &Handles,
+    entity_type: &str,
+    why: &sharding::QueryError,
+) -> Refusal {
+    let mut text = match why {
+        // An operator can't start it.
+        sharding::QueryError::NotStarted { entity_type } => {
+            format!("{entity_type} was not started on this node")
+        }
+        why => told(why),
+    };
     let here = handles.sharding.types().await.unwrap_or_default();
     let here: Vec<&str> = here.iter().map(|view| view.entity_type.as_str()).collect();
     if here.is_empty() {
@@ -270,7 +349,11 @@ async fn not_started(handles: &Handles, entity_type: &str, why: &sharding::Query
     let hosts: Vec<&str> =
         members.iter().filter(|member| hosts(member)).map(|it| it.address.as_str()).collect();
     if !hosts.is_empty() {
-        text.push_str(&format!("; hosted by the nodes at {}: ask one of them", hosts.join(", ")));
+        text.push_str(&format!(
+            "; hosted by the nodes at {}: ask one of them (--node {})",
+            hosts.join(", "),
+            hosts[0]
+        ));
     }
     Refusal { why: Why::UnknownType, text }
 }
@@ -314,13 +397,7 @@ pub(super) async fn nothing_yet(handles: &Handles, key: &KeyName) -> Option<Answ
 }
 
 async fn set(handles: &Handles, key: &str, value: Packed, level: Level) -> Result<Answer, Refusal> {
-    if key.starts_with(OWN) {
-        let text = format!(
-            "keys that begin with {OWN} are the cluster's own, guarded by whoever coordinates: \
-             nothing was changed; choose another key"
-        );
-        return Err(Refusal { why: Why::Guarded, text });
-    }
+    not_own(key)?;
     let value = value.verbatim().map_err(|why| refusal(Why::NotUnderstood, &why))?;
     let consistency = match level {
         Level::Local => WriteConsistency::Local,
@@ -329,6 +406,18 @@ async fn set(handles: &Handles, key: &str, value: Packed, level: Level) -> Resul
     let key = Key::<LWWRegister<Verbatim>>::new(key);
     let update = handles.replicator.update(&key, consistency, move |it| it.set(&value));
     update.await.map(|()| Answer::Done).map_err(|why| unwritten(&why))
+}
+
+/// Refuses the keys of the cluster itself.
+pub(super) fn not_own(key: &str) -> Result<(), Refusal> {
+    if !key.starts_with(OWN) {
+        return Ok(());
+    }
+    let text = format!(
+        "keys that begin with {OWN} are the cluster's own, guarded by the coordinators: nothing \
+         was changed; choose another key"
+    );
+    Err(Refusal { why: Why::Guarded, text })
 }
 
 async fn keys(
@@ -383,11 +472,11 @@ fn unasked(why: &QueryError) -> Refusal {
     refusal(kind, why)
 }
 
-fn stopped(why: impl Error) -> Refusal {
+pub(super) fn stopped(why: impl Error) -> Refusal {
     refusal(Why::Stopped, &why)
 }
 
-fn refusal(why: Why, error: &dyn Error) -> Refusal {
+pub(super) fn refusal(why: Why, error: &dyn Error) -> Refusal {
     Refusal { why, text: told(error) }
 }
 

@@ -7,7 +7,7 @@
 //! | file | is |
 //! |---|---|
 //! | [`wire`], [`item`], [`verbatim`] | requests, answers and values, and their bytes |
-//! | [`server`], `answers`, [`seats`] | a node's side, over any stream |
+//! | [`server`], `answers`, `orders`, [`seats`] | a node's side, over any stream |
 //! | `access` | which requests a caller may make |
 //! | [`client`] | a tool's side, over any stream |
 //! | [`socket`], [`config`] | the UNIX socket of a node, and where it is |
@@ -17,6 +17,7 @@ mod answers;
 pub mod client;
 pub mod config;
 pub mod item;
+mod orders;
 pub mod seats;
 pub mod server;
 pub mod socket;

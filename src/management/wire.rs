@@ -75,6 +75,51 @@ pub enum Request {
         /// The key.
         key: String,
     },
+    /// Delete a key.
+    Delete {
+        /// The key.
+        key: String,
+        /// Replicas that must have deleted it.
+        level: Level,
+    },
+    /// Ask a member to leave in order.
+    Leave {
+        /// Its name, its address or its incarnation; `None`: the node that is asked.
+        node: Option<String>,
+    },
+    /// Declare a member dead.
+    Down {
+        /// Its name, its address or its incarnation.
+        node: String,
+    },
+    /// Freeze members and shards of the whole cluster, which is about to stop.
+    PrepareForShutdown,
+    /// Give away all shards of the node that is asked, which stays a member.
+    Drain {
+        /// Take shards again instead.
+        undo: bool,
+        /// Time until the answer, in milliseconds; draining goes on after it.
+        within_ms: u64,
+    },
+    /// Stop shards of a type wherever they live.
+    StopShards {
+        /// The type.
+        entity_type: String,
+        /// Their numbers; none: all shards of the type.
+        shards: Vec<u32>,
+        /// Time that they may take, in milliseconds.
+        within_ms: u64,
+    },
+    /// Have the coordinator of a type look at the balance now.
+    Rebalance {
+        /// The type.
+        entity_type: String,
+    },
+    /// Whether the node lives, and whether it is ready to serve.
+    Health {
+        /// Time until it must be ready, in milliseconds; 0: readiness is not looked at.
+        within_ms: u64,
+    },
     /// Go on without a majority that is lost for good. Over the control socket only.
     Recover {
         /// Do it; without this only tell who would be kept and who given up.
@@ -131,8 +176,17 @@ pub enum Answer {
     Explained(Explained),
     /// To [`Request::Get`], and every answer to [`Request::Watch`]; `None`: nothing is there.
     Value(Option<Data>),
-    /// To [`Request::Set`]: as many as were asked for have it.
+    /// To [`Request::Set`] and [`Request::Delete`]: as many replicas as were asked for have it. To
+    /// [`Request::PrepareForShutdown`] and [`Request::Rebalance`]: it was ordered.
     Done,
+    /// To [`Request::Leave`] and [`Request::Down`]: the member that it was ordered for.
+    Ordered(MemberName),
+    /// To [`Request::Drain`].
+    Drained(Drained),
+    /// To [`Request::StopShards`]: how many have stopped.
+    ShardsStopped(u64),
+    /// To [`Request::Health`].
+    Health(Health),
     /// To [`Request::Recover`].
     Recovery(Recovery),
     /// To [`Request::Keys`], in the order of their names.
@@ -161,6 +215,12 @@ pub enum Why {
     Busy,
     /// The node does not know such a request, or it makes no sense.
     NotUnderstood,
+    /// No member has this name, address or incarnation.
+    UnknownMember,
+    /// The coordinator of the type runs on another node.
+    NotCoordinator,
+    /// Shards have not stopped in time; they may yet stop.
+    NotStopped,
     /// It, or its answer, is too long.
     TooLong,
     /// The entity type was not started on the node.
@@ -247,6 +307,45 @@ pub struct Member {
     pub app_version: String,
     /// Its age: the lower, the older; none before it is Up.
     pub up_number: Option<u64>,
+}
+
+/// A member, as an answer names it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MemberName {
+    /// Its name in logs.
+    pub node: String,
+    /// Where others dial it.
+    pub address: String,
+}
+
+/// How far a node has drained.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Drained {
+    /// The node that was asked.
+    pub node: String,
+    /// Whether it gives its shards away now.
+    pub draining: bool,
+    /// Shards that live on it, in number, by type.
+    pub shards: Vec<(String, u64)>,
+}
+
+/// How a node is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Health {
+    /// The node that was asked.
+    pub node: String,
+    /// Its cluster; none before it has joined one.
+    pub cluster: Option<String>,
+    /// Its status as a member; none before it has joined a cluster.
+    pub status: Option<String>,
+    /// Whether it is Up and all its entity types are registered; `None`: it was not asked for.
+    pub ready: Option<bool>,
+    /// Why it is not ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// Who goes on without a majority that is lost.

@@ -25,6 +25,14 @@ fn requests() -> Vec<Request> {
         Request::Set { key: text("k"), value, level },
         Request::Watch { key: text("k") },
         Request::Keys { prefix: text("a"), after: None, limit: 7 },
+        Request::Delete { key: text("k"), level: Level::Local },
+        Request::Leave { node: None },
+        Request::Down { node: text("n") },
+        Request::PrepareForShutdown,
+        Request::Drain { undo: false, within_ms: 5 },
+        Request::StopShards { entity_type: text("t"), shards: vec![7], within_ms: 5 },
+        Request::Rebalance { entity_type: text("t") },
+        Request::Health { within_ms: 5 },
     ]
 }
 
@@ -36,6 +44,13 @@ fn answers() -> Vec<Answer> {
     };
     let refusal = Refusal { why: Why::WrongType, text: text("no") };
     let region = Region { node: text("n"), address: text("/a"), shards: vec![(3, 9)] };
+    let health = Health {
+        node: text("n"),
+        cluster: Some(text("c")),
+        status: Some(text("Up")),
+        ready: Some(false),
+        reason: Some(text("why")),
+    };
     let shards = Shards { entity_type: text("t"), regions: vec![region], ..Shards::default() };
     vec![
         Answer::Members(members()),
@@ -51,6 +66,10 @@ fn answers() -> Vec<Answer> {
         Answer::Done,
         Answer::Keys(vec![text("k")]),
         Answer::Refused(refusal),
+        Answer::Ordered(MemberName { node: text("n"), address: text("/a") }),
+        Answer::Drained(Drained { node: text("n"), draining: true, shards: vec![(text("t"), 2)] }),
+        Answer::ShardsStopped(3),
+        Answer::Health(health),
     ]
 }
 

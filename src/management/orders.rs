@@ -1,0 +1,161 @@
+//! Orders: requests that change data, members or shards, put to the node's public handles.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ostraca_ddata::key::Key;
+use ostraca_ddata::replicator::request::WriteConsistency;
+use ostraca_ddata::types::LWWRegister;
+
+use super::answers::{Handles, node_called, not_own, not_started, refusal, span, stopped};
+use super::verbatim::Verbatim;
+use super::wire::{Answer, Drained, Level, MemberName, Refusal, Why};
+use crate::cluster::member::Member;
+use crate::node::cluster::{DownError, LeaveError};
+use crate::node::replicator::DeleteError;
+use crate::node::sharding::{QueryError, RebalanceError};
+use crate::sharding::ids::ShardId;
+
+type Outcome = Result<Answer, Refusal>;
+
+// ── Data ──
+
+/// Deletes a key of any type.
+pub(super) async fn delete(handles: &Handles, key: &str, level: Level) -> Outcome {
+    not_own(key)?;
+    let consistency = match level {
+        Level::Local => WriteConsistency::Local,
+        Level::Majority { .. } => WriteConsistency::majority(span(level)),
+    };
+    // The type of a key plays no part in its deletion.
+    let key = Key::<LWWRegister<Verbatim>>::new(key);
+    let deleted = handles.replicator.delete(&key, consistency).await;
+    deleted.map(|()| Answer::Done).map_err(|why| not_deleted(&why))
+}
+
+fn not_deleted(why: &DeleteError) -> Refusal {
+    let kind = match why {
+        DeleteError::Timeout(_) => Why::TooFew,
+        DeleteError::Guarded { .. } => Why::Guarded,
+        DeleteError::NotJoined => Why::NotJoined,
+        DeleteError::Overloaded { .. } => Why::Busy,
+        DeleteError::Stopped | DeleteError::Interrupted => Why::Stopped,
+        _ => Why::Other,
+    };
+    refusal(kind, why)
+}
+
+// ── Members ──
+
+/// Asks a member to leave; without a name this node.
+pub(super) async fn leave(handles: &Handles, node: Option<&str>) -> Outcome {
+    let me = handles.cluster.me().to_string();
+    let member = member_called(handles, node.unwrap_or(&me))?;
+    match handles.cluster.leave(member.node).await {
+        Ok(()) => Ok(Answer::Ordered(named(&member))),
+        Err(why @ LeaveError::Unknown { .. }) => Err(refusal(Why::UnknownMember, &why)),
+        Err(why) => Err(stopped(why)),
+    }
+}
+
+/// Declares a member dead.
+pub(super) async fn down(handles: &Handles, node: &str) -> Outcome {
+    let member = member_called(handles, node)?;
+    match handles.cluster.down(member.node).await {
+        Ok(()) => Ok(Answer::Ordered(named(&member))),
+        Err(why @ DownError::Unknown { .. }) => Err(refusal(Why::UnknownMember, &why)),
+        Err(why) => Err(stopped(why)),
+    }
+}
+
+/// Freezes the whole cluster ahead of a stop of all nodes.
+pub(super) async fn prepare_for_shutdown(handles: &Handles) -> Outcome {
+    let prepared = handles.cluster.prepare_for_full_shutdown().await;
+    prepared.map(|()| Answer::Done).map_err(stopped)
+}
+
+/// A present member by its name, its address or its incarnation.
+fn member_called(handles: &Handles, name: &str) -> Result<Arc<Member>, Refusal> {
+    let members = handles.cluster.members();
+    if members.is_empty() {
+        let text = "this node belongs to no cluster yet: nothing was done".to_owned();
+        return Err(Refusal { why: Why::NotJoined, text });
+    }
+    let incarnation = node_called(handles, name)?;
+    members.into_iter().find(|member| member.incarnation() == incarnation).ok_or_else(|| {
+        let text = format!(
+            "{name} is not a member now: nothing was done; `ostraca members` lists the members"
+        );
+        Refusal { why: Why::UnknownMember, text }
+    })
+}
+
+fn named(member: &Member) -> MemberName {
+    MemberName { node: member.node.to_string(), address: member.address.to_string() }
+}
+
+// ── Shards ──
+
+/// Drains this node, or ends that.
+pub(super) async fn drain(handles: &Handles, undo: bool, within: Duration) -> Outcome {
+    let sharding = &handles.sharding;
+    let left = match undo {
+        false => sharding.drain(within).await.map_err(stopped)?,
+        true => sharding.stop_draining().await.map_err(stopped)?,
+    };
+    let shards = left.left.into_iter().map(|(name, count)| (name.to_string(), count as u64));
+    Ok(Answer::Drained(Drained {
+        node: handles.cluster.me().to_string(),
+        draining: !undo,
+        shards: shards.collect(),
+    }))
+}
+
+/// Stops shards of a type; without numbers all of them.
+pub(super) async fn stop_shards(
+    handles: &Handles,
+    entity_type: &str,
+    shards: Vec<u32>,
+    within: Duration,
+) -> Outcome {
+    let sharding = &handles.sharding;
+    let of_type = sharding.types().await.map_err(stopped)?.into_iter();
+    let mut of_type = of_type.filter(|of_type| of_type.entity_type.as_str() == entity_type);
+    let shards = match (shards.is_empty(), of_type.next()) {
+        (true, Some(of_type)) => (0..of_type.number_of_shards).collect(),
+        _ => shards,
+    };
+    let count = shards.len() as u64;
+    let stopping = sharding.stop_shards(entity_type, shards.into_iter().map(ShardId::new), within);
+    match stopping.await {
+        Ok(()) => Ok(Answer::ShardsStopped(count)),
+        Err(why @ QueryError::NotStopped { .. }) => Err(refusal(Why::NotStopped, &why)),
+        Err(why @ QueryError::NoShard { .. }) => Err(refusal(Why::Other, &why)),
+        Err(QueryError::Unanswered(why)) => Err(stopped(why)),
+        Err(why) => Err(not_started(handles, entity_type, &why).await),
+    }
+}
+
+/// Has the coordinator look at the balance, if it runs here.
+pub(super) async fn rebalance(handles: &Handles, entity_type: &str) -> Outcome {
+    match handles.sharding.rebalance(entity_type).await {
+        Ok(()) => Ok(Answer::Done),
+        Err(RebalanceError::NotCoordinator { at, .. }) => {
+            let members = handles.cluster.members();
+            let at = at.and_then(|at| members.iter().find(|member| member.incarnation() == at));
+            let text = at.map_or_else(
+                || format!("no coordinator of {entity_type} is known: nothing was done; try again"),
+                |at| {
+                    let (node, address) = (at.node, &at.address);
+                    format!(
+                        "{entity_type} is coordinated by {node} at {address}, and only that node \
+                         can be asked: nothing was done (--node {address})"
+                    )
+                },
+            );
+            Err(Refusal { why: Why::NotCoordinator, text })
+        }
+        Err(RebalanceError::Query(QueryError::Unanswered(why))) => Err(stopped(why)),
+        Err(RebalanceError::Query(why)) => Err(not_started(handles, entity_type, &why).await),
+    }
+}
