@@ -7,14 +7,24 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use ostraca::Config;
 
-use super::{Outcome, answer};
+use super::Outcome;
+use super::target::Output;
 
 /// What to do with settings.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  ostraca config --defaults > node.toml\n  \
-                        ostraca config --check node.toml")]
-#[group(required = true, multiple = false)]
+                        ostraca config --check node.toml\n  \
+                        ostraca config --defaults --json | jq .cluster.lease")]
 pub(super) struct Arguments {
+    #[command(flatten)]
+    what: What,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct What {
     /// Prints every setting with its default and what it means, as a file to start from.
     #[arg(long)]
     defaults: bool,
@@ -25,17 +35,31 @@ pub(super) struct Arguments {
 
 impl Arguments {
     pub(super) fn run(self) -> Outcome {
-        match self.check {
-            Some(file) => check(&file),
-            None => answer(&ostraca::config::documented()),
+        match self.what.check {
+            Some(file) => check(&file, self.output),
+            None => defaults(self.output),
         }
     }
 }
 
-fn check(file: &Path) -> Outcome {
+/// Prints the defaults: TOML with what each setting means, or JSON without that.
+fn defaults(output: Output) -> Outcome {
+    let text = ostraca::config::documented();
+    let table: toml::Table = text.parse()?;
+    output.print(&table, || text)
+}
+
+fn check(file: &Path, output: Output) -> Outcome {
     let (_, warnings) = read(file)?;
-    let text: String = warnings.iter().map(|warning| format!("warning: {warning}\n")).collect();
-    answer(&format!("{text}{}: a node starts with these settings\n", file.display()))
+    let json = serde_json::json!({ "file": file, "warnings": warnings });
+    output.print(&json, || {
+        let text = warnings.iter().map(|warning| format!("warning: {warning}\n"));
+        format!(
+            "{}{}: a node starts with these settings\n",
+            text.collect::<String>(),
+            file.display()
+        )
+    })
 }
 
 /// Settings that a node starts with: those of a file, if one is named, and of the environment.

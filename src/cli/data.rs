@@ -5,13 +5,21 @@ use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand};
-use ostraca::management::client::{AskError, Client};
+use ostraca::management::client::{AskError, Client, ConnectError};
 use ostraca::management::item::Item;
 use ostraca::management::wire::{Answer, Data, KEYS_MAX, Packed, Request};
+use serde_json::json;
+use tokio::time::{Instant, timeout_at};
 
 use super::shown;
-use super::target::{Asking, Consistency, SOON, Target, wait};
-use super::{Missing, Outcome, answer, printable};
+use super::target::{Asking, Consistency, MARGIN, SOON, Target, wait};
+use super::{Missing, Outcome, answer, is_nobody_there, printable};
+
+/// Between two questions whether a watched node still answers.
+const PROBE_EVERY: Duration = Duration::from_secs(3);
+
+/// Time in which a watched node must answer that.
+const PROBE_WITHIN: Duration = Duration::from_secs(5);
 
 /// Keys that an error names.
 const NAMED_MAX: usize = 8;
@@ -44,9 +52,17 @@ enum Verb {
                             --config node.toml"
     )]
     Set(Set),
+    /// Deletes a key, whatever its type.
+    ///
+    /// The cluster's own keys are left alone. A key that holds nothing may be deleted as well. A write
+    /// that the delete has not seen brings the key back with what was written.
+    #[command(after_help = "Examples:\n  ostraca data delete motd --config node.toml\n  \
+                            ostraca data delete motd --majority --json --config node.toml")]
+    Delete(Delete),
     /// Prints what a key holds, and every change, until Ctrl-C.
     ///
-    /// A reader that is slow sees the latest value, not every one in between.
+    /// A reader that is slow sees the latest value, not every one in between. If the node stops
+    /// answering (SIGSTOP, a lost host) the command ends with code 4 within 10 s.
     #[command(after_help = "Examples:\n  ostraca data watch online --config node.toml\n  \
                             ostraca data watch online --json --config node.toml | jq .value")]
     Watch(Watch),
@@ -81,7 +97,18 @@ struct Set {
     #[command(flatten)]
     consistency: Consistency,
     #[command(flatten)]
-    target: Target,
+    asking: Asking,
+}
+
+#[derive(Debug, Args)]
+struct Delete {
+    /// The key: at least one character.
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    key: String,
+    #[command(flatten)]
+    consistency: Consistency,
+    #[command(flatten)]
+    asking: Asking,
 }
 
 #[derive(Debug, Args)]
@@ -107,6 +134,7 @@ impl Arguments {
         match self.verb {
             Verb::Get(get) => wait(get.run()),
             Verb::Set(set) => wait(set.run()),
+            Verb::Delete(delete) => wait(delete.run()),
             Verb::Watch(watch) => wait(watch.run()),
             Verb::List(list) => wait(list.run()),
         }
@@ -116,22 +144,23 @@ impl Arguments {
 impl Get {
     async fn run(self) -> Outcome {
         let Self { key, consistency, asking: Asking { target, output } } = self;
-        let request = Request::Get { key: key.clone(), level: consistency.level() };
+        let request = Request::Get { key: key.clone(), level: consistency.level_of_read() };
+        let until = Instant::now() + consistency.patience() + MARGIN;
         match target.ask(&request, consistency.patience()).await? {
             Answer::Value(Some(data)) => {
                 output.print(&shown::json(&key, Some(&data)), || shown::text(&key, &data))
             }
-            Answer::Value(None) => Err(missing(&target, &key).await.into()),
+            Answer::Value(None) => Err(missing(&target, &key, until).await.into()),
             _ => Err(AskError::Unexpected.into()),
         }
     }
 }
 
 /// What to say of a key that holds nothing: which ones do.
-async fn missing(target: &Target, key: &str) -> Missing {
+async fn missing(target: &Target, key: &str, until: Instant) -> Missing {
     let request = Request::Keys { prefix: String::new(), after: None, limit: 1 + NAMED_MAX as u32 };
-    let there = match target.ask(&request, Duration::ZERO).await {
-        Ok(Answer::Keys(keys)) => keys,
+    let there = match timeout_at(until, target.ask(&request, Duration::ZERO)).await {
+        Ok(Ok(Answer::Keys(keys))) => keys,
         _ => Vec::new(), // what is wrong with the key matters more
     };
     let names = there.iter().take(NAMED_MAX).map(|key| printable::word(key));
@@ -146,14 +175,35 @@ async fn missing(target: &Target, key: &str) -> Missing {
 
 impl Set {
     async fn run(self) -> Outcome {
-        let Self { key, value, text, consistency, target } = self;
+        let Self { key, value, text, consistency, asking } = self;
         let item = if text { Item::Text(value) } else { shown::read(&value) };
-        let request = Request::Set { key, value: Packed::new(&item)?, level: consistency.level() };
-        match target.ask(&request, consistency.patience()).await? {
-            Answer::Done => Ok(()),
-            _ => Err(AskError::Unexpected.into()),
-        }
+        let (value, level) = (Packed::new(&item)?, consistency.level());
+        let request = Request::Set { key: key.clone(), value, level };
+        changed(&asking, &request, &consistency, json!({ "set": key })).await
     }
+}
+
+impl Delete {
+    async fn run(self) -> Outcome {
+        let Self { key, consistency, asking } = self;
+        let request = Request::Delete { key: key.clone(), level: consistency.level() };
+        changed(&asking, &request, &consistency, json!({ "deleted": key })).await
+    }
+}
+
+/// Makes a change. Text output has nothing to tell of one that succeeded.
+async fn changed(
+    asking: &Asking,
+    request: &Request,
+    consistency: &Consistency,
+    mut json: serde_json::Value,
+) -> Outcome {
+    let Asking { target, output } = asking;
+    let Answer::Done = target.ask(request, consistency.patience()).await? else {
+        return Err(AskError::Unexpected.into());
+    };
+    json["consistency"] = consistency.name().into();
+    output.print(&json, String::new)
 }
 
 impl Watch {
@@ -182,9 +232,29 @@ impl Watch {
         };
         tokio::select! {
             ended = watching => ended,
+            error = lost(&target) => Err(error),
             stop = tokio::signal::ctrl_c() => Ok(stop?),
         }
     }
+}
+
+/// Ends once the node no longer answers a second connection: a value that does not change and a
+/// node that is stopped look alike on the first one.
+async fn lost(target: &Target) -> Box<dyn Error> {
+    let request = Request::Health { within_ms: 0 };
+    loop {
+        tokio::time::sleep(PROBE_EVERY).await;
+        match target.ask_within(&request, PROBE_WITHIN).await {
+            Err(error) if is_no_answer(&*error) => return error,
+            _ => {} // a refusal is an answer as well
+        }
+    }
+}
+
+fn is_no_answer(error: &(dyn Error + 'static)) -> bool {
+    matches!(error.downcast_ref(), Some(AskError::Silent { .. }))
+        || error.is::<ConnectError>()
+        || error.downcast_ref().is_some_and(is_nobody_there)
 }
 
 fn line(data: Option<&Data>) -> String {

@@ -9,13 +9,17 @@ use ostraca::management::wire::{Answer, Member, Members, Request};
 use super::Outcome;
 use super::table::table;
 use super::target::{Asking, wait};
+use super::watching::Watching;
 
 /// Whom to ask, and how to print.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  ostraca members --config node.toml\n  \
                         ostraca members --socket /var/lib/ostraca/control.sock\n  \
+                        ostraca members --watch --node 10.0.0.2:4001 --config client.toml\n  \
                         ostraca members --config node.toml --json | jq '.members[].address'")]
 pub(super) struct Arguments {
+    #[command(flatten)]
+    watching: Watching,
     #[command(flatten)]
     asking: Asking,
 }
@@ -23,12 +27,13 @@ pub(super) struct Arguments {
 impl Arguments {
     pub(super) fn run(&self) -> Outcome {
         let Asking { target, output } = &self.asking;
-        wait(async {
-            match target.ask(&Request::Members, Duration::ZERO).await? {
-                Answer::Members(all) => output.print(&all, || shown(&all)),
-                _ => Err(AskError::Unexpected.into()),
-            }
-        })
+        let read = |answer| match answer {
+            Answer::Members(all) => Ok(all),
+            _ => Err(AskError::Unexpected.into()),
+        };
+        let show = |all: &Members| (all.clone(), shown(all));
+        let asked = (&Request::Members, Duration::ZERO);
+        wait(self.watching.print(target, asked, *output, read, show))
     }
 }
 
@@ -44,8 +49,8 @@ fn shown(all: &Members) -> String {
     let mut text = format!("cluster {cluster}: {counted}, {agree}\n");
     if let Some(it) = all.configuration {
         text += &format!(
-            "configuration {}: replicated data on {}, decided by {} voters\n",
-            it.number, it.members, it.voters
+            "configuration {}.{}: replicated data on {}, decided by {} voters\n",
+            it.generation, it.number, it.members, it.voters
         );
     }
     if let Some(waits_for) = &all.waits_for {

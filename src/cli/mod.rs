@@ -1,11 +1,15 @@
 //! The command line: what can be asked, and how errors are told.
 
 mod config;
+mod confirmation;
 mod curve;
 mod data;
 mod explain;
+mod generated;
+mod health;
 mod members;
 mod node;
+mod orders;
 mod printable;
 mod recover;
 mod secret;
@@ -14,26 +18,25 @@ mod shown;
 mod sim;
 mod table;
 mod target;
+mod watching;
 
 use std::error::Error;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
 use ostraca::management::client::{AskError, ConnectError};
 use ostraca::management::wire::Why;
 use ostraca::net;
-use tracing_subscriber::EnvFilter;
 
 /// What a command ends with.
 pub(crate) type Outcome = Result<(), Box<dyn Error>>;
 
 /// Sharded, stateful entities on a cluster that needs no external store.
 ///
-/// `ostraca node` runs a node; `members`, `shards`, `explain` and `data` ask one that runs, yours or
-/// `ostraca node`, over its control socket or, elsewhere, by its address.
-///
-/// Logs go to stderr and are chosen by RUST_LOG, such as `RUST_LOG=ostraca=debug`.
+/// `ostraca node` runs a node. Most other commands ask a running node, yours or `ostraca node`, over
+/// its control socket or, on another host, by its address. OSTRACA_CONFIG or OSTRACA_SOCKET name the
+/// node for all of them.
 #[derive(Debug, Parser)]
 #[command(
     version,
@@ -41,28 +44,18 @@ pub(crate) type Outcome = Result<(), Box<dyn Error>>;
     after_long_help = "\
     Exit codes:\n  \
     0  it is done\n  \
-    1  it failed, or was refused: nothing was changed unless the error says otherwise\n  \
+    1  it failed, or was refused: nothing was changed unless the error says otherwise;\n     \
+       `ostraca health`: the node is not healthy\n  \
     2  the arguments make no sense\n  \
     3  there is no such key, or the node knows no such entity type\n  \
     4  no node answers there\n  \
-    5  too few nodes answered in time: a write stays and will spread\n  \
+    5  not finished in time: a write stays and will spread, shards go on moving or stopping\n  \
     6  `ostraca node` was removed from its cluster, or found none in time: start it again\n  \
     130  `ostraca node`: a second signal ended it at once"
 )]
 pub(crate) struct Ostraca {
-    /// How logs are written.
-    #[arg(long, global = true, value_enum, default_value_t = Log::Text)]
-    log: Log,
     #[command(subcommand)]
     command: Command,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Log {
-    /// Lines for people.
-    Text,
-    /// A JSON object a line.
-    Json,
 }
 
 #[derive(Debug, Subcommand)]
@@ -90,6 +83,39 @@ enum Command {
     /// Asks a node that has started the type, which asks all that host it what they remember of
     /// decisions. A node that ends takes what it remembers along.
     Explain(explain::Arguments),
+    /// Checks whether a node lives and is ready to serve: exit code 0 or 1, for probes.
+    ///
+    /// A node is live if it answers. It is ready if it is Up in a cluster and the coordinators know
+    /// its regions, as `node.sharding().ready()` tells a program.
+    Health(health::Arguments),
+    /// Asks a member to leave in order: it gives away its shards, and ends.
+    ///
+    /// Without NODE the asked node leaves. The command does not wait: `ostraca members --watch` shows
+    /// when the member is gone.
+    Leave(orders::Leave),
+    /// Gives away all shards of the asked node, which stays a member.
+    ///
+    /// No shard is allocated to it from then on, and coordinators that run there move. Shards that no
+    /// other node may host stay. It lasts until `--undo` or a restart of the node.
+    Drain(orders::Drain),
+    /// Declares a member dead, so that a quorum of the others removes it.
+    ///
+    /// Only for a member that is dead for sure and that the downing strategy leaves alone: if it lives
+    /// it ends itself. It is removed once its lease has run out.
+    Down(orders::Down),
+    /// Stops shards of an entity type, wherever they live: their entities end.
+    ///
+    /// Their state in memory is lost. They start again with the next message for them.
+    StopShards(orders::StopShards),
+    /// Has the coordinator of an entity type look at the balance of shards now.
+    ///
+    /// Its allocation strategy decides what moves, within its limits. Only the node that coordinates
+    /// the type can be asked; another one names it.
+    Rebalance(orders::Rebalance),
+    /// Freezes members and shards of the whole cluster, ahead of a stop of all nodes.
+    ///
+    /// Nothing joins, moves or is handed over from then on. It is not to be undone: stop all nodes.
+    PrepareShutdown(orders::PrepareShutdown),
     /// Goes on without a majority of the cluster that is lost for good. Gives guarantees up.
     ///
     /// Ask it of ONE survivor, on its own host. Without --force it changes nothing: it prints who would
@@ -111,7 +137,7 @@ enum Command {
     /// once end as one cluster, that of the later configuration; if a member that was kept turns out to
     /// be dead, run it again.
     Recover(recover::Arguments),
-    /// Reads, sets and watches replicated data of a running node.
+    /// Reads, sets, deletes and watches replicated data of a running node.
     Data(data::Arguments),
     /// Makes a secret for a cluster: `ostraca secret --out cluster.secret`, the same file on all nodes.
     ///
@@ -122,42 +148,35 @@ enum Command {
     /// Real Replicators on virtual time: prints time, one-way trips, messages and bytes beside what
     /// no protocol does better than, and draws a plot.
     Sim(sim::Arguments),
+    /// Prints the completions of a shell.
+    Completions(generated::Completions),
+    /// Prints a man page, or writes those of all commands.
+    Man(generated::Man),
 }
 
 impl Ostraca {
     /// Does what was asked.
     pub(crate) fn run(self) -> Outcome {
         match self.command {
-            Command::Node(arguments) => {
-                begin_log(self.log);
-                arguments.run()
-            }
+            Command::Node(arguments) => arguments.run(),
             Command::Config(arguments) => arguments.run(),
             Command::Members(arguments) => arguments.run(),
             Command::Shards(arguments) => arguments.run(),
             Command::Explain(arguments) => arguments.run(),
+            Command::Health(arguments) => arguments.run(),
+            Command::Leave(arguments) => arguments.run(),
+            Command::Drain(arguments) => arguments.run(),
+            Command::Down(arguments) => arguments.run(),
+            Command::StopShards(arguments) => arguments.run(),
+            Command::Rebalance(arguments) => arguments.run(),
+            Command::PrepareShutdown(arguments) => arguments.run(),
             Command::Recover(arguments) => arguments.run(),
             Command::Data(arguments) => arguments.run(),
             Command::Secret(arguments) => arguments.run(),
             Command::Sim(arguments) => arguments.run(),
+            Command::Completions(arguments) => arguments.run(),
+            Command::Man(arguments) => arguments.run(),
         }
-    }
-}
-
-/// Unless RUST_LOG says otherwise: what a node tells of itself, under names that stay.
-const LOGGED: &str = "info,libp2p_swarm=warn";
-
-fn begin_log(log: Log) {
-    let wanted = std::env::var(EnvFilter::DEFAULT_ENV).ok().filter(|wanted| !wanted.is_empty());
-    let wanted = wanted.unwrap_or_else(|| LOGGED.to_owned());
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::new(wanted))
-        .with_writer(io::stderr)
-        .with_target(false)
-        .log_internal_errors(false); // a closed stderr must not end the node
-    match log {
-        Log::Text => builder.with_ansi(io::IsTerminal::is_terminal(&io::stderr())).init(),
-        Log::Json => builder.json().init(),
     }
 }
 
@@ -170,6 +189,16 @@ fn answer(text: &str) -> Outcome {
     }
 }
 
+/// Arguments that make no sense, found after they were parsed.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Usage(String);
+
+/// What was ordered has not finished in time, and goes on.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Unfinished(String);
+
 /// What was asked for is not there.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -179,8 +208,12 @@ struct Missing(String);
 pub(crate) fn exit_code(error: &(dyn Error + 'static)) -> ExitCode {
     let code = if let Some(node::Ended(reason)) = error.downcast_ref() {
         reason.exit_code()
+    } else if error.is::<Usage>() {
+        2
     } else if error.is::<Missing>() {
         3
+    } else if error.is::<Unfinished>() {
+        5
     } else if error.is::<ConnectError>() || error.downcast_ref().is_some_and(is_nobody_there) {
         4
     } else {
@@ -200,7 +233,7 @@ fn code_of(error: &AskError) -> u8 {
         AskError::Refused(refusal) => match refusal.why {
             Why::UnknownType => 3,
             Why::Stopped => 4,
-            Why::TooFew => 5,
+            Why::TooFew | Why::NotStopped => 5,
             _ => 1,
         },
         AskError::Silent { .. } | AskError::HungUp | AskError::Ended | AskError::Frame(_) => 4,

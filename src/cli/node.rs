@@ -1,13 +1,15 @@
 //! `ostraca node`: a node until a signal ends it.
 
+use std::io;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use futures::FutureExt;
 use ostraca::Node;
 use ostraca::cluster::membership::port::StopReason;
 use ostraca::node::shutdown::Reason;
 use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
 
 use super::Outcome;
 use super::config::fit;
@@ -26,10 +28,39 @@ pub(super) struct Arguments {
     /// variables such as OSTRACA__NET__LISTEN.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// How the log is written, to stderr; RUST_LOG chooses what, such as `RUST_LOG=ostraca=debug`.
+    #[arg(long, value_enum, default_value_t = Log::Text)]
+    log: Log,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Log {
+    /// Lines for people.
+    Text,
+    /// A JSON object a line.
+    Json,
+}
+
+/// Log filter without RUST_LOG: the events of a node, under names that stay.
+const LOGGED: &str = "info,libp2p_swarm=warn";
+
+fn begin_log(log: Log) {
+    let wanted = std::env::var(EnvFilter::DEFAULT_ENV).ok().filter(|wanted| !wanted.is_empty());
+    let wanted = wanted.unwrap_or_else(|| LOGGED.to_owned());
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::new(wanted))
+        .with_writer(io::stderr)
+        .with_target(false)
+        .log_internal_errors(false); // a closed stderr must not end the node
+    match log {
+        Log::Text => builder.with_ansi(io::IsTerminal::is_terminal(&io::stderr())).init(),
+        Log::Json => builder.json().init(),
+    }
 }
 
 impl Arguments {
     pub(super) fn run(self) -> Outcome {
+        begin_log(self.log);
         let config = fit(self.config.as_deref())?;
         let runtime = tokio::runtime::Runtime::new()?;
         runtime.block_on(async {
@@ -37,7 +68,7 @@ impl Arguments {
             let mut signals = [SignalKind::terminate(), SignalKind::interrupt()]
                 .map(signal)
                 .into_iter()
-                .collect::<std::io::Result<Vec<_>>>()?;
+                .collect::<io::Result<Vec<_>>>()?;
             loop {
                 let node = Node::start(config.clone()).await?;
                 if signals.iter_mut().any(|signal| signal.recv().now_or_never().is_some()) {

@@ -25,14 +25,11 @@ pub(super) struct Arguments {
     output: Output,
 }
 
-/// It was asked for, and not forced.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "nothing was changed. Make sure that those who would be given up are stopped, every one of them: \
-     if they live both sides act, and who of them hears of it ends itself, however many they are. Then \
-     repeat this with --force, on this node only"
-)]
-struct NotForced;
+/// What to do after a dry run.
+const NOT_FORCED: &str = "\
+    nothing was changed. Make sure that the members that would be given up are stopped, every one of\n\
+    them: if they live, both sides act, and each of them that hears of it ends itself, whatever their\n\
+    number. Then repeat this with --force, on this node only\n";
 
 impl Arguments {
     pub(super) fn run(&self) -> Outcome {
@@ -40,10 +37,10 @@ impl Arguments {
         let request = Request::Recover { force: *force };
         wait(async {
             match here.target().ask(&request, Duration::ZERO).await? {
-                Answer::Recovery(recovery) => output.print(&recovery, || shown(&recovery))?,
-                _ => return Err(AskError::Unexpected.into()),
+                Answer::Recovery(recovery) => output
+                    .print(&recovery, || shown(&recovery) + if *force { "" } else { NOT_FORCED }),
+                _ => Err(AskError::Unexpected.into()),
             }
-            if *force { Ok(()) } else { Err(NotForced.into()) }
         })
     }
 }

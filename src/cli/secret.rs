@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use rand::TryRng;
 use rand::rngs::SysRng;
+use serde_json::json;
 
-use super::{Outcome, answer};
+use super::Outcome;
+use super::target::Output;
 
 /// 256 bits, from the system.
 const BYTES: usize = 32;
@@ -24,6 +26,8 @@ pub(super) struct Arguments {
     /// left alone. Without this option the secret goes to stdout.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    output: Output,
 }
 
 /// A secret that was not written.
@@ -40,11 +44,12 @@ impl Arguments {
         let mut bytes = [0; BYTES];
         SysRng.try_fill_bytes(&mut bytes)?;
         let mut text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let Some(path) = self.out else {
+            return self.output.print(&json!({ "secret": text }), || format!("{text}\n"));
+        };
         text.push('\n');
-        match self.out {
-            Some(path) => Ok(write(&path, &text)?),
-            None => answer(&text),
-        }
+        write(&path, &text)?;
+        self.output.print(&json!({ "file": path }), String::new)
     }
 }
 

@@ -7,11 +7,13 @@ use ostraca::management::wire::{Answer, Region, Request, Shards};
 use super::Outcome;
 use super::table::table;
 use super::target::{AskingAll, wait};
+use super::watching::Watching;
 
 /// Which type, whom to ask, and how to print.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  ostraca shards cart --config node.toml\n  \
                         ostraca shards cart --each --socket /var/lib/shop/control.sock\n  \
+                        ostraca shards cart --watch --config node.toml\n  \
                         ostraca shards cart --config node.toml --json | jq '.regions[].node'")]
 pub(super) struct Arguments {
     /// The entity type, as the program that is asked has started it.
@@ -21,22 +23,25 @@ pub(super) struct Arguments {
     #[arg(long)]
     each: bool,
     #[command(flatten)]
+    watching: Watching,
+    #[command(flatten)]
     how: AskingAll,
 }
 
 impl Arguments {
     pub(super) fn run(self) -> Outcome {
-        let Self { entity_type, each, how } = self;
+        let Self { entity_type, each, watching, how } = self;
         let request = Request::Shards { entity_type, within_ms: how.within_ms() };
-        wait(async {
-            match how.ask(&request).await? {
-                Answer::Shards(all) => how.output().print(&all, || match each {
-                    true => summary(&all) + "\n" + &by_shard(&all),
-                    false => summary(&all) + "\n" + &by_region(&all),
-                }),
-                _ => Err(AskError::Unexpected.into()),
-            }
-        })
+        let read = |answer| match answer {
+            Answer::Shards(all) => Ok(all),
+            _ => Err(AskError::Unexpected.into()),
+        };
+        let show = |all: &Shards| {
+            let rows = if each { by_shard(all) } else { by_region(all) };
+            (all.clone(), summary(all) + "\n" + &rows)
+        };
+        let asked = (&request, how.patience());
+        wait(watching.print(how.target(), asked, how.output(), read, show))
     }
 }
 

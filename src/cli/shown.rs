@@ -149,8 +149,8 @@ mod tests {
         Packed::new(&read(text)).expect("it has a form")
     }
 
-    fn data(shape: &str, content: Content) -> Data {
-        Data { shape: shape.to_owned(), content: Verbatim::of(&content) }
+    fn data(shape: &str, content: &Content) -> Data {
+        Data { shape: shape.to_owned(), content: Verbatim::of(content) }
     }
 
     #[test]
@@ -180,29 +180,29 @@ mod tests {
         ]);
         let wide = "170141183460469231731687303715884105727";
         let cases = [
-            (data("flag", Content::Flag(true)), "k: flag\n  true\n", "true".to_owned()),
+            (data("flag", &Content::Flag(true)), "k: flag\n  true\n", "true".to_owned()),
             (
-                data("g-counter", Content::Count(wide.to_owned())),
+                data("g-counter", &Content::Count(wide.to_owned())),
                 &format!("k: g-counter\n  \"{wide}\"\n"),
                 format!("\"{wide}\""),
             ),
             (
-                data("or-set", Content::Elements(["10", "9", "x"].map(packed).to_vec())),
+                data("or-set", &Content::Elements(["10", "9", "x"].map(packed).to_vec())),
                 "k: or-set, 3 elements\n  \"x\"\n  9\n  10\n",
                 "[\"x\",9,10]".to_owned(),
             ),
             (
-                data("lww-register", Content::Register(None)),
+                data("lww-register", &Content::Register(None)),
                 "k: lww-register\n  null\n",
                 "null".to_owned(),
             ),
             (
-                data("mv-register", Content::Siblings(vec![packed("b"), packed("a")])),
+                data("mv-register", &Content::Siblings(vec![packed("b"), packed("a")])),
                 "k: mv-register, 2 values written at the same time\n  \"a\"\n  \"b\"\n",
                 "[\"a\",\"b\"]".to_owned(),
             ),
             (
-                data("or-map/x", map),
+                data("or-map/x", &map),
                 "k: or-map/x, 2 entries\n  \"pears\"  -3\n  7        [\"a\",\"b\"]\n",
                 "{\"7\":[\"a\",\"b\"],\"pears\":-3}".to_owned(),
             ),
@@ -211,7 +211,7 @@ mod tests {
             assert_eq!(text("k", &data), *expected);
             assert_eq!(value(&data).to_string(), as_json);
         }
-        let user = data("user/board", Content::User { bytes: 151 });
+        let user = data("user/board", &Content::User { bytes: 151 });
         let expected =
             "k: user/board, 151 bytes, which only the program that wrote them can read\n";
         assert_eq!(text("k", &user), expected);

@@ -1,15 +1,18 @@
 //! `ostraca sim`: how fast changes reach every replica, in a simulated cluster.
 
+use std::error::Error;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use ostraca_ddata::convergence::{Bound, Kind, Level, Outcome as Measured, Plan, run};
+use ostraca_ddata::convergence::{Bound, Failed, Kind, Level, Outcome as Measured, Plan, run};
+use serde_json::json;
 
 use super::curve::{Curve, draw};
-use super::{Outcome, answer};
+use super::target::Output;
+use super::{Outcome, Usage};
 
 /// What to simulate.
 #[derive(Debug, Args)]
@@ -47,6 +50,8 @@ pub(super) struct Arguments {
     /// Where to write the plot, an SVG picture.
     #[arg(long, default_value = "convergence.svg")]
     plot: PathBuf,
+    #[command(flatten)]
+    output: Output,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -72,16 +77,17 @@ impl Arguments {
         let (begun, bar) = (Instant::now(), bar(self.changes));
         let measured = run(&plan, &mut |done| bar.set_position(done as u64));
         bar.finish_and_clear();
-        let measured = measured?;
+        let measured = measured.map_err(failed)?;
         draw(&self.plot, &title(&plan), &[Curve { name: None, seen: &measured.seen }])?;
-        let mut text = table(&plan, &measured);
+        let figures = Figures::of(&plan, &measured);
         let (simulated, real) = (measured.simulated.as_secs_f64(), begun.elapsed().as_secs_f64());
-        let _ = writeln!(
-            text,
-            "{simulated:.1} s simulated in {real:.1} s; plot: {}",
-            self.plot.display()
-        );
-        answer(&text)
+        let mut json = figures.json(&plan);
+        json["simulated_s"] = simulated.into();
+        json["plot"] = json!(self.plot);
+        self.output.print(&json, || {
+            let end = format!("{simulated:.1} s simulated in {real:.1} s");
+            format!("{}{end}; plot: {}\n", figures.table(&plan), self.plot.display())
+        })
     }
 
     fn plan(&self) -> Plan {
@@ -96,6 +102,14 @@ impl Arguments {
         };
         let Self { nodes, seed, one_way, loss, entries, changes, partition, .. } = *self;
         Plan { nodes, seed, one_way, loss, kind, level, entries, changes, partition }
+    }
+}
+
+/// A plan that cannot be is an error of the arguments.
+fn failed(error: Failed) -> Box<dyn Error> {
+    match error {
+        Failed::Unfit { .. } => Usage(error.to_string()).into(),
+        other => other.into(),
     }
 }
 
@@ -130,41 +144,87 @@ fn title(plan: &Plan) -> String {
     )
 }
 
-#[expect(clippy::cast_precision_loss, reason = "figures for people")]
-fn table(plan: &Plan, measured: &Measured) -> String {
-    let bound = Bound::of(plan, measured.push_bytes);
-    let changes = plan.changes as f64;
-    let each = |sum: u64| sum as f64 / changes;
-    let mut all: Vec<Duration> = measured.seen.iter().flatten().copied().collect();
-    all.sort_unstable();
-    let share = |percent: usize| all.get((all.len() - 1) * percent / 100).copied();
-    let millis = |span: Option<Duration>| span.unwrap_or_default().as_secs_f64() * 1e3;
-    let answered = measured.answered.iter().max().copied();
-    let (pushed, compared) = (measured.pushed, measured.compared);
-    let mut text = format!("{}, seed {}\n\n", title(plan), plan.seed);
-    let mut line = |what: &str, found: String, bound: Option<f64>| {
-        let bound = bound.map_or_else(String::new, |bound| format!("{bound:.1}"));
-        let _ = writeln!(text, "{what:<36} {found:>12} {bound:>12}");
-    };
-    line("per change", "measured".into(), None);
-    line("half of the replicas have it, ms", format!("{:.2}", millis(share(50))), None);
-    line("99 of 100 have it, ms", format!("{:.2}", millis(share(99))), None);
-    line(
-        "all have it, mean of changes, ms",
-        format!("{:.2}", millis(Some(measured.converged()))),
-        None,
-    );
-    let rounds = measured.rounds(plan);
-    line("  in one-way trips; bound", format!("{rounds:.2}"), Some(bound.rounds));
-    line("the author is answered within, ms", format!("{:.2}", millis(answered)), None);
-    line(
-        "pushes and answers; bound",
-        format!("{:.1}", each(pushed.messages)),
-        Some(bound.messages),
-    );
-    line("  bytes; bound", format!("{:.0}", each(pushed.bytes)), Some(bound.bytes));
-    line("anti-entropy beside them, messages", format!("{:.1}", each(compared.messages)), None);
-    line("  bytes", format!("{:.0}", each(compared.bytes)), None);
-    text.push('\n');
-    text
+/// Figures of a run, each for one change.
+struct Figures {
+    half_ms: f64,
+    p99_ms: f64,
+    all_mean_ms: f64,
+    one_way_trips: f64,
+    author_ms: f64,
+    messages: f64,
+    bytes: f64,
+    anti_entropy_messages: f64,
+    anti_entropy_bytes: f64,
+    bound: Bound,
+}
+
+impl Figures {
+    #[expect(clippy::cast_precision_loss, reason = "figures for people")]
+    fn of(plan: &Plan, measured: &Measured) -> Self {
+        let each = |sum: u64| sum as f64 / plan.changes as f64;
+        let mut all: Vec<Duration> = measured.seen.iter().flatten().copied().collect();
+        all.sort_unstable();
+        let share = |percent: usize| all.get((all.len() - 1) * percent / 100).copied();
+        let millis = |span: Option<Duration>| span.unwrap_or_default().as_secs_f64() * 1e3;
+        let (pushed, compared) = (measured.pushed, measured.compared);
+        Self {
+            half_ms: millis(share(50)),
+            p99_ms: millis(share(99)),
+            all_mean_ms: millis(Some(measured.converged())),
+            one_way_trips: measured.rounds(plan),
+            author_ms: millis(measured.answered.iter().max().copied()),
+            messages: each(pushed.messages),
+            bytes: each(pushed.bytes),
+            anti_entropy_messages: each(compared.messages),
+            anti_entropy_bytes: each(compared.bytes),
+            bound: Bound::of(plan, measured.push_bytes),
+        }
+    }
+
+    fn table(&self, plan: &Plan) -> String {
+        let mut text = format!("{}, seed {}\n\n", title(plan), plan.seed);
+        let mut line = |what: &str, found: String, bound: Option<f64>| {
+            let bound = bound.map_or_else(String::new, |bound| format!("{bound:.1}"));
+            let _ = writeln!(text, "{what:<36} {found:>12} {bound:>12}");
+        };
+        let two = |figure: f64| format!("{figure:.2}");
+        let (one, none) =
+            (|figure: f64| format!("{figure:.1}"), |figure: f64| format!("{figure:.0}"));
+        line("per change", "measured".into(), None);
+        line("half of the replicas have it, ms", two(self.half_ms), None);
+        line("99 of 100 have it, ms", two(self.p99_ms), None);
+        line("all have it, mean of changes, ms", two(self.all_mean_ms), None);
+        line("  in one-way trips; bound", two(self.one_way_trips), Some(self.bound.rounds));
+        line("the author is answered within, ms", two(self.author_ms), None);
+        line("pushes and answers; bound", one(self.messages), Some(self.bound.messages));
+        line("  bytes; bound", none(self.bytes), Some(self.bound.bytes));
+        line("anti-entropy beside them, messages", one(self.anti_entropy_messages), None);
+        line("  bytes", none(self.anti_entropy_bytes), None);
+        text.push('\n');
+        text
+    }
+
+    fn json(&self, plan: &Plan) -> serde_json::Value {
+        json!({
+            "nodes": plan.nodes,
+            "seed": plan.seed,
+            "loss": plan.loss,
+            "one_way_ms": plan.one_way.as_secs_f64() * 1e3,
+            "changes": plan.changes,
+            "half_ms": self.half_ms,
+            "p99_ms": self.p99_ms,
+            "all_mean_ms": self.all_mean_ms,
+            "one_way_trips": self.one_way_trips,
+            "author_ms": self.author_ms,
+            "messages": self.messages,
+            "bytes": self.bytes,
+            "anti_entropy_messages": self.anti_entropy_messages,
+            "anti_entropy_bytes": self.anti_entropy_bytes,
+            "bound": {
+                "one_way_trips": self.bound.rounds,
+                "messages": self.bound.messages,
+                "bytes": self.bound.bytes,
+            },
+        })
+    }
 }

@@ -15,17 +15,17 @@ use tempfile::TempDir;
 use crate::{Running, SOON, ostraca, run, said, watch};
 
 /// What a shell would show: the exit code, what was printed, what was complained of.
-fn ended(output: &Output) -> (i32, String, String) {
+pub(crate) fn ended(output: &Output) -> (i32, String, String) {
     let (answer, errors) = said(output);
     (output.status.code().expect("it ended by itself"), answer, errors)
 }
 
-fn json(text: &str) -> Value {
+pub(crate) fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
 /// A directory with the settings of a node that keeps its data there.
-fn settings() -> (TempDir, PathBuf) {
+pub(crate) fn settings() -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().expect("a directory");
     let (file, data) = (dir.path().join("node.toml"), dir.path().join("data"));
     let text = format!("[net]\ndata-dir = {:?}\n", data.to_str().expect("UTF-8"));
@@ -33,9 +33,9 @@ fn settings() -> (TempDir, PathBuf) {
     (dir, file)
 }
 
-fn start(file: &Path) -> Running {
+pub(crate) fn start(file: &Path) -> Running {
     let mut command = ostraca();
-    command.args(["--log", "json", "node", "--config"]).arg(file);
+    command.args(["node", "--log", "json", "--config"]).arg(file);
     let mut node = Running::of(command);
     watch(&node);
     node.tells(&["management.listening", "control.sock"]);
@@ -47,7 +47,7 @@ fn start(file: &Path) -> Running {
 fn paused_node_is_reported_as_paused_with_exit_code_4() {
     let (dir, file) = settings();
     let mut command = ostraca();
-    command.args(["--log", "json", "node", "--config"]).arg(&file);
+    command.args(["node", "--log", "json", "--config"]).arg(&file);
     let mut node = Running::of(command);
     watch(&node);
     node.tells(&["management.listening"]);
@@ -86,7 +86,7 @@ fn a_node_is_asked_by_its_settings_until_it_ends_and_again_after_it_was_killed()
     let (code, answer, errors) = ask(&["members"]);
     assert_eq!((code, errors.as_str()), (0, ""), "{answer}");
     assert!(answer.contains(": 1 member, all have seen this"), "{answer}");
-    assert!(answer.contains("configuration 1: replicated data on 1, decided by 1 voters"));
+    assert!(answer.contains(".1: replicated data on 1, decided by 1 voters"), "{answer}");
     assert!(answer.contains("  Up  ") && answer.contains("leads, asked"), "{answer}");
     let members = json(&ask(&["members", "--json"]).1);
     assert_eq!(members["members"][0]["status"], "Up");
@@ -133,7 +133,7 @@ fn a_node_is_asked_by_its_settings_until_it_ends_and_again_after_it_was_killed()
 }
 
 /// A node of this process, with a socket in a directory.
-async fn node_at(dir: &TempDir) -> (Node, String) {
+pub(crate) async fn node_at(dir: &TempDir) -> (Node, String) {
     let socket = dir.path().join("s");
     let mut config = Config::default();
     config.management.control_socket = Some(socket.clone());
@@ -204,7 +204,7 @@ async fn what_a_programs_keys_hold_is_read_whatever_its_types_and_only_registers
     assert_eq!(ask(&["data", "list"]).0, 4);
 }
 
-struct Bell;
+pub(crate) struct Bell;
 
 impl Entity for Bell {
     type Message = Reply<()>;
@@ -378,7 +378,11 @@ fn an_argument_that_makes_no_sense_says_what_does() {
         (&["members", "--socket", &file], 4, "is not a socket"),
         (&["members", "--config", &none], 1, "none can't be read"),
         (&["members", "--config", "a", "--socket", "b"], 2, "cannot be used with"),
-        (&["members", "--node", "nonsense"], 2, "invalid value 'nonsense'"),
+        (&["members", "--node", "nonsense"], 2, "write HOST:PORT, such as 10.0.0.1:4100"),
+        (&["down", "x", "--socket", &none], 2, "pass --yes"),
+        (&["stop-shards", "t", "--socket", &none], 2, "pass --yes"),
+        (&["health", "--live", "--ready"], 2, "cannot be used with"),
+        (&["members", "--log", "json"], 2, "unexpected argument '--log'"),
         (&["data", "get", "k", "--timeout", "soon", "--socket", &none], 2, "invalid value 'soon'"),
         (&["data", "get", "k", "--timeout", "61s", "--socket", &none], 2, "at most 60s"),
         (&["data", "set", "k"], 2, "<VALUE>"),
@@ -401,11 +405,21 @@ fn every_command_has_an_example_in_its_help() {
         &["sim"],
         &["members"],
         &["shards"],
+        &["health"],
+        &["leave"],
+        &["drain"],
+        &["down"],
+        &["stop-shards"],
+        &["rebalance"],
+        &["prepare-shutdown"],
+        &["completions"],
+        &["man"],
         &["explain", "shard"],
         &["explain", "entity"],
         &["explain", "node"],
         &["data", "get"],
         &["data", "set"],
+        &["data", "delete"],
         &["data", "watch"],
         &["data", "list"],
     ] {

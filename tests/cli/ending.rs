@@ -20,7 +20,7 @@ fn pair() -> [Running; 2] {
     let start = |address: &str| {
         let mut command = ostraca();
         command
-            .args(["--log", "json", "node"])
+            .args(["node", "--log", "json"])
             .env("OSTRACA__CLUSTER__SEEDS", format!("[{seed:?}]"))
             .env("OSTRACA__NET__LISTEN", format!("[{address:?}]"))
             .env("OSTRACA__CLUSTER__DOWNING__STABLE_AFTER", "1s");

@@ -1,11 +1,12 @@
 //! What the tool logs: as `RUST_LOG` says, on stderr, as text unless it is told otherwise.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::process::{Child, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{SOON, ostraca};
+use super::{Running, SOON, ostraca, watch};
 
 /// Killed with the test, and at the latest after [`SOON`].
 struct Node(Child);
@@ -13,7 +14,7 @@ struct Node(Child);
 impl Node {
     fn start(filter: Option<&str>, options: &[&str]) -> Self {
         let mut command = ostraca();
-        command.args(options).arg("node").stderr(Stdio::piped());
+        command.arg("node").args(options).stderr(Stdio::piped());
         command.envs(filter.map(|filter| ("RUST_LOG", filter)));
         let node = Self(command.spawn().expect("it starts"));
         let id = Pid::from_child(&node.0);
@@ -58,6 +59,22 @@ fn the_tool_logs_what_rust_log_asks_for_and_nothing_else() {
         assert_eq!(lines.len(), wanted.len(), "{lines:#?}");
         assert!(lines.iter().all(|line| line.starts_with('{') == is_json), "{lines:#?}");
     }
+}
+
+#[test]
+fn port_scan_is_logged_at_info() {
+    let mut command = ostraca();
+    command.args(["node", "--log", "json"]);
+    let mut node = Running::of(command);
+    watch(&node);
+    let line = node.tells(&["node.listening"]);
+    let from = line.find("/ip4/127.0.0.1/tcp/").expect("an address") + "/ip4/127.0.0.1/tcp/".len();
+    let port: String = line[from..].chars().take_while(char::is_ascii_digit).collect();
+    let port: u16 = port.parse().expect("a port");
+    let mut stranger = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+    stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("it reads");
+    let line = node.tells(&["net.handshake_failed"]);
+    assert!(line.contains("\"level\":\"INFO\""), "{line}");
 }
 
 #[test]

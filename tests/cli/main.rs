@@ -3,6 +3,9 @@
 mod asking;
 mod ending;
 mod logging;
+mod names;
+mod orders;
+mod outputs;
 mod recovering;
 mod remote;
 mod restarts;
@@ -23,7 +26,10 @@ const SOON: Duration = Duration::from_secs(90);
 
 fn ostraca() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ostraca"));
-    command.env_remove("RUST_LOG").stdin(Stdio::null());
+    for variable in ["RUST_LOG", "OSTRACA_CONFIG", "OSTRACA_SOCKET"] {
+        command.env_remove(variable);
+    }
+    command.stdin(Stdio::null());
     command
 }
 
@@ -219,7 +225,9 @@ fn a_simulation_that_cannot_be_says_what_may_be() {
         (["--loss", "1.5"], "the loss is 1.5; it must be a share of messages"),
         (["--one-way", "fast"], "write 500us, 1ms or 10s"),
     ] {
-        let (_, errors) = said(&run(&[&["sim"], &arguments[..]].concat()));
+        let output = run(&[&["sim"], &arguments[..]].concat());
+        let (_, errors) = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{errors}");
         assert!(errors.contains(expected), "{errors}");
     }
     let unwritten = run(&["sim", "--nodes", "3", "--plot", "/nowhere/plot.svg"]);
@@ -238,7 +246,7 @@ impl Running {
     fn start(seed: &str, address: &str) -> Self {
         let mut command = ostraca();
         command
-            .args(["--log", "json", "node"])
+            .args(["node", "--log", "json"])
             .env("OSTRACA__CLUSTER__SEEDS", format!("[{seed:?}]"))
             .env("OSTRACA__NET__LISTEN", format!("[{address:?}]"));
         Self::of(command)

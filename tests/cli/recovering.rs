@@ -153,10 +153,10 @@ async fn the_last_of_three_goes_on_by_force_with_what_its_entities_have_counted(
     };
     answered(missed).await;
     let (code, answer, errors) = tool(&last, &["recover"]);
-    assert_eq!(code, 1, "{errors}");
+    assert_eq!((code, errors.as_str()), (0, ""));
     assert!(answer.starts_with("1 of 3 members would go on:\n"), "{answer}");
     assert!(answer.contains("  asked\n2 would be given up for ever:\n"), "{answer}");
-    assert!(errors.contains("nothing was changed") && errors.contains("--force"), "{errors}");
+    assert!(answer.contains("nothing was changed") && answer.contains("--force"), "{answer}");
     assert_eq!(last.node.cluster().members().len(), 3, "nothing was changed");
 
     let (code, answer, errors) = tool(&last, &["recover", "--force", "--json"]);

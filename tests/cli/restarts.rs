@@ -22,7 +22,7 @@ fn free_ports(count: usize) -> Vec<u16> {
 fn on(dir: &Path) -> Running {
     let mut command = ostraca();
     command
-        .args(["--log", "json", "node"])
+        .args(["node", "--log", "json"])
         .env("OSTRACA__NET__DATA_DIR", dir)
         .env("OSTRACA__NET__LISTEN", "[\"/ip4/127.0.0.1/tcp/0\"]");
     let running = Running::of(command);

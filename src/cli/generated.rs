@@ -1,0 +1,68 @@
+//! `ostraca completions` and `ostraca man`: texts that are generated from the commands themselves.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+
+use super::target::Output;
+use super::{Ostraca, Outcome};
+
+/// Name of the program in generated texts.
+const NAME: &str = "ostraca";
+
+/// The shell.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  ostraca completions bash > \
+                        ~/.local/share/bash-completion/completions/ostraca\n  \
+                        ostraca completions fish > ~/.config/fish/completions/ostraca.fish")]
+pub(super) struct Completions {
+    /// The shell that reads the completions.
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+/// Where the pages go.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  ostraca man | man -l -\n  \
+                        ostraca man --out ~/.local/share/man/man1")]
+pub(super) struct Man {
+    /// Writes a page for each command into this directory, which is made if it is missing; existing
+    /// pages are replaced.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl Completions {
+    pub(super) fn run(&self) -> Outcome {
+        let mut text = Vec::new();
+        clap_complete::generate(self.shell, &mut Ostraca::command(), NAME, &mut text);
+        write(&text)
+    }
+}
+
+impl Man {
+    pub(super) fn run(self) -> Outcome {
+        let Some(dir) = self.out else {
+            let mut text = Vec::new();
+            clap_mangen::Man::new(Ostraca::command()).render(&mut text)?;
+            return write(&text);
+        };
+        fs::create_dir_all(&dir)?;
+        clap_mangen::generate_to(Ostraca::command(), &dir)?;
+        let json = serde_json::json!({ "directory": dir });
+        self.output.print(&json, || format!("man pages of all commands are in {}\n", dir.display()))
+    }
+}
+
+/// Writes a text as it is. A reader that closes the pipe early is no error.
+fn write(text: &[u8]) -> Outcome {
+    match io::stdout().lock().write_all(text) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,118 @@
+//! `ostraca health`: whether a node lives and is ready, as exit code 0 or 1.
+
+use std::error::Error;
+use std::time::Duration;
+
+use clap::Args;
+use ostraca::management::client::AskError;
+use ostraca::management::wire::{Answer, Health, Request, Why};
+use serde_json::json;
+
+use super::target::{Asking, milliseconds, patience, wait};
+use super::{Outcome, Usage};
+
+/// What to check.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  ostraca health --ready --config node.toml\n  \
+                        ostraca health --live --socket /var/lib/shop/control.sock\n  \
+                        ostraca health --json --node 10.0.0.2:4001 --config client.toml")]
+pub(super) struct Arguments {
+    /// Checks only that the node answers.
+    #[arg(long, conflicts_with = "ready")]
+    live: bool,
+    /// Checks that the node serves: it is Up, and its entity types are registered. The default.
+    #[arg(long)]
+    ready: bool,
+    /// Time in which the node must answer, and be ready: `500ms`, `1s`. The command ends 2 s later
+    /// at the latest.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = patience)]
+    timeout: Duration,
+    #[command(flatten)]
+    asking: Asking,
+}
+
+/// The node is not healthy: exit code 1, whatever the reason.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Unhealthy(String);
+
+/// What was found.
+struct Found {
+    live: bool,
+    health: Health,
+}
+
+impl Arguments {
+    pub(super) fn run(self) -> Outcome {
+        let Self { live, ready: _, timeout, asking } = self;
+        let within_ms = if live { 0 } else { milliseconds(timeout).max(1) };
+        let request = Request::Health { within_ms };
+        wait(async {
+            let asked = asking.target.ask(&request, timeout.max(Duration::from_millis(1))).await;
+            let found = found(asked)?;
+            let text = found.text(live);
+            if found.is(live) {
+                return asking.output.print(&found.json(), || text + "\n");
+            }
+            asking.output.print(&found.json(), String::new)?;
+            Err(Unhealthy(text).into())
+        })
+    }
+}
+
+/// Every error but that of the arguments is a finding.
+fn found(asked: Result<Answer, Box<dyn Error>>) -> Result<Found, Box<dyn Error>> {
+    let error = match asked {
+        Ok(Answer::Health(health)) => return Ok(Found { live: true, health }),
+        Ok(_) => AskError::Unexpected.into(),
+        Err(error) if error.is::<Usage>() => return Err(error),
+        Err(error) => error,
+    };
+    // A node that refuses answers, unless it is about to end.
+    let refused =
+        |error: &AskError| matches!(error, AskError::Refused(why) if why.why != Why::Stopped);
+    let live = error.downcast_ref().is_some_and(refused);
+    Ok(Found { live, health: Health { reason: Some(told(&*error)), ..Health::default() } })
+}
+
+/// An error with its causes, in one line.
+fn told(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    text
+}
+
+impl Found {
+    fn is(&self, live: bool) -> bool {
+        self.live && (live || self.health.ready == Some(true))
+    }
+
+    fn json(&self) -> serde_json::Value {
+        let Health { node, cluster, status, ready, reason } = &self.health;
+        let node = Some(node).filter(|node| !node.is_empty());
+        json!({
+            "live": self.live, "ready": ready, "node": node, "cluster": cluster, "status": status,
+            "reason": reason,
+        })
+    }
+
+    fn text(&self, live: bool) -> String {
+        let Health { node, cluster, status, reason, .. } = &self.health;
+        let name = if node.is_empty() { "the node" } else { node };
+        let reason = reason.as_deref().unwrap_or("it does not tell the reason");
+        match (self.is(live), live) {
+            (true, true) => format!("{name} is live"),
+            (true, false) => {
+                let status = status.as_deref().unwrap_or("no member");
+                let cluster = cluster.as_deref().unwrap_or("no cluster");
+                format!("{name} is ready: {status} in {cluster}")
+            }
+            (false, _) if !self.live => format!("{name} is not live: {reason}"),
+            (false, _) => format!("{name} is not ready: {reason}"),
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Commands that change members or shards: `leave`, `drain`, `down`, `stop-shards`, `rebalance`,
+//! `prepare-shutdown`.
+
+use std::time::Duration;
+
+use clap::Args;
+use ostraca::management::client::AskError;
+use ostraca::management::wire::{Answer, Drained, MemberName, Request};
+use serde_json::json;
+
+use super::confirmation::Confirmation;
+use super::target::{Asking, milliseconds, patience, wait};
+use super::{Outcome, Unfinished};
+
+/// The member to leave.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  ostraca leave --config node.toml\n  \
+                        ostraca leave 10.0.0.2:4001 --config node.toml\n  \
+                        ostraca leave 890bb1ab/00000000c0ffee01 --config node.toml --json")]
+pub(super) struct Leave {
+    /// Its name, its address or its incarnation; `ostraca members` lists them. Without it the asked
+    /// node leaves.
+    node: Option<String>,
+    #[command(flatten)]
+    asking: Asking,
+}
+
+/// The member to declare dead.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  ostraca down 10.0.0.2:4001 --config node.toml\n  \
+                        ostraca down 890bb1ab/00000000c0ffee01 --yes --config node.toml")]
+pub(super) struct Down {
+    /// Its name, its address or its incarnation; `ostraca members` lists them.
+    node: String,
+    #[command(flatten)]
+    confirmation: Confirmation,
+    #[command(flatten)]
+    asking: Asking,
+}
+
+/// The node to drain.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  ostraca drain --config node.toml\n  \
+                        ostraca drain --timeout 60s --socket /var/lib/shop/control.sock\n  \
+                        ostraca drain --undo --config node.toml")]
+pub(super) struct Drain {
+    /// Lets the node host shards again.
+    #[arg(long)]
+    undo: bool,
+    /// Time to wait until no shard is left, at most 60s; the node keeps draining after that.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = patience)]
+    timeout: Duration,
+    #[command(flatten)]
+    asking: Asking,
+}
+
+/// The shards to stop.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  ostraca stop-shards cart 412 --config node.toml\n  \
+                        ostraca stop-shards cart --yes --socket /var/lib/shop/control.sock")]
+pub(super) struct StopShards {
+    /// The entity type.
+    #[arg(value_name = "TYPE")]
+    entity_type: String,
+    /// Numbers of shards. Without any: all shards of the type.
+    #[arg(value_name = "SHARD")]
+    shards: Vec<u32>,
+    /// Time that the shards may take to stop, at most 60s.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = patience)]
+    timeout: Duration,
+    #[command(flatten)]
+    confirmation: Confirmation,
+    #[command(flatten)]
+    asking: Asking,
+}
+
+/// The type to balance.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  ostraca rebalance cart --config node.toml\n  \
+                        ostraca rebalance cart --node 10.0.0.2:4001 --config client.toml")]
+pub(super) struct Rebalance {
+    /// The entity type.
+    #[arg(value_name = "TYPE")]
+    entity_type: String,
+    #[command(flatten)]
+    asking: Asking,
+}
+
+/// The cluster to freeze.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  ostraca prepare-shutdown --config node.toml\n  \
+                        ostraca prepare-shutdown --yes --socket /var/lib/shop/control.sock")]
+pub(super) struct PrepareShutdown {
+    #[command(flatten)]
+    confirmation: Confirmation,
+    #[command(flatten)]
+    asking: Asking,
+}
+
+impl Leave {
+    pub(super) fn run(self) -> Outcome {
+        let Self { node, asking } = self;
+        let what = "leave";
+        wait(async {
+            let member = ordered(&asking, &Request::Leave { node }).await?;
+            let MemberName { node, address } = &member;
+            asking.output.print(&json!({ "ordered": what, "node": node, "address": address }), || {
+                format!(
+                    "{node} at {address} was asked to leave: it gives away its shards and ends; \
+                     `ostraca members` shows its status\n"
+                )
+            })
+        })
+    }
+}
+
+impl Down {
+    pub(super) fn run(self) -> Outcome {
+        let Self { node, confirmation, asking } = self;
+        confirmation
+            .demand(&format!("{node} is removed from the cluster, and ends if it lives"))?;
+        wait(async {
+            let member = ordered(&asking, &Request::Down { node }).await?;
+            let MemberName { node, address } = &member;
+            asking.output.print(&json!({ "ordered": "down", "node": node, "address": address }), || {
+                format!(
+                    "{node} at {address} was declared dead: a quorum of the others removes it once \
+                     its lease has run out; `ostraca members` shows its status\n"
+                )
+            })
+        })
+    }
+}
+
+async fn ordered(
+    asking: &Asking,
+    request: &Request,
+) -> Result<MemberName, Box<dyn std::error::Error>> {
+    match asking.target.ask(request, Duration::ZERO).await? {
+        Answer::Ordered(member) => Ok(member),
+        _ => Err(AskError::Unexpected.into()),
+    }
+}
+
+impl Drain {
+    pub(super) fn run(self) -> Outcome {
+        let Self { undo, timeout, asking } = self;
+        let request = Request::Drain { undo, within_ms: milliseconds(timeout) };
+        wait(async {
+            let Answer::Drained(drained) = asking.target.ask(&request, timeout).await? else {
+                return Err(AskError::Unexpected.into());
+            };
+            asking.output.print(&drained, || drained_text(&drained))?;
+            match drained.draining && !drained.shards.is_empty() {
+                true => Err(Unfinished(format!(
+                    "shards are left after {timeout:?}: they go on moving, or no other node may \
+                     host them; `ostraca shards TYPE` shows where they live"
+                ))
+                .into()),
+                false => Ok(()),
+            }
+        })
+    }
+}
+
+fn drained_text(drained: &Drained) -> String {
+    let Drained { node, draining, shards } = drained;
+    let counted = shards.iter().map(|(name, count)| format!("{count} of {name}"));
+    let counted = counted.collect::<Vec<_>>().join(", ");
+    match (draining, shards.is_empty()) {
+        (false, true) => format!("{node} may host shards again\n"),
+        (false, false) => format!("{node} may host shards again; it hosts {counted}\n"),
+        (true, true) => format!("{node} hosts no shards and gets none\n"),
+        (true, false) => format!("{node} gets no shards; it still hosts {counted}\n"),
+    }
+}
+
+impl StopShards {
+    pub(super) fn run(self) -> Outcome {
+        let Self { entity_type, shards, timeout, confirmation, asking } = self;
+        let which = match shards.len() {
+            0 => "all shards".to_owned(),
+            1 => "a shard".to_owned(),
+            count => format!("{count} shards"),
+        };
+        let consequence = "and what their entities hold in memory is lost";
+        confirmation.demand(&format!("{which} of {entity_type} stop, {consequence}"))?;
+        let name = entity_type.clone();
+        let request = Request::StopShards { entity_type, shards, within_ms: milliseconds(timeout) };
+        wait(async {
+            match asking.target.ask(&request, timeout).await? {
+                Answer::ShardsStopped(count) => {
+                    asking.output.print(&json!({ "entity_type": name, "stopped": count }), || {
+                        format!("{count} shards of {name} have stopped\n")
+                    })
+                }
+                _ => Err(AskError::Unexpected.into()),
+            }
+        })
+    }
+}
+
+impl Rebalance {
+    pub(super) fn run(self) -> Outcome {
+        let Self { entity_type, asking } = self;
+        let json = json!({ "ordered": "rebalance", "entity_type": entity_type });
+        let text = format!("the coordinator of {entity_type} looks at the balance now\n");
+        wait(done(&asking, &Request::Rebalance { entity_type }, json, text))
+    }
+}
+
+impl PrepareShutdown {
+    pub(super) fn run(self) -> Outcome {
+        let Self { confirmation, asking } = self;
+        confirmation
+            .demand("the whole cluster is frozen for good: no node joins, no shard moves")?;
+        let json = json!({ "ordered": "prepare-shutdown" });
+        let text = "the cluster is frozen: stop all nodes now\n".to_owned();
+        wait(done(&asking, &Request::PrepareForShutdown, json, text))
+    }
+}
+
+async fn done(
+    asking: &Asking,
+    request: &Request,
+    json: serde_json::Value,
+    text: String,
+) -> Outcome {
+    match asking.target.ask(request, Duration::ZERO).await? {
+        Answer::Done => asking.output.print(&json, || text),
+        _ => Err(AskError::Unexpected.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drain_names_the_shards_that_are_left() {
+        let drained = |draining, shards: &[(&str, u64)]| Drained {
+            node: "n".to_owned(),
+            draining,
+            shards: shards.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect(),
+        };
+        let two = [("cart", 3), ("order", 1)];
+        for (found, expected) in [
+            (drained(true, &[]), "n hosts no shards and gets none\n"),
+            (drained(true, &two), "n gets no shards; it still hosts 3 of cart, 1 of order\n"),
+            (drained(false, &[]), "n may host shards again\n"),
+            (drained(false, &two[..1]), "n may host shards again; it hosts 3 of cart\n"),
+        ] {
+            assert_eq!(drained_text(&found), expected);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! `--watch`: a command that prints its answer again whenever that changes.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use clap::Args;
+use ostraca::management::wire::{Answer, Request};
+use serde::Serialize;
+
+use super::target::{Output, Target};
+use super::{Outcome, printable};
+
+/// Between two questions.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Copy, Debug, Args)]
+pub(super) struct Watching {
+    /// Prints the answer again whenever it changes, until Ctrl-C; with --json an object a line.
+    #[arg(long)]
+    watch: bool,
+}
+
+impl Watching {
+    /// Asks once, or every second until Ctrl-C, and prints each answer that differs from the one
+    /// before.
+    pub(super) async fn print<A, J: Serialize>(
+        self,
+        target: &Target,
+        (request, patience): (&Request, Duration),
+        output: Output,
+        read: impl Fn(Answer) -> Result<A, Box<dyn std::error::Error>>,
+        show: impl Fn(&A) -> (J, String),
+    ) -> Outcome {
+        if !self.watch {
+            let (json, text) = show(&read(target.ask(request, patience).await?)?);
+            return output.print(&json, || text);
+        }
+        let watching = async {
+            let mut last = None;
+            loop {
+                let (json, text) = show(&read(target.ask(request, patience).await?)?);
+                let line = match output.is_json() {
+                    true => printable::json(&serde_json::to_string(&json)?).into_owned() + "\n",
+                    false => text,
+                };
+                if last.as_ref() != Some(&line) {
+                    let is_first = last.is_none();
+                    let gap = if is_first || output.is_json() { "" } else { "\n" };
+                    match write(&format!("{gap}{line}")) {
+                        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+                        written => written?,
+                    }
+                    last = Some(line);
+                }
+                tokio::time::sleep(ASK_EVERY).await;
+            }
+        };
+        tokio::select! {
+            ended = watching => ended,
+            stop = tokio::signal::ctrl_c() => Ok(stop?),
+        }
+    }
+}
+
+fn write(text: &str) -> io::Result<()> {
+    io::stdout().lock().write_all(printable::lines(text).as_bytes())
+}

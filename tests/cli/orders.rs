@@ -1,0 +1,243 @@
+//! Commands that change data, members and shards, and `health`, against running nodes.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ostraca::cluster::member::Address;
+use ostraca::prelude::*;
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::asking::{Bell, ended, json, node_at, settings, start};
+use crate::{SOON, run};
+
+type Ended = (i32, String, String);
+
+/// Runs the tool beside the nodes of this process.
+async fn tool(socket: &str, arguments: &[&str]) -> Ended {
+    let arguments: Vec<String> =
+        arguments.iter().chain(&["--socket", socket]).map(|it| (*it).to_owned()).collect();
+    let asked = tokio::task::spawn_blocking(move || {
+        ended(&run(&arguments.iter().map(String::as_str).collect::<Vec<_>>()))
+    });
+    asked.await.expect("no panic")
+}
+
+/// Waits until something is so.
+async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let waiting = async {
+        while !is_so().await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(SOON, waiting).await.unwrap_or_else(|_| panic!("never: {what}"));
+}
+
+/// Two nodes that host bells, the coordinator first, each with a socket.
+async fn pair(dir: &TempDir) -> [(Node, String, ShardRegion<Bell>); 2] {
+    let (first, socket) = node_at(dir).await;
+    let bells = first.sharding().start("bell", |_id| Bell).await.expect("it starts");
+    first.sharding().registered("bell").await.expect("it is let in");
+    let mut config = Config::default();
+    let seed = first.addresses()[0].to_string();
+    config.cluster.seeds = vec![Address::new(seed).expect("short")];
+    let path: PathBuf = dir.path().join("other");
+    config.management.control_socket = Some(path.clone());
+    let second = Node::start(config).await.expect("it starts");
+    second.cluster().up().await.expect("it is let in");
+    let too = second.sharding().start("bell", |_id| Bell).await.expect("it starts");
+    second.sharding().registered("bell").await.expect("it is let in");
+    let path = path.to_str().expect("UTF-8").to_owned();
+    [(first, socket, bells), (second, path, too)]
+}
+
+async fn ring(bells: &ShardRegion<Bell>) {
+    for n in 0..20 {
+        let bell = bells.entity(&format!("bell-{n}"));
+        until("the bell rings", async || bell.ask(|reply| reply).await.is_ok()).await;
+    }
+}
+
+async fn hosted(node: &Node) -> usize {
+    node.sharding().region_state("bell").await.expect("it was started").shards.len()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn data_delete_removes_a_key_of_any_type() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (node, socket) = node_at(&dir).await;
+    let online = Key::<ORSet<String>>::new("online");
+    let data = node.replicator();
+    data.update(&online, WriteLocal, |set| set.insert("bob")).await.expect("made");
+    let delete = ["data", "delete", "online", "--majority", "--json"];
+    let (code, answer, errors) = tool(&socket, &delete).await;
+    assert_eq!((code, errors.as_str()), (0, ""));
+    assert_eq!(json(&answer), json("{\"deleted\":\"online\",\"consistency\":\"majority\"}"));
+    assert_eq!(node.replicator().get(&online, ReadLocal).await.expect("read"), None);
+    let (code, _, errors) = tool(&socket, &["data", "delete", "sharding/bell/homes"]).await;
+    assert_eq!(code, 1);
+    assert!(errors.contains("are the cluster's own"), "{errors}");
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn drain_gives_all_shards_away_until_undone() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let [(first, socket, bells), (second, _, _)] = pair(&dir).await;
+    ring(&bells).await;
+    until("both host", async || hosted(&first).await > 0 && hosted(&second).await > 0).await;
+    let (code, answer, errors) = tool(&socket, &["drain", "--timeout", "60s"]).await;
+    assert_eq!((code, errors.as_str()), (0, ""), "{answer}");
+    assert!(answer.contains(" hosts no shards and gets none"), "{answer}");
+    assert_eq!(hosted(&first).await, 0);
+    let members = json(&tool(&socket, &["members", "--json"]).await.1);
+    let all = members["members"].as_array().expect("members");
+    let me = all.iter().find(|member| member["node"] == members["me"]).expect("a member");
+    assert_eq!((all.len(), &me["status"], &me["draining"]), (2, &"Up".into(), &true.into()));
+    ring(&bells).await;
+    assert_eq!(hosted(&first).await, 0, "it gets none");
+
+    let (code, answer, _) = tool(&socket, &["drain", "--undo", "--json"]).await;
+    assert_eq!((code, &json(&answer)["draining"]), (0, &false.into()), "{answer}");
+    until("shards come back", async || hosted(&first).await > 0).await;
+    second.stop().await;
+    first.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn drain_of_the_only_host_is_unfinished() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (node, socket) = node_at(&dir).await;
+    let bells = node.sharding().start("bell", |_id| Bell).await.expect("it starts");
+    ring(&bells).await;
+    let (code, answer, errors) = tool(&socket, &["drain", "--timeout", "100ms"]).await;
+    assert_eq!(code, 5, "{answer}");
+    assert!(answer.contains("it still hosts") && answer.contains(" of bell"), "{answer}");
+    assert!(errors.contains("shards are left after 100ms"), "{errors}");
+    ring(&bells).await;
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rebalance_runs_at_the_coordinator_only() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let [(first, at_first, _), (second, at_second, _)] = pair(&dir).await;
+    let (code, answer, errors) = tool(&at_first, &["rebalance", "bell"]).await;
+    assert_eq!((code, errors.as_str()), (0, ""));
+    assert!(answer.contains("looks at the balance now"), "{answer}");
+    let (code, _, errors) = tool(&at_second, &["rebalance", "bell"]).await;
+    assert_eq!(code, 1);
+    let address = first.addresses()[0].to_string();
+    let address = address.split("/p2p/").next().expect("a part");
+    assert!(errors.contains(&format!("--node {address}")), "{errors}");
+    assert_eq!(tool(&at_first, &["rebalance", "ball"]).await.0, 3);
+    second.stop().await;
+    first.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stop_shards_ends_the_entities_of_a_type() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let [(first, socket, bells), (second, _, _)] = pair(&dir).await;
+    ring(&bells).await;
+    let (code, _, errors) = tool(&socket, &["stop-shards", "bell"]).await;
+    assert_eq!(code, 2, "{errors}");
+    assert_ne!(hosted(&first).await + hosted(&second).await, 0, "nothing was done");
+    let stop = ["stop-shards", "bell", "--yes", "--timeout", "60s", "--json"];
+    let (code, answer, errors) = tool(&socket, &stop).await;
+    assert_eq!((code, errors.as_str()), (0, ""));
+    assert_eq!(json(&answer), json("{\"entity_type\":\"bell\",\"stopped\":1000}"));
+    let entities = async |node: &Node| {
+        node.sharding().region_state("bell").await.expect("it was started").entities()
+    };
+    assert_eq!(entities(&first).await + entities(&second).await, 0);
+    let (code, _, errors) = tool(&socket, &["stop-shards", "bell", "5000", "--yes"]).await;
+    assert_eq!(code, 1);
+    assert!(errors.contains("there is no 5000"), "{errors}");
+    second.stop().await;
+    first.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn down_removes_a_member_and_names_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let [(first, socket, _), (second, _, _)] = pair(&dir).await;
+    let (me, address) = (second.cluster().me(), second.addresses()[0].to_string());
+    let at = address.split("/p2p/").next().expect("a part");
+    let (code, _, errors) = tool(&socket, &["down", "10.0.0.1:1", "--yes"]).await;
+    assert_eq!(code, 1);
+    assert!(errors.contains("`ostraca members` lists"), "{errors}");
+    let host_port = at.replace("/ip4/", "").replace("/tcp/", ":");
+    let (code, answer, errors) = tool(&socket, &["down", &host_port, "--yes"]).await;
+    assert_eq!((code, errors.as_str()), (0, ""));
+    assert!(answer.starts_with(&format!("{me} at {at} was declared dead")), "{answer}");
+    until("it is removed", async || first.cluster().members().len() == 1).await;
+    first.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn prepare_shutdown_freezes_the_cluster() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (node, socket) = node_at(&dir).await;
+    assert_eq!(tool(&socket, &["prepare-shutdown"]).await.0, 2, "it needs --yes");
+    let (code, answer, errors) = tool(&socket, &["prepare-shutdown", "--yes"]).await;
+    assert_eq!((code, errors.as_str()), (0, ""));
+    assert!(answer.contains("stop all nodes now"), "{answer}");
+    let members = tool(&socket, &["members"]).await.1;
+    assert!(members.contains("all are about to stop"), "{members}");
+    node.stop().await;
+}
+
+#[test]
+fn leave_ends_the_asked_node_with_exit_code_0() {
+    let (_dir, file) = settings();
+    let config = file.to_str().expect("UTF-8");
+    let mut node = start(&file);
+    node.tells(&["cluster.member", "\"what\":\"up\""]);
+    let (code, answer, errors) = ended(&run(&["leave", "--config", config]));
+    assert_eq!((code, errors.as_str()), (0, ""));
+    assert!(answer.contains(" was asked to leave"), "{answer}");
+    node.tells(&["node.ended"]);
+    assert!(node.child.wait().expect("it is ours").success());
+}
+
+#[test]
+fn health_exits_with_0_or_1() {
+    let (dir, file) = settings();
+    let socket = dir.path().join("data/control.sock");
+    let socket = socket.to_str().expect("UTF-8");
+    let health =
+        |arguments: &[&str]| ended(&run(&[&["health", "--socket", socket], arguments].concat()));
+    let (code, answer, errors) = health(&["--json"]);
+    assert_eq!((code, &json(&answer)["live"]), (1, &false.into()), "{errors}");
+    assert!(errors.contains("the node is not live: there is no control socket"), "{errors}");
+
+    let mut node = start(&file);
+    node.tells(&["cluster.member", "\"what\":\"up\""]);
+    assert_eq!(health(&["--live"]).0, 0);
+    let (code, answer, errors) = health(&["--ready", "--timeout", "30s"]);
+    assert_eq!((code, errors.as_str()), (0, ""));
+    assert!(answer.contains(" is ready: Up in "), "{answer}");
+    let found = json(&health(&["--json", "--timeout", "30s"]).1);
+    assert_eq!((&found["live"], &found["ready"]), (&true.into(), &true.into()), "{found}");
+
+    node.signal(Signal::KILL);
+    node.child.wait().expect("it is ours");
+    assert_eq!((health(&["--live"]).0, health(&[]).0), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_of_a_node_outside_a_cluster_is_live_not_ready() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut config = Config::default();
+    config.cluster.wait_for_join = true;
+    config.management.control_socket = Some(dir.path().join("s"));
+    let node = Node::start(config).await.expect("it starts");
+    let socket = dir.path().join("s");
+    let socket = socket.to_str().expect("UTF-8");
+    assert_eq!(tool(socket, &["health", "--live"]).await.0, 0);
+    let (code, _, errors) = tool(socket, &["health", "--ready", "--timeout", "100ms"]).await;
+    assert_eq!(code, 1);
+    assert!(errors.contains(" is not ready: "), "{errors}");
+    node.stop().await;
+}
