@@ -39,7 +39,7 @@ pub struct Standing {
     pub secret: Option<Secrets>,
     /// If not empty: only these may talk.
     pub allowed: Arc<BTreeSet<PeerId>>,
-    /// Lives that were removed from the cluster; bounded by who keeps them (membership).
+    /// Incarnations that were removed from the cluster. Membership, which adds them, bounds their number.
     pub quarantined: Arc<BTreeSet<NodeId>>,
     /// It is about to stop and opens no more lanes.
     pub stopping: bool,

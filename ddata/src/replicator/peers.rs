@@ -115,9 +115,12 @@ impl Replicator {
         }
     }
 
-    /// Whether a message of this sender is heard. Data come from members of this or the former
-    /// configuration, or from whom membership knows; configurations from anybody, since a joiner
-    /// knows nobody yet (nor whose pieces they come in); sealed and synced states are served to anybody who has been admitted.
+    /// Whether a message of this sender is processed.
+    ///
+    /// - Data: from members of this or the former configuration, and nodes that membership knows.
+    /// - Configurations, and pieces of large messages before this node is a member: from any admitted
+    ///   peer, because a joiner knows no members yet.
+    /// - Requests for sealed and synced states: from any admitted peer.
     fn admits(&self, from: ReplicaId, body: &Body) -> bool {
         match body {
             Body::Epoch(_) | Body::Compared { .. } => true,
