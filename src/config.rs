@@ -1,4 +1,6 @@
-//! All settings of a node, a struct per room; what they must be together.
+//! Settings of a node: one struct per subsystem, read from a TOML file and the environment
+//! ([`Config::load`]), and the checks of their ranges and combinations ([`Config::check`]).
+//! `Node::start` runs these checks before it starts anything.
 
 mod contradictions;
 mod defaults;
@@ -25,106 +27,107 @@ pub use self::contradictions::Warning;
 pub use self::defaults::documented;
 pub use self::load::LoadError;
 
-/// Settings of a node. `Config::default()` runs on a free port of loopback, without a data
-/// directory and without a secret, and founds a cluster of its own: nothing has to be set for the
-/// first try.
+/// Settings of a node. With `Config::default()` a node listens on a free loopback port, has no data
+/// directory and no secret, and founds a cluster of its own, so a first try needs no settings.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    /// The transport: listening, admission, limits.
+    /// `[net]`: the transport (listening, admission, limits).
     pub net: net::config::Config,
-    /// Replicated data.
+    /// `[ddata]`: replicated data.
     pub ddata: replicator::config::Config,
-    /// `[cluster]`: who belongs together.
+    /// `[cluster]`: membership, failure detection, downing and leases.
     pub cluster: Cluster,
-    /// `[cluster.sharding]`: entities, and where they live.
+    /// `[cluster.sharding]`: entities and their placement.
     pub sharding: Sharding,
-    /// `[cluster.shutdown]`: how long the phases of an orderly end may take.
+    /// `[cluster.shutdown]`: timeouts of the phases of a coordinated shutdown.
     pub shutdown: shutdown::Settings,
-    /// `[management]`: where tools ask this node.
+    /// `[management]`: the control socket and remote tools.
     pub management: Management,
 }
 
-/// Seeds of a node, at most.
+/// Maximum number of seeds of a node.
 pub const SEEDS_MAX: usize = 64;
 
-/// A lease would be worth a third of what was granted, and with 1,000,000 nothing.
+/// Maximum of `lease.drift-ppm`. At this bound a lease counts for only a third of the granted time,
+/// at 1,000,000 for none of it.
 const DRIFT_PPM_MAX: u32 = 500_000;
 
-/// Why a node does not start with these settings. Nothing was started.
+/// Why a node does not start with these settings. It has started nothing yet.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidConfig {
-    /// Several of these at once.
+    /// Several settings are wrong.
     #[error("{count} settings are wrong:{list}", count = .0.len(), list = load::list(.0))]
     Several(Vec<InvalidConfig>),
-    /// A setting of `[cluster]`.
+    /// A setting of `[cluster]` is wrong.
     #[error(transparent)]
     Cluster(#[from] ConfigError),
-    /// A setting of `[net]`.
+    /// A setting of `[net]` is wrong.
     #[error(transparent)]
     Net(#[from] admission::ConfigError),
-    /// A member that nobody could dial.
+    /// The node has no address that other nodes could dial.
     #[error(
         "net.listen is empty: nobody could dial this node, and a member has an address. Leave it \
          out for a free port of loopback, or set net.advertise to where others dial"
     )]
     ListensNowhere,
-    /// A setting of `[net]` or `[ddata]` that makes no sense.
+    /// A setting of `[net]` or `[ddata]` is outside its range.
     #[error("{setting} is {value}: {must}")]
     OutOfRange {
-        /// Which, with its section.
+        /// The setting, with its section.
         setting: &'static str,
-        /// What is set.
+        /// The configured value.
         value: String,
-        /// What it must be.
+        /// The allowed range.
         must: &'static str,
     },
     /// A setting that this release does not implement.
     #[error("{setting} is set, and {why}: leave it out")]
     NotImplemented {
-        /// Which, with its section.
+        /// The setting, with its section.
         setting: &'static str,
-        /// What the release lacks.
+        /// The feature that this release lacks.
         why: &'static str,
     },
-    /// A setting of `[cluster.sharding]`.
+    /// A setting of `[cluster.sharding]` is wrong.
     #[error(transparent)]
     Sharding(#[from] sharding::config::ConfigError),
-    /// A setting of `[management]`.
+    /// A setting of `[management]` is wrong.
     #[error(transparent)]
     Management(#[from] LongPath),
-    /// A seed that can't be dialled.
+    /// A seed is not an address that can be dialled.
     #[error(
         "the seed {seed} is neither /ip4|ip6/ADDRESS/tcp/PORT nor /dns|dns4|dns6/NAME/tcp/PORT: \
          write it like that, or in a file of settings as HOST:PORT"
     )]
     Seed {
-        /// As it is set.
+        /// The seed as configured.
         seed: String,
     },
-    /// More seeds than anybody needs.
+    /// There are more than [`SEEDS_MAX`] seeds.
     #[error("{count} seeds are set, at most {SEEDS_MAX} are allowed: three to five are enough")]
     Seeds {
-        /// How many.
+        /// The configured number of seeds.
         count: usize,
     },
-    /// A name may stand for any number of nodes.
+    /// A seed is a host name, which may stand for any number of nodes, and `expected-nodes` is
+    /// unset.
     #[error(
         "the seed {seed} is a name, which may stand for any number of nodes: set \
          cluster.expected-nodes to how many seeds there are in all, so that a majority of them is \
          known"
     )]
     ExpectedNodes {
-        /// Which.
+        /// The seed as configured.
         seed: String,
     },
-    /// Nobody installs the survivors' word.
+    /// `trust-downing` is set, but this release never removes a node without a quorum.
     #[error(
         "cluster.downing.trust-downing is set, and this release removes nobody without a quorum: \
          unset it, and choose keep-majority, static-quorum without a role, down-all or manual"
     )]
     TrustDowning,
-    /// Nothing provides the lease.
+    /// The strategy `lease-majority` has no provider of its lease.
     #[error(
         "downing strategy lease-majority needs a provider of its lease: start the node with \
          NodeBuilder::downing_lease, or choose keep-majority"
@@ -133,7 +136,7 @@ pub enum InvalidConfig {
 }
 
 impl Config {
-    /// Checks the settings against each other. Says what to warn of.
+    /// Checks all settings, alone and against each other. Returns warnings about doubtful ones.
     ///
     /// # Errors
     /// [`InvalidConfig`] if a node must not start with them.
@@ -157,14 +160,14 @@ impl Config {
         InvalidConfig::of(refused::check(self).collect())
     }
 
-    /// The same for a program that may provide the lease of `lease-majority`.
+    /// Like [`check`](Self::check), for a program that may provide the lease of `lease-majority`.
     pub(crate) fn check_with(&self, has_lease: bool) -> Result<Vec<Warning>, InvalidConfig> {
         let cluster = &self.cluster;
         let mut wrong: Vec<InvalidConfig> = refused::check(self).collect();
         wrong.extend(ranges::check(self));
         wrong.extend(admission::check(&self.net).err().map(InvalidConfig::from));
         if self.net.listen.is_empty() && self.net.advertise.is_empty() {
-            wrong.push(InvalidConfig::ListensNowhere); // a client's settings may say that
+            wrong.push(InvalidConfig::ListensNowhere); // valid for a client only
         }
         wrong.extend(self.management.check().err().map(InvalidConfig::from));
         wrong.extend(cluster.failure_detector.check().err().map(InvalidConfig::from));
@@ -191,7 +194,7 @@ impl Config {
 }
 
 impl InvalidConfig {
-    /// One error for all of them.
+    /// Returns one error for all of them; `Ok` if there are none.
     fn of(mut all: Vec<Self>) -> Result<(), Self> {
         match all.len() {
             0 => Ok(()),
@@ -235,7 +238,7 @@ fn kind(address: &Multiaddr) -> Option<Kind> {
 }
 
 fn check_times(cluster: &Cluster) -> Vec<InvalidConfig> {
-    let positive = "must be longer than nothing";
+    let positive = "must be greater than zero";
     let lease = &cluster.lease;
     let times: [(bool, &'static str, Duration, &'static str); 5] = [
         (cluster.gossip_interval.is_zero(), "gossip-interval", cluster.gossip_interval, positive),
@@ -273,7 +276,7 @@ fn check_times(cluster: &Cluster) -> Vec<InvalidConfig> {
         .collect();
     let (ppm, seeds) = (lease.drift_ppm, cluster.seeds.len().max(1));
     if ppm > DRIFT_PPM_MAX {
-        let must = "must be at most 500,000: half of true";
+        let must = "must be at most 500,000 (a clock that is off by half)";
         wrong.push(("lease.drift-ppm", ppm.to_string(), must));
     }
     if let Some(nodes) = cluster.expected_nodes.filter(|nodes| *nodes < seeds) {
@@ -352,7 +355,7 @@ mod tests {
         assert!(matches!(many, InvalidConfig::Seeds { count: 65 }), "{many}");
     }
 
-    /// What breaks a setting, and which one.
+    /// A change that makes a setting wrong, and a part of the expected error.
     type Broken = (fn(&mut Cluster), &'static str);
 
     #[test]

@@ -1,7 +1,7 @@
-//! Settings that do not fit together, across sections. An impossible combination is an error, a
-//! doubtful one a warning; both name the settings and their values.
+//! Checks of combinations of settings across sections. An impossible combination is an error, a
+//! doubtful one a warning. Both name the settings and their values.
 //!
-//! Combinations within one section are checked beside its ranges: `lease.duration` and
+//! Combinations within one section are checked together with its ranges: `lease.duration` and
 //! `lease.heartbeat-interval`, `static-quorum` and `expected-nodes`, `handoff-timeout` and the
 //! shutdown phase. docs/configuration.md lists all of them.
 
@@ -14,14 +14,14 @@ use crate::cluster::config::{self as cluster, Cluster, Leases, StrategyName};
 use crate::sharding::config::Sharding;
 use crate::sharding::passivation::settings::{Passivation, Strategy};
 
-/// What is doubtful about settings that a node starts with; logged at every start.
+/// A doubtful setting with which a node still starts. Logged at every start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Warning {
-    /// A choice of `[cluster.downing]`.
+    /// A doubtful choice in `[cluster.downing]`.
     #[error(transparent)]
     Cluster(#[from] cluster::Warning),
-    /// Asks give up before a failover is over.
+    /// Asks time out before a failover has completed.
     #[error(
         "{section}.ask-timeout is {ask}, and a failover takes up to {failover} with these settings \
          (cluster.failure-detector, cluster.downing, cluster.lease): asks of entities on a lost node \
@@ -29,41 +29,42 @@ pub enum Warning {
         ask = time(*ask), failover = time(*failover)
     )]
     AskShorterThanFailover {
-        /// Where it is set.
+        /// The section that sets `ask-timeout`.
         section: String,
-        /// What is set.
+        /// The configured `ask-timeout`.
         ask: Duration,
-        /// The longest failover of a node that fell silent.
+        /// The longest failover after the crash of a node.
         failover: Duration,
     },
-    /// Two settings that are possible together, and hardly meant.
+    /// Two settings that are possible together but probably a mistake.
     #[error("{setting} is {value}, and {other} is {than}: {effect}")]
     Doubtful {
-        /// The one.
+        /// The first setting.
         setting: &'static str,
-        /// Its value.
+        /// The value of the first setting.
         value: String,
-        /// The other.
+        /// The second setting.
         other: &'static str,
-        /// Its value.
+        /// The value of the second setting.
         than: String,
-        /// What follows.
+        /// The consequence.
         effect: &'static str,
     },
-    /// A setting that another one switches off.
+    /// A setting that another setting disables.
     #[error("{setting} is set and has no effect with {because}")]
     NoEffect {
-        /// The setting.
+        /// The setting without effect.
         setting: String,
-        /// The setting that switches it off, with its value.
+        /// The setting that disables it, with its value.
         because: String,
     },
 }
 
-/// The longest failover of a node that fell silent: it is suspected after
-/// `acceptable-heartbeat-pause` and about one and a half heartbeats, others probe it, the state
-/// spreads, the strategy waits for `stable-after`; nobody takes over before its lease has run out.
-/// Measured with real processes and the defaults: 8.5 to 9.1 s, where this is 8.8 s.
+/// The longest failover after the crash of a node: the detector suspects the node after
+/// `acceptable-heartbeat-pause` and about one and a half heartbeats, other nodes probe it, gossip
+/// spreads the suspicion, and the strategy waits for `stable-after`. No node takes over before the
+/// lease of the crashed node has expired. Measured with real processes and the defaults: 8.5 to 9.1
+/// s; this function returns 8.8 s.
 pub(super) fn failover(cluster: &Cluster) -> Duration {
     let detector = &cluster.failure_detector;
     let leases = if cluster.lease.enabled { Leases::On } else { Leases::Off };
@@ -80,7 +81,7 @@ pub(super) fn failover(cluster: &Cluster) -> Duration {
     }
 }
 
-/// The impossible combinations.
+/// Returns an error for each impossible combination.
 pub(super) fn errors(config: &Config) -> Vec<InvalidConfig> {
     let Config { net, cluster, .. } = config;
     let others = cluster.expected_nodes.unwrap_or(cluster.seeds.len()).saturating_sub(1);
@@ -104,7 +105,7 @@ pub(super) fn errors(config: &Config) -> Vec<InvalidConfig> {
     found.into_iter().flatten().collect()
 }
 
-/// The doubtful combinations.
+/// Returns a warning for each doubtful combination.
 pub(super) fn warnings(config: &Config) -> Vec<Warning> {
     let mut all = asks(config);
     all.extend(times(config));
@@ -122,7 +123,8 @@ fn asks(config: &Config) -> Vec<Warning> {
     short.map(|(section, ask)| Warning::AskShorterThanFailover { section, ask, failover }).collect()
 }
 
-/// A setting with its value, another one with its value, and what follows if the first is shorter.
+/// A setting with its value, another one with its value, and the consequence if the first value is
+/// smaller.
 type Shorter = (&'static str, Duration, &'static str, Duration, &'static str);
 
 fn times(config: &Config) -> impl Iterator<Item = Warning> {
@@ -150,14 +152,14 @@ fn times(config: &Config) -> impl Iterator<Item = Warning> {
             limits.idle_timeout,
             "net.limits.handshake-within",
             limits.handshake_within,
-            "a connection is closed before the time for opening its first lane is over",
+            "a connection is closed before its first lane may have been opened",
         ),
         (
             "cluster.sharding.passivation.idle-timeout",
             passivation.idle_timeout,
             "cluster.sharding.passivation.idle-interval",
             passivation.idle_interval.filter(|_| is_passivating(passivation)).unwrap_or_default(),
-            "idle entities are found only at the next look, long after the timeout",
+            "idle entities are found only by the next scan, long after the timeout",
         ),
     ];
     let found = shorter.into_iter().filter(|(_, value, _, than, _)| value < than);
@@ -209,7 +211,7 @@ fn without_effect(config: &Config) -> Vec<Warning> {
     found.map(|(_, setting, because)| Warning::NoEffect { setting, because }).collect()
 }
 
-/// Sections of downing strategies that are set and not chosen.
+/// Sections of downing strategies that are set but not chosen.
 fn other_strategies(cluster: &Cluster) -> impl Iterator<Item = String> {
     let (set, unset) = (&cluster.downing, cluster::Downing::default());
     let sections = [
@@ -229,7 +231,7 @@ fn other_strategies(cluster: &Cluster) -> impl Iterator<Item = String> {
     other.map(|(name, _)| format!("[cluster.downing.{name}]"))
 }
 
-/// A limit of active entities beside a strategy that knows no limit.
+/// `active-entity-limit`, if it is set with a strategy that ignores it.
 fn unlimited(sharding: &Sharding) -> Option<(bool, String, String)> {
     let passivation = &sharding.passivation;
     let is_set = passivation.active_entity_limit != Passivation::default().active_entity_limit;
@@ -274,7 +276,7 @@ mod tests {
         assert_eq!(failover(&cluster), Duration::from_secs(60), "the lease is the floor");
     }
 
-    /// Settings that make an impossible combination, and what the error says.
+    /// Settings that make an impossible combination, and a part of the error.
     const IMPOSSIBLE: [(&str, &str); 6] = [
         (
             "[net.limits]\nconnections = 3\n[cluster]\nexpected-nodes = 5",
@@ -312,7 +314,7 @@ mod tests {
         }
     }
 
-    /// Settings that make a doubtful combination, and what the warning says.
+    /// Settings that make a doubtful combination, and a part of the warning.
     const DOUBTFUL: [(&str, &str); 12] = [
         (
             "[cluster.sharding]\nask-timeout = \"5s\"",

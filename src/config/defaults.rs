@@ -1,4 +1,5 @@
-//! All settings with their defaults as a TOML file: what each means is its doc comment.
+//! All settings with their defaults as a TOML file. The comments in this file are the doc comments
+//! of the fields, so these must be readable without the code.
 
 use std::fmt::Write;
 
@@ -17,10 +18,10 @@ use crate::node::shutdown::Phase;
 use crate::sharding::config as sharding;
 use crate::sharding::{allocation, passivation::settings as passivation};
 
-/// The longest line of a comment.
+/// Maximum length of a comment line.
 const LINE_MAX: usize = 96;
 
-/// The fields of a struct of settings, and what each means.
+/// The fields of a struct of settings with their doc comments.
 struct Described {
     section: &'static str,
     names: &'static [&'static str],
@@ -31,7 +32,7 @@ const fn described<T: DocumentedFields>(section: &'static str) -> Described {
     Described { section, names: T::FIELD_NAMES, docs: T::FIELD_DOCS }
 }
 
-/// Every section, in the order in which it is written.
+/// The sections in the order of the file.
 const SECTIONS: [Described; 31] = [
     described::<net::Config>("net"),
     described::<net::Limits>("net.limits"),
@@ -70,7 +71,7 @@ const SECTIONS: [Described; 31] = [
     described::<Management>("management"),
 ];
 
-/// Fields that are written under another name than their own.
+/// Fields whose key differs from the field's name: section, field, key.
 const RENAMED: [(&str, &str, &str); 5] = [
     ("net", "secret", "cluster-secret"),
     ("net", "secret_file", "cluster-secret-file"),
@@ -79,8 +80,8 @@ const RENAMED: [(&str, &str, &str); 5] = [
     ("ddata", "write_behind_interval", "durable.write-behind-interval"),
 ];
 
-/// The whole file of default settings, with what each of them means. A setting without a default
-/// stands there as a comment.
+/// Returns a TOML file of all settings with their defaults; a comment explains each. A setting
+/// without a default is commented out.
 ///
 /// # Example
 /// ```
@@ -91,8 +92,8 @@ const RENAMED: [(&str, &str, &str); 5] = [
 pub fn documented() -> String {
     let all = defaults();
     let mut text = String::from(
-        "# Every setting of a node, with its default. What is left out has its default, so that a\n\
-         # file of one's own holds only what differs. Variables of the environment override the\n\
+        "# Every setting of a node, with its default. A setting that is left out has its default,\n\
+         # so your file needs only the settings that differ. Environment variables override the\n\
          # file: OSTRACA__CLUSTER__GOSSIP_INTERVAL=2s sets cluster.gossip-interval.\n",
     );
     for section in &SECTIONS {
@@ -103,8 +104,11 @@ pub fn documented() -> String {
         let span = humantime_serde::re::humantime::format_duration(phase.default_timeout());
         let _ = writeln!(text, "\n[cluster.shutdown.{phase}]");
         if nth == 0 {
-            comment(&mut text, "The phases of an orderly end, one after the other:");
-            comment(&mut text, "how long its tasks may take until the next one begins.");
+            comment(&mut text, "The phases of a coordinated shutdown, in order:");
+            comment(
+                &mut text,
+                "the next one begins when all tasks of a phase end, or after its timeout.",
+            );
         }
         comment(&mut text, phase.get_variant_docs());
         let _ = writeln!(text, "timeout = \"{span}\"");
@@ -112,7 +116,7 @@ pub fn documented() -> String {
     text
 }
 
-/// What a section of an entity type may hold; there is none by default.
+/// Writes an example of a section of an entity type; there is none by default.
 fn write_types(text: &mut String) {
     let names = sharding::Overrides::FIELD_NAMES.iter().map(|name| name.replace('_', "-"));
     let names = names.collect::<Vec<_>>().join(", ");
@@ -125,7 +129,7 @@ fn write_types(text: &mut String) {
     text.push_str("# [cluster.sharding.types.cart]\n# number-of-shards = 300\n");
 }
 
-/// Every default, by section and key.
+/// Returns the defaults, by section and key.
 fn defaults() -> Table {
     let config = Config::default();
     let mut cluster = table(&config.cluster);
@@ -178,7 +182,7 @@ fn find<'a>(all: &'a Table, path: &str) -> Option<&'a Value> {
     if rest.is_empty() { Some(value) } else { find(value.as_table()?, rest) }
 }
 
-/// A doc comment as lines of a comment.
+/// Writes a doc comment as comment lines.
 fn comment(text: &mut String, docs: &str) {
     let docs = docs.replace("[`", "`").replace("`]", "`");
     let mut line = String::from("#");
@@ -199,7 +203,7 @@ mod tests {
 
     use super::*;
 
-    /// Every key of a table.
+    /// Collects the keys of all values in a table.
     fn keys(at: &str, table: &Table, found: &mut BTreeSet<String>) {
         for (name, value) in table {
             let key = if at.is_empty() { name.clone() } else { format!("{at}.{name}") };

@@ -1,5 +1,5 @@
-//! Settings from a file and the environment. The file is read once, so that it may be a pipe. All
-//! wrong settings are reported at once.
+//! Settings from a file and the environment. The file is read only once, so it may be a pipe. All
+//! wrong settings are reported together, up to `WRONG_MAX`.
 
 mod error;
 
@@ -16,26 +16,26 @@ pub(super) use self::error::list;
 use super::{Config, defaults};
 use crate::net::address;
 
-/// What variables of the environment begin with. Two underscores stand for a dot, one for a
+/// Prefix of environment variables. In the rest, two underscores stand for a dot and one for a
 /// hyphen: `OSTRACA__CLUSTER__GOSSIP_INTERVAL=2s`.
 const PREFIX: &str = "OSTRACA__";
 
-/// Names of variables that lack an underscore begin with this.
+/// Prefix of variables that may lack an underscore.
 const NEAR_PREFIX: &str = "OSTRACA_";
 
-/// Wrong settings that are reported at once.
+/// Maximum number of wrong settings that are reported together.
 const WRONG_MAX: usize = 50;
 
-/// Sections of `[cluster]` that are rooms of their own.
+/// Subsections of `[cluster]` that have their own fields in [`Config`].
 const BELOW_CLUSTER: [&str; 2] = ["sharding", "shutdown"];
 
-/// All sections.
+/// The top-level sections.
 const SECTIONS: [&str; 4] = ["cluster", "ddata", "management", "net"];
 
-/// Settings that have two names: the section, what the specification calls it, and what it is here.
+/// Settings with two names: the section, the alias and the field's own name.
 const ALIASES: [(&str, &str, &str); 1] = [("net.limits", "max-message-size", "message-bytes-max")];
 
-/// Settings that are lists of addresses, and the hosts that these may name.
+/// Settings that are lists of addresses, and the kinds of hosts that they accept.
 const ADDRESSES: [(&str, &str, Hosts); 3] = [
     ("net", "listen", Hosts::Numbers), // a node listens at its own interfaces
     ("net", "advertise", Hosts::Any),
@@ -44,23 +44,24 @@ const ADDRESSES: [(&str, &str, Hosts); 3] = [
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hosts {
-    /// IP addresses and names.
+    /// IP addresses and host names.
     Any,
-    /// IP addresses.
+    /// IP addresses only.
     Numbers,
 }
 
 impl Config {
-    /// Settings from a TOML file, overridden by the environment. What is set nowhere has its
-    /// default; `ostraca config --defaults` prints all of them with what they mean.
+    /// Reads settings from a TOML file; environment variables override them. A setting that neither
+    /// contains has its default; `ostraca config --defaults` prints and explains all defaults.
     ///
     /// A variable is called like its key, in capitals, with two underscores for each dot and one
     /// for each hyphen; a list is written as in TOML:
     /// `OSTRACA__CLUSTER__SEEDS='["/ip4/10.0.0.1/tcp/4001"]'`.
     ///
     /// # Errors
-    /// [`LoadError`] names the file or the variable, the key, what was found and what is allowed.
-    /// Whether settings fit together [`check`](Self::check) says, which `Node::start` asks.
+    /// [`LoadError`] names the file or the variable, the key, the value found and the allowed
+    /// values. Ranges and combinations are checked later, by [`check`](Self::check) in
+    /// `Node::start`.
     ///
     /// # Example
     /// ```
@@ -82,16 +83,16 @@ impl Config {
         extract(&Figment::from(file).merge(environment()), misspelt_variables())
     }
 
-    /// Settings from the environment alone.
+    /// Reads settings from the environment only.
     ///
     /// # Errors
-    /// As [`load`](Self::load).
+    /// The same as [`load`](Self::load).
     pub fn from_env() -> Result<Self, LoadError> {
         extract(&Figment::from(environment()), misspelt_variables())
     }
 }
 
-/// The settings of a file, with the file's name for errors.
+/// The settings of a file, with its path for errors.
 struct Settings {
     path: PathBuf,
     set: Dict,
@@ -104,7 +105,7 @@ impl Settings {
         let path = path.to_owned();
         match Value::serialize(table) {
             Ok(Value::Dict(_, set)) => Ok(Self { path, set }),
-            Ok(_) => Err(LoadError::Syntax { path, why: "it is no table".to_owned() }),
+            Ok(_) => Err(LoadError::Syntax { path, why: "it is not a table".to_owned() }),
             Err(error) => Err(LoadError::Syntax { path, why: error.kind.to_string() }),
         }
     }
@@ -125,9 +126,9 @@ fn environment() -> Env {
         .map(|name| name.as_str().replace("__", ".").replace('_', "-").to_lowercase().into())
 }
 
-/// Variables that would set something if they had two underscores in the right places:
-/// `OSTRACA_CLUSTER__ROLES`, `OSTRACA_CLUSTER_ROLES`. Other variables of that prefix are not ours:
-/// Kubernetes sets `OSTRACA_NET_PORT` beside a service `ostraca-net`.
+/// Errors for variables that would be settings if they had two underscores in the right places:
+/// `OSTRACA_CLUSTER__ROLES`, `OSTRACA_CLUSTER_ROLES`. Other variables with the prefix are ignored,
+/// because Kubernetes sets `OSTRACA_NET_PORT` for a service `ostraca-net`.
 fn misspelt_variables() -> Vec<LoadError> {
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     names.filter_map(|name| misspelt(&name)).collect()
@@ -169,7 +170,7 @@ fn extract(all: &Figment, mut wrong: Vec<LoadError>) -> Result<Config, LoadError
     LoadError::of(wrong).map_or(Ok(config), Err)
 }
 
-/// A part of what is set.
+/// A section of the settings that are set.
 struct Section<'a> {
     all: &'a Figment,
     key: String,
@@ -187,8 +188,8 @@ impl<'a> Section<'a> {
         if self.key.is_empty() { name.to_owned() } else { format!("{}.{name}", self.key) }
     }
 
-    /// Of a setting that has one name in the file and its other name in the environment, keeps the
-    /// environment's.
+    /// If the file has a setting under one name and the environment under the other, keeps the one
+    /// of the environment. Two names in one source are an error.
     fn one_name_each(&mut self, wrong: &mut Vec<LoadError>) {
         for (section, alias, name) in ALIASES {
             let Some(set) = within(&mut self.set, section) else { continue };
@@ -209,8 +210,8 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Rewrites `HOST:PORT` as a multiaddr. Text that is not an address is left unchanged, so that the
-    /// error shows it as it was set.
+    /// Rewrites `HOST:PORT` as a multiaddr. Text that is not an address remains unchanged, so that
+    /// the error shows the configured text.
     fn addresses(&mut self) {
         for (section, name, hosts) in ADDRESSES {
             let set = within(&mut self.set, section).and_then(|set| set.get_mut(name));
@@ -226,7 +227,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Refuses sections of other names.
+    /// Reports sections with other names.
     fn only(&self, names: &[&str], wrong: &mut Vec<LoadError>) {
         for unknown in self.set.keys().filter(|name| !names.contains(&name.as_str())) {
             let (key, why) = (self.path_of(unknown), error::unknown_section(unknown, names));
@@ -234,7 +235,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// A section within; empty if nothing is set there.
+    /// Returns a subsection; empty if nothing is set there.
     fn below(&self, name: &str, wrong: &mut Vec<LoadError>) -> Self {
         let key = self.path_of(name);
         let set = match self.set.get(name) {
@@ -256,8 +257,8 @@ impl<'a> Section<'a> {
         self
     }
 
-    /// The settings of this section. Each wrong one is noted and left out, so that the next is
-    /// found as well.
+    /// Deserializes this section. Each wrong setting is reported and left out, so that further ones
+    /// are found.
     fn extract<T: DeserializeOwned + Default>(mut self, wrong: &mut Vec<LoadError>) -> T {
         while wrong.len() < WRONG_MAX {
             match Value::from(self.set.clone()).deserialize() {
@@ -274,7 +275,7 @@ impl<'a> Section<'a> {
     }
 }
 
-/// Removes the value at `path`, or the list that it is in. `false`: there is none.
+/// Removes the value at `path`, or the list that contains it. `false` if there is no value.
 fn remove(set: &mut Dict, path: &[String]) -> bool {
     let Some((name, below)) = path.split_first() else { return false };
     match set.get_mut(name) {
@@ -286,7 +287,7 @@ fn remove(set: &mut Dict, path: &[String]) -> bool {
     }
 }
 
-/// The text or number at `path`, as an error shows it.
+/// Returns the string, number or boolean at `path` as errors show it.
 fn found(set: &Dict, path: &[String]) -> Option<String> {
     let (name, below) = path.split_first()?;
     let mut value = set.get(name)?;
@@ -304,7 +305,7 @@ fn found(set: &Dict, path: &[String]) -> Option<String> {
     }
 }
 
-/// The section with that name, if anything is set there.
+/// Returns the section with that name if anything is set there.
 fn within<'a>(set: &'a mut Dict, section: &str) -> Option<&'a mut Dict> {
     section.split('.').try_fold(set, |set, name| match set.get_mut(name)? {
         Value::Dict(_, below) => Some(below),
@@ -317,7 +318,7 @@ fn is_from_file(all: &Figment, value: &Value) -> bool {
     metadata.is_some_and(|metadata| matches!(metadata.source, Some(Source::File(_))))
 }
 
-/// What figment found, in the section at `above` that holds `set`.
+/// Converts an error of figment about the section at `above`; `set` holds its settings.
 fn setting(all: &Figment, above: &str, error: &figment::Error, set: Option<&Dict>) -> LoadError {
     let above = Some(above).filter(|above| !above.is_empty());
     let key: Vec<&str> = above.into_iter().chain(error.path.iter().map(String::as_str)).collect();
@@ -326,7 +327,7 @@ fn setting(all: &Figment, above: &str, error: &figment::Error, set: Option<&Dict
     LoadError::Setting { origin: origin(all, &key), why: error::why(&key, &error.kind, found), key }
 }
 
-/// Where a key, or the section that it belongs to, was set.
+/// Returns the source (file or variable) of a key, or else of the section that contains it.
 fn origin(all: &Figment, key: &str) -> String {
     let mut key = key;
     loop {
@@ -348,7 +349,7 @@ fn described(metadata: &Metadata, key: &str) -> String {
     }
 }
 
-/// Settings of a text, without the environment.
+/// Reads settings from a text, without the environment.
 #[cfg(test)]
 pub(super) fn from_text(text: &str) -> Result<Config, LoadError> {
     extract(&Figment::from(Settings::parse(Path::new("node.toml"), text)?), Vec::new())

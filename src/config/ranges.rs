@@ -1,5 +1,5 @@
-//! What the numbers, times and addresses of `[net]` and `[ddata]` must be where their types allow
-//! more: with these a node would stand still, or be found by nobody.
+//! Ranges of the numbers, times and addresses of `[net]` and `[ddata]` where the types allow more.
+//! With a value outside them a node could not make progress or could not be dialled.
 
 use std::time::Duration;
 
@@ -13,13 +13,14 @@ use crate::net::address;
 use crate::net::config::Limits;
 use crate::net::frame::FRAME_BYTES_MIN;
 
-/// Smaller frames hold next to nothing beside what each message begins with.
+/// Minimum of `ddata.frame-bytes-max`. In smaller frames the header of each message would take most
+/// of the space.
 const PIECE_BYTES_MIN: usize = 1_024;
 
-/// A setting, what was found, and what it must be.
+/// A setting, its value and its allowed range.
 type Found = (&'static str, String, &'static str);
 
-/// The settings that are out of range.
+/// Returns an error for each setting that is out of range.
 pub(super) fn check(config: &Config) -> Vec<InvalidConfig> {
     let net = &config.net;
     let addresses = [
@@ -82,7 +83,7 @@ fn times(config: &Config) -> Vec<(bool, Found)> {
         ("ddata.epoch.source-patience", epoch.source_patience),
     ];
     let positive = positive
-        .map(|(setting, it)| (!it.is_zero(), (setting, time(it), "must be longer than nothing")));
+        .map(|(setting, it)| (!it.is_zero(), (setting, time(it), "must be greater than zero")));
     let expires = ddata.expire_keys_after_inactivity.iter().map(|(_, after)| *after).min();
     let others = [
         (
@@ -98,7 +99,7 @@ fn times(config: &Config) -> Vec<(bool, Found)> {
             (
                 "ddata.expire-keys-after-inactivity",
                 time(Duration::ZERO),
-                "must be longer than nothing, for every pattern",
+                "must be greater than zero for every pattern",
             ),
         ),
     ];
@@ -152,8 +153,8 @@ fn sizes(limits: &Limits, ddata: &ddata::Config) -> [(bool, Found); 4] {
             (
                 "ddata.frame-bytes-max",
                 piece.to_string(),
-                "must be at least 1024 bytes, and at most net.limits.message-bytes-max, beyond \
-                 which no message travels",
+                "must be at least 1024 bytes, and at most net.limits.message-bytes-max, \
+                 the longest message of the transport",
             ),
         ),
         (
@@ -161,8 +162,8 @@ fn sizes(limits: &Limits, ddata: &ddata::Config) -> [(bool, Found); 4] {
             (
                 "ddata.assembly-bytes-max",
                 assembly.to_string(),
-                "must be at least twice ddata.max-value-size, else what may be written does not \
-                 travel, and at most 4 GiB",
+                "must be at least twice ddata.max-value-size, else a value of that \
+                 size cannot be sent, and at most 4 GiB",
             ),
         ),
     ]
@@ -176,7 +177,7 @@ fn time(value: Duration) -> String {
 mod tests {
     use super::*;
 
-    /// What breaks a setting, and what is said.
+    /// A change that makes a setting wrong, and a part of the expected error.
     type Broken = (fn(&mut Config), &'static str);
 
     const SECOND: Duration = Duration::from_secs(1);

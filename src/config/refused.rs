@@ -1,5 +1,5 @@
-//! Settings that this release does not implement. A node refuses to start with any value but their
-//! default, because a setting that is accepted and ignored promises what no code does.
+//! Settings that this release does not implement. A node starts only with their default values,
+//! because a setting that is accepted and ignored would promise a behaviour that no code provides.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ const REFUSED: [Refused; 6] = [
     },
 ];
 
-/// The settings that are set and have no implementation.
+/// Returns an error for each unimplemented setting that differs from its default.
 pub(super) fn check(config: &Config) -> impl Iterator<Item = InvalidConfig> {
     let set = REFUSED.iter().filter(|refused| (refused.is_set)(config));
     set.map(|Refused { setting, why, .. }| InvalidConfig::NotImplemented { setting, why })

@@ -136,7 +136,7 @@ fn several_wrong_settings_are_reported_at_once() {
     let several = [
         (
             "[cluster]\ngosip-interval = \"1s\"\n[net]\nlisten = [\"localhost:1\"]\n",
-            ["did you mean gossip-interval?", "found \"localhost:1\", which is no address"],
+            ["did you mean gossip-interval?", "found \"localhost:1\", which is not an address"],
         ),
         (
             "[cluster]\ngossip-interval = \"0s\"\n[ddata]\ndurable.keys = [\"motd*\"]\n",

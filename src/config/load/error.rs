@@ -1,5 +1,5 @@
-//! Why settings can't be read, and the texts of these errors: the file or the variable, the key, the
-//! value found, what is allowed. No text contains a secret.
+//! Errors of reading settings. Each text names the file or the variable, the key, the value found
+//! and the allowed values. No text contains a secret.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,13 +8,13 @@ use figment::error::{Actual, Kind};
 
 use crate::config::defaults;
 
-/// Names that an error lists if none of them is similar to the name found.
+/// Maximum number of names that an error lists if none of them resembles the name found.
 const LISTED_MAX: usize = 24;
 
-/// Similarity (1: equal) from which a name is suggested.
+/// Minimum similarity (1 means equal) for suggesting a name.
 const SIMILAR_MIN: f64 = 0.6;
 
-/// Similarity from which a name is suggested although another section has the name found.
+/// Minimum similarity for suggesting a name of this section if another section has the name found.
 const SURE_MIN: f64 = 0.85;
 
 /// Why settings can't be read.
@@ -24,28 +24,28 @@ pub enum LoadError {
     /// The file can't be read.
     #[error("{path} can't be read: name another file, or let this user read it", path = path.display())]
     File {
-        /// Which.
+        /// The path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// It is no TOML.
-    #[error("{path} is no TOML: {why}", path = path.display())]
+    /// The file is not valid TOML.
+    #[error("{path} is not valid TOML: {why}", path = path.display())]
     Syntax {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// Line, column, and what was expected there. The line itself is left out, because it may
         /// hold a secret.
         why: String,
     },
-    /// A setting has a wrong name or a wrong value.
+    /// A setting has an unknown name or an invalid value.
     #[error("{origin}: {key}: {why}")]
     Setting {
         /// The file, or the variable of the environment.
         origin: String,
-        /// Which, with its sections: `cluster.gossip-interval`.
+        /// The setting with its sections: `cluster.gossip-interval`.
         key: String,
-        /// What was found, and what is allowed.
+        /// The value found and the allowed values.
         why: String,
     },
     /// Several settings have wrong names or wrong values.
@@ -54,7 +54,7 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// One error for all of them; `None` if there is none.
+    /// Returns one error for all of them; `None` if there are none.
     pub(super) fn of(mut all: Vec<Self>) -> Option<Self> {
         match all.len() {
             0 | 1 => all.pop(),
@@ -62,7 +62,7 @@ impl LoadError {
         }
     }
 
-    /// What the TOML parser found.
+    /// Adds line and column to an error of the TOML parser.
     pub(super) fn syntax(path: &Path, text: &str, error: &toml::de::Error) -> Self {
         let message = error.message().trim_end().replace('\n', ", ");
         let why = match error.span() {
@@ -78,7 +78,7 @@ impl LoadError {
     }
 }
 
-/// Errors as lines below a heading.
+/// Formats errors as lines below a heading.
 pub(in crate::config) fn list<E: std::fmt::Display>(all: &[E]) -> String {
     all.iter().map(|error| format!("\n  {error}")).collect()
 }
@@ -88,7 +88,7 @@ fn is_secret(key: &str) -> bool {
     key.contains("secret")
 }
 
-/// What is wrong with the value at `key`; `found` is that value where it is one word.
+/// Describes the error at `key`. `found` is the value if it is a string, a number or a boolean.
 pub(super) fn why(key: &str, kind: &Kind, found: Option<String>) -> String {
     let found_is = |actual: &Actual| match is_secret(key) {
         true => "another type".to_owned(),
@@ -105,7 +105,7 @@ pub(super) fn why(key: &str, kind: &Kind, found: Option<String>) -> String {
         Kind::Message(why) if is_address(key) => {
             let found = found.unwrap_or_else(|| "another type".to_owned());
             format!(
-                "found {found}, which is no address ({why}): write 10.0.0.1:4100, \
+                "found {found}, which is not an address ({why}): write 10.0.0.1:4100, \
                  /ip4/10.0.0.1/tcp/4100 or, except for net.listen, a.example:4100"
             )
         }
@@ -155,7 +155,7 @@ fn unknown_value(found: &str, names: &[&str]) -> String {
     format!("found {found}: {meant}{}", names.join(", "))
 }
 
-/// A section that does not exist.
+/// Text for a section that does not exist.
 pub(super) fn unknown_section(name: &str, sections: &[&str]) -> String {
     let meant = nearest(name, sections.iter().copied());
     let meant = meant.map_or_else(String::new, |similar| format!("did you mean {similar}? "));
@@ -166,7 +166,7 @@ fn similarity(name: &str, other: &str) -> f64 {
     strsim::normalized_damerau_levenshtein(name, other)
 }
 
-/// The name most similar to `name`, if any is similar enough.
+/// Returns the most similar name of at least `SIMILAR_MIN`.
 pub(super) fn nearest<'a>(name: &str, all: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     all.map(|other| (similarity(name, other), other))
         .filter(|(similar, _)| *similar >= SIMILAR_MIN)

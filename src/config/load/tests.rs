@@ -1,4 +1,4 @@
-//! Every way in which a file can be wrong, and what is said then.
+//! Wrong settings files and variables, and the errors that they cause.
 
 use std::time::Duration;
 
@@ -30,11 +30,11 @@ fn what_is_set_counts_and_all_else_has_its_default() {
     assert_eq!(config.net.listen[0].to_string(), "/ip4/127.0.0.1/tcp/7");
     let defaults = crate::net::config::Limits::default().lane_bytes_max;
     assert_eq!(config.net.limits.lane_bytes_max, [defaults[0], defaults[1], 1_000, defaults[3]]);
-    assert_eq!(config.net.limits.message_bytes_max, 9_000, "the specification's name for it");
+    assert_eq!(config.net.limits.message_bytes_max, 9_000, "set under its alias");
     assert!(load("").is_ok(), "nothing has to be set");
 }
 
-/// A wrong file, the key that is named, and what is said of it.
+/// A wrong file, the key in the error and a part of its text.
 const WRONG: [(&str, &str, &str); 27] = [
     ("[clutser]\n", "clutser", "the sections are cluster, ddata, management, net"),
     ("cluster = 3", "cluster", "found signed int `3`, but this is a section"),
@@ -58,7 +58,7 @@ const WRONG: [(&str, &str, &str); 27] = [
     (
         "[net]\nlisten = [\"localhost:1\"]",
         "net.listen.0",
-        "found \"localhost:1\", which is no address",
+        "found \"localhost:1\", which is not an address",
     ),
     (
         "[net]\nadvertise = [\"a\"]",
@@ -120,7 +120,7 @@ fn an_error_names_the_file_the_key_what_was_found_and_what_is_allowed() {
 #[test]
 fn what_is_no_toml_is_told_with_its_line() {
     let error = load("[cluster]\nseeds = [\n").expect_err("cut off");
-    assert!(error.contains("node.toml is no TOML") && error.contains("line "), "{error}");
+    assert!(error.contains("node.toml is not valid TOML") && error.contains("line "), "{error}");
     let error = Config::load("/nowhere/node.toml").expect_err("no file").to_string();
     assert!(error.starts_with("/nowhere/node.toml can't be read"), "{error}");
 }
@@ -180,7 +180,7 @@ fn all_wrong_names_and_values_are_reported_at_once() {
         "7 settings are wrong:",
         ": clutser: there is no such section: did you mean cluster?",
         ": net.lisen: there is no such setting: did you mean listen?",
-        ": net.listen.0: found \"localhost:1\", which is no address",
+        ": net.listen.0: found \"localhost:1\", which is not an address",
         ": cluster.gosip-interval: there is no such setting: did you mean gossip-interval?",
         ": cluster.roles.0: found signed int `3`, expected a string",
         ": cluster.lease.duration: found signed int `3`",
